@@ -1,0 +1,3 @@
+//! The command `shmccl`.
+
+fn main() {}

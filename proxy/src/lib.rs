@@ -1,0 +1,2 @@
+//! The trigger, the fifo and the serving loop.
+#![forbid(unsafe_code)]

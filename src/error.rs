@@ -1,0 +1,267 @@
+//! The one error type of the engine: a variant for each thing that a caller can do about it.
+
+use std::time::Duration;
+
+use crate::rank::Rank;
+
+/// What the operations of this crate return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation failed, with the values that tell.
+///
+/// The data path (put, get, signal, wait, flush, barrier) returns only [`Error::Timeout`],
+/// [`Error::PeerLost`], [`Error::ProxyLost`] and [`Error::Revoked`] once its arguments are in range.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An argument has a value that the operation cannot take.
+    #[error("{name} is {value}, expected {expected}")]
+    InvalidArgument {
+        /// The argument.
+        name: &'static str,
+        /// Its value.
+        value: u64,
+        /// What would have been accepted.
+        expected: &'static str,
+    },
+    /// A rank is not part of the communicator.
+    #[error("rank {rank} does not exist: the communicator has {n_ranks} ranks")]
+    InvalidRank {
+        /// The rank that was named.
+        rank: u32,
+        /// How many there are.
+        n_ranks: u32,
+    },
+    /// A range of bytes (or slots, or elements) reaches past the end of what it names. Nothing was changed.
+    #[error("{what}: {len} at {offset} reaches past {limit}")]
+    OutOfRange {
+        /// What was indexed.
+        what: &'static str,
+        /// Where the range starts.
+        offset: u64,
+        /// How long it is.
+        len: u64,
+        /// The end of what exists.
+        limit: u64,
+    },
+    /// An address or offset is not a multiple of the alignment that the operation needs.
+    #[error("{what}: offset {offset} is not a multiple of {align}")]
+    Misaligned {
+        /// What was indexed.
+        what: &'static str,
+        /// Where.
+        offset: u64,
+        /// The multiple it has to be, in bytes.
+        align: u64,
+    },
+    /// The symmetric heap cannot satisfy an allocation.
+    #[error(
+        "out of device memory: asked for {asked} bytes, {free} free, {contiguous} contiguous; \
+         start with a larger heap (SHMCCL_HEAP or --heap)"
+    )]
+    OutOfMemory {
+        /// Bytes asked for.
+        asked: u64,
+        /// Bytes free in all.
+        free: u64,
+        /// The longest free run, in bytes.
+        contiguous: u64,
+    },
+    /// A table of fixed size is full.
+    #[error("no {what} left: all {limit} are in use")]
+    Exhausted {
+        /// What ran out.
+        what: &'static str,
+        /// How many there are.
+        limit: u64,
+    },
+    /// The operating system refused for want of a resource that the user can raise.
+    #[error("not enough {resource} for {action}: {remedy}")]
+    ResourceLimit {
+        /// What ran out.
+        resource: &'static str,
+        /// What was attempted.
+        action: &'static str,
+        /// How to get more of it.
+        remedy: &'static str,
+        /// The system's own error.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The operating system refused.
+    #[error("{action} failed")]
+    Os {
+        /// What was attempted.
+        action: &'static str,
+        /// The system's own error.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A shared object is not what this process takes it for: magic, layout version, epoch, job id, size, or state.
+    #[error("{what} does not match: expected {expected:#x}, found {found:#x}")]
+    Layout {
+        /// The field.
+        what: &'static str,
+        /// What this process expects.
+        expected: u64,
+        /// What the shared object says.
+        found: u64,
+    },
+    /// Ranks called a collective operation with different arguments.
+    #[error("ranks disagree on {what}: this rank has {mine}, rank {rank} has {theirs}")]
+    Mismatch {
+        /// What they disagree on.
+        what: &'static str,
+        /// This rank's value.
+        mine: u64,
+        /// The other rank.
+        rank: Rank,
+        /// The other rank's value.
+        theirs: u64,
+    },
+    /// Another rank failed in a collective operation that can only succeed on all.
+    #[error("{operation} failed on rank {rank}")]
+    FailedElsewhere {
+        /// The operation.
+        operation: &'static str,
+        /// The rank that failed.
+        rank: Rank,
+    },
+    /// A wait passed its deadline although nobody died.
+    #[error("{operation} timed out after {waited:?}{}", Awaited(*.awaited))]
+    Timeout {
+        /// What was being waited in.
+        operation: &'static str,
+        /// The rank that was awaited, where it is one.
+        awaited: Option<Rank>,
+        /// For how long.
+        waited: Duration,
+    },
+    /// A rank of this epoch died or left while it was needed.
+    #[error("rank {rank} was lost")]
+    PeerLost {
+        /// The rank.
+        rank: Rank,
+    },
+    /// The proxy service process died.
+    #[error("the proxy service process was lost")]
+    ProxyLost,
+    /// The epoch was aborted.
+    #[error("the communicator was revoked by {}", By(*.by))]
+    Revoked {
+        /// The rank that aborted it; `None` when it was the launcher.
+        by: Option<Rank>,
+    },
+    /// The process was not started by a launcher, or its environment is damaged.
+    #[error("{variable}: {expected}; start the program with `shmccl run -n N -- PROGRAM`")]
+    Environment {
+        /// The variable.
+        variable: &'static str,
+        /// What it should have held.
+        expected: &'static str,
+    },
+    /// A device process ended before its work was done: the first one that did.
+    #[error("{device} {cause}")]
+    DeviceFailed {
+        /// Which process.
+        device: DeviceName,
+        /// How it ended.
+        cause: ExitCause,
+    },
+    /// The launcher was told to stop by a signal.
+    #[error("interrupted by signal {signal}")]
+    Interrupted {
+        /// The signal's number.
+        signal: i32,
+    },
+}
+
+impl Error {
+    /// Wraps the current `errno` of a failed system call.
+    pub(crate) fn os(action: &'static str, source: impl Into<std::io::Error>) -> Self {
+        Self::Os { action, source: source.into() }
+    }
+}
+
+/// A process of a job, as error messages name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DeviceName {
+    /// A device process.
+    Rank(Rank),
+    /// The proxy service process.
+    Proxy,
+}
+
+impl std::fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Rank(rank) => write!(f, "rank {rank}"),
+            Self::Proxy => write!(f, "the proxy service"),
+        }
+    }
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExitCause {
+    /// With an exit code other than zero, or with zero before it had joined the job.
+    Code(i32),
+    /// By a signal.
+    Signal(i32),
+}
+
+impl std::fmt::Display for ExitCause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match *self {
+            Self::Code(code) => write!(f, "exited with code {code}"),
+            Self::Signal(signal) => match nix::sys::signal::Signal::try_from(signal) {
+                Ok(name) => write!(f, "was killed by {name}"),
+                Err(_) => write!(f, "was killed by signal {signal}"),
+            },
+        }
+    }
+}
+
+struct Awaited(Option<Rank>);
+
+impl std::fmt::Display for Awaited {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(rank) => write!(f, ", awaiting rank {rank}"),
+            None => Ok(()),
+        }
+    }
+}
+
+struct By(Option<Rank>);
+
+impl std::fmt::Display for By {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(rank) => write!(f, "rank {rank}"),
+            None => write!(f, "the launcher"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_lower_case_and_carry_their_values() {
+        let timeout = Error::Timeout {
+            operation: "wait",
+            awaited: Some(Rank::known(3)),
+            waited: Duration::from_millis(1500),
+        };
+        assert_eq!(timeout.to_string(), "wait timed out after 1.5s, awaiting rank 3");
+        assert_eq!(Error::PeerLost { rank: Rank::known(1) }.to_string(), "rank 1 was lost");
+        assert_eq!(Error::Revoked { by: None }.to_string(), "the communicator was revoked by the launcher");
+        let died =
+            Error::DeviceFailed { device: DeviceName::Rank(Rank::known(2)), cause: ExitCause::Signal(9) };
+        assert_eq!(died.to_string(), "rank 2 was killed by SIGKILL");
+        let range = Error::OutOfRange { what: "symmetric heap", offset: 8, len: 4, limit: 10 };
+        assert_eq!(range.to_string(), "symmetric heap: 4 at 8 reaches past 10");
+    }
+}

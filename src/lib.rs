@@ -1,0 +1,8 @@
+//! shmccl: shared-memory collective communication between the processes of one host.
+#![deny(unsafe_code)]
+
+pub mod error;
+pub mod rank;
+
+pub use error::{Error, Result};
+pub use rank::Rank;
