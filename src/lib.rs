@@ -3,6 +3,9 @@
 
 pub mod error;
 pub mod rank;
+#[cfg(not(loom))]
+pub mod shm;
+pub mod sync;
 
 pub use error::{Error, Result};
 pub use rank::Rank;
