@@ -3,6 +3,8 @@
 
 pub mod error;
 pub mod rank;
+pub mod shm;
+pub mod sync;
 
 pub use error::{Error, Result};
 pub use rank::Rank;

@@ -1,0 +1,3 @@
+//! Placeholder of the synchronisation layer: only the atomic shim.
+
+pub mod atomic;
