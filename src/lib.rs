@@ -3,7 +3,6 @@
 
 pub mod error;
 pub mod rank;
-#[cfg(not(loom))]
 pub mod shm;
 pub mod sync;
 
