@@ -6,6 +6,8 @@ use std::ptr::NonNull;
 use super::header::SegmentHeader;
 use super::mapping::Owned;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::bare::{BareFlag, BareSlot};
+use crate::sync::{AgreementCell, BarrierCell, LifeCell, ParkCell, RevokeCell, SemaphoreCell};
 
 /// A type that may be looked at in memory which other processes write at the same time.
 ///
@@ -20,6 +22,22 @@ unsafe impl SharedLayout for AtomicU32 {}
 unsafe impl SharedLayout for AtomicU64 {}
 // SAFETY: `repr(C)`, atomic integers and padding made of atomic integers (see its field table).
 unsafe impl SharedLayout for SegmentHeader {}
+// SAFETY: repr(C), atomics and padding words only; all zero is a semaphore that nobody has signalled.
+unsafe impl SharedLayout for SemaphoreCell {}
+// SAFETY: repr(C), atomics and padding words only; all zero is a cell on which nobody sleeps.
+unsafe impl SharedLayout for ParkCell {}
+// SAFETY: repr(C), atomics and padding words only; all zero is a rank that has arrived nowhere.
+unsafe impl SharedLayout for BarrierCell {}
+// SAFETY: repr(C), atomics and padding words only; all zero is an epoch that lives.
+unsafe impl SharedLayout for RevokeCell {}
+// SAFETY: repr(C), atomics and padding words only; all zero is a rank that has not arrived.
+unsafe impl SharedLayout for LifeCell {}
+// SAFETY: repr(C), atomics only; all zero is a rank that has proposed zeros.
+unsafe impl SharedLayout for AgreementCell {}
+// SAFETY: repr(C), atomics and padding words only; all zero is a flag that shows zero.
+unsafe impl SharedLayout for BareFlag {}
+// SAFETY: repr(C), atomics only; all zero is an empty slot.
+unsafe impl SharedLayout for BareSlot {}
 
 /// A control structure in a mapping, kept mapped by this handle. Cheap to clone; dereferencing costs nothing.
 pub struct CellRef<T> {

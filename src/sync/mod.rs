@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | [`semaphore`] | counted signals from one sender to one receiver | S1 |
 //! | [`barrier`] | all ranks meet | B1 |
+//! | [`agreement`] | a small all-gather by which ranks agree on a call | B1 |
 //! | [`park`] | a waiter goes to sleep without costing its wakers anything | P1, P2 |
 //! | [`revoke`] | one reason why everybody stops waiting | R1 |
 //! | [`life`] | a rank's presence, which the operating system withdraws when the rank dies | L1 |
@@ -19,6 +20,7 @@
 //! else. A site that orders names its edge at the end of the line; the table at the head of each file says what
 //! the edge carries. A `Relaxed` site says why it needs no more.
 
+pub mod agreement;
 pub mod atomic;
 pub mod bare;
 pub mod barrier;
@@ -30,6 +32,7 @@ pub mod revoke;
 pub mod semaphore;
 pub mod wait;
 
+pub use agreement::{AGREEMENT_WORDS, Agreement, AgreementCell};
 pub use barrier::{Barrier, BarrierCell};
 pub use kernel::{Kernel, SleepWord};
 pub use latch::Latch;
