@@ -1,0 +1,7 @@
+//! The symmetric heap and its kin: which bytes of a segment belong to whom, and how a rank names them.
+
+pub mod allocator;
+pub mod offset;
+
+pub use allocator::Allocator;
+pub use offset::{HeapOffset, Region};
