@@ -2,6 +2,8 @@
 
 pub mod allocator;
 pub mod offset;
+pub mod windows;
 
 pub use allocator::Allocator;
 pub use offset::{HeapOffset, Region};
+pub use windows::{HeapWindows, Pieces, Place};
