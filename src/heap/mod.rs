@@ -1,6 +1,7 @@
 //! The symmetric heap and its kin: which bytes of a segment belong to whom, and how a rank names them.
 
 pub mod allocator;
+mod ledger;
 pub mod offset;
 pub mod windows;
 
