@@ -5,6 +5,9 @@ pub mod error;
 #[cfg(not(loom))]
 pub mod heap;
 pub mod rank;
+#[cfg(not(loom))]
+pub mod shm;
+pub mod sync;
 
 pub use error::{Error, Result};
 pub use rank::Rank;
