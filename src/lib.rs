@@ -5,7 +5,6 @@ pub mod error;
 #[cfg(not(loom))]
 pub mod heap;
 pub mod rank;
-#[cfg(not(loom))]
 pub mod shm;
 pub mod sync;
 

@@ -1,7 +1,96 @@
-//! Shared memory and the system calls around it: the only unsafe code.
+//! Shared memory: mapping it, finding one's way in it, moving bytes through it. The only unsafe code of the engine.
+//!
+//! # Trust model
+//! Peers run this program and follow its protocols, but may die at any instruction. From that follows, for
+//! everything in this directory:
+//! - **Nothing read from shared memory is believed.** Whatever is used as an index, a length or an id is checked
+//!   when it is used, in release builds too. A wrong value costs an error, never an access out of bounds.
+//! - **Control words are atomics.** They are reached through [`CellRef`] and [`CellSlice`] and only for types that are
+//!   [`SharedLayout`]: plain layout, valid when all zero, nothing but atomics inside.
+//! - **Payload is bytes.** No reference into payload leaves through a safe function: [`Span`] copies in and out. Both
+//!   ends are typed by `bytemuck::Pod`, so a payload that was overwritten while it was copied is wrong data, never an
+//!   invalid value. Whether it can be overwritten is the business of the signals around it (`src/sync`). The copies
+//!   themselves are volatile accesses, machine code, or `memcpy`, on raw pointers that alias no Rust reference.
+//! - **Memory stays where it was mapped.** A segment cannot be resized by anybody (sealed memfd); a mapping lives as
+//!   long as the last cell or span that points into it. A *file-backed* or *named* segment cannot be sealed: who
+//!   truncates the file under a running job (which takes the same user's rights) kills it by SIGBUS.
+//! - **Committed before use.** A store to a page that the system cannot supply is a SIGBUS. Callers touch only what
+//!   [`Segment::commit`] has returned `Ok` for; the header page is committed by `create`.
+//!
+//! # Map
+//! [`Segment`] (what there is: a descriptor with pages behind it) -> [`Mapping`] (where it is in this process), alone or
+//! at its place in a [`Window`] -> [`CellRef`] (control words) and [`Span`] (payload), which keep the mapping alive.
+//! `copy` holds the copy kernels and the rule that picks one, `packet` data that carry their own flag, `header` what
+//! the first bytes of a segment say about it.
+#![allow(unsafe_code, reason = "this directory is where the engine's unsafe code is confined")]
 
+#[cfg(not(loom))]
+pub mod cells;
+#[cfg(not(loom))]
+mod committed;
+#[cfg(not(loom))]
+pub mod copy;
+pub mod header;
+#[cfg(not(loom))]
+pub mod huge;
+#[cfg(not(loom))]
 pub mod kernel;
+#[cfg(not(loom))]
 pub mod life;
+#[cfg(not(loom))]
+mod limits;
+#[cfg(not(loom))]
+pub mod mapping;
+#[cfg(not(loom))]
+mod named;
+#[cfg(not(loom))]
+pub mod packet;
+#[cfg(not(loom))]
+pub mod segment;
+#[cfg(not(loom))]
+pub mod view;
+#[cfg(not(loom))]
+pub mod window;
 
-pub use kernel::HostKernel;
-pub use life::LifeLock;
+#[cfg(not(loom))]
+pub use self::{
+    cells::{CellRef, CellSlice, SharedLayout},
+    copy::ReadSoon,
+    kernel::HostKernel,
+    life::LifeLock,
+    mapping::Mapping,
+    segment::{Backing, Segment},
+    view::Span,
+    window::Window,
+};
+pub use header::{Expected, Identity, SegmentHeader};
+
+/// Whether `len` units at `offset` lie within `limit`; no sum can overflow on the way.
+///
+/// The one bounds check of this directory. A length of zero is in bounds anywhere in `0..=limit`.
+#[inline]
+#[must_use]
+const fn in_bounds(offset: u64, len: u64, limit: u64) -> bool {
+    len <= limit && offset <= limit - len
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_bounds;
+
+    #[test]
+    fn bounds_hold_at_both_ends_and_at_the_end_of_the_integers() {
+        assert!(in_bounds(0, 0, 0));
+        assert!(in_bounds(10, 0, 10));
+        assert!(!in_bounds(11, 0, 10));
+        assert!(in_bounds(9, 1, 10));
+        assert!(!in_bounds(10, 1, 10));
+        assert!(in_bounds(0, 10, 10));
+        assert!(!in_bounds(1, 10, 10));
+        assert!(!in_bounds(u64::MAX, 1, 10));
+        assert!(!in_bounds(1, u64::MAX, 10));
+        assert!(!in_bounds(u64::MAX, u64::MAX, 10));
+        assert!(in_bounds(0, u64::MAX, u64::MAX));
+        assert!(!in_bounds(1, u64::MAX, u64::MAX));
+    }
+}

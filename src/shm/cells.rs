@@ -1,0 +1,112 @@
+//! Control structures in shared memory: typed, borrowed from the mapping, made of atomics only.
+
+use std::ops::Deref;
+use std::ptr::NonNull;
+
+use super::header::SegmentHeader;
+use super::mapping::Owned;
+use crate::sync::atomic::{AtomicU32, AtomicU64};
+
+/// A type that may be looked at in memory which other processes write at the same time.
+///
+/// # Safety
+/// The type is `repr(C)` or `repr(transparent)`, valid for every bit pattern (in particular all zero), and consists of
+/// atomics (and padding) only: nothing of it is a pointer, a `usize`, a `bool` or an enum.
+pub unsafe trait SharedLayout: Send + Sync + 'static {}
+
+// SAFETY: an atomic integer is valid for every bit pattern.
+unsafe impl SharedLayout for AtomicU32 {}
+// SAFETY: an atomic integer is valid for every bit pattern.
+unsafe impl SharedLayout for AtomicU64 {}
+// SAFETY: `repr(C)`, atomic integers and padding made of atomic integers (see its field table).
+unsafe impl SharedLayout for SegmentHeader {}
+
+/// A control structure in a mapping, kept mapped by this handle. Cheap to clone; dereferencing costs nothing.
+pub struct CellRef<T> {
+    cell: NonNull<T>,
+    owner: Owned,
+}
+
+/// An array of control structures in a mapping, kept mapped by this handle.
+pub struct CellSlice<T> {
+    cells: NonNull<[T]>,
+    owner: Owned,
+}
+
+// SAFETY: the handle gives out `&T` only, T is Sync (by `SharedLayout`), and `owner` may be dropped on any thread.
+unsafe impl<T: SharedLayout> Send for CellRef<T> {}
+// SAFETY: as above.
+unsafe impl<T: SharedLayout> Sync for CellRef<T> {}
+// SAFETY: as above, for `&[T]`.
+unsafe impl<T: SharedLayout> Send for CellSlice<T> {}
+// SAFETY: as above, for `&[T]`.
+unsafe impl<T: SharedLayout> Sync for CellSlice<T> {}
+
+impl<T: SharedLayout> CellRef<T> {
+    /// # Safety
+    /// `cell` is aligned and points to a T within memory that `owner` keeps mapped.
+    pub(super) unsafe fn new(cell: NonNull<T>, owner: Owned) -> Self {
+        Self { cell, owner }
+    }
+}
+
+impl<T: SharedLayout> CellSlice<T> {
+    /// # Safety
+    /// `first` is aligned and points to `count` T within memory that `owner` keeps mapped.
+    pub(super) unsafe fn new(first: NonNull<T>, count: usize, owner: Owned) -> Self {
+        Self { cells: NonNull::slice_from_raw_parts(first, count), owner }
+    }
+
+    /// The cell at `index` with a handle of its own, if there is one.
+    #[must_use]
+    pub fn get_ref(&self, index: usize) -> Option<CellRef<T>> {
+        let cell = NonNull::from(self.get(index)?);
+        // SAFETY: it is an element of this slice, which `owner` keeps mapped.
+        Some(unsafe { CellRef::new(cell, self.owner.clone()) })
+    }
+}
+
+impl<T: SharedLayout> Deref for CellRef<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: aligned, in bounds and mapped as long as `owner` lives (contract of `new`, established in
+        // `Mapping::cell`); any bytes are a T, and other processes change only atomics (`SharedLayout`).
+        unsafe { self.cell.as_ref() }
+    }
+}
+
+impl<T: SharedLayout> Deref for CellSlice<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: as for CellRef; established in `Mapping::cells`.
+        unsafe { self.cells.as_ref() }
+    }
+}
+
+impl<T> Clone for CellRef<T> {
+    fn clone(&self) -> Self {
+        Self { cell: self.cell, owner: self.owner.clone() }
+    }
+}
+
+impl<T> Clone for CellSlice<T> {
+    fn clone(&self) -> Self {
+        Self { cells: self.cells, owner: self.owner.clone() }
+    }
+}
+
+impl<T> std::fmt::Debug for CellRef<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("CellRef").field(&self.cell).finish()
+    }
+}
+
+impl<T> std::fmt::Debug for CellSlice<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CellSlice").field("cells", &self.cells).finish_non_exhaustive()
+    }
+}

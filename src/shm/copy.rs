@@ -1,0 +1,156 @@
+//! Moving payload bytes: the copy kernels, and the rule that picks one.
+//!
+//! A copy of 1, 2, 4 or 8 bytes is one load and one store, inlined into the caller. Short copies are `memcpy`. Long ones
+//! go to the kernel that [`choose`] names for their length and for whether a peer reads the target soon; the thresholds
+//! come from the machine's caches (read once from sysfs).
+//!
+//! # Invariants
+//! - A kernel that stores past the cache fences (`sfence`) before it returns, so that the release store of a signal
+//!   that follows covers its stores like any others.
+//! - A kernel is run only where the processor has its instructions: [`CopyKernel::is_supported`], detected at run time.
+
+mod kernels;
+mod plan;
+
+pub use plan::{CacheSizes, choose};
+
+/// Whether the target of a copy is read next, by a peer that waits for it.
+///
+/// If it is, the bytes should stay in a cache that the peer can reach; if not, they had better not drive other data out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReadSoon {
+    /// A peer waits for the data.
+    Yes,
+    /// Nobody reads the data for a while.
+    No,
+}
+
+/// A way to copy many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CopyKernel {
+    /// The C library's.
+    Memcpy,
+    /// The processor's string instruction.
+    RepMovsb,
+    /// 32-byte moves through the cache.
+    Avx2,
+    /// 32-byte stores past the cache.
+    Avx2Streaming,
+    /// 64-byte moves through the cache.
+    Avx512,
+    /// 64-byte stores past the cache.
+    Avx512Streaming,
+}
+
+impl CopyKernel {
+    /// All kernels, supported here or not.
+    pub const ALL: [Self; 6] =
+        [Self::Memcpy, Self::RepMovsb, Self::Avx2, Self::Avx2Streaming, Self::Avx512, Self::Avx512Streaming];
+
+    /// Its name in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Memcpy => "memcpy",
+            Self::RepMovsb => "rep movsb",
+            Self::Avx2 => "avx2",
+            Self::Avx2Streaming => "avx2 streaming",
+            Self::Avx512 => "avx512",
+            Self::Avx512Streaming => "avx512 streaming",
+        }
+    }
+
+    /// Whether this processor can run it.
+    #[must_use]
+    pub fn is_supported(self) -> bool {
+        kernels::is_supported(self)
+    }
+
+    /// Runs the kernel.
+    ///
+    /// # Safety
+    /// `len` bytes are readable at `source` and writable at `target`, the ranges do not overlap, and the kernel
+    /// [`is_supported`](Self::is_supported).
+    #[inline]
+    pub(super) unsafe fn run(self, source: *const u8, target: *mut u8, len: usize) {
+        // SAFETY: the caller's contract is the same.
+        unsafe { kernels::run(self, source, target, len) }
+    }
+}
+
+impl std::fmt::Display for CopyKernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Copies `len` bytes in the way that suits their number.
+///
+/// # Safety
+/// `len` bytes are readable at `source` and writable at `target`, and the ranges do not overlap.
+#[inline]
+pub(super) unsafe fn copy(source: *const u8, target: *mut u8, len: usize, read_soon: ReadSoon) {
+    match len {
+        // SAFETY: the caller's contract, for 8 bytes.
+        8 => unsafe { move_word::<u64>(source, target) },
+        // SAFETY: the caller's contract, for 4 bytes.
+        4 => unsafe { move_word::<u32>(source, target) },
+        // SAFETY: the caller's contract is the same.
+        _ => unsafe { copy_any(source, target, len, read_soon) },
+    }
+}
+
+/// Copies `len` bytes between ranges that may overlap.
+///
+/// # Safety
+/// `len` bytes are readable at `source` and writable at `target`.
+#[inline]
+pub(super) unsafe fn copy_overlapping(source: *const u8, target: *mut u8, len: usize, read_soon: ReadSoon) {
+    if source.addr().abs_diff(target.addr()) >= len {
+        // SAFETY: the ranges are at least `len` apart; otherwise the caller's contract.
+        unsafe { copy(source, target, len, read_soon) };
+    } else {
+        // SAFETY: the caller's contract; `ptr::copy` allows overlap.
+        unsafe { std::ptr::copy(source, target, len) };
+    }
+}
+
+/// Everything but the two sizes that `copy` inlines.
+///
+/// # Safety
+/// As for `copy`.
+#[inline(never)]
+unsafe fn copy_any(source: *const u8, target: *mut u8, len: usize, read_soon: ReadSoon) {
+    match len {
+        // SAFETY: the caller's contract, for 2 bytes.
+        2 => unsafe { move_word::<u16>(source, target) },
+        // SAFETY: the caller's contract, for 1 byte.
+        1 => unsafe { move_word::<u8>(source, target) },
+        // SAFETY: the caller's contract.
+        _ if len < plan::SHORT => unsafe { target.copy_from_nonoverlapping(source, len) },
+        _ => {
+            let kernel = choose(len as u64, read_soon);
+            // SAFETY: the caller's contract; `choose` names supported kernels only.
+            unsafe { kernel.run(source, target, len) };
+        }
+    }
+}
+
+/// Moves one word, aligned or not, by one load and one store that the compiler can neither split nor drop.
+///
+/// # Safety
+/// `size_of::<T>()` bytes are readable at `source` and writable at `target`.
+#[inline(always)]
+unsafe fn move_word<T: bytemuck::Pod>(source: *const u8, target: *mut u8) {
+    /// Alignment 1, so that a volatile access may be unaligned.
+    #[repr(C, packed)]
+    struct Unaligned<T>(T);
+
+    // SAFETY: readable by the caller's contract; alignment 1; any bytes are a T (Pod).
+    let word = unsafe { source.cast::<Unaligned<T>>().read() };
+    // SAFETY: writable by the caller's contract; alignment 1.
+    unsafe { target.cast::<Unaligned<T>>().write_volatile(word) };
+}
+
+#[cfg(test)]
+mod tests;

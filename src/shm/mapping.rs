@@ -1,0 +1,286 @@
+//! A stretch of this process's address space with shared memory behind it.
+
+use std::alloc::Layout;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use memmap2::MmapRaw;
+use shared_memory::Shmem;
+
+use super::cells::{CellRef, CellSlice, SharedLayout};
+use super::in_bounds;
+use super::view::Span;
+use crate::error::{Error, Result};
+
+/// Addresses that are mapped readable and writable, and what keeps them so.
+///
+/// Cheap to clone. The memory is unmapped when the last clone, cell and span over it is gone. Whether it is
+/// *committed* (a store cannot fail) is known to the [`Segment`](super::Segment), not to the mapping.
+#[derive(Clone)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    owner: Owned,
+}
+
+/// What cells and spans hold to keep their memory mapped.
+#[derive(Clone)]
+pub(super) struct Owned(#[expect(dead_code, reason = "held for its drop")] Arc<Owner>);
+
+/// Who unmaps the memory, and how.
+#[expect(dead_code, reason = "held for their drop")]
+pub(super) enum Owner {
+    /// A mapped descriptor, or the reservation of a whole window.
+    Mmap(MmapRaw),
+    /// A named segment.
+    Shmem(Shmem),
+    /// Memory of this process alone.
+    Heap(HeapBlock),
+}
+
+/// Zeroed memory from the allocator, for tests and for interpreters that know no `mmap`.
+pub(super) struct HeapBlock {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the addresses stay valid in every thread until the owner is dropped. The owners move between threads: MmapRaw
+// is Send and Sync by itself, a HeapBlock is exclusively owned memory of the global allocator, and a Shmem is a
+// pointer, a descriptor and strings that nothing touches until `drop`, which may run on any thread.
+unsafe impl Send for Owned {}
+// SAFETY: as above; through `&Owned` nothing of the owner can be reached at all.
+unsafe impl Sync for Owned {}
+// SAFETY: `base` is an address within memory that `owner` (Send) keeps mapped; what is done through it is the
+// business of cells and spans.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; `&Mapping` gives out cells (Sync by `SharedLayout`) and spans (raw-pointer copies).
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Alignment of a mapping made by [`Mapping::boxed`], in bytes.
+    const BOXED_ALIGN: usize = 4096;
+
+    /// Makes a zeroed mapping out of this process's own heap, shared with nobody else.
+    ///
+    /// For tests, threads within one process, and interpreters that know no `mmap`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when `len` is zero or more than the address space holds.
+    pub fn boxed(len: u64) -> Result<Self> {
+        let invalid = || Error::InvalidArgument {
+            name: "mapping length",
+            value: len,
+            expected: "from 1 byte to what the address space holds",
+        };
+        let bytes = usize::try_from(len).map_err(|_| invalid())?;
+        let layout = Layout::from_size_align(bytes, Self::BOXED_ALIGN).map_err(|_| invalid())?;
+        if bytes == 0 {
+            return Err(invalid());
+        }
+        // SAFETY: the size is not zero, checked just above.
+        let base = unsafe { std::alloc::alloc_zeroed(layout) };
+        let Some(base) = NonNull::new(base) else { std::alloc::handle_alloc_error(layout) };
+        // SAFETY: `alloc_zeroed` returned `bytes` bytes at `base`, which the HeapBlock frees when dropped.
+        Ok(unsafe { Self::new(base, bytes, Owner::Heap(HeapBlock { base, layout })) })
+    }
+
+    /// Wraps a mapping that memmap2 made.
+    pub(super) fn of_mmap(map: MmapRaw) -> Self {
+        let base = NonNull::new(map.as_mut_ptr()).expect("mmap does not return null");
+        let len = map.len();
+        // SAFETY: memmap2 mapped `len` bytes at `base` and unmaps them when the owner is dropped; the mapping is
+        // readable and writable because this module's callers use `map_raw` or `map_anon` only.
+        unsafe { Self::new(base, len, Owner::Mmap(map)) }
+    }
+
+    /// Wraps a mapping that the `shared_memory` crate made.
+    pub(super) fn of_shmem(shmem: Shmem) -> Self {
+        let base = NonNull::new(shmem.as_ptr()).expect("a live Shmem is mapped");
+        let len = shmem.len();
+        // SAFETY: the crate mapped `len` bytes at `base` readable and writable, and unmaps them in its drop.
+        unsafe { Self::new(base, len, Owner::Shmem(shmem)) }
+    }
+
+    /// # Safety
+    /// `len` bytes at `base` are mapped readable and writable, do not exceed `isize::MAX`, stay so until `owner` is
+    /// dropped, and are reached by no Rust reference other than those that this module hands out.
+    unsafe fn new(base: NonNull<u8>, len: usize, owner: Owner) -> Self {
+        #[expect(clippy::arc_with_non_send_sync, reason = "`Owned` argues why it is both")]
+        let owner = Owned(Arc::new(owner));
+        Self { base, len, owner }
+    }
+
+    /// A part of this mapping that keeps the whole alive.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    pub fn part(&self, offset: u64, len: u64) -> Result<Self> {
+        let base = self.locate("mapping", offset, len)?;
+        Ok(Self { base, len: to_usize(len), owner: self.owner.clone() })
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// Whether it has no bytes, which only a [`part`](Self::part) can have.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Its first address in this process.
+    #[must_use]
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// The control structure at `offset`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`].
+    pub fn cell<T: SharedLayout>(&self, offset: u64) -> Result<CellRef<T>> {
+        let cell = self.place::<T>(offset, 1)?;
+        // SAFETY: `place` found one aligned T in bounds, which `owner` keeps mapped.
+        Ok(unsafe { CellRef::new(cell, self.owner.clone()) })
+    }
+
+    /// The `count` control structures that start at `offset`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`].
+    pub fn cells<T: SharedLayout>(&self, offset: u64, count: u64) -> Result<CellSlice<T>> {
+        let first = self.place::<T>(offset, count)?;
+        // SAFETY: `place` found `count` aligned T in bounds, which `owner` keeps mapped.
+        Ok(unsafe { CellSlice::new(first, to_usize(count), self.owner.clone()) })
+    }
+
+    /// The payload bytes `offset..offset + len`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    pub fn span(&self, offset: u64, len: u64) -> Result<Span> {
+        let start = self.locate("mapping", offset, len)?;
+        // SAFETY: `locate` found the bytes in bounds, and `owner` keeps them mapped.
+        Ok(unsafe { Span::new(start, to_usize(len), self.owner.clone()) })
+    }
+
+    fn locate(&self, what: &'static str, offset: u64, len: u64) -> Result<NonNull<u8>> {
+        let limit = self.len();
+        if !in_bounds(offset, len, limit) {
+            return Err(Error::OutOfRange { what, offset, len, limit });
+        }
+        // SAFETY: `offset <= limit`, checked just above, stays within (or one past) the mapped bytes.
+        Ok(unsafe { self.base.add(to_usize(offset)) })
+    }
+
+    fn place<T: SharedLayout>(&self, offset: u64, count: u64) -> Result<NonNull<T>> {
+        let what = "control structure";
+        let size = size_of::<T>() as u64;
+        let len = count.checked_mul(size).ok_or(Error::OutOfRange {
+            what,
+            offset,
+            len: u64::MAX,
+            limit: self.len(),
+        })?;
+        let start = self.locate(what, offset, len)?.cast::<T>();
+        if !start.is_aligned() {
+            return Err(Error::Misaligned { what, offset, align: align_of::<T>() as u64 });
+        }
+        Ok(start)
+    }
+}
+
+impl std::fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mapping").field("base", &self.base).field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl Drop for HeapBlock {
+    fn drop(&mut self) {
+        // SAFETY: `base` came from `alloc_zeroed` with this `layout` in `Mapping::boxed`, and is freed only here.
+        unsafe { std::alloc::dealloc(self.base.as_ptr(), self.layout) };
+    }
+}
+
+/// Narrows a number that was checked against a length in `usize` before.
+#[inline]
+pub(super) fn to_usize(value: u64) -> usize {
+    const { assert!(size_of::<usize>() == 8, "shmccl needs a 64-bit machine") };
+    #[expect(clippy::cast_possible_truncation, reason = "usize has 64 bits, asserted above")]
+    {
+        value as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+    #[test]
+    fn a_boxed_mapping_is_zero_and_page_aligned() {
+        let mapping = Mapping::boxed(100).unwrap();
+        assert_eq!(mapping.base().as_ptr() as usize % 4096, 0);
+        let mut bytes = [1; 100];
+        mapping.span(0, 100).unwrap().copy_out(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 100]);
+        assert!(matches!(Mapping::boxed(0), Err(Error::InvalidArgument { .. })));
+        assert!(matches!(Mapping::boxed(u64::MAX), Err(Error::InvalidArgument { .. })));
+    }
+
+    #[test]
+    fn a_cell_must_lie_within_the_mapping() {
+        let mapping = Mapping::boxed(64).unwrap();
+        assert!(mapping.cell::<AtomicU64>(0).is_ok());
+        assert!(mapping.cell::<AtomicU64>(56).is_ok());
+        for offset in [57, 64, 72, u64::MAX, u64::MAX - 7] {
+            assert!(
+                matches!(mapping.cell::<AtomicU64>(offset), Err(Error::OutOfRange { .. })),
+                "offset {offset}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_cell_must_be_aligned() {
+        let mapping = Mapping::boxed(64).unwrap();
+        assert!(matches!(mapping.cell::<AtomicU64>(4), Err(Error::Misaligned { offset: 4, align: 8, .. })));
+        assert!(mapping.cell::<AtomicU32>(4).is_ok());
+        assert!(mapping.part(4, 8).unwrap().cell::<AtomicU64>(0).is_err());
+    }
+
+    #[test]
+    fn a_cell_slice_may_be_empty_but_not_reach_past_the_end() {
+        let mapping = Mapping::boxed(64).unwrap();
+        assert_eq!(mapping.cells::<AtomicU64>(0, 8).unwrap().len(), 8);
+        assert_eq!(mapping.cells::<AtomicU64>(64, 0).unwrap().len(), 0);
+        for (offset, count) in [(0, 9), (8, 8), (64, 1), (0, u64::MAX), (0, 1 << 61), (u64::MAX, 0)] {
+            assert!(
+                matches!(mapping.cells::<AtomicU64>(offset, count), Err(Error::OutOfRange { .. })),
+                "{count} at {offset}"
+            );
+        }
+    }
+
+    #[test]
+    fn cells_and_spans_over_one_place_are_the_same_memory() {
+        let mapping = Mapping::boxed(64).unwrap();
+        let cell = mapping.cell::<AtomicU64>(8).unwrap();
+        let span = mapping.span(8, 8).unwrap();
+        drop(mapping);
+        cell.store(0x0102_0304_0506_0708, Ordering::Relaxed); // same thread
+        assert_eq!(span.read::<u64>(0).unwrap(), 0x0102_0304_0506_0708);
+    }
+
+    #[test]
+    fn a_mapping_can_be_used_from_another_thread() {
+        let mapping = Mapping::boxed(64).unwrap();
+        let cell = mapping.cell::<AtomicU64>(0).unwrap();
+        std::thread::spawn(move || cell.store(7, Ordering::Relaxed)).join().unwrap(); // join orders it
+        assert_eq!(mapping.cell::<AtomicU64>(0).unwrap().load(Ordering::Relaxed), 7); // join orders it
+    }
+}

@@ -1,0 +1,108 @@
+//! Segments with a name in `/dev/shm`, through the `shared_memory` crate.
+//!
+//! The crate makes, maps and unlinks; it tells no descriptor, so the name is opened a second time to commit the memory,
+//! to check what was found there, and to map it into a window.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::fcntl::OFlag;
+use nix::sys::mman::shm_open;
+use nix::sys::stat::{Mode, fstat};
+use shared_memory::{ShmemConf, ShmemError};
+
+use super::header::Expected;
+use super::limits::{self, Store};
+use super::mapping::{Mapping, to_usize};
+use super::segment;
+use crate::error::{Error, Result};
+
+const MAX_NAME: usize = 200;
+const STORE: Store = Store::SharedMemoryFileSystem;
+
+/// A mapped named segment. The creator's mapping removes the name when its last handle is gone.
+#[derive(Debug)]
+pub(super) struct NamedSegment {
+    mapping: Mapping,
+    fd: OwnedFd,
+}
+
+impl NamedSegment {
+    /// Makes a segment of `len` bytes, all of it committed: either it is there in full or there is no trace of it.
+    pub(super) fn create(name: &str, len: u64) -> Result<Self> {
+        let action = "creating a named segment";
+        let path = checked(name)?;
+        limits::check_file_size(action, len)?;
+        limits::check_memory(action, STORE, len)?;
+        let shmem = ShmemConf::new().os_id(&path).size(to_usize(len)).create();
+        // From here on an early return drops the Shmem, which removes the name.
+        let shmem = shmem.map_err(|error| wrap(action, &error))?;
+        let fd = open(action, &path)?;
+        segment::allocate(fd.as_fd(), STORE, 0, len)?;
+        Ok(Self { mapping: Mapping::of_shmem(shmem), fd })
+    }
+
+    /// Attaches the segment of that name, if it is this user's and has the expected length.
+    pub(super) fn attach(name: &str, expected: &Expected) -> Result<Self> {
+        let action = "attaching a named segment";
+        let path = checked(name)?;
+        let fd = open(action, &path)?;
+        let stat = fstat(&fd).map_err(|errno| Error::os(action, errno))?;
+        let me = nix::unistd::geteuid().as_raw();
+        if stat.st_uid != me {
+            let (expected, found) = (u64::from(me), u64::from(stat.st_uid));
+            return Err(Error::Layout { what: "owner of a named segment", expected, found });
+        }
+        let len = segment::check_descriptor(fd.as_fd(), expected)?;
+        let shmem = ShmemConf::new().os_id(&path).open().map_err(|error| wrap(action, &error))?;
+        let mapping = Mapping::of_shmem(shmem);
+        if mapping.len() != len {
+            // Removed and made anew between the two looks.
+            return Err(Error::Layout { what: "segment length", expected: len, found: mapping.len() });
+        }
+        Ok(Self { mapping, fd })
+    }
+
+    pub(super) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+}
+
+impl AsFd for NamedSegment {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn checked(name: &str) -> Result<String> {
+    let legal = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
+    if name.is_empty() || name.len() > MAX_NAME || name.starts_with('.') || !name.bytes().all(legal) {
+        return Err(Error::InvalidArgument {
+            name: "length of a segment name",
+            value: name.len() as u64,
+            expected: "1 to 200 letters, digits, '.', '_' and '-', not starting with '.'",
+        });
+    }
+    Ok(format!("/{name}"))
+}
+
+fn open(action: &'static str, path: &str) -> Result<OwnedFd> {
+    let flags = OFlag::O_RDWR | OFlag::O_CLOEXEC;
+    shm_open(path, flags, Mode::empty()).map_err(|errno| limits::refused(action, STORE, errno))
+}
+
+fn wrap(action: &'static str, error: &ShmemError) -> Error {
+    let errno = match *error {
+        ShmemError::MapCreateFailed(errno)
+        | ShmemError::MapOpenFailed(errno)
+        | ShmemError::UnknownOsError(errno) => errno.cast_signed(),
+        ShmemError::MappingIdExists => libc::EEXIST,
+        _ => libc::EINVAL,
+    };
+    let source = io::Error::from_raw_os_error(errno);
+    if errno == libc::ENOMEM {
+        limits::refused_mapping(action, source)
+    } else {
+        limits::refused(action, STORE, source)
+    }
+}

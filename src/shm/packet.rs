@@ -1,0 +1,257 @@
+//! Packets: data that carry their own flag, so that no signal has to follow them.
+//!
+//! A packet is one 64-bit word (LL8) or two (LL16). Each word holds 4 bytes of data and, in its upper half, a 4-byte flag:
+//!
+//! | bytes | LL8 | LL16 |
+//! |---|---|---|
+//! | 0..4 | data | data |
+//! | 4..8 | flag | flag |
+//! | 8..12 | | data |
+//! | 12..16 | | flag |
+//!
+//! Half of the bandwidth goes into flags; what it buys is that a message is there as soon as its last word is, with no
+//! second line to fetch. After mscclpp's `LL8Packet` and `LL16Packet` (`packet_device.hpp`).
+//!
+//! # Ordering
+//! All accesses are `Relaxed`. A word is loaded whole, so the flag vouches for the data beside it and for nothing else;
+//! no other memory may be inferred from a packet that arrived. Nothing is cleared: a slot is told from its previous use
+//! by the flag alone, so the flag changes at every use of a slot and is never zero ([`Flag::next`]), and a slot is written
+//! again only after its reader has said (by a signal, or by a packet of its own) that it has read.
+
+use std::num::NonZeroU32;
+
+use super::view::Span;
+use crate::error::{Error, Result};
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of data in a word.
+const DATA: usize = 4;
+
+/// The flag of one use of a packet buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Flag(NonZeroU32);
+
+impl Flag {
+    /// The first flag.
+    pub const FIRST: Self = Self(NonZeroU32::MIN);
+
+    /// A flag of a given value; `None` for zero, which is what fresh memory holds.
+    #[must_use]
+    pub const fn new(value: u32) -> Option<Self> {
+        match NonZeroU32::new(value) {
+            Some(value) => Some(Self(value)),
+            None => None,
+        }
+    }
+
+    /// The flag of the next use. Skips zero; repeats after 2^32 - 1 uses.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        match self.0.checked_add(1) {
+            Some(value) => Self(value),
+            None => Self::FIRST,
+        }
+    }
+
+    /// Its value.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0.get()
+    }
+}
+
+/// The kind of packet: how many bytes of data one carries, and so to what the length of a message is rounded up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PacketKind {
+    /// 4 bytes of data in 8.
+    Ll8,
+    /// 8 bytes of data in 16.
+    Ll16,
+}
+
+impl PacketKind {
+    /// Bytes of data in one packet.
+    #[must_use]
+    pub const fn data_bytes(self) -> u64 {
+        match self {
+            Self::Ll8 => 4,
+            Self::Ll16 => 8,
+        }
+    }
+
+    /// Bytes that a packet takes.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        2 * self.data_bytes()
+    }
+
+    /// How many packets carry `len` bytes of data.
+    #[must_use]
+    pub const fn count(self, len: u64) -> u64 {
+        len.div_ceil(self.data_bytes())
+    }
+
+    /// Words that carry `len` bytes of data; `None` past the end of the integers.
+    const fn words(self, len: u64) -> Option<u64> {
+        self.count(len).checked_mul(self.bytes() / 8)
+    }
+}
+
+impl Span {
+    /// Writes `data` as packets with `flag`, starting at `offset`. The last packet is filled up with zeros.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], or [`Error::Misaligned`] if `offset` is not a multiple of the packet; nothing was changed.
+    pub fn put_packets(&self, kind: PacketKind, offset: u64, data: &[u8], flag: Flag) -> Result<()> {
+        let words = self.packet_words(kind, offset, data.len() as u64)?;
+        let high = u64::from(flag.get()) << 32;
+        let mut words = words.iter();
+        let mut chunks = data.chunks_exact(DATA);
+        for (chunk, word) in chunks.by_ref().zip(words.by_ref()) {
+            let data = u32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]);
+            word.store(high | u64::from(data), Ordering::Relaxed); // the flag is in the same word
+        }
+        let mut rest = [0; DATA];
+        rest[..chunks.remainder().len()].copy_from_slice(chunks.remainder());
+        for word in words {
+            let data = u64::from(u32::from_le_bytes(std::mem::take(&mut rest)));
+            word.store(high | data, Ordering::Relaxed); // the flag is in the same word
+        }
+        Ok(())
+    }
+
+    /// Reads packets with `flag` from `offset` into `data`, as far as they have arrived.
+    ///
+    /// `done` counts the bytes read so far; it starts at zero, and the call is repeated with the same arguments until it
+    /// answers `true`: all of `data` is there. Never waits.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`]; nothing was changed.
+    #[inline]
+    pub fn poll_packets(
+        &self,
+        kind: PacketKind,
+        offset: u64,
+        data: &mut [u8],
+        flag: Flag,
+        done: &mut usize,
+    ) -> Result<bool> {
+        let words = self.packet_words(kind, offset, data.len() as u64)?;
+        let start = (*done).min(data.len());
+        for (chunk, word) in data[start..].chunks_mut(DATA).zip(&words[(start / DATA).min(words.len())..]) {
+            let word = word.load(Ordering::Relaxed); // the flag is in the same word
+            if word >> 32 != u64::from(flag.get()) {
+                return Ok(false);
+            }
+            chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
+            *done += chunk.len();
+        }
+        Ok(true)
+    }
+
+    /// The words that carry `len` bytes from `offset` on.
+    #[inline]
+    fn packet_words(&self, kind: PacketKind, offset: u64, len: u64) -> Result<&[AtomicU64]> {
+        if !offset.is_multiple_of(kind.bytes()) {
+            return Err(Error::Misaligned { what: "packet", offset, align: kind.bytes() });
+        }
+        let words = kind.words(len).unwrap_or(u64::MAX);
+        self.atomics_u64(offset, words)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::Mapping;
+
+    const KINDS: [PacketKind; 2] = [PacketKind::Ll8, PacketKind::Ll16];
+
+    fn span(len: u64) -> Span {
+        Mapping::boxed(4096).unwrap().span(0, len).unwrap()
+    }
+
+    fn flag(value: u32) -> Flag {
+        Flag::new(value).unwrap()
+    }
+
+    #[test]
+    fn packets_arrive_as_they_were_put_for_every_length() {
+        let data: Vec<u8> = (1..=40).collect();
+        for kind in KINDS {
+            let span = span(256);
+            for len in 0..=data.len() {
+                let flag = flag(u32::try_from(len).unwrap() + 1);
+                span.put_packets(kind, 16, &data[..len], flag).unwrap();
+                let (mut out, mut done) = (vec![0; len], 0);
+                assert!(span.poll_packets(kind, 16, &mut out, flag, &mut done).unwrap());
+                assert_eq!(out, data[..len]);
+                assert_eq!(done, len);
+            }
+        }
+    }
+
+    #[test]
+    fn a_packet_that_has_not_arrived_stops_the_reader_and_it_resumes_there() {
+        for kind in KINDS {
+            let (span, part) = (span(256), usize::try_from(kind.data_bytes()).unwrap());
+            let data: Vec<u8> = (1..=32).collect();
+            let (mut out, mut done) = ([0; 32], 0);
+            assert!(!span.poll_packets(kind, 0, &mut out, flag(5), &mut done).unwrap());
+            assert_eq!(done, 0);
+            span.put_packets(kind, 0, &data[..part], flag(5)).unwrap();
+            assert!(!span.poll_packets(kind, 0, &mut out, flag(5), &mut done).unwrap());
+            assert_eq!(done, part);
+            span.put_packets(kind, 0, &data, flag(5)).unwrap();
+            assert!(span.poll_packets(kind, 0, &mut out, flag(5), &mut done).unwrap());
+            assert_eq!(out, data[..]);
+            assert!(span.poll_packets(kind, 0, &mut out, flag(5), &mut done).unwrap());
+        }
+    }
+
+    #[test]
+    fn packets_of_the_previous_use_are_not_taken_for_new_ones() {
+        let span = span(64);
+        span.put_packets(PacketKind::Ll8, 0, &[1; 8], flag(1)).unwrap();
+        let (mut out, mut done) = ([0; 8], 0);
+        assert!(!span.poll_packets(PacketKind::Ll8, 0, &mut out, flag(2), &mut done).unwrap());
+        assert_eq!((out, done), ([0; 8], 0));
+    }
+
+    #[test]
+    fn flags_skip_zero_when_they_wrap() {
+        assert_eq!(Flag::new(0), None);
+        assert_eq!(Flag::FIRST.get(), 1);
+        assert_eq!(flag(u32::MAX - 1).next().get(), u32::MAX);
+        assert_eq!(flag(u32::MAX).next().get(), 1);
+    }
+
+    #[test]
+    fn a_progress_past_the_end_reads_nothing() {
+        let span = span(64);
+        let (mut out, mut done) = ([0; 8], usize::MAX);
+        assert!(span.poll_packets(PacketKind::Ll8, 0, &mut out, flag(2), &mut done).unwrap());
+        assert_eq!(out, [0; 8]);
+    }
+
+    #[test]
+    fn packets_out_of_range_or_misaligned_change_nothing() {
+        for kind in KINDS {
+            let span = span(64);
+            let fits = usize::try_from(64 / kind.bytes() * kind.data_bytes()).unwrap();
+            let (f, mut done) = (flag(1), 0);
+            assert!(matches!(
+                span.put_packets(kind, 0, &vec![1; fits + 1], f),
+                Err(Error::OutOfRange { .. })
+            ));
+            assert!(matches!(span.put_packets(kind, 4, &[1], f), Err(Error::Misaligned { .. })));
+            assert!(matches!(span.put_packets(kind, 64, &[1], f), Err(Error::OutOfRange { .. })));
+            assert!(matches!(span.put_packets(kind, u64::MAX - 15, &[1], f), Err(Error::OutOfRange { .. })));
+            let mut long = vec![0; fits + 1];
+            assert!(span.poll_packets(kind, 0, &mut long, f, &mut done).is_err());
+            assert_eq!(span.read::<[u64; 8]>(0).unwrap(), [0; 8]);
+            span.put_packets(kind, 0, &vec![1; fits], f).unwrap();
+            span.put_packets(kind, 64, &[], f).unwrap();
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! What there is to map: a descriptor with a header in its first bytes and pages behind the rest.
+//!
+//! | backing | made of | resizable by others | left behind by `kill -9` | memory is taken |
+//! |---|---|---|---|---|
+//! | anonymous | sealed memfd | no | nothing | at `commit` |
+//! | named | `/dev/shm/NAME`, by the `shared_memory` crate | yes | the name | at `create` |
+//! | file | any file that can be mapped | yes | the file, which is its point | at `commit` |
+//!
+//! Life: `create` (length set, sealed, header page committed, header described) -> the owner commits and initialises what
+//! it needs -> [`SegmentHeader::publish`] (edge H1) -> peers [`attach`](Segment::attach) by descriptor, or by name. An
+//! attached segment has the right kind, length and header, or is refused with the first thing that differs.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use memmap2::MmapOptions;
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, SealFlag, fallocate, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::stat::{SFlag, fstat};
+
+use super::cells::CellRef;
+use super::committed::Committed;
+use super::header::{Creator, Expected, Identity, SegmentHeader};
+use super::limits::{self, Store};
+use super::mapping::{Mapping, to_usize};
+use super::{in_bounds, named};
+use crate::error::{Error, Result};
+
+/// Lengths of segments, and offsets within a window, are multiples of this many bytes.
+pub const PAGE: u64 = 4096;
+
+/// The longest segment, in bytes.
+pub const MAX_LEN: u64 = 1 << 40;
+
+/// The most that is committed by one system call, so that a signal costs little repeated work.
+const COMMIT_STEP: u64 = 64 << 20;
+
+const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW);
+
+/// What a segment is made of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Backing {
+    /// Memory without a name, reached by its descriptor only.
+    #[default]
+    Anonymous,
+    /// Memory with a name in `/dev/shm`, for processes outside the job. The name goes when the creator's last handle does.
+    Named(String),
+    /// A file; its contents survive.
+    File(PathBuf),
+}
+
+/// A segment that this process created or attached.
+#[derive(Debug)]
+pub struct Segment {
+    source: Source,
+    store: Store,
+    len: u64,
+    header: CellRef<SegmentHeader>,
+    /// What this process has committed so far.
+    committed: Mutex<Committed>,
+    fresh: bool,
+}
+
+#[derive(Debug)]
+enum Source {
+    Descriptor(OwnedFd),
+    Named(named::NamedSegment),
+}
+
+impl Segment {
+    /// Makes a segment of `len` bytes, reserved but (except a named one) not yet committed, with a header that is
+    /// described but not yet published.
+    ///
+    /// A file that holds a segment already keeps its contents; only the header is written anew. One creator at a time can
+    /// have a file.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a length that is zero, not a multiple of [`PAGE`] or beyond [`MAX_LEN`], and for a
+    /// bad name; [`Error::ResourceLimit`]; [`Error::Layout`] for a file that holds something else; [`Error::Os`].
+    pub fn create(backing: &Backing, len: u64, identity: Identity) -> Result<Self> {
+        check_len(len)?;
+        let describe = |segment: Self| {
+            segment.commit(0, PAGE)?;
+            segment.header.describe(identity, len, Creator::this_process());
+            Ok(segment)
+        };
+        match backing {
+            Backing::Anonymous => {
+                describe(Self::over(Source::Descriptor(memfd(len)?), Store::Memory, len, true)?)
+            }
+            Backing::Named(name) => {
+                let source = Source::Named(named::NamedSegment::create(name, len)?);
+                let mut segment = Self::over(source, Store::SharedMemoryFileSystem, len, true)?;
+                segment.committed.get_mut().unwrap_or_else(PoisonError::into_inner).add(0, len);
+                describe(segment)
+            }
+            Backing::File(path) => {
+                let (file, existed) = open_file(path)?;
+                let segment = Self::in_file(file, len).and_then(describe);
+                if segment.is_err() && !existed {
+                    // Best effort: the error that is being returned matters more.
+                    let _ = std::fs::remove_file(path);
+                }
+                segment
+            }
+        }
+    }
+
+    /// Takes over the descriptor of a segment that a peer created.
+    ///
+    /// A descriptor of an anonymous segment is refused unless nobody can resize it any more.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming what does not match: kind, seals, length, or a field of the header (see
+    /// [`SegmentHeader::check`]); [`Error::ResourceLimit`]; [`Error::Os`].
+    pub fn attach(fd: OwnedFd, backing: AttachAs, expected: &Expected) -> Result<Self> {
+        let store = match backing {
+            AttachAs::Sealed => Store::Memory,
+            AttachAs::Unsealed => Store::File,
+        };
+        let len = check_descriptor(fd.as_fd(), expected)?;
+        if store == Store::Memory {
+            check_seals(fd.as_fd())?;
+        }
+        Self::attach_checked(Source::Descriptor(fd), store, len, expected)
+    }
+
+    /// Attaches the named segment `name`.
+    ///
+    /// # Errors
+    /// As for [`attach`](Self::attach); [`Error::Os`] when there is none; [`Error::Layout`] when it belongs to another
+    /// user, or when its creator has not published it yet.
+    pub fn attach_named(name: &str, expected: &Expected) -> Result<Self> {
+        let source = named::NamedSegment::attach(name, expected)?;
+        let len = source.mapping().len();
+        Self::attach_checked(Source::Named(source), Store::SharedMemoryFileSystem, len, expected)
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Never: a segment has at least one page.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Whether its payload is all zero, because it did not exist before. Not so only for a file that held one already.
+    #[must_use]
+    pub fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
+    /// Its header.
+    #[must_use]
+    pub fn header(&self) -> &CellRef<SegmentHeader> {
+        &self.header
+    }
+
+    /// How a peer that is given the descriptor has to attach it.
+    #[must_use]
+    pub fn attach_as(&self) -> AttachAs {
+        match self.store {
+            Store::Memory => AttachAs::Sealed,
+            Store::SharedMemoryFileSystem | Store::File => AttachAs::Unsealed,
+        }
+    }
+
+    /// Takes memory (or space in the file) for `len` bytes at `offset`, so that stores there cannot fail any more.
+    ///
+    /// Committing what is committed already costs nothing. On an error part of the range may be committed.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; [`Error::ResourceLimit`] when there is not enough.
+    pub fn commit(&self, offset: u64, len: u64) -> Result<()> {
+        if !in_bounds(offset, len, self.len) {
+            return Err(Error::OutOfRange { what: "segment", offset, len, limit: self.len });
+        }
+        let action = "committing memory of a segment";
+        let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+        // Rounded outwards to pages; the segment ends at one, so the end stays within.
+        let (start, end) = (offset / PAGE * PAGE, (offset + len).next_multiple_of(PAGE));
+        if len == 0 {
+            return Ok(());
+        }
+        let missing = committed.missing(start, end);
+        limits::check_memory(action, self.store, missing.iter().map(|(from, to)| to - from).sum())?;
+        for (from, to) in missing {
+            allocate(self.as_fd(), self.store, from, to - from)?;
+            committed.add(from, to);
+        }
+        Ok(())
+    }
+
+    /// Maps the whole segment, wherever the system likes.
+    ///
+    /// # Errors
+    /// [`Error::ResourceLimit`] when the address space is limited; [`Error::Os`].
+    pub fn map(&self) -> Result<Mapping> {
+        match &self.source {
+            Source::Named(named) => Ok(named.mapping().clone()),
+            Source::Descriptor(fd) => map(fd.as_fd(), self.len),
+        }
+    }
+
+    fn over(source: Source, store: Store, len: u64, fresh: bool) -> Result<Self> {
+        let header = match &source {
+            Source::Named(named) => named.mapping().cell(0)?,
+            Source::Descriptor(fd) => map(fd.as_fd(), PAGE)?.cell(0)?,
+        };
+        Ok(Self { source, store, len, header, committed: Mutex::default(), fresh })
+    }
+
+    fn attach_checked(source: Source, store: Store, len: u64, expected: &Expected) -> Result<Self> {
+        let segment = Self::over(source, store, len, false)?;
+        segment.header.check(expected)?;
+        // The length of the file was checked before; here: that the creator meant the same.
+        segment.header.check(&Expected { len: Some(len), identity: None })?;
+        Ok(segment)
+    }
+
+    /// Makes a segment in an empty file, or takes up the one that a file holds. Changes no other file.
+    fn in_file(file: File, len: u64) -> Result<Self> {
+        let action = "locking the file of a segment";
+        file.try_lock().map_err(|error| match error {
+            TryLockError::Error(source) => Error::os(action, source),
+            TryLockError::WouldBlock => Error::os(action, Errno::EWOULDBLOCK),
+        })?;
+        let found = regular_len(file.as_fd())?;
+        if found == 0 {
+            resize(&file, Store::File, len)?;
+        } else if found != len {
+            return Err(Error::Layout { what: "segment file length", expected: len, found });
+        }
+        // Without a single block it is all zero: a creator died before it wrote anything.
+        let stat = fstat(&file).map_err(|errno| Error::os("looking at a descriptor", errno))?;
+        let fresh = stat.st_blocks == 0;
+        let segment = Self::over(Source::Descriptor(file.into()), Store::File, len, fresh)?;
+        if !fresh {
+            segment.header.check_fields(&Expected { len: Some(len), identity: None })?;
+        }
+        Ok(segment)
+    }
+}
+
+impl AsFd for Segment {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.source {
+            Source::Descriptor(fd) => fd.as_fd(),
+            Source::Named(named) => named.as_fd(),
+        }
+    }
+}
+
+/// What kind of descriptor an attaching process accepts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AttachAs {
+    /// A memfd that nobody can resize.
+    #[default]
+    Sealed,
+    /// A file (or named segment) whose other users are trusted not to truncate it.
+    Unsealed,
+}
+
+fn check_len(len: u64) -> Result<()> {
+    if len == 0 || len > MAX_LEN || !len.is_multiple_of(PAGE) {
+        return Err(Error::InvalidArgument {
+            name: "segment length",
+            value: len,
+            expected: "a multiple of 4096 bytes, from 4 KiB to 1 TiB",
+        });
+    }
+    Ok(())
+}
+
+fn memfd(len: u64) -> Result<OwnedFd> {
+    let action = "creating an anonymous segment";
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    // Hardened systems insist on "not executable"; kernels before 6.3 do not know it.
+    let no_exec = flags | MFdFlags::from_bits_retain(libc::MFD_NOEXEC_SEAL);
+    let fd = match memfd_create(c"shmccl", no_exec) {
+        Err(Errno::EINVAL) => memfd_create(c"shmccl", flags),
+        other => other,
+    };
+    let file = File::from(fd.map_err(|errno| limits::refused(action, Store::Memory, errno))?);
+    resize(&file, Store::Memory, len)?;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(SEALS | SealFlag::F_SEAL_SEAL))
+        .map_err(|errno| Error::os("sealing an anonymous segment", errno))?;
+    Ok(file.into())
+}
+
+fn resize(file: &File, store: Store, len: u64) -> Result<()> {
+    let action = "setting the length of a segment";
+    limits::check_file_size(action, len)?;
+    file.set_len(len).map_err(|source| limits::refused(action, store, source))
+}
+
+fn open_file(path: &Path) -> Result<(File, bool)> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let open = |create_new: bool| {
+        let mut options = File::options();
+        options.read(true).write(true).create_new(create_new).mode(0o600);
+        // A fifo or a terminal must not block or become ours; it is refused later.
+        options.custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits()).open(path)
+    };
+    let refused = |source| limits::refused("opening the file of a segment", Store::File, source);
+    match open(true) {
+        Ok(file) => Ok((file, false)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            Ok((open(false).map_err(refused)?, true))
+        }
+        Err(error) => Err(refused(error)),
+    }
+}
+
+/// Reserves pages. Stops for no signal.
+pub(super) fn allocate(fd: BorrowedFd<'_>, store: Store, offset: u64, len: u64) -> Result<()> {
+    let action = "committing memory of a segment";
+    limits::check_file_size(action, offset + len)?;
+    let mut at = offset;
+    while at < offset + len {
+        let step = COMMIT_STEP.min(offset + len - at);
+        let (from, bytes) = (at.cast_signed(), step.cast_signed());
+        match fallocate(fd, FallocateFlags::empty(), from, bytes) {
+            Ok(()) => at += step,
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(limits::refused(action, store, errno)),
+        }
+    }
+    Ok(())
+}
+
+/// Maps the first `len` bytes of `fd`, which the caller knows to be that long.
+pub(super) fn map(fd: BorrowedFd<'_>, len: u64) -> Result<Mapping> {
+    use std::os::fd::AsRawFd;
+    let map = MmapOptions::new().len(to_usize(len)).map_raw(fd.as_raw_fd());
+    Ok(Mapping::of_mmap(map.map_err(|source| limits::refused_mapping("mapping a segment", source))?))
+}
+
+/// The length of a regular file.
+pub(super) fn regular_len(fd: BorrowedFd<'_>) -> Result<u64> {
+    let stat = fstat(fd).map_err(|errno| Error::os("looking at a descriptor", errno))?;
+    let kind = stat.st_mode & SFlag::S_IFMT.bits();
+    if kind != SFlag::S_IFREG.bits() {
+        let (expected, found) = (u64::from(SFlag::S_IFREG.bits()), u64::from(kind));
+        return Err(Error::Layout { what: "kind of file", expected, found });
+    }
+    Ok(stat.st_size.cast_unsigned())
+}
+
+/// Checks that `fd` can be mapped and is as long as `expected`; tells its length.
+pub(super) fn check_descriptor(fd: BorrowedFd<'_>, expected: &Expected) -> Result<u64> {
+    let len = regular_len(fd)?;
+    if let Some(expected) = expected.len
+        && expected != len
+    {
+        return Err(Error::Layout { what: "segment length", expected, found: len });
+    }
+    if len == 0 || len > MAX_LEN || !len.is_multiple_of(PAGE) {
+        let expected = expected.len.unwrap_or(PAGE);
+        return Err(Error::Layout { what: "segment length", expected, found: len });
+    }
+    let flags = fcntl(fd, FcntlArg::F_GETFL).map_err(|errno| Error::os("looking at a descriptor", errno))?;
+    let mode = flags & OFlag::O_ACCMODE.bits();
+    if mode != OFlag::O_RDWR.bits() {
+        let wide = |mode: i32| u64::from(mode.cast_unsigned());
+        let (expected, found) = (wide(OFlag::O_RDWR.bits()), wide(mode));
+        return Err(Error::Layout { what: "access mode of a segment", expected, found });
+    }
+    Ok(len)
+}
+
+fn check_seals(fd: BorrowedFd<'_>) -> Result<()> {
+    // A descriptor that cannot be sealed at all answers EINVAL: no seals.
+    let found = match fcntl(fd, FcntlArg::F_GET_SEALS) {
+        Ok(bits) => SealFlag::from_bits_retain(bits),
+        Err(Errno::EINVAL) => SealFlag::empty(),
+        Err(errno) => return Err(Error::os("reading the seals of a segment", errno)),
+    };
+    if !found.contains(SEALS) {
+        let wide = |seals: SealFlag| u64::from(seals.bits().cast_unsigned());
+        return Err(Error::Layout { what: "seals of a segment", expected: wide(SEALS), found: wide(found) });
+    }
+    // Sealed against writing, a store would fault.
+    let unwanted =
+        found.intersection(SealFlag::F_SEAL_WRITE | SealFlag::from_bits_retain(libc::F_SEAL_FUTURE_WRITE));
+    if !unwanted.is_empty() {
+        let found = u64::from(unwanted.bits().cast_unsigned());
+        return Err(Error::Layout { what: "write seals of a segment", expected: 0, found });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

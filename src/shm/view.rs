@@ -1,0 +1,256 @@
+//! Payload: bytes in a mapping that are copied in and out, never lent.
+
+use std::ptr::NonNull;
+
+use bytemuck::Pod;
+
+use super::copy::{self, ReadSoon};
+use super::in_bounds;
+use super::mapping::{Owned, to_usize};
+use crate::error::{Error, Result};
+use crate::sync::atomic::AtomicU64;
+
+/// A range of payload bytes; keeps its mapping alive. Every access is bounds-checked.
+///
+/// Accesses are plain copies: they order nothing between processes. What a peer wrote is there after the wait for its
+/// signal; a peer that writes at the same time makes the bytes that both touch a mixture. A range of zero bytes is
+/// legal at any offset in `0..=len`.
+#[derive(Clone)]
+pub struct Span {
+    start: NonNull<u8>,
+    len: usize,
+    owner: Owned,
+}
+
+// SAFETY: `start` is an address in memory that `owner` (Send) keeps mapped. Through a span bytes are only copied, by
+// accesses that cope with concurrent writers as the trust model at the head of `shm` says.
+unsafe impl Send for Span {}
+// SAFETY: as above.
+unsafe impl Sync for Span {}
+
+impl Span {
+    /// # Safety
+    /// `len` bytes at `start` are mapped as long as `owner` lives.
+    pub(super) unsafe fn new(start: NonNull<u8>, len: usize, owner: Owned) -> Self {
+        Self { start, len, owner }
+    }
+
+    /// Its length in bytes.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// Whether it has no bytes.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Its first address in this process.
+    #[inline]
+    #[must_use]
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// The bytes `offset..offset + len` as a span of their own. Costs an atomic increment.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    pub fn part(&self, offset: u64, len: u64) -> Result<Self> {
+        let start = self.locate(offset, len)?;
+        // SAFETY: `locate` found the bytes in bounds; `owner` keeps them mapped.
+        let start = unsafe { NonNull::new_unchecked(start) };
+        Ok(Self { start, len: to_usize(len), owner: self.owner.clone() })
+    }
+
+    /// Copies `source` to `offset`, in the way that is best when a peer reads it next.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; nothing was changed.
+    #[inline]
+    pub fn copy_in(&self, offset: u64, source: &[u8]) -> Result<()> {
+        self.copy_in_for(offset, source, ReadSoon::Yes)
+    }
+
+    /// Copies `source` to `offset`; `read_soon` says whether somebody reads it next.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; nothing was changed.
+    #[inline]
+    pub fn copy_in_for(&self, offset: u64, source: &[u8], read_soon: ReadSoon) -> Result<()> {
+        let target = self.locate(offset, source.len() as u64)?;
+        // SAFETY: `locate` found `source.len()` mapped bytes at `target`; a caller's slice does not overlap payload
+        // (only the unsafe `as_mut_slice` and `as_slice` make slices of it, and their contracts exclude this).
+        unsafe { copy::copy(source.as_ptr(), target, source.len(), read_soon) };
+        Ok(())
+    }
+
+    /// Copies the bytes at `offset` into `target`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; nothing was changed.
+    #[inline]
+    pub fn copy_out(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        let source = self.locate(offset, target.len() as u64)?;
+        // SAFETY: `locate` found `target.len()` mapped bytes at `source`; no overlap, as in `copy_in_for`.
+        unsafe { copy::copy(source, target.as_mut_ptr(), target.len(), ReadSoon::Yes) };
+        Ok(())
+    }
+
+    /// Copies `len` bytes from `offset` to `target_offset` of `target`. The ranges may overlap.
+    ///
+    /// Overlap is seen by address: two mappings of one segment at different addresses are taken for distinct memory,
+    /// and a copy between overlapping ranges of them leaves a mixture.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; nothing was changed.
+    #[inline]
+    pub fn copy_to(
+        &self,
+        offset: u64,
+        target: &Self,
+        target_offset: u64,
+        len: u64,
+        read_soon: ReadSoon,
+    ) -> Result<()> {
+        let source = self.locate(offset, len)?;
+        let target = target.locate(target_offset, len)?;
+        // SAFETY: both ranges were found in bounds by `locate`.
+        unsafe { copy::copy_overlapping(source, target, to_usize(len), read_soon) };
+        Ok(())
+    }
+
+    /// Copies `len` bytes from `source_offset` to `target_offset` of the same span. The ranges may overlap.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; nothing was changed.
+    pub fn copy_within(&self, source_offset: u64, target_offset: u64, len: u64) -> Result<()> {
+        self.copy_to(source_offset, self, target_offset, len, ReadSoon::Yes)
+    }
+
+    /// Reads the element at `offset`, which need not be aligned.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    #[inline]
+    pub fn read<T: Pod>(&self, offset: u64) -> Result<T> {
+        let mut value = T::zeroed();
+        self.copy_out(offset, bytemuck::bytes_of_mut(&mut value))?;
+        Ok(value)
+    }
+
+    /// Writes `value` at `offset`, which need not be aligned. Up to 8 bytes arrive whole if aligned.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; nothing was changed.
+    #[inline]
+    pub fn write<T: Pod>(&self, offset: u64, value: T) -> Result<()> {
+        self.copy_in(offset, bytemuck::bytes_of(&value))
+    }
+
+    /// Sets `len` bytes at `offset` to `byte`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; nothing was changed.
+    pub fn fill(&self, offset: u64, len: u64, byte: u8) -> Result<()> {
+        let target = self.locate(offset, len)?;
+        // SAFETY: `locate` found the bytes in bounds.
+        unsafe { target.write_bytes(byte, to_usize(len)) };
+        Ok(())
+    }
+
+    /// The 8 bytes at `offset` as an atomic.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`].
+    #[inline]
+    pub fn atomic_u64(&self, offset: u64) -> Result<&AtomicU64> {
+        let cell = self.locate_aligned::<AtomicU64>(offset, 1)?;
+        // SAFETY: in bounds and aligned, just checked; mapped while `self` is borrowed; any bytes are an AtomicU64.
+        Ok(unsafe { &*cell })
+    }
+
+    /// The `count` 8-byte words at `offset` as atomics.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`].
+    #[inline]
+    pub fn atomics_u64(&self, offset: u64, count: u64) -> Result<&[AtomicU64]> {
+        let first = self.locate_aligned::<AtomicU64>(offset, count)?;
+        #[expect(clippy::disallowed_methods, reason = "this is one of the checked views")]
+        // SAFETY: as in `atomic_u64`, for `count` words.
+        Ok(unsafe { std::slice::from_raw_parts(first, to_usize(count)) })
+    }
+
+    /// The `count` elements at `offset`, in place.
+    ///
+    /// # Safety
+    /// As long as the slice lives, nobody writes to these bytes: neither this process (through any span, or
+    /// `as_mut_slice`) nor a peer.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`].
+    pub unsafe fn as_slice<T: Pod>(&self, offset: u64, count: u64) -> Result<&[T]> {
+        let first = self.locate_aligned::<T>(offset, count)?;
+        #[expect(clippy::disallowed_methods, reason = "this is one of the checked views")]
+        // SAFETY: in bounds and aligned, just checked; mapped while `self` is borrowed; any bytes are a T (Pod);
+        // that nobody writes is the caller's duty.
+        Ok(unsafe { std::slice::from_raw_parts(first, to_usize(count)) })
+    }
+
+    /// The `count` elements at `offset`, in place and writable.
+    ///
+    /// # Safety
+    /// As long as the slice lives, nobody else reads or writes these bytes: neither this process (through any span
+    /// or another slice) nor a peer.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`].
+    #[expect(clippy::mut_from_ref, reason = "exclusiveness is the caller's duty, across processes")]
+    pub unsafe fn as_mut_slice<T: Pod>(&self, offset: u64, count: u64) -> Result<&mut [T]> {
+        let first = self.locate_aligned::<T>(offset, count)?;
+        #[expect(clippy::disallowed_methods, reason = "this is one of the checked views")]
+        // SAFETY: in bounds and aligned, just checked; mapped while `self` is borrowed; any bytes are a T (Pod);
+        // that nobody else touches them is the caller's duty.
+        Ok(unsafe { std::slice::from_raw_parts_mut(first, to_usize(count)) })
+    }
+
+    #[inline]
+    fn locate(&self, offset: u64, len: u64) -> Result<*mut u8> {
+        if !in_bounds(offset, len, self.len as u64) {
+            return Err(self.out_of_range(offset, len));
+        }
+        // SAFETY: `offset <= self.len`, checked just above.
+        Ok(unsafe { self.start.as_ptr().add(to_usize(offset)) })
+    }
+
+    #[inline]
+    fn locate_aligned<T>(&self, offset: u64, count: u64) -> Result<*mut T> {
+        let Some(len) = count.checked_mul(size_of::<T>() as u64) else {
+            return Err(self.out_of_range(offset, u64::MAX));
+        };
+        let first = self.locate(offset, len)?.cast::<T>();
+        if !first.is_aligned() {
+            return Err(Error::Misaligned { what: "payload", offset, align: align_of::<T>() as u64 });
+        }
+        Ok(first)
+    }
+
+    #[cold]
+    fn out_of_range(&self, offset: u64, len: u64) -> Error {
+        Error::OutOfRange { what: "payload", offset, len, limit: self.len() }
+    }
+}
+
+impl std::fmt::Debug for Span {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Span").field("start", &self.start).field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

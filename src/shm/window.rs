@@ -1,0 +1,139 @@
+//! One range of addresses with the segment of every rank in it, so that finding a peer's memory is arithmetic.
+//!
+//! Rank r's segment is mapped at `base + r * stride`. The range is reserved in one go and unmapped in one go, when the
+//! last mapping, cell or span in it is gone.
+
+use std::num::NonZeroUsize;
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+
+use memmap2::MmapOptions;
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, mprotect};
+
+use super::limits;
+use super::mapping::{Mapping, to_usize};
+use super::segment::{MAX_LEN, PAGE, Segment};
+use crate::error::{Error, Result};
+use crate::rank::{Rank, check_n_ranks};
+
+/// A huge page. Strides that are multiples of it start on one.
+const HUGE: u64 = 2 << 20;
+
+/// The address window of a communicator.
+#[derive(Debug)]
+pub struct Window {
+    /// Exactly `n_ranks * stride` bytes. What no segment covers is not accessible: it must not be touched.
+    range: Mapping,
+    stride: u64,
+    segments: Vec<Option<Mapping>>,
+}
+
+impl Window {
+    /// Reserves addresses for `n_ranks` segments of up to `stride` bytes. Takes no memory.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a bad number of ranks, and for a stride that is zero, not a multiple of [`PAGE`] or
+    /// beyond [`MAX_LEN`]; [`Error::ResourceLimit`] when the address space is limited.
+    pub fn reserve(n_ranks: u32, stride: u64) -> Result<Self> {
+        check_n_ranks(n_ranks)?;
+        if stride == 0 || stride > MAX_LEN || !stride.is_multiple_of(PAGE) {
+            return Err(Error::InvalidArgument {
+                name: "stride of a window",
+                value: stride,
+                expected: "a multiple of 4096 bytes, from 4 KiB to 1 TiB",
+            });
+        }
+        let action = "reserving the address window";
+        let align = if stride.is_multiple_of(HUGE) { HUGE } else { PAGE };
+        // At most 64 ranks of 1 TiB: no overflow.
+        let len = u64::from(n_ranks) * stride;
+        let reserved = MmapOptions::new().len(to_usize(len + align - PAGE)).no_reserve_swap().map_anon();
+        let reserved =
+            Mapping::of_mmap(reserved.map_err(|source| limits::refused_mapping(action, source))?.into());
+        // SAFETY: the reservation was made just above and nothing else knows its addresses; nothing is stored there.
+        unsafe { mprotect(reserved.base().cast(), to_usize(reserved.len()), ProtFlags::PROT_NONE) }
+            .map_err(|errno| limits::refused_mapping(action, errno))?;
+        let to_align = (reserved.base().as_ptr().addr() as u64).wrapping_neg() % align;
+        let range = reserved.part(to_align, len)?;
+        Ok(Self { range, stride, segments: vec![None; n_ranks as usize] })
+    }
+
+    /// Maps the segment of `rank` at its place.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRank`]; [`Error::InvalidArgument`] when the segment is longer than the stride or the place is
+    /// taken; [`Error::ResourceLimit`].
+    pub fn map(&mut self, rank: Rank, segment: &Segment) -> Result<Mapping> {
+        let offset = self.offset_of(rank)?;
+        if segment.len() > self.stride {
+            let (name, value) = ("length of a segment in a window", segment.len());
+            return Err(Error::InvalidArgument { name, value, expected: "at most the stride of the window" });
+        }
+        if self.segments[rank.index()].is_some() {
+            let (name, value) = ("rank to map", u64::from(rank.get()));
+            return Err(Error::InvalidArgument {
+                name,
+                value,
+                expected: "a rank whose segment is not mapped yet",
+            });
+        }
+        let place = self.range.part(offset, segment.len())?;
+        replace(place.base(), segment)?;
+        self.segments[rank.index()] = Some(place.clone());
+        Ok(place)
+    }
+
+    /// The mapping of `rank`'s segment, once there is one.
+    #[must_use]
+    pub fn mapping(&self, rank: Rank) -> Option<&Mapping> {
+        self.segments.get(rank.index())?.as_ref()
+    }
+
+    /// Where `rank`'s segment starts: `base + rank * stride`. `None` for a rank that the window has no place for.
+    #[inline]
+    #[must_use]
+    pub fn base_of(&self, rank: Rank) -> Option<NonNull<u8>> {
+        if rank.index() >= self.segments.len() {
+            return None;
+        }
+        let offset = u64::from(rank.get()) * self.stride;
+        // SAFETY: `rank < n_ranks`, just checked, and the range holds `n_ranks * stride` bytes.
+        Some(unsafe { self.range.base().add(to_usize(offset)) })
+    }
+
+    /// How many ranks it has places for.
+    #[must_use]
+    pub fn n_ranks(&self) -> u32 {
+        u32::try_from(self.segments.len()).expect("at most 64 ranks, checked in `reserve`")
+    }
+
+    /// Distance in bytes from one rank's segment to the next.
+    #[must_use]
+    pub fn stride(&self) -> u64 {
+        self.stride
+    }
+
+    fn offset_of(&self, rank: Rank) -> Result<u64> {
+        if rank.index() < self.segments.len() {
+            Ok(u64::from(rank.get()) * self.stride)
+        } else {
+            Err(Error::InvalidRank { rank: rank.get(), n_ranks: self.n_ranks() })
+        }
+    }
+}
+
+/// Puts `segment` in the place of the reservation at `base`.
+fn replace(base: NonNull<u8>, segment: &Segment) -> Result<()> {
+    let address = NonZeroUsize::new(base.as_ptr().expose_provenance());
+    let len = NonZeroUsize::new(to_usize(segment.len())).expect("a segment has at least a page");
+    let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED | MapFlags::MAP_NORESERVE;
+    // SAFETY: `base..base + len` lies within this window's own reservation (`part` in `Window::map` checked it), which
+    // nobody has been given access to before; the file is at least `len` long (checked when the segment was made).
+    unsafe { mmap(address, len, prot, flags, segment.as_fd(), 0) }
+        .map_err(|errno| limits::refused_mapping("mapping a segment into the window", errno))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
