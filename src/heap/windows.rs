@@ -16,9 +16,6 @@ pub const WINDOW_LEN: u64 = 1 << 32;
 /// The longest piece of a transfer, in bytes: a proxy looks up from its work at least this often.
 pub const PIECE_LEN: u32 = 1 << 30;
 
-/// How many memory ids there are: nine bits of the trigger.
-pub const MEMORY_IDS: u32 = 512;
-
 /// A place in the heap of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
@@ -63,9 +60,10 @@ impl HeapWindows {
         if piece_len == 0 {
             return invalid("piece length", 0, "at least one byte");
         }
-        let exhausted = Error::Exhausted { what: "memory ids for heap windows", limit: MEMORY_IDS.into() };
+        let exhausted =
+            Error::Exhausted { what: "memory ids for heap windows", limit: MemoryId::LIMIT.into() };
         match u32::try_from(heap_len.div_ceil(window_len)) {
-            Ok(per_rank) if per_rank.checked_mul(n_ranks).is_some_and(|ids| ids <= MEMORY_IDS) => {
+            Ok(per_rank) if per_rank.checked_mul(n_ranks).is_some_and(|ids| ids <= MemoryId::LIMIT) => {
                 Ok(Self { n_ranks, heap_len, window_bits: window_len.trailing_zeros(), piece_len, per_rank })
             }
             _ => Err(exhausted),
@@ -144,8 +142,7 @@ impl Cursor {
     fn locate(self, window_bits: u32) -> (MemoryId, u32, u64) {
         let window = u32::try_from(self.at >> window_bits).expect("checked in HeapWindows::cursor");
         let offset = self.at & ((1 << window_bits) - 1);
-        let id = u16::try_from(self.first_id + window).expect("counted in HeapWindows::with_limits");
-        let id = MemoryId::new(id).expect("counted in HeapWindows::with_limits");
+        let id = MemoryId::new(self.first_id + window).expect("counted in HeapWindows::with_limits");
         let short = u32::try_from(offset).expect("a window is at most 4 GiB long");
         (id, short, (1 << window_bits) - offset)
     }
