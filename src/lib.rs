@@ -2,6 +2,8 @@
 #![deny(unsafe_code)]
 
 pub mod error;
+#[cfg(not(loom))]
+pub mod heap;
 pub mod rank;
 pub mod shm;
 pub mod sync;

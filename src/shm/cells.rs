@@ -22,22 +22,26 @@ unsafe impl SharedLayout for AtomicU32 {}
 unsafe impl SharedLayout for AtomicU64 {}
 // SAFETY: `repr(C)`, atomic integers and padding made of atomic integers (see its field table).
 unsafe impl SharedLayout for SegmentHeader {}
-// SAFETY: repr(C), atomics and padding words only; all zero is a semaphore that nobody has signalled.
-unsafe impl SharedLayout for SemaphoreCell {}
-// SAFETY: repr(C), atomics and padding words only; all zero is a cell on which nobody sleeps.
-unsafe impl SharedLayout for ParkCell {}
-// SAFETY: repr(C), atomics and padding words only; all zero is a rank that has arrived nowhere.
-unsafe impl SharedLayout for BarrierCell {}
-// SAFETY: repr(C), atomics and padding words only; all zero is an epoch that lives.
-unsafe impl SharedLayout for RevokeCell {}
-// SAFETY: repr(C), atomics and padding words only; all zero is a rank that has not arrived.
-unsafe impl SharedLayout for LifeCell {}
-// SAFETY: repr(C), atomics only; all zero is a rank that has proposed zeros.
+// SAFETY: `repr(C)` and atomic integers throughout.
 unsafe impl SharedLayout for AgreementCell {}
-// SAFETY: repr(C), atomics and padding words only; all zero is a flag that shows zero.
+// SAFETY: `repr(C)`, atomic integers and padding made of integers that nobody accesses.
 unsafe impl SharedLayout for BareFlag {}
-// SAFETY: repr(C), atomics only; all zero is an empty slot.
+// SAFETY: `repr(C)` and atomic integers throughout.
 unsafe impl SharedLayout for BareSlot {}
+// SAFETY: `repr(C)`, atomic integers and padding made of integers that nobody accesses (see its field table).
+unsafe impl SharedLayout for BarrierCell {}
+// SAFETY: `repr(C)`, atomic integers and padding made of integers that nobody accesses (see its field table).
+unsafe impl SharedLayout for LifeCell {}
+// SAFETY: `repr(C)`, atomic integers and padding made of integers that nobody accesses (see its field table).
+unsafe impl SharedLayout for ParkCell {}
+// SAFETY: `repr(C)`, atomic integers and padding made of integers that nobody accesses (see its field table).
+unsafe impl SharedLayout for RevokeCell {}
+// SAFETY: `repr(C)`, atomic integers and padding made of integers that nobody accesses (see its field table).
+unsafe impl SharedLayout for SemaphoreCell {}
+// SAFETY: `repr(C)` and atomic integers throughout (see its field table).
+unsafe impl SharedLayout for shmccl_proxy::FifoHeader {}
+// SAFETY: `repr(C)` and atomic integers throughout (see its field table).
+unsafe impl SharedLayout for shmccl_proxy::Slot {}
 
 /// A control structure in a mapping, kept mapped by this handle. Cheap to clone; dereferencing costs nothing.
 pub struct CellRef<T> {

@@ -12,6 +12,7 @@
 //! | [`park`] | a waiter goes to sleep without costing its wakers anything | P1, P2 |
 //! | [`revoke`] | one reason why everybody stops waiting | R1 |
 //! | [`life`] | a rank's presence, which the operating system withdraws when the rank dies | L1 |
+//! | [`plain`] | single words that order nothing | none |
 //! | [`wait`] | the one waiting loop of the engine | none of its own |
 //! | [`latch`] | a word that opens once | none |
 //! | [`bare`] | the machine's yardsticks, for measuring only | Y1, Y2, Y3 |
@@ -28,6 +29,7 @@ pub mod kernel;
 pub mod latch;
 pub mod life;
 pub mod park;
+pub mod plain;
 pub mod revoke;
 pub mod semaphore;
 pub mod wait;
