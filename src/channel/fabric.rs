@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::seat::Seats;
 use super::world::World;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::heap::SymmetricHeap;
 use crate::rank::Rank;
-use crate::shm::HostKernel;
+use crate::shm::{CellRef, HostKernel};
 use crate::sync::atomic::AtomicU64;
-use crate::sync::{LifeStatus, ParkCell, SleepWord, Stop, WaitPolicy, Waiting, Watch, plain, wait_until};
+use crate::sync::{LifeStatus, ParkCell, SemaphoreCell, SleepWord, Stop, WaitPolicy, Waiting, Watch, plain, wait_until};
 
 /// One rank's view of a [`World`].
 #[derive(Debug)]
@@ -70,6 +70,17 @@ impl Fabric {
         WaitPolicy::for_spinners(u32::try_from(plain::load(&self.spinners)).unwrap_or(u32::MAX))
     }
 
+    /// Semaphore number `index` of `rank`.
+    pub(crate) fn semaphore(&self, rank: Rank, index: u32) -> Result<CellRef<SemaphoreCell>> {
+        let semaphores = self.world.semaphores(rank);
+        semaphores.get_ref(index as usize).ok_or(Error::OutOfRange {
+            what: "semaphores of a rank",
+            offset: index.into(),
+            len: 1,
+            limit: semaphores.len() as u64,
+        })
+    }
+
     /// Watches the epoch and, where one is awaited, a rank.
     pub(crate) fn watch(&self, awaited: Option<Rank>) -> PeerWatch<'_> {
         PeerWatch { world: &self.world, awaited }
@@ -94,6 +105,24 @@ impl Fabric {
         let watch = self.watch(awaited);
         let waiting = self.waiting(&watch);
         wait_until(&waiting, park, poll).map_err(|stop| waiting.error(stop, operation, awaited))
+    }
+
+    /// Waits like [`Fabric::wait`] for something that wakes nobody, such as a packet: spins, yields, never sleeps.
+    ///
+    /// # Errors
+    /// Those of [`Fabric::wait`].
+    #[cold]
+    pub(crate) fn wait_awake<T>(
+        &self,
+        operation: &'static str,
+        awaited: Rank,
+        poll: impl FnMut() -> Option<T>,
+    ) -> Result<T> {
+        let watch = self.watch(Some(awaited));
+        let policy = WaitPolicy { park_after: Duration::MAX, ..self.policy() };
+        let waiting = Waiting::new(self.kernel(), &watch, policy, self.timeout);
+        let unused = ParkCell::new();
+        wait_until(&waiting, &unused, poll).map_err(|stop| waiting.error(stop, operation, Some(awaited)))
     }
 }
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
-use super::fabric::Fabric;
-use super::packet::{self, PacketFormat};
-use super::seat::{Counts, Seat};
 use super::Channel;
+use super::fabric::Fabric;
+use super::seat::{Counts, Seat};
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
 use crate::rank::Rank;
+use crate::shm::packet::{Flag, PacketKind};
 use crate::shm::{CellRef, ReadSoon, Span};
 use crate::sync::{SemaphoreCell, SemaphoreReceiver, SemaphoreSender};
 
@@ -29,11 +29,11 @@ impl MemoryChannel {
     /// Opens the next channel to `peer`.
     pub(crate) fn open(fabric: &Arc<Fabric>, peer: Rank) -> Result<Self> {
         let seat = fabric.seats().take(peer)?;
-        let outbound = fabric.semaphore(peer, seat.semaphore_index(fabric.rank()));
-        let inbound = fabric.semaphore(fabric.rank(), seat.semaphore_index(peer));
+        let outbound = fabric.semaphore(peer, seat.semaphore_index(fabric.rank()))?;
+        let inbound = fabric.semaphore(fabric.rank(), seat.semaphore_index(peer))?;
         Ok(Self {
-            mine: fabric.heap_of(fabric.rank()).clone(),
-            theirs: fabric.heap_of(peer).clone(),
+            mine: fabric.world().heap_of(fabric.rank()).clone(),
+            theirs: fabric.world().heap_of(peer).clone(),
             outbound: SemaphoreSender::new(outbound, seat.counts.sent),
             inbound: SemaphoreReceiver::new(inbound, seat.counts.received),
             fabric: Arc::clone(fabric),
@@ -106,51 +106,93 @@ impl MemoryChannel {
             .map_err(|stop| waiting.error(stop, "relaxed_wait", Some(self.seat.peer)))
     }
 
-    /// Writes `len` bytes at `source` of this rank's heap as packets at `target` of the peer's: the flag travels with
-    /// the data, so that no signal is needed. The packets take `format.packed_len(len)` bytes.
+    /// Writes `len` bytes at `source` of this rank's heap as packets at `target` of the peer's. The flag travels with the
+    /// data, so that no signal has to follow.
+    ///
+    /// The packets take `kind.count(len) * kind.bytes()` bytes at the target.
     ///
     /// # Errors
-    /// [`crate::Error::OutOfRange`], [`crate::Error::Misaligned`] (`target`), [`crate::Error::InvalidArgument`] when `flag` is zero or `len` is no
-    /// multiple of the data in a packet; nothing was written.
+    /// [`crate::Error::OutOfRange`]; [`crate::Error::Misaligned`] when `target` is not a multiple of the packet; nothing was written.
     #[inline]
     pub fn put_packets(
         &mut self,
-        format: PacketFormat,
+        kind: PacketKind,
         target: HeapOffset,
         source: HeapOffset,
         len: u64,
-        flag: u32,
+        flag: Flag,
     ) -> Result<()> {
         self.check(source, len)?;
-        self.check(target, format.packed_len(len)?)?;
-        packet::put(format, &self.mine, source.get(), &self.theirs, target.get(), len, flag)
+        self.check(target, packed_len(kind, len))?;
+        let mut buffer = [0; PACKET_CHUNK];
+        for (done, part) in chunks(len) {
+            let data = &mut buffer[..part];
+            self.mine.copy_out(source.get() + done, data)?;
+            self.theirs.put_packets(kind, target.get() + 2 * done, data, flag)?;
+        }
+        Ok(())
     }
 
-    /// Waits for packets with `flag` at `source` of this rank's heap and unpacks `len` bytes of data to `target` of it.
+    /// Waits for packets with `flag` at `source` of this rank's heap and unpacks `len` bytes to `target` of it.
     ///
     /// # Errors
-    /// Those of [`MemoryChannel::put_packets`] (`source` holds packets here) and of [`Channel::wait`].
+    /// Those of [`MemoryChannel::put_packets`] (here `source` is where packets are) and of [`Channel::wait`]; after the
+    /// latter a part of the target may have been written.
     #[inline]
     pub fn unpack_packets(
         &mut self,
-        format: PacketFormat,
+        kind: PacketKind,
         target: HeapOffset,
         source: HeapOffset,
         len: u64,
-        flag: u32,
+        flag: Flag,
     ) -> Result<()> {
         self.check(target, len)?;
-        self.check(source, format.packed_len(len)?)?;
-        let (fabric, peer) = (&self.fabric, self.seat.peer);
-        packet::unpack(format, &self.mine, source.get(), target.get(), len, flag, |poll| {
-            fabric.wait_unparked("unpack_packets", peer, poll)
-        })
+        self.check(source, packed_len(kind, len))?;
+        let mut buffer = [0; PACKET_CHUNK];
+        for (done, part) in chunks(len) {
+            let data = &mut buffer[..part];
+            self.await_packets(kind, source.get() + 2 * done, data, flag)?;
+            self.mine.copy_in(target.get() + done, data)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn await_packets(&self, kind: PacketKind, offset: u64, data: &mut [u8], flag: Flag) -> Result<()> {
+        let mut read = 0;
+        if self.mine.poll_packets(kind, offset, data, flag, &mut read)? {
+            return Ok(());
+        }
+        let mut poll = || match self.mine.poll_packets(kind, offset, data, flag, &mut read) {
+            Ok(true) => Some(Ok(())),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
+        };
+        self.fabric.wait_awake("unpack_packets", self.seat.peer, &mut poll)?
     }
 
     #[inline]
     fn check(&self, offset: HeapOffset, len: u64) -> Result<()> {
-        self.fabric.check(Region::new(offset, len))
+        self.fabric.heap().check(Region::new(offset, len))
     }
+}
+
+/// Bytes of data that are packed or unpacked at a time; a multiple of what any packet carries.
+const PACKET_CHUNK: usize = 512;
+
+fn packed_len(kind: PacketKind, len: u64) -> u64 {
+    kind.count(len).saturating_mul(kind.bytes())
+}
+
+/// Cuts `len` bytes into chunks: where each starts, and how long it is.
+#[inline]
+fn chunks(len: u64) -> impl Iterator<Item = (u64, usize)> {
+    const CHUNK: u64 = PACKET_CHUNK as u64;
+    (0..len.div_ceil(CHUNK)).map(move |index| {
+        let start = index * CHUNK;
+        (start, usize::try_from((len - start).min(CHUNK)).expect("at most a chunk"))
+    })
 }
 
 impl Channel for MemoryChannel {

@@ -13,27 +13,27 @@
 //! `signal` publishes every earlier put of its channel; the matching `wait` acquires them (edge S1). Puts of different
 //! channels are not ordered among each other, and nothing is promised about a put that no signal followed.
 
+mod control;
 mod executor;
 mod fabric;
 mod memory;
-mod packet;
 mod port;
 mod seat;
-
-#[cfg(test)]
-mod tests;
+mod service;
+mod world;
 
 use crate::error::Result;
 use crate::heap::HeapOffset;
 use crate::rank::Rank;
 
-pub use executor::Executor;
+pub(crate) use control::Control;
+pub use executor::{Executor, RefusalReason};
 pub(crate) use fabric::Fabric;
 pub use memory::MemoryChannel;
-pub use packet::PacketFormat;
 pub use port::PortChannel;
-pub(crate) use seat::Seats;
 pub use seat::MAX_CHANNELS_PER_PEER;
+pub(crate) use service::{ProxyThread, Served, serve_until_revoked};
+pub(crate) use world::{Era, World};
 
 /// What every channel can do. Offsets count bytes from the start of the symmetric heap, lengths are bytes.
 ///

@@ -2,16 +2,44 @@
 
 use std::sync::Arc;
 
-use shmccl_proxy::{Kind, Position, Push, SemaphoreId, Transfer, Trigger};
+use std::num::NonZeroU32;
 
-use super::fabric::{Fabric, Port};
-use super::seat::{Counts, Seat};
+use shmccl_proxy::{FifoError, FifoHeader, Kind, Owner, Position, Push, SemaphoreId, SharedProducer, Slot, Transfer, Trigger};
+
 use super::Channel;
-use crate::error::Result;
-use crate::heap::{HeapOffset, Region};
+use semaphore_id;
+use super::fabric::Fabric;
+use super::seat::{Counts, Seat};
+use super::service::open_fifo;
+use crate::error::{Error, Result};
+use crate::heap::layout::FifoCells;
+use crate::heap::{HeapOffset, Place, Region};
 use crate::rank::Rank;
-use crate::shm::CellRef;
-use crate::sync::{SemaphoreCell, SemaphoreReceiver};
+use crate::shm::{CellRef, CellSlice};
+use crate::sync::{ParkCell, SemaphoreCell, SemaphoreReceiver};
+
+/// A place to push triggers, and where to sleep until they are served.
+#[derive(Debug)]
+pub(crate) struct Port {
+    producer: SharedProducer<CellRef<FifoHeader>, CellSlice<Slot>>,
+    doorbell: CellRef<ParkCell>,
+    completion: CellRef<ParkCell>,
+}
+
+impl Port {
+    /// Opens a place in `fifo` on behalf of `rank`, served by the proxy that sleeps on `doorbell`.
+    ///
+    /// # Errors
+    /// [`Error::Exhausted`] when the fifo has as many producers as it can have.
+    pub(crate) fn open(fifo: FifoCells, doorbell: CellRef<ParkCell>, rank: Rank) -> Result<Self> {
+        let owner = Owner::new(NonZeroU32::MIN.saturating_add(rank.get()));
+        let producer = open_fifo(&fifo)?.shared_producer(owner).map_err(|error| match error {
+            FifoError::NoPlace { limit } => Error::Exhausted { what: "producers of a fifo", limit: limit as u64 },
+            _ => Error::Exhausted { what: "producers of an exclusive fifo", limit: 1 },
+        })?;
+        Ok(Self { producer, doorbell, completion: fifo.completion })
+    }
+}
 
 /// A channel to one peer through a fifo: `put` and `signal` return once their trigger is pushed, and `flush` waits until
 /// the proxy has executed every trigger of this channel.
@@ -25,6 +53,8 @@ pub struct PortChannel {
     port: Port,
     semaphore: SemaphoreId,
     sent: u64,
+    /// Whether something was pushed that no FLUSH covers.
+    pending: bool,
     inbound: SemaphoreReceiver<CellRef<SemaphoreCell>>,
 }
 
@@ -32,10 +62,11 @@ impl PortChannel {
     /// Opens the next channel to `peer`, over `port`.
     pub(crate) fn open(fabric: &Arc<Fabric>, peer: Rank, port: Port) -> Result<Self> {
         let seat = fabric.seats().take(peer)?;
-        let inbound = fabric.semaphore(fabric.rank(), seat.semaphore_index(peer));
+        let inbound = fabric.semaphore(fabric.rank(), seat.semaphore_index(peer))?;
         Ok(Self {
-            semaphore: super::executor::semaphore_id(peer, seat.number),
+            semaphore: semaphore_id(peer, seat.number),
             sent: seat.counts.sent,
+            pending: false,
             inbound: SemaphoreReceiver::new(inbound, seat.counts.received),
             fabric: Arc::clone(fabric),
             seat,
@@ -43,30 +74,32 @@ impl PortChannel {
         })
     }
 
-    /// Pushes the triggers of one verb: `kind` goes with the last piece, data with every piece.
+    /// Pushes the triggers of one put: data in every piece, `kind` with the last. Nothing for an empty put of no kind.
     fn transfer(&mut self, target: HeapOffset, source: HeapOffset, len: u64, kind: Kind) -> Result<Option<Position>> {
-        self.fabric.check(Region::new(target, len))?;
-        self.fabric.check(Region::new(source, len))?;
-        let mut pieces = self.fabric.pieces(self.seat.peer, target, source, len).peekable();
-        let mut last = None;
-        while let Some(transfer) = pieces.next() {
-            let kind = if pieces.peek().is_none() { Kind::DATA | kind } else { Kind::DATA };
-            last = Some(self.push(kind, transfer)?);
+        let heap = self.fabric.heap();
+        heap.check(Region::new(target, len))?;
+        heap.check(Region::new(source, len))?;
+        let from = Place { rank: self.fabric.rank(), offset: source };
+        let to = Place { rank: self.seat.peer, offset: target };
+        let mut pieces = self.fabric.world().windows().split(from, to, len)?;
+        let Some(mut piece) = pieces.next() else {
+            return if kind.is_none() { Ok(None) } else { self.push(kind, Transfer::default()).map(Some) };
+        };
+        for next in pieces {
+            self.push(Kind::DATA, std::mem::replace(&mut piece, next))?;
         }
-        if last.is_none() && !kind.is_none() {
-            last = Some(self.push(kind, Transfer::default())?);
-        }
-        Ok(last)
+        self.push(Kind::DATA | kind, piece).map(Some)
     }
 
     #[inline]
     fn push(&mut self, kind: Kind, transfer: Transfer) -> Result<Position> {
-        let trigger = Trigger::new(kind, transfer, self.semaphore).expect("the kind is one of ours");
+        let trigger = Trigger::new(kind, transfer, self.semaphore).expect("the kind is not empty");
         let position = match self.port.producer.try_push(trigger) {
             Ok(position) => position,
             Err(_) => self.push_when_there_is_room(trigger)?,
         };
-        self.port.ring(&self.fabric);
+        self.port.doorbell.wake(self.fabric.kernel());
+        self.pending = !kind.contains(Kind::FLUSH);
         self.sent += u64::from(kind.contains(Kind::SIGNAL));
         Ok(position)
     }
@@ -74,13 +107,13 @@ impl PortChannel {
     #[cold]
     fn push_when_there_is_room(&mut self, trigger: Trigger) -> Result<Position> {
         let Self { fabric, port, .. } = self;
-        let (producer, room) = (&mut port.producer, &port.room);
-        fabric.wait("push", None, room, || producer.try_push(trigger).ok())
+        let Port { producer, completion, .. } = port;
+        fabric.wait("push", None, completion, || producer.try_push(trigger).ok())
     }
 
     fn wait_completed(&self, position: Position) -> Result<()> {
         let header = self.port.producer.header();
-        self.fabric.wait("flush", None, &self.port.room, || position.is_completed(header).then_some(()))
+        self.fabric.wait("flush", None, &self.port.completion, || position.is_completed(header).then_some(()))
     }
 }
 
@@ -136,8 +169,12 @@ impl Channel for PortChannel {
 }
 
 impl Drop for PortChannel {
+    /// Waits until the proxy has executed everything: the next channel in this seat may signal directly. If that comes to
+    /// nothing, the seat stays taken.
     fn drop(&mut self) {
-        let counts = Counts { sent: self.sent, received: self.inbound.expected() };
-        self.fabric.seats().leave(self.seat, counts);
+        if !self.pending || self.flush().is_ok() {
+            let counts = Counts { sent: self.sent, received: self.inbound.expected() };
+            self.fabric.seats().leave(self.seat, counts);
+        }
     }
 }
