@@ -6,7 +6,7 @@ use bytemuck::Pod;
 
 use crate::error::{Error, Result};
 use crate::heap::offset::{HeapOffset, Region, fits};
-use crate::heap::symmetric::SymmetricHeap;
+use crate::heap::view::HeapView;
 use crate::shm::Span;
 
 /// `count` elements of `T` in this rank's own heap, at an offset that is the same on every rank.
@@ -53,7 +53,7 @@ impl<T: Pod> DeviceBuffer<T> {
     /// # Errors
     /// [`Error::OutOfRange`] when the region is not within committed memory; [`Error::Misaligned`] when it does not
     /// start at a multiple of `T`'s alignment.
-    pub fn new(heap: &SymmetricHeap, region: Region) -> Result<Self> {
+    pub fn new(heap: &HeapView, region: Region) -> Result<Self> {
         let (offset, align) = (region.offset.get(), Self::align());
         if !offset.is_multiple_of(align) {
             return Err(Error::Misaligned { what: "device buffer", offset, align });

@@ -8,6 +8,7 @@
 //! | [`FIFOS`] | 8 x 16 KiB | trigger fifos: header, at 8 KiB the 512 slots | the rank's threads, its proxy | both |
 //! | [`DOORBELLS`] | 8 x 128 | one per fifo: a proxy asleep for want of triggers | proxy, the rank's threads | both |
 //! | [`COMPLETIONS`] | 8 x 128 | one per fifo: a producer asleep in a flush or for want of room | the rank's threads, proxy | both |
+//! | [`WATERMARK`] | 128 | how much of the heap every rank has memory behind | the rank | the rank, its proxies |
 //! | [`HEAP`] | as long as asked for | this rank's part of the symmetric heap | all | all |
 //!
 //! Everything before the heap is [`CONTROL_LEN`] bytes and is committed when the segment is made. Between that and the heap, which
@@ -18,11 +19,10 @@ use shmccl_proxy::{FifoHeader, MemoryId, SemaphoreId, Slot};
 use crate::error::{Error, Result};
 use crate::heap::ledger::CHUNK;
 use crate::heap::registered::TABLE_WORDS;
-use crate::heap::symmetric::HeapShape;
 use crate::rank::check_n_ranks;
 use crate::shm::header::HEADER_LEN;
 use crate::shm::segment::{MAX_LEN, PAGE};
-use crate::shm::{CellRef, CellSlice, Mapping, SharedLayout};
+use crate::shm::{Backing, CellRef, CellSlice, Identity, Mapping, Segment, SharedLayout};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{ParkCell, SemaphoreCell};
 
@@ -43,6 +43,8 @@ pub const FIFOS: u64 = 0x25000;
 pub const DOORBELLS: u64 = 0x45000;
 /// Where the park cells start that producers sleep on.
 pub const COMPLETIONS: u64 = 0x45400;
+/// Where the watermark of the heap is.
+pub const WATERMARK: u64 = 0x45800;
 /// How many bytes there are before the heap, to be committed when the segment is made.
 pub const CONTROL_LEN: u64 = 0x46000;
 /// Where the heap starts.
@@ -74,29 +76,64 @@ const _: () = {
     assert!(FIFOS.is_multiple_of(4096) && FIFOS + N_FIFOS as u64 * FIFO_STRIDE == DOORBELLS);
     assert!(size_of::<ParkCell>() as u64 <= PARK_STRIDE && align_of::<ParkCell>() as u64 <= PARK_STRIDE);
     assert!(DOORBELLS + N_FIFOS as u64 * PARK_STRIDE == COMPLETIONS);
-    assert!(COMPLETIONS + N_FIFOS as u64 * PARK_STRIDE <= CONTROL_LEN && CONTROL_LEN <= HEAP);
+    assert!(COMPLETIONS + N_FIFOS as u64 * PARK_STRIDE == WATERMARK);
+    assert!(WATERMARK + 128 <= CONTROL_LEN && CONTROL_LEN <= HEAP);
 };
 
-/// The shape of the segments of a job whose users ask for heaps of `heap_len` bytes, which are rounded up to 2 MiB.
-///
-/// # Errors
-/// [`Error::InvalidArgument`] for `n_ranks`, or when `heap_len` is more than [`MAX_HEAP_LEN`].
-pub fn shape(n_ranks: u32, heap_len: u64) -> Result<HeapShape> {
-    check_n_ranks(n_ranks)?;
-    if heap_len > MAX_HEAP_LEN {
-        return Err(Error::InvalidArgument {
-            name: "heap length",
-            value: heap_len,
-            expected: "at most 2 MiB less than 1 TiB",
-        });
-    }
-    Ok(HeapShape { n_ranks, start: HEAP, len: heap_len.next_multiple_of(CHUNK) })
+/// How many heaps a job has, and how long each of them is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeapShape {
+    n_ranks: u32,
+    len: u64,
 }
 
-/// The length of a whole segment in bytes: a multiple of 2 MiB.
-#[must_use]
-pub const fn segment_len(shape: HeapShape) -> u64 {
-    shape.start + shape.len
+impl HeapShape {
+    /// Describes the heaps of `n_ranks` ranks of at least `heap_len` bytes each, which are rounded up to 2 MiB.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for `n_ranks`, or when `heap_len` is more than [`MAX_HEAP_LEN`].
+    pub fn new(n_ranks: u32, heap_len: u64) -> Result<Self> {
+        check_n_ranks(n_ranks)?;
+        if heap_len > MAX_HEAP_LEN {
+            let expected = "at most 2 MiB less than 1 TiB";
+            return Err(Error::InvalidArgument { name: "heap length", value: heap_len, expected });
+        }
+        Ok(Self { n_ranks, len: heap_len.next_multiple_of(CHUNK) })
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub const fn n_ranks(self) -> u32 {
+        self.n_ranks
+    }
+
+    /// The length of each heap in bytes.
+    #[must_use]
+    pub const fn len(self) -> u64 {
+        self.len
+    }
+
+    /// Says whether the heaps have no bytes.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// The length of each rank's segment in bytes: a multiple of 2 MiB, so a fit stride for the window.
+    #[must_use]
+    pub const fn segment_len(self) -> u64 {
+        HEAP + self.len
+    }
+}
+
+/// Makes a rank's segment and commits its control structures; the heap is reserved only.
+///
+/// # Errors
+/// Those of [`Segment::create`] and [`Segment::commit`].
+pub fn create_segment(backing: &Backing, shape: HeapShape, identity: Identity) -> Result<Segment> {
+    let segment = Segment::create(backing, shape.segment_len(), identity)?;
+    segment.commit(0, CONTROL_LEN)?;
+    Ok(segment)
 }
 
 /// A trigger fifo as it lies in a segment.
@@ -155,6 +192,12 @@ impl SegmentCells {
         self.cells(MEMORY_TABLE, TABLE_WORDS as u64)
     }
 
+    /// How many bytes of the heap every rank has memory behind.
+    #[must_use]
+    pub fn watermark(&self) -> CellRef<AtomicU64> {
+        self.cell(WATERMARK)
+    }
+
     /// The rank's fifo number `index`.
     ///
     /// # Errors
@@ -197,6 +240,7 @@ mod tests {
             (cells.as_ptr().addr(), size_of_val(cells))
         }
         let mut places = vec![place(&cells.semaphores()), place(&cells.memory_table())];
+        places.push(place(std::slice::from_ref(&*cells.watermark())));
         for index in 0..N_FIFOS {
             let fifo = cells.fifo(index).unwrap();
             places.push(place(std::slice::from_ref(&*fifo.header)));
@@ -246,11 +290,23 @@ mod tests {
     }
 
     #[test]
+    fn a_fresh_segment_has_memory_behind_its_control_structures_and_they_are_zero() {
+        let shape = HeapShape::new(1, 1).unwrap();
+        let segment = create_segment(&Backing::Anonymous, shape, Identity::default()).unwrap();
+        let mapping = segment.map().unwrap();
+        let mut bytes = vec![1; usize::try_from(CONTROL_LEN - HEADER_LEN).unwrap()];
+        mapping.span(HEADER_LEN, CONTROL_LEN - HEADER_LEN).unwrap().copy_out(0, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 0));
+        assert_eq!(SegmentCells::new(mapping).unwrap().semaphores().len(), 1024);
+    }
+
+    #[test]
     fn heaps_are_rounded_up_to_huge_pages_and_bounded() {
-        assert_eq!(shape(2, 0).unwrap().len, 0);
-        assert_eq!(shape(2, 1).unwrap().len, CHUNK);
-        assert_eq!(shape(2, CHUNK + 1).unwrap().len, 2 * CHUNK);
-        assert_eq!(segment_len(shape(2, MAX_HEAP_LEN).unwrap()), MAX_HEAP_LEN + CHUNK);
+        let shape = HeapShape::new;
+        assert!(shape(2, 0).unwrap().is_empty());
+        assert_eq!(shape(2, 1).unwrap().len(), CHUNK);
+        assert_eq!(shape(2, CHUNK + 1).unwrap().len(), 2 * CHUNK);
+        assert_eq!(shape(2, MAX_HEAP_LEN).unwrap().segment_len(), MAX_LEN);
         assert!(shape(2, MAX_HEAP_LEN + 1).is_err() && shape(2, u64::MAX).is_err());
         assert!(shape(0, 1).is_err());
     }

@@ -199,7 +199,7 @@ mod tests {
             let mut ledger = Ledger::new(12 * CHUNK).unwrap();
             let (mut planned, mut live) = (Vec::<Region>::new(), Vec::<Region>::new());
             let mut agreed = 0;
-            let mut memory = vec![false; 12];
+            let mut memory = [false; 12];
             for (step, pick, len, align_bits) in steps {
                 match step {
                     0 => planned.extend(ledger.plan(len, 1 << align_bits).ok()),

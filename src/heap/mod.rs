@@ -5,7 +5,8 @@
 //! | [`layout`] | where things are in a rank's segment |
 //! | [`offset`] | heap offsets and regions: the same on every rank |
 //! | [`allocator`] | deterministic first fit over numbers |
-//! | [`symmetric`] | the heap: allocation in steps, the way from an offset to memory on any rank |
+//! | [`symmetric`] | the heap of one rank: allocation in steps |
+//! | [`view`] | the way from an offset to memory on any rank, for devices and proxies |
 //! | [`buffer`] | typed view of a region on its own rank |
 //! | [`device`] | a flat device address range of its own |
 //! | [`registered`] | memory ids and the table that a proxy looks them up in |
@@ -23,13 +24,15 @@ pub mod registered;
 pub mod symmetric;
 #[cfg(test)]
 mod testing;
+pub mod view;
 pub mod windows;
 
 pub use allocator::Allocator;
 pub use buffer::DeviceBuffer;
 pub use device::{DeviceAddress, DeviceMemory};
-pub use layout::SegmentCells;
+pub use layout::{FifoCells, HeapShape, SegmentCells};
 pub use offset::{HeapOffset, Region};
 pub use registered::{MemoryRegistrar, MemoryTable};
-pub use symmetric::{HeapShape, HeapUsage, SymmetricHeap};
+pub use symmetric::{HeapUsage, SymmetricHeap};
+pub use view::HeapView;
 pub use windows::{HeapWindows, Pieces, Place};

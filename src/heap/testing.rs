@@ -2,19 +2,18 @@
 
 use std::sync::Arc;
 
-use crate::heap::layout;
+use crate::heap::layout::{HeapShape, create_segment};
 use crate::heap::offset::Region;
 use crate::heap::symmetric::SymmetricHeap;
 use crate::rank::Rank;
-use crate::shm::{Backing, Identity, Segment, Window};
+use crate::shm::{Backing, Identity, Window};
 
 /// The heaps of `n_ranks` ranks that share one window, as in thread mode.
 pub(crate) fn heaps(n_ranks: u32, heap_len: u64) -> Vec<SymmetricHeap> {
-    let shape = layout::shape(n_ranks, heap_len).unwrap();
-    let len = layout::segment_len(shape);
-    let segment = |_| Arc::new(Segment::create(&Backing::Anonymous, len, Identity::default()).unwrap());
+    let shape = HeapShape::new(n_ranks, heap_len).unwrap();
+    let segment = |_| Arc::new(create_segment(&Backing::Anonymous, shape, Identity::default()).unwrap());
     let segments: Vec<_> = (0..n_ranks).map(segment).collect();
-    let mut window = Window::reserve(n_ranks, len).unwrap();
+    let mut window = Window::reserve(n_ranks, shape.segment_len()).unwrap();
     for (rank, segment) in (0..).zip(&segments) {
         window.map(Rank::known(rank), segment).unwrap();
     }

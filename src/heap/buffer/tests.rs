@@ -1,4 +1,5 @@
 use super::*;
+use crate::heap::symmetric::SymmetricHeap;
 use crate::heap::testing::{allocate, heaps};
 use crate::rank::Rank;
 

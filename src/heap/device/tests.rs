@@ -143,6 +143,18 @@ fn threads_that_touch_fresh_memory_together_all_find_their_bytes() {
     }
 }
 
+#[test]
+fn a_device_in_a_file_holds_its_bytes_when_it_is_made_again() {
+    let path = std::env::temp_dir().join(format!("shmccl-device-{}", std::process::id()));
+    let make = || DeviceMemory::create(&Backing::File(path.clone()), at(MAX), Identity::default());
+    let first = make().unwrap();
+    first.copy_host_to_device(at(MAX - 3), &[1, 2, 3]).unwrap();
+    drop(first);
+    let again = make().map(|device| (read(&device, MAX - 3, 3), read(&device, CHUNK, 3)));
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(again.unwrap(), (vec![1, 2, 3], vec![0, 0, 0]));
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Write { address: u64, len: usize, byte: u8 },

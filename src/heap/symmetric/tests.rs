@@ -1,7 +1,11 @@
 use super::*;
+use crate::error::Error;
 use crate::heap::layout;
 use crate::heap::ledger::CHUNK;
+use crate::heap::offset::HeapOffset;
 use crate::heap::testing::{allocate, heaps};
+use crate::heap::windows::Place;
+use crate::shm::ReadSoon;
 
 fn place(rank: u32, region: Region, offset: u64) -> Place {
     Place { rank: Rank::known(rank), offset: HeapOffset::new(region.offset.get() + offset) }
@@ -219,4 +223,42 @@ fn a_transfer_split_into_small_windows_and_looked_up_by_id_is_the_same_copy() {
     let got = bytes(&heaps[1], 1, whole);
     assert_eq!(got[777..777 + pattern.len()], pattern);
     assert!(got[..777].iter().chain(&got[777 + pattern.len()..]).all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_proxy_of_a_rank_reaches_what_the_rank_may_reach_and_no_more() {
+    let heaps = heaps(2, 4 * CHUNK);
+    let proxy = HeapView::new(Arc::clone(heaps[1].window()), Rank::known(1), heaps[1].shape()).unwrap();
+    let region = heaps[1].plan(CHUNK, 64).unwrap();
+    heaps[1].commit(region).unwrap();
+    assert!(proxy.span(Rank::known(0), region).is_err());
+    heaps[1].confirm(region).unwrap();
+    assert!(proxy.span(Rank::known(0), region).is_ok());
+    assert!(proxy.span(Rank::known(0), Region::new(HeapOffset::new(CHUNK), 1)).is_err());
+    assert!(heaps[0].span(Rank::known(0), region).is_err(), "rank 0 has not confirmed it");
+}
+
+#[test]
+fn a_forged_watermark_reaches_no_further_than_the_heap() {
+    let heaps = heaps(2, CHUNK);
+    heaps[0].raise(u64::MAX);
+    assert_eq!(heaps[0].watermark(), CHUNK);
+    assert!(heaps[0].span(Rank::known(1), Region::new(HeapOffset::new(1), CHUNK)).is_err());
+    assert!(heaps[0].span(Rank::known(1), Region::new(HeapOffset::new(0), u64::MAX)).is_err());
+}
+
+#[test]
+fn a_view_needs_the_segment_of_every_rank_at_its_full_length() {
+    let shape = HeapShape::new(2, CHUNK).unwrap();
+    let create =
+        |shape| layout::create_segment(&crate::shm::Backing::Anonymous, shape, Default::default()).unwrap();
+    let mut window = Window::reserve(2, shape.segment_len()).unwrap();
+    window.map(Rank::known(0), &create(shape)).unwrap();
+    let view = |window, rank| HeapView::new(Arc::new(window), Rank::known(rank), shape);
+    assert!(matches!(view(window, 0), Err(Error::InvalidRank { rank: 1, .. })));
+    let mut window = Window::reserve(2, shape.segment_len()).unwrap();
+    window.map(Rank::known(0), &create(shape)).unwrap();
+    window.map(Rank::known(1), &create(HeapShape::new(2, 0).unwrap())).unwrap();
+    assert!(matches!(view(window, 1), Err(Error::OutOfRange { .. })));
+    assert!(matches!(view(Window::reserve(2, CHUNK).unwrap(), 2), Err(Error::InvalidRank { rank: 2, .. })));
 }
