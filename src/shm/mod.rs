@@ -48,6 +48,8 @@ pub mod packet;
 #[cfg(not(loom))]
 pub mod segment;
 #[cfg(not(loom))]
+pub(crate) mod system;
+#[cfg(not(loom))]
 pub mod view;
 #[cfg(not(loom))]
 pub mod window;
