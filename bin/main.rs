@@ -2,12 +2,14 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod compare;
 mod doctor;
 mod failure;
 mod file;
 mod host;
 mod machine;
 mod output;
+mod perf;
 mod row;
 mod sizes;
 mod units;

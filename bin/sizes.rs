@@ -1,5 +1,7 @@
 //! Sizes in bytes as people write them, and the ladder of sizes that a test climbs.
 
+use crate::units::without_zeros;
+
 /// Reads `8`, `4K`, `1M`, `64MiB`, `2GB`: a whole number and a unit. Every unit is a power of two, and case does not matter.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let expected = || "expected a whole number with K, M, G or T behind it, such as 4K or 64MiB".to_owned();
@@ -41,9 +43,7 @@ pub(crate) fn format_about(bytes: f64) -> String {
         _ => 2,
     };
     let digits = format!("{value:.decimals$}");
-    let digits =
-        if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.') } else { &digits };
-    format!("{digits} {unit}")
+    without_zeros(&format!("{digits} {unit}"))
 }
 
 /// From `min` by a factor to `max`, and `max` itself, which the factor may step over.

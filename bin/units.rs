@@ -48,6 +48,15 @@ pub(crate) fn three_digits(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
+/// A round figure without the zeros behind its point, for the label of an axis: `100 ns`, `2 us`.
+pub(crate) fn without_zeros(text: &str) -> String {
+    let (digits, unit) =
+        text.split_once(' ').map_or((text, String::new()), |(digits, unit)| (digits, format!(" {unit}")));
+    let digits =
+        if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.') } else { digits };
+    format!("{digits}{unit}")
+}
+
 /// Writes a share of one as a whole percentage.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
@@ -66,6 +75,15 @@ mod tests {
             ["", "s", "0", "0ms", "-1s", "1.5s", "1h", "99999999999999999999s", "18446744073709551615m"]
         {
             assert!(parse_timeout(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn labels_have_no_zeros_behind_their_point() {
+        for (text, label) in
+            [("10.0 us", "10 us"), ("2.50 s", "2.5 s"), ("100 ns", "100 ns"), ("0.100", "0.1"), ("10", "10")]
+        {
+            assert_eq!(without_zeros(text), label);
         }
     }
 

@@ -1,4 +1,4 @@
-use clap::{CommandFactory, FromArgMatches};
+use clap::CommandFactory;
 
 use super::*;
 use crate::failure::one_line;
