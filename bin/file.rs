@@ -20,7 +20,7 @@ pub(crate) fn write(path: &Path, content: &[u8]) -> Result<()> {
 /// Writes a value as indented JSON, in one step.
 ///
 /// # Errors
-/// Those of [`write`].
+/// Those of [`write()`].
 pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     let mut text = serde_json::to_vec_pretty(value).with_context(|| cannot_write(path))?;
     text.push(b'\n');
@@ -30,7 +30,7 @@ pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
 /// Finds out before the work starts that its result could not be written afterwards. Changes nothing.
 ///
 /// # Errors
-/// Those of [`write`].
+/// Those of [`write()`].
 pub(crate) fn check_writable(path: &Path) -> Result<()> {
     let probe = || {
         if is_special(path)? {
