@@ -75,6 +75,17 @@ impl Duet {
         shared
     }
 
+    /// Returns the other rank's `value` on the leader, and 0 on the other.
+    pub(crate) fn share_back(&mut self, value: u64) -> u64 {
+        if !self.leads {
+            self.number.write(0, value).expect("allocated");
+        }
+        self.meet();
+        let theirs = if self.leads { self.number.read(0).expect("allocated") } else { 0 };
+        self.meet();
+        theirs
+    }
+
     /// Nanoseconds that a bare flag takes one way, on the leader.
     pub(crate) fn probe(&mut self) -> f64 {
         self.meet();
