@@ -106,11 +106,13 @@ impl Job<'_> {
     fn start(&mut self, launch: &Launch) -> Result<()> {
         let plan = launch.plan();
         for device in devices(launch) {
-            let started = start(launch, device)?;
-            plan.apply(device, started.process.pid());
+            let core = plan.borrow_core(device);
+            let started = start(launch, device);
+            drop(core);
+            let started = started?;
             self.processes.push(started.process);
             self.pipes.extend(started.pipes);
-            self.root.seat(started.socket, plan.placement(device))?;
+            self.root.seat(started.socket, plan.placement(device));
         }
         Ok(())
     }
@@ -233,6 +235,8 @@ impl Job<'_> {
                     self.observer.on_ready(after);
                 }
                 Event::Left(_) => {}
+                // The launcher's own doing.
+                Event::Lost(seat, _) if self.processes[seat.0].was_killed() => {}
                 Event::Lost(seat, cause) => self.note_failure(seat, cause),
                 Event::Reported(seat, lost) => {
                     self.inquest.blames(seat, lost);
