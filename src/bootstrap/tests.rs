@@ -388,18 +388,18 @@ fn a_member_whose_root_dies_at_any_step_is_told_so() {
             std::thread::spawn(move || join(0, 1, theirs).map(|joined| joined.link.wait_event(WATCHDOG)));
         let began = Instant::now();
         // Steps: before the Hello is answered, after the Welcome, after Go.
-        while step > 0 {
+        let is_there = |root: &mut Root| {
             assert!(began.elapsed() < WATCHDOG);
             root.serve(Seat(0)).unwrap();
             let event = root.next_event();
-            if matches!((step, event), (1, Some(Event::Joined(..))) | (2, Some(Event::Up))) {
-                break;
-            }
-        }
+            matches!((step, event), (1, Some(Event::Joined(..))) | (2, Some(Event::Up)))
+        };
+        while step > 0 && !is_there(&mut root) {}
         drop(root);
         match member.join().unwrap() {
             Err(Error::Revoked { by: None }) => assert!(step < 2),
-            Ok(Ok(event)) => assert_eq!((step, event), (2, LinkEvent::LauncherGone)),
+            // A quick member is up before the root stops serving it after its Hello.
+            Ok(Ok(event)) => assert!(step > 0 && event == LinkEvent::LauncherGone, "step {step}: {event:?}"),
             other => panic!("step {step}: {other:?}"),
         }
     }

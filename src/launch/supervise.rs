@@ -254,9 +254,10 @@ impl Job<'_> {
         self.take_events();
         let process = &self.processes[seat.0];
         let unfinished = self.root.has_joined(seat) && !self.root.has_left(seat);
+        let is_missed = unfinished || self.inquest.verdict(seat).is_some();
         match process.failure() {
             Some(cause) => self.note_failure(seat, cause),
-            None if process.was_killed() || !unfinished => {}
+            None if process.was_killed() || !is_missed => {}
             None if process.has_ended() => self.note_failure(seat, ExitCause::Code(0)),
             // The one that joined is gone and its wrapper has not ended, or the other way round.
             None if process.has_joined() => {}
