@@ -10,6 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::{Pid, pause};
 use shmccl::bootstrap::{LinkEvent, ProxyMode};
@@ -181,6 +182,7 @@ fn act(word: &str, step: &str) {
             let script = "trap '' INT TERM; echo '> deaf'; exec sleep 1000";
             panic!("{}", Command::new("sh").args(["-c", script]).exec());
         }
+        "few-descriptors" => setrlimit(Resource::RLIMIT_NOFILE, 8, 8).unwrap(),
         "descriptors" => say(format_args!("> descriptors {:?}", inheritable())),
         _ => panic!("no such word: {word}"),
     }
@@ -317,6 +319,21 @@ fn all_ranks_join_and_leave() {
             assert_eq!(record.said(rank(index)).len(), 2, "{record:?}");
         }
     }
+}
+
+#[test]
+fn the_largest_job_starts() {
+    let (result, record) = run(&launch(64, ""));
+    result.unwrap();
+    assert_eq!(record.lines.len(), 128);
+}
+
+#[test]
+fn a_rank_that_may_not_open_all_segments_gets_a_typed_error() {
+    let (result, record) = run(&launch(8, "few-descriptors:welcomed@1 wait"));
+    assert_eq!(failure(result), (rank(1), ExitCause::Code(1)));
+    let said = record.said(rank(1));
+    assert!(said.last().unwrap().starts_with("not enough file descriptors"), "{said:?}");
 }
 
 #[test]
