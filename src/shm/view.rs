@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use bytemuck::Pod;
 
-use super::copy::{self, ReadSoon};
+use super::copy::{self, CopyKernel, ReadSoon};
 use super::in_bounds;
 use super::mapping::{Owned, to_usize};
 use crate::error::{Error, Result};
@@ -86,6 +86,21 @@ impl Span {
         // SAFETY: `locate` found `source.len()` mapped bytes at `target`; a caller's slice does not overlap payload
         // (only the unsafe `as_mut_slice` and `as_slice` make slices of it, and their contracts exclude this).
         unsafe { copy::copy(source.as_ptr(), target, source.len(), read_soon) };
+        Ok(())
+    }
+
+    /// Copies `source` to `offset` with a given kernel, for measurements.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; [`Error::InvalidArgument`] for a kernel that this processor cannot run. Nothing was changed.
+    pub fn copy_in_by(&self, kernel: CopyKernel, offset: u64, source: &[u8]) -> Result<()> {
+        let target = self.locate(offset, source.len() as u64)?;
+        if !kernel.is_supported() {
+            let (name, expected) = ("copy kernel", "one that this processor supports");
+            return Err(Error::InvalidArgument { name, value: kernel as u64, expected });
+        }
+        // SAFETY: in bounds and supported, just checked; no overlap, as in `copy_in_for`.
+        unsafe { kernel.run(source.as_ptr(), target, source.len()) };
         Ok(())
     }
 
