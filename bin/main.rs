@@ -1,3 +1,59 @@
-//! The command `shmccl`.
+//! The command `shmccl`. The only place in the project that prints.
+#![forbid(unsafe_code)]
 
-fn main() {}
+mod args;
+mod compare;
+mod doctor;
+mod failure;
+mod file;
+mod host;
+mod machine;
+mod output;
+mod perf;
+mod row;
+mod sizes;
+mod units;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use args::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return ExitCode::from(explain(&error)),
+    };
+    let outcome = match &cli.command {
+        Command::Doctor(args) => doctor::run(args),
+    };
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err(error) if failure::is_closed_pipe(&error) => ExitCode::from(failure::DONE),
+        Err(error) => {
+            output::error(&failure::chain(&error));
+            ExitCode::from(failure::exit_code(&error))
+        }
+    }
+}
+
+/// Prints help and version as clap lays them out, and anything else as one line.
+fn explain(error: &clap::Error) -> u8 {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // A closed pipe is the only way to fail here, and nobody is left to be told.
+            let _ = error.print();
+            failure::DONE
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            failure::USAGE
+        }
+        _ => {
+            output::error(&failure::one_line(error));
+            failure::USAGE
+        }
+    }
+}

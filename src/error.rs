@@ -204,10 +204,16 @@ impl std::fmt::Display for DeviceName {
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExitCause {
-    /// With an exit code other than zero, or with zero before it had joined the job.
+    /// With an exit code other than zero, or with zero before it had left the job.
     Code(i32),
     /// By a signal.
     Signal(i32),
+    /// Not at all: it closed its control socket without leaving the job, and had to be killed.
+    HungUp,
+    /// Not at all: it said something on its control socket that the protocol does not allow, and had to be killed.
+    Protocol,
+    /// By a panic, where the device is a thread.
+    Panicked,
 }
 
 impl std::fmt::Display for ExitCause {
@@ -218,6 +224,9 @@ impl std::fmt::Display for ExitCause {
                 Ok(name) => write!(f, "was killed by {name}"),
                 Err(_) => write!(f, "was killed by signal {signal}"),
             },
+            Self::HungUp => f.write_str("closed its control socket without leaving the job"),
+            Self::Protocol => f.write_str("broke the protocol of the control socket"),
+            Self::Panicked => f.write_str("panicked"),
         }
     }
 }

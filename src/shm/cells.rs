@@ -6,6 +6,8 @@ use std::ptr::NonNull;
 use super::header::SegmentHeader;
 use super::mapping::Owned;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::bare::{BareFlag, BareSlot};
+use crate::sync::{AgreementCell, BarrierCell, LifeCell, ParkCell, RevokeCell, SemaphoreCell};
 
 /// A type that may be looked at in memory which other processes write at the same time.
 ///
@@ -20,6 +22,26 @@ unsafe impl SharedLayout for AtomicU32 {}
 unsafe impl SharedLayout for AtomicU64 {}
 // SAFETY: `repr(C)`, atomic integers and padding made of atomic integers (see its field table).
 unsafe impl SharedLayout for SegmentHeader {}
+// SAFETY: `repr(C)` and atomic integers throughout.
+unsafe impl SharedLayout for AgreementCell {}
+// SAFETY: `repr(C)`, atomic integers and padding made of integers that nobody accesses.
+unsafe impl SharedLayout for BareFlag {}
+// SAFETY: `repr(C)` and atomic integers throughout.
+unsafe impl SharedLayout for BareSlot {}
+// SAFETY: `repr(C)`, atomic integers and padding made of integers that nobody accesses (see its field table).
+unsafe impl SharedLayout for BarrierCell {}
+// SAFETY: `repr(C)`, atomic integers and padding made of integers that nobody accesses (see its field table).
+unsafe impl SharedLayout for LifeCell {}
+// SAFETY: `repr(C)`, atomic integers and padding made of integers that nobody accesses (see its field table).
+unsafe impl SharedLayout for ParkCell {}
+// SAFETY: `repr(C)`, atomic integers and padding made of integers that nobody accesses (see its field table).
+unsafe impl SharedLayout for RevokeCell {}
+// SAFETY: `repr(C)`, atomic integers and padding made of integers that nobody accesses (see its field table).
+unsafe impl SharedLayout for SemaphoreCell {}
+// SAFETY: `repr(C)` and atomic integers throughout (see its field table).
+unsafe impl SharedLayout for shmccl_proxy::FifoHeader {}
+// SAFETY: `repr(C)` and atomic integers throughout (see its field table).
+unsafe impl SharedLayout for shmccl_proxy::Slot {}
 
 /// A control structure in a mapping, kept mapped by this handle. Cheap to clone; dereferencing costs nothing.
 pub struct CellRef<T> {

@@ -34,6 +34,10 @@ pub mod header;
 #[cfg(not(loom))]
 pub mod huge;
 #[cfg(not(loom))]
+pub mod kernel;
+#[cfg(not(loom))]
+pub mod life;
+#[cfg(not(loom))]
 mod limits;
 #[cfg(not(loom))]
 pub mod mapping;
@@ -44,6 +48,8 @@ pub mod packet;
 #[cfg(not(loom))]
 pub mod segment;
 #[cfg(not(loom))]
+pub(crate) mod system;
+#[cfg(not(loom))]
 pub mod view;
 #[cfg(not(loom))]
 pub mod window;
@@ -51,7 +57,9 @@ pub mod window;
 #[cfg(not(loom))]
 pub use self::{
     cells::{CellRef, CellSlice, SharedLayout},
-    copy::ReadSoon,
+    copy::{CopyKernel, ReadSoon},
+    kernel::HostKernel,
+    life::LifeLock,
     mapping::Mapping,
     segment::{Backing, Segment},
     view::Span,

@@ -1,7 +1,23 @@
-//! The atomics of this crate: the processor's, or loom's while a model runs.
+//! The engine's one door to atomics: the processor's, or loom's when a protocol is being model-checked.
+
+#![allow(clippy::disallowed_types, reason = "this is the shim that the ban points to")]
+
+#[cfg(loom)]
+pub use loom::{
+    hint::spin_loop,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering, fence},
+};
 
 #[cfg(not(loom))]
-#[expect(clippy::disallowed_types, reason = "this is the shim")]
-pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-#[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub use core::{
+    hint::spin_loop,
+    sync::atomic::{Ordering, compiler_fence, fence},
+};
+
+/// A `u32` that several processes may access at once.
+#[cfg(not(loom))]
+pub type AtomicU32 = core::sync::atomic::AtomicU32;
+
+/// A `u64` that several processes may access at once.
+#[cfg(not(loom))]
+pub type AtomicU64 = core::sync::atomic::AtomicU64;

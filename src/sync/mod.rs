@@ -1,3 +1,45 @@
-//! Placeholder of the synchronisation layer: only the atomic shim.
+//! How the ranks of a job wait for each other: protocols over `&atomic` cells, no pointers, no system calls.
+//!
+//! A cell is a small `repr(C)` struct of atomics, legal when all its bytes are zero. Whether it lives in a
+//! shared segment, in a `Box` or in a loom model is nobody's business here: the protocols take references (or
+//! anything that derefs to the cell), and whatever needs the operating system goes through [`Kernel`].
+//!
+//! | module | protocol | edges |
+//! |---|---|---|
+//! | [`semaphore`] | counted signals from one sender to one receiver | S1 |
+//! | [`barrier`] | all ranks meet | B1 |
+//! | [`agreement`] | a small all-gather by which ranks agree on a call | B1 |
+//! | [`park`] | a waiter goes to sleep without costing its wakers anything | P1, P2 |
+//! | [`revoke`] | one reason why everybody stops waiting | R1 |
+//! | [`life`] | a rank's presence, which the operating system withdraws when the rank dies | L1 |
+//! | [`plain`] | single words that order nothing | none |
+//! | [`wait`] | the one waiting loop of the engine | none of its own |
+//! | [`latch`] | a word that opens once | none |
+//! | [`bare`] | the machine's yardsticks, for measuring only | Y1, Y2, Y3 |
+//!
+//! `Ordering` appears in this module, in the proxy crate and in the hand-over of the segment header, and nowhere
+//! else. A site that orders names its edge at the end of the line; the table at the head of each file says what
+//! the edge carries. A `Relaxed` site says why it needs no more.
 
+pub mod agreement;
 pub mod atomic;
+pub mod bare;
+pub mod barrier;
+pub mod kernel;
+pub mod latch;
+pub mod life;
+pub mod park;
+pub mod plain;
+pub mod revoke;
+pub mod semaphore;
+pub mod wait;
+
+pub use agreement::{AGREEMENT_WORDS, Agreement, AgreementCell};
+pub use barrier::{Barrier, BarrierCell};
+pub use kernel::{Kernel, SleepWord};
+pub use latch::Latch;
+pub use life::{LifeCell, LifeStatus};
+pub use park::ParkCell;
+pub use revoke::{Revocation, RevokeCell};
+pub use semaphore::{SemaphoreCell, SemaphoreReceiver, SemaphoreSender};
+pub use wait::{Stop, WaitPolicy, Waiting, Watch, wait_until};

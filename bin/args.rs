@@ -1,0 +1,320 @@
+//! The command line: what each command takes, and the checks that go past one flag.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum, builder::styling};
+use serde::{Deserialize, Serialize};
+use shmccl::rank::MAX_RANKS;
+
+use crate::failure::UsageError;
+use crate::sizes::{format_size, ladder, parse_size};
+use crate::units::parse_timeout;
+
+const STYLES: styling::Styles = styling::Styles::styled()
+    .header(styling::AnsiColor::Green.on_default().bold())
+    .usage(styling::AnsiColor::Green.on_default().bold())
+    .literal(styling::AnsiColor::Cyan.on_default().bold())
+    .placeholder(styling::AnsiColor::Cyan.on_default());
+
+const SIZES: &str = "Sizes are whole numbers with K, M, G or T behind them (4K, 64MiB), all powers of two.\n\
+                     Tables go to stdout, everything else to stderr. NO_COLOR turns colour off.\n\
+                     Exit code: 0 done, 1 failed or wrong data, 2 wrong usage.\n";
+
+/// Shared-memory collective communication between the processes of one host.
+#[derive(Debug, Parser)]
+#[command(name = "shmccl", version, styles = STYLES, after_help = SIZES, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Check this machine: cores, memory, limits, and what to do about them
+    Doctor(DoctorArgs),
+}
+
+/// How device processes are started, for every command that starts them.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct JobArgs {
+    /// Where the proxies run: in a thread of each device process, or in one service process for all
+    #[arg(long, value_enum, value_name = "WHERE", default_value_t = ProxyMode::Thread)]
+    pub(crate) proxy: ProxyMode,
+    /// Symmetric heap of every rank [default: what the program or test needs]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) heap: Option<u64>,
+    /// The longest that any wait may take, such as 500ms, 30s or 2m
+    #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "30s")]
+    pub(crate) timeout: Duration,
+    /// Leave it to the scheduler on which cores ranks and proxies run
+    #[arg(long)]
+    pub(crate) no_pin: bool,
+}
+
+/// Flags of `shmccl run`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Device processes to start
+    #[arg(short = 'n', short_alias = 'g', long, value_name = "N", value_parser = n_ranks(1))]
+    pub(crate) ranks: u32,
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
+    /// Put the rank in front of every line that a device process prints
+    #[arg(long)]
+    pub(crate) prefix: bool,
+    /// The program, linked with shmccl, and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM", num_args = 1..)]
+    pub(crate) program: Vec<std::ffi::OsString>,
+}
+
+/// How long and over which sizes the measuring commands measure, in the manner of nccl-tests.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SweepArgs {
+    /// Smallest size
+    #[arg(short = 'b', long, value_name = "SIZE", value_parser = parse_size, default_value = "8")]
+    pub(crate) minbytes: u64,
+    /// Largest size
+    #[arg(short = 'e', long, value_name = "SIZE", value_parser = parse_size, default_value = "64MiB")]
+    pub(crate) maxbytes: u64,
+    /// Factor from one size to the next
+    #[arg(short = 'f', long, value_name = "FACTOR", value_parser = clap::value_parser!(u64).range(2..), default_value_t = 4)]
+    pub(crate) stepfactor: u64,
+    /// Operations to time at each size [default: as many as a fixed time allows]
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub(crate) iters: Option<u64>,
+    /// Operations before the clock starts [default: as many as it takes to settle]
+    #[arg(short = 'w', long = "warmup_iters", visible_alias = "warmup-iters", value_name = "N", value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]
+    pub(crate) warmup_iters: Option<u64>,
+    /// 1 verifies the data of every operation, 0 does not
+    #[arg(short = 'c', long, value_name = "0|1", value_parser = clap::value_parser!(u8).range(0..=1), default_value_t = 1)]
+    check: u8,
+}
+
+/// Flags of `shmccl perf`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PerfArgs {
+    /// Tests to run [default: all]
+    #[arg(value_enum, value_name = "TEST")]
+    pub(crate) tests: Vec<Test>,
+    /// Device processes [default: 2, and several numbers for barrier and launch]
+    #[arg(short = 'g', long, value_name = "N", value_parser = n_ranks(2))]
+    pub(crate) ranks: Option<u32>,
+    /// The channel to measure [default: both, where a test can use both]
+    #[arg(long, value_enum)]
+    pub(crate) channel: Option<Channel>,
+    #[command(flatten)]
+    pub(crate) sweep: SweepArgs,
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
+    /// Write the report to a file as well
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// Flags of `shmccl compare`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CompareArgs {
+    #[command(flatten)]
+    pub(crate) sweep: SweepArgs,
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
+    /// Where the report goes
+    #[arg(long, value_name = "FILE", default_value = "compare.json")]
+    pub(crate) json: PathBuf,
+    /// Where the table goes as comma-separated values
+    #[arg(long, value_name = "FILE", default_value = "compare.csv")]
+    pub(crate) csv: PathBuf,
+    /// Where the plot goes
+    #[arg(long, value_name = "FILE", default_value = "compare.svg")]
+    pub(crate) svg: PathBuf,
+}
+
+/// Flags of `shmccl doctor`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Device processes that the machine is to carry
+    #[arg(short = 'g', long, value_name = "N", value_parser = n_ranks(1), default_value_t = 2)]
+    pub(crate) ranks: u32,
+    /// Where their proxies would run
+    #[arg(long, value_enum, value_name = "WHERE", default_value_t = ProxyMode::Thread)]
+    pub(crate) proxy: ProxyMode,
+    /// Symmetric heap that each of them would have
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MiB")]
+    pub(crate) heap: u64,
+    /// Write the findings to a file as well
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// Who moves the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Channel {
+    /// The device thread itself: direct
+    Memory,
+    /// A proxy, told by a trigger: proxied
+    Port,
+}
+
+/// Where proxies run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ProxyMode {
+    /// In a thread of each device process
+    Thread,
+    /// In one service process for all device processes
+    Process,
+}
+
+/// The tests of `shmccl perf`, in the order in which they run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Serialize, Deserialize)]
+#[value(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Test {
+    /// What the machine can do at best: the yardsticks of all others
+    Limits,
+    /// signal to wait, one way
+    SignalLatency,
+    /// put_with_signal to wait, one way, by size
+    PutLatency,
+    /// put_packets to unpack_packets, one way, by size
+    PacketLatency,
+    /// get, by size
+    GetLatency,
+    /// put in one direction, by size
+    PutBandwidth,
+    /// put in both directions at once, by size
+    PutBidirectional,
+    /// Small puts with signal per second
+    MessageRate,
+    /// Triggers pushed and served per second, by producers and fifos
+    FifoRate,
+    /// Push of a trigger to its completion
+    ProxyRoundTrip,
+    /// barrier, by ranks
+    Barrier,
+    /// From starting processes to all ranks ready
+    Launch,
+    /// How much of a transfer hides behind computation
+    Overlap,
+}
+
+impl Test {
+    /// The name, as on the command line and in reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Limits => "limits",
+            Self::SignalLatency => "signal_latency",
+            Self::PutLatency => "put_latency",
+            Self::PacketLatency => "packet_latency",
+            Self::GetLatency => "get_latency",
+            Self::PutBandwidth => "put_bandwidth",
+            Self::PutBidirectional => "put_bidirectional",
+            Self::MessageRate => "message_rate",
+            Self::FifoRate => "fifo_rate",
+            Self::ProxyRoundTrip => "proxy_round_trip",
+            Self::Barrier => "barrier",
+            Self::Launch => "launch",
+            Self::Overlap => "overlap",
+        }
+    }
+
+    /// The channels that the test can use; none for a test that uses no channel.
+    pub(crate) fn channels(self) -> &'static [Channel] {
+        match self {
+            Self::Limits | Self::FifoRate | Self::Barrier | Self::Launch => &[],
+            Self::PacketLatency | Self::GetLatency => &[Channel::Memory],
+            Self::ProxyRoundTrip => &[Channel::Port],
+            Self::SignalLatency
+            | Self::PutLatency
+            | Self::PutBandwidth
+            | Self::PutBidirectional
+            | Self::MessageRate
+            | Self::Overlap => &[Channel::Memory, Channel::Port],
+        }
+    }
+}
+
+impl Channel {
+    /// The name, as on the command line and in reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Port => "port",
+        }
+    }
+}
+
+impl ProxyMode {
+    /// The name, as on the command line and in reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Thread => "thread",
+            Self::Process => "process",
+        }
+    }
+}
+
+impl SweepArgs {
+    /// Whether data are to be verified.
+    pub(crate) fn check(&self) -> bool {
+        self.check == 1
+    }
+
+    /// The sizes to measure, from the smallest to the largest.
+    pub(crate) fn sizes(&self) -> Result<Vec<u64>, UsageError> {
+        if self.minbytes > self.maxbytes {
+            return Err(UsageError::new(format!(
+                "--minbytes {} is above --maxbytes {}; swap them or leave one out",
+                format_size(self.minbytes),
+                format_size(self.maxbytes)
+            )));
+        }
+        if self.minbytes == 0 {
+            return Err(UsageError::new(
+                "--minbytes is 0 and no factor leads up from there; start at 1 or above",
+            ));
+        }
+        Ok(ladder(self.minbytes, self.maxbytes, self.stepfactor))
+    }
+}
+
+impl PerfArgs {
+    /// The tests to run, each once, and the channels to run each over.
+    pub(crate) fn plan(&self) -> Result<Vec<(Test, Vec<Channel>)>, UsageError> {
+        let named = !self.tests.is_empty();
+        let mut tests = if named { self.tests.clone() } else { Test::value_variants().to_vec() };
+        tests.sort_unstable();
+        tests.dedup();
+        let mut plan = Vec::new();
+        for test in tests {
+            let possible = test.channels();
+            let wanted = |channel: &Channel| self.channel.is_none_or(|only| only == *channel);
+            let channels: Vec<Channel> = possible.iter().copied().filter(wanted).collect();
+            match (channels.is_empty() && !possible.is_empty(), self.channel) {
+                (false, _) | (true, None) => plan.push((test, channels)),
+                (true, Some(_)) if !named => {}
+                (true, Some(asked)) => {
+                    let only = possible.iter().map(|channel| channel.name()).collect::<Vec<_>>().join(" or ");
+                    return Err(UsageError::new(format!(
+                        "{} does not use the {} channel; leave --channel out or say --channel {only}",
+                        test.name(),
+                        asked.name()
+                    )));
+                }
+            }
+        }
+        Ok(plan)
+    }
+}
+
+fn n_ranks(least: i64) -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(least..=i64::from(MAX_RANKS))
+}
+
+#[cfg(test)]
+#[path = "args/tests.rs"]
+mod tests;

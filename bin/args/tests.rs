@@ -1,0 +1,132 @@
+use clap::CommandFactory;
+
+use super::*;
+use crate::failure::one_line;
+
+fn parse<T: Args>(words: &[&str]) -> Result<T, String> {
+    let command = T::augment_args(clap::Command::new("shmccl").no_binary_name(true));
+    let matches = command.try_get_matches_from(words).map_err(|error| one_line(&error))?;
+    T::from_arg_matches(&matches).map_err(|error| one_line(&error))
+}
+
+fn perf(words: &[&str]) -> PerfArgs {
+    parse(words).unwrap()
+}
+
+#[test]
+fn the_definitions_are_consistent() {
+    Cli::command().debug_assert();
+    PerfArgs::augment_args(clap::Command::new("perf")).debug_assert();
+    CompareArgs::augment_args(clap::Command::new("compare")).debug_assert();
+    RunArgs::augment_args(clap::Command::new("run")).debug_assert();
+}
+
+#[test]
+fn flags_in_the_manner_of_nccl_tests_are_understood() {
+    let args = perf(&[
+        "-b", "4K", "-e", "1M", "-f", "2", "-n", "100", "-w", "5", "-c", "0", "-g", "4", "--json", "x",
+    ]);
+    assert_eq!(args.sweep.sizes().unwrap().len(), 9);
+    assert_eq!((args.sweep.iters, args.sweep.warmup_iters, args.sweep.check()), (Some(100), Some(5), false));
+    assert_eq!((args.ranks, args.json), (Some(4), Some("x".into())));
+    let long = perf(&[
+        "--minbytes",
+        "8",
+        "--maxbytes",
+        "64",
+        "--stepfactor",
+        "8",
+        "--warmup_iters",
+        "0",
+        "--iters",
+        "1",
+    ]);
+    assert_eq!(long.sweep.sizes().unwrap(), [8, 64]);
+}
+
+#[test]
+fn no_test_named_means_all_and_a_test_named_twice_runs_once() {
+    assert_eq!(perf(&[]).plan().unwrap().len(), 13);
+    let plan = perf(&["overlap", "put_latency", "overlap"]).plan().unwrap();
+    let both = vec![Channel::Memory, Channel::Port];
+    assert_eq!(plan, [(Test::PutLatency, both.clone()), (Test::Overlap, both)]);
+}
+
+#[test]
+fn a_channel_narrows_all_tests_but_contradicts_a_named_one_that_cannot_use_it() {
+    let plan = perf(&["--channel", "port"]).plan().unwrap();
+    assert!(plan.iter().all(|(test, _)| *test != Test::PacketLatency));
+    assert!(plan.contains(&(Test::Barrier, vec![])));
+    assert!(plan.contains(&(Test::PutLatency, vec![Channel::Port])));
+    let error = perf(&["--channel", "port", "packet_latency"]).plan().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "packet_latency does not use the port channel; leave --channel out or say --channel memory"
+    );
+}
+
+#[test]
+fn names_are_the_same_on_the_command_line_and_in_reports() {
+    for test in Test::value_variants() {
+        assert_eq!(test.to_possible_value().unwrap().get_name(), test.name());
+        assert_eq!(serde_json::to_value(test).unwrap(), test.name());
+    }
+    for channel in Channel::value_variants() {
+        assert_eq!(channel.to_possible_value().unwrap().get_name(), channel.name());
+        assert_eq!(serde_json::to_value(channel).unwrap(), channel.name());
+    }
+    for mode in ProxyMode::value_variants() {
+        assert_eq!(mode.to_possible_value().unwrap().get_name(), mode.name());
+        assert_eq!(serde_json::to_value(mode).unwrap(), mode.name());
+    }
+}
+
+#[test]
+fn a_wrong_value_is_told_in_one_line_that_says_what_would_be_right() {
+    for (words, part) in [
+        (&["-b", "4Q"][..], "expected a whole number with K, M, G or T behind it"),
+        (&["-b", "1.5M"], "expected a whole number"),
+        (&["-f", "1"], "1 is not in 2.."),
+        (&["-n", "0"], "0 is not in 1.."),
+        (&["-c", "2"], "2 is not in 0..=1"),
+        (&["-g", "1"], "1 is not in 2..=64"),
+        (&["-g", "65"], "65 is not in 2..=64"),
+        (&["--channel", "pipe"], "[possible values: memory, port]"),
+        (&["--proxy", "threads"], "thread"),
+        (&["--timeout", "0"], "above zero"),
+        (&["put_latncy"], "a similar value exists: 'put_latency'"),
+        (&["--minbyte", "8"], "--minbytes"),
+    ] {
+        let error = parse::<PerfArgs>(words).unwrap_err();
+        assert!(error.contains(part) && !error.contains('\n'), "{words:?}: {error}");
+    }
+}
+
+#[test]
+fn sizes_that_contradict_each_other_are_refused() {
+    let sizes = |words: &[&str]| perf(words).sweep.sizes().map_err(|error| error.to_string());
+    assert!(
+        sizes(&["-b", "2M", "-e", "1M"]).unwrap_err().contains("--minbytes 2 MiB is above --maxbytes 1 MiB")
+    );
+    assert!(sizes(&["-b", "0"]).unwrap_err().contains("start at 1"));
+    assert_eq!(sizes(&["-b", "8", "-e", "8"]).unwrap(), [8]);
+}
+
+#[test]
+fn run_takes_everything_behind_the_dashes_as_the_program() {
+    let run: RunArgs = parse(&["-n", "3", "--prefix", "--", "./prog", "-n", "9", "--prefix"]).unwrap();
+    assert_eq!(run.ranks, 3);
+    assert_eq!(run.program, ["./prog", "-n", "9", "--prefix"]);
+    let none = parse::<RunArgs>(&["-n", "3"]).unwrap_err();
+    assert!(none.contains("PROGRAM") && !none.contains('\n'), "{none}");
+    assert!(parse::<RunArgs>(&["--", "./prog"]).unwrap_err().contains("--ranks"));
+}
+
+#[test]
+fn compare_writes_its_three_files_where_it_is_told() {
+    let compare: CompareArgs = parse(&["--csv", "a.csv"]).unwrap();
+    assert_eq!(compare.json.to_str(), Some("compare.json"));
+    assert_eq!(compare.csv.to_str(), Some("a.csv"));
+    let sizes = compare.sweep.sizes().unwrap();
+    assert_eq!((sizes[0], sizes[sizes.len() - 1]), (8, 64 << 20));
+}

@@ -1,0 +1,239 @@
+//! Times over sizes, drawn with characters on two logarithmic scales.
+
+use anstyle::AnsiColor;
+
+use crate::output::Look;
+use crate::sizes::{format_about, format_size};
+use crate::units::{format_ns, without_zeros};
+
+const WIDTH: usize = 72;
+const HEIGHT: usize = 15;
+/// Columns for the labels of the vertical axis.
+const MARGIN: usize = 9;
+
+/// A chart to draw.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chart<'a> {
+    /// What it shows.
+    pub(crate) title: &'a str,
+    /// Where the values lie, in rising order.
+    pub(crate) sizes: &'a [u64],
+    /// The lines.
+    pub(crate) series: &'a [Series],
+    /// A size to mark as the crossover.
+    pub(crate) mark: Option<f64>,
+}
+
+/// One line: a time per size, in nanoseconds, with gaps.
+#[derive(Clone, Debug)]
+pub(crate) struct Series {
+    /// What the key calls it.
+    pub(crate) name: &'static str,
+    /// What stands at every value.
+    pub(crate) glyph: char,
+    /// On terminals that have colour.
+    pub(crate) colour: AnsiColor,
+    /// The times.
+    pub(crate) values: Vec<Option<f64>>,
+}
+
+/// A logarithmic scale onto `0..cells`.
+#[derive(Clone, Copy, Debug)]
+struct Scale {
+    low: f64,
+    high: f64,
+    cells: usize,
+}
+
+type Mark = (char, Option<AnsiColor>);
+type Grid = Vec<Vec<Mark>>;
+
+/// Draws the chart; `None` when there are not two values to draw a line between.
+pub(crate) fn draw(look: Look, chart: &Chart<'_>) -> Option<String> {
+    let values = || chart.series.iter().flat_map(|series| series.values.iter().flatten().copied());
+    let (low, high) = (values().reduce(f64::min)?, values().reduce(f64::max)?);
+    let (first, last) = (*chart.sizes.first()?, *chart.sizes.last()?);
+    if first == last || first == 0 {
+        return None;
+    }
+    let across = Scale { low: first as f64, high: last as f64, cells: WIDTH };
+    // Half a decade of air below and above at most, so that lines do not lie on the frame.
+    let up = Scale { low: low.max(0.1) * 0.8, high: high.max(0.2) * 1.25, cells: HEIGHT };
+    let mut grid: Grid = vec![vec![(' ', None); WIDTH]; HEIGHT];
+    if let Some(mark) = chart.mark {
+        let column = across.cell(mark);
+        grid.iter_mut().for_each(|row| row[column] = ('┆', None));
+    }
+    for series in chart.series {
+        trace(&mut grid, chart.sizes, series, across, up);
+    }
+    for series in chart.series {
+        dot(&mut grid, chart, series, across, up);
+    }
+    Some(frame(look, chart, &grid, across, up))
+}
+
+/// The line between the values.
+fn trace(grid: &mut Grid, sizes: &[u64], series: &Series, across: Scale, up: Scale) {
+    let points: Vec<(f64, f64)> = sizes
+        .iter()
+        .zip(&series.values)
+        .filter_map(|(size, value)| Some((*size as f64, (*value)?)))
+        .collect();
+    for pair in points.windows(2) {
+        let [(from, start), (to, end)] = pair else { continue };
+        for column in across.cell(*from)..=across.cell(*to) {
+            let way = (across.at(column).ln() - from.ln()) / (to.ln() - from.ln());
+            let value = (start.ln() + (end.ln() - start.ln()) * way.clamp(0.0, 1.0)).exp();
+            *at(grid, column, up.cell(value)) = ('·', Some(series.colour));
+        }
+    }
+}
+
+/// The values themselves. Where values of two lines fall together, the cell says so.
+fn dot(grid: &mut Grid, chart: &Chart<'_>, series: &Series, across: Scale, up: Scale) {
+    for (size, value) in chart.sizes.iter().zip(&series.values) {
+        let Some(value) = value else { continue };
+        let cell = at(grid, across.cell(*size as f64), up.cell(*value));
+        let taken = chart.series.iter().any(|other| other.name != series.name && other.glyph == cell.0);
+        *cell = if taken { ('◈', None) } else { (series.glyph, Some(series.colour)) };
+    }
+}
+
+/// The mark in a column, counted from the left, and a row, counted from the bottom.
+fn at(grid: &mut Grid, column: usize, row: usize) -> &mut Mark {
+    &mut grid[HEIGHT - 1 - row][column]
+}
+
+fn frame(look: Look, chart: &Chart<'_>, grid: &Grid, across: Scale, up: Scale) -> String {
+    let mut text = format!("{}    ", chart.title);
+    for series in chart.series {
+        text.push_str(&format!(
+            "{} {}   ",
+            look.paint(&series.glyph.to_string(), series.colour),
+            series.name
+        ));
+    }
+    text.push_str(match chart.mark {
+        Some(_) => "◈ both   ┆ crossover\n",
+        None => "◈ both\n",
+    });
+    let labels = up.labels();
+    for (index, row) in grid.iter().enumerate() {
+        let label = labels.iter().find(|label| up.cell(**label) == HEIGHT - 1 - index);
+        let (label, tick) =
+            label.map_or((String::new(), '│'), |label| (without_zeros(&format_ns(*label)), '┤'));
+        let cells: String = row
+            .iter()
+            .map(|(character, colour)| match colour {
+                Some(colour) => look.paint(&character.to_string(), *colour),
+                None => character.to_string(),
+            })
+            .collect();
+        text.push_str(format!("{label:>MARGIN$} {tick}{cells}").trim_end());
+        text.push('\n');
+    }
+    text.push_str(&axis(chart, across));
+    text
+}
+
+/// The horizontal axis with as many sizes below it as there is room for.
+fn axis(chart: &Chart<'_>, across: Scale) -> String {
+    let mut rule = vec!['─'; WIDTH];
+    let mut labels = String::new();
+    let start_of = |size: u64| across.cell(size as f64).saturating_sub(format_size(size).len() / 2);
+    let last = chart.sizes.last().copied().unwrap_or_default();
+    for size in chart.sizes.iter().copied() {
+        let (label, start) = (format_size(size), start_of(size));
+        let follows = labels.is_empty() || start >= labels.len() + 2;
+        // The largest size is always named.
+        if size == last || follows && start + label.len() + 2 <= start_of(last) {
+            rule[across.cell(size as f64)] = '┴';
+            labels = format!("{labels:start$}{label}");
+        }
+    }
+    let indent = " ".repeat(MARGIN + 1);
+    let mut text = format!("{indent}└{}\n{indent} {labels}\n", rule.iter().collect::<String>());
+    if let Some(mark) = chart.mark {
+        let label = format!("crossover at about {}", format_about(mark));
+        let start = across.cell(mark).saturating_sub(label.len() / 2).min(WIDTH - label.len());
+        text.push_str(&format!("{indent} {}{label}\n", " ".repeat(start)));
+    }
+    text
+}
+
+impl Scale {
+    /// The cell of a value, at the ends when it is outside.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the cast saturates and the cell is bounded below"
+    )]
+    fn cell(self, value: f64) -> usize {
+        let way = (value.ln() - self.low.ln()) / (self.high.ln() - self.low.ln());
+        ((way * (self.cells - 1) as f64).round() as usize).min(self.cells - 1)
+    }
+
+    /// The value in the middle of a cell.
+    fn at(self, cell: usize) -> f64 {
+        let way = cell as f64 / (self.cells - 1) as f64;
+        (self.low.ln() + (self.high.ln() - self.low.ln()) * way).exp()
+    }
+
+    /// Powers of ten inside the scale; with twos and fives between them where that gives too few.
+    fn labels(self) -> Vec<f64> {
+        let steps = |mantissas: &[f64]| -> Vec<f64> {
+            let decades = (-1..16).map(|decade| 10_f64.powi(decade));
+            let marks = decades.flat_map(|decade| mantissas.iter().map(move |mantissa| decade * mantissa));
+            marks.filter(|mark| (self.low..=self.high).contains(mark)).collect()
+        };
+        let tens = steps(&[1.0]);
+        if tens.len() >= 3 { tens } else { steps(&[1.0, 2.0, 5.0]) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series(name: &'static str, glyph: char, values: &[f64]) -> Series {
+        let values = values.iter().map(|value| Some(*value)).collect();
+        Series { name, glyph, colour: AnsiColor::Red, values }
+    }
+
+    #[test]
+    fn values_lie_at_their_place_and_the_axes_are_labelled() {
+        let lines = [series("a", 'a', &[100.0, 100.0, 1e6]), series("b", 'b', &[1e4, 1e4, 1e6])];
+        let chart = Chart { title: "Title", sizes: &[8, 4096, 1 << 20], series: &lines, mark: Some(1e5) };
+        let text = draw(Look::plain(), &chart).unwrap();
+        let rows: Vec<&str> = text.lines().collect();
+        assert!(rows[0].starts_with("Title    a a   b b   ◈ both   ┆ crossover"));
+        assert!(rows[1].ends_with('◈'), "the last values of both lines fall together:\n{text}");
+        assert!(rows[HEIGHT].contains('a') && !rows[HEIGHT].contains('b'), "{text}");
+        for label in
+            ["100 ns", "1 us", "10 us", "1 ms", "8 B", "4 KiB", "1 MiB", "crossover at about 97.7 KiB"]
+        {
+            assert!(text.contains(label), "{label}\n{text}");
+        }
+        assert!(
+            rows.iter().all(|row| row.chars().count() <= MARGIN + 2 + WIDTH + 9 && *row == row.trim_end())
+        );
+    }
+
+    #[test]
+    fn gaps_and_extremes_do_not_break_it() {
+        let line = Series { values: vec![None, Some(0.0), Some(f64::MAX)], ..series("a", 'a', &[]) };
+        let chart = Chart { title: "", sizes: &[1, 2, u64::MAX], series: &[line], mark: Some(1e30) };
+        assert!(draw(Look::plain(), &chart).is_some());
+    }
+
+    #[test]
+    fn nothing_to_draw_is_no_chart() {
+        let one = [series("a", 'a', &[1.0])];
+        let empty = Series { values: vec![None, None], ..series("a", 'a', &[]) };
+        let none = |sizes: &[u64], series: &[Series]| {
+            draw(Look::plain(), &Chart { title: "", sizes, series, mark: None }).is_none()
+        };
+        assert!(none(&[8], &one) && none(&[8, 16], &[empty]) && none(&[], &[]));
+    }
+}

@@ -1,0 +1,131 @@
+//! Where one line falls below another for good.
+
+use serde::Serialize;
+
+/// Differences below this share are noise and count as level.
+pub(crate) const LEVEL: f64 = 0.05;
+
+/// From which size on the challenger is ahead of the holder, and stays ahead up to the largest size measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(tag = "where", rename_all = "snake_case")]
+pub(crate) enum Crossing {
+    /// At every size measured.
+    Always,
+    /// Not at the largest size measured.
+    Never,
+    /// Between two sizes measured.
+    Between {
+        /// The largest size at which it is not ahead.
+        last_behind: u64,
+        /// The smallest size from which on it is ahead.
+        first_ahead: u64,
+        /// Where the lines between the two sizes meet, on logarithmic scales.
+        estimate: f64,
+    },
+}
+
+/// What both sides cost at one size; less is better.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cost {
+    /// The size.
+    pub(crate) bytes: u64,
+    /// What the holder costs.
+    pub(crate) holder: f64,
+    /// What the challenger costs.
+    pub(crate) challenger: f64,
+}
+
+impl Crossing {
+    /// Where the challenger's cost falls below `share` of the holder's for good. Costs come in rising order of size.
+    pub(crate) fn below(costs: &[Cost], share: f64) -> Self {
+        let ahead = |cost: &Cost| cost.challenger < cost.holder * share;
+        match costs.iter().rposition(|cost| !ahead(cost)) {
+            None if costs.is_empty() => Self::Never,
+            None => Self::Always,
+            Some(last) => match costs.get(last + 1) {
+                None => Self::Never,
+                Some(next) => Self::Between {
+                    last_behind: costs[last].bytes,
+                    first_ahead: next.bytes,
+                    estimate: meet(&costs[last], next),
+                },
+            },
+        }
+    }
+
+    /// Where to draw the mark, when there is one to draw.
+    pub(crate) fn mark(self) -> Option<f64> {
+        match self {
+            Self::Between { estimate, .. } => Some(estimate),
+            Self::Always | Self::Never => None,
+        }
+    }
+
+    /// The smallest size at which the challenger is ahead, when the smallest measured is `smallest`.
+    pub(crate) fn first_ahead(self, smallest: u64) -> Option<u64> {
+        match self {
+            Self::Always => Some(smallest),
+            Self::Between { first_ahead, .. } => Some(first_ahead),
+            Self::Never => None,
+        }
+    }
+}
+
+/// Where the challenger meets the holder between two sizes; inside the interval whatever the noise says.
+fn meet(left: &Cost, right: &Cost) -> f64 {
+    let lead = |cost: &Cost| (cost.challenger.max(1e-3) / cost.holder.max(1e-3)).ln();
+    let (from, to) = (lead(left), lead(right));
+    let way = if from > to { (from / (from - to)).clamp(0.0, 1.0) } else { 0.5 };
+    let (start, end) = (left.bytes.max(1) as f64, right.bytes.max(1) as f64);
+    (start.ln() + (end.ln() - start.ln()) * way).exp().clamp(start, end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn costs(list: &[(u64, f64, f64)]) -> Vec<Cost> {
+        list.iter().map(|&(bytes, holder, challenger)| Cost { bytes, holder, challenger }).collect()
+    }
+
+    #[test]
+    fn lines_that_never_meet_do_not_cross() {
+        assert_eq!(Crossing::below(&[], 1.0), Crossing::Never);
+        assert_eq!(Crossing::below(&costs(&[(8, 1.0, 2.0), (64, 1.0, 1.5)]), 1.0), Crossing::Never);
+        assert_eq!(Crossing::below(&costs(&[(8, 2.0, 1.0), (64, 2.0, 1.0)]), 1.0), Crossing::Always);
+    }
+
+    #[test]
+    fn the_crossing_lies_where_lines_meet_on_logarithmic_scales() {
+        let Crossing::Between { last_behind, first_ahead, estimate } =
+            Crossing::below(&costs(&[(8, 10.0, 100.0), (1024, 10.0, 100.0), (4096, 1000.0, 100.0)]), 1.0)
+        else {
+            panic!("the lines cross");
+        };
+        assert_eq!((last_behind, first_ahead), (1024, 4096));
+        assert!((estimate - 2048.0).abs() < 1e-6, "{estimate}");
+    }
+
+    #[test]
+    fn the_last_crossing_counts_when_noise_makes_several() {
+        let crossing =
+            Crossing::below(&costs(&[(8, 2.0, 1.0), (16, 1.0, 2.0), (32, 2.0, 1.0), (64, 2.0, 1.0)]), 1.0);
+        assert_eq!(crossing.first_ahead(8), Some(32));
+        assert!(crossing.mark().is_some_and(|mark| (16.0..=32.0).contains(&mark)));
+    }
+
+    #[test]
+    fn a_lead_within_the_noise_is_none() {
+        let level = costs(&[(8, 1.0, 2.0), (64, 1.0, 0.97)]);
+        assert_eq!(Crossing::below(&level, 1.0 - LEVEL), Crossing::Never);
+        assert_eq!(Crossing::below(&level, 1.0).first_ahead(8), Some(64));
+    }
+
+    #[test]
+    fn the_estimate_stays_inside_its_interval_with_a_share() {
+        let crossing = Crossing::below(&costs(&[(8, 1.0, 0.99), (64, 1.0, 0.90)]), 0.95);
+        assert!(crossing.mark().is_some_and(|mark| (8.0..=64.0).contains(&mark)), "{crossing:?}");
+        let zero = Crossing::below(&costs(&[(8, 0.0, 0.0), (64, 1.0, 0.0)]), 0.95);
+        assert!(zero.mark().is_some_and(|mark| (8.0..=64.0).contains(&mark)), "{zero:?}");
+    }
+}

@@ -1,0 +1,135 @@
+//! The numbers of a comparison.
+
+use serde::Serialize;
+
+use super::crossing::Crossing;
+use super::verdict::Verdict;
+use crate::args::{Channel, ProxyMode, Test};
+use crate::machine::Machine;
+use crate::row::Row;
+
+/// Direct against proxied over sizes, on one machine in one run.
+#[derive(Clone, Debug)]
+pub(crate) struct CompareReport {
+    /// Where it ran.
+    pub(crate) machine: Machine,
+    /// Where the proxies ran.
+    pub(crate) proxy: ProxyMode,
+    /// One point per size, in rising order.
+    pub(crate) points: Vec<Point>,
+}
+
+/// One size.
+#[derive(Clone, Debug)]
+pub(crate) struct Point {
+    /// Payload of one put.
+    pub(crate) bytes: u64,
+    /// Through the memory channel.
+    pub(crate) direct: Side,
+    /// Through the port channel.
+    pub(crate) proxied: Side,
+}
+
+/// What one channel did at one size; times are per put, one way.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Side {
+    /// Puts that were timed for the latency.
+    pub(crate) iterations: u64,
+    /// The quickest.
+    pub(crate) min_ns: f64,
+    /// The median.
+    pub(crate) p50_ns: f64,
+    /// The 99th percentile.
+    pub(crate) p99_ns: f64,
+    /// The slowest.
+    pub(crate) max_ns: f64,
+    /// Puts one after the other without waiting for each, in 10^9 bytes per second.
+    pub(crate) gb_per_s: f64,
+    /// CPU time of the device thread for one put.
+    pub(crate) device_cpu_ns: Option<f64>,
+    /// How much of the transfer was hidden behind computation, from 0 to 1.
+    pub(crate) overlap: Option<f64>,
+    /// The most triggers that were in the fifo at once.
+    pub(crate) fifo_depth: Option<u64>,
+    /// How often a push found the fifo full.
+    pub(crate) stalls: Option<u64>,
+    /// The machine's limit that the latency is held against, by name.
+    pub(crate) limit: Option<String>,
+    /// The median of that limit in the same slices.
+    pub(crate) limit_p50_ns: Option<f64>,
+    /// Latency over limit: the median over slices.
+    pub(crate) ratio: Option<f64>,
+    /// Bytes that did not arrive as sent; `None` when nothing was checked.
+    pub(crate) wrong: Option<u64>,
+}
+
+/// The file `compare.json`.
+#[derive(Debug, Serialize)]
+pub(crate) struct CompareFile {
+    machine: Machine,
+    proxy: ProxyMode,
+    crossover: Crossovers,
+    summary: Vec<String>,
+    rows: Vec<Row>,
+}
+
+#[derive(Debug, Serialize)]
+struct Crossovers {
+    device_time: Option<Crossing>,
+    latency: Crossing,
+    bandwidth: Crossing,
+}
+
+impl CompareReport {
+    /// How many sides carry wrong data: the run fails when there is one.
+    pub(crate) fn wrong_sides(&self) -> usize {
+        let sides = self.points.iter().flat_map(|point| [&point.direct, &point.proxied]);
+        sides.filter(|side| side.wrong.is_some_and(|wrong| wrong > 0)).count()
+    }
+
+    /// The report as it goes to `compare.json`: two rows per size, and where the lines cross.
+    pub(crate) fn to_file(&self) -> CompareFile {
+        let verdict = Verdict::of(self);
+        CompareFile {
+            machine: self.machine.clone(),
+            proxy: self.proxy,
+            summary: verdict.sentences(self),
+            crossover: Crossovers {
+                device_time: verdict.device_time,
+                latency: verdict.latency,
+                bandwidth: verdict.bandwidth,
+            },
+            rows: self.points.iter().flat_map(Point::rows).collect(),
+        }
+    }
+}
+
+impl Point {
+    fn rows(&self) -> [Row; 2] {
+        [self.direct.row(self.bytes, Channel::Memory), self.proxied.row(self.bytes, Channel::Port)]
+    }
+}
+
+impl Side {
+    fn row(&self, bytes: u64, channel: Channel) -> Row {
+        Row {
+            channel: Some(channel),
+            bytes: Some(bytes),
+            iterations: self.iterations,
+            min_ns: Some(self.min_ns),
+            p50_ns: Some(self.p50_ns),
+            p99_ns: Some(self.p99_ns),
+            max_ns: Some(self.max_ns),
+            gb_per_s: Some(self.gb_per_s),
+            limit: self.limit.clone(),
+            limit_p50_ns: self.limit_p50_ns,
+            ratio: self.ratio,
+            device_cpu_ns: self.device_cpu_ns,
+            overlap: self.overlap,
+            fifo_depth: self.fifo_depth,
+            stalls: self.stalls,
+            wrong: self.wrong,
+            ..Row::new(Test::PutLatency, 2)
+        }
+    }
+}

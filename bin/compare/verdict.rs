@@ -1,0 +1,163 @@
+//! What the numbers mean, in plain English: what the proxy costs, what it buys, and from which size on it is worth it.
+
+use super::crossing::{Cost, Crossing, LEVEL};
+use super::report::{CompareReport, Point, Side};
+use crate::args::ProxyMode;
+use crate::sizes::{format_about, format_size};
+use crate::units::{format_ns, percent, three_digits};
+
+/// Where proxied is ahead of direct.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Verdict {
+    /// In CPU time of the device thread; `None` when that was not measured.
+    pub(crate) device_time: Option<Crossing>,
+    /// In latency.
+    pub(crate) latency: Crossing,
+    /// Where proxied latency is level with direct, or better.
+    pub(crate) level: Crossing,
+    /// In bandwidth.
+    pub(crate) bandwidth: Crossing,
+}
+
+impl Verdict {
+    /// The verdict on a report.
+    pub(crate) fn of(report: &CompareReport) -> Self {
+        let costs = |cost: fn(&Side) -> Option<f64>| -> Option<Vec<Cost>> {
+            let pair = |point: &Point| {
+                Some(Cost {
+                    bytes: point.bytes,
+                    holder: cost(&point.direct)?,
+                    challenger: cost(&point.proxied)?,
+                })
+            };
+            report.points.iter().map(pair).collect()
+        };
+        let latency = costs(|side| Some(side.p50_ns)).unwrap_or_default();
+        let per_byte = costs(|side| Some(1.0 / side.gb_per_s.max(1e-9))).unwrap_or_default();
+        Self {
+            device_time: costs(|side| side.device_cpu_ns).map(|costs| Crossing::below(&costs, 1.0 - LEVEL)),
+            latency: Crossing::below(&latency, 1.0 - LEVEL),
+            level: Crossing::below(&latency, 1.0 + LEVEL),
+            bandwidth: Crossing::below(&per_byte, 1.0 - LEVEL),
+        }
+    }
+
+    /// The crossover to mark: that of device time, which is what a proxy is for, or that of latency when device time is unknown.
+    pub(crate) fn crossover(&self) -> Crossing {
+        self.device_time.unwrap_or(self.latency)
+    }
+
+    /// What it means, one sentence or two for each of: crossover, latency, device time, overlap.
+    pub(crate) fn sentences(&self, report: &CompareReport) -> Vec<String> {
+        let (Some(first), Some(last)) = (report.points.first(), report.points.last()) else {
+            return vec!["Nothing was measured.".to_owned()];
+        };
+        let mut sentences = vec![self.crossover_sentence(report, first)];
+        sentences.push(self.latency_sentence(first, last));
+        sentences.extend(self.device_sentence(first, last));
+        sentences.extend(overlap_sentence(report));
+        sentences
+    }
+
+    fn crossover_sentence(&self, report: &CompareReport, first: &Point) -> String {
+        let what =
+            if self.device_time.is_some() { "costs the device thread less time" } else { "is quicker" };
+        let who = match (hides(report), crowded(report)) {
+            (true, _) => {
+                "a device with other work to do is better off with the proxy, one that only waits is not"
+            }
+            (false, true) => {
+                "a device with other work to do would be better off with the proxy if the proxy had a core of its own, which it has not here"
+            }
+            (false, false) => {
+                "the proxy frees the device thread, but little of the transfer hid behind computation in this run"
+            }
+        };
+        match self.crossover() {
+            Crossing::Between { estimate, .. } => format!(
+                "Crossover at about {}: below it put directly; above it a proxied put {what} than a direct one, and {who}.",
+                format_about(estimate)
+            ),
+            Crossing::Always => format!(
+                "No crossover: from {} on, the smallest size measured, a proxied put {what} than a direct one, and {who}.",
+                format_size(first.bytes)
+            ),
+            Crossing::Never => format!(
+                "No crossover: at no size up to the largest measured a proxied put {what} than a direct one; put directly on this machine."
+            ),
+        }
+    }
+
+    fn latency_sentence(&self, first: &Point, last: &Point) -> String {
+        let times = first.proxied.p50_ns / first.direct.p50_ns.max(1e-3);
+        let cost = match first.proxied.p50_ns - first.direct.p50_ns {
+            added if added > 0.0 => format!(
+                "the proxy adds {} at {} ({} x direct)",
+                format_ns(added),
+                format_size(first.bytes),
+                three_digits(times)
+            ),
+            _ => format!("the proxy adds nothing at {}", format_size(first.bytes)),
+        };
+        let rest = match (self.latency, self.level) {
+            (Crossing::Always, _) => "a proxied put is quicker at every size".to_owned(),
+            (Crossing::Between { first_ahead, .. }, _) => {
+                format!("from {} on a proxied put is quicker", format_size(first_ahead))
+            }
+            (Crossing::Never, Crossing::Always) => "the two are level at every size".to_owned(),
+            (Crossing::Never, Crossing::Between { first_ahead, .. }) => {
+                format!("from {} on the two are level (within {})", format_size(first_ahead), percent(LEVEL))
+            }
+            (Crossing::Never, Crossing::Never) => format!(
+                "direct stays ahead up to {} ({} x)",
+                format_size(last.bytes),
+                three_digits(last.proxied.p50_ns / last.direct.p50_ns.max(1e-3))
+            ),
+        };
+        format!("Latency: {cost}; {rest}.")
+    }
+
+    fn device_sentence(&self, first: &Point, last: &Point) -> Option<String> {
+        let pair = |point: &Point| Some((point.direct.device_cpu_ns?, point.proxied.device_cpu_ns?));
+        let told = |point: &Point| {
+            let (direct, proxied) = pair(point)?;
+            Some(format!(
+                "{} against {} at {}",
+                format_ns(proxied),
+                format_ns(direct),
+                format_size(point.bytes)
+            ))
+        };
+        Some(format!("Device time, proxied against direct: {}, {}.", told(first)?, told(last)?))
+    }
+}
+
+fn overlap_sentence(report: &CompareReport) -> Option<String> {
+    let best = |side: fn(&Point) -> &Side| {
+        let overlaps = report.points.iter().filter_map(|point| Some((point.bytes, side(point).overlap?)));
+        overlaps.max_by(|a, b| a.1.total_cmp(&b.1))
+    };
+    let (bytes, proxied) = best(|point| &point.proxied)?;
+    let direct = report.points.iter().find(|point| point.bytes == bytes)?.direct.overlap?;
+    Some(format!(
+        "Overlap: at best {} of a proxied transfer hides behind computation (at {}; direct there: {}).",
+        percent(proxied),
+        format_size(bytes),
+        percent(direct)
+    ))
+}
+
+/// Whether the proxy hid clearly more of some transfer than a direct put did.
+fn hides(report: &CompareReport) -> bool {
+    let gain = |point: &Point| Some(point.proxied.overlap? - point.direct.overlap?);
+    report.points.iter().filter_map(gain).any(|gain| gain > 0.2)
+}
+
+/// Whether two devices and their proxies had to share cores.
+fn crowded(report: &CompareReport) -> bool {
+    let proxies = match report.proxy {
+        ProxyMode::Thread => 2,
+        ProxyMode::Process => 1,
+    };
+    report.machine.cores < 2 + proxies
+}

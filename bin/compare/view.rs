@@ -1,0 +1,144 @@
+//! A comparison as text: two tables, two charts, and what they mean.
+
+use anstyle::AnsiColor;
+use comfy_table::Cell;
+
+use super::chart::{self, Chart, Series};
+use super::report::{CompareReport, Point, Side};
+use super::verdict::Verdict;
+use crate::args::ProxyMode;
+use crate::output::{self, Look};
+use crate::sizes::format_size;
+use crate::units::{format_ns, or_dash, percent, three_digits};
+
+/// Everything that goes to stdout.
+pub(crate) fn text(look: Look, report: &CompareReport) -> String {
+    let verdict = Verdict::of(report);
+    let mut parts = vec![head(report), latency_table(look, report), device_table(look, report)];
+    parts.extend(charts(look, report, &verdict));
+    parts.push(verdict.sentences(report).join("\n") + "\n");
+    parts.join("\n")
+}
+
+fn head(report: &CompareReport) -> String {
+    let place = match report.proxy {
+        ProxyMode::Thread => "a thread beside the device",
+        ProxyMode::Process => "a service process",
+    };
+    format!(
+        "{}\n\n\
+         One rank puts data into the memory of another and signals; the other waits and reads it.\n\
+         direct:  the device thread copies the data itself (memory channel).\n\
+         proxied: it pushes a trigger into a fifo and {place} copies (port channel).\n",
+        report.machine.line()
+    )
+}
+
+/// Times are one way: from the put until the receiver holds the data.
+fn latency_table(look: Look, report: &CompareReport) -> String {
+    let head = [
+        "size",
+        "direct p50",
+        "p99",
+        "proxied p50",
+        "p99",
+        "proxied/direct",
+        "direct GB/s",
+        "proxied GB/s",
+        "wrong",
+    ];
+    let row = |point: &Point| {
+        let Point { bytes, direct, proxied } = point;
+        let wrong = direct.wrong.zip(proxied.wrong).map(|(direct, proxied)| direct.saturating_add(proxied));
+        cells([
+            format_size(*bytes),
+            format_ns(direct.p50_ns),
+            format_ns(direct.p99_ns),
+            format_ns(proxied.p50_ns),
+            format_ns(proxied.p99_ns),
+            format!("{} x", three_digits(proxied.p50_ns / direct.p50_ns.max(1e-3))),
+            three_digits(direct.gb_per_s),
+            three_digits(proxied.gb_per_s),
+            or_dash(wrong, |wrong| wrong.to_string()),
+        ])
+    };
+    let table = output::table(look, &head, 0, report.points.iter().map(row));
+    format!(
+        "Latency of one put, from the put until the receiver holds the data; bandwidth of puts in a row\n{table}"
+    )
+}
+
+fn device_table(look: Look, report: &CompareReport) -> String {
+    let head = [
+        "size",
+        "CPU direct",
+        "CPU proxied",
+        "overlap direct",
+        "overlap proxied",
+        "fifo depth",
+        "stalls",
+        "direct/limit",
+        "proxied/limit",
+    ];
+    let row = |point: &Point| {
+        let Point { bytes, direct, proxied } = point;
+        let cpu = |side: &Side| or_dash(side.device_cpu_ns, format_ns);
+        let overlap = |side: &Side| or_dash(side.overlap, percent);
+        let limit = |side: &Side| or_dash(side.ratio, |ratio| format!("{} x", three_digits(ratio)));
+        cells([
+            format_size(*bytes),
+            cpu(direct),
+            cpu(proxied),
+            overlap(direct),
+            overlap(proxied),
+            or_dash(proxied.fifo_depth, |depth| depth.to_string()),
+            or_dash(proxied.stalls, |stalls| stalls.to_string()),
+            limit(direct),
+            limit(proxied),
+        ])
+    };
+    let table = output::table(look, &head, 0, report.points.iter().map(row));
+    format!(
+        "What one put costs the device thread; how much of it hides behind computation; latency over the machine's limit\n{table}"
+    )
+}
+
+fn charts(look: Look, report: &CompareReport, verdict: &Verdict) -> Vec<String> {
+    let series = |cost: fn(&Side) -> Option<f64>| {
+        [
+            Series {
+                name: "direct",
+                glyph: '●',
+                colour: AnsiColor::Cyan,
+                values: report.points.iter().map(|point| cost(&point.direct)).collect(),
+            },
+            Series {
+                name: "proxied",
+                glyph: '◇',
+                colour: AnsiColor::Magenta,
+                values: report.points.iter().map(|point| cost(&point.proxied)).collect(),
+            },
+        ]
+    };
+    let sizes: Vec<u64> = report.points.iter().map(|point| point.bytes).collect();
+    let draw = |title: &str, series: &[Series], mark: Option<f64>| {
+        chart::draw(look, &Chart { title, sizes: &sizes, series, mark })
+    };
+    let mut charts = Vec::new();
+    charts.extend(draw(
+        "Latency of one put (p50) by size",
+        &series(|side| Some(side.p50_ns)),
+        verdict.latency.mark(),
+    ));
+    let mark = verdict.device_time.and_then(super::crossing::Crossing::mark);
+    charts.extend(draw(
+        "CPU time of the device thread for one put by size",
+        &series(|side| side.device_cpu_ns),
+        mark,
+    ));
+    charts
+}
+
+fn cells<const N: usize>(texts: [String; N]) -> Vec<Cell> {
+    texts.into_iter().map(Cell::new).collect()
+}

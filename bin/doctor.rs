@@ -1,0 +1,195 @@
+//! `shmccl doctor`: looks at the machine and says what stands in the way of a job, with one line of advice for each.
+
+mod cores;
+mod kernel;
+mod limits;
+mod memory;
+
+use anstyle::AnsiColor;
+use anyhow::Result;
+use comfy_table::{Attribute, Cell, Color};
+use serde::Serialize;
+
+use crate::args::{DoctorArgs, ProxyMode};
+use crate::host::Host;
+use crate::machine::Machine;
+use crate::output::{self, Look};
+use crate::{failure, file};
+
+/// How good a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Verdict {
+    /// Nothing to do.
+    Ok,
+    /// It works, slower or within narrower limits than it could.
+    Warn,
+    /// A job of this size will not work.
+    Bad,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Finding {
+    /// What was looked at.
+    pub(crate) topic: &'static str,
+    /// What was found.
+    pub(crate) found: String,
+    /// How good that is.
+    pub(crate) verdict: Verdict,
+    /// What to do about it, where there is something to do.
+    pub(crate) advice: Option<String>,
+}
+
+/// The job that the machine is to carry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job {
+    /// Device processes.
+    pub(crate) ranks: u32,
+    /// Where their proxies run.
+    pub(crate) proxy: ProxyMode,
+    /// Symmetric heap of each.
+    pub(crate) heap: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Diagnosis {
+    machine: Machine,
+    ranks: u32,
+    verdict: Verdict,
+    findings: Vec<Finding>,
+}
+
+impl Finding {
+    /// A finding with nothing to do.
+    pub(crate) fn ok(topic: &'static str, found: impl Into<String>) -> Self {
+        Self { topic, found: found.into(), verdict: Verdict::Ok, advice: None }
+    }
+
+    /// A finding that costs speed or room.
+    pub(crate) fn warn(topic: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { topic, found: found.into(), verdict: Verdict::Warn, advice: Some(advice.into()) }
+    }
+
+    /// A finding that stops a job.
+    pub(crate) fn bad(topic: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { topic, found: found.into(), verdict: Verdict::Bad, advice: Some(advice.into()) }
+    }
+}
+
+impl Verdict {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Bad => "bad",
+        }
+    }
+
+    fn cell(self) -> Cell {
+        match self {
+            Self::Ok => Cell::new("ok").fg(Color::Green),
+            Self::Warn => Cell::new("warn").fg(Color::Yellow),
+            Self::Bad => Cell::new("bad").fg(Color::Red).add_attribute(Attribute::Bold),
+        }
+    }
+
+    fn colour(self) -> AnsiColor {
+        match self {
+            Self::Ok => AnsiColor::Green,
+            Self::Warn => AnsiColor::Yellow,
+            Self::Bad => AnsiColor::Red,
+        }
+    }
+}
+
+/// Runs the command; the exit code is 1 when something is bad.
+///
+/// # Errors
+/// When a report cannot be written.
+pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
+    if let Some(path) = &args.json {
+        file::check_writable(path)?;
+    }
+    let job = Job { ranks: args.ranks, proxy: args.proxy, heap: args.heap };
+    let findings = examine(&Host::new(), job);
+    let verdict = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Ok);
+    let diagnosis = Diagnosis { machine: Machine::detect(), ranks: args.ranks, verdict, findings };
+    if let Some(path) = &args.json {
+        file::write_json(path, &diagnosis)?;
+    }
+    output::print(&present(Look::of_stdout(), &diagnosis))?;
+    Ok(if verdict == Verdict::Bad { failure::FAILED } else { failure::DONE })
+}
+
+fn examine(host: &Host, job: Job) -> Vec<Finding> {
+    let mut findings = cores::examine(host, job);
+    findings.extend(memory::examine(host, job));
+    findings.extend(limits::examine(job));
+    findings.extend(kernel::examine(host));
+    findings
+}
+
+fn present(look: Look, diagnosis: &Diagnosis) -> String {
+    let row =
+        |finding: &Finding| vec![finding.verdict.cell(), Cell::new(finding.topic), Cell::new(&finding.found)];
+    let mut text = format!("{}\n\n", diagnosis.machine.line());
+    text.push_str(&output::table(look, &["", "looked at", "found"], 3, diagnosis.findings.iter().map(row)));
+    text.push('\n');
+    for finding in &diagnosis.findings {
+        if let Some(advice) = &finding.advice {
+            let word = look.paint(finding.verdict.word(), finding.verdict.colour());
+            text.push_str(&format!("{word} {}: {advice}\n", finding.topic));
+        }
+    }
+    text.push_str(&conclusion(diagnosis));
+    text
+}
+
+fn conclusion(diagnosis: &Diagnosis) -> String {
+    let ranks = diagnosis.ranks;
+    let devices =
+        if ranks == 1 { "1 device process".to_owned() } else { format!("{ranks} device processes") };
+    match diagnosis.verdict {
+        Verdict::Ok => format!("This machine carries {devices} well.\n"),
+        Verdict::Warn => format!("This machine carries {devices}; the advice above makes it better.\n"),
+        Verdict::Bad => {
+            format!("This machine does not carry {devices} before the bad findings are mended.\n")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn diagnosis(findings: Vec<Finding>, verdict: Verdict) -> Diagnosis {
+        Diagnosis { machine: Machine::detect(), ranks: 2, verdict, findings }
+    }
+
+    #[test]
+    fn every_finding_that_is_not_ok_comes_with_advice() {
+        let job = Job { ranks: 64, proxy: ProxyMode::Thread, heap: 1 << 50 };
+        for finding in examine(&Host::new(), job) {
+            assert_eq!(finding.verdict != Verdict::Ok, finding.advice.is_some(), "{finding:?}");
+            let lines =
+                finding.found.lines().count() + finding.advice.as_deref().unwrap_or("").lines().count();
+            assert!(lines <= 2 && !finding.found.is_empty(), "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn a_machine_that_tells_nothing_is_still_examined() {
+        let job = Job { ranks: 2, proxy: ProxyMode::Process, heap: 1 << 20 };
+        assert!(!examine(&Host::at("/nonexistent"), job).is_empty());
+    }
+
+    #[test]
+    fn advice_follows_the_table_and_the_conclusion_follows_the_worst() {
+        let findings = vec![Finding::ok("cores", "2"), Finding::warn("clock", "hpet", "use tsc")];
+        let text = present(Look::plain(), &diagnosis(findings, Verdict::Warn));
+        assert!(text.contains("warn  clock      hpet\n\nwarn clock: use tsc\n"), "{text}");
+        assert!(text.ends_with("the advice above makes it better.\n"));
+        assert!(!text.contains('\u{1b}'));
+    }
+}

@@ -1,0 +1,194 @@
+//! Cores: how many, whether they are whole ones, where they are, and whether they suffice for those who spin.
+
+use super::{Finding, Job};
+use crate::args::ProxyMode;
+use crate::host::Host;
+use crate::units::three_digits;
+
+/// Looks at cores, siblings, NUMA nodes, spinners and the clock.
+pub(super) fn examine(host: &Host, job: Job) -> Vec<Finding> {
+    let allowed = host.allowed_cpus();
+    let quota = host.cgroup_limits().cpus;
+    vec![
+        cores(&allowed, host.online_cpus().len(), quota),
+        siblings(host, &allowed),
+        numa(host, &allowed),
+        spinners(allowed.len(), quota, job),
+        clock(host),
+    ]
+}
+
+fn cores(allowed: &[usize], online: usize, quota: Option<f64>) -> Finding {
+    let topic = "cores";
+    let found = format!("{} allowed ({}) of {online} online", allowed.len(), write_list(allowed));
+    match quota {
+        Some(quota) if quota < count(allowed.len()) => Finding::warn(
+            topic,
+            format!("{found}, throttled to the time of {}", three_digits(quota)),
+            "the control group stops a job that spins for tens of ms at a time; raise its cpu quota to a core per device process",
+        ),
+        _ if allowed.len() < 2 => Finding::warn(
+            topic,
+            found,
+            "with one core nothing runs at the same time: latencies are those of the scheduler; allow two (taskset, cpuset)",
+        ),
+        _ => Finding::ok(topic, found),
+    }
+}
+
+fn siblings(host: &Host, allowed: &[usize]) -> Finding {
+    let topic = "hyper-threads";
+    let groups = host.siblings_among(allowed);
+    if groups.is_empty() && host.is_virtual() {
+        return Finding::warn(
+            topic,
+            "none by the kernel's word, but the cores are virtual and may turn into siblings and back",
+            "compare only runs of perf whose sibling share is the same; every report states it",
+        );
+    }
+    if groups.is_empty() {
+        return Finding::ok(topic, "none among the allowed cores");
+    }
+    let list = groups.iter().map(|group| write_list(group)).collect::<Vec<_>>().join(" and ");
+    Finding::warn(
+        topic,
+        format!("cores {list} share one core each"),
+        "signals between siblings are quicker and copies slower than between cores; for whole cores allow one of each group (taskset)",
+    )
+}
+
+fn numa(host: &Host, allowed: &[usize]) -> Finding {
+    let topic = "NUMA";
+    let nodes = host.numa_nodes(allowed);
+    match nodes.as_slice() {
+        [] => Finding::ok(topic, "no nodes reported"),
+        [(node, _)] => Finding::ok(topic, format!("all allowed cores in node {node}")),
+        nodes => {
+            let node = |(node, cores): &(usize, Vec<usize>)| format!("node {node} has {}", write_list(cores));
+            Finding::warn(
+                topic,
+                nodes.iter().map(node).collect::<Vec<_>>().join(", "),
+                "traffic between nodes is slower; keep a job in one node with 'numactl --cpunodebind=0 --membind=0' where it fits",
+            )
+        }
+    }
+}
+
+/// Device threads and proxies spin while they wait; each wants a core of its own.
+fn spinners(cores: usize, quota: Option<f64>, job: Job) -> Finding {
+    let topic = "spinners";
+    let ranks = job.ranks as usize;
+    let (proxies, which) = match job.proxy {
+        ProxyMode::Thread => (ranks, "a proxy thread each"),
+        ProxyMode::Process => (1, "one proxy service"),
+    };
+    let room = quota.map_or(count(cores), |quota| quota.min(count(cores)));
+    let found = format!("{ranks} ranks with {which} on {cores} cores: {} spinners", ranks + proxies);
+    if count(ranks) > room {
+        return Finding::warn(
+            topic,
+            found,
+            "device processes share cores and yield instead of spinning: about 1 us per hand-off in place of about 0.1 us; use fewer ranks or more cores",
+        );
+    }
+    if count(ranks + proxies) > room {
+        return Finding::warn(
+            topic,
+            found,
+            "direct channels have their cores, proxied ones share them with the devices and pay hand-offs; give every proxy a core if proxied traffic matters",
+        );
+    }
+    Finding::ok(topic, found)
+}
+
+fn clock(host: &Host) -> Finding {
+    let topic = "clock";
+    let source = host.read("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    match source.as_deref() {
+        None => Finding::ok(topic, "unknown"),
+        Some(fast @ ("tsc" | "arch_sys_counter" | "kvm-clock" | "hyperv_clocksource_tsc_page")) => {
+            Finding::ok(topic, format!("{fast}, read without entering the kernel"))
+        }
+        Some(slow) => Finding::warn(
+            topic,
+            format!("{slow}, read through the kernel"),
+            "reading it takes up to a microsecond and blurs every small figure; boot with 'clocksource=tsc' if the machine allows it",
+        ),
+    }
+}
+
+fn write_list(cpus: &[usize]) -> String {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for &cpu in cpus {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == cpu => *last = cpu,
+            _ => ranges.push((cpu, cpu)),
+        }
+    }
+    let range = |(first, last): (usize, usize)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    ranges.into_iter().map(range).collect::<Vec<_>>().join(",")
+}
+
+fn count(number: usize) -> f64 {
+    f64::from(u32::try_from(number).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Verdict;
+    use crate::host::tests::Layout;
+
+    fn job(ranks: u32, proxy: ProxyMode) -> Job {
+        Job { ranks, proxy, heap: 1 << 20 }
+    }
+
+    #[test]
+    fn lists_of_cores_are_written_with_ranges() {
+        assert_eq!(write_list(&[0, 1, 2, 3, 8, 10, 11]), "0-3,8,10-11");
+        assert_eq!(write_list(&[]), "");
+    }
+
+    #[test]
+    fn a_job_whose_spinners_have_a_core_each_is_ok() {
+        assert_eq!(spinners(4, None, job(2, ProxyMode::Thread)).verdict, Verdict::Ok);
+        assert_eq!(spinners(3, None, job(2, ProxyMode::Process)).verdict, Verdict::Ok);
+        let shared = spinners(2, None, job(2, ProxyMode::Thread));
+        assert!(shared.verdict == Verdict::Warn && shared.found.contains("4 spinners"));
+        assert!(spinners(2, None, job(8, ProxyMode::Thread)).advice.unwrap().contains("fewer ranks"));
+        assert_eq!(spinners(4, Some(1.5), job(2, ProxyMode::Thread)).verdict, Verdict::Warn);
+    }
+
+    #[test]
+    fn a_cpu_quota_below_the_cores_is_told() {
+        assert!(cores(&[0, 1], 2, Some(1.5)).found.contains("throttled to the time of 1.50"));
+        assert_eq!(cores(&[0, 1], 2, Some(2.0)).verdict, Verdict::Ok);
+        assert_eq!(cores(&[1], 2, None).verdict, Verdict::Warn);
+    }
+
+    #[test]
+    fn cores_in_two_nodes_are_told_with_their_nodes() {
+        let layout = Layout::new(
+            "numa",
+            &[
+                ("/sys/devices/system/node/online", "0-1"),
+                ("/sys/devices/system/node/node0/cpulist", "0-3"),
+                ("/sys/devices/system/node/node1/cpulist", "4-7"),
+            ],
+        );
+        assert_eq!(numa(&layout.host(), &[0, 1]).verdict, Verdict::Ok);
+        let both = numa(&layout.host(), &[3, 4, 5]);
+        assert_eq!((both.verdict, both.found.as_str()), (Verdict::Warn, "node 0 has 3, node 1 has 4-5"));
+    }
+
+    #[test]
+    fn a_slow_clock_is_told() {
+        let file = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+        let verdict =
+            |source: &str| clock(&Layout::new(&format!("clock-{source}"), &[(file, source)]).host()).verdict;
+        assert_eq!(verdict("tsc"), Verdict::Ok);
+        assert_eq!(verdict("hpet"), Verdict::Warn);
+    }
+}

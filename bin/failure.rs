@@ -1,0 +1,112 @@
+//! How the command fails: one line to stderr, and an exit code that tells whose fault it was.
+
+use std::io;
+
+/// Done.
+pub(crate) const DONE: u8 = 0;
+/// The work failed, or data were wrong.
+pub(crate) const FAILED: u8 = 1;
+/// The command line asks for something that does not exist or contradicts itself.
+pub(crate) const USAGE: u8 = 2;
+
+/// A command line that clap accepts and that still cannot be meant, with the remedy in the same line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct UsageError {
+    message: String,
+}
+
+impl UsageError {
+    /// A usage error that reads `message`.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into() }
+    }
+}
+
+/// The exit code that belongs to an error.
+pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
+    if error.downcast_ref::<UsageError>().is_some() { USAGE } else { FAILED }
+}
+
+/// Whether an error only says that nobody reads the output any more, as in `shmccl doctor | head -1`.
+pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let broken = |cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe;
+    error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(broken))
+}
+
+/// An error and its causes in one line. A cause that its effect has told already is not told twice.
+pub(crate) fn chain(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        let cause = cause.split_whitespace().collect::<Vec<_>>().join(" ");
+        match line.as_str() {
+            "" => line = cause,
+            told if told.ends_with(&cause) => {}
+            _ => {
+                line.push_str(": ");
+                line.push_str(&cause);
+            }
+        }
+    }
+    line
+}
+
+/// What clap has to say, in one line: the error, the tips, and where to read more.
+pub(crate) fn one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let mut line = String::new();
+    let mut usage = None;
+    for paragraph in text.split("\n\n") {
+        let words = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+        if let Some(usage_line) = words.strip_prefix("Usage: ") {
+            // The first words name the command, up to what stands in brackets.
+            usage =
+                Some(usage_line.split([' ']).take_while(|word| is_name(word)).collect::<Vec<_>>().join(" "));
+        } else if let Some(message) = words.strip_prefix("error: ") {
+            line.push_str(message);
+        } else if !words.starts_with("For more information") && !words.is_empty() {
+            line.push_str("; ");
+            line.push_str(words.trim_start_matches("tip: "));
+        }
+    }
+    let command = usage.filter(|usage| !usage.is_empty()).unwrap_or_else(|| "shmccl".to_owned());
+    format!("{line}; try '{command} --help'")
+}
+
+fn is_name(word: &str) -> bool {
+    !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn a_chain_of_causes_is_one_line() {
+        let cause = io::Error::other("disk on\nfire");
+        let error = Err::<(), _>(cause).context("cannot write report.json").unwrap_err();
+        assert_eq!(chain(&error), "cannot write report.json: disk on fire");
+        assert_eq!(exit_code(&error), FAILED);
+    }
+
+    #[test]
+    fn a_cause_that_was_told_is_not_told_again() {
+        let error = anyhow::Error::new(io::Error::other("no")).context("cannot: no");
+        assert_eq!(chain(&error), "cannot: no");
+    }
+
+    #[test]
+    fn a_usage_error_keeps_its_exit_code_below_a_context() {
+        let error = Err::<(), _>(UsageError::new("wrong")).context("in perf").unwrap_err();
+        assert_eq!(exit_code(&error), USAGE);
+    }
+
+    #[test]
+    fn a_closed_pipe_is_recognised_below_a_context() {
+        let closed = Err::<(), _>(io::Error::from(io::ErrorKind::BrokenPipe)).context("print").unwrap_err();
+        assert!(is_closed_pipe(&closed));
+        assert!(!is_closed_pipe(&anyhow::anyhow!("other")));
+    }
+}

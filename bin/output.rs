@@ -1,0 +1,137 @@
+//! Where output goes and how it looks: tables to stdout, everything else to stderr, colour and progress on a terminal only.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
+use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// How stdout wants its text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// Whether colour may be used. `NO_COLOR`, `CLICOLOR` and `CLICOLOR_FORCE` are heeded.
+    pub(crate) colour: bool,
+    /// Whether a person looks at it: rules under the head, and wrapping to the width of the terminal.
+    pub(crate) terminal: bool,
+}
+
+impl Look {
+    /// What stdout is now.
+    pub(crate) fn of_stdout() -> Self {
+        let stdout = io::stdout();
+        Self { colour: AutoStream::choice(&stdout) != ColorChoice::Never, terminal: stdout.is_terminal() }
+    }
+
+    /// Neither colour nor rules.
+    #[cfg(test)]
+    pub(crate) fn plain() -> Self {
+        Self { colour: false, terminal: false }
+    }
+
+    /// `text` in a colour, where colour may be used.
+    pub(crate) fn paint(self, text: &str, colour: AnsiColor) -> String {
+        if self.colour {
+            let style = Style::new().fg_color(Some(colour.into()));
+            format!("{style}{text}{style:#}")
+        } else {
+            text.to_owned()
+        }
+    }
+}
+
+/// Writes text to stdout.
+///
+/// # Errors
+/// What the stream says; a closed pipe among it.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()
+}
+
+/// Writes one line to stderr. A closed stderr is not worth failing for.
+pub(crate) fn note(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// Writes the one line with which a command fails.
+pub(crate) fn error(line: &str) {
+    let style = AnsiColor::Red.on_default().bold();
+    let _ = writeln!(anstream::stderr().lock(), "{style}error:{style:#} {line}");
+}
+
+/// A table with `head`, the first `left` columns left-aligned and the others right-aligned.
+pub(crate) fn table(
+    look: Look,
+    head: &[&str],
+    left: usize,
+    rows: impl IntoIterator<Item = Vec<Cell>>,
+) -> String {
+    let mut table = Table::new();
+    let rule = LineStyle::none().fill('─').junction('─');
+    let style = if look.terminal { TableStyle::new().header_separator(rule) } else { TableStyle::new() };
+    table.load_style(style).set_header(head.iter().map(Cell::new)).add_rows(rows);
+    table.set_content_arrangement(if look.terminal {
+        ContentArrangement::Dynamic
+    } else {
+        ContentArrangement::Disabled
+    });
+    if look.colour {
+        table.enforce_styling();
+    } else {
+        table.force_no_tty();
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        column.set_cell_alignment(if index < left { CellAlignment::Left } else { CellAlignment::Right });
+    }
+    let mut text = String::new();
+    for line in table.lines() {
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// A progress bar on stderr over `steps`, or nothing when stderr is no terminal. It goes away when dropped or finished.
+pub(crate) fn progress(steps: u64) -> ProgressBar {
+    let target =
+        if io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(Some(steps), target);
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {msg}  {elapsed}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.enable_steady_tick(Duration::from_millis(250));
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cells(words: &[&str]) -> Vec<Cell> {
+        words.iter().map(Cell::new).collect()
+    }
+
+    #[test]
+    fn a_piped_table_is_plain_text_in_columns() {
+        let text =
+            table(Look::plain(), &["size", "p50"], 1, [cells(&["8 B", "134 ns"]), cells(&["4 KiB", "1 us"])]);
+        assert_eq!(text, "size      p50\n8 B    134 ns\n4 KiB    1 us\n");
+    }
+
+    #[test]
+    fn long_text_is_never_wrapped_when_piped() {
+        let long = "word ".repeat(100);
+        let text = table(Look::plain(), &["a"], 1, [cells(&[long.trim()])]);
+        assert_eq!(text.lines().count(), 2);
+    }
+
+    #[test]
+    fn colour_is_used_only_where_the_look_has_it() {
+        let look = Look { colour: true, terminal: false };
+        assert!(look.paint("x", AnsiColor::Red).contains('\u{1b}'));
+        assert_eq!(Look::plain().paint("x", AnsiColor::Red), "x");
+    }
+}

@@ -1,0 +1,94 @@
+//! Ranks 0 and 1 between two slices: they meet, agree on a number, and probe their cores, over bare flags.
+
+use shmccl::heap::{HeapOffset, Region};
+use shmccl::shm::{CellRef, HostKernel, Span};
+use shmccl::sync::bare::BareFlag;
+use shmccl::{Communicator, Rank, Result};
+
+use super::clock::now_ns;
+
+/// Round trips of a probe.
+const PROBE: u64 = 64;
+
+/// Bytes of the board: two flags and a number.
+const BOARD: u64 = 3 * FLAG;
+const FLAG: u64 = 128;
+
+/// One of the two ranks.
+#[derive(Debug)]
+pub(crate) struct Duet {
+    leads: bool,
+    mine: CellRef<BareFlag>,
+    theirs: CellRef<BareFlag>,
+    number: Span,
+    turn: u64,
+    kernel: HostKernel,
+    yields: bool,
+}
+
+impl Duet {
+    /// Sets the two up. Every rank has to call it, since it allocates; only ranks 0 and 1 get one. `yields` when
+    /// something else may need the cores: a proxy, or more ranks.
+    pub(crate) fn new(comm: &mut Communicator, yields: bool) -> Result<Option<Self>> {
+        let region = comm.alloc_region(BOARD, FLAG)?;
+        if comm.rank().get() > 1 {
+            return Ok(None);
+        }
+        let peer = Rank::new(1 - comm.rank().get(), comm.n_ranks())?;
+        let leader = Rank::new(0, comm.n_ranks())?;
+        let number = Region::new(HeapOffset::new(region.offset.get() + 2 * FLAG), 8);
+        Ok(Some(Self {
+            leads: comm.rank() == leader,
+            mine: comm.cell(comm.rank(), region.offset)?,
+            theirs: comm.cell(peer, region.offset)?,
+            number: comm.span(leader, number)?,
+            turn: 0,
+            kernel: HostKernel::detect(),
+            yields,
+        }))
+    }
+
+    /// Whether this is rank 0.
+    pub(crate) fn leads(&self) -> bool {
+        self.leads
+    }
+
+    /// Waits for the other.
+    pub(crate) fn meet(&mut self) {
+        self.turn += 1;
+        self.theirs.set(self.turn);
+        if self.yields {
+            self.mine.spin_yielding(&self.kernel, self.turn);
+        } else {
+            self.mine.spin(self.turn);
+        }
+    }
+
+    /// Returns the leader's `value` on both.
+    pub(crate) fn share(&mut self, value: u64) -> u64 {
+        if self.leads {
+            self.number.write(0, value).expect("allocated");
+        }
+        self.meet();
+        let shared = self.number.read(0).expect("allocated");
+        self.meet();
+        shared
+    }
+
+    /// Nanoseconds that a bare flag takes one way, on the leader.
+    pub(crate) fn probe(&mut self) -> f64 {
+        self.meet();
+        let start = now_ns();
+        for _ in 0..PROBE {
+            self.turn += 1;
+            if self.leads {
+                self.theirs.set(self.turn);
+                self.mine.spin(self.turn);
+            } else {
+                self.mine.spin(self.turn);
+                self.theirs.set(self.turn);
+            }
+        }
+        (now_ns() - start) as f64 / (2 * PROBE) as f64
+    }
+}

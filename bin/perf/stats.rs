@@ -1,0 +1,191 @@
+//! Distributions of times: a histogram that keeps picoseconds, and percentiles of small samples.
+//!
+//! Times are in nanoseconds as `f64` outside and in whole picoseconds inside, because the time of one operation out of a
+//! batch (a push into a fifo, a poll) is a few nanoseconds and would lose half its digits as an integer of them.
+
+use hdrhistogram::Histogram;
+
+/// What a histogram holds at most: an hour, in picoseconds.
+const LONGEST_PS: u64 = 3_600_000_000_000_000;
+
+/// Times of many operations, in fixed space, to three digits.
+#[derive(Clone, Debug)]
+pub(crate) struct Times {
+    histogram: Histogram<u64>,
+    min_ps: u64,
+    max_ps: u64,
+}
+
+/// A distribution in five numbers, per operation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Summary {
+    /// Operations.
+    pub(crate) count: u64,
+    /// The quickest.
+    pub(crate) min_ns: f64,
+    /// The median.
+    pub(crate) p50_ns: f64,
+    /// The 99th percentile.
+    pub(crate) p99_ns: f64,
+    /// The slowest.
+    pub(crate) max_ns: f64,
+}
+
+impl Times {
+    /// No times yet. Allocates all that it will ever need, so that recording does not.
+    ///
+    /// # Panics
+    /// Never: the bounds are constants that the histogram takes.
+    pub(crate) fn new() -> Self {
+        let histogram = Histogram::new_with_bounds(1, LONGEST_PS, 3).expect("constant bounds are valid");
+        Self { histogram, min_ps: u64::MAX, max_ps: 0 }
+    }
+
+    /// Records one operation.
+    pub(crate) fn record(&mut self, ns: f64) {
+        self.record_batch(ns, 1);
+    }
+
+    /// Records `operations` that took `total_ns` together, each as the mean. An empty batch records nothing.
+    ///
+    /// The extremes and percentiles are then those of means, which are narrower than those of operations.
+    pub(crate) fn record_batch(&mut self, total_ns: f64, operations: u32) {
+        if operations == 0 {
+            return;
+        }
+        let ps = whole((total_ns * 1000.0 / f64::from(operations)).clamp(0.0, 3.6e15));
+        self.histogram.saturating_record_n(ps, u64::from(operations));
+        self.min_ps = self.min_ps.min(ps);
+        self.max_ps = self.max_ps.max(ps);
+    }
+
+    /// Adds the times of another distribution.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        let merged = self.histogram.add(&other.histogram);
+        debug_assert!(merged.is_ok(), "both histograms have the same bounds");
+        self.min_ps = self.min_ps.min(other.min_ps);
+        self.max_ps = self.max_ps.max(other.max_ps);
+    }
+
+    /// The five numbers; `None` when nothing was recorded.
+    pub(crate) fn summary(&self) -> Option<Summary> {
+        if self.histogram.is_empty() {
+            return None;
+        }
+        let ns = |ps: u64| to_f64(ps) / 1000.0;
+        // The histogram answers with the upper end of a bucket; the extremes are known exactly.
+        let at = |quantile| ns(self.histogram.value_at_quantile(quantile).clamp(self.min_ps, self.max_ps));
+        Some(Summary {
+            count: self.histogram.len(),
+            min_ns: ns(self.min_ps),
+            p50_ns: at(0.5),
+            p99_ns: at(0.99),
+            max_ns: ns(self.max_ps),
+        })
+    }
+}
+
+/// The value below which a share of the samples lies, interpolated between neighbours; `None` of no samples.
+///
+/// Sorts the samples.
+pub(crate) fn quantile(samples: &mut [f64], share: f64) -> Option<f64> {
+    samples.sort_unstable_by(f64::total_cmp);
+    let last = samples.len().checked_sub(1)?;
+    let place = share.clamp(0.0, 1.0) * to_f64(last as u64);
+    let below = usize::try_from(whole(place)).unwrap_or(last).min(last);
+    let above = (below + 1).min(last);
+    Some(samples[below] + (samples[above] - samples[below]) * (place - to_f64(below as u64)))
+}
+
+/// The middle of the samples; `None` of no samples. Sorts them.
+pub(crate) fn median(samples: &mut [f64]) -> Option<f64> {
+    quantile(samples, 0.5)
+}
+
+/// Cuts off the fraction, and everything below zero.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates and dropping the fraction is the purpose"
+)]
+fn whole(value: f64) -> u64 {
+    value as u64
+}
+
+/// The nearest `f64`: exact up to 2^53, which is 104 days in nanoseconds.
+fn to_f64(value: u64) -> f64 {
+    value as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(a: f64, b: f64) -> bool {
+        (a - b).abs() <= b.abs() * 0.002
+    }
+
+    #[test]
+    fn nothing_recorded_has_no_summary() {
+        assert_eq!(Times::new().summary(), None);
+        let mut times = Times::new();
+        times.record_batch(5.0, 0);
+        assert_eq!(times.summary(), None);
+    }
+
+    #[test]
+    fn percentiles_of_a_known_distribution_come_out_within_three_digits() {
+        let mut times = Times::new();
+        for ns in 1..=1000_u32 {
+            times.record(f64::from(ns));
+        }
+        let summary = times.summary().unwrap();
+        assert_eq!((summary.count, summary.min_ns, summary.max_ns), (1000, 1.0, 1000.0));
+        assert!(close(summary.p50_ns, 500.0) && close(summary.p99_ns, 990.0), "{summary:?}");
+    }
+
+    #[test]
+    fn a_batch_of_operations_below_a_nanosecond_is_not_rounded_away() {
+        let mut times = Times::new();
+        times.record_batch(250.0, 1000);
+        let summary = times.summary().unwrap();
+        assert_eq!(summary.count, 1000);
+        assert!(close(summary.p50_ns, 0.25) && close(summary.min_ns, 0.25), "{summary:?}");
+    }
+
+    #[test]
+    fn times_out_of_range_are_kept_at_its_ends() {
+        let mut times = Times::new();
+        for ns in [-1.0, 0.0, f64::NAN, 1e30] {
+            times.record(ns);
+        }
+        let summary = times.summary().unwrap();
+        assert_eq!((summary.count, summary.min_ns, summary.max_ns), (4, 0.0, 3.6e12));
+    }
+
+    #[test]
+    fn merging_is_the_same_as_recording_together() {
+        let (mut a, mut b, mut both) = (Times::new(), Times::new(), Times::new());
+        for ns in [3.5, 10.0, 1e6] {
+            a.record(ns);
+            both.record(ns);
+        }
+        for ns in [0.5, 20.0] {
+            b.record(ns);
+            both.record(ns);
+        }
+        a.merge(&b);
+        assert_eq!(a.summary(), both.summary());
+        a.merge(&Times::new());
+        assert_eq!(a.summary(), both.summary());
+    }
+
+    #[test]
+    fn quantiles_interpolate_between_neighbours() {
+        assert_eq!(median(&mut []), None);
+        assert_eq!(median(&mut [7.0]), Some(7.0));
+        assert_eq!(median(&mut [4.0, 1.0]), Some(2.5));
+        assert_eq!(quantile(&mut [1.0, 2.0, 3.0, 4.0, 5.0], 0.9), Some(4.6));
+        assert_eq!(quantile(&mut [1.0, 2.0], 1.0), Some(2.0));
+    }
+}

@@ -1,0 +1,141 @@
+//! What the measuring commands report: one row per figure, and the machine it was measured on.
+
+use serde::{Deserialize, Serialize};
+
+use crate::args::{Channel, Test};
+use crate::machine::Machine;
+
+/// One figure. What does not apply to a test is `None`, and null in JSON; times are per operation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Row {
+    /// The test.
+    pub(crate) test: Test,
+    /// The channel under test, where the test uses one.
+    pub(crate) channel: Option<Channel>,
+    /// What tells this row from others of its test: `4 producers`, `thread proxy`.
+    pub(crate) variant: Option<String>,
+    /// Device processes that took part.
+    pub(crate) ranks: u32,
+    /// Payload of one operation.
+    pub(crate) bytes: Option<u64>,
+    /// Operations that were timed.
+    pub(crate) iterations: u64,
+    /// The quickest.
+    pub(crate) min_ns: Option<f64>,
+    /// The median.
+    pub(crate) p50_ns: Option<f64>,
+    /// The 99th percentile.
+    pub(crate) p99_ns: Option<f64>,
+    /// The slowest.
+    pub(crate) max_ns: Option<f64>,
+    /// 10^9 bytes per second.
+    pub(crate) gb_per_s: Option<f64>,
+    /// Operations per second.
+    pub(crate) per_s: Option<f64>,
+    /// The machine's own limit that this figure is held against, by name.
+    pub(crate) limit: Option<String>,
+    /// The limit's median, on the same cores in the same slices.
+    pub(crate) limit_p50_ns: Option<f64>,
+    /// Time of the test over time of the limit: the median over slices.
+    pub(crate) ratio: Option<f64>,
+    /// The tenth percentile of that ratio over slices.
+    pub(crate) ratio_p10: Option<f64>,
+    /// The ninetieth percentile of that ratio over slices.
+    pub(crate) ratio_p90: Option<f64>,
+    /// CPU time of the device thread for one operation.
+    pub(crate) device_cpu_ns: Option<f64>,
+    /// How much of the transfer was hidden behind computation, from 0 to 1.
+    pub(crate) overlap: Option<f64>,
+    /// The most triggers that were in the fifo at once.
+    pub(crate) fifo_depth: Option<u64>,
+    /// How often a push found the fifo full.
+    pub(crate) stalls: Option<u64>,
+    /// Bytes (or words, or triggers) that did not arrive as sent; `None` when nothing was checked.
+    pub(crate) wrong: Option<u64>,
+}
+
+impl Row {
+    /// A row that holds nothing yet but what was measured, with how many ranks.
+    pub(crate) fn new(test: Test, ranks: u32) -> Self {
+        Self {
+            test,
+            channel: None,
+            variant: None,
+            ranks,
+            bytes: None,
+            iterations: 0,
+            min_ns: None,
+            p50_ns: None,
+            p99_ns: None,
+            max_ns: None,
+            gb_per_s: None,
+            per_s: None,
+            limit: None,
+            limit_p50_ns: None,
+            ratio: None,
+            ratio_p10: None,
+            ratio_p90: None,
+            device_cpu_ns: None,
+            overlap: None,
+            fifo_depth: None,
+            stalls: None,
+            wrong: None,
+        }
+    }
+}
+
+/// A whole run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// Where it ran.
+    pub(crate) machine: Machine,
+    /// What was measured, in the order in which it was.
+    pub(crate) rows: Vec<Row>,
+}
+
+impl Report {
+    /// How many rows carry wrong data: the run fails when there is one.
+    pub(crate) fn wrong_rows(&self) -> usize {
+        self.rows.iter().filter(|row| row.wrong.is_some_and(|wrong| wrong > 0)).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_apply_is_null_in_json_and_every_key_is_there() {
+        let json = serde_json::to_value(Row::new(Test::Barrier, 8)).unwrap();
+        let object = json.as_object().unwrap();
+        for key in [
+            "test",
+            "channel",
+            "ranks",
+            "bytes",
+            "iterations",
+            "min_ns",
+            "p50_ns",
+            "p99_ns",
+            "max_ns",
+            "gb_per_s",
+            "limit",
+            "limit_p50_ns",
+            "ratio",
+            "wrong",
+        ] {
+            assert!(object.contains_key(key), "{key}");
+        }
+        assert_eq!(object["test"], "barrier");
+        assert!(object["bytes"].is_null() && object["wrong"].is_null());
+        assert_eq!(serde_json::from_value::<Row>(json).unwrap(), Row::new(Test::Barrier, 8));
+    }
+
+    #[test]
+    fn a_row_with_wrong_data_is_counted_and_one_that_was_not_checked_is_not() {
+        let mut report = Report { machine: Machine::detect(), rows: vec![Row::new(Test::PutLatency, 2); 3] };
+        report.rows[0].wrong = Some(0);
+        report.rows[1].wrong = Some(7);
+        assert_eq!(report.wrong_rows(), 1);
+    }
+}

@@ -1,0 +1,23 @@
+//! Tells the command which commit it was built from, so that reports can name it.
+
+use std::process::Command;
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    // The reflog is touched by every commit and checkout, in worktrees too.
+    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"])
+        && std::path::Path::new(&log).exists()
+    {
+        println!("cargo:rerun-if-changed={log}");
+    }
+    // Outside a clone (an unpacked archive, a registry) there is no commit to name.
+    if let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) {
+        println!("cargo:rustc-env=SHMCCL_COMMIT={commit}");
+    }
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    (output.status.success() && !text.trim().is_empty()).then(|| text.trim().to_owned())
+}

@@ -1,0 +1,210 @@
+//! The fifo: a ring of slots between many producers and one consumer, and the rules they keep.
+//!
+//! **Position.** Entries are numbered from 0 by a `u64` that never wraps. Position `p` lives in slot `p % n` during lap
+//! `p / n`. `head` counts positions reserved, `tail` positions popped; `tail <= head <= tail + n`.
+//!
+//! **Push** happens in two steps. *Reserve* takes the position at `head`, and only when the ring has room; a full ring
+//! says so and nothing is held, so a caller may give up waiting at any moment. *Commit* writes word 0, then word 1 whose
+//! top bit is the parity of the lap. An exclusive producer owns `head` and needs no atomic read-modify-write. Shared
+//! producers move `head` by compare-exchange. Measured across two cores, the exclusive producer runs at the speed of a
+//! bare two-word ring; shared ones by `fetch_add` were slower than by compare-exchange as soon as there were two, and
+//! a ticket taken on a full ring has to be waited for or leaves a hole. Commit by compare-exchange costs half the rate.
+//!
+//! **Death between the steps.** A producer that dies there leaves a position that nobody will commit, and a consumer
+//! that waits for it would stop for ever. Patience is no evidence (a stopped process wakes up and writes its words
+//! into a slot that has gone round), so a position is skipped only when its holder is *known* to be dead. Who holds it is
+//! found without a word that names the holder: each shared producer announces, in a cell of its own, the position
+//! that it is about to reserve. The holder of a stuck position `p` is among those whose announcement still says `p`, since
+//! it announces another one only after its commit. When all of those are dead, `p` is skipped.
+//!
+//! | edge | release | acquire | carries |
+//! |---|---|---|---|
+//! | F1 publish | commit: word 1 | `peek`: word 1 | word 0, and all that the producer wrote before |
+//! | F2 reuse | `pop`: tail | push when the ring looks full: tail | reads of the slot are over: it may be overwritten |
+//! | F3 complete | `complete`: completed | `is_completed` | the effects of this and all earlier triggers |
+//! | F4 reserve | announcement; `head` | `skip_stuck`: head; announcements | who may hold the position; what it committed before |
+//! | F5 hand over | producer dropped: place | producer made: place | `head` and the slots of the producer before |
+//!
+//! **Trust.** The consumer keeps its position to itself and only publishes it. What it reads (words, head,
+//! announcements) is masked, compared or bounded, never used as an index or a loop limit: forged memory makes it serve
+//! triggers that nobody pushed, and nothing worse.
+
+use core::fmt;
+use core::ops::Deref;
+
+use crate::atomic::Ordering;
+use crate::consumer::Consumer;
+use crate::header::{FifoHeader, Owner, Slot};
+use crate::producer::{Producer, SharedProducer};
+use crate::trigger::COMMIT_BIT;
+
+/// The most slots that a fifo can have.
+pub const MAX_CAPACITY: usize = 1 << 20;
+
+/// The number of an entry since the fifo was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position(pub(crate) u64);
+
+impl Position {
+    /// The position as a number, counted from zero.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Whether this position and all before it were served, as the last FLUSH served has told.
+    ///
+    /// # Ordering
+    /// Edge F3: `true` makes the effects of every trigger up to this position visible.
+    #[inline]
+    #[must_use]
+    pub fn is_completed(self, header: &FifoHeader) -> bool {
+        let completed = header.completed.load(Ordering::Acquire); // F3 complete
+        // Ahead by less than half of all numbers; a plain `>` but for counters that start near the end in tests.
+        completed.wrapping_sub(self.0).wrapping_sub(1) < 1 << 63
+    }
+}
+
+/// The ring had no room. Nothing was pushed and nothing is held: push again later, or never.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the fifo is full")
+    }
+}
+
+impl core::error::Error for Full {}
+
+/// Why a fifo or one of its ends cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FifoError {
+    /// The number of slots is not a power of two from 1 to [`MAX_CAPACITY`].
+    Capacity {
+        /// How many slots were given.
+        slots: usize,
+    },
+    /// An exclusive producer was asked for while there is a producer, or any while there is an exclusive one.
+    Taken,
+    /// All places for shared producers are taken.
+    NoPlace {
+        /// How many there are.
+        limit: usize,
+    },
+}
+
+impl fmt::Display for FifoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Capacity { slots } => {
+                write!(
+                    f,
+                    "a fifo cannot have {slots} slots: a power of two from 1 to {MAX_CAPACITY} is expected"
+                )
+            }
+            Self::Taken => write!(f, "the fifo has a producer that excludes this one"),
+            Self::NoPlace { limit } => write!(f, "the fifo has {limit} producers already"),
+        }
+    }
+}
+
+impl core::error::Error for FifoError {}
+
+/// A view of a fifo's shared state, from which its ends are made.
+///
+/// `H` and `S` are handles to the header and the slots, such as `&FifoHeader` and `&[Slot]`, or owners of a mapping.
+#[derive(Clone)]
+pub struct Fifo<H, S> {
+    pub(crate) header: H,
+    slots: S,
+    lap_shift: u32,
+}
+
+impl<H, S> Fifo<H, S>
+where
+    H: Deref<Target = FifoHeader>,
+    S: Deref<Target = [Slot]>,
+{
+    /// Views `header` and `slots` as one fifo. The same pair must be used everywhere.
+    ///
+    /// # Errors
+    /// [`FifoError::Capacity`] unless the number of slots is a power of two from 1 to [`MAX_CAPACITY`].
+    pub fn new(header: H, slots: S) -> Result<Self, FifoError> {
+        let capacity = slots.len();
+        if !capacity.is_power_of_two() || capacity > MAX_CAPACITY {
+            return Err(FifoError::Capacity { slots: capacity });
+        }
+        Ok(Self { header, slots, lap_shift: capacity.trailing_zeros() })
+    }
+
+    /// How many triggers fit.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        1 << self.lap_shift
+    }
+
+    /// The shared state.
+    #[must_use]
+    pub fn header(&self) -> &FifoHeader {
+        &self.header
+    }
+
+    /// Makes the one producer of this fifo, the fastest kind.
+    ///
+    /// # Errors
+    /// [`FifoError::Taken`] while there is any other producer.
+    pub fn producer(&self) -> Result<Producer<H, S>, FifoError>
+    where
+        Self: Clone,
+    {
+        Producer::new(self.clone())
+    }
+
+    /// Makes a producer that shares the fifo with others like it, held by `owner`.
+    ///
+    /// # Errors
+    /// [`FifoError::Taken`] while there is an exclusive producer; [`FifoError::NoPlace`] when there are
+    /// [`MAX_PRODUCERS`](crate::MAX_PRODUCERS). A producer that died keeps its place.
+    pub fn shared_producer(&self, owner: Owner) -> Result<SharedProducer<H, S>, FifoError>
+    where
+        Self: Clone,
+    {
+        SharedProducer::new(self.clone(), owner)
+    }
+
+    /// Makes the consumer, which goes on at the position where the last one stopped.
+    ///
+    /// There must be one at a time. This is the caller's to keep: a second one serves triggers twice, though it can do
+    /// no other harm.
+    #[must_use]
+    pub fn consumer(&self) -> Consumer<H, S>
+    where
+        Self: Clone,
+    {
+        Consumer::new(self.clone())
+    }
+
+    /// The slot of a position, forged ones included.
+    #[inline]
+    pub(crate) fn slot(&self, position: u64) -> &Slot {
+        let slots: &[Slot] = &self.slots;
+        // Truncation to `usize` keeps the low bits, which are all that the mask leaves.
+        #[allow(clippy::cast_possible_truncation, reason = "the mask leaves 20 bits at most")]
+        let index = (position & (self.capacity() - 1)) as usize;
+        &slots[index]
+    }
+
+    /// The commit bit that says "written in the lap of this position".
+    #[inline]
+    pub(crate) fn commit_bit(&self, position: u64) -> u64 {
+        if (position >> self.lap_shift) & 1 == 0 { COMMIT_BIT } else { 0 }
+    }
+}
+
+impl<H, S> fmt::Debug for Fifo<H, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fifo").field("capacity", &(1_u64 << self.lap_shift)).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,152 @@
+//! What lies in shared memory: the header of a fifo and its slots.
+//!
+//! Atomic integers only. All-zero bytes are the valid initial state. Each group of fields that has one writer has a
+//! pair of cache lines of its own (128 bytes: the adjacent-line prefetcher pairs lines), so that counting costs the
+//! writer a store into a line that it owns.
+//!
+//! | field | bytes | written by | read by |
+//! |---|---|---|---|
+//! | `head` | 0..128 | producers: positions reserved | consumer when idle, snapshot |
+//! | `tail` | 128..256 | consumer: positions popped | producers when the ring looks full, snapshot |
+//! | `completed` | 256..384 | consumer: one past the last flushed position | flushing producers |
+//! | `places` | 384..512 | producers, as they come and go: bit `i` set = cell `i` taken | the same |
+//! | `service` | 512..640 | consumer: refusals, skips, depth | snapshot |
+//! | `service_time` | 640..896 | consumer: histogram, bucket `i` counts times of `2^i` ns and up | snapshot |
+//! | `producers` | 896..4992 | its holder: owner, announced position, stalls | consumer when stuck, snapshot |
+//!
+//! A slot is two words, see [`crate::trigger`]. Bit 63 of word 1 is the parity of the lap: a slot at position `p` of a
+//! ring of `n` is committed when the bit is the opposite of bit 0 of `p / n`. Slots are never cleared.
+
+use core::num::NonZeroU32;
+
+use crossbeam_utils::CachePadded;
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::trigger::{COMMIT_BIT, Trigger};
+
+/// How many [`SharedProducer`](crate::SharedProducer)s one fifo takes at a time.
+pub const MAX_PRODUCERS: usize = if cfg!(loom) { 3 } else { 32 };
+
+/// How many buckets the service-time histogram has; the last one counts everything from 2^31 ns up.
+pub const BUCKETS: usize = if cfg!(loom) { 2 } else { 32 };
+
+/// Whoever lives and dies as one: the caller's number for the process that holds a producer.
+///
+/// A fifo only stores it and gives it back when it asks whether the owner is dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner(NonZeroU32);
+
+impl Owner {
+    /// Names an owner by any number but zero, such as a rank plus one.
+    #[must_use]
+    pub const fn new(value: NonZeroU32) -> Self {
+        Self(value)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0.get()
+    }
+
+    /// Reads a number out of shared memory; a forged one that cannot be an owner is nobody.
+    pub(crate) fn from_shared(word: u64) -> Option<Self> {
+        u32::try_from(word).ok().and_then(NonZeroU32::new).map(Self)
+    }
+}
+
+/// The shared state of a fifo, apart from its slots. See the field table of [this module](self).
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct FifoHeader {
+    pub(crate) head: CachePadded<AtomicU64>,
+    pub(crate) tail: CachePadded<AtomicU64>,
+    pub(crate) completed: CachePadded<AtomicU64>,
+    pub(crate) places: CachePadded<AtomicU64>,
+    pub(crate) service: CachePadded<ServiceCounters>,
+    pub(crate) service_time: CachePadded<[AtomicU64; BUCKETS]>,
+    pub(crate) producers: [CachePadded<ProducerCell>; MAX_PRODUCERS],
+}
+
+/// What the consumer counts apart from its position.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct ServiceCounters {
+    /// Triggers refused.
+    pub(crate) refused: AtomicU64,
+    /// Positions that held no trigger: abandoned by their producer, or skipped after its death.
+    pub(crate) skipped: AtomicU64,
+    /// The most positions that were seen in flight.
+    pub(crate) depth_high_water: AtomicU64,
+    /// The last refused trigger: its position, both words, the reason.
+    pub(crate) last_refused: [AtomicU64; 4],
+}
+
+/// What one producer tells about itself.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct ProducerCell {
+    /// The number of the [`Owner`].
+    pub(crate) owner: AtomicU64,
+    /// One past the position that it tries to reserve, or has reserved last; zero for none.
+    pub(crate) reserving: AtomicU64,
+    /// Pushes that found the ring full.
+    pub(crate) stalls: AtomicU64,
+}
+
+/// One entry of the ring.
+#[derive(Debug, Default)]
+#[repr(C, align(16))]
+pub struct Slot {
+    word0: AtomicU64,
+    word1: AtomicU64,
+}
+
+impl Slot {
+    /// Writes `words` with the commit bit `commit`. Only the holder of the position calls this.
+    #[inline]
+    pub(crate) fn publish(&self, words: [u64; 2], commit: u64) {
+        self.word0.store(words[0], Ordering::Relaxed); // relaxed: the store of word 1 publishes it
+        self.word1.store(words[1] | commit, Ordering::Release); // F1 publish
+    }
+
+    /// Reads the trigger, when the commit bit is `commit`.
+    #[inline]
+    pub(crate) fn read(&self, commit: u64) -> Option<Trigger> {
+        let word1 = self.word1.load(Ordering::Acquire); // F1 publish
+        if word1 & COMMIT_BIT != commit {
+            return None;
+        }
+        let word0 = self.word0.load(Ordering::Relaxed); // relaxed: the load of word 1 acquired it
+        Some(Trigger::from_words([word0, word1]))
+    }
+
+    /// Whether the commit bit is `commit`; reads nothing that the slot publishes.
+    pub(crate) fn is_committed(&self, commit: u64) -> bool {
+        let word1 = self.word1.load(Ordering::Relaxed); // relaxed: only the bit counts, no data are read
+        word1 & COMMIT_BIT == commit
+    }
+}
+
+#[cfg(all(not(loom), any(target_arch = "x86_64", target_arch = "aarch64")))]
+const _: () = {
+    use core::mem::{align_of, offset_of, size_of};
+    assert!(offset_of!(FifoHeader, head) == 0);
+    assert!(offset_of!(FifoHeader, tail) == 128);
+    assert!(offset_of!(FifoHeader, completed) == 256);
+    assert!(offset_of!(FifoHeader, places) == 384);
+    assert!(offset_of!(FifoHeader, service) == 512);
+    assert!(offset_of!(FifoHeader, service_time) == 640);
+    assert!(offset_of!(FifoHeader, producers) == 896);
+    assert!(size_of::<FifoHeader>() == 4992 && align_of::<FifoHeader>() == 128);
+    assert!(size_of::<CachePadded<ProducerCell>>() == 128);
+    assert!(offset_of!(ServiceCounters, refused) == 0);
+    assert!(offset_of!(ServiceCounters, skipped) == 8);
+    assert!(offset_of!(ServiceCounters, depth_high_water) == 16);
+    assert!(offset_of!(ServiceCounters, last_refused) == 24);
+    assert!(offset_of!(ProducerCell, owner) == 0);
+    assert!(offset_of!(ProducerCell, reserving) == 8);
+    assert!(offset_of!(ProducerCell, stalls) == 16);
+    assert!(offset_of!(Slot, word0) == 0 && offset_of!(Slot, word1) == 8);
+    assert!(size_of::<Slot>() == 16 && align_of::<Slot>() == 16);
+};

@@ -1,0 +1,279 @@
+//! The producers: one that has the fifo to itself, or several that share it.
+//!
+//! Both look at the consumer's `tail` only when the ring looks full by what they saw of it last, so that a push into a
+//! ring with room touches the slot, `head` and nothing else that another core writes.
+
+use core::fmt;
+use core::mem;
+use core::ops::Deref;
+
+use crate::atomic::Ordering;
+use crate::fifo::{Fifo, FifoError, Full, Position};
+use crate::header::{FifoHeader, MAX_PRODUCERS, Owner, ProducerCell, Slot};
+use crate::trigger::{COMMIT_BIT, Trigger};
+
+/// The bit of `places` that an exclusive producer sets; it counts its stalls in cell 0.
+const EXCLUSIVE: u64 = 1 << 63;
+
+/// What both kinds of producer do.
+pub trait Push {
+    /// Pushes a trigger, or says at once that there is no room.
+    ///
+    /// # Errors
+    /// [`Full`]: nothing was pushed and nothing is held.
+    ///
+    /// # Ordering
+    /// Edge F1: what the caller wrote before is visible to the handler of this trigger.
+    fn try_push(&mut self, trigger: Trigger) -> Result<Position, Full>;
+
+    /// The shared state, for [`Position::is_completed`].
+    fn header(&self) -> &FifoHeader;
+}
+
+/// The only producer of a fifo.
+///
+/// It never holds a position without a trigger in it, so its death at any instruction wedges nothing.
+pub struct Producer<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> {
+    end: End<H, S>,
+    /// The next position; `head` follows it.
+    next: u64,
+}
+
+impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Producer<H, S> {
+    pub(crate) fn new(fifo: Fifo<H, S>) -> Result<Self, FifoError> {
+        take_place(&fifo.header, |places| (places == 0).then_some(EXCLUSIVE).ok_or(FifoError::Taken))?;
+        let next = fifo.header.head.load(Ordering::Relaxed); // relaxed: taking the place acquired it
+        Ok(Self { end: End::new(fifo, EXCLUSIVE, 0), next })
+    }
+}
+
+impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Push for Producer<H, S> {
+    #[inline]
+    fn try_push(&mut self, trigger: Trigger) -> Result<Position, Full> {
+        let position = self.next;
+        if !self.end.has_room(position) {
+            self.end.note_stall();
+            return Err(Full);
+        }
+        self.end.commit(position, trigger);
+        self.next = position.wrapping_add(1);
+        let head = &self.end.fifo.header.head;
+        head.store(self.next, Ordering::Relaxed); // relaxed: a count; the slot's own bit publishes the trigger
+        Ok(Position(position))
+    }
+
+    fn header(&self) -> &FifoHeader {
+        &self.end.fifo.header
+    }
+}
+
+/// One of several producers of a fifo, in one process or in many. Each thread makes its own.
+pub struct SharedProducer<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> {
+    end: End<H, S>,
+}
+
+impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> SharedProducer<H, S> {
+    pub(crate) fn new(fifo: Fifo<H, S>, owner: Owner) -> Result<Self, FifoError> {
+        let place = take_place(&fifo.header, |places| {
+            let free = (!places).trailing_zeros() as usize;
+            match places & EXCLUSIVE {
+                0 if free < MAX_PRODUCERS => Ok(1 << free),
+                0 => Err(FifoError::NoPlace { limit: MAX_PRODUCERS }),
+                _ => Err(FifoError::Taken),
+            }
+        })?;
+        let end = End::new(fifo, place, place.trailing_zeros() as usize);
+        end.cell().owner.store(u64::from(owner.get()), Ordering::Relaxed); // relaxed: each announcement releases it
+        Ok(Self { end })
+    }
+
+    /// Takes a position, or says at once that there is no room.
+    ///
+    /// The position must be committed soon: the consumer stops in front of it. A reservation that is dropped is
+    /// abandoned, and the consumer steps over it. One that is forgotten, or whose process dies, stops the consumer until
+    /// [`Consumer::skip_stuck`](crate::Consumer::skip_stuck) learns that the owner is dead.
+    ///
+    /// # Errors
+    /// [`Full`]: nothing is held.
+    #[inline]
+    pub fn reserve(&mut self) -> Result<Reservation<'_, H, S>, Full> {
+        loop {
+            let head = &self.end.fifo.header.head;
+            let position = head.load(Ordering::Relaxed); // relaxed: a stale value fails the exchange below
+            if !self.end.has_room(position) {
+                let now = self.end.fifo.header.head.load(Ordering::Relaxed); // relaxed: only compared
+                if now != position {
+                    // `tail` was compared with a `head` that had moved on: compare again.
+                    continue;
+                }
+                self.end.announce(0);
+                self.end.note_stall();
+                return Err(Full);
+            }
+            if self.end.try_reserve(position) {
+                return Ok(Reservation { end: &mut self.end, position });
+            }
+        }
+    }
+}
+
+impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Push for SharedProducer<H, S> {
+    #[inline]
+    fn try_push(&mut self, trigger: Trigger) -> Result<Position, Full> {
+        self.reserve().map(|reservation| reservation.commit(trigger))
+    }
+
+    fn header(&self) -> &FifoHeader {
+        &self.end.fifo.header
+    }
+}
+
+/// A position taken and not yet committed.
+#[must_use = "a reservation that is dropped is abandoned"]
+pub struct Reservation<'p, H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> {
+    end: &'p mut End<H, S>,
+    position: u64,
+}
+
+impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Reservation<'_, H, S> {
+    /// The position taken.
+    #[must_use]
+    pub fn position(&self) -> Position {
+        Position(self.position)
+    }
+
+    /// Puts the trigger into the position. Edge F1.
+    #[inline]
+    pub fn commit(self, trigger: Trigger) -> Position {
+        self.end.commit(self.position, trigger);
+        let position = Position(self.position);
+        mem::forget(self);
+        position
+    }
+}
+
+impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Drop for Reservation<'_, H, S> {
+    fn drop(&mut self) {
+        self.end.fifo.abandon(self.position);
+    }
+}
+
+/// What both producers hold.
+pub(crate) struct End<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> {
+    pub(crate) fifo: Fifo<H, S>,
+    /// The bit of `places` to give back.
+    place: u64,
+    /// The cell that is this producer's own.
+    cell: usize,
+    /// The last `tail` seen.
+    tail: u64,
+    /// Whether the push under way has been counted as a stall.
+    stalled: bool,
+}
+
+impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> End<H, S> {
+    fn new(fifo: Fifo<H, S>, place: u64, cell: usize) -> Self {
+        // A `tail` that makes any position look full, so that the first push reads the real one.
+        let tail = fifo.header.head.load(Ordering::Relaxed).wrapping_sub(fifo.capacity()); // relaxed: a guess
+        Self { fifo, place, cell, tail, stalled: false }
+    }
+
+    fn cell(&self) -> &ProducerCell {
+        &self.fifo.header.producers[self.cell]
+    }
+
+    /// Whether `position` can be written without overwriting what the consumer has not popped.
+    #[inline]
+    fn has_room(&mut self, position: u64) -> bool {
+        if position.wrapping_sub(self.tail) < self.fifo.capacity() {
+            return true;
+        }
+        self.tail = self.fifo.header.tail.load(Ordering::Acquire); // F2 reuse
+        position.wrapping_sub(self.tail) < self.fifo.capacity()
+    }
+
+    #[inline]
+    fn commit(&mut self, position: u64, trigger: Trigger) {
+        self.stalled = false;
+        self.fifo.slot(position).publish(trigger.words(), self.fifo.commit_bit(position));
+    }
+
+    /// Says that the position before `next` is about to be reserved, or with 0 that none is.
+    ///
+    /// Release: whoever reads it also sees the commit of the position announced before.
+    #[inline]
+    pub(crate) fn announce(&self, next: u64) {
+        self.cell().reserving.store(next, Ordering::Release); // F4 reserve
+    }
+
+    #[inline]
+    fn try_reserve(&self, position: u64) -> bool {
+        let next = position.wrapping_add(1);
+        self.announce(next);
+        let head = &self.fifo.header.head;
+        // Release: whoever sees `head` past the position also sees who announced it. Relaxed: a loser reads nothing.
+        head.compare_exchange(position, next, Ordering::Release, Ordering::Relaxed).is_ok() // F4 reserve
+    }
+
+    /// Counts a push that found the ring full, once however often it is tried again.
+    #[cold]
+    fn note_stall(&mut self) {
+        if !mem::replace(&mut self.stalled, true) {
+            let stalls = &self.cell().stalls;
+            let count = stalls.load(Ordering::Relaxed); // relaxed: this producer is the only writer
+            stalls.store(count.wrapping_add(1), Ordering::Relaxed); // relaxed: a counter
+        }
+    }
+}
+
+impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Drop for End<H, S> {
+    fn drop(&mut self) {
+        if self.place != EXCLUSIVE {
+            self.announce(0);
+        }
+        self.fifo.header.places.fetch_and(!self.place, Ordering::Release); // F5 hand over
+    }
+}
+
+impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Fifo<H, S> {
+    /// Commits `position` without a trigger.
+    pub(crate) fn abandon(&self, position: u64) {
+        self.slot(position).publish(ABANDONED, self.commit_bit(position));
+    }
+}
+
+/// The words of a position that holds no trigger.
+pub(crate) const ABANDONED: [u64; 2] = [0, 0];
+const _: () = assert!(ABANDONED[1] & COMMIT_BIT == 0);
+
+/// Sets the bit of `places` that `choose` picks, or returns its error.
+fn take_place(header: &FifoHeader, choose: impl Fn(u64) -> Result<u64, FifoError>) -> Result<u64, FifoError> {
+    let mut places = header.places.load(Ordering::Relaxed); // relaxed: the exchange below checks and acquires
+    loop {
+        let place = choose(places)?;
+        let success = Ordering::Acquire; // F5 hand over
+        let failure = Ordering::Relaxed; // relaxed: the value is only tried again
+        match header.places.compare_exchange(places, places | place, success, failure) {
+            Ok(_) => return Ok(place),
+            Err(now) => places = now,
+        }
+    }
+}
+
+impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> fmt::Debug for Producer<H, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Producer").field("next", &self.next).finish_non_exhaustive()
+    }
+}
+
+impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> fmt::Debug for SharedProducer<H, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedProducer").field("place", &self.end.cell).finish_non_exhaustive()
+    }
+}
+
+impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> fmt::Debug for Reservation<'_, H, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation").field("position", &self.position).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,296 @@
+//! The trigger: what a device asks of a proxy, in two 64-bit words.
+//!
+//! | word | bits | field |
+//! |---|---|---|
+//! | 0 | 0..32 | len, bytes |
+//! | 0 | 32..64 | source offset, bytes |
+//! | 1 | 0..32 | target offset, bytes |
+//! | 1 | 32..41 | source memory id |
+//! | 1 | 41..50 | target memory id |
+//! | 1 | 50..60 | semaphore id |
+//! | 1 | 60..63 | kind: DATA, SIGNAL, FLUSH |
+//! | 1 | 63 | commit bit, owned by the fifo |
+//!
+//! The words come back from shared memory, so decoding is total: any 128 bits are *some* trigger, whose ids and
+//! ranges the handler checks. Only a kind of zero asks for nothing; the service refuses it. Encoding is strict: what does
+//! not fit its field is an error where the value is made, and nothing is ever masked.
+
+use core::fmt;
+use core::ops::BitOr;
+
+const SOURCE_SHIFT: u32 = 32;
+const TARGET_SHIFT: u32 = 41;
+const SEMAPHORE_SHIFT: u32 = 50;
+const KIND_SHIFT: u32 = 60;
+
+/// The bit of word 1 that belongs to the fifo.
+pub(crate) const COMMIT_BIT: u64 = 1 << 63;
+
+/// Names a registered memory region: nine bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemoryId(u16);
+
+impl MemoryId {
+    /// How many ids there are.
+    pub const LIMIT: u32 = 1 << 9;
+
+    /// Makes the id `value`.
+    ///
+    /// # Errors
+    /// [`TriggerError::OutOfRange`] unless `value` is below [`MemoryId::LIMIT`].
+    pub const fn new(value: u32) -> Result<Self, TriggerError> {
+        match small(value, Self::LIMIT) {
+            Some(id) => Ok(Self(id)),
+            None => Err(TriggerError::out_of_range("memory id", value, Self::LIMIT)),
+        }
+    }
+
+    /// The id as a number.
+    #[must_use]
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+/// Names the semaphore that a SIGNAL goes to: ten bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SemaphoreId(u16);
+
+impl SemaphoreId {
+    /// How many ids there are.
+    pub const LIMIT: u32 = 1 << 10;
+
+    /// Makes the id `value`.
+    ///
+    /// # Errors
+    /// [`TriggerError::OutOfRange`] unless `value` is below [`SemaphoreId::LIMIT`].
+    pub const fn new(value: u32) -> Result<Self, TriggerError> {
+        match small(value, Self::LIMIT) {
+            Some(id) => Ok(Self(id)),
+            None => Err(TriggerError::out_of_range("semaphore id", value, Self::LIMIT)),
+        }
+    }
+
+    /// The id as a number.
+    #[must_use]
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+/// What a trigger asks for; the bits combine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Kind(u8);
+
+impl Kind {
+    /// Asks for nothing. No trigger is made with it, but forged words may decode to it.
+    pub const NONE: Self = Self(0);
+    /// Copies the transfer.
+    pub const DATA: Self = Self(1);
+    /// Signals the semaphore, after the copy.
+    pub const SIGNAL: Self = Self(2);
+    /// Publishes the completed position, after everything else.
+    pub const FLUSH: Self = Self(4);
+
+    /// Whether every bit of `other` is set.
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether no bit is set.
+    #[must_use]
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl BitOr for Kind {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// One copy from a range of registered memory to another: lengths and offsets in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Transfer {
+    /// How much.
+    pub len: u32,
+    /// Copied from this region ...
+    pub source: MemoryId,
+    /// ... starting here.
+    pub source_offset: u32,
+    /// Copied into this region ...
+    pub target: MemoryId,
+    /// ... starting here.
+    pub target_offset: u32,
+}
+
+/// What a device asks of a proxy.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Trigger {
+    word0: u64,
+    /// With the commit bit clear.
+    word1: u64,
+}
+
+impl Trigger {
+    /// Combines a kind with the transfer and the semaphore that it speaks of.
+    ///
+    /// The transfer is carried but means nothing without [`Kind::DATA`], and the semaphore likewise without
+    /// [`Kind::SIGNAL`].
+    ///
+    /// # Errors
+    /// [`TriggerError::NoKind`] when `kind` is [`Kind::NONE`].
+    pub const fn new(kind: Kind, transfer: Transfer, semaphore: SemaphoreId) -> Result<Self, TriggerError> {
+        if kind.is_none() {
+            return Err(TriggerError::NoKind);
+        }
+        Ok(Self::encode(kind, transfer, semaphore))
+    }
+
+    /// Asks for a copy.
+    #[must_use]
+    pub const fn put(transfer: Transfer) -> Self {
+        Self::encode(Kind::DATA, transfer, SemaphoreId(0))
+    }
+
+    /// Asks for a signal.
+    #[must_use]
+    pub const fn signal(semaphore: SemaphoreId) -> Self {
+        Self::encode(Kind::SIGNAL, NOTHING, semaphore)
+    }
+
+    /// Asks for a copy, then a signal.
+    #[must_use]
+    pub const fn put_with_signal(transfer: Transfer, semaphore: SemaphoreId) -> Self {
+        Self::encode(Kind(Kind::DATA.0 | Kind::SIGNAL.0), transfer, semaphore)
+    }
+
+    /// Asks for the completed position to be published.
+    #[must_use]
+    pub const fn flush() -> Self {
+        Self::encode(Kind::FLUSH, NOTHING, SemaphoreId(0))
+    }
+
+    /// Asks for a copy, then a signal, then the completed position.
+    #[must_use]
+    pub const fn put_with_signal_and_flush(transfer: Transfer, semaphore: SemaphoreId) -> Self {
+        Self::encode(Kind(Kind::DATA.0 | Kind::SIGNAL.0 | Kind::FLUSH.0), transfer, semaphore)
+    }
+
+    /// Decodes any two words; the commit bit is ignored.
+    #[must_use]
+    pub const fn from_words(words: [u64; 2]) -> Self {
+        Self { word0: words[0], word1: words[1] & !COMMIT_BIT }
+    }
+
+    /// The two words, with the commit bit clear.
+    #[must_use]
+    pub const fn words(&self) -> [u64; 2] {
+        [self.word0, self.word1]
+    }
+
+    /// What is asked for.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        Kind(bits(self.word1, KIND_SHIFT, 3).to_le_bytes()[0])
+    }
+
+    /// The copy; means something only with [`Kind::DATA`].
+    #[must_use]
+    pub const fn transfer(&self) -> Transfer {
+        Transfer {
+            len: bits(self.word0, 0, 32),
+            source_offset: bits(self.word0, 32, 32),
+            target_offset: bits(self.word1, 0, 32),
+            source: MemoryId(low_u16(bits(self.word1, SOURCE_SHIFT, 9))),
+            target: MemoryId(low_u16(bits(self.word1, TARGET_SHIFT, 9))),
+        }
+    }
+
+    /// The semaphore; means something only with [`Kind::SIGNAL`].
+    #[must_use]
+    pub const fn semaphore(&self) -> SemaphoreId {
+        SemaphoreId(low_u16(bits(self.word1, SEMAPHORE_SHIFT, 10)))
+    }
+
+    #[allow(clippy::cast_lossless, reason = "u64::from is not const")]
+    const fn encode(kind: Kind, transfer: Transfer, semaphore: SemaphoreId) -> Self {
+        let word0 = transfer.len as u64 | (transfer.source_offset as u64) << 32;
+        let word1 = transfer.target_offset as u64
+            | (transfer.source.0 as u64) << SOURCE_SHIFT
+            | (transfer.target.0 as u64) << TARGET_SHIFT
+            | (semaphore.0 as u64) << SEMAPHORE_SHIFT
+            | (kind.0 as u64) << KIND_SHIFT;
+        Self { word0, word1 }
+    }
+}
+
+impl fmt::Debug for Trigger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trigger")
+            .field("kind", &self.kind())
+            .field("transfer", &self.transfer())
+            .field("semaphore", &self.semaphore())
+            .finish()
+    }
+}
+
+/// Why a trigger, or a part of one, cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TriggerError {
+    /// A value does not fit its field.
+    OutOfRange {
+        /// The field.
+        field: &'static str,
+        /// The value.
+        value: u32,
+        /// It has to be below this.
+        limit: u32,
+    },
+    /// The kind asks for nothing.
+    NoKind,
+}
+
+impl TriggerError {
+    const fn out_of_range(field: &'static str, value: u32, limit: u32) -> Self {
+        Self::OutOfRange { field, value, limit }
+    }
+}
+
+impl fmt::Display for TriggerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfRange { field, value, limit } => {
+                write!(f, "{field} {value} does not fit a trigger: it has to be below {limit}")
+            }
+            Self::NoKind => write!(f, "the trigger asks for nothing"),
+        }
+    }
+}
+
+impl core::error::Error for TriggerError {}
+
+const NOTHING: Transfer =
+    Transfer { len: 0, source: MemoryId(0), source_offset: 0, target: MemoryId(0), target_offset: 0 };
+
+/// `value` as sixteen bits when it is below `limit`, which is at most 2^16.
+const fn small(value: u32, limit: u32) -> Option<u16> {
+    if value < limit { Some(low_u16(value)) } else { None }
+}
+
+/// The low half of a value whose high half is known to be zero.
+const fn low_u16(value: u32) -> u16 {
+    let bytes = value.to_le_bytes();
+    u16::from_le_bytes([bytes[0], bytes[1]])
+}
+
+/// `width` bits (at most 32) of `word`, from bit `shift`.
+#[allow(clippy::cast_possible_truncation, reason = "the mask leaves at most 32 bits")]
+const fn bits(word: u64, shift: u32, width: u32) -> u32 {
+    ((word >> shift) & ((1 << width) - 1)) as u32
+}

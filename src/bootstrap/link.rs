@@ -1,0 +1,170 @@
+//! A member's live end of the control socket after the bootstrap.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::sys::socket::{Shutdown, shutdown};
+
+use super::message::{self, Bye, Lost, Message, Report};
+use super::socket::{Deadline, Incoming, resource_error, send, try_receive};
+use crate::error::{DeviceName, Error, Result};
+
+/// What a [`Link`] can hear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkEvent {
+    /// A member died, or ended without leaving.
+    Lost(DeviceName),
+    /// The launcher is gone: nobody supervises this job any more.
+    LauncherGone,
+}
+
+/// The live control socket of a member.
+///
+/// While it is open the launcher takes the member for alive. Dropping it says Bye, unless the thread is panicking;
+/// a process that ends without either was lost, and the launcher tells everyone.
+#[derive(Debug)]
+pub struct Link {
+    socket: OwnedFd,
+    job_id: u64,
+    n_ranks: u32,
+    open: bool,
+}
+
+impl Link {
+    pub(crate) fn new(socket: OwnedFd, job_id: u64, n_ranks: u32) -> Self {
+        Self { socket, job_id, n_ranks, open: true }
+    }
+
+    /// Leaves the job: after this the end of the process, with exit code 0, is not a failure.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`] when the launcher is gone.
+    pub fn finalize(mut self) -> Result<()> {
+        self.open = false;
+        self.say(&Bye { head: Bye::head(self.job_id) })
+    }
+
+    /// Tells the launcher that this member is about to fail *because* `lost` was lost, so that the launcher names
+    /// the cause and not the consequence, and knows of the loss before it sees it itself.
+    pub fn report_loss(&self, lost: DeviceName) {
+        let member = message::member_code(lost);
+        // A launcher that is gone, or does not read, has no use for the report.
+        let _ = self.say(&Report { head: Report::head(self.job_id), member, reserved: 0 });
+    }
+
+    /// What the launcher has told, if anything.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the socket fails.
+    pub fn try_event(&self) -> Result<Option<LinkEvent>> {
+        loop {
+            return Ok(match try_receive(self.socket.as_fd())? {
+                Incoming::HungUp => Some(LinkEvent::LauncherGone),
+                Incoming::Nothing => None,
+                Incoming::NoDescriptors => continue,
+                Incoming::Message(bytes, _) => match message::read::<Lost>(&bytes)
+                    .and_then(|lost| message::member_from_code(lost.member, self.n_ranks))
+                {
+                    Some(device) => Some(LinkEvent::Lost(device)),
+                    None => continue,
+                },
+            });
+        }
+    }
+
+    /// Waits until the launcher tells something, at most for `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], or [`Error::Os`] when the socket fails.
+    pub fn wait_event(&self, timeout: Duration) -> Result<LinkEvent> {
+        let deadline = Deadline::after(timeout);
+        loop {
+            if let Some(event) = self.try_event()? {
+                return Ok(event);
+            }
+            deadline.wait_readable(&self.socket, "waiting for the launcher")?;
+        }
+    }
+
+    /// Calls `on_event` for every event, the last one being [`LinkEvent::LauncherGone`], from a thread that sleeps
+    /// in between.
+    ///
+    /// The watch takes the events: [`Link::try_event`] hears none of them while it lives.
+    ///
+    /// # Errors
+    /// [`Error::ResourceLimit`].
+    pub fn watch(&self, on_event: impl FnMut(LinkEvent) + Send + 'static) -> Result<LinkWatch> {
+        let duplicate = || {
+            let socket = self.socket.try_clone();
+            socket.map_err(|error| resource_error("duplicating the control socket", error))
+        };
+        let (own, socket) = (duplicate()?, duplicate()?);
+        let stopped = Arc::new(Mutex::new(false));
+        // Not a member's own link: it never says Bye.
+        let ears = Self { socket: own, job_id: self.job_id, n_ranks: self.n_ranks, open: false };
+        let seen = Arc::clone(&stopped);
+        let builder = std::thread::Builder::new().name("shmccl link".to_owned());
+        let thread = builder.spawn(move || ears.listen(&seen, on_event));
+        let thread = thread.map_err(|error| resource_error("starting a thread", error))?;
+        Ok(LinkWatch { socket, stopped, thread: Some(thread) })
+    }
+
+    fn listen(&self, stopped: &Mutex<bool>, mut on_event: impl FnMut(LinkEvent)) {
+        loop {
+            let event = match self.wait_event(Duration::MAX) {
+                Ok(event) => event,
+                Err(Error::Timeout { .. }) => continue,
+                // Nothing will be heard any more.
+                Err(_) => LinkEvent::LauncherGone,
+            };
+            if *stopped.lock().unwrap_or_else(PoisonError::into_inner) {
+                return;
+            }
+            on_event(event);
+            if event == LinkEvent::LauncherGone {
+                return;
+            }
+        }
+    }
+
+    fn say<M: Message>(&self, message: &M) -> Result<()> {
+        send(self.socket.as_fd(), bytemuck::bytes_of(message), &[]).map_err(|_| Error::Revoked { by: None })
+    }
+}
+
+impl AsFd for Link {
+    /// The socket, to be polled for reading together with other descriptors; read it by [`Link::try_event`] only.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if self.open && !std::thread::panicking() {
+            let _ = self.say(&Bye { head: Bye::head(self.job_id) });
+        }
+    }
+}
+
+/// A thread that listens to a [`Link`]; dropping it ends the thread, and with it the hearing of that link.
+#[derive(Debug)]
+pub struct LinkWatch {
+    socket: OwnedFd,
+    stopped: Arc<Mutex<bool>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for LinkWatch {
+    fn drop(&mut self) {
+        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        // Reads as a hang-up on this side and wakes the thread; what this member says is still heard.
+        let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Read);
+        let Some(thread) = self.thread.take() else { return };
+        if thread.thread().id() != std::thread::current().id() {
+            let _ = thread.join();
+        }
+    }
+}

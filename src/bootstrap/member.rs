@@ -1,0 +1,335 @@
+//! A member's side of the first meeting: Hello to Go.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use super::link::Link;
+use super::message::{
+    self, CONTRIBUTION_LEN, Contribution, Gathered, Go, Hello, LAYOUT_VERSION, Lost, Message, Ready, Refusal,
+    Refused, Welcome,
+};
+use super::options::{Options, Placement, ProxyMode, SegmentBacking};
+use super::socket::{Deadline, Incoming, resource_error, send, try_receive};
+use crate::error::{DeviceName, Error, Result};
+use crate::rank::{Rank, check_n_ranks};
+
+/// A member that the launcher has welcomed and that has not met the others yet.
+///
+/// Dropping it hangs up, which every other member sees as the loss of this one.
+#[derive(Debug)]
+pub struct Joining {
+    channel: Channel,
+    device: DeviceName,
+    epoch: u64,
+    options: Options,
+    placement: Placement,
+    control: OwnedFd,
+    round: u32,
+}
+
+/// A member that holds everyone's segments and has not said yet that it is attached to them.
+///
+/// Dropping it hangs up, which every other member sees as the loss of this one.
+#[derive(Debug)]
+pub struct Shared {
+    joining: Joining,
+    segments: Vec<OwnedFd>,
+}
+
+/// A member of a job that is up: all members have attached to all segments.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Membership {
+    /// Which member this process is.
+    pub device: DeviceName,
+    /// How many ranks there are.
+    pub n_ranks: u32,
+    /// The incarnation of the communicator.
+    pub epoch: u64,
+    /// Tells this job from all others of the machine.
+    pub job_id: u64,
+    /// What the launcher decided for all.
+    pub options: Options,
+    /// Where this process runs.
+    pub placement: Placement,
+    /// The control segment, made by the launcher.
+    pub control: OwnedFd,
+    /// The segments in order of rank, this member's own among them.
+    pub segments: Vec<OwnedFd>,
+    /// The live socket to the launcher.
+    pub link: Link,
+}
+
+impl Membership {
+    /// The rank of this process; `None` for the proxy service.
+    #[must_use]
+    pub fn rank(&self) -> Option<Rank> {
+        rank_of(self.device)
+    }
+}
+
+/// What one rank gave to an all-gather.
+#[derive(Debug)]
+pub struct Gift {
+    /// Its bytes, padded with zeros.
+    pub bytes: [u8; CONTRIBUTION_LEN],
+    /// Its descriptor, if it sent one.
+    pub descriptor: Option<OwnedFd>,
+}
+
+impl Joining {
+    /// Says Hello over `socket` as `device` of job `job_id` and takes the Welcome.
+    ///
+    /// # Errors
+    /// [`Error::PeerLost`] or [`Error::ProxyLost`] when another member was lost meanwhile, [`Error::Layout`] when
+    /// launcher and program do not fit, [`Error::Revoked`] when the launcher is gone, [`Error::Timeout`].
+    pub(crate) fn begin(
+        socket: OwnedFd,
+        device: DeviceName,
+        n_ranks: u32,
+        job_id: u64,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let channel = Channel { socket, job_id, n_ranks };
+        channel.say(
+            &Hello {
+                head: Hello::head(job_id),
+                layout_version: LAYOUT_VERSION,
+                pid: std::process::id(),
+                member: message::member_code(device),
+                reserved: 0,
+            },
+            &[],
+        )?;
+        let (welcome, mut descriptors) =
+            channel.hear::<Welcome>(Deadline::after(timeout), "joining the job (welcome)")?;
+        expect("number of ranks", n_ranks.into(), welcome.n_ranks.into())?;
+        let member = message::member_code(device);
+        expect("rank", member.into(), welcome.member.into())?;
+        expect("number of control segments", 1, descriptors.len() as u64)?;
+        let control = descriptors.remove(0);
+        let (options, placement) = decode(&welcome)?;
+        Ok(Self { channel, device, epoch: welcome.epoch, options, placement, control, round: 0 })
+    }
+
+    /// Which member this process is.
+    #[must_use]
+    pub fn device(&self) -> DeviceName {
+        self.device
+    }
+
+    /// The rank of this process; `None` for the proxy service.
+    #[must_use]
+    pub fn rank(&self) -> Option<Rank> {
+        rank_of(self.device)
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub fn n_ranks(&self) -> u32 {
+        self.channel.n_ranks
+    }
+
+    /// The incarnation of the communicator.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Tells this job from all others of the machine.
+    #[must_use]
+    pub fn job_id(&self) -> u64 {
+        self.channel.job_id
+    }
+
+    /// What the launcher decided for all.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Where this process runs.
+    #[must_use]
+    pub fn placement(&self) -> Placement {
+        self.placement
+    }
+
+    /// The control segment, made by the launcher.
+    #[must_use]
+    pub fn control(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
+    }
+
+    /// Creates this rank's segment by `create` and gives everyone everyone's.
+    ///
+    /// The proxy service has no segment of its own: `create` is not called there.
+    ///
+    /// # Errors
+    /// What `create` returns, and [`Error::PeerLost`] on every other member then; [`Error::PeerLost`],
+    /// [`Error::ProxyLost`], [`Error::Revoked`], [`Error::Timeout`]; [`Error::ResourceLimit`] when this process may
+    /// not open so many files.
+    pub fn share(mut self, create: impl FnOnce(&Self) -> Result<OwnedFd>) -> Result<Shared> {
+        let own = match self.device {
+            DeviceName::Rank(_) => Some(create(&self)?),
+            DeviceName::Proxy => None,
+        };
+        let gifts = self.all_gather(&[], own.as_ref().map(AsFd::as_fd))?;
+        let segments: Vec<_> = gifts.into_iter().filter_map(|gift| gift.descriptor).collect();
+        expect("number of segments", self.n_ranks().into(), segments.len() as u64)?;
+        Ok(Shared { joining: self, segments })
+    }
+
+    /// Gives `bytes` and a descriptor, and gets those of all ranks in order of rank. Collective: every member calls
+    /// it the same number of times. What the proxy service gives is not passed on.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for more than [`CONTRIBUTION_LEN`] bytes; otherwise as [`Joining::share`].
+    pub fn all_gather(&mut self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<Vec<Gift>> {
+        let mut padded = [0; CONTRIBUTION_LEN];
+        let (len, limit) = (bytes.len() as u64, CONTRIBUTION_LEN as u64);
+        let space = padded.get_mut(..bytes.len());
+        let out_of_range = Error::OutOfRange { what: "contribution to an all-gather", offset: 0, len, limit };
+        space.ok_or(out_of_range)?.copy_from_slice(bytes);
+        let head = Contribution::head(self.job_id());
+        let contribution = Contribution { head, round: self.round, reserved: 0, bytes: padded };
+        self.channel.say(&contribution, descriptor.as_slice())?;
+        let deadline = Deadline::after(self.options.timeout);
+        let (gathered, descriptors) =
+            self.channel.hear::<Gathered>(deadline, "joining the job (segments)")?;
+        expect("bootstrap round", self.round.into(), gathered.round.into())?;
+        expect("number of ranks", self.n_ranks().into(), gathered.n_ranks.into())?;
+        expect(
+            "number of descriptors",
+            gathered.with_descriptor.count_ones().into(),
+            descriptors.len() as u64,
+        )?;
+        self.round += 1;
+        let mut descriptors = descriptors.into_iter();
+        let gift = |rank: usize| Gift {
+            bytes: gathered.bytes[rank],
+            descriptor: (gathered.with_descriptor >> rank & 1 == 1).then(|| descriptors.next()).flatten(),
+        };
+        Ok((0..self.n_ranks() as usize).map(gift).collect())
+    }
+}
+
+impl Shared {
+    /// What was decided at the Welcome.
+    #[must_use]
+    pub fn joining(&self) -> &Joining {
+        &self.joining
+    }
+
+    /// The segments in order of rank, this member's own among them.
+    #[must_use]
+    pub fn segments(&self) -> &[OwnedFd] {
+        &self.segments
+    }
+
+    /// Says that this member is attached to everything, and waits until all are.
+    ///
+    /// # Errors
+    /// As [`Joining::share`].
+    pub fn ready(self) -> Result<Membership> {
+        let Self { joining, segments } = self;
+        let Joining { channel, device, epoch, options, placement, control, .. } = joining;
+        channel.say(&Ready { head: Ready::head(channel.job_id) }, &[])?;
+        channel.hear::<Go>(Deadline::after(options.timeout), "joining the job (ready)")?;
+        let Channel { socket, job_id, n_ranks } = channel;
+        let link = Link::new(socket, job_id, n_ranks);
+        Ok(Membership { device, n_ranks, epoch, job_id, options, placement, control, segments, link })
+    }
+}
+
+/// The socket before the job is up.
+#[derive(Debug)]
+struct Channel {
+    socket: OwnedFd,
+    job_id: u64,
+    n_ranks: u32,
+}
+
+impl Channel {
+    /// Sends a message. A root that hung up is noticed by the next [`Channel::hear`], after what it had said before.
+    fn say<M: Message>(&self, message: &M, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
+        use nix::errno::Errno;
+        match send(self.socket.as_fd(), bytemuck::bytes_of(message), descriptors) {
+            Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
+            Err(errno) => Err(resource_error("writing to the control socket", errno.into())),
+        }
+    }
+
+    /// Waits for an `M`, or for news that make it pointless.
+    fn hear<M: Message>(&self, deadline: Deadline, operation: &'static str) -> Result<(M, Vec<OwnedFd>)> {
+        loop {
+            let (bytes, received) = match try_receive(self.socket.as_fd())? {
+                Incoming::Message(bytes, received) => (bytes, received),
+                Incoming::Nothing => {
+                    deadline.wait_readable(&self.socket, operation)?;
+                    continue;
+                }
+                Incoming::HungUp => return Err(Error::Revoked { by: None }),
+                Incoming::NoDescriptors => {
+                    let source = nix::errno::Errno::EMFILE.into();
+                    return Err(resource_error("receiving the segments of all ranks", source));
+                }
+            };
+            if let Some(message) = message::read::<M>(&bytes) {
+                expect("job id", self.job_id, message_job(&bytes))?;
+                return Ok((message, received.descriptors));
+            }
+            return Err(self.explain(&bytes));
+        }
+    }
+
+    /// The error for a message that is not the awaited one.
+    fn explain(&self, bytes: &[u8]) -> Error {
+        if let Some(lost) = message::read::<Lost>(bytes)
+            && let Some(device) = message::member_from_code(lost.member, self.n_ranks)
+        {
+            return match device {
+                DeviceName::Rank(rank) => Error::PeerLost { rank },
+                DeviceName::Proxy => Error::ProxyLost,
+            };
+        }
+        if let Some(refused) = message::read::<Refused>(bytes)
+            && let Some(refusal) = Refusal::from_code(refused.reason)
+        {
+            return Error::Layout { what: refusal.what(), expected: refused.expected, found: refused.found };
+        }
+        let found = message::head_of(bytes).map_or(0, |head| u64::from(head.version));
+        Error::Layout { what: "bootstrap version", expected: message::VERSION.into(), found }
+    }
+}
+
+fn message_job(bytes: &[u8]) -> u64 {
+    message::head_of(bytes).map_or(0, |head| head.job_id)
+}
+
+fn rank_of(device: DeviceName) -> Option<Rank> {
+    match device {
+        DeviceName::Rank(rank) => Some(rank),
+        DeviceName::Proxy => None,
+    }
+}
+
+fn expect(what: &'static str, expected: u64, found: u64) -> Result<()> {
+    if expected == found { Ok(()) } else { Err(Error::Layout { what, expected, found }) }
+}
+
+/// The decisions in a Welcome, each checked.
+fn decode(welcome: &Welcome) -> Result<(Options, Placement)> {
+    check_n_ranks(welcome.n_ranks)?;
+    let unknown = |what, found: u32| Error::Layout { what, expected: 0, found: found.into() };
+    let proxy = ProxyMode::from_code(welcome.proxy_mode);
+    let name = welcome.backing_name.get(..welcome.backing_name_len as usize);
+    let backing = name.and_then(|name| SegmentBacking::from_code(welcome.backing, name));
+    let options = Options {
+        heap_len: welcome.heap_len,
+        proxy: proxy.ok_or_else(|| unknown("proxy mode", welcome.proxy_mode))?,
+        backing: backing.ok_or_else(|| unknown("segment backing", welcome.backing))?,
+        timeout: Duration::from_millis(welcome.timeout_ms),
+    };
+    let cpu = (welcome.cpu != message::NO_CPU).then_some(welcome.cpu);
+    Ok((options, Placement { cpu, devices: welcome.devices, proxies: welcome.proxies }))
+}

@@ -1,0 +1,213 @@
+//! The messages of the control socket: fixed-size records, plain bytes, every field checked by the reader.
+//!
+//! | field of [`Head`] | bytes | meaning |
+//! |---|---|---|
+//! | magic | 4 | [`MAGIC`] |
+//! | version | 4 | [`VERSION`]; the head itself is the same in every version |
+//! | kind | 4 | one of the `KIND` constants |
+//! | reserved | 4 | zero |
+//! | job id | 8 | zero in a Hello whose sender does not know it |
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::error::DeviceName;
+use crate::rank::{MAX_RANKS, Rank};
+
+/// Bytes that a member can contribute to one all-gather.
+pub const CONTRIBUTION_LEN: usize = 64;
+
+/// Version of everything that crosses processes in shared memory; members of one job agree on it.
+pub const LAYOUT_VERSION: u32 = 1;
+
+/// "SMCB".
+pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"SMCB");
+
+/// Version of these messages.
+pub(crate) const VERSION: u32 = 1;
+
+/// The longest message, in bytes: what a receiver's buffer has to hold.
+pub(crate) const MAX_MESSAGE: usize = size_of::<Gathered>();
+
+/// The number that stands for the proxy service where a rank is expected.
+pub(crate) const PROXY: u32 = u32::MAX;
+
+/// The number that stands for no core.
+pub(crate) const NO_CPU: u32 = u32::MAX;
+
+/// What starts every message.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Head {
+    pub(crate) magic: u32,
+    pub(crate) version: u32,
+    pub(crate) kind: u32,
+    pub(crate) reserved: u32,
+    pub(crate) job_id: u64,
+}
+
+/// A record that can be sent.
+pub(crate) trait Message: Pod {
+    /// Tells it from the others.
+    const KIND: u32;
+
+    /// Its head.
+    fn head(job_id: u64) -> Head {
+        Head { magic: MAGIC, version: VERSION, kind: Self::KIND, reserved: 0, job_id }
+    }
+}
+
+macro_rules! messages {
+    ($($(#[$doc:meta])* $name:ident = $kind:literal, $len:literal bytes {
+        $($(#[$field_doc:meta])* $field:ident: $type:ty,)*
+    })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Pod, Zeroable)]
+        #[repr(C)]
+        pub(crate) struct $name {
+            pub(crate) head: Head,
+            $($(#[$field_doc])* pub(crate) $field: $type,)*
+        }
+
+        impl Message for $name {
+            const KIND: u32 = $kind;
+        }
+
+        const _: () = assert!(size_of::<$name>() == $len);
+    )*};
+}
+
+messages! {
+    /// Member to root: the first message.
+    Hello = 1, 40 bytes {
+        /// [`LAYOUT_VERSION`] of the sender.
+        layout_version: u32,
+        /// The sender's process id as it sees it itself.
+        pid: u32,
+        /// The rank it believes to have, or [`PROXY`].
+        member: u32,
+        reserved: u32,
+    }
+    /// Root to member: who it is and what was decided, with the control segment.
+    Welcome = 2, 336 bytes {
+        epoch: u64,
+        heap_len: u64,
+        timeout_ms: u64,
+        /// The member's rank, or [`PROXY`].
+        member: u32,
+        n_ranks: u32,
+        proxy_mode: u32,
+        backing: u32,
+        /// The core it was pinned to, or [`NO_CPU`].
+        cpu: u32,
+        /// Device threads on that core.
+        devices: u32,
+        /// Proxies on that core.
+        proxies: u32,
+        backing_name_len: u32,
+        backing_name: [u8; 256],
+    }
+    /// Root to member: it cannot take part.
+    Refused = 3, 48 bytes {
+        /// A [`Refusal`].
+        reason: u32,
+        reserved: u32,
+        expected: u64,
+        found: u64,
+    }
+    /// Member to root: its part of all-gather number `round`, with at most one descriptor.
+    Contribution = 4, 96 bytes {
+        round: u32,
+        reserved: u32,
+        bytes: [u8; CONTRIBUTION_LEN],
+    }
+    /// Root to member: what all ranks contributed, with the descriptors in order of rank.
+    Gathered = 5, 4136 bytes {
+        round: u32,
+        n_ranks: u32,
+        /// Bit r: rank r sent a descriptor.
+        with_descriptor: u64,
+        bytes: [[u8; CONTRIBUTION_LEN]; MAX_RANKS as usize],
+    }
+    /// Member to root: attached to everything.
+    Ready = 6, 24 bytes {}
+    /// Root to member: all are ready.
+    Go = 7, 24 bytes {}
+    /// Root to member: a member died or broke the protocol.
+    Lost = 8, 32 bytes {
+        /// The rank, or [`PROXY`].
+        member: u32,
+        reserved: u32,
+    }
+    /// Member to root: it is about to fail because another one was lost.
+    Report = 9, 32 bytes {
+        /// The rank, or [`PROXY`].
+        member: u32,
+        reserved: u32,
+    }
+    /// Member to root: it leaves, its work done.
+    Bye = 10, 24 bytes {}
+}
+
+/// Why a member was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Its messages have another version.
+    Version,
+    /// Its shared layouts have another version.
+    Layout,
+    /// It was started for another job.
+    Job,
+    /// It runs as another user.
+    User,
+    /// It takes itself for another member.
+    Member,
+}
+
+impl Refusal {
+    const ALL: [Self; 5] = [Self::Version, Self::Layout, Self::Job, Self::User, Self::Member];
+
+    /// What differs, for an error.
+    pub(crate) const fn what(self) -> &'static str {
+        match self {
+            Self::Version => "bootstrap version",
+            Self::Layout => "layout version",
+            Self::Job => "job id",
+            Self::User => "user id",
+            Self::Member => "rank",
+        }
+    }
+
+    pub(crate) fn code(self) -> u32 {
+        self as u32
+    }
+
+    pub(crate) fn from_code(code: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|refusal| refusal.code() == code)
+    }
+}
+
+/// The head of `bytes`, if they are long enough and carry the magic.
+pub(crate) fn head_of(bytes: &[u8]) -> Option<Head> {
+    let head: Head = bytemuck::pod_read_unaligned(bytes.get(..size_of::<Head>())?);
+    (head.magic == MAGIC).then_some(head)
+}
+
+/// Reads `bytes` as an `M`: magic, version, kind and length have to be right.
+pub(crate) fn read<M: Message>(bytes: &[u8]) -> Option<M> {
+    let head = head_of(bytes)?;
+    let right = head.version == VERSION && head.kind == M::KIND && bytes.len() == size_of::<M>();
+    right.then(|| bytemuck::pod_read_unaligned(bytes))
+}
+
+/// The number of a member in messages.
+pub(crate) fn member_code(device: DeviceName) -> u32 {
+    match device {
+        DeviceName::Rank(rank) => rank.get(),
+        DeviceName::Proxy => PROXY,
+    }
+}
+
+/// The member behind a number, if there is one in a job of `n_ranks`.
+pub(crate) fn member_from_code(code: u32, n_ranks: u32) -> Option<DeviceName> {
+    if code == PROXY { Some(DeviceName::Proxy) } else { Rank::new(code, n_ranks).ok().map(DeviceName::Rank) }
+}

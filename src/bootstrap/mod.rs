@@ -1,0 +1,43 @@
+//! The first meeting of a job: who is who, and everyone's descriptors to everyone.
+//!
+//! A *root* (the launcher) holds one end of a `SOCK_SEQPACKET` socket pair per member; the members are the ranks and,
+//! where there is one, the proxy service process. Message boundaries are the kernel's, every message is a
+//! fixed-size record of [`message`], and descriptors travel beside them (SCM_RIGHTS).
+//!
+//! ```text
+//! member                                   root
+//!   Hello {layout version, pid}       ->     user id checked against SCM_CREDENTIALS
+//!                                     <-   Welcome {rank, n_ranks, epoch, options} + control segment
+//!   Contribution {round} [+ segment]  ->     waits for all members
+//!                                     <-   Gathered {round} + the segments of all ranks
+//!   Ready                             ->     waits for all members
+//!                                     <-   Go
+//!   Report {who was lost}             ->     a consequence, not a cause
+//!   Bye                               ->     from here on hanging up is not a death
+//!                                     <-   Lost {who}: at any time
+//! ```
+//!
+//! The primitive is the all-gather of `(bytes, descriptor)`: a bootstrap for processes that were not started by a
+//! launcher needs another way to meet the root and nothing else.
+//!
+//! Invariants:
+//! - Whatever a member does (hang up, die, send garbage, stop reading), the root neither blocks nor panics, and
+//!   every other member is told `Lost`.
+//! - The root never waits in a call of its own: it is a state machine that the supervisor's poll loop drives.
+//! - Every wait of a member has a deadline, and ends at once when the root hangs up.
+
+mod link;
+mod member;
+mod message;
+mod options;
+mod root;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+pub use link::{Link, LinkEvent, LinkWatch};
+pub use member::{Gift, Joining, Membership, Shared};
+pub use message::{CONTRIBUTION_LEN, LAYOUT_VERSION};
+pub use options::{Options, Placement, ProxyMode, SegmentBacking};
+pub(crate) use root::{Event, Offer, Root, Seat};
+pub(crate) use socket::{pair, poll_timeout, resource_error};

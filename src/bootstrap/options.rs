@@ -1,0 +1,123 @@
+//! What the launcher decides for all members of a job, and where each of them is to run.
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+
+/// The longest name or path that a [`SegmentBacking`] can carry, in bytes.
+const MAX_BACKING_NAME: usize = 256;
+
+/// Who executes the triggers of port channels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ProxyMode {
+    /// A thread in each device process.
+    #[default]
+    Thread,
+    /// One service process for all devices.
+    Process,
+}
+
+impl ProxyMode {
+    pub(crate) const fn code(self) -> u32 {
+        match self {
+            Self::Thread => 0,
+            Self::Process => 1,
+        }
+    }
+
+    pub(crate) const fn from_code(code: u32) -> Option<Self> {
+        match code {
+            0 => Some(Self::Thread),
+            1 => Some(Self::Process),
+            _ => None,
+        }
+    }
+}
+
+/// Where the memory of the segments comes from; each rank derives its own segment from it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SegmentBacking {
+    /// Anonymous memory that vanishes with the last process.
+    #[default]
+    Anonymous,
+    /// A named segment; the name is a prefix, to which the rank is appended.
+    Named(String),
+    /// A file in this directory, kept when the job ends.
+    Files(String),
+}
+
+impl SegmentBacking {
+    pub(crate) const fn code(&self) -> u32 {
+        match self {
+            Self::Anonymous => 0,
+            Self::Named(_) => 1,
+            Self::Files(_) => 2,
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Anonymous => "",
+            Self::Named(name) | Self::Files(name) => name,
+        }
+    }
+
+    pub(crate) fn from_code(code: u32, name: &[u8]) -> Option<Self> {
+        let name = || String::from_utf8(name.to_vec()).ok();
+        match code {
+            0 => Some(Self::Anonymous),
+            1 => Some(Self::Named(name()?)),
+            2 => Some(Self::Files(name()?)),
+            _ => None,
+        }
+    }
+
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the name is too long to be told to the ranks.
+    pub(crate) fn check(&self) -> Result<()> {
+        let len = self.name().len();
+        if len > MAX_BACKING_NAME {
+            return Err(Error::InvalidArgument {
+                name: "length of the segment name",
+                value: len as u64,
+                expected: "at most 256 bytes",
+            });
+        }
+        Ok(())
+    }
+}
+
+/// What is the same for all members of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Length of each rank's part of the symmetric heap, in bytes.
+    pub heap_len: u64,
+    /// Who executes triggers.
+    pub proxy: ProxyMode,
+    /// Where segments come from.
+    pub backing: SegmentBacking,
+    /// How long a wait may take, in the bootstrap and afterwards.
+    pub timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            heap_len: 256 << 20,
+            proxy: ProxyMode::default(),
+            backing: SegmentBacking::default(),
+            timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Where a member runs and with whom it shares that core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The core to which the launcher pinned the process, with all threads it starts; `None` when it did not.
+    pub cpu: Option<u32>,
+    /// How many device threads share a core, this one included where it is a device.
+    pub devices: u32,
+    /// How many proxies share that core with them, once they are started.
+    pub proxies: u32,
+}

@@ -1,0 +1,414 @@
+//! The root's side of the first meeting: a state machine that a poll loop drives.
+//!
+//! | phase of a member | what it may say | then |
+//! |---|---|---|
+//! | Silent | Hello | Welcomed |
+//! | Welcomed | Contribution, Ready | Contributed, Ready |
+//! | Contributed | nothing until all have contributed | Welcomed |
+//! | Ready | nothing until all are ready | Running |
+//! | Running | Report, Bye | Running, Left |
+//! | Silent | nothing: it hangs up | Absent |
+//! | Left, Lost, Absent | hang-up | |
+//!
+//! A Report is heard in every phase after the Hello. Whoever says anything else, or hangs up before it has left, is
+//! lost; except that whoever never said Hello may go: that is for the supervisor to judge.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use bytemuck::Zeroable;
+use nix::errno::Errno;
+use nix::sys::socket::{setsockopt, sockopt};
+
+use super::message::{
+    self, CONTRIBUTION_LEN, Contribution, Gathered, Go, Hello, LAYOUT_VERSION, Lost, Message, Ready, Refusal,
+    Refused, Report, Welcome,
+};
+use super::options::{Options, Placement, ProxyMode};
+use super::socket::{Incoming, resource_error, send, try_receive};
+use crate::error::{DeviceName, Error, ExitCause, Result};
+use crate::rank::{Rank, check_n_ranks};
+
+/// How many messages of one member are read before the others get their turn.
+const MAX_MESSAGES_AT_ONCE: usize = 8;
+
+/// What the root offers to every member.
+#[derive(Clone, Debug)]
+pub(crate) struct Offer {
+    /// How many ranks there are.
+    pub(crate) n_ranks: u32,
+    /// The incarnation of the communicator.
+    pub(crate) epoch: u64,
+    /// Tells this job from all others.
+    pub(crate) job_id: u64,
+    /// The same for all members.
+    pub(crate) options: Options,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// A member said Hello; this is the process at the other end.
+    Joined(Seat, i32),
+    /// All members are ready and were told Go.
+    Up,
+    /// A member left.
+    Left(Seat),
+    /// A member was lost, by hanging up or breaking the protocol.
+    Lost(Seat, ExitCause),
+    /// The first member is about to fail because the second was lost.
+    Reported(Seat, Seat),
+}
+
+/// The index of a member: its rank, or one past the last rank for the proxy service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Seat(pub(crate) usize);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Silent,
+    Welcomed,
+    Contributed,
+    Ready,
+    Running,
+    Left,
+    Lost,
+    Absent,
+}
+
+#[derive(Debug)]
+struct Member {
+    device: DeviceName,
+    placement: Placement,
+    /// `None` once it hung up or was cut off.
+    socket: Option<OwnedFd>,
+    phase: Phase,
+    gift: ([u8; CONTRIBUTION_LEN], Option<OwnedFd>),
+    outbox: VecDeque<Outgoing>,
+    has_joined: bool,
+    has_reported: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Outgoing {
+    bytes: Rc<[u8]>,
+    descriptors: Rc<[OwnedFd]>,
+}
+
+/// The root of one job.
+#[derive(Debug)]
+pub(crate) struct Root {
+    offer: Offer,
+    control: Rc<[OwnedFd]>,
+    members: Vec<Member>,
+    round: u32,
+    losses: Vec<DeviceName>,
+    events: VecDeque<Event>,
+}
+
+impl Root {
+    /// Opens a job whose members get a duplicate of `control`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a bad number of ranks or a name too long to send; [`Error::ResourceLimit`].
+    pub(crate) fn new(offer: Offer, control: BorrowedFd<'_>) -> Result<Self> {
+        check_n_ranks(offer.n_ranks)?;
+        offer.options.backing.check()?;
+        let control = control.try_clone_to_owned();
+        let control = control.map_err(|error| resource_error("duplicating the control segment", error))?;
+        Ok(Self {
+            offer,
+            control: Rc::new([control]),
+            members: Vec::new(),
+            round: 0,
+            losses: Vec::new(),
+            events: VecDeque::new(),
+        })
+    }
+
+    /// Adds the next member (ranks in order, then the proxy service) with the root's end of its socket.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the socket is not fit.
+    pub(crate) fn seat(&mut self, socket: OwnedFd, placement: Placement) -> Result<Seat> {
+        setsockopt(&socket, sockopt::PassCred, &true)
+            .map_err(|errno| Error::os("asking for the credentials of a member", errno))?;
+        let seat = Seat(self.members.len());
+        let device = u32::try_from(seat.0).ok().and_then(|rank| Rank::new(rank, self.offer.n_ranks).ok());
+        self.members.push(Member {
+            device: device.map_or(DeviceName::Proxy, DeviceName::Rank),
+            placement,
+            socket: Some(socket),
+            phase: Phase::Silent,
+            gift: ([0; CONTRIBUTION_LEN], None),
+            outbox: VecDeque::new(),
+            has_joined: false,
+            has_reported: false,
+        });
+        Ok(seat)
+    }
+
+    /// The sockets to poll: for reading always, for writing too where the flag is set.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = (Seat, BorrowedFd<'_>, bool)> {
+        self.members.iter().enumerate().filter_map(|(index, member)| {
+            Some((Seat(index), member.socket.as_ref()?.as_fd(), !member.outbox.is_empty()))
+        })
+    }
+
+    /// Whether something waits to be sent; then [`Root::serve`] is to be called again soon, whatever poll says,
+    /// because too many descriptors in flight do not show in poll.
+    pub(crate) fn has_backlog(&self) -> bool {
+        self.members.iter().any(|member| !member.outbox.is_empty())
+    }
+
+    /// Who sits there.
+    pub(crate) fn device(&self, seat: Seat) -> DeviceName {
+        self.members[seat.0].device
+    }
+
+    /// Whether a member has said Hello, whatever became of it.
+    pub(crate) fn has_joined(&self, seat: Seat) -> bool {
+        self.members[seat.0].has_joined
+    }
+
+    /// Whether a member hung up without ever saying anything.
+    pub(crate) fn is_absent(&self, seat: Seat) -> bool {
+        self.members[seat.0].phase == Phase::Absent
+    }
+
+    /// Whether a member has said Bye.
+    pub(crate) fn has_left(&self, seat: Seat) -> bool {
+        self.members[seat.0].phase == Phase::Left
+    }
+
+    /// The oldest event that was not taken yet.
+    pub(crate) fn next_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Reads all that a member has sent and sends what waits for it.
+    ///
+    /// # Errors
+    /// [`Error::ResourceLimit`] when this process may open no more files, [`Error::Os`].
+    pub(crate) fn serve(&mut self, seat: Seat) -> Result<()> {
+        self.flush(seat);
+        for _ in 0..MAX_MESSAGES_AT_ONCE {
+            let Some(socket) = &self.members[seat.0].socket else { break };
+            match try_receive(socket.as_fd())? {
+                Incoming::Nothing => break,
+                Incoming::HungUp => self.cut_off(seat, ExitCause::HungUp),
+                Incoming::NoDescriptors => {
+                    return Err(resource_error("receiving a segment", Errno::EMFILE.into()));
+                }
+                Incoming::Message(bytes, received) => {
+                    if self.understand(seat, &bytes, received.descriptors, received.sender).is_none() {
+                        self.cut_off(seat, ExitCause::Protocol);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells all others that a member is gone, if they were not told before and it had not left.
+    pub(crate) fn declare_lost(&mut self, seat: Seat) {
+        let device = self.members[seat.0].device;
+        self.members[seat.0].phase = Phase::Lost;
+        if !self.losses.contains(&device) {
+            self.losses.push(device);
+            let member = message::member_code(device);
+            self.broadcast(&Lost { head: Lost::head(self.offer.job_id), member, reserved: 0 }, Rc::new([]));
+        }
+    }
+
+    /// Closes a member's socket; unless it had left, that is a loss.
+    fn cut_off(&mut self, seat: Seat, cause: ExitCause) {
+        let member = &mut self.members[seat.0];
+        member.socket = None;
+        member.outbox.clear();
+        if member.phase == Phase::Silent && cause == ExitCause::HungUp {
+            member.phase = Phase::Absent;
+        } else if !matches!(member.phase, Phase::Left | Phase::Lost | Phase::Absent) {
+            self.declare_lost(seat);
+            self.events.push_back(Event::Lost(seat, cause));
+        }
+    }
+
+    /// Acts on one message; `None` when the protocol does not allow it.
+    fn understand(
+        &mut self,
+        seat: Seat,
+        bytes: &[u8],
+        mut descriptors: Vec<OwnedFd>,
+        sender: Option<(i32, u32)>,
+    ) -> Option<()> {
+        let head = message::head_of(bytes)?;
+        let phase = self.members[seat.0].phase;
+        if phase == Phase::Silent {
+            return descriptors.is_empty().then(|| self.welcome(seat, bytes, sender))?;
+        }
+        if head.job_id != self.offer.job_id || head.version != message::VERSION {
+            return None;
+        }
+        if let Some(report) = message::read::<Report>(bytes) {
+            let lost = message::member_from_code(report.member, self.offer.n_ranks)?;
+            let lost = self.members.iter().position(|member| member.device == lost)?;
+            if !std::mem::replace(&mut self.members[seat.0].has_reported, true) {
+                self.events.push_back(Event::Reported(seat, Seat(lost)));
+            }
+            return Some(());
+        }
+        match (phase, head.kind) {
+            (Phase::Welcomed, Contribution::KIND) => {
+                let contribution = message::read::<Contribution>(bytes)?;
+                let descriptor = descriptors.pop();
+                if contribution.round != self.round || !descriptors.is_empty() {
+                    return None;
+                }
+                self.members[seat.0].gift = (contribution.bytes, descriptor);
+                self.advance(seat, Phase::Contributed, Self::gathered);
+            }
+            (Phase::Welcomed, Ready::KIND) => self.advance(seat, Phase::Ready, Self::go),
+            (Phase::Running, message::Bye::KIND) => {
+                self.members[seat.0].phase = Phase::Left;
+                self.events.push_back(Event::Left(seat));
+            }
+            // A member that was declared lost may be saying its last words.
+            (Phase::Lost, _) => {}
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// Answers a Hello.
+    fn welcome(&mut self, seat: Seat, bytes: &[u8], sender: Option<(i32, u32)>) -> Option<()> {
+        let member = &self.members[seat.0];
+        let code = message::member_code(member.device);
+        let (pid, user) = sender?;
+        if let Err((reason, expected, found)) = self.check_hello(bytes, code, user) {
+            let head = Refused::head(self.offer.job_id);
+            let reason = reason.code();
+            self.post(seat, &Refused { head, reason, reserved: 0, expected, found }, Rc::new([]));
+            return None;
+        }
+        let options = &self.offer.options;
+        let name = options.backing.name().as_bytes();
+        let mut welcome = Welcome {
+            head: Welcome::head(self.offer.job_id),
+            epoch: self.offer.epoch,
+            heap_len: options.heap_len,
+            timeout_ms: u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX),
+            member: code,
+            n_ranks: self.offer.n_ranks,
+            proxy_mode: options.proxy.code(),
+            backing: options.backing.code(),
+            cpu: member.placement.cpu.unwrap_or(message::NO_CPU),
+            devices: member.placement.devices,
+            proxies: member.placement.proxies,
+            backing_name_len: u32::try_from(name.len()).ok()?,
+            ..Welcome::zeroed()
+        };
+        welcome.backing_name.get_mut(..name.len())?.copy_from_slice(name);
+        self.members[seat.0].phase = Phase::Welcomed;
+        self.members[seat.0].has_joined = true;
+        self.post(seat, &welcome, Rc::clone(&self.control));
+        self.events.push_back(Event::Joined(seat, pid));
+        Some(())
+    }
+
+    fn check_hello(
+        &self,
+        bytes: &[u8],
+        code: u32,
+        user: u32,
+    ) -> std::result::Result<(), (Refusal, u64, u64)> {
+        let differs = |refusal, expected: u64, found: u64| {
+            if expected == found { Ok(()) } else { Err((refusal, expected, found)) }
+        };
+        let head = message::head_of(bytes).unwrap_or_else(Zeroable::zeroed);
+        differs(Refusal::Version, message::VERSION.into(), head.version.into())?;
+        let hello = message::read::<Hello>(bytes).unwrap_or_else(Zeroable::zeroed);
+        differs(Refusal::Version, Hello::KIND.into(), hello.head.kind.into())?;
+        differs(Refusal::User, nix::unistd::getuid().as_raw().into(), user.into())?;
+        differs(Refusal::Layout, LAYOUT_VERSION.into(), hello.layout_version.into())?;
+        differs(Refusal::Job, self.offer.job_id, head.job_id)?;
+        differs(Refusal::Member, code.into(), hello.member.into())
+    }
+
+    /// Moves a member on to `phase`; the last one to arrive there makes all of them go on by `complete`.
+    fn advance(&mut self, seat: Seat, phase: Phase, complete: impl FnOnce(&mut Self)) {
+        self.members[seat.0].phase = phase;
+        let services = usize::from(self.offer.options.proxy == ProxyMode::Process);
+        let expected = self.offer.n_ranks as usize + services;
+        if self.members.len() == expected && self.members.iter().all(|member| member.phase == phase) {
+            complete(self);
+        }
+    }
+
+    /// Sends what all ranks contributed to all members.
+    fn gathered(&mut self) {
+        let mut gathered = Gathered {
+            head: Gathered::head(self.offer.job_id),
+            round: self.round,
+            n_ranks: self.offer.n_ranks,
+            ..Gathered::zeroed()
+        };
+        let mut descriptors = Vec::new();
+        for member in &mut self.members {
+            member.phase = Phase::Welcomed;
+            let (bytes, descriptor) = std::mem::replace(&mut member.gift, ([0; CONTRIBUTION_LEN], None));
+            let DeviceName::Rank(rank) = member.device else { continue };
+            gathered.bytes[rank.index()] = bytes;
+            if let Some(descriptor) = descriptor {
+                gathered.with_descriptor |= 1 << rank.get();
+                descriptors.push(descriptor);
+            }
+        }
+        self.round += 1;
+        self.broadcast(&gathered, descriptors.into());
+    }
+
+    /// Tells everyone that everyone is ready.
+    fn go(&mut self) {
+        for member in &mut self.members {
+            member.phase = Phase::Running;
+        }
+        self.broadcast(&Go { head: Go::head(self.offer.job_id) }, Rc::new([]));
+        self.events.push_back(Event::Up);
+    }
+
+    fn broadcast<M: Message>(&mut self, message: &M, descriptors: Rc<[OwnedFd]>) {
+        let bytes: Rc<[u8]> = bytemuck::bytes_of(message).into();
+        for index in 0..self.members.len() {
+            let outgoing = Outgoing { bytes: Rc::clone(&bytes), descriptors: Rc::clone(&descriptors) };
+            self.members[index].outbox.push_back(outgoing);
+            self.flush(Seat(index));
+        }
+    }
+
+    fn post<M: Message>(&mut self, seat: Seat, message: &M, descriptors: Rc<[OwnedFd]>) {
+        let bytes = bytemuck::bytes_of(message).into();
+        self.members[seat.0].outbox.push_back(Outgoing { bytes, descriptors });
+        self.flush(seat);
+    }
+
+    /// Sends what waits for a member as far as its socket takes it. That it hung up is noticed on reading, after its
+    /// last words.
+    fn flush(&mut self, seat: Seat) {
+        let Member { socket, outbox, .. } = &mut self.members[seat.0];
+        let Some(socket) = socket else {
+            outbox.clear();
+            return;
+        };
+        while let Some(outgoing) = outbox.front() {
+            let descriptors: Vec<_> = outgoing.descriptors.iter().map(AsFd::as_fd).collect();
+            match send(socket.as_fd(), &outgoing.bytes, &descriptors) {
+                Ok(()) => _ = outbox.pop_front(),
+                // Full, or too many descriptors in flight: later.
+                Err(Errno::EAGAIN | Errno::ETOOMANYREFS | Errno::ENOBUFS | Errno::ENOMEM) => return,
+                Err(_) => return outbox.clear(),
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Sending and receiving records with descriptors over a `SOCK_SEQPACKET` socket, never blocking, never raising SIGPIPE.
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, sendmsg, socketpair,
+};
+
+use super::message::MAX_MESSAGE;
+use crate::error::{Error, Result};
+use crate::shm::system::{Received, receive};
+
+/// Makes a connected pair of control sockets, closed on exec.
+///
+/// # Errors
+/// [`Error::ResourceLimit`] or [`Error::Os`].
+pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd)> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)
+        .map_err(|errno| resource_error("opening a control socket", errno.into()))
+}
+
+/// The error for a system call that may fail for want of descriptors or processes.
+pub(crate) fn resource_error(action: &'static str, source: std::io::Error) -> Error {
+    let (resource, remedy) = match source.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EMFILE | Errno::ETOOMANYREFS) => ("file descriptors", "raise `ulimit -n`"),
+        Some(Errno::ENFILE) => ("file descriptors", "raise the sysctl fs.file-max"),
+        Some(Errno::EAGAIN) => ("processes", "raise `ulimit -u` or the pids limit of the container"),
+        Some(Errno::ENOMEM) => ("memory", "free some, or start fewer ranks"),
+        _ => return Error::os(action, source),
+    };
+    Error::ResourceLimit { resource, action, remedy, source }
+}
+
+/// Sends one message; `Err(EAGAIN)` when the socket is full.
+pub(crate) fn send(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> std::result::Result<(), Errno> {
+    let raw: Vec<_> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&raw)];
+    let ancillary = if raw.is_empty() { &rights[..0] } else { &rights[..] };
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+    loop {
+        match sendmsg::<UnixAddr>(socket.as_raw_fd(), &[IoSlice::new(bytes)], ancillary, flags, None) {
+            Ok(_) => return Ok(()),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// What [`try_receive`] found.
+#[derive(Debug)]
+pub(crate) enum Incoming {
+    /// A message, its bytes and what came along.
+    Message(Vec<u8>, Received),
+    /// Nothing yet.
+    Nothing,
+    /// The peer hung up.
+    HungUp,
+    /// This process may not open the descriptors that came with the message.
+    NoDescriptors,
+}
+
+/// Takes one message if there is one.
+///
+/// # Errors
+/// [`Error::Os`] when the socket itself fails, which no peer can cause.
+pub(crate) fn try_receive(socket: BorrowedFd<'_>) -> Result<Incoming> {
+    let mut buffer = vec![0; MAX_MESSAGE + 1];
+    let mut was_reset = false;
+    loop {
+        let error = match receive(socket, &mut buffer) {
+            Ok(received) if received.len == 0 => return Ok(Incoming::HungUp),
+            Ok(received) if received.truncated && received.len <= MAX_MESSAGE => {
+                return Ok(Incoming::NoDescriptors);
+            }
+            Ok(received) => {
+                buffer.truncate(received.len);
+                return Ok(Incoming::Message(buffer, received));
+            }
+            Err(error) => error,
+        };
+        match error.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EINTR) => {}
+            Some(Errno::EAGAIN) => return Ok(Incoming::Nothing),
+            // The peer closed with unread messages in its queue. Told once, ahead of what it had sent to us.
+            Some(Errno::ECONNRESET) if !was_reset => was_reset = true,
+            Some(Errno::ECONNRESET) => return Ok(Incoming::HungUp),
+            _ => return Err(Error::os("reading the control socket", error)),
+        }
+    }
+}
+
+/// When a wait began and how long it may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    start: Instant,
+    limit: Duration,
+}
+
+impl Deadline {
+    pub(crate) fn after(limit: Duration) -> Self {
+        Self { start: Instant::now(), limit }
+    }
+
+    fn left(&self) -> Duration {
+        self.limit.saturating_sub(self.start.elapsed())
+    }
+
+    /// Waits until `socket` has something to read.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] of `operation`.
+    pub(crate) fn wait_readable(&self, socket: &OwnedFd, operation: &'static str) -> Result<()> {
+        loop {
+            let left = self.left();
+            let mut polled = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut polled, poll_timeout(Some(left))) {
+                Ok(0) if left.is_zero() => {
+                    return Err(Error::Timeout { operation, awaited: None, waited: self.start.elapsed() });
+                }
+                Ok(0) | Err(Errno::EINTR) => {}
+                Ok(_) => return Ok(()),
+                Err(errno) => return Err(Error::os("waiting on the control socket", errno)),
+            }
+        }
+    }
+}
+
+/// A poll timeout that does not end before `duration` has passed (or at the longest that there is); `None` is for ever.
+pub(crate) fn poll_timeout(duration: Option<Duration>) -> PollTimeout {
+    let Some(duration) = duration else { return PollTimeout::NONE };
+    let ms = duration.as_nanos().div_ceil(1_000_000);
+    PollTimeout::try_from(i32::try_from(ms).unwrap_or(i32::MAX)).unwrap_or(PollTimeout::MAX)
+}

@@ -1,0 +1,85 @@
+//! The control segment: the few words that all ranks of an epoch share, made by whoever starts the job.
+//!
+//! | byte | what | one for | written by |
+//! |---|---|---|---|
+//! | 0 | segment header | the epoch | its creator |
+//! | 4096 | revocation | the epoch | the first who finds a reason |
+//! | 4224 | barrier: where its waiters sleep | the epoch | waiters and wakers |
+//! | 4352 | life words | each rank, and last the proxy service | its process, and the kernel when it dies |
+//! | 12672 | barrier arrivals | each rank | that rank |
+//! | 20864 | agreements | each rank | that rank |
+
+use std::os::fd::{OwnedFd};
+
+use crate::error::Result;
+use crate::rank::{MAX_RANKS, Rank};
+use crate::shm::segment::AttachAs;
+use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Identity, Mapping, Segment};
+use crate::sync::{AgreementCell, BarrierCell, LifeCell, ParkCell, Revocation, RevokeCell};
+
+const REVOKE: u64 = 4096;
+const BARRIER_PARK: u64 = REVOKE + size_of::<RevokeCell>() as u64;
+const LIVES: u64 = BARRIER_PARK + 128;
+const BARRIER: u64 = LIVES + (MAX_RANKS as u64 + 1) * size_of::<LifeCell>() as u64;
+const AGREEMENT: u64 = BARRIER + MAX_RANKS as u64 * size_of::<BarrierCell>() as u64;
+const END: u64 = AGREEMENT + MAX_RANKS as u64 * size_of::<AgreementCell>() as u64;
+
+/// The length of a control segment, in bytes.
+const LEN: u64 = END.next_multiple_of(4096);
+
+const _: () = {
+    assert!(BARRIER_PARK == 4224 && LIVES == 4352 && BARRIER == 12672 && AGREEMENT == 20864);
+};
+
+/// A control segment, mapped.
+#[derive(Clone, Debug)]
+pub(crate) struct Control {
+    mapping: Mapping,
+    n_ranks: u32,
+}
+
+impl Control {
+    /// Makes the control segment of a new epoch, ready to be handed out.
+    ///
+    /// # Errors
+    /// Those of [`Segment::create`].
+    pub(crate) fn create(n_ranks: u32, job: u64, epoch: u64) -> Result<(Self, Segment)> {
+        let segment = Segment::create(&Backing::Anonymous, LEN, Identity { job, epoch, owner: 0 })?;
+        segment.commit(0, LEN)?;
+        segment.header().publish();
+        Ok((Self { mapping: segment.map()?, n_ranks }, segment))
+    }
+
+    /// Maps the control segment behind `fd`.
+    ///
+    /// # Errors
+    /// Those of [`Segment::attach`].
+    pub(crate) fn attach(fd: OwnedFd, n_ranks: u32, job: u64, epoch: u64) -> Result<Self> {
+        let identity = Some(Identity { job, epoch, owner: 0 });
+        let segment = Segment::attach(fd, AttachAs::Sealed, &Expected { len: Some(LEN), identity })?;
+        Ok(Self { mapping: segment.map()?, n_ranks })
+    }
+
+    /// Ends the epoch for everybody, unless somebody did already.
+    pub(crate) fn revoke(&self, kernel: &HostKernel, reason: Revocation) {
+        self.revocation().revoke(kernel, reason);
+    }
+
+    pub(crate) fn revocation(&self) -> CellRef<RevokeCell> {
+        self.mapping.cell(REVOKE).expect("in the layout")
+    }
+
+    /// The life words of all ranks.
+    pub(crate) fn lives(&self) -> CellSlice<LifeCell> {
+        self.mapping.cells(LIVES, u64::from(self.n_ranks)).expect("in the layout")
+    }
+
+    pub(crate) fn barrier(&self) -> (CellSlice<BarrierCell>, CellRef<ParkCell>) {
+        let cells = self.mapping.cells(BARRIER, u64::from(self.n_ranks)).expect("in the layout");
+        (cells, self.mapping.cell(BARRIER_PARK).expect("in the layout"))
+    }
+
+    pub(crate) fn agreement(&self) -> CellSlice<AgreementCell> {
+        self.mapping.cells(AGREEMENT, u64::from(self.n_ranks)).expect("in the layout")
+    }
+}

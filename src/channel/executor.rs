@@ -1,0 +1,145 @@
+//! Executes triggers: the handler of every proxy that moves data between heaps.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use shmccl_proxy::{Handler, Kind, MemoryId, Refusal, SemaphoreId, Transfer, Trigger};
+
+use super::seat::MAX_CHANNELS_PER_PEER;
+use super::world::World;
+use crate::error::Result;
+use crate::heap::{MemoryTable, Region};
+use crate::rank::Rank;
+use crate::shm::{CellRef, ReadSoon};
+use crate::sync::atomic::AtomicU64;
+use crate::sync::plain;
+
+/// Why an [`Executor`] refuses a trigger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+#[non_exhaustive]
+pub enum RefusalReason {
+    /// The trigger asks for nothing.
+    NoKind = u32::MAX,
+    /// The source id names no memory, or the range reaches past what it names.
+    Source = 1,
+    /// The target id names no memory, or the range reaches past what it names.
+    Target = 2,
+    /// The semaphore id names no rank of the communicator.
+    Semaphore = 3,
+}
+
+impl RefusalReason {
+    /// Names the reason with this code; `None` for a code that no executor gives.
+    #[must_use]
+    pub fn from_code(code: u64) -> Option<Self> {
+        [Self::NoKind, Self::Source, Self::Target, Self::Semaphore].into_iter().find(|reason| *reason as u64 == code)
+    }
+
+    fn refusal(self) -> Refusal {
+        Refusal::new(NonZeroU32::new(self as u32).expect("no reason has code 0"))
+    }
+}
+
+impl std::fmt::Display for RefusalReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::NoKind => "it asks for nothing",
+            Self::Source => "its source is not memory that it may read",
+            Self::Target => "its target is not memory that it may write",
+            Self::Semaphore => "its semaphore belongs to no rank",
+        })
+    }
+}
+
+/// Copies between heaps and raises semaphores as triggers say, and refuses what they must not say.
+///
+/// Ids, offsets and lengths are checked at execution, against the memory table of the rank that pushed the trigger and
+/// against what all ranks have allocated: nothing outside is ever touched. A refused trigger changes nothing.
+#[derive(Debug)]
+pub struct Executor {
+    world: Arc<World>,
+    /// Who pushes into each fifo that the proxy serves.
+    sources: Vec<Source>,
+}
+
+/// The rank behind a fifo, and what its triggers may name.
+#[derive(Debug)]
+struct Source {
+    rank: Rank,
+    table: MemoryTable,
+    agreed: CellRef<AtomicU64>,
+}
+
+impl Executor {
+    /// Executes for a proxy whose fifo number i belongs to `owners[i]`.
+    pub(crate) fn new(world: &Arc<World>, owners: &[Rank]) -> Result<Self> {
+        let source = |&rank: &Rank| {
+            Ok(Source { rank, table: world.memory_table(rank)?, agreed: world.cells(rank).agreed() })
+        };
+        let sources = owners.iter().map(source).collect::<Result<_>>()?;
+        Ok(Self { world: Arc::clone(world), sources })
+    }
+
+    /// The rank that pushes into fifo number `fifo`.
+    #[must_use]
+    pub fn producer(&self, fifo: usize) -> Option<Rank> {
+        self.sources.get(fifo).map(|source| source.rank)
+    }
+
+    /// The bytes that both ends of a transfer mean.
+    #[inline]
+    fn resolve(&self, source: &Source, transfer: Transfer) -> Result<[(Rank, Region); 2], RefusalReason> {
+        let agreed = plain::load(&source.agreed).min(self.world.shape().len);
+        let end = |id: MemoryId, offset: u32, reason: RefusalReason| {
+            let (rank, region) = source.table.resolve(id, offset, transfer.len).map_err(|_| reason)?;
+            match region.end() {
+                Some(end) if end <= agreed => Ok((rank, region)),
+                _ => Err(reason),
+            }
+        };
+        Ok([
+            end(transfer.source, transfer.source_offset, RefusalReason::Source)?,
+            end(transfer.target, transfer.target_offset, RefusalReason::Target)?,
+        ])
+    }
+
+    fn execute(&self, fifo: usize, trigger: &Trigger) -> Result<(), RefusalReason> {
+        let source = &self.sources[fifo];
+        let (kind, transfer) = (trigger.kind(), trigger.transfer());
+        let semaphore = match kind.contains(Kind::SIGNAL) {
+            true => Some(self.semaphore(source.rank, trigger.semaphore()).ok_or(RefusalReason::Semaphore)?),
+            false => None,
+        };
+        if kind.contains(Kind::DATA) && transfer.len > 0 {
+            let [(from, region), (to, target)] = self.resolve(source, transfer)?;
+            let (source, sink) = (self.world.heap_of(from), self.world.heap_of(to));
+            source
+                .copy_to(region.offset.get(), sink, target.offset.get(), region.len, ReadSoon::Yes)
+                .map_err(|_| RefusalReason::Target)?;
+        }
+        if let Some((rank, index)) = semaphore {
+            self.world.semaphores(rank)[index].signal_next(self.world.kernel());
+        }
+        Ok(())
+    }
+
+    /// The semaphore that `id` names when `from` pushes it.
+    fn semaphore(&self, from: Rank, id: SemaphoreId) -> Option<(Rank, usize)> {
+        let (rank, number) = (u32::from(id.get()) / MAX_CHANNELS_PER_PEER, u32::from(id.get()) % MAX_CHANNELS_PER_PEER);
+        let rank = Rank::new(rank, self.world.n_ranks()).ok()?;
+        Some((rank, (from.get() * MAX_CHANNELS_PER_PEER + number) as usize))
+    }
+}
+
+impl Handler for Executor {
+    #[inline]
+    fn handle(&mut self, fifo: usize, trigger: &Trigger) -> Result<(), Refusal> {
+        self.execute(fifo, trigger).map_err(RefusalReason::refusal)
+    }
+}
+
+/// Names seat `number` towards `peer` in a trigger.
+pub(crate) fn semaphore_id(peer: Rank, number: u32) -> SemaphoreId {
+    SemaphoreId::new(peer.get() * MAX_CHANNELS_PER_PEER + number).expect("64 ranks of 16 seats fit ten bits")
+}

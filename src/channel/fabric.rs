@@ -1,0 +1,151 @@
+//! What all channels of one rank stand on: the mapped epoch, its own heap, its seats, and how it waits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::seat::Seats;
+use super::world::World;
+use crate::error::{Error, Result};
+use crate::heap::SymmetricHeap;
+use crate::rank::Rank;
+use crate::shm::{CellRef, HostKernel};
+use crate::sync::atomic::AtomicU64;
+use crate::sync::{LifeStatus, ParkCell, SemaphoreCell, SleepWord, Stop, WaitPolicy, Waiting, Watch, plain, wait_until};
+
+/// One rank's view of a [`World`].
+#[derive(Debug)]
+pub(crate) struct Fabric {
+    world: Arc<World>,
+    rank: Rank,
+    heap: SymmetricHeap,
+    seats: Seats,
+    /// How many threads that may spin share this rank's core.
+    spinners: AtomicU64,
+    timeout: Duration,
+}
+
+impl Fabric {
+    /// Looks at `world` as `rank`, which shares its core with `spinners` spinning threads in all, itself included.
+    ///
+    /// # Errors
+    /// Those of [`SymmetricHeap::new`].
+    pub(crate) fn new(world: Arc<World>, rank: Rank, spinners: u32, timeout: Duration) -> Result<Self> {
+        let segment = Arc::clone(world.segment(rank));
+        let heap = SymmetricHeap::new(Arc::clone(world.window()), segment, rank, world.shape())?;
+        let seats = Seats::new(world.n_ranks());
+        Ok(Self { world, rank, heap, seats, spinners: AtomicU64::new(spinners.into()), timeout })
+    }
+
+    pub(crate) fn world(&self) -> &Arc<World> {
+        &self.world
+    }
+
+    pub(crate) fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    pub(crate) fn heap(&self) -> &SymmetricHeap {
+        &self.heap
+    }
+
+    pub(crate) fn seats(&self) -> &Seats {
+        &self.seats
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    #[inline]
+    pub(crate) fn kernel(&self) -> &HostKernel {
+        self.world.kernel()
+    }
+
+    /// One more thread spins on this rank's core from now on.
+    pub(crate) fn add_spinner(&self) {
+        plain::store(&self.spinners, plain::load(&self.spinners) + 1);
+    }
+
+    pub(crate) fn policy(&self) -> WaitPolicy {
+        WaitPolicy::for_spinners(u32::try_from(plain::load(&self.spinners)).unwrap_or(u32::MAX))
+    }
+
+    /// Semaphore number `index` of `rank`.
+    pub(crate) fn semaphore(&self, rank: Rank, index: u32) -> Result<CellRef<SemaphoreCell>> {
+        let semaphores = self.world.semaphores(rank);
+        semaphores.get_ref(index as usize).ok_or(Error::OutOfRange {
+            what: "semaphores of a rank",
+            offset: index.into(),
+            len: 1,
+            limit: semaphores.len() as u64,
+        })
+    }
+
+    /// Watches the epoch and, where one is awaited, a rank.
+    pub(crate) fn watch(&self, awaited: Option<Rank>) -> PeerWatch<'_> {
+        PeerWatch { world: &self.world, awaited }
+    }
+
+    /// The context of a wait that `watch` looks after.
+    pub(crate) fn waiting<'a, W: Watch>(&'a self, watch: &'a W) -> Waiting<'a, HostKernel, W> {
+        Waiting::new(self.kernel(), watch, self.policy(), self.timeout)
+    }
+
+    /// Waits in `operation` until `poll` returns something; whoever makes it do so wakes `park`.
+    ///
+    /// # Errors
+    /// [`crate::Error::Timeout`], [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`], [`crate::Error::Revoked`].
+    pub(crate) fn wait<T>(
+        &self,
+        operation: &'static str,
+        awaited: Option<Rank>,
+        park: &ParkCell,
+        poll: impl FnMut() -> Option<T>,
+    ) -> Result<T> {
+        let watch = self.watch(awaited);
+        let waiting = self.waiting(&watch);
+        wait_until(&waiting, park, poll).map_err(|stop| waiting.error(stop, operation, awaited))
+    }
+
+    /// Waits like [`Fabric::wait`] for something that wakes nobody, such as a packet: spins, yields, never sleeps.
+    ///
+    /// # Errors
+    /// Those of [`Fabric::wait`].
+    #[cold]
+    pub(crate) fn wait_awake<T>(
+        &self,
+        operation: &'static str,
+        awaited: Rank,
+        poll: impl FnMut() -> Option<T>,
+    ) -> Result<T> {
+        let watch = self.watch(Some(awaited));
+        let policy = WaitPolicy { park_after: Duration::MAX, ..self.policy() };
+        let waiting = Waiting::new(self.kernel(), &watch, policy, self.timeout);
+        let unused = ParkCell::new();
+        wait_until(&waiting, &unused, poll).map_err(|stop| waiting.error(stop, operation, Some(awaited)))
+    }
+}
+
+/// Watches the epoch, and the life of the peer that is awaited.
+#[derive(Debug)]
+pub(crate) struct PeerWatch<'a> {
+    world: &'a World,
+    awaited: Option<Rank>,
+}
+
+impl Watch for PeerWatch<'_> {
+    fn check(&self) -> Option<Stop> {
+        if let Some(stop) = self.world.revocation().check() {
+            return Some(stop);
+        }
+        let rank = self.awaited?;
+        match self.world.life(rank).status() {
+            LifeStatus::Lost | LifeStatus::Left => Some(Stop::PeerLost(rank)),
+            LifeStatus::Absent | LifeStatus::Alive => None,
+        }
+    }
+
+    fn bell(&self) -> Option<SleepWord<'_>> {
+        Some(self.world.revocation().bell())
+    }
+}

@@ -1,0 +1,254 @@
+//! The direct channel: the caller's own core moves the bytes.
+
+use std::sync::Arc;
+
+use bytemuck::Pod;
+
+use super::Channel;
+use super::fabric::Fabric;
+use super::seat::{Counts, Seat};
+use crate::error::Result;
+use crate::heap::{HeapOffset, Region};
+use crate::rank::Rank;
+use crate::shm::packet::{Flag, PacketKind};
+use crate::shm::{CellRef, ReadSoon, Span};
+use crate::sync::{SemaphoreCell, SemaphoreReceiver, SemaphoreSender};
+
+/// A channel to one peer over mapped memory: every verb is done when it returns, so `flush` has nothing to wait for.
+#[derive(Debug)]
+pub struct MemoryChannel {
+    fabric: Arc<Fabric>,
+    seat: Seat,
+    mine: Span,
+    theirs: Span,
+    outbound: SemaphoreSender<CellRef<SemaphoreCell>>,
+    inbound: SemaphoreReceiver<CellRef<SemaphoreCell>>,
+}
+
+impl MemoryChannel {
+    /// Opens the next channel to `peer`.
+    pub(crate) fn open(fabric: &Arc<Fabric>, peer: Rank) -> Result<Self> {
+        let seat = fabric.seats().take(peer)?;
+        let outbound = fabric.semaphore(peer, seat.semaphore_index(fabric.rank()))?;
+        let inbound = fabric.semaphore(fabric.rank(), seat.semaphore_index(peer))?;
+        Ok(Self {
+            mine: fabric.world().heap_of(fabric.rank()).clone(),
+            theirs: fabric.world().heap_of(peer).clone(),
+            outbound: SemaphoreSender::new(outbound, seat.counts.sent),
+            inbound: SemaphoreReceiver::new(inbound, seat.counts.received),
+            fabric: Arc::clone(fabric),
+            seat,
+        })
+    }
+
+    /// Copies `len` bytes at `source` of the peer's heap to `target` of this rank's. The peer notices nothing.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`]; nothing was moved.
+    #[inline]
+    pub fn get(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
+        self.check(target, len)?;
+        self.check(source, len)?;
+        self.theirs.copy_to(source.get(), &self.mine, target.get(), len, ReadSoon::Yes)
+    }
+
+    /// Reads one element at `source` of the peer's heap.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`].
+    #[inline]
+    pub fn read<T: Pod>(&mut self, source: HeapOffset) -> Result<T> {
+        self.check(source, size_of::<T>() as u64)?;
+        self.theirs.read(source.get())
+    }
+
+    /// Writes one element at `target` of the peer's heap. Tells the peer nothing.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`]; nothing was written.
+    #[inline]
+    pub fn write<T: Pod>(&mut self, target: HeapOffset, value: T) -> Result<()> {
+        self.check(target, size_of::<T>() as u64)?;
+        self.theirs.write(target.get(), value)
+    }
+
+    /// Copies ordinary process memory to `target` of the peer's heap. Tells the peer nothing.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`]; nothing was moved.
+    #[inline]
+    pub fn put_slice<T: Pod>(&mut self, target: HeapOffset, source: &[T]) -> Result<()> {
+        let bytes = bytemuck::cast_slice(source);
+        self.check(target, bytes.len() as u64)?;
+        self.theirs.copy_in(target.get(), bytes)
+    }
+
+    /// Raises the peer's semaphore without publishing earlier puts: orders execution only.
+    ///
+    /// # Errors
+    /// None today; a `Result` so that direct and proxied channels read alike.
+    #[inline]
+    pub fn relaxed_signal(&mut self) -> Result<()> {
+        self.outbound.relaxed_signal(self.fabric.kernel());
+        Ok(())
+    }
+
+    /// Returns after one signal of the peer, without acquiring what he put before it: orders execution only.
+    ///
+    /// # Errors
+    /// Those of [`Channel::wait`].
+    #[inline]
+    pub fn relaxed_wait(&mut self) -> Result<()> {
+        let watch = self.fabric.watch(Some(self.seat.peer));
+        let waiting = self.fabric.waiting(&watch);
+        self.inbound
+            .relaxed_wait(&waiting)
+            .map_err(|stop| waiting.error(stop, "relaxed_wait", Some(self.seat.peer)))
+    }
+
+    /// Writes `len` bytes at `source` of this rank's heap as packets at `target` of the peer's. The flag travels with the
+    /// data, so that no signal has to follow.
+    ///
+    /// The packets take `kind.count(len) * kind.bytes()` bytes at the target.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`]; [`crate::Error::Misaligned`] when `target` is not a multiple of the packet; nothing was written.
+    #[inline]
+    pub fn put_packets(
+        &mut self,
+        kind: PacketKind,
+        target: HeapOffset,
+        source: HeapOffset,
+        len: u64,
+        flag: Flag,
+    ) -> Result<()> {
+        self.check(source, len)?;
+        self.check(target, packed_len(kind, len))?;
+        let mut buffer = [0; PACKET_CHUNK];
+        for (done, part) in chunks(len) {
+            let data = &mut buffer[..part];
+            self.mine.copy_out(source.get() + done, data)?;
+            self.theirs.put_packets(kind, target.get() + 2 * done, data, flag)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for packets with `flag` at `source` of this rank's heap and unpacks `len` bytes to `target` of it.
+    ///
+    /// # Errors
+    /// Those of [`MemoryChannel::put_packets`] (here `source` is where packets are) and of [`Channel::wait`]; after the
+    /// latter a part of the target may have been written.
+    #[inline]
+    pub fn unpack_packets(
+        &mut self,
+        kind: PacketKind,
+        target: HeapOffset,
+        source: HeapOffset,
+        len: u64,
+        flag: Flag,
+    ) -> Result<()> {
+        self.check(target, len)?;
+        self.check(source, packed_len(kind, len))?;
+        let mut buffer = [0; PACKET_CHUNK];
+        for (done, part) in chunks(len) {
+            let data = &mut buffer[..part];
+            self.await_packets(kind, source.get() + 2 * done, data, flag)?;
+            self.mine.copy_in(target.get() + done, data)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn await_packets(&self, kind: PacketKind, offset: u64, data: &mut [u8], flag: Flag) -> Result<()> {
+        let mut read = 0;
+        if self.mine.poll_packets(kind, offset, data, flag, &mut read)? {
+            return Ok(());
+        }
+        let mut poll = || match self.mine.poll_packets(kind, offset, data, flag, &mut read) {
+            Ok(true) => Some(Ok(())),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
+        };
+        self.fabric.wait_awake("unpack_packets", self.seat.peer, &mut poll)?
+    }
+
+    #[inline]
+    fn check(&self, offset: HeapOffset, len: u64) -> Result<()> {
+        self.fabric.heap().check(Region::new(offset, len))
+    }
+}
+
+/// Bytes of data that are packed or unpacked at a time; a multiple of what any packet carries.
+const PACKET_CHUNK: usize = 512;
+
+fn packed_len(kind: PacketKind, len: u64) -> u64 {
+    kind.count(len).saturating_mul(kind.bytes())
+}
+
+/// Cuts `len` bytes into chunks: where each starts, and how long it is.
+#[inline]
+fn chunks(len: u64) -> impl Iterator<Item = (u64, usize)> {
+    const CHUNK: u64 = PACKET_CHUNK as u64;
+    (0..len.div_ceil(CHUNK)).map(move |index| {
+        let start = index * CHUNK;
+        (start, usize::try_from((len - start).min(CHUNK)).expect("at most a chunk"))
+    })
+}
+
+impl Channel for MemoryChannel {
+    #[inline]
+    fn peer(&self) -> Rank {
+        self.seat.peer
+    }
+
+    #[inline]
+    fn put(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
+        self.check(target, len)?;
+        self.check(source, len)?;
+        self.mine.copy_to(source.get(), &self.theirs, target.get(), len, ReadSoon::Yes)
+    }
+
+    #[inline]
+    fn signal(&mut self) -> Result<()> {
+        self.outbound.signal(self.fabric.kernel());
+        Ok(())
+    }
+
+    #[inline]
+    fn put_with_signal(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
+        self.put(target, source, len)?;
+        self.signal()
+    }
+
+    #[inline]
+    fn put_with_signal_and_flush(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
+        self.put_with_signal(target, source, len)
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    #[inline]
+    fn wait(&mut self) -> Result<()> {
+        if self.inbound.poll() {
+            return Ok(());
+        }
+        let watch = self.fabric.watch(Some(self.seat.peer));
+        let waiting = self.fabric.waiting(&watch);
+        self.inbound.wait(&waiting).map_err(|stop| waiting.error(stop, "wait", Some(self.seat.peer)))
+    }
+
+    #[inline]
+    fn poll(&mut self) -> bool {
+        self.inbound.poll()
+    }
+}
+
+impl Drop for MemoryChannel {
+    fn drop(&mut self) {
+        let counts = Counts { sent: self.outbound.sent(), received: self.inbound.expected() };
+        self.fabric.seats().leave(self.seat, counts);
+    }
+}

@@ -1,0 +1,70 @@
+//! Channels: how one rank moves data to another and tells it so.
+//!
+//! A channel joins this rank to one peer. Its send side moves bytes from this rank's heap into the peer's and raises the
+//! peer's semaphore; its receive side waits on this rank's own semaphore. The two kinds differ only in who does the work:
+//!
+//! - [`MemoryChannel`]: the caller's own core copies and stores;
+//! - [`PortChannel`]: the caller pushes a 16-byte trigger into a fifo and a proxy ([`Executor`]) copies and stores.
+//!
+//! Everything written against the [`Channel`] trait runs over both. The k-th channel that this rank opens to a peer pairs
+//! with the k-th channel that the peer opens to this rank, whatever their kinds.
+//!
+//! # Ordering
+//! `signal` publishes every earlier put of its channel; the matching `wait` acquires them (edge S1). Puts of different
+//! channels are not ordered among each other, and nothing is promised about a put that no signal followed.
+
+mod control;
+mod executor;
+mod fabric;
+mod memory;
+mod port;
+mod seat;
+mod service;
+mod world;
+
+use crate::error::Result;
+use crate::heap::HeapOffset;
+use crate::rank::Rank;
+
+pub(crate) use control::Control;
+pub use executor::{Executor, RefusalReason};
+pub(crate) use fabric::Fabric;
+pub use memory::MemoryChannel;
+pub use port::PortChannel;
+pub use seat::MAX_CHANNELS_PER_PEER;
+pub(crate) use service::{ProxyThread, Served, serve_until_revoked};
+pub(crate) use world::{Era, World};
+
+/// What every channel can do. Offsets count bytes from the start of the symmetric heap, lengths are bytes.
+///
+/// # Errors
+/// Every method that moves or waits returns [`crate::Error::OutOfRange`] for bytes that are not allocated, and
+/// [`crate::Error::Timeout`], [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`] or [`crate::Error::Revoked`] when
+/// waiting comes to nothing. An error of the first kind has moved nothing.
+pub trait Channel {
+    /// The rank at the other end.
+    fn peer(&self) -> Rank;
+
+    /// Copies `len` bytes at `source` of this rank's heap to `target` of the peer's. Tells the peer nothing.
+    ///
+    /// The source may be written again only after [`Channel::flush`].
+    fn put(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()>;
+
+    /// Tells the peer that every earlier put of this channel has arrived: one [`Channel::wait`] of his returns.
+    fn signal(&mut self) -> Result<()>;
+
+    /// A put and the signal that announces it.
+    fn put_with_signal(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()>;
+
+    /// A put, the signal that announces it, and a flush.
+    fn put_with_signal_and_flush(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()>;
+
+    /// Returns when the sources of all earlier puts of this channel may be written again.
+    fn flush(&mut self) -> Result<()>;
+
+    /// Returns after one signal of the peer, and with everything that he put before it.
+    fn wait(&mut self) -> Result<()>;
+
+    /// Takes a signal of the peer if there is one, like a [`Channel::wait`] that does not block.
+    fn poll(&mut self) -> bool;
+}

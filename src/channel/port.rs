@@ -1,0 +1,180 @@
+//! The proxied channel: the caller pushes a trigger, a proxy moves the bytes.
+
+use std::sync::Arc;
+
+use std::num::NonZeroU32;
+
+use shmccl_proxy::{FifoError, FifoHeader, Kind, Owner, Position, Push, SemaphoreId, SharedProducer, Slot, Transfer, Trigger};
+
+use super::Channel;
+use semaphore_id;
+use super::fabric::Fabric;
+use super::seat::{Counts, Seat};
+use super::service::open_fifo;
+use crate::error::{Error, Result};
+use crate::heap::layout::FifoCells;
+use crate::heap::{HeapOffset, Place, Region};
+use crate::rank::Rank;
+use crate::shm::{CellRef, CellSlice};
+use crate::sync::{ParkCell, SemaphoreCell, SemaphoreReceiver};
+
+/// A place to push triggers, and where to sleep until they are served.
+#[derive(Debug)]
+pub(crate) struct Port {
+    producer: SharedProducer<CellRef<FifoHeader>, CellSlice<Slot>>,
+    doorbell: CellRef<ParkCell>,
+    completion: CellRef<ParkCell>,
+}
+
+impl Port {
+    /// Opens a place in `fifo` on behalf of `rank`, served by the proxy that sleeps on `doorbell`.
+    ///
+    /// # Errors
+    /// [`Error::Exhausted`] when the fifo has as many producers as it can have.
+    pub(crate) fn open(fifo: FifoCells, doorbell: CellRef<ParkCell>, rank: Rank) -> Result<Self> {
+        let owner = Owner::new(NonZeroU32::MIN.saturating_add(rank.get()));
+        let producer = open_fifo(&fifo)?.shared_producer(owner).map_err(|error| match error {
+            FifoError::NoPlace { limit } => Error::Exhausted { what: "producers of a fifo", limit: limit as u64 },
+            _ => Error::Exhausted { what: "producers of an exclusive fifo", limit: 1 },
+        })?;
+        Ok(Self { producer, doorbell, completion: fifo.completion })
+    }
+}
+
+/// A channel to one peer through a fifo: `put` and `signal` return once their trigger is pushed, and `flush` waits until
+/// the proxy has executed every trigger of this channel.
+///
+/// The proxy executes the triggers of a fifo in the order of their positions, so a signal never overtakes an earlier
+/// put of the same channel.
+#[derive(Debug)]
+pub struct PortChannel {
+    fabric: Arc<Fabric>,
+    seat: Seat,
+    port: Port,
+    semaphore: SemaphoreId,
+    sent: u64,
+    /// Whether something was pushed that no FLUSH covers.
+    pending: bool,
+    inbound: SemaphoreReceiver<CellRef<SemaphoreCell>>,
+}
+
+impl PortChannel {
+    /// Opens the next channel to `peer`, over `port`.
+    pub(crate) fn open(fabric: &Arc<Fabric>, peer: Rank, port: Port) -> Result<Self> {
+        let seat = fabric.seats().take(peer)?;
+        let inbound = fabric.semaphore(fabric.rank(), seat.semaphore_index(peer))?;
+        Ok(Self {
+            semaphore: semaphore_id(peer, seat.number),
+            sent: seat.counts.sent,
+            pending: false,
+            inbound: SemaphoreReceiver::new(inbound, seat.counts.received),
+            fabric: Arc::clone(fabric),
+            seat,
+            port,
+        })
+    }
+
+    /// Pushes the triggers of one put: data in every piece, `kind` with the last. Nothing for an empty put of no kind.
+    fn transfer(&mut self, target: HeapOffset, source: HeapOffset, len: u64, kind: Kind) -> Result<Option<Position>> {
+        let heap = self.fabric.heap();
+        heap.check(Region::new(target, len))?;
+        heap.check(Region::new(source, len))?;
+        let from = Place { rank: self.fabric.rank(), offset: source };
+        let to = Place { rank: self.seat.peer, offset: target };
+        let mut pieces = self.fabric.world().windows().split(from, to, len)?;
+        let Some(mut piece) = pieces.next() else {
+            return if kind.is_none() { Ok(None) } else { self.push(kind, Transfer::default()).map(Some) };
+        };
+        for next in pieces {
+            self.push(Kind::DATA, std::mem::replace(&mut piece, next))?;
+        }
+        self.push(Kind::DATA | kind, piece).map(Some)
+    }
+
+    #[inline]
+    fn push(&mut self, kind: Kind, transfer: Transfer) -> Result<Position> {
+        let trigger = Trigger::new(kind, transfer, self.semaphore).expect("the kind is not empty");
+        let position = match self.port.producer.try_push(trigger) {
+            Ok(position) => position,
+            Err(_) => self.push_when_there_is_room(trigger)?,
+        };
+        self.port.doorbell.wake(self.fabric.kernel());
+        self.pending = !kind.contains(Kind::FLUSH);
+        self.sent += u64::from(kind.contains(Kind::SIGNAL));
+        Ok(position)
+    }
+
+    #[cold]
+    fn push_when_there_is_room(&mut self, trigger: Trigger) -> Result<Position> {
+        let Self { fabric, port, .. } = self;
+        let Port { producer, completion, .. } = port;
+        fabric.wait("push", None, completion, || producer.try_push(trigger).ok())
+    }
+
+    fn wait_completed(&self, position: Position) -> Result<()> {
+        let header = self.port.producer.header();
+        self.fabric.wait("flush", None, &self.port.completion, || position.is_completed(header).then_some(()))
+    }
+}
+
+impl Channel for PortChannel {
+    #[inline]
+    fn peer(&self) -> Rank {
+        self.seat.peer
+    }
+
+    #[inline]
+    fn put(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
+        self.transfer(target, source, len, Kind::NONE).map(drop)
+    }
+
+    #[inline]
+    fn signal(&mut self) -> Result<()> {
+        self.push(Kind::SIGNAL, Transfer::default()).map(drop)
+    }
+
+    #[inline]
+    fn put_with_signal(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
+        self.transfer(target, source, len, Kind::SIGNAL).map(drop)
+    }
+
+    #[inline]
+    fn put_with_signal_and_flush(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
+        match self.transfer(target, source, len, Kind::SIGNAL | Kind::FLUSH)? {
+            Some(position) => self.wait_completed(position),
+            None => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<()> {
+        let position = self.push(Kind::FLUSH, Transfer::default())?;
+        self.wait_completed(position)
+    }
+
+    #[inline]
+    fn wait(&mut self) -> Result<()> {
+        if self.inbound.poll() {
+            return Ok(());
+        }
+        let watch = self.fabric.watch(Some(self.seat.peer));
+        let waiting = self.fabric.waiting(&watch);
+        self.inbound.wait(&waiting).map_err(|stop| waiting.error(stop, "wait", Some(self.seat.peer)))
+    }
+
+    #[inline]
+    fn poll(&mut self) -> bool {
+        self.inbound.poll()
+    }
+}
+
+impl Drop for PortChannel {
+    /// Waits until the proxy has executed everything: the next channel in this seat may signal directly. If that comes to
+    /// nothing, the seat stays taken.
+    fn drop(&mut self) {
+        if !self.pending || self.flush().is_ok() {
+            let counts = Counts { sent: self.sent, received: self.inbound.expected() };
+            self.fabric.seats().leave(self.seat, counts);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The proxy: a thread, in a device process or in a service process, that serves fifos until it is told to stop.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use shmccl_proxy::{Fifo, FifoHeader, Handler, Owner, Service, Slot};
+
+use super::world::World;
+use crate::error::{Error, Result};
+use crate::heap::layout::FifoCells;
+use crate::rank::Rank;
+use crate::shm::{CellRef, CellSlice};
+use crate::sync::{Latch, LifeStatus, ParkCell, Stop, WaitPolicy, Waiting, wait_until};
+
+/// How long an idle proxy sleeps before it looks for slots whose producers died.
+const LOOK_FOR_STUCK: Duration = Duration::from_millis(100);
+
+/// A proxy that runs. Dropping it stops it, after everything pushed so far has been executed.
+#[derive(Debug)]
+pub(crate) struct ProxyThread {
+    world: Arc<World>,
+    doorbell: CellRef<ParkCell>,
+    stop: Arc<Latch>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The fifos that a proxy serves, with the rank behind each.
+pub(crate) struct Served {
+    pub(crate) owners: Vec<Rank>,
+    pub(crate) fifos: Vec<FifoCells>,
+    pub(crate) doorbell: CellRef<ParkCell>,
+}
+
+impl ProxyThread {
+    /// Starts serving with `handler`, sharing a core as `policy` says.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when there can be no thread; [`Error::Layout`] when a fifo is damaged.
+    pub(crate) fn start<T: Handler + Send + 'static>(
+        world: &Arc<World>,
+        served: Served,
+        policy: WaitPolicy,
+        handler: T,
+    ) -> Result<Self> {
+        let stop = Arc::new(Latch::new());
+        let doorbell = served.doorbell.clone();
+        let mut server = Server::new(Arc::clone(world), served, Arc::clone(&stop), policy)?;
+        let thread = std::thread::Builder::new()
+            .name("shmccl-proxy".into())
+            .spawn(move || server.run(handler))
+            .map_err(|source| Error::os("starting the proxy thread", source))?;
+        Ok(Self { world: Arc::clone(world), doorbell, stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for ProxyThread {
+    fn drop(&mut self) {
+        self.stop.open(self.world.kernel());
+        self.doorbell.wake(self.world.kernel());
+        if let Some(thread) = self.thread.take() {
+            // An error is a panic of the user's handler, which has been reported on its own thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Serves on the calling thread until the epoch ends: the body of a service process.
+pub(crate) fn serve_until_revoked<T: Handler>(world: &Arc<World>, served: Served, policy: WaitPolicy, handler: T, stop: &Arc<Latch>) -> Result<()> {
+    Server::new(Arc::clone(world), served, Arc::clone(stop), policy)?.run(handler);
+    Ok(())
+}
+
+/// What the proxy's thread runs on.
+struct Server {
+    world: Arc<World>,
+    service: Service<CellRef<FifoHeader>, CellSlice<Slot>>,
+    owners: Vec<Rank>,
+    completions: Vec<CellRef<ParkCell>>,
+    doorbell: CellRef<ParkCell>,
+    stop: Arc<Latch>,
+    policy: WaitPolicy,
+}
+
+/// Why a wait of the server ended.
+enum News {
+    Served,
+    Stopped,
+}
+
+impl Server {
+    fn new(world: Arc<World>, served: Served, stop: Arc<Latch>, policy: WaitPolicy) -> Result<Self> {
+        let Served { owners, fifos, doorbell } = served;
+        let consumers = fifos.iter().map(|cells| Ok(open_fifo(cells)?.consumer())).collect::<Result<Vec<_>>>()?;
+        let completions = fifos.into_iter().map(|cells| cells.completion).collect();
+        Ok(Self { world, service: Service::new(consumers), owners, completions, doorbell, stop, policy })
+    }
+
+    fn run<T: Handler>(&mut self, mut handler: T) {
+        loop {
+            match self.wait(&mut handler) {
+                Ok(News::Served) => self.wake_producers(),
+                Err(Stop::Timeout) => self.skip_stuck(),
+                Ok(News::Stopped) | Err(_) => break,
+            }
+        }
+        self.drain(&mut handler);
+    }
+
+    /// Serves a turn as soon as there is something to serve.
+    fn wait<T: Handler>(&mut self, handler: &mut T) -> Result<News, Stop> {
+        let Self { world, service, doorbell, stop, policy, .. } = self;
+        let waiting = Waiting::new(world.kernel(), world.revocation(), *policy, LOOK_FOR_STUCK);
+        wait_until(&waiting, doorbell, || {
+            if service.poll(handler) > 0 {
+                Some(News::Served)
+            } else {
+                stop.is_open().then_some(News::Stopped)
+            }
+        })
+    }
+
+    /// Executes what was pushed before the stop; what its producers never committed is given up.
+    fn drain<T: Handler>(&mut self, handler: &mut T) {
+        let goal = self.service.drain_goal();
+        self.service.drain(&goal, handler);
+        self.wake_producers();
+    }
+
+    fn wake_producers(&self) {
+        for completion in &self.completions {
+            completion.wake(self.world.kernel());
+        }
+    }
+
+    fn skip_stuck(&mut self) {
+        let Self { world, service, owners, .. } = self;
+        let is_dead = |_, owner: Owner| {
+            let rank = owner.get() - 1;
+            owners.iter().any(|own| own.get() == rank) && world.life(Rank::known(rank)).status() == LifeStatus::Lost
+        };
+        if service.skip_stuck(is_dead) > 0 {
+            self.wake_producers();
+        }
+    }
+}
+
+/// The fifo in `cells`.
+///
+/// # Errors
+/// [`Error::Layout`] when its shared state makes no sense.
+pub(crate) fn open_fifo(cells: &FifoCells) -> Result<Fifo<CellRef<FifoHeader>, CellSlice<Slot>>> {
+    let slots = cells.slots.len() as u64;
+    Fifo::new(cells.header.clone(), cells.slots.clone())
+        .map_err(|_| Error::Layout { what: "fifo slots", expected: crate::heap::layout::FIFO_SLOTS, found: slots })
+}

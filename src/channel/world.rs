@@ -1,0 +1,178 @@
+//! Everything of one epoch that is mapped into this process: all segments and the control segment.
+//!
+//! Processes have one each. Device threads of one process share one, and so does a proxy with what it serves.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::control::Control;
+use crate::bootstrap::SegmentBacking;
+use crate::error::{Error, Result};
+use crate::heap::layout::{self, CONTROL_LEN, SegmentCells};
+use crate::heap::{HeapShape, HeapWindows, MemoryTable};
+use crate::rank::Rank;
+use crate::shm::segment::AttachAs;
+use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Identity, Segment, Span, Window};
+use crate::sync::{LifeCell, RevokeCell, SemaphoreCell};
+
+/// Which job and which incarnation of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Era {
+    pub(crate) job: u64,
+    pub(crate) epoch: u64,
+}
+
+/// The mapped state of an epoch.
+#[derive(Debug)]
+pub(crate) struct World {
+    era: Era,
+    shape: HeapShape,
+    kernel: HostKernel,
+    control: Control,
+    revocation: CellRef<RevokeCell>,
+    lives: CellSlice<LifeCell>,
+    window: Arc<Window>,
+    segments: Vec<Arc<Segment>>,
+    cells: Vec<SegmentCells>,
+    semaphores: Vec<CellSlice<SemaphoreCell>>,
+    heaps: Vec<Span>,
+    windows: HeapWindows,
+}
+
+impl World {
+    /// Makes `rank`'s own segment: control structures committed and published, the heap only reserved.
+    ///
+    /// # Errors
+    /// Those of [`Segment::create`].
+    pub(crate) fn create_segment(era: Era, rank: Rank, shape: HeapShape, backing: &SegmentBacking) -> Result<Segment> {
+        let backing = match backing {
+            SegmentBacking::Anonymous => Backing::Anonymous,
+            SegmentBacking::Named(prefix) => Backing::Named(format!("{prefix}.{rank}")),
+            SegmentBacking::Files(folder) => {
+                Backing::File(std::path::Path::new(folder).join(format!("rank{rank}.shmccl")))
+            }
+        };
+        let segment = Segment::create(&backing, layout::segment_len(shape), identity(era, rank))?;
+        segment.commit(0, CONTROL_LEN)?;
+        segment.header().publish();
+        Ok(segment)
+    }
+
+    /// Maps the segments of all ranks, given in order of rank as peers see them.
+    ///
+    /// # Errors
+    /// Those of [`Segment::attach`] and of mapping.
+    pub(crate) fn attach(
+        era: Era,
+        shape: HeapShape,
+        control: Control,
+        descriptors: Vec<OwnedFd>,
+        backing: &SegmentBacking,
+    ) -> Result<Self> {
+        let attach_as = match backing {
+            SegmentBacking::Anonymous => AttachAs::Sealed,
+            SegmentBacking::Named(_) | SegmentBacking::Files(_) => AttachAs::Unsealed,
+        };
+        let segment = |(rank, fd): (u32, OwnedFd)| {
+            let identity = Some(identity(era, Rank::new(rank, shape.n_ranks)?));
+            let expected = Expected { len: Some(layout::segment_len(shape)), identity };
+            Segment::attach(fd, attach_as, &expected).map(Arc::new)
+        };
+        let segments = (0..).zip(descriptors).map(segment).collect::<Result<Vec<_>>>()?;
+        Self::over(era, shape, control, segments)
+    }
+
+    /// Maps `segments`, given in order of rank.
+    pub(crate) fn over(era: Era, shape: HeapShape, control: Control, segments: Vec<Arc<Segment>>) -> Result<Self> {
+        let (expected, found) = (u64::from(shape.n_ranks), segments.len() as u64);
+        if expected != found {
+            return Err(Error::Layout { what: "number of segments", expected, found });
+        }
+        let mut window = Window::reserve(shape.n_ranks, layout::segment_len(shape))?;
+        let (mut cells, mut heaps) = (Vec::new(), Vec::new());
+        for (rank, segment) in (0..).zip(&segments) {
+            let mapping = window.map(Rank::new(rank, shape.n_ranks)?, segment)?;
+            heaps.push(mapping.span(shape.start, shape.len)?);
+            cells.push(SegmentCells::new(mapping)?);
+        }
+        Ok(Self {
+            era,
+            shape,
+            kernel: HostKernel::detect(),
+            revocation: control.revocation(),
+            lives: control.lives(),
+            control,
+            window: Arc::new(window),
+            segments,
+            semaphores: cells.iter().map(SegmentCells::semaphores).collect(),
+            cells,
+            heaps,
+            windows: HeapWindows::new(shape.n_ranks, shape.len)?,
+        })
+    }
+
+    pub(crate) fn era(&self) -> Era {
+        self.era
+    }
+
+    pub(crate) fn n_ranks(&self) -> u32 {
+        self.shape.n_ranks
+    }
+
+    pub(crate) fn shape(&self) -> HeapShape {
+        self.shape
+    }
+
+    pub(crate) fn kernel(&self) -> &HostKernel {
+        &self.kernel
+    }
+
+    pub(crate) fn control(&self) -> &Control {
+        &self.control
+    }
+
+    pub(crate) fn revocation(&self) -> &RevokeCell {
+        &self.revocation
+    }
+
+    pub(crate) fn life(&self, rank: Rank) -> &LifeCell {
+        &self.lives[rank.index()]
+    }
+
+    pub(crate) fn window(&self) -> &Arc<Window> {
+        &self.window
+    }
+
+    pub(crate) fn segment(&self, rank: Rank) -> &Arc<Segment> {
+        &self.segments[rank.index()]
+    }
+
+    /// The control structures in `rank`'s segment.
+    pub(crate) fn cells(&self, rank: Rank) -> &SegmentCells {
+        &self.cells[rank.index()]
+    }
+
+    /// Inbound semaphores of `rank`.
+    pub(crate) fn semaphores(&self, rank: Rank) -> &CellSlice<SemaphoreCell> {
+        &self.semaphores[rank.index()]
+    }
+
+    /// All of `rank`'s heap, allocated or not.
+    pub(crate) fn heap_of(&self, rank: Rank) -> &Span {
+        &self.heaps[rank.index()]
+    }
+
+    /// How the heaps are cut for triggers.
+    pub(crate) fn windows(&self) -> &HeapWindows {
+        &self.windows
+    }
+
+    /// The table in which the triggers of `rank` find their memory.
+    pub(crate) fn memory_table(&self, rank: Rank) -> Result<MemoryTable> {
+        MemoryTable::new(self.cells(rank).memory_table(), self.n_ranks(), self.shape.len)
+    }
+}
+
+fn identity(era: Era, rank: Rank) -> Identity {
+    Identity { job: era.job, epoch: era.epoch, owner: u64::from(rank.get()) + 1 }
+}

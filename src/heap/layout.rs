@@ -1,0 +1,313 @@
+//! Where things are in a rank's segment. The same in every segment of a job; part of the layout version.
+//!
+//! | offset | bytes | what | written by | read by |
+//! |---|---|---|---|---|
+//! | `0` | 4 KiB | [header](crate::shm::header) | the rank, once | whoever attaches |
+//! | [`SEMAPHORES`] | 1024 x 128 | inbound semaphores, by semaphore id | one sender each: a peer or a proxy | the rank |
+//! | [`MEMORY_TABLE`] | 512 x 32 | [registered memory](crate::heap::registered), by memory id | the rank | its proxy |
+//! | [`FIFOS`] | 8 x 16 KiB | trigger fifos: header, at 8 KiB the 512 slots | the rank's threads, its proxy | both |
+//! | [`DOORBELLS`] | 8 x 128 | one per fifo: a proxy asleep for want of triggers | proxy, the rank's threads | both |
+//! | [`COMPLETIONS`] | 8 x 128 | one per fifo: a producer asleep in a flush or for want of room | the rank's threads, proxy | both |
+//! | [`WATERMARK`] | 128 | how much of the heap every rank has memory behind | the rank | the rank, its proxies |
+//! | [`HEAP`] | as long as asked for | this rank's part of the symmetric heap | all | all |
+//!
+//! Everything before the heap is [`CONTROL_LEN`] bytes and is committed when the segment is made. Between that and the heap, which
+//! starts at a huge page, nothing is ever touched. All-zero bytes are the initial state of all of it.
+
+use shmccl_proxy::{FifoHeader, MemoryId, SemaphoreId, Slot};
+
+use crate::error::{Error, Result};
+use crate::heap::ledger::CHUNK;
+use crate::heap::registered::TABLE_WORDS;
+use crate::rank::check_n_ranks;
+use crate::shm::header::HEADER_LEN;
+use crate::shm::segment::{MAX_LEN, PAGE};
+use crate::shm::{Backing, CellRef, CellSlice, Identity, Mapping, Segment, SharedLayout};
+use crate::sync::atomic::AtomicU64;
+use crate::sync::{ParkCell, SemaphoreCell};
+
+/// How many trigger fifos a rank has.
+pub const N_FIFOS: u32 = 8;
+/// How many slots each fifo has.
+pub const FIFO_SLOTS: u64 = 512;
+/// The longest heap that one rank can have, in bytes: the longest segment less what comes before the heap.
+pub const MAX_HEAP_LEN: u64 = MAX_LEN - HEAP;
+
+/// Where the semaphores start.
+pub const SEMAPHORES: u64 = 0x1000;
+/// Where the table of registered memory starts.
+pub const MEMORY_TABLE: u64 = 0x21000;
+/// Where the fifos start.
+pub const FIFOS: u64 = 0x25000;
+/// Where the park cells start that proxies sleep on.
+pub const DOORBELLS: u64 = 0x45000;
+/// Where the park cells start that producers sleep on.
+pub const COMPLETIONS: u64 = 0x45400;
+/// Where the watermark of the heap is.
+pub const WATERMARK: u64 = 0x45800;
+/// How many bytes there are before the heap, to be committed when the segment is made.
+pub const CONTROL_LEN: u64 = 0x46000;
+/// Where the heap starts.
+pub const HEAP: u64 = CHUNK;
+
+/// The distance from fifo to fifo.
+const FIFO_STRIDE: u64 = 0x4000;
+/// Where the slots of a fifo start, from its header.
+const FIFO_SLOTS_AT: u64 = 0x2000;
+/// The distance from park cell to park cell: a pair of cache lines.
+const PARK_STRIDE: u64 = 128;
+/// Why a control structure is always found.
+const CHECKED: &str = "bounds and alignment are checked in SegmentCells::new and by the const assertions";
+
+const _: () = {
+    assert!(HEADER_LEN <= SEMAPHORES);
+    assert!(
+        size_of::<SemaphoreCell>() == 128
+            && align_of::<SemaphoreCell>() == 128
+            && SEMAPHORES.is_multiple_of(128)
+    );
+    assert!(SEMAPHORES + SemaphoreId::LIMIT as u64 * 128 == MEMORY_TABLE);
+    assert!(size_of::<AtomicU64>() == 8 && TABLE_WORDS as u64 == MemoryId::LIMIT as u64 * 4);
+    assert!(MEMORY_TABLE.is_multiple_of(128) && MEMORY_TABLE + TABLE_WORDS as u64 * 8 == FIFOS);
+    assert!(align_of::<FifoHeader>() <= 4096 && align_of::<Slot>() == 16 && size_of::<Slot>() == 16);
+    assert!(
+        size_of::<FifoHeader>() as u64 <= FIFO_SLOTS_AT && FIFO_SLOTS_AT + FIFO_SLOTS * 16 == FIFO_STRIDE
+    );
+    assert!(FIFOS.is_multiple_of(4096) && FIFOS + N_FIFOS as u64 * FIFO_STRIDE == DOORBELLS);
+    assert!(size_of::<ParkCell>() as u64 <= PARK_STRIDE && align_of::<ParkCell>() as u64 <= PARK_STRIDE);
+    assert!(DOORBELLS + N_FIFOS as u64 * PARK_STRIDE == COMPLETIONS);
+    assert!(COMPLETIONS + N_FIFOS as u64 * PARK_STRIDE == WATERMARK);
+    assert!(WATERMARK + 128 <= CONTROL_LEN && CONTROL_LEN <= HEAP);
+};
+
+/// How many heaps a job has, and how long each of them is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeapShape {
+    n_ranks: u32,
+    len: u64,
+}
+
+impl HeapShape {
+    /// Describes the heaps of `n_ranks` ranks of at least `heap_len` bytes each, which are rounded up to 2 MiB.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for `n_ranks`, or when `heap_len` is more than [`MAX_HEAP_LEN`].
+    pub fn new(n_ranks: u32, heap_len: u64) -> Result<Self> {
+        check_n_ranks(n_ranks)?;
+        if heap_len > MAX_HEAP_LEN {
+            let expected = "at most 2 MiB less than 1 TiB";
+            return Err(Error::InvalidArgument { name: "heap length", value: heap_len, expected });
+        }
+        Ok(Self { n_ranks, len: heap_len.next_multiple_of(CHUNK) })
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub const fn n_ranks(self) -> u32 {
+        self.n_ranks
+    }
+
+    /// The length of each heap in bytes.
+    #[must_use]
+    pub const fn len(self) -> u64 {
+        self.len
+    }
+
+    /// Says whether the heaps have no bytes.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// The length of each rank's segment in bytes: a multiple of 2 MiB, so a fit stride for the window.
+    #[must_use]
+    pub const fn segment_len(self) -> u64 {
+        HEAP + self.len
+    }
+}
+
+/// Makes a rank's segment and commits its control structures; the heap is reserved only.
+///
+/// # Errors
+/// Those of [`Segment::create`] and [`Segment::commit`].
+pub fn create_segment(backing: &Backing, shape: HeapShape, identity: Identity) -> Result<Segment> {
+    let segment = Segment::create(backing, shape.segment_len(), identity)?;
+    segment.commit(0, CONTROL_LEN)?;
+    Ok(segment)
+}
+
+/// A trigger fifo as it lies in a segment.
+#[derive(Clone, Debug)]
+pub struct FifoCells {
+    /// Its positions and counters.
+    pub header: CellRef<FifoHeader>,
+    /// Its ring.
+    pub slots: CellSlice<Slot>,
+    /// What its proxy sleeps on when there is nothing to serve.
+    pub doorbell: CellRef<ParkCell>,
+    /// What its producers sleep on when they flush, or when it is full.
+    pub completion: CellRef<ParkCell>,
+}
+
+/// Finds the control structures in the mapping of one rank's segment.
+#[derive(Clone, Debug)]
+pub struct SegmentCells {
+    mapping: Mapping,
+}
+
+impl SegmentCells {
+    /// Looks at `mapping`, which starts where a rank's segment starts.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] when it is too short for the control structures; [`Error::Misaligned`] when it does
+    /// not start at a page.
+    pub fn new(mapping: Mapping) -> Result<Self> {
+        let what = "control structures of a segment";
+        if mapping.len() < CONTROL_LEN {
+            let (len, limit) = (CONTROL_LEN, mapping.len());
+            return Err(Error::OutOfRange { what, offset: 0, len, limit });
+        }
+        let offset = mapping.base().addr().get() as u64;
+        if !offset.is_multiple_of(PAGE) {
+            return Err(Error::Misaligned { what, offset, align: PAGE });
+        }
+        Ok(Self { mapping })
+    }
+
+    /// All inbound semaphores of the rank; the index is the semaphore id.
+    #[must_use]
+    pub fn semaphores(&self) -> CellSlice<SemaphoreCell> {
+        self.cells(SEMAPHORES, SemaphoreId::LIMIT.into())
+    }
+
+    /// One inbound semaphore of the rank.
+    #[must_use]
+    pub fn semaphore(&self, id: SemaphoreId) -> CellRef<SemaphoreCell> {
+        self.cell(SEMAPHORES + u64::from(id.get()) * size_of::<SemaphoreCell>() as u64)
+    }
+
+    /// The words of the rank's table of registered memory.
+    #[must_use]
+    pub fn memory_table(&self) -> CellSlice<AtomicU64> {
+        self.cells(MEMORY_TABLE, TABLE_WORDS as u64)
+    }
+
+    /// How many bytes of the heap every rank has memory behind.
+    #[must_use]
+    pub fn watermark(&self) -> CellRef<AtomicU64> {
+        self.cell(WATERMARK)
+    }
+
+    /// The rank's fifo number `index`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] unless `index` is below [`N_FIFOS`].
+    pub fn fifo(&self, index: u32) -> Result<FifoCells> {
+        if index >= N_FIFOS {
+            let (offset, limit) = (index.into(), N_FIFOS.into());
+            return Err(Error::OutOfRange { what: "fifos of a rank", offset, len: 1, limit });
+        }
+        let index = u64::from(index);
+        let at = FIFOS + index * FIFO_STRIDE;
+        Ok(FifoCells {
+            header: self.cell(at),
+            slots: self.cells(at + FIFO_SLOTS_AT, FIFO_SLOTS),
+            doorbell: self.cell(DOORBELLS + index * PARK_STRIDE),
+            completion: self.cell(COMPLETIONS + index * PARK_STRIDE),
+        })
+    }
+
+    fn cell<T: SharedLayout>(&self, offset: u64) -> CellRef<T> {
+        self.mapping.cell(offset).expect(CHECKED)
+    }
+
+    fn cells<T: SharedLayout>(&self, offset: u64, count: u64) -> CellSlice<T> {
+        self.mapping.cells(offset, count).expect(CHECKED)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cells() -> SegmentCells {
+        SegmentCells::new(Mapping::boxed(CONTROL_LEN).unwrap()).unwrap()
+    }
+
+    /// First address and length of every structure, found the way the engine finds them.
+    fn places(cells: &SegmentCells) -> Vec<(usize, usize)> {
+        fn place<T>(cells: &[T]) -> (usize, usize) {
+            (cells.as_ptr().addr(), size_of_val(cells))
+        }
+        let mut places = vec![place(&cells.semaphores()), place(&cells.memory_table())];
+        places.push(place(std::slice::from_ref(&*cells.watermark())));
+        for index in 0..N_FIFOS {
+            let fifo = cells.fifo(index).unwrap();
+            places.push(place(std::slice::from_ref(&*fifo.header)));
+            places.push(place(&fifo.slots));
+            places.push(place(std::slice::from_ref(&*fifo.doorbell)));
+            places.push(place(std::slice::from_ref(&*fifo.completion)));
+        }
+        places
+    }
+
+    #[test]
+    fn no_two_structures_overlap_or_share_a_pair_of_cache_lines() {
+        let cells = cells();
+        let base = cells.mapping.base().as_ptr().addr();
+        let mut places = places(&cells);
+        places.push((base, usize::try_from(HEADER_LEN).unwrap()));
+        places.sort_unstable();
+        for pair in places.windows(2) {
+            assert!((pair[0].0 + pair[0].1).next_multiple_of(128) <= pair[1].0, "{pair:x?}");
+        }
+        let last = places.last().unwrap();
+        assert!((last.0 - base + last.1) as u64 <= CONTROL_LEN);
+    }
+
+    #[test]
+    fn a_semaphore_is_the_same_by_id_and_by_index() {
+        let cells = cells();
+        let all = cells.semaphores();
+        assert_eq!(all.len(), 1024);
+        for id in [0, 1, 511, 1023] {
+            let one = cells.semaphore(SemaphoreId::new(id).unwrap());
+            assert!(std::ptr::eq(&raw const *one, &raw const all[id as usize]));
+        }
+    }
+
+    #[test]
+    fn a_fifo_that_does_not_exist_is_an_error() {
+        assert!(matches!(cells().fifo(N_FIFOS), Err(Error::OutOfRange { .. })));
+        assert!(cells().fifo(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn a_mapping_too_short_or_not_at_a_page_is_an_error() {
+        assert!(SegmentCells::new(Mapping::boxed(CONTROL_LEN - 1).unwrap()).is_err());
+        let crooked = Mapping::boxed(2 * CONTROL_LEN).unwrap().part(128, CONTROL_LEN).unwrap();
+        assert!(matches!(SegmentCells::new(crooked), Err(Error::Misaligned { .. })));
+    }
+
+    #[test]
+    fn a_fresh_segment_has_memory_behind_its_control_structures_and_they_are_zero() {
+        let shape = HeapShape::new(1, 1).unwrap();
+        let segment = create_segment(&Backing::Anonymous, shape, Identity::default()).unwrap();
+        let mapping = segment.map().unwrap();
+        let mut bytes = vec![1; usize::try_from(CONTROL_LEN - HEADER_LEN).unwrap()];
+        mapping.span(HEADER_LEN, CONTROL_LEN - HEADER_LEN).unwrap().copy_out(0, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 0));
+        assert_eq!(SegmentCells::new(mapping).unwrap().semaphores().len(), 1024);
+    }
+
+    #[test]
+    fn heaps_are_rounded_up_to_huge_pages_and_bounded() {
+        let shape = HeapShape::new;
+        assert!(shape(2, 0).unwrap().is_empty());
+        assert_eq!(shape(2, 1).unwrap().len(), CHUNK);
+        assert_eq!(shape(2, CHUNK + 1).unwrap().len(), 2 * CHUNK);
+        assert_eq!(shape(2, MAX_HEAP_LEN).unwrap().segment_len(), MAX_LEN);
+        assert!(shape(2, MAX_HEAP_LEN + 1).is_err() && shape(2, u64::MAX).is_err());
+        assert!(shape(0, 1).is_err());
+    }
+}

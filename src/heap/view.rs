@@ -1,0 +1,133 @@
+//! The way from an offset to memory on any rank: what a device and the proxies that work for it share.
+//!
+//! Every rank maps every rank's heap at the same stride, so an offset means the same everywhere and the address of a
+//! peer's byte is one multiply-add away.
+//!
+//! **Every byte below a rank's watermark is backed by memory on every rank**, so a store there cannot fail. Nothing
+//! above it is reached through this type. The watermark is a word in the rank's segment. The rank's threads learn of a
+//! region after it was raised; a proxy in another process learns of one by a trigger, whose edge F1 (publish) carries the
+//! watermark too. It only rises, so the word orders nothing itself.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::heap::layout::{HEAP, HeapShape, SegmentCells};
+use crate::heap::offset::{HeapOffset, Region};
+use crate::heap::windows::Place;
+use crate::rank::Rank;
+use crate::shm::{CellRef, ReadSoon, Span, Window};
+use crate::sync::atomic::AtomicU64;
+use crate::sync::plain;
+
+/// The heaps of all ranks as one of them, or a proxy that works for it, may use them. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct HeapView {
+    window: Arc<Window>,
+    rank: Rank,
+    shape: HeapShape,
+    /// The whole heap of each rank; handed out after a check against the watermark only.
+    heaps: Arc<[Span]>,
+    watermark: CellRef<AtomicU64>,
+}
+
+impl HeapView {
+    /// Looks at the heaps in `window` on behalf of `rank`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRank`] when the window has no segment for `rank`, or not yet one for every rank;
+    /// [`Error::OutOfRange`] when some segment is too short for `shape`.
+    pub fn new(window: Arc<Window>, rank: Rank, shape: HeapShape) -> Result<Self> {
+        Rank::new(rank.get(), shape.n_ranks())?;
+        let mapping = |rank: Rank| {
+            let missing = Error::InvalidRank { rank: rank.get(), n_ranks: window.n_ranks() };
+            window.mapping(rank).ok_or(missing)
+        };
+        let whole = |rank| mapping(Rank::known(rank))?.span(HEAP, shape.len());
+        let heaps = (0..shape.n_ranks()).map(whole).collect::<Result<_>>()?;
+        let watermark = SegmentCells::new(mapping(rank)?.clone())?.watermark();
+        Ok(Self { window, rank, shape, heaps, watermark })
+    }
+
+    /// The rank on whose behalf it looks.
+    #[must_use]
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    /// How many heaps there are, and how long each is.
+    #[must_use]
+    pub fn shape(&self) -> HeapShape {
+        self.shape
+    }
+
+    /// The window with the segments of all ranks.
+    #[must_use]
+    pub fn window(&self) -> &Arc<Window> {
+        &self.window
+    }
+
+    /// How many bytes from the start of the heap have memory behind them on every rank.
+    #[inline]
+    #[must_use]
+    pub fn watermark(&self) -> u64 {
+        plain::load(&self.watermark).min(self.shape.len())
+    }
+
+    /// Reaches the bytes of `region` in the heap of `rank`. An empty region may stand anywhere in the heap.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRank`]; [`Error::OutOfRange`] when the region reaches past the watermark.
+    pub fn span(&self, rank: Rank, region: Region) -> Result<Span> {
+        self.reach(rank, region)?.part(region.offset.get(), region.len)
+    }
+
+    /// Copies `len` bytes from one place to another, of the same rank or another. The ranges may overlap.
+    ///
+    /// Orders nothing: whoever is to see the bytes is to be signalled. Takes no lock and allocates nothing.
+    ///
+    /// # Errors
+    /// Those of [`HeapView::span`], for either end; nothing was changed then.
+    #[inline]
+    pub fn copy(&self, source: Place, target: Place, len: u64, read_soon: ReadSoon) -> Result<()> {
+        let from = self.reach(source.rank, Region::new(source.offset, len))?;
+        let to = self.reach(target.rank, Region::new(target.offset, len))?;
+        from.copy_to(source.offset.get(), to, target.offset.get(), len, read_soon)
+    }
+
+    /// The whole heap of `rank`, after `region` was found to be below the watermark; saves the count that a span costs.
+    ///
+    /// A caller that touches other bytes than `region` breaks the promise that a store cannot fail.
+    ///
+    /// # Errors
+    /// Those of [`HeapView::span`].
+    #[inline]
+    pub(crate) fn reach(&self, rank: Rank, region: Region) -> Result<&Span> {
+        let n_ranks = self.shape.n_ranks();
+        let heap = self.heaps.get(rank.index()).ok_or(Error::InvalidRank { rank: rank.get(), n_ranks })?;
+        if region.len == 0 {
+            region.check("symmetric heap", self.shape.len())?;
+        } else {
+            region.check("symmetric heap, as far as it was allocated", self.watermark())?;
+        }
+        Ok(heap)
+    }
+
+    /// Translates an offset to an address in this process: one multiply-add.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRank`]; [`Error::OutOfRange`] when the offset is past the heap's end.
+    #[inline]
+    pub fn translate(&self, rank: Rank, offset: HeapOffset) -> Result<NonNull<u8>> {
+        let n_ranks = self.shape.n_ranks();
+        let base = self.window.base_of(rank).ok_or(Error::InvalidRank { rank: rank.get(), n_ranks })?;
+        Region::new(offset, 0).check("symmetric heap", self.shape.len())?;
+        let distance = usize::try_from(HEAP + offset.get()).expect("it is mapped");
+        Ok(base.map_addr(|address| address.checked_add(distance).expect("it is mapped")))
+    }
+
+    /// Raises the watermark. Only the rank itself does, in `SymmetricHeap::confirm`.
+    pub(super) fn raise(&self, watermark: u64) {
+        plain::store(&self.watermark, watermark);
+    }
+}

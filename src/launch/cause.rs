@@ -1,0 +1,138 @@
+//! Which of several failures came first.
+//!
+//! A death is seen late (a process that maps much memory takes tens of milliseconds to be torn down before its
+//! socket hangs up) and what it causes elsewhere early, so the order in which failures are observed is not
+//! the order in which they happened. A member that fails because it lost another one says so (`Report`);
+//! the inquest follows such reports to their origin.
+
+use crate::bootstrap::Seat;
+use crate::error::ExitCause;
+
+/// What is known of the failures of one job.
+#[derive(Debug)]
+pub(super) struct Inquest {
+    members: Vec<Findings>,
+    /// Members in trouble in the order of the first sign of it.
+    order: Vec<Seat>,
+    /// Number of the current round of observations.
+    round: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Findings {
+    /// Round of the first sign of trouble.
+    noticed: Option<u64>,
+    verdict: Option<ExitCause>,
+    /// Whom this member lost, by its own words.
+    lost: Option<Seat>,
+}
+
+impl Inquest {
+    pub(super) fn new(n_members: usize) -> Self {
+        Self { members: vec![Findings::default(); n_members], order: Vec::new(), round: 0 }
+    }
+
+    /// Begins a round: signs noticed in the same round have no order.
+    pub(super) fn next_round(&mut self) {
+        self.round += 1;
+    }
+
+    /// Notes how a member failed; a later verdict takes the place of an earlier one, unless the launcher had cut
+    /// it off, which is why it ended then.
+    pub(super) fn fails(&mut self, seat: Seat, verdict: ExitCause) {
+        let findings = &mut self.members[seat.0];
+        if findings.verdict != Some(ExitCause::Protocol) {
+            findings.verdict = Some(verdict);
+        }
+        if findings.noticed.is_none() {
+            findings.noticed = Some(self.round);
+            self.order.push(seat);
+        }
+    }
+
+    /// Notes that a member blames the loss of another.
+    pub(super) fn blames(&mut self, seat: Seat, lost: Seat) {
+        self.members[seat.0].lost = Some(lost);
+    }
+
+    /// How a member failed, as far as it is known.
+    pub(super) fn verdict(&self, seat: Seat) -> Option<ExitCause> {
+        self.members[seat.0].verdict
+    }
+
+    pub(super) fn is_clean(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// The first cause: the member noticed first (of those noticed at once, one that a signal killed), or the one
+    /// at the end of the chain of losses that it reports.
+    pub(super) fn first_cause(&self) -> Option<(Seat, ExitCause)> {
+        let first = *self.order.first()?;
+        let at_once = |seat: &&Seat| self.members[seat.0].noticed == self.members[first.0].noticed;
+        let killed = |seat: &&Seat| matches!(self.verdict(**seat), Some(ExitCause::Signal(_)));
+        let mut cause = *self.order.iter().filter(at_once).find(killed).unwrap_or(&first);
+        for _ in 0..self.members.len() {
+            match self.members[cause.0].lost {
+                Some(lost) if lost != cause && self.verdict(lost).is_some() => cause = lost,
+                _ => break,
+            }
+        }
+        Some((cause, self.verdict(cause)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cause_is_at_the_end_of_the_chain_of_reports() {
+        let mut inquest = Inquest::new(4);
+        inquest.blames(Seat(0), Seat(1));
+        inquest.blames(Seat(1), Seat(2));
+        inquest.fails(Seat(0), ExitCause::Code(1));
+        inquest.next_round();
+        inquest.fails(Seat(1), ExitCause::Code(1));
+        inquest.next_round();
+        inquest.fails(Seat(2), ExitCause::Signal(9));
+        assert_eq!(inquest.first_cause(), Some((Seat(2), ExitCause::Signal(9))));
+    }
+
+    #[test]
+    fn a_report_of_a_member_that_did_not_fail_is_not_followed() {
+        let mut inquest = Inquest::new(2);
+        inquest.blames(Seat(0), Seat(1));
+        inquest.fails(Seat(0), ExitCause::Code(3));
+        assert_eq!(inquest.first_cause(), Some((Seat(0), ExitCause::Code(3))));
+    }
+
+    #[test]
+    fn members_that_blame_each_other_do_not_make_the_inquest_endless() {
+        let mut inquest = Inquest::new(2);
+        inquest.blames(Seat(0), Seat(1));
+        inquest.blames(Seat(1), Seat(0));
+        inquest.fails(Seat(0), ExitCause::Code(3));
+        inquest.fails(Seat(1), ExitCause::Code(4));
+        assert!(inquest.first_cause().is_some());
+    }
+
+    #[test]
+    fn of_failures_seen_at_once_the_signal_is_the_cause() {
+        let mut inquest = Inquest::new(3);
+        inquest.fails(Seat(0), ExitCause::HungUp);
+        inquest.fails(Seat(2), ExitCause::HungUp);
+        inquest.next_round();
+        inquest.fails(Seat(0), ExitCause::Code(1));
+        inquest.fails(Seat(2), ExitCause::Signal(11));
+        assert_eq!(inquest.first_cause(), Some((Seat(2), ExitCause::Signal(11))));
+    }
+
+    #[test]
+    fn a_later_signal_is_not_the_cause() {
+        let mut inquest = Inquest::new(2);
+        inquest.fails(Seat(1), ExitCause::Code(3));
+        inquest.next_round();
+        inquest.fails(Seat(0), ExitCause::Signal(6));
+        assert_eq!(inquest.first_cause(), Some((Seat(1), ExitCause::Code(3))));
+    }
+}

@@ -1,0 +1,127 @@
+//! What a started process finds in its environment.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use nix::unistd::getppid;
+
+use crate::bootstrap::{Joining, Options};
+use crate::error::{DeviceName, Error, Result};
+use crate::rank::{Rank, check_n_ranks};
+use crate::shm::system::inherited_socket;
+
+pub(super) const RANK: &str = "SHMCCL_RANK";
+pub(super) const SIZE: &str = "SHMCCL_SIZE";
+pub(super) const SOCKET: &str = "SHMCCL_SOCKET";
+pub(super) const JOB: &str = "SHMCCL_JOB";
+pub(super) const LAUNCHER: &str = "SHMCCL_LAUNCHER";
+pub(super) const TIMEOUT_MS: &str = "SHMCCL_TIMEOUT_MS";
+
+/// The value of [`RANK`] for the proxy service.
+const PROXY: &str = "proxy";
+
+/// Joins the job that this process was started for; `None` when no launcher started it.
+///
+/// From here on the process is killed when the launcher dies.
+///
+/// # Errors
+/// [`Error::Environment`] when the variables are damaged, or the job was joined already; [`Error::Layout`] when
+/// launcher and program do not fit; [`Error::PeerLost`], [`Error::ProxyLost`], [`Error::Revoked`],
+/// [`Error::Timeout`].
+pub fn join_from_env() -> Result<Option<Joining>> {
+    let Some(socket) = std::env::var_os(SOCKET) else { return Ok(None) };
+    let socket = parse(SOCKET, &socket, "the number of a descriptor", |text| text.parse().ok())?;
+    let n_ranks: u32 = variable(SIZE, "a number of ranks from 1 to 64", |text| text.parse().ok())?;
+    check_n_ranks(n_ranks)?;
+    let device = variable(RANK, "a rank, or `proxy`", |text| parse_device(text, n_ranks))?;
+    let job_id = variable(JOB, "a job id in hexadecimal", |text| u64::from_str_radix(text, 16).ok())?;
+    let launcher = variable(LAUNCHER, "a process id", |text| text.parse().ok())?;
+    let timeout = match std::env::var_os(TIMEOUT_MS) {
+        Some(text) => {
+            let ms = parse(TIMEOUT_MS, &text, "a number of milliseconds", |text| text.parse().ok())?;
+            Duration::from_millis(ms)
+        }
+        None => Options::default().timeout,
+    };
+    let socket = inherited_socket(socket).map_err(|_| Error::Environment {
+        variable: SOCKET,
+        expected: "expected the launcher's socket, open and not taken before by this process",
+    })?;
+    bind_to_launcher(launcher)?;
+    Joining::begin(socket, device, n_ranks, job_id, timeout).map(Some)
+}
+
+/// Replaces this process by `program`, bound to the life of the launcher: what a trampoline calls.
+///
+/// Returns only on failure: [`Error::Environment`] when no launcher started this process, [`Error::Revoked`] when the
+/// launcher is gone, [`Error::Os`] when the program cannot be executed.
+pub fn become_program<A: AsRef<OsStr>>(
+    program: impl AsRef<OsStr>,
+    args: impl IntoIterator<Item = A>,
+) -> Error {
+    let bound = variable(LAUNCHER, "a process id", |text| text.parse().ok()).and_then(|launcher| {
+        bind_to_launcher(launcher)?;
+        if getppid().as_raw() == launcher { Ok(()) } else { Err(Error::Revoked { by: None }) }
+    });
+    match bound {
+        Ok(()) => Error::os("executing the program", Command::new(program).args(args).exec()),
+        Err(error) => error,
+    }
+}
+
+/// Asks the kernel to kill this process when the launcher dies.
+///
+/// Only a direct child can ask for that. One that is started by a wrapper leaves it to the wrapper, and to
+/// the socket, which hangs up in any case.
+fn bind_to_launcher(launcher: i32) -> Result<()> {
+    if getppid().as_raw() != launcher {
+        return Ok(());
+    }
+    set_pdeathsig(Signal::SIGKILL).map_err(|errno| Error::os("asking for the parent-death signal", errno))?;
+    // The launcher may have died just before.
+    if getppid().as_raw() == launcher { Ok(()) } else { Err(Error::Revoked { by: None }) }
+}
+
+/// What a process is told, besides the number of its socket.
+pub(super) fn variables(
+    device: DeviceName,
+    n_ranks: u32,
+    job_id: u64,
+    timeout: Duration,
+) -> [(&'static str, OsString); 5] {
+    let rank = match device {
+        DeviceName::Rank(rank) => rank.to_string(),
+        DeviceName::Proxy => PROXY.to_owned(),
+    };
+    [
+        (RANK, rank.into()),
+        (SIZE, n_ranks.to_string().into()),
+        (JOB, format!("{job_id:016x}").into()),
+        (LAUNCHER, std::process::id().to_string().into()),
+        (TIMEOUT_MS, u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).to_string().into()),
+    ]
+}
+
+fn parse_device(text: &str, n_ranks: u32) -> Option<DeviceName> {
+    if text == PROXY {
+        return Some(DeviceName::Proxy);
+    }
+    Rank::new(text.parse().ok()?, n_ranks).ok().map(DeviceName::Rank)
+}
+
+fn variable<T>(name: &'static str, expected: &'static str, read: impl Fn(&str) -> Option<T>) -> Result<T> {
+    parse(name, &std::env::var_os(name).unwrap_or_default(), expected, read)
+}
+
+fn parse<T>(
+    variable: &'static str,
+    text: &OsStr,
+    expected: &'static str,
+    read: impl Fn(&str) -> Option<T>,
+) -> Result<T> {
+    text.to_str().and_then(read).ok_or(Error::Environment { variable, expected })
+}

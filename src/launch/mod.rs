@@ -1,0 +1,266 @@
+//! Starting the device processes of a job, watching over them, and naming what went wrong first.
+//!
+//! The launcher re-executes a program (by default itself, with its own arguments) once per rank. Each process finds
+//! in its environment which rank it is and the number of an inherited socket, and joins by [`join_from_env`]:
+//!
+//! | variable | value |
+//! |---|---|
+//! | `SHMCCL_RANK` | the rank, or `proxy` |
+//! | `SHMCCL_SIZE` | the number of ranks |
+//! | `SHMCCL_SOCKET` | the number of the control socket's descriptor |
+//! | `SHMCCL_JOB` | the job id, in hexadecimal |
+//! | `SHMCCL_LAUNCHER` | the process id of the launcher |
+//! | `SHMCCL_TIMEOUT_MS` | how long to wait for the launcher's Welcome |
+//!
+//! One poll loop, in the thread that started the processes, watches sockets, process descriptors, interrupts and
+//! output. At the first sign of trouble (hang-up without Bye, broken protocol, failure, interrupt) it tells the
+//! [`Observer`] and, over their sockets, everyone else; gives them a time of grace to end by themselves; kills what is left.
+//!
+//! Invariants:
+//! - When [`Launch::spawn_and_supervise`] returns, in whichever way, no process that it started is left.
+//! - A launcher that is itself killed takes its processes along: each asks for the parent-death signal as it joins
+//!   (as it starts, with [`Launch::trampoline`]), and joining a dead launcher is an error.
+//! - No descriptor but its own socket reaches a child.
+
+mod cause;
+mod environment;
+mod output;
+mod pin;
+mod process;
+mod supervise;
+#[cfg(test)]
+mod tests;
+mod threads;
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+pub use environment::{become_program, join_from_env};
+pub use output::{OutputLine, OutputStream};
+pub use pin::PinPlan;
+pub use supervise::Observer;
+pub use threads::spawn_threads;
+
+use crate::bootstrap::{Offer, Options, ProxyMode, SegmentBacking};
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
+use crate::rank::check_n_ranks;
+
+/// The epoch of a job's first communicator.
+const FIRST_EPOCH: u64 = 1;
+
+/// How to start a job.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    n_ranks: u32,
+    job_id: u64,
+    options: Options,
+    pin: bool,
+    grace: Duration,
+    program: Program,
+    service: Program,
+    trampoline: Option<Program>,
+    env: Vec<(OsString, OsString)>,
+    capture_output: bool,
+}
+
+/// A program and its arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    path: OsString,
+    args: Vec<OsString>,
+}
+
+impl Program {
+    /// A program found in `PATH` or by its path, with arguments.
+    pub fn new<A: AsRef<OsStr>>(path: impl AsRef<OsStr>, args: impl IntoIterator<Item = A>) -> Self {
+        let args = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
+        Self { path: path.as_ref().to_owned(), args }
+    }
+
+    /// The running executable with the arguments that it was itself given.
+    #[must_use]
+    pub fn this() -> Self {
+        Self { path: this_executable(), args: std::env::args_os().skip(1).collect() }
+    }
+}
+
+/// The running executable; by its link in `/proc` when the file has been replaced meanwhile.
+fn this_executable() -> OsString {
+    match std::env::current_exe() {
+        Ok(path) if path.exists() => path.into_os_string(),
+        _ => "/proc/self/exe".into(),
+    }
+}
+
+/// How a job went that ended well.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Outcome {
+    /// Time from the call to the moment when all members were ready; `None` when they never joined.
+    pub ready_after: Option<Duration>,
+    /// Time from the call to the end of the last process.
+    pub ran_for: Duration,
+}
+
+impl Launch {
+    /// A job of `n_ranks` device processes of the running executable.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a number of ranks out of range.
+    pub fn new(n_ranks: u32) -> Result<Self> {
+        check_n_ranks(n_ranks)?;
+        Ok(Self {
+            n_ranks,
+            job_id: fresh_job_id(),
+            options: Options::default(),
+            pin: true,
+            grace: Duration::from_secs(2),
+            program: Program::this(),
+            service: Program::this(),
+            trampoline: None,
+            env: Vec::new(),
+            capture_output: false,
+        })
+    }
+
+    /// Sets the length of each rank's part of the symmetric heap, in bytes.
+    #[must_use]
+    pub fn heap_len(mut self, heap_len: u64) -> Self {
+        self.options.heap_len = heap_len;
+        self
+    }
+
+    /// Sets who executes triggers; a service process is started along with the ranks.
+    #[must_use]
+    pub fn proxy(mut self, proxy: ProxyMode) -> Self {
+        self.options.proxy = proxy;
+        self
+    }
+
+    /// Sets where segments come from.
+    #[must_use]
+    pub fn backing(mut self, backing: SegmentBacking) -> Self {
+        self.options.backing = backing;
+        self
+    }
+
+    /// Sets how long the ranks' waits may take, in the bootstrap and afterwards.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.options.timeout = timeout;
+        self
+    }
+
+    /// Sets whether processes are pinned to cores.
+    #[must_use]
+    pub fn pin(mut self, pin: bool) -> Self {
+        self.pin = pin;
+        self
+    }
+
+    /// Sets how long the others may take to end by themselves after the first has failed.
+    #[must_use]
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// Sets the program that every rank runs.
+    #[must_use]
+    pub fn program(mut self, program: Program) -> Self {
+        self.program = program;
+        self
+    }
+
+    /// Sets the program that the proxy service process runs.
+    #[must_use]
+    pub fn service(mut self, service: Program) -> Self {
+        self.service = service;
+        self
+    }
+
+    /// Starts the ranks' program through another one that calls [`become_program`] with the arguments it gets
+    /// after its own.
+    ///
+    /// Programs that join late or never are then bound to the life of the launcher all the same.
+    #[must_use]
+    pub fn trampoline(mut self, trampoline: Program) -> Self {
+        self.trampoline = Some(trampoline);
+        self
+    }
+
+    /// Adds an environment variable to all processes.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sets whether output is handed to [`Observer::on_output`] by lines instead of going where the launcher's goes.
+    #[must_use]
+    pub fn capture_output(mut self, capture_output: bool) -> Self {
+        self.capture_output = capture_output;
+        self
+    }
+
+    /// How many ranks there will be.
+    #[must_use]
+    pub fn n_ranks(&self) -> u32 {
+        self.n_ranks
+    }
+
+    /// Tells this job from all others of the machine.
+    #[must_use]
+    pub fn job_id(&self) -> u64 {
+        self.job_id
+    }
+
+    /// The incarnation of the communicator.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        FIRST_EPOCH
+    }
+
+    /// What all members will be told.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Where processes will run, given the cores that this process may use; it prints as one line.
+    #[must_use]
+    pub fn plan(&self) -> PinPlan {
+        PinPlan::new(self.n_ranks, self.options.proxy, self.pin)
+    }
+
+    /// Starts the processes and returns when the last one has ended.
+    ///
+    /// Every member is given `control`, which the caller has created. Call it from a thread that stays: the kernel
+    /// binds the processes to the life of the thread that starts them. While it runs, SIGINT, SIGTERM and SIGHUP are
+    /// caught and passed on; a second one kills at once.
+    ///
+    /// # Errors
+    /// [`Error::DeviceFailed`] names the first cause; [`Error::Interrupted`]; [`Error::ResourceLimit`] or
+    /// [`Error::Os`] when a process cannot be started.
+    pub fn spawn_and_supervise(
+        &self,
+        control: BorrowedFd<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<Outcome> {
+        supervise::run(self, control, observer)
+    }
+
+    fn offer(&self) -> Offer {
+        let options = self.options.clone();
+        Offer { n_ranks: self.n_ranks, epoch: self.epoch(), job_id: self.job_id, options }
+    }
+}
+
+/// A number that no other job of the machine has, never zero.
+fn fresh_job_id() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one((std::process::id(), std::time::SystemTime::now())).max(1)
+}

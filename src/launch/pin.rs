@@ -1,0 +1,194 @@
+//! Which process runs on which core.
+//!
+//! With no more ranks than cores each rank has a core of its own, and the proxy thread of a device shares the core of
+//! its device: the two hand over to each other by yielding, which is quicker than any wake-up across cores. With more
+//! ranks than cores they take turns. Cores that share a physical core come last.
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+use crate::bootstrap::{Placement, ProxyMode};
+use crate::error::DeviceName;
+
+/// Where the processes of a job run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PinPlan {
+    n_ranks: usize,
+    proxy: ProxyMode,
+    /// The cores to use, best first; never empty.
+    cores: Vec<usize>,
+    pinned: bool,
+}
+
+impl PinPlan {
+    /// The plan for the cores in the calling thread's affinity mask.
+    pub(super) fn new(n_ranks: u32, proxy: ProxyMode, pin: bool) -> Self {
+        let cores = allowed_cores();
+        let pinned = pin && !cores.is_empty();
+        let cores = if cores.is_empty() {
+            (0..std::thread::available_parallelism().map_or(1, usize::from)).collect()
+        } else {
+            distinct_first(cores, sibling_index)
+        };
+        Self { n_ranks: n_ranks as usize, proxy, cores, pinned }
+    }
+
+    /// Where a process goes.
+    #[must_use]
+    pub fn placement(&self, device: DeviceName) -> Placement {
+        let turn = self.turn(device);
+        let cpu = if self.pinned { u32::try_from(self.cores[turn]).ok() } else { None };
+        let devices = if self.pinned { self.devices(turn) } else { self.most_devices() };
+        let proxies = match self.proxy {
+            ProxyMode::Thread => devices,
+            ProxyMode::Process if self.pinned => usize::from(self.turn(DeviceName::Proxy) == turn),
+            ProxyMode::Process => usize::from(self.n_ranks >= self.cores.len()),
+        };
+        let count = |threads| u32::try_from(threads).unwrap_or(u32::MAX);
+        Placement { cpu, devices: count(devices), proxies: count(proxies) }
+    }
+
+    /// One line for people: who runs where, and how many of them share a core.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let (n_ranks, n_cores) = (self.n_ranks, self.cores.len());
+        let in_order = self.cores.iter().enumerate().all(|(index, &core)| index == core);
+        let place = match (self.pinned, n_ranks == 1, n_ranks <= n_cores, in_order) {
+            (false, ..) => "not pinned".to_owned(),
+            (_, true, ..) => format!("on core {}", self.cores[0]),
+            (_, _, true, true) => "rank r on core r".to_owned(),
+            (_, _, true, false) => format!("rank r on core {:?}[r]", &self.cores[..n_ranks]),
+            (_, _, _, true) => format!("rank r on core r mod {n_cores}"),
+            _ => format!("rank r on core {:?}[r mod {n_cores}]", self.cores),
+        };
+        let proxies = match self.proxy {
+            _ if !self.pinned => String::new(),
+            ProxyMode::Thread => ", proxies on the core of their device".to_owned(),
+            ProxyMode::Process => {
+                format!(", proxy service on core {}", self.cores[self.turn(DeviceName::Proxy)])
+            }
+        };
+        let spinners = plural(self.most_devices(), "spinner");
+        let (ranks, cores) = (plural(n_ranks, "rank"), plural(n_cores, "core"));
+        format!("{ranks} on {cores}: {place}, {spinners} per core{proxies}")
+    }
+
+    /// Puts a process, and every thread it will start, on its core.
+    ///
+    /// A core that went away meanwhile is not an error: the process then runs wherever the system puts it.
+    pub(super) fn apply(&self, device: DeviceName, pid: Pid) {
+        let Some(cpu) = self.placement(device).cpu else { return };
+        let mut set = CpuSet::new();
+        if set.set(cpu as usize).is_ok() {
+            let _ = sched_setaffinity(pid, &set);
+        }
+    }
+
+    /// The index of a process's core.
+    fn turn(&self, device: DeviceName) -> usize {
+        let seat = match device {
+            DeviceName::Rank(rank) => rank.index(),
+            DeviceName::Proxy => self.n_ranks,
+        };
+        seat % self.cores.len()
+    }
+
+    /// How many device threads are on the core with this index.
+    fn devices(&self, turn: usize) -> usize {
+        (0..self.n_ranks).filter(|rank| rank % self.cores.len() == turn).count()
+    }
+
+    fn most_devices(&self) -> usize {
+        self.n_ranks.div_ceil(self.cores.len())
+    }
+}
+
+impl std::fmt::Display for PinPlan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.describe())
+    }
+}
+
+fn plural(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
+/// The cores that the calling thread may use; empty when the system does not tell.
+fn allowed_cores() -> Vec<usize> {
+    let Ok(set) = sched_getaffinity(Pid::from_raw(0)) else { return Vec::new() };
+    (0..CpuSet::count()).filter(|&core| set.is_set(core).unwrap_or(false)).collect()
+}
+
+/// Which of the hyper-threads of its physical core a core is: 0 for the first.
+fn sibling_index(core: usize) -> usize {
+    let path = format!("/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list");
+    let list = std::fs::read_to_string(path).unwrap_or_default();
+    let ranges = list.trim().split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(first.parse::<usize>().ok()?..=last.parse::<usize>().ok()?)
+    });
+    ranges.flatten().take_while(|&sibling| sibling < core).count()
+}
+
+/// Puts cores that are the first of their physical core ahead of the others.
+fn distinct_first(mut cores: Vec<usize>, sibling_index: impl Fn(usize) -> usize) -> Vec<usize> {
+    cores.sort_by_cached_key(|&core| (sibling_index(core), core));
+    cores
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rank::Rank;
+
+    fn plan(n_ranks: usize, proxy: ProxyMode, cores: &[usize], pinned: bool) -> PinPlan {
+        PinPlan { n_ranks, proxy, cores: cores.to_vec(), pinned }
+    }
+
+    #[test]
+    fn ranks_take_turns_when_there_are_more_of_them_than_cores() {
+        let plan = plan(4, ProxyMode::Process, &[0, 1], true);
+        let cpus: Vec<_> =
+            (0..4).map(|rank| plan.placement(DeviceName::Rank(Rank::known(rank))).cpu.unwrap()).collect();
+        assert_eq!(cpus, [0, 1, 0, 1]);
+        assert_eq!(plan.placement(DeviceName::Proxy), Placement { cpu: Some(0), devices: 2, proxies: 1 });
+        let rank_1 = plan.placement(DeviceName::Rank(Rank::known(1)));
+        assert_eq!(rank_1, Placement { cpu: Some(1), devices: 2, proxies: 0 });
+    }
+
+    #[test]
+    fn the_plan_is_told_in_one_line() {
+        let line = |n_ranks, proxy, cores: &[usize], pinned| plan(n_ranks, proxy, cores, pinned).describe();
+        assert_eq!(
+            line(4, ProxyMode::Thread, &[0, 1], true),
+            "4 ranks on 2 cores: rank r on core r mod 2, 2 spinners per core, proxies on the core of their device"
+        );
+        assert_eq!(
+            line(2, ProxyMode::Process, &[3, 7, 9], true),
+            "2 ranks on 3 cores: rank r on core [3, 7][r], 1 spinner per core, proxy service on core 9"
+        );
+        assert_eq!(
+            line(3, ProxyMode::Process, &[0, 1], false),
+            "3 ranks on 2 cores: not pinned, 2 spinners per core"
+        );
+        assert_eq!(
+            line(1, ProxyMode::Thread, &[0], true),
+            "1 rank on 1 core: on core 0, 1 spinner per core, proxies on the core of their device"
+        );
+    }
+
+    #[test]
+    fn hyper_thread_siblings_come_after_whole_cores() {
+        assert_eq!(distinct_first(vec![0, 1, 2, 3], |core| core % 2), [0, 2, 1, 3]);
+        assert_eq!(distinct_first(vec![0, 1, 2, 3], |core| core / 2), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn without_pinning_a_rank_is_told_the_busiest_core() {
+        let plan = plan(3, ProxyMode::Thread, &[0, 1], false);
+        assert_eq!(
+            plan.placement(DeviceName::Rank(Rank::known(2))),
+            Placement { cpu: None, devices: 2, proxies: 2 }
+        );
+    }
+}

@@ -1,0 +1,228 @@
+//! One started process: spawned with its socket, watched by descriptor, killed and reaped at the latest on drop.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::output::{OutputPipe, OutputStream};
+use super::{Launch, Program, environment};
+use crate::bootstrap::{ProxyMode, pair, resource_error};
+use crate::error::{DeviceName, Error, ExitCause, Result};
+use crate::rank::Rank;
+use crate::shm::system::{pidfd_kill, pidfd_open};
+
+/// Held while a descriptor is inheritable, so that only the process it is meant for inherits it.
+static SPAWNING: Mutex<()> = Mutex::new(());
+
+/// A started process and, when a wrapper stands between, the process that joined in its place.
+#[derive(Debug)]
+pub(super) struct Process {
+    device: DeviceName,
+    child: Child,
+    pidfd: OwnedFd,
+    status: Option<ExitStatus>,
+    /// Of the process that joined, where it is not the child itself.
+    joined: Option<OwnedFd>,
+    killed: bool,
+}
+
+/// What starting a process yields.
+#[derive(Debug)]
+pub(super) struct Started {
+    pub(super) process: Process,
+    /// The launcher's end of the control socket.
+    pub(super) socket: OwnedFd,
+    pub(super) pipes: Vec<OutputPipe>,
+}
+
+/// The members of a job in the order of their seats.
+pub(super) fn devices(launch: &Launch) -> impl Iterator<Item = DeviceName> + use<> {
+    let service = (launch.options.proxy == ProxyMode::Process).then_some(DeviceName::Proxy);
+    (0..launch.n_ranks).map(Rank::known).map(DeviceName::Rank).chain(service)
+}
+
+/// Starts the process of one member.
+///
+/// # Errors
+/// [`Error::ResourceLimit`] or [`Error::Os`].
+pub(super) fn start(launch: &Launch, device: DeviceName) -> Result<Started> {
+    let (socket, inherited) = pair()?;
+    let mut command = command(launch, device);
+    command.env(environment::SOCKET, number(&inherited).to_string());
+    let child = spawn(&mut command, &inherited)?;
+    drop(inherited);
+    let mut process = Process::watch(device, child)?;
+    let mut pipes = Vec::new();
+    if let Some(stdout) = process.child.stdout.take() {
+        pipes.push(OutputPipe::new(device, OutputStream::Stdout, stdout.into())?);
+    }
+    if let Some(stderr) = process.child.stderr.take() {
+        pipes.push(OutputPipe::new(device, OutputStream::Stderr, stderr.into())?);
+    }
+    Ok(Started { process, socket, pipes })
+}
+
+fn command(launch: &Launch, device: DeviceName) -> Command {
+    let program = match device {
+        DeviceName::Rank(_) => &launch.program,
+        DeviceName::Proxy => &launch.service,
+    };
+    let mut command = match &launch.trampoline {
+        Some(Program { path, args }) => {
+            let mut command = Command::new(path);
+            command.args(args).arg(&program.path);
+            command
+        }
+        None => Command::new(&program.path),
+    };
+    command.args(&program.args);
+    command.envs(environment::variables(device, launch.n_ranks, launch.job_id, launch.options.timeout));
+    command.envs(launch.env.iter().map(|(name, value)| (name, value)));
+    // What is typed goes to one reader.
+    if !matches!(device, DeviceName::Rank(rank) if rank.get() == 0) {
+        command.stdin(Stdio::null());
+    }
+    if launch.capture_output {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    }
+    command
+}
+
+fn spawn(command: &mut Command, inherited: &OwnedFd) -> Result<Child> {
+    let set = |flags| {
+        fcntl(inherited, FcntlArg::F_SETFD(flags))
+            .map_err(|errno| Error::os("passing on the control socket", errno))
+    };
+    let _one_at_a_time = SPAWNING.lock().unwrap_or_else(PoisonError::into_inner);
+    set(FdFlag::empty())?;
+    let child = command.spawn();
+    set(FdFlag::FD_CLOEXEC)?;
+    child.map_err(|error| resource_error("starting a device process", error))
+}
+
+fn number(descriptor: &OwnedFd) -> i32 {
+    use std::os::fd::AsRawFd;
+    descriptor.as_raw_fd()
+}
+
+impl Process {
+    fn watch(device: DeviceName, mut child: Child) -> Result<Self> {
+        match pidfd_open(pid_of(&child)) {
+            Ok(pidfd) => Ok(Self { device, child, pidfd, status: None, joined: None, killed: false }),
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(resource_error("watching a device process", error))
+            }
+        }
+    }
+
+    pub(super) fn device(&self) -> DeviceName {
+        self.device
+    }
+
+    pub(super) fn pid(&self) -> Pid {
+        pid_of(&self.child)
+    }
+
+    /// The descriptors that become readable when something about this process ends.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let child = self.status.is_none().then(|| self.pidfd.as_fd());
+        child.into_iter().chain(self.joined.as_ref().map(AsFd::as_fd))
+    }
+
+    /// Notes which process is at the other end of the socket.
+    pub(super) fn joined_as(&mut self, pid: i32) {
+        if pid != self.pid().as_raw() && pid > 0 {
+            // One that is gone already hangs up, and that is enough.
+            self.joined = pidfd_open(Pid::from_raw(pid)).ok();
+        }
+    }
+
+    /// Whether the process that joined has ended in this moment, be its wrapper still there.
+    pub(super) fn joined_has_ended(&mut self) -> bool {
+        let ended = self.joined.as_ref().is_some_and(|joined| has_ended(joined.as_fd()));
+        if ended {
+            self.joined = None;
+        }
+        ended
+    }
+
+    /// Reaps the child if it has ended in this moment, and says so.
+    pub(super) fn reap(&mut self) -> bool {
+        if self.status.is_none() {
+            self.status = self.child.try_wait().ok().flatten();
+            return self.status.is_some();
+        }
+        false
+    }
+
+    /// Whether another process than the child has joined and is there.
+    pub(super) fn has_joined(&self) -> bool {
+        self.joined.is_some()
+    }
+
+    /// Whether nothing of it is left.
+    pub(super) fn has_ended(&self) -> bool {
+        self.status.is_some() && self.joined.is_none()
+    }
+
+    /// How the child failed, once it has ended: `None` when it exited with code 0 or the launcher killed it.
+    pub(super) fn failure(&self) -> Option<ExitCause> {
+        let status = self.status?;
+        match (status.signal(), status.code()) {
+            (Some(signal), _) if self.killed && signal == Signal::SIGKILL as i32 => None,
+            (Some(signal), _) => Some(ExitCause::Signal(signal)),
+            (None, Some(0)) => None,
+            (None, code) => Some(ExitCause::Code(code.unwrap_or(-1))),
+        }
+    }
+
+    /// Whether the launcher has killed it.
+    pub(super) fn was_killed(&self) -> bool {
+        self.killed
+    }
+
+    /// Passes a signal on.
+    pub(super) fn signal(&self, signal: Signal) {
+        // Not reaped yet, so the number is still its own.
+        if self.status.is_none() {
+            let _ = kill(self.pid(), signal);
+        }
+    }
+
+    /// Kills what is left of it.
+    pub(super) fn kill(&mut self) {
+        if !self.has_ended() {
+            self.killed = true;
+            let _ = self.child.kill();
+            if let Some(joined) = &self.joined {
+                pidfd_kill(joined.as_fd());
+            }
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+        if self.status.is_none() {
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn pid_of(child: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX))
+}
+
+fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::new(pidfd, PollFlags::POLLIN)];
+    matches!(poll(&mut polled, PollTimeout::ZERO), Ok(ready) if ready > 0)
+}

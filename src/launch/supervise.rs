@@ -1,0 +1,335 @@
+//! The poll loop that starts, serves, watches and ends the processes of one job.
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::signal::Signal;
+
+use super::cause::Inquest;
+use super::output::{OutputLine, OutputPipe};
+use super::process::{Process, devices, start};
+use super::{Launch, Outcome};
+use crate::bootstrap::{Event, Root, Seat, poll_timeout};
+use crate::error::{DeviceName, Error, ExitCause, Result};
+use crate::shm::system::InterruptWatch;
+
+/// How long a send that the kernel refused for want of room waits before it is tried again.
+const BACKLOG_PAUSE: Duration = Duration::from_millis(1);
+
+/// How often an output is read when all is over; more than a pipe holds.
+const MAX_READS_AT_END: usize = 64;
+
+/// Who is told what happens to a job. Its methods are called from the thread that supervises, which goes on when they
+/// return. A closure over the name of a lost member is an observer too.
+pub trait Observer {
+    /// A member was lost: it died, failed, hung up or broke the protocol. Called once for each, at once; the place to
+    /// revoke the epoch in the control segment.
+    fn on_loss(&mut self, device: DeviceName);
+
+    /// The launcher was told to stop by a signal, which it has passed on.
+    fn on_interrupt(&mut self) {}
+
+    /// All members are ready, so long after the launch began.
+    fn on_ready(&mut self, after: Duration) {
+        let _ = after;
+    }
+
+    /// A process has printed a line; only with [`Launch::capture_output`].
+    fn on_output(&mut self, line: OutputLine<'_>) {
+        let _ = line;
+    }
+}
+
+impl<F: FnMut(DeviceName)> Observer for F {
+    fn on_loss(&mut self, device: DeviceName) {
+        self(device);
+    }
+}
+
+/// See [`Launch::spawn_and_supervise`].
+pub(super) fn run(launch: &Launch, control: BorrowedFd<'_>, observer: &mut dyn Observer) -> Result<Outcome> {
+    let began = Instant::now();
+    let interrupts = InterruptWatch::start()
+        .map_err(|error| Error::os("catching the signals that interrupt a job", error))?;
+    let mut job = Job {
+        root: Root::new(launch.offer(), control)?,
+        processes: Vec::new(),
+        pipes: Vec::new(),
+        interrupts,
+        inquest: Inquest::new(devices(launch).count()),
+        told: vec![false; devices(launch).count()],
+        interrupted: None,
+        grace: launch.grace,
+        kill_at: None,
+        began,
+        ready_after: None,
+        observer,
+    };
+    job.start(launch)?;
+    while !job.has_ended() {
+        job.watch()?;
+    }
+    job.conclude()
+}
+
+struct Job<'o> {
+    root: Root,
+    /// In the order of seats.
+    processes: Vec<Process>,
+    pipes: Vec<OutputPipe>,
+    interrupts: Option<InterruptWatch>,
+    inquest: Inquest,
+    /// Which losses the observer knows of.
+    told: Vec<bool>,
+    /// The first interrupt, and whether it came before any failure.
+    interrupted: Option<(Signal, bool)>,
+    grace: Duration,
+    /// When whoever is left is killed; set at the first sign of trouble.
+    kill_at: Option<Instant>,
+    began: Instant,
+    ready_after: Option<Duration>,
+    observer: &'o mut dyn Observer,
+}
+
+/// What a poll has found ready.
+#[derive(Default)]
+struct Ready {
+    interrupts: bool,
+    seats: Vec<Seat>,
+    pipes: Vec<usize>,
+}
+
+impl Job<'_> {
+    /// Starts all processes. On failure those that were started are killed as they are dropped.
+    fn start(&mut self, launch: &Launch) -> Result<()> {
+        let plan = launch.plan();
+        for device in devices(launch) {
+            let started = start(launch, device)?;
+            plan.apply(device, started.process.pid());
+            self.processes.push(started.process);
+            self.pipes.extend(started.pipes);
+            self.root.seat(started.socket, plan.placement(device))?;
+        }
+        Ok(())
+    }
+
+    fn has_ended(&self) -> bool {
+        self.processes.iter().all(Process::has_ended)
+    }
+
+    /// One turn of the loop: waits for something to happen and acts on it.
+    fn watch(&mut self) -> Result<()> {
+        let ready = self.poll()?;
+        self.inquest.next_round();
+        if ready.interrupts {
+            self.take_interrupts();
+        }
+        for &index in &ready.pipes {
+            self.pipes[index].read(&mut |line| self.observer.on_output(line));
+        }
+        for seat in ready.seats {
+            self.root.serve(seat)?;
+            self.take_events();
+            let process = &mut self.processes[seat.0];
+            let joined_ended = process.joined_has_ended();
+            let reaped = process.reap();
+            if joined_ended || reaped {
+                self.judge(seat)?;
+            }
+        }
+        self.find_truants();
+        if self.kill_at.is_some_and(|kill_at| Instant::now() >= kill_at) {
+            self.kill_all();
+        }
+        Ok(())
+    }
+
+    fn poll(&self) -> Result<Ready> {
+        enum Source {
+            Interrupts,
+            Seat(Seat),
+            Pipe(usize),
+        }
+        let mut sources = Vec::new();
+        let mut polled = Vec::new();
+        let mut add = |source, descriptor, flags| {
+            sources.push(source);
+            polled.push(PollFd::new(descriptor, flags));
+        };
+        if let Some(interrupts) = &self.interrupts {
+            add(Source::Interrupts, interrupts.descriptor(), PollFlags::POLLIN);
+        }
+        for (seat, socket, wants_to_send) in self.root.sockets() {
+            let write = if wants_to_send { PollFlags::POLLOUT } else { PollFlags::empty() };
+            add(Source::Seat(seat), socket, PollFlags::POLLIN | write);
+        }
+        for (index, process) in self.processes.iter().enumerate() {
+            for descriptor in process.descriptors() {
+                add(Source::Seat(Seat(index)), descriptor, PollFlags::POLLIN);
+            }
+        }
+        for (index, pipe) in self.pipes.iter().enumerate() {
+            if let Some(descriptor) = pipe.descriptor() {
+                add(Source::Pipe(index), descriptor, PollFlags::POLLIN);
+            }
+        }
+        match poll(&mut polled, poll_timeout(self.patience())) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(Error::os("watching the device processes", errno)),
+        }
+        let mut ready = Ready::default();
+        for (source, polled) in sources.into_iter().zip(&polled) {
+            if !polled.any().unwrap_or(true) {
+                continue;
+            }
+            match source {
+                Source::Interrupts => ready.interrupts = true,
+                Source::Seat(seat) => ready.seats.push(seat),
+                Source::Pipe(index) => ready.pipes.push(index),
+            }
+        }
+        if self.root.has_backlog() {
+            ready.seats.extend((0..self.processes.len()).map(Seat));
+        }
+        ready.seats.sort_unstable();
+        ready.seats.dedup();
+        Ok(ready)
+    }
+
+    /// How long the loop may sleep when nothing happens.
+    fn patience(&self) -> Option<Duration> {
+        let until_kill = self.kill_at.map(|kill_at| kill_at.saturating_duration_since(Instant::now()));
+        let until_retry = self.root.has_backlog().then_some(BACKLOG_PAUSE);
+        [until_kill, until_retry].into_iter().flatten().min()
+    }
+
+    fn take_interrupts(&mut self) {
+        while let Some(interrupt) = self.interrupts.as_mut().and_then(InterruptWatch::next) {
+            if self.interrupted.is_some() {
+                self.kill_all();
+                continue;
+            }
+            self.interrupted = Some((interrupt.signal, self.inquest.is_clean()));
+            // The terminal has sent its own to all of them.
+            if !interrupt.from_terminal {
+                for process in &self.processes {
+                    process.signal(interrupt.signal);
+                }
+            }
+            self.begin_grace();
+            self.observer.on_interrupt();
+        }
+    }
+
+    fn take_events(&mut self) {
+        while let Some(event) = self.root.next_event() {
+            match event {
+                Event::Joined(seat, pid) => self.processes[seat.0].joined_as(pid),
+                Event::Up => {
+                    let after = self.began.elapsed();
+                    self.ready_after = Some(after);
+                    self.observer.on_ready(after);
+                }
+                Event::Left(_) => {}
+                Event::Lost(seat, cause) => self.note_failure(seat, cause),
+                Event::Reported(seat, lost) => {
+                    self.inquest.blames(seat, lost);
+                    self.tell(lost);
+                    self.begin_grace();
+                }
+            }
+        }
+    }
+
+    /// Decides whether a member of which a process has ended has failed. Its last words were read before.
+    fn judge(&mut self, seat: Seat) -> Result<()> {
+        // More may have come between reading and reaping; after this nothing can.
+        self.root.serve(seat)?;
+        self.take_events();
+        let process = &self.processes[seat.0];
+        let unfinished = self.root.has_joined(seat) && !self.root.has_left(seat);
+        match process.failure() {
+            Some(cause) => self.note_failure(seat, cause),
+            None if process.was_killed() || !unfinished => {}
+            None if process.has_ended() => self.note_failure(seat, ExitCause::Code(0)),
+            // The one that joined is gone and its wrapper has not ended, or the other way round.
+            None if process.has_joined() => {}
+            None => self.note_failure(seat, ExitCause::HungUp),
+        }
+        Ok(())
+    }
+
+    /// Finds members that will never join while others have joined, who would wait for them in vain.
+    fn find_truants(&mut self) {
+        let seats = || (0..self.processes.len()).map(Seat);
+        if !seats().any(|seat| self.root.has_joined(seat)) {
+            return;
+        }
+        let is_truant = |seat: &Seat| {
+            let process = &self.processes[seat.0];
+            let is_gone = process.has_ended() || self.root.is_absent(*seat);
+            is_gone
+                && !process.was_killed()
+                && !self.root.has_joined(*seat)
+                && self.inquest.verdict(*seat).is_none()
+        };
+        for seat in seats().filter(is_truant).collect::<Vec<_>>() {
+            let ended = self.processes[seat.0].has_ended();
+            self.note_failure(seat, if ended { ExitCause::Code(0) } else { ExitCause::HungUp });
+        }
+    }
+
+    fn note_failure(&mut self, seat: Seat, cause: ExitCause) {
+        self.inquest.fails(seat, cause);
+        self.root.declare_lost(seat);
+        self.tell(seat);
+        self.begin_grace();
+    }
+
+    /// Tells the observer of a loss, once.
+    fn tell(&mut self, seat: Seat) {
+        if !std::mem::replace(&mut self.told[seat.0], true) {
+            self.observer.on_loss(self.root.device(seat));
+        }
+    }
+
+    fn begin_grace(&mut self) {
+        self.kill_at = self.kill_at.or_else(|| Instant::now().checked_add(self.grace));
+    }
+
+    fn kill_all(&mut self) {
+        self.kill_at = None;
+        for process in &mut self.processes {
+            process.kill();
+        }
+    }
+
+    /// Reads what is left of the output, and names the outcome.
+    fn conclude(mut self) -> Result<Outcome> {
+        for pipe in &mut self.pipes {
+            let mut take = |line: OutputLine<'_>| self.observer.on_output(line);
+            // A process that outlives its parent may hold the pipe; what it will print is not awaited.
+            for _ in 0..MAX_READS_AT_END {
+                if !pipe.read(&mut take) {
+                    break;
+                }
+            }
+            pipe.finish(&mut take);
+        }
+        let cause = self.inquest.first_cause();
+        if let Some((signal, came_first)) = self.interrupted {
+            let by_the_same = |(_, cause)| cause == ExitCause::Signal(signal as i32);
+            if came_first || cause.is_none_or(by_the_same) {
+                return Err(Error::Interrupted { signal: signal as i32 });
+            }
+        }
+        match cause {
+            Some((seat, cause)) => {
+                Err(Error::DeviceFailed { device: self.processes[seat.0].device(), cause })
+            }
+            None => Ok(Outcome { ready_after: self.ready_after, ran_for: self.began.elapsed() }),
+        }
+    }
+}

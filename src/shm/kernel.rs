@@ -1,0 +1,174 @@
+//! The operating system's side of waiting: futex, membarrier, yield, clock.
+//!
+//! All futexes are shared ones (no `FUTEX_PRIVATE_FLAG`): the system finds sleepers by the page behind the
+//! word, so that any process that maps it can wake them, at whatever address. A private one would work in every test that
+//! uses threads, and never between processes.
+//!
+//! What the system offers is found out once, in [`HostKernel::detect`], by trying: a container may refuse a call that the
+//! running version has.
+//!
+//! | call | since | without it |
+//! |---|---|---|
+//! | `membarrier` global expedited | 4.16 | a fence in every signal |
+//! | `futex_waitv` | 5.16 | sleeps on several words look up every few milliseconds |
+//!
+//! Barriers pair across processes, and each process finds out for itself. A signaller without `membarrier` uses a
+//! fence, which serves any sleeper. A sleeper without it cannot know whether its signallers use one, so it never
+//! sleeps long at a time.
+
+#![allow(unsafe_code, reason = "system calls on words in shared memory")]
+
+use std::time::{Duration, Instant};
+
+use crate::sync::{Kernel, SleepWord, atomic::AtomicU32, park};
+
+/// How long a sleep lasts at most when no wake can be relied upon.
+const BLIND_SLEEP: Duration = Duration::from_millis(5);
+
+/// The most words that one `futex_waitv` takes.
+const MAX_WORDS: usize = libc::FUTEX_WAITV_MAX as usize;
+
+/// The calls of this host, as this process may use them.
+#[derive(Clone, Copy, Debug)]
+pub struct HostKernel {
+    membarrier: bool,
+    waitv: bool,
+    start: Instant,
+}
+
+impl HostKernel {
+    /// Finds out what this system offers, and registers the process to take part in other processes' barriers.
+    #[must_use]
+    pub fn detect() -> Self {
+        Self { membarrier: register_membarrier(), waitv: has_waitv(), start: Instant::now() }
+    }
+
+    /// The same without `membarrier`: signals pay a fence.
+    #[must_use]
+    pub fn without_membarrier(self) -> Self {
+        Self { membarrier: false, ..self }
+    }
+
+    /// The same without `futex_waitv`: sleeps on several words look up every few milliseconds.
+    #[must_use]
+    pub fn without_waitv(self) -> Self {
+        Self { waitv: false, ..self }
+    }
+
+    /// Whether signals are free of fences.
+    #[must_use]
+    pub fn has_membarrier(&self) -> bool {
+        self.membarrier
+    }
+
+    /// Whether one sleep can wait for several words.
+    #[must_use]
+    pub fn has_waitv(&self) -> bool {
+        self.waitv
+    }
+}
+
+impl Kernel for HostKernel {
+    #[inline]
+    fn light_barrier(&self) {
+        if self.membarrier {
+            park::compiler_barrier();
+        } else {
+            park::waker_fence();
+        }
+    }
+
+    fn heavy_barrier(&self) {
+        if !(self.membarrier && membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)) {
+            park::sleeper_fence();
+        }
+    }
+
+    fn sleep(&self, words: &[SleepWord<'_>], timeout: Duration) {
+        let timeout = if self.membarrier { timeout } else { timeout.min(BLIND_SLEEP) };
+        match words {
+            [] => {}
+            [only] => futex_wait(only, timeout),
+            several if self.waitv && several.len() <= MAX_WORDS => futex_waitv(several, timeout),
+            [first, others @ ..] => {
+                // Relaxed look, as the call would take: a change that it misses is seen after the nap.
+                if others.iter().all(SleepWord::is_unchanged) {
+                    futex_wait(first, timeout.min(BLIND_SLEEP));
+                }
+            }
+        }
+    }
+
+    fn wake_all(&self, word: &AtomicU32) {
+        // SAFETY: FUTEX_WAKE takes an address, an operation and a count, and does not touch the word.
+        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+    }
+
+    #[inline]
+    fn yield_now(&self) {
+        std::thread::yield_now();
+    }
+
+    #[inline]
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+}
+
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: membarrier takes a command and two zeros, and no memory of ours.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+    result >= 0
+}
+
+/// Registers, then makes one barrier to see that it is allowed.
+fn register_membarrier() -> bool {
+    membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)
+        && membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)
+}
+
+/// Asks for a wait on no words at all: an invalid argument where the call exists and is allowed.
+fn has_waitv() -> bool {
+    let nothing = std::ptr::null::<libc::futex_waitv>();
+    // SAFETY: with a count of zero the call reads no memory.
+    let result = unsafe { libc::syscall(libc::SYS_futex_waitv, nothing, 0, 0, nothing, 0) };
+    result == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL)
+}
+
+/// Sleeps on one word. Every outcome (woken, changed, timeout, signal) means the same: look again.
+fn futex_wait(word: &SleepWord<'_>, timeout: Duration) {
+    let relative = timespec(timeout);
+    let address = word.word.as_ptr();
+    let timeout = std::ptr::from_ref(&relative);
+    // SAFETY: the word outlives the call, being borrowed; the system only reads it and the timeout.
+    unsafe { libc::syscall(libc::SYS_futex, address, libc::FUTEX_WAIT, word.expected, timeout) };
+}
+
+/// Sleeps on several words, at most [`MAX_WORDS`]; as [`futex_wait`].
+fn futex_waitv(words: &[SleepWord<'_>], timeout: Duration) {
+    // SAFETY: all-zero bytes are a valid futex_waitv, a plain struct of integers.
+    let mut waiters: [libc::futex_waitv; MAX_WORDS] = unsafe { std::mem::zeroed() };
+    for (waiter, word) in waiters.iter_mut().zip(words) {
+        waiter.val = u64::from(word.expected);
+        waiter.uaddr = word.word.as_ptr().addr() as u64;
+        waiter.flags = libc::FUTEX2_SIZE_U32 as u32;
+    }
+    let deadline = timespec(monotonic() + timeout);
+    let (list, len) = (waiters.as_ptr(), words.len());
+    let deadline = std::ptr::from_ref(&deadline);
+    // SAFETY: `list` holds at least `len` entries, checked by the caller; the words they name are borrowed for the
+    // duration of the call, which only reads them.
+    unsafe { libc::syscall(libc::SYS_futex_waitv, list, len, 0, deadline, libc::CLOCK_MONOTONIC) };
+}
+
+/// The clock that `futex_waitv` measures its deadline by.
+fn monotonic() -> Duration {
+    nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
+}
+
+fn timespec(duration: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: libc::time_t::try_from(duration.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: libc::c_long::from(duration.subsec_nanos()),
+    }
+}

@@ -1,0 +1,241 @@
+//! The life lock: a thread per device that the operating system reports on when the device dies.
+//!
+//! The thread takes its rank's [`LifeCell`] as a robust futex and then sleeps on the cells of all peers at once.
+//! When a process is killed, the system walks each of its threads' robust lists while the thread exits, before the
+//! memory of the process is torn down; so peers hear of it within a fraction of a millisecond however much is mapped,
+//! whereas sockets and pidfds report once everything is unmapped.
+//!
+//! The list is the thread's own: one node in private memory whose word is found at `node + futex_offset`, in
+//! the shared cell. No pointer is ever stored in shared memory, and nothing a peer writes is followed. It replaces
+//! the list of the C library for this thread, which locks no robust mutex of that kind.
+//!
+//! The system wakes only one of those who sleep on a dead rank's word. Whoever finds a rank dead therefore wakes
+//! the rest before it does anything else. If it dies in between, another thread is woken by *its* death, looks at
+//! all cells, and finds both; and a thread looks at all cells at least once a [`LOOK_ANYWAY`].
+//!
+//! The ranks may be threads of one process: each has its own thread here, hence its own list. A process without
+//! `futex_waitv` looks every few milliseconds instead.
+
+#![allow(unsafe_code, reason = "robust futex list of the life thread")]
+
+use std::{
+    ops::Deref,
+    sync::{Arc, mpsc},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use nix::sys::signal::SigSet;
+
+use super::kernel::HostKernel;
+use crate::{
+    error::{Error, Result},
+    rank::{MAX_RANKS, Rank},
+    sync::{Kernel, Latch, LifeCell, LifeStatus, SleepWord},
+};
+
+/// How often the life thread looks at all cells even if nothing wakes it.
+const LOOK_ANYWAY: Duration = Duration::from_millis(500);
+
+/// One rank's presence among its peers, for as long as this value lives. Dropping it says good-bye.
+#[derive(Debug)]
+pub struct LifeLock {
+    stop: Arc<Latch>,
+    kernel: HostKernel,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LifeLock {
+    /// Takes the cell of `rank` and watches all others of `cells`, one per rank.
+    ///
+    /// `on_loss` is called, on a thread of its own, once for each peer that is lost: killed, crashed, exited without
+    /// good-bye, or given up by somebody.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRank`] when `cells` has none for `rank` or more than there can be ranks; [`Error::Layout`] when the
+    /// cell has been used; [`Error::Os`] when the thread cannot be started.
+    pub fn take<C, F>(kernel: HostKernel, cells: C, rank: Rank, on_loss: F) -> Result<Self>
+    where
+        C: Deref<Target = [LifeCell]> + Send + 'static,
+        F: FnMut(Rank) + Send + 'static,
+    {
+        let n_ranks = u32::try_from(cells.len()).unwrap_or(u32::MAX);
+        if rank.index() >= cells.len() || n_ranks > MAX_RANKS {
+            return Err(Error::InvalidRank { rank: rank.get(), n_ranks });
+        }
+        let stop = Arc::new(Latch::new());
+        let (taken, outcome) = mpsc::sync_channel(1);
+        let watcher = Watcher { kernel, cells, rank, stop: Arc::clone(&stop), lost: 0, on_loss };
+        let thread = std::thread::Builder::new()
+            .name("shmccl-life".into())
+            .spawn(move || watcher.run(&taken))
+            .map_err(|source| Error::os("starting the life thread", source))?;
+        let lock = Self { stop, kernel, thread: Some(thread) };
+        match outcome.recv() {
+            Ok(Ok(())) => Ok(lock),
+            Ok(Err(found)) => Err(Error::Layout { what: "life cell", expected: 0, found: u64::from(found) }),
+            Err(_) => unreachable!("the life thread reports before it ends"),
+        }
+    }
+}
+
+impl Drop for LifeLock {
+    fn drop(&mut self) {
+        self.stop.open(&self.kernel);
+        if let Some(thread) = self.thread.take() {
+            // An error is a panic of the caller's `on_loss`, which has been reported on its own thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the life thread runs on.
+struct Watcher<C, F> {
+    kernel: HostKernel,
+    cells: C,
+    rank: Rank,
+    stop: Arc<Latch>,
+    /// A bit for each rank whose loss has been reported.
+    lost: u64,
+    on_loss: F,
+}
+
+impl<C: Deref<Target = [LifeCell]>, F: FnMut(Rank)> Watcher<C, F> {
+    fn run(mut self, taken: &mpsc::SyncSender<Result<(), u32>>) {
+        // Signals are the application's: none of its handlers runs here. It cannot fail with a valid set.
+        let _ = SigSet::all().thread_block();
+        let cells = &*self.cells;
+        let (own, outcome) = match RobustLock::take(self.kernel, &cells[self.rank.index()]) {
+            Ok(own) => (Some(own), Ok(())),
+            Err(found) => (None, Err(found)),
+        };
+        // Nobody may be there to hear it: then there is nobody to be reported to either.
+        let heard = taken.send(outcome).is_ok();
+        while own.is_some() && heard && !self.stop.is_open() {
+            let words = look(&self.kernel, cells, &self.stop, self.rank, &mut self.lost, &mut self.on_loss);
+            self.kernel.sleep(&words, LOOK_ANYWAY);
+        }
+    }
+}
+
+/// Looks at all peers, reports those newly lost, and returns what to sleep on until something changes.
+fn look<'a>(
+    kernel: &HostKernel,
+    cells: &'a [LifeCell],
+    stop: &'a Latch,
+    own: Rank,
+    lost: &mut u64,
+    on_loss: &mut impl FnMut(Rank),
+) -> Vec<SleepWord<'a>> {
+    let mut words = Vec::with_capacity(cells.len());
+    words.push(stop.until_open());
+    let peers = (0..).map(Rank::known).zip(cells).filter(|(rank, _)| *rank != own);
+    for (rank, cell) in peers {
+        let (status, word) = cell.observe();
+        match status {
+            LifeStatus::Absent | LifeStatus::Alive => words.push(word),
+            LifeStatus::Lost if *lost & 1 << rank.get() == 0 => {
+                *lost |= 1 << rank.get();
+                cell.wake_watchers(kernel); // the others first: the system woke one of us
+                on_loss(rank);
+            }
+            LifeStatus::Lost | LifeStatus::Left => {}
+        }
+    }
+    words
+}
+
+/// A cell held as a robust futex by the calling thread. It must be dropped on the same thread.
+struct RobustLock<'a> {
+    kernel: HostKernel,
+    cell: &'a LifeCell,
+    thread: u32,
+    list: *mut RobustList,
+    /// The list that the C library had registered for this thread.
+    previous: *mut RobustHead,
+}
+
+/// What the system is told to walk: `struct robust_list_head` of its interface.
+#[repr(C)]
+struct RobustHead {
+    first: *const RobustNode,
+    /// Where the futex is, seen from its node.
+    futex_offset: libc::c_long,
+    pending: *const RobustNode,
+}
+
+/// `struct robust_list` of the interface.
+#[repr(C)]
+struct RobustNode {
+    next: *const RobustNode,
+}
+
+/// A circle of the head and one node.
+#[repr(C)]
+struct RobustList {
+    head: RobustHead,
+    node: RobustNode,
+}
+
+impl<'a> RobustLock<'a> {
+    fn take(kernel: HostKernel, cell: &'a LifeCell) -> Result<Self, u32> {
+        let list = RobustList::around(cell);
+        let previous = robust_list();
+        // Listed first, taken second: a thread that is killed in between holds a word without its id, which the system
+        // leaves alone.
+        set_robust_list(list.cast());
+        let thread = u32::try_from(nix::unistd::gettid().as_raw()).unwrap_or(0);
+        let lock = Self { kernel, cell, thread, list, previous };
+        match cell.take(&kernel, thread) {
+            Ok(()) => Ok(lock),
+            Err(found) => Err(found), // the drop of `lock` leaves a cell alone that holds another id
+        }
+    }
+}
+
+impl Drop for RobustLock<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.cell.mark_lost(&self.kernel);
+        } else {
+            self.cell.leave(&self.kernel, self.thread);
+        }
+        set_robust_list(self.previous);
+        // SAFETY: `list` came from Box::into_raw in `RobustList::around`, and since the line above the system does not
+        // know it any more.
+        drop(unsafe { Box::from_raw(self.list) });
+    }
+}
+
+impl RobustList {
+    /// A list of one lock, the word of `cell`. To be freed by `Box::from_raw`.
+    fn around(cell: &LifeCell) -> *mut Self {
+        let list = Box::into_raw(Box::new(Self {
+            head: RobustHead { first: std::ptr::null(), futex_offset: 0, pending: std::ptr::null() },
+            node: RobustNode { next: std::ptr::null() },
+        }));
+        // SAFETY: `list` comes from a Box, so the place of its field is in bounds.
+        let node = unsafe { &raw const (*list).node };
+        let futex = std::ptr::from_ref(cell).addr();
+        // SAFETY: `list` comes from a Box of this call and nothing else refers to it.
+        let filled = unsafe { &mut *list };
+        filled.head.first = node;
+        // The head is the first field: the circle closes at the list itself.
+        filled.node.next = list.cast_const().cast();
+        filled.head.futex_offset = futex.wrapping_sub(node.addr()).cast_signed() as libc::c_long;
+        list
+    }
+}
+
+fn set_robust_list(head: *mut RobustHead) {
+    // SAFETY: the system only keeps the address; it reads the list when this thread ends, and `RobustLock` puts the
+    // former list back before it frees its own.
+    unsafe { libc::syscall(libc::SYS_set_robust_list, head, size_of::<RobustHead>()) };
+}
+
+fn robust_list() -> *mut RobustHead {
+    let (mut head, mut len) = (std::ptr::null_mut::<RobustHead>(), 0usize);
+    // SAFETY: the call writes a pointer and a length into the two places given, of those sizes.
+    unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &raw mut head, &raw mut len) };
+    head
+}

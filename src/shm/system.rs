@@ -1,0 +1,241 @@
+//! System calls for which neither the standard library nor `nix` offers a safe form that owns what it returns:
+//! descriptors received over a socket, a descriptor inherited by number, process descriptors, signal handlers.
+//!
+//! Each function returns owned descriptors with `CLOEXEC` set, so that none is lost on any error path and none
+//! travels into a child that was not meant to have it.
+#![allow(unsafe_code, reason = "src/shm is where the crate keeps its unsafe code")]
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::unistd::{Pid, pipe2};
+
+/// The most descriptors that the kernel lets one message carry (`SCM_MAX_FD`).
+const MAX_DESCRIPTORS: usize = 253;
+
+/// Words of ancillary data: a full descriptor array and one set of credentials, with their headers.
+const ANCILLARY_WORDS: usize = (MAX_DESCRIPTORS * size_of::<RawFd>() + 2 * 32 + 12) / 8 + 1;
+
+/// One message taken from a socket.
+#[derive(Debug)]
+pub(crate) struct Received {
+    /// Bytes written to the buffer; zero when the peer hung up.
+    pub(crate) len: usize,
+    /// The descriptors that came along.
+    pub(crate) descriptors: Vec<OwnedFd>,
+    /// The kernel dropped bytes or descriptors: the message was too long or this process may open no more files.
+    pub(crate) truncated: bool,
+    /// Process and user id of the sender, when the socket asks for them (`SO_PASSCRED`).
+    pub(crate) sender: Option<(i32, u32)>,
+}
+
+/// Takes one message from `socket` without blocking.
+pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
+    let mut ancillary = [0_u64; ANCILLARY_WORDS];
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: `msghdr` consists of integers and pointers, for which all-zero is a valid value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = ancillary.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&ancillary);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the message points at `buffer` and `ancillary` with their true lengths; both outlive the call.
+    let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
+    let len = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
+    let mut received = Received {
+        len,
+        descriptors: Vec::new(),
+        truncated: message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0,
+        sender: None,
+    };
+    take_ancillary(&message, &mut received);
+    Ok(received)
+}
+
+/// Walks the control messages that `recvmsg` has just written for `message`.
+fn take_ancillary(message: &libc::msghdr, received: &mut Received) {
+    // SAFETY: `message` was filled in by the kernel in `receive`, its control buffer is alive and 8-aligned.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while !next.is_null() {
+        // SAFETY: a non-null header from CMSG_FIRSTHDR or CMSG_NXTHDR lies within the control buffer.
+        let header = unsafe { next.read() };
+        // SAFETY: as above; the data follow their header.
+        let data = unsafe { libc::CMSG_DATA(next) };
+        // SAFETY: plain arithmetic on a constant.
+        let head_len = unsafe { libc::CMSG_LEN(0) } as usize;
+        let data_len = header.cmsg_len.saturating_sub(head_len);
+        match (header.cmsg_level, header.cmsg_type) {
+            (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                for index in 0..data_len / size_of::<RawFd>() {
+                    // SAFETY: `index` is below the number of descriptors that the kernel says it wrote.
+                    let at = unsafe { data.cast::<RawFd>().add(index) };
+                    // SAFETY: as above; the array need not be aligned.
+                    let raw = unsafe { at.read_unaligned() };
+                    // SAFETY: the kernel has opened `raw` for this process in this call, and it is read once.
+                    received.descriptors.push(unsafe { OwnedFd::from_raw_fd(raw) });
+                }
+            }
+            (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if data_len >= size_of::<libc::ucred>() => {
+                // SAFETY: the kernel wrote a whole `ucred` there, three integers.
+                let sender = unsafe { data.cast::<libc::ucred>().read_unaligned() };
+                received.sender = Some((sender.pid, sender.uid));
+            }
+            _ => {}
+        }
+        // SAFETY: `next` is a header of this message.
+        next = unsafe { libc::CMSG_NXTHDR(message, next) };
+    }
+}
+
+/// Takes possession of the `SOCK_SEQPACKET` socket that the launcher left open for this process as number `raw`.
+///
+/// Succeeds at most once per process: whoever asks again, or asks for a number that holds something else, gets
+/// an error.
+pub(crate) fn inherited_socket(raw: RawFd) -> io::Result<OwnedFd> {
+    static TAKEN: Mutex<bool> = Mutex::new(false);
+    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut kind: libc::c_int = 0;
+    // The size of `kind`.
+    let mut len: libc::socklen_t = 4;
+    // SAFETY: `kind` and `len` are live and of the sizes that SO_TYPE asks for; any `raw` is legal here.
+    let status = unsafe {
+        libc::getsockopt(raw, libc::SOL_SOCKET, libc::SO_TYPE, (&raw mut kind).cast(), &raw mut len)
+    };
+    if status != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if *taken || kind != libc::SOCK_SEQPACKET {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    *taken = true;
+    // SAFETY: the number was opened before this program started and announced to it alone; nothing in this
+    // program has opened a socket of this type under it, and `taken` lets one caller pass.
+    let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+    fcntl(&socket, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    Ok(socket)
+}
+
+/// Opens a descriptor of process `pid` that becomes readable when it ends.
+pub(crate) fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes two integers and touches no memory.
+    let raw = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
+    match RawFd::try_from(raw) {
+        // SAFETY: the kernel has just opened `raw` for this process.
+        Ok(raw) if raw >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(raw) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Kills the process behind `pidfd`; one that has ended already is not an error.
+pub(crate) fn pidfd_kill(pidfd: BorrowedFd<'_>) {
+    let none: *const libc::siginfo_t = std::ptr::null();
+    // SAFETY: the information pointer may be null; no memory is touched.
+    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, none, 0) };
+}
+
+/// A request to end that reached this process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Interrupt {
+    /// The signal's number.
+    pub(crate) signal: Signal,
+    /// It came from the terminal, which sends it to the whole foreground process group.
+    pub(crate) from_terminal: bool,
+}
+
+/// The pipe from the handler to whoever watches; opened once and kept for the life of the process, because a
+/// handler may still be running on some thread after it was uninstalled.
+static INTERRUPTS: OnceLock<(OwnedFd, OwnedFd)> = OnceLock::new();
+
+/// Whether an [`InterruptWatch`] is alive.
+static WATCHED: Mutex<bool> = Mutex::new(false);
+
+/// Turns SIGINT, SIGTERM and SIGHUP into readiness of a descriptor while it lives.
+///
+/// Handlers, unlike a blocked mask, work whatever other threads do and are not inherited by programs that are
+/// started meanwhile. A signal that the process ignores stays ignored.
+#[derive(Debug)]
+pub(crate) struct InterruptWatch {
+    previous: Vec<(Signal, SigAction)>,
+}
+
+impl InterruptWatch {
+    /// Installs the handlers, or gives `None` when another watch of this process is alive.
+    pub(crate) fn start() -> io::Result<Option<Self>> {
+        let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
+        if *watched {
+            return Ok(None);
+        }
+        if INTERRUPTS.get().is_none() {
+            let ends = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+            INTERRUPTS.set(ends).unwrap_or_else(|_| unreachable!("WATCHED is held"));
+        }
+        let handler = SigHandler::SigAction(note_interrupt);
+        let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
+        let mut watch = Self { previous: Vec::new() };
+        *watched = true;
+        drop(watched);
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+            // SAFETY: `note_interrupt` does only what is allowed in a signal handler.
+            let previous = unsafe { sigaction(signal, &action) }?;
+            watch.previous.push((signal, previous));
+            if matches!(previous.handler(), SigHandler::SigIgn) {
+                watch.restore_last();
+            }
+        }
+        while watch.next().is_some() {}
+        Ok(Some(watch))
+    }
+
+    /// The descriptor that is readable while interrupts are pending.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        use std::os::fd::AsFd;
+        INTERRUPTS.get().expect("opened in start").0.as_fd()
+    }
+
+    /// Takes one interrupt.
+    pub(crate) fn next(&mut self) -> Option<Interrupt> {
+        let mut record = [0_u8; 2];
+        match nix::unistd::read(self.descriptor(), &mut record) {
+            Ok(2) => Some(Interrupt {
+                signal: Signal::try_from(i32::from(record[0])).ok()?,
+                from_terminal: record[1] != 0,
+            }),
+            _ => None,
+        }
+    }
+
+    fn restore_last(&mut self) {
+        if let Some((signal, previous)) = self.previous.pop() {
+            // SAFETY: puts back what `sigaction` returned in `start`.
+            let _ = unsafe { sigaction(signal, &previous) };
+        }
+    }
+}
+
+impl Drop for InterruptWatch {
+    fn drop(&mut self) {
+        while !self.previous.is_empty() {
+            self.restore_last();
+        }
+        *WATCHED.lock().unwrap_or_else(PoisonError::into_inner) = false;
+    }
+}
+
+/// The signal handler: writes two bytes to a pipe and leaves `errno` as it was.
+extern "C" fn note_interrupt(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    let before = Errno::last_raw();
+    // SAFETY: the handler is installed with SA_SIGINFO, so the kernel passes a valid `info`.
+    let code = unsafe { (*info).si_code };
+    let record = [u8::try_from(signal).unwrap_or(0), u8::from(code > 0)];
+    if let Some((_, write_end)) = INTERRUPTS.get() {
+        // SAFETY: `record` is two readable bytes; a pipe write that small is atomic and async-signal-safe.
+        unsafe { libc::write(write_end.as_raw_fd(), record.as_ptr().cast(), record.len()) };
+    }
+    Errno::set_raw(before);
+}

@@ -1,0 +1,213 @@
+//! The machine's yardsticks: the least that any signal, ring or barrier can cost here.
+//!
+//! No deadline, no watch, no sleep: a peer that dies leaves its partner spinning. They exist so that a
+//! measurement of the real thing has its limit beside it, taken in the same run; nothing in the engine uses them.
+//!
+//! | edge | release | acquire | carries |
+//! |---|---|---|---|
+//! | Y1 flag | `BareFlag::set` | `BareFlag::spin` | everything before |
+//! | Y2 commit | `BareProducer::push` | `BareConsumer::peek` | the slot's first word |
+//! | Y3 reuse | `BareConsumer::pop` | `BareProducer::has_room` | the slot may be overwritten |
+//! | Y4 meet | `BareBarrier::meet`: the add | the same: the last load | everything before |
+
+use std::ops::Deref;
+
+use super::{
+    atomic::{AtomicU64, Ordering, spin_loop},
+    kernel::Kernel,
+};
+
+/// One word alone in its two cache lines.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct BareFlag {
+    value: AtomicU64,
+    reserved: [u64; 15],
+}
+
+impl BareFlag {
+    /// A flag that shows `value`.
+    #[must_use]
+    pub fn new(value: u64) -> Self {
+        Self { value: AtomicU64::new(value), reserved: [0; 15] }
+    }
+
+    /// Shows `value`, and with it everything before (Y1).
+    #[inline]
+    pub fn set(&self, value: u64) {
+        self.value.store(value, Ordering::Release); // Y1 flag
+    }
+
+    /// Whether the flag shows `value`, acquiring what came before it (Y1).
+    #[inline]
+    #[must_use]
+    pub fn shows(&self, value: u64) -> bool {
+        self.value.load(Ordering::Acquire) == value // Y1 flag
+    }
+
+    /// Spins until the flag shows `value`.
+    #[inline]
+    pub fn spin(&self, value: u64) {
+        while !self.shows(value) {
+            spin_loop();
+        }
+    }
+
+    /// The same, giving way to other threads of this core between two looks.
+    #[inline]
+    pub fn spin_yielding<K: Kernel + ?Sized>(&self, kernel: &K, value: u64) {
+        while !self.shows(value) {
+            kernel.yield_now();
+        }
+    }
+}
+
+impl Default for BareFlag {
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
+/// A slot of the bare ring: a word of payload, and a word whose top bit is the parity of the lap.
+#[repr(C, align(16))]
+#[derive(Debug)]
+pub struct BareSlot {
+    first: AtomicU64,
+    second: AtomicU64,
+}
+
+impl BareSlot {
+    /// An empty slot.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { first: AtomicU64::new(0), second: AtomicU64::new(0) }
+    }
+}
+
+impl Default for BareSlot {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+const COMMIT_BIT: u32 = 63;
+
+/// Where position `position` lives in a ring of `len` slots (a power of two), and its commit bit in that lap.
+#[inline]
+fn place(position: u64, len: usize) -> (usize, u64) {
+    debug_assert!(len.is_power_of_two());
+    let index = usize::try_from(position & (len as u64 - 1)).unwrap_or(0);
+    let lap = position >> len.trailing_zeros();
+    (index, (!lap & 1) << COMMIT_BIT)
+}
+
+/// The only producer of a bare ring; `T` holds the flag that shows the consumer's tail.
+#[derive(Debug)]
+pub struct BareProducer<S, T> {
+    slots: S,
+    tail: T,
+    head: u64,
+    tail_seen: u64,
+}
+
+impl<S: Deref<Target = [BareSlot]>, T: Deref<Target = BareFlag>> BareProducer<S, T> {
+    /// Takes the producing side of an empty ring of all zero bytes.
+    ///
+    /// # Panics
+    /// When the number of slots is no power of two.
+    pub fn new(slots: S, tail: T) -> Self {
+        assert!(slots.len().is_power_of_two(), "a ring of {} slots", slots.len());
+        Self { slots, tail, head: 0, tail_seen: 0 }
+    }
+
+    /// Whether a push would find a free slot.
+    #[inline]
+    pub fn has_room(&mut self) -> bool {
+        let len = self.slots.len() as u64;
+        if self.head - self.tail_seen < len {
+            return true;
+        }
+        self.tail_seen = self.tail.value.load(Ordering::Acquire); // Y3 reuse
+        self.head - self.tail_seen < len
+    }
+
+    /// Spins for room, then pushes two words; the top bit of the second is the ring's own.
+    #[inline]
+    pub fn push(&mut self, first: u64, second: u64) {
+        while !self.has_room() {
+            spin_loop();
+        }
+        let (index, commit) = place(self.head, self.slots.len());
+        let slot = &self.slots[index];
+        slot.first.store(first, Ordering::Relaxed); // Relaxed: published by the second word
+        let second = second & !(1 << COMMIT_BIT) | commit;
+        slot.second.store(second, Ordering::Release); // Y2 commit
+        self.head += 1;
+    }
+}
+
+/// The only consumer of a bare ring.
+#[derive(Debug)]
+pub struct BareConsumer<S, T> {
+    slots: S,
+    tail_flag: T,
+    tail: u64,
+}
+
+impl<S: Deref<Target = [BareSlot]>, T: Deref<Target = BareFlag>> BareConsumer<S, T> {
+    /// Takes the consuming side of an empty ring of all zero bytes.
+    ///
+    /// # Panics
+    /// When the number of slots is no power of two.
+    pub fn new(slots: S, tail_flag: T) -> Self {
+        assert!(slots.len().is_power_of_two(), "a ring of {} slots", slots.len());
+        Self { slots, tail_flag, tail: 0 }
+    }
+
+    /// The two words at the tail, if they have been pushed.
+    #[inline]
+    pub fn peek(&self) -> Option<(u64, u64)> {
+        let (index, commit) = place(self.tail, self.slots.len());
+        let slot = &self.slots[index];
+        let second = slot.second.load(Ordering::Acquire); // Y2 commit
+        // Relaxed: ordered after the second word by its acquire.
+        (second & 1 << COMMIT_BIT == commit).then(|| (slot.first.load(Ordering::Relaxed), second))
+    }
+
+    /// Gives the slot at the tail back. Only after a `peek` that found something there.
+    #[inline]
+    pub fn pop(&mut self) {
+        self.tail += 1;
+        self.tail_flag.value.store(self.tail, Ordering::Release); // Y3 reuse
+    }
+}
+
+/// A barrier over one shared counter.
+#[derive(Debug)]
+pub struct BareBarrier<F> {
+    counter: F,
+    n_ranks: u64,
+    target: u64,
+}
+
+impl<F: Deref<Target = BareFlag>> BareBarrier<F> {
+    /// One of `n_ranks` sides of a barrier over a counter that starts at zero.
+    pub fn new(counter: F, n_ranks: u32) -> Self {
+        Self { counter, n_ranks: u64::from(n_ranks), target: 0 }
+    }
+
+    /// Arrives, and gives way to the other threads of this core until all have.
+    #[inline]
+    pub fn meet<K: Kernel + ?Sized>(&mut self, kernel: &K) {
+        self.target += self.n_ranks;
+        self.counter.value.fetch_add(1, Ordering::Release); // Y4 meet
+        while !self.complete() {
+            kernel.yield_now();
+        }
+    }
+
+    #[inline]
+    fn complete(&self) -> bool {
+        self.counter.value.load(Ordering::Acquire) >= self.target // Y4 meet
+    }
+}

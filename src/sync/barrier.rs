@@ -1,0 +1,191 @@
+//! All ranks meet.
+//!
+//! Each rank has a cell of its own and stores there the number of its latest arrival, the *generation*; it
+//! then waits until every other cell has come as far. Nothing is shared between writers, nothing is reset, and a rank
+//! that rushes into the next generation does not disturb those still leaving this one.
+//!
+//! | edge | release | acquire | carries |
+//! |---|---|---|---|
+//! | B1 arrive | `arrive`: own cell | `poll`, `wait`: each cell | everything that rank did before |
+//!
+//! Sleepers share one [`ParkCell`]. They sleep until *all* have arrived, so an arrival that completes nothing should not
+//! wake them; `arrive` looks whether it is the last, and only when somebody sleeps. That look must not miss a
+//! rank that arrives at the same moment and, seeing this one missing, leaves the waking to it. Hence a
+//! heavy barrier before it. Take the ranks X and Y, both missing when the sleeper looked. Both find the sleeper's bit; each
+//! has stored its cell before its heavy barrier and looks after it, so one of them sees the other's. If X had been seen by the
+//! sleeper, X may have found no bit and left; but then X stored before the sleeper's announcement was visible to
+//! it, and Y, who did find the bit, forces X's store out by its own heavy barrier and sees it.
+
+use std::ops::Deref;
+
+use super::{
+    atomic::{AtomicU64, Ordering},
+    kernel::Kernel,
+    park::ParkCell,
+    semaphore::reached,
+    wait::{Stop, Waiting, Watch, wait_until},
+};
+
+/// Where one rank says how often it has arrived, alone in its two cache lines.
+///
+/// | field | bytes | written by | read by |
+/// |---|---|---|---|
+/// | arrived | 0..8 | its rank | all ranks |
+/// | reserved | 8..128 | nobody | nobody |
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct BarrierCell {
+    arrived: AtomicU64,
+    reserved: [u64; 15],
+}
+
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<BarrierCell>() == 128 && align_of::<BarrierCell>() == 128);
+    assert!(std::mem::offset_of!(BarrierCell, arrived) == 0);
+};
+
+impl BarrierCell {
+    /// The cell of a rank that has arrived `generation` times; at 0 the same as all zero bytes.
+    #[must_use]
+    pub fn new(generation: u64) -> Self {
+        Self { arrived: AtomicU64::new(generation), reserved: [0; 15] }
+    }
+}
+
+impl Default for BarrierCell {
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
+/// One member's side of a barrier.
+///
+/// `S` holds the cells of all members, in the order of their numbers; `P` the cell they sleep on.
+#[derive(Debug)]
+pub struct Barrier<S, P> {
+    cells: S,
+    park: P,
+    member: usize,
+    generation: u64,
+    arrived: bool,
+    /// All members below have arrived in this generation.
+    seen: usize,
+}
+
+impl<S: Deref<Target = [BarrierCell]>, P: Deref<Target = ParkCell>> Barrier<S, P> {
+    /// Takes member `member`'s side of a barrier that all members have passed `generation` times.
+    ///
+    /// # Panics
+    /// When there is no cell for `member`.
+    pub fn new(cells: S, park: P, member: usize, generation: u64) -> Self {
+        assert!(member < cells.len(), "member {member} of a barrier of {}", cells.len());
+        Self { cells, park, member, generation, arrived: false, seen: 0 }
+    }
+
+    /// How often this member has passed.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Arrives, and does not wait. Does nothing when this member has arrived and not yet passed.
+    ///
+    /// # Ordering
+    /// Publishes everything before it to every member that passes (B1).
+    #[inline]
+    pub fn arrive<K: Kernel + ?Sized>(&mut self, kernel: &K) {
+        if self.arrived {
+            return;
+        }
+        self.arrived = true;
+        self.seen = 0;
+        self.cells[self.member].arrived.store(self.generation.wrapping_add(1), Ordering::Release); // B1 arrive
+        if self.park.has_sleepers(kernel) {
+            self.wake_if_last(kernel);
+        }
+    }
+
+    #[cold]
+    fn wake_if_last<K: Kernel + ?Sized>(&mut self, kernel: &K) {
+        kernel.heavy_barrier();
+        if self.all_arrived() {
+            self.park.wake_sleepers(kernel);
+        }
+    }
+
+    /// Whether all have arrived; if so, this member passes. False when it has not arrived itself.
+    ///
+    /// # Ordering
+    /// When true, acquires everything each member did before it arrived (B1).
+    #[inline]
+    pub fn poll(&mut self) -> bool {
+        let passed = self.arrived && self.all_arrived();
+        if passed {
+            self.pass();
+        }
+        passed
+    }
+
+    /// Waits until all have arrived, this member included.
+    ///
+    /// # Errors
+    /// Why the wait was given up: the member has arrived and not passed, and the wait can be repeated.
+    ///
+    /// # Ordering
+    /// Acquires everything each member did before it arrived (B1).
+    #[inline]
+    pub fn wait<K, W>(&mut self, context: &Waiting<'_, K, W>) -> Result<(), Stop>
+    where
+        K: Kernel + ?Sized,
+        W: Watch + ?Sized,
+    {
+        let target = self.generation.wrapping_add(1);
+        let (cells, park, seen) = (&*self.cells, &*self.park, &mut self.seen);
+        wait_until(context, park, || all_reached(cells, seen, target).then_some(()))?;
+        self.pass();
+        Ok(())
+    }
+
+    /// Arrives and waits.
+    ///
+    /// # Errors
+    /// As for [`wait`](Self::wait). Repeating the call waits on; it does not arrive twice.
+    #[inline]
+    pub fn barrier<K, W>(&mut self, context: &Waiting<'_, K, W>) -> Result<(), Stop>
+    where
+        K: Kernel + ?Sized,
+        W: Watch + ?Sized,
+    {
+        self.arrive(context.kernel);
+        self.wait(context)
+    }
+
+    /// The first member that has not arrived in the generation this one waits for.
+    pub fn missing(&self) -> Option<usize> {
+        let target = self.generation.wrapping_add(1);
+        // Relaxed: a number to report; nothing is read on the strength of it.
+        self.cells.iter().position(|cell| !reached(cell.arrived.load(Ordering::Relaxed), target))
+    }
+
+    fn all_arrived(&mut self) -> bool {
+        all_reached(&self.cells, &mut self.seen, self.generation.wrapping_add(1))
+    }
+
+    fn pass(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+        self.arrived = false;
+    }
+}
+
+/// Whether all cells have come to `target`; looks on from the first that had not, and remembers it in `seen`.
+#[inline]
+fn all_reached(cells: &[BarrierCell], seen: &mut usize, target: u64) -> bool {
+    while let Some(cell) = cells.get(*seen) {
+        if !reached(cell.arrived.load(Ordering::Acquire), target) {
+            // B1 arrive
+            return false;
+        }
+        *seen += 1;
+    }
+    true
+}

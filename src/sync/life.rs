@@ -1,0 +1,133 @@
+//! A rank's presence, which the operating system withdraws when the rank dies.
+//!
+//! A [`LifeCell`] is a robust futex: while its rank lives, the word holds the id of the thread that
+//! took it, and the system itself writes to it when that thread ends, however it ends. Taking it, watching it and the
+//! thread that does both are in `shm::life`; here is what the word says.
+//!
+//! ```text
+//! 0 not yet ──take──► thread id | WAITERS ──leave──► WAITERS           (left)
+//!                              └──death, or mark_lost──► ... | OWNER_DIED   (lost, for good)
+//! ```
+//!
+//! `WAITERS` is set from the start: without it the system would write and wake nobody. A rank that has left
+//! cannot be lost any more, since the system only touches a word that holds the dying thread's id.
+//!
+//! | edge | release | acquire | carries |
+//! |---|---|---|---|
+//! | L1 end | `leave`, `mark_lost`, the system at death | `status` | everything the rank did before |
+//!
+//! L1 with R1 of [`revoke`](super::revoke) carries a dead rank's last signal to a third rank that is told of the death.
+
+use super::atomic::{AtomicU32, Ordering};
+use super::kernel::{Kernel, SleepWord};
+
+/// Set when somebody wants to be woken (`FUTEX_WAITERS`).
+const WAITERS: u32 = 0x8000_0000;
+/// Set by the system when the owner ended without letting go (`FUTEX_OWNER_DIED`).
+const OWNER_DIED: u32 = 0x4000_0000;
+/// The owner's thread id (`FUTEX_TID_MASK`).
+const OWNER: u32 = 0x3fff_ffff;
+
+/// What a life cell says about its rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LifeStatus {
+    /// The rank has not arrived.
+    Absent,
+    /// The rank is there.
+    Alive,
+    /// The rank said good-bye.
+    Left,
+    /// The rank died, or was given up.
+    Lost,
+}
+
+/// Whether one rank lives.
+///
+/// | field | bytes | written by | read by |
+/// |---|---|---|---|
+/// | word | 0..4 | its rank, the operating system, whoever gives the rank up | all ranks |
+/// | reserved | 4..128 | nobody | nobody |
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct LifeCell {
+    word: AtomicU32,
+    reserved: [u32; 31],
+}
+
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<LifeCell>() == 128 && align_of::<LifeCell>() == 128);
+    assert!(std::mem::offset_of!(LifeCell, word) == 0);
+};
+
+impl LifeCell {
+    /// The cell of a rank that has not arrived; the same as all zero bytes.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { word: AtomicU32::new(0), reserved: [0; 31] }
+    }
+
+    /// What the cell says.
+    ///
+    /// # Ordering
+    /// When it says left or lost, acquires everything that the rank did before (L1).
+    #[must_use]
+    pub fn status(&self) -> LifeStatus {
+        status_of(self.word.load(Ordering::Acquire)) // L1 end
+    }
+
+    /// Gives the rank up on behalf of whoever knows that it is dead, or as good as dead, and wakes those who watch.
+    pub fn mark_lost<K: Kernel + ?Sized>(&self, kernel: &K) {
+        self.word.fetch_or(OWNER_DIED | WAITERS, Ordering::Release); // L1 end
+        kernel.wake_all(&self.word);
+    }
+
+    /// Writes the calling thread's id into a cell that nobody has used; otherwise returns what is there.
+    pub(crate) fn take<K: Kernel + ?Sized>(&self, kernel: &K, thread: u32) -> Result<(), u32> {
+        assert!(thread & !OWNER == 0 && thread != 0, "thread id {thread:#x} does not fit a futex");
+        // Relaxed: arriving publishes nothing; the job's set-up is handed over by other means.
+        self.word.compare_exchange(0, thread | WAITERS, Ordering::Relaxed, Ordering::Relaxed)?;
+        kernel.wake_all(&self.word);
+        Ok(())
+    }
+
+    /// Says good-bye on behalf of the owner, `thread`; does nothing if it was given up meanwhile.
+    pub(crate) fn leave<K: Kernel + ?Sized>(&self, kernel: &K, thread: u32) {
+        let (ok, failed) = (
+            Ordering::Release, // L1 end
+            Ordering::Relaxed, // nothing is read on failure
+        );
+        if self.word.compare_exchange(thread | WAITERS, WAITERS, ok, failed).is_ok() {
+            kernel.wake_all(&self.word);
+        }
+    }
+
+    /// The status, and the word to sleep on until it changes.
+    pub(crate) fn observe(&self) -> (LifeStatus, SleepWord<'_>) {
+        let word = self.word.load(Ordering::Acquire); // L1 end
+        (status_of(word), SleepWord { word: &self.word, expected: word })
+    }
+
+    /// Wakes all who sleep on the word; the system wakes only one of them when the owner dies.
+    pub(crate) fn wake_watchers<K: Kernel + ?Sized>(&self, kernel: &K) {
+        kernel.wake_all(&self.word);
+    }
+}
+
+impl Default for LifeCell {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn status_of(word: u32) -> LifeStatus {
+    if word & OWNER_DIED != 0 {
+        LifeStatus::Lost
+    } else if word & OWNER != 0 {
+        LifeStatus::Alive
+    } else if word & WAITERS != 0 {
+        LifeStatus::Left
+    } else {
+        LifeStatus::Absent
+    }
+}

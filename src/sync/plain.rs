@@ -1,0 +1,20 @@
+//! Words that are shared but order nothing: whatever carries the news of them orders them too.
+//!
+//! For what is written rarely and read often beside a protocol that has an edge already. The caller says which edge: a
+//! memory table's entry reaches the proxy by F1 (publish) of the fifo, a heap's watermark by whatever told a thread of
+//! the region below it. Where no edge does, the value is only a value: some one that was stored, checked before use.
+
+use super::atomic::{AtomicU64, Ordering};
+
+/// Reads the word: some value that was stored in it, at least as new as what the caller knows of.
+#[inline]
+#[must_use]
+pub fn load(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Relaxed) // Relaxed: the edge that brought the caller here orders it, see the module head
+}
+
+/// Writes the word; publishes nothing else.
+#[inline]
+pub fn store(word: &AtomicU64, value: u64) {
+    word.store(value, Ordering::Relaxed); // Relaxed: the edge that tells others of it orders it, see the module head
+}

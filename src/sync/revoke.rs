@@ -1,0 +1,153 @@
+//! The one reason why everybody stops waiting.
+//!
+//! A [`RevokeCell`] holds 0 while its epoch lives. The first reason that anyone writes stays, and all ranks
+//! report that one, so that a cascade of failures names its first cause.
+//!
+//! | edge | release | acquire | carries |
+//! |---|---|---|---|
+//! | R1 revoke | `revoke`: the word | `read` | everything that the revoker knew |
+//!
+//! R1 is what makes a last look worth while: who finds the epoch revoked polls its own condition once more, and
+//! finds there whatever a rank had signalled before it was found dead.
+//!
+//! The bell is a second word, for the futex: sleepers name it beside their own [`ParkCell`](super::park::ParkCell),
+//! so that one wake reaches all of them whatever they wait for. A woken sleeper reads the word again, and a
+//! sleep on a bell that has rung ends at once, so it cannot miss the reason either. A revoker that dies before it rings is itself found dead by the others,
+//! who then revoke in vain but ring.
+
+use super::{
+    atomic::{AtomicU64, Ordering},
+    kernel::{Kernel, SleepWord},
+    latch::Latch,
+    wait::{Stop, Watch},
+};
+use crate::rank::{MAX_RANKS, Rank};
+
+/// Why an epoch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Revocation {
+    /// A rank died, or left while it was needed.
+    PeerLost(Rank),
+    /// The proxy service process died.
+    ProxyLost,
+    /// A rank aborted the epoch; `None` when it was the launcher.
+    Aborted(Option<Rank>),
+}
+
+const PEER_LOST: u64 = 1;
+const PROXY_LOST: u64 = 2;
+const ABORTED: u64 = 3;
+const KIND_MASK: u64 = 0xff;
+const RANK_SHIFT: u32 = 8;
+
+impl Revocation {
+    /// Bits 0..8 the kind, never 0; bits 8..40 the rank plus one, or 0 for none.
+    fn to_word(self) -> u64 {
+        let with = |kind: u64, rank: Option<Rank>| {
+            kind | rank.map_or(0, |rank| u64::from(rank.get()) + 1) << RANK_SHIFT
+        };
+        match self {
+            Self::PeerLost(rank) => with(PEER_LOST, Some(rank)),
+            Self::ProxyLost => with(PROXY_LOST, None),
+            Self::Aborted(by) => with(ABORTED, by),
+        }
+    }
+
+    /// Total: a word that no `revoke` wrote still ends the epoch, by nobody in particular.
+    fn from_word(word: u64) -> Option<Self> {
+        let rank = (word >> RANK_SHIFT)
+            .checked_sub(1)
+            .and_then(|rank| u32::try_from(rank).ok())
+            .and_then(|rank| Rank::new(rank, MAX_RANKS).ok());
+        match (word & KIND_MASK, rank) {
+            _ if word == 0 => None,
+            (PEER_LOST, Some(rank)) => Some(Self::PeerLost(rank)),
+            (PROXY_LOST, _) => Some(Self::ProxyLost),
+            (_, by) => Some(Self::Aborted(by)),
+        }
+    }
+}
+
+impl From<Revocation> for Stop {
+    fn from(reason: Revocation) -> Self {
+        match reason {
+            Revocation::PeerLost(rank) => Self::PeerLost(rank),
+            Revocation::ProxyLost => Self::ProxyLost,
+            Revocation::Aborted(by) => Self::Revoked(by),
+        }
+    }
+}
+
+/// Whether an epoch still lives, and the bell that tells its sleepers when it does not.
+///
+/// | field | bytes | written by | read by |
+/// |---|---|---|---|
+/// | word | 0..8 | the first revoker | every waiter, on its slow path |
+/// | bell | 8..12 | every revoker | the operating system, for sleepers |
+/// | reserved | 12..128 | nobody | nobody |
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct RevokeCell {
+    word: AtomicU64,
+    bell: Latch,
+    reserved: [u32; 29],
+}
+
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<RevokeCell>() == 128 && align_of::<RevokeCell>() == 128);
+    assert!(std::mem::offset_of!(RevokeCell, word) == 0 && std::mem::offset_of!(RevokeCell, bell) == 8);
+};
+
+impl RevokeCell {
+    /// The cell of a live epoch; the same as all zero bytes.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { word: AtomicU64::new(0), bell: Latch::new(), reserved: [0; 29] }
+    }
+
+    /// Ends the epoch and wakes all its sleepers. Returns the reason that stands: the first one given.
+    pub fn revoke<K: Kernel + ?Sized>(&self, kernel: &K, reason: Revocation) -> Revocation {
+        // On failure nothing is read but the word itself, which carries its whole meaning: Relaxed.
+        let (ok, failed) = (
+            Ordering::Release, // R1 revoke
+            Ordering::Relaxed,
+        );
+        let stands = match self.word.compare_exchange(0, reason.to_word(), ok, failed) {
+            Ok(_) => reason,
+            Err(word) => Revocation::from_word(word).unwrap_or(reason),
+        };
+        // Rung again for a first revoker that died before ringing.
+        self.bell.open(kernel);
+        stands
+    }
+
+    /// The reason why the epoch ended, if it has.
+    #[must_use]
+    pub fn read(&self) -> Option<Revocation> {
+        Revocation::from_word(self.word.load(Ordering::Acquire)) // R1 revoke
+    }
+
+    /// The word that sleepers of this epoch name beside their own.
+    #[must_use]
+    pub fn bell(&self) -> SleepWord<'_> {
+        self.bell.until_open()
+    }
+}
+
+impl Default for RevokeCell {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Watch for RevokeCell {
+    fn check(&self) -> Option<Stop> {
+        self.read().map(Stop::from)
+    }
+
+    fn bell(&self) -> Option<SleepWord<'_>> {
+        Some(Self::bell(self))
+    }
+}

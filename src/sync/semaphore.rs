@@ -1,0 +1,195 @@
+//! Counted signals from one sender to one receiver.
+//!
+//! The cell holds how many signals were ever sent: it only grows, and nobody resets it. The receiver
+//! remembers how many it has consumed, so a signal is never lost and a wait never sees the same one twice. As the cell
+//! has one sender, signalling is a store, not a read-modify-write.
+//!
+//! | edge | release | acquire | carries |
+//! |---|---|---|---|
+//! | S1 signal | `signal`, `signal_next` | `wait`, `poll` | everything the sender wrote before |
+//!
+//! `relaxed_signal` and `relaxed_wait` order execution only: they say *when*, and publish nothing.
+//!
+//! A sender is of one kind, by type: a [`SemaphoreSender`] keeps the count to itself and never reads the cell; a
+//! proxy, which serves many semaphores from triggers and keeps no state for any, takes the count from the cell
+//! by [`SemaphoreCell::signal_next`]. Mixing the two loses signals.
+
+use std::ops::Deref;
+
+use super::{
+    atomic::{AtomicU64, Ordering},
+    kernel::Kernel,
+    park::ParkCell,
+    wait::{Stop, Waiting, Watch, wait_until},
+};
+
+/// Where signals are counted; one per inbound semaphore, alone in its two cache lines.
+///
+/// | field | bytes | written by | read by |
+/// |---|---|---|---|
+/// | value | 0..8 | the sender | the receiver |
+/// | park | 8..16 | the receiver before it sleeps, the sender when it wakes it | the sender |
+/// | reserved | 16..128 | nobody | nobody |
+///
+/// The two share a line because the sender, having just stored the value, owns it: looking for a sleeper then costs
+/// no further miss.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct SemaphoreCell {
+    value: AtomicU64,
+    park: ParkCell,
+    reserved: [u64; 14],
+}
+
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<SemaphoreCell>() == 128 && align_of::<SemaphoreCell>() == 128);
+    assert!(
+        std::mem::offset_of!(SemaphoreCell, value) == 0 && std::mem::offset_of!(SemaphoreCell, park) == 8
+    );
+};
+
+impl SemaphoreCell {
+    /// A cell that starts at `count`; at 0 the same as all zero bytes.
+    #[must_use]
+    pub fn new(count: u64) -> Self {
+        Self { value: AtomicU64::new(count), park: ParkCell::new(), reserved: [0; 14] }
+    }
+
+    /// How many signals were sent, now or a moment ago; for reports.
+    #[must_use]
+    pub fn value(&self) -> u64 {
+        self.value.load(Ordering::Relaxed) // Relaxed: a number to print
+    }
+
+    /// Sends one signal, as the sender that keeps no count of its own. There must be no other sender.
+    ///
+    /// # Ordering
+    /// Publishes everything before it (S1).
+    #[inline]
+    pub fn signal_next<K: Kernel + ?Sized>(&self, kernel: &K) {
+        let sent = self.value.load(Ordering::Relaxed); // Relaxed: its only writer is the caller
+        self.value.store(sent.wrapping_add(1), Ordering::Release); // S1 signal
+        self.park.wake(kernel);
+    }
+}
+
+impl Default for SemaphoreCell {
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
+/// The sending side of a semaphore.
+#[derive(Debug)]
+pub struct SemaphoreSender<C> {
+    cell: C,
+    sent: u64,
+}
+
+impl<C: Deref<Target = SemaphoreCell>> SemaphoreSender<C> {
+    /// Takes the sending side of a cell to which `sent` signals have been sent. There must be no other sender.
+    pub fn new(cell: C, sent: u64) -> Self {
+        Self { cell, sent }
+    }
+
+    /// How many signals were sent.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Sends one signal.
+    ///
+    /// # Ordering
+    /// Publishes everything before it (S1). Non-temporal stores need their own fence first.
+    #[inline]
+    pub fn signal<K: Kernel + ?Sized>(&mut self, kernel: &K) {
+        self.sent = self.sent.wrapping_add(1);
+        self.cell.value.store(self.sent, Ordering::Release); // S1 signal
+        self.cell.park.wake(kernel);
+    }
+
+    /// Sends one signal that publishes nothing.
+    #[inline]
+    pub fn relaxed_signal<K: Kernel + ?Sized>(&mut self, kernel: &K) {
+        self.sent = self.sent.wrapping_add(1);
+        self.cell.value.store(self.sent, Ordering::Relaxed); // Relaxed: asked for; carries only itself
+        self.cell.park.wake(kernel);
+    }
+}
+
+/// The receiving side of a semaphore.
+#[derive(Debug)]
+pub struct SemaphoreReceiver<C> {
+    cell: C,
+    expected: u64,
+}
+
+impl<C: Deref<Target = SemaphoreCell>> SemaphoreReceiver<C> {
+    /// Takes the receiving side of a cell of which `consumed` signals have been waited for.
+    pub fn new(cell: C, consumed: u64) -> Self {
+        Self { cell, expected: consumed.wrapping_add(1) }
+    }
+
+    /// The count that the next wait waits for.
+    pub fn expected(&self) -> u64 {
+        self.expected
+    }
+
+    /// Consumes one signal if there is one.
+    ///
+    /// # Ordering
+    /// Acquires everything the sender wrote before that signal (S1).
+    #[inline]
+    pub fn poll(&mut self) -> bool {
+        let there = reached(self.cell.value.load(Ordering::Acquire), self.expected); // S1 signal
+        self.expected = self.expected.wrapping_add(u64::from(there));
+        there
+    }
+
+    /// Waits for one signal and consumes it.
+    ///
+    /// # Errors
+    /// Why the wait was given up; no signal was consumed and the wait can be repeated.
+    ///
+    /// # Ordering
+    /// Acquires everything the sender wrote before that signal (S1).
+    #[inline]
+    pub fn wait<K, W>(&mut self, context: &Waiting<'_, K, W>) -> Result<(), Stop>
+    where
+        K: Kernel + ?Sized,
+        W: Watch + ?Sized,
+    {
+        let (cell, expected) = (&*self.cell, self.expected);
+        wait_until(context, &cell.park, || {
+            reached(cell.value.load(Ordering::Acquire), expected).then_some(()) // S1 signal
+        })?;
+        self.expected = expected.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Waits for one signal and consumes it, without acquiring what the sender wrote.
+    ///
+    /// # Errors
+    /// As for [`wait`](Self::wait).
+    #[inline]
+    pub fn relaxed_wait<K, W>(&mut self, context: &Waiting<'_, K, W>) -> Result<(), Stop>
+    where
+        K: Kernel + ?Sized,
+        W: Watch + ?Sized,
+    {
+        let (cell, expected) = (&*self.cell, self.expected);
+        wait_until(context, &cell.park, || {
+            // Relaxed: asked for; the caller reads nothing that the sender wrote.
+            reached(cell.value.load(Ordering::Relaxed), expected).then_some(())
+        })?;
+        self.expected = expected.wrapping_add(1);
+        Ok(())
+    }
+}
+
+/// Whether a counter has come to `expected`, both counted modulo 2^64 and never half a turn apart.
+#[inline]
+pub(crate) fn reached(value: u64, expected: u64) -> bool {
+    value.wrapping_sub(expected) < 1 << 63
+}

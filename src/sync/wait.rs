@@ -1,0 +1,245 @@
+//! The one waiting loop of the engine: poll, spin, yield, sleep.
+//!
+//! ```text
+//! poll once ──► spin ──► yield ──► ... until park_after ──► announce, sleep ──► ...
+//!  inline        └─ after each: poll; each round: watch, now and then: clock ─┘
+//! ```
+//!
+//! The caller supplies the poll (one acquire load, as a rule), so this loop has no edge of its own; what it adds is
+//! the order in which it looks. It looks at the watch *before* the last poll: what a peer signalled before it
+//! died is received, and only then is the peer's loss reported (edge R1 of [`revoke`](super::revoke)). It sleeps
+//! through the protocol of [`park`](super::park), on its own cell and on the bell of the watch.
+//!
+//! Invariants: every wait has a deadline and a watch. The first poll costs what it costs to poll; neither
+//! clock nor watch is touched before a whole burst of polls has failed. A sleep is never longer than
+//! [`LONGEST_SLEEP`], as a second line of defence behind the wake.
+
+use std::time::Duration;
+
+use super::{
+    atomic::spin_loop,
+    kernel::{Kernel, SleepWord},
+    park::ParkCell,
+};
+use crate::{error::Error, rank::Rank};
+
+/// The longest that a waiter sleeps before it looks around, wake or no wake.
+pub const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+
+/// The same for a watch without a bell, which nothing can wake.
+pub const LONGEST_SLEEP_WITHOUT_BELL: Duration = Duration::from_millis(5);
+
+/// Yields between two looks at the clock.
+const YIELDS_PER_CLOCK: u32 = 8;
+
+/// Why a wait ended without what it waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stop {
+    /// The deadline passed.
+    Timeout,
+    /// A rank of the epoch died, or left while it was needed.
+    PeerLost(Rank),
+    /// The proxy service process died.
+    ProxyLost,
+    /// The epoch was aborted; `None` when it was the launcher.
+    Revoked(Option<Rank>),
+}
+
+/// What a waiter keeps an eye on besides what it waits for. Only looked at once a wait turns out to be long.
+pub trait Watch {
+    /// A reason to stop waiting, if there is one. A cheap load of shared words.
+    fn check(&self) -> Option<Stop>;
+
+    /// A word that is woken when `check` has something to tell, to be slept on beside the waiter's own cell.
+    /// Without one the waiter looks up every [`LONGEST_SLEEP_WITHOUT_BELL`].
+    fn bell(&self) -> Option<SleepWord<'_>> {
+        None
+    }
+}
+
+impl<W: Watch + ?Sized> Watch for &W {
+    fn check(&self) -> Option<Stop> {
+        (**self).check()
+    }
+    fn bell(&self) -> Option<SleepWord<'_>> {
+        (**self).bell()
+    }
+}
+
+/// How a waiter spends its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitPolicy {
+    /// Polls between two yields.
+    pub spins: u32,
+    /// How long to wait before going to sleep.
+    pub park_after: Duration,
+}
+
+impl WaitPolicy {
+    /// For a waiter with a core to itself: spins, yields now and then in case it is mistaken, sleeps late.
+    pub const DEDICATED: Self = Self { spins: 1000, park_after: Duration::from_millis(1) };
+
+    /// For a waiter that shares its core: every poll that fails gives way to the others.
+    pub const CROWDED: Self = Self { spins: 0, park_after: Duration::from_millis(1) };
+
+    /// The policy for a waiter whose core is shared by `sharing` waiters in all, itself included.
+    #[must_use]
+    pub const fn for_spinners(sharing: u32) -> Self {
+        if sharing <= 1 { Self::DEDICATED } else { Self::CROWDED }
+    }
+}
+
+/// Everything that a wait needs besides what it waits for; one per communicator serves all its waits.
+#[derive(Debug)]
+pub struct Waiting<'a, K: ?Sized, W: ?Sized> {
+    /// The operating system.
+    pub kernel: &'a K,
+    /// What else may end the wait.
+    pub watch: &'a W,
+    /// How to spend the time.
+    pub policy: WaitPolicy,
+    /// How long to wait at most.
+    pub timeout: Duration,
+}
+
+impl<K: ?Sized, W: ?Sized> Clone for Waiting<'_, K, W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K: ?Sized, W: ?Sized> Copy for Waiting<'_, K, W> {}
+
+impl<'a, K: ?Sized, W: ?Sized> Waiting<'a, K, W> {
+    /// Puts the four together.
+    pub fn new(kernel: &'a K, watch: &'a W, policy: WaitPolicy, timeout: Duration) -> Self {
+        Self { kernel, watch, policy, timeout }
+    }
+
+    /// The error of an `operation` that a wait in this context gave up, while it waited for `awaited`.
+    #[must_use]
+    pub fn error(&self, stop: Stop, operation: &'static str, awaited: Option<Rank>) -> Error {
+        match stop {
+            Stop::Timeout => Error::Timeout { operation, awaited, waited: self.timeout },
+            Stop::PeerLost(rank) => Error::PeerLost { rank },
+            Stop::ProxyLost => Error::ProxyLost,
+            Stop::Revoked(by) => Error::Revoked { by },
+        }
+    }
+}
+
+/// Waits until `poll` returns something.
+///
+/// Whoever makes `poll` succeed must call [`ParkCell::wake`] on `park` afterwards.
+///
+/// # Errors
+/// The reason to stop that came first: the watch's, or [`Stop::Timeout`]. `poll` was called once more after
+/// that reason had been seen.
+#[inline]
+pub fn wait_until<T, K, W>(
+    context: &Waiting<'_, K, W>,
+    park: &ParkCell,
+    mut poll: impl FnMut() -> Option<T>,
+) -> Result<T, Stop>
+where
+    K: Kernel + ?Sized,
+    W: Watch + ?Sized,
+{
+    match poll() {
+        Some(value) => Ok(value),
+        None => Long { context, begun: None }.wait(park, &mut poll),
+    }
+}
+
+/// A wait whose first poll failed.
+struct Long<'a, 'c, K: ?Sized, W: ?Sized> {
+    context: &'a Waiting<'c, K, W>,
+    /// When the clock was read first.
+    begun: Option<Duration>,
+}
+
+/// What became of a stretch of waiting.
+enum Outcome<T> {
+    News(T),
+    Stopped(Stop),
+    TimeToPark,
+}
+
+impl<K: Kernel + ?Sized, W: Watch + ?Sized> Long<'_, '_, K, W> {
+    #[cold]
+    #[inline(never)]
+    fn wait<T>(mut self, park: &ParkCell, poll: &mut impl FnMut() -> Option<T>) -> Result<T, Stop> {
+        let stop = match self.awake(poll) {
+            Outcome::News(value) => return Ok(value),
+            Outcome::Stopped(stop) => stop,
+            Outcome::TimeToPark => match self.asleep(park, poll) {
+                Ok(value) => return Ok(value),
+                Err(stop) => stop,
+            },
+        };
+        poll().ok_or(stop)
+    }
+
+    /// Spins and yields until it is time to sleep.
+    #[inline]
+    fn awake<T>(&mut self, poll: &mut impl FnMut() -> Option<T>) -> Outcome<T> {
+        let policy = self.context.policy;
+        let rounds_per_clock = if policy.spins == 0 { YIELDS_PER_CLOCK } else { 1 };
+        for round in 0u32.. {
+            for _ in 0..policy.spins {
+                spin_loop();
+                if let Some(value) = poll() {
+                    return Outcome::News(value);
+                }
+            }
+            if let Some(stop) = self.context.watch.check() {
+                return Outcome::Stopped(stop);
+            }
+            if round % rounds_per_clock == 0 {
+                match self.remaining() {
+                    Err(stop) => return Outcome::Stopped(stop),
+                    Ok(_) if self.waited() >= policy.park_after => break,
+                    Ok(_) => {}
+                }
+            }
+            self.context.kernel.yield_now();
+            if let Some(value) = poll() {
+                return Outcome::News(value);
+            }
+        }
+        Outcome::TimeToPark
+    }
+
+    /// Sleeps until there is news.
+    fn asleep<T>(&mut self, park: &ParkCell, poll: &mut impl FnMut() -> Option<T>) -> Result<T, Stop> {
+        let kernel = self.context.kernel;
+        loop {
+            let own = park.announce(kernel);
+            if let Some(value) = poll() {
+                return Ok(value);
+            }
+            if let Some(stop) = self.context.watch.check() {
+                return Err(stop);
+            }
+            let remaining = self.remaining()?;
+            match self.context.watch.bell() {
+                Some(bell) => kernel.sleep(&[own, bell], remaining.min(LONGEST_SLEEP)),
+                None => kernel.sleep(&[own], remaining.min(LONGEST_SLEEP_WITHOUT_BELL)),
+            }
+            // Before announcing again: that costs a barrier, and the next waker a wake.
+            if let Some(value) = poll() {
+                return Ok(value);
+            }
+        }
+    }
+
+    fn waited(&mut self) -> Duration {
+        let now = self.context.kernel.now();
+        now.saturating_sub(*self.begun.get_or_insert(now))
+    }
+
+    fn remaining(&mut self) -> Result<Duration, Stop> {
+        let waited = self.waited();
+        if waited < self.context.timeout { Ok(self.context.timeout - waited) } else { Err(Stop::Timeout) }
+    }
+}
