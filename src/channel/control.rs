@@ -5,22 +5,25 @@
 //! | 0 | segment header | the epoch | its creator |
 //! | 4096 | revocation | the epoch | the first who finds a reason |
 //! | 4224 | barrier: where its waiters sleep | the epoch | waiters and wakers |
-//! | 4352 | life words | each rank, and last the proxy service | its process, and the kernel when it dies |
+//! | 4352 | where the proxy service process sleeps | the epoch | the service, producers |
+//! | 4480 | life words | each rank | its process, and the kernel when it dies |
 //! | 12672 | barrier arrivals | each rank | that rank |
 //! | 20864 | agreements | each rank | that rank |
 
 use std::os::fd::{OwnedFd};
 
 use crate::error::Result;
-use crate::rank::{MAX_RANKS, Rank};
+use super::world::Era;
+use crate::rank::MAX_RANKS;
 use crate::shm::segment::AttachAs;
-use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Identity, Mapping, Segment};
+use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Mapping, Segment};
 use crate::sync::{AgreementCell, BarrierCell, LifeCell, ParkCell, Revocation, RevokeCell};
 
 const REVOKE: u64 = 4096;
 const BARRIER_PARK: u64 = REVOKE + size_of::<RevokeCell>() as u64;
-const LIVES: u64 = BARRIER_PARK + 128;
-const BARRIER: u64 = LIVES + (MAX_RANKS as u64 + 1) * size_of::<LifeCell>() as u64;
+const DOORBELL: u64 = BARRIER_PARK + 128;
+const LIVES: u64 = DOORBELL + 128;
+const BARRIER: u64 = LIVES + MAX_RANKS as u64 * size_of::<LifeCell>() as u64;
 const AGREEMENT: u64 = BARRIER + MAX_RANKS as u64 * size_of::<BarrierCell>() as u64;
 const END: u64 = AGREEMENT + MAX_RANKS as u64 * size_of::<AgreementCell>() as u64;
 
@@ -28,7 +31,7 @@ const END: u64 = AGREEMENT + MAX_RANKS as u64 * size_of::<AgreementCell>() as u6
 const LEN: u64 = END.next_multiple_of(4096);
 
 const _: () = {
-    assert!(BARRIER_PARK == 4224 && LIVES == 4352 && BARRIER == 12672 && AGREEMENT == 20864);
+    assert!(BARRIER_PARK == 4224 && DOORBELL == 4352 && LIVES == 4480 && BARRIER == 12672 && AGREEMENT == 20864);
 };
 
 /// A control segment, mapped.
@@ -43,8 +46,8 @@ impl Control {
     ///
     /// # Errors
     /// Those of [`Segment::create`].
-    pub(crate) fn create(n_ranks: u32, job: u64, epoch: u64) -> Result<(Self, Segment)> {
-        let segment = Segment::create(&Backing::Anonymous, LEN, Identity { job, epoch, owner: 0 })?;
+    pub(crate) fn create(n_ranks: u32, era: Era) -> Result<(Self, Segment)> {
+        let segment = Segment::create(&Backing::Anonymous, LEN, era.identity(None))?;
         segment.commit(0, LEN)?;
         segment.header().publish();
         Ok((Self { mapping: segment.map()?, n_ranks }, segment))
@@ -54,8 +57,8 @@ impl Control {
     ///
     /// # Errors
     /// Those of [`Segment::attach`].
-    pub(crate) fn attach(fd: OwnedFd, n_ranks: u32, job: u64, epoch: u64) -> Result<Self> {
-        let identity = Some(Identity { job, epoch, owner: 0 });
+    pub(crate) fn attach(fd: OwnedFd, n_ranks: u32, era: Era) -> Result<Self> {
+        let identity = Some(era.identity(None));
         let segment = Segment::attach(fd, AttachAs::Sealed, &Expected { len: Some(LEN), identity })?;
         Ok(Self { mapping: segment.map()?, n_ranks })
     }
@@ -67,6 +70,11 @@ impl Control {
 
     pub(crate) fn revocation(&self) -> CellRef<RevokeCell> {
         self.mapping.cell(REVOKE).expect("in the layout")
+    }
+
+    /// What the proxy service process sleeps on when there is nothing to serve.
+    pub(crate) fn proxy_doorbell(&self) -> CellRef<ParkCell> {
+        self.mapping.cell(DOORBELL).expect("in the layout")
     }
 
     /// The life words of all ranks.

@@ -3,16 +3,14 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use shmccl_proxy::{Handler, Kind, MemoryId, Refusal, SemaphoreId, Transfer, Trigger};
+use shmccl_proxy::{Handler, Kind, MemoryId, Refusal, SemaphoreId, Trigger};
 
 use super::seat::MAX_CHANNELS_PER_PEER;
 use super::world::World;
 use crate::error::Result;
-use crate::heap::{MemoryTable, Region};
+use crate::heap::{HeapView, MemoryTable, Place};
 use crate::rank::Rank;
-use crate::shm::{CellRef, ReadSoon};
-use crate::sync::atomic::AtomicU64;
-use crate::sync::plain;
+use crate::shm::ReadSoon;
 
 /// Why an [`Executor`] refuses a trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,14 +66,14 @@ pub struct Executor {
 struct Source {
     rank: Rank,
     table: MemoryTable,
-    agreed: CellRef<AtomicU64>,
+    heaps: HeapView,
 }
 
 impl Executor {
     /// Executes for a proxy whose fifo number i belongs to `owners[i]`.
     pub(crate) fn new(world: &Arc<World>, owners: &[Rank]) -> Result<Self> {
         let source = |&rank: &Rank| {
-            Ok(Source { rank, table: world.memory_table(rank)?, agreed: world.cells(rank).agreed() })
+            Ok(Source { rank, table: world.memory_table(rank)?, heaps: world.view(rank).clone() })
         };
         let sources = owners.iter().map(source).collect::<Result<_>>()?;
         Ok(Self { world: Arc::clone(world), sources })
@@ -87,23 +85,6 @@ impl Executor {
         self.sources.get(fifo).map(|source| source.rank)
     }
 
-    /// The bytes that both ends of a transfer mean.
-    #[inline]
-    fn resolve(&self, source: &Source, transfer: Transfer) -> Result<[(Rank, Region); 2], RefusalReason> {
-        let agreed = plain::load(&source.agreed).min(self.world.shape().len);
-        let end = |id: MemoryId, offset: u32, reason: RefusalReason| {
-            let (rank, region) = source.table.resolve(id, offset, transfer.len).map_err(|_| reason)?;
-            match region.end() {
-                Some(end) if end <= agreed => Ok((rank, region)),
-                _ => Err(reason),
-            }
-        };
-        Ok([
-            end(transfer.source, transfer.source_offset, RefusalReason::Source)?,
-            end(transfer.target, transfer.target_offset, RefusalReason::Target)?,
-        ])
-    }
-
     fn execute(&self, fifo: usize, trigger: &Trigger) -> Result<(), RefusalReason> {
         let source = &self.sources[fifo];
         let (kind, transfer) = (trigger.kind(), trigger.transfer());
@@ -112,11 +93,11 @@ impl Executor {
             false => None,
         };
         if kind.contains(Kind::DATA) && transfer.len > 0 {
-            let [(from, region), (to, target)] = self.resolve(source, transfer)?;
-            let (source, sink) = (self.world.heap_of(from), self.world.heap_of(to));
-            source
-                .copy_to(region.offset.get(), sink, target.offset.get(), region.len, ReadSoon::Yes)
-                .map_err(|_| RefusalReason::Target)?;
+            let from = source.resolve(transfer.source, transfer.source_offset, transfer.len);
+            let to = source.resolve(transfer.target, transfer.target_offset, transfer.len);
+            let (from, to) = (from.ok_or(RefusalReason::Source)?, to.ok_or(RefusalReason::Target)?);
+            let copied = source.heaps.copy(from, to, transfer.len.into(), ReadSoon::Yes);
+            copied.map_err(|_| RefusalReason::Target)?;
         }
         if let Some((rank, index)) = semaphore {
             self.world.semaphores(rank)[index].signal_next(self.world.kernel());
@@ -129,6 +110,16 @@ impl Executor {
         let (rank, number) = (u32::from(id.get()) / MAX_CHANNELS_PER_PEER, u32::from(id.get()) % MAX_CHANNELS_PER_PEER);
         let rank = Rank::new(rank, self.world.n_ranks()).ok()?;
         Some((rank, (from.get() * MAX_CHANNELS_PER_PEER + number) as usize))
+    }
+}
+
+impl Source {
+    /// The place that `len` bytes at `offset` of memory `id` start at, if they are all in bounds.
+    #[inline]
+    fn resolve(&self, id: MemoryId, offset: u32, len: u32) -> Option<Place> {
+        let (rank, region) = self.table.resolve(id, offset, len).ok()?;
+        self.heaps.check(region).ok()?;
+        Some(Place { rank, offset: region.offset })
     }
 }
 

@@ -31,7 +31,7 @@ impl Fabric {
     /// Those of [`SymmetricHeap::new`].
     pub(crate) fn new(world: Arc<World>, rank: Rank, spinners: u32, timeout: Duration) -> Result<Self> {
         let segment = Arc::clone(world.segment(rank));
-        let heap = SymmetricHeap::new(Arc::clone(world.window()), segment, rank, world.shape())?;
+        let heap = SymmetricHeap::new(Arc::clone(world.view(rank).window()), segment, rank, world.shape())?;
         let seats = Seats::new(world.n_ranks());
         Ok(Self { world, rank, heap, seats, spinners: AtomicU64::new(spinners.into()), timeout })
     }

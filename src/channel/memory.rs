@@ -8,7 +8,7 @@ use super::Channel;
 use super::fabric::Fabric;
 use super::seat::{Counts, Seat};
 use crate::error::Result;
-use crate::heap::{HeapOffset, Region};
+use crate::heap::{HeapOffset, HeapView, Place, Region};
 use crate::rank::Rank;
 use crate::shm::packet::{Flag, PacketKind};
 use crate::shm::{CellRef, ReadSoon, Span};
@@ -19,8 +19,7 @@ use crate::sync::{SemaphoreCell, SemaphoreReceiver, SemaphoreSender};
 pub struct MemoryChannel {
     fabric: Arc<Fabric>,
     seat: Seat,
-    mine: Span,
-    theirs: Span,
+    heaps: HeapView,
     outbound: SemaphoreSender<CellRef<SemaphoreCell>>,
     inbound: SemaphoreReceiver<CellRef<SemaphoreCell>>,
 }
@@ -32,10 +31,9 @@ impl MemoryChannel {
         let outbound = fabric.semaphore(peer, seat.semaphore_index(fabric.rank()))?;
         let inbound = fabric.semaphore(fabric.rank(), seat.semaphore_index(peer))?;
         Ok(Self {
-            mine: fabric.world().heap_of(fabric.rank()).clone(),
-            theirs: fabric.world().heap_of(peer).clone(),
             outbound: SemaphoreSender::new(outbound, seat.counts.sent),
             inbound: SemaphoreReceiver::new(inbound, seat.counts.received),
+            heaps: fabric.heap().view().clone(),
             fabric: Arc::clone(fabric),
             seat,
         })
@@ -47,9 +45,7 @@ impl MemoryChannel {
     /// [`crate::Error::OutOfRange`]; nothing was moved.
     #[inline]
     pub fn get(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
-        self.check(target, len)?;
-        self.check(source, len)?;
-        self.theirs.copy_to(source.get(), &self.mine, target.get(), len, ReadSoon::Yes)
+        self.heaps.copy(self.theirs(source), self.mine(target), len, ReadSoon::Yes)
     }
 
     /// Reads one element at `source` of the peer's heap.
@@ -58,8 +54,7 @@ impl MemoryChannel {
     /// [`crate::Error::OutOfRange`].
     #[inline]
     pub fn read<T: Pod>(&mut self, source: HeapOffset) -> Result<T> {
-        self.check(source, size_of::<T>() as u64)?;
-        self.theirs.read(source.get())
+        self.heaps.reach(self.seat.peer, Region::new(source, size_of::<T>() as u64))?.read(source.get())
     }
 
     /// Writes one element at `target` of the peer's heap. Tells the peer nothing.
@@ -68,8 +63,7 @@ impl MemoryChannel {
     /// [`crate::Error::OutOfRange`]; nothing was written.
     #[inline]
     pub fn write<T: Pod>(&mut self, target: HeapOffset, value: T) -> Result<()> {
-        self.check(target, size_of::<T>() as u64)?;
-        self.theirs.write(target.get(), value)
+        self.heaps.reach(self.seat.peer, Region::new(target, size_of::<T>() as u64))?.write(target.get(), value)
     }
 
     /// Copies ordinary process memory to `target` of the peer's heap. Tells the peer nothing.
@@ -79,8 +73,7 @@ impl MemoryChannel {
     #[inline]
     pub fn put_slice<T: Pod>(&mut self, target: HeapOffset, source: &[T]) -> Result<()> {
         let bytes = bytemuck::cast_slice(source);
-        self.check(target, bytes.len() as u64)?;
-        self.theirs.copy_in(target.get(), bytes)
+        self.heaps.reach(self.seat.peer, Region::new(target, bytes.len() as u64))?.copy_in(target.get(), bytes)
     }
 
     /// Raises the peer's semaphore without publishing earlier puts: orders execution only.
@@ -122,13 +115,13 @@ impl MemoryChannel {
         len: u64,
         flag: Flag,
     ) -> Result<()> {
-        self.check(source, len)?;
-        self.check(target, packed_len(kind, len))?;
+        let mine = self.heaps.reach(self.fabric.rank(), Region::new(source, len))?;
+        let theirs = self.heaps.reach(self.seat.peer, Region::new(target, packed_len(kind, len)))?;
         let mut buffer = [0; PACKET_CHUNK];
         for (done, part) in chunks(len) {
             let data = &mut buffer[..part];
-            self.mine.copy_out(source.get() + done, data)?;
-            self.theirs.put_packets(kind, target.get() + 2 * done, data, flag)?;
+            mine.copy_out(source.get() + done, data)?;
+            theirs.put_packets(kind, target.get() + 2 * done, data, flag)?;
         }
         Ok(())
     }
@@ -147,24 +140,24 @@ impl MemoryChannel {
         len: u64,
         flag: Flag,
     ) -> Result<()> {
-        self.check(target, len)?;
-        self.check(source, packed_len(kind, len))?;
+        let mine = self.heaps.reach(self.fabric.rank(), Region::new(target, len))?;
+        self.heaps.check(Region::new(source, packed_len(kind, len)))?;
         let mut buffer = [0; PACKET_CHUNK];
         for (done, part) in chunks(len) {
             let data = &mut buffer[..part];
-            self.await_packets(kind, source.get() + 2 * done, data, flag)?;
-            self.mine.copy_in(target.get() + done, data)?;
+            self.await_packets(mine, kind, source.get() + 2 * done, data, flag)?;
+            mine.copy_in(target.get() + done, data)?;
         }
         Ok(())
     }
 
     #[inline]
-    fn await_packets(&self, kind: PacketKind, offset: u64, data: &mut [u8], flag: Flag) -> Result<()> {
+    fn await_packets(&self, mine: &Span, kind: PacketKind, offset: u64, data: &mut [u8], flag: Flag) -> Result<()> {
         let mut read = 0;
-        if self.mine.poll_packets(kind, offset, data, flag, &mut read)? {
+        if mine.poll_packets(kind, offset, data, flag, &mut read)? {
             return Ok(());
         }
-        let mut poll = || match self.mine.poll_packets(kind, offset, data, flag, &mut read) {
+        let mut poll = || match mine.poll_packets(kind, offset, data, flag, &mut read) {
             Ok(true) => Some(Ok(())),
             Ok(false) => None,
             Err(error) => Some(Err(error)),
@@ -172,9 +165,16 @@ impl MemoryChannel {
         self.fabric.wait_awake("unpack_packets", self.seat.peer, &mut poll)?
     }
 
+    /// A place in this rank's heap.
     #[inline]
-    fn check(&self, offset: HeapOffset, len: u64) -> Result<()> {
-        self.fabric.heap().check(Region::new(offset, len))
+    fn mine(&self, offset: HeapOffset) -> Place {
+        Place { rank: self.fabric.rank(), offset }
+    }
+
+    /// A place in the peer's heap.
+    #[inline]
+    fn theirs(&self, offset: HeapOffset) -> Place {
+        Place { rank: self.seat.peer, offset }
     }
 }
 
@@ -203,9 +203,7 @@ impl Channel for MemoryChannel {
 
     #[inline]
     fn put(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
-        self.check(target, len)?;
-        self.check(source, len)?;
-        self.mine.copy_to(source.get(), &self.theirs, target.get(), len, ReadSoon::Yes)
+        self.heaps.copy(self.mine(source), self.theirs(target), len, ReadSoon::Yes)
     }
 
     #[inline]

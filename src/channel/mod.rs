@@ -30,9 +30,10 @@ pub(crate) use control::Control;
 pub use executor::{Executor, RefusalReason};
 pub(crate) use fabric::Fabric;
 pub use memory::MemoryChannel;
+pub(crate) use port::Port;
 pub use port::PortChannel;
 pub use seat::MAX_CHANNELS_PER_PEER;
-pub(crate) use service::{ProxyThread, Served, serve_until_revoked};
+pub(crate) use service::{ProxyThread, Served, serve_all};
 pub(crate) use world::{Era, World};
 
 /// What every channel can do. Offsets count bytes from the start of the symmetric heap, lengths are bytes.

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use shmccl_proxy::{FifoError, FifoHeader, Kind, Owner, Position, Push, SemaphoreId, SharedProducer, Slot, Transfer, Trigger};
 
 use super::Channel;
-use semaphore_id;
+use super::executor::semaphore_id;
 use super::fabric::Fabric;
 use super::seat::{Counts, Seat};
 use super::service::open_fifo;
@@ -76,9 +76,9 @@ impl PortChannel {
 
     /// Pushes the triggers of one put: data in every piece, `kind` with the last. Nothing for an empty put of no kind.
     fn transfer(&mut self, target: HeapOffset, source: HeapOffset, len: u64, kind: Kind) -> Result<Option<Position>> {
-        let heap = self.fabric.heap();
-        heap.check(Region::new(target, len))?;
-        heap.check(Region::new(source, len))?;
+        let heaps = self.fabric.heap().view();
+        heaps.check(Region::new(target, len))?;
+        heaps.check(Region::new(source, len))?;
         let from = Place { rank: self.fabric.rank(), offset: source };
         let to = Place { rank: self.seat.peer, offset: target };
         let mut pieces = self.fabric.world().windows().split(from, to, len)?;

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use shmccl_proxy::{Fifo, FifoHeader, Handler, Owner, Service, Slot};
 
+use super::executor::Executor;
 use super::world::World;
 use crate::error::{Error, Result};
 use crate::heap::layout::FifoCells;
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
-use crate::sync::{Latch, LifeStatus, ParkCell, Stop, WaitPolicy, Waiting, wait_until};
+use crate::sync::{Latch, LifeStatus, ParkCell, Revocation, SleepWord, Stop, WaitPolicy, Waiting, Watch, wait_until};
 
 /// How long an idle proxy sleeps before it looks for slots whose producers died.
 const LOOK_FOR_STUCK: Duration = Duration::from_millis(100);
@@ -65,10 +66,36 @@ impl Drop for ProxyThread {
     }
 }
 
-/// Serves on the calling thread until the epoch ends: the body of a service process.
-pub(crate) fn serve_until_revoked<T: Handler>(world: &Arc<World>, served: Served, policy: WaitPolicy, handler: T, stop: &Arc<Latch>) -> Result<()> {
-    Server::new(Arc::clone(world), served, Arc::clone(stop), policy)?.run(handler);
+/// Serves every rank's fifos on the calling thread until all ranks have left or the epoch has ended: the body of a
+/// service process, whose core `spinners` threads share.
+///
+/// # Errors
+/// Those of [`ProxyThread::start`].
+pub(crate) fn serve_all(world: &Arc<World>, spinners: u32) -> Result<()> {
+    let owners: Vec<_> = (0..world.n_ranks()).map(Rank::known).collect();
+    let fifos = owners.iter().map(|&rank| world.cells(rank).fifo(0)).collect::<Result<_>>()?;
+    let handler = Executor::new(world, &owners)?;
+    let served = Served { owners, fifos, doorbell: world.control().proxy_doorbell() };
+    let stop = Arc::new(Latch::new());
+    Server::new(Arc::clone(world), served, stop, WaitPolicy::for_spinners(spinners))?.run(handler);
     Ok(())
+}
+
+/// Ends a proxy's waits with the epoch, or when nobody is left who could push.
+struct ServiceWatch<'a> {
+    world: &'a World,
+    owners: &'a [Rank],
+}
+
+impl Watch for ServiceWatch<'_> {
+    fn check(&self) -> Option<Stop> {
+        let gone = |rank: &Rank| matches!(self.world.life(*rank).status(), LifeStatus::Left | LifeStatus::Lost);
+        self.world.revocation().check().or_else(|| self.owners.iter().all(gone).then_some(Stop::Revoked(None)))
+    }
+
+    fn bell(&self) -> Option<SleepWord<'_>> {
+        Some(self.world.revocation().bell())
+    }
 }
 
 /// What the proxy's thread runs on.
@@ -80,6 +107,19 @@ struct Server {
     doorbell: CellRef<ParkCell>,
     stop: Arc<Latch>,
     policy: WaitPolicy,
+}
+
+/// Revokes the epoch when the proxy's thread ends by a panic.
+struct Alarm {
+    world: Arc<World>,
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.world.control().revoke(self.world.kernel(), Revocation::ProxyLost);
+        }
+    }
 }
 
 /// Why a wait of the server ended.
@@ -97,6 +137,8 @@ impl Server {
     }
 
     fn run<T: Handler>(&mut self, mut handler: T) {
+        // A handler that panics takes the proxy with it: nobody is to wait for it.
+        let alarm = Alarm { world: Arc::clone(&self.world) };
         loop {
             match self.wait(&mut handler) {
                 Ok(News::Served) => self.wake_producers(),
@@ -105,12 +147,14 @@ impl Server {
             }
         }
         self.drain(&mut handler);
+        drop(alarm);
     }
 
     /// Serves a turn as soon as there is something to serve.
     fn wait<T: Handler>(&mut self, handler: &mut T) -> Result<News, Stop> {
-        let Self { world, service, doorbell, stop, policy, .. } = self;
-        let waiting = Waiting::new(world.kernel(), world.revocation(), *policy, LOOK_FOR_STUCK);
+        let Self { world, service, owners, doorbell, stop, policy, .. } = self;
+        let watch = ServiceWatch { world, owners };
+        let waiting = Waiting::new(world.kernel(), &watch, *policy, LOOK_FOR_STUCK);
         wait_until(&waiting, doorbell, || {
             if service.poll(handler) > 0 {
                 Some(News::Served)

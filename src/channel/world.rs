@@ -8,11 +8,12 @@ use std::sync::Arc;
 use super::control::Control;
 use crate::bootstrap::SegmentBacking;
 use crate::error::{Error, Result};
-use crate::heap::layout::{self, CONTROL_LEN, SegmentCells};
-use crate::heap::{HeapShape, HeapWindows, MemoryTable};
+use crate::heap::layout::{CONTROL_LEN, HeapShape, SegmentCells, create_segment};
+use crate::heap::{HeapView, HeapWindows, MemoryTable};
 use crate::rank::Rank;
+use crate::shm::header::HEADER_LEN;
 use crate::shm::segment::AttachAs;
-use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Identity, Segment, Span, Window};
+use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Identity, Segment, Window};
 use crate::sync::{LifeCell, RevokeCell, SemaphoreCell};
 
 /// Which job and which incarnation of it.
@@ -20,6 +21,13 @@ use crate::sync::{LifeCell, RevokeCell, SemaphoreCell};
 pub(crate) struct Era {
     pub(crate) job: u64,
     pub(crate) epoch: u64,
+}
+
+impl Era {
+    /// What the header of a segment says: of `owner`, or of nobody in particular.
+    pub(crate) fn identity(self, owner: Option<Rank>) -> Identity {
+        Identity { job: self.job, epoch: self.epoch, owner: owner.map_or(0, |rank| u64::from(rank.get()) + 1) }
+    }
 }
 
 /// The mapped state of an epoch.
@@ -31,11 +39,10 @@ pub(crate) struct World {
     control: Control,
     revocation: CellRef<RevokeCell>,
     lives: CellSlice<LifeCell>,
-    window: Arc<Window>,
     segments: Vec<Arc<Segment>>,
     cells: Vec<SegmentCells>,
     semaphores: Vec<CellSlice<SemaphoreCell>>,
-    heaps: Vec<Span>,
+    views: Vec<HeapView>,
     windows: HeapWindows,
 }
 
@@ -52,8 +59,9 @@ impl World {
                 Backing::File(std::path::Path::new(folder).join(format!("rank{rank}.shmccl")))
             }
         };
-        let segment = Segment::create(&backing, layout::segment_len(shape), identity(era, rank))?;
-        segment.commit(0, CONTROL_LEN)?;
+        let segment = create_segment(&backing, shape, era.identity(Some(rank)))?;
+        // A file may hold the control structures of an earlier job; only its heap is to survive.
+        segment.map()?.span(HEADER_LEN, CONTROL_LEN - HEADER_LEN)?.fill(0, CONTROL_LEN - HEADER_LEN, 0)?;
         segment.header().publish();
         Ok(segment)
     }
@@ -74,8 +82,8 @@ impl World {
             SegmentBacking::Named(_) | SegmentBacking::Files(_) => AttachAs::Unsealed,
         };
         let segment = |(rank, fd): (u32, OwnedFd)| {
-            let identity = Some(identity(era, Rank::new(rank, shape.n_ranks)?));
-            let expected = Expected { len: Some(layout::segment_len(shape)), identity };
+            let identity = Some(era.identity(Some(Rank::new(rank, shape.n_ranks())?)));
+            let expected = Expected { len: Some(shape.segment_len()), identity };
             Segment::attach(fd, attach_as, &expected).map(Arc::new)
         };
         let segments = (0..).zip(descriptors).map(segment).collect::<Result<Vec<_>>>()?;
@@ -84,17 +92,18 @@ impl World {
 
     /// Maps `segments`, given in order of rank.
     pub(crate) fn over(era: Era, shape: HeapShape, control: Control, segments: Vec<Arc<Segment>>) -> Result<Self> {
-        let (expected, found) = (u64::from(shape.n_ranks), segments.len() as u64);
+        let (expected, found) = (u64::from(shape.n_ranks()), segments.len() as u64);
         if expected != found {
             return Err(Error::Layout { what: "number of segments", expected, found });
         }
-        let mut window = Window::reserve(shape.n_ranks, layout::segment_len(shape))?;
-        let (mut cells, mut heaps) = (Vec::new(), Vec::new());
+        let mut window = Window::reserve(shape.n_ranks(), shape.segment_len())?;
+        let mut cells = Vec::new();
         for (rank, segment) in (0..).zip(&segments) {
-            let mapping = window.map(Rank::new(rank, shape.n_ranks)?, segment)?;
-            heaps.push(mapping.span(shape.start, shape.len)?);
-            cells.push(SegmentCells::new(mapping)?);
+            cells.push(SegmentCells::new(window.map(Rank::new(rank, shape.n_ranks())?, segment)?)?);
         }
+        let window = Arc::new(window);
+        let view = |rank| HeapView::new(Arc::clone(&window), Rank::new(rank, shape.n_ranks())?, shape);
+        let views = (0..shape.n_ranks()).map(view).collect::<Result<_>>()?;
         Ok(Self {
             era,
             shape,
@@ -102,12 +111,11 @@ impl World {
             revocation: control.revocation(),
             lives: control.lives(),
             control,
-            window: Arc::new(window),
             segments,
             semaphores: cells.iter().map(SegmentCells::semaphores).collect(),
             cells,
-            heaps,
-            windows: HeapWindows::new(shape.n_ranks, shape.len)?,
+            views,
+            windows: HeapWindows::new(shape.n_ranks(), shape.len())?,
         })
     }
 
@@ -116,7 +124,7 @@ impl World {
     }
 
     pub(crate) fn n_ranks(&self) -> u32 {
-        self.shape.n_ranks
+        self.shape.n_ranks()
     }
 
     pub(crate) fn shape(&self) -> HeapShape {
@@ -139,10 +147,6 @@ impl World {
         &self.lives[rank.index()]
     }
 
-    pub(crate) fn window(&self) -> &Arc<Window> {
-        &self.window
-    }
-
     pub(crate) fn segment(&self, rank: Rank) -> &Arc<Segment> {
         &self.segments[rank.index()]
     }
@@ -157,9 +161,9 @@ impl World {
         &self.semaphores[rank.index()]
     }
 
-    /// All of `rank`'s heap, allocated or not.
-    pub(crate) fn heap_of(&self, rank: Rank) -> &Span {
-        &self.heaps[rank.index()]
+    /// The heaps of all ranks, as far as `rank` may use them.
+    pub(crate) fn view(&self, rank: Rank) -> &HeapView {
+        &self.views[rank.index()]
     }
 
     /// How the heaps are cut for triggers.
@@ -169,10 +173,6 @@ impl World {
 
     /// The table in which the triggers of `rank` find their memory.
     pub(crate) fn memory_table(&self, rank: Rank) -> Result<MemoryTable> {
-        MemoryTable::new(self.cells(rank).memory_table(), self.n_ranks(), self.shape.len)
+        MemoryTable::new(self.cells(rank).memory_table(), self.n_ranks(), self.shape.len())
     }
-}
-
-fn identity(era: Era, rank: Rank) -> Identity {
-    Identity { job: era.job, epoch: era.epoch, owner: u64::from(rank.get()) + 1 }
 }

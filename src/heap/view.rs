@@ -16,7 +16,7 @@ use crate::heap::layout::{HEAP, HeapShape, SegmentCells};
 use crate::heap::offset::{HeapOffset, Region};
 use crate::heap::windows::Place;
 use crate::rank::Rank;
-use crate::shm::{CellRef, ReadSoon, Span, Window};
+use crate::shm::{CellRef, CellSlice, ReadSoon, SharedLayout, Span, Window};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
 
@@ -105,12 +105,21 @@ impl HeapView {
     pub(crate) fn reach(&self, rank: Rank, region: Region) -> Result<&Span> {
         let n_ranks = self.shape.n_ranks();
         let heap = self.heaps.get(rank.index()).ok_or(Error::InvalidRank { rank: rank.get(), n_ranks })?;
-        if region.len == 0 {
-            region.check("symmetric heap", self.shape.len())?;
-        } else {
-            region.check("symmetric heap, as far as it was allocated", self.watermark())?;
-        }
+        self.check(region)?;
         Ok(heap)
+    }
+
+    /// Checks that every rank has memory behind all of `region`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    #[inline]
+    pub(crate) fn check(&self, region: Region) -> Result<()> {
+        if region.len == 0 {
+            region.check("symmetric heap", self.shape.len())
+        } else {
+            region.check("symmetric heap, as far as it was allocated", self.watermark())
+        }
     }
 
     /// Translates an offset to an address in this process: one multiply-add.
@@ -124,6 +133,26 @@ impl HeapView {
         Region::new(offset, 0).check("symmetric heap", self.shape.len())?;
         let distance = usize::try_from(HEAP + offset.get()).expect("it is mapped");
         Ok(base.map_addr(|address| address.checked_add(distance).expect("it is mapped")))
+    }
+
+    /// A control structure at `offset` of the heap of `rank`.
+    ///
+    /// # Errors
+    /// Those of [`HeapView::span`]; [`Error::Misaligned`].
+    pub fn cell<T: SharedLayout>(&self, rank: Rank, offset: HeapOffset) -> Result<CellRef<T>> {
+        self.reach(rank, Region::new(offset, size_of::<T>() as u64))?;
+        let mapping = self.window.mapping(rank).expect("every rank is mapped, checked in `new`");
+        mapping.cell(HEAP + offset.get())
+    }
+
+    /// Control structures, `count` in a row, at `offset` of the heap of `rank`.
+    ///
+    /// # Errors
+    /// Those of [`HeapView::cell`].
+    pub fn cells<T: SharedLayout>(&self, rank: Rank, offset: HeapOffset, count: u64) -> Result<CellSlice<T>> {
+        self.reach(rank, Region::new(offset, count.saturating_mul(size_of::<T>() as u64)))?;
+        let mapping = self.window.mapping(rank).expect("every rank is mapped, checked in `new`");
+        mapping.cells(HEAP + offset.get(), count)
     }
 
     /// Raises the watermark. Only the rank itself does, in `SymmetricHeap::confirm`.

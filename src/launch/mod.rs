@@ -24,6 +24,7 @@
 
 mod cause;
 mod environment;
+mod job;
 mod output;
 mod pin;
 mod process;
@@ -37,6 +38,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 pub use environment::{become_program, join_from_env};
+pub use job::{Role, launch, launch_threads};
 pub use output::{OutputLine, OutputStream};
 pub use pin::PinPlan;
 pub use supervise::Observer;

@@ -53,6 +53,14 @@ impl BarrierCell {
     }
 }
 
+impl BarrierCell {
+    /// Whether this member has arrived in `generation`, or a later one.
+    #[must_use]
+    pub fn has_reached(&self, generation: u64) -> bool {
+        reached(self.arrived.load(Ordering::Acquire), generation) // B1 arrive
+    }
+}
+
 impl Default for BarrierCell {
     fn default() -> Self {
         Self::new(0)

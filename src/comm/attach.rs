@@ -1,0 +1,155 @@
+//! How a process becomes a member of a job: it joins, creates its segment, maps everybody's, and says that it is ready.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::Communicator;
+use super::ports::Ports;
+use crate::bootstrap::{Joining, Link, ProxyMode, Shared};
+use crate::channel::{Control, Era, Fabric, World, serve_all};
+use crate::error::{Error, Result};
+use crate::heap::layout::HeapShape;
+use crate::heap::registered::heap_windows;
+use crate::heap::MemoryRegistrar;
+use crate::launch::join_from_env;
+use crate::rank::Rank;
+use crate::shm::{LifeLock, Segment};
+use crate::sync::{Agreement, Barrier, Revocation};
+
+/// What a process is in the job that it was started for.
+#[derive(Debug)]
+pub enum Member {
+    /// A device, with its communicator.
+    Device(Communicator),
+    /// The proxy service. It has served until the job ended: nothing is left to do.
+    Proxy,
+}
+
+impl Communicator {
+    /// Joins the job that `shmccl run` started this process for.
+    ///
+    /// # Errors
+    /// [`Error::Environment`] when no launcher started this process; otherwise those of [`join_job`].
+    pub fn from_env() -> Result<Self> {
+        match join_job()? {
+            Some(Member::Device(comm)) => Ok(comm),
+            Some(Member::Proxy) | None => Err(Error::Environment {
+                variable: "SHMCCL_SOCKET",
+                expected: "expected the control socket of a launcher",
+            }),
+        }
+    }
+}
+
+/// Joins the job that this process was started for; `None` when no launcher started it.
+///
+/// In the proxy service process it serves until the job ends and then returns [`Member::Proxy`].
+///
+/// # Errors
+/// Those of [`join_from_env`], of creating and mapping segments, and [`Error::PeerLost`] when a rank is lost meanwhile.
+pub fn join_job() -> Result<Option<Member>> {
+    let Some(joining) = join_from_env()? else { return Ok(None) };
+    let shape = HeapShape::new(joining.n_ranks(), joining.options().heap_len)?;
+    let era = Era { job: joining.job_id(), epoch: joining.epoch() };
+    let mut own = None;
+    let shared = joining.share(|joining| create_segment(joining, era, shape, &mut own))?;
+    let world = attach(&shared, era, shape)?;
+    let Some(rank) = shared.joining().rank() else {
+        let membership = shared.ready()?;
+        serve_all(&world, membership.placement.devices + membership.placement.proxies)?;
+        return Ok(Some(Member::Proxy));
+    };
+    let seat = Seat::take(&world, rank)?;
+    let membership = shared.ready()?;
+    let terms = Terms {
+        mode: membership.options.proxy,
+        spinners: membership.placement.devices + service_on(membership.options.proxy, membership.placement.proxies),
+        timeout: membership.options.timeout,
+    };
+    let comm = seat.sit(&world, &terms, Some(membership.link), own)?;
+    Ok(Some(Member::Device(comm)))
+}
+
+/// Makes the communicators of device threads that share this process, its window and its mappings.
+///
+/// # Errors
+/// Those of creating and mapping segments.
+pub(crate) fn attach_threads(era: Era, shape: HeapShape, terms: &Terms) -> Result<Vec<Communicator>> {
+    let (control, _segment) = Control::create(shape.n_ranks(), era)?;
+    let ranks = || (0..shape.n_ranks()).map(Rank::known);
+    let create = |rank| World::create_segment(era, rank, shape, &crate::bootstrap::SegmentBacking::Anonymous);
+    let segments = ranks().map(|rank| create(rank).map(Arc::new)).collect::<Result<_>>()?;
+    let world = Arc::new(World::over(era, shape, control, segments)?);
+    let seats = ranks().map(|rank| Seat::take(&world, rank)).collect::<Result<Vec<_>>>()?;
+    seats.into_iter().map(|seat| seat.sit(&world, terms, None, None)).collect()
+}
+
+/// What a job has decided for its ranks.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    pub(crate) mode: ProxyMode,
+    /// How many threads that may spin share a core, before proxy threads start.
+    pub(crate) spinners: u32,
+    pub(crate) timeout: Duration,
+}
+
+/// A rank that peers see alive, and that has nothing to do with them yet.
+struct Seat {
+    rank: Rank,
+    life: LifeLock,
+}
+
+impl Seat {
+    fn take(world: &Arc<World>, rank: Rank) -> Result<Self> {
+        let mut registrar = MemoryRegistrar::new(world.memory_table(rank)?);
+        heap_windows(&mut registrar, world.windows())?;
+        let watched = Arc::clone(world);
+        let on_loss = move |lost| watched.control().revoke(watched.kernel(), Revocation::PeerLost(lost));
+        let life = LifeLock::take(*world.kernel(), world.control().lives(), rank, on_loss)?;
+        Ok(Self { rank, life })
+    }
+
+    fn sit(self, world: &Arc<World>, terms: &Terms, link: Option<Link>, own: Option<Segment>) -> Result<Communicator> {
+        let Self { rank, life } = self;
+        let (cells, park) = world.control().barrier();
+        Ok(Communicator {
+            ports: Ports::new(terms.mode),
+            registrar: Mutex::new(MemoryRegistrar::new(world.memory_table(rank)?)),
+            barrier: Barrier::new(cells, park, rank.index(), 0),
+            agreement: Agreement::new(world.control().agreement(), rank.index()),
+            fabric: Arc::new(Fabric::new(Arc::clone(world), rank, terms.spinners, terms.timeout)?),
+            life: Some(life),
+            link,
+            _own: own,
+        })
+    }
+}
+
+fn create_segment(joining: &Joining, era: Era, shape: HeapShape, own: &mut Option<Segment>) -> Result<OwnedFd> {
+    let rank = joining.rank().expect("only devices create segments");
+    let segment = World::create_segment(era, rank, shape, &joining.options().backing)?;
+    let descriptor = duplicate(&segment)?;
+    *own = Some(segment);
+    Ok(descriptor)
+}
+
+fn attach(shared: &Shared, era: Era, shape: HeapShape) -> Result<Arc<World>> {
+    let joining = shared.joining();
+    let control = Control::attach(duplicate(&joining.control())?, joining.n_ranks(), era)?;
+    let segments = shared.segments().iter().map(duplicate).collect::<Result<Vec<_>>>()?;
+    World::attach(era, shape, control, segments, &joining.options().backing).map(Arc::new)
+}
+
+/// How many service threads spin on a device's core from the start.
+fn service_on(mode: ProxyMode, proxies: u32) -> u32 {
+    match mode {
+        ProxyMode::Thread => 0,
+        ProxyMode::Process => proxies,
+    }
+}
+
+fn duplicate(descriptor: &impl AsFd) -> Result<OwnedFd> {
+    let copy = descriptor.as_fd().try_clone_to_owned();
+    copy.map_err(|source| crate::bootstrap::resource_error("duplicating a descriptor", source))
+}

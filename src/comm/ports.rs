@@ -1,0 +1,115 @@
+//! The fifos of a rank and the proxy that serves them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use shmccl_proxy::{Handler, Snapshot};
+
+use super::Communicator;
+use crate::bootstrap::ProxyMode;
+use crate::channel::{Executor, Fabric, Port, ProxyThread, Served};
+use crate::error::{Error, Result};
+use crate::heap::layout::{FifoCells, N_FIFOS};
+
+/// How a rank's triggers are served.
+#[derive(Debug)]
+pub(super) struct Ports {
+    mode: ProxyMode,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    proxy: Option<ProxyThread>,
+    /// How many fifos port channels are spread over.
+    n_fifos: u32,
+    /// How many port channels were opened.
+    opened: u32,
+}
+
+impl Ports {
+    pub(super) fn new(mode: ProxyMode) -> Self {
+        Self { mode, state: Mutex::new(State { proxy: None, n_fifos: 1, opened: 0 }) }
+    }
+
+    /// Opens a place in the next fifo, and sees to it that somebody serves it.
+    pub(super) fn open(&self, fabric: &Arc<Fabric>) -> Result<Port> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.mode == ProxyMode::Thread && state.proxy.is_none() {
+            let n_fifos = state.n_fifos;
+            state.start(fabric, n_fifos, |executor| executor)?;
+        }
+        let fifo = fabric.world().cells(fabric.rank()).fifo(state.opened % state.n_fifos)?;
+        let port = Port::open(fifo, self.doorbell(fabric)?, fabric.rank())?;
+        state.opened = state.opened.wrapping_add(1);
+        Ok(port)
+    }
+
+    /// Stops the proxy thread, after everything pushed so far has been executed.
+    pub(super) fn stop(&self) {
+        drop(self.state.lock().unwrap_or_else(PoisonError::into_inner).proxy.take());
+    }
+
+    fn doorbell(&self, fabric: &Fabric) -> Result<crate::shm::CellRef<crate::sync::ParkCell>> {
+        match self.mode {
+            ProxyMode::Thread => Ok(fabric.world().cells(fabric.rank()).fifo(0)?.doorbell),
+            ProxyMode::Process => Ok(fabric.world().control().proxy_doorbell()),
+        }
+    }
+}
+
+impl State {
+    fn start<T: Handler + Send + 'static>(
+        &mut self,
+        fabric: &Arc<Fabric>,
+        n_fifos: u32,
+        make: impl FnOnce(Executor) -> T,
+    ) -> Result<()> {
+        let world = fabric.world();
+        let cells = world.cells(fabric.rank());
+        let fifos = (0..n_fifos).map(|index| cells.fifo(index)).collect::<Result<Vec<FifoCells>>>()?;
+        let owners = vec![fabric.rank(); fifos.len()];
+        let doorbell = cells.fifo(0)?.doorbell;
+        let handler = make(Executor::new(world, &owners)?);
+        fabric.add_spinner();
+        let served = Served { owners, fifos, doorbell };
+        self.proxy = Some(ProxyThread::start(world, served, fabric.policy(), handler)?);
+        self.n_fifos = n_fifos;
+        Ok(())
+    }
+}
+
+impl Communicator {
+    /// Starts this rank's proxy thread with a handler of the caller's own, over `n_fifos` fifos, between which port
+    /// channels are dealt out in turn. The handler is made from the one that would be used otherwise.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when `n_fifos` is not from 1 to 8, when the proxy runs already (the first
+    /// [`Communicator::port_channel`] starts it), or when the job's proxy is a service process.
+    pub fn start_proxy<T: Handler + Send + 'static>(
+        &self,
+        n_fifos: u32,
+        make: impl FnOnce(Executor) -> T,
+    ) -> Result<()> {
+        let refused = |name, value: u32, expected| Err(Error::InvalidArgument { name, value: value.into(), expected });
+        if !(1..=N_FIFOS).contains(&n_fifos) {
+            return refused("n_fifos", n_fifos, "from 1 to 8 fifos");
+        }
+        if self.ports.mode == ProxyMode::Process {
+            return refused("n_fifos", n_fifos, "a job whose proxies are threads");
+        }
+        let mut state = self.ports.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.proxy.is_some() {
+            return refused("n_fifos", n_fifos, "a proxy that does not run yet");
+        }
+        state.start(&self.fabric, n_fifos, make)
+    }
+
+    /// The counters of this rank's fifos, in use or not. Costs the fifos nothing.
+    ///
+    /// # Errors
+    /// None in a job that is intact.
+    pub fn fifo_snapshots(&self) -> Result<Vec<Snapshot>> {
+        let cells = self.fabric.world().cells(self.rank());
+        (0..N_FIFOS).map(|index| Ok(cells.fifo(index)?.header.snapshot())).collect()
+    }
+}

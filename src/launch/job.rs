@@ -1,0 +1,129 @@
+//! Whole jobs in one call: as processes of the running executable, or as threads of this process.
+
+use std::os::fd::AsFd;
+
+use super::output::OutputLine;
+use super::{Launch, Observer, Outcome, spawn_threads};
+use crate::bootstrap::{Options, ProxyMode};
+use crate::channel::{Control, Era};
+use crate::comm::{Communicator, Member, Terms, attach_threads, join_job};
+use crate::error::{DeviceName, Error, Result};
+use crate::heap::layout::HeapShape;
+use crate::shm::HostKernel;
+use crate::sync::Revocation;
+
+/// What the process that returns from [`launch`] was in the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The launcher: all devices have ended well.
+    Launcher(Outcome),
+    /// A device: its body has returned.
+    Device,
+    /// The proxy service: the job is over.
+    Proxy,
+}
+
+/// Runs `body` in `n_ranks` device processes of the running executable.
+///
+/// The executable is started again, with the arguments it was given, once per rank; the call returns in every process,
+/// and tells which it was. Under `shmccl run` the process is a device already, and the number of ranks that `run`
+/// was given counts.
+///
+/// # Errors
+/// In a device, those of the body and of joining and leaving the job; in the launcher, those of [`Launch::supervise`].
+pub fn launch<E: From<Error>>(
+    n_ranks: u32,
+    body: impl FnOnce(&mut Communicator) -> Result<(), E>,
+) -> Result<Role, E> {
+    Launch::new(n_ranks)?.run(body)
+}
+
+/// Runs `body` in `n_ranks` threads of this process, with a heap each and the same memory behind them, and returns what the
+/// bodies return in order of rank.
+///
+/// # Errors
+/// The first cause of those that fail: see [`spawn_threads`].
+pub fn launch_threads<R: Send>(
+    n_ranks: u32,
+    options: &Options,
+    body: impl Fn(&mut Communicator) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let shape = HeapShape::new(n_ranks, options.heap_len)?;
+    let era = Era { job: super::fresh_job_id(), epoch: super::FIRST_EPOCH };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let spinners = u32::try_from((n_ranks as usize).div_ceil(cores)).unwrap_or(u32::MAX);
+    let terms = Terms { mode: ProxyMode::Thread, spinners, timeout: options.timeout };
+    let comms = attach_threads(era, shape, &terms)?;
+    spawn_threads(comms, |_, mut comm| {
+        let result = body(&mut comm)?;
+        comm.finalize()?;
+        Ok(result)
+    })
+}
+
+impl Launch {
+    /// Runs `body` in the device processes of this job; see [`launch`].
+    ///
+    /// # Errors
+    /// Those of [`launch`].
+    pub fn run<E: From<Error>>(&self, body: impl FnOnce(&mut Communicator) -> Result<(), E>) -> Result<Role, E> {
+        match join_job()? {
+            Some(Member::Device(mut comm)) => {
+                body(&mut comm)?;
+                comm.finalize()?;
+                Ok(Role::Device)
+            }
+            Some(Member::Proxy) => Ok(Role::Proxy),
+            None => Ok(Role::Launcher(self.supervise(&mut Silent)?)),
+        }
+    }
+
+    /// Starts the job's processes, as the launcher, and returns when the last one has ended; tells `observer` what happens.
+    ///
+    /// # Errors
+    /// Those of [`Launch::spawn_and_supervise`], and of making the control segment.
+    pub fn supervise(&self, observer: &mut dyn Observer) -> Result<Outcome> {
+        let era = Era { job: self.job_id(), epoch: self.epoch() };
+        let (control, segment) = Control::create(self.n_ranks(), era)?;
+        let mut revoking = Revoking { control, kernel: HostKernel::detect(), observer };
+        self.spawn_and_supervise(segment.as_fd(), &mut revoking)
+    }
+}
+
+/// Tells nobody.
+struct Silent;
+
+impl Observer for Silent {
+    fn on_loss(&mut self, _device: DeviceName) {}
+}
+
+/// Ends the epoch when a member is lost, and passes everything on.
+struct Revoking<'a> {
+    control: Control,
+    kernel: HostKernel,
+    observer: &'a mut dyn Observer,
+}
+
+impl Observer for Revoking<'_> {
+    fn on_loss(&mut self, device: DeviceName) {
+        let reason = match device {
+            DeviceName::Rank(rank) => Revocation::PeerLost(rank),
+            DeviceName::Proxy => Revocation::ProxyLost,
+        };
+        self.control.revoke(&self.kernel, reason);
+        self.observer.on_loss(device);
+    }
+
+    fn on_interrupt(&mut self) {
+        self.control.revoke(&self.kernel, Revocation::Aborted(None));
+        self.observer.on_interrupt();
+    }
+
+    fn on_ready(&mut self, after: std::time::Duration) {
+        self.observer.on_ready(after);
+    }
+
+    fn on_output(&mut self, line: OutputLine<'_>) {
+        self.observer.on_output(line);
+    }
+}
