@@ -89,21 +89,6 @@ impl Span {
         Ok(())
     }
 
-    /// Copies `source` to `offset` with a given kernel, for measurements.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`]; [`Error::InvalidArgument`] for a kernel that this processor cannot run. Nothing was changed.
-    pub fn copy_in_by(&self, kernel: CopyKernel, offset: u64, source: &[u8]) -> Result<()> {
-        let target = self.locate(offset, source.len() as u64)?;
-        if !kernel.is_supported() {
-            let (name, expected) = ("copy kernel", "one that this processor supports");
-            return Err(Error::InvalidArgument { name, value: kernel as u64, expected });
-        }
-        // SAFETY: in bounds and supported, just checked; no overlap, as in `copy_in_for`.
-        unsafe { kernel.run(source.as_ptr(), target, source.len()) };
-        Ok(())
-    }
-
     /// Copies the bytes at `offset` into `target`.
     ///
     /// # Errors
