@@ -173,7 +173,7 @@ impl Drop for PortChannel {
     /// nothing, the seat stays taken.
     fn drop(&mut self) {
         if !self.pending || self.flush().is_ok() {
-            let counts = Counts { sent: self.sent, received: self.inbound.expected() };
+            let counts = Counts { sent: self.sent, received: self.inbound.consumed() };
             self.fabric.seats().leave(self.seat, counts);
         }
     }

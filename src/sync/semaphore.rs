@@ -136,6 +136,11 @@ impl<C: Deref<Target = SemaphoreCell>> SemaphoreReceiver<C> {
         self.expected
     }
 
+    /// How many signals have been waited for: what a later receiver of the same cell starts from.
+    pub fn consumed(&self) -> u64 {
+        self.expected.wrapping_sub(1)
+    }
+
     /// Consumes one signal if there is one.
     ///
     /// # Ordering
