@@ -35,6 +35,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Measure latencies, bandwidths and rates, each beside the machine's own limit
     Perf(PerfArgs),
+    /// Compare direct with proxied channels over sizes, and name the crossover
+    Compare(CompareArgs),
     /// Check this machine: cores, memory, limits, and what to do about them
     Doctor(DoctorArgs),
     /// A device process of a measuring job

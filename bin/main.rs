@@ -28,6 +28,7 @@ fn main() -> ExitCode {
     };
     let outcome = match &cli.command {
         Command::Perf(args) => perf::run(args),
+        Command::Compare(args) => compare::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::PerfDevice => perf::device::run().map(|()| failure::DONE),
     };
