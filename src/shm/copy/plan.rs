@@ -1,11 +1,14 @@
-//! The rule that picks a kernel.
+//! What is known about kernels before anything has been measured: which to consider, and which to begin with.
 
 use std::sync::OnceLock;
 
 use super::{CopyKernel, ReadSoon};
 
 /// Copies shorter than this, in bytes, are `memcpy` without looking at anything.
-pub(super) const SHORT: usize = 4096;
+pub(super) const SHORT: usize = 2048;
+
+/// The most kernels that are considered for one length.
+pub(super) const MAX_CANDIDATES: usize = 3;
 
 /// Sizes of the caches in bytes, as far as one core can use them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,39 +19,61 @@ pub struct CacheSizes {
     pub shared: u64,
 }
 
-/// Names the kernel for a copy of `len` bytes.
-#[inline]
-#[must_use]
-pub fn choose(len: u64, read_soon: ReadSoon) -> CopyKernel {
-    static PLAN: OnceLock<Plan> = OnceLock::new();
-    PLAN.get_or_init(|| Plan::new(CacheSizes::of_this_machine(), CopyKernel::is_supported))
-        .kernel(len, read_soon)
-}
-
-/// For either kind of copy: lengths (ascending) from which a kernel is used.
+/// The kernels worth considering on a machine, and the lengths from which to begin with a streaming one.
 #[derive(Debug, PartialEq, Eq)]
-struct Plan {
-    streaming: CopyKernel,
+pub(super) struct Plan {
+    candidates: [CopyKernel; MAX_CANDIDATES],
+    count: usize,
     stream_from_read_soon: u64,
     stream_from: u64,
 }
 
+/// Names the kernel that copies of `len` bytes begin with, before this thread has measured any.
+#[must_use]
+pub fn choose(len: u64, read_soon: ReadSoon) -> CopyKernel {
+    let plan = Plan::of_this_machine();
+    if len < SHORT as u64 { CopyKernel::Memcpy } else { plan.candidates()[plan.first(len, read_soon)] }
+}
+
 impl Plan {
-    fn new(caches: CacheSizes, is_supported: impl Fn(CopyKernel) -> bool) -> Self {
-        let streaming = [CopyKernel::Avx512Streaming, CopyKernel::Avx2Streaming]
-            .into_iter()
-            .find(|&kernel| is_supported(kernel))
-            .unwrap_or(CopyKernel::Memcpy);
-        Self { streaming, stream_from_read_soon: caches.shared / 2, stream_from: caches.own }
+    #[inline]
+    pub(super) fn of_this_machine() -> &'static Self {
+        static PLAN: OnceLock<Plan> = OnceLock::new();
+        PLAN.get_or_init(|| Self::new(CacheSizes::of_this_machine(), CopyKernel::is_supported))
+    }
+
+    /// One kernel through the cache and one past it, the widest of each; and the C library's, which its authors tuned
+    /// for processors that nobody here has measured. `rep movsb` alone where there are no wide moves.
+    pub(super) fn new(caches: CacheSizes, is_supported: impl Fn(CopyKernel) -> bool) -> Self {
+        use CopyKernel::{Avx2, Avx2Streaming, Avx512, Avx512Streaming, Memcpy, RepMovsb};
+        let (candidates, count) = if is_supported(Avx512) {
+            ([Avx512, Memcpy, Avx512Streaming], 3)
+        } else if is_supported(Avx2) {
+            ([Avx2, Memcpy, Avx2Streaming], 3)
+        } else if is_supported(RepMovsb) {
+            ([Memcpy, RepMovsb, Memcpy], 2)
+        } else {
+            ([Memcpy; MAX_CANDIDATES], 1)
+        };
+        // Source and target fill the shared cache at half its size; at a quarter, a target that nobody reads soon
+        // begins to drive out more than it is worth.
+        let (stream_from_read_soon, stream_from) = (caches.shared / 2, caches.shared / 4);
+        Self { candidates, count, stream_from_read_soon, stream_from }
     }
 
     #[inline]
-    fn kernel(&self, len: u64, read_soon: ReadSoon) -> CopyKernel {
-        let stream_from = match read_soon {
+    pub(super) fn candidates(&self) -> &[CopyKernel] {
+        &self.candidates[..self.count]
+    }
+
+    /// Index of the candidate to begin with.
+    pub(super) fn first(&self, len: u64, read_soon: ReadSoon) -> usize {
+        let from = match read_soon {
             ReadSoon::Yes => self.stream_from_read_soon,
             ReadSoon::No => self.stream_from,
         };
-        if len >= stream_from { self.streaming } else { CopyKernel::Memcpy }
+        let streaming = self.candidates().iter().position(|kernel| kernel.is_streaming());
+        streaming.filter(|_| len >= from).unwrap_or(0)
     }
 }
 
@@ -69,7 +94,7 @@ fn cache_size(level: u32) -> Option<u64> {
             std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{field}")).ok()
         };
         let is_it = read("level")?.trim().parse() == Ok(level) && read("type")?.trim() != "Instruction";
-        is_it.then(|| parse_size(read("size")?.trim()))?
+        if is_it { parse_size(read("size")?.trim()) } else { None }
     })
 }
 
@@ -84,4 +109,57 @@ fn parse_size(text: &str) -> Option<u64> {
         _ => return None,
     };
     digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CACHES: CacheSizes = CacheSizes { own: 512 << 10, shared: 32 << 20 };
+
+    #[test]
+    fn only_supported_kernels_are_considered() {
+        use CopyKernel::{Avx2, Avx2Streaming, Avx512, Avx512Streaming, Memcpy, RepMovsb};
+        let old = [Memcpy, RepMovsb];
+        let usual = [Memcpy, RepMovsb, Avx2, Avx2Streaming];
+        let wide = CopyKernel::ALL;
+        for supported in [&[Memcpy][..], &old, &usual, &wide] {
+            let plan = Plan::new(CACHES, |kernel| supported.contains(&kernel));
+            assert!(plan.candidates().iter().all(|kernel| supported.contains(kernel)), "{plan:?}");
+            assert!(!plan.candidates().is_empty());
+        }
+        assert_eq!(Plan::new(CACHES, |_| true).candidates(), [Avx512, Memcpy, Avx512Streaming]);
+    }
+
+    #[test]
+    fn copies_begin_past_the_cache_when_they_would_fill_it() {
+        let plan = Plan::new(CACHES, |kernel| CopyKernel::ALL[..4].contains(&kernel));
+        let begins = |len, read_soon| plan.candidates()[plan.first(len, read_soon)];
+        assert_eq!(begins((16 << 20) - 1, ReadSoon::Yes), CopyKernel::Avx2);
+        assert_eq!(begins(16 << 20, ReadSoon::Yes), CopyKernel::Avx2Streaming);
+        assert_eq!(begins((8 << 20) - 1, ReadSoon::No), CopyKernel::Avx2);
+        assert_eq!(begins(8 << 20, ReadSoon::No), CopyKernel::Avx2Streaming);
+        let plain = Plan::new(CACHES, |kernel| kernel == CopyKernel::Memcpy);
+        assert_eq!(plain.first(u64::MAX, ReadSoon::No), 0);
+    }
+
+    #[test]
+    fn cache_sizes_are_read_with_their_units() {
+        assert_eq!(parse_size("512K"), Some(512 << 10));
+        assert_eq!(parse_size("32M"), Some(32 << 20));
+        assert_eq!(parse_size("64"), Some(64));
+        assert_eq!(parse_size("64Q"), None);
+        assert_eq!(parse_size(""), None);
+        let found = CacheSizes::of_this_machine();
+        assert!(found.own > 0 && found.shared >= found.own);
+    }
+
+    #[test]
+    fn the_choice_for_any_length_can_be_run_here() {
+        for len in [0, 1, 64, 4096, 1 << 20, 1 << 30, u64::MAX] {
+            for read_soon in [ReadSoon::Yes, ReadSoon::No] {
+                assert!(choose(len, read_soon).is_supported());
+            }
+        }
+    }
 }
