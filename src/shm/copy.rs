@@ -177,20 +177,16 @@ unsafe fn copy_any(source: *const u8, target: *mut u8, len: usize, purpose: Purp
     }
 }
 
-/// Moves one word, aligned or not, by one load and one store that the compiler can neither split nor drop.
+/// Moves one word, aligned or not, by one load and one store.
 ///
 /// # Safety
 /// `size_of::<T>()` bytes are readable at `source` and writable at `target`.
 #[inline(always)]
 unsafe fn move_word<T: bytemuck::Pod>(source: *const u8, target: *mut u8) {
-    /// Alignment 1, so that a volatile access may be unaligned.
-    #[repr(C, packed)]
-    struct Unaligned<T>(T);
-
-    // SAFETY: readable by the caller's contract; alignment 1; any bytes are a T (Pod).
-    let word = unsafe { source.cast::<Unaligned<T>>().read() };
-    // SAFETY: writable by the caller's contract; alignment 1.
-    unsafe { target.cast::<Unaligned<T>>().write_volatile(word) };
+    // SAFETY: readable by the caller's contract; any bytes are a T (Pod).
+    let word = unsafe { source.cast::<T>().read_unaligned() };
+    // SAFETY: writable by the caller's contract.
+    unsafe { target.cast::<T>().write_unaligned(word) };
 }
 
 #[cfg(test)]

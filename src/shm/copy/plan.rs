@@ -5,7 +5,10 @@ use std::sync::OnceLock;
 use super::{CopyKernel, ReadSoon};
 
 /// Copies shorter than this, in bytes, are `memcpy` without looking at anything.
-pub(super) const SHORT: usize = 2048;
+pub(super) const SHORT: usize = 4096;
+
+/// From this length in bytes on it can pay to try another kernel than the first.
+pub(super) const TUNED: usize = 16 << 10;
 
 /// The most kernels that are considered for one length.
 pub(super) const MAX_CANDIDATES: usize = 3;
@@ -24,15 +27,14 @@ pub struct CacheSizes {
 pub(super) struct Plan {
     candidates: [CopyKernel; MAX_CANDIDATES],
     count: usize,
-    stream_from_read_soon: u64,
     stream_from: u64,
+    stream_always_from: u64,
 }
 
 /// Names the kernel that copies of `len` bytes begin with, before this thread has measured any.
 #[must_use]
 pub fn choose(len: u64, read_soon: ReadSoon) -> CopyKernel {
-    let plan = Plan::of_this_machine();
-    if len < SHORT as u64 { CopyKernel::Memcpy } else { plan.candidates()[plan.first(len, read_soon)] }
+    if len < SHORT as u64 { CopyKernel::Memcpy } else { Plan::of_this_machine().first(len, read_soon) }
 }
 
 impl Plan {
@@ -42,23 +44,24 @@ impl Plan {
         PLAN.get_or_init(|| Self::new(CacheSizes::of_this_machine(), CopyKernel::is_supported))
     }
 
-    /// One kernel through the cache and one past it, the widest of each; and the C library's, which its authors tuned
-    /// for processors that nobody here has measured. `rep movsb` alone where there are no wide moves.
+    /// One kernel through the cache and one past it, the widest of each, and `rep movsb`, which on some processors
+    /// takes lines over without reading them first. Not `memcpy` where there is a choice: it is one of these inside,
+    /// and does not tell which.
     pub(super) fn new(caches: CacheSizes, is_supported: impl Fn(CopyKernel) -> bool) -> Self {
         use CopyKernel::{Avx2, Avx2Streaming, Avx512, Avx512Streaming, Memcpy, RepMovsb};
-        let (candidates, count) = if is_supported(Avx512) {
-            ([Avx512, Memcpy, Avx512Streaming], 3)
-        } else if is_supported(Avx2) {
-            ([Avx2, Memcpy, Avx2Streaming], 3)
-        } else if is_supported(RepMovsb) {
-            ([Memcpy, RepMovsb, Memcpy], 2)
-        } else {
-            ([Memcpy; MAX_CANDIDATES], 1)
-        };
+        let order = [Avx512, Avx2, Memcpy, RepMovsb, Avx512Streaming, Avx2Streaming];
+        let cached = order[..3].iter().copied().find(|&kernel| is_supported(kernel)).unwrap_or(Memcpy);
+        let streaming = order[4..].iter().copied().find(|&kernel| is_supported(kernel));
+        let mut candidates = [cached; MAX_CANDIDATES];
+        let mut count = 1;
+        for kernel in [Some(RepMovsb).filter(|&kernel| is_supported(kernel)), streaming].into_iter().flatten()
+        {
+            candidates[count] = kernel;
+            count += 1;
+        }
         // Source and target fill the shared cache at half its size; at a quarter, a target that nobody reads soon
         // begins to drive out more than it is worth.
-        let (stream_from_read_soon, stream_from) = (caches.shared / 2, caches.shared / 4);
-        Self { candidates, count, stream_from_read_soon, stream_from }
+        Self { candidates, count, stream_from: caches.shared / 4, stream_always_from: caches.shared / 2 }
     }
 
     #[inline]
@@ -66,14 +69,28 @@ impl Plan {
         &self.candidates[..self.count]
     }
 
+    /// Whether experience can tell more than [`first`](Self::first) does.
+    #[inline]
+    pub(super) fn is_tuned(&self, len: usize) -> bool {
+        len >= TUNED && (len as u64) < self.stream_always_from && self.count > 1
+    }
+
     /// Index of the candidate to begin with.
-    pub(super) fn first(&self, len: u64, read_soon: ReadSoon) -> usize {
+    #[inline]
+    pub(super) fn first_index(&self, len: u64, read_soon: ReadSoon) -> usize {
         let from = match read_soon {
-            ReadSoon::Yes => self.stream_from_read_soon,
+            ReadSoon::Yes => self.stream_always_from,
             ReadSoon::No => self.stream_from,
         };
-        let streaming = self.candidates().iter().position(|kernel| kernel.is_streaming());
-        streaming.filter(|_| len >= from).unwrap_or(0)
+        // Where there is a streaming candidate, it is the last.
+        let last = self.count - 1;
+        if len >= from && self.candidates[last].is_streaming() { last } else { 0 }
+    }
+
+    /// The candidate to begin with.
+    #[inline]
+    pub(super) fn first(&self, len: u64, read_soon: ReadSoon) -> CopyKernel {
+        self.candidates[self.first_index(len, read_soon)]
     }
 }
 
@@ -128,19 +145,27 @@ mod tests {
             assert!(plan.candidates().iter().all(|kernel| supported.contains(kernel)), "{plan:?}");
             assert!(!plan.candidates().is_empty());
         }
-        assert_eq!(Plan::new(CACHES, |_| true).candidates(), [Avx512, Memcpy, Avx512Streaming]);
+        assert_eq!(Plan::new(CACHES, |_| true).candidates(), [Avx512, RepMovsb, Avx512Streaming]);
     }
 
     #[test]
     fn copies_begin_past_the_cache_when_they_would_fill_it() {
         let plan = Plan::new(CACHES, |kernel| CopyKernel::ALL[..4].contains(&kernel));
-        let begins = |len, read_soon| plan.candidates()[plan.first(len, read_soon)];
+        let begins = |len, read_soon| plan.first(len, read_soon);
         assert_eq!(begins((16 << 20) - 1, ReadSoon::Yes), CopyKernel::Avx2);
         assert_eq!(begins(16 << 20, ReadSoon::Yes), CopyKernel::Avx2Streaming);
         assert_eq!(begins((8 << 20) - 1, ReadSoon::No), CopyKernel::Avx2);
         assert_eq!(begins(8 << 20, ReadSoon::No), CopyKernel::Avx2Streaming);
         let plain = Plan::new(CACHES, |kernel| kernel == CopyKernel::Memcpy);
-        assert_eq!(plain.first(u64::MAX, ReadSoon::No), 0);
+        assert_eq!(plain.first(u64::MAX, ReadSoon::No), CopyKernel::Memcpy);
+    }
+
+    #[test]
+    fn only_lengths_between_the_obvious_ones_are_tuned() {
+        let plan = Plan::new(CACHES, |_| true);
+        assert!(!plan.is_tuned(TUNED - 1) && plan.is_tuned(TUNED));
+        assert!(plan.is_tuned((16 << 20) - 1) && !plan.is_tuned(16 << 20));
+        assert!(!Plan::new(CACHES, |kernel| kernel == CopyKernel::Memcpy).is_tuned(1 << 20));
     }
 
     #[test]

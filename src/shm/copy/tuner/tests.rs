@@ -14,7 +14,7 @@ fn live(record: &mut Record, plan: &Plan, n: usize, costs: [f32; MAX_CANDIDATES]
 }
 
 fn plan_of(count: usize) -> Plan {
-    let supported = &CopyKernel::ALL[..if count == 3 { 4 } else { count }];
+    let supported = &CopyKernel::ALL[..[0, 1, 2, 4][count]];
     let plan =
         Plan::new(super::super::CacheSizes { own: 1 << 19, shared: 1 << 25 }, |k| supported.contains(&k));
     assert_eq!(plan.candidates().len(), count);
@@ -22,16 +22,16 @@ fn plan_of(count: usize) -> Plan {
 }
 
 #[test]
-fn whichever_is_best_is_found_within_ten_copies_and_then_used() {
+fn whichever_is_best_is_found_within_twenty_copies_and_then_used() {
     let plan = plan_of(3);
     for best in 0..3 {
         let mut costs = [2.0; MAX_CANDIDATES];
         costs[best] = 1.0;
         let mut record = Record::NEW;
-        live(&mut record, &plan, 10, costs);
+        live(&mut record, &plan, 20, costs);
         assert_eq!(usize::from(record.best), best);
         let used = live(&mut record, &plan, 4096, costs);
-        assert!(used[best] > 4096 - 40, "{used:?}");
+        assert!(used[best] > 4096 - 80, "{used:?}");
     }
 }
 
@@ -48,7 +48,7 @@ fn a_change_of_the_machine_is_followed_both_ways() {
     live(&mut record, &plan, 10_000, far);
     assert_eq!(record.best, 2);
     // Something else turns fast: noticed at its next trial.
-    live(&mut record, &plan, 2 * usize::from(MAX_PAUSE) + 2, near);
+    live(&mut record, &plan, 2 * (usize::from(MAX_PAUSE) + 2), near);
     assert_eq!(record.best, 0);
 }
 
@@ -73,13 +73,30 @@ fn differences_within_the_noise_cause_no_changes() {
 }
 
 #[test]
-fn a_stream_must_be_faster_by_the_share_of_the_reader_if_there_is_one() {
+fn a_copy_that_pays_for_the_one_before_is_not_held_against_a_candidate() {
+    let plan = plan_of(3);
+    let mut record = Record::NEW;
+    let mut last = 2;
+    for _ in 0..100 {
+        let chosen = record.pick(&plan, LEN, Purpose::Put);
+        // Through the cache: slow behind a stream, fast behind itself.
+        let cost = match (chosen, last) {
+            (2, _) => 1.0,
+            (_, 2) => 2.0,
+            _ => 0.7,
+        };
+        record.note(&plan, chosen, cost);
+        last = chosen;
+    }
+    assert_ne!(record.best, 2);
+}
+
+#[test]
+fn a_stream_is_charged_with_what_its_reader_pays() {
     let cost_of = |kernel, purpose| cost(kernel, purpose, 3000, 1000);
-    assert!(
-        cost_of(CopyKernel::Avx2Streaming, Purpose::PutReadSoon)
-            > cost_of(CopyKernel::Avx2, Purpose::PutReadSoon)
-    );
-    assert!(cost_of(CopyKernel::Avx2Streaming, Purpose::Get) > cost_of(CopyKernel::Avx2, Purpose::Get));
+    for purpose in [Purpose::PutReadSoon, Purpose::Get] {
+        assert!(cost_of(CopyKernel::Avx2Streaming, purpose) > cost_of(CopyKernel::Avx2, purpose));
+    }
     let (stream, plain) =
         (cost_of(CopyKernel::Avx2Streaming, Purpose::Put), cost_of(CopyKernel::Avx2, Purpose::Put));
     assert!((stream - plain).abs() < f32::EPSILON);
@@ -88,12 +105,12 @@ fn a_stream_must_be_faster_by_the_share_of_the_reader_if_there_is_one() {
 #[test]
 fn every_length_has_a_class() {
     TUNER.with(|tuner| {
-        for len in [SHORT, SHORT + 1, 1 << 20, 1 << 40, usize::MAX] {
+        for len in [TUNED, TUNED + 1, 1 << 20, 1 << 40, usize::MAX] {
             for purpose in [Purpose::PutReadSoon, Purpose::Put, Purpose::Get] {
                 tuner.class(len, purpose);
             }
         }
-        assert!(std::ptr::eq(tuner.class(SHORT, Purpose::Put), tuner.class(2 * SHORT - 1, Purpose::Put)));
-        assert!(!std::ptr::eq(tuner.class(SHORT, Purpose::Put), tuner.class(2 * SHORT, Purpose::Put)));
+        assert!(std::ptr::eq(tuner.class(TUNED, Purpose::Put), tuner.class(2 * TUNED - 1, Purpose::Put)));
+        assert!(!std::ptr::eq(tuner.class(TUNED, Purpose::Put), tuner.class(2 * TUNED, Purpose::Put)));
     });
 }
