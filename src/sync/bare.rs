@@ -211,3 +211,29 @@ impl<F: Deref<Target = BareFlag>> BareBarrier<F> {
         self.counter.value.load(Ordering::Acquire) >= self.target // Y4 meet
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bare_ring_keeps_order_over_many_laps() {
+        let slots: Vec<_> = (0..4).map(|_| BareSlot::new()).collect();
+        let tail = BareFlag::default();
+        let mut producer = BareProducer::new(&slots[..], &tail);
+        let mut consumer = BareConsumer::new(&slots[..], &tail);
+        assert_eq!(consumer.peek(), None);
+        for lap in 0..5 {
+            for i in 0..4 {
+                assert!(producer.has_room());
+                producer.push(lap * 4 + i, u64::MAX);
+            }
+            assert!(!producer.has_room());
+            for i in 0..4 {
+                assert_eq!(consumer.peek().unwrap().0, lap * 4 + i);
+                consumer.pop();
+            }
+            assert_eq!(consumer.peek(), None);
+        }
+    }
+}

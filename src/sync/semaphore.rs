@@ -201,3 +201,61 @@ impl<C: Deref<Target = SemaphoreCell>> SemaphoreReceiver<C> {
 pub(crate) fn reached(value: u64, expected: u64) -> bool {
     value.wrapping_sub(expected) < 1 << 63
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::{WaitPolicy, kernel::mock::MockKernel, revoke::RevokeCell};
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn signals_are_counted_and_none_is_consumed_twice() {
+        let (kernel, cell) = (MockKernel::new(), SemaphoreCell::default());
+        let mut sender = SemaphoreSender::new(&cell, 0);
+        let mut receiver = SemaphoreReceiver::new(&cell, 0);
+        assert!(!receiver.poll());
+        sender.signal(&kernel);
+        sender.relaxed_signal(&kernel);
+        assert_eq!((receiver.poll(), receiver.poll(), receiver.poll()), (true, true, false));
+        assert_eq!((sender.sent(), receiver.expected(), cell.value()), (2, 3, 2));
+    }
+
+    #[test]
+    fn counts_pass_through_the_end_of_u64() {
+        let start = u64::MAX - 2;
+        let (kernel, cell) = (MockKernel::new(), SemaphoreCell::new(start));
+        let mut sender = SemaphoreSender::new(&cell, start);
+        let mut receiver = SemaphoreReceiver::new(&cell, start);
+        for _ in 0..6 {
+            assert!(!receiver.poll());
+            sender.signal(&kernel);
+            assert!(receiver.poll());
+        }
+        assert_eq!(cell.value(), 3);
+        for _ in 0..2 {
+            cell.signal_next(&kernel);
+        }
+        assert_eq!(cell.value(), 5);
+    }
+
+    #[test]
+    fn a_wait_that_times_out_consumes_nothing_and_can_be_repeated() {
+        let (kernel, revoke, cell) = (MockKernel::new(), RevokeCell::new(), SemaphoreCell::default());
+        let context = Waiting::new(&kernel, &revoke, WaitPolicy::CROWDED, Duration::from_millis(3));
+        let mut receiver = SemaphoreReceiver::new(&cell, 0);
+        assert_eq!(receiver.wait(&context), Err(Stop::Timeout));
+        assert_eq!(receiver.relaxed_wait(&context), Err(Stop::Timeout));
+        SemaphoreSender::new(&cell, 0).signal(&kernel);
+        assert_eq!(receiver.wait(&context), Ok(()));
+        assert_eq!(receiver.expected(), 2);
+    }
+
+    #[test]
+    fn a_forged_count_is_at_worst_an_early_or_a_late_signal() {
+        for forged in [0, 1, u64::MAX, 1 << 63, (1 << 63) - 1] {
+            let cell = SemaphoreCell::new(forged);
+            let mut receiver = SemaphoreReceiver::new(&cell, 5);
+            assert_eq!(receiver.poll(), forged.wrapping_sub(6) < 1 << 63);
+        }
+    }
+}

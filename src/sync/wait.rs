@@ -247,3 +247,6 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> Long<'_, '_, K, W> {
         if waited < self.context.timeout { Ok(self.context.timeout - waited) } else { Err(Stop::Timeout) }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;
