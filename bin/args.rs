@@ -33,8 +33,13 @@ pub(crate) struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Measure latencies, bandwidths and rates, each beside the machine's own limit
+    Perf(PerfArgs),
     /// Check this machine: cores, memory, limits, and what to do about them
     Doctor(DoctorArgs),
+    /// A device process of a measuring job
+    #[command(hide = true)]
+    PerfDevice,
 }
 
 /// How device processes are started, for every command that starts them.
@@ -244,6 +249,15 @@ impl Channel {
         match self {
             Self::Memory => "memory",
             Self::Port => "port",
+        }
+    }
+}
+
+impl From<ProxyMode> for shmccl::bootstrap::ProxyMode {
+    fn from(mode: ProxyMode) -> Self {
+        match mode {
+            ProxyMode::Thread => Self::Thread,
+            ProxyMode::Process => Self::Process,
         }
     }
 }

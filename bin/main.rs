@@ -27,7 +27,9 @@ fn main() -> ExitCode {
         Err(error) => return ExitCode::from(explain(&error)),
     };
     let outcome = match &cli.command {
+        Command::Perf(args) => perf::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::PerfDevice => perf::device::run().map(|()| failure::DONE),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),

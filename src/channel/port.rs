@@ -175,7 +175,7 @@ impl Drop for PortChannel {
     /// nothing, the seat stays taken.
     fn drop(&mut self) {
         if !self.pending || self.flush().is_ok() {
-            let counts = Counts { sent: self.sent, received: self.inbound.expected().wrapping_sub(1) };
+            let counts = Counts { sent: self.sent, received: self.inbound.consumed() };
             self.fabric.seats().leave(self.seat, counts);
         }
     }

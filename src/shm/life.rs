@@ -136,7 +136,7 @@ fn look<'a>(
             LifeStatus::Absent | LifeStatus::Alive => words.push(word),
             LifeStatus::Lost if *lost & 1 << rank.get() == 0 => {
                 *lost |= 1 << rank.get();
-                cell.wake_watchers(kernel); // the others first: the system woke one of us
+                kernel.wake_all(word.word); // the others first: the system woke one of us
                 on_loss(rank);
             }
             LifeStatus::Lost | LifeStatus::Left => {}

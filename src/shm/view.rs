@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use bytemuck::Pod;
 
-use super::copy::{self, ReadSoon};
+use super::copy::{self, CopyKernel, ReadSoon};
 use super::in_bounds;
 use super::mapping::{Owned, to_usize};
 use crate::error::{Error, Result};
@@ -121,6 +121,24 @@ impl Span {
         let target = target.locate(target_offset, len)?;
         // SAFETY: both ranges were found in bounds by `locate`.
         unsafe { copy::copy_overlapping(source, target, to_usize(len), read_soon) };
+        Ok(())
+    }
+
+    /// Copies all bytes to the start of `target` by one particular kernel: a yardstick for the copies that choose.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] when `target` is shorter; [`Error::InvalidArgument`] when the processor lacks the kernel's
+    /// instructions, or the ranges overlap. Nothing was changed.
+    pub fn copy_with(&self, kernel: CopyKernel, target: &Self) -> Result<()> {
+        let sink = target.locate(0, self.len())?;
+        let source = self.start.as_ptr();
+        if !kernel.is_supported() || source.addr().abs_diff(sink.addr()) < self.len {
+            let expected = "one that this processor supports, between ranges that do not overlap";
+            return Err(Error::InvalidArgument { name: "copy kernel", value: kernel as u64, expected });
+        }
+        // SAFETY: `locate` found the target in bounds, the source is all of `self`; no overlap and a supported kernel,
+        // checked just above.
+        unsafe { kernel.run(source, sink, self.len) };
         Ok(())
     }
 

@@ -38,14 +38,14 @@ impl BareFlag {
         self.value.store(value, Ordering::Release); // Y1 flag
     }
 
-    /// Whether the flag shows `value`, acquiring what came before it (Y1).
+    /// Whether the flag shows `value` or more, acquiring what came before it (Y1).
     #[inline]
     #[must_use]
     pub fn shows(&self, value: u64) -> bool {
-        self.value.load(Ordering::Acquire) == value // Y1 flag
+        self.value.load(Ordering::Acquire) >= value // Y1 flag
     }
 
-    /// Spins until the flag shows `value`.
+    /// Spins until the flag shows `value` or more.
     #[inline]
     pub fn spin(&self, value: u64) {
         while !self.shows(value) {

@@ -107,7 +107,8 @@ impl<S: Deref<Target = [BarrierCell]>, P: Deref<Target = ParkCell>> Barrier<S, P
         }
         self.arrived = true;
         self.seen = 0;
-        self.cells[self.member].arrived.store(self.generation.wrapping_add(1), Ordering::Release); // B1 arrive
+        let next = self.generation.wrapping_add(1);
+        self.cells[self.member].arrived.store(next, Ordering::Release); // B1 arrive
         if self.park.has_sleepers(kernel) {
             self.wake_if_last(kernel);
         }
@@ -189,8 +190,8 @@ impl<S: Deref<Target = [BarrierCell]>, P: Deref<Target = ParkCell>> Barrier<S, P
 #[inline]
 fn all_reached(cells: &[BarrierCell], seen: &mut usize, target: u64) -> bool {
     while let Some(cell) = cells.get(*seen) {
-        if !reached(cell.arrived.load(Ordering::Acquire), target) {
-            // B1 arrive
+        let arrived = cell.arrived.load(Ordering::Acquire); // B1 arrive
+        if !reached(arrived, target) {
             return false;
         }
         *seen += 1;

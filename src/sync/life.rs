@@ -107,11 +107,6 @@ impl LifeCell {
         let word = self.word.load(Ordering::Acquire); // L1 end
         (status_of(word), SleepWord { word: &self.word, expected: word })
     }
-
-    /// Wakes all who sleep on the word; the system wakes only one of them when the owner dies.
-    pub(crate) fn wake_watchers<K: Kernel + ?Sized>(&self, kernel: &K) {
-        kernel.wake_all(&self.word);
-    }
 }
 
 impl Default for LifeCell {
