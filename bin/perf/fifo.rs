@@ -224,7 +224,7 @@ fn probe(cores: [usize; 2]) -> Result<f64> {
 fn ends_of(allowed: &CpuSet) -> Result<[usize; 2]> {
     let mut cores = (0..CpuSet::count()).filter(|&core| allowed.is_set(core).unwrap_or(false));
     let first = cores.next().context("no core to run on")?;
-    Ok([first, cores.last().unwrap_or(first)])
+    Ok([first, cores.next_back().unwrap_or(first)])
 }
 
 /// Moves the calling thread to `core`.

@@ -92,7 +92,9 @@ fn steps_for(ns: f64) -> u64 {
     let start = now_ns();
     compute(TRIAL);
     let per_step = (now_ns() - start) as f64 / TRIAL as f64;
-    (ns / per_step.max(0.01)) as u64
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count that need not be exact")]
+    let steps = (ns / per_step.max(0.01)) as u64;
+    steps
 }
 
 /// Keeps the core busy without touching memory.
