@@ -14,8 +14,8 @@ mod view;
 use anyhow::Result;
 
 use crate::args::CompareArgs;
-use crate::{failure, file};
 use crate::output::{self, Look};
+use crate::{failure, file};
 use report::CompareReport;
 
 /// Measures and presents.

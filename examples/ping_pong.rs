@@ -2,6 +2,8 @@
 //!
 //! Run it alone (`cargo run --release --example ping_pong`), or under `shmccl run -n 2 -- ...`.
 
+#![allow(clippy::print_stdout, reason = "examples print")]
+
 use std::time::Instant;
 
 use shmccl::channel::Channel;

@@ -9,6 +9,7 @@ use shmccl::shm::packet::PacketKind;
 
 use super::barrier::{CommBarrier, Ensemble, YieldBarrier};
 use super::contest::{Company, Outcome, Yardstick, contest, second, second_and_twice_third};
+use super::cores;
 use super::duet::Duet;
 use super::ends::{PacketEnd, SignalEnd};
 use super::figures::{best_of, row_of};
@@ -107,7 +108,12 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn contest(&self, duet: &mut Duet, lanes: &mut [&mut dyn Lane], yardsticks: &[Yardstick]) -> Result<Outcome> {
+    fn contest(
+        &self,
+        duet: &mut Duet,
+        lanes: &mut [&mut dyn Lane],
+        yardsticks: &[Yardstick],
+    ) -> Result<Outcome> {
         let outcome = contest(Company::Two(duet), lanes, yardsticks, self.plan.effort(self.channel))?;
         // What the other rank found wrong counts as well.
         let wrong = outcome.wrong + duet.share_back(outcome.wrong);
@@ -115,7 +121,14 @@ impl Bench<'_> {
     }
 
     /// Prints the row of a figure on the leader.
-    fn report(&self, leads: bool, outcome: &Outcome, bytes: Option<u64>, limit: &str, adjust: impl Fn(&mut Row)) -> Result<()> {
+    fn report(
+        &self,
+        leads: bool,
+        outcome: &Outcome,
+        bytes: Option<u64>,
+        limit: &str,
+        adjust: impl Fn(&mut Row),
+    ) -> Result<()> {
         if let (true, Some(verdict)) = (leads, outcome.verdicts.first()) {
             let mut row = row_of(self.test, self.channel, self.comm.n_ranks(), verdict, limit);
             row.bytes = bytes;
@@ -204,7 +217,8 @@ impl Bench<'_> {
     fn get_latency(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
         let channel = self.comm.memory_channel(stage.peer())?;
         let get = Get { channel, source: stage.source(), target: stage.target(), len: stage.len() };
-        let from = |bench: &Self| Ok((stage.remote_source(bench.comm)?, stage.incoming(bench.comm)?.span().clone()));
+        let from =
+            |bench: &Self| Ok((stage.remote_source(bench.comm)?, stage.incoming(bench.comm)?.span().clone()));
         self.transfer(duet, stage, Direction::Pull, get, from)
     }
 
@@ -285,8 +299,11 @@ impl Bench<'_> {
         })
     }
 
+    /// A proxy that shares the core of its device can hide nothing: here it is started beside it.
     fn overlap(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
+        let core = cores::step_aside()?;
         with_channel!(self, stage.peer(), channel => {
+            core.back()?;
             let scene = Scene {
                 duet,
                 channel,
@@ -305,7 +322,7 @@ impl Bench<'_> {
                 row.bytes = Some(stage.len());
                 row.set_times(times.summary());
                 row.set_bandwidth(stage.len());
-                row.overlap = Some(overlap.hidden);
+                row.overlap = overlap.hidden;
                 row.wrong = self.plan.check.then_some(wrong);
                 self.note_fifo(&mut row)?;
                 output::print(&format!("{}\n", serde_json::to_string(&row)?))?;
@@ -358,7 +375,12 @@ impl Bench<'_> {
                 duet.meet();
                 let mut lane = Transfer::new(copy, Direction::Push, stage.leads(), outgoing, incoming, flags);
                 let outcome = bench.contest(duet, &mut [&mut lane], none)?;
-                bench.report_limit(stage.leads(), &outcome, Some(stage.len()), &format!("plain copy ({kernel})"))?;
+                bench.report_limit(
+                    stage.leads(),
+                    &outcome,
+                    Some(stage.len()),
+                    &format!("plain copy ({kernel})"),
+                )?;
             }
             Ok(())
         })

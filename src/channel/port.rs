@@ -136,7 +136,8 @@ impl PortChannel {
 
     fn wait_completed(&mut self, position: Position) -> Result<()> {
         let header = self.port.producer.header();
-        self.fabric.wait("flush", None, &self.port.completion, || position.is_completed(header).then_some(()))?;
+        self.fabric
+            .wait("flush", None, &self.port.completion, || position.is_completed(header).then_some(()))?;
         self.pending = false;
         Ok(())
     }

@@ -99,11 +99,7 @@ impl World {
     }
 
     /// Maps `segments`, given in order of rank.
-    pub(crate) fn over(
-        shape: HeapShape,
-        control: Control,
-        segments: Vec<Arc<Segment>>,
-    ) -> Result<Self> {
+    pub(crate) fn over(shape: HeapShape, control: Control, segments: Vec<Arc<Segment>>) -> Result<Self> {
         let (expected, found) = (u64::from(shape.n_ranks()), segments.len() as u64);
         if expected != found {
             return Err(Error::Layout { what: "number of segments", expected, found });

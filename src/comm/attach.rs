@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::Communicator;
 use super::ports::Ports;
-use crate::bootstrap::{Joining, Link, ProxyMode, Shared};
+use crate::bootstrap::{Joining, Link, LinkEvent, LinkWatch, ProxyMode, Shared};
 use crate::channel::{Control, Era, Fabric, World, serve_all};
-use crate::error::{Error, Result};
+use crate::error::{DeviceName, Error, Result};
 use crate::heap::MemoryRegistrar;
 use crate::heap::layout::HeapShape;
 use crate::heap::registered::heap_windows;
@@ -128,9 +128,32 @@ impl Seat {
             agreement: Agreement::new(world.control().agreement(), rank.index()),
             fabric: Arc::new(Fabric::new(Arc::clone(world), rank, terms.spinners, terms.timeout)?),
             life: Some(life),
-            link,
+            supervision: link.map(|link| Supervision::begin(link, world)).transpose()?,
             _own: own,
         })
+    }
+}
+
+/// The line to the launcher. What it reports, and its own end, ends the epoch.
+#[derive(Debug)]
+pub(super) struct Supervision {
+    // Dropped before the link says good-bye.
+    _watch: LinkWatch,
+    pub(super) link: Link,
+}
+
+impl Supervision {
+    fn begin(link: Link, world: &Arc<World>) -> Result<Self> {
+        let watched = Arc::clone(world);
+        let watch = link.watch(move |event| {
+            let reason = match event {
+                LinkEvent::Lost(DeviceName::Rank(rank)) => Revocation::PeerLost(rank),
+                LinkEvent::Lost(DeviceName::Proxy) => Revocation::ProxyLost,
+                LinkEvent::LauncherGone => Revocation::Aborted(None),
+            };
+            watched.control().revoke(watched.kernel(), reason);
+        })?;
+        Ok(Self { _watch: watch, link })
     }
 }
 

@@ -15,7 +15,6 @@ use std::time::Duration;
 use bytemuck::Pod;
 use shmccl_proxy::MemoryId;
 
-use crate::bootstrap::Link;
 use crate::channel::{Fabric, MemoryChannel, PortChannel};
 use crate::error::Result;
 use crate::heap::{DeviceBuffer, HeapOffset, HeapUsage, MemoryRegistrar, Region, SymmetricHeap};
@@ -23,6 +22,7 @@ use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice, LifeLock, Segment, SharedLayout, Span};
 use crate::sync::{Agreement, AgreementCell, Barrier, BarrierCell, ParkCell, Revocation};
 
+use attach::Supervision;
 pub use attach::{Member, join_job};
 pub(crate) use attach::{Terms, attach_threads};
 use ports::Ports;
@@ -39,7 +39,7 @@ pub struct Communicator {
     agreement: Agreement<CellSlice<AgreementCell>>,
     fabric: Arc<Fabric>,
     life: Option<LifeLock>,
-    link: Option<Link>,
+    supervision: Option<Supervision>,
     /// Kept because its name goes with it, where it has one.
     _own: Option<Segment>,
 }
@@ -184,7 +184,8 @@ impl Drop for Communicator {
         drop(self.life.take());
         // The service process ends when nobody is left.
         world.control().proxy_doorbell().wake(self.fabric.kernel());
-        if let (Some(link), Some(reason)) = (&self.link, world.revocation().read()) {
+        if let (Some(Supervision { link, .. }), Some(reason)) = (&self.supervision, world.revocation().read())
+        {
             match reason {
                 Revocation::PeerLost(rank) if rank != self.rank() => {
                     link.report_loss(crate::error::DeviceName::Rank(rank));

@@ -52,7 +52,10 @@ scenario!(random_allocations_agree_and_keep_their_contents, Job::of(3), |comm| {
         } else {
             let index = usize::try_from(random.below(live.len() as u64)).unwrap();
             let (seed, buffer) = live.swap_remove(index);
-            assert!(buffer.to_vec() == pattern(seed, buffer.len()), "allocated in step {seed}, freed in {step}");
+            assert!(
+                buffer.to_vec() == pattern(seed, buffer.len()),
+                "allocated in step {seed}, freed in {step}"
+            );
             comm.free(buffer)?;
         }
     }
@@ -63,19 +66,23 @@ scenario!(random_allocations_agree_and_keep_their_contents, Job::of(3), |comm| {
     assert_eq!(comm.heap_usage().live, 0);
 });
 
-scenario!(a_heap_that_is_too_small_says_what_was_asked_and_what_is_free, Job::of(2).heap_len(4 << 20), |comm| {
-    let half = comm.alloc::<u8>(2 << 20)?;
-    let error = comm.alloc::<u8>(3 << 20).unwrap_err();
-    let told = matches!(error, Error::OutOfMemory { asked, free, contiguous }
+scenario!(
+    a_heap_that_is_too_small_says_what_was_asked_and_what_is_free,
+    Job::of(2).heap_len(4 << 20),
+    |comm| {
+        let half = comm.alloc::<u8>(2 << 20)?;
+        let error = comm.alloc::<u8>(3 << 20).unwrap_err();
+        let told = matches!(error, Error::OutOfMemory { asked, free, contiguous }
         if asked == 3 << 20 && free == 2 << 20 && contiguous == 2 << 20);
-    assert!(told, "{error}");
-    assert!(comm.alloc::<u64>(usize::MAX).is_err());
-    assert!(matches!(comm.alloc_region(8, 3), Err(Error::InvalidArgument { .. })));
-    let rest = comm.alloc::<u8>(2 << 20)?;
-    assert!(matches!(comm.alloc::<u8>(1), Err(Error::OutOfMemory { .. })));
-    comm.free(half)?;
-    comm.free(rest)?;
-});
+        assert!(told, "{error}");
+        assert!(comm.alloc::<u64>(usize::MAX).is_err());
+        assert!(matches!(comm.alloc_region(8, 3), Err(Error::InvalidArgument { .. })));
+        let rest = comm.alloc::<u8>(2 << 20)?;
+        assert!(matches!(comm.alloc::<u8>(1), Err(Error::OutOfMemory { .. })));
+        comm.free(half)?;
+        comm.free(rest)?;
+    }
+);
 
 scenario!(ranks_that_ask_for_different_things_are_all_told, Job::of(3), |comm| {
     let own = comm.rank().get();
@@ -99,7 +106,11 @@ scenario!(ranks_that_ask_for_different_things_are_all_told, Job::of(3), |comm| {
     let (first, second) = (buffer.region(), other.region());
     let freed = if own == 1 { second } else { first };
     differs(comm.free_region(freed), "the first argument", first.offset.get(), second.offset.get());
-    let mixed = if own == 1 { comm.free_region(first) } else { comm.alloc_region(first.offset.get(), first.len).map(drop) };
+    let mixed = if own == 1 {
+        comm.free_region(first)
+    } else {
+        comm.alloc_region(first.offset.get(), first.len).map(drop)
+    };
     assert!(matches!(mixed, Err(Error::Mismatch { what: "the collective call", .. })), "{mixed:?}");
     assert_eq!(comm.heap_usage(), before, "nothing was allocated and nothing freed");
     comm.free(buffer)?;
@@ -148,7 +159,8 @@ mod an_allocation_that_fails_on_one_rank_fails_on_all {
             if comm.rank() == poor {
                 assert!(matches!(error, Error::ResourceLimit { .. }), "{error}");
             } else {
-                let told = matches!(error, Error::FailedElsewhere { operation: "alloc", rank } if rank == poor);
+                let told =
+                    matches!(error, Error::FailedElsewhere { operation: "alloc", rank } if rank == poor);
                 assert!(told, "{error}");
             }
             let after = comm.heap_usage();
@@ -168,21 +180,25 @@ mod an_allocation_that_fails_on_one_rank_fails_on_all {
     }
 }
 
-scenario!(a_rank_that_gives_up_an_allocation_does_not_leave_the_others_with_it, Job::of(2).broken().timeout(Duration::from_millis(100)), |comm| {
-    let mut channel = comm.memory_channel(comm.right())?;
-    if comm.rank().get() == 0 {
-        let error = comm.alloc::<u8>(64).unwrap_err();
-        assert!(matches!(error, Error::Timeout { operation: "alloc", .. }), "{error}");
-        assert_eq!(comm.heap_usage().live, 0);
-        channel.signal()?;
-    } else {
-        let mut told = channel.wait();
-        while matches!(told, Err(Error::Timeout { .. })) {
-            told = channel.wait();
+scenario!(
+    a_rank_that_gives_up_an_allocation_does_not_leave_the_others_with_it,
+    Job::of(2).broken().timeout(Duration::from_millis(100)),
+    |comm| {
+        let mut channel = comm.memory_channel(comm.right())?;
+        if comm.rank().get() == 0 {
+            let error = comm.alloc::<u8>(64).unwrap_err();
+            assert!(matches!(error, Error::Timeout { operation: "alloc", .. }), "{error}");
+            assert_eq!(comm.heap_usage().live, 0);
+            channel.signal()?;
+        } else {
+            let mut told = channel.wait();
+            while matches!(told, Err(Error::Timeout { .. })) {
+                told = channel.wait();
+            }
+            // Either way it learns that this epoch agrees on nothing any more.
+            let result = comm.alloc::<u8>(64);
+            assert!(result.is_err(), "rank 0 has given up this allocation");
+            assert_eq!(comm.heap_usage().live, 0);
         }
-        // Either way it learns that this epoch agrees on nothing any more.
-        let result = comm.alloc::<u8>(64);
-        assert!(result.is_err(), "rank 0 has given up this allocation");
-        assert_eq!(comm.heap_usage().live, 0);
     }
-});
+);

@@ -31,29 +31,43 @@ fn meet_often(comm: &mut Communicator) -> Result<()> {
     Ok(())
 }
 
-scenario!(one_rank_meets_itself, Job::of(1), |comm| { meet_often(comm)?; });
-scenario!(two_ranks_meet, Job::of(2), |comm| { meet_often(comm)?; });
-scenario!(three_ranks_meet, Job::of(3), |comm| { meet_often(comm)?; });
-scenario!(five_ranks_meet, Job::of(5), |comm| { meet_often(comm)?; });
-scenario!(eight_ranks_meet, Job::of(8), |comm| { meet_often(comm)?; });
-
-scenario!(a_barrier_that_timed_out_can_be_waited_for_again, Job::of(2).timeout(Duration::from_millis(20)), |comm| {
-    if comm.rank().get() == 0 {
-        // Rank 1 comes when it is told to, after the first try has failed.
-        let mut channel = comm.memory_channel(comm.right())?;
-        let error = comm.barrier().unwrap_err();
-        let named = matches!(error, Error::Timeout { operation: "barrier", awaited: Some(rank), .. } if rank.get() == 1);
-        assert!(named, "{error}");
-        channel.signal()?;
-        while let Err(error) = comm.barrier() {
-            assert!(matches!(error, Error::Timeout { .. }), "{error}");
-        }
-    } else {
-        let mut channel = comm.memory_channel(comm.left())?;
-        while channel.wait().is_err() {}
-        while let Err(error) = comm.barrier() {
-            assert!(matches!(error, Error::Timeout { .. }), "{error}");
-        }
-    }
-    while comm.barrier().is_err() {}
+scenario!(one_rank_meets_itself, Job::of(1), |comm| {
+    meet_often(comm)?;
 });
+scenario!(two_ranks_meet, Job::of(2), |comm| {
+    meet_often(comm)?;
+});
+scenario!(three_ranks_meet, Job::of(3), |comm| {
+    meet_often(comm)?;
+});
+scenario!(five_ranks_meet, Job::of(5), |comm| {
+    meet_often(comm)?;
+});
+scenario!(eight_ranks_meet, Job::of(8), |comm| {
+    meet_often(comm)?;
+});
+
+scenario!(
+    a_barrier_that_timed_out_can_be_waited_for_again,
+    Job::of(2).timeout(Duration::from_millis(20)),
+    |comm| {
+        if comm.rank().get() == 0 {
+            // Rank 1 comes when it is told to, after the first try has failed.
+            let mut channel = comm.memory_channel(comm.right())?;
+            let error = comm.barrier().unwrap_err();
+            let named = matches!(error, Error::Timeout { operation: "barrier", awaited: Some(rank), .. } if rank.get() == 1);
+            assert!(named, "{error}");
+            channel.signal()?;
+            while let Err(error) = comm.barrier() {
+                assert!(matches!(error, Error::Timeout { .. }), "{error}");
+            }
+        } else {
+            let mut channel = comm.memory_channel(comm.left())?;
+            while channel.wait().is_err() {}
+            while let Err(error) = comm.barrier() {
+                assert!(matches!(error, Error::Timeout { .. }), "{error}");
+            }
+        }
+        while comm.barrier().is_err() {}
+    }
+);

@@ -10,20 +10,24 @@ use crate::harness::{Job, is_lost, rank};
 
 const SHORT: Duration = Duration::from_millis(50);
 
-channel_scenario!(a_wait_that_times_out_names_whom_it_awaited_and_can_be_repeated, Job::of(2).timeout(SHORT), |comm, open| {
-    let peer = comm.right();
-    let mut channel = open(comm, peer)?;
-    let error = channel.wait().unwrap_err();
-    let named = matches!(error, Error::Timeout { operation: "wait", awaited: Some(rank), waited } if rank == peer && waited == SHORT);
-    assert!(named, "{error}");
-    channel.signal()?;
-    while let Err(error) = channel.wait() {
-        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+channel_scenario!(
+    a_wait_that_times_out_names_whom_it_awaited_and_can_be_repeated,
+    Job::of(2).timeout(SHORT),
+    |comm, open| {
+        let peer = comm.right();
+        let mut channel = open(comm, peer)?;
+        let error = channel.wait().unwrap_err();
+        let named = matches!(error, Error::Timeout { operation: "wait", awaited: Some(rank), waited } if rank == peer && waited == SHORT);
+        assert!(named, "{error}");
+        channel.signal()?;
+        while let Err(error) = channel.wait() {
+            assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        }
+        while comm.barrier().is_err() {}
+        assert!(!channel.poll(), "the failed wait took no signal");
+        while comm.barrier().is_err() {}
     }
-    while comm.barrier().is_err() {}
-    assert!(!channel.poll(), "the failed wait took no signal");
-    while comm.barrier().is_err() {}
-});
+);
 
 /// Waits in the way that the rank's number picks for something that never comes.
 fn wait_for_ever(comm: &mut Communicator, way: u32) -> Result<()> {
@@ -72,36 +76,40 @@ port_scenario!(revoking_wakes_everybody_whatever_he_waits_in, Job::of(6).broken(
     assert!(matches!(error, Error::Revoked { .. }), "{error}");
 });
 
-port_scenario!(a_rank_that_leaves_is_lost_to_whoever_waits_for_it_but_its_signals_are_not, Job::of(3).broken(), |comm| {
-    const SIGNALS: u64 = 20;
-    let (source, target) = (comm.alloc::<u64>(1)?, comm.alloc::<u64>(1)?);
-    let early = rank(comm, 0);
-    let mut direct = comm.memory_channel(comm.right())?;
-    let mut proxied = comm.port_channel(comm.right())?;
-    if comm.rank() == early {
-        for round in 0..SIGNALS {
-            source.set(0, round)?;
-            direct.put_with_signal(target.region().offset, source.region().offset, 8)?;
-            proxied.signal()?;
+port_scenario!(
+    a_rank_that_leaves_is_lost_to_whoever_waits_for_it_but_its_signals_are_not,
+    Job::of(3).broken(),
+    |comm| {
+        const SIGNALS: u64 = 20;
+        let (source, target) = (comm.alloc::<u64>(1)?, comm.alloc::<u64>(1)?);
+        let early = rank(comm, 0);
+        let mut direct = comm.memory_channel(comm.right())?;
+        let mut proxied = comm.port_channel(comm.right())?;
+        if comm.rank() == early {
+            for round in 0..SIGNALS {
+                source.set(0, round)?;
+                direct.put_with_signal(target.region().offset, source.region().offset, 8)?;
+                proxied.signal()?;
+            }
+            return Ok(());
         }
-        return Ok(());
-    }
-    if comm.left() == early {
-        let mut direct = comm.memory_channel(early)?;
-        let mut proxied = comm.port_channel(early)?;
-        for _ in 0..SIGNALS {
-            direct.wait()?;
-            proxied.wait()?;
+        if comm.left() == early {
+            let mut direct = comm.memory_channel(early)?;
+            let mut proxied = comm.port_channel(early)?;
+            for _ in 0..SIGNALS {
+                direct.wait()?;
+                proxied.wait()?;
+            }
+            assert_eq!(target.get(0)?, SIGNALS - 1);
+            let error = direct.wait().unwrap_err();
+            assert!(is_lost(&error, early), "{error}");
+            let error = proxied.wait().unwrap_err();
+            assert!(is_lost(&error, early), "{error}");
         }
-        assert_eq!(target.get(0)?, SIGNALS - 1);
-        let error = direct.wait().unwrap_err();
-        assert!(is_lost(&error, early), "{error}");
-        let error = proxied.wait().unwrap_err();
+        let error = comm.barrier().unwrap_err();
         assert!(is_lost(&error, early), "{error}");
     }
-    let error = comm.barrier().unwrap_err();
-    assert!(is_lost(&error, early), "{error}");
-});
+);
 
 scenario!(whoever_passed_the_last_barrier_may_leave_before_the_others_look, Job::of(4), |comm| {
     // Ranks leave at once after the harness' finalize; none of them may take another for lost.

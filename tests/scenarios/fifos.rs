@@ -81,7 +81,8 @@ scenario!(a_full_fifo_makes_the_producer_wait_and_loses_nothing, Job::of(2), |co
         let pusher = scope.spawn(move || {
             for index in 0..COUNT {
                 source.set(index, index as u64 + 1).unwrap();
-                let (to, from) = (target.part(index, 1).unwrap().offset, source.part(index, 1).unwrap().offset);
+                let (to, from) =
+                    (target.part(index, 1).unwrap().offset, source.part(index, 1).unwrap().offset);
                 channel.put_with_signal(to, from, 8).unwrap();
             }
             done.store(true, Ordering::SeqCst);

@@ -96,7 +96,8 @@ impl Job {
 
     fn launch(self, name: &str, proxy: ProxyMode) {
         let program = this_test(name);
-        let launch = Launch::new(self.n_ranks).unwrap().program(program.clone()).service(program).proxy(proxy);
+        let launch =
+            Launch::new(self.n_ranks).unwrap().program(program.clone()).service(program).proxy(proxy);
         let launch = launch.heap_len(self.heap_len).timeout(self.timeout).capture_output(true);
         let mut output = Captured(Vec::new());
         if let Err(error) = launch.supervise(&mut output) {

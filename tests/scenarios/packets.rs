@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
+use shmccl::Error;
 use shmccl::heap::HeapOffset;
 use shmccl::shm::packet::{Flag, PacketKind};
-use shmccl::Error;
 
 use crate::harness::{Job, pattern};
 
 const KINDS: [PacketKind; 2] = [PacketKind::Ll8, PacketKind::Ll16];
 
 /// Lengths around a packet of either kind, around a chunk of the copy loop, and larger ones.
-const SIZES: [usize; 18] =
-    [0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 511, 512, 513, 1023, 4097, 50_001];
+const SIZES: [usize; 18] = [0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 511, 512, 513, 1023, 4097, 50_001];
 
 scenario!(packets_of_every_size_arrive_whole, Job::of(2), |comm| {
     const LEN: usize = 50_001;
@@ -24,7 +23,10 @@ scenario!(packets_of_every_size_arrive_whole, Job::of(2), |comm| {
     let mut flag = Flag::FIRST;
     for kind in KINDS {
         for len in SIZES {
-            source.copy_from_slice(0, &pattern(u64::from(flag.get()) * 2 + u64::from(comm.rank().get()), len))?;
+            source.copy_from_slice(
+                0,
+                &pattern(u64::from(flag.get()) * 2 + u64::from(comm.rank().get()), len),
+            )?;
             target.fill(0x77);
             let packets = turns[flag.get() as usize % 2];
             channel.put_packets(kind, packets, source.region().offset, len as u64, flag)?;
@@ -75,11 +77,23 @@ scenario!(packets_out_of_range_or_misaligned_are_refused, Job::of(2), |comm| {
     for kind in KINDS {
         let here = buffer.offset;
         let out = |result| matches!(result, Err(Error::OutOfRange { .. }));
-        assert!(out(channel.put_packets(kind, at(end - kind.bytes()), here, kind.data_bytes() + 1, Flag::FIRST)));
+        assert!(out(channel.put_packets(
+            kind,
+            at(end - kind.bytes()),
+            here,
+            kind.data_bytes() + 1,
+            Flag::FIRST
+        )));
         assert!(out(channel.put_packets(kind, here, at(end), 1, Flag::FIRST)));
         assert!(out(channel.put_packets(kind, here, here, u64::MAX, Flag::FIRST)));
         assert!(out(channel.unpack_packets(kind, at(end), here, 1, Flag::FIRST)));
-        assert!(out(channel.unpack_packets(kind, here, at(end - kind.bytes()), kind.data_bytes() + 1, Flag::FIRST)));
+        assert!(out(channel.unpack_packets(
+            kind,
+            here,
+            at(end - kind.bytes()),
+            kind.data_bytes() + 1,
+            Flag::FIRST
+        )));
         let crooked = at(here.get() + 4);
         let misaligned = |result| matches!(result, Err(Error::Misaligned { .. }));
         assert!(misaligned(channel.put_packets(kind, crooked, here, 4, Flag::FIRST)));
@@ -88,13 +102,19 @@ scenario!(packets_out_of_range_or_misaligned_are_refused, Job::of(2), |comm| {
     comm.barrier()?;
 });
 
-scenario!(packets_that_never_come_time_out_and_name_the_sender, Job::of(2).timeout(Duration::from_millis(50)), |comm| {
-    let buffer = comm.alloc_region(64, 16)?;
-    let target = comm.alloc_region(64, 16)?;
-    let peer = comm.right();
-    let mut channel = comm.memory_channel(peer)?;
-    let error = channel.unpack_packets(PacketKind::Ll8, target.offset, buffer.offset, 8, Flag::FIRST).unwrap_err();
-    let named = matches!(error, Error::Timeout { operation: "unpack_packets", awaited: Some(rank), .. } if rank == peer);
-    assert!(named, "{error}");
-    while comm.barrier().is_err() {}
-});
+scenario!(
+    packets_that_never_come_time_out_and_name_the_sender,
+    Job::of(2).timeout(Duration::from_millis(50)),
+    |comm| {
+        let buffer = comm.alloc_region(64, 16)?;
+        let target = comm.alloc_region(64, 16)?;
+        let peer = comm.right();
+        let mut channel = comm.memory_channel(peer)?;
+        let error = channel
+            .unpack_packets(PacketKind::Ll8, target.offset, buffer.offset, 8, Flag::FIRST)
+            .unwrap_err();
+        let named = matches!(error, Error::Timeout { operation: "unpack_packets", awaited: Some(rank), .. } if rank == peer);
+        assert!(named, "{error}");
+        while comm.barrier().is_err() {}
+    }
+);

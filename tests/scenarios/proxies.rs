@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use shmccl::channel::{Channel, Executor};
 use shmccl::Error;
+use shmccl::channel::{Channel, Executor};
 use shmccl_proxy::{Handler, Refusal, Trigger};
 
 use crate::harness::Job;
@@ -57,10 +57,18 @@ fn over_fifos(comm: &mut shmccl::Communicator, n_fifos: u32) -> shmccl::Result<(
     Ok(())
 }
 
-scenario!(a_proxy_serves_one_fifo, Job::of(2), |comm| { over_fifos(comm, 1)?; });
-scenario!(a_proxy_serves_two_fifos, Job::of(2), |comm| { over_fifos(comm, 2)?; });
-scenario!(a_proxy_serves_three_fifos, Job::of(2), |comm| { over_fifos(comm, 3)?; });
-scenario!(a_proxy_serves_eight_fifos, Job::of(2), |comm| { over_fifos(comm, 8)?; });
+scenario!(a_proxy_serves_one_fifo, Job::of(2), |comm| {
+    over_fifos(comm, 1)?;
+});
+scenario!(a_proxy_serves_two_fifos, Job::of(2), |comm| {
+    over_fifos(comm, 2)?;
+});
+scenario!(a_proxy_serves_three_fifos, Job::of(2), |comm| {
+    over_fifos(comm, 3)?;
+});
+scenario!(a_proxy_serves_eight_fifos, Job::of(2), |comm| {
+    over_fifos(comm, 8)?;
+});
 
 scenario!(a_proxy_is_started_once_and_over_one_to_eight_fifos, Job::of(2), |comm| {
     for n_fifos in [0, 9, u32::MAX] {
@@ -106,7 +114,9 @@ mod a_handler_that_panics_ends_the_epoch {
         let result = launch_threads(2, &options, |comm| {
             let own = comm.rank().get();
             comm.start_proxy(1, |_| {
-                move |_: usize, _: &Trigger| -> Result<(), Refusal> { panic!("the proxy of rank {own}, on purpose") }
+                move |_: usize, _: &Trigger| -> Result<(), Refusal> {
+                    panic!("the proxy of rank {own}, on purpose")
+                }
             })?;
             let mut channel = comm.port_channel(comm.right())?;
             let error = if own == 0 {
@@ -128,7 +138,11 @@ scenario!(a_refusal_of_a_handler_is_counted_and_the_rest_goes_on, Job::of(2), |c
     comm.start_proxy(1, |mut inner| {
         move |fifo: usize, trigger: &Trigger| {
             turn += 1;
-            if turn % 3 == 0 { Err(Refusal::new(99.try_into().unwrap())) } else { inner.handle(fifo, trigger) }
+            if turn % 3 == 0 {
+                Err(Refusal::new(99.try_into().unwrap()))
+            } else {
+                inner.handle(fifo, trigger)
+            }
         }
     })?;
     let mut channel = comm.port_channel(comm.right())?;

@@ -120,27 +120,31 @@ channel_scenario!(an_empty_put_with_signal_signals, Job::of(2), |comm, open| {
     assert_eq!(target.to_vec(), [7; 8]);
 });
 
-channel_scenario!(what_reaches_past_the_allocated_heap_moves_nothing_and_signals_nothing, Job::of(2), |comm, open| {
-    let buffer = comm.alloc::<u8>(16)?;
-    buffer.fill(3);
-    comm.barrier()?;
-    let mut channel = open(comm, comm.right())?;
-    let (here, len) = (buffer.region().offset, comm.heap_usage().len);
-    let bad = [(len, 1), (len - 1, 2), (len + 1, 0), (u64::MAX, 1), (1, u64::MAX), (4 << 20, 1)];
-    for (offset, len) in bad {
-        let there = HeapOffset::new(offset);
-        let out = |result| matches!(result, Err(Error::OutOfRange { .. }));
-        assert!(out(channel.put(there, here, len)), "{len} to {offset}");
-        assert!(out(channel.put(here, there, len)), "{len} from {offset}");
-        assert!(out(channel.put_with_signal(there, here, len)), "{len} to {offset}");
-        assert!(out(channel.put_with_signal_and_flush(here, there, len)), "{len} from {offset}");
+channel_scenario!(
+    what_reaches_past_the_allocated_heap_moves_nothing_and_signals_nothing,
+    Job::of(2),
+    |comm, open| {
+        let buffer = comm.alloc::<u8>(16)?;
+        buffer.fill(3);
+        comm.barrier()?;
+        let mut channel = open(comm, comm.right())?;
+        let (here, len) = (buffer.region().offset, comm.heap_usage().len);
+        let bad = [(len, 1), (len - 1, 2), (len + 1, 0), (u64::MAX, 1), (1, u64::MAX), (4 << 20, 1)];
+        for (offset, len) in bad {
+            let there = HeapOffset::new(offset);
+            let out = |result| matches!(result, Err(Error::OutOfRange { .. }));
+            assert!(out(channel.put(there, here, len)), "{len} to {offset}");
+            assert!(out(channel.put(here, there, len)), "{len} from {offset}");
+            assert!(out(channel.put_with_signal(there, here, len)), "{len} to {offset}");
+            assert!(out(channel.put_with_signal_and_flush(here, there, len)), "{len} from {offset}");
+        }
+        channel.flush()?;
+        comm.barrier()?;
+        assert!(!channel.poll());
+        assert_eq!(buffer.to_vec(), [3; 16]);
+        assert_eq!(comm.fifo_snapshots()?.iter().map(|fifo| fifo.refused).sum::<u64>(), 0);
     }
-    channel.flush()?;
-    comm.barrier()?;
-    assert!(!channel.poll());
-    assert_eq!(buffer.to_vec(), [3; 16]);
-    assert_eq!(comm.fifo_snapshots()?.iter().map(|fifo| fifo.refused).sum::<u64>(), 0);
-});
+);
 
 channel_scenario!(a_rank_has_channels_to_itself, Job::of(2), |comm, open| {
     let (source, target) = (comm.alloc::<u64>(64)?, comm.alloc::<u64>(64)?);
