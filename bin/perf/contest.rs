@@ -86,7 +86,8 @@ pub(crate) fn contest(
     yardsticks: &[Yardstick],
     effort: Effort,
 ) -> Result<Outcome> {
-    let ops = lanes.iter_mut().map(|lane| calibrate(&mut company, *lane, effort)).collect::<Result<Vec<_>>>()?;
+    let ops =
+        lanes.iter_mut().map(|lane| calibrate(&mut company, *lane, effort)).collect::<Result<Vec<_>>>()?;
     let mut all: Vec<Slices> = vec![Slices::new(); yardsticks.len().max(1)];
     let started = now_ns();
     let mut done = 0;

@@ -104,7 +104,12 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn contest(&self, duet: &mut Duet, lanes: &mut [&mut dyn Lane], yardsticks: &[Yardstick]) -> Result<Outcome> {
+    fn contest(
+        &self,
+        duet: &mut Duet,
+        lanes: &mut [&mut dyn Lane],
+        yardsticks: &[Yardstick],
+    ) -> Result<Outcome> {
         let outcome = contest(Company::Two(duet), lanes, yardsticks, self.plan.effort(self.channel))?;
         // What the other rank found wrong counts as well.
         let wrong = outcome.wrong + duet.share_back(outcome.wrong);
@@ -112,7 +117,14 @@ impl Bench<'_> {
     }
 
     /// Prints the row of a figure on the leader.
-    fn report(&self, leads: bool, outcome: &Outcome, bytes: Option<u64>, limit: &str, adjust: impl Fn(&mut Row)) -> Result<()> {
+    fn report(
+        &self,
+        leads: bool,
+        outcome: &Outcome,
+        bytes: Option<u64>,
+        limit: &str,
+        adjust: impl Fn(&mut Row),
+    ) -> Result<()> {
         if let (true, Some(verdict)) = (leads, outcome.verdicts.first()) {
             let mut row = row_of(self.test, self.channel, self.comm.n_ranks(), verdict, limit);
             row.bytes = bytes;
@@ -201,7 +213,8 @@ impl Bench<'_> {
     fn get_latency(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
         let channel = self.comm.memory_channel(stage.peer())?;
         let get = Get { channel, source: stage.source(), target: stage.target(), len: stage.len() };
-        let from = |bench: &Self| Ok((stage.remote_source(bench.comm)?, stage.incoming(bench.comm)?.span().clone()));
+        let from =
+            |bench: &Self| Ok((stage.remote_source(bench.comm)?, stage.incoming(bench.comm)?.span().clone()));
         self.transfer(duet, stage, Direction::Pull, get, from)
     }
 
@@ -355,7 +368,12 @@ impl Bench<'_> {
                 duet.meet();
                 let mut lane = Transfer::new(copy, Direction::Push, stage.leads(), outgoing, incoming, flags);
                 let outcome = bench.contest(duet, &mut [&mut lane], none)?;
-                bench.report_limit(stage.leads(), &outcome, Some(stage.len()), &format!("plain copy ({kernel})"))?;
+                bench.report_limit(
+                    stage.leads(),
+                    &outcome,
+                    Some(stage.len()),
+                    &format!("plain copy ({kernel})"),
+                )?;
             }
             Ok(())
         })

@@ -1,11 +1,11 @@
 //! The ends between which two ranks throw: bare, direct, proxied, in packets.
 
+use shmccl::Result;
 use shmccl::channel::{Channel, MemoryChannel};
 use shmccl::heap::HeapOffset;
 use shmccl::shm::packet::{Flag, PacketKind};
 use shmccl::shm::{CellRef, CopyKernel, Span};
 use shmccl::sync::bare::BareFlag;
-use shmccl::Result;
 
 use super::lane::{End, Received};
 use super::payload::Payload;

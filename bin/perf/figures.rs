@@ -7,7 +7,13 @@ use crate::args::{Channel, Test};
 use crate::row::Row;
 
 /// A row with the times of a test, and how they compare to a limit of this name.
-pub(crate) fn row_of(test: Test, channel: Option<Channel>, ranks: u32, verdict: &Verdict, limit: &str) -> Row {
+pub(crate) fn row_of(
+    test: Test,
+    channel: Option<Channel>,
+    ranks: u32,
+    verdict: &Verdict,
+    limit: &str,
+) -> Row {
     let mut row = Row::new(test, ranks);
     row.channel = channel;
     row.set_times(Some(verdict.test));

@@ -28,7 +28,13 @@ pub(crate) struct Finished {
 ///
 /// # Errors
 /// The first cause when a process fails; a row that cannot be read.
-pub(crate) fn run(plan: &Plan, ranks: u32, args: &JobArgs, pinned: bool, on_row: &mut dyn FnMut(&Row)) -> Result<Finished> {
+pub(crate) fn run(
+    plan: &Plan,
+    ranks: u32,
+    args: &JobArgs,
+    pinned: bool,
+    on_row: &mut dyn FnMut(&Row),
+) -> Result<Finished> {
     let program = Program::new(std::env::current_exe().context("finding this executable")?, [DEVICE_COMMAND]);
     let launch = Launch::new(ranks)?
         .program(program.clone())
@@ -69,7 +75,9 @@ impl Observer for Collector<'_> {
             output::note(text.trim_end());
             return;
         }
-        match serde_json::from_str::<Row>(&text).with_context(|| format!("reading a row from {}", line.device)) {
+        match serde_json::from_str::<Row>(&text)
+            .with_context(|| format!("reading a row from {}", line.device))
+        {
             Ok(row) => {
                 (self.on_row)(&row);
                 self.rows.push(row);

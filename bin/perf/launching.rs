@@ -16,7 +16,8 @@ const JOBS: u64 = 20;
 /// # Errors
 /// Whatever keeps a job from starting.
 pub(crate) fn measure(ranks: u32, iters: Option<u64>, args: &JobArgs) -> Result<Row> {
-    let plan = Plan { tests: Vec::new(), sizes: Vec::new(), iters: None, warmup: None, check: true, figure_ms: 0 };
+    let plan =
+        Plan { tests: Vec::new(), sizes: Vec::new(), iters: None, warmup: None, check: true, figure_ms: 0 };
     let mut times = Times::new();
     for _ in 0..iters.unwrap_or(JOBS) {
         let finished = jobs::run(&plan, ranks, args, true, &mut |_| {})?;

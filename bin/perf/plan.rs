@@ -35,7 +35,8 @@ impl Plan {
     pub(crate) fn heap_len(&self) -> u64 {
         let largest = self.sizes.iter().copied().max().unwrap_or(0);
         // Outgoing, incoming, what a peer sends meanwhile, packets twice over in two halves, flags and small buffers.
-        let packets = if self.tests.iter().any(|(test, _)| *test == Test::PacketLatency) { 4 * largest } else { 0 };
+        let packets =
+            if self.tests.iter().any(|(test, _)| *test == Test::PacketLatency) { 4 * largest } else { 0 };
         3 * largest.next_multiple_of(4096) + packets + (16 << 20)
     }
 

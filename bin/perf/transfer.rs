@@ -139,7 +139,21 @@ impl<M: Mover> Transfer<M> {
             Direction::Push | Direction::Both => (BURST_BYTES / outgoing.span().len().max(1)).clamp(1, 64),
         };
         let kernel = HostKernel::detect();
-        Self { mover, direction, leads, burst, outgoing, incoming, flags, kernel, turn: 0, seq: 0, wrong: 0, cpu_ns: 0, moved: 0 }
+        Self {
+            mover,
+            direction,
+            leads,
+            burst,
+            outgoing,
+            incoming,
+            flags,
+            kernel,
+            turn: 0,
+            seq: 0,
+            wrong: 0,
+            cpu_ns: 0,
+            moved: 0,
+        }
     }
 
     /// CPU time of this rank's thread for handing over one transfer, where it moved any.

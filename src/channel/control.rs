@@ -10,10 +10,10 @@
 //! | 12672 | barrier arrivals | each rank | that rank |
 //! | 20864 | agreements | each rank | that rank |
 
-use std::os::fd::{OwnedFd};
+use std::os::fd::OwnedFd;
 
-use crate::error::Result;
 use super::world::Era;
+use crate::error::Result;
 use crate::rank::MAX_RANKS;
 use crate::shm::segment::AttachAs;
 use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Mapping, Segment};
@@ -31,7 +31,9 @@ const END: u64 = AGREEMENT + MAX_RANKS as u64 * size_of::<AgreementCell>() as u6
 const LEN: u64 = END.next_multiple_of(4096);
 
 const _: () = {
-    assert!(BARRIER_PARK == 4224 && DOORBELL == 4352 && LIVES == 4480 && BARRIER == 12672 && AGREEMENT == 20864);
+    assert!(
+        BARRIER_PARK == 4224 && DOORBELL == 4352 && LIVES == 4480 && BARRIER == 12672 && AGREEMENT == 20864
+    );
 };
 
 /// A control segment, mapped.

@@ -31,7 +31,9 @@ impl RefusalReason {
     /// Names the reason with this code; `None` for a code that no executor gives.
     #[must_use]
     pub fn from_code(code: u64) -> Option<Self> {
-        [Self::NoKind, Self::Source, Self::Target, Self::Semaphore].into_iter().find(|reason| *reason as u64 == code)
+        [Self::NoKind, Self::Source, Self::Target, Self::Semaphore]
+            .into_iter()
+            .find(|reason| *reason as u64 == code)
     }
 
     fn refusal(self) -> Refusal {
@@ -107,7 +109,8 @@ impl Executor {
 
     /// The semaphore that `id` names when `from` pushes it.
     fn semaphore(&self, from: Rank, id: SemaphoreId) -> Option<(Rank, usize)> {
-        let (rank, number) = (u32::from(id.get()) / MAX_CHANNELS_PER_PEER, u32::from(id.get()) % MAX_CHANNELS_PER_PEER);
+        let (rank, number) =
+            (u32::from(id.get()) / MAX_CHANNELS_PER_PEER, u32::from(id.get()) % MAX_CHANNELS_PER_PEER);
         let rank = Rank::new(rank, self.world.n_ranks()).ok()?;
         Some((rank, (from.get() * MAX_CHANNELS_PER_PEER + number) as usize))
     }

@@ -10,7 +10,9 @@ use crate::heap::SymmetricHeap;
 use crate::rank::Rank;
 use crate::shm::{CellRef, HostKernel};
 use crate::sync::atomic::AtomicU64;
-use crate::sync::{LifeStatus, ParkCell, SemaphoreCell, SleepWord, Stop, WaitPolicy, Waiting, Watch, plain, wait_until};
+use crate::sync::{
+    LifeStatus, ParkCell, SemaphoreCell, SleepWord, Stop, WaitPolicy, Waiting, Watch, plain, wait_until,
+};
 
 /// One rank's view of a [`World`].
 #[derive(Debug)]

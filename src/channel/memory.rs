@@ -63,7 +63,9 @@ impl MemoryChannel {
     /// [`crate::Error::OutOfRange`]; nothing was written.
     #[inline]
     pub fn write<T: Pod>(&mut self, target: HeapOffset, value: T) -> Result<()> {
-        self.heaps.reach(self.seat.peer, Region::new(target, size_of::<T>() as u64))?.write(target.get(), value)
+        self.heaps
+            .reach(self.seat.peer, Region::new(target, size_of::<T>() as u64))?
+            .write(target.get(), value)
     }
 
     /// Copies ordinary process memory to `target` of the peer's heap. Tells the peer nothing.
@@ -73,7 +75,9 @@ impl MemoryChannel {
     #[inline]
     pub fn put_slice<T: Pod>(&mut self, target: HeapOffset, source: &[T]) -> Result<()> {
         let bytes = bytemuck::cast_slice(source);
-        self.heaps.reach(self.seat.peer, Region::new(target, bytes.len() as u64))?.copy_in(target.get(), bytes)
+        self.heaps
+            .reach(self.seat.peer, Region::new(target, bytes.len() as u64))?
+            .copy_in(target.get(), bytes)
     }
 
     /// Raises the peer's semaphore without publishing earlier puts: orders execution only.
@@ -152,7 +156,14 @@ impl MemoryChannel {
     }
 
     #[inline]
-    fn await_packets(&self, mine: &Span, kind: PacketKind, offset: u64, data: &mut [u8], flag: Flag) -> Result<()> {
+    fn await_packets(
+        &self,
+        mine: &Span,
+        kind: PacketKind,
+        offset: u64,
+        data: &mut [u8],
+        flag: Flag,
+    ) -> Result<()> {
         let mut read = 0;
         if mine.poll_packets(kind, offset, data, flag, &mut read)? {
             return Ok(());

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use std::num::NonZeroU32;
 
-use shmccl_proxy::{FifoError, FifoHeader, Kind, Owner, Position, Push, SemaphoreId, SharedProducer, Slot, Transfer, Trigger};
+use shmccl_proxy::{
+    FifoError, FifoHeader, Kind, Owner, Position, Push, SemaphoreId, SharedProducer, Slot, Transfer, Trigger,
+};
 
 use super::Channel;
 use super::executor::semaphore_id;
@@ -34,7 +36,9 @@ impl Port {
     pub(crate) fn open(fifo: FifoCells, doorbell: CellRef<ParkCell>, rank: Rank) -> Result<Self> {
         let owner = Owner::new(NonZeroU32::MIN.saturating_add(rank.get()));
         let producer = open_fifo(&fifo)?.shared_producer(owner).map_err(|error| match error {
-            FifoError::NoPlace { limit } => Error::Exhausted { what: "producers of a fifo", limit: limit as u64 },
+            FifoError::NoPlace { limit } => {
+                Error::Exhausted { what: "producers of a fifo", limit: limit as u64 }
+            }
             _ => Error::Exhausted { what: "producers of an exclusive fifo", limit: 1 },
         })?;
         Ok(Self { producer, doorbell, completion: fifo.completion })
@@ -75,7 +79,13 @@ impl PortChannel {
     }
 
     /// Pushes the triggers of one put: data in every piece, `kind` with the last. Nothing for an empty put of no kind.
-    fn transfer(&mut self, target: HeapOffset, source: HeapOffset, len: u64, kind: Kind) -> Result<Option<Position>> {
+    fn transfer(
+        &mut self,
+        target: HeapOffset,
+        source: HeapOffset,
+        len: u64,
+        kind: Kind,
+    ) -> Result<Option<Position>> {
         let heaps = self.fabric.heap().view();
         heaps.check(Region::new(target, len))?;
         heaps.check(Region::new(source, len))?;

@@ -12,7 +12,9 @@ use crate::error::{Error, Result};
 use crate::heap::layout::FifoCells;
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
-use crate::sync::{Latch, LifeStatus, ParkCell, Revocation, SleepWord, Stop, WaitPolicy, Waiting, Watch, wait_until};
+use crate::sync::{
+    Latch, LifeStatus, ParkCell, Revocation, SleepWord, Stop, WaitPolicy, Waiting, Watch, wait_until,
+};
 
 /// How long an idle proxy sleeps before it looks for slots whose producers died.
 const LOOK_FOR_STUCK: Duration = Duration::from_millis(100);
@@ -89,8 +91,12 @@ struct ServiceWatch<'a> {
 
 impl Watch for ServiceWatch<'_> {
     fn check(&self) -> Option<Stop> {
-        let gone = |rank: &Rank| matches!(self.world.life(*rank).status(), LifeStatus::Left | LifeStatus::Lost);
-        self.world.revocation().check().or_else(|| self.owners.iter().all(gone).then_some(Stop::Revoked(None)))
+        let gone =
+            |rank: &Rank| matches!(self.world.life(*rank).status(), LifeStatus::Left | LifeStatus::Lost);
+        self.world
+            .revocation()
+            .check()
+            .or_else(|| self.owners.iter().all(gone).then_some(Stop::Revoked(None)))
     }
 
     fn bell(&self) -> Option<SleepWord<'_>> {
@@ -131,7 +137,8 @@ enum News {
 impl Server {
     fn new(world: Arc<World>, served: Served, stop: Arc<Latch>, policy: WaitPolicy) -> Result<Self> {
         let Served { owners, fifos, doorbell } = served;
-        let consumers = fifos.iter().map(|cells| Ok(open_fifo(cells)?.consumer())).collect::<Result<Vec<_>>>()?;
+        let consumers =
+            fifos.iter().map(|cells| Ok(open_fifo(cells)?.consumer())).collect::<Result<Vec<_>>>()?;
         let completions = fifos.into_iter().map(|cells| cells.completion).collect();
         Ok(Self { world, service: Service::new(consumers), owners, completions, doorbell, stop, policy })
     }
@@ -181,7 +188,8 @@ impl Server {
         let Self { world, service, owners, .. } = self;
         let is_dead = |_, owner: Owner| {
             let rank = owner.get() - 1;
-            owners.iter().any(|own| own.get() == rank) && world.life(Rank::known(rank)).status() == LifeStatus::Lost
+            owners.iter().any(|own| own.get() == rank)
+                && world.life(Rank::known(rank)).status() == LifeStatus::Lost
         };
         if service.skip_stuck(is_dead) > 0 {
             self.wake_producers();
@@ -195,6 +203,9 @@ impl Server {
 /// [`Error::Layout`] when its shared state makes no sense.
 pub(crate) fn open_fifo(cells: &FifoCells) -> Result<Fifo<CellRef<FifoHeader>, CellSlice<Slot>>> {
     let slots = cells.slots.len() as u64;
-    Fifo::new(cells.header.clone(), cells.slots.clone())
-        .map_err(|_| Error::Layout { what: "fifo slots", expected: crate::heap::layout::FIFO_SLOTS, found: slots })
+    Fifo::new(cells.header.clone(), cells.slots.clone()).map_err(|_| Error::Layout {
+        what: "fifo slots",
+        expected: crate::heap::layout::FIFO_SLOTS,
+        found: slots,
+    })
 }

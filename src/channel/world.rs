@@ -26,7 +26,11 @@ pub(crate) struct Era {
 impl Era {
     /// What the header of a segment says: of `owner`, or of nobody in particular.
     pub(crate) fn identity(self, owner: Option<Rank>) -> Identity {
-        Identity { job: self.job, epoch: self.epoch, owner: owner.map_or(0, |rank| u64::from(rank.get()) + 1) }
+        Identity {
+            job: self.job,
+            epoch: self.epoch,
+            owner: owner.map_or(0, |rank| u64::from(rank.get()) + 1),
+        }
     }
 }
 
@@ -51,7 +55,12 @@ impl World {
     ///
     /// # Errors
     /// Those of [`Segment::create`].
-    pub(crate) fn create_segment(era: Era, rank: Rank, shape: HeapShape, backing: &SegmentBacking) -> Result<Segment> {
+    pub(crate) fn create_segment(
+        era: Era,
+        rank: Rank,
+        shape: HeapShape,
+        backing: &SegmentBacking,
+    ) -> Result<Segment> {
         let backing = match backing {
             SegmentBacking::Anonymous => Backing::Anonymous,
             SegmentBacking::Named(prefix) => Backing::Named(format!("{prefix}.{rank}")),
@@ -91,7 +100,12 @@ impl World {
     }
 
     /// Maps `segments`, given in order of rank.
-    pub(crate) fn over(era: Era, shape: HeapShape, control: Control, segments: Vec<Arc<Segment>>) -> Result<Self> {
+    pub(crate) fn over(
+        era: Era,
+        shape: HeapShape,
+        control: Control,
+        segments: Vec<Arc<Segment>>,
+    ) -> Result<Self> {
         let (expected, found) = (u64::from(shape.n_ranks()), segments.len() as u64);
         if expected != found {
             return Err(Error::Layout { what: "number of segments", expected, found });

@@ -9,9 +9,9 @@ use super::ports::Ports;
 use crate::bootstrap::{Joining, Link, ProxyMode, Shared};
 use crate::channel::{Control, Era, Fabric, World, serve_all};
 use crate::error::{Error, Result};
+use crate::heap::MemoryRegistrar;
 use crate::heap::layout::HeapShape;
 use crate::heap::registered::heap_windows;
-use crate::heap::MemoryRegistrar;
 use crate::launch::join_from_env;
 use crate::rank::Rank;
 use crate::shm::{LifeLock, Segment};
@@ -64,7 +64,8 @@ pub fn join_job() -> Result<Option<Member>> {
     let membership = shared.ready()?;
     let terms = Terms {
         mode: membership.options.proxy,
-        spinners: membership.placement.devices + service_on(membership.options.proxy, membership.placement.proxies),
+        spinners: membership.placement.devices
+            + service_on(membership.options.proxy, membership.placement.proxies),
         timeout: membership.options.timeout,
     };
     let comm = seat.sit(&world, &terms, Some(membership.link), own)?;
@@ -110,7 +111,13 @@ impl Seat {
         Ok(Self { rank, life })
     }
 
-    fn sit(self, world: &Arc<World>, terms: &Terms, link: Option<Link>, own: Option<Segment>) -> Result<Communicator> {
+    fn sit(
+        self,
+        world: &Arc<World>,
+        terms: &Terms,
+        link: Option<Link>,
+        own: Option<Segment>,
+    ) -> Result<Communicator> {
         let Self { rank, life } = self;
         let (cells, park) = world.control().barrier();
         Ok(Communicator {
@@ -126,7 +133,12 @@ impl Seat {
     }
 }
 
-fn create_segment(joining: &Joining, era: Era, shape: HeapShape, own: &mut Option<Segment>) -> Result<OwnedFd> {
+fn create_segment(
+    joining: &Joining,
+    era: Era,
+    shape: HeapShape,
+    own: &mut Option<Segment>,
+) -> Result<OwnedFd> {
     let rank = joining.rank().expect("only devices create segments");
     let segment = World::create_segment(era, rank, shape, &joining.options().backing)?;
     let descriptor = duplicate(&segment)?;

@@ -87,14 +87,16 @@ impl Communicator {
 
     /// Compares the arguments of a collective call; the last word says whether this rank has failed already.
     fn agree(&mut self, operation: &'static str, call: Call, arguments: [u64; 4]) -> Result<()> {
-        const NAMES: [&str; 4] = ["the collective call", "the first argument", "the second argument", "the offset"];
+        const NAMES: [&str; 4] =
+            ["the collective call", "the first argument", "the second argument", "the offset"];
         const FAILED: usize = 4;
         let mut mine = [0; AGREEMENT_WORDS];
         mine[0] = call as u64;
         mine[1..=4].copy_from_slice(&arguments);
         self.agreement.propose(mine);
         self.meet(operation)?;
-        let others = (0..self.n_ranks()).map(|rank| (Rank::known(rank), self.agreement.theirs(rank as usize)));
+        let others =
+            (0..self.n_ranks()).map(|rank| (Rank::known(rank), self.agreement.theirs(rank as usize)));
         let others: Vec<_> = others.collect();
         for (rank, theirs) in &others {
             let failed = mine[FAILED] + theirs[FAILED] > 0;
@@ -121,8 +123,11 @@ impl Communicator {
     fn meet_slowly(&mut self, operation: &'static str) -> Result<()> {
         let fabric = &self.fabric;
         let cells = fabric.world().control().barrier().0;
-        let watch =
-            BarrierWatch { world: fabric.world(), cells: &cells, target: self.barrier.generation().wrapping_add(1) };
+        let watch = BarrierWatch {
+            world: fabric.world(),
+            cells: &cells,
+            target: self.barrier.generation().wrapping_add(1),
+        };
         let waiting = Waiting::new(fabric.kernel(), &watch, fabric.policy(), fabric.timeout());
         self.barrier.wait(&waiting).map_err(|stop| {
             let missing = self.barrier.missing().and_then(|rank| u32::try_from(rank).ok()).map(Rank::known);

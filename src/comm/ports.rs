@@ -90,7 +90,8 @@ impl Communicator {
         n_fifos: u32,
         make: impl FnOnce(Executor) -> T,
     ) -> Result<()> {
-        let refused = |name, value: u32, expected| Err(Error::InvalidArgument { name, value: value.into(), expected });
+        let refused =
+            |name, value: u32, expected| Err(Error::InvalidArgument { name, value: value.into(), expected });
         if !(1..=N_FIFOS).contains(&n_fifos) {
             return refused("n_fifos", n_fifos, "from 1 to 8 fifos");
         }

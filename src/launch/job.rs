@@ -66,7 +66,10 @@ impl Launch {
     ///
     /// # Errors
     /// Those of [`launch`].
-    pub fn run<E: From<Error>>(&self, body: impl FnOnce(&mut Communicator) -> Result<(), E>) -> Result<Role, E> {
+    pub fn run<E: From<Error>>(
+        &self,
+        body: impl FnOnce(&mut Communicator) -> Result<(), E>,
+    ) -> Result<Role, E> {
         match join_job()? {
             Some(Member::Device(mut comm)) => {
                 body(&mut comm)?;
