@@ -41,6 +41,8 @@ pub(crate) enum Command {
     /// Start a program as device processes, watch over them, and end them together
     #[command(after_help = run::HELP)]
     Run(RunArgs),
+    /// Compare direct with proxied channels over sizes, and name the crossover
+    Compare(CompareArgs),
     /// Check this machine: cores, memory, limits, and what to do about them
     Doctor(DoctorArgs),
     /// A device process of a measuring job

@@ -30,6 +30,7 @@ fn main() -> ExitCode {
     let outcome = match &cli.command {
         Command::Perf(args) => perf::run(args),
         Command::Run(args) => run::run(args),
+        Command::Compare(args) => compare::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::ProxyService => run::serve(),
         Command::Become(args) => run::become_program(args),

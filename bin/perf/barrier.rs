@@ -20,7 +20,7 @@ pub(crate) struct Ensemble {
 impl Ensemble {
     /// Sets all ranks up. Collective.
     pub(crate) fn new(comm: &mut Communicator) -> Result<Self> {
-        let region = comm.alloc_region(256, 128)?;
+        let region = fresh(comm, 256)?;
         let leader = Rank::new(0, comm.n_ranks())?;
         let number = Region::new(HeapOffset::new(region.offset.get() + 128), 8);
         Ok(Self {
@@ -76,7 +76,7 @@ pub(crate) struct YieldBarrier {
 impl YieldBarrier {
     /// Sets all ranks up. Collective.
     pub(crate) fn new(comm: &mut Communicator) -> Result<Self> {
-        let region = comm.alloc_region(128, 128)?;
+        let region = fresh(comm, 128)?;
         let counter = comm.cell(Rank::new(0, comm.n_ranks())?, region.offset)?;
         Ok(Self { barrier: BareBarrier::new(counter, comm.n_ranks()), kernel: HostKernel::detect() })
     }
@@ -91,4 +91,12 @@ impl Lane for YieldBarrier {
         }
         Ok(())
     }
+}
+
+/// Allocates flags that show zero. Collective.
+fn fresh(comm: &mut Communicator, len: u64) -> Result<Region> {
+    let region = comm.alloc_region(len, 128)?;
+    comm.span(comm.rank(), region)?.fill(0, len, 0)?;
+    comm.barrier()?;
+    Ok(region)
 }

@@ -33,9 +33,10 @@ pub(crate) fn run() -> Result<()> {
     let plan: Plan = serde_json::from_str(&plan).with_context(|| format!("{VARIABLE} holds no plan"))?;
     match join_job()? {
         Some(Member::Device(mut comm)) => {
+            let mut duet = if comm.n_ranks() > 1 { Duet::new(&mut comm)? } else { None };
             for (test, channel) in &plan.tests {
                 let mut bench = Bench { comm: &mut comm, plan: &plan, test: *test, channel: *channel };
-                bench.run().with_context(|| format!("in {}", test.name()))?;
+                bench.run(duet.as_mut()).with_context(|| format!("in {}", test.name()))?;
             }
             Ok(comm.finalize()?)
         }
@@ -69,18 +70,18 @@ macro_rules! with_channel {
 }
 
 impl Bench<'_> {
-    fn run(&mut self) -> Result<()> {
+    fn run(&mut self, duet: Option<&mut Duet>) -> Result<()> {
         match self.test {
-            Test::Limits => self.limits(),
-            Test::SignalLatency => self.two(&[8], Self::signal_latency),
-            Test::PutLatency => self.two(&self.plan.sizes.clone(), Self::put_latency),
-            Test::PacketLatency => self.two(&self.plan.sizes.clone(), Self::packet_latency),
-            Test::GetLatency => self.two(&self.plan.sizes.clone(), Self::get_latency),
-            Test::PutBandwidth => self.two(&self.plan.sizes.clone(), Self::put_bandwidth),
-            Test::PutBidirectional => self.two(&self.plan.sizes.clone(), Self::put_bidirectional),
-            Test::MessageRate => self.two(&[WINDOW * MESSAGE], Self::message_rate),
-            Test::ProxyRoundTrip => self.two(&[8], Self::proxy_round_trip),
-            Test::Overlap => self.two(&self.plan.sizes.clone(), Self::overlap),
+            Test::Limits => self.limits(duet),
+            Test::SignalLatency => self.two(duet, &[8], Self::signal_latency),
+            Test::PutLatency => self.two(duet, &self.plan.sizes.clone(), Self::put_latency),
+            Test::PacketLatency => self.two(duet, &self.plan.sizes.clone(), Self::packet_latency),
+            Test::GetLatency => self.two(duet, &self.plan.sizes.clone(), Self::get_latency),
+            Test::PutBandwidth => self.two(duet, &self.plan.sizes.clone(), Self::put_bandwidth),
+            Test::PutBidirectional => self.two(duet, &self.plan.sizes.clone(), Self::put_bidirectional),
+            Test::MessageRate => self.two(duet, &[WINDOW * MESSAGE], Self::message_rate),
+            Test::ProxyRoundTrip => self.two(duet, &[8], Self::proxy_round_trip),
+            Test::Overlap => self.two(duet, &self.plan.sizes.clone(), Self::overlap),
             Test::Barrier => self.barrier(),
             Test::FifoRate | Test::Launch => unreachable!("measured by the launcher"),
         }
@@ -89,14 +90,16 @@ impl Bench<'_> {
     /// Lets ranks 0 and 1 measure at each size, while the others sleep in the barrier.
     fn two(
         &mut self,
+        mut duet: Option<&mut Duet>,
         sizes: &[u64],
         measure: impl Fn(&mut Self, &mut Duet, &Stage) -> Result<()>,
     ) -> Result<()> {
         let yields = self.channel == Some(Channel::Port) || self.comm.n_ranks() > 2;
         for &len in sizes {
             let stage = Stage::set(self.comm, len, self.test == Test::PacketLatency, self.plan.check)?;
-            if let Some(mut duet) = Duet::new(self.comm, yields)? {
-                measure(self, &mut duet, &stage)?;
+            if let Some(duet) = duet.as_deref_mut() {
+                duet.set_yields(yields);
+                measure(self, duet, &stage)?;
             }
             self.comm.barrier()?;
             stage.strike(self.comm)?;
@@ -337,9 +340,9 @@ impl Bench<'_> {
     }
 
     /// The yardsticks by themselves.
-    fn limits(&mut self) -> Result<()> {
+    fn limits(&mut self, mut duet: Option<&mut Duet>) -> Result<()> {
         let none: &[Yardstick] = &[];
-        self.two(&[8], |bench, duet, stage| {
+        self.two(duet.as_deref_mut(), &[8], |bench, duet, stage| {
             let flags = stage.flags(bench.comm, 0)?;
             duet.meet();
             let mut lane = PingPong::new(flags, stage.leads(), false);
@@ -349,14 +352,14 @@ impl Bench<'_> {
             let outcome = bench.contest(duet, &mut [&mut lane], none)?;
             bench.report_limit(stage.leads(), &outcome, None, "same-core yield hand-off")
         })?;
-        self.two(&self.plan.sizes.clone(), |bench, duet, stage| {
+        self.two(duet.as_deref_mut(), &self.plan.sizes.clone(), |bench, duet, stage| {
             let copy = stage.copy_and_flag(bench.comm, CopyKernel::Memcpy)?;
             duet.meet();
             let mut lane = PingPong::new(copy, stage.leads(), stage.stamped());
             let outcome = bench.contest(duet, &mut [&mut lane], none)?;
             bench.report_limit(stage.leads(), &outcome, Some(stage.len()), "raw copy + flag")
         })?;
-        self.two(&self.plan.sizes.clone(), |bench, duet, stage| {
+        self.two(duet, &self.plan.sizes.clone(), |bench, duet, stage| {
             for kernel in CopyKernel::ALL.into_iter().filter(|kernel| kernel.is_supported()) {
                 let copy = PlainCopy {
                     source: stage.outgoing(bench.comm)?.span().clone(),

@@ -13,6 +13,9 @@ use nix::sys::stat::Mode;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use shmccl::bootstrap::SegmentBacking;
+use shmccl::shm::{Expected, Segment};
+
+use crate::output;
 
 /// How long killed processes may take to go.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -67,12 +70,8 @@ impl Names {
             SegmentBacking::Anonymous => Ok(Self(Vec::new())),
             SegmentBacking::Named(prefix) => {
                 let names: Vec<_> = (0..n_ranks).map(|rank| format!("{prefix}.{rank}")).collect();
-                match names.iter().find(|name| exists(name)) {
-                    Some(taken) => bail!(
-                        "/dev/shm/{taken} exists; give another name than named:{prefix}, or remove it if no job uses it"
-                    ),
-                    None => Ok(Self(names)),
-                }
+                names.iter().try_for_each(|name| free(name))?;
+                Ok(Self(names))
             }
             SegmentBacking::Files(directory) => {
                 let metadata = std::fs::metadata(directory);
@@ -94,7 +93,28 @@ impl Drop for Names {
     }
 }
 
-fn exists(name: &str) -> bool {
-    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-    !matches!(shm_open(format!("/{name}").as_str(), flags, Mode::empty()), Err(Errno::ENOENT))
+/// Sees to it that a name can be taken: one whose creator is gone is removed, since nobody else ever will.
+fn free(name: &str) -> Result<()> {
+    let path = format!("/{name}");
+    match shm_open(path.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()) {
+        Err(Errno::ENOENT) => return Ok(()),
+        Err(errno) => return Err(errno).with_context(|| format!("cannot look at /dev/shm/{name}")),
+        Ok(_) => {}
+    }
+    match Segment::attach_named(name, &Expected { len: None, identity: None }) {
+        Ok(segment) if !segment.header().creator().is_alive() => {
+            output::note(&format!(
+                "removing /dev/shm/{name}, whose process {} was killed",
+                segment.header().creator().pid
+            ));
+            shm_unlink(path.as_str()).with_context(|| format!("cannot remove /dev/shm/{name}"))
+        }
+        Ok(segment) => {
+            let pid = segment.header().creator().pid;
+            bail!("/dev/shm/{name} belongs to process {pid}, which is running; choose another name than its")
+        }
+        Err(_) => {
+            bail!("/dev/shm/{name} is no finished segment of this library; remove it or choose another name")
+        }
+    }
 }

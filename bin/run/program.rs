@@ -28,8 +28,6 @@ enum Reason {
     NotExecutable,
     /// A script whose interpreter is missing.
     NoInterpreter(String),
-    /// Neither a program for this machine nor a script.
-    Format,
     /// Whatever the system says.
     Other(String),
 }
@@ -38,10 +36,9 @@ impl Refusal {
     /// What kept `error` from executing `program`; `None` for an error of another kind.
     pub(super) fn of(program: &OsStr, error: &shmccl::Error) -> Option<Self> {
         let shmccl::Error::Os { source, .. } = error else { return None };
-        let reason = match (source.kind(), source.raw_os_error()) {
-            (ErrorKind::NotFound, _) => Reason::Missing,
-            (ErrorKind::PermissionDenied, _) => Reason::NotExecutable,
-            (_, Some(nix::libc::ENOEXEC)) => Reason::Format,
+        let reason = match source.kind() {
+            ErrorKind::NotFound => Reason::Missing,
+            ErrorKind::PermissionDenied => Reason::NotExecutable,
             _ => Reason::Other(source.to_string()),
         };
         Some(Self { program: program.to_owned(), reason })
@@ -51,7 +48,7 @@ impl Refusal {
     pub(super) fn exit_code(&self) -> u8 {
         match self.reason {
             Reason::NotInPath { .. } | Reason::Missing | Reason::NoInterpreter(_) => 127,
-            Reason::Directory | Reason::NotExecutable | Reason::Format | Reason::Other(_) => 126,
+            Reason::Directory | Reason::NotExecutable | Reason::Other(_) => 126,
         }
     }
 }
@@ -69,9 +66,6 @@ impl fmt::Display for Refusal {
             Reason::Directory => f.write_str("it is a directory"),
             Reason::NotExecutable => write!(f, "it may not be executed; try chmod +x {program}"),
             Reason::NoInterpreter(interpreter) => write!(f, "its interpreter {interpreter} does not exist"),
-            Reason::Format => f.write_str(
-                "it is no program of this machine, and a script needs a first line like #!/bin/sh",
-            ),
             Reason::Other(error) => f.write_str(error),
         }
     }

@@ -257,7 +257,7 @@ impl Channel for MemoryChannel {
 
 impl Drop for MemoryChannel {
     fn drop(&mut self) {
-        let counts = Counts { sent: self.outbound.sent(), received: self.inbound.expected() };
+        let counts = Counts { sent: self.outbound.sent(), received: self.inbound.consumed() };
         self.fabric.seats().leave(self.seat, counts);
     }
 }

@@ -57,7 +57,7 @@ pub struct PortChannel {
     port: Port,
     semaphore: SemaphoreId,
     sent: u64,
-    /// Whether something was pushed that no FLUSH covers.
+    /// Whether something was pushed that is not known to be executed.
     pending: bool,
     inbound: SemaphoreReceiver<CellRef<SemaphoreCell>>,
 }
@@ -109,7 +109,7 @@ impl PortChannel {
             Err(_) => self.push_when_there_is_room(trigger)?,
         };
         self.port.doorbell.wake(self.fabric.kernel());
-        self.pending = !kind.contains(Kind::FLUSH);
+        self.pending = true;
         self.sent += u64::from(kind.contains(Kind::SIGNAL));
         Ok(position)
     }
@@ -121,9 +121,12 @@ impl PortChannel {
         fabric.wait("push", None, completion, || producer.try_push(trigger).ok())
     }
 
-    fn wait_completed(&self, position: Position) -> Result<()> {
+    fn wait_completed(&mut self, position: Position) -> Result<()> {
         let header = self.port.producer.header();
-        self.fabric.wait("flush", None, &self.port.completion, || position.is_completed(header).then_some(()))
+        self.fabric
+            .wait("flush", None, &self.port.completion, || position.is_completed(header).then_some(()))?;
+        self.pending = false;
+        Ok(())
     }
 }
 
@@ -183,7 +186,7 @@ impl Drop for PortChannel {
     /// nothing, the seat stays taken.
     fn drop(&mut self) {
         if !self.pending || self.flush().is_ok() {
-            let counts = Counts { sent: self.sent, received: self.inbound.expected() };
+            let counts = Counts { sent: self.sent, received: self.inbound.consumed() };
             self.fabric.seats().leave(self.seat, counts);
         }
     }

@@ -1,8 +1,8 @@
 //! Moving payload bytes: the copy kernels, and the rule that picks one.
 //!
-//! A copy of 1, 2, 4 or 8 bytes is one load and one store, inlined into the caller. Short copies are `memcpy`. Long ones
-//! go to the kernel that [`choose`] names for their length and for whether a peer reads the target soon; the thresholds
-//! come from the machine's caches (read once from sysfs).
+//! A copy of 8 or 4 bytes is one load and one store, inlined into the caller. Short copies are `memcpy`. Long ones begin
+//! with the kernel that [`choose`] names for their length and for whether a peer reads the target soon, by the sizes of
+//! the machine's caches; from there `tuner` follows what the copies of this thread turn out to cost.
 //!
 //! # Invariants
 //! - A kernel that stores past the cache fences (`sfence`) before it returns, so that the release store of a signal
@@ -11,6 +11,7 @@
 
 mod kernels;
 mod plan;
+mod tuner;
 
 pub use plan::{CacheSizes, choose};
 
@@ -23,6 +24,43 @@ pub enum ReadSoon {
     Yes,
     /// Nobody reads the data for a while.
     No,
+}
+
+/// What a copy is for, as far as its cost goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Into shared memory, for a peer that waits.
+    PutReadSoon,
+    /// Into shared memory, for later.
+    Put,
+    /// Out of shared memory, for this thread.
+    Get,
+}
+
+impl Purpose {
+    const fn read_soon(self) -> ReadSoon {
+        match self {
+            Self::PutReadSoon | Self::Get => ReadSoon::Yes,
+            Self::Put => ReadSoon::No,
+        }
+    }
+}
+
+impl From<ReadSoon> for Purpose {
+    #[inline]
+    fn from(read_soon: ReadSoon) -> Self {
+        match read_soon {
+            ReadSoon::Yes => Self::PutReadSoon,
+            ReadSoon::No => Self::Put,
+        }
+    }
+}
+
+/// The kernel that this thread has come to use for copies of `len` bytes into shared memory.
+#[must_use]
+pub fn current(len: u64, read_soon: ReadSoon) -> CopyKernel {
+    let len = super::mapping::to_usize(len);
+    if len < plan::SHORT { CopyKernel::Memcpy } else { tuner::current(len, read_soon.into()) }
 }
 
 /// A way to copy many bytes.
@@ -60,6 +98,12 @@ impl CopyKernel {
         }
     }
 
+    /// Whether it stores past the cache.
+    #[must_use]
+    pub const fn is_streaming(self) -> bool {
+        matches!(self, Self::Avx2Streaming | Self::Avx512Streaming)
+    }
+
     /// Whether this processor can run it.
     #[must_use]
     pub fn is_supported(self) -> bool {
@@ -89,14 +133,14 @@ impl std::fmt::Display for CopyKernel {
 /// # Safety
 /// `len` bytes are readable at `source` and writable at `target`, and the ranges do not overlap.
 #[inline]
-pub(super) unsafe fn copy(source: *const u8, target: *mut u8, len: usize, read_soon: ReadSoon) {
+pub(super) unsafe fn copy(source: *const u8, target: *mut u8, len: usize, purpose: Purpose) {
     match len {
         // SAFETY: the caller's contract, for 8 bytes.
         8 => unsafe { move_word::<u64>(source, target) },
         // SAFETY: the caller's contract, for 4 bytes.
         4 => unsafe { move_word::<u32>(source, target) },
         // SAFETY: the caller's contract is the same.
-        _ => unsafe { copy_any(source, target, len, read_soon) },
+        _ => unsafe { copy_any(source, target, len, purpose) },
     }
 }
 
@@ -105,10 +149,10 @@ pub(super) unsafe fn copy(source: *const u8, target: *mut u8, len: usize, read_s
 /// # Safety
 /// `len` bytes are readable at `source` and writable at `target`.
 #[inline]
-pub(super) unsafe fn copy_overlapping(source: *const u8, target: *mut u8, len: usize, read_soon: ReadSoon) {
+pub(super) unsafe fn copy_overlapping(source: *const u8, target: *mut u8, len: usize, purpose: Purpose) {
     if source.addr().abs_diff(target.addr()) >= len {
         // SAFETY: the ranges are at least `len` apart; otherwise the caller's contract.
-        unsafe { copy(source, target, len, read_soon) };
+        unsafe { copy(source, target, len, purpose) };
     } else {
         // SAFETY: the caller's contract; `ptr::copy` allows overlap.
         unsafe { std::ptr::copy(source, target, len) };
@@ -120,7 +164,7 @@ pub(super) unsafe fn copy_overlapping(source: *const u8, target: *mut u8, len: u
 /// # Safety
 /// As for `copy`.
 #[inline(never)]
-unsafe fn copy_any(source: *const u8, target: *mut u8, len: usize, read_soon: ReadSoon) {
+unsafe fn copy_any(source: *const u8, target: *mut u8, len: usize, purpose: Purpose) {
     match len {
         // SAFETY: the caller's contract, for 2 bytes.
         2 => unsafe { move_word::<u16>(source, target) },
@@ -128,28 +172,21 @@ unsafe fn copy_any(source: *const u8, target: *mut u8, len: usize, read_soon: Re
         1 => unsafe { move_word::<u8>(source, target) },
         // SAFETY: the caller's contract.
         _ if len < plan::SHORT => unsafe { target.copy_from_nonoverlapping(source, len) },
-        _ => {
-            let kernel = choose(len as u64, read_soon);
-            // SAFETY: the caller's contract; `choose` names supported kernels only.
-            unsafe { kernel.run(source, target, len) };
-        }
+        // SAFETY: the caller's contract.
+        _ => unsafe { tuner::run(source, target, len, purpose) },
     }
 }
 
-/// Moves one word, aligned or not, by one load and one store that the compiler can neither split nor drop.
+/// Moves one word, aligned or not, by one load and one store.
 ///
 /// # Safety
 /// `size_of::<T>()` bytes are readable at `source` and writable at `target`.
 #[inline(always)]
 unsafe fn move_word<T: bytemuck::Pod>(source: *const u8, target: *mut u8) {
-    /// Alignment 1, so that a volatile access may be unaligned.
-    #[repr(C, packed)]
-    struct Unaligned<T>(T);
-
-    // SAFETY: readable by the caller's contract; alignment 1; any bytes are a T (Pod).
-    let word = unsafe { source.cast::<Unaligned<T>>().read() };
-    // SAFETY: writable by the caller's contract; alignment 1.
-    unsafe { target.cast::<Unaligned<T>>().write_volatile(word) };
+    // SAFETY: readable by the caller's contract; any bytes are a T (Pod).
+    let word = unsafe { source.cast::<T>().read_unaligned() };
+    // SAFETY: writable by the caller's contract.
+    unsafe { target.cast::<T>().write_unaligned(word) };
 }
 
 #[cfg(test)]

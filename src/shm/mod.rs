@@ -10,7 +10,7 @@
 //! - **Payload is bytes.** No reference into payload leaves through a safe function: [`Span`] copies in and out. Both
 //!   ends are typed by `bytemuck::Pod`, so a payload that was overwritten while it was copied is wrong data, never an
 //!   invalid value. Whether it can be overwritten is the business of the signals around it (`src/sync`). The copies
-//!   themselves are volatile accesses, machine code, or `memcpy`, on raw pointers that alias no Rust reference.
+//!   themselves are single moves, machine code, or `memcpy`, on raw pointers that alias no Rust reference.
 //! - **Memory stays where it was mapped.** A segment cannot be resized by anybody (sealed memfd); a mapping lives as
 //!   long as the last cell or span that points into it. A *file-backed* or *named* segment cannot be sealed: who
 //!   truncates the file under a running job (which takes the same user's rights) kills it by SIGBUS.

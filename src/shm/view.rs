@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use bytemuck::Pod;
 
-use super::copy::{self, CopyKernel, ReadSoon};
+use super::copy::{self, CopyKernel, Purpose, ReadSoon};
 use super::in_bounds;
 use super::mapping::{Owned, to_usize};
 use crate::error::{Error, Result};
@@ -85,7 +85,7 @@ impl Span {
         let target = self.locate(offset, source.len() as u64)?;
         // SAFETY: `locate` found `source.len()` mapped bytes at `target`; a caller's slice does not overlap payload
         // (only the unsafe `as_mut_slice` and `as_slice` make slices of it, and their contracts exclude this).
-        unsafe { copy::copy(source.as_ptr(), target, source.len(), read_soon) };
+        unsafe { copy::copy(source.as_ptr(), target, source.len(), read_soon.into()) };
         Ok(())
     }
 
@@ -97,7 +97,7 @@ impl Span {
     pub fn copy_out(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         let source = self.locate(offset, target.len() as u64)?;
         // SAFETY: `locate` found `target.len()` mapped bytes at `source`; no overlap, as in `copy_in_for`.
-        unsafe { copy::copy(source, target.as_mut_ptr(), target.len(), ReadSoon::Yes) };
+        unsafe { copy::copy(source, target.as_mut_ptr(), target.len(), Purpose::Get) };
         Ok(())
     }
 
@@ -120,7 +120,7 @@ impl Span {
         let source = self.locate(offset, len)?;
         let target = target.locate(target_offset, len)?;
         // SAFETY: both ranges were found in bounds by `locate`.
-        unsafe { copy::copy_overlapping(source, target, to_usize(len), read_soon) };
+        unsafe { copy::copy_overlapping(source, target, to_usize(len), read_soon.into()) };
         Ok(())
     }
 

@@ -198,3 +198,74 @@ fn all_reached(cells: &[BarrierCell], seen: &mut usize, target: u64) -> bool {
     }
     true
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::{WaitPolicy, kernel::mock::MockKernel, revoke::RevokeCell};
+    use super::*;
+    use std::time::Duration;
+
+    fn cells(n: usize, generation: u64) -> Vec<BarrierCell> {
+        (0..n).map(|_| BarrierCell::new(generation)).collect()
+    }
+
+    #[test]
+    fn a_lone_member_passes_at_once() {
+        let (kernel, park, cells) = (MockKernel::new(), ParkCell::new(), cells(1, 0));
+        let mut barrier = Barrier::new(&cells[..], &park, 0, 0);
+        assert!(!barrier.poll());
+        barrier.arrive(&kernel);
+        assert!(barrier.poll());
+        assert!(!barrier.poll());
+        assert_eq!(barrier.generation(), 1);
+    }
+
+    #[test]
+    fn a_barrier_names_the_first_member_that_is_missing() {
+        let (kernel, park, cells) = (MockKernel::new(), ParkCell::new(), cells(3, 0));
+        let mut members: Vec<_> = (0..3).map(|m| Barrier::new(&cells[..], &park, m, 0)).collect();
+        assert_eq!(members[1].missing(), Some(0));
+        members[0].arrive(&kernel);
+        members[1].arrive(&kernel);
+        assert_eq!(members[1].missing(), Some(2));
+        members[2].arrive(&kernel);
+        assert_eq!(members[1].missing(), None);
+    }
+
+    #[test]
+    fn a_member_that_gave_up_waiting_has_arrived_once() {
+        let (kernel, revoke, park, cells) =
+            (MockKernel::new(), RevokeCell::new(), ParkCell::new(), cells(2, 0));
+        let context = Waiting::new(&kernel, &revoke, WaitPolicy::CROWDED, Duration::from_millis(3));
+        let mut early = Barrier::new(&cells[..], &park, 0, 0);
+        let mut late = Barrier::new(&cells[..], &park, 1, 0);
+        assert_eq!(early.barrier(&context), Err(Stop::Timeout));
+        assert_eq!(early.barrier(&context), Err(Stop::Timeout));
+        assert_eq!(late.barrier(&context), Ok(()));
+        assert_eq!(early.barrier(&context), Ok(()));
+        assert_eq!(late.barrier(&context), Err(Stop::Timeout), "the second passage needs both again");
+    }
+
+    #[test]
+    fn eight_members_meet_a_thousand_times_and_generations_pass_through_the_end_of_u64() {
+        let start = u64::MAX - 500;
+        let (kernel, revoke, park, cells) =
+            (MockKernel::new(), RevokeCell::new(), ParkCell::new(), cells(8, start));
+        let counters: Vec<_> = (0..8).map(|_| AtomicU64::new(0)).collect();
+        std::thread::scope(|scope| {
+            for member in 0..8 {
+                let (kernel, revoke, park, cells, counters) = (&kernel, &revoke, &park, &cells, &counters);
+                scope.spawn(move || {
+                    let context = Waiting::new(kernel, revoke, WaitPolicy::CROWDED, Duration::from_secs(60));
+                    let mut barrier = Barrier::new(&cells[..], park, member, start);
+                    for passage in 1..=1000 {
+                        counters[member].store(passage, Ordering::Relaxed); // Relaxed: B1 carries it
+                        barrier.barrier(&context).unwrap();
+                        // Relaxed: B1 carries it.
+                        assert!(counters.iter().all(|counter| counter.load(Ordering::Relaxed) >= passage));
+                    }
+                });
+            }
+        });
+    }
+}

@@ -126,3 +126,37 @@ fn status_of(word: u32) -> LifeStatus {
         LifeStatus::Absent
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::kernel::mock::MockKernel;
+    use super::*;
+
+    #[test]
+    fn a_rank_is_absent_then_alive_then_gone_one_way_or_the_other() {
+        let (kernel, cell) = (MockKernel::new(), LifeCell::default());
+        assert_eq!(cell.status(), LifeStatus::Absent);
+        cell.take(&kernel, 7).unwrap();
+        assert_eq!(cell.status(), LifeStatus::Alive);
+        assert_eq!(cell.take(&kernel, 8), Err(7 | WAITERS));
+        cell.leave(&kernel, 8);
+        assert_eq!(cell.status(), LifeStatus::Alive, "only the owner can leave");
+        cell.leave(&kernel, 7);
+        assert_eq!(cell.status(), LifeStatus::Left);
+    }
+
+    #[test]
+    fn a_rank_that_was_given_up_stays_lost() {
+        let (kernel, cell) = (MockKernel::new(), LifeCell::default());
+        cell.take(&kernel, 7).unwrap();
+        cell.mark_lost(&kernel);
+        cell.leave(&kernel, 7);
+        assert_eq!(cell.status(), LifeStatus::Lost);
+    }
+
+    #[test]
+    fn what_the_system_writes_at_a_death_reads_as_lost() {
+        assert_eq!(status_of(WAITERS | OWNER_DIED), LifeStatus::Lost);
+        assert_eq!(status_of(OWNER_DIED), LifeStatus::Lost);
+    }
+}

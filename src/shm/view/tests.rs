@@ -1,1 +1,147 @@
+use super::*;
+use crate::shm::Mapping;
+use crate::sync::atomic::Ordering;
 
+const LEN: u64 = 64;
+
+/// A span of [`LEN`] bytes in the middle of a mapping, and the mapping.
+fn span() -> (Mapping, Span) {
+    let mapping = Mapping::boxed(3 * LEN).unwrap();
+    let span = mapping.span(LEN, LEN).unwrap();
+    (mapping, span)
+}
+
+/// Ranges that do not lie within [`LEN`] bytes.
+const OUTSIDE: [(u64, u64); 8] =
+    [(0, 65), (1, 64), (63, 2), (64, 1), (65, 0), (u64::MAX, 0), (u64::MAX, 1), (u64::MAX - 7, 8)];
+
+#[test]
+fn bytes_come_out_as_they_went_in_at_every_place() {
+    let (_mapping, span) = span();
+    for len in 0..=64_u8 {
+        for offset in [0, 1, 64 - len] {
+            if u64::from(offset) + u64::from(len) > LEN {
+                continue;
+            }
+            let bytes: Vec<u8> = (1..=len).collect();
+            span.copy_in(offset.into(), &bytes).unwrap();
+            let mut out = vec![0; len.into()];
+            span.copy_out(offset.into(), &mut out).unwrap();
+            assert_eq!(out, bytes);
+        }
+    }
+}
+
+#[test]
+fn a_range_outside_is_refused_and_changes_nothing() {
+    let (mapping, span) = span();
+    let whole = mapping.span(0, 3 * LEN).unwrap();
+    for (offset, len) in OUTSIDE {
+        let bytes = vec![1; usize::try_from(len).unwrap()];
+        let refused = |result: Result<()>| {
+            let limit_told = matches!(result, Err(Error::OutOfRange { limit: LEN, .. }));
+            assert!(limit_told, "{len} at {offset}: {result:?}");
+        };
+        refused(span.copy_in(offset, &bytes));
+        refused(span.copy_in_for(offset, &bytes, ReadSoon::No));
+        refused(span.copy_in_by(CopyKernel::Memcpy, offset, &bytes));
+        refused(span.copy_out(offset, &mut bytes.clone()));
+        refused(span.fill(offset, len, 1));
+        refused(span.copy_to(offset, &whole, 0, len, ReadSoon::No));
+        refused(span.part(offset, len).map(drop));
+        refused(span.copy_within(offset, 0, len));
+        refused(span.copy_within(0, offset, len));
+    }
+    assert_eq!(whole.read::<[u64; 24]>(0).unwrap(), [0; 24]);
+}
+
+#[test]
+fn a_length_beyond_the_integers_is_refused() {
+    let (_mapping, span) = span();
+    for len in [u64::MAX, u64::MAX - 1, 1 << 63] {
+        assert!(matches!(span.fill(0, len, 1), Err(Error::OutOfRange { .. })));
+        assert!(matches!(span.fill(1, len, 1), Err(Error::OutOfRange { .. })));
+        assert!(matches!(span.atomics_u64(0, len), Err(Error::OutOfRange { .. })));
+        // SAFETY: nobody else has the span.
+        assert!(unsafe { span.as_slice::<u32>(0, len) }.is_err());
+    }
+}
+
+#[test]
+fn no_bytes_are_legal_up_to_the_end() {
+    let (_mapping, span) = span();
+    for offset in [0, 1, 63, 64] {
+        span.copy_in(offset, &[]).unwrap();
+        span.copy_out(offset, &mut []).unwrap();
+        span.fill(offset, 0, 1).unwrap();
+        span.copy_within(offset, 0, 0).unwrap();
+        assert!(span.part(offset, 0).unwrap().is_empty());
+    }
+}
+
+#[test]
+fn elements_need_no_alignment() {
+    let (_mapping, span) = span();
+    span.write(3, 0x0102_0304_0506_0708_u64).unwrap();
+    assert_eq!(span.read::<u64>(3).unwrap(), 0x0102_0304_0506_0708);
+    assert_eq!(span.read::<u8>(3).unwrap(), 0x08);
+    span.write(1, 1.5_f32).unwrap();
+    assert_eq!(span.read::<f32>(1).unwrap().to_bits(), 1.5_f32.to_bits());
+    span.write(62, 7_u16).unwrap();
+    assert!(span.write(63, 7_u16).is_err());
+    assert!(span.read::<[u64; 9]>(0).is_err());
+}
+
+#[test]
+fn places_in_memory_need_alignment() {
+    let (_mapping, span) = span();
+    for offset in [1, 4, 7, 60] {
+        if offset != 60 {
+            assert!(matches!(span.atomic_u64(offset), Err(Error::Misaligned { align: 8, .. })));
+        }
+    }
+    assert!(matches!(span.atomic_u64(60), Err(Error::OutOfRange { .. })));
+    assert!(matches!(span.atomic_u64(64), Err(Error::OutOfRange { .. })));
+    span.atomic_u64(56).unwrap().store(9, Ordering::Relaxed); // same thread
+    assert_eq!(span.read::<u64>(56).unwrap(), 9);
+    // SAFETY: nobody else has the span.
+    assert!(matches!(unsafe { span.as_slice::<u32>(2, 1) }, Err(Error::Misaligned { align: 4, .. })));
+    // SAFETY: nobody else has the span, and the slice is gone before the next access.
+    unsafe { span.as_mut_slice::<u32>(4, 2) }.unwrap().copy_from_slice(&[5, 6]);
+    // SAFETY: nobody writes while the slice lives.
+    assert_eq!(unsafe { span.as_slice::<u32>(0, 4) }.unwrap(), [0, 5, 6, 0]);
+}
+
+#[test]
+fn copies_between_spans_may_overlap() {
+    let (mapping, span) = span();
+    let bytes: Vec<u8> = (0..64).collect();
+    span.copy_in(0, &bytes).unwrap();
+    span.copy_within(0, 16, 48).unwrap();
+    let mut out = [0; 64];
+    span.copy_out(0, &mut out).unwrap();
+    assert_eq!((&out[..16], &out[16..]), (&bytes[..16], &bytes[..48]));
+    let later = mapping.span(LEN + 32, 64).unwrap();
+    later.copy_to(0, &span, 0, 32, ReadSoon::Yes).unwrap();
+    span.copy_out(0, &mut out).unwrap();
+    assert_eq!(out[..32], bytes[16..48]);
+}
+
+#[test]
+fn a_part_sees_its_own_range_only() {
+    let (_mapping, span) = span();
+    let part = span.part(8, 8).unwrap();
+    part.fill(0, 8, 0xFF).unwrap();
+    assert!(part.fill(0, 9, 0xFF).is_err());
+    assert_eq!(span.read::<[u64; 3]>(0).unwrap(), [0, u64::MAX, 0]);
+}
+
+#[test]
+fn a_kernel_that_the_processor_lacks_is_refused() {
+    let (_mapping, span) = span();
+    for kernel in CopyKernel::ALL {
+        let result = span.copy_in_by(kernel, 0, &[7; 64]);
+        assert_eq!(result.is_ok(), kernel.is_supported());
+    }
+    assert_eq!(span.read::<[u8; 64]>(0).unwrap(), [7; 64]);
+}

@@ -1,1 +1,101 @@
+use super::*;
+use crate::shm::{Backing, Identity};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
+fn segment(len: u64) -> Segment {
+    let segment = Segment::create(&Backing::Anonymous, len, Identity::default()).unwrap();
+    segment.commit(0, len).unwrap();
+    segment
+}
+
+#[test]
+fn every_rank_is_a_stride_away_from_the_one_before() {
+    let window = Window::reserve(4, 8 * PAGE).unwrap();
+    let base = window.base_of(Rank::known(0)).unwrap().as_ptr().addr();
+    for rank in 0..4_u32 {
+        let address = window.base_of(Rank::known(rank)).unwrap().as_ptr().addr();
+        assert_eq!((address - base) as u64, u64::from(rank) * 8 * PAGE);
+    }
+    assert!(window.base_of(Rank::known(4)).is_none());
+}
+
+#[test]
+fn strides_of_huge_pages_start_on_one() {
+    let window = Window::reserve(3, 2 * HUGE).unwrap();
+    assert_eq!(window.base_of(Rank::known(1)).unwrap().as_ptr().addr() as u64 % HUGE, 0);
+}
+
+#[test]
+fn a_segment_mapped_twice_is_one_memory() {
+    let segment = segment(2 * PAGE);
+    let mut window = Window::reserve(2, 2 * PAGE).unwrap();
+    let here = window.map(Rank::known(0), &segment).unwrap();
+    let there = window.map(Rank::known(1), &segment).unwrap();
+    assert_eq!(here.base(), window.base_of(Rank::known(0)).unwrap());
+    here.cell::<AtomicU64>(PAGE).unwrap().store(5, Ordering::Relaxed); // same thread
+    assert_eq!(there.span(PAGE, 8).unwrap().read::<u64>(0).unwrap(), 5);
+    let elsewhere = segment.map().unwrap();
+    assert_eq!(elsewhere.span(PAGE, 8).unwrap().read::<u64>(0).unwrap(), 5);
+}
+
+#[test]
+fn what_was_mapped_outlives_the_window_and_the_segment() {
+    let segment = segment(PAGE);
+    let mut window = Window::reserve(2, PAGE).unwrap();
+    let span = window.map(Rank::known(1), &segment).unwrap().span(512, 8).unwrap();
+    drop((window, segment));
+    span.write(0, 3_u64).unwrap();
+    assert_eq!(span.read::<u64>(0).unwrap(), 3);
+}
+
+#[test]
+fn a_place_takes_one_segment_that_fits() {
+    let (fits, too_long) = (segment(PAGE), segment(2 * PAGE));
+    let mut window = Window::reserve(2, PAGE).unwrap();
+    assert!(matches!(window.map(Rank::known(0), &too_long), Err(Error::InvalidArgument { value: 8192, .. })));
+    assert!(matches!(window.map(Rank::known(2), &fits), Err(Error::InvalidRank { rank: 2, n_ranks: 2 })));
+    assert!(window.mapping(Rank::known(0)).is_none());
+    window.map(Rank::known(0), &fits).unwrap();
+    assert!(window.mapping(Rank::known(0)).is_some());
+    assert!(matches!(window.map(Rank::known(0), &fits), Err(Error::InvalidArgument { .. })));
+    assert!(window.mapping(Rank::known(9)).is_none());
+}
+
+#[test]
+fn a_window_of_a_bad_shape_is_refused() {
+    for (n_ranks, stride) in
+        [(0, PAGE), (65, PAGE), (1, 0), (1, 1), (1, PAGE + 1), (1, 2 * MAX_LEN), (1, u64::MAX)]
+    {
+        assert!(
+            matches!(Window::reserve(n_ranks, stride), Err(Error::InvalidArgument { .. })),
+            "{n_ranks} ranks of {stride}"
+        );
+    }
+}
+
+#[test]
+fn many_long_places_cost_no_memory() {
+    let window = Window::reserve(64, 64 << 30).unwrap();
+    assert_eq!(window.n_ranks(), 64);
+    assert_eq!(window.stride(), 64 << 30);
+}
+
+#[test]
+fn dropping_the_window_gives_all_addresses_back() {
+    let segment = segment(PAGE);
+    let mut window = Window::reserve(8, HUGE).unwrap();
+    for rank in 0..8 {
+        window.map(Rank::known(rank), &segment).unwrap();
+    }
+    // The segment keeps its header mapped.
+    assert_eq!(mappings_of(&segment), 1 + 8);
+    drop(window);
+    assert_eq!(mappings_of(&segment), 1);
+}
+
+/// In how many places of this process the segment is mapped.
+fn mappings_of(segment: &Segment) -> usize {
+    let inode = nix::sys::stat::fstat(segment).unwrap().st_ino.to_string();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.split_ascii_whitespace().nth(4) == Some(&inode)).count()
+}
