@@ -5,8 +5,8 @@ use crate::failure::one_line;
 
 fn parse<T: Args>(words: &[&str]) -> Result<T, String> {
     let command = T::augment_args(clap::Command::new("shmccl").no_binary_name(true));
-    let matches = command.try_get_matches_from(words).map_err(|error| one_line(&error))?;
-    T::from_arg_matches(&matches).map_err(|error| one_line(&error))
+    let matches = command.try_get_matches_from(words).map_err(|error| one_line(&error, "shmccl"))?;
+    T::from_arg_matches(&matches).map_err(|error| one_line(&error, "shmccl"))
 }
 
 fn perf(words: &[&str]) -> PerfArgs {

@@ -143,7 +143,7 @@ fn a_kernel_that_the_processor_lacks_is_refused() {
     for kernel in CopyKernel::ALL {
         assert_eq!(source.copy_with(kernel, &span).is_ok(), kernel.is_supported());
     }
-    assert_eq!(span.read::<[u8; LEN as usize]>(0).unwrap(), [7; LEN as usize]);
+    assert_eq!(span.read::<[u8; 64]>(0).unwrap(), [7; 64]);
     assert!(span.copy_with(CopyKernel::Memcpy, &span).is_err(), "onto itself");
     assert!(span.copy_with(CopyKernel::Memcpy, &span.part(0, 8).unwrap()).is_err(), "into less");
 }
