@@ -153,7 +153,7 @@ fn futex_waitv(words: &[SleepWord<'_>], timeout: Duration) {
         waiter.uaddr = word.word.as_ptr().addr() as u64;
         waiter.flags = libc::FUTEX2_SIZE_U32 as u32;
     }
-    let deadline = timespec(monotonic() + timeout);
+    let deadline = timespec(monotonic().saturating_add(timeout));
     let (list, len) = (waiters.as_ptr(), words.len());
     let deadline = std::ptr::from_ref(&deadline);
     // SAFETY: `list` holds at least `len` entries, checked by the caller; the words they name are borrowed for the
@@ -172,3 +172,6 @@ fn timespec(duration: Duration) -> libc::timespec {
         tv_nsec: libc::c_long::from(duration.subsec_nanos()),
     }
 }
+
+#[cfg(test)]
+mod tests;
