@@ -1,11 +1,11 @@
 //! The operating system's side of waiting: futex, membarrier, yield, clock.
 //!
 //! All futexes are shared ones (no `FUTEX_PRIVATE_FLAG`): the system finds sleepers by the page behind the
-//! word, so that any process that maps it can wake them, at whatever address. A private one would work in every test that
-//! uses threads, and never between processes.
+//! word, so that any process that maps it can wake them, at whatever address. A private one would work in
+//! every test that uses threads, and never between processes.
 //!
-//! What the system offers is found out once, in [`HostKernel::detect`], by trying: a container may refuse a call that the
-//! running version has.
+//! What the system offers is found out once, in [`HostKernel::detect`], by trying: a container may refuse a
+//! call that the running version has.
 //!
 //! | call | since | without it |
 //! |---|---|---|

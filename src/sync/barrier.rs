@@ -1,20 +1,23 @@
 //! All ranks meet.
 //!
 //! Each rank has a cell of its own and stores there the number of its latest arrival, the *generation*; it
-//! then waits until every other cell has come as far. Nothing is shared between writers, nothing is reset, and a rank
-//! that rushes into the next generation does not disturb those still leaving this one.
+//! then waits until every other cell has come as far. Nothing is shared between writers, nothing is reset,
+//! and a rank that rushes into the next generation does not disturb those still leaving this one.
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
 //! | B1 arrive | `arrive`: own cell | `poll`, `wait`: each cell | everything that rank did before |
 //!
-//! Sleepers share one [`ParkCell`]. They sleep until *all* have arrived, so an arrival that completes nothing should not
-//! wake them; `arrive` looks whether it is the last, and only when somebody sleeps. That look must not miss a
-//! rank that arrives at the same moment and, seeing this one missing, leaves the waking to it. Hence a
-//! heavy barrier before it. Take the ranks X and Y, both missing when the sleeper looked. Both find the sleeper's bit; each
-//! has stored its cell before its heavy barrier and looks after it, so one of them sees the other's. If X had been seen by the
-//! sleeper, X may have found no bit and left; but then X stored before the sleeper's announcement was visible to
-//! it, and Y, who did find the bit, forces X's store out by its own heavy barrier and sees it.
+//! Sleepers share one [`ParkCell`] and sleep until *all* have arrived. An arrival that completes nothing
+//! should not wake them, so `arrive`, once it has found the sleeping bit, wakes only if it sees everyone
+//! arrived. Two ranks that arrive at the same moment must not each take the other for missing and leave the
+//! waking to it; hence the heavy barrier before that look. Say S sleeps, having missed Y, and Y was the last
+//! whose cell S missed:
+//! - Y stored after S announced, so Y finds the bit (P1), makes its heavy barrier, and looks.
+//! - A rank X that found the bit as well made its own heavy barrier between its store and its look. One of the two
+//!   barriers came first, and the rank of the other sees that one's store: the later looker sees both, and wakes.
+//! - A rank X that found no bit stored before S announced, or S was woken meanwhile and looks again. Its store may
+//!   still be on its way, but Y's heavy barrier forces it out, so Y sees it.
 
 use std::ops::Deref;
 

@@ -1,7 +1,7 @@
 //! A rank's presence, which the operating system withdraws when the rank dies.
 //!
-//! A [`LifeCell`] is a robust futex: while its rank lives, the word holds the id of the thread that
-//! took it, and the system itself writes to it when that thread ends, however it ends. Taking it, watching it and the
+//! A [`LifeCell`] is a robust futex: while its rank lives, the word holds the id of the thread that took it,
+//! and the system itself writes to it when that thread ends, however it ends. Taking it, watching it and the
 //! thread that does both are in `shm::life`; here is what the word says.
 //!
 //! ```text
@@ -16,7 +16,8 @@
 //! |---|---|---|---|
 //! | L1 end | `leave`, `mark_lost`, the system at death | `status` | everything the rank did before |
 //!
-//! L1 with R1 of [`revoke`](super::revoke) carries a dead rank's last signal to a third rank that is told of the death.
+//! L1 with R1 of [`revoke`](super::revoke) carries a dead rank's last signal to a third rank that is told of
+//! the death.
 
 use super::atomic::{AtomicU32, Ordering};
 use super::kernel::{Kernel, SleepWord};
@@ -76,7 +77,8 @@ impl LifeCell {
         status_of(self.word.load(Ordering::Acquire)) // L1 end
     }
 
-    /// Gives the rank up on behalf of whoever knows that it is dead, or as good as dead, and wakes those who watch.
+    /// Gives the rank up on behalf of whoever knows that it is dead, or as good as dead, and wakes those who
+    /// watch.
     pub fn mark_lost<K: Kernel + ?Sized>(&self, kernel: &K) {
         self.word.fetch_or(OWNER_DIED | WAITERS, Ordering::Release); // L1 end
         kernel.wake_all(&self.word);

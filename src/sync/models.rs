@@ -1,10 +1,11 @@
 //! Models of the protocols: loom runs each in every interleaving (up to a number of forced switches) and lets
 //! every load return every value that the orderings allow.
 //!
-//! What one thread hands to another is a [`Ghost`]: a relaxed atomic that starts at 0. If the edge under test does
-//! not carry it, loom lets the reader find the 0, and the assertion on it fails. For an edge that says "I have
-//! read, you may overwrite", the reader leaves a ghost after reading: what happens before the overwriting is the same.
-//! A missed wake leaves a thread asleep, which loom reports as a deadlock: time never passes in a model.
+//! What one thread hands to another is a [`Ghost`]: a relaxed atomic that starts at 0. If the edge under test
+//! does not carry it, loom lets the reader find the 0, and the assertion on it fails. For an edge that says
+//! "I have read, you may overwrite", the reader leaves a ghost after reading: what happens before the
+//! overwriting is the same. A missed wake leaves a thread asleep, which loom reports as a deadlock: time
+//! never passes in a model.
 //!
 //! `membarrier` is modelled by a sequentially consistent fence on each side. That is stronger than the system
 //! call in one respect: it also orders two *wakers* with each other. The protocols do not use that; the one place

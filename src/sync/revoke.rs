@@ -10,10 +10,11 @@
 //! R1 is what makes a last look worth while: who finds the epoch revoked polls its own condition once more, and
 //! finds there whatever a rank had signalled before it was found dead.
 //!
-//! The bell is a second word, for the futex: sleepers name it beside their own [`ParkCell`](super::park::ParkCell),
-//! so that one wake reaches all of them whatever they wait for. A woken sleeper reads the word again, and a
-//! sleep on a bell that has rung ends at once, so it cannot miss the reason either. A revoker that dies before it rings is itself found dead by the others,
-//! who then revoke in vain but ring.
+//! The bell is a second word, for the futex: sleepers name it beside their own
+//! [`ParkCell`](super::park::ParkCell), so that one wake reaches all of them whatever they wait for. A woken
+//! sleeper reads the word again, and a sleep on a bell that has rung ends at once, so it cannot miss the
+//! reason either. A revoker that dies before it rings is itself found dead by the others, who then revoke in
+//! vain but ring.
 
 use super::{
     atomic::{AtomicU64, Ordering},

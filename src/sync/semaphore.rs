@@ -1,8 +1,8 @@
 //! Counted signals from one sender to one receiver.
 //!
 //! The cell holds how many signals were ever sent: it only grows, and nobody resets it. The receiver
-//! remembers how many it has consumed, so a signal is never lost and a wait never sees the same one twice. As the cell
-//! has one sender, signalling is a store, not a read-modify-write.
+//! remembers how many it has consumed, so a signal is never lost and a wait never sees the same one twice. As
+//! the cell has one sender, signalling is a store, not a read-modify-write.
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
@@ -32,9 +32,9 @@ use super::{
 /// | park | 64..72 | the receiver before it sleeps, the sender when it wakes it | the sender |
 /// | reserved_too | 72..128 | nobody | nobody |
 ///
-/// The sender looks at `park` right after it has stored `value`. In the same line that look would fetch the line for
-/// reading while the store wants it for writing (measured: a ping-pong a fifth slower); in a line of its own, which changes only when
-/// somebody sleeps, it finds it in its own cache.
+/// The sender looks at `park` right after it has stored `value`. In the same line that look would fetch the
+/// line for reading while the store wants it for writing (measured: a ping-pong a fifth slower); in a line of
+/// its own, which changes only when somebody sleeps, it finds it in its own cache.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct SemaphoreCell {

@@ -5,10 +5,11 @@
 //!  inline        └─ after each: poll; each round: watch, now and then: clock ─┘
 //! ```
 //!
-//! The caller supplies the poll (one acquire load, as a rule), so this loop has no edge of its own; what it adds is
-//! the order in which it looks. It looks at the watch *before* the last poll: what a peer signalled before it
-//! died is received, and only then is the peer's loss reported (edge R1 of [`revoke`](super::revoke)). It sleeps
-//! through the protocol of [`park`](super::park), on its own cell and on the bell of the watch.
+//! The caller supplies the poll (one acquire load, as a rule), so this loop has no edge of its own; what it
+//! adds is the order in which it looks. It looks at the watch *before* the last poll: what a peer signalled
+//! before it died is received, and only then is the peer's loss reported (edge R1 of
+//! [`revoke`](super::revoke)). It sleeps through the protocol of [`park`](super::park), on its own cell and
+//! on the bell of the watch.
 //!
 //! Invariants: every wait has a deadline and a watch. The first poll costs what it costs to poll; neither
 //! clock nor watch is touched before a whole burst of polls has failed. A sleep is never longer than
@@ -29,8 +30,8 @@ pub const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 /// The same for a watch without a bell, which nothing can wake.
 pub const LONGEST_SLEEP_WITHOUT_BELL: Duration = Duration::from_millis(20);
 
-/// Yields between two looks at the clock, which costs a tenth of a yield. The first look comes after as many, so that a
-/// short wait never takes one.
+/// Yields between two looks at the clock, which costs a tenth of a yield. The first look comes after as many,
+/// so that a short wait never takes one.
 const YIELDS_PER_CLOCK: u32 = 8;
 
 /// Why a wait ended without what it waited for.
@@ -76,8 +77,8 @@ pub struct WaitPolicy {
     pub park_after: Duration,
 }
 
-/// How long a waiter stays awake. Waking a sleeper on another core of a virtual machine takes some 50 us, and the waker half of that; after
-/// a millisecond awake this is a twentieth of what was waited already.
+/// How long a waiter stays awake. Waking a sleeper on another core of a virtual machine takes some 50 us, and
+/// the waker half of that; after a millisecond awake this is a twentieth of what was waited already.
 const AWAKE: Duration = Duration::from_millis(1);
 
 impl WaitPolicy {

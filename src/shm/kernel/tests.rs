@@ -1,5 +1,5 @@
-//! The host's calls, between threads and between processes. A test that needs a second process starts its own binary
-//! again with a variable that tells it where the shared page is.
+//! The host's calls, between threads and between processes. A test that needs a second process starts its own
+//! binary again with a variable that tells it where the shared page is.
 
 use std::{
     fs::File,
