@@ -290,16 +290,6 @@ impl From<ProxyMode> for shmccl::bootstrap::ProxyMode {
     }
 }
 
-impl ProxyMode {
-    /// The name, as on the command line and in reports.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Thread => "thread",
-            Self::Process => "process",
-        }
-    }
-}
-
 impl SweepArgs {
     /// Whether data are to be verified.
     pub(crate) fn check(&self) -> bool {

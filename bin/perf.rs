@@ -5,7 +5,7 @@
 //! | [`plan`], [`jobs`] | what device processes are told to do; starting them and collecting their rows |
 //! | [`device`] | what they do: a contest for each figure |
 //! | [`contest`] | a test and its limits, taking turns in slices; [`lane`]: what takes turns |
-//! | [`duet`], [`stage`], [`payload`], [`clock`] | how two ranks keep in step, their memory, their data, their clock |
+//! | [`duet`], [`stage`], [`payload`], [`clock`], [`cores`] | how two ranks keep in step, their memory, their data, their clock, their cores |
 //! | [`ends`], [`transfer`], [`rate`], [`barrier`], [`handoff`], [`overlap`] | the tests and their limits |
 //! | [`fifo`], [`launching`] | tests of the launcher's own process |
 //! | [`slices`], [`stats`], [`figures`], [`view`] | from samples to rows and the table |
@@ -13,6 +13,7 @@
 mod barrier;
 mod clock;
 mod contest;
+mod cores;
 pub(crate) mod device;
 mod duet;
 mod ends;
@@ -112,7 +113,7 @@ fn counts(args: &PerfArgs) -> Vec<u32> {
 
 fn job(args: &PerfArgs, test: Test, channel: Option<Channel>, ranks: u32) -> Result<Vec<Row>> {
     let plan = plan(args, vec![(test, channel)])?;
-    Ok(jobs::run(&plan, ranks, &args.job, is_pinned(test), &mut |_| {})?.rows)
+    Ok(jobs::run(&plan, ranks, &args.job, &mut |_| {})?.rows)
 }
 
 fn plan(args: &PerfArgs, tests: Vec<(Test, Option<Channel>)>) -> Result<Plan> {
@@ -124,9 +125,4 @@ fn plan(args: &PerfArgs, tests: Vec<(Test, Option<Channel>)>) -> Result<Plan> {
         check: args.sweep.check(),
         figure_ms: FIGURE_MS,
     })
-}
-
-/// A proxy that shares the core of its device can hide nothing: for overlap the system may put it elsewhere.
-pub(crate) fn is_pinned(test: Test) -> bool {
-    test != Test::Overlap
 }

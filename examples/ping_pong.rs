@@ -3,6 +3,8 @@
 //! Run it alone (`cargo run --release --example ping_pong`), or under `shmccl run -n N -- ...`: ranks 0 and 1 play with
 //! each other, 2 and 3, and so on; one that is left over only watches.
 
+#![allow(clippy::print_stdout, reason = "examples print")]
+
 use std::time::Instant;
 
 use shmccl::Rank;

@@ -11,8 +11,8 @@ use super::lane::Lane;
 use super::slices::{Slices, Verdict};
 use super::stats::median;
 
-/// How long a slice of one lane is to take.
-const SLICE: Duration = Duration::from_micros(800);
+/// How long a slice of one lane is to take, in nanoseconds.
+const SLICE_NS: u64 = 800_000;
 
 /// Slices are never fewer, however long an operation takes.
 const FEWEST_SLICES: u64 = 7;
@@ -135,7 +135,6 @@ fn rest(time: Duration) {
 
 /// Finds how many operations fill a slice, and warms up on the way.
 fn calibrate(company: &mut Company<'_>, lane: &mut dyn Lane, effort: Effort) -> Result<u64> {
-    let slice = SLICE.as_nanos() as u64;
     let (mut ops, mut warmed) = (lane.batch(), 0);
     loop {
         company.share(0)?;
@@ -143,8 +142,8 @@ fn calibrate(company: &mut Company<'_>, lane: &mut dyn Lane, effort: Effort) -> 
         lane.slice(ops, &mut Vec::new())?;
         let took = (now_ns() - start).max(1);
         warmed += ops;
-        let next = if took < slice / 2 {
-            (ops * slice / took).clamp(ops * 2, ops * 16).next_multiple_of(lane.batch())
+        let next = if took < SLICE_NS / 2 {
+            (ops * SLICE_NS / took).clamp(ops * 2, ops * 16).next_multiple_of(lane.batch())
         } else if warmed < effort.warmup.unwrap_or(0) {
             ops
         } else {

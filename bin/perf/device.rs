@@ -9,6 +9,7 @@ use shmccl::shm::packet::PacketKind;
 
 use super::barrier::{CommBarrier, Ensemble, YieldBarrier};
 use super::contest::{Company, Outcome, Yardstick, contest, second, second_and_twice_third};
+use super::cores;
 use super::duet::Duet;
 use super::ends::{PacketEnd, SignalEnd};
 use super::figures::{best_of, row_of};
@@ -298,8 +299,11 @@ impl Bench<'_> {
         })
     }
 
+    /// A proxy that shares the core of its device can hide nothing: here it is started beside it.
     fn overlap(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
+        let core = cores::step_aside()?;
         with_channel!(self, stage.peer(), channel => {
+            core.back()?;
             let scene = Scene {
                 duet,
                 channel,
@@ -318,7 +322,7 @@ impl Bench<'_> {
                 row.bytes = Some(stage.len());
                 row.set_times(times.summary());
                 row.set_bandwidth(stage.len());
-                row.overlap = Some(overlap.hidden);
+                row.overlap = overlap.hidden;
                 row.wrong = self.plan.check.then_some(wrong);
                 self.note_fifo(&mut row)?;
                 output::print(&format!("{}\n", serde_json::to_string(&row)?))?;

@@ -5,13 +5,14 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use shmccl::proxy::{Consumer, Fifo, FifoHeader, Owner, Push, Refusal, Service, Slot, Transfer, Trigger};
 use shmccl::sync::bare::{BareConsumer, BareFlag, BareProducer, BareSlot};
 
 use super::clock::now_ns;
 use super::contest::Effort;
+use super::cores::{affinity, pin};
 use super::figures::row_of;
 use super::slices::Slices;
 use crate::args::Test;
@@ -51,7 +52,7 @@ const SETUPS: [Setup; 5] = [
 /// # Errors
 /// When a thread cannot be pinned.
 pub(crate) fn measure(effort: Effort) -> Result<Vec<Row>> {
-    let mask = sched_getaffinity(Pid::from_raw(0)).context("reading the affinity mask")?;
+    let mask = affinity()?;
     let cores = ends_of(&mask)?;
     let rows = SETUPS.iter().map(|setup| measure_one(*setup, cores, effort)).collect();
     // This thread was moved about; device processes inherit its mask.
@@ -224,12 +225,5 @@ fn probe(cores: [usize; 2]) -> Result<f64> {
 fn ends_of(allowed: &CpuSet) -> Result<[usize; 2]> {
     let mut cores = (0..CpuSet::count()).filter(|&core| allowed.is_set(core).unwrap_or(false));
     let first = cores.next().context("no core to run on")?;
-    Ok([first, cores.last().unwrap_or(first)])
-}
-
-/// Moves the calling thread to `core`.
-fn pin(core: usize) -> Result<()> {
-    let mut set = CpuSet::new();
-    set.set(core)?;
-    sched_setaffinity(Pid::from_raw(0), &set).with_context(|| format!("moving a thread to core {core}"))
+    Ok([first, cores.next_back().unwrap_or(first)])
 }

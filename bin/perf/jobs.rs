@@ -24,17 +24,11 @@ pub(crate) struct Finished {
     pub(crate) ready_after: Option<Duration>,
 }
 
-/// Runs `plan` in `ranks` device processes; `pinned` unless the user forbids it.
+/// Runs `plan` in `ranks` device processes, and calls `on_row` for each row as it comes.
 ///
 /// # Errors
 /// The first cause when a process fails; a row that cannot be read.
-pub(crate) fn run(
-    plan: &Plan,
-    ranks: u32,
-    args: &JobArgs,
-    pinned: bool,
-    on_row: &mut dyn FnMut(&Row),
-) -> Result<Finished> {
+pub(crate) fn run(plan: &Plan, ranks: u32, args: &JobArgs, on_row: &mut dyn FnMut(&Row)) -> Result<Finished> {
     let program = Program::new(std::env::current_exe().context("finding this executable")?, [DEVICE_COMMAND]);
     let launch = Launch::new(ranks)?
         .program(program.clone())
@@ -43,7 +37,7 @@ pub(crate) fn run(
         .heap_len(args.heap.unwrap_or_else(|| plan.heap_len()))
         .proxy(ProxyMode::from(args.proxy))
         .timeout(args.timeout)
-        .pin(pinned && !args.no_pin)
+        .pin(!args.no_pin)
         .capture_output(true);
     let mut collector = Collector { rows: Vec::new(), ready_after: None, trouble: None, on_row };
     let outcome = launch.supervise(&mut collector);

@@ -20,7 +20,7 @@ pub(crate) fn measure(ranks: u32, iters: Option<u64>, args: &JobArgs) -> Result<
         Plan { tests: Vec::new(), sizes: Vec::new(), iters: None, warmup: None, check: true, figure_ms: 0 };
     let mut times = Times::new();
     for _ in 0..iters.unwrap_or(JOBS) {
-        let finished = jobs::run(&plan, ranks, args, true, &mut |_| {})?;
+        let finished = jobs::run(&plan, ranks, args, &mut |_| {})?;
         if let Some(ready_after) = finished.ready_after {
             times.record(ready_after.as_secs_f64() * 1e9);
         }

@@ -12,13 +12,16 @@ use super::stats::median;
 /// Repetitions of each of the three timings.
 const ROUNDS: u64 = 15;
 
+/// Below this the clock and the call of the computation take as long as what could be hidden.
+const SHORTEST_NS: f64 = 5_000.0;
+
 /// What one size came to, on the leader.
 #[derive(Clone, Debug)]
 pub(crate) struct Overlap {
     /// The transfer alone, each time, in nanoseconds.
     pub(crate) alone: Vec<f64>,
-    /// The share of it that hides behind as much computation, from 0 to 1.
-    pub(crate) hidden: f64,
+    /// The share of it that hides behind as much computation, from 0 to 1; `None` when it is too short to tell.
+    pub(crate) hidden: Option<f64>,
     /// Words that did not arrive as sent.
     pub(crate) wrong: u64,
 }
@@ -57,7 +60,8 @@ impl<C: Channel> Scene<'_, C> {
         }
         let middle = |times: &[f64]| median(&mut times.to_vec()).unwrap_or(0.0);
         let (transfer, work, together) = (middle(&alone), middle(&computing), middle(&both));
-        let hidden = ((transfer + work - together) / transfer.min(work)).clamp(0.0, 1.0);
+        let hidden = (transfer >= SHORTEST_NS)
+            .then(|| ((transfer + work - together) / transfer.min(work)).clamp(0.0, 1.0));
         Ok(Overlap { alone, hidden, wrong })
     }
 
@@ -92,7 +96,13 @@ fn steps_for(ns: f64) -> u64 {
     let start = now_ns();
     compute(TRIAL);
     let per_step = (now_ns() - start) as f64 / TRIAL as f64;
-    (ns / per_step.max(0.01)) as u64
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a count that need not be exact"
+    )]
+    let steps = (ns / per_step.max(0.01)) as u64;
+    steps
 }
 
 /// Keeps the core busy without touching memory.

@@ -213,7 +213,7 @@ impl<M: Mover> Lane for Transfer<M> {
             }
             self.meet();
             if self.moves() {
-                if self.seq % CHARGE_EVERY == 0 {
+                if self.seq.is_multiple_of(CHARGE_EVERY) {
                     self.charge()?;
                 } else {
                     samples.push(self.time()?);

@@ -15,7 +15,7 @@ use super::seat::{Counts, Seat};
 use super::service::open_fifo;
 use crate::error::{Error, Result};
 use crate::heap::layout::FifoCells;
-use crate::heap::{HeapOffset, Place, Region};
+use crate::heap::{HeapOffset, MemoryTable, Place, Region};
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{ParkCell, SemaphoreCell, SemaphoreReceiver};
@@ -55,6 +55,7 @@ pub struct PortChannel {
     fabric: Arc<Fabric>,
     seat: Seat,
     port: Port,
+    table: MemoryTable,
     semaphore: SemaphoreId,
     sent: u64,
     /// Whether something was pushed that is not known to be executed.
@@ -71,11 +72,23 @@ impl PortChannel {
             semaphore: semaphore_id(peer, seat.number),
             sent: seat.counts.sent,
             pending: false,
+            table: fabric.world().memory_table(fabric.rank())?,
             inbound: SemaphoreReceiver::new(inbound, seat.counts.received),
             fabric: Arc::clone(fabric),
             seat,
             port,
         })
+    }
+
+    /// Copies between registered memory, by ids of [`crate::Communicator::register`]. Tells the peer nothing.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for an id that names nothing, [`Error::OutOfRange`] for bytes outside what it names; otherwise
+    /// those of [`Channel::put`].
+    pub fn put_registered(&mut self, transfer: Transfer) -> Result<()> {
+        self.table.resolve(transfer.source, transfer.source_offset, transfer.len)?;
+        self.table.resolve(transfer.target, transfer.target_offset, transfer.len)?;
+        self.push(Kind::DATA, transfer).map(drop)
     }
 
     /// Pushes the triggers of one put: data in every piece, `kind` with the last. Nothing for an empty put of no kind.

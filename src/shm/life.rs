@@ -240,3 +240,6 @@ fn robust_list() -> *mut RobustHead {
     unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &raw mut head, &raw mut len) };
     head
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,10 +24,10 @@ use super::{
 use crate::{error::Error, rank::Rank};
 
 /// The longest that a waiter sleeps before it looks around, wake or no wake.
-pub const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+pub const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
 /// The same for a watch without a bell, which nothing can wake.
-pub const LONGEST_SLEEP_WITHOUT_BELL: Duration = Duration::from_millis(5);
+pub const LONGEST_SLEEP_WITHOUT_BELL: Duration = Duration::from_millis(20);
 
 /// Yields between two looks at the clock, which costs a tenth of a yield. The first look comes after as many, so that a
 /// short wait never takes one.
@@ -72,16 +72,20 @@ impl<W: Watch + ?Sized> Watch for &W {
 pub struct WaitPolicy {
     /// Polls between two yields.
     pub spins: u32,
-    /// How long to wait before going to sleep.
+    /// How long to wait before going to sleep; zero sleeps as soon as the first poll has failed.
     pub park_after: Duration,
 }
 
+/// How long a waiter stays awake. Waking a sleeper on another core of a virtual machine takes some 50 us, and the waker half of that; after
+/// a millisecond awake this is a twentieth of what was waited already.
+const AWAKE: Duration = Duration::from_millis(1);
+
 impl WaitPolicy {
     /// For a waiter with a core to itself: spins, yields now and then in case it is mistaken, sleeps late.
-    pub const DEDICATED: Self = Self { spins: 1000, park_after: Duration::from_millis(1) };
+    pub const DEDICATED: Self = Self { spins: 1000, park_after: AWAKE };
 
     /// For a waiter that shares its core: every poll that fails gives way to the others.
-    pub const CROWDED: Self = Self { spins: 0, park_after: Duration::from_millis(1) };
+    pub const CROWDED: Self = Self { spins: 0, park_after: AWAKE };
 
     /// The policy for a waiter whose core is shared by `sharing` waiters in all, itself included.
     #[must_use]

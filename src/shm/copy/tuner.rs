@@ -35,6 +35,12 @@ const SAMPLE: u32 = 16;
 /// From this length in bytes on, two readings of the clock are nothing.
 const ALWAYS_TIMED: usize = 512 << 10;
 
+/// What must be left of the cost for another candidate to be used: a smaller difference is noise.
+const NOISE: f32 = 0.93;
+
+/// What must be left of the cost to conclude that the machine has changed, and that the rest is out of date too.
+const CHANGE: f32 = 0.7;
+
 const FIRST_CLASS: u32 = TUNED.ilog2();
 const CLASSES: usize = 16;
 const PURPOSES: usize = 3;
@@ -51,6 +57,16 @@ struct Tuner {
 struct Class {
     copies: Cell<u32>,
     record: Cell<Record>,
+}
+
+/// Part of a copy in the timing of its class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// Timed, and a whole trial can follow.
+    First,
+    /// Timed, right behind a timed one.
+    Following,
+    Untimed,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -82,12 +98,13 @@ pub(super) unsafe fn run(source: *const u8, target: *mut u8, len: usize, purpose
     TUNER.with(|tuner| {
         let class = tuner.class(len, purpose);
         let mut record = class.record.get();
-        if !class.is_timed(len) {
+        let turn = class.turn(len);
+        if turn == Turn::Untimed {
             let kernel = plan.candidates()[record.best_or_first(plan, len, purpose)];
             // SAFETY: the caller's contract; candidates are supported (`Plan::new`).
             return unsafe { kernel.run(source, target, len) };
         }
-        let chosen = record.pick(plan, len, purpose);
+        let chosen = record.pick(plan, len, purpose, turn);
         let kernel = plan.candidates()[chosen];
         let start = Instant::now();
         // SAFETY: the caller's contract; candidates are supported (`Plan::new`).
@@ -120,13 +137,17 @@ impl Tuner {
 impl Class {
     const NEW: Self = Self { copies: Cell::new(0), record: Cell::new(Record::NEW) };
 
-    /// Whether the copy at hand is to be timed.
+    /// What the copy at hand is good for.
     #[inline]
-    fn is_timed(&self, len: usize) -> bool {
+    fn turn(&self, len: usize) -> Turn {
         let copies = self.copies.get();
         self.copies.set(copies.wrapping_add(1));
-        // Several in a row, so that the copies of a trial follow each other.
-        len >= ALWAYS_TIMED || copies % SAMPLE < u32::from(TRIAL)
+        match copies % SAMPLE {
+            _ if len >= ALWAYS_TIMED => Turn::First,
+            0 => Turn::First,
+            turn if turn < u32::from(TRIAL) => Turn::Following,
+            _ => Turn::Untimed,
+        }
     }
 }
 
@@ -136,7 +157,7 @@ impl Record {
         best: Self::UNKNOWN,
         trial: 0,
         trial_left: 0,
-        countdown: 2,
+        countdown: 3,
         pause: 2,
         costs: [f32::INFINITY; MAX_CANDIDATES],
     };
@@ -150,7 +171,7 @@ impl Record {
     }
 
     /// Index of the candidate for this copy: the best, or one in trial.
-    fn pick(&mut self, plan: &Plan, len: usize, purpose: Purpose) -> usize {
+    fn pick(&mut self, plan: &Plan, len: usize, purpose: Purpose, turn: Turn) -> usize {
         if self.best == Self::UNKNOWN {
             self.best = index(self.best_or_first(plan, len, purpose));
             self.trial = self.best;
@@ -159,16 +180,17 @@ impl Record {
             self.trial_left -= 1;
             return self.trial.into();
         }
-        if self.countdown > 0 {
-            self.countdown -= 1;
+        self.countdown = self.countdown.saturating_sub(1);
+        if self.countdown > 0 || turn != Turn::First {
             return self.best.into();
         }
         self.countdown = self.pause;
-        self.pause = (self.pause * 2).min(MAX_PAUSE);
+        self.pause = (self.pause * 4).min(MAX_PAUSE);
+        // Downwards: the streaming one, which differs most, comes first.
         let count = index(plan.candidates().len());
-        self.trial = (self.trial + 1) % count;
+        self.trial = (self.trial + count - 1) % count;
         if self.trial == self.best {
-            self.trial = (self.trial + 1) % count;
+            self.trial = (self.trial + count - 1) % count;
         }
         self.trial_left = TRIAL - 1;
         self.trial.into()
@@ -188,15 +210,15 @@ impl Record {
         };
         let cheapest = (0..plan.candidates().len()).min_by(|&a, &b| self.costs[a].total_cmp(&self.costs[b]));
         let best = usize::from(self.best);
-        // Three in a hundred is noise.
-        if let Some(cheapest) = cheapest
-            && cheapest != best
-            && self.costs[cheapest] < self.costs[best] * 0.97
-        {
-            self.best = index(cheapest);
+        let Some(cheapest) = cheapest.filter(|&cheapest| self.costs[cheapest] < self.costs[best] * NOISE)
+        else {
+            return;
+        };
+        if self.costs[cheapest] < self.costs[best] * CHANGE {
             self.pause = 4;
-            self.countdown = 4;
         }
+        self.countdown = self.pause;
+        self.best = index(cheapest);
     }
 }
 
