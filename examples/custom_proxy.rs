@@ -2,7 +2,10 @@
 //! tried on the network it is meant for, and it keeps accounts.
 //!
 //! Each rank sends blocks around the ring through its own proxy and checks what arrives. Run it alone
-//! (`cargo run --release --example custom_proxy`), or under `shmccl run -n N -- ...` for any N.
+//! (`cargo run --release --example custom_proxy`), or under `shmccl run -n N -- ...` for any N (but not with
+//! `--proxy process`, where one service process stands in for all proxies).
+
+#![allow(clippy::print_stdout, reason = "examples print")]
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,7 +14,7 @@ use shmccl::channel::{Channel, Executor};
 use shmccl::launch::launch;
 use shmccl::proxy::{Handler, Kind, Refusal, Trigger};
 
-const BLOCKS: u64 = 100;
+const BLOCKS: u32 = 100;
 const WORDS: usize = 4096;
 const LATENCY: Duration = Duration::from_micros(20);
 const BYTES_PER_US: u64 = 1000; // 1 GB/s
@@ -58,7 +61,7 @@ fn main() -> shmccl::Result<()> {
         let mut from_left = if left == right { None } else { Some(comm.port_channel(left)?) };
 
         let start = Instant::now();
-        for block in 0..BLOCKS {
+        for block in 0..u64::from(BLOCKS) {
             source.fill(block * 1000 + u64::from(comm.rank().get()));
             let (to, from) = (target.region().offset, source.region());
             to_right.put_with_signal_and_flush(to, from.offset, from.len)?;
@@ -70,8 +73,8 @@ fn main() -> shmccl::Result<()> {
         let took = start.elapsed();
 
         let Account { transfers, bytes } = *account.lock().expect("nobody panics with the account in hand");
-        assert_eq!((transfers, bytes), (BLOCKS, BLOCKS * source.region().len));
-        let at_least = (LATENCY + Duration::from_micros(source.region().len / BYTES_PER_US)) * BLOCKS as u32;
+        assert_eq!((transfers, bytes), (u64::from(BLOCKS), u64::from(BLOCKS) * source.region().len));
+        let at_least = (LATENCY + Duration::from_micros(source.region().len / BYTES_PER_US)) * BLOCKS;
         assert!(took >= at_least, "{took:?} is faster than the wire");
         println!(
             "rank {}: {transfers} blocks, {bytes} bytes in {took:.1?}; the wire needs {at_least:.1?}",

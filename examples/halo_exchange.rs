@@ -4,6 +4,8 @@
 //!
 //! Run it alone (`cargo run --release --example halo_exchange`), or under `shmccl run -n N -- ...` for any N.
 
+#![allow(clippy::print_stdout, reason = "examples print")]
+
 use shmccl::Rank;
 use shmccl::channel::{Channel, MemoryChannel};
 use shmccl::launch::launch;
@@ -40,19 +42,18 @@ fn step(first: usize, above: &Row, band: &[Row], below: &Row) -> Vec<Row> {
 
 fn main() -> shmccl::Result<()> {
     launch(2, |comm| {
-        let (rank, n_ranks) = (comm.rank().index(), comm.n_ranks() as usize);
-        let (first, end) = (rank * HEIGHT / n_ranks, (rank + 1) * HEIGHT / n_ranks);
+        let (me, n_ranks) = (comm.rank().get(), comm.n_ranks());
+        let (rank, ranks) = (me as usize, n_ranks as usize);
+        let (first, end) = (rank * HEIGHT / ranks, (rank + 1) * HEIGHT / ranks);
         let mut band: Vec<Row> = (first..end).map(initial).collect();
 
         // Where neighbours put their edge rows: one row above and one below my band. Two such pairs take turns, since
         // a neighbour may already be in its next step while I still read the rows of this one; further ahead it
         // cannot be without a signal of mine.
         let halo = comm.alloc::<Row>(4)?;
-        let open = |peer: usize| -> shmccl::Result<MemoryChannel> {
-            comm.memory_channel(Rank::new(peer as u32, comm.n_ranks())?)
-        };
-        let mut above = if rank > 0 { Some(open(rank - 1)?) } else { None };
-        let mut below = if rank + 1 < n_ranks { Some(open(rank + 1)?) } else { None };
+        let open = |peer| -> shmccl::Result<MemoryChannel> { comm.memory_channel(Rank::new(peer, n_ranks)?) };
+        let mut above = if me > 0 { Some(open(me - 1)?) } else { None };
+        let mut below = if me + 1 < n_ranks { Some(open(me + 1)?) } else { None };
 
         for turn in 0..STEPS {
             let (row_above, row_below) = (2 * (turn % 2), 2 * (turn % 2) + 1);
@@ -79,9 +80,9 @@ fn main() -> shmccl::Result<()> {
             "rank {rank}: rows {first} to {end} differ from the plate computed alone"
         );
         comm.barrier()?;
-        if rank == 0 {
+        if me == 0 {
             println!(
-                "{STEPS} steps of {HEIGHT} x {WIDTH} cells over {n_ranks} ranks: every bit as computed alone"
+                "{STEPS} steps of {HEIGHT} x {WIDTH} cells, ranks: {n_ranks}; every bit as computed alone"
             );
         }
         Ok(())

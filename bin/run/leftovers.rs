@@ -114,7 +114,7 @@ fn free(name: &str) -> Result<()> {
             bail!("/dev/shm/{name} belongs to process {pid}, which is running; choose another name than its")
         }
         Err(_) => {
-            bail!("/dev/shm/{name} is no finished segment of this library; remove it or choose another name")
+            bail!("/dev/shm/{name} is no finished segment of this library; choose another name, or rm it")
         }
     }
 }

@@ -185,7 +185,9 @@ impl Channel for PortChannel {
         }
         let watch = self.fabric.watch(Some(self.seat.peer));
         let waiting = self.fabric.waiting(&watch);
-        self.inbound.wait(&waiting).map_err(|stop| waiting.error(stop, "wait", Some(self.seat.peer)))
+        self.inbound
+            .wait(&waiting)
+            .map_err(|stop| waiting.error(self.fabric.settle(stop), "wait", Some(self.seat.peer)))
     }
 
     #[inline]

@@ -104,7 +104,7 @@ impl Communicator {
         self.meet(operation).inspect_err(|_| self.revoke())?;
         let watch = self.fabric.watch(None);
         if let Some(stop) = watch.check() {
-            return Err(self.fabric.waiting(&watch).error(stop, operation, None));
+            return Err(self.fabric.waiting(&watch).error(self.fabric.settle(stop), operation, None));
         }
         let theirs = |rank: Rank| self.agreement.theirs(rank.index()).unwrap_or(NOT_COLLECTIVE);
         let others: Vec<_> = (0..self.n_ranks()).map(Rank::known).map(|rank| (rank, theirs(rank))).collect();
@@ -141,7 +141,7 @@ impl Communicator {
         let waiting = Waiting::new(fabric.kernel(), &watch, fabric.policy(), fabric.timeout());
         self.barrier.wait(&waiting).map_err(|stop| {
             let missing = self.barrier.missing().and_then(|rank| u32::try_from(rank).ok()).map(Rank::known);
-            waiting.error(stop, operation, missing)
+            waiting.error(fabric.settle(stop), operation, missing)
         })
     }
 }

@@ -129,8 +129,9 @@ fn look<'a>(
 ) -> Vec<SleepWord<'a>> {
     let mut words = Vec::with_capacity(cells.len());
     words.push(stop.until_open());
-    let peers = (0..).map(Rank::known).zip(cells).filter(|(rank, _)| *rank != own);
-    for (rank, cell) in peers {
+    // The cells first: of 64 ranks, none has a number after the last.
+    let peers = cells.iter().zip((0..).map(Rank::known)).filter(|(_, rank)| *rank != own);
+    for (cell, rank) in peers {
         let (status, word) = cell.observe();
         match status {
             LifeStatus::Absent | LifeStatus::Alive => words.push(word),
