@@ -62,9 +62,12 @@ impl Job {
         let options = Options { heap_len: self.heap_len, timeout: self.timeout, ..Options::default() };
         let whole = |comm: &mut Communicator| {
             let done = body(comm);
-            // An error of a body is a failure of the scenario, also where the end of the epoch is not.
-            assert!(!self.broken || done.is_ok(), "rank {}: {done:?}", comm.rank());
-            done
+            if !self.broken {
+                return done;
+            }
+            assert!(done.is_ok(), "rank {}: {done:?}", comm.rank());
+            // So that it leaves at once and does not finalize.
+            Err(Error::Revoked { by: None })
         };
         match launch_threads(self.n_ranks, &options, whole) {
             Ok(_) => {}
