@@ -239,7 +239,20 @@ impl Observer for Captured {
 
     fn on_output(&mut self, line: OutputLine<'_>) {
         line.write_prefixed(&mut self.0).unwrap();
+        if let Some(text) = line.text.strip_prefix(FIGURE.as_bytes()) {
+            figure(&String::from_utf8_lossy(text));
+        }
     }
+}
+
+/// Starts a line that the launcher passes on.
+const FIGURE: &str = "figure: ";
+
+/// Prints a result that is worth reading, from a device or not.
+#[expect(clippy::print_stdout, reason = "for whoever runs the tests with --nocapture")]
+pub(crate) fn figure(text: &str) {
+    // Within a line of the test harness as a rule.
+    println!("\n{FIGURE}{text}");
 }
 
 /// A stream of numbers that depends on its seed alone (splitmix64).
