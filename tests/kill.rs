@@ -326,7 +326,7 @@ fn be_a_device() {
     let (phase, mode) = (std::env::var("KILL_PHASE").unwrap(), std::env::var("KILL_MODE").unwrap());
     say(&format!("start {}", std::process::id()));
     let outcome = match join_job() {
-        Ok(Some(Member::Device(comm))) => work(comm, &phase, &mode),
+        Ok(Some(Member::Device(comm))) => work(*comm, &phase, &mode),
         Ok(_) => Ok(()),
         Err(error) => Err(tell(error)),
     };
