@@ -13,7 +13,7 @@
 //! second line to fetch. After mscclpp's `LL8Packet` and `LL16Packet` (`packet_device.hpp`).
 //!
 //! # Ordering
-//! All accesses are `Relaxed`. A word is loaded whole, so the flag vouches for the data beside it and for nothing else;
+//! All accesses are [`plain`](crate::sync::plain), relaxed ones. A word is loaded whole, so the flag vouches for the data beside it and for nothing else;
 //! no other memory may be inferred from a packet that arrived. Nothing is cleared: a slot is told from its previous use
 //! by the flag alone, so the flag changes at every use of a slot and is never zero ([`Flag::next`]), and a slot is written
 //! again only after its reader has said (by a signal, or by a packet of its own) that it has read.
@@ -22,7 +22,8 @@ use std::num::NonZeroU32;
 
 use super::view::Span;
 use crate::error::{Error, Result};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::AtomicU64;
+use crate::sync::plain;
 
 /// Bytes of data in a word.
 const DATA: usize = 4;
@@ -105,17 +106,15 @@ impl Span {
     pub fn put_packets(&self, kind: PacketKind, offset: u64, data: &[u8], flag: Flag) -> Result<()> {
         let words = self.packet_words(kind, offset, data.len() as u64)?;
         let high = u64::from(flag.get()) << 32;
-        let mut words = words.iter();
-        let mut chunks = data.chunks_exact(DATA);
-        for (chunk, word) in chunks.by_ref().zip(words.by_ref()) {
-            let data = u32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]);
-            word.store(high | u64::from(data), Ordering::Relaxed); // the flag is in the same word
+        let (whole, rest) = data.as_chunks::<DATA>();
+        let (first, last) = words.split_at(whole.len());
+        for (chunk, word) in whole.iter().zip(first) {
+            plain::store(word, high | u64::from(u32::from_le_bytes(*chunk)));
         }
-        let mut rest = [0; DATA];
-        rest[..chunks.remainder().len()].copy_from_slice(chunks.remainder());
-        for word in words {
-            let data = u64::from(u32::from_le_bytes(std::mem::take(&mut rest)));
-            word.store(high | data, Ordering::Relaxed); // the flag is in the same word
+        let mut filled = [0; DATA];
+        filled[..rest.len()].copy_from_slice(rest);
+        for word in last {
+            plain::store(word, high | u64::from(u32::from_le_bytes(std::mem::take(&mut filled))));
         }
         Ok(())
     }
@@ -137,14 +136,25 @@ impl Span {
         done: &mut usize,
     ) -> Result<bool> {
         let words = self.packet_words(kind, offset, data.len() as u64)?;
-        let start = (*done).min(data.len());
-        for (chunk, word) in data[start..].chunks_mut(DATA).zip(&words[(start / DATA).min(words.len())..]) {
-            let word = word.load(Ordering::Relaxed); // the flag is in the same word
-            if word >> 32 != u64::from(flag.get()) {
-                return Ok(false);
-            }
-            chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
-            *done += chunk.len();
+        let (whole, rest) = data.as_chunks_mut::<DATA>();
+        let (first, last) = words.split_at(whole.len());
+        // Counted in a local: `done` is memory that the loop would have to keep up to date.
+        let start = (*done / DATA).min(whole.len());
+        let mut arrived = start;
+        for (chunk, word) in whole[start..].iter_mut().zip(&first[start..]) {
+            let Some(data) = arrival(word, flag) else { break };
+            *chunk = data;
+            arrived += 1;
+        }
+        *done = arrived * DATA;
+        if arrived < whole.len() {
+            return Ok(false);
+        }
+        // What is left of the data, and of the packet that it is in.
+        if let (false, Some(word)) = (rest.is_empty(), last.first()) {
+            let Some(data) = arrival(word, flag) else { return Ok(false) };
+            rest.copy_from_slice(&data[..rest.len()]);
+            *done += rest.len();
         }
         Ok(true)
     }
@@ -158,6 +168,13 @@ impl Span {
         let words = kind.words(len).unwrap_or(u64::MAX);
         self.atomics_u64(offset, words)
     }
+}
+
+/// The data beside `flag`, once it is there.
+#[inline]
+fn arrival(word: &AtomicU64, flag: Flag) -> Option<[u8; DATA]> {
+    let [a, b, c, d, high @ ..] = plain::load(word).to_le_bytes();
+    (u32::from_le_bytes(high) == flag.get()).then_some([a, b, c, d])
 }
 
 #[cfg(test)]
