@@ -111,7 +111,7 @@ fn serve_fifo(ring: &Ring, total: u64) {
         served(trigger);
         Ok(())
     };
-    serve_all(total, || service.poll(&mut handler) as u64);
+    serve_all(total, || service.poll(&mut handler));
 }
 
 fn fifo_exclusive(total: u64) -> Duration {

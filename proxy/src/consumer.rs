@@ -7,9 +7,8 @@ use core::fmt;
 use core::ops::Deref;
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::fifo::{Fifo, Position};
+use crate::fifo::{ABANDONED, Fifo, Position, Ring, clamp_depth};
 use crate::header::{FifoHeader, Owner, Slot};
-use crate::producer::ABANDONED;
 use crate::trigger::Trigger;
 
 /// The reading end of a fifo.
@@ -35,9 +34,10 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
     /// Edge F1: what the producer wrote before the push is visible.
     #[inline]
     pub fn peek(&mut self) -> Option<(Position, Trigger)> {
-        let trigger = self.read()?;
-        if trigger.words()[1] == ABANDONED[1] {
-            return self.peek_past_abandoned();
+        let mut trigger = self.fifo.ring().read(self.tail)?;
+        if is_abandoned(&trigger) {
+            self.step_over_abandoned();
+            trigger = self.fifo.ring().read(self.tail).filter(|trigger| !is_abandoned(trigger))?;
         }
         self.peeked = true;
         Some((Position(self.tail), trigger))
@@ -59,15 +59,13 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
     /// # Ordering
     /// Edge F3: the effects are visible to who sees the position completed.
     pub fn complete(&mut self, position: Position) {
-        let next = position.0.wrapping_add(1);
-        self.fifo.header.completed.store(next, Ordering::Release); // F3 complete
+        self.fifo.ring().header.complete(position.0);
     }
 
     /// How many positions are reserved and not popped, at most the capacity.
     #[must_use]
     pub fn depth(&self) -> u64 {
-        let head = self.fifo.header.head.load(Ordering::Relaxed); // relaxed: an estimate, clamped
-        clamp_depth(head.wrapping_sub(self.tail), self.fifo.capacity())
+        self.fifo.ring().depth(self.tail)
     }
 
     /// Steps over the next position if it was reserved by an owner that died before its commit.
@@ -79,13 +77,13 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
     /// `is_dead` may say yes only when the owner will never run another instruction, and whoever learns it must see all
     /// that the owner wrote (a kernel's word for it does: a robust futex, a pidfd, a reaped child).
     pub fn skip_stuck(&mut self, mut is_dead: impl FnMut(Owner) -> bool) -> Option<Position> {
-        let stuck = self.tail;
-        let head = self.fifo.header.head.load(Ordering::Acquire); // F4 reserve
-        if clamp_depth(head.wrapping_sub(stuck), self.fifo.capacity()) == 0 {
+        let (ring, stuck) = (self.fifo.ring(), self.tail);
+        let head = ring.header.head.load(Ordering::Acquire); // F4 reserve
+        if clamp_depth(head.wrapping_sub(stuck), ring.capacity()) == 0 {
             return None;
         }
         let mut holders = 0;
-        for cell in &self.fifo.header.producers {
+        for cell in &ring.header.producers {
             let next = cell.reserving.load(Ordering::Acquire); // F4 reserve
             if next == stuck.wrapping_add(1) {
                 let owner = cell.owner.load(Ordering::Relaxed); // relaxed: the announcement acquired it
@@ -96,36 +94,59 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
             }
         }
         // Read after the announcements: a holder that has moved on released its commit with its next announcement.
-        if holders == 0 || self.fifo.slot(stuck).is_committed(self.fifo.commit_bit(stuck)) {
+        if holders == 0 || ring.slot(stuck).is_committed(ring.commit_bit(stuck)) {
             return None;
         }
-        self.fifo.abandon(stuck);
+        ring.abandon(stuck);
         self.step_over();
         Some(Position(stuck))
     }
 
-    pub(crate) fn header(&self) -> &FifoHeader {
-        &self.fifo.header
-    }
-
-    pub(crate) fn capacity(&self) -> u64 {
-        self.fifo.capacity()
+    pub(crate) fn ring(&self) -> Ring<'_> {
+        self.fifo.ring()
     }
 
     pub(crate) fn position(&self) -> u64 {
         self.tail
     }
 
-    #[inline]
-    fn read(&self) -> Option<Trigger> {
-        self.fifo.slot(self.tail).read(self.fifo.commit_bit(self.tail))
+    /// Shows up to `limit` triggers to `serve` and pops each one after it; returns how many positions it popped.
+    ///
+    /// What `peek` and `pop` do, a lap at a time, with the position in a register; a position without a trigger is popped
+    /// and counts. The position is stored at each step nevertheless, so that a `serve` that panics leaves the consumer
+    /// in front of the trigger that it did not finish.
+    #[inline(always)]
+    pub(crate) fn serve_batch(
+        &mut self,
+        limit: u64,
+        mut serve: impl FnMut(&FifoHeader, u64, Trigger),
+    ) -> u64 {
+        let ring = self.fifo.ring();
+        let start = self.tail;
+        let mut tail = start;
+        while tail.wrapping_sub(start) < limit {
+            let left = limit - tail.wrapping_sub(start);
+            let commit = ring.commit_bit(tail);
+            for slot in ring.rest_of_lap(tail, left) {
+                let Some(trigger) = slot.read(commit) else { return tail.wrapping_sub(start) };
+                if is_abandoned(&trigger) {
+                    bump(&ring.header.service.skipped);
+                } else {
+                    serve(ring.header, tail, trigger);
+                }
+                tail = tail.wrapping_add(1);
+                self.tail = tail;
+                ring.publish_tail(tail);
+            }
+        }
+        limit
     }
 
     #[inline]
     fn advance(&mut self) {
         self.peeked = false;
         self.tail = self.tail.wrapping_add(1);
-        self.fifo.header.tail.store(self.tail, Ordering::Release); // F2 reuse
+        self.fifo.ring().publish_tail(self.tail);
     }
 
     fn step_over(&mut self) {
@@ -133,19 +154,18 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
         self.advance();
     }
 
-    /// `peek` where the next position holds no trigger. One turn of the ring at most, so that a forger cannot keep the
-    /// consumer here; honest producers never leave more.
+    /// Steps over positions that hold no trigger.
+    ///
+    /// One turn of the ring at most, so that a forger cannot keep the consumer here; honest producers never leave more.
     #[cold]
-    fn peek_past_abandoned(&mut self) -> Option<(Position, Trigger)> {
+    #[inline(never)]
+    fn step_over_abandoned(&mut self) {
         for _ in 0..self.fifo.capacity() {
-            let trigger = self.read()?;
-            if trigger.words()[1] != ABANDONED[1] {
-                self.peeked = true;
-                return Some((Position(self.tail), trigger));
+            if !self.fifo.ring().read(self.tail).is_some_and(|trigger| is_abandoned(&trigger)) {
+                return;
             }
             self.step_over();
         }
-        None
     }
 }
 
@@ -156,12 +176,14 @@ impl<H, S> fmt::Debug for Consumer<H, S> {
 }
 
 /// Adds one to a counter that only the caller writes.
+#[cold]
+#[inline(never)]
 pub(crate) fn bump(counter: &AtomicU64) {
     let count = counter.load(Ordering::Relaxed); // relaxed: the caller is the only writer
     counter.store(count.wrapping_add(1), Ordering::Relaxed); // relaxed: a counter
 }
 
-/// `head - tail`, where `tail` may have run ahead of the `head` that was seen, and `head` may be forged.
-pub(crate) fn clamp_depth(difference: u64, capacity: u64) -> u64 {
-    if difference >= 1 << 63 { 0 } else { difference.min(capacity) }
+#[inline]
+fn is_abandoned(trigger: &Trigger) -> bool {
+    trigger.words()[1] == ABANDONED[1]
 }

@@ -36,7 +36,7 @@ use crate::atomic::Ordering;
 use crate::consumer::Consumer;
 use crate::header::{FifoHeader, Owner, Slot};
 use crate::producer::{Producer, SharedProducer};
-use crate::trigger::COMMIT_BIT;
+use crate::trigger::{COMMIT_SHIFT, Trigger};
 
 /// The most slots that a fifo can have.
 pub const MAX_CAPACITY: usize = 1 << 20;
@@ -186,21 +186,84 @@ where
         Consumer::new(self.clone())
     }
 
+    /// The memory behind the handles, for the length of one operation.
+    #[inline]
+    pub(crate) fn ring(&self) -> Ring<'_> {
+        Ring { header: &self.header, slots: &self.slots, lap_shift: self.lap_shift }
+    }
+}
+
+/// What the protocol works on. A copy in registers: the handles are followed once per operation or batch.
+#[derive(Clone, Copy)]
+pub(crate) struct Ring<'a> {
+    pub(crate) header: &'a FifoHeader,
+    slots: &'a [Slot],
+    lap_shift: u32,
+}
+
+impl<'a> Ring<'a> {
+    #[inline]
+    pub(crate) fn capacity(self) -> u64 {
+        1 << self.lap_shift
+    }
+
     /// The slot of a position, forged ones included.
     #[inline]
-    pub(crate) fn slot(&self, position: u64) -> &Slot {
-        let slots: &[Slot] = &self.slots;
-        // Truncation to `usize` keeps the low bits, which are all that the mask leaves.
-        #[allow(clippy::cast_possible_truncation, reason = "the mask leaves 20 bits at most")]
-        let index = (position & (self.capacity() - 1)) as usize;
-        &slots[index]
+    pub(crate) fn slot(self, position: u64) -> &'a Slot {
+        &self.slots[self.index(position)]
+    }
+
+    /// The slots from a position to the end of its lap, at most `limit`.
+    #[inline]
+    pub(crate) fn rest_of_lap(self, position: u64, limit: u64) -> &'a [Slot] {
+        let rest = &self.slots[self.index(position)..];
+        let len = usize::try_from(limit).map_or(rest.len(), |limit| limit.min(rest.len()));
+        &rest[..len]
+    }
+
+    /// The index of a position's slot, which is always within the slots.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation, reason = "the mask keeps the low bits, 20 at most")]
+    fn index(self, position: u64) -> usize {
+        position as usize & (self.slots.len() - 1)
     }
 
     /// The commit bit that says "written in the lap of this position".
     #[inline]
-    pub(crate) fn commit_bit(&self, position: u64) -> u64 {
-        if (position >> self.lap_shift) & 1 == 0 { COMMIT_BIT } else { 0 }
+    pub(crate) fn commit_bit(self, position: u64) -> u64 {
+        (!position >> self.lap_shift) << COMMIT_SHIFT
     }
+
+    /// The trigger of a position, when it is committed. Edge F1.
+    #[inline]
+    pub(crate) fn read(self, position: u64) -> Option<Trigger> {
+        self.slot(position).read(self.commit_bit(position))
+    }
+
+    /// Gives all slots before `tail` back to the producers. Edge F2.
+    #[inline]
+    pub(crate) fn publish_tail(self, tail: u64) {
+        self.header.tail.store(tail, Ordering::Release); // F2 reuse
+    }
+
+    /// Commits `position` without a trigger.
+    pub(crate) fn abandon(self, position: u64) {
+        self.slot(position).publish(ABANDONED, self.commit_bit(position));
+    }
+
+    /// How many positions are reserved from `tail` on, at most the capacity.
+    pub(crate) fn depth(self, tail: u64) -> u64 {
+        let head = self.header.head.load(Ordering::Relaxed); // relaxed: an estimate, clamped
+        clamp_depth(head.wrapping_sub(tail), self.capacity())
+    }
+}
+
+/// The words of a position that holds no trigger: abandoned by its producer, or skipped.
+pub(crate) const ABANDONED: [u64; 2] = [0, 0];
+
+/// `head - tail`, where `tail` may have run ahead of the `head` that was seen, and `head` may be forged.
+pub(crate) fn clamp_depth(difference: u64, capacity: u64) -> u64 {
+    if difference >= 1 << 63 { 0 } else { difference.min(capacity) }
 }
 
 impl<H, S> fmt::Debug for Fifo<H, S> {

@@ -68,6 +68,14 @@ pub struct FifoHeader {
     pub(crate) producers: [CachePadded<ProducerCell>; MAX_PRODUCERS],
 }
 
+impl FifoHeader {
+    /// Publishes that `position` and all before it were served. Edge F3.
+    #[inline]
+    pub(crate) fn complete(&self, position: u64) {
+        self.completed.store(position.wrapping_add(1), Ordering::Release); // F3 complete
+    }
+}
+
 /// What the consumer counts apart from its position.
 #[derive(Debug, Default)]
 #[repr(C)]

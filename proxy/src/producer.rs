@@ -8,9 +8,10 @@ use core::mem;
 use core::ops::Deref;
 
 use crate::atomic::Ordering;
+use crate::consumer::bump;
 use crate::fifo::{Fifo, FifoError, Full, Position};
 use crate::header::{FifoHeader, MAX_PRODUCERS, Owner, ProducerCell, Slot};
-use crate::trigger::{COMMIT_BIT, Trigger};
+use crate::trigger::Trigger;
 
 /// The bit of `places` that an exclusive producer sets; it counts its stalls in cell 0.
 const EXCLUSIVE: u64 = 1 << 63;
@@ -163,7 +164,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Reservation<'_, H
 
 impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Drop for Reservation<'_, H, S> {
     fn drop(&mut self) {
-        self.end.fifo.abandon(self.position);
+        self.end.fifo.ring().abandon(self.position);
     }
 }
 
@@ -174,6 +175,8 @@ pub(crate) struct End<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> 
     place: u64,
     /// The cell that is this producer's own.
     cell: usize,
+    /// How many slots there are.
+    capacity: u64,
     /// The last `tail` seen.
     tail: u64,
     /// Whether the push under way has been counted as a stall.
@@ -183,8 +186,9 @@ pub(crate) struct End<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> 
 impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> End<H, S> {
     fn new(fifo: Fifo<H, S>, place: u64, cell: usize) -> Self {
         // A `tail` that makes any position look full, so that the first push reads the real one.
-        let tail = fifo.header.head.load(Ordering::Relaxed).wrapping_sub(fifo.capacity()); // relaxed: a guess
-        Self { fifo, place, cell, tail, stalled: false }
+        let capacity = fifo.capacity();
+        let tail = fifo.header.head.load(Ordering::Relaxed).wrapping_sub(capacity); // relaxed: a guess
+        Self { fifo, place, cell, capacity, tail, stalled: false }
     }
 
     fn cell(&self) -> &ProducerCell {
@@ -194,17 +198,18 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> End<H, S> {
     /// Whether `position` can be written without overwriting what the consumer has not popped.
     #[inline]
     fn has_room(&mut self, position: u64) -> bool {
-        if position.wrapping_sub(self.tail) < self.fifo.capacity() {
+        if position.wrapping_sub(self.tail) < self.capacity {
             return true;
         }
-        self.tail = self.fifo.header.tail.load(Ordering::Acquire); // F2 reuse
-        position.wrapping_sub(self.tail) < self.fifo.capacity()
+        self.tail = look_at_tail(&self.fifo.header);
+        position.wrapping_sub(self.tail) < self.capacity
     }
 
     #[inline]
     fn commit(&mut self, position: u64, trigger: Trigger) {
         self.stalled = false;
-        self.fifo.slot(position).publish(trigger.words(), self.fifo.commit_bit(position));
+        let ring = self.fifo.ring();
+        ring.slot(position).publish(trigger.words(), ring.commit_bit(position));
     }
 
     /// Says that the position before `next` is about to be reserved, or with 0 that none is.
@@ -225,17 +230,16 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> End<H, S> {
     }
 
     /// Counts a push that found the ring full, once however often it is tried again.
-    #[cold]
+    #[inline]
     fn note_stall(&mut self) {
         if !mem::replace(&mut self.stalled, true) {
-            let stalls = &self.cell().stalls;
-            let count = stalls.load(Ordering::Relaxed); // relaxed: this producer is the only writer
-            stalls.store(count.wrapping_add(1), Ordering::Relaxed); // relaxed: a counter
+            bump(&self.cell().stalls);
         }
     }
 }
 
 impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Drop for End<H, S> {
+    #[inline]
     fn drop(&mut self) {
         if self.place != EXCLUSIVE {
             self.announce(0);
@@ -244,16 +248,12 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Drop for End<H, S
     }
 }
 
-impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Fifo<H, S> {
-    /// Commits `position` without a trigger.
-    pub(crate) fn abandon(&self, position: u64) {
-        self.slot(position).publish(ABANDONED, self.commit_bit(position));
-    }
+// Outside `End`, so that no call takes the address of a producer and a local one can live in registers.
+#[cold]
+#[inline(never)]
+fn look_at_tail(header: &FifoHeader) -> u64 {
+    header.tail.load(Ordering::Acquire) // F2 reuse
 }
-
-/// The words of a position that holds no trigger.
-pub(crate) const ABANDONED: [u64; 2] = [0, 0];
-const _: () = assert!(ABANDONED[1] & COMMIT_BIT == 0);
 
 /// Sets the bit of `places` that `choose` picks, or returns its error.
 fn take_place(header: &FifoHeader, choose: impl Fn(u64) -> Result<u64, FifoError>) -> Result<u64, FifoError> {

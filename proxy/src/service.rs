@@ -19,15 +19,15 @@ use std::time::Instant;
 
 use crate::atomic::Ordering;
 use crate::consumer::{Consumer, bump};
-use crate::fifo::Position;
+use crate::fifo::{MAX_CAPACITY, Position, clamp_depth};
 use crate::header::{BUCKETS, FifoHeader, Owner, Slot};
 use crate::trigger::{Kind, Trigger};
 
 /// One trigger in this many is timed.
-pub const SAMPLE_EVERY: u32 = 251;
+pub const SAMPLE_EVERY: u32 = 509;
 
 /// The most triggers that one turn takes from one fifo.
-pub const BATCH: usize = 64;
+pub const BATCH: u64 = 64;
 
 /// Why a handler did not execute a trigger: a number that the handler chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,18 +94,16 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
         self.lanes.len()
     }
 
-    /// One turn: serves up to [`BATCH`] triggers of every fifo and returns how many it served, refused ones included.
+    /// One turn: serves up to [`BATCH`] positions of every fifo and returns how many it popped: triggers served, triggers
+    /// refused, and positions that held none.
     #[inline]
-    pub fn poll<T: Handler>(&mut self, handler: &mut T) -> usize {
-        let (before, after) = self.lanes.split_at_mut(self.first);
+    pub fn poll<T: Handler>(&mut self, handler: &mut T) -> u64 {
+        let (n_fifos, first) = (self.lanes.len(), self.first);
         let mut served = 0;
-        for (lane, fifo) in after.iter_mut().zip(self.first..) {
-            served += lane.serve(fifo, BATCH, handler);
+        for fifo in (first..n_fifos).chain(0..first) {
+            served += self.lanes[fifo].serve(fifo, BATCH, handler);
         }
-        for (fifo, lane) in before.iter_mut().enumerate() {
-            served += lane.serve(fifo, BATCH, handler);
-        }
-        self.first = if self.first + 1 < self.lanes.len() { self.first + 1 } else { 0 };
+        self.first = if first + 1 < n_fifos { first + 1 } else { 0 };
         served
     }
 
@@ -138,7 +136,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
         let mut skipped = 0;
         for (fifo, lane) in self.lanes.iter_mut().enumerate() {
             // No more than a ring holds, so that a forger cannot keep the service here.
-            for _ in 0..lane.consumer.capacity() {
+            for _ in 0..lane.consumer.ring().capacity() {
                 if lane.consumer.skip_stuck(|owner| is_dead(fifo, owner)).is_none() {
                     break;
                 }
@@ -151,7 +149,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
     /// The shared state of one fifo.
     #[must_use]
     pub fn header(&self, fifo: usize) -> Option<&FifoHeader> {
-        self.lanes.get(fifo).map(|lane| lane.consumer.header())
+        self.lanes.get(fifo).map(|lane| lane.consumer.ring().header)
     }
 }
 
@@ -163,26 +161,28 @@ struct Lane<H, S> {
 }
 
 impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Lane<H, S> {
-    #[inline]
-    fn serve<T: Handler>(&mut self, fifo: usize, limit: usize, handler: &mut T) -> usize {
-        for served in 0..limit {
-            let Some((position, trigger)) = self.consumer.peek() else { return served };
-            let outcome = if self.countdown == 0 {
-                self.countdown = SAMPLE_EVERY;
-                self.execute_timed(fifo, &trigger, handler)
+    // Not inlined, so that the loop within has the registers to itself.
+    #[inline(never)]
+    fn serve<T: Handler>(&mut self, fifo: usize, limit: u64, handler: &mut T) -> u64 {
+        // A local, so that counting down stays in a register.
+        let mut countdown = self.countdown;
+        let served = self.consumer.serve_batch(limit, |header, position, trigger| {
+            let outcome = if countdown == 0 {
+                countdown = SAMPLE_EVERY;
+                execute_timed(header, fifo, position, trigger, handler)
             } else {
-                execute(fifo, &trigger, handler)
+                execute(fifo, trigger, handler)
             };
-            self.countdown -= 1;
+            countdown -= 1;
             if let Err(refusal) = outcome {
-                self.refuse(fifo, position, &trigger, refusal, handler);
+                refuse(header, fifo, position, trigger, refusal, handler);
             }
             if trigger.kind().contains(Kind::FLUSH) {
-                self.consumer.complete(position);
+                header.complete(position);
             }
-            self.consumer.pop();
-        }
-        limit
+        });
+        self.countdown = countdown;
+        served
     }
 
     /// How many positions there are before `end`, at most the capacity.
@@ -190,52 +190,55 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Lane<H, S> {
         let difference = end.wrapping_sub(self.consumer.position());
         if difference >= 1 << 63 { 0 } else { difference }
     }
-
-    #[cold]
-    #[inline(never)]
-    fn execute_timed<T: Handler>(
-        &mut self,
-        fifo: usize,
-        trigger: &Trigger,
-        handler: &mut T,
-    ) -> Result<(), Refusal> {
-        let depth = self.consumer.depth();
-        let start = Instant::now();
-        let outcome = execute(fifo, trigger, handler);
-        let elapsed = start.elapsed();
-        let header = self.consumer.header();
-        let high_water = &header.service.depth_high_water;
-        let before = high_water.load(Ordering::Relaxed); // relaxed: this service is the only writer
-        if depth > before {
-            high_water.store(depth, Ordering::Relaxed); // relaxed: a counter
-        }
-        bump(&header.service_time[bucket(elapsed.as_nanos())]);
-        outcome
-    }
-
-    #[cold]
-    fn refuse<T: Handler>(
-        &mut self,
-        fifo: usize,
-        position: Position,
-        trigger: &Trigger,
-        refusal: Refusal,
-        handler: &mut T,
-    ) {
-        let service = &self.consumer.header().service;
-        let [word0, word1] = trigger.words();
-        let record = [position.get(), word0, word1, u64::from(refusal.code())];
-        for (cell, value) in service.last_refused.iter().zip(record) {
-            cell.store(value, Ordering::Relaxed); // relaxed: a diagnosis; a reader may mix two refusals
-        }
-        bump(&service.refused);
-        handler.refused(fifo, position, trigger, refusal);
-    }
 }
 
+#[cold]
+#[inline(never)]
+fn execute_timed<T: Handler>(
+    header: &FifoHeader,
+    fifo: usize,
+    position: u64,
+    trigger: Trigger,
+    handler: &mut T,
+) -> Result<(), Refusal> {
+    let head = header.head.load(Ordering::Relaxed); // relaxed: an estimate
+    let depth = clamp_depth(head.wrapping_sub(position), MAX_CAPACITY as u64);
+    let start = Instant::now();
+    let outcome = execute(fifo, trigger, handler);
+    let elapsed = start.elapsed();
+    let high_water = &header.service.depth_high_water;
+    let before = high_water.load(Ordering::Relaxed); // relaxed: this service is the only writer
+    if depth > before {
+        high_water.store(depth, Ordering::Relaxed); // relaxed: a counter
+    }
+    bump(&header.service_time[bucket(elapsed.as_nanos())]);
+    outcome
+}
+
+#[cold]
+#[inline(never)]
+fn refuse<T: Handler>(
+    header: &FifoHeader,
+    fifo: usize,
+    position: u64,
+    trigger: Trigger,
+    refusal: Refusal,
+    handler: &mut T,
+) {
+    let service = &header.service;
+    let [word0, word1] = trigger.words();
+    let record = [position, word0, word1, u64::from(refusal.code())];
+    for (cell, value) in service.last_refused.iter().zip(record) {
+        cell.store(value, Ordering::Relaxed); // relaxed: a diagnosis; a reader may mix two refusals
+    }
+    bump(&service.refused);
+    handler.refused(fifo, Position(position), &trigger, refusal);
+}
+
+// By value: a reference that a cold function might keep would pin every trigger to the stack.
 #[inline]
-fn execute<T: Handler>(fifo: usize, trigger: &Trigger, handler: &mut T) -> Result<(), Refusal> {
-    if trigger.kind().is_none() { Err(Refusal::NO_KIND) } else { handler.handle(fifo, trigger) }
+fn execute<T: Handler>(fifo: usize, trigger: Trigger, handler: &mut T) -> Result<(), Refusal> {
+    if trigger.kind().is_none() { Err(Refusal::NO_KIND) } else { handler.handle(fifo, &trigger) }
 }
 
 /// The bucket of a time: the position of its highest bit.

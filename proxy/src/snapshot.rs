@@ -3,7 +3,7 @@
 //! Each number is read by itself: together they are a picture with a little motion blur, never a cut in time.
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::consumer::clamp_depth;
+use crate::fifo::clamp_depth;
 use crate::header::{BUCKETS, FifoHeader};
 use crate::trigger::Trigger;
 

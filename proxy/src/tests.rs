@@ -28,8 +28,9 @@ impl Ring {
     fn starting_at(capacity: usize, start: u64) -> Self {
         let ring = Self::new(capacity);
         let fifo = ring.fifo();
+        let cells = fifo.ring();
         for position in (0..fifo.capacity()).map(|i| start.wrapping_add(i)) {
-            fifo.slot(position).publish([7, 7], fifo.commit_bit(position) ^ COMMIT_BIT);
+            cells.slot(position).publish([7, 7], cells.commit_bit(position) ^ COMMIT_BIT);
         }
         for word in [&ring.header.head, &ring.header.tail, &ring.header.completed] {
             word.store(start, Ordering::Relaxed);
@@ -340,7 +341,7 @@ mod many_threads {
                 };
                 match service.poll(&mut handler) {
                     0 => thread::yield_now(),
-                    n => served += n as u64,
+                    n => served += n,
                 }
             }
         });
@@ -548,12 +549,12 @@ mod serving {
         let mut producer = ring.fifo().producer().unwrap();
         let mut service = Service::new([ring.fifo().consumer()]);
         let mut served = 0;
-        while served < 3 * SAMPLE_EVERY as usize {
+        while served < 3 * u64::from(SAMPLE_EVERY) {
             while producer.try_push(Trigger::flush()).is_ok() {}
             served += service.poll(&mut |_: usize, _: &Trigger| Ok(()));
         }
         let snapshot = ring.header.snapshot();
-        let timed = (served as u64).div_ceil(u64::from(SAMPLE_EVERY));
+        let timed = served.div_ceil(u64::from(SAMPLE_EVERY));
         assert_eq!(snapshot.service_time.count(), timed);
         assert!(snapshot.service_time.percentile_ns(50) <= snapshot.service_time.percentile_ns(99));
         assert_eq!(snapshot.depth_high_water, 64);

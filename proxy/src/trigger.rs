@@ -23,8 +23,11 @@ const TARGET_SHIFT: u32 = 41;
 const SEMAPHORE_SHIFT: u32 = 50;
 const KIND_SHIFT: u32 = 60;
 
-/// The bit of word 1 that belongs to the fifo.
-pub(crate) const COMMIT_BIT: u64 = 1 << 63;
+/// Where the bit of word 1 is that belongs to the fifo.
+pub(crate) const COMMIT_SHIFT: u32 = 63;
+
+/// That bit.
+pub(crate) const COMMIT_BIT: u64 = 1 << COMMIT_SHIFT;
 
 /// Names a registered memory region: nine bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
