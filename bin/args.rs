@@ -1,13 +1,16 @@
 //! The command line: what each command takes, and the checks that go past one flag.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::styling};
 use serde::{Deserialize, Serialize};
+use shmccl::bootstrap::SegmentBacking;
 use shmccl::rank::MAX_RANKS;
 
 use crate::failure::UsageError;
+use crate::run;
 use crate::sizes::{format_size, ladder, parse_size};
 use crate::units::parse_timeout;
 
@@ -33,8 +36,24 @@ pub(crate) struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Measure latencies, bandwidths and rates, each beside the machine's own limit
+    Perf(PerfArgs),
+    /// Start a program as device processes, watch over them, and end them together
+    #[command(after_help = run::HELP)]
+    Run(RunArgs),
+    /// Compare direct with proxied channels over sizes, and name the crossover
+    Compare(CompareArgs),
     /// Check this machine: cores, memory, limits, and what to do about them
     Doctor(DoctorArgs),
+    /// A device process of a measuring job
+    #[command(hide = true)]
+    PerfDevice,
+    /// The proxy service process of a job
+    #[command(hide = true)]
+    ProxyService,
+    /// Becomes a program, bound to the life of the launcher
+    #[command(hide = true)]
+    Become(BecomeArgs),
 }
 
 /// How device processes are started, for every command that starts them.
@@ -43,8 +62,8 @@ pub(crate) struct JobArgs {
     /// Where the proxies run: in a thread of each device process, or in one service process for all
     #[arg(long, value_enum, value_name = "WHERE", default_value_t = ProxyMode::Thread)]
     pub(crate) proxy: ProxyMode,
-    /// Symmetric heap of every rank [default: what the program or test needs]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    /// Symmetric heap of every rank [default: 256MiB, or what a test needs]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, env = "SHMCCL_HEAP", hide_env_values = true)]
     pub(crate) heap: Option<u64>,
     /// The longest that any wait may take, such as 500ms, 30s or 2m
     #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "30s")]
@@ -62,12 +81,26 @@ pub(crate) struct RunArgs {
     pub(crate) ranks: u32,
     #[command(flatten)]
     pub(crate) job: JobArgs,
+    /// Where the memory of the heaps comes from: memfd, named:PREFIX (in /dev/shm) or file:DIRECTORY (kept)
+    #[arg(long, value_name = "KIND", value_parser = parse_backing, default_value = "memfd")]
+    pub(crate) segment: SegmentBacking,
     /// Put the rank in front of every line that a device process prints
     #[arg(long)]
     pub(crate) prefix: bool,
-    /// The program, linked with shmccl, and its arguments
+    /// Do not say which rank runs on which core
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// The program and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM", num_args = 1..)]
-    pub(crate) program: Vec<std::ffi::OsString>,
+    pub(crate) program: Vec<OsString>,
+}
+
+/// What the trampoline of `shmccl run` takes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct BecomeArgs {
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, required = true, num_args = 1..)]
+    pub(crate) program: Vec<OsString>,
 }
 
 /// How long and over which sizes the measuring commands measure, in the manner of nccl-tests.
@@ -248,12 +281,11 @@ impl Channel {
     }
 }
 
-impl ProxyMode {
-    /// The name, as on the command line and in reports.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Thread => "thread",
-            Self::Process => "process",
+impl From<ProxyMode> for shmccl::bootstrap::ProxyMode {
+    fn from(mode: ProxyMode) -> Self {
+        match mode {
+            ProxyMode::Thread => Self::Thread,
+            ProxyMode::Process => Self::Process,
         }
     }
 }
@@ -309,6 +341,23 @@ impl PerfArgs {
         }
         Ok(plan)
     }
+}
+
+/// Reads `memfd`, `named:PREFIX` or `file:DIRECTORY`.
+fn parse_backing(text: &str) -> Result<SegmentBacking, String> {
+    match text.split_once(':') {
+        None if text == "memfd" => Ok(SegmentBacking::Anonymous),
+        Some(("named", prefix)) if is_name(prefix) => Ok(SegmentBacking::Named(prefix.to_owned())),
+        Some(("file", directory)) if !directory.is_empty() => Ok(SegmentBacking::Files(directory.to_owned())),
+        _ => {
+            Err("expected memfd, named:PREFIX (letters, digits, '.', '_', '-') or file:DIRECTORY".to_owned())
+        }
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=190).contains(&text.len()) && !text.starts_with('.') && text.bytes().all(legal)
 }
 
 fn n_ranks(least: i64) -> clap::builder::RangedI64ValueParser<u32> {

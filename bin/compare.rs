@@ -5,6 +5,7 @@
 mod chart;
 pub(crate) mod crossing;
 mod csv;
+mod measure;
 pub(crate) mod report;
 mod svg;
 mod verdict;
@@ -13,15 +14,29 @@ mod view;
 use anyhow::Result;
 
 use crate::args::CompareArgs;
-use crate::file;
 use crate::output::{self, Look};
+use crate::{failure, file};
 use report::CompareReport;
+
+/// Measures and presents.
+///
+/// # Errors
+/// Bad flags, a job that fails, wrong data, files that cannot be written.
+pub(crate) fn run(args: &CompareArgs) -> Result<u8> {
+    check_files(args)?;
+    let report = measure::measure(args)?;
+    present(args, &report)?;
+    match report.wrong_sides() {
+        0 => Ok(failure::DONE),
+        wrong => anyhow::bail!("wrong data in {wrong} of {} figures", 2 * report.points.len()),
+    }
+}
 
 /// Finds out before measuring whether the three files can be written.
 ///
 /// # Errors
 /// Says which cannot and why.
-pub(crate) fn check_files(args: &CompareArgs) -> Result<()> {
+fn check_files(args: &CompareArgs) -> Result<()> {
     [&args.json, &args.csv, &args.svg].into_iter().try_for_each(|path| file::check_writable(path))
 }
 
@@ -29,7 +44,7 @@ pub(crate) fn check_files(args: &CompareArgs) -> Result<()> {
 ///
 /// # Errors
 /// When stdout or a file cannot be written.
-pub(crate) fn present(args: &CompareArgs, report: &CompareReport) -> Result<()> {
+fn present(args: &CompareArgs, report: &CompareReport) -> Result<()> {
     output::print(&view::text(Look::of_stdout(), report))?;
     file::write_json(&args.json, &report.to_file())?;
     file::write(&args.csv, csv::text(report).as_bytes())?;

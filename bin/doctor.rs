@@ -9,6 +9,7 @@ use anstyle::AnsiColor;
 use anyhow::Result;
 use comfy_table::{Attribute, Cell, Color};
 use serde::Serialize;
+use shmccl::shm::HostKernel;
 
 use crate::args::{DoctorArgs, ProxyMode};
 use crate::host::Host;
@@ -126,7 +127,7 @@ fn examine(host: &Host, job: Job) -> Vec<Finding> {
     let mut findings = cores::examine(host, job);
     findings.extend(memory::examine(host, job));
     findings.extend(limits::examine(job));
-    findings.extend(kernel::examine(host));
+    findings.extend(kernel::examine(&HostKernel::detect()));
     findings
 }
 

@@ -51,30 +51,23 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
     line
 }
 
-/// What clap has to say, in one line: the error, the tips, and where to read more.
-pub(crate) fn one_line(error: &clap::Error) -> String {
+/// What clap has to say of `command`, in one line: the error, the tips, and where to read more.
+pub(crate) fn one_line(error: &clap::Error, command: &str) -> String {
     let text = error.render().to_string();
     let mut line = String::new();
-    let mut usage = None;
     for paragraph in text.split("\n\n") {
         let words = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
-        if let Some(usage_line) = words.strip_prefix("Usage: ") {
-            // The first words name the command, up to what stands in brackets.
-            usage =
-                Some(usage_line.split([' ']).take_while(|word| is_name(word)).collect::<Vec<_>>().join(" "));
-        } else if let Some(message) = words.strip_prefix("error: ") {
+        if let Some(message) = words.strip_prefix("error: ") {
             line.push_str(message);
-        } else if !words.starts_with("For more information") && !words.is_empty() {
+        } else if !words.is_empty()
+            && !words.starts_with("Usage: ")
+            && !words.starts_with("For more information")
+        {
             line.push_str("; ");
             line.push_str(words.trim_start_matches("tip: "));
         }
     }
-    let command = usage.filter(|usage| !usage.is_empty()).unwrap_or_else(|| "shmccl".to_owned());
     format!("{line}; try '{command} --help'")
-}
-
-fn is_name(word: &str) -> bool {
-    !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase())
 }
 
 #[cfg(test)]

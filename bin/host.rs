@@ -99,13 +99,6 @@ impl Host {
         self.read("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned())
     }
 
-    /// The kernel's version as (major, minor).
-    pub(crate) fn kernel_version(&self) -> Option<(u32, u32)> {
-        let release = self.kernel_release();
-        let mut parts = release.split(|c: char| !c.is_ascii_digit());
-        Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
-    }
-
     /// A line of `/proc/meminfo`, in bytes.
     pub(crate) fn meminfo(&self, key: &str) -> Option<u64> {
         let text = self.read("/proc/meminfo")?;

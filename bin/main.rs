@@ -11,13 +11,14 @@ mod machine;
 mod output;
 mod perf;
 mod row;
+mod run;
 mod sizes;
 mod units;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
 use args::{Cli, Command};
 
@@ -27,7 +28,13 @@ fn main() -> ExitCode {
         Err(error) => return ExitCode::from(explain(&error)),
     };
     let outcome = match &cli.command {
+        Command::Perf(args) => perf::run(args),
+        Command::Run(args) => run::run(args),
+        Command::Compare(args) => compare::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::ProxyService => run::serve(),
+        Command::Become(args) => run::become_program(args),
+        Command::PerfDevice => perf::device::run().map(|()| failure::DONE),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),
@@ -36,6 +43,15 @@ fn main() -> ExitCode {
             output::error(&failure::chain(&error));
             ExitCode::from(failure::exit_code(&error))
         }
+    }
+}
+
+/// The command that the first word on the command line names, or else the command itself.
+fn named_command() -> String {
+    let word = std::env::args_os().nth(1).unwrap_or_default();
+    match Cli::command().get_subcommands().find(|command| command.get_name() == word) {
+        Some(command) => format!("shmccl {}", command.get_name()),
+        None => "shmccl".to_owned(),
     }
 }
 
@@ -52,7 +68,7 @@ fn explain(error: &clap::Error) -> u8 {
             failure::USAGE
         }
         _ => {
-            output::error(&failure::one_line(error));
+            output::error(&failure::one_line(error, &named_command()));
             failure::USAGE
         }
     }

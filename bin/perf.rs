@@ -1,5 +1,128 @@
-//! Measuring: what the tests of `shmccl perf` and `shmccl compare` share.
+//! `shmccl perf`: one test after the other, each figure beside the machine's own limit.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`plan`], [`jobs`] | what device processes are told to do; starting them and collecting their rows |
+//! | [`device`] | what they do: a contest for each figure |
+//! | [`contest`] | a test and its limits, taking turns in slices; [`lane`]: what takes turns |
+//! | [`duet`], [`stage`], [`payload`], [`clock`], [`cores`] | how two ranks keep in step, their memory, their data, their clock, their cores |
+//! | [`ends`], [`transfer`], [`rate`], [`barrier`], [`handoff`], [`overlap`] | the tests and their limits |
+//! | [`fifo`], [`launching`] | tests of the launcher's own process |
+//! | [`slices`], [`stats`], [`figures`], [`view`] | from samples to rows and the table |
 
+mod barrier;
+mod clock;
+mod contest;
+mod cores;
+pub(crate) mod device;
+mod duet;
+mod ends;
+mod fifo;
+mod figures;
+mod handoff;
+pub(crate) mod jobs;
+mod lane;
+mod launching;
+mod overlap;
+mod payload;
+pub(crate) mod plan;
+mod rate;
 pub(crate) mod slices;
+mod stage;
 pub(crate) mod stats;
+mod transfer;
 pub(crate) mod view;
+
+use anyhow::Result;
+
+use crate::args::{Channel, PerfArgs, Test};
+use crate::machine::Machine;
+use crate::output::{self, Look};
+use crate::row::{Report, Row};
+use crate::{failure, file};
+use plan::Plan;
+
+/// Milliseconds for a figure where the user does not say how many operations.
+const FIGURE_MS: u64 = 120;
+
+/// Ranks of the tests that are about how many there are.
+const RANK_COUNTS: [u32; 3] = [2, 4, 8];
+
+/// Runs the tests, prints the table, and writes the report where asked.
+///
+/// # Errors
+/// Bad combinations of flags, a job that fails, files that cannot be written.
+pub(crate) fn run(args: &PerfArgs) -> Result<u8> {
+    if let Some(path) = &args.json {
+        file::check_writable(path)?;
+    }
+    let mut report = Report { machine: Machine::detect(), rows: measure(args)? };
+    note_siblings(&mut report);
+    output::print(&view::text(Look::of_stdout(), &report))?;
+    if let Some(path) = &args.json {
+        file::write_json(path, &report)?;
+    }
+    match report.wrong_rows() {
+        0 => Ok(failure::DONE),
+        wrong => anyhow::bail!("wrong data in {wrong} of {} rows", report.rows.len()),
+    }
+}
+
+/// Tells the machine's description what the slices have seen of its cores.
+pub(crate) fn note_siblings(report: &mut Report) {
+    let shares: Vec<f64> = report.rows.iter().filter_map(|row| row.sibling_slices).collect();
+    if !shares.is_empty() {
+        report.machine.saw_siblings(shares.iter().sum::<f64>() / shares.len() as f64);
+    }
+}
+
+fn measure(args: &PerfArgs) -> Result<Vec<Row>> {
+    let wanted = args.plan()?;
+    let progress = output::progress(wanted.len() as u64);
+    let mut rows = Vec::new();
+    for (test, channels) in wanted {
+        progress.set_message(test.name());
+        match test {
+            Test::FifoRate => rows.extend(fifo::measure(plan(args, Vec::new())?.effort(None))?),
+            Test::Launch => {
+                for ranks in counts(args) {
+                    rows.push(launching::measure(ranks, args.sweep.iters, &args.job)?);
+                }
+            }
+            Test::Barrier => {
+                for ranks in counts(args) {
+                    rows.extend(job(args, test, None, ranks)?);
+                }
+            }
+            _ if channels.is_empty() => rows.extend(job(args, test, None, args.ranks.unwrap_or(2))?),
+            _ => {
+                for channel in channels {
+                    rows.extend(job(args, test, Some(channel), args.ranks.unwrap_or(2))?);
+                }
+            }
+        }
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    Ok(rows)
+}
+
+fn counts(args: &PerfArgs) -> Vec<u32> {
+    args.ranks.map_or_else(|| RANK_COUNTS.to_vec(), |ranks| vec![ranks])
+}
+
+fn job(args: &PerfArgs, test: Test, channel: Option<Channel>, ranks: u32) -> Result<Vec<Row>> {
+    let plan = plan(args, vec![(test, channel)])?;
+    Ok(jobs::run(&plan, ranks, &args.job, &mut |_| {})?.rows)
+}
+
+fn plan(args: &PerfArgs, tests: Vec<(Test, Option<Channel>)>) -> Result<Plan> {
+    Ok(Plan {
+        tests,
+        sizes: args.sweep.sizes()?,
+        iters: args.sweep.iters,
+        warmup: args.sweep.warmup_iters,
+        check: args.sweep.check(),
+        figure_ms: FIGURE_MS,
+    })
+}

@@ -50,6 +50,8 @@ pub(crate) struct Row {
     pub(crate) fifo_depth: Option<u64>,
     /// How often a push found the fifo full.
     pub(crate) stalls: Option<u64>,
+    /// The share of slices in which the two cores were hyper-thread siblings, where slices differed.
+    pub(crate) sibling_slices: Option<f64>,
     /// Bytes (or words, or triggers) that did not arrive as sent; `None` when nothing was checked.
     pub(crate) wrong: Option<u64>,
 }
@@ -79,6 +81,7 @@ impl Row {
             overlap: None,
             fifo_depth: None,
             stalls: None,
+            sibling_slices: None,
             wrong: None,
         }
     }

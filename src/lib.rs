@@ -20,3 +20,5 @@ pub mod sync;
 pub use comm::Communicator;
 pub use error::{Error, Result};
 pub use rank::Rank;
+#[doc(no_inline)]
+pub use shmccl_proxy as proxy;

@@ -60,15 +60,6 @@ impl Crossing {
             Self::Always | Self::Never => None,
         }
     }
-
-    /// The smallest size at which the challenger is ahead, when the smallest measured is `smallest`.
-    pub(crate) fn first_ahead(self, smallest: u64) -> Option<u64> {
-        match self {
-            Self::Always => Some(smallest),
-            Self::Between { first_ahead, .. } => Some(first_ahead),
-            Self::Never => None,
-        }
-    }
 }
 
 /// Where the challenger meets the holder between two sizes; inside the interval whatever the noise says.
@@ -110,7 +101,10 @@ mod tests {
     fn the_last_crossing_counts_when_noise_makes_several() {
         let crossing =
             Crossing::below(&costs(&[(8, 2.0, 1.0), (16, 1.0, 2.0), (32, 2.0, 1.0), (64, 2.0, 1.0)]), 1.0);
-        assert_eq!(crossing.first_ahead(8), Some(32));
+        assert!(
+            matches!(crossing, Crossing::Between { last_behind: 16, first_ahead: 32, .. }),
+            "{crossing:?}"
+        );
         assert!(crossing.mark().is_some_and(|mark| (16.0..=32.0).contains(&mark)));
     }
 
@@ -118,7 +112,7 @@ mod tests {
     fn a_lead_within_the_noise_is_none() {
         let level = costs(&[(8, 1.0, 2.0), (64, 1.0, 0.97)]);
         assert_eq!(Crossing::below(&level, 1.0 - LEVEL), Crossing::Never);
-        assert_eq!(Crossing::below(&level, 1.0).first_ahead(8), Some(64));
+        assert!(matches!(Crossing::below(&level, 1.0), Crossing::Between { first_ahead: 64, .. }));
     }
 
     #[test]

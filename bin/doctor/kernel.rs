@@ -1,51 +1,35 @@
-//! What the kernel offers for waiting and for seeing a death.
+//! What the kernel offers for waiting and for seeing a death, found out by trying: a container may refuse a call that the
+//! running version has.
+
+use shmccl::shm::HostKernel;
 
 use super::Finding;
-use crate::host::Host;
-
-/// Whether the kernel offers something, and how that is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Support {
-    /// The kernel's version is known to have it, or not to; a sandbox may still forbid it.
-    ByVersion(bool),
-    /// The version is unknown.
-    Unknown,
-}
 
 /// Looks at the system calls that waiting uses where they exist.
-pub(super) fn examine(host: &Host) -> Vec<Finding> {
-    let since = |major, minor| match host.kernel_version() {
-        Some(version) => Support::ByVersion(version >= (major, minor)),
-        None => Support::Unknown,
-    };
-    vec![membarrier(since(4, 16)), futex_waitv(since(5, 16))]
+pub(super) fn examine(kernel: &HostKernel) -> Vec<Finding> {
+    vec![
+        finding(
+            "membarrier",
+            kernel.has_membarrier(),
+            "4.16",
+            "every signal pays a fence of some 10 ns in case somebody sleeps; a newer kernel, or a container that \
+             allows the call, spares it",
+        ),
+        finding(
+            "futex_waitv",
+            kernel.has_waitv(),
+            "5.16",
+            "the death of a rank is seen by looking every few ms instead of at once; a newer kernel, or a container \
+             that allows the call, mends that",
+        ),
+    ]
 }
 
-fn membarrier(support: Support) -> Finding {
-    finding(
-        "membarrier",
-        support,
-        "4.16",
-        "every signal pays a fence of some 10 ns in case somebody sleeps; a newer kernel spares it",
-    )
-}
-
-fn futex_waitv(support: Support) -> Finding {
-    finding(
-        "futex_waitv",
-        support,
-        "5.16",
-        "the death of a rank is seen by looking every few ms instead of at once; a newer kernel mends that",
-    )
-}
-
-fn finding(topic: &'static str, support: Support, since: &str, advice: &str) -> Finding {
-    match support {
-        Support::ByVersion(true) => Finding::ok(topic, format!("in this kernel (since {since})")),
-        Support::ByVersion(false) => {
-            Finding::warn(topic, format!("not in this kernel (since {since})"), advice)
-        }
-        Support::Unknown => Finding::ok(topic, "unknown"),
+fn finding(topic: &'static str, works: bool, since: &str, advice: &str) -> Finding {
+    if works {
+        Finding::ok(topic, "works")
+    } else {
+        Finding::warn(topic, format!("refused (Linux has it since {since})"), advice)
     }
 }
 
@@ -53,17 +37,22 @@ fn finding(topic: &'static str, support: Support, since: &str, advice: &str) -> 
 mod tests {
     use super::*;
     use crate::doctor::Verdict;
-    use crate::host::tests::Layout;
 
     #[test]
-    fn an_old_kernel_lacks_what_came_later() {
-        let verdicts = |release: &str| {
-            let layout =
-                Layout::new(&format!("support-{release}"), &[("/proc/sys/kernel/osrelease", release)]);
-            examine(&layout.host()).iter().map(|finding| finding.verdict).collect::<Vec<_>>()
-        };
-        assert_eq!(verdicts("4.15.0"), [Verdict::Warn, Verdict::Warn]);
-        assert_eq!(verdicts("5.4.0-generic"), [Verdict::Ok, Verdict::Warn]);
-        assert_eq!(verdicts("6.18.44"), [Verdict::Ok, Verdict::Ok]);
+    fn a_call_that_is_refused_is_told_with_what_it_costs() {
+        let kernel = HostKernel::detect().without_membarrier().without_waitv();
+        let findings = examine(&kernel);
+        assert_eq!(findings.iter().map(|finding| finding.verdict).collect::<Vec<_>>(), [Verdict::Warn; 2]);
+        assert_eq!(findings[0].found, "refused (Linux has it since 4.16)");
+        assert!(findings[1].advice.as_deref().unwrap().contains("every few ms"));
+    }
+
+    #[test]
+    fn what_works_needs_no_advice() {
+        let kernel = HostKernel::detect();
+        let found = examine(&kernel);
+        for (finding, works) in found.iter().zip([kernel.has_membarrier(), kernel.has_waitv()]) {
+            assert_eq!((finding.verdict == Verdict::Ok, finding.advice.is_none()), (works, works));
+        }
     }
 }

@@ -14,5 +14,5 @@ pub(crate) fn thread_cpu_ns() -> u64 {
 
 fn read(clock: ClockId) -> u64 {
     let time = clock_gettime(clock).expect("a clock that every Linux has");
-    std::time::Duration::from(time).as_nanos() as u64
+    u64::try_from(std::time::Duration::from(time).as_nanos()).unwrap_or(u64::MAX)
 }

@@ -2,26 +2,27 @@
 
 use std::time::Duration;
 
-use shmccl::{Communicator, Result};
+use shmccl::Result;
 
+use super::barrier::Ensemble;
 use super::clock::now_ns;
 use super::duet::Duet;
 use super::lane::Lane;
 use super::slices::{Slices, Verdict};
 use super::stats::median;
 
-/// How long a slice of one lane is to take.
-const SLICE: Duration = Duration::from_micros(800);
+/// How long a slice of one lane is to take, in nanoseconds.
+const SLICE_NS: u64 = 800_000;
 
 /// Slices are never fewer, however long an operation takes.
 const FEWEST_SLICES: u64 = 7;
 
-/// How ranks tell each other how much to do next: two over bare flags, or all through the communicator.
+/// How ranks tell each other how much to do next.
 pub(crate) enum Company<'c> {
     /// Ranks 0 and 1; the others sleep meanwhile.
     Two(&'c mut Duet),
     /// Every rank of the communicator.
-    All(&'c mut Communicator, shmccl::heap::DeviceBuffer<u64>),
+    All(&'c mut Ensemble),
 }
 
 impl Company<'_> {
@@ -29,7 +30,7 @@ impl Company<'_> {
     fn leads(&self) -> bool {
         match self {
             Self::Two(duet) => duet.leads(),
-            Self::All(comm, _) => comm.rank().get() == 0,
+            Self::All(ensemble) => ensemble.leads(),
         }
     }
 
@@ -37,24 +38,15 @@ impl Company<'_> {
     fn share(&mut self, value: u64) -> Result<u64> {
         match self {
             Self::Two(duet) => Ok(duet.share(value)),
-            Self::All(comm, board) => {
-                let leader = shmccl::Rank::new(0, comm.n_ranks())?;
-                if comm.rank() == leader {
-                    board.set(0, value)?;
-                }
-                comm.barrier()?;
-                let shared = comm.span(leader, board.region())?.read(0)?;
-                comm.barrier()?;
-                Ok(shared)
-            }
+            Self::All(ensemble) => ensemble.share(value),
         }
     }
 
-    /// What the two cores are to each other right now: a bare flag ping-pong, one way.
+    /// What the two cores are to each other right now: a bare flag ping-pong, one way. Nothing where all cores are shared.
     fn probe(&mut self) -> f64 {
         match self {
             Self::Two(duet) => duet.probe(),
-            Self::All(..) => 0.0,
+            Self::All(_) => 0.0,
         }
     }
 }
@@ -68,6 +60,8 @@ pub(crate) struct Effort {
     pub(crate) warmup: Option<u64>,
     /// For how long to go on otherwise.
     pub(crate) time: Duration,
+    /// How long to leave the cores alone before each limit, so that idle proxies are asleep.
+    pub(crate) rest: Duration,
 }
 
 /// What came out, on the rank that leads.
@@ -92,7 +86,8 @@ pub(crate) fn contest(
     yardsticks: &[Yardstick],
     effort: Effort,
 ) -> Result<Outcome> {
-    let ops = lanes.iter_mut().map(|lane| calibrate(&mut company, *lane, effort)).collect::<Result<Vec<_>>>()?;
+    let ops =
+        lanes.iter_mut().map(|lane| calibrate(&mut company, *lane, effort)).collect::<Result<Vec<_>>>()?;
     let mut all: Vec<Slices> = vec![Slices::new(); yardsticks.len().max(1)];
     let started = now_ns();
     let mut done = 0;
@@ -108,6 +103,9 @@ pub(crate) fn contest(
         let probe = company.probe();
         let mut samples = vec![Vec::new(); lanes.len()];
         for (index, lane) in lanes.iter_mut().enumerate() {
+            if index > 0 {
+                rest(effort.rest);
+            }
             company.share(0)?;
             lane.slice(ops[index], &mut samples[index])?;
         }
@@ -128,9 +126,15 @@ pub(crate) fn contest(
     })
 }
 
+fn rest(time: Duration) {
+    #[expect(clippy::disallowed_methods, reason = "not a wait for anything: the point is to do nothing")]
+    if !time.is_zero() {
+        std::thread::sleep(time);
+    }
+}
+
 /// Finds how many operations fill a slice, and warms up on the way.
 fn calibrate(company: &mut Company<'_>, lane: &mut dyn Lane, effort: Effort) -> Result<u64> {
-    let slice = SLICE.as_nanos() as u64;
     let (mut ops, mut warmed) = (lane.batch(), 0);
     loop {
         company.share(0)?;
@@ -138,8 +142,8 @@ fn calibrate(company: &mut Company<'_>, lane: &mut dyn Lane, effort: Effort) -> 
         lane.slice(ops, &mut Vec::new())?;
         let took = (now_ns() - start).max(1);
         warmed += ops;
-        let next = if took < slice / 2 {
-            (ops * slice / took).clamp(ops * 2, ops * 16).next_multiple_of(lane.batch())
+        let next = if took < SLICE_NS / 2 {
+            (ops * SLICE_NS / took).clamp(ops * 2, ops * 16).next_multiple_of(lane.batch())
         } else if warmed < effort.warmup.unwrap_or(0) {
             ops
         } else {

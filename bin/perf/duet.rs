@@ -27,10 +27,11 @@ pub(crate) struct Duet {
 }
 
 impl Duet {
-    /// Sets the two up. Every rank has to call it, since it allocates; only ranks 0 and 1 get one. `yields` when
-    /// something else may need the cores: a proxy, or more ranks.
-    pub(crate) fn new(comm: &mut Communicator, yields: bool) -> Result<Option<Self>> {
+    /// Sets the two up. Every rank has to call it, since it allocates; only ranks 0 and 1 get one.
+    pub(crate) fn new(comm: &mut Communicator) -> Result<Option<Self>> {
         let region = comm.alloc_region(BOARD, FLAG)?;
+        comm.span(comm.rank(), region)?.fill(0, BOARD, 0)?;
+        comm.barrier()?;
         if comm.rank().get() > 1 {
             return Ok(None);
         }
@@ -44,8 +45,13 @@ impl Duet {
             number: comm.span(leader, number)?,
             turn: 0,
             kernel: HostKernel::detect(),
-            yields,
+            yields: true,
         }))
+    }
+
+    /// Says whether something else may need the cores: a proxy, or more ranks. Then waiting gives way.
+    pub(crate) fn set_yields(&mut self, yields: bool) {
+        self.yields = yields;
     }
 
     /// Whether this is rank 0.
@@ -73,6 +79,17 @@ impl Duet {
         let shared = self.number.read(0).expect("allocated");
         self.meet();
         shared
+    }
+
+    /// Returns the other rank's `value` on the leader, and 0 on the other.
+    pub(crate) fn share_back(&mut self, value: u64) -> u64 {
+        if !self.leads {
+            self.number.write(0, value).expect("allocated");
+        }
+        self.meet();
+        let theirs = if self.leads { self.number.read(0).expect("allocated") } else { 0 };
+        self.meet();
+        theirs
     }
 
     /// Nanoseconds that a bare flag takes one way, on the leader.

@@ -1,10 +1,11 @@
 //! The ends between which two ranks throw: bare, direct, proxied, in packets.
 
-use shmccl::channel::{Channel, MemoryChannel, PacketFormat};
+use shmccl::Result;
+use shmccl::channel::{Channel, MemoryChannel};
 use shmccl::heap::HeapOffset;
+use shmccl::shm::packet::{Flag, PacketKind};
 use shmccl::shm::{CellRef, CopyKernel, Span};
 use shmccl::sync::bare::BareFlag;
-use shmccl::Result;
 
 use super::lane::{End, Received};
 use super::payload::Payload;
@@ -147,7 +148,7 @@ pub(crate) struct PacketEnd {
     /// The channel.
     pub(crate) channel: MemoryChannel,
     /// The kind of packet.
-    pub(crate) format: PacketFormat,
+    pub(crate) kind: PacketKind,
     /// What is sent.
     pub(crate) outgoing: Payload,
     /// Where that is in this rank's heap.
@@ -164,10 +165,9 @@ pub(crate) struct PacketEnd {
 
 impl PacketEnd {
     /// A flag that is never zero and differs from the last two in the same half.
-    fn flag(seq: u64) -> (usize, u32) {
-        let half = usize::from(seq % 2 == 1);
-        let flag = u32::try_from(seq % u64::from(u32::MAX)).map_or(1, |flag| flag + 1);
-        (half, flag)
+    fn flag(seq: u64) -> (usize, Flag) {
+        let flag = u32::try_from(seq % u64::from(u32::MAX)).unwrap_or(0) + 1;
+        (usize::from(seq % 2 == 1), Flag::new(flag).expect("one is added"))
     }
 }
 
@@ -185,14 +185,14 @@ impl End for PacketEnd {
     fn send(&mut self, seq: u64) -> Result<()> {
         let (half, flag) = Self::flag(seq);
         let len = self.outgoing.span().len();
-        self.channel.put_packets(self.format, self.packets[half], self.source, len, flag)
+        self.channel.put_packets(self.kind, self.packets[half], self.source, len, flag)
     }
 
     #[inline]
     fn receive(&mut self, seq: u64) -> Result<Received> {
         let (half, flag) = Self::flag(seq);
         let len = self.incoming.span().len();
-        self.channel.unpack_packets(self.format, self.unpacked, self.packets[half], len, flag)?;
+        self.channel.unpack_packets(self.kind, self.unpacked, self.packets[half], len, flag)?;
         Ok(self.incoming.read(seq, self.stamped))
     }
 }

@@ -70,10 +70,12 @@ impl Payload {
                 received.stamp = chunk[0];
                 expected[0] = chunk[0];
             }
-            let (found, wanted): (&[u8], &[u8]) = (bytemuck::cast_slice(&chunk), bytemuck::cast_slice(&expected));
+            let (found, wanted): (&[u8], &[u8]) =
+                (bytemuck::cast_slice(&chunk), bytemuck::cast_slice(&expected));
             if self.check && found[..len] != wanted[..len] {
                 let differing = |(a, b): (&[u8], &[u8])| u64::from(a != b);
-                received.wrong += found[..len].chunks(8).zip(wanted[..len].chunks(8)).map(differing).sum::<u64>();
+                received.wrong +=
+                    found[..len].chunks(8).zip(wanted[..len].chunks(8)).map(differing).sum::<u64>();
             }
         }
         std::hint::black_box(&chunk);
@@ -95,5 +97,7 @@ fn generate(chunk: &mut [u64; CHUNK / 8], seq: u64, first: u64) {
 }
 
 fn chunks(len: u64) -> impl Iterator<Item = (u64, usize)> {
-    (0..len).step_by(CHUNK).map(move |start| (start, usize::try_from(len - start).map_or(CHUNK, |rest| rest.min(CHUNK))))
+    (0..len)
+        .step_by(CHUNK)
+        .map(move |start| (start, usize::try_from(len - start).map_or(CHUNK, |rest| rest.min(CHUNK))))
 }

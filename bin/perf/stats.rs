@@ -59,14 +59,6 @@ impl Times {
         self.max_ps = self.max_ps.max(ps);
     }
 
-    /// Adds the times of another distribution.
-    pub(crate) fn merge(&mut self, other: &Self) {
-        let merged = self.histogram.add(&other.histogram);
-        debug_assert!(merged.is_ok(), "both histograms have the same bounds");
-        self.min_ps = self.min_ps.min(other.min_ps);
-        self.max_ps = self.max_ps.max(other.max_ps);
-    }
-
     /// The five numbers; `None` when nothing was recorded.
     pub(crate) fn summary(&self) -> Option<Summary> {
         if self.histogram.is_empty() {
@@ -161,23 +153,6 @@ mod tests {
         }
         let summary = times.summary().unwrap();
         assert_eq!((summary.count, summary.min_ns, summary.max_ns), (4, 0.0, 3.6e12));
-    }
-
-    #[test]
-    fn merging_is_the_same_as_recording_together() {
-        let (mut a, mut b, mut both) = (Times::new(), Times::new(), Times::new());
-        for ns in [3.5, 10.0, 1e6] {
-            a.record(ns);
-            both.record(ns);
-        }
-        for ns in [0.5, 20.0] {
-            b.record(ns);
-            both.record(ns);
-        }
-        a.merge(&b);
-        assert_eq!(a.summary(), both.summary());
-        a.merge(&Times::new());
-        assert_eq!(a.summary(), both.summary());
     }
 
     #[test]

@@ -1,1 +1,313 @@
+//! loom models of the fifo's edges: every interleaving and every value that the memory model lets a load return.
+//!
+//! They run the production code on loom's atomics. Each edge of the table in [`crate::fifo`] has a model that fails when
+//! either side of it is weakened; the model's doc names the edge. Data that an edge must carry are relaxed atomics
+//! beside the fifo, so that a missing edge shows as an old value.
+//!
+//! loom looks for races with the *last* access of a cell only. A thread that loads a cell and then exchanges it hides
+//! another's load that way, and the order in which the exchange comes first is never tried. Where a model depends on it,
+//! the threads pass `gates`: relaxed cells, each stored once, that make loom try both orders and carry nothing.
+//!
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p shmccl-proxy --release --lib`.
 
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use loom::thread;
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::*;
+
+type SharedFifo = Fifo<Arc<FifoHeader>, Arc<[Slot]>>;
+type Tail = Consumer<Arc<FifoHeader>, Arc<[Slot]>>;
+
+fn fifo(capacity: usize) -> SharedFifo {
+    let slots: Arc<[Slot]> = (0..capacity).map(|_| Slot::default()).collect();
+    Fifo::new(Arc::new(FifoHeader::default()), slots).unwrap()
+}
+
+/// A relaxed cell beside the fifo.
+fn cell() -> Arc<AtomicU64> {
+    Arc::new(AtomicU64::new(0))
+}
+
+fn set(cell: &AtomicU64, value: u64) {
+    cell.store(value, Ordering::Relaxed); // relaxed: the edge under test has to carry it
+}
+
+fn get(cell: &AtomicU64) -> u64 {
+    cell.load(Ordering::Relaxed) // relaxed: the edge under test has to carry it
+}
+
+fn owner(number: u32) -> Owner {
+    Owner::new(NonZeroU32::new(number).unwrap())
+}
+
+/// A trigger that carries a number in both words.
+fn numbered(number: u32) -> Trigger {
+    Trigger::put(Transfer { len: number, target_offset: number, ..Transfer::default() })
+}
+
+fn number(trigger: &Trigger) -> u32 {
+    let Transfer { len, target_offset, .. } = trigger.transfer();
+    assert_eq!(len, target_offset, "the two words belong together");
+    len
+}
+
+fn pop(consumer: &mut Tail) -> Option<u32> {
+    let trigger = consumer.peek().map(|(_, trigger)| number(&trigger));
+    consumer.pop();
+    trigger
+}
+
+/// Pops until `count` triggers have come.
+fn pop_all(consumer: &mut Tail, count: usize) -> Vec<u32> {
+    let mut all = Vec::new();
+    while all.len() < count {
+        match pop(consumer) {
+            Some(number) => all.push(number),
+            None => thread::yield_now(),
+        }
+    }
+    all
+}
+
+/// Pushes, however long it takes.
+fn push(producer: &mut impl Push, trigger: Trigger) {
+    while producer.try_push(trigger).is_err() {
+        thread::yield_now();
+    }
+}
+
+/// Explores with at most `preemptions` switches away from a thread that could have gone on.
+fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(model);
+}
+
+/// F1, with an exclusive producer, in laps 0 and 1.
+#[test]
+fn a_trigger_arrives_whole_and_with_what_was_written_before_it() {
+    loom::model(|| {
+        let (fifo, data) = (fifo(1), cell());
+        let mut producer = fifo.producer().unwrap();
+        let mut consumer = fifo.consumer();
+        let theirs = Arc::clone(&data);
+        let pushing = thread::spawn(move || {
+            for i in 1..3 {
+                set(&theirs, u64::from(i));
+                push(&mut producer, numbered(i));
+            }
+        });
+        for i in 1..3 {
+            assert_eq!(pop_all(&mut consumer, 1), [i]);
+            assert!(get(&data) >= u64::from(i));
+        }
+        pushing.join().unwrap();
+        assert_eq!(pop(&mut consumer), None);
+    });
+}
+
+/// F2: a push into a slot that was in use sees that the consumer has finished with it.
+fn overwrite_only_after_pop(mut producer: impl Push + Send + 'static, mut consumer: Tail) {
+    let finished = cell();
+    let theirs = Arc::clone(&finished);
+    producer.try_push(numbered(1)).unwrap();
+    let pushing = thread::spawn(move || {
+        let pushed = producer.try_push(numbered(2)).is_ok();
+        assert!(!pushed || get(&theirs) == 1, "the slot was overwritten while the consumer looked at it");
+        pushed
+    });
+    let shown = consumer.peek().map(|(_, trigger)| number(&trigger));
+    assert_eq!(shown, Some(1));
+    set(&finished, 1);
+    consumer.pop();
+    let expected = if pushing.join().unwrap() { Some(2) } else { None };
+    assert_eq!(pop(&mut consumer), expected);
+}
+
+#[test]
+fn an_exclusive_producer_overwrites_a_slot_only_after_its_pop() {
+    loom::model(|| {
+        let fifo = fifo(1);
+        overwrite_only_after_pop(fifo.producer().unwrap(), fifo.consumer());
+    });
+}
+
+#[test]
+fn a_shared_producer_overwrites_a_slot_only_after_its_pop() {
+    loom::model(|| {
+        let fifo = fifo(1);
+        overwrite_only_after_pop(fifo.shared_producer(owner(1)).unwrap(), fifo.consumer());
+    });
+}
+
+/// F1 and F2 together, around the end of a lap.
+#[test]
+fn several_laps_lose_nothing() {
+    explore(3, || {
+        let fifo = fifo(2);
+        let mut producer = fifo.producer().unwrap();
+        let mut consumer = fifo.consumer();
+        let pushing = thread::spawn(move || (1..6).for_each(|i| push(&mut producer, numbered(i))));
+        assert_eq!(pop_all(&mut consumer, 5), [1, 2, 3, 4, 5]);
+        pushing.join().unwrap();
+        assert_eq!(pop(&mut consumer), None);
+    });
+}
+
+/// Two shared producers try to push two triggers each, while the consumer pops; what was pushed arrives, in order.
+fn two_producers(capacity: usize) {
+    explore(3, move || {
+        let fifo = fifo(capacity);
+        let mut consumer = fifo.consumer();
+        let pushing = [10, 20].map(|base| {
+            let mut producer = fifo.shared_producer(owner(base)).unwrap();
+            let mut push = move |number| producer.try_push(numbered(number)).ok().map(|_| number);
+            thread::spawn(move || [push(base), push(base + 1)])
+        });
+        let mut popped: Vec<_> = pop(&mut consumer).into_iter().collect();
+        let pushed = pushing.map(|pushing| pushing.join().unwrap());
+        while let Some(number) = pop(&mut consumer) {
+            popped.push(number);
+        }
+        for (mine, base) in pushed.iter().zip([10, 20]) {
+            let pushed = mine.iter().copied().flatten();
+            let popped = popped.iter().copied().filter(|number| number / 10 == base / 10);
+            assert!(pushed.eq(popped), "lost, doubled or out of order");
+        }
+    });
+}
+
+#[test]
+fn two_producers_lose_nothing_and_keep_their_order() {
+    two_producers(4);
+}
+
+#[test]
+fn two_producers_on_a_full_ring_lose_nothing_and_keep_their_order() {
+    two_producers(1);
+}
+
+/// F3: who sees the position completed sees the effects of its trigger and of those before.
+#[test]
+fn a_flush_carries_the_effects_of_all_earlier_triggers() {
+    loom::model(|| {
+        let (fifo, effects) = (fifo(2), [cell(), cell()]);
+        let mut producer = fifo.producer().unwrap();
+        producer.try_push(numbered(0)).unwrap();
+        let transfer = Transfer { len: 1, target_offset: 1, ..Transfer::default() };
+        let flush = Trigger::put_with_signal_and_flush(transfer, SemaphoreId::default());
+        let position = producer.try_push(flush).unwrap();
+        let theirs = effects.clone();
+        let serving = thread::spawn(move || {
+            let served = Service::new([fifo.consumer()]).poll(&mut |_: usize, trigger: &Trigger| {
+                set(&theirs[number(trigger) as usize], 1);
+                Ok(())
+            });
+            assert_eq!(served, 2);
+        });
+        if position.is_completed(producer.header()) {
+            assert_eq!(effects.each_ref().map(|effect| get(effect)), [1, 1]);
+        }
+        serving.join().unwrap();
+        assert!(position.is_completed(producer.header()));
+    });
+}
+
+/// F4: a producer that announced a position, lost it and died is no evidence against the one that holds it.
+#[test]
+fn a_position_is_not_skipped_while_its_holder_lives() {
+    loom::model(|| {
+        let (fifo, gates) = (fifo(2), [cell(), cell(), cell()]);
+        let mut consumer = fifo.consumer();
+        let loser = fifo.shared_producer(owner(1)).unwrap();
+        let mut winner = fifo.shared_producer(owner(2)).unwrap();
+        loser.die_announcing(0);
+        let theirs = gates.clone();
+        let pushing = thread::spawn(move || {
+            for (i, gate) in (1..).zip(&theirs) {
+                // The third finds the ring full, or not: then it withdraws its announcement.
+                let _ = winner.try_push(numbered(i));
+                set(gate, 1);
+            }
+        });
+        let _ = gates.each_ref().map(|gate| get(gate));
+        assert_eq!(consumer.skip_stuck(|who| who == owner(1)), None);
+        pushing.join().unwrap();
+        assert_eq!(pop_all(&mut consumer, 2), [1, 2]);
+    });
+}
+
+/// F4, the other way: the dead are found out, while others push.
+#[test]
+fn a_death_between_reserve_and_commit_does_not_wedge_the_others() {
+    explore(3, || {
+        let (fifo, gates) = (fifo(2), [cell(), cell()]);
+        let mut consumer = fifo.consumer();
+        let mut dying = fifo.shared_producer(owner(1)).unwrap();
+        let mut alive = fifo.shared_producer(owner(2)).unwrap();
+        let dead = cell();
+        let (their_death, their_gate) = (Arc::clone(&dead), Arc::clone(&gates[0]));
+        let death = thread::spawn(move || {
+            std::mem::forget(dying.reserve().unwrap());
+            std::mem::forget(dying);
+            set(&their_gate, 1);
+            their_death.store(1, Ordering::Release);
+        });
+        let their_gate = Arc::clone(&gates[1]);
+        let pushing = thread::spawn(move || {
+            push(&mut alive, numbered(7));
+            set(&their_gate, 1);
+        });
+        let is_dead = |who| who == owner(1) && dead.load(Ordering::Acquire) == 1;
+        let _ = gates.each_ref().map(|gate| get(gate));
+        let early = consumer.skip_stuck(is_dead).is_some();
+        let first = pop(&mut consumer);
+        death.join().unwrap();
+        pushing.join().unwrap();
+        let mut skipped = usize::from(early);
+        let mut popped: Vec<_> = first.into_iter().collect();
+        for _ in 0..3 {
+            popped.extend(pop(&mut consumer));
+            skipped += usize::from(consumer.skip_stuck(is_dead).is_some());
+        }
+        assert_eq!((popped.as_slice(), skipped), (&[7][..], 1));
+    });
+}
+
+/// A reservation that is dropped leaves a mark that the consumer steps over, and the slot is used again.
+#[test]
+fn an_abandoned_position_is_stepped_over() {
+    loom::model(|| {
+        let fifo = fifo(1);
+        let mut consumer = fifo.consumer();
+        let mut producer = fifo.shared_producer(owner(1)).unwrap();
+        let pushing = thread::spawn(move || {
+            drop(producer.reserve().unwrap());
+            push(&mut producer, numbered(1));
+        });
+        assert_eq!(pop_all(&mut consumer, 1), [1]);
+        pushing.join().unwrap();
+    });
+}
+
+/// F5: a producer goes on where the last one stopped.
+#[test]
+fn a_new_producer_knows_what_the_last_one_pushed() {
+    loom::model(|| {
+        let fifo = fifo(2);
+        let mut consumer = fifo.consumer();
+        let push_if_free = |fifo: SharedFifo, number| match fifo.producer() {
+            Ok(mut producer) => producer.try_push(numbered(number)).map_or(0, |_| 1),
+            Err(_) => 0,
+        };
+        let other = fifo.clone();
+        let pushing = thread::spawn(move || push_if_free(other, 1));
+        let pushed = push_if_free(fifo, 2) + pushing.join().unwrap();
+        let popped = (0..2).filter(|_| pop(&mut consumer).is_some()).count();
+        assert!(pushed >= 1);
+        assert_eq!(popped, pushed);
+    });
+}

@@ -117,6 +117,15 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> SharedProducer<H,
     }
 }
 
+#[cfg(all(test, loom))]
+impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> SharedProducer<H, S> {
+    /// Dies after announcing `position` and before reserving it.
+    pub(crate) fn die_announcing(self, position: u64) {
+        self.end.announce(position.wrapping_add(1));
+        mem::forget(self);
+    }
+}
+
 impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Push for SharedProducer<H, S> {
     #[inline]
     fn try_push(&mut self, trigger: Trigger) -> Result<Position, Full> {

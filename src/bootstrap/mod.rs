@@ -2,7 +2,7 @@
 //!
 //! A *root* (the launcher) holds one end of a `SOCK_SEQPACKET` socket pair per member; the members are the ranks and,
 //! where there is one, the proxy service process. Message boundaries are the kernel's, every message is a
-//! fixed-size record of [`message`], and descriptors travel beside them (SCM_RIGHTS).
+//! fixed-size record, and descriptors travel beside them (SCM_RIGHTS).
 //!
 //! ```text
 //! member                                   root

@@ -19,7 +19,6 @@ use std::rc::Rc;
 
 use bytemuck::Zeroable;
 use nix::errno::Errno;
-use nix::sys::socket::{setsockopt, sockopt};
 
 use super::message::{
     self, CONTRIBUTION_LEN, Contribution, Gathered, Go, Hello, LAYOUT_VERSION, Lost, Message, Ready, Refusal,
@@ -27,7 +26,9 @@ use super::message::{
 };
 use super::options::{Options, Placement, ProxyMode};
 use super::socket::{Incoming, resource_error, send, try_receive};
-use crate::error::{DeviceName, Error, ExitCause, Result};
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::{DeviceName, ExitCause, Result};
 use crate::rank::{Rank, check_n_ranks};
 
 /// How many messages of one member are read before the others get their turn.
@@ -128,12 +129,7 @@ impl Root {
     }
 
     /// Adds the next member (ranks in order, then the proxy service) with the root's end of its socket.
-    ///
-    /// # Errors
-    /// [`Error::Os`] when the socket is not fit.
-    pub(crate) fn seat(&mut self, socket: OwnedFd, placement: Placement) -> Result<Seat> {
-        setsockopt(&socket, sockopt::PassCred, &true)
-            .map_err(|errno| Error::os("asking for the credentials of a member", errno))?;
+    pub(crate) fn seat(&mut self, socket: OwnedFd, placement: Placement) -> Seat {
         let seat = Seat(self.members.len());
         let device = u32::try_from(seat.0).ok().and_then(|rank| Rank::new(rank, self.offer.n_ranks).ok());
         self.members.push(Member {
@@ -146,7 +142,7 @@ impl Root {
             has_joined: false,
             has_reported: false,
         });
-        Ok(seat)
+        seat
     }
 
     /// The sockets to poll: for reading always, for writing too where the flag is set.

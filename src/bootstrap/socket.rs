@@ -7,21 +7,27 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, sendmsg, socketpair,
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, sendmsg, setsockopt, socketpair,
+    sockopt,
 };
 
 use super::message::MAX_MESSAGE;
 use crate::error::{Error, Result};
 use crate::shm::system::{Received, receive};
 
-/// Makes a connected pair of control sockets, closed on exec.
+/// Makes a connected pair of control sockets, the root's end first, closed on exec.
+///
+/// The root's end asks for the credentials of senders from the start: the kernel attaches them as a message is sent.
 ///
 /// # Errors
 /// [`Error::ResourceLimit`] or [`Error::Os`].
 pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd)> {
-    let flags = SockFlag::SOCK_CLOEXEC;
-    socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)
-        .map_err(|errno| resource_error("opening a control socket", errno.into()))
+    let make = || {
+        let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+        setsockopt(&pair.0, sockopt::PassCred, &true)?;
+        Ok(pair)
+    };
+    make().map_err(|errno: Errno| resource_error("opening a control socket", errno.into()))
 }
 
 /// The error for a system call that may fail for want of descriptors or processes.

@@ -1,1 +1,443 @@
+//! The protocol with a root and members in threads of one process: what each side does when the other misbehaves.
 
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use bytemuck::Zeroable;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::stat::fstat;
+
+use super::message::{self, Bye, Contribution, Gathered, Hello, Message, Ready, Report, Welcome};
+use super::socket::send;
+use super::*;
+use crate::error::{DeviceName, Error, ExitCause, Result};
+use crate::rank::Rank;
+
+const JOB: u64 = 0x1234_5678_9abc_def0;
+const WATCHDOG: Duration = Duration::from_secs(20);
+
+fn memory() -> OwnedFd {
+    memfd_create(c"test", MFdFlags::MFD_CLOEXEC).unwrap()
+}
+
+fn identity(descriptor: &impl AsFd) -> u64 {
+    fstat(descriptor).unwrap().st_ino
+}
+
+fn rank(value: u32) -> DeviceName {
+    DeviceName::Rank(Rank::known(value))
+}
+
+fn options() -> Options {
+    Options {
+        heap_len: 1 << 20,
+        backing: SegmentBacking::Named("shmccl-test".to_owned()),
+        timeout: WATCHDOG,
+        ..Options::default()
+    }
+}
+
+/// Runs a root until all members have left or were lost; returns its events. `act` plays member by member.
+fn with_root(n_ranks: u32, options: Options, act: impl Fn(u32, OwnedFd) + Sync) -> Vec<Event> {
+    let services = u32::from(options.proxy == ProxyMode::Process);
+    let control = memory();
+    let offer = Offer { n_ranks, epoch: 7, job_id: JOB, options };
+    let mut root = Root::new(offer, control.as_fd()).unwrap();
+    std::thread::scope(|scope| {
+        let act = &act;
+        for member in 0..n_ranks + services {
+            let (own, theirs) = pair().unwrap();
+            root.seat(own, Placement { cpu: Some(member), devices: 1, proxies: 2 });
+            scope.spawn(move || act(member, theirs));
+        }
+        serve(&mut root)
+    })
+}
+
+fn serve(root: &mut Root) -> Vec<Event> {
+    let began = Instant::now();
+    let mut events = Vec::new();
+    loop {
+        assert!(began.elapsed() < WATCHDOG, "the root hangs after {events:?}");
+        let seats: Vec<_> = {
+            let sockets: Vec<_> = root.sockets().collect();
+            if sockets.is_empty() {
+                return events;
+            }
+            let mut polled: Vec<_> =
+                sockets.iter().map(|(_, socket, _)| PollFd::new(*socket, PollFlags::POLLIN)).collect();
+            poll(&mut polled, PollTimeout::from(100_u8)).unwrap();
+            sockets.iter().map(|(seat, ..)| *seat).collect()
+        };
+        for seat in seats {
+            root.serve(seat).unwrap();
+        }
+        events.extend(std::iter::from_fn(|| root.next_event()));
+    }
+}
+
+fn begin(member: u32, n_ranks: u32, socket: OwnedFd) -> Result<Joining> {
+    let device = if member == n_ranks { DeviceName::Proxy } else { rank(member) };
+    Joining::begin(socket, device, n_ranks, JOB, WATCHDOG)
+}
+
+fn join(member: u32, n_ranks: u32, socket: OwnedFd) -> Result<Membership> {
+    begin(member, n_ranks, socket)?.share(|_| Ok(memory()))?.ready()
+}
+
+fn lost_rank(result: Result<impl std::fmt::Debug>) -> u32 {
+    match result {
+        Err(Error::PeerLost { rank }) => rank.get(),
+        other => panic!("expected the loss of a peer, got {other:?}"),
+    }
+}
+
+fn hello(member: u32) -> Hello {
+    Hello {
+        head: Hello::head(JOB),
+        layout_version: LAYOUT_VERSION,
+        pid: std::process::id(),
+        member,
+        reserved: 0,
+    }
+}
+
+fn say<M: Message>(socket: &OwnedFd, message: &M) {
+    send(socket.as_fd(), bytemuck::bytes_of(message), &[]).unwrap();
+}
+
+#[test]
+fn every_member_gets_the_options_and_the_same_segments() {
+    for proxy in [ProxyMode::Thread, ProxyMode::Process] {
+        let seen = std::sync::Mutex::new(Vec::new());
+        let events = with_root(3, Options { proxy, ..options() }, |member, socket| {
+            let joining = begin(member, 3, socket).unwrap();
+            assert_eq!(joining.options(), &Options { proxy, ..options() });
+            assert_eq!((joining.epoch(), joining.job_id(), joining.n_ranks()), (7, JOB, 3));
+            assert_eq!(joining.placement(), Placement { cpu: Some(member), devices: 1, proxies: 2 });
+            let shared = joining.share(|_| Ok(memory())).unwrap();
+            let identities: Vec<_> = shared.segments().iter().map(identity).collect();
+            let membership = shared.ready().unwrap();
+            assert_eq!(membership.rank().map(Rank::get), (member < 3).then_some(member));
+            seen.lock().unwrap().push((identity(&membership.control), identities));
+            membership.link.finalize().unwrap();
+        });
+        let seen = seen.into_inner().unwrap();
+        assert_eq!(seen[0].1.len(), 3);
+        assert!(seen[0].1.iter().all(|one| seen[0].1.iter().filter(|other| one == *other).count() == 1));
+        assert!(seen.iter().all(|each| *each == seen[0]), "{seen:?}");
+        let members = seen.len();
+        assert_eq!(events.iter().filter(|event| **event == Event::Up).count(), 1);
+        assert_eq!(events.iter().filter(|event| matches!(event, Event::Left(_))).count(), members);
+        assert!(!events.iter().any(|event| matches!(event, Event::Lost(..))), "{events:?}");
+    }
+}
+
+#[test]
+fn the_largest_job_meets() {
+    with_root(64, options(), |member, socket| {
+        let membership = join(member, 64, socket).unwrap();
+        assert_eq!(membership.segments.len(), 64);
+    });
+}
+
+#[test]
+fn an_all_gather_keeps_bytes_and_descriptors_with_their_rank() {
+    with_root(3, options(), |member, socket| {
+        let mut joining = begin(member, 3, socket).unwrap();
+        assert!(matches!(joining.all_gather(&[0; 65], None), Err(Error::OutOfRange { len: 65, .. })));
+        for round in 0..4_u8 {
+            let own = (member == 1).then(memory);
+            let text = [round, u8::try_from(member).unwrap()];
+            let gifts = joining.all_gather(&text, own.as_ref().map(AsFd::as_fd)).unwrap();
+            for (index, gift) in gifts.iter().enumerate() {
+                assert_eq!(gift.bytes[..3], [round, u8::try_from(index).unwrap(), 0]);
+                assert_eq!(gift.descriptor.is_some(), index == 1);
+            }
+            if let Some(own) = own {
+                assert_eq!(identity(gifts[1].descriptor.as_ref().unwrap()), identity(&own));
+            }
+        }
+        joining.share(|_| Ok(memory())).unwrap().ready().unwrap();
+    });
+}
+
+#[test]
+fn a_member_that_hangs_up_at_any_step_is_lost_to_all_others() {
+    for step in 0..4 {
+        let events = with_root(3, options(), |member, socket| {
+            if member != 1 {
+                assert_eq!(lost_rank(join_and_wait(member, socket)), 1, "step {step}");
+                return;
+            }
+            // The root says nothing of members that never said Hello; see the launcher's tests for those.
+            let joining = begin(1, 3, socket).unwrap();
+            match step {
+                0 => drop(joining),
+                1 => {
+                    let failed = joining.share(|_| Err(Error::Revoked { by: None }));
+                    assert!(matches!(failed, Err(Error::Revoked { .. })));
+                }
+                2 => drop(joining.share(|_| Ok(memory())).unwrap()),
+                _ => {
+                    let membership = joining.share(|_| Ok(memory())).unwrap().ready().unwrap();
+                    // A link that is dropped by a panic says nothing.
+                    let panicked = std::thread::spawn(move || {
+                        let _link = membership.link;
+                        std::panic::resume_unwind(Box::new(()));
+                    });
+                    assert!(panicked.join().is_err());
+                }
+            }
+        });
+        assert!(events.contains(&Event::Lost(Seat(1), ExitCause::HungUp)), "step {step}: {events:?}");
+    }
+}
+
+/// Joins, waits for a loss, and gives it as an error.
+fn join_and_wait(member: u32, socket: OwnedFd) -> Result<()> {
+    let membership = join(member, 3, socket)?;
+    match membership.link.wait_event(WATCHDOG)? {
+        LinkEvent::Lost(DeviceName::Rank(rank)) => Err(Error::PeerLost { rank }),
+        other => panic!("unexpected {other:?}"),
+    }
+}
+
+#[test]
+fn a_member_that_speaks_garbage_at_any_step_is_lost_to_all_others() {
+    let bytes = |length: usize| vec![0xa5_u8; length];
+    let bad_head = |kind: u32, version: u32| {
+        let mut head = Hello::head(JOB);
+        (head.kind, head.version) = (kind, version);
+        bytemuck::bytes_of(&head).to_vec()
+    };
+    let garbage = [
+        bytes(1),
+        bytes(24),
+        bytes(4136),
+        bytes(5000),
+        bad_head(0, 1),
+        bad_head(99, 1),
+        bad_head(Bye::KIND, 2),
+        bad_head(Bye::KIND, 1),
+        bytemuck::bytes_of(&Contribution { round: 9, ..contribution() }).to_vec(),
+        bytemuck::bytes_of(&Report { head: Report::head(JOB), member: 3, reserved: 0 }).to_vec(),
+        bytemuck::bytes_of(&Welcome { head: Welcome::head(JOB), ..Welcome::zeroed() }).to_vec(),
+        bytemuck::bytes_of(&Gathered { head: Gathered::head(JOB), ..Gathered::zeroed() }).to_vec(),
+    ];
+    for text in &garbage {
+        for is_welcomed in [false, true] {
+            let events = with_root(3, options(), |member, socket| {
+                if member != 1 {
+                    assert_eq!(lost_rank(join_and_wait(member, socket)), 1);
+                    return;
+                }
+                if is_welcomed {
+                    say(&socket, &hello(1));
+                }
+                send(socket.as_fd(), text, &[]).unwrap();
+                hold_until_hang_up(&socket);
+            });
+            assert!(events.contains(&Event::Lost(Seat(1), ExitCause::Protocol)), "{text:?}: {events:?}");
+        }
+    }
+}
+
+fn contribution() -> Contribution {
+    Contribution { head: Contribution::head(JOB), ..Contribution::zeroed() }
+}
+
+fn hold_until_hang_up(socket: &OwnedFd) {
+    let began = Instant::now();
+    while !matches!(super::socket::try_receive(socket.as_fd()).unwrap(), super::socket::Incoming::HungUp) {
+        assert!(began.elapsed() < WATCHDOG);
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn descriptors_that_nobody_asked_for_break_the_protocol_and_are_closed() {
+    let events = with_root(2, options(), |member, socket| {
+        if member == 0 {
+            assert_eq!(lost_rank(join(0, 2, socket)), 1);
+            return;
+        }
+        say(&socket, &hello(1));
+        let (one, two) = (memory(), memory());
+        send(socket.as_fd(), bytemuck::bytes_of(&contribution()), &[one.as_fd(), two.as_fd()]).unwrap();
+        hold_until_hang_up(&socket);
+    });
+    assert!(events.contains(&Event::Lost(Seat(1), ExitCause::Protocol)), "{events:?}");
+}
+
+#[test]
+fn a_rank_without_a_segment_fails_everyone_with_a_typed_error() {
+    with_root(2, options(), |member, socket| {
+        let mut joining = begin(member, 2, socket).unwrap();
+        if member == 1 {
+            joining.all_gather(&[], None).unwrap();
+        } else {
+            let shared = joining.share(|_| Ok(memory()));
+            assert!(
+                matches!(shared, Err(Error::Layout { what: "number of segments", expected: 2, found: 1 })),
+                "{shared:?}"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_member_that_does_not_fit_is_told_why() {
+    let misfits: [(Hello, &str); 4] = [
+        (Hello { layout_version: 99, ..hello(0) }, "layout version"),
+        (Hello { head: Hello::head(5), ..hello(0) }, "job id"),
+        (Hello { member: 1, ..hello(0) }, "rank"),
+        (Hello { head: message::Head { version: 9, ..Hello::head(JOB) }, ..hello(0) }, "bootstrap version"),
+    ];
+    for (hello, what) in misfits {
+        with_root(1, options(), |_, socket| {
+            say(&socket, &hello);
+            // What is said after that finds the socket closed, and does not hide the answer.
+            let refused = begin(0, 1, socket);
+            assert!(matches!(refused, Err(Error::Layout { what: told, .. }) if told == what), "{refused:?}");
+        });
+    }
+}
+
+#[test]
+fn the_last_words_of_a_member_are_heard_though_it_never_read_its_mail() {
+    let events = with_root(2, options(), |member, socket| {
+        let membership = join(member, 2, socket).unwrap();
+        if member == 0 {
+            // Until rank 1 is gone there is unread mail: its loss.
+            let mut polled = [PollFd::new(membership.link.as_fd(), PollFlags::POLLIN)];
+            poll(&mut polled, PollTimeout::from(20_000_u16)).unwrap();
+            membership.link.finalize().unwrap();
+        } else {
+            std::mem::forget(membership.segments);
+            hang_up(membership.link);
+        }
+    });
+    assert!(events.contains(&Event::Left(Seat(0))), "{events:?}");
+    assert!(events.contains(&Event::Lost(Seat(1), ExitCause::HungUp)), "{events:?}");
+}
+
+/// Closes a link without a Bye.
+fn hang_up(link: Link) {
+    let thread = std::thread::spawn(move || {
+        let _link = link;
+        std::panic::resume_unwind(Box::new(()));
+    });
+    assert!(thread.join().is_err());
+}
+
+#[test]
+fn a_report_names_who_was_lost_and_only_the_first_counts() {
+    let events = with_root(2, options(), |member, socket| {
+        let membership = join(member, 2, socket).unwrap();
+        if member == 0 {
+            membership.link.report_loss(rank(1));
+            membership.link.report_loss(rank(0));
+        }
+    });
+    let reports: Vec<_> = events.iter().filter(|event| matches!(event, Event::Reported(..))).collect();
+    assert_eq!(reports, [&Event::Reported(Seat(0), Seat(1))]);
+}
+
+#[test]
+fn ready_before_the_segments_were_shared_holds_everyone_until_the_deadline() {
+    let short = Options { timeout: Duration::from_millis(50), ..options() };
+    with_root(2, short, |member, socket| {
+        if member == 0 {
+            let late = join(0, 2, socket);
+            assert!(matches!(late, Err(Error::Timeout { .. } | Error::PeerLost { .. })), "{late:?}");
+            return;
+        }
+        say(&socket, &hello(1));
+        say(&socket, &Ready { head: Ready::head(JOB) });
+        hold_until_lost(&socket);
+    });
+}
+
+/// Waits until the other member gave up.
+fn hold_until_lost(socket: &OwnedFd) {
+    let began = Instant::now();
+    loop {
+        assert!(began.elapsed() < WATCHDOG);
+        match super::socket::try_receive(socket.as_fd()).unwrap() {
+            super::socket::Incoming::Message(bytes, _)
+                if message::read::<message::Lost>(&bytes).is_some() =>
+            {
+                return;
+            }
+            _ => std::thread::yield_now(),
+        }
+    }
+}
+
+#[test]
+fn a_member_whose_root_dies_at_any_step_is_told_so() {
+    for step in 0..3 {
+        let (own, theirs) = pair().unwrap();
+        let control = memory();
+        let offer = Offer { n_ranks: 1, epoch: 1, job_id: JOB, options: options() };
+        let mut root = Root::new(offer, control.as_fd()).unwrap();
+        root.seat(own, Placement { cpu: None, devices: 1, proxies: 0 });
+        let member =
+            std::thread::spawn(move || join(0, 1, theirs).map(|joined| joined.link.wait_event(WATCHDOG)));
+        let began = Instant::now();
+        // Steps: before the Hello is answered, after the Welcome, after Go.
+        let is_there = |root: &mut Root| {
+            assert!(began.elapsed() < WATCHDOG);
+            root.serve(Seat(0)).unwrap();
+            let event = root.next_event();
+            matches!((step, event), (1, Some(Event::Joined(..))) | (2, Some(Event::Up)))
+        };
+        while step > 0 && !is_there(&mut root) {}
+        drop(root);
+        match member.join().unwrap() {
+            Err(Error::Revoked { by: None }) => assert!(step < 2),
+            // A quick member is up before the root stops serving it after its Hello.
+            Ok(Ok(event)) => assert!(step > 0 && event == LinkEvent::LauncherGone, "step {step}: {event:?}"),
+            other => panic!("step {step}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_watch_hears_losses_and_ends_when_it_is_dropped() {
+    let events = with_root(2, options(), |member, socket| {
+        let membership = join(member, 2, socket).unwrap();
+        if member == 1 {
+            return hang_up(membership.link);
+        }
+        let (told, heard) = std::sync::mpsc::channel();
+        let watch = membership.link.watch(move |event| told.send(event).unwrap()).unwrap();
+        assert_eq!(heard.recv_timeout(WATCHDOG), Ok(LinkEvent::Lost(rank(1))));
+        drop(watch);
+        assert!(heard.recv().is_err(), "the thread has ended");
+        membership.link.finalize().unwrap();
+    });
+    assert!(events.contains(&Event::Left(Seat(0))), "{events:?}");
+}
+
+#[test]
+fn a_member_that_never_reads_does_not_keep_the_others_waiting() {
+    // A member that joins and never reads must not keep the others from being told.
+    let events = with_root(2, options(), |member, socket| {
+        if member == 1 {
+            say(&socket, &hello(1));
+            return;
+        }
+        assert_eq!(lost_rank(join(0, 2, socket)), 1);
+    });
+    assert!(events.contains(&Event::Lost(Seat(1), ExitCause::HungUp)), "{events:?}");
+}
+
+#[test]
+fn an_overlong_name_is_refused_before_anything_is_started() {
+    let backing = SegmentBacking::Named("x".repeat(257));
+    let offer = Offer { n_ranks: 1, epoch: 1, job_id: JOB, options: Options { backing, ..options() } };
+    assert!(matches!(Root::new(offer, memory().as_fd()), Err(Error::InvalidArgument { value: 257, .. })));
+}

@@ -11,7 +11,8 @@ use crate::rank::Rank;
 use crate::shm::{CellRef, HostKernel};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{
-    LifeStatus, ParkCell, SemaphoreCell, SleepWord, Stop, WaitPolicy, Waiting, Watch, plain, wait_until,
+    LifeStatus, ParkCell, Revocation, SemaphoreCell, SleepWord, Stop, WaitPolicy, Waiting, Watch, plain,
+    wait_until,
 };
 
 /// One rank's view of a [`World`].
@@ -93,6 +94,20 @@ impl Fabric {
         Waiting::new(self.kernel(), watch, self.policy(), self.timeout)
     }
 
+    /// Ends the epoch when a wait has come to nothing because a peer died, and returns the reason that was there first.
+    ///
+    /// This rank is about to leave in turn. Whoever waits for it then has to learn whom *it* lost, and so has the launcher:
+    /// without this the first cause is anybody's guess when a wait notices before the life lock does. A peer that left
+    /// of its own accord is lost to whoever waits for it and to nobody else.
+    #[cold]
+    pub(crate) fn settle(&self, stop: Stop) -> Stop {
+        let Stop::PeerLost(rank) = stop else { return stop };
+        if self.world.life(rank).status() == LifeStatus::Lost {
+            self.world.control().revoke(self.kernel(), Revocation::PeerLost(rank));
+        }
+        self.world.revocation().check().unwrap_or(stop)
+    }
+
     /// Waits in `operation` until `poll` returns something; whoever makes it do so wakes `park`.
     ///
     /// # Errors
@@ -106,7 +121,7 @@ impl Fabric {
     ) -> Result<T> {
         let watch = self.watch(awaited);
         let waiting = self.waiting(&watch);
-        wait_until(&waiting, park, poll).map_err(|stop| waiting.error(stop, operation, awaited))
+        wait_until(&waiting, park, poll).map_err(|stop| waiting.error(self.settle(stop), operation, awaited))
     }
 
     /// Waits like [`Fabric::wait`] for something that wakes nobody, such as a packet: spins, yields, never sleeps.
@@ -124,7 +139,8 @@ impl Fabric {
         let policy = WaitPolicy { park_after: Duration::MAX, ..self.policy() };
         let waiting = Waiting::new(self.kernel(), &watch, policy, self.timeout);
         let unused = ParkCell::new();
-        wait_until(&waiting, &unused, poll).map_err(|stop| waiting.error(stop, operation, Some(awaited)))
+        wait_until(&waiting, &unused, poll)
+            .map_err(|stop| waiting.error(self.settle(stop), operation, Some(awaited)))
     }
 }
 

@@ -100,7 +100,7 @@ impl MemoryChannel {
         let waiting = self.fabric.waiting(&watch);
         self.inbound
             .relaxed_wait(&waiting)
-            .map_err(|stop| waiting.error(stop, "relaxed_wait", Some(self.seat.peer)))
+            .map_err(|stop| waiting.error(self.fabric.settle(stop), "relaxed_wait", Some(self.seat.peer)))
     }
 
     /// Writes `len` bytes at `source` of this rank's heap as packets at `target` of the peer's. The flag travels with the
@@ -246,7 +246,9 @@ impl Channel for MemoryChannel {
         }
         let watch = self.fabric.watch(Some(self.seat.peer));
         let waiting = self.fabric.waiting(&watch);
-        self.inbound.wait(&waiting).map_err(|stop| waiting.error(stop, "wait", Some(self.seat.peer)))
+        self.inbound
+            .wait(&waiting)
+            .map_err(|stop| waiting.error(self.fabric.settle(stop), "wait", Some(self.seat.peer)))
     }
 
     #[inline]
@@ -257,7 +259,7 @@ impl Channel for MemoryChannel {
 
 impl Drop for MemoryChannel {
     fn drop(&mut self) {
-        let counts = Counts { sent: self.outbound.sent(), received: self.inbound.expected() };
+        let counts = Counts { sent: self.outbound.sent(), received: self.inbound.consumed() };
         self.fabric.seats().leave(self.seat, counts);
     }
 }

@@ -15,7 +15,7 @@ use super::seat::{Counts, Seat};
 use super::service::open_fifo;
 use crate::error::{Error, Result};
 use crate::heap::layout::FifoCells;
-use crate::heap::{HeapOffset, Place, Region};
+use crate::heap::{HeapOffset, MemoryTable, Place, Region};
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{ParkCell, SemaphoreCell, SemaphoreReceiver};
@@ -55,9 +55,10 @@ pub struct PortChannel {
     fabric: Arc<Fabric>,
     seat: Seat,
     port: Port,
+    table: MemoryTable,
     semaphore: SemaphoreId,
     sent: u64,
-    /// Whether something was pushed that no FLUSH covers.
+    /// Whether something was pushed that is not known to be executed.
     pending: bool,
     inbound: SemaphoreReceiver<CellRef<SemaphoreCell>>,
 }
@@ -71,11 +72,23 @@ impl PortChannel {
             semaphore: semaphore_id(peer, seat.number),
             sent: seat.counts.sent,
             pending: false,
+            table: fabric.world().memory_table(fabric.rank())?,
             inbound: SemaphoreReceiver::new(inbound, seat.counts.received),
             fabric: Arc::clone(fabric),
             seat,
             port,
         })
+    }
+
+    /// Copies between registered memory, by ids of [`crate::Communicator::register`]. Tells the peer nothing.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for an id that names nothing, [`Error::OutOfRange`] for bytes outside what it names; otherwise
+    /// those of [`Channel::put`].
+    pub fn put_registered(&mut self, transfer: Transfer) -> Result<()> {
+        self.table.resolve(transfer.source, transfer.source_offset, transfer.len)?;
+        self.table.resolve(transfer.target, transfer.target_offset, transfer.len)?;
+        self.push(Kind::DATA, transfer).map(drop)
     }
 
     /// Pushes the triggers of one put: data in every piece, `kind` with the last. Nothing for an empty put of no kind.
@@ -109,7 +122,7 @@ impl PortChannel {
             Err(_) => self.push_when_there_is_room(trigger)?,
         };
         self.port.doorbell.wake(self.fabric.kernel());
-        self.pending = !kind.contains(Kind::FLUSH);
+        self.pending = true;
         self.sent += u64::from(kind.contains(Kind::SIGNAL));
         Ok(position)
     }
@@ -121,9 +134,12 @@ impl PortChannel {
         fabric.wait("push", None, completion, || producer.try_push(trigger).ok())
     }
 
-    fn wait_completed(&self, position: Position) -> Result<()> {
+    fn wait_completed(&mut self, position: Position) -> Result<()> {
         let header = self.port.producer.header();
-        self.fabric.wait("flush", None, &self.port.completion, || position.is_completed(header).then_some(()))
+        self.fabric
+            .wait("flush", None, &self.port.completion, || position.is_completed(header).then_some(()))?;
+        self.pending = false;
+        Ok(())
     }
 }
 
@@ -169,7 +185,9 @@ impl Channel for PortChannel {
         }
         let watch = self.fabric.watch(Some(self.seat.peer));
         let waiting = self.fabric.waiting(&watch);
-        self.inbound.wait(&waiting).map_err(|stop| waiting.error(stop, "wait", Some(self.seat.peer)))
+        self.inbound
+            .wait(&waiting)
+            .map_err(|stop| waiting.error(self.fabric.settle(stop), "wait", Some(self.seat.peer)))
     }
 
     #[inline]
@@ -183,7 +201,7 @@ impl Drop for PortChannel {
     /// nothing, the seat stays taken.
     fn drop(&mut self) {
         if !self.pending || self.flush().is_ok() {
-            let counts = Counts { sent: self.sent, received: self.inbound.expected() };
+            let counts = Counts { sent: self.sent, received: self.inbound.consumed() };
             self.fabric.seats().leave(self.seat, counts);
         }
     }

@@ -37,7 +37,6 @@ impl Era {
 /// The mapped state of an epoch.
 #[derive(Debug)]
 pub(crate) struct World {
-    era: Era,
     shape: HeapShape,
     kernel: HostKernel,
     control: Control,
@@ -96,16 +95,11 @@ impl World {
             Segment::attach(fd, attach_as, &expected).map(Arc::new)
         };
         let segments = (0..).zip(descriptors).map(segment).collect::<Result<Vec<_>>>()?;
-        Self::over(era, shape, control, segments)
+        Self::over(shape, control, segments)
     }
 
     /// Maps `segments`, given in order of rank.
-    pub(crate) fn over(
-        era: Era,
-        shape: HeapShape,
-        control: Control,
-        segments: Vec<Arc<Segment>>,
-    ) -> Result<Self> {
+    pub(crate) fn over(shape: HeapShape, control: Control, segments: Vec<Arc<Segment>>) -> Result<Self> {
         let (expected, found) = (u64::from(shape.n_ranks()), segments.len() as u64);
         if expected != found {
             return Err(Error::Layout { what: "number of segments", expected, found });
@@ -119,7 +113,6 @@ impl World {
         let view = |rank| HeapView::new(Arc::clone(&window), Rank::new(rank, shape.n_ranks())?, shape);
         let views = (0..shape.n_ranks()).map(view).collect::<Result<_>>()?;
         Ok(Self {
-            era,
             shape,
             kernel: HostKernel::detect(),
             revocation: control.revocation(),
@@ -131,10 +124,6 @@ impl World {
             views,
             windows: HeapWindows::new(shape.n_ranks(), shape.len())?,
         })
-    }
-
-    pub(crate) fn era(&self) -> Era {
-        self.era
     }
 
     pub(crate) fn n_ranks(&self) -> u32 {

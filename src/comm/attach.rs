@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::Communicator;
 use super::ports::Ports;
-use crate::bootstrap::{Joining, Link, ProxyMode, Shared};
+use crate::bootstrap::{Joining, Link, LinkEvent, LinkWatch, ProxyMode, Shared};
 use crate::channel::{Control, Era, Fabric, World, serve_all};
-use crate::error::{Error, Result};
+use crate::error::{DeviceName, Error, Result};
 use crate::heap::MemoryRegistrar;
 use crate::heap::layout::HeapShape;
 use crate::heap::registered::heap_windows;
@@ -21,7 +21,7 @@ use crate::sync::{Agreement, Barrier, Revocation};
 #[derive(Debug)]
 pub enum Member {
     /// A device, with its communicator.
-    Device(Communicator),
+    Device(Box<Communicator>),
     /// The proxy service. It has served until the job ended: nothing is left to do.
     Proxy,
 }
@@ -33,7 +33,7 @@ impl Communicator {
     /// [`Error::Environment`] when no launcher started this process; otherwise those of [`join_job`].
     pub fn from_env() -> Result<Self> {
         match join_job()? {
-            Some(Member::Device(comm)) => Ok(comm),
+            Some(Member::Device(comm)) => Ok(*comm),
             Some(Member::Proxy) | None => Err(Error::Environment {
                 variable: "SHMCCL_SOCKET",
                 expected: "expected the control socket of a launcher",
@@ -69,7 +69,7 @@ pub fn join_job() -> Result<Option<Member>> {
         timeout: membership.options.timeout,
     };
     let comm = seat.sit(&world, &terms, Some(membership.link), own)?;
-    Ok(Some(Member::Device(comm)))
+    Ok(Some(Member::Device(Box::new(comm))))
 }
 
 /// Makes the communicators of device threads that share this process, its window and its mappings.
@@ -81,7 +81,7 @@ pub(crate) fn attach_threads(era: Era, shape: HeapShape, terms: &Terms) -> Resul
     let ranks = || (0..shape.n_ranks()).map(Rank::known);
     let create = |rank| World::create_segment(era, rank, shape, &crate::bootstrap::SegmentBacking::Anonymous);
     let segments = ranks().map(|rank| create(rank).map(Arc::new)).collect::<Result<_>>()?;
-    let world = Arc::new(World::over(era, shape, control, segments)?);
+    let world = Arc::new(World::over(shape, control, segments)?);
     let seats = ranks().map(|rank| Seat::take(&world, rank)).collect::<Result<Vec<_>>>()?;
     seats.into_iter().map(|seat| seat.sit(&world, terms, None, None)).collect()
 }
@@ -99,6 +99,7 @@ pub(crate) struct Terms {
 struct Seat {
     rank: Rank,
     life: LifeLock,
+    registrar: MemoryRegistrar,
 }
 
 impl Seat {
@@ -108,7 +109,7 @@ impl Seat {
         let watched = Arc::clone(world);
         let on_loss = move |lost| watched.control().revoke(watched.kernel(), Revocation::PeerLost(lost));
         let life = LifeLock::take(*world.kernel(), world.control().lives(), rank, on_loss)?;
-        Ok(Self { rank, life })
+        Ok(Self { rank, life, registrar })
     }
 
     fn sit(
@@ -118,18 +119,41 @@ impl Seat {
         link: Option<Link>,
         own: Option<Segment>,
     ) -> Result<Communicator> {
-        let Self { rank, life } = self;
+        let Self { rank, life, registrar } = self;
         let (cells, park) = world.control().barrier();
         Ok(Communicator {
             ports: Ports::new(terms.mode),
-            registrar: Mutex::new(MemoryRegistrar::new(world.memory_table(rank)?)),
+            registrar: Mutex::new(registrar),
             barrier: Barrier::new(cells, park, rank.index(), 0),
             agreement: Agreement::new(world.control().agreement(), rank.index()),
             fabric: Arc::new(Fabric::new(Arc::clone(world), rank, terms.spinners, terms.timeout)?),
             life: Some(life),
-            link,
+            supervision: link.map(|link| Supervision::begin(link, world)).transpose()?,
             _own: own,
         })
+    }
+}
+
+/// The line to the launcher. What it reports, and its own end, ends the epoch.
+#[derive(Debug)]
+pub(super) struct Supervision {
+    // Dropped before the link says good-bye.
+    _watch: LinkWatch,
+    pub(super) link: Link,
+}
+
+impl Supervision {
+    fn begin(link: Link, world: &Arc<World>) -> Result<Self> {
+        let watched = Arc::clone(world);
+        let watch = link.watch(move |event| {
+            let reason = match event {
+                LinkEvent::Lost(DeviceName::Rank(rank)) => Revocation::PeerLost(rank),
+                LinkEvent::Lost(DeviceName::Proxy) => Revocation::ProxyLost,
+                LinkEvent::LauncherGone => Revocation::Aborted(None),
+            };
+            watched.control().revoke(watched.kernel(), reason);
+        })?;
+        Ok(Self { _watch: watch, link })
     }
 }
 

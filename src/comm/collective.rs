@@ -7,12 +7,14 @@ use super::watch::BarrierWatch;
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, Region};
 use crate::rank::Rank;
-use crate::sync::{AGREEMENT_WORDS, Waiting};
+use crate::sync::{AGREEMENT_WORDS, Waiting, Watch};
 
 /// Which collective call a rank is in, as it tells the others.
 #[derive(Clone, Copy)]
 #[repr(u64)]
 enum Call {
+    /// One that compares nothing.
+    Barrier = 0,
     Alloc = 1,
     Free = 2,
 }
@@ -34,7 +36,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::OutOfMemory`]; [`Error::ResourceLimit`]; [`Error::FailedElsewhere`] when another rank had one of these;
     /// [`Error::Mismatch`] when the ranks asked for different sizes; otherwise those of [`Communicator::barrier`].
-    /// Nothing is allocated on any rank then.
+    /// Nothing is allocated on any rank then. An [`Error::Timeout`] ends the epoch for everybody.
     pub fn alloc<T: Pod>(&mut self, count: usize) -> Result<DeviceBuffer<T>> {
         let region = self.alloc_region(DeviceBuffer::<T>::bytes(count)?, DeviceBuffer::<T>::align())?;
         self.buffer(region)
@@ -71,7 +73,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when the region is not allocated; [`Error::Mismatch`] when the ranks free different
-    /// regions; otherwise those of [`Communicator::barrier`]. Nothing is freed then.
+    /// regions; otherwise those of [`Communicator::barrier`]. Nothing is freed then. An [`Error::Timeout`] ends the epoch for
+    /// everybody.
     pub fn free<T: Pod>(&mut self, buffer: DeviceBuffer<T>) -> Result<()> {
         self.free_region(buffer.region())
     }
@@ -86,18 +89,25 @@ impl Communicator {
     }
 
     /// Compares the arguments of a collective call; the last word says whether this rank has failed already.
+    ///
+    /// A rank that gives up waiting has proposed already, and whoever comes later would take it for agreed; so
+    /// giving up ends the epoch.
     fn agree(&mut self, operation: &'static str, call: Call, arguments: [u64; 4]) -> Result<()> {
         const NAMES: [&str; 4] =
             ["the collective call", "the first argument", "the second argument", "the offset"];
         const FAILED: usize = 4;
+        const NOT_COLLECTIVE: [u64; AGREEMENT_WORDS] = [Call::Barrier as u64; AGREEMENT_WORDS];
         let mut mine = [0; AGREEMENT_WORDS];
         mine[0] = call as u64;
-        mine[1..=4].copy_from_slice(&arguments);
-        self.agreement.propose(mine);
-        self.meet(operation)?;
-        let others =
-            (0..self.n_ranks()).map(|rank| (Rank::known(rank), self.agreement.theirs(rank as usize)));
-        let others: Vec<_> = others.collect();
+        mine[1..].copy_from_slice(&arguments);
+        self.agreement.propose(self.barrier.generation(), mine);
+        self.meet(operation).inspect_err(|_| self.revoke())?;
+        let watch = self.fabric.watch(None);
+        if let Some(stop) = watch.check() {
+            return Err(self.fabric.waiting(&watch).error(self.fabric.settle(stop), operation, None));
+        }
+        let theirs = |rank: Rank| self.agreement.theirs(rank.index()).unwrap_or(NOT_COLLECTIVE);
+        let others: Vec<_> = (0..self.n_ranks()).map(Rank::known).map(|rank| (rank, theirs(rank))).collect();
         for (rank, theirs) in &others {
             let failed = mine[FAILED] + theirs[FAILED] > 0;
             // Where an allocation failed, there is no offset to compare.
@@ -131,7 +141,7 @@ impl Communicator {
         let waiting = Waiting::new(fabric.kernel(), &watch, fabric.policy(), fabric.timeout());
         self.barrier.wait(&waiting).map_err(|stop| {
             let missing = self.barrier.missing().and_then(|rank| u32::try_from(rank).ok()).map(Rank::known);
-            waiting.error(stop, operation, missing)
+            waiting.error(fabric.settle(stop), operation, missing)
         })
     }
 }

@@ -9,13 +9,12 @@ mod collective;
 mod ports;
 mod watch;
 
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytemuck::Pod;
+use shmccl_proxy::MemoryId;
 
-use crate::bootstrap::Link;
 use crate::channel::{Fabric, MemoryChannel, PortChannel};
 use crate::error::Result;
 use crate::heap::{DeviceBuffer, HeapOffset, HeapUsage, MemoryRegistrar, Region, SymmetricHeap};
@@ -23,6 +22,7 @@ use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice, LifeLock, Segment, SharedLayout, Span};
 use crate::sync::{Agreement, AgreementCell, Barrier, BarrierCell, ParkCell, Revocation};
 
+use attach::Supervision;
 pub use attach::{Member, join_job};
 pub(crate) use attach::{Terms, attach_threads};
 use ports::Ports;
@@ -39,7 +39,7 @@ pub struct Communicator {
     agreement: Agreement<CellSlice<AgreementCell>>,
     fabric: Arc<Fabric>,
     life: Option<LifeLock>,
-    link: Option<Link>,
+    supervision: Option<Supervision>,
     /// Kept because its name goes with it, where it has one.
     _own: Option<Segment>,
 }
@@ -91,6 +91,29 @@ impl Communicator {
     pub fn port_channel(&self, peer: Rank) -> Result<PortChannel> {
         Rank::new(peer.get(), self.n_ranks())?;
         PortChannel::open(&self.fabric, peer, self.ports.open(&self.fabric)?)
+    }
+
+    /// Gives `region` of the heap of `rank` an id that triggers of this rank can name: see
+    /// [`PortChannel::put_registered`]. The heaps themselves have ids from the start.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`], [`crate::Error::InvalidRank`]; [`crate::Error::Exhausted`] when all 512 ids are in use.
+    pub fn register(&self, rank: Rank, region: Region) -> Result<MemoryId> {
+        self.heap().view().check(region)?;
+        self.registrar().register(rank, region)
+    }
+
+    /// Takes an id back. No trigger that names it may be in flight: flush first.
+    ///
+    /// # Errors
+    /// [`crate::Error::InvalidArgument`] when the id names nothing.
+    pub fn unregister(&self, id: MemoryId) -> Result<()> {
+        self.registrar().unregister(id)
+    }
+
+    fn registrar(&self) -> MutexGuard<'_, MemoryRegistrar> {
+        // A panic cannot leave the table half changed: each step checks first and changes last.
+        self.registrar.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The symmetric heap.
@@ -161,7 +184,8 @@ impl Drop for Communicator {
         drop(self.life.take());
         // The service process ends when nobody is left.
         world.control().proxy_doorbell().wake(self.fabric.kernel());
-        if let (Some(link), Some(reason)) = (&self.link, world.revocation().read()) {
+        if let (Some(Supervision { link, .. }), Some(reason)) = (&self.supervision, world.revocation().read())
+        {
             match reason {
                 Revocation::PeerLost(rank) if rank != self.rank() => {
                     link.report_loss(crate::error::DeviceName::Rank(rank));

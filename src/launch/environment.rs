@@ -26,7 +26,9 @@ const PROXY: &str = "proxy";
 
 /// Joins the job that this process was started for; `None` when no launcher started it.
 ///
-/// From here on the process is killed when the launcher dies.
+/// From here on the process is killed when the launcher dies, provided that the launcher started it without a wrapper
+/// in between and that the calling thread stays: the kernel keeps the wish with the thread. In any case the link to the
+/// launcher hangs up.
 ///
 /// # Errors
 /// [`Error::Environment`] when the variables are damaged, or the job was joined already; [`Error::Layout`] when

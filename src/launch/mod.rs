@@ -29,8 +29,6 @@ mod output;
 mod pin;
 mod process;
 mod supervise;
-#[cfg(test)]
-mod tests;
 mod threads;
 
 use std::ffi::{OsStr, OsString};

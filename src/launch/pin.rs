@@ -73,15 +73,18 @@ impl PinPlan {
         format!("{ranks} on {cores}: {place}, {spinners} per core{proxies}")
     }
 
-    /// Puts a process, and every thread it will start, on its core.
+    /// Puts the calling thread on the core of a process that it is about to start, and back when the value is dropped.
     ///
-    /// A core that went away meanwhile is not an error: the process then runs wherever the system puts it.
-    pub(super) fn apply(&self, device: DeviceName, pid: Pid) {
-        let Some(cpu) = self.placement(device).cpu else { return };
-        let mut set = CpuSet::new();
-        if set.set(cpu as usize).is_ok() {
-            let _ = sched_setaffinity(pid, &set);
-        }
+    /// A process inherits the mask of the thread that starts it, and with it everything that it starts in turn; to
+    /// move it afterwards would be too late for those. A core that went away meanwhile is not an error: the process
+    /// then runs wherever the system puts it.
+    pub(super) fn borrow_core(&self, device: DeviceName) -> Option<BorrowedCore> {
+        let cpu = self.placement(device).cpu?;
+        let before = sched_getaffinity(this_thread()).ok()?;
+        let mut core = CpuSet::new();
+        core.set(cpu as usize).ok()?;
+        sched_setaffinity(this_thread(), &core).ok()?;
+        Some(BorrowedCore { before })
     }
 
     /// The index of a process's core.
@@ -109,13 +112,29 @@ impl std::fmt::Display for PinPlan {
     }
 }
 
+/// The calling thread is on the core of another process while this lives.
+#[derive(Debug)]
+pub(super) struct BorrowedCore {
+    before: CpuSet,
+}
+
+impl Drop for BorrowedCore {
+    fn drop(&mut self) {
+        let _ = sched_setaffinity(this_thread(), &self.before);
+    }
+}
+
+const fn this_thread() -> Pid {
+    Pid::from_raw(0)
+}
+
 fn plural(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
 /// The cores that the calling thread may use; empty when the system does not tell.
 fn allowed_cores() -> Vec<usize> {
-    let Ok(set) = sched_getaffinity(Pid::from_raw(0)) else { return Vec::new() };
+    let Ok(set) = sched_getaffinity(this_thread()) else { return Vec::new() };
     (0..CpuSet::count()).filter(|&core| set.is_set(core).unwrap_or(false)).collect()
 }
 

@@ -106,11 +106,13 @@ impl Job<'_> {
     fn start(&mut self, launch: &Launch) -> Result<()> {
         let plan = launch.plan();
         for device in devices(launch) {
-            let started = start(launch, device)?;
-            plan.apply(device, started.process.pid());
+            let core = plan.borrow_core(device);
+            let started = start(launch, device);
+            drop(core);
+            let started = started?;
             self.processes.push(started.process);
             self.pipes.extend(started.pipes);
-            self.root.seat(started.socket, plan.placement(device))?;
+            self.root.seat(started.socket, plan.placement(device));
         }
         Ok(())
     }
@@ -233,6 +235,8 @@ impl Job<'_> {
                     self.observer.on_ready(after);
                 }
                 Event::Left(_) => {}
+                // The launcher's own doing.
+                Event::Lost(seat, _) if self.processes[seat.0].was_killed() => {}
                 Event::Lost(seat, cause) => self.note_failure(seat, cause),
                 Event::Reported(seat, lost) => {
                     self.inquest.blames(seat, lost);
@@ -250,9 +254,10 @@ impl Job<'_> {
         self.take_events();
         let process = &self.processes[seat.0];
         let unfinished = self.root.has_joined(seat) && !self.root.has_left(seat);
+        let is_missed = unfinished || self.inquest.verdict(seat).is_some();
         match process.failure() {
             Some(cause) => self.note_failure(seat, cause),
-            None if process.was_killed() || !unfinished => {}
+            None if process.was_killed() || !is_missed => {}
             None if process.has_ended() => self.note_failure(seat, ExitCause::Code(0)),
             // The one that joined is gone and its wrapper has not ended, or the other way round.
             None if process.has_joined() => {}

@@ -1,9 +1,9 @@
 //! The life lock: a thread per device that the operating system reports on when the device dies.
 //!
-//! The thread takes its rank's [`LifeCell`] as a robust futex and then sleeps on the cells of all peers at once.
-//! When a process is killed, the system walks each of its threads' robust lists while the thread exits, before the
-//! memory of the process is torn down; so peers hear of it within a fraction of a millisecond however much is mapped,
-//! whereas sockets and pidfds report once everything is unmapped.
+//! The thread takes its rank's [`LifeCell`] as a robust futex and then sleeps on the cells of all peers at
+//! once. When a process is killed, the system walks each of its threads' robust lists while the thread exits,
+//! before the memory of the process is torn down; so peers hear of it within a fraction of a millisecond
+//! however much is mapped, whereas sockets and pidfds report once everything is unmapped.
 //!
 //! The list is the thread's own: one node in private memory whose word is found at `node + futex_offset`, in
 //! the shared cell. No pointer is ever stored in shared memory, and nothing a peer writes is followed. It replaces
@@ -11,7 +11,7 @@
 //!
 //! The system wakes only one of those who sleep on a dead rank's word. Whoever finds a rank dead therefore wakes
 //! the rest before it does anything else. If it dies in between, another thread is woken by *its* death, looks at
-//! all cells, and finds both; and a thread looks at all cells at least once a [`LOOK_ANYWAY`].
+//! all cells, and finds both; and each thread looks at all cells twice a second anyway.
 //!
 //! The ranks may be threads of one process: each has its own thread here, hence its own list. A process without
 //! `futex_waitv` looks every few milliseconds instead.
@@ -48,12 +48,12 @@ pub struct LifeLock {
 impl LifeLock {
     /// Takes the cell of `rank` and watches all others of `cells`, one per rank.
     ///
-    /// `on_loss` is called, on a thread of its own, once for each peer that is lost: killed, crashed, exited without
-    /// good-bye, or given up by somebody.
+    /// `on_loss` is called, on a thread of its own, once for each peer that is lost: killed, crashed, exited
+    /// without good-bye, or given up by somebody.
     ///
     /// # Errors
-    /// [`Error::InvalidRank`] when `cells` has none for `rank` or more than there can be ranks; [`Error::Layout`] when the
-    /// cell has been used; [`Error::Os`] when the thread cannot be started.
+    /// [`Error::InvalidRank`] when `cells` has none for `rank` or more than there can be ranks;
+    /// [`Error::Layout`] when the cell has been used; [`Error::Os`] when the thread cannot be started.
     pub fn take<C, F>(kernel: HostKernel, cells: C, rank: Rank, on_loss: F) -> Result<Self>
     where
         C: Deref<Target = [LifeCell]> + Send + 'static,
@@ -129,14 +129,15 @@ fn look<'a>(
 ) -> Vec<SleepWord<'a>> {
     let mut words = Vec::with_capacity(cells.len());
     words.push(stop.until_open());
-    let peers = (0..).map(Rank::known).zip(cells).filter(|(rank, _)| *rank != own);
-    for (rank, cell) in peers {
+    // The cells first: of 64 ranks, none has a number after the last.
+    let peers = cells.iter().zip((0..).map(Rank::known)).filter(|(_, rank)| *rank != own);
+    for (cell, rank) in peers {
         let (status, word) = cell.observe();
         match status {
             LifeStatus::Absent | LifeStatus::Alive => words.push(word),
             LifeStatus::Lost if *lost & 1 << rank.get() == 0 => {
                 *lost |= 1 << rank.get();
-                cell.wake_watchers(kernel); // the others first: the system woke one of us
+                kernel.wake_all(word.word); // the others first: the system woke one of us
                 on_loss(rank);
             }
             LifeStatus::Lost | LifeStatus::Left => {}
@@ -181,8 +182,8 @@ impl<'a> RobustLock<'a> {
     fn take(kernel: HostKernel, cell: &'a LifeCell) -> Result<Self, u32> {
         let list = RobustList::around(cell);
         let previous = robust_list();
-        // Listed first, taken second: a thread that is killed in between holds a word without its id, which the system
-        // leaves alone.
+        // Listed first, taken second: a thread that is killed in between holds a word without its id, which
+        // the system leaves alone.
         set_robust_list(list.cast());
         let thread = u32::try_from(nix::unistd::gettid().as_raw()).unwrap_or(0);
         let lock = Self { kernel, cell, thread, list, previous };
@@ -201,8 +202,8 @@ impl Drop for RobustLock<'_> {
             self.cell.leave(&self.kernel, self.thread);
         }
         set_robust_list(self.previous);
-        // SAFETY: `list` came from Box::into_raw in `RobustList::around`, and since the line above the system does not
-        // know it any more.
+        // SAFETY: `list` came from Box::into_raw in `RobustList::around`, and since the line above the system
+        // does not know it any more.
         drop(unsafe { Box::from_raw(self.list) });
     }
 }
@@ -228,8 +229,8 @@ impl RobustList {
 }
 
 fn set_robust_list(head: *mut RobustHead) {
-    // SAFETY: the system only keeps the address; it reads the list when this thread ends, and `RobustLock` puts the
-    // former list back before it frees its own.
+    // SAFETY: the system only keeps the address; it reads the list when this thread ends, and `RobustLock`
+    // puts the former list back before it frees its own.
     unsafe { libc::syscall(libc::SYS_set_robust_list, head, size_of::<RobustHead>()) };
 }
 
@@ -239,3 +240,6 @@ fn robust_list() -> *mut RobustHead {
     unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &raw mut head, &raw mut len) };
     head
 }
+
+#[cfg(test)]
+mod tests;

@@ -89,21 +89,6 @@ impl Span {
         Ok(())
     }
 
-    /// Copies `source` to `offset` with a given kernel, for measurements.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`]; [`Error::InvalidArgument`] for a kernel that this processor cannot run. Nothing was changed.
-    pub fn copy_in_by(&self, kernel: CopyKernel, offset: u64, source: &[u8]) -> Result<()> {
-        let target = self.locate(offset, source.len() as u64)?;
-        if !kernel.is_supported() {
-            let (name, expected) = ("copy kernel", "one that this processor supports");
-            return Err(Error::InvalidArgument { name, value: kernel as u64, expected });
-        }
-        // SAFETY: in bounds and supported, just checked; no overlap, as in `copy_in_for`.
-        unsafe { kernel.run(source.as_ptr(), target, source.len()) };
-        Ok(())
-    }
-
     /// Copies the bytes at `offset` into `target`.
     ///
     /// # Errors
@@ -136,6 +121,24 @@ impl Span {
         let target = target.locate(target_offset, len)?;
         // SAFETY: both ranges were found in bounds by `locate`.
         unsafe { copy::copy_overlapping(source, target, to_usize(len), read_soon.into()) };
+        Ok(())
+    }
+
+    /// Copies all bytes to the start of `target` by one particular kernel: a yardstick for the copies that choose.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] when `target` is shorter; [`Error::InvalidArgument`] when the processor lacks the kernel's
+    /// instructions, or the ranges overlap. Nothing was changed.
+    pub fn copy_with(&self, kernel: CopyKernel, target: &Self) -> Result<()> {
+        let sink = target.locate(0, self.len())?;
+        let source = self.start.as_ptr();
+        if !kernel.is_supported() || source.addr().abs_diff(sink.addr()) < self.len {
+            let expected = "one that this processor supports, between ranges that do not overlap";
+            return Err(Error::InvalidArgument { name: "copy kernel", value: kernel as u64, expected });
+        }
+        // SAFETY: `locate` found the target in bounds, the source is all of `self`; no overlap and a supported kernel,
+        // checked just above.
+        unsafe { kernel.run(source, sink, self.len) };
         Ok(())
     }
 

@@ -38,14 +38,14 @@ impl BareFlag {
         self.value.store(value, Ordering::Release); // Y1 flag
     }
 
-    /// Whether the flag shows `value`, acquiring what came before it (Y1).
+    /// Whether the flag shows `value` or more, acquiring what came before it (Y1).
     #[inline]
     #[must_use]
     pub fn shows(&self, value: u64) -> bool {
-        self.value.load(Ordering::Acquire) == value // Y1 flag
+        self.value.load(Ordering::Acquire) >= value // Y1 flag
     }
 
-    /// Spins until the flag shows `value`.
+    /// Spins until the flag shows `value` or more.
     #[inline]
     pub fn spin(&self, value: u64) {
         while !self.shows(value) {
@@ -209,5 +209,31 @@ impl<F: Deref<Target = BareFlag>> BareBarrier<F> {
     #[inline]
     fn complete(&self) -> bool {
         self.counter.value.load(Ordering::Acquire) >= self.target // Y4 meet
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bare_ring_keeps_order_over_many_laps() {
+        let slots: Vec<_> = (0..4).map(|_| BareSlot::new()).collect();
+        let tail = BareFlag::default();
+        let mut producer = BareProducer::new(&slots[..], &tail);
+        let mut consumer = BareConsumer::new(&slots[..], &tail);
+        assert_eq!(consumer.peek(), None);
+        for lap in 0..5 {
+            for i in 0..4 {
+                assert!(producer.has_room());
+                producer.push(lap * 4 + i, u64::MAX);
+            }
+            assert!(!producer.has_room());
+            for i in 0..4 {
+                assert_eq!(consumer.peek().unwrap().0, lap * 4 + i);
+                consumer.pop();
+            }
+            assert_eq!(consumer.peek(), None);
+        }
     }
 }

@@ -1,20 +1,23 @@
 //! All ranks meet.
 //!
 //! Each rank has a cell of its own and stores there the number of its latest arrival, the *generation*; it
-//! then waits until every other cell has come as far. Nothing is shared between writers, nothing is reset, and a rank
-//! that rushes into the next generation does not disturb those still leaving this one.
+//! then waits until every other cell has come as far. Nothing is shared between writers, nothing is reset,
+//! and a rank that rushes into the next generation does not disturb those still leaving this one.
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
 //! | B1 arrive | `arrive`: own cell | `poll`, `wait`: each cell | everything that rank did before |
 //!
-//! Sleepers share one [`ParkCell`]. They sleep until *all* have arrived, so an arrival that completes nothing should not
-//! wake them; `arrive` looks whether it is the last, and only when somebody sleeps. That look must not miss a
-//! rank that arrives at the same moment and, seeing this one missing, leaves the waking to it. Hence a
-//! heavy barrier before it. Take the ranks X and Y, both missing when the sleeper looked. Both find the sleeper's bit; each
-//! has stored its cell before its heavy barrier and looks after it, so one of them sees the other's. If X had been seen by the
-//! sleeper, X may have found no bit and left; but then X stored before the sleeper's announcement was visible to
-//! it, and Y, who did find the bit, forces X's store out by its own heavy barrier and sees it.
+//! Sleepers share one [`ParkCell`] and sleep until *all* have arrived. An arrival that completes nothing
+//! should not wake them, so `arrive`, once it has found the sleeping bit, wakes only if it sees everyone
+//! arrived. Two ranks that arrive at the same moment must not each take the other for missing and leave the
+//! waking to it; hence the heavy barrier before that look. Say S sleeps, having missed Y, and Y was the last
+//! whose cell S missed:
+//! - Y stored after S announced, so Y finds the bit (P1), makes its heavy barrier, and looks.
+//! - A rank X that found the bit as well made its own heavy barrier between its store and its look. One of the two
+//!   barriers came first, and the rank of the other sees that one's store: the later looker sees both, and wakes.
+//! - A rank X that found no bit stored before S announced, or S was woken meanwhile and looks again. Its store may
+//!   still be on its way, but Y's heavy barrier forces it out, so Y sees it.
 
 use std::ops::Deref;
 
@@ -107,7 +110,8 @@ impl<S: Deref<Target = [BarrierCell]>, P: Deref<Target = ParkCell>> Barrier<S, P
         }
         self.arrived = true;
         self.seen = 0;
-        self.cells[self.member].arrived.store(self.generation.wrapping_add(1), Ordering::Release); // B1 arrive
+        let next = self.generation.wrapping_add(1);
+        self.cells[self.member].arrived.store(next, Ordering::Release); // B1 arrive
         if self.park.has_sleepers(kernel) {
             self.wake_if_last(kernel);
         }
@@ -189,11 +193,82 @@ impl<S: Deref<Target = [BarrierCell]>, P: Deref<Target = ParkCell>> Barrier<S, P
 #[inline]
 fn all_reached(cells: &[BarrierCell], seen: &mut usize, target: u64) -> bool {
     while let Some(cell) = cells.get(*seen) {
-        if !reached(cell.arrived.load(Ordering::Acquire), target) {
-            // B1 arrive
+        let arrived = cell.arrived.load(Ordering::Acquire); // B1 arrive
+        if !reached(arrived, target) {
             return false;
         }
         *seen += 1;
     }
     true
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::{WaitPolicy, kernel::mock::MockKernel, revoke::RevokeCell};
+    use super::*;
+    use std::time::Duration;
+
+    fn cells(n: usize, generation: u64) -> Vec<BarrierCell> {
+        (0..n).map(|_| BarrierCell::new(generation)).collect()
+    }
+
+    #[test]
+    fn a_lone_member_passes_at_once() {
+        let (kernel, park, cells) = (MockKernel::new(), ParkCell::new(), cells(1, 0));
+        let mut barrier = Barrier::new(&cells[..], &park, 0, 0);
+        assert!(!barrier.poll());
+        barrier.arrive(&kernel);
+        assert!(barrier.poll());
+        assert!(!barrier.poll());
+        assert_eq!(barrier.generation(), 1);
+    }
+
+    #[test]
+    fn a_barrier_names_the_first_member_that_is_missing() {
+        let (kernel, park, cells) = (MockKernel::new(), ParkCell::new(), cells(3, 0));
+        let mut members: Vec<_> = (0..3).map(|m| Barrier::new(&cells[..], &park, m, 0)).collect();
+        assert_eq!(members[1].missing(), Some(0));
+        members[0].arrive(&kernel);
+        members[1].arrive(&kernel);
+        assert_eq!(members[1].missing(), Some(2));
+        members[2].arrive(&kernel);
+        assert_eq!(members[1].missing(), None);
+    }
+
+    #[test]
+    fn a_member_that_gave_up_waiting_has_arrived_once() {
+        let (kernel, revoke, park, cells) =
+            (MockKernel::new(), RevokeCell::new(), ParkCell::new(), cells(2, 0));
+        let context = Waiting::new(&kernel, &revoke, WaitPolicy::CROWDED, Duration::from_millis(3));
+        let mut early = Barrier::new(&cells[..], &park, 0, 0);
+        let mut late = Barrier::new(&cells[..], &park, 1, 0);
+        assert_eq!(early.barrier(&context), Err(Stop::Timeout));
+        assert_eq!(early.barrier(&context), Err(Stop::Timeout));
+        assert_eq!(late.barrier(&context), Ok(()));
+        assert_eq!(early.barrier(&context), Ok(()));
+        assert_eq!(late.barrier(&context), Err(Stop::Timeout), "the second passage needs both again");
+    }
+
+    #[test]
+    fn eight_members_meet_a_thousand_times_and_generations_pass_through_the_end_of_u64() {
+        let start = u64::MAX - 500;
+        let (kernel, revoke, park, cells) =
+            (MockKernel::new(), RevokeCell::new(), ParkCell::new(), cells(8, start));
+        let counters: Vec<_> = (0..8).map(|_| AtomicU64::new(0)).collect();
+        std::thread::scope(|scope| {
+            for member in 0..8 {
+                let (kernel, revoke, park, cells, counters) = (&kernel, &revoke, &park, &cells, &counters);
+                scope.spawn(move || {
+                    let context = Waiting::new(kernel, revoke, WaitPolicy::CROWDED, Duration::from_secs(60));
+                    let mut barrier = Barrier::new(&cells[..], park, member, start);
+                    for passage in 1..=1000 {
+                        counters[member].store(passage, Ordering::Relaxed); // Relaxed: B1 carries it
+                        barrier.barrier(&context).unwrap();
+                        // Relaxed: B1 carries it.
+                        assert!(counters.iter().all(|counter| counter.load(Ordering::Relaxed) >= passage));
+                    }
+                });
+            }
+        });
+    }
 }

@@ -133,6 +133,8 @@ pub(crate) mod mock {
             let mut sleepers = self.sleepers.lock().unwrap();
             // The mutex orders this look after every waker that has been here already.
             if !words.iter().all(SleepWord::is_unchanged) {
+                drop(sleepers);
+                thread::yield_now(); // tells loom that the caller looks again only after the others have moved on
                 return;
             }
             let id = sleepers.iter().map(|sleeper| sleeper.id + 1).max().unwrap_or(0);

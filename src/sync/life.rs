@@ -1,7 +1,7 @@
 //! A rank's presence, which the operating system withdraws when the rank dies.
 //!
-//! A [`LifeCell`] is a robust futex: while its rank lives, the word holds the id of the thread that
-//! took it, and the system itself writes to it when that thread ends, however it ends. Taking it, watching it and the
+//! A [`LifeCell`] is a robust futex: while its rank lives, the word holds the id of the thread that took it,
+//! and the system itself writes to it when that thread ends, however it ends. Taking it, watching it and the
 //! thread that does both are in `shm::life`; here is what the word says.
 //!
 //! ```text
@@ -16,7 +16,8 @@
 //! |---|---|---|---|
 //! | L1 end | `leave`, `mark_lost`, the system at death | `status` | everything the rank did before |
 //!
-//! L1 with R1 of [`revoke`](super::revoke) carries a dead rank's last signal to a third rank that is told of the death.
+//! L1 with R1 of [`revoke`](super::revoke) carries a dead rank's last signal to a third rank that is told of
+//! the death.
 
 use super::atomic::{AtomicU32, Ordering};
 use super::kernel::{Kernel, SleepWord};
@@ -76,7 +77,8 @@ impl LifeCell {
         status_of(self.word.load(Ordering::Acquire)) // L1 end
     }
 
-    /// Gives the rank up on behalf of whoever knows that it is dead, or as good as dead, and wakes those who watch.
+    /// Gives the rank up on behalf of whoever knows that it is dead, or as good as dead, and wakes those who
+    /// watch.
     pub fn mark_lost<K: Kernel + ?Sized>(&self, kernel: &K) {
         self.word.fetch_or(OWNER_DIED | WAITERS, Ordering::Release); // L1 end
         kernel.wake_all(&self.word);
@@ -107,11 +109,6 @@ impl LifeCell {
         let word = self.word.load(Ordering::Acquire); // L1 end
         (status_of(word), SleepWord { word: &self.word, expected: word })
     }
-
-    /// Wakes all who sleep on the word; the system wakes only one of them when the owner dies.
-    pub(crate) fn wake_watchers<K: Kernel + ?Sized>(&self, kernel: &K) {
-        kernel.wake_all(&self.word);
-    }
 }
 
 impl Default for LifeCell {
@@ -129,5 +126,39 @@ fn status_of(word: u32) -> LifeStatus {
         LifeStatus::Left
     } else {
         LifeStatus::Absent
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::kernel::mock::MockKernel;
+    use super::*;
+
+    #[test]
+    fn a_rank_is_absent_then_alive_then_gone_one_way_or_the_other() {
+        let (kernel, cell) = (MockKernel::new(), LifeCell::default());
+        assert_eq!(cell.status(), LifeStatus::Absent);
+        cell.take(&kernel, 7).unwrap();
+        assert_eq!(cell.status(), LifeStatus::Alive);
+        assert_eq!(cell.take(&kernel, 8), Err(7 | WAITERS));
+        cell.leave(&kernel, 8);
+        assert_eq!(cell.status(), LifeStatus::Alive, "only the owner can leave");
+        cell.leave(&kernel, 7);
+        assert_eq!(cell.status(), LifeStatus::Left);
+    }
+
+    #[test]
+    fn a_rank_that_was_given_up_stays_lost() {
+        let (kernel, cell) = (MockKernel::new(), LifeCell::default());
+        cell.take(&kernel, 7).unwrap();
+        cell.mark_lost(&kernel);
+        cell.leave(&kernel, 7);
+        assert_eq!(cell.status(), LifeStatus::Lost);
+    }
+
+    #[test]
+    fn what_the_system_writes_at_a_death_reads_as_lost() {
+        assert_eq!(status_of(WAITERS | OWNER_DIED), LifeStatus::Lost);
+        assert_eq!(status_of(OWNER_DIED), LifeStatus::Lost);
     }
 }

@@ -28,6 +28,8 @@ pub mod barrier;
 pub mod kernel;
 pub mod latch;
 pub mod life;
+#[cfg(all(test, loom))]
+mod models;
 pub mod park;
 pub mod plain;
 pub mod revoke;

@@ -10,10 +10,11 @@
 //! R1 is what makes a last look worth while: who finds the epoch revoked polls its own condition once more, and
 //! finds there whatever a rank had signalled before it was found dead.
 //!
-//! The bell is a second word, for the futex: sleepers name it beside their own [`ParkCell`](super::park::ParkCell),
-//! so that one wake reaches all of them whatever they wait for. A woken sleeper reads the word again, and a
-//! sleep on a bell that has rung ends at once, so it cannot miss the reason either. A revoker that dies before it rings is itself found dead by the others,
-//! who then revoke in vain but ring.
+//! The bell is a second word, for the futex: sleepers name it beside their own
+//! [`ParkCell`](super::park::ParkCell), so that one wake reaches all of them whatever they wait for. A woken
+//! sleeper reads the word again, and a sleep on a bell that has rung ends at once, so it cannot miss the
+//! reason either. A revoker that dies before it rings is itself found dead by the others, who then revoke in
+//! vain but ring.
 
 use super::{
     atomic::{AtomicU64, Ordering},
@@ -149,5 +150,42 @@ impl Watch for RevokeCell {
 
     fn bell(&self) -> Option<SleepWord<'_>> {
         Some(Self::bell(self))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::kernel::mock::MockKernel;
+    use super::*;
+
+    #[test]
+    fn every_reason_survives_its_word() {
+        let ranks = [0, 1, MAX_RANKS - 1].map(Rank::known);
+        let mut reasons = vec![Revocation::ProxyLost, Revocation::Aborted(None)];
+        reasons.extend(ranks.map(Revocation::PeerLost));
+        reasons.extend(ranks.map(|rank| Revocation::Aborted(Some(rank))));
+        for reason in reasons {
+            assert_ne!(reason.to_word(), 0);
+            assert_eq!(Revocation::from_word(reason.to_word()), Some(reason));
+        }
+    }
+
+    #[test]
+    fn a_forged_word_still_ends_the_epoch() {
+        for word in [PEER_LOST, PEER_LOST | 65 << RANK_SHIFT, 77, u64::MAX, 1 << 63, 3 << RANK_SHIFT] {
+            assert!(matches!(Revocation::from_word(word), Some(Revocation::Aborted(_))), "{word:#x}");
+        }
+        assert_eq!(Revocation::from_word(0), None);
+    }
+
+    #[test]
+    fn the_first_reason_stands_and_every_revocation_rings() {
+        let (kernel, cell) = (MockKernel::new(), RevokeCell::new());
+        assert_eq!((cell.read(), cell.check()), (None, None));
+        let first = Revocation::PeerLost(Rank::known(3));
+        assert_eq!(cell.revoke(&kernel, first), first);
+        assert_eq!(cell.revoke(&kernel, Revocation::ProxyLost), first);
+        assert_eq!(cell.check(), Some(Stop::PeerLost(Rank::known(3))));
+        assert!(!RevokeCell::bell(&cell).is_unchanged());
     }
 }

@@ -5,10 +5,11 @@
 //!  inline        └─ after each: poll; each round: watch, now and then: clock ─┘
 //! ```
 //!
-//! The caller supplies the poll (one acquire load, as a rule), so this loop has no edge of its own; what it adds is
-//! the order in which it looks. It looks at the watch *before* the last poll: what a peer signalled before it
-//! died is received, and only then is the peer's loss reported (edge R1 of [`revoke`](super::revoke)). It sleeps
-//! through the protocol of [`park`](super::park), on its own cell and on the bell of the watch.
+//! The caller supplies the poll (one acquire load, as a rule), so this loop has no edge of its own; what it
+//! adds is the order in which it looks. It looks at the watch *before* the last poll: what a peer signalled
+//! before it died is received, and only then is the peer's loss reported (edge R1 of
+//! [`revoke`](super::revoke)). It sleeps through the protocol of [`park`](super::park), on its own cell and
+//! on the bell of the watch.
 //!
 //! Invariants: every wait has a deadline and a watch. The first poll costs what it costs to poll; neither
 //! clock nor watch is touched before a whole burst of polls has failed. A sleep is never longer than
@@ -24,12 +25,13 @@ use super::{
 use crate::{error::Error, rank::Rank};
 
 /// The longest that a waiter sleeps before it looks around, wake or no wake.
-pub const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+pub const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
 /// The same for a watch without a bell, which nothing can wake.
-pub const LONGEST_SLEEP_WITHOUT_BELL: Duration = Duration::from_millis(5);
+pub const LONGEST_SLEEP_WITHOUT_BELL: Duration = Duration::from_millis(20);
 
-/// Yields between two looks at the clock.
+/// Yields between two looks at the clock, which costs a tenth of a yield. The first look comes after as many,
+/// so that a short wait never takes one.
 const YIELDS_PER_CLOCK: u32 = 8;
 
 /// Why a wait ended without what it waited for.
@@ -71,16 +73,20 @@ impl<W: Watch + ?Sized> Watch for &W {
 pub struct WaitPolicy {
     /// Polls between two yields.
     pub spins: u32,
-    /// How long to wait before going to sleep.
+    /// How long to wait before going to sleep; zero sleeps as soon as the first poll has failed.
     pub park_after: Duration,
 }
 
+/// How long a waiter stays awake. Waking a sleeper on another core of a virtual machine takes some 50 us, and
+/// the waker half of that; after a millisecond awake this is a twentieth of what was waited already.
+const AWAKE: Duration = Duration::from_millis(1);
+
 impl WaitPolicy {
     /// For a waiter with a core to itself: spins, yields now and then in case it is mistaken, sleeps late.
-    pub const DEDICATED: Self = Self { spins: 1000, park_after: Duration::from_millis(1) };
+    pub const DEDICATED: Self = Self { spins: 1000, park_after: AWAKE };
 
     /// For a waiter that shares its core: every poll that fails gives way to the others.
-    pub const CROWDED: Self = Self { spins: 0, park_after: Duration::from_millis(1) };
+    pub const CROWDED: Self = Self { spins: 0, park_after: AWAKE };
 
     /// The policy for a waiter whose core is shared by `sharing` waiters in all, itself included.
     #[must_use]
@@ -185,7 +191,10 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> Long<'_, '_, K, W> {
     fn awake<T>(&mut self, poll: &mut impl FnMut() -> Option<T>) -> Outcome<T> {
         let policy = self.context.policy;
         let rounds_per_clock = if policy.spins == 0 { YIELDS_PER_CLOCK } else { 1 };
-        for round in 0u32.. {
+        if policy.park_after.is_zero() {
+            return Outcome::TimeToPark;
+        }
+        for round in 1u32.. {
             for _ in 0..policy.spins {
                 spin_loop();
                 if let Some(value) = poll() {
@@ -243,3 +252,6 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> Long<'_, '_, K, W> {
         if waited < self.context.timeout { Ok(self.context.timeout - waited) } else { Err(Stop::Timeout) }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -44,7 +44,6 @@ fn a_range_outside_is_refused_and_changes_nothing() {
         };
         refused(span.copy_in(offset, &bytes));
         refused(span.copy_in_for(offset, &bytes, ReadSoon::No));
-        refused(span.copy_in_by(CopyKernel::Memcpy, offset, &bytes));
         refused(span.copy_out(offset, &mut bytes.clone()));
         refused(span.fill(offset, len, 1));
         refused(span.copy_to(offset, &whole, 0, len, ReadSoon::No));
@@ -138,10 +137,13 @@ fn a_part_sees_its_own_range_only() {
 
 #[test]
 fn a_kernel_that_the_processor_lacks_is_refused() {
-    let (_mapping, span) = span();
+    let (mapping, span) = span();
+    let source = mapping.span(2 * LEN, LEN).unwrap();
+    source.fill(0, LEN, 7).unwrap();
     for kernel in CopyKernel::ALL {
-        let result = span.copy_in_by(kernel, 0, &[7; 64]);
-        assert_eq!(result.is_ok(), kernel.is_supported());
+        assert_eq!(source.copy_with(kernel, &span).is_ok(), kernel.is_supported());
     }
     assert_eq!(span.read::<[u8; 64]>(0).unwrap(), [7; 64]);
+    assert!(span.copy_with(CopyKernel::Memcpy, &span).is_err(), "onto itself");
+    assert!(span.copy_with(CopyKernel::Memcpy, &span.part(0, 8).unwrap()).is_err(), "into less");
 }

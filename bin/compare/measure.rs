@@ -1,0 +1,87 @@
+//! Taking the figures of a comparison: the tests of `shmccl perf`, once per channel.
+
+use anyhow::{Context, Result};
+
+use super::report::{CompareReport, Point, Side};
+use crate::args::{Channel, CompareArgs, Test};
+use crate::machine::Machine;
+use crate::output;
+use crate::perf::plan::Plan;
+use crate::perf::{jobs, note_siblings};
+use crate::row::{Report, Row};
+
+/// Milliseconds for a figure where the user does not say how many operations.
+const FIGURE_MS: u64 = 120;
+
+/// Device processes: one puts, one receives.
+const RANKS: u32 = 2;
+
+/// What is measured in one job.
+type Tests = &'static [(Test, Option<Channel>)];
+
+/// A job for each channel, so that no proxy is about when the direct one is measured; and one for overlap, whose proxies
+/// run elsewhere.
+const JOBS: [(&str, Tests); 3] = [
+    ("direct", &[(Test::PutLatency, Some(Channel::Memory)), (Test::PutBandwidth, Some(Channel::Memory))]),
+    ("proxied", &[(Test::PutLatency, Some(Channel::Port)), (Test::PutBandwidth, Some(Channel::Port))]),
+    ("overlap", &[(Test::Overlap, Some(Channel::Memory)), (Test::Overlap, Some(Channel::Port))]),
+];
+
+/// Measures both channels at every size.
+///
+/// # Errors
+/// Bad sizes, a job that fails.
+pub(crate) fn measure(args: &CompareArgs) -> Result<CompareReport> {
+    let sizes = args.sweep.sizes()?;
+    let progress = output::progress((JOBS.len() * 2 * sizes.len()) as u64);
+    let mut report = Report { machine: Machine::detect(), rows: Vec::new() };
+    for (name, tests) in JOBS {
+        progress.set_message(name);
+        let plan = Plan {
+            tests: tests.to_vec(),
+            sizes: sizes.clone(),
+            iters: args.sweep.iters,
+            warmup: args.sweep.warmup_iters,
+            check: args.sweep.check(),
+            figure_ms: FIGURE_MS,
+        };
+        report.rows.extend(jobs::run(&plan, RANKS, &args.job, &mut |_| progress.inc(1))?.rows);
+    }
+    progress.finish_and_clear();
+    note_siblings(&mut report);
+    let point = |&bytes: &u64| {
+        let side = |channel| side(&report.rows, channel, bytes);
+        Ok(Point { bytes, direct: side(Channel::Memory)?, proxied: side(Channel::Port)? })
+    };
+    let points = sizes.iter().map(point).collect::<Result<_>>()?;
+    Ok(CompareReport { machine: report.machine, proxy: args.job.proxy, points })
+}
+
+/// Puts together what the tests found for one channel at one size.
+fn side(rows: &[Row], channel: Channel, bytes: u64) -> Result<Side> {
+    let find = |test: Test| {
+        let row =
+            rows.iter().find(|row| (row.test, row.channel, row.bytes) == (test, Some(channel), Some(bytes)));
+        row.with_context(|| format!("{} over {} at {bytes} B was not reported", test.name(), channel.name()))
+    };
+    let (latency, bandwidth, overlap) =
+        (find(Test::PutLatency)?, find(Test::PutBandwidth)?, find(Test::Overlap)?);
+    let time = |ns: Option<f64>| ns.context("a row without times");
+    let wrong = [latency, bandwidth, overlap].map(|row| row.wrong);
+    Ok(Side {
+        iterations: latency.iterations,
+        min_ns: time(latency.min_ns)?,
+        p50_ns: time(latency.p50_ns)?,
+        p99_ns: time(latency.p99_ns)?,
+        max_ns: time(latency.max_ns)?,
+        gb_per_s: time(bandwidth.gb_per_s)?,
+        device_cpu_ns: bandwidth.device_cpu_ns,
+        overlap: overlap.overlap,
+        fifo_depth: bandwidth.fifo_depth,
+        stalls: bandwidth.stalls,
+        limit: latency.limit.clone(),
+        limit_p50_ns: latency.limit_p50_ns,
+        ratio: latency.ratio,
+        wrong: wrong.into_iter().flatten().reduce(|sum, wrong| sum + wrong),
+    })
+}

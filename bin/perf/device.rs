@@ -1,0 +1,400 @@
+//! The device side of a measuring job: does what the plan says, rank 0 printing a row as JSON for each figure.
+
+use anyhow::{Context, Result};
+use shmccl::Communicator;
+use shmccl::channel::{MemoryChannel, PortChannel};
+use shmccl::comm::{Member, join_job};
+use shmccl::shm::CopyKernel;
+use shmccl::shm::packet::PacketKind;
+
+use super::barrier::{CommBarrier, Ensemble, YieldBarrier};
+use super::contest::{Company, Outcome, Yardstick, contest, second, second_and_twice_third};
+use super::cores;
+use super::duet::Duet;
+use super::ends::{PacketEnd, SignalEnd};
+use super::figures::{best_of, row_of};
+use super::handoff::YieldHandoff;
+use super::lane::{Lane, PingPong};
+use super::overlap::Scene;
+use super::plan::{Plan, VARIABLE};
+use super::rate::{BareStream, MESSAGE, PutStream, Rate, WINDOW};
+use super::stage::Stage;
+use super::stats::Times;
+use super::transfer::{Direction, Get, Mover, PlainCopy, Put, Transfer};
+use crate::args::{Channel, Test};
+use crate::output;
+use crate::row::Row;
+
+/// Runs as a member of a measuring job; `false` when the process was not started as one.
+///
+/// # Errors
+/// Whatever the job fails with.
+pub(crate) fn run() -> Result<()> {
+    let plan = std::env::var(VARIABLE).with_context(|| format!("{VARIABLE} is set by `shmccl perf` only"))?;
+    let plan: Plan = serde_json::from_str(&plan).with_context(|| format!("{VARIABLE} holds no plan"))?;
+    match join_job()? {
+        Some(Member::Device(mut comm)) => {
+            let mut duet = if comm.n_ranks() > 1 { Duet::new(&mut comm)? } else { None };
+            for (test, channel) in &plan.tests {
+                let mut bench = Bench { comm: &mut comm, plan: &plan, test: *test, channel: *channel };
+                bench.run(duet.as_mut()).with_context(|| format!("in {}", test.name()))?;
+            }
+            Ok(comm.finalize()?)
+        }
+        Some(Member::Proxy) => Ok(()),
+        None => anyhow::bail!("this command is for the launcher's own use"),
+    }
+}
+
+/// One test over one channel.
+struct Bench<'a> {
+    comm: &'a mut Communicator,
+    plan: &'a Plan,
+    test: Test,
+    channel: Option<Channel>,
+}
+
+/// A channel of either kind, so that a test is written once.
+macro_rules! with_channel {
+    ($bench:expr, $peer:expr, $channel:ident => $body:expr) => {
+        match $bench.channel {
+            Some(Channel::Port) => {
+                let $channel: PortChannel = $bench.comm.port_channel($peer)?;
+                $body
+            }
+            _ => {
+                let $channel: MemoryChannel = $bench.comm.memory_channel($peer)?;
+                $body
+            }
+        }
+    };
+}
+
+impl Bench<'_> {
+    fn run(&mut self, duet: Option<&mut Duet>) -> Result<()> {
+        match self.test {
+            Test::Limits => self.limits(duet),
+            Test::SignalLatency => self.two(duet, &[8], Self::signal_latency),
+            Test::PutLatency => self.two(duet, &self.plan.sizes.clone(), Self::put_latency),
+            Test::PacketLatency => self.two(duet, &self.plan.sizes.clone(), Self::packet_latency),
+            Test::GetLatency => self.two(duet, &self.plan.sizes.clone(), Self::get_latency),
+            Test::PutBandwidth => self.two(duet, &self.plan.sizes.clone(), Self::put_bandwidth),
+            Test::PutBidirectional => self.two(duet, &self.plan.sizes.clone(), Self::put_bidirectional),
+            Test::MessageRate => self.two(duet, &[WINDOW * MESSAGE], Self::message_rate),
+            Test::ProxyRoundTrip => self.two(duet, &[8], Self::proxy_round_trip),
+            Test::Overlap => self.two(duet, &self.plan.sizes.clone(), Self::overlap),
+            Test::Barrier => self.barrier(),
+            Test::FifoRate | Test::Launch => unreachable!("measured by the launcher"),
+        }
+    }
+
+    /// Lets ranks 0 and 1 measure at each size, while the others sleep in the barrier.
+    fn two(
+        &mut self,
+        mut duet: Option<&mut Duet>,
+        sizes: &[u64],
+        measure: impl Fn(&mut Self, &mut Duet, &Stage) -> Result<()>,
+    ) -> Result<()> {
+        let yields = self.channel == Some(Channel::Port) || self.comm.n_ranks() > 2;
+        for &len in sizes {
+            let stage = Stage::set(self.comm, len, self.test == Test::PacketLatency, self.plan.check)?;
+            if let Some(duet) = duet.as_deref_mut() {
+                duet.set_yields(yields);
+                measure(self, duet, &stage)?;
+            }
+            self.comm.barrier()?;
+            stage.strike(self.comm)?;
+        }
+        Ok(())
+    }
+
+    fn contest(
+        &self,
+        duet: &mut Duet,
+        lanes: &mut [&mut dyn Lane],
+        yardsticks: &[Yardstick],
+    ) -> Result<Outcome> {
+        let outcome = contest(Company::Two(duet), lanes, yardsticks, self.plan.effort(self.channel))?;
+        // What the other rank found wrong counts as well.
+        let wrong = outcome.wrong + duet.share_back(outcome.wrong);
+        Ok(Outcome { wrong, ..outcome })
+    }
+
+    /// Prints the row of a figure on the leader.
+    fn report(
+        &self,
+        leads: bool,
+        outcome: &Outcome,
+        bytes: Option<u64>,
+        limit: &str,
+        adjust: impl Fn(&mut Row),
+    ) -> Result<()> {
+        if let (true, Some(verdict)) = (leads, outcome.verdicts.first()) {
+            let mut row = row_of(self.test, self.channel, self.comm.n_ranks(), verdict, limit);
+            row.bytes = bytes;
+            row.wrong = self.plan.check.then_some(outcome.wrong);
+            adjust(&mut row);
+            self.note_fifo(&mut row)?;
+            output::print(&format!("{}\n", serde_json::to_string(&row)?))?;
+        }
+        Ok(())
+    }
+
+    fn note_fifo(&self, row: &mut Row) -> Result<()> {
+        if self.channel == Some(Channel::Port) {
+            let snapshots = self.comm.fifo_snapshots()?;
+            row.fifo_depth = snapshots.iter().map(|fifo| fifo.depth_high_water).max();
+            row.stalls = Some(snapshots.iter().map(|fifo| fifo.stalls).sum());
+        }
+        Ok(())
+    }
+
+    fn signal_latency(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
+        let flags = stage.flags(self.comm, 0)?;
+        duet.meet();
+        let mut limit = PingPong::new(flags, stage.leads(), false);
+        with_channel!(self, stage.peer(), channel => {
+            let mut test = PingPong::new(SignalEnd { channel }, stage.leads(), false);
+            let outcome = self.contest(duet, &mut [&mut test, &mut limit], &[second])?;
+            self.report(stage.leads(), &outcome, None, "raw flag ping-pong", |row| row.wrong = None)
+        })
+    }
+
+    fn put_latency(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
+        let copy = stage.copy_and_flag(self.comm, CopyKernel::Memcpy)?;
+        duet.meet();
+        let mut limit = PingPong::new(copy, stage.leads(), stage.stamped());
+        with_channel!(self, stage.peer(), channel => {
+            let mut test = PingPong::new(stage.put(self.comm, channel)?, stage.leads(), stage.stamped());
+            let outcome = self.contest(duet, &mut [&mut test, &mut limit], &[second])?;
+            let len = stage.len();
+            self.report(stage.leads(), &outcome, Some(len), "raw copy + flag", |row| row.set_bandwidth(len))
+        })
+    }
+
+    fn proxy_round_trip(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
+        let copy = stage.copy_and_flag(self.comm, CopyKernel::Memcpy)?;
+        duet.meet();
+        let mut limit = PingPong::new(copy, stage.leads(), false);
+        let mut handoff = YieldHandoff::new(stage.leads());
+        let channel = self.comm.port_channel(stage.peer())?;
+        let mut test = PingPong::new(stage.put(self.comm, channel)?, stage.leads(), false);
+        let lanes: &mut [&mut dyn Lane] = &mut [&mut test, &mut limit, &mut handoff];
+        let outcome = self.contest(duet, lanes, &[second_and_twice_third])?;
+        let limit = "raw copy + flag + 2 yield hand-offs";
+        self.report(stage.leads(), &outcome, Some(stage.len()), limit, |_| {})
+    }
+
+    fn packet_latency(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
+        for kind in [PacketKind::Ll8, PacketKind::Ll16] {
+            let copy = stage.copy_and_flag(self.comm, CopyKernel::Memcpy)?;
+            duet.meet();
+            let mut limit = PingPong::new(copy, stage.leads(), stage.stamped());
+            let end = PacketEnd {
+                channel: self.comm.memory_channel(stage.peer())?,
+                kind,
+                outgoing: stage.outgoing(self.comm)?,
+                source: stage.source(),
+                packets: stage.packets(),
+                unpacked: stage.target(),
+                incoming: stage.incoming(self.comm)?,
+                stamped: stage.stamped(),
+            };
+            let mut test = PingPong::new(end, stage.leads(), stage.stamped());
+            let outcome = self.contest(duet, &mut [&mut test, &mut limit], &[second])?;
+            let len = stage.len();
+            self.report(stage.leads(), &outcome, Some(len), "raw copy + flag", |row| {
+                row.variant = Some(match kind {
+                    PacketKind::Ll8 => "LL8".to_owned(),
+                    PacketKind::Ll16 => "LL16".to_owned(),
+                });
+                row.set_bandwidth(len);
+            })?;
+        }
+        Ok(())
+    }
+
+    fn get_latency(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
+        let channel = self.comm.memory_channel(stage.peer())?;
+        let get = Get { channel, source: stage.source(), target: stage.target(), len: stage.len() };
+        let from =
+            |bench: &Self| Ok((stage.remote_source(bench.comm)?, stage.incoming(bench.comm)?.span().clone()));
+        self.transfer(duet, stage, Direction::Pull, get, from)
+    }
+
+    fn put_bandwidth(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
+        self.put_transfer(duet, stage, Direction::Push)
+    }
+
+    fn put_bidirectional(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
+        self.put_transfer(duet, stage, Direction::Both)
+    }
+
+    fn put_transfer(&mut self, duet: &mut Duet, stage: &Stage, direction: Direction) -> Result<()> {
+        let from = |bench: &Self| Ok((stage.outgoing(bench.comm)?.span().clone(), stage.remote(bench.comm)?));
+        with_channel!(self, stage.peer(), channel => {
+            let put = Put { channel, source: stage.source(), target: stage.target(), len: stage.len() };
+            self.transfer(duet, stage, direction, put, from)
+        })
+    }
+
+    /// A transfer against plain copies by every kernel that this processor has; the best of them is the limit.
+    fn transfer<M: Mover>(
+        &mut self,
+        duet: &mut Duet,
+        stage: &Stage,
+        direction: Direction,
+        mover: M,
+        from: impl Fn(&Self) -> Result<(shmccl::shm::Span, shmccl::shm::Span)>,
+    ) -> Result<()> {
+        let kernels: Vec<_> = CopyKernel::ALL.into_iter().filter(|kernel| kernel.is_supported()).collect();
+        let lane = |bench: &Self, pair| -> Result<_> {
+            Ok((stage.outgoing(bench.comm)?, stage.incoming(bench.comm)?, stage.flags(bench.comm, pair)?))
+        };
+        let (outgoing, incoming, flags) = lane(self, 0)?;
+        let mut test = Transfer::new(mover, direction, stage.leads(), outgoing, incoming, flags);
+        let mut plain = Vec::new();
+        for (pair, &kernel) in (1..).zip(&kernels) {
+            let (source, target) = from(self)?;
+            let (outgoing, incoming, flags) = lane(self, pair)?;
+            let copy = PlainCopy { source, target, kernel };
+            plain.push(Transfer::new(copy, direction, stage.leads(), outgoing, incoming, flags));
+        }
+        duet.meet();
+        let mut lanes: Vec<&mut dyn Lane> = vec![&mut test];
+        lanes.extend(plain.iter_mut().map(|lane| lane as &mut dyn Lane));
+        let outcome = self.contest(duet, &mut lanes, &best_of(kernels.len()))?;
+        let Some((best, outcome)) = outcome.with_lowest_limit() else { return Ok(()) };
+        let limit = format!("plain copy ({})", kernels[best]);
+        let (len, cpu) = (stage.len(), test.cpu_ns());
+        let both = if direction == Direction::Both { 2 } else { 1 };
+        self.report(stage.leads(), &outcome, Some(len), &limit, |row| {
+            row.set_bandwidth(both * len);
+            row.device_cpu_ns = cpu;
+        })
+    }
+
+    fn message_rate(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
+        let spans = |bench: &Self| -> Result<_> {
+            Ok((stage.outgoing(bench.comm)?.span().clone(), stage.incoming(bench.comm)?.span().clone()))
+        };
+        let (outgoing, incoming) = spans(self)?;
+        let bare = BareStream {
+            source: outgoing.clone(),
+            target: stage.remote(self.comm)?,
+            flags: stage.flags(self.comm, 0)?,
+            kernel: shmccl::shm::HostKernel::detect(),
+        };
+        let mut limit = Rate::new(bare, stage.leads(), outgoing, incoming, stage.flags(self.comm, 1)?);
+        let (outgoing, incoming) = spans(self)?;
+        let answer = stage.flags(self.comm, 2)?;
+        duet.meet();
+        with_channel!(self, stage.peer(), channel => {
+            let puts = PutStream { channel, source: stage.source(), target: stage.target() };
+            let mut test = Rate::new(puts, stage.leads(), outgoing, incoming, answer);
+            let outcome = self.contest(duet, &mut [&mut test, &mut limit], &[second])?;
+            self.report(stage.leads(), &outcome, Some(MESSAGE), "raw word + flag, streamed", |row| {
+                row.per_s = row.p50_ns.map(|ns| 1e9 / ns);
+            })
+        })
+    }
+
+    /// A proxy that shares the core of its device can hide nothing: here it is started beside it.
+    fn overlap(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
+        let core = cores::step_aside()?;
+        with_channel!(self, stage.peer(), channel => {
+            core.back()?;
+            let scene = Scene {
+                duet,
+                channel,
+                outgoing: stage.outgoing(self.comm)?,
+                incoming: stage.incoming(self.comm)?,
+                source: stage.source(),
+                target: stage.target(),
+            };
+            let overlap = scene.play()?;
+            let wrong = overlap.wrong + duet.share_back(overlap.wrong);
+            if stage.leads() {
+                let mut times = Times::new();
+                overlap.alone.iter().for_each(|ns| times.record(*ns));
+                let mut row = Row::new(self.test, self.comm.n_ranks());
+                row.channel = self.channel;
+                row.bytes = Some(stage.len());
+                row.set_times(times.summary());
+                row.set_bandwidth(stage.len());
+                row.overlap = overlap.hidden;
+                row.wrong = self.plan.check.then_some(wrong);
+                self.note_fifo(&mut row)?;
+                output::print(&format!("{}\n", serde_json::to_string(&row)?))?;
+            }
+            Ok(())
+        })
+    }
+
+    fn barrier(&mut self) -> Result<()> {
+        let mut ensemble = Ensemble::new(self.comm)?;
+        let mut limit = YieldBarrier::new(self.comm)?;
+        let effort = self.plan.effort(None);
+        let leads = ensemble.leads();
+        let outcome = {
+            let mut test = CommBarrier { comm: &mut *self.comm };
+            contest(Company::All(&mut ensemble), &mut [&mut test, &mut limit], &[second], effort)?
+        };
+        self.report(leads, &outcome, None, "bare yield barrier", |row| row.wrong = None)
+    }
+
+    /// The yardsticks by themselves.
+    fn limits(&mut self, mut duet: Option<&mut Duet>) -> Result<()> {
+        let none: &[Yardstick] = &[];
+        self.two(duet.as_deref_mut(), &[8], |bench, duet, stage| {
+            let flags = stage.flags(bench.comm, 0)?;
+            duet.meet();
+            let mut lane = PingPong::new(flags, stage.leads(), false);
+            let outcome = bench.contest(duet, &mut [&mut lane], none)?;
+            bench.report_limit(stage.leads(), &outcome, None, "raw flag ping-pong")?;
+            let mut lane = YieldHandoff::new(stage.leads());
+            let outcome = bench.contest(duet, &mut [&mut lane], none)?;
+            bench.report_limit(stage.leads(), &outcome, None, "same-core yield hand-off")
+        })?;
+        self.two(duet.as_deref_mut(), &self.plan.sizes.clone(), |bench, duet, stage| {
+            let copy = stage.copy_and_flag(bench.comm, CopyKernel::Memcpy)?;
+            duet.meet();
+            let mut lane = PingPong::new(copy, stage.leads(), stage.stamped());
+            let outcome = bench.contest(duet, &mut [&mut lane], none)?;
+            bench.report_limit(stage.leads(), &outcome, Some(stage.len()), "raw copy + flag")
+        })?;
+        self.two(duet, &self.plan.sizes.clone(), |bench, duet, stage| {
+            for kernel in CopyKernel::ALL.into_iter().filter(|kernel| kernel.is_supported()) {
+                let copy = PlainCopy {
+                    source: stage.outgoing(bench.comm)?.span().clone(),
+                    target: stage.remote(bench.comm)?,
+                    kernel,
+                };
+                let (outgoing, incoming) = (stage.outgoing(bench.comm)?, stage.incoming(bench.comm)?);
+                let flags = stage.flags(bench.comm, 0)?;
+                duet.meet();
+                let mut lane = Transfer::new(copy, Direction::Push, stage.leads(), outgoing, incoming, flags);
+                let outcome = bench.contest(duet, &mut [&mut lane], none)?;
+                bench.report_limit(
+                    stage.leads(),
+                    &outcome,
+                    Some(stage.len()),
+                    &format!("plain copy ({kernel})"),
+                )?;
+            }
+            Ok(())
+        })
+    }
+
+    fn report_limit(&self, leads: bool, outcome: &Outcome, bytes: Option<u64>, name: &str) -> Result<()> {
+        self.report(leads, outcome, bytes, "", |row| {
+            row.variant = Some(name.to_owned());
+            row.limit = None;
+            if let Some(len) = bytes {
+                row.set_bandwidth(len);
+            } else {
+                row.wrong = None;
+            }
+        })
+    }
+}

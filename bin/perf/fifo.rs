@@ -1,0 +1,229 @@
+//! The fifo between threads of this process: triggers pushed on one core and served on another, per second.
+
+use std::num::NonZeroU32;
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+use shmccl::proxy::{Consumer, Fifo, FifoHeader, Owner, Push, Refusal, Service, Slot, Transfer, Trigger};
+use shmccl::sync::bare::{BareConsumer, BareFlag, BareProducer, BareSlot};
+
+use super::clock::now_ns;
+use super::contest::Effort;
+use super::cores::{affinity, pin};
+use super::figures::row_of;
+use super::slices::Slices;
+use crate::args::Test;
+use crate::row::Row;
+
+/// Slots of every ring, as in a rank's segment.
+const SLOTS: usize = 512;
+
+/// Triggers in a slice.
+const SLICE: u64 = 32_768;
+
+/// Slices are never fewer.
+const FEWEST_SLICES: usize = 9;
+
+type Header = Arc<FifoHeader>;
+type Slots = Arc<[Slot]>;
+
+/// Who pushes into what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Setup {
+    producers: u32,
+    fifos: u32,
+    /// One producer that has its fifo to itself, instead of producers that share.
+    exclusive: bool,
+}
+
+const SETUPS: [Setup; 5] = [
+    Setup { producers: 1, fifos: 1, exclusive: true },
+    Setup { producers: 1, fifos: 1, exclusive: false },
+    Setup { producers: 2, fifos: 1, exclusive: false },
+    Setup { producers: 4, fifos: 1, exclusive: false },
+    Setup { producers: 4, fifos: 4, exclusive: true },
+];
+
+/// Measures every setup against a bare two-word ring.
+///
+/// # Errors
+/// When a thread cannot be pinned.
+pub(crate) fn measure(effort: Effort) -> Result<Vec<Row>> {
+    let mask = affinity()?;
+    let cores = ends_of(&mask)?;
+    let rows = SETUPS.iter().map(|setup| measure_one(*setup, cores, effort)).collect();
+    // This thread was moved about; device processes inherit its mask.
+    sched_setaffinity(Pid::from_raw(0), &mask).context("restoring the affinity mask")?;
+    rows
+}
+
+fn measure_one(setup: Setup, cores: [usize; 2], effort: Effort) -> Result<Row> {
+    let mut slices = Slices::new();
+    let mut wrong = 0;
+    let started = now_ns();
+    let mut pushed = 0;
+    for slice in 0.. {
+        let enough = match effort.iters {
+            Some(iters) => pushed >= iters,
+            None => slice >= FEWEST_SLICES && Duration::from_nanos(now_ns() - started) >= effort.time,
+        };
+        if enough {
+            break;
+        }
+        let probe = probe(cores)?;
+        let bare = bare_ring(cores)?;
+        let (fifo, misordered) = fifo(setup, cores)?;
+        wrong += misordered;
+        pushed += SLICE;
+        slices.push(probe, &[fifo], &[bare]);
+    }
+    let verdict = slices.verdict().context("nothing was measured")?;
+    let mut row = row_of(Test::FifoRate, None, 1, &verdict, "raw two-word ring");
+    row.iterations = pushed;
+    row.variant = Some(setup.to_string());
+    row.per_s = row.p50_ns.map(|ns| 1e9 / ns);
+    row.wrong = Some(wrong);
+    Ok(row)
+}
+
+impl std::fmt::Display for Setup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let plural = |n: u32, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
+        let kind = if self.exclusive { "exclusive" } else { "shared" };
+        write!(f, "{}, {}, {kind}", plural(self.producers, "producer"), plural(self.fifos, "fifo"))
+    }
+}
+
+/// Pushes a slice through fifos; nanoseconds per trigger, and how many came out of order or twice.
+fn fifo(setup: Setup, cores: [usize; 2]) -> Result<(f64, u64)> {
+    let fifos: Vec<Fifo<Header, Slots>> = (0..setup.fifos)
+        .map(|_| {
+            let slots: Slots = (0..SLOTS).map(|_| Slot::default()).collect();
+            Fifo::new(Header::new(FifoHeader::default()), slots)
+        })
+        .collect::<Result<_, _>>()?;
+    let mut service = Service::new(fifos.iter().map(Fifo::consumer).collect::<Vec<Consumer<_, _>>>());
+    let share = SLICE / u64::from(setup.producers);
+    let mut next = vec![0_u64; setup.producers as usize];
+    let mut wrong = 0;
+    let mut handler = |_: usize, trigger: &Trigger| -> Result<(), Refusal> {
+        let transfer = trigger.transfer();
+        let expected = &mut next[transfer.source_offset as usize];
+        wrong += u64::from(u64::from(transfer.len) != *expected);
+        *expected += 1;
+        Ok(())
+    };
+    let start_line = Barrier::new(setup.producers as usize + 1);
+    let took = std::thread::scope(|scope| {
+        let mut handles = Vec::new();
+        for producer in 0..setup.producers {
+            let fifo = &fifos[(producer % setup.fifos) as usize];
+            let start_line = &start_line;
+            handles.push(scope.spawn(move || -> Result<()> {
+                pin(cores[0])?;
+                if setup.exclusive {
+                    produce(fifo.producer()?, producer, share, start_line);
+                } else {
+                    let owner = Owner::new(NonZeroU32::MIN.saturating_add(producer));
+                    produce(fifo.shared_producer(owner)?, producer, share, start_line);
+                }
+                Ok(())
+            }));
+        }
+        pin(cores[1])?;
+        start_line.wait();
+        let start = now_ns();
+        let mut served = 0;
+        while served < share * u64::from(setup.producers) {
+            served += service.poll(&mut handler) as u64;
+        }
+        let took = now_ns() - start;
+        for handle in handles {
+            handle.join().expect("producers do not panic")?;
+        }
+        anyhow::Ok(took)
+    })?;
+    wrong += next.iter().map(|count| share - count).sum::<u64>();
+    Ok((took as f64 / SLICE as f64, wrong))
+}
+
+/// Pushes `share` triggers that tell who pushed them and in which order.
+fn produce(mut end: impl Push, producer: u32, share: u64, start_line: &Barrier) {
+    start_line.wait();
+    for seq in 0..share {
+        let len = u32::try_from(seq).expect("a slice is short");
+        let transfer = Transfer { len, source_offset: producer, ..Transfer::default() };
+        let trigger = Trigger::put(transfer);
+        while end.try_push(trigger).is_err() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Pushes a slice through a bare ring; nanoseconds per entry.
+fn bare_ring(cores: [usize; 2]) -> Result<f64> {
+    let slots: Vec<BareSlot> = (0..SLOTS).map(|_| BareSlot::new()).collect();
+    let tail = BareFlag::new(0);
+    let start_line = Barrier::new(2);
+    std::thread::scope(|scope| {
+        let producer = scope.spawn(|| -> Result<()> {
+            pin(cores[0])?;
+            let mut end = BareProducer::new(&*slots, &tail);
+            start_line.wait();
+            (0..SLICE).for_each(|seq| end.push(seq, seq));
+            Ok(())
+        });
+        pin(cores[1])?;
+        let mut end = BareConsumer::new(&*slots, &tail);
+        start_line.wait();
+        let start = now_ns();
+        let mut served = 0;
+        while served < SLICE {
+            if let Some(words) = end.peek() {
+                std::hint::black_box(words);
+                end.pop();
+                served += 1;
+            }
+        }
+        let took = now_ns() - start;
+        producer.join().expect("producers do not panic")?;
+        Ok(took as f64 / SLICE as f64)
+    })
+}
+
+/// What the two cores are to each other: a bare flag, one way, in nanoseconds.
+fn probe(cores: [usize; 2]) -> Result<f64> {
+    const ROUNDS: u64 = 256;
+    let (there, back) = (BareFlag::new(0), BareFlag::new(0));
+    std::thread::scope(|scope| {
+        let echo = scope.spawn(|| -> Result<()> {
+            pin(cores[0])?;
+            (1..=ROUNDS + 1).for_each(|turn| {
+                there.spin(turn);
+                back.set(turn);
+            });
+            Ok(())
+        });
+        pin(cores[1])?;
+        there.set(1);
+        back.spin(1);
+        let start = now_ns();
+        (2..=ROUNDS + 1).for_each(|turn| {
+            there.set(turn);
+            back.spin(turn);
+        });
+        let took = now_ns() - start;
+        echo.join().expect("the echo does not panic")?;
+        Ok(took as f64 / (2 * ROUNDS) as f64)
+    })
+}
+
+/// The first and the last core that this process may use: producers run on the one, the consumer on the other.
+fn ends_of(allowed: &CpuSet) -> Result<[usize; 2]> {
+    let mut cores = (0..CpuSet::count()).filter(|&core| allowed.is_set(core).unwrap_or(false));
+    let first = cores.next().context("no core to run on")?;
+    Ok([first, cores.next_back().unwrap_or(first)])
+}

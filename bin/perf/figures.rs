@@ -1,0 +1,72 @@
+//! From what slices say to rows.
+
+use super::contest::{Outcome, Yardstick};
+use super::slices::{Kind, Verdict};
+use super::stats::Summary;
+use crate::args::{Channel, Test};
+use crate::row::Row;
+
+/// A row with the times of a test, and how they compare to a limit of this name.
+pub(crate) fn row_of(
+    test: Test,
+    channel: Option<Channel>,
+    ranks: u32,
+    verdict: &Verdict,
+    limit: &str,
+) -> Row {
+    let mut row = Row::new(test, ranks);
+    row.channel = channel;
+    row.set_times(Some(verdict.test));
+    if let Some(times) = verdict.limit {
+        row.limit = Some(limit.to_owned());
+        row.limit_p50_ns = Some(times.p50_ns);
+    }
+    if let Some(ratio) = verdict.ratio {
+        row.ratio = Some(ratio.median);
+        row.ratio_p10 = Some(ratio.p10);
+        row.ratio_p90 = Some(ratio.p90);
+    }
+    row.sibling_slices = (verdict.kind != Kind::Alike).then_some(verdict.sibling_share);
+    row
+}
+
+/// Yardsticks of a contest whose lanes from the second on are limits, each by itself.
+pub(crate) fn best_of(limits: usize) -> Vec<Yardstick> {
+    const EACH: [Yardstick; 6] = [
+        |samples| samples[1].clone(),
+        |samples| samples[2].clone(),
+        |samples| samples[3].clone(),
+        |samples| samples[4].clone(),
+        |samples| samples[5].clone(),
+        |samples| samples[6].clone(),
+    ];
+    EACH[..limits].to_vec()
+}
+
+impl Outcome {
+    /// Keeps only the verdict against the lowest limit; which one that is, on the rank that leads, and 0 elsewhere.
+    pub(crate) fn with_lowest_limit(self) -> Option<(usize, Self)> {
+        let p50 = |verdict: &Verdict| verdict.limit.map_or(f64::INFINITY, |limit| limit.p50_ns);
+        let lowest = self.verdicts.iter().enumerate().min_by(|a, b| p50(a.1).total_cmp(&p50(b.1)));
+        let Some((best, verdict)) = lowest else { return Some((0, self)) };
+        Some((best, Self { verdicts: vec![verdict.clone()], wrong: self.wrong }))
+    }
+}
+
+impl Row {
+    /// Fills in the times of an operation.
+    pub(crate) fn set_times(&mut self, times: Option<Summary>) {
+        if let Some(times) = times {
+            self.iterations = times.count;
+            self.min_ns = Some(times.min_ns);
+            self.p50_ns = Some(times.p50_ns);
+            self.p99_ns = Some(times.p99_ns);
+            self.max_ns = Some(times.max_ns);
+        }
+    }
+
+    /// Fills in the bandwidth of operations that move `bytes` each.
+    pub(crate) fn set_bandwidth(&mut self, bytes: u64) {
+        self.gb_per_s = self.p50_ns.filter(|ns| *ns > 0.0).map(|ns| bytes as f64 / ns);
+    }
+}

@@ -1,0 +1,82 @@
+//! The launcher side of measuring: starts device processes for a plan and collects the rows that rank 0 prints.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use shmccl::bootstrap::ProxyMode;
+use shmccl::error::DeviceName;
+use shmccl::launch::{Launch, Observer, OutputLine, OutputStream, Program};
+
+use super::plan::{Plan, VARIABLE};
+use crate::args::JobArgs;
+use crate::output;
+use crate::row::Row;
+
+/// The hidden command that device processes run.
+pub(crate) const DEVICE_COMMAND: &str = "perf-device";
+
+/// What became of a job.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    /// What rank 0 reported.
+    pub(crate) rows: Vec<Row>,
+    /// Time from the start until all ranks were ready.
+    pub(crate) ready_after: Option<Duration>,
+}
+
+/// Runs `plan` in `ranks` device processes, and calls `on_row` for each row as it comes.
+///
+/// # Errors
+/// The first cause when a process fails; a row that cannot be read.
+pub(crate) fn run(plan: &Plan, ranks: u32, args: &JobArgs, on_row: &mut dyn FnMut(&Row)) -> Result<Finished> {
+    let program = Program::new(std::env::current_exe().context("finding this executable")?, [DEVICE_COMMAND]);
+    let launch = Launch::new(ranks)?
+        .program(program.clone())
+        .service(program)
+        .env(VARIABLE, serde_json::to_string(plan)?)
+        .heap_len(args.heap.unwrap_or_else(|| plan.heap_len()))
+        .proxy(ProxyMode::from(args.proxy))
+        .timeout(args.timeout)
+        .pin(!args.no_pin)
+        .capture_output(true);
+    let mut collector = Collector { rows: Vec::new(), ready_after: None, trouble: None, on_row };
+    let outcome = launch.supervise(&mut collector);
+    let Collector { rows, ready_after, trouble, .. } = collector;
+    outcome?;
+    match trouble {
+        Some(error) => Err(error),
+        None => Ok(Finished { rows, ready_after }),
+    }
+}
+
+struct Collector<'a> {
+    rows: Vec<Row>,
+    ready_after: Option<Duration>,
+    trouble: Option<anyhow::Error>,
+    on_row: &'a mut dyn FnMut(&Row),
+}
+
+impl Observer for Collector<'_> {
+    fn on_loss(&mut self, _device: DeviceName) {}
+
+    fn on_ready(&mut self, after: Duration) {
+        self.ready_after = Some(after);
+    }
+
+    fn on_output(&mut self, line: OutputLine<'_>) {
+        let text = String::from_utf8_lossy(line.text);
+        if line.stream == OutputStream::Stderr {
+            output::note(text.trim_end());
+            return;
+        }
+        match serde_json::from_str::<Row>(&text)
+            .with_context(|| format!("reading a row from {}", line.device))
+        {
+            Ok(row) => {
+                (self.on_row)(&row);
+                self.rows.push(row);
+            }
+            Err(error) => self.trouble = self.trouble.take().or(Some(error)),
+        }
+    }
+}

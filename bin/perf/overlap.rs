@@ -1,0 +1,115 @@
+//! How much of a transfer hides behind computation of the device that asked for it.
+
+use shmccl::Result;
+use shmccl::channel::Channel;
+use shmccl::heap::HeapOffset;
+
+use super::clock::now_ns;
+use super::duet::Duet;
+use super::payload::Payload;
+use super::stats::median;
+
+/// Repetitions of each of the three timings.
+const ROUNDS: u64 = 15;
+
+/// Below this the clock and the call of the computation take as long as what could be hidden.
+const SHORTEST_NS: f64 = 5_000.0;
+
+/// What one size came to, on the leader.
+#[derive(Clone, Debug)]
+pub(crate) struct Overlap {
+    /// The transfer alone, each time, in nanoseconds.
+    pub(crate) alone: Vec<f64>,
+    /// The share of it that hides behind as much computation, from 0 to 1; `None` when it is too short to tell.
+    pub(crate) hidden: Option<f64>,
+    /// Words that did not arrive as sent.
+    pub(crate) wrong: u64,
+}
+
+/// The two ranks of the measurement.
+pub(crate) struct Scene<'d, C> {
+    pub(crate) duet: &'d mut Duet,
+    pub(crate) channel: C,
+    pub(crate) outgoing: Payload,
+    pub(crate) incoming: Payload,
+    pub(crate) source: HeapOffset,
+    pub(crate) target: HeapOffset,
+}
+
+impl<C: Channel> Scene<'_, C> {
+    /// Times transfer, computation and both together, in turns. The computation is as long as the transfer.
+    pub(crate) fn play(mut self) -> Result<Overlap> {
+        let mut wrong = 0;
+        let mut seq = 0;
+        let mut round = |scene: &mut Self, work: Option<u64>| -> Result<f64> {
+            seq += 1;
+            let (took, missed) = scene.round(seq, work)?;
+            wrong += missed;
+            Ok(took)
+        };
+        let mut warm: Vec<f64> = (0..5).map(|_| round(&mut self, None)).collect::<Result<_>>()?;
+        let mine = steps_for(median(&mut warm).unwrap_or(0.0));
+        let steps = self.duet.share(mine);
+        let (mut alone, mut computing, mut both) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            alone.push(round(&mut self, None)?);
+            let start = now_ns();
+            compute(steps);
+            computing.push((now_ns() - start) as f64);
+            both.push(round(&mut self, Some(steps))?);
+        }
+        let middle = |times: &[f64]| median(&mut times.to_vec()).unwrap_or(0.0);
+        let (transfer, work, together) = (middle(&alone), middle(&computing), middle(&both));
+        let hidden = (transfer >= SHORTEST_NS)
+            .then(|| ((transfer + work - together) / transfer.min(work)).clamp(0.0, 1.0));
+        Ok(Overlap { alone, hidden, wrong })
+    }
+
+    /// One transfer, with `work` done between handing it over and its completion; the leader's time for all.
+    fn round(&mut self, seq: u64, work: Option<u64>) -> Result<(f64, u64)> {
+        if self.duet.leads() {
+            self.outgoing.rewrite(seq);
+            self.duet.meet();
+            let start = now_ns();
+            self.channel.put_with_signal(self.target, self.source, self.outgoing.span().len())?;
+            if let Some(steps) = work {
+                compute(steps);
+            }
+            self.channel.flush()?;
+            let took = (now_ns() - start) as f64;
+            self.channel.wait()?;
+            Ok((took, 0))
+        } else {
+            self.duet.meet();
+            self.channel.wait()?;
+            let wrong = self.incoming.read(seq, false).wrong;
+            self.channel.signal()?;
+            Ok((0.0, wrong))
+        }
+    }
+}
+
+/// Steps that take about `ns`.
+fn steps_for(ns: f64) -> u64 {
+    const TRIAL: u64 = 1 << 16;
+    compute(TRIAL);
+    let start = now_ns();
+    compute(TRIAL);
+    let per_step = (now_ns() - start) as f64 / TRIAL as f64;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a count that need not be exact"
+    )]
+    let steps = (ns / per_step.max(0.01)) as u64;
+    steps
+}
+
+/// Keeps the core busy without touching memory.
+fn compute(steps: u64) {
+    let mut x = std::hint::black_box(1.000_000_1_f64);
+    for _ in 0..steps {
+        x = x * 0.999_999_9 + 1e-9;
+    }
+    std::hint::black_box(x);
+}

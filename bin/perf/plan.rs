@@ -1,0 +1,48 @@
+//! What the launcher tells the device processes of a measuring job to do.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::contest::Effort;
+use crate::args::{Channel, Test};
+
+/// The environment variable that carries the plan, as JSON.
+pub(crate) const VARIABLE: &str = "SHMCCL_PERF_PLAN";
+
+/// An idle proxy polls for a millisecond before it sleeps.
+const PROXIES_ASLEEP_AFTER: Duration = Duration::from_millis(3);
+
+/// One job: every rank does the same tests, in the same order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    /// What to measure, and over which channel.
+    pub(crate) tests: Vec<(Test, Option<Channel>)>,
+    /// Sizes, for the tests that have them.
+    pub(crate) sizes: Vec<u64>,
+    /// Operations to time per figure, where the user said how many.
+    pub(crate) iters: Option<u64>,
+    /// Operations before the clock starts, where the user said how many.
+    pub(crate) warmup: Option<u64>,
+    /// Whether data are verified.
+    pub(crate) check: bool,
+    /// Milliseconds to spend on a figure where the user did not say how many operations.
+    pub(crate) figure_ms: u64,
+}
+
+impl Plan {
+    /// Bytes of heap that the job needs on every rank.
+    pub(crate) fn heap_len(&self) -> u64 {
+        let largest = self.sizes.iter().copied().max().unwrap_or(0);
+        // Outgoing, incoming, what a peer sends meanwhile, packets twice over in two halves, flags and small buffers.
+        let packets =
+            if self.tests.iter().any(|(test, _)| *test == Test::PacketLatency) { 4 * largest } else { 0 };
+        3 * largest.next_multiple_of(4096) + packets + (16 << 20)
+    }
+
+    /// How much to measure for one figure.
+    pub(crate) fn effort(&self, channel: Option<Channel>) -> Effort {
+        let rest = if channel == Some(Channel::Port) { PROXIES_ASLEEP_AFTER } else { Duration::ZERO };
+        Effort { iters: self.iters, warmup: self.warmup, time: Duration::from_millis(self.figure_ms), rest }
+    }
+}

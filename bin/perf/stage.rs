@@ -1,0 +1,144 @@
+//! The memory that two ranks play on: what goes out, what comes in, and bare flags.
+
+use shmccl::heap::{HeapOffset, Region};
+use shmccl::shm::{CopyKernel, Span};
+use shmccl::{Communicator, Rank, Result};
+
+use super::ends::{CopyFlagEnd, FlagEnd, PutEnd};
+use super::payload::Payload;
+
+/// From this size on messages carry stamps: the clock takes a few per cent of what it times at most.
+pub(crate) const STAMPED_FROM: u64 = 1024;
+
+/// Pairs of bare flags.
+const FLAGS: u64 = 8;
+
+/// Alignment of message buffers, in bytes.
+const ALIGN: u64 = 4096;
+
+/// Two buffers of one size and two flags on every rank.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    rank: Rank,
+    peer: Rank,
+    out: Region,
+    into: Region,
+    flags: Region,
+    packets: Region,
+    check: bool,
+}
+
+impl Stage {
+    /// Allocates for messages of `len` bytes. Collective; ranks from 2 on get a stage too and have nothing to do on it.
+    pub(crate) fn set(comm: &mut Communicator, len: u64, packets: bool, check: bool) -> Result<Self> {
+        let packed = len.next_multiple_of(16);
+        let (rank, n_ranks) = (comm.rank(), comm.n_ranks());
+        let peer = Rank::new(if rank.get() == 0 { 1 % n_ranks } else { 0 }, n_ranks)?;
+        Ok(Self {
+            rank,
+            peer,
+            out: comm.alloc_region(len, ALIGN)?,
+            into: comm.alloc_region(len, ALIGN)?,
+            flags: comm.alloc_region(FLAGS * 128, 128)?,
+            packets: comm.alloc_region(if packets { 4 * packed } else { 0 }, ALIGN)?,
+            check,
+        })
+    }
+
+    /// Frees it all. Collective.
+    pub(crate) fn strike(self, comm: &mut Communicator) -> Result<()> {
+        for region in [self.out, self.into, self.flags, self.packets] {
+            comm.free_region(region)?;
+        }
+        Ok(())
+    }
+
+    /// Whether this rank keeps the time.
+    pub(crate) fn leads(&self) -> bool {
+        self.rank.get() == 0
+    }
+
+    /// The other rank.
+    pub(crate) fn peer(&self) -> Rank {
+        self.peer
+    }
+
+    /// Where what goes out is, in this rank's heap.
+    pub(crate) fn source(&self) -> HeapOffset {
+        self.out.offset
+    }
+
+    /// Where what comes in is, in either heap.
+    pub(crate) fn target(&self) -> HeapOffset {
+        self.into.offset
+    }
+
+    /// The length of a message in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.out.len
+    }
+
+    /// Whether messages of this length carry stamps.
+    pub(crate) fn stamped(&self) -> bool {
+        self.len() >= STAMPED_FROM
+    }
+
+    /// What goes out.
+    pub(crate) fn outgoing(&self, comm: &Communicator) -> Result<Payload> {
+        Ok(Payload::new(comm.span(self.rank, self.out)?, self.check))
+    }
+
+    /// What comes in.
+    pub(crate) fn incoming(&self, comm: &Communicator) -> Result<Payload> {
+        Ok(Payload::new(comm.span(self.rank, self.into)?, self.check))
+    }
+
+    /// The peer's memory for what this rank sends.
+    pub(crate) fn remote(&self, comm: &Communicator) -> Result<Span> {
+        comm.span(self.peer, self.into)
+    }
+
+    /// The peer's memory that it sends from.
+    pub(crate) fn remote_source(&self, comm: &Communicator) -> Result<Span> {
+        comm.span(self.peer, self.out)
+    }
+
+    /// One bare flag each way. They start at zero with every stage: pairs of ends that are in use at the same time
+    /// take different `pair`s, from 0 to 7.
+    pub(crate) fn flags(&self, comm: &Communicator, pair: u64) -> Result<FlagEnd> {
+        let offset = HeapOffset::new(self.flags.offset.get() + 128 * pair);
+        let flags = FlagEnd { mine: comm.cell(self.rank, offset)?, theirs: comm.cell(self.peer, offset)? };
+        flags.mine.set(0);
+        Ok(flags)
+    }
+
+    /// Where packets go, in either heap: two halves.
+    pub(crate) fn packets(&self) -> [HeapOffset; 2] {
+        let start = self.packets.offset.get();
+        [HeapOffset::new(start), HeapOffset::new(start + self.packets.len / 2)]
+    }
+
+    /// The limit of a put with signal.
+    pub(crate) fn copy_and_flag(&self, comm: &Communicator, kernel: CopyKernel) -> Result<CopyFlagEnd> {
+        Ok(CopyFlagEnd {
+            flags: self.flags(comm, 0)?,
+            outgoing: self.outgoing(comm)?,
+            remote: self.remote(comm)?,
+            incoming: self.incoming(comm)?,
+            kernel,
+            stamped: self.stamped(),
+        })
+    }
+
+    /// A put with signal over `channel`.
+    pub(crate) fn put<C>(&self, comm: &Communicator, channel: C) -> Result<PutEnd<C>> {
+        Ok(PutEnd {
+            channel,
+            outgoing: self.outgoing(comm)?,
+            source: self.source(),
+            target: self.target(),
+            incoming: self.incoming(comm)?,
+            stamped: self.stamped(),
+        })
+    }
+}

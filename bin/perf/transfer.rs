@@ -1,0 +1,238 @@
+//! Copies in one direction, in both, and towards oneself: bandwidth, and the time of a get.
+
+use shmccl::Result;
+use shmccl::channel::{Channel, MemoryChannel};
+use shmccl::heap::HeapOffset;
+use shmccl::shm::{CopyKernel, HostKernel, Span};
+
+use super::clock::{now_ns, thread_cpu_ns};
+use super::ends::FlagEnd;
+use super::lane::Lane;
+use super::payload::Payload;
+
+/// Moves one message, and says when its source may be rewritten.
+pub(crate) trait Mover {
+    /// Moves it, or has it moved.
+    fn start(&mut self) -> Result<()>;
+
+    /// Returns when all that was started is done.
+    fn finish(&mut self) -> Result<()>;
+}
+
+/// A plain copy by one kernel: the limit.
+#[derive(Debug)]
+pub(crate) struct PlainCopy {
+    /// From where.
+    pub(crate) source: Span,
+    /// To where.
+    pub(crate) target: Span,
+    /// How.
+    pub(crate) kernel: CopyKernel,
+}
+
+impl Mover for PlainCopy {
+    #[inline]
+    fn start(&mut self) -> Result<()> {
+        self.source.copy_with(self.kernel, &self.target)
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A put over a channel.
+#[derive(Debug)]
+pub(crate) struct Put<C> {
+    /// The channel.
+    pub(crate) channel: C,
+    /// From where in this rank's heap.
+    pub(crate) source: HeapOffset,
+    /// To where in the peer's.
+    pub(crate) target: HeapOffset,
+    /// How much.
+    pub(crate) len: u64,
+}
+
+impl<C: Channel> Mover for Put<C> {
+    #[inline]
+    fn start(&mut self) -> Result<()> {
+        self.channel.put(self.target, self.source, self.len)
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.channel.flush()
+    }
+}
+
+/// A get over a direct channel.
+#[derive(Debug)]
+pub(crate) struct Get {
+    /// The channel.
+    pub(crate) channel: MemoryChannel,
+    /// From where in the peer's heap.
+    pub(crate) source: HeapOffset,
+    /// To where in this rank's.
+    pub(crate) target: HeapOffset,
+    /// How much.
+    pub(crate) len: u64,
+}
+
+impl Mover for Get {
+    #[inline]
+    fn start(&mut self) -> Result<()> {
+        self.channel.get(self.target, self.source, self.len)
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Who moves, who rewrites the source, and who reads the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// The leader rewrites and moves, the other reads.
+    Push,
+    /// The other rewrites, the leader moves and reads.
+    Pull,
+    /// Both rewrite, move at the same time, and read.
+    Both,
+}
+
+/// Transfers in one direction or both. A sample is the time of one transfer; rewriting the source before, and reading
+/// the target after, are not in it.
+#[derive(Debug)]
+pub(crate) struct Transfer<M> {
+    mover: M,
+    direction: Direction,
+    leads: bool,
+    /// Transfers of the same message in a row, which share a sample.
+    burst: u64,
+    outgoing: Payload,
+    incoming: Payload,
+    flags: FlagEnd,
+    kernel: HostKernel,
+    turn: u64,
+    seq: u64,
+    wrong: u64,
+    cpu_ns: u64,
+    moved: u64,
+}
+
+/// Small messages are moved several times in a row until about this much has been moved.
+const BURST_BYTES: u64 = 64 << 10;
+
+impl<M: Mover> Transfer<M> {
+    /// Transfers between `outgoing` of one rank and `incoming` of the other; `flags` are this lane's own.
+    pub(crate) fn new(
+        mover: M,
+        direction: Direction,
+        leads: bool,
+        outgoing: Payload,
+        incoming: Payload,
+        flags: FlagEnd,
+    ) -> Self {
+        // A pull is timed one by one, as its reader would.
+        let burst = match direction {
+            Direction::Pull => 1,
+            Direction::Push | Direction::Both => (BURST_BYTES / outgoing.span().len().max(1)).clamp(1, 64),
+        };
+        let kernel = HostKernel::detect();
+        Self {
+            mover,
+            direction,
+            leads,
+            burst,
+            outgoing,
+            incoming,
+            flags,
+            kernel,
+            turn: 0,
+            seq: 0,
+            wrong: 0,
+            cpu_ns: 0,
+            moved: 0,
+        }
+    }
+
+    /// CPU time of this rank's thread for handing over one transfer, where it moved any.
+    pub(crate) fn cpu_ns(&self) -> Option<f64> {
+        (self.moved > 0).then(|| self.cpu_ns as f64 / self.moved as f64)
+    }
+
+    fn meet(&mut self) {
+        self.turn += 1;
+        self.flags.theirs.set(self.turn);
+        self.flags.mine.spin_yielding(&self.kernel, self.turn);
+    }
+
+    fn rewrites(&self) -> bool {
+        self.direction == Direction::Both || self.leads == (self.direction == Direction::Push)
+    }
+
+    fn moves(&self) -> bool {
+        self.direction == Direction::Both || self.leads
+    }
+
+    fn reads(&self) -> bool {
+        self.direction == Direction::Both || self.leads == (self.direction == Direction::Pull)
+    }
+
+    /// One sample: the burst and its end.
+    fn time(&mut self) -> Result<f64> {
+        let start = now_ns();
+        for _ in 0..self.burst {
+            self.mover.start()?;
+        }
+        self.mover.finish()?;
+        Ok((now_ns() - start) as f64 / self.burst as f64)
+    }
+
+    /// The same, for the CPU time of handing over: reading that clock takes too long to be part of a sample.
+    fn charge(&mut self) -> Result<()> {
+        let start = thread_cpu_ns();
+        for _ in 0..self.burst {
+            self.mover.start()?;
+        }
+        self.cpu_ns += thread_cpu_ns() - start;
+        self.moved += self.burst;
+        self.mover.finish()
+    }
+}
+
+/// One burst in this many is charged instead of timed.
+const CHARGE_EVERY: u64 = 8;
+
+impl<M: Mover> Lane for Transfer<M> {
+    fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
+        for _ in 0..ops / self.burst {
+            self.seq += 1;
+            if self.rewrites() {
+                self.outgoing.rewrite(self.seq);
+            }
+            self.meet();
+            if self.moves() {
+                if self.seq.is_multiple_of(CHARGE_EVERY) {
+                    self.charge()?;
+                } else {
+                    samples.push(self.time()?);
+                }
+            }
+            self.meet();
+            if self.reads() {
+                self.wrong += self.incoming.read(self.seq, false).wrong;
+            }
+        }
+        self.meet();
+        Ok(())
+    }
+
+    fn batch(&self) -> u64 {
+        self.burst
+    }
+
+    fn wrong(&self) -> u64 {
+        self.wrong
+    }
+}

@@ -1,0 +1,135 @@
+//! `shmccl run`: starts a program as the device processes of a job, and ends as its first cause says.
+//!
+//! The service process and the trampoline are this same executable, under two hidden commands. The trampoline binds
+//! every rank to the life of the launcher before the program takes its place, so that programs which know nothing of
+//! this library go down with it as well.
+
+mod leftovers;
+mod lines;
+mod program;
+
+use anyhow::{Context, Result};
+use nix::sys::signal::Signal;
+use shmccl::Error;
+use shmccl::bootstrap::ProxyMode;
+use shmccl::comm::{Member, join_job};
+use shmccl::error::ExitCause;
+use shmccl::heap::layout::HeapShape;
+use shmccl::launch::{Launch, Program};
+
+use crate::args::{BecomeArgs, RunArgs};
+use crate::{failure, output};
+use leftovers::{Names, Orphans};
+use lines::Lines;
+
+/// What `shmccl run --help` ends with.
+pub(crate) const HELP: &str = "\
+Exit code: 0 when every rank has ended well; otherwise that of the first rank that failed, 128 plus the number of \
+the signal that killed it, or that stopped the launcher; 1 when it left no code, and when the job could not be \
+started; 2 wrong usage; 126 when the program cannot be executed, 127 when it does not exist.
+
+The first Ctrl-C (or SIGTERM, SIGHUP) is passed on to all ranks, which then have two seconds to end; a second one \
+kills them. What ranks print goes where the launcher's output goes; what is typed goes to rank 0.";
+
+/// Hidden commands, as `args::Command` names them.
+const SERVICE: &str = "proxy-service";
+const TRAMPOLINE: &str = "become";
+
+/// The exit code of a shell for a program that ends by a signal is this much above its number.
+const BY_SIGNAL: i32 = 128;
+
+/// Runs the command; the exit code is the first cause's.
+///
+/// # Errors
+/// When the job cannot be started.
+pub(crate) fn run(args: &RunArgs) -> Result<u8> {
+    if let Err(refusal) = program::check(&args.program[0]) {
+        output::error(&refusal.to_string());
+        return Ok(refusal.exit_code());
+    }
+    let names = Names::claim(&args.segment, args.ranks)?;
+    let orphans = Orphans::adopt();
+    let launch = job(args)?;
+    if !args.quiet {
+        output::note(&launch.plan().describe());
+    }
+    let mut lines = Lines::new();
+    let outcome = launch.supervise(&mut lines);
+    drop((orphans, names));
+    lines.closed()?;
+    match outcome {
+        Ok(_) => Ok(failure::DONE),
+        Err(error) => conclude(error),
+    }
+}
+
+fn job(args: &RunArgs) -> Result<Launch> {
+    let this = std::env::current_exe().context("finding this executable")?;
+    let (program, program_args) = args.program.split_first().expect("clap asks for a program");
+    let mut launch = Launch::new(args.ranks)?
+        .program(Program::new(program, program_args))
+        .trampoline(Program::new(&this, [TRAMPOLINE, "--"]))
+        .service(Program::new(&this, [SERVICE]))
+        .proxy(ProxyMode::from(args.job.proxy))
+        .backing(args.segment.clone())
+        .timeout(args.job.timeout)
+        .pin(!args.job.no_pin)
+        .capture_output(args.prefix);
+    if let Some(heap_len) = args.job.heap {
+        HeapShape::new(args.ranks, heap_len)?;
+        launch = launch.heap_len(heap_len);
+    }
+    Ok(launch)
+}
+
+/// Names the first cause in one line, and gives its exit code.
+fn conclude(error: Error) -> Result<u8> {
+    let (line, code) = match &error {
+        Error::DeviceFailed { device, cause: ExitCause::Code(0) } => {
+            (format!("{device} exited with code 0 without leaving the job, while others needed it"), 0)
+        }
+        Error::DeviceFailed { cause, .. } => (error.to_string(), code_of(*cause)),
+        Error::Interrupted { signal } => (interrupted(*signal), BY_SIGNAL + signal),
+        _ => return Err(error.into()),
+    };
+    output::error(&line);
+    Ok(u8::try_from(code).ok().filter(|code| *code != failure::DONE).unwrap_or(failure::FAILED))
+}
+
+fn code_of(cause: ExitCause) -> i32 {
+    match cause {
+        ExitCause::Code(code) => code,
+        ExitCause::Signal(signal) => BY_SIGNAL + signal,
+        _ => failure::FAILED.into(),
+    }
+}
+
+fn interrupted(signal: i32) -> String {
+    match Signal::try_from(signal) {
+        Ok(signal) => format!("interrupted by {signal}"),
+        Err(_) => format!("interrupted by signal {signal}"),
+    }
+}
+
+/// The hidden command that serves the fifos of all ranks until they have left.
+///
+/// # Errors
+/// Those of joining the job, or that no launcher started it.
+pub(crate) fn serve() -> Result<u8> {
+    match join_job()? {
+        Some(Member::Proxy) => Ok(failure::DONE),
+        Some(Member::Device(_)) | None => anyhow::bail!("this command is for the launcher's own use"),
+    }
+}
+
+/// The hidden command that becomes a rank's program.
+pub(crate) fn become_program(args: &BecomeArgs) -> Result<u8> {
+    let (program, program_args) = args.program.split_first().expect("clap asks for a program");
+    let error = shmccl::launch::become_program(program, program_args);
+    let refusal = program::Refusal::of(program, &error).ok_or(error)?;
+    // What one rank cannot execute none can: one line is enough.
+    if std::env::var_os("SHMCCL_RANK").is_none_or(|rank| rank == "0") {
+        output::error(&refusal.to_string());
+    }
+    Ok(refusal.exit_code())
+}

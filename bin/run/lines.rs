@@ -1,0 +1,109 @@
+//! What ranks print, line by line, each behind the name of who printed it.
+
+use std::io::{self, ErrorKind, Write};
+
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
+use nix::sys::signal::{Signal, raise};
+use shmccl::error::DeviceName;
+use shmccl::launch::{Observer, OutputLine, OutputStream};
+
+/// One after the other for neighbouring ranks; neither black nor white, which may be the background.
+const COLOURS: [AnsiColor; 6] = [
+    AnsiColor::Cyan,
+    AnsiColor::Yellow,
+    AnsiColor::Green,
+    AnsiColor::Magenta,
+    AnsiColor::Blue,
+    AnsiColor::BrightRed,
+];
+
+/// Prints lines to the stream that they were printed to, with a colour per rank where the stream may have colour.
+#[derive(Debug)]
+pub(super) struct Lines {
+    colour_stdout: bool,
+    colour_stderr: bool,
+    /// Why nothing more can be printed.
+    closed: Option<io::Error>,
+}
+
+impl Lines {
+    pub(super) fn new() -> Self {
+        Self {
+            colour_stdout: AutoStream::choice(&io::stdout()) != ColorChoice::Never,
+            colour_stderr: AutoStream::choice(&io::stderr()) != ColorChoice::Never,
+            closed: None,
+        }
+    }
+
+    /// # Errors
+    /// Why a line could not be printed, if one could not.
+    pub(super) fn closed(self) -> io::Result<()> {
+        self.closed.map_or(Ok(()), Err)
+    }
+}
+
+impl Observer for Lines {
+    fn on_loss(&mut self, _device: DeviceName) {}
+
+    fn on_output(&mut self, line: OutputLine<'_>) {
+        if self.closed.is_some() {
+            return;
+        }
+        let written = match line.stream {
+            OutputStream::Stdout => {
+                let mut stdout = io::stdout().lock();
+                stdout.write_all(&prefixed(&line, self.colour_stdout)).and_then(|()| stdout.flush())
+            }
+            OutputStream::Stderr => match io::stderr().lock().write_all(&prefixed(&line, self.colour_stderr))
+            {
+                // Ranks may go on without anybody to complain to.
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+                written => written,
+            },
+        };
+        if let Err(error) = written {
+            self.closed = Some(error);
+            // Nobody reads any more: ranks that print for ever are to end, as they would without the prefix.
+            let _ = raise(Signal::SIGTERM);
+        }
+    }
+}
+
+/// The line as it is printed: `[rank 3] text`.
+fn prefixed(line: &OutputLine<'_>, colour: bool) -> Vec<u8> {
+    let (name, ansi) = match line.device {
+        DeviceName::Rank(rank) => (format!("[rank {rank}]"), COLOURS[rank.index() % COLOURS.len()]),
+        DeviceName::Proxy => ("[proxy]".to_owned(), AnsiColor::BrightBlack),
+    };
+    let style = if colour { Style::new().fg_color(Some(ansi.into())) } else { Style::new() };
+    let mut text = format!("{style}{name}{style:#} ").into_bytes();
+    text.extend_from_slice(line.text);
+    text.push(b'\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use shmccl::Rank;
+
+    use super::*;
+
+    fn line(device: DeviceName, text: &[u8]) -> OutputLine<'_> {
+        OutputLine { device, stream: OutputStream::Stdout, text }
+    }
+
+    #[test]
+    fn lines_carry_their_rank_and_their_bytes_as_they_are() {
+        let rank = DeviceName::Rank(Rank::new(63, 64).unwrap());
+        assert_eq!(prefixed(&line(rank, b"a\xff\tb "), false), b"[rank 63] a\xff\tb \n");
+        assert_eq!(prefixed(&line(DeviceName::Proxy, b""), false), b"[proxy] \n");
+    }
+
+    #[test]
+    fn neighbouring_ranks_differ_in_colour_and_the_text_has_none() {
+        let coloured = |rank| prefixed(&line(DeviceName::Rank(Rank::new(rank, 64).unwrap()), b"x"), true);
+        assert!(coloured(0).ends_with(b"\x1b[0m x\n"), "{:?}", coloured(0));
+        assert_ne!(coloured(0)[..5], coloured(1)[..5]);
+    }
+}

@@ -1,0 +1,123 @@
+//! The waiting loop, over a futex made of a mutex.
+
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
+
+use super::super::{
+    atomic::{AtomicU64, Ordering},
+    kernel::mock::MockKernel,
+    revoke::{Revocation, RevokeCell},
+};
+use super::*;
+
+const PARK_AT_ONCE: WaitPolicy = WaitPolicy { spins: 0, park_after: Duration::ZERO };
+const POLICIES: [WaitPolicy; 3] = [WaitPolicy::DEDICATED, WaitPolicy::CROWDED, PARK_AT_ONCE];
+const LONG: Duration = Duration::from_secs(60);
+
+/// A watch that counts how often it is asked, and may say something from the n-th time on.
+struct Nagging {
+    asked: Cell<u32>,
+    stops_at: u32,
+}
+
+impl Watch for Nagging {
+    fn check(&self) -> Option<Stop> {
+        self.asked.set(self.asked.get() + 1);
+        (self.asked.get() >= self.stops_at).then_some(Stop::ProxyLost)
+    }
+}
+
+#[test]
+fn a_poll_that_succeeds_at_once_touches_neither_watch_nor_clock() {
+    struct Untouchable;
+    impl Watch for Untouchable {
+        fn check(&self) -> Option<Stop> {
+            unreachable!("asked the watch")
+        }
+    }
+    let kernel = MockKernel::new();
+    let context = Waiting::new(&kernel, &Untouchable, WaitPolicy::CROWDED, Duration::ZERO);
+    assert_eq!(wait_until(&context, &ParkCell::new(), || Some(5)), Ok(5));
+}
+
+#[test]
+fn every_policy_ends_at_the_deadline_and_not_before() {
+    for policy in POLICIES {
+        let (kernel, revoke) = (MockKernel::new(), RevokeCell::new());
+        let timeout = Duration::from_millis(5);
+        let context = Waiting::new(&kernel, &revoke, policy, timeout);
+        let start = Instant::now();
+        let stop = wait_until(&context, &ParkCell::new(), || None::<()>);
+        assert_eq!(stop, Err(Stop::Timeout), "{policy:?}");
+        assert!(start.elapsed() >= timeout, "{policy:?}");
+    }
+}
+
+#[test]
+fn a_sleeper_without_a_bell_asks_its_watch_again_and_again() {
+    for policy in POLICIES {
+        let kernel = MockKernel::new();
+        let watch = Nagging { asked: Cell::new(0), stops_at: 3 };
+        let context = Waiting::new(&kernel, &watch, policy, LONG);
+        assert_eq!(wait_until(&context, &ParkCell::new(), || None::<()>), Err(Stop::ProxyLost));
+        assert_eq!(watch.asked.get(), 3);
+    }
+}
+
+#[test]
+fn the_last_look_comes_after_the_reason_to_stop() {
+    for policy in POLICIES {
+        let kernel = MockKernel::new();
+        let watch = Nagging { asked: Cell::new(0), stops_at: 1 };
+        let context = Waiting::new(&kernel, &watch, policy, LONG);
+        let signalled_before_it_died = || (watch.asked.get() > 0).then_some("news");
+        assert_eq!(wait_until(&context, &ParkCell::new(), signalled_before_it_died), Ok("news"));
+    }
+}
+
+#[test]
+fn a_sleeper_is_woken_by_its_cell_and_by_the_bell() {
+    for by_bell in [false, true] {
+        let (kernel, revoke, park) = (MockKernel::new(), RevokeCell::new(), ParkCell::new());
+        let news = AtomicU64::new(0);
+        let context = Waiting::new(&kernel, &revoke, PARK_AT_ONCE, LONG);
+        let outcome = std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| {
+                // Relaxed: the value is all there is.
+                wait_until(&context, &park, || (news.load(Ordering::Relaxed) != 0).then_some(()))
+            });
+            while kernel.asleep() == 0 {
+                std::thread::yield_now();
+            }
+            if by_bell {
+                revoke.revoke(&kernel, Revocation::Aborted(None));
+            } else {
+                news.store(1, Ordering::Relaxed); // Relaxed: the value is all there is
+                park.wake(&kernel);
+            }
+            sleeper.join().unwrap()
+        });
+        assert_eq!(outcome, if by_bell { Err(Stop::Revoked(None)) } else { Ok(()) });
+    }
+}
+
+#[test]
+fn a_stop_becomes_the_error_that_says_who_was_awaited() {
+    let (kernel, revoke) = (MockKernel::new(), RevokeCell::new());
+    let context = Waiting::new(&kernel, &revoke, WaitPolicy::for_spinners(1), Duration::from_secs(2));
+    let timeout = context.error(Stop::Timeout, "wait", Some(Rank::known(3)));
+    assert_eq!(timeout.to_string(), "wait timed out after 2s, awaiting rank 3");
+    let lost = context.error(Stop::PeerLost(Rank::known(1)), "wait", None);
+    assert!(matches!(lost, Error::PeerLost { rank } if rank.get() == 1));
+    assert!(matches!(context.error(Stop::ProxyLost, "wait", None), Error::ProxyLost));
+    assert!(matches!(context.error(Stop::Revoked(None), "wait", None), Error::Revoked { by: None }));
+}
+
+#[test]
+fn who_shares_a_core_yields_at_once() {
+    assert_eq!(WaitPolicy::for_spinners(0), WaitPolicy::DEDICATED);
+    assert_eq!(WaitPolicy::for_spinners(1), WaitPolicy::DEDICATED);
+    assert_eq!(WaitPolicy::for_spinners(2).spins, 0);
+}

@@ -1,0 +1,210 @@
+//! How waits end when what they wait for does not come.
+
+use std::time::Duration;
+
+use shmccl::channel::Channel;
+use shmccl::shm::packet::{Flag, PacketKind};
+use shmccl::{Communicator, Error, Rank, Result};
+
+use crate::harness::{Job, is_lost, rank};
+
+const SHORT: Duration = Duration::from_millis(50);
+
+channel_scenario!(
+    a_wait_that_times_out_names_whom_it_awaited_and_can_be_repeated,
+    Job::of(2).timeout(SHORT),
+    |comm, open| {
+        let peer = comm.right();
+        let mut channel = open(comm, peer)?;
+        let error = channel.wait().unwrap_err();
+        let named = matches!(error, Error::Timeout { operation: "wait", awaited: Some(rank), waited } if rank == peer && waited == SHORT);
+        assert!(named, "{error}");
+        channel.signal()?;
+        while let Err(error) = channel.wait() {
+            assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        }
+        while comm.barrier().is_err() {}
+        assert!(!channel.poll(), "the failed wait took no signal");
+        while comm.barrier().is_err() {}
+    }
+);
+
+/// Waits in the way that the rank's number picks for something that never comes.
+fn wait_for_ever(comm: &mut Communicator, way: u32) -> Result<()> {
+    let peer = comm.right();
+    match way % 5 {
+        0 => comm.memory_channel(peer)?.wait(),
+        1 => comm.barrier(),
+        2 => comm.memory_channel(peer)?.relaxed_wait(),
+        3 => comm.port_channel(peer)?.wait(),
+        _ => {
+            let places = HeapPlaces::of(comm)?;
+            let mut channel = comm.memory_channel(peer)?;
+            channel.unpack_packets(PacketKind::Ll8, places.target, places.packets, 8, Flag::new(77).unwrap())
+        }
+    }
+}
+
+/// Two places in the heap that `prepare` has allocated.
+struct HeapPlaces {
+    target: shmccl::heap::HeapOffset,
+    packets: shmccl::heap::HeapOffset,
+}
+
+impl HeapPlaces {
+    fn of(comm: &Communicator) -> Result<Self> {
+        let buffer = comm.buffer::<u64>(shmccl::heap::Region::new(shmccl::heap::HeapOffset::new(0), 64))?;
+        Ok(Self { target: buffer.part(0, 1)?.offset, packets: buffer.part(2, 2)?.offset })
+    }
+}
+
+port_scenario!(revoking_wakes_everybody_whatever_he_waits_in, Job::of(6).broken(), |comm| {
+    comm.alloc::<u64>(8)?;
+    comm.barrier()?;
+    if comm.rank().get() == 5 {
+        // The others are asleep by then, or on their way.
+        std::thread::park_timeout(Duration::from_millis(30));
+        comm.revoke();
+        assert!(comm.revoked().is_some());
+    } else {
+        let error = wait_for_ever(comm, comm.rank().get()).unwrap_err();
+        let by = Some(rank(comm, 5));
+        assert!(matches!(error, Error::Revoked { by: found } if found == by), "{error}");
+    }
+    // And so does whatever is tried afterwards.
+    let error = wait_for_ever(comm, comm.rank().get()).unwrap_err();
+    assert!(matches!(error, Error::Revoked { .. }), "{error}");
+});
+
+port_scenario!(
+    a_rank_that_leaves_is_lost_to_whoever_waits_for_it_but_its_signals_are_not,
+    Job::of(3).broken(),
+    |comm| {
+        const SIGNALS: u64 = 20;
+        let (source, target) = (comm.alloc::<u64>(1)?, comm.alloc::<u64>(1)?);
+        let early = rank(comm, 0);
+        let mut direct = comm.memory_channel(comm.right())?;
+        let mut proxied = comm.port_channel(comm.right())?;
+        if comm.rank() == early {
+            for round in 0..SIGNALS {
+                source.set(0, round)?;
+                direct.put_with_signal(target.region().offset, source.region().offset, 8)?;
+                proxied.signal()?;
+            }
+            return Ok(());
+        }
+        if comm.left() == early {
+            let mut direct = comm.memory_channel(early)?;
+            let mut proxied = comm.port_channel(early)?;
+            for _ in 0..SIGNALS {
+                direct.wait()?;
+                proxied.wait()?;
+            }
+            assert_eq!(target.get(0)?, SIGNALS - 1);
+            let error = direct.wait().unwrap_err();
+            assert!(is_lost(&error, early), "{error}");
+            let error = proxied.wait().unwrap_err();
+            assert!(is_lost(&error, early), "{error}");
+        }
+        let error = comm.barrier().unwrap_err();
+        assert!(is_lost(&error, early), "{error}");
+    }
+);
+
+scenario!(whoever_passed_the_last_barrier_may_leave_before_the_others_look, Job::of(4), |comm| {
+    // Ranks leave at once after the harness' finalize; none of them may take another for lost.
+    comm.barrier()?;
+});
+
+port_scenario!(a_rank_may_leave_while_others_who_do_not_need_it_go_on, Job::of(3).broken(), |comm| {
+    let (source, target) = (comm.alloc::<u64>(1)?, comm.alloc::<u64>(1)?);
+    if comm.rank().get() == 2 {
+        return Ok(());
+    }
+    let peer = rank(comm, 1 - comm.rank().get());
+    let (mut direct, mut proxied) = (comm.memory_channel(peer)?, comm.port_channel(peer)?);
+    for round in 0..100 {
+        source.set(0, round)?;
+        direct.put_with_signal(target.region().offset, source.region().offset, 8)?;
+        proxied.put_with_signal_and_flush(target.region().offset, source.region().offset, 8)?;
+        direct.wait()?;
+        proxied.wait()?;
+        assert_eq!(target.get(0)?, round);
+        direct.signal()?;
+        direct.wait()?;
+    }
+});
+
+/// A device that panics counts as lost, and the launcher names it.
+mod a_device_that_panics_is_lost_to_its_peers {
+    use shmccl::bootstrap::Options;
+    use shmccl::launch::launch_threads;
+
+    use super::*;
+    use crate::harness::{Watchdog, panicked};
+
+    #[test]
+    fn threads() {
+        let _watchdog = Watchdog::start("a device that panics", Duration::from_secs(60));
+        let options = Options { heap_len: 2 << 20, ..Options::default() };
+        let seen = std::sync::Mutex::new(Vec::new());
+        let victim = Rank::new(1, 3).unwrap();
+        let result = launch_threads(3, &options, |comm| {
+            if comm.rank() == victim {
+                panic!("on purpose");
+            }
+            let error = wait_for_ever(comm, comm.rank().get() / 2).unwrap_err();
+            seen.lock().unwrap().push(is_lost(&error, victim));
+            Err::<(), _>(error)
+        });
+        assert!(panicked(&result.unwrap_err(), victim));
+        assert_eq!(seen.into_inner().unwrap(), [true, true]);
+    }
+}
+
+/// The launcher reports the rank that failed and not those that failed because of it.
+mod the_first_cause_is_the_rank_that_failed {
+    use shmccl::bootstrap::ProxyMode;
+    use shmccl::error::{DeviceName, ExitCause};
+    use shmccl::launch::{Launch, Role};
+
+    use super::*;
+    use crate::harness::{Watchdog, test_name, this_test};
+
+    #[test]
+    fn processes() {
+        run("processes", ProxyMode::Thread);
+    }
+
+    #[test]
+    fn service() {
+        run("service", ProxyMode::Process);
+    }
+
+    fn run(test: &str, proxy: ProxyMode) {
+        let name = test_name(module_path!(), test);
+        let _watchdog = Watchdog::start(&name, Duration::from_secs(60));
+        let program = this_test(&name);
+        let launch = Launch::new(3).unwrap().program(program.clone()).service(program).proxy(proxy);
+        let victim = Rank::new(1, 3).unwrap();
+        let role = launch.heap_len(2 << 20).capture_output(true).run(|comm| {
+            if comm.rank() == victim {
+                comm.barrier()?;
+                std::process::exit(42);
+            }
+            comm.barrier()?;
+            let error = wait_for_ever(comm, 3 * comm.rank().get() / 2).unwrap_err();
+            assert!(is_lost(&error, victim), "{error}");
+            Err(error)
+        });
+        match role {
+            Err(Error::DeviceFailed { device, cause }) => {
+                assert_eq!((device, cause), (DeviceName::Rank(victim), ExitCause::Code(42)));
+            }
+            // In a device: what it returns is its exit code.
+            Err(error) => panic!("{error}"),
+            Ok(Role::Proxy) => {}
+            Ok(role) => panic!("{role:?}"),
+        }
+    }
+}

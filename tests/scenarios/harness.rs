@@ -1,0 +1,296 @@
+//! Runs one body as device threads and as device processes.
+//!
+//! Processes are this test binary again, told to run the one test; there the same test function finds the launcher's socket
+//! in its environment and becomes a device. Every run has a watchdog that aborts the process with a message, so
+//! that a hang is a failure with a name.
+
+use std::io::Write;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use shmccl::bootstrap::{Options, ProxyMode};
+use shmccl::channel::Channel;
+use shmccl::comm::{Member, join_job};
+use shmccl::error::{DeviceName, ExitCause};
+use shmccl::launch::{Launch, Observer, OutputLine, Program, launch_threads};
+use shmccl::{Communicator, Error, Rank, Result};
+
+/// How a scenario is run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job {
+    n_ranks: u32,
+    heap_len: u64,
+    timeout: Duration,
+    patience: Duration,
+    broken: bool,
+}
+
+impl Job {
+    /// A scenario of `n_ranks` ranks that end together.
+    pub(crate) const fn of(n_ranks: u32) -> Self {
+        let (timeout, patience) = (Duration::from_secs(10), Duration::from_secs(60));
+        Self { n_ranks, heap_len: 8 << 20, timeout, patience, broken: false }
+    }
+
+    /// How long the waits of its ranks may take.
+    pub(crate) const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// The length of each heap, in bytes.
+    pub(crate) const fn heap_len(mut self, heap_len: u64) -> Self {
+        self.heap_len = heap_len;
+        self
+    }
+
+    /// When the watchdog bites.
+    pub(crate) const fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Ends with the epoch broken: the ranks do not meet at the end. What they have to see they assert themselves.
+    pub(crate) const fn broken(mut self) -> Self {
+        self.broken = true;
+        self
+    }
+
+    /// Runs `body` in threads of this process.
+    pub(crate) fn threads(self, name: &str, body: impl Fn(&mut Communicator) -> Result<()> + Sync) {
+        let _watchdog = Watchdog::start(name, self.patience);
+        let options = Options { heap_len: self.heap_len, timeout: self.timeout, ..Options::default() };
+        let whole = |comm: &mut Communicator| {
+            let done = body(comm);
+            // An error of a body is a failure of the scenario, also where the end of the epoch is not.
+            assert!(!self.broken || done.is_ok(), "rank {}: {done:?}", comm.rank());
+            done
+        };
+        match launch_threads(self.n_ranks, &options, whole) {
+            Ok(_) => {}
+            Err(Error::DeviceFailed { device, cause }) => panic!("{name}: {device} {cause}"),
+            Err(_) if self.broken => {}
+            Err(error) => panic!("{name}: {error}"),
+        }
+    }
+
+    /// Runs `body` in processes. Called from the test named `name` with nothing before it.
+    pub(crate) fn processes(
+        self,
+        name: &str,
+        proxy: ProxyMode,
+        body: impl FnOnce(&mut Communicator) -> Result<()>,
+    ) {
+        let _watchdog = Watchdog::start(name, self.patience);
+        match join_job().unwrap() {
+            Some(Member::Device(mut comm)) => {
+                body(&mut comm).unwrap();
+                if !self.broken {
+                    comm.finalize().unwrap();
+                }
+            }
+            Some(Member::Proxy) => {}
+            None => self.launch(name, proxy),
+        }
+    }
+
+    fn launch(self, name: &str, proxy: ProxyMode) {
+        let program = this_test(name);
+        let launch =
+            Launch::new(self.n_ranks).unwrap().program(program.clone()).service(program).proxy(proxy);
+        let launch = launch.heap_len(self.heap_len).timeout(self.timeout).capture_output(true);
+        let mut output = Captured(Vec::new());
+        if let Err(error) = launch.supervise(&mut output) {
+            panic!("{name}: {error}\n{}", String::from_utf8_lossy(&output.0));
+        }
+    }
+}
+
+/// This test binary, told to run the test `name` alone.
+pub(crate) fn this_test(name: &str) -> Program {
+    let args = [name, "--exact", "--nocapture", "--test-threads=1"];
+    Program::new(std::env::current_exe().unwrap(), args)
+}
+
+/// The name by which the test harness knows the test `test` of the module at `path`.
+pub(crate) fn test_name(path: &str, test: &str) -> String {
+    let (_, within) = path.split_once("::").unwrap();
+    format!("{within}::{test}")
+}
+
+/// Defines a module of tests, one for each way to run the body: `threads`, `processes`.
+macro_rules! scenario {
+    ($(#[$doc:meta])* $name:ident, $job:expr, |$comm:ident| $body:block) => {
+        $(#[$doc])*
+        mod $name {
+            use super::*;
+
+            fn body($comm: &mut shmccl::Communicator) -> shmccl::Result<()> {
+                $body
+                Ok(())
+            }
+
+            #[test]
+            fn threads() {
+                $job.threads(&$crate::harness::test_name(module_path!(), "threads"), body);
+            }
+
+            #[test]
+            fn processes() {
+                let name = $crate::harness::test_name(module_path!(), "processes");
+                $job.processes(&name, shmccl::bootstrap::ProxyMode::Thread, body);
+            }
+        }
+    };
+}
+
+/// Like `scenario!` for a body that uses port channels: also `service`, with a proxy service process.
+macro_rules! port_scenario {
+    ($(#[$doc:meta])* $name:ident, $job:expr, |$comm:ident| $body:block) => {
+        $(#[$doc])*
+        mod $name {
+            use super::*;
+
+            fn body($comm: &mut shmccl::Communicator) -> shmccl::Result<()> {
+                $body
+                Ok(())
+            }
+
+            #[test]
+            fn threads() {
+                $job.threads(&$crate::harness::test_name(module_path!(), "threads"), body);
+            }
+
+            #[test]
+            fn processes() {
+                let name = $crate::harness::test_name(module_path!(), "processes");
+                $job.processes(&name, shmccl::bootstrap::ProxyMode::Thread, body);
+            }
+
+            #[test]
+            fn service() {
+                let name = $crate::harness::test_name(module_path!(), "service");
+                $job.processes(&name, shmccl::bootstrap::ProxyMode::Process, body);
+            }
+        }
+    };
+}
+
+/// Like `scenario!` for a body that is the same over either kind of channel, which it opens by `$open(comm, peer)`.
+macro_rules! channel_scenario {
+    ($(#[$doc:meta])* $name:ident, $job:expr, |$comm:ident, $open:ident| $body:block) => {
+        $(#[$doc])*
+        mod $name {
+            use super::*;
+
+            fn over($comm: &mut shmccl::Communicator, $open: $crate::harness::Open) -> shmccl::Result<()> {
+                $body
+                Ok(())
+            }
+
+            scenario!(memory, $job, |comm| { over(comm, $crate::harness::open_memory)?; });
+            port_scenario!(port, $job, |comm| { over(comm, $crate::harness::open_port)?; });
+        }
+    };
+}
+
+/// Opens a channel to a peer.
+pub(crate) type Open = fn(&Communicator, Rank) -> Result<Box<dyn Channel + Send>>;
+
+pub(crate) fn open_memory(comm: &Communicator, peer: Rank) -> Result<Box<dyn Channel + Send>> {
+    Ok(Box::new(comm.memory_channel(peer)?))
+}
+
+pub(crate) fn open_port(comm: &Communicator, peer: Rank) -> Result<Box<dyn Channel + Send>> {
+    Ok(Box::new(comm.port_channel(peer)?))
+}
+
+/// Rank `value` of the job.
+pub(crate) fn rank(comm: &Communicator, value: u32) -> Rank {
+    Rank::new(value, comm.n_ranks()).unwrap()
+}
+
+/// Aborts the process unless it is dropped in time.
+pub(crate) struct Watchdog {
+    _alive: mpsc::Sender<()>,
+}
+
+impl Watchdog {
+    pub(crate) fn start(name: &str, patience: Duration) -> Self {
+        let (alive, watched) = mpsc::channel();
+        let name = name.to_owned();
+        std::thread::spawn(move || {
+            if watched.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let _ = writeln!(std::io::stderr(), "watchdog: {name} hangs since {patience:?}");
+                std::process::abort();
+            }
+        });
+        Self { _alive: alive }
+    }
+}
+
+/// Keeps what the processes print, for the message of a failure.
+struct Captured(Vec<u8>);
+
+impl Observer for Captured {
+    fn on_loss(&mut self, _device: DeviceName) {}
+
+    fn on_output(&mut self, line: OutputLine<'_>) {
+        line.write_prefixed(&mut self.0).unwrap();
+    }
+}
+
+/// A stream of numbers that depends on its seed alone (splitmix64).
+#[derive(Clone, Debug)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ word >> 31
+    }
+
+    /// A number below `limit`, which is not zero.
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).take(len).collect()
+    }
+}
+
+/// The seed of this run: from the environment where it names one.
+pub(crate) fn seed() -> u64 {
+    match std::env::var("SHMCCL_SEED") {
+        Ok(text) => text.parse().unwrap(),
+        Err(_) => {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+            Random(u64::from(now.subsec_nanos()) ^ now.as_secs()).next() >> 1
+        }
+    }
+}
+
+/// Whether the long forms of the trials are asked for.
+pub(crate) fn long() -> bool {
+    std::env::var_os("SHMCCL_LONG").is_some()
+}
+
+/// `len` bytes that tell where they come from.
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    Random(seed).bytes(len)
+}
+
+/// Whether `error` says that `rank` was lost.
+pub(crate) fn is_lost(error: &Error, lost: Rank) -> bool {
+    matches!(error, Error::PeerLost { rank } if *rank == lost)
+}
+
+/// Whether a job ended by a panic of the device `rank`.
+pub(crate) fn panicked(error: &Error, lost: Rank) -> bool {
+    let device = DeviceName::Rank(lost);
+    matches!(error, Error::DeviceFailed { device: d, cause: ExitCause::Panicked } if *d == device)
+}

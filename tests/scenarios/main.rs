@@ -1,0 +1,17 @@
+//! What ranks do together, each scenario written once and run as threads of one process and as real processes.
+
+#[macro_use]
+mod harness;
+
+mod agreements;
+mod barriers;
+mod endings;
+mod fifos;
+mod hostile;
+mod idle;
+mod model;
+mod packets;
+mod proxies;
+mod refused;
+mod seats;
+mod verbs;
