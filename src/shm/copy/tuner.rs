@@ -140,6 +140,7 @@ impl Tuner {
 }
 
 impl Class {
+    #[expect(clippy::declare_interior_mutable_const, reason = "every use is to be a new one")]
     const NEW: Self = Self { copies: Cell::new(0), record: Cell::new(Record::NEW) };
 
     /// What the copy at hand is good for.
