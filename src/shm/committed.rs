@@ -1,14 +1,17 @@
 //! Which ranges of a segment have been committed.
 
+/// Start and end, in bytes.
+pub(super) type Range = (u64, u64);
+
 /// Disjoint ranges in ascending order, none touching the next.
 #[derive(Debug, Default)]
 pub(super) struct Committed {
-    ranges: Vec<(u64, u64)>,
+    ranges: Vec<Range>,
 }
 
 impl Committed {
     /// The parts of `start..end` that are not committed, in ascending order.
-    pub(super) fn missing(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+    pub(super) fn missing(&self, start: u64, end: u64) -> Vec<Range> {
         let mut missing = Vec::new();
         let mut at = start;
         for &(from, to) in self.ranges.iter().filter(|&&(from, to)| to > start && from < end) {
@@ -28,7 +31,7 @@ impl Committed {
         if start >= end {
             return;
         }
-        let (touching, mut rest): (Vec<(u64, u64)>, Vec<(u64, u64)>) =
+        let (touching, mut rest): (Vec<Range>, Vec<Range>) =
             self.ranges.iter().partition(|&&(from, to)| from <= end && to >= start);
         let from = touching.iter().map(|range| range.0).min().unwrap_or(start).min(start);
         let to = touching.iter().map(|range| range.1).max().unwrap_or(end).max(end);

@@ -4,8 +4,8 @@
 //! share one, and up to five times faster past it while they do not; the host changes that within seconds, and the
 //! pattern (does a peer read each result, or does the next copy overwrite it?) matters as much. But a slow copy shows
 //! in its own duration. So every thread times some of its long copies and keeps, for each class (power of two of the
-//! length, and purpose), what the candidates cost. It uses the cheapest and gives the others a trial now and then,
-//! more rarely each time that this changed nothing.
+//! length, and purpose), what the candidates cost. It uses the cheapest and gives the others a trial now and then: the
+//! rarer, the more the trial costs.
 //!
 //! A trial is [`TRIAL`] copies, of which the last counts: behind a stream past the cache, the first copy through the
 //! cache finds the target in memory and pays for what the stream did.
@@ -26,11 +26,17 @@ use super::{CopyKernel, Purpose, ReadSoon};
 /// Copies in a trial.
 const TRIAL: u8 = 2;
 
-/// The longest pause between two trials, in timed copies.
-const MAX_PAUSE: u16 = 512;
+/// What the trials of one candidate may cost: this part of the time.
+const BUDGET: f32 = 0.01;
+
+/// The pauses between two trials of a candidate, in timed copies, however cheap or costly it is.
+const PAUSE: std::ops::RangeInclusive<f32> = 16.0..=1000.0;
 
 /// Of the copies shorter than [`ALWAYS_TIMED`], one run of [`TRIAL`] in so many is timed. A power of two.
-const SAMPLE: u32 = 16;
+const SAMPLE: u32 = 64;
+
+/// So many copies of a class are timed before sampling begins.
+const EAGER: u32 = 32;
 
 /// From this length in bytes on, two readings of the clock are nothing.
 const ALWAYS_TIMED: usize = 512 << 10;
@@ -76,9 +82,8 @@ struct Record {
     /// Index of the candidate in trial, or last tried; and how many copies of the trial are left.
     trial: u8,
     trial_left: u8,
-    /// Timed copies until the next trial, and the pause after it.
-    countdown: u16,
-    pause: u16,
+    /// For each candidate, timed copies until its next trial.
+    countdown: [u16; MAX_CANDIDATES],
     /// Nanoseconds per byte; infinite where not tried.
     costs: [f32; MAX_CANDIDATES],
 }
@@ -135,6 +140,7 @@ impl Tuner {
 }
 
 impl Class {
+    #[expect(clippy::declare_interior_mutable_const, reason = "every use is to be a new one")]
     const NEW: Self = Self { copies: Cell::new(0), record: Cell::new(Record::NEW) };
 
     /// What the copy at hand is good for.
@@ -143,7 +149,7 @@ impl Class {
         let copies = self.copies.get();
         self.copies.set(copies.wrapping_add(1));
         match copies % SAMPLE {
-            _ if len >= ALWAYS_TIMED => Turn::First,
+            _ if len >= ALWAYS_TIMED || copies < EAGER => Turn::First,
             0 => Turn::First,
             turn if turn < u32::from(TRIAL) => Turn::Following,
             _ => Turn::Untimed,
@@ -157,8 +163,8 @@ impl Record {
         best: Self::UNKNOWN,
         trial: 0,
         trial_left: 0,
-        countdown: 3,
-        pause: 2,
+        // The last, the streaming one, differs most and comes first.
+        countdown: [9, 6, 3],
         costs: [f32::INFINITY; MAX_CANDIDATES],
     };
 
@@ -180,20 +186,22 @@ impl Record {
             self.trial_left -= 1;
             return self.trial.into();
         }
-        self.countdown = self.countdown.saturating_sub(1);
-        if self.countdown > 0 || turn != Turn::First {
-            return self.best.into();
+        let best = usize::from(self.best);
+        let mut due = None;
+        for candidate in (0..plan.candidates().len()).filter(|&candidate| candidate != best) {
+            self.countdown[candidate] = self.countdown[candidate].saturating_sub(1);
+            if self.countdown[candidate] == 0 {
+                due = Some(candidate);
+            }
         }
-        self.countdown = self.pause;
-        self.pause = (self.pause * 4).min(MAX_PAUSE);
-        // Downwards: the streaming one, which differs most, comes first.
-        let count = index(plan.candidates().len());
-        self.trial = (self.trial + count - 1) % count;
-        if self.trial == self.best {
-            self.trial = (self.trial + count - 1) % count;
+        match due {
+            Some(candidate) if turn == Turn::First => {
+                self.trial = index(candidate);
+                self.trial_left = TRIAL - 1;
+                candidate
+            }
+            _ => best,
         }
-        self.trial_left = TRIAL - 1;
-        self.trial.into()
     }
 
     /// Takes in what a copy by candidate `chosen` cost, and settles which is best.
@@ -201,25 +209,36 @@ impl Record {
         if self.trial_left > 0 {
             return;
         }
-        let known = self.costs[chosen];
-        self.costs[chosen] = if chosen == usize::from(self.best) && known.is_finite() {
-            // One copy that was interrupted must not look like a change; a few slow ones are one.
-            known + (cost.min(known * 1.5) - known) / 4.0
-        } else {
-            cost
-        };
-        let cheapest = (0..plan.candidates().len()).min_by(|&a, &b| self.costs[a].total_cmp(&self.costs[b]));
         let best = usize::from(self.best);
+        if chosen != best {
+            self.costs[chosen] = cost;
+            self.countdown[chosen] = pause(cost / self.costs[best]);
+        } else if self.costs[best].is_finite() {
+            // One copy that was interrupted must not look like a change; a few slow ones are one.
+            let known = self.costs[best];
+            self.costs[best] = known + (cost.min(known * 1.5) - known) / 4.0;
+        } else {
+            self.costs[best] = cost;
+        }
+        let cheapest = (0..plan.candidates().len()).min_by(|&a, &b| self.costs[a].total_cmp(&self.costs[b]));
         let Some(cheapest) = cheapest.filter(|&cheapest| self.costs[cheapest] < self.costs[best] * NOISE)
         else {
             return;
         };
-        if self.costs[cheapest] < self.costs[best] * CHANGE {
-            self.pause = 4;
+        let is_change = self.costs[cheapest] < self.costs[best] * CHANGE;
+        for countdown in &mut self.countdown {
+            *countdown = if is_change { 4 } else { (*countdown).max(4) };
         }
-        self.countdown = self.pause;
         self.best = index(cheapest);
     }
+}
+
+/// Timed copies until the next trial of a candidate that costs `ratio` times as much as the best one.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within PAUSE")]
+fn pause(ratio: f32) -> u16 {
+    let regret = f32::from(TRIAL) * (ratio - 1.0) / BUDGET;
+    // Not a number while nothing is known of the best: the shortest pause.
+    regret.max(*PAUSE.start()).min(*PAUSE.end()) as u16
 }
 
 /// Nanoseconds per byte, with what the reader will pay.
