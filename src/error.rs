@@ -11,7 +11,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// The data path (put, get, signal, wait, flush, barrier) returns only [`Error::Timeout`],
 /// [`Error::PeerLost`], [`Error::ProxyLost`] and [`Error::Revoked`] once its arguments are in range.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An argument has a value that the operation cannot take.
@@ -174,6 +174,19 @@ pub enum Error {
         /// The signal's number.
         signal: i32,
     },
+}
+
+/// The message and its causes in one line: what a `main` that returns a [`Result`] shows its user.
+impl std::fmt::Debug for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self}")?;
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
 }
 
 impl Error {

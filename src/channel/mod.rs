@@ -34,7 +34,7 @@ pub(crate) use port::Port;
 pub use port::PortChannel;
 pub use seat::MAX_CHANNELS_PER_PEER;
 pub(crate) use service::{ProxyThread, Served, serve_all};
-pub(crate) use world::{Era, World};
+pub(crate) use world::{Era, World, segment_name};
 
 /// What every channel can do. Offsets count bytes from the start of the symmetric heap, lengths are bytes.
 ///

@@ -146,10 +146,19 @@ impl Server {
     fn run<T: Handler>(&mut self, mut handler: T) {
         // A handler that panics takes the proxy with it: nobody is to wait for it.
         let alarm = Alarm { world: Arc::clone(&self.world) };
+        // Whoever has slept through and found nothing goes back to sleep, without the spell of watching before.
+        let asleep = WaitPolicy { spins: 0, park_after: Duration::ZERO };
+        let mut policy = self.policy;
         loop {
-            match self.wait(&mut handler) {
-                Ok(News::Served) => self.wake_producers(),
-                Err(Stop::Timeout) => self.skip_stuck(),
+            match self.wait(&mut handler, policy) {
+                Ok(News::Served) => {
+                    self.wake_producers();
+                    policy = self.policy;
+                }
+                Err(Stop::Timeout) => {
+                    self.skip_stuck();
+                    policy = asleep;
+                }
                 Ok(News::Stopped) | Err(_) => break,
             }
         }
@@ -158,10 +167,10 @@ impl Server {
     }
 
     /// Serves a turn as soon as there is something to serve.
-    fn wait<T: Handler>(&mut self, handler: &mut T) -> Result<News, Stop> {
-        let Self { world, service, owners, doorbell, stop, policy, .. } = self;
+    fn wait<T: Handler>(&mut self, handler: &mut T, policy: WaitPolicy) -> Result<News, Stop> {
+        let Self { world, service, owners, doorbell, stop, .. } = self;
         let watch = ServiceWatch { world, owners };
-        let waiting = Waiting::new(world.kernel(), &watch, *policy, LOOK_FOR_STUCK);
+        let waiting = Waiting::new(world.kernel(), &watch, policy, LOOK_FOR_STUCK);
         wait_until(&waiting, doorbell, || {
             if service.poll(handler) > 0 {
                 Some(News::Served)

@@ -16,6 +16,11 @@ use crate::shm::segment::AttachAs;
 use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Identity, Segment, Window};
 use crate::sync::{LifeCell, RevokeCell, SemaphoreCell};
 
+/// What the segment of `rank` is called in a job whose segments have names.
+pub(crate) fn segment_name(prefix: &str, rank: Rank) -> String {
+    format!("{prefix}.{rank}")
+}
+
 /// Which job and which incarnation of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Era {
@@ -62,7 +67,7 @@ impl World {
     ) -> Result<Segment> {
         let backing = match backing {
             SegmentBacking::Anonymous => Backing::Anonymous,
-            SegmentBacking::Named(prefix) => Backing::Named(format!("{prefix}.{rank}")),
+            SegmentBacking::Named(prefix) => Backing::Named(segment_name(prefix, rank)),
             SegmentBacking::Files(folder) => {
                 Backing::File(std::path::Path::new(folder).join(format!("rank{rank}.shmccl")))
             }

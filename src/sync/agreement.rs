@@ -85,7 +85,7 @@ impl<C: Deref<Target = [AgreementCell]>> Agreement<C> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -8,8 +8,9 @@
 //! never passes in a model.
 //!
 //! `membarrier` is modelled by a sequentially consistent fence on each side. That is stronger than the system
-//! call in one respect: it also orders two *wakers* with each other. The protocols do not use that; the one place
-//! where two wakers depend on each other's stores is `Barrier::arrive`, which makes a heavy barrier of its own.
+//! call in one respect: it also orders two *wakers* with each other, which the real light barrier does not. One place
+//! depends on that order, the look of `Barrier::arrive` at whether it is the last; it makes a heavy barrier of its
+//! own, which these models therefore cannot show to be needed. The argument is at the head of `barrier`.
 
 use std::time::Duration;
 

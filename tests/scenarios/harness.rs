@@ -62,9 +62,12 @@ impl Job {
         let options = Options { heap_len: self.heap_len, timeout: self.timeout, ..Options::default() };
         let whole = |comm: &mut Communicator| {
             let done = body(comm);
-            // An error of a body is a failure of the scenario, also where the end of the epoch is not.
-            assert!(!self.broken || done.is_ok(), "rank {}: {done:?}", comm.rank());
-            done
+            if !self.broken {
+                return done;
+            }
+            assert!(done.is_ok(), "rank {}: {done:?}", comm.rank());
+            // So that it leaves at once and does not finalize.
+            Err(Error::Revoked { by: None })
         };
         match launch_threads(self.n_ranks, &options, whole) {
             Ok(_) => {}
@@ -237,7 +240,20 @@ impl Observer for Captured {
 
     fn on_output(&mut self, line: OutputLine<'_>) {
         line.write_prefixed(&mut self.0).unwrap();
+        if let Some(text) = line.text.strip_prefix(FIGURE.as_bytes()) {
+            figure(&String::from_utf8_lossy(text));
+        }
     }
+}
+
+/// Starts a line that the launcher passes on.
+const FIGURE: &str = "figure: ";
+
+/// Prints a result that is worth reading, from a device or not.
+#[expect(clippy::print_stdout, reason = "for whoever runs the tests with --nocapture")]
+pub(crate) fn figure(text: &str) {
+    // Within a line of the test harness as a rule.
+    println!("\n{FIGURE}{text}");
 }
 
 /// A stream of numbers that depends on its seed alone (splitmix64).

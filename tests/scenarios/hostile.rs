@@ -1,1 +1,217 @@
-//! todo
+//! A rank that writes whatever it likes into its own fifo, over and over, while the proxy serves it.
+//!
+//! The memory table of that rank names small regions only; around them, and in the control structures of both ranks, nothing
+//! may change. `SHMCCL_LONG=1` makes it a minute.
+
+use std::time::{Duration, Instant};
+
+use shmccl::channel::Channel;
+use shmccl::heap::layout::{FIFO_SLOTS, HEAP, MEMORY_TABLE, SEMAPHORES};
+use shmccl::heap::{HeapOffset, MemoryRegistrar, MemoryTable, Region};
+use shmccl::shm::{HostKernel, Mapping};
+use shmccl::sync::atomic::AtomicU64;
+use shmccl::sync::plain;
+use shmccl::{Communicator, Result};
+use shmccl_proxy::{MemoryId, SemaphoreId, Transfer, Trigger};
+
+use crate::harness::{Job, Random, figure, long, rank, seed};
+use crate::refused::{cells, push, raw_producer};
+
+/// Where a rank's fifos start, and how far they are apart; see the table of `heap::layout`.
+const FIFOS: u64 = 0x25000;
+const FIFO_STRIDE: u64 = 0x4000;
+const SLOTS_AT: u64 = 0x2000;
+
+const ARENA: usize = 1 << 20;
+const GUARD: u8 = 0xc3;
+
+fn duration() -> Duration {
+    Duration::from_secs(if long() { 60 } else { 2 })
+}
+
+/// The regions that the hostile rank's triggers may name, the same in both heaps: between guards.
+fn named(arena: Region) -> Vec<Region> {
+    let lens = [1, 8, 64, 777, 4096, 10_000, 32_768, 65_535];
+    let at = |index: usize| {
+        HeapOffset::new(arena.offset.get() + index as u64 * (ARENA / 8) as u64 + 13 * index as u64)
+    };
+    lens.into_iter().enumerate().map(|(index, len)| Region::new(at(index), len)).collect()
+}
+
+/// Everything of a rank's segment that must stay as it is, apart from the arena.
+fn fingerprint(comm: &Communicator, owner: u32) -> Vec<u64> {
+    let mapping = mapping(comm, owner);
+    let words = |offset: u64, count: u64| {
+        let cells = mapping.cells::<AtomicU64>(offset, count).unwrap();
+        cells.iter().map(plain::load).collect::<Vec<_>>()
+    };
+    let mut all = words(0, 512);
+    // Semaphores for what the hostile rank, number 1, sends it may raise as it likes.
+    all.extend(words(SEMAPHORES + 32 * 128, (1024 - 32) * 16));
+    all.extend(words(MEMORY_TABLE, 2048));
+    // The fifos that nobody uses.
+    all.extend(words(FIFOS + 2 * FIFO_STRIDE, 6 * FIFO_STRIDE / 8));
+    // What no allocation has reached.
+    let backed = comm.heap_usage().committed;
+    all.extend(words(HEAP + backed, (comm.heap_usage().len - backed) / 8));
+    all
+}
+
+fn mapping(comm: &Communicator, owner: u32) -> Mapping {
+    comm.heap().view().window().mapping(rank(comm, owner)).unwrap().clone()
+}
+
+/// Replaces the memory table of this rank by one that names `regions` of both heaps only.
+fn narrow_the_table(comm: &Communicator, regions: &[Region]) -> Result<Vec<MemoryId>> {
+    let table = MemoryTable::new(cells(comm).memory_table(), comm.n_ranks(), comm.heap_usage().len)?;
+    let mut registrar = MemoryRegistrar::new(table);
+    for id in 0..comm.n_ranks() {
+        registrar.unregister(MemoryId::new(id).unwrap())?;
+    }
+    let owners = (0..comm.n_ranks()).map(|owner| rank(comm, owner));
+    owners
+        .flat_map(|owner| regions.iter().map(move |region| (owner, *region)))
+        .map(|(owner, region)| registrar.register(owner, region))
+        .collect()
+}
+
+/// Writes triggers, some nearly right and some mere noise, and forged positions, into fifo number `index`.
+fn attack(comm: &Communicator, index: u32, random: &mut Random, mut between: impl FnMut()) {
+    let at = FIFOS + u64::from(index) * FIFO_STRIDE;
+    let own = mapping(comm, comm.rank().get());
+    let header = own.cells::<AtomicU64>(at, SLOTS_AT / 8).unwrap();
+    let slots = own.cells::<AtomicU64>(at + SLOTS_AT, 2 * FIFO_SLOTS).unwrap();
+    let (fifo, kernel) = (cells(comm).fifo(0).unwrap(), HostKernel::detect());
+    let end = Instant::now() + duration();
+    while Instant::now() < end {
+        for _ in 0..1000 {
+            let [first, second] = trigger(random);
+            let slot = usize::try_from(2 * random.below(FIFO_SLOTS)).unwrap();
+            plain::store(&slots[slot], first);
+            plain::store(&slots[slot + 1], second);
+            if random.below(20) == 0 {
+                let word = match random.below(3) {
+                    0 => usize::try_from(16 * random.below(4)).unwrap(),
+                    _ => usize::try_from(random.below(header.len() as u64)).unwrap(),
+                };
+                let value = match random.below(3) {
+                    0 => random.below(2000),
+                    1 => u64::MAX - random.below(2000),
+                    _ => random.next(),
+                };
+                plain::store(&header[word], value);
+            }
+        }
+        fifo.doorbell.wake(&kernel);
+        between();
+    }
+}
+
+fn trigger(random: &mut Random) -> [u64; 2] {
+    if random.below(4) == 0 {
+        return [random.next(), random.next()];
+    }
+    // Ids of about as many as there are, offsets and lengths of about the right size.
+    let (source, target) = (random.below(20), random.below(20));
+    let longest = 1 << random.below(18);
+    let (len, from, to) = (random.below(longest), random.below(longest), random.below(longest));
+    let (semaphore, kind) = (random.below(40), random.next() >> 60);
+    [len | from << 32, to | source << 32 | target << 41 | semaphore << 50 | kind << 60]
+}
+
+port_scenario!(a_hostile_fifo_harms_nobody, Job::of(2).patience(Duration::from_secs(180)), |comm| {
+    let arena = comm.alloc::<u8>(ARENA)?;
+    let (stopped, honest) = (comm.alloc::<u64>(1)?, comm.alloc::<u64>(2)?);
+    let regions = named(arena.region());
+    arena.fill(GUARD);
+    let own = comm.rank().get();
+    let mut direct = comm.memory_channel(comm.right())?;
+    let hostile = own == 1;
+    // Its own proxy serves two fifos, where it has one: then the second is attacked, and the first used honestly.
+    let two_fifos = hostile && comm.start_proxy(2, |executor| executor).is_ok();
+    let _keeps_the_service_awake = comm.port_channel(comm.rank())?;
+    let ids = if hostile { narrow_the_table(comm, &regions)? } else { Vec::new() };
+    comm.barrier()?;
+    let before = fingerprint(comm, own);
+    comm.barrier()?;
+    let mut rounds = 0;
+    if hostile {
+        let seed = seed();
+        let mut random = Random(seed);
+        let mut producer = two_fifos.then(|| raw_producer(comm, 0));
+        attack(comm, u32::from(two_fifos), &mut random, || {
+            if let Some(producer) = &mut producer {
+                serve_honestly(comm, producer, &ids, rounds);
+            }
+            rounds += 1;
+        });
+        direct.write(stopped.region().offset, 1_u64)?;
+        figure(&format!(
+            "SHMCCL_SEED={seed}: {rounds} bursts of 1000 triggers, counters {:?}",
+            counters(comm)?
+        ));
+    } else {
+        let mut channel = comm.port_channel(comm.rank())?;
+        let (from, to) = (honest.part(0, 1)?.offset, honest.part(1, 1)?.offset);
+        // Whatever its neighbour does, this rank is served.
+        while direct_flag(&stopped)? == 0 {
+            honest.set(0, rounds)?;
+            channel.put_with_signal_and_flush(to, from, 8)?;
+            channel.wait()?;
+            assert_eq!(honest.get(1)?, rounds);
+            rounds += 1;
+        }
+    }
+    assert!(rounds > 0);
+    comm.barrier()?;
+    check_guards(&arena.to_vec(), arena.region(), &regions);
+    assert!(fingerprint(comm, own) == before, "a control structure of rank {own} has changed");
+    comm.barrier()?;
+    if !hostile {
+        // A proxy that has gone through this serves on.
+        let mut channel = comm.port_channel(comm.rank())?;
+        channel.put_with_signal_and_flush(honest.part(1, 1)?.offset, honest.part(0, 1)?.offset, 8)?;
+        channel.wait()?;
+    }
+    comm.barrier()?;
+});
+
+/// A word that the peer writes while this rank looks.
+fn direct_flag(word: &shmccl::heap::DeviceBuffer<u64>) -> Result<u64> {
+    Ok(plain::load(word.span().atomic_u64(0)?))
+}
+
+/// Has the attacked proxy do something useful through its other fifo.
+fn serve_honestly(comm: &Communicator, producer: &mut crate::refused::Raw, ids: &[MemoryId], round: u64) {
+    // Within the eighth region, which is the longest; the attack writes there too, so only completion counts.
+    let transfer = Transfer { len: 64, source: ids[7], source_offset: 0, target: ids[7], target_offset: 128 };
+    push(producer, Trigger::put(transfer));
+    let position = shmccl_proxy::Push::try_push(
+        producer,
+        Trigger::put_with_signal_and_flush(transfer, SemaphoreId::new(16).unwrap()),
+    );
+    let position = position.unwrap();
+    let fifo = cells(comm).fifo(0).unwrap();
+    fifo.doorbell.wake(&HostKernel::detect());
+    while !position.is_completed(&fifo.header) {
+        std::thread::yield_now();
+    }
+    assert_eq!(fifo.header.snapshot().refused, 0, "round {round}");
+}
+
+fn check_guards(bytes: &[u8], arena: Region, regions: &[Region]) {
+    let mut next = 0;
+    let start = |region: &Region| usize::try_from(region.offset.get() - arena.offset.get()).unwrap();
+    let ends =
+        regions.iter().map(|region| (start(region), start(region) + usize::try_from(region.len).unwrap()));
+    for (from, to) in ends.chain([(bytes.len(), bytes.len())]) {
+        let hit = bytes[next..from].iter().position(|byte| *byte != GUARD);
+        assert!(hit.is_none(), "byte {} of the guard at {next} was written", hit.unwrap_or(0));
+        next = to;
+    }
+}
+
+/// Refused, served, skipped, as far as the forger has left them alone.
+fn counters(comm: &Communicator) -> Result<Vec<(u64, u64, u64)>> {
+    Ok(comm.fifo_snapshots()?[..2].iter().map(|fifo| (fifo.refused, fifo.served, fifo.skipped)).collect())
+}
