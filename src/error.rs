@@ -143,7 +143,7 @@ pub enum Error {
         /// The rank.
         rank: Rank,
     },
-    /// The proxy service process died.
+    /// The proxy service process died, or the handler of a proxy thread panicked.
     #[error("the proxy service process was lost")]
     ProxyLost,
     /// The epoch was aborted.

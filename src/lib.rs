@@ -1,4 +1,41 @@
-//! shmccl: shared-memory collective communication between the processes of one host.
+//! One-sided communication between the processes of one host, over a symmetric heap in shared memory.
+//!
+//! Each *device* is a process with a rank. Its part of the symmetric heap is mapped by every other rank, and an offset
+//! means the same on all of them. A [`channel`] moves bytes to one peer and raises a counted semaphore there: with the
+//! caller's own core ([`MemoryChannel`](channel::MemoryChannel)), or through a fifo that a [`proxy`] serves
+//! ([`PortChannel`](channel::PortChannel)). A wait for a rank that dies returns [`Error::PeerLost`].
+//!
+//! ```no_run
+//! use shmccl::{channel::Channel, launch::launch};
+//!
+//! fn main() -> shmccl::Result<()> {
+//!     launch(2, |comm| {                                            // two processes of this executable
+//!         let cells = comm.alloc::<u64>(2)?;                        // same offset on every rank
+//!         let mut channel = comm.memory_channel(comm.right())?;     // or port_channel: through a proxy
+//!         cells.set(0, 42)?;
+//!         channel.put_with_signal(cells.part(1, 1)?.offset, cells.part(0, 1)?.offset, 8)?;
+//!         channel.wait()?;                                          // the peer has done the same to me
+//!         assert_eq!(cells.get(1)?, 42);
+//!         Ok(())
+//!     })
+//!     .map(drop)
+//! }
+//! ```
+//!
+//! # Where to begin
+//!
+//! | for | see |
+//! |---|---|
+//! | starting devices as processes, or as threads in a test | [`launch::launch`], [`launch::launch_threads`] |
+//! | joining a job that `shmccl run` started | [`Communicator::from_env`] |
+//! | memory: `alloc`, `free`, typed buffers | [`Communicator`], [`heap`] |
+//! | put, get, signal, wait, flush, packets | [`channel::Channel`] and the two types behind it |
+//! | a proxy with a handler of one's own | [`Communicator::start_proxy`] |
+//! | what can go wrong | [`Error`] |
+//!
+//! [`shm`], [`sync`] and [`bootstrap`] are the ground that these stand on: shared memory and everything unsafe,
+//! the protocols with their memory orderings, the first meeting of a job. They are public because tools and
+//! measurements need them; most programs do not.
 #![deny(unsafe_code)]
 
 #[cfg(not(loom))]

@@ -90,7 +90,7 @@ impl MemoryChannel {
         Ok(())
     }
 
-    /// Returns after one signal of the peer, without acquiring what he put before it: orders execution only.
+    /// Returns after one signal of the peer, without acquiring what it put before: orders execution only.
     ///
     /// # Errors
     /// Those of [`Channel::wait`].

@@ -51,7 +51,7 @@ pub trait Channel {
     /// The source may be written again only after [`Channel::flush`].
     fn put(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()>;
 
-    /// Tells the peer that every earlier put of this channel has arrived: one [`Channel::wait`] of his returns.
+    /// Tells the peer that every earlier put of this channel has arrived: one [`Channel::wait`] there returns.
     fn signal(&mut self) -> Result<()>;
 
     /// A put and the signal that announces it.
@@ -63,7 +63,7 @@ pub trait Channel {
     /// Returns when the sources of all earlier puts of this channel may be written again.
     fn flush(&mut self) -> Result<()>;
 
-    /// Returns after one signal of the peer, and with everything that he put before it.
+    /// Returns after one signal of the peer, and with everything that the peer put before it.
     fn wait(&mut self) -> Result<()>;
 
     /// Takes a signal of the peer if there is one, like a [`Channel::wait`] that does not block.

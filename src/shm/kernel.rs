@@ -10,7 +10,7 @@
 //! | call | since | without it |
 //! |---|---|---|
 //! | `membarrier` global expedited | 4.16 | a fence in every signal |
-//! | `futex_waitv` | 5.16 | sleeps on several words look up every few milliseconds |
+//! | `futex_waitv` | 5.16 | sleeps on several words look up every 20 ms |
 //!
 //! Barriers pair across processes, and each process finds out for itself. A signaller without `membarrier` uses a
 //! fence, which serves any sleeper. A sleeper without it cannot know whether its signallers use one, so it never
@@ -50,7 +50,7 @@ impl HostKernel {
         Self { membarrier: false, ..self }
     }
 
-    /// The same without `futex_waitv`: sleeps on several words look up every few milliseconds.
+    /// The same without `futex_waitv`: sleeps on several words look up every 20 ms.
     #[must_use]
     pub fn without_waitv(self) -> Self {
         Self { waitv: false, ..self }

@@ -14,7 +14,7 @@
 //! all cells, and finds both; and each thread looks at all cells twice a second anyway.
 //!
 //! The ranks may be threads of one process: each has its own thread here, hence its own list. A process without
-//! `futex_waitv` looks every few milliseconds instead.
+//! `futex_waitv` looks every 20 ms instead.
 
 #![allow(unsafe_code, reason = "robust futex list of the life thread")]
 

@@ -30,7 +30,7 @@ use crate::rank::{MAX_RANKS, Rank};
 pub enum Revocation {
     /// A rank died, or left while it was needed.
     PeerLost(Rank),
-    /// The proxy service process died.
+    /// The proxy service process died, or the handler of a proxy thread panicked.
     ProxyLost,
     /// A rank aborted the epoch; `None` when it was the launcher.
     Aborted(Option<Rank>),

@@ -41,7 +41,7 @@ pub enum Stop {
     Timeout,
     /// A rank of the epoch died, or left while it was needed.
     PeerLost(Rank),
-    /// The proxy service process died.
+    /// The proxy service process died, or the handler of a proxy thread panicked.
     ProxyLost,
     /// The epoch was aborted; `None` when it was the launcher.
     Revoked(Option<Rank>),
