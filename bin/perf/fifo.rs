@@ -138,7 +138,7 @@ fn fifo(setup: Setup, cores: [usize; 2]) -> Result<(f64, u64)> {
         let start = now_ns();
         let mut served = 0;
         while served < share * u64::from(setup.producers) {
-            served += service.poll(&mut handler) as u64;
+            served += service.poll(&mut handler);
         }
         let took = now_ns() - start;
         for handle in handles {

@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 use shmccl::bootstrap::ProxyMode;
-use shmccl::channel::Channel;
 use shmccl::{Communicator, Result};
 
 use crate::harness::{Job, Open, figure, open_memory, open_port, rank, test_name};
@@ -41,7 +40,7 @@ fn sleep_and_wake(comm: &mut Communicator, what: &str, open: Open) -> Result<()>
     // One after another: each is woken by its own signal and by no other.
     if own == 0 {
         for peer in [3, 7, 1, 2, 6, 5, 4] {
-            let channel = &mut to_all[peer as usize - 1];
+            let channel = &mut to_all[usize::try_from(peer).expect("a rank") - 1];
             channel.signal()?;
             channel.wait()?;
             assert!(to_all.iter_mut().all(|channel| !channel.poll()), "only rank {peer} was woken");
