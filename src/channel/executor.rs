@@ -98,7 +98,8 @@ impl Executor {
             let from = source.resolve(transfer.source, transfer.source_offset, transfer.len);
             let to = source.resolve(transfer.target, transfer.target_offset, transfer.len);
             let (from, to) = (from.ok_or(RefusalReason::Source)?, to.ok_or(RefusalReason::Target)?);
-            let copied = source.heaps.copy(from, to, transfer.len.into(), ReadSoon::Yes);
+            let read_soon = if kind.contains(Kind::SIGNAL) { ReadSoon::Yes } else { ReadSoon::No };
+            let copied = source.heaps.copy(from, to, transfer.len.into(), read_soon);
             copied.map_err(|_| RefusalReason::Target)?;
         }
         if let Some((rank, index)) = semaphore {

@@ -214,7 +214,7 @@ impl Channel for MemoryChannel {
 
     #[inline]
     fn put(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
-        self.heaps.copy(self.mine(source), self.theirs(target), len, ReadSoon::Yes)
+        self.heaps.copy(self.mine(source), self.theirs(target), len, ReadSoon::No)
     }
 
     #[inline]
@@ -225,7 +225,7 @@ impl Channel for MemoryChannel {
 
     #[inline]
     fn put_with_signal(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
-        self.put(target, source, len)?;
+        self.heaps.copy(self.mine(source), self.theirs(target), len, ReadSoon::Yes)?;
         self.signal()
     }
 
