@@ -544,6 +544,48 @@ mod serving {
     }
 
     #[test]
+    fn a_service_steps_over_positions_without_a_trigger_and_counts_them_as_progress() {
+        for start in STARTS {
+            let ring = Ring::starting_at(4, start);
+            let mut producer = ring.fifo().shared_producer(owner(1)).unwrap();
+            let mut service = Service::new([ring.fifo().consumer()]);
+            for lap in 0..5 {
+                drop(producer.reserve().unwrap());
+                producer.try_push(numbered(lap)).unwrap();
+                drop(producer.reserve().unwrap());
+                let mut seen = Vec::new();
+                let popped = service.poll(&mut |_: usize, trigger: &Trigger| {
+                    seen.push(number(trigger));
+                    Ok(())
+                });
+                assert_eq!((popped, seen), (3, vec![lap]));
+            }
+            assert_eq!(ring.header.snapshot().skipped, 10);
+        }
+    }
+
+    #[test]
+    fn a_handler_that_panics_leaves_its_trigger_and_those_after_it() {
+        let ring = Ring::new(8);
+        let mut producer = ring.fifo().producer().unwrap();
+        let mut service = Service::new([ring.fifo().consumer()]);
+        (0..4).for_each(|i| assert!(producer.try_push(numbered(i)).is_ok()));
+        let mut broken = |_: usize, trigger: &Trigger| {
+            assert!(number(trigger) != 2, "this handler cannot do two");
+            Ok(())
+        };
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| service.poll(&mut broken)));
+        assert!(outcome.is_err());
+        assert_eq!(ring.header.snapshot().served, 2);
+        let mut seen = Vec::new();
+        service.poll(&mut |_: usize, trigger: &Trigger| {
+            seen.push(number(trigger));
+            Ok(())
+        });
+        assert_eq!(seen, [2, 3]);
+    }
+
+    #[test]
     fn a_sample_of_the_triggers_is_timed() {
         let ring = Ring::new(64);
         let mut producer = ring.fifo().producer().unwrap();
