@@ -91,7 +91,9 @@ port_scenario!(a_forged_trigger_is_refused_and_the_proxy_lives_on, Job::of(2), |
     while !position.is_completed(producer.header()) {
         std::thread::yield_now();
     }
+    comm.barrier()?;
     assert!(!channel.poll(), "no forged trigger has signalled");
+    comm.barrier()?;
     source.set(0, 41 + own)?;
     channel.put_with_signal_and_flush(target.region().offset, source.region().offset, 8)?;
     channel.wait()?;
