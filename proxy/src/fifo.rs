@@ -6,9 +6,9 @@
 //! **Push** happens in two steps. *Reserve* takes the position at `head`, and only when the ring has room; a full ring
 //! says so and nothing is held, so a caller may give up waiting at any moment. *Commit* writes word 0, then word 1 whose
 //! top bit is the parity of the lap. An exclusive producer owns `head` and needs no atomic read-modify-write. Shared
-//! producers move `head` by compare-exchange. Measured across two cores, the exclusive producer runs at the speed of a
-//! bare two-word ring; shared ones by `fetch_add` were slower than by compare-exchange as soon as there were two, and
-//! a ticket taken on a full ring has to be waited for or leaves a hole. Commit by compare-exchange costs half the rate.
+//! producers move `head` by compare-exchange. Measured across two cores, the exclusive producer comes within a fifth
+//! of a bare two-word ring, shared ones reach a third to a half of it; by `fetch_add` they were slower from two on, and a
+//! ticket taken on a full ring has to be waited for or leaves a hole. Commit by compare-exchange costs half the rate.
 //!
 //! **Death between the steps.** A producer that dies there leaves a position that nobody will commit, and a consumer
 //! that waits for it would stop for ever. Patience is no evidence (a stopped process wakes up and writes its words

@@ -311,9 +311,11 @@ mod many_threads {
         let fifo = ring.fifo();
         let barrier = Barrier::new(n_producers as usize);
         thread::scope(|scope| {
+            // Joined by hand: ThreadSanitizer does not see a scope's own join unless std is instrumented too.
+            let mut pushing = Vec::new();
             for producer in 0..n_producers {
                 let (fifo, barrier) = (&fifo, &barrier);
-                scope.spawn(move || {
+                pushing.push(scope.spawn(move || {
                     let mut end = fifo.shared_producer(owner(producer + 1)).unwrap();
                     barrier.wait();
                     for i in 0..each {
@@ -327,7 +329,7 @@ mod many_threads {
                             thread::yield_now();
                         }
                     }
-                });
+                }));
             }
             let mut next = vec![0; n_producers as usize];
             let mut service = Service::new([fifo.consumer()]);
@@ -344,6 +346,7 @@ mod many_threads {
                     n => served += n,
                 }
             }
+            pushing.into_iter().for_each(|producer| producer.join().unwrap());
         });
         let snapshot = ring.header.snapshot();
         assert_eq!(snapshot.served, start.wrapping_add(u64::from(n_producers) * u64::from(each)));
@@ -363,9 +366,10 @@ mod many_threads {
         let ring = Ring::new(8);
         let fifo = ring.fifo();
         thread::scope(|scope| {
+            let mut pushing = Vec::new();
             for producer in 1..=3 {
                 let mut end = fifo.shared_producer(owner(producer)).unwrap();
-                scope.spawn(move || {
+                pushing.push(scope.spawn(move || {
                     let mut i = 0;
                     while i < 3_000 {
                         match end.reserve() {
@@ -378,7 +382,7 @@ mod many_threads {
                         }
                         i += 1;
                     }
-                });
+                }));
             }
             let mut consumer = fifo.consumer();
             let mut sum = 0_u64;
@@ -388,6 +392,7 @@ mod many_threads {
                     None => thread::yield_now(),
                 }
             }
+            pushing.into_iter().for_each(|producer| producer.join().unwrap());
             assert_eq!(sum, 3 * (0..3_000).filter(|i| i % 7 != 3).sum::<u64>());
         });
     }
@@ -541,6 +546,48 @@ mod serving {
         assert_eq!(service.drain(&goal, &mut handler), 2);
         assert_eq!(service.skip_stuck(|_, who| who == owner(2)), 1);
         assert_eq!(service.drain(&goal, &mut handler), 0);
+    }
+
+    #[test]
+    fn a_service_steps_over_positions_without_a_trigger_and_counts_them_as_progress() {
+        for start in STARTS {
+            let ring = Ring::starting_at(4, start);
+            let mut producer = ring.fifo().shared_producer(owner(1)).unwrap();
+            let mut service = Service::new([ring.fifo().consumer()]);
+            for lap in 0..5 {
+                drop(producer.reserve().unwrap());
+                producer.try_push(numbered(lap)).unwrap();
+                drop(producer.reserve().unwrap());
+                let mut seen = Vec::new();
+                let popped = service.poll(&mut |_: usize, trigger: &Trigger| {
+                    seen.push(number(trigger));
+                    Ok(())
+                });
+                assert_eq!((popped, seen), (3, vec![lap]));
+            }
+            assert_eq!(ring.header.snapshot().skipped, 10);
+        }
+    }
+
+    #[test]
+    fn a_handler_that_panics_leaves_its_trigger_and_those_after_it() {
+        let ring = Ring::new(8);
+        let mut producer = ring.fifo().producer().unwrap();
+        let mut service = Service::new([ring.fifo().consumer()]);
+        (0..4).for_each(|i| assert!(producer.try_push(numbered(i)).is_ok()));
+        let mut broken = |_: usize, trigger: &Trigger| {
+            assert!(number(trigger) != 2, "this handler cannot do two");
+            Ok(())
+        };
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| service.poll(&mut broken)));
+        assert!(outcome.is_err());
+        assert_eq!(ring.header.snapshot().served, 2);
+        let mut seen = Vec::new();
+        service.poll(&mut |_: usize, trigger: &Trigger| {
+            seen.push(number(trigger));
+            Ok(())
+        });
+        assert_eq!(seen, [2, 3]);
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub trait Channel {
     /// Copies `len` bytes at `source` of this rank's heap to `target` of the peer's. Tells the peer nothing.
     ///
     /// It is made for bandwidth: long data may go past the caches. Data that the peer waits for go by
-    /// [`Channel::put_with_signal`], which leaves them where he reads them soonest.
+    /// [`Channel::put_with_signal`], which leaves them where the peer reads them soonest.
     ///
     /// The source may be written again only after [`Channel::flush`].
     fn put(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()>;

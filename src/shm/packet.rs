@@ -13,7 +13,7 @@
 //! second line to fetch. After mscclpp's `LL8Packet` and `LL16Packet` (`packet_device.hpp`).
 //!
 //! # Ordering
-//! All accesses are [`plain`](crate::sync::plain), relaxed ones. A word is loaded whole, so the flag vouches for the data beside it and for nothing else;
+//! All accesses are [`plain`], relaxed ones. A word is loaded whole, so the flag vouches for the data beside it and for nothing else;
 //! no other memory may be inferred from a packet that arrived. Nothing is cleared: a slot is told from its previous use
 //! by the flag alone, so the flag changes at every use of a slot and is never zero ([`Flag::next`]), and a slot is written
 //! again only after its reader has said (by a signal, or by a packet of its own) that it has read.

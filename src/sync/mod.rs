@@ -17,8 +17,8 @@
 //! | [`latch`] | a word that opens once | none |
 //! | [`bare`] | the machine's yardsticks, for measuring only | Y1 to Y4 |
 //!
-//! `Ordering` appears in this module, in the proxy crate, in the hand-over of the segment header and, always relaxed,
-//! in packets, and nowhere else. A site that orders names its edge at the end of the line; the table at the head of each file says what
+//! `Ordering` appears in this module, in the proxy crate and in the hand-over of the segment header, and nowhere
+//! else. A site that orders names its edge at the end of the line; the table at the head of each file says what
 //! the edge carries. A `Relaxed` site says why it needs no more.
 
 pub mod agreement;

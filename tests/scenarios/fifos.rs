@@ -138,7 +138,9 @@ scenario!(a_flush_waits_for_its_own_position_and_not_for_an_idle_proxy, Job::of(
         assert!(copied.load(Ordering::SeqCst) >= PUTS, "flushed before its puts were done");
         assert!(!noise.is_finished());
         stop.store(true, Ordering::SeqCst);
+        // Joined one by one, here and below: a sanitizer sees that, and not the end of a scope.
         opens.join().unwrap();
+        noise.join().unwrap();
     });
 });
 
@@ -148,17 +150,19 @@ port_scenario!(flushes_of_many_channels_of_one_fifo_all_return, Job::of(2), |com
     let peer = comm.right();
     let channels: Result<Vec<_>, _> = (0..THREADS).map(|_| comm.port_channel(peer)).collect();
     std::thread::scope(|scope| {
+        let mut threads = Vec::new();
         for (index, mut channel) in channels.unwrap().into_iter().enumerate() {
             let (to, from) = (target.part(index, 1).unwrap().offset, source.part(index, 1).unwrap().offset);
             let source = &source;
-            scope.spawn(move || {
+            threads.push(scope.spawn(move || {
                 for round in 0..300 {
                     source.set(index, round).unwrap();
                     channel.put(to, from, 8).unwrap();
                     channel.flush().unwrap();
                 }
-            });
+            }));
         }
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
     comm.barrier()?;
     assert_eq!(target.to_vec(), [299; THREADS]);
