@@ -91,8 +91,8 @@ port_scenario!(a_forged_trigger_is_refused_and_the_proxy_lives_on, Job::of(2), |
     while !position.is_completed(producer.header()) {
         std::thread::yield_now();
     }
+    comm.barrier()?;
     assert!(!channel.poll(), "no forged trigger has signalled");
-    // The peer looks before anybody signals in earnest.
     comm.barrier()?;
     source.set(0, 41 + own)?;
     channel.put_with_signal_and_flush(target.region().offset, source.region().offset, 8)?;

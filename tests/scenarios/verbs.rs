@@ -198,13 +198,13 @@ channel_scenario!(a_token_goes_round_a_ring_and_grows, Job::of(3), |comm, open| 
     }
 });
 
-channel_scenario!(threads_of_one_device_use_channels_of_their_own_at_once, Job::of(2), |comm, open| {
-    const THREADS: usize = 4;
+channel_scenario!(channels_of_one_device_move_apart_and_work_at_once, Job::of(2), |comm, open| {
+    const CHANNELS: usize = 4;
     const ROUNDS: u64 = 200;
-    let (source, target) = (comm.alloc::<u64>(THREADS)?, comm.alloc::<u64>(THREADS)?);
+    let (source, target) = (comm.alloc::<u64>(CHANNELS)?, comm.alloc::<u64>(CHANNELS)?);
     let peer = comm.right();
     // Opened here, so that the order is the same on both sides.
-    let channels = (0..THREADS).map(|_| open(comm, peer)).collect::<Result<Vec<_>>>()?;
+    let channels = (0..CHANNELS).map(|_| open(comm, peer)).collect::<Result<Vec<_>>>()?;
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for (index, mut channel) in channels.into_iter().enumerate() {
