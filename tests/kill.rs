@@ -77,6 +77,28 @@ fn whoever_survives_a_killed_process_is_told_and_nothing_is_left() {
 }
 
 #[test]
+fn the_names_of_a_killed_ranks_segments_are_removed_and_those_of_others_are_not() {
+    let _alone = one_at_a_time();
+    let (victim, delay_us) = (DeviceName::Rank(Rank::new(1, 2).unwrap()), 100);
+    let trial =
+        Trial { number: 1000, n_ranks: 2, phase: "wait", mode: "direct", victim, named: true, delay_us };
+    let _watchdog = watchdog(format!("{trial:?}"));
+    trial.judge(&trial.run(), &mut Statistics::default());
+    assert_eq!(shared_memory(&trial.prefix()), [""; 0]);
+    // What another job has under these names stays, and the job does not start.
+    let name = format!("{}.1", trial.prefix());
+    let path = std::path::Path::new("/dev/shm").join(&name);
+    std::fs::write(&path, b"of another job").unwrap();
+    let report = trial.run();
+    let left = std::fs::read(&path);
+    std::fs::remove_file(&path).unwrap();
+    assert!(matches!(report.result, Err(Error::Os { .. })), "{report:?}");
+    assert!(report.pids.is_empty());
+    assert_eq!(left.unwrap(), b"of another job");
+    assert_eq!(shared_memory(&trial.prefix()), [""; 0]);
+}
+
+#[test]
 fn killing_the_launcher_leaves_no_process() {
     const TEST: &str = "killing_the_launcher_leaves_no_process";
     if is_device() {
