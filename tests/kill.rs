@@ -77,6 +77,28 @@ fn whoever_survives_a_killed_process_is_told_and_nothing_is_left() {
 }
 
 #[test]
+fn the_names_of_a_killed_ranks_segments_are_removed_and_those_of_others_are_not() {
+    let _alone = one_at_a_time();
+    let (victim, delay_us) = (DeviceName::Rank(Rank::new(1, 2).unwrap()), 100);
+    let trial =
+        Trial { number: 1000, n_ranks: 2, phase: "wait", mode: "direct", victim, named: true, delay_us };
+    let _watchdog = watchdog(format!("{trial:?}"));
+    trial.judge(&trial.run(), &mut Statistics::default());
+    assert_eq!(shared_memory(&trial.prefix()), [""; 0]);
+    // What another job has under these names stays, and the job does not start.
+    let name = format!("{}.1", trial.prefix());
+    let path = std::path::Path::new("/dev/shm").join(&name);
+    std::fs::write(&path, b"of another job").unwrap();
+    let report = trial.run();
+    let left = std::fs::read(&path);
+    std::fs::remove_file(&path).unwrap();
+    assert!(matches!(report.result, Err(Error::Os { .. })), "{report:?}");
+    assert!(report.pids.is_empty());
+    assert_eq!(left.unwrap(), b"of another job");
+    assert_eq!(shared_memory(&trial.prefix()), [""; 0]);
+}
+
+#[test]
 fn killing_the_launcher_leaves_no_process() {
     const TEST: &str = "killing_the_launcher_leaves_no_process";
     if is_device() {
@@ -172,7 +194,7 @@ impl Trial {
         };
         let longest = match phase {
             "init" => 12_000,
-            "teardown" => 500,
+            "teardown" => 1500,
             _ => 4000,
         };
         Self {
@@ -222,7 +244,7 @@ impl Trial {
         let may_end_well = self.phase == "teardown";
         match &report.result {
             Err(Error::DeviceFailed { device, cause: ExitCause::Signal(9) }) if *device == self.victim => {}
-            Ok(()) if may_end_well => {}
+            Ok(()) if may_end_well => statistics.too_late += 1,
             _ => panic!("{}", context()),
         }
         for rank in (0..self.n_ranks).map(|rank| Rank::new(rank, self.n_ranks).unwrap()) {
@@ -333,6 +355,8 @@ fn be_a_device() {
     match outcome {
         Ok(()) => say("done"),
         Err(Error::PeerLost { .. } | Error::ProxyLost) => std::process::exit(1),
+        // The launcher is gone, and nobody listens.
+        Err(Error::Revoked { by: None }) => std::process::exit(2),
         Err(error) => panic!("{error}"),
     }
 }
@@ -347,14 +371,27 @@ fn tell(error: Error) -> Error {
     error
 }
 
-fn work(comm: Communicator, phase: &str, mode: &str) -> Result<()> {
-    // A rank may be killed before the others have opened their channels.
-    act(comm, phase, mode).map_err(tell)
+fn work(mut comm: Communicator, phase: &str, mode: &str) -> Result<()> {
+    let (buffer, mut channels) = prepare(&mut comm, mode).map_err(tell)?;
+    say(&format!("up {}", std::process::id()));
+    match phase {
+        "teardown" => {
+            // So that the kill comes before, in and after the end.
+            for _ in 0..300 {
+                comm.barrier().map_err(tell)?;
+            }
+            comm.finalize().map_err(tell)
+        }
+        _ => repeat(&mut comm, phase, &mut channels, &buffer).map_err(tell),
+    }
 }
 
-fn act(mut comm: Communicator, phase: &str, mode: &str) -> Result<()> {
+/// A channel to the right and one to the left.
+type Neighbours = [Box<dyn Channel>; 2];
+
+fn prepare(comm: &mut Communicator, mode: &str) -> Result<(DeviceBuffer<u8>, Neighbours)> {
     let buffer = comm.alloc::<u8>(1 << 17)?;
-    let mut channels: [Box<dyn Channel>; 2] = match mode {
+    let mut channels: Neighbours = match mode {
         "direct" => {
             [Box::new(comm.memory_channel(comm.right())?), Box::new(comm.memory_channel(comm.left())?)]
         }
@@ -365,17 +402,13 @@ fn act(mut comm: Communicator, phase: &str, mode: &str) -> Result<()> {
         channels.reverse();
     }
     comm.barrier()?;
-    say(&format!("up {}", std::process::id()));
-    match phase {
-        "teardown" => comm.finalize(),
-        _ => repeat(&mut comm, phase, &mut channels, &buffer),
-    }
+    Ok((buffer, channels))
 }
 
 fn repeat(
     comm: &mut Communicator,
     phase: &str,
-    [right, left]: &mut [Box<dyn Channel>; 2],
+    [right, left]: &mut Neighbours,
     buffer: &DeviceBuffer<u8>,
 ) -> Result<()> {
     let (source, target) = (buffer.part(0, 1 << 16)?.offset, buffer.part(1 << 16, 1 << 16)?.offset);
@@ -477,12 +510,16 @@ impl Random {
 
 /// Times from the kill to the error of each survivor, in nanoseconds.
 #[derive(Debug, Default)]
-struct Statistics(BTreeMap<(usize, usize), Vec<u64>>);
+struct Statistics {
+    times: BTreeMap<(usize, usize), Vec<u64>>,
+    /// Trials in which the victim had ended before it was killed.
+    too_late: u32,
+}
 
 impl Statistics {
     fn add(&mut self, phase: &str, mode: &str, ns: u64) {
         let place = |names: &[&str], name| names.iter().position(|other| *other == name).unwrap();
-        self.0.entry((place(&PHASES, phase), place(&MODES, mode))).or_default().push(ns);
+        self.times.entry((place(&PHASES, phase), place(&MODES, mode))).or_default().push(ns);
     }
 }
 
@@ -497,13 +534,14 @@ impl std::fmt::Display for Statistics {
             let [p50, p99, max] = percentiles(&mut times).map(|time| time.to_string());
             writeln!(f, "{phase:10} {mode:13} {:>6} {p50:>10} {p99:>10} {max:>10}", times.len())
         };
-        for ((phase, mode), times) in &self.0 {
+        for ((phase, mode), times) in &self.times {
             row(PHASES[*phase], MODES[*mode], times.clone())?;
         }
         let after_init =
-            self.0.iter().filter(|((phase, _), _)| *phase != 0).flat_map(|(_, times)| times.clone());
+            self.times.iter().filter(|((phase, _), _)| *phase != 0).flat_map(|(_, times)| times.clone());
         row("all but init", "", after_init.collect())?;
-        row("all", "", self.0.values().flatten().copied().collect())
+        row("all", "", self.times.values().flatten().copied().collect())?;
+        write!(f, "in {} teardowns the victim had ended before it was killed", self.too_late)
     }
 }
 

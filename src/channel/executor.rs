@@ -88,7 +88,8 @@ impl Executor {
     }
 
     fn execute(&self, fifo: usize, trigger: &Trigger) -> Result<(), RefusalReason> {
-        let source = &self.sources[fifo];
+        // A handler around this one may have got the number wrong.
+        let source = self.sources.get(fifo).ok_or(RefusalReason::Source)?;
         let (kind, transfer) = (trigger.kind(), trigger.transfer());
         let semaphore = match kind.contains(Kind::SIGNAL) {
             true => Some(self.semaphore(source.rank, trigger.semaphore()).ok_or(RefusalReason::Semaphore)?),
@@ -138,3 +139,6 @@ impl Handler for Executor {
 pub(crate) fn semaphore_id(peer: Rank, number: u32) -> SemaphoreId {
     SemaphoreId::new(peer.get() * MAX_CHANNELS_PER_PEER + number).expect("64 ranks of 16 seats fit ten bits")
 }
+
+#[cfg(test)]
+mod tests;

@@ -108,26 +108,33 @@ impl Fabric {
         self.world.revocation().check().unwrap_or(stop)
     }
 
-    /// Waits in `operation` until `poll` returns something; whoever makes it do so wakes `park`.
+    /// Waits in `operation` for the proxy until `poll` returns something; the proxy wakes `park`. Where it is a thread
+    /// of the rank `served_by`, it is gone when that rank has left.
     ///
     /// # Errors
     /// [`crate::Error::Timeout`], [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`], [`crate::Error::Revoked`].
-    pub(crate) fn wait<T>(
+    pub(crate) fn wait_for_proxy<T>(
         &self,
         operation: &'static str,
-        awaited: Option<Rank>,
+        served_by: Option<Rank>,
         park: &ParkCell,
         poll: impl FnMut() -> Option<T>,
     ) -> Result<T> {
-        let watch = self.watch(awaited);
+        let watch = self.watch(served_by);
         let waiting = self.waiting(&watch);
-        wait_until(&waiting, park, poll).map_err(|stop| waiting.error(self.settle(stop), operation, awaited))
+        wait_until(&waiting, park, poll).map_err(|stop| {
+            let stop = match self.settle(stop) {
+                Stop::PeerLost(rank) if Some(rank) == served_by => Stop::ProxyLost,
+                stop => stop,
+            };
+            waiting.error(stop, operation, None)
+        })
     }
 
-    /// Waits like [`Fabric::wait`] for something that wakes nobody, such as a packet: spins, yields, never sleeps.
+    /// Waits like [`Fabric::wait_for_proxy`] for something that wakes nobody, such as a packet: spins, yields, never sleeps.
     ///
     /// # Errors
-    /// Those of [`Fabric::wait`].
+    /// Those of [`Fabric::wait_for_proxy`].
     #[cold]
     pub(crate) fn wait_awake<T>(
         &self,

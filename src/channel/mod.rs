@@ -20,6 +20,8 @@ mod memory;
 mod port;
 mod seat;
 mod service;
+#[cfg(test)]
+mod testing;
 mod world;
 
 use crate::error::Result;

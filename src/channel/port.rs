@@ -26,14 +26,22 @@ pub(crate) struct Port {
     producer: SharedProducer<CellRef<FifoHeader>, CellSlice<Slot>>,
     doorbell: CellRef<ParkCell>,
     completion: CellRef<ParkCell>,
+    /// Whose proxy thread serves the fifo; it is gone when that rank has left. `None` where a service process does.
+    served_by: Option<Rank>,
 }
 
 impl Port {
-    /// Opens a place in `fifo` on behalf of `rank`, served by the proxy that sleeps on `doorbell`.
+    /// Opens a place in `fifo` on behalf of `rank`, served by the proxy that sleeps on `doorbell`: a thread of the
+    /// rank `served_by`, or a service process.
     ///
     /// # Errors
     /// [`Error::Exhausted`] when the fifo has as many producers as it can have.
-    pub(crate) fn open(fifo: FifoCells, doorbell: CellRef<ParkCell>, rank: Rank) -> Result<Self> {
+    pub(crate) fn open(
+        fifo: FifoCells,
+        doorbell: CellRef<ParkCell>,
+        rank: Rank,
+        served_by: Option<Rank>,
+    ) -> Result<Self> {
         let owner = Owner::new(NonZeroU32::MIN.saturating_add(rank.get()));
         let producer = open_fifo(&fifo)?.shared_producer(owner).map_err(|error| match error {
             FifoError::NoPlace { limit } => {
@@ -41,7 +49,7 @@ impl Port {
             }
             _ => Error::Exhausted { what: "producers of an exclusive fifo", limit: 1 },
         })?;
-        Ok(Self { producer, doorbell, completion: fifo.completion })
+        Ok(Self { producer, doorbell, completion: fifo.completion, served_by })
     }
 }
 
@@ -136,14 +144,15 @@ impl PortChannel {
     #[cold]
     fn push_when_there_is_room(&mut self, trigger: Trigger) -> Result<Position> {
         let Self { fabric, port, .. } = self;
-        let Port { producer, completion, .. } = port;
-        fabric.wait("push", None, completion, || producer.try_push(trigger).ok())
+        let Port { producer, completion, served_by, .. } = port;
+        fabric.wait_for_proxy("push", *served_by, completion, || producer.try_push(trigger).ok())
     }
 
     fn wait_completed(&mut self, position: Position) -> Result<()> {
-        let header = self.port.producer.header();
-        self.fabric
-            .wait("flush", None, &self.port.completion, || position.is_completed(header).then_some(()))?;
+        let Port { producer, completion, served_by, .. } = &self.port;
+        let header = producer.header();
+        let poll = || position.is_completed(header).then_some(());
+        self.fabric.wait_for_proxy("flush", *served_by, completion, poll)?;
         self.pending = false;
         Ok(())
     }
@@ -212,3 +221,6 @@ impl Drop for PortChannel {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

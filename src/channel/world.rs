@@ -132,6 +132,13 @@ impl World {
         })
     }
 
+    /// Cuts the heaps into windows and pieces so small that a test can afford more than one.
+    #[cfg(test)]
+    pub(super) fn cut(mut self, window_len: u64, piece_len: u32) -> Result<Self> {
+        self.windows = HeapWindows::with_limits(self.n_ranks(), self.shape.len(), window_len, piece_len)?;
+        Ok(self)
+    }
+
     pub(crate) fn n_ranks(&self) -> u32 {
         self.shape.n_ranks()
     }

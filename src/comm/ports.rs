@@ -39,7 +39,8 @@ impl Ports {
             state.start(fabric, n_fifos, |executor| executor)?;
         }
         let fifo = fabric.world().cells(fabric.rank()).fifo(state.opened % state.n_fifos)?;
-        let port = Port::open(fifo, self.doorbell(fabric)?, fabric.rank())?;
+        let served_by = (self.mode == ProxyMode::Thread).then_some(fabric.rank());
+        let port = Port::open(fifo, self.doorbell(fabric)?, fabric.rank(), served_by)?;
         state.opened = state.opened.wrapping_add(1);
         Ok(port)
     }

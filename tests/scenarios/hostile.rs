@@ -135,7 +135,6 @@ port_scenario!(a_hostile_fifo_harms_nobody, Job::of(2).patience(Duration::from_s
     let regions = named(arena.region());
     arena.fill(GUARD);
     let own = comm.rank().get();
-    let mut direct = comm.memory_channel(comm.right())?;
     let hostile = own == 1;
     // Its own proxy serves two fifos, where it has one: then the second is attacked, and the first used honestly.
     let executed = Arc::new(AtomicUsize::new(0));
@@ -166,7 +165,7 @@ port_scenario!(a_hostile_fifo_harms_nobody, Job::of(2).patience(Duration::from_s
             }
             rounds += 1;
         });
-        direct.write(stopped.region().offset, 1_u64)?;
+        plain::store(&*comm.cell::<AtomicU64>(rank(comm, 0), stopped.region().offset)?, 1);
         let executed = executed.load(Ordering::Relaxed);
         assert!(!two_fifos || executed > 0, "the attack reached nothing");
         figure(&format!(
@@ -176,7 +175,7 @@ port_scenario!(a_hostile_fifo_harms_nobody, Job::of(2).patience(Duration::from_s
         let mut channel = comm.port_channel(comm.rank())?;
         let (from, to) = (honest.part(0, 1)?.offset, honest.part(1, 1)?.offset);
         // Whatever its neighbour does, this rank is served.
-        while direct_flag(&stopped)? == 0 {
+        while plain::load(&*comm.cell::<AtomicU64>(comm.rank(), stopped.region().offset)?) == 0 {
             honest.set(0, rounds)?;
             channel.put_with_signal_and_flush(to, from, 8)?;
             channel.wait()?;
@@ -197,11 +196,6 @@ port_scenario!(a_hostile_fifo_harms_nobody, Job::of(2).patience(Duration::from_s
     }
     comm.barrier()?;
 });
-
-/// A word that the peer writes while this rank looks.
-fn direct_flag(word: &shmccl::heap::DeviceBuffer<u64>) -> Result<u64> {
-    Ok(plain::load(word.span().atomic_u64(0)?))
-}
 
 /// Has the attacked proxy do something useful through its other fifo.
 fn serve_honestly(comm: &Communicator, producer: &mut crate::refused::Raw, ids: &[MemoryId], round: u64) {
