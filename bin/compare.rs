@@ -37,6 +37,10 @@ pub(crate) fn run(args: &CompareArgs) -> Result<u8> {
 /// # Errors
 /// Says which cannot and why.
 fn check_files(args: &CompareArgs) -> Result<()> {
+    if args.json == args.csv || args.csv == args.svg || args.svg == args.json {
+        let message = "two of --json, --csv and --svg name the same file; give each its own";
+        return Err(failure::UsageError::new(message).into());
+    }
     [&args.json, &args.csv, &args.svg].into_iter().try_for_each(|path| file::check_writable(path))
 }
 

@@ -169,7 +169,7 @@ pub enum Error {
         cause: ExitCause,
     },
     /// The launcher was told to stop by a signal.
-    #[error("interrupted by signal {signal}")]
+    #[error("interrupted by {}", SignalName(*.signal))]
     Interrupted {
         /// The signal's number.
         signal: i32,
@@ -233,13 +233,21 @@ impl std::fmt::Display for ExitCause {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match *self {
             Self::Code(code) => write!(f, "exited with code {code}"),
-            Self::Signal(signal) => match nix::sys::signal::Signal::try_from(signal) {
-                Ok(name) => write!(f, "was killed by {name}"),
-                Err(_) => write!(f, "was killed by signal {signal}"),
-            },
+            Self::Signal(signal) => write!(f, "was killed by {}", SignalName(signal)),
             Self::HungUp => f.write_str("closed its control socket without leaving the job"),
             Self::Protocol => f.write_str("broke the protocol of the control socket"),
             Self::Panicked => f.write_str("panicked"),
+        }
+    }
+}
+
+struct SignalName(i32);
+
+impl std::fmt::Display for SignalName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match nix::sys::signal::Signal::try_from(self.0) {
+            Ok(name) => write!(f, "{name}"),
+            Err(_) => write!(f, "signal {}", self.0),
         }
     }
 }

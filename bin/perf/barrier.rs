@@ -57,10 +57,13 @@ pub(crate) struct CommBarrier<'c> {
 
 impl Lane for CommBarrier<'_> {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
+        // From one return to the next: a rank that comes last would find its own barrier short.
+        let mut last = now_ns();
         for _ in 0..ops {
-            let start = now_ns();
             self.comm.barrier()?;
-            samples.push((now_ns() - start) as f64);
+            let now = now_ns();
+            samples.push((now - last) as f64);
+            last = now;
         }
         Ok(())
     }
@@ -84,10 +87,12 @@ impl YieldBarrier {
 
 impl Lane for YieldBarrier {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
+        let mut last = now_ns();
         for _ in 0..ops {
-            let start = now_ns();
             self.barrier.meet(&self.kernel);
-            samples.push((now_ns() - start) as f64);
+            let now = now_ns();
+            samples.push((now - last) as f64);
+            last = now;
         }
         Ok(())
     }

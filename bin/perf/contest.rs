@@ -69,6 +69,8 @@ pub(crate) struct Effort {
 pub(crate) struct Outcome {
     /// The test against each yardstick.
     pub(crate) verdicts: Vec<Verdict>,
+    /// Operations of the test that were timed.
+    pub(crate) operations: u64,
     /// Words that did not arrive as sent, of all lanes, as seen by this rank.
     pub(crate) wrong: u64,
 }
@@ -122,6 +124,7 @@ pub(crate) fn contest(
     }
     Ok(Outcome {
         verdicts: all.iter().filter_map(Slices::verdict).collect(),
+        operations: done,
         wrong: lanes.iter().map(|lane| lane.wrong()).sum(),
     })
 }

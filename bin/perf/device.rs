@@ -129,15 +129,17 @@ impl Bench<'_> {
         limit: &str,
         adjust: impl Fn(&mut Row),
     ) -> Result<()> {
-        if let (true, Some(verdict)) = (leads, outcome.verdicts.first()) {
-            let mut row = row_of(self.test, self.channel, self.comm.n_ranks(), verdict, limit);
-            row.bytes = bytes;
-            row.wrong = self.plan.check.then_some(outcome.wrong);
-            adjust(&mut row);
-            self.note_fifo(&mut row)?;
-            output::print(&format!("{}\n", serde_json::to_string(&row)?))?;
+        if !leads {
+            return Ok(());
         }
-        Ok(())
+        let verdict = outcome.verdicts.first().context("nothing was measured")?;
+        let mut row = row_of(self.test, self.channel, self.comm.n_ranks(), verdict, limit);
+        row.iterations = outcome.operations;
+        row.bytes = bytes;
+        row.wrong = self.plan.check.then_some(outcome.wrong);
+        adjust(&mut row);
+        self.note_fifo(&mut row)?;
+        Ok(output::print(&format!("{}\n", serde_json::to_string(&row)?))?)
     }
 
     fn note_fifo(&self, row: &mut Row) -> Result<()> {

@@ -114,9 +114,13 @@ fn fifo(setup: Setup, cores: [usize; 2]) -> Result<(f64, u64)> {
     let mut wrong = 0;
     let mut handler = |_: usize, trigger: &Trigger| -> Result<(), Refusal> {
         let transfer = trigger.transfer();
-        let expected = &mut next[transfer.source_offset as usize];
-        wrong += u64::from(u64::from(transfer.len) != *expected);
-        *expected += 1;
+        match next.get_mut(transfer.source_offset as usize) {
+            Some(expected) => {
+                wrong += u64::from(u64::from(transfer.len) != *expected);
+                *expected += 1;
+            }
+            None => wrong += 1,
+        }
         Ok(())
     };
     let start_line = Barrier::new(setup.producers as usize + 1);
@@ -152,7 +156,7 @@ fn fifo(setup: Setup, cores: [usize; 2]) -> Result<(f64, u64)> {
         }
         anyhow::Ok(took)
     })?;
-    wrong += next.iter().map(|count| share - count).sum::<u64>();
+    wrong += next.iter().map(|count| share.abs_diff(*count)).sum::<u64>();
     Ok((took as f64 / SLICE as f64, wrong))
 }
 

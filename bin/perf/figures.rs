@@ -49,7 +49,7 @@ impl Outcome {
         let p50 = |verdict: &Verdict| verdict.limit.map_or(f64::INFINITY, |limit| limit.p50_ns);
         let lowest = self.verdicts.iter().enumerate().min_by(|a, b| p50(a.1).total_cmp(&p50(b.1)));
         let Some((best, verdict)) = lowest else { return Some((0, self)) };
-        Some((best, Self { verdicts: vec![verdict.clone()], wrong: self.wrong }))
+        Some((best, Self { verdicts: vec![verdict.clone()], ..self }))
     }
 }
 

@@ -236,7 +236,7 @@ impl<M: Mover> Transfer<M> {
     }
 }
 
-/// One burst in this many is charged instead of timed.
+/// One burst in this many is repeated to be charged.
 const CHARGE_EVERY: u64 = 8;
 
 impl<M: Mover> Lane for Transfer<M> {
@@ -248,10 +248,9 @@ impl<M: Mover> Lane for Transfer<M> {
             }
             self.meet();
             if self.moves() {
+                samples.push(self.time()?);
                 if self.seq.is_multiple_of(CHARGE_EVERY) {
                     self.charge()?;
-                } else {
-                    samples.push(self.time()?);
                 }
             }
             self.meet();

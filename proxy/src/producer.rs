@@ -91,8 +91,9 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> SharedProducer<H,
     /// Takes a position, or says at once that there is no room.
     ///
     /// The position must be committed soon: the consumer stops in front of it. A reservation that is dropped is
-    /// abandoned, and the consumer steps over it. One that is forgotten, or whose process dies, stops the consumer until
-    /// [`Consumer::skip_stuck`](crate::Consumer::skip_stuck) learns that the owner is dead.
+    /// abandoned, and the consumer steps over it. One whose process dies stops the consumer until
+    /// [`Consumer::skip_stuck`](crate::Consumer::skip_stuck) learns that the owner is dead; one that is forgotten by a
+    /// producer that lives on stops it for good.
     ///
     /// # Errors
     /// [`Full`]: nothing is held.

@@ -100,8 +100,12 @@ impl PortChannel {
     /// [`Error::InvalidArgument`] for an id that names nothing, [`Error::OutOfRange`] for bytes outside what it names; otherwise
     /// those of [`Channel::put`].
     pub fn put_registered(&mut self, transfer: Transfer) -> Result<()> {
-        self.table.resolve(transfer.source, transfer.source_offset, transfer.len)?;
-        self.table.resolve(transfer.target, transfer.target_offset, transfer.len)?;
+        for (id, offset) in
+            [(transfer.source, transfer.source_offset), (transfer.target, transfer.target_offset)]
+        {
+            let (_, region) = self.table.resolve(id, offset, transfer.len)?;
+            self.fabric.heap().view().check(region)?;
+        }
         self.push(Kind::DATA, transfer).map(drop)
     }
 
@@ -213,9 +217,9 @@ impl Channel for PortChannel {
 
 impl Drop for PortChannel {
     /// Waits until the proxy has executed everything: the next channel in this seat may signal directly. If that comes to
-    /// nothing, the seat stays taken.
+    /// nothing, the seat stays taken, as it does when the thread panics: then nobody is to wait for this one.
     fn drop(&mut self) {
-        if !self.pending || self.flush().is_ok() {
+        if !self.pending || !std::thread::panicking() && self.flush().is_ok() {
             let counts = Counts { sent: self.sent, received: self.inbound.consumed() };
             self.fabric.seats().leave(self.seat, counts);
         }

@@ -154,6 +154,10 @@ impl Server {
                 Ok(News::Served) => {
                     self.wake_producers();
                     policy = self.policy;
+                    // A proxy that always finds something to do has to look up all the same.
+                    if self.is_over() {
+                        break;
+                    }
                 }
                 Err(Stop::Timeout) => {
                     self.skip_stuck();
@@ -180,6 +184,11 @@ impl Server {
         })
     }
 
+    /// Whether it was told to stop, the epoch has ended, or nobody is left who could push.
+    fn is_over(&self) -> bool {
+        self.stop.is_open() || ServiceWatch { world: &self.world, owners: &self.owners }.check().is_some()
+    }
+
     /// Executes what was pushed before the stop; what its producers never committed is given up.
     fn drain<T: Handler>(&mut self, handler: &mut T) {
         let goal = self.service.drain_goal();
@@ -197,8 +206,7 @@ impl Server {
         let Self { world, service, owners, .. } = self;
         let is_dead = |_, owner: Owner| {
             let rank = owner.get() - 1;
-            owners.iter().any(|own| own.get() == rank)
-                && world.life(Rank::known(rank)).status() == LifeStatus::Lost
+            owners.iter().any(|own| own.get() == rank) && world.life(Rank::known(rank)).has_died()
         };
         if service.skip_stuck(is_dead) > 0 {
             self.wake_producers();

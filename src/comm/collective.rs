@@ -38,7 +38,9 @@ impl Communicator {
     /// [`Error::Mismatch`] when the ranks asked for different sizes; otherwise those of [`Communicator::barrier`].
     /// Nothing is allocated on any rank then. An [`Error::Timeout`] ends the epoch for everybody.
     pub fn alloc<T: Pod>(&mut self, count: usize) -> Result<DeviceBuffer<T>> {
-        let region = self.alloc_region(DeviceBuffer::<T>::bytes(count)?, DeviceBuffer::<T>::align())?;
+        // What cannot be counted is more than there is; the other ranks have to hear of it like of any other failure.
+        let len = DeviceBuffer::<T>::bytes(count).unwrap_or(u64::MAX);
+        let region = self.alloc_region(len, DeviceBuffer::<T>::align())?;
         self.buffer(region)
     }
 
@@ -90,13 +92,18 @@ impl Communicator {
 
     /// Compares the arguments of a collective call; the last word says whether this rank has failed already.
     ///
-    /// A rank that gives up waiting has proposed already, and whoever comes later would take it for agreed; so
+    /// After a barrier that timed out there is no agreeing any more. A rank that gives up waiting has proposed already, and whoever comes later would take it for agreed; so
     /// giving up ends the epoch.
     fn agree(&mut self, operation: &'static str, call: Call, arguments: [u64; 4]) -> Result<()> {
         const NAMES: [&str; 4] =
             ["the collective call", "the first argument", "the second argument", "the offset"];
         const FAILED: usize = 4;
         const NOT_COLLECTIVE: [u64; AGREEMENT_WORDS] = [Call::Barrier as u64; AGREEMENT_WORDS];
+        if self.barrier.has_arrived() {
+            // A barrier that timed out is still open: who passes it takes this rank's words for those of the barrier.
+            self.revoke();
+            return Err(Error::Revoked { by: Some(self.rank()) });
+        }
         let mut mine = [0; AGREEMENT_WORDS];
         mine[0] = call as u64;
         mine[1..].copy_from_slice(&arguments);
@@ -109,7 +116,7 @@ impl Communicator {
         let theirs = |rank: Rank| self.agreement.theirs(rank.index()).unwrap_or(NOT_COLLECTIVE);
         let others: Vec<_> = (0..self.n_ranks()).map(Rank::known).map(|rank| (rank, theirs(rank))).collect();
         for (rank, theirs) in &others {
-            let failed = mine[FAILED] + theirs[FAILED] > 0;
+            let failed = mine[FAILED] != 0 || theirs[FAILED] != 0;
             // Where an allocation failed, there is no offset to compare.
             let compared = if failed { 3 } else { 4 };
             let differs = (0..compared).find(|&word| mine[word] != theirs[word]);
@@ -118,7 +125,7 @@ impl Communicator {
                 return Err(Error::Mismatch { what, mine, rank: *rank, theirs });
             }
         }
-        match others.into_iter().find(|(_, theirs)| theirs[FAILED] == 1) {
+        match others.into_iter().find(|(_, theirs)| theirs[FAILED] != 0) {
             Some((rank, _)) => Err(Error::FailedElsewhere { operation, rank }),
             None => Ok(()),
         }

@@ -87,7 +87,8 @@ impl Communicator {
     /// Opens the next proxied channel to `peer`; the first one starts the proxy thread, where proxies are threads.
     ///
     /// # Errors
-    /// Those of [`Communicator::memory_channel`]; [`crate::Error::Os`] when the proxy cannot be started.
+    /// Those of [`Communicator::memory_channel`]; [`crate::Error::Exhausted`] when a fifo of this rank has 32 channels already;
+    /// [`crate::Error::Os`] when the proxy cannot be started.
     pub fn port_channel(&self, peer: Rank) -> Result<PortChannel> {
         Rank::new(peer.get(), self.n_ranks())?;
         PortChannel::open(&self.fabric, peer, self.ports.open(&self.fabric)?)

@@ -100,13 +100,15 @@ impl MemoryTable {
 #[derive(Debug)]
 pub struct MemoryRegistrar {
     table: MemoryTable,
+    /// How many ids from 0 on belong to the heaps, for good.
+    reserved: u32,
 }
 
 impl MemoryRegistrar {
     /// Takes the table for writing. There must be one registrar per table.
     #[must_use]
     pub fn new(table: MemoryTable) -> Self {
-        Self { table }
+        Self { table, reserved: 0 }
     }
 
     /// The table, to look things up in.
@@ -136,11 +138,11 @@ impl MemoryRegistrar {
     /// Takes `id` back. No trigger that names it may be in flight: flush first.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when the id names nothing.
+    /// [`Error::InvalidArgument`] when the id names nothing, or is one by which channels name the heaps.
     pub fn unregister(&mut self, id: MemoryId) -> Result<()> {
         let entry = self.table.entry(id);
-        if plain::load(&entry[0]) == 0 {
-            let expected = "an id that is registered";
+        if plain::load(&entry[0]) == 0 || u32::from(id.get()) < self.reserved {
+            let expected = "an id that was registered, and not one of the heaps";
             return Err(Error::InvalidArgument { name: "memory id", value: id.get().into(), expected });
         }
         entry.iter().for_each(|word| plain::store(word, 0));
@@ -159,6 +161,7 @@ pub fn heap_windows(registrar: &mut MemoryRegistrar, windows: &HeapWindows) -> R
             return Err(Error::Layout { what: "first unused memory id", expected, found });
         }
     }
+    registrar.reserved = windows.ids();
     Ok(())
 }
 

@@ -61,7 +61,8 @@ impl HeapView {
         self.shape
     }
 
-    /// The window with the segments of all ranks.
+    /// The window with the segments of all ranks, control structures and memory that nobody has allocated included:
+    /// for tools and tests that look behind the protocols, and break them when they write.
     #[must_use]
     pub fn window(&self) -> &Arc<Window> {
         &self.window

@@ -161,7 +161,7 @@ impl Span {
         Ok(value)
     }
 
-    /// Writes `value` at `offset`, which need not be aligned. Up to 8 bytes arrive whole if aligned.
+    /// Writes `value` at `offset`, which need not be aligned. 1, 2, 4 or 8 bytes arrive whole if aligned.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; nothing was changed.

@@ -99,6 +99,11 @@ impl<S: Deref<Target = [BarrierCell]>, P: Deref<Target = ParkCell>> Barrier<S, P
         self.generation
     }
 
+    /// Whether this member has arrived and not yet passed: a wait was given up.
+    pub fn has_arrived(&self) -> bool {
+        self.arrived
+    }
+
     /// Arrives, and does not wait. Does nothing when this member has arrived and not yet passed.
     ///
     /// # Ordering

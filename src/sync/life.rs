@@ -77,6 +77,14 @@ impl LifeCell {
         status_of(self.word.load(Ordering::Acquire)) // L1 end
     }
 
+    /// Whether the system says that the rank's process will never run another instruction. A rank that was given up
+    /// keeps its id in the word and may still be about.
+    #[must_use]
+    pub fn has_died(&self) -> bool {
+        let word = self.word.load(Ordering::Acquire); // L1 end
+        word & OWNER_DIED != 0 && word & OWNER == 0
+    }
+
     /// Gives the rank up on behalf of whoever knows that it is dead, or as good as dead, and wakes those who
     /// watch.
     pub fn mark_lost<K: Kernel + ?Sized>(&self, kernel: &K) {

@@ -194,7 +194,9 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> Long<'_, '_, K, W> {
         if policy.park_after.is_zero() {
             return Outcome::TimeToPark;
         }
-        for round in 1u32.. {
+        let mut round = 0_u32;
+        loop {
+            round = round.wrapping_add(1);
             for _ in 0..policy.spins {
                 spin_loop();
                 if let Some(value) = poll() {
@@ -204,10 +206,10 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> Long<'_, '_, K, W> {
             if let Some(stop) = self.context.watch.check() {
                 return Outcome::Stopped(stop);
             }
-            if round % rounds_per_clock == 0 {
+            if round.is_multiple_of(rounds_per_clock) {
                 match self.remaining() {
                     Err(stop) => return Outcome::Stopped(stop),
-                    Ok(_) if self.waited() >= policy.park_after => break,
+                    Ok(_) if self.waited() >= policy.park_after => return Outcome::TimeToPark,
                     Ok(_) => {}
                 }
             }
@@ -216,7 +218,6 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> Long<'_, '_, K, W> {
                 return Outcome::News(value);
             }
         }
-        Outcome::TimeToPark
     }
 
     /// Sleeps until there is news.
