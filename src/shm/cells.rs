@@ -24,19 +24,19 @@ unsafe impl SharedLayout for AtomicU64 {}
 unsafe impl SharedLayout for SegmentHeader {}
 // SAFETY: `repr(C)` and atomic integers throughout.
 unsafe impl SharedLayout for AgreementCell {}
-// SAFETY: `repr(C)`, atomic integers and padding made of integers that nobody accesses.
+// SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included.
 unsafe impl SharedLayout for BareFlag {}
 // SAFETY: `repr(C)` and atomic integers throughout.
 unsafe impl SharedLayout for BareSlot {}
-// SAFETY: `repr(C)`, atomic integers and padding made of integers that nobody accesses (see its field table).
+// SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
 unsafe impl SharedLayout for BarrierCell {}
-// SAFETY: `repr(C)`, atomic integers and padding made of integers that nobody accesses (see its field table).
+// SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
 unsafe impl SharedLayout for LifeCell {}
-// SAFETY: `repr(C)`, atomic integers and padding made of integers that nobody accesses (see its field table).
+// SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
 unsafe impl SharedLayout for ParkCell {}
-// SAFETY: `repr(C)`, atomic integers and padding made of integers that nobody accesses (see its field table).
+// SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
 unsafe impl SharedLayout for RevokeCell {}
-// SAFETY: `repr(C)`, atomic integers and padding made of integers that nobody accesses (see its field table).
+// SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
 unsafe impl SharedLayout for SemaphoreCell {}
 // SAFETY: `repr(C)` and atomic integers throughout (see its field table).
 unsafe impl SharedLayout for shmccl_proxy::FifoHeader {}

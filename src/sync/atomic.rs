@@ -21,3 +21,18 @@ pub type AtomicU32 = core::sync::atomic::AtomicU32;
 /// A `u64` that several processes may access at once.
 #[cfg(not(loom))]
 pub type AtomicU64 = core::sync::atomic::AtomicU64;
+
+/// Bytes of a shared layout that nobody uses. They are atomics, so that a stray write of another process, or through a
+/// view of the same bytes, is wrong and not undefined. `N` counts words of 4 bytes.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Reserved<const N: usize>(#[cfg(not(loom))] [AtomicU32; N]);
+
+impl<const N: usize> Reserved<N> {
+    pub(crate) fn new() -> Self {
+        Self(
+            #[cfg(not(loom))]
+            [const { AtomicU32::new(0) }; N],
+        )
+    }
+}

@@ -13,7 +13,7 @@
 use std::ops::Deref;
 
 use super::{
-    atomic::{AtomicU64, Ordering, spin_loop},
+    atomic::{AtomicU64, Ordering, Reserved, spin_loop},
     kernel::Kernel,
 };
 
@@ -22,14 +22,14 @@ use super::{
 #[derive(Debug)]
 pub struct BareFlag {
     value: AtomicU64,
-    reserved: [u64; 15],
+    reserved: Reserved<30>,
 }
 
 impl BareFlag {
     /// A flag that shows `value`.
     #[must_use]
     pub fn new(value: u64) -> Self {
-        Self { value: AtomicU64::new(value), reserved: [0; 15] }
+        Self { value: AtomicU64::new(value), reserved: Reserved::new() }
     }
 
     /// Shows `value`, and with it everything before (Y1).

@@ -22,7 +22,7 @@
 use std::ops::Deref;
 
 use super::{
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicU64, Ordering, Reserved},
     kernel::Kernel,
     park::ParkCell,
     semaphore::reached,
@@ -39,7 +39,7 @@ use super::{
 #[derive(Debug)]
 pub struct BarrierCell {
     arrived: AtomicU64,
-    reserved: [u64; 15],
+    reserved: Reserved<30>,
 }
 
 #[cfg(not(loom))]
@@ -52,7 +52,7 @@ impl BarrierCell {
     /// The cell of a rank that has arrived `generation` times; at 0 the same as all zero bytes.
     #[must_use]
     pub fn new(generation: u64) -> Self {
-        Self { arrived: AtomicU64::new(generation), reserved: [0; 15] }
+        Self { arrived: AtomicU64::new(generation), reserved: Reserved::new() }
     }
 }
 
@@ -60,7 +60,8 @@ impl BarrierCell {
     /// Whether this member has arrived in `generation`, or a later one.
     #[must_use]
     pub fn has_reached(&self, generation: u64) -> bool {
-        reached(self.arrived.load(Ordering::Acquire), generation) // B1 arrive
+        // Relaxed: only compared. Who asks after a member that has left acquired its arrival with the life word (L1).
+        reached(self.arrived.load(Ordering::Relaxed), generation)
     }
 }
 

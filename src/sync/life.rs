@@ -19,7 +19,7 @@
 //! L1 with R1 of [`revoke`](super::revoke) carries a dead rank's last signal to a third rank that is told of
 //! the death.
 
-use super::atomic::{AtomicU32, Ordering};
+use super::atomic::{AtomicU32, Ordering, Reserved};
 use super::kernel::{Kernel, SleepWord};
 
 /// Set when somebody wants to be woken (`FUTEX_WAITERS`).
@@ -52,7 +52,7 @@ pub enum LifeStatus {
 #[derive(Debug)]
 pub struct LifeCell {
     word: AtomicU32,
-    reserved: [u32; 31],
+    reserved: Reserved<31>,
 }
 
 #[cfg(not(loom))]
@@ -65,7 +65,7 @@ impl LifeCell {
     /// The cell of a rank that has not arrived; the same as all zero bytes.
     #[must_use]
     pub fn new() -> Self {
-        Self { word: AtomicU32::new(0), reserved: [0; 31] }
+        Self { word: AtomicU32::new(0), reserved: Reserved::new() }
     }
 
     /// What the cell says.
@@ -81,8 +81,8 @@ impl LifeCell {
     /// keeps its id in the word and may still be about.
     #[must_use]
     pub fn has_died(&self) -> bool {
-        let word = self.word.load(Ordering::Acquire); // L1 end
-        word & OWNER_DIED != 0 && word & OWNER == 0
+        let (status, word) = self.observe();
+        status == LifeStatus::Lost && word.expected & OWNER == 0
     }
 
     /// Gives the rank up on behalf of whoever knows that it is dead, or as good as dead, and wakes those who

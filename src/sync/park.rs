@@ -32,7 +32,7 @@
 //! died revokes, and the bell of [`RevokeCell`](super::revoke::RevokeCell) wakes every sleeper.
 
 use super::{
-    atomic::{AtomicU32, Ordering, fence},
+    atomic::{AtomicU32, Ordering, Reserved, fence},
     kernel::{Kernel, SleepWord},
 };
 
@@ -48,7 +48,7 @@ const SLEEPING: u32 = 1;
 #[derive(Debug)]
 pub struct ParkCell {
     word: AtomicU32,
-    reserved: u32,
+    reserved: Reserved<1>,
 }
 
 #[cfg(not(loom))]
@@ -58,7 +58,7 @@ impl ParkCell {
     /// A cell on which nobody sleeps; the same as all zero bytes.
     #[must_use]
     pub fn new() -> Self {
-        Self { word: AtomicU32::new(0), reserved: 0 }
+        Self { word: AtomicU32::new(0), reserved: Reserved::new() }
     }
 
     /// Wakes everyone who sleeps on this cell. To be called after publishing what they may be waiting for.

@@ -17,7 +17,7 @@
 //! vain but ring.
 
 use super::{
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicU64, Ordering, Reserved},
     kernel::{Kernel, SleepWord},
     latch::Latch,
     wait::{Stop, Watch},
@@ -92,7 +92,7 @@ impl From<Revocation> for Stop {
 pub struct RevokeCell {
     word: AtomicU64,
     bell: Latch,
-    reserved: [u32; 29],
+    reserved: Reserved<29>,
 }
 
 #[cfg(not(loom))]
@@ -105,7 +105,7 @@ impl RevokeCell {
     /// The cell of a live epoch; the same as all zero bytes.
     #[must_use]
     pub fn new() -> Self {
-        Self { word: AtomicU64::new(0), bell: Latch::new(), reserved: [0; 29] }
+        Self { word: AtomicU64::new(0), bell: Latch::new(), reserved: Reserved::new() }
     }
 
     /// Ends the epoch and wakes all its sleepers. Returns the reason that stands: the first one given.

@@ -17,7 +17,7 @@
 use std::ops::Deref;
 
 use super::{
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicU64, Ordering, Reserved},
     kernel::Kernel,
     park::ParkCell,
     wait::{Stop, Waiting, Watch, wait_until},
@@ -39,9 +39,9 @@ use super::{
 #[derive(Debug)]
 pub struct SemaphoreCell {
     value: AtomicU64,
-    reserved: [u64; 7],
+    reserved: Reserved<14>,
     park: ParkCell,
-    reserved_too: [u64; 7],
+    reserved_too: Reserved<14>,
 }
 
 #[cfg(not(loom))]
@@ -56,7 +56,12 @@ impl SemaphoreCell {
     /// A cell that starts at `count`; at 0 the same as all zero bytes.
     #[must_use]
     pub fn new(count: u64) -> Self {
-        Self { value: AtomicU64::new(count), reserved: [0; 7], park: ParkCell::new(), reserved_too: [0; 7] }
+        Self {
+            value: AtomicU64::new(count),
+            reserved: Reserved::new(),
+            park: ParkCell::new(),
+            reserved_too: Reserved::new(),
+        }
     }
 
     /// How many signals were sent, now or a moment ago; for reports.
