@@ -365,5 +365,4 @@ fn n_ranks(least: i64) -> clap::builder::RangedI64ValueParser<u32> {
 }
 
 #[cfg(test)]
-#[path = "args/tests.rs"]
 mod tests;

@@ -208,5 +208,4 @@ fn tighter<T: PartialOrd>(current: Option<T>, found: Option<T>) -> Option<T> {
 }
 
 #[cfg(test)]
-#[path = "host/tests.rs"]
 pub(crate) mod tests;

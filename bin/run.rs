@@ -125,7 +125,7 @@ pub(crate) fn serve() -> Result<u8> {
 /// The hidden command that becomes a rank's program.
 pub(crate) fn become_program(args: &BecomeArgs) -> Result<u8> {
     let (program, program_args) = args.program.split_first().expect("clap asks for a program");
-    let error = shmccl::launch::become_program(program, program_args);
+    let error = shmccl::bootstrap::become_program(program, program_args);
     let refusal = program::Refusal::of(program, &error).ok_or(error)?;
     // What one rank cannot execute none can: one line is enough.
     if std::env::var_os("SHMCCL_RANK").is_none_or(|rank| rank == "0") {

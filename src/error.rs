@@ -144,7 +144,7 @@ pub enum Error {
         rank: Rank,
     },
     /// The proxy service process died, or the handler of a proxy thread panicked.
-    #[error("the proxy service process was lost")]
+    #[error("the proxy was lost")]
     ProxyLost,
     /// The epoch was aborted.
     #[error("the communicator was revoked by {}", By(*.by))]

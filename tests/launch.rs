@@ -14,8 +14,9 @@ use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::{Pid, pause};
 use shmccl::bootstrap::{LinkEvent, ProxyMode};
+use shmccl::bootstrap::{become_program, join_from_env};
 use shmccl::error::{DeviceName, ExitCause};
-use shmccl::launch::{Launch, Observer, Outcome, OutputLine, Program, become_program, join_from_env};
+use shmccl::launch::{Launch, Observer, Outcome, OutputLine, Program};
 use shmccl::{Error, Rank};
 
 const SCENARIO: &str = "SHMCCL_TEST_SCENARIO";
@@ -350,7 +351,7 @@ fn the_loss_of_the_service_process_is_told_as_such() {
         let (result, record) = run(&launch(2, &scenario).proxy(ProxyMode::Process));
         assert_eq!(failure(result), (DeviceName::Proxy, ExitCause::Signal(9)));
         assert_eq!(record.losses[0], DeviceName::Proxy);
-        assert_eq!(record.said(rank(0)).last().unwrap(), &"the proxy service process was lost", "{step}");
+        assert_eq!(record.said(rank(0)).last().unwrap(), &"the proxy was lost", "{step}");
     }
 }
 

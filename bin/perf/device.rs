@@ -143,7 +143,6 @@ impl Bench<'_> {
     fn note_fifo(&self, row: &mut Row) -> Result<()> {
         if self.channel == Some(Channel::Port) {
             let snapshots = self.comm.fifo_snapshots()?;
-            row.fifo_depth = snapshots.iter().map(|fifo| fifo.depth_high_water).max();
             row.stalls = Some(snapshots.iter().map(|fifo| fifo.stalls).sum());
         }
         Ok(())
@@ -266,11 +265,12 @@ impl Bench<'_> {
         let outcome = self.contest(duet, &mut lanes, &best_of(kernels.len()))?;
         let Some((best, outcome)) = outcome.with_lowest_limit() else { return Ok(()) };
         let limit = format!("plain copy ({})", kernels[best]);
-        let (len, cpu) = (stage.len(), test.cpu_ns());
+        let (len, cpu, deepest) = (stage.len(), test.cpu_ns(), test.deepest());
         let both = if direction == Direction::Both { 2 } else { 1 };
         self.report(stage.leads(), &outcome, Some(len), &limit, |row| {
             row.set_bandwidth(both * len);
             row.device_cpu_ns = cpu;
+            row.fifo_depth = deepest;
         })
     }
 

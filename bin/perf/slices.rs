@@ -230,5 +230,4 @@ fn share(part: usize, whole: usize) -> f64 {
 }
 
 #[cfg(test)]
-#[path = "slices/tests.rs"]
 mod tests;

@@ -1,7 +1,7 @@
 //! Copies in one direction, in both, and towards oneself: bandwidth, and the time of a get.
 
 use shmccl::Result;
-use shmccl::channel::{Channel, MemoryChannel};
+use shmccl::channel::{Channel, MemoryChannel, PortChannel};
 use shmccl::heap::HeapOffset;
 use shmccl::shm::{CopyKernel, HostKernel, Span};
 
@@ -17,6 +17,29 @@ pub(crate) trait Mover {
 
     /// Returns when all that was started is done.
     fn finish(&mut self) -> Result<()>;
+
+    /// How many triggers wait for the proxy, where there is one.
+    fn queued(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// A channel that may have a proxy behind it.
+pub(crate) trait Queue {
+    /// How many triggers wait for the proxy, where there is one.
+    fn queued(&self) -> Option<u64>;
+}
+
+impl Queue for MemoryChannel {
+    fn queued(&self) -> Option<u64> {
+        None
+    }
+}
+
+impl Queue for PortChannel {
+    fn queued(&self) -> Option<u64> {
+        Some(Self::queued(self))
+    }
 }
 
 /// A plain copy by one kernel: the limit.
@@ -54,7 +77,7 @@ pub(crate) struct Put<C> {
     pub(crate) len: u64,
 }
 
-impl<C: Channel> Mover for Put<C> {
+impl<C: Channel + Queue> Mover for Put<C> {
     #[inline]
     fn start(&mut self) -> Result<()> {
         self.channel.put(self.target, self.source, self.len)
@@ -62,6 +85,10 @@ impl<C: Channel> Mover for Put<C> {
 
     fn finish(&mut self) -> Result<()> {
         self.channel.flush()
+    }
+
+    fn queued(&self) -> Option<u64> {
+        self.channel.queued()
     }
 }
 
@@ -118,6 +145,7 @@ pub(crate) struct Transfer<M> {
     wrong: u64,
     cpu_ns: u64,
     moved: u64,
+    deepest: Option<u64>,
 }
 
 /// Small messages are moved several times in a row until about this much has been moved.
@@ -153,12 +181,18 @@ impl<M: Mover> Transfer<M> {
             wrong: 0,
             cpu_ns: 0,
             moved: 0,
+            deepest: None,
         }
     }
 
     /// CPU time of this rank's thread for handing over one transfer, where it moved any.
     pub(crate) fn cpu_ns(&self) -> Option<f64> {
         (self.moved > 0).then(|| self.cpu_ns as f64 / self.moved as f64)
+    }
+
+    /// The most triggers that were seen to wait for the proxy after a burst, where there is one.
+    pub(crate) fn deepest(&self) -> Option<u64> {
+        self.deepest
     }
 
     fn meet(&mut self) {
@@ -197,6 +231,7 @@ impl<M: Mover> Transfer<M> {
         }
         self.cpu_ns += thread_cpu_ns() - start;
         self.moved += self.burst;
+        self.deepest = self.deepest.max(self.mover.queued());
         self.mover.finish()
     }
 }

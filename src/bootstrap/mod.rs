@@ -26,6 +26,7 @@
 //! - The root never waits in a call of its own: it is a state machine that the supervisor's poll loop drives.
 //! - Every wait of a member has a deadline, and ends at once when the root hangs up.
 
+pub(crate) mod environment;
 mod link;
 mod member;
 mod message;
@@ -35,6 +36,7 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
+pub use environment::{become_program, join_from_env};
 pub use link::{Link, LinkEvent, LinkWatch};
 pub use member::{Gift, Joining, Membership, Shared};
 pub use message::{CONTRIBUTION_LEN, LAYOUT_VERSION};

@@ -88,6 +88,12 @@ impl PortChannel {
         })
     }
 
+    /// How many triggers of this channel's fifo were pushed and are not yet served, now or a moment ago.
+    #[must_use]
+    pub fn queued(&self) -> u64 {
+        self.port.producer.header().snapshot().depth
+    }
+
     /// Copies between registered memory, by ids of [`crate::Communicator::register`]. Tells the peer nothing.
     ///
     /// # Errors

@@ -109,6 +109,7 @@ impl World {
         if expected != found {
             return Err(Error::Layout { what: "number of segments", expected, found });
         }
+        crate::shm::copy::prepare();
         let mut window = Window::reserve(shape.n_ranks(), shape.segment_len())?;
         let mut cells = Vec::new();
         for (rank, segment) in (0..).zip(&segments) {

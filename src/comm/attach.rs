@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use super::Communicator;
 use super::ports::Ports;
-use crate::bootstrap::{Joining, Link, LinkEvent, LinkWatch, ProxyMode, Shared};
+use crate::bootstrap::{Joining, Link, LinkEvent, LinkWatch, ProxyMode, Shared, join_from_env};
 use crate::channel::{Control, Era, Fabric, World, serve_all};
 use crate::error::{DeviceName, Error, Result};
 use crate::heap::MemoryRegistrar;
 use crate::heap::layout::HeapShape;
 use crate::heap::registered::heap_windows;
-use crate::launch::join_from_env;
 use crate::rank::Rank;
 use crate::shm::{LifeLock, Segment};
 use crate::sync::{Agreement, Barrier, Revocation};

@@ -1,7 +1,7 @@
 //! Starting the device processes of a job, watching over them, and naming what went wrong first.
 //!
 //! The launcher re-executes a program (by default itself, with its own arguments) once per rank. Each process finds
-//! in its environment which rank it is and the number of an inherited socket, and joins by [`join_from_env`]:
+//! in its environment which rank it is and the number of an inherited socket, and joins by [`join_from_env`](crate::bootstrap::join_from_env):
 //!
 //! | variable | value |
 //! |---|---|
@@ -23,7 +23,6 @@
 //! - No descriptor but its own socket reaches a child.
 
 mod cause;
-mod environment;
 mod job;
 mod output;
 mod pin;
@@ -35,7 +34,6 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-pub use environment::{become_program, join_from_env};
 pub use job::{Role, launch, launch_threads};
 pub use output::{OutputLine, OutputStream};
 pub use pin::PinPlan;

@@ -11,8 +11,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::output::{OutputPipe, OutputStream};
-use super::{Launch, Program, environment};
-use crate::bootstrap::{ProxyMode, pair, resource_error};
+use super::{Launch, Program};
+use crate::bootstrap::{ProxyMode, environment, pair, resource_error};
 use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::rank::Rank;
 use crate::shm::system::{pidfd_kill, pidfd_open};

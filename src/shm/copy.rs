@@ -13,7 +13,7 @@ mod kernels;
 mod plan;
 mod tuner;
 
-pub use plan::{CacheSizes, choose};
+pub use plan::{CacheSizes, choose, prepare};
 
 /// Whether the target of a copy is read next, by a peer that waits for it.
 ///

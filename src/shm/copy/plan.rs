@@ -37,6 +37,11 @@ pub fn choose(len: u64, read_soon: ReadSoon) -> CopyKernel {
     if len < SHORT as u64 { CopyKernel::Memcpy } else { Plan::of_this_machine().first(len, read_soon) }
 }
 
+/// Reads the machine's caches now, so that no copy does it later. Costs a few files of sysfs, once per process.
+pub fn prepare() {
+    Plan::of_this_machine();
+}
+
 impl Plan {
     #[inline]
     pub(super) fn of_this_machine() -> &'static Self {

@@ -9,17 +9,18 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::getppid;
 
-use crate::bootstrap::{Joining, Options};
+use super::member::Joining;
+use super::options::Options;
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::{Rank, check_n_ranks};
 use crate::shm::system::inherited_socket;
 
-pub(super) const RANK: &str = "SHMCCL_RANK";
-pub(super) const SIZE: &str = "SHMCCL_SIZE";
-pub(super) const SOCKET: &str = "SHMCCL_SOCKET";
-pub(super) const JOB: &str = "SHMCCL_JOB";
-pub(super) const LAUNCHER: &str = "SHMCCL_LAUNCHER";
-pub(super) const TIMEOUT_MS: &str = "SHMCCL_TIMEOUT_MS";
+pub(crate) const RANK: &str = "SHMCCL_RANK";
+pub(crate) const SIZE: &str = "SHMCCL_SIZE";
+pub(crate) const SOCKET: &str = "SHMCCL_SOCKET";
+pub(crate) const JOB: &str = "SHMCCL_JOB";
+pub(crate) const LAUNCHER: &str = "SHMCCL_LAUNCHER";
+pub(crate) const TIMEOUT_MS: &str = "SHMCCL_TIMEOUT_MS";
 
 /// The value of [`RANK`] for the proxy service.
 const PROXY: &str = "proxy";
@@ -89,7 +90,7 @@ fn bind_to_launcher(launcher: i32) -> Result<()> {
 }
 
 /// What a process is told, besides the number of its socket.
-pub(super) fn variables(
+pub(crate) fn variables(
     device: DeviceName,
     n_ranks: u32,
     job_id: u64,
