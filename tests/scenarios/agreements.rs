@@ -180,7 +180,7 @@ mod an_allocation_that_fails_on_one_rank_fails_on_all {
 
 scenario!(
     a_rank_that_gives_up_an_allocation_does_not_leave_the_others_with_it,
-    Job::of(2).broken().timeout(Duration::from_millis(100)),
+    Job::of(2).broken().timeout(Duration::from_millis(400)),
     |comm| {
         let mut channel = comm.memory_channel(comm.right())?;
         if comm.rank().get() == 0 {

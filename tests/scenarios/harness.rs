@@ -32,7 +32,7 @@ impl Job {
         Self { n_ranks, heap_len: 8 << 20, timeout, patience, broken: false }
     }
 
-    /// How long the waits of its ranks may take.
+    /// How long the waits of its ranks may take. Processes get a second at least, as joining the job has to be done in it.
     pub(crate) const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -101,7 +101,10 @@ impl Job {
         let program = this_test(name);
         let launch =
             Launch::new(self.n_ranks).unwrap().program(program.clone()).service(program).proxy(proxy);
-        let launch = launch.heap_len(self.heap_len).timeout(self.timeout).capture_output(true);
+        let launch = launch
+            .heap_len(self.heap_len)
+            .timeout(self.timeout.max(Duration::from_secs(1)))
+            .capture_output(true);
         let mut output = Captured(Vec::new());
         if let Err(error) = launch.supervise(&mut output) {
             panic!("{name}: {error}\n{}", String::from_utf8_lossy(&output.0));

@@ -168,8 +168,10 @@ port_scenario!(a_hostile_fifo_harms_nobody, Job::of(2).patience(Duration::from_s
         plain::store(&*comm.cell::<AtomicU64>(rank(comm, 0), stopped.region().offset)?, 1);
         let executed = executed.load(Ordering::Relaxed);
         assert!(!two_fifos || executed > 0, "the attack reached nothing");
+        // In a service process nobody can count.
+        let counted = if two_fifos { executed.to_string() } else { "some".to_owned() };
         figure(&format!(
-            "hostile fifo, SHMCCL_SEED={seed}: {rounds} bursts of {BURST} forged triggers, {executed} executed"
+            "hostile fifo, SHMCCL_SEED={seed}: {rounds} bursts of {BURST} forged triggers, {counted} executed"
         ));
     } else {
         let mut channel = comm.port_channel(comm.rank())?;
