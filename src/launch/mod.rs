@@ -180,7 +180,7 @@ impl Launch {
         self
     }
 
-    /// Starts the ranks' program through another one that calls [`become_program`] with the arguments it gets
+    /// Starts the ranks' program through another one that calls [`become_program`](crate::bootstrap::become_program) with the arguments it gets
     /// after its own.
     ///
     /// Programs that join late or never are then bound to the life of the launcher all the same.

@@ -1,4 +1,8 @@
-//! A word that opens once, for sleepers that wait for something to be over.
+//! A word that opens once, for those who wait for something to be over.
+//!
+//! | edge | release | acquire | carries |
+//! |---|---|---|---|
+//! | T1 open | `open` | `is_open` | everything before, such as what was pushed before a proxy was told to stop |
 
 use super::{
     atomic::{AtomicU32, Ordering},
@@ -8,7 +12,7 @@ use super::{
 const SHUT: u32 = 0;
 const OPEN: u32 = 1;
 
-/// Shut, then open for ever. It carries nothing but that: who must see more than the opening reads it elsewhere.
+/// Shut, then open for ever.
 ///
 /// Nobody can fall asleep on it once it is open, as the futex call compares the word itself; so opening
 /// needs no announcement by the sleeper, only an unconditional wake.
@@ -25,16 +29,16 @@ impl Latch {
         Self { word: AtomicU32::new(SHUT) }
     }
 
-    /// Opens it and wakes everyone who sleeps on it.
+    /// Opens it and wakes everyone who sleeps on it. Publishes everything before (T1).
     pub fn open<K: Kernel + ?Sized>(&self, kernel: &K) {
-        self.word.store(OPEN, Ordering::Relaxed); // Relaxed: carries only itself
+        self.word.store(OPEN, Ordering::Release); // T1 open
         kernel.wake_all(&self.word);
     }
 
-    /// Whether it is open.
+    /// Whether it is open; if so, acquires everything before it was opened (T1).
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.word.load(Ordering::Relaxed) != SHUT // Relaxed: carries only itself
+        self.word.load(Ordering::Acquire) != SHUT // T1 open
     }
 
     /// What to sleep on until it opens.

@@ -14,7 +14,7 @@
 //! | [`life`] | a rank's presence, which the operating system withdraws when the rank dies | L1 |
 //! | [`plain`] | single words that order nothing | none |
 //! | [`wait`] | the one waiting loop of the engine | none of its own |
-//! | [`latch`] | a word that opens once | none |
+//! | [`latch`] | a word that opens once | T1 |
 //! | [`bare`] | the machine's yardsticks, for measuring only | Y1 to Y4 |
 //!
 //! `Ordering` appears in this module, in the proxy crate and in the hand-over of the segment header, and nowhere

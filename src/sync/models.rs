@@ -160,6 +160,28 @@ mod s1_signal {
     }
 }
 
+mod t1_open {
+    use super::*;
+
+    #[test]
+    fn who_finds_a_latch_open_sees_what_came_before() {
+        model(|| {
+            let (world, latch) = (World::new(), Arc::new(Latch::new()));
+            let opener = {
+                let latch = Arc::clone(&latch);
+                spawn(&world, move |world| {
+                    world.ghosts[0].write(7);
+                    latch.open(&world.kernel);
+                })
+            };
+            if latch.is_open() {
+                assert_eq!(world.ghosts[0].read(), 7);
+            }
+            opener.join().unwrap();
+        });
+    }
+}
+
 mod p1_asleep {
     use super::*;
 
