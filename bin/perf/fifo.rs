@@ -110,17 +110,9 @@ fn fifo(setup: Setup, cores: [usize; 2]) -> Result<(f64, u64)> {
         .collect::<Result<_, _>>()?;
     let mut service = Service::new(fifos.iter().map(Fifo::consumer).collect::<Vec<Consumer<_, _>>>());
     let share = SLICE / u64::from(setup.producers);
-    let mut next = vec![0_u64; setup.producers as usize];
-    let mut wrong = 0;
+    let mut ledger = Ledger::new(setup.producers);
     let mut handler = |_: usize, trigger: &Trigger| -> Result<(), Refusal> {
-        let transfer = trigger.transfer();
-        match next.get_mut(transfer.source_offset as usize) {
-            Some(expected) => {
-                wrong += u64::from(u64::from(transfer.len) != *expected);
-                *expected += 1;
-            }
-            None => wrong += 1,
-        }
+        ledger.note(trigger);
         Ok(())
     };
     let start_line = Barrier::new(setup.producers as usize + 1);
@@ -156,8 +148,7 @@ fn fifo(setup: Setup, cores: [usize; 2]) -> Result<(f64, u64)> {
         }
         anyhow::Ok(took)
     })?;
-    wrong += next.iter().map(|count| share.abs_diff(*count)).sum::<u64>();
-    Ok((took as f64 / SLICE as f64, wrong))
+    Ok((took as f64 / SLICE as f64, ledger.wrong(share)))
 }
 
 /// Pushes `share` triggers that tell who pushed them and in which order.
@@ -169,6 +160,35 @@ fn produce(mut end: impl Push, producer: u32, share: u64, crowded: bool, start_l
             // Producers that share a core give way; one that has it spins, as the bare ring does.
             if crowded { std::thread::yield_now() } else { std::hint::spin_loop() }
         }
+    }
+}
+
+/// What has come from each producer: in order, all of it, and nothing twice.
+struct Ledger {
+    next: Vec<u64>,
+    wrong: u64,
+}
+
+impl Ledger {
+    fn new(producers: u32) -> Self {
+        Self { next: vec![0; producers as usize], wrong: 0 }
+    }
+
+    #[inline]
+    fn note(&mut self, trigger: &Trigger) {
+        let transfer = trigger.transfer();
+        match self.next.get_mut(transfer.source_offset as usize) {
+            Some(expected) => {
+                self.wrong += u64::from(u64::from(transfer.len) != *expected);
+                *expected += 1;
+            }
+            None => self.wrong += 1,
+        }
+    }
+
+    /// How many were out of order, and how far each producer is from the `share` that it pushed.
+    fn wrong(&self, share: u64) -> u64 {
+        self.wrong + self.next.iter().map(|count| share.abs_diff(*count)).sum::<u64>()
     }
 }
 
@@ -187,6 +207,7 @@ fn pause() {
 fn bare_ring(cores: [usize; 2]) -> Result<f64> {
     let slots: Vec<BareSlot> = (0..SLOTS).map(|_| BareSlot::new()).collect();
     let tail = BareFlag::new(0);
+    let mut ledger = Ledger::new(1);
     let start_line = Barrier::new(2);
     std::thread::scope(|scope| {
         let producer = scope.spawn(|| -> Result<()> {
@@ -203,11 +224,11 @@ fn bare_ring(cores: [usize; 2]) -> Result<f64> {
         let mut end = BareConsumer::new(&*slots, &tail);
         start_line.wait();
         let start = now_ns();
-        let (mut served, mut wrong) = (0, 0);
+        let mut served = 0;
+        let ledger = std::hint::black_box(&mut ledger);
         while served < SLICE {
             if let Some((first, second)) = end.peek() {
-                let transfer = Trigger::from_words([first, second]).transfer();
-                wrong += u64::from(u64::from(transfer.len) != served);
+                ledger.note(&Trigger::from_words([first, second]));
                 end.pop();
                 served += 1;
             } else {
@@ -216,7 +237,7 @@ fn bare_ring(cores: [usize; 2]) -> Result<f64> {
         }
         let took = now_ns() - start;
         producer.join().expect("producers do not panic")?;
-        anyhow::ensure!(wrong == 0, "the bare ring lost its order {wrong} times");
+        anyhow::ensure!(ledger.wrong(SLICE) == 0, "the bare ring lost its order");
         Ok(took as f64 / SLICE as f64)
     })
 }
