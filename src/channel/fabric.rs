@@ -11,9 +11,12 @@ use crate::rank::Rank;
 use crate::shm::{CellRef, HostKernel};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{
-    LifeStatus, ParkCell, Revocation, SemaphoreCell, SleepWord, Stop, WaitPolicy, Waiting, Watch, plain,
-    wait_until,
+    LifeStatus, ParkCell, Revocation, SemaphoreCell, SemaphoreReceiver, SleepWord, Stop, WaitPolicy, Waiting,
+    Watch, plain, wait_until,
 };
+
+/// The receiving side of a channel's semaphore.
+pub(crate) type Inbound = SemaphoreReceiver<CellRef<SemaphoreCell>>;
 
 /// One rank's view of a [`World`].
 #[derive(Debug)]
@@ -106,6 +109,38 @@ impl Fabric {
             self.world.control().revoke(self.kernel(), Revocation::PeerLost(rank));
         }
         self.world.revocation().check().unwrap_or(stop)
+    }
+
+    /// Takes one signal of `peer`: what `wait` is on either kind of channel.
+    ///
+    /// # Errors
+    /// Those of [`Fabric::wait_for_peer`].
+    ///
+    /// # Ordering
+    /// Acquires everything the peer wrote before that signal (S1).
+    #[inline]
+    pub(crate) fn wait_for_signal(&self, peer: Rank, inbound: &mut Inbound) -> Result<()> {
+        // A signal that is there already needs no watch, no policy and no deadline.
+        if inbound.poll() {
+            return Ok(());
+        }
+        self.wait_for_peer("wait", peer, |waiting| inbound.wait(waiting))
+    }
+
+    /// Runs `wait`, which waits in `operation` for something that `peer` does.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], [`Error::PeerLost`], [`Error::Revoked`].
+    #[inline]
+    pub(crate) fn wait_for_peer(
+        &self,
+        operation: &'static str,
+        peer: Rank,
+        wait: impl FnOnce(&Waiting<'_, HostKernel, PeerWatch<'_>>) -> Result<(), Stop>,
+    ) -> Result<()> {
+        let watch = self.watch(Some(peer));
+        let waiting = self.waiting(&watch);
+        wait(&waiting).map_err(|stop| waiting.error(self.settle(stop), operation, Some(peer)))
     }
 
     /// Waits in `operation` for the proxy until `poll` returns something; the proxy wakes `park`. Where it is a thread

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 
 use super::Channel;
-use super::fabric::Fabric;
+use super::fabric::{Fabric, Inbound};
 use super::seat::{Counts, Seat};
 use crate::error::Result;
 use crate::heap::{HeapOffset, HeapView, Place, Region};
@@ -21,7 +21,7 @@ pub struct MemoryChannel {
     seat: Seat,
     heaps: HeapView,
     outbound: SemaphoreSender<CellRef<SemaphoreCell>>,
-    inbound: SemaphoreReceiver<CellRef<SemaphoreCell>>,
+    inbound: Inbound,
 }
 
 impl MemoryChannel {
@@ -96,11 +96,8 @@ impl MemoryChannel {
     /// Those of [`Channel::wait`].
     #[inline]
     pub fn relaxed_wait(&mut self) -> Result<()> {
-        let watch = self.fabric.watch(Some(self.seat.peer));
-        let waiting = self.fabric.waiting(&watch);
-        self.inbound
-            .relaxed_wait(&waiting)
-            .map_err(|stop| waiting.error(self.fabric.settle(stop), "relaxed_wait", Some(self.seat.peer)))
+        let inbound = &mut self.inbound;
+        self.fabric.wait_for_peer("relaxed_wait", self.seat.peer, |waiting| inbound.relaxed_wait(waiting))
     }
 
     /// Writes `len` bytes at `source` of this rank's heap as packets at `target` of the peer's. The flag travels with the
@@ -241,14 +238,7 @@ impl Channel for MemoryChannel {
 
     #[inline]
     fn wait(&mut self) -> Result<()> {
-        if self.inbound.poll() {
-            return Ok(());
-        }
-        let watch = self.fabric.watch(Some(self.seat.peer));
-        let waiting = self.fabric.waiting(&watch);
-        self.inbound
-            .wait(&waiting)
-            .map_err(|stop| waiting.error(self.fabric.settle(stop), "wait", Some(self.seat.peer)))
+        self.fabric.wait_for_signal(self.seat.peer, &mut self.inbound)
     }
 
     #[inline]

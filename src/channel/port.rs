@@ -199,14 +199,7 @@ impl Channel for PortChannel {
 
     #[inline]
     fn wait(&mut self) -> Result<()> {
-        if self.inbound.poll() {
-            return Ok(());
-        }
-        let watch = self.fabric.watch(Some(self.seat.peer));
-        let waiting = self.fabric.waiting(&watch);
-        self.inbound
-            .wait(&waiting)
-            .map_err(|stop| waiting.error(self.fabric.settle(stop), "wait", Some(self.seat.peer)))
+        self.fabric.wait_for_signal(self.seat.peer, &mut self.inbound)
     }
 
     #[inline]
