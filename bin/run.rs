@@ -4,14 +4,14 @@
 //! every rank to the life of the launcher before the program takes its place, so that programs which know nothing of
 //! this library go down with it as well.
 
-mod leftovers;
 mod lines;
+mod orphans;
 mod program;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
 use shmccl::Error;
-use shmccl::bootstrap::ProxyMode;
+use shmccl::bootstrap::{ProxyMode, SegmentBacking};
 use shmccl::comm::{Member, join_job};
 use shmccl::error::ExitCause;
 use shmccl::heap::layout::HeapShape;
@@ -19,8 +19,8 @@ use shmccl::launch::{Launch, Program};
 
 use crate::args::{BecomeArgs, RunArgs};
 use crate::{failure, output};
-use leftovers::{Names, Orphans};
 use lines::Lines;
+use orphans::Orphans;
 
 /// What `shmccl run --help` ends with.
 pub(crate) const HELP: &str = "\
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8> {
         output::error(&refusal.to_string());
         return Ok(refusal.exit_code());
     }
-    let names = Names::claim(&args.segment, args.ranks)?;
+    check_directory(&args.segment)?;
     let orphans = Orphans::adopt();
     let launch = job(args)?;
     if !args.quiet {
@@ -55,12 +55,25 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8> {
     }
     let mut lines = Lines::new();
     let outcome = launch.supervise(&mut lines);
-    drop((orphans, names));
+    drop(orphans);
     lines.closed()?;
     match outcome {
         Ok(_) => Ok(failure::DONE),
         Err(error) => conclude(error),
     }
+}
+
+/// Sees to it that segments in files can be made.
+///
+/// # Errors
+/// When their directory is not there.
+fn check_directory(backing: &SegmentBacking) -> Result<()> {
+    let SegmentBacking::Files(directory) = backing else { return Ok(()) };
+    let metadata = std::fs::metadata(directory);
+    if !metadata.with_context(|| format!("cannot keep segments in {directory}"))?.is_dir() {
+        bail!("cannot keep segments in {directory}: it is not a directory");
+    }
+    Ok(())
 }
 
 fn job(args: &RunArgs) -> Result<Launch> {

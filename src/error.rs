@@ -75,6 +75,14 @@ pub enum Error {
         /// How many there are.
         limit: u64,
     },
+    /// A name in `/dev/shm` that the job needs is somebody else's.
+    #[error("/dev/shm/{name} {}", Held(*.holder))]
+    NameInUse {
+        /// The name.
+        name: String,
+        /// The living process that it belongs to; `None` when that cannot be told.
+        holder: Option<u64>,
+    },
     /// The operating system refused for want of a resource that the user can raise.
     #[error("not enough {resource} for {action}: {remedy}")]
     ResourceLimit {
@@ -237,6 +245,19 @@ impl std::fmt::Display for ExitCause {
             Self::HungUp => f.write_str("closed its control socket without leaving the job"),
             Self::Protocol => f.write_str("broke the protocol of the control socket"),
             Self::Panicked => f.write_str("panicked"),
+        }
+    }
+}
+
+struct Held(Option<u64>);
+
+impl std::fmt::Display for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(pid) => write!(f, "belongs to process {pid}, which is running; choose another name"),
+            None => {
+                f.write_str("does not tell whose it is; choose another name, or remove it if nobody needs it")
+            }
         }
     }
 }

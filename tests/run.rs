@@ -405,7 +405,8 @@ fn names_are_removed_when_a_rank_is_killed_and_when_the_launcher_was_by_the_next
     let named = format!("named:{prefix}");
     let flags = ["-n", "3", "-q", "--heap", "2M", "--segment", &named];
     let started = Started::new(job(&flags, "wait"), 3);
-    assert_eq!(names_in_dev_shm(&prefix).len(), 3);
+    // One for each rank, and the launcher's lock.
+    assert_eq!(names_in_dev_shm(&prefix).len(), 4);
     let (code, error) = told(&job(&flags, "ring").output().unwrap());
     assert!(code == 1 && error.contains("belongs to process") && error.lines().count() == 1, "{error}");
     kill(started.pids[1], Signal::SIGKILL).unwrap();
@@ -419,6 +420,31 @@ fn names_are_removed_when_a_rank_is_killed_and_when_the_launcher_was_by_the_next
     wait_until("init has taken note", || pids.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists()));
     let (code, error) = told(&job(&flags, "ring").output().unwrap());
     assert!(code == 0 && error.lines().all(|line| line.starts_with("removing /dev/shm/")), "{error}");
+    assert_eq!(names_in_dev_shm(&prefix), [""; 0]);
+}
+
+#[test]
+fn of_two_launchers_that_race_for_a_prefix_one_runs_and_the_other_leaves_its_names_alone() {
+    let prefix = format!("shmccl-race-{}", std::process::id());
+    let named = format!("named:{prefix}");
+    let flags = ["-n", "2", "-q", "--heap", "2M", "--segment", &named];
+    let start = || job(&flags, "wait").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut racers = [start(), start()];
+    let mut lost = None;
+    wait_until("one of the two has given up", || {
+        lost = racers.iter_mut().position(|racer| racer.try_wait().unwrap().is_some());
+        lost.is_some()
+    });
+    let [first, second] = racers;
+    let (loser, winner) = if lost == Some(0) { (first, second) } else { (second, first) };
+    let (code, error) = told(&loser.wait_with_output().unwrap());
+    assert!(
+        code == 1 && error.contains(&format!("/dev/shm/{prefix}.")) && error.lines().count() == 1,
+        "{error}"
+    );
+    wait_until("both ranks of the other have their names", || names_in_dev_shm(&prefix).len() == 3);
+    kill(Pid::from_raw(winner.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
+    assert_eq!(told(&winner.wait_with_output().unwrap()).0, 143);
     assert_eq!(names_in_dev_shm(&prefix), [""; 0]);
 }
 

@@ -8,6 +8,8 @@ use nix::sys::signal::{Signal, raise};
 use shmccl::error::DeviceName;
 use shmccl::launch::{Observer, OutputLine, OutputStream};
 
+use crate::output;
+
 /// One after the other for neighbouring ranks; neither black nor white, which may be the background.
 const COLOURS: [AnsiColor; 6] = [
     AnsiColor::Cyan,
@@ -45,6 +47,10 @@ impl Lines {
 
 impl Observer for Lines {
     fn on_loss(&mut self, _device: DeviceName) {}
+
+    fn on_stale_name(&mut self, name: &str, creator: u64) {
+        output::note(&format!("removing /dev/shm/{name}, whose process {creator} was killed"));
+    }
 
     fn on_output(&mut self, line: OutputLine<'_>) {
         if self.closed.is_some() {

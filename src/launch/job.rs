@@ -2,19 +2,14 @@
 
 use std::os::fd::AsFd;
 
-use nix::errno::Errno;
-use nix::fcntl::OFlag;
-use nix::sys::mman::{shm_open, shm_unlink};
-use nix::sys::stat::Mode;
-
+use super::names::Names;
 use super::output::OutputLine;
 use super::{Launch, Observer, Outcome, spawn_threads};
-use crate::bootstrap::{Options, ProxyMode, SegmentBacking};
-use crate::channel::{Control, Era, segment_name};
+use crate::bootstrap::{Options, ProxyMode};
+use crate::channel::{Control, Era};
 use crate::comm::{Communicator, Member, Terms, attach_threads, join_job};
 use crate::error::{DeviceName, Error, Result};
 use crate::heap::layout::HeapShape;
-use crate::rank::Rank;
 use crate::shm::HostKernel;
 use crate::sync::Revocation;
 
@@ -94,39 +89,11 @@ impl Launch {
     pub fn supervise(&self, observer: &mut dyn Observer) -> Result<Outcome> {
         let era = Era { job: self.job_id(), epoch: self.epoch() };
         let (control, segment) = Control::create(self.n_ranks(), era)?;
-        let _names = Names::claim(self)?;
+        let _names = Names::claim(&self.options().backing, self.n_ranks(), era.job, &mut |name, creator| {
+            observer.on_stale_name(name, creator);
+        })?;
         let mut revoking = Revoking { control, kernel: HostKernel::detect(), observer };
         self.spawn_and_supervise(segment.as_fd(), &mut revoking)
-    }
-}
-
-/// The names of the segments of a job, where they have names. A rank removes its own as it leaves; one that is killed cannot,
-/// so whatever is left is removed when this is dropped.
-struct Names(Vec<String>);
-
-impl Names {
-    /// # Errors
-    /// [`Error::Os`] when one of the names is in use: it belongs to another job, or was left by one whose launcher was
-    /// killed.
-    fn claim(launch: &Launch) -> Result<Self> {
-        let SegmentBacking::Named(prefix) = &launch.options().backing else { return Ok(Self(Vec::new())) };
-        let names = (0..launch.n_ranks()).map(|rank| format!("/{}", segment_name(prefix, Rank::known(rank))));
-        let names: Vec<_> = names.collect();
-        let opened = |name: &String| shm_open(name.as_str(), OFlag::O_RDONLY, Mode::empty());
-        // A name that cannot be one is refused by the rank, which knows the rules.
-        if names.iter().any(|name| matches!(opened(name), Ok(_) | Err(Errno::EACCES))) {
-            return Err(Error::os("claiming the names of the segments", Errno::EEXIST));
-        }
-        Ok(Self(names))
-    }
-}
-
-impl Drop for Names {
-    fn drop(&mut self) {
-        for name in &self.0 {
-            // Nearly always gone already.
-            let _ = shm_unlink(name.as_str());
-        }
     }
 }
 

@@ -24,6 +24,7 @@
 
 mod cause;
 mod job;
+mod names;
 mod output;
 mod pin;
 mod process;

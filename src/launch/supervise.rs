@@ -36,6 +36,12 @@ pub trait Observer {
         let _ = after;
     }
 
+    /// The name of a segment was removed from `/dev/shm`: the process `creator` of an earlier job was killed and has left it.
+    /// Called before anything is started.
+    fn on_stale_name(&mut self, name: &str, creator: u64) {
+        let _ = (name, creator);
+    }
+
     /// A process has printed a line; only with [`Launch::capture_output`].
     fn on_output(&mut self, line: OutputLine<'_>) {
         let _ = line;

@@ -66,6 +66,8 @@ pub use self::{
     window::Window,
 };
 pub use header::{Expected, Identity, SegmentHeader};
+#[cfg(not(loom))]
+pub(crate) use named::check_name;
 
 /// Whether `len` units at `offset` lie within `limit`; no sum can overflow on the way.
 ///

@@ -74,6 +74,14 @@ impl AsFd for NamedSegment {
     }
 }
 
+/// Whether a segment can be called `name`.
+///
+/// # Errors
+/// [`Error::InvalidArgument`].
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    checked(name).map(drop)
+}
+
 fn checked(name: &str) -> Result<String> {
     let legal = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
     if name.is_empty() || name.len() > MAX_NAME || name.starts_with('.') || !name.bytes().all(legal) {

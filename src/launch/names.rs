@@ -1,0 +1,256 @@
+//! The names of a job's segments in `/dev/shm`, where they have names: claimed before it starts, removed when it is over.
+//!
+//! A rank removes its own name as it leaves. One that is killed cannot, so the launcher does it for it. Launchers that
+//! are given the same prefix at the same time must not take each other's names for leftovers: whoever claims a prefix
+//! locks the file `PREFIX.lock` beside the segments for as long as the job lives. The kernel unlocks it when a launcher
+//! is killed; the file then stays, and the next launcher takes it over.
+//!
+//! Invariants:
+//! - While a claim lives there is no other of that prefix.
+//! - A name is removed only when its creator is dead, or when it is of the claim's own job.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag};
+use nix::sys::mman::{shm_open, shm_unlink};
+use nix::sys::stat::{Mode, fstat};
+
+use crate::bootstrap::SegmentBacking;
+use crate::channel::segment_name;
+use crate::error::{Error, Result};
+use crate::rank::Rank;
+use crate::shm::header::Creator;
+use crate::shm::{Expected, Segment, check_name};
+
+const CLAIMING: &str = "claiming the names of the segments";
+
+/// The claimed names of one job; none where its segments have no names.
+#[derive(Debug)]
+pub(super) struct Names {
+    job: u64,
+    names: Vec<String>,
+    /// Given back after the names are gone.
+    _lock: Option<PrefixLock>,
+}
+
+impl Names {
+    /// Claims the names that the segments of `job` will get. Names that killed processes have left are removed, and
+    /// `on_stale` is told each one and its creator.
+    ///
+    /// # Errors
+    /// [`Error::NameInUse`] when a name or the prefix belongs to somebody else, [`Error::InvalidArgument`] when the prefix
+    /// makes no name; no name was removed then.
+    pub(super) fn claim(
+        backing: &SegmentBacking,
+        n_ranks: u32,
+        job: u64,
+        on_stale: &mut dyn FnMut(&str, u64),
+    ) -> Result<Self> {
+        let SegmentBacking::Named(prefix) = backing else {
+            return Ok(Self { job, names: Vec::new(), _lock: None });
+        };
+        let names: Vec<_> = (0..n_ranks).map(|rank| segment_name(prefix, Rank::known(rank))).collect();
+        names.iter().try_for_each(|name| check_name(name))?;
+        let lock = PrefixLock::take(prefix)?;
+        let creators = names.iter().map(|name| dead_creator(name)).collect::<Result<Vec<_>>>()?;
+        for (name, creator) in names.iter().zip(creators) {
+            if let Some(creator) = creator {
+                on_stale(name, creator);
+                remove(name).map_err(|errno| Error::os(CLAIMING, errno))?;
+            }
+        }
+        Ok(Self { job, names, _lock: Some(lock) })
+    }
+
+    /// Whether a name is of another job, whose launcher did not ask for the lock.
+    fn is_foreign(&self, name: &str) -> bool {
+        let segment = Segment::attach_named(name, &Expected::default());
+        segment.is_ok_and(|segment| segment.header().identity().job != self.job)
+    }
+}
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        for name in &self.names {
+            if !self.is_foreign(name) {
+                // Nearly always gone already.
+                let _ = remove(name);
+            }
+        }
+    }
+}
+
+/// The right to one prefix, for as long as this lives.
+#[derive(Debug)]
+struct PrefixLock {
+    name: String,
+    _file: Flock<File>,
+}
+
+impl PrefixLock {
+    fn take(prefix: &str) -> Result<Self> {
+        let name = format!("{prefix}.lock");
+        loop {
+            let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_CLOEXEC;
+            let opened = shm_open(path(&name).as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR);
+            let file = File::from(opened.map_err(|errno| Error::os(CLAIMING, errno))?);
+            let mut file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(file) => file,
+                Err((file, Errno::EWOULDBLOCK)) => {
+                    return Err(Error::NameInUse { name, holder: holder(file) });
+                }
+                Err((_, errno)) => return Err(Error::os(CLAIMING, errno)),
+            };
+            // The last holder may have removed the name between our opening and locking it: then whoever comes next finds
+            // no file, makes another, and locks that one. Only a holder removes, so the answer stays true.
+            if has_name(&*file)? {
+                let written = file.set_len(0).and_then(|()| write!(&mut *file, "{}", std::process::id()));
+                written.map_err(|error| Error::os(CLAIMING, error))?;
+                return Ok(Self { name, _file: file });
+            }
+        }
+    }
+}
+
+impl Drop for PrefixLock {
+    fn drop(&mut self) {
+        // Still locked: it is ours to remove.
+        let _ = remove(&self.name);
+    }
+}
+
+/// Who holds a lock, unless he has not come to say so yet.
+fn holder(mut file: File) -> Option<u64> {
+    let mut text = String::new();
+    file.read_to_string(&mut text).ok()?;
+    let pid = text.parse().ok()?;
+    Creator { pid, start: 0 }.is_alive().then_some(pid)
+}
+
+fn has_name(file: &impl AsFd) -> Result<bool> {
+    let stat = fstat(file).map_err(|errno| Error::os(CLAIMING, errno))?;
+    Ok(stat.st_nlink > 0)
+}
+
+/// The dead creator of a segment of that name; `None` when there is no such name.
+///
+/// # Errors
+/// [`Error::NameInUse`] when the creator lives or cannot be told.
+fn dead_creator(name: &str) -> Result<Option<u64>> {
+    match shm_open(path(name).as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()) {
+        Err(Errno::ENOENT) => return Ok(None),
+        Ok(_) | Err(Errno::EACCES) => {}
+        Err(errno) => return Err(Error::os(CLAIMING, errno)),
+    }
+    let in_use = |holder| Err(Error::NameInUse { name: name.to_owned(), holder });
+    match Segment::attach_named(name, &Expected::default()) {
+        Ok(segment) => match segment.header().creator() {
+            creator if creator.is_alive() => in_use(Some(creator.pid)),
+            creator => Ok(Some(creator.pid)),
+        },
+        Err(_) => in_use(None),
+    }
+}
+
+fn remove(name: &str) -> Result<(), Errno> {
+    shm_unlink(path(name).as_str())
+}
+
+fn path(name: &str) -> String {
+    format!("/{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::{Backing, Identity};
+
+    /// A prefix that no other test and no other run has.
+    fn prefix(test: &str) -> String {
+        format!("shmccl-names-{test}-{}", std::process::id())
+    }
+
+    fn claim(prefix: &str, job: u64) -> Result<Names> {
+        Names::claim(&SegmentBacking::Named(prefix.to_owned()), 2, job, &mut |_, _| {})
+    }
+
+    fn exists(name: &str) -> bool {
+        std::path::Path::new("/dev/shm").join(name).exists()
+    }
+
+    fn segment(name: &str, job: u64) -> Segment {
+        let identity = Identity { job, epoch: 1, owner: 1 };
+        let segment = Segment::create(&Backing::Named(name.to_owned()), 4096, identity).unwrap();
+        segment.header().publish();
+        segment
+    }
+
+    #[test]
+    fn a_prefix_has_one_claim_at_a_time_and_leaves_nothing() {
+        let prefix = prefix("once");
+        let first = claim(&prefix, 1).unwrap();
+        let refused = claim(&prefix, 2).unwrap_err();
+        let me = u64::from(std::process::id());
+        assert!(
+            matches!(&refused, Error::NameInUse { name, holder } if *name == format!("{prefix}.lock") && *holder == Some(me)),
+            "{refused}"
+        );
+        drop(first);
+        drop(claim(&prefix, 3).unwrap());
+        assert!(!exists(&format!("{prefix}.lock")));
+    }
+
+    #[test]
+    fn of_launchers_that_race_for_a_prefix_none_removes_the_living_names_of_another() {
+        let prefix = prefix("race");
+        let name = format!("{prefix}.0");
+        let wins = std::sync::Mutex::new(0);
+        std::thread::scope(|scope| {
+            for job in 1..=4 {
+                let (prefix, name, wins) = (&prefix, &name, &wins);
+                scope.spawn(move || {
+                    for _ in 0..300 {
+                        let Ok(names) = claim(prefix, job) else { continue };
+                        let segment = segment(name, job);
+                        std::thread::yield_now();
+                        assert!(exists(name), "somebody removed the name of job {job}");
+                        // As a rank that is killed: the name stays until the launcher goes.
+                        std::mem::forget(segment);
+                        drop(names);
+                        *wins.lock().unwrap() += 1;
+                    }
+                });
+            }
+        });
+        assert!(*wins.lock().unwrap() > 0);
+        assert!(!exists(&name) && !exists(&format!("{prefix}.lock")));
+    }
+
+    #[test]
+    fn a_name_of_another_job_stays_when_it_came_without_asking_for_the_lock() {
+        let prefix = prefix("foreign");
+        let (own, foreign) = (format!("{prefix}.0"), format!("{prefix}.1"));
+        let names = claim(&prefix, 1).unwrap();
+        let segments = [segment(&own, 1), segment(&foreign, 2)];
+        drop(names);
+        assert!(!exists(&own) && exists(&foreign));
+        let refused = claim(&prefix, 3).unwrap_err();
+        assert!(
+            matches!(&refused, Error::NameInUse { name, holder: Some(_) } if *name == foreign),
+            "{refused}"
+        );
+        drop(segments);
+        assert!(!exists(&foreign));
+    }
+
+    #[test]
+    fn a_prefix_that_makes_no_name_is_refused_and_nothing_is_made() {
+        for prefix in ["", ".hidden", "a/b"] {
+            assert!(matches!(claim(prefix, 1), Err(Error::InvalidArgument { .. })), "{prefix}");
+        }
+        assert!(!exists(".lock"));
+    }
+}
