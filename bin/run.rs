@@ -9,7 +9,6 @@ mod orphans;
 mod program;
 
 use anyhow::{Context, Result, bail};
-use nix::sys::signal::Signal;
 use shmccl::Error;
 use shmccl::bootstrap::{ProxyMode, SegmentBacking};
 use shmccl::comm::{Member, join_job};
@@ -102,7 +101,7 @@ fn conclude(error: Error) -> Result<u8> {
             (format!("{device} exited with code 0 without leaving the job, while others needed it"), 0)
         }
         Error::DeviceFailed { cause, .. } => (error.to_string(), code_of(*cause)),
-        Error::Interrupted { signal } => (interrupted(*signal), BY_SIGNAL + signal),
+        Error::Interrupted { signal } => (error.to_string(), BY_SIGNAL + signal),
         _ => return Err(error.into()),
     };
     output::error(&line);
@@ -114,13 +113,6 @@ fn code_of(cause: ExitCause) -> i32 {
         ExitCause::Code(code) => code,
         ExitCause::Signal(signal) => BY_SIGNAL + signal,
         _ => failure::FAILED.into(),
-    }
-}
-
-fn interrupted(signal: i32) -> String {
-    match Signal::try_from(signal) {
-        Ok(signal) => format!("interrupted by {signal}"),
-        Err(_) => format!("interrupted by signal {signal}"),
     }
 }
 
