@@ -75,6 +75,14 @@ pub enum Error {
         /// How many there are.
         limit: u64,
     },
+    /// The operation does not exist in this kind of job, or not any more at this point of it.
+    #[error("{operation} needs {needs}")]
+    Unavailable {
+        /// What was called.
+        operation: &'static str,
+        /// The kind of job, or the point in it, where it can be called.
+        needs: &'static str,
+    },
     /// A name in `/dev/shm` that the job needs is somebody else's.
     #[error("/dev/shm/{name} {}", Held(*.holder))]
     NameInUse {

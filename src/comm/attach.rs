@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use super::Communicator;
 use super::ports::Ports;
-use crate::bootstrap::{Joining, Link, LinkEvent, LinkWatch, ProxyMode, Shared, join_from_env};
+use crate::bootstrap::{
+    Joining, Link, LinkEvent, LinkWatch, ProxyMode, SegmentBacking, Shared, join_from_env,
+};
 use crate::channel::{Control, Era, Fabric, World, serve_all};
 use crate::error::{DeviceName, Error, Result};
 use crate::heap::MemoryRegistrar;
@@ -75,10 +77,15 @@ pub fn join_job() -> Result<Option<Member>> {
 ///
 /// # Errors
 /// Those of creating and mapping segments.
-pub(crate) fn attach_threads(era: Era, shape: HeapShape, terms: &Terms) -> Result<Vec<Communicator>> {
+pub(crate) fn attach_threads(
+    era: Era,
+    shape: HeapShape,
+    backing: &SegmentBacking,
+    terms: &Terms,
+) -> Result<Vec<Communicator>> {
     let (control, _segment) = Control::create(shape.n_ranks(), era)?;
     let ranks = || (0..shape.n_ranks()).map(Rank::known);
-    let create = |rank| World::create_segment(era, rank, shape, &crate::bootstrap::SegmentBacking::Anonymous);
+    let create = |rank| World::create_segment(era, rank, shape, backing);
     let segments = ranks().map(|rank| create(rank).map(Arc::new)).collect::<Result<_>>()?;
     let world = Arc::new(World::over(shape, control, segments)?);
     let seats = ranks().map(|rank| Seat::take(&world, rank)).collect::<Result<Vec<_>>>()?;

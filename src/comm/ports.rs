@@ -84,24 +84,24 @@ impl Communicator {
     /// channels are dealt out in turn. The handler is made from the one that would be used otherwise.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when `n_fifos` is not from 1 to 8, when the proxy runs already (the first
-    /// [`Communicator::port_channel`] starts it), or when the job's proxy is a service process.
+    /// [`Error::InvalidArgument`] when `n_fifos` is not from 1 to 8; [`Error::Unavailable`] when the proxy runs already
+    /// (the first [`Communicator::port_channel`] starts it), or when the job's proxy is a service process.
     pub fn start_proxy<T: Handler + Send + 'static>(
         &self,
         n_fifos: u32,
         make: impl FnOnce(Executor) -> T,
     ) -> Result<()> {
-        let refused =
-            |name, value: u32, expected| Err(Error::InvalidArgument { name, value: value.into(), expected });
         if !(1..=N_FIFOS).contains(&n_fifos) {
-            return refused("n_fifos", n_fifos, "from 1 to 8 fifos");
+            let expected = "from 1 to 8 fifos";
+            return Err(Error::InvalidArgument { name: "n_fifos", value: n_fifos.into(), expected });
         }
+        let unavailable = |needs| Err(Error::Unavailable { operation: "start_proxy", needs });
         if self.ports.mode == ProxyMode::Process {
-            return refused("n_fifos", n_fifos, "a job whose proxies are threads");
+            return unavailable("a job whose proxies are threads; this one has a service process");
         }
         let mut state = self.ports.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.proxy.is_some() {
-            return refused("n_fifos", n_fifos, "a proxy that does not run yet");
+            return unavailable("a proxy that does not run yet; call it before the first port channel");
         }
         state.start(&self.fabric, n_fifos, make)
     }

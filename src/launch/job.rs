@@ -43,18 +43,23 @@ pub fn launch<E: From<Error>>(
 /// bodies return in order of rank.
 ///
 /// # Errors
-/// The first cause of those that fail: see [`spawn_threads`].
+/// The first cause of those that fail: see [`spawn_threads`]. [`Error::Unavailable`] for [`ProxyMode::Process`]: the proxies
+/// of threads are threads. [`Error::NameInUse`] and those of making segments.
 pub fn launch_threads<R: Send>(
     n_ranks: u32,
     options: &Options,
     body: impl Fn(&mut Communicator) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
+    if options.proxy == ProxyMode::Process {
+        return Err(Error::Unavailable { operation: "launch_threads", needs: "proxies that are threads" });
+    }
     let shape = HeapShape::new(n_ranks, options.heap_len)?;
     let era = Era { job: super::fresh_job_id(), epoch: super::FIRST_EPOCH };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let spinners = u32::try_from((n_ranks as usize).div_ceil(cores)).unwrap_or(u32::MAX);
-    let terms = Terms { mode: ProxyMode::Thread, spinners, timeout: options.timeout };
-    let comms = attach_threads(era, shape, &terms)?;
+    let terms = Terms { mode: options.proxy, spinners, timeout: options.timeout };
+    let _names = Names::claim(&options.backing, n_ranks, era.job, &mut |_, _| {})?;
+    let comms = attach_threads(era, shape, &options.backing, &terms)?;
     spawn_threads(comms, |_, mut comm| {
         let result = body(&mut comm)?;
         comm.finalize()?;
@@ -132,5 +137,48 @@ impl Observer for Revoking<'_> {
 
     fn on_output(&mut self, line: OutputLine<'_>) {
         self.observer.on_output(line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::SegmentBacking;
+
+    fn names_of_ranks(options: &Options) -> Result<Vec<bool>> {
+        let SegmentBacking::Named(prefix) = &options.backing else { panic!("{options:?}") };
+        launch_threads(2, options, |comm| {
+            comm.barrier()?;
+            let name = format!("{prefix}.{}", comm.rank());
+            Ok(std::path::Path::new("/dev/shm").join(name).exists())
+        })
+    }
+
+    #[test]
+    fn device_threads_get_segments_of_the_kind_that_was_asked_for() {
+        let prefix = format!("shmccl-threads-{}", std::process::id());
+        let named = Options {
+            heap_len: 2 << 20,
+            backing: SegmentBacking::Named(prefix.clone()),
+            ..Options::default()
+        };
+        assert_eq!(names_of_ranks(&named).unwrap(), [true, true]);
+        let left: Vec<_> =
+            std::fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(!left.iter().any(|name| name.to_string_lossy().starts_with(&prefix)), "{left:?}");
+
+        let directory = std::env::temp_dir().join(&prefix);
+        std::fs::create_dir_all(&directory).unwrap();
+        let files = SegmentBacking::Files(directory.to_str().unwrap().to_owned());
+        launch_threads(2, &Options { backing: files, ..named }, Communicator::barrier).unwrap();
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 2);
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn device_threads_with_a_service_process_are_refused() {
+        let options = Options { proxy: ProxyMode::Process, ..Options::default() };
+        let refused = launch_threads(2, &options, |_| Ok(())).unwrap_err();
+        assert_eq!(refused.to_string(), "launch_threads needs proxies that are threads");
     }
 }

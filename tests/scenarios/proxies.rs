@@ -4,10 +4,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use shmccl::Error;
+use shmccl::bootstrap::ProxyMode;
 use shmccl::channel::{Channel, Executor};
 use shmccl_proxy::{Handler, Refusal, Trigger};
 
-use crate::harness::Job;
+use crate::harness::{Job, test_name};
 
 /// Passes everything on and notes through which fifo it came.
 struct Noting {
@@ -76,10 +77,26 @@ scenario!(a_proxy_is_started_once_and_over_one_to_eight_fifos, Job::of(2), |comm
         assert!(matches!(refused, Err(Error::InvalidArgument { name: "n_fifos", .. })), "{refused:?}");
     }
     let _channel = comm.port_channel(comm.right())?;
-    let refused = comm.start_proxy(1, |executor| executor);
-    assert!(matches!(refused, Err(Error::InvalidArgument { .. })), "{refused:?}");
+    let refused = comm.start_proxy(1, |executor| executor).unwrap_err();
+    let told = "start_proxy needs a proxy that does not run yet; call it before the first port channel";
+    assert_eq!(refused.to_string(), told);
     comm.barrier()?;
 });
+
+mod a_job_with_a_service_process_has_no_proxy_to_start {
+    use super::*;
+
+    #[test]
+    fn service() {
+        let name = test_name(module_path!(), "service");
+        Job::of(2).processes(&name, ProxyMode::Process, |comm| {
+            let refused = comm.start_proxy(1, |executor| executor).unwrap_err();
+            let told = "start_proxy needs a job whose proxies are threads; this one has a service process";
+            assert_eq!(refused.to_string(), told);
+            Ok(())
+        });
+    }
+}
 
 scenario!(a_stopped_proxy_has_executed_all_that_was_pushed, Job::of(2).broken(), |comm| {
     const COUNT: usize = 400;
