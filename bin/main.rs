@@ -17,17 +17,22 @@ mod units;
 
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use anyhow::Context;
 use clap::{CommandFactory, Parser};
+use clap::error::ErrorKind;
 
 use args::{Cli, Command};
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return ExitCode::from(explain(&error)),
+        Err(error) => return conclude(explain(&error)),
     };
-    let outcome = match &cli.command {
+    conclude(execute(&cli))
+}
+
+fn execute(cli: &Cli) -> anyhow::Result<u8> {
+    match &cli.command {
         Command::Perf(args) => perf::run(args),
         Command::Run(args) => run::run(args),
         Command::Compare(args) => compare::run(args),
@@ -35,7 +40,11 @@ fn main() -> ExitCode {
         Command::ProxyService => run::serve(),
         Command::Become(args) => run::become_program(args),
         Command::PerfDevice => perf::device::run().map(|()| failure::DONE),
-    };
+    }
+}
+
+/// The exit code, after the one line about what went wrong.
+fn conclude(outcome: anyhow::Result<u8>) -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(error) if failure::is_closed_pipe(&error) => ExitCode::from(failure::DONE),
@@ -56,20 +65,20 @@ fn named_command() -> String {
 }
 
 /// Prints help and version as clap lays them out, and anything else as one line.
-fn explain(error: &clap::Error) -> u8 {
+fn explain(error: &clap::Error) -> anyhow::Result<u8> {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // A closed pipe is the only way to fail here, and nobody is left to be told.
-            let _ = error.print();
-            failure::DONE
+            error.print().context(output::CANNOT_WRITE)?;
+            Ok(failure::DONE)
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            // Goes to stderr, where nobody can be told that it could not be written.
             let _ = error.print();
-            failure::USAGE
+            Ok(failure::USAGE)
         }
         _ => {
             output::error(&failure::one_line(error, &named_command()));
-            failure::USAGE
+            Ok(failure::USAGE)
         }
     }
 }

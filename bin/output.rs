@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
+use anyhow::{Context, Result};
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
@@ -44,12 +45,14 @@ impl Look {
 /// Writes text to stdout.
 ///
 /// # Errors
-/// What the stream says; a closed pipe among it.
-pub(crate) fn print(text: &str) -> io::Result<()> {
+/// That stdout cannot be written, and what the stream says; a closed pipe among it.
+pub(crate) fn print(text: &str) -> Result<()> {
     let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).context(CANNOT_WRITE)
 }
+
+/// What fails when stdout takes no more.
+pub(crate) const CANNOT_WRITE: &str = "cannot write to standard output";
 
 /// Writes one line to stderr. A closed stderr is not worth failing for.
 pub(crate) fn note(line: &str) {

@@ -55,7 +55,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8> {
     let mut lines = Lines::new();
     let outcome = launch.supervise(&mut lines);
     drop(orphans);
-    lines.closed()?;
+    lines.closed().context(output::CANNOT_WRITE)?;
     match outcome {
         Ok(_) => Ok(failure::DONE),
         Err(error) => conclude(error),

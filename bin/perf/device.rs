@@ -139,7 +139,7 @@ impl Bench<'_> {
         row.wrong = self.plan.check.then_some(outcome.wrong);
         adjust(&mut row);
         self.note_fifo(&mut row)?;
-        Ok(output::print(&format!("{}\n", serde_json::to_string(&row)?))?)
+        output::print(&format!("{}\n", serde_json::to_string(&row)?))
     }
 
     fn note_fifo(&self, row: &mut Row) -> Result<()> {
