@@ -1,13 +1,17 @@
 //! The command line: what each command takes, and the checks that go past one flag.
 
+mod heeded;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum, builder::styling};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, builder::styling};
 use serde::{Deserialize, Serialize};
 use shmccl::bootstrap::SegmentBacking;
 use shmccl::rank::MAX_RANKS;
+
+use heeded::given;
 
 use crate::failure::UsageError;
 use crate::run;
@@ -145,6 +149,9 @@ pub(crate) struct PerfArgs {
     /// Write the report to a file as well
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Flags on the command line that not every test heeds.
+    #[arg(skip)]
+    pub(crate) given: Vec<&'static str>,
 }
 
 /// Flags of `shmccl compare`.
@@ -290,6 +297,21 @@ impl From<ProxyMode> for shmccl::bootstrap::ProxyMode {
     }
 }
 
+impl Cli {
+    /// Reads the command line of this process.
+    ///
+    /// # Errors
+    /// What clap has to say: help among it.
+    pub(crate) fn read() -> Result<Self, clap::Error> {
+        let matches = Self::command().try_get_matches()?;
+        let mut cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut Self::command()))?;
+        if let (Command::Perf(args), Some((_, matches))) = (&mut cli.command, matches.subcommand()) {
+            args.given = given(matches);
+        }
+        Ok(cli)
+    }
+}
+
 impl SweepArgs {
     /// Whether data are to be verified.
     pub(crate) fn check(&self) -> bool {
@@ -317,6 +339,7 @@ impl SweepArgs {
 impl PerfArgs {
     /// The tests to run, each once, and the channels to run each over.
     pub(crate) fn plan(&self) -> Result<Vec<(Test, Vec<Channel>)>, UsageError> {
+        heeded::check(self)?;
         let named = !self.tests.is_empty();
         let mut tests = if named { self.tests.clone() } else { Test::value_variants().to_vec() };
         tests.sort_unstable();

@@ -10,7 +10,9 @@ fn parse<T: Args>(words: &[&str]) -> Result<T, String> {
 }
 
 fn perf(words: &[&str]) -> PerfArgs {
-    parse(words).unwrap()
+    let command = PerfArgs::augment_args(clap::Command::new("shmccl").no_binary_name(true));
+    let matches = command.try_get_matches_from(words).unwrap();
+    PerfArgs { given: given(&matches), ..PerfArgs::from_arg_matches(&matches).unwrap() }
 }
 
 #[test]
@@ -63,6 +65,37 @@ fn a_channel_narrows_all_tests_but_contradicts_a_named_one_that_cannot_use_it() 
         error.to_string(),
         "packet_latency does not use the port channel; leave --channel out or say --channel memory"
     );
+}
+
+#[test]
+fn a_flag_without_effect_on_any_named_test_is_refused() {
+    let refusal = |words: &[&str]| perf(words).plan().unwrap_err().to_string();
+    for (words, told) in [
+        (&["fifo_rate", "--channel", "port"][..], "--channel has no effect with fifo_rate; leave it out"),
+        (&["fifo_rate", "--heap", "64M"], "--heap has no effect with fifo_rate; leave it out"),
+        (&["barrier", "--proxy", "process"], "--proxy has no effect with barrier; leave it out"),
+        (&["barrier", "-b", "8"], "--minbytes has no effect with barrier; leave it out"),
+        (
+            &["launch", "fifo_rate", "-w", "3"],
+            "--warmup_iters has no effect with launch and fifo_rate; leave it out",
+        ),
+        (&["launch", "-c", "1"], "--check has no effect with launch; leave it out"),
+        (
+            &["put_latency", "--channel", "memory", "--proxy", "thread"],
+            "--proxy has no effect with --channel memory; leave it out",
+        ),
+    ] {
+        assert_eq!(refusal(words), told);
+    }
+    for words in [
+        &["fifo_rate", "-n", "5"][..],
+        &["barrier", "put_latency", "-b", "8", "--proxy", "process"],
+        &["launch", "--proxy", "process"],
+        &["--channel", "memory", "--proxy", "process", "-w", "1"],
+        &["put_latency", "--channel", "port", "--proxy", "process", "--no-pin"],
+    ] {
+        perf(words).plan().unwrap();
+    }
 }
 
 #[test]

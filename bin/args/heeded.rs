@@ -1,0 +1,93 @@
+//! Which flags of `shmccl perf` have an effect on which test. One that has none on any named test is refused: whoever gives it
+//! expects it to count.
+
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+
+use super::{Channel, PerfArgs, Test};
+use crate::failure::UsageError;
+
+/// A flag that not every test heeds.
+struct Flag {
+    /// What clap knows it by.
+    id: &'static str,
+    /// What the user knows it by.
+    name: &'static str,
+    heeds: fn(Test) -> bool,
+}
+
+const FLAGS: [Flag; 11] = [
+    Flag { id: "ranks", name: "--ranks", heeds: starts_processes },
+    Flag { id: "channel", name: "--channel", heeds: |test| !test.channels().is_empty() },
+    Flag { id: "minbytes", name: "--minbytes", heeds: has_sizes },
+    Flag { id: "maxbytes", name: "--maxbytes", heeds: has_sizes },
+    Flag { id: "stepfactor", name: "--stepfactor", heeds: has_sizes },
+    Flag {
+        id: "warmup_iters",
+        name: "--warmup_iters",
+        heeds: |test| !matches!(test, Test::FifoRate | Test::Launch),
+    },
+    Flag { id: "check", name: "--check", heeds: checks_on_request },
+    Flag {
+        id: "proxy",
+        name: "--proxy",
+        heeds: |test| test == Test::Launch || test.channels().contains(&Channel::Port),
+    },
+    Flag { id: "heap", name: "--heap", heeds: starts_processes },
+    Flag { id: "timeout", name: "--timeout", heeds: starts_processes },
+    Flag { id: "no_pin", name: "--no-pin", heeds: starts_processes },
+];
+
+/// The flags of [`FLAGS`] that stand on the command line, by their ids.
+pub(crate) fn given(matches: &ArgMatches) -> Vec<&'static str> {
+    let is_given = |id: &&str| matches.value_source(id) == Some(ValueSource::CommandLine);
+    FLAGS.iter().map(|flag| flag.id).filter(is_given).collect()
+}
+
+/// # Errors
+/// Names the first flag that none of the named tests heeds.
+pub(super) fn check(args: &PerfArgs) -> Result<(), UsageError> {
+    for flag in FLAGS.iter().filter(|flag| args.given.contains(&flag.id)) {
+        if !args.tests.is_empty() && !args.tests.iter().any(|test| (flag.heeds)(*test)) {
+            let names: Vec<_> = args.tests.iter().map(|test| test.name()).collect();
+            return Err(idle(flag.name, &names.join(" and ")));
+        }
+    }
+    let no_proxy = args.channel == Some(Channel::Memory) && !args.tests.contains(&Test::Launch);
+    if no_proxy && !args.tests.is_empty() && args.given.contains(&"proxy") {
+        return Err(idle("--proxy", "--channel memory"));
+    }
+    Ok(())
+}
+
+fn idle(flag: &str, by: &str) -> UsageError {
+    UsageError::new(format!("{flag} has no effect with {by}; leave it out"))
+}
+
+/// All but the fifo between threads of the launcher.
+fn starts_processes(test: Test) -> bool {
+    test != Test::FifoRate
+}
+
+fn has_sizes(test: Test) -> bool {
+    match test {
+        Test::Limits
+        | Test::PutLatency
+        | Test::PacketLatency
+        | Test::GetLatency
+        | Test::PutBandwidth
+        | Test::PutBidirectional
+        | Test::Overlap => true,
+        Test::SignalLatency
+        | Test::MessageRate
+        | Test::FifoRate
+        | Test::ProxyRoundTrip
+        | Test::Barrier
+        | Test::Launch => false,
+    }
+}
+
+/// A signal, a barrier and a start carry no data; those of the fifo are always checked.
+fn checks_on_request(test: Test) -> bool {
+    !matches!(test, Test::SignalLatency | Test::FifoRate | Test::Barrier | Test::Launch)
+}
