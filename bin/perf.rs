@@ -36,6 +36,7 @@ pub(crate) mod view;
 use anyhow::Result;
 
 use crate::args::{Channel, PerfArgs, Test};
+use crate::host::Host;
 use crate::machine::Machine;
 use crate::output::{self, Look};
 use crate::row::{Report, Row};
@@ -77,7 +78,9 @@ pub(crate) fn note_siblings(report: &mut Report) {
 }
 
 fn measure(args: &PerfArgs) -> Result<Vec<Row>> {
-    let wanted = args.plan()?;
+    let wanted = without_fifo_rate_on_one_core(args)?;
+    let one_core = jobs::share_a_core(&args.job)?;
+    jobs::note_shared_core(one_core);
     let progress = output::progress(wanted.len() as u64);
     let mut rows = Vec::new();
     for (test, channels) in wanted {
@@ -107,6 +110,27 @@ fn measure(args: &PerfArgs) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+/// What to run. The producers of `fifo_rate` and its limit spin, each on a core of its own: without a second core it is left
+/// out where all tests are asked for.
+///
+/// # Errors
+/// Wrong usage, and `fifo_rate` by name on a single core.
+fn without_fifo_rate_on_one_core(args: &PerfArgs) -> Result<Vec<(Test, Vec<Channel>)>> {
+    let mut wanted = args.plan()?;
+    if Host::new().allowed_cpus().len() < 2 {
+        const REASON: &str =
+            "fifo_rate needs two cores, one to push and one to serve; this process may use one";
+        if args.tests.contains(&Test::FifoRate) {
+            anyhow::bail!(REASON);
+        }
+        if wanted.iter().any(|(test, _)| *test == Test::FifoRate) {
+            output::note(&format!("left out: {REASON}"));
+        }
+        wanted.retain(|(test, _)| *test != Test::FifoRate);
+    }
+    Ok(wanted)
+}
+
 fn counts(args: &PerfArgs) -> Vec<u32> {
     args.ranks.map_or_else(|| RANK_COUNTS.to_vec(), |ranks| vec![ranks])
 }
@@ -123,6 +147,7 @@ fn plan(args: &PerfArgs, tests: Vec<(Test, Option<Channel>)>) -> Result<Plan> {
         iters: args.sweep.iters,
         warmup: args.sweep.warmup_iters,
         check: args.sweep.check(),
+        one_core: jobs::share_a_core(&args.job)?,
         figure_ms: FIGURE_MS,
     })
 }

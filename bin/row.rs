@@ -20,6 +20,8 @@ pub(crate) struct Row {
     pub(crate) bytes: Option<u64>,
     /// Operations that were timed.
     pub(crate) iterations: u64,
+    /// Timings that the percentiles are taken from; one may stand for a batch of operations.
+    pub(crate) samples: Option<u64>,
     /// The quickest.
     pub(crate) min_ns: Option<f64>,
     /// The median.
@@ -66,6 +68,7 @@ impl Row {
             ranks,
             bytes: None,
             iterations: 0,
+            samples: None,
             min_ns: None,
             p50_ns: None,
             p99_ns: None,

@@ -33,6 +33,8 @@ const JOBS: [(&str, Tests); 3] = [
 /// Bad sizes, a job that fails.
 pub(crate) fn measure(args: &CompareArgs) -> Result<CompareReport> {
     let sizes = args.sweep.sizes()?;
+    let one_core = jobs::share_a_core(&args.job)?;
+    jobs::note_shared_core(one_core);
     let progress = output::progress((JOBS.len() * 2 * sizes.len()) as u64);
     let mut report = Report { machine: Machine::detect(), rows: Vec::new() };
     for (name, tests) in JOBS {
@@ -43,6 +45,7 @@ pub(crate) fn measure(args: &CompareArgs) -> Result<CompareReport> {
             iters: args.sweep.iters,
             warmup: args.sweep.warmup_iters,
             check: args.sweep.check(),
+            one_core,
             figure_ms: FIGURE_MS,
         };
         report.rows.extend(jobs::run(&plan, RANKS, &args.job, &mut |_| progress.inc(1))?.rows);

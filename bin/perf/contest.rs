@@ -8,7 +8,7 @@ use super::barrier::Ensemble;
 use super::clock::now_ns;
 use super::duet::Duet;
 use super::lane::Lane;
-use super::slices::{Slices, Verdict};
+use super::slices::{Slices, UNPROBED, Verdict};
 use super::stats::median;
 
 /// How long a slice of one lane is to take, in nanoseconds.
@@ -42,11 +42,11 @@ impl Company<'_> {
         }
     }
 
-    /// What the two cores are to each other right now: a bare flag ping-pong, one way. Nothing where all cores are shared.
+    /// What the two cores are to each other right now: a bare flag ping-pong, one way. Not asked where all cores are shared.
     fn probe(&mut self) -> f64 {
         match self {
             Self::Two(duet) => duet.probe(),
-            Self::All(_) => 0.0,
+            Self::All(_) => UNPROBED,
         }
     }
 }

@@ -11,7 +11,7 @@ use super::barrier::{CommBarrier, Ensemble, YieldBarrier};
 use super::contest::{Company, Outcome, Yardstick, contest, second, second_and_twice_third};
 use super::cores;
 use super::duet::Duet;
-use super::ends::{PacketEnd, SignalEnd};
+use super::ends::{SignalLink, Signals};
 use super::figures::{best_of, row_of};
 use super::handoff::YieldHandoff;
 use super::lane::{Lane, PingPong};
@@ -19,7 +19,6 @@ use super::overlap::Scene;
 use super::plan::{Plan, VARIABLE};
 use super::rate::{BareStream, MESSAGE, PutStream, Rate, WINDOW};
 use super::stage::Stage;
-use super::stats::Times;
 use super::transfer::{Direction, Get, Mover, PlainCopy, Put, Transfer};
 use crate::args::{Channel, Test};
 use crate::output;
@@ -34,7 +33,7 @@ pub(crate) fn run() -> Result<()> {
     let plan: Plan = serde_json::from_str(&plan).with_context(|| format!("{VARIABLE} holds no plan"))?;
     match join_job()? {
         Some(Member::Device(mut comm)) => {
-            let mut duet = if comm.n_ranks() > 1 { Duet::new(&mut comm)? } else { None };
+            let mut duet = if comm.n_ranks() > 1 { Duet::new(&mut comm, plan.one_core)? } else { None };
             for (test, channel) in &plan.tests {
                 let mut bench = Bench { comm: &mut comm, plan: &plan, test: *test, channel: *channel };
                 bench.run(duet.as_mut()).with_context(|| format!("in {}", test.name()))?;
@@ -97,7 +96,7 @@ impl Bench<'_> {
     ) -> Result<()> {
         let yields = self.channel == Some(Channel::Port) || self.comm.n_ranks() > 2;
         for &len in sizes {
-            let stage = Stage::set(self.comm, len, self.test == Test::PacketLatency, self.plan.check)?;
+            let stage = Stage::set(self.comm, len, self.test, self.plan)?;
             if let Some(duet) = duet.as_deref_mut() {
                 duet.set_yields(yields);
                 measure(self, duet, &stage)?;
@@ -142,6 +141,11 @@ impl Bench<'_> {
         output::print(&format!("{}\n", serde_json::to_string(&row)?))
     }
 
+    /// The name of a limit that waits for bare flags: on one core it gives way between two looks.
+    fn flag_limit(&self, name: &str) -> String {
+        if self.plan.one_core { format!("{name}, yielding") } else { name.to_owned() }
+    }
+
     fn note_fifo(&self, row: &mut Row) -> Result<()> {
         if self.channel == Some(Channel::Port) {
             let snapshots = self.comm.fifo_snapshots()?;
@@ -153,11 +157,12 @@ impl Bench<'_> {
     fn signal_latency(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
         let flags = stage.flags(self.comm, 0)?;
         duet.meet();
-        let mut limit = PingPong::new(flags, stage.leads(), false);
+        let mut limit = PingPong::new(Signals(flags), stage.leads(), false);
         with_channel!(self, stage.peer(), channel => {
-            let mut test = PingPong::new(SignalEnd { channel }, stage.leads(), false);
+            let mut test = PingPong::new(Signals(SignalLink { channel }), stage.leads(), false);
             let outcome = self.contest(duet, &mut [&mut test, &mut limit], &[second])?;
-            self.report(stage.leads(), &outcome, None, "raw flag ping-pong", |row| row.wrong = None)
+            let name = self.flag_limit("raw flag ping-pong");
+            self.report(stage.leads(), &outcome, None, &name, |row| row.wrong = None)
         })
     }
 
@@ -168,8 +173,8 @@ impl Bench<'_> {
         with_channel!(self, stage.peer(), channel => {
             let mut test = PingPong::new(stage.put(self.comm, channel)?, stage.leads(), stage.stamped());
             let outcome = self.contest(duet, &mut [&mut test, &mut limit], &[second])?;
-            let len = stage.len();
-            self.report(stage.leads(), &outcome, Some(len), "raw copy + flag", |row| row.set_bandwidth(len))
+            let (len, name) = (stage.len(), self.flag_limit("raw copy + flag"));
+            self.report(stage.leads(), &outcome, Some(len), &name, |row| row.set_bandwidth(len))
         })
     }
 
@@ -182,8 +187,8 @@ impl Bench<'_> {
         let mut test = PingPong::new(stage.put(self.comm, channel)?, stage.leads(), false);
         let lanes: &mut [&mut dyn Lane] = &mut [&mut test, &mut limit, &mut handoff];
         let outcome = self.contest(duet, lanes, &[second_and_twice_third])?;
-        let limit = "raw copy + flag + 2 yield hand-offs";
-        self.report(stage.leads(), &outcome, Some(stage.len()), limit, |_| {})
+        let limit = self.flag_limit("raw copy + flag + 2 yield hand-offs");
+        self.report(stage.leads(), &outcome, Some(stage.len()), &limit, |_| {})
     }
 
     fn packet_latency(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
@@ -191,20 +196,12 @@ impl Bench<'_> {
             let copy = stage.copy_and_flag(self.comm, CopyKernel::Memcpy)?;
             duet.meet();
             let mut limit = PingPong::new(copy, stage.leads(), stage.stamped());
-            let end = PacketEnd {
-                channel: self.comm.memory_channel(stage.peer())?,
-                kind,
-                outgoing: stage.outgoing(self.comm)?,
-                source: stage.source(),
-                packets: stage.packets(),
-                unpacked: stage.target(),
-                incoming: stage.incoming(self.comm)?,
-                stamped: stage.stamped(),
-            };
+            let channel = self.comm.memory_channel(stage.peer())?;
+            let end = stage.put_packets(self.comm, channel, kind)?;
             let mut test = PingPong::new(end, stage.leads(), stage.stamped());
             let outcome = self.contest(duet, &mut [&mut test, &mut limit], &[second])?;
-            let len = stage.len();
-            self.report(stage.leads(), &outcome, Some(len), "raw copy + flag", |row| {
+            let (len, name) = (stage.len(), self.flag_limit("raw copy + flag"));
+            self.report(stage.leads(), &outcome, Some(len), &name, |row| {
                 row.variant = Some(match kind {
                     PacketKind::Ll8 => "LL8".to_owned(),
                     PacketKind::Ll16 => "LL16".to_owned(),
@@ -314,22 +311,12 @@ impl Bench<'_> {
                 source: stage.source(),
                 target: stage.target(),
             };
-            let overlap = scene.play()?;
+            let overlap = scene.play(self.plan.effort(None))?;
             let wrong = overlap.wrong + duet.share_back(overlap.wrong);
-            if stage.leads() {
-                let mut times = Times::new();
-                overlap.alone.iter().for_each(|ns| times.record(*ns));
-                let mut row = Row::new(self.test, self.comm.n_ranks());
-                row.channel = self.channel;
-                row.bytes = Some(stage.len());
-                row.set_times(times.summary());
-                row.set_bandwidth(stage.len());
-                row.overlap = overlap.hidden;
-                row.wrong = self.plan.check.then_some(wrong);
-                self.note_fifo(&mut row)?;
-                output::print(&format!("{}\n", serde_json::to_string(&row)?))?;
-            }
-            Ok(())
+            let verdicts = overlap.slices.verdict().into_iter().collect();
+            let outcome = Outcome { verdicts, operations: overlap.rounds, wrong };
+            let limit = "longer of transfer and computation alone";
+            self.report(stage.leads(), &outcome, Some(stage.len()), limit, |row| row.overlap = overlap.hidden)
         })
     }
 
@@ -351,9 +338,9 @@ impl Bench<'_> {
         self.two(duet.as_deref_mut(), &[8], |bench, duet, stage| {
             let flags = stage.flags(bench.comm, 0)?;
             duet.meet();
-            let mut lane = PingPong::new(flags, stage.leads(), false);
+            let mut lane = PingPong::new(Signals(flags), stage.leads(), false);
             let outcome = bench.contest(duet, &mut [&mut lane], none)?;
-            bench.report_limit(stage.leads(), &outcome, None, "raw flag ping-pong")?;
+            bench.report_limit(stage.leads(), &outcome, None, &bench.flag_limit("raw flag ping-pong"))?;
             let mut lane = YieldHandoff::new(stage.leads());
             let outcome = bench.contest(duet, &mut [&mut lane], none)?;
             bench.report_limit(stage.leads(), &outcome, None, "same-core yield hand-off")
@@ -363,7 +350,8 @@ impl Bench<'_> {
             duet.meet();
             let mut lane = PingPong::new(copy, stage.leads(), stage.stamped());
             let outcome = bench.contest(duet, &mut [&mut lane], none)?;
-            bench.report_limit(stage.leads(), &outcome, Some(stage.len()), "raw copy + flag")
+            let name = bench.flag_limit("raw copy + flag");
+            bench.report_limit(stage.leads(), &outcome, Some(stage.len()), &name)
         })?;
         self.two(duet, &self.plan.sizes.clone(), |bench, duet, stage| {
             for kernel in CopyKernel::ALL.into_iter().filter(|kernel| kernel.is_supported()) {

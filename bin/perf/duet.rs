@@ -6,6 +6,7 @@ use shmccl::sync::bare::BareFlag;
 use shmccl::{Communicator, Rank, Result};
 
 use super::clock::now_ns;
+use super::slices::UNPROBED;
 
 /// Round trips of a probe.
 const PROBE: u64 = 64;
@@ -23,12 +24,14 @@ pub(crate) struct Duet {
     number: Span,
     turn: u64,
     kernel: HostKernel,
+    one_core: bool,
     yields: bool,
 }
 
 impl Duet {
-    /// Sets the two up. Every rank has to call it, since it allocates; only ranks 0 and 1 get one.
-    pub(crate) fn new(comm: &mut Communicator) -> Result<Option<Self>> {
+    /// Sets the two up, which share `one_core` or do not. Every rank has to call it, since it allocates; only ranks 0 and 1
+    /// get one.
+    pub(crate) fn new(comm: &mut Communicator, one_core: bool) -> Result<Option<Self>> {
         let region = comm.alloc_region(BOARD, FLAG)?;
         comm.span(comm.rank(), region)?.fill(0, BOARD, 0)?;
         comm.barrier()?;
@@ -45,13 +48,14 @@ impl Duet {
             number: comm.span(leader, number)?,
             turn: 0,
             kernel: HostKernel::detect(),
+            one_core,
             yields: true,
         }))
     }
 
     /// Says whether something else may need the cores: a proxy, or more ranks. Then waiting gives way.
     pub(crate) fn set_yields(&mut self, yields: bool) {
-        self.yields = yields;
+        self.yields = yields || self.one_core;
     }
 
     /// Whether this is rank 0.
@@ -92,9 +96,12 @@ impl Duet {
         theirs
     }
 
-    /// Nanoseconds that a bare flag takes one way, on the leader.
+    /// Nanoseconds that a bare flag takes one way, on the leader. One core has no other that it could be a sibling of.
     pub(crate) fn probe(&mut self) -> f64 {
         self.meet();
+        if self.one_core {
+            return UNPROBED;
+        }
         let start = now_ns();
         for _ in 0..PROBE {
             self.turn += 1;

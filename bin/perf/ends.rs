@@ -1,14 +1,83 @@
 //! The ends between which two ranks throw: bare, direct, proxied, in packets.
+//!
+//! A [`Link`] says how something travels. [`Signals`] throw a link's signal and nothing else; [`Messages`] throw data
+//! that are rewritten before each throw and read after it, in the same way whatever the link.
 
 use shmccl::Result;
 use shmccl::channel::{Channel, MemoryChannel};
 use shmccl::heap::HeapOffset;
 use shmccl::shm::packet::{Flag, PacketKind};
-use shmccl::shm::{CellRef, CopyKernel, Span};
+use shmccl::shm::{CellRef, CopyKernel, HostKernel, Span};
 use shmccl::sync::bare::BareFlag;
 
 use super::lane::{End, Received};
 use super::payload::Payload;
+
+/// How a throw travels from one rank to the other.
+pub(crate) trait Link {
+    /// Sends throw number `seq`.
+    fn send(&mut self, seq: u64) -> Result<()>;
+
+    /// Returns when throw number `seq` is there.
+    fn receive(&mut self, seq: u64) -> Result<()>;
+}
+
+/// Throws that carry nothing.
+#[derive(Debug)]
+pub(crate) struct Signals<L>(pub(crate) L);
+
+impl<L: Link> End for Signals<L> {
+    #[inline]
+    fn prepare(&mut self, _seq: u64) {}
+
+    fn stamp(&mut self, _now: u64) {}
+
+    #[inline]
+    fn send(&mut self, seq: u64) -> Result<()> {
+        self.0.send(seq)
+    }
+
+    #[inline]
+    fn receive(&mut self, seq: u64) -> Result<Received> {
+        self.0.receive(seq)?;
+        Ok(Received::default())
+    }
+}
+
+/// Throws of a message.
+#[derive(Debug)]
+pub(crate) struct Messages<L> {
+    /// How they travel.
+    pub(crate) link: L,
+    /// What is sent.
+    pub(crate) outgoing: Payload,
+    /// What arrives.
+    pub(crate) incoming: Payload,
+    /// Whether messages carry stamps.
+    pub(crate) stamped: bool,
+}
+
+impl<L: Link> End for Messages<L> {
+    #[inline]
+    fn prepare(&mut self, seq: u64) {
+        self.outgoing.rewrite(seq);
+    }
+
+    fn stamp(&mut self, now: u64) {
+        self.outgoing.stamp(now);
+    }
+
+    #[inline]
+    fn send(&mut self, seq: u64) -> Result<()> {
+        self.link.send(seq)
+    }
+
+    #[inline]
+    fn receive(&mut self, seq: u64) -> Result<Received> {
+        self.link.receive(seq)?;
+        Ok(self.incoming.read(seq, self.stamped))
+    }
+}
 
 /// The limit of a signal: one bare flag each way.
 #[derive(Debug)]
@@ -17,14 +86,11 @@ pub(crate) struct FlagEnd {
     pub(crate) mine: CellRef<BareFlag>,
     /// The flag that the peer waits for.
     pub(crate) theirs: CellRef<BareFlag>,
+    /// What to give way by between two looks, where both ranks share a core.
+    pub(crate) yields: Option<HostKernel>,
 }
 
-impl End for FlagEnd {
-    #[inline]
-    fn prepare(&mut self, _seq: u64) {}
-
-    fn stamp(&mut self, _now: u64) {}
-
+impl Link for FlagEnd {
     #[inline]
     fn send(&mut self, seq: u64) -> Result<()> {
         self.theirs.set(seq);
@@ -32,138 +98,103 @@ impl End for FlagEnd {
     }
 
     #[inline]
-    fn receive(&mut self, seq: u64) -> Result<Received> {
-        self.mine.spin(seq);
-        Ok(Received::default())
+    fn receive(&mut self, seq: u64) -> Result<()> {
+        match &self.yields {
+            None => self.mine.spin(seq),
+            Some(kernel) => self.mine.spin_yielding(kernel, seq),
+        }
+        Ok(())
     }
 }
 
 /// The limit of a put with signal: a plain copy and a bare flag.
 #[derive(Debug)]
-pub(crate) struct CopyFlagEnd {
+pub(crate) struct CopyFlagLink {
     /// The flags.
     pub(crate) flags: FlagEnd,
-    /// What is sent.
-    pub(crate) outgoing: Payload,
+    /// From where.
+    pub(crate) source: Span,
     /// Where the peer finds it.
     pub(crate) remote: Span,
-    /// What arrives.
-    pub(crate) incoming: Payload,
     /// How to copy.
     pub(crate) kernel: CopyKernel,
-    /// Whether messages carry stamps.
-    pub(crate) stamped: bool,
 }
 
-impl End for CopyFlagEnd {
-    #[inline]
-    fn prepare(&mut self, seq: u64) {
-        self.outgoing.rewrite(seq);
-    }
-
-    fn stamp(&mut self, now: u64) {
-        self.outgoing.stamp(now);
-    }
-
+impl Link for CopyFlagLink {
     #[inline]
     fn send(&mut self, seq: u64) -> Result<()> {
-        self.outgoing.span().copy_with(self.kernel, &self.remote)?;
+        self.source.copy_with(self.kernel, &self.remote)?;
         self.flags.send(seq)
     }
 
     #[inline]
-    fn receive(&mut self, seq: u64) -> Result<Received> {
-        self.flags.receive(seq)?;
-        Ok(self.incoming.read(seq, self.stamped))
+    fn receive(&mut self, seq: u64) -> Result<()> {
+        self.flags.receive(seq)
     }
 }
 
-/// A signal and nothing else, over any channel.
+/// A signal over any channel.
 #[derive(Debug)]
-pub(crate) struct SignalEnd<C> {
+pub(crate) struct SignalLink<C> {
     /// The channel.
     pub(crate) channel: C,
 }
 
-impl<C: Channel> End for SignalEnd<C> {
-    #[inline]
-    fn prepare(&mut self, _seq: u64) {}
-
-    fn stamp(&mut self, _now: u64) {}
-
+impl<C: Channel> Link for SignalLink<C> {
     #[inline]
     fn send(&mut self, _seq: u64) -> Result<()> {
         self.channel.signal()
     }
 
     #[inline]
-    fn receive(&mut self, _seq: u64) -> Result<Received> {
-        self.channel.wait()?;
-        Ok(Received::default())
+    fn receive(&mut self, _seq: u64) -> Result<()> {
+        self.channel.wait()
     }
 }
 
 /// A put with signal over any channel.
 #[derive(Debug)]
-pub(crate) struct PutEnd<C> {
+pub(crate) struct PutLink<C> {
     /// The channel.
     pub(crate) channel: C,
-    /// What is sent.
-    pub(crate) outgoing: Payload,
-    /// Where that is in this rank's heap.
+    /// From where in this rank's heap.
     pub(crate) source: HeapOffset,
-    /// Where it goes in the peer's.
+    /// To where in the peer's.
     pub(crate) target: HeapOffset,
-    /// What arrives.
-    pub(crate) incoming: Payload,
-    /// Whether messages carry stamps.
-    pub(crate) stamped: bool,
+    /// How much.
+    pub(crate) len: u64,
 }
 
-impl<C: Channel> End for PutEnd<C> {
-    #[inline]
-    fn prepare(&mut self, seq: u64) {
-        self.outgoing.rewrite(seq);
-    }
-
-    fn stamp(&mut self, now: u64) {
-        self.outgoing.stamp(now);
-    }
-
+impl<C: Channel> Link for PutLink<C> {
     #[inline]
     fn send(&mut self, _seq: u64) -> Result<()> {
-        self.channel.put_with_signal(self.target, self.source, self.outgoing.span().len())
+        self.channel.put_with_signal(self.target, self.source, self.len)
     }
 
     #[inline]
-    fn receive(&mut self, seq: u64) -> Result<Received> {
-        self.channel.wait()?;
-        Ok(self.incoming.read(seq, self.stamped))
+    fn receive(&mut self, _seq: u64) -> Result<()> {
+        self.channel.wait()
     }
 }
 
 /// A put in packets: the flag travels with the data.
 #[derive(Debug)]
-pub(crate) struct PacketEnd {
+pub(crate) struct PacketLink {
     /// The channel.
     pub(crate) channel: MemoryChannel,
     /// The kind of packet.
     pub(crate) kind: PacketKind,
-    /// What is sent.
-    pub(crate) outgoing: Payload,
-    /// Where that is in this rank's heap.
+    /// From where in this rank's heap.
     pub(crate) source: HeapOffset,
     /// Where packets go, in either heap: two halves that alternate, since a packet may be overwritten only after it was read.
     pub(crate) packets: [HeapOffset; 2],
     /// Where the unpacked message goes in this rank's heap.
     pub(crate) unpacked: HeapOffset,
-    /// The same, to be read.
-    pub(crate) incoming: Payload,
-    /// Whether messages carry stamps.
-    pub(crate) stamped: bool,
+    /// How much.
+    pub(crate) len: u64,
 }
 
-impl PacketEnd {
+impl PacketLink {
     /// A flag that is never zero and differs from the last two in the same half.
     fn flag(seq: u64) -> (usize, Flag) {
         let flag = u32::try_from(seq % u64::from(u32::MAX)).unwrap_or(0) + 1;
@@ -171,28 +202,16 @@ impl PacketEnd {
     }
 }
 
-impl End for PacketEnd {
-    #[inline]
-    fn prepare(&mut self, seq: u64) {
-        self.outgoing.rewrite(seq);
-    }
-
-    fn stamp(&mut self, now: u64) {
-        self.outgoing.stamp(now);
-    }
-
+impl Link for PacketLink {
     #[inline]
     fn send(&mut self, seq: u64) -> Result<()> {
         let (half, flag) = Self::flag(seq);
-        let len = self.outgoing.span().len();
-        self.channel.put_packets(self.kind, self.packets[half], self.source, len, flag)
+        self.channel.put_packets(self.kind, self.packets[half], self.source, self.len, flag)
     }
 
     #[inline]
-    fn receive(&mut self, seq: u64) -> Result<Received> {
+    fn receive(&mut self, seq: u64) -> Result<()> {
         let (half, flag) = Self::flag(seq);
-        let len = self.incoming.span().len();
-        self.channel.unpack_packets(self.kind, self.unpacked, self.packets[half], len, flag)?;
-        Ok(self.incoming.read(seq, self.stamped))
+        self.channel.unpack_packets(self.kind, self.unpacked, self.packets[half], self.len, flag)
     }
 }

@@ -17,6 +17,7 @@ pub(crate) fn row_of(
     let mut row = Row::new(test, ranks);
     row.channel = channel;
     row.set_times(Some(verdict.test));
+    row.samples = Some(verdict.test.count);
     if let Some(times) = verdict.limit {
         row.limit = Some(limit.to_owned());
         row.limit_p50_ns = Some(times.p50_ns);

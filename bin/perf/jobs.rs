@@ -3,17 +3,41 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use shmccl::Rank;
 use shmccl::bootstrap::ProxyMode;
 use shmccl::error::DeviceName;
 use shmccl::launch::{Launch, Observer, OutputLine, OutputStream, Program};
 
 use super::plan::{Plan, VARIABLE};
 use crate::args::JobArgs;
+use crate::host::Host;
 use crate::output;
 use crate::row::Row;
 
 /// The hidden command that device processes run.
 pub(crate) const DEVICE_COMMAND: &str = "perf-device";
+
+/// Whether ranks 0 and 1, which measure, have to share a core.
+///
+/// # Errors
+/// None: two ranks are always possible.
+pub(crate) fn share_a_core(args: &JobArgs) -> Result<bool> {
+    let plan = Launch::new(2)?.pin(!args.no_pin).plan();
+    let core = |rank| Ok::<_, anyhow::Error>(plan.placement(DeviceName::Rank(Rank::new(rank, 2)?)).cpu);
+    Ok(match (core(0)?, core(1)?) {
+        (Some(first), Some(second)) => first == second,
+        _ => Host::new().allowed_cpus().len() < 2,
+    })
+}
+
+/// Says what it means for the figures that both ranks have to share a core, where they do.
+pub(crate) fn note_shared_core(one_core: bool) {
+    if one_core {
+        output::note(
+            "one core for two ranks: whoever waits gives way, in the tests and in the limits (\"yielding\")",
+        );
+    }
+}
 
 /// What became of a job.
 #[derive(Debug)]
@@ -29,12 +53,13 @@ pub(crate) struct Finished {
 /// # Errors
 /// The first cause when a process fails; a row that cannot be read.
 pub(crate) fn run(plan: &Plan, ranks: u32, args: &JobArgs, on_row: &mut dyn FnMut(&Row)) -> Result<Finished> {
+    let heap_len = args.heap.unwrap_or_else(|| plan.heap_len());
     let program = Program::new(std::env::current_exe().context("finding this executable")?, [DEVICE_COMMAND]);
     let launch = Launch::new(ranks)?
         .program(program.clone())
         .service(program)
         .env(VARIABLE, serde_json::to_string(plan)?)
-        .heap_len(args.heap.unwrap_or_else(|| plan.heap_len()))
+        .heap_len(heap_len)
         .proxy(ProxyMode::from(args.proxy))
         .timeout(args.timeout)
         .pin(!args.no_pin)

@@ -1,31 +1,48 @@
 //! How long it takes until device processes are up: started, met, mapped into each other, ready.
 
-use anyhow::Result;
+use std::process::{Child, Command, Stdio};
 
+use anyhow::{Context, Result};
+
+use super::clock::now_ns;
+use super::figures::row_of;
 use super::jobs;
 use super::plan::Plan;
-use super::stats::Times;
+use super::slices::{Slices, UNPROBED};
 use crate::args::{JobArgs, Test};
 use crate::row::Row;
 
 /// Jobs that are started for one figure, unless the user says how many.
 const JOBS: u64 = 20;
 
-/// Starts `ranks` processes that do nothing, again and again.
+/// Starts `ranks` processes that do nothing, again and again; and between them as many that have nothing to do with each
+/// other, which is the least that starting them takes.
 ///
 /// # Errors
 /// Whatever keeps a job from starting.
 pub(crate) fn measure(ranks: u32, iters: Option<u64>, args: &JobArgs) -> Result<Row> {
-    let plan =
-        Plan { tests: Vec::new(), sizes: Vec::new(), iters: None, warmup: None, check: true, figure_ms: 0 };
-    let mut times = Times::new();
-    for _ in 0..iters.unwrap_or(JOBS) {
+    let plan = Plan::of_nothing();
+    let mut slices = Slices::new();
+    let jobs = iters.unwrap_or(JOBS);
+    for _ in 0..jobs {
         let finished = jobs::run(&plan, ranks, args, &mut |_| {})?;
-        if let Some(ready_after) = finished.ready_after {
-            times.record(ready_after.as_secs_f64() * 1e9);
-        }
+        let ready_after = finished.ready_after.context("a job that was never ready")?;
+        slices.push(UNPROBED, &[ready_after.as_secs_f64() * 1e9], &[bare_processes(ranks)?]);
     }
-    let mut row = Row::new(Test::Launch, ranks);
-    row.set_times(times.summary());
+    let verdict = slices.verdict().context("nothing was measured")?;
+    let mut row = row_of(Test::Launch, None, ranks, &verdict, "spawn to exit of bare processes");
+    row.iterations = jobs;
     Ok(row)
+}
+
+/// Nanoseconds from the start of `count` processes of this executable until all have ended, as they do at once.
+fn bare_processes(count: u32) -> Result<f64> {
+    let this = std::env::current_exe().context("finding this executable")?;
+    let start = now_ns();
+    let spawn = |_| Command::new(&this).arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+    let started: Vec<std::io::Result<Child>> = (0..count).map(spawn).collect();
+    for child in started {
+        child.and_then(|mut child| child.wait()).context("starting a bare process")?;
+    }
+    Ok((now_ns() - start) as f64)
 }

@@ -5,12 +5,17 @@ use shmccl::channel::Channel;
 use shmccl::heap::HeapOffset;
 
 use super::clock::now_ns;
+use super::contest::Effort;
 use super::duet::Duet;
 use super::payload::Payload;
+use super::slices::Slices;
 use super::stats::median;
 
-/// Repetitions of each of the three timings.
+/// Repetitions of each of the three timings, unless the user says how many.
 const ROUNDS: u64 = 15;
+
+/// Transfers before the clock counts, unless the user says how many.
+const WARMUP: u64 = 5;
 
 /// Below this the clock and the call of the computation take as long as what could be hidden.
 const SHORTEST_NS: f64 = 5_000.0;
@@ -18,8 +23,10 @@ const SHORTEST_NS: f64 = 5_000.0;
 /// What one size came to, on the leader.
 #[derive(Clone, Debug)]
 pub(crate) struct Overlap {
-    /// The transfer alone, each time, in nanoseconds.
-    pub(crate) alone: Vec<f64>,
+    /// Transfer and computation together, against the longer of the two alone: a slice for each round.
+    pub(crate) slices: Slices,
+    /// How many rounds there were.
+    pub(crate) rounds: u64,
     /// The share of it that hides behind as much computation, from 0 to 1; `None` when it is too short to tell.
     pub(crate) hidden: Option<f64>,
     /// Words that did not arrive as sent.
@@ -38,7 +45,7 @@ pub(crate) struct Scene<'d, C> {
 
 impl<C: Channel> Scene<'_, C> {
     /// Times transfer, computation and both together, in turns. The computation is as long as the transfer.
-    pub(crate) fn play(mut self) -> Result<Overlap> {
+    pub(crate) fn play(mut self, effort: Effort) -> Result<Overlap> {
         let mut wrong = 0;
         let mut seq = 0;
         let mut round = |scene: &mut Self, work: Option<u64>| -> Result<f64> {
@@ -47,22 +54,27 @@ impl<C: Channel> Scene<'_, C> {
             wrong += missed;
             Ok(took)
         };
-        let mut warm: Vec<f64> = (0..5).map(|_| round(&mut self, None)).collect::<Result<_>>()?;
+        let warmup = effort.warmup.unwrap_or(WARMUP).max(1);
+        let mut warm: Vec<f64> = (0..warmup).map(|_| round(&mut self, None)).collect::<Result<_>>()?;
         let mine = steps_for(median(&mut warm).unwrap_or(0.0));
         let steps = self.duet.share(mine);
         let (mut alone, mut computing, mut both) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..ROUNDS {
+        let (rounds, mut slices) = (effort.iters.unwrap_or(ROUNDS), Slices::new());
+        for _ in 0..rounds {
+            let probe = self.duet.probe();
             alone.push(round(&mut self, None)?);
             let start = now_ns();
             compute(steps);
             computing.push((now_ns() - start) as f64);
             both.push(round(&mut self, Some(steps))?);
+            let last = |times: &[f64]| times.last().copied().unwrap_or(0.0);
+            slices.push(probe, &[last(&both)], &[last(&alone).max(last(&computing))]);
         }
         let middle = |times: &[f64]| median(&mut times.to_vec()).unwrap_or(0.0);
         let (transfer, work, together) = (middle(&alone), middle(&computing), middle(&both));
         let hidden = (transfer >= SHORTEST_NS)
             .then(|| ((transfer + work - together) / transfer.min(work)).clamp(0.0, 1.0));
-        Ok(Overlap { alone, hidden, wrong })
+        Ok(Overlap { slices, rounds, hidden, wrong })
     }
 
     /// One transfer, with `work` done between handing it over and its completion; the leader's time for all.

@@ -26,11 +26,26 @@ pub(crate) struct Plan {
     pub(crate) warmup: Option<u64>,
     /// Whether data are verified.
     pub(crate) check: bool,
+    /// Whether ranks 0 and 1 share a core; the launcher's finding.
+    pub(crate) one_core: bool,
     /// Milliseconds to spend on a figure where the user did not say how many operations.
     pub(crate) figure_ms: u64,
 }
 
 impl Plan {
+    /// A job that starts and ends.
+    pub(crate) fn of_nothing() -> Self {
+        Self {
+            tests: Vec::new(),
+            sizes: Vec::new(),
+            iters: None,
+            warmup: None,
+            check: true,
+            one_core: false,
+            figure_ms: 0,
+        }
+    }
+
     /// Bytes of heap that the job needs on every rank.
     pub(crate) fn heap_len(&self) -> u64 {
         let largest = self.sizes.iter().copied().max().unwrap_or(0);

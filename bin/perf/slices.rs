@@ -13,6 +13,9 @@ const APART: f64 = 2.2;
 /// Probes this many times slower than most were interrupted; they say nothing about the cores.
 const INTERRUPTED: f64 = 20.0;
 
+/// The probe of slices that nobody probes: they are all alike.
+pub(crate) const UNPROBED: f64 = 1.0;
+
 /// Slower probes are a kind of their own only from this share of the slices on.
 const SUBSTANTIAL: f64 = 0.05;
 

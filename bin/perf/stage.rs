@@ -1,11 +1,15 @@
 //! The memory that two ranks play on: what goes out, what comes in, and bare flags.
 
+use shmccl::channel::{Channel, MemoryChannel};
 use shmccl::heap::{HeapOffset, Region};
-use shmccl::shm::{CopyKernel, Span};
+use shmccl::shm::packet::PacketKind;
+use shmccl::shm::{CopyKernel, HostKernel, Span};
 use shmccl::{Communicator, Rank, Result};
 
-use super::ends::{CopyFlagEnd, FlagEnd, PutEnd};
+use super::ends::{CopyFlagLink, FlagEnd, Link, Messages, PacketLink, PutLink};
 use super::payload::Payload;
+use super::plan::Plan;
+use crate::args::Test;
 
 /// From this size on messages carry stamps: the clock takes a few per cent of what it times at most.
 pub(crate) const STAMPED_FROM: u64 = 1024;
@@ -26,12 +30,14 @@ pub(crate) struct Stage {
     flags: Region,
     packets: Region,
     check: bool,
+    one_core: bool,
 }
 
 impl Stage {
-    /// Allocates for messages of `len` bytes. Collective; ranks from 2 on get a stage too and have nothing to do on it.
-    pub(crate) fn set(comm: &mut Communicator, len: u64, packets: bool, check: bool) -> Result<Self> {
-        let packed = len.next_multiple_of(16);
+    /// Allocates for messages of `len` bytes of `test`. Collective; ranks from 2 on get a stage too and have nothing to do
+    /// on it.
+    pub(crate) fn set(comm: &mut Communicator, len: u64, test: Test, plan: &Plan) -> Result<Self> {
+        let packed = if test == Test::PacketLatency { 4 * len.next_multiple_of(16) } else { 0 };
         let (rank, n_ranks) = (comm.rank(), comm.n_ranks());
         let peer = Rank::new(if rank.get() == 0 { 1 % n_ranks } else { 0 }, n_ranks)?;
         Ok(Self {
@@ -40,8 +46,9 @@ impl Stage {
             out: comm.alloc_region(len, ALIGN)?,
             into: comm.alloc_region(len, ALIGN)?,
             flags: comm.alloc_region(FLAGS * 128, 128)?,
-            packets: comm.alloc_region(if packets { 4 * packed } else { 0 }, ALIGN)?,
-            check,
+            packets: comm.alloc_region(packed, ALIGN)?,
+            check: plan.check,
+            one_core: plan.one_core,
         })
     }
 
@@ -107,38 +114,50 @@ impl Stage {
     /// take different `pair`s, from 0 to 7.
     pub(crate) fn flags(&self, comm: &Communicator, pair: u64) -> Result<FlagEnd> {
         let offset = HeapOffset::new(self.flags.offset.get() + 128 * pair);
-        let flags = FlagEnd { mine: comm.cell(self.rank, offset)?, theirs: comm.cell(self.peer, offset)? };
+        let flags = FlagEnd {
+            mine: comm.cell(self.rank, offset)?,
+            theirs: comm.cell(self.peer, offset)?,
+            yields: self.one_core.then(HostKernel::detect),
+        };
         flags.mine.set(0);
         Ok(flags)
     }
 
     /// Where packets go, in either heap: two halves.
-    pub(crate) fn packets(&self) -> [HeapOffset; 2] {
+    fn packets(&self) -> [HeapOffset; 2] {
         let start = self.packets.offset.get();
         [HeapOffset::new(start), HeapOffset::new(start + self.packets.len / 2)]
     }
 
     /// The limit of a put with signal.
-    pub(crate) fn copy_and_flag(&self, comm: &Communicator, kernel: CopyKernel) -> Result<CopyFlagEnd> {
-        Ok(CopyFlagEnd {
-            flags: self.flags(comm, 0)?,
-            outgoing: self.outgoing(comm)?,
-            remote: self.remote(comm)?,
-            incoming: self.incoming(comm)?,
-            kernel,
-            stamped: self.stamped(),
-        })
+    pub(crate) fn copy_and_flag(
+        &self,
+        comm: &Communicator,
+        kernel: CopyKernel,
+    ) -> Result<Messages<CopyFlagLink>> {
+        let (flags, source) = (self.flags(comm, 0)?, comm.span(self.rank, self.out)?);
+        self.messages(comm, CopyFlagLink { flags, source, remote: self.remote(comm)?, kernel })
     }
 
     /// A put with signal over `channel`.
-    pub(crate) fn put<C>(&self, comm: &Communicator, channel: C) -> Result<PutEnd<C>> {
-        Ok(PutEnd {
-            channel,
-            outgoing: self.outgoing(comm)?,
-            source: self.source(),
-            target: self.target(),
-            incoming: self.incoming(comm)?,
-            stamped: self.stamped(),
-        })
+    pub(crate) fn put<C: Channel>(&self, comm: &Communicator, channel: C) -> Result<Messages<PutLink<C>>> {
+        let (source, target) = (self.source(), self.target());
+        self.messages(comm, PutLink { channel, source, target, len: self.len() })
+    }
+
+    /// A put in packets of one kind over `channel`.
+    pub(crate) fn put_packets(
+        &self,
+        comm: &Communicator,
+        channel: MemoryChannel,
+        kind: PacketKind,
+    ) -> Result<Messages<PacketLink>> {
+        let (source, unpacked, packets) = (self.source(), self.target(), self.packets());
+        self.messages(comm, PacketLink { channel, kind, source, packets, unpacked, len: self.len() })
+    }
+
+    fn messages<L: Link>(&self, comm: &Communicator, link: L) -> Result<Messages<L>> {
+        let (outgoing, incoming) = (self.outgoing(comm)?, self.incoming(comm)?);
+        Ok(Messages { link, outgoing, incoming, stamped: self.stamped() })
     }
 }
