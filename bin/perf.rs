@@ -2,7 +2,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`plan`], [`jobs`] | what device processes are told to do; starting them and collecting their rows |
+//! | [`plan`], [`jobs`], [`complaints`] | what device processes are told to do; starting them, collecting their rows and their errors |
 //! | [`device`] | what they do: a contest for each figure |
 //! | [`contest`] | a test and its limits, taking turns in slices; [`lane`]: what takes turns |
 //! | [`duet`], [`stage`], [`payload`], [`clock`], [`cores`] | how two ranks keep in step, their memory, their data, their clock, their cores |
@@ -12,6 +12,7 @@
 
 mod barrier;
 mod clock;
+mod complaints;
 mod contest;
 mod cores;
 pub(crate) mod device;

@@ -6,8 +6,10 @@ use anyhow::{Context, Result};
 use shmccl::Rank;
 use shmccl::bootstrap::ProxyMode;
 use shmccl::error::DeviceName;
+use shmccl::heap::layout::HeapShape;
 use shmccl::launch::{Launch, Observer, OutputLine, OutputStream, Program};
 
+use super::complaints::Complaints;
 use super::plan::{Plan, VARIABLE};
 use crate::args::JobArgs;
 use crate::host::Host;
@@ -54,6 +56,7 @@ pub(crate) struct Finished {
 /// The first cause when a process fails; a row that cannot be read.
 pub(crate) fn run(plan: &Plan, ranks: u32, args: &JobArgs, on_row: &mut dyn FnMut(&Row)) -> Result<Finished> {
     let heap_len = args.heap.unwrap_or_else(|| plan.heap_len());
+    HeapShape::new(ranks, heap_len)?;
     let program = Program::new(std::env::current_exe().context("finding this executable")?, [DEVICE_COMMAND]);
     let launch = Launch::new(ranks)?
         .program(program.clone())
@@ -64,10 +67,18 @@ pub(crate) fn run(plan: &Plan, ranks: u32, args: &JobArgs, on_row: &mut dyn FnMu
         .timeout(args.timeout)
         .pin(!args.no_pin)
         .capture_output(true);
-    let mut collector = Collector { rows: Vec::new(), ready_after: None, trouble: None, on_row };
+    let mut collector = Collector {
+        rows: Vec::new(),
+        ready_after: None,
+        complaints: Complaints::default(),
+        trouble: None,
+        on_row,
+    };
     let outcome = launch.supervise(&mut collector);
-    let Collector { rows, ready_after, trouble, .. } = collector;
-    outcome?;
+    let Collector { rows, ready_after, complaints, trouble, .. } = collector;
+    if let Err(error) = outcome {
+        return Err(complaints.explain(error));
+    }
     match trouble {
         Some(error) => Err(error),
         None => Ok(Finished { rows, ready_after }),
@@ -77,6 +88,7 @@ pub(crate) fn run(plan: &Plan, ranks: u32, args: &JobArgs, on_row: &mut dyn FnMu
 struct Collector<'a> {
     rows: Vec<Row>,
     ready_after: Option<Duration>,
+    complaints: Complaints,
     trouble: Option<anyhow::Error>,
     on_row: &'a mut dyn FnMut(&Row),
 }
@@ -91,7 +103,10 @@ impl Observer for Collector<'_> {
     fn on_output(&mut self, line: OutputLine<'_>) {
         let text = String::from_utf8_lossy(line.text);
         if line.stream == OutputStream::Stderr {
-            output::note(text.trim_end());
+            match text.trim_end().strip_prefix("error: ") {
+                Some(complaint) => self.complaints.add(line.device, complaint),
+                None => output::note(text.trim_end()),
+            }
             return;
         }
         match serde_json::from_str::<Row>(&text)
