@@ -6,6 +6,7 @@ mod compare;
 mod doctor;
 mod failure;
 mod file;
+mod fit;
 mod host;
 mod machine;
 mod output;

@@ -3,9 +3,9 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
+use anyhow::{Context, Result};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -16,19 +16,26 @@ pub(crate) struct Look {
     pub(crate) colour: bool,
     /// Whether a person looks at it: rules under the head, and wrapping to the width of the terminal.
     pub(crate) terminal: bool,
+    /// How many characters fit in a line, where there is an end to it.
+    pub(crate) width: Option<usize>,
 }
 
 impl Look {
     /// What stdout is now.
     pub(crate) fn of_stdout() -> Self {
         let stdout = io::stdout();
-        Self { colour: AutoStream::choice(&stdout) != ColorChoice::Never, terminal: stdout.is_terminal() }
+        let terminal = stdout.is_terminal();
+        Self {
+            colour: AutoStream::choice(&stdout) != ColorChoice::Never,
+            terminal,
+            width: if terminal { Table::new().width().map(usize::from) } else { None },
+        }
     }
 
     /// Neither colour nor rules.
     #[cfg(test)]
     pub(crate) fn plain() -> Self {
-        Self { colour: false, terminal: false }
+        Self { colour: false, terminal: false, width: None }
     }
 
     /// `text` in a colour, where colour may be used.
@@ -81,6 +88,9 @@ pub(crate) fn table(
     } else {
         ContentArrangement::Disabled
     });
+    if let Some(width) = look.width {
+        table.set_width(u16::try_from(width).unwrap_or(u16::MAX));
+    }
     if look.colour {
         table.enforce_styling();
     } else {
@@ -133,7 +143,7 @@ mod tests {
 
     #[test]
     fn colour_is_used_only_where_the_look_has_it() {
-        let look = Look { colour: true, terminal: false };
+        let look = Look { colour: true, ..Look::plain() };
         assert!(look.paint("x", AnsiColor::Red).contains('\u{1b}'));
         assert_eq!(Look::plain().paint("x", AnsiColor::Red), "x");
     }

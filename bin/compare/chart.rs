@@ -6,7 +6,7 @@ use crate::output::Look;
 use crate::sizes::{format_about, format_size};
 use crate::units::{format_ns, without_zeros};
 
-const WIDTH: usize = 72;
+const WIDTH: usize = 66;
 const HEIGHT: usize = 15;
 /// Columns for the labels of the vertical axis.
 const MARGIN: usize = 9;

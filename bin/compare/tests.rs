@@ -120,8 +120,23 @@ fn the_text_holds_both_tables_the_charts_and_the_verdict_and_stays_narrow() {
         table_lines.clone().count() == 13 && table_lines.into_iter().all(|line| line.chars().count() <= 110)
     );
     assert!(!text.contains('\u{1b}'));
-    let coloured = view::text(Look { colour: true, terminal: false }, &report);
+    let coloured = view::text(Look { colour: true, ..Look::plain() }, &report);
     assert!(coloured.contains('\u{1b}'));
+}
+
+#[test]
+fn both_tables_fit_a_terminal_of_eighty_columns() {
+    let report = modelled(900.0, 4, 0.95);
+    let text = view::text(Look { width: Some(80), ..Look::plain() }, &report);
+    let is_of_table =
+        |line: &&str| line.contains("MiB") || line.contains("KiB") || line.contains("direct p50");
+    let lines: Vec<&str> =
+        text.lines().take_while(|line| !line.starts_with("Crossover")).filter(is_of_table).collect();
+    assert!(lines.len() > 20, "{text}");
+    for line in lines {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    assert!(text.contains("(left out: p99"), "{text}");
 }
 
 #[test]

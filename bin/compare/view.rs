@@ -1,13 +1,13 @@
 //! A comparison as text: two tables, two charts, and what they mean.
 
 use anstyle::AnsiColor;
-use comfy_table::Cell;
 
 use super::chart::{self, Chart, Series};
 use super::report::{CompareReport, Point, Side};
 use super::verdict::Verdict;
 use crate::args::ProxyMode;
-use crate::output::{self, Look};
+use crate::fit::Grid;
+use crate::output::Look;
 use crate::sizes::format_size;
 use crate::units::{format_ns, or_dash, percent, three_digits};
 
@@ -50,7 +50,7 @@ fn latency_table(look: Look, report: &CompareReport) -> String {
     let row = |point: &Point| {
         let Point { bytes, direct, proxied } = point;
         let wrong = direct.wrong.zip(proxied.wrong).map(|(direct, proxied)| direct.saturating_add(proxied));
-        cells([
+        [
             format_size(*bytes),
             format_ns(direct.p50_ns),
             format_ns(direct.p99_ns),
@@ -60,9 +60,9 @@ fn latency_table(look: Look, report: &CompareReport) -> String {
             three_digits(direct.gb_per_s),
             three_digits(proxied.gb_per_s),
             or_dash(wrong, |wrong| wrong.to_string()),
-        ])
+        ]
     };
-    let table = output::table(look, &head, 0, report.points.iter().map(row));
+    let table = grid(&head, report, row).text(look, &["p99", "wrong"]);
     format!(
         "Latency of one put, from the put until the receiver holds the data; bandwidth of puts in a row\n{table}"
     )
@@ -85,7 +85,7 @@ fn device_table(look: Look, report: &CompareReport) -> String {
         let cpu = |side: &Side| or_dash(side.device_cpu_ns, format_ns);
         let overlap = |side: &Side| or_dash(side.overlap, percent);
         let limit = |side: &Side| or_dash(side.ratio, |ratio| format!("{} x", three_digits(ratio)));
-        cells([
+        [
             format_size(*bytes),
             cpu(direct),
             cpu(proxied),
@@ -95,9 +95,10 @@ fn device_table(look: Look, report: &CompareReport) -> String {
             or_dash(proxied.stalls, |stalls| stalls.to_string()),
             limit(direct),
             limit(proxied),
-        ])
+        ]
     };
-    let table = output::table(look, &head, 0, report.points.iter().map(row));
+    let expendable = ["stalls", "fifo depth", "proxied/limit", "direct/limit"];
+    let table = grid(&head, report, row).text(look, &expendable);
     format!(
         "What one put costs the device thread; how much of it hides behind computation; latency over the machine's limit\n{table}"
     )
@@ -139,6 +140,11 @@ fn charts(look: Look, report: &CompareReport, verdict: &Verdict) -> Vec<String> 
     charts
 }
 
-fn cells<const N: usize>(texts: [String; N]) -> Vec<Cell> {
-    texts.into_iter().map(Cell::new).collect()
+fn grid<'a, const N: usize>(
+    head: &[&'a str; N],
+    report: &CompareReport,
+    row: impl Fn(&Point) -> [String; N],
+) -> Grid<'a> {
+    let rows = report.points.iter().map(|point| (row(point).to_vec(), false)).collect();
+    Grid { head: head.to_vec(), words: 0, rows }
 }

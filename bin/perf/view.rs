@@ -1,8 +1,8 @@
 //! The report of `shmccl perf` as a table: a line per row, a column per figure that any row has.
 
-use comfy_table::{Cell, Color};
-
-use crate::output::{self, Look};
+use crate::args::Test;
+use crate::fit::Grid;
+use crate::output::Look;
 use crate::row::{Report, Row};
 use crate::sizes::format_size;
 use crate::units::{format_ns, percent, three_digits};
@@ -12,8 +12,8 @@ type Column = (&'static str, fn(&Row) -> Option<String>);
 /// How many columns, from the first, hold words and not figures.
 const WORDS: usize = 3;
 
-const COLUMNS: [Column; 19] = [
-    ("test", |row| Some(row.test.name().to_owned())),
+const COLUMNS: [Column; 20] = [
+    (TEST, |row| Some(row.test.name().to_owned())),
     ("channel", |row| row.channel.map(|channel| channel.name().to_owned())),
     ("variant", |row| row.variant.clone()),
     ("ranks", |row| Some(row.ranks.to_string())),
@@ -30,42 +30,71 @@ const COLUMNS: [Column; 19] = [
     ("stalls", |row| row.stalls.map(|stalls| stalls.to_string())),
     ("limit", |row| row.limit.clone()),
     ("limit p50", |row| row.limit_p50_ns.map(format_ns)),
-    ("time/limit", |row| row.ratio.map(|ratio| with_spread(row, ratio))),
+    ("time/limit", |row| row.ratio.map(three_digits)),
+    ("(p10..p90)", spread),
     ("wrong", |row| row.wrong.map(|wrong| wrong.to_string())),
 ];
 
-/// The head line and the table; rows with wrong data are red where there is colour.
+const TEST: &str = "test";
+
+/// What a narrow terminal goes without, the first to go first. What is left fits in 80 characters for every test.
+const EXPENDABLE: [&str; 11] = [
+    "max",
+    "min",
+    "stalls",
+    "depth",
+    "ranks",
+    "limit p50",
+    "(p10..p90)",
+    "device CPU",
+    "limit",
+    "p99",
+    "channel",
+];
+
+/// The head line and the table; rows with wrong data are red where there is colour. Where the terminal is too narrow for one
+/// table, each test gets its own.
 pub(crate) fn text(look: Look, report: &Report) -> String {
-    let used = |column: &&Column| report.rows.iter().any(|row| (column.1)(row).is_some());
-    let columns: Vec<&Column> = COLUMNS.iter().filter(used).collect();
-    let words = COLUMNS[..WORDS].iter().filter(used).count();
-    let line = |row: &Row| {
-        let is_wrong = row.wrong.is_some_and(|wrong| wrong > 0);
-        let cell = |column: &&Column| {
-            let cell = Cell::new((column.1)(row).unwrap_or_else(|| "-".to_owned()));
-            if is_wrong { cell.fg(Color::Red) } else { cell }
-        };
-        columns.iter().map(cell).collect::<Vec<_>>()
+    let whole = grid(&report.rows.iter().collect::<Vec<_>>());
+    let head = report.machine.line();
+    if whole.fits(look) {
+        return format!("{head}\n\n{}", whole.text(look, &[]));
+    }
+    let mut tests: Vec<_> = report.rows.iter().map(|row| row.test).collect();
+    tests.dedup();
+    let table = |test: &Test| {
+        let mut grid = grid(&report.rows.iter().filter(|row| row.test == *test).collect::<Vec<_>>());
+        grid.drop_column(TEST);
+        format!("{}\n{}", test.name(), grid.text(look, &EXPENDABLE))
     };
-    let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
-    let table = output::table(look, &names, words, report.rows.iter().map(line));
-    format!("{}\n\n{table}", report.machine.line())
+    format!("{head}\n\n{}", tests.iter().map(table).collect::<Vec<_>>().join("\n"))
 }
 
-/// The median over slices, and where a tenth of them lie below and above.
-fn with_spread(row: &Row, ratio: f64) -> String {
-    match row.ratio_p10.zip(row.ratio_p90) {
-        Some((low, high)) => {
-            format!("{} ({}..{})", three_digits(ratio), three_digits(low), three_digits(high))
-        }
-        None => three_digits(ratio),
+/// The columns that any of the rows needs.
+fn grid(rows: &[&Row]) -> Grid<'static> {
+    let used = |column: &&Column| rows.iter().any(|row| (column.1)(row).is_some());
+    let columns: Vec<&Column> = COLUMNS.iter().filter(used).collect();
+    let line = |row: &&Row| {
+        let text = |column: &&Column| (column.1)(row).unwrap_or_else(|| "-".to_owned());
+        (columns.iter().map(text).collect(), row.wrong.is_some_and(|wrong| wrong > 0))
+    };
+    Grid {
+        head: columns.iter().map(|(name, _)| *name).collect(),
+        words: COLUMNS[..WORDS].iter().filter(used).count(),
+        rows: rows.iter().map(line).collect(),
     }
+}
+
+/// Where a tenth of the slices lie below and above.
+fn spread(row: &Row) -> Option<String> {
+    let (low, high) = row.ratio_p10.zip(row.ratio_p90)?;
+    Some(format!("({}..{})", three_digits(low), three_digits(high)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Channel, Test};
+    use crate::args::Channel;
     use crate::machine::Machine;
 
     #[test]
@@ -85,12 +114,55 @@ mod tests {
         let text = text(Look::plain(), &report);
         let lines: Vec<Vec<&str>> =
             text.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(lines[0], ["test", "channel", "ranks", "size", "p50", "time/limit", "wrong"]);
+        assert_eq!(
+            lines[0],
+            ["test", "channel", "ranks", "size", "p50", "time/limit", "(p10..p90)", "wrong"]
+        );
         assert_eq!(
             lines[1],
             ["put_latency", "memory", "2", "8", "B", "134", "ns", "1.05", "(1.02..1.11)", "0"]
         );
-        assert_eq!(lines[2], ["barrier", "-", "8", "-", "1.50", "us", "-", "-"]);
+        assert_eq!(lines[2], ["barrier", "-", "8", "-", "1.50", "us", "-", "-", "-"]);
+    }
+
+    /// Every column that any test fills, in figures of full length.
+    fn full(test: Test, variant: &str) -> Row {
+        let (ns, ratio) = (Some(123_000.0), Some(0.123));
+        Row {
+            channel: Some(Channel::Memory),
+            variant: Some(variant.to_owned()),
+            bytes: Some(512 << 10),
+            min_ns: ns,
+            p50_ns: ns,
+            p99_ns: ns,
+            max_ns: ns,
+            gb_per_s: Some(0.123),
+            per_s: Some(1.23e5),
+            device_cpu_ns: ns,
+            stalls: Some(12_345),
+            limit: Some("raw copy + flag + 2 yield hand-offs".to_owned()),
+            limit_p50_ns: ns,
+            ratio,
+            ratio_p10: ratio,
+            ratio_p90: ratio,
+            wrong: Some(0),
+            ..Row::new(test, 64)
+        }
+    }
+
+    #[test]
+    fn a_terminal_of_eighty_columns_gets_a_table_per_test_and_no_line_is_longer() {
+        let longest = full(Test::FifoRate, "4 producers, 4 fifos, exclusive");
+        let longest = Row { bytes: None, gb_per_s: None, ..longest };
+        let rows = vec![full(Test::PutLatency, "LL8"), full(Test::PutLatency, "LL16"), longest];
+        let report = Report { machine: Machine::detect(), rows };
+        let text = text(Look { width: Some(80), ..Look::plain() }, &report);
+        let lines: Vec<&str> = text.lines().skip(2).collect();
+        for line in &lines {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+        assert_eq!(lines.iter().filter(|line| **line == "put_latency" || **line == "fifo_rate").count(), 2);
+        assert!(lines.iter().any(|line| line.contains("p50") && line.contains("time/limit")), "{text}");
     }
 
     #[test]
