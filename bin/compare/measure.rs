@@ -73,6 +73,7 @@ fn side(rows: &[Row], channel: Channel, bytes: u64) -> Result<Side> {
     let wrong = [latency, bandwidth, overlap].map(|row| row.wrong);
     Ok(Side {
         iterations: latency.iterations,
+        samples: latency.samples,
         min_ns: time(latency.min_ns)?,
         p50_ns: time(latency.p50_ns)?,
         p99_ns: time(latency.p99_ns)?,

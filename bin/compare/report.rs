@@ -35,6 +35,8 @@ pub(crate) struct Point {
 pub(crate) struct Side {
     /// Puts that were timed for the latency.
     pub(crate) iterations: u64,
+    /// Timings of the latency, of which one may stand for a batch of puts.
+    pub(crate) samples: Option<u64>,
     /// The quickest.
     pub(crate) min_ns: f64,
     /// The median.
@@ -68,7 +70,8 @@ pub(crate) struct Side {
 pub(crate) struct CompareFile {
     machine: Machine,
     proxy: ProxyMode,
-    crossover: Crossovers,
+    /// Null when there was too little to conclude from.
+    crossover: Option<Crossovers>,
     summary: Vec<String>,
     rows: Vec<Row>,
 }
@@ -94,11 +97,11 @@ impl CompareReport {
             machine: self.machine.clone(),
             proxy: self.proxy,
             summary: verdict.sentences(self),
-            crossover: Crossovers {
+            crossover: verdict.too_few.is_none().then_some(Crossovers {
                 device_time: verdict.device_time,
                 latency: verdict.latency,
                 bandwidth: verdict.bandwidth,
-            },
+            }),
             rows: self.points.iter().flat_map(Point::rows).collect(),
         }
     }
@@ -116,6 +119,7 @@ impl Side {
             channel: Some(channel),
             bytes: Some(bytes),
             iterations: self.iterations,
+            samples: self.samples,
             min_ns: Some(self.min_ns),
             p50_ns: Some(self.p50_ns),
             p99_ns: Some(self.p99_ns),

@@ -87,6 +87,7 @@ fn footer(verdict: &Verdict) -> String {
             "Dashed vertical line: crossover, at about {} for device time. p99 is dashed.",
             format_about(mark)
         ),
+        None if verdict.too_few.is_some() => "Too few samples for a crossover. p99 is dashed.".to_owned(),
         None => "There is no crossover within these sizes. p99 is dashed.".to_owned(),
     }
 }

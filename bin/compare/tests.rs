@@ -125,6 +125,33 @@ fn the_text_holds_both_tables_the_charts_and_the_verdict_and_stays_narrow() {
 }
 
 #[test]
+fn from_too_few_samples_nothing_is_concluded() {
+    let begins = "Too few samples to conclude anything: ";
+    let mut report = modelled(900.0, 4, 0.95);
+    for point in &mut report.points {
+        (point.direct.samples, point.proxied.samples) = (Some(1), Some(1));
+    }
+    assert_eq!(
+        sentences(&report),
+        format!("{begins}let it do more operations (-n), or as many as it finds time for (without -n).")
+    );
+    assert!(Verdict::of(&report).crossover().mark().is_none());
+    assert!(serde_json::to_value(report.to_file()).unwrap()["crossover"].is_null());
+    report.points.truncate(1);
+    assert_eq!(
+        sentences(&report),
+        format!("{begins}measure 3 sizes at least (-b, -e, -f), each more often (-n).")
+    );
+    let mut one_size = modelled(900.0, 4, 0.95);
+    one_size.points.truncate(2);
+    assert_eq!(sentences(&one_size), format!("{begins}measure 3 sizes at least (-b, -e, -f)."));
+    // The longest transfers are few in any run.
+    let mut usual = modelled(900.0, 4, 0.95);
+    usual.points.last_mut().unwrap().direct.samples = Some(4);
+    assert!(sentences(&usual).starts_with("Crossover at about"));
+}
+
+#[test]
 fn both_tables_fit_a_terminal_of_eighty_columns() {
     let report = modelled(900.0, 4, 0.95);
     let text = view::text(Look { width: Some(80), ..Look::plain() }, &report);

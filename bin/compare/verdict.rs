@@ -6,8 +6,14 @@ use crate::args::ProxyMode;
 use crate::sizes::{format_about, format_size};
 use crate::units::{format_ns, percent, three_digits};
 
+/// Sizes below this number show no trend.
+const FEWEST_SIZES: usize = 3;
+
+/// Timings below this number show no median.
+const FEWEST_SAMPLES: u64 = 5;
+
 /// Where proxied is ahead of direct.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Verdict {
     /// In CPU time of the device thread; `None` when that was not measured.
     pub(crate) device_time: Option<Crossing>,
@@ -17,6 +23,8 @@ pub(crate) struct Verdict {
     pub(crate) level: Crossing,
     /// In bandwidth.
     pub(crate) bandwidth: Crossing,
+    /// Why nothing can be concluded from all this, if nothing can.
+    pub(crate) too_few: Option<String>,
 }
 
 impl Verdict {
@@ -32,6 +40,9 @@ impl Verdict {
             };
             report.points.iter().map(pair).collect()
         };
+        if let Some(reason) = too_few(report) {
+            return Self::of_too_few(reason);
+        }
         let latency = costs(|side| Some(side.p50_ns)).unwrap_or_default();
         let per_byte = costs(|side| Some(1.0 / side.gb_per_s.max(1e-9))).unwrap_or_default();
         Self {
@@ -39,7 +50,14 @@ impl Verdict {
             latency: Crossing::below(&latency, 1.0 - LEVEL),
             level: Crossing::below(&latency, 1.0 + LEVEL),
             bandwidth: Crossing::below(&per_byte, 1.0 - LEVEL),
+            too_few: None,
         }
+    }
+
+    /// Nothing crosses where nothing can be concluded.
+    fn of_too_few(reason: String) -> Self {
+        let never = Crossing::Never;
+        Self { device_time: None, latency: never, level: never, bandwidth: never, too_few: Some(reason) }
     }
 
     /// The crossover to mark: that of device time, which is what a proxy is for, or that of latency when device time is unknown.
@@ -52,6 +70,9 @@ impl Verdict {
         let (Some(first), Some(last)) = (report.points.first(), report.points.last()) else {
             return vec!["Nothing was measured.".to_owned()];
         };
+        if let Some(reason) = &self.too_few {
+            return vec![reason.clone()];
+        }
         let mut sentences = vec![self.crossover_sentence(report, first)];
         sentences.push(self.latency_sentence(first, last));
         sentences.extend(self.device_sentence(first, last));
@@ -130,6 +151,22 @@ impl Verdict {
         };
         Some(format!("Device time, proxied against direct: {}, {}.", told(first)?, told(last)?))
     }
+}
+
+/// Says what to measure more of, when there is too little to conclude from.
+fn too_few(report: &CompareReport) -> Option<String> {
+    let sizes = report.points.len();
+    let is_thin = |side: &Side| side.samples.is_some_and(|samples| samples < FEWEST_SAMPLES);
+    let thin = report.points.iter().filter(|point| is_thin(&point.direct) || is_thin(&point.proxied)).count();
+    let remedy = match (sizes < FEWEST_SIZES, 2 * thin > sizes) {
+        (false, false) => return None,
+        (true, false) => format!("measure {FEWEST_SIZES} sizes at least (-b, -e, -f)"),
+        (false, true) => {
+            "let it do more operations (-n), or as many as it finds time for (without -n)".to_owned()
+        }
+        (true, true) => format!("measure {FEWEST_SIZES} sizes at least (-b, -e, -f), each more often (-n)"),
+    };
+    Some(format!("Too few samples to conclude anything: {remedy}."))
 }
 
 fn overlap_sentence(report: &CompareReport) -> Option<String> {
