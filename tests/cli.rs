@@ -3,10 +3,13 @@
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
 fn shmccl(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
     command.args(words).stdin(Stdio::null());
-    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
+    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "SHMCCL_HEAP"] {
         command.env_remove(variable);
     }
     command
@@ -36,7 +39,14 @@ fn help_names_every_command_and_the_exit_codes() {
     let output = run(&["--help"]);
     assert_eq!(output.status.code(), Some(0));
     let help = stdout(&output);
-    for part in ["doctor", "run", "64MiB", "Exit code: 0 done, 1 failed or wrong data, 2 wrong usage"] {
+    for part in [
+        "doctor",
+        "run",
+        "perf",
+        "compare",
+        "64MiB",
+        "Exit code: 0 done, 1 failed or wrong data, 2 wrong usage",
+    ] {
         assert!(help.contains(part), "{part}: {help}");
     }
     assert!(stderr(&output).is_empty());
@@ -80,13 +90,24 @@ fn wrong_usage_is_exit_code_two_and_one_line_with_the_remedy() {
         (&["doctor", "-g", "two"], "invalid digit"),
         (&["doctor", "--proxy", "nowhere"], "[possible values: thread, process]"),
         (&["doctor", "--json"], "a value is required for '--json <FILE>'"),
+        (&["perf", "put_latncy"], "'put_latency'"),
+        (&["perf", "--jsn", "x"], "'--json'"),
+        (&["perf", "-b", "1.5M"], "expected a whole number"),
+        (&["perf", "-g", "1"], "1 is not in 2..=64"),
+        (&["compare", "-n", "0"], "0 is not in 1.."),
+        (&["compare", "-g", "2"], "unexpected argument '-g'"),
+        (&["compare", "--proxy", "nowhere"], "[possible values: thread, process]"),
+        (&["run", "-n", "2"], "<PROGRAM>"),
     ] {
         let output = run(words);
         let error = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{words:?}: {error}");
         assert!(error.starts_with("error: ") && error.contains(part), "{words:?}: {error}");
         assert_eq!(error.lines().count(), 1, "{words:?}: {error}");
-        let named = if words[0] == "doctor" { "shmccl doctor" } else { "shmccl" };
+        let named = match words[0] {
+            command @ ("doctor" | "perf" | "compare" | "run") => format!("shmccl {command}"),
+            _ => "shmccl".to_owned(),
+        };
         assert!(error.ends_with(&format!("; try '{named} --help'\n")), "{words:?}: {error}");
         assert!(stdout(&output).is_empty(), "{words:?}");
     }
@@ -129,22 +150,166 @@ fn heaps_that_cannot_fit_are_bad_and_exit_code_one() {
 }
 
 #[test]
-fn a_json_file_that_cannot_be_written_is_told_with_its_causes_before_any_work() {
-    let output = run(&["doctor", "--json", "/nonexistent/deep/doctor.json"]);
-    let error = stderr(&output);
-    assert_eq!(output.status.code(), Some(1));
-    assert_eq!(error.lines().count(), 1, "{error}");
-    assert!(error.starts_with("error: cannot write /nonexistent/deep/doctor.json: "), "{error}");
+fn a_file_that_cannot_be_written_is_told_with_its_causes_before_any_work() {
+    for flag in [
+        &["doctor", "--json"][..],
+        &["perf", "--json"],
+        &["compare", "--json"],
+        &["compare", "--csv"],
+        &["compare", "--svg"],
+    ] {
+        let output = run(&[flag, &["/nonexistent/deep/report"]].concat());
+        let error = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{flag:?}");
+        assert_eq!(error.lines().count(), 1, "{flag:?}: {error}");
+        assert!(error.starts_with("error: cannot write /nonexistent/deep/report: "), "{flag:?}: {error}");
+        assert!(
+            error.contains("mkdir -p /nonexistent/deep") && error.contains("No such file or directory"),
+            "{flag:?}: {error}"
+        );
+        assert!(stdout(&output).is_empty(), "{flag:?}");
+    }
+}
+
+#[test]
+fn a_standard_output_that_cannot_be_written_is_named_and_exit_code_one() {
+    for words in [
+        &["--help"][..],
+        &["perf", "--help"],
+        &["doctor"],
+        &["perf", "signal_latency", "-n", "1"],
+        &["run", "-n", "1", "-q", "--prefix", "--", "echo", "x"],
+    ] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = shmccl(words).stdout(full).output().unwrap();
+        let told = "error: cannot write to standard output: No space left on device (os error 28)\n";
+        assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(1), told), "{words:?}");
+    }
+}
+
+#[test]
+fn flags_without_effect_and_flags_that_contradict_each_other_are_wrong_usage() {
+    for (words, told) in [
+        (
+            &["perf", "fifo_rate", "--channel", "port"][..],
+            "--channel has no effect with fifo_rate; leave it out",
+        ),
+        (&["perf", "barrier", "--proxy", "process"], "--proxy has no effect with barrier; leave it out"),
+        (
+            &["perf", "put_latency", "-b", "2M", "-e", "1M"],
+            "--minbytes 2 MiB is above --maxbytes 1 MiB; swap them or leave one out",
+        ),
+        (
+            &["compare", "--csv", "x", "--svg", "x"],
+            "two of --json, --csv and --svg name the same file; give each its own",
+        ),
+    ] {
+        let output = run(words);
+        assert_eq!(
+            (output.status.code(), stderr(&output)),
+            (Some(2), format!("error: {told}\n")),
+            "{words:?}"
+        );
+        assert!(stdout(&output).is_empty(), "{words:?}");
+    }
+    // From the environment the same setting is no mistake.
+    let output = shmccl(&["perf", "signal_latency", "-n", "1"]).env("SHMCCL_HEAP", "32M").output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+}
+
+#[test]
+fn perf_runs_every_test_and_gives_each_figure_its_limit() {
+    let directory = scratch("perf");
+    let path = directory.join("perf.json");
+    let output = run(&["perf", "-b", "8", "-e", "8", "-n", "2", "-w", "1", "--json", path.to_str().unwrap()]);
+    let (table, error) = (stdout(&output), stderr(&output));
+    assert_eq!(output.status.code(), Some(0), "{error}");
+    assert!(!table.contains('\u{1b}') && table.lines().all(|line| line == line.trim_end()), "{table}");
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(table.lines().count(), 3 + rows.len(), "{table}");
+    for row in rows {
+        let is_limit = row["test"] == "limits";
+        assert_eq!(row["limit"].is_null(), is_limit, "{row}");
+        assert_eq!(row["ratio"].is_null(), is_limit, "{row}");
+        assert!(row["samples"].as_u64().unwrap() > 0 && row["p50_ns"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["wrong"].is_null() || row["wrong"] == 0, "{row}");
+    }
+    for test in ["limits", "signal_latency", "put_bandwidth", "message_rate", "barrier", "launch", "overlap"]
+    {
+        assert!(rows.iter().any(|row| row["test"] == test), "{test}");
+    }
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn on_one_core_limits_give_way_and_what_needs_two_is_refused() {
+    let mut core = CpuSet::new();
+    let allowed = sched_getaffinity(Pid::from_raw(0)).unwrap();
+    core.set((0..CpuSet::count()).find(|&core| allowed.is_set(core).unwrap()).unwrap()).unwrap();
+    // Of this thread only; what it starts inherits it.
+    sched_setaffinity(Pid::from_raw(0), &core).unwrap();
+    let output = run(&["perf", "limits", "signal_latency", "-b", "8", "-e", "8", "-n", "16"]);
+    assert_eq!(output.status.code(), Some(0));
+    let (table, note) = (stdout(&output), stderr(&output));
     assert!(
-        error.contains("mkdir -p /nonexistent/deep") && error.contains("No such file or directory"),
-        "{error}"
+        table.contains("raw flag ping-pong, yielding") && table.contains("raw copy + flag, yielding"),
+        "{table}"
     );
-    assert!(stdout(&output).is_empty());
+    assert!(note.starts_with("one core for two ranks: ") && note.lines().count() == 1, "{note}");
+    let output = run(&["perf", "fifo_rate"]);
+    let error = stderr(&output);
+    assert_eq!((output.status.code(), error.lines().count()), (Some(1), 1), "{error}");
+    assert!(error.starts_with("error: fifo_rate needs two cores"), "{error}");
+}
+
+#[test]
+fn what_all_ranks_complain_of_is_told_once_with_who_they_are() {
+    let sizes = ["-b", "8M", "-e", "8M", "-n", "1", "--heap", "2M"];
+    for command in [&["perf", "put_bandwidth", "--channel", "memory"][..], &["compare"]] {
+        let output = run(&[command, &sizes].concat());
+        let error = stderr(&output);
+        assert_eq!((output.status.code(), error.lines().count()), (Some(1), 1), "{error}");
+        assert!(error.starts_with("error: ranks 0 and 1: in put_"), "{error}");
+        assert_eq!(error.matches("out of device memory").count(), 1, "{error}");
+        assert!(stdout(&output).is_empty());
+    }
+    let output = run(&["perf", "put_latency", "--heap", "2T"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).starts_with("error: heap length is "), "{}", stderr(&output));
+}
+
+#[test]
+fn compare_writes_its_three_files_and_concludes_nothing_from_a_single_put() {
+    let directory = scratch("compare");
+    let compare = |sizes: &[&str], environment: Option<&str>| {
+        let mut command = shmccl(&[&["compare"], sizes].concat());
+        command.current_dir(&directory).envs(environment.map(|name| (name, "1"))).env("CLICOLOR_FORCE", "1");
+        command.output().unwrap()
+    };
+    let output = compare(&["-b", "8", "-e", "8", "-n", "1"], Some("NO_COLOR"));
+    let table = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(stderr(&output), "wrote compare.json, compare.csv and compare.svg\n");
+    assert!(!table.contains('\u{1b}') && table.contains("Too few samples to conclude anything: "), "{table}");
+    assert!(!table.contains("rossover"), "{table}");
+    let report: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(directory.join("compare.json")).unwrap()).unwrap();
+    assert!(report["crossover"].is_null());
+    assert_eq!(report["rows"].as_array().unwrap().len(), 2);
+    assert!(std::fs::read_to_string(directory.join("compare.csv")).unwrap().lines().count() == 2);
+    assert!(std::fs::read_to_string(directory.join("compare.svg")).unwrap().contains("Too few samples"));
+    let output = compare(&["-b", "8", "-e", "128", "-n", "128"], None);
+    let table = stdout(&output);
+    assert!(table.contains('\u{1b}') && table.contains("rossover") && !table.contains("Too few"), "{table}");
+    std::fs::remove_dir_all(directory).unwrap();
 }
 
 #[test]
 fn piped_output_has_no_colour_and_no_rules() {
-    for words in [&["doctor"][..], &["doctor", "--help"], &["--help"]] {
+    for words in
+        [&["doctor"][..], &["doctor", "--help"], &["--help"], &["perf", "--help"], &["compare", "-n", "0"]]
+    {
         let output = run(words);
         let text = stdout(&output) + &stderr(&output);
         assert!(!text.contains('\u{1b}') && !text.contains('─'), "{words:?}: {text}");
@@ -156,7 +321,7 @@ fn piped_output_has_no_colour_and_no_rules() {
 
 #[test]
 fn no_color_wins_over_forced_colour() {
-    for words in [&["doctor"][..], &["--help"], &["nonsense"]] {
+    for words in [&["doctor"][..], &["--help"], &["nonsense"], &["perf", "nonsense"], &["run", "--help"]] {
         let text = |no_color: bool| {
             let mut command = shmccl(words);
             command.env("CLICOLOR_FORCE", "1");
@@ -173,9 +338,11 @@ fn no_color_wins_over_forced_colour() {
 
 #[test]
 fn a_reader_that_leaves_is_no_error() {
-    let mut child = shmccl(&["doctor"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    drop(child.stdout.take());
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.code().is_some_and(|code| code <= 1), "{:?}", output.status);
-    assert_eq!(stderr(&output), "");
+    for words in [&["doctor"][..], &["perf", "signal_latency", "-n", "1"]] {
+        let mut child = shmccl(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.code().is_some_and(|code| code <= 1), "{:?}", output.status);
+        assert_eq!(stderr(&output), "");
+    }
 }
