@@ -176,6 +176,20 @@ pub enum Error {
         /// What it should have held.
         expected: &'static str,
     },
+    /// Nobody receives under a [`UniqueId`](crate::UniqueId): it has served its meeting, the process that made it has
+    /// ended, or nobody has made it.
+    #[error("no meeting under this unique id: it is over, or the process that made the id has ended")]
+    NoMeeting {
+        /// The system's own error.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Two processes came to a meeting as the same rank. Everybody who came is told.
+    #[error("rank {rank} was claimed by two processes")]
+    RankTaken {
+        /// The rank.
+        rank: Rank,
+    },
     /// A device process ended before its work was done: the first one that did.
     #[error("{device} {cause}")]
     DeviceFailed {

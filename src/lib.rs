@@ -28,6 +28,8 @@
 //! |---|---|
 //! | starting devices as processes, or as threads in a test | [`launch::launch`], [`launch::launch_threads`] |
 //! | joining a job that `shmccl run` started | [`Communicator::from_env`] |
+//! | meeting other processes that were started on their own | [`UniqueId`], [`Communicator::init_rank`] |
+//! | all communicators of one process, for threads of its own | [`Communicator::init_all`] |
 //! | memory: `alloc`, `free`, typed buffers | [`Communicator`], [`heap`] |
 //! | put, get, signal, wait, flush, packets | [`channel::Channel`] and the two types behind it |
 //! | a proxy with a handler of one's own | [`Communicator::start_proxy`] |
@@ -54,7 +56,7 @@ pub mod shm;
 pub mod sync;
 
 #[cfg(not(loom))]
-pub use comm::Communicator;
+pub use comm::{Communicator, UniqueId};
 pub use error::{Error, Result};
 pub use rank::Rank;
 #[doc(no_inline)]

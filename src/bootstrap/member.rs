@@ -3,10 +3,11 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use super::dismissal::Dismissal;
 use super::link::Link;
 use super::message::{
-    self, CONTRIBUTION_LEN, Contribution, Gathered, Go, Hello, LAYOUT_VERSION, Lost, Message, Ready, Refusal,
-    Refused, Welcome,
+    self, CONTRIBUTION_LEN, Contribution, Dismissed, Gathered, Go, Hello, LAYOUT_VERSION, Lost, Message,
+    Ready, Refusal, Refused, Welcome,
 };
 use super::options::{Options, Placement, ProxyMode, SegmentBacking};
 use super::socket::{Deadline, Incoming, resource_error, send, try_receive};
@@ -110,6 +111,12 @@ impl Joining {
         let control = descriptors.remove(0);
         let (options, placement) = decode(&welcome)?;
         Ok(Self { channel, device, epoch: welcome.epoch, options, placement, control, round: 0 })
+    }
+
+    /// Goes on with options of its own: what no launcher decided, each member decides for itself.
+    pub(super) fn with_options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
     }
 
     /// Which member this process is.
@@ -243,15 +250,15 @@ impl Shared {
 
 /// The socket before the job is up.
 #[derive(Debug)]
-struct Channel {
-    socket: OwnedFd,
-    job_id: u64,
-    n_ranks: u32,
+pub(super) struct Channel {
+    pub(super) socket: OwnedFd,
+    pub(super) job_id: u64,
+    pub(super) n_ranks: u32,
 }
 
 impl Channel {
     /// Sends a message. A root that hung up is noticed by the next [`Channel::hear`], after what it had said before.
-    fn say<M: Message>(&self, message: &M, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
+    pub(super) fn say<M: Message>(&self, message: &M, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
         use nix::errno::Errno;
         match send(self.socket.as_fd(), bytemuck::bytes_of(message), descriptors) {
             Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
@@ -260,7 +267,11 @@ impl Channel {
     }
 
     /// Waits for an `M`, or for news that make it pointless.
-    fn hear<M: Message>(&self, deadline: Deadline, operation: &'static str) -> Result<(M, Vec<OwnedFd>)> {
+    pub(super) fn hear<M: Message>(
+        &self,
+        deadline: Deadline,
+        operation: &'static str,
+    ) -> Result<(M, Vec<OwnedFd>)> {
         loop {
             let (bytes, received) = match try_receive(self.socket.as_fd())? {
                 Incoming::Message(bytes, received) => (bytes, received),
@@ -278,12 +289,12 @@ impl Channel {
                 expect("job id", self.job_id, message_job(&bytes))?;
                 return Ok((message, received.descriptors));
             }
-            return Err(self.explain(&bytes));
+            return Err(self.explain(&bytes, deadline));
         }
     }
 
     /// The error for a message that is not the awaited one.
-    fn explain(&self, bytes: &[u8]) -> Error {
+    fn explain(&self, bytes: &[u8], deadline: Deadline) -> Error {
         if let Some(lost) = message::read::<Lost>(bytes)
             && let Some(device) = message::member_from_code(lost.member, self.n_ranks)
         {
@@ -296,6 +307,9 @@ impl Channel {
             && let Some(refusal) = Refusal::from_code(refused.reason)
         {
             return Error::Layout { what: refusal.what(), expected: refused.expected, found: refused.found };
+        }
+        if let Some(dismissal) = message::read::<Dismissed>(bytes).and_then(Dismissal::from_message) {
+            return dismissal.into_error(deadline.waited());
         }
         let found = message::head_of(bytes).map_or(0, |head| u64::from(head.version));
         Error::Layout { what: "bootstrap version", expected: message::VERSION.into(), found }

@@ -146,6 +146,30 @@ messages! {
     }
     /// Member to root: it leaves, its work done.
     Bye = 10, 24 bytes {}
+    /// Process to root: it comes to a meeting, since no launcher started it.
+    Knock = 11, 56 bytes {
+        /// [`LAYOUT_VERSION`] of the sender.
+        layout_version: u32,
+        /// The rank that it claims.
+        rank: u32,
+        n_ranks: u32,
+        /// Which kind of memory its segment will be of.
+        backing: u32,
+        heap_len: u64,
+        /// How long it will wait for the others.
+        timeout_ms: u64,
+    }
+    /// Root to member: all have come; what follows is as with a launcher, from the Hello on.
+    Met = 12, 24 bytes {}
+    /// Root to member: the meeting has failed, for everybody.
+    Dismissed = 13, 48 bytes {
+        /// A [`Dismissal`](super::dismissal::Dismissal).
+        reason: u32,
+        /// The rank that it is about.
+        rank: u32,
+        mine: u64,
+        theirs: u64,
+    }
 }
 
 /// Why a member was refused.

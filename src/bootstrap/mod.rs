@@ -17,8 +17,9 @@
 //!                                     <-   Lost {who}: at any time
 //! ```
 //!
-//! The primitive is the all-gather of `(bytes, descriptor)`: a bootstrap for processes that were not started by a
-//! launcher needs another way to meet the root and nothing else.
+//! Processes that no launcher started come to a *meeting* first: the process that made their id hosts it
+//! (`meeting.rs`, `host.rs`), each knocks with the rank it claims (`knock.rs`), and when all are there the same
+//! sequence follows. The meeting ends with Go: members hang up, and neither root nor host is needed any more.
 //!
 //! Invariants:
 //! - Whatever a member does (hang up, die, send garbage, stop reading), the root neither blocks nor panics, and
@@ -26,8 +27,12 @@
 //! - The root never waits in a call of its own: it is a state machine that the supervisor's poll loop drives.
 //! - Every wait of a member has a deadline, and ends at once when the root hangs up.
 
+mod dismissal;
 pub(crate) mod environment;
+mod host;
+mod knock;
 mod link;
+mod meeting;
 mod member;
 mod message;
 mod options;
@@ -37,6 +42,8 @@ mod socket;
 mod tests;
 
 pub use environment::{become_program, join_from_env};
+pub(crate) use host::Host;
+pub(crate) use knock::{MeetingPoint, meet};
 pub use link::{Link, LinkEvent, LinkWatch};
 pub use member::{Gift, Joining, Membership, Shared};
 pub use message::{CONTRIBUTION_LEN, LAYOUT_VERSION};

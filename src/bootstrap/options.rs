@@ -87,7 +87,7 @@ impl SegmentBacking {
     }
 }
 
-/// What is the same for all members of a job.
+/// What the launcher decides for all members of a job; without one each rank brings its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Length of each rank's part of the symmetric heap, in bytes.

@@ -66,7 +66,7 @@ pub(crate) enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Seat(pub(crate) usize);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Silent,
     Welcomed,
@@ -214,7 +214,18 @@ impl Root {
         if !self.losses.contains(&device) {
             self.losses.push(device);
             let member = message::member_code(device);
-            self.broadcast(&Lost { head: Lost::head(self.offer.job_id), member, reserved: 0 }, Rc::new([]));
+            self.tell_all(&Lost { head: Lost::head(self.offer.job_id), member, reserved: 0 });
+        }
+    }
+
+    /// Declares those members lost that have not come as far as others have; all, when none is ahead.
+    pub(crate) fn declare_laggards_lost(&mut self) {
+        let furthest = self.members.iter().map(|member| member.phase).max();
+        let leads = |member: &Member| Some(member.phase) == furthest;
+        let none_lags = self.members.iter().all(leads);
+        let lags = |seat: &Seat| none_lags || !leads(&self.members[seat.0]);
+        for seat in (0..self.members.len()).map(Seat).filter(lags).collect::<Vec<_>>() {
+            self.declare_lost(seat);
         }
     }
 
@@ -370,8 +381,13 @@ impl Root {
         for member in &mut self.members {
             member.phase = Phase::Running;
         }
-        self.broadcast(&Go { head: Go::head(self.offer.job_id) }, Rc::new([]));
+        self.tell_all(&Go { head: Go::head(self.offer.job_id) });
         self.events.push_back(Event::Up);
+    }
+
+    /// Sends a message to all members.
+    pub(crate) fn tell_all<M: Message>(&mut self, message: &M) {
+        self.broadcast(message, Rc::new([]));
     }
 
     fn broadcast<M: Message>(&mut self, message: &M, descriptors: Rc<[OwnedFd]>) {

@@ -116,6 +116,11 @@ impl Deadline {
         Self { start: Instant::now(), limit }
     }
 
+    /// How long ago the wait began.
+    pub(crate) fn waited(&self) -> Duration {
+        self.start.elapsed()
+    }
+
     fn left(&self) -> Duration {
         self.limit.saturating_sub(self.start.elapsed())
     }
@@ -130,7 +135,7 @@ impl Deadline {
             let mut polled = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
             match poll(&mut polled, poll_timeout(Some(left))) {
                 Ok(0) if left.is_zero() => {
-                    return Err(Error::Timeout { operation, awaited: None, waited: self.start.elapsed() });
+                    return Err(Error::Timeout { operation, awaited: None, waited: self.waited() });
                 }
                 Ok(0) | Err(Errno::EINTR) => {}
                 Ok(_) => return Ok(()),

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::Communicator;
+use super::crowd::Cores;
 use super::ports::Ports;
 use crate::bootstrap::{
     Joining, Link, LinkEvent, LinkWatch, ProxyMode, SegmentBacking, Shared, join_from_env,
@@ -51,11 +52,7 @@ impl Communicator {
 /// Those of [`join_from_env`], of creating and mapping segments, and [`Error::PeerLost`] when a rank is lost meanwhile.
 pub fn join_job() -> Result<Option<Member>> {
     let Some(joining) = join_from_env()? else { return Ok(None) };
-    let shape = HeapShape::new(joining.n_ranks(), joining.options().heap_len)?;
-    let era = Era { job: joining.job_id(), epoch: joining.epoch() };
-    let mut own = None;
-    let shared = joining.share(|joining| create_segment(joining, era, shape, &mut own))?;
-    let world = attach(&shared, era, shape)?;
+    let Entrance { shared, world, own } = Entrance::of(joining)?;
     let Some(rank) = shared.joining().rank() else {
         let membership = shared.ready()?;
         serve_all(&world, membership.placement.devices + membership.placement.proxies)?;
@@ -73,11 +70,30 @@ pub fn join_job() -> Result<Option<Member>> {
     Ok(Some(Member::Device(Box::new(comm))))
 }
 
+/// Joins those whom this process has met without a launcher.
+///
+/// Nobody needs the host of the meeting from here on, so the line to it is closed. What a launcher would tell, the life
+/// locks tell.
+///
+/// # Errors
+/// Those of [`join_job`].
+pub(super) fn join_met(mut joining: Joining) -> Result<Communicator> {
+    let rank = joining.rank().expect("only ranks meet");
+    let cores = Cores::own();
+    let all: Vec<_> = joining.all_gather(cores.bytes(), None)?.into_iter().map(|gift| gift.bytes).collect();
+    let timeout = joining.options().timeout;
+    let terms = Terms { mode: ProxyMode::Thread, spinners: cores.spinners(&all), timeout };
+    let Entrance { shared, world, own } = Entrance::of(joining)?;
+    let seat = Seat::take(&world, rank)?;
+    drop(shared.ready()?.link);
+    seat.sit(&world, &terms, None, own)
+}
+
 /// Makes the communicators of device threads that share this process, its window and its mappings.
 ///
 /// # Errors
 /// Those of creating and mapping segments.
-pub(crate) fn attach_threads(
+pub(super) fn attach_threads(
     era: Era,
     shape: HeapShape,
     backing: &SegmentBacking,
@@ -94,11 +110,29 @@ pub(crate) fn attach_threads(
 
 /// What a job has decided for its ranks.
 #[derive(Clone, Debug)]
-pub(crate) struct Terms {
-    pub(crate) mode: ProxyMode,
+pub(super) struct Terms {
+    pub(super) mode: ProxyMode,
     /// How many threads that may spin share a core, before proxy threads start.
-    pub(crate) spinners: u32,
-    pub(crate) timeout: Duration,
+    pub(super) spinners: u32,
+    pub(super) timeout: Duration,
+}
+
+/// A member that everybody's segments are mapped into, and its own into everybody.
+struct Entrance {
+    shared: Shared,
+    world: Arc<World>,
+    own: Option<Segment>,
+}
+
+impl Entrance {
+    fn of(joining: Joining) -> Result<Self> {
+        let shape = HeapShape::new(joining.n_ranks(), joining.options().heap_len)?;
+        let era = Era { job: joining.job_id(), epoch: joining.epoch() };
+        let mut own = None;
+        let shared = joining.share(|joining| create_segment(joining, era, shape, &mut own))?;
+        let world = attach(&shared, era, shape)?;
+        Ok(Self { shared, world, own })
+    }
 }
 
 /// A rank that peers see alive, and that has nothing to do with them yet.

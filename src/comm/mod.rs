@@ -6,7 +6,10 @@
 
 mod attach;
 mod collective;
+mod crowd;
+mod init;
 mod ports;
+mod unique_id;
 mod watch;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,8 +27,9 @@ use crate::sync::{Agreement, AgreementCell, Barrier, BarrierCell, ParkCell, Revo
 
 use attach::Supervision;
 pub use attach::{Member, join_job};
-pub(crate) use attach::{Terms, attach_threads};
+pub(crate) use init::init_threads;
 use ports::Ports;
+pub use unique_id::UniqueId;
 
 /// A rank's membership in a job: its place among the ranks, the symmetric heap, and the channels to its peers.
 ///

@@ -7,9 +7,9 @@ use super::output::OutputLine;
 use super::{Launch, Observer, Outcome, spawn_threads};
 use crate::bootstrap::{Options, ProxyMode};
 use crate::channel::{Control, Era};
-use crate::comm::{Communicator, Member, Terms, attach_threads, join_job};
+use crate::comm::{Communicator, Member, init_threads, join_job};
 use crate::error::{DeviceName, Error, Result};
-use crate::heap::layout::HeapShape;
+use crate::rank::check_n_ranks;
 use crate::shm::HostKernel;
 use crate::sync::Revocation;
 
@@ -53,14 +53,10 @@ pub fn launch_threads<R: Send>(
     if options.proxy == ProxyMode::Process {
         return Err(Error::Unavailable { operation: "launch_threads", needs: "proxies that are threads" });
     }
-    let shape = HeapShape::new(n_ranks, options.heap_len)?;
-    let era = Era { job: super::fresh_job_id(), epoch: super::FIRST_EPOCH };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let spinners = u32::try_from((n_ranks as usize).div_ceil(cores)).unwrap_or(u32::MAX);
-    let terms = Terms { mode: options.proxy, spinners, timeout: options.timeout };
-    let _names = Names::claim(&options.backing, n_ranks, era.job, &mut |_, _| {})?;
-    let comms = attach_threads(era, shape, &options.backing, &terms)?;
-    spawn_threads(comms, |_, mut comm| {
+    check_n_ranks(n_ranks)?;
+    let job = super::fresh_job_id();
+    let _names = Names::claim(&options.backing, n_ranks, job, &mut |_, _| {})?;
+    spawn_threads(init_threads(job, n_ranks, options)?, |_, mut comm| {
         let result = body(&mut comm)?;
         comm.finalize()?;
         Ok(result)

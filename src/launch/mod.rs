@@ -48,7 +48,7 @@ use crate::error::Result;
 use crate::rank::check_n_ranks;
 
 /// The epoch of a job's first communicator.
-const FIRST_EPOCH: u64 = 1;
+pub(crate) const FIRST_EPOCH: u64 = 1;
 
 /// How to start a job.
 #[derive(Clone, Debug)]
@@ -259,7 +259,7 @@ impl Launch {
 }
 
 /// A number that no other job of the machine has, never zero.
-fn fresh_job_id() -> u64 {
+pub(crate) fn fresh_job_id() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one((std::process::id(), std::time::SystemTime::now())).max(1)
 }

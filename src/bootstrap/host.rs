@@ -1,0 +1,141 @@
+//! The host of a meeting: a thread of the process that made the id, which sleeps until somebody comes.
+//!
+//! It receives the ranks, presides as root over their bootstrap, and ends with Go, or when the meeting has failed. The
+//! job does not need it then: deaths are seen by the life locks, as between processes of one launcher. A host that dies
+//! before Go ends the meeting, since everybody's socket hangs up.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::signal::SigSet;
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, bind, listen, setsockopt, socket, sockopt,
+};
+
+use super::dismissal::Dismissal;
+use super::knock::MeetingPoint;
+use super::meeting::{Meeting, Party};
+use super::options::{Options, Placement};
+use super::root::{Event, Offer, Root, Seat};
+use super::socket::{poll_timeout, resource_error};
+use crate::error::{Error, Result};
+
+/// How many may be at the door before they are let in.
+const BACKLOG: i32 = 128;
+
+/// How long a send that the kernel refused for want of room waits before it is tried again.
+const BACKLOG_PAUSE: Duration = Duration::from_millis(1);
+
+/// A meeting point where guests may knock, and nobody opens yet.
+#[derive(Debug)]
+pub(crate) struct Host {
+    listener: UnixListener,
+    point: MeetingPoint,
+}
+
+impl Host {
+    /// Opens the meeting point.
+    ///
+    /// # Errors
+    /// [`Error::ResourceLimit`] or [`Error::Os`].
+    pub(crate) fn open(point: MeetingPoint) -> Result<Self> {
+        let address = point.address()?;
+        let open = || {
+            let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+            let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+            setsockopt(&listener, sockopt::PassCred, &true)?;
+            bind(listener.as_raw_fd(), &address)?;
+            listen(&listener, Backlog::new(BACKLOG)?)?;
+            Ok(listener)
+        };
+        let listener = open().map_err(|errno: Errno| resource_error("opening a meeting", errno.into()))?;
+        Ok(Self { listener: listener.into(), point })
+    }
+
+    /// Starts the thread. When all have come, `make_control` makes the control segment for so many ranks.
+    ///
+    /// # Errors
+    /// [`Error::ResourceLimit`].
+    pub(crate) fn start<C: AsFd>(
+        self,
+        make_control: impl FnOnce(u32) -> Result<C> + Send + 'static,
+    ) -> Result<()> {
+        let builder = std::thread::Builder::new().name("shmccl meeting".to_owned());
+        let thread = builder.spawn(move || {
+            // Signals are the application's. It cannot fail with a valid set.
+            let _ = SigSet::all().thread_block();
+            if let Some(party) = Meeting::new(self.listener, self.point.job_id).gather() {
+                preside(party, &self.point, make_control);
+            }
+        });
+        // The thread goes on by itself: it ends with the meeting, at the latest with the process.
+        thread.map(drop).map_err(|error| resource_error("starting a thread", error))
+    }
+}
+
+/// Leads those who have met from Hello to Go.
+fn preside<C: AsFd>(party: Party, point: &MeetingPoint, make_control: impl FnOnce(u32) -> Result<C>) {
+    let Party { sockets, heap_len, deadline } = party;
+    let n_ranks = u32::try_from(sockets.len()).unwrap_or(u32::MAX);
+    // Members keep to their own options; that they fit was checked at the door.
+    let options = Options { heap_len, ..Options::default() };
+    let MeetingPoint { job_id, epoch, .. } = *point;
+    let offer = Offer { n_ranks, epoch, job_id, options };
+    let root = make_control(n_ranks).and_then(|control| Root::new(offer, control.as_fd()));
+    match root {
+        Ok(mut root) => {
+            for socket in sockets {
+                root.seat(socket, Placement { cpu: None, devices: 1, proxies: 0 });
+            }
+            if let Err(error) = lead(&mut root, deadline) {
+                root.tell_all(&Dismissal::of_error(&error).message(job_id));
+            }
+        }
+        Err(error) => {
+            let message = Dismissal::of_error(&error).message(job_id);
+            for socket in &sockets {
+                super::meeting::tell(socket, &message);
+            }
+        }
+    }
+}
+
+/// Drives the root until all were told to go, or that one is lost. What it has sent outlives it.
+fn lead(root: &mut Root, deadline: Option<Instant>) -> Result<()> {
+    let mut is_over = false;
+    while !is_over || root.has_backlog() {
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if !is_over {
+                root.declare_laggards_lost();
+            }
+            return Ok(());
+        }
+        let seats = wait(root, deadline)?;
+        for seat in seats {
+            root.serve(seat)?;
+            if root.is_absent(seat) {
+                root.declare_lost(seat);
+                is_over = true;
+            }
+        }
+        while let Some(event) = root.next_event() {
+            is_over |= matches!(event, Event::Up | Event::Lost(..));
+        }
+    }
+    Ok(())
+}
+
+/// Waits for something to happen; returns everybody whom it may concern.
+fn wait(root: &Root, deadline: Option<Instant>) -> Result<Vec<Seat>> {
+    let (seats, mut polled): (Vec<_>, Vec<_>) =
+        root.sockets().map(|(seat, socket, _)| (seat, PollFd::new(socket, PollFlags::POLLIN))).unzip();
+    let until_end = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    let until_retry = root.has_backlog().then_some(BACKLOG_PAUSE);
+    match poll(&mut polled, poll_timeout([until_end, until_retry].into_iter().flatten().min())) {
+        Ok(_) | Err(Errno::EINTR) => Ok(seats),
+        Err(errno) => Err(Error::os("waiting at a meeting", errno)),
+    }
+}

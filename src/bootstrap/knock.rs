@@ -1,0 +1,99 @@
+//! How a process that no launcher started comes to a meeting.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, setsockopt, socket, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+
+use super::dismissal::MEETING;
+use super::member::{Channel, Joining};
+use super::message::{Knock, LAYOUT_VERSION, Message, Met, Refusal};
+use super::options::Options;
+use super::socket::{Deadline, resource_error};
+use crate::error::{DeviceName, Error, Result};
+use crate::rank::Rank;
+
+/// How much longer than its timeout a member listens: the host, whose time is up first, can name who is missing.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Where those who hold the same id meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MeetingPoint {
+    /// Name of the host's socket in the abstract namespace, from which it vanishes with the host.
+    pub(crate) name: String,
+    /// The job that comes of the meeting.
+    pub(crate) job_id: u64,
+    /// The incarnation of its communicator.
+    pub(crate) epoch: u64,
+}
+
+impl MeetingPoint {
+    pub(super) fn address(&self) -> Result<UnixAddr> {
+        UnixAddr::new_abstract(self.name.as_bytes())
+            .map_err(|errno| Error::os("naming the socket of a meeting", errno))
+    }
+}
+
+/// Comes to a meeting as `rank` of `n_ranks`, and joins the job when all are there.
+///
+/// # Errors
+/// [`Error::NoMeeting`]; [`Error::RankTaken`], [`Error::Mismatch`] or [`Error::PeerLost`] when the meeting has failed
+/// for everybody; [`Error::Timeout`] naming a rank that is missing; [`Error::Layout`] when the two do not fit, or one
+/// runs as another user; [`Error::ResourceLimit`], here or at the host.
+pub(crate) fn meet(point: &MeetingPoint, n_ranks: u32, rank: Rank, options: &Options) -> Result<Joining> {
+    let socket = reach(point, options.timeout)?;
+    let channel = Channel { socket, job_id: point.job_id, n_ranks };
+    let knock = Knock {
+        head: Knock::head(point.job_id),
+        layout_version: LAYOUT_VERSION,
+        rank: rank.get(),
+        n_ranks,
+        backing: options.backing.code(),
+        heap_len: options.heap_len,
+        timeout_ms: u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX),
+    };
+    channel.say(&knock, &[])?;
+    channel.hear::<Met>(Deadline::after(options.timeout.saturating_add(LAST_WORDS)), MEETING)?;
+    let device = DeviceName::Rank(rank);
+    let joining = Joining::begin(channel.socket, device, n_ranks, point.job_id, options.timeout)?;
+    Ok(joining.with_options(options.clone()))
+}
+
+/// Connects to the host, which has to be of the same user.
+pub(super) fn reach(point: &MeetingPoint, timeout: Duration) -> Result<OwnedFd> {
+    let deadline = Deadline::after(timeout);
+    let wrap = |errno: Errno| resource_error("coming to a meeting", errno.into());
+    let own = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).map_err(wrap)?;
+    // Bounds the wait for a host that does not accept. Zero would mean for ever.
+    let patience = timeout.clamp(Duration::from_millis(1), Duration::from_secs(1 << 30));
+    let patience = TimeVal::milliseconds(i64::try_from(patience.as_millis()).unwrap_or(i64::MAX));
+    setsockopt(&own, sockopt::SendTimeout, &patience).map_err(wrap)?;
+    loop {
+        match connect(own.as_raw_fd(), &point.address()?) {
+            Ok(()) => break,
+            Err(Errno::EINTR) => {}
+            Err(Errno::ECONNREFUSED) => return Err(Error::NoMeeting { source: Errno::ECONNREFUSED.into() }),
+            Err(Errno::EAGAIN) => {
+                return Err(Error::Timeout { operation: MEETING, awaited: None, waited: deadline.waited() });
+            }
+            Err(errno) => return Err(wrap(errno)),
+        }
+    }
+    check_user(&own)?;
+    Ok(own)
+}
+
+/// Checks that the process at the other end runs as the same user.
+pub(super) fn check_user(socket: &OwnedFd) -> Result<()> {
+    let peer = getsockopt(socket, sockopt::PeerCredentials)
+        .map_err(|errno| Error::os("asking who is at the other end", errno))?;
+    let own = nix::unistd::geteuid().as_raw();
+    if peer.uid() == own {
+        return Ok(());
+    }
+    Err(Error::Layout { what: Refusal::User.what(), expected: own.into(), found: peer.uid().into() })
+}

@@ -1,0 +1,316 @@
+//! Who comes to a meeting: the root's side until all ranks are there.
+//!
+//! A *guest* is a connection. It says one thing, Knock, and claims a rank with it; then it waits. The first claim sets
+//! the terms (number of ranks, length of the heap, kind of backing), and everybody else has to come with the same.
+//!
+//! | a guest | then |
+//! |---|---|
+//! | of another user, or with another version or job | is refused; the others are not concerned |
+//! | says nothing | holds nobody up; it is put out when all are there, or when too many of its kind are |
+//! | claims a rank twice, has other terms | the meeting fails: the ranks do not fit together, and waiting mends nothing |
+//! | hangs up, or speaks again, after its claim | the meeting fails: that rank is lost |
+//! | comes when the meeting has failed, but not later than the deadline | is told why, like the others |
+//! | is awaited still when somebody's patience ends | the meeting fails: that rank is missing |
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::socket::{setsockopt, sockopt};
+
+use super::dismissal::{Dismissal, Term};
+use super::knock::check_user;
+use super::message::{self, Knock, LAYOUT_VERSION, Lost, Message, Met, Refusal, Refused};
+use super::socket::{Incoming, poll_timeout, resource_error, send, try_receive};
+use crate::error::{Error, Result};
+use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
+
+/// How many connections there may be: everybody, and as many again that say nothing.
+const MAX_GUESTS: usize = 2 * MAX_RANKS as usize;
+
+/// Those who have met.
+#[derive(Debug)]
+pub(super) struct Party {
+    /// The root's ends of the sockets, in order of rank. Their next message is a Hello.
+    pub(super) sockets: Vec<OwnedFd>,
+    pub(super) heap_len: u64,
+    /// When the first one's patience ends; `None` for never.
+    pub(super) deadline: Option<Instant>,
+}
+
+/// A meeting that waits for its guests.
+#[derive(Debug)]
+pub(super) struct Meeting {
+    listener: UnixListener,
+    job_id: u64,
+    guests: Vec<Guest>,
+    terms: Option<Claim>,
+    deadline: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Guest {
+    /// `None` once it was put out.
+    socket: Option<OwnedFd>,
+    claim: Option<Claim>,
+}
+
+/// What a guest comes with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Claim {
+    rank: Rank,
+    /// In the order of [`Term::ALL`].
+    terms: [u64; 3],
+}
+
+/// Why a guest is refused, with what was expected and what was found.
+type Objection = (Refusal, u64, u64);
+
+/// Why the meeting has failed for everybody.
+#[derive(Debug)]
+enum Breakdown {
+    Lost(Rank),
+    Taken(Rank),
+    Missing(Rank),
+    Differs(Term, Claim),
+    Failed(Error),
+}
+
+impl From<Error> for Breakdown {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Meeting {
+    pub(super) fn new(listener: UnixListener, job_id: u64) -> Self {
+        Self { listener, job_id, guests: Vec::new(), terms: None, deadline: None }
+    }
+
+    /// Waits until all have come. `None` when the meeting has failed and all who came have been told.
+    ///
+    /// Nobody can come any more when it returns.
+    pub(super) fn gather(mut self) -> Option<Party> {
+        match self.receive_all() {
+            Ok(()) => Some(self.seat_all()),
+            Err(breakdown) => {
+                // An error of the socket ends what is only a courtesy: those who come later then find nobody.
+                let _ = self.turn_away(&breakdown);
+                None
+            }
+        }
+    }
+
+    fn receive_all(&mut self) -> Result<(), Breakdown> {
+        while !self.is_complete() {
+            if self.is_late() {
+                return Err(Breakdown::Missing(self.first_missing()));
+            }
+            let (knocks, ready) = self.poll()?;
+            for index in ready {
+                self.hear(index)?;
+            }
+            self.guests.retain(|guest| guest.socket.is_some());
+            if knocks {
+                self.admit()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells all who have come why the meeting has failed, and then whoever comes later, until every rank or the deadline
+    /// has come.
+    fn turn_away(&mut self, breakdown: &Breakdown) -> Result<()> {
+        let mut told = 0_u64;
+        loop {
+            for claim in self.claims() {
+                told |= 1 << claim.rank.get();
+            }
+            self.dismiss(breakdown);
+            self.guests.retain(|guest| guest.claim.is_none() && guest.socket.is_some());
+            if self.is_late() || self.n_ranks().is_none_or(|n_ranks| told.count_ones() >= n_ranks) {
+                return Ok(());
+            }
+            let (knocks, ready) = self.poll()?;
+            for index in ready {
+                // Whether it would have fitted makes no difference any more.
+                let _ = self.hear(index);
+            }
+            if knocks {
+                self.admit()?;
+            }
+        }
+    }
+
+    fn is_late(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    fn n_ranks(&self) -> Option<u32> {
+        self.terms.and_then(|claim| u32::try_from(claim.terms[Term::NRanks as usize]).ok())
+    }
+
+    fn claims(&self) -> impl Iterator<Item = Claim> {
+        self.guests.iter().filter_map(|guest| guest.claim)
+    }
+
+    fn is_complete(&self) -> bool {
+        self.n_ranks().is_some_and(|n_ranks| self.claims().count() == n_ranks as usize)
+    }
+
+    fn first_missing(&self) -> Rank {
+        let is_here = |rank: &Rank| self.claims().any(|claim| claim.rank == *rank);
+        let mut ranks = (0..self.n_ranks().unwrap_or(0)).map(Rank::known);
+        ranks.find(|rank| !is_here(rank)).expect("the meeting is not complete")
+    }
+
+    /// Whether somebody is at the door, and which guests have something to say.
+    fn poll(&self) -> Result<(bool, Vec<usize>)> {
+        let sockets = self.guests.iter().filter_map(|guest| guest.socket.as_ref());
+        let mut polled: Vec<_> = std::iter::once(self.listener.as_fd())
+            .chain(sockets.map(AsFd::as_fd))
+            .map(|socket| PollFd::new(socket, PollFlags::POLLIN))
+            .collect();
+        let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        match poll(&mut polled, poll_timeout(left)) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(Error::os("waiting at a meeting", errno)),
+        }
+        let mut ready = polled.iter().map(|polled| polled.any().unwrap_or(true));
+        let knocks = ready.next().unwrap_or(false);
+        Ok((knocks, (0..).zip(ready).filter_map(|(index, ready)| ready.then_some(index)).collect()))
+    }
+
+    /// Lets in who is at the door; puts out the first one that says nothing when there are too many.
+    fn admit(&mut self) -> Result<()> {
+        loop {
+            let socket: OwnedFd = match self.listener.accept() {
+                Ok((stream, _)) => stream.into(),
+                Err(error) => match error.raw_os_error().map(Errno::from_raw) {
+                    Some(Errno::EAGAIN) => return Ok(()),
+                    Some(Errno::EINTR | Errno::ECONNABORTED) => continue,
+                    _ => return Err(resource_error("receiving a guest", error)),
+                },
+            };
+            setsockopt(&socket, sockopt::PassCred, &true)
+                .map_err(|errno| Error::os("receiving a guest", errno))?;
+            if let Err(Error::Layout { expected, found, .. }) = check_user(&socket) {
+                self.refuse(&socket, (Refusal::User, expected, found));
+                continue;
+            }
+            if self.guests.len() == MAX_GUESTS
+                && let Some(silent) = self.guests.iter().position(|guest| guest.claim.is_none())
+            {
+                self.guests.remove(silent);
+            }
+            self.guests.push(Guest { socket: Some(socket), claim: None });
+        }
+    }
+
+    /// Takes what a guest says.
+    fn hear(&mut self, index: usize) -> Result<(), Breakdown> {
+        let guest = &self.guests[index];
+        let Some(socket) = &guest.socket else { return Ok(()) };
+        let incoming = try_receive(socket.as_fd());
+        match (incoming, guest.claim) {
+            (Ok(Incoming::Nothing), _) => Ok(()),
+            (Ok(Incoming::Message(bytes, _)), None) => {
+                match self.read(&bytes) {
+                    Ok((claim, patience)) => return self.take(index, claim, patience),
+                    Err(Some(refusal)) => self.refuse(socket, refusal),
+                    Err(None) => {}
+                }
+                self.guests[index].socket = None;
+                Ok(())
+            }
+            (_, None) => {
+                self.guests[index].socket = None;
+                Ok(())
+            }
+            (_, Some(claim)) => Err(Breakdown::Lost(claim.rank)),
+        }
+    }
+
+    /// Reads a Knock. The error is what to answer, if it can be answered.
+    fn read(&self, bytes: &[u8]) -> Result<(Claim, Duration), Option<Objection>> {
+        let differs = |refusal, expected: u64, found: u64| {
+            if expected == found { Ok(()) } else { Err(Some((refusal, expected, found))) }
+        };
+        let head = message::head_of(bytes).ok_or(None)?;
+        differs(Refusal::Version, message::VERSION.into(), head.version.into())?;
+        let knock = message::read::<Knock>(bytes).ok_or(None)?;
+        differs(Refusal::Layout, LAYOUT_VERSION.into(), knock.layout_version.into())?;
+        differs(Refusal::Job, self.job_id, head.job_id)?;
+        check_n_ranks(knock.n_ranks).map_err(|_| None)?;
+        let rank = Rank::new(knock.rank, knock.n_ranks).map_err(|_| None)?;
+        let terms = [knock.n_ranks.into(), knock.heap_len, knock.backing.into()];
+        Ok((Claim { rank, terms }, Duration::from_millis(knock.timeout_ms)))
+    }
+
+    /// Gives a guest the rank that it claims.
+    fn take(&mut self, index: usize, claim: Claim, patience: Duration) -> Result<(), Breakdown> {
+        let is_taken = self.claims().any(|other| other.rank == claim.rank);
+        self.guests[index].claim = Some(claim);
+        let until = Instant::now().checked_add(patience);
+        self.deadline = [self.deadline, until].into_iter().flatten().min();
+        let agreed = self.terms.get_or_insert(claim).terms;
+        let differs = |term: &Term| agreed[*term as usize] != claim.terms[*term as usize];
+        match Term::ALL.into_iter().find(differs) {
+            Some(term) => Err(Breakdown::Differs(term, claim)),
+            None if is_taken => Err(Breakdown::Taken(claim.rank)),
+            None => Ok(()),
+        }
+    }
+
+    fn refuse(&self, socket: &OwnedFd, (refusal, expected, found): Objection) {
+        let (head, reason) = (Refused::head(self.job_id), refusal.code());
+        tell(socket, &Refused { head, reason, reserved: 0, expected, found });
+    }
+
+    /// Tells all who have come that all have come.
+    fn seat_all(mut self) -> Party {
+        let heap_len = self.terms.map_or(0, |claim| claim.terms[Term::HeapLen as usize]);
+        self.guests.retain(|guest| guest.claim.is_some());
+        self.guests.sort_by_key(|guest| guest.claim.map(|claim| claim.rank));
+        let sockets: Vec<_> = self.guests.into_iter().filter_map(|guest| guest.socket).collect();
+        for socket in &sockets {
+            tell(socket, &Met { head: Met::head(self.job_id) });
+        }
+        Party { sockets, heap_len, deadline: self.deadline }
+    }
+
+    /// Tells all who have come why the meeting has failed; of different terms, each from its own side.
+    fn dismiss(&self, breakdown: &Breakdown) {
+        for guest in &self.guests {
+            let (Some(socket), Some(own)) = (&guest.socket, guest.claim) else { continue };
+            let dismissal = match breakdown {
+                Breakdown::Lost(rank) => {
+                    let (head, member) = (Lost::head(self.job_id), rank.get());
+                    tell(socket, &Lost { head, member, reserved: 0 });
+                    continue;
+                }
+                Breakdown::Taken(rank) => Dismissal::Taken(*rank),
+                Breakdown::Missing(rank) => Dismissal::Missing(*rank),
+                Breakdown::Failed(error) => Dismissal::of_error(error),
+                Breakdown::Differs(term, odd) => {
+                    let agreed = self.terms.expect("set by the first claim");
+                    let index = *term as usize;
+                    let other = if own.terms[index] == agreed.terms[index] { *odd } else { agreed };
+                    let (mine, theirs) = (own.terms[index], other.terms[index]);
+                    Dismissal::Differs { term: *term, mine, rank: other.rank, theirs }
+                }
+            };
+            tell(socket, &dismissal.message(self.job_id));
+        }
+    }
+}
+
+/// Says something to a guest, which has room for it: it was told nothing before. One that hung up misses nothing.
+pub(super) fn tell<M: Message>(socket: &OwnedFd, message: &M) {
+    let _ = send(socket.as_fd(), bytemuck::bytes_of(message), &[]);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,234 @@
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use super::*;
+use crate::bootstrap::knock::reach;
+use crate::bootstrap::message::Dismissed;
+use crate::bootstrap::{Host, Joining, MeetingPoint, Options, meet};
+
+/// What makes a Knock odd.
+type Change = fn(Knock) -> Knock;
+
+const WATCHDOG: Duration = Duration::from_secs(20);
+
+fn memory() -> Result<OwnedFd> {
+    memfd_create(c"test", MFdFlags::MFD_CLOEXEC).map_err(|errno| Error::os("making test memory", errno))
+}
+
+/// A meeting that is being hosted, under a name of its own.
+fn hosted(name: &str, make_control: fn() -> Result<OwnedFd>) -> MeetingPoint {
+    let name = format!("shmccl-test-{}-{name}", std::process::id());
+    let point = MeetingPoint { name, job_id: 77, epoch: 1 };
+    Host::open(point.clone()).unwrap().start(move |_| make_control()).unwrap();
+    point
+}
+
+fn patient(timeout: Duration) -> Options {
+    Options { heap_len: 1 << 20, timeout, ..Options::default() }
+}
+
+fn come(point: &MeetingPoint, n_ranks: u32, rank: u32) -> Result<Joining> {
+    meet(point, n_ranks, Rank::known(rank), &patient(WATCHDOG))
+}
+
+fn join(joining: Joining) -> Result<()> {
+    joining.share(|_| memory())?.ready().map(drop)
+}
+
+/// Knocks and does nothing more.
+fn knock(point: &MeetingPoint, change: impl FnOnce(Knock) -> Knock) -> OwnedFd {
+    let socket = reach(point, WATCHDOG).unwrap();
+    let head = Knock::head(point.job_id);
+    let knock = Knock {
+        head,
+        layout_version: LAYOUT_VERSION,
+        rank: 1,
+        n_ranks: 2,
+        backing: 0,
+        heap_len: 1 << 20,
+        timeout_ms: 20_000,
+    };
+    tell(&socket, &change(knock));
+    socket
+}
+
+fn hear<M: Message>(socket: &OwnedFd) -> Option<M> {
+    let began = Instant::now();
+    loop {
+        assert!(began.elapsed() < WATCHDOG);
+        match try_receive(socket.as_fd()).unwrap() {
+            Incoming::Nothing => std::thread::yield_now(),
+            Incoming::Message(bytes, _) => return message::read::<M>(&bytes),
+            Incoming::HungUp | Incoming::NoDescriptors => return None,
+        }
+    }
+}
+
+fn lost_rank<T: std::fmt::Debug>(result: Result<T>) -> u32 {
+    match result {
+        Err(Error::PeerLost { rank }) => rank.get(),
+        other => panic!("expected the loss of a rank, got {other:?}"),
+    }
+}
+
+#[test]
+fn all_who_have_come_join_and_the_next_one_finds_nobody() {
+    let point = hosted("all", memory);
+    std::thread::scope(|scope| {
+        for rank in (0..5).rev() {
+            scope.spawn({
+                let point = &point;
+                move || come(point, 5, rank).and_then(join).unwrap()
+            });
+        }
+    });
+    assert!(matches!(come(&point, 5, 0), Err(Error::NoMeeting { .. })));
+}
+
+#[test]
+fn a_rank_that_hangs_up_after_its_knock_is_lost_to_everybody() {
+    let point = hosted("hangs-up", memory);
+    drop(knock(&point, |knock| knock));
+    // Whether all had come before that was noticed makes no difference.
+    assert_eq!(lost_rank(come(&point, 2, 0).and_then(join)), 1);
+    let point = hosted("hangs-up-later", memory);
+    let first = knock(&point, |knock| Knock { rank: 0, n_ranks: 3, ..knock });
+    let second = knock(&point, |knock| Knock { n_ranks: 3, ..knock });
+    drop(second);
+    assert_eq!(hear::<Lost>(&first).unwrap().member, 1);
+    assert!(hear::<Lost>(&first).is_none(), "the host has hung up");
+    assert_eq!(lost_rank(come(&point, 3, 2)), 1);
+}
+
+#[test]
+fn a_rank_that_speaks_out_of_turn_is_lost_to_everybody() {
+    let point = hosted("twice", memory);
+    let first = knock(&point, |knock| Knock { rank: 0, n_ranks: 3, ..knock });
+    let second = knock(&point, |knock| Knock { n_ranks: 3, ..knock });
+    tell(&second, &Met { head: Met::head(point.job_id) });
+    assert_eq!(hear::<Lost>(&first).unwrap().member, 1);
+}
+
+#[test]
+fn a_rank_that_comes_and_then_gets_stuck_is_named_at_the_deadline() {
+    let point = hosted("stuck", memory);
+    let stuck = knock(&point, |knock| Knock { timeout_ms: 300, ..knock });
+    assert_eq!(lost_rank(come(&point, 2, 0).and_then(join)), 1);
+    assert!(hear::<Met>(&stuck).is_some());
+}
+
+#[test]
+fn a_rank_that_never_comes_is_named_at_the_deadline_of_the_most_impatient() {
+    let point = hosted("missing", memory);
+    let _other = knock(&point, |knock| Knock { n_ranks: 3, rank: 2, timeout_ms: 200, ..knock });
+    let missed = come(&point, 3, 0);
+    assert!(
+        matches!(missed, Err(Error::Timeout { awaited: Some(rank), .. }) if rank.get() == 1),
+        "{missed:?}"
+    );
+}
+
+#[test]
+fn two_claims_to_one_rank_end_the_meeting_for_all() {
+    let point = hosted("twins", memory);
+    let of_three = |rank| knock(&point, |knock| Knock { rank, n_ranks: 3, ..knock });
+    let guests = [of_three(0), of_three(1), of_three(1)];
+    for guest in &guests {
+        let told = hear::<Dismissed>(guest).and_then(Dismissal::from_message);
+        assert_eq!(told, Some(Dismissal::Taken(Rank::known(1))));
+    }
+}
+
+#[test]
+fn ranks_with_different_terms_are_each_told_the_term_of_the_other() {
+    let odd: [(Term, u64, Change); 3] = [
+        (Term::NRanks, 4, |knock| Knock { rank: 3, n_ranks: 4, ..knock }),
+        (Term::HeapLen, 5, |knock| Knock { rank: 2, n_ranks: 3, heap_len: 5, ..knock }),
+        (Term::Backing, 2, |knock| Knock { rank: 2, n_ranks: 3, backing: 2, ..knock }),
+    ];
+    for (term, theirs, odd) in odd {
+        let point = hosted("terms", memory);
+        let of_three = |rank| knock(&point, |knock| Knock { rank, n_ranks: 3, ..knock });
+        let (first, second) = (of_three(0), of_three(1));
+        let odd = knock(&point, odd);
+        let told = |guest| hear::<Dismissed>(guest).and_then(Dismissal::from_message);
+        let Some(Dismissal::Differs { term: named, mine, rank, theirs: seen }) = told(&odd) else {
+            panic!("{term:?}")
+        };
+        assert_eq!((named, mine, rank.get()), (term, theirs, 0));
+        for guest in [&first, &second] {
+            let rank = Rank::known(if term == Term::NRanks { 3 } else { 2 });
+            assert_eq!(told(guest), Some(Dismissal::Differs { term, mine: seen, rank, theirs }));
+        }
+    }
+}
+
+#[test]
+fn a_guest_that_does_not_fit_is_refused_and_the_others_meet() {
+    let point = hosted("misfits", memory);
+    let misfits: [(u32, Change); 3] = [
+        (Refusal::Layout.code(), |knock| Knock { layout_version: 99, ..knock }),
+        (Refusal::Job.code(), |knock| Knock { head: Knock::head(5), ..knock }),
+        (Refusal::Version.code(), |knock| Knock {
+            head: message::Head { version: 9, ..knock.head },
+            ..knock
+        }),
+    ];
+    for (reason, misfit) in misfits {
+        let refused = knock(&point, misfit);
+        assert_eq!(hear::<Refused>(&refused).unwrap().reason, reason);
+    }
+    for nonsense in [Knock { rank: 2, ..forged() }, Knock { n_ranks: 0, ..forged() }] {
+        assert!(hear::<Refused>(&knock(&point, |_| nonsense)).is_none());
+    }
+    let garbage = reach(&point, WATCHDOG).unwrap();
+    send(garbage.as_fd(), b"garbage", &[]).unwrap();
+    assert!(hear::<Refused>(&garbage).is_none());
+    meet_in_two(&point);
+}
+
+fn forged() -> Knock {
+    Knock {
+        head: Knock::head(77),
+        layout_version: LAYOUT_VERSION,
+        rank: 0,
+        n_ranks: 2,
+        backing: 0,
+        heap_len: 0,
+        timeout_ms: 0,
+    }
+}
+
+fn meet_in_two(point: &MeetingPoint) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| come(point, 2, 1).and_then(join).unwrap());
+        come(point, 2, 0).and_then(join).unwrap();
+    });
+}
+
+#[test]
+fn guests_that_say_nothing_keep_nobody_out_however_many_they_are() {
+    let point = hosted("silent", memory);
+    let silent: Vec<_> = (0..MAX_GUESTS + 10).map(|_| reach(&point, WATCHDOG).unwrap()).collect();
+    meet_in_two(&point);
+    for guest in &silent {
+        assert!(hear::<Met>(guest).is_none());
+    }
+}
+
+#[test]
+fn a_host_that_cannot_go_on_says_why() {
+    let fails = || Err(Error::os("making test memory", Errno::EMFILE));
+    let point = hosted("fails", fails);
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let point = &point;
+            scope.spawn(move || {
+                let error = come(point, 2, rank).unwrap_err();
+                assert!(
+                    matches!(error, Error::ResourceLimit { resource: "file descriptors", .. }),
+                    "{error:?}"
+                );
+            });
+        }
+    });
+}

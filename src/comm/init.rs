@@ -1,0 +1,163 @@
+//! Communicators without a launcher: by a unique id among processes, or all at once in one process.
+
+use nix::errno::Errno;
+
+use super::Communicator;
+use super::attach::{Terms, attach_threads, join_met};
+use super::unique_id::UniqueId;
+use crate::bootstrap::{Options, ProxyMode, meet};
+use crate::channel::Era;
+use crate::error::{Error, Result};
+use crate::heap::layout::HeapShape;
+use crate::launch::{FIRST_EPOCH, fresh_job_id};
+use crate::rank::{Rank, check_n_ranks};
+
+impl Communicator {
+    /// Meets the other ranks under `id` and joins them as `rank` of `n_ranks`, with the default [`Options`]. Returns when
+    /// all have called it, in whatever order they come.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::init_rank_with`].
+    pub fn init_rank(n_ranks: u32, id: &UniqueId, rank: u32) -> Result<Self> {
+        Self::init_rank_with(n_ranks, id, rank, &Options::default())
+    }
+
+    /// Meets the other ranks as [`Communicator::init_rank`] does, with options: all ranks have to come with the same
+    /// length of the heap and kind of backing; each is as patient as its own timeout, in the meeting and afterwards.
+    ///
+    /// Proxies are threads, since a service process needs a launcher that starts it. Nobody is pinned: a rank takes its
+    /// cores from its affinity mask, and how many share them from the masks of all. A named segment of a rank that is
+    /// killed keeps its name; there is no launcher to remove it.
+    ///
+    /// When it fails it fails for everybody who has come, within the timeout of the most impatient one, and `id` is
+    /// used up. Who comes later, within that timeout, is told the same.
+    ///
+    /// # Errors
+    /// - [`Error::InvalidArgument`], [`Error::InvalidRank`], and [`Error::Unavailable`] for [`ProxyMode::Process`]: the
+    ///   arguments; nobody else hears of it.
+    /// - [`Error::NoMeeting`]: the id is not one, is used up, or its host has ended.
+    /// - [`Error::RankTaken`], [`Error::Mismatch`]: those who came do not fit together; all are told.
+    /// - [`Error::Timeout`]: a rank has not come; it is named.
+    /// - [`Error::PeerLost`]: a rank came, and died or got stuck before all were ready.
+    /// - [`Error::Layout`]: the host is another version of this library, or runs as another user.
+    /// - [`Error::ResourceLimit`], [`Error::Os`]: here, or at the host.
+    pub fn init_rank_with(n_ranks: u32, id: &UniqueId, rank: u32, options: &Options) -> Result<Self> {
+        check_n_ranks(n_ranks)?;
+        let rank = Rank::new(rank, n_ranks)?;
+        check("init_rank", options)?;
+        HeapShape::new(n_ranks, options.heap_len)?;
+        meet(&id.meeting_point(), n_ranks, rank, options).and_then(join_met).map_err(name_hang_up)
+    }
+
+    /// Makes all communicators of a job of `n_ranks` in this process, in order of rank, with the default [`Options`]:
+    /// one process drives all devices, each from a thread of its own.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::init_all_with`].
+    pub fn init_all(n_ranks: u32) -> Result<Vec<Self>> {
+        Self::init_all_with(n_ranks, &Options::default())
+    }
+
+    /// Makes all communicators as [`Communicator::init_all`] does, with options.
+    ///
+    /// Each is to be moved to a thread: whatever all ranks call together (also [`Communicator::finalize`]) waits for the
+    /// others, so one thread cannot call it for two.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`]; [`Error::Unavailable`] for [`ProxyMode::Process`]; those of creating and mapping segments.
+    pub fn init_all_with(n_ranks: u32, options: &Options) -> Result<Vec<Self>> {
+        check("init_all", options)?;
+        init_threads(fresh_job_id(), n_ranks, options)
+    }
+}
+
+/// Makes the communicators of job number `job` in this process; proxies are threads.
+///
+/// # Errors
+/// Those of creating and mapping segments.
+pub(crate) fn init_threads(job: u64, n_ranks: u32, options: &Options) -> Result<Vec<Communicator>> {
+    let shape = HeapShape::new(n_ranks, options.heap_len)?;
+    let era = Era { job, epoch: FIRST_EPOCH };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let spinners = u32::try_from((n_ranks as usize).div_ceil(cores)).unwrap_or(u32::MAX);
+    let terms = Terms { mode: ProxyMode::Thread, spinners, timeout: options.timeout };
+    attach_threads(era, shape, &options.backing, &terms)
+}
+
+/// Refuses what takes a launcher.
+fn check(operation: &'static str, options: &Options) -> Result<()> {
+    options.backing.check()?;
+    match options.proxy {
+        ProxyMode::Thread => Ok(()),
+        ProxyMode::Process => {
+            Err(Error::Unavailable { operation, needs: "a launcher, for proxies that are processes" })
+        }
+    }
+}
+
+/// Nobody revokes a job that is not there yet: what looks like it is the host's socket hanging up.
+fn name_hang_up(error: Error) -> Error {
+    match error {
+        Error::Revoked { by: None } => Error::NoMeeting { source: Errno::ECONNRESET.into() },
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::Channel;
+
+    #[test]
+    fn communicators_of_one_process_move_to_threads_of_the_callers_own() {
+        let options = Options { heap_len: 4 << 20, ..Options::default() };
+        let comms = Communicator::init_all_with(3, &options).unwrap();
+        let pass_on = |mut comm: Communicator| -> Result<u64> {
+            let cells = comm.alloc::<u64>(2)?;
+            let (mut left, mut right) =
+                (comm.memory_channel(comm.left())?, comm.memory_channel(comm.right())?);
+            cells.set(0, comm.rank().get().into())?;
+            right.put_with_signal(cells.part(1, 1)?.offset, cells.part(0, 1)?.offset, 8)?;
+            left.wait()?;
+            let received = cells.get(1)?;
+            comm.finalize()?;
+            Ok(received)
+        };
+        let threads: Vec<_> =
+            comms.into_iter().map(|comm| std::thread::spawn(move || pass_on(comm))).collect();
+        let received: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect();
+        assert_eq!(received, [2, 0, 1]);
+    }
+
+    #[test]
+    fn a_service_process_is_refused_where_there_is_no_launcher() {
+        let options = Options { proxy: ProxyMode::Process, ..Options::default() };
+        let id: UniqueId = "shmccl-00000000000000000000000000000000".parse().unwrap();
+        let refused = [
+            Communicator::init_all_with(2, &options).err(),
+            Communicator::init_rank_with(2, &id, 0, &options).err(),
+        ];
+        for error in refused {
+            assert!(matches!(error, Some(Error::Unavailable { .. })), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_rank_that_cannot_be_is_refused_before_anybody_is_asked() {
+        let id: UniqueId = "shmccl-00000000000000000000000000000000".parse().unwrap();
+        let refused = Communicator::init_rank(2, &id, 2).unwrap_err();
+        assert!(matches!(refused, Error::InvalidRank { rank: 2, n_ranks: 2 }), "{refused}");
+        for n_ranks in [0, 65] {
+            let refused = Communicator::init_rank(n_ranks, &id, 0).unwrap_err();
+            assert!(matches!(refused, Error::InvalidArgument { name: "n_ranks", .. }), "{refused}");
+        }
+        assert!(Communicator::init_all(0).is_err());
+    }
+
+    #[test]
+    fn an_id_that_nobody_hosts_is_told_from_one_that_has_no_guests_yet() {
+        let id: UniqueId = "shmccl-0123456789abcdef0123456789abcdef".parse().unwrap();
+        let error = Communicator::init_rank(2, &id, 0).unwrap_err();
+        assert!(matches!(error, Error::NoMeeting { .. }), "{error:?}");
+    }
+}

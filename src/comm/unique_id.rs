@@ -1,0 +1,171 @@
+//! The id under which processes meet that no launcher started.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::str::FromStr;
+
+use crate::bootstrap::{Host, MeetingPoint};
+use crate::channel::{Control, Era};
+use crate::error::{Error, Result};
+use crate::launch::FIRST_EPOCH;
+
+/// What starts the text of an id.
+const PREFIX: &str = "shmccl-";
+
+/// Bytes of the random token.
+const TOKEN_LEN: usize = 16;
+
+/// The id of one meeting: one process makes it and hands it to the others, by whatever way it has.
+///
+/// It prints as [`UniqueId::TEXT_LEN`] characters of ASCII without blanks, which fit into a file, an environment
+/// variable or an argument, and parses from them.
+///
+/// The process that makes an id hosts the meeting, in a thread of its own that sleeps until somebody comes. It need not
+/// be a rank itself, but must not end before all have met; from then on it is not needed. An id serves
+/// one meeting, whether that succeeds or fails. It is good on this machine, within one network namespace, for
+/// processes of the same effective user. To know it lets nobody else in.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct UniqueId {
+    token: [u8; TOKEN_LEN],
+}
+
+impl UniqueId {
+    /// Length of the text of an id.
+    pub const TEXT_LEN: usize = PREFIX.len() + 2 * TOKEN_LEN;
+
+    /// Length of an id as bytes: that of an `ncclUniqueId`.
+    pub const BYTES_LEN: usize = 128;
+
+    /// Makes an id that no other process has, and begins to host its meeting.
+    ///
+    /// # Errors
+    /// [`Error::ResourceLimit`] or [`Error::Os`] when there is no socket, thread or random number to be had.
+    pub fn new() -> Result<Self> {
+        let mut token = [0; TOKEN_LEN];
+        let random = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut token));
+        random.map_err(|error| crate::bootstrap::resource_error("drawing a random number", error))?;
+        let id = Self { token };
+        let point = id.meeting_point();
+        let era = Era { job: point.job_id, epoch: point.epoch };
+        Host::open(point)?.start(move |n_ranks| Control::create(n_ranks, era).map(|(_, segment)| segment))?;
+        Ok(id)
+    }
+
+    /// The id as bytes: its text, and zeros.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::BYTES_LEN] {
+        let mut bytes = [0; Self::BYTES_LEN];
+        bytes[..Self::TEXT_LEN].copy_from_slice(self.to_string().as_bytes());
+        bytes
+    }
+
+    /// Reads what [`UniqueId::to_bytes`] has written.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] naming the first byte that is not one of an id.
+    pub fn from_bytes(bytes: &[u8; Self::BYTES_LEN]) -> Result<Self> {
+        let (text, rest) = bytes.split_at(Self::TEXT_LEN);
+        let id = parse(text)?;
+        match rest.iter().position(|byte| *byte != 0) {
+            Some(index) => Err(malformed(Self::TEXT_LEN + index)),
+            None => Ok(id),
+        }
+    }
+
+    pub(super) fn meeting_point(&self) -> MeetingPoint {
+        let start = self.token.first_chunk().copied().expect("a token is longer");
+        // A job without a number would be no job.
+        let job_id = u64::from_be_bytes(start).max(1);
+        MeetingPoint { name: self.to_string(), job_id, epoch: FIRST_EPOCH }
+    }
+}
+
+impl fmt::Display for UniqueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{PREFIX}{:032x}", u128::from_be_bytes(self.token))
+    }
+}
+
+impl fmt::Debug for UniqueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for UniqueId {
+    type Err = Error;
+
+    /// Reads what its `Display` has written; blanks around it do not matter.
+    fn from_str(text: &str) -> Result<Self> {
+        parse(text.trim().as_bytes())
+    }
+}
+
+fn parse(text: &[u8]) -> Result<UniqueId> {
+    let prefix = PREFIX.as_bytes();
+    let is_right = |index: usize, byte: u8| match prefix.get(index) {
+        Some(expected) => byte == *expected,
+        None => matches!(byte, b'0'..=b'9' | b'a'..=b'f') && index < UniqueId::TEXT_LEN,
+    };
+    if let Some(wrong) = (0..).zip(text).find_map(|(index, byte)| (!is_right(index, *byte)).then_some(index))
+    {
+        return Err(malformed(wrong));
+    }
+    let digits = text.get(prefix.len()..).and_then(|digits| std::str::from_utf8(digits).ok());
+    let digits = digits.filter(|digits| digits.len() == 2 * TOKEN_LEN).ok_or(malformed(text.len()))?;
+    let token = u128::from_str_radix(digits, 16).map_err(|_| malformed(prefix.len()))?;
+    Ok(UniqueId { token: token.to_be_bytes() })
+}
+
+/// The error for an id that is wrong from the byte with this index on.
+fn malformed(index: usize) -> Error {
+    Error::InvalidArgument {
+        name: "length of the readable part of the unique id",
+        value: index as u64,
+        expected: "39: `shmccl-` and 32 hexadecimal digits in lower case",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn an_id_survives_text_and_bytes(token in any::<[u8; TOKEN_LEN]>()) {
+            let id = UniqueId { token };
+            let text = id.to_string();
+            prop_assert_eq!(text.len(), UniqueId::TEXT_LEN);
+            prop_assert!(text.bytes().all(|byte| byte.is_ascii_graphic()));
+            prop_assert_eq!(format!(" {text}\n").parse::<UniqueId>().unwrap(), id);
+            prop_assert_eq!(UniqueId::from_bytes(&id.to_bytes()).unwrap(), id);
+        }
+
+        #[test]
+        fn no_text_makes_the_parser_panic_and_what_it_takes_it_prints(text in "(shmccl-)?[0-9a-fA-F+é-]{0,40}") {
+            if let Ok(id) = text.parse::<UniqueId>() {
+                prop_assert_eq!(id.to_string(), text);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_id_is_refused_with_the_place_where_it_goes_wrong() {
+        let id = UniqueId { token: [0xab; TOKEN_LEN] }.to_string();
+        let upper = id.replace('b', "B");
+        let cases = [("", 0), ("shmccl", 6), (&id[..38], 38), (&format!("{id}0"), 39), (&upper, 8)];
+        for (text, wrong) in cases {
+            let error = text.parse::<UniqueId>().unwrap_err();
+            assert!(
+                matches!(error, Error::InvalidArgument { value, .. } if value == wrong),
+                "{text}: {error}"
+            );
+        }
+        let mut bytes = UniqueId { token: [1; TOKEN_LEN] }.to_bytes();
+        bytes[100] = 1;
+        assert!(matches!(UniqueId::from_bytes(&bytes), Err(Error::InvalidArgument { value: 100, .. })));
+    }
+}

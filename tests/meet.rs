@@ -1,0 +1,357 @@
+//! Processes that no launcher started meet under a unique id. They are this test binary again, told their part by the
+//! environment; each failure of a meeting is looked at from the side of everybody concerned.
+//!
+//! The test named `device_process` is the entry point: it does nothing unless the environment tells it its part.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, socket};
+use shmccl::bootstrap::Options;
+use shmccl::channel::Channel;
+use shmccl::{Communicator, Result, UniqueId};
+
+const PART: &str = "SHMCCL_TEST_MEET";
+const WATCHDOG: Duration = Duration::from_secs(30);
+const NOBODY: &str = "no meeting under this unique id: it is over, or the process that made the id has ended";
+
+/// A part is a list of words, done in order: `host` makes the id (otherwise `id=ID` is given), `init=RANK/N` joins,
+/// `ring` passes a number round, `barrier` waits for everybody, `finalize` leaves, `tidy` checks that nothing is left, `stop`
+/// waits for a line of input, `intrude` knocks at the host's door as a stranger would. `heap=LEN` and `timeout=MS` change the options.
+#[test]
+fn device_process() {
+    let Ok(part) = std::env::var(PART) else { return };
+    say("start");
+    match Player::default().play(&part) {
+        Ok(()) => say("done"),
+        Err(error) => say(&format!("error {error}")),
+    }
+    // Without the test harness, which would print more.
+    std::process::exit(0);
+}
+
+#[derive(Default)]
+struct Player {
+    id: Option<UniqueId>,
+    comm: Option<Communicator>,
+    options: Options,
+    before: Option<(usize, usize)>,
+}
+
+impl Player {
+    fn play(&mut self, part: &str) -> Result<()> {
+        self.options.heap_len = 4 << 20;
+        self.options.timeout = WATCHDOG;
+        part.split(' ').try_for_each(|word| self.act(word))
+    }
+
+    fn act(&mut self, word: &str) -> Result<()> {
+        let (verb, argument) = word.split_once('=').unwrap_or((word, ""));
+        let number = || argument.parse::<u64>().unwrap();
+        match verb {
+            "host" => {
+                self.before = Some(belongings());
+                let id = UniqueId::new()?;
+                say(&format!("id {id}"));
+                self.id = Some(id);
+            }
+            "id" => self.id = Some(argument.parse()?),
+            "heap" => self.options.heap_len = number(),
+            "timeout" => self.options.timeout = Duration::from_millis(number()),
+            "init" => {
+                let (rank, n_ranks) = argument.split_once('/').unwrap();
+                let (rank, n_ranks) = (rank.parse().unwrap(), n_ranks.parse().unwrap());
+                let id = self.id.expect("an id is given");
+                self.comm = Some(Communicator::init_rank_with(n_ranks, &id, rank, &self.options)?);
+                say("up");
+            }
+            "ring" => pass_on(self.comm.as_mut().unwrap())?,
+            "barrier" => self.comm.as_mut().unwrap().barrier()?,
+            "finalize" => self.comm.take().unwrap().finalize()?,
+            "tidy" => expect_tidy(self.before.unwrap()),
+            "intrude" => say(intrude(&self.id.expect("an id is given"))),
+            "stop" => _ = std::io::stdin().read_line(&mut String::new()).unwrap(),
+            _ => panic!("no such word: {word}"),
+        }
+        Ok(())
+    }
+}
+
+/// Knocks on the host's door without looking who the host is, as an honest process would.
+fn intrude(id: &UniqueId) -> &'static str {
+    let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::empty(), None).unwrap();
+    connect(socket.as_raw_fd(), &UnixAddr::new_abstract(id.to_string().as_bytes()).unwrap()).unwrap();
+    let mut answer = [0; 100];
+    let receive = |answer: &mut [u8]| recv(socket.as_raw_fd(), answer, MsgFlags::empty()).unwrap();
+    // Refused is the one answer of this length, and nothing follows.
+    if (receive(&mut answer), receive(&mut answer)) == (48, 0) { "refused" } else { "let in" }
+}
+
+/// Sends a number to the right, directly and through the proxy, and expects that of the left.
+fn pass_on(comm: &mut Communicator) -> Result<()> {
+    let cells = comm.alloc::<u64>(2)?;
+    let (own, left) = (u64::from(comm.rank().get()), u64::from(comm.left().get()));
+    let (from, to) = (cells.part(0, 1)?.offset, cells.part(1, 1)?.offset);
+    cells.set(0, own)?;
+    let mut direct = comm.memory_channel(comm.right())?;
+    direct.put_with_signal_and_flush(to, from, 8)?;
+    comm.barrier()?;
+    assert_eq!(cells.get(1)?, left);
+    comm.barrier()?;
+    cells.set(0, own + 100)?;
+    let mut proxied = comm.port_channel(comm.right())?;
+    proxied.put_with_signal_and_flush(to, from, 8)?;
+    comm.barrier()?;
+    assert_eq!(cells.get(1)?, left + 100);
+    comm.barrier()
+}
+
+/// How many descriptors and threads this process has.
+fn belongings() -> (usize, usize) {
+    let count = |path| std::fs::read_dir(path).unwrap().count();
+    (count("/proc/self/fd"), count("/proc/self/task"))
+}
+
+/// The host's thread ends by itself, a moment after the last rank was told to go.
+fn expect_tidy(before: (usize, usize)) {
+    let began = Instant::now();
+    while belongings() != before {
+        assert!(began.elapsed() < WATCHDOG, "{before:?} became {:?}", belongings());
+        std::thread::yield_now();
+    }
+}
+
+fn say(text: &str) {
+    // In one write, so that lines of several processes do not mix.
+    std::io::stdout().write_all(format!("> {text}\n").as_bytes()).unwrap();
+}
+
+/// A process that plays a part; killed at the latest when this is dropped.
+struct Process {
+    child: Child,
+    input: ChildStdin,
+    lines: mpsc::Receiver<String>,
+}
+
+impl Process {
+    fn start(part: &str) -> Self {
+        Self::spawn(Command::new(std::env::current_exe().unwrap()), part)
+    }
+
+    fn spawn(mut command: Command, part: &str) -> Self {
+        command.args(["--exact", "device_process", "--nocapture", "--test-threads=1"]).env(PART, part);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let (told, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(std::result::Result::ok) {
+                if let Some((_, text)) = line.split_once("> ") {
+                    let _ = told.send(text.to_owned());
+                }
+            }
+        });
+        Self { child, input, lines }
+    }
+
+    /// What it says next.
+    fn next(&self) -> String {
+        self.lines.recv_timeout(WATCHDOG).expect("the process is silent")
+    }
+
+    #[track_caller]
+    fn expect(&self, lines: &[&str]) {
+        for line in lines {
+            assert_eq!(self.next(), *line);
+        }
+    }
+
+    /// The id that it makes.
+    fn id(&self) -> String {
+        self.expect(&["start"]);
+        self.next().strip_prefix("id ").expect("an id comes first").to_owned()
+    }
+
+    fn go_on(&mut self) {
+        self.input.write_all(b"\n").unwrap();
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn rank_process(id: impl std::fmt::Display, rank: u32, n_ranks: u32, then: &str) -> Process {
+    Process::start(format!("id={id} init={rank}/{n_ranks} {then}").trim_end())
+}
+
+#[test]
+fn ranks_meet_in_whatever_order_they_come_and_nothing_is_left_at_the_host() {
+    for n_ranks in [1, 2, 5] {
+        for late in [0, n_ranks - 1] {
+            let part = format!("host init={late}/{n_ranks} ring finalize tidy");
+            // The host's own rank is the last to come, or the first.
+            let mut host = Process::start(&if late == 0 { part } else { part.replace("host", "host stop") });
+            let id = host.id();
+            let others: Vec<_> = (0..n_ranks)
+                .rev()
+                .filter(|rank| *rank != late)
+                .map(|rank| rank_process(&id, rank, n_ranks, "ring finalize"))
+                .collect();
+            others.iter().for_each(|other| other.expect(&["start"]));
+            if late != 0 {
+                host.go_on();
+            }
+            for process in others.iter().chain([&host]) {
+                process.expect(&["up", "done"]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_killed_after_the_meeting_is_lost_to_all_others() {
+    let id = UniqueId::new().unwrap();
+    let mut victim = rank_process(id, 1, 3, "stop");
+    let others = [0, 2].map(|rank| rank_process(id, rank, 3, "ring"));
+    victim.expect(&["start", "up"]);
+    others.iter().for_each(|other| other.expect(&["start", "up"]));
+    victim.kill();
+    others.iter().for_each(|other| other.expect(&["error rank 1 was lost"]));
+}
+
+#[test]
+fn the_maker_of_the_id_is_a_rank_like_any_other_once_all_have_met() {
+    let mut host = Process::start("host init=0/3 stop");
+    let id = host.id();
+    let others = [1, 2].map(|rank| rank_process(&id, rank, 3, "barrier"));
+    host.expect(&["up"]);
+    others.iter().for_each(|other| other.expect(&["start", "up"]));
+    host.kill();
+    others.iter().for_each(|other| other.expect(&["error rank 0 was lost"]));
+}
+
+#[test]
+fn a_maker_of_the_id_that_is_no_rank_can_be_killed_once_all_have_met() {
+    let mut host = Process::start("host stop");
+    let id = host.id();
+    let mut ranks = [0, 1].map(|rank| rank_process(&id, rank, 2, "stop ring finalize"));
+    ranks.iter().for_each(|rank| rank.expect(&["start", "up"]));
+    host.kill();
+    ranks.iter_mut().for_each(Process::go_on);
+    ranks.iter().for_each(|rank| rank.expect(&["done"]));
+}
+
+#[test]
+fn whoever_waits_for_others_is_told_when_the_maker_of_the_id_is_killed_and_so_is_whoever_comes_later() {
+    let mut host = Process::start("host stop");
+    let id = host.id();
+    let early = [0, 1].map(|rank| rank_process(&id, rank, 3, ""));
+    early.iter().for_each(|process| process.expect(&["start"]));
+    host.kill();
+    let late = rank_process(&id, 2, 3, "");
+    late.expect(&["start"]);
+    for process in early.iter().chain([&late]) {
+        process.expect(&[&format!("error {NOBODY}")]);
+    }
+}
+
+#[test]
+fn two_processes_with_one_rank_are_told_so_and_so_is_everybody_else() {
+    let id = UniqueId::new().unwrap();
+    let processes = [0, 1, 1].map(|rank| rank_process(id, rank, 3, ""));
+    processes.iter().for_each(|it| it.expect(&["start", "error rank 1 was claimed by two processes"]));
+}
+
+#[test]
+fn ranks_that_disagree_are_each_told_what_the_other_has() {
+    let id = UniqueId::new().unwrap();
+    let (two, three) = (rank_process(id, 0, 2, ""), rank_process(id, 1, 3, ""));
+    let what = "error ranks disagree on the number of ranks: this rank has";
+    two.expect(&["start", &format!("{what} 2, rank 1 has 3")]);
+    three.expect(&["start", &format!("{what} 3, rank 0 has 2")]);
+
+    let id = UniqueId::new().unwrap();
+    let small = Process::start(&format!("id={id} heap=2097152 init=0/2"));
+    let large = Process::start(&format!("id={id} heap=4194304 init=1/2"));
+    let what = "error ranks disagree on the length of the heap: this rank has";
+    small.expect(&["start", &format!("{what} 2097152, rank 1 has 4194304")]);
+    large.expect(&["start", &format!("{what} 4194304, rank 0 has 2097152")]);
+}
+
+#[test]
+fn an_id_that_is_used_up_or_was_never_made_leads_nowhere() {
+    let id = UniqueId::new().unwrap();
+    rank_process(id, 0, 1, "ring finalize").expect(&["start", "up", "done"]);
+    for id in [id.to_string(), "shmccl-0123456789abcdef0123456789abcdef".to_owned()] {
+        rank_process(id, 0, 1, "").expect(&["start", &format!("error {NOBODY}")]);
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named_to_all_who_wait() {
+    let id = UniqueId::new().unwrap();
+    let part = |rank| format!("id={id} timeout=2000 stop init={rank}/3");
+    let mut waiting = [0, 2].map(|rank| Process::start(&part(rank)));
+    waiting.iter().for_each(|process| process.expect(&["start"]));
+    waiting.iter_mut().for_each(Process::go_on);
+    for process in &waiting {
+        let error = process.next();
+        let named = error.starts_with("error meeting the other ranks timed out after ")
+            && error.ends_with("awaiting rank 1");
+        assert!(named, "{error}");
+    }
+}
+
+#[test]
+fn a_rank_killed_while_it_meets_the_others_is_named_to_them() {
+    for round in 0..8 {
+        let id = UniqueId::new().unwrap();
+        let part = |rank| format!("id={id} timeout=2000 stop init={rank}/3 barrier");
+        let mut others = [0, 2].map(|rank| Process::start(&part(rank)));
+        let mut victim = Process::start(&part(1));
+        others.iter().chain([&victim]).for_each(|process| process.expect(&["start"]));
+        others.iter_mut().for_each(Process::go_on);
+        victim.go_on();
+        for _ in 0..round * 50 {
+            std::thread::yield_now();
+        }
+        victim.kill();
+        for other in &others {
+            let mut said = other.next();
+            if said == "up" {
+                said = other.next();
+            }
+            let missed = said.starts_with("error meeting the other ranks timed out")
+                && said.ends_with("awaiting rank 1");
+            assert!(missed || said == "error rank 1 was lost", "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_process_of_another_user_is_refused_and_the_others_meet() {
+    if !nix::unistd::geteuid().is_root() {
+        // Only root can play another user.
+        return;
+    }
+    let id = UniqueId::new().unwrap();
+    // By its link, since the other user may not be allowed to go where the binary was built.
+    let mut command = Command::new("/proc/self/exe");
+    command.uid(65534).gid(65534).current_dir("/");
+    let stranger = Process::spawn(command, &format!("id={id} intrude init=1/2"));
+    stranger.expect(&["start", "refused", "error user id does not match: expected 0xfffe, found 0x0"]);
+    let ranks = [0, 1].map(|rank| rank_process(id, rank, 2, "ring finalize"));
+    ranks.iter().for_each(|rank| rank.expect(&["start", "up", "done"]));
+}
