@@ -11,6 +11,9 @@ use crate::fifo::{ABANDONED, Fifo, Position, Ring, clamp_depth};
 use crate::header::{FifoHeader, Owner, Slot};
 use crate::trigger::Trigger;
 
+/// How many slots a cache line holds.
+const SLOTS_PER_LINE: usize = 64 / size_of::<Slot>();
+
 /// The reading end of a fifo.
 pub struct Consumer<H, S> {
     fifo: Fifo<H, S>,
@@ -110,11 +113,12 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
         self.tail
     }
 
-    /// Shows up to `limit` triggers to `serve` and pops each one after it; returns how many positions it popped.
+    /// Shows up to `limit` positions to `serve`, those without a trigger too, and pops each one after it; returns how
+    /// many it popped.
     ///
-    /// What `peek` and `pop` do, a lap at a time, with the position in a register; a position without a trigger is popped
-    /// and counts. The position is stored at each step nevertheless, so that a `serve` that panics leaves the consumer
-    /// in front of the trigger that it did not finish.
+    /// What `peek` and `pop` do, with the position in a register and `tail` published a stretch at a time: a producer
+    /// that waits for room reads `tail` again and again, and each store would have to win the line back from it. A `serve`
+    /// that panics leaves the consumer in front of the position that it did not finish, and all before it popped.
     #[inline(always)]
     pub(crate) fn serve_batch(
         &mut self,
@@ -123,21 +127,17 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
     ) -> u64 {
         let ring = self.fifo.ring();
         let start = self.tail;
-        let mut tail = start;
-        while tail.wrapping_sub(start) < limit {
-            let left = limit - tail.wrapping_sub(start);
-            let commit = ring.commit_bit(tail);
-            for slot in ring.rest_of_lap(tail, left) {
-                let Some(trigger) = slot.read(commit) else { return tail.wrapping_sub(start) };
-                if is_abandoned(&trigger) {
-                    bump(&ring.header.service.skipped);
-                } else {
-                    serve(ring.header, tail, trigger);
-                }
-                tail = tail.wrapping_add(1);
-                self.tail = tail;
-                ring.publish_tail(tail);
+        let mut progress = Progress { ring, tail: &mut self.tail, next: start };
+        while progress.served_since(start) < limit {
+            let commit = ring.commit_bit(progress.next);
+            let stretch = ring.stretch(progress.next, limit - progress.served_since(start));
+            fetch(stretch, commit);
+            for slot in stretch {
+                let Some(trigger) = slot.read(commit) else { return progress.served_since(start) };
+                serve(ring.header, progress.next, trigger);
+                progress.next = progress.next.wrapping_add(1);
             }
+            ring.publish_tail(progress.next);
         }
         limit
     }
@@ -169,9 +169,45 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
     }
 }
 
+/// How far a batch has come: stored and published when the batch ends, be it by a panic.
+struct Progress<'c> {
+    ring: Ring<'c>,
+    /// The consumer's own position, as it was when the batch began.
+    tail: &'c mut u64,
+    /// The next position to serve.
+    next: u64,
+}
+
+impl Progress<'_> {
+    #[inline]
+    fn served_since(&self, start: u64) -> u64 {
+        self.next.wrapping_sub(start)
+    }
+}
+
+impl Drop for Progress<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        *self.tail = self.next;
+        self.ring.publish_tail(self.next);
+    }
+}
+
 impl<H, S> fmt::Debug for Consumer<H, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Consumer").field("tail", &self.tail).finish_non_exhaustive()
+    }
+}
+
+/// Asks for the cache lines of `stretch` all together, so that they come while the first triggers are served.
+///
+/// It stops at a line that is not full yet: a producer writes there, and would lose the line in the middle of it.
+#[inline]
+fn fetch(stretch: &[Slot], commit: u64) {
+    for last_of_line in stretch.iter().skip(SLOTS_PER_LINE - 1).step_by(SLOTS_PER_LINE) {
+        if !last_of_line.is_committed(commit) {
+            return;
+        }
     }
 }
 
@@ -184,6 +220,6 @@ pub(crate) fn bump(counter: &AtomicU64) {
 }
 
 #[inline]
-fn is_abandoned(trigger: &Trigger) -> bool {
+pub(crate) fn is_abandoned(trigger: &Trigger) -> bool {
     trigger.words()[1] == ABANDONED[1]
 }

@@ -130,6 +130,7 @@ impl Slot {
     }
 
     /// Whether the commit bit is `commit`; reads nothing that the slot publishes.
+    #[inline]
     pub(crate) fn is_committed(&self, commit: u64) -> bool {
         let word1 = self.word1.load(Ordering::Relaxed); // relaxed: only the bit counts, no data are read
         word1 & COMMIT_BIT == commit

@@ -39,6 +39,6 @@ pub use consumer::Consumer;
 pub use fifo::{Fifo, FifoError, Full, Position};
 pub use header::{FifoHeader, MAX_PRODUCERS, Owner, Slot};
 pub use producer::{Producer, Push, Reservation, SharedProducer};
-pub use service::{DrainGoal, Handler, Refusal, Service};
+pub use service::{BATCH, DrainGoal, Handler, Refusal, Service};
 pub use snapshot::{Histogram, RefusedTrigger, Snapshot};
 pub use trigger::{Kind, MemoryId, SemaphoreId, Transfer, Trigger, TriggerError};

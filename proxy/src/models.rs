@@ -143,6 +143,31 @@ fn a_shared_producer_overwrites_a_slot_only_after_its_pop() {
     });
 }
 
+/// F2, with a service, which publishes the pops of a stretch together.
+#[test]
+fn a_slot_is_overwritten_only_after_its_handler() {
+    loom::model(|| {
+        let (fifo, handled) = (fifo(2), cell());
+        let mut producer = fifo.producer().unwrap();
+        let mut service = Service::new([fifo.consumer()]);
+        (0..2).for_each(|i| push(&mut producer, numbered(i)));
+        let theirs = Arc::clone(&handled);
+        let pushing = thread::spawn(move || {
+            let pushed = producer.try_push(numbered(2)).is_ok();
+            assert!(!pushed || get(&theirs) > 0, "the slot was overwritten before its trigger was handled");
+            u64::from(pushed)
+        });
+        let mut handler = |_: usize, trigger: &Trigger| {
+            assert_eq!(u64::from(number(trigger)), get(&handled));
+            set(&handled, get(&handled) + 1);
+            Ok(())
+        };
+        let served = service.poll(&mut handler);
+        let pushed = pushing.join().unwrap();
+        assert_eq!(served + service.poll(&mut handler), 2 + pushed);
+    });
+}
+
 /// F1 and F2 together, around the end of a lap.
 #[test]
 fn several_laps_lose_nothing() {

@@ -52,9 +52,13 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Push for Producer
     #[inline]
     fn try_push(&mut self, trigger: Trigger) -> Result<Position, Full> {
         let position = self.next;
-        if !self.end.has_room(position) {
-            self.end.note_stall();
-            return Err(Full);
+        if !self.end.seems_free(position) {
+            if !self.end.has_room(position) {
+                self.end.note_stall();
+                return Err(Full);
+            }
+            // Whatever stalled comes past here before it is pushed; a push that finds room at once stores nothing.
+            self.end.stalled = false;
         }
         self.end.commit(position, trigger);
         self.next = position.wrapping_add(1);
@@ -113,6 +117,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> SharedProducer<H,
                 return Err(Full);
             }
             if self.end.try_reserve(position) {
+                self.end.stalled = false;
                 return Ok(Reservation { end: &mut self.end, position });
             }
         }
@@ -199,16 +204,21 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> End<H, S> {
     /// Whether `position` can be written without overwriting what the consumer has not popped.
     #[inline]
     fn has_room(&mut self, position: u64) -> bool {
-        if position.wrapping_sub(self.tail) < self.capacity {
+        if self.seems_free(position) {
             return true;
         }
         self.tail = look_at_tail(&self.fifo.header);
+        self.seems_free(position)
+    }
+
+    /// The same by the last `tail` seen, which may be old.
+    #[inline]
+    fn seems_free(&self, position: u64) -> bool {
         position.wrapping_sub(self.tail) < self.capacity
     }
 
     #[inline]
     fn commit(&mut self, position: u64, trigger: Trigger) {
-        self.stalled = false;
         let ring = self.fifo.ring();
         ring.slot(position).publish(trigger.words(), ring.commit_bit(position));
     }

@@ -3,14 +3,16 @@
 //! One call of [`Service::poll`] is one turn: a bounded batch from every fifo, starting with another one each time, so
 //! that no fifo starves. For each trigger: handle it, publish the completed position if it carries FLUSH, pop it. A trigger
 //! that the handler refuses goes the same way, so that nobody waits for it for ever; it is counted, kept in the
-//! header for whoever asks, and told to [`Handler::refused`]. When to poll again, to spin or to sleep is the
-//! caller's business.
+//! header for whoever asks, and told to [`Handler::refused`]. Pops are published a stretch of slots at a time, and when
+//! the batch ends: a producer that waits for room learns of one up to fifteen triggers later. When to poll again, to spin
+//! or to sleep is the caller's business.
 //!
 //! A sleeping caller must poll once more between saying that it sleeps and sleeping. A turn that returns 0 has found
 //! every fifo empty, or stopped at a position that is reserved and not committed.
 //!
-//! **What measuring costs.** Two clock reads and a look at `head` for one trigger in [`SAMPLE_EVERY`], a countdown in
-//! local memory for the others. The interval is a prime, so that it does not fall in step with patterns of triggers.
+//! **What measuring costs.** Two clock reads, a look at `head` and the end of a stretch for one position in
+//! [`SAMPLE_EVERY`], nothing for the others: they are counted by the batch. The interval is a prime, so that it does not fall
+//! in step with patterns of triggers.
 
 use core::fmt;
 use core::num::NonZeroU32;
@@ -18,15 +20,15 @@ use core::ops::Deref;
 use std::time::Instant;
 
 use crate::atomic::Ordering;
-use crate::consumer::{Consumer, bump};
+use crate::consumer::{Consumer, bump, is_abandoned};
 use crate::fifo::{MAX_CAPACITY, Position, clamp_depth};
 use crate::header::{BUCKETS, FifoHeader, Owner, Slot};
 use crate::trigger::{Kind, Trigger};
 
-/// One trigger in this many is timed.
-pub const SAMPLE_EVERY: u32 = 509;
+/// One position in this many is timed.
+pub const SAMPLE_EVERY: u32 = 1021;
 
-/// The most triggers that one turn takes from one fifo.
+/// The most triggers that one turn takes from one fifo: a turn that served fewer has seen the end of every fifo.
 pub const BATCH: u64 = 64;
 
 /// Why a handler did not execute a trigger: a number that the handler chooses.
@@ -84,7 +86,7 @@ pub struct DrainGoal(Vec<u64>);
 impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
     /// Serves the fifos of `consumers`.
     pub fn new(consumers: impl IntoIterator<Item = Consumer<H, S>>) -> Self {
-        let lanes = consumers.into_iter().map(|consumer| Lane { consumer, countdown: 0 }).collect();
+        let lanes = consumers.into_iter().map(|consumer| Lane { consumer, untimed: 0 }).collect();
         Self { lanes, first: 0 }
     }
 
@@ -156,33 +158,51 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
 /// One fifo of a service.
 struct Lane<H, S> {
     consumer: Consumer<H, S>,
-    /// How many triggers go untimed before the next timed one.
-    countdown: u32,
+    /// How many positions go untimed before the next timed one.
+    untimed: u64,
 }
 
 impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Lane<H, S> {
+    /// Serves up to `limit` positions; fewer when the next one is not committed.
+    fn serve<T: Handler>(&mut self, fifo: usize, limit: u64, handler: &mut T) -> u64 {
+        let mut served = 0;
+        while served < limit {
+            let (popped, wanted) = if self.untimed == 0 {
+                (self.serve_timed(fifo, handler), 1)
+            } else {
+                let wanted = self.untimed.min(limit - served);
+                (self.serve_untimed(fifo, wanted, handler), wanted)
+            };
+            served += popped;
+            if popped < wanted {
+                break;
+            }
+        }
+        served
+    }
+
     // Not inlined, so that the loop within has the registers to itself.
     #[inline(never)]
-    fn serve<T: Handler>(&mut self, fifo: usize, limit: u64, handler: &mut T) -> u64 {
-        // A local, so that counting down stays in a register.
-        let mut countdown = self.countdown;
-        let served = self.consumer.serve_batch(limit, |header, position, trigger| {
-            let outcome = if countdown == 0 {
-                countdown = SAMPLE_EVERY;
-                execute_timed(header, fifo, position, trigger, handler)
-            } else {
-                execute(fifo, trigger, handler)
-            };
-            countdown -= 1;
-            if let Err(refusal) = outcome {
-                refuse(header, fifo, position, trigger, refusal, handler);
-            }
-            if trigger.kind().contains(Kind::FLUSH) {
-                header.complete(position);
-            }
+    fn serve_untimed<T: Handler>(&mut self, fifo: usize, limit: u64, handler: &mut T) -> u64 {
+        let popped = self.consumer.serve_batch(limit, |header, position, trigger| {
+            settle(fifo, Site { header, position }, trigger, handler, |handler| {
+                handler.handle(fifo, &trigger)
+            });
         });
-        self.countdown = countdown;
-        served
+        self.untimed -= popped;
+        popped
+    }
+
+    /// Serves one position and counts how long its trigger took.
+    #[cold]
+    #[inline(never)]
+    fn serve_timed<T: Handler>(&mut self, fifo: usize, handler: &mut T) -> u64 {
+        let popped = self.consumer.serve_batch(1, |header, position, trigger| {
+            let site = Site { header, position };
+            settle(fifo, site, trigger, handler, |handler| execute_timed(fifo, site, trigger, handler));
+        });
+        self.untimed = popped * u64::from(SAMPLE_EVERY - 1);
+        popped
     }
 
     /// How many positions there are before `end`, at most the capacity.
@@ -192,53 +212,76 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Lane<H, S> {
     }
 }
 
-#[cold]
+/// Where a trigger was found. Two words, so that it is passed in registers.
+#[derive(Clone, Copy)]
+struct Site<'h> {
+    header: &'h FifoHeader,
+    position: u64,
+}
+
+/// All that becomes of a position before its pop; `execute` hands its trigger to the handler.
+#[inline(always)]
+fn settle<T: Handler>(
+    fifo: usize,
+    site: Site<'_>,
+    trigger: Trigger,
+    handler: &mut T,
+    execute: impl FnOnce(&mut T) -> Result<(), Refusal>,
+) {
+    // One look for both: where there is no trigger, nothing is asked for either.
+    if trigger.kind().is_none() {
+        refuse_or_skip(fifo, site, trigger, handler);
+    } else if let Err(refusal) = execute(handler) {
+        refuse(fifo, site, trigger, refusal, handler);
+    }
+    if trigger.kind().contains(Kind::FLUSH) {
+        site.header.complete(site.position);
+    }
+}
+
 #[inline(never)]
 fn execute_timed<T: Handler>(
-    header: &FifoHeader,
     fifo: usize,
-    position: u64,
+    site: Site<'_>,
     trigger: Trigger,
     handler: &mut T,
 ) -> Result<(), Refusal> {
-    let head = header.head.load(Ordering::Relaxed); // relaxed: an estimate
-    let depth = clamp_depth(head.wrapping_sub(position), MAX_CAPACITY as u64);
+    let head = site.header.head.load(Ordering::Relaxed); // relaxed: an estimate
+    let depth = clamp_depth(head.wrapping_sub(site.position), MAX_CAPACITY as u64);
     let start = Instant::now();
-    let outcome = execute(fifo, trigger, handler);
+    let outcome = handler.handle(fifo, &trigger);
     let elapsed = start.elapsed();
-    let high_water = &header.service.depth_high_water;
+    let high_water = &site.header.service.depth_high_water;
     let before = high_water.load(Ordering::Relaxed); // relaxed: this service is the only writer
     if depth > before {
         high_water.store(depth, Ordering::Relaxed); // relaxed: a counter
     }
-    bump(&header.service_time[bucket(elapsed.as_nanos())]);
+    bump(&site.header.service_time[bucket(elapsed.as_nanos())]);
     outcome
 }
 
 #[cold]
 #[inline(never)]
-fn refuse<T: Handler>(
-    header: &FifoHeader,
-    fifo: usize,
-    position: u64,
-    trigger: Trigger,
-    refusal: Refusal,
-    handler: &mut T,
-) {
-    let service = &header.service;
+fn refuse_or_skip<T: Handler>(fifo: usize, site: Site<'_>, trigger: Trigger, handler: &mut T) {
+    if is_abandoned(&trigger) {
+        bump(&site.header.service.skipped);
+    } else {
+        refuse(fifo, site, trigger, Refusal::NO_KIND, handler);
+    }
+}
+
+// By value: a reference that a cold function might keep would pin every trigger to the stack.
+#[cold]
+#[inline(never)]
+fn refuse<T: Handler>(fifo: usize, site: Site<'_>, trigger: Trigger, refusal: Refusal, handler: &mut T) {
+    let service = &site.header.service;
     let [word0, word1] = trigger.words();
-    let record = [position, word0, word1, u64::from(refusal.code())];
+    let record = [site.position, word0, word1, u64::from(refusal.code())];
     for (cell, value) in service.last_refused.iter().zip(record) {
         cell.store(value, Ordering::Relaxed); // relaxed: a diagnosis; a reader may mix two refusals
     }
     bump(&service.refused);
-    handler.refused(fifo, Position(position), &trigger, refusal);
-}
-
-// By value: a reference that a cold function might keep would pin every trigger to the stack.
-#[inline]
-fn execute<T: Handler>(fifo: usize, trigger: Trigger, handler: &mut T) -> Result<(), Refusal> {
-    if trigger.kind().is_none() { Err(Refusal::NO_KIND) } else { handler.handle(fifo, &trigger) }
+    handler.refused(fifo, Position(site.position), &trigger, refusal);
 }
 
 /// The bucket of a time: the position of its highest bit.

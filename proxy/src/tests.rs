@@ -8,8 +8,9 @@ use std::thread;
 use proptest::prelude::*;
 
 use crate::atomic::Ordering;
+use crate::fifo::STRETCH;
 use crate::header::BUCKETS;
-use crate::service::{BATCH, SAMPLE_EVERY};
+use crate::service::SAMPLE_EVERY;
 use crate::trigger::COMMIT_BIT;
 use crate::*;
 
@@ -571,23 +572,41 @@ mod serving {
 
     #[test]
     fn a_handler_that_panics_leaves_its_trigger_and_those_after_it() {
-        let ring = Ring::new(8);
+        for victim in [0, 1, 2, 15, 16, 17, 40] {
+            let ring = Ring::new(64);
+            let mut producer = ring.fifo().producer().unwrap();
+            let mut service = Service::new([ring.fifo().consumer()]);
+            (0..victim + 2).for_each(|i| assert!(producer.try_push(numbered(i)).is_ok()));
+            let mut broken = |_: usize, trigger: &Trigger| {
+                assert!(number(trigger) != victim, "this handler cannot do that one");
+                Ok(())
+            };
+            let turn = std::panic::AssertUnwindSafe(|| service.poll(&mut broken));
+            assert!(std::panic::catch_unwind(turn).is_err());
+            assert_eq!(ring.header.snapshot().served, u64::from(victim));
+            let mut seen = Vec::new();
+            service.poll(&mut |_: usize, trigger: &Trigger| {
+                seen.push(number(trigger));
+                Ok(())
+            });
+            assert_eq!(seen, [victim, victim + 1]);
+        }
+    }
+
+    #[test]
+    fn a_producer_without_room_learns_of_a_pop_within_a_stretch() {
+        let ring = Ring::starting_at(64, 5);
         let mut producer = ring.fifo().producer().unwrap();
         let mut service = Service::new([ring.fifo().consumer()]);
-        (0..4).for_each(|i| assert!(producer.try_push(numbered(i)).is_ok()));
-        let mut broken = |_: usize, trigger: &Trigger| {
-            assert!(number(trigger) != 2, "this handler cannot do two");
-            Ok(())
-        };
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| service.poll(&mut broken)));
-        assert!(outcome.is_err());
-        assert_eq!(ring.header.snapshot().served, 2);
-        let mut seen = Vec::new();
-        service.poll(&mut |_: usize, trigger: &Trigger| {
-            seen.push(number(trigger));
+        while producer.try_push(numbered(1)).is_ok() {}
+        let mut popped = 0;
+        let served = service.poll(&mut |_: usize, _: &Trigger| {
+            let published = ring.header.snapshot().served - 5;
+            assert!(published <= popped && popped - published < STRETCH as u64);
+            popped += 1;
             Ok(())
         });
-        assert_eq!(seen, [2, 3]);
+        assert_eq!((served, ring.header.snapshot().served), (64, 69));
     }
 
     #[test]
