@@ -1,13 +1,13 @@
 //! The fifo between threads of this process: triggers pushed on one core and served on another, per second.
 
 use std::num::NonZeroU32;
-use std::sync::{Arc, Barrier};
+use std::sync::Barrier;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-use shmccl::proxy::{Consumer, Fifo, FifoHeader, Owner, Push, Refusal, Service, Slot, Transfer, Trigger};
+use shmccl::proxy::{BATCH, Fifo, FifoHeader, Owner, Push, Refusal, Service, Slot, Transfer, Trigger};
 use shmccl::sync::bare::{BareConsumer, BareFlag, BareProducer, BareSlot};
 
 use super::clock::now_ns;
@@ -24,14 +24,36 @@ const SLOTS: usize = 512;
 /// Triggers in a slice.
 const SLICE: u64 = 32_768;
 
-/// Pauses of a consumer that found nothing.
+/// Pauses of a consumer after a look that found nothing more.
 const PAUSE: u32 = 20;
 
 /// Slices are never fewer.
 const FEWEST_SLICES: usize = 9;
 
-type Header = Arc<FifoHeader>;
-type Slots = Arc<[Slot]>;
+/// The cores of the two ends: the same one where there is only one.
+#[derive(Clone, Copy, Debug)]
+struct Cores {
+    producers: usize,
+    consumer: usize,
+}
+
+impl Cores {
+    /// Whether who waits has to make way for whom it waits for.
+    fn is_one(self) -> bool {
+        self.producers == self.consumer
+    }
+
+    /// Leaves the ring alone for a moment: who looks without a pause takes the line away from who writes it.
+    ///
+    /// Whatever is measured pauses as often: after each look that found the next slot empty.
+    fn pause(self) {
+        if self.is_one() {
+            std::thread::yield_now();
+        } else {
+            (0..PAUSE).for_each(|_| std::hint::spin_loop());
+        }
+    }
+}
 
 /// Who pushes into what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +85,7 @@ pub(crate) fn measure(effort: Effort) -> Result<Vec<Row>> {
     rows
 }
 
-fn measure_one(setup: Setup, cores: [usize; 2], effort: Effort) -> Result<Row> {
+fn measure_one(setup: Setup, cores: Cores, effort: Effort) -> Result<Row> {
     let mut slices = Slices::new();
     let mut wrong = 0;
     let started = now_ns();
@@ -101,14 +123,15 @@ impl std::fmt::Display for Setup {
 }
 
 /// Pushes a slice through fifos; nanoseconds per trigger, and how many came out of order or twice.
-fn fifo(setup: Setup, cores: [usize; 2]) -> Result<(f64, u64)> {
-    let fifos: Vec<Fifo<Header, Slots>> = (0..setup.fifos)
-        .map(|_| {
-            let slots: Slots = (0..SLOTS).map(|_| Slot::default()).collect();
-            Fifo::new(Header::new(FifoHeader::default()), slots)
-        })
-        .collect::<Result<_, _>>()?;
-    let mut service = Service::new(fifos.iter().map(Fifo::consumer).collect::<Vec<Consumer<_, _>>>());
+fn fifo(setup: Setup, cores: Cores) -> Result<(f64, u64)> {
+    let rings: Vec<(FifoHeader, Vec<Slot>)> = (0..setup.fifos)
+        .map(|_| (FifoHeader::default(), (0..SLOTS).map(|_| Slot::default()).collect()))
+        .collect();
+    let fifos = rings
+        .iter()
+        .map(|(header, slots)| Fifo::new(header, slots.as_slice()))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut service = Service::new(fifos.iter().map(Fifo::consumer));
     let share = SLICE / u64::from(setup.producers);
     let mut ledger = Ledger::new(setup.producers);
     let mut handler = |_: usize, trigger: &Trigger| -> Result<(), Refusal> {
@@ -116,30 +139,32 @@ fn fifo(setup: Setup, cores: [usize; 2]) -> Result<(f64, u64)> {
         Ok(())
     };
     let start_line = Barrier::new(setup.producers as usize + 1);
+    let crowded = setup.producers > 1 || cores.is_one();
     let took = std::thread::scope(|scope| {
         let mut handles = Vec::new();
         for producer in 0..setup.producers {
             let fifo = &fifos[(producer % setup.fifos) as usize];
             let start_line = &start_line;
             handles.push(scope.spawn(move || -> Result<()> {
-                pin(cores[0])?;
+                pin(cores.producers)?;
                 if setup.exclusive {
-                    produce(fifo.producer()?, producer, share, setup.producers > 1, start_line);
+                    produce(fifo.producer()?, producer, share, crowded, start_line);
                 } else {
                     let owner = Owner::new(NonZeroU32::MIN.saturating_add(producer));
-                    produce(fifo.shared_producer(owner)?, producer, share, setup.producers > 1, start_line);
+                    produce(fifo.shared_producer(owner)?, producer, share, crowded, start_line);
                 }
                 Ok(())
             }));
         }
-        pin(cores[1])?;
+        pin(cores.consumer)?;
         start_line.wait();
         let start = now_ns();
         let mut served = 0;
         while served < share * u64::from(setup.producers) {
-            match service.poll(&mut handler) {
-                0 => pause(),
-                some => served += some,
+            let turn = service.poll(&mut handler);
+            served += turn;
+            if turn < BATCH {
+                cores.pause();
             }
         }
         let took = now_ns() - start;
@@ -156,10 +181,15 @@ fn produce(mut end: impl Push, producer: u32, share: u64, crowded: bool, start_l
     start_line.wait();
     for seq in 0..share {
         let trigger = trigger(producer, seq);
-        while end.try_push(trigger).is_err() {
-            // Producers that share a core give way; one that has it spins, as the bare ring does.
-            if crowded { std::thread::yield_now() } else { std::hint::spin_loop() }
-        }
+        insist(crowded, || end.try_push(trigger).is_ok());
+    }
+}
+
+/// Tries until it works. Threads that share a core give way in between; one that has it spins.
+#[inline]
+fn insist(crowded: bool, mut attempt: impl FnMut() -> bool) {
+    while !attempt() {
+        if crowded { std::thread::yield_now() } else { std::hint::spin_loop() }
     }
 }
 
@@ -198,29 +228,25 @@ fn trigger(producer: u32, seq: u64) -> Trigger {
     Trigger::put(Transfer { len, source_offset: producer, ..Transfer::default() })
 }
 
-/// Leaves the ring alone for a moment: who looks without a pause takes the line away from who writes it.
-fn pause() {
-    (0..PAUSE).for_each(|_| std::hint::spin_loop());
-}
-
 /// Pushes a slice of the same triggers through a bare ring; nanoseconds per trigger.
-fn bare_ring(cores: [usize; 2]) -> Result<f64> {
+fn bare_ring(cores: Cores) -> Result<f64> {
     let slots: Vec<BareSlot> = (0..SLOTS).map(|_| BareSlot::new()).collect();
     let tail = BareFlag::new(0);
     let mut ledger = Ledger::new(1);
     let start_line = Barrier::new(2);
     std::thread::scope(|scope| {
         let producer = scope.spawn(|| -> Result<()> {
-            pin(cores[0])?;
-            let mut end = BareProducer::new(&*slots, &tail);
+            pin(cores.producers)?;
+            let end = BareProducer::new(&*slots, &tail);
             start_line.wait();
-            for seq in 0..SLICE {
-                let [first, second] = trigger(0, seq).words();
-                end.push(first, second);
+            if cores.is_one() {
+                produce_bare(end, |end| insist(true, || end.has_room()));
+            } else {
+                produce_bare(end, |_| ());
             }
             Ok(())
         });
-        pin(cores[1])?;
+        pin(cores.consumer)?;
         let mut end = BareConsumer::new(&*slots, &tail);
         start_line.wait();
         let start = now_ns();
@@ -232,7 +258,7 @@ fn bare_ring(cores: [usize; 2]) -> Result<f64> {
                 end.pop();
                 served += 1;
             } else {
-                pause();
+                cores.pause();
             }
         }
         let took = now_ns() - start;
@@ -242,26 +268,39 @@ fn bare_ring(cores: [usize; 2]) -> Result<f64> {
     })
 }
 
+/// A bare ring's producer, whose slots another thread holds.
+type BareEnd<'r> = BareProducer<&'r [BareSlot], &'r BareFlag>;
+
+/// Pushes a slice of the same triggers, each after `make_room`. Apart, so that the loop is the ring's and nothing else.
+#[inline(never)]
+fn produce_bare(mut end: BareEnd<'_>, mut make_room: impl FnMut(&mut BareEnd<'_>)) {
+    for seq in 0..SLICE {
+        let [first, second] = trigger(0, seq).words();
+        make_room(&mut end);
+        end.push(first, second);
+    }
+}
+
 /// What the two cores are to each other: a bare flag, one way, in nanoseconds.
-fn probe(cores: [usize; 2]) -> Result<f64> {
+fn probe(cores: Cores) -> Result<f64> {
     const ROUNDS: u64 = 256;
     let (there, back) = (BareFlag::new(0), BareFlag::new(0));
     std::thread::scope(|scope| {
         let echo = scope.spawn(|| -> Result<()> {
-            pin(cores[0])?;
+            pin(cores.producers)?;
             (1..=ROUNDS + 1).for_each(|turn| {
-                there.spin(turn);
+                insist(cores.is_one(), || there.shows(turn));
                 back.set(turn);
             });
             Ok(())
         });
-        pin(cores[1])?;
+        pin(cores.consumer)?;
         there.set(1);
-        back.spin(1);
+        insist(cores.is_one(), || back.shows(1));
         let start = now_ns();
         (2..=ROUNDS + 1).for_each(|turn| {
             there.set(turn);
-            back.spin(turn);
+            insist(cores.is_one(), || back.shows(turn));
         });
         let took = now_ns() - start;
         echo.join().expect("the echo does not panic")?;
@@ -270,8 +309,8 @@ fn probe(cores: [usize; 2]) -> Result<f64> {
 }
 
 /// The first and the last core that this process may use: producers run on the one, the consumer on the other.
-fn ends_of(allowed: &CpuSet) -> Result<[usize; 2]> {
+fn ends_of(allowed: &CpuSet) -> Result<Cores> {
     let mut cores = (0..CpuSet::count()).filter(|&core| allowed.is_set(core).unwrap_or(false));
     let first = cores.next().context("no core to run on")?;
-    Ok([first, cores.next_back().unwrap_or(first)])
+    Ok(Cores { producers: first, consumer: cores.next_back().unwrap_or(first) })
 }
