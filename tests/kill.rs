@@ -5,10 +5,13 @@
 //! 300 trials; `SHMCCL_SEED` replays a series. `--nocapture` shows the table.
 #![expect(clippy::print_stdout, reason = "devices report on stdout, and the table is the result")]
 
+mod process;
+mod watchdog;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -24,6 +27,9 @@ use shmccl::error::{DeviceName, ExitCause};
 use shmccl::heap::DeviceBuffer;
 use shmccl::launch::{Launch, Observer, OutputLine, Program};
 use shmccl::{Communicator, Error, Rank, Result};
+
+use process::{is_running, wait_until};
+use watchdog::Watchdog;
 
 /// What ranks do when one of them is killed.
 const PHASES: [&str; 6] = ["init", "put", "wait", "barrier", "flush", "teardown"];
@@ -54,7 +60,7 @@ fn whoever_survives_a_killed_process_is_told_and_nothing_is_left() {
     let mut open = None;
     for number in 0..trials {
         let trial = Trial::draw(number, &mut random);
-        let _watchdog = watchdog(format!("{trial:?}"));
+        let _watchdog = Watchdog::start(&format!("{trial:?}"), PATIENCE);
         let report = trial.run();
         trial.judge(&report, &mut statistics);
         // The first launch of a process opens what it keeps: the pipe behind its signal handlers.
@@ -68,7 +74,7 @@ fn whoever_survives_a_killed_process_is_told_and_nothing_is_left() {
             Err(Errno::ECHILD),
             "a child is left after {trial:?}"
         );
-        let alive: Vec<_> = report.pids.values().filter(|pid| is_alive(**pid)).collect();
+        let alive: Vec<_> = report.pids.values().filter(|&&pid| is_running(pid)).collect();
         assert!(alive.is_empty(), "{alive:?} are left after {trial:?}");
         let names = shared_memory(&trial.prefix());
         assert!(names.is_empty(), "{names:?} are left in /dev/shm after {trial:?}");
@@ -82,7 +88,7 @@ fn the_names_of_a_killed_ranks_segments_are_removed_and_those_of_others_are_not(
     let (victim, delay_us) = (DeviceName::Rank(Rank::new(1, 2).unwrap()), 100);
     let trial =
         Trial { number: 1000, n_ranks: 2, phase: "wait", mode: "direct", victim, named: true, delay_us };
-    let _watchdog = watchdog(format!("{trial:?}"));
+    let _watchdog = Watchdog::start(&format!("{trial:?}"), PATIENCE);
     trial.judge(&trial.run(), &mut Statistics::default());
     assert_eq!(shared_memory(&trial.prefix()), [""; 0]);
     // What another job has under these names stays, and the job does not start.
@@ -125,7 +131,7 @@ fn killing_the_launcher_leaves_no_process() {
     let mut times = Vec::new();
     for _ in 0..if long() { 60 } else { 6 } {
         let (phase, mode) = (random.pick(&PHASES), random.pick(&MODES));
-        let _watchdog = watchdog(format!("the launcher, {phase}, {mode}"));
+        let _watchdog = Watchdog::start(&format!("the launcher, {phase}, {mode}"), PATIENCE);
         times.push(kill_a_launcher(TEST, phase, mode, &mut random));
     }
     let [p50, p99, max] = percentiles(&mut times);
@@ -152,7 +158,7 @@ fn kill_a_launcher(test: &str, phase: &str, mode: &str, random: &mut Random) -> 
         let line = lines.next().expect("the ranks report").unwrap();
         let Some(said) = saying(&line) else { continue };
         if said[0] == "start" {
-            pids.push(said[1].parse().unwrap());
+            pids.push(pid(said[1]));
         }
         seen += u64::from(said[0] == word);
     }
@@ -163,12 +169,10 @@ fn kill_a_launcher(test: &str, phase: &str, mode: &str, random: &mut Random) -> 
     // Those that had not reported yet report now, or never; when the last one is gone, the pipe ends.
     for line in lines.map_while(std::io::Result::ok) {
         if let Some(["start", pid]) = saying(&line).as_deref() {
-            pids.push(pid.parse().unwrap());
+            pids.push(self::pid(pid));
         }
     }
-    while pids.iter().any(|pid| is_alive(*pid)) {
-        doze(100);
-    }
+    wait_until("its processes are gone", || !pids.iter().any(|&pid| is_running(pid)));
     now() - killed
 }
 
@@ -270,7 +274,7 @@ impl Trial {
 #[derive(Debug)]
 struct Report {
     result: Result<()>,
-    pids: BTreeMap<String, i32>,
+    pids: BTreeMap<String, Pid>,
     told: Vec<Told>,
     /// When, on the monotonic clock.
     killed: Option<u64>,
@@ -288,7 +292,7 @@ struct Told {
 /// Follows what the devices report, and kills one when the time has come.
 struct Watcher<'t> {
     trial: &'t Trial,
-    pids: BTreeMap<String, i32>,
+    pids: BTreeMap<String, Pid>,
     told: Vec<Told>,
     up: u32,
     killer: Option<JoinHandle<u64>>,
@@ -303,7 +307,7 @@ impl Observer for Watcher<'_> {
         let text = String::from_utf8_lossy(line.text);
         match saying(&text).as_deref() {
             Some(["start", pid]) => {
-                self.pids.insert(line.device.to_string(), pid.parse().unwrap());
+                self.pids.insert(line.device.to_string(), self::pid(pid));
                 if self.trial.phase == "init" && line.device == self.trial.victim {
                     self.strike();
                 }
@@ -330,7 +334,7 @@ impl Observer for Watcher<'_> {
 impl Watcher<'_> {
     /// Kills the victim a little later.
     fn strike(&mut self) {
-        let pid = Pid::from_raw(self.pids[&self.trial.victim.to_string()]);
+        let pid = self.pids[&self.trial.victim.to_string()];
         let delay_us = self.trial.delay_us;
         self.killer = Some(std::thread::spawn(move || {
             doze(delay_us);
@@ -442,6 +446,10 @@ fn saying(line: &str) -> Option<Vec<&str>> {
     Some(line.strip_prefix("@ ")?.split(' ').collect())
 }
 
+fn pid(text: &str) -> Pid {
+    Pid::from_raw(text.parse().unwrap())
+}
+
 fn this_test(name: &str) -> Program {
     Program::new(std::env::current_exe().unwrap(), [name, "--exact", "--nocapture", "--test-threads=1"])
 }
@@ -451,7 +459,7 @@ fn now() -> u64 {
     u64::try_from(Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap()).as_nanos()).unwrap()
 }
 
-/// Lets some time pass.
+/// Lets some time pass: the moment of a kill is drawn by lot.
 fn doze(us: u64) {
     std::thread::park_timeout(Duration::from_micros(us));
 }
@@ -466,24 +474,6 @@ fn shared_memory(prefix: &str) -> Vec<String> {
     let names =
         std::fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name.starts_with(prefix)).collect()
-}
-
-/// Whether the process runs; one that nobody has reaped yet does not.
-fn is_alive(pid: i32) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-    !matches!(state, Some('Z' | 'X') | None)
-}
-
-fn watchdog(what: String) -> mpsc::Sender<()> {
-    let (alive, watched) = mpsc::channel();
-    std::thread::spawn(move || {
-        if watched.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
-            let _ = writeln!(std::io::stderr(), "watchdog: no end of {what}");
-            std::process::abort();
-        }
-    });
-    alive
 }
 
 fn long() -> bool {

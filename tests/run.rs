@@ -2,10 +2,11 @@
 //!
 //! `device_process` is an entry point: it does nothing unless the environment tells it its part.
 
+mod process;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -14,8 +15,9 @@ use shmccl::comm::{Member, join_job};
 use shmccl::launch::Launch;
 use shmccl::{Communicator, Error};
 
+use process::{is_running, wait_until};
+
 const SCENARIO: &str = "SHMCCL_TEST_SCENARIO";
-const WATCHDOG: Duration = Duration::from_secs(60);
 
 /// `shmccl run` with these flags and program.
 fn shmccl(words: &[&str]) -> Command {
@@ -87,20 +89,6 @@ impl Started {
         let code = self.launcher.wait().unwrap().code().unwrap_or(-1);
         wait_until("all processes have ended", || !self.pids.iter().any(|&pid| is_running(pid)));
         (code, stderr)
-    }
-}
-
-/// Whether there is such a process and it is more than an entry that its parent has not taken note of.
-fn is_running(pid: Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
-}
-
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < WATCHDOG, "waited in vain until {what}");
-        std::thread::yield_now();
     }
 }
 

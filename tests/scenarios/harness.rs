@@ -4,8 +4,6 @@
 //! in its environment and becomes a device. Every run has a watchdog that aborts the process with a message, so
 //! that a hang is a failure with a name.
 
-use std::io::Write;
-use std::sync::mpsc;
 use std::time::Duration;
 
 use shmccl::bootstrap::{Options, ProxyMode};
@@ -14,6 +12,8 @@ use shmccl::comm::{Member, join_job};
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{Launch, Observer, OutputLine, Program, launch_threads};
 use shmccl::{Communicator, Error, Rank, Result};
+
+pub(crate) use crate::watchdog::Watchdog;
 
 /// How a scenario is run.
 #[derive(Clone, Copy, Debug)]
@@ -214,25 +214,6 @@ pub(crate) fn open_port(comm: &Communicator, peer: Rank) -> Result<Box<dyn Chann
 /// Rank `value` of the job.
 pub(crate) fn rank(comm: &Communicator, value: u32) -> Rank {
     Rank::new(value, comm.n_ranks()).unwrap()
-}
-
-/// Aborts the process unless it is dropped in time.
-pub(crate) struct Watchdog {
-    _alive: mpsc::Sender<()>,
-}
-
-impl Watchdog {
-    pub(crate) fn start(name: &str, patience: Duration) -> Self {
-        let (alive, watched) = mpsc::channel();
-        let name = name.to_owned();
-        std::thread::spawn(move || {
-            if watched.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout) {
-                let _ = writeln!(std::io::stderr(), "watchdog: {name} hangs since {patience:?}");
-                std::process::abort();
-            }
-        });
-        Self { _alive: alive }
-    }
 }
 
 /// Keeps what the processes print, for the message of a failure.

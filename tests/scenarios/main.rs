@@ -2,6 +2,8 @@
 
 #[macro_use]
 mod harness;
+#[path = "../watchdog/mod.rs"]
+mod watchdog;
 
 mod agreements;
 mod barriers;

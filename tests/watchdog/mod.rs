@@ -1,0 +1,24 @@
+//! What makes a hang a failure with a name.
+
+use std::io::Write;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Aborts the process unless it is dropped in time.
+pub(crate) struct Watchdog {
+    _alive: mpsc::Sender<()>,
+}
+
+impl Watchdog {
+    pub(crate) fn start(name: &str, patience: Duration) -> Self {
+        let (alive, watched) = mpsc::channel();
+        let name = name.to_owned();
+        std::thread::spawn(move || {
+            if watched.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let _ = writeln!(std::io::stderr(), "watchdog: {name} hangs since {patience:?}");
+                std::process::abort();
+            }
+        });
+        Self { _alive: alive }
+    }
+}
