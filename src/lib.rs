@@ -52,6 +52,8 @@ pub mod heap;
 #[cfg(not(loom))]
 pub mod launch;
 pub mod rank;
+#[cfg(not(loom))]
+pub mod reduce;
 pub mod shm;
 pub mod sync;
 

@@ -20,7 +20,7 @@
 //! # Map
 //! [`Segment`] (what there is: a descriptor with pages behind it) -> [`Mapping`] (where it is in this process), alone or
 //! at its place in a [`Window`] -> [`CellRef`] (control words) and [`Span`] (payload), which keep the mapping alive.
-//! `copy` holds the copy kernels and the rule that picks one, `packet` data that carry their own flag, `header` what
+//! `copy` holds the copy kernels and the rule that picks one, `reduce` the kernels that combine elements, `packet` data that carry their own flag, `header` what
 //! the first bytes of a segment say about it.
 #![allow(unsafe_code, reason = "this directory is where the engine's unsafe code is confined")]
 
@@ -45,6 +45,8 @@ pub mod mapping;
 mod named;
 #[cfg(not(loom))]
 pub mod packet;
+#[cfg(not(loom))]
+pub mod reduce;
 #[cfg(not(loom))]
 pub mod segment;
 #[cfg(not(loom))]

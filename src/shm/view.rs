@@ -238,7 +238,7 @@ impl Span {
     }
 
     #[inline]
-    fn locate(&self, offset: u64, len: u64) -> Result<*mut u8> {
+    pub(super) fn locate(&self, offset: u64, len: u64) -> Result<*mut u8> {
         if !in_bounds(offset, len, self.len as u64) {
             return Err(self.out_of_range(offset, len));
         }

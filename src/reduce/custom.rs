@@ -1,0 +1,80 @@
+//! Operators that are functions of the user's.
+
+use std::sync::Arc;
+
+use super::{DataType, Element};
+use crate::shm::reduce::Places;
+
+/// Bytes that are handed to the function at once: small beside a first-level cache.
+const CHUNK: usize = 2048;
+
+/// Memory for a chunk of any element: aligned for the widest.
+type Chunk = [u64; CHUNK / size_of::<u64>()];
+
+type Function = dyn Fn(&mut [u8], &[u8]) + Send + Sync;
+
+/// An operator that is a function over slices: `accumulator[i] = accumulator[i] op other[i]`.
+///
+/// The function must be associative, and treat each index by itself: slices are cut into chunks as it suits. Within one
+/// combination it is called in the order of the sources. It sees copies, never shared memory. Ranks take two custom
+/// operators for the same when name and type agree.
+#[derive(Clone)]
+pub struct CustomOp {
+    name: Arc<str>,
+    dtype: DataType,
+    function: Arc<Function>,
+}
+
+impl CustomOp {
+    /// Makes an operator on elements `T`.
+    pub fn new<T: Element>(name: &str, function: impl Fn(&mut [T], &[T]) + Send + Sync + 'static) -> Self {
+        let function = move |accumulator: &mut [u8], other: &[u8]| {
+            function(bytemuck::cast_slice_mut(accumulator), bytemuck::cast_slice(other));
+        };
+        Self { name: name.into(), dtype: T::DATA_TYPE, function: Arc::new(function) }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The type of element that it takes.
+    #[must_use]
+    pub fn data_type(&self) -> DataType {
+        self.dtype
+    }
+
+    /// Combines all sources into all targets, chunk by chunk.
+    pub(super) fn combine(&self, places: &Places<'_>) {
+        let (mut accumulator, mut other): (Chunk, Chunk) = bytemuck::Zeroable::zeroed();
+        for start in (0..places.len()).step_by(CHUNK) {
+            let len = (places.len() - start).min(CHUNK);
+            let accumulator = &mut bytemuck::bytes_of_mut(&mut accumulator)[..len];
+            let other = &mut bytemuck::bytes_of_mut(&mut other)[..len];
+            places.load(0, start, accumulator);
+            for index in 1..places.n_sources() {
+                places.load(index, start, other);
+                (self.function)(accumulator, other);
+            }
+            places.store(start, accumulator);
+        }
+    }
+}
+
+/// Whether both are clones of one operator.
+impl PartialEq for CustomOp {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.function, &other.function)
+    }
+}
+
+impl std::fmt::Debug for CustomOp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CustomOp")
+            .field("name", &self.name)
+            .field("dtype", &self.dtype)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,156 @@
+//! The type of elements, as a value that ranks can compare and users can name.
+
+/// The type of the elements that a collective moves or reduces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum DataType {
+    /// `i8`.
+    I8 = 0,
+    /// `u8`.
+    U8 = 1,
+    /// `i32`.
+    I32 = 2,
+    /// `u32`.
+    U32 = 3,
+    /// `i64`.
+    I64 = 4,
+    /// `u64`.
+    U64 = 5,
+    /// IEEE 754 binary16.
+    F16 = 6,
+    /// The upper half of an `f32`.
+    Bf16 = 7,
+    /// `f32`.
+    F32 = 8,
+    /// `f64`.
+    F64 = 9,
+    /// [`F8E4M3`](super::F8E4M3).
+    F8E4M3 = 10,
+    /// [`F8E5M2`](super::F8E5M2).
+    F8E5M2 = 11,
+}
+
+impl DataType {
+    /// All of them, in the order of their codes.
+    pub const ALL: [Self; 12] = [
+        Self::I8,
+        Self::U8,
+        Self::I32,
+        Self::U32,
+        Self::I64,
+        Self::U64,
+        Self::F16,
+        Self::Bf16,
+        Self::F32,
+        Self::F64,
+        Self::F8E4M3,
+        Self::F8E5M2,
+    ];
+
+    /// Bytes of one element.
+    #[must_use]
+    pub const fn size(self) -> usize {
+        match self {
+            Self::I8 | Self::U8 | Self::F8E4M3 | Self::F8E5M2 => 1,
+            Self::F16 | Self::Bf16 => 2,
+            Self::I32 | Self::U32 | Self::F32 => 4,
+            Self::I64 | Self::U64 | Self::F64 => 8,
+        }
+    }
+
+    /// Its name, as nccl-tests spells it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.names()[0]
+    }
+
+    /// The number that stands for it between ranks; never changes.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The type of that code.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+
+    /// Whether its elements are integers.
+    #[must_use]
+    pub const fn is_integer(self) -> bool {
+        matches!(self, Self::I8 | Self::U8 | Self::I32 | Self::U32 | Self::I64 | Self::U64)
+    }
+
+    /// Its name, then its synonyms.
+    const fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::I8 => &["int8", "i8", "char"],
+            Self::U8 => &["uint8", "u8"],
+            Self::I32 => &["int32", "i32", "int"],
+            Self::U32 => &["uint32", "u32"],
+            Self::I64 => &["int64", "i64"],
+            Self::U64 => &["uint64", "u64"],
+            Self::F16 => &["half", "f16", "fp16", "float16"],
+            Self::Bf16 => &["bfloat16", "bf16"],
+            Self::F32 => &["float", "f32", "fp32", "float32"],
+            Self::F64 => &["double", "f64", "fp64", "float64"],
+            Self::F8E4M3 => &["fp8_e4m3", "f8e4m3", "float8_e4m3fn"],
+            Self::F8E5M2 => &["fp8_e5m2", "f8e5m2", "float8_e5m2"],
+        }
+    }
+}
+
+impl std::fmt::Display for DataType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that no data type has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no such data type, expected int8, uint8, int32, uint32, int64, uint64, half, bfloat16, float, double, fp8_e4m3 \
+     or fp8_e5m2"
+)]
+pub struct UnknownDataType;
+
+impl std::str::FromStr for DataType {
+    type Err = UnknownDataType;
+
+    /// Accepts names and usual synonyms (`f32`, `float32`, `fp32`), in either case.
+    fn from_str(name: &str) -> Result<Self, UnknownDataType> {
+        let is_named = |dtype: &Self| dtype.names().iter().any(|known| known.eq_ignore_ascii_case(name));
+        Self::ALL.into_iter().find(is_named).ok_or(UnknownDataType)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_and_synonym_names_one_type_only() {
+        let mut seen = std::collections::HashSet::new();
+        for dtype in DataType::ALL {
+            for name in dtype.names() {
+                assert!(seen.insert(name), "{name} twice");
+                assert_eq!(name.parse(), Ok(dtype));
+                assert_eq!(name.to_uppercase().parse(), Ok(dtype));
+            }
+        }
+        assert_eq!("float128".parse::<DataType>(), Err(UnknownDataType));
+        assert_eq!("".parse::<DataType>(), Err(UnknownDataType));
+    }
+
+    #[test]
+    fn codes_lead_back_to_their_types_and_the_error_names_all() {
+        for (index, dtype) in DataType::ALL.into_iter().enumerate() {
+            assert_eq!(usize::from(dtype.code()), index);
+            assert_eq!(DataType::from_code(dtype.code()), Some(dtype));
+            assert!(UnknownDataType.to_string().contains(dtype.name()));
+        }
+        assert_eq!(DataType::from_code(12), None);
+        assert_eq!(DataType::from_code(u8::MAX), None);
+    }
+}

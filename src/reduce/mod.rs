@@ -1,0 +1,35 @@
+//! Reduction: types of elements, operators on them, and the step that combines several ranks' data into one.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`data_type`] | [`DataType`]: the type of elements as a value, with names and codes |
+//! | [`element`] | [`Element`]: the same as a type |
+//! | [`fp8`] | the two 8-bit floats |
+//! | [`op`] | [`ReduceOp`]: sum, product, minimum, maximum, average, scaled sum |
+//! | [`custom`] | [`CustomOp`]: an operator of the user's |
+//! | [`reducer`] | [`Reducer`]: one type, one operator, ready to run |
+//!
+//! # Results
+//! For each element the sources are combined strictly in the order given: `((s0 op s1) op s2) op ...`. The result is the
+//! same to the last bit on every processor, whatever the lengths, alignments and cuts into chunks.
+//! - **Integers** wrap. An average is the wrapped sum divided by the number of ranks, truncated toward zero.
+//! - **`f32` and `f64`** follow IEEE 754, rounded to nearest even after each step; no fused multiply-add. An average is
+//!   the sum divided (not multiplied by a reciprocal).
+//! - **Shorter floats** are computed in `f32` across all sources of one call, and rounded once, when stored.
+//! - **Minimum and maximum** are NaN if any source is NaN, and -0 is less than +0.
+//! - **A NaN** is stored as the one quiet, positive NaN of its type. A custom operator stores what it returns.
+
+pub mod custom;
+pub mod data_type;
+pub mod element;
+pub mod fp8;
+pub mod op;
+pub mod reducer;
+
+pub use crate::shm::reduce::{MAX_PLACES, ReduceKernel, Source, SourcePlace, Target};
+pub use custom::CustomOp;
+pub use data_type::DataType;
+pub use element::Element;
+pub use fp8::{F8E4M3, F8E5M2};
+pub use op::{ReduceOp, Scalar};
+pub use reducer::Reducer;

@@ -1,0 +1,143 @@
+//! The operators of a reduction.
+
+use super::{CustomOp, DataType, Element};
+
+/// How the data of several ranks become one.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum ReduceOp {
+    /// Adds.
+    Sum,
+    /// Multiplies.
+    Prod,
+    /// Takes the least.
+    Min,
+    /// Takes the greatest.
+    Max,
+    /// Adds, and divides by the number of ranks.
+    Avg,
+    /// Multiplies each rank's input by the scalar, then adds. The scalar is the same on all ranks.
+    PreMulSum(Scalar),
+    /// Calls a function of the user's.
+    Custom(CustomOp),
+}
+
+/// An element with its type: what `PreMulSum` multiplies by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Scalar {
+    dtype: DataType,
+    bytes: [u8; 8],
+}
+
+impl Scalar {
+    /// Wraps an element.
+    #[must_use]
+    pub fn new<T: Element>(value: T) -> Self {
+        let mut bytes = [0; 8];
+        bytes[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&value));
+        Self { dtype: T::DATA_TYPE, bytes }
+    }
+
+    /// Its type.
+    #[must_use]
+    pub const fn data_type(self) -> DataType {
+        self.dtype
+    }
+
+    /// Its bytes, then zeros.
+    #[must_use]
+    pub const fn bytes(self) -> [u8; 8] {
+        self.bytes
+    }
+}
+
+impl ReduceOp {
+    /// The operators that need nothing but their name.
+    pub const PLAIN: [Self; 5] = [Self::Sum, Self::Prod, Self::Min, Self::Max, Self::Avg];
+
+    /// Its name, as nccl-tests spells it; a custom operator's own.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Sum => "sum",
+            Self::Prod => "prod",
+            Self::Min => "min",
+            Self::Max => "max",
+            Self::Avg => "avg",
+            Self::PreMulSum(_) => "mulsum",
+            Self::Custom(op) => op.name(),
+        }
+    }
+
+    /// A number that ranks compare to see whether they mean the same operator; never changes.
+    ///
+    /// It covers the scalar, and of a custom operator the name and the type (but not what the function does).
+    #[must_use]
+    pub fn code(&self) -> u64 {
+        match self {
+            Self::Sum => 0,
+            Self::Prod => 1,
+            Self::Min => 2,
+            Self::Max => 3,
+            Self::Avg => 4,
+            Self::PreMulSum(scalar) => hash(b"mulsum", scalar.dtype, &scalar.bytes),
+            Self::Custom(op) => hash(b"custom", op.data_type(), op.name().as_bytes()),
+        }
+    }
+}
+
+/// FNV-1a, with the top bit set so that no plain operator's code comes out.
+fn hash(kind: &[u8], dtype: DataType, value: &[u8]) -> u64 {
+    const OFFSET: u64 = 0xCBF2_9CE4_8422_2325;
+    const PRIME: u64 = 0x0100_0000_01B3;
+    let dtype = [dtype.code()];
+    let bytes = kind.iter().chain(&dtype).chain(value);
+    bytes.fold(OFFSET, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME)) | 1 << 63
+}
+
+impl std::fmt::Display for ReduceOp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that no plain operator has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no such operator, expected sum, prod, min, max or avg")]
+pub struct UnknownOp;
+
+impl std::str::FromStr for ReduceOp {
+    type Err = UnknownOp;
+
+    /// Accepts the names of the [`PLAIN`](Self::PLAIN) operators, in either case.
+    fn from_str(name: &str) -> Result<Self, UnknownOp> {
+        Self::PLAIN.into_iter().find(|op| op.name().eq_ignore_ascii_case(name)).ok_or(UnknownOp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_back_to_their_operators() {
+        for op in ReduceOp::PLAIN {
+            assert_eq!(op.name().parse(), Ok(op.clone()));
+            assert!(UnknownOp.to_string().contains(op.name()));
+        }
+        assert_eq!("mulsum".parse::<ReduceOp>(), Err(UnknownOp));
+    }
+
+    #[test]
+    fn codes_tell_operators_scalars_and_names_apart() {
+        let custom = |name| ReduceOp::Custom(CustomOp::new::<i32>(name, |_, _| ()));
+        let mut ops = ReduceOp::PLAIN.to_vec();
+        ops.extend([ReduceOp::PreMulSum(Scalar::new(2.0_f32)), ReduceOp::PreMulSum(Scalar::new(3.0_f32))]);
+        ops.push(ReduceOp::PreMulSum(Scalar::new(2.0_f32.to_bits())));
+        ops.extend([custom("a"), custom("b"), custom("")]);
+        ops.push(ReduceOp::Custom(CustomOp::new::<u32>("a", |_, _| ())));
+        let codes: std::collections::HashSet<_> = ops.iter().map(ReduceOp::code).collect();
+        assert_eq!(codes.len(), ops.len());
+        assert_eq!(custom("a").code(), custom("a").code());
+    }
+}

@@ -1,0 +1,327 @@
+use super::*;
+use crate::reduce::{Element, Scalar, SourcePlace};
+use crate::shm::Mapping;
+
+const COUNTS: [usize; 9] = [0, 1, 7, 8, 9, 63, 64, 65, 1000];
+const LONGEST: usize = 1000;
+const GUARD: u8 = 0xEE;
+
+/// Bytes of a mixed lot: every other element is any bits at all (NaN, infinite, subnormal, extreme), the rest are small
+/// numbers, so that sums stay finite for a while.
+fn operand(dtype: DataType, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut bytes = Vec::new();
+    for index in 0..LONGEST {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let bits = (state >> 3).to_le_bytes();
+        let small = small(dtype, bits[0]);
+        bytes.extend_from_slice(&if index % 2 == 0 { bits } else { small }[..dtype.size()]);
+    }
+    bytes
+}
+
+/// A number between -32 and 32, by eighths where the type has them.
+fn small(dtype: DataType, bits: u8) -> [u8; 8] {
+    let number = f32::from(bits.cast_signed()) / 8.0;
+    match dtype {
+        DataType::F16 => Scalar::new(f16::from_f32(number)).bytes(),
+        DataType::Bf16 => Scalar::new(bf16::from_f32(number)).bytes(),
+        DataType::F32 => Scalar::new(number).bytes(),
+        DataType::F64 => Scalar::new(f64::from(number)).bytes(),
+        DataType::F8E4M3 => Scalar::new(F8E4M3::from_f32(number)).bytes(),
+        DataType::F8E5M2 => Scalar::new(F8E5M2::from_f32(number)).bytes(),
+        _ => i64::from(bits.cast_signed() / 4).to_le_bytes(),
+    }
+}
+
+fn scalar(dtype: DataType) -> Scalar {
+    match dtype {
+        DataType::I8 => Scalar::new(-3_i8),
+        DataType::U8 => Scalar::new(3_u8),
+        DataType::I32 => Scalar::new(-3_i32),
+        DataType::U32 => Scalar::new(3_u32),
+        DataType::I64 => Scalar::new(-3_i64),
+        DataType::U64 => Scalar::new(3_u64),
+        DataType::F16 => Scalar::new(f16::from_f32(0.3)),
+        DataType::Bf16 => Scalar::new(bf16::from_f32(0.3)),
+        DataType::F32 => Scalar::new(0.3_f32),
+        DataType::F64 => Scalar::new(0.3_f64),
+        DataType::F8E4M3 => Scalar::new(F8E4M3::from_f32(0.3)),
+        DataType::F8E5M2 => Scalar::new(F8E5M2::from_f32(0.3)),
+    }
+}
+
+fn ops(dtype: DataType) -> Vec<ReduceOp> {
+    let mut ops = ReduceOp::PLAIN.to_vec();
+    ops.push(ReduceOp::PreMulSum(scalar(dtype)));
+    ops
+}
+
+fn kernels() -> impl Iterator<Item = ReduceKernel> {
+    ReduceKernel::ALL.into_iter().filter(|kernel| kernel.is_supported())
+}
+
+/// How the places of a trial lie.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    n_targets: usize,
+    /// Bytes before the first element of a place; the k-th place has k more.
+    offset: usize,
+    /// Whether the last source is the first target.
+    in_place: bool,
+}
+
+const LAYOUTS: [Layout; 6] = [
+    Layout { n_targets: 1, offset: 0, in_place: false },
+    Layout { n_targets: 1, offset: 0, in_place: true },
+    Layout { n_targets: 1, offset: 3, in_place: false },
+    Layout { n_targets: 2, offset: 1, in_place: true },
+    Layout { n_targets: 2, offset: 0, in_place: false },
+    Layout { n_targets: 3, offset: 5, in_place: true },
+];
+
+/// Runs one combination of `count` elements and compares each target, and the bytes around it, with `expected`.
+fn check(
+    reducer: &Reducer,
+    operands: &[(Vec<u8>, bool)],
+    expected: &[u8],
+    layout: Layout,
+    count: usize,
+    finish: bool,
+) {
+    let len = count * reducer.data_type().size();
+    let shifted: Vec<Vec<u8>> = operands
+        .iter()
+        .enumerate()
+        .map(|(k, (bytes, _))| [&vec![GUARD; layout.offset + k][..], &bytes[..len]].concat())
+        .collect();
+    let mut outputs: Vec<Vec<u8>> =
+        (0..layout.n_targets).map(|k| vec![GUARD; layout.offset + k + len + 64]).collect();
+    let last = operands.len() - 1;
+    outputs[0][layout.offset..][..len].copy_from_slice(&operands[last].0[..len]);
+    let place = |k: usize| match k {
+        _ if k == last && layout.in_place => SourcePlace::Target(0),
+        _ => SourcePlace::Slice(&shifted[k][layout.offset + k..]),
+    };
+    let sources: Vec<_> = operands
+        .iter()
+        .enumerate()
+        .map(|(k, (_, fresh))| Source { place: place(k), fresh: *fresh })
+        .collect();
+    let mut targets: Vec<_> = outputs
+        .iter_mut()
+        .enumerate()
+        .map(|(k, output)| Target::Slice(&mut output[layout.offset + k..]))
+        .collect();
+    reducer.combine(&sources, &mut targets, count as u64, finish).unwrap();
+    for (k, output) in outputs.iter().enumerate() {
+        let start = layout.offset + k;
+        assert!(output[start..start + len] == expected[..len], "target {k} of {layout:?}, {count} elements");
+        assert!(
+            output[..start].iter().chain(&output[start + len..]).all(|&byte| byte == GUARD),
+            "around {k}"
+        );
+    }
+}
+
+/// Every operator, number of sources, layout, count and kernel for one type.
+fn check_type_thoroughly(dtype: DataType) {
+    for op in ops(dtype) {
+        for n_sources in [1, 2, 3, 8] {
+            let operands: Vec<_> =
+                (0..n_sources).map(|k: u64| (operand(dtype, k * 31 + 7), k % 3 != 2)).collect();
+            for finish in [false, true] {
+                let expected = oracle::reduce(dtype, &op, 7, &operands, finish);
+                for kernel in kernels() {
+                    let reducer = Reducer::with_kernel(dtype, &op, 7, kernel).unwrap();
+                    for layout in LAYOUTS {
+                        for count in COUNTS {
+                            check(&reducer, &operands, &expected, layout, count, finish);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+macro_rules! every_kernel_agrees_with_the_oracle {
+    ($($name:ident: $dtype:ident),* $(,)?) => {
+        mod every_kernel_agrees_with_the_oracle_on {
+            use super::*;
+            $(#[test]
+            fn $name() {
+                check_type_thoroughly(DataType::$dtype);
+            })*
+        }
+    };
+}
+
+every_kernel_agrees_with_the_oracle! {
+    int8: I8, uint8: U8, int32: I32, uint32: U32, int64: I64, uint64: U64,
+    half: F16, bfloat16: Bf16, float: F32, double: F64, fp8_e4m3: F8E4M3, fp8_e5m2: F8E5M2,
+}
+
+#[test]
+fn shared_places_are_combined_like_slices_and_in_place() {
+    let mapping = Mapping::boxed(64).unwrap();
+    let span = mapping.span(0, 64).unwrap();
+    span.copy_in(0, bytemuck::cast_slice(&[1.0_f32, 2.0, 3.0])).unwrap();
+    span.copy_in(16, bytemuck::cast_slice(&[10.0_f32, 20.0, 30.0])).unwrap();
+    let reducer = Reducer::new(DataType::F32, &ReduceOp::Sum, 2).unwrap();
+    let sources = [SourcePlace::Shared(&span, 0), SourcePlace::Shared(&span, 16)].map(Source::fresh);
+    let mut out = [0; 12];
+    let mut targets = [Target::Shared(&span, 16), Target::Slice(&mut out)];
+    reducer.combine(&sources, &mut targets, 3, true).unwrap();
+    assert_eq!(out, bytemuck::cast::<_, [u8; 12]>([11.0_f32, 22.0, 33.0]));
+    assert_eq!(span.read::<[f32; 3]>(16).unwrap(), [11.0, 22.0, 33.0]);
+    assert_eq!(span.read::<[f32; 3]>(0).unwrap(), [1.0, 2.0, 3.0]);
+}
+
+/// Two sources at `offsets` of a span of 64 bytes into its byte 16, four elements of four bytes.
+fn combine_at(offsets: [u64; 2]) -> Result<()> {
+    let mapping = Mapping::boxed(64).unwrap();
+    let span = mapping.span(0, 64).unwrap();
+    let reducer = Reducer::new(DataType::I32, &ReduceOp::Sum, 2).unwrap();
+    let sources = offsets.map(|offset| Source::fresh(SourcePlace::Shared(&span, offset)));
+    reducer.combine(&sources, &mut [Target::Shared(&span, 16)], 4, true)
+}
+
+#[test]
+fn partial_overlap_of_a_source_and_a_target_is_refused_and_other_neighbours_are_not() {
+    for offset in [1, 12, 15, 17, 20, 31] {
+        assert!(matches!(combine_at([0, offset]), Err(Error::InvalidArgument { .. })), "{offset}");
+        assert!(matches!(combine_at([offset, 0]), Err(Error::InvalidArgument { .. })), "{offset}");
+    }
+    for offset in [0, 16, 32, 48] {
+        combine_at([offset, 0]).unwrap();
+    }
+}
+
+#[test]
+fn targets_that_overlap_are_refused() {
+    let mapping = Mapping::boxed(64).unwrap();
+    let span = mapping.span(0, 64).unwrap();
+    let reducer = Reducer::new(DataType::I32, &ReduceOp::Sum, 2).unwrap();
+    let source = [Source::fresh(SourcePlace::Shared(&span, 48))];
+    let mut targets = [Target::Shared(&span, 0), Target::Shared(&span, 8)];
+    assert!(matches!(reducer.combine(&source, &mut targets, 4, true), Err(Error::InvalidArgument { .. })));
+    reducer.combine(&source, &mut targets, 2, true).unwrap();
+}
+
+#[test]
+fn places_that_are_too_short_or_too_many_are_refused() {
+    let reducer = Reducer::new(DataType::F64, &ReduceOp::Max, 2).unwrap();
+    let (bytes, mut out) = ([0; 24], [GUARD; 24]);
+    let source = Source::fresh(SourcePlace::Slice(&bytes));
+    let mut run =
+        |sources: &[Source<'_>], count| reducer.combine(sources, &mut [Target::Slice(&mut out)], count, true);
+    for count in [4, u64::MAX / 8, u64::MAX / 8 + 1, u64::MAX] {
+        assert!(matches!(run(&[source], count), Err(Error::OutOfRange { .. })), "{count}");
+    }
+    assert!(matches!(run(&[], 1), Err(Error::InvalidArgument { value: 0, .. })));
+    assert!(matches!(run(&[source; 65], 1), Err(Error::InvalidArgument { value: 65, .. })));
+    let absent = Source::fresh(SourcePlace::Target(1));
+    assert!(matches!(run(&[absent], 1), Err(Error::InvalidArgument { value: 1, .. })));
+    assert_eq!(out, [GUARD; 24]);
+    assert!(reducer.combine(&[source], &mut [], 1, true).is_err());
+}
+
+#[test]
+fn sixty_four_sources_reach_sixty_four_targets() {
+    let reducer = Reducer::new(DataType::U32, &ReduceOp::Sum, 64).unwrap();
+    let inputs: Vec<[u8; 12]> = (0..64_u32).map(|k| bytemuck::cast([k, 2 * k, 1])).collect();
+    let sources: Vec<_> = inputs.iter().map(|input| Source::fresh(SourcePlace::Slice(input))).collect();
+    let mut outputs = [[0_u8; 12]; 64];
+    let mut targets: Vec<_> = outputs.iter_mut().map(|output| Target::Slice(output)).collect();
+    reducer.combine(&sources, &mut targets, 3, true).unwrap();
+    assert!(outputs.iter().all(|&output| bytemuck::cast::<_, [u32; 3]>(output) == [2016, 4032, 64]));
+}
+
+#[test]
+fn an_operator_for_another_type_is_refused() {
+    let custom = ReduceOp::Custom(CustomOp::new::<i32>("first", |_, _| ()));
+    let scaled = ReduceOp::PreMulSum(Scalar::new(1.0_f32));
+    for (op, dtype) in [(&custom, DataType::U32), (&scaled, DataType::F64)] {
+        assert!(matches!(Reducer::new(dtype, op, 2), Err(Error::InvalidArgument { .. })));
+    }
+    Reducer::new(DataType::I32, &custom, 2).unwrap();
+    Reducer::new(DataType::F32, &scaled, 2).unwrap();
+    for n_ranks in [0, 65] {
+        assert!(Reducer::new(DataType::I32, &ReduceOp::Sum, n_ranks).is_err());
+    }
+}
+
+/// Combines slices of elements of one type.
+fn combine<T: Element>(op: &ReduceOp, n_ranks: u32, sources: &[&[T]]) -> Vec<T> {
+    let reducer = Reducer::new(T::DATA_TYPE, op, n_ranks).unwrap();
+    let mut result = vec![T::zeroed(); sources[0].len()];
+    let sources: Vec<_> = sources
+        .iter()
+        .map(|source| Source::fresh(SourcePlace::Slice(bytemuck::cast_slice(source))))
+        .collect();
+    let count = result.len() as u64;
+    let mut targets = [Target::Slice(bytemuck::cast_slice_mut(&mut result))];
+    reducer.combine(&sources, &mut targets, count, true).unwrap();
+    result
+}
+
+#[test]
+fn a_custom_operator_is_called_in_the_order_of_the_sources() {
+    // Digits, appended: associative with the length in the upper half, and not commutative.
+    let append = CustomOp::new::<u64>("append", |accumulator, other| {
+        for (one, other) in accumulator.iter_mut().zip(other) {
+            let len = (*one >> 32) + (*other >> 32);
+            let digits = (*one & 0xFFFF_FFFF) << (4 * (*other >> 32)) | *other & 0xFFFF_FFFF;
+            *one = len << 32 | digits;
+        }
+    });
+    let digit = |digit: u64| vec![1 << 32 | digit; 700_usize];
+    let (one, two, three) = (digit(1), digit(2), digit(3));
+    let result = combine(&ReduceOp::Custom(append), 3, &[&one, &two, &three]);
+    assert_eq!(result, vec![3 << 32 | 0x123_u64; 700]);
+}
+
+#[test]
+fn halves_are_summed_in_single_precision_and_rounded_once() {
+    // In half precision 2048 + 1 is 2048 again, however often.
+    let ones = [f16::ONE];
+    let sum = combine::<f16>(&ReduceOp::Sum, 4, &[&[f16::from_f32(2048.0)], &ones, &ones, &ones, &ones]);
+    assert_eq!(sum, [f16::from_f32(2052.0)]);
+    let overflow = combine::<f16>(&ReduceOp::Sum, 2, &[&[f16::MAX], &[f16::MAX]]);
+    assert_eq!(overflow, [f16::INFINITY]);
+    let saturated = combine(&ReduceOp::Sum, 2, &[&[F8E4M3(0x7E)], &[F8E4M3(0x7E)]]);
+    assert_eq!(saturated[0].0, 0x7E);
+    let overflow = combine(&ReduceOp::Sum, 2, &[&[F8E5M2(0x7B)], &[F8E5M2(0x7B)]]);
+    assert_eq!(overflow[0].0, 0x7C);
+}
+
+#[test]
+fn integers_wrap_and_their_averages_truncate_toward_zero() {
+    assert_eq!(combine(&ReduceOp::Sum, 2, &[&[i8::MAX, i8::MIN], &[1, -1]]), [i8::MIN, i8::MAX]);
+    assert_eq!(combine(&ReduceOp::Prod, 2, &[&[u32::MAX], &[u32::MAX]]), [1]);
+    assert_eq!(combine(&ReduceOp::Avg, 2, &[&[-3, 3, i32::MAX], &[0, 0, 1]]), [-1, 1, i32::MIN / 2]);
+}
+
+#[test]
+fn minimum_and_maximum_pass_nan_on_and_order_zeros() {
+    let (one, other) = ([0.0, -0.0, f32::NAN, 1.0, f32::INFINITY], [-0.0, 0.0, 1.0, -f32::NAN, f32::MAX]);
+    let bits = |op| combine(&op, 2, &[&one[..], &other]).iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    let nan = f32::NAN.to_bits();
+    let negative_zero = (-0.0_f32).to_bits();
+    assert_eq!(bits(ReduceOp::Min), [negative_zero, negative_zero, nan, nan, f32::MAX.to_bits()]);
+    assert_eq!(bits(ReduceOp::Max), [0, 0, nan, nan, f32::INFINITY.to_bits()]);
+}
+
+#[test]
+fn every_nan_is_stored_as_the_same_one() {
+    let signalling = f64::from_bits(0xFFF0_0000_0000_0001);
+    for op in ReduceOp::PLAIN {
+        let result = combine(&op, 2, &[&[signalling, f64::INFINITY], &[1.0, -f64::NAN]]);
+        assert!(result.iter().all(|x| x.to_bits() == f64::NAN.to_bits()), "{op}");
+    }
+    let difference = combine(&ReduceOp::Sum, 2, &[&[f32::INFINITY], &[f32::NEG_INFINITY]]);
+    assert_eq!(difference[0].to_bits(), f32::NAN.to_bits());
+}

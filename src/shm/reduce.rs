@@ -1,0 +1,117 @@
+//! Combining payload element by element: what is combined, where it goes, and the kernels that do it.
+//!
+//! [`Source`] and [`Target`] name bytes in shared memory or in slices of the caller. They are resolved to addresses once
+//! per call (`with_places`), with every bounds and overlap check, and a `Kernel` runs over the addresses. A kernel is
+//! generic over the element, the operator and the instructions; which types and operators there are is decided one layer
+//! up, in `src/reduce`.
+//!
+//! # Invariants
+//! - A kernel loads a block of every source before it stores the block to any target. So a source may be the very bytes
+//!   of a target, and must not overlap one in any other way; `with_places` refuses that.
+//! - Each element is computed by the same operations in the same order whatever the kernel, the length and the
+//!   alignment, and a NaN is replaced by one fixed NaN before it is stored. Results agree bit by bit.
+//! - A kernel is made only where the processor has its instructions: `Kernel::of` asserts it.
+
+mod arithmetic;
+mod kernels;
+mod minifloat;
+mod number;
+mod operator;
+mod places;
+
+pub(crate) use self::arithmetic::Arithmetic;
+pub(crate) use self::kernels::Kernel;
+pub(crate) use self::minifloat::MiniFloat;
+pub(crate) use self::operator::{Average, Maximum, Minimum, Product, ScaledSum, Sum};
+pub(crate) use self::places::{Places, with_places};
+use super::Span;
+
+/// The most sources, and the most targets, of one combination.
+pub const MAX_PLACES: usize = 64;
+
+/// One operand of a combination.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// Where its elements are.
+    pub place: SourcePlace<'a>,
+    /// Whether it is an original input, which an operator may have to scale first, or already a partial result.
+    pub fresh: bool,
+}
+
+/// Where the elements of a source are. They need no alignment.
+#[derive(Clone, Copy, Debug)]
+pub enum SourcePlace<'a> {
+    /// In shared memory, from this offset on.
+    Shared(&'a Span, u64),
+    /// At the start of these bytes.
+    Slice(&'a [u8]),
+    /// Where the target of this index will be stored: its old content.
+    Target(usize),
+}
+
+/// Where a result goes. It needs no alignment.
+#[derive(Debug)]
+pub enum Target<'a> {
+    /// To shared memory, from this offset on.
+    Shared(&'a Span, u64),
+    /// To the start of these bytes.
+    Slice(&'a mut [u8]),
+}
+
+impl<'a> Source<'a> {
+    /// An original input.
+    #[must_use]
+    pub const fn fresh(place: SourcePlace<'a>) -> Self {
+        Self { place, fresh: true }
+    }
+
+    /// The result of an earlier, unfinished combination.
+    #[must_use]
+    pub const fn partial(place: SourcePlace<'a>) -> Self {
+        Self { place, fresh: false }
+    }
+}
+
+/// The instructions that a combination runs on. All give the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReduceKernel {
+    /// Those that every processor of the architecture has (SSE2 or NEON).
+    Portable,
+    /// 32-byte vectors, and conversion of half precision.
+    Avx2,
+    /// 64-byte vectors.
+    Avx512,
+}
+
+impl ReduceKernel {
+    /// All kernels, supported here or not, the best last.
+    pub const ALL: [Self; 3] = [Self::Portable, Self::Avx2, Self::Avx512];
+
+    /// Its name in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        }
+    }
+
+    /// Whether this processor can run it.
+    #[must_use]
+    pub fn is_supported(self) -> bool {
+        kernels::is_supported(self)
+    }
+
+    /// The best one that this processor can run.
+    #[must_use]
+    pub fn best() -> Self {
+        Self::ALL.into_iter().rev().find(|kernel| kernel.is_supported()).unwrap_or(Self::Portable)
+    }
+}
+
+impl std::fmt::Display for ReduceKernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}

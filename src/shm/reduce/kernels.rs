@@ -1,0 +1,264 @@
+//! The kernels: one generic loop, compiled for each set of instructions.
+//!
+//! A block of elements is held in registers while the loop goes over the sources; then it is stored to every target. The
+//! compiler turns the arithmetic on arrays of fixed length into vector instructions. Two sources with one or two targets,
+//! the case of every ring and tree, are compiled on their own, so that no loop over places is left in them.
+
+use std::marker::PhantomData;
+
+use super::arithmetic::{Arithmetic, Instructions};
+use super::number::Number;
+use super::operator::Operator;
+use super::places::Places;
+use super::{MAX_PLACES, ReduceKernel};
+
+/// A compiled loop for one type of element and one operator.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kernel {
+    body: Body,
+    /// Bytes of an element.
+    width: usize,
+}
+
+type Body = unsafe fn(&Job<'_>);
+
+/// Numbers that an operator needs besides its operands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms<R> {
+    pub(crate) scalar: R,
+    pub(crate) divisor: R,
+}
+
+/// One run of a kernel.
+struct Job<'a> {
+    places: &'a Places<'a>,
+    count: usize,
+    scalar: [u8; 8],
+    divisor: u8,
+}
+
+impl Kernel {
+    /// The loop for elements `T` and operator `O`.
+    pub(crate) fn of<T: Arithmetic, O: Operator<T::Register>>(kernel: ReduceKernel) -> Self {
+        assert!(kernel.is_supported(), "{kernel} was chosen on a processor that lacks it");
+        let body: Body = match kernel {
+            #[cfg(target_arch = "x86_64")]
+            ReduceKernel::Avx2 => x86_64::avx2::<T, O>,
+            #[cfg(target_arch = "x86_64")]
+            ReduceKernel::Avx512 => x86_64::avx512::<T, O>,
+            _ => portable::<T, O>,
+        };
+        Self { body, width: size_of::<T>() }
+    }
+
+    /// Combines the first `count` elements of all sources into all targets.
+    ///
+    /// `scalar` begins with the bytes of the element to scale by; `divisor` is what an average divides by, not zero.
+    #[inline]
+    pub(crate) fn run(self, places: &Places<'_>, count: usize, scalar: [u8; 8], divisor: u8) {
+        assert!(count <= places.len() / self.width, "{count} elements reach past {} bytes", places.len());
+        assert!(divisor > 0 && usize::from(divisor) <= MAX_PLACES, "an average of {divisor} ranks");
+        // SAFETY: `Kernel::of` asserted that the processor has the instructions; `count` elements lie within the places,
+        // asserted just above.
+        unsafe { (self.body)(&Job { places, count, scalar, divisor }) };
+    }
+}
+
+/// The architecture's common instructions.
+struct Portable;
+
+impl Instructions for Portable {
+    const CONVERTS_HALF: bool = false;
+}
+
+/// # Safety
+/// `count` elements lie within the places of the job.
+unsafe fn portable<T: Arithmetic, O: Operator<T::Register>>(job: &Job<'_>) {
+    // SAFETY: the caller's contract; every processor has these instructions.
+    unsafe { body::<Portable, T, O>(job) }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn is_supported(kernel: ReduceKernel) -> bool {
+    kernel == ReduceKernel::Portable
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use x86_64::is_supported;
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64 {
+    use super::{Arithmetic, Instructions, Job, Operator, ReduceKernel, body};
+
+    pub(in super::super) fn is_supported(kernel: ReduceKernel) -> bool {
+        match kernel {
+            ReduceKernel::Portable => true,
+            ReduceKernel::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c"),
+            ReduceKernel::Avx512 => {
+                is_supported(ReduceKernel::Avx2)
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+            }
+        }
+    }
+
+    /// AVX2 or AVX-512, each with F16C.
+    struct WithF16c;
+
+    impl Instructions for WithF16c {
+        const CONVERTS_HALF: bool = true;
+    }
+
+    /// # Safety
+    /// `count` elements lie within the places of the job; the processor has AVX2 and F16C.
+    #[target_feature(enable = "avx2,f16c")]
+    pub(super) unsafe fn avx2<T: Arithmetic, O: Operator<T::Register>>(job: &Job<'_>) {
+        // SAFETY: the caller's contract.
+        unsafe { body::<WithF16c, T, O>(job) }
+    }
+
+    /// # Safety
+    /// `count` elements lie within the places of the job; the processor has AVX2, F16C and AVX-512 F, BW, DQ and VL.
+    #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+    pub(super) unsafe fn avx512<T: Arithmetic, O: Operator<T::Register>>(job: &Job<'_>) {
+        // SAFETY: the caller's contract.
+        unsafe { body::<WithF16c, T, O>(job) }
+    }
+}
+
+/// Four vectors of 32 bytes at a time where an element is as wide as its register; half of that for bytes, whose blocks
+/// the compiler would otherwise not unroll.
+///
+/// # Safety
+/// `count` elements lie within the places of the job; the processor has the instructions `I`.
+#[inline(always)]
+unsafe fn body<I: Instructions, T: Arithmetic, O: Operator<T::Register>>(job: &Job<'_>) {
+    match size_of::<T::Register>() {
+        // SAFETY: the caller's contract.
+        1 => unsafe { sweep::<I, T, O, 64>(job) },
+        // SAFETY: the caller's contract.
+        4 => unsafe { sweep::<I, T, O, 32>(job) },
+        // SAFETY: the caller's contract.
+        _ => unsafe { sweep::<I, T, O, 16>(job) },
+    }
+}
+
+/// Goes over all elements: in blocks of `L`, then of 8, then one by one.
+///
+/// # Safety
+/// As for `body`.
+#[inline(always)]
+unsafe fn sweep<I: Instructions, T: Arithmetic, O: Operator<T::Register>, const L: usize>(job: &Job<'_>) {
+    let terms = job.terms::<T>();
+    let (sources, targets) = (job.places.sources(), job.places.targets());
+    let fresh = job.places.fresh();
+    let end = job.count;
+    let done = match (sources, targets) {
+        (&[one, two], &[target]) => {
+            let (sources, targets) = ([one, two], [target]);
+            let run = Run::<I, T, O>::new(&sources, fresh, &targets, terms);
+            // SAFETY: the caller's contract.
+            unsafe { run.blocks::<L>(0, end) }
+        }
+        (&[one, two], &[first, second]) => {
+            let (sources, targets) = ([one, two], [first, second]);
+            let run = Run::<I, T, O>::new(&sources, fresh, &targets, terms);
+            // SAFETY: the caller's contract.
+            unsafe { run.blocks::<L>(0, end) }
+        }
+        // SAFETY: the caller's contract.
+        _ => unsafe { Run::<I, T, O>::new(sources, fresh, targets, terms).blocks::<L>(0, end) },
+    };
+    let run = Run::<I, T, O>::new(sources, fresh, targets, terms);
+    // SAFETY: the caller's contract.
+    let done = unsafe { run.blocks::<8>(done, end) };
+    // SAFETY: the caller's contract.
+    unsafe { run.blocks::<1>(done, end) };
+}
+
+impl Job<'_> {
+    #[inline(always)]
+    fn terms<T: Arithmetic>(&self) -> Terms<T::Register> {
+        let scalar: T = bytemuck::pod_read_unaligned(&self.scalar[..size_of::<T>()]);
+        Terms { scalar: scalar.widen(), divisor: T::Register::small(self.divisor) }
+    }
+}
+
+/// Places and terms in the form that the inner loop wants: by value, or of a length known when it is compiled.
+struct Run<'a, I, T: Arithmetic, O> {
+    sources: &'a [*const u8],
+    targets: &'a [*mut u8],
+    fresh: u64,
+    terms: Terms<T::Register>,
+    code: PhantomData<(I, O)>,
+}
+
+impl<'a, I: Instructions, T: Arithmetic, O: Operator<T::Register>> Run<'a, I, T, O> {
+    #[inline(always)]
+    fn new(sources: &'a [*const u8], fresh: u64, targets: &'a [*mut u8], terms: Terms<T::Register>) -> Self {
+        Self { sources, targets, fresh, terms, code: PhantomData }
+    }
+
+    /// Combines whole blocks of `L` elements from `start` on; returns where less than a block is left before `end`.
+    ///
+    /// # Safety
+    /// `end` elements lie within the places; the processor has the instructions `I`.
+    #[inline(always)]
+    unsafe fn blocks<const L: usize>(&self, start: usize, end: usize) -> usize {
+        let mut index = start;
+        while end - index >= L {
+            // SAFETY: `index + L <= end`.
+            unsafe { self.block::<L>(index * size_of::<T>()) };
+            index += L;
+        }
+        index
+    }
+
+    /// # Safety
+    /// `L` elements from byte `offset` on lie within the places; the processor has the instructions `I`.
+    #[inline(always)]
+    unsafe fn block<const L: usize>(&self, offset: usize) {
+        // SAFETY: the caller's contract.
+        let mut result = unsafe { self.load::<L>(0, offset) };
+        for index in 1..self.sources.len() {
+            // SAFETY: the caller's contract.
+            let other = unsafe { self.load::<L>(index, offset) };
+            for lane in 0..L {
+                result[lane] = O::combine(result[lane], other[lane]);
+            }
+        }
+        for number in &mut result {
+            *number = O::finish(*number, &self.terms).settle();
+        }
+        // SAFETY: the caller's contract; settled just above.
+        let block: [T; L] = unsafe { T::narrow_block::<I, L>(result) };
+        for &target in self.targets {
+            // SAFETY: `offset` is within the place by the caller's contract.
+            let target = unsafe { target.add(offset) };
+            // SAFETY: `L` elements are writable there by the caller's contract.
+            unsafe { target.cast::<[T; L]>().write_unaligned(block) };
+        }
+    }
+
+    /// The block of one source, as numbers, scaled if the operator wants that.
+    ///
+    /// # Safety
+    /// As for `block`; there is a source `index`.
+    #[inline(always)]
+    unsafe fn load<const L: usize>(&self, index: usize, offset: usize) -> [T::Register; L] {
+        // SAFETY: `offset` is within the place by the caller's contract.
+        let source = unsafe { self.sources[index].add(offset) };
+        // SAFETY: `L` elements are readable there by the caller's contract; any bytes are a T (Pod).
+        let block = unsafe { source.cast::<[T; L]>().read_unaligned() };
+        // SAFETY: the caller's contract.
+        let mut numbers = unsafe { T::widen_block::<I, L>(block) };
+        if O::SCALES && self.fresh >> index & 1 == 1 {
+            for number in &mut numbers {
+                *number = number.multiply(self.terms.scalar);
+            }
+        }
+        numbers
+    }
+}

@@ -1,0 +1,86 @@
+//! The operators, as kernels are generic over them.
+
+use super::kernels::Terms;
+use super::number::Number;
+
+/// What is done to the operands of one element.
+pub(crate) trait Operator<R: Number>: 'static {
+    /// Whether original inputs are multiplied by the scalar first.
+    const SCALES: bool = false;
+
+    fn combine(one: R, other: R) -> R;
+
+    /// The last step, before the result is stored.
+    #[inline(always)]
+    fn finish(result: R, _terms: &Terms<R>) -> R {
+        result
+    }
+}
+
+/// Adds.
+#[derive(Debug)]
+pub(crate) struct Sum;
+/// Multiplies.
+#[derive(Debug)]
+pub(crate) struct Product;
+/// Takes the least.
+#[derive(Debug)]
+pub(crate) struct Minimum;
+/// Takes the greatest.
+#[derive(Debug)]
+pub(crate) struct Maximum;
+/// Adds, and divides the sum by the number of ranks.
+#[derive(Debug)]
+pub(crate) struct Average;
+/// Adds inputs that are multiplied by the scalar.
+#[derive(Debug)]
+pub(crate) struct ScaledSum;
+
+impl<R: Number> Operator<R> for Sum {
+    #[inline(always)]
+    fn combine(one: R, other: R) -> R {
+        one.add(other)
+    }
+}
+
+impl<R: Number> Operator<R> for Product {
+    #[inline(always)]
+    fn combine(one: R, other: R) -> R {
+        one.multiply(other)
+    }
+}
+
+impl<R: Number> Operator<R> for Minimum {
+    #[inline(always)]
+    fn combine(one: R, other: R) -> R {
+        one.least(other)
+    }
+}
+
+impl<R: Number> Operator<R> for Maximum {
+    #[inline(always)]
+    fn combine(one: R, other: R) -> R {
+        one.greatest(other)
+    }
+}
+
+impl<R: Number> Operator<R> for Average {
+    #[inline(always)]
+    fn combine(one: R, other: R) -> R {
+        one.add(other)
+    }
+
+    #[inline(always)]
+    fn finish(result: R, terms: &Terms<R>) -> R {
+        result.divide(terms.divisor)
+    }
+}
+
+impl<R: Number> Operator<R> for ScaledSum {
+    const SCALES: bool = true;
+
+    #[inline(always)]
+    fn combine(one: R, other: R) -> R {
+        one.add(other)
+    }
+}

@@ -1,0 +1,178 @@
+//! From places to addresses: the checks of a combination, done once per call.
+
+use super::{MAX_PLACES, Source, SourcePlace, Target};
+use crate::error::{Error, Result};
+
+/// Few enough places for small tables, which cost nothing to clear.
+const FEW: usize = 8;
+
+/// The addresses of a combination: readable, or readable and writable, for [`len`](Self::len) bytes each; no target
+/// overlaps another place unless it is the very same bytes.
+#[derive(Debug)]
+pub(crate) struct Places<'a> {
+    sources: &'a [*const u8],
+    targets: &'a [*mut u8],
+    /// Bit k: source k is an original input.
+    fresh: u64,
+    len: usize,
+}
+
+/// Resolves and checks the places of a combination of `len` bytes each, and calls `action` with them.
+///
+/// Overlap is seen by address: two mappings of one segment are taken for distinct memory.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for too many or too few places, an index without a target, or partial overlap;
+/// [`Error::OutOfRange`] for a place shorter than `len`. `action` was not called.
+#[inline]
+pub(crate) fn with_places<R>(
+    sources: &[Source<'_>],
+    targets: &mut [Target<'_>],
+    len: u64,
+    action: impl FnOnce(&Places<'_>) -> R,
+) -> Result<R> {
+    check_number("number of sources", sources.len())?;
+    check_number("number of targets", targets.len())?;
+    if sources.len() <= FEW && targets.len() <= FEW {
+        resolve::<FEW, R>(sources, targets, len, action)
+    } else {
+        resolve::<MAX_PLACES, R>(sources, targets, len, action)
+    }
+}
+
+/// `with_places` for at most `N` sources and targets.
+#[inline]
+fn resolve<const N: usize, R>(
+    sources: &[Source<'_>],
+    targets: &mut [Target<'_>],
+    len: u64,
+    action: impl FnOnce(&Places<'_>) -> R,
+) -> Result<R> {
+    let mut sinks = [std::ptr::null_mut(); N];
+    for (sink, target) in sinks.iter_mut().zip(&mut *targets) {
+        *sink = target.locate(len)?;
+    }
+    let sinks = &sinks[..targets.len()];
+    let mut origins = [std::ptr::null(); N];
+    let mut fresh = 0;
+    for (index, source) in sources.iter().enumerate() {
+        origins[index] = source.place.locate(len, sinks)?;
+        fresh |= u64::from(source.fresh) << index;
+    }
+    let origins = &origins[..sources.len()];
+    check_overlap(origins, sinks, len)?;
+    Ok(action(&Places { sources: origins, targets: sinks, fresh, len: super::super::mapping::to_usize(len) }))
+}
+
+fn check_number(name: &'static str, number: usize) -> Result<()> {
+    if (1..=MAX_PLACES).contains(&number) {
+        return Ok(());
+    }
+    Err(Error::InvalidArgument { name, value: number as u64, expected: "from 1 to 64" })
+}
+
+/// # Errors
+/// [`Error::InvalidArgument`] with the distance of two places that overlap without being the same.
+#[inline]
+fn check_overlap(sources: &[*const u8], targets: &[*mut u8], len: u64) -> Result<()> {
+    for (index, target) in targets.iter().enumerate() {
+        let others = targets[..index].iter().map(|other| other.addr());
+        for other in sources.iter().map(|source| source.addr()).chain(others) {
+            let distance = target.addr().abs_diff(other) as u64;
+            if distance != 0 && distance < len {
+                let expected = "0, or at least the bytes that are combined";
+                return Err(Error::InvalidArgument { name: "distance of places", value: distance, expected });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_slice(slice: &[u8], len: u64) -> Result<()> {
+    let limit = slice.len() as u64;
+    if len <= limit {
+        return Ok(());
+    }
+    Err(Error::OutOfRange { what: "slice to reduce", offset: 0, len, limit })
+}
+
+impl SourcePlace<'_> {
+    #[inline]
+    fn locate(&self, len: u64, targets: &[*mut u8]) -> Result<*const u8> {
+        match *self {
+            Self::Shared(span, offset) => Ok(span.locate(offset, len)?.cast_const()),
+            Self::Slice(slice) => check_slice(slice, len).map(|()| slice.as_ptr()),
+            Self::Target(index) => match targets.get(index) {
+                Some(target) => Ok(target.cast_const()),
+                None => {
+                    let expected = "the index of a target";
+                    Err(Error::InvalidArgument { name: "source in place", value: index as u64, expected })
+                }
+            },
+        }
+    }
+}
+
+impl Target<'_> {
+    #[inline]
+    fn locate(&mut self, len: u64) -> Result<*mut u8> {
+        match self {
+            Self::Shared(span, offset) => span.locate(*offset, len),
+            Self::Slice(slice) => check_slice(slice, len).map(|()| slice.as_mut_ptr()),
+        }
+    }
+}
+
+impl Places<'_> {
+    #[inline]
+    pub(super) fn sources(&self) -> &[*const u8] {
+        self.sources
+    }
+
+    #[inline]
+    pub(super) fn targets(&self) -> &[*mut u8] {
+        self.targets
+    }
+
+    #[inline]
+    pub(super) fn fresh(&self) -> u64 {
+        self.fresh
+    }
+
+    /// Bytes of each place.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// How many sources there are.
+    pub(crate) fn n_sources(&self) -> usize {
+        self.sources.len()
+    }
+
+    /// Copies the bytes at `offset` of source `index` into `buffer`, which is the caller's own.
+    pub(crate) fn load(&self, index: usize, offset: usize, buffer: &mut [u8]) {
+        self.check(offset, buffer.len());
+        // SAFETY: `offset` is within the place, just checked.
+        let source = unsafe { self.sources[index].add(offset) };
+        // SAFETY: the bytes are within the place, just checked; a caller's own buffer is no place of the combination,
+        // or it could not be borrowed mutably here.
+        unsafe { buffer.as_mut_ptr().copy_from_nonoverlapping(source, buffer.len()) };
+    }
+
+    /// Copies `buffer`, which is the caller's own, to `offset` of every target.
+    pub(crate) fn store(&self, offset: usize, buffer: &[u8]) {
+        self.check(offset, buffer.len());
+        for target in self.targets {
+            // SAFETY: `offset` is within the place, just checked.
+            let target = unsafe { target.add(offset) };
+            // SAFETY: the bytes are within the place, just checked; no overlap, as in `load`.
+            unsafe { target.copy_from_nonoverlapping(buffer.as_ptr(), buffer.len()) };
+        }
+    }
+
+    fn check(&self, offset: usize, len: usize) {
+        let is_within = len <= self.len && offset <= self.len - len;
+        assert!(is_within, "{len} at {offset} of a place of {}", self.len);
+    }
+}
