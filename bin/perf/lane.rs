@@ -9,7 +9,7 @@ pub(crate) trait Lane {
     /// Does `ops` operations; the rank that keeps the time appends one sample (nanoseconds per operation) per timing.
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()>;
 
-    /// Operations that one sample stands for: slices are multiples of it.
+    /// Slices are multiples of so many operations: what one sample stands for, or more.
     fn batch(&self) -> u64 {
         1
     }

@@ -213,6 +213,32 @@ impl<M: Mover> Transfer<M> {
         self.direction == Direction::Both || self.leads == (self.direction == Direction::Pull)
     }
 
+    /// How many transfers settle the caches at the beginning of a slice; it then has as many samples at least.
+    fn settling(&self) -> u64 {
+        (SETTLING_BYTES / self.outgoing.span().len().max(1)).clamp(1, SETTLING)
+    }
+
+    /// Moves fresh data once, and has them read; the sample where this rank moves.
+    fn exchange(&mut self) -> Result<Option<f64>> {
+        self.seq += 1;
+        if self.rewrites() {
+            self.outgoing.rewrite(self.seq);
+        }
+        self.meet();
+        let mut sample = None;
+        if self.moves() {
+            sample = Some(self.time()?);
+            if self.seq.is_multiple_of(CHARGE_EVERY) {
+                self.charge()?;
+            }
+        }
+        self.meet();
+        if self.reads() {
+            self.wrong += self.incoming.read(self.seq, false).wrong;
+        }
+        Ok(sample)
+    }
+
     /// One sample: the burst and its end.
     fn time(&mut self) -> Result<f64> {
         let start = now_ns();
@@ -236,34 +262,30 @@ impl<M: Mover> Transfer<M> {
     }
 }
 
+/// The first transfers of a slice are no samples: past or through the cache, each way to copy leaves the target in a state
+/// that the next lane pays for. Measured after a stream past the cache, the third one through it costs the usual.
+const SETTLING: u64 = 3;
+
+/// It takes fewer transfers where each of them turns the caches over.
+const SETTLING_BYTES: u64 = 24 << 20;
+
 /// One burst in this many is repeated to be charged.
 const CHARGE_EVERY: u64 = 8;
 
 impl<M: Mover> Lane for Transfer<M> {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
+        for _ in 0..self.settling() {
+            self.exchange()?;
+        }
         for _ in 0..ops / self.burst {
-            self.seq += 1;
-            if self.rewrites() {
-                self.outgoing.rewrite(self.seq);
-            }
-            self.meet();
-            if self.moves() {
-                samples.push(self.time()?);
-                if self.seq.is_multiple_of(CHARGE_EVERY) {
-                    self.charge()?;
-                }
-            }
-            self.meet();
-            if self.reads() {
-                self.wrong += self.incoming.read(self.seq, false).wrong;
-            }
+            samples.extend(self.exchange()?);
         }
         self.meet();
         Ok(())
     }
 
     fn batch(&self) -> u64 {
-        self.burst
+        self.settling() * self.burst
     }
 
     fn wrong(&self) -> u64 {
