@@ -1,4 +1,4 @@
-//! What is known about kernels before anything has been measured: which to consider, and which to begin with.
+//! What is known about kernels before anything has been measured: the two ways to copy, and which to begin with.
 
 use std::sync::OnceLock;
 
@@ -7,11 +7,27 @@ use super::{CopyKernel, ReadSoon};
 /// Copies shorter than this, in bytes, are `memcpy` without looking at anything.
 pub(super) const SHORT: usize = 4096;
 
-/// From this length in bytes on it can pay to try another kernel than the first.
+/// From this length in bytes on it can pay to try the other way than the first.
 pub(super) const TUNED: usize = 16 << 10;
 
-/// The most kernels that are considered for one length.
-pub(super) const MAX_CANDIDATES: usize = 3;
+/// Where a copy leaves its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// In the cache.
+    Through,
+    /// In memory.
+    Past,
+}
+
+impl Way {
+    #[inline]
+    pub(super) const fn other(self) -> Self {
+        match self {
+            Self::Through => Self::Past,
+            Self::Past => Self::Through,
+        }
+    }
+}
 
 /// Sizes of the caches in bytes, as far as one core can use them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,11 +38,10 @@ pub struct CacheSizes {
     pub shared: u64,
 }
 
-/// The kernels worth considering on a machine, and the lengths from which to begin with a streaming one.
+/// The kernel that copies past the cache on a machine, if it has one, and the lengths from which to begin with it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    candidates: [CopyKernel; MAX_CANDIDATES],
-    count: usize,
+    streaming: Option<CopyKernel>,
     stream_from: u64,
     stream_always_from: u64,
 }
@@ -34,7 +49,8 @@ pub(super) struct Plan {
 /// Names the kernel that copies of `len` bytes begin with, before this thread has measured any.
 #[must_use]
 pub fn choose(len: u64, read_soon: ReadSoon) -> CopyKernel {
-    if len < SHORT as u64 { CopyKernel::Memcpy } else { Plan::of_this_machine().first(len, read_soon) }
+    let plan = Plan::of_this_machine();
+    if len < SHORT as u64 { CopyKernel::Memcpy } else { plan.kernel(plan.first(len, read_soon)) }
 }
 
 /// Reads the machine's caches now, so that no copy does it later. Costs a few files of sysfs, once per process.
@@ -49,53 +65,39 @@ impl Plan {
         PLAN.get_or_init(|| Self::new(CacheSizes::of_this_machine(), CopyKernel::is_supported))
     }
 
-    /// One kernel through the cache and one past it, the widest of each, and `rep movsb`, which on some processors
-    /// takes lines over without reading them first. Not `memcpy` where there is a choice: it is one of these inside,
-    /// and does not tell which.
+    /// Through the cache it is always `memcpy`, which picks by processor: where the processor has a quicker way than the
+    /// loops in `kernels`, such as lines that are taken over without being read first, it is in there, and where it has
+    /// not, they are no better. Past the cache it is the widest kernel.
     pub(super) fn new(caches: CacheSizes, is_supported: impl Fn(CopyKernel) -> bool) -> Self {
-        use CopyKernel::{Avx2, Avx2Streaming, Avx512, Avx512Streaming, Memcpy, RepMovsb};
-        let order = [Avx512, Avx2, Memcpy, RepMovsb, Avx512Streaming, Avx2Streaming];
-        let cached = order[..3].iter().copied().find(|&kernel| is_supported(kernel)).unwrap_or(Memcpy);
-        let streaming = order[4..].iter().copied().find(|&kernel| is_supported(kernel));
-        let mut candidates = [cached; MAX_CANDIDATES];
-        let mut count = 1;
-        for kernel in [Some(RepMovsb).filter(|&kernel| is_supported(kernel)), streaming].into_iter().flatten()
-        {
-            candidates[count] = kernel;
-            count += 1;
-        }
+        let widest_first = [CopyKernel::Avx512Streaming, CopyKernel::Avx2Streaming];
+        let streaming = widest_first.into_iter().find(|&kernel| is_supported(kernel));
         // Source and target fill the shared cache at half its size; at a quarter, a target that nobody reads soon
         // begins to drive out more than it is worth.
-        Self { candidates, count, stream_from: caches.shared / 4, stream_always_from: caches.shared / 2 }
+        Self { streaming, stream_from: caches.shared / 4, stream_always_from: caches.shared / 2 }
     }
 
     #[inline]
-    pub(super) fn candidates(&self) -> &[CopyKernel] {
-        &self.candidates[..self.count]
+    pub(super) fn kernel(&self, way: Way) -> CopyKernel {
+        match (way, self.streaming) {
+            (Way::Past, Some(streaming)) => streaming,
+            _ => CopyKernel::Memcpy,
+        }
     }
 
     /// Whether experience can tell more than [`first`](Self::first) does.
     #[inline]
     pub(super) fn is_tuned(&self, len: usize) -> bool {
-        len >= TUNED && (len as u64) < self.stream_always_from && self.count > 1
+        len >= TUNED && (len as u64) < self.stream_always_from && self.streaming.is_some()
     }
 
-    /// Index of the candidate to begin with.
+    /// The way to begin with.
     #[inline]
-    pub(super) fn first_index(&self, len: u64, read_soon: ReadSoon) -> usize {
+    pub(super) fn first(&self, len: u64, read_soon: ReadSoon) -> Way {
         let from = match read_soon {
             ReadSoon::Yes => self.stream_always_from,
             ReadSoon::No => self.stream_from,
         };
-        // Where there is a streaming candidate, it is the last.
-        let last = self.count - 1;
-        if len >= from && self.candidates[last].is_streaming() { last } else { 0 }
-    }
-
-    /// The candidate to begin with.
-    #[inline]
-    pub(super) fn first(&self, len: u64, read_soon: ReadSoon) -> CopyKernel {
-        self.candidates[self.first_index(len, read_soon)]
+        if len >= from { Way::Past } else { Way::Through }
     }
 }
 
@@ -140,29 +142,24 @@ mod tests {
     const CACHES: CacheSizes = CacheSizes { own: 512 << 10, shared: 32 << 20 };
 
     #[test]
-    fn only_supported_kernels_are_considered() {
-        use CopyKernel::{Avx2, Avx2Streaming, Avx512, Avx512Streaming, Memcpy, RepMovsb};
-        let old = [Memcpy, RepMovsb];
-        let usual = [Memcpy, RepMovsb, Avx2, Avx2Streaming];
-        let wide = CopyKernel::ALL;
-        for supported in [&[Memcpy][..], &old, &usual, &wide] {
+    fn the_widest_supported_kernel_goes_past_the_cache() {
+        for (supported, past) in [
+            (&CopyKernel::ALL[..3], CopyKernel::Memcpy),
+            (&CopyKernel::ALL[..4], CopyKernel::Avx2Streaming),
+            (&CopyKernel::ALL[..], CopyKernel::Avx512Streaming),
+        ] {
             let plan = Plan::new(CACHES, |kernel| supported.contains(&kernel));
-            assert!(plan.candidates().iter().all(|kernel| supported.contains(kernel)), "{plan:?}");
-            assert!(!plan.candidates().is_empty());
+            assert_eq!((plan.kernel(Way::Through), plan.kernel(Way::Past)), (CopyKernel::Memcpy, past));
         }
-        assert_eq!(Plan::new(CACHES, |_| true).candidates(), [Avx512, RepMovsb, Avx512Streaming]);
     }
 
     #[test]
     fn copies_begin_past_the_cache_when_they_would_fill_it() {
-        let plan = Plan::new(CACHES, |kernel| CopyKernel::ALL[..4].contains(&kernel));
-        let begins = |len, read_soon| plan.first(len, read_soon);
-        assert_eq!(begins((16 << 20) - 1, ReadSoon::Yes), CopyKernel::Avx2);
-        assert_eq!(begins(16 << 20, ReadSoon::Yes), CopyKernel::Avx2Streaming);
-        assert_eq!(begins((8 << 20) - 1, ReadSoon::No), CopyKernel::Avx2);
-        assert_eq!(begins(8 << 20, ReadSoon::No), CopyKernel::Avx2Streaming);
-        let plain = Plan::new(CACHES, |kernel| kernel == CopyKernel::Memcpy);
-        assert_eq!(plain.first(u64::MAX, ReadSoon::No), CopyKernel::Memcpy);
+        let plan = Plan::new(CACHES, |_| true);
+        assert_eq!(plan.first((16 << 20) - 1, ReadSoon::Yes), Way::Through);
+        assert_eq!(plan.first(16 << 20, ReadSoon::Yes), Way::Past);
+        assert_eq!(plan.first((8 << 20) - 1, ReadSoon::No), Way::Through);
+        assert_eq!(plan.first(8 << 20, ReadSoon::No), Way::Past);
     }
 
     #[test]

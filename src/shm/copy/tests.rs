@@ -37,7 +37,7 @@ fn every_kernel_copies_exactly_the_bytes_it_is_given() {
 fn a_copy_of_any_length_and_purpose_copies_exactly_the_bytes_it_is_given() {
     for purpose in [Purpose::PutReadSoon, Purpose::Put, Purpose::Get] {
         for len in lengths() {
-            // Often enough for the tuner to have every kernel in trial.
+            // Often enough for the tuner to have both ways in trial.
             for _ in 0..if len < plan::SHORT || cfg!(miri) { 1 } else { 20 } {
                 check(len, 3, 5, |source, target| {
                     // SAFETY: `check` hands out `len` bytes of two vectors.

@@ -1,51 +1,67 @@
-//! Finds the best kernel while copying.
+//! Finds the best way while copying: through the cache, or past it.
 //!
-//! No fixed rule is right. The same copy on the same two virtual cores runs best through the cache while the cores
-//! share one, and up to five times faster past it while they do not; the host changes that within seconds, and the
-//! pattern (does a peer read each result, or does the next copy overwrite it?) matters as much. But a slow copy shows
-//! in its own duration. So every thread times some of its long copies and keeps, for each class (power of two of the
-//! length, and purpose), what the candidates cost. It uses the cheapest and gives the others a trial now and then: the
-//! rarer, the more the trial costs.
+//! No fixed rule is right. The same copy on the same two virtual cores runs up to 1.4 times faster through the cache than
+//! past it while the cores share one, and up to four times faster past it while they do not; the host changes that
+//! within seconds. But a slow copy shows in its own duration. So every thread times long copies and keeps, for each
+//! class (power of two of the length, and purpose), what the two ways cost. It uses the cheaper one.
 //!
-//! A trial is [`TRIAL`] copies, of which the last counts: behind a stream past the cache, the first copy through the
-//! cache finds the target in memory and pays for what the stream did.
+//! ```text
+//! trial of the first, then of the other ---> settled on the cheaper one
+//!                             ^                            |
+//!                             '-- it costs more than the --'
+//!                                 other did, or a long time has passed
+//! ```
+//!
+//! A trial is up to [`TRIAL`] copies, of which the best counts: the first copy into new memory pays for page faults, and
+//! behind a stream past the cache the first one through it finds the target in memory. For the same reason the way in
+//! use is as quick as the best of its last [`MEMORY`] copies. A trial ends early where it is hopeless.
 //!
 //! A stream past the cache shifts a part of the cost to the reader, whom this thread does not see. Where the target is
 //! read soon, [`reader_ns`] is added to it.
 //!
 //! # Invariants
-//! - Where there is one candidate, and outside the lengths between the obvious ones, nothing is timed.
+//! - Where there is one way, and outside the lengths between the obvious ones, nothing is timed.
+//! - Of a thread's time at most one part in [`REST`] goes into the trials of a class, besides those that a slowdown of the
+//!   way in use prompts.
 //! - State is per thread: no atomics, no allocation, no destructor.
 
 use std::cell::Cell;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::plan::{MAX_CANDIDATES, Plan, TUNED};
+use super::plan::{Plan, TUNED, Way};
 use super::{CopyKernel, Purpose, ReadSoon};
 
 /// Copies in a trial.
 const TRIAL: u8 = 2;
 
-/// What the trials of one candidate may cost: this part of the time.
-const BUDGET: f32 = 0.01;
+/// The way in use has slowed down when so many copies in a row did.
+const MEMORY: usize = 3;
 
-/// The pauses between two trials of a candidate, in timed copies, however cheap or costly it is.
-const PAUSE: std::ops::RangeInclusive<f32> = 16.0..=1000.0;
+/// A trial ends with its first copy when that costs so many times what the way in use does. The state that this one left
+/// behind costs less.
+const HOPELESS: f32 = 2.0;
+
+/// After a trial none is made without a reason for so many times as long as it took,
+const REST: u32 = 100;
+
+/// and for so many copies where a stream past the cache is in use: it costs the same wherever the cores are, so that only
+/// a trial finds out that they have come to share a cache,
+const SHORT_PAUSE: u64 = 16;
+
+/// or for so many otherwise: what goes through the cache slows down by itself when they no longer do.
+const LONG_PAUSE: u64 = 128;
 
 /// Of the copies shorter than [`ALWAYS_TIMED`], one run of [`TRIAL`] in so many is timed. A power of two.
-const SAMPLE: u32 = 64;
+const SAMPLE: u64 = 64;
 
 /// So many copies of a class are timed before sampling begins.
-const EAGER: u32 = 32;
+const EAGER: u64 = 32;
 
 /// From this length in bytes on, two readings of the clock are nothing.
 const ALWAYS_TIMED: usize = 512 << 10;
 
-/// What must be left of the cost for another candidate to be used: a smaller difference is noise.
-const NOISE: f32 = 0.93;
-
-/// What must be left of the cost to conclude that the machine has changed, and that the rest is out of date too.
-const CHANGE: f32 = 0.7;
+/// What must be left of the cost for the other way to be used: a smaller difference is noise.
+const NOISE: f32 = 0.96;
 
 const FIRST_CLASS: u32 = TUNED.ilog2();
 const CLASSES: usize = 16;
@@ -61,8 +77,10 @@ struct Tuner {
 
 /// What one thread knows about copies of one length and purpose.
 struct Class {
-    copies: Cell<u32>,
-    record: Cell<Record>,
+    /// How many there have been.
+    copies: Cell<u64>,
+    /// Nothing before the first copy.
+    record: Cell<Option<Record>>,
 }
 
 /// Part of a copy in the timing of its class.
@@ -77,15 +95,20 @@ enum Turn {
 
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    /// Index of the candidate in use.
-    best: u8,
-    /// Index of the candidate in trial, or last tried; and how many copies of the trial are left.
-    trial: u8,
+    /// The way in use.
+    best: Way,
+    /// The way in trial, or last tried; and how many copies of the trial are left.
+    trial: Way,
     trial_left: u8,
-    /// For each candidate, timed copies until its next trial.
-    countdown: [u16; MAX_CANDIDATES],
-    /// Nanoseconds per byte; infinite where not tried.
-    costs: [f32; MAX_CANDIDATES],
+    /// How long the trial has taken so far.
+    spent: Duration,
+    /// The copy, and the time, before which there is no other trial without a reason.
+    pause_until: u64,
+    rest_until: Option<Instant>,
+    /// Nanoseconds per byte of each way; infinite where not known.
+    costs: [f32; 2],
+    /// The same of the last copies by the way in use.
+    recent: [f32; MEMORY],
 }
 
 /// Runs the kernel that suits best.
@@ -95,40 +118,36 @@ struct Record {
 #[inline]
 pub(super) unsafe fn run(source: *const u8, target: *mut u8, len: usize, purpose: Purpose) {
     let plan = Plan::of_this_machine();
+    let first = plan.first(len as u64, purpose.read_soon());
     if !plan.is_tuned(len) {
-        let kernel = plan.first(len as u64, purpose.read_soon());
-        // SAFETY: the caller's contract; candidates are supported (`Plan::new`).
-        return unsafe { kernel.run(source, target, len) };
+        // SAFETY: the caller's contract; the plan's kernels are supported (`Plan::new`).
+        return unsafe { plan.kernel(first).run(source, target, len) };
     }
     TUNER.with(|tuner| {
         let class = tuner.class(len, purpose);
-        let mut record = class.record.get();
-        let turn = class.turn(len);
+        let (turn, copies) = (class.turn(len), class.copies.get());
         if turn == Turn::Untimed {
-            let kernel = plan.candidates()[record.best_or_first(plan, len, purpose)];
-            // SAFETY: the caller's contract; candidates are supported (`Plan::new`).
+            let kernel = plan.kernel(class.best().unwrap_or(first));
+            // SAFETY: the caller's contract; the plan's kernels are supported (`Plan::new`).
             return unsafe { kernel.run(source, target, len) };
         }
-        let chosen = record.pick(plan, len, purpose, turn);
-        let kernel = plan.candidates()[chosen];
+        let mut record = class.record.get().unwrap_or_else(|| Record::new(first));
         let start = Instant::now();
-        // SAFETY: the caller's contract; candidates are supported (`Plan::new`).
-        unsafe { kernel.run(source, target, len) };
-        record.note(plan, chosen, cost(kernel, purpose, start.elapsed().as_nanos(), len));
-        class.record.set(record);
+        let way = record.pick(turn, copies, start);
+        // SAFETY: the caller's contract; the plan's kernels are supported (`Plan::new`).
+        unsafe { plan.kernel(way).run(source, target, len) };
+        let end = Instant::now();
+        record.note(cost(way, purpose, end - start, len), end - start, copies, end);
+        class.record.set(Some(record));
     });
 }
 
 /// The kernel that this thread uses for `len` bytes now.
 pub(super) fn current(len: usize, purpose: Purpose) -> CopyKernel {
     let plan = Plan::of_this_machine();
-    if !plan.is_tuned(len) {
-        return plan.first(len as u64, purpose.read_soon());
-    }
-    TUNER.with(|tuner| {
-        let record = tuner.class(len, purpose).record.get();
-        plan.candidates()[record.best_or_first(plan, len, purpose)]
-    })
+    let learnt = || TUNER.with(|tuner| tuner.class(len, purpose).best());
+    let way = if plan.is_tuned(len) { learnt() } else { None };
+    plan.kernel(way.unwrap_or_else(|| plan.first(len as u64, purpose.read_soon())))
 }
 
 impl Tuner {
@@ -141,7 +160,13 @@ impl Tuner {
 
 impl Class {
     #[expect(clippy::declare_interior_mutable_const, reason = "every use is to be a new one")]
-    const NEW: Self = Self { copies: Cell::new(0), record: Cell::new(Record::NEW) };
+    const NEW: Self = Self { copies: Cell::new(0), record: Cell::new(None) };
+
+    /// The way in use, if there have been copies.
+    #[inline]
+    fn best(&self) -> Option<Way> {
+        self.record.get().map(|record| record.best)
+    }
 
     /// What the copy at hand is good for.
     #[inline]
@@ -151,102 +176,85 @@ impl Class {
         match copies % SAMPLE {
             _ if len >= ALWAYS_TIMED || copies < EAGER => Turn::First,
             0 => Turn::First,
-            turn if turn < u32::from(TRIAL) => Turn::Following,
+            turn if turn < u64::from(TRIAL) => Turn::Following,
             _ => Turn::Untimed,
         }
     }
 }
 
 impl Record {
-    const UNKNOWN: u8 = u8::MAX;
-    const NEW: Self = Self {
-        best: Self::UNKNOWN,
-        trial: 0,
-        trial_left: 0,
-        // The last, the streaming one, differs most and comes first.
-        countdown: [9, 6, 3],
-        costs: [f32::INFINITY; MAX_CANDIDATES],
-    };
-
-    fn best_or_first(&self, plan: &Plan, len: usize, purpose: Purpose) -> usize {
-        if self.best == Self::UNKNOWN {
-            plan.first_index(len as u64, purpose.read_soon())
-        } else {
-            self.best.into()
+    /// In the trial of the way to begin with.
+    const fn new(first: Way) -> Self {
+        Self {
+            best: first,
+            trial: first,
+            trial_left: TRIAL,
+            spent: Duration::ZERO,
+            pause_until: 0,
+            rest_until: None,
+            costs: [f32::INFINITY; 2],
+            recent: [f32::INFINITY; MEMORY],
         }
     }
 
-    /// Index of the candidate for this copy: the best, or one in trial.
-    fn pick(&mut self, plan: &Plan, len: usize, purpose: Purpose, turn: Turn) -> usize {
-        if self.best == Self::UNKNOWN {
-            self.best = index(self.best_or_first(plan, len, purpose));
-            self.trial = self.best;
+    /// The way for this copy: the best, or one in trial.
+    fn pick(&mut self, turn: Turn, copies: u64, now: Instant) -> Way {
+        if self.trial_left == 0 && turn == Turn::First && self.is_due(copies, now) {
+            self.trial = self.best.other();
+            self.trial_left = TRIAL;
+            self.spent = Duration::ZERO;
+            self.costs[self.trial as usize] = f32::INFINITY;
         }
+        if self.trial_left > 0 { self.trial } else { self.best }
+    }
+
+    /// Whether a trial of the other way begins now: what is known of it is better, or nothing, or old.
+    fn is_due(&self, copies: u64, now: Instant) -> bool {
+        let (best, other) = (self.costs[self.best as usize], self.costs[self.best.other() as usize]);
+        let is_old = copies >= self.pause_until && self.rest_until.is_none_or(|until| now >= until);
+        other.is_infinite() || other < best * NOISE || is_old
+    }
+
+    /// Takes in what the copy at hand cost, and settles which way is best.
+    fn note(&mut self, cost: f32, took: Duration, copies: u64, now: Instant) {
         if self.trial_left > 0 {
-            self.trial_left -= 1;
-            return self.trial.into();
-        }
-        let best = usize::from(self.best);
-        let mut due = None;
-        for candidate in (0..plan.candidates().len()).filter(|&candidate| candidate != best) {
-            self.countdown[candidate] = self.countdown[candidate].saturating_sub(1);
-            if self.countdown[candidate] == 0 {
-                due = Some(candidate);
-            }
-        }
-        match due {
-            Some(candidate) if turn == Turn::First => {
-                self.trial = index(candidate);
-                self.trial_left = TRIAL - 1;
-                candidate
-            }
-            _ => best,
+            self.note_trial(cost, took, copies, now);
+        } else {
+            self.recent.rotate_right(1);
+            self.recent[0] = cost;
+            self.costs[self.best as usize] = self.recent.into_iter().fold(f32::INFINITY, f32::min);
         }
     }
 
-    /// Takes in what a copy by candidate `chosen` cost, and settles which is best.
-    fn note(&mut self, plan: &Plan, chosen: usize, cost: f32) {
+    fn note_trial(&mut self, cost: f32, took: Duration, copies: u64, now: Instant) {
+        let tried = self.trial as usize;
+        self.spent += took;
+        self.costs[tried] = self.costs[tried].min(cost);
+        let best = self.costs[self.best as usize];
+        self.trial_left = if cost > best * HOPELESS { 0 } else { self.trial_left - 1 };
         if self.trial_left > 0 {
             return;
         }
-        let best = usize::from(self.best);
-        if chosen != best {
-            self.costs[chosen] = cost;
-            self.countdown[chosen] = pause(cost / self.costs[best]);
-        } else if self.costs[best].is_finite() {
-            // One copy that was interrupted must not look like a change; a few slow ones are one.
-            let known = self.costs[best];
-            self.costs[best] = known + (cost.min(known * 1.5) - known) / 4.0;
-        } else {
-            self.costs[best] = cost;
+        // The first trial is of the way in use itself.
+        if self.trial == self.best || self.costs[tried] < best * NOISE {
+            self.best = self.trial;
+            self.recent = [self.costs[tried]; MEMORY];
         }
-        let cheapest = (0..plan.candidates().len()).min_by(|&a, &b| self.costs[a].total_cmp(&self.costs[b]));
-        let Some(cheapest) = cheapest.filter(|&cheapest| self.costs[cheapest] < self.costs[best] * NOISE)
-        else {
-            return;
+        let pause = match self.best {
+            Way::Past => SHORT_PAUSE,
+            Way::Through => LONG_PAUSE,
         };
-        let is_change = self.costs[cheapest] < self.costs[best] * CHANGE;
-        for countdown in &mut self.countdown {
-            *countdown = if is_change { 4 } else { (*countdown).max(4) };
-        }
-        self.best = index(cheapest);
+        self.pause_until = copies + pause;
+        self.rest_until = now.checked_add(self.spent * REST);
     }
-}
-
-/// Timed copies until the next trial of a candidate that costs `ratio` times as much as the best one.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within PAUSE")]
-fn pause(ratio: f32) -> u16 {
-    let regret = f32::from(TRIAL) * (ratio - 1.0) / BUDGET;
-    // Not a number while nothing is known of the best: the shortest pause.
-    regret.max(*PAUSE.start()).min(*PAUSE.end()) as u16
 }
 
 /// Nanoseconds per byte, with what the reader will pay.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-fn cost(kernel: CopyKernel, purpose: Purpose, nanos: u128, len: usize) -> f32 {
-    let is_charged = kernel.is_streaming() && purpose.read_soon() == ReadSoon::Yes;
+fn cost(way: Way, purpose: Purpose, took: Duration, len: usize) -> f32 {
+    let is_charged = way == Way::Past && purpose.read_soon() == ReadSoon::Yes;
     let reader = if is_charged { reader_ns(len as f32) } else { 0.0 };
-    (nanos as f32 + reader) / len as f32
+    (took.as_nanos() as f32 + reader) / len as f32
 }
 
 /// What a reader pays for data that lie in memory instead of in a cache that it shares with the writer, in ns.
@@ -255,11 +263,6 @@ fn cost(kernel: CopyKernel, purpose: Purpose, nanos: u128, len: usize) -> f32 {
 /// the copies: between 0.03 and 0.04 ns a byte from 64 KiB to 8 MiB, and up to 1 us more for a short one.
 fn reader_ns(len: f32) -> f32 {
     1000.0 + 0.035 * len
-}
-
-/// The index of a candidate as a record holds it.
-fn index(candidate: usize) -> u8 {
-    u8::try_from(candidate).expect("there are at most MAX_CANDIDATES")
 }
 
 #[cfg(test)]

@@ -1,136 +1,167 @@
+use super::Way::{Past, Through};
 use super::*;
 
-const LEN: usize = 1 << 20;
-
-/// Copies `n` times in a world where candidate i costs `costs[i]`; tells how often each was used.
-fn live(record: &mut Record, plan: &Plan, n: usize, costs: [f32; MAX_CANDIDATES]) -> [usize; MAX_CANDIDATES] {
-    let mut used = [0; MAX_CANDIDATES];
-    for _ in 0..n {
-        let chosen = record.pick(plan, LEN, Purpose::Put, Turn::First);
-        used[chosen] += 1;
-        record.note(plan, chosen, costs[chosen]);
-    }
-    used
+/// A class, and the time that passes while it copies.
+struct World {
+    record: Record,
+    copies: u64,
+    now: Instant,
 }
 
-fn plan_of(count: usize) -> Plan {
-    let supported = &CopyKernel::ALL[..[0, 1, 2, 4][count]];
-    let plan =
-        Plan::new(super::super::CacheSizes { own: 1 << 19, shared: 1 << 25 }, |k| supported.contains(&k));
-    assert_eq!(plan.candidates().len(), count);
-    plan
+impl World {
+    fn new(first: Way) -> Self {
+        Self { record: Record::new(first), copies: 0, now: Instant::now() }
+    }
+
+    /// One copy that costs what `cost_of` says of the way that is picked.
+    fn copy(&mut self, cost_of: impl Fn(Way) -> f32) -> Way {
+        self.copies += 1;
+        let way = self.record.pick(Turn::First, self.copies, self.now);
+        let cost = cost_of(way);
+        let took = Duration::from_nanos(1000).mul_f32(cost);
+        self.now += took;
+        self.record.note(cost, took, self.copies, self.now);
+        way
+    }
+
+    /// Copies `n` times at the costs of the two ways; tells how often each was used.
+    fn live(&mut self, n: usize, costs: [f32; 2]) -> [usize; 2] {
+        let mut used = [0; 2];
+        for _ in 0..n {
+            used[self.copy(|way| costs[way as usize]) as usize] += 1;
+        }
+        used
+    }
 }
 
 #[test]
-fn whichever_is_best_is_found_within_twenty_copies_and_then_used() {
-    let plan = plan_of(3);
-    for best in 0..3 {
-        let mut costs = [2.0; MAX_CANDIDATES];
-        costs[best] = 1.0;
-        let mut record = Record::NEW;
-        live(&mut record, &plan, 20, costs);
-        assert_eq!(usize::from(record.best), best);
-        let used = live(&mut record, &plan, 4096, costs);
-        assert!(used[best] > 4096 - 100, "{used:?}");
+fn whichever_is_best_is_in_use_after_a_trial_of_each() {
+    for (first, best) in [(Through, Through), (Through, Past), (Past, Through), (Past, Past)] {
+        let mut costs = [1.5; 2];
+        costs[best as usize] = 1.0;
+        let mut world = World::new(first);
+        world.live(2 * usize::from(TRIAL), costs);
+        assert_eq!(world.record.best, best);
+        let used = world.live(4096, costs);
+        assert!(used[best as usize] > 4096 - 100, "{used:?}");
     }
 }
 
 #[test]
 fn a_change_of_the_machine_is_followed_both_ways() {
-    let plan = plan_of(3);
-    let (near, far) = ([1.0, 1.2, 1.6], [5.0, 5.0, 1.6]);
-    let mut record = Record::NEW;
-    live(&mut record, &plan, 10_000, near);
-    assert_eq!(record.best, 0);
-    // What is in use turns slow: noticed at once, whatever the pause between trials has grown to.
-    let used = live(&mut record, &plan, 20, far);
-    assert_eq!(record.best, 2, "{used:?}");
-    live(&mut record, &plan, 10_000, far);
-    assert_eq!(record.best, 2);
-    // Something else turns fast: noticed at its next trial.
-    live(&mut record, &plan, 1010, near);
-    assert_eq!(record.best, 0);
+    let (near, far) = ([1.0, 1.6], [5.0, 1.6]);
+    let mut world = World::new(Through);
+    world.live(10_000, near);
+    assert_eq!(world.record.best, Through);
+    // What goes through the cache turns slow: it shows by itself, within a few copies.
+    world.live(MEMORY + usize::from(TRIAL), far);
+    assert_eq!(world.record.best, Past);
+    world.live(10_000, far);
+    assert_eq!(world.record.best, Past);
+    // It turns fast again: the next trial finds out.
+    world.live(500, near);
+    assert_eq!(world.record.best, Through);
 }
 
 #[test]
-fn one_interrupted_copy_changes_nothing() {
-    let plan = plan_of(2);
-    let mut record = Record::NEW;
-    live(&mut record, &plan, 100, [1.0, 1.2, 0.0]);
-    let before = record.best;
-    record.note(&plan, before.into(), 1000.0);
-    assert_eq!(record.best, before);
+fn the_first_copy_into_new_memory_is_not_held_against_a_way() {
+    let mut world = World::new(Through);
+    assert_eq!(world.copy(|_| 15.0), Through);
+    world.live(2 * usize::from(TRIAL), [1.0, 1.2]);
+    assert_eq!(world.record.best, Through);
 }
 
 #[test]
-fn trials_cost_no_more_than_their_budget() {
-    let plan = plan_of(3);
-    for other in [1.1, 1.5, 2.0, 5.0] {
-        let mut record = Record::NEW;
-        let costs = [1.0, other, other];
-        live(&mut record, &plan, 100, costs);
-        let used = live(&mut record, &plan, 10_000, costs);
-        let lost = u16::try_from(used[1] + used[2]).unwrap();
-        assert!(f32::from(lost) * (other - 1.0) < 10_000.0 * 2.2 * BUDGET, "{other}: {used:?}");
-        assert!(lost >= 2 * u16::from(TRIAL) * 9);
+fn one_or_two_interrupted_copies_change_nothing() {
+    let mut world = World::new(Through);
+    let costs = [1.0, 1.2];
+    world.live(50, costs);
+    for interrupted in 1..MEMORY {
+        world.live(interrupted, [1000.0; 2]);
+        assert_eq!(world.live(10, costs), [10, 0]);
     }
+}
+
+#[test]
+fn trials_take_no_more_than_their_part_of_the_time() {
+    for other in [1.1_f32, 1.5, 1.9, 5.0] {
+        for costs in [[1.0, other], [other, 1.0]] {
+            let mut world = World::new(Through);
+            world.live(100, costs);
+            let best = world.record.best;
+            let used = world.live(20_000, costs);
+            let tried = used[best.other() as usize];
+            let lost = other * f32::from(u16::try_from(tried).unwrap());
+            assert!(lost * 100.0 < 20_000.0 * 1.1, "{other}: {used:?}");
+            assert!(tried > 20, "{other}: {used:?}");
+        }
+    }
+}
+
+#[test]
+fn a_way_that_comes_to_cost_more_than_the_other_is_left_at_once() {
+    // Too little to be noticed by itself, and long before the next trial is due.
+    let mut world = World::new(Through);
+    world.live(20, [1.0, 1.1]);
+    assert_eq!(world.record.best, Through);
+    world.live(MEMORY + usize::from(TRIAL), [1.25, 1.1]);
+    assert_eq!(world.record.best, Past);
+}
+
+#[test]
+fn a_hopeless_trial_is_one_copy() {
+    assert_eq!(World::new(Through).live(20, [1.0, 5.0]), [19, 1]);
 }
 
 #[test]
 fn differences_within_the_noise_cause_no_changes() {
-    let plan = plan_of(2);
-    let mut record = Record::NEW;
-    live(&mut record, &plan, 10, [1.0, 0.95, 0.0]);
-    assert_eq!(record.best, 0);
-    live(&mut record, &plan, 1000, [1.0, 0.95, 0.0]);
-    assert_eq!(record.best, 0);
+    let mut world = World::new(Through);
+    world.live(1000, [1.0, 0.97]);
+    assert_eq!(world.record.best, Through);
 }
 
 #[test]
-fn a_copy_that_pays_for_the_one_before_is_not_held_against_a_candidate() {
-    let plan = plan_of(3);
-    let mut record = Record::NEW;
-    let mut last = 2;
+fn a_copy_that_pays_for_the_one_before_is_not_held_against_a_way() {
+    let mut world = World::new(Past);
+    let mut last = Past;
     for _ in 0..100 {
-        let chosen = record.pick(&plan, LEN, Purpose::Put, Turn::First);
         // Through the cache: slow behind a stream, fast behind itself.
-        let cost = match (chosen, last) {
-            (2, _) => 1.0,
-            (_, 2) => 2.0,
-            _ => 0.7,
-        };
-        record.note(&plan, chosen, cost);
-        last = chosen;
+        last = world.copy(|way| match (way, last) {
+            (Past, _) => 1.0,
+            (Through, Past) => 1.5,
+            (Through, Through) => 0.7,
+        });
     }
-    assert_ne!(record.best, 2);
+    assert_eq!(world.record.best, Through);
 }
 
 #[test]
 fn a_stream_is_charged_with_what_its_reader_pays() {
-    let cost_of = |kernel, purpose| cost(kernel, purpose, 3000, 1000);
+    let cost_of = |way, purpose| cost(way, purpose, Duration::from_nanos(3000), 1000);
     for purpose in [Purpose::PutReadSoon, Purpose::Get] {
-        assert!(cost_of(CopyKernel::Avx2Streaming, purpose) > cost_of(CopyKernel::Avx2, purpose));
+        assert!(cost_of(Past, purpose) > cost_of(Through, purpose));
     }
-    let (stream, plain) =
-        (cost_of(CopyKernel::Avx2Streaming, Purpose::Put), cost_of(CopyKernel::Avx2, Purpose::Put));
-    assert!((stream - plain).abs() < f32::EPSILON);
+    let (past, through) = (cost_of(Past, Purpose::Put), cost_of(Through, Purpose::Put));
+    assert!((past - through).abs() < f32::EPSILON);
 }
 
 #[test]
 fn a_trial_is_never_torn_apart_by_copies_that_are_not_timed() {
-    let plan = plan_of(3);
-    let (class, mut record) = (Class::NEW, Record::NEW);
+    let (class, mut record, mut now) = (Class::NEW, Record::new(Through), Instant::now());
     let (mut chosen, mut trials) = (Vec::new(), 0);
-    for _ in 0..10_000 {
+    for _ in 0..100_000 {
+        now += Duration::from_nanos(1000);
         match class.turn(TUNED) {
-            Turn::Untimed => chosen.push(0),
+            Turn::Untimed => chosen.push(Through),
             turn => {
-                chosen.push(record.pick(&plan, TUNED, Purpose::Put, turn));
-                record.note(&plan, *chosen.last().unwrap(), [1.0, 2.0, 2.0][*chosen.last().unwrap()]);
+                let picked = record.pick(turn, class.copies.get(), now);
+                let cost = [1.0, 1.5][picked as usize];
+                record.note(cost, Duration::from_nanos(1000), class.copies.get(), now);
+                chosen.push(picked);
             }
         }
     }
-    for run in chosen.chunk_by(|a, b| a == b).filter(|run| run[0] != 0) {
+    for run in chosen.chunk_by(|a, b| a == b).filter(|run| run[0] == Past) {
         assert_eq!(run.len(), usize::from(TRIAL));
         trials += 1;
     }
