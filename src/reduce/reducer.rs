@@ -98,15 +98,15 @@ impl Reducer {
                 limit: u64::MAX,
             });
         };
-        with_places(sources, targets, len, |places| self.run(places, finish))
+        with_places(sources, targets, len, |places| self.run(places, count, finish))
     }
 
     #[inline]
-    fn run(&self, places: &Places<'_>, finish: bool) {
+    fn run(&self, places: &Places<'_>, count: u64, finish: bool) {
         match &self.steps {
             Steps::Built { partial, last, scalar, n_ranks } => {
                 let kernel = if finish { last } else { partial };
-                kernel.run(places, places.len() / self.dtype.size(), *scalar, *n_ranks);
+                kernel.run(places, count, *scalar, *n_ranks);
             }
             Steps::Custom(custom) => custom.combine(places),
         }

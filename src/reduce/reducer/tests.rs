@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 use crate::reduce::{Element, Scalar, SourcePlace};
 use crate::shm::Mapping;
@@ -324,4 +326,28 @@ fn every_nan_is_stored_as_the_same_one() {
     }
     let difference = combine(&ReduceOp::Sum, 2, &[&[f32::INFINITY], &[f32::NEG_INFINITY]]);
     assert_eq!(difference[0].to_bits(), f32::NAN.to_bits());
+}
+
+proptest! {
+    #[test]
+    fn any_shape_gives_what_the_oracle_gives(
+        dtype in prop::sample::select(&DataType::ALL[..]),
+        op in 0..6_usize,
+        n_sources in 1..=20_u64,
+        n_targets in 1..=10_usize,
+        count in 0..=LONGEST,
+        offset in 0..64_usize,
+        in_place: bool,
+        finish: bool,
+        seed: u32,
+    ) {
+        let op = &ops(dtype)[op];
+        let operands: Vec<_> =
+            (0..n_sources).map(|k| (operand(dtype, u64::from(seed) + k), (u64::from(seed) >> k) & 1 == 0)).collect();
+        let expected = oracle::reduce(dtype, op, 5, &operands, finish);
+        for kernel in kernels() {
+            let reducer = Reducer::with_kernel(dtype, op, 5, kernel).unwrap();
+            check(&reducer, &operands, &expected, Layout { n_targets, offset, in_place }, count, finish);
+        }
+    }
 }

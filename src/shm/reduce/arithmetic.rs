@@ -9,12 +9,19 @@ use super::number::Number;
 /// What a kernel may use beyond the architecture's common instructions.
 pub(crate) trait Instructions: 'static {
     /// Whether half precision is converted by the processor (F16C).
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(dead_code, reason = "only x86-64 has kernels of both kinds")
+    )]
     const CONVERTS_HALF: bool;
 }
 
 /// A type that can be combined: stored as `Self`, computed with as `Register`.
 pub(crate) trait Arithmetic: Pod {
     type Register: Number;
+
+    /// Elements that a kernel takes at once. Where they have to be converted, enough for a loop to pay.
+    const BLOCK: usize = 128;
 
     /// The element as a number, exactly.
     fn widen(self) -> Self::Register;
@@ -28,7 +35,7 @@ pub(crate) trait Arithmetic: Pod {
     /// The processor has the instructions `I`.
     #[inline(always)]
     unsafe fn widen_block<I: Instructions, const L: usize>(block: [Self; L]) -> [Self::Register; L] {
-        block.map(Self::widen)
+        each(block, Self::widen)
     }
 
     /// Narrows a block of numbers that are settled.
@@ -37,7 +44,7 @@ pub(crate) trait Arithmetic: Pod {
     /// The processor has the instructions `I`.
     #[inline(always)]
     unsafe fn narrow_block<I: Instructions, const L: usize>(block: [Self::Register; L]) -> [Self; L] {
-        block.map(Self::narrow)
+        each(block, Self::narrow)
     }
 }
 
@@ -45,6 +52,10 @@ macro_rules! stored_as_computed {
     ($($element:ty),*) => {$(
         impl Arithmetic for $element {
             type Register = Self;
+
+            /// Four vectors of 32 bytes, which stay in registers; half of that for bytes, of which the compiler would
+            /// not unroll more.
+            const BLOCK: usize = if size_of::<Self>() == 1 { 64 } else { 128 / size_of::<Self>() };
 
             #[inline(always)]
             fn widen(self) -> Self {
@@ -54,6 +65,16 @@ macro_rules! stored_as_computed {
             #[inline(always)]
             fn narrow(number: Self) -> Self {
                 number
+            }
+
+            #[inline(always)]
+            unsafe fn widen_block<I: Instructions, const L: usize>(block: [Self; L]) -> [Self; L] {
+                block
+            }
+
+            #[inline(always)]
+            unsafe fn narrow_block<I: Instructions, const L: usize>(block: [Self; L]) -> [Self; L] {
+                block
             }
         }
     )*};
@@ -98,7 +119,7 @@ impl Arithmetic for f16 {
             // SAFETY: the caller's contract: the processor has I, which includes the conversion.
             return in_parts(block, |part| unsafe { f16c::widen(part) });
         }
-        block.map(Self::widen)
+        each(block, Self::widen)
     }
 
     #[inline(always)]
@@ -108,8 +129,18 @@ impl Arithmetic for f16 {
             // SAFETY: the caller's contract: the processor has I, which includes the conversion.
             return in_parts(block, |part| unsafe { f16c::narrow(part) });
         }
-        block.map(Self::narrow)
+        each(block, Self::narrow)
     }
+}
+
+/// Converts a block number by number: unlike `map`, in a form that the compiler vectorises.
+#[inline(always)]
+fn each<A: Pod, B: Pod, const L: usize>(block: [A; L], convert: impl Fn(A) -> B) -> [B; L] {
+    let mut converted = [B::zeroed(); L];
+    for lane in 0..L {
+        converted[lane] = convert(block[lane]);
+    }
+    converted
 }
 
 /// Converts a block eight numbers at a time; what is missing to the last eight is zero.

@@ -4,7 +4,7 @@
 ///
 /// Integers wrap. Floats follow IEEE 754 without contraction; their minimum and maximum are the standard's `minimum` and
 /// `maximum`: NaN if either is NaN, and -0 is less than +0.
-pub(crate) trait Number: Copy + 'static {
+pub(crate) trait Number: bytemuck::Pod {
     fn add(self, other: Self) -> Self;
     fn multiply(self, other: Self) -> Self;
     fn least(self, other: Self) -> Self;
@@ -18,7 +18,7 @@ pub(crate) trait Number: Copy + 'static {
 }
 
 macro_rules! integer {
-    ($($number:ty),*) => {$(
+    ($($number:ty: $one:ident / $divisor:ident => $quotient:expr;)*) => {$(
         impl Number for $number {
             #[inline(always)]
             fn add(self, other: Self) -> Self {
@@ -41,8 +41,14 @@ macro_rules! integer {
             }
 
             #[inline(always)]
-            fn divide(self, divisor: Self) -> Self {
-                self.wrapping_div(divisor)
+            #[allow(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a quotient is no longer than its dividend, and has a sign only if that has"
+            )]
+            fn divide(self, $divisor: Self) -> Self {
+                let $one = self;
+                $quotient
             }
 
             #[inline(always)]
@@ -103,5 +109,44 @@ macro_rules! float {
     )*};
 }
 
-integer!(i8, u8, i32, u32, i64, u64);
+// Shorter integers are divided as floats that hold them exactly, for which there are vector instructions. A quotient that
+// is not whole is at least 1 / MAX_PLACES away from the next whole number, much further than rounding moves it; so what
+// is left when its fraction is cut off is the quotient of the integers.
+integer! {
+    i8: one / divisor => (f32::from(one) / f32::from(divisor)) as Self;
+    u8: one / divisor => (f32::from(one) / f32::from(divisor)) as Self;
+    i32: one / divisor => (f64::from(one) / f64::from(divisor)) as Self;
+    u32: one / divisor => (f64::from(one) / f64::from(divisor)) as Self;
+    i64: one / divisor => one.wrapping_div(divisor);
+    u64: one / divisor => one.wrapping_div(divisor);
+}
 float!(f32, f64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::reduce::MAX_PLACES;
+
+    #[test]
+    fn division_by_way_of_floats_is_that_of_integers() {
+        for divisor in 1..=u8::try_from(MAX_PLACES).unwrap() {
+            for one in 0..=u8::MAX {
+                assert_eq!(one.divide(divisor), one / divisor);
+                let (one, divisor) = (one.cast_signed(), divisor.cast_signed());
+                assert_eq!(one.divide(divisor), one / divisor);
+            }
+            let divisor = u32::from(divisor);
+            // All quotients near which the result turns are multiples; the farthest from zero are rounded most.
+            for multiple in (0..=u32::MAX / divisor).step_by(9_999_991).chain([u32::MAX / divisor]) {
+                for one in [multiple * divisor, (multiple * divisor).wrapping_sub(1), u32::MAX] {
+                    assert_eq!(one.divide(divisor), one / divisor);
+                    let (one, divisor) = (one.cast_signed(), divisor.cast_signed());
+                    assert_eq!(one.divide(divisor), one / divisor);
+                }
+            }
+            let divisor = divisor.cast_signed();
+            assert_eq!(i32::MIN.divide(divisor), i32::MIN / divisor);
+            assert_eq!(i32::MAX.divide(divisor), i32::MAX / divisor);
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 use super::{MAX_PLACES, Source, SourcePlace, Target};
 use crate::error::{Error, Result};
+use crate::shm::mapping::to_usize;
 
 /// Few enough places for small tables, which cost nothing to clear.
 const FEW: usize = 8;
@@ -61,14 +62,12 @@ fn resolve<const N: usize, R>(
     }
     let origins = &origins[..sources.len()];
     check_overlap(origins, sinks, len)?;
-    Ok(action(&Places { sources: origins, targets: sinks, fresh, len: super::super::mapping::to_usize(len) }))
+    Ok(action(&Places { sources: origins, targets: sinks, fresh, len: to_usize(len) }))
 }
 
+#[inline]
 fn check_number(name: &'static str, number: usize) -> Result<()> {
-    if (1..=MAX_PLACES).contains(&number) {
-        return Ok(());
-    }
-    Err(Error::InvalidArgument { name, value: number as u64, expected: "from 1 to 64" })
+    if (1..=MAX_PLACES).contains(&number) { Ok(()) } else { Err(invalid(name, number, "from 1 to 64")) }
 }
 
 /// # Errors
@@ -78,22 +77,29 @@ fn check_overlap(sources: &[*const u8], targets: &[*mut u8], len: u64) -> Result
     for (index, target) in targets.iter().enumerate() {
         let others = targets[..index].iter().map(|other| other.addr());
         for other in sources.iter().map(|source| source.addr()).chain(others) {
-            let distance = target.addr().abs_diff(other) as u64;
-            if distance != 0 && distance < len {
+            let distance = target.addr().abs_diff(other);
+            if distance != 0 && (distance as u64) < len {
                 let expected = "0, or at least the bytes that are combined";
-                return Err(Error::InvalidArgument { name: "distance of places", value: distance, expected });
+                return Err(invalid("distance of places", distance, expected));
             }
         }
     }
     Ok(())
 }
 
+#[inline]
 fn check_slice(slice: &[u8], len: u64) -> Result<()> {
-    let limit = slice.len() as u64;
-    if len <= limit {
-        return Ok(());
-    }
-    Err(Error::OutOfRange { what: "slice to reduce", offset: 0, len, limit })
+    if len <= slice.len() as u64 { Ok(()) } else { Err(too_short(slice, len)) }
+}
+
+#[cold]
+fn too_short(slice: &[u8], len: u64) -> Error {
+    Error::OutOfRange { what: "slice to reduce", offset: 0, len, limit: slice.len() as u64 }
+}
+
+#[cold]
+fn invalid(name: &'static str, value: usize, expected: &'static str) -> Error {
+    Error::InvalidArgument { name, value: value as u64, expected }
 }
 
 impl SourcePlace<'_> {
@@ -104,10 +110,7 @@ impl SourcePlace<'_> {
             Self::Slice(slice) => check_slice(slice, len).map(|()| slice.as_ptr()),
             Self::Target(index) => match targets.get(index) {
                 Some(target) => Ok(target.cast_const()),
-                None => {
-                    let expected = "the index of a target";
-                    Err(Error::InvalidArgument { name: "source in place", value: index as u64, expected })
-                }
+                None => Err(invalid("source in place", index, "the index of a target")),
             },
         }
     }
