@@ -135,6 +135,17 @@ pub enum Error {
         /// The other rank's value.
         theirs: u64,
     },
+    /// Ranks are in different collective calls, or in the same one with different arguments. The epoch has ended.
+    #[cfg(not(loom))]
+    #[error("ranks disagree: this rank is in {mine}, rank {rank} in {theirs}")]
+    CallMismatch {
+        /// The call of this rank.
+        mine: crate::collective::Summary,
+        /// The other rank.
+        rank: Rank,
+        /// The call of the other rank.
+        theirs: crate::collective::Summary,
+    },
     /// Another rank failed in a collective operation that can only succeed on all.
     #[error("{operation} failed on rank {rank}")]
     FailedElsewhere {

@@ -45,6 +45,8 @@ pub mod bootstrap;
 #[cfg(not(loom))]
 pub mod channel;
 #[cfg(not(loom))]
+pub mod collective;
+#[cfg(not(loom))]
 pub mod comm;
 pub mod error;
 #[cfg(not(loom))]

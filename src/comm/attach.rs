@@ -1,11 +1,13 @@
 //! How a process becomes a member of a job: it joins, creates its segment, maps everybody's, and says that it is ready.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use super::Communicator;
 use super::crowd::Cores;
+use super::meeting::Meeting;
+use super::membership::Membership;
 use super::ports::Ports;
 use crate::bootstrap::{
     Joining, Link, LinkEvent, LinkWatch, ProxyMode, SegmentBacking, Shared, join_from_env,
@@ -17,7 +19,7 @@ use crate::heap::layout::HeapShape;
 use crate::heap::registered::heap_windows;
 use crate::rank::Rank;
 use crate::shm::{LifeLock, Segment};
-use crate::sync::{Agreement, Barrier, Revocation};
+use crate::sync::Revocation;
 
 /// What a process is in the job that it was started for.
 #[derive(Debug)]
@@ -160,16 +162,23 @@ impl Seat {
         own: Option<Segment>,
     ) -> Result<Communicator> {
         let Self { rank, life, registrar } = self;
-        let (cells, park) = world.control().barrier();
-        Ok(Communicator {
+        let fabric = Arc::new(Fabric::new(Arc::clone(world), rank, terms.spinners, terms.timeout)?);
+        let meeting = Meeting::new(&fabric);
+        let membership = Membership {
+            fabric,
             ports: Ports::new(terms.mode),
             registrar: Mutex::new(registrar),
-            barrier: Barrier::new(cells, park, rank.index(), 0),
-            agreement: Agreement::new(world.control().agreement(), rank.index()),
-            fabric: Arc::new(Fabric::new(Arc::clone(world), rank, terms.spinners, terms.timeout)?),
+            workspace: OnceLock::new(),
             life: Some(life),
             supervision: link.map(|link| Supervision::begin(link, world)).transpose()?,
             _own: own,
+        };
+        Ok(Communicator {
+            rank,
+            members: (0..world.n_ranks()).map(Rank::known).collect(),
+            meeting: Some(meeting),
+            engine: None,
+            membership: Arc::new(membership),
         })
     }
 }

@@ -4,61 +4,67 @@
 //! does alone (opening channels, reaching memory) takes `&self`; channels are values of their own and may move to other
 //! threads.
 
+mod alloc;
 mod attach;
-mod collective;
+mod collectives;
 mod crowd;
 mod init;
+mod meeting;
+mod membership;
+mod operand;
 mod ports;
 mod unique_id;
 mod watch;
+mod workspace;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytemuck::Pod;
 use shmccl_proxy::MemoryId;
 
 use crate::channel::{Fabric, MemoryChannel, PortChannel};
+use crate::collective::Engine;
 use crate::error::Result;
-use crate::heap::{DeviceBuffer, HeapOffset, HeapUsage, MemoryRegistrar, Region, SymmetricHeap};
+use crate::heap::{DeviceBuffer, HeapOffset, HeapUsage, Region, SymmetricHeap};
 use crate::rank::Rank;
-use crate::shm::{CellRef, CellSlice, LifeLock, Segment, SharedLayout, Span};
-use crate::sync::{Agreement, AgreementCell, Barrier, BarrierCell, ParkCell, Revocation};
+use crate::shm::{CellRef, SharedLayout, Span};
+use crate::sync::Revocation;
 
-use attach::Supervision;
 pub use attach::{Member, join_job};
 pub(crate) use init::init_threads;
-use ports::Ports;
+use meeting::Meeting;
+use membership::Membership;
+pub use operand::{RecvBuffer, SendBuffer};
 pub use unique_id::UniqueId;
 
-/// A rank's membership in a job: its place among the ranks, the symmetric heap, and the channels to its peers.
+/// A rank's place among the ranks of a communicator, the symmetric heap, the channels to its peers, and collectives.
 ///
-/// Dropping it leaves the job; a peer that still needs this rank then gets [`crate::Error::PeerLost`].
-/// [`Communicator::finalize`] leaves when all are done.
+/// A job starts with one communicator of all its ranks; others are derived from it. Dropping the last one leaves the job;
+/// a peer that still needs this rank then gets [`crate::Error::PeerLost`]. [`Communicator::finalize`] leaves when all are done.
 #[derive(Debug)]
 pub struct Communicator {
-    ports: Ports,
-    registrar: Mutex<MemoryRegistrar>,
-    barrier: Barrier<CellSlice<BarrierCell>, CellRef<ParkCell>>,
-    agreement: Agreement<CellSlice<AgreementCell>>,
-    fabric: Arc<Fabric>,
-    life: Option<LifeLock>,
-    supervision: Option<Supervision>,
-    /// Kept because its name goes with it, where it has one.
-    _own: Option<Segment>,
+    rank: Rank,
+    /// The ranks of the job that belong to it, in the order of their ranks in it.
+    members: Arc<[Rank]>,
+    /// Where all ranks of the job meet; in the job's first communicator only.
+    meeting: Option<Meeting>,
+    /// What runs its collectives; made by the first of them.
+    engine: Option<Box<Engine>>,
+    membership: Arc<Membership>,
 }
 
 impl Communicator {
     /// This rank.
     #[must_use]
     pub fn rank(&self) -> Rank {
-        self.fabric.rank()
+        self.rank
     }
 
     /// How many ranks there are.
     #[must_use]
     pub fn n_ranks(&self) -> u32 {
-        self.fabric.world().n_ranks()
+        u32::try_from(self.members.len()).expect("at most 64 members")
     }
 
     /// The rank after this one, in a ring.
@@ -76,7 +82,7 @@ impl Communicator {
     /// How long a wait may take before it is a [`crate::Error::Timeout`].
     #[must_use]
     pub fn timeout(&self) -> Duration {
-        self.fabric.timeout()
+        self.fabric().timeout()
     }
 
     /// Opens the next direct channel to `peer`. The k-th channel to a peer pairs with the peer's k-th to this rank.
@@ -84,8 +90,7 @@ impl Communicator {
     /// # Errors
     /// [`crate::Error::Exhausted`] when [`crate::channel::MAX_CHANNELS_PER_PEER`] are open; [`crate::Error::InvalidRank`].
     pub fn memory_channel(&self, peer: Rank) -> Result<MemoryChannel> {
-        Rank::new(peer.get(), self.n_ranks())?;
-        MemoryChannel::open(&self.fabric, peer)
+        MemoryChannel::open(self.fabric(), self.member(peer)?)
     }
 
     /// Opens the next proxied channel to `peer`; the first one starts the proxy thread, where proxies are threads.
@@ -94,8 +99,8 @@ impl Communicator {
     /// Those of [`Communicator::memory_channel`]; [`crate::Error::Exhausted`] when a fifo of this rank has 32 channels already;
     /// [`crate::Error::Os`] when the proxy cannot be started.
     pub fn port_channel(&self, peer: Rank) -> Result<PortChannel> {
-        Rank::new(peer.get(), self.n_ranks())?;
-        PortChannel::open(&self.fabric, peer, self.ports.open(&self.fabric)?)
+        let peer = self.member(peer)?;
+        PortChannel::open(self.fabric(), peer, self.membership.ports.open(self.fabric())?)
     }
 
     /// Gives `region` of the heap of `rank` an id that triggers of this rank can name: see
@@ -105,7 +110,7 @@ impl Communicator {
     /// [`crate::Error::OutOfRange`], [`crate::Error::InvalidRank`]; [`crate::Error::Exhausted`] when all 512 ids are in use.
     pub fn register(&self, rank: Rank, region: Region) -> Result<MemoryId> {
         self.heap().view().check(region)?;
-        self.registrar().register(rank, region)
+        self.membership.registrar().register(self.member(rank)?, region)
     }
 
     /// Takes an id back. No trigger that names it may be in flight: flush first.
@@ -113,18 +118,23 @@ impl Communicator {
     /// # Errors
     /// [`crate::Error::InvalidArgument`] when the id names nothing.
     pub fn unregister(&self, id: MemoryId) -> Result<()> {
-        self.registrar().unregister(id)
+        self.membership.registrar().unregister(id)
     }
 
-    fn registrar(&self) -> MutexGuard<'_, MemoryRegistrar> {
-        // A panic cannot leave the table half changed: each step checks first and changes last.
-        self.registrar.lock().unwrap_or_else(PoisonError::into_inner)
+    fn fabric(&self) -> &Arc<Fabric> {
+        &self.membership.fabric
+    }
+
+    /// The rank in the job of `rank` of this communicator.
+    fn member(&self, rank: Rank) -> Result<Rank> {
+        let missing = crate::Error::InvalidRank { rank: rank.get(), n_ranks: self.n_ranks() };
+        self.members.get(rank.index()).copied().ok_or(missing)
     }
 
     /// The symmetric heap.
     #[must_use]
     pub fn heap(&self) -> &SymmetricHeap {
-        self.fabric.heap()
+        self.fabric().heap()
     }
 
     /// What the heap holds now.
@@ -138,7 +148,7 @@ impl Communicator {
     /// # Errors
     /// [`crate::Error::OutOfRange`] for bytes that are not allocated; [`crate::Error::InvalidRank`].
     pub fn span(&self, rank: Rank, region: Region) -> Result<Span> {
-        self.heap().view().span(rank, region)
+        self.heap().view().span(self.member(rank)?, region)
     }
 
     /// A control word, or a group of them, at `offset` of the heap of `rank`: for protocols of the caller's own.
@@ -146,7 +156,7 @@ impl Communicator {
     /// # Errors
     /// [`crate::Error::OutOfRange`] for bytes that are not allocated; [`crate::Error::Misaligned`]; [`crate::Error::InvalidRank`].
     pub fn cell<T: SharedLayout>(&self, rank: Rank, offset: HeapOffset) -> Result<CellRef<T>> {
-        self.heap().view().cell(rank, offset)
+        self.heap().view().cell(self.member(rank)?, offset)
     }
 
     /// Views `region` of this rank's heap as elements.
@@ -160,13 +170,14 @@ impl Communicator {
     /// The reason why the epoch ended, if it has; every wait returns it.
     #[must_use]
     pub fn revoked(&self) -> Option<Revocation> {
-        self.fabric.world().revocation().read()
+        self.fabric().world().revocation().read()
     }
 
     /// Ends the epoch: every wait of every rank returns [`crate::Error::Revoked`] within milliseconds.
     pub fn revoke(&self) {
-        let reason = Revocation::Aborted(Some(self.rank()));
-        self.fabric.world().control().revoke(self.fabric.kernel(), reason);
+        let fabric = self.fabric();
+        let reason = Revocation::Aborted(Some(fabric.rank()));
+        fabric.world().control().revoke(fabric.kernel(), reason);
     }
 
     /// Leaves when all ranks have come here, so that nobody is missed.
@@ -175,29 +186,5 @@ impl Communicator {
     /// Those of [`Communicator::barrier`]: the ranks did not all come.
     pub fn finalize(mut self) -> Result<()> {
         self.barrier()
-    }
-}
-
-impl Drop for Communicator {
-    /// A rank that leaves because it panics counts as lost; one that leaves because another was lost says so.
-    fn drop(&mut self) {
-        let world = self.fabric.world();
-        if std::thread::panicking() {
-            world.life(self.rank()).mark_lost(self.fabric.kernel());
-        }
-        self.ports.stop();
-        drop(self.life.take());
-        // The service process ends when nobody is left.
-        world.control().proxy_doorbell().wake(self.fabric.kernel());
-        if let (Some(Supervision { link, .. }), Some(reason)) = (&self.supervision, world.revocation().read())
-        {
-            match reason {
-                Revocation::PeerLost(rank) if rank != self.rank() => {
-                    link.report_loss(crate::error::DeviceName::Rank(rank));
-                }
-                Revocation::ProxyLost => link.report_loss(crate::error::DeviceName::Proxy),
-                _ => {}
-            }
-        }
     }
 }

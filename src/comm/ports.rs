@@ -96,14 +96,14 @@ impl Communicator {
             return Err(Error::InvalidArgument { name: "n_fifos", value: n_fifos.into(), expected });
         }
         let unavailable = |needs| Err(Error::Unavailable { operation: "start_proxy", needs });
-        if self.ports.mode == ProxyMode::Process {
+        if self.membership.ports.mode == ProxyMode::Process {
             return unavailable("a job whose proxies are threads; this one has a service process");
         }
-        let mut state = self.ports.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.membership.ports.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.proxy.is_some() {
             return unavailable("a proxy that does not run yet; call it before the first port channel");
         }
-        state.start(&self.fabric, n_fifos, make)
+        state.start(self.fabric(), n_fifos, make)
     }
 
     /// The counters of this rank's fifos, in use or not. Costs the fifos nothing.
@@ -111,7 +111,8 @@ impl Communicator {
     /// # Errors
     /// None in a job that is intact.
     pub fn fifo_snapshots(&self) -> Result<Vec<Snapshot>> {
-        let cells = self.fabric.world().cells(self.rank());
+        let fabric = self.fabric();
+        let cells = fabric.world().cells(fabric.rank());
         (0..N_FIFOS).map(|index| Ok(cells.fifo(index)?.header.snapshot())).collect()
     }
 }

@@ -7,7 +7,9 @@ use super::header::SegmentHeader;
 use super::mapping::Owned;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
 use crate::sync::bare::{BareFlag, BareSlot};
-use crate::sync::{AgreementCell, BarrierCell, LifeCell, ParkCell, RevokeCell, SemaphoreCell};
+use crate::sync::{
+    AgreementCell, BarrierCell, LifeCell, ParkCell, PostCell, ProgressCell, RevokeCell, SemaphoreCell,
+};
 
 /// A type that may be looked at in memory which other processes write at the same time.
 ///
@@ -34,6 +36,10 @@ unsafe impl SharedLayout for BarrierCell {}
 unsafe impl SharedLayout for LifeCell {}
 // SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
 unsafe impl SharedLayout for ParkCell {}
+// SAFETY: `repr(C)` and atomic integers throughout (see its field table).
+unsafe impl SharedLayout for PostCell {}
+// SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
+unsafe impl SharedLayout for ProgressCell {}
 // SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
 unsafe impl SharedLayout for RevokeCell {}
 // SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).

@@ -9,6 +9,7 @@
 //! | [`semaphore`] | counted signals from one sender to one receiver | S1 |
 //! | [`barrier`] | all ranks meet | B1 |
 //! | [`agreement`] | a small all-gather by which ranks agree on a call | B1 |
+//! | [`post`] | notices that one rank puts up for all, and how far it has come | C1, C2 |
 //! | [`park`] | a waiter goes to sleep without costing its wakers anything | P1, P2 |
 //! | [`revoke`] | one reason why everybody stops waiting | R1 |
 //! | [`life`] | a rank's presence, which the operating system withdraws when the rank dies | L1 |
@@ -32,6 +33,7 @@ pub mod life;
 mod models;
 pub mod park;
 pub mod plain;
+pub mod post;
 pub mod revoke;
 pub mod semaphore;
 pub mod wait;
@@ -42,6 +44,7 @@ pub use kernel::{Kernel, SleepWord};
 pub use latch::Latch;
 pub use life::{LifeCell, LifeStatus};
 pub use park::ParkCell;
+pub use post::{POST_WORDS, PostCell, ProgressCell};
 pub use revoke::{Revocation, RevokeCell};
 pub use semaphore::{SemaphoreCell, SemaphoreReceiver, SemaphoreSender};
 pub use wait::{Stop, WaitPolicy, Waiting, Watch, wait_until};

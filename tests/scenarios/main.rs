@@ -7,6 +7,7 @@ mod watchdog;
 
 mod agreements;
 mod barriers;
+mod collectives;
 mod endings;
 mod fifos;
 mod hostile;

@@ -1,0 +1,275 @@
+//! Where the ranks of a communicator tell each other which operation they are in.
+//!
+//! Every collective operation begins with a *post* of each member: what it is about to do ([`Summary`]), where its
+//! buffers are, and, if the operation is small, the data themselves. Who needs a member's part waits for its post and
+//! compares the summaries, so that ranks which disagree find out before they touch each other's memory. An operation in
+//! which members read or write each other's buffers ends with a *done* of each of them.
+//!
+//! Operations are numbered from 1; post s goes into slot s mod [`LAP`] of its member's ring. Before a rank posts s it
+//! makes sure that every member has posted s - [`LAP`] + 1, and is thus done with the slot (see `src/sync/post.rs`). Most
+//! operations wait for all members anyway, and then this costs a comparison.
+//!
+//! Whoever finds that ranks disagree revokes the epoch. All waits end then, and each member that was stopped looks
+//! through the ring for the disagreement, so that every rank reports it and not only the one that noticed.
+
+use std::sync::Arc;
+
+use super::operation::{Operation, Summary};
+use super::region::{LAP, RegionLayout};
+use crate::channel::Fabric;
+use crate::error::{Error, Result};
+use crate::heap::HeapOffset;
+use crate::rank::Rank;
+use crate::shm::{CellRef, CellSlice};
+use crate::sync::{ParkCell, PostCell, ProgressCell, Revocation, Waiting, wait_until};
+
+/// The words of a post that come before its data: summary, and where the input and the output are.
+const HEAD: usize = 4;
+
+/// The words of a post that can hold data.
+pub(crate) const INLINE_WORDS: usize = crate::sync::POST_WORDS - HEAD;
+
+/// What one member has posted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Post<'a>(&'a PostCell);
+
+impl Post<'_> {
+    fn summary(self) -> Summary {
+        Summary::from_words([self.0.word(0), self.0.word(1)])
+    }
+
+    /// The two words about its buffers, whatever the operation takes them for. To be checked before use.
+    #[inline]
+    pub(crate) fn places(self) -> [u64; 2] {
+        [self.0.word(2), self.0.word(3)]
+    }
+
+    /// Word number `index` of the data.
+    #[inline]
+    pub(crate) fn data(self, index: usize) -> u64 {
+        self.0.word(HEAD + index)
+    }
+}
+
+/// One member's side of the board.
+#[derive(Debug)]
+pub(crate) struct Board {
+    fabric: Arc<Fabric>,
+    members: Arc<[Rank]>,
+    me: usize,
+    posts: Vec<CellSlice<PostCell>>,
+    progress: Vec<CellRef<ProgressCell>>,
+    /// What waiting members sleep on.
+    park: CellRef<ParkCell>,
+    /// The operation that this member is in, or was in last.
+    sequence: u64,
+    /// Every member is known to have posted this one.
+    floor: u64,
+    /// What this member posted in each turn of the ring.
+    mine: [Summary; LAP as usize],
+}
+
+impl Board {
+    /// The board of `members`, whose regions start at `bases`, for the member `me`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base that is not where a region can be.
+    pub(crate) fn new(
+        fabric: &Arc<Fabric>,
+        members: &Arc<[Rank]>,
+        bases: &[HeapOffset],
+        me: usize,
+    ) -> Result<Self> {
+        let layout = RegionLayout::new(members.len() as u64);
+        let view = fabric.heap().view();
+        let both = || members.iter().zip(bases);
+        let at = |base: HeapOffset, at, len| layout.part(base, at, len).map(|region| region.offset);
+        let posts = both()
+            .map(|(&rank, &base)| view.cells(rank, at(base, RegionLayout::POSTS, LAP * 128)?, LAP))
+            .collect::<Result<_>>()?;
+        let progress = both()
+            .map(|(&rank, &base)| view.cell(rank, at(base, RegionLayout::PROGRESS, 128)?))
+            .collect::<Result<_>>()?;
+        let park = view.cell(members[0], at(bases[0], RegionLayout::PARK, 8)?)?;
+        Ok(Self {
+            fabric: Arc::clone(fabric),
+            members: Arc::clone(members),
+            me,
+            posts,
+            progress,
+            park,
+            sequence: 0,
+            floor: 0,
+            mine: [Summary::new(Operation::Barrier); LAP as usize],
+        })
+    }
+
+    /// The turn of the ring that the current operation has.
+    #[inline]
+    pub(crate) fn turn(&self) -> u64 {
+        self.sequence % LAP
+    }
+
+    /// Begins the next operation: waits until its slot can be used.
+    ///
+    /// # Errors
+    /// Those of [`Board::await_post`].
+    #[inline]
+    pub(crate) fn begin(&mut self, operation: Operation) -> Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        if self.sequence.wrapping_sub(self.floor) >= LAP { self.make_room(operation) } else { Ok(()) }
+    }
+
+    /// Waits until every member has posted all but the newest operations that a ring holds.
+    #[cold]
+    fn make_room(&mut self, operation: Operation) -> Result<()> {
+        // The nearest that will do would have this called at every operation; half a lap on, at every fourth.
+        let goal = self.sequence.wrapping_sub(LAP / 2);
+        for member in 0..self.members.len() {
+            self.await_sequence(member, goal, operation)?;
+        }
+        self.floor = goal;
+        Ok(())
+    }
+
+    /// Posts what this member does: `summary`, where its buffers are, and `data`.
+    #[inline]
+    pub(crate) fn post(&mut self, summary: Summary, places: [u64; 2], data: &[u64]) {
+        let turn = self.turn_index();
+        self.mine[turn] = summary;
+        let [signature, count] = summary.words();
+        let head: [u64; HEAD] = [signature, count, places[0], places[1]];
+        self.posts[self.me][turn].post(self.sequence, head, data);
+        self.park.wake(self.fabric.kernel());
+    }
+
+    /// Waits for the post of `member` and compares it with this member's.
+    ///
+    /// # Errors
+    /// [`Error::CallMismatch`] when they are in different calls; [`Error::Timeout`], [`Error::PeerLost`],
+    /// [`Error::ProxyLost`], [`Error::Revoked`].
+    ///
+    /// # Ordering
+    /// Acquires everything the member did before it posted (C1).
+    #[inline]
+    pub(crate) fn await_post(&self, member: usize, operation: Operation) -> Result<Post<'_>> {
+        let turn = self.turn_index();
+        let cell = &self.posts[member][turn];
+        if !cell.shows(self.sequence) {
+            self.await_sequence(member, self.sequence, operation)?;
+        }
+        let post = Post(cell);
+        if post.summary() == self.mine[turn] { Ok(post) } else { Err(self.disagree(member, turn)) }
+    }
+
+    /// Waits for the posts of all members and compares them with this member's.
+    ///
+    /// # Errors
+    /// Those of [`Board::await_post`].
+    #[inline]
+    pub(crate) fn await_posts(&mut self, operation: Operation) -> Result<()> {
+        for member in 0..self.members.len() {
+            self.await_post(member, operation)?;
+        }
+        self.floor = self.sequence;
+        Ok(())
+    }
+
+    /// The post of `member`, which was awaited.
+    #[inline]
+    pub(crate) fn post_of(&self, member: usize) -> Post<'_> {
+        Post(&self.posts[member][self.turn_index()])
+    }
+
+    /// Tells that this member no longer touches other members' buffers in the current operation.
+    #[inline]
+    pub(crate) fn done(&self) {
+        self.progress[self.me].publish(self.sequence);
+        self.park.wake(self.fabric.kernel());
+    }
+
+    /// Waits until `member` is done with the current operation.
+    ///
+    /// # Errors
+    /// Those of [`Board::await_post`].
+    ///
+    /// # Ordering
+    /// Acquires everything the member did until then (C2).
+    #[inline]
+    pub(crate) fn await_done(&self, member: usize, operation: Operation) -> Result<()> {
+        let cell = &self.progress[member];
+        if cell.has_reached(self.sequence) {
+            return Ok(());
+        }
+        self.wait(member, operation, || cell.has_reached(self.sequence))
+    }
+
+    /// Waits until all members are done with the current operation.
+    ///
+    /// # Errors
+    /// Those of [`Board::await_post`].
+    #[inline]
+    pub(crate) fn await_all_done(&self, operation: Operation) -> Result<()> {
+        (0..self.members.len()).try_for_each(|member| self.await_done(member, operation))
+    }
+
+    #[cold]
+    fn await_sequence(&self, member: usize, sequence: u64, operation: Operation) -> Result<()> {
+        let cell = &self.posts[member][index(sequence)];
+        self.wait(member, operation, || cell.shows(sequence))
+    }
+
+    fn wait(&self, member: usize, operation: Operation, mut poll: impl FnMut() -> bool) -> Result<()> {
+        let rank = self.members[member];
+        let watch = self.fabric.watch(Some(rank));
+        let waiting: Waiting<'_, _, _> = self.fabric.waiting(&watch);
+        wait_until(&waiting, &self.park, || poll().then_some(())).map_err(|stop| {
+            let error = waiting.error(self.fabric.settle(stop), operation.name(), Some(rank));
+            match error {
+                Error::Revoked { .. } => self.disagreement().unwrap_or(error),
+                error => error,
+            }
+        })
+    }
+
+    /// Ends the epoch, since this member and `member` are in different calls.
+    #[cold]
+    fn disagree(&self, member: usize, turn: usize) -> Error {
+        let by = Revocation::Aborted(Some(self.fabric.rank()));
+        self.fabric.world().control().revoke(self.fabric.kernel(), by);
+        self.mismatch(member, turn)
+    }
+
+    fn mismatch(&self, member: usize, turn: usize) -> Error {
+        Error::CallMismatch {
+            mine: self.mine[turn],
+            rank: self.members[member],
+            theirs: Post(&self.posts[member][turn]).summary(),
+        }
+    }
+
+    /// Looks through the ring for an operation in which some member did something else than this one.
+    #[cold]
+    fn disagreement(&self) -> Option<Error> {
+        let last = (0..LAP).map(|ago| self.sequence.wrapping_sub(ago)).take_while(|&sequence| sequence != 0);
+        last.flat_map(|sequence| (0..self.members.len()).map(move |member| (sequence, member)))
+            .find(|&(sequence, member)| {
+                let cell = &self.posts[member][index(sequence)];
+                let posted = self.posts[self.me][index(sequence)].shows(sequence);
+                posted && cell.shows(sequence) && Post(cell).summary() != self.mine[index(sequence)]
+            })
+            .map(|(sequence, member)| self.mismatch(member, index(sequence)))
+    }
+
+    #[inline]
+    fn turn_index(&self) -> usize {
+        index(self.sequence)
+    }
+}
+
+/// The slot of `sequence` in a ring.
+#[inline]
+fn index(sequence: u64) -> usize {
+    // Below LAP, so nothing is lost.
+    usize::try_from(sequence % LAP).unwrap_or(0)
+}

@@ -1,0 +1,208 @@
+//! One collective call of one rank: what is to be done, and where its data are.
+
+use super::operation::{Operation, Summary};
+use super::team::Team;
+use crate::error::{Error, Result};
+use crate::heap::{HeapOffset, HeapView, Region};
+use crate::reduce::{DataType, Reducer, Source, Target};
+use crate::shm::{ReadSoon, Span};
+
+/// Where a rank's input is.
+#[derive(Debug)]
+pub(crate) enum Input<'a> {
+    /// In the symmetric heap of this rank.
+    Heap(HeapOffset),
+    /// In ordinary memory of this process.
+    Memory(&'a [u8]),
+    /// In ordinary memory, this many bytes into the output: the call is in place.
+    InOutput(u64),
+    /// Nowhere: this rank contributes nothing.
+    None,
+}
+
+/// Where a rank's output goes.
+#[derive(Debug)]
+pub(crate) enum Output<'a> {
+    /// Into the symmetric heap of this rank.
+    Heap(HeapOffset),
+    /// Into ordinary memory of this process.
+    Memory(&'a mut [u8]),
+    /// Nowhere: this rank gets nothing.
+    None,
+}
+
+/// What a rank has been called to do. Counts are those of NCCL: elements of one block.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    pub(crate) operation: Operation,
+    pub(crate) data_type: DataType,
+    /// Elements of a block.
+    pub(crate) count: u64,
+    /// The member at the root, where there is one; 0 otherwise.
+    pub(crate) root: usize,
+    /// How elements are combined, where they are.
+    pub(crate) reducer: Option<&'a Reducer>,
+    pub(crate) input: Input<'a>,
+    pub(crate) output: Output<'a>,
+}
+
+impl Call<'_> {
+    /// The length of a block in bytes.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] when it cannot be counted.
+    #[inline]
+    pub(crate) fn block_len(&self) -> Result<u64> {
+        let size = self.data_type.size() as u64;
+        self.count.checked_mul(size).ok_or(Error::OutOfRange {
+            what: "elements of a collective call",
+            offset: 0,
+            len: self.count,
+            limit: u64::MAX / size,
+        })
+    }
+
+    /// What all ranks have to agree on.
+    #[inline]
+    pub(crate) fn summary(&self) -> Summary {
+        let root = u8::try_from(self.root).expect("there are at most 64 members");
+        let summary = Summary::new(self.operation).of(self.count, self.data_type).rooted(root);
+        match self.reducer {
+            Some(reducer) => summary.by(reducer.data_type().code().into()),
+            None => summary,
+        }
+    }
+
+    /// Copies the bytes at `at` of the input into `target`, which is ordinary memory of the engine's own.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for bytes that are not allocated.
+    #[inline]
+    pub(crate) fn read_input(&self, view: &HeapView, at: u64, target: &mut [u8]) -> Result<()> {
+        let len = target.len() as u64;
+        match (&self.input, &self.output) {
+            (Input::Heap(offset), _) => {
+                let region = Region::new(shifted(*offset, at), len);
+                view.reach(view.rank(), region)?.copy_out(region.offset.get(), target)
+            }
+            (Input::Memory(bytes), _) => {
+                target.copy_from_slice(part(bytes, at, len)?);
+                Ok(())
+            }
+            (Input::InOutput(start), Output::Memory(bytes)) => {
+                target.copy_from_slice(part(bytes, start.saturating_add(at), len)?);
+                Ok(())
+            }
+            (Input::InOutput(_) | Input::None, _) => Ok(()),
+        }
+    }
+
+    /// Copies `source` to the bytes at `at` of the output, if this rank has one.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for bytes that are not allocated.
+    #[inline]
+    pub(crate) fn write_output(&mut self, view: &HeapView, at: u64, source: &[u8]) -> Result<()> {
+        let len = source.len() as u64;
+        match &mut self.output {
+            Output::Heap(offset) => {
+                let region = Region::new(shifted(*offset, at), len);
+                view.reach(view.rank(), region)?.copy_in(region.offset.get(), source)
+            }
+            Output::Memory(bytes) => {
+                part_mut(bytes, at, len)?.copy_from_slice(source);
+                Ok(())
+            }
+            Output::None => Ok(()),
+        }
+    }
+
+    /// Copies bytes of the input, from `at` on, over all of `target`, a region of the heap `span`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for bytes that are not allocated.
+    pub(crate) fn copy_input(&self, view: &HeapView, at: u64, span: &Span, target: Region) -> Result<()> {
+        let len = target.len;
+        match (&self.input, &self.output) {
+            (Input::Heap(offset), _) => {
+                let region = Region::new(shifted(*offset, at), len);
+                let mine = view.reach(view.rank(), region)?;
+                mine.copy_to(region.offset.get(), span, target.offset.get(), len, ReadSoon::Yes)
+            }
+            (Input::Memory(bytes), _) => span.copy_in(target.offset.get(), part(bytes, at, len)?),
+            (Input::InOutput(start), Output::Memory(bytes)) => {
+                span.copy_in(target.offset.get(), part(bytes, start.saturating_add(at), len)?)
+            }
+            (Input::InOutput(_) | Input::None, _) => Ok(()),
+        }
+    }
+
+    /// Copies `len` bytes at `source` of the heap `span` to `at` of the output, if this rank has one.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for bytes that are not allocated.
+    pub(crate) fn copy_output(
+        &mut self,
+        view: &HeapView,
+        at: u64,
+        span: &Span,
+        source: u64,
+        len: u64,
+    ) -> Result<()> {
+        match &mut self.output {
+            Output::Heap(offset) => {
+                let region = Region::new(shifted(*offset, at), len);
+                let mine = view.reach(view.rank(), region)?;
+                span.copy_to(source, mine, region.offset.get(), len, ReadSoon::Yes)
+            }
+            Output::Memory(bytes) => span.copy_out(source, part_mut(bytes, at, len)?),
+            Output::None => Ok(()),
+        }
+    }
+
+    /// Combines `sources`, all of them fresh inputs of one block, into the start of the output.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for bytes that are not allocated.
+    #[inline]
+    pub(crate) fn combine(&mut self, team: &Team, sources: &[Source<'_>]) -> Result<()> {
+        let len = self.block_len()?;
+        let reducer = self.reducer.expect("an operation that reduces has a reducer");
+        let view = team.view();
+        let target = match &mut self.output {
+            Output::Heap(offset) => {
+                let region = Region::new(*offset, len);
+                Target::Shared(view.reach(view.rank(), region)?, region.offset.get())
+            }
+            Output::Memory(bytes) => Target::Slice(part_mut(bytes, 0, len)?),
+            Output::None => return Ok(()),
+        };
+        reducer.combine(sources, &mut [target], self.count, true)
+    }
+}
+
+/// `offset` and `bytes` more; what is past all addresses is found out of range by whoever uses it.
+#[inline]
+pub(crate) fn shifted(offset: HeapOffset, bytes: u64) -> HeapOffset {
+    HeapOffset::new(offset.get().saturating_add(bytes))
+}
+
+#[inline]
+fn range(total: usize, at: u64, len: u64) -> Result<std::ops::Range<usize>> {
+    let limit = total as u64;
+    match (usize::try_from(at), at.checked_add(len).map(usize::try_from)) {
+        (Ok(start), Some(Ok(end))) if end <= total => Ok(start..end),
+        _ => Err(Error::OutOfRange { what: "memory of a collective call", offset: at, len, limit }),
+    }
+}
+
+#[inline]
+pub(crate) fn part(bytes: &[u8], at: u64, len: u64) -> Result<&[u8]> {
+    Ok(&bytes[range(bytes.len(), at, len)?])
+}
+
+#[inline]
+pub(crate) fn part_mut(bytes: &mut [u8], at: u64, len: u64) -> Result<&mut [u8]> {
+    let range = range(bytes.len(), at, len)?;
+    Ok(&mut bytes[range])
+}

@@ -1,0 +1,163 @@
+//! Two shots, directly: members read and write each other's buffers where they lie.
+//!
+//! After all have posted where their buffers are, each member does its share of the operation in one pass, reading from all
+//! inputs and writing into all outputs that its share belongs to; then all wait until all are done. Every byte is read once and
+//! written once, and nothing is staged. For an all-reduce this is the reduce-scatter by reads of the peers' buffers and the
+//! all-gather by writes into them that MSCCL++ calls two-shot all-pairs, fused.
+//!
+//! Elements are combined in the order of the members' numbers, by one member for all.
+
+use arrayvec::ArrayVec;
+
+use super::board::Post;
+use super::call::{Call, Input, Output, shifted};
+use super::operation::Operation;
+use super::team::Team;
+use crate::error::Result;
+use crate::heap::{HeapOffset, Region};
+use crate::rank::MAX_RANKS;
+use crate::reduce::{Source, SourcePlace, Target};
+use crate::shm::ReadSoon;
+
+type PerMember<T> = ArrayVec<T, { MAX_RANKS as usize }>;
+
+/// Shares of an operation end at multiples of this many bytes, so that no two members write the same cache line pair.
+const SHARE_ALIGN: u64 = 128;
+
+/// What a member posts as the place of a buffer that is in no heap.
+pub(crate) const ELSEWHERE: u64 = u64::MAX;
+
+/// Where this member's buffers are, as it posts them.
+#[inline]
+pub(crate) fn places(call: &Call<'_>) -> [u64; 2] {
+    let input = match call.input {
+        Input::Heap(offset) => offset.get(),
+        Input::Memory(_) | Input::InOutput(_) => ELSEWHERE,
+        Input::None => 0,
+    };
+    let output = match call.output {
+        Output::Heap(offset) => offset.get(),
+        Output::Memory(_) => ELSEWHERE,
+        Output::None => 0,
+    };
+    [input, output]
+}
+
+/// Whether all members' buffers, as posted, can be worked on where they lie.
+pub(crate) fn applies(team: &Team, operation: Operation) -> bool {
+    (0..team.n_members()).all(|member| {
+        let [input, output] = team.board.post_of(member).places();
+        // Blocks that are exchanged in place would be overwritten before they are read.
+        input != ELSEWHERE && output != ELSEWHERE && !(operation == Operation::AllToAll && input == output)
+    })
+}
+
+/// Executes `call` after all members have posted and [`applies`] says yes.
+///
+/// # Errors
+/// Those of [`super::board::Board::await_post`]; [`crate::Error::OutOfRange`] for buffers that are not allocated.
+pub(crate) fn run(team: &Team, call: &Call<'_>) -> Result<()> {
+    let worked = work(team, call);
+    // Whatever came of it, peers wait for this member no longer.
+    team.board.done();
+    worked?;
+    team.board.await_all_done(call.operation)
+}
+
+fn work(team: &Team, call: &Call<'_>) -> Result<()> {
+    let block = call.block_len()?;
+    let (me, n) = (team.me(), team.n_members());
+    let mine = me as u64 * block;
+    let gets = !matches!(call.output, Output::None);
+    match call.operation {
+        Operation::AllReduce => reduce_share(team, call, 0..n),
+        Operation::Reduce => reduce_share(team, call, call.root..call.root + 1),
+        Operation::ReduceScatter => reduce(team, call, 0..call.count, mine, me..me + 1, 0),
+        Operation::Broadcast if gets => pull(team, call.root, 0, 0, block),
+        Operation::AllGather => {
+            each_from(me, n).try_for_each(|member| pull(team, member, 0, member as u64 * block, block))
+        }
+        Operation::AllToAll => {
+            each_from(me, n).try_for_each(|member| pull(team, member, mine, member as u64 * block, block))
+        }
+        Operation::Gather => push(team, call.root, 0, mine, block),
+        Operation::Scatter if gets => pull(team, call.root, mine, 0, block),
+        _ => Ok(()),
+    }
+}
+
+/// The members, this one first: so they do not all begin at the same one.
+fn each_from(me: usize, n: usize) -> impl Iterator<Item = usize> {
+    (me..n).chain(0..me)
+}
+
+fn input_of(post: Post<'_>, at: u64, len: u64) -> Region {
+    Region::new(shifted(HeapOffset::new(post.places()[0]), at), len)
+}
+
+fn output_of(post: Post<'_>, at: u64, len: u64) -> Region {
+    Region::new(shifted(HeapOffset::new(post.places()[1]), at), len)
+}
+
+/// Combines this member's share of the elements of all inputs into the outputs of `receivers`.
+fn reduce_share(team: &Team, call: &Call<'_>, receivers: std::ops::Range<usize>) -> Result<()> {
+    let size = call.data_type.size() as u64;
+    let unit = SHARE_ALIGN / size;
+    let per_member = call.count.div_ceil(team.n_members() as u64).next_multiple_of(unit);
+    let start = per_member.saturating_mul(team.me() as u64).min(call.count);
+    let end = start.saturating_add(per_member).min(call.count);
+    reduce(team, call, start..end, 0, receivers, start * size)
+}
+
+/// Combines `elements` of all inputs, `input_at` bytes into them, into the outputs of `receivers`, `output_at` bytes into those.
+fn reduce(
+    team: &Team,
+    call: &Call<'_>,
+    elements: std::ops::Range<u64>,
+    input_at: u64,
+    receivers: std::ops::Range<usize>,
+    output_at: u64,
+) -> Result<()> {
+    let size = call.data_type.size() as u64;
+    let (count, len) = (elements.end - elements.start, (elements.end - elements.start) * size);
+    if count == 0 {
+        return Ok(());
+    }
+    let source = |member| {
+        let region = input_of(team.board.post_of(member), input_at + elements.start * size, len);
+        let place = SourcePlace::Shared(team.heap_of(member, region)?, region.offset.get());
+        Ok(Source { place, fresh: true })
+    };
+    let target = |member| {
+        let region = output_of(team.board.post_of(member), output_at, len);
+        Ok(Target::Shared(team.heap_of(member, region)?, region.offset.get()))
+    };
+    let sources: PerMember<_> = (0..team.n_members()).map(source).collect::<Result<_>>()?;
+    let mut targets: PerMember<_> = receivers.map(target).collect::<Result<_>>()?;
+    call.reducer.expect("an operation that reduces has a reducer").combine(
+        &sources,
+        &mut targets,
+        count,
+        true,
+    )
+}
+
+/// Copies `len` bytes at `input_at` of the input of `member` to `output_at` of this member's output.
+fn pull(team: &Team, member: usize, input_at: u64, output_at: u64, len: u64) -> Result<()> {
+    transfer(team, (member, input_at), (team.me(), output_at), len)
+}
+
+/// Copies `len` bytes at `input_at` of this member's input to `output_at` of the output of `member`.
+fn push(team: &Team, member: usize, input_at: u64, output_at: u64, len: u64) -> Result<()> {
+    transfer(team, (team.me(), input_at), (member, output_at), len)
+}
+
+fn transfer(team: &Team, from: (usize, u64), to: (usize, u64), len: u64) -> Result<()> {
+    let source = input_of(team.board.post_of(from.0), from.1, len);
+    let target = output_of(team.board.post_of(to.0), to.1, len);
+    if from.0 == to.0 && source == target {
+        return Ok(());
+    }
+    let span = team.heap_of(from.0, source)?;
+    span.copy_to(source.offset.get(), team.heap_of(to.0, target)?, target.offset.get(), len, ReadSoon::Yes)
+}

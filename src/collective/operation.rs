@@ -1,0 +1,220 @@
+//! What can be called collectively, and how a rank tells the others which call it is in.
+
+use std::fmt;
+
+use crate::reduce::DataType;
+
+/// A collective operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Operation {
+    /// All wait for all.
+    Barrier = 1,
+    /// Every rank gets the reduction of all inputs.
+    AllReduce,
+    /// The root gets the reduction of all inputs.
+    Reduce,
+    /// Every rank gets the root's input.
+    Broadcast,
+    /// Every rank gets all inputs, in the order of the ranks.
+    AllGather,
+    /// Every rank gets its block of the reduction of all inputs.
+    ReduceScatter,
+    /// Every rank gets its block of every input, in the order of the ranks.
+    AllToAll,
+    /// The same, with blocks of different lengths.
+    AllToAllV,
+    /// The root gets all inputs, in the order of the ranks.
+    Gather,
+    /// Every rank gets its block of the root's input.
+    Scatter,
+    /// The communicator is divided, or doubled.
+    Split,
+    /// The communicator is left by all.
+    Finalize,
+}
+
+impl Operation {
+    /// All of them, in the order of their codes.
+    pub const ALL: [Self; 12] = [
+        Self::Barrier,
+        Self::AllReduce,
+        Self::Reduce,
+        Self::Broadcast,
+        Self::AllGather,
+        Self::ReduceScatter,
+        Self::AllToAll,
+        Self::AllToAllV,
+        Self::Gather,
+        Self::Scatter,
+        Self::Split,
+        Self::Finalize,
+    ];
+
+    /// Its name, as messages and tables print it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Barrier => "barrier",
+            Self::AllReduce => "all_reduce",
+            Self::Reduce => "reduce",
+            Self::Broadcast => "broadcast",
+            Self::AllGather => "all_gather",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AllToAll => "all_to_all",
+            Self::AllToAllV => "all_to_all_v",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::Split => "split",
+            Self::Finalize => "finalize",
+        }
+    }
+
+    /// Whether one rank plays a part of its own in it.
+    #[must_use]
+    pub const fn has_root(self) -> bool {
+        matches!(self, Self::Reduce | Self::Broadcast | Self::Gather | Self::Scatter)
+    }
+
+    /// Whether it combines elements.
+    #[must_use]
+    pub const fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
+    }
+
+    /// Blocks of `count` elements in the input and in the output of each rank of `n_ranks`, where these are counted alike
+    /// on all ranks; the root's, where ranks differ.
+    #[must_use]
+    pub const fn blocks(self, n_ranks: u64) -> (u64, u64) {
+        match self {
+            Self::AllReduce | Self::Reduce | Self::Broadcast => (1, 1),
+            Self::AllGather | Self::Gather => (1, n_ranks),
+            Self::ReduceScatter | Self::Scatter => (n_ranks, 1),
+            Self::AllToAll => (n_ranks, n_ranks),
+            Self::Barrier | Self::AllToAllV | Self::Split | Self::Finalize => (0, 0),
+        }
+    }
+
+    fn from_code(code: u64) -> Option<Self> {
+        let index = usize::try_from(code).ok()?.checked_sub(1)?;
+        Self::ALL.get(index).copied()
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What all ranks have to agree on in a collective call, as one rank posts it.
+///
+/// In shared memory it is two words: the operation in bits 0..8, the type's code + 1 in 8..16, the root in 16..24,
+/// the algorithm and the kind of channel in 24..32, the operator's code in 32..64; then the count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Summary {
+    signature: u64,
+    count: u64,
+}
+
+impl Summary {
+    pub(crate) const fn new(operation: Operation) -> Self {
+        Self { signature: operation as u64, count: 0 }
+    }
+
+    /// The same of `count` elements of `data_type`.
+    #[must_use]
+    pub(crate) fn of(mut self, count: u64, data_type: DataType) -> Self {
+        self.signature |= (u64::from(data_type.code()) + 1) << 8;
+        self.count = count;
+        self
+    }
+
+    /// The same with the member `root` at its root.
+    #[must_use]
+    pub(crate) const fn rooted(mut self, root: u8) -> Self {
+        self.signature |= (root as u64) << 16;
+        self
+    }
+
+    /// The same by the operator with the code `operator`.
+    #[must_use]
+    pub(crate) const fn by(mut self, operator: u32) -> Self {
+        self.signature |= (operator as u64) << 32;
+        self
+    }
+
+    /// The same, executed in the manner `manner`: how ranks are told to do it, where they are told.
+    #[must_use]
+    pub(crate) const fn in_manner(mut self, manner: u8) -> Self {
+        self.signature |= (manner as u64) << 24;
+        self
+    }
+
+    /// The words that are posted.
+    #[inline]
+    pub(crate) const fn words(self) -> [u64; 2] {
+        [self.signature, self.count]
+    }
+
+    #[inline]
+    pub(crate) const fn from_words(words: [u64; 2]) -> Self {
+        Self { signature: words[0], count: words[1] }
+    }
+
+    /// The operation; `None` when a peer has posted what is none.
+    #[must_use]
+    pub fn operation(self) -> Option<Operation> {
+        Operation::from_code(self.signature & 0xff)
+    }
+
+    /// How many elements.
+    #[must_use]
+    pub const fn count(self) -> u64 {
+        self.count
+    }
+
+    /// The type of the elements, where there are any.
+    #[must_use]
+    pub fn data_type(self) -> Option<DataType> {
+        let code = (self.signature >> 8 & 0xff).checked_sub(1)?;
+        DataType::ALL.into_iter().find(|data_type| u64::from(data_type.code()) == code)
+    }
+
+    /// The root, where the operation has one.
+    #[must_use]
+    pub fn root(self) -> Option<u64> {
+        self.operation().filter(|operation| operation.has_root()).map(|_| self.signature >> 16 & 0xff)
+    }
+
+    fn operator(self) -> Option<u32> {
+        let code = u32::try_from(self.signature >> 32).expect("32 bits are left");
+        self.operation().filter(|operation| operation.reduces()).map(|_| code)
+    }
+
+    const fn manner(self) -> u64 {
+        self.signature >> 24 & 0xff
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(operation) = self.operation() else {
+            return write!(f, "an unknown operation ({:#x})", self.signature);
+        };
+        write!(f, "{operation}")?;
+        if let Some(data_type) = self.data_type() {
+            write!(f, " of {} {}", self.count, data_type.name())?;
+        }
+        if let Some(operator) = self.operator() {
+            write!(f, " by {}", operator)?;
+        }
+        if let Some(root) = self.root() {
+            write!(f, " with root {root}")?;
+        }
+        if self.manner() != 0 {
+            write!(f, " in manner {:#x}", self.manner())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,136 @@
+//! What a communicator keeps in each member's memory, and where.
+//!
+//! A member's region lies in its own part of the symmetric heap, at an offset that the member has chosen and told the
+//! others; so the regions of one communicator need not start alike. In bytes from the start:
+//!
+//! | what | bytes | written by |
+//! |---|---|---|
+//! | park word: members asleep (member 0's is used) | 128 | all members |
+//! | progress | 128 | the member |
+//! | posts | [`LAP`] x 128 | the member |
+//! | semaphores of pipes, one per member | n x 128 | that member |
+//! | credits of pipes, one per member | n x 128 | the member |
+//! | mail: data of small operations, one slot per post | [`LAP`] x [`MAIL_LEN`] | the member |
+//! | inboxes of pipes: [`PIPE_SLOTS`] slots per member | n x slots x slot length | that member |
+//! | scratch | [`SCRATCH_LEN`] | the member |
+
+use crate::error::Result;
+use crate::heap::{HeapOffset, Region};
+
+/// Posts in a ring: so many operations may a rank be ahead of its slowest peer.
+pub(crate) const LAP: u64 = 8;
+
+/// The most bytes that one operation may leave in the mail.
+pub(crate) const MAIL_LEN: u64 = 8 << 10;
+
+/// Slots of a pipe's inbox.
+pub(crate) const PIPE_SLOTS: u64 = 4;
+
+/// The scratch of a member, in bytes.
+pub(crate) const SCRATCH_LEN: u64 = 1 << 20;
+
+/// A pair of cache lines: what one writer writes shares its pair with nobody.
+const CELL: u64 = 128;
+
+/// The parts of a region in a communicator of a given size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RegionLayout {
+    n_members: u64,
+}
+
+impl RegionLayout {
+    pub(crate) const fn new(n_members: u64) -> Self {
+        Self { n_members }
+    }
+
+    /// Where the park word is.
+    pub(crate) const PARK: u64 = 0;
+    /// Where the progress cell is.
+    pub(crate) const PROGRESS: u64 = CELL;
+    /// Where the posts start.
+    pub(crate) const POSTS: u64 = 2 * CELL;
+    const SEMAPHORES: u64 = Self::POSTS + LAP * CELL;
+
+    /// Where the semaphore is that `sender` raises when it has filled a slot of its inbox.
+    pub(crate) const fn semaphore(self, sender: u64) -> u64 {
+        Self::SEMAPHORES + sender * CELL
+    }
+
+    /// Where the member tells `sender` how many slots of its inbox it has emptied.
+    pub(crate) const fn credit(self, sender: u64) -> u64 {
+        self.semaphore(self.n_members) + sender * CELL
+    }
+
+    const fn mail_start(self) -> u64 {
+        self.credit(self.n_members).next_multiple_of(4096)
+    }
+
+    /// Where the mail of post number `turn` of the ring is.
+    pub(crate) const fn mail(self, turn: u64) -> u64 {
+        self.mail_start() + turn * MAIL_LEN
+    }
+
+    /// The length of a slot of a pipe in bytes: smaller where there are many members.
+    pub(crate) const fn slot_len(self) -> u64 {
+        let fair = ((512 << 10) / PIPE_SLOTS / self.n_members).next_power_of_two();
+        if fair > 64 << 10 {
+            64 << 10
+        } else if fair < 8 << 10 {
+            8 << 10
+        } else {
+            fair
+        }
+    }
+
+    /// Where slot number `slot` of the inbox for `sender` is.
+    pub(crate) const fn slot(self, sender: u64, slot: u64) -> u64 {
+        self.mail(LAP) + (sender * PIPE_SLOTS + slot) * self.slot_len()
+    }
+
+    /// Where the scratch starts.
+    pub(crate) const fn scratch(self) -> u64 {
+        self.slot(self.n_members, 0)
+    }
+
+    /// The length of the region in bytes.
+    pub(crate) const fn len(self) -> u64 {
+        self.scratch() + SCRATCH_LEN
+    }
+
+    /// `len` bytes at `at` of the region that starts at `base`.
+    pub(crate) fn part(self, base: HeapOffset, at: u64, len: u64) -> Result<Region> {
+        Region::new(base, self.len()).part(at, len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_follow_each_other_and_none_overlaps() {
+        for n in [1, 2, 3, 8, 64] {
+            let layout = RegionLayout::new(n);
+            let starts = [
+                RegionLayout::PARK,
+                RegionLayout::PROGRESS,
+                RegionLayout::POSTS,
+                layout.semaphore(0),
+                layout.credit(0),
+                layout.mail(0),
+                layout.slot(0, 0),
+                layout.scratch(),
+                layout.len(),
+            ];
+            assert!(
+                starts.is_sorted() && starts.iter().all(|start| start.is_multiple_of(CELL)),
+                "{n}: {starts:?}"
+            );
+            assert_eq!(layout.semaphore(n), layout.credit(0));
+            assert!(layout.credit(n) <= layout.mail(0));
+            assert_eq!(layout.mail(LAP), layout.slot(0, 0));
+            assert_eq!(layout.slot(n - 1, PIPE_SLOTS), layout.scratch());
+            assert!(layout.len() < 4 << 20, "{n}: {} bytes", layout.len());
+        }
+    }
+}

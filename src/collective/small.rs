@@ -1,0 +1,144 @@
+//! One shot: every member posts its whole input, and whoever needs it reads it there.
+//!
+//! One hand-over per operation, which is the least there can be; every member reads what it needs from all others, so it is for
+//! small inputs. Up to [`INLINE_LEN`] bytes travel in the post itself, next to its stamp, in the manner of LL packets: the
+//! reader that finds the stamp has the data in its cache. Up to [`MAIL_LEN`] bytes lie in the mail slot of the post.
+//!
+//! A member that gets nothing (the root of a broadcast, all but the root of a reduce) posts and goes on. Ranks agree on
+//! results bit by bit, since each of them combines the same inputs in the same order: that of the members' numbers.
+
+use super::board::INLINE_WORDS;
+use super::call::{Call, Input, Output, part, part_mut};
+use super::operation::{Operation, Summary};
+use super::region::MAIL_LEN;
+use super::team::Team;
+use crate::error::Result;
+use crate::rank::MAX_RANKS;
+use crate::reduce::{Source, SourcePlace};
+
+/// The most bytes of input that fit into a post.
+pub(crate) const INLINE_LEN: u64 = INLINE_WORDS as u64 * 8;
+
+/// The most bytes that a member contributes to `call` among `n_members`.
+///
+/// # Errors
+/// [`crate::Error::OutOfRange`] when it cannot be counted.
+#[inline]
+pub(crate) fn input_len(call: &Call<'_>, n_members: usize) -> Result<u64> {
+    let (blocks, _) = call.operation.blocks(n_members as u64);
+    Ok(call.block_len()?.saturating_mul(blocks))
+}
+
+/// Executes `call`, to which no member contributes more than [`MAIL_LEN`] bytes.
+///
+/// # Errors
+/// Those of [`super::board::Board::await_post`]; [`crate::Error::OutOfRange`] for buffers that are not allocated.
+pub(crate) fn run(team: &mut Team, call: &mut Call<'_>, summary: Summary) -> Result<()> {
+    let len = input_len(call, team.n_members())?;
+    debug_assert!(len <= MAIL_LEN, "{len} bytes are not small");
+    team.board.begin(call.operation)?;
+    if len <= INLINE_LEN {
+        post_inline(team, call, summary, len)?;
+    } else {
+        post_mail(team, call, summary, len)?;
+    }
+    if matches!(call.output, Output::None) {
+        return Ok(());
+    }
+    await_inputs(team, call)?;
+    deliver(team, call, len)
+}
+
+#[inline]
+fn post_inline(team: &mut Team, call: &Call<'_>, summary: Summary, len: u64) -> Result<()> {
+    let mut words = [0; INLINE_WORDS];
+    let len = if matches!(call.input, Input::None) { 0 } else { len };
+    call.read_input(team.view(), 0, part_mut(bytemuck::cast_slice_mut(&mut words), 0, len)?)?;
+    team.board.post(summary, [0; 2], &words[..words_of(len)]);
+    Ok(())
+}
+
+fn post_mail(team: &mut Team, call: &Call<'_>, summary: Summary, len: u64) -> Result<()> {
+    if !matches!(call.input, Input::None) {
+        let mail = team.mail(team.me(), len)?;
+        call.copy_input(team.view(), 0, team.heap_of(team.me(), mail)?, mail)?;
+    }
+    team.board.post(summary, [0; 2], &[]);
+    Ok(())
+}
+
+/// Waits for the members whose input this one needs.
+#[inline]
+fn await_inputs(team: &mut Team, call: &Call<'_>) -> Result<()> {
+    match call.operation {
+        Operation::Broadcast | Operation::Scatter => {
+            team.board.await_post(call.root, call.operation).map(drop)
+        }
+        _ => team.board.await_posts(call.operation),
+    }
+}
+
+/// Makes this member's output from what was posted.
+#[inline]
+fn deliver(team: &Team, call: &mut Call<'_>, len: u64) -> Result<()> {
+    // Arrays for as many members as there are, or somewhat more: they are filled and searched at every call.
+    match team.n_members() {
+        ..=2 => deliver_among::<2>(team, call, len),
+        ..=8 => deliver_among::<8>(team, call, len),
+        _ => deliver_among::<{ MAX_RANKS as usize }>(team, call, len),
+    }
+}
+
+#[inline]
+fn deliver_among<const N: usize>(team: &Team, call: &mut Call<'_>, len: u64) -> Result<()> {
+    let contributors = match call.operation {
+        Operation::Broadcast | Operation::Scatter => call.root..call.root + 1,
+        _ => 0..team.n_members(),
+    };
+    let block = call.block_len()?;
+    let at = match call.operation {
+        Operation::ReduceScatter | Operation::AllToAll | Operation::Scatter => team.me() as u64 * block,
+        _ => 0,
+    };
+    let mut words = [[0; INLINE_WORDS]; N];
+    let mut blocks = [SourcePlace::Slice(&[]); N];
+    if len <= INLINE_LEN {
+        for (words, member) in words.iter_mut().zip(contributors.clone()) {
+            let post = team.board.post_of(member);
+            (0..words_of(len)).for_each(|index| words[index] = post.data(index));
+        }
+        for (place, words) in blocks.iter_mut().zip(&words) {
+            *place = SourcePlace::Slice(part(bytemuck::cast_slice(words), at, block)?);
+        }
+    } else {
+        for (place, member) in blocks.iter_mut().zip(contributors.clone()) {
+            let mail = team.mail(member, len)?;
+            *place = SourcePlace::Shared(team.heap_of(member, mail)?, mail.offset.get() + at);
+        }
+    }
+    let blocks = &blocks[..contributors.len()];
+    if call.operation.reduces() { combine::<N>(team, call, blocks) } else { distribute(team, call, blocks, block) }
+}
+
+/// Combines one block of each member's input into the output.
+#[inline]
+fn combine<const N: usize>(team: &Team, call: &mut Call<'_>, blocks: &[SourcePlace<'_>]) -> Result<()> {
+    let mut sources = [Source { place: SourcePlace::Slice(&[]), fresh: true }; N];
+    sources.iter_mut().zip(blocks).for_each(|(source, place)| source.place = *place);
+    call.combine(team, &sources[..blocks.len()])
+}
+
+/// Copies one block of `len` bytes of each member's input to its place in the output.
+fn distribute(team: &Team, call: &mut Call<'_>, blocks: &[SourcePlace<'_>], len: u64) -> Result<()> {
+    (0..).zip(blocks).try_for_each(|(index, place)| match place {
+        SourcePlace::Slice(bytes) => call.write_output(team.view(), index * len, bytes),
+        SourcePlace::Shared(span, start) => call.copy_output(team.view(), index * len, span, *start, len),
+        SourcePlace::Target(_) => unreachable!("inputs lie in posts or in the mail"),
+    })
+}
+
+/// How many words hold `len` bytes, which fit into a post.
+#[inline]
+fn words_of(len: u64) -> usize {
+    usize::try_from(len.div_ceil(8)).unwrap_or(INLINE_WORDS)
+}

@@ -1,0 +1,89 @@
+//! The ranks of a communicator, as one of them sees them: who they are, and where each keeps its region.
+
+use std::sync::Arc;
+
+use super::board::Board;
+use super::region::{MAIL_LEN, RegionLayout, SCRATCH_LEN};
+use crate::channel::Fabric;
+use crate::error::{Error, Result};
+use crate::heap::{HeapOffset, HeapView, Region};
+use crate::rank::Rank;
+use crate::shm::Span;
+
+/// One member's side of a communicator's common state.
+#[derive(Debug)]
+pub(crate) struct Team {
+    members: Arc<[Rank]>,
+    me: usize,
+    bases: Vec<HeapOffset>,
+    layout: RegionLayout,
+    view: HeapView,
+    pub(crate) board: Board,
+}
+
+impl Team {
+    /// The team of `members`, ranks of the job in the order of their numbers in the team, whose zeroed regions start at `bases`.
+    /// This rank has to be one of them.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base where there can be no region; [`Error::InvalidArgument`]
+    /// when this rank is not a member.
+    pub(crate) fn new(fabric: &Arc<Fabric>, members: Arc<[Rank]>, bases: Vec<HeapOffset>) -> Result<Self> {
+        let me = members.iter().position(|&rank| rank == fabric.rank()).ok_or(Error::InvalidArgument {
+            name: "rank",
+            value: fabric.rank().get().into(),
+            expected: "a member of the communicator",
+        })?;
+        let layout = RegionLayout::new(members.len() as u64);
+        let board = Board::new(fabric, &members, &bases, me)?;
+        Ok(Self { members, me, bases, layout, view: fabric.heap().view().clone(), board })
+    }
+
+    /// How many members there are.
+    #[inline]
+    pub(crate) fn n_members(&self) -> usize {
+        self.members.len()
+    }
+
+    /// The number of this member.
+    #[inline]
+    pub(crate) fn me(&self) -> usize {
+        self.me
+    }
+
+    /// The members, by their ranks in the job.
+    pub(crate) fn members(&self) -> &Arc<[Rank]> {
+        &self.members
+    }
+
+    /// The heaps.
+    #[inline]
+    pub(crate) fn view(&self) -> &HeapView {
+        &self.view
+    }
+
+    /// The heap of `member`, in which `region` was found to be memory.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    #[inline]
+    pub(crate) fn heap_of(&self, member: usize, region: Region) -> Result<&Span> {
+        self.view.reach(self.members[member], region)
+    }
+
+    /// The mail of `member` for the current operation.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for more than [`MAIL_LEN`].
+    #[inline]
+    pub(crate) fn mail(&self, member: usize, len: u64) -> Result<Region> {
+        let at = self.layout.mail(self.board.turn());
+        Region::new(HeapOffset::new(self.bases[member].get() + at), MAIL_LEN).part(0, len)
+    }
+
+    /// The scratch of `member`.
+    #[inline]
+    pub(crate) fn scratch(&self, member: usize) -> Region {
+        Region::new(HeapOffset::new(self.bases[member].get() + self.layout.scratch()), SCRATCH_LEN)
+    }
+}

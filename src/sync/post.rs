@@ -1,0 +1,190 @@
+//! Notices that one rank puts up for all its peers to read, and how far it has come.
+//!
+//! A rank owns a ring of [`PostCell`]s, one per sequence number of its team's operations in turn, and one
+//! [`ProgressCell`]. A post carries a few words in the same pair of cache lines as its *stamp*, so that who polls the stamp
+//! has the words with it: one line moves from core to core, and nothing else.
+//!
+//! | edge | release | acquire | carries |
+//! |---|---|---|---|
+//! | C1 post | `PostCell::post`: stamp | `PostCell::shows` | the words, and everything the rank did before |
+//! | C2 done | `ProgressCell::publish` | `ProgressCell::has_reached` | everything the rank did up to that sequence |
+//!
+//! # Reuse
+//! A slot is written again after a whole lap, while a slow reader may still look at its words. The owner of the ring has
+//! to know that this cannot be: a rank that has *posted* sequence s is done with all reads of the posts before s, since it
+//! executes one operation after the other. So a rank may post s when it has acquired (C1) from every peer some
+//! post numbered s - lap + 1 or later. The board in `src/collective` keeps that account.
+//!
+//! Sequence numbers start at 1, so that all zero bytes show nothing. A slot that shows a later sequence than the one asked
+//! for (its owner has run ahead) says as much about the earlier one.
+
+use super::atomic::{AtomicU64, Ordering, Reserved};
+use super::semaphore::reached;
+
+/// How many words a post carries.
+#[cfg(not(loom))]
+pub const POST_WORDS: usize = 15;
+/// How many words a post carries in a model.
+#[cfg(loom)]
+pub const POST_WORDS: usize = 2;
+
+/// One notice.
+///
+/// | field | bytes | written by | read by |
+/// |---|---|---|---|
+/// | stamp | 0..8 | its rank, last | all ranks |
+/// | words | 8..128 | its rank | all ranks, after the stamp |
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct PostCell {
+    stamp: AtomicU64,
+    words: [AtomicU64; POST_WORDS],
+}
+
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<PostCell>() == 128 && align_of::<PostCell>() == 128);
+    assert!(std::mem::offset_of!(PostCell, stamp) == 0 && std::mem::offset_of!(PostCell, words) == 8);
+};
+
+impl PostCell {
+    /// A cell that shows nothing; the same as all zero bytes.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { stamp: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    /// Puts up `head` and then `data` as the notice of `sequence`; the words past them keep what they were.
+    ///
+    /// The caller is the only writer, and nobody reads the words of the lap before any more (see the module's head).
+    ///
+    /// # Panics
+    /// When there are more words than [`POST_WORDS`].
+    ///
+    /// # Ordering
+    /// Publishes everything before it (C1). Non-temporal stores need their own fence first.
+    #[inline]
+    pub fn post<const N: usize>(&self, sequence: u64, head: [u64; N], data: &[u64]) {
+        let count = N + data.len();
+        assert!(count <= POST_WORDS, "{count} words in a post");
+        for (cell, word) in self.words.iter().zip(head.iter().chain(data)) {
+            cell.store(*word, Ordering::Relaxed); // Relaxed: published by the stamp
+        }
+        self.stamp.store(sequence, Ordering::Release); // C1 post
+    }
+
+    /// Whether the notice of `sequence` is up, or was.
+    ///
+    /// # Ordering
+    /// When true, acquires everything the rank did before it (C1).
+    #[inline]
+    #[must_use]
+    pub fn shows(&self, sequence: u64) -> bool {
+        reached(self.stamp.load(Ordering::Acquire), sequence) // C1 post
+    }
+
+    /// Word `index` of the notice that [`PostCell::shows`] has found.
+    ///
+    /// # Panics
+    /// When `index` is not below [`POST_WORDS`].
+    #[inline]
+    #[must_use]
+    pub fn word(&self, index: usize) -> u64 {
+        self.words[index].load(Ordering::Relaxed) // Relaxed: ordered after the stamp by its acquire
+    }
+}
+
+impl Default for PostCell {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// How far one rank has come, alone in its two cache lines.
+///
+/// | field | bytes | written by | read by |
+/// |---|---|---|---|
+/// | done | 0..8 | its rank | all ranks |
+/// | reserved | 8..128 | nobody | nobody |
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct ProgressCell {
+    done: AtomicU64,
+    reserved: Reserved<30>,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<ProgressCell>() == 128 && std::mem::offset_of!(ProgressCell, done) == 0);
+
+impl ProgressCell {
+    /// The cell of a rank that has come to `done`; at 0 the same as all zero bytes.
+    #[must_use]
+    pub fn new(done: u64) -> Self {
+        Self { done: AtomicU64::new(done), reserved: Reserved::new() }
+    }
+
+    /// Tells that this rank has come to `done`. It is the only writer.
+    ///
+    /// # Ordering
+    /// Publishes everything before it (C2). Non-temporal stores need their own fence first.
+    #[inline]
+    pub fn publish(&self, done: u64) {
+        self.done.store(done, Ordering::Release); // C2 done
+    }
+
+    /// Whether the rank has come to `done`, or further.
+    ///
+    /// # Ordering
+    /// When true, acquires everything the rank did up to there (C2).
+    #[inline]
+    #[must_use]
+    pub fn has_reached(&self, done: u64) -> bool {
+        reached(self.done.load(Ordering::Acquire), done) // C2 done
+    }
+}
+
+impl Default for ProgressCell {
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_post_shows_its_own_sequence_and_those_before() {
+        let cell = PostCell::new();
+        assert!(!cell.shows(1));
+        cell.post(1, [7], &[8]);
+        assert!(cell.shows(1) && !cell.shows(9));
+        assert_eq!((cell.word(0), cell.word(1), cell.word(14)), (7, 8, 0));
+        cell.post(9, [3], &[]);
+        assert!(cell.shows(9) && cell.shows(1) && !cell.shows(10));
+        assert_eq!((cell.word(0), cell.word(1)), (3, 8));
+    }
+
+    #[test]
+    fn a_post_can_be_empty_or_full() {
+        let cell = PostCell::new();
+        cell.post(u64::MAX, [], &[]);
+        assert!(cell.shows(u64::MAX));
+        cell.post(0, [5; 4], &[5; POST_WORDS - 4]);
+        assert!(cell.shows(0) && (0..POST_WORDS).all(|index| cell.word(index) == 5));
+    }
+
+    #[test]
+    #[should_panic(expected = "16 words")]
+    fn more_words_than_a_post_has_are_refused() {
+        PostCell::new().post(1, [0], &[0; POST_WORDS]);
+    }
+
+    #[test]
+    fn progress_only_grows_and_wraps() {
+        let cell = ProgressCell::new(u64::MAX);
+        assert!(cell.has_reached(u64::MAX) && !cell.has_reached(0));
+        cell.publish(0);
+        assert!(cell.has_reached(u64::MAX) && cell.has_reached(0) && !cell.has_reached(1));
+    }
+}

@@ -1,0 +1,164 @@
+//! Every collective operation against what it is to do, element by element, on buffers of both kinds.
+
+use shmccl::heap::DeviceBuffer;
+use shmccl::rank::Rank;
+use shmccl::reduce::ReduceOp;
+use shmccl::{Communicator, Error, Result};
+
+use crate::harness::Job;
+
+/// Around what fits into a post, into the mail, and into a piece of the scratch.
+const COUNTS: [usize; 12] = [0, 1, 2, 3, 21, 22, 23, 1000, 2048, 2049, 100_003, 300_000];
+
+/// Element `index` of what `rank` contributes to `round`: small whole numbers, whose sums are exact.
+fn element(round: usize, rank: usize, index: usize) -> f32 {
+    u8::try_from((round * 7 + rank * 31 + index * 13) % 64).unwrap().into()
+}
+
+/// The place of one rank in one operation.
+#[derive(Clone, Copy)]
+struct Seat {
+    round: usize,
+    me: usize,
+    n: usize,
+    count: usize,
+}
+
+impl Seat {
+    fn root(self) -> Rank {
+        Rank::new(u32::try_from(self.round % self.n).unwrap(), u32::try_from(self.n).unwrap()).unwrap()
+    }
+
+    fn input(self, rank: usize, range: std::ops::Range<usize>) -> Vec<f32> {
+        range.map(|index| element(self.round, rank, index)).collect()
+    }
+
+    fn sum(self, range: std::ops::Range<usize>) -> Vec<f32> {
+        range.map(|index| (0..self.n).map(|rank| element(self.round, rank, index)).sum()).collect()
+    }
+
+    /// Block `index` of a buffer of several.
+    fn block(self, index: usize) -> std::ops::Range<usize> {
+        index * self.count..(index + 1) * self.count
+    }
+
+    fn all(self, blocks: impl Fn(usize) -> Vec<f32>) -> Vec<f32> {
+        (0..self.n).flat_map(blocks).collect()
+    }
+
+    /// `buffer` at the root, nothing elsewhere.
+    fn at_root(self, buffer: Vec<f32>) -> Vec<f32> {
+        if self.root().index() == self.me { buffer } else { Vec::new() }
+    }
+}
+
+/// Where the buffers of a call are.
+enum Buffers<'a> {
+    Heap(&'a DeviceBuffer<f32>, &'a DeviceBuffer<f32>),
+    Memory(&'a [f32], &'a mut [f32]),
+}
+
+/// Calls an operation on buffers of either kind.
+macro_rules! call {
+    ($comm:ident, $buffers:ident, $name:ident $(, $rest:expr)*) => {
+        match $buffers {
+            Buffers::Heap(send, recv) => $comm.$name(send, recv $(, $rest)*),
+            Buffers::Memory(send, recv) => $comm.$name(send, recv $(, $rest)*),
+        }
+    };
+}
+
+/// An operation: what a rank sends, what it is to get, and the call.
+type Operation =
+    (fn(Seat) -> Vec<f32>, fn(Seat) -> Vec<f32>, fn(&mut Communicator, Seat, Buffers<'_>) -> Result<()>);
+
+const OPERATIONS: [Operation; 8] = [
+    (
+        |seat| seat.input(seat.me, 0..seat.count),
+        |seat| seat.sum(0..seat.count),
+        |comm, _, buffers| call!(comm, buffers, all_reduce, &ReduceOp::Sum),
+    ),
+    (
+        |seat| seat.input(seat.me, 0..seat.count),
+        |seat| seat.at_root(seat.sum(0..seat.count)),
+        |comm, seat, buffers| call!(comm, buffers, reduce, &ReduceOp::Sum, seat.root()),
+    ),
+    (
+        |seat| seat.at_root(seat.input(seat.me, 0..seat.count)),
+        |seat| seat.input(seat.root().index(), 0..seat.count),
+        |comm, seat, buffers| call!(comm, buffers, broadcast, seat.root()),
+    ),
+    (
+        |seat| seat.input(seat.me, 0..seat.count),
+        |seat| seat.all(|rank| seat.input(rank, 0..seat.count)),
+        |comm, _, buffers| call!(comm, buffers, all_gather),
+    ),
+    (
+        |seat| seat.input(seat.me, 0..seat.n * seat.count),
+        |seat| seat.sum(seat.block(seat.me)),
+        |comm, _, buffers| call!(comm, buffers, reduce_scatter, &ReduceOp::Sum),
+    ),
+    (
+        |seat| seat.input(seat.me, 0..seat.n * seat.count),
+        |seat| seat.all(|rank| seat.input(rank, seat.block(seat.me))),
+        |comm, _, buffers| call!(comm, buffers, all_to_all),
+    ),
+    (
+        |seat| seat.input(seat.me, 0..seat.count),
+        |seat| seat.at_root(seat.all(|rank| seat.input(rank, 0..seat.count))),
+        |comm, seat, buffers| call!(comm, buffers, gather, seat.root()),
+    ),
+    (
+        |seat| seat.at_root(seat.input(seat.me, 0..seat.n * seat.count)),
+        |seat| seat.input(seat.root().index(), seat.block(seat.me)),
+        |comm, seat, buffers| call!(comm, buffers, scatter, seat.root()),
+    ),
+];
+
+fn everything(comm: &mut Communicator) -> Result<()> {
+    let (me, n) = (comm.rank().index(), comm.n_ranks() as usize);
+    let most = n * COUNTS[COUNTS.len() - 1];
+    let (heap_send, heap_recv) = (comm.alloc::<f32>(most)?, comm.alloc::<f32>(most)?);
+    for (which, (send, recv, run)) in OPERATIONS.into_iter().enumerate() {
+        for (round, count) in COUNTS.into_iter().enumerate() {
+            let seat = Seat { round, me, n, count };
+            let (input, expected) = (send(seat), recv(seat));
+            heap_send.copy_from_slice(0, &input)?;
+            heap_recv.fill(f32::NAN);
+            let sent = comm.buffer::<f32>(heap_send.part(0, input.len())?)?;
+            let received = comm.buffer::<f32>(heap_recv.part(0, expected.len())?)?;
+            run(comm, seat, Buffers::Heap(&sent, &received))?;
+            assert!(received.to_vec() == expected, "operation {which}: {count} elements in the heap");
+            let mut slice = vec![f32::NAN; expected.len()];
+            run(comm, seat, Buffers::Memory(&input, &mut slice))?;
+            assert!(slice == expected, "operation {which}: {count} elements in ordinary memory");
+        }
+    }
+    Ok(())
+}
+
+scenario!(one_rank_does_everything_alone, Job::of(1).heap_len(64 << 20), |comm| {
+    everything(comm)?;
+});
+scenario!(two_ranks_do_everything, Job::of(2).heap_len(64 << 20), |comm| {
+    everything(comm)?;
+});
+scenario!(three_ranks_do_everything, Job::of(3).heap_len(64 << 20), |comm| {
+    everything(comm)?;
+});
+scenario!(eight_ranks_do_everything, Job::of(8).heap_len(64 << 20), |comm| {
+    everything(comm)?;
+});
+
+scenario!(ranks_in_different_calls_all_learn_of_it, Job::of(3).broken(), |comm| {
+    let mut data = [1.0_f32; 4];
+    comm.all_reduce_in_place(&mut data, &ReduceOp::Sum)?;
+    let called = if comm.rank().get() == 1 {
+        comm.all_reduce_in_place(&mut data[..3], &ReduceOp::Sum)
+    } else {
+        comm.all_reduce_in_place(&mut data, &ReduceOp::Sum)
+    };
+    let Err(Error::CallMismatch { mine, theirs, .. }) = called else { panic!("{called:?}") };
+    assert!([mine.count(), theirs.count()].is_sorted() || [theirs.count(), mine.count()].is_sorted());
+    assert_ne!(mine.count(), theirs.count());
+});
