@@ -18,7 +18,9 @@ use crate::sync::{SemaphoreCell, SemaphoreReceiver, SemaphoreSender};
 #[derive(Debug)]
 pub struct MemoryChannel {
     fabric: Arc<Fabric>,
-    seat: Seat,
+    peer: Rank,
+    /// `None` where the semaphores are of somebody's own, and no seat's.
+    seat: Option<Seat>,
     heaps: HeapView,
     outbound: SemaphoreSender<CellRef<SemaphoreCell>>,
     inbound: Inbound,
@@ -35,8 +37,27 @@ impl MemoryChannel {
             inbound: SemaphoreReceiver::new(inbound, seat.counts.received),
             heaps: fabric.heap().view().clone(),
             fabric: Arc::clone(fabric),
-            seat,
+            peer,
+            seat: Some(seat),
         })
+    }
+
+    /// Makes a channel to `peer` over semaphores that nobody has signalled yet: `outbound` is raised by this rank only, and
+    /// `inbound` by the peer only. It takes no seat.
+    pub(crate) fn over(
+        fabric: &Arc<Fabric>,
+        peer: Rank,
+        outbound: CellRef<SemaphoreCell>,
+        inbound: CellRef<SemaphoreCell>,
+    ) -> Self {
+        Self {
+            outbound: SemaphoreSender::new(outbound, 0),
+            inbound: SemaphoreReceiver::new(inbound, 0),
+            heaps: fabric.heap().view().clone(),
+            fabric: Arc::clone(fabric),
+            peer,
+            seat: None,
+        }
     }
 
     /// Copies `len` bytes at `source` of the peer's heap to `target` of this rank's. The peer notices nothing.
@@ -54,7 +75,7 @@ impl MemoryChannel {
     /// [`crate::Error::OutOfRange`].
     #[inline]
     pub fn read<T: Pod>(&mut self, source: HeapOffset) -> Result<T> {
-        self.heaps.reach(self.seat.peer, Region::new(source, size_of::<T>() as u64))?.read(source.get())
+        self.heaps.reach(self.peer, Region::new(source, size_of::<T>() as u64))?.read(source.get())
     }
 
     /// Writes one element at `target` of the peer's heap. Tells the peer nothing.
@@ -64,7 +85,7 @@ impl MemoryChannel {
     #[inline]
     pub fn write<T: Pod>(&mut self, target: HeapOffset, value: T) -> Result<()> {
         self.heaps
-            .reach(self.seat.peer, Region::new(target, size_of::<T>() as u64))?
+            .reach(self.peer, Region::new(target, size_of::<T>() as u64))?
             .write(target.get(), value)
     }
 
@@ -76,7 +97,7 @@ impl MemoryChannel {
     pub fn put_slice<T: Pod>(&mut self, target: HeapOffset, source: &[T]) -> Result<()> {
         let bytes = bytemuck::cast_slice(source);
         self.heaps
-            .reach(self.seat.peer, Region::new(target, bytes.len() as u64))?
+            .reach(self.peer, Region::new(target, bytes.len() as u64))?
             .copy_in(target.get(), bytes)
     }
 
@@ -97,7 +118,7 @@ impl MemoryChannel {
     #[inline]
     pub fn relaxed_wait(&mut self) -> Result<()> {
         let inbound = &mut self.inbound;
-        self.fabric.wait_for_peer("relaxed_wait", self.seat.peer, |waiting| inbound.relaxed_wait(waiting))
+        self.fabric.wait_for_peer("relaxed_wait", self.peer, |waiting| inbound.relaxed_wait(waiting))
     }
 
     /// Writes `len` bytes at `source` of this rank's heap as packets at `target` of the peer's. The flag travels with the
@@ -117,7 +138,7 @@ impl MemoryChannel {
         flag: Flag,
     ) -> Result<()> {
         let mine = self.heaps.reach(self.fabric.rank(), Region::new(source, len))?;
-        let theirs = self.heaps.reach(self.seat.peer, Region::new(target, packed_len(kind, len)))?;
+        let theirs = self.heaps.reach(self.peer, Region::new(target, packed_len(kind, len)))?;
         let mut buffer = [0; PACKET_CHUNK];
         for (done, part) in chunks(len) {
             let data = &mut buffer[..part];
@@ -170,7 +191,7 @@ impl MemoryChannel {
             Ok(false) => None,
             Err(error) => Some(Err(error)),
         };
-        self.fabric.wait_awake("unpack_packets", self.seat.peer, &mut poll)?
+        self.fabric.wait_awake("unpack_packets", self.peer, &mut poll)?
     }
 
     /// A place in this rank's heap.
@@ -182,7 +203,7 @@ impl MemoryChannel {
     /// A place in the peer's heap.
     #[inline]
     fn theirs(&self, offset: HeapOffset) -> Place {
-        Place { rank: self.seat.peer, offset }
+        Place { rank: self.peer, offset }
     }
 }
 
@@ -206,7 +227,7 @@ fn chunks(len: u64) -> impl Iterator<Item = (u64, usize)> {
 impl Channel for MemoryChannel {
     #[inline]
     fn peer(&self) -> Rank {
-        self.seat.peer
+        self.peer
     }
 
     #[inline]
@@ -238,7 +259,7 @@ impl Channel for MemoryChannel {
 
     #[inline]
     fn wait(&mut self) -> Result<()> {
-        self.fabric.wait_for_signal(self.seat.peer, &mut self.inbound)
+        self.fabric.wait_for_signal(self.peer, &mut self.inbound)
     }
 
     #[inline]
@@ -249,7 +270,9 @@ impl Channel for MemoryChannel {
 
 impl Drop for MemoryChannel {
     fn drop(&mut self) {
-        let counts = Counts { sent: self.outbound.sent(), received: self.inbound.consumed() };
-        self.fabric.seats().leave(self.seat, counts);
+        if let Some(seat) = self.seat {
+            let counts = Counts { sent: self.outbound.sent(), received: self.inbound.consumed() };
+            self.fabric.seats().leave(seat, counts);
+        }
     }
 }

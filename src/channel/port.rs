@@ -74,7 +74,22 @@ pub struct PortChannel {
 impl PortChannel {
     /// Opens the next channel to `peer`, over `port`.
     pub(crate) fn open(fabric: &Arc<Fabric>, peer: Rank, port: Port) -> Result<Self> {
-        let seat = fabric.seats().take(peer)?;
+        Self::sit(fabric, fabric.seats().take(peer)?, port)
+    }
+
+    /// Opens a channel to `peer` in the highest free seat, which is not for [`PortChannel::open`] as long as there are others.
+    /// The two ends have to tell each other which [`PortChannel::seat_number`] they got.
+    pub(crate) fn open_from_top(fabric: &Arc<Fabric>, peer: Rank, port: Port) -> Result<Self> {
+        Self::sit(fabric, fabric.seats().take_from_top(peer)?, port)
+    }
+
+    /// The number of its seat among those of the pair: the same at both ends, or they do not hear each other.
+    pub(crate) fn seat_number(&self) -> u32 {
+        self.seat.number
+    }
+
+    fn sit(fabric: &Arc<Fabric>, seat: Seat, port: Port) -> Result<Self> {
+        let peer = seat.peer;
         let inbound = fabric.semaphore(fabric.rank(), seat.semaphore_index(peer))?;
         Ok(Self {
             semaphore: semaphore_id(peer, seat.number),

@@ -65,9 +65,21 @@ impl Seats {
     /// # Errors
     /// [`Error::Exhausted`] when all are taken.
     pub(crate) fn take(&self, peer: Rank) -> Result<Seat> {
-        let mut pairs = self.lock();
-        let free = (0..).zip(&mut pairs[peer.index()]).find(|(_, place)| !place.taken);
-        let Some((number, place)) = free else {
+        Self::occupy(peer, (0..).zip(&mut self.lock()[peer.index()]))
+    }
+
+    /// Takes the highest free seat towards `peer`: for channels that are opened beside those of the user, in an order of their
+    /// own, so that neither kind shifts the numbers of the other.
+    ///
+    /// # Errors
+    /// Those of [`Seats::take`].
+    pub(crate) fn take_from_top(&self, peer: Rank) -> Result<Seat> {
+        Self::occupy(peer, (0..MAX_CHANNELS_PER_PEER).zip(&mut self.lock()[peer.index()]).rev())
+    }
+
+    /// Takes the first free one of `places`.
+    fn occupy<'a>(peer: Rank, mut places: impl Iterator<Item = (u32, &'a mut Place)>) -> Result<Seat> {
+        let Some((number, place)) = places.find(|(_, place)| !place.taken) else {
             let limit = u64::from(MAX_CHANNELS_PER_PEER);
             return Err(Error::Exhausted { what: "channels to one peer", limit });
         };
@@ -100,6 +112,16 @@ mod tests {
         seats.leave(first, counts);
         assert_eq!(seats.take(peer).unwrap(), Seat { peer, number: 0, counts });
         assert_eq!(seats.take(peer).unwrap().number, 2);
+    }
+
+    #[test]
+    fn seats_from_the_top_and_from_the_bottom_meet_only_when_all_are_taken() {
+        let seats = Seats::new(2);
+        let peer = Rank::known(1);
+        assert_eq!(seats.take_from_top(peer).unwrap().number, 15);
+        assert_eq!((seats.take(peer).unwrap().number, seats.take_from_top(peer).unwrap().number), (0, 14));
+        (0..13).for_each(|_| drop(seats.take(peer).unwrap()));
+        assert!(seats.take(peer).is_err() && seats.take_from_top(peer).is_err());
     }
 
     #[test]

@@ -219,7 +219,16 @@ impl Board {
         self.wait(member, operation, || cell.shows(sequence))
     }
 
-    fn wait(&self, member: usize, operation: Operation, mut poll: impl FnMut() -> bool) -> Result<()> {
+    /// Waits until `poll` says yes to what `member` does, and then calls [`Board::wake`].
+    ///
+    /// # Errors
+    /// Those of [`Board::await_post`].
+    pub(crate) fn wait(
+        &self,
+        member: usize,
+        operation: Operation,
+        mut poll: impl FnMut() -> bool,
+    ) -> Result<()> {
         let rank = self.members[member];
         let watch = self.fabric.watch(Some(rank));
         let waiting: Waiting<'_, _, _> = self.fabric.waiting(&watch);
@@ -232,11 +241,28 @@ impl Board {
         })
     }
 
+    /// Wakes the members that wait.
+    #[inline]
+    pub(crate) fn wake(&self) {
+        self.park.wake(self.fabric.kernel());
+    }
+
+    /// What the channels of this member stand on.
+    pub(crate) fn fabric(&self) -> &Arc<Fabric> {
+        &self.fabric
+    }
+
+    /// Ends the epoch: the members cannot go on together.
+    #[cold]
+    pub(crate) fn revoke(&self) {
+        let by = Revocation::Aborted(Some(self.fabric.rank()));
+        self.fabric.world().control().revoke(self.fabric.kernel(), by);
+    }
+
     /// Ends the epoch, since this member and `member` are in different calls.
     #[cold]
     fn disagree(&self, member: usize, turn: usize) -> Error {
-        let by = Revocation::Aborted(Some(self.fabric.rank()));
-        self.fabric.world().control().revoke(self.fabric.kernel(), by);
+        self.revoke();
         self.mismatch(member, turn)
     }
 

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use super::algorithm::{Algorithm, ChannelKind, Manner};
 use super::call::Call;
 use super::operation::{Operation, Summary};
+use super::pipework::{Notice, OpenPorts, Opening, Pipework};
 use super::region::MAIL_LEN;
 use super::team::Team;
 use super::{direct, small, staged};
@@ -16,41 +18,101 @@ use crate::rank::Rank;
 #[derive(Debug)]
 pub(crate) struct Engine {
     team: Team,
+    pipework: Pipework,
+}
+
+/// A way to do a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Small,
+    Direct,
+    Piped(Algorithm, ChannelKind),
 }
 
 impl Engine {
-    /// The engine of `members`, ranks of the job, whose zeroed regions start at `bases`.
+    /// The engine of `members`, ranks of the job, whose zeroed regions start at `bases`. Operations over proxied channels get
+    /// these from `opener`.
     ///
     /// # Errors
     /// Those of [`Team::new`].
-    pub(crate) fn new(fabric: &Arc<Fabric>, members: Arc<[Rank]>, bases: Vec<HeapOffset>) -> Result<Self> {
-        Ok(Self { team: Team::new(fabric, members, bases)? })
+    pub(crate) fn new(
+        fabric: &Arc<Fabric>,
+        members: Arc<[Rank]>,
+        bases: Vec<HeapOffset>,
+        opener: Arc<dyn OpenPorts>,
+    ) -> Result<Self> {
+        Ok(Self { team: Team::new(fabric, members, bases)?, pipework: Pipework::new(opener) })
     }
 
-    /// Executes `call`.
+    /// Executes `call` in `manner`.
     ///
     /// # Errors
-    /// [`crate::Error::CallMismatch`] when the members are in different calls; [`crate::Error::OutOfRange`] for buffers
-    /// that are not allocated; [`crate::Error::Timeout`], [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`],
-    /// [`crate::Error::Revoked`].
-    pub(crate) fn run(&mut self, call: &mut Call<'_>) -> Result<()> {
-        let summary = call.summary();
-        if small::input_len(call, self.team.n_members())? <= MAIL_LEN {
-            small::run(&mut self.team, call, summary)
-        } else {
-            self.run_large(call, summary)
+    /// [`crate::Error::InvalidArgument`] when the algorithm cannot do the operation; [`crate::Error::CallMismatch`] when the
+    /// members are in different calls; [`crate::Error::OutOfRange`] for buffers that are not allocated;
+    /// [`crate::Error::Exhausted`], [`crate::Error::Os`] and [`crate::Error::FailedElsewhere`] when some member cannot open the
+    /// channels; [`crate::Error::Timeout`], [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`], [`crate::Error::Revoked`].
+    pub(crate) fn run(&mut self, call: &mut Call<'_>, manner: Manner) -> Result<()> {
+        let summary = call.summary().in_manner(manner);
+        match self.way(call, manner)? {
+            Way::Small => small::run(&mut self.team, call, summary),
+            Way::Direct => self.run_large(call, summary, None),
+            Way::Piped(algorithm, kind) => self.run_large(call, summary, Some((algorithm, kind))),
         }
     }
 
-    fn run_large(&mut self, call: &mut Call<'_>, summary: Summary) -> Result<()> {
-        let team = &mut self.team;
-        team.board.begin(call.operation)?;
-        team.board.post(summary, direct::places(call), &[]);
-        team.board.await_posts(call.operation)?;
-        if direct::applies(team, call.operation) {
-            direct::run(team, call)
-        } else {
-            staged::run(team, call, summary)
+    /// How `call` is done: the same on all members.
+    #[inline]
+    fn way(&self, call: &Call<'_>, manner: Manner) -> Result<Way> {
+        let n = self.team.n_members();
+        let len = small::input_len(call, n)?;
+        let simple = if len <= MAIL_LEN { Way::Small } else { Way::Direct };
+        if manner == Manner::default() {
+            return Ok(simple);
+        }
+        if let Some(algorithm) = manner.algorithm {
+            algorithm.check(call.operation)?;
+        }
+        Ok(match (manner.algorithm, manner.channel) {
+            _ if n == 1 => simple,
+            (None, ChannelKind::Memory) => simple,
+            (Some(Algorithm::OneShot), ChannelKind::Memory) if simple == Way::Small => simple,
+            (Some(Algorithm::TwoShot), ChannelKind::Memory) => Way::Direct,
+            (Some(algorithm), kind) => Way::Piped(algorithm, kind),
+            (None, kind) => Way::Piped(suited(call.operation, len), kind),
+        })
+    }
+
+    /// Executes `call` directly, or over pipes.
+    fn run_large(
+        &mut self,
+        call: &mut Call<'_>,
+        summary: Summary,
+        piped: Option<(Algorithm, ChannelKind)>,
+    ) -> Result<()> {
+        let Self { team, pipework } = self;
+        let opening = match piped {
+            Some((_, kind)) => pipework.open(team, kind)?,
+            None => None,
+        };
+        meet(team, call, summary, opening.as_ref().map(Opening::notice))?;
+        if let Some(opening) = opening {
+            pipework.agree(team, opening, call.operation.name())?;
+        }
+        let in_heap = direct::applies(team, call.operation);
+        match piped {
+            None if in_heap => direct::run(team, call),
+            None => staged::run(team, call, |team, piece| {
+                meet(team, piece, summary, None)?;
+                direct::run(team, piece)
+            }),
+            Some((algorithm, kind)) => {
+                let mut execute = |team: &mut Team, piece: &Call<'_>| {
+                    let done = pipework.run(team, piece, algorithm, kind);
+                    // What is in the pipes now belongs to nothing.
+                    done.inspect_err(|_| team.board.revoke())
+                };
+                if in_heap { execute(team, call) } else { staged::run(team, call, execute) }
+            }
         }
     }
 
@@ -74,4 +136,24 @@ impl Engine {
         let told = |member| (0..words.len()).map(|index| team.board.post_of(member).data(index)).collect();
         Ok((0..team.n_members()).map(told).collect())
     }
+}
+
+/// The algorithm for `operation` over proxied channels, where a member contributes `len` bytes.
+fn suited(operation: Operation, len: u64) -> Algorithm {
+    /// Up to here a hop costs more than the bytes that it saves.
+    const SHORT: u64 = 32 << 10;
+    match operation {
+        Operation::AllReduce if len > SHORT => Algorithm::TwoShot,
+        Operation::Broadcast if len > SHORT => Algorithm::Tree,
+        Operation::Reduce if len > SHORT => Algorithm::Tree,
+        _ => Algorithm::OneShot,
+    }
+}
+
+/// Tells the other members which call this is and where its buffers are, and waits until they have told the same call.
+fn meet(team: &mut Team, call: &Call<'_>, summary: Summary, notice: Option<Notice>) -> Result<()> {
+    team.board.begin(call.operation)?;
+    let data: &[u64] = notice.as_ref().map_or(&[], |words| words.as_slice());
+    team.board.post(summary, direct::places(call), data);
+    team.board.await_posts(call.operation)
 }

@@ -7,25 +7,36 @@
 //! |---|---|---|
 //! | `small` | inputs of up to 8 KiB | one: data travel with the post |
 //! | `direct` | buffers in the symmetric heap | two: where the buffers are, and that they were used |
-//! | `staged` | ordinary memory | two per piece |
+//! | `staged` | ordinary memory, through the heap | as many as what it leads to, per piece |
+//! | `algorithms` | what the caller has asked for, and everything over proxied channels | depends |
+//!
+//! The algorithms are written once, over [`pipe`]s of either kind of channel; [`pipework`] opens these.
 //!
 //! Ranks meet on the [`board`](Board), where each posts what it is about to do; those that disagree find out there.
 //!
 //! # Order of reduction
-//! The result is the same bit for bit on every rank and in every run: elements are combined in the order of the
-//! ranks, ((r0 op r1) op r2) and so on, by one rank for all or by all alike, whatever comes first.
+//! The result is the same bit for bit on every rank and in every run, whatever comes first. Unless the caller asks for an
+//! algorithm, elements are combined in the order of the ranks, ((r0 op r1) op r2) and so on, by one rank for all or by all alike;
+//! [`algorithms`] says in which order each of them does it.
 
+mod algorithm;
+mod algorithms;
 mod board;
 mod call;
 mod direct;
 mod engine;
 mod operation;
+mod pipe;
+mod pipework;
 mod region;
 mod small;
 mod staged;
 mod team;
 
+pub(crate) use algorithm::Manner;
+pub use algorithm::{Algorithm, ChannelKind, UnknownAlgorithm, UnknownChannelKind};
 pub(crate) use call::{Call, Input, Output};
 pub(crate) use engine::Engine;
 pub use operation::{Operation, Summary};
+pub(crate) use pipework::OpenPorts;
 pub(crate) use region::RegionLayout;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::algorithm::Manner;
 use crate::reduce::DataType;
 
 /// A collective operation.
@@ -144,10 +145,11 @@ impl Summary {
         self
     }
 
-    /// The same, executed in the manner `manner`: how ranks are told to do it, where they are told.
+    /// The same, done in `manner`.
     #[must_use]
-    pub(crate) const fn in_manner(mut self, manner: u8) -> Self {
-        self.signature |= (manner as u64) << 24;
+    #[inline]
+    pub(crate) const fn in_manner(mut self, manner: Manner) -> Self {
+        self.signature |= (manner.code() as u64) << 24;
         self
     }
 
@@ -192,8 +194,10 @@ impl Summary {
         self.operation().filter(|operation| operation.reduces()).map(|_| code)
     }
 
-    const fn manner(self) -> u64 {
-        self.signature >> 24 & 0xff
+    /// How it is done; `None` when a peer has posted what is no manner.
+    fn manner(self) -> Option<Manner> {
+        let [_, _, _, code, ..] = self.signature.to_le_bytes();
+        Manner::from_code(code)
     }
 }
 
@@ -212,9 +216,10 @@ impl fmt::Display for Summary {
         if let Some(root) = self.root() {
             write!(f, " with root {root}")?;
         }
-        if self.manner() != 0 {
-            write!(f, " in manner {:#x}", self.manner())?;
+        match self.manner() {
+            Some(manner) if manner == Manner::default() => Ok(()),
+            Some(manner) => write!(f, " by {manner}"),
+            None => write!(f, " by an unknown algorithm"),
         }
-        Ok(())
     }
 }

@@ -12,6 +12,7 @@
 //! | credits of pipes, one per member | n x 128 | the member |
 //! | mail: data of small operations, one slot per post | [`LAP`] x [`MAIL_LEN`] | the member |
 //! | inboxes of pipes: [`PIPE_SLOTS`] slots per member | n x slots x slot length | that member |
+//! | bench: what is made to be sent, [`PIPE_SLOTS`] slots | slots x slot length | the member |
 //! | scratch | [`SCRATCH_LEN`] | the member |
 
 use crate::error::Result;
@@ -87,9 +88,19 @@ impl RegionLayout {
         self.mail(LAP) + (sender * PIPE_SLOTS + slot) * self.slot_len()
     }
 
+    /// Where the bench starts.
+    pub(crate) const fn bench(self) -> u64 {
+        self.slot(self.n_members, 0)
+    }
+
+    /// The length of the bench in bytes.
+    pub(crate) const fn bench_len(self) -> u64 {
+        PIPE_SLOTS * self.slot_len()
+    }
+
     /// Where the scratch starts.
     pub(crate) const fn scratch(self) -> u64 {
-        self.slot(self.n_members, 0)
+        self.bench() + self.bench_len()
     }
 
     /// The length of the region in bytes.
@@ -119,6 +130,7 @@ mod tests {
                 layout.credit(0),
                 layout.mail(0),
                 layout.slot(0, 0),
+                layout.bench(),
                 layout.scratch(),
                 layout.len(),
             ];
@@ -129,7 +141,8 @@ mod tests {
             assert_eq!(layout.semaphore(n), layout.credit(0));
             assert!(layout.credit(n) <= layout.mail(0));
             assert_eq!(layout.mail(LAP), layout.slot(0, 0));
-            assert_eq!(layout.slot(n - 1, PIPE_SLOTS), layout.scratch());
+            assert_eq!(layout.slot(n - 1, PIPE_SLOTS), layout.bench());
+            assert_eq!(layout.bench() + layout.bench_len(), layout.scratch());
             assert!(layout.len() < 4 << 20, "{n}: {} bytes", layout.len());
         }
     }

@@ -5,8 +5,6 @@
 //! pass over memory each. All members cut alike, since the cut depends on the call only.
 
 use super::call::{Call, Input, Output, shifted};
-use super::direct;
-use super::operation::Summary;
 use super::team::Team;
 use crate::error::Result;
 use crate::heap::Region;
@@ -14,11 +12,15 @@ use crate::heap::Region;
 /// Pieces begin at multiples of so many bytes in the scratch.
 const ALIGN: u64 = 128;
 
-/// Executes `call` piece by piece; `summary` is what all members have agreed on.
+/// Executes `call` piece by piece: each of them, in the heap, by `execute`.
 ///
 /// # Errors
-/// Those of [`direct::run`].
-pub(crate) fn run(team: &mut Team, call: &mut Call<'_>, summary: Summary) -> Result<()> {
+/// Those of `execute`; [`crate::Error::OutOfRange`] for buffers that are not allocated.
+pub(crate) fn run(
+    team: &mut Team,
+    call: &mut Call<'_>,
+    mut execute: impl FnMut(&mut Team, &Call<'_>) -> Result<()>,
+) -> Result<()> {
     let size = call.data_type.size() as u64;
     let (inputs, outputs) = call.operation.blocks(team.n_members() as u64);
     let scratch = team.scratch(team.me());
@@ -27,7 +29,7 @@ pub(crate) fn run(team: &mut Team, call: &mut Call<'_>, summary: Summary) -> Res
     let mut done = 0;
     while done < call.count {
         let count = piece.min(call.count - done);
-        run_piece(team, call, summary, Piece { start: done, count, scratch })?;
+        run_piece(team, call, &mut execute, Piece { start: done, count, scratch })?;
         done += count;
     }
     Ok(())
@@ -43,7 +45,12 @@ struct Piece {
     scratch: Region,
 }
 
-fn run_piece(team: &mut Team, call: &mut Call<'_>, summary: Summary, piece: Piece) -> Result<()> {
+fn run_piece(
+    team: &mut Team,
+    call: &mut Call<'_>,
+    execute: &mut impl FnMut(&mut Team, &Call<'_>) -> Result<()>,
+    piece: Piece,
+) -> Result<()> {
     let size = call.data_type.size() as u64;
     let (block, len) = (call.block_len()?, piece.count * size);
     let n = team.n_members() as u64;
@@ -64,10 +71,7 @@ fn run_piece(team: &mut Team, call: &mut Call<'_>, summary: Summary, piece: Piec
         input: if inputs == 0 { Input::None } else { Input::Heap(input) },
         output: if outputs == 0 { Output::None } else { Output::Heap(output) },
     };
-    team.board.begin(call.operation)?;
-    team.board.post(summary, direct::places(&inner), &[]);
-    team.board.await_posts(call.operation)?;
-    direct::run(team, &inner)?;
+    execute(team, &inner)?;
     for index in 0..outputs {
         let source = output.get() + index * len;
         call.copy_output(team.view(), index * block + piece.start * size, &span, source, len)?;

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use super::board::Board;
 use super::region::{MAIL_LEN, RegionLayout, SCRATCH_LEN};
-use crate::channel::Fabric;
+use crate::channel::{Fabric, MemoryChannel};
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, HeapView, Region};
 use crate::rank::Rank;
-use crate::shm::Span;
+use crate::shm::{CellRef, Span};
+use crate::sync::ProgressCell;
 
 /// One member's side of a communicator's common state.
 #[derive(Debug)]
@@ -85,5 +86,39 @@ impl Team {
     #[inline]
     pub(crate) fn scratch(&self, member: usize) -> Region {
         Region::new(HeapOffset::new(self.bases[member].get() + self.layout.scratch()), SCRATCH_LEN)
+    }
+
+    /// Where things are in each member's region.
+    #[inline]
+    pub(crate) fn layout(&self) -> RegionLayout {
+        self.layout
+    }
+
+    /// The place `at` bytes into the region of `member`.
+    #[inline]
+    pub(crate) fn place(&self, member: usize, at: u64) -> HeapOffset {
+        HeapOffset::new(self.bases[member].get() + at)
+    }
+
+    /// Where `receiver` tells `sender` how many slots of its inbox it has emptied.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for a region that is not allocated.
+    pub(crate) fn credit(&self, receiver: usize, sender: usize) -> Result<CellRef<ProgressCell>> {
+        let at = self.place(receiver, self.layout.credit(sender as u64));
+        self.view.cell(self.members[receiver], at)
+    }
+
+    /// A direct channel to `member` over the semaphores in the two regions.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for a region that is not allocated.
+    pub(crate) fn memory_channel(&self, member: usize) -> Result<MemoryChannel> {
+        let semaphore = |receiver: usize, sender: usize| {
+            let at = self.place(receiver, self.layout.semaphore(sender as u64));
+            self.view.cell(self.members[receiver], at)
+        };
+        let (outbound, inbound) = (semaphore(member, self.me)?, semaphore(self.me, member)?);
+        Ok(MemoryChannel::over(self.board.fabric(), self.members[member], outbound, inbound))
     }
 }

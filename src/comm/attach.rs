@@ -13,6 +13,7 @@ use crate::bootstrap::{
     Joining, Link, LinkEvent, LinkWatch, ProxyMode, SegmentBacking, Shared, join_from_env,
 };
 use crate::channel::{Control, Era, Fabric, World, serve_all};
+use crate::collective::Manner;
 use crate::error::{DeviceName, Error, Result};
 use crate::heap::MemoryRegistrar;
 use crate::heap::layout::HeapShape;
@@ -178,6 +179,7 @@ impl Seat {
             members: (0..world.n_ranks()).map(Rank::known).collect(),
             meeting: Some(meeting),
             engine: None,
+            manner: Manner::default(),
             membership: Arc::new(membership),
         })
     }

@@ -7,13 +7,31 @@
 use super::Communicator;
 use super::operand::{RecvBuffer, SendBuffer};
 use super::workspace::Workspace;
-use crate::collective::{Call, Engine, Input, Operation, Output, RegionLayout};
+use crate::collective::{Algorithm, Call, ChannelKind, Engine, Input, Operation, Output, RegionLayout};
 use crate::error::{Error, Result};
 use crate::heap::Region;
 use crate::rank::Rank;
 use crate::reduce::{Element, ReduceOp, Reducer};
 
 impl Communicator {
+    /// Has collective operations done by `algorithm` from now on; by `None`, as suits each call. All ranks have to choose the same.
+    ///
+    /// A call of an operation that the algorithm cannot do ([`Algorithm::supports`]) returns [`Error::InvalidArgument`] at once, and
+    /// one in which ranks have chosen differently [`Error::CallMismatch`].
+    pub fn set_algorithm(&mut self, algorithm: Option<Algorithm>) {
+        self.manner.algorithm = algorithm;
+    }
+
+    /// Has the data of collective operations moved by channels of `kind` from now on: by each rank's own core, as at the
+    /// start, or by its proxy. All ranks have to choose the same.
+    ///
+    /// The first operation over proxied channels opens one to each other rank, which takes a producer of this rank's fifo and the
+    /// highest free channel between the two; it returns [`Error::Exhausted`], or [`Error::FailedElsewhere`] on the others,
+    /// where there are none left.
+    pub fn set_channel_kind(&mut self, kind: ChannelKind) {
+        self.manner.channel = kind;
+    }
+
     /// Returns when all ranks have called it. Acquires everything that any of them did before.
     ///
     /// # Errors
@@ -209,7 +227,8 @@ impl Communicator {
         let reducer = op.map(|op| Reducer::new(T::DATA_TYPE, op, n_ranks)).transpose()?;
         let reducer = reducer.as_ref();
         let mut call = Call { operation, data_type: T::DATA_TYPE, count, root, reducer, input, output };
-        self.engine()?.run(&mut call)
+        let manner = self.manner;
+        self.engine()?.run(&mut call, manner)
     }
 
     fn is_root(&self, root: Rank) -> Result<bool> {
@@ -245,7 +264,7 @@ impl Communicator {
         clear(self, mine)?;
         self.barrier()?;
         let bases = vec![mine.offset; self.members.len()];
-        let engine = Engine::new(self.fabric(), self.members.clone(), bases)?;
+        let engine = Engine::new(self.fabric(), self.members.clone(), bases, self.membership.clone())?;
         // Only the first communicator comes here, and only once: nothing can be there.
         let _ = self.membership.workspace.set(workspace);
         Ok(engine)

@@ -24,7 +24,7 @@ use bytemuck::Pod;
 use shmccl_proxy::MemoryId;
 
 use crate::channel::{Fabric, MemoryChannel, PortChannel};
-use crate::collective::Engine;
+use crate::collective::{Engine, Manner};
 use crate::error::Result;
 use crate::heap::{DeviceBuffer, HeapOffset, HeapUsage, Region, SymmetricHeap};
 use crate::rank::Rank;
@@ -51,6 +51,8 @@ pub struct Communicator {
     meeting: Option<Meeting>,
     /// What runs its collectives; made by the first of them.
     engine: Option<Box<Engine>>,
+    /// How its collectives are done.
+    manner: Manner,
     membership: Arc<Membership>,
 }
 

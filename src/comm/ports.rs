@@ -5,10 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use shmccl_proxy::{Handler, Snapshot};
 
 use super::Communicator;
+use super::membership::Membership;
 use crate::bootstrap::ProxyMode;
-use crate::channel::{Executor, Fabric, Port, ProxyThread, Served};
+use crate::channel::{Executor, Fabric, Port, PortChannel, ProxyThread, Served};
+use crate::collective::OpenPorts;
 use crate::error::{Error, Result};
 use crate::heap::layout::{FifoCells, N_FIFOS};
+use crate::rank::Rank;
 
 /// How a rank's triggers are served.
 #[derive(Debug)]
@@ -76,6 +79,12 @@ impl State {
         self.proxy = Some(ProxyThread::start(world, served, fabric.policy(), handler)?);
         self.n_fifos = n_fifos;
         Ok(())
+    }
+}
+
+impl OpenPorts for Membership {
+    fn open_port(&self, peer: Rank) -> Result<PortChannel> {
+        PortChannel::open_from_top(&self.fabric, peer, self.ports.open(&self.fabric)?)
     }
 }
 

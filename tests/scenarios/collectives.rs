@@ -17,11 +17,11 @@ fn element(round: usize, rank: usize, index: usize) -> f32 {
 
 /// The place of one rank in one operation.
 #[derive(Clone, Copy)]
-struct Seat {
-    round: usize,
-    me: usize,
-    n: usize,
-    count: usize,
+pub(crate) struct Seat {
+    pub(crate) round: usize,
+    pub(crate) me: usize,
+    pub(crate) n: usize,
+    pub(crate) count: usize,
 }
 
 impl Seat {
@@ -53,7 +53,7 @@ impl Seat {
 }
 
 /// Where the buffers of a call are.
-enum Buffers<'a> {
+pub(crate) enum Buffers<'a> {
     Heap(&'a DeviceBuffer<f32>, &'a DeviceBuffer<f32>),
     Memory(&'a [f32], &'a mut [f32]),
 }
@@ -69,10 +69,10 @@ macro_rules! call {
 }
 
 /// An operation: what a rank sends, what it is to get, and the call.
-type Operation =
+pub(crate) type Operation =
     (fn(Seat) -> Vec<f32>, fn(Seat) -> Vec<f32>, fn(&mut Communicator, Seat, Buffers<'_>) -> Result<()>);
 
-const OPERATIONS: [Operation; 8] = [
+pub(crate) const OPERATIONS: [Operation; 8] = [
     (
         |seat| seat.input(seat.me, 0..seat.count),
         |seat| seat.sum(0..seat.count),

@@ -6,6 +6,7 @@ mod harness;
 mod watchdog;
 
 mod agreements;
+mod algorithms;
 mod barriers;
 mod collectives;
 mod endings;

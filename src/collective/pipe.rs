@@ -1,0 +1,179 @@
+//! Pipes: chunks from one member to another, over a channel of either kind.
+//!
+//! A pipe is a ring of [`PIPE_SLOTS`] slots, the receiver's inbox for this sender in its own region. A message of at most a
+//! slot goes from the sender's heap into the next slot by one put with a signal; the receiver waits for the signal, works on
+//! the message where it lies, and then gives *credit* by counting it in a word of its region. The sender looks at
+//! that word only when, as far as it knows, no slot is free.
+//!
+//! | step | by | edge |
+//! |---|---|---|
+//! | fill slot p mod slots, signal | sender's channel | S1: the receiver sees the message |
+//! | count message p as taken | receiver | C2: the sender may fill the slot again |
+//!
+//! Both ends count messages alike, whatever channel they went over, so that operations may change from one kind to the other.
+//!
+//! # The bench
+//! A message that is made first, and sent then, is made on the *bench*: as many slots in the sender's own region. Message p is
+//! made in bench slot p mod slots, after [`Pipes::reserve`] has found its slot in the inbox free: then message p - slots was
+//! taken, and its copy out of the same bench slot is long done, even by a proxy. This holds as long as all messages on the
+//! bench go to one peer; between operations everything is flushed.
+//!
+//! # No deadlock
+//! [`Pipes::send`] waits when all slots are full, [`Pipes::receive`] when all are empty. Each algorithm says why that ends, by
+//! the same argument: its steps have *times*, every member takes its steps in the order of their times, a message is received at
+//! a later time than it was sent, and at an earlier one than the message [`PIPE_SLOTS`] later on its pipe is sent. Of all
+//! steps that are not done, look at one with the least time: what it waits for belongs to an earlier step of the peer, so it is
+//! done, and the step can be taken. Both ends take the messages of a pipe in the same order, that of the times.
+
+use super::operation::Operation;
+use super::region::PIPE_SLOTS;
+use super::team::Team;
+use crate::channel::Channel;
+use crate::error::Result;
+use crate::heap::HeapOffset;
+use crate::shm::CellRef;
+use crate::sync::ProgressCell;
+
+/// What a member keeps of the two pipes that join it to a peer.
+#[derive(Debug)]
+pub(crate) struct End {
+    /// Where the peer counts the messages that it took.
+    taken_by_peer: CellRef<ProgressCell>,
+    /// Where this member counts those that it took.
+    taken_here: CellRef<ProgressCell>,
+    /// Slot 0 of the peer's inbox for this member, in the peer's heap.
+    outbox: HeapOffset,
+    /// Slot 0 of this member's inbox for the peer.
+    inbox: HeapOffset,
+    sent: u64,
+    /// So many of those are known to have been taken.
+    known_taken: u64,
+    received: u64,
+    /// Whether something was sent that is not known to have left this member's heap.
+    pending: bool,
+}
+
+impl End {
+    /// The end at this member of the pipes to and from `peer`.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`] for a region that is not allocated.
+    pub(crate) fn new(team: &Team, peer: usize) -> Result<Self> {
+        let (me, layout) = (team.me(), team.layout());
+        Ok(Self {
+            taken_by_peer: team.credit(peer, me)?,
+            taken_here: team.credit(me, peer)?,
+            outbox: team.place(peer, layout.slot(me as u64, 0)),
+            inbox: team.place(me, layout.slot(peer as u64, 0)),
+            sent: 0,
+            known_taken: 0,
+            received: 0,
+            pending: false,
+        })
+    }
+
+    #[inline]
+    fn has_free_slot(&self) -> bool {
+        self.sent.wrapping_sub(self.known_taken) < PIPE_SLOTS
+    }
+
+    /// Looks how many messages the peer has taken; whether there is a free slot now.
+    fn look_for_credit(&mut self) -> bool {
+        let oldest = self.sent.wrapping_sub(PIPE_SLOTS);
+        let taken = (1..=PIPE_SLOTS).rev().map(|ahead| oldest.wrapping_add(ahead));
+        if let Some(taken) = taken.into_iter().find(|&taken| self.taken_by_peer.has_reached(taken)) {
+            self.known_taken = taken;
+        }
+        self.has_free_slot()
+    }
+}
+
+/// The pipes between a member and all others in one operation, by the numbers of these.
+#[derive(Debug)]
+pub(crate) struct Pipes<'a, C> {
+    pub(crate) team: &'a Team,
+    pub(crate) operation: Operation,
+    pub(crate) ends: &'a mut [Option<End>],
+    pub(crate) channels: &'a mut [Option<C>],
+}
+
+/// Why there is an end, and a channel, wherever an algorithm looks for one.
+const OTHERS: &str = "a pipe leads to another member, and all were opened";
+
+impl<C: Channel> Pipes<'_, C> {
+    /// The longest message.
+    #[inline]
+    pub(crate) fn slot_len(&self) -> u64 {
+        self.team.layout().slot_len()
+    }
+
+    /// Waits until the next message to `to` has a slot, and returns the bench slot to make it in.
+    ///
+    /// # Errors
+    /// Those of [`super::board::Board::await_post`].
+    pub(crate) fn reserve(&mut self, to: usize) -> Result<HeapOffset> {
+        let end = self.ends[to].as_mut().expect(OTHERS);
+        if !end.has_free_slot() && !end.look_for_credit() {
+            self.team.board.wait(to, self.operation, || end.look_for_credit())?;
+        }
+        let layout = self.team.layout();
+        Ok(self.team.place(self.team.me(), layout.bench() + end.sent % PIPE_SLOTS * layout.slot_len()))
+    }
+
+    /// Sends `len` bytes at `source` of this member's heap, at most a slot, when there is a free one. The source may be written
+    /// again after [`Pipes::flush`], or when something came back that the peer made of it.
+    ///
+    /// # Errors
+    /// Those of [`super::board::Board::await_post`]; [`crate::Error::OutOfRange`] for a source that is not allocated.
+    pub(crate) fn send(&mut self, to: usize, source: HeapOffset, len: u64) -> Result<()> {
+        debug_assert!(len <= self.slot_len(), "{len} bytes in a message");
+        self.reserve(to)?;
+        let slot_len = self.slot_len();
+        let end = self.ends[to].as_mut().expect(OTHERS);
+        let target = HeapOffset::new(end.outbox.get() + end.sent % PIPE_SLOTS * slot_len);
+        self.channels[to].as_mut().expect(OTHERS).put_with_signal(target, source, len)?;
+        end.sent = end.sent.wrapping_add(1);
+        end.pending = true;
+        Ok(())
+    }
+
+    /// Waits for the next message of `from`, and returns where it lies in this member's heap until [`Pipes::release`].
+    ///
+    /// # Errors
+    /// Those of [`Channel::wait`].
+    pub(crate) fn receive(&mut self, from: usize) -> Result<HeapOffset> {
+        self.channels[from].as_mut().expect(OTHERS).wait()?;
+        let end = self.ends[from].as_ref().expect(OTHERS);
+        Ok(HeapOffset::new(end.inbox.get() + end.received % PIPE_SLOTS * self.slot_len()))
+    }
+
+    /// Gives the slot of the message that was received last from `from` back.
+    pub(crate) fn release(&mut self, from: usize) {
+        let end = self.ends[from].as_mut().expect(OTHERS);
+        end.received = end.received.wrapping_add(1);
+        end.taken_here.publish(end.received);
+        self.team.board.wake();
+    }
+
+    /// Returns when everything sent to `to` has left this member's heap.
+    ///
+    /// # Errors
+    /// Those of [`Channel::flush`].
+    pub(crate) fn flush(&mut self, to: usize) -> Result<()> {
+        let end = self.ends[to].as_mut().expect(OTHERS);
+        if end.pending {
+            self.channels[to].as_mut().expect(OTHERS).flush()?;
+            end.pending = false;
+        }
+        Ok(())
+    }
+
+    /// Returns when everything sent has left this member's heap.
+    ///
+    /// # Errors
+    /// Those of [`Channel::flush`].
+    pub(crate) fn flush_all(&mut self) -> Result<()> {
+        let me = self.team.me();
+        (0..self.team.n_members()).filter(|&member| member != me).try_for_each(|member| self.flush(member))
+    }
+}

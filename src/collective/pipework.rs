@@ -1,0 +1,172 @@
+//! Opens the pipes of a communicator, all of one kind at the first operation that needs them.
+//!
+//! Direct pipes have semaphores in the members' regions, and need no agreement. Proxied ones need seats, as triggers name
+//! semaphores by seat; a seat is taken on either side alone, and the two have to be the same. Pipes take the highest free ones,
+//! which channels of the user's own get last, and each member posts which it got with the first proxied operation.
+//! All compare all, so that if any two disagree every member knows, and returns an error instead of waiting for a signal that
+//! goes to somebody else.
+
+use std::sync::Arc;
+
+use super::algorithm::{Algorithm, ChannelKind};
+use super::algorithms::{self, Worker};
+use super::call::Call;
+use super::pipe::{End, Pipes};
+use super::team::Team;
+use crate::channel::{MemoryChannel, PortChannel};
+use crate::error::{Error, Result};
+use crate::rank::Rank;
+
+/// What opens proxied channels for pipes.
+pub(crate) trait OpenPorts: std::fmt::Debug + Send + Sync {
+    /// Opens a channel to `peer`, a rank of the job, in the highest free seat.
+    ///
+    /// # Errors
+    /// [`Error::Exhausted`] when there are no more seats, or no more producers of a fifo; [`Error::Os`] when the proxy cannot be
+    /// started.
+    fn open_port(&self, peer: Rank) -> Result<PortChannel>;
+}
+
+/// Bits of a seat's number.
+const SEAT_BITS: usize = 4;
+/// Seats in a word.
+const PER_WORD: usize = 64 / SEAT_BITS;
+/// Words that name a seat for each of 64 members.
+const SEAT_WORDS: usize = 64 / PER_WORD;
+
+/// What a member tells the others about the proxied channels that it has opened: whether it could, and in which seats.
+pub(crate) type Notice = [u64; 1 + SEAT_WORDS];
+
+/// One member's pipes.
+#[derive(Debug)]
+pub(crate) struct Pipework {
+    opener: Arc<dyn OpenPorts>,
+    ends: Vec<Option<End>>,
+    memory: Vec<Option<MemoryChannel>>,
+    ports: Vec<Option<PortChannel>>,
+}
+
+impl Pipework {
+    /// No pipes yet; `opener` is asked for those that need a proxy.
+    pub(crate) fn new(opener: Arc<dyn OpenPorts>) -> Self {
+        Self { opener, ends: Vec::new(), memory: Vec::new(), ports: Vec::new() }
+    }
+
+    /// Opens the pipes of `kind`, unless they are open. Returns what the other members have to be told with the next post, if
+    /// anything; [`Pipework::agree`] has to follow then.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for regions that are not allocated.
+    pub(crate) fn open(&mut self, team: &Team, kind: ChannelKind) -> Result<Option<Opening>> {
+        if self.ends.is_empty() {
+            self.ends = each_other(team, |peer| End::new(team, peer))?;
+        }
+        match kind {
+            ChannelKind::Memory if self.memory.is_empty() => {
+                self.memory = each_other(team, |peer| team.memory_channel(peer))?;
+                Ok(None)
+            }
+            ChannelKind::Port if self.ports.is_empty() => {
+                let opened = each_other(team, |peer| self.opener.open_port(team.members()[peer]));
+                Ok(Some(Opening(opened)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Keeps what was opened, if all members could open theirs, and in the same seats. Called after all have posted.
+    ///
+    /// # Errors
+    /// What kept this member from opening; [`Error::FailedElsewhere`]; [`Error::Mismatch`].
+    pub(crate) fn agree(&mut self, team: &Team, opening: Opening, operation: &'static str) -> Result<()> {
+        let ports = opening.0?;
+        let told: Vec<Notice> = (0..team.n_members())
+            .map(|member| std::array::from_fn(|word| team.board.post_of(member).data(word)))
+            .collect();
+        if let Some(failed) = told.iter().position(|notice| notice[0] == 0) {
+            return Err(Error::FailedElsewhere { operation, rank: team.members()[failed] });
+        }
+        for (one, mine) in told.iter().enumerate() {
+            for (other, theirs) in told.iter().enumerate() {
+                let (mine, theirs) = (seat(mine, other), seat(theirs, one));
+                if one != other && mine != theirs {
+                    let (what, rank) = ("the seat of a proxied pipe", team.members()[other]);
+                    return Err(Error::Mismatch { what, mine, rank, theirs });
+                }
+            }
+        }
+        self.ports = ports;
+        Ok(())
+    }
+
+    /// Executes `call`, whose buffers are in the heap, by `algorithm` over pipes of `kind`, which are open.
+    ///
+    /// # Errors
+    /// Those of [`algorithms::run`].
+    pub(crate) fn run(
+        &mut self,
+        team: &Team,
+        call: &Call<'_>,
+        algorithm: Algorithm,
+        kind: ChannelKind,
+    ) -> Result<()> {
+        let Self { ends, memory, ports, .. } = self;
+        let operation = call.operation;
+        match kind {
+            ChannelKind::Memory => {
+                let pipes = Pipes { team, operation, ends, channels: memory };
+                algorithms::run(&mut Worker { pipes, call }, algorithm)
+            }
+            ChannelKind::Port => {
+                let pipes = Pipes { team, operation, ends, channels: ports };
+                algorithms::run(&mut Worker { pipes, call }, algorithm)
+            }
+        }
+    }
+}
+
+/// Proxied channels that are open at this end, or what kept this member from opening them.
+#[derive(Debug)]
+pub(crate) struct Opening(Result<Vec<Option<PortChannel>>>);
+
+impl Opening {
+    /// What the others have to know of it.
+    pub(crate) fn notice(&self) -> Notice {
+        let mut notice = [0; 1 + SEAT_WORDS];
+        if let Ok(ports) = &self.0 {
+            notice[0] = 1;
+            for (peer, port) in ports.iter().enumerate() {
+                let number = port.as_ref().map_or(0, PortChannel::seat_number);
+                notice[1 + peer / PER_WORD] |= u64::from(number) << (peer % PER_WORD * SEAT_BITS);
+            }
+        }
+        notice
+    }
+}
+
+/// The seat towards `peer` that a member has told of.
+fn seat(notice: &Notice, peer: usize) -> u64 {
+    notice[1 + peer / PER_WORD] >> (peer % PER_WORD * SEAT_BITS) & ((1 << SEAT_BITS) - 1)
+}
+
+/// What `make` makes for each member but this one.
+fn each_other<T>(team: &Team, make: impl Fn(usize) -> Result<T>) -> Result<Vec<Option<T>>> {
+    let one = |member| if member == team.me() { Ok(None) } else { make(member).map(Some) };
+    (0..team.n_members()).map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::MAX_CHANNELS_PER_PEER;
+    use crate::rank::MAX_RANKS;
+
+    #[test]
+    fn a_notice_has_room_for_a_seat_towards_every_member() {
+        assert_eq!(1 << SEAT_BITS, MAX_CHANNELS_PER_PEER);
+        assert!(SEAT_WORDS * PER_WORD >= MAX_RANKS as usize);
+        assert!(1 + SEAT_WORDS <= super::super::board::INLINE_WORDS);
+        let notice = [1, 0xf, 0, 0x70, 0];
+        assert_eq!((seat(&notice, 0), seat(&notice, 1), seat(&notice, 33)), (15, 0, 7));
+    }
+}

@@ -1,0 +1,192 @@
+//! Every algorithm, over channels of both kinds, against what the operation is to do.
+
+use shmccl::channel::Channel;
+use shmccl::collective::{Algorithm, ChannelKind, Operation as Name};
+use shmccl::reduce::ReduceOp;
+use shmccl::{Communicator, Error, Result};
+
+use crate::collectives::{Buffers, OPERATIONS, Seat};
+use crate::harness::{Job, Random, rank};
+
+/// The operations in the order of [`OPERATIONS`].
+const NAMES: [Name; 8] = [
+    Name::AllReduce,
+    Name::Reduce,
+    Name::Broadcast,
+    Name::AllGather,
+    Name::ReduceScatter,
+    Name::AllToAll,
+    Name::Gather,
+    Name::Scatter,
+];
+
+const KINDS: [ChannelKind; 2] = [ChannelKind::Memory, ChannelKind::Port];
+
+/// Around what fits into one message at least and at most, and several turns of the slots of a pipe.
+fn counts(n: usize) -> [usize; 8] {
+    let slot = match n {
+        ..=3 => 16 << 10,
+        ..=7 => 8 << 10,
+        _ => 4 << 10,
+    };
+    [0, 1, 77, 1025, slot - 1, slot, slot + 1, 6 * slot + 3]
+}
+
+/// Each algorithm that can do `operation`, and none at all.
+fn choices(operation: Name) -> impl Iterator<Item = Option<Algorithm>> {
+    let able = Algorithm::ALL.into_iter().filter(move |algorithm| algorithm.supports(operation));
+    able.map(Some).chain([None])
+}
+
+fn everything(comm: &mut Communicator) -> Result<()> {
+    let (me, n) = (comm.rank().index(), comm.n_ranks() as usize);
+    let most = n * counts(n)[7];
+    let (heap_send, heap_recv) = (comm.alloc::<f32>(most)?, comm.alloc::<f32>(most)?);
+    for (name, (send, recv, run)) in NAMES.into_iter().zip(OPERATIONS) {
+        for (round, count) in counts(n).into_iter().enumerate() {
+            let seat = Seat { round, me, n, count };
+            let (input, expected) = (send(seat), recv(seat));
+            heap_send.copy_from_slice(0, &input)?;
+            let sent = comm.buffer::<f32>(heap_send.part(0, input.len())?)?;
+            let received = comm.buffer::<f32>(heap_recv.part(0, expected.len())?)?;
+            for (turn, algorithm) in choices(name).enumerate() {
+                for kind in KINDS {
+                    comm.set_algorithm(algorithm);
+                    comm.set_channel_kind(kind);
+                    let mut slice = vec![f32::NAN; expected.len()];
+                    if (turn + round).is_multiple_of(3) {
+                        run(comm, seat, Buffers::Memory(&input, &mut slice))?;
+                    } else {
+                        received.fill(f32::NAN);
+                        run(comm, seat, Buffers::Heap(&sent, &received))?;
+                        slice = received.to_vec();
+                    }
+                    assert!(slice == expected, "{name} of {count} by {algorithm:?} over {kind} channels");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Numbers of very different sizes, whose sum depends on the order.
+fn wide(seed: u64, count: usize) -> Vec<f32> {
+    let mut random = Random(seed);
+    let number = |_| {
+        let (digits, exponent) = (random.below(1 << 20), random.below(24));
+        f32::from(u16::try_from(digits >> 4).unwrap()) * f32::exp2(f32::from(u8::try_from(exponent).unwrap()))
+    };
+    (0..count).map(number).collect()
+}
+
+fn bits(numbers: &[f32]) -> Vec<u32> {
+    numbers.iter().map(|number| number.to_bits()).collect()
+}
+
+/// The results of every algorithm in place, over both kinds of channel: the same bits on all ranks and in every run.
+fn same_bits(comm: &mut Communicator) -> Result<()> {
+    let (n, count) = (comm.n_ranks() as usize, 20_011);
+    let mine = wide(comm.rank().get().into(), count);
+    let buffer = comm.alloc::<f32>(count)?;
+    let by_rank = (1..n).fold(wide(0, count), |sum, rank| {
+        sum.iter().zip(wide(rank as u64, count)).map(|(sum, number)| sum + number).collect()
+    });
+    for algorithm in Algorithm::ALL {
+        let mut first = None;
+        for kind in [ChannelKind::Memory, ChannelKind::Port, ChannelKind::Memory, ChannelKind::Port] {
+            comm.set_algorithm(Some(algorithm));
+            comm.set_channel_kind(kind);
+            buffer.copy_from_slice(0, &mine)?;
+            comm.all_reduce_in_place(&buffer, &ReduceOp::Sum)?;
+            let result = buffer.to_vec();
+            let mut all = vec![0.0; n * count];
+            comm.set_algorithm(None);
+            comm.all_gather(&result, &mut all)?;
+            assert!(all.chunks(count).all(|other| bits(other) == bits(&result)), "{algorithm} over {kind}");
+            let first = first.get_or_insert_with(|| bits(&result));
+            assert!(*first == bits(&result), "{algorithm} over {kind} has changed its mind");
+        }
+        if matches!(algorithm, Algorithm::OneShot | Algorithm::TwoShot | Algorithm::Naive) {
+            assert!(first == Some(bits(&by_rank)), "{algorithm} combines in the order of the ranks");
+        }
+    }
+    Ok(())
+}
+
+/// Each number of ranks, in threads and in processes.
+macro_rules! each_number {
+    ($($name:ident: $n:literal),*) => {
+        $(mod $name {
+            use super::*;
+            port_scenario!(do_everything, Job::of($n).heap_len(24 << 20), |comm| { everything(comm)?; });
+            scenario!(agree_bit_by_bit, Job::of($n).heap_len(24 << 20), |comm| { same_bits(comm)?; });
+        })*
+    };
+}
+
+each_number!(one: 1, two: 2, three: 3, four: 4, five: 5, seven: 7, eight: 8);
+
+scenario!(an_algorithm_that_cannot_do_it_is_refused_on_all_ranks_at_once, Job::of(2), |comm| {
+    let mut data = [1.0_f32; 4];
+    comm.set_algorithm(Some(Algorithm::RecursiveDoubling));
+    let refused = comm.broadcast(&[1.0_f32; 4], &mut data, rank(comm, 0));
+    let Err(Error::InvalidArgument { value: 4, expected, .. }) = refused else { panic!("{refused:?}") };
+    assert!(expected.contains("ring") && expected.contains("broadcast"));
+    comm.all_reduce_in_place(&mut data, &ReduceOp::Sum)?;
+    assert_eq!(data, [2.0; 4]);
+});
+
+scenario!(ranks_that_choose_different_algorithms_all_learn_of_it, Job::of(3).broken(), |comm| {
+    let mut data = [1.0_f32; 4];
+    let last = comm.rank().get() == 2;
+    comm.set_algorithm(Some(if last { Algorithm::Ring } else { Algorithm::Tree }));
+    let called = comm.all_reduce_in_place(&mut data, &ReduceOp::Sum);
+    let Err(Error::CallMismatch { mine, theirs, .. }) = called else { panic!("{called:?}") };
+    let both = format!("{mine} {theirs}");
+    assert!(both.contains("by ring over memory channels") && both.contains("by tree over memory channels"));
+});
+
+scenario!(ranks_that_choose_different_channels_all_learn_of_it, Job::of(3).broken(), |comm| {
+    let mut data = [1.0_f32; 4];
+    comm.all_reduce_in_place(&mut data, &ReduceOp::Sum)?;
+    if comm.rank().get() == 0 {
+        comm.set_channel_kind(ChannelKind::Port);
+    }
+    let called = comm.all_reduce_in_place(&mut data, &ReduceOp::Sum);
+    assert!(matches!(called, Err(Error::CallMismatch { .. })), "{called:?}");
+});
+
+port_scenario!(pipes_and_channels_of_the_users_own_do_not_disturb_each_other, Job::of(3), |comm| {
+    let mut data = [1.0_f32; 4];
+    let mut before = comm.port_channel(comm.right())?;
+    let mut left_before = comm.port_channel(comm.left())?;
+    comm.set_channel_kind(ChannelKind::Port);
+    comm.all_reduce_in_place(&mut data, &ReduceOp::Sum)?;
+    let mut after = comm.memory_channel(comm.right())?;
+    let mut left_after = comm.memory_channel(comm.left())?;
+    for (right, left) in [
+        (&mut before as &mut dyn Channel, &mut left_before as &mut dyn Channel),
+        (&mut after, &mut left_after),
+    ] {
+        right.signal()?;
+        left.wait()?;
+        comm.all_reduce_in_place(&mut data, &ReduceOp::Sum)?;
+    }
+    assert_eq!(data, [27.0; 4]);
+});
+
+scenario!(a_rank_without_channels_left_is_an_error_on_all_and_can_be_mended, Job::of(3), |comm| {
+    let mut data = [1.0_f32; 4];
+    let (zero, one) = (rank(comm, 0), rank(comm, 1));
+    comm.set_channel_kind(ChannelKind::Port);
+    let used: Vec<_> = (0..16).filter(|_| comm.rank() == zero).map(|_| comm.memory_channel(one)).collect();
+    let called = comm.all_reduce_in_place(&mut data, &ReduceOp::Sum);
+    match called {
+        Err(Error::Exhausted { .. }) => assert_eq!(comm.rank(), zero),
+        Err(Error::FailedElsewhere { rank, .. }) => assert!(comm.rank() != zero && rank == zero),
+        called => panic!("{called:?}"),
+    }
+    drop(used);
+    comm.all_reduce_in_place(&mut data, &ReduceOp::Sum)?;
+    assert_eq!(data, [3.0; 4]);
+});
