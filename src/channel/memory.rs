@@ -84,9 +84,7 @@ impl MemoryChannel {
     /// [`crate::Error::OutOfRange`]; nothing was written.
     #[inline]
     pub fn write<T: Pod>(&mut self, target: HeapOffset, value: T) -> Result<()> {
-        self.heaps
-            .reach(self.peer, Region::new(target, size_of::<T>() as u64))?
-            .write(target.get(), value)
+        self.heaps.reach(self.peer, Region::new(target, size_of::<T>() as u64))?.write(target.get(), value)
     }
 
     /// Copies ordinary process memory to `target` of the peer's heap. Tells the peer nothing.
@@ -96,9 +94,7 @@ impl MemoryChannel {
     #[inline]
     pub fn put_slice<T: Pod>(&mut self, target: HeapOffset, source: &[T]) -> Result<()> {
         let bytes = bytemuck::cast_slice(source);
-        self.heaps
-            .reach(self.peer, Region::new(target, bytes.len() as u64))?
-            .copy_in(target.get(), bytes)
+        self.heaps.reach(self.peer, Region::new(target, bytes.len() as u64))?.copy_in(target.get(), bytes)
     }
 
     /// Raises the peer's semaphore without publishing earlier puts: orders execution only.

@@ -15,7 +15,7 @@
 use std::sync::Arc;
 
 use super::operation::{Operation, Summary};
-use super::region::{LAP, RegionLayout};
+use super::region::{LAP, RegionLayout, TURNS};
 use crate::channel::Fabric;
 use crate::error::{Error, Result};
 use crate::heap::HeapOffset;
@@ -66,7 +66,7 @@ pub(crate) struct Board {
     /// Every member is known to have posted this one.
     floor: u64,
     /// What this member posted in each turn of the ring.
-    mine: [Summary; LAP as usize],
+    mine: [Summary; TURNS],
 }
 
 impl Board {
@@ -100,7 +100,7 @@ impl Board {
             park,
             sequence: 0,
             floor: 0,
-            mine: [Summary::new(Operation::Barrier); LAP as usize],
+            mine: [Summary::new(Operation::Barrier); TURNS],
         })
     }
 
@@ -219,7 +219,7 @@ impl Board {
         self.wait(member, operation, || cell.shows(sequence))
     }
 
-    /// Waits until `poll` says yes to what `member` does, and then calls [`Board::wake`].
+    /// Waits until `poll` says yes, which `member` makes it do before it calls [`Board::wake`].
     ///
     /// # Errors
     /// Those of [`Board::await_post`].

@@ -138,14 +138,12 @@ impl Engine {
     }
 }
 
-/// The algorithm for `operation` over proxied channels, where a member contributes `len` bytes.
+/// The algorithm for `operation` over proxied channels, where a member contributes `len` bytes: one that combines in the order of
+/// the ranks, so that the results are those of direct channels.
 fn suited(operation: Operation, len: u64) -> Algorithm {
-    /// Up to here a hop costs more than the bytes that it saves.
-    const SHORT: u64 = 32 << 10;
     match operation {
-        Operation::AllReduce if len > SHORT => Algorithm::TwoShot,
-        Operation::Broadcast if len > SHORT => Algorithm::Tree,
-        Operation::Reduce if len > SHORT => Algorithm::Tree,
+        Operation::AllReduce if len > MAIL_LEN => Algorithm::TwoShot,
+        Operation::Broadcast => Algorithm::Tree,
         _ => Algorithm::OneShot,
     }
 }

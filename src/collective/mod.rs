@@ -10,14 +10,14 @@
 //! | `staged` | ordinary memory, through the heap | as many as what it leads to, per piece |
 //! | `algorithms` | what the caller has asked for, and everything over proxied channels | depends |
 //!
-//! The algorithms are written once, over [`pipe`]s of either kind of channel; [`pipework`] opens these.
+//! The algorithms are written once, over *pipes* of either kind of channel (`pipe`, `pipework`).
 //!
 //! Ranks meet on the [`board`](Board), where each posts what it is about to do; those that disagree find out there.
 //!
 //! # Order of reduction
 //! The result is the same bit for bit on every rank and in every run, whatever comes first. Unless the caller asks for an
 //! algorithm, elements are combined in the order of the ranks, ((r0 op r1) op r2) and so on, by one rank for all or by all alike;
-//! [`algorithms`] says in which order each of them does it.
+//! `algorithms` says in which order each of them does it.
 
 mod algorithm;
 mod algorithms;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::algorithm::{Algorithm, ChannelKind};
 use super::algorithms::{self, Worker};
+use super::board::INLINE_WORDS;
 use super::call::Call;
 use super::pipe::{End, Pipes};
 use super::team::Team;
@@ -33,6 +34,8 @@ const SEAT_BITS: usize = 4;
 const PER_WORD: usize = 64 / SEAT_BITS;
 /// Words that name a seat for each of 64 members.
 const SEAT_WORDS: usize = 64 / PER_WORD;
+
+const _: () = assert!(SEAT_WORDS < INLINE_WORDS);
 
 /// What a member tells the others about the proxied channels that it has opened: whether it could, and in which seats.
 pub(crate) type Notice = [u64; 1 + SEAT_WORDS];
@@ -165,7 +168,6 @@ mod tests {
     fn a_notice_has_room_for_a_seat_towards_every_member() {
         assert_eq!(1 << SEAT_BITS, MAX_CHANNELS_PER_PEER);
         assert!(SEAT_WORDS * PER_WORD >= MAX_RANKS as usize);
-        assert!(1 + SEAT_WORDS <= super::super::board::INLINE_WORDS);
         let notice = [1, 0xf, 0, 0x70, 0];
         assert_eq!((seat(&notice, 0), seat(&notice, 1), seat(&notice, 33)), (15, 0, 7));
     }

@@ -19,7 +19,10 @@ use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
 
 /// Posts in a ring: so many operations may a rank be ahead of its slowest peer.
-pub(crate) const LAP: u64 = 8;
+pub(crate) const LAP: u64 = TURNS as u64;
+
+/// The same as a length.
+pub(crate) const TURNS: usize = 8;
 
 /// The most bytes that one operation may leave in the mail.
 pub(crate) const MAIL_LEN: u64 = 8 << 10;

@@ -83,8 +83,8 @@ fn await_inputs(team: &mut Team, call: &Call<'_>) -> Result<()> {
 fn deliver(team: &Team, call: &mut Call<'_>, len: u64) -> Result<()> {
     // Arrays for as many members as there are, or somewhat more: they are filled and searched at every call.
     match team.n_members() {
-        ..=2 => deliver_among::<2>(team, call, len),
-        ..=8 => deliver_among::<8>(team, call, len),
+        0..=2 => deliver_among::<2>(team, call, len),
+        3..=8 => deliver_among::<8>(team, call, len),
         _ => deliver_among::<{ MAX_RANKS as usize }>(team, call, len),
     }
 }
@@ -117,7 +117,11 @@ fn deliver_among<const N: usize>(team: &Team, call: &mut Call<'_>, len: u64) -> 
         }
     }
     let blocks = &blocks[..contributors.len()];
-    if call.operation.reduces() { combine::<N>(team, call, blocks) } else { distribute(team, call, blocks, block) }
+    if call.operation.reduces() {
+        combine::<N>(team, call, blocks)
+    } else {
+        distribute(team, call, blocks, block)
+    }
 }
 
 /// Combines one block of each member's input into the output.

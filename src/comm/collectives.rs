@@ -27,7 +27,8 @@ impl Communicator {
     ///
     /// The first operation over proxied channels opens one to each other rank, which takes a producer of this rank's fifo and the
     /// highest free channel between the two; it returns [`Error::Exhausted`], or [`Error::FailedElsewhere`] on the others,
-    /// where there are none left.
+    /// where there are none left. So with a proxy service process, which serves one fifo of 32 producers for each rank, there
+    /// can be at most 33 ranks.
     pub fn set_channel_kind(&mut self, kind: ChannelKind) {
         self.manner.channel = kind;
     }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use shmccl_proxy::{Handler, Snapshot};
+use shmccl_proxy::{Handler, MAX_PRODUCERS, Snapshot};
 
 use super::Communicator;
 use super::membership::Membership;
@@ -38,8 +38,7 @@ impl Ports {
     pub(super) fn open(&self, fabric: &Arc<Fabric>) -> Result<Port> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if self.mode == ProxyMode::Thread && state.proxy.is_none() {
-            let n_fifos = state.n_fifos;
-            state.start(fabric, n_fifos, |executor| executor)?;
+            state.start(fabric, enough_fifos(fabric.world().n_ranks()), |executor| executor)?;
         }
         let fifo = fabric.world().cells(fabric.rank()).fifo(state.opened % state.n_fifos)?;
         let served_by = (self.mode == ProxyMode::Thread).then_some(fabric.rank());
@@ -80,6 +79,12 @@ impl State {
         self.n_fifos = n_fifos;
         Ok(())
     }
+}
+
+/// So many fifos that a port channel to every rank takes no more than half of their places.
+fn enough_fifos(n_ranks: u32) -> u32 {
+    let half = u32::try_from(MAX_PRODUCERS / 2).unwrap_or(1);
+    n_ranks.div_ceil(half).clamp(1, N_FIFOS)
 }
 
 impl OpenPorts for Membership {

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::collective::RegionLayout;
 use crate::error::{Error, Result};
 use crate::heap::allocator::Allocator;
-use crate::heap::{HeapOffset, HeapShape, Region};
+use crate::heap::{HeapShape, Region};
 
 /// How many communicators of all ranks have room in it, unless the heap is small.
 const COMMUNICATORS: u64 = 8;
@@ -54,15 +54,6 @@ impl Workspace {
             limit: self.region.len,
         })?;
         self.region.part(part.offset.get(), part.len)
-    }
-
-    /// Gives back what [`Workspace::take`] returned, when no member uses it any more.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] for what was not taken.
-    pub(super) fn give_back(&self, region: Region) -> Result<()> {
-        let start = region.offset.get().saturating_sub(self.region.offset.get());
-        self.allocator().free(Region::new(HeapOffset::new(start), region.len))
     }
 
     fn allocator(&self) -> MutexGuard<'_, Allocator> {

@@ -25,7 +25,7 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    fn root(self) -> Rank {
+    pub(crate) fn root(self) -> Rank {
         Rank::new(u32::try_from(self.round % self.n).unwrap(), u32::try_from(self.n).unwrap()).unwrap()
     }
 

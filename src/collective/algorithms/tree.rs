@@ -106,8 +106,7 @@ impl Tree {
         let is_below = |number: usize, other: usize| number != 0 && above(shape, number, n) == other;
         let is_leaf = |other: usize| !(0..n).any(|number| is_below(number, other));
         let child = |number| (numbering.member(number, n), is_leaf(number));
-        let mut children: PerMember<_> =
-            (0..n).filter(|&number| is_below(number, mine)).map(child).collect();
+        let mut children: PerMember<_> = (0..n).filter(|&number| is_below(number, mine)).map(child).collect();
         children.sort_unstable();
         Self {
             parent: (mine != 0).then(|| numbering.member(above(shape, mine, n), n)),
@@ -119,11 +118,7 @@ impl Tree {
 }
 
 /// Does a reduce, a broadcast or an all-reduce on one tree.
-pub(super) fn run<C: Channel>(
-    worker: &mut Worker<'_, C>,
-    shape: Shape,
-    numbering: Numbering,
-) -> Result<()> {
+pub(super) fn run<C: Channel>(worker: &mut Worker<'_, C>, shape: Shape, numbering: Numbering) -> Result<()> {
     let tree = Tree::new(shape, numbering, worker.n(), worker.me());
     let whole = Part::new(worker, tree, 0, worker.call.block_len()?);
     run_parts(worker, &[whole])
