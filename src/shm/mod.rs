@@ -21,7 +21,7 @@
 //! [`Segment`] (what there is: a descriptor with pages behind it) -> [`Mapping`] (where it is in this process), alone or
 //! at its place in a [`Window`] -> [`CellRef`] (control words) and [`Span`] (payload), which keep the mapping alive.
 //! `copy` holds the copy kernels and the rule that picks one, `reduce` the kernels that combine elements, `packet` data that carry their own flag, `header` what
-//! the first bytes of a segment say about it.
+//! the first bytes of a segment say about it; `yardstick` what reductions are measured against.
 #![allow(unsafe_code, reason = "this directory is where the engine's unsafe code is confined")]
 
 #[cfg(not(loom))]
@@ -55,6 +55,8 @@ pub(crate) mod system;
 pub mod view;
 #[cfg(not(loom))]
 pub mod window;
+#[cfg(not(loom))]
+pub mod yardstick;
 
 #[cfg(not(loom))]
 pub use self::{

@@ -1,0 +1,241 @@
+//! A yardstick for reductions: the plainest loop that adds `f32` elements of shared buffers, as fast as it can be written.
+//!
+//! It knows one type and one operator, chooses nothing and promises nothing about the order of additions, so that a
+//! measurement of the real thing has its limit beside it, taken in the same run. Nothing in the engine uses it.
+
+use super::view::Span;
+use crate::error::{Error, Result};
+
+/// A way to add.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SumKernel {
+    /// All sources at once, a cache line at a time.
+    Direct,
+    /// The same with stores past the cache.
+    Streaming,
+    /// One source after the other, a page at a time, by way of the cache.
+    Paged,
+}
+
+impl SumKernel {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Direct, Self::Streaming, Self::Paged];
+
+    /// Its name in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Streaming => "streaming",
+            Self::Paged => "paged",
+        }
+    }
+
+    /// Whether this processor can run it.
+    #[must_use]
+    pub fn is_supported(self) -> bool {
+        self != Self::Streaming || vector::is_supported()
+    }
+}
+
+/// Adds the elements of all `sources`, and writes the sums into each of the `targets`. All have one length, of whole
+/// elements. A target may be the very bytes of a source.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] when lengths differ, no element starts where one should, there is no source, or the
+/// processor lacks the kernel's instructions; nothing was changed.
+pub fn add(kernel: SumKernel, sources: &[Span], targets: &[Span]) -> Result<()> {
+    let Some(len) = sources.first().map(Span::len) else {
+        return refused(0, "at least one source");
+    };
+    let fits = |span: &Span| span.len() == len && span.start().as_ptr().cast::<f32>().is_aligned();
+    if !len.is_multiple_of(size_of::<f32>() as u64) || !sources.iter().chain(targets).all(fits) {
+        return refused(len, "buffers of one length, of whole aligned elements");
+    }
+    if !kernel.is_supported() {
+        return refused(kernel as u64, "a kernel that this processor supports");
+    }
+    let starts = |spans: &[Span]| spans.iter().map(|span| span.start().as_ptr().cast::<f32>()).collect();
+    let (from, into): (Vec<_>, Vec<_>) = (starts(sources), starts(targets));
+    let count = super::mapping::to_usize(len) / size_of::<f32>();
+    // SAFETY: each pointer is the aligned start of `count` mapped elements of a span that is borrowed here, checked just
+    // above; the kernel is supported. Racing writers are the trust model's business.
+    unsafe { run(kernel, &from, &into, count) };
+    Ok(())
+}
+
+fn refused(value: u64, expected: &'static str) -> Result<()> {
+    Err(Error::InvalidArgument { name: "buffers to add", value, expected })
+}
+
+/// # Safety
+/// `count` elements are readable at each of `sources` and writable at each of `targets`, all of them aligned; the kernel is
+/// supported.
+unsafe fn run(kernel: SumKernel, sources: &[*mut f32], targets: &[*mut f32], count: usize) {
+    let done = match kernel {
+        // SAFETY: the caller's contract is the same.
+        SumKernel::Paged => unsafe { paged(sources, targets, count) },
+        // SAFETY: the caller's contract; instructions as `is_supported` found them.
+        SumKernel::Direct if vector::is_supported() => unsafe {
+            vector::add::<false>(sources, targets, count)
+        },
+        // SAFETY: the same.
+        SumKernel::Streaming => unsafe { vector::add::<true>(sources, targets, count) },
+        SumKernel::Direct => 0,
+    };
+    for index in done..count {
+        // SAFETY: `index` is below `count`; otherwise the caller's contract.
+        let sum = sources.iter().map(|source| unsafe { source.wrapping_add(index).read() }).sum::<f32>();
+        for target in targets {
+            // SAFETY: as above.
+            unsafe { target.wrapping_add(index).write(sum) };
+        }
+    }
+}
+
+/// Elements that are summed up in a local page at a time.
+const PAGE: usize = 1024;
+
+/// Adds as many whole pages as there are, and returns how many elements that was.
+///
+/// # Safety
+/// As for [`run`].
+unsafe fn paged(sources: &[*mut f32], targets: &[*mut f32], count: usize) -> usize {
+    let (mut page, mut next) = ([0.0_f32; PAGE], [0.0_f32; PAGE]);
+    let pages = count / PAGE;
+    for start in (0..pages).map(|page| page * PAGE) {
+        // SAFETY: a whole page is left at `start`; the local page is no part of shared memory.
+        unsafe { page.as_mut_ptr().copy_from_nonoverlapping(sources[0].wrapping_add(start), PAGE) };
+        for source in &sources[1..] {
+            // SAFETY: the same.
+            unsafe { next.as_mut_ptr().copy_from_nonoverlapping(source.wrapping_add(start), PAGE) };
+            page.iter_mut().zip(&next).for_each(|(sum, summand)| *sum += summand);
+        }
+        for target in targets {
+            // SAFETY: the same, the other way round.
+            unsafe { target.wrapping_add(start).copy_from_nonoverlapping(page.as_ptr(), PAGE) };
+        }
+    }
+    pages * PAGE
+}
+
+#[cfg(target_arch = "x86_64")]
+mod vector {
+    use std::arch::x86_64::{
+        _mm_sfence, _mm256_add_ps, _mm256_loadu_ps, _mm256_setzero_ps, _mm256_storeu_ps, _mm256_stream_ps,
+    };
+
+    /// Elements of a vector, and vectors that are handled at a time: two cache lines of each source.
+    const WIDTH: usize = 8;
+    const VECTORS: usize = 4;
+
+    pub(super) fn is_supported() -> bool {
+        is_x86_feature_detected!("avx2")
+    }
+
+    /// Adds as many whole steps as there are, and returns how many elements that was: none where `STREAM` needs
+    /// alignment that the targets do not have.
+    ///
+    /// # Safety
+    /// As for [`super::run`]; the processor has AVX2.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn add<const STREAM: bool>(
+        sources: &[*mut f32],
+        targets: &[*mut f32],
+        count: usize,
+    ) -> usize {
+        if STREAM && !targets.iter().all(|target| target.addr().is_multiple_of(WIDTH * 4)) {
+            return 0;
+        }
+        let steps = count / (WIDTH * VECTORS);
+        for start in (0..steps).map(|step| step * WIDTH * VECTORS) {
+            let mut sums = [_mm256_setzero_ps(); VECTORS];
+            for (vector, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: a whole step is left at `start`, by the caller's contract.
+                *sum = unsafe { _mm256_loadu_ps(sources[0].wrapping_add(start + vector * WIDTH)) };
+            }
+            for source in &sources[1..] {
+                for (vector, sum) in sums.iter_mut().enumerate() {
+                    // SAFETY: as above.
+                    *sum = _mm256_add_ps(*sum, unsafe {
+                        _mm256_loadu_ps(source.wrapping_add(start + vector * WIDTH))
+                    });
+                }
+            }
+            for target in targets {
+                for (vector, sum) in sums.iter().enumerate() {
+                    let place = target.wrapping_add(start + vector * WIDTH);
+                    if STREAM {
+                        // SAFETY: as above; aligned, checked at the start.
+                        unsafe { _mm256_stream_ps(place, *sum) };
+                    } else {
+                        // SAFETY: as above.
+                        unsafe { _mm256_storeu_ps(place, *sum) };
+                    }
+                }
+            }
+        }
+        if STREAM {
+            _mm_sfence();
+        }
+        steps * WIDTH * VECTORS
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod vector {
+    pub(super) fn is_supported() -> bool {
+        false
+    }
+
+    /// Adds nothing: there are no such instructions.
+    ///
+    /// # Safety
+    /// None is needed.
+    pub(super) unsafe fn add<const STREAM: bool>(_: &[*mut f32], _: &[*mut f32], _: usize) -> usize {
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::Mapping;
+
+    fn memory(len: u64) -> Span {
+        Mapping::boxed(64 + len).unwrap().span(64, len).unwrap()
+    }
+
+    #[test]
+    fn every_kernel_adds_what_the_others_add_in_place_and_apart() {
+        for kernel in SumKernel::ALL.into_iter().filter(|kernel| kernel.is_supported()) {
+            for count in [0_u64, 1, 31, 32, 33, 1023, 1024, 5000] {
+                let buffers: Vec<_> = (0..4).map(|_| memory(4 * count)).collect();
+                for (rank, buffer) in buffers.iter().enumerate() {
+                    for index in 0..count {
+                        buffer.write(4 * index, (rank as u64 * 3 + index) as f32).unwrap();
+                    }
+                }
+                add(kernel, &buffers[..3], &[buffers[3].clone(), buffers[0].clone()]).unwrap();
+                for index in 0..count {
+                    let sum = (9 + 3 * index) as f32;
+                    for target in [3, 0] {
+                        assert_eq!(
+                            buffers[target].read::<f32>(4 * index).unwrap(),
+                            sum,
+                            "{kernel:?} {index}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn buffers_of_different_lengths_are_refused() {
+        let (short, long) = (memory(64), memory(128));
+        assert!(add(SumKernel::Direct, std::slice::from_ref(&short), &[long]).is_err());
+        assert!(add(SumKernel::Direct, &[], std::slice::from_ref(&short)).is_err());
+        assert!(add(SumKernel::Direct, &[short.part(0, 3).unwrap()], &[]).is_err());
+    }
+}
