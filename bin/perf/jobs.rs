@@ -55,6 +55,27 @@ pub(crate) struct Finished {
 /// # Errors
 /// The first cause when a process fails; a row that cannot be read.
 pub(crate) fn run(plan: &Plan, ranks: u32, args: &JobArgs, on_row: &mut dyn FnMut(&Row)) -> Result<Finished> {
+    let mut rows = Vec::new();
+    let ready_after = supervise(plan, ranks, args, &mut |line| {
+        let row: Row = serde_json::from_str(line).context("reading a row")?;
+        on_row(&row);
+        rows.push(row);
+        Ok(())
+    })?;
+    Ok(Finished { rows, ready_after })
+}
+
+/// Runs `plan` in `ranks` device processes, calls `on_line` for each line that one prints, and returns how long it took until
+/// all were ready.
+///
+/// # Errors
+/// The first cause when a process fails; the first error of `on_line`.
+pub(crate) fn supervise(
+    plan: &Plan,
+    ranks: u32,
+    args: &JobArgs,
+    on_line: &mut dyn FnMut(&str) -> Result<()>,
+) -> Result<Option<Duration>> {
     let heap_len = args.heap.unwrap_or_else(|| plan.heap_len());
     HeapShape::new(ranks, heap_len)?;
     let program = Program::new(std::env::current_exe().context("finding this executable")?, [DEVICE_COMMAND]);
@@ -67,30 +88,24 @@ pub(crate) fn run(plan: &Plan, ranks: u32, args: &JobArgs, on_row: &mut dyn FnMu
         .timeout(args.timeout)
         .pin(!args.no_pin)
         .capture_output(true);
-    let mut collector = Collector {
-        rows: Vec::new(),
-        ready_after: None,
-        complaints: Complaints::default(),
-        trouble: None,
-        on_row,
-    };
+    let mut collector =
+        Collector { ready_after: None, complaints: Complaints::default(), trouble: None, on_line };
     let outcome = launch.supervise(&mut collector);
-    let Collector { rows, ready_after, complaints, trouble, .. } = collector;
+    let Collector { ready_after, complaints, trouble, .. } = collector;
     if let Err(error) = outcome {
         return Err(complaints.explain(error));
     }
     match trouble {
         Some(error) => Err(error),
-        None => Ok(Finished { rows, ready_after }),
+        None => Ok(ready_after),
     }
 }
 
 struct Collector<'a> {
-    rows: Vec<Row>,
     ready_after: Option<Duration>,
     complaints: Complaints,
     trouble: Option<anyhow::Error>,
-    on_row: &'a mut dyn FnMut(&Row),
+    on_line: &'a mut dyn FnMut(&str) -> Result<()>,
 }
 
 impl Observer for Collector<'_> {
@@ -109,14 +124,9 @@ impl Observer for Collector<'_> {
             }
             return;
         }
-        match serde_json::from_str::<Row>(&text)
-            .with_context(|| format!("reading a row from {}", line.device))
-        {
-            Ok(row) => {
-                (self.on_row)(&row);
-                self.rows.push(row);
-            }
-            Err(error) => self.trouble = self.trouble.take().or(Some(error)),
+        let taken = (self.on_line)(&text).with_context(|| format!("in the output of {}", line.device));
+        if let Err(error) = taken {
+            self.trouble = self.trouble.take().or(Some(error));
         }
     }
 }
