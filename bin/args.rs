@@ -1,5 +1,6 @@
 //! The command line: what each command takes, and the checks that go past one flag.
 
+mod collective;
 mod heeded;
 
 use std::ffi::OsString;
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use shmccl::bootstrap::SegmentBacking;
 use shmccl::rank::MAX_RANKS;
 
+pub(crate) use collective::CollectiveArgs;
 use heeded::given;
 
 use crate::failure::UsageError;
@@ -133,7 +135,7 @@ pub(crate) struct SweepArgs {
 /// Flags of `shmccl perf`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PerfArgs {
-    /// Tests to run [default: all]
+    /// Tests to run [default: all that measure no collective operation]
     #[arg(value_enum, value_name = "TEST")]
     pub(crate) tests: Vec<Test>,
     /// Device processes [default: 2, and several numbers for barrier and launch]
@@ -146,6 +148,8 @@ pub(crate) struct PerfArgs {
     pub(crate) sweep: SweepArgs,
     #[command(flatten)]
     pub(crate) job: JobArgs,
+    #[command(flatten)]
+    pub(crate) collective: CollectiveArgs,
     /// Write the report to a file as well
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -240,6 +244,22 @@ pub(crate) enum Test {
     Launch,
     /// How much of a transfer hides behind computation
     Overlap,
+    /// The reduction of all inputs, everywhere
+    AllReduce,
+    /// The reduction of all inputs, at the root
+    Reduce,
+    /// The root's input, everywhere
+    Broadcast,
+    /// All inputs, everywhere
+    AllGather,
+    /// The reduction of all inputs, divided among the ranks
+    ReduceScatter,
+    /// A block of each input for each rank
+    AllToAll,
+    /// All inputs, at the root
+    Gather,
+    /// The root's input, divided among the ranks
+    Scatter,
 }
 
 impl Test {
@@ -259,7 +279,20 @@ impl Test {
             Self::Barrier => "barrier",
             Self::Launch => "launch",
             Self::Overlap => "overlap",
+            Self::AllReduce => "all_reduce",
+            Self::Reduce => "reduce",
+            Self::Broadcast => "broadcast",
+            Self::AllGather => "all_gather",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AllToAll => "all_to_all",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
         }
+    }
+
+    /// Whether it measures an operation that all ranks call together, and prints the table of nccl-tests.
+    pub(crate) fn is_collective(self) -> bool {
+        self >= Self::AllReduce
     }
 
     /// The channels that the test can use; none for a test that uses no channel.
@@ -274,6 +307,7 @@ impl Test {
             | Self::PutBidirectional
             | Self::MessageRate
             | Self::Overlap => &[Channel::Memory, Channel::Port],
+            _ => &[],
         }
     }
 }
@@ -337,11 +371,19 @@ impl SweepArgs {
 }
 
 impl PerfArgs {
+    /// The tests that are named, or else all that measure no collective operation.
+    fn wanted(&self) -> Vec<Test> {
+        if !self.tests.is_empty() {
+            return self.tests.clone();
+        }
+        Test::value_variants().iter().copied().filter(|test| !test.is_collective()).collect()
+    }
+
     /// The tests to run, each once, and the channels to run each over.
     pub(crate) fn plan(&self) -> Result<Vec<(Test, Vec<Channel>)>, UsageError> {
         heeded::check(self)?;
         let named = !self.tests.is_empty();
-        let mut tests = if named { self.tests.clone() } else { Test::value_variants().to_vec() };
+        let mut tests = self.wanted();
         tests.sort_unstable();
         tests.dedup();
         let mut plan = Vec::new();

@@ -33,7 +33,6 @@ impl Look {
     }
 
     /// Neither colour nor rules.
-    #[cfg(test)]
     pub(crate) fn plain() -> Self {
         Self { colour: false, terminal: false, width: None }
     }

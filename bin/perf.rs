@@ -7,11 +7,13 @@
 //! | [`contest`] | a test and its limits, taking turns in slices; [`lane`]: what takes turns |
 //! | [`duet`], [`stage`], [`payload`], [`clock`], [`cores`] | how two ranks keep in step, their memory, their data, their clock, their cores |
 //! | [`ends`], [`transfer`], [`rate`], [`barrier`], [`handoff`], [`overlap`] | the tests and their limits |
+//! | [`collective`] | collective operations, in nccl-tests' table |
 //! | [`fifo`], [`launching`] | tests of the launcher's own process |
 //! | [`slices`], [`stats`], [`figures`], [`view`] | from samples to rows and the table |
 
 mod barrier;
 mod clock;
+pub(crate) mod collective;
 mod complaints;
 mod contest;
 mod cores;
@@ -60,7 +62,11 @@ pub(crate) fn run(args: &PerfArgs) -> Result<u8> {
     }
     let mut report = Report { machine: Machine::detect(), rows: measure(args)? };
     note_siblings(&mut report);
-    output::print(&view::text(Look::of_stdout(), &report))?;
+    let others: Vec<Row> = report.rows.iter().filter(|row| !row.test.is_collective()).cloned().collect();
+    if !others.is_empty() {
+        let others = Report { rows: others, ..report.clone() };
+        output::print(&view::text(Look::of_stdout(), &others))?;
+    }
     if let Some(path) = &args.json {
         file::write_json(path, &report)?;
     }
@@ -98,6 +104,7 @@ fn measure(args: &PerfArgs) -> Result<Vec<Row>> {
                     rows.extend(job(args, test, None, ranks)?);
                 }
             }
+            _ if test.is_collective() => rows.extend(collective::table::run(args, test)?),
             _ if channels.is_empty() => rows.extend(job(args, test, None, args.ranks.unwrap_or(2))?),
             _ => {
                 for channel in channels {
@@ -150,5 +157,6 @@ fn plan(args: &PerfArgs, tests: Vec<(Test, Option<Channel>)>) -> Result<Plan> {
         check: args.sweep.check(),
         one_core: jobs::share_a_core(&args.job)?,
         figure_ms: FIGURE_MS,
+        collective: None,
     })
 }

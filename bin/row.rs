@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::{Channel, Test};
 use crate::machine::Machine;
+use crate::perf::collective::figures::Figures;
 
 /// One figure. What does not apply to a test is `None`, and null in JSON; times are per operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -56,6 +57,9 @@ pub(crate) struct Row {
     pub(crate) sibling_slices: Option<f64>,
     /// Bytes (or words, or triggers) that did not arrive as sent; `None` when nothing was checked.
     pub(crate) wrong: Option<u64>,
+    /// What there is to say of a collective operation, among the other keys.
+    #[serde(flatten)]
+    pub(crate) collective: Option<Figures>,
 }
 
 impl Row {
@@ -86,6 +90,7 @@ impl Row {
             stalls: None,
             sibling_slices: None,
             wrong: None,
+            collective: None,
         }
     }
 }

@@ -4,8 +4,11 @@
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 
+use shmccl::collective::Operation;
+
 use super::{Channel, PerfArgs, Test};
 use crate::failure::UsageError;
+use crate::perf::collective::settings::operation;
 
 /// A flag that not every test heeds.
 struct Flag {
@@ -16,7 +19,7 @@ struct Flag {
     heeds: fn(Test) -> bool,
 }
 
-const FLAGS: [Flag; 11] = [
+const FLAGS: [Flag; 19] = [
     Flag { id: "ranks", name: "--ranks", heeds: starts_processes },
     Flag { id: "channel", name: "--channel", heeds: |test| !test.channels().is_empty() },
     Flag { id: "minbytes", name: "--minbytes", heeds: has_sizes },
@@ -36,6 +39,14 @@ const FLAGS: [Flag; 11] = [
     Flag { id: "heap", name: "--heap", heeds: starts_processes },
     Flag { id: "timeout", name: "--timeout", heeds: starts_processes },
     Flag { id: "no_pin", name: "--no-pin", heeds: starts_processes },
+    Flag { id: "op", name: "--op", heeds: |test| operation(test).is_some_and(Operation::reduces) },
+    Flag { id: "root", name: "--root", heeds: |test| operation(test).is_some_and(Operation::has_root) },
+    Flag { id: "datatype", name: "--datatype", heeds: Test::is_collective },
+    Flag { id: "average", name: "--average", heeds: Test::is_collective },
+    Flag { id: "stepbytes", name: "--stepbytes", heeds: Test::is_collective },
+    Flag { id: "memory", name: "--memory", heeds: Test::is_collective },
+    Flag { id: "bound", name: "--bound", heeds: Test::is_collective },
+    Flag { id: "percentiles", name: "--percentiles", heeds: Test::is_collective },
 ];
 
 /// The flags of [`FLAGS`] that stand on the command line, by their ids.
@@ -47,11 +58,17 @@ pub(crate) fn given(matches: &ArgMatches) -> Vec<&'static str> {
 /// # Errors
 /// Names the first flag that none of the named tests heeds.
 pub(super) fn check(args: &PerfArgs) -> Result<(), UsageError> {
+    let tests = args.wanted();
     for flag in FLAGS.iter().filter(|flag| args.given.contains(&flag.id)) {
-        if !args.tests.is_empty() && !args.tests.iter().any(|test| (flag.heeds)(*test)) {
-            let names: Vec<_> = args.tests.iter().map(|test| test.name()).collect();
-            return Err(idle(flag.name, &names.join(" and ")));
+        if tests.iter().any(|test| (flag.heeds)(*test)) {
+            continue;
         }
+        if args.tests.is_empty() {
+            let remedy = "leave it out, or name a collective operation such as all_reduce";
+            return Err(UsageError::new(format!("{} has no effect with all tests; {remedy}", flag.name)));
+        }
+        let names: Vec<_> = args.tests.iter().map(|test| test.name()).collect();
+        return Err(idle(flag.name, &names.join(" and ")));
     }
     let no_proxy = args.channel == Some(Channel::Memory) && !args.tests.contains(&Test::Launch);
     if no_proxy && !args.tests.is_empty() && args.given.contains(&"proxy") {
@@ -84,6 +101,7 @@ fn has_sizes(test: Test) -> bool {
         | Test::ProxyRoundTrip
         | Test::Barrier
         | Test::Launch => false,
+        collective => collective.is_collective(),
     }
 }
 

@@ -47,6 +47,7 @@ pub(crate) fn measure(args: &CompareArgs) -> Result<CompareReport> {
             check: args.sweep.check(),
             one_core,
             figure_ms: FIGURE_MS,
+            collective: None,
         };
         report.rows.extend(jobs::run(&plan, RANKS, &args.job, &mut |_| progress.inc(1))?.rows);
     }

@@ -12,6 +12,7 @@ use super::lane::Lane;
 #[derive(Debug)]
 pub(crate) struct Ensemble {
     leads: bool,
+    n_ranks: u32,
     barrier: BareBarrier<CellRef<BareFlag>>,
     number: Span,
     kernel: HostKernel,
@@ -25,6 +26,7 @@ impl Ensemble {
         let number = Region::new(HeapOffset::new(region.offset.get() + 128), 8);
         Ok(Self {
             leads: comm.rank() == leader,
+            n_ranks: comm.n_ranks(),
             barrier: BareBarrier::new(comm.cell(leader, region.offset)?, comm.n_ranks()),
             number: comm.span(leader, number)?,
             kernel: HostKernel::detect(),
@@ -34,6 +36,11 @@ impl Ensemble {
     /// Whether this is rank 0.
     pub(crate) fn leads(&self) -> bool {
         self.leads
+    }
+
+    /// How many they are.
+    pub(crate) fn n_ranks(&self) -> u32 {
+        self.n_ranks
     }
 
     /// Returns the leader's `value` on every rank.
@@ -99,7 +106,7 @@ impl Lane for YieldBarrier {
 }
 
 /// Allocates flags that show zero. Collective.
-fn fresh(comm: &mut Communicator, len: u64) -> Result<Region> {
+pub(crate) fn fresh(comm: &mut Communicator, len: u64) -> Result<Region> {
     let region = comm.alloc_region(len, 128)?;
     comm.span(comm.rank(), region)?.fill(0, len, 0)?;
     comm.barrier()?;

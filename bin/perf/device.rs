@@ -8,6 +8,7 @@ use shmccl::shm::CopyKernel;
 use shmccl::shm::packet::PacketKind;
 
 use super::barrier::{CommBarrier, Ensemble, YieldBarrier};
+use super::collective;
 use super::contest::{Company, Outcome, Yardstick, contest, second, second_and_twice_third};
 use super::cores;
 use super::duet::Duet;
@@ -35,6 +36,11 @@ pub(crate) fn run() -> Result<()> {
         Some(Member::Device(mut comm)) => {
             let mut duet = if comm.n_ranks() > 1 { Duet::new(&mut comm, plan.one_core)? } else { None };
             for (test, channel) in &plan.tests {
+                if test.is_collective() {
+                    collective::device::run(&mut comm, &plan, *test, duet.as_mut())
+                        .with_context(|| format!("in {}", test.name()))?;
+                    continue;
+                }
                 let mut bench = Bench { comm: &mut comm, plan: &plan, test: *test, channel: *channel };
                 bench.run(duet.as_mut()).with_context(|| format!("in {}", test.name()))?;
             }
@@ -84,6 +90,7 @@ impl Bench<'_> {
             Test::Overlap => self.two(duet, &self.plan.sizes.clone(), Self::overlap),
             Test::Barrier => self.barrier(),
             Test::FifoRate | Test::Launch => unreachable!("measured by the launcher"),
+            collective => unreachable!("{} has a device side of its own", collective.name()),
         }
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::collective::settings::Settings;
 use super::contest::Effort;
 use crate::args::{Channel, Test};
 
@@ -30,6 +31,8 @@ pub(crate) struct Plan {
     pub(crate) one_core: bool,
     /// Milliseconds to spend on a figure where the user did not say how many operations.
     pub(crate) figure_ms: u64,
+    /// What collective tests are to measure.
+    pub(crate) collective: Option<Settings>,
 }
 
 impl Plan {
@@ -43,12 +46,17 @@ impl Plan {
             check: true,
             one_core: false,
             figure_ms: 0,
+            collective: None,
         }
     }
 
     /// Bytes of heap that the job needs on every rank.
     pub(crate) fn heap_len(&self) -> u64 {
         let largest = self.sizes.iter().copied().max().unwrap_or(0);
+        if self.collective.is_some() {
+            // Inputs and outputs, what the library keeps for itself (up to an eighth of the heap), flags and times.
+            return (2 * largest.next_multiple_of(4096) + (64 << 20)) / 7 * 8;
+        }
         // Outgoing, incoming, what a peer sends meanwhile, packets twice over in two halves, flags and small buffers.
         let packets =
             if self.tests.iter().any(|(test, _)| *test == Test::PacketLatency) { 4 * largest } else { 0 };

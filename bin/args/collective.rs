@@ -1,0 +1,138 @@
+//! Flags of the collective tests, in the manner of nccl-tests.
+
+use clap::Args;
+use shmccl::reduce::{DataType, ReduceOp};
+
+use super::{PerfArgs, Test};
+use crate::failure::UsageError;
+use crate::perf::collective::settings::{Average, Memory, Settings, operation};
+use crate::sizes::parse_size;
+
+/// The operator that multiplies by a scalar first, which is not part of its name.
+const SCALED: &str = "mulsum";
+
+/// What stands for everything there is, or for every rank.
+const ALL: &str = "all";
+
+/// Steps in one table are fewer.
+const MOST_STEPS: u64 = 100_000;
+
+/// Flags that only collective tests heed.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Options for collective operations")]
+pub(crate) struct CollectiveArgs {
+    /// Operator: sum, prod, min, max, avg, mulsum or all
+    #[arg(short = 'o', long, value_name = "OP", value_parser = parse_op, default_value = "sum")]
+    op: String,
+    /// Type of the elements: int8, uint8, int32, uint32, int64, uint64, half, bfloat16, float, double, or one of the 8-bit
+    /// floats by its name; or all
+    #[arg(short = 'd', long, value_name = "TYPE", value_parser = parse_type, default_value = "float")]
+    datatype: String,
+    /// Root rank; all or -1 for each in turn
+    #[arg(short = 'r', long, value_name = "RANK", value_parser = parse_root, allow_hyphen_values = true, default_value = "0")]
+    root: Root,
+    /// Which time counts: 0 that of rank 0, 1 the mean over the ranks, 2 the shortest, 3 the longest
+    #[arg(short = 'a', long, value_name = "0-3", value_parser = clap::value_parser!(u8).range(0..=3), default_value_t = 1)]
+    average: u8,
+    /// Bytes from one size to the next, instead of a factor
+    #[arg(short = 'i', long, value_name = "SIZE", value_parser = parse_step, conflicts_with = "stepfactor")]
+    pub(crate) stepbytes: Option<u64>,
+    /// Where the buffers are
+    #[arg(long, value_enum, value_name = "KIND", default_value_t = Memory::Heap)]
+    memory: Memory,
+    /// Show the machine's limit in columns of the table, and not in a table of its own on stderr
+    #[arg(long)]
+    pub(crate) bound: bool,
+    /// Show the least, the median, the 99th percentile and the greatest time as well
+    #[arg(short = 'I', long)]
+    pub(crate) percentiles: bool,
+}
+
+/// Which ranks are roots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Root {
+    All,
+    One(u32),
+}
+
+impl PerfArgs {
+    /// What the collective test `test` is to measure with `n_ranks`.
+    pub(crate) fn settings(&self, test: Test, n_ranks: u32) -> Result<Settings, UsageError> {
+        let args = &self.collective;
+        let (reduces, has_root) =
+            operation(test).map_or((false, false), |operation| (operation.reduces(), operation.has_root()));
+        let roots = match args.root {
+            _ if !has_root => Vec::new(),
+            Root::All => (0..n_ranks).collect(),
+            Root::One(root) if root < n_ranks => vec![root],
+            Root::One(root) => {
+                let most = n_ranks - 1;
+                return Err(UsageError::new(format!(
+                    "--root {root} is no rank; of {n_ranks} the last is {most}"
+                )));
+            }
+        };
+        Ok(Settings {
+            types: named(&args.datatype, DataType::ALL.into_iter().map(DataType::name)),
+            ops: if reduces {
+                named(&args.op, ReduceOp::PLAIN.iter().map(ReduceOp::name).chain([SCALED]))
+            } else {
+                vec!["none".to_owned()]
+            },
+            roots,
+            average: Average::numbered(args.average),
+            memory: args.memory,
+        })
+    }
+
+    /// The sizes that collective tests measure.
+    pub(crate) fn collective_sizes(&self) -> Result<Vec<u64>, UsageError> {
+        let Some(step) = self.collective.stepbytes else { return self.sweep.sizes() };
+        let (least, most) = (self.sweep.minbytes, self.sweep.maxbytes);
+        match most.checked_sub(least).map(|range| range / step) {
+            None => self.sweep.sizes(),
+            Some(steps @ 0..MOST_STEPS) => Ok((0..=steps).map(|index| least + index * step).collect()),
+            Some(_) => {
+                Err(UsageError::new(format!("--stepbytes {step} makes too many sizes; take larger steps")))
+            }
+        }
+    }
+}
+
+fn named<'n>(name: &str, all: impl Iterator<Item = &'n str>) -> Vec<String> {
+    if name == ALL { all.map(str::to_owned).collect() } else { vec![name.to_owned()] }
+}
+
+fn parse_op(text: &str) -> Result<String, String> {
+    match text.to_ascii_lowercase().as_str() {
+        name @ (ALL | SCALED) => Ok(name.to_owned()),
+        name => match name.parse::<ReduceOp>() {
+            Ok(op) => Ok(op.name().to_owned()),
+            Err(error) => Err(format!("{error}, or {SCALED} or {ALL}")),
+        },
+    }
+}
+
+fn parse_type(text: &str) -> Result<String, String> {
+    match text.to_ascii_lowercase().as_str() {
+        ALL => Ok(ALL.to_owned()),
+        name => match name.parse::<DataType>() {
+            Ok(data_type) => Ok(data_type.name().to_owned()),
+            Err(error) => Err(format!("{error}, or {ALL}")),
+        },
+    }
+}
+
+fn parse_root(text: &str) -> Result<Root, String> {
+    match text {
+        ALL | "-1" => Ok(Root::All),
+        _ => text.parse().map(Root::One).map_err(|_| "expected a rank, all or -1".to_owned()),
+    }
+}
+
+fn parse_step(text: &str) -> Result<u64, String> {
+    match parse_size(text)? {
+        0 => Err("expected steps of at least a byte".to_owned()),
+        step => Ok(step),
+    }
+}

@@ -1,0 +1,24 @@
+//! Collective operations as nccl-tests measures them, each figure beside the machine's limit.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`settings`], [`figures`] | what device processes are told, and what they tell |
+//! | [`table`], [`format`] | starting them; nccl-tests' table |
+//! | [`device`] | what they do: a contest for each figure |
+//! | [`workload`], [`layout`] | one operation at one size: buffers, call, verification |
+//! | [`pattern`], [`number`] | data whose reduction is exact in every type |
+//! | [`trial`], [`gathering`] | how operations are timed; how ranks meet in between |
+//! | [`bare`] | the limit |
+
+mod bare;
+pub(crate) mod device;
+pub(crate) mod figures;
+mod format;
+mod gathering;
+mod layout;
+mod number;
+mod pattern;
+pub(crate) mod settings;
+pub(crate) mod table;
+mod trial;
+mod workload;

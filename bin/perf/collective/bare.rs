@@ -1,0 +1,192 @@
+//! The limit of an operation: all ranks meet, each does its share by the plainest loop over all ranks' buffers, all meet again.
+
+use shmccl::collective::Operation;
+use shmccl::heap::Region;
+use shmccl::shm::yardstick::{self, SumKernel};
+use shmccl::shm::{CopyKernel, Span};
+use shmccl::{Communicator, Rank, Result};
+
+use super::gathering::Gathering;
+use super::trial::Way;
+use super::workload::{Ground, Task, Workload};
+
+/// Shares end at multiples of so many bytes: no two ranks write to one pair of cache lines.
+const SHARE_ALIGN: u64 = 128;
+
+/// What one rank does for an operation on `f32` elements.
+#[derive(Clone, Debug)]
+pub(crate) enum Share {
+    /// Adds.
+    Sum { kernel: SumKernel, sources: Vec<Span>, targets: Vec<Span> },
+    /// Copies each first to each second.
+    Copies { kernel: CopyKernel, pairs: Vec<(Span, Span)> },
+    /// Copies the input to a mailbox of its own, and adds all mailboxes once all have done so: no second meeting is needed
+    /// where mailboxes are used by turns. For few bytes, since everybody adds everything.
+    Mailed { input: Span, mailboxes: [Vec<Span>; 2], mine: [Span; 2], turn: usize, output: Span },
+}
+
+/// The buffers of all ranks.
+struct Places<'a> {
+    comm: &'a Communicator,
+    task: &'a Task,
+    ground: Ground,
+}
+
+/// Bytes of an element.
+const SIZE: u64 = size_of::<f32>() as u64;
+
+impl Share {
+    /// The share of this rank in `task`, in every way in which it can be done.
+    ///
+    /// # Errors
+    /// Too little ground.
+    pub(crate) fn all(comm: &Communicator, task: &Task, ground: Ground) -> Result<Vec<Self>> {
+        let places = Places { comm, task, ground };
+        if task.operation.reduces() {
+            let (sources, targets) = places.sum()?;
+            let of = |kernel| Self::Sum { kernel, sources: sources.clone(), targets: targets.clone() };
+            let sums = SumKernel::ALL.into_iter().filter(|kernel| kernel.is_supported()).map(of);
+            return Ok(sums.chain(places.mailed()?).collect());
+        }
+        let of = |kernel: CopyKernel, pairs: &[(Span, Span)]| Self::Copies { kernel, pairs: pairs.to_vec() };
+        let kernels = [CopyKernel::Memcpy, CopyKernel::RepMovsb, CopyKernel::Avx2, CopyKernel::Avx2Streaming];
+        let supported = kernels.into_iter().filter(|kernel| kernel.is_supported());
+        let divided = places.copies()?;
+        let mut shares: Vec<_> = supported.map(|kernel| of(kernel, &divided)).collect();
+        if task.operation.has_root() {
+            shares.push(of(CopyKernel::Memcpy, &places.own_copy()?));
+        }
+        Ok(shares)
+    }
+
+    /// Its name in tables.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Sum { kernel, .. } => format!("bare sum, {}", kernel.name()),
+            Self::Copies { kernel, .. } => format!("bare copy, {}", kernel.name()),
+            Self::Mailed { .. } => "bare sum, mailed".to_owned(),
+        }
+    }
+}
+
+impl Way<f32> for Share {
+    #[inline]
+    fn go(&mut self, _workload: &mut Workload<f32>, gathering: &mut Gathering) -> Result<()> {
+        if let Self::Mailed { input, mailboxes, mine, turn, output } = self {
+            *turn ^= 1;
+            input.copy_with(CopyKernel::Memcpy, &mine[*turn])?;
+            gathering.meet()?;
+            return yardstick::add(SumKernel::Direct, &mailboxes[*turn], std::slice::from_ref(output));
+        }
+        gathering.meet()?;
+        self.work()?;
+        gathering.meet()
+    }
+}
+
+impl Share {
+    /// What is done between two meetings.
+    fn work(&self) -> Result<()> {
+        match self {
+            Self::Sum { kernel, sources, targets } => yardstick::add(*kernel, sources, targets),
+            Self::Copies { kernel, pairs } => {
+                pairs.iter().try_for_each(|(source, target)| source.copy_with(*kernel, target))
+            }
+            Self::Mailed { .. } => Ok(()),
+        }
+    }
+}
+
+impl Places<'_> {
+    fn input(&self, rank: u32, at: u64, len: u64) -> Result<Span> {
+        let (send, _) = self.ground.regions(self.task.layout, rank.into(), SIZE, self.task.in_place)?;
+        self.span(rank, send, at, len)
+    }
+
+    fn output(&self, rank: u32, at: u64, len: u64) -> Result<Span> {
+        let (_, recv) = self.ground.regions(self.task.layout, rank.into(), SIZE, self.task.in_place)?;
+        self.span(rank, recv, at, len)
+    }
+
+    fn span(&self, rank: u32, region: Region, at: u64, len: u64) -> Result<Span> {
+        self.comm.span(Rank::new(rank, self.comm.n_ranks())?, region.part(at, len)?)
+    }
+
+    /// Where this rank's share of `len` bytes starts, and how long it is.
+    fn share(&self, len: u64) -> (u64, u64) {
+        let each = len.div_ceil(u64::from(self.comm.n_ranks())).next_multiple_of(SHARE_ALIGN);
+        let start = (each * u64::from(self.comm.rank().get())).min(len);
+        (start, each.min(len - start))
+    }
+
+    /// Inputs that this rank adds, and where it writes the sums.
+    fn sum(&self) -> Result<(Vec<Span>, Vec<Span>)> {
+        let (n_ranks, me) = (self.comm.n_ranks(), self.comm.rank().get());
+        let block = self.task.layout.block * SIZE;
+        let (at, len) = match self.task.operation {
+            Operation::ReduceScatter => (u64::from(me) * block, block),
+            _ => self.share(block),
+        };
+        let sources = (0..n_ranks).map(|rank| self.input(rank, at, len)).collect::<Result<_>>()?;
+        let targets = match self.task.operation {
+            Operation::AllReduce => {
+                (0..n_ranks).map(|rank| self.output(rank, at, len)).collect::<Result<_>>()?
+            }
+            Operation::Reduce => vec![self.output(self.task.root.get(), at, len)?],
+            _ => vec![self.output(me, 0, len)?],
+        };
+        Ok((sources, targets))
+    }
+
+    /// The way by mail, where there is one.
+    fn mailed(&self) -> Result<Option<Share>> {
+        let (n_ranks, me) = (self.comm.n_ranks(), self.comm.rank().get());
+        let len = self.task.layout.block * SIZE;
+        if self.task.operation != Operation::AllReduce || len > self.ground.mail.len / 2 {
+            return Ok(None);
+        }
+        let mailbox =
+            |rank, turn: u64| self.span(rank, self.ground.mail, turn * self.ground.mail.len / 2, len);
+        let all = |turn| (0..n_ranks).map(|rank| mailbox(rank, turn)).collect::<Result<_>>();
+        Ok(Some(Share::Mailed {
+            input: self.input(me, 0, len)?,
+            mailboxes: [all(0)?, all(1)?],
+            mine: [mailbox(me, 0)?, mailbox(me, 1)?],
+            turn: 0,
+            output: self.output(me, 0, len)?,
+        }))
+    }
+
+    /// What this rank copies where. Where one rank has everything, all ranks help it, or all but one core would be idle.
+    fn copies(&self) -> Result<Vec<(Span, Span)>> {
+        let (n_ranks, me) = (self.comm.n_ranks(), self.comm.rank().get());
+        let share = self.share(self.task.layout.block * SIZE);
+        let pairs = (me..n_ranks).chain(0..me).map(|rank| self.pair(rank, share));
+        Ok(moving(pairs.collect::<Result<_>>()?))
+    }
+
+    /// The same where each rank copies just what it gets from the root or gives to it: for few bytes that is quicker.
+    fn own_copy(&self) -> Result<Vec<(Span, Span)>> {
+        let whole = (0, self.task.layout.block * SIZE);
+        Ok(moving(vec![self.pair(self.comm.rank().get(), whole)?]))
+    }
+
+    /// A copy that has to do with `rank`; between it and the root the bytes `at..at + len` of a block.
+    fn pair(&self, rank: u32, (at, len): (u64, u64)) -> Result<(Span, Span)> {
+        let (me, root) = (self.comm.rank().get(), self.task.root.get());
+        let block = self.task.layout.block * SIZE;
+        let of = |rank: u32| u64::from(rank) * block;
+        match self.task.operation {
+            Operation::Broadcast => Ok((self.input(root, at, len)?, self.output(rank, at, len)?)),
+            Operation::Gather => Ok((self.input(rank, at, len)?, self.output(root, of(rank) + at, len)?)),
+            Operation::Scatter => Ok((self.input(root, of(rank) + at, len)?, self.output(rank, at, len)?)),
+            Operation::AllGather => Ok((self.input(rank, 0, block)?, self.output(me, of(rank), block)?)),
+            _ => Ok((self.input(rank, of(me), block)?, self.output(me, of(rank), block)?)),
+        }
+    }
+}
+
+/// Those of `pairs` whose data are not where they belong already.
+fn moving(pairs: Vec<(Span, Span)>) -> Vec<(Span, Span)> {
+    pairs.into_iter().filter(|(source, target)| source.start() != target.start()).collect()
+}

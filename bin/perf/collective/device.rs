@@ -1,0 +1,229 @@
+//! The device side of a collective test: a contest between the library and the machine for each figure.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use anyhow::{Context, Result};
+use shmccl::collective::Operation;
+use shmccl::reduce::{DataType, ReduceOp};
+use shmccl::{Communicator, Rank};
+
+use super::super::barrier::{Ensemble, YieldBarrier};
+use super::super::contest::{Company, Outcome, contest};
+use super::super::cores;
+use super::super::duet::Duet;
+use super::super::ends::Signals;
+use super::super::figures::{best_of, row_of};
+use super::super::lane::{Lane, PingPong};
+use super::super::plan::Plan;
+use super::bare::Share;
+use super::figures::Figures;
+use super::gathering::{Gathering, flags};
+use super::layout::{Layout, bus_factor};
+use super::number::{ForType, Number, with_type};
+use super::pattern::operator;
+use super::settings::{Memory, Message, Seat, Settings};
+use super::trial::{BATCH_BYTES, ByLibrary, Trial};
+use super::workload::{Ground, Task, Workload, can_be_in_place};
+use crate::args::Test;
+use crate::output;
+
+/// Up to this many bytes handing over is all that the limit does: data travel in the cache line that tells of them.
+const BARE_HAND_OVER: u64 = 64;
+
+/// Measures the operation of `test` as the plan says. Collective.
+///
+/// # Errors
+/// Whatever the job fails with.
+pub(crate) fn run(comm: &mut Communicator, plan: &Plan, test: Test, duet: Option<&mut Duet>) -> Result<()> {
+    let settings = plan.collective.as_ref().context("the plan does not say what to measure")?;
+    let operation = super::settings::operation(test).context("no collective operation")?;
+    send(&Message::Seat(seat(comm)?))?;
+    let largest = plan.sizes.iter().copied().max().unwrap_or(0);
+    let mut region = |len| comm.alloc_region(len, 4096);
+    let ground = Ground { send: region(largest)?, recv: region(largest)?, mail: region(2 * BATCH_BYTES)? };
+    let gathering = Gathering::new(comm, settings.average, plan.one_core)?;
+    let ensemble = Ensemble::new(comm)?;
+    let mut bench = Bench {
+        comm,
+        plan,
+        settings,
+        test,
+        operation,
+        ground,
+        gathering: Rc::new(RefCell::new(gathering)),
+        duet,
+        ensemble,
+    };
+    bench.all()
+}
+
+fn seat(comm: &Communicator) -> Result<Seat> {
+    let allowed = cores::affinity()?;
+    let may_run = |core: &usize| allowed.is_set(*core).unwrap_or(false);
+    let core = (0..nix::sched::CpuSet::count()).find(may_run).unwrap_or(0);
+    Ok(Seat { rank: comm.rank().get(), pid: std::process::id(), core })
+}
+
+/// Prints a line for the launcher.
+fn send(message: &Message) -> Result<()> {
+    output::print(&format!("{}\n", serde_json::to_string(message)?))
+}
+
+struct Bench<'a> {
+    comm: &'a mut Communicator,
+    plan: &'a Plan,
+    settings: &'a Settings,
+    test: Test,
+    operation: Operation,
+    ground: Ground,
+    gathering: Rc<RefCell<Gathering>>,
+    duet: Option<&'a mut Duet>,
+    ensemble: Ensemble,
+}
+
+/// One figure that is wanted.
+#[derive(Clone, Copy)]
+struct Wanted<'w> {
+    data_type: DataType,
+    op: &'w str,
+    root: Option<u32>,
+    bytes: u64,
+    in_place: bool,
+}
+
+/// What the library is held against.
+type Limit = (String, Box<dyn Lane>);
+
+/// A figure of elements of some type.
+struct Figure<'b, 'a, 'w>(&'b mut Bench<'a>, Wanted<'w>);
+
+impl ForType for Figure<'_, '_, '_> {
+    type Outcome = Result<()>;
+
+    fn run<T: Number>(self) -> Result<()> {
+        self.0.figure::<T>(self.1)
+    }
+}
+
+impl Bench<'_> {
+    /// Types, operators, roots, sizes, in nccl-tests' order.
+    fn all(&mut self) -> Result<()> {
+        let settings = self.settings;
+        let roots: Vec<_> = match settings.roots.as_slice() {
+            [] => vec![None],
+            roots => roots.iter().copied().map(Some).collect(),
+        };
+        for data_type in &settings.types {
+            let data_type = data_type.parse()?;
+            for op in &settings.ops {
+                for &root in &roots {
+                    for &bytes in &self.plan.sizes {
+                        self.both(Wanted { data_type, op, root, bytes, in_place: false })?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Out of place, and in place where that is possible.
+    fn both(&mut self, wanted: Wanted<'_>) -> Result<()> {
+        with_type(wanted.data_type, Figure(self, wanted))?;
+        if can_be_in_place(self.operation, self.settings.memory) {
+            with_type(wanted.data_type, Figure(self, Wanted { in_place: true, ..wanted }))?;
+        }
+        Ok(())
+    }
+
+    fn figure<T: Number>(&mut self, wanted: Wanted<'_>) -> Result<()> {
+        let op = self.operation.reduces().then(|| operator::<T>(wanted.op)).transpose()?;
+        let task = self.task(wanted, op, size_of::<T>() as u64)?;
+        let layout = task.layout;
+        let mut limits = self.limits(wanted)?;
+        let workload = Workload::<T>::new(self.comm, task, self.ground, self.settings.memory)?;
+        let mut test = Trial::new(ByLibrary(self.comm), workload, &self.gathering, wanted.bytes);
+        let mut lanes: Vec<&mut dyn Lane> = vec![&mut test];
+        lanes.extend(limits.iter_mut().map(|(_, lane)| &mut **lane as &mut dyn Lane));
+        let company = match &mut self.duet {
+            Some(duet) if self.ensemble.n_ranks() == 2 => Company::Two(duet),
+            _ => Company::All(&mut self.ensemble),
+        };
+        let yardsticks = best_of(lanes.len() - 1);
+        let outcome = contest(company, &mut lanes, &yardsticks, self.plan.effort(None))?;
+        let wrong = self.gathering.borrow_mut().total(test.wrong())?;
+        let wrong_limits: u64 = limits.iter().map(|(_, lane)| lane.wrong()).sum();
+        anyhow::ensure!(wrong_limits == 0, "the limit got {wrong_limits} elements wrong");
+        if self.comm.rank().get() == 0 {
+            self.report(wanted, layout, &limits, Outcome { wrong, ..outcome })?;
+        }
+        Ok(())
+    }
+
+    fn task(&self, wanted: Wanted<'_>, op: Option<ReduceOp>, size: u64) -> Result<Task> {
+        let n_ranks = self.comm.n_ranks();
+        Ok(Task {
+            operation: self.operation,
+            op,
+            root: Rank::new(wanted.root.unwrap_or(0), n_ranks)?,
+            layout: Layout::new(self.operation, wanted.bytes, size, n_ranks.into()),
+            in_place: wanted.in_place,
+            check: self.plan.check,
+        })
+    }
+
+    /// The least that the machine can do for this figure, each way of doing it with a name. Collective.
+    fn limits(&mut self, wanted: Wanted<'_>) -> Result<Vec<Limit>> {
+        if wanted.bytes > BARE_HAND_OVER {
+            return self.bare(wanted);
+        }
+        Ok(vec![if self.comm.n_ranks() == 2 {
+            let flags = flags(self.comm, self.plan.one_core)?;
+            let leads = self.comm.rank().get() == 0;
+            ("raw flag ping-pong".to_owned(), Box::new(PingPong::new(Signals(flags), leads, false)))
+        } else {
+            ("bare yield barrier".to_owned(), Box::new(YieldBarrier::new(self.comm)?))
+        }])
+    }
+
+    fn bare(&self, wanted: Wanted<'_>) -> Result<Vec<Limit>> {
+        // Blocks that are exchanged where they lie would be overwritten before they are read: the least is an exchange apart.
+        let in_place = wanted.in_place && self.operation != Operation::AllToAll;
+        let wanted = Wanted { in_place, ..wanted };
+        let op = self.operation.reduces().then_some(ReduceOp::Sum);
+        let task = self.task(wanted, op, size_of::<f32>() as u64)?;
+        let lane = |share: Share| {
+            let workload = Workload::<f32>::new(self.comm, task.clone(), self.ground, Memory::Heap)?;
+            let name = share.name();
+            let lane: Box<dyn Lane> = Box::new(Trial::new(share, workload, &self.gathering, wanted.bytes));
+            Ok((name, lane))
+        };
+        Share::all(self.comm, &task, self.ground)?.into_iter().map(lane).collect()
+    }
+
+    /// Prints the row of a figure.
+    fn report(&self, wanted: Wanted<'_>, layout: Layout, limits: &[Limit], outcome: Outcome) -> Result<()> {
+        let bytes = layout.largest() * wanted.data_type.size() as u64;
+        let wrong = outcome.wrong;
+        let (best, outcome) = outcome.with_lowest_limit().context("nothing was measured")?;
+        let verdict = outcome.verdicts.first().context("nothing was measured")?;
+        let n_ranks = self.comm.n_ranks();
+        let mut row = row_of(self.test, None, n_ranks, verdict, &limits[best].0);
+        row.iterations = outcome.operations;
+        row.bytes = Some(bytes);
+        row.wrong = self.plan.check.then_some(wrong);
+        row.set_bandwidth(bytes);
+        let algbw = row.gb_per_s.unwrap_or(0.0);
+        row.collective = Some(Figures {
+            algbw,
+            busbw: algbw * bus_factor(self.operation, n_ranks),
+            memory: self.settings.memory,
+            in_place: wanted.in_place,
+            data_type: wanted.data_type.name().to_owned(),
+            redop: wanted.op.to_owned(),
+            root: wanted.root.map_or(-1, i64::from),
+            count: layout.block,
+        });
+        send(&Message::Figure(Box::new(row)))
+    }
+}

@@ -1,0 +1,293 @@
+//! The lines of nccl-tests' table, character for character, so that whatever reads its output reads this.
+//!
+//! Each function is one `printf` of nccl-tests. Columns of our own come behind theirs, and only where they are asked for.
+
+use crate::row::Row;
+use crate::units::three_digits;
+
+use super::figures::Figures;
+use super::settings::Seat;
+
+/// What the first lines tell.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head<'a> {
+    /// The test.
+    pub(crate) test: &'a str,
+    /// Ranks.
+    pub(crate) n_ranks: u32,
+    /// The smallest size, in bytes.
+    pub(crate) least: u64,
+    /// The largest.
+    pub(crate) most: u64,
+    /// From one size to the next: a factor, or bytes.
+    pub(crate) step: (u64, &'a str),
+    /// Operations before the clock starts; 0 where nobody said.
+    pub(crate) warmup: u64,
+    /// Operations; 0 where nobody said and time decides.
+    pub(crate) iters: u64,
+    /// Whether data are verified.
+    pub(crate) check: bool,
+    /// The machine, as a device is named.
+    pub(crate) host: &'a str,
+    /// The processor.
+    pub(crate) processor: &'a str,
+}
+
+/// Which columns of our own are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extras {
+    /// Least, median, 99th percentile, greatest time.
+    pub(crate) percentiles: bool,
+    /// The limit's median, and how many times longer the operation takes.
+    pub(crate) bound: bool,
+}
+
+impl Head<'_> {
+    /// Everything above the rows.
+    pub(crate) fn text(&self, seats: &[Seat], extras: Extras) -> String {
+        let mut text = format!("# Collective test starting: {}_perf\n", self.test);
+        text += &format!(
+            "# nThread 1 nGpus {} minBytes {} maxBytes {} step: {}({}) warmup iters: {} iters: {} agg iters: 1 \
+             validation: {} graph: 0\n#\n# Using devices\n",
+            self.n_ranks,
+            self.least,
+            self.most,
+            self.step.0,
+            self.step.1,
+            self.warmup,
+            self.iters,
+            u8::from(self.check)
+        );
+        for Seat { rank, pid, core } in seats {
+            text += &format!(
+                "#  Rank {rank:2} Group {:2} Pid {pid:6} on {:>10} device {rank:2} [{core:#04x}] {}\n",
+                0, self.host, self.processor
+            );
+        }
+        text + &column_heads(extras)
+    }
+}
+
+fn column_heads(extras: Extras) -> String {
+    let line = |words: [&str; 5], figures: [&str; 4], gap: usize, own: &str| {
+        let [size, count, data_type, redop, root] = words;
+        let [time, algbw, busbw, wrong] = figures;
+        let place = format!("  {time:>7}  {algbw:>6}  {busbw:>6}{:gap$}{wrong:>width$}", "", width = 7 - gap);
+        format!("# {size:>10}  {count:>12}  {data_type:>8}  {redop:>6}  {root:>6}{place}{place}{own}\n")
+    };
+    let (names, units) = extras.heads();
+    format!(
+        "#\n# {:10}  {:12}  {:8}  {:6}  {:6}           out-of-place                       in-place          \n",
+        "", "", "", "", ""
+    ) + &line(["size", "count", "type", "redop", "root"], ["time", "algbw", "busbw", "#wrong"], 1, &names)
+        + &line(["(B)", "(elements)", "", "", ""], ["(us)", "(GB/s)", "(GB/s)", ""], 2, &units)
+}
+
+impl Extras {
+    /// Names and units of our columns, for both places.
+    fn heads(self) -> (String, String) {
+        let mut columns = Vec::new();
+        if self.percentiles {
+            columns.extend([("min", "(us)"), ("p50", "(us)"), ("p99", "(us)"), ("max", "(us)")]);
+        }
+        if self.bound {
+            columns.extend([("limit", "(us)"), ("ratio", "")]);
+        }
+        let line = |of: fn(&(&str, &str)) -> String| columns.iter().map(of).collect::<String>().repeat(2);
+        (line(|column| format!("  {:>8}", column.0)), line(|column| format!("  {:>8}", column.1)))
+    }
+
+    /// Our columns of one place.
+    fn cells(self, row: Option<&Row>) -> String {
+        let us = |ns: Option<f64>| ns.map_or_else(|| "N/A".to_owned(), |ns| time(ns).trim_start().to_owned());
+        let get = |of: fn(&Row) -> Option<f64>| row.and_then(of);
+        let mut cells = Vec::new();
+        if self.percentiles {
+            let columns: [fn(&Row) -> Option<f64>; 4] =
+                [|row| row.min_ns, |row| row.p50_ns, |row| row.p99_ns, |row| row.max_ns];
+            cells.extend(columns.map(|of| us(get(of))));
+        }
+        if self.bound {
+            cells.push(us(get(|row| row.limit_p50_ns)));
+            cells.push(get(|row| row.ratio).map_or_else(|| "N/A".to_owned(), three_digits));
+        }
+        cells.iter().map(|cell| format!("  {cell:>8}")).collect()
+    }
+}
+
+/// One size: out of place, and in place where that was measured.
+pub(crate) fn row(apart: &Row, in_place: Option<&Row>, extras: Extras) -> String {
+    let head = apart.collective.as_ref().map(|figures| {
+        let Figures { count, data_type, redop, root, .. } = figures;
+        format!("{:12}  {count:12}  {data_type:>8}  {redop:>6}  {root:>6}", apart.bytes.unwrap_or(0))
+    });
+    let blank = || format!("{:33}", "");
+    format!(
+        "{}{}{}{}{}\n",
+        head.unwrap_or_default(),
+        place(apart),
+        in_place.map_or_else(blank, place),
+        extras.cells(Some(apart)),
+        extras.cells(in_place)
+    )
+}
+
+fn place(row: &Row) -> String {
+    let (algbw, busbw) = row.collective.as_ref().map_or((0.0, 0.0), |figures| (figures.algbw, figures.busbw));
+    let wrong = row.wrong.map_or_else(|| "N/A".to_owned(), |wrong| general(wrong as f64));
+    format!("  {:>7}  {algbw:>6.2}  {busbw:>6.2}  {wrong:>5}", time(row.p50_ns.unwrap_or(0.0)))
+}
+
+/// What stands below the rows: how many have wrong data, and the mean bus bandwidth.
+pub(crate) fn foot(test: &str, rows: &[Row]) -> String {
+    let wrong = rows.iter().filter(|row| row.wrong.is_some_and(|wrong| wrong > 0)).count();
+    let busbw: Vec<f64> = rows.iter().filter_map(|row| Some(row.collective.as_ref()?.busbw)).collect();
+    let mean = busbw.iter().sum::<f64>() / busbw.len().max(1) as f64;
+    format!(
+        "# Out of bounds values : {wrong} {}\n# Avg bus bandwidth    : {} \n#\n# Collective test concluded: {test}_perf\n",
+        if wrong == 0 { "OK" } else { "FAILED" },
+        general(mean)
+    )
+}
+
+/// Nanoseconds as microseconds: `%7.2f`, with fewer digits the longer it is.
+fn time(ns: f64) -> String {
+    match ns / 1e3 {
+        us if us >= 10_000.0 => format!("{us:7.0}"),
+        us if us >= 100.0 => format!("{us:7.1}"),
+        us => format!("{us:7.2}"),
+    }
+}
+
+/// C's `%g`: six digits that count, without zeros behind the point, and with an exponent where it is large or small.
+fn general(value: f64) -> String {
+    let scientific = format!("{value:.5e}");
+    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let trim = |text: &str| match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text.to_owned(),
+    };
+    if value != 0.0 && !(-4..6).contains(&exponent) {
+        let sign = if exponent < 0 { '-' } else { '+' };
+        return format!("{}e{sign}{:02}", trim(digits), exponent.abs());
+    }
+    let decimals = usize::try_from(5 - exponent).unwrap_or(0);
+    trim(&format!("{value:.decimals$}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::settings::Memory;
+    use super::*;
+    use crate::args::Test;
+
+    const PLAIN: Extras = Extras { percentiles: false, bound: false };
+
+    fn measured(us: f64, wrong: Option<u64>) -> Row {
+        Row {
+            bytes: Some(1024),
+            p50_ns: Some(us * 1e3),
+            limit_p50_ns: Some(1e3),
+            ratio: Some(1.25),
+            wrong,
+            collective: Some(Figures {
+                algbw: 1.0,
+                busbw: 1.5,
+                memory: Memory::Heap,
+                in_place: false,
+                data_type: "float".to_owned(),
+                redop: "sum".to_owned(),
+                root: -1,
+                count: 256,
+            }),
+            ..Row::new(Test::AllReduce, 4)
+        }
+    }
+
+    #[test]
+    fn lines_are_those_of_nccl_tests_to_the_character() {
+        let heads = column_heads(PLAIN);
+        let lines: Vec<_> = heads.lines().collect();
+        assert_eq!(
+            lines[1],
+            "#                                                              out-of-place                       in-place          "
+        );
+        assert_eq!(
+            lines[2],
+            "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong"
+        );
+        assert_eq!(
+            lines[3],
+            "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)       "
+        );
+        assert_eq!(
+            row(&measured(12.345, Some(0)), Some(&measured(123.45, Some(0))), PLAIN),
+            "        1024           256     float     sum      -1    12.35    1.00    1.50      0    123.5    1.00    1.50      0\n"
+        );
+        assert_eq!(
+            row(&measured(0.1, None), None, PLAIN).trim_end(),
+            "        1024           256     float     sum      -1     0.10    1.00    1.50    N/A"
+        );
+    }
+
+    #[test]
+    fn our_columns_come_behind_theirs() {
+        let both = Extras { percentiles: true, bound: true };
+        let line = row(&measured(1.0, Some(0)), Some(&measured(1.0, Some(0))), both);
+        assert!(
+            line.starts_with(row(&measured(1.0, Some(0)), Some(&measured(1.0, Some(0))), PLAIN).trim_end())
+        );
+        assert!(line.ends_with("     1.00      1.25\n"), "{line}");
+        let heads = column_heads(both);
+        assert_eq!(heads.lines().nth(2).unwrap().len() + 1, line.len());
+    }
+
+    #[test]
+    fn the_head_tells_ranks_sizes_and_devices() {
+        let head = Head {
+            test: "all_reduce",
+            n_ranks: 2,
+            least: 8,
+            most: 64,
+            step: (2, "factor"),
+            warmup: 5,
+            iters: 20,
+            check: true,
+            host: "node",
+            processor: "some processor",
+        };
+        let text = head.text(&[Seat { rank: 1, pid: 4711, core: 1 }], PLAIN);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(
+            lines[1],
+            "# nThread 1 nGpus 2 minBytes 8 maxBytes 64 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0"
+        );
+        assert_eq!(lines[4], "#  Rank  1 Group  0 Pid   4711 on       node device  1 [0x01] some processor");
+    }
+
+    #[test]
+    fn wrong_data_is_told_in_the_row_and_below() {
+        let rows = [measured(1.0, Some(1_234_567)), measured(1.0, Some(0))];
+        assert!(row(&rows[0], None, PLAIN).contains(" 1.23457e+06"));
+        assert!(
+            foot("reduce", &rows)
+                .starts_with("# Out of bounds values : 1 FAILED\n# Avg bus bandwidth    : 1.5 \n")
+        );
+    }
+
+    #[test]
+    fn numbers_are_written_as_c_writes_them() {
+        for (value, text) in [
+            (0.0, "0"),
+            (3.0, "3"),
+            (41.046_63, "41.0466"),
+            (0.000_123_456_7, "0.000123457"),
+            (0.000_012_345, "1.2345e-05"),
+            (999_999.5, "1e+06"),
+            (123_456.0, "123456"),
+        ] {
+            assert_eq!(general(value), text);
+        }
+    }
+}

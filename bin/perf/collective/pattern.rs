@@ -1,0 +1,201 @@
+//! Data whose reduction is known exactly: small whole numbers that tell the rank, the turn and the place.
+//!
+//! They repeat along a buffer after a prime number of elements, so that rewriting a buffer and comparing a result run at the
+//! speed of memory, and data in a wrong place are still seen. Values are chosen so that no sum of any ranks, in whatever
+//! order, leaves the whole numbers that the type holds exactly.
+
+use shmccl::reduce::{ReduceOp, Scalar};
+
+use super::number::Number;
+
+/// Elements after which a buffer repeats itself.
+pub(crate) const PERIOD: usize = 509;
+
+/// Operations after which the data are the same again.
+const TURNS: u64 = 5;
+
+/// Values are below this, however much the type would hold.
+const MOST: u32 = 1023;
+
+/// Ranks that contribute a factor of two to a product.
+const FACTORS: u32 = 6;
+
+/// The scalar of `mulsum`.
+const SCALAR: u32 = 2;
+
+/// The inputs of all ranks and what becomes of them, for every turn.
+#[derive(Debug)]
+pub(crate) struct Pattern<T> {
+    inputs: Vec<Vec<T>>,
+    reduced: Vec<T>,
+    n_ranks: u32,
+}
+
+impl<T: Number> Pattern<T> {
+    /// Data of `n_ranks` ranks to be reduced by `op`, or only moved.
+    pub(crate) fn new(n_ranks: u32, op: Option<&ReduceOp>) -> Self {
+        let values = Values::new::<T>(n_ranks, op);
+        let mut pattern = Self { inputs: Vec::new(), reduced: Vec::new(), n_ranks };
+        for turn in 0..TURNS {
+            let wholes: Vec<Vec<u32>> = (0..n_ranks).map(|rank| values.of(rank, turn)).collect();
+            pattern.reduced.extend((0..PERIOD).map(|place| {
+                let column: Vec<u32> = wholes.iter().map(|values| values[place]).collect();
+                reduce::<T>(&column, op)
+            }));
+            for values in wholes {
+                pattern.inputs.push(values.into_iter().map(T::of).collect());
+            }
+        }
+        pattern
+    }
+
+    /// One period of the input of `rank`.
+    #[inline]
+    pub(crate) fn input(&self, turn: u64, rank: u32) -> &[T] {
+        &self.inputs[index(turn) * self.n_ranks as usize + rank as usize]
+    }
+
+    /// One period of the reduction of all inputs.
+    #[inline]
+    pub(crate) fn reduced(&self, turn: u64) -> &[T] {
+        &self.reduced[index(turn) * PERIOD..][..PERIOD]
+    }
+}
+
+#[inline]
+fn index(turn: u64) -> usize {
+    usize::try_from(turn % TURNS).expect("small")
+}
+
+/// The operator of this name, with its scalar where it needs one.
+///
+/// # Errors
+/// A name that no operator has.
+pub(crate) fn operator<T: Number>(name: &str) -> anyhow::Result<ReduceOp> {
+    Ok(match name {
+        "mulsum" => ReduceOp::PreMulSum(Scalar::new(T::of(SCALAR))),
+        _ => name.parse()?,
+    })
+}
+
+fn reduce<T: Number>(column: &[u32], op: Option<&ReduceOp>) -> T {
+    let sum = column.iter().sum::<u32>();
+    let extreme = |of: fn(u32, u32) -> u32| column.iter().copied().reduce(of).unwrap_or(0);
+    match op {
+        Some(ReduceOp::Prod) => T::of(column.iter().product()),
+        Some(ReduceOp::Min) => T::of(extreme(u32::min)),
+        Some(ReduceOp::Max) => T::of(extreme(u32::max)),
+        Some(ReduceOp::Avg) => T::average(sum, column.len().try_into().expect("at most 64 ranks")),
+        Some(ReduceOp::PreMulSum(_)) => T::of(SCALAR * sum),
+        // Nothing asks for the reduction of what is only moved, which need not be an element.
+        None => T::of(0),
+        Some(_) => T::of(sum),
+    }
+}
+
+/// Which whole numbers ranks contribute.
+#[derive(Clone, Copy, Debug)]
+enum Values {
+    /// From 0 to a mask.
+    UpTo { mask: u32 },
+    /// 0, and 1 from one of so many ranks: no more can be added exactly.
+    Sparse { every: u32 },
+    /// 1, and 2 from some of so many ranks.
+    Factors { n_ranks: u32 },
+}
+
+impl Values {
+    fn new<T: Number>(n_ranks: u32, op: Option<&ReduceOp>) -> Self {
+        let summands = match op {
+            Some(ReduceOp::Prod) => return Self::Factors { n_ranks },
+            None | Some(ReduceOp::Min | ReduceOp::Max) => 1,
+            Some(ReduceOp::PreMulSum(_)) => SCALAR * n_ranks,
+            Some(_) => n_ranks,
+        };
+        match (T::EXACT / summands).min(MOST) {
+            0 => Self::Sparse { every: summands.div_ceil(T::EXACT) },
+            most => Self::UpTo { mask: (1 << (most + 1).ilog2()) - 1 },
+        }
+    }
+
+    /// One period of what `rank` contributes.
+    fn of(self, rank: u32, turn: u64) -> Vec<u32> {
+        let turn = u32::try_from(turn).expect("small");
+        let value = |place: u32| match self {
+            Self::UpTo { mask } => scramble(place, rank, turn) & mask,
+            Self::Sparse { every } => u32::from((scramble(place, 0, turn) + rank).is_multiple_of(every)),
+            Self::Factors { n_ranks } => {
+                let seat = (scramble(place, 0, turn) + rank) % n_ranks;
+                1 + (u32::from(seat < FACTORS) & scramble(place, rank, turn) & 1)
+            }
+        };
+        (0..).take(PERIOD).map(value).collect()
+    }
+}
+
+/// A hash of 20 bits.
+fn scramble(place: u32, rank: u32, turn: u32) -> u32 {
+    let mut hash =
+        place.wrapping_mul(0x9E37_79B1) ^ rank.wrapping_mul(0x85EB_CA77) ^ turn.wrapping_mul(0xC2B2_AE3D);
+    hash ^= hash >> 15;
+    hash = hash.wrapping_mul(0x2C1B_3C6D);
+    hash ^= hash >> 12;
+    hash.wrapping_mul(0x297A_2D39) >> 12
+}
+
+#[cfg(test)]
+mod tests {
+    use shmccl::reduce::DataType;
+
+    use super::super::number::{ForType, with_type};
+    use super::*;
+
+    const OPERATORS: [&str; 6] = ["sum", "prod", "min", "max", "avg", "mulsum"];
+
+    struct StaysExact {
+        n_ranks: u32,
+    }
+
+    impl ForType for StaysExact {
+        type Outcome = ();
+
+        fn run<T: Number>(self) {
+            for name in OPERATORS {
+                let op = operator::<T>(name).unwrap();
+                let values = Values::new::<T>(self.n_ranks, Some(&op));
+                let rows: Vec<_> = (0..self.n_ranks).map(|rank| values.of(rank, 1)).collect();
+                for place in 0..PERIOD {
+                    let column: Vec<_> = rows.iter().map(|row| row[place]).collect();
+                    let most = match name {
+                        "prod" => column.iter().product(),
+                        "min" | "max" => column.iter().copied().max().unwrap(),
+                        "mulsum" => SCALAR * column.iter().sum::<u32>(),
+                        _ => column.iter().sum(),
+                    };
+                    // A product is a power of two, of which floats hold more.
+                    assert!(most <= T::EXACT.max(if name == "prod" { 64 } else { 0 }), "{name} {most}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_reduction_of_up_to_64_ranks_leaves_the_numbers_that_a_type_holds_exactly() {
+        for data_type in DataType::ALL {
+            for n_ranks in [2, 3, 8, 64] {
+                with_type(data_type, StaysExact { n_ranks });
+            }
+        }
+    }
+
+    #[test]
+    fn data_differ_between_ranks_turns_and_places() {
+        let pattern = Pattern::<f32>::new(2, Some(&ReduceOp::Sum));
+        assert_ne!(pattern.input(0, 0), pattern.input(0, 1));
+        assert_ne!(pattern.input(0, 0), pattern.input(1, 0));
+        assert_ne!(pattern.reduced(0), pattern.reduced(1));
+        assert_ne!(pattern.input(0, 0)[..100], pattern.input(0, 0)[100..200]);
+        let sum = |place: usize| pattern.input(3, 0)[place] + pattern.input(3, 1)[place];
+        assert!((0..PERIOD).all(|place| pattern.reduced(3)[place] == sum(place)));
+    }
+}

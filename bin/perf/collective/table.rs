@@ -1,0 +1,132 @@
+//! The launcher side of a collective test: rows as they come, in nccl-tests' table.
+
+use anyhow::Result;
+
+use super::format::{self, Extras, Head};
+use super::settings::{Message, Seat};
+use crate::args::{PerfArgs, Test};
+use crate::fit::Grid;
+use crate::machine::Machine;
+use crate::output::{self, Look};
+use crate::perf::jobs;
+use crate::perf::plan::Plan;
+use crate::row::Row;
+use crate::sizes::format_size;
+use crate::units::{format_ns, or_dash, three_digits};
+
+/// Ranks where the user does not say how many.
+const RANKS: u32 = 2;
+
+/// Milliseconds for a figure where the user does not say how many operations.
+const FIGURE_MS: u64 = 120;
+
+/// Runs the collective test, prints its table as it grows, and returns its rows.
+///
+/// # Errors
+/// Bad combinations of flags, a job that fails, a table that cannot be printed.
+pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<Row>> {
+    let n_ranks = args.ranks.unwrap_or(RANKS);
+    let plan = Plan {
+        tests: vec![(test, None)],
+        sizes: args.collective_sizes()?,
+        iters: args.sweep.iters,
+        warmup: args.sweep.warmup_iters,
+        check: args.sweep.check(),
+        one_core: jobs::share_a_core(&args.job)?,
+        figure_ms: FIGURE_MS,
+        collective: Some(args.settings(test, n_ranks)?),
+    };
+    let extras = Extras { percentiles: args.collective.percentiles, bound: args.collective.bound };
+    let host = nix::sys::utsname::uname()?.nodename().to_string_lossy().into_owned();
+    let processor = Machine::detect().cpu;
+    let head = Head {
+        test: test.name(),
+        n_ranks,
+        least: args.sweep.minbytes,
+        most: args.sweep.maxbytes,
+        step: args.collective.stepbytes.map_or((args.sweep.stepfactor, "factor"), |step| (step, "bytes")),
+        warmup: plan.warmup.unwrap_or(0),
+        iters: plan.iters.unwrap_or(0),
+        check: plan.check,
+        host: &host,
+        processor: &processor,
+    };
+    let mut table = Table { head, extras, seats: Vec::new(), rows: Vec::new(), printed: 0, begun: false };
+    jobs::supervise(&plan, n_ranks, &args.job, &mut |line| table.take(Message::read(line)?))?;
+    table.finish()?;
+    if !extras.bound {
+        output::note(&limits(&table.rows));
+    }
+    Ok(table.rows)
+}
+
+/// A table that grows.
+struct Table<'a> {
+    head: Head<'a>,
+    extras: Extras,
+    seats: Vec<Seat>,
+    rows: Vec<Row>,
+    /// Rows of [`Table::rows`] that stand in the table.
+    printed: usize,
+    begun: bool,
+}
+
+impl Table<'_> {
+    /// Takes what a device process has told, and prints what can be printed.
+    fn take(&mut self, message: Message) -> Result<()> {
+        match message {
+            Message::Seat(seat) => self.seats.push(seat),
+            Message::Figure(row) => self.rows.push(*row),
+        }
+        if !self.begun && self.seats.len() == self.head.n_ranks as usize {
+            self.begun = true;
+            self.seats.sort_unstable();
+            output::print(&self.head.text(&self.seats, self.extras))?;
+        }
+        if self.begun { self.print(false) } else { Ok(()) }
+    }
+
+    /// Prints the sizes that are complete: with what was measured in place, or followed by another, or the last.
+    fn print(&mut self, last: bool) -> Result<()> {
+        while let Some(apart) = self.rows.get(self.printed) {
+            let next = self.rows.get(self.printed + 1);
+            let in_place = next.filter(|row| row.collective.as_ref().is_some_and(|figures| figures.in_place));
+            if next.is_none() && !last {
+                break;
+            }
+            output::print(&format::row(apart, in_place, self.extras))?;
+            self.printed += 1 + usize::from(in_place.is_some());
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.print(true)?;
+        output::print(&format::foot(self.head.test, &self.rows))
+    }
+}
+
+/// The rows beside the machine's limits.
+fn limits(rows: &[Row]) -> String {
+    let line = |row: &Row| {
+        let (kind, place) = row.collective.as_ref().map_or_else(Default::default, |figures| {
+            let place = if figures.in_place { "in place" } else { "out of place" };
+            (format!("{} {}", figures.data_type, figures.redop), place)
+        });
+        let texts = vec![
+            row.test.name().to_owned(),
+            kind,
+            place.to_owned(),
+            row.limit.clone().unwrap_or_default(),
+            or_dash(row.bytes, format_size),
+            or_dash(row.p50_ns, format_ns),
+            or_dash(row.limit_p50_ns, format_ns),
+            or_dash(row.ratio, three_digits),
+            format!("{}..{}", or_dash(row.ratio_p10, three_digits), or_dash(row.ratio_p90, three_digits)),
+        ];
+        (texts, row.wrong.is_some_and(|wrong| wrong > 0))
+    };
+    let head = vec!["test", "type", "place", "limit", "size", "p50", "limit p50", "time/limit", "(p10..p90)"];
+    let grid = Grid { head, words: 4, rows: rows.iter().map(line).collect() };
+    grid.text(Look::plain(), &[])
+}

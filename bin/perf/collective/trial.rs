@@ -1,0 +1,97 @@
+//! An operation as a lane: how it is timed, for the library's operation and for its limit alike.
+//!
+//! The time of an operation is that of the call alone, of data that its own rank has just written and somebody reads next. The
+//! clock takes as long as a small operation: those are timed many at a time, with the rewriting and the reading in between, which
+//! for so few bytes take next to nothing.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use shmccl::{Communicator, Result};
+
+use super::super::clock::now_ns;
+use super::super::lane::Lane;
+use super::gathering::Gathering;
+use super::number::Number;
+use super::workload::Workload;
+
+/// Up to this many bytes operations are timed in batches.
+pub(crate) const BATCH_BYTES: u64 = 8 << 10;
+
+/// Operations of a batch.
+const BATCH: u64 = 64;
+
+/// One way to do the operation of a [`Workload`].
+pub(crate) trait Way<T> {
+    /// Does it.
+    fn go(&mut self, workload: &mut Workload<T>, gathering: &mut Gathering) -> Result<()>;
+}
+
+/// The library's way.
+#[derive(Debug)]
+pub(crate) struct ByLibrary<'c>(pub(crate) &'c mut Communicator);
+
+impl<T: Number> Way<T> for ByLibrary<'_> {
+    #[inline]
+    fn go(&mut self, workload: &mut Workload<T>, _gathering: &mut Gathering) -> Result<()> {
+        workload.run(self.0)
+    }
+}
+
+/// An operation that is done again and again in one way.
+#[derive(Debug)]
+pub(crate) struct Trial<T, W> {
+    way: W,
+    workload: Workload<T>,
+    gathering: Rc<RefCell<Gathering>>,
+    batch: u64,
+}
+
+impl<T: Number, W: Way<T>> Trial<T, W> {
+    /// Does the operation of `workload`, of `bytes`, in this `way`.
+    pub(crate) fn new(way: W, workload: Workload<T>, gathering: &Rc<RefCell<Gathering>>, bytes: u64) -> Self {
+        let batch = if bytes <= BATCH_BYTES { BATCH } else { 1 };
+        Self { way, workload, gathering: Rc::clone(gathering), batch }
+    }
+
+    fn once(&mut self, gathering: &mut Gathering) -> Result<f64> {
+        self.workload.rewrite()?;
+        gathering.meet()?;
+        let start = now_ns();
+        self.way.go(&mut self.workload, gathering)?;
+        let took = now_ns() - start;
+        self.workload.verify()?;
+        Ok(took as f64)
+    }
+
+    fn batch_of(&mut self, gathering: &mut Gathering) -> Result<f64> {
+        gathering.meet()?;
+        let start = now_ns();
+        for _ in 0..self.batch {
+            self.workload.rewrite()?;
+            self.way.go(&mut self.workload, gathering)?;
+            self.workload.verify()?;
+        }
+        Ok((now_ns() - start) as f64 / self.batch as f64)
+    }
+}
+
+impl<T: Number, W: Way<T>> Lane for Trial<T, W> {
+    fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
+        let gathering = Rc::clone(&self.gathering);
+        let gathering = &mut *gathering.borrow_mut();
+        let mut times = Vec::new();
+        for _ in 0..ops / self.batch {
+            times.push(if self.batch > 1 { self.batch_of(gathering)? } else { self.once(gathering)? });
+        }
+        gathering.hand_in(&times, samples)
+    }
+
+    fn batch(&self) -> u64 {
+        self.batch
+    }
+
+    fn wrong(&self) -> u64 {
+        self.workload.wrong
+    }
+}

@@ -1,0 +1,321 @@
+//! One operation at one size on one rank: its buffers, its data, and whether what came out is right.
+
+use std::ops::Range;
+
+use shmccl::collective::Operation;
+use shmccl::heap::{DeviceBuffer, Region};
+use shmccl::reduce::ReduceOp;
+use shmccl::{Communicator, Rank, Result};
+
+use super::layout::Layout;
+use super::number::Number;
+use super::pattern::{PERIOD, Pattern};
+use super::settings::Memory;
+
+/// Where all ranks have room for buffers in their heaps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ground {
+    /// For inputs.
+    pub(crate) send: Region,
+    /// For outputs, and for buffers that are both.
+    pub(crate) recv: Region,
+    /// For two mailboxes.
+    pub(crate) mail: Region,
+}
+
+impl Ground {
+    /// The input of `rank`, and its output, of an operation with this `layout` on elements of `size` bytes.
+    ///
+    /// # Errors
+    /// Too little ground.
+    pub(crate) fn regions(
+        self,
+        layout: Layout,
+        rank: u64,
+        size: u64,
+        in_place: bool,
+    ) -> Result<(Region, Region)> {
+        if in_place {
+            let (send, recv) = (layout.send_in_place(rank) * size, layout.recv_in_place(rank) * size);
+            Ok((self.recv.part(send, layout.send() * size)?, self.recv.part(recv, layout.recv() * size)?))
+        } else {
+            Ok((self.send.part(0, layout.send() * size)?, self.recv.part(0, layout.recv() * size)?))
+        }
+    }
+}
+
+/// What is asked of all ranks, again and again.
+#[derive(Clone, Debug)]
+pub(crate) struct Task {
+    /// The operation.
+    pub(crate) operation: Operation,
+    /// By what it reduces, if it does.
+    pub(crate) op: Option<ReduceOp>,
+    /// Its root, where it has one.
+    pub(crate) root: Rank,
+    /// How large it is.
+    pub(crate) layout: Layout,
+    /// Whether the output takes the place of the input.
+    pub(crate) in_place: bool,
+    /// Whether results are verified.
+    pub(crate) check: bool,
+}
+
+/// Where elements are.
+#[derive(Debug)]
+enum Buffers<T> {
+    Heap {
+        send: DeviceBuffer<T>,
+        recv: DeviceBuffer<T>,
+    },
+    Ordinary {
+        send: Vec<T>,
+        recv: Vec<T>,
+    },
+    /// Input and output.
+    OneOrdinary(Vec<T>),
+}
+
+/// A rank's part in a [`Task`].
+#[derive(Debug)]
+pub(crate) struct Workload<T> {
+    task: Task,
+    rank: u32,
+    buffers: Buffers<T>,
+    pattern: Pattern<T>,
+    /// Where results are copied to be compared: a period.
+    copy: Vec<T>,
+    turn: u64,
+    /// Elements that were not as expected, so far.
+    pub(crate) wrong: u64,
+}
+
+/// Whether the library lets a caller do `operation` in place in memory of this kind.
+pub(crate) fn can_be_in_place(operation: Operation, memory: Memory) -> bool {
+    memory == Memory::Heap || operation == Operation::AllReduce
+}
+
+impl<T: Number> Workload<T> {
+    /// Lays the buffers out on `ground`, or takes ordinary memory.
+    ///
+    /// # Errors
+    /// Too little ground.
+    pub(crate) fn new(comm: &Communicator, task: Task, ground: Ground, memory: Memory) -> Result<Self> {
+        let (layout, rank) = (task.layout, comm.rank().get());
+        let zeros =
+            |count: u64| vec![T::zeroed(); usize::try_from(count).expect("it fits the address space")];
+        let buffers = match (memory, task.in_place) {
+            (Memory::Heap, in_place) => {
+                let size = size_of::<T>() as u64;
+                let (send, recv) = ground.regions(layout, rank.into(), size, in_place)?;
+                Buffers::Heap { send: comm.buffer(send)?, recv: comm.buffer(recv)? }
+            }
+            (Memory::Ordinary, false) => {
+                Buffers::Ordinary { send: zeros(layout.send()), recv: zeros(layout.recv()) }
+            }
+            (Memory::Ordinary, true) => Buffers::OneOrdinary(zeros(layout.largest())),
+        };
+        let pattern = Pattern::new(comm.n_ranks(), task.op.as_ref());
+        let copy = vec![T::zeroed(); PERIOD];
+        Ok(Self { task, rank, buffers, pattern, copy, turn: 0, wrong: 0 })
+    }
+
+    /// Goes on to the next turn: rewrites the input.
+    #[inline]
+    pub(crate) fn rewrite(&mut self) -> Result<()> {
+        self.turn += 1;
+        if self.sends() {
+            let count = self.task.layout.send();
+            self.write(count)?;
+        }
+        Ok(())
+    }
+
+    /// Does the operation.
+    ///
+    /// # Errors
+    /// What the library says.
+    #[inline]
+    pub(crate) fn run(&mut self, comm: &mut Communicator) -> Result<()> {
+        macro_rules! call {
+            ($send:expr, $recv:expr) => {{
+                let op = self.task.op.as_ref().unwrap_or(&ReduceOp::Sum);
+                let root = self.task.root;
+                match self.task.operation {
+                    Operation::AllReduce => comm.all_reduce($send, $recv, op),
+                    Operation::Reduce => comm.reduce($send, $recv, op, root),
+                    Operation::Broadcast => comm.broadcast($send, $recv, root),
+                    Operation::AllGather => comm.all_gather($send, $recv),
+                    Operation::ReduceScatter => comm.reduce_scatter($send, $recv, op),
+                    Operation::AllToAll => comm.all_to_all($send, $recv),
+                    Operation::Gather => comm.gather($send, $recv, root),
+                    Operation::Scatter => comm.scatter($send, $recv, root),
+                    other => unreachable!("{other} is no test"),
+                }
+            }};
+        }
+        match &mut self.buffers {
+            Buffers::Heap { send, recv } => call!(&*send, &*recv),
+            Buffers::Ordinary { send, recv } => call!(&*send, recv),
+            Buffers::OneOrdinary(both) => {
+                comm.all_reduce_in_place(both, self.task.op.as_ref().unwrap_or(&ReduceOp::Sum))
+            }
+        }
+    }
+
+    /// Reads the result, and counts the elements that are not as expected.
+    ///
+    /// # Errors
+    /// None while the buffers last.
+    #[inline]
+    pub(crate) fn verify(&mut self) -> Result<()> {
+        if !self.task.check || !self.receives() {
+            return Ok(());
+        }
+        let (layout, turn, me) = (self.task.layout, self.turn, u64::from(self.rank));
+        let whole = Block { start: 0, count: layout.recv(), first: 0 };
+        let share = Block { first: me * layout.block, ..whole };
+        let (pattern, root) = (&self.pattern, self.task.root.get());
+        let result = Outputs { buffers: &self.buffers, copy: &mut self.copy };
+        self.wrong += match self.task.operation {
+            Operation::AllReduce | Operation::Reduce => result.mismatches(whole, pattern.reduced(turn))?,
+            Operation::ReduceScatter => result.mismatches(share, pattern.reduced(turn))?,
+            Operation::Broadcast => result.mismatches(whole, pattern.input(turn, root))?,
+            Operation::Scatter => result.mismatches(share, pattern.input(turn, root))?,
+            operation => {
+                let first = if operation == Operation::AllToAll { me * layout.block } else { 0 };
+                result.mismatched_blocks(layout, first, |rank| pattern.input(turn, rank))?
+            }
+        };
+        Ok(())
+    }
+
+    fn sends(&self) -> bool {
+        !matches!(self.task.operation, Operation::Broadcast | Operation::Scatter) || self.is_root()
+    }
+
+    fn receives(&self) -> bool {
+        !matches!(self.task.operation, Operation::Reduce | Operation::Gather) || self.is_root()
+    }
+
+    fn is_root(&self) -> bool {
+        self.rank == self.task.root.get()
+    }
+
+    /// Writes this turn's input.
+    #[inline]
+    fn write(&mut self, count: u64) -> Result<()> {
+        let data = self.pattern.input(self.turn, self.rank);
+        for (at, part) in periods(0, count) {
+            match &mut self.buffers {
+                Buffers::Heap { send, .. } => send.copy_from_slice(at, &data[part])?,
+                Buffers::Ordinary { send, .. } => send[at..][..part.len()].copy_from_slice(&data[part]),
+                Buffers::OneOrdinary(both) => both[at..][..part.len()].copy_from_slice(&data[part]),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Elements of an output, and where in the input that they came from they began.
+#[derive(Clone, Copy)]
+struct Block {
+    start: u64,
+    count: u64,
+    first: u64,
+}
+
+/// The outputs of a workload, and where to copy them to be compared.
+struct Outputs<'w, T> {
+    buffers: &'w Buffers<T>,
+    copy: &'w mut [T],
+}
+
+impl<T: Number> Outputs<'_, T> {
+    /// How many elements of `block` differ from `expected`, which repeats.
+    #[inline]
+    fn mismatches(self, block: Block, expected: &[T]) -> Result<u64> {
+        let start = usize::try_from(block.start).expect("within the output");
+        if self.is_word(start, block, expected) {
+            return Ok(0);
+        }
+        let mut wrong = 0;
+        for (at, part) in periods(block.first, block.count) {
+            let found = match self.buffers {
+                Buffers::Heap { recv, .. } => {
+                    let copy = &mut self.copy[..part.len()];
+                    recv.copy_to_slice(start + at, copy)?;
+                    &*copy
+                }
+                Buffers::Ordinary { recv, .. } => &recv[start + at..][..part.len()],
+                Buffers::OneOrdinary(both) => &both[start + at..][..part.len()],
+            };
+            wrong += differing(found, &expected[part]);
+        }
+        Ok(wrong)
+    }
+
+    /// Whether `block` is 8 bytes of the heap, and as expected: the usual case of the shortest times.
+    #[inline]
+    fn is_word(&self, start: usize, block: Block, expected: &[T]) -> bool {
+        let Buffers::Heap { recv, .. } = self.buffers else { return false };
+        let count = size_of::<u64>() / size_of::<T>();
+        if block.count != count as u64 || block.first != 0 {
+            return false;
+        }
+        let word = bytemuck::pod_read_unaligned::<u64>(bytemuck::cast_slice(&expected[..count]));
+        recv.span().read::<u64>((start * size_of::<T>()) as u64).is_ok_and(|found| found == word)
+    }
+
+    /// The same of an output with a block from each rank, all from the same place `first`.
+    fn mismatched_blocks<'p>(
+        self,
+        layout: Layout,
+        first: u64,
+        expected: impl Fn(u32) -> &'p [T],
+    ) -> Result<u64>
+    where
+        T: 'p,
+    {
+        let (count, mut wrong) = (layout.block, 0);
+        let blocks = layout.recv().checked_div(count).unwrap_or(0);
+        for rank in 0..u32::try_from(blocks).expect("a block for each rank") {
+            let block = Block { start: u64::from(rank) * count, count, first };
+            let part = Outputs { buffers: self.buffers, copy: &mut *self.copy };
+            wrong += part.mismatches(block, expected(rank))?;
+        }
+        Ok(wrong)
+    }
+}
+
+/// Elements that differ in any bit.
+#[inline]
+fn differing<T: Number>(found: &[T], expected: &[T]) -> u64 {
+    let bytes = bytemuck::cast_slice::<T, u8>;
+    if bytes(found) == bytes(expected) { 0 } else { count_differing(found, expected) }
+}
+
+#[cold]
+fn count_differing<T: Number>(found: &[T], expected: &[T]) -> u64 {
+    let differs = |(a, b): &(&T, &T)| bytemuck::bytes_of(*a) != bytemuck::bytes_of(*b);
+    found.iter().zip(expected).filter(differs).count() as u64
+}
+
+/// Cuts `count` elements where the pattern begins anew, of which the first is element `first`: where each part starts, and what
+/// of a period it is.
+#[inline]
+fn periods(first: u64, count: u64) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let skipped =
+        if first == 0 { 0 } else { usize::try_from(first % PERIOD as u64).expect("less than a period") };
+    let count = usize::try_from(count).expect("elements in memory");
+    let (mut at, mut place) = (0, skipped);
+    std::iter::from_fn(move || {
+        let len = (PERIOD - place).min(count - at);
+        let part = (at, place..place + len);
+        (at, place) = (at + len, 0);
+        (len > 0).then_some(part)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+use shmccl::bootstrap::Options;
+use shmccl::launch::launch_threads;
+use shmccl::reduce::{DataType, F8E5M2};
+
+use super::super::number::{ForType, with_type};
+use super::super::pattern::operator;
+use super::*;
+
+const OPERATIONS: [Operation; 8] = [
+    Operation::AllReduce,
+    Operation::Reduce,
+    Operation::Broadcast,
+    Operation::AllGather,
+    Operation::ReduceScatter,
+    Operation::AllToAll,
+    Operation::Gather,
+    Operation::Scatter,
+];
+
+fn workload<T: Number>(
+    comm: &mut Communicator,
+    operation: Operation,
+    memory: Memory,
+    in_place: bool,
+    bytes: u64,
+) -> Result<Workload<T>> {
+    let mut region = |len| comm.alloc_region(len, 64);
+    let ground = Ground { send: region(bytes)?, recv: region(bytes)?, mail: region(0)? };
+    let task = Task {
+        operation,
+        op: operation.reduces().then_some(ReduceOp::Sum),
+        root: Rank::new(1, comm.n_ranks())?,
+        layout: Layout::new(operation, bytes, size_of::<T>() as u64, comm.n_ranks().into()),
+        in_place,
+        check: true,
+    };
+    Workload::new(comm, task, ground, memory)
+}
+
+fn is_right<T: Number>(comm: &mut Communicator) -> Result<()> {
+    for operation in OPERATIONS {
+        for memory in [Memory::Heap, Memory::Ordinary] {
+            for in_place in [false, true] {
+                for bytes in [0, 24, 30_000] {
+                    if in_place && !can_be_in_place(operation, memory) {
+                        continue;
+                    }
+                    let mut workload = workload::<T>(comm, operation, memory, in_place, bytes)?;
+                    for _ in 0..7 {
+                        workload.rewrite()?;
+                        workload.run(comm)?;
+                        workload.verify()?;
+                    }
+                    assert_eq!(workload.wrong, 0, "{operation} {memory:?} {in_place} {bytes}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_operation_comes_out_right_in_every_place() {
+    launch_threads(3, &Options::default(), is_right::<f32>).unwrap();
+    launch_threads(3, &Options::default(), is_right::<F8E5M2>).unwrap();
+}
+
+struct EveryOperator<'c>(&'c mut Communicator);
+
+impl ForType for EveryOperator<'_> {
+    type Outcome = Result<()>;
+
+    fn run<T: Number>(self) -> Result<()> {
+        for name in ["sum", "prod", "min", "max", "avg", "mulsum"] {
+            let op = operator::<T>(name).unwrap();
+            let mut workload = workload::<T>(self.0, Operation::AllReduce, Memory::Heap, true, 20_000)?;
+            workload.pattern = Pattern::new(self.0.n_ranks(), Some(&op));
+            workload.task.op = Some(op);
+            for _ in 0..5 {
+                workload.rewrite()?;
+                workload.run(self.0)?;
+                workload.verify()?;
+            }
+            assert_eq!(workload.wrong, 0, "{:?} {name}", T::DATA_TYPE);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn every_operator_gives_what_is_expected_of_it_in_every_type() {
+    launch_threads(5, &Options::default(), |comm| {
+        DataType::ALL.into_iter().try_for_each(|data_type| with_type(data_type, EveryOperator(comm)))
+    })
+    .unwrap();
+}
+
+#[test]
+fn every_element_that_is_corrupted_is_counted_and_no_other() {
+    launch_threads(2, &Options::default(), |comm| {
+        for operation in OPERATIONS {
+            let mut workload = workload::<f32>(comm, operation, Memory::Heap, false, 16 << 10)?;
+            workload.rewrite()?;
+            workload.run(comm)?;
+            let Buffers::Heap { recv, .. } = &workload.buffers else { panic!("not in the heap") };
+            for index in [0, 7, 509, recv.len() - 1] {
+                recv.set(index, recv.get(index)? + 0.5)?;
+            }
+            workload.verify()?;
+            let counted = if workload.receives() { 4 } else { 0 };
+            assert_eq!(workload.wrong, counted, "{operation}");
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_result_of_the_turn_before_is_wrong() {
+    launch_threads(2, &Options::default(), |comm| {
+        for operation in OPERATIONS {
+            let mut workload = workload::<f32>(comm, operation, Memory::Ordinary, false, 4 << 10)?;
+            workload.rewrite()?;
+            workload.run(comm)?;
+            workload.rewrite()?;
+            workload.verify()?;
+            assert!(workload.wrong > 0 || !workload.receives(), "{operation}");
+        }
+        Ok(())
+    })
+    .unwrap();
+}

@@ -1,0 +1,170 @@
+//! The tables of collective operations as a parser of nccl-tests' output reads them, and their flags as its users type them.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use regex::Regex;
+
+const OPERATIONS: [&str; 8] =
+    ["all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"];
+
+/// Ranks spin for each other: two jobs at a time would each wait for the other's time slices.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn perf(words: &[&str]) -> Output {
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
+    command.arg("perf").args(words).stdin(Stdio::null()).env_remove("SHMCCL_HEAP").output().unwrap()
+}
+
+/// The lines of a run that is to succeed.
+fn table(words: &[&str]) -> Vec<String> {
+    let output = perf(words);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{words:?}: {error}");
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// What a row says: size, count, type, operator, root, then time, bandwidths and wrong elements, twice.
+fn rows(lines: &[String]) -> Vec<Vec<String>> {
+    let data = lines.iter().filter(|line| !line.starts_with('#'));
+    data.map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+}
+
+/// Written from the `printf` formats of nccl-tests: every line is one of these.
+fn nccl_tests_line() -> Regex {
+    let time = r"  [ \d]*[\d.]{3,}";
+    let place = format!(r"{time}  [ \d.]{{6}}  [ \d.]{{6}}  (?:[ \d]{{4}}\d|[ ]{{2}}N/A)");
+    let alternatives = [
+        r"# Collective test (starting|concluded): \w+_perf".to_owned(),
+        r"# nThread \d+ nGpus \d+ minBytes \d+ maxBytes \d+ step: \d+\((factor|bytes)\) warmup iters: \d+ iters: \d+ agg iters: \d+ validation: [01] graph: \d+".to_owned(),
+        r"#".to_owned(),
+        r"# Using devices".to_owned(),
+        r"#  Rank [ \d]\d Group [ \d]\d Pid [ \d]{5}\d+ on [ ]*\S{2,} device [ \d]\d \[0x[\da-f]{2,}\] .+".to_owned(),
+        r"# {62}out-of-place {23}in-place {10}".to_owned(),
+        "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong".to_owned(),
+        r"#        \(B\)    \(elements\)                               \(us\)  \(GB/s\)  \(GB/s\)            \(us\)  \(GB/s\)  \(GB/s\)       ".to_owned(),
+        format!(r"[ \d]{{11}}\d  [ \d]{{11}}\d  [ ]*[a-z0-9_]{{4,8}}  [ ]*[a-z]{{3,6}}  [ ]{{4}}(?:-1|[ ]\d){place}(?:{place}| {{33}})"),
+        r"# Out of bounds values : \d+ (OK|FAILED)".to_owned(),
+        r"# Avg bus bandwidth    : [\d.e+-]+ ".to_owned(),
+    ];
+    Regex::new(&format!("^(?:{})$", alternatives.join("|"))).unwrap()
+}
+
+#[test]
+fn every_line_of_every_operation_is_one_of_nccl_tests() {
+    let pattern = nccl_tests_line();
+    for operation in OPERATIONS {
+        let lines = table(&[operation, "-b", "8", "-e", "32K", "-f", "64", "-n", "64", "-w", "0"]);
+        for line in &lines {
+            assert!(pattern.is_match(line), "{operation}: {line:?}");
+        }
+        let rows = rows(&lines);
+        assert_eq!(rows.len(), 3, "{lines:?}");
+        for row in &rows {
+            assert_eq!(row.len(), 13, "{row:?}");
+            assert_eq!((row[8].as_str(), row[12].as_str()), ("0", "0"), "{operation}: {row:?}");
+            assert!(row[5].parse::<f64>().unwrap() > 0.0, "{row:?}");
+        }
+        let has_root = ["reduce", "broadcast", "gather", "scatter"].contains(&operation);
+        let reduces = operation.contains("reduce");
+        assert_eq!(rows[0][4], if has_root { "0" } else { "-1" });
+        assert_eq!(rows[0][3], if reduces { "sum" } else { "none" });
+        assert_eq!(rows[2][0], "32768");
+    }
+}
+
+#[test]
+fn every_type_every_operator_and_every_root_is_a_row_of_its_own() {
+    let size = ["-b", "3K", "-e", "3K", "-n", "1", "-w", "0"];
+    for (words, column, expected) in [
+        (
+            &["all_reduce", "-d", "all"][..],
+            2,
+            "int8 uint8 int32 uint32 int64 uint64 half bfloat16 float double fp8_e4m3 fp8_e5m2",
+        ),
+        (&["reduce_scatter", "-o", "all", "-d", "bf16"], 3, "sum prod min max avg mulsum"),
+        (&["reduce", "-r", "-1", "-g", "3"], 4, "0 1 2"),
+    ] {
+        let rows = rows(&table(&[words, &size].concat()));
+        let found: Vec<_> = rows.iter().map(|row| row[column].as_str()).collect();
+        assert_eq!(found.join(" "), expected);
+        assert!(rows.iter().all(|row| row[8] == "0" && row[12] == "0"), "{rows:?}");
+    }
+}
+
+#[test]
+fn steps_in_bytes_ordinary_memory_and_no_check_are_told_in_the_table() {
+    let pattern = nccl_tests_line();
+    let flags = ["-b", "1K", "-e", "3K", "-i", "1K", "-n", "1", "-w", "2", "-c", "0", "-a", "3"];
+    let lines = table(&[&["all_gather", "--memory", "ordinary"][..], &flags].concat());
+    assert!(lines.iter().all(|line| pattern.is_match(line)), "{lines:?}");
+    assert!(lines[1].contains("step: 1024(bytes) warmup iters: 2 iters: 1 agg iters: 1 validation: 0"));
+    let rows = rows(&lines);
+    assert_eq!(rows.iter().map(|row| row[0].as_str()).collect::<Vec<_>>(), ["1024", "2048", "3072"]);
+    // Ordinary memory cannot be lent as input and output at once.
+    assert!(rows.iter().all(|row| row.len() == 9 && row[8] == "N/A"), "{rows:?}");
+}
+
+#[test]
+fn columns_of_our_own_come_last_and_the_report_has_every_figure() {
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("nccl-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let path = directory.join("report.json");
+    let json = path.to_str().unwrap();
+    let flags = ["-b", "8", "-e", "8", "-n", "64", "-w", "0", "--bound", "-I", "--json", json];
+    let lines = table(&[&["all_reduce"][..], &flags].concat());
+    assert_eq!(rows(&lines)[0].len(), 13 + 2 * 6, "{lines:?}");
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2);
+    for (row, in_place) in rows.iter().zip([false, true]) {
+        for figure in
+            ["min_ns", "p50_ns", "p99_ns", "max_ns", "gb_per_s", "limit_p50_ns", "ratio", "algbw", "busbw"]
+        {
+            assert!(row[figure].as_f64().is_some_and(|value| value > 0.0), "{figure}: {row}");
+        }
+        assert_eq!(
+            (&row["test"], &row["bytes"], &row["ranks"]),
+            (&"all_reduce".into(), &8.into(), &2.into())
+        );
+        assert_eq!(
+            (&row["in_place"], &row["memory"], &row["wrong"]),
+            (&in_place.into(), &"heap".into(), &0.into())
+        );
+        assert_eq!(
+            (&row["type"], &row["redop"], &row["root"]),
+            (&"float".into(), &"sum".into(), &(-1).into())
+        );
+    }
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn what_cannot_be_meant_is_exit_code_two_and_one_line() {
+    for (words, told) in [
+        (&["broadcast", "-o", "sum"][..], "--op has no effect with broadcast; leave it out"),
+        (&["all_reduce", "-r", "0"], "--root has no effect with all_reduce; leave it out"),
+        (&["put_latency", "-d", "half"], "--datatype has no effect with put_latency; leave it out"),
+        (&["all_reduce", "--channel", "port"], "--channel has no effect with all_reduce; leave it out"),
+        (&["--bound"], "--bound has no effect with all tests; leave it out, or name a collective operation"),
+        (&["reduce", "-r", "2"], "--root 2 is no rank; of 2 the last is 1"),
+        (&["reduce", "-r", "x"], "expected a rank, all or -1"),
+        (
+            &["all_reduce", "-o", "xor"],
+            "no such operator, expected sum, prod, min, max or avg, or mulsum or all",
+        ),
+        (&["all_reduce", "-d", "float128"], "no such data type"),
+        (&["all_reduce", "-a", "4"], "4 is not in 0..=3"),
+        (&["all_reduce", "-i", "0"], "expected steps of at least a byte"),
+        (&["all_reduce", "-i", "8", "-f", "2"], "cannot be used with"),
+        (&["all_reduce", "-i", "1", "-e", "1G"], "take larger steps"),
+    ] {
+        let output = perf(words);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {error}");
+        assert!(error.contains(told) && error.lines().count() == 1, "{words:?}: {error}");
+        assert!(output.stdout.is_empty(), "{words:?}");
+    }
+}
