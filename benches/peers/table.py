@@ -20,9 +20,9 @@ def read_mpi(path):
 
 
 def read_shmccl(path):
-    """Yields (test, ranks, bytes, p50_ns) of the rows that `shmccl perf --json` wrote."""
+    """Yields (test, ranks, bytes, p50_ns) of the rows out of place that `shmccl perf --json` wrote."""
     for row in json.loads(path.read_text())["rows"]:
-        if row.get("p50_ns") is not None and row.get("bytes") is not None:
+        if not row.get("in_place") and row.get("p50_ns") is not None and row.get("bytes") is not None:
             yield row["test"], int(row["ranks"]), int(row["bytes"]), float(row["p50_ns"])
 
 
