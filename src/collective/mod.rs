@@ -1,6 +1,6 @@
 //! Collective operations: what all ranks of a communicator do together.
 //!
-//! A [`Call`] says what one rank has been called to do and where its data are. The [`Engine`] of a communicator picks the way it
+//! A `Call` says what one rank has been called to do and where its data are. The `Engine` of a communicator picks the way it
 //! is done, by operation, length and number of ranks, which are the same everywhere:
 //!
 //! | way | for | hand-overs |
@@ -12,7 +12,7 @@
 //!
 //! The algorithms are written once, over *pipes* of either kind of channel (`pipe`, `pipework`).
 //!
-//! Ranks meet on the [`board`](Board), where each posts what it is about to do; those that disagree find out there.
+//! Ranks meet on the board, where each posts what it is about to do; those that disagree find out there.
 //!
 //! # Order of reduction
 //! The result is the same bit for bit on every rank and in every run, whatever comes first. Unless the caller asks for an
