@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A trial is up to [`TRIAL`] copies, of which the best counts: the first copy into new memory pays for page faults, and
-//! behind a stream past the cache the first one through it finds the target in memory. For the same reason the way in
+//! behind a stream past the cache the first two through it find the target in memory. For the same reason the way in
 //! use is as quick as the best of its last [`MEMORY`] copies. A trial ends early where it is hopeless.
 //!
 //! A stream past the cache shifts a part of the cost to the reader, whom this thread does not see. Where the target is
@@ -32,7 +32,7 @@ use super::plan::{Plan, TUNED, Way};
 use super::{CopyKernel, Purpose, ReadSoon};
 
 /// Copies in a trial.
-const TRIAL: u8 = 2;
+const TRIAL: u8 = 3;
 
 /// The way in use has slowed down when so many copies in a row did.
 const MEMORY: usize = 3;
@@ -58,7 +58,7 @@ const SAMPLE: u64 = 64;
 const EAGER: u64 = 32;
 
 /// From this length in bytes on, two readings of the clock are nothing.
-const ALWAYS_TIMED: usize = 512 << 10;
+const ALWAYS_TIMED: usize = 256 << 10;
 
 /// What must be left of the cost for the other way to be used: a smaller difference is noise.
 const NOISE: f32 = 0.96;
