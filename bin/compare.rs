@@ -25,9 +25,11 @@ use report::CompareReport;
 pub(crate) fn run(args: &CompareArgs) -> Result<u8> {
     check_files(args)?;
     let report = measure::measure(args)?;
-    present(args, &report)?;
+    // Files first: whoever reads the table may stop reading.
+    write_files(args, &report)?;
+    let printed = output::print(&view::text(Look::of_stdout(), &report));
     match report.wrong_sides() {
-        0 => Ok(failure::DONE),
+        0 => printed.map(|()| failure::DONE),
         wrong => anyhow::bail!("wrong data in {wrong} of {} figures", 2 * report.points.len()),
     }
 }
@@ -44,12 +46,11 @@ fn check_files(args: &CompareArgs) -> Result<()> {
     [&args.json, &args.csv, &args.svg].into_iter().try_for_each(|path| file::check_writable(path))
 }
 
-/// Prints the tables, the charts and what they mean, and writes the three files.
+/// Writes the three files.
 ///
 /// # Errors
-/// When stdout or a file cannot be written.
-fn present(args: &CompareArgs, report: &CompareReport) -> Result<()> {
-    output::print(&view::text(Look::of_stdout(), report))?;
+/// When one cannot be written.
+fn write_files(args: &CompareArgs, report: &CompareReport) -> Result<()> {
     file::write_json(&args.json, &report.to_file())?;
     file::write(&args.csv, csv::text(report).as_bytes())?;
     file::write(&args.svg, svg::text(report)?.as_bytes())?;

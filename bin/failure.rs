@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::output::CANNOT_WRITE;
+
 /// Done.
 pub(crate) const DONE: u8 = 0;
 /// The work failed, or data were wrong.
@@ -28,10 +30,12 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     if error.downcast_ref::<UsageError>().is_some() { USAGE } else { FAILED }
 }
 
-/// Whether an error only says that nobody reads the output any more, as in `shmccl doctor | head -1`.
+/// Whether an error only says that nobody reads stdout any more, as in `shmccl doctor | head -1`. Another pipe that breaks
+/// is a failure.
 pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let broken = |cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe;
-    error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(broken))
+    error.chain().any(|cause| cause.to_string() == CANNOT_WRITE)
+        && error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(broken))
 }
 
 /// An error and its causes in one line. A cause that its effect has told already is not told twice.
@@ -97,9 +101,10 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_pipe_is_recognised_below_a_context() {
-        let closed = Err::<(), _>(io::Error::from(io::ErrorKind::BrokenPipe)).context("print").unwrap_err();
-        assert!(is_closed_pipe(&closed));
+    fn a_closed_stdout_is_recognised_below_a_context_and_no_other_pipe_is() {
+        let broken = || Err::<(), _>(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert!(is_closed_pipe(&broken().context(CANNOT_WRITE).context("in perf").unwrap_err()));
+        assert!(!is_closed_pipe(&broken().context("cannot write report.json").unwrap_err()));
         assert!(!is_closed_pipe(&anyhow::anyhow!("other")));
     }
 }

@@ -62,18 +62,25 @@ pub(crate) fn run(args: &PerfArgs) -> Result<u8> {
     }
     let mut report = Report { machine: Machine::detect(), rows: measure(args)? };
     note_siblings(&mut report);
-    let others: Vec<Row> = report.rows.iter().filter(|row| !row.test.is_collective()).cloned().collect();
-    if !others.is_empty() {
-        let others = Report { rows: others, ..report.clone() };
-        output::print(&view::text(Look::of_stdout(), &others))?;
-    }
+    // Files first: whoever reads the table may stop reading.
     if let Some(path) = &args.json {
         file::write_json(path, &report)?;
     }
+    let printed = print(&report);
     match report.wrong_rows() {
-        0 => Ok(failure::DONE),
+        0 => printed.map(|()| failure::DONE),
         wrong => anyhow::bail!("wrong data in {wrong} of {} rows", report.rows.len()),
     }
+}
+
+/// Prints the rows that were not printed as they came.
+fn print(report: &Report) -> Result<()> {
+    let others: Vec<Row> = report.rows.iter().filter(|row| !row.test.is_collective()).cloned().collect();
+    if others.is_empty() {
+        return Ok(());
+    }
+    let others = Report { rows: others, ..report.clone() };
+    output::print(&view::text(Look::of_stdout(), &others))
 }
 
 /// Tells the machine's description what the slices have seen of its cores.

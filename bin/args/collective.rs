@@ -1,9 +1,10 @@
 //! Flags of the collective tests, in the manner of nccl-tests.
 
 use clap::Args;
+use shmccl::collective::Algorithm;
 use shmccl::reduce::{DataType, ReduceOp};
 
-use super::{PerfArgs, Test};
+use super::{Channel, PerfArgs, Test};
 use crate::failure::UsageError;
 use crate::perf::collective::settings::{Average, Memory, Settings, operation};
 use crate::sizes::parse_size;
@@ -40,6 +41,10 @@ pub(crate) struct CollectiveArgs {
     /// Where the buffers are
     #[arg(long, value_enum, value_name = "KIND", default_value_t = Memory::Heap)]
     memory: Memory,
+    /// Algorithm: one_shot, two_shot, ring, recursive_doubling, halving_doubling, tree, double_tree or naive [default: what suits
+    /// the size]
+    #[arg(long, value_name = "NAME")]
+    algo: Option<Algorithm>,
     /// Show the machine's limit in columns of the table, and not in a table of its own on stderr
     #[arg(long)]
     pub(crate) bound: bool,
@@ -72,7 +77,16 @@ impl PerfArgs {
                 )));
             }
         };
+        if let (Some(algorithm), Some(operation)) = (args.algo, operation(test))
+            && !algorithm.supports(operation)
+        {
+            let able = Algorithm::ALL.into_iter().filter(|other| other.supports(operation));
+            let able = able.map(Algorithm::name).collect::<Vec<_>>().join(", ");
+            return Err(UsageError::new(format!("{algorithm} cannot do {operation}; these can: {able}")));
+        }
         Ok(Settings {
+            algorithm: args.algo.map(|algorithm| algorithm.name().to_owned()),
+            channel: self.channel.unwrap_or(Channel::Memory),
             types: named(&args.datatype, DataType::ALL.into_iter().map(DataType::name)),
             ops: if reduces {
                 named(&args.op, ReduceOp::PLAIN.iter().map(ReduceOp::name).chain([SCALED]))

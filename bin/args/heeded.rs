@@ -19,9 +19,13 @@ struct Flag {
     heeds: fn(Test) -> bool,
 }
 
-const FLAGS: [Flag; 19] = [
+const FLAGS: [Flag; 20] = [
     Flag { id: "ranks", name: "--ranks", heeds: starts_processes },
-    Flag { id: "channel", name: "--channel", heeds: |test| !test.channels().is_empty() },
+    Flag {
+        id: "channel",
+        name: "--channel",
+        heeds: |test| !test.channels().is_empty() || test.is_collective(),
+    },
     Flag { id: "minbytes", name: "--minbytes", heeds: has_sizes },
     Flag { id: "maxbytes", name: "--maxbytes", heeds: has_sizes },
     Flag { id: "stepfactor", name: "--stepfactor", heeds: has_sizes },
@@ -34,7 +38,9 @@ const FLAGS: [Flag; 19] = [
     Flag {
         id: "proxy",
         name: "--proxy",
-        heeds: |test| test == Test::Launch || test.channels().contains(&Channel::Port),
+        heeds: |test| {
+            test == Test::Launch || test.channels().contains(&Channel::Port) || test.is_collective()
+        },
     },
     Flag { id: "heap", name: "--heap", heeds: starts_processes },
     Flag { id: "timeout", name: "--timeout", heeds: starts_processes },
@@ -44,6 +50,7 @@ const FLAGS: [Flag; 19] = [
     Flag { id: "datatype", name: "--datatype", heeds: Test::is_collective },
     Flag { id: "average", name: "--average", heeds: Test::is_collective },
     Flag { id: "stepbytes", name: "--stepbytes", heeds: Test::is_collective },
+    Flag { id: "algo", name: "--algo", heeds: Test::is_collective },
     Flag { id: "memory", name: "--memory", heeds: Test::is_collective },
     Flag { id: "bound", name: "--bound", heeds: Test::is_collective },
     Flag { id: "percentiles", name: "--percentiles", heeds: Test::is_collective },
@@ -70,7 +77,12 @@ pub(super) fn check(args: &PerfArgs) -> Result<(), UsageError> {
         let names: Vec<_> = args.tests.iter().map(|test| test.name()).collect();
         return Err(idle(flag.name, &names.join(" and ")));
     }
-    let no_proxy = args.channel == Some(Channel::Memory) && !args.tests.contains(&Test::Launch);
+    // Collective operations go over memory channels unless told otherwise.
+    let direct = match args.channel {
+        Some(channel) => channel == Channel::Memory,
+        None => tests.iter().all(|test| test.is_collective()),
+    };
+    let no_proxy = direct && !args.tests.contains(&Test::Launch);
     if no_proxy && !args.tests.is_empty() && args.given.contains(&"proxy") {
         return Err(idle("--proxy", "--channel memory"));
     }

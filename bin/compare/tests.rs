@@ -230,7 +230,7 @@ fn the_plot_is_drawn_with_labels_and_without_figures_too() {
 }
 
 #[test]
-fn presenting_writes_three_files() {
+fn three_files_are_written() {
     let directory = std::env::temp_dir().join(format!("shmccl-compare-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let path = |name: &str| directory.join(name);
@@ -242,7 +242,7 @@ fn presenting_writes_three_files() {
     let mut args = <Line as clap::Parser>::parse_from(["compare"]).compare;
     (args.json, args.csv, args.svg) = (path("a.json"), path("a.csv"), path("a.svg"));
     check_files(&args).unwrap();
-    present(&args, &modelled(900.0, 4, 0.95)).unwrap();
+    write_files(&args, &modelled(900.0, 4, 0.95)).unwrap();
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 3);
     args.svg = path("missing/a.svg");
     assert!(check_files(&args).is_err());

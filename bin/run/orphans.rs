@@ -2,24 +2,30 @@
 
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 /// How long killed processes may take to go.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Makes this process the parent of whatever its descendants leave behind, and ends all that when it is dropped.
+/// Makes this process the parent of whatever its descendants leave behind, and ends all that when it is dropped. Children
+/// that it had before (an `exec` keeps them) are none of its business.
 #[derive(Debug)]
-pub(super) struct Orphans(());
+pub(super) struct Orphans {
+    spared: Vec<Pid>,
+}
 
 impl Orphans {
     pub(super) fn adopt() -> Self {
         // Refused, it leaves orphans to init, as they would be anyway.
         let _ = set_child_subreaper(true);
-        Self(())
+        Self { spared: children() }
+    }
+
+    fn left(&self) -> Vec<Pid> {
+        children().into_iter().filter(|child| !self.spared.contains(child)).collect()
     }
 }
 
@@ -28,14 +34,16 @@ impl Drop for Orphans {
     fn drop(&mut self) {
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
-            for child in children() {
+            let left = self.left();
+            if left.is_empty() {
+                return;
+            }
+            for child in left {
                 let _ = kill(child, Signal::SIGKILL);
+                // Gone or not yet: the list tells.
+                let _ = waitpid(child, Some(WaitPidFlag::WNOHANG));
             }
-            match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::StillAlive) => std::thread::yield_now(),
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(_) => return,
-            }
+            std::thread::yield_now();
         }
     }
 }

@@ -65,7 +65,6 @@ pub struct PortChannel {
     port: Port,
     table: MemoryTable,
     semaphore: SemaphoreId,
-    sent: u64,
     /// Whether something was pushed that is not known to be executed.
     pending: bool,
     inbound: SemaphoreReceiver<CellRef<SemaphoreCell>>,
@@ -93,7 +92,6 @@ impl PortChannel {
         let inbound = fabric.semaphore(fabric.rank(), seat.semaphore_index(peer))?;
         Ok(Self {
             semaphore: semaphore_id(peer, seat.number),
-            sent: seat.counts.sent,
             pending: false,
             table: fabric.world().memory_table(fabric.rank())?,
             inbound: SemaphoreReceiver::new(inbound, seat.counts.received),
@@ -156,7 +154,6 @@ impl PortChannel {
         };
         self.port.doorbell.wake(self.fabric.kernel());
         self.pending = true;
-        self.sent += u64::from(kind.contains(Kind::SIGNAL));
         Ok(position)
     }
 
@@ -228,7 +225,10 @@ impl Drop for PortChannel {
     /// nothing, the seat stays taken, as it does when the thread panics: then nobody is to wait for this one.
     fn drop(&mut self) {
         if !self.pending || !std::thread::panicking() && self.flush().is_ok() {
-            let counts = Counts { sent: self.sent, received: self.inbound.consumed() };
+            // Not what was pushed: a handler of the user's own may have raised the semaphore less often.
+            let outbound = self.seat.semaphore_index(self.fabric.rank());
+            let Ok(outbound) = self.fabric.semaphore(self.seat.peer, outbound) else { return };
+            let counts = Counts { sent: outbound.value(), received: self.inbound.consumed() };
             self.fabric.seats().leave(self.seat, counts);
         }
     }

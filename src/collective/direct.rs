@@ -57,10 +57,8 @@ pub(crate) fn applies(team: &Team, operation: Operation) -> bool {
 /// # Errors
 /// Those of [`super::board::Board::await_post`]; [`crate::Error::OutOfRange`] for buffers that are not allocated.
 pub(crate) fn run(team: &Team, call: &Call<'_>) -> Result<()> {
-    let worked = work(team, call);
-    // Whatever came of it, peers wait for this member no longer.
+    work(team, call)?;
     team.board.done();
-    worked?;
     team.board.await_all_done(call.operation)
 }
 

@@ -51,13 +51,16 @@ impl Engine {
     /// members are in different calls; [`crate::Error::OutOfRange`] for buffers that are not allocated;
     /// [`crate::Error::Exhausted`], [`crate::Error::Os`] and [`crate::Error::FailedElsewhere`] when some member cannot open the
     /// channels; [`crate::Error::Timeout`], [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`], [`crate::Error::Revoked`].
+    /// Each but the first ends the epoch.
     pub(crate) fn run(&mut self, call: &mut Call<'_>, manner: Manner) -> Result<()> {
         let summary = call.summary().in_manner(manner);
-        match self.way(call, manner)? {
+        let done = match self.way(call, manner)? {
             Way::Small => small::run(&mut self.team, call, summary),
             Way::Direct => self.run_large(call, summary, None),
             Way::Piped(algorithm, kind) => self.run_large(call, summary, Some((algorithm, kind))),
-        }
+        };
+        // Peers that come later would take what this member has posted for valid, and what is left in a pipe for theirs.
+        done.inspect_err(|_| self.team.board.revoke())
     }
 
     /// How `call` is done: the same on all members.
@@ -106,11 +109,8 @@ impl Engine {
                 direct::run(team, piece)
             }),
             Some((algorithm, kind)) => {
-                let mut execute = |team: &mut Team, piece: &Call<'_>| {
-                    let done = pipework.run(team, piece, algorithm, kind);
-                    // What is in the pipes now belongs to nothing.
-                    done.inspect_err(|_| team.board.revoke())
-                };
+                let mut execute =
+                    |team: &mut Team, piece: &Call<'_>| pipework.run(team, piece, algorithm, kind);
                 if in_heap { execute(team, call) } else { staged::run(team, call, execute) }
             }
         }

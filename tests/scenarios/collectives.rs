@@ -162,3 +162,22 @@ scenario!(ranks_in_different_calls_all_learn_of_it, Job::of(3).broken(), |comm| 
     assert!([mine.count(), theirs.count()].is_sorted() || [theirs.count(), mine.count()].is_sorted());
     assert_ne!(mine.count(), theirs.count());
 });
+
+scenario!(
+    a_rank_that_gave_up_a_collective_call_ends_the_epoch,
+    Job::of(2).timeout(std::time::Duration::from_secs(1)).broken(),
+    |comm| {
+        let mut data = [1.0_f32; 4];
+        comm.all_reduce_in_place(&mut data, &ReduceOp::Sum)?;
+        if comm.rank().get() == 0 {
+            let gave_up = comm.all_reduce_in_place(&mut data, &ReduceOp::Sum);
+            assert!(matches!(gave_up, Err(Error::Timeout { operation: "all_reduce", .. })), "{gave_up:?}");
+        } else {
+            while comm.revoked().is_none() {
+                std::thread::yield_now();
+            }
+            let late = comm.all_gather(&data, &mut vec![0.0; 8]);
+            assert!(matches!(late, Err(Error::CallMismatch { .. } | Error::Revoked { .. })), "{late:?}");
+        }
+    }
+);

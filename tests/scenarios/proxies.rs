@@ -176,3 +176,24 @@ scenario!(a_refusal_of_a_handler_is_counted_and_the_rest_goes_on, Job::of(2), |c
     assert_eq!((fifo.refused, fifo.last_refused.unwrap().code), (ROUNDS, 99));
     comm.barrier()?;
 });
+
+scenario!(signals_that_a_handler_swallowed_are_not_sent_by_the_next_channel, Job::of(2), |comm| {
+    comm.start_proxy(1, |mut inner| {
+        let mut turn = 0;
+        move |fifo: usize, trigger: &Trigger| {
+            turn += 1;
+            if turn <= 2 { Err(Refusal::new(99.try_into().unwrap())) } else { inner.handle(fifo, trigger) }
+        }
+    })?;
+    let mut proxied = comm.port_channel(comm.right())?;
+    (0..3).try_for_each(|_| proxied.signal())?;
+    proxied.wait()?;
+    assert!(!proxied.poll(), "two of three were refused");
+    drop(proxied);
+    comm.barrier()?;
+    let mut direct = comm.memory_channel(comm.right())?;
+    direct.signal()?;
+    direct.wait()?;
+    comm.barrier()?;
+    assert!(!direct.poll(), "one signal was sent");
+});

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
-use shmccl::collective::Operation;
+use shmccl::collective::{ChannelKind, Operation};
 use shmccl::reduce::{DataType, ReduceOp};
 use shmccl::{Communicator, Rank};
 
@@ -25,7 +25,7 @@ use super::pattern::operator;
 use super::settings::{Memory, Message, Seat, Settings};
 use super::trial::{BATCH_BYTES, ByLibrary, Trial};
 use super::workload::{Ground, Task, Workload, can_be_in_place};
-use crate::args::Test;
+use crate::args::{Channel, Test};
 use crate::output;
 
 /// Up to this many bytes handing over is all that the limit does: data travel in the cache line that tells of them.
@@ -39,6 +39,11 @@ pub(crate) fn run(comm: &mut Communicator, plan: &Plan, test: Test, duet: Option
     let settings = plan.collective.as_ref().context("the plan does not say what to measure")?;
     let operation = super::settings::operation(test).context("no collective operation")?;
     send(&Message::Seat(seat(comm)?))?;
+    comm.set_algorithm(settings.algorithm.as_deref().map(str::parse).transpose()?);
+    comm.set_channel_kind(match settings.channel {
+        Channel::Memory => ChannelKind::Memory,
+        Channel::Port => ChannelKind::Port,
+    });
     let largest = plan.sizes.iter().copied().max().unwrap_or(0);
     let mut region = |len| comm.alloc_region(len, 4096);
     let ground = Ground { send: region(largest)?, recv: region(largest)?, mail: region(2 * BATCH_BYTES)? };
@@ -208,7 +213,8 @@ impl Bench<'_> {
         let (best, outcome) = outcome.with_lowest_limit().context("nothing was measured")?;
         let verdict = outcome.verdicts.first().context("nothing was measured")?;
         let n_ranks = self.comm.n_ranks();
-        let mut row = row_of(self.test, None, n_ranks, verdict, &limits[best].0);
+        let mut row = row_of(self.test, Some(self.settings.channel), n_ranks, verdict, &limits[best].0);
+        row.variant = self.settings.algorithm.clone();
         row.iterations = outcome.operations;
         row.bytes = Some(bytes);
         row.wrong = self.plan.check.then_some(wrong);

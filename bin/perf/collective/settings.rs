@@ -5,12 +5,16 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use shmccl::collective::Operation;
 
-use crate::args::Test;
+use crate::args::{Channel, Test};
 use crate::row::Row;
 
 /// What to measure, besides the sizes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Settings {
+    /// The name of the algorithm; `None` for what suits the size.
+    pub(crate) algorithm: Option<String>,
+    /// The kind of channel that data go over.
+    pub(crate) channel: Channel,
     /// Names of element types.
     pub(crate) types: Vec<String>,
     /// Names of operators; `none` for an operation that only moves.
