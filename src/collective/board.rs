@@ -252,9 +252,15 @@ impl Board {
         &self.fabric
     }
 
+    /// Ends the epoch when `done` is an error: peers that come later would take what this member has posted for valid, and what
+    /// is left in a pipe for theirs.
+    pub(crate) fn or_revoke(&self, done: Result<()>) -> Result<()> {
+        done.inspect_err(|_| self.revoke())
+    }
+
     /// Ends the epoch: the members cannot go on together.
     #[cold]
-    pub(crate) fn revoke(&self) {
+    fn revoke(&self) {
         let by = Revocation::Aborted(Some(self.fabric.rank()));
         self.fabric.world().control().revoke(self.fabric.kernel(), by);
     }

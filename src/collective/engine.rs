@@ -51,16 +51,17 @@ impl Engine {
     /// members are in different calls; [`crate::Error::OutOfRange`] for buffers that are not allocated;
     /// [`crate::Error::Exhausted`], [`crate::Error::Os`] and [`crate::Error::FailedElsewhere`] when some member cannot open the
     /// channels; [`crate::Error::Timeout`], [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`], [`crate::Error::Revoked`].
-    /// Each but the first ends the epoch.
+    /// All but those of the arguments and of opening channels, which all members learn of, end the epoch.
     pub(crate) fn run(&mut self, call: &mut Call<'_>, manner: Manner) -> Result<()> {
         let summary = call.summary().in_manner(manner);
-        let done = match self.way(call, manner)? {
-            Way::Small => small::run(&mut self.team, call, summary),
+        match self.way(call, manner)? {
+            Way::Small => {
+                let done = small::run(&mut self.team, call, summary);
+                self.team.board.or_revoke(done)
+            }
             Way::Direct => self.run_large(call, summary, None),
             Way::Piped(algorithm, kind) => self.run_large(call, summary, Some((algorithm, kind))),
-        };
-        // Peers that come later would take what this member has posted for valid, and what is left in a pipe for theirs.
-        done.inspect_err(|_| self.team.board.revoke())
+        }
     }
 
     /// How `call` is done: the same on all members.
@@ -97,12 +98,13 @@ impl Engine {
             Some((_, kind)) => pipework.open(team, kind)?,
             None => None,
         };
-        meet(team, call, summary, opening.as_ref().map(Opening::notice))?;
+        let met = meet(team, call, summary, opening.as_ref().map(Opening::notice));
+        team.board.or_revoke(met)?;
         if let Some(opening) = opening {
             pipework.agree(team, opening, call.operation.name())?;
         }
         let in_heap = direct::applies(team, call.operation);
-        match piped {
+        let done = match piped {
             None if in_heap => direct::run(team, call),
             None => staged::run(team, call, |team, piece| {
                 meet(team, piece, summary, None)?;
@@ -113,7 +115,8 @@ impl Engine {
                     |team: &mut Team, piece: &Call<'_>| pipework.run(team, piece, algorithm, kind);
                 if in_heap { execute(team, call) } else { staged::run(team, call, execute) }
             }
-        }
+        };
+        team.board.or_revoke(done)
     }
 
     /// Returns when all members have called it.

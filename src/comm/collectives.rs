@@ -2,7 +2,7 @@
 //!
 //! Each is called by all ranks of the communicator, in the same order and with the same arguments, buffers apart: those may
 //! be anywhere, in the symmetric heap or not, on each rank as it likes. Counts are elements. A call returns when its input
-//! may be written again and its output is there. A call that fails after its arguments were found good ends the epoch: what other
+//! may be written again and its output is there. A call that fails while data move ends the epoch: what other
 //! ranks have of it cannot be told.
 
 use super::Communicator;
