@@ -48,11 +48,12 @@ impl Communicator {
 
     /// Combines the inputs of all ranks, element by element, into the output of each.
     ///
+    /// The two buffers may be the very same or lie apart. If they overlap otherwise, the call may fail or leave wrong data.
+    ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when the buffers have different counts or overlap without being the same;
-    /// [`Error::CallMismatch`] when the ranks are in different calls; [`Error::OutOfRange`]; [`Error::OutOfMemory`] when
-    /// the heap is too small for the communicator's own use; [`Error::Timeout`], [`Error::PeerLost`],
-    /// [`Error::ProxyLost`], [`Error::Revoked`].
+    /// [`Error::InvalidArgument`] when the buffers have different counts; [`Error::CallMismatch`] when the ranks are in different
+    /// calls; [`Error::OutOfRange`]; [`Error::OutOfMemory`] when the heap is too small for the communicator's own use;
+    /// [`Error::Timeout`], [`Error::PeerLost`], [`Error::ProxyLost`], [`Error::Revoked`].
     pub fn all_reduce<'a, T: Element>(
         &mut self,
         send: impl Into<SendBuffer<'a, T>>,
@@ -92,12 +93,7 @@ impl Communicator {
     ) -> Result<()> {
         let (send, recv) = (send.into(), recv.into());
         let count = send.count();
-        let output = if self.is_root(root)? {
-            same("elements received", recv.count(), count)?;
-            recv.output()
-        } else {
-            Output::None
-        };
+        let output = self.output_at(root, recv, count)?;
         self.run::<T>(Operation::Reduce, count, root.index(), Some(op), send.input(), output)
     }
 
@@ -113,12 +109,7 @@ impl Communicator {
     ) -> Result<()> {
         let (send, recv) = (send.into(), recv.into());
         let count = recv.count();
-        let input = if self.is_root(root)? {
-            same("elements sent", send.count(), count)?;
-            send.input()
-        } else {
-            Input::None
-        };
+        let input = self.input_at(root, send, count)?;
         self.run::<T>(Operation::Broadcast, count, root.index(), None, input, recv.output())
     }
 
@@ -185,12 +176,7 @@ impl Communicator {
         let (send, recv) = (send.into(), recv.into());
         let count = send.count();
         let all = count.saturating_mul(self.n_ranks().into());
-        let output = if self.is_root(root)? {
-            same("elements received", recv.count(), all)?;
-            recv.output()
-        } else {
-            Output::None
-        };
+        let output = self.output_at(root, recv, all)?;
         self.run::<T>(Operation::Gather, count, root.index(), None, send.input(), output)
     }
 
@@ -207,12 +193,7 @@ impl Communicator {
         let (send, recv) = (send.into(), recv.into());
         let count = recv.count();
         let all = count.saturating_mul(self.n_ranks().into());
-        let input = if self.is_root(root)? {
-            same("elements sent", send.count(), all)?;
-            send.input()
-        } else {
-            Input::None
-        };
+        let input = self.input_at(root, send, all)?;
         self.run::<T>(Operation::Scatter, count, root.index(), None, input, recv.output())
     }
 
@@ -231,6 +212,29 @@ impl Communicator {
         let mut call = Call { operation, data_type: T::DATA_TYPE, count, root, reducer, input, output };
         let manner = self.manner;
         self.engine()?.run(&mut call, manner)
+    }
+
+    /// The input that only `root` has, of `count` elements.
+    fn input_at<'a, T: Element>(&self, root: Rank, send: SendBuffer<'a, T>, count: u64) -> Result<Input<'a>> {
+        if !self.is_root(root)? {
+            return Ok(Input::None);
+        }
+        same("elements sent", send.count(), count)?;
+        Ok(send.input())
+    }
+
+    /// The output that only `root` has, of `count` elements.
+    fn output_at<'a, T: Element>(
+        &self,
+        root: Rank,
+        recv: RecvBuffer<'a, T>,
+        count: u64,
+    ) -> Result<Output<'a>> {
+        if !self.is_root(root)? {
+            return Ok(Output::None);
+        }
+        same("elements received", recv.count(), count)?;
+        Ok(recv.output())
     }
 
     fn is_root(&self, root: Rank) -> Result<bool> {
