@@ -60,7 +60,7 @@ pub mod shm;
 pub mod sync;
 
 #[cfg(not(loom))]
-pub use comm::{Communicator, UniqueId};
+pub use comm::{Collectives, Communicator, UniqueId};
 pub use error::{Error, Result};
 pub use rank::Rank;
 #[doc(no_inline)]

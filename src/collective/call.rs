@@ -31,9 +31,10 @@ pub(crate) enum Output<'a> {
     None,
 }
 
-/// What a rank has been called to do. Counts are those of NCCL: elements of one block.
+/// A collective call of one rank, as far as it can be checked alone.
 #[derive(Debug)]
-pub(crate) struct Call<'a> {
+// Counts are those of NCCL: elements of one block.
+pub struct Call<'a> {
     pub(crate) operation: Operation,
     pub(crate) data_type: DataType,
     /// Elements of a block.
@@ -41,7 +42,7 @@ pub(crate) struct Call<'a> {
     /// The member at the root, where there is one; 0 otherwise.
     pub(crate) root: usize,
     /// How elements are combined, where they are.
-    pub(crate) reducer: Option<&'a Reducer>,
+    pub(crate) reducer: Option<Reducer>,
     pub(crate) input: Input<'a>,
     pub(crate) output: Output<'a>,
 }
@@ -67,7 +68,7 @@ impl Call<'_> {
     pub(crate) fn summary(&self) -> Summary {
         let root = u8::try_from(self.root).expect("there are at most 64 members");
         let summary = Summary::new(self.operation).of(self.count, self.data_type).rooted(root);
-        match self.reducer {
+        match &self.reducer {
             Some(reducer) => summary.by(reducer.data_type().code().into()),
             None => summary,
         }
@@ -167,7 +168,7 @@ impl Call<'_> {
     #[inline]
     pub(crate) fn combine(&mut self, team: &Team, sources: &[Source<'_>]) -> Result<()> {
         let len = self.block_len()?;
-        let reducer = self.reducer.expect("an operation that reduces has a reducer");
+        let reducer = self.reducer.as_ref().expect("an operation that reduces has a reducer");
         let view = team.view();
         let target = match &mut self.output {
             Output::Heap(offset) => {

@@ -132,7 +132,7 @@ fn reduce(
     };
     let sources: PerMember<_> = (0..team.n_members()).map(source).collect::<Result<_>>()?;
     let mut targets: PerMember<_> = receivers.map(target).collect::<Result<_>>()?;
-    call.reducer.expect("an operation that reduces has a reducer").combine(
+    call.reducer.as_ref().expect("an operation that reduces has a reducer").combine(
         &sources,
         &mut targets,
         count,

@@ -35,7 +35,8 @@ mod team;
 
 pub(crate) use algorithm::Manner;
 pub use algorithm::{Algorithm, ChannelKind, UnknownAlgorithm, UnknownChannelKind};
-pub(crate) use call::{Call, Input, Output};
+pub use call::Call;
+pub(crate) use call::{Input, Output};
 pub(crate) use engine::Engine;
 pub use operation::{Operation, Summary};
 pub(crate) use pipework::OpenPorts;

@@ -67,7 +67,7 @@ fn run_piece(
         data_type: call.data_type,
         count: piece.count,
         root: call.root,
-        reducer: call.reducer,
+        reducer: call.reducer.clone(),
         input: if inputs == 0 { Input::None } else { Input::Heap(input) },
         output: if outputs == 0 { Output::None } else { Output::Heap(output) },
     };

@@ -8,6 +8,7 @@ mod alloc;
 mod attach;
 mod collectives;
 mod crowd;
+mod engine;
 mod init;
 mod meeting;
 mod membership;
@@ -32,6 +33,7 @@ use crate::shm::{CellRef, SharedLayout, Span};
 use crate::sync::Revocation;
 
 pub use attach::{Member, join_job};
+pub use collectives::{Collectives, Standing, Submit};
 pub(crate) use init::init_threads;
 use meeting::Meeting;
 use membership::Membership;

@@ -3,7 +3,7 @@
 use shmccl::channel::Channel;
 use shmccl::collective::{Algorithm, ChannelKind, Operation as Name};
 use shmccl::reduce::{ReduceOp, Scalar};
-use shmccl::{Communicator, Error, Result};
+use shmccl::{Collectives, Communicator, Error, Result};
 
 use crate::collectives::{Buffers, OPERATIONS, Seat};
 use crate::harness::{Job, Random, rank};

@@ -3,7 +3,7 @@
 use shmccl::heap::DeviceBuffer;
 use shmccl::rank::Rank;
 use shmccl::reduce::ReduceOp;
-use shmccl::{Communicator, Error, Result};
+use shmccl::{Collectives, Communicator, Error, Result};
 
 use crate::harness::Job;
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use shmccl::collective::Operation;
 use shmccl::heap::{DeviceBuffer, Region};
 use shmccl::reduce::ReduceOp;
-use shmccl::{Communicator, Rank, Result};
+use shmccl::{Collectives, Communicator, Rank, Result};
 
 use super::layout::Layout;
 use super::number::Number;

@@ -123,7 +123,7 @@ impl<C: Channel> Worker<'_, C> {
         };
         let sources: PerMember<_> = operands.iter().map(source).collect::<Result<_>>()?;
         let mut targets = [Target::Shared(heap(target)?, target.get())];
-        let reducer = self.call.reducer.expect("an operation that reduces has a reducer");
+        let reducer = self.call.reducer.as_ref().expect("an operation that reduces has a reducer");
         reducer.combine(&sources, &mut targets, len / self.call.data_type.size() as u64, finish)
     }
 

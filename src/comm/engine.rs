@@ -1,0 +1,86 @@
+//! What runs the collective calls of a communicator, and how they are done.
+
+use super::Communicator;
+use super::collectives::{Standing, Submit};
+use super::workspace::Workspace;
+use crate::collective::{Algorithm, Call, ChannelKind, Engine, RegionLayout};
+use crate::error::Result;
+use crate::heap::Region;
+
+impl Communicator {
+    /// Has collective operations done by `algorithm` from now on; by `None`, as suits each call. All ranks have to choose the same.
+    ///
+    /// A call of an operation that the algorithm cannot do ([`Algorithm::supports`]) returns [`crate::Error::InvalidArgument`] at once, and
+    /// one in which ranks have chosen differently [`crate::Error::CallMismatch`].
+    pub fn set_algorithm(&mut self, algorithm: Option<Algorithm>) {
+        self.manner.algorithm = algorithm;
+    }
+
+    /// Has the data of collective operations moved by channels of `kind` from now on: by each rank's own core, as at the
+    /// start, or by its proxy. All ranks have to choose the same.
+    ///
+    /// The first operation over proxied channels opens one to each other rank, which takes a producer of this rank's fifo and the
+    /// highest free channel between the two; it returns [`crate::Error::Exhausted`], or [`crate::Error::FailedElsewhere`] on the others,
+    /// where there are none left. So with a proxy service process, which serves one fifo of 32 producers for each rank, there
+    /// can be at most 33 ranks.
+    pub fn set_channel_kind(&mut self, kind: ChannelKind) {
+        self.manner.channel = kind;
+    }
+
+    /// Returns when all ranks have called it. Acquires everything that any of them did before.
+    ///
+    /// # Errors
+    /// [`crate::Error::Timeout`] naming a rank that is missing, [`crate::Error::PeerLost`], [`crate::Error::Revoked`].
+    #[inline]
+    pub fn barrier(&mut self) -> Result<()> {
+        match &mut self.meeting {
+            Some(meeting) => meeting.meet("barrier"),
+            None => self.engine()?.barrier(),
+        }
+    }
+
+    /// What runs the collectives of this communicator, made by the first of them.
+    #[inline]
+    fn engine(&mut self) -> Result<&mut Engine> {
+        if self.engine.is_none() {
+            self.engine = Some(Box::new(self.first_engine()?));
+        }
+        Ok(self.engine.as_mut().expect("just made"))
+    }
+
+    /// Allocates the workspace, of which the first communicator takes its part.
+    #[cold]
+    fn first_engine(&mut self) -> Result<Engine> {
+        let region = self.alloc_region(Workspace::len(self.heap().view().shape()), 4096)?;
+        let workspace = Workspace::new(region)?;
+        let mine = workspace.take(self.members.len() as u64)?;
+        clear(self, mine)?;
+        self.barrier()?;
+        let bases = vec![mine.offset; self.members.len()];
+        let engine = Engine::new(self.fabric(), self.members.clone(), bases, self.membership.clone())?;
+        // Only the first communicator comes here, and only once: nothing can be there.
+        let _ = self.membership.workspace.set(workspace);
+        Ok(engine)
+    }
+}
+
+/// A call of a communicator is executed at once.
+impl<'a> Submit<'a> for Communicator {
+    #[inline]
+    fn standing(&self) -> Standing {
+        Standing { rank: self.rank, n_ranks: self.n_ranks() }
+    }
+
+    #[inline]
+    fn submit(&mut self, mut call: Call<'a>) -> Result<()> {
+        let manner = self.manner;
+        self.engine()?.run(&mut call, manner)
+    }
+}
+
+/// Zeroes the control structures of a region of this rank's, which may have been used for something else.
+fn clear(comm: &Communicator, region: Region) -> Result<()> {
+    let heap = comm.heap().view();
+    let len = RegionLayout::new(comm.members.len() as u64).mail(0);
+    heap.span(heap.rank(), region.part(0, len)?)?.fill(0, len, 0)
+}
