@@ -2,6 +2,7 @@
 
 mod collective;
 mod heeded;
+mod test;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use shmccl::rank::MAX_RANKS;
 
 pub(crate) use collective::CollectiveArgs;
 use heeded::given;
+pub(crate) use test::Test;
 
 use crate::failure::UsageError;
 use crate::run;
@@ -211,105 +213,6 @@ pub(crate) enum ProxyMode {
     Thread,
     /// In one service process for all device processes
     Process,
-}
-
-/// The tests of `shmccl perf`, in the order in which they run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Serialize, Deserialize)]
-#[value(rename_all = "snake_case")]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Test {
-    /// What the machine can do at best: the yardsticks of all others
-    Limits,
-    /// signal to wait, one way
-    SignalLatency,
-    /// put_with_signal to wait, one way, by size
-    PutLatency,
-    /// put_packets to unpack_packets, one way, by size
-    PacketLatency,
-    /// get, by size
-    GetLatency,
-    /// put in one direction, by size
-    PutBandwidth,
-    /// put in both directions at once, by size
-    PutBidirectional,
-    /// Small puts with signal per second
-    MessageRate,
-    /// Triggers pushed and served per second, by producers and fifos
-    FifoRate,
-    /// Push of a trigger to its completion
-    ProxyRoundTrip,
-    /// barrier, by ranks
-    Barrier,
-    /// From starting processes to all ranks ready
-    Launch,
-    /// How much of a transfer hides behind computation
-    Overlap,
-    /// The reduction of all inputs, everywhere
-    AllReduce,
-    /// The reduction of all inputs, at the root
-    Reduce,
-    /// The root's input, everywhere
-    Broadcast,
-    /// All inputs, everywhere
-    AllGather,
-    /// The reduction of all inputs, divided among the ranks
-    ReduceScatter,
-    /// A block of each input for each rank
-    AllToAll,
-    /// All inputs, at the root
-    Gather,
-    /// The root's input, divided among the ranks
-    Scatter,
-}
-
-impl Test {
-    /// The name, as on the command line and in reports.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Limits => "limits",
-            Self::SignalLatency => "signal_latency",
-            Self::PutLatency => "put_latency",
-            Self::PacketLatency => "packet_latency",
-            Self::GetLatency => "get_latency",
-            Self::PutBandwidth => "put_bandwidth",
-            Self::PutBidirectional => "put_bidirectional",
-            Self::MessageRate => "message_rate",
-            Self::FifoRate => "fifo_rate",
-            Self::ProxyRoundTrip => "proxy_round_trip",
-            Self::Barrier => "barrier",
-            Self::Launch => "launch",
-            Self::Overlap => "overlap",
-            Self::AllReduce => "all_reduce",
-            Self::Reduce => "reduce",
-            Self::Broadcast => "broadcast",
-            Self::AllGather => "all_gather",
-            Self::ReduceScatter => "reduce_scatter",
-            Self::AllToAll => "all_to_all",
-            Self::Gather => "gather",
-            Self::Scatter => "scatter",
-        }
-    }
-
-    /// Whether it measures an operation that all ranks call together, and prints the table of nccl-tests.
-    pub(crate) fn is_collective(self) -> bool {
-        self >= Self::AllReduce
-    }
-
-    /// The channels that the test can use; none for a test that uses no channel.
-    pub(crate) fn channels(self) -> &'static [Channel] {
-        match self {
-            Self::Limits | Self::FifoRate | Self::Barrier | Self::Launch => &[],
-            Self::PacketLatency | Self::GetLatency => &[Channel::Memory],
-            Self::ProxyRoundTrip => &[Channel::Port],
-            Self::SignalLatency
-            | Self::PutLatency
-            | Self::PutBandwidth
-            | Self::PutBidirectional
-            | Self::MessageRate
-            | Self::Overlap => &[Channel::Memory, Channel::Port],
-            _ => &[],
-        }
-    }
 }
 
 impl Channel {
