@@ -5,7 +5,7 @@
 //! | [`plan`], [`jobs`], [`complaints`] | what device processes are told to do; starting them, collecting their rows and their errors |
 //! | [`device`] | what they do: a contest for each figure |
 //! | [`contest`] | a test and its limits, taking turns in slices; [`lane`]: what takes turns |
-//! | [`duet`], [`stage`], [`payload`], [`clock`], [`cores`] | how two ranks keep in step, their memory, their data, their clock, their cores |
+//! | [`pair`], [`duet`], [`stage`], [`payload`], [`clock`], [`cores`] | two ranks, how they keep in step, their memory, their data, their clock, their cores |
 //! | [`ends`], [`transfer`], [`rate`], [`barrier`], [`handoff`], [`overlap`] | the tests and their limits |
 //! | [`collective`] | collective operations, in nccl-tests' table |
 //! | [`fifo`], [`launching`] | tests of the launcher's own process |
@@ -27,6 +27,7 @@ pub(crate) mod jobs;
 mod lane;
 mod launching;
 mod overlap;
+mod pair;
 mod payload;
 pub(crate) mod plan;
 mod rate;

@@ -1,4 +1,6 @@
-//! The device side of a measuring job: does what the plan says, rank 0 printing a row as JSON for each figure.
+//! The device side of a measuring job: does what the plan says; a rank that keeps the time prints a row as JSON for each figure.
+
+mod limits;
 
 use anyhow::{Context, Result};
 use shmccl::Communicator;
@@ -17,6 +19,7 @@ use super::figures::{best_of, row_of};
 use super::handoff::YieldHandoff;
 use super::lane::{Lane, PingPong};
 use super::overlap::Scene;
+use super::pair::Pair;
 use super::plan::{Plan, VARIABLE};
 use super::rate::{BareStream, MESSAGE, PutStream, Rate, WINDOW};
 use super::stage::Stage;
@@ -34,14 +37,15 @@ pub(crate) fn run() -> Result<()> {
     let plan: Plan = serde_json::from_str(&plan).with_context(|| format!("{VARIABLE} holds no plan"))?;
     match join_job()? {
         Some(Member::Device(mut comm)) => {
-            let mut duet = if comm.n_ranks() > 1 { Duet::new(&mut comm, plan.one_core)? } else { None };
+            let pair = Pair::new(0, 1, comm.n_ranks(), plan.one_core)?;
+            let mut duet = Duet::new(&mut comm, pair)?;
             for (test, channel) in &plan.tests {
                 if test.is_collective() {
                     collective::device::run(&mut comm, &plan, *test, duet.as_mut())
                         .with_context(|| format!("in {}", test.name()))?;
                     continue;
                 }
-                let mut bench = Bench { comm: &mut comm, plan: &plan, test: *test, channel: *channel };
+                let mut bench = Bench { comm: &mut comm, plan: &plan, test: *test, channel: *channel, pair };
                 bench.run(duet.as_mut()).with_context(|| format!("in {}", test.name()))?;
             }
             Ok(comm.finalize()?)
@@ -57,6 +61,7 @@ struct Bench<'a> {
     plan: &'a Plan,
     test: Test,
     channel: Option<Channel>,
+    pair: Pair,
 }
 
 /// A channel of either kind, so that a test is written once.
@@ -94,7 +99,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Lets ranks 0 and 1 measure at each size, while the others sleep in the barrier.
+    /// Lets the pair measure at each size, while the others sleep in the barrier.
     fn two(
         &mut self,
         mut duet: Option<&mut Duet>,
@@ -103,7 +108,7 @@ impl Bench<'_> {
     ) -> Result<()> {
         let yields = self.channel == Some(Channel::Port) || self.comm.n_ranks() > 2;
         for &len in sizes {
-            let stage = Stage::set(self.comm, len, self.test, self.plan)?;
+            let stage = Stage::set(self.comm, self.pair, len, self.test, self.plan)?;
             if let Some(duet) = duet.as_deref_mut() {
                 duet.set_yields(yields);
                 measure(self, duet, &stage)?;
@@ -150,7 +155,7 @@ impl Bench<'_> {
 
     /// The name of a limit that waits for bare flags: on one core it gives way between two looks.
     fn flag_limit(&self, name: &str) -> String {
-        if self.plan.one_core { format!("{name}, yielding") } else { name.to_owned() }
+        if self.pair.one_core { format!("{name}, yielding") } else { name.to_owned() }
     }
 
     fn note_fifo(&self, row: &mut Row) -> Result<()> {
@@ -337,61 +342,5 @@ impl Bench<'_> {
             contest(Company::All(&mut ensemble), &mut [&mut test, &mut limit], &[second], effort)?
         };
         self.report(leads, &outcome, None, "bare yield barrier", |row| row.wrong = None)
-    }
-
-    /// The yardsticks by themselves.
-    fn limits(&mut self, mut duet: Option<&mut Duet>) -> Result<()> {
-        let none: &[Yardstick] = &[];
-        self.two(duet.as_deref_mut(), &[8], |bench, duet, stage| {
-            let flags = stage.flags(bench.comm, 0)?;
-            duet.meet();
-            let mut lane = PingPong::new(Signals(flags), stage.leads(), false);
-            let outcome = bench.contest(duet, &mut [&mut lane], none)?;
-            bench.report_limit(stage.leads(), &outcome, None, &bench.flag_limit("raw flag ping-pong"))?;
-            let mut lane = YieldHandoff::new(stage.leads());
-            let outcome = bench.contest(duet, &mut [&mut lane], none)?;
-            bench.report_limit(stage.leads(), &outcome, None, "same-core yield hand-off")
-        })?;
-        self.two(duet.as_deref_mut(), &self.plan.sizes.clone(), |bench, duet, stage| {
-            let copy = stage.copy_and_flag(bench.comm, CopyKernel::Memcpy)?;
-            duet.meet();
-            let mut lane = PingPong::new(copy, stage.leads(), stage.stamped());
-            let outcome = bench.contest(duet, &mut [&mut lane], none)?;
-            let name = bench.flag_limit("raw copy + flag");
-            bench.report_limit(stage.leads(), &outcome, Some(stage.len()), &name)
-        })?;
-        self.two(duet, &self.plan.sizes.clone(), |bench, duet, stage| {
-            for kernel in CopyKernel::ALL.into_iter().filter(|kernel| kernel.is_supported()) {
-                let copy = PlainCopy {
-                    source: stage.outgoing(bench.comm)?.span().clone(),
-                    target: stage.remote(bench.comm)?,
-                    kernel,
-                };
-                let (outgoing, incoming) = (stage.outgoing(bench.comm)?, stage.incoming(bench.comm)?);
-                let flags = stage.flags(bench.comm, 0)?;
-                duet.meet();
-                let mut lane = Transfer::new(copy, Direction::Push, stage.leads(), outgoing, incoming, flags);
-                let outcome = bench.contest(duet, &mut [&mut lane], none)?;
-                bench.report_limit(
-                    stage.leads(),
-                    &outcome,
-                    Some(stage.len()),
-                    &format!("plain copy ({kernel})"),
-                )?;
-            }
-            Ok(())
-        })
-    }
-
-    fn report_limit(&self, leads: bool, outcome: &Outcome, bytes: Option<u64>, name: &str) -> Result<()> {
-        self.report(leads, outcome, bytes, "", |row| {
-            row.variant = Some(name.to_owned());
-            row.limit = None;
-            if let Some(len) = bytes {
-                row.set_bandwidth(len);
-            } else {
-                row.wrong = None;
-            }
-        })
     }
 }

@@ -1,11 +1,12 @@
-//! Ranks 0 and 1 between two slices: they meet, agree on a number, and probe their cores, over bare flags.
+//! Two ranks between two slices: they meet, agree on a number, and probe their cores, over bare flags.
 
 use shmccl::heap::{HeapOffset, Region};
 use shmccl::shm::{CellRef, HostKernel, Span};
 use shmccl::sync::bare::BareFlag;
-use shmccl::{Communicator, Rank, Result};
+use shmccl::{Communicator, Result};
 
 use super::clock::now_ns;
+use super::pair::Pair;
 use super::slices::UNPROBED;
 
 /// Round trips of a probe.
@@ -29,26 +30,23 @@ pub(crate) struct Duet {
 }
 
 impl Duet {
-    /// Sets the two up, which share `one_core` or do not. Every rank has to call it, since it allocates; only ranks 0 and 1
-    /// get one.
-    pub(crate) fn new(comm: &mut Communicator, one_core: bool) -> Result<Option<Self>> {
+    /// Sets `pair` up. Every rank has to call it, since it allocates; only the two get one.
+    pub(crate) fn new(comm: &mut Communicator, pair: Pair) -> Result<Option<Self>> {
         let region = comm.alloc_region(BOARD, FLAG)?;
         comm.span(comm.rank(), region)?.fill(0, BOARD, 0)?;
         comm.barrier()?;
-        if comm.rank().get() > 1 {
+        if !pair.has(comm.rank()) {
             return Ok(None);
         }
-        let peer = Rank::new(1 - comm.rank().get(), comm.n_ranks())?;
-        let leader = Rank::new(0, comm.n_ranks())?;
         let number = Region::new(HeapOffset::new(region.offset.get() + 2 * FLAG), 8);
         Ok(Some(Self {
-            leads: comm.rank() == leader,
+            leads: comm.rank() == pair.leader,
             mine: comm.cell(comm.rank(), region.offset)?,
-            theirs: comm.cell(peer, region.offset)?,
-            number: comm.span(leader, number)?,
+            theirs: comm.cell(pair.peer_of(comm.rank()), region.offset)?,
+            number: comm.span(pair.leader, number)?,
             turn: 0,
             kernel: HostKernel::detect(),
-            one_core,
+            one_core: pair.one_core,
             yields: true,
         }))
     }
@@ -58,7 +56,7 @@ impl Duet {
         self.yields = yields || self.one_core;
     }
 
-    /// Whether this is rank 0.
+    /// Whether this rank keeps the time.
     pub(crate) fn leads(&self) -> bool {
         self.leads
     }

@@ -7,6 +7,7 @@ use shmccl::shm::{CopyKernel, HostKernel, Span};
 use shmccl::{Communicator, Rank, Result};
 
 use super::ends::{CopyFlagLink, FlagEnd, Link, Messages, PacketLink, PutLink};
+use super::pair::Pair;
 use super::payload::Payload;
 use super::plan::Plan;
 use crate::args::Test;
@@ -24,31 +25,33 @@ const ALIGN: u64 = 4096;
 #[derive(Debug)]
 pub(crate) struct Stage {
     rank: Rank,
-    peer: Rank,
+    pair: Pair,
     out: Region,
     into: Region,
     flags: Region,
     packets: Region,
     check: bool,
-    one_core: bool,
 }
 
 impl Stage {
-    /// Allocates for messages of `len` bytes of `test`. Collective; ranks from 2 on get a stage too and have nothing to do
-    /// on it.
-    pub(crate) fn set(comm: &mut Communicator, len: u64, test: Test, plan: &Plan) -> Result<Self> {
+    /// Allocates for messages of `len` bytes of `test` between `pair`. Collective; other ranks get a stage too and have
+    /// nothing to do on it.
+    pub(crate) fn set(
+        comm: &mut Communicator,
+        pair: Pair,
+        len: u64,
+        test: Test,
+        plan: &Plan,
+    ) -> Result<Self> {
         let packed = if test == Test::PacketLatency { 4 * len.next_multiple_of(16) } else { 0 };
-        let (rank, n_ranks) = (comm.rank(), comm.n_ranks());
-        let peer = Rank::new(if rank.get() == 0 { 1 % n_ranks } else { 0 }, n_ranks)?;
         Ok(Self {
-            rank,
-            peer,
+            rank: comm.rank(),
+            pair,
             out: comm.alloc_region(len, ALIGN)?,
             into: comm.alloc_region(len, ALIGN)?,
             flags: comm.alloc_region(FLAGS * 128, 128)?,
             packets: comm.alloc_region(packed, ALIGN)?,
             check: plan.check,
-            one_core: plan.one_core,
         })
     }
 
@@ -62,12 +65,12 @@ impl Stage {
 
     /// Whether this rank keeps the time.
     pub(crate) fn leads(&self) -> bool {
-        self.rank.get() == 0
+        self.rank == self.pair.leader
     }
 
     /// The other rank.
     pub(crate) fn peer(&self) -> Rank {
-        self.peer
+        self.pair.peer_of(self.rank)
     }
 
     /// Where what goes out is, in this rank's heap.
@@ -102,12 +105,12 @@ impl Stage {
 
     /// The peer's memory for what this rank sends.
     pub(crate) fn remote(&self, comm: &Communicator) -> Result<Span> {
-        comm.span(self.peer, self.into)
+        comm.span(self.peer(), self.into)
     }
 
     /// The peer's memory that it sends from.
     pub(crate) fn remote_source(&self, comm: &Communicator) -> Result<Span> {
-        comm.span(self.peer, self.out)
+        comm.span(self.peer(), self.out)
     }
 
     /// One bare flag each way. They start at zero with every stage: pairs of ends that are in use at the same time
@@ -116,8 +119,8 @@ impl Stage {
         let offset = HeapOffset::new(self.flags.offset.get() + 128 * pair);
         let flags = FlagEnd {
             mine: comm.cell(self.rank, offset)?,
-            theirs: comm.cell(self.peer, offset)?,
-            yields: self.one_core.then(HostKernel::detect),
+            theirs: comm.cell(self.peer(), offset)?,
+            yields: self.pair.one_core.then(HostKernel::detect),
         };
         flags.mine.set(0);
         Ok(flags)
