@@ -187,6 +187,33 @@ pub enum Error {
         /// What it should have held.
         expected: &'static str,
     },
+    /// A table of algorithms cannot be used: see [`crate::collective::tuning`].
+    #[cfg(not(loom))]
+    #[error(
+        "tuning table {}{}: {fault}; mend it, measure one with `shmccl tune`, or set SHMCCL_TUNING to another file, or to \
+         nothing for the built-in table", file.display(), InLine(*.line)
+    )]
+    Tuning {
+        /// The file that the table was read from.
+        file: std::path::PathBuf,
+        /// The line that is at fault, where it is one.
+        line: Option<usize>,
+        /// What is wrong with it.
+        fault: crate::collective::tuning::TuningFault,
+    },
+    /// Ranks of a job have different tables of algorithms. The epoch has ended.
+    #[error(
+        "ranks have different tuning tables: checksum {mine:#018x} on this rank, {theirs:#018x} on rank {rank}; give all ranks \
+         the same file (SHMCCL_TUNING)"
+    )]
+    TuningMismatch {
+        /// The checksum of this rank's table.
+        mine: u64,
+        /// The other rank.
+        rank: Rank,
+        /// The checksum of the other rank's table.
+        theirs: u64,
+    },
     /// Nobody receives under a [`UniqueId`](crate::UniqueId): it has served its meeting, the process that made it has
     /// ended, or nobody has made it.
     #[error("no meeting under this unique id: it is over, or the process that made the id has ended")]
@@ -312,6 +339,19 @@ impl std::fmt::Display for Awaited {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             Some(rank) => write!(f, ", awaiting rank {rank}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(not(loom))]
+struct InLine(Option<usize>);
+
+#[cfg(not(loom))]
+impl std::fmt::Display for InLine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(line) => write!(f, ", line {line}"),
             None => Ok(()),
         }
     }

@@ -27,6 +27,8 @@ pub(crate) struct Fabric {
     seats: Seats,
     /// How many threads that may spin share this rank's core.
     spinners: AtomicU64,
+    /// Whether there was more than one from the start.
+    crowded: bool,
     timeout: Duration,
 }
 
@@ -39,7 +41,8 @@ impl Fabric {
         let segment = Arc::clone(world.segment(rank));
         let heap = SymmetricHeap::new(Arc::clone(world.view(rank).window()), segment, rank, world.shape())?;
         let seats = Seats::new(world.n_ranks());
-        Ok(Self { world, rank, heap, seats, spinners: AtomicU64::new(spinners.into()), timeout })
+        let crowded = spinners > 1;
+        Ok(Self { world, rank, heap, seats, spinners: AtomicU64::new(spinners.into()), crowded, timeout })
     }
 
     pub(crate) fn world(&self) -> &Arc<World> {
@@ -70,6 +73,11 @@ impl Fabric {
     /// One more thread spins on this rank's core from now on.
     pub(crate) fn add_spinner(&self) {
         plain::store(&self.spinners, plain::load(&self.spinners) + 1);
+    }
+
+    /// Whether this rank shares its core, with a proxy of its own left aside.
+    pub(crate) fn crowded(&self) -> bool {
+        self.crowded
     }
 
     pub(crate) fn policy(&self) -> WaitPolicy {

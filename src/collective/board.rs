@@ -260,7 +260,7 @@ impl Board {
 
     /// Ends the epoch: the members cannot go on together.
     #[cold]
-    fn revoke(&self) {
+    pub(crate) fn revoke(&self) {
         let by = Revocation::Aborted(Some(self.fabric.rank()));
         self.fabric.world().control().revoke(self.fabric.kernel(), by);
     }

@@ -8,9 +8,10 @@ use super::operation::{Operation, Summary};
 use super::pipework::{Notice, OpenPorts, Opening, Pipework};
 use super::region::MAIL_LEN;
 use super::team::Team;
+use super::tuning::{BufferKind, Choices, Table, Tuning};
 use super::{direct, small, staged};
 use crate::channel::Fabric;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::heap::HeapOffset;
 use crate::rank::Rank;
 
@@ -19,19 +20,22 @@ use crate::rank::Rank;
 pub(crate) struct Engine {
     team: Team,
     pipework: Pipework,
+    choices: Choices,
 }
 
 /// A way to do a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Small,
+    /// As the table says, once it is known where all buffers are.
+    AsTabled,
     Direct,
     Piped(Algorithm, ChannelKind),
 }
 
 impl Engine {
     /// The engine of `members`, ranks of the job, whose zeroed regions start at `bases`. Operations over proxied channels get
-    /// these from `opener`.
+    /// these from `opener`. Algorithms are chosen by `tuning`, which is the same on all members.
     ///
     /// # Errors
     /// Those of [`Team::new`].
@@ -40,8 +44,47 @@ impl Engine {
         members: Arc<[Rank]>,
         bases: Vec<HeapOffset>,
         opener: Arc<dyn OpenPorts>,
+        tuning: &Tuning,
     ) -> Result<Self> {
-        Ok(Self { team: Team::new(fabric, members, bases)?, pipework: Pipework::new(opener) })
+        let choices = Choices::new(tuning, members.len());
+        Ok(Self { team: Team::new(fabric, members, bases)?, pipework: Pipework::new(opener), choices })
+    }
+
+    /// Compares this member's table with those of the others, if it has one, and goes by it from now on. Called by all members.
+    ///
+    /// # Errors
+    /// What kept this member from reading its table; [`Error::FailedElsewhere`]; [`Error::TuningMismatch`]; those of
+    /// [`Engine::run`]. All end the epoch.
+    pub(crate) fn tune(&mut self, table: Result<Table>, crowded: bool) -> Result<Tuning> {
+        let agreed = self.agree(table, crowded);
+        match &agreed {
+            Ok(tuning) => self.choices = Choices::new(tuning, self.team.n_members()),
+            Err(_) => self.team.board.revoke(),
+        }
+        agreed
+    }
+
+    fn agree(&mut self, table: Result<Table>, crowded: bool) -> Result<Tuning> {
+        let mine = table.as_ref().map_or(0, Table::checksum);
+        let words = [u64::from(table.is_ok()), mine, u64::from(crowded)];
+        let told = self.exchange(Operation::Barrier, &words)?;
+        let table = table?;
+        for (words, &rank) in told.iter().zip(self.team.members().iter()) {
+            match *words.as_slice() {
+                [1, theirs, _] if theirs == mine => {}
+                [1, theirs, _] => return Err(Error::TuningMismatch { mine, rank, theirs }),
+                _ => return Err(Error::FailedElsewhere { operation: "reading the tuning table", rank }),
+            }
+        }
+        Ok(Tuning { table, crowded: told.iter().any(|words| words[2] == 1) })
+    }
+
+    /// What an operation to which no member contributes more than `len` bytes is done by, where the caller has not said.
+    pub(crate) fn choice(&self, operation: Operation, buffers: BufferKind, len: u64) -> Algorithm {
+        if self.choices.is_small(operation, len) {
+            return Algorithm::OneShot;
+        }
+        self.choices.algorithm(operation, buffers, len)
     }
 
     /// Executes `call` in `manner`.
@@ -59,8 +102,7 @@ impl Engine {
                 let done = small::run(&mut self.team, call, summary);
                 self.team.board.or_revoke(done)
             }
-            Way::Direct => self.run_large(call, summary, None),
-            Way::Piped(algorithm, kind) => self.run_large(call, summary, Some((algorithm, kind))),
+            way => self.run_large(call, summary, way),
         }
     }
 
@@ -69,7 +111,7 @@ impl Engine {
     fn way(&self, call: &Call<'_>, manner: Manner) -> Result<Way> {
         let n = self.team.n_members();
         let len = small::input_len(call, n)?;
-        let simple = if len <= MAIL_LEN { Way::Small } else { Way::Direct };
+        let simple = if self.choices.is_small(call.operation, len) { Way::Small } else { Way::AsTabled };
         if manner == Manner::default() {
             return Ok(simple);
         }
@@ -79,44 +121,62 @@ impl Engine {
         Ok(match (manner.algorithm, manner.channel) {
             _ if n == 1 => simple,
             (None, ChannelKind::Memory) => simple,
-            (Some(Algorithm::OneShot), ChannelKind::Memory) if simple == Way::Small => simple,
+            (Some(Algorithm::OneShot), ChannelKind::Memory) if len <= MAIL_LEN => Way::Small,
             (Some(Algorithm::TwoShot), ChannelKind::Memory) => Way::Direct,
             (Some(algorithm), kind) => Way::Piped(algorithm, kind),
             (None, kind) => Way::Piped(suited(call.operation, len), kind),
         })
     }
 
-    /// Executes `call` directly, or over pipes.
-    fn run_large(
-        &mut self,
-        call: &mut Call<'_>,
-        summary: Summary,
-        piped: Option<(Algorithm, ChannelKind)>,
-    ) -> Result<()> {
-        let Self { team, pipework } = self;
-        let opening = match piped {
-            Some((_, kind)) => pipework.open(team, kind)?,
-            None => None,
+    /// Executes `call` once all members have told where their buffers are.
+    fn run_large(&mut self, call: &mut Call<'_>, summary: Summary, way: Way) -> Result<()> {
+        let Self { team, pipework, .. } = self;
+        let opening = match way {
+            Way::Piped(_, kind) => pipework.open(team, kind)?,
+            _ => None,
         };
         let met = meet(team, call, summary, opening.as_ref().map(Opening::notice));
         team.board.or_revoke(met)?;
         if let Some(opening) = opening {
             pipework.agree(team, opening, call.operation.name())?;
         }
-        let in_heap = direct::applies(team, call.operation);
-        let done = match piped {
-            None if in_heap => direct::run(team, call),
-            None => staged::run(team, call, |team, piece| {
-                meet(team, piece, summary, None)?;
-                direct::run(team, piece)
-            }),
-            Some((algorithm, kind)) => {
+        let done = self.run_met(call, summary, way);
+        self.team.board.or_revoke(done)
+    }
+
+    /// Executes `call` after [`meet`].
+    fn run_met(&mut self, call: &mut Call<'_>, summary: Summary, way: Way) -> Result<()> {
+        let in_heap = direct::applies(&self.team, call.operation);
+        let way = if way == Way::AsTabled { self.tabled(call, in_heap)? } else { way };
+        let Self { team, pipework, .. } = self;
+        match way {
+            Way::Small => small::run(team, call, summary),
+            Way::Piped(algorithm, kind) => {
                 let mut execute =
                     |team: &mut Team, piece: &Call<'_>| pipework.run(team, piece, algorithm, kind);
                 if in_heap { execute(team, call) } else { staged::run(team, call, execute) }
             }
-        };
-        team.board.or_revoke(done)
+            _ if in_heap => direct::run(team, call),
+            _ => staged::run(team, call, |team, piece| {
+                meet(team, piece, summary, None)?;
+                direct::run(team, piece)
+            }),
+        }
+    }
+
+    /// How `call` is done by the table, which is no longer a question of the caller's word.
+    fn tabled(&mut self, call: &Call<'_>, in_heap: bool) -> Result<Way> {
+        let len = small::input_len(call, self.team.n_members())?;
+        let buffers = if in_heap { BufferKind::Heap } else { BufferKind::Ordinary };
+        match self.choices.algorithm(call.operation, buffers, len) {
+            Algorithm::TwoShot => Ok(Way::Direct),
+            Algorithm::OneShot if len <= MAIL_LEN => Ok(Way::Small),
+            algorithm => {
+                // Direct pipes need no agreement.
+                self.pipework.open(&self.team, ChannelKind::Memory)?;
+                Ok(Way::Piped(algorithm, ChannelKind::Memory))
+            }
+        }
     }
 
     /// Returns when all members have called it.

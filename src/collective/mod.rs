@@ -1,22 +1,22 @@
 //! Collective operations: what all ranks of a communicator do together.
 //!
 //! A `Call` says what one rank has been called to do and where its data are. The `Engine` of a communicator picks the way it
-//! is done, by operation, length and number of ranks, which are the same everywhere:
+//! is done: as the caller has said, or as a table says ([`tuning`]), by what is the same everywhere:
 //!
 //! | way | for | hand-overs |
 //! |---|---|---|
-//! | `small` | inputs of up to 8 KiB | one: data travel with the post |
-//! | `direct` | buffers in the symmetric heap | two: where the buffers are, and that they were used |
+//! | `small` | `one_shot` of up to 8 KiB | one: data travel with the post |
+//! | `direct` | `two_shot` in the symmetric heap | two: where the buffers are, and that they were used |
 //! | `staged` | ordinary memory, through the heap | as many as what it leads to, per piece |
-//! | `algorithms` | what the caller has asked for, and everything over proxied channels | depends |
+//! | `algorithms` | all others, and everything over proxied channels | depends |
 //!
 //! The algorithms are written once, over *pipes* of either kind of channel (`pipe`, `pipework`).
 //!
 //! Ranks meet on the board, where each posts what it is about to do; those that disagree find out there.
 //!
 //! # Order of reduction
-//! The result is the same bit for bit on every rank and in every run, whatever comes first. Unless the caller asks for an
-//! algorithm, elements are combined in the order of the ranks, ((r0 op r1) op r2) and so on, by one rank for all or by all alike;
+//! The result is the same bit for bit on every rank and in every run, whatever comes first. Unless the caller, or a tuning table, asks
+//! for an algorithm, elements are combined in the order of the ranks, ((r0 op r1) op r2) and so on, by one rank for all or by all alike;
 //! `algorithms` says in which order each of them does it.
 
 mod algorithm;
@@ -32,6 +32,7 @@ mod region;
 mod small;
 mod staged;
 mod team;
+pub mod tuning;
 
 pub(crate) use algorithm::Manner;
 pub use algorithm::{Algorithm, ChannelKind, UnknownAlgorithm, UnknownChannelKind};

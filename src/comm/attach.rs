@@ -170,6 +170,7 @@ impl Seat {
             ports: Ports::new(terms.mode),
             registrar: Mutex::new(registrar),
             workspace: OnceLock::new(),
+            tuning: OnceLock::new(),
             life: Some(life),
             supervision: link.map(|link| Supervision::begin(link, world)).transpose()?,
             _own: own,

@@ -3,7 +3,8 @@
 use super::Communicator;
 use super::collectives::{Standing, Submit};
 use super::workspace::Workspace;
-use crate::collective::{Algorithm, Call, ChannelKind, Engine, RegionLayout};
+use crate::collective::tuning::{BufferKind, Table, Tuning};
+use crate::collective::{Algorithm, Call, ChannelKind, Engine, Operation, RegionLayout};
 use crate::error::Result;
 use crate::heap::Region;
 
@@ -27,6 +28,44 @@ impl Communicator {
         self.manner.channel = kind;
     }
 
+    /// Chooses algorithms by `table` from now on, where [`Communicator::set_algorithm`] has not. Called by all ranks, with the same
+    /// table. Without it, they go by the one that was found as the program started: see [`crate::collective::tuning`].
+    ///
+    /// # Errors
+    /// [`crate::Error::TuningMismatch`] when ranks come with different tables; those of a barrier. They end the epoch.
+    pub fn set_tuning(&mut self, table: Table) -> Result<()> {
+        if self.engine.is_none() {
+            self.engine = Some(Box::new(self.first_engine(Ok(table))?));
+            return Ok(());
+        }
+        let crowded = self.fabric().crowded();
+        self.engine()?.tune(Ok(table), crowded).map(drop)
+    }
+
+    /// What does an operation to which no rank contributes more than `len` bytes, over direct channels, unless
+    /// [`Communicator::set_algorithm`] has chosen. The first call is one of all ranks, like that of an operation.
+    ///
+    /// # Errors
+    /// Those of a first operation: [`crate::Error::Tuning`], [`crate::Error::TuningMismatch`], [`crate::Error::OutOfMemory`].
+    pub fn algorithm_for(
+        &mut self,
+        operation: Operation,
+        buffers: BufferKind,
+        len: u64,
+    ) -> Result<Algorithm> {
+        Ok(self.engine()?.choice(operation, buffers, len))
+    }
+
+    /// Whether some rank shares its core with another, or with the proxy service: those that wait then give way. The first call is
+    /// one of all ranks, like that of an operation.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::algorithm_for`].
+    pub fn is_crowded(&mut self) -> Result<bool> {
+        self.engine()?;
+        Ok(self.membership.tuning.get().is_some_and(|tuning| tuning.crowded))
+    }
+
     /// Returns when all ranks have called it. Acquires everything that any of them did before.
     ///
     /// # Errors
@@ -43,23 +82,26 @@ impl Communicator {
     #[inline]
     fn engine(&mut self) -> Result<&mut Engine> {
         if self.engine.is_none() {
-            self.engine = Some(Box::new(self.first_engine()?));
+            self.engine = Some(Box::new(self.first_engine(Table::load())?));
         }
         Ok(self.engine.as_mut().expect("just made"))
     }
 
-    /// Allocates the workspace, of which the first communicator takes its part.
+    /// Allocates the workspace, of which the first communicator takes its part, and compares tables.
     #[cold]
-    fn first_engine(&mut self) -> Result<Engine> {
+    fn first_engine(&mut self, table: Result<Table>) -> Result<Engine> {
         let region = self.alloc_region(Workspace::len(self.heap().view().shape()), 4096)?;
         let workspace = Workspace::new(region)?;
         let mine = workspace.take(self.members.len() as u64)?;
         clear(self, mine)?;
         self.barrier()?;
         let bases = vec![mine.offset; self.members.len()];
-        let engine = Engine::new(self.fabric(), self.members.clone(), bases, self.membership.clone())?;
+        let (opener, built_in) = (self.membership.clone(), Tuning::default());
+        let mut engine = Engine::new(self.fabric(), self.members.clone(), bases, opener, &built_in)?;
+        let tuning = engine.tune(table, self.fabric().crowded())?;
         // Only the first communicator comes here, and only once: nothing can be there.
         let _ = self.membership.workspace.set(workspace);
+        let _ = self.membership.tuning.set(tuning);
         Ok(engine)
     }
 }

@@ -6,6 +6,7 @@ use super::attach::Supervision;
 use super::ports::Ports;
 use super::workspace::Workspace;
 use crate::channel::Fabric;
+use crate::collective::tuning::Tuning;
 use crate::heap::MemoryRegistrar;
 use crate::shm::{LifeLock, Segment};
 use crate::sync::Revocation;
@@ -19,6 +20,8 @@ pub(super) struct Membership {
     pub(super) registrar: Mutex<MemoryRegistrar>,
     /// Where communicators keep their regions; made with the first of them.
     pub(super) workspace: OnceLock<Workspace>,
+    /// By what algorithms are chosen; agreed upon by all ranks of the job with the first collective operation.
+    pub(super) tuning: OnceLock<Tuning>,
     pub(super) life: Option<LifeLock>,
     pub(super) supervision: Option<Supervision>,
     /// Kept because its name goes with it, where it has one.

@@ -9,7 +9,7 @@ use crate::collectives::{Buffers, OPERATIONS, Seat};
 use crate::harness::{Job, Random, rank};
 
 /// The operations in the order of [`OPERATIONS`].
-const NAMES: [Name; 8] = [
+pub(crate) const NAMES: [Name; 8] = [
     Name::AllReduce,
     Name::Reduce,
     Name::Broadcast,
@@ -70,7 +70,7 @@ fn everything(comm: &mut Communicator) -> Result<()> {
 }
 
 /// Numbers of very different sizes, whose sum depends on the order.
-fn wide(seed: u64, count: usize) -> Vec<f32> {
+pub(crate) fn wide(seed: u64, count: usize) -> Vec<f32> {
     let mut random = Random(seed);
     let number = |_| {
         let (digits, exponent) = (random.below(1 << 20), random.below(24));
@@ -79,7 +79,7 @@ fn wide(seed: u64, count: usize) -> Vec<f32> {
     (0..count).map(number).collect()
 }
 
-fn bits(numbers: &[f32]) -> Vec<u32> {
+pub(crate) fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|number| number.to_bits()).collect()
 }
 

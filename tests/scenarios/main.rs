@@ -18,4 +18,5 @@ mod packets;
 mod proxies;
 mod refused;
 mod seats;
+mod tuning;
 mod verbs;

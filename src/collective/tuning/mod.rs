@@ -1,0 +1,38 @@
+//! Which algorithm does a collective operation when the caller has not chosen one.
+//!
+//! | module | what |
+//! |---|---|
+//! | `table` | the table as plain data, and what is built in |
+//! | `place` | where a table is looked for |
+//! | `text`, `fault` | the table as TOML, and what can be wrong with it |
+//! | `choices` | the part of a table that matters to one communicator, made for quick lookup |
+//!
+//! A table has a *case* for each operation, number of ranks, kind of buffers, and crowded or not: sizes and algorithms. `shmccl
+//! tune` measures one and writes it. As a program starts, it is read from the file that `SHMCCL_TUNING` names, or else from
+//! `$XDG_CONFIG_HOME/shmccl/tuning.toml` or `~/.config/shmccl/tuning.toml`; where there is no such file, and where `SHMCCL_TUNING`
+//! is empty, the built-in table is taken. It serves direct channels; over proxied ones there is one choice by operation and size.
+//!
+//! # All ranks have the same table
+//! Ranks that chose differently would wait for each other in different algorithms. So the ranks of a job compare checksums
+//! of their tables in front of the first collective operation, and derived communicators inherit what was agreed upon.
+
+mod choices;
+mod fault;
+mod place;
+mod table;
+#[cfg(test)]
+mod tests;
+mod text;
+
+pub(crate) use choices::Choices;
+pub use fault::TuningFault;
+pub use place::{VARIABLE, usual_file};
+pub use table::{BufferKind, Case, ONE_SHOT_LEN, Step, Table};
+
+/// What the ranks of a job have agreed upon.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tuning {
+    pub(crate) table: Table,
+    /// Whether some rank shares its core.
+    pub(crate) crowded: bool,
+}

@@ -1,0 +1,133 @@
+//! The table as plain data, and what is built in.
+
+use serde::{Deserialize, Serialize};
+
+use super::super::algorithm::Algorithm;
+use super::super::operation::Operation;
+use super::super::region::MAIL_LEN;
+
+/// Up to this many bytes `one_shot` sends data along with the announcement of the call, before anybody knows where the
+/// buffers of the other ranks are. That happens where it is the choice for both kinds of buffers.
+pub const ONE_SHOT_LEN: u64 = MAIL_LEN;
+
+/// Where the buffers of a call are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BufferKind {
+    /// All in the symmetric heap, where every rank reaches them.
+    Heap,
+    /// Some in ordinary memory: data go through the heap piece by piece.
+    Ordinary,
+}
+
+impl BufferKind {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Heap, Self::Ordinary];
+
+    /// Its name, as tables have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Heap => "heap",
+            Self::Ordinary => "ordinary",
+        }
+    }
+}
+
+/// An algorithm, and up to which size it is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Step {
+    /// The most bytes that a rank contributes; `None`: any number.
+    pub up_to: Option<u64>,
+    /// What is taken.
+    pub algorithm: Algorithm,
+}
+
+impl Step {
+    /// Whether it is for `len` bytes, when the steps before it are not.
+    #[inline]
+    pub(super) fn reaches(&self, len: u64) -> bool {
+        self.up_to.is_none_or(|most| len <= most)
+    }
+}
+
+/// What is taken under the same circumstances.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Case {
+    /// The operation.
+    pub operation: Operation,
+    /// How many ranks it was measured with.
+    pub n_ranks: u32,
+    /// Whether ranks shared cores, so that who waits gives way to others.
+    pub crowded: bool,
+    /// Where the buffers were.
+    pub buffers: BufferKind,
+    /// By ascending size; the last one has no limit.
+    pub steps: Vec<Step>,
+}
+
+/// The steps where a table has no case.
+const BUILT_IN: [Step; 2] = [
+    Step { up_to: Some(ONE_SHOT_LEN), algorithm: Algorithm::OneShot },
+    Step { up_to: None, algorithm: Algorithm::TwoShot },
+];
+
+/// Which algorithm to take, by operation, ranks, buffers and size. The default is what is built in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// In the order of their keys, none of which is there twice.
+    cases: Vec<Case>,
+}
+
+impl Table {
+    /// The table of `cases`, which have been checked.
+    pub(super) fn of(mut cases: Vec<Case>) -> Self {
+        cases.sort_by_key(key);
+        Self { cases }
+    }
+
+    /// Its cases.
+    #[must_use]
+    pub fn cases(&self) -> &[Case] {
+        &self.cases
+    }
+
+    /// The steps for `operation` among `n_ranks`: those of the case whose number of ranks is nearest by factor, the smaller one
+    /// of two that are equally near. Where there is none that is as `crowded`, the built-in ones.
+    #[must_use]
+    pub fn steps(&self, operation: Operation, n_ranks: u32, crowded: bool, buffers: BufferKind) -> &[Step] {
+        let fits =
+            |case: &&Case| case.operation == operation && case.crowded == crowded && case.buffers == buffers;
+        // Cases come by ascending numbers of ranks, and the first of equals is taken.
+        let nearest = self.cases.iter().filter(fits).min_by(|one, other| {
+            f64::total_cmp(&factor(one.n_ranks, n_ranks), &factor(other.n_ranks, n_ranks))
+        });
+        nearest.map_or(&BUILT_IN, |case| &case.steps)
+    }
+
+    /// A number that tables of different content hardly share (FNV-1a over their values).
+    #[must_use]
+    pub fn checksum(&self) -> u64 {
+        let built_in = BUILT_IN.iter().flat_map(words_of_step);
+        let cases = self.cases.iter().flat_map(|case| {
+            let head = [case.operation as u64, case.n_ranks.into(), case.crowded.into(), case.buffers as u64];
+            head.into_iter().chain([case.steps.len() as u64]).chain(case.steps.iter().flat_map(words_of_step))
+        });
+        let bytes = built_in.chain(cases).flat_map(u64::to_le_bytes);
+        bytes.fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    }
+}
+
+fn words_of_step(step: &Step) -> [u64; 2] {
+    [step.up_to.unwrap_or(u64::MAX), step.algorithm as u64]
+}
+
+/// By what `one` number of ranks has to be multiplied or divided to make the `other`.
+fn factor(one: u32, other: u32) -> f64 {
+    f64::from(one.max(other)) / f64::from(one.min(other).max(1))
+}
+
+/// What tells a case from others, in the order of cases.
+pub(super) fn key(case: &Case) -> (u8, bool, BufferKind, u32) {
+    (case.operation as u8, case.crowded, case.buffers, case.n_ranks)
+}

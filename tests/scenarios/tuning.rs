@@ -1,0 +1,109 @@
+//! Tables of algorithms: obeyed for buffers of every kind, and the same on all ranks or refused by all.
+
+use shmccl::collective::Algorithm;
+use shmccl::collective::tuning::{BufferKind, Case, ONE_SHOT_LEN, Step, Table};
+use shmccl::reduce::ReduceOp;
+use shmccl::{Collectives, Communicator, Error, Result};
+
+use crate::algorithms::{NAMES, bits, wide};
+use crate::collectives::{Buffers, OPERATIONS, Seat};
+use crate::harness::Job;
+
+/// `algorithm` for everything that it can do in buffers of this kind.
+fn cases(comm: &mut Communicator, algorithm: Algorithm, buffers: BufferKind) -> Result<Vec<Case>> {
+    let (n_ranks, crowded) = (comm.n_ranks(), comm.is_crowded()?);
+    let steps = vec![Step { up_to: None, algorithm }];
+    let able = NAMES.into_iter().filter(|name| algorithm.supports(*name));
+    Ok(able.map(|operation| Case { operation, n_ranks, crowded, buffers, steps: steps.clone() }).collect())
+}
+
+/// Lengths around those where one way gives way to another, and some pieces of ordinary memory.
+const COUNTS: [usize; 6] = [0, 1, 700, 2048, 2049, 140_001];
+
+/// Every operation of every length, with buffers in the heap, in ordinary memory, and on rank 0 alone in ordinary memory.
+fn everything(comm: &mut Communicator) -> Result<()> {
+    let (me, n) = (comm.rank().index(), comm.n_ranks() as usize);
+    let most = n * COUNTS[5];
+    let (heap_send, heap_recv) = (comm.alloc::<f32>(most)?, comm.alloc::<f32>(most)?);
+    for (name, (send, recv, run)) in NAMES.into_iter().zip(OPERATIONS) {
+        for (round, count) in COUNTS.into_iter().enumerate() {
+            let seat = Seat { round, me, n, count };
+            let (input, expected) = (send(seat), recv(seat));
+            heap_send.copy_from_slice(0, &input)?;
+            let sent = comm.buffer::<f32>(heap_send.part(0, input.len())?)?;
+            let received = comm.buffer::<f32>(heap_recv.part(0, expected.len())?)?;
+            // The longest is in two pieces in ordinary memory, and nothing else in the heap.
+            let places = [false, true, me > 0].into_iter().take(if round == 5 { 1 } else { 3 });
+            for in_heap in places {
+                let mut slice = vec![f32::NAN; expected.len()];
+                if in_heap {
+                    received.fill(f32::NAN);
+                    run(comm, seat, Buffers::Heap(&sent, &received))?;
+                    slice = received.to_vec();
+                } else {
+                    run(comm, seat, Buffers::Memory(&input, &mut slice))?;
+                }
+                assert!(slice == expected, "{name} of {count}");
+            }
+        }
+    }
+    comm.free(heap_send)?;
+    comm.free(heap_recv)
+}
+
+/// Tables that send the two kinds of buffers different ways.
+fn all_tables(comm: &mut Communicator) -> Result<()> {
+    for algorithm in Algorithm::ALL {
+        let mut all = cases(comm, algorithm, BufferKind::Heap)?;
+        let other = if algorithm == Algorithm::OneShot { Algorithm::TwoShot } else { Algorithm::OneShot };
+        all.extend(cases(comm, other, BufferKind::Ordinary)?);
+        comm.set_tuning(Table::new(&all).unwrap())?;
+        everything(comm)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn three_ranks_do_everything_by_any_table() {
+    Job::of(3).heap_len(32 << 20).threads("any table", all_tables);
+}
+
+scenario!(a_table_is_obeyed_until_the_caller_says_otherwise, Job::of(4), |comm| {
+    let count = 20_011;
+    let mine = wide(comm.rank().get().into(), count);
+    let by = |comm: &mut Communicator, algorithm| {
+        let mut sums = vec![0.0; count];
+        comm.set_algorithm(algorithm);
+        comm.all_reduce(&mine, &mut sums, &ReduceOp::Sum)?;
+        Ok::<_, Error>(bits(&sums))
+    };
+    let (built_in, ring) = (by(comm, None)?, by(comm, Some(Algorithm::Ring))?);
+    assert_ne!(built_in, ring, "the order of the additions is to show");
+    let table = Table::new(&cases(comm, Algorithm::Ring, BufferKind::Ordinary)?).unwrap();
+    comm.set_tuning(table)?;
+    assert_eq!(by(comm, None)?, ring);
+    assert_eq!(by(comm, Some(Algorithm::TwoShot))?, built_in);
+    for name in NAMES.into_iter().filter(|name| Algorithm::Ring.supports(*name)) {
+        assert_eq!(comm.algorithm_for(name, BufferKind::Ordinary, 1 << 20)?, Algorithm::Ring, "{name}");
+        assert_eq!(comm.algorithm_for(name, BufferKind::Heap, ONE_SHOT_LEN)?, Algorithm::OneShot, "{name}");
+        assert_eq!(comm.algorithm_for(name, BufferKind::Heap, 1 << 20)?, Algorithm::TwoShot, "{name}");
+    }
+    comm.set_tuning(Table::default())?;
+    assert_eq!(by(comm, None)?, built_in);
+});
+
+scenario!(ranks_with_different_tables_all_learn_of_it, Job::of(3).broken(), |comm| {
+    let me = comm.rank();
+    let algorithm = if me.get() == 1 { Algorithm::Ring } else { Algorithm::Tree };
+    let steps = vec![Step { up_to: None, algorithm }];
+    let operation = NAMES[0];
+    let case = Case { operation, n_ranks: 3, crowded: false, buffers: BufferKind::Heap, steps };
+    let table = Table::new(&[case]).unwrap();
+    let sum = table.checksum();
+    let refused = comm.set_tuning(table);
+    let Err(Error::TuningMismatch { mine, rank, theirs }) = refused else { panic!("{refused:?}") };
+    assert_eq!((mine, rank.get()), (sum, if me.get() == 1 { 0 } else { 1 }));
+    assert_ne!(theirs, sum);
+    let next = comm.all_reduce_in_place(&mut [0_u64; 4], &ReduceOp::Sum);
+    assert!(matches!(next, Err(Error::Revoked { .. } | Error::TuningMismatch { .. })), "{next:?}");
+});
