@@ -11,6 +11,7 @@ mod host;
 mod machine;
 mod output;
 mod perf;
+mod plot;
 mod row;
 mod run;
 mod sizes;

@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use anyhow::{Result, anyhow};
-use plotters::coord::Shift;
+use anyhow::Result;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use plotters::prelude::*;
 use plotters::series::{DashedLineSeries, LineSeries};
@@ -11,15 +10,13 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::report::{CompareReport, Point, Side};
 use super::verdict::Verdict;
+use crate::plot::{self, Area, Drawn, GREY, centred};
 use crate::sizes::format_about;
 use crate::units::{format_ns, percent, three_digits, without_zeros};
 
 const SIZE: (u32, u32) = (1280, 980);
 const DIRECT: RGBColor = RGBColor(0, 99, 163);
 const PROXIED: RGBColor = RGBColor(196, 78, 0);
-const GREY: RGBColor = RGBColor(90, 90, 90);
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// An axis with labels at round values only.
 #[derive(Clone, Debug)]
@@ -53,31 +50,22 @@ struct Line<'a> {
 /// # Errors
 /// When the drawing library refuses.
 pub(crate) fn text(report: &CompareReport) -> Result<String> {
-    let mut svg = String::new();
-    {
-        let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-        draw(&root, report).map_err(|error| anyhow!("cannot draw the plot: {error}"))?;
-    }
-    svg.push('\n');
-    Ok(svg)
+    plot::svg(SIZE, |root| draw(root, report))
 }
 
-fn draw(root: &Area<'_>, report: &CompareReport) -> Result<(), Box<dyn std::error::Error>> {
-    root.fill(&WHITE)?;
+fn draw(root: &Area<'_>, report: &CompareReport) -> Drawn {
     let (head, rest) = root.split_vertically(84);
     let (body, foot) = rest.split_vertically(SIZE.1.saturating_sub(84 + 40));
     let centre = i32::try_from(SIZE.0 / 2)?;
-    let middle = Pos::new(HPos::Center, VPos::Center);
     let verdict = Verdict::of(report);
-    let title = ("sans-serif", 28).into_font().color(&BLACK).pos(middle);
-    head.draw_text("Direct and proxied puts between two processes of one host", &title, (centre, 28))?;
-    let small = ("sans-serif", 16).into_font().color(&GREY).pos(middle);
+    let title = "Direct and proxied puts between two processes of one host";
+    head.draw_text(title, &centred(28, &BLACK), (centre, 28))?;
+    let small = centred(16, &GREY);
     head.draw_text(&report.machine.line(), &small, (centre, 60))?;
     foot.draw_text(&footer(&verdict), &small, (centre, 16))?;
     for (area, panel) in body.split_evenly((2, 2)).iter().zip(panels(report, &verdict)) {
         panel.draw(area, report)?;
     }
-    root.present()?;
     Ok(())
 }
 
@@ -150,15 +138,13 @@ fn panels<'a>(report: &'a CompareReport, verdict: &Verdict) -> [Panel<'a>; 4] {
 }
 
 impl Panel<'_> {
-    fn draw(&self, area: &Area<'_>, report: &CompareReport) -> Result<(), Box<dyn std::error::Error>> {
+    fn draw(&self, area: &Area<'_>, report: &CompareReport) -> Drawn {
         let values = || self.lines.iter().flat_map(|line| line.points.iter().map(|(_, value)| *value));
         let (Some(low), Some(high)) = (values().reduce(f64::min), values().reduce(f64::max)) else {
-            let middle =
-                ("sans-serif", 18).into_font().color(&GREY).pos(Pos::new(HPos::Center, VPos::Center));
             let (width, height) = area.dim_in_pixel();
             area.draw_text(
                 &format!("{}: not measured", self.title),
-                &middle,
+                &centred(18, &GREY),
                 (i32::try_from(width / 2)?, i32::try_from(height / 2)?),
             )?;
             return Ok(());
