@@ -2,6 +2,7 @@
 
 mod collective;
 mod heeded;
+mod matrix;
 mod test;
 
 use std::ffi::OsString;
@@ -15,6 +16,7 @@ use shmccl::rank::MAX_RANKS;
 
 pub(crate) use collective::CollectiveArgs;
 use heeded::given;
+pub(crate) use matrix::MatrixArgs;
 pub(crate) use test::Test;
 
 use crate::failure::UsageError;
@@ -137,10 +139,10 @@ pub(crate) struct SweepArgs {
 /// Flags of `shmccl perf`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PerfArgs {
-    /// Tests to run [default: all that measure no collective operation]
+    /// Tests to run [default: all but p2p and the collective operations]
     #[arg(value_enum, value_name = "TEST")]
     pub(crate) tests: Vec<Test>,
-    /// Device processes [default: 2, and several numbers for barrier and launch]
+    /// Device processes [default: 2; several numbers for barrier and launch; one for each core for p2p, from 2 to 8]
     #[arg(short = 'g', long, value_name = "N", value_parser = n_ranks(2))]
     pub(crate) ranks: Option<u32>,
     /// The channel to measure [default: both, where a test can use both]
@@ -152,6 +154,8 @@ pub(crate) struct PerfArgs {
     pub(crate) job: JobArgs,
     #[command(flatten)]
     pub(crate) collective: CollectiveArgs,
+    #[command(flatten)]
+    pub(crate) matrix: MatrixArgs,
     /// Write the report to a file as well
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -274,12 +278,12 @@ impl SweepArgs {
 }
 
 impl PerfArgs {
-    /// The tests that are named, or else all that measure no collective operation.
+    /// The tests that are named, or else all that need not be.
     fn wanted(&self) -> Vec<Test> {
         if !self.tests.is_empty() {
             return self.tests.clone();
         }
-        Test::value_variants().iter().copied().filter(|test| !test.is_collective()).collect()
+        Test::value_variants().iter().copied().filter(|test| !test.is_on_request()).collect()
     }
 
     /// The tests to run, each once, and the channels to run each over.

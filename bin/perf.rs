@@ -8,6 +8,7 @@
 //! | [`pair`], [`duet`], [`stage`], [`payload`], [`clock`], [`cores`] | two ranks, how they keep in step, their memory, their data, their clock, their cores |
 //! | [`ends`], [`transfer`], [`rate`], [`barrier`], [`handoff`], [`overlap`] | the tests and their limits |
 //! | [`collective`] | collective operations, in nccl-tests' table |
+//! | [`matrix`] | every pair of ranks |
 //! | [`fifo`], [`launching`] | tests of the launcher's own process |
 //! | [`slices`], [`stats`], [`figures`], [`view`] | from samples to rows and the table |
 
@@ -26,6 +27,7 @@ mod handoff;
 pub(crate) mod jobs;
 mod lane;
 mod launching;
+pub(crate) mod matrix;
 mod overlap;
 mod pair;
 mod payload;
@@ -58,15 +60,12 @@ const RANK_COUNTS: [u32; 3] = [2, 4, 8];
 /// # Errors
 /// Bad combinations of flags, a job that fails, files that cannot be written.
 pub(crate) fn run(args: &PerfArgs) -> Result<u8> {
-    if let Some(path) = &args.json {
-        file::check_writable(path)?;
-    }
-    let mut report = Report { machine: Machine::detect(), rows: measure(args)? };
+    let wanted = without_fifo_rate_on_one_core(args)?;
+    check_files(args)?;
+    let mut report = Report { machine: Machine::detect(), rows: measure(args, wanted)? };
     note_siblings(&mut report);
     // Files first: whoever reads the table may stop reading.
-    if let Some(path) = &args.json {
-        file::write_json(path, &report)?;
-    }
+    write_files(args, &report)?;
     let printed = print(&report);
     match report.wrong_rows() {
         0 => printed.map(|()| failure::DONE),
@@ -74,14 +73,44 @@ pub(crate) fn run(args: &PerfArgs) -> Result<u8> {
     }
 }
 
-/// Prints the rows that were not printed as they came.
-fn print(report: &Report) -> Result<()> {
-    let others: Vec<Row> = report.rows.iter().filter(|row| !row.test.is_collective()).cloned().collect();
-    if others.is_empty() {
-        return Ok(());
+/// Finds out before measuring whether the files can be written.
+///
+/// # Errors
+/// Says which cannot and why.
+fn check_files(args: &PerfArgs) -> Result<()> {
+    if args.json.is_some() && args.json == args.matrix.svg {
+        let message = "--json and --svg name the same file; give each its own";
+        return Err(failure::UsageError::new(message).into());
     }
-    let others = Report { rows: others, ..report.clone() };
-    output::print(&view::text(Look::of_stdout(), &others))
+    [&args.json, &args.matrix.svg].into_iter().flatten().try_for_each(|path| file::check_writable(path))
+}
+
+fn write_files(args: &PerfArgs, report: &Report) -> Result<()> {
+    if let Some(path) = &args.json {
+        file::write_json(path, report)?;
+    }
+    if let Some(path) = &args.matrix.svg {
+        file::write(path, matrix::svg(report)?.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Prints the rows that were not printed as they came: matrices by themselves, all others in one table.
+fn print(report: &Report) -> Result<()> {
+    let look = Look::of_stdout();
+    let rows = |wanted: fn(Test) -> bool| {
+        let rows = report.rows.iter().filter(|row| wanted(row.test)).cloned().collect();
+        Report { rows, ..report.clone() }
+    };
+    let (others, matrices) = (rows(|test| !test.is_on_request()), rows(|test| test == Test::P2p));
+    let mut texts = Vec::new();
+    if !others.rows.is_empty() {
+        texts.push(view::text(look, &others));
+    }
+    if !matrices.rows.is_empty() {
+        texts.push(matrix::text(look, &matrices));
+    }
+    if texts.is_empty() { Ok(()) } else { output::print(&texts.join("\n")) }
 }
 
 /// Tells the machine's description what the slices have seen of its cores.
@@ -92,8 +121,7 @@ pub(crate) fn note_siblings(report: &mut Report) {
     }
 }
 
-fn measure(args: &PerfArgs) -> Result<Vec<Row>> {
-    let wanted = without_fifo_rate_on_one_core(args)?;
+fn measure(args: &PerfArgs, wanted: Vec<(Test, Vec<Channel>)>) -> Result<Vec<Row>> {
     let one_core = jobs::share_a_core(&args.job)?;
     jobs::note_shared_core(one_core);
     let progress = output::progress(wanted.len() as u64);
@@ -110,6 +138,11 @@ fn measure(args: &PerfArgs) -> Result<Vec<Row>> {
             Test::Barrier => {
                 for ranks in counts(args) {
                     rows.extend(job(args, test, None, ranks)?);
+                }
+            }
+            Test::P2p => {
+                for channel in channels {
+                    rows.extend(matrix::run(args, channel, plan(args, Vec::new())?, &progress)?);
                 }
             }
             _ if test.is_collective() => rows.extend(collective::table::run(args, test)?),
@@ -166,5 +199,6 @@ fn plan(args: &PerfArgs, tests: Vec<(Test, Option<Channel>)>) -> Result<Plan> {
         one_core: jobs::share_a_core(&args.job)?,
         figure_ms: FIGURE_MS,
         collective: None,
+        matrix: None,
     })
 }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::args::{Channel, Test};
 use crate::machine::Machine;
 use crate::perf::collective::figures::Figures;
+use crate::perf::matrix::figure::Place;
 
 /// One figure. What does not apply to a test is `None`, and null in JSON; times are per operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -60,6 +61,9 @@ pub(crate) struct Row {
     /// What there is to say of a collective operation, among the other keys.
     #[serde(flatten)]
     pub(crate) collective: Option<Figures>,
+    /// Between which ranks, in a matrix, among the other keys.
+    #[serde(flatten)]
+    pub(crate) place: Option<Place>,
 }
 
 impl Row {
@@ -91,6 +95,7 @@ impl Row {
             sibling_slices: None,
             wrong: None,
             collective: None,
+            place: None,
         }
     }
 }

@@ -19,7 +19,7 @@ struct Flag {
     heeds: fn(Test) -> bool,
 }
 
-const FLAGS: [Flag; 20] = [
+const FLAGS: [Flag; 23] = [
     Flag { id: "ranks", name: "--ranks", heeds: starts_processes },
     Flag {
         id: "channel",
@@ -54,6 +54,9 @@ const FLAGS: [Flag; 20] = [
     Flag { id: "memory", name: "--memory", heeds: Test::is_collective },
     Flag { id: "bound", name: "--bound", heeds: Test::is_collective },
     Flag { id: "percentiles", name: "--percentiles", heeds: Test::is_collective },
+    Flag { id: "bandwidth_bytes", name: "--bandwidth-bytes", heeds: is_matrix },
+    Flag { id: "latency_bytes", name: "--latency-bytes", heeds: is_matrix },
+    Flag { id: "svg", name: "--svg", heeds: is_matrix },
 ];
 
 /// The flags of [`FLAGS`] that stand on the command line, by their ids.
@@ -71,8 +74,12 @@ pub(super) fn check(args: &PerfArgs) -> Result<(), UsageError> {
             continue;
         }
         if args.tests.is_empty() {
-            let remedy = "leave it out, or name a collective operation such as all_reduce";
-            return Err(UsageError::new(format!("{} has no effect with all tests; {remedy}", flag.name)));
+            let test =
+                if (flag.heeds)(Test::P2p) { "p2p" } else { "a collective operation such as all_reduce" };
+            return Err(UsageError::new(format!(
+                "{} has no effect with all tests; leave it out, or name {test}",
+                flag.name
+            )));
         }
         let names: Vec<_> = args.tests.iter().map(|test| test.name()).collect();
         return Err(idle(flag.name, &names.join(" and ")));
@@ -98,6 +105,10 @@ fn starts_processes(test: Test) -> bool {
     test != Test::FifoRate
 }
 
+fn is_matrix(test: Test) -> bool {
+    test == Test::P2p
+}
+
 fn has_sizes(test: Test) -> bool {
     match test {
         Test::Limits
@@ -112,7 +123,8 @@ fn has_sizes(test: Test) -> bool {
         | Test::FifoRate
         | Test::ProxyRoundTrip
         | Test::Barrier
-        | Test::Launch => false,
+        | Test::Launch
+        | Test::P2p => false,
         collective => collective.is_collective(),
     }
 }

@@ -36,6 +36,8 @@ pub(crate) enum Test {
     Launch,
     /// How much of a transfer hides behind computation
     Overlap,
+    /// Every rank to every other: a matrix of bandwidths and latencies
+    P2p,
     /// The reduction of all inputs, everywhere
     AllReduce,
     /// The reduction of all inputs, at the root
@@ -71,6 +73,7 @@ impl Test {
             Self::Barrier => "barrier",
             Self::Launch => "launch",
             Self::Overlap => "overlap",
+            Self::P2p => "p2p",
             Self::AllReduce => "all_reduce",
             Self::Reduce => "reduce",
             Self::Broadcast => "broadcast",
@@ -87,6 +90,11 @@ impl Test {
         self >= Self::AllReduce
     }
 
+    /// Whether it runs only where it is named: it prints a table of its own.
+    pub(crate) fn is_on_request(self) -> bool {
+        self >= Self::P2p
+    }
+
     /// The channels that the test can use; none for a test that uses no channel.
     pub(crate) fn channels(self) -> &'static [Channel] {
         match self {
@@ -98,7 +106,8 @@ impl Test {
             | Self::PutBandwidth
             | Self::PutBidirectional
             | Self::MessageRate
-            | Self::Overlap => &[Channel::Memory, Channel::Port],
+            | Self::Overlap
+            | Self::P2p => &[Channel::Memory, Channel::Port],
             _ => &[],
         }
     }

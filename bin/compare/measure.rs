@@ -48,6 +48,7 @@ pub(crate) fn measure(args: &CompareArgs) -> Result<CompareReport> {
             one_core,
             figure_ms: FIGURE_MS,
             collective: None,
+            matrix: None,
         };
         report.rows.extend(jobs::run(&plan, RANKS, &args.job, &mut |_| progress.inc(1))?.rows);
     }

@@ -14,7 +14,7 @@ mod bare;
 pub(crate) mod device;
 pub(crate) mod figures;
 mod format;
-mod gathering;
+pub(crate) mod gathering;
 mod layout;
 mod number;
 mod pattern;

@@ -1,6 +1,7 @@
 //! The device side of a measuring job: does what the plan says; a rank that keeps the time prints a row as JSON for each figure.
 
 mod limits;
+mod matrix;
 
 use anyhow::{Context, Result};
 use shmccl::Communicator;
@@ -18,6 +19,7 @@ use super::ends::{SignalLink, Signals};
 use super::figures::{best_of, row_of};
 use super::handoff::YieldHandoff;
 use super::lane::{Lane, PingPong};
+use super::matrix::figure::Figure;
 use super::overlap::Scene;
 use super::pair::Pair;
 use super::plan::{Plan, VARIABLE};
@@ -45,7 +47,14 @@ pub(crate) fn run() -> Result<()> {
                         .with_context(|| format!("in {}", test.name()))?;
                     continue;
                 }
-                let mut bench = Bench { comm: &mut comm, plan: &plan, test: *test, channel: *channel, pair };
+                let mut bench = Bench {
+                    comm: &mut comm,
+                    plan: &plan,
+                    test: *test,
+                    channel: *channel,
+                    pair,
+                    figure: None,
+                };
                 bench.run(duet.as_mut()).with_context(|| format!("in {}", test.name()))?;
             }
             Ok(comm.finalize()?)
@@ -62,6 +71,8 @@ struct Bench<'a> {
     test: Test,
     channel: Option<Channel>,
     pair: Pair,
+    /// What of a matrix is measured.
+    figure: Option<Figure>,
 }
 
 /// A channel of either kind, so that a test is written once.
@@ -94,6 +105,7 @@ impl Bench<'_> {
             Test::ProxyRoundTrip => self.two(duet, &[8], Self::proxy_round_trip),
             Test::Overlap => self.two(duet, &self.plan.sizes.clone(), Self::overlap),
             Test::Barrier => self.barrier(),
+            Test::P2p => self.matrix(),
             Test::FifoRate | Test::Launch => unreachable!("measured by the launcher"),
             collective => unreachable!("{} has a device side of its own", collective.name()),
         }
@@ -148,6 +160,7 @@ impl Bench<'_> {
         row.iterations = outcome.operations;
         row.bytes = bytes;
         row.wrong = self.plan.check.then_some(outcome.wrong);
+        self.note_place(&mut row);
         adjust(&mut row);
         self.note_fifo(&mut row)?;
         output::print(&format!("{}\n", serde_json::to_string(&row)?))
@@ -156,6 +169,14 @@ impl Bench<'_> {
     /// The name of a limit that waits for bare flags: on one core it gives way between two looks.
     fn flag_limit(&self, name: &str) -> String {
         if self.pair.one_core { format!("{name}, yielding") } else { name.to_owned() }
+    }
+
+    /// What tells the row of a matrix from the others.
+    fn note_place(&self, row: &mut Row) {
+        let Some(figure) = self.figure else { return };
+        row.variant = Some(figure.name().to_owned());
+        let settings = self.plan.matrix.as_ref().filter(|_| figure != Figure::AllToAll);
+        row.place = settings.map(|settings| settings.place(self.pair));
     }
 
     fn note_fifo(&self, row: &mut Row) -> Result<()> {

@@ -19,15 +19,23 @@ use crate::row::Row;
 /// The hidden command that device processes run.
 pub(crate) const DEVICE_COMMAND: &str = "perf-device";
 
+/// The core of each of `n_ranks` ranks; `None` where the scheduler decides.
+///
+/// # Errors
+/// More ranks than there can be.
+pub(crate) fn cores(n_ranks: u32, args: &JobArgs) -> Result<Vec<Option<u32>>> {
+    let plan = Launch::new(n_ranks)?.pin(!args.no_pin).plan();
+    let core = |rank| Ok(plan.placement(DeviceName::Rank(Rank::new(rank, n_ranks)?)).cpu);
+    (0..n_ranks).map(core).collect()
+}
+
 /// Whether ranks 0 and 1, which measure, have to share a core.
 ///
 /// # Errors
 /// None: two ranks are always possible.
 pub(crate) fn share_a_core(args: &JobArgs) -> Result<bool> {
-    let plan = Launch::new(2)?.pin(!args.no_pin).plan();
-    let core = |rank| Ok::<_, anyhow::Error>(plan.placement(DeviceName::Rank(Rank::new(rank, 2)?)).cpu);
-    Ok(match (core(0)?, core(1)?) {
-        (Some(first), Some(second)) => first == second,
+    Ok(match cores(2, args)?.as_slice() {
+        [Some(first), Some(second)] => first == second,
         _ => Host::new().allowed_cpus().len() < 2,
     })
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::collective::settings::Settings;
 use super::contest::Effort;
+use super::matrix;
 use crate::args::{Channel, Test};
 
 /// The environment variable that carries the plan, as JSON.
@@ -33,6 +34,8 @@ pub(crate) struct Plan {
     pub(crate) figure_ms: u64,
     /// What collective tests are to measure.
     pub(crate) collective: Option<Settings>,
+    /// What a matrix is to show.
+    pub(crate) matrix: Option<matrix::settings::Settings>,
 }
 
 impl Plan {
@@ -47,6 +50,7 @@ impl Plan {
             one_core: false,
             figure_ms: 0,
             collective: None,
+            matrix: None,
         }
     }
 

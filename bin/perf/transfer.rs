@@ -225,6 +225,9 @@ impl<M: Mover> Transfer<M> {
             self.outgoing.rewrite(self.seq);
         }
         self.meet();
+        if self.takes_turns() {
+            return self.exchange_in_turn().map(Some);
+        }
         let mut sample = None;
         if self.moves() {
             sample = Some(self.time()?);
@@ -237,6 +240,28 @@ impl<M: Mover> Transfer<M> {
             self.wrong += self.incoming.read(self.seq, false).wrong;
         }
         Ok(sample)
+    }
+
+    /// Whether both move, but on one core, so that one has to wait until the other is done.
+    fn takes_turns(&self) -> bool {
+        self.direction == Direction::Both && self.flags.yields.is_some()
+    }
+
+    /// The rest of such an exchange. The leader's sample begins before the other may and ends when both are done, or it would be
+    /// of one direction only.
+    fn exchange_in_turn(&mut self) -> Result<f64> {
+        self.turn += 1;
+        let start = now_ns();
+        if self.leads {
+            self.flags.theirs.set(self.turn);
+        } else {
+            self.flags.mine.spin_yielding(&self.kernel, self.turn);
+        }
+        self.time()?;
+        self.meet();
+        let took = (now_ns() - start) as f64 / self.burst as f64;
+        self.wrong += self.incoming.read(self.seq, false).wrong;
+        Ok(took)
     }
 
     /// One sample: the burst and its end.

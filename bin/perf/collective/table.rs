@@ -35,6 +35,7 @@ pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<Row>> {
         one_core: jobs::share_a_core(&args.job)?,
         figure_ms: FIGURE_MS,
         collective: Some(args.settings(test, n_ranks)?),
+        matrix: None,
     };
     let extras = Extras { percentiles: args.collective.percentiles, bound: args.collective.bound };
     let host = nix::sys::utsname::uname()?.nodename().to_string_lossy().into_owned();

@@ -1,0 +1,122 @@
+//! Rows of pairs, put in order of their ranks.
+
+use super::figure::Figure;
+use crate::args::Channel;
+use crate::row::Row;
+use crate::sizes::format_size;
+use crate::units::three_digits;
+
+/// From here on latencies are told in microseconds.
+const LONG_NS: f64 = 10_000.0;
+
+/// One figure of every pair, over one channel.
+#[derive(Clone, Debug)]
+pub(crate) struct Matrix {
+    /// What was measured.
+    pub(crate) figure: Figure,
+    /// Over which channel.
+    pub(crate) channel: Channel,
+    /// Bytes of a put.
+    pub(crate) bytes: u64,
+    /// The core of each rank; `None` where the scheduler decides.
+    pub(crate) cores: Vec<Option<u32>>,
+    /// 10^9 bytes per second, nanoseconds or microseconds.
+    pub(crate) unit: &'static str,
+    /// By the rank that puts and the rank that it puts to.
+    cells: Vec<Vec<Option<Cell>>>,
+}
+
+/// One pair.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Cell {
+    /// In the matrix's unit.
+    pub(crate) value: f64,
+    /// Time over limit.
+    pub(crate) ratio: Option<f64>,
+    /// Whether both ranks share a core.
+    pub(crate) one_core: bool,
+}
+
+impl Cell {
+    /// The value; an asterisk behind it says that both share a core.
+    pub(crate) fn text(&self) -> String {
+        format!("{}{}", three_digits(self.value), if self.one_core { "*" } else { "" })
+    }
+}
+
+impl Matrix {
+    /// The matrices of these rows, in the order in which they were measured.
+    pub(crate) fn all(rows: &[Row]) -> Vec<Self> {
+        let mut channels: Vec<_> = rows.iter().filter_map(|row| row.channel).collect();
+        channels.dedup();
+        let of = |channel| Figure::OF_PAIRS.map(|figure| Self::of(rows, channel, figure));
+        channels.into_iter().flat_map(of).flatten().collect()
+    }
+
+    fn of(rows: &[Row], channel: Channel, figure: Figure) -> Option<Self> {
+        let is_of = |row: &&Row| {
+            row.channel == Some(channel)
+                && row.variant.as_deref() == Some(figure.name())
+                && row.place.is_some()
+        };
+        let rows: Vec<&Row> = rows.iter().filter(is_of).collect();
+        let first = rows.first()?;
+        let n_ranks = first.ranks as usize;
+        let value = |row: &Row| if figure == Figure::Latency { row.p50_ns } else { row.gb_per_s };
+        let longest = rows.iter().filter_map(|row| value(row)).fold(0.0, f64::max);
+        let (unit, scale) = match figure {
+            Figure::Latency if longest >= LONG_NS => ("us", 1e-3),
+            Figure::Latency => ("ns", 1.0),
+            _ => ("GB/s", 1.0),
+        };
+        let mut cores = vec![None; n_ranks];
+        let mut cells = vec![vec![None; n_ranks]; n_ranks];
+        for row in &rows {
+            let (Some(place), Some(value)) = (row.place, value(row)) else { continue };
+            let (from, to) = (place.from as usize, place.to as usize);
+            cores[from] = place.from_core;
+            cells[from][to] =
+                Some(Cell { value: value * scale, ratio: row.ratio, one_core: place.one_core() });
+        }
+        Some(Self { figure, channel, bytes: first.bytes.unwrap_or(0), cores, unit, cells })
+    }
+
+    /// How many ranks there are.
+    pub(crate) fn n_ranks(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// What `from` came to with `to`; nothing on the diagonal.
+    pub(crate) fn cell(&self, from: usize, to: usize) -> Option<&Cell> {
+        self.cells[from][to].as_ref()
+    }
+
+    /// The greatest value.
+    pub(crate) fn most(&self) -> f64 {
+        self.cells.iter().flatten().flatten().map(|cell| cell.value).fold(0.0, f64::max)
+    }
+
+    /// What it shows, in words.
+    pub(crate) fn title(&self) -> String {
+        let what = match self.figure {
+            Figure::Unidirectional => "bandwidth one way",
+            Figure::Bidirectional => "bandwidth of both ways at once",
+            _ => "latency of put_with_signal",
+        };
+        format!("{what}, {}, {}", format_size(self.bytes), self.unit)
+    }
+
+    /// The ranks of each core that several share, in words: `0, 2; 1, 3`; `None` where no core is shared.
+    pub(crate) fn shared(&self) -> Option<String> {
+        let mut cores: Vec<u32> = self.cores.iter().copied().flatten().collect();
+        cores.sort_unstable();
+        cores.dedup();
+        let ranks = |core: &u32| {
+            let on_it = self.cores.iter().enumerate().filter(|(_, place)| **place == Some(*core));
+            on_it.map(|(rank, _)| rank.to_string()).collect::<Vec<_>>()
+        };
+        let groups = cores.iter().map(ranks).filter(|ranks| ranks.len() > 1);
+        let groups: Vec<_> = groups.map(|ranks| ranks.join(", ")).collect();
+        (!groups.is_empty()).then(|| groups.join("; "))
+    }
+}
