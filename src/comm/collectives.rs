@@ -33,12 +33,13 @@ pub trait Submit<'a> {
 /// The collective operations, for whatever takes them. A [`Communicator`](super::Communicator) executes a call at once:
 /// it returns when its input may be written again and its output is there.
 ///
+/// The two buffers of a call lie apart, or it is *in place*: they are the very same, or, where one has a block for each rank and
+/// the other has one block, that is this rank's block. If they overlap otherwise, the call may fail or leave wrong data.
+///
 /// Arguments that are wrong in themselves are an error of the call wherever it goes. A call that fails while data move ends the
 /// epoch: what other ranks have of it cannot be told.
 pub trait Collectives<'a>: Submit<'a> {
     /// Combines the inputs of all ranks, element by element, into the output of each.
-    ///
-    /// The two buffers may be the very same or lie apart. If they overlap otherwise, the call may fail or leave wrong data.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when the buffers have different counts; [`Error::CallMismatch`] when the ranks are in different
