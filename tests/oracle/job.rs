@@ -1,0 +1,66 @@
+//! Runs combinations on the ranks of a job, and looks at what came of them.
+
+use std::time::Duration;
+
+use shmccl::bootstrap::ProxyMode;
+use shmccl::collective::ChannelKind;
+use shmccl::{Communicator, Result};
+
+use crate::answer::{Question, Verified};
+use crate::harness::{Job, Random, long, rank, seed};
+use crate::memory::Zone;
+use crate::plan::Plan;
+use crate::table::Combination;
+use crate::values::Pool;
+
+/// A job of `n` ranks.
+fn job(n: u32) -> Job {
+    let patience = if long() { Duration::from_secs(4 * 3600) } else { Duration::from_secs(300) };
+    Job::of(n).heap_len(24 << 20).timeout(Duration::from_secs(60)).patience(patience)
+}
+
+/// Runs `sample` combinations, or all, among `n` ranks in threads over channels of `kind`.
+pub(crate) fn in_threads(n: u32, kind: ChannelKind, sample: usize) {
+    let verified = Verified::default();
+    job(n).threads("oracle", |comm| all(comm, kind, sample, &verified));
+}
+
+/// The same among processes, in the test `name`.
+pub(crate) fn in_processes(name: &str, n: u32, kind: ChannelKind, proxy: ProxyMode, sample: usize) {
+    job(n).processes(name, proxy, |comm| all(comm, kind, sample, &Verified::default()));
+}
+
+fn all(comm: &mut Communicator, kind: ChannelKind, sample: usize, verified: &Verified) -> Result<()> {
+    let seed = agreed_seed(comm)?;
+    let (n, me) = (comm.n_ranks() as usize, comm.rank().index());
+    let mut random = Random(seed ^ (n as u64) << 32 ^ (kind as u64) << 40);
+    let pool = Pool::new(random.next());
+    let calls = match long() {
+        true => Combination::all(&mut random, n),
+        false => (0..sample).map(|_| Combination::draw(&mut random, n)).collect(),
+    };
+    let mut zones = (Zone::new(comm, seed)?, Zone::new(comm, !seed)?);
+    comm.set_channel_kind(kind);
+    for (number, call) in calls.iter().enumerate() {
+        let question = Question { call, number, n, me, pool: &pool, verified };
+        if let Err(wrong) = Plan::of(&question).run(comm, &mut zones) {
+            panic!(
+                "rank {me} of {n} over {kind} channels: {wrong} in call {number}: {call:?} (SHMCCL_SEED={seed})"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The seed that rank 0 has drawn.
+fn agreed_seed(comm: &mut Communicator) -> Result<u64> {
+    let cell = comm.alloc::<u64>(1)?;
+    if comm.rank().get() == 0 {
+        let seed = seed();
+        for peer in 0..comm.n_ranks() {
+            comm.memory_channel(rank(comm, peer))?.write(cell.region().offset, seed)?;
+        }
+    }
+    comm.barrier()?;
+    cell.get(0)
+}

@@ -1,0 +1,74 @@
+//! Collective operations against a slow oracle: combinations of all that a call depends on, drawn by chance.
+//!
+//! A job of so many ranks over one kind of channel runs its combinations one after the other. Each rank draws all of them from one
+//! seed, so nobody has to be told anything. What an operation has to give is worked out from the *documented* order of
+//! reduction, element by element, and compared bit by bit, together with the bytes around the buffers and those that nobody
+//! is to write.
+//!
+//! `SHMCCL_SEED=n` repeats a run; a failure prints its seed. `SHMCCL_LONG=1` goes through the whole table instead of a sample.
+
+use shmccl::bootstrap::ProxyMode;
+use shmccl::collective::ChannelKind;
+use shmccl::reduce;
+
+#[path = "../scenarios/harness.rs"]
+#[macro_use]
+#[allow(dead_code, unused_macros, reason = "shared with the scenarios, which use more of it")]
+mod harness;
+/// The oracle of one reduction, which the unit tests of the reducer use too.
+#[path = "../../src/reduce/reducer/oracle.rs"]
+mod plain;
+#[path = "../watchdog/mod.rs"]
+mod watchdog;
+
+mod answer;
+mod call;
+mod job;
+mod memory;
+mod order;
+mod plan;
+mod reduction;
+mod table;
+mod values;
+
+/// Combinations in each job in threads, of which there are 14.
+const SAMPLE: usize = 400;
+
+/// Combinations in each job in processes.
+const IN_PROCESSES: usize = 120;
+
+/// Jobs of all numbers of ranks in threads.
+macro_rules! jobs {
+    ($kind:ident of $channel:ident: $($name:ident $n:literal),*) => {
+        mod $kind {
+            use super::*;
+
+            $(#[test]
+            fn $name() {
+                job::in_threads($n, ChannelKind::$channel, SAMPLE);
+            })*
+        }
+    };
+}
+
+jobs!(direct of Memory: one_rank_agrees 1, two_ranks_agree 2, three_ranks_agree 3, four_ranks_agree 4, five_ranks_agree 5,
+      seven_ranks_agree 7, eight_ranks_agree 8);
+jobs!(proxied of Port: one_rank_agrees 1, two_ranks_agree 2, three_ranks_agree 3, four_ranks_agree 4, five_ranks_agree 5,
+      seven_ranks_agree 7, eight_ranks_agree 8);
+
+#[test]
+fn two_processes_agree() {
+    job::in_processes("two_processes_agree", 2, ChannelKind::Memory, ProxyMode::Thread, IN_PROCESSES);
+}
+
+#[test]
+fn three_processes_agree_by_their_proxies() {
+    let name = "three_processes_agree_by_their_proxies";
+    job::in_processes(name, 3, ChannelKind::Port, ProxyMode::Thread, IN_PROCESSES);
+}
+
+#[test]
+fn four_processes_agree_by_a_proxy_service() {
+    let name = "four_processes_agree_by_a_proxy_service";
+    job::in_processes(name, 4, ChannelKind::Port, ProxyMode::Process, IN_PROCESSES);
+}
