@@ -119,6 +119,16 @@ impl Fabric {
         self.world.revocation().check().unwrap_or(stop)
     }
 
+    /// Refuses `operation` when the epoch has ended.
+    ///
+    /// # Errors
+    /// [`Error::PeerLost`], [`Error::ProxyLost`], [`Error::Revoked`].
+    pub(crate) fn check(&self, operation: &'static str) -> Result<()> {
+        let watch = self.watch(None);
+        let error = |stop| Err(self.waiting(&watch).error(self.settle(stop), operation, None));
+        watch.check().map_or(Ok(()), error)
+    }
+
     /// Takes one signal of `peer`: what `wait` is on either kind of channel.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ use crate::rank::Rank;
 
 pub(crate) use control::Control;
 pub use executor::{Executor, RefusalReason};
-pub(crate) use fabric::Fabric;
+pub(crate) use fabric::{Fabric, PeerWatch};
 pub use memory::MemoryChannel;
 pub(crate) use port::Port;
 pub use port::PortChannel;

@@ -69,7 +69,7 @@ impl Algorithm {
                 matches!(self, Self::OneShot | Self::TwoShot | Self::Ring | Self::HalvingDoubling)
             }
             AllToAll | Gather | Scatter => matches!(self, Self::OneShot | Self::TwoShot),
-            Operation::Barrier | Operation::AllToAllV | Operation::Split | Operation::Finalize => false,
+            _ => false,
         }
     }
 
@@ -110,9 +110,7 @@ const fn supported(operation: Operation) -> &'static str {
         Operation::AllToAll => "one_shot (1) or two_shot (2) for all_to_all",
         Operation::Gather => "one_shot (1) or two_shot (2) for gather",
         Operation::Scatter => "one_shot (1) or two_shot (2) for scatter",
-        Operation::Barrier | Operation::AllToAllV | Operation::Split | Operation::Finalize => {
-            "no algorithm for an operation that has only one"
-        }
+        _ => "no algorithm for an operation that has only one",
     }
 }
 

@@ -14,14 +14,17 @@
 
 use std::sync::Arc;
 
+use super::lease::LEFT;
 use super::operation::{Operation, Summary};
 use super::region::{LAP, RegionLayout, TURNS};
-use crate::channel::Fabric;
+use crate::channel::{Fabric, PeerWatch};
 use crate::error::{Error, Result};
 use crate::heap::HeapOffset;
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
-use crate::sync::{ParkCell, PostCell, ProgressCell, Revocation, Waiting, wait_until};
+use crate::sync::{
+    ParkCell, PostCell, ProgressCell, Revocation, SleepWord, Stop, Waiting, Watch, wait_until,
+};
 
 /// The words of a post that come before its data: summary, and where the input and the output are.
 const HEAD: usize = 4;
@@ -59,6 +62,8 @@ pub(crate) struct Board {
     me: usize,
     posts: Vec<CellSlice<PostCell>>,
     progress: Vec<CellRef<ProgressCell>>,
+    /// Which members have left.
+    departures: CellSlice<ProgressCell>,
     /// What waiting members sleep on.
     park: CellRef<ParkCell>,
     /// The operation that this member is in, or was in last.
@@ -70,7 +75,8 @@ pub(crate) struct Board {
 }
 
 impl Board {
-    /// The board of `members`, whose regions start at `bases`, for the member `me`.
+    /// The board of `members`, whose regions start at `bases`, for the member `me`, who learns from `departures` which of them
+    /// have left.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base that is not where a region can be.
@@ -79,6 +85,7 @@ impl Board {
         members: &Arc<[Rank]>,
         bases: &[HeapOffset],
         me: usize,
+        departures: CellSlice<ProgressCell>,
     ) -> Result<Self> {
         let layout = RegionLayout::new(members.len() as u64);
         let view = fabric.heap().view();
@@ -97,6 +104,7 @@ impl Board {
             me,
             posts,
             progress,
+            departures,
             park,
             sequence: 0,
             floor: 0,
@@ -130,6 +138,22 @@ impl Board {
         }
         self.floor = goal;
         Ok(())
+    }
+
+    /// Begins the next operation, posts what this member does, and waits until all members have posted the same call.
+    ///
+    /// # Errors
+    /// Those of [`Board::await_post`].
+    pub(crate) fn meet(
+        &mut self,
+        summary: Summary,
+        operation: Operation,
+        places: [u64; 2],
+        data: &[u64],
+    ) -> Result<()> {
+        self.begin(operation)?;
+        self.post(summary, places, data);
+        self.await_posts(operation)
     }
 
     /// Posts what this member does: `summary`, where its buffers are, and `data`.
@@ -230,7 +254,11 @@ impl Board {
         mut poll: impl FnMut() -> bool,
     ) -> Result<()> {
         let rank = self.members[member];
-        let watch = self.fabric.watch(Some(rank));
+        let watch = MemberWatch {
+            peer: self.fabric.watch(Some(rank)),
+            rank,
+            departure: &self.departures[member],
+        };
         let waiting: Waiting<'_, _, _> = self.fabric.waiting(&watch);
         wait_until(&waiting, &self.park, || poll().then_some(())).map_err(|stop| {
             let error = waiting.error(self.fabric.settle(stop), operation.name(), Some(rank));
@@ -296,6 +324,25 @@ impl Board {
     #[inline]
     fn turn_index(&self) -> usize {
         index(self.sequence)
+    }
+}
+
+/// Watches the epoch, and whether the member that is awaited lives and has not left.
+#[derive(Debug)]
+struct MemberWatch<'a> {
+    peer: PeerWatch<'a>,
+    rank: Rank,
+    departure: &'a ProgressCell,
+}
+
+impl Watch for MemberWatch<'_> {
+    fn check(&self) -> Option<Stop> {
+        let left = || self.departure.has_reached(LEFT).then_some(Stop::PeerLost(self.rank));
+        self.peer.check().or_else(left)
+    }
+
+    fn bell(&self) -> Option<SleepWord<'_>> {
+        self.peer.bell()
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::algorithm::{Algorithm, ChannelKind, Manner};
 use super::call::Call;
+use super::lease::{Landlord, Lease};
 use super::operation::{Operation, Summary};
 use super::pipework::{Notice, OpenPorts, Opening, Pipework};
 use super::region::MAIL_LEN;
@@ -14,6 +15,8 @@ use crate::channel::Fabric;
 use crate::error::{Error, Result};
 use crate::heap::HeapOffset;
 use crate::rank::Rank;
+use crate::shm::CellSlice;
+use crate::sync::ProgressCell;
 
 /// What runs the collective calls of one member, one after the other.
 #[derive(Debug)]
@@ -21,6 +24,10 @@ pub(crate) struct Engine {
     team: Team,
     pipework: Pipework,
     choices: Choices,
+    /// What the choices were made by.
+    tuning: Tuning,
+    /// The last field, since it lets go of what the others use.
+    lease: Lease,
 }
 
 /// A way to do a call.
@@ -34,20 +41,32 @@ enum Way {
 }
 
 impl Engine {
-    /// The engine of `members`, ranks of the job, whose zeroed regions start at `bases`. Operations over proxied channels get
-    /// these from `opener`. Algorithms are chosen by `tuning`, which is the same on all members.
+    /// The engine of `members`, ranks of the job, whose zeroed regions start at `bases`. This rank's was taken from `host` and
+    /// goes back there; operations over proxied channels get these from it, too. Algorithms are chosen by `tuning`, which is the
+    /// same on all members.
     ///
     /// # Errors
     /// Those of [`Team::new`].
-    pub(crate) fn new(
+    pub(crate) fn new<H: OpenPorts + Landlord + 'static>(
         fabric: &Arc<Fabric>,
         members: Arc<[Rank]>,
         bases: Vec<HeapOffset>,
-        opener: Arc<dyn OpenPorts>,
-        tuning: &Tuning,
+        host: Arc<H>,
+        tuning: Tuning,
     ) -> Result<Self> {
-        let choices = Choices::new(tuning, members.len());
-        Ok(Self { team: Team::new(fabric, members, bases)?, pipework: Pipework::new(opener), choices })
+        let choices = Choices::new(&tuning, members.len());
+        let (team, lease) = Team::new(fabric, members, bases, host.clone())?;
+        Ok(Self { team, pipework: Pipework::new(host), choices, tuning, lease })
+    }
+
+    /// The words that say which members have left.
+    pub(crate) fn departures(&self) -> &CellSlice<ProgressCell> {
+        self.lease.departures()
+    }
+
+    /// What algorithms are chosen by.
+    pub(crate) fn tuning(&self) -> &Tuning {
+        &self.tuning
     }
 
     /// Compares this member's table with those of the others, if it has one, and goes by it from now on. Called by all members.
@@ -55,13 +74,11 @@ impl Engine {
     /// # Errors
     /// What kept this member from reading its table; [`Error::FailedElsewhere`]; [`Error::TuningMismatch`]; those of
     /// [`Engine::run`]. All end the epoch.
-    pub(crate) fn tune(&mut self, table: Result<Table>, crowded: bool) -> Result<Tuning> {
+    pub(crate) fn tune(&mut self, table: Result<Table>, crowded: bool) -> Result<()> {
         let agreed = self.agree(table, crowded);
-        match &agreed {
-            Ok(tuning) => self.choices = Choices::new(tuning, self.team.n_members()),
-            Err(_) => self.team.board.revoke(),
-        }
-        agreed
+        self.tuning = agreed.inspect_err(|_| self.team.board.revoke())?;
+        self.choices = Choices::new(&self.tuning, self.team.n_members());
+        Ok(())
     }
 
     fn agree(&mut self, table: Result<Table>, crowded: bool) -> Result<Tuning> {
@@ -179,12 +196,14 @@ impl Engine {
         }
     }
 
-    /// Returns when all members have called it.
+    /// Returns when all members have called it for `operation`: a barrier, or one that begins or ends with it.
     ///
     /// # Errors
     /// Those of [`Engine::run`].
-    pub(crate) fn barrier(&mut self) -> Result<()> {
-        self.exchange(Operation::Barrier, &[]).map(drop)
+    pub(crate) fn barrier(&mut self, operation: Operation) -> Result<()> {
+        let board = &mut self.team.board;
+        let met = board.meet(Summary::new(operation), operation, [0; 2], &[]);
+        board.or_revoke(met)
     }
 
     /// Tells all members `words`, at most [`super::board::INLINE_WORDS`] of them, and returns what each has told: as many.
@@ -193,9 +212,8 @@ impl Engine {
     /// Those of [`Engine::run`].
     pub(crate) fn exchange(&mut self, operation: Operation, words: &[u64]) -> Result<Vec<Vec<u64>>> {
         let team = &mut self.team;
-        team.board.begin(operation)?;
-        team.board.post(Summary::new(operation), [0; 2], words);
-        team.board.await_posts(operation)?;
+        let met = team.board.meet(Summary::new(operation), operation, [0; 2], words);
+        team.board.or_revoke(met)?;
         let told = |member| (0..words.len()).map(|index| team.board.post_of(member).data(index)).collect();
         Ok((0..team.n_members()).map(told).collect())
     }
@@ -213,8 +231,6 @@ fn suited(operation: Operation, len: u64) -> Algorithm {
 
 /// Tells the other members which call this is and where its buffers are, and waits until they have told the same call.
 fn meet(team: &mut Team, call: &Call<'_>, summary: Summary, notice: Option<Notice>) -> Result<()> {
-    team.board.begin(call.operation)?;
     let data: &[u64] = notice.as_ref().map_or(&[], |words| words.as_slice());
-    team.board.post(summary, direct::places(call), data);
-    team.board.await_posts(call.operation)
+    team.board.meet(summary, call.operation, direct::places(call), data)
 }

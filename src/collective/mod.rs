@@ -25,6 +25,7 @@ mod board;
 mod call;
 mod direct;
 mod engine;
+mod lease;
 mod operation;
 mod pipe;
 mod pipework;
@@ -39,6 +40,7 @@ pub use algorithm::{Algorithm, ChannelKind, UnknownAlgorithm, UnknownChannelKind
 pub use call::Call;
 pub(crate) use call::{Input, Output};
 pub(crate) use engine::Engine;
+pub(crate) use lease::{GONE, LEFT, Landlord};
 pub use operation::{Operation, Summary};
 pub(crate) use pipework::OpenPorts;
 pub(crate) use region::RegionLayout;

@@ -29,15 +29,21 @@ pub enum Operation {
     Gather,
     /// Every rank gets its block of the root's input.
     Scatter,
-    /// The communicator is divided, or doubled.
+    /// The communicator is divided.
     Split,
     /// The communicator is left by all.
     Finalize,
+    /// The communicator is doubled.
+    Duplicate,
+    /// Memory is allocated on all ranks.
+    Alloc,
+    /// Memory is freed on all ranks.
+    Free,
 }
 
 impl Operation {
     /// All of them, in the order of their codes.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::Barrier,
         Self::AllReduce,
         Self::Reduce,
@@ -50,6 +56,9 @@ impl Operation {
         Self::Scatter,
         Self::Split,
         Self::Finalize,
+        Self::Duplicate,
+        Self::Alloc,
+        Self::Free,
     ];
 
     /// Its name, as messages and tables print it.
@@ -68,6 +77,9 @@ impl Operation {
             Self::Scatter => "scatter",
             Self::Split => "split",
             Self::Finalize => "finalize",
+            Self::Duplicate => "duplicate",
+            Self::Alloc => "alloc",
+            Self::Free => "free",
         }
     }
 
@@ -92,7 +104,7 @@ impl Operation {
             Self::AllGather | Self::Gather => (1, n_ranks),
             Self::ReduceScatter | Self::Scatter => (n_ranks, 1),
             Self::AllToAll => (n_ranks, n_ranks),
-            Self::Barrier | Self::AllToAllV | Self::Split | Self::Finalize => (0, 0),
+            _ => (0, 0),
         }
     }
 

@@ -10,6 +10,7 @@
 //! | posts | [`LAP`] x 128 | the member |
 //! | semaphores of pipes, one per member | n x 128 | that member |
 //! | credits of pipes, one per member | n x 128 | the member |
+//! | departures: which members have left (`lease`) | n x 128 | that member |
 //! | mail: data of small operations, one slot per post | [`LAP`] x [`MAIL_LEN`] | the member |
 //! | inboxes of pipes: [`PIPE_SLOTS`] slots per member | n x slots x slot length | that member |
 //! | bench: what is made to be sent, [`PIPE_SLOTS`] slots | slots x slot length | the member |
@@ -65,8 +66,13 @@ impl RegionLayout {
         self.semaphore(self.n_members) + sender * CELL
     }
 
+    /// Where `leaver` tells the member that it has left.
+    pub(crate) const fn departure(self, leaver: u64) -> u64 {
+        self.credit(self.n_members) + leaver * CELL
+    }
+
     const fn mail_start(self) -> u64 {
-        self.credit(self.n_members).next_multiple_of(4096)
+        self.departure(self.n_members).next_multiple_of(4096)
     }
 
     /// Where the mail of post number `turn` of the ring is.
@@ -131,6 +137,7 @@ mod tests {
                 RegionLayout::POSTS,
                 layout.semaphore(0),
                 layout.credit(0),
+                layout.departure(0),
                 layout.mail(0),
                 layout.slot(0, 0),
                 layout.bench(),
@@ -142,7 +149,8 @@ mod tests {
                 "{n}: {starts:?}"
             );
             assert_eq!(layout.semaphore(n), layout.credit(0));
-            assert!(layout.credit(n) <= layout.mail(0));
+            assert_eq!(layout.credit(n), layout.departure(0));
+            assert!(layout.departure(n) <= layout.mail(0));
             assert_eq!(layout.mail(LAP), layout.slot(0, 0));
             assert_eq!(layout.slot(n - 1, PIPE_SLOTS), layout.bench());
             assert_eq!(layout.bench() + layout.bench_len(), layout.scratch());

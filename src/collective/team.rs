@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::board::Board;
+use super::lease::{Landlord, Lease};
 use super::region::{MAIL_LEN, RegionLayout, SCRATCH_LEN};
 use crate::channel::{Fabric, MemoryChannel};
 use crate::error::{Error, Result};
@@ -24,20 +25,27 @@ pub(crate) struct Team {
 
 impl Team {
     /// The team of `members`, ranks of the job in the order of their numbers in the team, whose zeroed regions start at `bases`.
-    /// This rank has to be one of them.
+    /// This rank has to be one of them. With it comes the hold on those regions, to be dropped after the team; it ends with
+    /// `landlord`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base where there can be no region; [`Error::InvalidArgument`]
     /// when this rank is not a member.
-    pub(crate) fn new(fabric: &Arc<Fabric>, members: Arc<[Rank]>, bases: Vec<HeapOffset>) -> Result<Self> {
+    pub(crate) fn new(
+        fabric: &Arc<Fabric>,
+        members: Arc<[Rank]>,
+        bases: Vec<HeapOffset>,
+        landlord: Arc<dyn Landlord>,
+    ) -> Result<(Self, Lease)> {
         let me = members.iter().position(|&rank| rank == fabric.rank()).ok_or(Error::InvalidArgument {
             name: "rank",
             value: fabric.rank().get().into(),
             expected: "a member of the communicator",
         })?;
         let layout = RegionLayout::new(members.len() as u64);
-        let board = Board::new(fabric, &members, &bases, me)?;
-        Ok(Self { members, me, bases, layout, view: fabric.heap().view().clone(), board })
+        let lease = Lease::new(fabric, &members, &bases, me, landlord)?;
+        let board = Board::new(fabric, &members, &bases, me, lease.departures().clone())?;
+        Ok((Self { members, me, bases, layout, view: fabric.heap().view().clone(), board }, lease))
     }
 
     /// How many members there are.

@@ -1,9 +1,12 @@
 //! Memory that all ranks of a job allocate and free together.
 
+use std::sync::Arc;
+
 use bytemuck::Pod;
 
 use super::Communicator;
-use super::meeting::{Call, Meeting};
+use super::meeting::agreed;
+use crate::collective::Operation;
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, Region};
 
@@ -28,13 +31,14 @@ impl Communicator {
     /// # Errors
     /// Those of [`Communicator::alloc`].
     pub fn alloc_region(&mut self, len: u64, align: u64) -> Result<Region> {
-        let meeting = meeting(&mut self.meeting, self.members.len())?;
-        let heap = self.membership.fabric.heap();
+        self.check_all_ranks()?;
+        let fabric = Arc::clone(self.fabric());
+        let heap = fabric.heap();
         let planned = heap.plan(len, align);
         let committed = planned.as_ref().map_or(Ok(()), |region| heap.commit(*region));
         let offset = planned.as_ref().map_or(u64::MAX, |region| region.offset.get());
         let failed = u64::from(planned.is_err() || committed.is_err());
-        let agreed = meeting.agree("alloc", Call::Alloc, [len, align, offset, failed]);
+        let agreed = self.agree(Operation::Alloc, [len, align, offset, failed]);
         match (planned, committed, agreed) {
             (Ok(region), Ok(()), Ok(())) => {
                 heap.confirm(region)?;
@@ -66,17 +70,29 @@ impl Communicator {
     /// # Errors
     /// Those of [`Communicator::free`].
     pub fn free_region(&mut self, region: Region) -> Result<()> {
-        let meeting = meeting(&mut self.meeting, self.members.len())?;
-        meeting.agree("free", Call::Free, [region.offset.get(), region.len, 0, 0])?;
-        self.membership.fabric.heap().free(region)
+        self.check_all_ranks()?;
+        self.agree(Operation::Free, [region.offset.get(), region.len, 0, 0])?;
+        self.heap().free(region)
     }
-}
 
-/// The meeting of all ranks of the job, which only its first communicator has.
-fn meeting(meeting: &mut Option<Meeting>, n_ranks: usize) -> Result<&mut Meeting> {
-    meeting.as_mut().ok_or(Error::InvalidArgument {
-        name: "the number of ranks that allocate or free",
-        value: n_ranks as u64,
-        expected: "all ranks of the job, through the communicator that it started with",
-    })
+    fn check_all_ranks(&self) -> Result<()> {
+        if self.has_all_ranks() {
+            return Ok(());
+        }
+        Err(Error::InvalidArgument {
+            name: "the number of ranks that allocate or free",
+            value: self.n_ranks().into(),
+            expected: "all ranks of the job, through a communicator that they all belong to",
+        })
+    }
+
+    /// Compares the arguments of a call of all ranks; the last one says whether it has failed on this rank already.
+    fn agree(&mut self, operation: Operation, arguments: [u64; 4]) -> Result<()> {
+        if let Some(meeting) = &mut self.meeting {
+            return meeting.agree(operation, arguments);
+        }
+        let told = self.engine()?.exchange(operation, &arguments)?;
+        let theirs = |words: &Vec<u64>| std::array::from_fn(|word| words[word]);
+        agreed(operation, arguments, self.members.iter().copied().zip(told.iter().map(theirs)))
+    }
 }

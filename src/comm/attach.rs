@@ -1,7 +1,7 @@
 //! How a process becomes a member of a job: it joins, creates its segment, maps everybody's, and says that it is ready.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::Communicator;
@@ -9,6 +9,7 @@ use super::crowd::Cores;
 use super::meeting::Meeting;
 use super::membership::Membership;
 use super::ports::Ports;
+use super::workspace::Workspace;
 use crate::bootstrap::{
     Joining, Link, LinkEvent, LinkWatch, ProxyMode, SegmentBacking, Shared, join_from_env,
 };
@@ -169,8 +170,7 @@ impl Seat {
             fabric,
             ports: Ports::new(terms.mode),
             registrar: Mutex::new(registrar),
-            workspace: OnceLock::new(),
-            tuning: OnceLock::new(),
+            workspace: Workspace::default(),
             life: Some(life),
             supervision: link.map(|link| Supervision::begin(link, world)).transpose()?,
             _own: own,

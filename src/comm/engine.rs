@@ -2,11 +2,9 @@
 
 use super::Communicator;
 use super::collectives::{Standing, Submit};
-use super::workspace::Workspace;
-use crate::collective::tuning::{BufferKind, Table, Tuning};
-use crate::collective::{Algorithm, Call, ChannelKind, Engine, Operation, RegionLayout};
+use crate::collective::tuning::{BufferKind, Table};
+use crate::collective::{Algorithm, Call, ChannelKind, Engine, Operation};
 use crate::error::Result;
-use crate::heap::Region;
 
 impl Communicator {
     /// Has collective operations done by `algorithm` from now on; by `None`, as suits each call. All ranks have to choose the same.
@@ -39,7 +37,7 @@ impl Communicator {
             return Ok(());
         }
         let crowded = self.fabric().crowded();
-        self.engine()?.tune(Ok(table), crowded).map(drop)
+        self.engine()?.tune(Ok(table), crowded)
     }
 
     /// What does an operation to which no rank contributes more than `len` bytes, over direct channels, unless
@@ -62,47 +60,29 @@ impl Communicator {
     /// # Errors
     /// Those of [`Communicator::algorithm_for`].
     pub fn is_crowded(&mut self) -> Result<bool> {
-        self.engine()?;
-        Ok(self.membership.tuning.get().is_some_and(|tuning| tuning.crowded))
+        Ok(self.engine()?.tuning().crowded)
     }
 
     /// Returns when all ranks have called it. Acquires everything that any of them did before.
     ///
     /// # Errors
-    /// [`crate::Error::Timeout`] naming a rank that is missing, [`crate::Error::PeerLost`], [`crate::Error::Revoked`].
+    /// [`crate::Error::Timeout`] naming a rank that is missing, [`crate::Error::PeerLost`], [`crate::Error::Revoked`]. In a communicator that
+    /// was derived from another each of them ends the epoch, and [`crate::Error::CallMismatch`] is one of them.
     #[inline]
     pub fn barrier(&mut self) -> Result<()> {
         match &mut self.meeting {
             Some(meeting) => meeting.meet("barrier"),
-            None => self.engine()?.barrier(),
+            None => self.engine()?.barrier(Operation::Barrier),
         }
     }
 
     /// What runs the collectives of this communicator, made by the first of them.
     #[inline]
-    fn engine(&mut self) -> Result<&mut Engine> {
+    pub(super) fn engine(&mut self) -> Result<&mut Engine> {
         if self.engine.is_none() {
             self.engine = Some(Box::new(self.first_engine(Table::load())?));
         }
         Ok(self.engine.as_mut().expect("just made"))
-    }
-
-    /// Allocates the workspace, of which the first communicator takes its part, and compares tables.
-    #[cold]
-    fn first_engine(&mut self, table: Result<Table>) -> Result<Engine> {
-        let region = self.alloc_region(Workspace::len(self.heap().view().shape()), 4096)?;
-        let workspace = Workspace::new(region)?;
-        let mine = workspace.take(self.members.len() as u64)?;
-        clear(self, mine)?;
-        self.barrier()?;
-        let bases = vec![mine.offset; self.members.len()];
-        let (opener, built_in) = (self.membership.clone(), Tuning::default());
-        let mut engine = Engine::new(self.fabric(), self.members.clone(), bases, opener, &built_in)?;
-        let tuning = engine.tune(table, self.fabric().crowded())?;
-        // Only the first communicator comes here, and only once: nothing can be there.
-        let _ = self.membership.workspace.set(workspace);
-        let _ = self.membership.tuning.set(tuning);
-        Ok(engine)
     }
 }
 
@@ -118,11 +98,4 @@ impl<'a> Submit<'a> for Communicator {
         let manner = self.manner;
         self.engine()?.run(&mut call, manner)
     }
-}
-
-/// Zeroes the control structures of a region of this rank's, which may have been used for something else.
-fn clear(comm: &Communicator, region: Region) -> Result<()> {
-    let heap = comm.heap().view();
-    let len = RegionLayout::new(comm.members.len() as u64).mail(0);
-    heap.span(heap.rank(), region.part(0, len)?)?.fill(0, len, 0)
 }

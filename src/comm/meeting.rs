@@ -4,22 +4,14 @@ use std::sync::Arc;
 
 use super::watch::BarrierWatch;
 use crate::channel::{Fabric, World};
+use crate::collective::Operation;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{
-    AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, ParkCell, Revocation, Waiting, Watch,
+    AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, ParkCell, ProgressCell, Revocation,
+    Waiting,
 };
-
-/// Which collective call a rank is in, as it tells the others.
-#[derive(Clone, Copy)]
-#[repr(u64)]
-pub(super) enum Call {
-    /// One that compares nothing.
-    Barrier = 0,
-    Alloc = 1,
-    Free = 2,
-}
 
 /// One rank's side of the meeting.
 #[derive(Debug)]
@@ -27,6 +19,8 @@ pub(super) struct Meeting {
     fabric: Arc<Fabric>,
     barrier: Barrier<CellSlice<BarrierCell>, CellRef<ParkCell>>,
     agreement: Agreement<CellSlice<AgreementCell>>,
+    /// Which ranks have left, once there are words that say so.
+    departures: Option<CellSlice<ProgressCell>>,
 }
 
 impl Meeting {
@@ -37,50 +31,41 @@ impl Meeting {
         Self {
             barrier: Barrier::new(cells, park, member, 0),
             agreement: Agreement::new(world.control().agreement(), member),
+            departures: None,
             fabric: Arc::clone(fabric),
         }
     }
 
-    /// Compares the arguments of a collective call; the last word says whether this rank has failed already.
+    /// Lets waits end when one of those ranks has left the communicator, by these words.
+    pub(super) fn watch_departures(&mut self, departures: CellSlice<ProgressCell>) {
+        self.departures = Some(departures);
+    }
+
+    /// Compares the arguments of a call of all ranks; the last one says whether this rank has failed already.
     ///
-    /// After a barrier that timed out there is no agreeing any more. A rank that gives up waiting has proposed already, and whoever comes later would take it for agreed; so
-    /// giving up ends the epoch.
-    pub(super) fn agree(&mut self, operation: &'static str, call: Call, arguments: [u64; 4]) -> Result<()> {
-        const NAMES: [&str; 4] =
-            ["the collective call", "the first argument", "the second argument", "the offset"];
-        const FAILED: usize = 4;
-        const NOT_COLLECTIVE: [u64; AGREEMENT_WORDS] = [Call::Barrier as u64; AGREEMENT_WORDS];
+    /// After a barrier that timed out there is no agreeing any more. A rank that gives up waiting has proposed already, and whoever
+    /// comes later would take it for agreed; so giving up ends the epoch.
+    pub(super) fn agree(&mut self, operation: Operation, arguments: [u64; 4]) -> Result<()> {
+        const NOT_COLLECTIVE: [u64; AGREEMENT_WORDS] = [Operation::Barrier as u64; AGREEMENT_WORDS];
         if self.barrier.has_arrived() {
             // A barrier that timed out is still open: who passes it takes this rank's words for those of the barrier.
             self.revoke();
             return Err(Error::Revoked { by: Some(self.fabric.rank()) });
         }
-        let mut mine = [0; AGREEMENT_WORDS];
-        mine[0] = call as u64;
+        let mut mine = [operation as u64; AGREEMENT_WORDS];
         mine[1..].copy_from_slice(&arguments);
         self.agreement.propose(self.barrier.generation(), mine);
-        self.meet(operation).inspect_err(|_| self.revoke())?;
-        let watch = self.fabric.watch(None);
-        if let Some(stop) = watch.check() {
-            return Err(self.fabric.waiting(&watch).error(self.fabric.settle(stop), operation, None));
-        }
+        self.meet(operation.name()).inspect_err(|_| self.revoke())?;
+        self.fabric.check(operation.name())?;
         let theirs = |rank: Rank| self.agreement.theirs(rank.index()).unwrap_or(NOT_COLLECTIVE);
-        let others: Vec<_> =
+        let all: Vec<_> =
             (0..self.fabric.world().n_ranks()).map(Rank::known).map(|rank| (rank, theirs(rank))).collect();
-        for (rank, theirs) in &others {
-            let failed = mine[FAILED] != 0 || theirs[FAILED] != 0;
-            // Where an allocation failed, there is no offset to compare.
-            let compared = if failed { 3 } else { 4 };
-            let differs = (0..compared).find(|&word| mine[word] != theirs[word]);
-            if let Some(word) = differs {
-                let (what, mine, theirs) = (NAMES[word], mine[word], theirs[word]);
-                return Err(Error::Mismatch { what, mine, rank: *rank, theirs });
-            }
+        if let Some((rank, theirs)) = all.iter().find(|(_, theirs)| theirs[0] != mine[0]) {
+            let (what, mine, theirs) = ("the collective call", mine[0], theirs[0]);
+            return Err(Error::Mismatch { what, mine, rank: *rank, theirs });
         }
-        match others.into_iter().find(|(_, theirs)| theirs[FAILED] != 0) {
-            Some((rank, _)) => Err(Error::FailedElsewhere { operation, rank }),
-            None => Ok(()),
-        }
+        let rest = |words: [u64; AGREEMENT_WORDS]| std::array::from_fn(|word| words[word + 1]);
+        agreed(operation, arguments, all.into_iter().map(|(rank, words)| (rank, rest(words))))
     }
 
     /// Returns when all ranks have called it.
@@ -100,6 +85,7 @@ impl Meeting {
             world: fabric.world(),
             cells: &cells,
             target: self.barrier.generation().wrapping_add(1),
+            departures: self.departures.as_deref(),
         };
         let waiting = Waiting::new(fabric.kernel(), &watch, fabric.policy(), fabric.timeout());
         self.barrier.wait(&waiting).map_err(|stop| {
@@ -111,5 +97,30 @@ impl Meeting {
     fn revoke(&self) {
         let reason = Revocation::Aborted(Some(self.fabric.rank()));
         self.fabric.world().control().revoke(self.fabric.kernel(), reason);
+    }
+}
+
+/// Whether all ranks have called `operation` with the arguments that this one has, and it has failed on none of them.
+///
+/// # Errors
+/// [`Error::Mismatch`], [`Error::FailedElsewhere`].
+pub(super) fn agreed(
+    operation: Operation,
+    mine: [u64; 4],
+    theirs: impl Iterator<Item = (Rank, [u64; 4])> + Clone,
+) -> Result<()> {
+    const NAMES: [&str; 3] = ["the first argument", "the second argument", "the offset"];
+    const FAILED: usize = 3;
+    for (rank, theirs) in theirs.clone() {
+        // Where an allocation failed, there is no offset to compare.
+        let compared = if mine[FAILED] != 0 || theirs[FAILED] != 0 { 2 } else { 3 };
+        if let Some(word) = (0..compared).find(|&word| mine[word] != theirs[word]) {
+            let (what, mine, theirs) = (NAMES[word], mine[word], theirs[word]);
+            return Err(Error::Mismatch { what, mine, rank, theirs });
+        }
+    }
+    match theirs.into_iter().find(|(_, theirs)| theirs[FAILED] != 0) {
+        Some((rank, _)) => Err(Error::FailedElsewhere { operation: operation.name(), rank }),
+        None => Ok(()),
     }
 }

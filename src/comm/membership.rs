@@ -1,15 +1,15 @@
 //! A rank's membership in a job: what all its communicators stand on, and what ends with the last of them.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::attach::Supervision;
 use super::ports::Ports;
 use super::workspace::Workspace;
 use crate::channel::Fabric;
-use crate::collective::tuning::Tuning;
-use crate::heap::MemoryRegistrar;
-use crate::shm::{LifeLock, Segment};
-use crate::sync::Revocation;
+use crate::collective::Landlord;
+use crate::heap::{MemoryRegistrar, Region};
+use crate::shm::{CellSlice, LifeLock, Segment};
+use crate::sync::{ProgressCell, Revocation};
 
 /// A rank in a job. Dropping it leaves the job; a peer that still needs this rank then gets
 /// [`crate::Error::PeerLost`].
@@ -18,10 +18,8 @@ pub(super) struct Membership {
     pub(super) fabric: Arc<Fabric>,
     pub(super) ports: Ports,
     pub(super) registrar: Mutex<MemoryRegistrar>,
-    /// Where communicators keep their regions; made with the first of them.
-    pub(super) workspace: OnceLock<Workspace>,
-    /// By what algorithms are chosen; agreed upon by all ranks of the job with the first collective operation.
-    pub(super) tuning: OnceLock<Tuning>,
+    /// Where communicators keep their regions.
+    pub(super) workspace: Workspace,
     pub(super) life: Option<LifeLock>,
     pub(super) supervision: Option<Supervision>,
     /// Kept because its name goes with it, where it has one.
@@ -32,6 +30,12 @@ impl Membership {
     pub(super) fn registrar(&self) -> MutexGuard<'_, MemoryRegistrar> {
         // A panic cannot leave the table half changed: each step checks first and changes last.
         self.registrar.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Landlord for Membership {
+    fn take_back(&self, region: Region, departures: CellSlice<ProgressCell>) {
+        self.workspace.retire(region, departures);
     }
 }
 

@@ -14,6 +14,7 @@ mod meeting;
 mod membership;
 mod operand;
 mod ports;
+mod split;
 mod unique_id;
 mod watch;
 mod workspace;
@@ -25,7 +26,7 @@ use bytemuck::Pod;
 use shmccl_proxy::MemoryId;
 
 use crate::channel::{Fabric, MemoryChannel, PortChannel};
-use crate::collective::{Engine, Manner};
+use crate::collective::{Engine, Manner, Operation};
 use crate::error::Result;
 use crate::heap::{DeviceBuffer, HeapOffset, HeapUsage, Region, SymmetricHeap};
 use crate::rank::Rank;
@@ -42,8 +43,12 @@ pub use unique_id::UniqueId;
 
 /// A rank's place among the ranks of a communicator, the symmetric heap, the channels to its peers, and collectives.
 ///
-/// A job starts with one communicator of all its ranks; others are derived from it. Dropping the last one leaves the job;
-/// a peer that still needs this rank then gets [`crate::Error::PeerLost`]. [`Communicator::finalize`] leaves when all are done.
+/// A job starts with one communicator of all its ranks; others are derived from it ([`Communicator::split`]). Ranks are
+/// numbered anew in each, and every method takes and gives these numbers; errors, and [`crate::channel::Channel::peer`], name ranks as
+/// the job numbers them ([`Communicator::members`]).
+///
+/// Dropping a communicator leaves it, and dropping the last one leaves the job; a peer that still needs this rank there gets
+/// [`crate::Error::PeerLost`]. [`Communicator::finalize`] leaves when all are done.
 #[derive(Debug)]
 pub struct Communicator {
     rank: Rank,
@@ -71,6 +76,12 @@ impl Communicator {
         u32::try_from(self.members.len()).expect("at most 64 members")
     }
 
+    /// Its ranks as the job numbers them, in the order of their numbers in it.
+    #[must_use]
+    pub fn members(&self) -> &[Rank] {
+        &self.members
+    }
+
     /// The rank after this one, in a ring.
     #[must_use]
     pub fn right(&self) -> Rank {
@@ -89,7 +100,8 @@ impl Communicator {
         self.fabric().timeout()
     }
 
-    /// Opens the next direct channel to `peer`. The k-th channel to a peer pairs with the peer's k-th to this rank.
+    /// Opens the next direct channel to `peer`. The k-th channel to a peer pairs with the peer's k-th to this rank, whichever
+    /// communicators the two were opened through.
     ///
     /// # Errors
     /// [`crate::Error::Exhausted`] when [`crate::channel::MAX_CHANNELS_PER_PEER`] are open; [`crate::Error::InvalidRank`].
@@ -184,11 +196,19 @@ impl Communicator {
         fabric.world().control().revoke(fabric.kernel(), reason);
     }
 
-    /// Leaves when all ranks have come here, so that nobody is missed.
+    /// Leaves the communicator when all its ranks have come here, so that nobody is missed.
     ///
     /// # Errors
     /// Those of [`Communicator::barrier`]: the ranks did not all come.
     pub fn finalize(mut self) -> Result<()> {
-        self.barrier()
+        match &mut self.meeting {
+            Some(meeting) => meeting.meet("finalize"),
+            None => self.engine()?.barrier(Operation::Finalize),
+        }
+    }
+
+    /// Whether every rank of the job belongs to it.
+    fn has_all_ranks(&self) -> bool {
+        self.n_ranks() == self.fabric().world().n_ranks()
     }
 }

@@ -3,7 +3,8 @@
 use crate::channel::World;
 use crate::rank::Rank;
 use crate::shm::CellSlice;
-use crate::sync::{BarrierCell, LifeStatus, SleepWord, Stop, Watch};
+use crate::collective::LEFT;
+use crate::sync::{BarrierCell, LifeStatus, ProgressCell, SleepWord, Stop, Watch};
 
 /// Watches the epoch, and the lives of the ranks that are missing from generation `target`.
 #[derive(Debug)]
@@ -11,6 +12,8 @@ pub(super) struct BarrierWatch<'a> {
     pub(super) world: &'a World,
     pub(super) cells: &'a CellSlice<BarrierCell>,
     pub(super) target: u64,
+    /// Which ranks have left the communicator, where that can be told.
+    pub(super) departures: Option<&'a [ProgressCell]>,
 }
 
 impl Watch for BarrierWatch<'_> {
@@ -20,8 +23,9 @@ impl Watch for BarrierWatch<'_> {
         }
         let gone = |(rank, cell): (u32, &BarrierCell)| {
             let rank = Rank::known(rank);
-            let gone = matches!(self.world.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
-            // The cell is read after the life word: who arrived and then left is not missed.
+            let left = self.departures.is_some_and(|words| words[rank.index()].has_reached(LEFT));
+            let gone = left || matches!(self.world.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
+            // The cell is read after those words: who arrived and then left is not missed.
             (gone && !cell.has_reached(self.target)).then_some(Stop::PeerLost(rank))
         };
         (0..).zip(&**self.cells).find_map(gone)

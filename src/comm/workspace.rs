@@ -1,45 +1,72 @@
 //! The part of the symmetric heap in which communicators keep their regions.
 //!
-//! It is allocated once, by all ranks of the job. How it is divided is each rank's own business: the members of a
-//! communicator that is made later tell each other where their regions are. So a communicator of some ranks can be made
-//! without the others.
+//! It is allocated by all ranks of the job together, some at first and more when it is needed. How it is divided is each
+//! rank's own business: the members of a communicator tell each other where their regions are. So a communicator of some
+//! ranks can be made without the others.
+//!
+//! The region of a communicator that this rank has left is *retired* until the other members have left it, too. Nobody
+//! waits for that: whoever needs room looks.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::collective::RegionLayout;
+use crate::collective::{GONE, RegionLayout};
 use crate::error::{Error, Result};
 use crate::heap::allocator::Allocator;
-use crate::heap::{HeapShape, Region};
+use crate::heap::{HeapOffset, HeapShape, Region};
+use crate::shm::CellSlice;
+use crate::sync::ProgressCell;
 
-/// How many communicators of all ranks have room in it, unless the heap is small.
+/// How many communicators of all ranks have room in a part of it, unless the heap is small.
 const COMMUNICATORS: u64 = 8;
 
-/// The share of a small heap that the workspace may take, where more than one communicator has room in it.
+/// The share of a small heap that a part may take, where more than one communicator has room in it.
 const SHARE: u64 = 8;
 
 /// Regions start at multiples of so many bytes.
-const ALIGN: u64 = 4096;
+pub(super) const ALIGN: u64 = 4096;
 
 /// One rank's share of the workspace.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Workspace {
+    book: Mutex<Book>,
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    parts: Vec<Part>,
+    retired: Vec<Retired>,
+}
+
+/// What was allocated at one time.
+#[derive(Debug)]
+struct Part {
     region: Region,
-    allocator: Mutex<Allocator>,
+    /// Counts from the start of the part.
+    allocator: Allocator,
+}
+
+/// A region that other members may still touch.
+#[derive(Debug)]
+struct Retired {
+    region: Region,
+    departures: CellSlice<ProgressCell>,
 }
 
 impl Workspace {
-    /// The length of the workspace of a job with heaps of this `shape`, in bytes.
-    pub(super) fn len(shape: HeapShape) -> u64 {
-        let one = RegionLayout::new(shape.n_ranks().into()).len().next_multiple_of(ALIGN);
+    /// The length of a part of the workspace of a job with heaps of this `shape`, in bytes: room for one communicator at least.
+    pub(super) fn part_len(shape: HeapShape) -> u64 {
+        let one = (1..=shape.n_ranks().into()).map(room).max().expect("a job has ranks");
         (shape.len() / SHARE / one).clamp(1, COMMUNICATORS) * one
     }
 
-    /// Divides `region`, which all ranks have allocated.
+    /// Adds `region`, which all ranks have allocated.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a length that is not a multiple of 64 bytes.
-    pub(super) fn new(region: Region) -> Result<Self> {
-        Ok(Self { region, allocator: Mutex::new(Allocator::new(region.len)?) })
+    pub(super) fn add(&self, region: Region) -> Result<()> {
+        let allocator = Allocator::new(region.len)?;
+        self.book().parts.push(Part { region, allocator });
+        Ok(())
     }
 
     /// Takes room for the region of this rank in a communicator of `n_members`.
@@ -47,17 +74,63 @@ impl Workspace {
     /// # Errors
     /// [`Error::Exhausted`] when there is none.
     pub(super) fn take(&self, n_members: u64) -> Result<Region> {
+        let mut book = self.book();
+        book.reclaim();
         let len = RegionLayout::new(n_members).len();
-        let taken = self.allocator().allocate(len, ALIGN);
-        let part = taken.map_err(|_| Error::Exhausted {
-            what: "bytes for communicators (finalize some, or start with a larger heap)",
-            limit: self.region.len,
-        })?;
-        self.region.part(part.offset.get(), part.len)
+        book.parts.iter_mut().find_map(|part| part.take(len)).ok_or_else(|| Error::Exhausted {
+            what: "bytes for communicators (finalize some, derive it from a communicator of all ranks, or start with \
+                   a larger heap)",
+            limit: book.parts.iter().map(|part| part.region.len).sum(),
+        })
     }
 
-    fn allocator(&self) -> MutexGuard<'_, Allocator> {
-        // A panic cannot leave the book half changed: each step checks first and changes last.
-        self.allocator.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Takes back a region that nobody else has touched, nor will.
+    pub(super) fn give_back(&self, region: Region) {
+        self.book().free(region);
     }
+
+    /// Takes back a region that other members may touch until their `departures` say otherwise.
+    pub(super) fn retire(&self, region: Region, departures: CellSlice<ProgressCell>) {
+        self.book().retired.push(Retired { region, departures });
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        // A panic cannot leave the book half changed: each step checks first and changes last.
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Book {
+    /// Frees the retired regions that all members have left.
+    fn reclaim(&mut self) {
+        let gone = |retired: &mut Retired| retired.departures.iter().all(|word| word.has_reached(GONE));
+        let free: Vec<_> = self.retired.extract_if(.., gone).map(|retired| retired.region).collect();
+        free.into_iter().for_each(|region| self.free(region));
+    }
+
+    fn free(&mut self, region: Region) {
+        let part = self.parts.iter_mut().find(|part| part.contains(region));
+        part.expect("a region was taken from some part").free(region);
+    }
+}
+
+impl Part {
+    fn take(&mut self, len: u64) -> Option<Region> {
+        let taken = self.allocator.allocate(len, ALIGN).ok()?;
+        self.region.part(taken.offset.get(), len).ok()
+    }
+
+    fn contains(&self, region: Region) -> bool {
+        (self.region.offset.get()..self.region.offset.get() + self.region.len).contains(&region.offset.get())
+    }
+
+    fn free(&mut self, region: Region) {
+        let offset = HeapOffset::new(region.offset.get() - self.region.offset.get());
+        self.allocator.free(Region::new(offset, region.len)).expect("it was taken, and not given back");
+    }
+}
+
+/// What the region of a communicator of `n_members` takes.
+fn room(n_members: u64) -> u64 {
+    RegionLayout::new(n_members).len().next_multiple_of(ALIGN)
 }

@@ -1,0 +1,162 @@
+//! Communicators that are derived from others.
+//!
+//! The members of the parent meet twice on its board. First each tells its colour and its key, so that all know who comes
+//! together with whom. Then each takes and clears its part of the workspace, and tells where that is, or that it has no
+//! room; this is also the barrier between the clearing and the first access of another member. If anybody had no
+//! room, a parent of all ranks makes the workspace larger, and all tell once more. Otherwise nobody gets anything.
+//!
+//! By the first meeting every member has left whatever it left before, so what the others need to know for using those regions
+//! again has reached them.
+
+use std::sync::Arc;
+
+use super::Communicator;
+use super::workspace::{ALIGN, Workspace};
+use crate::collective::tuning::{Table, Tuning};
+use crate::collective::{Engine, Operation, RegionLayout};
+use crate::error::{Error, Result};
+use crate::heap::{HeapOffset, Region};
+use crate::rank::Rank;
+
+/// What a member tells at the second meeting when it is ready.
+const READY: u64 = 1;
+
+impl Communicator {
+    /// Divides the communicator: members that name the same `color` come together in a new one, in the order of their keys, and
+    /// of their ranks here where keys are equal. A member without a colour takes part, and gets `None`. Collective.
+    ///
+    /// The new communicator does its collective operations in the manner of this one, and does not depend on it: either may be
+    /// dropped first. Both can be used at once, also from different threads.
+    ///
+    /// # Errors
+    /// [`Error::Exhausted`] or [`Error::OutOfMemory`] when the heap has no room for what a communicator needs, and
+    /// [`Error::FailedElsewhere`] when that happened to another member: nobody gets anything then, and this communicator can be
+    /// used further. [`Error::CallMismatch`] when the members are in different calls; otherwise those of
+    /// [`Communicator::barrier`], which end the epoch.
+    pub fn split(&mut self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
+        self.derive(Operation::Split, color, key)
+    }
+
+    /// Makes another communicator of the same members, whose operations are independent of those of this one. Collective.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::split`].
+    pub fn duplicate(&mut self) -> Result<Self> {
+        let whole = self.derive(Operation::Duplicate, Some(0), 0)?;
+        Ok(whole.expect("this member has named a colour"))
+    }
+
+    fn derive(&mut self, operation: Operation, color: Option<u32>, key: i64) -> Result<Option<Self>> {
+        self.fabric().check(operation.name())?;
+        let chosen = color.map_or(0, |color| u64::from(color) + 1);
+        let told = self.engine()?.exchange(operation, &[chosen, key.cast_unsigned()])?;
+        let mut group: Vec<usize> = Vec::new();
+        if chosen != 0 {
+            group.extend((0..told.len()).filter(|&member| told[member][0] == chosen));
+            // Stable, so that ranks decide between equal keys.
+            group.sort_by_key(|&member| told[member][1].cast_signed());
+        }
+        let bases = self.take_regions(operation, group.len() as u64)?;
+        let Some(rank) = group.iter().position(|&member| member == self.rank.index()) else { return Ok(None) };
+        let members: Arc<[Rank]> = group.iter().map(|&member| self.members[member]).collect();
+        let bases = group.iter().map(|&member| bases[member]).collect();
+        let tuning = self.engine()?.tuning().clone();
+        let engine = Engine::new(self.fabric(), members.clone(), bases, self.membership.clone(), tuning)
+            .inspect_err(|_| self.revoke())?;
+        Ok(Some(Self {
+            rank: Rank::known(u32::try_from(rank).expect("at most 64 members")),
+            members,
+            meeting: None,
+            engine: Some(Box::new(engine)),
+            manner: self.manner,
+            membership: self.membership.clone(),
+        }))
+    }
+
+    /// Takes a region for each member that gets a communicator, this one's being of `n_members`, or none for anybody. Returns
+    /// where all members' regions are.
+    fn take_regions(&mut self, operation: Operation, n_members: u64) -> Result<Vec<HeapOffset>> {
+        let mut taken = self.take_region(n_members);
+        let mut told = self.engine()?.exchange(operation, &offer(&taken))?;
+        let all_ready = |told: &[Vec<u64>]| told.iter().all(|words| words[0] == READY);
+        if !all_ready(&told) && self.has_all_ranks() {
+            let grown = self.grow_workspace();
+            grown.inspect_err(|_| self.give_back(&taken))?;
+            if taken.is_err() {
+                taken = self.take_region(n_members);
+            }
+            told = self.engine()?.exchange(operation, &offer(&taken))?;
+        }
+        if all_ready(&told) {
+            return Ok(told.iter().map(|words| HeapOffset::new(words[1])).collect());
+        }
+        self.give_back(&taken);
+        taken?;
+        let failed = told.iter().position(|words| words[0] != READY).expect("not all are ready");
+        Err(Error::FailedElsewhere { operation: operation.name(), rank: self.members[failed] })
+    }
+
+    /// Takes and clears a region for this rank, if it gets a communicator.
+    fn take_region(&self, n_members: u64) -> Result<Option<Region>> {
+        if n_members == 0 {
+            return Ok(None);
+        }
+        let region = self.membership.workspace.take(n_members)?;
+        self.clear(region, n_members).inspect_err(|_| self.membership.workspace.give_back(region))?;
+        Ok(Some(region))
+    }
+
+    /// Gives back what was taken, if anything was, and nobody has touched.
+    fn give_back(&self, taken: &Result<Option<Region>>) {
+        if let Ok(Some(region)) = taken {
+            self.membership.workspace.give_back(*region);
+        }
+    }
+
+    /// The engine of the job's first communicator, made by the first operation that needs it.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::alloc`]; whatever fails afterwards ends the epoch.
+    #[cold]
+    pub(super) fn first_engine(&mut self, table: Result<Table>) -> Result<Engine> {
+        self.grow_workspace()?;
+        let made = self.make_first_engine(table);
+        made.inspect_err(|_| self.revoke())
+    }
+
+    fn make_first_engine(&mut self, table: Result<Table>) -> Result<Engine> {
+        let n_members = self.members.len() as u64;
+        let mine = self.membership.workspace.take(n_members)?;
+        self.clear(mine, n_members)?;
+        self.barrier()?;
+        let bases = vec![mine.offset; self.members.len()];
+        let (host, built_in) = (self.membership.clone(), Tuning::default());
+        let mut engine = Engine::new(self.fabric(), self.members.clone(), bases, host, built_in)?;
+        engine.tune(table, self.fabric().crowded())?;
+        if let Some(meeting) = &mut self.meeting {
+            meeting.watch_departures(engine.departures().clone());
+        }
+        Ok(engine)
+    }
+
+    /// Adds a part to the workspace. All ranks of the job do, whichever of them needs it.
+    fn grow_workspace(&mut self) -> Result<()> {
+        let region = self.alloc_region(Workspace::part_len(self.heap().view().shape()), ALIGN)?;
+        self.membership.workspace.add(region)
+    }
+
+    /// Zeroes the control structures of a region of this rank's, which may have been used for something else.
+    fn clear(&self, region: Region, n_members: u64) -> Result<()> {
+        let heap = self.heap().view();
+        let len = RegionLayout::new(n_members).mail(0);
+        heap.span(heap.rank(), region.part(0, len)?)?.fill(0, len, 0)
+    }
+}
+
+/// What a member tells of the region that it has taken.
+fn offer(taken: &Result<Option<Region>>) -> [u64; 2] {
+    match taken {
+        Ok(region) => [READY, region.map_or(0, |region| region.offset.get())],
+        Err(_) => [0; 2],
+    }
+}
