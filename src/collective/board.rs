@@ -254,11 +254,8 @@ impl Board {
         mut poll: impl FnMut() -> bool,
     ) -> Result<()> {
         let rank = self.members[member];
-        let watch = MemberWatch {
-            peer: self.fabric.watch(Some(rank)),
-            rank,
-            departure: &self.departures[member],
-        };
+        let watch =
+            MemberWatch { peer: self.fabric.watch(Some(rank)), rank, departure: &self.departures[member] };
         let waiting: Waiting<'_, _, _> = self.fabric.waiting(&watch);
         wait_until(&waiting, &self.park, || poll().then_some(())).map_err(|stop| {
             let error = waiting.error(self.fabric.settle(stop), operation.name(), Some(rank));

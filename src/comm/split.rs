@@ -47,9 +47,10 @@ impl Communicator {
     }
 
     fn derive(&mut self, operation: Operation, color: Option<u32>, key: i64) -> Result<Option<Self>> {
-        self.fabric().check(operation.name())?;
         let chosen = color.map_or(0, |color| u64::from(color) + 1);
         let told = self.engine()?.exchange(operation, &[chosen, key.cast_unsigned()])?;
+        // Members that all come at once after the end of the epoch do not notice it by themselves.
+        self.fabric().check(operation.name())?;
         let mut group: Vec<usize> = Vec::new();
         if chosen != 0 {
             group.extend((0..told.len()).filter(|&member| told[member][0] == chosen));
@@ -57,7 +58,9 @@ impl Communicator {
             group.sort_by_key(|&member| told[member][1].cast_signed());
         }
         let bases = self.take_regions(operation, group.len() as u64)?;
-        let Some(rank) = group.iter().position(|&member| member == self.rank.index()) else { return Ok(None) };
+        let Some(rank) = group.iter().position(|&member| member == self.rank.index()) else {
+            return Ok(None);
+        };
         let members: Arc<[Rank]> = group.iter().map(|&member| self.members[member]).collect();
         let bases = group.iter().map(|&member| bases[member]).collect();
         let tuning = self.engine()?.tuning().clone();

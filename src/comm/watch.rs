@@ -1,9 +1,9 @@
 //! What a rank keeps an eye on in a barrier: everybody who has not arrived.
 
 use crate::channel::World;
+use crate::collective::LEFT;
 use crate::rank::Rank;
 use crate::shm::CellSlice;
-use crate::collective::LEFT;
 use crate::sync::{BarrierCell, LifeStatus, ProgressCell, SleepWord, Stop, Watch};
 
 /// Watches the epoch, and the lives of the ranks that are missing from generation `target`.

@@ -9,6 +9,7 @@ mod agreements;
 mod algorithms;
 mod barriers;
 mod collectives;
+mod communicators;
 mod endings;
 mod fifos;
 mod hostile;
