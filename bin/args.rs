@@ -4,6 +4,7 @@ mod collective;
 mod heeded;
 mod matrix;
 mod test;
+mod tune;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -18,11 +19,12 @@ pub(crate) use collective::CollectiveArgs;
 use heeded::given;
 pub(crate) use matrix::MatrixArgs;
 pub(crate) use test::Test;
+pub(crate) use tune::TuneArgs;
 
 use crate::failure::UsageError;
-use crate::run;
 use crate::sizes::{format_size, ladder, parse_size};
 use crate::units::parse_timeout;
+use crate::{run, tune as tuning};
 
 const STYLES: styling::Styles = styling::Styles::styled()
     .header(styling::AnsiColor::Green.on_default().bold())
@@ -53,11 +55,17 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Compare direct with proxied channels over sizes, and name the crossover
     Compare(CompareArgs),
+    /// Measure which collective algorithms are best here, and write a tuning table
+    #[command(after_help = tuning::HELP)]
+    Tune(TuneArgs),
     /// Check this machine: cores, memory, limits, and what to do about them
     Doctor(DoctorArgs),
     /// A device process of a measuring job
     #[command(hide = true)]
     PerfDevice,
+    /// A device process of a tuning job
+    #[command(hide = true)]
+    TuneDevice,
     /// The proxy service process of a job
     #[command(hide = true)]
     ProxyService,

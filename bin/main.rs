@@ -15,6 +15,7 @@ mod plot;
 mod row;
 mod run;
 mod sizes;
+mod tune;
 mod units;
 
 use std::process::ExitCode;
@@ -38,9 +39,11 @@ fn execute(cli: &Cli) -> anyhow::Result<u8> {
         Command::Perf(args) => perf::run(args),
         Command::Run(args) => run::run(args),
         Command::Compare(args) => compare::run(args),
+        Command::Tune(args) => tune::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::ProxyService => run::serve(),
         Command::Become(args) => run::become_program(args),
+        Command::TuneDevice => tune::device::run().map(|()| failure::DONE),
         Command::PerfDevice => perf::device::run().map(|()| failure::DONE),
     }
 }

@@ -12,11 +12,11 @@
 //! | [`fifo`], [`launching`] | tests of the launcher's own process |
 //! | [`slices`], [`stats`], [`figures`], [`view`] | from samples to rows and the table |
 
-mod barrier;
-mod clock;
+pub(crate) mod barrier;
+pub(crate) mod clock;
 pub(crate) mod collective;
 mod complaints;
-mod contest;
+pub(crate) mod contest;
 mod cores;
 pub(crate) mod device;
 mod duet;
@@ -25,7 +25,7 @@ mod fifo;
 mod figures;
 mod handoff;
 pub(crate) mod jobs;
-mod lane;
+pub(crate) mod lane;
 mod launching;
 pub(crate) mod matrix;
 mod overlap;

@@ -44,6 +44,7 @@ fn help_names_every_command_and_the_exit_codes() {
         "run",
         "perf",
         "compare",
+        "tune",
         "64MiB",
         "Exit code: 0 done, 1 failed or wrong data, 2 wrong usage",
     ] {

@@ -137,7 +137,10 @@ fn rest(time: Duration) {
 }
 
 /// Finds how many operations fill a slice, and warms up on the way.
-fn calibrate(company: &mut Company<'_>, lane: &mut dyn Lane, effort: Effort) -> Result<u64> {
+///
+/// # Errors
+/// Whatever the lane fails with.
+pub(crate) fn calibrate(company: &mut Company<'_>, lane: &mut dyn Lane, effort: Effort) -> Result<u64> {
     let (mut ops, mut warmed) = (lane.batch(), 0);
     loop {
         company.share(0)?;

@@ -84,13 +84,41 @@ pub(crate) fn supervise(
     args: &JobArgs,
     on_line: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<Option<Duration>> {
-    let heap_len = args.heap.unwrap_or_else(|| plan.heap_len());
+    let environment = vec![(VARIABLE, serde_json::to_string(plan)?)];
+    let order = Order { command: DEVICE_COMMAND, environment, heap_len: plan.heap_len() };
+    carry_out(order, ranks, args, on_line)
+}
+
+/// What device processes are started with.
+pub(crate) struct Order {
+    /// The hidden command of this program that they run.
+    pub(crate) command: &'static str,
+    /// Variables of their environment.
+    pub(crate) environment: Vec<(&'static str, String)>,
+    /// The heap of each, where the user does not say.
+    pub(crate) heap_len: u64,
+}
+
+/// The same for any order.
+///
+/// # Errors
+/// Those of [`supervise`].
+pub(crate) fn carry_out(
+    order: Order,
+    ranks: u32,
+    args: &JobArgs,
+    on_line: &mut dyn FnMut(&str) -> Result<()>,
+) -> Result<Option<Duration>> {
+    let heap_len = args.heap.unwrap_or(order.heap_len);
     HeapShape::new(ranks, heap_len)?;
-    let program = Program::new(std::env::current_exe().context("finding this executable")?, [DEVICE_COMMAND]);
-    let launch = Launch::new(ranks)?
+    let program = Program::new(std::env::current_exe().context("finding this executable")?, [order.command]);
+    let launch = order
+        .environment
+        .into_iter()
+        .fold(Launch::new(ranks)?, |launch, (name, value)| launch.env(name, value));
+    let launch = launch
         .program(program.clone())
         .service(program)
-        .env(VARIABLE, serde_json::to_string(plan)?)
         .heap_len(heap_len)
         .proxy(ProxyMode::from(args.proxy))
         .timeout(args.timeout)

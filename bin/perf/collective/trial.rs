@@ -54,6 +54,11 @@ impl<T: Number, W: Way<T>> Trial<T, W> {
         Self { way, workload, gathering: Rc::clone(gathering), batch }
     }
 
+    /// In which way it is done.
+    pub(crate) fn way(&mut self) -> &mut W {
+        &mut self.way
+    }
+
     fn once(&mut self, gathering: &mut Gathering) -> Result<f64> {
         self.workload.rewrite()?;
         gathering.meet()?;

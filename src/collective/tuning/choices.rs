@@ -4,7 +4,7 @@
 //! microsecond: it is one comparison. The other is asked when the announcements are there, and searches a short list.
 
 use super::Tuning;
-use super::table::{BufferKind, ONE_SHOT_LEN, Step};
+use super::table::{BufferKind, ONE_SHOT_LEN, Step, at};
 use crate::collective::algorithm::Algorithm;
 use crate::collective::operation::Operation;
 
@@ -46,8 +46,7 @@ impl Choices {
 
     /// What does an `operation` to which no rank contributes more than `len` bytes.
     pub(crate) fn algorithm(&self, operation: Operation, buffers: BufferKind, len: u64) -> Algorithm {
-        let steps = &self.steps[operation as usize][buffers as usize];
-        steps.iter().find(|step| step.reaches(len)).map_or(Algorithm::TwoShot, |step| step.algorithm)
+        at(&self.steps[operation as usize][buffers as usize], len)
     }
 }
 

@@ -43,14 +43,6 @@ pub struct Step {
     pub algorithm: Algorithm,
 }
 
-impl Step {
-    /// Whether it is for `len` bytes, when the steps before it are not.
-    #[inline]
-    pub(super) fn reaches(&self, len: u64) -> bool {
-        self.up_to.is_none_or(|most| len <= most)
-    }
-}
-
 /// What is taken under the same circumstances.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Case {
@@ -105,6 +97,19 @@ impl Table {
         nearest.map_or(&BUILT_IN, |case| &case.steps)
     }
 
+    /// The algorithm for an `operation` among `n_ranks` to which none contributes more than `len` bytes.
+    #[must_use]
+    pub fn algorithm(
+        &self,
+        operation: Operation,
+        n_ranks: u32,
+        crowded: bool,
+        buffers: BufferKind,
+        len: u64,
+    ) -> Algorithm {
+        at(self.steps(operation, n_ranks, crowded, buffers), len)
+    }
+
     /// A number that tables of different content hardly share (FNV-1a over their values).
     #[must_use]
     pub fn checksum(&self) -> u64 {
@@ -116,6 +121,12 @@ impl Table {
         let bytes = built_in.chain(cases).flat_map(u64::to_le_bytes);
         bytes.fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
     }
+}
+
+/// What `steps` take for `len` bytes.
+pub(super) fn at(steps: &[Step], len: u64) -> Algorithm {
+    let reaches = |step: &&Step| step.up_to.is_none_or(|most| len <= most);
+    steps.iter().find(reaches).map_or(Algorithm::TwoShot, |step| step.algorithm)
 }
 
 fn words_of_step(step: &Step) -> [u64; 2] {

@@ -1,0 +1,131 @@
+//! `shmccl tune`: which algorithm does which collective operation best on this machine, as a table for the library.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`plan`] | what device processes are told to measure, and what they tell |
+//! | [`device`], [`race`] | what they do: algorithms take turns |
+//! | [`verdict`] | which of them are to be taken: cases of a table |
+//! | [`view`] | what changes, as a table for people |
+
+pub(crate) mod device;
+mod plan;
+mod race;
+mod verdict;
+mod view;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use shmccl::collective::tuning::{self, Table};
+
+use crate::args::TuneArgs;
+use crate::machine::Machine;
+use crate::output::{self, Look};
+use crate::perf::jobs;
+use crate::{failure, file};
+use plan::{Figure, Plan, VARIABLE};
+
+/// Stands below the help.
+pub(crate) const HELP: &str = "\
+Each algorithm is measured beside the built-in choice, in turns. It takes the place of the built-in
+choice where it is quicker by 5 %, and by more than the built-in choice differs from itself.
+The table is written anew as a whole, and programs find it as they start. SHMCCL_TUNING names
+another file, or nothing for the built-in table. With a table, floating-point numbers may be added
+up in another order; all ranks get the same bits in any case.";
+
+/// The hidden command that device processes run.
+const DEVICE_COMMAND: &str = "tune-device";
+
+/// What `--json` writes.
+#[derive(Serialize)]
+struct Report<'a> {
+    machine: Machine,
+    figures: &'a [Figure],
+}
+
+/// Measures, decides, writes the table, and prints what it changes.
+///
+/// # Errors
+/// A job that fails, wrong data, files that cannot be written.
+pub(crate) fn run(args: &TuneArgs) -> Result<u8> {
+    let target = target(args)?;
+    if args.json.as_deref() == Some(&target) {
+        let message = "--json and --output name the same file; give each its own";
+        return Err(failure::UsageError::new(message).into());
+    }
+    for path in args.json.iter().chain([&target]) {
+        file::check_writable(path)?;
+    }
+    let figures = measure(args)?;
+    let wrong = figures.iter().filter(|figure| figure.wrong > 0).count();
+    anyhow::ensure!(wrong == 0, "wrong data in {wrong} of {} figures; no table was written", figures.len());
+    let rulings = verdict::rule(&figures)?;
+    let table = Table::new(&verdict::cases(&rulings)).context("making a table of what was measured")?;
+    let machine = Machine::detect();
+    // Files first: whoever reads the output may stop reading.
+    file::write(&target, text(&table, &machine).as_bytes())?;
+    if let Some(path) = &args.json {
+        file::write_json(path, &Report { machine, figures: &figures })?;
+    }
+    output::print(&view::text(Look::of_stdout(), &rulings))?;
+    for line in view::notes(&figures, &rulings) {
+        output::note(&line);
+    }
+    output::note(&format!("wrote {}", target.display()));
+    Ok(failure::DONE)
+}
+
+/// The file for the table: as the user says, or else where programs look for it.
+fn target(args: &TuneArgs) -> Result<PathBuf> {
+    if let Some(path) = &args.output {
+        return Ok(path.clone());
+    }
+    let named = std::env::var_os(tuning::VARIABLE).filter(|name| !name.is_empty());
+    if let Some(named) = named {
+        return Ok(named.into());
+    }
+    let usual = tuning::usual_file()
+        .context("there is no home directory for the table; name a file with --output")?;
+    if let Some(directory) = usual.parent() {
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+    }
+    Ok(usual)
+}
+
+/// Runs a job for each number of ranks, with as much time for each as is left for all.
+fn measure(args: &TuneArgs) -> Result<Vec<Figure>> {
+    let deadline = Instant::now() + args.time();
+    let ranks = args.ranks();
+    let races = |ranks: &u32| Plan { quick: args.quick, budget_ms: 0 }.courses(*ranks).len() as u64;
+    let progress = output::progress(ranks.iter().map(races).sum());
+    let mut figures: Vec<Figure> = Vec::new();
+    for (index, &n_ranks) in ranks.iter().enumerate() {
+        progress.set_message(format!("{n_ranks} ranks"));
+        let left = deadline.saturating_duration_since(Instant::now()).as_millis();
+        let budget_ms = u64::try_from(left).unwrap_or(u64::MAX) / (ranks.len() - index) as u64;
+        let plan = Plan { quick: args.quick, budget_ms };
+        let order = jobs::Order {
+            command: DEVICE_COMMAND,
+            // What is measured is not to depend on an older table.
+            environment: vec![(VARIABLE, serde_json::to_string(&plan)?), (tuning::VARIABLE, String::new())],
+            heap_len: plan.heap_len(),
+        };
+        jobs::carry_out(order, n_ranks, &args.job(), &mut |line| {
+            figures.push(serde_json::from_str(line).context("reading a figure")?);
+            progress.inc(1);
+            Ok(())
+        })
+        .with_context(|| format!("with {n_ranks} ranks"))?;
+    }
+    progress.finish_and_clear();
+    Ok(figures)
+}
+
+/// The table with a head that says where it comes from.
+fn text(table: &Table, machine: &Machine) -> String {
+    let Machine { cpu, cores, version, .. } = machine;
+    format!("# Measured by shmccl tune {version} on {cpu}, {cores} cores.\n{table}")
+}

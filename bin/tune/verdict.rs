@@ -1,0 +1,203 @@
+//! From figures to a table: who takes the place of the built-in choice, and where one size gives way to the next.
+
+use anyhow::Result;
+use shmccl::collective::tuning::{BufferKind, Case, ONE_SHOT_LEN, Step};
+use shmccl::collective::{Algorithm, Operation};
+
+use super::plan::{Entrant, Figure};
+
+/// The least gain for which the built-in choice is given up, as a share of its time.
+const LEAST_GAIN: f64 = 0.05;
+
+/// What is to be taken at one size.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Ruling {
+    pub(super) operation: Operation,
+    pub(super) ranks: u32,
+    pub(super) crowded: bool,
+    pub(super) buffers: BufferKind,
+    pub(super) bytes: u64,
+    /// The built-in choice.
+    pub(super) built_in: Algorithm,
+    /// What is taken.
+    pub(super) chosen: Algorithm,
+    /// Its time, in nanoseconds.
+    pub(super) p50_ns: f64,
+    /// Its time over that of the built-in choice.
+    pub(super) ratio: f64,
+}
+
+impl Ruling {
+    /// Whether both belong to one case of a table.
+    pub(super) fn is_of_case(&self, other: &Self) -> bool {
+        let key = |ruling: &Self| (ruling.operation, ruling.ranks, ruling.crowded, ruling.buffers);
+        key(self) == key(other)
+    }
+
+    /// Whether the built-in choice gives way.
+    pub(super) fn is_change(&self) -> bool {
+        self.chosen != self.built_in
+    }
+}
+
+/// A ruling for each figure. Up to [`ONE_SHOT_LEN`] there is one for both kinds of buffers, as the way is chosen before all know
+/// which it is.
+///
+/// # Errors
+/// A figure of something that this program does not know.
+pub(super) fn rule(figures: &[Figure]) -> Result<Vec<Ruling>> {
+    figures.iter().map(|figure| ruling(figure, figures)).collect()
+}
+
+fn ruling(figure: &Figure, all: &[Figure]) -> Result<Ruling> {
+    let key = |figure: &Figure| (figure.operation.clone(), figure.ranks, figure.bytes);
+    let twin = all.iter().find(|other| {
+        figure.bytes <= ONE_SHOT_LEN && other.buffers != figure.buffers && key(other) == key(figure)
+    });
+    let together: Vec<&Figure> = [Some(figure), twin].into_iter().flatten().collect();
+    let chosen = best(&together).and_then(|name| entrant(figure, name)).unwrap_or(&figure.built_in);
+    let operation = Operation::ALL.into_iter().find(|operation| operation.name() == figure.operation);
+    Ok(Ruling {
+        operation: operation.ok_or_else(|| anyhow::anyhow!("no such operation: {}", figure.operation))?,
+        ranks: figure.ranks,
+        crowded: figure.crowded,
+        buffers: figure.buffers,
+        bytes: figure.bytes,
+        built_in: figure.built_in.algorithm.parse()?,
+        chosen: chosen.algorithm.parse()?,
+        p50_ns: chosen.p50_ns,
+        ratio: chosen.ratio,
+    })
+}
+
+fn entrant<'f>(figure: &'f Figure, name: &str) -> Option<&'f Entrant> {
+    figure.others.iter().find(|entrant| entrant.algorithm == name)
+}
+
+/// The algorithm that beats the built-in choice in all `figures` by most, and by more than noise.
+fn best<'f>(figures: &[&'f Figure]) -> Option<&'f str> {
+    let names = figures.first()?.others.iter().map(|entrant| entrant.algorithm.as_str());
+    let ratio = |name: &str| {
+        let entrants = figures.iter().map(|figure| entrant(figure, name)).collect::<Option<Vec<_>>>()?;
+        let sure = entrants.iter().all(|entrant| entrant.ratio_p75 < 1.0);
+        let product: f64 = entrants.iter().map(|entrant| entrant.ratio).product();
+        let ratio = if entrants.len() == 2 { product.sqrt() } else { product };
+        (sure && ratio <= 1.0 - figures.iter().map(|figure| noise(figure)).fold(LEAST_GAIN, f64::max))
+            .then_some(ratio)
+    };
+    let able = names.filter_map(|name| Some((name, ratio(name)?)));
+    able.min_by(|one, other| one.1.total_cmp(&other.1)).map(|(name, _)| name)
+}
+
+/// By how much the built-in choice differs from itself, as a share of its time.
+pub(super) fn noise(figure: &Figure) -> f64 {
+    (figure.control.ratio - 1.0).abs()
+}
+
+/// The cases that the rulings make, which come case by case and by size.
+pub(super) fn cases(rulings: &[Ruling]) -> Vec<Case> {
+    rulings.chunk_by(Ruling::is_of_case).map(case).collect()
+}
+
+fn case(rulings: &[Ruling]) -> Case {
+    let first = &rulings[0];
+    let runs: Vec<&[Ruling]> = rulings.chunk_by(|one, next| one.chosen == next.chosen).collect();
+    let ends = runs.windows(2).map(|pair| Some(between(pair[0][pair[0].len() - 1].bytes, pair[1][0].bytes)));
+    let step = |(run, up_to): (&&[Ruling], _)| Step { up_to, algorithm: run[0].chosen };
+    Case {
+        operation: first.operation,
+        n_ranks: first.ranks,
+        crowded: first.crowded,
+        buffers: first.buffers,
+        steps: runs.iter().zip(ends.chain([None])).map(step).collect(),
+    }
+}
+
+/// Where what is best at `below` bytes gives way to what is best at `above`: in the middle by factor, or where the library
+/// changes its way.
+fn between(below: u64, above: u64) -> u64 {
+    if (below..above).contains(&ONE_SHOT_LEN) { ONE_SHOT_LEN } else { below.saturating_mul(above).isqrt() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entrant(algorithm: Algorithm, ratio: f64, spread: f64) -> Entrant {
+        Entrant {
+            algorithm: algorithm.name().to_owned(),
+            p50_ns: 100.0 * ratio,
+            ratio,
+            ratio_p25: ratio - spread,
+            ratio_p75: ratio + spread,
+            rounds: 9,
+        }
+    }
+
+    fn figure(bytes: u64, buffers: BufferKind, others: &[(Algorithm, f64)]) -> Figure {
+        let built_in = if bytes <= ONE_SHOT_LEN { Algorithm::OneShot } else { Algorithm::TwoShot };
+        Figure {
+            operation: "all_reduce".to_owned(),
+            ranks: 4,
+            crowded: true,
+            buffers,
+            bytes,
+            built_in: entrant(built_in, 1.0, 0.0),
+            control: entrant(built_in, 1.01, 0.02),
+            others: others.iter().map(|&(algorithm, ratio)| entrant(algorithm, ratio, 0.02)).collect(),
+            wrong: 0,
+        }
+    }
+
+    fn chosen(figures: &[Figure]) -> Vec<Algorithm> {
+        rule(figures).unwrap().iter().map(|ruling| ruling.chosen).collect()
+    }
+
+    #[test]
+    fn the_quickest_is_taken_where_it_is_quicker_by_more_than_noise() {
+        use Algorithm::{Ring, Tree, TwoShot};
+        let large = |others: &[_]| figure(1 << 20, BufferKind::Heap, others);
+        assert_eq!(chosen(&[large(&[(Ring, 0.9), (Tree, 0.8)])]), [Tree]);
+        assert_eq!(chosen(&[large(&[(Ring, 0.96)])]), [TwoShot], "less than 5 %");
+        let mut unsure = large(&[(Ring, 0.9)]);
+        unsure.others[0].ratio_p75 = 1.01;
+        assert_eq!(chosen(&[unsure]), [TwoShot], "not in three of four rounds");
+        let mut noisy = large(&[(Ring, 0.9)]);
+        noisy.control.ratio = 0.85;
+        assert_eq!(chosen(&[noisy]), [TwoShot], "no better than the built-in choice against itself");
+    }
+
+    #[test]
+    fn small_sizes_are_ruled_for_both_kinds_of_buffers_at_once() {
+        use Algorithm::{OneShot, Ring};
+        let pair = |bytes, ordinary| {
+            [
+                figure(bytes, BufferKind::Heap, &[(Ring, 0.8)]),
+                figure(bytes, BufferKind::Ordinary, &[(Ring, ordinary)]),
+            ]
+        };
+        assert_eq!(chosen(&pair(512, 0.9)), [Ring, Ring]);
+        assert_eq!(chosen(&pair(512, 1.1)), [OneShot, OneShot]);
+        assert_eq!(chosen(&pair(1 << 20, 1.1)), [Ring, Algorithm::TwoShot]);
+    }
+
+    #[test]
+    fn a_case_has_a_step_for_each_run_of_sizes() {
+        let none: &[(Algorithm, f64)] = &[];
+        let ring: &[_] = &[(Algorithm::Ring, 0.5)];
+        let sizes = [(2048, none), (8192, none), (32_768, none), (1 << 17, ring), (1 << 19, ring)];
+        let figures = sizes.map(|(bytes, others)| figure(bytes, BufferKind::Heap, others));
+        let cases = cases(&rule(&figures).unwrap());
+        let step = |up_to, algorithm| Step { up_to, algorithm };
+        assert_eq!(cases.len(), 1);
+        assert_eq!(
+            cases[0].steps,
+            [
+                step(Some(ONE_SHOT_LEN), Algorithm::OneShot),
+                step(Some(1 << 16), Algorithm::TwoShot),
+                step(None, Algorithm::Ring)
+            ]
+        );
+        assert!(shmccl::collective::tuning::Table::new(&cases).is_ok());
+    }
+}

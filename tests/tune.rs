@@ -1,0 +1,110 @@
+//! `shmccl tune` as a user meets it, and the table that it writes as programs find it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use shmccl::collective::tuning::Table;
+
+/// `shmccl` with a home directory of its own, in which no table is.
+fn shmccl(words: &[&str], home: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
+    command.args(words).stdin(Stdio::null()).env("HOME", home);
+    for variable in
+        ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "SHMCCL_HEAP", "SHMCCL_TUNING", "XDG_CONFIG_HOME"]
+    {
+        command.env_remove(variable);
+    }
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// A directory for one test, of which nothing is left over from an earlier run.
+fn scratch(name: &str) -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    directory
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// A measurement of a few operations between two ranks.
+fn all_reduce(home: &Path) -> Command {
+    shmccl(&["perf", "all_reduce", "-g", "2", "-b", "8", "-e", "8", "-n", "64"], home)
+}
+
+fn failed(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    text(&output.stderr)
+}
+
+#[test]
+fn a_quick_run_writes_a_table_for_two_ranks_and_nothing_else() {
+    let home = scratch("quick");
+    let (file, json) = (home.join("table.toml"), home.join("figures.json"));
+    let words =
+        ["tune", "--quick", "--time", "1s", "-o", file.to_str().unwrap(), "--json", json.to_str().unwrap()];
+    let output = shmccl(&words, &home).output().unwrap();
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert!(told.contains("noise, the built-in choice against itself") && told.contains("wrote "), "{told}");
+    assert!(!text(&output.stdout).is_empty());
+    assert_eq!(names(&home), ["figures.json", "table.toml"]);
+    let table = Table::read(&file).unwrap();
+    // Eight operations, two kinds of buffers.
+    assert_eq!(table.cases().len(), 16);
+    assert!(table.cases().iter().all(|case| case.n_ranks == 2));
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let figures = report["figures"].as_array().unwrap();
+    assert!(figures.iter().all(|figure| figure["wrong"] == 0 && figure["control"]["ratio"].is_f64()));
+    // Programs take it: a job runs by it.
+    let job = all_reduce(&home).env("SHMCCL_TUNING", &file).output().unwrap();
+    assert_eq!(job.status.code(), Some(0), "{}", text(&job.stderr));
+    std::fs::remove_dir_all(home).unwrap();
+}
+
+#[test]
+fn without_a_name_the_table_goes_where_programs_look_for_it() {
+    let home = scratch("usual");
+    let output = shmccl(&["tune", "--quick", "--time", "10ms"], &home).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let usual = home.join(".config/shmccl/tuning.toml");
+    assert!(text(&output.stderr).contains(&format!("wrote {}", usual.display())));
+    assert!(Table::read(&usual).is_ok());
+    // It is found there: damaged, it is an error; and an empty name leaves it alone.
+    std::fs::write(&usual, "version = 1\nrules = []\n").unwrap();
+    let told = failed(&all_reduce(&home).output().unwrap());
+    let complaint = format!("tuning table {}, line 2: unknown field `rules`", usual.display());
+    assert!(told.contains(&complaint) && told.contains("`shmccl tune`"), "{told}");
+    let built_in = all_reduce(&home).env("SHMCCL_TUNING", "").output().unwrap();
+    assert_eq!(built_in.status.code(), Some(0), "{}", text(&built_in.stderr));
+    let elsewhere = all_reduce(&home).env("XDG_CONFIG_HOME", home.join("empty")).output().unwrap();
+    assert_eq!(elsewhere.status.code(), Some(0), "{}", text(&elsewhere.stderr));
+    std::fs::remove_dir_all(home).unwrap();
+}
+
+#[test]
+fn what_cannot_be_done_is_told_before_anything_is_measured() {
+    let home = scratch("refused");
+    for (words, code, part) in [
+        (&["-o", "same", "--json", "same"][..], 2, "--json and --output name the same file"),
+        (&["-o", "/nonexistent/table.toml"], 1, "directory /nonexistent does not exist"),
+        (&["--ranks", "1"], 2, "1 is not in 2..=64"),
+        (&["--ranks", "2,3,x"], 2, "'x'"),
+        (&["--time", "0s"], 2, "--time"),
+    ] {
+        let output = shmccl(&[&["tune"], words].concat(), &home).current_dir(&home).output().unwrap();
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{told}");
+        assert!(told.contains(part) && told.lines().count() == 1, "{told}");
+    }
+    assert!(names(&home).is_empty());
+    std::fs::remove_dir_all(home).unwrap();
+}
