@@ -6,7 +6,7 @@ use super::algorithm::{Algorithm, ChannelKind, Manner};
 use super::call::Call;
 use super::lease::{Landlord, Lease};
 use super::operation::{Operation, Summary};
-use super::pipework::{Notice, OpenPorts, Opening, Pipework};
+use super::pipework::{OpenPorts, Pipework};
 use super::region::MAIL_LEN;
 use super::team::Team;
 use super::tuning::{BufferKind, Choices, Table, Tuning};
@@ -109,9 +109,8 @@ impl Engine {
     /// # Errors
     /// [`crate::Error::InvalidArgument`] when the algorithm cannot do the operation; [`crate::Error::CallMismatch`] when the
     /// members are in different calls; [`crate::Error::OutOfRange`] for buffers that are not allocated;
-    /// [`crate::Error::Exhausted`], [`crate::Error::Os`] and [`crate::Error::FailedElsewhere`] when some member cannot open the
-    /// channels; [`crate::Error::Timeout`], [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`], [`crate::Error::Revoked`].
-    /// All but those of the arguments and of opening channels, which all members learn of, end the epoch.
+    /// [`crate::Error::Timeout`], [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`], [`crate::Error::Revoked`]. All but those
+    /// of the arguments end the epoch.
     pub(crate) fn run(&mut self, call: &mut Call<'_>, manner: Manner) -> Result<()> {
         let summary = call.summary().in_manner(manner);
         match self.way(call, manner)? {
@@ -148,15 +147,11 @@ impl Engine {
     /// Executes `call` once all members have told where their buffers are.
     fn run_large(&mut self, call: &mut Call<'_>, summary: Summary, way: Way) -> Result<()> {
         let Self { team, pipework, .. } = self;
-        let opening = match way {
-            Way::Piped(_, kind) => pipework.open(team, kind)?,
-            _ => None,
-        };
-        let met = meet(team, call, summary, opening.as_ref().map(Opening::notice));
-        team.board.or_revoke(met)?;
-        if let Some(opening) = opening {
-            pipework.agree(team, opening, call.operation.name())?;
+        if let Way::Piped(_, kind) = way {
+            pipework.require(team, kind)?;
         }
+        let met = meet(team, call, summary, &[]);
+        team.board.or_revoke(met)?;
         let done = self.run_met(call, summary, way);
         self.team.board.or_revoke(done)
     }
@@ -175,7 +170,7 @@ impl Engine {
             }
             _ if in_heap => direct::run(team, call),
             _ => staged::run(team, call, |team, piece| {
-                meet(team, piece, summary, None)?;
+                meet(team, piece, summary, &[])?;
                 direct::run(team, piece)
             }),
         }
@@ -190,7 +185,7 @@ impl Engine {
             Algorithm::OneShot if len <= MAIL_LEN => Ok(Way::Small),
             algorithm => {
                 // Direct pipes need no agreement.
-                self.pipework.open(&self.team, ChannelKind::Memory)?;
+                self.pipework.require(&self.team, ChannelKind::Memory)?;
                 Ok(Way::Piped(algorithm, ChannelKind::Memory))
             }
         }
@@ -211,11 +206,22 @@ impl Engine {
     /// # Errors
     /// Those of [`Engine::run`].
     pub(crate) fn exchange(&mut self, operation: Operation, words: &[u64]) -> Result<Vec<Vec<u64>>> {
-        let team = &mut self.team;
-        let met = team.board.meet(Summary::new(operation), operation, [0; 2], words);
-        team.board.or_revoke(met)?;
-        let told = |member| (0..words.len()).map(|index| team.board.post_of(member).data(index)).collect();
-        Ok((0..team.n_members()).map(told).collect())
+        self.team.exchange(operation, Summary::new(operation), words)
+    }
+
+    /// Has all members agree that data move over channels of `kind` from now on, and opens those that need an agreement. To be
+    /// called by all of them before they execute a call in such a manner.
+    ///
+    /// # Errors
+    /// [`crate::Error::Exhausted`], [`crate::Error::Os`] and [`crate::Error::FailedElsewhere`] when some member cannot open the
+    /// channels, which all members learn of: they may try again. Otherwise those of [`Engine::run`].
+    pub(crate) fn choose_channels(&mut self, kind: ChannelKind) -> Result<()> {
+        let Self { team, pipework, .. } = self;
+        let operation = Operation::SetChannelKind;
+        let summary = Summary::new(operation).in_manner(Manner { algorithm: None, channel: kind });
+        let opening = pipework.open(team, kind)?;
+        let told = team.exchange(operation, summary, &opening.notice())?;
+        pipework.agree(team, opening, &told)
     }
 }
 
@@ -230,7 +236,6 @@ fn suited(operation: Operation, len: u64) -> Algorithm {
 }
 
 /// Tells the other members which call this is and where its buffers are, and waits until they have told the same call.
-fn meet(team: &mut Team, call: &Call<'_>, summary: Summary, notice: Option<Notice>) -> Result<()> {
-    let data: &[u64] = notice.as_ref().map_or(&[], |words| words.as_slice());
+fn meet(team: &mut Team, call: &Call<'_>, summary: Summary, data: &[u64]) -> Result<()> {
     team.board.meet(summary, call.operation, direct::places(call), data)
 }

@@ -39,11 +39,13 @@ pub enum Operation {
     Alloc,
     /// Memory is freed on all ranks.
     Free,
+    /// All choose the kind of channel that data move over.
+    SetChannelKind,
 }
 
 impl Operation {
     /// All of them, in the order of their codes.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Barrier,
         Self::AllReduce,
         Self::Reduce,
@@ -59,6 +61,7 @@ impl Operation {
         Self::Duplicate,
         Self::Alloc,
         Self::Free,
+        Self::SetChannelKind,
     ];
 
     /// Its name, as messages and tables print it.
@@ -80,6 +83,7 @@ impl Operation {
             Self::Duplicate => "duplicate",
             Self::Alloc => "alloc",
             Self::Free => "free",
+            Self::SetChannelKind => "set_channel_kind",
         }
     }
 

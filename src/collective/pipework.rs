@@ -1,10 +1,10 @@
-//! Opens the pipes of a communicator, all of one kind at the first operation that needs them.
+//! Opens the pipes of a communicator, all of one kind at a time.
 //!
-//! Direct pipes have semaphores in the members' regions, and need no agreement. Proxied ones need seats, as triggers name
-//! semaphores by seat; a seat is taken on either side alone, and the two have to be the same. Pipes take the highest free ones,
-//! which channels of the user's own get last, and each member posts which it got with the first proxied operation.
-//! All compare all, so that if any two disagree every member knows, and returns an error instead of waiting for a signal that
-//! goes to somebody else.
+//! Direct pipes have semaphores in the members' regions, and need no agreement: the first call that moves data over them opens
+//! them. Proxied ones need seats, as triggers name semaphores by seat; a seat is taken on either side alone, and the two have to
+//! be the same. Pipes take the highest free ones, which channels of the user's own get last, and all members tell each other
+//! which they got when they choose proxied channels together. All compare all, so that if any two disagree every member knows,
+//! and returns an error instead of waiting for a signal that goes to somebody else.
 
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use super::algorithm::{Algorithm, ChannelKind};
 use super::algorithms::{self, Worker};
 use super::board::INLINE_WORDS;
 use super::call::Call;
+use super::operation::Operation;
 use super::pipe::{End, Pipes};
 use super::team::Team;
 use crate::channel::{MemoryChannel, PortChannel};
@@ -55,38 +56,57 @@ impl Pipework {
         Self { opener, ends: Vec::new(), memory: Vec::new(), ports: Vec::new() }
     }
 
-    /// Opens the pipes of `kind`, unless they are open. Returns what the other members have to be told with the next post, if
-    /// anything; [`Pipework::agree`] has to follow then.
+    /// Sees to it that the pipes of `kind` are open, as far as this member can do it alone.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for regions that are not allocated.
-    pub(crate) fn open(&mut self, team: &Team, kind: ChannelKind) -> Result<Option<Opening>> {
-        if self.ends.is_empty() {
-            self.ends = each_other(team, |peer| End::new(team, peer))?;
-        }
+    /// [`Error::OutOfRange`] for regions that are not allocated; [`Error::Unavailable`] for proxied ones that nobody has opened.
+    #[inline]
+    pub(crate) fn require(&mut self, team: &Team, kind: ChannelKind) -> Result<()> {
         match kind {
-            ChannelKind::Memory if self.memory.is_empty() => {
-                self.memory = each_other(team, |peer| team.memory_channel(peer))?;
-                Ok(None)
-            }
-            ChannelKind::Port if self.ports.is_empty() => {
-                let opened = each_other(team, |peer| self.opener.open_port(team.members()[peer]));
-                Ok(Some(Opening(opened)))
-            }
-            _ => Ok(None),
+            ChannelKind::Memory if self.memory.is_empty() => self.open_memory(team),
+            ChannelKind::Port if self.ports.is_empty() => Err(Error::Unavailable {
+                operation: "a call over proxied channels",
+                needs: "all ranks to have called set_channel_kind",
+            }),
+            _ => Ok(()),
         }
     }
 
-    /// Keeps what was opened, if all members could open theirs, and in the same seats. Called after all have posted.
+    #[cold]
+    fn open_memory(&mut self, team: &Team) -> Result<()> {
+        self.open_ends(team)?;
+        self.memory = each_other(team, |peer| team.memory_channel(peer))?;
+        Ok(())
+    }
+
+    fn open_ends(&mut self, team: &Team) -> Result<()> {
+        if self.ends.is_empty() {
+            self.ends = each_other(team, |peer| End::new(team, peer))?;
+        }
+        Ok(())
+    }
+
+    /// Opens the channels of `kind` that need an agreement with the peers, unless they are open. All members tell each other the
+    /// [`Opening::notice`] then, and [`Pipework::agree`].
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for regions that are not allocated.
+    pub(crate) fn open(&mut self, team: &Team, kind: ChannelKind) -> Result<Opening> {
+        self.open_ends(team)?;
+        let is_needed = kind == ChannelKind::Port && self.ports.is_empty();
+        let opened = is_needed.then(|| each_other(team, |peer| self.opener.open_port(team.members()[peer])));
+        Ok(Opening(opened))
+    }
+
+    /// Keeps what was opened, if all members could open theirs, and in the same seats, as they have `told`.
     ///
     /// # Errors
     /// What kept this member from opening; [`Error::FailedElsewhere`]; [`Error::Mismatch`].
-    pub(crate) fn agree(&mut self, team: &Team, opening: Opening, operation: &'static str) -> Result<()> {
-        let ports = opening.0?;
-        let told: Vec<Notice> = (0..team.n_members())
-            .map(|member| std::array::from_fn(|word| team.board.post_of(member).data(word)))
-            .collect();
+    pub(crate) fn agree(&mut self, team: &Team, opening: Opening, told: &[Vec<u64>]) -> Result<()> {
+        let Some(opened) = opening.0 else { return Ok(()) };
+        let ports = opened?;
         if let Some(failed) = told.iter().position(|notice| notice[0] == 0) {
+            let operation = Operation::SetChannelKind.name();
             return Err(Error::FailedElsewhere { operation, rank: team.members()[failed] });
         }
         for (one, mine) in told.iter().enumerate() {
@@ -128,15 +148,15 @@ impl Pipework {
     }
 }
 
-/// Proxied channels that are open at this end, or what kept this member from opening them.
+/// Proxied channels that were opened at this end, or what kept this member from opening them; nothing where none were needed.
 #[derive(Debug)]
-pub(crate) struct Opening(Result<Vec<Option<PortChannel>>>);
+pub(crate) struct Opening(Option<Result<Vec<Option<PortChannel>>>>);
 
 impl Opening {
     /// What the others have to know of it.
     pub(crate) fn notice(&self) -> Notice {
         let mut notice = [0; 1 + SEAT_WORDS];
-        if let Ok(ports) = &self.0 {
+        if let Some(Ok(ports)) = &self.0 {
             notice[0] = 1;
             for (peer, port) in ports.iter().enumerate() {
                 let number = port.as_ref().map_or(0, PortChannel::seat_number);
@@ -147,8 +167,8 @@ impl Opening {
     }
 }
 
-/// The seat towards `peer` that a member has told of.
-fn seat(notice: &Notice, peer: usize) -> u64 {
+/// The seat towards `peer` that a member has told of in its notice.
+fn seat(notice: &[u64], peer: usize) -> u64 {
     notice[1 + peer / PER_WORD] >> (peer % PER_WORD * SEAT_BITS) & ((1 << SEAT_BITS) - 1)
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::board::Board;
 use super::lease::{Landlord, Lease};
+use super::operation::{Operation, Summary};
 use super::region::{MAIL_LEN, RegionLayout, SCRATCH_LEN};
 use crate::channel::{Fabric, MemoryChannel};
 use crate::error::{Error, Result};
@@ -52,6 +53,23 @@ impl Team {
     #[inline]
     pub(crate) fn n_members(&self) -> usize {
         self.members.len()
+    }
+
+    /// Tells all members `words`, at most [`super::board::INLINE_WORDS`] of them, and returns what each has told: as many.
+    /// `summary` says what they agree on by this.
+    ///
+    /// # Errors
+    /// Those of [`Board::await_post`].
+    pub(crate) fn exchange(
+        &mut self,
+        operation: Operation,
+        summary: Summary,
+        words: &[u64],
+    ) -> Result<Vec<Vec<u64>>> {
+        let met = self.board.meet(summary, operation, [0; 2], words);
+        self.board.or_revoke(met)?;
+        let told = |member| (0..words.len()).map(|index| self.board.post_of(member).data(index)).collect();
+        Ok((0..self.n_members()).map(told).collect())
     }
 
     /// The number of this member.

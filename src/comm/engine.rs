@@ -15,15 +15,21 @@ impl Communicator {
         self.manner.algorithm = algorithm;
     }
 
-    /// Has the data of collective operations moved by channels of `kind` from now on: by each rank's own core, as at the
-    /// start, or by its proxy. All ranks have to choose the same.
+    /// Has the data of all calls moved by channels of `kind` from now on: by each rank's own core, as at the start, or by its
+    /// proxy. Collective: all ranks choose the same.
     ///
-    /// The first operation over proxied channels opens one to each other rank, which takes a producer of this rank's fifo and the
-    /// highest free channel between the two; it returns [`crate::Error::Exhausted`], or [`crate::Error::FailedElsewhere`] on the others,
-    /// where there are none left. So with a proxy service process, which serves one fifo of 32 producers for each rank, there
-    /// can be at most 33 ranks.
-    pub fn set_channel_kind(&mut self, kind: ChannelKind) {
+    /// Choosing proxied channels for the first time opens one to each other rank, which takes a producer of this rank's fifo and
+    /// the highest free channel between the two. So with a proxy service process, which serves one fifo of 32 producers for
+    /// each rank, there can be at most 33 ranks.
+    ///
+    /// # Errors
+    /// [`crate::Error::Exhausted`] or [`crate::Error::Os`] where a channel cannot be opened, and [`crate::Error::FailedElsewhere`]
+    /// on the other ranks: nothing has changed then, and all may try again. [`crate::Error::CallMismatch`] when the ranks choose
+    /// differently; otherwise those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
+    pub fn set_channel_kind(&mut self, kind: ChannelKind) -> Result<()> {
+        self.engine()?.choose_channels(kind)?;
         self.manner.channel = kind;
+        Ok(())
     }
 
     /// Chooses algorithms by `table` from now on, where [`Communicator::set_algorithm`] has not. Called by all ranks, with the same

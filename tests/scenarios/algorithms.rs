@@ -52,7 +52,7 @@ fn everything(comm: &mut Communicator) -> Result<()> {
             for (turn, algorithm) in choices(name).enumerate() {
                 for kind in KINDS {
                     comm.set_algorithm(algorithm);
-                    comm.set_channel_kind(kind);
+                    comm.set_channel_kind(kind)?;
                     let mut slice = vec![f32::NAN; expected.len()];
                     if (turn + round).is_multiple_of(3) {
                         run(comm, seat, Buffers::Memory(&input, &mut slice))?;
@@ -95,7 +95,7 @@ fn same_bits(comm: &mut Communicator) -> Result<()> {
         let mut first = None;
         for kind in [ChannelKind::Memory, ChannelKind::Port, ChannelKind::Memory, ChannelKind::Port] {
             comm.set_algorithm(Some(algorithm));
-            comm.set_channel_kind(kind);
+            comm.set_channel_kind(kind)?;
             buffer.copy_from_slice(0, &mine)?;
             comm.all_reduce_in_place(&buffer, &ReduceOp::Sum)?;
             let result = buffer.to_vec();
@@ -176,7 +176,7 @@ fn many_ranks_reduce_by_every_algorithm() {
         let (send, recv, run) = OPERATIONS[0];
         let (input, expected) = (send(seat), recv(seat));
         for kind in KINDS {
-            comm.set_channel_kind(kind);
+            comm.set_channel_kind(kind)?;
             for algorithm in Algorithm::ALL {
                 comm.set_algorithm(Some(algorithm));
                 let mut got = vec![f32::NAN; expected.len()];
@@ -216,10 +216,11 @@ scenario!(ranks_that_choose_different_algorithms_all_learn_of_it, Job::of(3).bro
 scenario!(ranks_that_choose_different_channels_all_learn_of_it, Job::of(3).broken(), |comm| {
     let mut data = [1.0_f32; 4];
     comm.all_reduce_in_place(&mut data, &ReduceOp::Sum)?;
-    if comm.rank().get() == 0 {
-        comm.set_channel_kind(ChannelKind::Port);
-    }
-    let called = comm.all_reduce_in_place(&mut data, &ReduceOp::Sum);
+    let called = if comm.rank().get() == 0 {
+        comm.set_channel_kind(ChannelKind::Port)
+    } else {
+        comm.set_channel_kind(ChannelKind::Memory)
+    };
     assert!(matches!(called, Err(Error::CallMismatch { .. })), "{called:?}");
 });
 
@@ -227,7 +228,7 @@ port_scenario!(pipes_and_channels_of_the_users_own_do_not_disturb_each_other, Jo
     let mut data = [1.0_f32; 4];
     let mut before = comm.port_channel(comm.right())?;
     let mut left_before = comm.port_channel(comm.left())?;
-    comm.set_channel_kind(ChannelKind::Port);
+    comm.set_channel_kind(ChannelKind::Port)?;
     comm.all_reduce_in_place(&mut data, &ReduceOp::Sum)?;
     let mut after = comm.memory_channel(comm.right())?;
     let mut left_after = comm.memory_channel(comm.left())?;
@@ -245,15 +246,15 @@ port_scenario!(pipes_and_channels_of_the_users_own_do_not_disturb_each_other, Jo
 scenario!(a_rank_without_channels_left_is_an_error_on_all_and_can_be_mended, Job::of(3), |comm| {
     let mut data = [1.0_f32; 4];
     let (zero, one) = (rank(comm, 0), rank(comm, 1));
-    comm.set_channel_kind(ChannelKind::Port);
     let used: Vec<_> = (0..16).filter(|_| comm.rank() == zero).map(|_| comm.memory_channel(one)).collect();
-    let called = comm.all_reduce_in_place(&mut data, &ReduceOp::Sum);
-    match called {
+    match comm.set_channel_kind(ChannelKind::Port) {
         Err(Error::Exhausted { .. }) => assert_eq!(comm.rank(), zero),
         Err(Error::FailedElsewhere { rank, .. }) => assert!(comm.rank() != zero && rank == zero),
         called => panic!("{called:?}"),
     }
     drop(used);
     comm.all_reduce_in_place(&mut data, &ReduceOp::Sum)?;
-    assert_eq!(data, [3.0; 4]);
+    comm.set_channel_kind(ChannelKind::Port)?;
+    comm.all_reduce_in_place(&mut data, &ReduceOp::Sum)?;
+    assert_eq!(data, [9.0; 4]);
 });

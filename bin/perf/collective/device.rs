@@ -43,7 +43,7 @@ pub(crate) fn run(comm: &mut Communicator, plan: &Plan, test: Test, duet: Option
     comm.set_channel_kind(match settings.channel {
         Channel::Memory => ChannelKind::Memory,
         Channel::Port => ChannelKind::Port,
-    });
+    })?;
     let largest = plan.sizes.iter().copied().max().unwrap_or(0);
     let mut region = |len| comm.alloc_region(len, 4096);
     let ground = Ground { send: region(largest)?, recv: region(largest)?, mail: region(2 * BATCH_BYTES)? };
