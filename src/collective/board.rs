@@ -14,6 +14,7 @@
 
 use std::sync::Arc;
 
+use super::complaint::Complaints;
 use super::lease::LEFT;
 use super::operation::{Operation, Summary};
 use super::region::{LAP, RegionLayout, TURNS};
@@ -64,6 +65,7 @@ pub(crate) struct Board {
     progress: Vec<CellRef<ProgressCell>>,
     /// Which members have left.
     departures: CellSlice<ProgressCell>,
+    complaints: Complaints,
     /// What waiting members sleep on.
     park: CellRef<ParkCell>,
     /// The operation that this member is in, or was in last.
@@ -105,6 +107,7 @@ impl Board {
             posts,
             progress,
             departures,
+            complaints: Complaints::new(view, members, bases, me)?,
             park,
             sequence: 0,
             floor: 0,
@@ -254,16 +257,38 @@ impl Board {
         mut poll: impl FnMut() -> bool,
     ) -> Result<()> {
         let rank = self.members[member];
-        let watch =
-            MemberWatch { peer: self.fabric.watch(Some(rank)), rank, departure: &self.departures[member] };
+        let watch = self.watch(member);
         let waiting: Waiting<'_, _, _> = self.fabric.waiting(&watch);
         wait_until(&waiting, &self.park, || poll().then_some(())).map_err(|stop| {
-            let error = waiting.error(self.fabric.settle(stop), operation.name(), Some(rank));
-            match error {
-                Error::Revoked { .. } => self.disagreement().unwrap_or(error),
-                error => error,
-            }
+            self.explain(waiting.error(self.fabric.settle(stop), operation.name(), Some(rank)))
         })
+    }
+
+    /// Why a wait for `member` is in vain, if it is.
+    pub(crate) fn check(&self, member: usize) -> Option<Stop> {
+        self.watch(member).check()
+    }
+
+    fn watch(&self, member: usize) -> MemberWatch<'_> {
+        let rank = self.members[member];
+        MemberWatch { peer: self.fabric.watch(Some(rank)), rank, departure: &self.departures[member] }
+    }
+
+    /// The error of a wait, or, where the epoch was ended because members disagree, what it is that they disagree on.
+    #[cold]
+    pub(crate) fn explain(&self, error: Error) -> Error {
+        match error {
+            Error::Revoked { .. } => self.disagreement().or_else(|| self.complaints.find()).unwrap_or(error),
+            error => error,
+        }
+    }
+
+    /// Ends the epoch, since this member is in the call `mine`, and `sender` has sent what does not answer it.
+    #[cold]
+    pub(crate) fn complain(&self, sender: usize, mine: Summary, theirs: Summary) -> Error {
+        let error = self.complaints.lodge(sender, mine, theirs);
+        self.revoke();
+        error
     }
 
     /// Wakes the members that wait.

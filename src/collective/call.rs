@@ -20,6 +20,27 @@ pub(crate) enum Input<'a> {
     None,
 }
 
+impl Input<'_> {
+    /// Copies the bytes from `at` on over all of `target`, a region of the heap `span`. What is in an output has to be asked of its
+    /// call.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for bytes that are not allocated.
+    #[inline]
+    pub(crate) fn copy(&self, view: &HeapView, at: u64, span: &Span, target: Region) -> Result<()> {
+        let len = target.len;
+        match self {
+            Input::Heap(offset) => {
+                let region = Region::new(shifted(*offset, at), len);
+                let mine = view.reach(view.rank(), region)?;
+                mine.copy_to(region.offset.get(), span, target.offset.get(), len, ReadSoon::Yes)
+            }
+            Input::Memory(bytes) => span.copy_in(target.offset.get(), part(bytes, at, len)?),
+            Input::InOutput(_) | Input::None => Ok(()),
+        }
+    }
+}
+
 /// Where a rank's output goes.
 #[derive(Debug)]
 pub(crate) enum Output<'a> {
@@ -31,6 +52,52 @@ pub(crate) enum Output<'a> {
     None,
 }
 
+impl Output<'_> {
+    /// Copies `source` to the bytes at `at`, if there is an output.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for bytes that are not allocated.
+    #[inline]
+    pub(crate) fn write(&mut self, view: &HeapView, at: u64, source: &[u8]) -> Result<()> {
+        let len = source.len() as u64;
+        match self {
+            Output::Heap(offset) => {
+                let region = Region::new(shifted(*offset, at), len);
+                view.reach(view.rank(), region)?.copy_in(region.offset.get(), source)
+            }
+            Output::Memory(bytes) => {
+                part_mut(bytes, at, len)?.copy_from_slice(source);
+                Ok(())
+            }
+            Output::None => Ok(()),
+        }
+    }
+
+    /// Copies `len` bytes at `source` of the heap `span` to `at`, if there is an output.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for bytes that are not allocated.
+    #[inline]
+    pub(crate) fn copy(
+        &mut self,
+        view: &HeapView,
+        at: u64,
+        span: &Span,
+        source: u64,
+        len: u64,
+    ) -> Result<()> {
+        match self {
+            Output::Heap(offset) => {
+                let region = Region::new(shifted(*offset, at), len);
+                let mine = view.reach(view.rank(), region)?;
+                span.copy_to(source, mine, region.offset.get(), len, ReadSoon::Yes)
+            }
+            Output::Memory(bytes) => span.copy_out(source, part_mut(bytes, at, len)?),
+            Output::None => Ok(()),
+        }
+    }
+}
+
 /// A collective call of one rank, as far as it can be checked alone.
 #[derive(Debug)]
 // Counts are those of NCCL: elements of one block.
@@ -39,7 +106,7 @@ pub struct Call<'a> {
     pub(crate) data_type: DataType,
     /// Elements of a block.
     pub(crate) count: u64,
-    /// The member at the root, where there is one; 0 otherwise.
+    /// The member at the root, where there is one, or at the other end; 0 otherwise.
     pub(crate) root: usize,
     /// How elements are combined, where they are.
     pub(crate) reducer: Option<Reducer>,
@@ -104,18 +171,7 @@ impl Call<'_> {
     /// [`Error::OutOfRange`] for bytes that are not allocated.
     #[inline]
     pub(crate) fn write_output(&mut self, view: &HeapView, at: u64, source: &[u8]) -> Result<()> {
-        let len = source.len() as u64;
-        match &mut self.output {
-            Output::Heap(offset) => {
-                let region = Region::new(shifted(*offset, at), len);
-                view.reach(view.rank(), region)?.copy_in(region.offset.get(), source)
-            }
-            Output::Memory(bytes) => {
-                part_mut(bytes, at, len)?.copy_from_slice(source);
-                Ok(())
-            }
-            Output::None => Ok(()),
-        }
+        self.output.write(view, at, source)
     }
 
     /// Copies bytes of the input, from `at` on, over all of `target`, a region of the heap `span`.
@@ -123,18 +179,12 @@ impl Call<'_> {
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
     pub(crate) fn copy_input(&self, view: &HeapView, at: u64, span: &Span, target: Region) -> Result<()> {
-        let len = target.len;
         match (&self.input, &self.output) {
-            (Input::Heap(offset), _) => {
-                let region = Region::new(shifted(*offset, at), len);
-                let mine = view.reach(view.rank(), region)?;
-                mine.copy_to(region.offset.get(), span, target.offset.get(), len, ReadSoon::Yes)
-            }
-            (Input::Memory(bytes), _) => span.copy_in(target.offset.get(), part(bytes, at, len)?),
             (Input::InOutput(start), Output::Memory(bytes)) => {
-                span.copy_in(target.offset.get(), part(bytes, start.saturating_add(at), len)?)
+                let source = part(bytes, start.saturating_add(at), target.len)?;
+                span.copy_in(target.offset.get(), source)
             }
-            (Input::InOutput(_) | Input::None, _) => Ok(()),
+            (input, _) => input.copy(view, at, span, target),
         }
     }
 
@@ -150,15 +200,7 @@ impl Call<'_> {
         source: u64,
         len: u64,
     ) -> Result<()> {
-        match &mut self.output {
-            Output::Heap(offset) => {
-                let region = Region::new(shifted(*offset, at), len);
-                let mine = view.reach(view.rank(), region)?;
-                span.copy_to(source, mine, region.offset.get(), len, ReadSoon::Yes)
-            }
-            Output::Memory(bytes) => span.copy_out(source, part_mut(bytes, at, len)?),
-            Output::None => Ok(()),
-        }
+        self.output.copy(view, at, span, source, len)
     }
 
     /// Combines `sources`, all of them fresh inputs of one block, into the start of the output.

@@ -2,10 +2,15 @@
 
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
+
 use super::algorithm::{Algorithm, ChannelKind, Manner};
+use super::board::INLINE_WORDS;
 use super::call::Call;
+use super::delivery::{self, Batch};
 use super::lease::{Landlord, Lease};
 use super::operation::{Operation, Summary};
+use super::parcel::Parcel;
 use super::pipework::{OpenPorts, Pipework};
 use super::region::MAIL_LEN;
 use super::team::Team;
@@ -112,6 +117,9 @@ impl Engine {
     /// [`crate::Error::Timeout`], [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`], [`crate::Error::Revoked`]. All but those
     /// of the arguments end the epoch.
     pub(crate) fn run(&mut self, call: &mut Call<'_>, manner: Manner) -> Result<()> {
+        if call.operation.has_peer() {
+            return self.deliver(call, manner.channel);
+        }
         let summary = call.summary().in_manner(manner);
         match self.way(call, manner)? {
             Way::Small => {
@@ -150,17 +158,29 @@ impl Engine {
         if let Way::Piped(_, kind) = way {
             pipework.require(team, kind)?;
         }
-        let met = meet(team, call, summary, &[]);
+        let met = meet(team, call, summary, &[pipework.balance()]);
         team.board.or_revoke(met)?;
+        let way = self.settle(call, way)?;
         let done = self.run_met(call, summary, way);
         self.team.board.or_revoke(done)
     }
 
+    /// How `call` is done, now that all members have told where their buffers are, and how many messages they have sent.
+    fn settle(&mut self, call: &Call<'_>, way: Way) -> Result<Way> {
+        let way = match way {
+            Way::AsTabled => self.tabled(call, direct::applies(&self.team, call.operation))?,
+            way => way,
+        };
+        if let Way::Piped(..) = way {
+            check_balance(&self.team, |member| self.team.board.post_of(member).data(0))?;
+        }
+        Ok(way)
+    }
+
     /// Executes `call` after [`meet`].
     fn run_met(&mut self, call: &mut Call<'_>, summary: Summary, way: Way) -> Result<()> {
-        let in_heap = direct::applies(&self.team, call.operation);
-        let way = if way == Way::AsTabled { self.tabled(call, in_heap)? } else { way };
         let Self { team, pipework, .. } = self;
+        let in_heap = direct::applies(team, call.operation);
         match way {
             Way::Small => small::run(team, call, summary),
             Way::Piped(algorithm, kind) => {
@@ -191,6 +211,22 @@ impl Engine {
         }
     }
 
+    /// Executes a send or a receive over channels of `kind`.
+    fn deliver(&mut self, call: &mut Call<'_>, kind: ChannelKind) -> Result<()> {
+        let Self { team, pipework, .. } = self;
+        if call.root == team.me() {
+            return Err(Error::InvalidArgument {
+                name: "the peer of a message",
+                value: call.root as u64,
+                expected: "another rank; to oneself, a send and a receive in one group",
+            });
+        }
+        pipework.require(team, kind)?;
+        let mut parcels = [Parcel::of(call)?];
+        let done = delivery::run(&mut [Batch { team, pipework, kind, parcels: &mut parcels }]);
+        team.board.or_revoke(done)
+    }
+
     /// Returns when all members have called it for `operation`: a barrier, or one that begins or ends with it.
     ///
     /// # Errors
@@ -214,14 +250,30 @@ impl Engine {
     ///
     /// # Errors
     /// [`crate::Error::Exhausted`], [`crate::Error::Os`] and [`crate::Error::FailedElsewhere`] when some member cannot open the
-    /// channels, which all members learn of: they may try again. Otherwise those of [`Engine::run`].
+    /// channels, and [`crate::Error::InvalidArgument`] when messages are left in pipes: all members learn of it, and may try again.
+    /// Otherwise those of [`Engine::run`].
     pub(crate) fn choose_channels(&mut self, kind: ChannelKind) -> Result<()> {
         let Self { team, pipework, .. } = self;
         let operation = Operation::SetChannelKind;
         let summary = Summary::new(operation).in_manner(Manner { algorithm: None, channel: kind });
         let opening = pipework.open(team, kind)?;
-        let told = team.exchange(operation, summary, &opening.notice())?;
+        let words: ArrayVec<u64, INLINE_WORDS> =
+            opening.notice().into_iter().chain([pipework.balance()]).collect();
+        let told = team.exchange(operation, summary, &words)?;
+        check_balance(team, |member| told[member][words.len() - 1])?;
         pipework.agree(team, opening, &told)
+    }
+}
+
+/// Refuses a call over pipes in which messages are left, after all members have told their [`Pipework::balance`]: all of them do.
+fn check_balance(team: &Team, told: impl Fn(usize) -> u64) -> Result<()> {
+    match (0..team.n_members()).map(told).fold(0, u64::wrapping_add) {
+        0 => Ok(()),
+        value => Err(Error::InvalidArgument {
+            name: "the number of messages that were sent and not received",
+            value,
+            expected: "none when all ranks make a call over the same channels",
+        }),
     }
 }
 

@@ -42,6 +42,8 @@ pub(crate) struct Lease {
     landlord: Arc<dyn Landlord>,
     region: Region,
     park: CellRef<ParkCell>,
+    /// What the members sleep on when they wait for messages.
+    message_parks: Vec<CellRef<ParkCell>>,
     /// This member's words, in the regions of all.
     mine: Vec<CellRef<ProgressCell>>,
     /// All members' words, in this member's region.
@@ -70,6 +72,7 @@ impl Lease {
             mine: mine.collect::<Result<_>>()?,
             theirs: view.cells(members[me], word(0, bases[me])?, n_members)?,
             park: view.cell(members[0], park)?,
+            message_parks: members.iter().map(|&rank| fabric.world().cells(rank).message_park()).collect(),
             region: Region::new(bases[me], layout.len()),
             fabric: Arc::clone(fabric),
             landlord,
@@ -90,6 +93,7 @@ impl Drop for Lease {
         }
         self.mine.iter().for_each(|word| word.publish(LEFT));
         self.park.wake(self.fabric.kernel());
+        self.message_parks.iter().for_each(|park| park.wake(self.fabric.kernel()));
         self.mine.iter().for_each(|word| word.publish(GONE));
         self.landlord.take_back(self.region, self.theirs.clone());
     }

@@ -12,6 +12,8 @@
 //!
 //! The algorithms are written once, over *pipes* of either kind of channel (`pipe`, `pipework`).
 //!
+//! What goes from one rank to one other are *parcels* (`parcel`, `delivery`), which use the same pipes.
+//!
 //! Ranks meet on the board, where each posts what it is about to do; those that disagree find out there.
 //!
 //! # Order of reduction
@@ -23,10 +25,13 @@ mod algorithm;
 mod algorithms;
 mod board;
 mod call;
+mod complaint;
+mod delivery;
 mod direct;
 mod engine;
 mod lease;
 mod operation;
+mod parcel;
 mod pipe;
 mod pipework;
 mod region;

@@ -41,11 +41,15 @@ pub enum Operation {
     Free,
     /// All choose the kind of channel that data move over.
     SetChannelKind,
+    /// One rank sends another what that one receives.
+    Send,
+    /// One rank receives what another sends it.
+    Recv,
 }
 
 impl Operation {
     /// All of them, in the order of their codes.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::Barrier,
         Self::AllReduce,
         Self::Reduce,
@@ -62,6 +66,8 @@ impl Operation {
         Self::Alloc,
         Self::Free,
         Self::SetChannelKind,
+        Self::Send,
+        Self::Recv,
     ];
 
     /// Its name, as messages and tables print it.
@@ -84,6 +90,8 @@ impl Operation {
             Self::Alloc => "alloc",
             Self::Free => "free",
             Self::SetChannelKind => "set_channel_kind",
+            Self::Send => "send",
+            Self::Recv => "recv",
         }
     }
 
@@ -91,6 +99,13 @@ impl Operation {
     #[must_use]
     pub const fn has_root(self) -> bool {
         matches!(self, Self::Reduce | Self::Broadcast | Self::Gather | Self::Scatter)
+    }
+
+    /// Whether it is between two ranks, and not among all.
+    #[must_use]
+    #[inline]
+    pub const fn has_peer(self) -> bool {
+        matches!(self, Self::Send | Self::Recv)
     }
 
     /// Whether it combines elements.
@@ -108,6 +123,8 @@ impl Operation {
             Self::AllGather | Self::Gather => (1, n_ranks),
             Self::ReduceScatter | Self::Scatter => (n_ranks, 1),
             Self::AllToAll => (n_ranks, n_ranks),
+            Self::Send => (1, 0),
+            Self::Recv => (0, 1),
             _ => (0, 0),
         }
     }
@@ -124,9 +141,9 @@ impl fmt::Display for Operation {
     }
 }
 
-/// What all ranks have to agree on in a collective call, as one rank posts it.
+/// What all ranks have to agree on in a collective call, as one rank posts it; or the two ends of a message.
 ///
-/// In shared memory it is two words: the operation in bits 0..8, the type's code + 1 in 8..16, the root in 16..24,
+/// In shared memory it is two words: the operation in bits 0..8, the type's code + 1 in 8..16, the root or the peer in 16..24,
 /// the algorithm and the kind of channel in 24..32, the operator's code in 32..64; then the count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Summary {
@@ -169,6 +186,17 @@ impl Summary {
         self
     }
 
+    /// Whether a message that was sent like `sent` is what this call receives.
+    #[inline]
+    pub(crate) fn answers(self, sent: Self) -> bool {
+        let counterpart = match self.operation() {
+            Some(Operation::Recv) => Some(Operation::Send),
+            other => other,
+        };
+        let type_code = |summary: Self| summary.signature >> 8 & 0xff;
+        sent.operation() == counterpart && sent.count == self.count && type_code(sent) == type_code(self)
+    }
+
     /// The words that are posted.
     #[inline]
     pub(crate) const fn words(self) -> [u64; 2] {
@@ -205,6 +233,12 @@ impl Summary {
         self.operation().filter(|operation| operation.has_root()).map(|_| self.signature >> 16 & 0xff)
     }
 
+    /// The other end of a message.
+    #[must_use]
+    pub fn peer(self) -> Option<u64> {
+        self.operation().filter(|operation| operation.has_peer()).map(|_| self.signature >> 16 & 0xff)
+    }
+
     fn operator(self) -> Option<u32> {
         let code = u32::try_from(self.signature >> 32).expect("32 bits are left");
         self.operation().filter(|operation| operation.reduces()).map(|_| code)
@@ -231,6 +265,10 @@ impl fmt::Display for Summary {
         }
         if let Some(root) = self.root() {
             write!(f, " with root {root}")?;
+        }
+        if let Some(peer) = self.peer() {
+            let preposition = if operation == Operation::Send { "to" } else { "from" };
+            write!(f, " {preposition} rank {peer}")?;
         }
         match self.manner() {
             Some(manner) if manner == Manner::default() => Ok(()),

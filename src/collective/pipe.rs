@@ -12,6 +12,12 @@
 //!
 //! Both ends count messages alike, whatever channel they went over, so that operations may change from one kind to the other.
 //!
+//! # Two uses
+//! Algorithms and [parcels](super::parcel) share the pipes of a pair. That is sound, as the calls of a communicator are made in
+//! one order on all its members: what one end sends by some call the other takes by the same. An algorithm waits where it can go
+//! on no further; parcels are many at a time and are only polled. Before an algorithm starts, the members make sure that no
+//! parcel is left in any pipe (`Pipework::balance`), which is the one thing that a wrong order could do unnoticed.
+//!
 //! # The bench
 //! A message that is made first, and sent then, is made on the *bench*: as many slots in the sender's own region. Message p is
 //! made in bench slot p mod slots, after [`Pipes::reserve`] has found its slot in the inbox free: then message p - slots was
@@ -51,6 +57,8 @@ pub(crate) struct End {
     received: u64,
     /// Whether something was sent that is not known to have left this member's heap.
     pending: bool,
+    /// Messages of parcels that were sent here, less those that were received, modulo 2^64.
+    balance: u64,
 }
 
 impl End {
@@ -69,7 +77,13 @@ impl End {
             known_taken: 0,
             received: 0,
             pending: false,
+            balance: 0,
         })
+    }
+
+    /// Messages of parcels that were sent at this end, less those that were received, modulo 2^64.
+    pub(crate) fn balance(&self) -> u64 {
+        self.balance
     }
 
     #[inline]
@@ -153,6 +167,84 @@ impl<C: Channel> Pipes<'_, C> {
         end.received = end.received.wrapping_add(1);
         end.taken_here.publish(end.received);
         self.team.board.wake();
+    }
+
+    /// Whether the next message to `to` has a slot now.
+    #[inline]
+    pub(crate) fn has_room(&mut self, to: usize) -> bool {
+        let end = self.ends[to].as_mut().expect(OTHERS);
+        end.has_free_slot() || end.look_for_credit()
+    }
+
+    /// The number of the next message to `to`, and where it goes in that member's heap.
+    #[inline]
+    pub(crate) fn next_to(&self, to: usize) -> (u64, HeapOffset) {
+        let end = self.ends[to].as_ref().expect(OTHERS);
+        (end.sent, HeapOffset::new(end.outbox.get() + end.sent % PIPE_SLOTS * self.slot_len()))
+    }
+
+    /// The channel to `to`, for whoever fills a slot by other means than [`Pipes::send`] and says so by [`Pipes::count_sent`].
+    #[inline]
+    pub(crate) fn channel(&mut self, to: usize) -> &mut C {
+        self.channels[to].as_mut().expect(OTHERS)
+    }
+
+    /// Counts a message of a parcel to `to` that was signalled.
+    #[inline]
+    pub(crate) fn count_sent(&mut self, to: usize) {
+        let end = self.ends[to].as_mut().expect(OTHERS);
+        end.sent = end.sent.wrapping_add(1);
+        end.balance = end.balance.wrapping_add(1);
+        end.pending = true;
+    }
+
+    /// Whether `to` has taken the message numbered `number`.
+    #[inline]
+    pub(crate) fn was_taken(&self, to: usize, number: u64) -> bool {
+        self.ends[to].as_ref().expect(OTHERS).taken_by_peer.has_reached(number.wrapping_add(1))
+    }
+
+    /// Takes the signal of the next message of `from` if it has come, and returns its number and where it lies in this member's heap
+    /// until [`Pipes::give_back`].
+    #[inline]
+    pub(crate) fn poll(&mut self, from: usize) -> Option<(u64, HeapOffset)> {
+        if !self.channels[from].as_mut().expect(OTHERS).poll() {
+            return None;
+        }
+        let end = self.ends[from].as_ref().expect(OTHERS);
+        let at = end.inbox.get() + end.received % PIPE_SLOTS * self.slot_len();
+        Some((end.received, HeapOffset::new(at)))
+    }
+
+    /// Gives the slot of the message of a parcel that was taken last from `from` back.
+    #[inline]
+    pub(crate) fn give_back(&mut self, from: usize) {
+        let end = self.ends[from].as_mut().expect(OTHERS);
+        end.received = end.received.wrapping_add(1);
+        end.balance = end.balance.wrapping_sub(1);
+        end.taken_here.publish(end.received);
+        self.wake(from);
+    }
+
+    /// Wakes `member` if it waits for messages, or for room for them.
+    #[inline]
+    pub(crate) fn wake(&self, member: usize) {
+        self.team.message_park(member).wake(self.team.board.fabric().kernel());
+    }
+
+    /// Returns when all messages of parcels have left this member's heap, and wakes those that they are for: a proxy, which
+    /// raised their semaphores, does not know what they sleep on.
+    ///
+    /// # Errors
+    /// Those of [`Channel::flush`].
+    pub(crate) fn flush_and_wake(&mut self) -> Result<()> {
+        for member in 0..self.ends.len() {
+            if self.ends[member].as_ref().is_some_and(|end| end.pending) {
+                self.flush(member)?;
+                self.wake(member);
+            }
+        }
+        Ok(())
     }
 
     /// Returns when everything sent to `to` has left this member's heap.

@@ -13,6 +13,7 @@ use super::algorithms::{self, Worker};
 use super::board::INLINE_WORDS;
 use super::call::Call;
 use super::operation::Operation;
+use super::parcel::{self, Parcel};
 use super::pipe::{End, Pipes};
 use super::team::Team;
 use crate::channel::{MemoryChannel, PortChannel};
@@ -36,7 +37,7 @@ const PER_WORD: usize = 64 / SEAT_BITS;
 /// Words that name a seat for each of 64 members.
 const SEAT_WORDS: usize = 64 / PER_WORD;
 
-const _: () = assert!(SEAT_WORDS < INLINE_WORDS);
+const _: () = assert!(1 + SEAT_WORDS < INLINE_WORDS, "the balance goes with a notice");
 
 /// What a member tells the others about the proxied channels that it has opened: whether it could, and in which seats.
 pub(crate) type Notice = [u64; 1 + SEAT_WORDS];
@@ -120,6 +121,51 @@ impl Pipework {
         }
         self.ports = ports;
         Ok(())
+    }
+
+    /// How many messages of parcels this member has sent, less those that it has received, modulo 2^64. Over all members, each at
+    /// the same point in the order of its calls, these add up to the number of those that are left in pipes.
+    pub(crate) fn balance(&self) -> u64 {
+        self.ends.iter().flatten().map(End::balance).fold(0, u64::wrapping_add)
+    }
+
+    /// Does what can be done now for `parcels`, over pipes of `kind`, which are open; whether that was anything.
+    ///
+    /// # Errors
+    /// Those of [`super::delivery::run`].
+    #[inline]
+    pub(crate) fn advance(
+        &mut self,
+        team: &Team,
+        parcels: &mut [Parcel<'_>],
+        kind: ChannelKind,
+    ) -> Result<bool> {
+        let Self { ends, memory, ports, .. } = self;
+        let operation = Operation::Send;
+        match kind {
+            ChannelKind::Memory => {
+                parcel::advance(&mut Pipes { team, operation, ends, channels: memory }, parcels, kind)
+            }
+            ChannelKind::Port => {
+                parcel::advance(&mut Pipes { team, operation, ends, channels: ports }, parcels, kind)
+            }
+        }
+    }
+
+    /// Returns when all messages of parcels over pipes of `kind` have left this member's heap.
+    ///
+    /// # Errors
+    /// Those of [`crate::channel::Channel::flush`].
+    #[inline]
+    pub(crate) fn flush_parcels(&mut self, team: &Team, kind: ChannelKind) -> Result<()> {
+        let Self { ends, ports, .. } = self;
+        match kind {
+            // What a member's own core has moved is there, and the peers are awake.
+            ChannelKind::Memory => Ok(()),
+            ChannelKind::Port => {
+                Pipes { team, operation: Operation::Send, ends, channels: ports }.flush_and_wake()
+            }
+        }
     }
 
     /// Executes `call`, whose buffers are in the heap, by `algorithm` over pipes of `kind`, which are open.

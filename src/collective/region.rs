@@ -11,6 +11,7 @@
 //! | semaphores of pipes, one per member | n x 128 | that member |
 //! | credits of pipes, one per member | n x 128 | the member |
 //! | departures: which members have left (`lease`) | n x 128 | that member |
+//! | complaints about messages, one per member: what it sent is not what was called for | n x 128 | the member |
 //! | mail: data of small operations, one slot per post | [`LAP`] x [`MAIL_LEN`] | the member |
 //! | inboxes of pipes: [`PIPE_SLOTS`] slots per member | n x slots x slot length | that member |
 //! | bench: what is made to be sent, [`PIPE_SLOTS`] slots | slots x slot length | the member |
@@ -71,8 +72,13 @@ impl RegionLayout {
         self.credit(self.n_members) + leaver * CELL
     }
 
+    /// Where the member complains about a message of `sender`.
+    pub(crate) const fn complaint(self, sender: u64) -> u64 {
+        self.departure(self.n_members) + sender * CELL
+    }
+
     const fn mail_start(self) -> u64 {
-        self.departure(self.n_members).next_multiple_of(4096)
+        self.complaint(self.n_members).next_multiple_of(4096)
     }
 
     /// Where the mail of post number `turn` of the ring is.
@@ -90,6 +96,18 @@ impl RegionLayout {
         } else {
             fair
         }
+    }
+
+    /// The most bytes of a parcel in one message, its header included. So many of them can be made in the scratch that each
+    /// slot of each pipe has a place of its own there.
+    pub(crate) const fn letter_len(self) -> u64 {
+        let fair = SCRATCH_LEN / (self.n_members * PIPE_SLOTS) / CELL * CELL;
+        if fair < self.slot_len() { fair } else { self.slot_len() }
+    }
+
+    /// Where the letter for slot number `slot` of the inbox of `receiver` is made, where it has to be made in this member's heap.
+    pub(crate) const fn desk(self, receiver: u64, slot: u64) -> u64 {
+        self.scratch() + (receiver * PIPE_SLOTS + slot) * self.letter_len()
     }
 
     /// Where slot number `slot` of the inbox for `sender` is.
@@ -138,6 +156,7 @@ mod tests {
                 layout.semaphore(0),
                 layout.credit(0),
                 layout.departure(0),
+                layout.complaint(0),
                 layout.mail(0),
                 layout.slot(0, 0),
                 layout.bench(),
@@ -150,7 +169,9 @@ mod tests {
             );
             assert_eq!(layout.semaphore(n), layout.credit(0));
             assert_eq!(layout.credit(n), layout.departure(0));
-            assert!(layout.departure(n) <= layout.mail(0));
+            assert_eq!(layout.departure(n), layout.complaint(0));
+            assert!(layout.complaint(n) <= layout.mail(0));
+            assert!(layout.desk(n, 0) <= layout.len() && layout.letter_len() >= 4 << 10);
             assert_eq!(layout.mail(LAP), layout.slot(0, 0));
             assert_eq!(layout.slot(n - 1, PIPE_SLOTS), layout.bench());
             assert_eq!(layout.bench() + layout.bench_len(), layout.scratch());

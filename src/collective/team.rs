@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, HeapView, Region};
 use crate::rank::Rank;
 use crate::shm::{CellRef, Span};
-use crate::sync::ProgressCell;
+use crate::sync::{ParkCell, ProgressCell};
 
 /// One member's side of a communicator's common state.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub(crate) struct Team {
     bases: Vec<HeapOffset>,
     layout: RegionLayout,
     view: HeapView,
+    /// What each member sleeps on when it waits for messages.
+    parks: Vec<CellRef<ParkCell>>,
     pub(crate) board: Board,
 }
 
@@ -46,7 +48,8 @@ impl Team {
         let layout = RegionLayout::new(members.len() as u64);
         let lease = Lease::new(fabric, &members, &bases, me, landlord)?;
         let board = Board::new(fabric, &members, &bases, me, lease.departures().clone())?;
-        Ok((Self { members, me, bases, layout, view: fabric.heap().view().clone(), board }, lease))
+        let parks = members.iter().map(|&rank| fabric.world().cells(rank).message_park()).collect();
+        Ok((Self { members, me, bases, layout, view: fabric.heap().view().clone(), parks, board }, lease))
     }
 
     /// How many members there are.
@@ -133,6 +136,12 @@ impl Team {
     pub(crate) fn credit(&self, receiver: usize, sender: usize) -> Result<CellRef<ProgressCell>> {
         let at = self.place(receiver, self.layout.credit(sender as u64));
         self.view.cell(self.members[receiver], at)
+    }
+
+    /// What `member` sleeps on when it waits for messages, or for room for them: the same in all its teams.
+    #[inline]
+    pub(crate) fn message_park(&self, member: usize) -> &ParkCell {
+        &self.parks[member]
     }
 
     /// A direct channel to `member` over the semaphores in the two regions.

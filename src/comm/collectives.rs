@@ -196,6 +196,43 @@ pub trait Collectives<'a>: Submit<'a> {
         let input = self.standing().input_at(root, send, all)?;
         submit::<T, _>(self, Operation::Scatter, count, root.index(), None, input, recv.output())
     }
+
+    /// Sends the elements of `send` to `peer`, which calls [`Collectives::recv`] for as many of the same type.
+    ///
+    /// Between two ranks, what is sent first is received first; there are no tags. It returns when `send` may be written again.
+    /// Up to about 4 KiB that is before the peer has called, unless four such messages are waiting for it already. All other
+    /// ranks are not concerned. But every rank makes its calls in one order, those to all and those to one: what was sent
+    /// before a call of all ranks is received before it.
+    ///
+    /// Who is to send and to receive at a time arranges that one of the two receives first: a rank that sends first may wait for a
+    /// peer that does the same.
+    ///
+    /// The first call of a job's first communicator prepares memory together with all ranks, whatever it is. Where it
+    /// is to be one between two ranks, all call [`Communicator::prepare`](super::Communicator::prepare) before.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRank`]; [`Error::InvalidArgument`] for a message to oneself, unless a group receives it;
+    /// [`Error::CallMismatch`] on both ranks when the peer has called for something else: on this one by a later call if it was not
+    /// waiting any more; otherwise those of [`Collectives::all_reduce`].
+    #[inline]
+    fn send<T: Element>(&mut self, send: impl Into<SendBuffer<'a, T>>, peer: Rank) -> Result<()> {
+        let send = send.into();
+        self.standing().is_root(peer)?;
+        let (count, input) = (send.count(), send.input());
+        submit::<T, _>(self, Operation::Send, count, peer.index(), None, input, Output::None)
+    }
+
+    /// Receives what `peer` sends by [`Collectives::send`]: as many elements as `recv` has, of the same type.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::send`].
+    #[inline]
+    fn recv<T: Element>(&mut self, recv: impl Into<RecvBuffer<'a, T>>, peer: Rank) -> Result<()> {
+        let recv = recv.into();
+        self.standing().is_root(peer)?;
+        let (count, output) = (recv.count(), recv.output());
+        submit::<T, _>(self, Operation::Recv, count, peer.index(), None, Input::None, output)
+    }
 }
 
 impl<'a, S: Submit<'a> + ?Sized> Collectives<'a> for S {}
@@ -241,6 +278,7 @@ impl Standing {
         Ok(recv.output())
     }
 
+    /// Whether this is `root`, a rank of the communicator.
     #[inline]
     fn is_root(&self, root: Rank) -> Result<bool> {
         Rank::new(root.get(), self.n_ranks)?;

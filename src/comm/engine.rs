@@ -82,6 +82,14 @@ impl Communicator {
         }
     }
 
+    /// Prepares what calls need, if none was made yet. Collective; the first call of a job's first communicator does it anyhow.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
+    pub fn prepare(&mut self) -> Result<()> {
+        self.engine().map(drop)
+    }
+
     /// What runs the collectives of this communicator, made by the first of them.
     #[inline]
     pub(super) fn engine(&mut self) -> Result<&mut Engine> {

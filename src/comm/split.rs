@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::Communicator;
 use super::workspace::{ALIGN, Workspace};
 use crate::collective::tuning::{Table, Tuning};
-use crate::collective::{Engine, Operation, RegionLayout};
+use crate::collective::{ChannelKind, Engine, Operation, RegionLayout};
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, Region};
 use crate::rank::Rank;
@@ -64,8 +64,11 @@ impl Communicator {
         let members: Arc<[Rank]> = group.iter().map(|&member| self.members[member]).collect();
         let bases = group.iter().map(|&member| bases[member]).collect();
         let tuning = self.engine()?.tuning().clone();
-        let engine = Engine::new(self.fabric(), members.clone(), bases, self.membership.clone(), tuning)
+        let mut engine = Engine::new(self.fabric(), members.clone(), bases, self.membership.clone(), tuning)
             .inspect_err(|_| self.revoke())?;
+        if self.manner.channel == ChannelKind::Port {
+            engine.choose_channels(ChannelKind::Port)?;
+        }
         Ok(Some(Self {
             rank: Rank::known(u32::try_from(rank).expect("at most 64 members")),
             members,

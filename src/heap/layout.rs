@@ -9,6 +9,7 @@
 //! | [`DOORBELLS`] | 8 x 128 | one per fifo: a proxy asleep for want of triggers | proxy, the rank's threads | both |
 //! | [`COMPLETIONS`] | 8 x 128 | one per fifo: a producer asleep in a flush or for want of room | the rank's threads, proxy | both |
 //! | [`WATERMARK`] | 128 | how much of the heap every rank has memory behind | the rank | the rank, its proxies |
+//! | [`MESSAGE_PARK`] | 128 | the rank asleep for want of messages or of room for them | the rank, its peers | both |
 //! | [`HEAP`] | as long as asked for | this rank's part of the symmetric heap | all | all |
 //!
 //! Everything before the heap is [`CONTROL_LEN`] bytes and is committed when the segment is made. Between that and the heap, which
@@ -45,6 +46,8 @@ pub const DOORBELLS: u64 = 0x45000;
 pub const COMPLETIONS: u64 = 0x45400;
 /// Where the watermark of the heap is.
 pub const WATERMARK: u64 = 0x45800;
+/// Where the park cell is that the rank sleeps on when it waits for several peers.
+pub const MESSAGE_PARK: u64 = 0x45880;
 /// How many bytes there are before the heap, to be committed when the segment is made.
 pub const CONTROL_LEN: u64 = 0x46000;
 /// Where the heap starts.
@@ -77,7 +80,8 @@ const _: () = {
     assert!(size_of::<ParkCell>() as u64 <= PARK_STRIDE && align_of::<ParkCell>() as u64 <= PARK_STRIDE);
     assert!(DOORBELLS + N_FIFOS as u64 * PARK_STRIDE == COMPLETIONS);
     assert!(COMPLETIONS + N_FIFOS as u64 * PARK_STRIDE == WATERMARK);
-    assert!(WATERMARK + 128 <= CONTROL_LEN && CONTROL_LEN <= HEAP);
+    assert!(WATERMARK + 128 == MESSAGE_PARK);
+    assert!(MESSAGE_PARK + PARK_STRIDE <= CONTROL_LEN && CONTROL_LEN <= HEAP);
 };
 
 /// How many heaps a job has, and how long each of them is.
@@ -198,6 +202,12 @@ impl SegmentCells {
         self.cell(WATERMARK)
     }
 
+    /// What the rank sleeps on when it waits for several peers.
+    #[must_use]
+    pub fn message_park(&self) -> CellRef<ParkCell> {
+        self.cell(MESSAGE_PARK)
+    }
+
     /// The rank's fifo number `index`.
     ///
     /// # Errors
@@ -241,6 +251,7 @@ mod tests {
         }
         let mut places = vec![place(&cells.semaphores()), place(&cells.memory_table())];
         places.push(place(std::slice::from_ref(&*cells.watermark())));
+        places.push(place(std::slice::from_ref(&*cells.message_park())));
         for index in 0..N_FIFOS {
             let fifo = cells.fifo(index).unwrap();
             places.push(place(std::slice::from_ref(&*fifo.header)));

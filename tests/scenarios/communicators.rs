@@ -121,7 +121,7 @@ scenario!(communicators_are_used_by_threads_at_once, Job::of(3).heap_len(64 << 2
 });
 
 port_scenario!(proxied_collectives_run_in_a_derived_communicator, Job::of(4).heap_len(64 << 20), |comm| {
-    comm.set_channel_kind(shmccl::collective::ChannelKind::Port);
+    comm.set_channel_kind(shmccl::collective::ChannelKind::Port)?;
     let mut half = comm.split(Some(comm.rank().get() % 2), 0)?.unwrap();
     check_sum(&mut half)?;
     check_sum(comm)?;

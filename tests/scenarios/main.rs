@@ -16,6 +16,7 @@ mod hostile;
 mod idle;
 mod model;
 mod packets;
+mod point_to_point;
 mod proxies;
 mod refused;
 mod seats;

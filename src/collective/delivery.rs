@@ -1,0 +1,106 @@
+//! Delivers parcels: any number, between any members, of one communicator or several, all at once.
+//!
+//! Nothing here waits for one parcel while another could move: each pass looks at all of them, and only when none can move does
+//! the member wait, for whatever comes first. So sends and receives that were put together never block each other, whatever
+//! their order here and at the peers.
+//!
+//! A member waits for several peers on one park cell of its own, which whoever sends to it or makes room for it wakes. A proxy
+//! does not know of that cell; so its member flushes when it has nothing else to do, and wakes then.
+
+use std::cell::RefCell;
+
+use super::algorithm::ChannelKind;
+use super::parcel::Parcel;
+use super::pipework::Pipework;
+use super::team::Team;
+use crate::channel::Fabric;
+use crate::error::Result;
+use crate::sync::{SleepWord, Stop, Waiting, Watch, wait_until};
+
+/// The parcels of one communicator.
+#[derive(Debug)]
+pub(crate) struct Batch<'e, 'p, 'a> {
+    pub(crate) team: &'e Team,
+    /// Those of `kind` are open.
+    pub(crate) pipework: &'e mut Pipework,
+    pub(crate) kind: ChannelKind,
+    /// Between this member and others, in the order of the calls.
+    pub(crate) parcels: &'p mut [Parcel<'a>],
+}
+
+impl Batch<'_, '_, '_> {
+    fn open(&self) -> impl Iterator<Item = &Parcel<'_>> {
+        self.parcels.iter().filter(|parcel| !parcel.is_done())
+    }
+
+    fn advance(&mut self) -> Result<bool> {
+        self.pipework.advance(self.team, self.parcels, self.kind)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.pipework.flush_parcels(self.team, self.kind)
+    }
+}
+
+/// Returns when all parcels are done: what is sent is in the receiver's inbox or buffer, what is received in the buffer here.
+///
+/// # Errors
+/// [`crate::Error::CallMismatch`] when something else comes than was called for; those of
+/// [`Board::await_post`](super::board::Board::await_post), naming the operation and the peer of the first parcel that is not done;
+/// [`crate::Error::OutOfRange`] for buffers that are not allocated. The pipes are of no further use then.
+pub(crate) fn run(batches: &mut [Batch<'_, '_, '_>]) -> Result<()> {
+    loop {
+        let has_moved = advance(batches)?;
+        if batches.iter().all(|batch| batch.open().next().is_none()) {
+            return batches.iter_mut().try_for_each(Batch::flush);
+        }
+        if !has_moved {
+            batches.iter_mut().try_for_each(Batch::flush)?;
+            wait(batches)?;
+        }
+    }
+}
+
+fn advance(batches: &mut [Batch<'_, '_, '_>]) -> Result<bool> {
+    let mut has_moved = false;
+    for batch in batches {
+        has_moved |= batch.advance()?;
+    }
+    Ok(has_moved)
+}
+
+/// Waits until something has moved.
+fn wait(batches: &mut [Batch<'_, '_, '_>]) -> Result<()> {
+    let first = batches.iter().find_map(|batch| batch.open().next().map(|parcel| (batch.team, parcel)));
+    let Some((team, parcel)) = first else { return Ok(()) };
+    let (operation, peer, fabric) = (parcel.operation(), team.members()[parcel.peer()], team.board.fabric());
+    let batches = RefCell::new(batches);
+    let watch = PeersWatch { fabric, batches: &batches };
+    let waiting: Waiting<'_, _, _> = fabric.waiting(&watch);
+    let poll = || match advance(&mut batches.borrow_mut()) {
+        Ok(false) => None,
+        moved => Some(moved.map(drop)),
+    };
+    wait_until(&waiting, team.message_park(team.me()), poll).unwrap_or_else(|stop| {
+        Err(team.board.explain(waiting.error(fabric.settle(stop), operation.name(), Some(peer))))
+    })
+}
+
+/// Watches the epoch, and whether the peers of all parcels that are not done live and have not left.
+struct PeersWatch<'w, 'b, 'e, 'p, 'a> {
+    fabric: &'w Fabric,
+    /// Borrowed by turns: the wait looks at its watch when it does not poll.
+    batches: &'w RefCell<&'b mut [Batch<'e, 'p, 'a>]>,
+}
+
+impl Watch for PeersWatch<'_, '_, '_, '_, '_> {
+    fn check(&self) -> Option<Stop> {
+        let of_batch =
+            |batch: &Batch<'_, '_, '_>| batch.open().find_map(|parcel| batch.team.board.check(parcel.peer()));
+        self.fabric.watch(None).check().or_else(|| self.batches.borrow().iter().find_map(of_batch))
+    }
+
+    fn bell(&self) -> Option<SleepWord<'_>> {
+        Some(self.fabric.world().revocation().bell())
+    }
+}

@@ -1,0 +1,298 @@
+//! Parcels: what one member sends another by a call of its own, and how they go through a pipe.
+//!
+//! A parcel is one message of the [pipe](super::pipe) between the two, or several. In its slot, the first one starts with a header:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0..16 | the sender's [`Summary`]: its operation, the type and the count of the elements |
+//! | 16..24 | where the elements are in the sender's heap, or [`HERE`] |
+//! | 24..32 | the number of the message in its pipe |
+//!
+//! Elements follow the header, also in messages that have none: at byte [`HEADER_LEN`]. What comes at the two ends of a pipe goes
+//! together in order, the k-th parcel that is sent with the k-th that is received; if they differ in type or count, the
+//! receiver [complains](super::complaint).
+//!
+//! A parcel of more than [`LENT_FROM`] bytes in the sender's heap, over direct channels, is *lent*: its only message says where
+//! it is, the receiver copies it from there, and the sender waits until the receiver has given the slot back. Every other
+//! one is copied into slots, and the sender is done when its last message is in the receiver's inbox.
+//!
+//! Over proxied channels what is not in the heap is copied to a *desk* first, a place in this member's scratch for each
+//! slot of each pipe. It is free again when the slot is; the scratch is not used by anything else in the meantime, as
+//! nothing is left for the proxy when a call returns.
+
+use super::algorithm::ChannelKind;
+use super::call::{Call, Input, Output, shifted};
+use super::operation::{Operation, Summary};
+use super::pipe::Pipes;
+use super::region::PIPE_SLOTS;
+use super::team::Team;
+use crate::channel::Channel;
+use crate::error::Result;
+use crate::heap::{HeapOffset, Region};
+
+/// The length of a header in bytes.
+const HEADER_LEN: u64 = 32;
+
+/// The longest parcel in the heap that is copied into a slot.
+const LENT_FROM: u64 = 4 << 10;
+
+/// The place of a parcel whose elements are in the slots themselves.
+const HERE: u64 = u64::MAX;
+
+/// One end of a parcel.
+#[derive(Debug)]
+pub(crate) struct Parcel<'a> {
+    /// What this member has called.
+    summary: Summary,
+    operation: Operation,
+    peer: usize,
+    len: u64,
+    /// Bytes that have gone into the pipe, or come out of it.
+    moved: u64,
+    stage: Stage,
+    contents: Contents<'a>,
+}
+
+#[derive(Debug)]
+enum Contents<'a> {
+    Sent(Input<'a>),
+    Received(Output<'a>),
+}
+
+/// How far a parcel is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// No message yet.
+    Fresh,
+    /// Some messages.
+    Begun,
+    /// Its only message, of this number, is in the pipe.
+    Lent(u64),
+    Done,
+}
+
+impl<'a> Parcel<'a> {
+    /// The parcel that a send or a receive is, whose buffer it takes.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`] when the length cannot be counted.
+    #[inline]
+    pub(crate) fn of(call: &mut Call<'a>) -> Result<Self> {
+        let contents = match call.operation {
+            Operation::Recv => Contents::Received(std::mem::replace(&mut call.output, Output::None)),
+            _ => Contents::Sent(std::mem::replace(&mut call.input, Input::None)),
+        };
+        Ok(Self {
+            summary: call.summary(),
+            operation: call.operation,
+            peer: call.root,
+            len: call.block_len()?,
+            moved: 0,
+            stage: Stage::Fresh,
+            contents,
+        })
+    }
+
+    /// The call that it belongs to.
+    pub(crate) fn operation(&self) -> Operation {
+        self.operation
+    }
+
+    /// The member at the other end.
+    #[inline]
+    pub(crate) fn peer(&self) -> usize {
+        self.peer
+    }
+
+    /// Whether there is nothing left to do at this end.
+    #[inline]
+    pub(crate) fn is_done(&self) -> bool {
+        self.stage == Stage::Done
+    }
+
+    /// Does what can be done at this end now, without waiting; whether that was anything.
+    #[inline]
+    fn advance<C: Channel>(&mut self, pipes: &mut Pipes<'_, C>, kind: ChannelKind) -> Result<bool> {
+        let (stage, moved) = (self.stage, self.moved);
+        match self.contents {
+            Contents::Sent(_) => self.send(pipes, kind)?,
+            Contents::Received(_) => self.receive(pipes)?,
+        }
+        Ok(self.stage != stage || self.moved != moved)
+    }
+
+    fn send<C: Channel>(&mut self, pipes: &mut Pipes<'_, C>, kind: ChannelKind) -> Result<()> {
+        if let Stage::Lent(number) = self.stage {
+            if pipes.was_taken(self.peer, number) {
+                self.stage = Stage::Done;
+            }
+            return Ok(());
+        }
+        while !self.is_in_pipe() && pipes.has_room(self.peer) {
+            let Contents::Sent(input) = &self.contents else { return Ok(()) };
+            let (number, _) = pipes.next_to(self.peer);
+            let lent = match *input {
+                Input::Heap(offset) if kind == ChannelKind::Memory && self.len > LENT_FROM => Some(offset),
+                _ => None,
+            };
+            let len = match lent {
+                Some(_) => 0,
+                None => (self.len - self.moved).min(capacity(pipes.team)),
+            };
+            let letter =
+                Letter { to: self.peer, header: self.header(lent, number), input, at: self.moved, len };
+            match kind {
+                ChannelKind::Memory => letter.write(pipes)?,
+                ChannelKind::Port => letter.hand_over(pipes)?,
+            }
+            self.moved += len;
+            self.stage = match lent {
+                Some(_) => Stage::Lent(number),
+                None if self.moved == self.len => Stage::Done,
+                None => Stage::Begun,
+            };
+        }
+        Ok(())
+    }
+
+    /// The header of the message numbered `number`, if it has one.
+    #[inline]
+    fn header(&self, lent: Option<HeapOffset>, number: u64) -> Option<[u64; 4]> {
+        let [signature, count] = self.summary.words();
+        let place = lent.map_or(HERE, HeapOffset::get);
+        (self.stage == Stage::Fresh).then_some([signature, count, place, number])
+    }
+
+    /// Whether nothing more of it will be sent: a later one may follow.
+    #[inline]
+    fn is_in_pipe(&self) -> bool {
+        matches!(self.stage, Stage::Lent(_) | Stage::Done)
+    }
+
+    fn receive<C: Channel>(&mut self, pipes: &mut Pipes<'_, C>) -> Result<()> {
+        while self.stage != Stage::Done {
+            let Some((number, at)) = pipes.poll(self.peer) else { return Ok(()) };
+            self.open(pipes.team, number, at)?;
+            pipes.give_back(self.peer);
+        }
+        Ok(())
+    }
+
+    /// Takes what is in the message numbered `number`, at `at` of this member's heap.
+    #[inline]
+    fn open(&mut self, team: &Team, number: u64, at: HeapOffset) -> Result<()> {
+        let mine = team.heap_of(team.me(), Region::new(at, HEADER_LEN))?;
+        let place =
+            if self.stage == Stage::Fresh { self.check(team, mine.read(at.get())?, number)? } else { HERE };
+        let Contents::Received(output) = &mut self.contents else { return Ok(()) };
+        if place == HERE {
+            let len = (self.len - self.moved).min(capacity(team));
+            let source = Region::new(shifted(at, HEADER_LEN), len);
+            let heap = team.heap_of(team.me(), source)?;
+            output.copy(team.view(), self.moved, heap, source.offset.get(), len)?;
+            self.moved += len;
+        } else {
+            let source = Region::new(HeapOffset::new(place), self.len);
+            let heap = team.heap_of(self.peer, source)?;
+            output.copy(team.view(), 0, heap, place, self.len)?;
+            self.moved = self.len;
+        }
+        self.stage = if self.moved == self.len { Stage::Done } else { Stage::Begun };
+        Ok(())
+    }
+
+    /// Holds the header of message `number` against what was called for, and returns where the elements are.
+    #[inline]
+    fn check(&self, team: &Team, header: [u64; 4], number: u64) -> Result<u64> {
+        let [signature, count, place, sent_as] = header;
+        let theirs = Summary::from_words([signature, count]);
+        if self.summary.answers(theirs) && sent_as == number {
+            Ok(place)
+        } else {
+            Err(team.board.complain(self.peer, self.summary, theirs))
+        }
+    }
+}
+
+/// Elements that fit into one message.
+#[inline]
+fn capacity(team: &Team) -> u64 {
+    team.layout().letter_len() - HEADER_LEN
+}
+
+/// One message of a parcel: `len` bytes of `input` from `at` on.
+struct Letter<'p, 'a> {
+    to: usize,
+    header: Option<[u64; 4]>,
+    input: &'p Input<'a>,
+    at: u64,
+    len: u64,
+}
+
+impl Letter<'_, '_> {
+    /// Writes it straight into the inbox of the receiver.
+    #[inline]
+    fn write<C: Channel>(self, pipes: &mut Pipes<'_, C>) -> Result<()> {
+        let (_, slot) = pipes.next_to(self.to);
+        self.lay_out(pipes.team, self.to, slot)?;
+        pipes.channel(self.to).signal()?;
+        pipes.count_sent(self.to);
+        pipes.wake(self.to);
+        Ok(())
+    }
+
+    /// Has the proxy write it: from where it is, if that is in the heap.
+    fn hand_over<C: Channel>(self, pipes: &mut Pipes<'_, C>) -> Result<()> {
+        let team = pipes.team;
+        let (number, slot) = pipes.next_to(self.to);
+        let desk = team.place(team.me(), team.layout().desk(self.to as u64, number % PIPE_SLOTS));
+        let body = shifted(slot, HEADER_LEN);
+        let channel = pipes.channel(self.to);
+        if let Input::Heap(source) = self.input {
+            Letter { len: 0, ..self }.lay_out(team, team.me(), desk)?;
+            if self.header.is_some() {
+                channel.put(slot, desk, HEADER_LEN)?;
+            }
+            channel.put_with_signal(body, shifted(*source, self.at), self.len)?;
+        } else {
+            self.lay_out(team, team.me(), desk)?;
+            channel.put_with_signal(slot, desk, HEADER_LEN + self.len)?;
+        }
+        pipes.count_sent(self.to);
+        Ok(())
+    }
+
+    /// Writes header and elements as they are to lie in a slot, to `place` of the heap of `member`.
+    #[inline]
+    fn lay_out(&self, team: &Team, member: usize, place: HeapOffset) -> Result<()> {
+        let target = team.heap_of(member, Region::new(place, HEADER_LEN + self.len))?;
+        if let Some(header) = self.header {
+            target.write(place.get(), header)?;
+        }
+        self.input.copy(team.view(), self.at, target, Region::new(shifted(place, HEADER_LEN), self.len))
+    }
+}
+
+/// Does what can be done now for each of `parcels`, those of one pipe in their order; whether that was anything.
+pub(crate) fn advance<C: Channel>(
+    pipes: &mut Pipes<'_, C>,
+    parcels: &mut [Parcel<'_>],
+    kind: ChannelKind,
+) -> Result<bool> {
+    // Peers whose pipe, in either direction, an earlier parcel has not left yet.
+    let (mut sending, mut receiving, mut has_moved) = (0_u64, 0_u64, false);
+    for parcel in parcels.iter_mut().filter(|parcel| !parcel.is_done()) {
+        let bit = 1 << parcel.peer;
+        let queue = match parcel.contents {
+            Contents::Sent(_) => &mut sending,
+            Contents::Received(_) => &mut receiving,
+        };
+        if *queue & bit == 0 || matches!(parcel.stage, Stage::Lent(_)) {
+            has_moved |= parcel.advance(pipes, kind)?;
+            if !parcel.is_in_pipe() {
+                *queue |= bit;
+            }
+        }
+    }
+    Ok(has_moved)
+}
