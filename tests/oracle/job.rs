@@ -40,7 +40,7 @@ fn all(comm: &mut Communicator, kind: ChannelKind, sample: usize, verified: &Ver
         false => (0..sample).map(|_| Combination::draw(&mut random, n)).collect(),
     };
     let mut zones = (Zone::new(comm, seed)?, Zone::new(comm, !seed)?);
-    comm.set_channel_kind(kind);
+    comm.set_channel_kind(kind)?;
     for (number, call) in calls.iter().enumerate() {
         let question = Question { call, number, n, me, pool: &pool, verified };
         if let Err(wrong) = Plan::of(&question).run(comm, &mut zones) {
