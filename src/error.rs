@@ -164,6 +164,20 @@ pub enum Error {
         /// For how long.
         waited: Duration,
     },
+    /// An operation of a stream failed, and those behind it were not executed.
+    #[error("operation {number} of the stream, {operation}, failed")]
+    StreamFailed {
+        /// Which operation.
+        operation: &'static str,
+        /// How many operations of the stream there were up to it, itself included.
+        number: u64,
+        /// Why.
+        #[source]
+        source: std::sync::Arc<Error>,
+    },
+    /// A function that the program has handed over panicked.
+    #[error("a function of the program's own panicked")]
+    Panicked,
     /// A rank of this epoch died or left while it was needed.
     #[error("rank {rank} was lost")]
     PeerLost {
@@ -258,6 +272,15 @@ impl std::fmt::Debug for Error {
 }
 
 impl Error {
+    /// The error that made an operation of a stream fail, or else this one.
+    #[must_use]
+    pub fn origin(&self) -> &Self {
+        match self {
+            Self::StreamFailed { source, .. } => source.origin(),
+            _ => self,
+        }
+    }
+
     /// Wraps the current `errno` of a failed system call.
     pub(crate) fn os(action: &'static str, source: impl Into<std::io::Error>) -> Self {
         Self::Os { action, source: source.into() }

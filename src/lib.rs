@@ -32,6 +32,7 @@
 //! | all communicators of one process, for threads of its own | [`Communicator::init_all`] |
 //! | memory: `alloc`, `free`, typed buffers | [`Communicator`], [`heap`] |
 //! | put, get, signal, wait, flush, packets | [`channel::Channel`] and the two types behind it |
+//! | operations that run behind the program's back, in order | [`Stream`], [`Event`], [`comm::stream`] |
 //! | a proxy with a handler of one's own | [`Communicator::start_proxy`] |
 //! | what can go wrong | [`Error`] |
 //!
@@ -59,6 +60,8 @@ pub mod reduce;
 pub mod shm;
 pub mod sync;
 
+#[cfg(not(loom))]
+pub use comm::stream::{Event, Stream};
 #[cfg(not(loom))]
 pub use comm::{Collectives, Communicator, UniqueId};
 pub use error::{Error, Result};

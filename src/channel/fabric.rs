@@ -72,7 +72,12 @@ impl Fabric {
 
     /// One more thread spins on this rank's core from now on.
     pub(crate) fn add_spinner(&self) {
-        plain::store(&self.spinners, plain::load(&self.spinners) + 1);
+        plain::add(&self.spinners, 1);
+    }
+
+    /// One that was added does not spin any more.
+    pub(crate) fn remove_spinner(&self) {
+        plain::add(&self.spinners, u64::MAX);
     }
 
     /// Whether this rank shares its core, with a proxy of its own left aside.
@@ -127,6 +132,13 @@ impl Fabric {
         let watch = self.watch(None);
         let error = |stop| Err(self.waiting(&watch).error(self.settle(stop), operation, None));
         watch.check().map_or(Ok(()), error)
+    }
+
+    /// Ends the epoch because this rank unwinds with work enqueued: nobody is to wait for what it will never do.
+    #[cold]
+    pub(crate) fn give_up(&self) {
+        self.world.life(self.rank).mark_lost(self.kernel());
+        self.world.control().revoke(self.kernel(), Revocation::PeerLost(self.rank));
     }
 
     /// Takes one signal of `peer`: what `wait` is on either kind of channel.

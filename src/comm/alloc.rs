@@ -55,7 +55,8 @@ impl Communicator {
         }
     }
 
-    /// Frees what [`Communicator::alloc`] returned, on every rank. Collective; the memory is handed out again.
+    /// Frees what [`Communicator::alloc`] returned, on every rank. Collective; the memory is handed out again. Calls that this
+    /// communicator has enqueued are done first; for whatever else a stream does with the buffer the caller waits.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when the region is not allocated; [`Error::Mismatch`] when the ranks free different
@@ -71,6 +72,7 @@ impl Communicator {
     /// Those of [`Communicator::free`].
     pub fn free_region(&mut self, region: Region) -> Result<()> {
         self.check_all_ranks()?;
+        self.reclaim_engine();
         self.agree(Operation::Free, [region.offset.get(), region.len, 0, 0])?;
         self.heap().free(region)
     }

@@ -9,6 +9,7 @@ use super::crowd::Cores;
 use super::meeting::Meeting;
 use super::membership::Membership;
 use super::ports::Ports;
+use super::stream::Loan;
 use super::workspace::Workspace;
 use crate::bootstrap::{
     Joining, Link, LinkEvent, LinkWatch, ProxyMode, SegmentBacking, Shared, join_from_env,
@@ -180,6 +181,7 @@ impl Seat {
             members: (0..world.n_ranks()).map(Rank::known).collect(),
             meeting: Some(meeting),
             engine: None,
+            loan: Loan::default(),
             manner: Manner::default(),
             membership: Arc::new(membership),
         })

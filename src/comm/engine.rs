@@ -38,6 +38,7 @@ impl Communicator {
     /// # Errors
     /// [`crate::Error::TuningMismatch`] when ranks come with different tables; those of a barrier. They end the epoch.
     pub fn set_tuning(&mut self, table: Table) -> Result<()> {
+        self.reclaim_engine();
         if self.engine.is_none() {
             self.engine = Some(Box::new(self.first_engine(Ok(table))?));
             return Ok(());
@@ -76,6 +77,7 @@ impl Communicator {
     /// was derived from another each of them ends the epoch, and [`crate::Error::CallMismatch`] is one of them.
     #[inline]
     pub fn barrier(&mut self) -> Result<()> {
+        self.reclaim_engine();
         match &mut self.meeting {
             Some(meeting) => meeting.meet("barrier"),
             None => self.engine()?.barrier(Operation::Barrier),
@@ -94,9 +96,26 @@ impl Communicator {
     #[inline]
     pub(super) fn engine(&mut self) -> Result<&mut Engine> {
         if self.engine.is_none() {
-            self.engine = Some(Box::new(self.first_engine(Table::load())?));
+            self.make_engine()?;
         }
         Ok(self.engine.as_mut().expect("just made"))
+    }
+
+    #[cold]
+    fn make_engine(&mut self) -> Result<()> {
+        self.reclaim_engine();
+        if self.engine.is_none() {
+            self.engine = Some(Box::new(self.first_engine(Table::load())?));
+        }
+        Ok(())
+    }
+
+    /// Waits until what was enqueued is done, and takes the engine back from the streams, if they have it.
+    #[inline]
+    pub(super) fn reclaim_engine(&mut self) {
+        if self.engine.is_none() {
+            self.engine = self.loan.end();
+        }
     }
 }
 

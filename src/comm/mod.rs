@@ -15,6 +15,7 @@ mod membership;
 mod operand;
 mod ports;
 mod split;
+pub mod stream;
 mod unique_id;
 mod watch;
 mod workspace;
@@ -58,6 +59,8 @@ pub struct Communicator {
     meeting: Option<Meeting>,
     /// What runs its collectives; made by the first of them.
     engine: Option<Box<Engine>>,
+    /// To whom it is lent: streams, while calls of this communicator may be enqueued there.
+    loan: stream::Loan,
     /// How its collectives are done.
     manner: Manner,
     membership: Arc<Membership>,
@@ -196,7 +199,8 @@ impl Communicator {
         fabric.world().control().revoke(fabric.kernel(), reason);
     }
 
-    /// Leaves the communicator when all its ranks have come here, so that nobody is missed.
+    /// Leaves the communicator when all its ranks have come here and have done what they enqueued, so that nobody is missed.
+    /// Dropping a communicator waits for what it has enqueued, too.
     ///
     /// # Errors
     /// Those of [`Communicator::barrier`]: the ranks did not all come.

@@ -11,6 +11,7 @@
 use std::sync::Arc;
 
 use super::Communicator;
+use super::stream::Loan;
 use super::workspace::{ALIGN, Workspace};
 use crate::collective::tuning::{Table, Tuning};
 use crate::collective::{ChannelKind, Engine, Operation, RegionLayout};
@@ -74,6 +75,7 @@ impl Communicator {
             members,
             meeting: None,
             engine: Some(Box::new(engine)),
+            loan: Loan::default(),
             manner: self.manner,
             membership: self.membership.clone(),
         }))

@@ -52,7 +52,7 @@ pub fn spawn_threads<A: Send, R: Send>(
 
 /// How far an error is from the cause; of equals the earlier one counts.
 fn remoteness(error: &Error) -> u8 {
-    match error {
+    match error.origin() {
         Error::DeviceFailed { cause: ExitCause::Panicked, .. } => 0,
         Error::PeerLost { .. } | Error::ProxyLost | Error::Revoked { .. } => 2,
         _ => 1,

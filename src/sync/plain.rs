@@ -18,3 +18,10 @@ pub fn load(word: &AtomicU64) -> u64 {
 pub fn store(word: &AtomicU64, value: u64) {
     word.store(value, Ordering::Relaxed); // Relaxed: the edge that tells others of it orders it, see the module head
 }
+
+/// Adds to the word, without losing what others add meanwhile; publishes nothing else. Wraps around: adding
+/// `u64::MAX` takes one away.
+#[inline]
+pub fn add(word: &AtomicU64, value: u64) {
+    word.fetch_add(value, Ordering::Relaxed); // Relaxed: a count that is only a count, see the module head
+}

@@ -1,0 +1,53 @@
+//! Calls of a communicator that are enqueued instead of executed at once.
+
+use super::Stream;
+use super::line::{Loan, Ticket};
+use crate::collective::Call;
+use crate::comm::Communicator;
+use crate::comm::collectives::{Standing, Submit};
+use crate::error::Result;
+
+/// A communicator whose calls a stream takes: see [`Stream::on`].
+#[derive(Debug)]
+pub struct OnStream<'a> {
+    stream: &'a Stream,
+    comm: &'a mut Communicator,
+}
+
+impl Stream {
+    /// Takes the calls of `comm`: they are enqueued, and checked as far as they can be alone.
+    ///
+    /// Calls of one communicator are executed in the order in which they were enqueued, whatever streams they are on, and a call
+    /// that it executes at once waits for all of them. They are done in the manner that the communicator has now. The first call of
+    /// a communicator that was not derived from another waits for the other ranks to come to theirs.
+    pub fn on<'a>(&'a self, comm: &'a mut Communicator) -> OnStream<'a> {
+        OnStream { stream: self, comm }
+    }
+}
+
+/// Buffers are in the symmetric heap, or live for ever.
+impl Submit<'static> for OnStream<'_> {
+    fn standing(&self) -> Standing {
+        self.comm.standing()
+    }
+
+    fn submit(&mut self, mut call: Call<'static>) -> Result<()> {
+        let manner = self.comm.manner;
+        let ticket = self.comm.ticket()?;
+        self.stream
+            .enqueue(call.operation.name(), move || ticket.redeem(|engine| engine.run(&mut call, manner)))
+    }
+}
+
+impl Communicator {
+    /// The ticket of a call that is enqueued now; lends the engine with the first.
+    fn ticket(&mut self) -> Result<Ticket> {
+        if let Some(ticket) = self.loan.ticket() {
+            return Ok(ticket);
+        }
+        self.engine()?;
+        let engine = self.engine.take().expect("it was there a moment ago");
+        self.loan = Loan::begin(self.fabric(), engine);
+        Ok(self.loan.ticket().expect("lent just now"))
+    }
+}

@@ -1,0 +1,85 @@
+//! Copies as operations of a stream: between host and device, and between devices.
+
+use bytemuck::Pod;
+
+use super::{HostBuffer, HostSource, Stream};
+use crate::error::{Error, Result};
+use crate::heap::{DeviceBuffer, Place, Region};
+use crate::shm::ReadSoon;
+
+/// Sizes and places are checked at once. Copies order nothing between ranks: the operations around them do.
+impl Stream {
+    /// Enqueues a copy of all of `source` to `target`, which has as many elements.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for different counts; [`Error::StreamFailed`].
+    pub fn copy_host_to_device<T: Pod + Send + Sync>(
+        &self,
+        source: impl Into<HostSource<T>>,
+        target: &DeviceBuffer<T>,
+    ) -> Result<()> {
+        let (source, target) = (source.into(), target.clone());
+        same(source.len(), target.len())?;
+        self.enqueue("copy_host_to_device", move || {
+            source.with(|elements| target.copy_from_slice(0, elements))
+        })
+    }
+
+    /// Enqueues a copy of all of `source` to `target`, which has as many elements.
+    ///
+    /// # Errors
+    /// Those of [`Stream::copy_host_to_device`].
+    pub fn copy_device_to_host<T: Pod + Send + Sync>(
+        &self,
+        source: &DeviceBuffer<T>,
+        target: &HostBuffer<T>,
+    ) -> Result<()> {
+        let (source, target) = (source.clone(), target.clone());
+        same(target.len(), source.len())?;
+        self.enqueue("copy_device_to_host", move || target.with(|elements| source.copy_to_slice(0, elements)))
+    }
+
+    /// Enqueues a copy of `len` bytes from one place to another, in the heaps of any ranks: of the communicator that the stream
+    /// was made of, by their ranks in it. The two may overlap.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRank`]; [`Error::OutOfRange`] for bytes that are not allocated; [`Error::StreamFailed`].
+    pub fn copy_device_to_device(&self, source: Place, target: Place, len: u64) -> Result<()> {
+        let (source, target) = (self.locate(source, len)?, self.locate(target, len)?);
+        let view = self.fabric.heap().view().clone();
+        self.enqueue("copy_device_to_device", move || view.copy(source, target, len, ReadSoon::Yes))
+    }
+
+    /// Enqueues the writing of `element` to every place of `target`.
+    ///
+    /// # Errors
+    /// [`Error::StreamFailed`].
+    pub fn fill<T: Pod + Send + Sync>(&self, target: &DeviceBuffer<T>, element: T) -> Result<()> {
+        let target = target.clone();
+        self.enqueue("fill", move || {
+            target.fill(element);
+            Ok(())
+        })
+    }
+
+    /// Checks `len` bytes at a place of the communicator, and returns the same place of the job.
+    fn locate(&self, place: Place, len: u64) -> Result<Place> {
+        let n_ranks = u32::try_from(self.members.len()).expect("at most 64 members");
+        let missing = Error::InvalidRank { rank: place.rank.get(), n_ranks };
+        let rank = self.members.get(place.rank.index()).copied().ok_or(missing)?;
+        self.fabric.heap().view().check(Region::new(place.offset, len))?;
+        Ok(Place { rank, ..place })
+    }
+}
+
+/// Checks that the host's side has as many elements as the device's.
+fn same(host: usize, device: usize) -> Result<()> {
+    if host == device {
+        return Ok(());
+    }
+    Err(Error::InvalidArgument {
+        name: "elements on the host's side",
+        value: host as u64,
+        expected: "as many as the device buffer has",
+    })
+}

@@ -1,0 +1,115 @@
+//! Marks in streams.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::monitor::Monitor;
+use super::worker::Failure;
+use super::{Stream, StreamStatus};
+use crate::error::{Error, Result};
+
+/// A mark in a stream: reached when everything is done that had been enqueued there before it was recorded.
+///
+/// It may be recorded again, on any stream; whoever asks is told of the latest record, and a stream that waits already waits for
+/// the one that it found. An event that was never recorded keeps nobody waiting. Clones are handles of the same event.
+#[derive(Clone, Debug, Default)]
+pub struct Event {
+    latest: Arc<Mutex<Option<Arc<Record>>>>,
+}
+
+/// One record of an event: when it was reached, or what kept it from being.
+#[derive(Debug)]
+struct Record(Monitor<Option<Result<Instant, Failure>>>);
+
+impl Event {
+    /// An event that was not recorded yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Says whether the event was reached.
+    ///
+    /// # Errors
+    /// [`Error::StreamFailed`] when an operation before it failed.
+    pub fn query(&self) -> Result<StreamStatus> {
+        match self.latest() {
+            None => Ok(StreamStatus::Success),
+            Some(record) => match record.when()? {
+                Some(_) => Ok(StreamStatus::Success),
+                None => Ok(StreamStatus::InProgress),
+            },
+        }
+    }
+
+    /// Waits until the event is reached. What was done before it is visible then.
+    ///
+    /// # Errors
+    /// Those of [`Event::query`].
+    pub fn synchronise(&self) -> Result<()> {
+        self.latest().map_or(Ok(()), |record| record.wait())
+    }
+
+    /// The time from when `start` was reached to when this event was; zero when that came first.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when one of the two was not recorded, or not reached yet; [`Error::StreamFailed`].
+    pub fn elapsed_since(&self, start: &Self) -> Result<Duration> {
+        let when = |event: &Self| {
+            let needs = "two events that were recorded and reached";
+            let missing = Error::Unavailable { operation: "elapsed_since", needs };
+            event.latest().map_or(Ok(None), |record| record.when())?.ok_or(missing)
+        };
+        Ok(when(self)?.saturating_duration_since(when(start)?))
+    }
+
+    fn latest(&self) -> Option<Arc<Record>> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Record>>> {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Record {
+    fn when(&self) -> Result<Option<Instant>> {
+        self.0.look(|reached| reached.as_ref().map(known).transpose())
+    }
+
+    fn wait(&self) -> Result<()> {
+        self.0.wait(|reached| reached.as_ref().map(known)).map(drop)
+    }
+}
+
+fn known(reached: &Result<Instant, Failure>) -> Result<Instant> {
+    reached.as_ref().copied().map_err(Failure::error)
+}
+
+impl Stream {
+    /// Records `event` behind all that was enqueued until now.
+    ///
+    /// # Errors
+    /// [`Error::StreamFailed`].
+    pub fn record(&self, event: &Event) -> Result<()> {
+        let record = Arc::new(Record(Monitor::new(None)));
+        *event.lock() = Some(Arc::clone(&record));
+        self.push("record", move |failure| {
+            let reached = failure.map_or_else(|| Ok(Instant::now()), |failure| Err(failure.clone()));
+            record.0.change(|state| *state = Some(reached));
+            Ok(())
+        })
+    }
+
+    /// Has what is enqueued from now on wait until `event`, of this stream or another, is reached as it was recorded last. If it
+    /// cannot be reached any more, because its stream failed, this one fails too.
+    ///
+    /// # Errors
+    /// [`Error::StreamFailed`].
+    pub fn wait(&self, event: &Event) -> Result<()> {
+        match event.latest() {
+            Some(record) => self.enqueue("wait", move || record.wait()),
+            None => Ok(()),
+        }
+    }
+}

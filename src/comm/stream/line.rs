@@ -1,0 +1,117 @@
+//! The order in which the enqueued calls of one communicator are executed, whatever streams they are on.
+//!
+//! A communicator lends its engine to a line with the first call that it enqueues. Each call has a ticket, numbered in the order in
+//! which they were enqueued; the worker of its stream takes the engine when that number comes up. The next blocking call of
+//! the communicator waits until the last ticket is done and takes the engine back, so that blocking calls have no
+//! line to look at otherwise.
+//!
+//! A ticket waits for tickets of earlier calls only, as does whatever else a stream waits for; so there is no circle.
+
+use std::sync::Arc;
+
+use super::monitor::Monitor;
+use crate::channel::Fabric;
+use crate::collective::Engine;
+
+/// An engine that streams have the use of, and the calls that wait for it.
+#[derive(Debug)]
+struct Line {
+    fabric: Arc<Fabric>,
+    state: Monitor<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Not there while a call is executed, and after the loan.
+    engine: Option<Box<Engine>>,
+    /// How many tickets there are.
+    issued: u64,
+    /// How many of them are done.
+    done: u64,
+}
+
+/// The engine of a communicator, as far as it is lent.
+#[derive(Debug, Default)]
+pub(in crate::comm) struct Loan(Option<Arc<Line>>);
+
+/// The right of one call to the engine, when its turn has come. It passes on when it is dropped, used or not.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    line: Arc<Line>,
+    number: u64,
+    engine: Option<Box<Engine>>,
+}
+
+impl Loan {
+    /// Lends `engine`.
+    pub(super) fn begin(fabric: &Arc<Fabric>, engine: Box<Engine>) -> Self {
+        let state = Monitor::new(State { engine: Some(engine), issued: 0, done: 0 });
+        Self(Some(Arc::new(Line { fabric: Arc::clone(fabric), state })))
+    }
+
+    /// The ticket of the next call; `None` when nothing is lent.
+    pub(super) fn ticket(&self) -> Option<Ticket> {
+        let line = Arc::clone(self.0.as_ref()?);
+        let number = line.state.change(|state| {
+            state.issued += 1;
+            state.issued - 1
+        });
+        Some(Ticket { line, number, engine: None })
+    }
+
+    /// Waits until all calls are done, and returns the engine, if it was lent.
+    #[inline]
+    pub(in crate::comm) fn end(&mut self) -> Option<Box<Engine>> {
+        self.0.take().map(|line| line.close())
+    }
+}
+
+/// Waits as [`Loan::end`] does. While it unwinds it ends the epoch first, as peers may never come to those calls.
+impl Drop for Loan {
+    fn drop(&mut self) {
+        let Some(line) = self.0.take() else { return };
+        if std::thread::panicking() && !line.state.look(State::is_done) {
+            line.fabric.give_up();
+        }
+        drop(line.close());
+    }
+}
+
+impl Line {
+    #[cold]
+    fn close(&self) -> Box<Engine> {
+        self.state.wait(|state| if state.is_done() { state.engine.take() } else { None })
+    }
+}
+
+impl State {
+    fn is_done(&self) -> bool {
+        self.done == self.issued
+    }
+}
+
+impl Ticket {
+    /// Uses the engine, in turn.
+    pub(super) fn redeem<R>(mut self, work: impl FnOnce(&mut Engine) -> R) -> R {
+        let engine = self.await_turn();
+        work(self.engine.insert(engine))
+    }
+
+    fn await_turn(&self) -> Box<Engine> {
+        self.line.state.wait(|state| if state.done == self.number { state.engine.take() } else { None })
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if self.engine.is_some() && std::thread::panicking() {
+            // A function of the user's has panicked within the call: peers are not to wait for the rest of it.
+            self.line.fabric.give_up();
+        }
+        let engine = self.engine.take().unwrap_or_else(|| self.await_turn());
+        self.line.state.change(|state| {
+            state.engine = Some(engine);
+            state.done += 1;
+        });
+    }
+}

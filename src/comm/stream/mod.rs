@@ -1,0 +1,169 @@
+//! Streams: operations that are executed in order, one after the other, while the program does something else.
+//!
+//! Each [`Stream`] has a thread of its own, which takes the operations off a queue (`worker`): collective calls (`calls`), copies
+//! (`copies`), functions of the program's own, and marks in it, [`Event`]s, for which other streams and the program can wait.
+//! Streams are not ordered among each other unless by events, or by the order of the calls of one communicator (`line`). The
+//! words are those of CUDA and NCCL; what is enqueued depends on what was enqueued before it and on nothing else, so
+//! streams of one process cannot block each other for good.
+//!
+//! # Visibility
+//! An operation sees what its caller had written before it was enqueued. Whoever has seen it done ([`Stream::synchronise`],
+//! [`Stream::query`], [`Event`]) sees what it has written.
+//!
+//! # Failure
+//! The first operation of a stream that fails is the last one executed. What follows is skipped, and from then on every
+//! call of the stream returns [`Error::StreamFailed`], which says what failed and why. A rank that skips a collective call is missed
+//! by the others, until it leaves.
+//!
+//! ```
+//! use shmccl::reduce::ReduceOp;
+//! use shmccl::{Collectives, launch::launch_threads};
+//!
+//! launch_threads(2, &Default::default(), |comm| {
+//!     let sums = comm.alloc::<f32>(1000)?;
+//!     let stream = comm.stream()?;
+//!     stream.fill(&sums, 1.5)?;
+//!     stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
+//!     // ... something else meanwhile ...
+//!     stream.synchronise()?;
+//!     assert_eq!(sums.get(0)?, 3.0);
+//!     Ok(())
+//! })?;
+//! # Ok::<(), shmccl::Error>(())
+//! ```
+
+mod calls;
+mod copies;
+mod event;
+mod host;
+mod line;
+mod monitor;
+mod worker;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use super::Communicator;
+use crate::channel::Fabric;
+use crate::error::{Error, Result};
+use crate::rank::Rank;
+
+pub use calls::OnStream;
+pub use event::Event;
+pub use host::{HostBuffer, HostSource};
+pub(super) use line::Loan;
+use worker::{Failure, Queue, Task};
+
+/// Operations in order, executed by a thread of its own: see the [module](self).
+///
+/// It may be shared between threads. Dropping it waits until all that was enqueued is done; what is left when the epoch has
+/// ended, or when a thread drops it that panics, is not executed.
+#[derive(Debug)]
+pub struct Stream {
+    fabric: Arc<Fabric>,
+    /// The ranks of the communicator that it was made of, by their ranks in the job.
+    members: Arc<[Rank]>,
+    queue: Arc<Queue>,
+    worker: Option<JoinHandle<()>>,
+}
+
+/// How far a stream is, or whether an event was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamStatus {
+    /// Something is left to be done.
+    InProgress,
+    /// All is done.
+    Success,
+}
+
+impl Communicator {
+    /// Makes a stream. Its thread runs where the calling one may, and sleeps when there is nothing to do.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the thread cannot be started.
+    pub fn stream(&self) -> Result<Stream> {
+        Stream::new(self)
+    }
+}
+
+impl Stream {
+    /// Makes a stream of `comm`, as [`Communicator::stream`] does. It takes calls of other communicators too.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the thread cannot be started.
+    pub fn new(comm: &Communicator) -> Result<Self> {
+        let fabric = Arc::clone(comm.fabric());
+        let queue = Queue::new(&fabric);
+        let worker = Some(queue.start()?);
+        Ok(Self { fabric, members: Arc::clone(&comm.members), queue, worker })
+    }
+
+    /// Enqueues a call of `function`, on the thread of the stream. It must not wait for anything that is enqueued later.
+    ///
+    /// A function that panics fails the stream with [`Error::Panicked`].
+    ///
+    /// # Errors
+    /// [`Error::StreamFailed`].
+    pub fn call(&self, function: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.enqueue("call", move || {
+            function();
+            Ok(())
+        })
+    }
+
+    /// Says whether all is done that was enqueued.
+    ///
+    /// # Errors
+    /// [`Error::StreamFailed`].
+    pub fn query(&self) -> Result<StreamStatus> {
+        self.queue.query()
+    }
+
+    /// Waits until all is done that has been enqueued by now.
+    ///
+    /// # Errors
+    /// [`Error::StreamFailed`]; [`Error::Unavailable`] for a function that the stream itself has called.
+    pub fn synchronise(&self) -> Result<()> {
+        if self.is_on_its_thread() {
+            let needs = "a thread other than the stream's, which would wait for itself";
+            return Err(Error::Unavailable { operation: "synchronise", needs });
+        }
+        self.queue.synchronise()
+    }
+
+    /// Enqueues `work`, which is skipped after a failure.
+    fn enqueue(
+        &self,
+        operation: &'static str,
+        work: impl FnOnce() -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        self.push(operation, move |failure| if failure.is_none() { work() } else { Ok(()) })
+    }
+
+    /// Enqueues `work`, which is told of a failure before it.
+    fn push(
+        &self,
+        operation: &'static str,
+        work: impl FnOnce(Option<&Failure>) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        self.queue.push(Task { operation, work: Box::new(work) })
+    }
+
+    fn is_on_its_thread(&self) -> bool {
+        let current = std::thread::current().id();
+        self.worker.as_ref().is_some_and(|worker| worker.thread().id() == current)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.queue.close();
+        let is_own = self.is_on_its_thread();
+        match self.worker.take() {
+            // A panic of the worker would be a bug of this module's, and has been reported on that thread.
+            Some(worker) if !is_own => drop(worker.join()),
+            // Dropped by a function that the stream has called: its thread ends by itself when that returns.
+            _ => {}
+        }
+    }
+}

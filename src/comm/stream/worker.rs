@@ -1,0 +1,176 @@
+//! What a stream has to do, and the thread that does it.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use super::StreamStatus;
+use super::monitor::Monitor;
+use crate::channel::Fabric;
+use crate::error::{Error, Result};
+use crate::sync::Watch;
+
+/// Executes an operation. After a failure it is told of that instead, and has to do no more than tell whoever waits for it.
+type Work = dyn FnOnce(Option<&Failure>) -> Result<()> + Send;
+
+/// One operation of a stream.
+pub(super) struct Task {
+    /// What it is called.
+    pub(super) operation: &'static str,
+    pub(super) work: Box<Work>,
+}
+
+impl std::fmt::Debug for Task {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.operation)
+    }
+}
+
+/// The first operation of a stream that failed, and why.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    operation: &'static str,
+    number: u64,
+    source: Arc<Error>,
+}
+
+impl Failure {
+    pub(super) fn error(&self) -> Error {
+        let Self { operation, number, source } = self;
+        Error::StreamFailed { operation, number: *number, source: Arc::clone(source) }
+    }
+}
+
+/// The tasks of a stream, between those who enqueue them and its worker.
+#[derive(Debug)]
+pub(super) struct Queue {
+    fabric: Arc<Fabric>,
+    state: Monitor<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    tasks: VecDeque<Task>,
+    enqueued: u64,
+    done: u64,
+    failure: Option<Failure>,
+    /// Nothing will be enqueued any more.
+    is_closed: bool,
+}
+
+impl State {
+    fn failed(&self) -> Result<()> {
+        self.failure.as_ref().map_or(Ok(()), |failure| Err(failure.error()))
+    }
+}
+
+impl Queue {
+    pub(super) fn new(fabric: &Arc<Fabric>) -> Arc<Self> {
+        Arc::new(Self { fabric: Arc::clone(fabric), state: Monitor::new(State::default()) })
+    }
+
+    /// Starts the thread that executes what is enqueued, in order, until the queue is closed and empty.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub(super) fn start(self: &Arc<Self>) -> Result<JoinHandle<()>> {
+        let queue = Arc::clone(self);
+        std::thread::Builder::new()
+            .name("shmccl-stream".into())
+            .spawn(move || queue.serve())
+            .map_err(|source| Error::os("starting the thread of a stream", source))
+    }
+
+    /// Appends `task`. What has failed before is told at once; the task is in the queue all the same, as others may wait for it.
+    ///
+    /// # Errors
+    /// [`Error::StreamFailed`].
+    pub(super) fn push(&self, task: Task) -> Result<()> {
+        self.state.change(|state| {
+            state.tasks.push_back(task);
+            state.enqueued += 1;
+            state.failed()
+        })
+    }
+
+    /// Whether all is done that was enqueued.
+    ///
+    /// # Errors
+    /// [`Error::StreamFailed`].
+    pub(super) fn query(&self) -> Result<StreamStatus> {
+        self.state.look(|state| {
+            state.failed()?;
+            let is_done = state.done == state.enqueued;
+            Ok(if is_done { StreamStatus::Success } else { StreamStatus::InProgress })
+        })
+    }
+
+    /// Waits until all is done that has been enqueued by now.
+    ///
+    /// # Errors
+    /// [`Error::StreamFailed`].
+    pub(super) fn synchronise(&self) -> Result<()> {
+        let goal = self.state.look(|state| state.enqueued);
+        self.state.wait(|state| (state.done >= goal).then(|| state.failed()))
+    }
+
+    /// Lets the worker end when all is done. A thread that unwinds ends the epoch, unless all is done already: peers may never come
+    /// to those operations.
+    pub(super) fn close(&self) {
+        if std::thread::panicking() && !matches!(self.query(), Ok(StreamStatus::Success)) {
+            self.fabric.give_up();
+        }
+        self.state.change(|state| state.is_closed = true);
+    }
+
+    fn serve(&self) {
+        self.fabric.add_spinner();
+        let mut number = 0;
+        let mut failure = None;
+        while let Some((task, is_closed)) = self.next() {
+            number += 1;
+            if failure.is_none() && is_closed {
+                failure = self.end_of_epoch().map(|source| failed(task.operation, number, source));
+            }
+            let operation = task.operation;
+            let run = || (task.work)(failure.as_ref());
+            let outcome = catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(Error::Panicked));
+            if let (None, Err(source)) = (&failure, outcome) {
+                failure = Some(failed(operation, number, source));
+            }
+            self.state.change(|state| {
+                state.done = number;
+                state.failure.clone_from(&failure);
+            });
+        }
+        self.fabric.remove_spinner();
+    }
+
+    /// The next task, and whether it is one of the last; `None` when there will be none. Does not count as a spinner while it
+    /// sleeps.
+    fn next(&self) -> Option<(Task, bool)> {
+        let take = |state: &mut State| match state.tasks.pop_front() {
+            Some(task) => Some(Some((task, state.is_closed))),
+            None => state.is_closed.then_some(None),
+        };
+        if let Some(next) = self.state.wait_awake(take) {
+            return next;
+        }
+        self.fabric.remove_spinner();
+        let next = self.state.wait_asleep(take);
+        self.fabric.add_spinner();
+        next
+    }
+
+    /// Why nothing that is left is worth doing, if so.
+    fn end_of_epoch(&self) -> Option<Error> {
+        let watch = self.fabric.watch(None);
+        let stop = watch.check()?;
+        Some(self.fabric.waiting(&watch).error(stop, "stream", None))
+    }
+}
+
+fn failed(operation: &'static str, number: u64, source: Error) -> Failure {
+    Failure { operation, number, source: Arc::new(source) }
+}
