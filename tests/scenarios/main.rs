@@ -20,5 +20,6 @@ mod point_to_point;
 mod proxies;
 mod refused;
 mod seats;
+mod streams;
 mod tuning;
 mod verbs;

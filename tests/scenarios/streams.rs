@@ -1,0 +1,424 @@
+//! Streams: what is enqueued is done in order, behind the program's back, and failures are told with the operation's name.
+
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use shmccl::bootstrap::Options;
+use shmccl::channel::Channel;
+use shmccl::collective::Algorithm;
+use shmccl::comm::stream::{Event, HostBuffer, Stream, StreamStatus};
+use shmccl::heap::{DeviceBuffer, HeapOffset, Place};
+use shmccl::launch::launch_threads;
+use shmccl::reduce::{CustomOp, ReduceOp};
+use shmccl::{Collectives, Communicator, Error, Result};
+
+use crate::harness::{Job, Watchdog, is_lost, panicked, rank};
+
+/// Around an element, a mail, a piece of the scratch.
+const COUNTS: [usize; 8] = [0, 1, 3, 1000, 2048, 2049, 100_003, 300_000];
+
+/// Whether `error` says that operation `number` of a stream, called `name`, was the first to fail.
+fn names(error: &Error, name: &str, number: u64) -> bool {
+    matches!(error, Error::StreamFailed { operation, number: n, .. } if *operation == name && *n == number)
+}
+
+fn all_are<T: bytemuck::Pod + PartialEq>(buffer: &DeviceBuffer<T>, expected: T) -> bool {
+    buffer.to_vec().iter().all(|element| *element == expected)
+}
+
+/// A function that returns when the sender is gone.
+fn until_released(sender: Receiver<()>) -> impl FnOnce() + Send + 'static {
+    move || assert!(sender.recv().is_err(), "nobody sends")
+}
+
+/// A log to which operations of streams add.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u32>>>);
+
+impl Log {
+    fn add(&self, entry: u32) {
+        self.0.lock().unwrap().push(entry);
+    }
+
+    fn adds(&self, entry: u32) -> impl FnOnce() + Send + 'static {
+        let log = self.clone();
+        move || log.add(entry)
+    }
+
+    fn entries(&self) -> Vec<u32> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+scenario!(what_is_enqueued_is_done_in_that_order, Job::of(3), |comm| {
+    const ROUNDS: u32 = 12;
+    let stream = comm.stream()?;
+    let log = Log::default();
+    for count in COUNTS {
+        let sums = comm.alloc::<u64>(count)?;
+        let seen = HostBuffer::<u64>::zeroed(count);
+        stream.fill(&sums, 1)?;
+        for round in 0..ROUNDS {
+            stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
+            stream.call(log.adds(round))?;
+        }
+        stream.copy_device_to_host(&sums, &seen)?;
+        stream.fill(&sums, 0)?;
+        stream.synchronise()?;
+        assert_eq!(stream.query()?, StreamStatus::Success);
+        assert!(seen.to_vec().iter().all(|&sum| sum == 3_u64.pow(ROUNDS)), "{count} elements");
+        assert!(all_are(&sums, 0));
+    }
+    let once: Vec<_> = (0..ROUNDS).collect();
+    assert_eq!(log.entries(), once.repeat(COUNTS.len()));
+});
+
+scenario!(a_call_at_once_comes_after_those_that_were_enqueued, Job::of(2), |comm| {
+    let (stream, sums) = (comm.stream()?, comm.alloc::<u64>(100_003)?);
+    let mut expected = 1;
+    sums.fill(expected);
+    for round in 0..20 {
+        for _ in 0..round % 3 {
+            stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
+            expected *= 2;
+        }
+        match round % 4 {
+            0 => comm.all_reduce_in_place(&sums, &ReduceOp::Max)?,
+            1 => {
+                comm.all_reduce_in_place(&sums, &ReduceOp::Sum)?;
+                expected *= 2;
+            }
+            _ => comm.barrier()?,
+        }
+        assert!(all_are(&sums, expected), "round {round}");
+    }
+});
+
+scenario!(calls_of_one_communicator_run_in_their_order_on_whatever_streams, Job::of(2), |comm| {
+    let streams = [comm.stream()?, comm.stream()?, comm.stream()?];
+    let buffers: Vec<_> = (0..=30).map(|_| comm.alloc::<u64>(33)).collect::<Result<_>>()?;
+    buffers[0].fill(1);
+    // Each call reads what the one before has written, on another stream and without an event.
+    for (index, pair) in buffers.windows(2).enumerate() {
+        streams[index % 3].on(comm).all_reduce(&pair[0], &pair[1], &ReduceOp::Sum)?;
+    }
+    for stream in &streams {
+        stream.synchronise()?;
+    }
+    assert!(all_are(&buffers[30], 1 << 30));
+});
+
+scenario!(streams_run_at_the_same_time_and_wait_for_each_others_events, Job::of(2), |comm| {
+    let (one, other) = (comm.stream()?, comm.stream()?);
+    let log = Log::default();
+    // Each waits for something that the other does later than something that it waits for.
+    let ((to_one, of_one), (to_other, of_other)) = (channel(), channel());
+    one.call(move || of_one.recv().unwrap())?;
+    one.call(move || to_other.send(()).unwrap())?;
+    other.call(move || to_one.send(()).unwrap())?;
+    other.call(move || of_other.recv().unwrap())?;
+    // And by events: 0 to 9 in turn.
+    for entry in (0..10).step_by(2) {
+        let (first, second) = (Event::new(), Event::new());
+        one.call(log.adds(entry))?;
+        one.record(&first)?;
+        other.wait(&first)?;
+        other.call(log.adds(entry + 1))?;
+        other.record(&second)?;
+        one.wait(&second)?;
+    }
+    one.synchronise()?;
+    assert_eq!(log.entries(), Vec::from_iter(0..10));
+    // A call on one stream goes on while the other is stuck.
+    let (release, stuck) = channel::<()>();
+    let sums = comm.alloc::<u64>(5)?;
+    one.call(until_released(stuck))?;
+    other.fill(&sums, 4)?;
+    other.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
+    other.synchronise()?;
+    assert_eq!(one.query()?, StreamStatus::InProgress);
+    assert!(all_are(&sums, 8));
+    drop(release);
+});
+
+scenario!(calls_of_two_communicators_on_two_streams_overlap, Job::of(3), |comm| {
+    let (stream, other) = (comm.stream()?, comm.stream()?);
+    let (sums, greatest) = (comm.alloc::<u64>(5000)?, comm.alloc::<u64>(5000)?);
+    sums.fill(1);
+    greatest.fill(comm.rank().get().into());
+    let mut double = comm.duplicate()?;
+    if comm.rank() == rank(comm, 0) {
+        // The others begin this one only when the second is done, which takes this rank as well.
+        stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
+        other.on(&mut double).all_reduce_in_place(&greatest, &ReduceOp::Max)?;
+        other.synchronise()?;
+        assert_eq!(stream.query()?, StreamStatus::InProgress);
+        comm.memory_channel(comm.right())?.signal()?;
+        comm.memory_channel(comm.left())?.signal()?;
+    } else {
+        other.on(&mut double).all_reduce_in_place(&greatest, &ReduceOp::Max)?;
+        other.synchronise()?;
+        comm.memory_channel(rank(comm, 0))?.wait()?;
+        stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
+    }
+    // A communicator that is dropped has done what it has enqueued.
+    other.on(&mut double).all_reduce_in_place(&greatest, &ReduceOp::Sum)?;
+    drop(double);
+    assert!(all_are(&greatest, 6));
+    comm.all_reduce_in_place(&sums, &ReduceOp::Sum)?;
+    assert!(all_are(&sums, 9));
+});
+
+scenario!(events_tell_what_was_reached_and_when, Job::of(1), |comm| {
+    let stream = comm.stream()?;
+    let (start, end) = (Event::new(), Event::new());
+    assert_eq!(start.query()?, StreamStatus::Success);
+    start.synchronise()?;
+    stream.wait(&start)?; // never recorded: keeps nobody waiting
+    let refused = |error| matches!(error, Err(Error::Unavailable { operation: "elapsed_since", .. }));
+    assert!(refused(end.elapsed_since(&start)));
+    let (release, released) = channel::<()>();
+    stream.record(&start)?;
+    stream.call(until_released(released))?;
+    stream.call(|| std::thread::park_timeout(Duration::from_millis(3)))?;
+    stream.record(&end)?;
+    start.synchronise()?;
+    assert_eq!(end.query()?, StreamStatus::InProgress);
+    assert!(refused(end.elapsed_since(&start)));
+    drop(release);
+    end.synchronise()?;
+    assert_eq!(end.query()?, StreamStatus::Success);
+    assert!(end.elapsed_since(&start)? > Duration::ZERO);
+    assert_eq!(start.elapsed_since(&end)?, Duration::ZERO);
+    // Recorded again it is new to whoever asks; whoever waits already waits for the old one.
+    let other = comm.stream()?;
+    let (release, released) = channel::<()>();
+    other.wait(&end)?;
+    stream.call(until_released(released))?;
+    stream.record(&end)?;
+    other.synchronise()?;
+    assert_eq!(end.query()?, StreamStatus::InProgress);
+    drop(release);
+    stream.synchronise()?;
+});
+
+scenario!(copies_bring_every_size_to_host_device_and_peer, Job::of(3).heap_len(32 << 20), |comm| {
+    static FIXED: [u32; 3] = [7, 8, 9];
+    let (me, right) = (comm.rank().get(), comm.right());
+    let stream = comm.stream()?;
+    for count in [0, 1, 3, 1023, 100_003, 1 << 20] {
+        let elements = |rank: u32| (0..count).map(move |index| rank * 1000 + u32::try_from(index).unwrap());
+        let (sent, received) = (comm.alloc::<u32>(count)?, comm.alloc::<u32>(count)?);
+        let (host, back) = (HostBuffer::<u32>::zeroed(count), HostBuffer::<u32>::zeroed(count));
+        stream.copy_host_to_device(elements(me).collect::<Vec<_>>(), &sent)?;
+        stream.copy_device_to_host(&sent, &host)?;
+        stream.fill(&sent, 0)?;
+        stream.copy_host_to_device(&host, &sent)?;
+        let place = |buffer: &DeviceBuffer<u32>, rank| Place { rank, offset: buffer.region().offset };
+        stream.copy_device_to_device(
+            place(&sent, comm.rank()),
+            place(&received, right),
+            sent.region().len,
+        )?;
+        stream.synchronise()?;
+        comm.barrier()?;
+        stream.copy_device_to_host(&received, &back)?;
+        stream.synchronise()?;
+        assert!(host.to_vec().into_iter().eq(elements(me)), "{count} elements");
+        assert!(back.to_vec().into_iter().eq(elements(comm.left().get())), "{count} elements");
+        comm.free(received)?;
+        comm.free(sent)?;
+    }
+    let few = comm.alloc::<u32>(3)?;
+    stream.copy_host_to_device(&FIXED[..], &few)?;
+    stream.synchronise()?;
+    assert_eq!(few.to_vec(), FIXED);
+    stream.copy_host_to_device(Arc::<[u32]>::from([1, 2, 3]), &few)?;
+    stream.synchronise()?;
+    assert_eq!(few.to_vec(), [1, 2, 3]);
+});
+
+scenario!(arguments_that_are_wrong_are_refused_at_once, Job::of(2), |comm| {
+    let stream = comm.stream()?;
+    let (three, four) = (comm.alloc::<u32>(3)?, comm.alloc::<u32>(4)?);
+    let refused = |error| matches!(error, Err(Error::InvalidArgument { .. }));
+    assert!(refused(stream.on(comm).all_reduce(&three, &four, &ReduceOp::Sum)));
+    assert!(refused(stream.on(comm).all_to_all(&three, &three)));
+    assert!(refused(stream.copy_host_to_device(vec![0; 4], &three)));
+    assert!(refused(stream.copy_device_to_host(&four, &HostBuffer::zeroed(3))));
+    let here = Place { rank: comm.rank(), offset: HeapOffset::ZERO };
+    let nowhere = Place { offset: HeapOffset::new(u64::MAX - 8), ..here };
+    for (source, target) in [(here, nowhere), (nowhere, here)] {
+        let error = stream.copy_device_to_device(source, target, 16);
+        assert!(matches!(error, Err(Error::OutOfRange { .. })));
+    }
+    let nobody = Place { rank: shmccl::Rank::new(2, 3)?, ..here };
+    let error = stream.copy_device_to_device(nobody, here, 0);
+    assert!(matches!(error, Err(Error::InvalidRank { rank: 2, n_ranks: 2 })));
+    stream.synchronise()?;
+});
+
+scenario!(after_a_failure_a_stream_does_nothing_and_names_it, Job::of(2), |comm| {
+    let (stream, other) = (comm.stream()?, comm.stream()?);
+    let sums = comm.alloc::<u64>(3)?;
+    let (log, event) = (Log::default(), Event::new());
+    stream.fill(&sums, 5)?;
+    stream.call(|| panic!("on purpose"))?;
+    // The failure may be known by now, so each of these may tell it; they are not executed either way.
+    let _ = stream.call(log.adds(1));
+    let _ = stream.fill(&sums, 6);
+    let _ = stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum);
+    let _ = stream.record(&event);
+    for _ in 0..2 {
+        let error = stream.synchronise().unwrap_err();
+        assert!(names(&error, "call", 2) && matches!(error.origin(), Error::Panicked), "{error}");
+        assert_eq!(error.to_string(), "operation 2 of the stream, call, failed");
+    }
+    for error in
+        [stream.query().map(drop), event.query().map(drop), event.synchronise(), stream.record(&event)]
+    {
+        assert!(names(&error.unwrap_err(), "call", 2));
+    }
+    assert!(all_are(&sums, 5));
+    // The failure goes where the event is awaited, and nowhere else: the skipped call does not keep others from theirs.
+    other.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
+    other.synchronise()?;
+    assert!(all_are(&sums, 10));
+    other.wait(&event)?;
+    let error = other.synchronise().unwrap_err();
+    assert!(names(&error, "wait", 2) && matches!(error.origin(), Error::Panicked), "{error:?}");
+    assert_eq!(log.entries(), []);
+});
+
+scenario!(a_call_is_done_in_the_manner_of_when_it_was_enqueued, Job::of(2), |comm| {
+    let (stream, other) = (comm.stream()?, comm.stream()?);
+    let sums = comm.alloc::<u64>(3000)?;
+    sums.fill(1);
+    let (release, released) = channel::<()>();
+    stream.call(until_released(released))?;
+    comm.set_algorithm(Some(Algorithm::Ring));
+    stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
+    let root = rank(comm, 0);
+    stream.on(comm).broadcast(&sums, &sums, root)?;
+    comm.set_algorithm(Some(Algorithm::HalvingDoubling));
+    stream.on(comm).all_to_all(&sums, &sums)?;
+    comm.set_algorithm(None);
+    other.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
+    drop(release);
+    let error = stream.synchronise().unwrap_err();
+    let refused = matches!(error.origin(), Error::InvalidArgument { .. });
+    assert!(names(&error, "all_to_all", 4) && refused, "{error:?}");
+    other.synchronise()?;
+    assert!(all_are(&sums, 4));
+});
+
+scenario!(a_peer_that_leaves_is_lost_to_the_operation_that_needs_it, Job::of(2).broken(), |comm| {
+    let (stream, sums) = (comm.stream()?, comm.alloc::<u64>(1)?);
+    let log = Log::default();
+    stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
+    let gone = rank(comm, 1);
+    if comm.rank() == gone {
+        return stream.synchronise();
+    }
+    stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
+    let _ = stream.call(log.adds(1));
+    let error = stream.synchronise().unwrap_err();
+    assert!(names(&error, "all_reduce", 2) && is_lost(error.origin(), gone), "{error:?}");
+    assert_eq!(log.entries(), []);
+});
+
+scenario!(what_is_enqueued_is_done_before_a_stream_is_gone, Job::of(2), |comm| {
+    let (log, sums) = (Log::default(), comm.alloc::<u64>(1000)?);
+    for round in 0..5 {
+        let stream = comm.stream()?;
+        stream.fill(&sums, 1)?;
+        for _ in 0..10 {
+            stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
+        }
+        stream.call(log.adds(round))?;
+        drop(stream);
+        assert!(all_are(&sums, 1 << 10));
+    }
+    assert_eq!(log.entries(), [0, 1, 2, 3, 4]);
+});
+
+scenario!(a_stream_that_its_own_function_drops_ends_by_itself, Job::of(1), |comm| {
+    let stream = Arc::new(comm.stream()?);
+    let ((hand_over, stream_comes), (tell, told)) = (channel::<Arc<Stream>>(), channel());
+    stream.call(move || {
+        let stream = stream_comes.recv().unwrap();
+        let refused = stream.synchronise();
+        assert!(matches!(refused, Err(Error::Unavailable { operation: "synchronise", .. })));
+        stream.call(move || tell.send(()).unwrap()).unwrap();
+    })?;
+    hand_over.send(stream).unwrap();
+    // What it has enqueued is done; then the thread drops what it holds.
+    told.recv().unwrap();
+});
+
+scenario!(many_streams_of_many_ranks_share_few_cores, Job::of(8), |comm| {
+    const N: u64 = 8;
+    let streams = [comm.stream()?, comm.stream()?];
+    let sums: Vec<_> = (0..4).map(|_| comm.alloc::<u64>(10_000)).collect::<Result<_>>()?;
+    for round in 0..10 {
+        for (index, sums) in sums.iter().enumerate() {
+            let stream = &streams[index % 2];
+            stream.fill(sums, round)?;
+            stream.on(comm).all_reduce_in_place(sums, &ReduceOp::Sum)?;
+        }
+        streams.iter().try_for_each(Stream::synchronise)?;
+        assert!(sums.iter().all(|sums| all_are(sums, round * N)), "round {round}");
+        comm.barrier()?;
+    }
+});
+
+/// Starts two ranks that wait for each other for ever, and expects that the second panics.
+fn second_panics(name: &str, body: impl Fn(&mut Communicator) -> Result<()> + Sync) {
+    let _watchdog = Watchdog::start(name, Duration::from_secs(60));
+    let options = Options { timeout: Duration::from_secs(3600), ..Options::default() };
+    let error = launch_threads(2, &options, |comm| body(comm)).unwrap_err();
+    assert!(panicked(&error, shmccl::Rank::new(1, 2).unwrap()), "{error}");
+}
+
+#[test]
+fn a_rank_that_panics_waits_for_nothing_that_it_has_enqueued() {
+    second_panics("a rank that panics with work enqueued", |comm| {
+        let (lost, sums) = (rank(comm, 1), comm.alloc::<u64>(1)?);
+        let stream = comm.stream()?;
+        stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
+        stream.synchronise()?;
+        if comm.rank() == lost {
+            // The other one never comes to this.
+            stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
+            panic!("on purpose");
+        }
+        let error = comm.barrier().unwrap_err();
+        assert!(is_lost(&error, lost), "{error}");
+        Err(error)
+    });
+}
+
+#[test]
+fn an_operator_that_panics_in_an_enqueued_call_ends_the_epoch() {
+    second_panics("an operator that panics", |comm| {
+        let (lost, sums) = (rank(comm, 1), comm.alloc::<u64>(3000)?);
+        let is_lost_rank = comm.rank() == lost;
+        let op = CustomOp::new("sum", move |sums: &mut [u64], others: &[u64]| {
+            assert!(!is_lost_rank, "on purpose");
+            sums.iter_mut().zip(others).for_each(|(sum, other)| *sum += other);
+        });
+        let stream = comm.stream()?;
+        stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Custom(op))?;
+        stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum).ok();
+        let error = stream.synchronise().unwrap_err();
+        let expected = if is_lost_rank {
+            matches!(error.origin(), Error::Panicked)
+        } else {
+            is_lost(error.origin(), lost)
+        };
+        assert!(expected, "{error:?}");
+        assert!(!is_lost_rank, "as a program may answer to the error");
+        Err(error)
+    });
+}
