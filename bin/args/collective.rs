@@ -96,6 +96,7 @@ impl PerfArgs {
             roots,
             average: Average::numbered(args.average),
             memory: args.memory,
+            rivals: Vec::new(),
         })
     }
 

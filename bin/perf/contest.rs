@@ -83,50 +83,95 @@ pub(crate) type Yardstick = fn(&[Vec<f64>]) -> Vec<f64>;
 /// # Errors
 /// Whatever a lane fails with.
 pub(crate) fn contest(
-    mut company: Company<'_>,
+    company: Company<'_>,
     lanes: &mut [&mut dyn Lane],
     yardsticks: &[Yardstick],
     effort: Effort,
 ) -> Result<Outcome> {
+    let field = Field { tests: 1, proxied: 1, fewest_slices: FEWEST_SLICES };
+    let turns = take_turns(company, lanes, field, effort)?;
+    let mut verdicts: Vec<_> =
+        yardsticks.iter().filter_map(|yardstick| turns.verdict(0, yardstick)).collect();
+    if yardsticks.is_empty() {
+        verdicts.extend(turns.verdict(0, |_| Vec::new()));
+    }
+    let wrong = lanes.iter().map(|lane| lane.wrong()).sum();
+    Ok(Outcome { verdicts, operations: turns.operations, wrong })
+}
+
+/// Which of the lanes is what, and how often they take turns at least.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Field {
+    /// So many, from the first on, are tests; the others are limits.
+    pub(crate) tests: usize,
+    /// So many, from the first on, may leave proxies awake, which then get time to fall asleep.
+    pub(crate) proxied: usize,
+    /// Slices of each, however long they take.
+    pub(crate) fewest_slices: u64,
+}
+
+/// What lanes that took turns have measured.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    /// The probe of each slice and the samples of every lane, on the rank that leads.
+    slices: Vec<(f64, Vec<Vec<f64>>)>,
+    /// Operations that were timed, of the test that did fewest.
+    pub(crate) operations: u64,
+}
+
+impl Turns {
+    /// The test with this index against `yardstick`, on the rank that leads.
+    pub(crate) fn verdict(
+        &self,
+        test: usize,
+        yardstick: impl Fn(&[Vec<f64>]) -> Vec<f64>,
+    ) -> Option<Verdict> {
+        let mut slices = Slices::new();
+        for (probe, samples) in &self.slices {
+            slices.push(*probe, &samples[test], &yardstick(samples));
+        }
+        slices.verdict()
+    }
+}
+
+/// Lets `lanes` take turns, a slice each, until there are enough.
+///
+/// # Errors
+/// Whatever a lane fails with.
+pub(crate) fn take_turns(
+    mut company: Company<'_>,
+    lanes: &mut [&mut dyn Lane],
+    field: Field,
+    effort: Effort,
+) -> Result<Turns> {
     let ops =
         lanes.iter_mut().map(|lane| calibrate(&mut company, *lane, effort)).collect::<Result<Vec<_>>>()?;
-    let mut all: Vec<Slices> = vec![Slices::new(); yardsticks.len().max(1)];
-    let started = now_ns();
-    let mut done = 0;
-    let mut slices = 0;
+    let fewest_ops = ops[..field.tests].iter().copied().min().unwrap_or(0);
+    let mut turns = Turns { slices: Vec::new(), operations: 0 };
+    let (started, mut done) = (now_ns(), 0);
     loop {
         let enough = match effort.iters {
-            Some(iters) => done >= iters,
-            None => slices >= FEWEST_SLICES && Duration::from_nanos(now_ns() - started) >= effort.time,
+            Some(iters) => turns.operations >= iters,
+            None => done >= field.fewest_slices && Duration::from_nanos(now_ns() - started) >= effort.time,
         };
         if company.share(u64::from(enough))? == 1 {
-            break;
+            return Ok(turns);
         }
         let probe = company.probe();
         let mut samples = vec![Vec::new(); lanes.len()];
         for (index, lane) in lanes.iter_mut().enumerate() {
-            if index > 0 {
+            if index == field.proxied {
                 rest(effort.rest);
             }
             company.share(0)?;
             lane.slice(ops[index], &mut samples[index])?;
         }
-        done += ops[0];
-        slices += 1;
+        turns.operations += fewest_ops;
+        done += 1;
         if company.leads() {
-            for (slices, yardstick) in all.iter_mut().zip(yardsticks) {
-                slices.push(probe, &samples[0], &yardstick(&samples));
-            }
-            if yardsticks.is_empty() {
-                all[0].push(probe, &samples[0], &[]);
-            }
+            turns.slices.push((probe, samples));
         }
     }
-    Ok(Outcome {
-        verdicts: all.iter().filter_map(Slices::verdict).collect(),
-        operations: done,
-        wrong: lanes.iter().map(|lane| lane.wrong()).sum(),
-    })
 }
 
 fn rest(time: Duration) {

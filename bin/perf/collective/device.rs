@@ -1,5 +1,7 @@
 //! The device side of a collective test: a contest between the library and the machine for each figure.
 
+mod rivals;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -22,11 +24,12 @@ use super::gathering::{Gathering, flags};
 use super::layout::{Layout, bus_factor};
 use super::number::{ForType, Number, with_type};
 use super::pattern::operator;
-use super::settings::{Memory, Message, Seat, Settings};
+use super::settings::{Manner, Memory, Message, Seat, Settings};
 use super::trial::{BATCH_BYTES, ByLibrary, Trial};
 use super::workload::{Ground, Task, Workload, can_be_in_place};
 use crate::args::{Channel, Test};
 use crate::output;
+use rivals::Rivalry;
 
 /// Up to this many bytes handing over is all that the limit does: data travel in the cache line that tells of them.
 const BARE_HAND_OVER: u64 = 64;
@@ -40,10 +43,7 @@ pub(crate) fn run(comm: &mut Communicator, plan: &Plan, test: Test, duet: Option
     let operation = super::settings::operation(test).context("no collective operation")?;
     send(&Message::Seat(seat(comm)?))?;
     comm.set_algorithm(settings.algorithm.as_deref().map(str::parse).transpose()?);
-    comm.set_channel_kind(match settings.channel {
-        Channel::Memory => ChannelKind::Memory,
-        Channel::Port => ChannelKind::Port,
-    })?;
+    comm.set_channel_kind(kind_of(settings.channel))?;
     let largest = plan.sizes.iter().copied().max().unwrap_or(0);
     let mut region = |len| comm.alloc_region(len, 4096);
     let ground = Ground { send: region(largest)?, recv: region(largest)?, mail: region(2 * BATCH_BYTES)? };
@@ -61,6 +61,13 @@ pub(crate) fn run(comm: &mut Communicator, plan: &Plan, test: Test, duet: Option
         ensemble,
     };
     bench.all()
+}
+
+fn kind_of(channel: Channel) -> ChannelKind {
+    match channel {
+        Channel::Memory => ChannelKind::Memory,
+        Channel::Port => ChannelKind::Port,
+    }
 }
 
 fn seat(comm: &Communicator) -> Result<Seat> {
@@ -134,6 +141,9 @@ impl Bench<'_> {
 
     /// Out of place, and in place where that is possible.
     fn both(&mut self, wanted: Wanted<'_>) -> Result<()> {
+        if !self.settings.rivals.is_empty() {
+            return with_type(wanted.data_type, Rivalry(self, wanted));
+        }
         with_type(wanted.data_type, Figure(self, wanted))?;
         if can_be_in_place(self.operation, self.settings.memory) {
             with_type(wanted.data_type, Figure(self, Wanted { in_place: true, ..wanted }))?;
@@ -160,7 +170,9 @@ impl Bench<'_> {
         let wrong_limits: u64 = limits.iter().map(|(_, lane)| lane.wrong()).sum();
         anyhow::ensure!(wrong_limits == 0, "the limit got {wrong_limits} elements wrong");
         if self.comm.rank().get() == 0 {
-            self.report(wanted, layout, &limits, Outcome { wrong, ..outcome })?;
+            let (channel, algorithm) = (self.settings.channel, self.settings.algorithm.clone());
+            let manner = Manner { channel, algorithm };
+            self.report(wanted, layout, &manner, &limits, Outcome { wrong, ..outcome })?;
         }
         Ok(())
     }
@@ -207,14 +219,21 @@ impl Bench<'_> {
     }
 
     /// Prints the row of a figure.
-    fn report(&self, wanted: Wanted<'_>, layout: Layout, limits: &[Limit], outcome: Outcome) -> Result<()> {
+    fn report(
+        &self,
+        wanted: Wanted<'_>,
+        layout: Layout,
+        manner: &Manner,
+        limits: &[Limit],
+        outcome: Outcome,
+    ) -> Result<()> {
         let bytes = layout.largest() * wanted.data_type.size() as u64;
         let wrong = outcome.wrong;
         let (best, outcome) = outcome.with_lowest_limit().context("nothing was measured")?;
         let verdict = outcome.verdicts.first().context("nothing was measured")?;
         let n_ranks = self.comm.n_ranks();
-        let mut row = row_of(self.test, Some(self.settings.channel), n_ranks, verdict, &limits[best].0);
-        row.variant = self.settings.algorithm.clone();
+        let mut row = row_of(self.test, Some(manner.channel), n_ranks, verdict, &limits[best].0);
+        row.variant = manner.algorithm.clone();
         row.iterations = outcome.operations;
         row.bytes = Some(bytes);
         row.wrong = self.plan.check.then_some(wrong);
