@@ -6,6 +6,7 @@ mod chart;
 pub(crate) mod crossing;
 mod csv;
 mod measure;
+mod panel;
 pub(crate) mod report;
 mod svg;
 mod verdict;

@@ -1,5 +1,7 @@
 //! Tables that fit a narrow terminal: columns that matter least are left out, and named below.
 
+use std::ops::Range;
+
 use anstyle::AnsiColor;
 use comfy_table::Cell;
 
@@ -65,6 +67,39 @@ impl Grid<'_> {
         format!("{table}{}\n", look.paint(&note, AnsiColor::BrightBlack))
     }
 
+    /// With the columns of `right`, which has as many rows, behind those of this one.
+    pub(crate) fn beside(mut self, right: Self) -> Self {
+        self.head.extend(right.head);
+        self.rows.iter_mut().zip(right.rows).for_each(|((texts, _), (more, _))| texts.extend(more));
+        self
+    }
+
+    /// Lays the table out in as many parts as it takes to fit: each with the first `kept` columns, and the others divided.
+    pub(crate) fn in_parts(self, look: Look, kept: usize) -> String {
+        let mut parts = String::new();
+        let mut rest = kept..self.head.len();
+        while parts.is_empty() || !rest.is_empty() {
+            let fitting =
+                (rest.start + 1..=rest.end).rev().find(|end| self.part(kept, rest.start..*end).fits(look));
+            let end = fitting.unwrap_or(rest.end.min(rest.start + 1));
+            parts += &self.part(kept, rest.start..end).text(look, &[]);
+            rest.start = end;
+        }
+        parts
+    }
+
+    /// The first `kept` columns and those in `range`.
+    fn part(&self, kept: usize, range: Range<usize>) -> Self {
+        let row = |(texts, stands_out): &(Vec<String>, bool)| {
+            ([&texts[..kept], &texts[range.clone()]].concat(), *stands_out)
+        };
+        Self {
+            head: [&self.head[..kept], &self.head[range.clone()]].concat(),
+            words: self.words.min(kept),
+            rows: self.rows.iter().map(row).collect(),
+        }
+    }
+
     /// Leaves out all columns of that name.
     pub(crate) fn drop_column(&mut self, name: &str) {
         while let Some(column) = self.head.iter().position(|head| *head == name) {
@@ -99,6 +134,22 @@ mod tests {
         let whole = "test     min  p50  min\nbarrier    1   22    4\nget        1    2    4\n";
         assert_eq!(grid().text(narrow(24), &["min"]), whole);
         assert_eq!(grid().text(Look::plain(), &["min"]), whole);
+    }
+
+    #[test]
+    fn a_table_in_parts_repeats_the_columns_that_tell_rows_apart() {
+        let text = grid().in_parts(narrow(17), 1);
+        assert_eq!(
+            text,
+            "test     min\nbarrier    1\nget        1\n\
+             test     p50\nbarrier   22\nget        2\n\
+             test     min\nbarrier    4\nget        4\n"
+        );
+        assert_eq!(grid().in_parts(Look::plain(), 1), grid().text(Look::plain(), &[]));
+        // Where even one column is too many, there is one in each part.
+        assert_eq!(grid().in_parts(narrow(1), 1).lines().count(), 9);
+        let bare = Grid { head: vec!["test"], words: 1, rows: vec![] };
+        assert_eq!(bare.in_parts(narrow(80), 1), "test\n");
     }
 
     #[test]

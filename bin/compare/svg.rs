@@ -1,72 +1,33 @@
-//! A comparison as a plot that can go into a report: four panels over size.
-
-use std::ops::Range;
+//! A comparison of puts as a plot that can go into a report: four panels over size.
 
 use anyhow::Result;
-use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
-use plotters::prelude::*;
-use plotters::series::{DashedLineSeries, LineSeries};
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::RGBColor;
 
-use super::report::{CompareReport, Point, Side};
+use super::panel::{Line, Page, Panel};
+use super::report::{CompareReport, Side};
 use super::verdict::Verdict;
-use crate::plot::{self, Area, Drawn, GREY, centred};
 use crate::sizes::format_about;
-use crate::units::{format_ns, percent, three_digits, without_zeros};
+use crate::units::{format_ns, percent, three_digits};
 
-const SIZE: (u32, u32) = (1280, 980);
-const DIRECT: RGBColor = RGBColor(0, 99, 163);
-const PROXIED: RGBColor = RGBColor(196, 78, 0);
-
-/// An axis with labels at round values only.
-#[derive(Clone, Debug)]
-struct Axis {
-    low: f64,
-    high: f64,
-    logarithmic: bool,
-    labels: Vec<f64>,
-}
-
-/// What one panel shows.
-struct Panel<'a> {
-    title: &'a str,
-    y_label: &'a str,
-    write: fn(f64) -> String,
-    /// Whether the vertical axis is logarithmic; otherwise it is a share from 0 to 1.
-    logarithmic: bool,
-    lines: Vec<Line<'a>>,
-    mark: Option<f64>,
-}
-
-struct Line<'a> {
-    name: &'a str,
-    colour: RGBColor,
-    dashed: bool,
-    points: Vec<(f64, f64)>,
-}
+pub(super) const DIRECT: RGBColor = RGBColor(0, 99, 163);
+pub(super) const PROXIED: RGBColor = RGBColor(196, 78, 0);
 
 /// The whole file.
 ///
 /// # Errors
 /// When the drawing library refuses.
 pub(crate) fn text(report: &CompareReport) -> Result<String> {
-    plot::svg(SIZE, |root| draw(root, report))
-}
-
-fn draw(root: &Area<'_>, report: &CompareReport) -> Drawn {
-    let (head, rest) = root.split_vertically(84);
-    let (body, foot) = rest.split_vertically(SIZE.1.saturating_sub(84 + 40));
-    let centre = i32::try_from(SIZE.0 / 2)?;
     let verdict = Verdict::of(report);
-    let title = "Direct and proxied puts between two processes of one host";
-    head.draw_text(title, &centred(28, &BLACK), (centre, 28))?;
-    let small = centred(16, &GREY);
-    head.draw_text(&report.machine.line(), &small, (centre, 60))?;
-    foot.draw_text(&footer(&verdict), &small, (centre, 16))?;
-    for (area, panel) in body.split_evenly((2, 2)).iter().zip(panels(report, &verdict)) {
-        panel.draw(area, report)?;
-    }
-    Ok(())
+    let sizes: Vec<u64> = report.points.iter().map(|point| point.bytes).collect();
+    let page = Page {
+        title: "Direct and proxied puts between two processes of one host",
+        machine: &report.machine,
+        footer: footer(&verdict),
+        x_label: "size of a put",
+        sizes: &sizes,
+        panels: panels(report, &verdict),
+    };
+    page.svg()
 }
 
 fn footer(verdict: &Verdict) -> String {
@@ -80,7 +41,7 @@ fn footer(verdict: &Verdict) -> String {
     }
 }
 
-fn panels<'a>(report: &'a CompareReport, verdict: &Verdict) -> [Panel<'a>; 4] {
+fn panels(report: &CompareReport, verdict: &Verdict) -> [Panel<'static>; 4] {
     let line = |name, colour, dashed, proxied: bool, value: fn(&Side) -> Option<f64>| Line {
         name,
         colour,
@@ -135,138 +96,4 @@ fn panels<'a>(report: &'a CompareReport, verdict: &Verdict) -> [Panel<'a>; 4] {
             mark: None,
         },
     ]
-}
-
-impl Panel<'_> {
-    fn draw(&self, area: &Area<'_>, report: &CompareReport) -> Drawn {
-        let values = || self.lines.iter().flat_map(|line| line.points.iter().map(|(_, value)| *value));
-        let (Some(low), Some(high)) = (values().reduce(f64::min), values().reduce(f64::max)) else {
-            let (width, height) = area.dim_in_pixel();
-            area.draw_text(
-                &format!("{}: not measured", self.title),
-                &centred(18, &GREY),
-                (i32::try_from(width / 2)?, i32::try_from(height / 2)?),
-            )?;
-            return Ok(());
-        };
-        let y = if self.logarithmic {
-            Axis::decades(low.max(1e-4) * 0.7, high.max(1e-4) * 1.8)
-        } else {
-            Axis::shares()
-        };
-        let (bottom, top) = (y.low, y.high);
-        let mut chart = ChartBuilder::on(area)
-            .margin(12)
-            .margin_right(28)
-            .caption(self.title, ("sans-serif", 20))
-            .x_label_area_size(54)
-            .y_label_area_size(88)
-            .build_cartesian_2d(Axis::sizes(report), y)?;
-        let (write_x, write_y) =
-            (|bytes: &f64| format_about(*bytes), |value: &f64| without_zeros(&(self.write)(*value)));
-        chart
-            .configure_mesh()
-            .x_desc("size of a put")
-            .y_desc(self.y_label)
-            .x_labels(16)
-            .y_labels(16)
-            .max_light_lines(0)
-            .bold_line_style(RGBColor(222, 222, 222))
-            .axis_desc_style(("sans-serif", 16))
-            .label_style(("sans-serif", 14))
-            .x_label_formatter(&write_x)
-            .y_label_formatter(&write_y)
-            .draw()?;
-        if let Some(mark) = self.mark {
-            let dashes = DashedLineSeries::new([(mark, bottom), (mark, top)], 6, 4, GREY.stroke_width(2));
-            chart.draw_series(dashes)?;
-            let style = ("sans-serif", 14).into_font().color(&GREY);
-            // The label lies on the side of the mark that has more room.
-            let right = mark < report.points.last().map_or(1.0, |point| point.bytes as f64).sqrt();
-            let anchor = Pos::new(if right { HPos::Left } else { HPos::Right }, VPos::Bottom);
-            let label =
-                Text::new(format!(" crossover: {} ", format_about(mark)), (mark, bottom), style.pos(anchor));
-            chart.draw_series(std::iter::once(label))?;
-        }
-        for line in &self.lines {
-            let colour = line.colour;
-            if line.dashed {
-                let dashes = DashedLineSeries::new(line.points.iter().copied(), 4, 4, colour.stroke_width(1));
-                chart.draw_series(dashes)?;
-                continue;
-            }
-            chart
-                .draw_series(
-                    LineSeries::new(line.points.iter().copied(), colour.stroke_width(2)).point_size(3),
-                )?
-                .label(line.name)
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 22, y)], colour.stroke_width(3)));
-        }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE.mix(0.85))
-            .label_font(("sans-serif", 15))
-            .draw()?;
-        Ok(())
-    }
-}
-
-impl Axis {
-    /// The sizes of a report, labelled at every eighth power of two.
-    fn sizes(report: &CompareReport) -> Self {
-        let size = |point: Option<&Point>| point.map_or(1, |point| point.bytes).max(1) as f64;
-        let (low, high) = (size(report.points.first()), size(report.points.last()));
-        let steps = (0..63).step_by(3).map(|power| f64::from(power).exp2());
-        let labels = steps.filter(|label| (low..=high).contains(label)).collect();
-        Self { low, high: high.max(low * 2.0), logarithmic: true, labels }
-    }
-
-    /// Values labelled at powers of ten, and at twos and fives where there are few of them.
-    fn decades(low: f64, high: f64) -> Self {
-        let steps = |mantissas: &[f64]| -> Vec<f64> {
-            let decades = (-5..16).map(|decade| 10_f64.powi(decade));
-            let marks = decades.flat_map(|decade| mantissas.iter().map(move |mantissa| decade * mantissa));
-            marks.filter(|mark| (low..=high).contains(mark)).collect()
-        };
-        let tens = steps(&[1.0]);
-        let labels = if tens.len() >= 3 { tens } else { steps(&[1.0, 2.0, 5.0]) };
-        Self { low, high, logarithmic: true, labels }
-    }
-
-    /// Shares of one, with a little air above and below.
-    fn shares() -> Self {
-        Self { low: -0.05, high: 1.3, logarithmic: false, labels: vec![0.0, 0.25, 0.5, 0.75, 1.0] }
-    }
-
-    fn scale(&self, value: f64) -> f64 {
-        if self.logarithmic { value.max(1e-12).ln() } else { value }
-    }
-}
-
-impl Ranged for Axis {
-    type FormatOption = NoDefaultFormatting;
-    type ValueType = f64;
-
-    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
-        let [low, high, value] = [self.low, self.high, *value].map(|value| self.scale(value));
-        let pixel = f64::from(limit.0) + f64::from(limit.1 - limit.0) * (value - low) / (high - low);
-        #[expect(clippy::cast_possible_truncation, reason = "the cast saturates far outside the picture")]
-        let pixel = pixel.round() as i32;
-        pixel
-    }
-
-    fn key_points<Hint: KeyPointHint>(&self, _hint: Hint) -> Vec<f64> {
-        self.labels.clone()
-    }
-
-    fn range(&self) -> Range<f64> {
-        self.low..self.high
-    }
-}
-
-impl ValueFormatter<f64> for Axis {
-    fn format(value: &f64) -> String {
-        three_digits(*value)
-    }
 }

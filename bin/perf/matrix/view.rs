@@ -9,10 +9,6 @@ use crate::row::{Report, Row};
 use crate::sizes::format_size;
 use crate::units::{format_ns, or_dash, three_digits};
 
-/// Characters of a column of a rank and behind it, where the terminal is narrow; and of those before them.
-const COLUMN: usize = 8;
-const BEFORE: usize = 14;
-
 /// What a narrow terminal goes without in the table of all ranks at once.
 const EXPENDABLE: [&str; 3] = ["limit", "(p10..p90)", "time"];
 
@@ -49,64 +45,35 @@ fn head(matrix: &Matrix) -> String {
 /// Values and, beside them where there is room, how many times its limit each takes.
 fn tables(look: Look, matrix: &Matrix) -> String {
     let names: Vec<String> = (0..matrix.n_ranks()).map(|rank| rank.to_string()).collect();
-    let whole: Vec<usize> = (0..matrix.n_ranks()).collect();
-    let sheet = |half: Half, ranks: &[usize]| sheet(matrix, &names, half, ranks);
-    let beside = sheet(Half::Values, &whole).beside(sheet(Half::Ratios, &whole)).grid();
+    let core = |from: usize| or_dash(matrix.cores[from], |core| core.to_string());
+    let values =
+        grid(matrix, &["rank", "core"], &names, &|from| vec![names[from].clone(), core(from)], &Cell::text);
+    let ratio = |cell: &Cell| or_dash(cell.ratio, three_digits);
+    let ratios = grid(matrix, &["time/limit"], &names, &|from| vec![names[from].clone()], &ratio);
+    let beside = values.clone().beside(ratios.clone());
     if beside.fits(look) {
-        return beside.text(look, &[]);
+        beside.text(look, &[])
+    } else {
+        values.in_parts(look, 2) + &ratios.in_parts(look, 1)
     }
-    let per_table = look.width.map_or(usize::MAX, |width| (width.saturating_sub(BEFORE) / COLUMN).max(1));
-    let part = |half| {
-        let tables = whole.chunks(per_table).map(move |ranks| sheet(half, ranks).grid().text(look, &[]));
-        tables.collect::<String>()
-    };
-    part(Half::Values) + &part(Half::Ratios)
 }
 
-/// What cells show.
-#[derive(Clone, Copy)]
-enum Half {
-    Values,
-    Ratios,
-}
-
-/// A table in the making.
-struct Sheet<'a> {
-    head: Vec<&'a str>,
-    rows: Vec<Vec<String>>,
-}
-
-/// A row for each rank, a column for each of `ranks`, and before them who a row is.
-fn sheet<'a>(matrix: &Matrix, names: &'a [String], half: Half, ranks: &[usize]) -> Sheet<'a> {
-    let mut head = match half {
-        Half::Values => vec!["rank", "core"],
-        Half::Ratios => vec!["time/limit"],
-    };
-    head.extend(ranks.iter().map(|rank| names[*rank].as_str()));
-    let write = |cell: &Cell| match half {
-        Half::Values => cell.text(),
-        Half::Ratios => or_dash(cell.ratio, three_digits),
-    };
+/// A row for each rank, with `first` of it under `head`, and a column for each rank.
+fn grid<'a>(
+    matrix: &Matrix,
+    head: &[&'a str],
+    names: &'a [String],
+    first: &dyn Fn(usize) -> Vec<String>,
+    write: &dyn Fn(&Cell) -> String,
+) -> Grid<'a> {
     let row = |from: usize| {
-        let mut texts = vec![names[from].clone()];
-        if matches!(half, Half::Values) {
-            texts.push(or_dash(matrix.cores[from], |core| core.to_string()));
-        }
-        texts.extend(ranks.iter().map(|to| or_dash(matrix.cell(from, *to), write)));
-        texts
+        let cells = (0..matrix.n_ranks()).map(|to| or_dash(matrix.cell(from, to), write));
+        (first(from).into_iter().chain(cells).collect(), false)
     };
-    Sheet { head, rows: (0..matrix.n_ranks()).map(row).collect() }
-}
-
-impl<'a> Sheet<'a> {
-    fn beside(mut self, right: Self) -> Self {
-        self.head.extend(right.head);
-        self.rows.iter_mut().zip(right.rows).for_each(|(row, more)| row.extend(more));
-        self
-    }
-
-    fn grid(self) -> Grid<'a> {
-        Grid { head: self.head, words: 0, rows: self.rows.into_iter().map(|row| (row, false)).collect() }
+    Grid {
+        head: head.iter().copied().chain(names.iter().map(String::as_str)).collect(),
+        words: 0,
+        rows: (0..matrix.n_ranks()).map(row).collect(),
     }
 }
 

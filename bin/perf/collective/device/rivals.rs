@@ -82,6 +82,8 @@ impl Bench<'_> {
         let proxied = manners.iter().filter(|manner| manner.channel == Channel::Port).count();
         let field = Field { tests, proxied, fewest_slices: FEWEST_SLICES };
         let turns = take_turns(company, &mut lanes, field, self.plan.effort(Some(Channel::Port)))?;
+        let wrong_limits: u64 = limits.iter().map(|(_, lane)| lane.wrong()).sum();
+        anyhow::ensure!(wrong_limits == 0, "the limit got {wrong_limits} elements wrong");
         let wrong: Vec<u64> = rivals.iter().map(|rival| rival.wrong).collect();
         for (test, (manner, wrong)) in manners.iter().zip(wrong).enumerate() {
             let wrong = self.gathering.borrow_mut().total(wrong)?;
