@@ -53,7 +53,7 @@ pub(crate) enum Command {
     /// Start a program as device processes, watch over them, and end them together
     #[command(after_help = run::HELP)]
     Run(RunArgs),
-    /// Compare direct with proxied channels over sizes, and name the crossover
+    /// Compare direct with proxied channels, or algorithms, and name the crossover
     Compare(CompareArgs),
     /// Measure which collective algorithms are best here, and write a tuning table
     #[command(after_help = tuning::HELP)]
@@ -175,6 +175,12 @@ pub(crate) struct PerfArgs {
 /// Flags of `shmccl compare`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CompareArgs {
+    /// Compare the algorithms of a collective operation instead of puts, direct and proxied: all_reduce, all_gather, ...
+    #[arg(long, value_name = "OP", value_parser = parse_operation)]
+    pub(crate) op: Option<Test>,
+    /// Device processes that do the operation [default: 2]
+    #[arg(short = 'g', long, value_name = "N", value_parser = n_ranks(2), requires = "op")]
+    pub(crate) ranks: Option<u32>,
     #[command(flatten)]
     pub(crate) sweep: SweepArgs,
     #[command(flatten)]
@@ -333,6 +339,15 @@ fn parse_backing(text: &str) -> Result<SegmentBacking, String> {
             Err("expected memfd, named:PREFIX (letters, digits, '.', '_', '-') or file:DIRECTORY".to_owned())
         }
     }
+}
+
+/// Reads the name of a test that measures a collective operation.
+fn parse_operation(text: &str) -> Result<Test, String> {
+    let operations = || Test::value_variants().iter().copied().filter(|test| test.is_collective());
+    operations().find(|test| test.name() == text).ok_or_else(|| {
+        let names: Vec<_> = operations().map(Test::name).collect();
+        format!("expected one of {}", names.join(", "))
+    })
 }
 
 fn is_name(text: &str) -> bool {

@@ -1,6 +1,7 @@
 //! `shmccl compare`: direct against proxied. What it found, as tables, sentences, charts and files.
 //!
-//! Everything here is made from a [`report::CompareReport`], which is numbers only.
+//! Everything here is made from a [`report::CompareReport`], which is numbers only, of puts; [`rivals`] does the same for a
+//! collective operation.
 
 mod chart;
 pub(crate) mod crossing;
@@ -8,26 +9,34 @@ mod csv;
 mod measure;
 mod panel;
 pub(crate) mod report;
+mod rivals;
 mod svg;
 mod verdict;
 mod view;
 
 use anyhow::Result;
+use serde::Serialize;
 
 use crate::args::CompareArgs;
 use crate::output::{self, Look};
 use crate::{failure, file};
-use report::CompareReport;
 
 /// Measures and presents.
 ///
 /// # Errors
 /// Bad flags, a job that fails, wrong data, files that cannot be written.
 pub(crate) fn run(args: &CompareArgs) -> Result<u8> {
+    match args.op {
+        Some(test) => rivals::run(args, test),
+        None => of_puts(args),
+    }
+}
+
+fn of_puts(args: &CompareArgs) -> Result<u8> {
     check_files(args)?;
     let report = measure::measure(args)?;
     // Files first: whoever reads the table may stop reading.
-    write_files(args, &report)?;
+    write_files(args, &report.to_file(), &csv::text(&report), &svg::text(&report)?)?;
     let printed = output::print(&view::text(Look::of_stdout(), &report));
     match report.wrong_sides() {
         0 => printed.map(|()| failure::DONE),
@@ -51,10 +60,10 @@ fn check_files(args: &CompareArgs) -> Result<()> {
 ///
 /// # Errors
 /// When one cannot be written.
-fn write_files(args: &CompareArgs, report: &CompareReport) -> Result<()> {
-    file::write_json(&args.json, &report.to_file())?;
-    file::write(&args.csv, csv::text(report).as_bytes())?;
-    file::write(&args.svg, svg::text(report)?.as_bytes())?;
+fn write_files(args: &CompareArgs, report: &impl Serialize, csv: &str, svg: &str) -> Result<()> {
+    file::write_json(&args.json, report)?;
+    file::write(&args.csv, csv.as_bytes())?;
+    file::write(&args.svg, svg.as_bytes())?;
     let [json, csv, svg] = [&args.json, &args.csv, &args.svg].map(|path| path.display());
     output::note(&format!("wrote {json}, {csv} and {svg}"));
     Ok(())

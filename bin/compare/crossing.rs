@@ -47,10 +47,19 @@ impl Crossing {
                 Some(next) => Self::Between {
                     last_behind: costs[last].bytes,
                     first_ahead: next.bytes,
-                    estimate: meet(&costs[last], next),
+                    estimate: Self::meeting(&costs[last], next),
                 },
             },
         }
+    }
+
+    /// Where the challenger meets the holder between two sizes; inside the interval whatever the noise says.
+    pub(crate) fn meeting(left: &Cost, right: &Cost) -> f64 {
+        let lead = |cost: &Cost| (cost.challenger.max(1e-3) / cost.holder.max(1e-3)).ln();
+        let (from, to) = (lead(left), lead(right));
+        let way = if from > to { (from / (from - to)).clamp(0.0, 1.0) } else { 0.5 };
+        let (start, end) = (left.bytes.max(1) as f64, right.bytes.max(1) as f64);
+        (start.ln() + (end.ln() - start.ln()) * way).exp().clamp(start, end)
     }
 
     /// Where to draw the mark, when there is one to draw.
@@ -60,15 +69,6 @@ impl Crossing {
             Self::Always | Self::Never => None,
         }
     }
-}
-
-/// Where the challenger meets the holder between two sizes; inside the interval whatever the noise says.
-fn meet(left: &Cost, right: &Cost) -> f64 {
-    let lead = |cost: &Cost| (cost.challenger.max(1e-3) / cost.holder.max(1e-3)).ln();
-    let (from, to) = (lead(left), lead(right));
-    let way = if from > to { (from / (from - to)).clamp(0.0, 1.0) } else { 0.5 };
-    let (start, end) = (left.bytes.max(1) as f64, right.bytes.max(1) as f64);
-    (start.ln() + (end.ln() - start.ln()) * way).exp().clamp(start, end)
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ pub(crate) fn text(report: &CompareReport) -> String {
     text
 }
 
-fn number(value: Option<f64>) -> Option<String> {
+/// A plain number, where there is one.
+pub(super) fn number(value: Option<f64>) -> Option<String> {
     value.map(|value| format!("{value:.4}"))
 }

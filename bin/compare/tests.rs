@@ -242,7 +242,8 @@ fn three_files_are_written() {
     let mut args = <Line as clap::Parser>::parse_from(["compare"]).compare;
     (args.json, args.csv, args.svg) = (path("a.json"), path("a.csv"), path("a.svg"));
     check_files(&args).unwrap();
-    write_files(&args, &modelled(900.0, 4, 0.95)).unwrap();
+    let report = modelled(900.0, 4, 0.95);
+    write_files(&args, &report.to_file(), &csv::text(&report), &svg::text(&report).unwrap()).unwrap();
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 3);
     args.svg = path("missing/a.svg");
     assert!(check_files(&args).is_err());

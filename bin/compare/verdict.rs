@@ -10,7 +10,7 @@ use crate::units::{format_ns, percent, three_digits};
 const FEWEST_SIZES: usize = 3;
 
 /// Timings below this number show no median.
-const FEWEST_SAMPLES: u64 = 5;
+pub(super) const FEWEST_SAMPLES: u64 = 5;
 
 /// Where proxied is ahead of direct.
 #[derive(Clone, Debug, PartialEq)]
@@ -158,7 +158,12 @@ fn too_few(report: &CompareReport) -> Option<String> {
     let sizes = report.points.len();
     let is_thin = |side: &Side| side.samples.is_some_and(|samples| samples < FEWEST_SAMPLES);
     let thin = report.points.iter().filter(|point| is_thin(&point.direct) || is_thin(&point.proxied)).count();
-    let remedy = match (sizes < FEWEST_SIZES, 2 * thin > sizes) {
+    more_of(sizes, 2 * thin > sizes)
+}
+
+/// The same for this number of `sizes`, most of which are `thin` or are not.
+pub(super) fn more_of(sizes: usize, thin: bool) -> Option<String> {
+    let remedy = match (sizes < FEWEST_SIZES, thin) {
         (false, false) => return None,
         (true, false) => format!("measure {FEWEST_SIZES} sizes at least (-b, -e, -f)"),
         (false, true) => {

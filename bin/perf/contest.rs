@@ -88,7 +88,7 @@ pub(crate) fn contest(
     yardsticks: &[Yardstick],
     effort: Effort,
 ) -> Result<Outcome> {
-    let field = Field { tests: 1, proxied: 1, fewest_slices: FEWEST_SLICES };
+    let field = Field { tests: 1, fewest_slices: FEWEST_SLICES };
     let turns = take_turns(company, lanes, field, effort)?;
     let mut verdicts: Vec<_> =
         yardsticks.iter().filter_map(|yardstick| turns.verdict(0, yardstick)).collect();
@@ -102,10 +102,8 @@ pub(crate) fn contest(
 /// Which of the lanes is what, and how often they take turns at least.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Field {
-    /// So many, from the first on, are tests; the others are limits.
+    /// So many, from the first on, are tests; the others are limits, before which proxies get time to fall asleep.
     pub(crate) tests: usize,
-    /// So many, from the first on, may leave proxies awake, which then get time to fall asleep.
-    pub(crate) proxied: usize,
     /// Slices of each, however long they take.
     pub(crate) fewest_slices: u64,
 }
@@ -160,7 +158,7 @@ pub(crate) fn take_turns(
         let probe = company.probe();
         let mut samples = vec![Vec::new(); lanes.len()];
         for (index, lane) in lanes.iter_mut().enumerate() {
-            if index == field.proxied {
+            if index == field.tests {
                 rest(effort.rest);
             }
             company.share(0)?;

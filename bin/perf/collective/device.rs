@@ -24,7 +24,7 @@ use super::gathering::{Gathering, flags};
 use super::layout::{Layout, bus_factor};
 use super::number::{ForType, Number, with_type};
 use super::pattern::operator;
-use super::settings::{Manner, Memory, Message, Seat, Settings};
+use super::settings::{Memory, Message, Seat, Settings};
 use super::trial::{BATCH_BYTES, ByLibrary, Trial};
 use super::workload::{Ground, Task, Workload, can_be_in_place};
 use crate::args::{Channel, Test};
@@ -43,7 +43,10 @@ pub(crate) fn run(comm: &mut Communicator, plan: &Plan, test: Test, duet: Option
     let operation = super::settings::operation(test).context("no collective operation")?;
     send(&Message::Seat(seat(comm)?))?;
     comm.set_algorithm(settings.algorithm.as_deref().map(str::parse).transpose()?);
-    comm.set_channel_kind(kind_of(settings.channel))?;
+    comm.set_channel_kind(match settings.channel {
+        Channel::Memory => ChannelKind::Memory,
+        Channel::Port => ChannelKind::Port,
+    })?;
     let largest = plan.sizes.iter().copied().max().unwrap_or(0);
     let mut region = |len| comm.alloc_region(len, 4096);
     let ground = Ground { send: region(largest)?, recv: region(largest)?, mail: region(2 * BATCH_BYTES)? };
@@ -61,13 +64,6 @@ pub(crate) fn run(comm: &mut Communicator, plan: &Plan, test: Test, duet: Option
         ensemble,
     };
     bench.all()
-}
-
-fn kind_of(channel: Channel) -> ChannelKind {
-    match channel {
-        Channel::Memory => ChannelKind::Memory,
-        Channel::Port => ChannelKind::Port,
-    }
 }
 
 fn seat(comm: &Communicator) -> Result<Seat> {
@@ -170,9 +166,7 @@ impl Bench<'_> {
         let wrong_limits: u64 = limits.iter().map(|(_, lane)| lane.wrong()).sum();
         anyhow::ensure!(wrong_limits == 0, "the limit got {wrong_limits} elements wrong");
         if self.comm.rank().get() == 0 {
-            let (channel, algorithm) = (self.settings.channel, self.settings.algorithm.clone());
-            let manner = Manner { channel, algorithm };
-            self.report(wanted, layout, &manner, &limits, Outcome { wrong, ..outcome })?;
+            self.report(wanted, layout, &self.settings.algorithm, &limits, Outcome { wrong, ..outcome })?;
         }
         Ok(())
     }
@@ -223,7 +217,7 @@ impl Bench<'_> {
         &self,
         wanted: Wanted<'_>,
         layout: Layout,
-        manner: &Manner,
+        algorithm: &Option<String>,
         limits: &[Limit],
         outcome: Outcome,
     ) -> Result<()> {
@@ -232,8 +226,8 @@ impl Bench<'_> {
         let (best, outcome) = outcome.with_lowest_limit().context("nothing was measured")?;
         let verdict = outcome.verdicts.first().context("nothing was measured")?;
         let n_ranks = self.comm.n_ranks();
-        let mut row = row_of(self.test, Some(manner.channel), n_ranks, verdict, &limits[best].0);
-        row.variant = manner.algorithm.clone();
+        let mut row = row_of(self.test, Some(self.settings.channel), n_ranks, verdict, &limits[best].0);
+        row.variant = algorithm.clone();
         row.iterations = outcome.operations;
         row.bytes = Some(bytes);
         row.wrong = self.plan.check.then_some(wrong);

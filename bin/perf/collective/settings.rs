@@ -25,17 +25,8 @@ pub(crate) struct Settings {
     pub(crate) average: Average,
     /// Where buffers are.
     pub(crate) memory: Memory,
-    /// Ways to be held against each other, out of place, instead of the one above; those over port channels first.
-    pub(crate) rivals: Vec<Manner>,
-}
-
-/// How an operation is done.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Manner {
-    /// The kind of channel that data go over.
-    pub(crate) channel: Channel,
-    /// The name of the algorithm; `None` for what suits the size.
-    pub(crate) algorithm: Option<String>,
+    /// Algorithms to be held against each other, out of place, instead of the one above.
+    pub(crate) rivals: Vec<Option<String>>,
 }
 
 /// What the time of an operation is, of all that the ranks have measured.

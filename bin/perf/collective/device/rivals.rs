@@ -1,12 +1,12 @@
-//! Ways to do one operation, against each other and against the machine: they take turns, so that whatever the machine does to
-//! one it does to all.
+//! Algorithms for one operation, against each other and against the machine: they take turns, so that whatever the machine does
+//! to one it does to all.
 
 use std::cell::RefCell;
 
 use anyhow::Result;
-use shmccl::collective::{Algorithm, ChannelKind};
+use shmccl::collective::Algorithm;
 
-use super::{Bench, Channel, Wanted, kind_of};
+use super::{Bench, Wanted};
 use crate::perf::collective::number::{ForType, Number};
 use crate::perf::collective::pattern::operator;
 use crate::perf::collective::trial::{ByLibrary, Trial};
@@ -14,10 +14,10 @@ use crate::perf::collective::workload::Workload;
 use crate::perf::contest::{Company, Field, Outcome, take_turns};
 use crate::perf::lane::Lane;
 
-/// Slices of each way, however long they take: there are many ways.
+/// Slices of each algorithm, however long they take: there are many.
 const FEWEST_SLICES: u64 = 9;
 
-/// The figures of all ways, of elements of some type.
+/// The figures of all algorithms, of elements of some type.
 pub(super) struct Rivalry<'b, 'a, 'w>(pub(super) &'b mut Bench<'a>, pub(super) Wanted<'w>);
 
 impl ForType for Rivalry<'_, '_, '_> {
@@ -28,20 +28,17 @@ impl ForType for Rivalry<'_, '_, '_> {
     }
 }
 
-/// One way. All of them share their buffers.
+/// One algorithm. All of them share their buffers.
 struct Rival<'t, 'c, T> {
     work: &'t RefCell<Trial<T, ByLibrary<'c>>>,
     algorithm: Option<Algorithm>,
-    channel: ChannelKind,
     wrong: u64,
 }
 
 impl<T: Number> Lane for Rival<'_, '_, T> {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> shmccl::Result<()> {
         let mut work = self.work.borrow_mut();
-        let ByLibrary(comm) = work.way();
-        comm.set_algorithm(self.algorithm);
-        comm.set_channel_kind(self.channel)?;
+        work.way().0.set_algorithm(self.algorithm);
         let before = work.wrong();
         work.slice(ops, samples)?;
         self.wrong += work.wrong() - before;
@@ -59,39 +56,36 @@ impl<T: Number> Lane for Rival<'_, '_, T> {
 
 impl Bench<'_> {
     fn rivals<T: Number>(&mut self, wanted: Wanted<'_>) -> Result<()> {
-        let manners = &self.settings.rivals;
+        let names = &self.settings.rivals;
         let op = self.operation.reduces().then(|| operator::<T>(wanted.op)).transpose()?;
         let task = self.task(wanted, op, size_of::<T>() as u64)?;
         let layout = task.layout;
         let mut limits = self.limits(wanted)?;
         let workload = Workload::<T>::new(self.comm, task, self.ground, self.settings.memory)?;
         let work = RefCell::new(Trial::new(ByLibrary(self.comm), workload, &self.gathering, wanted.bytes));
-        let rival = |(algorithm, channel)| Rival { work: &work, algorithm, channel, wrong: 0 };
-        let mut rivals = Vec::new();
-        for manner in manners {
-            let algorithm = manner.algorithm.as_deref().map(str::parse).transpose()?;
-            rivals.push(rival((algorithm, kind_of(manner.channel))));
-        }
+        let rival = |name: &Option<String>| {
+            Ok(Rival { work: &work, algorithm: name.as_deref().map(str::parse).transpose()?, wrong: 0 })
+        };
+        let mut rivals = names.iter().map(rival).collect::<Result<Vec<_>>>()?;
         let mut lanes: Vec<&mut dyn Lane> = rivals.iter_mut().map(|rival| rival as &mut dyn Lane).collect();
         lanes.extend(limits.iter_mut().map(|(_, lane)| &mut **lane as &mut dyn Lane));
         let company = match &mut self.duet {
             Some(duet) if self.ensemble.n_ranks() == 2 => Company::Two(duet),
             _ => Company::All(&mut self.ensemble),
         };
-        let (tests, total) = (manners.len(), lanes.len());
-        let proxied = manners.iter().filter(|manner| manner.channel == Channel::Port).count();
-        let field = Field { tests, proxied, fewest_slices: FEWEST_SLICES };
-        let turns = take_turns(company, &mut lanes, field, self.plan.effort(Some(Channel::Port)))?;
+        let (tests, total) = (names.len(), lanes.len());
+        let field = Field { tests, fewest_slices: FEWEST_SLICES };
+        let turns = take_turns(company, &mut lanes, field, self.plan.effort(Some(self.settings.channel)))?;
         let wrong_limits: u64 = limits.iter().map(|(_, lane)| lane.wrong()).sum();
         anyhow::ensure!(wrong_limits == 0, "the limit got {wrong_limits} elements wrong");
         let wrong: Vec<u64> = rivals.iter().map(|rival| rival.wrong).collect();
-        for (test, (manner, wrong)) in manners.iter().zip(wrong).enumerate() {
+        for (test, (name, wrong)) in names.iter().zip(wrong).enumerate() {
             let wrong = self.gathering.borrow_mut().total(wrong)?;
             if self.comm.rank().get() == 0 {
                 let against = |limit: usize| turns.verdict(test, move |samples| samples[limit].clone());
                 let verdicts = (tests..total).filter_map(against).collect();
                 let outcome = Outcome { verdicts, operations: turns.operations, wrong };
-                self.report(wanted, layout, manner, &limits, outcome)?;
+                self.report(wanted, layout, name, &limits, outcome)?;
             }
         }
         Ok(())

@@ -1,0 +1,110 @@
+//! Taking the figures: the test of `shmccl perf`, with many ways at once.
+
+use anyhow::{Context, Result};
+use shmccl::collective::{Algorithm, Operation};
+
+use super::report::RivalReport;
+use crate::args::{Channel, CompareArgs, Test};
+use crate::machine::Machine;
+use crate::output;
+use crate::perf::collective::settings::{Average, Memory, Message, Settings, operation};
+use crate::perf::plan::Plan;
+use crate::perf::{jobs, note_siblings};
+use crate::row::Report;
+
+/// Ranks where the user does not say how many.
+const RANKS: u32 = 2;
+
+/// What elements are, and how they are reduced.
+const ELEMENT: &str = "float";
+const OPERATOR: &str = "sum";
+
+/// Measures all ways at every size: those over one kind of channel take turns in one job. The others follow in a job of their
+/// own, so that no proxy is about when the direct ones are measured: even one that sleeps has devices give way while they wait.
+///
+/// # Errors
+/// Bad sizes, a job that fails.
+pub(super) fn measure(args: &CompareArgs, test: Test) -> Result<RivalReport> {
+    let operation = operation(test).context("no collective operation")?;
+    let n_ranks = args.ranks.unwrap_or(RANKS);
+    let sizes = whole_blocks(&args.sweep.sizes()?, operation, n_ranks);
+    let one_core = jobs::share_a_core(&args.job)?;
+    jobs::note_shared_core(one_core);
+    let rivals = rivals(operation);
+    let progress = output::progress((sizes.len() * 2 * rivals.len()) as u64);
+    progress.set_message(test.name());
+    let mut report = Report { machine: Machine::detect(), rows: Vec::new() };
+    for bytes in sizes {
+        for channel in [Channel::Memory, Channel::Port] {
+            let plan = Plan {
+                tests: vec![(test, None)],
+                sizes: vec![bytes],
+                iters: args.sweep.iters,
+                warmup: args.sweep.warmup_iters,
+                check: args.sweep.check(),
+                one_core,
+                // The least number of slices takes long enough.
+                figure_ms: 0,
+                collective: Some(settings(operation, channel, &rivals)),
+                matrix: None,
+            };
+            jobs::supervise(&plan, n_ranks, &args.job, &mut |line| {
+                if let Message::Figure(row) = Message::read(line)? {
+                    progress.inc(1);
+                    report.rows.push(*row);
+                }
+                Ok(())
+            })?;
+        }
+    }
+    progress.finish_and_clear();
+    note_siblings(&mut report);
+    Ok(RivalReport { machine: report.machine, proxy: args.job.proxy, test, n_ranks, rows: report.rows })
+}
+
+fn settings(operation: Operation, channel: Channel, rivals: &[Option<String>]) -> Settings {
+    Settings {
+        algorithm: None,
+        channel,
+        types: vec![ELEMENT.to_owned()],
+        ops: vec![if operation.reduces() { OPERATOR } else { "none" }.to_owned()],
+        roots: if operation.has_root() { vec![0] } else { Vec::new() },
+        average: Average::Mean,
+        memory: Memory::Heap,
+        rivals: rivals.to_vec(),
+    }
+}
+
+/// What the library does by itself, and every algorithm that can do it.
+fn rivals(operation: Operation) -> Vec<Option<String>> {
+    let able = Algorithm::ALL.into_iter().filter(|algorithm| algorithm.supports(operation));
+    [None].into_iter().chain(able.map(|able| Some(able.name().to_owned()))).collect()
+}
+
+/// Sizes of which each rank has a whole number of elements, each once.
+fn whole_blocks(sizes: &[u64], operation: Operation, n_ranks: u32) -> Vec<u64> {
+    let (send, recv) = operation.blocks(n_ranks.into());
+    let unit = send.max(recv).max(1) * size_of::<f32>() as u64;
+    let mut sizes: Vec<u64> = sizes.iter().map(|size| size.next_multiple_of(unit)).collect();
+    sizes.dedup();
+    sizes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_size_is_rounded_to_nothing_and_none_is_measured_twice() {
+        assert_eq!(whole_blocks(&[1, 8, 64], Operation::AllReduce, 3), [4, 8, 64]);
+        assert_eq!(whole_blocks(&[1, 8, 64], Operation::AllGather, 4), [16, 64]);
+    }
+
+    #[test]
+    fn every_algorithm_that_can_do_it_is_a_rival_of_the_default() {
+        let named =
+            |operation| rivals(operation).into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>();
+        assert_eq!(named(Operation::Gather), ["", "one_shot", "two_shot"]);
+        assert_eq!(named(Operation::AllReduce).len(), 9);
+    }
+}

@@ -1,0 +1,124 @@
+//! The numbers of a comparison of ways.
+
+use serde::Serialize;
+
+use super::verdict::{Lead, Verdict};
+use crate::args::{Channel, ProxyMode, Test};
+use crate::compare::crossing::Crossing;
+use crate::machine::Machine;
+use crate::row::Row;
+
+/// What the library does where nobody chooses.
+pub(super) const BY_DEFAULT: &str = "default";
+
+/// One operation in many ways over sizes, on one machine in one job.
+#[derive(Clone, Debug)]
+pub(crate) struct RivalReport {
+    /// Where it ran.
+    pub(crate) machine: Machine,
+    /// Where the proxies ran.
+    pub(crate) proxy: ProxyMode,
+    /// The operation.
+    pub(crate) test: Test,
+    /// How many ranks did it.
+    pub(crate) n_ranks: u32,
+    /// A row for each way at each size.
+    pub(crate) rows: Vec<Row>,
+}
+
+/// The file `compare.json`.
+#[derive(Debug, Serialize)]
+pub(crate) struct RivalFile {
+    machine: Machine,
+    proxy: ProxyMode,
+    op: Test,
+    ranks: u32,
+    /// Null when there was too little to conclude from.
+    crossover: Option<Crossovers>,
+    summary: Vec<String>,
+    rows: Vec<Row>,
+}
+
+#[derive(Debug, Serialize)]
+struct Crossovers {
+    /// Which algorithm from which size on, over memory channels.
+    memory: Vec<Lead>,
+    /// The same over port channels.
+    port: Vec<Lead>,
+    /// Where the quickest proxied way overtakes the quickest direct one.
+    proxied: Crossing,
+}
+
+impl RivalReport {
+    /// Sizes, in rising order.
+    pub(super) fn sizes(&self) -> Vec<u64> {
+        let mut sizes: Vec<u64> = self.rows.iter().filter_map(|row| row.bytes).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+
+    /// Names of the algorithms, the default first.
+    pub(super) fn algorithms(&self) -> Vec<&str> {
+        let mut names = Vec::new();
+        for row in &self.rows {
+            if !names.contains(&name(row)) {
+                names.push(name(row));
+            }
+        }
+        names
+    }
+
+    /// What `algorithm` took at a size over `channel`.
+    pub(super) fn row(&self, bytes: u64, channel: Channel, algorithm: &str) -> Option<&Row> {
+        self.at(bytes, channel).find(|row| name(row) == algorithm)
+    }
+
+    /// The quickest algorithm at a size over `channel`.
+    pub(super) fn quickest(&self, bytes: u64, channel: Channel) -> Option<&Row> {
+        let algorithms = self.at(bytes, channel).filter(|row| row.variant.is_some());
+        algorithms.min_by(|a, b| time(a).total_cmp(&time(b)))
+    }
+
+    fn at(&self, bytes: u64, channel: Channel) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(move |row| (row.bytes, row.channel) == (Some(bytes), Some(channel)))
+    }
+
+    /// How many figures carry wrong data: the run fails when there is one.
+    pub(super) fn wrong_rows(&self) -> usize {
+        self.rows.iter().filter(|row| row.wrong.is_some_and(|wrong| wrong > 0)).count()
+    }
+
+    /// Wrong elements of all ways at a size; `None` when nothing was checked.
+    pub(super) fn wrong_at(&self, bytes: u64) -> Option<u64> {
+        self.rows.iter().filter(|row| row.bytes == Some(bytes)).map(|row| row.wrong).sum()
+    }
+
+    /// The report as it goes to `compare.json`.
+    pub(super) fn to_file(&self) -> RivalFile {
+        let verdict = Verdict::of(self);
+        RivalFile {
+            machine: self.machine.clone(),
+            proxy: self.proxy,
+            op: self.test,
+            ranks: self.n_ranks,
+            summary: verdict.sentences(self),
+            crossover: verdict.too_few.is_none().then_some(Crossovers {
+                memory: verdict.direct,
+                port: verdict.proxied,
+                proxied: verdict.overtaking,
+            }),
+            rows: self.rows.clone(),
+        }
+    }
+}
+
+/// The algorithm of a row.
+pub(super) fn name(row: &Row) -> &str {
+    row.variant.as_deref().unwrap_or(BY_DEFAULT)
+}
+
+/// The median time of a row in nanoseconds.
+pub(super) fn time(row: &Row) -> f64 {
+    row.p50_ns.unwrap_or(f64::INFINITY)
+}

@@ -1,0 +1,166 @@
+use super::report::RivalReport;
+use super::verdict::Verdict;
+use super::*;
+use crate::args::{Channel, ProxyMode};
+use crate::compare::crossing::Crossing;
+use crate::machine::Machine;
+use crate::row::Row;
+use crate::sizes::ladder;
+
+/// Numbers as a model has them: so many nanoseconds, and so many per byte, for each algorithm; a proxy adds some.
+const MODEL: [(Option<&str>, f64, f64); 4] = [
+    (None, 1050.0, 0.105),
+    (Some("one_shot"), 100.0, 1.0),
+    (Some("two_shot"), 1000.0, 0.1),
+    (Some("ring"), 2e6, 0.05),
+];
+
+fn modelled(proxy_ns: f64, proxy_per_byte: f64) -> RivalReport {
+    let row = |bytes: u64, channel, (name, fixed, per_byte): (Option<&str>, f64, f64)| {
+        let proxied = if channel == Channel::Port { (proxy_ns, proxy_per_byte) } else { (0.0, 1.0) };
+        let ns = fixed + proxied.0 + bytes as f64 * per_byte * proxied.1;
+        Row {
+            channel: Some(channel),
+            variant: name.map(str::to_owned),
+            bytes: Some(bytes),
+            samples: Some(100),
+            p50_ns: Some(ns),
+            gb_per_s: Some(bytes as f64 / ns),
+            limit: Some("bare sum".to_owned()),
+            limit_p50_ns: Some(ns / 2.0),
+            ratio: Some(2.0),
+            wrong: Some(0),
+            ..Row::new(Test::AllReduce, 4)
+        }
+    };
+    let mut rows = Vec::new();
+    for bytes in ladder(8, 64 << 20, 4) {
+        for channel in [Channel::Port, Channel::Memory] {
+            rows.extend(MODEL.map(|way| row(bytes, channel, way)));
+        }
+    }
+    let machine =
+        Machine { cpu: "Example CPU".to_owned(), commit: None, optimised: true, ..Machine::detect() };
+    RivalReport { machine, proxy: ProxyMode::Thread, test: Test::AllReduce, n_ranks: 4, rows }
+}
+
+fn sentences(report: &RivalReport) -> String {
+    Verdict::of(report).sentences(report).join("\n")
+}
+
+#[test]
+fn each_algorithm_leads_from_where_it_meets_the_one_before() {
+    let report = modelled(3000.0, 1.0);
+    let verdict = Verdict::of(&report);
+    let names: Vec<&str> = verdict.direct.iter().map(|lead| lead.algorithm.as_str()).collect();
+    assert_eq!(names, ["one_shot", "two_shot", "ring"]);
+    // 100 + x = 1000 + 0.1 x at x = 1000; 1000 + 0.1 x = 2e6 + 0.05 x at about 40e6.
+    let meets: Vec<_> = verdict.direct.iter().map(|lead| lead.estimate).collect();
+    assert_eq!(meets[0], None);
+    assert!((900.0..1100.0).contains(&meets[1].unwrap()), "{meets:?}");
+    assert!((32e6..48e6).contains(&meets[2].unwrap()), "{meets:?}");
+    let told = sentences(&report);
+    for part in [
+        "Direct: one_shot at first, two_shot from about ",
+        "What the library chooses by itself takes up to ",
+        " x as long as the quickest (at 8 B).",
+        "Against the machine's limit the quickest direct way takes from 2.00 x",
+    ] {
+        assert!(told.contains(part), "{part}\n{told}");
+    }
+}
+
+#[test]
+fn whether_proxied_overtakes_direct_is_told_with_where_or_that_it_never_does() {
+    let told = sentences(&modelled(3000.0, 1.0));
+    let never = "Proxied never overtakes direct: each at its quickest, it takes 28.8 x as long at 8 B and 1.00 x as long at 64 MiB; \
+                 from 2 MiB on the two are level (within 5 %).";
+    assert!(told.contains(never), "{told}");
+    let ahead = modelled(3000.0, 0.5);
+    assert!(sentences(&ahead).contains("Proxied overtakes direct at about "), "{}", sentences(&ahead));
+    assert!(matches!(Verdict::of(&ahead).overtaking, Crossing::Between { .. }));
+    assert!(sentences(&modelled(0.0, 0.5)).contains("Proxied overtakes direct"));
+    assert!(sentences(&modelled(-50.0, 0.5)).contains("Proxied is ahead of direct at every size measured."));
+}
+
+#[test]
+fn a_lead_within_the_noise_does_not_change_hands() {
+    let mut report = modelled(3000.0, 1.0);
+    report.rows.retain(|row| row.variant.as_deref() != Some("ring"));
+    for row in &mut report.rows {
+        if row.variant.as_deref() == Some("two_shot") {
+            row.p50_ns = Some(nearly_one_shot(row.bytes));
+        }
+    }
+    let verdict = Verdict::of(&report);
+    assert_eq!(verdict.direct.len(), 1, "{:?}", verdict.direct);
+    assert!(sentences(&report).contains("Direct: two_shot at every size: within 3 % of the quickest."));
+}
+
+/// What one_shot takes directly, and a little less at every other size.
+fn nearly_one_shot(bytes: Option<u64>) -> f64 {
+    let bytes = bytes.unwrap_or(0);
+    (100.0 + bytes as f64) * if bytes.ilog2() % 4 == 3 { 1.03 } else { 0.97 }
+}
+
+#[test]
+fn from_too_few_samples_nothing_is_concluded() {
+    let mut report = modelled(3000.0, 1.0);
+    report.rows.retain(|row| row.bytes.is_some_and(|bytes| bytes < 64));
+    assert_eq!(
+        sentences(&report),
+        "Too few samples to conclude anything: measure 3 sizes at least (-b, -e, -f)."
+    );
+    assert!(serde_json::to_value(report.to_file()).unwrap()["crossover"].is_null());
+    assert!(svg::text(&report).unwrap().contains("Too few samples for a crossover"));
+    report.rows.clear();
+    assert_eq!(sentences(&report), "Nothing was measured.");
+    svg::text(&report).unwrap();
+    view::text(Look::plain(), &report);
+}
+
+#[test]
+fn tables_fit_a_terminal_of_eighty_columns_and_the_quickest_is_marked() {
+    let report = modelled(3000.0, 1.0);
+    let look = Look { width: Some(80), ..Look::plain() };
+    let text = view::text(look, &report);
+    let tables = text.lines().skip(2).take_while(|line| !line.starts_with("Time of the quickest"));
+    for line in tables {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    let line = view::text(Look::plain(), &report);
+    let line = line.lines().find(|line| line.contains("1.05 us") && line.contains('*')).unwrap();
+    assert!(line.contains("108 ns*"), "{line}");
+}
+
+#[test]
+fn the_files_have_every_way_at_every_size() {
+    let report = modelled(3000.0, 1.0);
+    let json = serde_json::to_value(report.to_file()).unwrap();
+    assert_eq!(json["rows"].as_array().unwrap().len(), report.rows.len());
+    assert_eq!((&json["op"], &json["ranks"]), (&"all_reduce".into(), &4.into()));
+    assert_eq!(json["crossover"]["memory"][1]["algorithm"], "two_shot");
+    assert_eq!(json["crossover"]["proxied"]["where"], "never");
+    let csv = csv::text(&report);
+    let width = csv.lines().next().unwrap().split(',').count();
+    assert!(csv.lines().all(|line| line.split(',').count() == width), "{csv}");
+    assert_eq!(csv.lines().count(), 1 + report.rows.len());
+    let drawn = svg::text(&report).unwrap();
+    for part in ["one_shot", "two_shot", "ring", "The quickest of each", "all_reduce over 4 ranks"] {
+        assert!(drawn.contains(part), "{part}");
+    }
+    // For looking at it: SHMCCL_KEEP_PLOT=plot.svg cargo test the_files_have
+    if let Ok(path) = std::env::var("SHMCCL_KEEP_PLOT") {
+        crate::file::write(path.as_ref(), drawn.as_bytes()).unwrap();
+    }
+}
+
+#[test]
+fn wrong_data_of_any_way_are_counted() {
+    let mut report = modelled(3000.0, 1.0);
+    assert_eq!((report.wrong_rows(), report.wrong_at(8)), (0, Some(0)));
+    report.rows[2].wrong = Some(3);
+    assert_eq!((report.wrong_rows(), report.wrong_at(8)), (1, Some(3)));
+    report.rows[3].wrong = None;
+    assert_eq!(report.wrong_at(8), None);
+}

@@ -1,0 +1,115 @@
+//! A comparison of ways as text: three tables, a chart, and what they mean.
+
+use anstyle::AnsiColor;
+
+use super::report::{RivalReport, name, time};
+use super::verdict::Verdict;
+use crate::args::Channel;
+use crate::compare::chart::{self, Chart, Series};
+use crate::fit::Grid;
+use crate::output::Look;
+use crate::row::Row;
+use crate::sizes::format_size;
+use crate::units::{format_ns, or_dash, three_digits};
+
+/// What a narrow terminal goes without in the table of the quickest.
+const EXPENDABLE: [&str; 4] = ["limit", "wrong", "GB/s", "direct/limit"];
+
+/// Everything that goes to stdout.
+pub(super) fn text(look: Look, report: &RivalReport) -> String {
+    let verdict = Verdict::of(report);
+    let mut parts = vec![head(report), quickest(look, report)];
+    parts.push(by_algorithm(look, report, "Direct", Channel::Memory));
+    parts.push(by_algorithm(look, report, "Proxied", Channel::Port));
+    parts.extend(drawing(look, report, &verdict));
+    parts.push(verdict.sentences(report).join("\n") + "\n");
+    parts.join("\n")
+}
+
+fn head(report: &RivalReport) -> String {
+    format!(
+        "{}\n\n\
+         {} over {} ranks: floats in the heap, out of place.\n\
+         direct:  each rank's own core moves the data (memory channels).\n\
+         proxied: each rank's proxy does (port channels).\n",
+        report.machine.line(),
+        report.test.name(),
+        report.n_ranks
+    )
+}
+
+fn quickest(look: Look, report: &RivalReport) -> String {
+    let row = |bytes: u64| {
+        let of = |channel| report.quickest(bytes, channel);
+        let (direct, proxied) = (of(Channel::Memory), of(Channel::Port));
+        let told = |row: Option<&Row>| or_dash(row.and_then(|row| row.p50_ns), format_ns);
+        let named = |row: Option<&Row>| or_dash(row, |row| name(row).to_owned());
+        let factor = |value: f64| format!("{} x", three_digits(value));
+        let texts = vec![
+            format_size(bytes),
+            told(direct),
+            named(direct),
+            told(proxied),
+            named(proxied),
+            or_dash(direct.zip(proxied), |(direct, proxied)| factor(time(proxied) / time(direct).max(1e-3))),
+            or_dash(direct.and_then(|row| row.gb_per_s), three_digits),
+            or_dash(direct.and_then(|row| row.limit_p50_ns), format_ns),
+            or_dash(direct.and_then(|row| row.ratio), factor),
+            or_dash(report.wrong_at(bytes), |wrong| wrong.to_string()),
+        ];
+        (texts, report.wrong_at(bytes).is_some_and(|wrong| wrong > 0))
+    };
+    let head = vec![
+        "size",
+        "direct p50",
+        "by",
+        "proxied p50",
+        "by",
+        "proxied/direct",
+        "GB/s",
+        "limit",
+        "direct/limit",
+        "wrong",
+    ];
+    let rows = report.sizes().into_iter().map(row).collect();
+    let table = Grid { head, words: 0, rows }.text(look, &EXPENDABLE);
+    format!("The quickest algorithm of each kind; bandwidth and limit are those of direct\n{table}")
+}
+
+/// Median times, a column for each algorithm; an asterisk marks the quickest.
+fn by_algorithm(look: Look, report: &RivalReport, word: &str, channel: Channel) -> String {
+    let algorithms = report.algorithms();
+    let row = |bytes: u64| {
+        let best = report.quickest(bytes, channel).map(name);
+        let cell = |algorithm: &&str| {
+            let mark = if best == Some(*algorithm) { "*" } else { "" };
+            let ns = report.row(bytes, channel, algorithm).and_then(|row| row.p50_ns);
+            or_dash(ns, |ns| format_ns(ns) + mark)
+        };
+        let texts = [format_size(bytes)].into_iter().chain(algorithms.iter().map(cell));
+        (texts.collect(), false)
+    };
+    let grid = Grid {
+        head: ["size"].into_iter().chain(algorithms.iter().copied()).collect(),
+        words: 0,
+        rows: report.sizes().into_iter().map(row).collect(),
+    };
+    format!("{word}, by algorithm (p50; * the quickest)\n{}", grid.in_parts(look, 1))
+}
+
+fn drawing(look: Look, report: &RivalReport, verdict: &Verdict) -> Option<String> {
+    let sizes = report.sizes();
+    let series = |name, glyph, colour, channel| Series {
+        name,
+        glyph,
+        colour,
+        values: sizes.iter().map(|bytes| report.quickest(*bytes, channel)?.p50_ns).collect(),
+    };
+    let series = [
+        series("direct", '●', AnsiColor::Cyan, Channel::Memory),
+        series("proxied", '◇', AnsiColor::Magenta, Channel::Port),
+    ];
+    let mark = verdict.too_few.is_none().then(|| verdict.overtaking.mark()).flatten();
+    let title = "Time of the quickest (p50) by size";
+    chart::draw(look, &Chart { title, sizes: &sizes, series: &series, mark })
+}

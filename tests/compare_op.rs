@@ -1,0 +1,67 @@
+//! `shmccl compare --op` as a user meets it: one operation in every way, as tables, sentences and files.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A directory for one test, of which nothing is left over from an earlier run.
+fn scratch(name: &str) -> PathBuf {
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    directory
+}
+
+fn compare(directory: &Path, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
+    command.arg("compare").args(words).current_dir(directory).env_remove("SHMCCL_HEAP");
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn every_algorithm_is_held_against_every_other_over_both_channels() {
+    let directory = scratch("compare-op");
+    for (op, ranks, algorithms) in
+        [("all_gather", 2, "one_shot two_shot ring recursive_doubling"), ("gather", 3, "one_shot two_shot")]
+    {
+        let ranks_text = ranks.to_string();
+        let words = ["--op", op, "-g", &ranks_text, "-b", "8", "-e", "8K", "-f", "32", "-n", "64"];
+        let output = compare(&directory, &words);
+        let (table, error) = (text(output.stdout), text(output.stderr));
+        assert_eq!(output.status.code(), Some(0), "{error}");
+        assert_eq!(error, "wrote compare.json, compare.csv and compare.svg\n");
+        assert!(table.contains(&format!("{op} over {ranks} ranks: floats in the heap")), "{table}");
+        let report: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(directory.join("compare.json")).unwrap()).unwrap();
+        let rows = report["rows"].as_array().unwrap();
+        let ways = 1 + algorithms.split(' ').count();
+        assert_eq!(rows.len(), 3 * 2 * ways, "{report}");
+        for row in rows {
+            assert!(row["p50_ns"].as_f64().unwrap() > 0.0 && row["wrong"] == 0, "{row}");
+            assert!(row["ratio"].as_f64().unwrap() > 0.0 && row["in_place"] == false, "{row}");
+            let named =
+                row["variant"].as_str().is_none_or(|name| algorithms.split(' ').any(|other| other == name));
+            assert!(named && (row["channel"] == "memory" || row["channel"] == "port"), "{row}");
+        }
+        let csv = std::fs::read_to_string(directory.join("compare.csv")).unwrap();
+        assert_eq!(csv.lines().count(), 1 + rows.len());
+        let svg = std::fs::read_to_string(directory.join("compare.svg")).unwrap();
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+        assert!(algorithms.split(' ').all(|name| svg.contains(name) && table.contains(name)), "{table}");
+    }
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn one_size_allows_no_conclusion_and_unchecked_data_are_told_as_such() {
+    let directory = scratch("compare-op-one");
+    let output = compare(&directory, &["--op", "scatter", "-b", "64", "-e", "64", "-n", "64", "-c", "0"]);
+    let table = text(output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(output.stderr));
+    assert!(table.contains("Too few samples to conclude anything: "), "{table}");
+    let row = table.lines().find(|line| line.trim_start().starts_with("64 B")).unwrap();
+    assert!(row.ends_with('-'), "{row}");
+    std::fs::remove_dir_all(directory).unwrap();
+}
