@@ -10,7 +10,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// Why an operation failed, with the values that tell.
 ///
 /// The data path (put, get, signal, wait, flush, barrier) returns only [`Error::Timeout`],
-/// [`Error::PeerLost`], [`Error::ProxyLost`] and [`Error::Revoked`] once its arguments are in range.
+/// [`Error::PeerLost`], [`Error::ProxyLost`] and [`Error::Revoked`] once its arguments are in range; and [`Error::Unavailable`], where
+/// a channel has outlived the communicators of its rank.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -30,6 +30,8 @@ pub(crate) struct Fabric {
     /// Whether there was more than one from the start.
     crowded: bool,
     timeout: Duration,
+    /// Not 0 when the rank has left the job. Channels may outlive its communicators.
+    left: AtomicU64,
 }
 
 impl Fabric {
@@ -42,7 +44,8 @@ impl Fabric {
         let heap = SymmetricHeap::new(Arc::clone(world.view(rank).window()), segment, rank, world.shape())?;
         let seats = Seats::new(world.n_ranks());
         let crowded = spinners > 1;
-        Ok(Self { world, rank, heap, seats, spinners: AtomicU64::new(spinners.into()), crowded, timeout })
+        let (spinners, left) = (AtomicU64::new(spinners.into()), AtomicU64::new(0));
+        Ok(Self { world, rank, heap, seats, spinners, crowded, timeout, left })
     }
 
     pub(crate) fn world(&self) -> &Arc<World> {
@@ -124,6 +127,20 @@ impl Fabric {
         self.world.revocation().check().unwrap_or(stop)
     }
 
+    /// The rank leaves the job: no channel can do anything from now on.
+    pub(crate) fn leave(&self) {
+        plain::store(&self.left, 1);
+    }
+
+    /// Refuses `operation` when the rank has left the job.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    #[inline]
+    pub(crate) fn present(&self, operation: &'static str) -> Result<()> {
+        if plain::load(&self.left) == 0 { Ok(()) } else { Err(absent(operation)) }
+    }
+
     /// Refuses `operation` when the epoch has ended.
     ///
     /// # Errors
@@ -160,7 +177,7 @@ impl Fabric {
     /// Runs `wait`, which waits in `operation` for something that `peer` does.
     ///
     /// # Errors
-    /// [`Error::Timeout`], [`Error::PeerLost`], [`Error::Revoked`].
+    /// [`Error::Timeout`], [`Error::PeerLost`], [`Error::Revoked`]; those of [`Fabric::present`].
     #[inline]
     pub(crate) fn wait_for_peer(
         &self,
@@ -168,6 +185,7 @@ impl Fabric {
         peer: Rank,
         wait: impl FnOnce(&Waiting<'_, HostKernel, PeerWatch<'_>>) -> Result<(), Stop>,
     ) -> Result<()> {
+        self.present(operation)?;
         let watch = self.watch(Some(peer));
         let waiting = self.waiting(&watch);
         wait(&waiting).map_err(|stop| waiting.error(self.settle(stop), operation, Some(peer)))
@@ -207,12 +225,21 @@ impl Fabric {
         awaited: Rank,
         poll: impl FnMut() -> Option<T>,
     ) -> Result<T> {
+        self.present(operation)?;
         let watch = self.watch(Some(awaited));
         let policy = WaitPolicy { park_after: Duration::MAX, ..self.policy() };
         let waiting = Waiting::new(self.kernel(), &watch, policy, self.timeout);
         let unused = ParkCell::new();
         wait_until(&waiting, &unused, poll)
             .map_err(|stop| waiting.error(self.settle(stop), operation, Some(awaited)))
+    }
+}
+
+#[cold]
+fn absent(operation: &'static str) -> Error {
+    Error::Unavailable {
+        operation,
+        needs: "a communicator: the last one of this rank was finalized or dropped",
     }
 }
 

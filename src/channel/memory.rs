@@ -66,6 +66,7 @@ impl MemoryChannel {
     /// [`crate::Error::OutOfRange`]; nothing was moved.
     #[inline]
     pub fn get(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
+        self.fabric.present("get")?;
         self.heaps.copy(self.theirs(source), self.mine(target), len, ReadSoon::Yes)
     }
 
@@ -75,6 +76,7 @@ impl MemoryChannel {
     /// [`crate::Error::OutOfRange`].
     #[inline]
     pub fn read<T: Pod>(&mut self, source: HeapOffset) -> Result<T> {
+        self.fabric.present("read")?;
         self.heaps.reach(self.peer, Region::new(source, size_of::<T>() as u64))?.read(source.get())
     }
 
@@ -84,6 +86,7 @@ impl MemoryChannel {
     /// [`crate::Error::OutOfRange`]; nothing was written.
     #[inline]
     pub fn write<T: Pod>(&mut self, target: HeapOffset, value: T) -> Result<()> {
+        self.fabric.present("write")?;
         self.heaps.reach(self.peer, Region::new(target, size_of::<T>() as u64))?.write(target.get(), value)
     }
 
@@ -93,6 +96,7 @@ impl MemoryChannel {
     /// [`crate::Error::OutOfRange`]; nothing was moved.
     #[inline]
     pub fn put_slice<T: Pod>(&mut self, target: HeapOffset, source: &[T]) -> Result<()> {
+        self.fabric.present("put_slice")?;
         let bytes = bytemuck::cast_slice(source);
         self.heaps.reach(self.peer, Region::new(target, bytes.len() as u64))?.copy_in(target.get(), bytes)
     }
@@ -100,9 +104,10 @@ impl MemoryChannel {
     /// Raises the peer's semaphore without publishing earlier puts: orders execution only.
     ///
     /// # Errors
-    /// None today; a `Result` so that direct and proxied channels read alike.
+    /// [`crate::Error::Unavailable`] when this rank has left the job.
     #[inline]
     pub fn relaxed_signal(&mut self) -> Result<()> {
+        self.fabric.present("relaxed_signal")?;
         self.outbound.relaxed_signal(self.fabric.kernel());
         Ok(())
     }
@@ -133,6 +138,7 @@ impl MemoryChannel {
         len: u64,
         flag: Flag,
     ) -> Result<()> {
+        self.fabric.present("put_packets")?;
         let mine = self.heaps.reach(self.fabric.rank(), Region::new(source, len))?;
         let theirs = self.heaps.reach(self.peer, Region::new(target, packed_len(kind, len)))?;
         let mut buffer = [0; PACKET_CHUNK];
@@ -228,19 +234,23 @@ impl Channel for MemoryChannel {
 
     #[inline]
     fn put(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
+        self.fabric.present("put")?;
         self.heaps.copy(self.mine(source), self.theirs(target), len, ReadSoon::No)
     }
 
     #[inline]
     fn signal(&mut self) -> Result<()> {
+        self.fabric.present("signal")?;
         self.outbound.signal(self.fabric.kernel());
         Ok(())
     }
 
     #[inline]
     fn put_with_signal(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
+        self.fabric.present("put_with_signal")?;
         self.heaps.copy(self.mine(source), self.theirs(target), len, ReadSoon::Yes)?;
-        self.signal()
+        self.outbound.signal(self.fabric.kernel());
+        Ok(())
     }
 
     #[inline]

@@ -43,7 +43,8 @@ pub(crate) use world::{Era, World, segment_name};
 /// # Errors
 /// Every method that moves or waits returns [`crate::Error::OutOfRange`] for bytes that are not allocated, and
 /// [`crate::Error::Timeout`], [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`] or [`crate::Error::Revoked`] when
-/// waiting comes to nothing. An error of the first kind has moved nothing.
+/// waiting comes to nothing. An error of the first kind has moved nothing. A channel that has outlived all communicators of its
+/// rank only returns [`crate::Error::Unavailable`], and what has arrived by then.
 pub trait Channel {
     /// The rank at the other end.
     fn peer(&self) -> Rank;

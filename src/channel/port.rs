@@ -147,6 +147,7 @@ impl PortChannel {
 
     #[inline]
     fn push(&mut self, kind: Kind, transfer: Transfer) -> Result<Position> {
+        self.fabric.present("push")?;
         let trigger = Trigger::new(kind, transfer, self.semaphore).expect("the kind is not empty");
         let position = match self.port.producer.try_push(trigger) {
             Ok(position) => position,

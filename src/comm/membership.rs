@@ -48,6 +48,7 @@ impl Drop for Membership {
             world.life(rank).mark_lost(self.fabric.kernel());
         }
         self.ports.stop();
+        self.fabric.leave();
         drop(self.life.take());
         // The service process ends when nobody is left.
         world.control().proxy_doorbell().wake(self.fabric.kernel());

@@ -199,8 +199,18 @@ impl Communicator {
         fabric.world().control().revoke(fabric.kernel(), reason);
     }
 
-    /// Leaves the communicator when all its ranks have come here and have done what they enqueued, so that nobody is missed.
-    /// Dropping a communicator waits for what it has enqueued, too.
+    /// Leaves the communicator when all its ranks have come here, and have done what they enqueued, so that nobody is missed.
+    /// Dropping a communicator waits for what it has enqueued, too. That this is the last use of it, the compiler checks:
+    ///
+    /// ```compile_fail,E0382
+    /// fn go_on(mut comm: shmccl::Communicator) -> shmccl::Result<()> {
+    ///     comm.finalize()?;
+    ///     comm.barrier()
+    /// }
+    /// ```
+    ///
+    /// The last communicator of a rank leaves the job. Channels that were opened through any of them move nothing after that:
+    /// they return [`crate::Error::Unavailable`]. Buffers and spans keep their memory mapped and can still be read.
     ///
     /// # Errors
     /// Those of [`Communicator::barrier`]: the ranks did not all come.
