@@ -45,11 +45,13 @@ pub enum Operation {
     Send,
     /// One rank receives what another sends it.
     Recv,
+    /// A switch channel is opened.
+    SwitchChannel,
 }
 
 impl Operation {
     /// All of them, in the order of their codes.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Barrier,
         Self::AllReduce,
         Self::Reduce,
@@ -68,6 +70,7 @@ impl Operation {
         Self::SetChannelKind,
         Self::Send,
         Self::Recv,
+        Self::SwitchChannel,
     ];
 
     /// Its name, as messages and tables print it.
@@ -92,6 +95,7 @@ impl Operation {
             Self::SetChannelKind => "set_channel_kind",
             Self::Send => "send",
             Self::Recv => "recv",
+            Self::SwitchChannel => "switch_channel",
         }
     }
 

@@ -16,6 +16,7 @@ mod operand;
 mod ports;
 mod split;
 pub mod stream;
+mod switch;
 mod unique_id;
 mod watch;
 mod workspace;
@@ -40,6 +41,7 @@ pub(crate) use init::init_threads;
 use meeting::Meeting;
 use membership::Membership;
 pub use operand::{RecvBuffer, SendBuffer};
+pub use switch::SwitchChannel;
 pub use unique_id::UniqueId;
 
 /// A rank's place among the ranks of a communicator, the symmetric heap, the channels to its peers, and collectives.

@@ -21,5 +21,6 @@ mod proxies;
 mod refused;
 mod seats;
 mod streams;
+mod switch;
 mod tuning;
 mod verbs;

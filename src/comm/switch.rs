@@ -1,0 +1,256 @@
+//! The channel to all members at once: what a switch does that reduces and multicasts, done by the caller's core.
+//!
+//! It stands over one buffer of each member, of one length, at whatever offsets. Reading it combines the elements of all
+//! buffers at an index, writing it stores to all of them, and both together is what an all-reduce over such a switch does: each
+//! member takes a share, loads it reduced, and stores it everywhere (`multimem.ld_reduce` and `multimem.st`).
+//!
+//! Data calls order nothing, as the instructions do not. Around them, [`SwitchChannel::signal`] and
+//! [`SwitchChannel::wait`] do, or whatever else the members have: a barrier, other channels, collective operations.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+
+use super::Communicator;
+use super::operand::{Recv, RecvBuffer, Send, SendBuffer};
+use crate::channel::{Channel, Fabric, MemoryChannel};
+use crate::collective::Operation;
+use crate::error::{Error, Result};
+use crate::heap::{DeviceBuffer, HeapOffset, Region};
+use crate::rank::{MAX_RANKS, Rank};
+use crate::reduce::{Element, ReduceOp, Reducer, Source, SourcePlace, Target};
+use crate::shm::{ReadSoon, Span};
+
+/// A value for each member.
+type PerMember<T> = ArrayVec<T, { MAX_RANKS as usize }>;
+
+/// Shares end at multiples of so many bytes, so that no two members write the same pair of cache lines.
+const SHARE_ALIGN: usize = 128;
+
+/// A channel to the buffers of all members of a communicator, this rank's included. Its calls allocate nothing.
+#[derive(Debug)]
+pub struct SwitchChannel<T> {
+    fabric: Arc<Fabric>,
+    members: Arc<[Rank]>,
+    me: usize,
+    /// Where each member's buffer starts.
+    bases: Vec<HeapOffset>,
+    count: usize,
+    /// To each other member, for signals.
+    channels: Vec<MemoryChannel>,
+    element: PhantomData<fn(T) -> T>,
+}
+
+impl Communicator {
+    /// Opens a switch channel over `buffer` of this rank and those that the other members name. Collective.
+    ///
+    /// The buffers have the same number of elements; their offsets may differ. The channel takes one direct channel to each
+    /// other member, the next in the sense of [`Communicator::memory_channel`]. It is to be dropped before the buffers are freed.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] when the buffers have different lengths or types; [`Error::Exhausted`] when this rank has no more
+    /// channels to some member, and [`Error::FailedElsewhere`] on the others: nobody gets a switch channel then. Otherwise those of
+    /// [`Communicator::barrier`] in a derived communicator.
+    pub fn switch_channel<T: Element>(&mut self, buffer: &DeviceBuffer<T>) -> Result<SwitchChannel<T>> {
+        let operation = Operation::SwitchChannel;
+        self.engine()?;
+        let opened = self.open_to_all_others();
+        let (region, code) = (buffer.region(), u64::from(T::DATA_TYPE.code()));
+        let mine = [u64::from(opened.is_ok()), buffer.len() as u64, code, region.offset.get()];
+        let told = self.engine()?.exchange(operation, &mine)?;
+        let channels = opened?;
+        for (&rank, theirs) in self.members.iter().zip(&told) {
+            if theirs[0] != mine[0] {
+                return Err(Error::FailedElsewhere { operation: operation.name(), rank });
+            }
+            for (word, what) in [(1, "the elements of a switch channel"), (2, "their type, by its code")] {
+                if theirs[word] != mine[word] {
+                    return Err(Error::Mismatch { what, mine: mine[word], rank, theirs: theirs[word] });
+                }
+            }
+            self.heap().view().check(Region::new(HeapOffset::new(theirs[3]), region.len))?;
+        }
+        Ok(SwitchChannel {
+            fabric: Arc::clone(self.fabric()),
+            members: Arc::clone(&self.members),
+            me: self.rank.index(),
+            bases: told.iter().map(|theirs| HeapOffset::new(theirs[3])).collect(),
+            count: buffer.len(),
+            channels,
+            element: PhantomData,
+        })
+    }
+
+    fn open_to_all_others(&self) -> Result<Vec<MemoryChannel>> {
+        let others = self.members.iter().filter(|&&rank| rank != self.fabric().rank());
+        others.map(|&rank| MemoryChannel::open(self.fabric(), rank)).collect()
+    }
+}
+
+impl<T: Element> SwitchChannel<T> {
+    /// How many elements each buffer has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Says whether the buffers have no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Which of the first `count` elements are this rank's to work on, when each member takes a share of them.
+    #[must_use]
+    pub fn share(&self, count: usize) -> Range<usize> {
+        let unit = SHARE_ALIGN / size_of::<T>();
+        let share = count.div_ceil(self.members.len()).next_multiple_of(unit);
+        let edge = |member: usize| share.saturating_mul(member).min(count);
+        edge(self.me)..edge(self.me + 1)
+    }
+
+    /// Combines the elements from index `at` on of all members' buffers into `recv`, as many as it has. They are combined in the
+    /// order of the ranks, whoever does it.
+    ///
+    /// `recv` may be this rank's own elements from `at` on, and must not overlap the buffer otherwise.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] when the buffers end before; [`Error::InvalidArgument`] when `op` is for another type, and for
+    /// a `recv` that overlaps; [`Error::Unavailable`] when this rank has left the job. Nothing was changed then.
+    ///
+    /// # Ordering
+    /// None.
+    #[inline]
+    pub fn reduce<'a>(&self, at: usize, recv: impl Into<RecvBuffer<'a, T>>, op: &ReduceOp) -> Result<()> {
+        let recv = recv.into();
+        let count = recv.count();
+        let sources = sources(&self.places("reduce", at, count)?);
+        let target = match recv.0 {
+            Recv::Heap(region) => self.target(region)?,
+            Recv::Slice(slice) => Target::Slice(bytemuck::cast_slice_mut(slice)),
+        };
+        self.reducer(op)?.combine(&sources, &mut [target], count, true)
+    }
+
+    /// Stores `send` to the elements from index `at` on of all members' buffers.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] when the buffers end before, [`Error::Unavailable`] when this rank has left the job. Nothing was
+    /// changed then.
+    ///
+    /// # Ordering
+    /// None.
+    #[inline]
+    pub fn broadcast<'a>(&self, at: usize, send: impl Into<SendBuffer<'a, T>>) -> Result<()> {
+        let send = send.into();
+        let targets = self.places("broadcast", at, send.count())?;
+        // This rank's own first: so the members do not all begin at the same one.
+        let (before, after) = targets.split_at(self.me);
+        let mut targets = after.iter().chain(before);
+        match send.0 {
+            Send::Heap(region) => {
+                let (source, start) =
+                    (self.fabric.heap().reach(self.fabric.rank(), region)?, region.offset.get());
+                targets.try_for_each(|(span, offset)| {
+                    source.copy_to(start, span, *offset, region.len, ReadSoon::Yes)
+                })
+            }
+            Send::Slice(slice) => {
+                let bytes = bytemuck::cast_slice(slice);
+                targets.try_for_each(|(span, offset)| span.copy_in_for(*offset, bytes, ReadSoon::Yes))
+            }
+        }
+    }
+
+    /// Combines `elements` of all members' buffers and stores the result to all of them, in one pass: an all-reduce, where each
+    /// member does its [`SwitchChannel::share`] between two meetings.
+    ///
+    /// # Errors
+    /// Those of [`SwitchChannel::reduce`].
+    ///
+    /// # Ordering
+    /// None.
+    #[inline]
+    pub fn reduce_broadcast(&self, elements: Range<usize>, op: &ReduceOp) -> Result<()> {
+        let count = elements.len() as u64;
+        let places = self.places("reduce_broadcast", elements.start, count)?;
+        let mut targets: PerMember<_> =
+            places.iter().map(|&(span, offset)| Target::Shared(span, offset)).collect();
+        self.reducer(op)?.combine(&sources(&places), &mut targets, count, true)
+    }
+
+    /// Tells all other members that this one has come here. Each [`SwitchChannel::wait`] of theirs takes one signal of each.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when this rank has left the job.
+    ///
+    /// # Ordering
+    /// Publishes everything before it (S1).
+    #[inline]
+    pub fn signal(&mut self) -> Result<()> {
+        self.channels.iter_mut().try_for_each(Channel::signal)
+    }
+
+    /// Returns after one signal of each other member.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], [`Error::PeerLost`], [`Error::Revoked`]; [`Error::Unavailable`] when this rank has left the job. The signals
+    /// of some members may have been taken then: the channel is of no more use.
+    ///
+    /// # Ordering
+    /// Acquires everything that the members did before their signals (S1).
+    #[inline]
+    pub fn wait(&mut self) -> Result<()> {
+        self.channels.iter_mut().try_for_each(Channel::wait)
+    }
+
+    /// Returns when all members have called it: a signal and a wait.
+    ///
+    /// # Errors
+    /// Those of [`SwitchChannel::wait`].
+    #[inline]
+    pub fn barrier(&mut self) -> Result<()> {
+        self.signal()?;
+        self.wait()
+    }
+
+    /// The heap of each member, and where in it `count` elements of its buffer from index `at` on are.
+    #[inline]
+    fn places(&self, operation: &'static str, at: usize, count: u64) -> Result<PerMember<(&Span, u64)>> {
+        self.fabric.present(operation)?;
+        let (at, limit, size) = (at as u64, self.count as u64, size_of::<T>() as u64);
+        if at > limit || count > limit - at {
+            return Err(Error::OutOfRange {
+                what: "elements of a switch channel",
+                offset: at,
+                len: count,
+                limit,
+            });
+        }
+        let place = |(&rank, base): (&Rank, &HeapOffset)| {
+            // Neither can wrap: the whole buffers were checked as the channel was opened.
+            let region = Region::new(HeapOffset::new(base.get() + at * size), count * size);
+            Ok((self.fabric.heap().reach(rank, region)?, region.offset.get()))
+        };
+        self.members.iter().zip(&self.bases).map(place).collect()
+    }
+
+    /// `region` of this rank's heap as what a result goes to.
+    #[inline]
+    fn target(&self, region: Region) -> Result<Target<'_>> {
+        Ok(Target::Shared(self.fabric.heap().reach(self.fabric.rank(), region)?, region.offset.get()))
+    }
+
+    #[inline]
+    fn reducer(&self, op: &ReduceOp) -> Result<Reducer> {
+        Reducer::new(T::DATA_TYPE, op, u32::try_from(self.members.len()).expect("at most 64 members"))
+    }
+}
+
+/// All `places`, to be read.
+#[inline]
+fn sources<'a>(places: &[(&'a Span, u64)]) -> PerMember<Source<'a>> {
+    places.iter().map(|&(span, offset)| Source::fresh(SourcePlace::Shared(span, offset))).collect()
+}
