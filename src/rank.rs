@@ -54,6 +54,7 @@ impl std::fmt::Display for Rank {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] unless `1 <= n_ranks <= MAX_RANKS`.
+#[inline]
 pub(crate) fn check_n_ranks(n_ranks: u32) -> Result<()> {
     if (1..=MAX_RANKS).contains(&n_ranks) {
         Ok(())

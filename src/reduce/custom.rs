@@ -61,6 +61,16 @@ impl CustomOp {
             places.store(start, accumulator);
         }
     }
+
+    /// Combines the elements in the first `len` bytes of each of `words`, of which there is one at least.
+    pub(super) fn combine_words(&self, words: &[u64], len: usize) -> u64 {
+        let (mut accumulator, others) = (words[0], &words[1..]);
+        for other in others {
+            let accumulator = &mut bytemuck::bytes_of_mut(&mut accumulator)[..len];
+            (self.function)(accumulator, &bytemuck::bytes_of(other)[..len]);
+        }
+        accumulator
+    }
 }
 
 /// Whether both are clones of one operator.

@@ -72,6 +72,7 @@ impl ReduceOp {
     /// A number that ranks compare to see whether they mean the same operator; never changes.
     ///
     /// It covers the scalar, and of a custom operator the name and the type (but not what the function does).
+    #[inline]
     #[must_use]
     pub fn code(&self) -> u64 {
         match self {
@@ -87,6 +88,7 @@ impl ReduceOp {
 }
 
 /// FNV-1a, with the top bit set so that no plain operator's code comes out.
+#[cold]
 fn hash(kind: &[u8], dtype: DataType, value: &[u8]) -> u64 {
     const OFFSET: u64 = 0xCBF2_9CE4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01B3;

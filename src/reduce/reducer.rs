@@ -6,25 +6,21 @@ use super::{CustomOp, DataType, F8E4M3, F8E5M2, ReduceKernel, ReduceOp, Source, 
 use crate::error::{Error, Result};
 use crate::rank::check_n_ranks;
 use crate::shm::reduce::{
-    Arithmetic, Average, Kernel, Maximum, Minimum, Places, Product, ScaledSum, Sum, with_places,
+    Arithmetic, Average, Kernels, Maximum, Minimum, Places, Product, ScaledSum, Sum, Supported, with_places,
 };
 
 /// Combines elements of one type by one operator. Cheap to clone, needs no preparation per call, never allocates.
 #[derive(Clone, Debug)]
 pub struct Reducer {
     dtype: DataType,
+    /// What ranks compare to see whether they mean the same operator.
+    code: u32,
     steps: Steps,
 }
 
 #[derive(Clone, Debug)]
 enum Steps {
-    /// One loop for partial results, one that ends with the operator's final step.
-    Built {
-        partial: Kernel,
-        last: Kernel,
-        scalar: [u8; 8],
-        n_ranks: u8,
-    },
+    Built { kernels: &'static Kernels, scalar: [u8; 8], n_ranks: u8 },
     Custom(CustomOp),
 }
 
@@ -33,8 +29,9 @@ impl Reducer {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when `op` is for elements of another type, or `n_ranks` is not within 1 to 64.
+    #[inline]
     pub fn new(dtype: DataType, op: &ReduceOp, n_ranks: u32) -> Result<Self> {
-        Self::with_kernel(dtype, op, n_ranks, ReduceKernel::best())
+        Self::supported(dtype, op, n_ranks, Supported::best())
     }
 
     /// As [`new`](Self::new), on the instructions that `kernel` names: for tests and measurements.
@@ -42,31 +39,54 @@ impl Reducer {
     /// # Errors
     /// Those of [`new`](Self::new), and [`Error::InvalidArgument`] when the processor lacks the instructions.
     pub fn with_kernel(dtype: DataType, op: &ReduceOp, n_ranks: u32, kernel: ReduceKernel) -> Result<Self> {
+        let expected = "one that this processor supports";
+        let lacking = || Error::InvalidArgument { name: "reduce kernel", value: kernel as u64, expected };
+        Self::supported(dtype, op, n_ranks, Supported::new(kernel).ok_or_else(lacking)?)
+    }
+
+    #[inline]
+    fn supported(dtype: DataType, op: &ReduceOp, n_ranks: u32, supported: Supported) -> Result<Self> {
         check_n_ranks(n_ranks)?;
-        if !kernel.is_supported() {
-            let expected = "one that this processor supports";
-            return Err(Error::InvalidArgument { name: "reduce kernel", value: kernel as u64, expected });
-        }
+        let code = short(op.code());
         let scalar = match op {
             ReduceOp::PreMulSum(scalar) => {
                 check_type(scalar.data_type(), dtype, "code of the scalar's type")?;
                 scalar.bytes()
             }
-            ReduceOp::Custom(custom) => {
-                check_type(custom.data_type(), dtype, "code of the custom operator's type")?;
-                return Ok(Self { dtype, steps: Steps::Custom(custom.clone()) });
-            }
+            ReduceOp::Custom(custom) => return Self::custom(dtype, code, custom),
             _ => [0; 8],
         };
-        let (partial, last) = kernels(dtype, op, kernel);
+        let kernels = kernels(dtype, op, supported);
         let n_ranks = u8::try_from(n_ranks).expect("checked above: at most 64");
-        Ok(Self { dtype, steps: Steps::Built { partial, last, scalar, n_ranks } })
+        Ok(Self { dtype, code, steps: Steps::Built { kernels, scalar, n_ranks } })
+    }
+
+    #[cold]
+    fn custom(dtype: DataType, code: u32, custom: &CustomOp) -> Result<Self> {
+        check_type(custom.data_type(), dtype, "code of the custom operator's type")?;
+        Ok(Self { dtype, code, steps: Steps::Custom(custom.clone()) })
     }
 
     /// The type of its elements.
     #[must_use]
     pub const fn data_type(&self) -> DataType {
         self.dtype
+    }
+
+    /// Half of [`ReduceOp::code`]: what fits into a post.
+    #[inline]
+    pub(crate) const fn code(&self) -> u32 {
+        self.code
+    }
+
+    /// Combines the elements in the first `len` bytes of each of `words`, original inputs each, in their order, and takes the
+    /// operator's final step. The result is in the same place; what is behind it means nothing.
+    #[inline]
+    pub(crate) fn combine_words(&self, words: &[u64], len: usize) -> u64 {
+        match &self.steps {
+            Steps::Built { kernels, scalar, n_ranks } => kernels.word.run(words, *scalar, *n_ranks),
+            Steps::Custom(custom) => custom.combine_words(words, len),
+        }
     }
 
     /// Combines `count` elements of all sources, in their order, and stores the result to every target.
@@ -104,8 +124,8 @@ impl Reducer {
     #[inline]
     fn run(&self, places: &Places<'_>, count: u64, finish: bool) {
         match &self.steps {
-            Steps::Built { partial, last, scalar, n_ranks } => {
-                let kernel = if finish { last } else { partial };
+            Steps::Built { kernels, scalar, n_ranks } => {
+                let kernel = if finish { kernels.last } else { kernels.partial };
                 kernel.run(places, count, *scalar, *n_ranks);
             }
             Steps::Custom(custom) => custom.combine(places),
@@ -113,6 +133,7 @@ impl Reducer {
     }
 }
 
+#[inline]
 fn check_type(found: DataType, expected: DataType, name: &'static str) -> Result<()> {
     if found == expected {
         return Ok(());
@@ -121,8 +142,14 @@ fn check_type(found: DataType, expected: DataType, name: &'static str) -> Result
     Err(Error::InvalidArgument { name, value, expected: "that of the elements to reduce" })
 }
 
-/// The loops for partial and for last results.
-fn kernels(dtype: DataType, op: &ReduceOp, kernel: ReduceKernel) -> (Kernel, Kernel) {
+/// Both halves of `code` in one.
+#[inline]
+fn short(code: u64) -> u32 {
+    u32::try_from((code ^ code >> 32) & u64::from(u32::MAX)).expect("masked")
+}
+
+#[inline(never)]
+fn kernels(dtype: DataType, op: &ReduceOp, kernel: Supported) -> &'static Kernels {
     match dtype {
         DataType::I8 => kernels_of::<i8>(op, kernel),
         DataType::U8 => kernels_of::<u8>(op, kernel),
@@ -139,15 +166,14 @@ fn kernels(dtype: DataType, op: &ReduceOp, kernel: ReduceKernel) -> (Kernel, Ker
     }
 }
 
-fn kernels_of<T: Arithmetic>(op: &ReduceOp, kernel: ReduceKernel) -> (Kernel, Kernel) {
-    let both = |kernel| (kernel, kernel);
+fn kernels_of<T: Arithmetic>(op: &ReduceOp, kernel: Supported) -> &'static Kernels {
     match op {
-        ReduceOp::Sum => both(Kernel::of::<T, Sum>(kernel)),
-        ReduceOp::Prod => both(Kernel::of::<T, Product>(kernel)),
-        ReduceOp::Min => both(Kernel::of::<T, Minimum>(kernel)),
-        ReduceOp::Max => both(Kernel::of::<T, Maximum>(kernel)),
-        ReduceOp::Avg => (Kernel::of::<T, Sum>(kernel), Kernel::of::<T, Average>(kernel)),
-        ReduceOp::PreMulSum(_) => both(Kernel::of::<T, ScaledSum>(kernel)),
+        ReduceOp::Sum => Kernels::of::<T, Sum, Sum>(kernel),
+        ReduceOp::Prod => Kernels::of::<T, Product, Product>(kernel),
+        ReduceOp::Min => Kernels::of::<T, Minimum, Minimum>(kernel),
+        ReduceOp::Max => Kernels::of::<T, Maximum, Maximum>(kernel),
+        ReduceOp::Avg => Kernels::of::<T, Sum, Average>(kernel),
+        ReduceOp::PreMulSum(_) => Kernels::of::<T, ScaledSum, ScaledSum>(kernel),
         ReduceOp::Custom(_) => unreachable!("a custom operator has no kernel"),
     }
 }

@@ -10,7 +10,9 @@
 //!   of a target, and must not overlap one in any other way; `with_places` refuses that.
 //! - Each element is computed by the same operations in the same order whatever the kernel, the length and the
 //!   alignment, and a NaN is replaced by one fixed NaN before it is stored. Results agree bit by bit.
-//! - A kernel is made only where the processor has its instructions: `Kernel::of` asserts it.
+//! - A kernel is made only where the processor has its instructions: `Kernels::of` wants a proof, `Supported`.
+
+use std::sync::OnceLock;
 
 mod arithmetic;
 mod kernels;
@@ -18,9 +20,10 @@ mod minifloat;
 mod number;
 mod operator;
 mod places;
+mod word;
 
 pub(crate) use self::arithmetic::Arithmetic;
-pub(crate) use self::kernels::Kernel;
+pub(crate) use self::kernels::Kernels;
 pub(crate) use self::minifloat::MiniFloat;
 pub(crate) use self::operator::{Average, Maximum, Minimum, Product, ScaledSum, Sum};
 pub(crate) use self::places::{Places, with_places};
@@ -106,7 +109,31 @@ impl ReduceKernel {
     /// The best one that this processor can run.
     #[must_use]
     pub fn best() -> Self {
-        Self::ALL.into_iter().rev().find(|kernel| kernel.is_supported()).unwrap_or(Self::Portable)
+        Supported::best().0
+    }
+}
+
+/// Instructions that this processor was found to have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Supported(ReduceKernel);
+
+impl Supported {
+    /// `kernel`, if this processor can run it.
+    pub(crate) fn new(kernel: ReduceKernel) -> Option<Self> {
+        kernel.is_supported().then_some(Self(kernel))
+    }
+
+    /// The best there is here, looked for once: every reduction begins with it.
+    #[inline]
+    pub(crate) fn best() -> Self {
+        static BEST: OnceLock<Supported> = OnceLock::new();
+        let search = || ReduceKernel::ALL.into_iter().rev().find_map(Self::new);
+        *BEST.get_or_init(|| search().unwrap_or(Self(ReduceKernel::Portable)))
+    }
+
+    #[inline]
+    fn kernel(self) -> ReduceKernel {
+        self.0
     }
 }
 

@@ -167,6 +167,33 @@ every_kernel_agrees_with_the_oracle! {
 }
 
 #[test]
+fn words_are_combined_as_the_oracle_combines_their_elements() {
+    for dtype in DataType::ALL {
+        for op in ops(dtype) {
+            for n_sources in [1, 2, 3, 64] {
+                let operands: Vec<_> = (0..n_sources).map(|k: u64| (operand(dtype, k * 31 + 7), true)).collect();
+                let word = |(bytes, _): &(Vec<u8>, bool)| bytemuck::pod_read_unaligned::<u64>(&bytes[..8]);
+                let words: Vec<u64> = operands.iter().map(word).collect();
+                let expected = oracle::reduce(dtype, &op, 7, &operands, true);
+                let result = Reducer::new(dtype, &op, 7).unwrap().combine_words(&words, 8);
+                assert_eq!(result.to_ne_bytes(), expected[..8], "{dtype:?} {op:?} {n_sources}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_custom_operator_sees_the_elements_of_a_word_and_no_more() {
+    let op = ReduceOp::Custom(CustomOp::new::<i8>("digits", |one, other| {
+        assert_eq!(one.len(), 3);
+        one.iter_mut().zip(other).for_each(|(one, other)| *one = *one * 5 + *other);
+    }));
+    let words = [1, 2, 3].map(|element| bytemuck::cast::<[i8; 8], u64>([element; 8]));
+    let result = Reducer::new(DataType::I8, &op, 3).unwrap().combine_words(&words, 3);
+    assert_eq!(result.to_ne_bytes()[..3], [38; 3]);
+}
+
+#[test]
 fn shared_places_are_combined_like_slices_and_in_place() {
     let mapping = Mapping::boxed(64).unwrap();
     let span = mapping.span(0, 64).unwrap();

@@ -17,8 +17,47 @@ use super::arithmetic::{Arithmetic, Instructions};
 use super::number::Number;
 use super::operator::Operator;
 use super::places::Places;
-use super::{MAX_PLACES, ReduceKernel};
+use super::word::WordKernel;
+use super::{MAX_PLACES, ReduceKernel, Supported};
 use crate::shm::mapping::to_usize;
+
+/// All that is compiled for one type of element and one operator.
+#[derive(Debug)]
+pub(crate) struct Kernels {
+    /// Combines into partial results.
+    pub(crate) partial: Kernel,
+    /// Combines, and takes the operator's final step.
+    pub(crate) last: Kernel,
+    /// The same for sources of one word each.
+    pub(crate) word: WordKernel,
+}
+
+impl Kernels {
+    /// Those for elements `T`, with `P` for partial results and `L` for last ones. They are compiled in: nothing is made here.
+    #[inline]
+    pub(crate) fn of<T, P, L>(supported: Supported) -> &'static Self
+    where
+        T: Arithmetic,
+        P: Operator<T::Register>,
+        L: Operator<T::Register>,
+    {
+        match supported.kernel() {
+            #[cfg(target_arch = "x86_64")]
+            ReduceKernel::Avx2 => const { &Self::new::<T, L>(x86_64::avx2::<T, P>, x86_64::avx2::<T, L>) },
+            #[cfg(target_arch = "x86_64")]
+            ReduceKernel::Avx512 => {
+                const { &Self::new::<T, L>(x86_64::avx512::<T, P>, x86_64::avx512::<T, L>) }
+            }
+            _ => const { &Self::new::<T, L>(portable::<T, P>, portable::<T, L>) },
+        }
+    }
+
+    const fn new<T: Arithmetic, L: Operator<T::Register>>(partial: Body, last: Body) -> Self {
+        let width = size_of::<T>() as u64;
+        let word = WordKernel::of::<T, L>();
+        Self { partial: Kernel { body: partial, width }, last: Kernel { body: last, width }, word }
+    }
+}
 
 /// A compiled loop for one type of element and one operator.
 #[derive(Clone, Copy, Debug)]
@@ -46,19 +85,6 @@ struct Job<'a> {
 }
 
 impl Kernel {
-    /// The loop for elements `T` and operator `O`.
-    pub(crate) fn of<T: Arithmetic, O: Operator<T::Register>>(kernel: ReduceKernel) -> Self {
-        assert!(kernel.is_supported(), "{kernel} was chosen on a processor that lacks it");
-        let body: Body = match kernel {
-            #[cfg(target_arch = "x86_64")]
-            ReduceKernel::Avx2 => x86_64::avx2::<T, O>,
-            #[cfg(target_arch = "x86_64")]
-            ReduceKernel::Avx512 => x86_64::avx512::<T, O>,
-            _ => portable::<T, O>,
-        };
-        Self { body, width: size_of::<T>() as u64 }
-    }
-
     /// Combines the first `count` elements of all sources into all targets.
     ///
     /// `scalar` begins with the bytes of the element to scale by; `divisor` is what an average divides by, not zero.
@@ -67,7 +93,7 @@ impl Kernel {
         let is_within = count.checked_mul(self.width).is_some_and(|len| len <= places.len() as u64);
         assert!(is_within, "{count} elements reach past {} bytes", places.len());
         assert!(divisor > 0 && usize::from(divisor) <= MAX_PLACES, "an average of {divisor} ranks");
-        // SAFETY: `Kernel::of` asserted that the processor has the instructions; `count` elements lie within the places,
+        // SAFETY: `Kernels::of` chose by what the processor was found to have; `count` elements lie within the places,
         // asserted just above.
         unsafe { (self.body)(&Job { places, count: to_usize(count), scalar, divisor }) };
     }
@@ -161,7 +187,7 @@ unsafe fn body<I: Instructions, T: Arithmetic, O: Operator<T::Register>>(job: &J
 /// As for `body`.
 #[inline(always)]
 unsafe fn sweep<I: Instructions, T: Arithmetic, O: Operator<T::Register>, const L: usize>(job: &Job<'_>) {
-    let terms = job.terms::<T>();
+    let terms = Terms::of::<T>(job.scalar, job.divisor);
     let (sources, targets) = (job.places.sources(), job.places.targets());
     let fresh = job.places.fresh();
     let end = job.count;
@@ -192,11 +218,12 @@ unsafe fn sweep<I: Instructions, T: Arithmetic, O: Operator<T::Register>, const 
     unsafe { run.blocks::<1>(done, end) };
 }
 
-impl Job<'_> {
+impl<R: Number> Terms<R> {
+    /// The scalar of which `scalar` begins with the bytes, and the divisor.
     #[inline(always)]
-    fn terms<T: Arithmetic>(&self) -> Terms<T::Register> {
-        let scalar: T = bytemuck::pod_read_unaligned(&self.scalar[..size_of::<T>()]);
-        Terms { scalar: scalar.widen(), divisor: T::Register::small(self.divisor) }
+    pub(super) fn of<T: Arithmetic<Register = R>>(scalar: [u8; 8], divisor: u8) -> Self {
+        let scalar: T = bytemuck::pod_read_unaligned(&scalar[..size_of::<T>()]);
+        Self { scalar: scalar.widen(), divisor: R::small(divisor) }
     }
 }
 
