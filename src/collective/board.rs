@@ -195,8 +195,17 @@ impl Board {
     /// Those of [`Board::await_post`].
     #[inline]
     pub(crate) fn await_posts(&mut self, operation: Operation) -> Result<()> {
+        self.await_each(operation, |_| ())
+    }
+
+    /// The same, and hands each post to `visit`, in the order of the members.
+    ///
+    /// # Errors
+    /// Those of [`Board::await_post`].
+    #[inline]
+    pub(crate) fn await_each(&mut self, operation: Operation, mut visit: impl FnMut(Post<'_>)) -> Result<()> {
         for member in 0..self.members.len() {
-            self.await_post(member, operation)?;
+            visit(self.await_post(member, operation)?);
         }
         self.floor = self.sequence;
         Ok(())
@@ -213,6 +222,33 @@ impl Board {
     pub(crate) fn done(&self) {
         self.progress[self.me].publish(self.sequence);
         self.park.wake(self.fabric.kernel());
+    }
+
+    /// Tells that this member has taken a step of the current operation, and returns the step's number: operations in
+    /// several steps count on where they began, all members alike.
+    pub(crate) fn step(&mut self) -> u64 {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.done();
+        self.sequence
+    }
+
+    /// Waits until all members have taken step number `step`.
+    ///
+    /// # Errors
+    /// Those of [`Board::await_post`].
+    ///
+    /// # Ordering
+    /// Acquires everything they did until then (C2).
+    pub(crate) fn await_step(&mut self, step: u64, operation: Operation) -> Result<()> {
+        for member in 0..self.members.len() {
+            let cell = &self.progress[member];
+            if !cell.has_reached(step) {
+                self.wait(member, operation, || cell.has_reached(step))?;
+            }
+        }
+        // Who has come so far has posted the operation, and reads no older post.
+        self.floor = step;
+        Ok(())
     }
 
     /// Waits until `member` is done with the current operation.
@@ -304,8 +340,16 @@ impl Board {
 
     /// Ends the epoch when `done` is an error: peers that come later would take what this member has posted for valid, and what
     /// is left in a pipe for theirs.
+    #[inline]
     pub(crate) fn or_revoke(&self, done: Result<()>) -> Result<()> {
-        done.inspect_err(|_| self.revoke())
+        // Written out, so that a success is not copied.
+        match done {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.revoke();
+                Err(error)
+            }
+        }
     }
 
     /// Ends the epoch: the members cannot go on together.

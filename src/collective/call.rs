@@ -122,7 +122,7 @@ impl Call<'_> {
     #[inline]
     pub(crate) fn block_len(&self) -> Result<u64> {
         let size = self.data_type.size() as u64;
-        self.count.checked_mul(size).ok_or(Error::OutOfRange {
+        self.count.checked_mul(size).ok_or_else(|| Error::OutOfRange {
             what: "elements of a collective call",
             offset: 0,
             len: self.count,
@@ -136,8 +136,38 @@ impl Call<'_> {
         let root = u8::try_from(self.root).expect("there are at most 64 members");
         let summary = Summary::new(self.operation).of(self.count, self.data_type).rooted(root);
         match &self.reducer {
-            Some(reducer) => summary.by(reducer.data_type().code().into()),
+            Some(reducer) => summary.by(reducer.code()),
             None => summary,
+        }
+    }
+
+    /// The first `len` bytes of the input, at most 8, in a word.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for bytes that are not allocated.
+    #[inline]
+    pub(crate) fn input_word(&self, view: &HeapView, len: u64) -> Result<u64> {
+        let mut word = [0; 8];
+        match len {
+            // Of a length that is known here, or a copy is a call of the C library.
+            8 => self.read_input(view, 0, &mut word)?,
+            4 => self.read_input(view, 0, &mut word[..4])?,
+            _ => self.read_input(view, 0, part_mut(&mut word, 0, len)?)?,
+        }
+        Ok(u64::from_ne_bytes(word))
+    }
+
+    /// Writes the first `len` bytes of `word` to the output, if this rank has one.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for bytes that are not allocated.
+    #[inline]
+    pub(crate) fn write_word(&mut self, view: &HeapView, word: u64, len: u64) -> Result<()> {
+        let word = word.to_ne_bytes();
+        match len {
+            8 => self.write_output(view, 0, &word),
+            4 => self.write_output(view, 0, &word[..4]),
+            _ => self.write_output(view, 0, part(&word, 0, len)?),
         }
     }
 

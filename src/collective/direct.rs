@@ -100,11 +100,15 @@ fn output_of(post: Post<'_>, at: u64, len: u64) -> Region {
 /// Combines this member's share of the elements of all inputs into the outputs of `receivers`.
 fn reduce_share(team: &Team, call: &Call<'_>, receivers: std::ops::Range<usize>) -> Result<()> {
     let size = call.data_type.size() as u64;
-    let unit = SHARE_ALIGN / size;
-    let per_member = call.count.div_ceil(team.n_members() as u64).next_multiple_of(unit);
-    let start = per_member.saturating_mul(team.me() as u64).min(call.count);
-    let end = start.saturating_add(per_member).min(call.count);
-    reduce(team, call, start..end, 0, receivers, start * size)
+    let bytes = share(call.count, size, team.me(), team.n_members());
+    reduce(team, call, bytes.start / size..bytes.end / size, 0, receivers, bytes.start)
+}
+
+/// The bytes of `count` elements of `size` that are the share of `member`.
+pub(super) fn share(count: u64, size: u64, member: usize, n_members: usize) -> std::ops::Range<u64> {
+    let each = count.div_ceil(n_members as u64).next_multiple_of(SHARE_ALIGN / size);
+    let start = each.saturating_mul(member as u64).min(count);
+    start * size..start.saturating_add(each).min(count) * size
 }
 
 /// Combines `elements` of all inputs, `input_at` bytes into them, into the outputs of `receivers`, `output_at` bytes into those.

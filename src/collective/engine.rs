@@ -11,6 +11,7 @@ use super::delivery::{self, Batch};
 use super::lease::{Landlord, Lease};
 use super::operation::{Operation, Summary};
 use super::parcel::Parcel;
+use super::pipeline::Pipeline;
 use super::pipework::{OpenPorts, Pipework};
 use super::region::MAIL_LEN;
 use super::team::Team;
@@ -121,20 +122,19 @@ impl Engine {
             return self.deliver(call, manner.channel);
         }
         let summary = call.summary().in_manner(manner);
-        match self.way(call, manner)? {
+        let len = small::input_len(call, self.team.n_members())?;
+        match self.way(call, len, manner)? {
             Way::Small => {
-                let done = small::run(&mut self.team, call, summary);
+                let done = small::run(&mut self.team, call, summary, len);
                 self.team.board.or_revoke(done)
             }
-            way => self.run_large(call, summary, way),
+            way => self.run_large(call, summary, len, way),
         }
     }
 
-    /// How `call` is done: the same on all members.
+    /// How `call`, to which a member contributes at most `len` bytes, is done: the same on all members.
     #[inline]
-    fn way(&self, call: &Call<'_>, manner: Manner) -> Result<Way> {
-        let n = self.team.n_members();
-        let len = small::input_len(call, n)?;
+    fn way(&self, call: &Call<'_>, len: u64, manner: Manner) -> Result<Way> {
         let simple = if self.choices.is_small(call.operation, len) { Way::Small } else { Way::AsTabled };
         if manner == Manner::default() {
             return Ok(simple);
@@ -143,7 +143,7 @@ impl Engine {
             algorithm.check(call.operation)?;
         }
         Ok(match (manner.algorithm, manner.channel) {
-            _ if n == 1 => simple,
+            _ if self.team.n_members() == 1 => simple,
             (None, ChannelKind::Memory) => simple,
             (Some(Algorithm::OneShot), ChannelKind::Memory) if len <= MAIL_LEN => Way::Small,
             (Some(Algorithm::TwoShot), ChannelKind::Memory) => Way::Direct,
@@ -153,22 +153,23 @@ impl Engine {
     }
 
     /// Executes `call` once all members have told where their buffers are.
-    fn run_large(&mut self, call: &mut Call<'_>, summary: Summary, way: Way) -> Result<()> {
+    #[inline(never)]
+    fn run_large(&mut self, call: &mut Call<'_>, summary: Summary, len: u64, way: Way) -> Result<()> {
         let Self { team, pipework, .. } = self;
         if let Way::Piped(_, kind) = way {
             pipework.require(team, kind)?;
         }
         let met = meet(team, call, summary, &[pipework.balance()]);
         team.board.or_revoke(met)?;
-        let way = self.settle(call, way)?;
-        let done = self.run_met(call, summary, way);
+        let way = self.settle(call, len, way)?;
+        let done = self.run_met(call, summary, len, way);
         self.team.board.or_revoke(done)
     }
 
     /// How `call` is done, now that all members have told where their buffers are, and how many messages they have sent.
-    fn settle(&mut self, call: &Call<'_>, way: Way) -> Result<Way> {
+    fn settle(&mut self, call: &Call<'_>, len: u64, way: Way) -> Result<Way> {
         let way = match way {
-            Way::AsTabled => self.tabled(call, direct::applies(&self.team, call.operation))?,
+            Way::AsTabled => self.tabled(call, len, direct::applies(&self.team, call.operation))?,
             way => way,
         };
         if let Way::Piped(..) = way {
@@ -178,27 +179,23 @@ impl Engine {
     }
 
     /// Executes `call` after [`meet`].
-    fn run_met(&mut self, call: &mut Call<'_>, summary: Summary, way: Way) -> Result<()> {
+    fn run_met(&mut self, call: &mut Call<'_>, summary: Summary, len: u64, way: Way) -> Result<()> {
         let Self { team, pipework, .. } = self;
         let in_heap = direct::applies(team, call.operation);
         match way {
-            Way::Small => small::run(team, call, summary),
+            Way::Small => small::run(team, call, summary, len),
             Way::Piped(algorithm, kind) => {
                 let mut execute =
                     |team: &mut Team, piece: &Call<'_>| pipework.run(team, piece, algorithm, kind);
                 if in_heap { execute(team, call) } else { staged::run(team, call, execute) }
             }
             _ if in_heap => direct::run(team, call),
-            _ => staged::run(team, call, |team, piece| {
-                meet(team, piece, summary, &[])?;
-                direct::run(team, piece)
-            }),
+            _ => Pipeline::new(call, team.n_members()).run(team, call),
         }
     }
 
     /// How `call` is done by the table, which is no longer a question of the caller's word.
-    fn tabled(&mut self, call: &Call<'_>, in_heap: bool) -> Result<Way> {
-        let len = small::input_len(call, self.team.n_members())?;
+    fn tabled(&mut self, call: &Call<'_>, len: u64, in_heap: bool) -> Result<Way> {
         let buffers = if in_heap { BufferKind::Heap } else { BufferKind::Ordinary };
         match self.choices.algorithm(call.operation, buffers, len) {
             Algorithm::TwoShot => Ok(Way::Direct),

@@ -7,8 +7,9 @@
 //! |---|---|---|
 //! | `small` | `one_shot` of up to 8 KiB | one: data travel with the post |
 //! | `direct` | `two_shot` in the symmetric heap | two: where the buffers are, and that they were used |
-//! | `staged` | ordinary memory, through the heap | as many as what it leads to, per piece |
+//! | `pipeline` | ordinary memory, through each member's scratch | one or two per piece, one piece ahead |
 //! | `algorithms` | all others, and everything over proxied channels | depends |
+//! | `staged` | the same on ordinary memory, through the heap | as many as the algorithm, per piece |
 //!
 //! The algorithms are written once, over *pipes* of either kind of channel (`pipe`, `pipework`).
 //!
@@ -33,6 +34,7 @@ mod lease;
 mod operation;
 mod parcel;
 mod pipe;
+mod pipeline;
 mod pipework;
 mod region;
 mod small;

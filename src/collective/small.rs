@@ -2,10 +2,13 @@
 //!
 //! One hand-over per operation, which is the least there can be; every member reads what it needs from all others, so it is for
 //! small inputs. Up to [`INLINE_LEN`] bytes travel in the post itself, next to its stamp, in the manner of LL packets: the
-//! reader that finds the stamp has the data in its cache. Up to [`MAIL_LEN`] bytes lie in the mail slot of the post.
+//! reader that finds the stamp has the data in its cache. Up to [`MAIL_LEN`] bytes lie in the mail slot of the post. A
+//! reduction of up to [`WORD_LEN`] bytes does without all that larger ones need: it costs little more than the hand-over.
 //!
 //! A member that gets nothing (the root of a broadcast, all but the root of a reduce) posts and goes on. Ranks agree on
 //! results bit by bit, since each of them combines the same inputs in the same order: that of the members' numbers.
+
+use arrayvec::ArrayVec;
 
 use super::board::INLINE_WORDS;
 use super::call::{Call, Input, Output, part, part_mut};
@@ -19,6 +22,9 @@ use crate::reduce::{Source, SourcePlace};
 /// The most bytes of input that fit into a post.
 pub(crate) const INLINE_LEN: u64 = INLINE_WORDS as u64 * 8;
 
+/// The most bytes that a word holds.
+const WORD_LEN: u64 = 8;
+
 /// The most bytes that a member contributes to `call` among `n_members`.
 ///
 /// # Errors
@@ -29,14 +35,23 @@ pub(crate) fn input_len(call: &Call<'_>, n_members: usize) -> Result<u64> {
     Ok(call.block_len()?.saturating_mul(blocks))
 }
 
-/// Executes `call`, to which no member contributes more than [`MAIL_LEN`] bytes.
+/// Executes `call`, to which no member contributes more than `len` bytes, at most [`MAIL_LEN`].
 ///
 /// # Errors
 /// Those of [`super::board::Board::await_post`]; [`crate::Error::OutOfRange`] for buffers that are not allocated.
-pub(crate) fn run(team: &mut Team, call: &mut Call<'_>, summary: Summary) -> Result<()> {
-    let len = input_len(call, team.n_members())?;
+#[inline]
+pub(crate) fn run(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64) -> Result<()> {
     debug_assert!(len <= MAIL_LEN, "{len} bytes are not small");
     team.board.begin(call.operation)?;
+    if len <= WORD_LEN && matches!(call.operation, Operation::AllReduce | Operation::Reduce) {
+        return reduce_word(team, call, summary, len);
+    }
+    exchange(team, call, summary, len)
+}
+
+/// Executes any call of at most [`MAIL_LEN`] bytes.
+#[inline(never)]
+fn exchange(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64) -> Result<()> {
     if len <= INLINE_LEN {
         post_inline(team, call, summary, len)?;
     } else {
@@ -47,6 +62,21 @@ pub(crate) fn run(team: &mut Team, call: &mut Call<'_>, summary: Summary) -> Res
     }
     await_inputs(team, call)?;
     deliver(team, call, len)
+}
+
+/// Executes a reduction of one block of at most [`WORD_LEN`] bytes: each member's input is a word, from post to register.
+#[inline]
+fn reduce_word(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64) -> Result<()> {
+    let word = call.input_word(team.view(), len)?;
+    team.board.post(summary, [0; 2], &[word]);
+    if matches!(call.output, Output::None) {
+        return Ok(());
+    }
+    let mut words = ArrayVec::<u64, { MAX_RANKS as usize }>::new();
+    team.board.await_each(call.operation, |post| words.push(post.data(0)))?;
+    let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
+    let result = reducer.combine_words(&words, usize::try_from(len).unwrap_or(0));
+    call.write_word(team.view(), result, len)
 }
 
 #[inline]

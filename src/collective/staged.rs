@@ -1,4 +1,4 @@
-//! Operations on ordinary memory: piece by piece through the heap.
+//! Algorithms on ordinary memory: piece by piece through the heap.
 //!
 //! A piece of each input block is copied into this member's scratch, the operation runs there as on any other buffers in the
 //! heap, and the results are copied out. Pieces are small enough to stay in the cache, so that the copies cost less than a

@@ -248,7 +248,11 @@ fn submit<'a, T: Element, S: Submit<'a> + ?Sized>(
     output: Output<'a>,
 ) -> Result<()> {
     let n_ranks = taker.standing().n_ranks;
-    let reducer = op.map(|op| Reducer::new(T::DATA_TYPE, op, n_ranks)).transpose()?;
+    // Written out: a reducer that goes through `Option::transpose` is copied twice, which costs as much as the rest.
+    let reducer = match op {
+        Some(op) => Some(Reducer::new(T::DATA_TYPE, op, n_ranks)?),
+        None => None,
+    };
     taker.submit(Call { operation, data_type: T::DATA_TYPE, count, root, reducer, input, output })
 }
 

@@ -105,7 +105,8 @@ impl HeapView {
     #[inline]
     pub(crate) fn reach(&self, rank: Rank, region: Region) -> Result<&Span> {
         let n_ranks = self.shape.n_ranks();
-        let heap = self.heaps.get(rank.index()).ok_or(Error::InvalidRank { rank: rank.get(), n_ranks })?;
+        let missing = || Error::InvalidRank { rank: rank.get(), n_ranks };
+        let heap = self.heaps.get(rank.index()).ok_or_else(missing)?;
         self.check(region)?;
         Ok(heap)
     }

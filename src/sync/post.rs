@@ -67,7 +67,12 @@ impl PostCell {
     pub fn post<const N: usize>(&self, sequence: u64, head: [u64; N], data: &[u64]) {
         let count = N + data.len();
         assert!(count <= POST_WORDS, "{count} words in a post");
-        for (cell, word) in self.words.iter().zip(head.iter().chain(data)) {
+        // In two loops, as the compiler unrolls the one of known length.
+        let (first, rest) = self.words.split_at(N);
+        for (cell, word) in first.iter().zip(head) {
+            cell.store(word, Ordering::Relaxed); // Relaxed: published by the stamp
+        }
+        for (cell, word) in rest.iter().zip(data) {
             cell.store(*word, Ordering::Relaxed); // Relaxed: published by the stamp
         }
         self.stamp.store(sequence, Ordering::Release); // C1 post

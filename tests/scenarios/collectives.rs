@@ -150,6 +150,43 @@ scenario!(eight_ranks_do_everything, Job::of(8).heap_len(64 << 20), |comm| {
     everything(comm)?;
 });
 
+/// Sums `count` elements where they lie: on ranks below `heaps` in the heap, on the others in ordinary memory.
+fn sum_in_place(comm: &mut Communicator, count: usize, heaps: u32) -> Result<()> {
+    let (me, n) = (comm.rank().index(), comm.n_ranks() as usize);
+    let seat = Seat { round: count, me, n, count };
+    let (input, expected) = (seat.input(me, 0..count), seat.sum(0..count));
+    let buffer = comm.alloc::<f32>(count)?;
+    let mut slice = input.clone();
+    if comm.rank().get() < heaps {
+        buffer.copy_from_slice(0, &input)?;
+        comm.all_reduce_in_place(&buffer, &ReduceOp::Sum)?;
+        slice = buffer.to_vec();
+    } else {
+        comm.all_reduce_in_place(&mut slice, &ReduceOp::Sum)?;
+    }
+    assert!(slice == expected, "{count} elements with {heaps} buffers in heaps");
+    Ok(())
+}
+
+scenario!(
+    buffers_of_some_ranks_can_lie_in_the_heap_and_of_others_not,
+    Job::of(3).heap_len(64 << 20),
+    |comm| {
+        for count in COUNTS {
+            for heaps in 0..=3 {
+                sum_in_place(comm, count, heaps)?;
+            }
+        }
+    }
+);
+
+scenario!(ranks_with_different_operators_all_learn_of_it, Job::of(2).broken(), |comm| {
+    let mut data = [1.0_f32; 4];
+    let op = if comm.rank().get() == 0 { ReduceOp::Sum } else { ReduceOp::Max };
+    let called = comm.all_reduce_in_place(&mut data, &op);
+    assert!(matches!(called, Err(Error::CallMismatch { .. })), "{called:?}");
+});
+
 scenario!(ranks_in_different_calls_all_learn_of_it, Job::of(3).broken(), |comm| {
     let mut data = [1.0_f32; 4];
     comm.all_reduce_in_place(&mut data, &ReduceOp::Sum)?;

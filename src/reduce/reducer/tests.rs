@@ -171,7 +171,8 @@ fn words_are_combined_as_the_oracle_combines_their_elements() {
     for dtype in DataType::ALL {
         for op in ops(dtype) {
             for n_sources in [1, 2, 3, 64] {
-                let operands: Vec<_> = (0..n_sources).map(|k: u64| (operand(dtype, k * 31 + 7), true)).collect();
+                let operands: Vec<_> =
+                    (0..n_sources).map(|k: u64| (operand(dtype, k * 31 + 7), true)).collect();
                 let word = |(bytes, _): &(Vec<u8>, bool)| bytemuck::pod_read_unaligned::<u64>(&bytes[..8]);
                 let words: Vec<u64> = operands.iter().map(word).collect();
                 let expected = oracle::reduce(dtype, &op, 7, &operands, true);
