@@ -5,7 +5,7 @@
 //! | [`settings`], [`figures`] | what device processes are told, and what they tell |
 //! | [`table`], [`format`] | starting them; nccl-tests' table |
 //! | [`device`] | what they do: a contest for each figure |
-//! | [`workload`], [`layout`] | one operation at one size: buffers, call, verification |
+//! | [`workload`], [`words`], [`layout`] | one operation at one size: buffers, call, verification |
 //! | [`pattern`], [`number`] | data whose reduction is exact in every type |
 //! | [`trial`], [`gathering`] | how operations are timed; how ranks meet in between |
 //! | [`bare`] | the limit |
@@ -21,4 +21,5 @@ mod pattern;
 pub(crate) mod settings;
 pub(crate) mod table;
 pub(crate) mod trial;
+mod words;
 pub(crate) mod workload;

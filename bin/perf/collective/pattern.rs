@@ -12,7 +12,7 @@ use super::number::Number;
 pub(crate) const PERIOD: usize = 509;
 
 /// Operations after which the data are the same again.
-const TURNS: u64 = 5;
+pub(crate) const TURNS: usize = 5;
 
 /// Values are below this, however much the type would hold.
 const MOST: u32 = 1023;
@@ -36,7 +36,7 @@ impl<T: Number> Pattern<T> {
     pub(crate) fn new(n_ranks: u32, op: Option<&ReduceOp>) -> Self {
         let values = Values::new::<T>(n_ranks, op);
         let mut pattern = Self { inputs: Vec::new(), reduced: Vec::new(), n_ranks };
-        for turn in 0..TURNS {
+        for turn in 0..TURNS as u64 {
             let wholes: Vec<Vec<u32>> = (0..n_ranks).map(|rank| values.of(rank, turn)).collect();
             pattern.reduced.extend((0..PERIOD).map(|place| {
                 let column: Vec<u32> = wholes.iter().map(|values| values[place]).collect();
@@ -64,7 +64,7 @@ impl<T: Number> Pattern<T> {
 
 #[inline]
 fn index(turn: u64) -> usize {
-    usize::try_from(turn % TURNS).expect("small")
+    usize::try_from(turn % TURNS as u64).expect("small")
 }
 
 /// The operator of this name, with its scalar where it needs one.

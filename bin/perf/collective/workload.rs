@@ -11,6 +11,7 @@ use super::layout::Layout;
 use super::number::Number;
 use super::pattern::{PERIOD, Pattern};
 use super::settings::Memory;
+use super::words::Words;
 
 /// Where all ranks have room for buffers in their heaps.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +84,8 @@ pub(crate) struct Workload<T> {
     rank: u32,
     buffers: Buffers<T>,
     pattern: Pattern<T>,
+    /// The whole data, where they are this short.
+    words: Option<Words>,
     /// Where results are copied to be compared: a period.
     copy: Vec<T>,
     turn: u64,
@@ -116,14 +119,18 @@ impl<T: Number> Workload<T> {
             (Memory::Ordinary, true) => Buffers::OneOrdinary(zeros(layout.largest())),
         };
         let pattern = Pattern::new(comm.n_ranks(), task.op.as_ref());
+        let words = Words::new(&task, &pattern, rank).filter(|_| memory == Memory::Heap);
         let copy = vec![T::zeroed(); PERIOD];
-        Ok(Self { task, rank, buffers, pattern, copy, turn: 0, wrong: 0 })
+        Ok(Self { task, rank, buffers, pattern, words, copy, turn: 0, wrong: 0 })
     }
 
     /// Goes on to the next turn: rewrites the input.
     #[inline]
     pub(crate) fn rewrite(&mut self) -> Result<()> {
         self.turn += 1;
+        if let (Some(words), Buffers::Heap { send, .. }) = (&self.words, &self.buffers) {
+            return words.write(self.turn, send.span());
+        }
         if self.sends() {
             let count = self.task.layout.send();
             self.write(count)?;
@@ -170,6 +177,11 @@ impl<T: Number> Workload<T> {
     #[inline]
     pub(crate) fn verify(&mut self) -> Result<()> {
         if !self.task.check || !self.receives() {
+            return Ok(());
+        }
+        if let (Some(words), Buffers::Heap { recv, .. }) = (&self.words, &self.buffers)
+            && words.are_in(self.turn, recv.span())?
+        {
             return Ok(());
         }
         let (layout, turn, me) = (self.task.layout, self.turn, u64::from(self.rank));
@@ -236,9 +248,6 @@ impl<T: Number> Outputs<'_, T> {
     #[inline]
     fn mismatches(self, block: Block, expected: &[T]) -> Result<u64> {
         let start = usize::try_from(block.start).expect("within the output");
-        if self.is_word(start, block, expected) {
-            return Ok(0);
-        }
         let mut wrong = 0;
         for (at, part) in periods(block.first, block.count) {
             let found = match self.buffers {
@@ -253,18 +262,6 @@ impl<T: Number> Outputs<'_, T> {
             wrong += differing(found, &expected[part]);
         }
         Ok(wrong)
-    }
-
-    /// Whether `block` is 8 bytes of the heap, and as expected: the usual case of the shortest times.
-    #[inline]
-    fn is_word(&self, start: usize, block: Block, expected: &[T]) -> bool {
-        let Buffers::Heap { recv, .. } = self.buffers else { return false };
-        let count = size_of::<u64>() / size_of::<T>();
-        if block.count != count as u64 || block.first != 0 {
-            return false;
-        }
-        let word = bytemuck::pod_read_unaligned::<u64>(bytemuck::cast_slice(&expected[..count]));
-        recv.span().read::<u64>((start * size_of::<T>()) as u64).is_ok_and(|found| found == word)
     }
 
     /// The same of an output with a block from each rank, all from the same place `first`.
