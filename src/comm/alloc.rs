@@ -13,6 +13,9 @@ use crate::heap::{DeviceBuffer, Region};
 impl Communicator {
     /// Allocates `count` elements of every rank's heap, at the same offset on all. Collective.
     ///
+    /// It may be called through any communicator that all ranks of the job belong to. Ranks allocate and free in the same order,
+    /// whichever communicators they do it through.
+    ///
     /// The elements are zero where the memory is fresh, and whatever was there where it was used before.
     ///
     /// # Errors

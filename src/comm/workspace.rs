@@ -134,3 +134,49 @@ impl Part {
 fn room(n_members: u64) -> u64 {
     RegionLayout::new(n_members).len().next_multiple_of(ALIGN)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workspace(lens: &[u64]) -> Workspace {
+        let workspace = Workspace::default();
+        for (&len, start) in lens.iter().zip((0..).step_by(64 << 20)) {
+            workspace.add(Region::new(HeapOffset::new(start), len)).unwrap();
+        }
+        workspace
+    }
+
+    #[test]
+    fn a_part_has_room_for_a_communicator_of_any_number_of_ranks() {
+        for n_ranks in [1, 2, 3, 8, 64] {
+            for len in [2 << 20, 8 << 20, 256 << 20, 1 << 36] {
+                let part = Workspace::part_len(HeapShape::new(n_ranks, len).unwrap());
+                for n_members in 1..=n_ranks.into() {
+                    workspace(&[part]).take(n_members).unwrap();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn regions_are_taken_from_any_part_lie_apart_and_come_back() {
+        let workspace = workspace(&[room(2), 3 * room(2) - 64, room(64)]);
+        for _ in 0..3 {
+            let mut taken = Vec::new();
+            while let Ok(region) = workspace.take(2) {
+                taken.push(region);
+            }
+            taken.sort_by_key(|region| region.offset);
+            assert_eq!(taken.len(), 4, "{taken:?}");
+            assert!(taken.windows(2).all(|pair| pair[0].offset.get() + pair[0].len <= pair[1].offset.get()));
+            let full = workspace.take(64).unwrap_err();
+            assert!(
+                matches!(full, Error::Exhausted { limit, .. } if limit == 4 * room(2) - 64 + room(64)),
+                "{full}"
+            );
+            taken.into_iter().for_each(|region| workspace.give_back(region));
+            workspace.give_back(workspace.take(64).unwrap());
+        }
+    }
+}
