@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::algorithm::Manner;
-use crate::reduce::DataType;
+use crate::reduce::{DataType, ReduceOp};
 
 /// A collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -265,7 +265,10 @@ impl fmt::Display for Summary {
             write!(f, " of {} {}", self.count, data_type.name())?;
         }
         if let Some(operator) = self.operator() {
-            write!(f, " by {}", operator)?;
+            match usize::try_from(operator).ok().and_then(|code| ReduceOp::PLAIN.get(code)) {
+                Some(plain) => write!(f, " by {plain}")?,
+                None => write!(f, " by operator {operator:#x}")?,
+            }
         }
         if let Some(root) = self.root() {
             write!(f, " with root {root}")?;
