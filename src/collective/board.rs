@@ -9,17 +9,25 @@
 //! makes sure that every member has posted s - [`LAP`] + 1, and is thus done with the slot (see `src/sync/post.rs`). Most
 //! operations wait for all members anyway, and then this costs a comparison.
 //!
+//! A post also tells, in 16 bits, of all the calls before, for members whose posts nobody had to wait for.
+//!
 //! Whoever finds that ranks disagree revokes the epoch. All waits end then, and each member that was stopped looks
 //! through the ring for the disagreement, so that every rank reports it and not only the one that noticed.
 
+mod discord;
+mod mark;
+
 use std::sync::Arc;
 
+use mark::Mark;
+
 use super::complaint::Complaints;
+use super::elsewhere::Elsewhere;
 use super::lease::LEFT;
 use super::operation::{Operation, Summary};
 use super::region::{LAP, RegionLayout, TURNS};
 use crate::channel::{Fabric, PeerWatch};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::heap::HeapOffset;
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
@@ -38,8 +46,8 @@ pub(crate) const INLINE_WORDS: usize = crate::sync::POST_WORDS - HEAD;
 pub(crate) struct Post<'a>(&'a PostCell);
 
 impl Post<'_> {
-    fn summary(self) -> Summary {
-        Summary::from_words([self.0.word(0), self.0.word(1)])
+    fn mark(self) -> Mark {
+        Mark([self.0.word(0), self.0.word(1)])
     }
 
     /// The two words about its buffers, whatever the operation takes them for. To be checked before use.
@@ -66,6 +74,8 @@ pub(crate) struct Board {
     /// Which members have left.
     departures: CellSlice<ProgressCell>,
     complaints: Complaints,
+    /// Where the members may be instead, in the communicator of which some calls do not go by the board.
+    elsewhere: Option<Elsewhere>,
     /// What waiting members sleep on.
     park: CellRef<ParkCell>,
     /// The operation that this member is in, or was in last.
@@ -73,7 +83,9 @@ pub(crate) struct Board {
     /// Every member is known to have posted this one.
     floor: u64,
     /// What this member posted in each turn of the ring.
-    mine: [Summary; TURNS],
+    mine: [Mark; TURNS],
+    /// Mixed of all calls that this member has posted.
+    history: u16,
 }
 
 impl Board {
@@ -108,11 +120,18 @@ impl Board {
             progress,
             departures,
             complaints: Complaints::new(view, members, bases, me)?,
+            elsewhere: None,
             park,
             sequence: 0,
             floor: 0,
-            mine: [Summary::new(Operation::Barrier); TURNS],
+            mine: [Mark([0; 2]); TURNS],
+            history: 0,
         })
+    }
+
+    /// Looks from now on whether members are `elsewhere`.
+    pub(crate) fn look_elsewhere(&mut self, elsewhere: Elsewhere) {
+        self.elsewhere = Some(elsewhere);
     }
 
     /// The turn of the ring that the current operation has.
@@ -163,9 +182,10 @@ impl Board {
     #[inline]
     pub(crate) fn post(&mut self, summary: Summary, places: [u64; 2], data: &[u64]) {
         let turn = self.turn_index();
-        self.mine[turn] = summary;
-        let [signature, count] = summary.words();
-        let head: [u64; HEAD] = [signature, count, places[0], places[1]];
+        let mark = Mark::new(summary, self.history);
+        self.history = mark.mixed();
+        self.mine[turn] = mark;
+        let head: [u64; HEAD] = [mark.0[0], mark.0[1], places[0], places[1]];
         self.posts[self.me][turn].post(self.sequence, head, data);
         self.park.wake(self.fabric.kernel());
     }
@@ -186,7 +206,7 @@ impl Board {
             self.await_sequence(member, self.sequence, operation)?;
         }
         let post = Post(cell);
-        if post.summary() == self.mine[turn] { Ok(post) } else { Err(self.disagree(member, turn)) }
+        if post.mark() == self.mine[turn] { Ok(post) } else { Err(self.disagree(member, turn)) }
     }
 
     /// Waits for the posts of all members and compares them with this member's.
@@ -307,24 +327,8 @@ impl Board {
 
     fn watch(&self, member: usize) -> MemberWatch<'_> {
         let rank = self.members[member];
-        MemberWatch { peer: self.fabric.watch(Some(rank)), rank, departure: &self.departures[member] }
-    }
-
-    /// The error of a wait, or, where the epoch was ended because members disagree, what it is that they disagree on.
-    #[cold]
-    pub(crate) fn explain(&self, error: Error) -> Error {
-        match error {
-            Error::Revoked { .. } => self.disagreement().or_else(|| self.complaints.find()).unwrap_or(error),
-            error => error,
-        }
-    }
-
-    /// Ends the epoch, since this member is in the call `mine`, and `sender` has sent what does not answer it.
-    #[cold]
-    pub(crate) fn complain(&self, sender: usize, mine: Summary, theirs: Summary) -> Error {
-        let error = self.complaints.lodge(sender, mine, theirs);
-        self.revoke();
-        error
+        let peer = self.fabric.watch(Some(rank));
+        MemberWatch { board: self, peer, rank, departure: &self.departures[member] }
     }
 
     /// Wakes the members that wait.
@@ -359,43 +363,16 @@ impl Board {
         self.fabric.world().control().revoke(self.fabric.kernel(), by);
     }
 
-    /// Ends the epoch, since this member and `member` are in different calls.
-    #[cold]
-    fn disagree(&self, member: usize, turn: usize) -> Error {
-        self.revoke();
-        self.mismatch(member, turn)
-    }
-
-    fn mismatch(&self, member: usize, turn: usize) -> Error {
-        Error::CallMismatch {
-            mine: self.mine[turn],
-            rank: self.members[member],
-            theirs: Post(&self.posts[member][turn]).summary(),
-        }
-    }
-
-    /// Looks through the ring for an operation in which some member did something else than this one.
-    #[cold]
-    fn disagreement(&self) -> Option<Error> {
-        let last = (0..LAP).map(|ago| self.sequence.wrapping_sub(ago)).take_while(|&sequence| sequence != 0);
-        last.flat_map(|sequence| (0..self.members.len()).map(move |member| (sequence, member)))
-            .find(|&(sequence, member)| {
-                let cell = &self.posts[member][index(sequence)];
-                let posted = self.posts[self.me][index(sequence)].shows(sequence);
-                posted && cell.shows(sequence) && Post(cell).summary() != self.mine[index(sequence)]
-            })
-            .map(|(sequence, member)| self.mismatch(member, index(sequence)))
-    }
-
     #[inline]
     fn turn_index(&self) -> usize {
         index(self.sequence)
     }
 }
 
-/// Watches the epoch, and whether the member that is awaited lives and has not left.
+/// Watches the epoch, whether the member that is awaited lives and has not left, and whether any is elsewhere.
 #[derive(Debug)]
 struct MemberWatch<'a> {
+    board: &'a Board,
     peer: PeerWatch<'a>,
     rank: Rank,
     departure: &'a ProgressCell,
@@ -404,7 +381,11 @@ struct MemberWatch<'a> {
 impl Watch for MemberWatch<'_> {
     fn check(&self) -> Option<Stop> {
         let left = || self.departure.has_reached(LEFT).then_some(Stop::PeerLost(self.rank));
-        self.peer.check().or_else(left)
+        self.peer.check().or_else(left).or_else(|| {
+            self.board.absent()?;
+            self.board.revoke();
+            self.peer.check()
+        })
     }
 
     fn bell(&self) -> Option<SleepWord<'_>> {

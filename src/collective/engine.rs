@@ -8,6 +8,7 @@ use super::algorithm::{Algorithm, ChannelKind, Manner};
 use super::board::INLINE_WORDS;
 use super::call::Call;
 use super::delivery::{self, Batch};
+use super::elsewhere::Elsewhere;
 use super::lease::{Landlord, Lease};
 use super::operation::{Operation, Summary};
 use super::parcel::Parcel;
@@ -63,6 +64,18 @@ impl Engine {
         let choices = Choices::new(&tuning, members.len());
         let (team, lease) = Team::new(fabric, members, bases, host.clone())?;
         Ok(Self { team, pipework: Pipework::new(host), choices, tuning, lease })
+    }
+
+    /// Looks in every wait whether members are where all ranks of the job meet. For a communicator that meets there, too.
+    pub(crate) fn watch_meeting(&mut self) {
+        let board = &mut self.team.board;
+        let elsewhere = Elsewhere::new(board.fabric());
+        board.look_elsewhere(elsewhere);
+    }
+
+    /// The members that are in an operation which this one has not come to.
+    pub(crate) fn ahead(&self) -> impl Iterator<Item = (Rank, Summary)> {
+        self.team.board.ahead()
     }
 
     /// The words that say which members have left.

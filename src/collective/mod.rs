@@ -29,6 +29,7 @@ mod call;
 mod complaint;
 mod delivery;
 mod direct;
+mod elsewhere;
 mod engine;
 mod lease;
 mod operation;

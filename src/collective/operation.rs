@@ -133,7 +133,7 @@ impl Operation {
         }
     }
 
-    fn from_code(code: u64) -> Option<Self> {
+    pub(super) fn from_code(code: u64) -> Option<Self> {
         let index = usize::try_from(code).ok()?.checked_sub(1)?;
         Self::ALL.get(index).copied()
     }
@@ -156,6 +156,9 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// No count has more bits: there is not as much memory.
+    pub(crate) const COUNT_BITS: u32 = 48;
+
     pub(crate) const fn new(operation: Operation) -> Self {
         Self { signature: operation as u64, count: 0 }
     }
@@ -209,7 +212,7 @@ impl Summary {
 
     #[inline]
     pub(crate) const fn from_words(words: [u64; 2]) -> Self {
-        Self { signature: words[0], count: words[1] }
+        Self { signature: words[0], count: words[1] & ((1 << Self::COUNT_BITS) - 1) }
     }
 
     /// The operation; `None` when a peer has posted what is none.

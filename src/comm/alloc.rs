@@ -16,7 +16,8 @@ impl Communicator {
     /// It may be called through any communicator that all ranks of the job belong to. Ranks allocate and free in the same order,
     /// whichever communicators they do it through.
     ///
-    /// The elements are zero where the memory is fresh, and whatever was there where it was used before.
+    /// The elements are zero where the memory is fresh, and whatever was there where it was used before. Calls that this
+    /// communicator has enqueued are done first.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`]; [`Error::ResourceLimit`]; [`Error::FailedElsewhere`] when another rank had one of these;
@@ -75,7 +76,6 @@ impl Communicator {
     /// Those of [`Communicator::free`].
     pub fn free_region(&mut self, region: Region) -> Result<()> {
         self.check_all_ranks()?;
-        self.reclaim_engine();
         self.agree(Operation::Free, [region.offset.get(), region.len, 0, 0])?;
         self.heap().free(region)
     }
@@ -93,8 +93,9 @@ impl Communicator {
 
     /// Compares the arguments of a call of all ranks; the last one says whether it has failed on this rank already.
     fn agree(&mut self, operation: Operation, arguments: [u64; 4]) -> Result<()> {
+        self.reclaim_engine();
         if let Some(meeting) = &mut self.meeting {
-            return meeting.agree(operation, arguments);
+            return meeting.agree(operation, arguments, self.engine.as_deref());
         }
         let told = self.engine()?.exchange(operation, &arguments)?;
         let theirs = |words: &Vec<u64>| std::array::from_fn(|word| words[word]);

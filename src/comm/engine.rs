@@ -73,13 +73,13 @@ impl Communicator {
     /// Returns when all ranks have called it. Acquires everything that any of them did before.
     ///
     /// # Errors
-    /// [`crate::Error::Timeout`] naming a rank that is missing, [`crate::Error::PeerLost`], [`crate::Error::Revoked`]. In a communicator that
-    /// was derived from another each of them ends the epoch, and [`crate::Error::CallMismatch`] is one of them.
+    /// [`crate::Error::Timeout`] naming a rank that is missing, [`crate::Error::PeerLost`], [`crate::Error::Revoked`], each of which ends the epoch
+    /// in a communicator that was derived from another; [`crate::Error::CallMismatch`], which always does, when ranks are in an operation instead.
     #[inline]
     pub fn barrier(&mut self) -> Result<()> {
         self.reclaim_engine();
         match &mut self.meeting {
-            Some(meeting) => meeting.meet("barrier"),
+            Some(meeting) => meeting.meet(Operation::Barrier, self.engine.as_deref()),
             None => self.engine()?.barrier(Operation::Barrier),
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::watch::BarrierWatch;
 use crate::channel::{Fabric, World};
-use crate::collective::Operation;
+use crate::collective::{Engine, Operation, Summary};
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
@@ -45,7 +45,12 @@ impl Meeting {
     ///
     /// After a barrier that timed out there is no agreeing any more. A rank that gives up waiting has proposed already, and whoever
     /// comes later would take it for agreed; so giving up ends the epoch.
-    pub(super) fn agree(&mut self, operation: Operation, arguments: [u64; 4]) -> Result<()> {
+    pub(super) fn agree(
+        &mut self,
+        operation: Operation,
+        arguments: [u64; 4],
+        engine: Option<&Engine>,
+    ) -> Result<()> {
         const NOT_COLLECTIVE: [u64; AGREEMENT_WORDS] = [Operation::Barrier as u64; AGREEMENT_WORDS];
         if self.barrier.has_arrived() {
             // A barrier that timed out is still open: who passes it takes this rank's words for those of the barrier.
@@ -55,7 +60,7 @@ impl Meeting {
         let mut mine = [operation as u64; AGREEMENT_WORDS];
         mine[1..].copy_from_slice(&arguments);
         self.agreement.propose(self.barrier.generation(), mine);
-        self.meet(operation.name()).inspect_err(|_| self.revoke())?;
+        self.meet(operation, engine).inspect_err(|_| self.revoke())?;
         self.fabric.check(operation.name())?;
         let theirs = |rank: Rank| self.agreement.theirs(rank.index()).unwrap_or(NOT_COLLECTIVE);
         let all: Vec<_> =
@@ -68,17 +73,29 @@ impl Meeting {
         agreed(operation, arguments, all.into_iter().map(|(rank, words)| (rank, rest(words))))
     }
 
-    /// Returns when all ranks have called it.
+    /// Returns when all ranks have called it. `engine` tells of those that are in an operation instead.
     ///
     /// # Errors
-    /// [`Error::Timeout`] naming a rank that is missing, [`Error::PeerLost`], [`Error::Revoked`].
+    /// [`Error::Timeout`] naming a rank that is missing, [`Error::CallMismatch`], [`Error::PeerLost`], [`Error::Revoked`].
     #[inline]
-    pub(super) fn meet(&mut self, operation: &'static str) -> Result<()> {
+    pub(super) fn meet(&mut self, operation: Operation, engine: Option<&Engine>) -> Result<()> {
         self.barrier.arrive(self.fabric.kernel());
-        if self.barrier.poll() { Ok(()) } else { self.meet_slowly(operation) }
+        if self.barrier.poll() { Ok(()) } else { self.meet_slowly(operation, engine) }
     }
 
-    fn meet_slowly(&mut self, operation: &'static str) -> Result<()> {
+    /// Returns when all ranks have called it, or another barrier. Others learn from the proposal which of them this is.
+    ///
+    /// # Errors
+    /// Those of [`Meeting::meet`].
+    pub(super) fn finalize(&mut self, engine: Option<&Engine>) -> Result<()> {
+        if !self.barrier.has_arrived() {
+            let words = [Operation::Finalize as u64; AGREEMENT_WORDS];
+            self.agreement.propose(self.barrier.generation(), words);
+        }
+        self.meet(Operation::Finalize, engine)
+    }
+
+    fn meet_slowly(&mut self, operation: Operation, engine: Option<&Engine>) -> Result<()> {
         let fabric = &self.fabric;
         let cells = fabric.world().control().barrier().0;
         let watch = BarrierWatch {
@@ -86,11 +103,19 @@ impl Meeting {
             cells: &cells,
             target: self.barrier.generation().wrapping_add(1),
             departures: self.departures.as_deref(),
+            rank: fabric.rank(),
+            engine,
         };
         let waiting = Waiting::new(fabric.kernel(), &watch, fabric.policy(), fabric.timeout());
         self.barrier.wait(&waiting).map_err(|stop| {
             let missing = self.barrier.missing().and_then(|rank| u32::try_from(rank).ok()).map(Rank::known);
-            waiting.error(fabric.settle(stop), operation, missing)
+            let error = waiting.error(fabric.settle(stop), operation.name(), missing);
+            match (error, watch.astray()) {
+                (Error::Revoked { .. }, Some((rank, theirs))) => {
+                    Error::CallMismatch { mine: Summary::new(operation), rank, theirs }
+                }
+                (error, _) => error,
+            }
         })
     }
 

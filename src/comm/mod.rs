@@ -217,8 +217,9 @@ impl Communicator {
     /// # Errors
     /// Those of [`Communicator::barrier`]: the ranks did not all come.
     pub fn finalize(mut self) -> Result<()> {
+        self.reclaim_engine();
         match &mut self.meeting {
-            Some(meeting) => meeting.meet("finalize"),
+            Some(meeting) => meeting.finalize(self.engine.as_deref()),
             None => self.engine()?.barrier(Operation::Finalize),
         }
     }

@@ -144,10 +144,11 @@ impl Communicator {
         let bases = vec![mine.offset; self.members.len()];
         let (host, built_in) = (self.membership.clone(), Tuning::default());
         let mut engine = Engine::new(self.fabric(), self.members.clone(), bases, host, built_in)?;
-        engine.tune(table, self.fabric().crowded())?;
         if let Some(meeting) = &mut self.meeting {
             meeting.watch_departures(engine.departures().clone());
+            engine.watch_meeting();
         }
+        engine.tune(table, self.fabric().crowded())?;
         Ok(engine)
     }
 

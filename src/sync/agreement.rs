@@ -35,6 +35,24 @@ struct Turn {
     words: [AtomicU64; AGREEMENT_WORDS],
 }
 
+impl AgreementCell {
+    /// What its rank proposed for the barrier of number `generation`; `None` when it passes that without a proposal.
+    ///
+    /// The caller has acquired the rank's arrival in that barrier (B1), and has not passed the one after it.
+    #[must_use]
+    pub fn proposal(&self, generation: u64) -> Option<[u64; AGREEMENT_WORDS]> {
+        let turn = self.turn(generation);
+        // Relaxed: ordered by the arrival. Without a proposal the words may change while they are read.
+        let proposed = turn.proposed.load(Ordering::Relaxed);
+        (proposed == generation.wrapping_add(1))
+            .then(|| std::array::from_fn(|i| turn.words[i].load(Ordering::Relaxed))) // Relaxed: as above
+    }
+
+    fn turn(&self, generation: u64) -> &Turn {
+        &self.turns[usize::from(generation % 2 == 1)]
+    }
+}
+
 /// One rank's side of a sequence of agreements.
 #[derive(Debug)]
 pub struct Agreement<C> {
@@ -58,7 +76,7 @@ impl<C: Deref<Target = [AgreementCell]>> Agreement<C> {
     /// calls [`Agreement::theirs`].
     pub fn propose(&mut self, generation: u64, words: [u64; AGREEMENT_WORDS]) {
         self.generation = generation;
-        let turn = self.turn(self.rank);
+        let turn = self.cells[self.rank].turn(generation);
         // Relaxed: ordered by the barrier that follows.
         turn.proposed.store(generation.wrapping_add(1), Ordering::Relaxed);
         for (cell, word) in turn.words.iter().zip(words) {
@@ -68,15 +86,7 @@ impl<C: Deref<Target = [AgreementCell]>> Agreement<C> {
 
     /// What `rank` proposed in the agreement whose barrier was passed last; `None` when it passed without a proposal.
     pub fn theirs(&self, rank: usize) -> Option<[u64; AGREEMENT_WORDS]> {
-        let turn = self.turn(rank);
-        // Relaxed: ordered by the barrier that lies between. Without a proposal the words may change while they are read.
-        let proposed = turn.proposed.load(Ordering::Relaxed);
-        (proposed == self.generation.wrapping_add(1))
-            .then(|| std::array::from_fn(|i| turn.words[i].load(Ordering::Relaxed))) // Relaxed: as above
-    }
-
-    fn turn(&self, rank: usize) -> &Turn {
-        &self.cells[rank].turns[usize::from(self.generation % 2 == 1)]
+        self.cells[rank].proposal(self.generation)
     }
 
     /// How many ranks take part.

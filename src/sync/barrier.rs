@@ -6,7 +6,7 @@
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
-//! | B1 arrive | `arrive`: own cell | `poll`, `wait`: each cell | everything that rank did before |
+//! | B1 arrive | `arrive`: own cell | `poll`, `wait`: each cell; `BarrierCell::shows` | everything that rank did before |
 //!
 //! Sleepers share one [`ParkCell`] and sleep until *all* have arrived. An arrival that completes nothing
 //! should not wake them, so `arrive`, once it has found the sleeping bit, wakes only if it sees everyone
@@ -57,6 +57,21 @@ impl BarrierCell {
 }
 
 impl BarrierCell {
+    /// How often this member has arrived, as it reads it itself.
+    #[must_use]
+    pub fn arrivals(&self) -> u64 {
+        self.arrived.load(Ordering::Relaxed) // Relaxed: its own store
+    }
+
+    /// Whether this member has arrived in `generation`, or a later one.
+    ///
+    /// # Ordering
+    /// When true, acquires everything the member did before it arrived (B1).
+    #[must_use]
+    pub fn shows(&self, generation: u64) -> bool {
+        reached(self.arrived.load(Ordering::Acquire), generation) // B1 arrive
+    }
+
     /// Whether this member has arrived in `generation`, or a later one.
     #[must_use]
     pub fn has_reached(&self, generation: u64) -> bool {

@@ -485,6 +485,24 @@ mod b1_arrive {
     }
 
     #[test]
+    fn who_finds_that_a_member_has_arrived_sees_what_it_did_before() {
+        model(|| {
+            let hall = Hall::new(2);
+            let other = {
+                let hall = Arc::clone(&hall);
+                thread::spawn(move || {
+                    hall.world.ghosts[1].write(1);
+                    Barrier::new(&hall.cells[..], &hall.world.park, 1, 0).arrive(&hall.world.kernel);
+                })
+            };
+            if hall.cells[1].shows(1) {
+                assert_eq!(hall.world.ghosts[1].read(), 1);
+            }
+            other.join().unwrap();
+        });
+    }
+
+    #[test]
     fn a_member_that_arrives_and_does_not_wait_still_wakes_the_sleeper() {
         model(|| {
             let hall = Hall::new(3);

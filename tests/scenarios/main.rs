@@ -15,6 +15,7 @@ mod endings;
 mod fifos;
 mod hostile;
 mod idle;
+mod mismatches;
 mod model;
 mod packets;
 mod point_to_point;

@@ -1,0 +1,90 @@
+//! What a member finds out, and says, when members are in different calls.
+
+use super::{Board, Post, index};
+use crate::collective::operation::Summary;
+use crate::collective::region::LAP;
+use crate::error::Error;
+use crate::rank::Rank;
+
+impl Board {
+    /// The error of a wait, or, where the epoch was ended because members disagree, what it is that they disagree on.
+    #[cold]
+    pub(crate) fn explain(&self, error: Error) -> Error {
+        if !matches!(error, Error::Revoked { .. }) {
+            return error;
+        }
+        let found = self.disagreement().or_else(|| self.complaints.find());
+        found.or_else(|| self.absence()).unwrap_or(error)
+    }
+
+    /// Ends the epoch, since this member is in the call `mine`, and `sender` has sent what does not answer it.
+    #[cold]
+    pub(crate) fn complain(&self, sender: usize, mine: Summary, theirs: Summary) -> Error {
+        let error = self.complaints.lodge(sender, mine, theirs);
+        self.revoke();
+        error
+    }
+
+    /// Ends the epoch, since this member and `member` are in different calls, or have been.
+    #[cold]
+    pub(super) fn disagree(&self, member: usize, turn: usize) -> Error {
+        self.revoke();
+        self.disagreement().unwrap_or_else(|| self.mismatch(member, turn))
+    }
+
+    fn mismatch(&self, member: usize, turn: usize) -> Error {
+        let theirs = Post(&self.posts[member][turn]).mark().summary();
+        Error::CallMismatch { mine: self.mine[turn].summary(), rank: self.members[member], theirs }
+    }
+
+    /// Looks through the ring for the first operation in which some member did something else than this one.
+    fn disagreement(&self) -> Option<Error> {
+        let last = (0..LAP).map(|ago| self.sequence.wrapping_sub(ago)).take_while(|&sequence| sequence != 0);
+        let both = last.flat_map(|sequence| (0..self.members.len()).map(move |member| (sequence, member)));
+        both.filter(|&(sequence, member)| self.differs(sequence, member))
+            .last()
+            .map(|(sequence, member)| self.mismatch(member, index(sequence)))
+    }
+
+    /// Whether the posts of this member and of `member` for `sequence` are up, and differ.
+    fn differs(&self, sequence: u64, member: usize) -> bool {
+        let turn = index(sequence);
+        let is_up = |member: usize| {
+            let cell = &self.posts[member][turn];
+            cell.shows(sequence) && !cell.shows(sequence.wrapping_add(1))
+        };
+        let theirs = || Post(&self.posts[member][turn]).mark().summary();
+        is_up(self.me) && is_up(member) && theirs() != self.mine[turn].summary()
+    }
+
+    /// The error that a member is elsewhere, if one is.
+    fn absence(&self) -> Option<Error> {
+        let mine = self.mine[index(self.posted())].summary();
+        self.absent().map(|(rank, theirs)| Error::CallMismatch { mine, rank, theirs })
+    }
+
+    /// A member that is elsewhere, and in which call, before it has come to what this one has posted last.
+    pub(super) fn absent(&self) -> Option<(Rank, Summary)> {
+        let (elsewhere, posted) = (self.elsewhere.as_ref()?, self.posted());
+        self.members.iter().zip(&self.posts).find_map(|(&rank, posts)| {
+            let call = elsewhere.call_of(rank)?;
+            (!posts[index(posted)].shows(posted)).then_some((rank, call))
+        })
+    }
+
+    /// The operation that this member has posted last: it may not have come to posting the current one.
+    fn posted(&self) -> u64 {
+        let is_up = self.posts[self.me][self.turn_index()].shows(self.sequence);
+        if is_up { self.sequence } else { self.sequence.wrapping_sub(1) }
+    }
+
+    /// The members that have gone on to an operation that this one has not come to, and what each does there.
+    pub(crate) fn ahead(&self) -> impl Iterator<Item = (Rank, Summary)> {
+        let next = self.sequence.wrapping_add(1);
+        let posts = self.members.iter().zip(&self.posts);
+        // They stay up: only who has seen a later post of this member would write over them.
+        posts
+            .filter(move |(_, posts)| posts[index(next)].shows(next))
+            .map(move |(&rank, posts)| (rank, Post(&posts[index(next)]).mark().summary()))
+    }
+}

@@ -1,0 +1,52 @@
+//! What posts are compared by.
+//!
+//! Some operations do not wait for all members, and then nobody may look at the post of the one that differs. So a post also
+//! tells of all the calls before it, and the next one that anybody looks at gives the difference away.
+
+use crate::collective::operation::Summary;
+
+/// The words of a summary, with a mixture of all the calls before in the bits that no count has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mark(pub(super) [u64; 2]);
+
+impl Mark {
+    /// That of a post of `summary` after the calls that `history` is mixed of; 0 for none.
+    #[inline]
+    pub(super) fn new(summary: Summary, history: u16) -> Self {
+        let [signature, count] = summary.words();
+        Self([signature, count | u64::from(history) << Summary::COUNT_BITS])
+    }
+
+    /// The call.
+    pub(super) fn summary(self) -> Summary {
+        Summary::from_words(self.0)
+    }
+
+    /// The history after it.
+    #[inline]
+    pub(super) fn mixed(self) -> u16 {
+        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+        let product = (self.0[0] ^ self.0[1].rotate_left(29)).wrapping_mul(ODD);
+        let [.., low, high] = product.to_le_bytes();
+        u16::from_le_bytes([low, high])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collective::Operation;
+
+    #[test]
+    fn calls_that_differ_are_told_apart_afterwards_and_their_order_is() {
+        let [one, two] = [Operation::Reduce, Operation::Broadcast].map(Summary::new);
+        let after =
+            |calls: &[Summary]| calls.iter().fold(0, |history, &call| Mark::new(call, history).mixed());
+        let histories = [after(&[]), after(&[one]), after(&[two]), after(&[one, two]), after(&[two, one])];
+        for (index, history) in histories.iter().enumerate() {
+            assert!(!histories[..index].contains(history), "{histories:x?}");
+            let mark = Mark::new(one.rooted(3), *history);
+            assert_eq!(mark.summary(), one.rooted(3));
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Ranks that are in different calls: each is told its own and that of a rank that differs.
+
+use shmccl::collective::{Algorithm, ChannelKind};
+use shmccl::reduce::{CustomOp, ReduceOp, Scalar};
+use shmccl::{Collectives, Communicator, Error, Result};
+
+use crate::harness::{Job, rank};
+
+/// A call, and how messages name it.
+type Called = (&'static str, fn(&mut Communicator) -> Result<()>);
+
+const FOUR: [f32; 4] = [1.0; 4];
+
+/// Each operation once.
+const OPERATIONS: [Called; 8] = [
+    SUM,
+    ("reduce of 4 float by sum with root 0", |comm| {
+        comm.reduce(&FOUR, &mut FOUR.clone(), &ReduceOp::Sum, rank(comm, 0))
+    }),
+    FROM_ZERO,
+    ("all_gather of 4 float", |comm| comm.all_gather(&FOUR, &mut [0.0; 12])),
+    ("reduce_scatter of 4 float by sum", |comm| {
+        comm.reduce_scatter(&[1.0; 12], &mut FOUR.clone(), &ReduceOp::Sum)
+    }),
+    ("all_to_all of 4 float", |comm| comm.all_to_all(&[1.0_f32; 12], &mut [0.0; 12])),
+    ("gather of 4 float with root 0", |comm| comm.gather(&FOUR, &mut [0.0; 12], rank(comm, 0))),
+    ("scatter of 4 float with root 0", |comm| comm.scatter(&[1.0; 12], &mut FOUR.clone(), rank(comm, 0))),
+];
+
+const SUM: Called = ("all_reduce of 4 float by sum", |comm| all_reduce(comm, &ReduceOp::Sum));
+const FROM_ZERO: Called =
+    ("broadcast of 4 float with root 0", |comm| comm.broadcast(&FOUR, &mut FOUR.clone(), rank(comm, 0)));
+
+/// Calls of one operation that differ in what follows it.
+const VARIANTS: [(Called, Called); 8] = [
+    (
+        SUM,
+        ("all_reduce of 3 float by sum", |comm| comm.all_reduce_in_place(&mut [1.0_f32; 3], &ReduceOp::Sum)),
+    ),
+    (
+        SUM,
+        ("all_reduce of 4 double by sum", |comm| comm.all_reduce_in_place(&mut [1.0_f64; 4], &ReduceOp::Sum)),
+    ),
+    (SUM, ("all_reduce of 4 float by max", |comm| all_reduce(comm, &ReduceOp::Max))),
+    (
+        ("all_reduce of 4 float by operator 0x", |comm| all_reduce(comm, &scaled(2.0))),
+        ("all_reduce of 4 float by operator 0x", |comm| all_reduce(comm, &scaled(3.0))),
+    ),
+    (
+        ("all_reduce of 4 float by operator 0x", |comm| all_reduce(comm, &named("first"))),
+        ("all_reduce of 4 float by operator 0x", |comm| all_reduce(comm, &named("last"))),
+    ),
+    (
+        FROM_ZERO,
+        ("broadcast of 4 float with root 1", |comm| comm.broadcast(&FOUR, &mut FOUR.clone(), rank(comm, 1))),
+    ),
+    (
+        SUM,
+        ("all_reduce of 4 float by sum by ring", |comm| {
+            comm.set_algorithm(Some(Algorithm::Ring));
+            all_reduce(comm, &ReduceOp::Sum)
+        }),
+    ),
+    (
+        SUM,
+        ("all_reduce of 100000 float by sum", |comm| {
+            comm.all_reduce_in_place(&mut vec![1.0_f32; 100_000], &ReduceOp::Sum)
+        }),
+    ),
+];
+
+fn all_reduce(comm: &mut Communicator, op: &ReduceOp) -> Result<()> {
+    comm.all_reduce_in_place(&mut FOUR.clone(), op)
+}
+
+fn scaled(factor: f32) -> ReduceOp {
+    ReduceOp::PreMulSum(Scalar::new(factor))
+}
+
+fn named(name: &str) -> ReduceOp {
+    ReduceOp::Custom(CustomOp::new::<f32>(name, |_, _| ()))
+}
+
+/// Rank 1 makes the call `odd`, the others `usual`.
+fn disagree(comm: &mut Communicator, kind: ChannelKind, usual: Called, odd: Called) -> Result<()> {
+    comm.set_channel_kind(kind)?;
+    all_reduce(comm, &ReduceOp::Sum)?;
+    comm.barrier()?; // nobody is left in that one
+    let (mine, other) = if comm.rank().get() == 1 { (odd, usual) } else { (usual, odd) };
+    // Who waits for nobody, like the root of a broadcast, learns of it from its next call.
+    let told = (mine.1)(comm).and_then(|()| all_reduce(comm, &ReduceOp::Sum));
+    expect(comm, &told, mine.0, other.0);
+    Ok(())
+}
+
+/// Looks whether `told` names the call `mine` and the other one, and a rank that is in that.
+fn expect(comm: &Communicator, told: &Result<()>, mine: &str, other: &str) {
+    let Err(Error::CallMismatch { mine: own, rank, theirs }) = told else {
+        panic!("{mine} beside {other}: {told:?}");
+    };
+    let (own, theirs) = (own.to_string(), theirs.to_string());
+    assert!(
+        own.starts_with(mine) && theirs.starts_with(other) && own != theirs,
+        "{mine} beside {other}: {told:?}"
+    );
+    assert_ne!(comm.rank().get() == 1, rank.get() == 1, "{mine} beside {other}: {told:?}");
+}
+
+fn in_threads(kind: ChannelKind, pairs: impl IntoIterator<Item = (Called, Called)>) {
+    for (usual, odd) in pairs {
+        let name = format!("{} beside {}", usual.0, odd.0);
+        Job::of(3).broken().threads(&name, |comm| disagree(comm, kind, usual, odd));
+    }
+}
+
+fn pairs_of_operations() -> impl Iterator<Item = (Called, Called)> {
+    (0..OPERATIONS.len()).flat_map(|one| {
+        (0..OPERATIONS.len())
+            .filter(move |&other| other != one)
+            .map(move |other| (OPERATIONS[one], OPERATIONS[other]))
+    })
+}
+
+#[test]
+fn every_operation_beside_every_other_is_a_mismatch_over_direct_channels() {
+    in_threads(ChannelKind::Memory, pairs_of_operations());
+}
+
+#[test]
+fn every_operation_beside_every_other_is_a_mismatch_over_proxied_channels() {
+    in_threads(ChannelKind::Port, pairs_of_operations());
+}
+
+#[test]
+fn calls_that_differ_in_an_argument_are_a_mismatch_over_direct_channels() {
+    in_threads(ChannelKind::Memory, VARIANTS);
+}
+
+#[test]
+fn calls_that_differ_in_an_argument_are_a_mismatch_over_proxied_channels() {
+    in_threads(ChannelKind::Port, VARIANTS);
+}
+
+scenario!(ranks_with_different_operators_are_told_both, Job::of(3).broken(), |comm| {
+    let (usual, odd) = VARIANTS[2];
+    disagree(comm, ChannelKind::Memory, usual, odd)?;
+});
+
+port_scenario!(ranks_with_different_operations_by_proxies_are_told_both, Job::of(3).broken(), |comm| {
+    disagree(comm, ChannelKind::Port, OPERATIONS[3], OPERATIONS[5])?;
+});
+
+/// A call of the first communicator that does not go by the board, and the operation that messages name.
+type Met = (&'static str, fn(&mut Communicator) -> Result<()>);
+
+const MET: [Met; 3] = [
+    ("barrier", Communicator::barrier),
+    ("alloc", |comm| comm.alloc::<u8>(64).map(drop)),
+    ("free", |comm| comm.free_region(shmccl::heap::Region::default())),
+];
+
+/// Some ranks meet while the others reduce, after all have reduced once.
+fn meet_beside(comm: &mut Communicator, kind: ChannelKind, met: Met, meets: fn(u32) -> bool) -> Result<()> {
+    comm.set_channel_kind(kind)?;
+    all_reduce(comm, &ReduceOp::Sum)?;
+    comm.barrier()?;
+    let own = meets(comm.rank().get());
+    let (mine, other) = if own { (met, SUM) } else { (SUM, met) };
+    match (mine.1)(comm) {
+        Err(Error::CallMismatch { mine: called, rank, theirs }) => {
+            let (called, theirs) = (called.to_string(), theirs.to_string());
+            assert!(called.starts_with(mine.0) && theirs.starts_with(other.0), "{called} beside {theirs}");
+            assert_ne!(meets(rank.get()), own);
+        }
+        told => panic!("{} beside {}: {told:?}", mine.0, other.0),
+    }
+    Ok(())
+}
+
+#[test]
+fn a_meeting_of_all_ranks_beside_an_operation_is_a_mismatch_whoever_is_alone() {
+    for kind in [ChannelKind::Memory, ChannelKind::Port] {
+        for met in MET {
+            for meets in [|rank| rank == 1, |rank| rank != 1] as [fn(u32) -> bool; 2] {
+                Job::of(3).broken().threads(met.0, |comm| meet_beside(comm, kind, met, meets));
+            }
+        }
+    }
+}
+
+scenario!(a_barrier_beside_an_operation_is_a_mismatch_and_no_timeout, Job::of(3).broken(), |comm| {
+    meet_beside(comm, ChannelKind::Memory, MET[0], |rank| rank == 0)?;
+});
+
+port_scenario!(an_allocation_beside_an_operation_by_proxies_is_a_mismatch, Job::of(3).broken(), |comm| {
+    meet_beside(comm, ChannelKind::Port, MET[1], |rank| rank == 0)?;
+});
+
+/// Who has made all its calls is in the last barrier when the others wait for one more.
+#[test]
+fn a_rank_that_finalizes_a_call_early_is_a_mismatch() {
+    let _watchdog = crate::harness::Watchdog::start("finalizes early", std::time::Duration::from_secs(60));
+    let told: Vec<_> = std::thread::scope(|scope| {
+        let comms = Communicator::init_all(3).unwrap();
+        let run = |mut comm: Communicator| {
+            all_reduce(&mut comm, &ReduceOp::Sum).unwrap();
+            comm.barrier().unwrap();
+            if comm.rank().get() == 2 { comm.finalize() } else { all_reduce(&mut comm, &ReduceOp::Sum) }
+        };
+        let running: Vec<_> = comms.into_iter().map(|comm| scope.spawn(move || run(comm))).collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    for (told, (mine, other)) in
+        told.iter().zip([(SUM.0, "finalize"), (SUM.0, "finalize"), ("finalize", SUM.0)])
+    {
+        let Err(Error::CallMismatch { mine: called, theirs, .. }) = told else { panic!("{told:?}") };
+        assert!(called.to_string().starts_with(mine) && theirs.to_string().starts_with(other), "{told:?}");
+    }
+}
+
+/// Rank 1 leaves a call out, and is in the next one when the others are in that.
+fn skip(comm: &mut Communicator, kind: ChannelKind) -> Result<()> {
+    comm.set_channel_kind(kind)?;
+    let calls = [OPERATIONS[3], OPERATIONS[5], OPERATIONS[4]];
+    let odd = comm.rank().get() == 1;
+    all_reduce(comm, &ReduceOp::Sum)?;
+    comm.barrier()?; // nobody is left in that one
+    let told =
+        calls[usize::from(odd)..].iter().map(|call| call.1(comm)).find(Result::is_err).unwrap_or(Ok(()));
+    let (mine, other) = if odd { (calls[1], calls[0]) } else { (calls[0], calls[1]) };
+    expect(comm, &told, mine.0, other.0);
+    Ok(())
+}
+
+scenario!(a_rank_that_leaves_a_call_out_is_told_so_with_the_others, Job::of(3).broken(), |comm| {
+    skip(comm, ChannelKind::Memory)?;
+});
+
+port_scenario!(a_rank_that_leaves_a_call_out_is_told_so_by_proxies_too, Job::of(3).broken(), |comm| {
+    skip(comm, ChannelKind::Port)?;
+});
