@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use shmccl::bootstrap::ProxyMode;
 use shmccl::collective::ChannelKind;
+use shmccl::collective::tuning::Table;
 use shmccl::{Communicator, Result};
 
 use crate::answer::{Question, Verified};
@@ -40,6 +41,8 @@ fn all(comm: &mut Communicator, kind: ChannelKind, sample: usize, verified: &Ver
         false => (0..sample).map(|_| Combination::draw(&mut random, n)).collect(),
     };
     let mut zones = (Zone::new(comm, seed)?, Zone::new(comm, !seed)?);
+    // Whatever table there is on this machine: the built-in one takes the order of the ranks.
+    comm.set_tuning(Table::default())?;
     comm.set_channel_kind(kind)?;
     for (number, call) in calls.iter().enumerate() {
         let question = Question { call, number, n, me, pool: &pool, verified };
@@ -53,7 +56,7 @@ fn all(comm: &mut Communicator, kind: ChannelKind, sample: usize, verified: &Ver
 }
 
 /// The seed that rank 0 has drawn.
-fn agreed_seed(comm: &mut Communicator) -> Result<u64> {
+pub(crate) fn agreed_seed(comm: &mut Communicator) -> Result<u64> {
     let cell = comm.alloc::<u64>(1)?;
     if comm.rank().get() == 0 {
         let seed = seed();

@@ -29,6 +29,7 @@ mod order;
 mod plan;
 mod reduction;
 mod table;
+mod timing;
 mod values;
 
 /// Combinations in each job in threads, of which there are 14.

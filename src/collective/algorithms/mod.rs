@@ -9,7 +9,8 @@
 //! | [`tree`] | `tree`, `double_tree`, `naive`; `ring` and both shots of what has a root | at each node: of the ranks that it and its children have |
 //!
 //! Every element of a result is made by one member for all, or alike by the two that exchange, so that all ranks get the same
-//! bits; and the order depends on the number of ranks, the count and the root only, so they are the same in every run.
+//! bits; and the order depends on the number of ranks, the count and the root only, so they are the same in every run. (What
+//! goes through the scratch in several pieces is several operations in this respect.)
 //!
 //! A [`Worker`] is one member in one operation: all that an algorithm touches besides pipes is its own heap, where its
 //! buffers, its inbox and its bench are. Messages of no bytes are not sent; both ends know their lengths.

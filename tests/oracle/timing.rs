@@ -1,0 +1,146 @@
+//! Results are the same bits on every rank and in every run, whatever the timing: no rank knows who comes first.
+//!
+//! Ranks go through the same calls over and over, each delayed between them as chance has it. The numbers are the worst that there
+//! are: any bits, so NaN of all kinds, subnormals, both zeros and sizes that swallow each other are among them.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use shmccl::collective::tuning::Table;
+use shmccl::collective::{Algorithm, ChannelKind, Operation};
+use shmccl::reduce::DataType;
+use shmccl::{Collectives, Communicator, Result};
+
+use crate::call::{Sides, run};
+use crate::harness::{Job, Random, long};
+use crate::job::agreed_seed;
+use crate::memory::Zone;
+use crate::table::{Combination, Memory, Operator};
+use crate::values::{Pool, Values};
+
+/// How often each call is made in each place and over each kind of channel.
+const TIMES: usize = 2;
+
+/// Types whose results depend on the order.
+const FLOATS: [DataType; 6] =
+    [DataType::F16, DataType::Bf16, DataType::F32, DataType::F64, DataType::F8E4M3, DataType::F8E5M2];
+
+/// Elements, a bit more than go into one message and into one mail.
+const COUNTS: [usize; 3] = [13, 1500, 9001];
+
+/// Lets some time pass, or none.
+fn dawdle(random: &mut Random) {
+    match random.below(4) {
+        0 => (0..random.below(30)).for_each(|_| std::thread::yield_now()),
+        1 => (0..random.below(20_000)).for_each(|_| std::hint::spin_loop()),
+        _ => {}
+    }
+}
+
+/// An all-reduce of `call` on this rank, in the heap or not.
+fn reduce(
+    comm: &mut Communicator,
+    zone: &mut Zone,
+    pool: &Pool,
+    call: &Combination,
+    in_heap: bool,
+) -> Result<Vec<u8>> {
+    let me = comm.rank().index() as u64;
+    let input = pool.input(call.dtype, call.values, call.chance(me), call.count);
+    let mut buffer = zone.lay(call.chance(me + 100), in_heap, call.dtype.size(), input.len());
+    buffer.expect(0, &input);
+    buffer.put()?;
+    let scalar = pool.scalar(call.dtype, call.values, call.salt);
+    run(comm, call, &scalar, Sides::One(buffer.side(0, input.len())?))?;
+    buffer.contents()
+}
+
+/// Makes `call` many times, and returns what came of it each time, which is the same.
+fn repeat(
+    comm: &mut Communicator,
+    zone: &mut Zone,
+    pool: &Pool,
+    call: &Combination,
+    delays: &mut Random,
+) -> Result<()> {
+    let mut first: Option<Vec<u8>> = None;
+    for time in 0..TIMES {
+        for kind in [ChannelKind::Memory, ChannelKind::Port] {
+            comm.set_channel_kind(kind)?;
+            for in_heap in [true, false] {
+                dawdle(delays);
+                let result = reduce(comm, zone, pool, call, in_heap)?;
+                dawdle(delays);
+                let first = first.get_or_insert_with(|| result.clone());
+                assert!(
+                    *first == result,
+                    "{call:?} gives something else over {kind} channels the {time}. time"
+                );
+            }
+        }
+    }
+    agree(comm, call, &first.unwrap_or_default())
+}
+
+/// Compares `result` with that of the other ranks.
+fn agree(comm: &mut Communicator, call: &Combination, result: &[u8]) -> Result<()> {
+    let mut hasher = DefaultHasher::new();
+    result.hash(&mut hasher);
+    let mut all = vec![0; comm.n_ranks() as usize];
+    comm.set_algorithm(None);
+    comm.all_gather(&[hasher.finish()], &mut all)?;
+    assert!(all.iter().all(|&other| other == all[0]), "ranks have different results of {call:?}");
+    Ok(())
+}
+
+fn all(comm: &mut Communicator) -> Result<()> {
+    let seed = agreed_seed(comm)?;
+    comm.set_tuning(Table::default())?;
+    let (mut random, pool) = (Random(seed), Pool::new(seed));
+    let mut delays = Random(seed ^ u64::from(comm.rank().get() + 1) << 48);
+    let mut zone = Zone::new(comm, seed)?;
+    for algorithm in Algorithm::ALL.into_iter().map(Some).chain([None]) {
+        for dtype in FLOATS {
+            let operators =
+                [Operator::Sum, Operator::Prod, Operator::Max, Operator::Avg, Operator::PreMulSum];
+            let chosen = usize::try_from(random.below(5)).unwrap();
+            for &operator in if long() { &operators[..] } else { &operators[chosen..=chosen] } {
+                for count in COUNTS {
+                    let salt = random.next();
+                    let call = Combination {
+                        operation: Operation::AllReduce,
+                        algorithm,
+                        dtype,
+                        operator,
+                        values: if count == COUNTS[1] { Values::Near } else { Values::Bits },
+                        count,
+                        in_place: true,
+                        memory: Memory::Mixed,
+                        root: 0,
+                        salt,
+                    };
+                    repeat(comm, &mut zone, &pool, &call, &mut delays)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn among(n: u32) {
+    Job::of(n).heap_len(24 << 20).timeout(std::time::Duration::from_secs(60)).threads("timing", all);
+}
+
+#[test]
+fn three_ranks_get_the_same_bits_every_time_over_either_kind_of_channel() {
+    among(3);
+}
+
+#[test]
+fn four_ranks_get_the_same_bits_every_time_over_either_kind_of_channel() {
+    among(4);
+}
+
+#[test]
+fn seven_ranks_get_the_same_bits_every_time_over_either_kind_of_channel() {
+    among(7);
+}
