@@ -147,6 +147,17 @@ pub enum Error {
         /// The call of the other rank.
         theirs: crate::collective::Summary,
     },
+    /// Ranks have registered different algorithms of their own. Nothing has changed.
+    #[cfg(not(loom))]
+    #[error("ranks register different algorithms: this rank {mine}, rank {rank} {theirs}")]
+    AlgorithmMismatch {
+        /// What this rank registers.
+        mine: crate::collective::Registration,
+        /// The other rank.
+        rank: Rank,
+        /// What the other rank registers.
+        theirs: crate::collective::Registration,
+    },
     /// Another rank failed in a collective operation that can only succeed on all.
     #[error("{operation} failed on rank {rank}")]
     FailedElsewhere {

@@ -7,13 +7,14 @@ use arrayvec::ArrayVec;
 use super::algorithm::{Algorithm, ChannelKind, Manner};
 use super::board::INLINE_WORDS;
 use super::call::Call;
+use super::custom::{CustomAlgorithm, Customs, Registration};
 use super::delivery::{self, Batch};
 use super::elsewhere::Elsewhere;
 use super::lease::{Landlord, Lease};
 use super::operation::{Operation, Summary};
 use super::parcel::Parcel;
 use super::pipeline::Pipeline;
-use super::pipework::{OpenPorts, Pipework};
+use super::pipework::{Doer, OpenPorts, Pipework};
 use super::region::MAIL_LEN;
 use super::team::Team;
 use super::tuning::{BufferKind, Choices, Table, Tuning};
@@ -33,6 +34,7 @@ pub(crate) struct Engine {
     choices: Choices,
     /// What the choices were made by.
     tuning: Tuning,
+    customs: Customs,
     /// The last field, since it lets go of what the others use.
     lease: Lease,
 }
@@ -45,6 +47,7 @@ enum Way {
     AsTabled,
     Direct,
     Piped(Algorithm, ChannelKind),
+    Custom(ChannelKind),
 }
 
 impl Engine {
@@ -63,7 +66,7 @@ impl Engine {
     ) -> Result<Self> {
         let choices = Choices::new(&tuning, members.len());
         let (team, lease) = Team::new(fabric, members, bases, host.clone())?;
-        Ok(Self { team, pipework: Pipework::new(host), choices, tuning, lease })
+        Ok(Self { team, pipework: Pipework::new(host), choices, tuning, customs: Customs::default(), lease })
     }
 
     /// Looks in every wait whether members are where all ranks of the job meet. For a communicator that meets there, too.
@@ -123,6 +126,40 @@ impl Engine {
         self.choices.algorithm(operation, buffers, len)
     }
 
+    /// Has `operation` done by `algorithm` from now on, where the caller has not said by what; by `None`, as before. Called by all
+    /// members.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for what cannot be registered; [`Error::AlgorithmMismatch`], which all members get, and nothing
+    /// has changed; those of [`Engine::run`].
+    pub(crate) fn register(
+        &mut self,
+        operation: Operation,
+        algorithm: Option<Arc<dyn CustomAlgorithm>>,
+    ) -> Result<()> {
+        let mine = Registration::new(operation, algorithm.as_deref())?;
+        let told = self.exchange(Operation::RegisterAlgorithm, &mine.words())?;
+        for (words, &rank) in told.iter().zip(self.team.members().iter()) {
+            let theirs = Registration::told(words);
+            if theirs != mine {
+                return Err(Error::AlgorithmMismatch { mine, rank, theirs });
+            }
+        }
+        self.customs.set(operation, algorithm);
+        Ok(())
+    }
+
+    /// The algorithms that are registered.
+    pub(crate) fn customs(&self) -> &Customs {
+        &self.customs
+    }
+
+    /// The same engine with the algorithms that are registered with another one; all members take the same.
+    pub(crate) fn with_customs(mut self, customs: Customs) -> Self {
+        self.customs = customs;
+        self
+    }
+
     /// Executes `call` in `manner`.
     ///
     /// # Errors
@@ -149,6 +186,9 @@ impl Engine {
     #[inline]
     fn way(&self, call: &Call<'_>, len: u64, manner: Manner) -> Result<Way> {
         let simple = if self.choices.is_small(call.operation, len) { Way::Small } else { Way::AsTabled };
+        if self.customs.has(call.operation) && manner.algorithm.is_none() && self.team.n_members() > 1 {
+            return Ok(Way::Custom(manner.channel));
+        }
         if manner == Manner::default() {
             return Ok(simple);
         }
@@ -169,7 +209,7 @@ impl Engine {
     #[inline(never)]
     fn run_large(&mut self, call: &mut Call<'_>, summary: Summary, len: u64, way: Way) -> Result<()> {
         let Self { team, pipework, .. } = self;
-        if let Way::Piped(_, kind) = way {
+        if let Way::Piped(_, kind) | Way::Custom(kind) = way {
             pipework.require(team, kind)?;
         }
         let met = meet(team, call, summary, &[pipework.balance()]);
@@ -185,7 +225,7 @@ impl Engine {
             Way::AsTabled => self.tabled(call, len, direct::applies(&self.team, call.operation))?,
             way => way,
         };
-        if let Way::Piped(..) = way {
+        if let Way::Piped(..) | Way::Custom(_) = way {
             check_balance(&self.team, |member| self.team.board.post_of(member).data(0))?;
         }
         Ok(way)
@@ -193,15 +233,21 @@ impl Engine {
 
     /// Executes `call` after [`meet`].
     fn run_met(&mut self, call: &mut Call<'_>, summary: Summary, len: u64, way: Way) -> Result<()> {
-        let Self { team, pipework, .. } = self;
+        let Self { team, pipework, customs, .. } = self;
         let in_heap = direct::applies(team, call.operation);
+        let piped = match way {
+            Way::Piped(algorithm, kind) => Some((Doer::BuiltIn(algorithm), kind)),
+            Way::Custom(kind) => {
+                customs.get(call.operation).map(|algorithm| (Doer::Custom(algorithm.as_ref()), kind))
+            }
+            _ => None,
+        };
+        if let Some((doer, kind)) = piped {
+            let mut execute = |team: &mut Team, piece: &Call<'_>| pipework.run(team, piece, doer, kind);
+            return if in_heap { execute(team, call) } else { staged::run(team, call, execute) };
+        }
         match way {
             Way::Small => small::run(team, call, summary, len),
-            Way::Piped(algorithm, kind) => {
-                let mut execute =
-                    |team: &mut Team, piece: &Call<'_>| pipework.run(team, piece, algorithm, kind);
-                if in_heap { execute(team, call) } else { staged::run(team, call, execute) }
-            }
             _ if in_heap => direct::run(team, call),
             _ => Pipeline::new(call, team.n_members()).run(team, call),
         }

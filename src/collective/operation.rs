@@ -47,11 +47,13 @@ pub enum Operation {
     Recv,
     /// A switch channel is opened.
     SwitchChannel,
+    /// All register an algorithm of the user's own.
+    RegisterAlgorithm,
 }
 
 impl Operation {
     /// All of them, in the order of their codes.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Barrier,
         Self::AllReduce,
         Self::Reduce,
@@ -71,6 +73,7 @@ impl Operation {
         Self::Send,
         Self::Recv,
         Self::SwitchChannel,
+        Self::RegisterAlgorithm,
     ];
 
     /// Its name, as messages and tables print it.
@@ -96,6 +99,7 @@ impl Operation {
             Self::Send => "send",
             Self::Recv => "recv",
             Self::SwitchChannel => "switch_channel",
+            Self::RegisterAlgorithm => "register_algorithm",
         }
     }
 

@@ -169,6 +169,20 @@ impl<C: Channel> Pipes<'_, C> {
         self.team.board.wake();
     }
 
+    /// Returns when `to` has taken everything sent to it.
+    ///
+    /// # Errors
+    /// Those of [`super::board::Board::await_post`].
+    pub(crate) fn await_taken(&mut self, to: usize) -> Result<()> {
+        let end = self.ends[to].as_mut().expect(OTHERS);
+        let all_taken = || end.taken_by_peer.has_reached(end.sent);
+        if !all_taken() {
+            self.team.board.wait(to, self.operation, all_taken)?;
+        }
+        end.known_taken = end.sent;
+        Ok(())
+    }
+
     /// Whether the next message to `to` has a slot now.
     #[inline]
     pub(crate) fn has_room(&mut self, to: usize) -> bool {

@@ -12,11 +12,12 @@ use super::algorithm::{Algorithm, ChannelKind};
 use super::algorithms::{self, Worker};
 use super::board::INLINE_WORDS;
 use super::call::Call;
+use super::custom::{self, CustomAlgorithm};
 use super::operation::Operation;
 use super::parcel::{self, Parcel};
 use super::pipe::{End, Pipes};
 use super::team::Team;
-use crate::channel::{MemoryChannel, PortChannel};
+use crate::channel::{Channel, MemoryChannel, PortChannel};
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 
@@ -168,15 +169,15 @@ impl Pipework {
         }
     }
 
-    /// Executes `call`, whose buffers are in the heap, by `algorithm` over pipes of `kind`, which are open.
+    /// Executes `call`, whose buffers are in the heap, as `doer` does it over pipes of `kind`, which are open.
     ///
     /// # Errors
-    /// Those of [`algorithms::run`].
+    /// Those of [`algorithms::run`] and [`custom::run`].
     pub(crate) fn run(
         &mut self,
         team: &Team,
         call: &Call<'_>,
-        algorithm: Algorithm,
+        doer: Doer<'_>,
         kind: ChannelKind,
     ) -> Result<()> {
         let Self { ends, memory, ports, .. } = self;
@@ -184,12 +185,28 @@ impl Pipework {
         match kind {
             ChannelKind::Memory => {
                 let pipes = Pipes { team, operation, ends, channels: memory };
-                algorithms::run(&mut Worker { pipes, call }, algorithm)
+                doer.run(&mut Worker { pipes, call })
             }
             ChannelKind::Port => {
                 let pipes = Pipes { team, operation, ends, channels: ports };
-                algorithms::run(&mut Worker { pipes, call }, algorithm)
+                doer.run(&mut Worker { pipes, call })
             }
+        }
+    }
+}
+
+/// What does a call over pipes.
+#[derive(Clone, Copy)]
+pub(crate) enum Doer<'d> {
+    BuiltIn(Algorithm),
+    Custom(&'d dyn CustomAlgorithm),
+}
+
+impl Doer<'_> {
+    fn run<C: Channel>(self, worker: &mut Worker<'_, C>) -> Result<()> {
+        match self {
+            Self::BuiltIn(algorithm) => algorithms::run(worker, algorithm),
+            Self::Custom(algorithm) => custom::run(worker, algorithm),
         }
     }
 }

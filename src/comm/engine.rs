@@ -1,9 +1,11 @@
 //! What runs the collective calls of a communicator, and how they are done.
 
+use std::sync::Arc;
+
 use super::Communicator;
 use super::collectives::{Standing, Submit};
 use crate::collective::tuning::{BufferKind, Table};
-use crate::collective::{Algorithm, Call, ChannelKind, Engine, Operation};
+use crate::collective::{Algorithm, Call, ChannelKind, CustomAlgorithm, Engine, Operation};
 use crate::error::Result;
 
 impl Communicator {
@@ -32,6 +34,30 @@ impl Communicator {
         Ok(())
     }
 
+    /// Has `operation` done by an algorithm of the caller's own from now on, wherever [`Communicator::set_algorithm`] has not
+    /// chosen another and there is more than one rank. Collective: all ranks register one of the same name. Communicators that
+    /// are derived from this one later have it too.
+    ///
+    /// # Errors
+    /// [`crate::Error::AlgorithmMismatch`] when ranks register different ones, on all of them: nothing has changed then.
+    /// [`crate::Error::InvalidArgument`] for an operation that has no algorithms, and for a name that is too long, at once. Otherwise
+    /// those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
+    pub fn register_algorithm(
+        &mut self,
+        operation: Operation,
+        algorithm: Arc<dyn CustomAlgorithm>,
+    ) -> Result<()> {
+        self.engine()?.register(operation, Some(algorithm))
+    }
+
+    /// Has `operation` done as if nothing had been registered for it. Collective.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::register_algorithm`].
+    pub fn unregister_algorithm(&mut self, operation: Operation) -> Result<()> {
+        self.engine()?.register(operation, None)
+    }
+
     /// Chooses algorithms by `table` from now on, where [`Communicator::set_algorithm`] has not. Called by all ranks, with the same
     /// table. Without it, they go by the one that was found as the program started: see [`crate::collective::tuning`].
     ///
@@ -48,7 +74,7 @@ impl Communicator {
     }
 
     /// What does an operation to which no rank contributes more than `len` bytes, over direct channels, unless
-    /// [`Communicator::set_algorithm`] has chosen. The first call is one of all ranks, like that of an operation.
+    /// [`Communicator::set_algorithm`] has chosen or an algorithm is registered. The first call is one of all ranks, like that of an operation.
     ///
     /// # Errors
     /// Those of a first operation: [`crate::Error::Tuning`], [`crate::Error::TuningMismatch`], [`crate::Error::OutOfMemory`].

@@ -68,7 +68,7 @@ impl Communicator {
         };
         let members: Arc<[Rank]> = group.iter().map(|&member| self.members[member]).collect();
         let bases = group.iter().map(|&member| bases[member]).collect();
-        let tuning = self.engine()?.tuning().clone();
+        let (tuning, customs) = (self.engine()?.tuning().clone(), self.engine()?.customs().clone());
         let mut engine = Engine::new(self.fabric(), members.clone(), bases, self.membership.clone(), tuning)
             .inspect_err(|_| self.revoke())?;
         if self.manner.channel == ChannelKind::Port {
@@ -78,7 +78,7 @@ impl Communicator {
             rank: Rank::known(u32::try_from(rank).expect("at most 64 members")),
             members,
             meeting: None,
-            engine: Some(Box::new(engine)),
+            engine: Some(Box::new(engine.with_customs(customs))),
             loan: Loan::default(),
             manner: self.manner,
             membership: self.membership.clone(),

@@ -10,6 +10,7 @@ mod algorithms;
 mod barriers;
 mod collectives;
 mod communicators;
+mod custom;
 mod departures;
 mod endings;
 mod fifos;
