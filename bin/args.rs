@@ -341,9 +341,9 @@ fn parse_backing(text: &str) -> Result<SegmentBacking, String> {
     }
 }
 
-/// Reads the name of a test that measures a collective operation.
+/// Reads the name of a collective operation for which there is a choice of algorithms.
 fn parse_operation(text: &str) -> Result<Test, String> {
-    let operations = || Test::value_variants().iter().copied().filter(|test| test.is_collective());
+    let operations = || Test::value_variants().iter().copied().filter(|test| test.has_algorithms());
     operations().find(|test| test.name() == text).ok_or_else(|| {
         let names: Vec<_> = operations().map(Test::name).collect();
         format!("expected one of {}", names.join(", "))

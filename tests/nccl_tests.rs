@@ -76,6 +76,26 @@ fn every_line_of_every_operation_is_one_of_nccl_tests() {
 }
 
 #[test]
+fn what_neighbours_send_each_other_is_measured_out_of_place_and_checked() {
+    for ranks in ["2", "3"] {
+        let sizes = ["-g", ranks, "-b", "8", "-e", "64K", "-f", "128", "-n", "64", "-w", "0", "--bound"];
+        let lines = table(&[&["sendrecv"][..], &sizes].concat());
+        assert_eq!(lines[0], "# Collective test starting: sendrecv_perf");
+        for row in rows(&lines) {
+            // Size, count, type, operator, root, time, bandwidths, wrong; then what the limit takes, and how often that is.
+            assert_eq!((row.len(), row[8].as_str()), (13, "0"), "{row:?}");
+            assert_eq!(
+                (row[6].as_str(), row[11..].join(" ").as_str()),
+                (row[7].as_str(), "N/A N/A"),
+                "{row:?}"
+            );
+        }
+    }
+    let plain = table(&["sendrecv", "-b", "8", "-e", "8", "-n", "64", "--memory", "ordinary"]);
+    assert!(plain.iter().all(|line| nccl_tests_line().is_match(line)), "{plain:?}");
+}
+
+#[test]
 fn every_type_every_operator_and_every_root_is_a_row_of_its_own() {
     let size = ["-b", "3K", "-e", "3K", "-n", "1", "-w", "0"];
     for (words, column, expected) in [
@@ -145,6 +165,8 @@ fn columns_of_our_own_come_last_and_the_report_has_every_figure() {
 fn what_cannot_be_meant_is_exit_code_two_and_one_line() {
     for (words, told) in [
         (&["broadcast", "-o", "sum"][..], "--op has no effect with broadcast; leave it out"),
+        (&["sendrecv", "--algo", "ring"], "--algo has no effect with sendrecv; leave it out"),
+        (&["sendrecv", "-o", "sum"], "--op has no effect with sendrecv; leave it out"),
         (&["all_reduce", "-r", "0"], "--root has no effect with all_reduce; leave it out"),
         (&["put_latency", "-d", "half"], "--datatype has no effect with put_latency; leave it out"),
         (&["all_reduce", "--proxy", "process"], "--proxy has no effect with --channel memory; leave it out"),

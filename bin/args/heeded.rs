@@ -50,7 +50,7 @@ const FLAGS: [Flag; 23] = [
     Flag { id: "datatype", name: "--datatype", heeds: Test::is_collective },
     Flag { id: "average", name: "--average", heeds: Test::is_collective },
     Flag { id: "stepbytes", name: "--stepbytes", heeds: Test::is_collective },
-    Flag { id: "algo", name: "--algo", heeds: Test::is_collective },
+    Flag { id: "algo", name: "--algo", heeds: Test::has_algorithms },
     Flag { id: "memory", name: "--memory", heeds: Test::is_collective },
     Flag { id: "bound", name: "--bound", heeds: Test::is_collective },
     Flag { id: "percentiles", name: "--percentiles", heeds: Test::is_collective },

@@ -2,8 +2,10 @@
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use shmccl::collective::Algorithm;
 
 use super::Channel;
+use crate::perf::collective::settings::operation;
 
 /// The tests of `shmccl perf`, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Serialize, Deserialize)]
@@ -54,6 +56,10 @@ pub(crate) enum Test {
     Gather,
     /// The root's input, divided among the ranks
     Scatter,
+    /// The input of the rank before: each sends to the next
+    #[value(name = "sendrecv")]
+    #[serde(rename = "sendrecv")]
+    SendRecv,
 }
 
 impl Test {
@@ -82,6 +88,7 @@ impl Test {
             Self::AllToAll => "all_to_all",
             Self::Gather => "gather",
             Self::Scatter => "scatter",
+            Self::SendRecv => "sendrecv",
         }
     }
 
@@ -93,6 +100,12 @@ impl Test {
     /// Whether it runs only where it is named: it prints a table of its own.
     pub(crate) fn is_on_request(self) -> bool {
         self >= Self::P2p
+    }
+
+    /// Whether there is a choice of algorithms for what it measures.
+    pub(crate) fn has_algorithms(self) -> bool {
+        let supported = |operation| Algorithm::ALL.into_iter().any(|algorithm| algorithm.supports(operation));
+        operation(self).is_some_and(supported)
     }
 
     /// The channels that the test can use; none for a test that uses no channel.

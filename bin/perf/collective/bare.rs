@@ -160,7 +160,11 @@ impl Places<'_> {
     /// What this rank copies where. Where one rank has everything, all ranks help it, or all but one core would be idle.
     fn copies(&self) -> Result<Vec<(Span, Span)>> {
         let (n_ranks, me) = (self.comm.n_ranks(), self.comm.rank().get());
-        let share = self.share(self.task.layout.block * SIZE);
+        let whole = self.task.layout.block * SIZE;
+        if self.task.operation == Operation::Send {
+            return Ok(vec![self.pair(self.comm.left().get(), (0, whole))?]);
+        }
+        let share = self.share(whole);
         let pairs = (me..n_ranks).chain(0..me).map(|rank| self.pair(rank, share));
         Ok(moving(pairs.collect::<Result<_>>()?))
     }
@@ -180,6 +184,7 @@ impl Places<'_> {
             Operation::Broadcast => Ok((self.input(root, at, len)?, self.output(rank, at, len)?)),
             Operation::Gather => Ok((self.input(rank, at, len)?, self.output(root, of(rank) + at, len)?)),
             Operation::Scatter => Ok((self.input(root, of(rank) + at, len)?, self.output(rank, at, len)?)),
+            Operation::Send => Ok((self.input(rank, at, len)?, self.output(me, at, len)?)),
             Operation::AllGather => Ok((self.input(rank, 0, block)?, self.output(me, of(rank), block)?)),
             _ => Ok((self.input(rank, of(me), block)?, self.output(me, of(rank), block)?)),
         }

@@ -14,18 +14,18 @@ pub(crate) struct Layout {
 impl Layout {
     /// The layout that `bytes` of elements of `size` bytes have room for; sizes that the ranks do not divide are rounded down.
     pub(crate) fn new(operation: Operation, bytes: u64, size: u64, n_ranks: u64) -> Self {
-        let (send, recv) = operation.blocks(n_ranks);
+        let (send, recv) = blocks(operation, n_ranks);
         Self { operation, n_ranks, block: bytes / size / send.max(recv).max(1) }
     }
 
     /// Elements of the input of a rank, or of the root where only it has one.
     pub(crate) fn send(self) -> u64 {
-        self.operation.blocks(self.n_ranks).0 * self.block
+        blocks(self.operation, self.n_ranks).0 * self.block
     }
 
     /// Elements of the output of a rank, or of the root where only it has one.
     pub(crate) fn recv(self) -> u64 {
-        self.operation.blocks(self.n_ranks).1 * self.block
+        blocks(self.operation, self.n_ranks).1 * self.block
     }
 
     /// Elements of the larger of both.
@@ -42,6 +42,11 @@ impl Layout {
     pub(crate) fn recv_in_place(self, rank: u64) -> u64 {
         if self.recv() < self.send() { rank * self.block } else { 0 }
     }
+}
+
+/// Blocks of the input and of the output of a rank, which receives as much as it sends where it does both.
+fn blocks(operation: Operation, n_ranks: u64) -> (u64, u64) {
+    if operation == Operation::Send { (1, 1) } else { operation.blocks(n_ranks) }
 }
 
 /// By how much the bandwidth of an operation is multiplied to tell that of the links that it keeps busy.

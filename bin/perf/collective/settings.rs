@@ -74,11 +74,15 @@ pub(crate) enum Memory {
     Ordinary,
 }
 
-/// The operation that a test measures, if it measures a collective one.
+/// The operation that a test measures, if it measures a collective one. A send stands for one of every rank to the next, and for
+/// what the one before it sends.
 pub(crate) fn operation(test: Test) -> Option<Operation> {
-    Operation::ALL
-        .into_iter()
-        .find(|operation| *operation != Operation::Barrier && operation.name() == test.name())
+    match test {
+        Test::SendRecv => Some(Operation::Send),
+        _ => Operation::ALL
+            .into_iter()
+            .find(|operation| *operation != Operation::Barrier && operation.name() == test.name()),
+    }
 }
 
 /// A line that a device process prints.

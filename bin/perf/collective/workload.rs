@@ -82,6 +82,8 @@ enum Buffers<T> {
 pub(crate) struct Workload<T> {
     task: Task,
     rank: u32,
+    /// The rank before this one, in a ring.
+    before: u32,
     buffers: Buffers<T>,
     pattern: Pattern<T>,
     /// The whole data, where they are this short.
@@ -95,7 +97,7 @@ pub(crate) struct Workload<T> {
 
 /// Whether the library lets a caller do `operation` in place in memory of this kind.
 pub(crate) fn can_be_in_place(operation: Operation, memory: Memory) -> bool {
-    memory == Memory::Heap || operation == Operation::AllReduce
+    operation != Operation::Send && (memory == Memory::Heap || operation == Operation::AllReduce)
 }
 
 impl<T: Number> Workload<T> {
@@ -121,7 +123,8 @@ impl<T: Number> Workload<T> {
         let pattern = Pattern::new(comm.n_ranks(), task.op.as_ref());
         let words = Words::new(&task, &pattern, rank).filter(|_| memory == Memory::Heap);
         let copy = vec![T::zeroed(); PERIOD];
-        Ok(Self { task, rank, buffers, pattern, words, copy, turn: 0, wrong: 0 })
+        let before = comm.left().get();
+        Ok(Self { task, rank, before, buffers, pattern, words, copy, turn: 0, wrong: 0 })
     }
 
     /// Goes on to the next turn: rewrites the input.
@@ -157,6 +160,13 @@ impl<T: Number> Workload<T> {
                     Operation::AllToAll => comm.all_to_all($send, $recv),
                     Operation::Gather => comm.gather($send, $recv, root),
                     Operation::Scatter => comm.scatter($send, $recv, root),
+                    // Of two neighbours one receives first.
+                    Operation::Send if self.rank % 2 == 0 => {
+                        comm.send($send, comm.right()).and_then(|()| comm.recv($recv, comm.left()))
+                    }
+                    Operation::Send => {
+                        comm.recv($recv, comm.left()).and_then(|()| comm.send($send, comm.right()))
+                    }
                     other => unreachable!("{other} is no test"),
                 }
             }};
@@ -194,6 +204,7 @@ impl<T: Number> Workload<T> {
             Operation::ReduceScatter => result.mismatches(share, pattern.reduced(turn))?,
             Operation::Broadcast => result.mismatches(whole, pattern.input(turn, root))?,
             Operation::Scatter => result.mismatches(share, pattern.input(turn, root))?,
+            Operation::Send => result.mismatches(whole, pattern.input(turn, self.before))?,
             operation => {
                 let first = if operation == Operation::AllToAll { me * layout.block } else { 0 };
                 result.mismatched_blocks(layout, first, |rank| pattern.input(turn, rank))?

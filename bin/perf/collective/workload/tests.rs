@@ -6,7 +6,7 @@ use super::super::number::{ForType, with_type};
 use super::super::pattern::operator;
 use super::*;
 
-const OPERATIONS: [Operation; 8] = [
+const OPERATIONS: [Operation; 9] = [
     Operation::AllReduce,
     Operation::Reduce,
     Operation::Broadcast,
@@ -15,6 +15,7 @@ const OPERATIONS: [Operation; 8] = [
     Operation::AllToAll,
     Operation::Gather,
     Operation::Scatter,
+    Operation::Send,
 ];
 
 fn workload<T: Number>(
@@ -24,6 +25,7 @@ fn workload<T: Number>(
     in_place: bool,
     bytes: u64,
 ) -> Result<Workload<T>> {
+    comm.prepare()?;
     let mut region = |len| comm.alloc_region(len, 64);
     let ground = Ground { send: region(bytes)?, recv: region(bytes)?, mail: region(0)? };
     let task = Task {
