@@ -63,7 +63,7 @@ pub mod sync;
 #[cfg(not(loom))]
 pub use comm::stream::{Event, Stream};
 #[cfg(not(loom))]
-pub use comm::{Collectives, Communicator, UniqueId};
+pub use comm::{Blocks, Collectives, Communicator, Group, UniqueId};
 pub use error::{Error, Result};
 pub use rank::Rank;
 #[doc(no_inline)]

@@ -98,6 +98,20 @@ impl Output<'_> {
     }
 }
 
+/// Some elements of a buffer: where the first is, and how many there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Block {
+    pub(crate) at: u64,
+    pub(crate) count: u64,
+}
+
+/// The blocks of both buffers of a call, by the members that they go to and come from. Those that come lie apart.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    pub(crate) sent: Vec<Block>,
+    pub(crate) received: Vec<Block>,
+}
+
 /// A collective call of one rank, as far as it can be checked alone.
 #[derive(Debug)]
 // Counts are those of NCCL: elements of one block.
@@ -110,8 +124,23 @@ pub struct Call<'a> {
     pub(crate) root: usize,
     /// How elements are combined, where they are.
     pub(crate) reducer: Option<Reducer>,
+    /// Where blocks are whose lengths differ; `count` says nothing then.
+    pub(crate) layout: Option<Box<Layout>>,
     pub(crate) input: Input<'a>,
     pub(crate) output: Output<'a>,
+}
+
+impl<'a> Call<'a> {
+    /// The call itself, leaving one without buffers.
+    pub(crate) fn take(&mut self) -> Self {
+        Self {
+            layout: self.layout.take(),
+            reducer: self.reducer.take(),
+            input: std::mem::replace(&mut self.input, Input::None),
+            output: std::mem::replace(&mut self.output, Output::None),
+            ..*self
+        }
+    }
 }
 
 impl Call<'_> {

@@ -10,6 +10,7 @@ use super::call::Call;
 use super::custom::{CustomAlgorithm, Customs, Registration};
 use super::delivery::{self, Batch};
 use super::elsewhere::Elsewhere;
+use super::group::{self, Share};
 use super::lease::{Landlord, Lease};
 use super::operation::{Operation, Summary};
 use super::parcel::Parcel;
@@ -18,7 +19,7 @@ use super::pipework::{Doer, OpenPorts, Pipework};
 use super::region::MAIL_LEN;
 use super::team::Team;
 use super::tuning::{BufferKind, Choices, Table, Tuning};
-use super::{direct, small, staged};
+use super::{direct, fused, small, staged};
 use crate::channel::Fabric;
 use crate::error::{Error, Result};
 use crate::heap::HeapOffset;
@@ -171,6 +172,9 @@ impl Engine {
         if call.operation.has_peer() {
             return self.deliver(call, manner.channel);
         }
+        if call.operation.is_by_messages() {
+            return group::run(&mut [Share { engine: self, manner, calls: vec![call.take()] }]);
+        }
         let summary = call.summary().in_manner(manner);
         let len = small::input_len(call, self.team.n_members())?;
         match self.way(call, len, manner)? {
@@ -269,18 +273,70 @@ impl Engine {
 
     /// Executes a send or a receive over channels of `kind`.
     fn deliver(&mut self, call: &mut Call<'_>, kind: ChannelKind) -> Result<()> {
-        let Self { team, pipework, .. } = self;
-        if call.root == team.me() {
+        if call.root == self.team.me() {
             return Err(Error::InvalidArgument {
                 name: "the peer of a message",
                 value: call.root as u64,
                 expected: "another rank; to oneself, a send and a receive in one group",
             });
         }
-        pipework.require(team, kind)?;
         let mut parcels = [Parcel::of(call)?];
-        let done = delivery::run(&mut [Batch { team, pipework, kind, parcels: &mut parcels }]);
-        team.board.or_revoke(done)
+        let done = delivery::run(&mut [self.batch(kind, &mut parcels)?]);
+        self.team.board.or_revoke(done)
+    }
+
+    /// What delivers `parcels` over channels of `kind`.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unavailable`] when nobody has chosen proxied channels before.
+    pub(crate) fn batch<'e, 'p, 'a>(
+        &'e mut self,
+        kind: ChannelKind,
+        parcels: &'p mut [Parcel<'a>],
+    ) -> Result<Batch<'e, 'p, 'a>> {
+        let Self { team, pipework, .. } = self;
+        pipework.require(team, kind)?;
+        Ok(Batch { team, pipework, kind, parcels })
+    }
+
+    /// Executes `calls`, operations of all members, one after the other, or together where they are small.
+    ///
+    /// # Errors
+    /// Those of [`Engine::run`].
+    pub(crate) fn run_all(&mut self, calls: &mut [Call<'_>], manner: Manner) -> Result<()> {
+        let mut rest = calls;
+        while !rest.is_empty() {
+            let mut n_small = 0;
+            while n_small < rest.len() && self.is_small(&rest[n_small], manner)? {
+                n_small += 1;
+            }
+            let n_fused = fused::fitting(&rest[..n_small], self.team.n_members())?.max(1);
+            let (now, later) = rest.split_at_mut(n_fused);
+            match now {
+                [call] => self.run(call, manner)?,
+                calls => {
+                    let done = fused::run(&mut self.team, calls, manner);
+                    self.team.board.or_revoke(done)?;
+                }
+            }
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn is_small(&self, call: &Call<'_>, manner: Manner) -> Result<bool> {
+        let len = small::input_len(call, self.team.n_members())?;
+        Ok(self.way(call, len, manner)? == Way::Small)
+    }
+
+    /// What tells this engine's communicator from all others, the same on all its members, and has an order.
+    pub(crate) fn identity(&self) -> (Rank, HeapOffset) {
+        (self.team.members()[0], self.team.base(0))
+    }
+
+    /// The members.
+    pub(crate) fn team(&self) -> &Team {
+        &self.team
     }
 
     /// Returns when all members have called it for `operation`: a barrier, or one that begins or ends with it.

@@ -13,7 +13,8 @@
 //!
 //! The algorithms are written once, over *pipes* of either kind of channel (`pipe`, `pipework`).
 //!
-//! What goes from one rank to one other are *parcels* (`parcel`, `delivery`), which use the same pipes.
+//! What goes from one rank to one other are *parcels* (`parcel`, `delivery`), which use the same pipes. Calls that were put
+//! together in a group are run by `group`; small ones among them are done as one (`fused`).
 //!
 //! Ranks meet on the board, where each posts what it is about to do; those that disagree find out there.
 //!
@@ -24,6 +25,7 @@
 
 mod algorithm;
 mod algorithms;
+mod blocks;
 mod board;
 mod call;
 mod complaint;
@@ -32,6 +34,8 @@ mod delivery;
 mod direct;
 mod elsewhere;
 mod engine;
+mod fused;
+pub(crate) mod group;
 mod lease;
 mod operation;
 mod parcel;
@@ -47,7 +51,7 @@ pub mod tuning;
 pub(crate) use algorithm::Manner;
 pub use algorithm::{Algorithm, ChannelKind, UnknownAlgorithm, UnknownChannelKind};
 pub use call::Call;
-pub(crate) use call::{Input, Output};
+pub(crate) use call::{Block, Input, Layout, Output};
 pub use custom::{CustomAlgorithm, Place, Registration, Steps};
 pub(crate) use engine::Engine;
 pub(crate) use lease::{GONE, LEFT, Landlord};

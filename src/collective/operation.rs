@@ -49,11 +49,13 @@ pub enum Operation {
     SwitchChannel,
     /// All register an algorithm of the user's own.
     RegisterAlgorithm,
+    /// Several small operations at once.
+    Group,
 }
 
 impl Operation {
     /// All of them, in the order of their codes.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Barrier,
         Self::AllReduce,
         Self::Reduce,
@@ -74,6 +76,7 @@ impl Operation {
         Self::Recv,
         Self::SwitchChannel,
         Self::RegisterAlgorithm,
+        Self::Group,
     ];
 
     /// Its name, as messages and tables print it.
@@ -100,6 +103,7 @@ impl Operation {
             Self::Recv => "recv",
             Self::SwitchChannel => "switch_channel",
             Self::RegisterAlgorithm => "register_algorithm",
+            Self::Group => "group",
         }
     }
 
@@ -114,6 +118,13 @@ impl Operation {
     #[inline]
     pub const fn has_peer(self) -> bool {
         matches!(self, Self::Send | Self::Recv)
+    }
+
+    /// Whether it is done by messages between pairs of ranks.
+    #[must_use]
+    #[inline]
+    pub(crate) const fn is_by_messages(self) -> bool {
+        self.has_peer() || matches!(self, Self::AllToAllV)
     }
 
     /// Whether it combines elements.
@@ -165,6 +176,21 @@ impl Summary {
 
     pub(crate) const fn new(operation: Operation) -> Self {
         Self { signature: operation as u64, count: 0 }
+    }
+
+    /// All of `calls` at once. Two of these are alike if all their calls are, and in the same order.
+    pub(crate) fn of_group(calls: impl Iterator<Item = Self>) -> Self {
+        let mut group = Self::new(Operation::Group);
+        let mut n_calls = 0;
+        for call in calls {
+            for word in call.words() {
+                group.count = (group.count ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                group.count ^= group.count >> 32;
+            }
+            n_calls += 1;
+        }
+        group.signature |= (n_calls & 0xff) << 16;
+        group
     }
 
     /// The same of `count` elements of `data_type`.
@@ -268,6 +294,9 @@ impl fmt::Display for Summary {
             return write!(f, "an unknown operation ({:#x})", self.signature);
         };
         write!(f, "{operation}")?;
+        if operation == Operation::Group {
+            write!(f, " of {} calls", self.signature >> 16 & 0xff)?;
+        }
         if let Some(data_type) = self.data_type() {
             write!(f, " of {} {}", self.count, data_type.name())?;
         }

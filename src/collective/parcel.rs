@@ -53,8 +53,9 @@ pub(crate) struct Parcel<'a> {
     contents: Contents<'a>,
 }
 
+/// What a parcel is made of, or unpacked into.
 #[derive(Debug)]
-enum Contents<'a> {
+pub(crate) enum Contents<'a> {
     Sent(Input<'a>),
     Received(Output<'a>),
 }
@@ -82,15 +83,44 @@ impl<'a> Parcel<'a> {
             Operation::Recv => Contents::Received(std::mem::replace(&mut call.output, Output::None)),
             _ => Contents::Sent(std::mem::replace(&mut call.input, Input::None)),
         };
-        Ok(Self {
-            summary: call.summary(),
-            operation: call.operation,
-            peer: call.root,
-            len: call.block_len()?,
-            moved: 0,
-            stage: Stage::Fresh,
-            contents,
-        })
+        Ok(Self::new(call.operation, call.summary(), call.root, call.block_len()?, contents))
+    }
+
+    /// The end of a parcel between this member and `peer`, of `len` bytes, by which it takes its part in a call like `summary`.
+    #[inline]
+    pub(crate) fn new(
+        operation: Operation,
+        summary: Summary,
+        peer: usize,
+        len: u64,
+        contents: Contents<'a>,
+    ) -> Self {
+        Self { summary, operation, peer, len, moved: 0, stage: Stage::Fresh, contents }
+    }
+
+    /// Whether it is sent.
+    pub(crate) fn is_sent(&self) -> bool {
+        matches!(self.contents, Contents::Sent(_))
+    }
+
+    /// Copies this parcel, which is sent, to the other end `received`, which is this member too.
+    ///
+    /// # Errors
+    /// [`crate::Error::CallMismatch`] when the two differ; [`crate::Error::OutOfRange`] for buffers that are not allocated.
+    pub(crate) fn copy_to(&self, team: &Team, received: &mut Self) -> Result<()> {
+        if !received.summary.answers(self.summary) {
+            return Err(team.board.complain(team.me(), received.summary, self.summary));
+        }
+        match (&self.contents, &mut received.contents) {
+            (Contents::Sent(Input::Memory(bytes)), Contents::Received(output)) => {
+                output.write(team.view(), 0, bytes)
+            }
+            (Contents::Sent(Input::Heap(offset)), Contents::Received(output)) => {
+                let heap = team.heap_of(team.me(), Region::new(*offset, self.len))?;
+                output.copy(team.view(), 0, heap, offset.get(), self.len)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The call that it belongs to.

@@ -68,6 +68,7 @@ fn run_piece(
         count: piece.count,
         root: call.root,
         reducer: call.reducer.clone(),
+        layout: None,
         input: if inputs == 0 { Input::None } else { Input::Heap(input) },
         output: if outputs == 0 { Output::None } else { Output::Heap(output) },
     };

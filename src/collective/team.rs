@@ -123,6 +123,11 @@ impl Team {
         self.layout
     }
 
+    /// Where the region of `member` starts.
+    pub(crate) fn base(&self, member: usize) -> HeapOffset {
+        self.bases[member]
+    }
+
     /// The place `at` bytes into the region of `member`.
     #[inline]
     pub(crate) fn place(&self, member: usize, at: u64) -> HeapOffset {

@@ -3,8 +3,9 @@
 //! Each is called by all ranks of the communicator, in the same order and with the same arguments, buffers apart: those may
 //! be anywhere, in the symmetric heap or not, on each rank as it likes. Counts are elements.
 
+use super::blocks::{Blocks, check_apart};
 use super::operand::{RecvBuffer, SendBuffer};
-use crate::collective::{Call, Input, Operation, Output};
+use crate::collective::{Call, Input, Layout, Operation, Output};
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 use crate::reduce::{Element, ReduceOp, Reducer};
@@ -197,6 +198,40 @@ pub trait Collectives<'a>: Submit<'a> {
         submit::<T, _>(self, Operation::Scatter, count, root.index(), None, input, recv.output())
     }
 
+    /// Sends a block of the input to each rank, and collects the blocks that all ranks send here. What the lengths and the places of
+    /// the blocks are `sent` and `received` say; a block may be empty, and those that are received do not overlap. The two
+    /// buffers lie apart.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::all_reduce`]; [`Error::InvalidArgument`] and [`Error::OutOfRange`] for blocks that are not
+    /// as described; [`Error::CallMismatch`] on both ranks when one sends a block of another length than the other receives: on
+    /// the former by a later call, if it was done by then.
+    fn all_to_all_v<T: Element>(
+        &mut self,
+        send: impl Into<SendBuffer<'a, T>>,
+        sent: Blocks<'_>,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        received: Blocks<'_>,
+    ) -> Result<()> {
+        let (send, recv) = (send.into(), recv.into());
+        let n_ranks = self.standing().n_ranks;
+        let layout = Layout {
+            sent: sent.within(send.count(), n_ranks)?,
+            received: received.within(recv.count(), n_ranks)?,
+        };
+        check_apart(&layout.received)?;
+        self.submit(Call {
+            operation: Operation::AllToAllV,
+            data_type: T::DATA_TYPE,
+            count: 0,
+            root: 0,
+            reducer: None,
+            layout: Some(Box::new(layout)),
+            input: send.input(),
+            output: recv.output(),
+        })
+    }
+
     /// Sends the elements of `send` to `peer`, which calls [`Collectives::recv`] for as many of the same type.
     ///
     /// Between two ranks, what is sent first is received first; there are no tags. It returns when `send` may be written again.
@@ -204,7 +239,7 @@ pub trait Collectives<'a>: Submit<'a> {
     /// ranks are not concerned. But every rank makes its calls in one order, those to all and those to one: what was sent
     /// before a call of all ranks is received before it.
     ///
-    /// Who is to send and to receive at a time arranges that one of the two receives first: a rank that sends first may wait for a
+    /// Who is to send and to receive at a time puts both into one [group](super::Group): a rank that sends first may wait for a
     /// peer that does the same.
     ///
     /// The first call of a job's first communicator prepares memory together with all ranks, whatever it is. Where it
@@ -253,7 +288,8 @@ fn submit<'a, T: Element, S: Submit<'a> + ?Sized>(
         Some(op) => Some(Reducer::new(T::DATA_TYPE, op, n_ranks)?),
         None => None,
     };
-    taker.submit(Call { operation, data_type: T::DATA_TYPE, count, root, reducer, input, output })
+    let layout = None;
+    taker.submit(Call { operation, data_type: T::DATA_TYPE, count, root, reducer, layout, input, output })
 }
 
 impl Standing {

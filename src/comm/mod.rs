@@ -6,9 +6,11 @@
 
 mod alloc;
 mod attach;
+mod blocks;
 mod collectives;
 mod crowd;
 mod engine;
+mod group;
 mod init;
 mod meeting;
 mod membership;
@@ -36,7 +38,9 @@ use crate::shm::{CellRef, SharedLayout, Span};
 use crate::sync::Revocation;
 
 pub use attach::{Member, join_job};
+pub use blocks::Blocks;
 pub use collectives::{Collectives, Standing, Submit};
+pub use group::{Group, Joined, OnGroup};
 pub(crate) use init::init_threads;
 use meeting::Meeting;
 use membership::Membership;

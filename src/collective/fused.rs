@@ -1,0 +1,190 @@
+//! Small calls of one group, fused: their inputs share one post, so that one hand-over serves all of them.
+//!
+//! The inputs lie one after the other, each at a multiple of 8 bytes, in the post itself if they fit, or else in its mail. Every
+//! member leaves room for every input, also for those that only a root has, so all find them at the same places.
+//!
+//! The post shows a summary of all calls, by which members that are in different ones find out. Which call it is they learn
+//! from the mail, at the start of which each member has put the summaries of its own; nobody looks there otherwise.
+
+use arrayvec::ArrayVec;
+
+use super::algorithm::Manner;
+use super::board::INLINE_WORDS;
+use super::call::{Call, Input, Output, part, part_mut};
+use super::operation::{Operation, Summary};
+use super::region::MAIL_LEN;
+use super::small::{INLINE_LEN, input_len};
+use super::team::Team;
+use crate::error::{Error, Result};
+use crate::heap::{HeapOffset, Region};
+use crate::rank::{MAX_RANKS, Rank};
+use crate::reduce::{Source, SourcePlace};
+
+/// The most calls that are fused.
+const MOST: usize = 64;
+
+/// The length of a summary in the mail, in bytes.
+const SUMMARY_LEN: u64 = 16;
+
+/// Inputs start at multiples of so many bytes.
+const ALIGN: u64 = 8;
+
+const _: () = assert!(MOST as u64 * SUMMARY_LEN < MAIL_LEN && MOST <= u8::MAX as usize);
+
+/// One of something for each member at most.
+type PerMember<T> = ArrayVec<T, { MAX_RANKS as usize }>;
+
+/// How many of `calls`, from the first on, can be fused among `n_members`, if each of them is small.
+///
+/// # Errors
+/// [`Error::OutOfRange`] for a call whose input cannot be counted.
+pub(crate) fn fitting(calls: &[Call<'_>], n_members: usize) -> Result<usize> {
+    let mut end = 0;
+    for (index, call) in calls.iter().enumerate().take(MOST) {
+        end += input_len(call, n_members)?.min(MAIL_LEN).next_multiple_of(ALIGN);
+        if end + (index as u64 + 1) * SUMMARY_LEN > MAIL_LEN {
+            return Ok(index);
+        }
+    }
+    Ok(calls.len().min(MOST))
+}
+
+/// Executes `calls`, as many as are [`fitting`], in `manner`.
+///
+/// # Errors
+/// Those of [`super::small::run`].
+pub(crate) fn run(team: &mut Team, calls: &mut [Call<'_>], manner: Manner) -> Result<()> {
+    let mine: ArrayVec<Summary, MOST> = calls.iter().map(|call| call.summary().in_manner(manner)).collect();
+    let len = fused_len(calls, team.n_members())?;
+    team.board.begin(Operation::Group)?;
+    let data_at = write_summaries(team, &mine)?;
+    let group = Summary::of_group(mine.iter().copied());
+    if len <= INLINE_LEN {
+        post_inline(team, calls, group)?;
+    } else {
+        post_mail(team, calls, group, data_at)?;
+    }
+    team.board.await_posts(Operation::Group).map_err(|error| name_call(team, &mine, error))?;
+    deliver(team, calls, len, data_at)
+}
+
+/// The length of all inputs together.
+fn fused_len(calls: &[Call<'_>], n_members: usize) -> Result<u64> {
+    calls.iter().try_fold(0, |end, call| Ok(end + input_len(call, n_members)?.next_multiple_of(ALIGN)))
+}
+
+/// Where the mail of `member` starts.
+fn mail(team: &Team, member: usize) -> Result<HeapOffset> {
+    Ok(team.mail(member, MAIL_LEN)?.offset)
+}
+
+/// Puts the summaries of this member's calls at the start of its mail, and returns where in the mail data can start.
+fn write_summaries(team: &Team, mine: &[Summary]) -> Result<u64> {
+    let mail = team.mail(team.me(), MAIL_LEN)?;
+    let heap = team.heap_of(team.me(), mail)?;
+    for (index, summary) in (0..).zip(mine) {
+        heap.write(mail.offset.get() + index * SUMMARY_LEN, summary.words())?;
+    }
+    Ok(mine.len() as u64 * SUMMARY_LEN)
+}
+
+fn post_inline(team: &mut Team, calls: &[Call<'_>], group: Summary) -> Result<()> {
+    let mut words = [0; INLINE_WORDS];
+    let mut at = 0;
+    for call in calls {
+        let len = input_len(call, team.n_members())?;
+        if !matches!(call.input, Input::None) {
+            call.read_input(team.view(), 0, part_mut(bytemuck::cast_slice_mut(&mut words), at, len)?)?;
+        }
+        at += len.next_multiple_of(ALIGN);
+    }
+    team.board.post(group, [0; 2], &words);
+    Ok(())
+}
+
+fn post_mail(team: &mut Team, calls: &[Call<'_>], group: Summary, data_at: u64) -> Result<()> {
+    let mail = team.mail(team.me(), MAIL_LEN)?;
+    let mut at = data_at;
+    for call in calls {
+        let len = input_len(call, team.n_members())?;
+        if !matches!(call.input, Input::None) {
+            call.copy_input(team.view(), 0, team.heap_of(team.me(), mail)?, mail.part(at, len)?)?;
+        }
+        at += len.next_multiple_of(ALIGN);
+    }
+    team.board.post(group, [0; 2], &[]);
+    Ok(())
+}
+
+/// Makes this member's outputs from what was posted.
+fn deliver(team: &Team, calls: &mut [Call<'_>], len: u64, data_at: u64) -> Result<()> {
+    let n = team.n_members();
+    let mut posted: PerMember<[u64; INLINE_WORDS]> = ArrayVec::new();
+    if len <= INLINE_LEN {
+        posted.extend((0..n).map(|member| std::array::from_fn(|word| team.board.post_of(member).data(word))));
+    }
+    let mut at = 0;
+    for call in calls {
+        let (start, block) = (at, call.block_len()?);
+        at += input_len(call, n)?.next_multiple_of(ALIGN);
+        if matches!(call.output, Output::None) {
+            continue;
+        }
+        let skipped = match call.operation {
+            Operation::ReduceScatter | Operation::AllToAll | Operation::Scatter => team.me() as u64 * block,
+            _ => 0,
+        };
+        let place = |member: usize| match posted.get(member) {
+            Some(words) => Ok(SourcePlace::Slice(part(bytemuck::cast_slice(words), start + skipped, block)?)),
+            None => {
+                let source =
+                    Region::new(mail(team, member)?, MAIL_LEN).part(data_at + start + skipped, block)?;
+                Ok(SourcePlace::Shared(team.heap_of(member, source)?, source.offset.get()))
+            }
+        };
+        let contributors = match call.operation {
+            Operation::Broadcast | Operation::Scatter => call.root..call.root + 1,
+            _ => 0..n,
+        };
+        let places: PerMember<_> = contributors.map(place).collect::<Result<_>>()?;
+        hand_out(team, call, &places, block)?;
+    }
+    Ok(())
+}
+
+/// Combines `places`, one block of `len` bytes each, in the output of `call`, or puts them there one after the other.
+fn hand_out(team: &Team, call: &mut Call<'_>, places: &[SourcePlace<'_>], len: u64) -> Result<()> {
+    if call.operation.reduces() {
+        let sources: PerMember<_> = places.iter().map(|&place| Source { place, fresh: true }).collect();
+        return call.combine(team, &sources);
+    }
+    (0..).zip(places).try_for_each(|(index, place)| match place {
+        SourcePlace::Slice(bytes) => call.write_output(team.view(), index * len, bytes),
+        SourcePlace::Shared(span, start) => call.copy_output(team.view(), index * len, span, *start, len),
+        SourcePlace::Target(_) => unreachable!("inputs lie in posts or in the mail"),
+    })
+}
+
+/// What `error` says of groups that differ, said of the first of their calls that do.
+#[cold]
+fn name_call(team: &Team, mine: &[Summary], error: Error) -> Error {
+    let Error::CallMismatch { mine: group, rank, theirs } = error else { return error };
+    let both = [group, theirs].map(Summary::operation) == [Some(Operation::Group); 2];
+    let first = if both { differing(team, mine, rank).ok().flatten() } else { None };
+    let (mine, theirs) = first.unwrap_or((group, theirs));
+    Error::CallMismatch { mine, rank, theirs }
+}
+
+/// The first of the calls of this member that is not like that of `rank`, and the latter.
+fn differing(team: &Team, mine: &[Summary], rank: Rank) -> Result<Option<(Summary, Summary)>> {
+    let Some(member) = team.members().iter().position(|&member| member == rank) else { return Ok(None) };
+    let mail = team.mail(member, MAIL_LEN)?;
+    let heap = team.heap_of(member, mail)?;
+    for (index, &mine) in (0..).zip(mine) {
+        let theirs = Summary::from_words(heap.read(mail.offset.get() + index * SUMMARY_LEN)?);
+        if theirs != mine {
+            return Ok(Some((mine, theirs)));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,108 @@
+//! Runs calls of one communicator or several that were put together.
+//!
+//! First come the operations that are among all, in the order of the calls of each communicator, and the communicators in one order
+//! that is the same on all ranks. So ranks that have put theirs together in different orders meet in the same one: of all
+//! operations that are not done, look at the least in this order; all its members are in it, or on their way. Small ones that follow
+//! each other are [fused](super::fused).
+//!
+//! Then all messages of all communicators are [delivered](super::delivery) at once.
+//!
+//! What can be found wrong before anything has moved is an error then.
+
+use super::algorithm::Manner;
+use super::blocks;
+use super::call::Call;
+use super::delivery::{self, Batch};
+use super::engine::Engine;
+use super::operation::Operation;
+use super::parcel::Parcel;
+use super::team::Team;
+use crate::error::{Error, Result};
+
+/// The calls of one communicator, in their order.
+#[derive(Debug)]
+pub(crate) struct Share<'e, 'a> {
+    pub(crate) engine: &'e mut Engine,
+    pub(crate) manner: Manner,
+    pub(crate) calls: Vec<Call<'a>>,
+}
+
+/// The messages of one communicator.
+#[derive(Debug, Default)]
+struct Messages<'a> {
+    /// To and from others: those of operations of all ranks first, which every rank puts there.
+    parcels: Vec<Parcel<'a>>,
+    /// What this member sends to itself, and where it goes.
+    own: Vec<(Parcel<'a>, Parcel<'a>)>,
+}
+
+/// Executes all calls of `shares`, which are of different communicators.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] when what goes from this rank to itself is not both sent and received, before anything has
+/// moved; those of [`Engine::run`] and of [`delivery::run`].
+pub(crate) fn run(shares: &mut [Share<'_, '_>]) -> Result<()> {
+    let messages: Vec<_> = shares.iter_mut().map(Messages::of).collect::<Result<_>>()?;
+    let mut order: Vec<usize> = (0..shares.len()).collect();
+    order.sort_by_key(|&index| shares[index].engine.identity());
+    for index in order {
+        let Share { engine, manner, calls } = &mut shares[index];
+        // Whatever fails here, members of other communicators wait for what does not come any more.
+        let done = engine.run_all(calls, *manner);
+        engine.team().board.or_revoke(done)?;
+    }
+    deliver(shares, messages)
+}
+
+impl<'a> Messages<'a> {
+    /// Takes the calls out of `share` that are done by messages.
+    fn of(share: &mut Share<'_, 'a>) -> Result<Self> {
+        let is_by_messages = |call: &mut Call<'_>| call.operation.is_by_messages();
+        let mut calls: Vec<_> = share.calls.extract_if(.., is_by_messages).collect();
+        // All ranks put these in one order, but each puts sends and receives between them as it likes.
+        calls.sort_by_key(|call| call.operation.has_peer());
+        let me = share.engine.team().me();
+        let mut parcels = Vec::new();
+        for call in &mut calls {
+            match call.operation {
+                Operation::AllToAllV => parcels.append(&mut blocks::parcels(call, me)?),
+                _ => parcels.push(Parcel::of(call)?),
+            }
+        }
+        let own = pair(parcels.extract_if(.., |parcel| parcel.peer() == me))?;
+        Ok(Self { parcels, own })
+    }
+}
+
+/// Each parcel that is sent among `own` with the one that receives it.
+fn pair<'a>(own: impl Iterator<Item = Parcel<'a>>) -> Result<Vec<(Parcel<'a>, Parcel<'a>)>> {
+    let (sent, received): (Vec<_>, Vec<_>) = own.partition(Parcel::is_sent);
+    if sent.len() != received.len() {
+        return Err(Error::InvalidArgument {
+            name: "the number of messages that a rank sends to itself in a group",
+            value: sent.len() as u64,
+            expected: "as many as it receives from itself in the same group",
+        });
+    }
+    Ok(sent.into_iter().zip(received).collect())
+}
+
+/// Delivers `messages`, in the order of `shares`.
+fn deliver(shares: &mut [Share<'_, '_>], mut messages: Vec<Messages<'_>>) -> Result<()> {
+    for (share, Messages { own, .. }) in shares.iter_mut().zip(&mut messages) {
+        let team: &Team = share.engine.team();
+        let copied = own.iter_mut().try_for_each(|(sent, received)| sent.copy_to(team, received));
+        team.board.or_revoke(copied)?;
+    }
+    let mut batches = Vec::with_capacity(shares.len());
+    for (share, Messages { parcels, .. }) in shares.iter_mut().zip(&mut messages) {
+        if !parcels.is_empty() {
+            batches.push(share.engine.batch(share.manner.channel, parcels)?);
+        }
+    }
+    let done = delivery::run(&mut batches);
+    match batches.first() {
+        Some(Batch { team, .. }) => team.board.or_revoke(done),
+        None => done,
+    }
+}

@@ -1,0 +1,89 @@
+//! Which elements of a buffer go to each rank, or come from it, where that is for the caller to say.
+
+use crate::collective::Block;
+use crate::error::{Error, Result};
+
+/// The blocks of a buffer, by rank: how many elements each has, and at which element it starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocks<'b> {
+    /// How many elements.
+    pub counts: &'b [usize],
+    /// The first element.
+    pub displacements: &'b [usize],
+}
+
+impl<'b> Blocks<'b> {
+    /// Blocks of so many elements, each starting at its displacement.
+    #[must_use]
+    pub const fn new(counts: &'b [usize], displacements: &'b [usize]) -> Self {
+        Self { counts, displacements }
+    }
+
+    /// Those blocks, one for each of `n_ranks`, of a buffer of `total` elements.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when there are more or fewer blocks; [`Error::OutOfRange`] for one that is not in the buffer.
+    pub(super) fn within(self, total: u64, n_ranks: u32) -> Result<Vec<Block>> {
+        let expected = "one for each rank";
+        for (name, len) in [
+            ("the number of counts", self.counts.len()),
+            ("the number of displacements", self.displacements.len()),
+        ] {
+            if len != n_ranks as usize {
+                return Err(Error::InvalidArgument { name, value: len as u64, expected });
+            }
+        }
+        let check = |(&count, &at): (&usize, &usize)| {
+            let (count, at) = (count as u64, at as u64);
+            match at.checked_add(count) {
+                Some(end) if end <= total => Ok(Block { at, count }),
+                _ => {
+                    Err(Error::OutOfRange { what: "block of a buffer", offset: at, len: count, limit: total })
+                }
+            }
+        };
+        self.counts.iter().zip(self.displacements).map(check).collect()
+    }
+}
+
+/// Refuses blocks that overlap.
+pub(super) fn check_apart(blocks: &[Block]) -> Result<()> {
+    let mut sorted: Vec<_> = blocks.iter().filter(|block| block.count > 0).collect();
+    sorted.sort_by_key(|block| block.at);
+    match sorted.windows(2).find(|pair| pair[0].at + pair[0].count > pair[1].at) {
+        Some(pair) => Err(Error::InvalidArgument {
+            name: "the displacement of a block that is received",
+            value: pair[1].at,
+            expected: "one past the end of the block before it",
+        }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_one_block_for_each_rank_and_all_are_in_the_buffer() {
+        let blocks = |counts, displacements| Blocks::new(counts, displacements).within(10, 2);
+        assert_eq!(
+            blocks(&[3, 0], &[7, 10]).unwrap(),
+            [Block { at: 7, count: 3 }, Block { at: 10, count: 0 }]
+        );
+        assert!(matches!(blocks(&[3], &[7, 10]), Err(Error::InvalidArgument { value: 1, .. })));
+        assert!(matches!(blocks(&[3, 0], &[7, 10, 0]), Err(Error::InvalidArgument { value: 3, .. })));
+        assert!(matches!(blocks(&[3, 1], &[7, 10]), Err(Error::OutOfRange { offset: 10, .. })));
+        assert!(matches!(blocks(&[usize::MAX, 1], &[7, 0]), Err(Error::OutOfRange { offset: 7, .. })));
+    }
+
+    #[test]
+    fn blocks_that_are_received_may_touch_and_not_overlap() {
+        let block = |at, count| Block { at, count };
+        assert!(check_apart(&[block(4, 2), block(0, 4), block(1, 0)]).is_ok());
+        assert!(matches!(
+            check_apart(&[block(3, 2), block(0, 4)]),
+            Err(Error::InvalidArgument { value: 3, .. })
+        ));
+    }
+}
