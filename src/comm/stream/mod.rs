@@ -167,3 +167,6 @@ impl Drop for Stream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,64 @@
+use std::sync::mpsc::channel;
+
+use super::*;
+use crate::bootstrap::Options;
+use crate::collective::Algorithm;
+use crate::comm::Collectives;
+use crate::reduce::ReduceOp;
+
+fn alone() -> Communicator {
+    let options = Options { heap_len: 4 << 20, ..Options::default() };
+    Communicator::init_all_with(1, &options).unwrap().remove(0)
+}
+
+#[test]
+fn what_is_left_of_a_stream_after_the_end_of_the_epoch_is_dropped_with_it() {
+    let comm = alone();
+    let stream = comm.stream().unwrap();
+    let ((release, released), (tell, told)) = (channel::<()>(), channel::<()>());
+    let event = Event::new();
+    let (begin, begun) = channel();
+    stream
+        .call(move || {
+            begin.send(()).unwrap();
+            assert!(released.recv().is_err());
+        })
+        .unwrap();
+    stream.call(move || tell.send(()).unwrap()).unwrap();
+    stream.record(&event).unwrap();
+    begun.recv().unwrap();
+    comm.revoke();
+    stream.queue.close(); // what a drop begins with; the rest of it would wait for the first call
+    drop(release);
+    drop(stream);
+    assert!(told.recv().is_err(), "the second call was made");
+    let error = event.synchronise().unwrap_err();
+    assert!(matches!(error, Error::StreamFailed { operation: "call", number: 2, .. }), "{error}");
+    assert!(matches!(error.origin(), Error::Revoked { .. }), "{error:?}");
+}
+
+#[test]
+fn only_streams_that_are_awake_count_as_spinners() {
+    let comm = alone();
+    let alone = comm.fabric().policy();
+    let stream = comm.stream().unwrap();
+    let (tell, told) = channel();
+    let fabric = Arc::clone(comm.fabric());
+    stream.call(move || tell.send(fabric.policy()).unwrap()).unwrap();
+    assert_eq!(told.recv().unwrap(), crate::sync::WaitPolicy::CROWDED);
+    drop(stream);
+    assert_eq!(comm.fabric().policy(), alone);
+}
+
+#[test]
+fn a_call_that_cannot_be_done_gives_the_engine_back() {
+    let mut comm = alone();
+    let stream = comm.stream().unwrap();
+    let sums = comm.alloc::<u64>(8).unwrap();
+    comm.set_algorithm(Some(Algorithm::Ring));
+    stream.on(&mut comm).gather(&sums, &sums, Rank::known(0)).unwrap();
+    comm.set_algorithm(None);
+    comm.all_reduce_in_place(&sums, &ReduceOp::Sum).unwrap();
+    let error = stream.synchronise().unwrap_err();
+    assert!(matches!(error.origin(), Error::InvalidArgument { .. }), "{error:?}");
+}
