@@ -92,7 +92,7 @@ impl Stream {
     /// # Errors
     /// [`Error::StreamFailed`].
     pub fn record(&self, event: &Event) -> Result<()> {
-        let record = Arc::new(Record(Monitor::new(None)));
+        let record = Arc::new(Record(Monitor::new(&self.fabric, None)));
         *event.lock() = Some(Arc::clone(&record));
         self.push("record", move |failure| {
             let reached = failure.map_or_else(|| Ok(Instant::now()), |failure| Err(failure.clone()));

@@ -45,7 +45,7 @@ pub(super) struct Ticket {
 impl Loan {
     /// Lends `engine`.
     pub(super) fn begin(fabric: &Arc<Fabric>, engine: Box<Engine>) -> Self {
-        let state = Monitor::new(State { engine: Some(engine), issued: 0, done: 0 });
+        let state = Monitor::new(fabric, State { engine: Some(engine), issued: 0, done: 0 });
         Self(Some(Arc::new(Line { fabric: Arc::clone(fabric), state })))
     }
 

@@ -62,3 +62,20 @@ fn a_call_that_cannot_be_done_gives_the_engine_back() {
     let error = stream.synchronise().unwrap_err();
     assert!(matches!(error.origin(), Error::InvalidArgument { .. }), "{error:?}");
 }
+
+#[test]
+fn a_waiter_that_sleeps_is_woken_by_the_change_it_waits_for_after_the_end_of_the_epoch_too() {
+    let comm = alone();
+    let monitor = monitor::Monitor::new(comm.fabric(), 0);
+    for end in [2, 4] {
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| monitor.wait_asleep(|value| (*value == end).then_some("woken")));
+            for _ in 0..2 {
+                monitor.change(|value| *value += 1);
+            }
+            assert_eq!(waiter.join().unwrap(), "woken");
+        });
+        comm.revoke();
+    }
+    assert_eq!(monitor.wait_awake(|_| None::<()>), None, "nobody stays awake for ever");
+}

@@ -67,7 +67,7 @@ impl State {
 
 impl Queue {
     pub(super) fn new(fabric: &Arc<Fabric>) -> Arc<Self> {
-        Arc::new(Self { fabric: Arc::clone(fabric), state: Monitor::new(State::default()) })
+        Arc::new(Self { fabric: Arc::clone(fabric), state: Monitor::new(fabric, State::default()) })
     }
 
     /// Starts the thread that executes what is enqueued, in order, until the queue is closed and empty.
