@@ -393,7 +393,7 @@ fn a_rank_that_panics_waits_for_nothing_that_it_has_enqueued() {
             stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
             panic!("on purpose");
         }
-        let error = comm.barrier().unwrap_err();
+        let error = comm.memory_channel(lost)?.wait().unwrap_err();
         assert!(is_lost(&error, lost), "{error}");
         Err(error)
     });
