@@ -80,6 +80,8 @@ pub(crate) struct Board {
     park: CellRef<ParkCell>,
     /// The operation that this member is in, or was in last.
     sequence: u64,
+    /// The last one that it has posted: not every step of an operation is.
+    posted: u64,
     /// Every member is known to have posted this one.
     floor: u64,
     /// What this member posted in each turn of the ring.
@@ -123,6 +125,7 @@ impl Board {
             elsewhere: None,
             park,
             sequence: 0,
+            posted: 0,
             floor: 0,
             mine: [Mark([0; 2]); TURNS],
             history: 0,
@@ -185,6 +188,7 @@ impl Board {
         let mark = Mark::new(summary, self.history);
         self.history = mark.mixed();
         self.mine[turn] = mark;
+        self.posted = self.sequence;
         let head: [u64; HEAD] = [mark.0[0], mark.0[1], places[0], places[1]];
         self.posts[self.me][turn].post(self.sequence, head, data);
         self.park.wake(self.fabric.kernel());

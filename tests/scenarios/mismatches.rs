@@ -1,5 +1,7 @@
 //! Ranks that are in different calls: each is told its own and that of a rank that differs.
 
+use std::time::{Duration, Instant};
+
 use shmccl::collective::{Algorithm, ChannelKind};
 use shmccl::reduce::{CustomOp, ReduceOp, Scalar};
 use shmccl::{Collectives, Communicator, Error, Result};
@@ -199,7 +201,7 @@ port_scenario!(an_allocation_beside_an_operation_by_proxies_is_a_mismatch, Job::
 /// Who has made all its calls is in the last barrier when the others wait for one more.
 #[test]
 fn a_rank_that_finalizes_a_call_early_is_a_mismatch() {
-    let _watchdog = crate::harness::Watchdog::start("finalizes early", std::time::Duration::from_secs(60));
+    let _watchdog = crate::harness::Watchdog::start("finalizes early", Duration::from_secs(60));
     let told: Vec<_> = std::thread::scope(|scope| {
         let comms = Communicator::init_all(3).unwrap();
         let run = |mut comm: Communicator| {
@@ -238,4 +240,24 @@ scenario!(a_rank_that_leaves_a_call_out_is_told_so_with_the_others, Job::of(3).b
 
 port_scenario!(a_rank_that_leaves_a_call_out_is_told_so_by_proxies_too, Job::of(3).broken(), |comm| {
     skip(comm, ChannelKind::Port)?;
+});
+
+// Rank 0 is at the barrier by right while rank 1 still waits for a message, after an operation that went on in steps which
+// nobody posts.
+scenario!(who_waits_for_a_message_takes_nobody_at_the_next_barrier_for_astray, Job::of(3), |comm| {
+    let many = vec![1.0_f32; 3 * 40_000];
+    comm.all_to_all(&many, &mut many.clone())?;
+    match comm.rank().get() {
+        1 => comm.recv(&mut FOUR.clone(), rank(comm, 2))?,
+        2 => {
+            // Long enough for rank 1 to look around.
+            let started = Instant::now();
+            while started.elapsed() < Duration::from_millis(20) {
+                std::thread::yield_now();
+            }
+            comm.send(&FOUR, rank(comm, 1))?;
+        }
+        _ => {}
+    }
+    comm.barrier()?;
 });

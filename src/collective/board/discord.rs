@@ -59,23 +59,17 @@ impl Board {
 
     /// The error that a member is elsewhere, if one is.
     fn absence(&self) -> Option<Error> {
-        let mine = self.mine[index(self.posted())].summary();
+        let mine = self.mine[index(self.posted)].summary();
         self.absent().map(|(rank, theirs)| Error::CallMismatch { mine, rank, theirs })
     }
 
     /// A member that is elsewhere, and in which call, before it has come to what this one has posted last.
     pub(super) fn absent(&self) -> Option<(Rank, Summary)> {
-        let (elsewhere, posted) = (self.elsewhere.as_ref()?, self.posted());
+        let (elsewhere, posted) = (self.elsewhere.as_ref()?, self.posted);
         self.members.iter().zip(&self.posts).find_map(|(&rank, posts)| {
             let call = elsewhere.call_of(rank)?;
             (!posts[index(posted)].shows(posted)).then_some((rank, call))
         })
-    }
-
-    /// The operation that this member has posted last: it may not have come to posting the current one.
-    fn posted(&self) -> u64 {
-        let is_up = self.posts[self.me][self.turn_index()].shows(self.sequence);
-        if is_up { self.sequence } else { self.sequence.wrapping_sub(1) }
     }
 
     /// The members that have gone on to an operation that this one has not come to, and what each does there.
