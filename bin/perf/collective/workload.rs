@@ -5,7 +5,7 @@ use std::ops::Range;
 use shmccl::collective::Operation;
 use shmccl::heap::{DeviceBuffer, Region};
 use shmccl::reduce::ReduceOp;
-use shmccl::{Collectives, Communicator, Rank, Result};
+use shmccl::{Collectives, Communicator, Group, Rank, Result};
 
 use super::layout::Layout;
 use super::number::Number;
@@ -160,12 +160,13 @@ impl<T: Number> Workload<T> {
                     Operation::AllToAll => comm.all_to_all($send, $recv),
                     Operation::Gather => comm.gather($send, $recv, root),
                     Operation::Scatter => comm.scatter($send, $recv, root),
-                    // Of two neighbours one receives first.
-                    Operation::Send if self.rank % 2 == 0 => {
-                        comm.send($send, comm.right()).and_then(|()| comm.recv($recv, comm.left()))
-                    }
                     Operation::Send => {
-                        comm.recv($recv, comm.left()).and_then(|()| comm.send($send, comm.right()))
+                        let (next, before) = (comm.right(), comm.left());
+                        let mut group = Group::start();
+                        let all = group.join(comm);
+                        group.on(all).send($send, next)?;
+                        group.on(all).recv($recv, before)?;
+                        group.end()
                     }
                     other => unreachable!("{other} is no test"),
                 }
