@@ -310,7 +310,8 @@ impl Engine {
             while n_small < rest.len() && self.is_small(&rest[n_small], manner)? {
                 n_small += 1;
             }
-            let n_fused = fused::fitting(&rest[..n_small], self.team.n_members())?.max(1);
+            let n_fused =
+                fused::fitting(&rest[..n_small], self.team.n_members(), self.tuning.crowded)?.max(1);
             let (now, later) = rest.split_at_mut(n_fused);
             match now {
                 [call] => self.run(call, manner)?,

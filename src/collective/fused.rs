@@ -13,7 +13,7 @@ use super::board::INLINE_WORDS;
 use super::call::{Call, Input, Output, part, part_mut};
 use super::operation::{Operation, Summary};
 use super::region::MAIL_LEN;
-use super::small::{INLINE_LEN, input_len};
+use super::small::{INLINE_LEN, WORD_LEN, input_len};
 use super::team::Team;
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, Region};
@@ -34,16 +34,20 @@ const _: () = assert!(MOST as u64 * SUMMARY_LEN < MAIL_LEN && MOST <= u8::MAX as
 /// One of something for each member at most.
 type PerMember<T> = ArrayVec<T, { MAX_RANKS as usize }>;
 
-/// How many of `calls`, from the first on, can be fused among `n_members`, if each of them is small.
+/// How many of `calls`, from the first on, are fused among `n_members`, if each of them is small: the same on all members.
+///
+/// Two members with cores of their own hand over so quickly that what does not fit into a post is better sent one by one; where
+/// more wait for each other, or members are `crowded` on their cores, whatever saves a hand-over is worth it.
 ///
 /// # Errors
 /// [`Error::OutOfRange`] for a call whose input cannot be counted.
-pub(crate) fn fitting(calls: &[Call<'_>], n_members: usize) -> Result<usize> {
+pub(crate) fn fitting(calls: &[Call<'_>], n_members: usize, crowded: bool) -> Result<usize> {
+    let data_limit = if n_members > 2 || crowded { MAIL_LEN } else { INLINE_LEN };
     let mut end = 0;
-    for (index, call) in calls.iter().enumerate().take(MOST) {
+    for (index, call) in (0..).zip(calls.iter().take(MOST)) {
         end += input_len(call, n_members)?.min(MAIL_LEN).next_multiple_of(ALIGN);
-        if end + (index as u64 + 1) * SUMMARY_LEN > MAIL_LEN {
-            return Ok(index);
+        if end > data_limit || end + (index + 1) * SUMMARY_LEN > MAIL_LEN {
+            return Ok(usize::try_from(index).unwrap_or(MOST));
         }
     }
     Ok(calls.len().min(MOST))
@@ -64,8 +68,15 @@ pub(crate) fn run(team: &mut Team, calls: &mut [Call<'_>], manner: Manner) -> Re
     } else {
         post_mail(team, calls, group, data_at)?;
     }
-    team.board.await_posts(Operation::Group).map_err(|error| name_call(team, &mine, error))?;
-    deliver(team, calls, len, data_at)
+    let mut posted = PerMember::new();
+    let is_inline = len <= INLINE_LEN;
+    let met = team.board.await_each(Operation::Group, |post| {
+        if is_inline {
+            posted.push(std::array::from_fn(|word| post.data(word)));
+        }
+    });
+    met.map_err(|error| name_call(team, &mine, error))?;
+    deliver(team, calls, &posted, data_at)
 }
 
 /// The length of all inputs together.
@@ -93,8 +104,11 @@ fn post_inline(team: &mut Team, calls: &[Call<'_>], group: Summary) -> Result<()
     let mut at = 0;
     for call in calls {
         let len = input_len(call, team.n_members())?;
-        if !matches!(call.input, Input::None) {
-            call.read_input(team.view(), 0, part_mut(bytemuck::cast_slice_mut(&mut words), at, len)?)?;
+        match call.input {
+            Input::None => {}
+            // A word costs a load and a store only.
+            _ if len == WORD_LEN => words[word_at(at)] = call.input_word(team.view(), len)?,
+            _ => call.read_input(team.view(), 0, part_mut(bytemuck::cast_slice_mut(&mut words), at, len)?)?,
         }
         at += len.next_multiple_of(ALIGN);
     }
@@ -116,40 +130,70 @@ fn post_mail(team: &mut Team, calls: &[Call<'_>], group: Summary, data_at: u64) 
     Ok(())
 }
 
-/// Makes this member's outputs from what was posted.
-fn deliver(team: &Team, calls: &mut [Call<'_>], len: u64, data_at: u64) -> Result<()> {
-    let n = team.n_members();
-    let mut posted: PerMember<[u64; INLINE_WORDS]> = ArrayVec::new();
-    if len <= INLINE_LEN {
-        posted.extend((0..n).map(|member| std::array::from_fn(|word| team.board.post_of(member).data(word))));
-    }
+/// Makes this member's outputs from what was `posted`, or, where it was too long for that, lies in the mail from `data_at` on.
+fn deliver(
+    team: &Team,
+    calls: &mut [Call<'_>],
+    posted: &PerMember<[u64; INLINE_WORDS]>,
+    data_at: u64,
+) -> Result<()> {
     let mut at = 0;
     for call in calls {
-        let (start, block) = (at, call.block_len()?);
-        at += input_len(call, n)?.next_multiple_of(ALIGN);
-        if matches!(call.output, Output::None) {
-            continue;
-        }
-        let skipped = match call.operation {
-            Operation::ReduceScatter | Operation::AllToAll | Operation::Scatter => team.me() as u64 * block,
-            _ => 0,
-        };
-        let place = |member: usize| match posted.get(member) {
-            Some(words) => Ok(SourcePlace::Slice(part(bytemuck::cast_slice(words), start + skipped, block)?)),
-            None => {
-                let source =
-                    Region::new(mail(team, member)?, MAIL_LEN).part(data_at + start + skipped, block)?;
-                Ok(SourcePlace::Shared(team.heap_of(member, source)?, source.offset.get()))
+        let (start, len) = (at, input_len(call, team.n_members())?);
+        at += len.next_multiple_of(ALIGN);
+        match (&call.output, &call.reducer) {
+            (Output::None, _) => {}
+            (_, Some(reducer)) if len <= WORD_LEN && call.block_len()? == len && !posted.is_empty() => {
+                let words: PerMember<u64> = posted.iter().map(|words| words[word_at(start)]).collect();
+                let result = reducer.combine_words(&words, usize::try_from(len).unwrap_or(0));
+                call.write_word(team.view(), result, len)?;
             }
-        };
-        let contributors = match call.operation {
-            Operation::Broadcast | Operation::Scatter => call.root..call.root + 1,
-            _ => 0..n,
-        };
-        let places: PerMember<_> = contributors.map(place).collect::<Result<_>>()?;
-        hand_out(team, call, &places, block)?;
+            _ => deliver_blocks(team, call, posted, Places { start, mail: data_at + start })?,
+        }
     }
     Ok(())
+}
+
+/// The word that starts at byte `at` of a post's data.
+fn word_at(at: u64) -> usize {
+    usize::try_from(at / ALIGN).unwrap_or(INLINE_WORDS)
+}
+
+/// Where the input of a call is, of every member: in what it posted, or in its mail.
+#[derive(Clone, Copy)]
+struct Places {
+    start: u64,
+    mail: u64,
+}
+
+/// Makes the output of one call of any kind.
+fn deliver_blocks(
+    team: &Team,
+    call: &mut Call<'_>,
+    posted: &PerMember<[u64; INLINE_WORDS]>,
+    places: Places,
+) -> Result<()> {
+    let block = call.block_len()?;
+    let skipped = match call.operation {
+        Operation::ReduceScatter | Operation::AllToAll | Operation::Scatter => team.me() as u64 * block,
+        _ => 0,
+    };
+    let place = |member: usize| match posted.get(member) {
+        Some(words) => {
+            let bytes = part(bytemuck::cast_slice(words), places.start + skipped, block)?;
+            Ok(SourcePlace::Slice(bytes))
+        }
+        None => {
+            let source = Region::new(mail(team, member)?, MAIL_LEN).part(places.mail + skipped, block)?;
+            Ok(SourcePlace::Shared(team.heap_of(member, source)?, source.offset.get()))
+        }
+    };
+    let contributors = match call.operation {
+        Operation::Broadcast | Operation::Scatter => call.root..call.root + 1,
+        _ => 0..team.n_members(),
+    };
+    let sources: PerMember<_> = contributors.map(place).collect::<Result<_>>()?;
+    hand_out(team, call, &sources, block)
 }
 
 /// Combines `places`, one block of `len` bytes each, in the output of `call`, or puts them there one after the other.

@@ -42,6 +42,11 @@ struct Messages<'a> {
 /// [`Error::InvalidArgument`] when what goes from this rank to itself is not both sent and received, before anything has
 /// moved; those of [`Engine::run`] and of [`delivery::run`].
 pub(crate) fn run(shares: &mut [Share<'_, '_>]) -> Result<()> {
+    let has_messages =
+        shares.iter().any(|share| share.calls.iter().any(|call| call.operation.is_by_messages()));
+    if let ([Share { engine, manner, calls }], false) = (&mut *shares, has_messages) {
+        return engine.run_all(calls, *manner);
+    }
     let messages: Vec<_> = shares.iter_mut().map(Messages::of).collect::<Result<_>>()?;
     let mut order: Vec<usize> = (0..shares.len()).collect();
     order.sort_by_key(|&index| shares[index].engine.identity());

@@ -8,7 +8,8 @@
 //! | 16..24 | where the elements are in the sender's heap, or [`HERE`] |
 //! | 24..32 | the number of the message in its pipe |
 //!
-//! Elements follow the header, also in messages that have none: at byte [`HEADER_LEN`]. What comes at the two ends of a pipe goes
+//! Elements follow the header: in a parcel that fits into the rest of its cache line there, otherwise from the next line on (a
+//! long copy to a crooked place is slow), also in messages without a header. What comes at the two ends of a pipe goes
 //! together in order, the k-th parcel that is sent with the k-th that is received; if they differ in type or count, the
 //! receiver [complains](super::complaint).
 //!
@@ -33,8 +34,11 @@ use crate::heap::{HeapOffset, Region};
 /// The length of a header in bytes.
 const HEADER_LEN: u64 = 32;
 
-/// The longest parcel in the heap that is copied into a slot.
-const LENT_FROM: u64 = 4 << 10;
+/// The length of a cache line in bytes.
+const LINE: u64 = 64;
+
+/// The longest parcel in the heap that is copied into a slot. One that is lent costs no more from here on.
+const LENT_FROM: u64 = 1 << 10;
 
 /// The place of a parcel whose elements are in the slots themselves.
 const HERE: u64 = u64::MAX;
@@ -169,8 +173,8 @@ impl<'a> Parcel<'a> {
                 Some(_) => 0,
                 None => (self.len - self.moved).min(capacity(pipes.team)),
             };
-            let letter =
-                Letter { to: self.peer, header: self.header(lent, number), input, at: self.moved, len };
+            let (header, body) = (self.header(lent, number), body_at(self.len));
+            let letter = Letter { to: self.peer, header, body, input, at: self.moved, len };
             match kind {
                 ChannelKind::Memory => letter.write(pipes)?,
                 ChannelKind::Port => letter.hand_over(pipes)?,
@@ -217,7 +221,7 @@ impl<'a> Parcel<'a> {
         let Contents::Received(output) = &mut self.contents else { return Ok(()) };
         if place == HERE {
             let len = (self.len - self.moved).min(capacity(team));
-            let source = Region::new(shifted(at, HEADER_LEN), len);
+            let source = Region::new(shifted(at, body_at(self.len)), len);
             let heap = team.heap_of(team.me(), source)?;
             output.copy(team.view(), self.moved, heap, source.offset.get(), len)?;
             self.moved += len;
@@ -247,13 +251,21 @@ impl<'a> Parcel<'a> {
 /// Elements that fit into one message.
 #[inline]
 fn capacity(team: &Team) -> u64 {
-    team.layout().letter_len() - HEADER_LEN
+    team.layout().letter_len() - LINE
+}
+
+/// Where the elements start in the messages of a parcel of `len` bytes.
+#[inline]
+fn body_at(len: u64) -> u64 {
+    if len <= LINE - HEADER_LEN { HEADER_LEN } else { LINE }
 }
 
 /// One message of a parcel: `len` bytes of `input` from `at` on.
 struct Letter<'p, 'a> {
     to: usize,
     header: Option<[u64; 4]>,
+    /// Where the elements go in the slot.
+    body: u64,
     input: &'p Input<'a>,
     at: u64,
     len: u64,
@@ -276,17 +288,16 @@ impl Letter<'_, '_> {
         let team = pipes.team;
         let (number, slot) = pipes.next_to(self.to);
         let desk = team.place(team.me(), team.layout().desk(self.to as u64, number % PIPE_SLOTS));
-        let body = shifted(slot, HEADER_LEN);
         let channel = pipes.channel(self.to);
         if let Input::Heap(source) = self.input {
             Letter { len: 0, ..self }.lay_out(team, team.me(), desk)?;
             if self.header.is_some() {
                 channel.put(slot, desk, HEADER_LEN)?;
             }
-            channel.put_with_signal(body, shifted(*source, self.at), self.len)?;
+            channel.put_with_signal(shifted(slot, self.body), shifted(*source, self.at), self.len)?;
         } else {
             self.lay_out(team, team.me(), desk)?;
-            channel.put_with_signal(slot, desk, HEADER_LEN + self.len)?;
+            channel.put_with_signal(slot, desk, self.body + self.len)?;
         }
         pipes.count_sent(self.to);
         Ok(())
@@ -295,11 +306,11 @@ impl Letter<'_, '_> {
     /// Writes header and elements as they are to lie in a slot, to `place` of the heap of `member`.
     #[inline]
     fn lay_out(&self, team: &Team, member: usize, place: HeapOffset) -> Result<()> {
-        let target = team.heap_of(member, Region::new(place, HEADER_LEN + self.len))?;
+        let target = team.heap_of(member, Region::new(place, self.body + self.len))?;
         if let Some(header) = self.header {
             target.write(place.get(), header)?;
         }
-        self.input.copy(team.view(), self.at, target, Region::new(shifted(place, HEADER_LEN), self.len))
+        self.input.copy(team.view(), self.at, target, Region::new(shifted(place, self.body), self.len))
     }
 }
 

@@ -23,7 +23,7 @@ use crate::reduce::{Source, SourcePlace};
 pub(crate) const INLINE_LEN: u64 = INLINE_WORDS as u64 * 8;
 
 /// The most bytes that a word holds.
-const WORD_LEN: u64 = 8;
+pub(crate) const WORD_LEN: u64 = 8;
 
 /// The most bytes that a member contributes to `call` among `n_members`.
 ///

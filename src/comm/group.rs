@@ -74,7 +74,7 @@ impl<'a> Group<'a> {
     /// Has `comm` join. It makes its calls through the group until the end, by the name that is returned.
     pub fn join(&mut self, comm: &'a mut Communicator) -> Joined {
         let joined = Joined { index: self.parties.len(), standing: comm.standing(), manner: comm.manner };
-        self.parties.push(Party { comm, calls: Vec::new() });
+        self.parties.push(Party { comm, calls: Vec::with_capacity(SOME) });
         joined
     }
 
@@ -104,6 +104,9 @@ impl<'a> Group<'a> {
         group::run(&mut shares)
     }
 }
+
+/// Calls of a communicator for which there is room without asking for more.
+const SOME: usize = 16;
 
 /// What is wrong with a call after the end.
 const ENDED: Error = Error::Unavailable { operation: "a call in a group", needs: "one that has not ended" };

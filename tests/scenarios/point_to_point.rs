@@ -18,9 +18,9 @@ const LONGEST: usize = 16 << 20;
 /// Around what is lent and not copied, what one message of a pipe holds, and what all slots of a pipe hold.
 fn lengths(n: usize) -> Vec<usize> {
     let slot = (64 << 10) / n.next_power_of_two().max(2) * 2;
-    let fits = slot - 32;
+    let fits = slot - 64;
     let mut lengths =
-        vec![0, 1, 31, 33, 4095, 4096, 4097, fits - 1, fits, fits + 1, slot, 4 * fits, 4 * fits + 1];
+        vec![0, 1, 31, 32, 33, 1024, 1025, 4097, fits - 1, fits, fits + 1, slot, 4 * fits, 4 * fits + 1];
     lengths.push(9 * slot + 5);
     lengths
 }
