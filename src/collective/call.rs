@@ -144,6 +144,12 @@ impl<'a> Call<'a> {
 }
 
 impl Call<'_> {
+    /// Whether elements are combined by a function of the program's own.
+    #[inline]
+    pub(crate) fn has_custom_operator(&self) -> bool {
+        self.reducer.as_ref().is_some_and(Reducer::is_custom)
+    }
+
     /// The length of a block in bytes.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! Runs the collective calls of one communicator: picks the way, tells the others, goes.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -166,9 +167,21 @@ impl Engine {
     /// # Errors
     /// [`crate::Error::InvalidArgument`] when the algorithm cannot do the operation; [`crate::Error::CallMismatch`] when the
     /// members are in different calls; [`crate::Error::OutOfRange`] for buffers that are not allocated;
-    /// [`crate::Error::Timeout`], [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`], [`crate::Error::Revoked`]. All but those
-    /// of the arguments end the epoch.
+    /// [`crate::Error::Timeout`], [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`], [`crate::Error::Revoked`];
+    /// [`crate::Error::Panicked`] when an operator of the program's own did. All but those of the arguments end the epoch.
     pub(crate) fn run(&mut self, call: &mut Call<'_>, manner: Manner) -> Result<()> {
+        if !call.has_custom_operator() {
+            return self.execute(call, manner);
+        }
+        // What the operator leaves behind as it panics is what a peer that died would.
+        match catch_unwind(AssertUnwindSafe(|| self.execute(call, manner))) {
+            Ok(done) => done,
+            Err(_) => self.team.board.or_revoke(Err(crate::Error::Panicked)),
+        }
+    }
+
+    #[inline]
+    fn execute(&mut self, call: &mut Call<'_>, manner: Manner) -> Result<()> {
         if call.operation.has_peer() {
             return self.deliver(call, manner.channel);
         }
@@ -307,7 +320,7 @@ impl Engine {
         let mut rest = calls;
         while !rest.is_empty() {
             let mut n_small = 0;
-            while n_small < rest.len() && self.is_small(&rest[n_small], manner)? {
+            while n_small < rest.len() && self.can_be_fused(&rest[n_small], manner)? {
                 n_small += 1;
             }
             let n_fused =
@@ -325,7 +338,10 @@ impl Engine {
         Ok(())
     }
 
-    fn is_small(&self, call: &Call<'_>, manner: Manner) -> Result<bool> {
+    fn can_be_fused(&self, call: &Call<'_>, manner: Manner) -> Result<bool> {
+        if call.has_custom_operator() {
+            return Ok(false);
+        }
         let len = small::input_len(call, self.team.n_members())?;
         Ok(self.way(call, len, manner)? == Way::Small)
     }
@@ -333,6 +349,16 @@ impl Engine {
     /// What tells this engine's communicator from all others, the same on all its members, and has an order.
     pub(crate) fn identity(&self) -> (Rank, HeapOffset) {
         (self.team.members()[0], self.team.base(0))
+    }
+
+    /// Waits until all members are in `call`, which is done by messages, and compares it.
+    ///
+    /// # Errors
+    /// Those of [`Engine::run`].
+    pub(crate) fn announce(&mut self, summary: Summary, operation: Operation) -> Result<()> {
+        let board = &mut self.team.board;
+        let met = board.meet(summary, operation, [0; 2], &[]);
+        board.or_revoke(met)
     }
 
     /// The members.
@@ -345,9 +371,7 @@ impl Engine {
     /// # Errors
     /// Those of [`Engine::run`].
     pub(crate) fn barrier(&mut self, operation: Operation) -> Result<()> {
-        let board = &mut self.team.board;
-        let met = board.meet(Summary::new(operation), operation, [0; 2], &[]);
-        board.or_revoke(met)
+        self.announce(Summary::new(operation), operation)
     }
 
     /// Tells all members `words`, at most [`super::board::INLINE_WORDS`] of them, and returns what each has told: as many.

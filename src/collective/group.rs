@@ -5,7 +5,8 @@
 //! operations that are not done, look at the least in this order; all its members are in it, or on their way. Small ones that follow
 //! each other are [fused](super::fused).
 //!
-//! Then all messages of all communicators are [delivered](super::delivery) at once.
+//! An operation of all that is done by messages is announced in its turn. Then all messages of all communicators are
+//! [delivered](super::delivery) at once.
 //!
 //! What can be found wrong before anything has moved is an error then.
 
@@ -14,7 +15,7 @@ use super::blocks;
 use super::call::Call;
 use super::delivery::{self, Batch};
 use super::engine::Engine;
-use super::operation::Operation;
+use super::operation::{Operation, Summary};
 use super::parcel::Parcel;
 use super::team::Team;
 use crate::error::{Error, Result};
@@ -32,6 +33,8 @@ pub(crate) struct Share<'e, 'a> {
 struct Messages<'a> {
     /// To and from others: those of operations of all ranks first, which every rank puts there.
     parcels: Vec<Parcel<'a>>,
+    /// The operations of all ranks that they belong to. What differs between blocks is left to the parcels.
+    announced: Vec<Operation>,
     /// What this member sends to itself, and where it goes.
     own: Vec<(Parcel<'a>, Parcel<'a>)>,
 }
@@ -55,6 +58,9 @@ pub(crate) fn run(shares: &mut [Share<'_, '_>]) -> Result<()> {
         // Whatever fails here, members of other communicators wait for what does not come any more.
         let done = engine.run_all(calls, *manner);
         engine.team().board.or_revoke(done)?;
+        for &operation in &messages[index].announced {
+            engine.announce(Summary::new(operation).in_manner(*manner), operation)?;
+        }
     }
     deliver(shares, messages)
 }
@@ -67,15 +73,18 @@ impl<'a> Messages<'a> {
         // All ranks put these in one order, but each puts sends and receives between them as it likes.
         calls.sort_by_key(|call| call.operation.has_peer());
         let me = share.engine.team().me();
-        let mut parcels = Vec::new();
+        let (mut parcels, mut announced) = (Vec::new(), Vec::new());
         for call in &mut calls {
             match call.operation {
-                Operation::AllToAllV => parcels.append(&mut blocks::parcels(call, me)?),
+                Operation::AllToAllV => {
+                    announced.push(call.operation);
+                    parcels.append(&mut blocks::parcels(call, me)?);
+                }
                 _ => parcels.push(Parcel::of(call)?),
             }
         }
         let own = pair(parcels.extract_if(.., |parcel| parcel.peer() == me))?;
-        Ok(Self { parcels, own })
+        Ok(Self { parcels, announced, own })
     }
 }
 

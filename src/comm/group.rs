@@ -1,9 +1,11 @@
 //! Calls that are put together, and executed together.
 
+use std::sync::Arc;
+
 use super::Communicator;
 use super::collectives::{Standing, Submit};
+use crate::collective::Call;
 use crate::collective::group::{self, Share};
-use crate::collective::{Call, Manner};
 use crate::error::{Error, Result};
 
 /// Takes calls, of one communicator or several, and executes them at its end.
@@ -43,12 +45,12 @@ struct Party<'a> {
     calls: Vec<Call<'a>>,
 }
 
-/// Names a communicator that has joined a [`Group`].
+/// Names a communicator that has joined a [`Group`]: so many joined before. Means nothing to other groups.
 #[derive(Clone, Copy, Debug)]
 pub struct Joined {
     index: usize,
+    /// Who calls, where the group has ended.
     standing: Standing,
-    manner: Manner,
 }
 
 /// Puts the calls of one communicator into a group: see [`Group::on`].
@@ -65,15 +67,22 @@ impl<'a> Group<'a> {
         Self { depth: 1, parties: Vec::new() }
     }
 
-    /// Starts a group within this one, whose [`Group::end`] only counts: for a function that groups calls of its own, whether
-    /// its caller does so too or not.
-    pub const fn nest(&mut self) {
-        self.depth = self.depth.saturating_add(1);
+    /// Has `put` group calls of its own within this group: an [`Group::end`] in it executes nothing, and none has to be there. For
+    /// functions that group calls whether their caller does so too or not.
+    ///
+    /// # Errors
+    /// Those of `put`. What it has put in until then stays.
+    pub fn nest(&mut self, put: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let outer = self.depth;
+        self.depth = outer.saturating_add(1);
+        let done = put(self);
+        self.depth = outer;
+        done
     }
 
     /// Has `comm` join. It makes its calls through the group until the end, by the name that is returned.
     pub fn join(&mut self, comm: &'a mut Communicator) -> Joined {
-        let joined = Joined { index: self.parties.len(), standing: comm.standing(), manner: comm.manner };
+        let joined = Joined { index: self.parties.len(), standing: comm.standing() };
         self.parties.push(Party { comm, calls: Vec::with_capacity(SOME) });
         joined
     }
@@ -86,6 +95,7 @@ impl<'a> Group<'a> {
     /// Ends what was started last. The outermost end executes all calls, and returns when they are done.
     ///
     /// # Errors
+    /// [`Error::InvalidArgument`] when the communicators are of different jobs: nothing has been executed then.
     /// [`Error::InvalidArgument`] when a rank sends itself what it does not receive, or the other way round: nothing has been
     /// executed then. [`Error::Unavailable`] when everything has ended already. Otherwise those of the calls; those that end the
     /// epoch leave it open how far the others have come.
@@ -94,6 +104,7 @@ impl<'a> Group<'a> {
         if self.depth > 0 {
             return Ok(());
         }
+        self.check_job()?;
         let mut shares = Vec::with_capacity(self.parties.len());
         for Party { comm, calls } in std::mem::take(&mut self.parties) {
             if !calls.is_empty() {
@@ -102,6 +113,20 @@ impl<'a> Group<'a> {
             }
         }
         group::run(&mut shares)
+    }
+
+    /// Jobs have no order between them in which all their ranks could come to their operations.
+    fn check_job(&self) -> Result<()> {
+        let mut jobs = self.parties.iter().map(|party| &party.comm.membership);
+        let Some(first) = jobs.next() else { return Ok(()) };
+        match jobs.filter(|job| !Arc::ptr_eq(job, first)).count() {
+            0 => Ok(()),
+            others => Err(Error::InvalidArgument {
+                name: "the number of communicators in a group that are of another job than the first",
+                value: others as u64,
+                expected: "none; make a group for each job",
+            }),
+        }
     }
 }
 
@@ -114,14 +139,14 @@ const ENDED: Error = Error::Unavailable { operation: "a call in a group", needs:
 /// A call of a group waits for its end.
 impl<'a> Submit<'a> for OnGroup<'_, 'a> {
     fn standing(&self) -> Standing {
-        self.joined.standing
+        self.group.parties.get(self.joined.index).map_or(self.joined.standing, |party| party.comm.standing())
     }
 
     fn submit(&mut self, call: Call<'a>) -> Result<()> {
-        if let (Some(algorithm), false) = (self.joined.manner.algorithm, call.operation.is_by_messages()) {
+        let party = self.group.parties.get_mut(self.joined.index).ok_or(ENDED)?;
+        if let (Some(algorithm), false) = (party.comm.manner.algorithm, call.operation.is_by_messages()) {
             algorithm.check(call.operation)?;
         }
-        let party = self.group.parties.get_mut(self.joined.index).ok_or(ENDED)?;
         party.calls.push(call);
         Ok(())
     }

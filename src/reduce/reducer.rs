@@ -73,6 +73,12 @@ impl Reducer {
         self.dtype
     }
 
+    /// Whether it runs a function of the program's own.
+    #[inline]
+    pub(crate) const fn is_custom(&self) -> bool {
+        matches!(self.steps, Steps::Custom(_))
+    }
+
     /// Half of [`ReduceOp::code`]: what fits into a post.
     #[inline]
     pub(crate) const fn code(&self) -> u32 {

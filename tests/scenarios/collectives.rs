@@ -2,7 +2,7 @@
 
 use shmccl::heap::DeviceBuffer;
 use shmccl::rank::Rank;
-use shmccl::reduce::ReduceOp;
+use shmccl::reduce::{CustomOp, ReduceOp};
 use shmccl::{Collectives, Communicator, Error, Result};
 
 use crate::harness::Job;
@@ -218,3 +218,22 @@ scenario!(
         }
     }
 );
+
+scenario!(an_operator_that_panics_ends_the_epoch_for_all, Job::of(2).broken(), |comm| {
+    for count in [2, 30_000] {
+        let breaks = comm.rank().get() == 0 && count == 30_000;
+        let op = CustomOp::new::<f32>("sum or panic", move |sum, other| {
+            // Without a hook's output, as of a program that expects it.
+            if breaks {
+                std::panic::resume_unwind(Box::new("no such sum"));
+            }
+            sum.iter_mut().zip(other).for_each(|(sum, other)| *sum += other);
+        });
+        let done = comm.all_reduce_in_place(&mut vec![1.0_f32; count], &ReduceOp::Custom(op));
+        match (count, comm.rank().get()) {
+            (2, _) => done?,
+            (_, 0) => assert!(matches!(done, Err(Error::Panicked)), "{done:?}"),
+            _ => assert!(matches!(done, Err(Error::Revoked { .. })), "{done:?}"),
+        }
+    }
+});

@@ -121,13 +121,14 @@ scenario!(an_inner_end_executes_nothing, Job::of(2), |comm| {
     let mut got = [u32::MAX];
     let mut group = Group::start();
     let joined = group.join(comm);
-    group.nest();
     // Alone this would wait for a receive that comes after it.
-    group.on(joined).send(&mine, peer)?;
-    group.end()?;
-    group.nest();
-    group.on(joined).recv(&mut got, peer)?;
-    group.end()?;
+    group.nest(|group| {
+        group.on(joined).send(&mine, peer)?;
+        group.end()
+    })?;
+    let failed = group.nest(|group| group.on(joined).send(&mine, Rank::new(5, 6)?));
+    assert!(matches!(failed, Err(Error::InvalidRank { .. })), "the failure of what is nested is its own");
+    group.nest(|group| group.on(joined).recv(&mut got, peer))?;
     group.end()?;
     assert!(matches!(group.end(), Err(Error::Unavailable { .. })), "everything has ended");
     assert!(matches!(group.on(joined).send(&mine, peer), Err(Error::Unavailable { .. })));

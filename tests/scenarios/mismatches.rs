@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use shmccl::collective::{Algorithm, ChannelKind};
 use shmccl::reduce::{CustomOp, ReduceOp, Scalar};
-use shmccl::{Collectives, Communicator, Error, Result};
+use shmccl::{Blocks, Collectives, Communicator, Error, Result};
 
 use crate::harness::{Job, rank};
 
@@ -13,8 +13,10 @@ type Called = (&'static str, fn(&mut Communicator) -> Result<()>);
 
 const FOUR: [f32; 4] = [1.0; 4];
 
+const THIRDS: Blocks<'_> = Blocks { counts: &[1, 2, 1], displacements: &[0, 1, 3] };
+
 /// Each operation once.
-const OPERATIONS: [Called; 8] = [
+const OPERATIONS: [Called; 9] = [
     SUM,
     ("reduce of 4 float by sum with root 0", |comm| {
         comm.reduce(&FOUR, &mut FOUR.clone(), &ReduceOp::Sum, rank(comm, 0))
@@ -25,6 +27,7 @@ const OPERATIONS: [Called; 8] = [
         comm.reduce_scatter(&[1.0; 12], &mut FOUR.clone(), &ReduceOp::Sum)
     }),
     ("all_to_all of 4 float", |comm| comm.all_to_all(&[1.0_f32; 12], &mut [0.0; 12])),
+    ("all_to_all_v", |comm| comm.all_to_all_v(&FOUR, THIRDS, &mut FOUR.clone(), THIRDS)),
     ("gather of 4 float with root 0", |comm| comm.gather(&FOUR, &mut [0.0; 12], rank(comm, 0))),
     ("scatter of 4 float with root 0", |comm| comm.scatter(&[1.0; 12], &mut FOUR.clone(), rank(comm, 0))),
 ];
