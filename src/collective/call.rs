@@ -1,5 +1,6 @@
 //! One collective call of one rank: what is to be done, and where its data are.
 
+use super::algorithm::Manner;
 use super::operation::{Operation, Summary};
 use super::team::Team;
 use crate::error::{Error, Result};
@@ -144,6 +145,17 @@ impl<'a> Call<'a> {
 }
 
 impl Call<'_> {
+    /// Refuses what cannot be done in `manner`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the algorithm cannot do the operation.
+    pub(crate) fn check_manner(&self, manner: Manner) -> Result<()> {
+        match manner.algorithm {
+            Some(algorithm) if !self.operation.is_by_messages() => algorithm.check(self.operation),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether elements are combined by a function of the program's own.
     #[inline]
     pub(crate) fn has_custom_operator(&self) -> bool {

@@ -144,9 +144,7 @@ impl<'a> Submit<'a> for OnGroup<'_, 'a> {
 
     fn submit(&mut self, call: Call<'a>) -> Result<()> {
         let party = self.group.parties.get_mut(self.joined.index).ok_or(ENDED)?;
-        if let (Some(algorithm), false) = (party.comm.manner.algorithm, call.operation.is_by_messages()) {
-            algorithm.check(call.operation)?;
-        }
+        call.check_manner(party.comm.manner)?;
         party.calls.push(call);
         Ok(())
     }

@@ -423,3 +423,25 @@ fn an_operator_that_panics_in_an_enqueued_call_ends_the_epoch() {
         Err(error)
     });
 }
+
+scenario!(
+    messages_of_a_group_on_a_stream_do_not_wait_for_each_other,
+    Job::of(3).heap_len(64 << 20),
+    |comm| {
+        let (right, left) = (comm.right(), comm.left());
+        // Longer than what goes before the peer has called.
+        let (sent, received) = (comm.alloc::<u8>(1 << 20)?, comm.alloc::<u8>(1 << 20)?);
+        let sums = comm.alloc::<u32>(8)?;
+        sent.fill(comm.rank().get().to_le_bytes()[0] + 1);
+        sums.copy_from_slice(0, &[1; 8])?;
+        let stream = comm.stream()?;
+        let mut group = stream.group(comm);
+        group.send(&sent, right)?;
+        group.recv(&received, left)?;
+        group.all_reduce_in_place(&sums, &ReduceOp::Sum)?;
+        group.end()?;
+        stream.synchronise()?;
+        assert_eq!(received.get((1 << 20) - 1)?, left.get().to_le_bytes()[0] + 1);
+        assert_eq!(sums.get(7)?, 3);
+    }
+);

@@ -3,6 +3,7 @@
 use super::Stream;
 use super::line::{Loan, Ticket};
 use crate::collective::Call;
+use crate::collective::group::{self, Share};
 use crate::comm::Communicator;
 use crate::comm::collectives::{Standing, Submit};
 use crate::error::Result;
@@ -49,5 +50,46 @@ impl Communicator {
         let engine = self.engine.take().expect("it was there a moment ago");
         self.loan = Loan::begin(self.fabric(), engine);
         Ok(self.loan.ticket().expect("lent just now"))
+    }
+}
+
+/// Calls of a communicator that a stream executes together: see [`Stream::group`].
+#[derive(Debug)]
+pub struct StreamGroup<'a> {
+    on: OnStream<'a>,
+    calls: Vec<Call<'static>>,
+}
+
+impl Stream {
+    /// Starts a group of calls of `comm`, by the rules of [`Group`](crate::Group). Its end enqueues them as one operation. Sends and
+    /// receives that depend on each other on two ranks have to be in one group: by themselves they are executed in order.
+    pub fn group<'a>(&'a self, comm: &'a mut Communicator) -> StreamGroup<'a> {
+        StreamGroup { on: self.on(comm), calls: Vec::new() }
+    }
+}
+
+impl StreamGroup<'_> {
+    /// Enqueues the calls, as one operation.
+    ///
+    /// # Errors
+    /// [`crate::Error::StreamFailed`]; those of the first call of a communicator.
+    pub fn end(self) -> Result<()> {
+        let Self { on: OnStream { stream, comm }, calls } = self;
+        let (manner, ticket) = (comm.manner, comm.ticket()?);
+        stream.enqueue("group", move || {
+            ticket.redeem(|engine| group::run(&mut [Share { engine, manner, calls }]))
+        })
+    }
+}
+
+impl Submit<'static> for StreamGroup<'_> {
+    fn standing(&self) -> Standing {
+        self.on.standing()
+    }
+
+    fn submit(&mut self, call: Call<'static>) -> Result<()> {
+        call.check_manner(self.on.comm.manner)?;
+        self.calls.push(call);
+        Ok(())
     }
 }

@@ -48,7 +48,7 @@ use crate::channel::Fabric;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 
-pub use calls::OnStream;
+pub use calls::{OnStream, StreamGroup};
 pub use event::Event;
 pub use host::{HostBuffer, HostSource};
 pub(super) use line::Loan;
@@ -98,7 +98,8 @@ impl Stream {
         Ok(Self { fabric, members: Arc::clone(&comm.members), queue, worker })
     }
 
-    /// Enqueues a call of `function`, on the thread of the stream. It must not wait for anything that is enqueued later.
+    /// Enqueues a call of `function`, on the thread of the stream. It must not wait for anything that is enqueued later, nor for
+    /// what the program does after it has dropped the stream: there is no deadline.
     ///
     /// A function that panics fails the stream with [`Error::Panicked`].
     ///
