@@ -31,6 +31,16 @@ impl Rank {
         Self(value)
     }
 
+    /// The rank after this one, in a ring of `n_ranks`.
+    pub(crate) const fn right(self, n_ranks: u32) -> Self {
+        Self::known((self.0 + 1) % n_ranks)
+    }
+
+    /// The rank before this one, in a ring of `n_ranks`.
+    pub(crate) const fn left(self, n_ranks: u32) -> Self {
+        Self::known((self.0 + n_ranks - 1) % n_ranks)
+    }
+
     /// The rank as a number.
     #[must_use]
     pub const fn get(self) -> u32 {

@@ -9,18 +9,6 @@ use crate::perf::collective::layout::Layout;
 /// The environment variable that carries the plan, as JSON.
 pub(crate) const VARIABLE: &str = "SHMCCL_TUNE_PLAN";
 
-/// The operations that there are several algorithms for.
-const OPERATIONS: [Operation; 8] = [
-    Operation::AllReduce,
-    Operation::Reduce,
-    Operation::Broadcast,
-    Operation::AllGather,
-    Operation::ReduceScatter,
-    Operation::AllToAll,
-    Operation::Gather,
-    Operation::Scatter,
-];
-
 /// The least that a rank contributes, in bytes.
 const LEAST: u64 = 8;
 
@@ -55,7 +43,7 @@ pub(crate) struct Course {
 impl Plan {
     /// All races among `n_ranks`, in their order.
     pub(crate) fn courses(&self, n_ranks: u32) -> Vec<Course> {
-        let each = OPERATIONS
+        let each = Algorithm::OPERATIONS
             .into_iter()
             .flat_map(|operation| BufferKind::ALL.into_iter().map(move |buffers| (operation, buffers)));
         each.flat_map(|(operation, buffers)| self.of(operation, buffers, n_ranks)).collect()

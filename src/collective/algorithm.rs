@@ -38,6 +38,18 @@ impl Algorithm {
         Self::Naive,
     ];
 
+    /// The operations that there are algorithms for, in the order of their codes.
+    pub const OPERATIONS: [Operation; 8] = [
+        Operation::AllReduce,
+        Operation::Reduce,
+        Operation::Broadcast,
+        Operation::AllGather,
+        Operation::ReduceScatter,
+        Operation::AllToAll,
+        Operation::Gather,
+        Operation::Scatter,
+    ];
+
     /// Its name, as users type it and tables print it.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -234,6 +246,13 @@ mod tests {
         }
         assert_eq!("rings".parse::<Algorithm>(), Err(UnknownAlgorithm));
         assert_eq!("ports".parse::<ChannelKind>(), Err(UnknownChannelKind));
+    }
+
+    #[test]
+    fn there_are_algorithms_for_the_operations_that_are_listed() {
+        let supported = |operation: &Operation| Algorithm::ALL.iter().any(|one| one.supports(*operation));
+        let all: Vec<_> = Operation::ALL.into_iter().filter(supported).collect();
+        assert_eq!(all, Algorithm::OPERATIONS);
     }
 
     #[test]

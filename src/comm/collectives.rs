@@ -122,7 +122,7 @@ pub trait Collectives<'a>: Submit<'a> {
     ) -> Result<()> {
         let (send, recv) = (send.into(), recv.into());
         let count = send.count();
-        same("elements received", recv.count(), count.saturating_mul(self.standing().n_ranks.into()))?;
+        same("elements received", recv.count(), self.standing().blocks(count))?;
         submit::<T, _>(self, Operation::AllGather, count, 0, None, send.input(), recv.output())
     }
 
@@ -140,7 +140,7 @@ pub trait Collectives<'a>: Submit<'a> {
     ) -> Result<()> {
         let (send, recv) = (send.into(), recv.into());
         let count = recv.count();
-        same("elements sent", send.count(), count.saturating_mul(self.standing().n_ranks.into()))?;
+        same("elements sent", send.count(), self.standing().blocks(count))?;
         submit::<T, _>(self, Operation::ReduceScatter, count, 0, Some(op), send.input(), recv.output())
     }
 
@@ -175,7 +175,7 @@ pub trait Collectives<'a>: Submit<'a> {
     ) -> Result<()> {
         let (send, recv) = (send.into(), recv.into());
         let count = send.count();
-        let all = count.saturating_mul(self.standing().n_ranks.into());
+        let all = self.standing().blocks(count);
         let output = self.standing().output_at(root, recv, all)?;
         submit::<T, _>(self, Operation::Gather, count, root.index(), None, send.input(), output)
     }
@@ -193,7 +193,7 @@ pub trait Collectives<'a>: Submit<'a> {
     ) -> Result<()> {
         let (send, recv) = (send.into(), recv.into());
         let count = recv.count();
-        let all = count.saturating_mul(self.standing().n_ranks.into());
+        let all = self.standing().blocks(count);
         let input = self.standing().input_at(root, send, all)?;
         submit::<T, _>(self, Operation::Scatter, count, root.index(), None, input, recv.output())
     }
@@ -293,6 +293,11 @@ fn submit<'a, T: Element, S: Submit<'a> + ?Sized>(
 }
 
 impl Standing {
+    /// The elements of as many blocks of `count` as there are ranks.
+    fn blocks(self, count: u64) -> u64 {
+        count.saturating_mul(self.n_ranks.into())
+    }
+
     /// The input that only `root` has, of `count` elements.
     #[inline]
     fn input_at<'a, T: Element>(&self, root: Rank, send: SendBuffer<'a, T>, count: u64) -> Result<Input<'a>> {

@@ -45,17 +45,6 @@ pub(crate) struct Combination {
     pub(crate) salt: u64,
 }
 
-const OPERATIONS: [Operation; 8] = [
-    Operation::AllReduce,
-    Operation::Reduce,
-    Operation::Broadcast,
-    Operation::AllGather,
-    Operation::ReduceScatter,
-    Operation::AllToAll,
-    Operation::Gather,
-    Operation::Scatter,
-];
-
 const OPERATORS: [Operator; 7] = [
     Operator::Sum,
     Operator::Prod,
@@ -77,7 +66,7 @@ pub(crate) const LONGEST: usize = 1200 << 10;
 impl Combination {
     /// Any one among `n` ranks.
     pub(crate) fn draw(random: &mut Random, n: usize) -> Self {
-        let operation = one_of(random, &OPERATIONS);
+        let operation = one_of(random, &Algorithm::OPERATIONS);
         let algorithm = one_of(random, &algorithms(operation));
         let dtype = one_of(random, &DataType::ALL);
         let most = elements(operation, dtype, n, LONG);
@@ -108,7 +97,7 @@ impl Combination {
     /// Every one among `n` ranks; what has no bounds is left to chance.
     pub(crate) fn all(random: &mut Random, n: usize) -> Vec<Self> {
         let mut all = Vec::new();
-        for operation in OPERATIONS {
+        for operation in Algorithm::OPERATIONS {
             for algorithm in algorithms(operation) {
                 for dtype in DataType::ALL {
                     for &operator in operators(operation) {

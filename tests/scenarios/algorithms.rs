@@ -8,18 +8,6 @@ use shmccl::{Collectives, Communicator, Error, Result};
 use crate::collectives::{Buffers, OPERATIONS, Seat};
 use crate::harness::{Job, Random, rank};
 
-/// The operations in the order of [`OPERATIONS`].
-pub(crate) const NAMES: [Name; 8] = [
-    Name::AllReduce,
-    Name::Reduce,
-    Name::Broadcast,
-    Name::AllGather,
-    Name::ReduceScatter,
-    Name::AllToAll,
-    Name::Gather,
-    Name::Scatter,
-];
-
 const KINDS: [ChannelKind; 2] = [ChannelKind::Memory, ChannelKind::Port];
 
 /// Around what fits into one message at least and at most, and several turns of the slots of a pipe.
@@ -42,7 +30,7 @@ fn everything(comm: &mut Communicator) -> Result<()> {
     let (me, n) = (comm.rank().index(), comm.n_ranks() as usize);
     let most = n * counts(n)[6];
     let (heap_send, heap_recv) = (comm.alloc::<f32>(most)?, comm.alloc::<f32>(most)?);
-    for (name, (send, recv, run)) in NAMES.into_iter().zip(OPERATIONS) {
+    for (name, (send, recv, run)) in Algorithm::OPERATIONS.into_iter().zip(OPERATIONS) {
         for (round, count) in counts(n).into_iter().enumerate() {
             let seat = Seat { round, me, n, count };
             let (input, expected) = (send(seat), recv(seat));
@@ -117,7 +105,9 @@ fn same_bits(comm: &mut Communicator) -> Result<()> {
 fn first_and_last_steps(comm: &mut Communicator) -> Result<()> {
     let (me, n) = (comm.rank().index(), comm.n_ranks() as usize);
     let scaled = ReduceOp::PreMulSum(Scalar::new(3.0_f32));
-    for (name, (send, recv, _)) in NAMES.into_iter().zip(OPERATIONS).filter(|(name, _)| name.reduces()) {
+    for (name, (send, recv, _)) in
+        Algorithm::OPERATIONS.into_iter().zip(OPERATIONS).filter(|(name, _)| name.reduces())
+    {
         let seat = Seat { round: n - 1, me, n, count: 1027 };
         let (input, sums) = (send(seat), recv(seat));
         let ranks = f32::from(u8::try_from(n).unwrap());

@@ -8,7 +8,6 @@ use shmccl::collective::{Algorithm, ChannelKind, CustomAlgorithm, Operation, Ste
 use shmccl::reduce::{ReduceOp, Scalar};
 use shmccl::{Collectives, Communicator, Error, Result};
 
-use crate::algorithms::NAMES;
 use crate::collectives::{Buffers, OPERATIONS, Seat};
 use crate::harness::{Job, rank};
 
@@ -124,7 +123,7 @@ fn right_ones(comm: &mut Communicator) -> Result<()> {
     let (heap_send, heap_recv) = (comm.alloc::<f32>(n * 50_003)?, comm.alloc::<f32>(n * 50_003)?);
     for kind in [ChannelKind::Memory, ChannelKind::Port, ChannelKind::Memory] {
         comm.set_channel_kind(kind)?;
-        for (name, (send, recv, run)) in NAMES.into_iter().zip(OPERATIONS) {
+        for (name, (send, recv, run)) in Algorithm::OPERATIONS.into_iter().zip(OPERATIONS) {
             for (round, count) in [0, 1, 1027, 50_003].into_iter().enumerate() {
                 let seat = Seat { round, me, n, count };
                 let (input, expected) = (send(seat), recv(seat));

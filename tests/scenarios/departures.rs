@@ -50,12 +50,11 @@ scenario!(
 /// A member that dies is lost to its peers in every communicator, and is the first cause.
 mod a_member_that_dies_is_lost_to_the_others_in_derived_communicators {
     use shmccl::bootstrap::ProxyMode;
-    use shmccl::error::{DeviceName, ExitCause};
-    use shmccl::launch::{Launch, Role};
+    use shmccl::launch::Launch;
     use shmccl::rank::Rank;
 
     use super::*;
-    use crate::harness::{Watchdog, test_name, this_test};
+    use crate::harness::{VICTIMS_CODE, Watchdog, check_exit_of, test_name, this_test};
 
     #[test]
     fn processes() {
@@ -67,7 +66,7 @@ mod a_member_that_dies_is_lost_to_the_others_in_derived_communicators {
             let mut turned = comm.split(Some(0), -i64::from(comm.rank().get()))?.unwrap();
             check_sum(&mut turned)?;
             if comm.rank() == victim {
-                std::process::exit(42);
+                std::process::exit(VICTIMS_CODE);
             }
             let error = check_sum(&mut turned).unwrap_err();
             assert!(is_lost(&error, victim), "{error}");
@@ -75,15 +74,7 @@ mod a_member_that_dies_is_lost_to_the_others_in_derived_communicators {
             assert!(is_lost(&error, victim), "{error}");
             Err(error)
         });
-        match role {
-            Err(Error::DeviceFailed { device, cause }) => {
-                assert_eq!((device, cause), (DeviceName::Rank(victim), ExitCause::Code(42)));
-            }
-            // In a device: what it returns is its exit code.
-            Err(error) => panic!("{error}"),
-            Ok(Role::Proxy) => {}
-            Ok(role) => panic!("{role:?}"),
-        }
+        check_exit_of(victim, role);
     }
 }
 

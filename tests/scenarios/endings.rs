@@ -171,11 +171,10 @@ mod a_device_that_panics_is_lost_to_its_peers {
 /// The launcher reports the rank that failed and not those that failed because of it.
 mod the_first_cause_is_the_rank_that_failed {
     use shmccl::bootstrap::ProxyMode;
-    use shmccl::error::{DeviceName, ExitCause};
-    use shmccl::launch::{Launch, Role};
+    use shmccl::launch::Launch;
 
     use super::*;
-    use crate::harness::{Watchdog, test_name, this_test};
+    use crate::harness::{VICTIMS_CODE, Watchdog, check_exit_of, test_name, this_test};
 
     #[test]
     fn processes() {
@@ -196,21 +195,13 @@ mod the_first_cause_is_the_rank_that_failed {
         let role = launch.heap_len(2 << 20).capture_output(true).run(|comm| {
             if comm.rank() == victim {
                 comm.barrier()?;
-                std::process::exit(42);
+                std::process::exit(VICTIMS_CODE);
             }
             comm.barrier()?;
             let error = wait_for_ever(comm, 3 * comm.rank().get() / 2).unwrap_err();
             assert!(is_lost(&error, victim), "{error}");
             Err(error)
         });
-        match role {
-            Err(Error::DeviceFailed { device, cause }) => {
-                assert_eq!((device, cause), (DeviceName::Rank(victim), ExitCause::Code(42)));
-            }
-            // In a device: what it returns is its exit code.
-            Err(error) => panic!("{error}"),
-            Ok(Role::Proxy) => {}
-            Ok(role) => panic!("{role:?}"),
-        }
+        check_exit_of(victim, role);
     }
 }

@@ -10,7 +10,7 @@ use shmccl::bootstrap::{Options, ProxyMode};
 use shmccl::channel::Channel;
 use shmccl::comm::{Member, join_job};
 use shmccl::error::{DeviceName, ExitCause};
-use shmccl::launch::{Launch, Observer, OutputLine, Program, launch_threads};
+use shmccl::launch::{Launch, Observer, OutputLine, Program, Role, launch_threads};
 use shmccl::{Communicator, Error, Rank, Result};
 
 pub(crate) use crate::watchdog::Watchdog;
@@ -287,6 +287,22 @@ pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
 /// Whether `error` says that `rank` was lost.
 pub(crate) fn is_lost(error: &Error, lost: Rank) -> bool {
     matches!(error, Error::PeerLost { rank } if *rank == lost)
+}
+
+/// What a victim exits with.
+pub(crate) const VICTIMS_CODE: i32 = 42;
+
+/// Checks that a job ended, for its launcher, by the exit of `victim`. The other devices return its loss.
+pub(crate) fn check_exit_of(victim: Rank, job: Result<Role>) {
+    match job {
+        Err(Error::DeviceFailed { device, cause }) => {
+            assert_eq!((device, cause), (DeviceName::Rank(victim), ExitCause::Code(VICTIMS_CODE)));
+        }
+        // In a device: what it returns is its exit code.
+        Err(error) => panic!("{error}"),
+        Ok(Role::Proxy) => {}
+        Ok(role) => panic!("{role:?}"),
+    }
 }
 
 /// Whether a job ended by a panic of the device `rank`.

@@ -5,7 +5,7 @@ use shmccl::collective::tuning::{BufferKind, Case, ONE_SHOT_LEN, Step, Table};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Result};
 
-use crate::algorithms::{NAMES, bits, wide};
+use crate::algorithms::{bits, wide};
 use crate::collectives::{Buffers, OPERATIONS, Seat};
 use crate::harness::Job;
 
@@ -13,7 +13,7 @@ use crate::harness::Job;
 fn cases(comm: &mut Communicator, algorithm: Algorithm, buffers: BufferKind) -> Result<Vec<Case>> {
     let (n_ranks, crowded) = (comm.n_ranks(), comm.is_crowded()?);
     let steps = vec![Step { up_to: None, algorithm }];
-    let able = NAMES.into_iter().filter(|name| algorithm.supports(*name));
+    let able = Algorithm::OPERATIONS.into_iter().filter(|name| algorithm.supports(*name));
     Ok(able.map(|operation| Case { operation, n_ranks, crowded, buffers, steps: steps.clone() }).collect())
 }
 
@@ -25,7 +25,7 @@ fn everything(comm: &mut Communicator) -> Result<()> {
     let (me, n) = (comm.rank().index(), comm.n_ranks() as usize);
     let most = n * COUNTS[5];
     let (heap_send, heap_recv) = (comm.alloc::<f32>(most)?, comm.alloc::<f32>(most)?);
-    for (name, (send, recv, run)) in NAMES.into_iter().zip(OPERATIONS) {
+    for (name, (send, recv, run)) in Algorithm::OPERATIONS.into_iter().zip(OPERATIONS) {
         for (round, count) in COUNTS.into_iter().enumerate() {
             let seat = Seat { round, me, n, count };
             let (input, expected) = (send(seat), recv(seat));
@@ -83,7 +83,7 @@ scenario!(a_table_is_obeyed_until_the_caller_says_otherwise, Job::of(4), |comm| 
     comm.set_tuning(table)?;
     assert_eq!(by(comm, None)?, ring);
     assert_eq!(by(comm, Some(Algorithm::TwoShot))?, built_in);
-    for name in NAMES.into_iter().filter(|name| Algorithm::Ring.supports(*name)) {
+    for name in Algorithm::OPERATIONS.into_iter().filter(|name| Algorithm::Ring.supports(*name)) {
         assert_eq!(comm.algorithm_for(name, BufferKind::Ordinary, 1 << 20)?, Algorithm::Ring, "{name}");
         assert_eq!(comm.algorithm_for(name, BufferKind::Heap, ONE_SHOT_LEN)?, Algorithm::OneShot, "{name}");
         assert_eq!(comm.algorithm_for(name, BufferKind::Heap, 1 << 20)?, Algorithm::TwoShot, "{name}");
@@ -96,7 +96,7 @@ scenario!(ranks_with_different_tables_all_learn_of_it, Job::of(3).broken(), |com
     let me = comm.rank();
     let algorithm = if me.get() == 1 { Algorithm::Ring } else { Algorithm::Tree };
     let steps = vec![Step { up_to: None, algorithm }];
-    let operation = NAMES[0];
+    let operation = Algorithm::OPERATIONS[0];
     let case = Case { operation, n_ranks: 3, crowded: false, buffers: BufferKind::Heap, steps };
     let table = Table::new(&[case]).unwrap();
     let sum = table.checksum();

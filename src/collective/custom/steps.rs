@@ -117,13 +117,13 @@ impl Steps<'_> {
     /// The rank after this one, in a ring.
     #[must_use]
     pub fn right(&self) -> Rank {
-        Rank::known((self.rank().get() + 1) % self.n_ranks())
+        self.rank().right(self.n_ranks())
     }
 
     /// The rank before this one, in a ring.
     #[must_use]
     pub fn left(&self) -> Rank {
-        Rank::known((self.rank().get() + self.n_ranks() - 1) % self.n_ranks())
+        self.rank().left(self.n_ranks())
     }
 
     /// What is to be done.

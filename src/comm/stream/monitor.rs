@@ -3,12 +3,12 @@
 //! Waiters wait as everybody does here ([`wait_until`]): they give way after each look, as the thread that they wait for may
 //! share their core, and sleep after a while. A waker enters the system only if somebody sleeps. The lock carries the data: who
 //! sees a change sees what was done before it. It is held for some instructions, never while anything is waited for or
-//! executed, so it is tried again rather than slept for.
+//! executed.
 //!
 //! There is no deadline, and the end of the epoch ends no wait: what is waited for is work of this process, and that ends by
 //! itself, as each of its waits for a peer has both.
 
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::channel::Fabric;
@@ -83,13 +83,7 @@ impl<T> Monitor<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, T> {
-        loop {
-            match self.value.try_lock() {
-                Ok(value) => return value,
-                // What is done under the lock does not panic half way.
-                Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
-            }
-        }
+        // What is done under the lock does not panic half way.
+        self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

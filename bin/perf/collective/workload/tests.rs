@@ -1,4 +1,5 @@
 use shmccl::bootstrap::Options;
+use shmccl::collective::Algorithm;
 use shmccl::launch::launch_threads;
 use shmccl::reduce::{DataType, F8E5M2};
 
@@ -6,17 +7,9 @@ use super::super::number::{ForType, with_type};
 use super::super::pattern::operator;
 use super::*;
 
-const OPERATIONS: [Operation; 9] = [
-    Operation::AllReduce,
-    Operation::Reduce,
-    Operation::Broadcast,
-    Operation::AllGather,
-    Operation::ReduceScatter,
-    Operation::AllToAll,
-    Operation::Gather,
-    Operation::Scatter,
-    Operation::Send,
-];
+fn operations() -> impl Iterator<Item = Operation> {
+    Algorithm::OPERATIONS.into_iter().chain([Operation::Send])
+}
 
 fn workload<T: Number>(
     comm: &mut Communicator,
@@ -40,7 +33,7 @@ fn workload<T: Number>(
 }
 
 fn is_right<T: Number>(comm: &mut Communicator) -> Result<()> {
-    for operation in OPERATIONS {
+    for operation in operations() {
         for memory in [Memory::Heap, Memory::Ordinary] {
             for in_place in [false, true] {
                 for bytes in [0, 24, 30_000] {
@@ -100,7 +93,7 @@ fn every_operator_gives_what_is_expected_of_it_in_every_type() {
 #[test]
 fn every_element_that_is_corrupted_is_counted_and_no_other() {
     launch_threads(2, &Options::default(), |comm| {
-        for operation in OPERATIONS {
+        for operation in operations() {
             let mut workload = workload::<f32>(comm, operation, Memory::Heap, false, 16 << 10)?;
             workload.rewrite()?;
             workload.run(comm)?;
@@ -120,7 +113,7 @@ fn every_element_that_is_corrupted_is_counted_and_no_other() {
 #[test]
 fn a_result_of_the_turn_before_is_wrong() {
     launch_threads(2, &Options::default(), |comm| {
-        for operation in OPERATIONS {
+        for operation in operations() {
             let mut workload = workload::<f32>(comm, operation, Memory::Ordinary, false, 4 << 10)?;
             workload.rewrite()?;
             workload.run(comm)?;
