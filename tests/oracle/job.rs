@@ -16,8 +16,12 @@ use crate::values::Pool;
 
 /// A job of `n` ranks.
 fn job(n: u32) -> Job {
-    let patience = if long() { Duration::from_secs(4 * 3600) } else { Duration::from_secs(300) };
-    Job::of(n).heap_len(24 << 20).timeout(Duration::from_secs(60)).patience(patience)
+    // The whole table goes on beside other work, which may stop it for a while.
+    let (timeout, patience) = if long() { (600, 4 * 3600) } else { (60, 300) };
+    Job::of(n)
+        .heap_len(24 << 20)
+        .timeout(Duration::from_secs(timeout))
+        .patience(Duration::from_secs(patience))
 }
 
 /// Runs `sample` combinations, or all, among `n` ranks in threads over channels of `kind`.
