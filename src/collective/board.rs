@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use mark::Mark;
 
+use super::awaits::Awaits;
 use super::complaint::Complaints;
 use super::elsewhere::Elsewhere;
 use super::lease::LEFT;
@@ -74,6 +75,7 @@ pub(crate) struct Board {
     /// Which members have left.
     departures: CellSlice<ProgressCell>,
     complaints: Complaints,
+    awaits: Awaits,
     /// Where the members may be instead, in the communicator of which some calls do not go by the board.
     elsewhere: Option<Elsewhere>,
     /// What waiting members sleep on.
@@ -122,6 +124,7 @@ impl Board {
             progress,
             departures,
             complaints: Complaints::new(view, members, bases, me)?,
+            awaits: Awaits::new(view, members, bases, me)?,
             elsewhere: None,
             park,
             sequence: 0,
@@ -303,21 +306,27 @@ impl Board {
     #[cold]
     fn await_sequence(&self, member: usize, sequence: u64, operation: Operation) -> Result<()> {
         let cell = &self.posts[member][index(sequence)];
-        self.wait(member, operation, || cell.shows(sequence))
+        self.wait_in(sequence, member, operation, || cell.shows(sequence))
     }
 
-    /// Waits until `poll` says yes, which `member` makes it do before it calls [`Board::wake`].
+    /// Waits until `poll` says yes, which `member` makes it do, in the current operation, before it calls [`Board::wake`].
     ///
     /// # Errors
     /// Those of [`Board::await_post`].
-    pub(crate) fn wait(
+    pub(crate) fn wait(&self, member: usize, operation: Operation, poll: impl FnMut() -> bool) -> Result<()> {
+        self.wait_in(self.sequence, member, operation, poll)
+    }
+
+    /// The same, for what `member` does in the operation numbered `sequence`.
+    fn wait_in(
         &self,
+        sequence: u64,
         member: usize,
         operation: Operation,
         mut poll: impl FnMut() -> bool,
     ) -> Result<()> {
         let rank = self.members[member];
-        let watch = self.watch(member);
+        let watch = MemberWatch { awaited_in: Some(sequence), ..self.watch(member) };
         let waiting: Waiting<'_, _, _> = self.fabric.waiting(&watch);
         wait_until(&waiting, &self.park, || poll().then_some(())).map_err(|stop| {
             self.explain(waiting.error(self.fabric.settle(stop), operation.name(), Some(rank)))
@@ -332,7 +341,7 @@ impl Board {
     fn watch(&self, member: usize) -> MemberWatch<'_> {
         let rank = self.members[member];
         let peer = self.fabric.watch(Some(rank));
-        MemberWatch { board: self, peer, rank, departure: &self.departures[member] }
+        MemberWatch { board: self, peer, rank, member, departure: &self.departures[member], awaited_in: None }
     }
 
     /// Wakes the members that wait.
@@ -379,11 +388,17 @@ struct MemberWatch<'a> {
     board: &'a Board,
     peer: PeerWatch<'a>,
     rank: Rank,
+    member: usize,
     departure: &'a ProgressCell,
+    /// The operation that it is awaited in.
+    awaited_in: Option<u64>,
 }
 
 impl Watch for MemberWatch<'_> {
     fn check(&self) -> Option<Stop> {
+        if let Some(sequence) = self.awaited_in {
+            self.board.awaits.tell(self.member, sequence);
+        }
         let left = || self.departure.has_reached(LEFT).then_some(Stop::PeerLost(self.rank));
         self.peer.check().or_else(left).or_else(|| {
             self.board.absent()?;

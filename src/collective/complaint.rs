@@ -3,6 +3,9 @@
 //! The sender may be long gone on when its message is looked at. So the receiver puts up what either of them has called, ends the
 //! epoch, and the sender, whose next wait ends with that, finds it. There is one complaint of a member about another at most, as
 //! it is the end.
+//!
+//! Who waits for a message, in vain as its peer is in an operation of all and waits there for the receiver, complains likewise, about
+//! all: those who have not come to that operation will not get through it.
 
 use std::sync::Arc;
 
@@ -51,13 +54,22 @@ impl Complaints {
         Error::CallMismatch { mine, rank: self.members[sender], theirs }
     }
 
-    /// The complaint of some member about a message of this one.
-    pub(crate) fn find(&self) -> Option<Error> {
-        let member = self.about_me.iter().position(|cell| cell.shows(1))?;
-        let summary = |word| {
-            let cell = &self.about_me[member];
-            Summary::from_words([cell.word(word), cell.word(word + 1)])
-        };
-        Some(Error::CallMismatch { mine: summary(2), rank: self.members[member], theirs: summary(0) })
+    /// The complaint of some member about this one, which is in the call `mine`, or of this one.
+    pub(crate) fn find(&self, mine: Summary) -> Option<Error> {
+        let about_me = Self::calls(&self.about_me).next().map(|(rank, [theirs, called])| {
+            let mine = if called == Summary::NONE { mine } else { called };
+            (mine, rank, theirs)
+        });
+        let others = || Self::calls(&self.mine).find(|(_, [_, theirs])| *theirs != Summary::NONE);
+        let of_mine = || others().map(|(rank, [mine, theirs])| (mine, rank, theirs));
+        let (mine, member, theirs) = about_me.or_else(of_mine)?;
+        Some(Error::CallMismatch { mine, rank: self.members[member], theirs })
+    }
+
+    /// The complaints in `cells`, by the number of the other member: the call of who complains, and that of whom it is about.
+    fn calls(cells: &[CellRef<PostCell>]) -> impl Iterator<Item = (usize, [Summary; 2])> {
+        let call = |cell: &PostCell, word| Summary::from_words([cell.word(word), cell.word(word + 1)]);
+        let lodged = cells.iter().enumerate().filter(|(_, cell)| cell.shows(1));
+        lodged.map(move |(member, cell)| (member, [call(cell, 0), call(cell, 2)]))
     }
 }

@@ -7,7 +7,7 @@
 //! A member waits for several peers on one park cell of its own, which whoever sends to it or makes room for it wakes. A proxy
 //! does not know of that cell; so its member flushes when it has nothing else to do, and wakes then.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use super::algorithm::ChannelKind;
 use super::parcel::Parcel;
@@ -73,31 +73,57 @@ fn advance(batches: &mut [Batch<'_, '_, '_>]) -> Result<bool> {
 fn wait(batches: &mut [Batch<'_, '_, '_>]) -> Result<()> {
     let first = batches.iter().find_map(|batch| batch.open().next().map(|parcel| (batch.team, parcel)));
     let Some((team, parcel)) = first else { return Ok(()) };
-    let (operation, peer, fabric) = (parcel.operation(), team.members()[parcel.peer()], team.board.fabric());
+    let (call, operation) = (parcel.summary(), parcel.operation());
+    let (peer, fabric) = (team.members()[parcel.peer()], team.board.fabric());
     let batches = RefCell::new(batches);
-    let watch = PeersWatch { fabric, batches: &batches };
+    let watch = PeersWatch { fabric, batches: &batches, suspect: Cell::new(None) };
     let waiting: Waiting<'_, _, _> = fabric.waiting(&watch);
     let poll = || match advance(&mut batches.borrow_mut()) {
         Ok(false) => None,
         moved => Some(moved.map(drop)),
     };
     wait_until(&waiting, team.message_park(team.me()), poll).unwrap_or_else(|stop| {
-        Err(team.board.explain(waiting.error(fabric.settle(stop), operation.name(), Some(peer))))
+        Err(team.board.explain_in(call, waiting.error(fabric.settle(stop), operation.name(), Some(peer))))
     })
 }
 
-/// Watches the epoch, and whether the peers of all parcels that are not done live and have not left.
+/// Watches the epoch, and whether the peers of all parcels that are not done live, have not left, and are not in another call
+/// in which they wait for this member in turn.
 struct PeersWatch<'w, 'b, 'e, 'p, 'a> {
     fabric: &'w Fabric,
     /// Borrowed by turns: the wait looks at its watch when it does not poll.
     batches: &'w RefCell<&'b mut [Batch<'e, 'p, 'a>]>,
+    /// The number of a batch, and of a peer that was found in another call at the last look.
+    suspect: Cell<Option<(usize, usize)>>,
+}
+
+impl PeersWatch<'_, '_, '_, '_, '_> {
+    /// Ends the epoch when a peer waits for this member elsewhere.
+    ///
+    /// The first look convicts nobody: what a peer has done for a parcel before it went on has come with the news of that, and is
+    /// found by the poll before the next look.
+    fn astray(&self) -> Option<Stop> {
+        let batches = self.batches.borrow();
+        let all = batches.iter().enumerate();
+        let mut open =
+            all.flat_map(|(number, batch)| batch.open().map(move |parcel| (number, batch, parcel)));
+        let found = open.find(|(_, batch, parcel)| batch.team.board.awaited_in(parcel.peer()).is_some());
+        let suspect = found.as_ref().map(|(number, _, parcel)| (*number, parcel.peer()));
+        let (_, batch, parcel) = found?;
+        if self.suspect.replace(suspect) != suspect {
+            return None;
+        }
+        batch.team.board.object(parcel.summary());
+        self.fabric.watch(None).check()
+    }
 }
 
 impl Watch for PeersWatch<'_, '_, '_, '_, '_> {
     fn check(&self) -> Option<Stop> {
         let of_batch =
             |batch: &Batch<'_, '_, '_>| batch.open().find_map(|parcel| batch.team.board.check(parcel.peer()));
-        self.fabric.watch(None).check().or_else(|| self.batches.borrow().iter().find_map(of_batch))
+        let peers = || self.batches.borrow().iter().find_map(of_batch);
+        self.fabric.watch(None).check().or_else(peers).or_else(|| self.astray())
     }
 
     fn bell(&self) -> Option<SleepWord<'_>> {

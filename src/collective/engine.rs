@@ -83,6 +83,11 @@ impl Engine {
         self.team.board.ahead()
     }
 
+    /// The error of a wait, or, where the epoch was ended because members disagree, what it is that they disagree on.
+    pub(crate) fn explain(&self, error: crate::Error) -> crate::Error {
+        self.team.board.explain(error)
+    }
+
     /// The words that say which members have left.
     pub(crate) fn departures(&self) -> &CellSlice<ProgressCell> {
         self.lease.departures()

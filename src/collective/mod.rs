@@ -25,6 +25,7 @@
 
 mod algorithm;
 mod algorithms;
+mod awaits;
 mod blocks;
 mod board;
 mod call;

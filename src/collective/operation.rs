@@ -174,6 +174,9 @@ impl Summary {
     /// No count has more bits: there is not as much memory.
     pub(crate) const COUNT_BITS: u32 = 48;
 
+    /// No call at all.
+    pub(crate) const NONE: Self = Self { signature: 0, count: 0 };
+
     pub(crate) const fn new(operation: Operation) -> Self {
         Self { signature: operation as u64, count: 0 }
     }

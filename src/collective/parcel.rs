@@ -132,6 +132,11 @@ impl<'a> Parcel<'a> {
         self.operation
     }
 
+    /// What this member has called.
+    pub(crate) fn summary(&self) -> Summary {
+        self.summary
+    }
+
     /// The member at the other end.
     #[inline]
     pub(crate) fn peer(&self) -> usize {

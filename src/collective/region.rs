@@ -12,6 +12,7 @@
 //! | credits of pipes, one per member | n x 128 | the member |
 //! | departures: which members have left (`lease`) | n x 128 | that member |
 //! | complaints about messages, one per member: what it sent is not what was called for | n x 128 | the member |
+//! | awaits, one per member: the last operation in which the member waited for it | n x 128 | the member |
 //! | mail: data of small operations, one slot per post | [`LAP`] x [`MAIL_LEN`] | the member |
 //! | inboxes of pipes: [`PIPE_SLOTS`] slots per member | n x slots x slot length | that member |
 //! | bench: what is made to be sent, [`PIPE_SLOTS`] slots | slots x slot length | the member |
@@ -77,8 +78,13 @@ impl RegionLayout {
         self.departure(self.n_members) + sender * CELL
     }
 
+    /// Where the member tells that it waits for `awaited`.
+    pub(crate) const fn awaits(self, awaited: u64) -> u64 {
+        self.complaint(self.n_members) + awaited * CELL
+    }
+
     const fn mail_start(self) -> u64 {
-        self.complaint(self.n_members).next_multiple_of(4096)
+        self.awaits(self.n_members).next_multiple_of(4096)
     }
 
     /// Where the mail of post number `turn` of the ring is.
@@ -157,6 +163,7 @@ mod tests {
                 layout.credit(0),
                 layout.departure(0),
                 layout.complaint(0),
+                layout.awaits(0),
                 layout.mail(0),
                 layout.slot(0, 0),
                 layout.bench(),
@@ -170,7 +177,8 @@ mod tests {
             assert_eq!(layout.semaphore(n), layout.credit(0));
             assert_eq!(layout.credit(n), layout.departure(0));
             assert_eq!(layout.departure(n), layout.complaint(0));
-            assert!(layout.complaint(n) <= layout.mail(0));
+            assert_eq!(layout.complaint(n), layout.awaits(0));
+            assert!(layout.awaits(n) <= layout.mail(0));
             assert!(layout.desk(n, 0) <= layout.len() && layout.letter_len() >= 4 << 10);
             assert_eq!(layout.mail(LAP), layout.slot(0, 0));
             assert_eq!(layout.slot(n - 1, PIPE_SLOTS), layout.bench());

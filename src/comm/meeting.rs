@@ -114,7 +114,10 @@ impl Meeting {
                 (Error::Revoked { .. }, Some((rank, theirs))) => {
                     Error::CallMismatch { mine: Summary::new(operation), rank, theirs }
                 }
-                (error, _) => error,
+                (error, _) => match engine {
+                    Some(engine) => engine.explain(error),
+                    None => error,
+                },
             }
         })
     }

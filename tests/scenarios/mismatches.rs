@@ -155,17 +155,20 @@ port_scenario!(ranks_with_different_operations_by_proxies_are_told_both, Job::of
     disagree(comm, ChannelKind::Port, OPERATIONS[3], OPERATIONS[5])?;
 });
 
-/// A call of the first communicator that does not go by the board, and the operation that messages name.
-type Met = (&'static str, fn(&mut Communicator) -> Result<()>);
-
-const MET: [Met; 3] = [
+/// Calls of the first communicator that do not go by the board.
+const MET: [Called; 3] = [
     ("barrier", Communicator::barrier),
     ("alloc", |comm| comm.alloc::<u8>(64).map(drop)),
     ("free", |comm| comm.free_region(shmccl::heap::Region::default())),
 ];
 
 /// Some ranks meet while the others reduce, after all have reduced once.
-fn meet_beside(comm: &mut Communicator, kind: ChannelKind, met: Met, meets: fn(u32) -> bool) -> Result<()> {
+fn meet_beside(
+    comm: &mut Communicator,
+    kind: ChannelKind,
+    met: Called,
+    meets: fn(u32) -> bool,
+) -> Result<()> {
     comm.set_channel_kind(kind)?;
     all_reduce(comm, &ReduceOp::Sum)?;
     comm.barrier()?;
@@ -243,6 +246,70 @@ scenario!(a_rank_that_leaves_a_call_out_is_told_so_with_the_others, Job::of(3).b
 
 port_scenario!(a_rank_that_leaves_a_call_out_is_told_so_by_proxies_too, Job::of(3).broken(), |comm| {
     skip(comm, ChannelKind::Port)?;
+});
+
+/// Calls of rank 1 that rank 0 would have to answer, and does not.
+const UNANSWERED: [Called; 2] = [
+    ("recv of 4 float from rank 0", |comm| comm.recv(&mut FOUR.clone(), rank(comm, 0))),
+    // More than goes before it is received.
+    ("send of 1000000 float to rank 0", |comm| comm.send(&vec![1.0_f32; 1_000_000], rank(comm, 0))),
+];
+
+/// Rank 1 waits for rank 0 in a call of its own, and the others for rank 1 in the one that messages call `other`.
+fn message_beside(comm: &mut Communicator, kind: ChannelKind, message: Called, other: Called) -> Result<()> {
+    comm.set_channel_kind(kind)?;
+    all_reduce(comm, &ReduceOp::Sum)?;
+    comm.barrier()?;
+    if comm.rank().get() == 1 {
+        let told = (message.1)(comm);
+        expect(comm, &told, message.0, "");
+    } else {
+        // Who waits for nobody in this one does in the next.
+        let told = (other.1)(comm).and_then(|()| all_reduce(comm, &ReduceOp::Sum));
+        expect(comm, &told, "", message.0);
+    }
+    Ok(())
+}
+
+fn messages_beside_all(kind: ChannelKind) {
+    for message in UNANSWERED {
+        for other in OPERATIONS.into_iter().chain(MET) {
+            let name = format!("{} beside {}", message.0, other.0);
+            Job::of(3).broken().threads(&name, |comm| message_beside(comm, kind, message, other));
+        }
+    }
+}
+
+#[test]
+fn a_message_beside_an_operation_is_a_mismatch_over_direct_channels() {
+    messages_beside_all(ChannelKind::Memory);
+}
+
+#[test]
+fn a_message_beside_an_operation_is_a_mismatch_over_proxied_channels() {
+    messages_beside_all(ChannelKind::Port);
+}
+
+port_scenario!(a_message_beside_an_operation_is_a_mismatch_by_proxies_too, Job::of(3).broken(), |comm| {
+    message_beside(comm, ChannelKind::Port, UNANSWERED[0], SUM)?;
+});
+
+// Rank 1 receives what rank 0 sends before it waits for rank 1 elsewhere, again and again.
+scenario!(who_goes_on_after_a_message_is_not_taken_for_astray, Job::of(3), |comm| {
+    for round in 0..2000_u32 {
+        comm.set_channel_kind(if round % 100 < 50 { ChannelKind::Memory } else { ChannelKind::Port })?;
+        let mut message = [round as f32; 4];
+        match comm.rank().get() {
+            0 => comm.send(&message, rank(comm, 1))?,
+            1 => {
+                message.fill(-1.0);
+                comm.recv(&mut message, rank(comm, 0))?;
+                assert_eq!(message, [round as f32; 4]);
+            }
+            _ => {}
+        }
+        all_reduce(comm, &ReduceOp::Sum)?;
+    }
 });
 
 // Rank 0 is at the barrier by right while rank 1 still waits for a message, after an operation that went on in steps which

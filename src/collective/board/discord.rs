@@ -10,10 +10,16 @@ impl Board {
     /// The error of a wait, or, where the epoch was ended because members disagree, what it is that they disagree on.
     #[cold]
     pub(crate) fn explain(&self, error: Error) -> Error {
+        self.explain_in(self.mine[index(self.posted)].summary(), error)
+    }
+
+    /// The same, for a wait in the call `mine`, which may be none that is posted.
+    #[cold]
+    pub(crate) fn explain_in(&self, mine: Summary, error: Error) -> Error {
         if !matches!(error, Error::Revoked { .. }) {
             return error;
         }
-        let found = self.disagreement().or_else(|| self.complaints.find());
+        let found = self.disagreement().or_else(|| self.complaints.find(mine));
         found.or_else(|| self.absence()).unwrap_or(error)
     }
 
@@ -23,6 +29,31 @@ impl Board {
         let error = self.complaints.lodge(sender, mine, theirs);
         self.revoke();
         error
+    }
+
+    /// Ends the epoch, since this member is in the call `mine`, and others wait for it in another one. All are told.
+    #[cold]
+    pub(crate) fn object(&self, mine: Summary) {
+        for member in (0..self.members.len()).filter(|&member| member != self.me) {
+            self.complaints.lodge(member, mine, self.awaited_in(member).unwrap_or(Summary::NONE));
+        }
+        self.revoke();
+    }
+
+    /// The call in which `member` waits for this one, which has not come to it: an operation, or a meeting of all ranks.
+    ///
+    /// # Ordering
+    /// When there is one, acquires everything that member did before (C1, C2, B1).
+    pub(crate) fn awaited_in(&self, member: usize) -> Option<Summary> {
+        let posted = |ahead| {
+            let sequence = self.sequence.wrapping_add(ahead);
+            let cell = &self.posts[member][index(sequence)];
+            cell.shows(sequence).then(|| Post(cell).mark().summary())
+        };
+        let waits = self.awaits.tells(member, self.sequence.wrapping_add(1));
+        // Not every step is posted.
+        let operation = || waits.then(|| (1..LAP).rev().find_map(posted)).flatten();
+        operation().or_else(|| self.elsewhere.as_ref()?.call_of(self.members[member]))
     }
 
     /// Ends the epoch, since this member and `member` are in different calls, or have been.

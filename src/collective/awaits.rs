@@ -1,0 +1,49 @@
+//! Where a member tells whom it waits for on the board, once it has waited for a while.
+//!
+//! Who waits for a message looks there: a peer that waits for it in an operation to which it has not come will send nothing. The
+//! peer stays there until it comes, so what it has told holds.
+
+use super::region::RegionLayout;
+use crate::error::Result;
+use crate::heap::{HeapOffset, HeapView};
+use crate::rank::Rank;
+use crate::shm::CellRef;
+use crate::sync::ProgressCell;
+
+/// What concerns one member, by the numbers of the others.
+#[derive(Debug)]
+pub(crate) struct Awaits {
+    of_mine: Vec<CellRef<ProgressCell>>,
+    for_me: Vec<CellRef<ProgressCell>>,
+}
+
+impl Awaits {
+    /// Those of the member `me` of `members`, whose regions start at `bases`.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a region can be.
+    pub(crate) fn new(view: &HeapView, members: &[Rank], bases: &[HeapOffset], me: usize) -> Result<Self> {
+        let layout = RegionLayout::new(members.len() as u64);
+        let cell = |waiter: usize, awaited: usize| {
+            let place = layout.part(bases[waiter], layout.awaits(awaited as u64), 128)?;
+            view.cell(members[waiter], place.offset)
+        };
+        Ok(Self {
+            of_mine: (0..members.len()).map(|member| cell(me, member)).collect::<Result<_>>()?,
+            for_me: (0..members.len()).map(|member| cell(member, me)).collect::<Result<_>>()?,
+        })
+    }
+
+    /// Tells that this member waits for what `member` does in the operation numbered `sequence`.
+    pub(crate) fn tell(&self, member: usize, sequence: u64) {
+        self.of_mine[member].publish(sequence);
+    }
+
+    /// Whether `member` waits, or has waited, for what this one does in the operation numbered `sequence` or a later one.
+    ///
+    /// # Ordering
+    /// When true, acquires everything that member did before (C2).
+    pub(crate) fn tells(&self, member: usize, sequence: u64) -> bool {
+        self.for_me[member].has_reached(sequence)
+    }
+}
