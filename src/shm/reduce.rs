@@ -8,6 +8,7 @@
 //! # Invariants
 //! - A kernel loads a block of every source before it stores the block to any target. So a source may be the very bytes
 //!   of a target, and must not overlap one in any other way; `with_places` refuses that.
+//! - A kernel that has stored past the cache fences before it returns, so that a signal covers its stores like any others.
 //! - Each element is computed by the same operations in the same order whatever the kernel, the length and the
 //!   alignment, and a NaN is replaced by one fixed NaN before it is stored. Results agree bit by bit.
 //! - A kernel is made only where the processor has its instructions: `Kernels::of` wants a proof, `Supported`.
@@ -15,11 +16,13 @@
 use std::sync::OnceLock;
 
 mod arithmetic;
+mod instructions;
 mod kernels;
 mod minifloat;
 mod number;
 mod operator;
 mod places;
+mod store;
 mod word;
 
 pub(crate) use self::arithmetic::Arithmetic;
@@ -27,6 +30,7 @@ pub(crate) use self::kernels::Kernels;
 pub(crate) use self::minifloat::MiniFloat;
 pub(crate) use self::operator::{Average, Maximum, Minimum, Product, ScaledSum, Sum};
 pub(crate) use self::places::{Places, with_places};
+pub(crate) use self::store::Store;
 use super::Span;
 
 /// The most sources, and the most targets, of one combination.

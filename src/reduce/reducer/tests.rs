@@ -1,3 +1,5 @@
+mod streaming;
+
 use proptest::prelude::*;
 
 use super::*;

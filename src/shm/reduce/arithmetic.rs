@@ -3,18 +3,9 @@
 use bytemuck::Pod;
 use half::{bf16, f16};
 
+use super::instructions::Instructions;
 use super::minifloat::MiniFloat;
 use super::number::Number;
-
-/// What a kernel may use beyond the architecture's common instructions.
-pub(crate) trait Instructions: 'static {
-    /// Whether half precision is converted by the processor (F16C).
-    #[cfg_attr(
-        not(target_arch = "x86_64"),
-        expect(dead_code, reason = "only x86-64 has kernels of both kinds")
-    )]
-    const CONVERTS_HALF: bool;
-}
 
 /// A type that can be combined: stored as `Self`, computed with as `Register`.
 pub(crate) trait Arithmetic: Pod {

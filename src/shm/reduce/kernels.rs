@@ -7,16 +7,18 @@
 //! Elements that have to be converted go in longer blocks, which the compiler keeps on the stack and treats in three loops:
 //! convert, combine, convert. Unrolled into registers, long conversions were left scalar, and took six times as long.
 //!
-//! All stores go through the cache. Stores past it were measured from 1 to 64 MiB, for two and for eight sources (AMD EPYC,
-//! Zen 3), with and without somebody to read the result: for two sources they cost up to twice as much, for eight nothing
-//! changed beyond the noise.
+//! Where results do not fit into the cache beside the sources they go past it ([`Store::of`]). An all-reduce of 64 MiB out of place
+//! (AMD EPYC, Zen 3, two cores, 32 MiB of shared cache) takes 15 to 25 % less time so among two, four and eight ranks, one of 16
+//! MiB 10 to 20 %. One of 4 MiB between two ranks fits, and would take more than twice as long.
 
 use std::marker::PhantomData;
 
-use super::arithmetic::{Arithmetic, Instructions};
+use super::arithmetic::Arithmetic;
+use super::instructions::{Instructions, Portable};
 use super::number::Number;
 use super::operator::Operator;
 use super::places::Places;
+use super::store::{LINE, Store, elements_before_line};
 use super::word::WordKernel;
 use super::{MAX_PLACES, ReduceKernel, Supported};
 use crate::shm::mapping::to_usize;
@@ -80,30 +82,24 @@ pub(crate) struct Terms<R> {
 struct Job<'a> {
     places: &'a Places<'a>,
     count: usize,
+    store: Store,
     scalar: [u8; 8],
     divisor: u8,
 }
 
 impl Kernel {
-    /// Combines the first `count` elements of all sources into all targets.
+    /// Combines the first `count` elements of all sources into all targets, and stores them as `store` says.
     ///
     /// `scalar` begins with the bytes of the element to scale by; `divisor` is what an average divides by, not zero.
     #[inline]
-    pub(crate) fn run(self, places: &Places<'_>, count: u64, scalar: [u8; 8], divisor: u8) {
+    pub(crate) fn run(self, places: &Places<'_>, store: Store, count: u64, scalar: [u8; 8], divisor: u8) {
         let is_within = count.checked_mul(self.width).is_some_and(|len| len <= places.len() as u64);
         assert!(is_within, "{count} elements reach past {} bytes", places.len());
         assert!(divisor > 0 && usize::from(divisor) <= MAX_PLACES, "an average of {divisor} ranks");
         // SAFETY: `Kernels::of` chose by what the processor was found to have; `count` elements lie within the places,
         // asserted just above.
-        unsafe { (self.body)(&Job { places, count: to_usize(count), scalar, divisor }) };
+        unsafe { (self.body)(&Job { places, count: to_usize(count), store, scalar, divisor }) };
     }
-}
-
-/// The architecture's common instructions.
-struct Portable;
-
-impl Instructions for Portable {
-    const CONVERTS_HALF: bool = false;
 }
 
 /// # Safety
@@ -123,7 +119,8 @@ pub(super) use x86_64::is_supported;
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64 {
-    use super::{Arithmetic, Instructions, Job, Operator, ReduceKernel, body};
+    use super::{Arithmetic, Job, Operator, ReduceKernel, body};
+    use crate::shm::reduce::instructions::WithF16c;
 
     pub(in super::super) fn is_supported(kernel: ReduceKernel) -> bool {
         match kernel {
@@ -137,13 +134,6 @@ mod x86_64 {
                     && is_x86_feature_detected!("avx512vl")
             }
         }
-    }
-
-    /// AVX2 or AVX-512, each with F16C.
-    struct WithF16c;
-
-    impl Instructions for WithF16c {
-        const CONVERTS_HALF: bool = true;
     }
 
     /// # Safety
@@ -169,6 +159,7 @@ mod x86_64 {
 /// `count` elements lie within the places of the job; the processor has the instructions `I`.
 #[inline(always)]
 unsafe fn body<I: Instructions, T: Arithmetic, O: Operator<T::Register>>(job: &Job<'_>) {
+    const { assert!((T::BLOCK * size_of::<T>()).is_multiple_of(LINE), "a block is whole lines") };
     match T::BLOCK {
         // SAFETY: the caller's contract.
         64 => unsafe { sweep::<I, T, O, 64>(job) },
@@ -191,31 +182,31 @@ unsafe fn sweep<I: Instructions, T: Arithmetic, O: Operator<T::Register>, const 
     let (sources, targets) = (job.places.sources(), job.places.targets());
     let fresh = job.places.fresh();
     let end = job.count;
+    let run = Run::<I, T, O>::new(sources, fresh, targets, terms);
+    let start = if I::STREAMS && job.store == Store::Streaming {
+        // SAFETY: the caller's contract.
+        unsafe { run.streamed_blocks::<L>(end) }
+    } else {
+        0
+    };
     let done = match (sources, targets) {
         (&[one, two], &[target]) => {
             let (sources, targets) = ([one, two], [target]);
             let run = Run::<I, T, O>::new(&sources, fresh, &targets, terms);
             // SAFETY: the caller's contract.
-            unsafe { run.blocks::<L>(0, end) }
+            unsafe { run.blocks::<L>(start, end) }
         }
         (&[one, two], &[first, second]) => {
             let (sources, targets) = ([one, two], [first, second]);
             let run = Run::<I, T, O>::new(&sources, fresh, &targets, terms);
             // SAFETY: the caller's contract.
-            unsafe { run.blocks::<L>(0, end) }
+            unsafe { run.blocks::<L>(start, end) }
         }
         // SAFETY: the caller's contract.
-        _ => unsafe { Run::<I, T, O>::new(sources, fresh, targets, terms).blocks::<L>(0, end) },
+        _ => unsafe { run.blocks::<L>(start, end) },
     };
-    let run = Run::<I, T, O>::new(sources, fresh, targets, terms);
     // SAFETY: the caller's contract.
-    let done = unsafe { run.blocks::<8>(done, end) };
-    // SAFETY: the caller's contract.
-    let done = unsafe { run.blocks::<4>(done, end) };
-    // SAFETY: the caller's contract.
-    let done = unsafe { run.blocks::<2>(done, end) };
-    // SAFETY: the caller's contract.
-    unsafe { run.blocks::<1>(done, end) };
+    unsafe { run.rest(done, end) };
 }
 
 impl<R: Number> Terms<R> {
@@ -257,10 +248,81 @@ impl<'a, I: Instructions, T: Arithmetic, O: Operator<T::Register>> Run<'a, I, T,
         index
     }
 
+    /// Combines what is left from `start` on, in ever shorter blocks.
+    ///
+    /// # Safety
+    /// As for `blocks`.
+    #[inline(always)]
+    unsafe fn rest(&self, start: usize, end: usize) {
+        // SAFETY: the caller's contract.
+        let start = unsafe { self.blocks::<8>(start, end) };
+        // SAFETY: the caller's contract.
+        let start = unsafe { self.blocks::<4>(start, end) };
+        // SAFETY: the caller's contract.
+        let start = unsafe { self.blocks::<2>(start, end) };
+        // SAFETY: the caller's contract.
+        unsafe { self.blocks::<1>(start, end) };
+    }
+
+    /// Combines the elements before the first line of the targets, and whole blocks of `L` elements behind them, which go past
+    /// the cache; returns where less than a block is left before `end`. Does nothing where targets have their lines elsewhere
+    /// than others, or no line begins with an element.
+    ///
+    /// # Safety
+    /// `end` elements lie within the places; the processor has the instructions `I`.
+    #[inline(always)]
+    unsafe fn streamed_blocks<const L: usize>(&self, end: usize) -> usize {
+        let Some(head) = elements_before_line(self.targets, size_of::<T>()) else { return 0 };
+        // SAFETY: no more than `end`; otherwise the caller's contract.
+        let mut index = unsafe { self.blocks::<1>(0, head.min(end)) };
+        while end - index >= L {
+            let offset = index * size_of::<T>();
+            // SAFETY: `index + L <= end`.
+            let block = unsafe { self.combined::<L>(offset) };
+            // SAFETY: the same; the first block was `head` elements in, where a line begins, and blocks are whole lines.
+            unsafe { self.store_lines(offset, &block) };
+            index += L;
+        }
+        I::fence();
+        index
+    }
+
+    /// # Safety
+    /// `block` fits at byte `offset` of every target, where a line begins; the processor has the instructions `I`.
+    #[inline(always)]
+    unsafe fn store_lines<const L: usize>(&self, offset: usize, block: &[T; L]) {
+        for &target in self.targets {
+            for (index, line) in bytemuck::cast_slice::<T, [u8; LINE]>(block).iter().enumerate() {
+                // SAFETY: the line is within the block, and so within the place.
+                let target = unsafe { target.add(offset + index * LINE) };
+                // SAFETY: writable and the start of a line by the caller's contract.
+                unsafe { I::store_line(target, line) };
+            }
+        }
+    }
+
+    /// Combines and stores a block.
+    ///
     /// # Safety
     /// `L` elements from byte `offset` on lie within the places; the processor has the instructions `I`.
     #[inline(always)]
     unsafe fn block<const L: usize>(&self, offset: usize) {
+        // SAFETY: the caller's contract.
+        let block = unsafe { self.combined::<L>(offset) };
+        for &target in self.targets {
+            // SAFETY: `offset` is within the place by the caller's contract.
+            let target = unsafe { target.add(offset) };
+            // SAFETY: `L` elements are writable there by the caller's contract.
+            unsafe { target.cast::<[T; L]>().write_unaligned(block) };
+        }
+    }
+
+    /// The results of a block.
+    ///
+    /// # Safety
+    /// As for `block`.
+    #[inline(always)]
+    unsafe fn combined<const L: usize>(&self, offset: usize) -> [T; L] {
         // SAFETY: the caller's contract.
         let mut result = unsafe { self.load::<L>(0, offset) };
         for index in 1..self.sources.len() {
@@ -274,13 +336,7 @@ impl<'a, I: Instructions, T: Arithmetic, O: Operator<T::Register>> Run<'a, I, T,
             *number = O::finish(*number, &self.terms).settle();
         }
         // SAFETY: the caller's contract; settled just above.
-        let block: [T; L] = unsafe { T::narrow_block::<I, L>(result) };
-        for &target in self.targets {
-            // SAFETY: `offset` is within the place by the caller's contract.
-            let target = unsafe { target.add(offset) };
-            // SAFETY: `L` elements are writable there by the caller's contract.
-            unsafe { target.cast::<[T; L]>().write_unaligned(block) };
-        }
+        unsafe { T::narrow_block::<I, L>(result) }
     }
 
     /// The block of one source, as numbers, scaled if the operator wants that.

@@ -174,6 +174,11 @@ impl Places<'_> {
         }
     }
 
+    /// Whether a source is the very bytes of a target.
+    pub(super) fn is_in_place(&self) -> bool {
+        self.sources.iter().any(|source| self.targets.iter().any(|target| source.addr() == target.addr()))
+    }
+
     fn check(&self, offset: usize, len: usize) {
         let is_within = len <= self.len && offset <= self.len - len;
         assert!(is_within, "{len} at {offset} of a place of {}", self.len);

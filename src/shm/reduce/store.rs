@@ -1,0 +1,51 @@
+//! Where results go: into the cache, or past it.
+//!
+//! A store into the cache first reads the line that it changes, and later drives another one out. Where places are much larger
+//! than the cache that is a third of all traffic, for nothing: a line stored past the cache goes to memory and no other way.
+//! Where they fit into the cache it is the other way round, and so it is in place: the line has just been read.
+
+use super::places::Places;
+use crate::shm::copy::{ReadSoon, choose};
+
+/// Bytes of a cache line, of which a store past the cache should fill all.
+pub(super) const LINE: usize = 64;
+
+/// Shorter places, in bytes, are not worth a look at their number.
+const SHORT: usize = 4096;
+
+/// How a kernel stores its results. Both ways are right for all places, and give the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Store {
+    /// Through the cache.
+    Cached,
+    /// Past it, where the instructions and the alignment of the targets permit.
+    Streaming,
+}
+
+impl Store {
+    /// The quicker one for combinations over all of `places`.
+    ///
+    /// Half of all places are to this what a source is to a copy. So results go past the cache where the copies do: when what is
+    /// read and what is written fill the cache that cores share.
+    #[inline]
+    pub(crate) fn of(places: &Places<'_>) -> Self {
+        if places.len() < SHORT || places.is_in_place() {
+            return Self::Cached;
+        }
+        let n_places = places.sources().len() + places.targets().len();
+        let bytes = (places.len() as u64).saturating_mul(n_places as u64);
+        if choose(bytes / 2, ReadSoon::Yes).is_streaming() { Self::Streaming } else { Self::Cached }
+    }
+}
+
+/// How many elements of `width` bytes lie before the first line that starts with an element, which has to be the same number
+/// in all of `targets`.
+pub(super) fn elements_before_line(targets: &[*mut u8], width: usize) -> Option<usize> {
+    let bytes_before = |target: &*mut u8| target.addr().wrapping_neg() % LINE;
+    let bytes = targets.first().map(bytes_before)?;
+    let is_same = targets.iter().all(|target| bytes_before(target) == bytes);
+    (is_same && bytes.is_multiple_of(width)).then_some(bytes / width)
+}
+
+#[cfg(test)]
+mod tests;
