@@ -80,6 +80,7 @@ impl Communicator {
     }
 
     /// How many ranks there are.
+    #[inline]
     #[must_use]
     pub fn n_ranks(&self) -> u32 {
         u32::try_from(self.members.len()).expect("at most 64 members")

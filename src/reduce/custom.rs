@@ -18,11 +18,15 @@ type Function = dyn Fn(&mut [u8], &[u8]) + Send + Sync;
 /// The function must be associative, and treat each index by itself: slices are cut into chunks as it suits. Within one
 /// combination it is called in the order of the sources. It sees copies, never shared memory. Ranks take two custom
 /// operators for the same when name and type agree.
+///
+/// It is one pointer, so that what may hold one is no larger for it.
 #[derive(Clone)]
-pub struct CustomOp {
-    name: Arc<str>,
+pub struct CustomOp(Arc<Definition>);
+
+struct Definition {
+    name: Box<str>,
     dtype: DataType,
-    function: Arc<Function>,
+    function: Box<Function>,
 }
 
 impl CustomOp {
@@ -31,19 +35,19 @@ impl CustomOp {
         let function = move |accumulator: &mut [u8], other: &[u8]| {
             function(bytemuck::cast_slice_mut(accumulator), bytemuck::cast_slice(other));
         };
-        Self { name: name.into(), dtype: T::DATA_TYPE, function: Arc::new(function) }
+        Self(Arc::new(Definition { name: name.into(), dtype: T::DATA_TYPE, function: Box::new(function) }))
     }
 
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        &self.0.name
     }
 
     /// The type of element that it takes.
     #[must_use]
     pub fn data_type(&self) -> DataType {
-        self.dtype
+        self.0.dtype
     }
 
     /// Combines all sources into all targets, chunk by chunk.
@@ -56,7 +60,7 @@ impl CustomOp {
             places.load(0, start, accumulator);
             for index in 1..places.n_sources() {
                 places.load(index, start, other);
-                (self.function)(accumulator, other);
+                (self.0.function)(accumulator, other);
             }
             places.store(start, accumulator);
         }
@@ -67,7 +71,7 @@ impl CustomOp {
         let (mut accumulator, others) = (words[0], &words[1..]);
         for other in others {
             let accumulator = &mut bytemuck::bytes_of_mut(&mut accumulator)[..len];
-            (self.function)(accumulator, &bytemuck::bytes_of(other)[..len]);
+            (self.0.function)(accumulator, &bytemuck::bytes_of(other)[..len]);
         }
         accumulator
     }
@@ -76,15 +80,15 @@ impl CustomOp {
 /// Whether both are clones of one operator.
 impl PartialEq for CustomOp {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.function, &other.function)
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
 impl std::fmt::Debug for CustomOp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CustomOp")
-            .field("name", &self.name)
-            .field("dtype", &self.dtype)
+            .field("name", &self.0.name)
+            .field("dtype", &self.0.dtype)
             .finish_non_exhaustive()
     }
 }

@@ -85,6 +85,15 @@ impl ReduceOp {
             Self::Custom(op) => hash(b"custom", op.data_type(), op.name().as_bytes()),
         }
     }
+
+    /// The bytes of the scalar, where there is one; otherwise zeros.
+    #[inline]
+    pub(super) fn scalar_bytes(&self) -> [u8; 8] {
+        match self {
+            Self::PreMulSum(scalar) => scalar.bytes(),
+            _ => [0; 8],
+        }
+    }
 }
 
 /// FNV-1a, with the top bit set so that no plain operator's code comes out.

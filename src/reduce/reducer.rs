@@ -16,12 +16,15 @@ pub struct Reducer {
     dtype: DataType,
     /// What ranks compare to see whether they mean the same operator.
     code: u32,
+    n_ranks: u8,
+    /// What to scale by, where that is done.
+    scalar: [u8; 8],
     steps: Steps,
 }
 
 #[derive(Clone, Debug)]
 enum Steps {
-    Built { kernels: &'static Kernels, scalar: [u8; 8], n_ranks: u8 },
+    Built(&'static Kernels),
     Custom(CustomOp),
 }
 
@@ -30,7 +33,7 @@ impl Reducer {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when `op` is for elements of another type, or `n_ranks` is not within 1 to 64.
-    #[inline]
+    #[inline(always)] // see `supported`
     pub fn new(dtype: DataType, op: &ReduceOp, n_ranks: u32) -> Result<Self> {
         Self::supported(dtype, op, n_ranks, Supported::best())
     }
@@ -45,27 +48,18 @@ impl Reducer {
         Self::supported(dtype, op, n_ranks, Supported::new(kernel).ok_or_else(lacking)?)
     }
 
-    #[inline]
+    // Made where it stays: to copy what was just written in narrower pieces is to wait until they have reached the cache,
+    // which takes as long as all the rest of a short call.
+    #[inline(always)]
     fn supported(dtype: DataType, op: &ReduceOp, n_ranks: u32, supported: Supported) -> Result<Self> {
         check_n_ranks(n_ranks)?;
-        let code = short(op.code());
-        let scalar = match op {
-            ReduceOp::PreMulSum(scalar) => {
-                check_type(scalar.data_type(), dtype, "code of the scalar's type")?;
-                scalar.bytes()
-            }
-            ReduceOp::Custom(custom) => return Self::custom(dtype, code, custom),
-            _ => [0; 8],
+        check_operator(dtype, op)?;
+        let steps = match op {
+            ReduceOp::Custom(custom) => Steps::Custom(custom.clone()),
+            _ => Steps::Built(kernels(dtype, op, supported)),
         };
-        let kernels = kernels(dtype, op, supported);
         let n_ranks = u8::try_from(n_ranks).expect("checked above: at most 64");
-        Ok(Self { dtype, code, steps: Steps::Built { kernels, scalar, n_ranks } })
-    }
-
-    #[cold]
-    fn custom(dtype: DataType, code: u32, custom: &CustomOp) -> Result<Self> {
-        check_type(custom.data_type(), dtype, "code of the custom operator's type")?;
-        Ok(Self { dtype, code, steps: Steps::Custom(custom.clone()) })
+        Ok(Self { dtype, code: short(op.code()), n_ranks, scalar: op.scalar_bytes(), steps })
     }
 
     /// The type of its elements.
@@ -91,7 +85,7 @@ impl Reducer {
     #[inline]
     pub(crate) fn combine_words(&self, words: &[u64], len: usize) -> u64 {
         match &self.steps {
-            Steps::Built { kernels, scalar, n_ranks } => kernels.word.run(words, *scalar, *n_ranks),
+            Steps::Built(kernels) => kernels.word.run(words, self.scalar, self.n_ranks),
             Steps::Custom(custom) => custom.combine_words(words, len),
         }
     }
@@ -131,12 +125,24 @@ impl Reducer {
     #[inline]
     fn run(&self, places: &Places<'_>, store: Store, count: u64, finish: bool) {
         match &self.steps {
-            Steps::Built { kernels, scalar, n_ranks } => {
+            Steps::Built(kernels) => {
                 let kernel = if finish { kernels.last } else { kernels.partial };
-                kernel.run(places, store, count, *scalar, *n_ranks);
+                kernel.run(places, store, count, self.scalar, self.n_ranks);
             }
             Steps::Custom(custom) => custom.combine(places),
         }
+    }
+}
+
+/// Checks that `op` is one on elements `dtype`.
+#[inline]
+fn check_operator(dtype: DataType, op: &ReduceOp) -> Result<()> {
+    match op {
+        ReduceOp::PreMulSum(scalar) => check_type(scalar.data_type(), dtype, "code of the scalar's type"),
+        ReduceOp::Custom(custom) => {
+            check_type(custom.data_type(), dtype, "code of the custom operator's type")
+        }
+        _ => Ok(()),
     }
 }
 
