@@ -225,14 +225,20 @@ impl Board {
         self.await_each(operation, |_| ())
     }
 
-    /// The same, and hands each post to `visit`, in the order of the members.
+    /// The same, and hands each post to `visit`, in the order of the members; `None` stands for this member's own.
+    ///
+    /// It knows what it has posted. Looking it up would fetch the cache line back from the core that is reading it.
     ///
     /// # Errors
     /// Those of [`Board::await_post`].
     #[inline]
-    pub(crate) fn await_each(&mut self, operation: Operation, mut visit: impl FnMut(Post<'_>)) -> Result<()> {
+    pub(crate) fn await_each(
+        &mut self,
+        operation: Operation,
+        mut visit: impl FnMut(Option<Post<'_>>),
+    ) -> Result<()> {
         for member in 0..self.members.len() {
-            visit(self.await_post(member, operation)?);
+            visit(if member == self.me { None } else { Some(self.await_post(member, operation)?) });
         }
         self.floor = self.sequence;
         Ok(())

@@ -9,7 +9,7 @@
 use arrayvec::ArrayVec;
 
 use super::algorithm::Manner;
-use super::board::INLINE_WORDS;
+use super::board::{INLINE_WORDS, Post};
 use super::call::{Call, Input, Output, part, part_mut};
 use super::operation::{Operation, Summary};
 use super::region::MAIL_LEN;
@@ -63,8 +63,9 @@ pub(crate) fn run(team: &mut Team, calls: &mut [Call<'_>], manner: Manner) -> Re
     team.board.begin(Operation::Group)?;
     let data_at = write_summaries(team, &mine)?;
     let group = Summary::of_group(mine.iter().copied());
+    let mut mine_inline = [0; INLINE_WORDS];
     if len <= INLINE_LEN {
-        post_inline(team, calls, group)?;
+        mine_inline = post_inline(team, calls, group)?;
     } else {
         post_mail(team, calls, group, data_at)?;
     }
@@ -72,7 +73,8 @@ pub(crate) fn run(team: &mut Team, calls: &mut [Call<'_>], manner: Manner) -> Re
     let is_inline = len <= INLINE_LEN;
     let met = team.board.await_each(Operation::Group, |post| {
         if is_inline {
-            posted.push(std::array::from_fn(|word| post.data(word)));
+            let told = |post: Post<'_>| std::array::from_fn(|word| post.data(word));
+            posted.push(post.map_or(mine_inline, told));
         }
     });
     met.map_err(|error| name_call(team, &mine, error))?;
@@ -99,7 +101,8 @@ fn write_summaries(team: &Team, mine: &[Summary]) -> Result<u64> {
     Ok(mine.len() as u64 * SUMMARY_LEN)
 }
 
-fn post_inline(team: &mut Team, calls: &[Call<'_>], group: Summary) -> Result<()> {
+/// Posts the inputs of `calls` in the post itself, and returns its data.
+fn post_inline(team: &mut Team, calls: &[Call<'_>], group: Summary) -> Result<[u64; INLINE_WORDS]> {
     let mut words = [0; INLINE_WORDS];
     let mut at = 0;
     for call in calls {
@@ -113,7 +116,7 @@ fn post_inline(team: &mut Team, calls: &[Call<'_>], group: Summary) -> Result<()
         at += len.next_multiple_of(ALIGN);
     }
     team.board.post(group, [0; 2], &words);
-    Ok(())
+    Ok(words)
 }
 
 fn post_mail(team: &mut Team, calls: &[Call<'_>], group: Summary, data_at: u64) -> Result<()> {

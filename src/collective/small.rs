@@ -52,8 +52,9 @@ pub(crate) fn run(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u
 /// Executes any call of at most [`MAIL_LEN`] bytes.
 #[inline(never)]
 fn exchange(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64) -> Result<()> {
+    let mut mine = [0; INLINE_WORDS];
     if len <= INLINE_LEN {
-        post_inline(team, call, summary, len)?;
+        post_inline(team, call, summary, len, &mut mine)?;
     } else {
         post_mail(team, call, summary, len)?;
     }
@@ -61,7 +62,7 @@ fn exchange(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64) ->
         return Ok(());
     }
     await_inputs(team, call)?;
-    deliver(team, call, len)
+    deliver(team, call, len, &mine)
 }
 
 /// Executes a reduction of one block of at most [`WORD_LEN`] bytes: each member's input is a word, from post to register.
@@ -73,17 +74,22 @@ fn reduce_word(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64)
         return Ok(());
     }
     let mut words = ArrayVec::<u64, { MAX_RANKS as usize }>::new();
-    team.board.await_each(call.operation, |post| words.push(post.data(0)))?;
+    team.board.await_each(call.operation, |post| words.push(post.map_or(word, |post| post.data(0))))?;
     let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
     let result = reducer.combine_words(&words, usize::try_from(len).unwrap_or(0));
     call.write_word(team.view(), result, len)
 }
 
 #[inline]
-fn post_inline(team: &mut Team, call: &Call<'_>, summary: Summary, len: u64) -> Result<()> {
-    let mut words = [0; INLINE_WORDS];
+fn post_inline(
+    team: &mut Team,
+    call: &Call<'_>,
+    summary: Summary,
+    len: u64,
+    words: &mut [u64; INLINE_WORDS],
+) -> Result<()> {
     let len = if matches!(call.input, Input::None) { 0 } else { len };
-    call.read_input(team.view(), 0, part_mut(bytemuck::cast_slice_mut(&mut words), 0, len)?)?;
+    call.read_input(team.view(), 0, part_mut(bytemuck::cast_slice_mut(words), 0, len)?)?;
     team.board.post(summary, [0; 2], &words[..words_of(len)]);
     Ok(())
 }
@@ -101,6 +107,7 @@ fn post_mail(team: &mut Team, call: &Call<'_>, summary: Summary, len: u64) -> Re
 #[inline]
 fn await_inputs(team: &mut Team, call: &Call<'_>) -> Result<()> {
     match call.operation {
+        Operation::Broadcast | Operation::Scatter if call.root == team.me() => Ok(()),
         Operation::Broadcast | Operation::Scatter => {
             team.board.await_post(call.root, call.operation).map(drop)
         }
@@ -108,19 +115,24 @@ fn await_inputs(team: &mut Team, call: &Call<'_>) -> Result<()> {
     }
 }
 
-/// Makes this member's output from what was posted.
+/// Makes this member's output from what was posted, `mine` by itself where it is inline.
 #[inline]
-fn deliver(team: &Team, call: &mut Call<'_>, len: u64) -> Result<()> {
+fn deliver(team: &Team, call: &mut Call<'_>, len: u64, mine: &[u64; INLINE_WORDS]) -> Result<()> {
     // Arrays for as many members as there are, or somewhat more: they are filled and searched at every call.
     match team.n_members() {
-        0..=2 => deliver_among::<2>(team, call, len),
-        3..=8 => deliver_among::<8>(team, call, len),
-        _ => deliver_among::<{ MAX_RANKS as usize }>(team, call, len),
+        0..=2 => deliver_among::<2>(team, call, len, mine),
+        3..=8 => deliver_among::<8>(team, call, len, mine),
+        _ => deliver_among::<{ MAX_RANKS as usize }>(team, call, len, mine),
     }
 }
 
 #[inline]
-fn deliver_among<const N: usize>(team: &Team, call: &mut Call<'_>, len: u64) -> Result<()> {
+fn deliver_among<const N: usize>(
+    team: &Team,
+    call: &mut Call<'_>,
+    len: u64,
+    mine: &[u64; INLINE_WORDS],
+) -> Result<()> {
     let contributors = match call.operation {
         Operation::Broadcast | Operation::Scatter => call.root..call.root + 1,
         _ => 0..team.n_members(),
@@ -135,7 +147,8 @@ fn deliver_among<const N: usize>(team: &Team, call: &mut Call<'_>, len: u64) -> 
     if len <= INLINE_LEN {
         for (words, member) in words.iter_mut().zip(contributors.clone()) {
             let post = team.board.post_of(member);
-            (0..words_of(len)).for_each(|index| words[index] = post.data(index));
+            let word = |index: usize| if member == team.me() { mine[index] } else { post.data(index) };
+            (0..words_of(len)).for_each(|index| words[index] = word(index));
         }
         for (place, words) in blocks.iter_mut().zip(&words) {
             *place = SourcePlace::Slice(part(bytemuck::cast_slice(words), at, block)?);
