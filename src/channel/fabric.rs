@@ -88,6 +88,7 @@ impl Fabric {
         self.crowded
     }
 
+    #[inline]
     pub(crate) fn policy(&self) -> WaitPolicy {
         WaitPolicy::for_spinners(u32::try_from(plain::load(&self.spinners)).unwrap_or(u32::MAX))
     }

@@ -33,7 +33,7 @@ use crate::heap::HeapOffset;
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{
-    ParkCell, PostCell, ProgressCell, Revocation, SleepWord, Stop, Waiting, Watch, wait_until,
+    ParkCell, PostCell, ProgressCell, Revocation, SleepWord, Stop, Waiting, Watch, spin_until, wait_until,
 };
 
 /// The words of a post that come before its data: summary, and where the input and the output are.
@@ -185,7 +185,8 @@ impl Board {
     }
 
     /// Posts what this member does: `summary`, where its buffers are, and `data`.
-    #[inline]
+    // In line whoever calls it: how many words there are is known there as a rule.
+    #[inline(always)]
     pub(crate) fn post(&mut self, summary: Summary, places: [u64; 2], data: &[u64]) {
         let turn = self.turn_index();
         let mark = Mark::new(summary, self.history);
@@ -205,11 +206,14 @@ impl Board {
     ///
     /// # Ordering
     /// Acquires everything the member did before it posted (C1).
-    #[inline]
+    // In line whoever calls it: what comes after the last look is what the next post waits for.
+    #[inline(always)]
     pub(crate) fn await_post(&self, member: usize, operation: Operation) -> Result<Post<'_>> {
         let turn = self.turn_index();
         let cell = &self.posts[member][turn];
-        if !cell.shows(self.sequence) {
+        // A short wait is spent right here: the way back out of a long one takes as long as a post takes to arrive.
+        let shows = || cell.shows(self.sequence);
+        if !shows() && !spin_until(self.fabric.policy(), shows) {
             self.await_sequence(member, self.sequence, operation)?;
         }
         let post = Post(cell);

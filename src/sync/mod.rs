@@ -47,4 +47,4 @@ pub use park::ParkCell;
 pub use post::{POST_WORDS, PostCell, ProgressCell};
 pub use revoke::{Revocation, RevokeCell};
 pub use semaphore::{SemaphoreCell, SemaphoreReceiver, SemaphoreSender};
-pub use wait::{Stop, WaitPolicy, Waiting, Watch, wait_until};
+pub use wait::{Stop, WaitPolicy, Waiting, Watch, spin_until, wait_until};

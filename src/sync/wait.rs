@@ -14,6 +14,9 @@
 //! Invariants: every wait has a deadline and a watch. The first poll costs what it costs to poll; neither
 //! clock nor watch is touched before a whole burst of polls has failed. A sleep is never longer than
 //! [`LONGEST_SLEEP`], as a second line of defence behind the wake.
+//!
+//! A wait that is as short as a cache line's way from core to core may have one burst of polls in front of the loop, in
+//! line with its caller: [`spin_until`].
 
 use std::time::Duration;
 
@@ -132,6 +135,17 @@ impl<'a, K: ?Sized, W: ?Sized> Waiting<'a, K, W> {
             Stop::Revoked(by) => Error::Revoked { by },
         }
     }
+}
+
+/// Polls as often as `policy` does before it gives way for the first time, and tells whether `poll` said yes in the end.
+///
+/// What comes after a `no` is [`wait_until`], which has the deadline and the watch.
+#[inline]
+pub fn spin_until(policy: WaitPolicy, mut poll: impl FnMut() -> bool) -> bool {
+    (0..policy.spins).any(|_| {
+        spin_loop();
+        poll()
+    })
 }
 
 /// Waits until `poll` returns something.

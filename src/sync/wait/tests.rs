@@ -121,3 +121,19 @@ fn who_shares_a_core_yields_at_once() {
     assert_eq!(WaitPolicy::for_spinners(1), WaitPolicy::DEDICATED);
     assert_eq!(WaitPolicy::for_spinners(2).spins, 0);
 }
+
+#[test]
+fn a_burst_ends_with_the_poll_that_succeeds_or_when_the_policy_would_give_way() {
+    let polls_until = |policy, hit: u32| {
+        let polls = Cell::new(0);
+        let found = spin_until(policy, || {
+            polls.set(polls.get() + 1);
+            polls.get() == hit
+        });
+        (found, polls.get())
+    };
+    assert_eq!(polls_until(WaitPolicy::DEDICATED, 1), (true, 1));
+    assert_eq!(polls_until(WaitPolicy::DEDICATED, 1000), (true, 1000));
+    assert_eq!(polls_until(WaitPolicy::DEDICATED, 1001), (false, 1000));
+    assert_eq!(polls_until(WaitPolicy::CROWDED, 1), (false, 0));
+}
