@@ -1,21 +1,26 @@
 //! Operations on ordinary memory, piece by piece through the scratch of those who have the data.
 //!
-//! No rank can reach another's ordinary memory. So each copies what others need of its input into its scratch, where they
-//! read it; what it needs itself it reads where it lies. Elements are combined straight from the scratches into the output.
-//! A piece goes through these steps, of which each member tells the others by its progress:
+//! No rank can reach another's ordinary memory. So each *stages* what others need of its input in its scratch, where they read
+//! it; what it needs itself it reads where it lies. Elements are combined straight from the scratches into the output and, for
+//! those who need the result, over the very bytes that they have staged, from where they take it.
 //!
-//! | step | what | others may then |
-//! |---|---|---|
-//! | staged | the input that others need is in the scratch | read it |
-//! | worked | the others' has been used; this member's share of a reduction is in the scratch | overwrite theirs; read the result |
+//! The scratch is a ring of [`SLOTS`] slots. Each member takes the same steps, and tells the others of each by its progress:
 //!
-//! There is room for two pieces, and the next is staged before the current one is waited for: so a member that is a little
-//! late holds nobody up. Everybody waits for everybody's last step (one more, where results are read), and then the scratch
-//! is free again.
+//! | step | what it has done by then |
+//! |---|---|
+//! | s < [`LAG`] | staged piece s |
+//! | s >= [`LAG`] | worked on piece s - LAG; taken the results of s - 2 LAG, in whose slot it has staged s |
 //!
-//! Why two slots suffice: the input of piece k is overwritten by that of k + 2, which is staged when all have worked on k. The
-//! result of piece k is overwritten by that of k + 2, which is worked on when all have staged k + 2, and before a member does
-//! that it has copied all results of piece k.
+//! Before it works on piece s it waits until all have taken step s: then all have staged piece s, and all have worked on piece
+//! s - LAG, whose results it takes now. Nobody needs that slot any more, so the next piece can be staged there. So a member may
+//! be late by a piece and holds nobody up. Everybody waits for everybody's last step, and then the scratch is free.
+//!
+//! # Why results go where the input was
+//! What a core has written and another one reads moves into the other's cache, and to write there again takes as long as to read
+//! it, but nothing hides that: stores wait for each other, loads do not. Here each core loads a line before it stores to it:
+//! whoever combines has just read what it overwrites, and who stages has just taken a result from there.
+
+use std::ops::Range;
 
 use arrayvec::ArrayVec;
 
@@ -24,20 +29,29 @@ use super::direct::share;
 use super::operation::Operation;
 use super::region::SCRATCH_LEN;
 use super::team::Team;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::heap::Region;
 use crate::rank::MAX_RANKS;
 use crate::reduce::{Source, SourcePlace, Target};
 
-/// What the blocks of a piece take in the scratch, in bytes.
-///
-/// Much more than stays in the core's own cache: what another core reads comes quicker out of the cache that they share.
-const PIECE_LEN: u64 = 512 << 10;
+/// By how many pieces members may be apart.
+const LAG: u64 = 2;
 
-const _: () = assert!(2 * PIECE_LEN <= SCRATCH_LEN);
+/// The slots of a scratch: between a piece that is staged and one whose results are taken there are twice as many as [`LAG`].
+const SLOTS: u64 = 2 * LAG;
+
+/// What a slot holds, in bytes.
+const SLOT_LEN: u64 = SCRATCH_LEN / SLOTS;
+
+/// What each member combines of a piece whose results are returned, in bytes.
+///
+/// Little enough that all slots of two members stay in a core's own cache.
+const SHARE_LEN: u64 = 64 << 10;
 
 /// Blocks of a piece begin at multiples of so many bytes.
 const ALIGN: u64 = 128;
+
+type PerMember<T> = ArrayVec<T, { MAX_RANKS as usize }>;
 
 /// How a call is cut: the same on all members.
 #[derive(Clone, Copy, Debug)]
@@ -65,11 +79,11 @@ struct Piece {
 impl Pipeline {
     /// The way to execute `call` among `n_members`.
     pub(crate) fn new(call: &Call<'_>, n_members: usize) -> Self {
-        let size = call.data_type.size() as u64;
+        let (size, n_members) = (call.data_type.size() as u64, n_members as u64);
         let returns = matches!(call.operation, Operation::AllReduce | Operation::Reduce);
-        let blocks = call.operation.blocks(n_members as u64).0 + u64::from(returns);
+        let longest = if returns { SLOT_LEN.min(SHARE_LEN * n_members) } else { SLOT_LEN };
         // There are at most 64 members and so 64 blocks: more than ALIGN each.
-        let elements = PIECE_LEN / blocks / ALIGN * ALIGN / size;
+        let elements = longest / call.operation.blocks(n_members).0 / ALIGN * ALIGN / size;
         // No elements are one piece of none.
         Self { elements, pieces: call.count.div_ceil(elements).max(1), size, returns }
     }
@@ -79,73 +93,72 @@ impl Pipeline {
     /// # Errors
     /// Those of [`super::board::Board::await_post`]; [`crate::Error::OutOfRange`] for buffers that are not allocated.
     pub(crate) fn run(&self, team: &mut Team, call: &mut Call<'_>) -> Result<()> {
-        self.stage(team, call, 0)?;
-        let first = team.board.step();
-        let operation = call.operation;
-        let until = |team: &mut Team, step| team.board.await_step(first.wrapping_add(step), operation);
-        for number in 0..self.pieces {
-            if number + 1 < self.pieces {
-                if number > 0 {
-                    until(team, self.worked(number - 1))?;
-                }
-                self.stage(team, call, number + 1)?;
+        let first = self.begin(team, call)?;
+        for number in 0..self.pieces + LAG {
+            team.board.await_step(first.wrapping_add(number), call.operation)?;
+            if let Some(piece) = self.piece(call, number) {
+                self.work(team, call, piece)?;
+            }
+            if let Some(done) = number.checked_sub(LAG).and_then(|number| self.piece(call, number)) {
+                self.take_results(team, call, done)?;
+            }
+            self.stage(team, call, number + LAG)?;
+            if number < self.pieces {
                 team.board.step();
             }
-            until(team, self.staged(number))?;
-            self.work(team, call, self.piece(call, number))?;
-            team.board.step();
-            if self.returns {
-                until(team, self.worked(number))?;
-                self.take_results(team, call, self.piece(call, number))?;
-            }
         }
-        // Whatever comes next may put something else into the scratch.
-        let last =
-            if self.returns { team.board.step().wrapping_sub(first) } else { self.worked(self.pieces - 1) };
-        until(team, last)
+        Ok(())
     }
 
-    /// The step, counted from the first, with which piece `number` is staged.
-    const fn staged(&self, number: u64) -> u64 {
-        if number == 0 { 0 } else { 2 * number - 1 }
+    /// Takes the steps before which nothing has to be waited for; returns the first.
+    fn begin(&self, team: &mut Team, call: &Call<'_>) -> Result<u64> {
+        self.stage(team, call, 0)?;
+        let first = team.board.step();
+        for number in 1..LAG {
+            self.stage(team, call, number)?;
+            team.board.step();
+        }
+        Ok(first)
     }
 
-    /// The step with which it has been worked on: after the next has been staged, if there is one.
-    const fn worked(&self, number: u64) -> u64 {
-        if number + 1 < self.pieces { 2 * number + 2 } else { 2 * number + 1 }
-    }
-
-    fn piece(&self, call: &Call<'_>, number: u64) -> Piece {
+    /// Piece `number`, if there are so many.
+    fn piece(&self, call: &Call<'_>, number: u64) -> Option<Piece> {
+        if number >= self.pieces {
+            return None;
+        }
         let first = number * self.elements;
         let count = self.elements.min(call.count - first);
-        Piece { number, start: first * self.size, count, len: count * self.size }
+        Some(Piece { number, start: first * self.size, count, len: count * self.size })
     }
 
-    /// Where block `block` of `piece` is in the scratch of `member`.
-    fn input(&self, team: &Team, member: usize, piece: Piece, block: u64) -> Region {
-        let at = piece.number % 2 * PIECE_LEN + block * self.elements * self.size;
-        Region::new(shifted(team.scratch(member).offset, at), piece.len)
+    /// Where `bytes` of block `block` of `piece` are in the scratch of `member`.
+    fn slot(&self, team: &Team, member: usize, piece: Piece, block: u64, bytes: &Range<u64>) -> Region {
+        let at = piece.number % SLOTS * SLOT_LEN + block * self.elements * self.size + bytes.start;
+        Region::new(shifted(team.scratch(member).offset, at), bytes.end - bytes.start)
     }
 
-    /// Where the result of `len` bytes at `at` of `piece` is, which `member` has made.
-    fn result(&self, team: &Team, member: usize, piece: Piece, at: u64, len: u64) -> Region {
-        let slot = self.input(team, member, piece, 1);
-        Region::new(shifted(slot.offset, at), len)
+    /// The bytes of a piece that `member` combines, of those whose results are returned.
+    fn share(&self, team: &Team, member: usize, piece: Piece) -> Range<u64> {
+        share(piece.count, self.size, member, team.n_members())
     }
 
-    /// Copies what others need of a piece of this member's input into its scratch.
+    /// The bytes of a piece that this member leaves to others to combine.
+    fn others_shares(&self, team: &Team, piece: Piece) -> [Range<u64>; 2] {
+        let mine = self.share(team, team.me(), piece);
+        [0..mine.start, mine.end..piece.len]
+    }
+
+    /// Copies what others need of a piece of this member's input, if there is that piece, into its scratch.
     fn stage(&self, team: &Team, call: &Call<'_>, number: u64) -> Result<()> {
-        let (piece, me) = (self.piece(call, number), team.me());
-        if matches!(call.input, Input::None) {
+        let Some(piece) = self.piece(call, number).filter(|_| !matches!(call.input, Input::None)) else {
             return Ok(());
-        }
+        };
         if self.returns {
-            let mine = share(piece.count, self.size, me, team.n_members());
-            self.stage_part(team, call, piece, 0, 0..mine.start)?;
-            return self.stage_part(team, call, piece, 0, mine.end..piece.len);
+            let parts = self.others_shares(team, piece);
+            return parts.into_iter().try_for_each(|bytes| self.stage_part(team, call, piece, 0, bytes));
         }
         let blocks = call.operation.blocks(team.n_members() as u64).0;
-        let own = (call.operation == Operation::ReduceScatter).then_some(me as u64);
+        let own = (call.operation == Operation::ReduceScatter).then_some(team.me() as u64);
         (0..blocks)
             .filter(|&block| Some(block) != own)
             .try_for_each(|block| self.stage_part(team, call, piece, block, 0..piece.len))
@@ -157,9 +170,9 @@ impl Pipeline {
         call: &Call<'_>,
         piece: Piece,
         block: u64,
-        bytes: std::ops::Range<u64>,
+        bytes: Range<u64>,
     ) -> Result<()> {
-        let target = self.input(team, team.me(), piece, block).part(bytes.start, bytes.end - bytes.start)?;
+        let target = self.slot(team, team.me(), piece, block, &bytes);
         let at = block * call.block_len()? + piece.start + bytes.start;
         call.copy_input(team.view(), at, team.heap_of(team.me(), target)?, target)
     }
@@ -169,9 +182,9 @@ impl Pipeline {
         let (me, n) = (team.me(), team.n_members());
         match call.operation {
             Operation::AllReduce | Operation::Reduce => {
-                self.reduce(team, call, piece, share(piece.count, self.size, me, n))
+                self.reduce(team, call, piece, 0, self.share(team, me, piece))
             }
-            Operation::ReduceScatter => self.reduce(team, call, piece, 0..piece.len),
+            Operation::ReduceScatter => self.reduce(team, call, piece, me as u64, 0..piece.len),
             Operation::Broadcast => self.take(team, call, piece, call.root, 0, 0),
             Operation::Scatter => self.take(team, call, piece, call.root, me as u64, 0),
             Operation::AllToAll => {
@@ -191,61 +204,75 @@ impl Pipeline {
         block: u64,
         to: u64,
     ) -> Result<()> {
-        let source = self.input(team, member, piece, block);
+        let source = self.slot(team, member, piece, block, &(0..piece.len));
         let at = to * call.block_len()? + piece.start;
         let span = team.heap_of(member, source)?;
         call.copy_output(team.view(), at, span, source.offset.get(), source.len)
     }
 
-    /// Combines `bytes` of all inputs of a piece, this member's own where it lies, into its output and, if others need the
-    /// result, into the scratch.
+    /// Combines `bytes` of block `block` of all inputs of a piece, this member's own where it lies, into its output and the
+    /// scratches of those who need the result.
     fn reduce(
         &self,
         team: &Team,
         call: &mut Call<'_>,
         piece: Piece,
-        bytes: std::ops::Range<u64>,
+        block: u64,
+        bytes: Range<u64>,
     ) -> Result<()> {
         let len = bytes.end - bytes.start;
         if len == 0 {
             return Ok(());
         }
-        let (me, block) = (team.me(), if self.returns { 0 } else { team.me() as u64 });
+        let (me, n) = (team.me(), team.n_members());
         let at = piece.start + bytes.start;
-        let own_at = block * call.block_len()? + at;
-        let mut targets: ArrayVec<Target<'_>, 2> =
-            output_at(team, &mut call.output, at, len)?.into_iter().collect();
-        if self.returns {
-            let region = self.result(team, me, piece, bytes.start, len);
-            targets.push(Target::Shared(team.heap_of(me, region)?, region.offset.get()));
+        let input_at = block * call.block_len()? + at;
+        let staged = |member| {
+            let region = self.slot(team, member, piece, block, &bytes);
+            Ok::<_, Error>((team.heap_of(member, region)?, region.offset.get()))
+        };
+        let mut targets: PerMember<Target<'_>> =
+            own_output(team, &mut call.output, at, len)?.into_iter().collect();
+        for member in receivers(call.operation, call.root, n).filter(|&member| member != me) {
+            let (span, offset) = staged(member)?;
+            targets.push(Target::Shared(span, offset));
         }
         let source = |member| {
             if member == me {
-                return input_at(team, &call.input, own_at, len).map(Source::fresh);
+                return own_input(team, &call.input, input_at, len).map(Source::fresh);
             }
-            let region = self.input(team, member, piece, block).part(bytes.start, len)?;
-            Ok(Source::fresh(SourcePlace::Shared(team.heap_of(member, region)?, region.offset.get())))
+            let (span, offset) = staged(member)?;
+            Ok(Source::fresh(SourcePlace::Shared(span, offset)))
         };
-        let sources: ArrayVec<_, { MAX_RANKS as usize }> =
-            (0..team.n_members()).map(source).collect::<Result<_>>()?;
+        let sources: PerMember<_> = (0..n).map(source).collect::<Result<_>>()?;
         let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
         reducer.combine(&sources, &mut targets, len / self.size, true)
     }
 
-    /// Copies the shares of a result that others have made into this member's output, if it has one.
+    /// Copies the results that others have left in this member's scratch into its output, if it has one.
     fn take_results(&self, team: &Team, call: &mut Call<'_>, piece: Piece) -> Result<()> {
-        let (me, n) = (team.me(), team.n_members());
-        (0..n).filter(|&member| member != me).try_for_each(|member| {
-            let bytes = share(piece.count, self.size, member, n);
-            let source = self.result(team, member, piece, bytes.start, bytes.end - bytes.start);
-            let span = team.heap_of(member, source)?;
+        if !self.returns {
+            return Ok(());
+        }
+        self.others_shares(team, piece).into_iter().try_for_each(|bytes| {
+            let source = self.slot(team, team.me(), piece, 0, &bytes);
+            let span = team.heap_of(team.me(), source)?;
             call.copy_output(team.view(), piece.start + bytes.start, span, source.offset.get(), source.len)
         })
     }
 }
 
+/// The members in whose scratch the results of `operation` are left.
+fn receivers(operation: Operation, root: usize, n_members: usize) -> Range<usize> {
+    match operation {
+        Operation::AllReduce => 0..n_members,
+        Operation::Reduce => root..root + 1,
+        _ => 0..0,
+    }
+}
+
 /// Where the `len` bytes at `at` of this member's input are.
-fn input_at<'a>(team: &'a Team, input: &Input<'a>, at: u64, len: u64) -> Result<SourcePlace<'a>> {
+fn own_input<'a>(team: &'a Team, input: &Input<'a>, at: u64, len: u64) -> Result<SourcePlace<'a>> {
     let view = team.view();
     match input {
         Input::Heap(offset) => {
@@ -260,7 +287,7 @@ fn input_at<'a>(team: &'a Team, input: &Input<'a>, at: u64, len: u64) -> Result<
 }
 
 /// Where the `len` bytes at `at` of this member's output go, if it has one.
-fn output_at<'a>(
+fn own_output<'a>(
     team: &'a Team,
     output: &'a mut Output<'_>,
     at: u64,
