@@ -10,6 +10,9 @@ pub(super) const SHORT: usize = 4096;
 /// From this length in bytes on it can pay to try the other way than the first.
 pub(super) const TUNED: usize = 16 << 10;
 
+/// A cache line, in bytes.
+const LINE: usize = 64;
+
 /// Where a copy leaves its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
@@ -42,6 +45,8 @@ pub struct CacheSizes {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     streaming: Option<CopyKernel>,
+    /// Through the cache, where source and target lie differently in their lines.
+    skewed: CopyKernel,
     stream_from: u64,
     stream_always_from: u64,
 }
@@ -67,13 +72,16 @@ impl Plan {
 
     /// Through the cache it is always `memcpy`, which picks by processor: where the processor has a quicker way than the
     /// loops in `kernels`, such as lines that are taken over without being read first, it is in there, and where it has
-    /// not, they are no better. Past the cache it is the widest kernel.
+    /// not, they are no better. But that way may be the string instruction, which takes two to three times as long where
+    /// source and target lie differently in their lines (AMD Zen 3): there it is a loop. Past the cache it is the widest
+    /// kernel.
     pub(super) fn new(caches: CacheSizes, is_supported: impl Fn(CopyKernel) -> bool) -> Self {
         let widest_first = [CopyKernel::Avx512Streaming, CopyKernel::Avx2Streaming];
         let streaming = widest_first.into_iter().find(|&kernel| is_supported(kernel));
+        let skewed = if is_supported(CopyKernel::Avx2) { CopyKernel::Avx2 } else { CopyKernel::Memcpy };
         // Source and target fill the shared cache at half its size; at a quarter, a target that nobody reads soon
         // begins to drive out more than it is worth.
-        Self { streaming, stream_from: caches.shared / 4, stream_always_from: caches.shared / 2 }
+        Self { streaming, skewed, stream_from: caches.shared / 4, stream_always_from: caches.shared / 2 }
     }
 
     #[inline]
@@ -81,6 +89,15 @@ impl Plan {
         match (way, self.streaming) {
             (Way::Past, Some(streaming)) => streaming,
             _ => CopyKernel::Memcpy,
+        }
+    }
+
+    /// The kernel that goes that way from `source` to `target`, as they lie.
+    #[inline]
+    pub(super) fn kernel_between(&self, way: Way, source: *const u8, target: *mut u8) -> CopyKernel {
+        match self.kernel(way) {
+            CopyKernel::Memcpy if !(source.addr() ^ target.addr()).is_multiple_of(LINE) => self.skewed,
+            kernel => kernel,
         }
     }
 
@@ -151,6 +168,22 @@ mod tests {
             let plan = Plan::new(CACHES, |kernel| supported.contains(&kernel));
             assert_eq!((plan.kernel(Way::Through), plan.kernel(Way::Past)), (CopyKernel::Memcpy, past));
         }
+    }
+
+    #[test]
+    fn a_loop_goes_through_the_cache_where_lines_do_not_fit() {
+        let (source, target) =
+            (std::ptr::without_provenance(64), std::ptr::without_provenance_mut::<u8>(128));
+        let plan = Plan::new(CACHES, |kernel| kernel != CopyKernel::Avx512Streaming);
+        let kernel = |way, skew| plan.kernel_between(way, source, target.wrapping_add(skew));
+        assert_eq!(
+            (kernel(Way::Through, 0), kernel(Way::Through, 64)),
+            (CopyKernel::Memcpy, CopyKernel::Memcpy)
+        );
+        assert_eq!((kernel(Way::Through, 1), kernel(Way::Through, 16)), (CopyKernel::Avx2, CopyKernel::Avx2));
+        assert_eq!(kernel(Way::Past, 16), CopyKernel::Avx2Streaming);
+        let plain = Plan::new(CACHES, |kernel| kernel == CopyKernel::Memcpy);
+        assert_eq!(plain.kernel_between(Way::Through, source, target.wrapping_add(16)), CopyKernel::Memcpy);
     }
 
     #[test]

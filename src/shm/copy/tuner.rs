@@ -121,13 +121,13 @@ pub(super) unsafe fn run(source: *const u8, target: *mut u8, len: usize, purpose
     let first = plan.first(len as u64, purpose.read_soon());
     if !plan.is_tuned(len) {
         // SAFETY: the caller's contract; the plan's kernels are supported (`Plan::new`).
-        return unsafe { plan.kernel(first).run(source, target, len) };
+        return unsafe { plan.kernel_between(first, source, target).run(source, target, len) };
     }
     TUNER.with(|tuner| {
         let class = tuner.class(len, purpose);
         let (turn, copies) = (class.turn(len), class.copies.get());
         if turn == Turn::Untimed {
-            let kernel = plan.kernel(class.best().unwrap_or(first));
+            let kernel = plan.kernel_between(class.best().unwrap_or(first), source, target);
             // SAFETY: the caller's contract; the plan's kernels are supported (`Plan::new`).
             return unsafe { kernel.run(source, target, len) };
         }
@@ -135,7 +135,7 @@ pub(super) unsafe fn run(source: *const u8, target: *mut u8, len: usize, purpose
         let start = Instant::now();
         let way = record.pick(turn, copies, start);
         // SAFETY: the caller's contract; the plan's kernels are supported (`Plan::new`).
-        unsafe { plan.kernel(way).run(source, target, len) };
+        unsafe { plan.kernel_between(way, source, target).run(source, target, len) };
         let end = Instant::now();
         record.note(cost(way, purpose, end - start, len), end - start, copies, end);
         class.record.set(Some(record));
