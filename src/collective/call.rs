@@ -280,6 +280,36 @@ impl Call<'_> {
         self.output.copy(view, at, span, source, len)
     }
 
+    /// Does [`copy_output`](Self::copy_output) of `source`, a region of the heap `span`, to `output_at`, and then
+    /// [`copy_input`](Self::copy_input) from `input_at`, which lies behind that, to the same region: in one pass if it can.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for bytes that are not allocated.
+    pub(crate) fn exchange(
+        &mut self,
+        view: &HeapView,
+        output_at: u64,
+        input_at: u64,
+        span: &Span,
+        region: Region,
+    ) -> Result<()> {
+        let (offset, len) = (region.offset.get(), region.len);
+        match (&self.input, &mut self.output) {
+            (Input::Memory(input), Output::Memory(output)) => {
+                span.exchange(offset, part_mut(output, output_at, len)?, part(input, input_at, len)?)
+            }
+            (Input::InOutput(start), Output::Memory(both)) => {
+                let middle = range(both.len(), start.saturating_add(input_at), len)?.start;
+                let (output, input) = both.split_at_mut(middle);
+                span.exchange(offset, part_mut(output, output_at, len)?, part(input, 0, len)?)
+            }
+            _ => {
+                self.copy_output(view, output_at, span, offset, len)?;
+                self.copy_input(view, input_at, span, region)
+            }
+        }
+    }
+
     /// Combines `sources`, all of them fresh inputs of one block, into the start of the output.
     ///
     /// # Errors

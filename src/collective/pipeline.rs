@@ -99,10 +99,7 @@ impl Pipeline {
             if let Some(piece) = self.piece(call, number) {
                 self.work(team, call, piece)?;
             }
-            if let Some(done) = number.checked_sub(LAG).and_then(|number| self.piece(call, number)) {
-                self.take_results(team, call, done)?;
-            }
-            self.stage(team, call, number + LAG)?;
+            self.turn_over(team, call, number)?;
             if number < self.pieces {
                 team.board.step();
             }
@@ -110,15 +107,38 @@ impl Pipeline {
         Ok(())
     }
 
+    /// Takes the results of the piece before `number` whose slot is free then, and stages the next one there.
+    fn turn_over(&self, team: &Team, call: &mut Call<'_>, number: u64) -> Result<()> {
+        let next = self.piece(call, number + LAG);
+        let done = number.checked_sub(LAG).and_then(|number| self.piece(call, number));
+        match (done.filter(|_| self.returns), next) {
+            (Some(done), Some(next)) if done.count == next.count => self.exchange(team, call, done, next),
+            (Some(done), next) => {
+                self.take_results(team, call, done)?;
+                self.stage(team, call, next)
+            }
+            (None, next) => self.stage(team, call, next),
+        }
+    }
+
+    /// Takes the results of `done` out of the slot in which it stages `next`, of which it is as long.
+    fn exchange(&self, team: &Team, call: &mut Call<'_>, done: Piece, next: Piece) -> Result<()> {
+        self.others_shares(team, done).into_iter().try_for_each(|bytes| {
+            let region = self.slot(team, team.me(), done, 0, &bytes);
+            let span = team.heap_of(team.me(), region)?;
+            let (output_at, input_at) = (done.start + bytes.start, next.start + bytes.start);
+            call.exchange(team.view(), output_at, input_at, span, region)
+        })
+    }
+
     /// Takes the steps before which nothing has to be waited for; returns the first.
     fn begin(&self, team: &mut Team, call: &Call<'_>) -> Result<u64> {
-        self.stage(team, call, 0)?;
-        let first = team.board.step();
-        for number in 1..LAG {
-            self.stage(team, call, number)?;
-            team.board.step();
+        let mut last = 0;
+        for number in 0..LAG {
+            self.stage(team, call, self.piece(call, number))?;
+            last = team.board.step();
         }
-        Ok(first)
+        Ok(last.wrapping_sub(LAG - 1))
     }
 
     /// Piece `number`, if there are so many.
@@ -149,8 +169,8 @@ impl Pipeline {
     }
 
     /// Copies what others need of a piece of this member's input, if there is that piece, into its scratch.
-    fn stage(&self, team: &Team, call: &Call<'_>, number: u64) -> Result<()> {
-        let Some(piece) = self.piece(call, number).filter(|_| !matches!(call.input, Input::None)) else {
+    fn stage(&self, team: &Team, call: &Call<'_>, piece: Option<Piece>) -> Result<()> {
+        let Some(piece) = piece.filter(|_| !matches!(call.input, Input::None)) else {
             return Ok(());
         };
         if self.returns {
@@ -251,9 +271,6 @@ impl Pipeline {
 
     /// Copies the results that others have left in this member's scratch into its output, if it has one.
     fn take_results(&self, team: &Team, call: &mut Call<'_>, piece: Piece) -> Result<()> {
-        if !self.returns {
-            return Ok(());
-        }
         self.others_shares(team, piece).into_iter().try_for_each(|bytes| {
             let source = self.slot(team, team.me(), piece, 0, &bytes);
             let span = team.heap_of(team.me(), source)?;

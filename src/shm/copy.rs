@@ -9,10 +9,12 @@
 //!   that follows covers its stores like any others.
 //! - A kernel is run only where the processor has its instructions: [`CopyKernel::is_supported`], detected at run time.
 
+mod exchange;
 mod kernels;
 mod plan;
 mod tuner;
 
+pub(super) use exchange::exchange;
 pub use plan::{CacheSizes, choose, prepare};
 
 /// Whether the target of a copy is read next, by a peer that waits for it.

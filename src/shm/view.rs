@@ -101,6 +101,26 @@ impl Span {
         Ok(())
     }
 
+    /// Copies the bytes at `offset` into `taken`, and `given` in their place, in one pass: where a peer has written what is
+    /// taken, and reads what is given, this is quicker than one after the other.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when `given` is not as long as `taken`; [`Error::OutOfRange`]; nothing was changed.
+    pub fn exchange(&self, offset: u64, taken: &mut [u8], given: &[u8]) -> Result<()> {
+        if given.len() != taken.len() {
+            return Err(Error::InvalidArgument {
+                name: "bytes given",
+                value: given.len() as u64,
+                expected: "as many as are taken",
+            });
+        }
+        let shared = self.locate(offset, taken.len() as u64)?;
+        // SAFETY: `locate` found so many mapped bytes at `shared`; the slices are as long, and do not overlap each other, since
+        // one is borrowed mutably, nor payload, as in `copy_in_for`.
+        unsafe { copy::exchange(shared, taken.as_mut_ptr(), given.as_ptr(), taken.len()) };
+        Ok(())
+    }
+
     /// Copies `len` bytes from `offset` to `target_offset` of `target`. The ranges may overlap.
     ///
     /// Overlap is seen by address: two mappings of one segment at different addresses are taken for distinct memory,
