@@ -16,6 +16,7 @@
 
 mod discord;
 mod mark;
+mod waiting;
 
 use std::sync::Arc;
 
@@ -24,17 +25,14 @@ use mark::Mark;
 use super::awaits::Awaits;
 use super::complaint::Complaints;
 use super::elsewhere::Elsewhere;
-use super::lease::LEFT;
 use super::operation::{Operation, Summary};
 use super::region::{LAP, RegionLayout, TURNS};
-use crate::channel::{Fabric, PeerWatch};
+use crate::channel::Fabric;
 use crate::error::Result;
 use crate::heap::HeapOffset;
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
-use crate::sync::{
-    ParkCell, PostCell, ProgressCell, Revocation, SleepWord, Stop, Waiting, Watch, spin_until, wait_until,
-};
+use crate::sync::{ParkCell, PostCell, ProgressCell, Revocation, spin_until};
 
 /// The words of a post that come before its data: summary, and where the input and the output are.
 const HEAD: usize = 4;
@@ -313,47 +311,6 @@ impl Board {
         (0..self.members.len()).try_for_each(|member| self.await_done(member, operation))
     }
 
-    #[cold]
-    fn await_sequence(&self, member: usize, sequence: u64, operation: Operation) -> Result<()> {
-        let cell = &self.posts[member][index(sequence)];
-        self.wait_in(sequence, member, operation, || cell.shows(sequence))
-    }
-
-    /// Waits until `poll` says yes, which `member` makes it do, in the current operation, before it calls [`Board::wake`].
-    ///
-    /// # Errors
-    /// Those of [`Board::await_post`].
-    pub(crate) fn wait(&self, member: usize, operation: Operation, poll: impl FnMut() -> bool) -> Result<()> {
-        self.wait_in(self.sequence, member, operation, poll)
-    }
-
-    /// The same, for what `member` does in the operation numbered `sequence`.
-    fn wait_in(
-        &self,
-        sequence: u64,
-        member: usize,
-        operation: Operation,
-        mut poll: impl FnMut() -> bool,
-    ) -> Result<()> {
-        let rank = self.members[member];
-        let watch = MemberWatch { awaited_in: Some(sequence), ..self.watch(member) };
-        let waiting: Waiting<'_, _, _> = self.fabric.waiting(&watch);
-        wait_until(&waiting, &self.park, || poll().then_some(())).map_err(|stop| {
-            self.explain(waiting.error(self.fabric.settle(stop), operation.name(), Some(rank)))
-        })
-    }
-
-    /// Why a wait for `member` is in vain, if it is.
-    pub(crate) fn check(&self, member: usize) -> Option<Stop> {
-        self.watch(member).check()
-    }
-
-    fn watch(&self, member: usize) -> MemberWatch<'_> {
-        let rank = self.members[member];
-        let peer = self.fabric.watch(Some(rank));
-        MemberWatch { board: self, peer, rank, member, departure: &self.departures[member], awaited_in: None }
-    }
-
     /// Wakes the members that wait.
     #[inline]
     pub(crate) fn wake(&self) {
@@ -389,36 +346,6 @@ impl Board {
     #[inline]
     fn turn_index(&self) -> usize {
         index(self.sequence)
-    }
-}
-
-/// Watches the epoch, whether the member that is awaited lives and has not left, and whether any is elsewhere.
-#[derive(Debug)]
-struct MemberWatch<'a> {
-    board: &'a Board,
-    peer: PeerWatch<'a>,
-    rank: Rank,
-    member: usize,
-    departure: &'a ProgressCell,
-    /// The operation that it is awaited in.
-    awaited_in: Option<u64>,
-}
-
-impl Watch for MemberWatch<'_> {
-    fn check(&self) -> Option<Stop> {
-        if let Some(sequence) = self.awaited_in {
-            self.board.awaits.tell(self.member, sequence);
-        }
-        let left = || self.departure.has_reached(LEFT).then_some(Stop::PeerLost(self.rank));
-        self.peer.check().or_else(left).or_else(|| {
-            self.board.absent()?;
-            self.board.revoke();
-            self.peer.check()
-        })
-    }
-
-    fn bell(&self) -> Option<SleepWord<'_>> {
-        self.peer.bell()
     }
 }
 

@@ -1,0 +1,122 @@
+//! What the members of a communicator tell each other, and agree on, besides operations that move data.
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+
+use super::Engine;
+use crate::collective::algorithm::{ChannelKind, Manner};
+use crate::collective::board::INLINE_WORDS;
+use crate::collective::custom::{CustomAlgorithm, Registration};
+use crate::collective::operation::{Operation, Summary};
+use crate::collective::team::Team;
+use crate::collective::tuning::{Choices, Table, Tuning};
+use crate::error::{Error, Result};
+
+impl Engine {
+    /// Waits until all members are in `call`, which is done by messages, and compares it.
+    ///
+    /// # Errors
+    /// Those of [`Engine::run`].
+    pub(crate) fn announce(&mut self, summary: Summary, operation: Operation) -> Result<()> {
+        let board = &mut self.team.board;
+        let met = board.meet(summary, operation, [0; 2], &[]);
+        board.or_revoke(met)
+    }
+
+    /// Returns when all members have called it for `operation`: a barrier, or one that begins or ends with it.
+    ///
+    /// # Errors
+    /// Those of [`Engine::run`].
+    pub(crate) fn barrier(&mut self, operation: Operation) -> Result<()> {
+        self.announce(Summary::new(operation), operation)
+    }
+
+    /// Tells all members `words`, at most [`super::board::INLINE_WORDS`] of them, and returns what each has told: as many.
+    ///
+    /// # Errors
+    /// Those of [`Engine::run`].
+    pub(crate) fn exchange(&mut self, operation: Operation, words: &[u64]) -> Result<Vec<Vec<u64>>> {
+        self.team.exchange(operation, Summary::new(operation), words)
+    }
+
+    /// Has all members agree that data move over channels of `kind` from now on, and opens those that need an agreement. To be
+    /// called by all of them before they execute a call in such a manner.
+    ///
+    /// # Errors
+    /// [`crate::Error::Exhausted`], [`crate::Error::Os`] and [`crate::Error::FailedElsewhere`] when some member cannot open the
+    /// channels, and [`crate::Error::InvalidArgument`] when messages are left in pipes: all members learn of it, and may try again.
+    /// Otherwise those of [`Engine::run`].
+    pub(crate) fn choose_channels(&mut self, kind: ChannelKind) -> Result<()> {
+        let Self { team, pipework, .. } = self;
+        let operation = Operation::SetChannelKind;
+        let summary = Summary::new(operation).in_manner(Manner { algorithm: None, channel: kind });
+        let opening = pipework.open(team, kind)?;
+        let words: ArrayVec<u64, INLINE_WORDS> =
+            opening.notice().into_iter().chain([pipework.balance()]).collect();
+        let told = team.exchange(operation, summary, &words)?;
+        check_balance(team, |member| told[member][words.len() - 1])?;
+        pipework.agree(team, opening, &told)
+    }
+    /// Compares this member's table with those of the others, if it has one, and goes by it from now on. Called by all members.
+    ///
+    /// # Errors
+    /// What kept this member from reading its table; [`Error::FailedElsewhere`]; [`Error::TuningMismatch`]; those of
+    /// [`Engine::run`]. All end the epoch.
+    pub(crate) fn tune(&mut self, table: Result<Table>, crowded: bool) -> Result<()> {
+        let agreed = self.agree(table, crowded);
+        self.tuning = agreed.inspect_err(|_| self.team.board.revoke())?;
+        self.choices = Choices::new(&self.tuning, self.team.n_members());
+        Ok(())
+    }
+
+    fn agree(&mut self, table: Result<Table>, crowded: bool) -> Result<Tuning> {
+        let mine = table.as_ref().map_or(0, Table::checksum);
+        let words = [u64::from(table.is_ok()), mine, u64::from(crowded)];
+        let told = self.exchange(Operation::Barrier, &words)?;
+        let table = table?;
+        for (words, &rank) in told.iter().zip(self.team.members().iter()) {
+            match *words.as_slice() {
+                [1, theirs, _] if theirs == mine => {}
+                [1, theirs, _] => return Err(Error::TuningMismatch { mine, rank, theirs }),
+                _ => return Err(Error::FailedElsewhere { operation: "reading the tuning table", rank }),
+            }
+        }
+        Ok(Tuning { table, crowded: told.iter().any(|words| words[2] == 1) })
+    }
+
+    /// Has `operation` done by `algorithm` from now on, where the caller has not said by what; by `None`, as before. Called by all
+    /// members.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for what cannot be registered; [`Error::AlgorithmMismatch`], which all members get, and nothing
+    /// has changed; those of [`Engine::run`].
+    pub(crate) fn register(
+        &mut self,
+        operation: Operation,
+        algorithm: Option<Arc<dyn CustomAlgorithm>>,
+    ) -> Result<()> {
+        let mine = Registration::new(operation, algorithm.as_deref())?;
+        let told = self.exchange(Operation::RegisterAlgorithm, &mine.words())?;
+        for (words, &rank) in told.iter().zip(self.team.members().iter()) {
+            let theirs = Registration::told(words);
+            if theirs != mine {
+                return Err(Error::AlgorithmMismatch { mine, rank, theirs });
+            }
+        }
+        self.customs.set(operation, algorithm);
+        Ok(())
+    }
+}
+
+/// Refuses a call over pipes in which messages are left, after all members have told their [`Pipework::balance`]: all of them do.
+pub(super) fn check_balance(team: &Team, told: impl Fn(usize) -> u64) -> Result<()> {
+    match (0..team.n_members()).map(told).fold(0, u64::wrapping_add) {
+        0 => Ok(()),
+        value => Err(Error::InvalidArgument {
+            name: "the number of messages that were sent and not received",
+            value,
+            expected: "none when all ranks make a call over the same channels",
+        }),
+    }
+}
