@@ -136,7 +136,8 @@ pub enum Error {
         /// The other rank's value.
         theirs: u64,
     },
-    /// Ranks are in different collective calls, or in the same one with different arguments. The epoch has ended.
+    /// Ranks are in different collective calls, or in the same one with different arguments, or wait for each other, one in such a
+    /// call and one for a message. The epoch has ended.
     #[cfg(not(loom))]
     #[error("ranks disagree: this rank is in {mine}, rank {rank} in {theirs}")]
     CallMismatch {

@@ -1,20 +1,26 @@
 //! Where a member tells whom it waits for on the board, once it has waited for a while.
 //!
 //! Who waits for a message looks there: a peer that waits for it in an operation to which it has not come will send nothing. The
-//! peer stays there until it comes, so what it has told holds.
+//! peer stays there until it comes, so what it has told holds. Who sleeps for want of a message is woken to look.
+
+use std::sync::Arc;
 
 use super::region::RegionLayout;
+use crate::channel::Fabric;
 use crate::error::Result;
-use crate::heap::{HeapOffset, HeapView};
+use crate::heap::HeapOffset;
 use crate::rank::Rank;
 use crate::shm::CellRef;
-use crate::sync::ProgressCell;
+use crate::sync::{ParkCell, ProgressCell};
 
 /// What concerns one member, by the numbers of the others.
 #[derive(Debug)]
 pub(crate) struct Awaits {
+    fabric: Arc<Fabric>,
     of_mine: Vec<CellRef<ProgressCell>>,
     for_me: Vec<CellRef<ProgressCell>>,
+    /// What each member sleeps on for want of messages.
+    parks: Vec<CellRef<ParkCell>>,
 }
 
 impl Awaits {
@@ -22,13 +28,20 @@ impl Awaits {
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a region can be.
-    pub(crate) fn new(view: &HeapView, members: &[Rank], bases: &[HeapOffset], me: usize) -> Result<Self> {
+    pub(crate) fn new(
+        fabric: &Arc<Fabric>,
+        members: &[Rank],
+        bases: &[HeapOffset],
+        me: usize,
+    ) -> Result<Self> {
         let layout = RegionLayout::new(members.len() as u64);
         let cell = |waiter: usize, awaited: usize| {
             let place = layout.part(bases[waiter], layout.awaits(awaited as u64), 128)?;
-            view.cell(members[waiter], place.offset)
+            fabric.heap().view().cell(members[waiter], place.offset)
         };
         Ok(Self {
+            fabric: Arc::clone(fabric),
+            parks: members.iter().map(|&rank| fabric.world().cells(rank).message_park()).collect(),
             of_mine: (0..members.len()).map(|member| cell(me, member)).collect::<Result<_>>()?,
             for_me: (0..members.len()).map(|member| cell(member, me)).collect::<Result<_>>()?,
         })
@@ -37,6 +50,7 @@ impl Awaits {
     /// Tells that this member waits for what `member` does in the operation numbered `sequence`.
     pub(crate) fn tell(&self, member: usize, sequence: u64) {
         self.of_mine[member].publish(sequence);
+        self.parks[member].wake(self.fabric.kernel());
     }
 
     /// Whether `member` waits, or has waited, for what this one does in the operation numbered `sequence` or a later one.

@@ -122,7 +122,7 @@ impl Board {
             progress,
             departures,
             complaints: Complaints::new(view, members, bases, me)?,
-            awaits: Awaits::new(view, members, bases, me)?,
+            awaits: Awaits::new(fabric, members, bases, me)?,
             elsewhere: None,
             park,
             sequence: 0,

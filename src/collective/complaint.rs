@@ -48,10 +48,9 @@ impl Complaints {
         })
     }
 
-    /// Tells `sender` that this member is in the call `mine`, which `theirs` does not answer, and returns the error that says so.
-    pub(crate) fn lodge(&self, sender: usize, mine: Summary, theirs: Summary) -> Error {
-        self.mine[sender].post(1, mine.words(), &theirs.words());
-        Error::CallMismatch { mine, rank: self.members[sender], theirs }
+    /// Tells `member` that this one is in the call `mine`, which `theirs` does not answer.
+    pub(crate) fn lodge(&self, member: usize, mine: Summary, theirs: Summary) {
+        self.mine[member].post(1, mine.words(), &theirs.words());
     }
 
     /// The complaint of some member about this one, which is in the call `mine`, or of this one.

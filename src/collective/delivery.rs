@@ -14,7 +14,7 @@ use super::parcel::Parcel;
 use super::pipework::Pipework;
 use super::team::Team;
 use crate::channel::Fabric;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::sync::{SleepWord, Stop, Waiting, Watch, wait_until};
 
 /// The parcels of one communicator.
@@ -73,7 +73,7 @@ fn advance(batches: &mut [Batch<'_, '_, '_>]) -> Result<bool> {
 fn wait(batches: &mut [Batch<'_, '_, '_>]) -> Result<()> {
     let first = batches.iter().find_map(|batch| batch.open().next().map(|parcel| (batch.team, parcel)));
     let Some((team, parcel)) = first else { return Ok(()) };
-    let (call, operation) = (parcel.summary(), parcel.operation());
+    let operation = parcel.operation();
     let (peer, fabric) = (team.members()[parcel.peer()], team.board.fabric());
     let batches = RefCell::new(batches);
     let watch = PeersWatch { fabric, batches: &batches, suspect: Cell::new(None) };
@@ -83,8 +83,15 @@ fn wait(batches: &mut [Batch<'_, '_, '_>]) -> Result<()> {
         moved => Some(moved.map(drop)),
     };
     wait_until(&waiting, team.message_park(team.me()), poll).unwrap_or_else(|stop| {
-        Err(team.board.explain_in(call, waiting.error(fabric.settle(stop), operation.name(), Some(peer))))
+        let error = waiting.error(fabric.settle(stop), operation.name(), Some(peer));
+        Err(explain(&batches.borrow(), error))
     })
+}
+
+/// What `error` is about, if it is about a disagreement in any communicator.
+fn explain(batches: &[Batch<'_, '_, '_>], error: Error) -> Error {
+    let open = batches.iter().filter_map(|batch| Some((batch, batch.open().next()?)));
+    open.fold(error, |error, (batch, parcel)| batch.team.board.explain(parcel.summary(), error))
 }
 
 /// Watches the epoch, and whether the peers of all parcels that are not done live, have not left, and are not in another call
@@ -101,7 +108,7 @@ impl PeersWatch<'_, '_, '_, '_, '_> {
     /// Ends the epoch when a peer waits for this member elsewhere.
     ///
     /// The first look convicts nobody: what a peer has done for a parcel before it went on has come with the news of that, and is
-    /// found by the poll before the next look.
+    /// found by the poll before the next look, which comes at once.
     fn astray(&self) -> Option<Stop> {
         let batches = self.batches.borrow();
         let all = batches.iter().enumerate();
@@ -111,6 +118,8 @@ impl PeersWatch<'_, '_, '_, '_, '_> {
         let suspect = found.as_ref().map(|(number, _, parcel)| (*number, parcel.peer()));
         let (_, batch, parcel) = found?;
         if self.suspect.replace(suspect) != suspect {
+            // As if there were a message.
+            batch.team.message_park(batch.team.me()).wake(self.fabric.kernel());
             return None;
         }
         batch.team.board.object(parcel.summary());

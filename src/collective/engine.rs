@@ -84,9 +84,10 @@ impl Engine {
         self.team.board.ahead()
     }
 
-    /// The error of a wait, or, where the epoch was ended because members disagree, what it is that they disagree on.
-    pub(crate) fn explain(&self, error: crate::Error) -> crate::Error {
-        self.team.board.explain(error)
+    /// The error of a wait in the call `mine`, or, where the epoch was ended because members disagree, what it is that they disagree
+    /// on.
+    pub(crate) fn explain(&self, mine: Summary, error: Error) -> Error {
+        self.team.board.explain(mine, error)
     }
 
     /// The words that say which members have left.

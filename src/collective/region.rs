@@ -11,7 +11,7 @@
 //! | semaphores of pipes, one per member | n x 128 | that member |
 //! | credits of pipes, one per member | n x 128 | the member |
 //! | departures: which members have left (`lease`) | n x 128 | that member |
-//! | complaints about messages, one per member: what it sent is not what was called for | n x 128 | the member |
+//! | complaints, one per member: the call that it is in, or the message that it sent, is not the one it was to be | n x 128 | the member |
 //! | awaits, one per member: the last operation in which the member waited for it | n x 128 | the member |
 //! | mail: data of small operations, one slot per post | [`LAP`] x [`MAIL_LEN`] | the member |
 //! | inboxes of pipes: [`PIPE_SLOTS`] slots per member | n x slots x slot length | that member |

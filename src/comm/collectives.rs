@@ -248,7 +248,7 @@ pub trait Collectives<'a>: Submit<'a> {
     /// # Errors
     /// [`Error::InvalidRank`]; [`Error::InvalidArgument`] for a message to oneself, unless a group receives it;
     /// [`Error::CallMismatch`] on both ranks when the peer has called for something else: on this one by a later call if it was not
-    /// waiting any more; otherwise those of [`Collectives::all_reduce`].
+    /// waiting any more; on all ranks when the peer waits for this one in an operation of all; otherwise those of [`Collectives::all_reduce`].
     #[inline]
     fn send<T: Element>(&mut self, send: impl Into<SendBuffer<'a, T>>, peer: Rank) -> Result<()> {
         let send = send.into();

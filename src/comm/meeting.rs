@@ -115,7 +115,7 @@ impl Meeting {
                     Error::CallMismatch { mine: Summary::new(operation), rank, theirs }
                 }
                 (error, _) => match engine {
-                    Some(engine) => engine.explain(error),
+                    Some(engine) => engine.explain(Summary::new(operation), error),
                     None => error,
                 },
             }

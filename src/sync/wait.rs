@@ -1,4 +1,4 @@
-//! The one waiting loop of the engine: poll, spin, yield, sleep.
+//! The waiting loop of the engine: poll, spin, yield, sleep.
 //!
 //! ```text
 //! poll once ──► spin ──► yield ──► ... until park_after ──► announce, sleep ──► ...

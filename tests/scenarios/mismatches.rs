@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use shmccl::collective::{Algorithm, ChannelKind};
 use shmccl::reduce::{CustomOp, ReduceOp, Scalar};
-use shmccl::{Blocks, Collectives, Communicator, Error, Result};
+use shmccl::{Blocks, Collectives, Communicator, Error, Group, Result};
 
 use crate::harness::{Job, rank};
 
@@ -96,6 +96,14 @@ fn disagree(comm: &mut Communicator, kind: ChannelKind, usual: Called, odd: Call
     let told = (mine.1)(comm).and_then(|()| all_reduce(comm, &ReduceOp::Sum));
     expect(comm, &told, mine.0, other.0);
     Ok(())
+}
+
+/// Comes to its next call so much later.
+fn give_way(time: Duration) {
+    let started = Instant::now();
+    while started.elapsed() < time {
+        std::thread::yield_now();
+    }
 }
 
 /// Looks whether `told` names the call `mine` and the other one, and a rank that is in that.
@@ -255,19 +263,31 @@ const UNANSWERED: [Called; 2] = [
     ("send of 1000000 float to rank 0", |comm| comm.send(&vec![1.0_f32; 1_000_000], rank(comm, 0))),
 ];
 
-/// Rank 1 waits for rank 0 in a call of its own, and the others for rank 1 in the one that messages call `other`.
+/// Rank 1 waits for rank 0 in a call of its own, and the others for rank 1 in `other`, rank 2 as the last one to come.
 fn message_beside(comm: &mut Communicator, kind: ChannelKind, message: Called, other: Called) -> Result<()> {
     comm.set_channel_kind(kind)?;
     all_reduce(comm, &ReduceOp::Sum)?;
     comm.barrier()?;
-    if comm.rank().get() == 1 {
-        let told = (message.1)(comm);
-        expect(comm, &told, message.0, "");
-    } else {
-        // Who waits for nobody in this one does in the next.
-        let told = (other.1)(comm).and_then(|()| all_reduce(comm, &ReduceOp::Sum));
-        expect(comm, &told, "", message.0);
-    }
+    let told = match comm.rank().get() {
+        0 => (other.1)(comm),
+        1 => (message.1)(comm),
+        _ => {
+            give_way(Duration::from_millis(5));
+            (other.1)(comm)
+        }
+    };
+    let is_message = comm.rank().get() == 1;
+    // Who waits for nobody in a call does in the next.
+    let waits = told.is_err();
+    let told = told.and_then(|()| all_reduce(comm, &ReduceOp::Sum));
+    let Err(Error::CallMismatch { mine, rank, theirs }) = &told else {
+        panic!("{} beside {}: {told:?}", message.0, other.0);
+    };
+    let (own, theirs) = (mine.to_string(), theirs.to_string());
+    let (one, all) = if is_message { (&own, &theirs) } else { (&theirs, &own) };
+    let is_all = all.starts_with(other.0) || (is_message || !waits) && all.starts_with(SUM.0);
+    assert!(one.starts_with(message.0) && is_all, "{} beside {}: {told:?}", message.0, other.0);
+    assert_ne!(is_message, rank.get() == 1, "{} beside {}: {told:?}", message.0, other.0);
     Ok(())
 }
 
@@ -292,6 +312,35 @@ fn a_message_beside_an_operation_is_a_mismatch_over_proxied_channels() {
 
 port_scenario!(a_message_beside_an_operation_is_a_mismatch_by_proxies_too, Job::of(3).broken(), |comm| {
     message_beside(comm, ChannelKind::Port, UNANSWERED[0], SUM)?;
+});
+
+// Rank 1 waits in one communicator for rank 0, which is late, and in the other for rank 2, which waits for it there.
+scenario!(a_group_is_told_of_a_mismatch_in_any_of_its_communicators, Job::of(3).broken(), |comm| {
+    comm.prepare()?;
+    let mut other = comm.duplicate()?;
+    comm.barrier()?;
+    let me = comm.rank().get();
+    let told = match me {
+        0 => {
+            give_way(Duration::from_millis(20));
+            comm.recv(&mut FOUR.clone(), rank(comm, 1))
+        }
+        1 => {
+            let (zero, two) = (rank(comm, 0), rank(comm, 2));
+            let (mut from_zero, mut from_two) = (FOUR, FOUR);
+            let mut group = Group::start();
+            let (one, another) = (group.join(comm), group.join(&mut other));
+            group.on(one).recv(&mut from_zero, zero)?;
+            group.on(another).recv(&mut from_two, two)?;
+            group.end()
+        }
+        _ => other.broadcast(&FOUR, &mut FOUR.clone(), rank(comm, 1)),
+    };
+    match (me, told) {
+        (0, Err(Error::Revoked { by: Some(by) })) => assert_eq!(by.get(), 1),
+        (1 | 2, Err(Error::CallMismatch { rank, .. })) => assert_eq!(rank.get(), 3 - me),
+        (_, told) => panic!("{told:?}"),
+    }
 });
 
 // Rank 1 receives what rank 0 sends before it waits for rank 1 elsewhere, again and again.
@@ -321,10 +370,7 @@ scenario!(who_waits_for_a_message_takes_nobody_at_the_next_barrier_for_astray, J
         1 => comm.recv(&mut FOUR.clone(), rank(comm, 2))?,
         2 => {
             // Long enough for rank 1 to look around.
-            let started = Instant::now();
-            while started.elapsed() < Duration::from_millis(20) {
-                std::thread::yield_now();
-            }
+            give_way(Duration::from_millis(20));
             comm.send(&FOUR, rank(comm, 1))?;
         }
         _ => {}

@@ -7,15 +7,10 @@ use crate::error::Error;
 use crate::rank::Rank;
 
 impl Board {
-    /// The error of a wait, or, where the epoch was ended because members disagree, what it is that they disagree on.
+    /// The error of a wait in the call `mine`, or, where the epoch was ended because members disagree, what it is that they disagree
+    /// on.
     #[cold]
-    pub(crate) fn explain(&self, error: Error) -> Error {
-        self.explain_in(self.mine[index(self.posted)].summary(), error)
-    }
-
-    /// The same, for a wait in the call `mine`, which may be none that is posted.
-    #[cold]
-    pub(crate) fn explain_in(&self, mine: Summary, error: Error) -> Error {
+    pub(crate) fn explain(&self, mine: Summary, error: Error) -> Error {
         if !matches!(error, Error::Revoked { .. }) {
             return error;
         }
@@ -26,16 +21,17 @@ impl Board {
     /// Ends the epoch, since this member is in the call `mine`, and `sender` has sent what does not answer it.
     #[cold]
     pub(crate) fn complain(&self, sender: usize, mine: Summary, theirs: Summary) -> Error {
-        let error = self.complaints.lodge(sender, mine, theirs);
+        self.complaints.lodge(sender, mine, theirs);
         self.revoke();
-        error
+        Error::CallMismatch { mine, rank: self.members[sender], theirs }
     }
 
     /// Ends the epoch, since this member is in the call `mine`, and others wait for it in another one. All are told.
     #[cold]
     pub(crate) fn object(&self, mine: Summary) {
         for member in (0..self.members.len()).filter(|&member| member != self.me) {
-            self.complaints.lodge(member, mine, self.awaited_in(member).unwrap_or(Summary::NONE));
+            let theirs = self.awaited_in(member).unwrap_or(Summary::NONE);
+            self.complaints.lodge(member, mine, theirs);
         }
         self.revoke();
     }

@@ -1,9 +1,11 @@
 //! How a member waits for another one at the board.
 
+use std::cell::Cell;
+
 use super::{Board, index};
 use crate::channel::PeerWatch;
 use crate::collective::lease::LEFT;
-use crate::collective::operation::Operation;
+use crate::collective::operation::{Operation, Summary};
 use crate::error::Result;
 use crate::rank::Rank;
 use crate::sync::{ProgressCell, SleepWord, Stop, Waiting, Watch, wait_until};
@@ -32,10 +34,12 @@ impl Board {
         mut poll: impl FnMut() -> bool,
     ) -> Result<()> {
         let rank = self.members[member];
-        let watch = MemberWatch { awaited_in: Some(sequence), ..self.watch(member) };
+        let watch = self.watch(member);
+        watch.untold.set(Some(sequence));
         let waiting: Waiting<'_, _, _> = self.fabric.waiting(&watch);
         wait_until(&waiting, &self.park, || poll().then_some(())).map_err(|stop| {
-            self.explain(waiting.error(self.fabric.settle(stop), operation.name(), Some(rank)))
+            let error = waiting.error(self.fabric.settle(stop), operation.name(), Some(rank));
+            self.explain(self.call(operation), error)
         })
     }
 
@@ -47,7 +51,20 @@ impl Board {
     fn watch(&self, member: usize) -> MemberWatch<'_> {
         let rank = self.members[member];
         let peer = self.fabric.watch(Some(rank));
-        MemberWatch { board: self, peer, rank, member, departure: &self.departures[member], awaited_in: None }
+        MemberWatch {
+            board: self,
+            peer,
+            rank,
+            member,
+            departure: &self.departures[member],
+            untold: Cell::new(None),
+        }
+    }
+
+    /// The call of this member that `operation` is, as far as it can be told: it may not be posted yet.
+    fn call(&self, operation: Operation) -> Summary {
+        let posted = self.mine[index(self.posted)].summary();
+        if posted.operation() == Some(operation) { posted } else { Summary::new(operation) }
     }
 }
 
@@ -59,13 +76,13 @@ struct MemberWatch<'a> {
     rank: Rank,
     member: usize,
     departure: &'a ProgressCell,
-    /// The operation that it is awaited in.
-    awaited_in: Option<u64>,
+    /// The operation that it is awaited in, until it has been told.
+    untold: Cell<Option<u64>>,
 }
 
 impl Watch for MemberWatch<'_> {
     fn check(&self) -> Option<Stop> {
-        if let Some(sequence) = self.awaited_in {
+        if let Some(sequence) = self.untold.take() {
             self.board.awaits.tell(self.member, sequence);
         }
         let left = || self.departure.has_reached(LEFT).then_some(Stop::PeerLost(self.rank));
