@@ -359,3 +359,6 @@ impl<'a, I: Instructions, T: Arithmetic, O: Operator<T::Register>> Run<'a, I, T,
         numbers
     }
 }
+
+#[cfg(test)]
+mod tests;
