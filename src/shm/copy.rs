@@ -58,13 +58,6 @@ impl From<ReadSoon> for Purpose {
     }
 }
 
-/// The kernel that this thread has come to use for copies of `len` bytes into shared memory.
-#[must_use]
-pub fn current(len: u64, read_soon: ReadSoon) -> CopyKernel {
-    let len = super::mapping::to_usize(len);
-    if len < plan::SHORT { CopyKernel::Memcpy } else { tuner::current(len, read_soon.into()) }
-}
-
 /// A way to copy many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CopyKernel {

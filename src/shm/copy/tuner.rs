@@ -29,7 +29,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use super::plan::{Plan, TUNED, Way};
-use super::{CopyKernel, Purpose, ReadSoon};
+use super::{Purpose, ReadSoon};
 
 /// Copies in a trial.
 const TRIAL: u8 = 3;
@@ -140,14 +140,6 @@ pub(super) unsafe fn run(source: *const u8, target: *mut u8, len: usize, purpose
         record.note(cost(way, purpose, end - start, len), end - start, copies, end);
         class.record.set(Some(record));
     });
-}
-
-/// The kernel that this thread uses for `len` bytes now.
-pub(super) fn current(len: usize, purpose: Purpose) -> CopyKernel {
-    let plan = Plan::of_this_machine();
-    let learnt = || TUNER.with(|tuner| tuner.class(len, purpose).best());
-    let way = if plan.is_tuned(len) { learnt() } else { None };
-    plan.kernel(way.unwrap_or_else(|| plan.first(len as u64, purpose.read_soon())))
 }
 
 impl Tuner {
