@@ -3,6 +3,9 @@
 //! A store into the cache first reads the line that it changes, and later drives another one out. Where places are much larger
 //! than the cache that is a third of all traffic, for nothing: a line stored past the cache goes to memory and no other way.
 //! Where they fit into the cache it is the other way round, and so it is in place: the line has just been read.
+//!
+//! [`Store::of`] only says which way is the better one. A kernel goes past the cache if it can: with AVX2, or wider vectors, and
+//! where lines begin at the same element in all targets. Operators of a program's own always go through it.
 
 use super::places::Places;
 use crate::shm::copy::{ReadSoon, choose};
