@@ -13,7 +13,7 @@ use super::board::{INLINE_WORDS, Post};
 use super::call::{Call, Input, Output, part, part_mut};
 use super::operation::{Operation, Summary};
 use super::region::MAIL_LEN;
-use super::small::{INLINE_LEN, WORD_LEN, input_len};
+use super::small::{INLINE_LEN, WORD_LEN, contributors, distribute, input_len, skipped};
 use super::team::Team;
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, Region};
@@ -176,11 +176,7 @@ fn deliver_blocks(
     posted: &PerMember<[u64; INLINE_WORDS]>,
     places: Places,
 ) -> Result<()> {
-    let block = call.block_len()?;
-    let skipped = match call.operation {
-        Operation::ReduceScatter | Operation::AllToAll | Operation::Scatter => team.me() as u64 * block,
-        _ => 0,
-    };
+    let (block, skipped) = (call.block_len()?, skipped(team, call)?);
     let place = |member: usize| match posted.get(member) {
         Some(words) => {
             let bytes = part(bytemuck::cast_slice(words), places.start + skipped, block)?;
@@ -191,11 +187,7 @@ fn deliver_blocks(
             Ok(SourcePlace::Shared(team.heap_of(member, source)?, source.offset.get()))
         }
     };
-    let contributors = match call.operation {
-        Operation::Broadcast | Operation::Scatter => call.root..call.root + 1,
-        _ => 0..team.n_members(),
-    };
-    let sources: PerMember<_> = contributors.map(place).collect::<Result<_>>()?;
+    let sources: PerMember<_> = contributors(team, call).map(place).collect::<Result<_>>()?;
     hand_out(team, call, &sources, block)
 }
 
@@ -205,11 +197,7 @@ fn hand_out(team: &Team, call: &mut Call<'_>, places: &[SourcePlace<'_>], len: u
         let sources: PerMember<_> = places.iter().map(|&place| Source { place, fresh: true }).collect();
         return call.combine(team, &sources);
     }
-    (0..).zip(places).try_for_each(|(index, place)| match place {
-        SourcePlace::Slice(bytes) => call.write_output(team.view(), index * len, bytes),
-        SourcePlace::Shared(span, start) => call.copy_output(team.view(), index * len, span, *start, len),
-        SourcePlace::Target(_) => unreachable!("inputs lie in posts or in the mail"),
-    })
+    distribute(team, call, places, len)
 }
 
 /// What `error` says of groups that differ, said of the first of their calls that do.

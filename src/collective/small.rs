@@ -8,6 +8,8 @@
 //! A member that gets nothing (the root of a broadcast, all but the root of a reduce) posts and goes on. Ranks agree on
 //! results bit by bit, since each of them combines the same inputs in the same order: that of the members' numbers.
 
+use std::ops::Range;
+
 use arrayvec::ArrayVec;
 
 use super::board::INLINE_WORDS;
@@ -54,7 +56,7 @@ pub(crate) fn run(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u
 fn exchange(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64) -> Result<()> {
     let mut mine = [0; INLINE_WORDS];
     if len <= INLINE_LEN {
-        post_inline(team, call, summary, len, &mut mine)?;
+        mine = post_inline(team, call, summary, len)?;
     } else {
         post_mail(team, call, summary, len)?;
     }
@@ -80,18 +82,14 @@ fn reduce_word(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64)
     call.write_word(team.view(), result, len)
 }
 
+/// Posts the input of `call` in the post itself, and returns its data.
 #[inline]
-fn post_inline(
-    team: &mut Team,
-    call: &Call<'_>,
-    summary: Summary,
-    len: u64,
-    words: &mut [u64; INLINE_WORDS],
-) -> Result<()> {
+fn post_inline(team: &mut Team, call: &Call<'_>, summary: Summary, len: u64) -> Result<[u64; INLINE_WORDS]> {
+    let mut words = [0; INLINE_WORDS];
     let len = if matches!(call.input, Input::None) { 0 } else { len };
-    call.read_input(team.view(), 0, part_mut(bytemuck::cast_slice_mut(words), 0, len)?)?;
+    call.read_input(team.view(), 0, part_mut(bytemuck::cast_slice_mut(&mut words), 0, len)?)?;
     team.board.post(summary, [0; 2], &words[..words_of(len)]);
-    Ok(())
+    Ok(words)
 }
 
 fn post_mail(team: &mut Team, call: &Call<'_>, summary: Summary, len: u64) -> Result<()> {
@@ -133,23 +131,12 @@ fn deliver_among<const N: usize>(
     len: u64,
     mine: &[u64; INLINE_WORDS],
 ) -> Result<()> {
-    let contributors = match call.operation {
-        Operation::Broadcast | Operation::Scatter => call.root..call.root + 1,
-        _ => 0..team.n_members(),
-    };
-    let block = call.block_len()?;
-    let at = match call.operation {
-        Operation::ReduceScatter | Operation::AllToAll | Operation::Scatter => team.me() as u64 * block,
-        _ => 0,
-    };
+    let contributors = contributors(team, call);
+    let (block, at) = (call.block_len()?, skipped(team, call)?);
     let mut words = [[0; INLINE_WORDS]; N];
     let mut blocks = [SourcePlace::Slice(&[]); N];
     if len <= INLINE_LEN {
-        for (words, member) in words.iter_mut().zip(contributors.clone()) {
-            let post = team.board.post_of(member);
-            let word = |index: usize| if member == team.me() { mine[index] } else { post.data(index) };
-            (0..words_of(len)).for_each(|index| words[index] = word(index));
-        }
+        read_posts(team, contributors.clone(), len, mine, &mut words);
         for (place, words) in blocks.iter_mut().zip(&words) {
             *place = SourcePlace::Slice(part(bytemuck::cast_slice(words), at, block)?);
         }
@@ -167,6 +154,42 @@ fn deliver_among<const N: usize>(
     }
 }
 
+/// Copies the inputs of `contributors`, `len` bytes each, out of their posts; `mine` is this member's.
+#[inline]
+fn read_posts(
+    team: &Team,
+    contributors: Range<usize>,
+    len: u64,
+    mine: &[u64; INLINE_WORDS],
+    words: &mut [[u64; INLINE_WORDS]],
+) {
+    for (words, member) in words.iter_mut().zip(contributors) {
+        let post = team.board.post_of(member);
+        let word = |index: usize| if member == team.me() { mine[index] } else { post.data(index) };
+        (0..words_of(len)).for_each(|index| words[index] = word(index));
+    }
+}
+
+/// The members whose input the output of `call` is made of.
+#[inline]
+pub(super) fn contributors(team: &Team, call: &Call<'_>) -> Range<usize> {
+    match call.operation {
+        Operation::Broadcast | Operation::Scatter => call.root..call.root + 1,
+        _ => 0..team.n_members(),
+    }
+}
+
+/// How many bytes of each input precede the block that is for this member.
+#[inline]
+pub(super) fn skipped(team: &Team, call: &Call<'_>) -> Result<u64> {
+    match call.operation {
+        Operation::ReduceScatter | Operation::AllToAll | Operation::Scatter => {
+            Ok(team.me() as u64 * call.block_len()?)
+        }
+        _ => Ok(0),
+    }
+}
+
 /// Combines one block of each member's input into the output.
 #[inline]
 fn combine<const N: usize>(team: &Team, call: &mut Call<'_>, blocks: &[SourcePlace<'_>]) -> Result<()> {
@@ -176,10 +199,15 @@ fn combine<const N: usize>(team: &Team, call: &mut Call<'_>, blocks: &[SourcePla
 }
 
 /// Copies one block of `len` bytes of each member's input to its place in the output.
-fn distribute(team: &Team, call: &mut Call<'_>, blocks: &[SourcePlace<'_>], len: u64) -> Result<()> {
+pub(super) fn distribute(
+    team: &Team,
+    call: &mut Call<'_>,
+    blocks: &[SourcePlace<'_>],
+    len: u64,
+) -> Result<()> {
     (0..).zip(blocks).try_for_each(|(index, place)| match place {
         SourcePlace::Slice(bytes) => call.write_output(team.view(), index * len, bytes),
-        SourcePlace::Shared(span, start) => call.copy_output(team.view(), index * len, span, *start, len),
+        SourcePlace::Shared(span, start) => call.output.copy(team.view(), index * len, span, *start, len),
         SourcePlace::Target(_) => unreachable!("inputs lie in posts or in the mail"),
     })
 }
