@@ -29,10 +29,11 @@ use super::direct::share;
 use super::operation::Operation;
 use super::region::SCRATCH_LEN;
 use super::team::Team;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::heap::Region;
 use crate::rank::MAX_RANKS;
 use crate::reduce::{Source, SourcePlace, Target};
+use crate::shm::Span;
 
 /// By how many pieces members may be apart.
 const LAG: u64 = 2;
@@ -74,6 +75,29 @@ struct Piece {
     count: u64,
     /// Of each block, in bytes.
     len: u64,
+}
+
+/// Some bytes of one block of a piece.
+#[derive(Clone, Debug)]
+struct Part {
+    piece: Piece,
+    block: u64,
+    bytes: Range<u64>,
+}
+
+impl Part {
+    fn new(piece: Piece, block: u64, bytes: Range<u64>) -> Self {
+        Self { piece, block, bytes }
+    }
+
+    /// Where it begins in the block.
+    fn start(&self) -> u64 {
+        self.piece.start + self.bytes.start
+    }
+
+    fn len(&self) -> u64 {
+        self.bytes.end - self.bytes.start
+    }
 }
 
 impl Pipeline {
@@ -124,10 +148,10 @@ impl Pipeline {
     /// Takes the results of `done` out of the slot in which it stages `next`, of which it is as long.
     fn exchange(&self, team: &Team, call: &mut Call<'_>, done: Piece, next: Piece) -> Result<()> {
         self.others_shares(team, done).into_iter().try_for_each(|bytes| {
-            let region = self.slot(team, team.me(), done, 0, &bytes);
+            let part = Part::new(done, 0, bytes);
+            let region = self.slot(team, team.me(), &part);
             let span = team.heap_of(team.me(), region)?;
-            let (output_at, input_at) = (done.start + bytes.start, next.start + bytes.start);
-            call.exchange(team.view(), output_at, input_at, span, region)
+            call.exchange(team.view(), part.start(), next.start + part.bytes.start, span, region)
         })
     }
 
@@ -151,10 +175,11 @@ impl Pipeline {
         Some(Piece { number, start: first * self.size, count, len: count * self.size })
     }
 
-    /// Where `bytes` of block `block` of `piece` are in the scratch of `member`.
-    fn slot(&self, team: &Team, member: usize, piece: Piece, block: u64, bytes: &Range<u64>) -> Region {
-        let at = piece.number % SLOTS * SLOT_LEN + block * self.elements * self.size + bytes.start;
-        Region::new(shifted(team.scratch(member).offset, at), bytes.end - bytes.start)
+    /// Where `part` is in the scratch of `member`.
+    fn slot(&self, team: &Team, member: usize, part: &Part) -> Region {
+        let block_at = part.block * self.elements * self.size;
+        let at = part.piece.number % SLOTS * SLOT_LEN + block_at + part.bytes.start;
+        Region::new(shifted(team.scratch(member).offset, at), part.len())
     }
 
     /// The bytes of a piece that `member` combines, of those whose results are returned.
@@ -175,25 +200,20 @@ impl Pipeline {
         };
         if self.returns {
             let parts = self.others_shares(team, piece);
-            return parts.into_iter().try_for_each(|bytes| self.stage_part(team, call, piece, 0, bytes));
+            return parts
+                .into_iter()
+                .try_for_each(|bytes| self.stage_part(team, call, &Part::new(piece, 0, bytes)));
         }
         let blocks = call.operation.blocks(team.n_members() as u64).0;
         let own = (call.operation == Operation::ReduceScatter).then_some(team.me() as u64);
         (0..blocks)
             .filter(|&block| Some(block) != own)
-            .try_for_each(|block| self.stage_part(team, call, piece, block, 0..piece.len))
+            .try_for_each(|block| self.stage_part(team, call, &Part::new(piece, block, 0..piece.len)))
     }
 
-    fn stage_part(
-        &self,
-        team: &Team,
-        call: &Call<'_>,
-        piece: Piece,
-        block: u64,
-        bytes: Range<u64>,
-    ) -> Result<()> {
-        let target = self.slot(team, team.me(), piece, block, &bytes);
-        let at = block * call.block_len()? + piece.start + bytes.start;
+    fn stage_part(&self, team: &Team, call: &Call<'_>, part: &Part) -> Result<()> {
+        let target = self.slot(team, team.me(), part);
+        let at = part.block * call.block_len()? + part.start();
         call.copy_input(team.view(), at, team.heap_of(team.me(), target)?, target)
     }
 
@@ -202,9 +222,9 @@ impl Pipeline {
         let (me, n) = (team.me(), team.n_members());
         match call.operation {
             Operation::AllReduce | Operation::Reduce => {
-                self.reduce(team, call, piece, 0, self.share(team, me, piece))
+                self.reduce(team, call, &Part::new(piece, 0, self.share(team, me, piece)))
             }
-            Operation::ReduceScatter => self.reduce(team, call, piece, me as u64, 0..piece.len),
+            Operation::ReduceScatter => self.reduce(team, call, &Part::new(piece, me as u64, 0..piece.len)),
             Operation::Broadcast => self.take(team, call, piece, call.root, 0, 0),
             Operation::Scatter => self.take(team, call, piece, call.root, me as u64, 0),
             Operation::AllToAll => {
@@ -224,57 +244,69 @@ impl Pipeline {
         block: u64,
         to: u64,
     ) -> Result<()> {
-        let source = self.slot(team, member, piece, block, &(0..piece.len));
+        let source = self.slot(team, member, &Part::new(piece, block, 0..piece.len));
         let at = to * call.block_len()? + piece.start;
         let span = team.heap_of(member, source)?;
-        call.copy_output(team.view(), at, span, source.offset.get(), source.len)
+        call.output.copy(team.view(), at, span, source.offset.get(), source.len)
     }
 
-    /// Combines `bytes` of block `block` of all inputs of a piece, this member's own where it lies, into its output and the
-    /// scratches of those who need the result.
-    fn reduce(
-        &self,
-        team: &Team,
-        call: &mut Call<'_>,
-        piece: Piece,
-        block: u64,
-        bytes: Range<u64>,
-    ) -> Result<()> {
-        let len = bytes.end - bytes.start;
-        if len == 0 {
+    /// Combines `part` of all inputs, this member's own where it lies, into its output and the scratches of those who need the
+    /// result.
+    fn reduce(&self, team: &Team, call: &mut Call<'_>, part: &Part) -> Result<()> {
+        if part.len() == 0 {
             return Ok(());
         }
-        let (me, n) = (team.me(), team.n_members());
-        let at = piece.start + bytes.start;
-        let input_at = block * call.block_len()? + at;
-        let staged = |member| {
-            let region = self.slot(team, member, piece, block, &bytes);
-            Ok::<_, Error>((team.heap_of(member, region)?, region.offset.get()))
-        };
-        let mut targets: PerMember<Target<'_>> =
-            own_output(team, &mut call.output, at, len)?.into_iter().collect();
-        for member in receivers(call.operation, call.root, n).filter(|&member| member != me) {
-            let (span, offset) = staged(member)?;
-            targets.push(Target::Shared(span, offset));
-        }
+        let sources = self.sources(team, call, part)?;
+        let receivers = receivers(call.operation, call.root, team.n_members());
+        let mut targets = self.targets(team, &mut call.output, receivers, part)?;
+        let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
+        reducer.combine(&sources, &mut targets, part.len() / self.size, true)
+    }
+
+    /// Where `part` of each member's input is.
+    fn sources<'a>(&self, team: &'a Team, call: &Call<'a>, part: &Part) -> Result<PerMember<Source<'a>>> {
+        let input_at = part.block * call.block_len()? + part.start();
         let source = |member| {
-            if member == me {
-                return own_input(team, &call.input, input_at, len).map(Source::fresh);
+            if member == team.me() {
+                return own_input(team, &call.input, input_at, part.len()).map(Source::fresh);
             }
-            let (span, offset) = staged(member)?;
+            let (span, offset) = self.staged(team, member, part)?;
             Ok(Source::fresh(SourcePlace::Shared(span, offset)))
         };
-        let sources: PerMember<_> = (0..n).map(source).collect::<Result<_>>()?;
-        let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
-        reducer.combine(&sources, &mut targets, len / self.size, true)
+        (0..team.n_members()).map(source).collect()
+    }
+
+    /// Where the results of `part` go: into `output`, which comes first if there is one, and over what the other `receivers`
+    /// have staged.
+    fn targets<'a>(
+        &self,
+        team: &'a Team,
+        output: &'a mut Output<'_>,
+        receivers: Range<usize>,
+        part: &Part,
+    ) -> Result<PerMember<Target<'a>>> {
+        let mut targets: PerMember<_> =
+            own_output(team, output, part.start(), part.len())?.into_iter().collect();
+        for member in receivers.filter(|&member| member != team.me()) {
+            let (span, offset) = self.staged(team, member, part)?;
+            targets.push(Target::Shared(span, offset));
+        }
+        Ok(targets)
+    }
+
+    /// The heap in which `part` of the input of `member` is staged, and where.
+    fn staged<'a>(&self, team: &'a Team, member: usize, part: &Part) -> Result<(&'a Span, u64)> {
+        let region = self.slot(team, member, part);
+        Ok((team.heap_of(member, region)?, region.offset.get()))
     }
 
     /// Copies the results that others have left in this member's scratch into its output, if it has one.
     fn take_results(&self, team: &Team, call: &mut Call<'_>, piece: Piece) -> Result<()> {
         self.others_shares(team, piece).into_iter().try_for_each(|bytes| {
-            let source = self.slot(team, team.me(), piece, 0, &bytes);
+            let part = Part::new(piece, 0, bytes);
+            let source = self.slot(team, team.me(), &part);
             let span = team.heap_of(team.me(), source)?;
-            call.copy_output(team.view(), piece.start + bytes.start, span, source.offset.get(), source.len)
+            call.output.copy(team.view(), part.start(), span, source.offset.get(), source.len)
         })
     }
 }
