@@ -265,23 +265,8 @@ impl Call<'_> {
         }
     }
 
-    /// Copies `len` bytes at `source` of the heap `span` to `at` of the output, if this rank has one.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`] for bytes that are not allocated.
-    pub(crate) fn copy_output(
-        &mut self,
-        view: &HeapView,
-        at: u64,
-        span: &Span,
-        source: u64,
-        len: u64,
-    ) -> Result<()> {
-        self.output.copy(view, at, span, source, len)
-    }
-
-    /// Does [`copy_output`](Self::copy_output) of `source`, a region of the heap `span`, to `output_at`, and then
-    /// [`copy_input`](Self::copy_input) from `input_at`, which lies behind that, to the same region: in one pass if it can.
+    /// Copies `region` of the heap `span` to `output_at` of the output ([`Output::copy`]), and then the bytes of the input from
+    /// `input_at` on, which lies behind that, over the same region ([`copy_input`](Self::copy_input)): in one pass if it can.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
@@ -304,7 +289,7 @@ impl Call<'_> {
                 span.exchange(offset, part_mut(output, output_at, len)?, part(input, 0, len)?)
             }
             _ => {
-                self.copy_output(view, output_at, span, offset, len)?;
+                self.output.copy(view, output_at, span, offset, len)?;
                 self.copy_input(view, input_at, span, region)
             }
         }

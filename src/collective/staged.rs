@@ -75,7 +75,7 @@ fn run_piece(
     execute(team, &inner)?;
     for index in 0..outputs {
         let source = output.get() + index * len;
-        call.copy_output(team.view(), index * block + piece.start * size, &span, source, len)?;
+        call.output.copy(team.view(), index * block + piece.start * size, &span, source, len)?;
     }
     Ok(())
 }
