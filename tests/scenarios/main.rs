@@ -25,6 +25,7 @@ mod point_to_point;
 mod proxies;
 mod refused;
 mod seats;
+mod stream_failures;
 mod streams;
 mod switch;
 mod tuning;

@@ -1,29 +1,27 @@
-//! Streams: what is enqueued is done in order, behind the program's back, and failures are told with the operation's name.
+//! Streams: what is enqueued is done in order, behind the program's back.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use shmccl::bootstrap::Options;
 use shmccl::channel::Channel;
 use shmccl::collective::Algorithm;
 use shmccl::comm::stream::{Event, HostBuffer, Stream, StreamStatus};
-use shmccl::heap::{DeviceBuffer, HeapOffset, Place};
-use shmccl::launch::launch_threads;
-use shmccl::reduce::{CustomOp, ReduceOp};
-use shmccl::{Collectives, Communicator, Error, Result};
+use shmccl::heap::{DeviceBuffer, Place};
+use shmccl::reduce::ReduceOp;
+use shmccl::{Collectives, Error, Result};
 
-use crate::harness::{Job, Watchdog, is_lost, panicked, rank};
+use crate::harness::{Job, rank};
 
 /// Around an element, a mail, a piece of the scratch.
 const COUNTS: [usize; 8] = [0, 1, 3, 1000, 2048, 2049, 100_003, 300_000];
 
 /// Whether `error` says that operation `number` of a stream, called `name`, was the first to fail.
-fn names(error: &Error, name: &str, number: u64) -> bool {
+pub(crate) fn names(error: &Error, name: &str, number: u64) -> bool {
     matches!(error, Error::StreamFailed { operation, number: n, .. } if *operation == name && *n == number)
 }
 
-fn all_are<T: bytemuck::Pod + PartialEq>(buffer: &DeviceBuffer<T>, expected: T) -> bool {
+pub(crate) fn all_are<T: bytemuck::Pod + PartialEq>(buffer: &DeviceBuffer<T>, expected: T) -> bool {
     buffer.to_vec().iter().all(|element| *element == expected)
 }
 
@@ -34,19 +32,19 @@ fn until_released(sender: Receiver<()>) -> impl FnOnce() + Send + 'static {
 
 /// A log to which operations of streams add.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u32>>>);
+pub(crate) struct Log(Arc<Mutex<Vec<u32>>>);
 
 impl Log {
     fn add(&self, entry: u32) {
         self.0.lock().unwrap().push(entry);
     }
 
-    fn adds(&self, entry: u32) -> impl FnOnce() + Send + 'static {
+    pub(crate) fn adds(&self, entry: u32) -> impl FnOnce() + Send + 'static {
         let log = self.clone();
         move || log.add(entry)
     }
 
-    fn entries(&self) -> Vec<u32> {
+    pub(crate) fn entries(&self) -> Vec<u32> {
         self.0.lock().unwrap().clone()
     }
 }
@@ -239,59 +237,6 @@ scenario!(copies_bring_every_size_to_host_device_and_peer, Job::of(3).heap_len(3
     assert_eq!(few.to_vec(), [1, 2, 3]);
 });
 
-scenario!(arguments_that_are_wrong_are_refused_at_once, Job::of(2), |comm| {
-    let stream = comm.stream()?;
-    let (three, four) = (comm.alloc::<u32>(3)?, comm.alloc::<u32>(4)?);
-    let refused = |error| matches!(error, Err(Error::InvalidArgument { .. }));
-    assert!(refused(stream.on(comm).all_reduce(&three, &four, &ReduceOp::Sum)));
-    assert!(refused(stream.on(comm).all_to_all(&three, &three)));
-    assert!(refused(stream.copy_host_to_device(vec![0; 4], &three)));
-    assert!(refused(stream.copy_device_to_host(&four, &HostBuffer::zeroed(3))));
-    let here = Place { rank: comm.rank(), offset: HeapOffset::ZERO };
-    let nowhere = Place { offset: HeapOffset::new(u64::MAX - 8), ..here };
-    for (source, target) in [(here, nowhere), (nowhere, here)] {
-        let error = stream.copy_device_to_device(source, target, 16);
-        assert!(matches!(error, Err(Error::OutOfRange { .. })));
-    }
-    let nobody = Place { rank: shmccl::Rank::new(2, 3)?, ..here };
-    let error = stream.copy_device_to_device(nobody, here, 0);
-    assert!(matches!(error, Err(Error::InvalidRank { rank: 2, n_ranks: 2 })));
-    stream.synchronise()?;
-});
-
-scenario!(after_a_failure_a_stream_does_nothing_and_names_it, Job::of(2), |comm| {
-    let (stream, other) = (comm.stream()?, comm.stream()?);
-    let sums = comm.alloc::<u64>(3)?;
-    let (log, event) = (Log::default(), Event::new());
-    stream.fill(&sums, 5)?;
-    // A panic without the message, which two ranks that are threads would print at once.
-    stream.call(|| std::panic::resume_unwind(Box::new("on purpose")))?;
-    // The failure may be known by now, so each of these may tell it; they are not executed either way.
-    let _ = stream.call(log.adds(1));
-    let _ = stream.fill(&sums, 6);
-    let _ = stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum);
-    let _ = stream.record(&event);
-    for _ in 0..2 {
-        let error = stream.synchronise().unwrap_err();
-        assert!(names(&error, "call", 2) && matches!(error.origin(), Error::Panicked), "{error}");
-        assert_eq!(error.to_string(), "operation 2 of the stream, call, failed");
-    }
-    for error in
-        [stream.query().map(drop), event.query().map(drop), event.synchronise(), stream.record(&event)]
-    {
-        assert!(names(&error.unwrap_err(), "call", 2));
-    }
-    assert!(all_are(&sums, 5));
-    // The failure goes where the event is awaited, and nowhere else: the skipped call does not keep others from theirs.
-    other.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
-    other.synchronise()?;
-    assert!(all_are(&sums, 10));
-    other.wait(&event)?;
-    let error = other.synchronise().unwrap_err();
-    assert!(names(&error, "wait", 2) && matches!(error.origin(), Error::Panicked), "{error:?}");
-    assert_eq!(log.entries(), []);
-});
-
 scenario!(a_call_is_done_in_the_manner_of_when_it_was_enqueued, Job::of(2), |comm| {
     let (stream, other) = (comm.stream()?, comm.stream()?);
     let sums = comm.alloc::<u64>(3000)?;
@@ -312,21 +257,6 @@ scenario!(a_call_is_done_in_the_manner_of_when_it_was_enqueued, Job::of(2), |com
     assert!(names(&error, "all_to_all", 4) && refused, "{error:?}");
     other.synchronise()?;
     assert!(all_are(&sums, 4));
-});
-
-scenario!(a_peer_that_leaves_is_lost_to_the_operation_that_needs_it, Job::of(2).broken(), |comm| {
-    let (stream, sums) = (comm.stream()?, comm.alloc::<u64>(1)?);
-    let log = Log::default();
-    stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
-    let gone = rank(comm, 1);
-    if comm.rank() == gone {
-        return stream.synchronise();
-    }
-    stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
-    let _ = stream.call(log.adds(1));
-    let error = stream.synchronise().unwrap_err();
-    assert!(names(&error, "all_reduce", 2) && is_lost(error.origin(), gone), "{error:?}");
-    assert_eq!(log.entries(), []);
 });
 
 scenario!(what_is_enqueued_is_done_before_a_stream_is_gone, Job::of(2), |comm| {
@@ -373,57 +303,6 @@ scenario!(many_streams_of_many_ranks_share_few_cores, Job::of(8), |comm| {
         comm.barrier()?;
     }
 });
-
-/// Starts two ranks that wait for each other for ever, and expects that the second panics.
-fn second_panics(name: &str, body: impl Fn(&mut Communicator) -> Result<()> + Sync) {
-    let _watchdog = Watchdog::start(name, Duration::from_secs(60));
-    let options = Options { timeout: Duration::from_secs(3600), ..Options::default() };
-    let error = launch_threads(2, &options, |comm| body(comm)).unwrap_err();
-    assert!(panicked(&error, shmccl::Rank::new(1, 2).unwrap()), "{error}");
-}
-
-#[test]
-fn a_rank_that_panics_waits_for_nothing_that_it_has_enqueued() {
-    second_panics("a rank that panics with work enqueued", |comm| {
-        let (lost, sums) = (rank(comm, 1), comm.alloc::<u64>(1)?);
-        let stream = comm.stream()?;
-        stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
-        stream.synchronise()?;
-        if comm.rank() == lost {
-            // The other one never comes to this.
-            stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
-            panic!("on purpose");
-        }
-        let error = comm.memory_channel(lost)?.wait().unwrap_err();
-        assert!(is_lost(&error, lost), "{error}");
-        Err(error)
-    });
-}
-
-#[test]
-fn an_operator_that_panics_in_an_enqueued_call_ends_the_epoch() {
-    second_panics("an operator that panics", |comm| {
-        let (lost, sums) = (rank(comm, 1), comm.alloc::<u64>(3000)?);
-        let is_lost_rank = comm.rank() == lost;
-        let op = CustomOp::new("sum", move |sums: &mut [u64], others: &[u64]| {
-            assert!(!is_lost_rank, "on purpose");
-            sums.iter_mut().zip(others).for_each(|(sum, other)| *sum += other);
-        });
-        let stream = comm.stream()?;
-        stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Custom(op))?;
-        stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum).ok();
-        let error = stream.synchronise().unwrap_err();
-        // A peer hears of the epoch's end first, or already of the death that follows it.
-        let expected = match error.origin() {
-            Error::Panicked => is_lost_rank,
-            Error::Revoked { by } => !is_lost_rank && *by == Some(lost),
-            origin => !is_lost_rank && is_lost(origin, lost),
-        };
-        assert!(expected, "{error:?}");
-        assert!(!is_lost_rank, "as a program may answer to the error");
-        Err(error)
-    });
-}
 
 scenario!(
     messages_of_a_group_on_a_stream_do_not_wait_for_each_other,
