@@ -156,6 +156,9 @@ pub(crate) struct PerfArgs {
     /// The channel to measure [default: both, where a test can use both]
     #[arg(long, value_enum)]
     pub(crate) channel: Option<Channel>,
+    /// Write the report to a file as well
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) sweep: SweepArgs,
     #[command(flatten)]
@@ -164,9 +167,6 @@ pub(crate) struct PerfArgs {
     pub(crate) collective: CollectiveArgs,
     #[command(flatten)]
     pub(crate) matrix: MatrixArgs,
-    /// Write the report to a file as well
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
     /// Flags on the command line that not every test heeds.
     #[arg(skip)]
     pub(crate) given: Vec<&'static str>,

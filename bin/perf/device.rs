@@ -3,6 +3,8 @@
 mod limits;
 mod matrix;
 
+use std::cell::Cell;
+
 use anyhow::{Context, Result};
 use shmccl::Communicator;
 use shmccl::channel::{MemoryChannel, PortChannel};
@@ -48,6 +50,7 @@ pub(crate) fn run() -> Result<()> {
                     continue;
                 }
                 let mut bench = Bench {
+                    stalls: Cell::new(stalls(&comm)?),
                     comm: &mut comm,
                     plan: &plan,
                     test: *test,
@@ -73,6 +76,13 @@ struct Bench<'a> {
     pair: Pair,
     /// What of a matrix is measured.
     figure: Option<Figure>,
+    /// How often a full fifo was met until the last row.
+    stalls: Cell<u64>,
+}
+
+/// How often this rank's producers have met a full fifo.
+fn stalls(comm: &Communicator) -> Result<u64> {
+    Ok(comm.fifo_snapshots()?.iter().map(|fifo| fifo.stalls).sum())
 }
 
 /// A channel of either kind, so that a test is written once.
@@ -179,10 +189,11 @@ impl Bench<'_> {
         row.place = settings.map(|settings| settings.place(self.pair));
     }
 
+    /// Notes how often a full fifo was met since the last row.
     fn note_fifo(&self, row: &mut Row) -> Result<()> {
         if self.channel == Some(Channel::Port) {
-            let snapshots = self.comm.fifo_snapshots()?;
-            row.stalls = Some(snapshots.iter().map(|fifo| fifo.stalls).sum());
+            let all = stalls(self.comm)?;
+            row.stalls = Some(all - self.stalls.replace(all));
         }
         Ok(())
     }

@@ -203,20 +203,33 @@ impl Creator {
         Self { pid, start: start_time(&stat).unwrap_or(0) }
     }
 
-    /// Whether that process is still there. A process whose start time is unknown is taken to be.
+    /// Whether that process is still there, and not only its entry until its parent asks. A process whose start time is unknown is
+    /// taken to be.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         match std::fs::read_to_string(format!("/proc/{}/stat", self.pid)) {
+            Ok(stat) if has_ended(&stat) => false,
             Ok(stat) => self.start == 0 || start_time(&stat).is_none_or(|start| start == self.start),
             Err(_) => false,
         }
     }
 }
 
-/// Field 22 of `/proc/PID/stat`. The second field is a name in parentheses that may itself hold anything.
+/// Field 22 of `/proc/PID/stat`.
 fn start_time(stat: &str) -> Option<u64> {
-    let after_name = &stat[stat.rfind(')')? + 1..];
-    after_name.split_ascii_whitespace().nth(19)?.parse().ok()
+    fields_after_name(stat)?.nth(19)?.parse().ok()
+}
+
+/// Whether `/proc/PID/stat` is that of a process that has ended, by its third field.
+fn has_ended(stat: &str) -> bool {
+    fields_after_name(stat)
+        .and_then(|mut fields| fields.next())
+        .is_some_and(|state| matches!(state, "Z" | "X"))
+}
+
+/// What follows the second field of `/proc/PID/stat`: a name in parentheses that may itself hold anything.
+fn fields_after_name(stat: &str) -> Option<impl Iterator<Item = &str>> {
+    Some(stat[stat.rfind(')')? + 1..].split_ascii_whitespace())
 }
 
 fn same(what: &'static str, expected: u64, found: u64) -> Result<()> {
@@ -281,6 +294,21 @@ mod tests {
         assert!(me.is_alive());
         assert!(!Creator { start: me.start + 1, ..me }.is_alive());
         assert!(!Creator { pid: u64::from(u32::MAX), start: 1 }.is_alive());
+    }
+
+    #[test]
+    fn a_process_that_nobody_has_waited_for_yet_is_not_alive() {
+        assert!(has_ended("7 (a) Z) Z 1 7 7 0") && has_ended("7 (sh) X 1"));
+        assert!(!has_ended("7 (Z) S 1 7 7 0") && !has_ended(""));
+        let mut child =
+            std::process::Command::new("true").stdout(std::process::Stdio::piped()).spawn().unwrap();
+        // Its end of the pipe is closed as it ends, a moment before.
+        std::io::copy(&mut child.stdout.take().unwrap(), &mut std::io::sink()).unwrap();
+        let entry = Creator { pid: child.id().into(), start: 0 };
+        while entry.is_alive() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
     }
 
     #[test]

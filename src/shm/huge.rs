@@ -108,7 +108,8 @@ fn huge_bytes_within(smaps: &str, start: u64, end: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shm::{Backing, Identity, Segment};
+    use crate::rank::Rank;
+    use crate::shm::{Backing, Identity, Segment, Window};
 
     #[test]
     fn the_setting_is_the_word_in_brackets() {
@@ -125,6 +126,19 @@ mod tests {
         assert_eq!(huge_bytes_within(smaps, 0x1000, 0x2000), 2 << 20);
         assert_eq!(huge_bytes_within(smaps, 0x1000, 0x3000), 6 << 20);
         assert_eq!(huge_bytes_within(smaps, 0x5000, 0x6000), 0);
+    }
+
+    #[test]
+    fn what_is_mapped_into_a_window_is_advised() {
+        let segment = Segment::create(&Backing::Anonymous, 4 << 20, Identity::default()).unwrap();
+        let mut window = Window::reserve(1, 4 << 20).unwrap();
+        let place = window.map(Rank::known(0), &segment).unwrap();
+        let area = format!("{:x}-", place.base().as_ptr().addr());
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let flags = smaps.lines().skip_while(|line| !line.starts_with(&area));
+        let flags = flags.skip(1).find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
+        let is_compiled_in = std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists();
+        assert_eq!(flags.split_ascii_whitespace().any(|flag| flag == "hg"), is_compiled_in, "{flags}");
     }
 
     #[test]

@@ -79,6 +79,8 @@ impl Window {
         }
         let place = self.range.part(offset, segment.len())?;
         replace(place.base(), segment)?;
+        // Refused or ignored, everything works as well: `doctor` tells what the machine is set to.
+        let _ = place.advise_huge();
         self.segments[rank.index()] = Some(place.clone());
         Ok(place)
     }

@@ -205,6 +205,24 @@ mod s1_signal {
     }
 
     #[test]
+    fn a_relaxed_signal_carries_on_what_the_one_before_has_published() {
+        model(|| {
+            let world = World::new();
+            let sender = spawn(&world, |world| {
+                let mut sender = SemaphoreSender::new(&world.semaphore, 0);
+                world.ghosts[0].write(7);
+                sender.signal(&world.kernel);
+                sender.relaxed_signal(&world.kernel);
+            });
+            let mut receiver = SemaphoreReceiver::new(&world.semaphore, 0);
+            if receiver.poll() {
+                assert_eq!(world.ghosts[0].read(), 7);
+            }
+            sender.join().unwrap();
+        });
+    }
+
+    #[test]
     fn each_signal_wakes_its_own_wait_even_if_relaxed() {
         model(|| {
             let world = World::new();

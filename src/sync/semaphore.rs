@@ -117,11 +117,15 @@ impl<C: Deref<Target = SemaphoreCell>> SemaphoreSender<C> {
         self.cell.park.wake(kernel);
     }
 
-    /// Sends one signal that publishes nothing.
+    /// Sends one signal that publishes nothing of its own.
+    ///
+    /// # Ordering
+    /// Carries on what earlier signals have published (S1): whoever waits for one of those may find this count instead.
     #[inline]
     pub fn relaxed_signal<K: Kernel + ?Sized>(&mut self, kernel: &K) {
         self.sent = self.sent.wrapping_add(1);
-        self.cell.value.store(self.sent, Ordering::Relaxed); // Relaxed: asked for; carries only itself
+        // Release: a relaxed store would not carry on. No model of loom's tells the two apart.
+        self.cell.value.store(self.sent, Ordering::Release);
         self.cell.park.wake(kernel);
     }
 }
