@@ -8,7 +8,8 @@
 //! |---|---|---|---|
 //! | S1 signal | `signal`, `signal_next` | `wait`, `poll` | everything the sender wrote before |
 //!
-//! `relaxed_signal` and `relaxed_wait` order execution only: they say *when*, and publish nothing.
+//! `relaxed_signal` and `relaxed_wait` order execution only: they say *when*, and publish nothing. But whoever waits for an
+//! earlier signal may find the count of a relaxed one, which therefore carries on what that has published.
 //!
 //! A sender is of one kind, by type: a [`SemaphoreSender`] keeps the count to itself and never reads the cell; a
 //! proxy, which serves many semaphores from triggers and keeps no state for any, takes the count from the cell
