@@ -25,6 +25,7 @@ pub struct Joining {
     options: Options,
     placement: Placement,
     control: OwnedFd,
+    hold: Option<OwnedFd>,
     round: u32,
 }
 
@@ -102,15 +103,18 @@ impl Joining {
             },
             &[],
         )?;
-        let (welcome, mut descriptors) =
+        let (welcome, descriptors) =
             channel.hear::<Welcome>(Deadline::after(timeout), "joining the job (welcome)")?;
         expect("number of ranks", n_ranks.into(), welcome.n_ranks.into())?;
         let member = message::member_code(device);
         expect("rank", member.into(), welcome.member.into())?;
-        expect("number of control segments", 1, descriptors.len() as u64)?;
-        let control = descriptors.remove(0);
+        let found = descriptors.len() as u64;
+        let mut descriptors = descriptors.into_iter();
+        let (Some(control), hold, None) = (descriptors.next(), descriptors.next(), descriptors.next()) else {
+            return Err(Error::Layout { what: "number of control segments", expected: 1, found });
+        };
         let (options, placement) = decode(&welcome)?;
-        Ok(Self { channel, device, epoch: welcome.epoch, options, placement, control, round: 0 })
+        Ok(Self { channel, device, epoch: welcome.epoch, options, placement, control, hold, round: 0 })
     }
 
     /// Goes on with options of its own: what no launcher decided, each member decides for itself.
@@ -165,6 +169,12 @@ impl Joining {
     #[must_use]
     pub fn control(&self) -> BorrowedFd<'_> {
         self.control.as_fd()
+    }
+
+    /// What this process is to have a duplicate of for as long as it has a named segment: the launcher's janitor
+    /// removes names when nobody has one any more.
+    pub(crate) fn hold(&self) -> Option<BorrowedFd<'_>> {
+        self.hold.as_ref().map(AsFd::as_fd)
     }
 
     /// Creates this rank's segment by `create` and gives everyone everyone's.

@@ -87,7 +87,8 @@ messages! {
         member: u32,
         reserved: u32,
     }
-    /// Root to member: who it is and what was decided, with the control segment.
+    /// Root to member: who it is and what was decided, with the control segment, and the hold on the job's names
+    /// where there is a janitor of them.
     Welcome = 2, 336 bytes {
         epoch: u64,
         heap_len: u64,

@@ -101,7 +101,8 @@ struct Outgoing {
 #[derive(Debug)]
 pub(crate) struct Root {
     offer: Offer,
-    control: Rc<[OwnedFd]>,
+    /// What every member gets: the control segment, and the hold on the names where there is one.
+    gifts: Rc<[OwnedFd]>,
     members: Vec<Member>,
     round: u32,
     losses: Vec<DeviceName>,
@@ -120,12 +121,24 @@ impl Root {
         let control = control.map_err(|error| resource_error("duplicating the control segment", error))?;
         Ok(Self {
             offer,
-            control: Rc::new([control]),
+            gifts: Rc::new([control]),
             members: Vec::new(),
             round: 0,
             losses: Vec::new(),
             events: VecDeque::new(),
         })
+    }
+
+    /// Gives the members a duplicate of `hold` too, which is somebody's to wait for who cleans up behind them.
+    ///
+    /// # Errors
+    /// [`Error::ResourceLimit`].
+    pub(crate) fn with_hold(mut self, hold: Option<BorrowedFd<'_>>) -> Result<Self> {
+        let gifts = self.gifts.iter().map(AsFd::as_fd).chain(hold).map(|gift| gift.try_clone_to_owned());
+        self.gifts = gifts
+            .collect::<std::io::Result<_>>()
+            .map_err(|error| resource_error("duplicating the hold on names", error))?;
+        Ok(self)
     }
 
     /// Adds the next member (ranks in order, then the proxy service) with the root's end of its socket.
@@ -319,7 +332,7 @@ impl Root {
         welcome.backing_name.get_mut(..name.len())?.copy_from_slice(name);
         self.members[seat.0].phase = Phase::Welcomed;
         self.members[seat.0].has_joined = true;
-        self.post(seat, &welcome, Rc::clone(&self.control));
+        self.post(seat, &welcome, Rc::clone(&self.gifts));
         self.events.push_back(Event::Joined(seat, pid));
         Some(())
     }

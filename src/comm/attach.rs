@@ -126,7 +126,7 @@ pub(super) struct Terms {
 struct Entrance {
     shared: Shared,
     world: Arc<World>,
-    own: Option<Segment>,
+    own: Option<OwnSegment>,
 }
 
 impl Entrance {
@@ -138,6 +138,14 @@ impl Entrance {
         let world = attach(&shared, era, shape)?;
         Ok(Self { shared, world, own })
     }
+}
+
+/// A process's own segment, kept because its name goes with it, where it has one.
+#[derive(Debug)]
+pub(super) struct OwnSegment {
+    _segment: Segment,
+    /// Let go of when the name is gone: until then the launcher's janitor waits.
+    _hold: Option<OwnedFd>,
 }
 
 /// A rank that peers see alive, and that has nothing to do with them yet.
@@ -162,7 +170,7 @@ impl Seat {
         world: &Arc<World>,
         terms: &Terms,
         link: Option<Link>,
-        own: Option<Segment>,
+        own: Option<OwnSegment>,
     ) -> Result<Communicator> {
         let Self { rank, life, registrar } = self;
         let fabric = Arc::new(Fabric::new(Arc::clone(world), rank, terms.spinners, terms.timeout)?);
@@ -215,12 +223,13 @@ fn create_segment(
     joining: &Joining,
     era: Era,
     shape: HeapShape,
-    own: &mut Option<Segment>,
+    own: &mut Option<OwnSegment>,
 ) -> Result<OwnedFd> {
     let rank = joining.rank().expect("only devices create segments");
     let segment = World::create_segment(era, rank, shape, &joining.options().backing)?;
+    let hold = joining.hold().map(|hold| duplicate(&hold)).transpose()?;
     let descriptor = duplicate(&segment)?;
-    *own = Some(segment);
+    *own = Some(OwnSegment { _segment: segment, _hold: hold });
     Ok(descriptor)
 }
 

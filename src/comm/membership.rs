@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::attach::Supervision;
+use super::attach::{OwnSegment, Supervision};
 use super::ports::Ports;
 use super::workspace::Workspace;
 use crate::channel::Fabric;
 use crate::collective::Landlord;
 use crate::heap::{MemoryRegistrar, Region};
-use crate::shm::{CellSlice, LifeLock, Segment};
+use crate::shm::{CellSlice, LifeLock};
 use crate::sync::{ProgressCell, Revocation};
 
 /// A rank in a job. Dropping it leaves the job; a peer that still needs this rank then gets
@@ -22,8 +22,7 @@ pub(super) struct Membership {
     pub(super) workspace: Workspace,
     pub(super) life: Option<LifeLock>,
     pub(super) supervision: Option<Supervision>,
-    /// Kept because its name goes with it, where it has one.
-    pub(super) _own: Option<Segment>,
+    pub(super) _own: Option<OwnSegment>,
 }
 
 impl Membership {

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use super::names::Names;
 use super::output::OutputLine;
-use super::{Launch, Observer, Outcome, spawn_threads};
+use super::{Launch, Observer, Outcome, spawn_threads, supervise};
 use crate::bootstrap::{Options, ProxyMode};
 use crate::channel::{Control, Era};
 use crate::comm::{Communicator, Member, init_threads, join_job};
@@ -90,11 +90,11 @@ impl Launch {
     pub fn supervise(&self, observer: &mut dyn Observer) -> Result<Outcome> {
         let era = Era { job: self.job_id(), epoch: self.epoch() };
         let (control, segment) = Control::create(self.n_ranks(), era)?;
-        let _names = Names::claim(&self.options().backing, self.n_ranks(), era.job, &mut |name, creator| {
+        let names = Names::claim(&self.options().backing, self.n_ranks(), era.job, &mut |name, creator| {
             observer.on_stale_name(name, creator);
         })?;
         let mut revoking = Revoking { control, kernel: HostKernel::detect(), observer };
-        self.spawn_and_supervise(segment.as_fd(), &mut revoking)
+        supervise::run(self, segment.as_fd(), names.hold(), &mut revoking)
     }
 }
 

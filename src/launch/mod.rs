@@ -24,6 +24,7 @@
 
 mod cause;
 mod job;
+mod lock;
 mod names;
 mod output;
 mod pin;
@@ -249,7 +250,7 @@ impl Launch {
         control: BorrowedFd<'_>,
         observer: &mut dyn Observer,
     ) -> Result<Outcome> {
-        supervise::run(self, control, observer)
+        supervise::run(self, control, None, observer)
     }
 
     fn offer(&self) -> Offer {

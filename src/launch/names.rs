@@ -1,40 +1,35 @@
 //! The names of a job's segments in `/dev/shm`, where they have names: claimed before it starts, removed when it is over.
 //!
-//! A rank removes its own name as it leaves. One that is killed cannot, so the launcher does it for it. Launchers that
-//! are given the same prefix at the same time must not take each other's names for leftovers: whoever claims a prefix
-//! locks the file `PREFIX.lock` beside the segments for as long as the job lives. The kernel unlocks it when a launcher
-//! is killed; the file then stays, and the next launcher takes it over.
+//! A rank removes its own name as it leaves. One that is killed cannot, so the launcher does it for it; when the launcher
+//! itself is killed, its janitor does (`src/shm/janitor.rs`). Launchers that are given the same prefix at the same time must not
+//! take each other's names for leftovers: whoever claims a prefix has the file `PREFIX.lock` beside the segments, and has it
+//! locked, for as long as the job lives (`lock.rs`).
 //!
 //! Invariants:
-//! - While a claim lives there is no other of that prefix.
+//! - While a claim lives there is no other of that prefix. It ends when launcher and janitor are gone.
 //! - A name is removed only when its creator is dead, or when it is of the claim's own job.
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::AsFd;
+use std::ffi::CString;
+use std::os::fd::BorrowedFd;
 
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg, OFlag};
-use nix::sys::mman::{shm_open, shm_unlink};
-use nix::sys::stat::{Mode, fstat};
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+use nix::unistd::unlink;
 
+use super::lock::PrefixLock;
 use crate::bootstrap::SegmentBacking;
 use crate::channel::segment_name;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
-use crate::shm::header::Creator;
-use crate::shm::{Expected, Segment, check_name};
+use crate::shm::{Expected, Janitor, Segment, Sweep, check_name};
 
-const CLAIMING: &str = "claiming the names of the segments";
+/// What errors say was being done.
+pub(super) const CLAIMING: &str = "claiming the names of the segments";
 
 /// The claimed names of one job; none where its segments have no names.
 #[derive(Debug)]
-pub(super) struct Names {
-    job: u64,
-    names: Vec<String>,
-    /// Given back after the names are gone.
-    _lock: Option<PrefixLock>,
-}
+pub(super) struct Names(Option<Claim>);
 
 impl Names {
     /// Claims the names that the segments of `job` will get. Names that killed processes have left are removed, and
@@ -49,90 +44,41 @@ impl Names {
         job: u64,
         on_stale: &mut dyn FnMut(&str, u64),
     ) -> Result<Self> {
-        let SegmentBacking::Named(prefix) = backing else {
-            return Ok(Self { job, names: Vec::new(), _lock: None });
-        };
+        let SegmentBacking::Named(prefix) = backing else { return Ok(Self(None)) };
         let names: Vec<_> = (0..n_ranks).map(|rank| segment_name(prefix, Rank::known(rank))).collect();
         names.iter().try_for_each(|name| check_name(name))?;
-        let lock = PrefixLock::take(prefix)?;
+        let lock_name = format!("{prefix}.lock");
+        let segments = names.iter().map(|name| path(name)).collect();
+        let sweep = Sweep::new(job, segments, path(&lock_name));
+        let lock = PrefixLock::take(lock_name, &sweep)?;
         let creators = names.iter().map(|name| dead_creator(name)).collect::<Result<Vec<_>>>()?;
         for (name, creator) in names.iter().zip(creators) {
             if let Some(creator) = creator {
                 on_stale(name, creator);
-                remove(name).map_err(|errno| Error::os(CLAIMING, errno))?;
+                unlink(path(name).as_c_str()).map_err(|errno| Error::os(CLAIMING, errno))?;
             }
         }
-        Ok(Self { job, names, _lock: Some(lock) })
+        lock.sign()?;
+        Ok(Self(Some(Claim { sweep, lock })))
     }
 
-    /// Whether a name is of another job, whose launcher did not ask for the lock.
-    fn is_foreign(&self, name: &str) -> bool {
-        let segment = Segment::attach_named(name, &Expected::default());
-        segment.is_ok_and(|segment| segment.header().identity().job != self.job)
+    /// What every process has to hold that may make one of the names; see [`Janitor::hold`].
+    pub(super) fn hold(&self) -> Option<BorrowedFd<'_>> {
+        self.0.as_ref()?.lock.janitor().map(Janitor::hold)
     }
 }
 
-impl Drop for Names {
-    fn drop(&mut self) {
-        for name in &self.names {
-            if !self.is_foreign(name) {
-                // Nearly always gone already.
-                let _ = remove(name);
-            }
-        }
-    }
-}
-
-/// The right to one prefix, for as long as this lives.
 #[derive(Debug)]
-struct PrefixLock {
-    name: String,
-    _file: Flock<File>,
+struct Claim {
+    sweep: Sweep,
+    /// Given back after the names are gone.
+    lock: PrefixLock,
 }
 
-impl PrefixLock {
-    fn take(prefix: &str) -> Result<Self> {
-        let name = format!("{prefix}.lock");
-        loop {
-            let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_CLOEXEC;
-            let opened = shm_open(path(&name).as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR);
-            let file = File::from(opened.map_err(|errno| Error::os(CLAIMING, errno))?);
-            let mut file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(file) => file,
-                Err((file, Errno::EWOULDBLOCK)) => {
-                    return Err(Error::NameInUse { name, holder: holder(file) });
-                }
-                Err((_, errno)) => return Err(Error::os(CLAIMING, errno)),
-            };
-            // The last holder may have removed the name between our opening and locking it: then whoever comes next finds
-            // no file, makes another, and locks that one. Only a holder removes, so the answer stays true.
-            if has_name(&*file)? {
-                let written = file.set_len(0).and_then(|()| write!(&mut *file, "{}", std::process::id()));
-                written.map_err(|error| Error::os(CLAIMING, error))?;
-                return Ok(Self { name, _file: file });
-            }
-        }
-    }
-}
-
-impl Drop for PrefixLock {
+impl Drop for Claim {
     fn drop(&mut self) {
-        // Still locked: it is ours to remove.
-        let _ = remove(&self.name);
+        self.sweep.segments();
     }
-}
-
-/// Who holds a lock, unless he has not come to say so yet.
-fn holder(mut file: File) -> Option<u64> {
-    let mut text = String::new();
-    file.read_to_string(&mut text).ok()?;
-    let pid = text.parse().ok()?;
-    Creator { pid, start: 0 }.is_alive().then_some(pid)
-}
-
-fn has_name(file: &impl AsFd) -> Result<bool> {
-    let stat = fstat(file).map_err(|errno| Error::os(CLAIMING, errno))?;
-    Ok(stat.st_nlink > 0)
 }
 
 /// The dead creator of a segment of that name; `None` when there is no such name.
@@ -140,7 +86,7 @@ fn has_name(file: &impl AsFd) -> Result<bool> {
 /// # Errors
 /// [`Error::NameInUse`] when the creator lives or cannot be told.
 fn dead_creator(name: &str) -> Result<Option<u64>> {
-    match shm_open(path(name).as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()) {
+    match open(path(name).as_c_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW, Mode::empty()) {
         Err(Errno::ENOENT) => return Ok(None),
         Ok(_) | Err(Errno::EACCES) => {}
         Err(errno) => return Err(Error::os(CLAIMING, errno)),
@@ -155,12 +101,9 @@ fn dead_creator(name: &str) -> Result<Option<u64>> {
     }
 }
 
-fn remove(name: &str) -> Result<(), Errno> {
-    shm_unlink(path(name).as_str())
-}
-
-fn path(name: &str) -> String {
-    format!("/{name}")
+/// Where a name is found; `check_name` has let it pass, or what it is made of.
+pub(super) fn path(name: &str) -> CString {
+    CString::new(format!("/dev/shm/{name}")).expect("names consist of letters, digits and the like")
 }
 
 #[cfg(test)]

@@ -54,13 +54,18 @@ impl<F: FnMut(DeviceName)> Observer for F {
     }
 }
 
-/// See [`Launch::spawn_and_supervise`].
-pub(super) fn run(launch: &Launch, control: BorrowedFd<'_>, observer: &mut dyn Observer) -> Result<Outcome> {
+/// See [`Launch::spawn_and_supervise`]; ranks that may make names get a duplicate of the `hold` on them.
+pub(super) fn run(
+    launch: &Launch,
+    control: BorrowedFd<'_>,
+    hold: Option<BorrowedFd<'_>>,
+    observer: &mut dyn Observer,
+) -> Result<Outcome> {
     let began = Instant::now();
     let interrupts = InterruptWatch::start()
         .map_err(|error| Error::os("catching the signals that interrupt a job", error))?;
     let mut job = Job {
-        root: Root::new(launch.offer(), control)?,
+        root: Root::new(launch.offer(), control)?.with_hold(hold)?,
         processes: Vec::new(),
         pipes: Vec::new(),
         interrupts,

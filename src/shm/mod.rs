@@ -21,7 +21,8 @@
 //! [`Segment`] (what there is: a descriptor with pages behind it) -> [`Mapping`] (where it is in this process), alone or
 //! at its place in a [`Window`] -> [`CellRef`] (control words) and [`Span`] (payload), which keep the mapping alive.
 //! `copy` holds the copy kernels and the rule that picks one, `reduce` the kernels that combine elements, `packet` data that carry their own flag, `header` what
-//! the first bytes of a segment say about it; `yardstick` what reductions are measured against.
+//! the first bytes of a segment say about it; `janitor` removes names when nobody else can; `yardstick` is what reductions
+//! are measured against.
 #![allow(unsafe_code, reason = "this directory is where the engine's unsafe code is confined")]
 
 #[cfg(not(loom))]
@@ -33,6 +34,8 @@ pub mod copy;
 pub mod header;
 #[cfg(not(loom))]
 pub mod huge;
+#[cfg(not(loom))]
+mod janitor;
 #[cfg(not(loom))]
 pub mod kernel;
 #[cfg(not(loom))]
@@ -70,6 +73,8 @@ pub use self::{
     window::Window,
 };
 pub use header::{Expected, Identity, SegmentHeader};
+#[cfg(not(loom))]
+pub(crate) use janitor::{Janitor, Sweep};
 #[cfg(not(loom))]
 pub(crate) use named::check_name;
 

@@ -1,0 +1,216 @@
+//! A process that outlives a killed launcher for as long as it takes to remove the names of its job from `/dev/shm`.
+//!
+//! A launcher that is killed can remove nothing, nor can its ranks, which go with it. So whoever claims names starts a
+//! janitor first. It has a session of its own, so that no signal to the launcher's process group reaches it, it blocks
+//! all signals, and it holds two descriptors and nothing else:
+//!
+//! | descriptor | held by | until |
+//! |---|---|---|
+//! | read end of a pipe | janitor | it ends |
+//! | write end, the *hold* | launcher; a duplicate in each rank | the janitor was dismissed; the rank's segment is gone |
+//! | the locked file of the claim | launcher, janitor | both are gone: until then nobody else can claim these names |
+//!
+//! At end of file the janitor sweeps: if the file of the claim still has its name and is not empty, it removes the segments'
+//! names, and in any case that of the file. A launcher that ends otherwise than by a kill sweeps itself, and then kills and
+//! reaps its janitor ([`Janitor`]'s drop), which it can do without looking: everything is gone by then.
+//!
+//! **At end of file no process is left that can make a name.** Only a rank makes one, after it was told the prefix, and the
+//! message that tells it carries the hold. As long as the message is under way the kernel counts its descriptors as open;
+//! from then on the rank has it until its segment is dropped, name first. Of a rank that is killed the kernel closes
+//! descriptors when its last thread has left whatever system call it was in. No process id is involved, so
+//! none can be mistaken, and it does not matter who is whose parent. (Whoever forks without exec while it has the
+//! hold passes it on: the sweep then waits for that process too.)
+//!
+//! **Why it forks without exec.** The launching program is anybody's: there is no program to execute of which it is
+//! known that it would do this and nothing else. What a fork costs is that memory which the launcher writes to
+//! while the job runs is copied page by page, once. The child takes no lock and allocates nothing (`serve`), because another
+//! thread may have held any lock at the moment of the fork. Where the system refuses the process, or somebody kills it,
+//! the names of a killed launcher stay until the next job claims them.
+#![allow(unsafe_code, reason = "src/shm is where the crate keeps its unsafe code")]
+
+use std::ffi::{CStr, CString, c_long, c_uint};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl::set_name;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
+use nix::sys::stat::{Mode, fstat};
+use nix::sys::uio::pread;
+use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
+use nix::unistd::{Pid, chdir, pipe2, read, setsid, unlink, write};
+
+use super::header::SegmentHeader;
+use super::system::{pidfd_kill, pidfd_open};
+
+/// How long a janitor may take to get ready. One that takes longer is late, and does its work all the same.
+const PATIENCE_MS: u16 = 1000;
+
+/// The names of one job, and what it takes to remove them. Everything here is async-signal-safe.
+#[derive(Debug)]
+pub(crate) struct Sweep {
+    job: u64,
+    segments: Vec<CString>,
+    claim: CString,
+}
+
+impl Sweep {
+    /// Of the segments of `job` and the file of its claim, all by their paths.
+    pub(crate) fn new(job: u64, segments: Vec<CString>, claim: CString) -> Self {
+        Self { job, segments, claim }
+    }
+
+    /// Removes the names of segments, except those that are of another job.
+    pub(crate) fn segments(&self) {
+        for path in &self.segments {
+            if !self.is_foreign(path) {
+                // Nearly always gone already.
+                let _ = unlink(path.as_c_str());
+            }
+        }
+    }
+
+    /// Whether a name is of another job, whose launcher did not ask for the lock. A rank that died before it had
+    /// written a header leaves zeros.
+    fn is_foreign(&self, path: &CStr) -> bool {
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
+        let mut bytes = [0; size_of::<SegmentHeader>()];
+        let read = open(path, flags, Mode::empty()).and_then(|file| pread(file, &mut bytes, 0));
+        read.is_ok() && SegmentHeader::job_in(&bytes).is_some_and(|job| job != self.job)
+    }
+
+    /// What the janitor does when all who had the hold are gone.
+    fn after_a_kill(&self, lock: BorrowedFd<'_>) {
+        let Ok(stat) = fstat(lock) else { return };
+        // Without its name the claim was given up, or not made yet.
+        if stat.st_nlink > 0 {
+            // While it is empty nobody has looked yet whose the names are.
+            if stat.st_size > 0 {
+                self.segments();
+            }
+            let _ = unlink(self.claim.as_c_str());
+        }
+    }
+}
+
+/// A running janitor. Dropping it ends it: what it would sweep is then the caller's to sweep, before.
+#[derive(Debug)]
+pub(crate) struct Janitor {
+    process: OwnedFd,
+    hold: OwnedFd,
+}
+
+impl Janitor {
+    /// Starts a janitor that will do `sweep`, under the lock of `lock`, when this process is gone, and so is everybody who was
+    /// given the [`hold`](Self::hold).
+    pub(crate) fn start(sweep: &Sweep, lock: BorrowedFd<'_>) -> io::Result<Self> {
+        let (end, hold) = pipe2(OFlag::O_CLOEXEC)?;
+        let (ready, tell_ready) = pipe2(OFlag::O_CLOEXEC)?;
+        let post = Post { sweep, lock, end: end.as_fd(), tell_ready: tell_ready.as_fd() };
+        let process = fork(&post)?;
+        drop(tell_ready);
+        // From then on no signal to a process group reaches it. It hangs up if it was killed before.
+        let mut polled = [PollFd::new(ready.as_fd(), PollFlags::POLLIN)];
+        while poll(&mut polled, PollTimeout::from(PATIENCE_MS)) == Err(Errno::EINTR) {}
+        Ok(Self { process, hold })
+    }
+
+    /// What keeps the janitor waiting while anybody has a duplicate of it.
+    pub(crate) fn hold(&self) -> BorrowedFd<'_> {
+        self.hold.as_fd()
+    }
+}
+
+impl Drop for Janitor {
+    fn drop(&mut self) {
+        pidfd_kill(self.process.as_fd());
+        // A child without an exit signal is waited for only by who asks for such children.
+        let any = WaitPidFlag::WEXITED | WaitPidFlag::__WALL;
+        while waitid(Id::PIDFd(self.process.as_fd()), any) == Err(Errno::EINTR) {}
+    }
+}
+
+/// What a janitor has and knows.
+struct Post<'p> {
+    sweep: &'p Sweep,
+    lock: BorrowedFd<'p>,
+    end: BorrowedFd<'p>,
+    tell_ready: BorrowedFd<'p>,
+}
+
+/// Starts the process, with all signals blocked from its first instruction on: the handlers that it inherits are not for it.
+fn fork(post: &Post<'_>) -> io::Result<OwnedFd> {
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+    let none: c_long = 0;
+    // SAFETY: without flags `clone` is `fork`: the child has a copy of the memory and this thread's stack, and shares
+    // nothing. The exit signal is none, so that neither the caller's handlers nor its waits see the child. The child calls `serve`,
+    // which never returns and, as argued there, does only what is safe while other threads' locks may be held.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, none, none, none, none, none) };
+    if pid == 0 {
+        serve(post);
+    }
+    let failure = io::Error::last_os_error();
+    // It cannot fail with a mask that the system has given.
+    let _ = before.thread_set_mask();
+    let Some(pid) = i32::try_from(pid).ok().filter(|pid| *pid > 0).map(Pid::from_raw) else {
+        return Err(failure);
+    };
+    pidfd_open(pid).inspect_err(|_| {
+        // Not waited for yet, so the number is its own.
+        let _ = kill(pid, Signal::SIGKILL);
+        let _ = waitpid(pid, Some(WaitPidFlag::__WALL));
+    })
+}
+
+/// The life of a janitor: system calls on what was made ready before the fork, and nothing else. `nix` passes paths that are
+/// `CStr` and buffers that are slices on as they are. A panic aborts, since this cannot unwind.
+extern "C" fn serve(post: &Post<'_>) -> ! {
+    let _ = setsid();
+    let _ = set_name(c"shmccl janitor");
+    let _ = chdir(c"/");
+    // Somebody else's end of a pipe in here would keep him waiting; then rather no janitor.
+    if close_all_but([post.lock, post.end, post.tell_ready]).is_ok() {
+        let _ = write(post.tell_ready, &[0]);
+        if has_ended(post.end) {
+            post.sweep.after_a_kill(post.lock);
+        }
+    }
+    // SAFETY: ends the process without running anything of the copied program.
+    unsafe { libc::_exit(0) }
+}
+
+/// Waits until nobody has the other end of the pipe any more.
+fn has_ended(pipe: BorrowedFd<'_>) -> bool {
+    let mut byte = [0];
+    loop {
+        match read(pipe, &mut byte) {
+            Ok(0) => return true,
+            // Nobody writes.
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+fn close_all_but(kept: [BorrowedFd<'_>; 3]) -> Result<(), Errno> {
+    let mut kept = kept.map(|descriptor| descriptor.as_raw_fd().cast_unsigned());
+    kept.sort_unstable();
+    let mut first = 0;
+    for descriptor in kept {
+        if first < descriptor {
+            close_range(first, descriptor - 1)?;
+        }
+        first = descriptor + 1;
+    }
+    close_range(first, c_uint::MAX)
+}
+
+fn close_range(first: c_uint, last: c_uint) -> Result<(), Errno> {
+    let flags: c_uint = 0;
+    // SAFETY: called in a process of which no code goes on to use the descriptors that are closed: `serve` never returns,
+    // and uses those that `close_all_but` has left out.
+    let status = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
+    Errno::result(status).map(drop)
+}
