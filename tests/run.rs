@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getsid};
 use shmccl::channel::Channel;
 use shmccl::comm::{Member, join_job};
 use shmccl::launch::Launch;
@@ -81,6 +81,17 @@ impl Started {
 
     fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.launcher.id().try_into().unwrap()), signal).unwrap();
+    }
+
+    /// The process that cleans up behind the launcher.
+    fn janitor(&self) -> Pid {
+        let launcher = self.launcher.id();
+        let children = std::fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children")).unwrap();
+        let is_janitor = |pid: &&str| {
+            std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default() == "shmccl janitor\n"
+        };
+        let found = children.split_whitespace().find(is_janitor).expect("a job with names has a janitor");
+        Pid::from_raw(found.parse().unwrap())
     }
 
     /// Awaits the end of the launcher, and sees to it that nobody who has spoken is left.
@@ -397,7 +408,7 @@ fn every_number_of_ranks_works_over_both_kinds_of_proxy_and_segment() {
 }
 
 #[test]
-fn names_are_removed_when_a_rank_is_killed_and_when_the_launcher_was_by_the_next_job() {
+fn names_are_removed_when_a_rank_is_killed_and_when_the_launcher_is() {
     let prefix = format!("shmccl-kill-{}", std::process::id());
     let named = format!("named:{prefix}");
     let flags = ["-n", "3", "-q", "--heap", "2M", "--segment", &named];
@@ -411,12 +422,54 @@ fn names_are_removed_when_a_rank_is_killed_and_when_the_launcher_was_by_the_next
     assert_eq!(names_in_dev_shm(&prefix), [""; 0]);
 
     let started = Started::new(job(&flags, "wait"), 3);
+    let janitor = started.janitor();
+    started.signal(Signal::SIGKILL);
+    started.end();
+    wait_until("the janitor is done", || !is_running(janitor));
+    assert_eq!(names_in_dev_shm(&prefix), [""; 0]);
+    assert_eq!(told(&job(&flags, "ring").output().unwrap()), (0, String::new()));
+}
+
+#[test]
+fn a_janitor_has_a_session_of_its_own_and_no_descriptor_that_is_not_for_it() {
+    let named = format!("named:shmccl-janitor-{}", std::process::id());
+    let started = Started::new(job(&["-n", "2", "-q", "--heap", "2M", "--segment", &named], "wait"), 2);
+    let janitor = started.janitor();
+    assert_eq!(getsid(Some(janitor)).unwrap(), janitor);
+    // The end of the pipe and the lock.
+    assert_eq!(std::fs::read_dir(format!("/proc/{janitor}/fd")).unwrap().count(), 2);
+    for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1] {
+        kill(janitor, signal).unwrap();
+    }
+    started.signal(Signal::SIGTERM);
+    assert_eq!(started.end().0, 143);
+    assert!(!Path::new(&format!("/proc/{janitor}")).exists(), "the launcher has waited for it");
+}
+
+#[test]
+fn a_job_whose_janitor_is_killed_goes_on_and_a_killed_launchers_names_are_removed_by_the_next_job() {
+    let prefix = format!("shmccl-unswept-{}", std::process::id());
+    let named = format!("named:{prefix}");
+    let flags = ["-n", "3", "-q", "--heap", "2M", "--segment", &named];
+    let without_janitor = || {
+        let started = Started::new(job(&flags, "wait"), 3);
+        kill(started.janitor(), Signal::SIGKILL).unwrap();
+        started
+    };
+    let started = without_janitor();
+    started.signal(Signal::SIGTERM);
+    assert_eq!(started.end().0, 143);
+    assert_eq!(names_in_dev_shm(&prefix), [""; 0]);
+
+    let started = without_janitor();
     let pids = started.pids.clone();
     started.signal(Signal::SIGKILL);
     started.end();
+    assert_eq!(names_in_dev_shm(&prefix).len(), 4);
     wait_until("init has taken note", || pids.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists()));
     let (code, error) = told(&job(&flags, "ring").output().unwrap());
-    assert!(code == 0 && error.lines().all(|line| line.starts_with("removing /dev/shm/")), "{error}");
+    assert!(code == 0 && error.lines().count() == 3, "{error}");
+    assert!(error.lines().all(|line| line.starts_with("removing /dev/shm/")), "{error}");
     assert_eq!(names_in_dev_shm(&prefix), [""; 0]);
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A launcher that is killed can remove nothing, nor can its ranks, which go with it. So whoever claims names starts a
 //! janitor first. It has a session of its own, so that no signal to the launcher's process group reaches it, it blocks
-//! all signals, and it holds two descriptors and nothing else:
+//! all signals, and it keeps two descriptors, of everything that it inherits:
 //!
 //! | descriptor | held by | until |
 //! |---|---|---|
@@ -173,6 +173,8 @@ extern "C" fn serve(post: &Post<'_>) -> ! {
     // Somebody else's end of a pipe in here would keep him waiting; then rather no janitor.
     if close_all_but([post.lock, post.end, post.tell_ready]).is_ok() {
         let _ = write(post.tell_ready, &[0]);
+        let told = post.tell_ready.as_raw_fd().cast_unsigned();
+        let _ = close_range(told, told);
         if has_ended(post.end) {
             post.sweep.after_a_kill(post.lock);
         }
@@ -213,4 +215,87 @@ fn close_range(first: c_uint, last: c_uint) -> Result<(), Errno> {
     // and uses those that `close_all_but` has left out.
     let status = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
     Errno::result(status).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::{Backing, Identity, Segment};
+
+    /// The claim of job 1 to two names, as a killed launcher leaves it.
+    struct Left {
+        sweep: Sweep,
+        names: [String; 3],
+        claim: std::fs::File,
+    }
+
+    impl Left {
+        fn new(test: &str, signed: &str) -> Self {
+            let prefix = format!("shmccl-sweep-{test}-{}", std::process::id());
+            let names = ["0", "1", "lock"].map(|name| format!("{prefix}.{name}"));
+            let [first, second, lock] =
+                names.each_ref().map(|name| CString::new(format!("/dev/shm/{name}")).unwrap());
+            let mut claim = std::fs::File::create_new(lock.to_str().unwrap()).unwrap();
+            io::Write::write_all(&mut claim, signed.as_bytes()).unwrap();
+            Self { sweep: Sweep::new(1, vec![first, second], lock), names, claim }
+        }
+
+        fn segment(&self, index: usize, job: u64) -> Segment {
+            let identity = Identity { job, epoch: 1, owner: 1 };
+            Segment::create(&Backing::Named(self.names[index].clone()), 4096, identity).unwrap()
+        }
+
+        /// Sweeps, and says which of the names are there then.
+        fn sweep(&self) -> [bool; 3] {
+            self.sweep.after_a_kill(self.claim.as_fd());
+            self.names.each_ref().map(|name| std::path::Path::new("/dev/shm").join(name).exists())
+        }
+    }
+
+    #[test]
+    fn segments_of_another_job_stay_and_half_made_ones_go() {
+        let left = Left::new("foreign", "7");
+        let foreign = left.segment(0, 2);
+        std::fs::write(left.sweep.segments[1].to_str().unwrap(), [0; 100]).unwrap();
+        assert_eq!(left.sweep(), [true, false, false]);
+        drop(foreign);
+    }
+
+    #[test]
+    fn before_the_claim_is_signed_the_names_are_nobodys_to_remove() {
+        let left = Left::new("unsigned", "");
+        let segment = left.segment(0, 1);
+        assert_eq!(left.sweep(), [true, false, false]);
+        drop(segment);
+    }
+
+    #[test]
+    fn a_claim_that_was_given_up_is_not_swept() {
+        let left = Left::new("given-up", "7");
+        let segment = left.segment(1, 1);
+        unlink(left.sweep.claim.as_c_str()).unwrap();
+        // Somebody else's by now.
+        std::fs::write(left.sweep.claim.to_str().unwrap(), "8").unwrap();
+        assert_eq!(left.sweep(), [false, true, true]);
+        unlink(left.sweep.claim.as_c_str()).unwrap();
+        drop(segment);
+    }
+
+    #[test]
+    fn the_hold_keeps_a_janitor_waiting_and_its_end_makes_it_sweep() {
+        let left = Left::new("hold", "7");
+        std::mem::forget(left.segment(0, 1));
+        let mut janitor = Janitor::start(&left.sweep, left.claim.as_fd()).unwrap();
+        let of_a_rank = janitor.hold().try_clone_to_owned().unwrap();
+        // The launcher's own end goes as it would if it were killed.
+        let (_, other) = pipe2(OFlag::O_CLOEXEC).unwrap();
+        drop(std::mem::replace(&mut janitor.hold, other));
+        let ended = |timeout: PollTimeout| {
+            poll(&mut [PollFd::new(janitor.process.as_fd(), PollFlags::POLLIN)], timeout).unwrap() > 0
+        };
+        assert!(!ended(PollTimeout::from(20_u8)), "it waits for the rank");
+        drop(of_a_rank);
+        assert!(ended(PollTimeout::NONE));
+        assert!(left.names.iter().all(|name| !std::path::Path::new("/dev/shm").join(name).exists()));
+    }
 }

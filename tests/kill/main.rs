@@ -1,0 +1,169 @@
+//! Kills devices, the proxy service and the launcher at random moments, and looks at what the others are told and what
+//! is left behind.
+//!
+//! The test binary is its own device and launcher: processes are this binary again, told to run the same test. `SHMCCL_LONG=1`
+//! runs 300 trials of each kind, and in a release build holds the errors of survivors to the promise that the README gives;
+//! `SHMCCL_SEED` replays a series. `--nocapture` shows the table.
+#![expect(clippy::print_stdout, reason = "devices report on stdout, and the table is the result")]
+
+#[path = "../process/mod.rs"]
+#[expect(dead_code, reason = "shared with the tests of run, which use more of it")]
+mod process;
+#[path = "../watchdog/mod.rs"]
+mod watchdog;
+
+mod chance;
+mod device;
+mod launcher;
+mod statistics;
+mod trial;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::time::{ClockId, clock_gettime};
+use shmccl::error::DeviceName;
+use shmccl::launch::Program;
+use shmccl::{Error, Rank};
+
+use chance::{Random, seed};
+use device::{be_a_device, is_device};
+use launcher::{LauncherTrial, be_a_launcher, is_launcher};
+use process::is_running;
+use statistics::{Statistics, percentiles};
+use trial::Trial;
+use watchdog::Watchdog;
+
+/// What ranks do when one of them is killed.
+const PHASES: [&str; 6] = ["init", "put", "wait", "barrier", "flush", "teardown"];
+
+/// Through what they do it.
+const MODES: [&str; 3] = ["direct", "thread proxy", "service"];
+
+/// One trial may take so long before the process is aborted.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The descriptors and children of this process are counted, so one test runs at a time.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static SERIAL: Mutex<()> = Mutex::new(());
+    SERIAL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[test]
+fn whoever_survives_a_killed_process_is_told_and_nothing_is_left() {
+    if is_device() {
+        return be_a_device();
+    }
+    let _alone = one_at_a_time();
+    let seed = seed();
+    let trials = if long() { 300 } else { 30 };
+    println!("{trials} trials, SHMCCL_SEED={seed}");
+    let mut random = Random(seed);
+    let mut statistics = Statistics::default();
+    let mut open = None;
+    for number in 0..trials {
+        let trial = Trial::draw(number, &mut random);
+        let _watchdog = Watchdog::start(&format!("{trial:?}"), PATIENCE);
+        let report = trial.run();
+        trial.judge(&report, &mut statistics);
+        // The first launch of a process opens what it keeps: the pipe behind its signal handlers.
+        assert_eq!(
+            descriptors(),
+            *open.get_or_insert_with(descriptors),
+            "descriptors are left open after {trial:?}"
+        );
+        assert_eq!(
+            waitpid(None, Some(WaitPidFlag::WNOHANG)),
+            Err(Errno::ECHILD),
+            "a child is left after {trial:?}"
+        );
+        let alive: Vec<_> = report.pids.values().filter(|&&pid| is_running(pid)).collect();
+        assert!(alive.is_empty(), "{alive:?} are left after {trial:?}");
+        let names = shared_memory(&trial.prefix());
+        assert!(names.is_empty(), "{names:?} are left in /dev/shm after {trial:?}");
+    }
+    println!("{statistics}");
+    if long() && !cfg!(debug_assertions) {
+        statistics.hold_the_promise();
+    }
+}
+
+#[test]
+fn the_names_of_a_killed_ranks_segments_are_removed_and_those_of_others_are_not() {
+    let _alone = one_at_a_time();
+    let (victim, delay_us) = (DeviceName::Rank(Rank::new(1, 2).unwrap()), 100);
+    let trial =
+        Trial { number: 1000, n_ranks: 2, phase: "wait", mode: "direct", victim, named: true, delay_us };
+    let _watchdog = Watchdog::start(&format!("{trial:?}"), PATIENCE);
+    trial.judge(&trial.run(), &mut Statistics::default());
+    assert_eq!(shared_memory(&trial.prefix()), [""; 0]);
+    // What another job has under these names stays, and the job does not start.
+    let name = format!("{}.1", trial.prefix());
+    let path = std::path::Path::new("/dev/shm").join(&name);
+    std::fs::write(&path, b"of another job").unwrap();
+    let report = trial.run();
+    let left = std::fs::read(&path);
+    std::fs::remove_file(&path).unwrap();
+    assert!(
+        matches!(&report.result, Err(Error::NameInUse { name: found, holder: None }) if *found == name),
+        "{report:?}"
+    );
+    assert!(report.pids.is_empty());
+    assert_eq!(left.unwrap(), b"of another job");
+    assert_eq!(shared_memory(&trial.prefix()), [""; 0]);
+}
+
+#[test]
+fn a_killed_launcher_leaves_no_process_and_no_name() {
+    if is_device() {
+        return be_a_device();
+    }
+    if is_launcher() {
+        return be_a_launcher();
+    }
+    let _alone = one_at_a_time();
+    let seed = seed();
+    let trials = if long() { 300 } else { 8 };
+    println!("{trials} trials, SHMCCL_SEED={seed}");
+    let mut random = Random(seed);
+    let mut times = Vec::new();
+    for number in 0..trials {
+        let trial = LauncherTrial::draw(number, &mut random);
+        let _watchdog = Watchdog::start(&format!("{trial:?}"), PATIENCE);
+        times.push(trial.run());
+    }
+    let [p50, p99, max] = percentiles(&mut times);
+    println!("launcher killed: all its processes and names gone after p50 {p50} p99 {p99} max {max}");
+}
+
+fn this_test(name: &str) -> Program {
+    Program::new(std::env::current_exe().unwrap(), [name, "--exact", "--nocapture", "--test-threads=1"])
+}
+
+/// Nanoseconds on the clock that all processes share.
+fn now() -> u64 {
+    u64::try_from(Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap()).as_nanos()).unwrap()
+}
+
+/// Lets some time pass: the moment of a kill is drawn by lot.
+fn doze(us: u64) {
+    std::thread::park_timeout(Duration::from_micros(us));
+}
+
+/// How many descriptors this process has open, besides the one that looks.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Names in `/dev/shm` that start with `prefix`.
+fn shared_memory(prefix: &str) -> Vec<String> {
+    let names =
+        std::fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with(prefix)).collect()
+}
+
+fn long() -> bool {
+    std::env::var_os("SHMCCL_LONG").is_some()
+}
