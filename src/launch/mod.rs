@@ -20,6 +20,7 @@
 //! - When [`Launch::spawn_and_supervise`] returns, in whichever way, no process that it started is left.
 //! - A launcher that is itself killed takes its processes along: each asks for the parent-death signal as it joins
 //!   (as it starts, with [`Launch::trampoline`]), and joining a dead launcher is an error.
+//! - What it leaves in `/dev/shm` then is removed by the janitor of the claim, in jobs whose segments have names (`names.rs`).
 //! - No descriptor but its own socket reaches a child.
 
 mod cause;
