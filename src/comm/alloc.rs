@@ -38,25 +38,28 @@ impl Communicator {
         self.check_all_ranks()?;
         let fabric = Arc::clone(self.fabric());
         let heap = fabric.heap();
-        let planned = heap.plan(len, align);
-        let committed = planned.as_ref().map_or(Ok(()), |region| heap.commit(*region));
-        let offset = planned.as_ref().map_or(u64::MAX, |region| region.offset.get());
-        let failed = u64::from(planned.is_err() || committed.is_err());
-        let agreed = self.agree(Operation::Alloc, [len, align, offset, failed]);
-        match (planned, committed, agreed) {
-            (Ok(region), Ok(()), Ok(())) => {
-                heap.confirm(region)?;
-                Ok(region)
-            }
-            (planned, committed, agreed) => {
-                if let Ok(region) = &planned {
-                    heap.abandon(*region)?;
-                }
-                planned?;
-                committed?;
-                Err(agreed.expect_err("one of the three failed"))
-            }
+        let region = match heap.plan(len, align) {
+            Ok(region) => region,
+            Err(error) => return self.in_step([len, align, u64::MAX], Err(error)),
+        };
+        let call = [len, align, region.offset.get()];
+        // No rank takes memory before each has seen that there is enough for all: together they could take more
+        // than there is, and the kernel would kill one.
+        let done = self
+            .in_step(call, heap.check_room(region))
+            .and_then(|()| self.in_step(call, heap.commit(region)))
+            .and_then(|()| heap.confirm(region));
+        if done.is_err() {
+            heap.abandon(region)?;
         }
+        done.map(|()| region)
+    }
+
+    /// Goes on when this step of an allocation has succeeded on every rank, with the same length, alignment and offset.
+    fn in_step<R>(&mut self, [len, align, offset]: [u64; 3], outcome: Result<R>) -> Result<R> {
+        let agreed = self.agree(Operation::Alloc, [len, align, offset, u64::from(outcome.is_err())]);
+        let outcome = outcome?;
+        agreed.map(|()| outcome)
     }
 
     /// Frees what [`Communicator::alloc`] returned, on every rank. Collective; the memory is handed out again. Calls that this

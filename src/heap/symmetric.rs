@@ -1,6 +1,7 @@
 //! The symmetric heap of one rank: allocation, step by step.
 //!
-//! Allocation is collective. Each rank runs [`plan`](SymmetricHeap::plan) and [`commit`](SymmetricHeap::commit); the
+//! Allocation is collective. Each rank runs [`plan`](SymmetricHeap::plan), looks whether there is
+//! [room](SymmetricHeap::check_room) for all and, when all have found it, runs [`commit`](SymmetricHeap::commit); the
 //! communicator then has the ranks compare their regions and results, and calls [`confirm`](SymmetricHeap::confirm)
 //! on all or [`abandon`](SymmetricHeap::abandon) on all. Freed memory keeps its pages and its old contents, and is
 //! handed out again.
@@ -81,6 +82,17 @@ impl SymmetricHeap {
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory). Nothing has changed then.
     pub fn plan(&self, len: u64, align: u64) -> Result<Region> {
         self.ledger().plan(len, align)
+    }
+
+    /// Between the first step and the second: whether there is memory for all ranks to commit `region`. Takes none, so
+    /// every rank sees the same as long as none has committed.
+    ///
+    /// # Errors
+    /// Those of [`commit`](Self::commit), when there is not.
+    pub fn check_room(&self, region: Region) -> Result<()> {
+        let missing = self.ledger().missing(region)?;
+        let len = missing.end - missing.start;
+        self.segment.check_room(HEAP + missing.start, len, self.view.shape().n_ranks())
     }
 
     /// Second step: puts memory behind a planned region, on this rank.

@@ -23,7 +23,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::{SFlag, fstat};
 
 use super::cells::CellRef;
-use super::committed::Committed;
+use super::committed::{Committed, Range};
 use super::header::{Creator, Expected, Identity, SegmentHeader};
 use super::limits::{self, Store};
 use super::mapping::{Mapping, to_usize};
@@ -38,6 +38,9 @@ pub const MAX_LEN: u64 = 1 << 40;
 
 /// The most that is committed by one system call, so that a signal costs little repeated work.
 const COMMIT_STEP: u64 = 64 << 20;
+
+/// What errors say was being done.
+const COMMITTING: &str = "committing memory of a segment";
 
 const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW);
 
@@ -180,23 +183,35 @@ impl Segment {
     /// # Errors
     /// [`Error::OutOfRange`]; [`Error::ResourceLimit`] when there is not enough.
     pub fn commit(&self, offset: u64, len: u64) -> Result<()> {
-        if !in_bounds(offset, len, self.len) {
-            return Err(Error::OutOfRange { what: "segment", offset, len, limit: self.len });
-        }
-        let action = "committing memory of a segment";
+        let (start, end) = self.pages(offset, len)?;
         let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
-        // Rounded outwards to pages; the segment ends at one, so the end stays within.
-        let (start, end) = (offset / PAGE * PAGE, (offset + len).next_multiple_of(PAGE));
-        if len == 0 {
-            return Ok(());
-        }
         let missing = committed.missing(start, end);
-        limits::check_memory(action, self.store, missing.iter().map(|(from, to)| to - from).sum())?;
+        limits::check_memory(COMMITTING, self.store, total(&missing))?;
         for (from, to) in missing {
             allocate(self.as_fd(), self.store, from, to - from)?;
             committed.add(from, to);
         }
         Ok(())
+    }
+
+    /// Whether `n_segments` like this one could commit that range, each of them; takes nothing.
+    ///
+    /// # Errors
+    /// Those of [`commit`](Self::commit).
+    pub(crate) fn check_room(&self, offset: u64, len: u64, n_segments: u32) -> Result<()> {
+        let (start, end) = self.pages(offset, len)?;
+        let committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+        let missing = total(&committed.missing(start, end));
+        limits::check_memory(COMMITTING, self.store, missing.saturating_mul(n_segments.into()))
+    }
+
+    /// A range rounded outwards to pages; the segment ends at one, so the end stays within.
+    fn pages(&self, offset: u64, len: u64) -> Result<Range> {
+        if !in_bounds(offset, len, self.len) {
+            return Err(Error::OutOfRange { what: "segment", offset, len, limit: self.len });
+        }
+        let start = offset / PAGE * PAGE;
+        Ok((start, if len == 0 { start } else { (offset + len).next_multiple_of(PAGE) }))
     }
 
     /// Maps the whole segment, wherever the system likes.
@@ -320,10 +335,13 @@ fn open_file(path: &Path) -> Result<(File, bool)> {
     }
 }
 
+fn total(ranges: &[Range]) -> u64 {
+    ranges.iter().map(|(from, to)| to - from).sum()
+}
+
 /// Reserves pages. Stops for no signal.
 pub(super) fn allocate(fd: BorrowedFd<'_>, store: Store, offset: u64, len: u64) -> Result<()> {
-    let action = "committing memory of a segment";
-    limits::check_file_size(action, offset + len)?;
+    limits::check_file_size(COMMITTING, offset + len)?;
     let mut at = offset;
     while at < offset + len {
         let step = COMMIT_STEP.min(offset + len - at);
@@ -331,7 +349,7 @@ pub(super) fn allocate(fd: BorrowedFd<'_>, store: Store, offset: u64, len: u64) 
         match fallocate(fd, FallocateFlags::empty(), from, bytes) {
             Ok(()) => at += step,
             Err(Errno::EINTR) => {}
-            Err(errno) => return Err(limits::refused(action, store, errno)),
+            Err(errno) => return Err(limits::refused(COMMITTING, store, errno)),
         }
     }
     Ok(())

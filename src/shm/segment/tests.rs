@@ -383,3 +383,16 @@ fn the_address_space_limit_is_a_resource_limit() {
         anonymous(LEN).map().unwrap();
     });
 }
+
+#[test]
+fn room_for_one_segment_is_not_room_for_all_and_asking_takes_none() {
+    let available = super::limits::available_memory();
+    let len = (available / 4 * 3).next_multiple_of(PAGE).min(MAX_LEN);
+    let segment = Segment::create(&Backing::Anonymous, len, Identity::default()).unwrap();
+    segment.check_room(0, len / 4, 1).unwrap();
+    let refused = segment.check_room(0, len, u32::MAX).unwrap_err();
+    assert!(matches!(refused, Error::ResourceLimit { resource: "memory", .. }), "{refused}");
+    assert!(matches!(segment.check_room(len, 1, 1), Err(Error::OutOfRange { .. })));
+    segment.check_room(0, PAGE, u32::MAX).unwrap();
+    assert_eq!(fstat(&segment).unwrap().st_blocks * 512, PAGE.cast_signed(), "the header alone");
+}
