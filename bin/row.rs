@@ -50,9 +50,13 @@ pub(crate) struct Row {
     pub(crate) device_cpu_ns: Option<f64>,
     /// How much of the transfer was hidden behind computation, from 0 to 1.
     pub(crate) overlap: Option<f64>,
-    /// The most triggers that were in the fifo at once.
+    /// The most triggers that waited in the fifo at once, while puts were pushed as fast as they can be, without a flush.
     pub(crate) fifo_depth: Option<u64>,
-    /// How often a push found the fifo full.
+    /// The median of how many waited meanwhile.
+    pub(crate) fifo_depth_p50: Option<u64>,
+    /// Triggers pushed: meanwhile, or where depths are not measured for the whole row.
+    pub(crate) pushes: Option<u64>,
+    /// How many of those pushes found the fifo full, and waited.
     pub(crate) stalls: Option<u64>,
     /// The share of slices in which the two cores were hyper-thread siblings, where slices differed.
     pub(crate) sibling_slices: Option<f64>,
@@ -91,6 +95,8 @@ impl Row {
             device_cpu_ns: None,
             overlap: None,
             fifo_depth: None,
+            fifo_depth_p50: None,
+            pushes: None,
             stalls: None,
             sibling_slices: None,
             wrong: None,
@@ -114,6 +120,12 @@ impl Report {
     pub(crate) fn wrong_rows(&self) -> usize {
         self.rows.iter().filter(|row| row.wrong.is_some_and(|wrong| wrong > 0)).count()
     }
+}
+
+/// The share of `pushes` that were `stalls`, where there were any pushes.
+pub(crate) fn share_of_stalls(stalls: Option<u64>, pushes: Option<u64>) -> Option<f64> {
+    let (stalls, pushes) = stalls.zip(pushes)?;
+    (pushes > 0).then(|| stalls as f64 / pushes as f64)
 }
 
 #[cfg(test)]

@@ -62,6 +62,11 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
+/// The same to three digits, for a share that may be far below one per cent.
+pub(crate) fn fine_percent(share: f64) -> String {
+    if share == 0.0 { "0 %".to_owned() } else { format!("{} %", three_digits(share * 100.0)) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

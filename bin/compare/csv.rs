@@ -4,7 +4,7 @@ use super::report::{CompareReport, Side};
 
 type Column = (&'static str, fn(&Side) -> Option<String>);
 
-const COLUMNS: [Column; 13] = [
+const COLUMNS: [Column; 15] = [
     ("iterations", |side| Some(side.iterations.to_string())),
     ("min_ns", |side| number(Some(side.min_ns))),
     ("p50_ns", |side| number(Some(side.p50_ns))),
@@ -14,6 +14,8 @@ const COLUMNS: [Column; 13] = [
     ("device_cpu_ns", |side| number(side.device_cpu_ns)),
     ("overlap", |side| number(side.overlap)),
     ("fifo_depth", |side| side.fifo_depth.map(|depth| depth.to_string())),
+    ("fifo_depth_p50", |side| side.fifo_depth_p50.map(|depth| depth.to_string())),
+    ("pushes", |side| side.pushes.map(|pushes| pushes.to_string())),
     ("stalls", |side| side.stalls.map(|stalls| stalls.to_string())),
     ("limit_p50_ns", |side| number(side.limit_p50_ns)),
     ("ratio", |side| number(side.ratio)),

@@ -84,6 +84,8 @@ fn side(rows: &[Row], channel: Channel, bytes: u64) -> Result<Side> {
         device_cpu_ns: bandwidth.device_cpu_ns,
         overlap: overlap.overlap,
         fifo_depth: bandwidth.fifo_depth,
+        fifo_depth_p50: bandwidth.fifo_depth_p50,
+        pushes: bandwidth.pushes,
         stalls: bandwidth.stalls,
         limit: latency.limit.clone(),
         limit_p50_ns: latency.limit_p50_ns,

@@ -51,9 +51,13 @@ pub(crate) struct Side {
     pub(crate) device_cpu_ns: Option<f64>,
     /// How much of the transfer was hidden behind computation, from 0 to 1.
     pub(crate) overlap: Option<f64>,
-    /// The most triggers that were in the fifo at once.
+    /// The most triggers that waited in the fifo at once, while puts were pushed as fast as they can be, without a flush.
     pub(crate) fifo_depth: Option<u64>,
-    /// How often a push found the fifo full.
+    /// The median of how many waited meanwhile.
+    pub(crate) fifo_depth_p50: Option<u64>,
+    /// Triggers pushed meanwhile.
+    pub(crate) pushes: Option<u64>,
+    /// How many of those pushes found the fifo full, and waited.
     pub(crate) stalls: Option<u64>,
     /// The machine's limit that the latency is held against, by name.
     pub(crate) limit: Option<String>,
@@ -131,6 +135,8 @@ impl Side {
             device_cpu_ns: self.device_cpu_ns,
             overlap: self.overlap,
             fifo_depth: self.fifo_depth,
+            fifo_depth_p50: self.fifo_depth_p50,
+            pushes: self.pushes,
             stalls: self.stalls,
             wrong: self.wrong,
             ..Row::new(Test::PutLatency, 2)

@@ -27,8 +27,10 @@ fn modelled(trigger_ns: f64, cores: usize, overlap: f64) -> CompareReport {
         bytes,
         direct: side(bytes as f64, 0.0, 25.0 + bytes as f64 * 0.1, 0.01),
         proxied: Side {
-            fifo_depth: Some(12),
-            stalls: Some(0),
+            fifo_depth: (bytes <= 2 << 20).then_some(512),
+            fifo_depth_p50: (bytes <= 2 << 20).then_some(300),
+            pushes: (bytes <= 2 << 20).then_some(8192),
+            stalls: (bytes <= 2 << 20).then_some(16),
             ..side(bytes as f64, trigger_ns, 60.0, overlap)
         },
     };
@@ -101,13 +103,13 @@ fn without_a_crossover_the_verdict_says_so() {
 }
 
 #[test]
-fn the_text_holds_both_tables_the_charts_and_the_verdict_and_stays_narrow() {
+fn the_text_holds_the_tables_the_charts_and_the_verdict_and_stays_narrow() {
     let report = modelled(900.0, 4, 0.95);
     let text = view::text(Look::plain(), &report);
     for part in [
         "proxied/direct",
         "overlap proxied",
-        "fifo depth",
+        "depth p50",
         "7.88 x",
         "64 MiB",
         "Crossover at about",
@@ -122,6 +124,23 @@ fn the_text_holds_both_tables_the_charts_and_the_verdict_and_stays_narrow() {
     assert!(!text.contains('\u{1b}'));
     let coloured = view::text(Look { colour: true, ..Look::plain() }, &report);
     assert!(coloured.contains('\u{1b}'));
+}
+
+#[test]
+fn the_fifo_has_a_table_of_its_own_that_says_what_its_columns_mean() {
+    let mut report = modelled(900.0, 4, 0.95);
+    let text = view::text(Look { width: Some(80), ..Look::plain() }, &report);
+    let (_, table) = text.split_once("The fifo under proxied puts").unwrap();
+    let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[1], ["size", "pushes", "depth", "p50", "depth", "max", "stalls"]);
+    assert_eq!(lines[2], ["8", "B", "8192", "300", "512", "0.195", "%"]);
+    // A size that floods nothing keeps its line, and the dash is explained.
+    assert!(lines.contains(&vec!["64", "MiB", "-", "-", "-", "-"]), "{table}");
+    for part in ["there is room for 512.", "-:      so large that filling the fifo"] {
+        assert!(table.contains(part), "{part}\n{table}");
+    }
+    report.points.retain(|point| point.proxied.fifo_depth.is_none());
+    assert!(!view::text(Look::plain(), &report).contains("The fifo under"));
 }
 
 #[test]
@@ -152,7 +171,7 @@ fn from_too_few_samples_nothing_is_concluded() {
 }
 
 #[test]
-fn both_tables_fit_a_terminal_of_eighty_columns() {
+fn the_tables_fit_a_terminal_of_eighty_columns() {
     let report = modelled(900.0, 4, 0.95);
     let text = view::text(Look { width: Some(80), ..Look::plain() }, &report);
     let is_of_table =
@@ -173,7 +192,7 @@ fn the_file_has_two_rows_per_size_and_what_they_mean() {
     let rows = json["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 2 * report.points.len());
     assert_eq!((&rows[0]["channel"], &rows[1]["channel"]), (&"memory".into(), &"port".into()));
-    assert!(rows[0]["fifo_depth"].is_null() && rows[1]["fifo_depth"] == 12);
+    assert!(rows[0]["fifo_depth"].is_null() && rows[1]["fifo_depth"] == 512);
     assert_eq!(json["crossover"]["device_time"]["where"], "between");
     assert_eq!(json["crossover"]["latency"]["where"], "never");
     assert!(json["summary"][0].as_str().unwrap().starts_with("Crossover at about"));

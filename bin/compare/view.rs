@@ -1,6 +1,7 @@
-//! A comparison as text: two tables, two charts, and what they mean.
+//! A comparison as text: three tables, two charts, and what they mean.
 
 use anstyle::AnsiColor;
+use shmccl::heap::layout::FIFO_SLOTS;
 
 use super::chart::{self, Chart, Series};
 use super::report::{CompareReport, Point, Side};
@@ -8,13 +9,15 @@ use super::verdict::Verdict;
 use crate::args::ProxyMode;
 use crate::fit::Grid;
 use crate::output::Look;
+use crate::row::share_of_stalls;
 use crate::sizes::format_size;
-use crate::units::{format_ns, or_dash, percent, three_digits};
+use crate::units::{fine_percent, format_ns, or_dash, percent, three_digits};
 
 /// Everything that goes to stdout.
 pub(crate) fn text(look: Look, report: &CompareReport) -> String {
     let verdict = Verdict::of(report);
     let mut parts = vec![head(report), latency_table(look, report), device_table(look, report)];
+    parts.extend(fifo_table(look, report));
     parts.extend(charts(look, report, &verdict));
     parts.push(verdict.sentences(report).join("\n") + "\n");
     parts.join("\n")
@@ -75,8 +78,6 @@ fn device_table(look: Look, report: &CompareReport) -> String {
         "CPU proxied",
         "overlap direct",
         "overlap proxied",
-        "fifo depth",
-        "stalls",
         "direct/limit",
         "proxied/limit",
     ];
@@ -91,17 +92,40 @@ fn device_table(look: Look, report: &CompareReport) -> String {
             cpu(proxied),
             overlap(direct),
             overlap(proxied),
-            or_dash(proxied.fifo_depth, |depth| depth.to_string()),
-            or_dash(proxied.stalls, |stalls| stalls.to_string()),
             limit(direct),
             limit(proxied),
         ]
     };
-    let expendable = ["stalls", "fifo depth", "proxied/limit", "direct/limit"];
-    let table = grid(&head, report, row).text(look, &expendable);
+    let table = grid(&head, report, row).text(look, &["proxied/limit", "direct/limit"]);
     format!(
         "What one put costs the device thread; how much of it hides behind computation; latency over the machine's limit\n{table}"
     )
+}
+
+/// How full the fifo is while puts are pushed without a pause; nothing where no size was small enough for it to fill.
+fn fifo_table(look: Look, report: &CompareReport) -> Option<String> {
+    let flooded = |point: &&Point| point.proxied.fifo_depth.is_some();
+    if report.points.iter().filter(flooded).count() == 0 {
+        return None;
+    }
+    let row = |point: &Point| {
+        let Point { bytes, proxied, .. } = point;
+        let count = |count: Option<u64>| or_dash(count, |count| count.to_string());
+        [
+            format_size(*bytes),
+            count(proxied.pushes),
+            count(proxied.fifo_depth_p50),
+            count(proxied.fifo_depth),
+            or_dash(share_of_stalls(proxied.stalls, proxied.pushes), fine_percent),
+        ]
+    };
+    let table = grid(&["size", "pushes", "depth p50", "depth max", "stalls"], report, row).text(look, &[]);
+    Some(format!(
+        "The fifo under proxied puts pushed as fast as they can be, without a flush\n{table}\
+         depth:  triggers that wait for the proxy; there is room for {FIFO_SLOTS}.\n\
+         stalls: pushes that found no room and waited, as a share of all.\n\
+         -:      so large that filling the fifo would take long; not measured.\n"
+    ))
 }
 
 fn charts(look: Look, report: &CompareReport, verdict: &Verdict) -> Vec<String> {

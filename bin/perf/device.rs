@@ -27,6 +27,7 @@ use super::pair::Pair;
 use super::plan::{Plan, VARIABLE};
 use super::rate::{BareStream, MESSAGE, PutStream, Rate, WINDOW};
 use super::stage::Stage;
+use super::transfer::flood::{self, Counters, Level};
 use super::transfer::{Direction, Get, Mover, PlainCopy, Put, Transfer};
 use crate::args::{Channel, Test};
 use crate::output;
@@ -50,7 +51,7 @@ pub(crate) fn run() -> Result<()> {
                     continue;
                 }
                 let mut bench = Bench {
-                    stalls: Cell::new(stalls(&comm)?),
+                    counted: Cell::new(Counters::of(&comm)?),
                     comm: &mut comm,
                     plan: &plan,
                     test: *test,
@@ -76,13 +77,8 @@ struct Bench<'a> {
     pair: Pair,
     /// What of a matrix is measured.
     figure: Option<Figure>,
-    /// How often a full fifo was met until the last row.
-    stalls: Cell<u64>,
-}
-
-/// How often this rank's producers have met a full fifo.
-fn stalls(comm: &Communicator) -> Result<u64> {
-    Ok(comm.fifo_snapshots()?.iter().map(|fifo| fifo.stalls).sum())
+    /// What this rank's fifos had counted at the last row.
+    counted: Cell<Counters>,
 }
 
 /// A channel of either kind, so that a test is written once.
@@ -171,8 +167,8 @@ impl Bench<'_> {
         row.bytes = bytes;
         row.wrong = self.plan.check.then_some(outcome.wrong);
         self.note_place(&mut row);
-        adjust(&mut row);
         self.note_fifo(&mut row)?;
+        adjust(&mut row);
         output::print(&format!("{}\n", serde_json::to_string(&row)?))
     }
 
@@ -189,11 +185,11 @@ impl Bench<'_> {
         row.place = settings.map(|settings| settings.place(self.pair));
     }
 
-    /// Notes how often a full fifo was met since the last row.
+    /// Notes how much was pushed since the last row, and how often into a full fifo.
     fn note_fifo(&self, row: &mut Row) -> Result<()> {
         if self.channel == Some(Channel::Port) {
-            let all = stalls(self.comm)?;
-            row.stalls = Some(all - self.stalls.replace(all));
+            let all = Counters::of(self.comm)?;
+            row.set_pushes(all.since(self.counted.replace(all)));
         }
         Ok(())
     }
@@ -306,15 +302,36 @@ impl Bench<'_> {
         let mut lanes: Vec<&mut dyn Lane> = vec![&mut test];
         lanes.extend(plain.iter_mut().map(|lane| lane as &mut dyn Lane));
         let outcome = self.contest(duet, &mut lanes, &best_of(kernels.len()))?;
+        let (level, wrong) = self.flood(duet, stage.len(), &mut test, &outcome)?;
+        let outcome = Outcome { wrong: outcome.wrong + wrong, ..outcome };
         let Some((best, outcome)) = outcome.with_lowest_limit() else { return Ok(()) };
         let limit = format!("plain copy ({})", kernels[best]);
-        let (len, cpu, deepest) = (stage.len(), test.cpu_ns(), test.deepest());
+        let (len, cpu) = (stage.len(), test.cpu_ns());
         let both = if direction == Direction::Both { 2 } else { 1 };
         self.report(stage.leads(), &outcome, Some(len), &limit, |row| {
             row.set_bandwidth(both * len);
             row.device_cpu_ns = cpu;
-            row.fifo_depth = deepest;
+            row.set_level(level);
         })
+    }
+
+    /// Floods the fifo of a proxied transfer: how full it was, unless that takes too long, and the words that came wrong.
+    fn flood<M: Mover>(
+        &self,
+        duet: &mut Duet,
+        len: u64,
+        test: &mut Transfer<M>,
+        outcome: &Outcome,
+    ) -> Result<(Option<Level>, u64)> {
+        if self.channel != Some(Channel::Port) || !flood::can_flood(len) {
+            return Ok((None, 0));
+        }
+        let put_ns = outcome.verdicts.first().map_or(0.0, |verdict| verdict.test.p50_ns);
+        let puts = duet.share(flood::puts(put_ns));
+        let before = test.wrong();
+        let level = test.flood(puts, || Counters::of(self.comm))?;
+        let wrong = test.wrong() - before;
+        Ok((level, wrong + duet.share_back(wrong)))
     }
 
     fn message_rate(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {

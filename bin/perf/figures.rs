@@ -3,6 +3,7 @@
 use super::contest::{Outcome, Yardstick};
 use super::slices::{Kind, Verdict};
 use super::stats::Summary;
+use super::transfer::flood::{Counters, Level};
 use crate::args::{Channel, Test};
 use crate::row::Row;
 
@@ -69,5 +70,19 @@ impl Row {
     /// Fills in the bandwidth of operations that move `bytes` each.
     pub(crate) fn set_bandwidth(&mut self, bytes: u64) {
         self.gb_per_s = self.p50_ns.filter(|ns| *ns > 0.0).map(|ns| bytes as f64 / ns);
+    }
+
+    /// Fills in what was pushed, and how often into a full fifo.
+    pub(crate) fn set_pushes(&mut self, counted: Counters) {
+        self.pushes = Some(counted.pushed);
+        self.stalls = Some(counted.stalls);
+    }
+
+    /// Fills in how full a flood has kept the fifo, pushes included; where there was none, nothing is known of any of it.
+    pub(crate) fn set_level(&mut self, level: Option<Level>) {
+        self.fifo_depth = level.and_then(|level| level.greatest);
+        self.fifo_depth_p50 = level.and_then(|level| level.p50);
+        self.pushes = level.map(|level| level.counted.pushed);
+        self.stalls = level.map(|level| level.counted.stalls);
     }
 }

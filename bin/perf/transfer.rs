@@ -1,5 +1,7 @@
 //! Copies in one direction, in both, and towards oneself: bandwidth, and the time of a get.
 
+pub(crate) mod flood;
+
 use shmccl::Result;
 use shmccl::channel::{Channel, MemoryChannel, PortChannel};
 use shmccl::heap::HeapOffset;
@@ -145,7 +147,6 @@ pub(crate) struct Transfer<M> {
     wrong: u64,
     cpu_ns: u64,
     moved: u64,
-    deepest: Option<u64>,
 }
 
 /// Small messages are moved several times in a row until about this much has been moved.
@@ -181,18 +182,12 @@ impl<M: Mover> Transfer<M> {
             wrong: 0,
             cpu_ns: 0,
             moved: 0,
-            deepest: None,
         }
     }
 
     /// CPU time of this rank's thread for handing over one transfer, where it moved any.
     pub(crate) fn cpu_ns(&self) -> Option<f64> {
         (self.moved > 0).then(|| self.cpu_ns as f64 / self.moved as f64)
-    }
-
-    /// The most triggers that were seen to wait for the proxy after a burst, where there is one.
-    pub(crate) fn deepest(&self) -> Option<u64> {
-        self.deepest
     }
 
     fn meet(&mut self) {
@@ -282,7 +277,6 @@ impl<M: Mover> Transfer<M> {
         }
         self.cpu_ns += thread_cpu_ns() - start;
         self.moved += self.burst;
-        self.deepest = self.deepest.max(self.mover.queued());
         self.mover.finish()
     }
 }

@@ -3,16 +3,16 @@
 use crate::args::Test;
 use crate::fit::Grid;
 use crate::output::Look;
-use crate::row::{Report, Row};
+use crate::row::{Report, Row, share_of_stalls};
 use crate::sizes::format_size;
-use crate::units::{format_ns, percent, three_digits};
+use crate::units::{fine_percent, format_ns, percent, three_digits};
 
 type Column = (&'static str, fn(&Row) -> Option<String>);
 
 /// How many columns, from the first, hold words and not figures.
 const WORDS: usize = 3;
 
-const COLUMNS: [Column; 20] = [
+const COLUMNS: [Column; 21] = [
     (TEST, |row| Some(row.test.name().to_owned())),
     ("channel", |row| row.channel.map(|channel| channel.name().to_owned())),
     ("variant", |row| row.variant.clone()),
@@ -26,8 +26,9 @@ const COLUMNS: [Column; 20] = [
     ("M/s", |row| row.per_s.map(|per_s| three_digits(per_s / 1e6))),
     ("overlap", |row| row.overlap.map(percent)),
     ("device CPU", |row| row.device_cpu_ns.map(format_ns)),
-    ("depth", |row| row.fifo_depth.map(|depth| depth.to_string())),
-    ("stalls", |row| row.stalls.map(|stalls| stalls.to_string())),
+    ("depth p50", |row| row.fifo_depth_p50.map(|depth| depth.to_string())),
+    ("depth max", |row| row.fifo_depth.map(|depth| depth.to_string())),
+    ("stalls", |row| share_of_stalls(row.stalls, row.pushes).map(fine_percent)),
     ("limit", |row| row.limit.clone()),
     ("limit p50", |row| row.limit_p50_ns.map(format_ns)),
     ("time/limit", |row| row.ratio.map(three_digits)),
@@ -38,11 +39,12 @@ const COLUMNS: [Column; 20] = [
 const TEST: &str = "test";
 
 /// What a narrow terminal goes without, the first to go first. What is left fits in 80 characters for every test.
-const EXPENDABLE: [&str; 11] = [
+const EXPENDABLE: [&str; 12] = [
     "max",
     "min",
     "stalls",
-    "depth",
+    "depth p50",
+    "depth max",
     "ranks",
     "limit p50",
     "(p10..p90)",
@@ -139,6 +141,9 @@ mod tests {
             gb_per_s: Some(0.123),
             per_s: Some(1.23e5),
             device_cpu_ns: ns,
+            fifo_depth: Some(512),
+            fifo_depth_p50: Some(256),
+            pushes: Some(100_000),
             stalls: Some(12_345),
             limit: Some("raw copy + flag + 2 yield hand-offs".to_owned()),
             limit_p50_ns: ns,
