@@ -136,9 +136,13 @@ fn the_fifo_has_a_table_of_its_own_that_says_what_its_columns_mean() {
     assert_eq!(lines[2], ["8", "B", "8192", "300", "512", "0.195", "%"]);
     // A size that floods nothing keeps its line, and the dash is explained.
     assert!(lines.contains(&vec!["64", "MiB", "-", "-", "-", "-"]), "{table}");
-    for part in ["there is room for 512.", "-:      so large that filling the fifo"] {
+    for part in ["there is room for 512.", "as a share of all; 0.195 %, one in\n", "-:      not measured: "] {
         assert!(table.contains(part), "{part}\n{table}");
     }
+    let (notes, _) = table.split_once("\n\n").unwrap();
+    assert!(notes.lines().all(|line| line.chars().count() <= 80), "{notes}");
+    let small = CompareReport { points: report.points[..4].to_vec(), ..report.clone() };
+    assert!(!view::text(Look::plain(), &small).contains("-:      not measured"));
     report.points.retain(|point| point.proxied.fifo_depth.is_none());
     assert!(!view::text(Look::plain(), &report).contains("The fifo under"));
 }
@@ -183,6 +187,14 @@ fn the_tables_fit_a_terminal_of_eighty_columns() {
         assert!(line.chars().count() <= 80, "{line}");
     }
     assert!(text.contains("(left out: p99"), "{text}");
+    // On a terminal columns stand further apart, and a head that has no room is broken in two.
+    let text = view::text(Look { width: Some(80), terminal: true, ..Look::plain() }, &report);
+    let lines: Vec<&str> = text.lines().collect();
+    let heads = (0..lines.len()).filter(|&line| lines[line].trim_start().starts_with("size "));
+    assert_eq!(heads.clone().count(), 3, "{text}");
+    for head in heads {
+        assert!(lines[head + 1].starts_with('─'), "{text}");
+    }
 }
 
 #[test]

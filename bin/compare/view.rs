@@ -65,7 +65,7 @@ fn latency_table(look: Look, report: &CompareReport) -> String {
             or_dash(wrong, |wrong| wrong.to_string()),
         ]
     };
-    let table = grid(&head, report, row).text(look, &["p99", "wrong"]);
+    let table = grid(&head, report, row).text(look, &["p99", "wrong", "proxied/direct"]);
     format!(
         "Latency of one put, from the put until the receiver holds the data; bandwidth of puts in a row\n{table}"
     )
@@ -104,8 +104,8 @@ fn device_table(look: Look, report: &CompareReport) -> String {
 
 /// How full the fifo is while puts are pushed without a pause; nothing where no size was small enough for it to fill.
 fn fifo_table(look: Look, report: &CompareReport) -> Option<String> {
-    let flooded = |point: &&Point| point.proxied.fifo_depth.is_some();
-    if report.points.iter().filter(flooded).count() == 0 {
+    let missing = report.points.iter().filter(|point| point.proxied.fifo_depth.is_none()).count();
+    if missing == report.points.len() {
         return None;
     }
     let row = |point: &Point| {
@@ -120,12 +120,17 @@ fn fifo_table(look: Look, report: &CompareReport) -> Option<String> {
         ]
     };
     let table = grid(&["size", "pushes", "depth p50", "depth max", "stalls"], report, row).text(look, &[]);
-    Some(format!(
+    let turn = fine_percent(1.0 / FIFO_SLOTS as f64);
+    let mut text = format!(
         "The fifo under proxied puts pushed as fast as they can be, without a flush\n{table}\
          depth:  triggers that wait for the proxy; there is room for {FIFO_SLOTS}.\n\
-         stalls: pushes that found no room and waited, as a share of all.\n\
-         -:      so large that filling the fifo would take long; not measured.\n"
-    ))
+         stalls: pushes that found no room and waited, as a share of all; {turn}, one in\n        \
+         {FIFO_SLOTS}, where device and proxy take turns to fill and to empty it.\n"
+    );
+    if missing > 0 {
+        text.push_str("-:      not measured: with puts so large it takes long to fill the fifo.\n");
+    }
+    Some(text)
 }
 
 fn charts(look: Look, report: &CompareReport, verdict: &Verdict) -> Vec<String> {
