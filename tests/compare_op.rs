@@ -12,7 +12,12 @@ fn scratch(name: &str) -> PathBuf {
 
 fn compare(directory: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
-    command.arg("compare").args(words).current_dir(directory).env_remove("SHMCCL_HEAP");
+    command
+        .arg("compare")
+        .args(words)
+        .current_dir(directory)
+        .env_remove("SHMCCL_HEAP")
+        .env("SHMCCL_TUNING", "");
     command.stdin(Stdio::null()).output().unwrap()
 }
 

@@ -15,7 +15,14 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 fn perf(words: &[&str]) -> Output {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
-    command.arg("perf").args(words).stdin(Stdio::null()).env_remove("SHMCCL_HEAP").output().unwrap()
+    command
+        .arg("perf")
+        .args(words)
+        .stdin(Stdio::null())
+        .env_remove("SHMCCL_HEAP")
+        .env("SHMCCL_TUNING", "")
+        .output()
+        .unwrap()
 }
 
 /// The lines of a run that is to succeed.

@@ -7,7 +7,12 @@ use regex::Regex;
 
 fn p2p(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
-    command.args(["perf", "p2p"]).args(words).stdin(Stdio::null()).env_remove("SHMCCL_HEAP");
+    command
+        .args(["perf", "p2p"])
+        .args(words)
+        .stdin(Stdio::null())
+        .env_remove("SHMCCL_HEAP")
+        .env("SHMCCL_TUNING", "");
     command
 }
 

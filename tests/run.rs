@@ -27,6 +27,8 @@ fn shmccl(words: &[&str]) -> Command {
     for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "SHMCCL_HEAP"] {
         command.env_remove(variable);
     }
+    // The built-in table, whatever was measured on this machine.
+    command.env("SHMCCL_TUNING", "");
     command
 }
 

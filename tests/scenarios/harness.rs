@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use shmccl::bootstrap::{Options, ProxyMode};
 use shmccl::channel::Channel;
+use shmccl::collective::tuning::VARIABLE;
 use shmccl::comm::{Member, join_job};
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{Launch, Observer, OutputLine, Program, Role, launch_threads};
@@ -104,6 +105,8 @@ impl Job {
         let launch = launch
             .heap_len(self.heap_len)
             .timeout(self.timeout.max(Duration::from_secs(1)))
+            // Empty, it asks for the built-in table: not for one that was measured on this machine.
+            .env(VARIABLE, "")
             .capture_output(true);
         let mut output = Captured(Vec::new());
         if let Err(error) = launch.supervise(&mut output) {
