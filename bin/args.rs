@@ -105,6 +105,9 @@ pub(crate) struct RunArgs {
     /// Put the rank in front of every line that a device process prints
     #[arg(long)]
     pub(crate) prefix: bool,
+    /// Do not end the job when a rank is lost: the others are told, and can go on without it
+    #[arg(short, long)]
+    pub(crate) keep_going: bool,
     /// Do not say which rank runs on which core
     #[arg(short, long)]
     pub(crate) quiet: bool,

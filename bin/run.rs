@@ -23,7 +23,7 @@ use orphans::Orphans;
 
 /// What `shmccl run --help` ends with.
 pub(crate) const HELP: &str = "\
-Exit code: 0 when every rank has ended well; otherwise that of the first rank that failed, 128 plus the number of \
+Exit code: 0 when every rank has ended well (with --keep-going, when one has); otherwise that of the first rank that failed, 128 plus the number of \
 the signal that killed it, or that stopped the launcher; 1 when it left no code, and when the job could not be \
 started; 2 wrong usage; 126 when the program cannot be executed, 127 when it does not exist.
 
@@ -57,7 +57,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8> {
     drop(orphans);
     lines.closed().context(output::CANNOT_WRITE)?;
     match outcome {
-        Ok(_) => Ok(failure::DONE),
+        Ok(outcome) => {
+            for (device, cause) in &outcome.lost {
+                output::note(&format!("{device} {cause}; the others went on"));
+            }
+            Ok(failure::DONE)
+        }
         Err(error) => conclude(error),
     }
 }
@@ -86,6 +91,7 @@ fn job(args: &RunArgs) -> Result<Launch> {
         .backing(args.segment.clone())
         .timeout(args.job.timeout)
         .pin(!args.job.no_pin)
+        .keep_going(args.keep_going)
         .capture_output(args.prefix);
     if let Some(heap_len) = args.job.heap {
         HeapShape::new(args.ranks, heap_len)?;

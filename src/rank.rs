@@ -60,6 +60,56 @@ impl std::fmt::Display for Rank {
     }
 }
 
+/// Some of the ranks of a communicator: one bit for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RankSet(u64);
+
+impl RankSet {
+    /// The ranks whose bits are set.
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// All ranks of a communicator of `n_ranks`, of which there are at most [`MAX_RANKS`].
+    pub(crate) fn all(n_ranks: u32) -> Self {
+        (0..n_ranks).map(Rank::known).collect()
+    }
+
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) const fn contains(self, rank: Rank) -> bool {
+        self.0 >> rank.0 & 1 == 1
+    }
+
+    /// How many there are.
+    pub(crate) const fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// Those that are not among `others`.
+    pub(crate) const fn without(self, others: Self) -> Self {
+        Self(self.0 & !others.0)
+    }
+
+    /// How many have a lower number than `rank`: its place among them, if it is one of them.
+    pub(crate) const fn place_of(self, rank: Rank) -> u32 {
+        (self.0 & ((1 << rank.0) - 1)).count_ones()
+    }
+
+    /// The ranks in order.
+    pub(crate) fn iter(self) -> impl Iterator<Item = Rank> {
+        (0..MAX_RANKS).map(Rank).filter(move |rank| self.contains(*rank))
+    }
+}
+
+impl FromIterator<Rank> for RankSet {
+    fn from_iter<I: IntoIterator<Item = Rank>>(ranks: I) -> Self {
+        Self(ranks.into_iter().fold(0, |bits, rank| bits | 1 << rank.0))
+    }
+}
+
 /// Checks the size of a communicator.
 ///
 /// # Errors
@@ -87,6 +137,15 @@ mod tests {
         assert!(matches!(Rank::new(3, 3), Err(Error::InvalidRank { rank: 3, n_ranks: 3 })));
         assert!(matches!(Rank::new(0, 0), Err(Error::InvalidRank { .. })));
         assert!(Rank::new(64, 65).is_err());
+    }
+
+    #[test]
+    fn a_set_of_ranks_knows_who_is_in_it_and_at_which_place() {
+        let set: RankSet = [63, 0, 5].map(Rank).into_iter().collect();
+        assert_eq!(set.iter().map(Rank::get).collect::<Vec<_>>(), [0, 5, 63]);
+        assert_eq!(set.iter().map(|rank| set.place_of(rank)).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!((set.len(), RankSet::default().len(), RankSet::all(MAX_RANKS).bits()), (3, 0, u64::MAX));
+        assert_eq!(RankSet::all(6).without(set), RankSet::from_bits(0b1_1110));
     }
 
     #[test]

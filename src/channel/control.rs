@@ -9,6 +9,9 @@
 //! | 4480 | life words | each rank | its process, and the kernel when it dies |
 //! | 12672 | barrier arrivals | each rank | that rank |
 //! | 20864 | agreements | each rank | that rank |
+//! | 29056 | where those sleep who go on after the epoch | the epoch | they |
+//! | 29184 | rounds of going on | 64 | survivors |
+//! | 37376 | what is offered to those who go on | each rank | that rank |
 
 use std::os::fd::OwnedFd;
 
@@ -17,6 +20,7 @@ use crate::error::Result;
 use crate::rank::MAX_RANKS;
 use crate::shm::segment::AttachAs;
 use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Mapping, Segment};
+use crate::sync::regroup::{OfferCell, RoundCell};
 use crate::sync::{AgreementCell, BarrierCell, LifeCell, ParkCell, Revocation, RevokeCell};
 
 const REVOKE: u64 = 4096;
@@ -25,7 +29,13 @@ const DOORBELL: u64 = BARRIER_PARK + 128;
 const LIVES: u64 = DOORBELL + 128;
 const BARRIER: u64 = LIVES + MAX_RANKS as u64 * size_of::<LifeCell>() as u64;
 const AGREEMENT: u64 = BARRIER + MAX_RANKS as u64 * size_of::<BarrierCell>() as u64;
-const END: u64 = AGREEMENT + MAX_RANKS as u64 * size_of::<AgreementCell>() as u64;
+const REGROUP_PARK: u64 = AGREEMENT + MAX_RANKS as u64 * size_of::<AgreementCell>() as u64;
+const ROUNDS: u64 = REGROUP_PARK + 128;
+const OFFERS: u64 = ROUNDS + MAX_ROUNDS * size_of::<RoundCell>() as u64;
+const END: u64 = OFFERS + MAX_RANKS as u64 * size_of::<OfferCell>() as u64;
+
+/// How often the survivors of an epoch can try to go on. Each death can spoil one round.
+pub(crate) const MAX_ROUNDS: u64 = MAX_RANKS as u64;
 
 /// The length of a control segment, in bytes.
 const LEN: u64 = END.next_multiple_of(4096);
@@ -34,6 +44,7 @@ const _: () = {
     assert!(
         BARRIER_PARK == 4224 && DOORBELL == 4352 && LIVES == 4480 && BARRIER == 12672 && AGREEMENT == 20864
     );
+    assert!(REGROUP_PARK == 29056 && ROUNDS == 29184 && OFFERS == 37376);
 };
 
 /// A control segment, mapped.
@@ -91,5 +102,16 @@ impl Control {
 
     pub(crate) fn agreement(&self) -> CellSlice<AgreementCell> {
         self.mapping.cells(AGREEMENT, u64::from(self.n_ranks)).expect("in the layout")
+    }
+
+    /// The rounds in which survivors go on, and where they sleep.
+    pub(crate) fn rounds(&self) -> (CellSlice<RoundCell>, CellRef<ParkCell>) {
+        let cells = self.mapping.cells(ROUNDS, MAX_ROUNDS).expect("in the layout");
+        (cells, self.mapping.cell(REGROUP_PARK).expect("in the layout"))
+    }
+
+    /// What ranks offer to those who go on with them.
+    pub(crate) fn offers(&self) -> CellSlice<OfferCell> {
+        self.mapping.cells(OFFERS, u64::from(self.n_ranks)).expect("in the layout")
     }
 }

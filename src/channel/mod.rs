@@ -28,7 +28,7 @@ use crate::error::Result;
 use crate::heap::HeapOffset;
 use crate::rank::Rank;
 
-pub(crate) use control::Control;
+pub(crate) use control::{Control, MAX_ROUNDS};
 pub use executor::{Executor, RefusalReason};
 pub(crate) use fabric::{Fabric, PeerWatch};
 pub use memory::MemoryChannel;

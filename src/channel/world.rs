@@ -143,6 +143,12 @@ impl World {
         self.shape.n_ranks()
     }
 
+    /// Which job and which incarnation of it this is, as the headers of its segments say.
+    pub(crate) fn era(&self) -> Era {
+        let identity = self.segments[0].header().identity();
+        Era { job: identity.job, epoch: identity.epoch }
+    }
+
     pub(crate) fn shape(&self) -> HeapShape {
         self.shape
     }

@@ -149,14 +149,14 @@ pub(super) struct OwnSegment {
 }
 
 /// A rank that peers see alive, and that has nothing to do with them yet.
-struct Seat {
+pub(super) struct Seat {
     rank: Rank,
     life: LifeLock,
     registrar: MemoryRegistrar,
 }
 
 impl Seat {
-    fn take(world: &Arc<World>, rank: Rank) -> Result<Self> {
+    pub(super) fn take(world: &Arc<World>, rank: Rank) -> Result<Self> {
         let mut registrar = MemoryRegistrar::new(world.memory_table(rank)?);
         heap_windows(&mut registrar, world.windows())?;
         let watched = Arc::clone(world);
@@ -165,7 +165,7 @@ impl Seat {
         Ok(Self { rank, life, registrar })
     }
 
-    fn sit(
+    pub(super) fn sit(
         self,
         world: &Arc<World>,
         terms: &Terms,

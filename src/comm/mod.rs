@@ -16,6 +16,7 @@ mod meeting;
 mod membership;
 mod operand;
 mod ports;
+mod shrink;
 mod split;
 pub mod stream;
 mod switch;
@@ -45,6 +46,7 @@ pub(crate) use init::init_threads;
 use meeting::Meeting;
 use membership::Membership;
 pub use operand::{RecvBuffer, SendBuffer};
+pub use shrink::Shrunk;
 pub use switch::SwitchChannel;
 pub use unique_id::UniqueId;
 

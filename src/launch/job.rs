@@ -14,7 +14,7 @@ use crate::shm::HostKernel;
 use crate::sync::Revocation;
 
 /// What the process that returns from [`launch`] was in the job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The launcher: all devices have ended well.
     Launcher(Outcome),

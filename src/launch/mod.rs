@@ -46,7 +46,7 @@ pub use threads::spawn_threads;
 use crate::bootstrap::{Offer, Options, ProxyMode, SegmentBacking};
 #[cfg(doc)]
 use crate::error::Error;
-use crate::error::Result;
+use crate::error::{DeviceName, ExitCause, Result};
 use crate::rank::check_n_ranks;
 
 /// The epoch of a job's first communicator.
@@ -65,6 +65,7 @@ pub struct Launch {
     trampoline: Option<Program>,
     env: Vec<(OsString, OsString)>,
     capture_output: bool,
+    keep_going: bool,
 }
 
 /// A program and its arguments.
@@ -97,13 +98,15 @@ fn this_executable() -> OsString {
 }
 
 /// How a job went that ended well.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Outcome {
     /// Time from the call to the moment when all members were ready; `None` when they never joined.
     pub ready_after: Option<Duration>,
     /// Time from the call to the end of the last process.
     pub ran_for: Duration,
+    /// Who was lost on the way, in the order of seats, and how; only with [`Launch::keep_going`].
+    pub lost: Vec<(DeviceName, ExitCause)>,
 }
 
 impl Launch {
@@ -124,6 +127,7 @@ impl Launch {
             trampoline: None,
             env: Vec::new(),
             capture_output: false,
+            keep_going: false,
         })
     }
 
@@ -204,6 +208,15 @@ impl Launch {
     #[must_use]
     pub fn capture_output(mut self, capture_output: bool) -> Self {
         self.capture_output = capture_output;
+        self
+    }
+
+    /// Sets whether the job goes on when a member is lost. The others are told of the loss, but not ended after it: they can go on
+    /// by [`Communicator::shrink`](crate::Communicator::shrink). The job ends well when a rank does; [`Outcome::lost`] names those that
+    /// did not.
+    #[must_use]
+    pub fn keep_going(mut self, keep_going: bool) -> Self {
+        self.keep_going = keep_going;
         self
     }
 

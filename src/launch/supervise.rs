@@ -73,6 +73,7 @@ pub(super) fn run(
         told: vec![false; devices(launch).count()],
         interrupted: None,
         grace: launch.grace,
+        keep_going: launch.keep_going,
         kill_at: None,
         began,
         ready_after: None,
@@ -97,6 +98,8 @@ struct Job<'o> {
     /// The first interrupt, and whether it came before any failure.
     interrupted: Option<(Signal, bool)>,
     grace: Duration,
+    /// Whether a loss is not the end of the job.
+    keep_going: bool,
     /// When whoever is left is killed; set at the first sign of trouble.
     kill_at: Option<Instant>,
     began: Instant,
@@ -252,7 +255,7 @@ impl Job<'_> {
                 Event::Reported(seat, lost) => {
                     self.inquest.blames(seat, lost);
                     self.tell(lost);
-                    self.begin_grace();
+                    self.begin_grace_unless_going_on();
                 }
             }
         }
@@ -301,13 +304,19 @@ impl Job<'_> {
         self.inquest.fails(seat, cause);
         self.root.declare_lost(seat);
         self.tell(seat);
-        self.begin_grace();
+        self.begin_grace_unless_going_on();
     }
 
     /// Tells the observer of a loss, once.
     fn tell(&mut self, seat: Seat) {
         if !std::mem::replace(&mut self.told[seat.0], true) {
             self.observer.on_loss(self.root.device(seat));
+        }
+    }
+
+    fn begin_grace_unless_going_on(&mut self) {
+        if !self.keep_going {
+            self.begin_grace();
         }
     }
 
@@ -342,10 +351,26 @@ impl Job<'_> {
             }
         }
         match cause {
-            Some((seat, cause)) => {
+            Some((seat, cause)) if !self.keep_going || !self.has_succeeded() => {
                 Err(Error::DeviceFailed { device: self.processes[seat.0].device(), cause })
             }
-            None => Ok(Outcome { ready_after: self.ready_after, ran_for: self.began.elapsed() }),
+            _ => {
+                let lost = self.failures().collect();
+                Ok(Outcome { ready_after: self.ready_after, ran_for: self.began.elapsed(), lost })
+            }
         }
+    }
+
+    /// Whether a rank has ended well.
+    fn has_succeeded(&self) -> bool {
+        let lost = self.failures().filter(|(device, _)| matches!(device, DeviceName::Rank(_))).count();
+        let ranks = self.processes.iter().filter(|process| matches!(process.device(), DeviceName::Rank(_)));
+        lost < ranks.count()
+    }
+
+    /// Who has failed, and how.
+    fn failures(&self) -> impl Iterator<Item = (DeviceName, ExitCause)> {
+        let verdict = |(index, process): (usize, &Process)| Some((process.device(), self.inquest.verdict(Seat(index))?));
+        self.processes.iter().enumerate().filter_map(verdict)
     }
 }

@@ -7,6 +7,7 @@ use super::header::SegmentHeader;
 use super::mapping::Owned;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
 use crate::sync::bare::{BareFlag, BareSlot};
+use crate::sync::regroup::{OfferCell, RoundCell};
 use crate::sync::{
     AgreementCell, BarrierCell, LifeCell, ParkCell, PostCell, ProgressCell, RevokeCell, SemaphoreCell,
 };
@@ -26,6 +27,10 @@ unsafe impl SharedLayout for AtomicU64 {}
 unsafe impl SharedLayout for SegmentHeader {}
 // SAFETY: `repr(C)` and atomic integers throughout.
 unsafe impl SharedLayout for AgreementCell {}
+// SAFETY: `repr(C)`, atomic integers, and padding at the end.
+unsafe impl SharedLayout for OfferCell {}
+// SAFETY: `repr(C)`, atomic integers in transparent wrappers, and padding made of atomic integers.
+unsafe impl SharedLayout for RoundCell {}
 // SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included.
 unsafe impl SharedLayout for BareFlag {}
 // SAFETY: `repr(C)` and atomic integers throughout.

@@ -12,6 +12,7 @@
 //! | [`post`] | notices that one rank puts up for all, and how far it has come | C1, C2 |
 //! | [`park`] | a waiter goes to sleep without costing its wakers anything | P1, P2 |
 //! | [`revoke`] | one reason why everybody stops waiting | R1 |
+//! | `regroup` | survivors of an epoch go on together | G1, G2 |
 //! | [`life`] | a rank's presence, which the operating system withdraws when the rank dies | L1 |
 //! | [`plain`] | single words that order nothing | none |
 //! | [`wait`] | the one waiting loop of the engine | none of its own |
@@ -34,6 +35,7 @@ mod models;
 pub mod park;
 pub mod plain;
 pub mod post;
+pub(crate) mod regroup;
 pub mod revoke;
 pub mod semaphore;
 pub mod wait;

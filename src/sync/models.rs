@@ -24,6 +24,8 @@ use super::{
 };
 use crate::rank::Rank;
 
+mod regroup;
+
 /// Gives up the processor at every failed poll; never gets as far as sleeping within a model.
 const POLL: WaitPolicy = WaitPolicy { spins: 0, park_after: Duration::MAX };
 

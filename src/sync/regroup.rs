@@ -1,0 +1,318 @@
+//! How the survivors of an epoch agree on who they are, and on whether all of them have come over into the next one.
+//!
+//! Going on is tried in *rounds*, one [`RoundCell`] each; a round that a death spoils is followed by another one.
+//!
+//! ```text
+//! come ──► all candidates came, or are gone: chosen = those who came and are not gone   (the first verdict stands)
+//! offer ─► all chosen offered: each maps what the others have made
+//! ready ─► all chosen are ready: together                                               (the first verdict stands)
+//!          at either step one of them is gone: repeated, with the chosen as candidates of the next round
+//! ```
+//!
+//! Whoever polls decides, so nobody is needed in particular. Two who see different deaths may want different verdicts;
+//! a compare-exchange lets one of them stand, and all members read that one. So all that go on know the same survivors, and either
+//! all of them are in the new epoch or none is. A rank that dies after `together` is lost to the new epoch.
+//!
+//! | edge | release | acquire | carries |
+//! |---|---|---|---|
+//! | G1 roll | `Roll::sign`: come, offer, ready | `Roll::read` | all that the rank did before, such as what it offers |
+//! | G2 verdict | `Verdict::settle` | `Verdict::read` | all that the one who settled knew |
+//!
+//! G2 is what lets a rank that reads `together` use what the others have prepared although it has not read that they are ready.
+
+use super::{
+    atomic::{AtomicU64, Ordering, Reserved},
+    kernel::Kernel,
+    park::ParkCell,
+};
+use crate::rank::{Rank, RankSet};
+
+/// What came of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// All who were chosen are in the new epoch.
+    Together,
+    /// One of them is gone, or took too long: there has to be another round.
+    Repeated,
+    /// This one could not do its part, for want of memory or the like.
+    Failed(Rank),
+}
+
+const TOGETHER: u64 = 1;
+const REPEATED: u64 = 2;
+const FAILED: u64 = 3;
+
+impl Outcome {
+    fn to_word(self) -> u64 {
+        match self {
+            Self::Together => TOGETHER,
+            Self::Repeated => REPEATED,
+            Self::Failed(rank) => FAILED + u64::from(rank.get()),
+        }
+    }
+
+    /// Total: a word that nobody wrote reads as a round to be repeated.
+    fn from_word(word: u64) -> Self {
+        let failed = word.checked_sub(FAILED).and_then(|rank| u32::try_from(rank).ok());
+        match (word, failed.and_then(|rank| Rank::new(rank, u32::MAX).ok())) {
+            (TOGETHER, _) => Self::Together,
+            (_, Some(rank)) => Self::Failed(rank),
+            _ => Self::Repeated,
+        }
+    }
+}
+
+/// One bit for each rank, which it sets itself.
+#[repr(transparent)]
+#[derive(Debug)]
+struct Roll(AtomicU64);
+
+impl Roll {
+    fn sign(&self, rank: Rank) {
+        self.0.fetch_or(1 << rank.get(), Ordering::Release); // G1 roll
+    }
+
+    fn read(&self) -> RankSet {
+        RankSet::from_bits(self.0.load(Ordering::Acquire)) // G1 roll
+    }
+}
+
+/// A word that is decided once; 0 until then.
+#[repr(transparent)]
+#[derive(Debug)]
+struct Verdict(AtomicU64);
+
+impl Verdict {
+    /// Decides for `word`, unless something else has been decided. Returns what stands.
+    fn settle(&self, word: u64) -> u64 {
+        let (ok, failed) = (
+            Ordering::Release, // G2 verdict
+            Ordering::Relaxed, // what stands is read below
+        );
+        let _ = self.0.compare_exchange(0, word, ok, failed);
+        self.read().unwrap_or(word)
+    }
+
+    fn read(&self) -> Option<u64> {
+        let word = self.0.load(Ordering::Acquire); // G2 verdict
+        (word != 0).then_some(word)
+    }
+}
+
+/// One round.
+///
+/// | field | bytes | written by | read by |
+/// |---|---|---|---|
+/// | came | 0..8 | each candidate its bit | all |
+/// | chosen | 8..16 | the first who decides | all |
+/// | offered | 16..24 | each that was chosen its bit | all |
+/// | ready | 24..32 | each that was chosen its bit | all |
+/// | outcome | 32..40 | the first who decides | all |
+/// | reserved | 40..128 | nobody | nobody |
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub(crate) struct RoundCell {
+    came: Roll,
+    chosen: Verdict,
+    offered: Roll,
+    ready: Roll,
+    outcome: Verdict,
+    reserved: Reserved<22>,
+}
+
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<RoundCell>() == 128 && align_of::<RoundCell>() == 128);
+    assert!(std::mem::offset_of!(RoundCell, outcome) == 32);
+};
+
+impl RoundCell {
+    /// Who goes on by this round, when that is decided.
+    pub(crate) fn chosen(&self) -> Option<RankSet> {
+        self.chosen.read().map(RankSet::from_bits)
+    }
+
+    /// What came of the round, when that is decided.
+    pub(crate) fn outcome(&self) -> Option<Outcome> {
+        self.outcome.read().map(Outcome::from_word)
+    }
+}
+
+/// What a step of a round waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Offered,
+    Ready,
+}
+
+/// One member's side of a round.
+#[derive(Debug)]
+pub(crate) struct Round<'a, K: ?Sized, G> {
+    /// The shared side.
+    pub(crate) cell: &'a RoundCell,
+    /// This member.
+    pub(crate) rank: Rank,
+    /// The operating system, and where those sleep who wait for a step.
+    pub(crate) kernel: &'a K,
+    pub(crate) park: &'a ParkCell,
+    /// Whether a rank is known to have left, or to be lost, for good.
+    pub(crate) gone: G,
+}
+
+impl<K: Kernel + ?Sized, G: Fn(Rank) -> bool> Round<'_, K, G> {
+    /// Says that this member wants to go on. To say it again changes nothing.
+    ///
+    /// # Ordering
+    /// Publishes everything before it (G1).
+    pub(crate) fn come(&self) {
+        self.sign(&self.cell.came);
+    }
+
+    /// Who goes on, once all `candidates` have come or are gone; decides it then.
+    ///
+    /// # Ordering
+    /// Acquires everything that those did before they came (G1, G2).
+    pub(crate) fn choose(&self, candidates: RankSet) -> Option<RankSet> {
+        if let Some(chosen) = self.cell.chosen() {
+            return Some(chosen);
+        }
+        let gone: RankSet = candidates.iter().filter(|rank| (self.gone)(*rank)).collect();
+        let came = self.cell.came.read();
+        if candidates.without(came).without(gone).len() > 0 {
+            return None;
+        }
+        // Of those who came, some may be dead by now. That is found out at the next step.
+        let goes_on = candidates.without(gone);
+        let stands = self.cell.chosen.settle(goes_on.bits());
+        self.park.wake(self.kernel);
+        Some(RankSet::from_bits(stands))
+    }
+
+    /// One of `candidates` that has neither come nor gone.
+    pub(crate) fn missing(&self, candidates: RankSet) -> Option<Rank> {
+        candidates.without(self.cell.came.read()).iter().find(|rank| !(self.gone)(*rank))
+    }
+
+    /// Says that the others can have what this member has made for the new epoch.
+    ///
+    /// # Ordering
+    /// Publishes everything before it (G1).
+    pub(crate) fn offer(&self) {
+        self.sign(&self.cell.offered);
+    }
+
+    /// `None` once all `chosen` have offered; otherwise, if the round is over, its outcome.
+    ///
+    /// # Ordering
+    /// Acquires everything that those did before they offered (G1).
+    pub(crate) fn poll_offers(&self, chosen: RankSet) -> Option<Option<Outcome>> {
+        let over = self.cell.outcome();
+        if over.is_some() || self.have_all(Step::Offered, chosen) {
+            return Some(over);
+        }
+        self.mourn(Step::Offered, chosen).map(Some)
+    }
+
+    /// Says that this member is in the new epoch.
+    ///
+    /// # Ordering
+    /// Publishes everything before it (G1).
+    pub(crate) fn ready(&self) {
+        self.sign(&self.cell.ready);
+    }
+
+    /// What came of the round, once that is decided; decides it when all `chosen` are ready, or one of them is gone.
+    ///
+    /// # Ordering
+    /// Acquires, when it is `Together`, everything that those did before they were ready (G1, G2).
+    pub(crate) fn poll_outcome(&self, chosen: RankSet) -> Option<Outcome> {
+        self.cell.outcome().or_else(|| {
+            if self.have_all(Step::Ready, chosen) {
+                return Some(self.conclude(Outcome::Together));
+            }
+            self.mourn(Step::Ready, chosen)
+        })
+    }
+
+    /// Ends the round with `outcome`, unless it has ended. Returns the outcome that stands.
+    pub(crate) fn conclude(&self, outcome: Outcome) -> Outcome {
+        let stands = self.cell.outcome.settle(outcome.to_word());
+        self.park.wake(self.kernel);
+        Outcome::from_word(stands)
+    }
+
+    /// One of `chosen` whose part of the round is outstanding.
+    pub(crate) fn laggard(&self, chosen: RankSet) -> Option<Rank> {
+        let missing = |step| chosen.without(self.roll(step).read()).iter().next();
+        missing(Step::Offered).or_else(|| missing(Step::Ready))
+    }
+
+    fn roll(&self, step: Step) -> &Roll {
+        match step {
+            Step::Offered => &self.cell.offered,
+            Step::Ready => &self.cell.ready,
+        }
+    }
+
+    fn have_all(&self, step: Step, chosen: RankSet) -> bool {
+        chosen.without(self.roll(step).read()).len() == 0
+    }
+
+    /// Ends the round when one of `chosen` is gone that has not come so far.
+    fn mourn(&self, step: Step, chosen: RankSet) -> Option<Outcome> {
+        let gone: RankSet = chosen.iter().filter(|rank| (self.gone)(*rank)).collect();
+        // The roll is read after the lives: who was ready before it died is not missed.
+        let missed = gone.without(self.roll(step).read());
+        (missed.len() > 0).then(|| self.conclude(Outcome::Repeated))
+    }
+
+    fn sign(&self, roll: &Roll) {
+        roll.sign(self.rank);
+        self.park.wake(self.kernel);
+    }
+}
+
+/// How many numbers a member offers.
+pub(crate) const OFFER_WORDS: usize = 11;
+
+/// What one member offers to the others of its round.
+///
+/// The words are `Relaxed`: G1 orders them. A member writes them again in the next round only, when this one is over; whoever
+/// still reads then finds an outcome, and uses nothing of what it has read.
+#[repr(C, align(128))]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Default))]
+pub(crate) struct OfferCell {
+    words: [AtomicU64; OFFER_WORDS],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<OfferCell>() == 128 && align_of::<OfferCell>() == 128);
+
+impl OfferCell {
+    pub(crate) fn write(&self, words: [u64; OFFER_WORDS]) {
+        for (cell, word) in self.words.iter().zip(words) {
+            cell.store(word, Ordering::Relaxed); // published by G1
+        }
+    }
+
+    pub(crate) fn read(&self) -> [u64; OFFER_WORDS] {
+        std::array::from_fn(|index| self.words[index].load(Ordering::Relaxed)) // ordered by G1
+    }
+}
+
+#[cfg(test)]
+impl RoundCell {
+    /// A round that nobody has come to; the same as all zero bytes.
+    pub(super) fn new() -> Self {
+        let (roll, verdict) = (|| Roll(AtomicU64::new(0)), || Verdict(AtomicU64::new(0)));
+        Self {
+            came: roll(),
+            chosen: verdict(),
+            offered: roll(),
+            ready: roll(),
+            outcome: verdict(),
+            reserved: Reserved::new(),
+        }
+    }
+}
