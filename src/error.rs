@@ -198,7 +198,9 @@ pub enum Error {
         rank: Rank,
     },
     /// The other ranks have given this one up, and have gone on without it.
-    #[error("this rank was given up, and the others have gone on without it; leave the job, or start this rank anew")]
+    #[error(
+        "this rank was given up, and the others have gone on without it; leave the job, or start this rank anew"
+    )]
     Excluded,
     /// The proxy service process died, or the handler of a proxy thread panicked.
     #[error("the proxy was lost")]

@@ -81,7 +81,11 @@ impl Communicator {
         let lost = self.member(rank)?;
         if lost == fabric.rank() {
             let (name, value) = ("rank", rank.get().into());
-            return Err(Error::InvalidArgument { name, value, expected: "another rank than the caller's own" });
+            return Err(Error::InvalidArgument {
+                name,
+                value,
+                expected: "another rank than the caller's own",
+            });
         }
         let life = fabric.world().life(lost);
         if matches!(life.status(), LifeStatus::Alive | LifeStatus::Lost) {
@@ -126,12 +130,15 @@ impl<'a> Survivor<'a> {
     }
 
     fn attempt(&self, number: u64, candidates: RankSet) -> Result<Attempt> {
-        let cell = usize::try_from(number).ok().and_then(|number| self.rounds.get(number)).expect("a known round");
+        let cell =
+            usize::try_from(number).ok().and_then(|number| self.rounds.get(number)).expect("a known round");
         if let (Some(outcome), Some(chosen)) = (cell.outcome(), cell.chosen()) {
             // Of an earlier call; or this rank was slow, and has been given up meanwhile.
             return match outcome {
                 _ if !chosen.contains(self.fabric.rank()) => Err(Error::Excluded),
-                Outcome::Together => Err(Error::Unavailable { operation: SHRINK, needs: "an epoch that nobody went on from" }),
+                Outcome::Together => {
+                    Err(Error::Unavailable { operation: SHRINK, needs: "an epoch that nobody went on from" })
+                }
                 Outcome::Repeated | Outcome::Failed(_) => Ok(Attempt::Again(chosen)),
             };
         }

@@ -370,7 +370,9 @@ impl Job<'_> {
 
     /// Who has failed, and how.
     fn failures(&self) -> impl Iterator<Item = (DeviceName, ExitCause)> {
-        let verdict = |(index, process): (usize, &Process)| Some((process.device(), self.inquest.verdict(Seat(index))?));
+        let verdict = |(index, process): (usize, &Process)| {
+            Some((process.device(), self.inquest.verdict(Seat(index))?))
+        };
         self.processes.iter().enumerate().filter_map(verdict)
     }
 }

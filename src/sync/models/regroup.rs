@@ -49,7 +49,10 @@ impl Table {
     }
 }
 
-fn with_peer<T: 'static>(table: &Arc<Table>, body: impl FnOnce(&Table) -> T + 'static) -> thread::JoinHandle<T> {
+fn with_peer<T: 'static>(
+    table: &Arc<Table>,
+    body: impl FnOnce(&Table) -> T + 'static,
+) -> thread::JoinHandle<T> {
     let table = Arc::clone(table);
     thread::spawn(move || body(&table))
 }
