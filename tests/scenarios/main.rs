@@ -27,6 +27,7 @@ mod refused;
 mod seats;
 mod stream_failures;
 mod streams;
+mod survivors;
 mod switch;
 mod tuning;
 mod verbs;
