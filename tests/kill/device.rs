@@ -58,20 +58,24 @@ fn work(mut comm: Communicator, phase: &str, mode: &str) -> Result<()> {
 }
 
 /// A channel to the right and one to the left.
-type Neighbours = [Box<dyn Channel>; 2];
+pub(crate) type Neighbours = [Box<dyn Channel>; 2];
 
-fn prepare(comm: &mut Communicator, mode: &str) -> Result<(DeviceBuffer<u8>, Neighbours)> {
-    let buffer = comm.alloc::<u8>(1 << 17)?;
+pub(crate) fn open(comm: &Communicator, mode: &str) -> Result<Neighbours> {
+    let (right, left) = (comm.right(), comm.left());
     let mut channels: Neighbours = match mode {
-        "direct" => {
-            [Box::new(comm.memory_channel(comm.right())?), Box::new(comm.memory_channel(comm.left())?)]
-        }
-        _ => [Box::new(comm.port_channel(comm.right())?), Box::new(comm.port_channel(comm.left())?)],
+        "direct" => [Box::new(comm.memory_channel(right)?), Box::new(comm.memory_channel(left)?)],
+        _ => [Box::new(comm.port_channel(right)?), Box::new(comm.port_channel(left)?)],
     };
     // In a ring of two both neighbours are one rank, which opens its channels in the same order.
     if comm.n_ranks() == 2 && comm.rank().get() == 1 {
         channels.reverse();
     }
+    Ok(channels)
+}
+
+fn prepare(comm: &mut Communicator, mode: &str) -> Result<(DeviceBuffer<u8>, Neighbours)> {
+    let buffer = comm.alloc::<u8>(1 << 17)?;
+    let channels = open(comm, mode)?;
     comm.barrier()?;
     Ok((buffer, channels))
 }
@@ -101,7 +105,7 @@ fn repeat(
 }
 
 /// Says something to whoever reads the output, in a way that the test harness' own output is not taken for.
-fn say(what: &str) {
+pub(crate) fn say(what: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "\n@ {what}").and_then(|()| out.flush()).unwrap();
 }

@@ -1,8 +1,8 @@
-//! Kills devices, the proxy service and the launcher at random moments, and looks at what the others are told and what
-//! is left behind.
+//! Kills devices, the proxy service and the launcher at random moments, and looks at what the others are told, what
+//! is left behind, and whether the others can go on.
 //!
 //! The test binary is its own device and launcher: processes are this binary again, told to run the same test. `SHMCCL_LONG=1`
-//! runs 300 trials of each kind, and in a release build holds the errors of survivors to the promise that the README gives;
+//! runs 300 trials of each kind (1000 of going on), and in a release build holds the errors of survivors to the promise that the README gives;
 //! `SHMCCL_SEED` replays a series. `--nocapture` shows the table.
 #![expect(clippy::print_stdout, reason = "devices report on stdout, and the table is the result")]
 
@@ -16,6 +16,8 @@ mod chance;
 mod device;
 mod launcher;
 mod statistics;
+mod survivor;
+mod survivors;
 mod trial;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,6 +35,8 @@ use device::{be_a_device, is_device};
 use launcher::{LauncherTrial, be_a_launcher, is_launcher};
 use process::is_running;
 use statistics::{Statistics, percentiles};
+use survivor::be_a_survivor;
+use survivors::{SurvivorsTrial, Times};
 use trial::Trial;
 use watchdog::Watchdog;
 
@@ -136,6 +140,25 @@ fn a_killed_launcher_leaves_no_process_and_no_name() {
     }
     let [p50, p99, max] = percentiles(&mut times);
     println!("launcher killed: all its processes and names gone after p50 {p50} p99 {p99} max {max}");
+}
+
+#[test]
+fn survivors_of_killed_ranks_agree_on_who_is_lost_and_compute_on() {
+    if is_device() {
+        return be_a_survivor();
+    }
+    let _alone = one_at_a_time();
+    let seed = seed();
+    let trials = if long() { 1000 } else { 48 };
+    println!("{trials} trials, SHMCCL_SEED={seed}");
+    let mut random = Random(seed);
+    let mut times = Times::default();
+    for number in 0..trials {
+        let trial = SurvivorsTrial::draw(number, &mut random);
+        let _watchdog = Watchdog::start(&format!("{trial:?}"), PATIENCE);
+        trial.judge(&trial.run(), &mut times);
+    }
+    println!("{times}");
 }
 
 fn this_test(name: &str) -> Program {
