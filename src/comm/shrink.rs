@@ -6,6 +6,7 @@
 //! a rank that was given up and wakes later has no way to what the others share now: it was never offered.
 
 use std::fs::OpenOptions;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -96,13 +97,6 @@ impl Communicator {
     }
 }
 
-/// What became of a round for one who took part.
-enum Attempt {
-    Together(Shrunk),
-    /// Another round is needed, among these.
-    Again(RankSet),
-}
-
 /// A member of an epoch that has ended.
 struct Survivor<'a> {
     fabric: &'a Fabric,
@@ -122,14 +116,15 @@ impl<'a> Survivor<'a> {
         let mut candidates = RankSet::all(self.fabric.world().n_ranks());
         for number in 0..MAX_ROUNDS {
             match self.attempt(number, candidates)? {
-                Attempt::Together(shrunk) => return Ok(shrunk),
-                Attempt::Again(chosen) => candidates = chosen,
+                ControlFlow::Break(shrunk) => return Ok(shrunk),
+                ControlFlow::Continue(chosen) => candidates = chosen,
             }
         }
         Err(Error::Exhausted { what: "rounds of going on after a loss", limit: MAX_ROUNDS })
     }
 
-    fn attempt(&self, number: u64, candidates: RankSet) -> Result<Attempt> {
+    /// Takes part in one round; goes on with those who were chosen in it when another one is needed.
+    fn attempt(&self, number: u64, candidates: RankSet) -> Result<ControlFlow<Shrunk, RankSet>> {
         let cell =
             usize::try_from(number).ok().and_then(|number| self.rounds.get(number)).expect("a known round");
         if let (Some(outcome), Some(chosen)) = (cell.outcome(), cell.chosen()) {
@@ -139,7 +134,7 @@ impl<'a> Survivor<'a> {
                 Outcome::Together => {
                     Err(Error::Unavailable { operation: SHRINK, needs: "an epoch that nobody went on from" })
                 }
-                Outcome::Repeated | Outcome::Failed(_) => Ok(Attempt::Again(chosen)),
+                Outcome::Repeated | Outcome::Failed(_) => Ok(ControlFlow::Continue(chosen)),
             };
         }
         let world = self.fabric.world();
@@ -155,9 +150,9 @@ impl<'a> Survivor<'a> {
         match self.come_over(&round, chosen, era)? {
             Some(comm) => {
                 let lost = RankSet::all(world.n_ranks()).without(chosen).iter().collect();
-                Ok(Attempt::Together(Shrunk { comm, lost }))
+                Ok(ControlFlow::Break(Shrunk { comm, lost }))
             }
-            None => Ok(Attempt::Again(chosen)),
+            None => Ok(ControlFlow::Continue(chosen)),
         }
     }
 

@@ -316,3 +316,80 @@ impl RoundCell {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::kernel::mock::MockKernel;
+    use super::*;
+
+    fn round<'a>(
+        cell: &'a RoundCell,
+        park: &'a ParkCell,
+        kernel: &'a MockKernel,
+        rank: u32,
+        gone: &'a RankSet,
+    ) -> Round<'a, MockKernel, impl Fn(Rank) -> bool> {
+        Round { cell, rank: Rank::known(rank), kernel, park, gone: |rank| gone.contains(rank) }
+    }
+
+    fn ranks(ranks: &[u32]) -> RankSet {
+        ranks.iter().copied().map(Rank::known).collect()
+    }
+
+    #[test]
+    fn those_who_came_and_live_are_chosen_once_nobody_is_missing() {
+        let (cell, park, kernel) = (RoundCell::new(), ParkCell::new(), MockKernel::new());
+        let (nobody, one) = (RankSet::default(), ranks(&[1]));
+        let before = round(&cell, &park, &kernel, 0, &nobody);
+        before.come();
+        round(&cell, &park, &kernel, 2, &nobody).come();
+        assert_eq!(
+            (before.choose(RankSet::all(3)), before.missing(RankSet::all(3))),
+            (None, Some(Rank::known(1)))
+        );
+        let after = round(&cell, &park, &kernel, 2, &one);
+        assert_eq!(after.missing(RankSet::all(3)), None);
+        assert_eq!(after.choose(RankSet::all(3)), Some(ranks(&[0, 2])));
+        // Who comes when it is decided finds that it is.
+        let late = round(&cell, &park, &kernel, 1, &nobody);
+        late.come();
+        assert_eq!(late.choose(RankSet::all(3)), Some(ranks(&[0, 2])));
+    }
+
+    #[test]
+    fn a_round_ends_when_one_who_was_chosen_is_gone_before_its_part_is_done() {
+        let (cell, park, kernel) = (RoundCell::new(), ParkCell::new(), MockKernel::new());
+        let (nobody, one, both) = (RankSet::default(), ranks(&[1]), ranks(&[0, 1]));
+        let here = round(&cell, &park, &kernel, 0, &nobody);
+        here.offer();
+        assert_eq!((here.poll_offers(both), here.laggard(both)), (None, Some(Rank::known(1))));
+        round(&cell, &park, &kernel, 1, &nobody).offer();
+        // It has done its part: that it is gone now is found in the next step.
+        let bereft = round(&cell, &park, &kernel, 0, &one);
+        assert_eq!(bereft.poll_offers(both), Some(None));
+        bereft.ready();
+        assert_eq!(bereft.laggard(both), Some(Rank::known(1)));
+        assert_eq!(bereft.poll_outcome(both), Some(Outcome::Repeated));
+        assert_eq!(bereft.poll_offers(both), Some(Some(Outcome::Repeated)), "the round is over");
+    }
+
+    #[test]
+    fn the_first_outcome_stands() {
+        let (cell, park, kernel) = (RoundCell::new(), ParkCell::new(), MockKernel::new());
+        let nobody = RankSet::default();
+        let here = round(&cell, &park, &kernel, 0, &nobody);
+        let failed = Outcome::Failed(Rank::known(63));
+        assert_eq!([here.conclude(failed), here.conclude(Outcome::Together)], [failed; 2]);
+        assert_eq!(cell.outcome(), Some(failed));
+    }
+
+    #[test]
+    fn every_word_is_some_outcome() {
+        for outcome in [Outcome::Together, Outcome::Repeated, Outcome::Failed(Rank::known(0))] {
+            assert_eq!(Outcome::from_word(outcome.to_word()), outcome);
+        }
+        for forged in [FAILED + 64, u64::MAX, 1 << 32 | FAILED] {
+            assert_eq!(Outcome::from_word(forged), Outcome::Repeated);
+        }
+    }
+}
