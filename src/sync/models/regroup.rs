@@ -109,6 +109,27 @@ fn those_who_are_together_find_what_all_have_prepared() {
     });
 }
 
+#[test]
+fn who_only_reads_the_outcome_finds_what_a_third_rank_has_prepared() {
+    model(|| {
+        let table = Table::new();
+        let third = with_peer(&table, |table| {
+            table.prepared[2].write(1);
+            table.side(2).ready();
+        });
+        let reader = with_peer(&table, |table| {
+            table.side(1).ready();
+            if table.round.outcome() == Some(Outcome::Together) {
+                assert_eq!(table.prepared[2].read(), 1);
+            }
+        });
+        table.side(0).ready();
+        table.side(0).poll_outcome(RankSet::all(3));
+        third.join().unwrap();
+        reader.join().unwrap();
+    });
+}
+
 /// What three ranks find when each looks once in the middle and again at the end; the third one is lost in between.
 fn around_a_death<T: Copy + PartialEq + std::fmt::Debug + 'static>(
     take_part: impl Fn(&Table, usize) + Copy + 'static,
