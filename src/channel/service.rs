@@ -17,7 +17,7 @@ use crate::sync::{
 };
 
 /// How long an idle proxy sleeps before it looks for slots whose producers died.
-const LOOK_FOR_STUCK: Duration = Duration::from_millis(100);
+const LOOK_FOR_STUCK: Duration = Duration::from_millis(500);
 
 /// A proxy that runs. Dropping it stops it, after everything pushed so far has been executed.
 #[derive(Debug)]

@@ -28,7 +28,7 @@ use super::{
 use crate::{error::Error, rank::Rank};
 
 /// The longest that a waiter sleeps before it looks around, wake or no wake.
-pub const LONGEST_SLEEP: Duration = Duration::from_millis(250);
+pub const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 
 /// The same for a watch without a bell, which nothing can wake.
 pub const LONGEST_SLEEP_WITHOUT_BELL: Duration = Duration::from_millis(20);
