@@ -8,7 +8,7 @@
 //! | [`workload`], [`words`], [`layout`] | one operation at one size: buffers, call, verification |
 //! | [`pattern`], [`number`] | data whose reduction is exact in every type |
 //! | [`trial`], [`gathering`] | how operations are timed; how ranks meet in between |
-//! | [`bare`] | the limit |
+//! | [`bare`], [`staged`] | the limit, of buffers in the heap and of ordinary memory |
 
 mod bare;
 pub(crate) mod device;
@@ -19,6 +19,7 @@ pub(crate) mod layout;
 mod number;
 mod pattern;
 pub(crate) mod settings;
+mod staged;
 pub(crate) mod table;
 pub(crate) mod trial;
 mod words;

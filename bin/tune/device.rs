@@ -51,7 +51,7 @@ impl<'c> Track<'c> {
         let elements = plan.courses(comm.n_ranks()).iter().map(|course| course.layout.largest()).max();
         let len = elements.unwrap_or(0) * size_of::<f32>() as u64;
         let mut region = |len| comm.alloc_region(len, 4096);
-        let ground = Ground { send: region(len)?, recv: region(len)?, mail: region(128)? };
+        let ground = Ground { send: region(len)?, recv: region(len)?, mail: region(128)?, stage: region(0)? };
         let crowded = comm.is_crowded()?;
         // An operation is over when it is over everywhere.
         let gathering = Rc::new(RefCell::new(Gathering::new(comm, Average::Most, crowded)?));

@@ -1,5 +1,6 @@
 //! The device side of a collective test: a contest between the library and the machine for each figure.
 
+mod beside;
 mod rivals;
 
 use std::cell::RefCell;
@@ -18,6 +19,7 @@ use super::super::ends::Signals;
 use super::super::figures::{best_of, row_of};
 use super::super::lane::{Lane, PingPong};
 use super::super::plan::Plan;
+use super::super::slices::Verdict;
 use super::bare::Share;
 use super::figures::Figures;
 use super::gathering::{Gathering, flags};
@@ -25,10 +27,12 @@ use super::layout::{Layout, bus_factor};
 use super::number::{ForType, Number, with_type};
 use super::pattern::operator;
 use super::settings::{Memory, Message, Seat, Settings};
+use super::staged::STAGE_LEN;
 use super::trial::{BATCH_BYTES, ByLibrary, Trial};
 use super::workload::{Ground, Task, Workload, can_be_in_place};
 use crate::args::{Channel, Test};
 use crate::output;
+use beside::Beside;
 use rivals::Rivalry;
 
 /// Up to this many bytes handing over is all that the limit does: data travel in the cache line that tells of them.
@@ -49,7 +53,13 @@ pub(crate) fn run(comm: &mut Communicator, plan: &Plan, test: Test, duet: Option
     })?;
     let largest = plan.sizes.iter().copied().max().unwrap_or(0);
     let mut region = |len| comm.alloc_region(len, 4096);
-    let ground = Ground { send: region(largest)?, recv: region(largest)?, mail: region(2 * BATCH_BYTES)? };
+    let stage = if settings.memory == Memory::Ordinary { STAGE_LEN } else { 0 };
+    let ground = Ground {
+        send: region(largest)?,
+        recv: region(largest)?,
+        mail: region(2 * BATCH_BYTES)?,
+        stage: region(stage)?,
+    };
     let gathering = Gathering::new(comm, settings.average, plan.one_core)?;
     let ensemble = Ensemble::new(comm)?;
     let mut bench = Bench {
@@ -101,7 +111,7 @@ struct Wanted<'w> {
 }
 
 /// What the library is held against.
-type Limit = (String, Box<dyn Lane>);
+type Limit<'l> = (String, Box<dyn Lane + 'l>);
 
 /// A figure of elements of some type.
 struct Figure<'b, 'a, 'w>(&'b mut Bench<'a>, Wanted<'w>);
@@ -140,11 +150,20 @@ impl Bench<'_> {
         if !self.settings.rivals.is_empty() {
             return with_type(wanted.data_type, Rivalry(self, wanted));
         }
-        with_type(wanted.data_type, Figure(self, wanted))?;
+        self.one(wanted)?;
         if can_be_in_place(self.operation, self.settings.memory) {
-            with_type(wanted.data_type, Figure(self, Wanted { in_place: true, ..wanted }))?;
+            self.one(Wanted { in_place: true, ..wanted })?;
         }
         Ok(())
+    }
+
+    /// What fits into the caches however many take turns is held against its limit alone.
+    fn one(&mut self, wanted: Wanted<'_>) -> Result<()> {
+        if self.settings.memory == Memory::Ordinary && wanted.bytes > BATCH_BYTES {
+            with_type(wanted.data_type, Beside(self, wanted))
+        } else {
+            with_type(wanted.data_type, Figure(self, wanted))
+        }
     }
 
     fn figure<T: Number>(&mut self, wanted: Wanted<'_>) -> Result<()> {
@@ -166,7 +185,14 @@ impl Bench<'_> {
         let wrong_limits: u64 = limits.iter().map(|(_, lane)| lane.wrong()).sum();
         anyhow::ensure!(wrong_limits == 0, "the limit got {wrong_limits} elements wrong");
         if self.comm.rank().get() == 0 {
-            self.report(wanted, layout, &self.settings.algorithm, &limits, Outcome { wrong, ..outcome })?;
+            self.report(
+                wanted,
+                layout,
+                &self.settings.algorithm,
+                &limits,
+                Outcome { wrong, ..outcome },
+                None,
+            )?;
         }
         Ok(())
     }
@@ -184,7 +210,7 @@ impl Bench<'_> {
     }
 
     /// The least that the machine can do for this figure, each way of doing it with a name. Collective.
-    fn limits(&mut self, wanted: Wanted<'_>) -> Result<Vec<Limit>> {
+    fn limits(&mut self, wanted: Wanted<'_>) -> Result<Vec<Limit<'static>>> {
         if wanted.bytes > BARE_HAND_OVER {
             return self.bare(wanted);
         }
@@ -197,7 +223,7 @@ impl Bench<'_> {
         }])
     }
 
-    fn bare(&self, wanted: Wanted<'_>) -> Result<Vec<Limit>> {
+    fn bare(&self, wanted: Wanted<'_>) -> Result<Vec<Limit<'static>>> {
         // Blocks that are exchanged where they lie would be overwritten before they are read: the least is an exchange apart.
         let in_place = wanted.in_place && self.operation != Operation::AllToAll;
         let wanted = Wanted { in_place, ..wanted };
@@ -206,20 +232,23 @@ impl Bench<'_> {
         let lane = |share: Share| {
             let workload = Workload::<f32>::new(self.comm, task.clone(), self.ground, Memory::Heap)?;
             let name = share.name();
-            let lane: Box<dyn Lane> = Box::new(Trial::new(share, workload, &self.gathering, wanted.bytes));
+            let lane: Box<dyn Lane> = Box::new(
+                Trial::new(share, workload, &self.gathering, wanted.bytes).settled(self.settings.memory),
+            );
             Ok((name, lane))
         };
         Share::all(self.comm, &task, self.ground)?.into_iter().map(lane).collect()
     }
 
-    /// Prints the row of a figure.
+    /// Prints the row of a figure, beside that of the same operation in the heap if there is one.
     fn report(
         &self,
         wanted: Wanted<'_>,
         layout: Layout,
         algorithm: &Option<String>,
-        limits: &[Limit],
+        limits: &[Limit<'_>],
         outcome: Outcome,
+        heap: Option<&Verdict>,
     ) -> Result<()> {
         let bytes = layout.largest() * wanted.data_type.size() as u64;
         let wrong = outcome.wrong;
@@ -242,6 +271,8 @@ impl Bench<'_> {
             redop: wanted.op.to_owned(),
             root: wanted.root.map_or(-1, i64::from),
             count: layout.block,
+            heap_p50_ns: heap.and_then(|verdict| verdict.limit).map(|times| times.p50_ns),
+            heap_ratio: heap.and_then(|verdict| verdict.ratio).map(|ratio| ratio.median),
         });
         send(&Message::Figure(Box::new(row)))
     }

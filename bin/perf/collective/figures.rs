@@ -24,4 +24,10 @@ pub(crate) struct Figures {
     pub(crate) root: i64,
     /// Elements of a block.
     pub(crate) count: u64,
+    /// The same operation on buffers in the heap, in the same run, where these are not: the median of its times, in nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) heap_p50_ns: Option<f64>,
+    /// How many times as long this one took in the same slice: the median over slices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) heap_ratio: Option<f64>,
 }

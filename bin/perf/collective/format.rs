@@ -40,6 +40,8 @@ pub(crate) struct Extras {
     pub(crate) percentiles: bool,
     /// The limit's median, and how many times longer the operation takes.
     pub(crate) bound: bool,
+    /// The same operation in the heap, and how many times longer this one takes.
+    pub(crate) heap: bool,
 }
 
 impl Head<'_> {
@@ -93,6 +95,9 @@ impl Extras {
         if self.bound {
             columns.extend([("limit", "(us)"), ("ratio", "")]);
         }
+        if self.heap {
+            columns.extend([("heap", "(us)"), ("ratio", "")]);
+        }
         let line = |of: fn(&(&str, &str)) -> String| columns.iter().map(of).collect::<String>().repeat(2);
         (line(|column| format!("  {:>8}", column.0)), line(|column| format!("  {:>8}", column.1)))
     }
@@ -110,6 +115,13 @@ impl Extras {
         if self.bound {
             cells.push(us(get(|row| row.limit_p50_ns)));
             cells.push(get(|row| row.ratio).map_or_else(|| "N/A".to_owned(), three_digits));
+        }
+        if self.heap {
+            let figures = row.and_then(|row| row.collective.as_ref());
+            cells.push(us(figures.and_then(|figures| figures.heap_p50_ns)));
+            cells.push(
+                figures.and_then(|figures| figures.heap_ratio).map_or_else(|| "N/A".to_owned(), three_digits),
+            );
         }
         cells.iter().map(|cell| format!("  {cell:>8}")).collect()
     }
@@ -182,7 +194,7 @@ mod tests {
     use super::*;
     use crate::args::Test;
 
-    const PLAIN: Extras = Extras { percentiles: false, bound: false };
+    const PLAIN: Extras = Extras { percentiles: false, bound: false, heap: false };
 
     fn measured(us: f64, wrong: Option<u64>) -> Row {
         Row {
@@ -200,6 +212,8 @@ mod tests {
                 redop: "sum".to_owned(),
                 root: -1,
                 count: 256,
+                heap_p50_ns: Some(500.0),
+                heap_ratio: Some(2.0),
             }),
             ..Row::new(Test::AllReduce, 4)
         }
@@ -233,12 +247,12 @@ mod tests {
 
     #[test]
     fn our_columns_come_behind_theirs() {
-        let both = Extras { percentiles: true, bound: true };
+        let both = Extras { percentiles: true, bound: true, heap: true };
         let line = row(&measured(1.0, Some(0)), Some(&measured(1.0, Some(0))), both);
         assert!(
             line.starts_with(row(&measured(1.0, Some(0)), Some(&measured(1.0, Some(0))), PLAIN).trim_end())
         );
-        assert!(line.ends_with("     1.00      1.25\n"), "{line}");
+        assert!(line.ends_with("     1.00      1.25      0.50      2.00\n"), "{line}");
         let heads = column_heads(both);
         assert_eq!(heads.lines().nth(2).unwrap().len() + 1, line.len());
     }

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::format::{self, Extras, Head};
-use super::settings::{Message, Seat};
+use super::settings::{Memory, Message, Seat};
 use crate::args::{PerfArgs, Test};
 use crate::fit::Grid;
 use crate::machine::Machine;
@@ -37,7 +37,9 @@ pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<Row>> {
         collective: Some(args.settings(test, n_ranks)?),
         matrix: None,
     };
-    let extras = Extras { percentiles: args.collective.percentiles, bound: args.collective.bound };
+    let is_ordinary = plan.collective.as_ref().is_some_and(|settings| settings.memory == Memory::Ordinary);
+    let bound = args.collective.bound;
+    let extras = Extras { percentiles: args.collective.percentiles, bound, heap: bound && is_ordinary };
     let host = nix::sys::utsname::uname()?.nodename().to_string_lossy().into_owned();
     let processor = Machine::detect().cpu;
     let head = Head {
@@ -107,14 +109,17 @@ impl Table<'_> {
     }
 }
 
-/// The rows beside the machine's limits.
+/// The rows beside the machine's limits, and beside the same in the heap where it was measured.
 fn limits(rows: &[Row]) -> String {
+    let heap =
+        |row: &Row| row.collective.as_ref().and_then(|figures| figures.heap_p50_ns.zip(figures.heap_ratio));
+    let with_heap = rows.iter().any(|row| heap(row).is_some());
     let line = |row: &Row| {
         let (kind, place) = row.collective.as_ref().map_or_else(Default::default, |figures| {
             let place = if figures.in_place { "in place" } else { "out of place" };
             (format!("{} {}", figures.data_type, figures.redop), place)
         });
-        let texts = vec![
+        let mut texts = vec![
             row.test.name().to_owned(),
             kind,
             place.to_owned(),
@@ -125,9 +130,17 @@ fn limits(rows: &[Row]) -> String {
             or_dash(row.ratio, three_digits),
             format!("{}..{}", or_dash(row.ratio_p10, three_digits), or_dash(row.ratio_p90, three_digits)),
         ];
+        if with_heap {
+            let (p50, ratio) = heap(row).unzip();
+            texts.extend([or_dash(p50, format_ns), or_dash(ratio, three_digits)]);
+        }
         (texts, row.wrong.is_some_and(|wrong| wrong > 0))
     };
-    let head = vec!["test", "type", "place", "limit", "size", "p50", "limit p50", "time/limit", "(p10..p90)"];
+    let mut head =
+        vec!["test", "type", "place", "limit", "size", "p50", "limit p50", "time/limit", "(p10..p90)"];
+    if with_heap {
+        head.extend(["heap p50", "time/heap"]);
+    }
     let grid = Grid { head, words: 4, rows: rows.iter().map(line).collect() };
     grid.text(Look::plain(), &[])
 }

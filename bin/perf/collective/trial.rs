@@ -13,6 +13,7 @@ use super::super::clock::now_ns;
 use super::super::lane::Lane;
 use super::gathering::Gathering;
 use super::number::Number;
+use super::settings::Memory;
 use super::workload::Workload;
 
 /// Up to this many bytes operations are timed in batches.
@@ -20,6 +21,10 @@ pub(crate) const BATCH_BYTES: u64 = 8 << 10;
 
 /// Operations of a batch.
 const BATCH: u64 = 64;
+
+/// Operations that bring a lane's buffers into the caches: an operation touches all of them, and the first one still drives out
+/// others.
+const SETTLING: u64 = 2;
 
 /// One way to do the operation of a [`Workload`].
 pub(crate) trait Way<T> {
@@ -45,13 +50,29 @@ pub(crate) struct Trial<T, W> {
     workload: Workload<T>,
     gathering: Rc<RefCell<Gathering>>,
     batch: u64,
+    /// Operations at the start of a slice that are not timed.
+    settling: u64,
 }
 
 impl<T: Number, W: Way<T>> Trial<T, W> {
     /// Does the operation of `workload`, of `bytes`, in this `way`.
     pub(crate) fn new(way: W, workload: Workload<T>, gathering: &Rc<RefCell<Gathering>>, bytes: u64) -> Self {
         let batch = if bytes <= BATCH_BYTES { BATCH } else { 1 };
-        Self { way, workload, gathering: Rc::clone(gathering), batch }
+        Self { way, workload, gathering: Rc::clone(gathering), batch, settling: 0 }
+    }
+
+    /// The same, where lanes have buffers of their own: what another lane has left in the caches is driven out before the first
+    /// operation is timed.
+    pub(crate) fn settled(mut self, memory: Memory) -> Self {
+        if memory == Memory::Ordinary && self.batch == 1 {
+            self.settling = SETTLING;
+        }
+        self
+    }
+
+    /// Lets this trial go on with another workload, and takes its own in exchange.
+    pub(crate) fn swap(&mut self, workload: &mut Workload<T>) {
+        std::mem::swap(&mut self.workload, workload);
     }
 
     /// In which way it is done.
@@ -85,6 +106,9 @@ impl<T: Number, W: Way<T>> Lane for Trial<T, W> {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
         let gathering = Rc::clone(&self.gathering);
         let gathering = &mut *gathering.borrow_mut();
+        for _ in 0..self.settling {
+            self.once(gathering)?;
+        }
         let mut times = Vec::new();
         for _ in 0..ops / self.batch {
             times.push(if self.batch > 1 { self.batch_of(gathering)? } else { self.once(gathering)? });

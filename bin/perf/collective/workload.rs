@@ -5,6 +5,7 @@ use std::ops::Range;
 use shmccl::collective::Operation;
 use shmccl::heap::{DeviceBuffer, Region};
 use shmccl::reduce::ReduceOp;
+use shmccl::shm::yardstick::Own;
 use shmccl::{Collectives, Communicator, Group, Rank, Result};
 
 use super::layout::Layout;
@@ -22,6 +23,8 @@ pub(crate) struct Ground {
     pub(crate) recv: Region,
     /// For two mailboxes.
     pub(crate) mail: Region,
+    /// For what a hand-written loop stages of ordinary memory; empty where there is none.
+    pub(crate) stage: Region,
 }
 
 impl Ground {
@@ -238,6 +241,17 @@ impl<T: Number> Workload<T> {
             }
         }
         Ok(())
+    }
+}
+
+impl Workload<f32> {
+    /// The buffers, where they are ordinary memory.
+    pub(crate) fn own(&mut self) -> Option<Own<'_>> {
+        match &mut self.buffers {
+            Buffers::Heap { .. } => None,
+            Buffers::Ordinary { send, recv } => Some(Own::Apart(send, recv)),
+            Buffers::OneOrdinary(both) => Some(Own::InPlace(both)),
+        }
     }
 }
 

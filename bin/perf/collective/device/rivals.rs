@@ -85,7 +85,7 @@ impl Bench<'_> {
                 let against = |limit: usize| turns.verdict(test, move |samples| samples[limit].clone());
                 let verdicts = (tests..total).filter_map(against).collect();
                 let outcome = Outcome { verdicts, operations: turns.operations, wrong };
-                self.report(wanted, layout, name, &limits, outcome)?;
+                self.report(wanted, layout, name, &limits, outcome, None)?;
             }
         }
         Ok(())

@@ -20,7 +20,7 @@ fn workload<T: Number>(
 ) -> Result<Workload<T>> {
     comm.prepare()?;
     let mut region = |len| comm.alloc_region(len, 64);
-    let ground = Ground { send: region(bytes)?, recv: region(bytes)?, mail: region(0)? };
+    let ground = Ground { send: region(bytes)?, recv: region(bytes)?, mail: region(0)?, stage: region(0)? };
     let task = Task {
         operation,
         op: operation.reduces().then_some(ReduceOp::Sum),

@@ -1,0 +1,111 @@
+//! A figure of ordinary memory, beside the same operation on buffers in the heap and beside a hand-written loop over such memory.
+//!
+//! Each of them has buffers of its own, and those of all together do not fit into the caches. So each slice begins with operations
+//! that nobody times ([`Trial::settled`]): what is compared is what a program gets that has only these buffers.
+
+use std::cell::RefCell;
+
+use anyhow::Result;
+use shmccl::collective::Operation;
+use shmccl::reduce::ReduceOp;
+
+use super::{Bench, Limit, Wanted};
+use crate::perf::collective::number::{ForType, Number};
+use crate::perf::collective::pattern::operator;
+use crate::perf::collective::settings::Memory;
+use crate::perf::collective::staged::{PIECES, Staged};
+use crate::perf::collective::trial::{ByLibrary, Trial, Way};
+use crate::perf::collective::workload::Workload;
+use crate::perf::contest::{Company, Field, Outcome, take_turns};
+use crate::perf::lane::Lane;
+
+/// Slices of each, however long they take.
+const FEWEST_SLICES: u64 = 15;
+
+/// The figure of elements of some type.
+pub(super) struct Beside<'b, 'a, 'w>(pub(super) &'b mut Bench<'a>, pub(super) Wanted<'w>);
+
+impl ForType for Beside<'_, '_, '_> {
+    type Outcome = Result<()>;
+
+    fn run<T: Number>(self) -> Result<()> {
+        self.0.beside::<T>(self.1)
+    }
+}
+
+/// One of several lanes that share a trial, which each arranges for itself before a slice, and again after it.
+struct Turn<'t, T, W, A> {
+    trial: &'t RefCell<Trial<T, W>>,
+    arrange: A,
+}
+
+impl<T: Number, W: Way<T>, A: FnMut(&mut Trial<T, W>)> Lane for Turn<'_, T, W, A> {
+    fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> shmccl::Result<()> {
+        let mut trial = self.trial.borrow_mut();
+        (self.arrange)(&mut trial);
+        trial.slice(ops, samples)?;
+        (self.arrange)(&mut trial);
+        Ok(())
+    }
+}
+
+impl Bench<'_> {
+    fn beside<T: Number>(&mut self, wanted: Wanted<'_>) -> Result<()> {
+        let op = self.operation.reduces().then(|| operator::<T>(wanted.op)).transpose()?;
+        let task = self.task(wanted, op, size_of::<T>() as u64)?;
+        let layout = task.layout;
+        let by_hand = self.by_hand(wanted)?;
+        let mut limits = if by_hand.is_some() { by_pieces(by_hand.as_ref()) } else { self.limits(wanted)? };
+        let on_heap = Workload::<T>::new(self.comm, task.clone(), self.ground, Memory::Heap)?;
+        let on_heap = RefCell::new(on_heap);
+        let workload = Workload::<T>::new(self.comm, task, self.ground, Memory::Ordinary)?;
+        let trial = Trial::new(ByLibrary(self.comm), workload, &self.gathering, wanted.bytes);
+        let trial = RefCell::new(trial.settled(Memory::Ordinary));
+        let mut test = Turn { trial: &trial, arrange: |_: &mut _| () };
+        let swap = |trial: &mut Trial<T, _>| trial.swap(&mut on_heap.borrow_mut());
+        let mut heap = Turn { trial: &trial, arrange: swap };
+        let mut lanes: Vec<&mut dyn Lane> = vec![&mut test, &mut heap];
+        lanes.extend(limits.iter_mut().map(|(_, lane)| &mut **lane as &mut dyn Lane));
+        let company = match &mut self.duet {
+            Some(duet) if self.ensemble.n_ranks() == 2 => Company::Two(duet),
+            _ => Company::All(&mut self.ensemble),
+        };
+        let total = lanes.len();
+        let field = Field { tests: 1, fewest_slices: FEWEST_SLICES };
+        let turns = take_turns(company, &mut lanes, field, self.plan.effort(None))?;
+        let wrong_limits = limits.iter().map(|(_, lane)| lane.wrong()).sum::<u64>()
+            + by_hand.as_ref().map_or(0, |trial| trial.borrow().wrong());
+        anyhow::ensure!(wrong_limits == 0, "the limit got {wrong_limits} elements wrong");
+        let wrong = trial.borrow().wrong() + on_heap.borrow().wrong;
+        let wrong = self.gathering.borrow_mut().total(wrong)?;
+        if self.comm.rank().get() == 0 {
+            let against = |lane: usize| turns.verdict(0, move |samples| samples[lane].clone());
+            let verdicts = (2..total).filter_map(against).collect();
+            let outcome = Outcome { verdicts, operations: turns.operations, wrong };
+            self.report(wanted, layout, &self.settings.algorithm, &limits, outcome, against(1).as_ref())?;
+        }
+        Ok(())
+    }
+
+    /// The hand-written loop, where there is one for this operation.
+    fn by_hand(&self, wanted: Wanted<'_>) -> Result<Option<RefCell<Trial<f32, Staged>>>> {
+        if self.operation != Operation::AllReduce {
+            return Ok(None);
+        }
+        let task = self.task(wanted, Some(ReduceOp::Sum), size_of::<f32>() as u64)?;
+        let workload = Workload::<f32>::new(self.comm, task, self.ground, Memory::Ordinary)?;
+        let staged = Staged::new(self.comm, self.ground)?;
+        let trial = Trial::new(staged, workload, &self.gathering, wanted.bytes);
+        Ok(Some(RefCell::new(trial.settled(Memory::Ordinary))))
+    }
+}
+
+/// `trial` in pieces of each length.
+fn by_pieces(trial: Option<&RefCell<Trial<f32, Staged>>>) -> Vec<Limit<'_>> {
+    let lane = |piece: u64| {
+        let name = format!("bare staged sum, {} KiB", piece >> 10);
+        let arrange = move |trial: &mut Trial<f32, Staged>| trial.way().cut(piece);
+        trial.map(|trial| (name, Box::new(Turn { trial, arrange }) as Box<dyn Lane + '_>))
+    };
+    PIECES.into_iter().filter_map(lane).collect()
+}
