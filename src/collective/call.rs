@@ -266,7 +266,8 @@ impl Call<'_> {
     }
 
     /// Copies `region` of the heap `span` to `output_at` of the output ([`Output::copy`]), and then the bytes of the input from
-    /// `input_at` on, which lies behind that, over the same region ([`copy_input`](Self::copy_input)): in one pass if it can.
+    /// `input_at` on, which lies behind that, over the same region ([`copy_input`](Self::copy_input)): in one pass if it can, and
+    /// past the cache if the output is not `read_soon`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
@@ -277,16 +278,18 @@ impl Call<'_> {
         input_at: u64,
         span: &Span,
         region: Region,
+        read_soon: ReadSoon,
     ) -> Result<()> {
         let (offset, len) = (region.offset.get(), region.len);
         match (&self.input, &mut self.output) {
             (Input::Memory(input), Output::Memory(output)) => {
-                span.exchange(offset, part_mut(output, output_at, len)?, part(input, input_at, len)?)
+                let (output, input) = (part_mut(output, output_at, len)?, part(input, input_at, len)?);
+                span.exchange(offset, output, input, read_soon)
             }
             (Input::InOutput(start), Output::Memory(both)) => {
                 let middle = range(both.len(), start.saturating_add(input_at), len)?.start;
                 let (output, input) = both.split_at_mut(middle);
-                span.exchange(offset, part_mut(output, output_at, len)?, part(input, 0, len)?)
+                span.exchange(offset, part_mut(output, output_at, len)?, part(input, 0, len)?, ReadSoon::Yes)
             }
             _ => {
                 self.output.copy(view, output_at, span, offset, len)?;

@@ -33,7 +33,8 @@ use crate::error::Result;
 use crate::heap::Region;
 use crate::rank::MAX_RANKS;
 use crate::reduce::{Source, SourcePlace, Target};
-use crate::shm::Span;
+use crate::shm::copy::choose;
+use crate::shm::{ReadSoon, Span};
 
 /// By how many pieces members may be apart.
 const LAG: u64 = 2;
@@ -64,6 +65,8 @@ pub(crate) struct Pipeline {
     size: u64,
     /// Whether results go through the scratch, too.
     returns: bool,
+    /// Whether results that are taken are read before they would be driven out of the cache again.
+    read_soon: ReadSoon,
 }
 
 /// A part of every block of a call.
@@ -109,7 +112,11 @@ impl Pipeline {
         // There are at most 64 members and so 64 blocks: more than ALIGN each.
         let elements = longest / call.operation.blocks(n_members).0 / ALIGN * ALIGN / size;
         // No elements are one piece of none.
-        Self { elements, pieces: call.count.div_ceil(elements).max(1), size, returns }
+        let pieces = call.count.div_ceil(elements).max(1);
+        // As where a copy of the whole goes past the cache: a store through it would first read what it overwrites.
+        let is_long = choose(call.count.saturating_mul(size), ReadSoon::Yes).is_streaming();
+        let read_soon = if is_long { ReadSoon::No } else { ReadSoon::Yes };
+        Self { elements, pieces, size, returns, read_soon }
     }
 
     /// Executes `call` after all members have posted.
@@ -151,7 +158,8 @@ impl Pipeline {
             let part = Part::new(done, 0, bytes);
             let region = self.slot(team, team.me(), &part);
             let span = team.heap_of(team.me(), region)?;
-            call.exchange(team.view(), part.start(), next.start + part.bytes.start, span, region)
+            let input_at = next.start + part.bytes.start;
+            call.exchange(team.view(), part.start(), input_at, span, region, self.read_soon)
         })
     }
 

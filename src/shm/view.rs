@@ -102,11 +102,12 @@ impl Span {
     }
 
     /// Copies the bytes at `offset` into `taken`, and `given` in their place, in one pass: where a peer has written what is
-    /// taken, and reads what is given, this is quicker than one after the other.
+    /// taken, and reads what is given, this is quicker than one after the other. What is taken and not `read_soon` goes past the
+    /// cache where the processor can do that.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when `given` is not as long as `taken`; [`Error::OutOfRange`]; nothing was changed.
-    pub fn exchange(&self, offset: u64, taken: &mut [u8], given: &[u8]) -> Result<()> {
+    pub fn exchange(&self, offset: u64, taken: &mut [u8], given: &[u8], read_soon: ReadSoon) -> Result<()> {
         if given.len() != taken.len() {
             return Err(Error::InvalidArgument {
                 name: "bytes given",
@@ -117,7 +118,7 @@ impl Span {
         let shared = self.locate(offset, taken.len() as u64)?;
         // SAFETY: `locate` found so many mapped bytes at `shared`; the slices are as long, and do not overlap each other, since
         // one is borrowed mutably, nor payload, as in `copy_in_for`.
-        unsafe { copy::exchange(shared, taken.as_mut_ptr(), given.as_ptr(), taken.len()) };
+        unsafe { copy::exchange(shared, taken.as_mut_ptr(), given.as_ptr(), taken.len(), read_soon) };
         Ok(())
     }
 

@@ -8,8 +8,9 @@
 use std::ops::Range;
 
 use shmccl::heap::Region;
-use shmccl::shm::Span;
+use shmccl::shm::copy::choose;
 use shmccl::shm::yardstick::{Own, add_returning};
+use shmccl::shm::{ReadSoon, Span};
 use shmccl::{Communicator, Rank, Result};
 
 use super::gathering::Gathering;
@@ -143,9 +144,16 @@ impl Way<f32> for Staged {
     }
 }
 
-/// Takes what is in `slot` to the sums from `taken` on, and puts the elements from `given` on there, which lie behind that.
+/// Takes what is in `slot` to the sums from `taken` on, and puts the elements from `given` on there, which lie behind that. Sums
+/// that are long and not in place go past the cache.
 fn exchange(slot: &Span, own: &mut Own<'_>, taken: usize, given: usize) -> Result<()> {
     let count = usize::try_from(slot.len()).expect("a length in memory") / SIZE;
+    let read_soon = match own {
+        Own::Apart(elements, _) if choose(size_of_val(*elements) as u64, ReadSoon::Yes).is_streaming() => {
+            ReadSoon::No
+        }
+        _ => ReadSoon::Yes,
+    };
     let (sums, elements) = match own {
         Own::Apart(elements, sums) => (&mut sums[taken..][..count], &elements[given..][..count]),
         Own::InPlace(both) => {
@@ -153,7 +161,7 @@ fn exchange(slot: &Span, own: &mut Own<'_>, taken: usize, given: usize) -> Resul
             (&mut before[taken..][..count], &behind[..count])
         }
     };
-    slot.exchange(0, bytemuck::cast_slice_mut(sums), bytemuck::cast_slice(elements))
+    slot.exchange(0, bytemuck::cast_slice_mut(sums), bytemuck::cast_slice(elements), read_soon)
 }
 
 fn elements<'o>(own: &'o Own<'_>) -> &'o [f32] {
@@ -169,3 +177,6 @@ fn sums<'o>(own: &'o mut Own<'_>) -> &'o mut [f32] {
         Own::InPlace(both) => both,
     }
 }
+
+#[cfg(test)]
+mod tests;

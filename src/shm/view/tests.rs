@@ -154,15 +154,19 @@ fn bytes_are_taken_and_others_put_in_their_place() {
     let span = mapping.span(0, 512).unwrap();
     let old: Vec<u8> = (0..=255).chain(0..=255).collect();
     for (offset, len) in [(0, 0), (0, 1), (3, 63), (64, 64), (1, 129), (5, 507), (0, 512)] {
-        span.copy_in(0, &old).unwrap();
-        let given: Vec<u8> = old[..len].iter().map(|byte| byte ^ 0x5a).collect();
-        let mut taken = vec![0; len];
-        span.exchange(offset as u64, &mut taken, &given).unwrap();
-        assert_eq!(taken, old[offset..offset + len]);
-        let mut after = vec![0; 512];
-        span.copy_out(0, &mut after).unwrap();
-        assert_eq!(after[offset..offset + len], given);
-        assert_eq!((&after[..offset], &after[offset + len..]), (&old[..offset], &old[offset + len..]));
+        for (read_soon, skew) in
+            [(ReadSoon::Yes, 0), (ReadSoon::No, 0), (ReadSoon::No, 3), (ReadSoon::No, 16)]
+        {
+            span.copy_in(0, &old).unwrap();
+            let given: Vec<u8> = old[..len].iter().map(|byte| byte ^ 0x5a).collect();
+            let mut taken = vec![0; skew + len];
+            span.exchange(offset as u64, &mut taken[skew..], &given, read_soon).unwrap();
+            assert_eq!(taken[skew..], old[offset..offset + len]);
+            let mut after = vec![0; 512];
+            span.copy_out(0, &mut after).unwrap();
+            assert_eq!(after[offset..offset + len], given);
+            assert_eq!((&after[..offset], &after[offset + len..]), (&old[..offset], &old[offset + len..]));
+        }
     }
 }
 
@@ -171,9 +175,9 @@ fn an_exchange_of_different_lengths_or_out_of_range_changes_nothing() {
     let (_mapping, span) = span();
     span.fill(0, LEN, 7).unwrap();
     let mut taken = [1; 2];
-    let uneven = span.exchange(0, &mut taken, &[9; 3]);
+    let uneven = span.exchange(0, &mut taken, &[9; 3], ReadSoon::Yes);
     assert!(matches!(uneven, Err(Error::InvalidArgument { value: 3, .. })), "{uneven:?}");
-    let outside = span.exchange(63, &mut taken, &[9; 2]);
+    let outside = span.exchange(63, &mut taken, &[9; 2], ReadSoon::Yes);
     assert!(matches!(outside, Err(Error::OutOfRange { .. })), "{outside:?}");
     assert_eq!((taken, span.read::<u8>(63).unwrap()), ([1; 2], 7));
 }
