@@ -19,6 +19,9 @@
 //! What a core has written and another one reads moves into the other's cache, and to write there again takes as long as to read
 //! it, but nothing hides that: stores wait for each other, loads do not. Here each core loads a line before it stores to it:
 //! whoever combines has just read what it overwrites, and who stages has just taken a result from there.
+//!
+//! Where the output is too long for the cache, results that are taken go past it: nobody finds them there later, and a store
+//! through it would first read the line.
 
 use std::ops::Range;
 
