@@ -16,6 +16,7 @@ mod chance;
 mod device;
 mod launcher;
 mod statistics;
+mod stopped;
 mod survivor;
 mod survivors;
 mod trial;
@@ -35,6 +36,7 @@ use device::{be_a_device, is_device};
 use launcher::{LauncherTrial, be_a_launcher, is_launcher};
 use process::is_running;
 use statistics::{Statistics, percentiles};
+use stopped::{be_given_up_or_not, stop_and_wake_one};
 use survivor::be_a_survivor;
 use survivors::{SurvivorsTrial, Times};
 use trial::Trial;
@@ -159,6 +161,17 @@ fn survivors_of_killed_ranks_agree_on_who_is_lost_and_compute_on() {
         trial.judge(&trial.run(), &mut times);
     }
     println!("{times}");
+}
+
+#[test]
+fn a_stopped_rank_that_wakes_after_it_was_given_up_changes_nothing() {
+    if is_device() {
+        return be_given_up_or_not();
+    }
+    let _alone = one_at_a_time();
+    let name = "a_stopped_rank_that_wakes_after_it_was_given_up_changes_nothing";
+    let _watchdog = Watchdog::start(name, PATIENCE);
+    stop_and_wake_one(this_test(name));
 }
 
 fn this_test(name: &str) -> Program {

@@ -85,7 +85,7 @@ fn operate(
 }
 
 /// Adds up in the new epoch, so that the bits tell who takes part and in which order.
-fn compute(comm: &mut Communicator, numbers: &[u32]) -> Result<()> {
+pub(crate) fn compute(comm: &mut Communicator, numbers: &[u32]) -> Result<()> {
     const COUNT: usize = 1000;
     let term = |number: u32, index: usize| 0.1_f32 * (number + 1) as f32 + index as f32 / 7.0;
     let mut sums: Vec<_> = (0..COUNT).map(|index| term(numbers[comm.rank().index()], index)).collect();
