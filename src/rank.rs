@@ -93,6 +93,11 @@ impl RankSet {
         Self(self.0 & !others.0)
     }
 
+    /// Those that are among `others` too.
+    pub(crate) const fn and(self, others: Self) -> Self {
+        Self(self.0 & others.0)
+    }
+
     /// How many have a lower number than `rank`: its place among them, if it is one of them.
     pub(crate) const fn place_of(self, rank: Rank) -> u32 {
         (self.0 & ((1 << rank.0) - 1)).count_ones()

@@ -107,7 +107,7 @@ fn failure(result: shmccl::Result<Outcome>) -> (DeviceName, ExitCause) {
 }
 
 /// A device whose scenario is a list of words: `die:STEP:SIGNAL`, `exit:STEP:CODE`, `hang:STEP`, `garbage:STEP`,
-/// `ignore-interrupts`, each only on the rank after `@` (all without), and `wait` to await a loss before leaving.
+/// `ignore-interrupts`, each only on the rank after `@` (all without), `wait` to await a loss and fail, `go-on` to await one and leave.
 #[test]
 fn device_process() {
     let Ok(scenario) = std::env::var(SCENARIO) else { return };
@@ -155,10 +155,17 @@ fn play(scenario: &str) -> shmccl::Result<()> {
         // Without unwinding: whoever loses a peer fails.
         std::process::exit(1);
     }
+    if words.contains(&GO_ON) {
+        membership.link.wait_event(WATCHDOG)?;
+        say("> gone on");
+    }
     membership.link.finalize()?;
     at("left");
     Ok(())
 }
+
+/// What ranks of a job that keeps going do.
+const GO_ON: &str = "go-on";
 
 fn act(word: &str, step: &str) {
     let mut parts = word.split(':');
@@ -235,6 +242,7 @@ fn launcher_process() {
     }
     let mut launch = launch(3, &scenario)
         .capture_output(false)
+        .keep_going(scenario.contains(GO_ON))
         .grace(Duration::from_millis(grace.parse().unwrap()))
         .program(Program::new(
             "env",
@@ -505,6 +513,24 @@ fn ranks_run_on_the_core_that_the_plan_says() {
             }
         }
     }
+}
+
+#[test]
+fn a_job_that_keeps_going_ends_well_when_a_rank_does() {
+    let (result, record) = run(&launch(3, "exit:up:3@1 go-on").keep_going(true));
+    assert_eq!(result.unwrap().lost, [(rank(1), ExitCause::Code(3))], "{record:?}");
+    assert_eq!(record.losses, [rank(1)]);
+    let (result, _) = run(&launch(2, "exit:up:3").keep_going(true));
+    assert_eq!(failure(result).1, ExitCause::Code(3), "nobody went on");
+}
+
+#[test]
+fn an_interrupt_of_a_job_that_keeps_going_is_the_result_whatever_came_before() {
+    let launcher = Launcher::start("exit:up:3@1 go-on hang:left", Duration::from_millis(300), false);
+    launcher.wait_for("gone on", 2);
+    launcher.signal(Signal::SIGINT);
+    let (lines, _) = launcher.end();
+    assert_eq!(lines.last().unwrap(), "result interrupted by SIGINT");
 }
 
 #[test]

@@ -154,7 +154,7 @@ impl Fabric {
 
     /// Ends the epoch because this rank unwinds with work enqueued: nobody is to wait for what it will never do.
     #[cold]
-    pub(crate) fn give_up(&self) {
+    pub(crate) fn mark_own_loss(&self) {
         self.world.life(self.rank).mark_lost(self.kernel());
         self.world.control().revoke(self.kernel(), Revocation::PeerLost(self.rank));
     }

@@ -7,7 +7,9 @@ use super::ports::Ports;
 use super::workspace::Workspace;
 use crate::channel::Fabric;
 use crate::collective::Landlord;
+use crate::error::DeviceName;
 use crate::heap::{MemoryRegistrar, Region};
+use crate::rank::Rank;
 use crate::shm::{CellSlice, LifeLock};
 use crate::sync::{ProgressCell, Revocation};
 
@@ -29,6 +31,15 @@ impl Membership {
     pub(super) fn registrar(&self) -> MutexGuard<'_, MemoryRegistrar> {
         // A panic cannot leave the table half changed: each step checks first and changes last.
         self.registrar.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Membership {
+    /// Tells the launcher, where there is one, whom the others go on without.
+    pub(super) fn report_losses(&self, lost: &[Rank]) {
+        if let Some(Supervision { link, .. }) = &self.supervision {
+            lost.iter().for_each(|lost| link.report_loss(DeviceName::Rank(*lost)));
+        }
     }
 }
 
@@ -55,9 +66,9 @@ impl Drop for Membership {
         {
             match reason {
                 Revocation::PeerLost(lost) if lost != rank => {
-                    link.report_loss(crate::error::DeviceName::Rank(lost));
+                    link.report_loss(DeviceName::Rank(lost));
                 }
-                Revocation::ProxyLost => link.report_loss(crate::error::DeviceName::Proxy),
+                Revocation::ProxyLost => link.report_loss(DeviceName::Proxy),
                 _ => {}
             }
         }

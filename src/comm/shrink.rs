@@ -2,13 +2,18 @@
 //!
 //! The old epoch's control segment is where they agree, in rounds (see [`regroup`](crate::sync::regroup)). Each survivor makes a
 //! fresh segment, and the first of them a control segment, and offers where they can be had: by process and descriptor, since
-//! the system lets processes of one user open each other's. So nobody else is needed, neither launcher nor host, and
-//! a rank that was given up and wakes later has no way to what the others share now: it was never offered.
+//! the system lets processes of one user open each other's. So nobody else is needed, neither launcher nor host.
+//! A rank that was given up and wakes later maps the old epoch only, and is told at its next look that it was not chosen.
 
 use std::fs::OpenOptions;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
 
 use super::Communicator;
 use super::attach::{Seat, Terms};
@@ -18,16 +23,22 @@ use crate::channel::{Control, Era, Fabric, MAX_ROUNDS, World};
 use crate::error::{Error, Result};
 use crate::heap::layout::HeapShape;
 use crate::rank::{Rank, RankSet};
+use crate::shm::header::Creator;
 use crate::shm::{CellRef, CellSlice, HostKernel, Segment};
 use crate::sync::regroup::{OFFER_WORDS, OfferCell, Outcome, Round, RoundCell};
-use crate::sync::{LifeStatus, ParkCell, Revocation, Stop, Watch, wait_until};
+use crate::sync::{LifeStatus, ParkCell, Revocation, Stop, Waiting, Watch, wait_until};
 
 const SHRINK: &str = "shrink";
 
-/// How many numbers the cores of a rank are.
-const CORE_WORDS: usize = CONTRIBUTION_LEN / 8;
+/// Where an offer has what: first the process, by id and start, then descriptors, then the cores.
+const SEGMENT: usize = 2;
+const CONTROL: usize = 3;
+const CORES: usize = 4;
 
-const _: () = assert!(3 + CORE_WORDS == OFFER_WORDS);
+const _: () = assert!(CORES + CONTRIBUTION_LEN / 8 == OFFER_WORDS);
+
+/// How long it may take until a rank is seen to be dead whose descriptors are gone.
+const DEATHS_SHOW: Duration = Duration::from_millis(500);
 
 /// What came of [`Communicator::shrink`].
 #[derive(Debug)]
@@ -48,8 +59,14 @@ impl Communicator {
     /// death in the middle of it only makes it start over. All who go on are told the same ranks to be lost.
     ///
     /// The new heap is as long as the old one and empty. Its segments are anonymous and its proxies threads, whatever they were
-    /// before. This communicator can move nothing any more; but what is in its heaps can be read until it is dropped, also
-    /// that of ranks that have died ([`Communicator::span`]). Channels and buffers belong to the epoch in which they were made.
+    /// before; tables and algorithms are to be set anew. This communicator can move nothing any more, nor can those derived from
+    /// it; but what is in its heaps can be read until it is dropped, also that of ranks that have died ([`Communicator::span`]).
+    /// Channels, buffers and streams belong to the epoch in which they were made; what streams have begun is waited for first.
+    /// When this communicator is dropped, the rank has left the launcher's job: what the launcher sees of it
+    /// from then on is how its process ends.
+    ///
+    /// Ranks open each other's segments in `/proc`, which the system allows to processes of one user that may be traced (not
+    /// after `PR_SET_DUMPABLE`) and see each other's process ids.
     ///
     /// # Errors
     /// - [`Error::Timeout`]: the rank that it names has neither called it nor died. It can be called again, after
@@ -66,17 +83,21 @@ impl Communicator {
         if self.meeting.is_none() {
             return Err(Error::Unavailable { operation: SHRINK, needs: "the first communicator of the job" });
         }
-        self.reclaim_engine();
         self.revoke();
-        Survivor::new(self.fabric()).go_on()
+        self.reclaim_engine();
+        let shrunk = Survivor::new(self.fabric()).go_on()?;
+        self.membership.report_losses(&shrunk.lost);
+        Ok(shrunk)
     }
 
     /// Declares `rank` lost, though it may live: it hangs, or is stopped. That ends the epoch, as a death does. The others
-    /// can go on without it ([`Communicator::shrink`]); should it wake, it gets [`Error::PeerLost`] with its own number in the job,
-    /// then [`Error::Excluded`], and can reach nothing that the others share from then on.
+    /// can go on without it ([`Communicator::shrink`]); should it wake, it finds the epoch ended, gets [`Error::Excluded`] there,
+    /// and can reach nothing that the others share from then on.
+    ///
+    /// Two ranks that give each other up are both lost. Where each may wait for the other, let one decide.
     ///
     /// # Errors
-    /// [`Error::InvalidRank`]; [`Error::InvalidArgument`] for this rank itself.
+    /// [`Error::InvalidRank`]; [`Error::InvalidArgument`] for this rank itself; [`Error::Excluded`] when it was given up itself.
     pub fn give_up(&self, rank: Rank) -> Result<()> {
         let fabric = self.fabric();
         let lost = self.member(rank)?;
@@ -87,6 +108,9 @@ impl Communicator {
                 value,
                 expected: "another rank than the caller's own",
             });
+        }
+        if fabric.world().life(fabric.rank()).status() == LifeStatus::Lost {
+            return Err(Error::Excluded);
         }
         let life = fabric.world().life(lost);
         if matches!(life.status(), LifeStatus::Alive | LifeStatus::Lost) {
@@ -125,77 +149,33 @@ impl<'a> Survivor<'a> {
 
     /// Takes part in one round; goes on with those who were chosen in it when another one is needed.
     fn attempt(&self, number: u64, candidates: RankSet) -> Result<ControlFlow<Shrunk, RankSet>> {
+        let (fabric, world) = (self.fabric, self.fabric.world());
         let cell =
             usize::try_from(number).ok().and_then(|number| self.rounds.get(number)).expect("a known round");
-        if let (Some(outcome), Some(chosen)) = (cell.outcome(), cell.chosen()) {
-            // Of an earlier call; or this rank was slow, and has been given up meanwhile.
-            return match outcome {
-                _ if !chosen.contains(self.fabric.rank()) => Err(Error::Excluded),
-                Outcome::Together => {
-                    Err(Error::Unavailable { operation: SHRINK, needs: "an epoch that nobody went on from" })
-                }
-                Outcome::Repeated | Outcome::Failed(_) => Ok(ControlFlow::Continue(chosen)),
-            };
+        if let (Some(outcome), Some(chosen)) = (cell.outcome(), cell.chosen(candidates)) {
+            return self.look_back(outcome, chosen);
         }
-        let world = self.fabric.world();
         let gone = |rank| matches!(world.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
-        let (rank, kernel, park) = (self.fabric.rank(), self.fabric.kernel(), &*self.park);
-        let round = Round { cell, rank, kernel, park, gone };
+        let round = Round { cell, rank: fabric.rank(), kernel: fabric.kernel(), park: &self.park, gone };
         round.come();
         let chosen = self.wait(|| round.choose(candidates), || round.missing(candidates))?;
-        if !chosen.contains(rank) {
+        if !chosen.contains(fabric.rank()) {
             return Err(Error::Excluded);
         }
-        let era = Era { epoch: world.era().epoch + 1 + number, ..world.era() };
-        match self.come_over(&round, chosen, era)? {
-            Some(comm) => {
-                let lost = RankSet::all(world.n_ranks()).without(chosen).iter().collect();
-                Ok(ControlFlow::Break(Shrunk { comm, lost }))
-            }
-            None => Ok(ControlFlow::Continue(chosen)),
-        }
+        let era = Era { epoch: world.era().epoch.wrapping_add(1 + number), ..world.era() };
+        let lost = RankSet::all(world.n_ranks()).without(chosen).iter().collect();
+        let crossed = Crossing { survivor: self, round, chosen, era }.come_over()?;
+        Ok(crossed.map_or(ControlFlow::Continue(chosen), |comm| ControlFlow::Break(Shrunk { comm, lost })))
     }
 
-    /// Joins the epoch `era` of those who were chosen; `None` when the round has to be repeated.
-    fn come_over<G: Fn(Rank) -> bool>(
-        &self,
-        round: &Round<'_, HostKernel, G>,
-        chosen: RankSet,
-        era: Era,
-    ) -> Result<Option<Communicator>> {
-        let judge = |outcome, error| match outcome {
-            Outcome::Failed(rank) if rank == self.fabric.rank() => Err(error),
-            Outcome::Failed(rank) => Err(Error::FailedElsewhere { operation: SHRINK, rank }),
-            Outcome::Together | Outcome::Repeated => Ok(None),
-        };
-        let fail = |error| {
-            // What a dead rank has offered cannot be had, and that is nobody's failure.
-            let bereft = chosen.iter().any(|rank| (round.gone)(rank));
-            let outcome = if bereft { Outcome::Repeated } else { Outcome::Failed(self.fabric.rank()) };
-            judge(round.conclude(outcome), error)
-        };
-        let late = |error| {
-            round.conclude(Outcome::Repeated);
-            error
-        };
-        let laggard = || round.laggard(chosen);
-        let own = match Own::make(self.fabric, chosen, era) {
-            Ok(own) => own,
-            Err(error) => return fail(error),
-        };
-        self.offers[self.fabric.rank().index()].write(own.offer());
-        round.offer();
-        if let Some(outcome) = self.wait(|| round.poll_offers(chosen), laggard).map_err(late)? {
-            return judge(outcome, Error::Excluded);
-        }
-        let joined = match own.join(&self.offers, chosen) {
-            Ok(joined) => joined,
-            Err(error) => return fail(error),
-        };
-        round.ready();
-        match self.wait(|| round.poll_outcome(chosen), laggard).map_err(late)? {
-            Outcome::Together => joined.sit(self.fabric).map(Some),
-            outcome => judge(outcome, Error::Excluded),
+    /// A round that was over before this rank looked: of an earlier call, or it was slow and has been given up meanwhile.
+    fn look_back(&self, outcome: Outcome, chosen: RankSet) -> Result<ControlFlow<Shrunk, RankSet>> {
+        match outcome {
+            _ if !chosen.contains(self.fabric.rank()) => Err(Error::Excluded),
+            Outcome::Together => {
+                Err(Error::Unavailable { operation: SHRINK, needs: "an epoch that nobody went on from" })
+            }
+            Outcome::Repeated | Outcome::Failed(_) => Ok(ControlFlow::Continue(chosen)),
         }
     }
 
@@ -203,6 +183,70 @@ impl<'a> Survivor<'a> {
     fn wait<T>(&self, poll: impl FnMut() -> Option<T>, awaited: impl FnOnce() -> Option<Rank>) -> Result<T> {
         let waiting = self.fabric.waiting(&Aftermath);
         wait_until(&waiting, &self.park, poll).map_err(|stop| waiting.error(stop, SHRINK, awaited()))
+    }
+}
+
+/// A member's way into the epoch `era` of those who were chosen.
+struct Crossing<'s, G> {
+    survivor: &'s Survivor<'s>,
+    round: Round<'s, HostKernel, G>,
+    chosen: RankSet,
+    era: Era,
+}
+
+impl<G: Fn(Rank) -> bool> Crossing<'_, G> {
+    /// Joins the epoch; `None` when the round has to be repeated.
+    fn come_over(&self) -> Result<Option<Communicator>> {
+        let Self { survivor, round, chosen, era } = self;
+        let laggard = || round.laggard(*chosen);
+        let own = match Own::make(survivor.fabric, *chosen, *era) {
+            Ok(own) => own,
+            Err(error) => return self.fail(error),
+        };
+        survivor.offers[survivor.fabric.rank().index()].write(own.offer());
+        round.offer();
+        match survivor.wait(|| round.poll_offers(*chosen), laggard) {
+            Ok(None) => {}
+            Ok(Some(outcome)) => return after(outcome),
+            Err(late) => {
+                round.conclude(Outcome::Repeated);
+                return Err(late);
+            }
+        }
+        let comm = match own.join(survivor.fabric, &survivor.offers, *chosen) {
+            Ok(comm) => comm,
+            Err(error) => return self.fail(error),
+        };
+        round.ready();
+        let outcome = survivor.wait(|| round.poll_outcome(*chosen), laggard);
+        // The others may have come together at the last moment: then this one is with them.
+        match outcome.or_else(|late| {
+            Some(round.conclude(Outcome::Repeated)).filter(|stands| *stands == Outcome::Together).ok_or(late)
+        })? {
+            Outcome::Together => Ok(Some(comm)),
+            outcome => after(outcome),
+        }
+    }
+
+    /// Ends the round with the failure of this member, unless it was for a death.
+    fn fail(&self, error: Error) -> Result<Option<Communicator>> {
+        let Survivor { fabric, park, .. } = self.survivor;
+        let own = Outcome::Failed(fabric.rank());
+        // What a dead rank has offered cannot be had, and that is nobody's failure. Its death may show later than its descriptors go.
+        let waiting = Waiting::new(fabric.kernel(), &Aftermath, fabric.policy(), DEATHS_SHOW);
+        let over = || self.round.cell.outcome().or_else(|| self.round.mourn(self.chosen));
+        match wait_until(&waiting, park, over).unwrap_or_else(|_| self.round.conclude(own)) {
+            stands if stands == own => Err(error),
+            stands => after(stands),
+        }
+    }
+}
+
+/// What to do after a round that has not brought this member into the new epoch.
+fn after(outcome: Outcome) -> Result<Option<Communicator>> {
+    match outcome {
+        Outcome::Failed(rank) => Err(Error::FailedElsewhere { operation: SHRINK, rank }),
+        Outcome::Together | Outcome::Repeated => Ok(None),
     }
 }
 
@@ -237,56 +281,57 @@ impl Own {
 
     fn offer(&self) -> [u64; OFFER_WORDS] {
         let number = |segment: &Segment| segment.as_fd().as_raw_fd().unsigned_abs().into();
+        let Creator { pid, start } = Creator::this_process();
         let mut words = [0; OFFER_WORDS];
-        words[0] = std::process::id().into();
-        words[1] = number(&self.segment);
-        words[2] = self.control.as_ref().map_or(0, number);
-        for (word, bytes) in words[3..].iter_mut().zip(self.cores.bytes().chunks_exact(8)) {
+        words[..CORES].copy_from_slice(&[
+            pid,
+            start,
+            number(&self.segment),
+            self.control.as_ref().map_or(0, number),
+        ]);
+        for (word, bytes) in words[CORES..].iter_mut().zip(self.cores.bytes().chunks_exact(8)) {
             *word = u64::from_le_bytes(bytes.try_into().expect("of 8 bytes"));
         }
         words
     }
 
-    /// Takes what all who were `chosen` have offered.
-    fn join(self, offers: &[OfferCell], chosen: RankSet) -> Result<Joined> {
-        let Self { era, shape, rank, cores, segment, control } = self;
+    /// Takes what all who were `chosen` have offered. What this member offers stays open until it returns from the round: the
+    /// world of the new epoch has a descriptor of its own of all segments, but for the control segment.
+    fn join(&self, old: &Fabric, offers: &[OfferCell], chosen: RankSet) -> Result<Communicator> {
+        let Self { era, shape, rank, cores, .. } = self;
         let offered: Vec<_> = chosen.iter().map(|rank| offers[rank.index()].read()).collect();
         let first = offered.first().expect("this rank is one of them");
-        let theirs = Control::attach(open(first[0], first[2])?, shape.n_ranks(), era)?;
-        let segments = offered.iter().map(|words| open(words[0], words[1])).collect::<Result<_>>()?;
-        let world = Arc::new(World::attach(era, shape, theirs, segments, &SegmentBacking::Anonymous)?);
+        let theirs = Control::attach(open(first, first[CONTROL])?, shape.n_ranks(), *era)?;
+        let segments = offered.iter().map(|words| open(words, words[SEGMENT])).collect::<Result<_>>()?;
+        let world = World::attach(*era, *shape, theirs, segments, &SegmentBacking::Anonymous)?;
         let all: Vec<_> = offered.iter().map(cores_of).collect();
-        let seat = Seat::take(&world, rank)?;
-        Ok(Joined { world, seat, spinners: cores.spinners(&all), _offered: (segment, control) })
-    }
-}
-
-/// A member of the new epoch that does not know yet whether all others are.
-struct Joined {
-    world: Arc<World>,
-    seat: Seat,
-    spinners: u32,
-    _offered: (Segment, Option<Segment>),
-}
-
-impl Joined {
-    fn sit(self, old: &Fabric) -> Result<Communicator> {
-        let terms = Terms { mode: ProxyMode::Thread, spinners: self.spinners, timeout: old.timeout() };
-        self.seat.sit(&self.world, &terms, None, None)
+        let terms = Terms { mode: ProxyMode::Thread, spinners: cores.spinners(&all), timeout: old.timeout() };
+        let world = Arc::new(world);
+        Seat::take(&world, *rank)?.sit(&world, &terms, None, None)
     }
 }
 
 fn cores_of(words: &[u64; OFFER_WORDS]) -> [u8; CONTRIBUTION_LEN] {
     let mut bytes = [0; CONTRIBUTION_LEN];
-    for (bytes, word) in bytes.chunks_exact_mut(8).zip(&words[3..]) {
+    for (bytes, word) in bytes.chunks_exact_mut(8).zip(&words[CORES..]) {
         bytes.copy_from_slice(&word.to_le_bytes());
     }
     bytes
 }
 
-/// Opens once more what another process has open. That it is the right thing is checked by whoever attaches it.
-fn open(pid: u64, descriptor: u64) -> Result<OwnedFd> {
-    let path = format!("/proc/{pid}/fd/{descriptor}");
-    let file = OpenOptions::new().read(true).write(true).open(path);
-    file.map(OwnedFd::from).map_err(|error| resource_error("opening the segment of another rank", error))
+/// Opens once more what the process that has made this offer has open there. That it is the right thing is checked by
+/// whoever attaches it.
+fn open(offer: &[u64; OFFER_WORDS], descriptor: u64) -> Result<OwnedFd> {
+    const ACTION: &str = "opening the segment of another rank";
+    let [pid, start, ..] = *offer;
+    if !(Creator { pid, start }).is_alive() {
+        return Err(Error::os(ACTION, Errno::ESRCH));
+    }
+    let flags = OFlag::O_NOCTTY | OFlag::O_NONBLOCK;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(flags.bits())
+        .open(format!("/proc/{pid}/fd/{descriptor}"));
+    file.map(OwnedFd::from).map_err(|error| resource_error(ACTION, error))
 }

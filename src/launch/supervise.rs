@@ -156,6 +156,9 @@ impl Job<'_> {
             }
         }
         self.find_truants();
+        if self.only_lost_ones_are_left() {
+            self.begin_grace();
+        }
         if self.kill_at.is_some_and(|kill_at| Instant::now() >= kill_at) {
             self.kill_all();
         }
@@ -314,6 +317,12 @@ impl Job<'_> {
         }
     }
 
+    /// Whether all who have not ended yet were lost to the others, which went on without them.
+    fn only_lost_ones_are_left(&self) -> bool {
+        let mut left = self.processes.iter().zip(&self.told).filter(|(process, _)| !process.has_ended());
+        self.keep_going && left.all(|(_, told)| *told)
+    }
+
     fn begin_grace_unless_going_on(&mut self) {
         if !self.keep_going {
             self.begin_grace();
@@ -346,7 +355,7 @@ impl Job<'_> {
         let cause = self.inquest.first_cause();
         if let Some((signal, came_first)) = self.interrupted {
             let by_the_same = |(_, cause)| cause == ExitCause::Signal(signal as i32);
-            if came_first || cause.is_none_or(by_the_same) {
+            if came_first || self.keep_going || cause.is_none_or(by_the_same) {
                 return Err(Error::Interrupted { signal: signal as i32 });
             }
         }
@@ -363,16 +372,17 @@ impl Job<'_> {
 
     /// Whether a rank has ended well.
     fn has_succeeded(&self) -> bool {
-        let lost = self.failures().filter(|(device, _)| matches!(device, DeviceName::Rank(_))).count();
-        let ranks = self.processes.iter().filter(|process| matches!(process.device(), DeviceName::Rank(_)));
-        lost < ranks.count()
+        let failed: Vec<_> = self.failures().map(|(device, _)| device).collect();
+        let devices = self.processes.iter().map(Process::device);
+        devices.filter(|device| matches!(device, DeviceName::Rank(_))).any(|device| !failed.contains(&device))
     }
 
-    /// Who has failed, and how.
+    /// Who has failed, and how; also those that were left when the others were through, and had to be killed.
     fn failures(&self) -> impl Iterator<Item = (DeviceName, ExitCause)> {
-        let verdict = |(index, process): (usize, &Process)| {
-            Some((process.device(), self.inquest.verdict(Seat(index))?))
-        };
-        self.processes.iter().enumerate().filter_map(verdict)
+        let killed = ExitCause::Signal(Signal::SIGKILL as i32);
+        self.processes.iter().enumerate().filter_map(move |(index, process)| {
+            let verdict = self.inquest.verdict(Seat(index));
+            Some((process.device(), verdict.or_else(|| process.was_killed().then_some(killed))?))
+        })
     }
 }

@@ -6,7 +6,7 @@
 //! come ──► all candidates came, or are gone: chosen = those who came and are not gone   (the first verdict stands)
 //! offer ─► all chosen offered: each maps what the others have made
 //! ready ─► all chosen are ready: together                                               (the first verdict stands)
-//!          at either step one of them is gone: repeated, with the chosen as candidates of the next round
+//!          at either step one of them is gone, whatever it did before: repeated, among the chosen
 //! ```
 //!
 //! Whoever polls decides, so nobody is needed in particular. Two who see different deaths may want different verdicts;
@@ -127,22 +127,15 @@ const _: () = {
 };
 
 impl RoundCell {
-    /// Who goes on by this round, when that is decided.
-    pub(crate) fn chosen(&self) -> Option<RankSet> {
-        self.chosen.read().map(RankSet::from_bits)
+    /// Which of `candidates` go on by this round, when that is decided.
+    pub(crate) fn chosen(&self, candidates: RankSet) -> Option<RankSet> {
+        self.chosen.read().map(|bits| candidates.and(RankSet::from_bits(bits)))
     }
 
     /// What came of the round, when that is decided.
     pub(crate) fn outcome(&self) -> Option<Outcome> {
         self.outcome.read().map(Outcome::from_word)
     }
-}
-
-/// What a step of a round waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    Offered,
-    Ready,
 }
 
 /// One member's side of a round.
@@ -173,19 +166,18 @@ impl<K: Kernel + ?Sized, G: Fn(Rank) -> bool> Round<'_, K, G> {
     /// # Ordering
     /// Acquires everything that those did before they came (G1, G2).
     pub(crate) fn choose(&self, candidates: RankSet) -> Option<RankSet> {
-        if let Some(chosen) = self.cell.chosen() {
+        if let Some(chosen) = self.cell.chosen(candidates) {
             return Some(chosen);
         }
-        let gone: RankSet = candidates.iter().filter(|rank| (self.gone)(*rank)).collect();
+        // The lives are read after the roll: whom one of those who came had given up before is not chosen.
         let came = self.cell.came.read();
+        let gone = self.gone_of(candidates);
         if candidates.without(came).without(gone).len() > 0 {
             return None;
         }
-        // Of those who came, some may be dead by now. That is found out at the next step.
-        let goes_on = candidates.without(gone);
-        let stands = self.cell.chosen.settle(goes_on.bits());
+        let stands = self.cell.chosen.settle(candidates.without(gone).bits());
         self.park.wake(self.kernel);
-        Some(RankSet::from_bits(stands))
+        Some(candidates.and(RankSet::from_bits(stands)))
     }
 
     /// One of `candidates` that has neither come nor gone.
@@ -207,10 +199,10 @@ impl<K: Kernel + ?Sized, G: Fn(Rank) -> bool> Round<'_, K, G> {
     /// Acquires everything that those did before they offered (G1).
     pub(crate) fn poll_offers(&self, chosen: RankSet) -> Option<Option<Outcome>> {
         let over = self.cell.outcome();
-        if over.is_some() || self.have_all(Step::Offered, chosen) {
+        if over.is_some() || lacks_none(&self.cell.offered, chosen) {
             return Some(over);
         }
-        self.mourn(Step::Offered, chosen).map(Some)
+        self.mourn(chosen).map(Some)
     }
 
     /// Says that this member is in the new epoch.
@@ -227,10 +219,9 @@ impl<K: Kernel + ?Sized, G: Fn(Rank) -> bool> Round<'_, K, G> {
     /// Acquires, when it is `Together`, everything that those did before they were ready (G1, G2).
     pub(crate) fn poll_outcome(&self, chosen: RankSet) -> Option<Outcome> {
         self.cell.outcome().or_else(|| {
-            if self.have_all(Step::Ready, chosen) {
-                return Some(self.conclude(Outcome::Together));
-            }
-            self.mourn(Step::Ready, chosen)
+            let all_ready = lacks_none(&self.cell.ready, chosen);
+            // The lives are read after the roll: whom one of those who are ready had given up before does not go on.
+            self.mourn(chosen).or_else(|| all_ready.then(|| self.conclude(Outcome::Together)))
         })
     }
 
@@ -243,27 +234,17 @@ impl<K: Kernel + ?Sized, G: Fn(Rank) -> bool> Round<'_, K, G> {
 
     /// One of `chosen` whose part of the round is outstanding.
     pub(crate) fn laggard(&self, chosen: RankSet) -> Option<Rank> {
-        let missing = |step| chosen.without(self.roll(step).read()).iter().next();
-        missing(Step::Offered).or_else(|| missing(Step::Ready))
+        let missing = |roll: &Roll| chosen.without(roll.read()).iter().next();
+        missing(&self.cell.offered).or_else(|| missing(&self.cell.ready))
     }
 
-    fn roll(&self, step: Step) -> &Roll {
-        match step {
-            Step::Offered => &self.cell.offered,
-            Step::Ready => &self.cell.ready,
-        }
+    /// Ends the round when one of `chosen` is gone.
+    pub(crate) fn mourn(&self, chosen: RankSet) -> Option<Outcome> {
+        (self.gone_of(chosen).len() > 0).then(|| self.conclude(Outcome::Repeated))
     }
 
-    fn have_all(&self, step: Step, chosen: RankSet) -> bool {
-        chosen.without(self.roll(step).read()).len() == 0
-    }
-
-    /// Ends the round when one of `chosen` is gone that has not come so far.
-    fn mourn(&self, step: Step, chosen: RankSet) -> Option<Outcome> {
-        let gone: RankSet = chosen.iter().filter(|rank| (self.gone)(*rank)).collect();
-        // The roll is read after the lives: who was ready before it died is not missed.
-        let missed = gone.without(self.roll(step).read());
-        (missed.len() > 0).then(|| self.conclude(Outcome::Repeated))
+    fn gone_of(&self, ranks: RankSet) -> RankSet {
+        ranks.iter().filter(|rank| (self.gone)(*rank)).collect()
     }
 
     fn sign(&self, roll: &Roll) {
@@ -272,13 +253,17 @@ impl<K: Kernel + ?Sized, G: Fn(Rank) -> bool> Round<'_, K, G> {
     }
 }
 
+fn lacks_none(roll: &Roll, chosen: RankSet) -> bool {
+    chosen.without(roll.read()).len() == 0
+}
+
 /// How many numbers a member offers.
-pub(crate) const OFFER_WORDS: usize = 11;
+pub(crate) const OFFER_WORDS: usize = 12;
 
 /// What one member offers to the others of its round.
 ///
-/// The words are `Relaxed`: G1 orders them. A member writes them again in the next round only, when this one is over; whoever
-/// still reads then finds an outcome, and uses nothing of what it has read.
+/// The words are `Relaxed`: G1 orders them. A member writes them again in the next round only, when this one is over. Whoever
+/// still reads then may take a segment of the next round for one of this; the epoch in its header tells.
 #[repr(C, align(128))]
 #[derive(Debug)]
 #[cfg_attr(test, derive(Default))]
@@ -363,12 +348,14 @@ mod tests {
         let here = round(&cell, &park, &kernel, 0, &nobody);
         here.offer();
         assert_eq!((here.poll_offers(both), here.laggard(both)), (None, Some(Rank::known(1))));
-        round(&cell, &park, &kernel, 1, &nobody).offer();
-        // It has done its part: that it is gone now is found in the next step.
+        let peer = round(&cell, &park, &kernel, 1, &nobody);
+        peer.offer();
+        assert_eq!(here.poll_offers(both), Some(None));
+        here.ready();
+        assert_eq!((here.poll_outcome(both), here.laggard(both)), (None, Some(Rank::known(1))));
+        // It has done its part, and is gone all the same.
+        peer.ready();
         let bereft = round(&cell, &park, &kernel, 0, &one);
-        assert_eq!(bereft.poll_offers(both), Some(None));
-        bereft.ready();
-        assert_eq!(bereft.laggard(both), Some(Rank::known(1)));
         assert_eq!(bereft.poll_outcome(both), Some(Outcome::Repeated));
         assert_eq!(bereft.poll_offers(both), Some(Some(Outcome::Repeated)), "the round is over");
     }

@@ -36,7 +36,7 @@ use device::{be_a_device, is_device};
 use launcher::{LauncherTrial, be_a_launcher, is_launcher};
 use process::is_running;
 use statistics::{Statistics, percentiles};
-use stopped::{be_given_up_or_not, stop_and_wake_one};
+use stopped::{be_given_up_or_not, stop_one};
 use survivor::be_a_survivor;
 use survivors::{SurvivorsTrial, Times};
 use trial::Trial;
@@ -171,7 +171,18 @@ fn a_stopped_rank_that_wakes_after_it_was_given_up_changes_nothing() {
     let _alone = one_at_a_time();
     let name = "a_stopped_rank_that_wakes_after_it_was_given_up_changes_nothing";
     let _watchdog = Watchdog::start(name, PATIENCE);
-    stop_and_wake_one(this_test(name));
+    stop_one(this_test(name), true);
+}
+
+#[test]
+fn a_stopped_rank_that_was_given_up_is_ended_when_the_others_are_through() {
+    if is_device() {
+        return be_given_up_or_not();
+    }
+    let _alone = one_at_a_time();
+    let name = "a_stopped_rank_that_was_given_up_is_ended_when_the_others_are_through";
+    let _watchdog = Watchdog::start(name, PATIENCE);
+    stop_one(this_test(name), false);
 }
 
 fn this_test(name: &str) -> Program {

@@ -7,7 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shmccl::channel::Channel;
 use shmccl::comm::{Member, join_job};
-use shmccl::error::DeviceName;
+use shmccl::error::{DeviceName, ExitCause};
 use shmccl::heap::DeviceBuffer;
 use shmccl::launch::{Launch, Observer, OutputLine, Program};
 use shmccl::{Communicator, Error, Rank};
@@ -18,21 +18,30 @@ use crate::survivor::compute;
 /// How much the stopped rank writes, over and over.
 const WORDS: usize = 1 << 12;
 
-/// Runs `test` as a job of three of whose ranks the last one is stopped in the midst of it, and woken when the others have gone on.
-pub(crate) fn stop_and_wake_one(test: Program) {
+/// Runs `test` as a job of three of whose ranks the last one is stopped in the midst of it, and woken when the others have
+/// gone on, or never.
+pub(crate) fn stop_one(test: Program, wakes: bool) {
     let launch = Launch::new(3).unwrap().program(test).heap_len(4 << 20).capture_output(true);
-    let mut director = Director::default();
+    let mut director = Director { wakes, ..Director::default() };
+    let launch = launch.env("STOPPED_WAKES", wakes.to_string());
     let outcome = launch.keep_going(true).timeout(Duration::from_secs(2)).supervise(&mut director);
     let output = String::from_utf8_lossy(&director.output);
     let lost = outcome.unwrap_or_else(|error| panic!("{error}\n{output}")).lost;
-    assert!(lost.is_empty(), "{lost:?}\n{output}");
     let ends: Vec<_> = director.last_words.into_values().collect();
-    assert_eq!(ends, ["done", "done", "excluded"], "{output}");
+    if wakes {
+        assert!(lost.is_empty(), "{lost:?}\n{output}");
+        assert_eq!(ends, ["done", "done", "excluded"], "{output}");
+    } else {
+        let stopped = DeviceName::Rank(Rank::new(2, 3).unwrap());
+        assert_eq!(lost, [(stopped, ExitCause::Signal(9))], "{output}");
+        assert_eq!(ends, ["done", "done", "up"], "{output}");
+    }
 }
 
 /// Stops the last rank when all are up, and wakes it when the others are in their new epoch.
 #[derive(Default)]
 struct Director {
+    wakes: bool,
     pids: BTreeMap<String, Pid>,
     gone_on: u32,
     last_words: BTreeMap<String, String>,
@@ -62,7 +71,7 @@ impl Observer for Director {
             }
             ["on"] => {
                 self.gone_on += 1;
-                if self.gone_on == 2 {
+                if self.gone_on == 2 && self.wakes {
                     kill(self.stopped(), Signal::SIGCONT).unwrap();
                 }
             }
@@ -99,9 +108,11 @@ pub(crate) fn be_given_up_or_not() {
     (0..WORDS).for_each(|index| fresh.set(index, index as u64).unwrap());
     shrunk.comm.barrier().unwrap();
     say("on");
-    let before = woken.get(0).unwrap();
-    while woken.get(0).unwrap() < before + 1000 {
-        std::thread::yield_now();
+    if std::env::var("STOPPED_WAKES").unwrap() == "true" {
+        let before = woken.get(0).unwrap();
+        while woken.get(0).unwrap() < before + 1000 {
+            std::thread::yield_now();
+        }
     }
     assert!(fresh.to_vec().into_iter().eq(0..WORDS as u64), "nothing has changed");
     compute(&mut shrunk.comm, &[0, 1]).unwrap();

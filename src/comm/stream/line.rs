@@ -71,7 +71,7 @@ impl Drop for Loan {
     fn drop(&mut self) {
         let Some(line) = self.0.take() else { return };
         if std::thread::panicking() && !line.state.look(State::is_done) {
-            line.fabric.give_up();
+            line.fabric.mark_own_loss();
         }
         drop(line.close());
     }
@@ -106,7 +106,7 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         if self.engine.is_some() && std::thread::panicking() {
             // A function of the user's has panicked within the call: peers are not to wait for the rest of it.
-            self.line.fabric.give_up();
+            self.line.fabric.mark_own_loss();
         }
         let engine = self.engine.take().unwrap_or_else(|| self.await_turn());
         self.line.state.change(|state| {

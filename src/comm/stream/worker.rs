@@ -119,7 +119,7 @@ impl Queue {
     /// to those operations.
     pub(super) fn close(&self) {
         if std::thread::panicking() && !matches!(self.query(), Ok(StreamStatus::Success)) {
-            self.fabric.give_up();
+            self.fabric.mark_own_loss();
         }
         self.state.change(|state| state.is_closed = true);
     }

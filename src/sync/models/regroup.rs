@@ -168,3 +168,39 @@ fn survivors_of_a_death_in_the_last_step_agree_on_whether_they_are_together() {
         around_a_death(ready, |table, rank| table.side(rank).poll_outcome(RankSet::all(3)));
     });
 }
+
+#[test]
+fn who_loses_patience_when_all_are_ready_learns_that_they_are_together() {
+    model(|| {
+        let table = Table::new();
+        let impatient = with_peer(&table, |table| {
+            let side = table.side(1);
+            side.ready();
+            let early = side.poll_outcome(RankSet::all(2));
+            early.unwrap_or_else(|| side.conclude(Outcome::Repeated))
+        });
+        let side = table.side(0);
+        side.ready();
+        let early = side.poll_outcome(RankSet::all(2));
+        let theirs = impatient.join().unwrap();
+        let mine = early.or_else(|| side.poll_outcome(RankSet::all(2)));
+        assert_eq!(mine, Some(theirs));
+    });
+}
+
+#[test]
+fn whom_one_of_them_has_given_up_before_it_was_ready_does_not_go_on() {
+    model(|| {
+        let table = Table::new();
+        table.side(2).ready();
+        let peer = with_peer(&table, |table| {
+            table.lives[2].mark_lost(&table.kernel);
+            table.side(1).ready();
+        });
+        let side = table.side(0);
+        side.ready();
+        assert_ne!(side.poll_outcome(RankSet::all(3)), Some(Outcome::Together));
+        peer.join().unwrap();
+        assert_eq!(side.poll_outcome(RankSet::all(3)), Some(Outcome::Repeated));
+    });
+}
