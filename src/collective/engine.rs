@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use agreements::check_balance;
 
+use super::again::{Again, Arguments, Repeat};
 use super::algorithm::{Algorithm, ChannelKind, Manner};
 use super::call::Call;
 use super::custom::Customs;
@@ -38,6 +39,8 @@ pub(crate) struct Engine {
     /// What the choices were made by.
     tuning: Tuning,
     customs: Customs,
+    /// The last call that reduced a word.
+    again: Option<Again>,
     /// The last field, since it lets go of what the others use.
     lease: Lease,
 }
@@ -69,7 +72,15 @@ impl Engine {
     ) -> Result<Self> {
         let choices = Choices::new(&tuning, members.len());
         let (team, lease) = Team::new(fabric, members, bases, host.clone())?;
-        Ok(Self { team, pipework: Pipework::new(host), choices, tuning, customs: Customs::default(), lease })
+        Ok(Self {
+            team,
+            pipework: Pipework::new(host),
+            choices,
+            tuning,
+            customs: Customs::default(),
+            again: None,
+            lease,
+        })
     }
 
     /// Looks in every wait whether members are where all ranks of the job meet. For a communicator that meets there, too.
@@ -119,6 +130,12 @@ impl Engine {
         self
     }
 
+    /// The call before, if it had these `arguments`.
+    #[inline]
+    pub(crate) fn repeat(&mut self, arguments: &Arguments) -> Option<Repeat<'_>> {
+        self.again.as_ref()?.repeat(&mut self.team, arguments)
+    }
+
     /// Executes `call` in `manner`.
     ///
     /// # Errors
@@ -150,6 +167,7 @@ impl Engine {
         match self.way(call, len, manner)? {
             Way::Small => {
                 let done = small::run(&mut self.team, call, summary, len);
+                self.again = Again::of(call, summary, len);
                 self.team.board.or_revoke(done)
             }
             way => self.run_large(call, summary, len, way),

@@ -23,6 +23,7 @@
 //! for an algorithm, elements are combined in the order of the ranks, ((r0 op r1) op r2) and so on, by one rank for all or by all alike;
 //! `algorithms` says in which order each of them does it.
 
+mod again;
 mod algorithm;
 mod algorithms;
 mod awaits;
@@ -49,6 +50,7 @@ mod staged;
 mod team;
 pub mod tuning;
 
+pub use again::{Arguments, Repeat};
 pub(crate) use algorithm::Manner;
 pub use algorithm::{Algorithm, ChannelKind, UnknownAlgorithm, UnknownChannelKind};
 pub use call::Call;

@@ -177,6 +177,7 @@ impl Summary {
     /// No call at all.
     pub(crate) const NONE: Self = Self { signature: 0, count: 0 };
 
+    #[inline]
     pub(crate) const fn new(operation: Operation) -> Self {
         Self { signature: operation as u64, count: 0 }
     }
@@ -197,6 +198,7 @@ impl Summary {
     }
 
     /// The same of `count` elements of `data_type`.
+    #[inline]
     #[must_use]
     pub(crate) fn of(mut self, count: u64, data_type: DataType) -> Self {
         self.signature |= (u64::from(data_type.code()) + 1) << 8;
@@ -205,6 +207,7 @@ impl Summary {
     }
 
     /// The same with the member `root` at its root.
+    #[inline]
     #[must_use]
     pub(crate) const fn rooted(mut self, root: u8) -> Self {
         self.signature |= (root as u64) << 16;
@@ -212,6 +215,7 @@ impl Summary {
     }
 
     /// The same by the operator with the code `operator`.
+    #[inline]
     #[must_use]
     pub(crate) const fn by(mut self, operator: u32) -> Self {
         self.signature |= (operator as u64) << 32;

@@ -92,6 +92,12 @@ impl Team {
         &self.view
     }
 
+    /// This member's own heap, of which only what was found to be memory is to be touched, and the board.
+    #[inline]
+    pub(crate) fn heap_and_board(&mut self) -> (&Span, &mut Board) {
+        (self.view.mine(), &mut self.board)
+    }
+
     /// The heap of `member`, in which `region` was found to be memory.
     ///
     /// # Errors

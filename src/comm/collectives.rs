@@ -5,7 +5,7 @@
 
 use super::blocks::{Blocks, check_apart};
 use super::operand::{RecvBuffer, SendBuffer};
-use crate::collective::{Call, Input, Layout, Operation, Output};
+use crate::collective::{Arguments, Call, Input, Layout, Operation, Output, Repeat};
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 use crate::reduce::{Element, ReduceOp, Reducer};
@@ -29,6 +29,12 @@ pub trait Submit<'a> {
     /// # Errors
     /// Those of the call, where it is executed at once.
     fn submit(&mut self, call: Call<'a>) -> Result<()>;
+
+    /// The call before, if that was executed at once and had these `arguments`.
+    #[inline]
+    fn repeat(&mut self, _arguments: Arguments) -> Option<Repeat<'_>> {
+        None
+    }
 }
 
 /// The collective operations, for whatever takes them. A [`Communicator`](super::Communicator) executes a call at once:
@@ -55,7 +61,7 @@ pub trait Collectives<'a>: Submit<'a> {
     ) -> Result<()> {
         let (send, recv) = (send.into(), recv.into());
         let count = same("elements received", recv.count(), send.count())?;
-        submit::<T, _>(self, Operation::AllReduce, count, 0, Some(op), send.input(), recv.output())
+        all_reduce::<T, _>(self, count, op, send.input(), recv.output())
     }
 
     /// Combines the contents of `buffer` on all ranks, element by element, and leaves the result in it on each.
@@ -70,7 +76,7 @@ pub trait Collectives<'a>: Submit<'a> {
     ) -> Result<()> {
         let buffer = buffer.into();
         let (count, input) = (buffer.count(), buffer.as_input(0));
-        submit::<T, _>(self, Operation::AllReduce, count, 0, Some(op), input, buffer.output())
+        all_reduce::<T, _>(self, count, op, input, buffer.output())
     }
 
     /// Combines the inputs of all ranks, element by element, into the output of `root`; on other ranks `recv` is not touched
@@ -271,6 +277,21 @@ pub trait Collectives<'a>: Submit<'a> {
 }
 
 impl<'a, S: Submit<'a> + ?Sized> Collectives<'a> for S {}
+
+#[inline]
+fn all_reduce<'a, T: Element, S: Submit<'a> + ?Sized>(
+    taker: &mut S,
+    count: u64,
+    op: &ReduceOp,
+    input: Input<'a>,
+    output: Output<'a>,
+) -> Result<()> {
+    let arguments = Arguments::new((count, T::DATA_TYPE), op, &input, &output);
+    match arguments.and_then(|arguments| taker.repeat(arguments)) {
+        Some(repeat) => repeat.run(),
+        None => submit::<T, _>(taker, Operation::AllReduce, count, 0, Some(op), input, output),
+    }
+}
 
 #[inline]
 fn submit<'a, T: Element, S: Submit<'a> + ?Sized>(

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use super::Communicator;
 use super::collectives::{Standing, Submit};
 use crate::collective::tuning::{BufferKind, Table};
-use crate::collective::{Algorithm, Call, ChannelKind, CustomAlgorithm, Engine, Operation};
+use crate::collective::{
+    Algorithm, Arguments, Call, ChannelKind, CustomAlgorithm, Engine, Operation, Repeat,
+};
 use crate::error::Result;
 
 impl Communicator {
@@ -156,5 +158,10 @@ impl<'a> Submit<'a> for Communicator {
     fn submit(&mut self, mut call: Call<'a>) -> Result<()> {
         let manner = self.manner;
         self.engine()?.run(&mut call, manner)
+    }
+
+    #[inline]
+    fn repeat(&mut self, arguments: Arguments) -> Option<Repeat<'_>> {
+        self.engine.as_mut()?.repeat(&arguments.in_manner(self.manner))
     }
 }

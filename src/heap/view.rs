@@ -111,6 +111,12 @@ impl HeapView {
         Ok(heap)
     }
 
+    /// The whole heap of the rank on whose behalf it looks. The caller touches only regions that [`HeapView::reach`] has found once.
+    #[inline]
+    pub(crate) fn mine(&self) -> &Span {
+        &self.heaps[self.rank.index()]
+    }
+
     /// Checks that every rank has memory behind all of `region`.
     ///
     /// # Errors

@@ -86,6 +86,19 @@ impl ReduceOp {
         }
     }
 
+    /// The code of an operator that needs nothing but its name.
+    #[inline]
+    pub(crate) const fn plain_code(&self) -> Option<u32> {
+        match self {
+            Self::Sum => Some(0),
+            Self::Prod => Some(1),
+            Self::Min => Some(2),
+            Self::Max => Some(3),
+            Self::Avg => Some(4),
+            Self::PreMulSum(_) | Self::Custom(_) => None,
+        }
+    }
+
     /// The bytes of the scalar, where there is one; otherwise zeros.
     #[inline]
     pub(super) fn scalar_bytes(&self) -> [u8; 8] {

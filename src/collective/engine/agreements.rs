@@ -65,6 +65,7 @@ impl Engine {
     /// [`Engine::run`]. All end the epoch.
     pub(crate) fn tune(&mut self, table: Result<Table>, crowded: bool) -> Result<()> {
         let agreed = self.agree(table, crowded);
+        self.again = None;
         self.tuning = agreed.inspect_err(|_| self.team.board.revoke())?;
         self.choices = Choices::new(&self.tuning, self.team.n_members());
         Ok(())
@@ -104,6 +105,7 @@ impl Engine {
                 return Err(Error::AlgorithmMismatch { mine, rank, theirs });
             }
         }
+        self.again = None;
         self.customs.set(operation, algorithm);
         Ok(())
     }

@@ -29,6 +29,15 @@ impl WordKernel {
 
 fn combine<T: Arithmetic, O: Operator<T::Register>>(words: &[u64], scalar: [u8; 8], divisor: u8) -> u64 {
     let terms = Terms::of::<T>(scalar, divisor);
+    match *words {
+        // Of a length that is known here, or there are loops of several kinds for each lane.
+        [first, second] => combine_among::<T, O>(&[first, second], &terms),
+        _ => combine_among::<T, O>(words, &terms),
+    }
+}
+
+#[inline(always)]
+fn combine_among<T: Arithmetic, O: Operator<T::Register>>(words: &[u64], terms: &Terms<T::Register>) -> u64 {
     let mut result = [0; size_of::<u64>()];
     for (lane, place) in result.chunks_exact_mut(size_of::<T>()).enumerate() {
         let number = |word: &u64| {
@@ -38,7 +47,7 @@ fn combine<T: Arithmetic, O: Operator<T::Register>>(words: &[u64], scalar: [u8; 
             if O::SCALES { number.multiply(terms.scalar) } else { number }
         };
         if let Some(combined) = words.iter().map(number).reduce(O::combine) {
-            place.copy_from_slice(bytemuck::bytes_of(&T::narrow(O::finish(combined, &terms).settle())));
+            place.copy_from_slice(bytemuck::bytes_of(&T::narrow(O::finish(combined, terms).settle())));
         }
     }
     u64::from_ne_bytes(result)
