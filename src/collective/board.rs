@@ -195,6 +195,8 @@ impl Board {
         self.mine[turn] = mark;
         self.posted = self.sequence;
         self.park.wake(self.fabric.kernel());
+        let next = index(self.sequence.wrapping_add(1));
+        self.posts[self.me][next].fetch(self.mine[next].0[0]);
     }
 
     /// Waits for the post of `member` and compares it with this member's.

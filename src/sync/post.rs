@@ -78,6 +78,16 @@ impl PostCell {
         self.stamp.store(sequence, Ordering::Release); // C1 post
     }
 
+    /// Has the cache line brought to this core, while there is time, for the notice that will be the next one here: it would have to
+    /// be fetched from the readers of the last one. `first` is the first word of that, so that nobody sees a difference.
+    ///
+    /// # Ordering
+    /// None.
+    #[inline]
+    pub fn fetch(&self, first: u64) {
+        self.words[0].store(first, Ordering::Relaxed); // Relaxed: nothing changes
+    }
+
     /// Whether the notice of `sequence` is up, or was.
     ///
     /// # Ordering
