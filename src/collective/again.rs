@@ -1,4 +1,4 @@
-//! A word reduced once more: the call before, with the same arguments.
+//! A word reduced once more: the last call of that kind, with the same arguments.
 //!
 //! Programs that agree on a word do so in every step of a loop. What leads up to the hand-over (the operator's loop, the way that
 //! suits the call, what the members compare) follows from the arguments, and takes as long as the hand-over itself where two
@@ -41,7 +41,7 @@ pub(crate) struct Again {
     reducer: Reducer,
 }
 
-/// The call before, to be executed once more.
+/// A call that is to be executed once more.
 #[derive(Debug)]
 pub struct Repeat<'e> {
     again: &'e Again,

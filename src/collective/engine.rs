@@ -130,7 +130,7 @@ impl Engine {
         self
     }
 
-    /// The call before, if it had these `arguments`.
+    /// The last call that can be repeated, if it had these `arguments`.
     #[inline]
     pub(crate) fn repeat(&mut self, arguments: &Arguments) -> Option<Repeat<'_>> {
         self.again.as_ref()?.repeat(&mut self.team, arguments)
@@ -167,7 +167,9 @@ impl Engine {
         match self.way(call, len, manner)? {
             Way::Small => {
                 let done = small::run(&mut self.team, call, summary, len);
-                self.again = Again::of(call, summary, len);
+                if let Some(again) = Again::of(call, summary, len) {
+                    self.again = Some(again);
+                }
                 self.team.board.or_revoke(done)
             }
             way => self.run_large(call, summary, len, way),

@@ -30,7 +30,7 @@ pub trait Submit<'a> {
     /// Those of the call, where it is executed at once.
     fn submit(&mut self, call: Call<'a>) -> Result<()>;
 
-    /// The call before, if that was executed at once and had these `arguments`.
+    /// The last call that can be repeated, if it had these `arguments`, and is to be executed at once.
     #[inline]
     fn repeat(&mut self, _arguments: Arguments) -> Option<Repeat<'_>> {
         None

@@ -175,6 +175,8 @@ mod tests {
         cell.post(1, [7], &[8]);
         assert!(cell.shows(1) && !cell.shows(9));
         assert_eq!((cell.word(0), cell.word(1), cell.word(14)), (7, 8, 0));
+        cell.fetch(7);
+        assert_eq!((cell.shows(1), cell.shows(9), cell.word(0)), (true, false, 7));
         cell.post(9, [3], &[]);
         assert!(cell.shows(9) && cell.shows(1) && !cell.shows(10));
         assert_eq!((cell.word(0), cell.word(1)), (3, 8));

@@ -5,6 +5,7 @@ mod harness;
 #[path = "../watchdog/mod.rs"]
 mod watchdog;
 
+mod again;
 mod agreements;
 mod algorithms;
 mod barriers;
