@@ -195,6 +195,12 @@ impl Board {
         self.mine[turn] = mark;
         self.posted = self.sequence;
         self.park.wake(self.fabric.kernel());
+    }
+
+    /// Has the cache line of the next post brought here while the answer to this one is under way: worth it where the next operation
+    /// is soon, and waits for all. A member that polls that line already loses time by it.
+    #[inline]
+    pub(crate) fn fetch_next(&self) {
         let next = index(self.sequence.wrapping_add(1));
         self.posts[self.me][next].fetch(self.mine[next].0[0]);
     }
