@@ -167,12 +167,20 @@ impl Engine {
         match self.way(call, len, manner)? {
             Way::Small => {
                 let done = small::run(&mut self.team, call, summary, len);
-                if let Some(again) = Again::of(call, summary, len) {
-                    self.again = Some(again);
+                if len <= small::WORD_LEN && call.operation == Operation::AllReduce && done.is_ok() {
+                    self.keep(call, summary, len);
                 }
                 self.team.board.or_revoke(done)
             }
             way => self.run_large(call, summary, len, way),
+        }
+    }
+
+    /// Keeps `call`, which has been executed, for when it is made again.
+    #[inline(never)]
+    fn keep(&mut self, call: &Call<'_>, summary: Summary, len: u64) {
+        if let Some(again) = Again::of(call, summary, len) {
+            self.again = Some(again);
         }
     }
 
