@@ -188,12 +188,11 @@ impl Board {
     pub(crate) fn post(&mut self, summary: Summary, places: [u64; 2], data: &[u64]) {
         let turn = self.turn_index();
         let mark = Mark::new(summary, self.history);
-        let head: [u64; HEAD] = [mark.0[0], mark.0[1], places[0], places[1]];
-        self.posts[self.me][turn].post(self.sequence, head, data);
-        // The rest while the post is on its way.
         self.history = mark.mixed();
         self.mine[turn] = mark;
         self.posted = self.sequence;
+        let head: [u64; HEAD] = [mark.0[0], mark.0[1], places[0], places[1]];
+        self.posts[self.me][turn].post(self.sequence, head, data);
         self.park.wake(self.fabric.kernel());
     }
 
