@@ -7,7 +7,8 @@
 //!
 //! Invariants:
 //! - While a claim lives there is no other of that prefix. It ends when launcher and janitor are gone.
-//! - A name is removed only when its creator is dead, or when it is of the claim's own job.
+//! - A name is removed only when its creator is dead, or when it is of the claim's own job. (A process that takes a name of
+//!   this prefix without asking for the lock may lose it while its segment has no header yet.)
 
 use std::ffi::CString;
 use std::os::fd::BorrowedFd;
