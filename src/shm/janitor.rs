@@ -23,9 +23,10 @@
 //!
 //! **Why it forks without exec.** The launching program is anybody's: there is no program to execute of which it is
 //! known that it would do this and nothing else. What a fork costs is that memory which the launcher writes to
-//! while the job runs is copied page by page, once, and that what it unmaps meanwhile is given back when the job is over. The child takes no lock and allocates nothing (`serve`), because another
-//! thread may have held any lock at the moment of the fork. Where the system refuses the process, or somebody kills it,
-//! the names of a killed launcher stay until the next job claims them.
+//! while the job runs is copied page by page, once, and that what it unmaps meanwhile is given back when the job is over.
+//! The child takes no lock and allocates nothing (`serve`), because another thread may have held any lock at the moment of
+//! the fork. Where the system refuses the process, or somebody kills it, the names of a killed launcher stay until the
+//! next job claims them.
 #![allow(unsafe_code, reason = "src/shm is where the crate keeps its unsafe code")]
 
 use std::ffi::{CStr, CString, c_long, c_uint};
