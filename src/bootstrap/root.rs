@@ -88,7 +88,8 @@ struct Member {
     gift: ([u8; CONTRIBUTION_LEN], Option<OwnedFd>),
     outbox: VecDeque<Outgoing>,
     has_joined: bool,
-    has_reported: bool,
+    /// Whom it has said to be lost.
+    reported: Vec<Seat>,
 }
 
 #[derive(Clone, Debug)]
@@ -153,7 +154,7 @@ impl Root {
             gift: ([0; CONTRIBUTION_LEN], None),
             outbox: VecDeque::new(),
             has_joined: false,
-            has_reported: false,
+            reported: Vec::new(),
         });
         seat
     }
@@ -273,8 +274,13 @@ impl Root {
         }
         if let Some(report) = message::read::<Report>(bytes) {
             let lost = message::member_from_code(report.member, self.offer.n_ranks)?;
-            let lost = self.members.iter().position(|member| member.device == lost)?;
-            if !std::mem::replace(&mut self.members[seat.0].has_reported, true) {
+            // A proxy that is a thread has no seat.
+            let Some(lost) = self.members.iter().position(|member| member.device == lost) else {
+                return Some(());
+            };
+            let reported = &mut self.members[seat.0].reported;
+            if !reported.contains(&Seat(lost)) {
+                reported.push(Seat(lost));
                 self.events.push_back(Event::Reported(seat, Seat(lost)));
             }
             return Some(());

@@ -333,16 +333,17 @@ fn hang_up(link: Link) {
 }
 
 #[test]
-fn a_report_names_who_was_lost_and_only_the_first_counts() {
+fn a_report_names_who_was_lost_and_counts_once_for_each() {
     let events = with_root(2, options(), |member, socket| {
         let membership = join(member, 2, socket).unwrap();
         if member == 0 {
-            membership.link.report_loss(rank(1));
-            membership.link.report_loss(rank(0));
+            for lost in [rank(1), rank(1), DeviceName::Proxy, rank(0)] {
+                membership.link.report_loss(lost);
+            }
         }
     });
     let reports: Vec<_> = events.iter().filter(|event| matches!(event, Event::Reported(..))).collect();
-    assert_eq!(reports, [&Event::Reported(Seat(0), Seat(1))]);
+    assert_eq!(reports, [1, 0].map(|lost| Event::Reported(Seat(0), Seat(lost))).iter().collect::<Vec<_>>());
 }
 
 #[test]

@@ -77,7 +77,7 @@ impl Again {
     pub(crate) fn of(call: &Call<'_>, summary: Summary, len: u64) -> Option<Self> {
         let (Operation::AllReduce, WORD_LEN | HALF_LEN) = (call.operation, len) else { return None };
         let (&Input::Heap(input), &Output::Heap(output)) = (&call.input, &call.output) else { return None };
-        let reducer = call.reducer.as_ref().filter(|reducer| !reducer.is_custom())?;
+        let reducer = call.reducer.as_ref().filter(|reducer| reducer.is_plain())?;
         Some(Self { arguments: Arguments { summary, input, output }, len, reducer: reducer.clone() })
     }
 

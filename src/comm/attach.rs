@@ -10,13 +10,12 @@ use super::meeting::Meeting;
 use super::membership::Membership;
 use super::ports::Ports;
 use super::stream::Loan;
+use super::supervision::Supervision;
 use super::workspace::Workspace;
-use crate::bootstrap::{
-    Joining, Link, LinkEvent, LinkWatch, ProxyMode, SegmentBacking, Shared, join_from_env,
-};
+use crate::bootstrap::{Joining, Link, ProxyMode, SegmentBacking, Shared, join_from_env};
 use crate::channel::{Control, Era, Fabric, World, serve_all};
 use crate::collective::Manner;
-use crate::error::{DeviceName, Error, Result};
+use crate::error::{Error, Result};
 use crate::heap::MemoryRegistrar;
 use crate::heap::layout::HeapShape;
 use crate::heap::registered::heap_windows;
@@ -181,7 +180,8 @@ impl Seat {
             registrar: Mutex::new(registrar),
             workspace: Workspace::default(),
             life: Some(life),
-            supervision: link.map(|link| Supervision::begin(link, world)).transpose()?,
+            supervision: link.map(|link| Supervision::begin(link, world)).transpose()?.map(Arc::new),
+            numbers: (0..world.n_ranks()).map(Rank::known).collect(),
             _own: own,
         };
         Ok(Communicator {
@@ -193,29 +193,6 @@ impl Seat {
             manner: Manner::default(),
             membership: Arc::new(membership),
         })
-    }
-}
-
-/// The line to the launcher. What it reports, and its own end, ends the epoch.
-#[derive(Debug)]
-pub(super) struct Supervision {
-    // Dropped before the link says good-bye.
-    _watch: LinkWatch,
-    pub(super) link: Link,
-}
-
-impl Supervision {
-    fn begin(link: Link, world: &Arc<World>) -> Result<Self> {
-        let watched = Arc::clone(world);
-        let watch = link.watch(move |event| {
-            let reason = match event {
-                LinkEvent::Lost(DeviceName::Rank(rank)) => Revocation::PeerLost(rank),
-                LinkEvent::Lost(DeviceName::Proxy) => Revocation::ProxyLost,
-                LinkEvent::LauncherGone => Revocation::Aborted(None),
-            };
-            watched.control().revoke(watched.kernel(), reason);
-        })?;
-        Ok(Self { _watch: watch, link })
     }
 }
 

@@ -2,14 +2,15 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::attach::{OwnSegment, Supervision};
+use super::attach::OwnSegment;
 use super::ports::Ports;
+use super::supervision::Supervision;
 use super::workspace::Workspace;
 use crate::channel::Fabric;
 use crate::collective::Landlord;
 use crate::error::DeviceName;
 use crate::heap::{MemoryRegistrar, Region};
-use crate::rank::Rank;
+use crate::rank::{Rank, RankSet};
 use crate::shm::{CellSlice, LifeLock};
 use crate::sync::{ProgressCell, Revocation};
 
@@ -23,7 +24,9 @@ pub(super) struct Membership {
     /// Where communicators keep their regions.
     pub(super) workspace: Workspace,
     pub(super) life: Option<LifeLock>,
-    pub(super) supervision: Option<Supervision>,
+    pub(super) supervision: Option<Arc<Supervision>>,
+    /// The launcher's number of each rank of this epoch.
+    pub(super) numbers: Vec<Rank>,
     pub(super) _own: Option<OwnSegment>,
 }
 
@@ -32,13 +35,20 @@ impl Membership {
         // A panic cannot leave the table half changed: each step checks first and changes last.
         self.registrar.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl Membership {
-    /// Tells the launcher, where there is one, whom the others go on without.
-    pub(super) fn report_losses(&self, lost: &[Rank]) {
-        if let Some(Supervision { link, .. }) = &self.supervision {
-            lost.iter().for_each(|lost| link.report_loss(DeviceName::Rank(*lost)));
+    /// Tells the launcher, where there is one, that `lost` is, so that it neither waits for that rank nor blames another one.
+    pub(super) fn report_loss(&self, lost: Rank) {
+        if let (Some(supervision), Some(number)) = (&self.supervision, self.numbers.get(lost.index())) {
+            supervision.report(DeviceName::Rank(*number));
+        }
+    }
+
+    /// Keeps the launcher's line that `old` has, in the epoch after it, of those who were `chosen`.
+    pub(super) fn succeed(&mut self, old: &Self, chosen: RankSet) {
+        self.numbers = chosen.iter().filter_map(|rank| old.numbers.get(rank.index()).copied()).collect();
+        if let Some(supervision) = &old.supervision {
+            supervision.follow(self.fabric.world(), self.numbers.clone());
+            self.supervision = Some(Arc::clone(supervision));
         }
     }
 }
@@ -62,15 +72,10 @@ impl Drop for Membership {
         drop(self.life.take());
         // The service process ends when nobody is left.
         world.control().proxy_doorbell().wake(self.fabric.kernel());
-        if let (Some(Supervision { link, .. }), Some(reason)) = (&self.supervision, world.revocation().read())
-        {
-            match reason {
-                Revocation::PeerLost(lost) if lost != rank => {
-                    link.report_loss(DeviceName::Rank(lost));
-                }
-                Revocation::ProxyLost => link.report_loss(DeviceName::Proxy),
-                _ => {}
-            }
+        match (&self.supervision, world.revocation().read()) {
+            (_, Some(Revocation::PeerLost(lost))) if lost != rank => self.report_loss(lost),
+            (Some(supervision), Some(Revocation::ProxyLost)) => supervision.report(DeviceName::Proxy),
+            _ => {}
         }
     }
 }

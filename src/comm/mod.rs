@@ -19,6 +19,7 @@ mod ports;
 mod shrink;
 mod split;
 pub mod stream;
+mod supervision;
 mod switch;
 mod unique_id;
 mod watch;

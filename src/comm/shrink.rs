@@ -62,8 +62,6 @@ impl Communicator {
     /// before; tables and algorithms are to be set anew. This communicator can move nothing any more, nor can those derived from
     /// it; but what is in its heaps can be read until it is dropped, also that of ranks that have died ([`Communicator::span`]).
     /// Channels, buffers and streams belong to the epoch in which they were made; what streams have begun is waited for first.
-    /// When this communicator is dropped, the rank has left the launcher's job: what the launcher sees of it
-    /// from then on is how its process ends.
     ///
     /// Ranks open each other's segments in `/proc`, which the system allows to processes of one user that may be traced (not
     /// after `PR_SET_DUMPABLE`) and see each other's process ids.
@@ -85,8 +83,15 @@ impl Communicator {
         }
         self.revoke();
         self.reclaim_engine();
-        let shrunk = Survivor::new(self.fabric()).go_on()?;
-        self.membership.report_losses(&shrunk.lost);
+        let mut shrunk = Survivor::new(self.fabric()).go_on()?;
+        let world = self.fabric().world();
+        let chosen = RankSet::all(world.n_ranks()).without(shrunk.lost.iter().copied().collect());
+        let successor =
+            Arc::get_mut(&mut shrunk.comm.membership).expect("a new communicator is alone on its membership");
+        successor.succeed(&self.membership, chosen);
+        // Those who left in peace are not lost to the launcher.
+        let is_lost = |rank: &&Rank| world.life(**rank).status() == LifeStatus::Lost;
+        shrunk.lost.iter().filter(is_lost).for_each(|lost| self.membership.report_loss(*lost));
         Ok(shrunk)
     }
 
@@ -116,6 +121,7 @@ impl Communicator {
         if matches!(life.status(), LifeStatus::Alive | LifeStatus::Lost) {
             life.mark_lost(fabric.kernel());
             fabric.world().control().revoke(fabric.kernel(), Revocation::PeerLost(lost));
+            self.membership.report_loss(lost);
         }
         Ok(())
     }

@@ -50,9 +50,9 @@ impl Inquest {
         }
     }
 
-    /// Notes that a member blames the loss of another.
+    /// Notes that a member blames the loss of another; the first one counts.
     pub(super) fn blames(&mut self, seat: Seat, lost: Seat) {
-        self.members[seat.0].lost = Some(lost);
+        self.members[seat.0].lost.get_or_insert(lost);
     }
 
     /// How a member failed, as far as it is known.

@@ -255,6 +255,8 @@ impl Job<'_> {
                 // The launcher's own doing.
                 Event::Lost(seat, _) if self.processes[seat.0].was_killed() => {}
                 Event::Lost(seat, cause) => self.note_failure(seat, cause),
+                // Who has left in peace is not lost to the job.
+                Event::Reported(_, lost) if self.root.has_left(lost) => {}
                 Event::Reported(seat, lost) => {
                     self.inquest.blames(seat, lost);
                     self.tell(lost);
@@ -319,8 +321,9 @@ impl Job<'_> {
 
     /// Whether all who have not ended yet were lost to the others, which went on without them.
     fn only_lost_ones_are_left(&self) -> bool {
-        let mut left = self.processes.iter().zip(&self.told).filter(|(process, _)| !process.has_ended());
-        self.keep_going && left.all(|(_, told)| *told)
+        let seats = (0..self.processes.len()).map(Seat);
+        let mut left = seats.filter(|seat| !self.processes[seat.0].has_ended());
+        self.keep_going && left.all(|seat| self.told[seat.0] && !self.root.has_left(seat))
     }
 
     fn begin_grace_unless_going_on(&mut self) {
@@ -359,15 +362,22 @@ impl Job<'_> {
                 return Err(Error::Interrupted { signal: signal as i32 });
             }
         }
-        match cause {
-            Some((seat, cause)) if !self.keep_going || !self.has_succeeded() => {
-                Err(Error::DeviceFailed { device: self.processes[seat.0].device(), cause })
+        let lost: Vec<_> = self.failures().collect();
+        let first = cause.map(|(seat, cause)| (self.processes[seat.0].device(), cause));
+        match first.or_else(|| self.first_given_up(&lost)) {
+            Some((device, cause)) if !self.keep_going || !self.has_succeeded() => {
+                Err(Error::DeviceFailed { device, cause })
             }
-            _ => {
-                let lost = self.failures().collect();
-                Ok(Outcome { ready_after: self.ready_after, ran_for: self.began.elapsed(), lost })
-            }
+            _ => Ok(Outcome { ready_after: self.ready_after, ran_for: self.began.elapsed(), lost }),
         }
+    }
+
+    /// Of those who had to be killed, one that others had lost before.
+    fn first_given_up(&self, lost: &[(DeviceName, ExitCause)]) -> Option<(DeviceName, ExitCause)> {
+        let was_told = |(device, _): &&(DeviceName, ExitCause)| {
+            self.processes.iter().zip(&self.told).any(|(process, told)| process.device() == *device && *told)
+        };
+        lost.iter().find(was_told).or_else(|| lost.first()).copied()
     }
 
     /// Whether a rank has ended well.

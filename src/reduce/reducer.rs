@@ -59,7 +59,8 @@ impl Reducer {
             _ => Steps::Built(kernels(dtype, op, supported)),
         };
         let n_ranks = u8::try_from(n_ranks).expect("checked above: at most 64");
-        Ok(Self { dtype, code: short(op.code()), n_ranks, scalar: op.scalar_bytes(), steps })
+        let code = op.plain_code().unwrap_or_else(|| short(op.code()) | HASHED);
+        Ok(Self { dtype, code, n_ranks, scalar: op.scalar_bytes(), steps })
     }
 
     /// The type of its elements.
@@ -74,7 +75,13 @@ impl Reducer {
         matches!(self.steps, Steps::Custom(_))
     }
 
-    /// Half of [`ReduceOp::code`]: what fits into a post.
+    /// Whether its operator is told by its name alone.
+    #[inline]
+    pub(crate) const fn is_plain(&self) -> bool {
+        self.code & HASHED == 0
+    }
+
+    /// What fits into a post of [`ReduceOp::code`].
     #[inline]
     pub(crate) const fn code(&self) -> u32 {
         self.code
@@ -154,6 +161,9 @@ fn check_type(found: DataType, expected: DataType, name: &'static str) -> Result
     let value = found.code().into();
     Err(Error::InvalidArgument { name, value, expected: "that of the elements to reduce" })
 }
+
+/// Set in the code of an operator that is more than its name.
+const HASHED: u32 = 1 << 31;
 
 /// Both halves of `code` in one.
 #[inline]
