@@ -4,6 +4,8 @@
 //! in one pass; then it adds its share of piece s - 1 to what all others have in their other slots, over which the sums return.
 //! Between two steps all ranks meet. So every byte that a rank does not add itself is staged once and taken once, in whatever
 //! way it is done: peers cannot reach it where it lies.
+//!
+//! The copies are the library's own (`Span::exchange`), so this limit tells what the library loses around them, not in them.
 
 use std::ops::Range;
 
