@@ -6,7 +6,6 @@
 //! A rank that was given up and wakes later maps the old epoch only, and is told at its next look that it was not chosen.
 
 use std::fs::OpenOptions;
-use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
@@ -83,16 +82,16 @@ impl Communicator {
         }
         self.revoke();
         self.reclaim_engine();
-        let mut shrunk = Survivor::new(self.fabric()).go_on()?;
-        let world = self.fabric().world();
-        let chosen = RankSet::all(world.n_ranks()).without(shrunk.lost.iter().copied().collect());
+        let (mut comm, chosen) = Survivor::new(self.fabric()).go_on()?;
         let successor =
-            Arc::get_mut(&mut shrunk.comm.membership).expect("a new communicator is alone on its membership");
+            Arc::get_mut(&mut comm.membership).expect("a new communicator is alone on its membership");
         successor.succeed(&self.membership, chosen);
+        let world = self.fabric().world();
+        let lost: Vec<_> = RankSet::all(world.n_ranks()).without(chosen).iter().collect();
         // Those who left in peace are not lost to the launcher.
         let is_lost = |rank: &&Rank| world.life(**rank).status() == LifeStatus::Lost;
-        shrunk.lost.iter().filter(is_lost).for_each(|lost| self.membership.report_loss(*lost));
-        Ok(shrunk)
+        lost.iter().filter(is_lost).for_each(|lost| self.membership.report_loss(*lost));
+        Ok(Shrunk { comm, lost })
     }
 
     /// Declares `rank` lost, though it may live: it hangs, or is stopped. That ends the epoch, as a death does. The others
@@ -142,19 +141,20 @@ impl<'a> Survivor<'a> {
         Self { fabric, rounds, park, offers: control.offers() }
     }
 
-    fn go_on(&self) -> Result<Shrunk> {
+    /// The communicator of those who go on, and who they are.
+    fn go_on(&self) -> Result<(Communicator, RankSet)> {
         let mut candidates = RankSet::all(self.fabric.world().n_ranks());
         for number in 0..MAX_ROUNDS {
             match self.attempt(number, candidates)? {
-                ControlFlow::Break(shrunk) => return Ok(shrunk),
-                ControlFlow::Continue(chosen) => candidates = chosen,
+                (Some(comm), chosen) => return Ok((comm, chosen)),
+                (None, chosen) => candidates = chosen,
             }
         }
         Err(Error::Exhausted { what: "rounds of going on after a loss", limit: MAX_ROUNDS })
     }
 
-    /// Takes part in one round; goes on with those who were chosen in it when another one is needed.
-    fn attempt(&self, number: u64, candidates: RankSet) -> Result<ControlFlow<Shrunk, RankSet>> {
+    /// Takes part in one round. Returns who was chosen in it, and no communicator when they need another one.
+    fn attempt(&self, number: u64, candidates: RankSet) -> Result<(Option<Communicator>, RankSet)> {
         let (fabric, world) = (self.fabric, self.fabric.world());
         let cell =
             usize::try_from(number).ok().and_then(|number| self.rounds.get(number)).expect("a known round");
@@ -169,19 +169,17 @@ impl<'a> Survivor<'a> {
             return Err(Error::Excluded);
         }
         let era = Era { epoch: world.era().epoch.wrapping_add(1 + number), ..world.era() };
-        let lost = RankSet::all(world.n_ranks()).without(chosen).iter().collect();
-        let crossed = Crossing { survivor: self, round, chosen, era }.come_over()?;
-        Ok(crossed.map_or(ControlFlow::Continue(chosen), |comm| ControlFlow::Break(Shrunk { comm, lost })))
+        Ok((Crossing { survivor: self, round, chosen, era }.come_over()?, chosen))
     }
 
     /// A round that was over before this rank looked: of an earlier call, or it was slow and has been given up meanwhile.
-    fn look_back(&self, outcome: Outcome, chosen: RankSet) -> Result<ControlFlow<Shrunk, RankSet>> {
+    fn look_back(&self, outcome: Outcome, chosen: RankSet) -> Result<(Option<Communicator>, RankSet)> {
         match outcome {
             _ if !chosen.contains(self.fabric.rank()) => Err(Error::Excluded),
             Outcome::Together => {
                 Err(Error::Unavailable { operation: SHRINK, needs: "an epoch that nobody went on from" })
             }
-            Outcome::Repeated | Outcome::Failed(_) => Ok(ControlFlow::Continue(chosen)),
+            Outcome::Repeated | Outcome::Failed(_) => Ok((None, chosen)),
         }
     }
 

@@ -365,7 +365,7 @@ impl Job<'_> {
         let lost: Vec<_> = self.failures().collect();
         let first = cause.map(|(seat, cause)| (self.processes[seat.0].device(), cause));
         match first.or_else(|| self.first_given_up(&lost)) {
-            Some((device, cause)) if !self.keep_going || !self.has_succeeded() => {
+            Some((device, cause)) if !self.keep_going || !self.has_succeeded(&lost) => {
                 Err(Error::DeviceFailed { device, cause })
             }
             _ => Ok(Outcome { ready_after: self.ready_after, ran_for: self.began.elapsed(), lost }),
@@ -380,11 +380,11 @@ impl Job<'_> {
         lost.iter().find(was_told).or_else(|| lost.first()).copied()
     }
 
-    /// Whether a rank has ended well.
-    fn has_succeeded(&self) -> bool {
-        let failed: Vec<_> = self.failures().map(|(device, _)| device).collect();
+    /// Whether a rank has ended well, that is, is not among the `lost`.
+    fn has_succeeded(&self, lost: &[(DeviceName, ExitCause)]) -> bool {
+        let is_lost = |device| lost.iter().any(|(failed, _)| *failed == device);
         let devices = self.processes.iter().map(Process::device);
-        devices.filter(|device| matches!(device, DeviceName::Rank(_))).any(|device| !failed.contains(&device))
+        devices.filter(|device| matches!(device, DeviceName::Rank(_))).any(|device| !is_lost(device))
     }
 
     /// Who has failed, and how; also those that were left when the others were through, and had to be killed.

@@ -165,24 +165,22 @@ fn survivors_of_killed_ranks_agree_on_who_is_lost_and_compute_on() {
 
 #[test]
 fn a_stopped_rank_that_wakes_after_it_was_given_up_changes_nothing() {
-    if is_device() {
-        return be_given_up_or_not();
-    }
-    let _alone = one_at_a_time();
-    let name = "a_stopped_rank_that_wakes_after_it_was_given_up_changes_nothing";
-    let _watchdog = Watchdog::start(name, PATIENCE);
-    stop_one(this_test(name), true);
+    stop_a_rank("a_stopped_rank_that_wakes_after_it_was_given_up_changes_nothing", true);
 }
 
 #[test]
 fn a_stopped_rank_that_was_given_up_is_ended_when_the_others_are_through() {
+    stop_a_rank("a_stopped_rank_that_was_given_up_is_ended_when_the_others_are_through", false);
+}
+
+/// The body of the test `name`, in the test's own process and in its devices.
+fn stop_a_rank(name: &str, wakes: bool) {
     if is_device() {
         return be_given_up_or_not();
     }
     let _alone = one_at_a_time();
-    let name = "a_stopped_rank_that_was_given_up_is_ended_when_the_others_are_through";
     let _watchdog = Watchdog::start(name, PATIENCE);
-    stop_one(this_test(name), false);
+    stop_one(this_test(name), wakes);
 }
 
 fn this_test(name: &str) -> Program {
