@@ -260,6 +260,15 @@ pub enum Error {
         /// The rank.
         rank: Rank,
     },
+    /// A newcomer is one too many, or those whom it has come to wait for none. Nobody else is concerned.
+    #[error(
+        "no place for this newcomer: there are {places} for newcomers, all taken; make the members grow by more, or join them \
+         when they grow again"
+    )]
+    NoPlace {
+        /// How many ranks are for newcomers.
+        places: u32,
+    },
     /// A device process ended before its work was done: the first one that did.
     #[error("{device} {cause}")]
     DeviceFailed {

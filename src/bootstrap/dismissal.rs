@@ -16,16 +16,18 @@ pub(super) enum Term {
     NRanks,
     HeapLen,
     Backing,
+    Members,
 }
 
 impl Term {
-    pub(super) const ALL: [Self; 3] = [Self::NRanks, Self::HeapLen, Self::Backing];
+    pub(super) const ALL: [Self; 4] = [Self::NRanks, Self::HeapLen, Self::Backing, Self::Members];
 
     const fn what(self) -> &'static str {
         match self {
             Self::NRanks => "the number of ranks",
             Self::HeapLen => "the length of the heap",
             Self::Backing => "the kind of segment backing",
+            Self::Members => "the number of ranks that are no newcomers",
         }
     }
 }
@@ -39,6 +41,8 @@ pub(super) enum Dismissal {
     Missing(Rank),
     /// The root cannot go on, for this `errno`.
     Failed(i32),
+    /// There are newcomers already for as many ranks as are for them.
+    Full(u32),
     /// Another rank has come with other terms.
     Differs { term: Term, mine: u64, rank: Rank, theirs: u64 },
 }
@@ -47,7 +51,8 @@ pub(super) enum Dismissal {
 const TAKEN: u32 = 0;
 const MISSING: u32 = 1;
 const FAILED: u32 = 2;
-const DIFFERS: u32 = 3;
+const FULL: u32 = 3;
+const DIFFERS: u32 = 4;
 
 impl Dismissal {
     /// The root's own failure, as far as a number can tell it.
@@ -64,6 +69,7 @@ impl Dismissal {
             Self::Taken(rank) => (TAKEN, rank.get(), 0, 0),
             Self::Missing(rank) => (MISSING, rank.get(), 0, 0),
             Self::Failed(errno) => (FAILED, 0, 0, u64::from(errno.unsigned_abs())),
+            Self::Full(places) => (FULL, 0, 0, places.into()),
             Self::Differs { term, mine, rank, theirs } => (DIFFERS + term as u32, rank.get(), mine, theirs),
         };
         Dismissed { head: Dismissed::head(job_id), reason, rank, mine, theirs }
@@ -77,6 +83,7 @@ impl Dismissal {
             TAKEN => Some(Self::Taken(rank)),
             MISSING => Some(Self::Missing(rank)),
             FAILED => Some(Self::Failed(i32::try_from(theirs).ok()?)),
+            FULL => Some(Self::Full(u32::try_from(theirs).ok()?)),
             _ => {
                 let term = *Term::ALL.get(reason.checked_sub(DIFFERS)? as usize)?;
                 Some(Self::Differs { term, mine, rank, theirs })
@@ -92,6 +99,7 @@ impl Dismissal {
             Self::Failed(errno) => {
                 resource_error("hosting the meeting", std::io::Error::from_raw_os_error(errno))
             }
+            Self::Full(places) => Error::NoPlace { places },
             Self::Differs { term, mine, rank, theirs } => {
                 Error::Mismatch { what: term.what(), mine, rank, theirs }
             }
@@ -107,7 +115,8 @@ mod tests {
     fn every_reason_survives_the_socket() {
         let rank = Rank::known(63);
         let differs = Term::ALL.map(|term| Dismissal::Differs { term, mine: 1, rank, theirs: u64::MAX });
-        let others = [Dismissal::Taken(rank), Dismissal::Missing(rank), Dismissal::Failed(24)];
+        let others =
+            [Dismissal::Taken(rank), Dismissal::Missing(rank), Dismissal::Failed(24), Dismissal::Full(1)];
         for reason in others.into_iter().chain(differs) {
             assert_eq!(Dismissal::from_message(reason.message(7)), Some(reason));
         }
@@ -116,7 +125,7 @@ mod tests {
     #[test]
     fn a_reason_that_nobody_knows_and_a_rank_that_cannot_be_are_not_believed() {
         let message = Dismissal::Taken(Rank::known(0)).message(7);
-        assert_eq!(Dismissal::from_message(Dismissed { reason: 6, ..message }), None);
+        assert_eq!(Dismissal::from_message(Dismissed { reason: 8, ..message }), None);
         assert_eq!(Dismissal::from_message(Dismissed { rank: 64, ..message }), None);
         assert_eq!(Dismissal::from_message(Dismissed { reason: 2, theirs: u64::MAX, ..message }), None);
     }

@@ -84,7 +84,8 @@ fn preside<C: AsFd>(party: Party, point: &MeetingPoint, make_control: impl FnOnc
     let options = Options { heap_len, ..Options::default() };
     let MeetingPoint { job_id, epoch, .. } = *point;
     let offer = Offer { n_ranks, epoch, job_id, options };
-    let root = make_control(n_ranks).and_then(|control| Root::new(offer, control.as_fd()));
+    let root =
+        make_control(n_ranks).and_then(|control| Root::new(offer, control.as_fd())).map(Root::trusting);
     match root {
         Ok(mut root) => {
             for socket in sockets {
@@ -122,7 +123,7 @@ fn lead(root: &mut Root, deadline: Option<Instant>) -> Result<()> {
             }
         }
         while let Some(event) = root.next_event() {
-            is_over |= matches!(event, Event::Up | Event::Lost(..));
+            is_over |= matches!(event, Event::Up | Event::Lost(..) | Event::Reported(..));
         }
     }
     Ok(())

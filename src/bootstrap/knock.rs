@@ -3,6 +3,7 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
+use bytemuck::Zeroable;
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, setsockopt, socket, sockopt,
@@ -10,12 +11,12 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeVal, TimeValLike};
 
 use super::dismissal::MEETING;
-use super::member::{Channel, Joining};
-use super::message::{Knock, LAYOUT_VERSION, Message, Met, Refusal};
+use super::member::{Channel, Joining, Vigil};
+use super::message::{ANY_RANK, Knock, LAYOUT_VERSION, Message, Met, Refusal};
 use super::options::Options;
 use super::socket::{Deadline, resource_error};
 use crate::error::{DeviceName, Error, Result};
-use crate::rank::Rank;
+use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
 
 /// How much longer than its timeout a member listens: the host, whose time is up first, can name who is missing.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -38,29 +39,71 @@ impl MeetingPoint {
     }
 }
 
-/// Comes to a meeting as `rank` of `n_ranks`, and joins the job when all are there.
+/// As whom a process comes to a meeting that is not a newcomer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) rank: Rank,
+    pub(crate) n_ranks: u32,
+    /// How many of these ranks come as what they are; the others are for newcomers.
+    pub(crate) n_members: u32,
+}
+
+/// Comes to a meeting in `part`, and joins the job when all are there. Meanwhile it looks after others by `vigil`.
 ///
 /// # Errors
 /// [`Error::NoMeeting`]; [`Error::RankTaken`], [`Error::Mismatch`] or [`Error::PeerLost`] when the meeting has failed
 /// for everybody; [`Error::Timeout`] naming a rank that is missing; [`Error::Layout`] when the two do not fit, or one
 /// runs as another user; [`Error::ResourceLimit`], here or at the host.
-pub(crate) fn meet(point: &MeetingPoint, n_ranks: u32, rank: Rank, options: &Options) -> Result<Joining> {
-    let socket = reach(point, options.timeout)?;
-    let channel = Channel { socket, job_id: point.job_id, n_ranks };
+pub(crate) fn meet(
+    point: &MeetingPoint,
+    part: Part,
+    options: &Options,
+    vigil: Option<Vigil>,
+) -> Result<Joining> {
+    let Part { rank, n_ranks, n_members } = part;
     let knock = Knock {
         head: Knock::head(point.job_id),
         layout_version: LAYOUT_VERSION,
         rank: rank.get(),
         n_ranks,
+        n_members,
         backing: options.backing.code(),
+        reserved: 0,
         heap_len: options.heap_len,
-        timeout_ms: u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX),
+        timeout_ms: milliseconds(options.timeout),
     };
-    channel.say(&knock, &[])?;
-    channel.hear::<Met>(Deadline::after(options.timeout.saturating_add(LAST_WORDS)), MEETING)?;
-    let device = DeviceName::Rank(rank);
-    let joining = Joining::begin(channel.socket, device, n_ranks, point.job_id, options.timeout)?;
-    Ok(joining.with_options(options.clone()))
+    Ok(come(point, &knock, options.timeout, vigil)?.with_options(options.clone()))
+}
+
+/// Comes to a meeting as a newcomer: takes the first rank that is free for one, and the options of the others but their patience.
+///
+/// # Errors
+/// Those of [`meet`]; [`Error::NoPlace`].
+pub(crate) fn meet_as_newcomer(point: &MeetingPoint, timeout: Duration) -> Result<Joining> {
+    let knock = Knock {
+        head: Knock::head(point.job_id),
+        layout_version: LAYOUT_VERSION,
+        rank: ANY_RANK,
+        timeout_ms: milliseconds(timeout),
+        ..Knock::zeroed()
+    };
+    Ok(come(point, &knock, timeout, None)?.with_timeout(timeout))
+}
+
+/// Knocks, and says Hello when all have come.
+fn come(point: &MeetingPoint, knock: &Knock, timeout: Duration, vigil: Option<Vigil>) -> Result<Joining> {
+    let socket = reach(point, timeout)?;
+    let mut channel = Channel { socket, job_id: point.job_id, n_ranks: MAX_RANKS, vigil };
+    channel.say(knock, &[])?;
+    let (met, _) = channel.hear::<Met>(Deadline::after(timeout.saturating_add(LAST_WORDS)), MEETING)?;
+    check_n_ranks(met.n_ranks)?;
+    channel.n_ranks = met.n_ranks;
+    let rank = Rank::new(met.rank, met.n_ranks)?;
+    Joining::begin_over(channel, DeviceName::Rank(rank), timeout)
+}
+
+fn milliseconds(timeout: Duration) -> u64 {
+    u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Connects to the host, which has to be of the same user.

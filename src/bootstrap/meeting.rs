@@ -1,14 +1,18 @@
 //! Who comes to a meeting: the root's side until all ranks are there.
 //!
 //! A *guest* is a connection. It says one thing, Knock, and claims a rank with it; then it waits. The first claim sets
-//! the terms (number of ranks, length of the heap, kind of backing), and everybody else has to come with the same.
+//! the terms (number of ranks, length of the heap, kind of backing, for how many ranks there are newcomers), and everybody else has
+//! to come with the same. A *newcomer* claims no rank and brings no terms: it gets the first rank that is for newcomers and free,
+//! as soon as the terms are known.
 //!
 //! | a guest | then |
 //! |---|---|
 //! | of another user, or with another version or job | is refused; the others are not concerned |
 //! | says nothing | holds nobody up; it is put out when all are there, or when too many of its kind are |
 //! | claims a rank twice, has other terms | the meeting fails: the ranks do not fit together, and waiting mends nothing |
-//! | hangs up, or speaks again, after its claim | the meeting fails: that rank is lost |
+//! | is a newcomer too many | is told; the others are not concerned |
+//! | hangs up, or speaks again, when it has a rank | the meeting fails: that rank is lost |
+//! | reports the loss of another rank, and hangs up | the meeting fails: that other rank is lost |
 //! | comes when the meeting has failed, but not later than the deadline | is told why, like the others |
 //! | is awaited still when somebody's patience ends | the meeting fails: that rank is missing |
 
@@ -22,9 +26,9 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 use super::dismissal::{Dismissal, Term};
 use super::knock::check_user;
-use super::message::{self, Knock, LAYOUT_VERSION, Lost, Message, Met, Refusal, Refused};
+use super::message::{self, ANY_RANK, Knock, LAYOUT_VERSION, Lost, Message, Met, Refusal, Refused, Report};
 use super::socket::{Incoming, poll_timeout, resource_error, send, try_receive};
-use crate::error::{Error, Result};
+use crate::error::{DeviceName, Error, Result};
 use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
 
 /// How many connections there may be: everybody, and as many again that say nothing.
@@ -54,6 +58,8 @@ pub(super) struct Meeting {
 struct Guest {
     /// `None` once it was put out.
     socket: Option<OwnedFd>,
+    /// Whether it has said what it is. One that has and has no rank is a newcomer for whom there is none yet.
+    has_knocked: bool,
     claim: Option<Claim>,
 }
 
@@ -62,7 +68,14 @@ struct Guest {
 struct Claim {
     rank: Rank,
     /// In the order of [`Term::ALL`].
-    terms: [u64; 3],
+    terms: [u64; 4],
+}
+
+impl Claim {
+    fn term(&self, term: Term) -> u32 {
+        // Whoever gives one that no u32 holds has been refused.
+        u32::try_from(self.terms[term as usize]).unwrap_or(u32::MAX)
+    }
 }
 
 /// Why a guest is refused, with what was expected and what was found.
@@ -129,7 +142,7 @@ impl Meeting {
                 told |= 1 << claim.rank.get();
             }
             self.dismiss(breakdown);
-            self.guests.retain(|guest| guest.claim.is_none() && guest.socket.is_some());
+            self.guests.retain(|guest| !guest.has_knocked && guest.socket.is_some());
             if self.is_late() || self.n_ranks().is_none_or(|n_ranks| told.count_ones() >= n_ranks) {
                 return Ok(());
             }
@@ -149,7 +162,7 @@ impl Meeting {
     }
 
     fn n_ranks(&self) -> Option<u32> {
-        self.terms.and_then(|claim| u32::try_from(claim.terms[Term::NRanks as usize]).ok())
+        self.terms.map(|claim| claim.term(Term::NRanks))
     }
 
     fn claims(&self) -> impl Iterator<Item = Claim> {
@@ -162,7 +175,8 @@ impl Meeting {
 
     fn first_missing(&self) -> Rank {
         let is_here = |rank: &Rank| self.claims().any(|claim| claim.rank == *rank);
-        let mut ranks = (0..self.n_ranks().unwrap_or(0)).map(Rank::known);
+        // Newcomers alone wait for the first rank.
+        let mut ranks = (0..self.n_ranks().unwrap_or(1)).map(Rank::known);
         ranks.find(|rank| !is_here(rank)).expect("the meeting is not complete")
     }
 
@@ -205,7 +219,7 @@ impl Meeting {
             {
                 self.guests.remove(silent);
             }
-            self.guests.push(Guest { socket: Some(socket), claim: None });
+            self.guests.push(Guest { socket: Some(socket), has_knocked: false, claim: None });
         }
     }
 
@@ -216,25 +230,30 @@ impl Meeting {
         let incoming = try_receive(socket.as_fd());
         match (incoming, guest.claim) {
             (Ok(Incoming::Nothing), _) => Ok(()),
-            (Ok(Incoming::Message(bytes, _)), None) => {
-                match self.read(&bytes) {
-                    Ok((claim, patience)) => return self.take(index, claim, patience),
-                    Err(Some(refusal)) => self.refuse(socket, refusal),
-                    Err(None) => {}
+            (Ok(Incoming::Message(bytes, _)), None) if !guest.has_knocked => match self.read(&bytes) {
+                Ok((claim, patience)) => self.let_in(index, claim, patience),
+                Err(refusal) => {
+                    if let Some(refusal) = refusal {
+                        self.refuse(socket, refusal);
+                    }
+                    self.guests[index].socket = None;
+                    Ok(())
                 }
-                self.guests[index].socket = None;
-                Ok(())
-            }
+            },
             (_, None) => {
                 self.guests[index].socket = None;
                 Ok(())
+            }
+            (Ok(Incoming::Message(bytes, _)), Some(claim)) => {
+                Err(Breakdown::Lost(reported(&bytes).unwrap_or(claim.rank)))
             }
             (_, Some(claim)) => Err(Breakdown::Lost(claim.rank)),
         }
     }
 
-    /// Reads a Knock. The error is what to answer, if it can be answered.
-    fn read(&self, bytes: &[u8]) -> Result<(Claim, Duration), Option<Objection>> {
+    /// Reads a Knock: what it claims, nothing where it is a newcomer's, and for how long its sender waits. The error is what to
+    /// answer, if it can be answered.
+    fn read(&self, bytes: &[u8]) -> Result<(Option<Claim>, Duration), Option<Objection>> {
         let differs = |refusal, expected: u64, found: u64| {
             if expected == found { Ok(()) } else { Err(Some((refusal, expected, found))) }
         };
@@ -243,24 +262,68 @@ impl Meeting {
         let knock = message::read::<Knock>(bytes).ok_or(None)?;
         differs(Refusal::Layout, LAYOUT_VERSION.into(), knock.layout_version.into())?;
         differs(Refusal::Job, self.job_id, head.job_id)?;
+        let patience = Duration::from_millis(knock.timeout_ms);
+        if knock.rank == ANY_RANK {
+            return Ok((None, patience));
+        }
         check_n_ranks(knock.n_ranks).map_err(|_| None)?;
-        let rank = Rank::new(knock.rank, knock.n_ranks).map_err(|_| None)?;
-        let terms = [knock.n_ranks.into(), knock.heap_len, knock.backing.into()];
-        Ok((Claim { rank, terms }, Duration::from_millis(knock.timeout_ms)))
+        if knock.n_members > knock.n_ranks {
+            return Err(None);
+        }
+        let rank = Rank::new(knock.rank, knock.n_members).map_err(|_| None)?;
+        let terms = [knock.n_ranks.into(), knock.heap_len, knock.backing.into(), knock.n_members.into()];
+        Ok((Some(Claim { rank, terms }), patience))
+    }
+
+    /// Gives a guest that has knocked its place, where there is one.
+    fn let_in(&mut self, index: usize, claim: Option<Claim>, patience: Duration) -> Result<(), Breakdown> {
+        self.guests[index].has_knocked = true;
+        if let Some(claim) = claim {
+            self.wait_at_most(patience);
+            self.take(index, claim)?;
+        }
+        self.place_newcomers();
+        if self.guests[index].socket.is_some() {
+            self.wait_at_most(patience);
+        }
+        Ok(())
+    }
+
+    fn wait_at_most(&mut self, patience: Duration) {
+        let until = Instant::now().checked_add(patience);
+        self.deadline = [self.deadline, until].into_iter().flatten().min();
     }
 
     /// Gives a guest the rank that it claims.
-    fn take(&mut self, index: usize, claim: Claim, patience: Duration) -> Result<(), Breakdown> {
+    fn take(&mut self, index: usize, claim: Claim) -> Result<(), Breakdown> {
         let is_taken = self.claims().any(|other| other.rank == claim.rank);
         self.guests[index].claim = Some(claim);
-        let until = Instant::now().checked_add(patience);
-        self.deadline = [self.deadline, until].into_iter().flatten().min();
         let agreed = self.terms.get_or_insert(claim).terms;
         let differs = |term: &Term| agreed[*term as usize] != claim.terms[*term as usize];
         match Term::ALL.into_iter().find(differs) {
             Some(term) => Err(Breakdown::Differs(term, claim)),
             None if is_taken => Err(Breakdown::Taken(claim.rank)),
             None => Ok(()),
+        }
+    }
+
+    /// Gives newcomers the ranks that are for them, once it is known which these are, and puts out those who are too many.
+    fn place_newcomers(&mut self) {
+        let Some(terms) = self.terms else { return };
+        let (n_members, n_ranks) = (terms.term(Term::Members), terms.term(Term::NRanks));
+        for index in 0..self.guests.len() {
+            if !self.guests[index].has_knocked || self.guests[index].claim.is_some() {
+                continue;
+            }
+            let is_free = |rank: &Rank| !self.claims().any(|claim| claim.rank == *rank);
+            let free = (n_members..n_ranks).map(Rank::known).find(is_free);
+            let guest = &mut self.guests[index];
+            guest.claim = free.map(|rank| Claim { rank, ..terms });
+            if guest.claim.is_none()
+                && let Some(socket) = guest.socket.take()
+            {
+                tell(&socket, &Dismissal::Full(n_ranks - n_members).message(self.job_id));
+            }
         }
     }
 
@@ -274,9 +337,10 @@ impl Meeting {
         let heap_len = self.terms.map_or(0, |claim| claim.terms[Term::HeapLen as usize]);
         self.guests.retain(|guest| guest.claim.is_some());
         self.guests.sort_by_key(|guest| guest.claim.map(|claim| claim.rank));
+        let n_ranks = self.n_ranks().unwrap_or(0);
         let sockets: Vec<_> = self.guests.into_iter().filter_map(|guest| guest.socket).collect();
-        for socket in &sockets {
-            tell(socket, &Met { head: Met::head(self.job_id) });
+        for (rank, socket) in (0..).zip(&sockets) {
+            tell(socket, &Met { head: Met::head(self.job_id), rank, n_ranks });
         }
         Party { sockets, heap_len, deadline: self.deadline }
     }
@@ -284,7 +348,7 @@ impl Meeting {
     /// Tells all who have come why the meeting has failed; of different terms, each from its own side.
     fn dismiss(&self, breakdown: &Breakdown) {
         for guest in &self.guests {
-            let (Some(socket), Some(own)) = (&guest.socket, guest.claim) else { continue };
+            let Some(socket) = guest.socket.as_ref().filter(|_| guest.has_knocked) else { continue };
             let dismissal = match breakdown {
                 Breakdown::Lost(rank) => {
                     let (head, member) = (Lost::head(self.job_id), rank.get());
@@ -296,6 +360,8 @@ impl Meeting {
                 Breakdown::Failed(error) => Dismissal::of_error(error),
                 Breakdown::Differs(term, odd) => {
                     let agreed = self.terms.expect("set by the first claim");
+                    // A newcomer brings none of its own.
+                    let own = guest.claim.unwrap_or(agreed);
                     let index = *term as usize;
                     let other = if own.terms[index] == agreed.terms[index] { *odd } else { agreed };
                     let (mine, theirs) = (own.terms[index], other.terms[index]);
@@ -304,6 +370,14 @@ impl Meeting {
             };
             tell(socket, &dismissal.message(self.job_id));
         }
+    }
+}
+
+/// Whom a message reports to be lost, if it does.
+fn reported(bytes: &[u8]) -> Option<Rank> {
+    match message::member_from_code(message::read::<Report>(bytes)?.member, MAX_RANKS)? {
+        DeviceName::Rank(rank) => Some(rank),
+        DeviceName::Proxy => None,
     }
 }
 

@@ -1,13 +1,14 @@
 //! A member's side of the first meeting: Hello to Go.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::dismissal::Dismissal;
 use super::link::Link;
 use super::message::{
     self, CONTRIBUTION_LEN, Contribution, Dismissed, Gathered, Go, Hello, LAYOUT_VERSION, Lost, Message,
-    Ready, Refusal, Refused, Welcome,
+    Ready, Refusal, Refused, Report, Welcome,
 };
 use super::options::{Options, Placement, ProxyMode, SegmentBacking};
 use super::socket::{Deadline, Incoming, resource_error, send, try_receive};
@@ -92,10 +93,18 @@ impl Joining {
         job_id: u64,
         timeout: Duration,
     ) -> Result<Self> {
-        let channel = Channel { socket, job_id, n_ranks };
+        Self::begin_over(Channel { socket, job_id, n_ranks, vigil: None }, device, timeout)
+    }
+
+    /// Says Hello over `channel`, as [`Joining::begin`] does.
+    ///
+    /// # Errors
+    /// Those of [`Joining::begin`].
+    pub(super) fn begin_over(channel: Channel, device: DeviceName, timeout: Duration) -> Result<Self> {
+        let n_ranks = channel.n_ranks;
         channel.say(
             &Hello {
-                head: Hello::head(job_id),
+                head: Hello::head(channel.job_id),
                 layout_version: LAYOUT_VERSION,
                 pid: std::process::id(),
                 member: message::member_code(device),
@@ -120,6 +129,12 @@ impl Joining {
     /// Goes on with options of its own: what no launcher decided, each member decides for itself.
     pub(super) fn with_options(mut self, options: Options) -> Self {
         self.options = options;
+        self
+    }
+
+    /// Goes on with the options that the others have, but its own patience.
+    pub(super) fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.options.timeout = timeout;
         self
     }
 
@@ -252,7 +267,7 @@ impl Shared {
         let Joining { channel, device, epoch, options, placement, control, .. } = joining;
         channel.say(&Ready { head: Ready::head(channel.job_id) }, &[])?;
         channel.hear::<Go>(Deadline::after(options.timeout), "joining the job (ready)")?;
-        let Channel { socket, job_id, n_ranks } = channel;
+        let Channel { socket, job_id, n_ranks, .. } = channel;
         let link = Link::new(socket, job_id, n_ranks);
         Ok(Membership { device, n_ranks, epoch, job_id, options, placement, control, segments, link })
     }
@@ -264,6 +279,33 @@ pub(super) struct Channel {
     pub(super) socket: OwnedFd,
     pub(super) job_id: u64,
     pub(super) n_ranks: u32,
+    /// Who else is looked at while this waits.
+    pub(super) vigil: Option<Vigil>,
+}
+
+/// Looks after ranks that may be lost without the root's hearing of it: they are in an epoch together that it knows nothing of.
+#[derive(Clone)]
+pub(crate) struct Vigil(Arc<dyn Fn() -> Option<Rank> + Send + Sync>);
+
+/// How often a vigil is kept.
+const VIGIL_INTERVAL: Duration = Duration::from_millis(5);
+
+impl Vigil {
+    /// A vigil by `lost`, which returns one of those that are lost, if there is one.
+    pub(crate) fn new(lost: impl Fn() -> Option<Rank> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(lost))
+    }
+
+    /// One of those that are lost.
+    pub(crate) fn lost(&self) -> Option<Rank> {
+        (self.0)()
+    }
+}
+
+impl std::fmt::Debug for Vigil {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Vigil").field(&self.lost()).finish()
+    }
 }
 
 impl Channel {
@@ -286,7 +328,9 @@ impl Channel {
             let (bytes, received) = match try_receive(self.socket.as_fd())? {
                 Incoming::Message(bytes, received) => (bytes, received),
                 Incoming::Nothing => {
-                    deadline.wait_readable(&self.socket, operation)?;
+                    self.look_after_others()?;
+                    let nap = self.vigil.as_ref().map_or(Duration::MAX, |_| VIGIL_INTERVAL);
+                    deadline.wait_a_while(&self.socket, operation, nap)?;
                     continue;
                 }
                 Incoming::HungUp => return Err(Error::Revoked { by: None }),
@@ -301,6 +345,13 @@ impl Channel {
             }
             return Err(self.explain(&bytes, deadline));
         }
+    }
+
+    /// Ends the wait when somebody is lost whom the root does not miss yet, and tells it.
+    fn look_after_others(&self) -> Result<()> {
+        let Some(rank) = self.vigil.as_ref().and_then(Vigil::lost) else { return Ok(()) };
+        self.say(&Report { head: Report::head(self.job_id), member: rank.get(), reserved: 0 }, &[])?;
+        Err(Error::PeerLost { rank })
     }
 
     /// The error for a message that is not the awaited one.

@@ -17,19 +17,22 @@ use crate::rank::{MAX_RANKS, Rank};
 pub const CONTRIBUTION_LEN: usize = 64;
 
 /// Version of everything that crosses processes in shared memory; members of one job agree on it.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 
 /// "SMCB".
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"SMCB");
 
 /// Version of these messages.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// The longest message, in bytes: what a receiver's buffer has to hold.
 pub(crate) const MAX_MESSAGE: usize = size_of::<Gathered>();
 
 /// The number that stands for the proxy service where a rank is expected.
 pub(crate) const PROXY: u32 = u32::MAX;
+
+/// The number that a newcomer gives who takes whatever rank there is for it.
+pub(crate) const ANY_RANK: u32 = u32::MAX;
 
 /// The number that stands for no core.
 pub(crate) const NO_CPU: u32 = u32::MAX;
@@ -148,20 +151,27 @@ messages! {
     /// Member to root: it leaves, its work done.
     Bye = 10, 24 bytes {}
     /// Process to root: it comes to a meeting, since no launcher started it.
-    Knock = 11, 56 bytes {
+    Knock = 11, 64 bytes {
         /// [`LAYOUT_VERSION`] of the sender.
         layout_version: u32,
-        /// The rank that it claims.
+        /// The rank that it claims; [`ANY_RANK`] of a newcomer, which leaves all numbers but the timeout to the others.
         rank: u32,
         n_ranks: u32,
+        /// How many of them are claimed; the ranks behind are for newcomers.
+        n_members: u32,
         /// Which kind of memory its segment will be of.
         backing: u32,
+        reserved: u32,
         heap_len: u64,
         /// How long it will wait for the others.
         timeout_ms: u64,
     }
     /// Root to member: all have come; what follows is as with a launcher, from the Hello on.
-    Met = 12, 24 bytes {}
+    Met = 12, 32 bytes {
+        /// The rank of whom it is sent to.
+        rank: u32,
+        n_ranks: u32,
+    }
     /// Root to member: the meeting has failed, for everybody.
     Dismissed = 13, 48 bytes {
         /// A [`Dismissal`](super::dismissal::Dismissal).

@@ -20,7 +20,7 @@
 //!
 //! Processes that no launcher started come to a *meeting* first: the process that made their id hosts it
 //! (`meeting.rs`, `host.rs`), each knocks with the rank it claims (`knock.rs`), and when all are there the same
-//! sequence follows. The meeting ends with Go: members hang up, and neither root nor host is needed any more.
+//! sequence follows. Newcomers knock without a rank, and are told theirs. The meeting ends with Go: members hang up, and neither root nor host is needed any more.
 //!
 //! Invariants:
 //! - Whatever a member does (hang up, die, send garbage, stop reading), the root neither blocks nor panics, and
@@ -44,8 +44,9 @@ mod tests;
 
 pub use environment::{become_program, join_from_env};
 pub(crate) use host::Host;
-pub(crate) use knock::{MeetingPoint, meet};
+pub(crate) use knock::{MeetingPoint, Part, meet, meet_as_newcomer};
 pub use link::{Link, LinkEvent, LinkWatch};
+pub(crate) use member::Vigil;
 pub use member::{Gift, Joining, Membership, Shared};
 pub use message::{CONTRIBUTION_LEN, LAYOUT_VERSION};
 pub use options::{Options, Placement, ProxyMode, SegmentBacking};

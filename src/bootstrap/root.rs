@@ -10,7 +10,7 @@
 //! | Silent | nothing: it hangs up | Absent |
 //! | Left, Lost, Absent | hang-up | |
 //!
-//! A Report is heard in every phase after the Hello. Whoever says anything else, or hangs up before it has left, is
+//! A Report is heard in every phase after the Hello (in a meeting in every phase). Whoever says anything else, or hangs up before it has left, is
 //! lost; except that whoever never said Hello may go: that is for the supervisor to judge.
 
 use std::collections::VecDeque;
@@ -108,6 +108,8 @@ pub(crate) struct Root {
     round: u32,
     losses: Vec<DeviceName>,
     events: VecDeque<Event>,
+    /// Whether a member's word is enough for another one to be lost.
+    trusting: bool,
 }
 
 impl Root {
@@ -127,6 +129,7 @@ impl Root {
             round: 0,
             losses: Vec::new(),
             events: VecDeque::new(),
+            trusting: false,
         })
     }
 
@@ -140,6 +143,12 @@ impl Root {
             .collect::<std::io::Result<_>>()
             .map_err(|error| resource_error("duplicating the hold on names", error))?;
         Ok(self)
+    }
+
+    /// Takes a member for lost as soon as another one reports it: that one hangs up next, and the others are to hear of the cause.
+    pub(crate) fn trusting(mut self) -> Self {
+        self.trusting = true;
+        self
     }
 
     /// Adds the next member (ranks in order, then the proxy service) with the root's end of its socket.
@@ -266,24 +275,16 @@ impl Root {
     ) -> Option<()> {
         let head = message::head_of(bytes)?;
         let phase = self.members[seat.0].phase;
-        if phase == Phase::Silent {
-            return descriptors.is_empty().then(|| self.welcome(seat, bytes, sender))?;
+        let report = message::read::<Report>(bytes).filter(|report| report.head.job_id == self.offer.job_id);
+        match report {
+            Some(report) if phase != Phase::Silent || self.trusting => return self.hear(seat, &report),
+            _ if phase == Phase::Silent => {
+                return descriptors.is_empty().then(|| self.welcome(seat, bytes, sender))?;
+            }
+            _ => {}
         }
         if head.job_id != self.offer.job_id || head.version != message::VERSION {
             return None;
-        }
-        if let Some(report) = message::read::<Report>(bytes) {
-            let lost = message::member_from_code(report.member, self.offer.n_ranks)?;
-            // A proxy that is a thread has no seat.
-            let Some(lost) = self.members.iter().position(|member| member.device == lost) else {
-                return Some(());
-            };
-            let reported = &mut self.members[seat.0].reported;
-            if !reported.contains(&Seat(lost)) {
-                reported.push(Seat(lost));
-                self.events.push_back(Event::Reported(seat, Seat(lost)));
-            }
-            return Some(());
         }
         match (phase, head.kind) {
             (Phase::Welcomed, Contribution::KIND) => {
@@ -303,6 +304,24 @@ impl Root {
             // A member that was declared lost may be saying its last words.
             (Phase::Lost, _) => {}
             _ => return None,
+        }
+        Some(())
+    }
+
+    /// Takes note of whom a member reports to be lost.
+    fn hear(&mut self, seat: Seat, report: &Report) -> Option<()> {
+        let lost = message::member_from_code(report.member, self.offer.n_ranks)?;
+        // A proxy that is a thread has no seat.
+        let Some(lost) = self.members.iter().position(|member| member.device == lost).map(Seat) else {
+            return Some(());
+        };
+        let reported = &mut self.members[seat.0].reported;
+        if !reported.contains(&lost) {
+            reported.push(lost);
+            if self.trusting {
+                self.declare_lost(lost);
+            }
+            self.events.push_back(Event::Reported(seat, lost));
         }
         Some(())
     }

@@ -130,17 +130,29 @@ impl Deadline {
     /// # Errors
     /// [`Error::Timeout`] of `operation`.
     pub(crate) fn wait_readable(&self, socket: &OwnedFd, operation: &'static str) -> Result<()> {
-        loop {
-            let left = self.left();
-            let mut polled = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
-            match poll(&mut polled, poll_timeout(Some(left))) {
-                Ok(0) if left.is_zero() => {
-                    return Err(Error::Timeout { operation, awaited: None, waited: self.waited() });
-                }
-                Ok(0) | Err(Errno::EINTR) => {}
-                Ok(_) => return Ok(()),
-                Err(errno) => return Err(Error::os("waiting on the control socket", errno)),
+        while !self.wait_a_while(socket, operation, Duration::MAX)? {}
+        Ok(())
+    }
+
+    /// Waits until `socket` has something to read, at most for `nap`; tells whether it has.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] of `operation`.
+    pub(crate) fn wait_a_while(
+        &self,
+        socket: &OwnedFd,
+        operation: &'static str,
+        nap: Duration,
+    ) -> Result<bool> {
+        let left = self.left();
+        let mut polled = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut polled, poll_timeout(Some(left.min(nap)))) {
+            Ok(0) if left.is_zero() => {
+                Err(Error::Timeout { operation, awaited: None, waited: self.waited() })
             }
+            Ok(0) | Err(Errno::EINTR) => Ok(false),
+            Ok(_) => Ok(true),
+            Err(errno) => Err(Error::os("waiting on the control socket", errno)),
         }
     }
 }

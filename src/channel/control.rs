@@ -12,6 +12,7 @@
 //! | 29056 | where those sleep who go on after the epoch | the epoch | they |
 //! | 29184 | rounds of going on | 64 | survivors |
 //! | 37376 | what is offered to those who go on | each rank | that rank |
+//! | 45568 | whether those who have met begin together | the epoch | they |
 
 use std::os::fd::OwnedFd;
 
@@ -32,7 +33,8 @@ const AGREEMENT: u64 = BARRIER + MAX_RANKS as u64 * size_of::<BarrierCell>() as 
 const REGROUP_PARK: u64 = AGREEMENT + MAX_RANKS as u64 * size_of::<AgreementCell>() as u64;
 const ROUNDS: u64 = REGROUP_PARK + 128;
 const OFFERS: u64 = ROUNDS + MAX_ROUNDS * size_of::<RoundCell>() as u64;
-const END: u64 = OFFERS + MAX_RANKS as u64 * size_of::<OfferCell>() as u64;
+const FORMATION: u64 = OFFERS + MAX_RANKS as u64 * size_of::<OfferCell>() as u64;
+const END: u64 = FORMATION + size_of::<RoundCell>() as u64;
 
 /// How often the survivors of an epoch can try to go on. Each death can spoil one round.
 pub(crate) const MAX_ROUNDS: u64 = MAX_RANKS as u64;
@@ -44,7 +46,7 @@ const _: () = {
     assert!(
         BARRIER_PARK == 4224 && DOORBELL == 4352 && LIVES == 4480 && BARRIER == 12672 && AGREEMENT == 20864
     );
-    assert!(REGROUP_PARK == 29056 && ROUNDS == 29184 && OFFERS == 37376);
+    assert!(REGROUP_PARK == 29056 && ROUNDS == 29184 && OFFERS == 37376 && FORMATION == 45568);
 };
 
 /// A control segment, mapped.
@@ -108,6 +110,12 @@ impl Control {
     pub(crate) fn rounds(&self) -> (CellSlice<RoundCell>, CellRef<ParkCell>) {
         let cells = self.mapping.cells(ROUNDS, MAX_ROUNDS).expect("in the layout");
         (cells, self.mapping.cell(REGROUP_PARK).expect("in the layout"))
+    }
+
+    /// Where those who have met settle whether they begin, and where they sleep meanwhile.
+    pub(crate) fn formation(&self) -> (CellRef<RoundCell>, CellRef<ParkCell>) {
+        let cell = self.mapping.cell(FORMATION).expect("in the layout");
+        (cell, self.mapping.cell(REGROUP_PARK).expect("in the layout"))
     }
 
     /// What ranks offer to those who go on with them.

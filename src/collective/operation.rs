@@ -51,11 +51,13 @@ pub enum Operation {
     RegisterAlgorithm,
     /// Several small operations at once.
     Group,
+    /// All come together with newcomers.
+    Grow,
 }
 
 impl Operation {
     /// All of them, in the order of their codes.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Barrier,
         Self::AllReduce,
         Self::Reduce,
@@ -77,6 +79,7 @@ impl Operation {
         Self::SwitchChannel,
         Self::RegisterAlgorithm,
         Self::Group,
+        Self::Grow,
     ];
 
     /// Its name, as messages and tables print it.
@@ -104,6 +107,7 @@ impl Operation {
             Self::SwitchChannel => "switch_channel",
             Self::RegisterAlgorithm => "register_algorithm",
             Self::Group => "group",
+            Self::Grow => "grow",
         }
     }
 

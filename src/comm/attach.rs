@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Communicator;
 use super::crowd::Cores;
+use super::formation::Formation;
 use super::meeting::Meeting;
 use super::membership::Membership;
 use super::ports::Ports;
@@ -89,8 +90,12 @@ pub(super) fn join_met(mut joining: Joining) -> Result<Communicator> {
     let terms = Terms { mode: ProxyMode::Thread, spinners: cores.spinners(&all), timeout };
     let Entrance { shared, world, own } = Entrance::of(joining)?;
     let seat = Seat::take(&world, rank)?;
-    drop(shared.ready()?.link);
-    seat.sit(&world, &terms, None, own)
+    let formation = Formation::new(&world, rank, terms.spinners, timeout);
+    // The host is not needed from here on.
+    shared.ready().map(drop).map_err(|error| formation.abandon(error))?;
+    let comm = seat.sit(&world, &terms, None, own).map_err(|error| formation.abandon(error))?;
+    formation.complete()?;
+    Ok(comm)
 }
 
 /// Makes the communicators of device threads that share this process, its window and its mappings.
@@ -181,7 +186,7 @@ impl Seat {
             workspace: Workspace::default(),
             life: Some(life),
             supervision: link.map(|link| Supervision::begin(link, world)).transpose()?.map(Arc::new),
-            numbers: (0..world.n_ranks()).map(Rank::known).collect(),
+            numbers: (0..world.n_ranks()).map(Rank::known).map(Some).collect(),
             _own: own,
         };
         Ok(Communicator {

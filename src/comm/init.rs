@@ -5,7 +5,7 @@ use nix::errno::Errno;
 use super::Communicator;
 use super::attach::{Terms, attach_threads, join_met};
 use super::unique_id::UniqueId;
-use crate::bootstrap::{Options, ProxyMode, meet};
+use crate::bootstrap::{Options, Part, ProxyMode, meet};
 use crate::channel::Era;
 use crate::error::{Error, Result};
 use crate::heap::layout::HeapShape;
@@ -46,7 +46,8 @@ impl Communicator {
         let rank = Rank::new(rank, n_ranks)?;
         check("init_rank", options)?;
         HeapShape::new(n_ranks, options.heap_len)?;
-        meet(&id.meeting_point(), n_ranks, rank, options).and_then(join_met).map_err(name_hang_up)
+        let part = Part { rank, n_ranks, n_members: n_ranks };
+        meet(&id.meeting_point(), part, options, None).and_then(join_met).map_err(name_hang_up)
     }
 
     /// Makes all communicators of a job of `n_ranks` in this process, in order of rank, with the default [`Options`]:
@@ -96,7 +97,7 @@ fn check(operation: &'static str, options: &Options) -> Result<()> {
 }
 
 /// Nobody revokes a job that is not there yet: what looks like it is the host's socket hanging up.
-fn name_hang_up(error: Error) -> Error {
+pub(super) fn name_hang_up(error: Error) -> Error {
     match error {
         Error::Revoked { by: None } => Error::NoMeeting { source: Errno::ECONNRESET.into() },
         other => other,

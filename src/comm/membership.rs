@@ -10,7 +10,7 @@ use crate::channel::Fabric;
 use crate::collective::Landlord;
 use crate::error::DeviceName;
 use crate::heap::{MemoryRegistrar, Region};
-use crate::rank::{Rank, RankSet};
+use crate::rank::Rank;
 use crate::shm::{CellSlice, LifeLock};
 use crate::sync::{ProgressCell, Revocation};
 
@@ -25,8 +25,8 @@ pub(super) struct Membership {
     pub(super) workspace: Workspace,
     pub(super) life: Option<LifeLock>,
     pub(super) supervision: Option<Arc<Supervision>>,
-    /// The launcher's number of each rank of this epoch.
-    pub(super) numbers: Vec<Rank>,
+    /// The launcher's number of each rank of this epoch; none for a rank that it has not started.
+    pub(super) numbers: Vec<Option<Rank>>,
     pub(super) _own: Option<OwnSegment>,
 }
 
@@ -38,14 +38,14 @@ impl Membership {
 
     /// Tells the launcher, where there is one, that `lost` is, so that it neither waits for that rank nor blames another one.
     pub(super) fn report_loss(&self, lost: Rank) {
-        if let (Some(supervision), Some(number)) = (&self.supervision, self.numbers.get(lost.index())) {
+        if let (Some(supervision), Some(Some(number))) = (&self.supervision, self.numbers.get(lost.index())) {
             supervision.report(DeviceName::Rank(*number));
         }
     }
 
-    /// Keeps the launcher's line that `old` has, in the epoch after it, of those who were `chosen`.
-    pub(super) fn succeed(&mut self, old: &Self, chosen: RankSet) {
-        self.numbers = chosen.iter().filter_map(|rank| old.numbers.get(rank.index()).copied()).collect();
+    /// Keeps the launcher's line that `old` has, in this new epoch, whose ranks the launcher knows by `numbers`.
+    pub(super) fn succeed(&mut self, old: &Self, numbers: Vec<Option<Rank>>) {
+        self.numbers = numbers;
         if let Some(supervision) = &old.supervision {
             supervision.follow(self.fabric.world(), self.numbers.clone());
             self.supervision = Some(Arc::clone(supervision));

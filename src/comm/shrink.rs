@@ -9,7 +9,6 @@ use std::fs::OpenOptions;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -17,6 +16,7 @@ use nix::fcntl::OFlag;
 use super::Communicator;
 use super::attach::{Seat, Terms};
 use super::crowd::Cores;
+use super::formation::{DEATHS_SHOW, NoWatch};
 use crate::bootstrap::{CONTRIBUTION_LEN, ProxyMode, SegmentBacking, resource_error};
 use crate::channel::{Control, Era, Fabric, MAX_ROUNDS, World};
 use crate::error::{Error, Result};
@@ -25,7 +25,7 @@ use crate::rank::{Rank, RankSet};
 use crate::shm::header::Creator;
 use crate::shm::{CellRef, CellSlice, HostKernel, Segment};
 use crate::sync::regroup::{OFFER_WORDS, OfferCell, Outcome, Round, RoundCell};
-use crate::sync::{LifeStatus, ParkCell, Revocation, Stop, Waiting, Watch, wait_until};
+use crate::sync::{LifeStatus, ParkCell, Revocation, Waiting, wait_until};
 
 const SHRINK: &str = "shrink";
 
@@ -35,9 +35,6 @@ const CONTROL: usize = 3;
 const CORES: usize = 4;
 
 const _: () = assert!(CORES + CONTRIBUTION_LEN / 8 == OFFER_WORDS);
-
-/// How long it may take until a rank is seen to be dead whose descriptors are gone.
-const DEATHS_SHOW: Duration = Duration::from_millis(500);
 
 /// What came of [`Communicator::shrink`].
 #[derive(Debug)]
@@ -83,15 +80,20 @@ impl Communicator {
         self.revoke();
         self.reclaim_engine();
         let (mut comm, chosen) = Survivor::new(self.fabric()).go_on()?;
-        let successor =
-            Arc::get_mut(&mut comm.membership).expect("a new communicator is alone on its membership");
-        successor.succeed(&self.membership, chosen);
+        comm.succeed(self, chosen.iter().map(|rank| self.membership.numbers[rank.index()]).collect());
         let world = self.fabric().world();
         let lost: Vec<_> = RankSet::all(world.n_ranks()).without(chosen).iter().collect();
         // Those who left in peace are not lost to the launcher.
         let is_lost = |rank: &&Rank| world.life(**rank).status() == LifeStatus::Lost;
         lost.iter().filter(is_lost).for_each(|lost| self.membership.report_loss(*lost));
         Ok(Shrunk { comm, lost })
+    }
+
+    /// Keeps the line to the launcher that `old` has, in this new communicator, whose ranks the launcher knows by `numbers`.
+    pub(super) fn succeed(&mut self, old: &Self, numbers: Vec<Option<Rank>>) {
+        let membership = Arc::get_mut(&mut self.membership);
+        let membership = membership.expect("a new communicator is alone on its membership");
+        membership.succeed(&old.membership, numbers);
     }
 
     /// Declares `rank` lost, though it may live: it hangs, or is stopped. That ends the epoch, as a death does. The others
@@ -185,7 +187,7 @@ impl<'a> Survivor<'a> {
 
     /// Waits for the others; if that takes too long, `awaited` is whom it was for.
     fn wait<T>(&self, poll: impl FnMut() -> Option<T>, awaited: impl FnOnce() -> Option<Rank>) -> Result<T> {
-        let waiting = self.fabric.waiting(&Aftermath);
+        let waiting = self.fabric.waiting(&NoWatch);
         wait_until(&waiting, &self.park, poll).map_err(|stop| waiting.error(stop, SHRINK, awaited()))
     }
 }
@@ -237,7 +239,7 @@ impl<G: Fn(Rank) -> bool> Crossing<'_, G> {
         let Survivor { fabric, park, .. } = self.survivor;
         let own = Outcome::Failed(fabric.rank());
         // What a dead rank has offered cannot be had, and that is nobody's failure. Its death may show later than its descriptors go.
-        let waiting = Waiting::new(fabric.kernel(), &Aftermath, fabric.policy(), DEATHS_SHOW);
+        let waiting = Waiting::new(fabric.kernel(), &NoWatch, fabric.policy(), DEATHS_SHOW);
         let over = || self.round.cell.outcome().or_else(|| self.round.mourn(self.chosen));
         match wait_until(&waiting, park, over).unwrap_or_else(|_| self.round.conclude(own)) {
             stands if stands == own => Err(error),
@@ -251,15 +253,6 @@ fn after(outcome: Outcome) -> Result<Option<Communicator>> {
     match outcome {
         Outcome::Failed(rank) => Err(Error::FailedElsewhere { operation: SHRINK, rank }),
         Outcome::Together | Outcome::Repeated => Ok(None),
-    }
-}
-
-/// Watches nothing: the epoch has ended, and who is gone is seen by whoever polls.
-struct Aftermath;
-
-impl Watch for Aftermath {
-    fn check(&self) -> Option<Stop> {
-        None
     }
 }
 

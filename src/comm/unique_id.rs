@@ -73,6 +73,17 @@ impl UniqueId {
         }
     }
 
+    /// The id as numbers, for what takes nothing else.
+    pub(super) fn words(&self) -> [u64; 2] {
+        let (words, _) = self.token.as_chunks::<8>();
+        [u64::from_be_bytes(words[0]), u64::from_be_bytes(words[1])]
+    }
+
+    /// The id with these [`UniqueId::words`].
+    pub(super) fn from_words([high, low]: [u64; 2]) -> Self {
+        Self { token: (u128::from(high) << 64 | u128::from(low)).to_be_bytes() }
+    }
+
     pub(super) fn meeting_point(&self) -> MeetingPoint {
         let start = self.token.first_chunk().copied().expect("a token is longer");
         // A job without a number would be no job.
@@ -142,6 +153,7 @@ mod tests {
             prop_assert!(text.bytes().all(|byte| byte.is_ascii_graphic()));
             prop_assert_eq!(format!(" {text}\n").parse::<UniqueId>().unwrap(), id);
             prop_assert_eq!(UniqueId::from_bytes(&id.to_bytes()).unwrap(), id);
+            prop_assert_eq!(UniqueId::from_words(id.words()), id);
         }
 
         #[test]

@@ -18,6 +18,9 @@
 //! | G1 roll | `Roll::sign`: come, offer, ready | `Roll::read` | all that the rank did before, such as what it offers |
 //! | G2 verdict | `Verdict::settle` | `Verdict::read` | all that the one who settled knew |
 //!
+//! Those who come together in a meeting settle by the last two steps of a round alone whether they begin (`poll_start`). There is
+//! no other round then: who is gone is what the meeting has failed by.
+//!
 //! G2 is what lets a rank that reads `together` use what the others have prepared although it has not read that they are ready.
 
 use super::{
@@ -223,6 +226,27 @@ impl<K: Kernel + ?Sized, G: Fn(Rank) -> bool> Round<'_, K, G> {
             // The lives are read after the roll: whom one of those who are ready had given up before does not go on.
             self.mourn(chosen).or_else(|| all_ready.then(|| self.conclude(Outcome::Together)))
         })
+    }
+
+    /// What came of the round, as [`Round::poll_outcome`] finds it, but that nobody is to repeat it: whoever is gone is what it
+    /// has failed by, the same one for all.
+    ///
+    /// # Ordering
+    /// That of [`Round::poll_outcome`].
+    pub(crate) fn poll_start(&self, all: RankSet) -> Option<Outcome> {
+        self.cell.outcome().or_else(|| {
+            let all_ready = lacks_none(&self.cell.ready, all);
+            let gone = self.gone_of(all).iter().next();
+            match gone {
+                Some(rank) => Some(self.conclude(Outcome::Failed(rank))),
+                None => all_ready.then(|| self.conclude(Outcome::Together)),
+            }
+        })
+    }
+
+    /// One of `all` that is not ready.
+    pub(crate) fn unready(&self, all: RankSet) -> Option<Rank> {
+        all.without(self.cell.ready.read()).iter().next()
     }
 
     /// Ends the round with `outcome`, unless it has ended. Returns the outcome that stands.

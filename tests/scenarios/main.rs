@@ -17,6 +17,7 @@ mod departures;
 mod endings;
 mod fifos;
 mod groups;
+mod growth;
 mod hostile;
 mod idle;
 mod mismatches;

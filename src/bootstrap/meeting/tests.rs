@@ -3,7 +3,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use super::*;
 use crate::bootstrap::knock::reach;
 use crate::bootstrap::message::Dismissed;
-use crate::bootstrap::{Host, Joining, MeetingPoint, Options, meet};
+use crate::bootstrap::{Host, Joining, MeetingPoint, Options, Part, Vigil, meet, meet_as_newcomer};
 
 /// What makes a Knock odd.
 type Change = fn(Knock) -> Knock;
@@ -27,7 +27,7 @@ fn patient(timeout: Duration) -> Options {
 }
 
 fn come(point: &MeetingPoint, n_ranks: u32, rank: u32) -> Result<Joining> {
-    meet(point, n_ranks, Rank::known(rank), &patient(WATCHDOG))
+    meet(point, Part { rank: Rank::known(rank), n_ranks, n_members: n_ranks }, &patient(WATCHDOG), None)
 }
 
 fn join(joining: Joining) -> Result<()> {
@@ -43,11 +43,16 @@ fn knock(point: &MeetingPoint, change: impl FnOnce(Knock) -> Knock) -> OwnedFd {
         layout_version: LAYOUT_VERSION,
         rank: 1,
         n_ranks: 2,
+        n_members: 0,
         backing: 0,
+        reserved: 0,
         heap_len: 1 << 20,
         timeout_ms: 20_000,
     };
-    tell(&socket, &change(knock));
+    let knock = change(knock);
+    // Where the change does not say otherwise, there are no newcomers.
+    let n_members = if knock.n_members == 0 { knock.n_ranks } else { knock.n_members };
+    tell(&socket, &Knock { n_members, ..knock });
     socket
 }
 
@@ -84,6 +89,87 @@ fn all_who_have_come_join_and_the_next_one_finds_nobody() {
     assert!(matches!(come(&point, 5, 0), Err(Error::NoMeeting { .. })));
 }
 
+fn come_with_newcomers(point: &MeetingPoint, n_ranks: u32, n_members: u32, rank: u32) -> Result<Joining> {
+    meet(point, Part { rank: Rank::known(rank), n_ranks, n_members }, &patient(WATCHDOG), None)
+}
+
+fn newcomer(point: &MeetingPoint) -> OwnedFd {
+    knock(point, |knock| Knock { rank: ANY_RANK, n_ranks: 0, ..knock })
+}
+
+#[test]
+fn newcomers_get_the_ranks_behind_those_of_the_members_and_their_terms() {
+    let rank_of = |joining: Joining| {
+        assert_eq!((joining.n_ranks(), joining.options().heap_len), (4, 1 << 20));
+        let rank = joining.rank().unwrap().get();
+        join(joining).unwrap();
+        rank
+    };
+    for newcomers_first in [true, false] {
+        let point = &hosted("newcomers", memory);
+        let mut ranks = std::thread::scope(|scope| {
+            let newcomers =
+                || [(), ()].map(|()| scope.spawn(|| meet_as_newcomer(point, WATCHDOG).map(rank_of).unwrap()));
+            let early = newcomers_first.then(newcomers);
+            let members = [0, 1].map(|rank| {
+                scope.spawn(move || come_with_newcomers(point, 4, 2, rank).map(rank_of).unwrap())
+            });
+            let newcomers = early.unwrap_or_else(newcomers);
+            members.into_iter().chain(newcomers).map(|it| it.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert_eq!(ranks[..2], [0, 1]);
+        ranks.sort_unstable();
+        assert_eq!(ranks, [0, 1, 2, 3]);
+    }
+}
+
+#[test]
+fn a_newcomer_too_many_is_told_and_the_others_meet() {
+    let point = hosted("too-many", memory);
+    let first = knock(&point, |knock| Knock { rank: 0, n_ranks: 3, n_members: 2, ..knock });
+    let placed = newcomer(&point);
+    let refused = meet_as_newcomer(&point, WATCHDOG).unwrap_err();
+    assert!(matches!(refused, Error::NoPlace { places: 1 }), "{refused}");
+    let _second = knock(&point, |knock| Knock { rank: 1, n_ranks: 3, n_members: 2, ..knock });
+    let met = [&first, &placed].map(|guest| hear::<Met>(guest).map(|met| (met.rank, met.n_ranks)));
+    assert_eq!(met, [Some((0, 3)), Some((2, 3))]);
+}
+
+#[test]
+fn a_newcomer_that_hangs_up_is_lost_to_all_once_it_has_a_rank_and_forgotten_before() {
+    let point = hosted("fickle", memory);
+    drop(newcomer(&point));
+    let first = knock(&point, |knock| Knock { rank: 0, n_ranks: 3, n_members: 2, ..knock });
+    drop(newcomer(&point));
+    assert_eq!(hear::<Lost>(&first).unwrap().member, 2);
+}
+
+#[test]
+fn newcomers_alone_are_told_at_their_deadline_that_nobody_has_come() {
+    let point = hosted("alone", memory);
+    let missed = meet_as_newcomer(&point, Duration::from_millis(200));
+    assert!(
+        matches!(missed, Err(Error::Timeout { awaited: Some(rank), .. }) if rank.get() == 0),
+        "{missed:?}"
+    );
+}
+
+#[test]
+fn whom_a_member_reports_to_be_lost_is_named_to_the_others_and_not_the_member() {
+    let vigil = |lost| Vigil::new(move || Some(Rank::known(lost)));
+    let point = hosted("reports", memory);
+    let first = knock(&point, |knock| Knock { rank: 0, n_ranks: 3, ..knock });
+    let part = |rank, n_ranks| Part { rank: Rank::known(rank), n_ranks, n_members: n_ranks };
+    assert_eq!(lost_rank(meet(&point, part(1, 3), &patient(WATCHDOG), Some(vigil(2)))), 2);
+    assert_eq!(hear::<Lost>(&first).unwrap().member, 2);
+    // The last one to come reports it when all have met.
+    let point = hosted("reports-late", memory);
+    let first = knock(&point, |knock| Knock { rank: 0, ..knock });
+    assert_eq!(lost_rank(meet(&point, part(1, 2), &patient(WATCHDOG), Some(vigil(0)))), 0);
+    let told: Option<Lost> = hear::<Lost>(&first).or_else(|| hear::<Lost>(&first));
+    assert_eq!(told.map(|lost| lost.member), Some(0));
+}
+
 #[test]
 fn a_rank_that_hangs_up_after_its_knock_is_lost_to_everybody() {
     let point = hosted("hangs-up", memory);
@@ -104,7 +190,7 @@ fn a_rank_that_speaks_out_of_turn_is_lost_to_everybody() {
     let point = hosted("twice", memory);
     let first = knock(&point, |knock| Knock { rank: 0, n_ranks: 3, ..knock });
     let second = knock(&point, |knock| Knock { n_ranks: 3, ..knock });
-    tell(&second, &Met { head: Met::head(point.job_id) });
+    tell(&second, &Met { head: Met::head(point.job_id), rank: 0, n_ranks: 3 });
     assert_eq!(hear::<Lost>(&first).unwrap().member, 1);
 }
 
@@ -140,10 +226,11 @@ fn two_claims_to_one_rank_end_the_meeting_for_all() {
 
 #[test]
 fn ranks_with_different_terms_are_each_told_the_term_of_the_other() {
-    let odd: [(Term, u64, Change); 3] = [
+    let odd: [(Term, u64, Change); 4] = [
         (Term::NRanks, 4, |knock| Knock { rank: 3, n_ranks: 4, ..knock }),
         (Term::HeapLen, 5, |knock| Knock { rank: 2, n_ranks: 3, heap_len: 5, ..knock }),
         (Term::Backing, 2, |knock| Knock { rank: 2, n_ranks: 3, backing: 2, ..knock }),
+        (Term::Members, 2, |knock| Knock { rank: 0, n_ranks: 3, n_members: 2, ..knock }),
     ];
     for (term, theirs, odd) in odd {
         let point = hosted("terms", memory);
@@ -156,7 +243,11 @@ fn ranks_with_different_terms_are_each_told_the_term_of_the_other() {
         };
         assert_eq!((named, mine, rank.get()), (term, theirs, 0));
         for guest in [&first, &second] {
-            let rank = Rank::known(if term == Term::NRanks { 3 } else { 2 });
+            let rank = Rank::known(match term {
+                Term::NRanks => 3,
+                Term::Members => 0,
+                Term::HeapLen | Term::Backing => 2,
+            });
             assert_eq!(told(guest), Some(Dismissal::Differs { term, mine: seen, rank, theirs }));
         }
     }
@@ -192,7 +283,9 @@ fn forged() -> Knock {
         layout_version: LAYOUT_VERSION,
         rank: 0,
         n_ranks: 2,
+        n_members: 2,
         backing: 0,
+        reserved: 0,
         heap_len: 0,
         timeout_ms: 0,
     }

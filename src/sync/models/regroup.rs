@@ -170,6 +170,32 @@ fn survivors_of_a_death_in_the_last_step_agree_on_whether_they_are_together() {
 }
 
 #[test]
+fn those_who_have_met_begin_together_or_fail_by_the_same_loss() {
+    model(|| {
+        let ready = |table: &Table, rank| table.side(rank).ready();
+        let outcome = around_a_death(ready, |table, rank| table.side(rank).poll_start(RankSet::all(3)));
+        assert!(matches!(outcome, Outcome::Together | Outcome::Failed(_)), "{outcome:?}");
+    });
+}
+
+#[test]
+fn those_who_begin_together_find_what_all_have_prepared() {
+    fn get_ready(table: &Table, rank: usize) {
+        let side = table.side(rank);
+        table.prepared[rank].write(1);
+        side.ready();
+        assert_eq!(table.wait(PARK, || side.poll_start(RankSet::all(2))), Outcome::Together);
+        assert_eq!(table.prepared[1 - rank].read(), 1);
+    }
+    model(|| {
+        let table = Table::new();
+        let peer = with_peer(&table, |table| get_ready(table, 1));
+        get_ready(&table, 0);
+        peer.join().unwrap();
+    });
+}
+
+#[test]
 fn who_loses_patience_when_all_are_ready_learns_that_they_are_together() {
     model(|| {
         let table = Table::new();

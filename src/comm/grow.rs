@@ -1,0 +1,140 @@
+//! Growing: the members of a communicator and newcomers meet, and come together in a new, larger one.
+//!
+//! It is a meeting like that of processes that no launcher has started, in which the members claim the ranks that they have and
+//! newcomers get those behind. Before it, the members tell each other how many they are to be, and the id; during it, they look
+//! after each other by the epoch that they are in, so that none waits for one that never came to the meeting.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Communicator;
+use super::attach::join_met;
+use super::formation::DEATHS_SHOW;
+use super::unique_id::UniqueId;
+use crate::bootstrap::{Options, Part, Vigil, meet, meet_as_newcomer};
+use crate::channel::World;
+use crate::collective::Operation;
+use crate::error::{Error, Result};
+use crate::rank::{MAX_RANKS, Rank};
+use crate::sync::{LifeStatus, Waiting, wait_until};
+
+impl Communicator {
+    /// Comes together with newcomers in a new communicator of `n_ranks` ranks: the members keep their ranks, the newcomers have
+    /// those behind, in the order in which they came. Collective. Newcomers call [`Communicator::join`] with the id, which
+    /// one member makes ([`UniqueId::new`]) and gives to them, and as `invitation` to this call; the other members may give
+    /// `None`. It returns when all have come, members and newcomers.
+    ///
+    /// All get the new communicator, or none does. This one stays what it was, and can be used further, also beside the new one;
+    /// unless a member has died, which ends its epoch. Channels, buffers and streams belong to the communicator that they
+    /// were made from; what is in its heaps can be read until it is dropped.
+    ///
+    /// The new communicator is a job of its own, with fresh heaps of the same length. Its segments are anonymous and its proxies
+    /// threads; tables and algorithms are to be set anew. A launcher goes on supervising the ranks that it has started, and only
+    /// these: whoever starts a newcomer looks after it.
+    ///
+    /// # Errors
+    /// Ranks are named as the new communicator numbers them.
+    /// - [`Error::InvalidArgument`] when `n_ranks` is no larger than now or too large, [`Error::Mismatch`] when the members do not
+    ///   agree on it or on the id, [`Error::Unavailable`] when none of them gives an id: all members get it.
+    /// - [`Error::PeerLost`]: a member or a newcomer has died or left meanwhile. [`Error::NoMeeting`] when it was the maker of the id, and no
+    ///   member.
+    /// - [`Error::Timeout`]: the rank that it names has not come. [`Error::FailedElsewhere`], [`Error::ResourceLimit`], [`Error::Os`].
+    /// - Those of a barrier, which end the epoch: the members did not all call it.
+    ///
+    /// # Ordering
+    /// What the others did before they called it, or joined, has happened before it returns.
+    pub fn grow(&mut self, n_ranks: u32, invitation: Option<&UniqueId>) -> Result<Self> {
+        let id = self.agree_on_growth(n_ranks, invitation)?;
+        let options = Options {
+            heap_len: self.fabric().world().shape().len(),
+            timeout: self.timeout(),
+            ..Options::default()
+        };
+        let part = Part { rank: self.rank, n_ranks, n_members: self.n_ranks() };
+        let vigil = self.vigil();
+        let met = meet(&id.meeting_point(), part, &options, Some(vigil.clone())).and_then(join_met);
+        let mut comm = met.map_err(|error| self.explain(error, &vigil))?;
+        let mut numbers: Vec<_> =
+            self.members.iter().map(|member| self.membership.numbers[member.index()]).collect();
+        numbers.resize(n_ranks as usize, None);
+        comm.succeed(self, numbers);
+        Ok(comm)
+    }
+
+    /// Joins the members of a communicator that [grow](Communicator::grow) under `id`, as one of the ranks behind theirs. It
+    /// returns when all have come, members and newcomers, and waits for them as long as the default [`Options`] say; the length of
+    /// the heap is what the members have.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::join_within`].
+    pub fn join(id: &UniqueId) -> Result<Self> {
+        Self::join_within(id, Options::default().timeout)
+    }
+
+    /// Joins as [`Communicator::join`] does, and waits so long for the others, now and in the communicator's operations. Whoever
+    /// loses patience first ends the meeting for all, so a newcomer should have at least as much as the members.
+    ///
+    /// # Errors
+    /// - [`Error::NoMeeting`]: the id is not one, is used up, or its host has ended.
+    /// - [`Error::NoPlace`]: there are as many newcomers already as the members wait for.
+    /// - [`Error::PeerLost`], [`Error::Timeout`], [`Error::FailedElsewhere`]: they did not come together, and no member has the new
+    ///   communicator either.
+    /// - [`Error::Layout`]: the host is another version of this library, or runs as another user.
+    /// - [`Error::ResourceLimit`], [`Error::Os`].
+    pub fn join_within(id: &UniqueId, timeout: Duration) -> Result<Self> {
+        meet_as_newcomer(&id.meeting_point(), timeout).and_then(join_met).map_err(super::init::name_hang_up)
+    }
+
+    /// The id that one member at least has been given, when all members want the same.
+    fn agree_on_growth(&mut self, n_ranks: u32, invitation: Option<&UniqueId>) -> Result<UniqueId> {
+        let [high, low] = invitation.map_or([0; 2], UniqueId::words);
+        let words = [u64::from(n_ranks), invitation.is_some().into(), high, low];
+        let told = self.engine()?.exchange(Operation::Grow, &words)?;
+        self.fabric().check(Operation::Grow.name())?;
+        let members = || (0..).map(Rank::known).zip(&told);
+        if let Some((rank, words)) = members().find(|(_, words)| words[0] != u64::from(n_ranks)) {
+            let (what, mine, theirs) = ("the number of ranks to grow to", n_ranks.into(), words[0]);
+            return Err(Error::Mismatch { what, mine, rank, theirs });
+        }
+        if n_ranks <= self.n_ranks() || n_ranks > MAX_RANKS {
+            return Err(Error::InvalidArgument {
+                name: "n_ranks",
+                value: n_ranks.into(),
+                expected: "more ranks than there are, and at most 64",
+            });
+        }
+        let mut invited = members().filter(|(_, words)| words[1] == 1);
+        let needs = "an id from one of the members at least";
+        let (_, first) = invited.next().ok_or(Error::Unavailable { operation: "grow", needs })?;
+        if let Some((rank, other)) = invited.find(|(_, words)| words[2..] != first[2..]) {
+            let (what, mine, theirs) = ("the unique id to grow by", first[2], other[2]);
+            return Err(Error::Mismatch { what, mine, rank, theirs });
+        }
+        Ok(UniqueId::from_words([first[2], first[3]]))
+    }
+
+    /// Looks after the members by the epoch that they are in.
+    pub(super) fn vigil(&self) -> Vigil {
+        let (world, members) = (Arc::clone(self.fabric().world()), Arc::clone(&self.members));
+        Vigil::new(move || first_gone(&world, &members))
+    }
+
+    /// Names the member whose death has ended the meeting because it was the host, if that is what has happened.
+    pub(super) fn explain(&self, error: Error, vigil: &Vigil) -> Error {
+        let error = super::init::name_hang_up(error);
+        let Error::NoMeeting { .. } = error else { return error };
+        let fabric = self.fabric();
+        let nobody = fabric.watch(None);
+        let waiting = Waiting::new(fabric.kernel(), &nobody, fabric.policy(), DEATHS_SHOW);
+        // Nobody wakes it but the bell of the epoch, which every death rings.
+        let unused = crate::sync::ParkCell::new();
+        let _ = wait_until(&waiting, &unused, || vigil.lost());
+        vigil.lost().map_or(error, |rank| Error::PeerLost { rank })
+    }
+}
+
+/// The first of `members` that has died or left, by its place among them.
+fn first_gone(world: &World, members: &[Rank]) -> Option<Rank> {
+    let gone = |member: &Rank| matches!(world.life(*member).status(), LifeStatus::Lost | LifeStatus::Left);
+    (0..).zip(members).find(|(_, member)| gone(member)).map(|(rank, _)| Rank::known(rank))
+}
