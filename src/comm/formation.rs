@@ -93,19 +93,34 @@ impl Formation {
     fn read(&self, outcome: Outcome) -> Result<()> {
         match outcome {
             Outcome::Together => Ok(()),
-            Outcome::Failed(rank) if self.is_lost(rank) => Err(Error::PeerLost { rank }),
-            Outcome::Failed(rank) => Err(Error::FailedElsewhere { operation: MEETING, rank }),
+            Outcome::Failed(rank) => Err(self.blame(rank)),
             // Forged: nobody settles for it.
             Outcome::Repeated => Err(Error::Revoked { by: None }),
         }
     }
 
+    /// The error of all for what `rank` has failed by: its death, or else an error of its own. Who fails leaves; who is dying may
+    /// be known to others already, by another epoch.
+    fn blame(&self, rank: Rank) -> Error {
+        let gone = || matches!(self.status(rank), LifeStatus::Lost | LifeStatus::Left).then_some(());
+        let _ = self.wait(DEATHS_SHOW, gone);
+        if self.is_lost(rank) {
+            Error::PeerLost { rank }
+        } else {
+            Error::FailedElsewhere { operation: MEETING, rank }
+        }
+    }
+
+    fn status(&self, rank: Rank) -> LifeStatus {
+        self.world.life(rank).status()
+    }
+
     fn is_lost(&self, rank: Rank) -> bool {
-        self.world.life(rank).status() == LifeStatus::Lost
+        self.status(rank) == LifeStatus::Lost
     }
 
     fn round(&self) -> Round<'_, HostKernel, impl Fn(Rank) -> bool> {
-        let gone = |rank| matches!(self.world.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
+        let gone = |rank| matches!(self.status(rank), LifeStatus::Lost | LifeStatus::Left);
         Round { cell: &self.cell, rank: self.rank, kernel: self.world.kernel(), park: &self.park, gone }
     }
 

@@ -16,7 +16,7 @@ use crate::channel::World;
 use crate::collective::Operation;
 use crate::error::{Error, Result};
 use crate::rank::{MAX_RANKS, Rank};
-use crate::sync::{LifeStatus, Waiting, wait_until};
+use crate::sync::{LifeStatus, ParkCell, Stop, Waiting, wait_until};
 
 impl Communicator {
     /// Comes together with newcomers in a new communicator of `n_ranks` ranks: the members keep their ranks, the newcomers have
@@ -114,22 +114,33 @@ impl Communicator {
     }
 
     /// Looks after the members by the epoch that they are in.
-    pub(super) fn vigil(&self) -> Vigil {
+    fn vigil(&self) -> Vigil {
         let (world, members) = (Arc::clone(self.fabric().world()), Arc::clone(&self.members));
         Vigil::new(move || first_gone(&world, &members))
     }
 
+    /// What the meeting has failed by. Where that is the death of a member, it ends this epoch, too.
+    fn explain(&self, error: Error, vigil: &Vigil) -> Error {
+        let error = match super::init::name_hang_up(error) {
+            error @ Error::NoMeeting { .. } => self.dead_host(vigil).unwrap_or(error),
+            error => error,
+        };
+        if let Error::PeerLost { rank } = error
+            && let Some(member) = self.members.get(rank.index())
+        {
+            self.fabric().settle(Stop::PeerLost(*member));
+        }
+        error
+    }
+
     /// Names the member whose death has ended the meeting because it was the host, if that is what has happened.
-    pub(super) fn explain(&self, error: Error, vigil: &Vigil) -> Error {
-        let error = super::init::name_hang_up(error);
-        let Error::NoMeeting { .. } = error else { return error };
+    fn dead_host(&self, vigil: &Vigil) -> Option<Error> {
         let fabric = self.fabric();
         let nobody = fabric.watch(None);
         let waiting = Waiting::new(fabric.kernel(), &nobody, fabric.policy(), DEATHS_SHOW);
         // Nobody wakes it but the bell of the epoch, which every death rings.
-        let unused = crate::sync::ParkCell::new();
-        let _ = wait_until(&waiting, &unused, || vigil.lost());
-        vigil.lost().map_or(error, |rank| Error::PeerLost { rank })
+        let unused = ParkCell::new();
+        wait_until(&waiting, &unused, || vigil.lost()).ok().map(|rank| Error::PeerLost { rank })
     }
 }
 

@@ -55,7 +55,11 @@ impl Meeting {
         if self.barrier.has_arrived() {
             // A barrier that timed out is still open: who passes it takes this rank's words for those of the barrier.
             self.revoke();
-            return Err(Error::Revoked { by: Some(self.fabric.rank()) });
+            // Or it was ended by something else, as that barrier was.
+            return self
+                .fabric
+                .check(operation.name())
+                .and(Err(Error::Revoked { by: Some(self.fabric.rank()) }));
         }
         let mut mine = [operation as u64; AGREEMENT_WORDS];
         mine[1..].copy_from_slice(&arguments);

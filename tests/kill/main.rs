@@ -2,7 +2,7 @@
 //! is left behind, and whether the others can go on.
 //!
 //! The test binary is its own device and launcher: processes are this binary again, told to run the same test. `SHMCCL_LONG=1`
-//! runs 300 trials of each kind (1000 of going on), and in a release build holds the errors of survivors to the promise that the README gives;
+//! runs 300 trials of each kind (1000 of going on without the dead), and in a release build holds the errors of survivors to the promise that the README gives;
 //! `SHMCCL_SEED` replays a series. `--nocapture` shows the table.
 #![expect(clippy::print_stdout, reason = "devices report on stdout, and the table is the result")]
 
@@ -14,6 +14,7 @@ mod watchdog;
 
 mod chance;
 mod device;
+mod joining;
 mod launcher;
 mod statistics;
 mod stopped;
@@ -33,6 +34,7 @@ use shmccl::{Error, Rank};
 
 use chance::{Random, seed};
 use device::{be_a_device, is_device};
+use joining::{JoiningTrial, Tally, be_a_growing_member, be_a_newcomer, is_newcomer};
 use launcher::{LauncherTrial, be_a_launcher, is_launcher};
 use process::is_running;
 use statistics::{Statistics, percentiles};
@@ -161,6 +163,34 @@ fn survivors_of_killed_ranks_agree_on_who_is_lost_and_compute_on() {
         trial.judge(&trial.run(), &mut times);
     }
     println!("{times}");
+}
+
+#[test]
+fn a_death_while_newcomers_join_leaves_all_of_them_together_or_none() {
+    if is_newcomer() {
+        return be_a_newcomer();
+    }
+    if is_device() {
+        return be_a_growing_member();
+    }
+    let _alone = one_at_a_time();
+    let seed = seed();
+    let trials = if long() { 300 } else { 24 };
+    println!("{trials} trials, SHMCCL_SEED={seed}");
+    let mut random = Random(seed);
+    let mut tally = Tally::default();
+    let mut open = None;
+    for _ in 0..trials {
+        let trial = JoiningTrial::draw(&mut random);
+        let _watchdog = Watchdog::start(&format!("{trial:?}"), PATIENCE);
+        trial.run(&mut tally);
+        assert_eq!(
+            descriptors(),
+            *open.get_or_insert_with(descriptors),
+            "descriptors are left open after {trial:?}"
+        );
+    }
+    println!("{tally}");
 }
 
 #[test]

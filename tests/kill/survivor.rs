@@ -14,10 +14,16 @@ pub(crate) fn be_a_survivor() {
     let Ok(Some(Member::Device(comm))) = join_job() else { return };
     let (kind, mode) = (std::env::var("SURVIVE_KIND").unwrap(), std::env::var("SURVIVE_MODE").unwrap());
     // Who this and the others were in the beginning.
-    let mut numbers: Vec<_> = (0..comm.n_ranks()).collect();
+    let numbers: Vec<_> = (0..comm.n_ranks()).collect();
     let mut comm = *comm;
     say(&format!("up {}", std::process::id()));
-    let mut outcome = work(&mut comm, &kind, &mode);
+    let outcome = work(&mut comm, &kind, &mode);
+    carry_on(comm, numbers, outcome);
+    say("done");
+}
+
+/// Goes on from `outcome` and computes until nobody is lost any more.
+pub(crate) fn carry_on(mut comm: Communicator, mut numbers: Vec<u32>, mut outcome: Result<()>) {
     loop {
         match outcome {
             Err(Error::PeerLost { rank }) => say(&format!("lost {} {}", numbers[rank.index()], now())),
@@ -33,7 +39,6 @@ pub(crate) fn be_a_survivor() {
     }
     // A victim that is killed only now is nobody's concern any more.
     let _ = comm.finalize();
-    say("done");
 }
 
 /// Does one kind of operation until it fails.

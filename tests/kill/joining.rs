@@ -1,0 +1,274 @@
+//! Trials in which a member or a newcomer is killed while they come together.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use shmccl::comm::{Member, join_job};
+use shmccl::error::{DeviceName, ExitCause};
+use shmccl::launch::{Launch, Observer, OutputLine};
+use shmccl::{Communicator, Error, Rank, Result, UniqueId};
+
+use crate::chance::Random;
+use crate::device::{pid, say, saying};
+use crate::process::is_running;
+use crate::statistics::percentiles;
+use crate::survivor::{carry_on, compute};
+use crate::{doze, now, this_test};
+
+/// The test that members and newcomers are told to run.
+pub(crate) const TEST: &str = "a_death_while_newcomers_join_leaves_all_of_them_together_or_none";
+
+/// How long everybody waits for the others.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(crate) fn is_newcomer() -> bool {
+    std::env::var_os("JOIN_ID").is_some()
+}
+
+fn n_ranks() -> u32 {
+    std::env::var("JOIN_RANKS").unwrap().parse().unwrap()
+}
+
+/// The body of a newcomer.
+pub(crate) fn be_a_newcomer() {
+    let id: UniqueId = std::env::var("JOIN_ID").unwrap().parse().unwrap();
+    say(&format!("up {}", std::process::id()));
+    if let Some(grown) = tell(Communicator::join_within(&id, PATIENCE)) {
+        go_on(grown, n_ranks());
+    }
+    say("done");
+}
+
+/// The body of a member.
+pub(crate) fn be_a_growing_member() {
+    let Ok(Some(Member::Device(mut comm))) = join_job() else { return };
+    let id = (comm.rank().get() == 0).then(|| UniqueId::new().unwrap());
+    comm.barrier().unwrap();
+    if let Some(id) = &id {
+        say(&format!("id {id}"));
+    }
+    say(&format!("up {}", std::process::id()));
+    let (grown, n_members) = (tell(comm.grow(n_ranks(), id.as_ref())), comm.n_ranks());
+    match grown {
+        Some(grown) => go_on(grown, n_ranks()),
+        None => go_on(*comm, n_members),
+    }
+    say("done");
+}
+
+/// Computes, and goes on without the victim if need be.
+fn go_on(mut comm: Communicator, n_ranks: u32) {
+    let numbers: Vec<_> = (0..n_ranks).collect();
+    let outcome = compute(&mut comm, &numbers);
+    carry_on(comm, numbers, outcome);
+}
+
+/// Says what has come of it.
+fn tell(grown: Result<Communicator>) -> Option<Communicator> {
+    match &grown {
+        Ok(_) => say(&format!("grown - {}", now())),
+        Err(Error::PeerLost { rank }) => say(&format!("failed {rank} {}", now())),
+        // Whoever has no rank yet knows nobody's.
+        Err(Error::NoMeeting { .. }) => say(&format!("failed host {}", now())),
+        // A newcomer that is killed before it has knocked is nobody's loss: it is missed.
+        Err(Error::Timeout { awaited: Some(rank), .. }) => say(&format!("failed {rank} late")),
+        Err(error) => panic!("{error}"),
+    }
+    grown.ok()
+}
+
+/// Who is killed, and when, after all of them have begun. Newcomers have numbers behind the members', and ranks as they come.
+#[derive(Clone, Debug)]
+pub(crate) struct JoiningTrial {
+    n_members: u32,
+    n_newcomers: u32,
+    victim: u32,
+    delay_us: u64,
+}
+
+/// What the trials have in common: how long it took to learn of a failure, and how often they had come together before.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    failed: Vec<u64>,
+    together: u32,
+    apart: u32,
+}
+
+impl JoiningTrial {
+    pub(crate) fn draw(random: &mut Random) -> Self {
+        let mut up_to = |limit| u32::try_from(random.below(limit)).unwrap();
+        let (n_members, n_newcomers) = (1 + up_to(4), 1 + up_to(2));
+        let victim = up_to(u64::from(n_members + n_newcomers));
+        // A newcomer is given the time to knock.
+        let at_least = if victim < n_members { 0 } else { 3000 };
+        Self { n_members, n_newcomers, victim, delay_us: at_least + random.below(12_000) }
+    }
+
+    fn n_ranks(&self) -> u32 {
+        self.n_members + self.n_newcomers
+    }
+
+    pub(crate) fn run(&self, tally: &mut Tally) {
+        let log = Arc::new(Mutex::new(Log::default()));
+        let launch = Launch::new(self.n_members).unwrap().program(this_test(TEST)).heap_len(8 << 20);
+        let launch = launch.env("JOIN_RANKS", self.n_ranks().to_string()).timeout(PATIENCE);
+        let mut host = Host { trial: self, log: Arc::clone(&log), newcomers: Vec::new() };
+        let outcome = launch.keep_going(true).capture_output(true).supervise(&mut host);
+        let ends: Vec<_> = host.newcomers.into_iter().map(Newcomer::end).collect();
+        let killer = lock(&log).killer.take();
+        let killed = killer.map(|killer| killer.join().unwrap());
+        let log = lock(&log);
+        let context = || format!("{self:?}: {outcome:?}, newcomers {ends:?}\n{}", log.text);
+        let lost = match &outcome {
+            Ok(outcome) => outcome.lost.clone(),
+            Err(Error::DeviceFailed { device, cause }) if self.n_members == 1 => vec![(*device, *cause)],
+            Err(_) => panic!("{}", context()),
+        };
+        let victim = DeviceName::Rank(Rank::new(self.victim, self.n_ranks()).unwrap());
+        // A newcomer is not the launcher's.
+        assert!(lost.iter().all(|lost| *lost == (victim, ExitCause::Signal(9))), "{}", context());
+        self.judge(&log, killed.unwrap_or_else(|| panic!("nobody was killed in {}", context())), tally);
+        assert!(!log.pids.values().any(|pid| is_running(*pid)), "{}", context());
+    }
+
+    /// Checks that all who survive were told the same, and have computed the same.
+    fn judge(&self, log: &Log, killed: u64, tally: &mut Tally) {
+        let context = || format!("{self:?}\n{}", log.text);
+        let said = |number: u32, word: &str| log.said.get(&(number, word.to_owned()));
+        let survivors: Vec<_> = (0..self.n_ranks()).filter(|number| *number != self.victim).collect();
+        let together = survivors.iter().filter(|number| said(**number, "grown").is_some()).count();
+        assert!(together == 0 || together == survivors.len(), "all or none: {}", context());
+        let mut named = Vec::new();
+        for &number in &survivors {
+            assert!(said(number, "done").is_some(), "rank {number}: {}", context());
+            let Some([who, at]) = said(number, "failed").map(Vec::as_slice) else { continue };
+            let late = at == "late";
+            assert!(!late || self.victim >= self.n_members, "{}", context());
+            tally.failed.extend(at.parse::<u64>().ok().map(|at| at.saturating_sub(killed)));
+            match who.parse::<u32>() {
+                Ok(rank) => named.push(rank),
+                // It was too late to be told, or the host was killed.
+                Err(_) => assert!(number >= self.n_members, "{}", context()),
+            }
+        }
+        let is_right = |rank: &u32| {
+            if self.victim < self.n_members { *rank == self.victim } else { *rank >= self.n_members }
+        };
+        assert!(named.iter().all(|rank| is_right(rank) && *rank == named[0]), "{}", context());
+        let computing = survivors.iter().filter(|number| together > 0 || **number < self.n_members);
+        let sums: Vec<_> = computing.map(|number| said(*number, "sum").map(|sum| &sum[0])).collect();
+        assert!(sums.iter().all(|sum| sum.is_some() && *sum == sums[0]), "{}", context());
+        *(if together > 0 { &mut tally.together } else { &mut tally.apart }) += 1;
+    }
+}
+
+impl std::fmt::Display for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [p50, p99, max] = percentiles(&mut self.failed.clone());
+        let Self { together, apart, failed } = self;
+        writeln!(f, "killed while they join: {together} times all were together, {apart} times none")?;
+        write!(f, "killed to the error  {:5} times: p50 {p50} p99 {p99} max {max}", failed.len())
+    }
+}
+
+/// What everybody has said.
+#[derive(Default)]
+struct Log {
+    pids: BTreeMap<u32, Pid>,
+    /// By rank and word; the last counts.
+    said: BTreeMap<(u32, String), Vec<String>>,
+    killer: Option<JoinHandle<u64>>,
+    text: String,
+}
+
+fn lock(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
+    log.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Log {
+    /// Takes note of a line; when all have begun, the victim's time has come.
+    fn note(&mut self, trial: &JoiningTrial, number: u32, line: &str) {
+        self.text.push_str(&format!("[{number}] {line}\n"));
+        let Some(said) = saying(line) else { return };
+        if said[0] == "up" {
+            self.pids.insert(number, pid(said[1]));
+            if self.pids.len() == trial.n_ranks() as usize {
+                let (victim, delay_us) = (self.pids[&trial.victim], trial.delay_us);
+                self.killer = Some(std::thread::spawn(move || strike(victim, delay_us)));
+            }
+        }
+        let rest = said[1..].iter().map(ToString::to_string).collect();
+        self.said.insert((number, said[0].to_owned()), rest);
+    }
+}
+
+fn strike(victim: Pid, delay_us: u64) -> u64 {
+    doze(delay_us);
+    let at = now();
+    // It may have ended by itself.
+    let _ = kill(victim, Signal::SIGKILL);
+    at
+}
+
+/// Listens to the members, and starts the newcomers when there is an id.
+struct Host<'t> {
+    trial: &'t JoiningTrial,
+    log: Arc<Mutex<Log>>,
+    newcomers: Vec<Newcomer>,
+}
+
+impl Observer for Host<'_> {
+    fn on_loss(&mut self, _device: DeviceName) {}
+
+    fn on_output(&mut self, line: OutputLine<'_>) {
+        let text = String::from_utf8_lossy(line.text);
+        let DeviceName::Rank(rank) = line.device else { return };
+        if let Some(["id", id]) = saying(&text).as_deref() {
+            let numbers = self.trial.n_members..self.trial.n_ranks();
+            self.newcomers =
+                numbers.map(|number| Newcomer::start(id, self.trial, number, &self.log)).collect();
+        }
+        lock(&self.log).note(self.trial, rank.get(), &text);
+    }
+}
+
+/// A newcomer's process; killed at the latest when this is dropped.
+struct Newcomer {
+    child: Child,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Newcomer {
+    fn start(id: &str, trial: &JoiningTrial, number: u32, log: &Arc<Mutex<Log>>) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([TEST, "--exact", "--nocapture", "--test-threads=1"]);
+        command.env("JOIN_ID", id).env("JOIN_RANKS", trial.n_ranks().to_string());
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (log, trial) = (Arc::clone(log), trial.clone());
+        let reader = std::thread::spawn(move || {
+            lines.map_while(std::result::Result::ok).for_each(|line| lock(&log).note(&trial, number, &line));
+        });
+        Self { child, reader: Some(reader) }
+    }
+
+    /// Waits for its end, and tells how that was.
+    fn end(mut self) -> String {
+        let status = self.child.wait().unwrap();
+        self.reader.take().into_iter().for_each(|reader| reader.join().unwrap());
+        status.to_string()
+    }
+}
+
+impl Drop for Newcomer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
