@@ -17,9 +17,6 @@ use crate::sync::{LifeStatus, ParkCell, Stop, WaitPolicy, Waiting, Watch, wait_u
 /// What all of them are in.
 const MEETING: &str = "meeting the other ranks";
 
-/// How long it may take until a rank is seen to be dead whose descriptors are gone.
-pub(super) const DEATHS_SHOW: Duration = Duration::from_millis(500);
-
 /// One rank's side of it.
 #[derive(Debug)]
 pub(super) struct Formation {
@@ -50,12 +47,14 @@ impl Formation {
         let all = RankSet::all(self.world.n_ranks());
         let round = self.round();
         round.ready();
-        let late = |stop| self.waiting(self.timeout).error(stop, MEETING, round.unready(all));
-        match self.wait(self.timeout, || round.poll_start(all)) {
+        let waiting = Waiting::new(self.world.kernel(), &NoWatch, self.policy, self.timeout);
+        match wait_until(&waiting, &self.park, || round.poll_start(all)) {
             Ok(outcome) => self.read(outcome),
             // The others may have begun at the last moment: then this one is with them.
-            Err(stop) => match self.conclude(self.rank) {
-                Outcome::Failed(rank) if rank == self.rank => Err(late(stop)),
+            Err(stop) => match round.conclude(Outcome::Failed(self.rank)) {
+                Outcome::Failed(rank) if rank == self.rank => {
+                    Err(waiting.error(stop, MEETING, round.unready(all)))
+                }
                 outcome => self.read(outcome),
             },
         }
@@ -63,73 +62,41 @@ impl Formation {
 
     /// Ends it for all, before this rank was ready, because of `error`. Returns what it has failed by: that, or what came before.
     pub(super) fn abandon(&self, error: Error) -> Error {
-        let cause = match error {
-            // All who have not been told so learn it here.
-            Error::PeerLost { rank } => {
-                self.conclude(rank);
-                return error;
+        let (cause, error) = match (error, self.dead_host()) {
+            (Error::PeerLost { rank }, _) | (Error::Revoked { by: None }, Some(rank)) => {
+                (Outcome::Lost(rank), Error::PeerLost { rank })
             }
-            Error::Revoked { by: None } => self.dead_host().unwrap_or(self.rank),
-            _ => self.rank,
+            (error @ Error::Revoked { by: None }, None) => (Outcome::Repeated, error),
+            (error, _) => (Outcome::Failed(self.rank), error),
         };
-        match self.conclude(cause) {
-            Outcome::Failed(rank) if rank != self.rank => {
-                self.read(Outcome::Failed(rank)).err().unwrap_or(error)
-            }
-            _ => error,
+        match self.round().conclude(cause) {
+            stands if stands == cause => error,
+            stands => self.read(stands).err().unwrap_or(error),
         }
     }
 
-    /// Who has died, where the host has hung up and was one of them.
+    /// Who has died, which may be why the host has hung up: a death shows before its sockets are closed.
     fn dead_host(&self) -> Option<Rank> {
-        let all = RankSet::all(self.world.n_ranks());
-        self.wait(DEATHS_SHOW, || all.iter().find(|rank| self.is_lost(*rank))).ok()
-    }
-
-    fn conclude(&self, cause: Rank) -> Outcome {
-        self.round().conclude(Outcome::Failed(cause))
+        RankSet::all(self.world.n_ranks()).iter().find(|rank| self.is_lost(*rank))
     }
 
     fn read(&self, outcome: Outcome) -> Result<()> {
         match outcome {
             Outcome::Together => Ok(()),
-            Outcome::Failed(rank) => Err(self.blame(rank)),
-            // Forged: nobody settles for it.
+            Outcome::Lost(rank) => Err(Error::PeerLost { rank }),
+            Outcome::Failed(rank) => Err(Error::FailedElsewhere { operation: MEETING, rank }),
+            // The host has died, and was none of them.
             Outcome::Repeated => Err(Error::Revoked { by: None }),
         }
     }
 
-    /// The error of all for what `rank` has failed by: its death, or else an error of its own. Who fails leaves; who is dying may
-    /// be known to others already, by another epoch.
-    fn blame(&self, rank: Rank) -> Error {
-        let gone = || matches!(self.status(rank), LifeStatus::Lost | LifeStatus::Left).then_some(());
-        let _ = self.wait(DEATHS_SHOW, gone);
-        if self.is_lost(rank) {
-            Error::PeerLost { rank }
-        } else {
-            Error::FailedElsewhere { operation: MEETING, rank }
-        }
-    }
-
-    fn status(&self, rank: Rank) -> LifeStatus {
-        self.world.life(rank).status()
-    }
-
     fn is_lost(&self, rank: Rank) -> bool {
-        self.status(rank) == LifeStatus::Lost
+        self.world.life(rank).status() == LifeStatus::Lost
     }
 
     fn round(&self) -> Round<'_, HostKernel, impl Fn(Rank) -> bool> {
-        let gone = |rank| matches!(self.status(rank), LifeStatus::Lost | LifeStatus::Left);
+        let gone = |rank| matches!(self.world.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
         Round { cell: &self.cell, rank: self.rank, kernel: self.world.kernel(), park: &self.park, gone }
-    }
-
-    fn waiting(&self, timeout: Duration) -> Waiting<'_, HostKernel, NoWatch> {
-        Waiting::new(self.world.kernel(), &NoWatch, self.policy, timeout)
-    }
-
-    fn wait<T>(&self, timeout: Duration, poll: impl FnMut() -> Option<T>) -> Result<T, Stop> {
-        wait_until(&self.waiting(timeout), &self.park, poll)
     }
 }
 

@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use super::Communicator;
 use super::attach::join_met;
-use super::formation::DEATHS_SHOW;
 use super::unique_id::UniqueId;
 use crate::bootstrap::{Options, Part, Vigil, meet, meet_as_newcomer};
 use crate::channel::World;
 use crate::collective::Operation;
 use crate::error::{Error, Result};
 use crate::rank::{MAX_RANKS, Rank};
-use crate::sync::{LifeStatus, ParkCell, Stop, Waiting, wait_until};
+use crate::sync::{LifeStatus, Stop};
 
 impl Communicator {
     /// Comes together with newcomers in a new communicator of `n_ranks` ranks: the members keep their ranks, the newcomers have
@@ -122,7 +121,8 @@ impl Communicator {
     /// What the meeting has failed by. Where that is the death of a member, it ends this epoch, too.
     fn explain(&self, error: Error, vigil: &Vigil) -> Error {
         let error = match super::init::name_hang_up(error) {
-            error @ Error::NoMeeting { .. } => self.dead_host(vigil).unwrap_or(error),
+            // If the host was a member, its death shows before its sockets are closed.
+            error @ Error::NoMeeting { .. } => vigil.lost().map_or(error, |rank| Error::PeerLost { rank }),
             error => error,
         };
         if let Error::PeerLost { rank } = error
@@ -131,16 +131,6 @@ impl Communicator {
             self.fabric().settle(Stop::PeerLost(*member));
         }
         error
-    }
-
-    /// Names the member whose death has ended the meeting because it was the host, if that is what has happened.
-    fn dead_host(&self, vigil: &Vigil) -> Option<Error> {
-        let fabric = self.fabric();
-        let nobody = fabric.watch(None);
-        let waiting = Waiting::new(fabric.kernel(), &nobody, fabric.policy(), DEATHS_SHOW);
-        // Nobody wakes it but the bell of the epoch, which every death rings.
-        let unused = ParkCell::new();
-        wait_until(&waiting, &unused, || vigil.lost()).ok().map(|rank| Error::PeerLost { rank })
     }
 }
 

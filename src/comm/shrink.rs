@@ -9,6 +9,7 @@ use std::fs::OpenOptions;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -16,7 +17,7 @@ use nix::fcntl::OFlag;
 use super::Communicator;
 use super::attach::{Seat, Terms};
 use super::crowd::Cores;
-use super::formation::{DEATHS_SHOW, NoWatch};
+use super::formation::NoWatch;
 use crate::bootstrap::{CONTRIBUTION_LEN, ProxyMode, SegmentBacking, resource_error};
 use crate::channel::{Control, Era, Fabric, MAX_ROUNDS, World};
 use crate::error::{Error, Result};
@@ -28,6 +29,9 @@ use crate::sync::regroup::{OFFER_WORDS, OfferCell, Outcome, Round, RoundCell};
 use crate::sync::{LifeStatus, ParkCell, Revocation, Waiting, wait_until};
 
 const SHRINK: &str = "shrink";
+
+/// How long it may take until a rank is seen to be dead whose descriptors are gone.
+const DEATHS_SHOW: Duration = Duration::from_millis(500);
 
 /// Where an offer has what: first the process, by id and start, then descriptors, then the cores.
 const SEGMENT: usize = 2;
@@ -181,7 +185,7 @@ impl<'a> Survivor<'a> {
             Outcome::Together => {
                 Err(Error::Unavailable { operation: SHRINK, needs: "an epoch that nobody went on from" })
             }
-            Outcome::Repeated | Outcome::Failed(_) => Ok((None, chosen)),
+            Outcome::Repeated | Outcome::Failed(_) | Outcome::Lost(_) => Ok((None, chosen)),
         }
     }
 
@@ -252,7 +256,7 @@ impl<G: Fn(Rank) -> bool> Crossing<'_, G> {
 fn after(outcome: Outcome) -> Result<Option<Communicator>> {
     match outcome {
         Outcome::Failed(rank) => Err(Error::FailedElsewhere { operation: SHRINK, rank }),
-        Outcome::Together | Outcome::Repeated => Ok(None),
+        Outcome::Together | Outcome::Repeated | Outcome::Lost(_) => Ok(None),
     }
 }
 

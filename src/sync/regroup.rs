@@ -39,11 +39,14 @@ pub(crate) enum Outcome {
     Repeated,
     /// This one could not do its part, for want of memory or the like.
     Failed(Rank),
+    /// This one is gone, and there is no other round: they do not begin.
+    Lost(Rank),
 }
 
 const TOGETHER: u64 = 1;
 const REPEATED: u64 = 2;
 const FAILED: u64 = 3;
+const LOST: u64 = 1 << 8;
 
 impl Outcome {
     fn to_word(self) -> u64 {
@@ -51,15 +54,20 @@ impl Outcome {
             Self::Together => TOGETHER,
             Self::Repeated => REPEATED,
             Self::Failed(rank) => FAILED + u64::from(rank.get()),
+            Self::Lost(rank) => LOST + u64::from(rank.get()),
         }
     }
 
     /// Total: a word that nobody wrote reads as a round to be repeated.
     fn from_word(word: u64) -> Self {
-        let failed = word.checked_sub(FAILED).and_then(|rank| u32::try_from(rank).ok());
-        match (word, failed.and_then(|rank| Rank::new(rank, u32::MAX).ok())) {
-            (TOGETHER, _) => Self::Together,
-            (_, Some(rank)) => Self::Failed(rank),
+        let above = |base| {
+            let rank = word.checked_sub(base).and_then(|rank| u32::try_from(rank).ok());
+            rank.and_then(|rank| Rank::new(rank, u32::MAX).ok())
+        };
+        match (word, above(FAILED), above(LOST)) {
+            (TOGETHER, ..) => Self::Together,
+            (_, Some(rank), _) => Self::Failed(rank),
+            (.., Some(rank)) => Self::Lost(rank),
             _ => Self::Repeated,
         }
     }
@@ -228,8 +236,8 @@ impl<K: Kernel + ?Sized, G: Fn(Rank) -> bool> Round<'_, K, G> {
         })
     }
 
-    /// What came of the round, as [`Round::poll_outcome`] finds it, but that nobody is to repeat it: whoever is gone is what it
-    /// has failed by, the same one for all.
+    /// What came of the round, as [`Round::poll_outcome`] finds it, but that there is no other one: one who is gone is named, the
+    /// same for all.
     ///
     /// # Ordering
     /// That of [`Round::poll_outcome`].
@@ -238,7 +246,7 @@ impl<K: Kernel + ?Sized, G: Fn(Rank) -> bool> Round<'_, K, G> {
             let all_ready = lacks_none(&self.cell.ready, all);
             let gone = self.gone_of(all).iter().next();
             match gone {
-                Some(rank) => Some(self.conclude(Outcome::Failed(rank))),
+                Some(rank) => Some(self.conclude(Outcome::Lost(rank))),
                 None => all_ready.then(|| self.conclude(Outcome::Together)),
             }
         })
@@ -396,7 +404,9 @@ mod tests {
 
     #[test]
     fn every_word_is_some_outcome() {
-        for outcome in [Outcome::Together, Outcome::Repeated, Outcome::Failed(Rank::known(0))] {
+        let of_ranks = [0, 63].map(Rank::known);
+        let of_ranks = of_ranks.into_iter().flat_map(|rank| [Outcome::Failed(rank), Outcome::Lost(rank)]);
+        for outcome in of_ranks.chain([Outcome::Together, Outcome::Repeated]) {
             assert_eq!(Outcome::from_word(outcome.to_word()), outcome);
         }
         for forged in [FAILED + 64, u64::MAX, 1 << 32 | FAILED] {

@@ -107,7 +107,7 @@ impl JoiningTrial {
         let victim = up_to(u64::from(n_members + n_newcomers));
         // A newcomer is given the time to knock.
         let at_least = if victim < n_members { 0 } else { 3000 };
-        Self { n_members, n_newcomers, victim, delay_us: at_least + random.below(12_000) }
+        Self { n_members, n_newcomers, victim, delay_us: at_least + random.below(25_000) }
     }
 
     fn n_ranks(&self) -> u32 {

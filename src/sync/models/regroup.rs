@@ -170,11 +170,11 @@ fn survivors_of_a_death_in_the_last_step_agree_on_whether_they_are_together() {
 }
 
 #[test]
-fn those_who_have_met_begin_together_or_fail_by_the_same_loss() {
+fn those_who_have_met_begin_together_or_name_the_same_loss() {
     model(|| {
         let ready = |table: &Table, rank| table.side(rank).ready();
         let outcome = around_a_death(ready, |table, rank| table.side(rank).poll_start(RankSet::all(3)));
-        assert!(matches!(outcome, Outcome::Together | Outcome::Failed(_)), "{outcome:?}");
+        assert!(matches!(outcome, Outcome::Together | Outcome::Lost(_)), "{outcome:?}");
     });
 }
 
