@@ -335,7 +335,8 @@ fn a_rank_killed_while_it_meets_the_others_is_named_to_them() {
             }
             let missed = said.starts_with("error meeting the other ranks timed out")
                 && said.ends_with("awaiting rank 1");
-            assert!(missed || said == "error rank 1 was lost", "{said}");
+            // Or the kill came when all had passed the barrier.
+            assert!(missed || said == "error rank 1 was lost" || said == "done", "{said}");
         }
     }
 }
