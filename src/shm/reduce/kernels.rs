@@ -12,6 +12,7 @@
 //! MiB 10 to 20 %. One of 4 MiB between two ranks fits, and would take more than twice as long.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use super::arithmetic::Arithmetic;
 use super::instructions::{Instructions, Portable};
@@ -172,7 +173,7 @@ unsafe fn body<I: Instructions, T: Arithmetic, O: Operator<T::Register>>(job: &J
     }
 }
 
-/// Goes over all elements: in blocks of `L`, then of 8, 4, 2 and 1.
+/// Goes over all elements: in blocks of `L`, and before and behind those in blocks of 8 and 1.
 ///
 /// # Safety
 /// As for `body`.
@@ -183,12 +184,13 @@ unsafe fn sweep<I: Instructions, T: Arithmetic, O: Operator<T::Register>, const 
     let fresh = job.places.fresh();
     let end = job.count;
     let run = Run::<I, T, O>::new(sources, fresh, targets, terms);
-    let start = if I::STREAMS && job.store == Store::Streaming {
+    let streamed = if I::STREAMS && job.store == Store::Streaming {
         // SAFETY: the caller's contract.
         unsafe { run.streamed_blocks::<L>(end) }
     } else {
-        0
+        0..0
     };
+    let start = streamed.end;
     let done = match (sources, targets) {
         (&[one, two], &[target]) => {
             let (sources, targets) = ([one, two], [target]);
@@ -205,8 +207,13 @@ unsafe fn sweep<I: Instructions, T: Arithmetic, O: Operator<T::Register>, const 
         // SAFETY: the caller's contract.
         _ => unsafe { run.blocks::<L>(start, end) },
     };
-    // SAFETY: the caller's contract.
-    unsafe { run.rest(done, end) };
+    // One loop for both ends: half the code.
+    for rest in [0..streamed.start, done..end] {
+        // SAFETY: the caller's contract.
+        let eights = unsafe { run.blocks::<8>(rest.start, rest.end) };
+        // SAFETY: the caller's contract.
+        unsafe { run.blocks::<1>(eights, rest.end) };
+    }
 }
 
 impl<R: Number> Terms<R> {
@@ -248,43 +255,26 @@ impl<'a, I: Instructions, T: Arithmetic, O: Operator<T::Register>> Run<'a, I, T,
         index
     }
 
-    /// Combines what is left from `start` on, in ever shorter blocks.
-    ///
-    /// # Safety
-    /// As for `blocks`.
-    #[inline(always)]
-    unsafe fn rest(&self, start: usize, end: usize) {
-        // SAFETY: the caller's contract.
-        let start = unsafe { self.blocks::<8>(start, end) };
-        // SAFETY: the caller's contract.
-        let start = unsafe { self.blocks::<4>(start, end) };
-        // SAFETY: the caller's contract.
-        let start = unsafe { self.blocks::<2>(start, end) };
-        // SAFETY: the caller's contract.
-        unsafe { self.blocks::<1>(start, end) };
-    }
-
-    /// Combines the elements before the first line of the targets, and whole blocks of `L` elements behind them, which go past
-    /// the cache; returns where less than a block is left before `end`. Does nothing where targets have their lines elsewhere
-    /// than others, or no line begins with an element.
+    /// Combines whole blocks of `L` elements from the first line of the targets on, which go past the cache; returns what they
+    /// cover. That is nothing where targets have their lines elsewhere than others, or no line begins with an element.
     ///
     /// # Safety
     /// `end` elements lie within the places; the processor has the instructions `I`.
     #[inline(always)]
-    unsafe fn streamed_blocks<const L: usize>(&self, end: usize) -> usize {
-        let Some(head) = elements_before_line(self.targets, size_of::<T>()) else { return 0 };
-        // SAFETY: no more than `end`; otherwise the caller's contract.
-        let mut index = unsafe { self.blocks::<1>(0, head.min(end)) };
+    unsafe fn streamed_blocks<const L: usize>(&self, end: usize) -> Range<usize> {
+        let Some(head) = elements_before_line(self.targets, size_of::<T>()) else { return 0..0 };
+        let head = head.min(end);
+        let mut index = head;
         while end - index >= L {
             let offset = index * size_of::<T>();
             // SAFETY: `index + L <= end`.
             let block = unsafe { self.combined::<L>(offset) };
-            // SAFETY: the same; the first block was `head` elements in, where a line begins, and blocks are whole lines.
+            // SAFETY: the same; the first block is `head` elements in, where a line begins, and blocks are whole lines.
             unsafe { self.store_lines(offset, &block) };
             index += L;
         }
         I::fence();
-        index
+        head..index
     }
 
     /// # Safety
