@@ -108,6 +108,9 @@ pub(crate) struct RunArgs {
     /// Do not end the job when a rank is lost: the others are told, and can go on without it
     #[arg(short, long)]
     pub(crate) keep_going: bool,
+    /// Start ranks again that die, each in its place, so often in all: the others are told, and can bring them back
+    #[arg(long, value_name = "TIMES", default_value_t = 0)]
+    pub(crate) restart: u32,
     /// Do not say which rank runs on which core
     #[arg(short, long)]
     pub(crate) quiet: bool,

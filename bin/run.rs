@@ -92,6 +92,7 @@ fn job(args: &RunArgs) -> Result<Launch> {
         .timeout(args.job.timeout)
         .pin(!args.job.no_pin)
         .keep_going(args.keep_going)
+        .restart(args.restart)
         .capture_output(args.prefix);
     if let Some(heap_len) = args.job.heap {
         HeapShape::new(args.ranks, heap_len)?;

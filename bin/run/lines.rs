@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use nix::sys::signal::{Signal, raise};
-use shmccl::error::DeviceName;
+use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{Observer, OutputLine, OutputStream};
 
 use crate::output;
@@ -50,6 +50,10 @@ impl Observer for Lines {
 
     fn on_stale_name(&mut self, name: &str, creator: u64) {
         output::note(&format!("removing /dev/shm/{name}, whose process {creator} was killed"));
+    }
+
+    fn on_restart(&mut self, device: DeviceName, cause: ExitCause, left: u32) {
+        output::note(&format!("{device} {cause}; started again ({left} more times at most)"));
     }
 
     fn on_output(&mut self, line: OutputLine<'_>) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{Shutdown, shutdown};
 
-use super::message::{self, Bye, Lost, Message, Report};
+use super::message::{self, Bye, Invite, Lost, Message, Report};
 use super::socket::{Deadline, Incoming, resource_error, send, try_receive};
 use crate::error::{DeviceName, Error, Result};
 
@@ -15,7 +15,12 @@ use crate::error::{DeviceName, Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
     /// A member died, or ended without leaving.
-    Lost(DeviceName),
+    Lost {
+        /// Which one.
+        device: DeviceName,
+        /// How often the launcher had started it again before.
+        restarts: u32,
+    },
     /// The launcher is gone: nobody supervises this job any more.
     LauncherGone,
 }
@@ -47,11 +52,18 @@ impl Link {
     }
 
     /// Tells the launcher that this member is about to fail *because* `lost` was lost, so that the launcher names
-    /// the cause and not the consequence, and knows of the loss before it sees it itself.
-    pub fn report_loss(&self, lost: DeviceName) {
+    /// the cause and not the consequence, and knows of the loss before it sees it itself. The launcher had started `lost` again so
+    /// often: of one that it has started since, this says nothing.
+    pub fn report_loss(&self, lost: DeviceName, restarts: u32) {
         let member = message::member_code(lost);
         // A launcher that is gone, or does not read, has no use for the report.
-        let _ = self.say(&Report { head: Report::head(self.job_id), member, reserved: 0 });
+        let _ = self.say(&Report { head: Report::head(self.job_id), member, restarts });
+    }
+
+    /// Has the launcher tell `ranks` that were started again, a bit for each, to come to the meeting whose id has this token.
+    pub(crate) fn invite(&self, token: [u64; 2], ranks: u64) {
+        // Without a launcher nobody comes, and that is seen there.
+        let _ = self.say(&Invite { head: Invite::head(self.job_id), token, ranks });
     }
 
     /// What the launcher has told, if anything.
@@ -64,14 +76,18 @@ impl Link {
                 Incoming::HungUp => Some(LinkEvent::LauncherGone),
                 Incoming::Nothing => None,
                 Incoming::NoDescriptors => continue,
-                Incoming::Message(bytes, _) => match message::read::<Lost>(&bytes)
-                    .and_then(|lost| message::member_from_code(lost.member, self.n_ranks))
-                {
-                    Some(device) => Some(LinkEvent::Lost(device)),
+                Incoming::Message(bytes, _) => match self.read_loss(&bytes) {
+                    Some(event) => Some(event),
                     None => continue,
                 },
             });
         }
+    }
+
+    fn read_loss(&self, bytes: &[u8]) -> Option<LinkEvent> {
+        let Lost { member, restarts, .. } = message::read::<Lost>(bytes)?;
+        let device = message::member_from_code(member, self.n_ranks)?;
+        Some(LinkEvent::Lost { device, restarts })
     }
 
     /// Waits until the launcher tells something, at most for `timeout`.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::dismissal::Dismissal;
 use super::link::Link;
 use super::message::{
-    self, CONTRIBUTION_LEN, Contribution, Dismissed, Gathered, Go, Hello, LAYOUT_VERSION, Lost, Message,
-    Ready, Refusal, Refused, Report, Welcome,
+    self, CONTRIBUTION_LEN, Contribution, Dismissed, Gathered, Go, Hello, Invite, LAYOUT_VERSION, Lost,
+    Message, Ready, Refusal, Refused, Report, Welcome,
 };
 use super::options::{Options, Placement, ProxyMode, SegmentBacking};
 use super::socket::{Deadline, Incoming, resource_error, send, try_receive};
@@ -27,6 +27,8 @@ pub struct Joining {
     placement: Placement,
     control: OwnedFd,
     hold: Option<OwnedFd>,
+    restarts: u32,
+    restarting: bool,
     round: u32,
 }
 
@@ -123,7 +125,9 @@ impl Joining {
             return Err(Error::Layout { what: "number of control segments", expected: 1, found });
         };
         let (options, placement) = decode(&welcome)?;
-        Ok(Self { channel, device, epoch: welcome.epoch, options, placement, control, hold, round: 0 })
+        let Welcome { epoch, restarts, restarting, .. } = welcome;
+        let restarting = restarting != 0;
+        Ok(Self { channel, device, epoch, options, placement, control, hold, restarts, restarting, round: 0 })
     }
 
     /// Goes on with options of its own: what no launcher decided, each member decides for itself.
@@ -184,6 +188,39 @@ impl Joining {
     #[must_use]
     pub fn control(&self) -> BorrowedFd<'_> {
         self.control.as_fd()
+    }
+
+    /// How often the launcher has started this rank again. When it is not 0 the others have been on their way, and this process
+    /// comes back to them.
+    #[must_use]
+    pub fn restarts(&self) -> u32 {
+        self.restarts
+    }
+
+    /// Whether the launcher starts ranks again that die.
+    #[must_use]
+    pub fn is_restarting(&self) -> bool {
+        self.restarting
+    }
+
+    /// Waits until the others say where they are to be met; returns the token of the id.
+    pub(crate) fn await_invite(&self) -> Result<[u64; 2]> {
+        let deadline = Deadline::after(self.options.timeout);
+        loop {
+            match self.channel.hear::<Invite>(deadline, "waiting to be taken back by the other ranks") {
+                Ok((invite, _)) => return Ok(invite.token),
+                // That is for the others to see.
+                Err(Error::PeerLost { .. } | Error::ProxyLost) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Says that this member is back among the others.
+    pub(crate) fn come_back(self) -> Result<Link> {
+        self.channel.say(&Ready { head: Ready::head(self.channel.job_id) }, &[])?;
+        let Channel { socket, job_id, n_ranks, .. } = self.channel;
+        Ok(Link::new(socket, job_id, n_ranks))
     }
 
     /// What this process is to have a duplicate of for as long as it has a named segment: the launcher's janitor
@@ -350,7 +387,7 @@ impl Channel {
     /// Ends the wait when somebody is lost whom the root does not miss yet, and tells it.
     fn look_after_others(&self) -> Result<()> {
         let Some(rank) = self.vigil.as_ref().and_then(Vigil::lost) else { return Ok(()) };
-        self.say(&Report { head: Report::head(self.job_id), member: rank.get(), reserved: 0 }, &[])?;
+        self.say(&Report { head: Report::head(self.job_id), member: rank.get(), restarts: 0 }, &[])?;
         Err(Error::PeerLost { rank })
     }
 

@@ -92,7 +92,7 @@ messages! {
     }
     /// Root to member: who it is and what was decided, with the control segment, and the hold on the job's names
     /// where there is a janitor of them.
-    Welcome = 2, 336 bytes {
+    Welcome = 2, 344 bytes {
         epoch: u64,
         heap_len: u64,
         timeout_ms: u64,
@@ -109,6 +109,10 @@ messages! {
         proxies: u32,
         backing_name_len: u32,
         backing_name: [u8; 256],
+        /// How often the launcher has started this member again; then it waits for an Invite.
+        restarts: u32,
+        /// 1 when the launcher starts dead ranks again.
+        restarting: u32,
     }
     /// Root to member: it cannot take part.
     Refused = 3, 48 bytes {
@@ -140,13 +144,15 @@ messages! {
     Lost = 8, 32 bytes {
         /// The rank, or [`PROXY`].
         member: u32,
-        reserved: u32,
+        /// How often it had been started again.
+        restarts: u32,
     }
     /// Member to root: it is about to fail because another one was lost.
     Report = 9, 32 bytes {
         /// The rank, or [`PROXY`].
         member: u32,
-        reserved: u32,
+        /// How often it had been started again.
+        restarts: u32,
     }
     /// Member to root: it leaves, its work done.
     Bye = 10, 24 bytes {}
@@ -180,6 +186,13 @@ messages! {
         rank: u32,
         mine: u64,
         theirs: u64,
+    }
+    /// Member to root, and root to members that were started again: where they meet those who have survived.
+    Invite = 14, 48 bytes {
+        /// Of the id of the meeting.
+        token: [u64; 2],
+        /// Bit r: rank r is to come.
+        ranks: u64,
     }
 }
 

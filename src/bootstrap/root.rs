@@ -6,12 +6,15 @@
 //! | Welcomed | Contribution, Ready | Contributed, Ready |
 //! | Contributed | nothing until all have contributed | Welcomed |
 //! | Ready | nothing until all are ready | Running |
-//! | Running | Report, Bye | Running, Left |
+//! | Running | Report, Invite, Bye | Running, Left |
+//! | Silent, started again | Hello | Returning |
+//! | Returning | Ready | Running |
 //! | Silent | nothing: it hangs up | Absent |
 //! | Left, Lost, Absent | hang-up | |
 //!
 //! A Report is heard in every phase after the Hello (in a meeting in every phase). Whoever says anything else, or hangs up before it has left, is
-//! lost; except that whoever never said Hello may go: that is for the supervisor to judge.
+//! lost; except that a member that was started again comes back by a meeting with the others, of which the root knows only that
+//! they invite it, and that it has come; and that whoever never said Hello may go: that is for the supervisor to judge.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,8 +24,8 @@ use bytemuck::Zeroable;
 use nix::errno::Errno;
 
 use super::message::{
-    self, CONTRIBUTION_LEN, Contribution, Gathered, Go, Hello, LAYOUT_VERSION, Lost, Message, Ready, Refusal,
-    Refused, Report, Welcome,
+    self, CONTRIBUTION_LEN, Contribution, Gathered, Go, Hello, Invite, LAYOUT_VERSION, Lost, Message, Ready,
+    Refusal, Refused, Report, Welcome,
 };
 use super::options::{Options, Placement, ProxyMode};
 use super::socket::{Incoming, resource_error, send, try_receive};
@@ -45,6 +48,8 @@ pub(crate) struct Offer {
     pub(crate) job_id: u64,
     /// The same for all members.
     pub(crate) options: Options,
+    /// Whether members that die are started again.
+    pub(crate) restarting: bool,
 }
 
 /// What happened.
@@ -60,6 +65,10 @@ pub(crate) enum Event {
     Lost(Seat, ExitCause),
     /// The first member is about to fail because the second was lost.
     Reported(Seat, Seat),
+    /// The same, where the second has been started again since and is not back.
+    Blamed(Seat, Seat),
+    /// A member that was started again is back among the others.
+    Returned(Seat),
 }
 
 /// The index of a member: its rank, or one past the last rank for the proxy service.
@@ -73,6 +82,7 @@ enum Phase {
     Contributed,
     Ready,
     Running,
+    Returning,
     Left,
     Lost,
     Absent,
@@ -88,6 +98,8 @@ struct Member {
     gift: ([u8; CONTRIBUTION_LEN], Option<OwnedFd>),
     outbox: VecDeque<Outgoing>,
     has_joined: bool,
+    /// How often it was started again.
+    restarts: u32,
     /// Whom it has said to be lost.
     reported: Vec<Seat>,
 }
@@ -107,6 +119,8 @@ pub(crate) struct Root {
     members: Vec<Member>,
     round: u32,
     losses: Vec<DeviceName>,
+    /// Where members that were started again are to come, by the latest word.
+    invite: Option<Invite>,
     events: VecDeque<Event>,
     /// Whether a member's word is enough for another one to be lost.
     trusting: bool,
@@ -128,6 +142,7 @@ impl Root {
             members: Vec::new(),
             round: 0,
             losses: Vec::new(),
+            invite: None,
             events: VecDeque::new(),
             trusting: false,
         })
@@ -163,9 +178,37 @@ impl Root {
             gift: ([0; CONTRIBUTION_LEN], None),
             outbox: VecDeque::new(),
             has_joined: false,
+            restarts: 0,
             reported: Vec::new(),
         });
         seat
+    }
+
+    /// Puts a member that was started again into the place of its predecessor, which is lost, with the root's end of its socket.
+    pub(crate) fn reseat(&mut self, seat: Seat, socket: OwnedFd) {
+        let member = &mut self.members[seat.0];
+        member.socket = Some(socket);
+        member.phase = Phase::Silent;
+        member.outbox.clear();
+        member.has_joined = false;
+        member.restarts += 1;
+        member.reported.clear();
+        let device = member.device;
+        self.losses.retain(|lost| *lost != device);
+        for other in &mut self.members {
+            other.reported.retain(|reported| *reported != seat);
+        }
+    }
+
+    /// Whether a member is in the job: it has met the others, and has neither left nor been lost.
+    pub(crate) fn is_running(&self, seat: Seat) -> bool {
+        self.members[seat.0].phase == Phase::Running
+    }
+
+    /// Whether a member was started again and is not back among the others.
+    pub(crate) fn is_returning(&self, seat: Seat) -> bool {
+        let member = &self.members[seat.0];
+        member.restarts > 0 && matches!(member.phase, Phase::Silent | Phase::Returning)
     }
 
     /// The sockets to poll: for reading always, for writing too where the flag is set.
@@ -237,7 +280,8 @@ impl Root {
         if !self.losses.contains(&device) {
             self.losses.push(device);
             let member = message::member_code(device);
-            self.tell_all(&Lost { head: Lost::head(self.offer.job_id), member, reserved: 0 });
+            let restarts = self.members[seat.0].restarts;
+            self.tell_all(&Lost { head: Lost::head(self.offer.job_id), member, restarts });
         }
     }
 
@@ -297,6 +341,11 @@ impl Root {
                 self.advance(seat, Phase::Contributed, Self::gathered);
             }
             (Phase::Welcomed, Ready::KIND) => self.advance(seat, Phase::Ready, Self::go),
+            (Phase::Returning, Ready::KIND) => {
+                self.members[seat.0].phase = Phase::Running;
+                self.events.push_back(Event::Returned(seat));
+            }
+            (Phase::Running, Invite::KIND) => self.invite(message::read::<Invite>(bytes)?),
             (Phase::Running, message::Bye::KIND) => {
                 self.members[seat.0].phase = Phase::Left;
                 self.events.push_back(Event::Left(seat));
@@ -315,6 +364,12 @@ impl Root {
         let Some(lost) = self.members.iter().position(|member| member.device == lost).map(Seat) else {
             return Some(());
         };
+        if self.members[lost.0].restarts != report.restarts {
+            if self.is_returning(lost) {
+                self.events.push_back(Event::Blamed(seat, lost));
+            }
+            return Some(());
+        }
         let reported = &mut self.members[seat.0].reported;
         if !reported.contains(&lost) {
             reported.push(lost);
@@ -352,14 +407,32 @@ impl Root {
             devices: member.placement.devices,
             proxies: member.placement.proxies,
             backing_name_len: u32::try_from(name.len()).ok()?,
+            restarts: member.restarts,
+            restarting: self.offer.restarting.into(),
             ..Welcome::zeroed()
         };
         welcome.backing_name.get_mut(..name.len())?.copy_from_slice(name);
-        self.members[seat.0].phase = Phase::Welcomed;
+        let restarts = self.members[seat.0].restarts;
+        self.members[seat.0].phase = if restarts == 0 { Phase::Welcomed } else { Phase::Returning };
         self.members[seat.0].has_joined = true;
         self.post(seat, &welcome, Rc::clone(&self.gifts));
+        self.invite.into_iter().for_each(|invite| self.pass_on(seat, &invite));
         self.events.push_back(Event::Joined(seat, pid));
         Some(())
+    }
+
+    /// Passes on where to come to the members that were started again, and to those who will be.
+    fn invite(&mut self, invite: Invite) {
+        self.invite = Some(invite);
+        (0..self.members.len()).for_each(|index| self.pass_on(Seat(index), &invite));
+    }
+
+    fn pass_on(&mut self, seat: Seat, invite: &Invite) {
+        let member = &self.members[seat.0];
+        let DeviceName::Rank(rank) = member.device else { return };
+        if member.phase == Phase::Returning && invite.ranks >> rank.get() & 1 == 1 {
+            self.post(seat, invite, Rc::new([]));
+        }
     }
 
     fn check_hello(

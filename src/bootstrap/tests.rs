@@ -42,7 +42,7 @@ fn options() -> Options {
 fn with_root(n_ranks: u32, options: Options, act: impl Fn(u32, OwnedFd) + Sync) -> Vec<Event> {
     let services = u32::from(options.proxy == ProxyMode::Process);
     let control = memory();
-    let offer = Offer { n_ranks, epoch: 7, job_id: JOB, options };
+    let offer = Offer { n_ranks, epoch: 7, job_id: JOB, options, restarting: false };
     let mut root = Root::new(offer, control.as_fd()).unwrap();
     std::thread::scope(|scope| {
         let act = &act;
@@ -199,7 +199,7 @@ fn a_member_that_hangs_up_at_any_step_is_lost_to_all_others() {
 fn join_and_wait(member: u32, socket: OwnedFd) -> Result<()> {
     let membership = join(member, 3, socket)?;
     match membership.link.wait_event(WATCHDOG)? {
-        LinkEvent::Lost(DeviceName::Rank(rank)) => Err(Error::PeerLost { rank }),
+        LinkEvent::Lost { device: DeviceName::Rank(rank), .. } => Err(Error::PeerLost { rank }),
         other => panic!("unexpected {other:?}"),
     }
 }
@@ -222,7 +222,7 @@ fn a_member_that_speaks_garbage_at_any_step_is_lost_to_all_others() {
         bad_head(Bye::KIND, 2),
         bad_head(Bye::KIND, 1),
         bytemuck::bytes_of(&Contribution { round: 9, ..contribution() }).to_vec(),
-        bytemuck::bytes_of(&Report { head: Report::head(JOB), member: 3, reserved: 0 }).to_vec(),
+        bytemuck::bytes_of(&Report { head: Report::head(JOB), member: 3, restarts: 0 }).to_vec(),
         bytemuck::bytes_of(&Welcome { head: Welcome::head(JOB), ..Welcome::zeroed() }).to_vec(),
         bytemuck::bytes_of(&Gathered { head: Gathered::head(JOB), ..Gathered::zeroed() }).to_vec(),
     ];
@@ -338,7 +338,7 @@ fn a_report_names_who_was_lost_and_counts_once_for_each() {
         let membership = join(member, 2, socket).unwrap();
         if member == 0 {
             for lost in [rank(1), rank(1), DeviceName::Proxy, rank(0)] {
-                membership.link.report_loss(lost);
+                membership.link.report_loss(lost, 0);
             }
         }
     });
@@ -382,7 +382,7 @@ fn a_member_whose_root_dies_at_any_step_is_told_so() {
     for step in 0..3 {
         let (own, theirs) = pair().unwrap();
         let control = memory();
-        let offer = Offer { n_ranks: 1, epoch: 1, job_id: JOB, options: options() };
+        let offer = Offer { n_ranks: 1, epoch: 1, job_id: JOB, options: options(), restarting: false };
         let mut root = Root::new(offer, control.as_fd()).unwrap();
         root.seat(own, Placement { cpu: None, devices: 1, proxies: 0 });
         let member =
@@ -415,7 +415,7 @@ fn a_watch_hears_losses_and_ends_when_it_is_dropped() {
         }
         let (told, heard) = std::sync::mpsc::channel();
         let watch = membership.link.watch(move |event| told.send(event).unwrap()).unwrap();
-        assert_eq!(heard.recv_timeout(WATCHDOG), Ok(LinkEvent::Lost(rank(1))));
+        assert_eq!(heard.recv_timeout(WATCHDOG), Ok(LinkEvent::Lost { device: rank(1), restarts: 0 }));
         drop(watch);
         assert!(heard.recv().is_err(), "the thread has ended");
         membership.link.finalize().unwrap();
@@ -439,6 +439,7 @@ fn a_member_that_never_reads_does_not_keep_the_others_waiting() {
 #[test]
 fn an_overlong_name_is_refused_before_anything_is_started() {
     let backing = SegmentBacking::Named("x".repeat(257));
-    let offer = Offer { n_ranks: 1, epoch: 1, job_id: JOB, options: Options { backing, ..options() } };
+    let options = Options { backing, ..options() };
+    let offer = Offer { n_ranks: 1, epoch: 1, job_id: JOB, options, restarting: false };
     assert!(matches!(Root::new(offer, memory().as_fd()), Err(Error::InvalidArgument { value: 257, .. })));
 }

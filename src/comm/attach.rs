@@ -10,10 +10,11 @@ use super::formation::Formation;
 use super::meeting::Meeting;
 use super::membership::Membership;
 use super::ports::Ports;
+use super::recovery::come_back;
 use super::stream::Loan;
-use super::supervision::Supervision;
+use super::supervision::{Number, Supervision};
 use super::workspace::Workspace;
-use crate::bootstrap::{Joining, Link, ProxyMode, SegmentBacking, Shared, join_from_env};
+use crate::bootstrap::{Joining, ProxyMode, SegmentBacking, Shared, join_from_env};
 use crate::channel::{Control, Era, Fabric, World, serve_all};
 use crate::collective::Manner;
 use crate::error::{Error, Result};
@@ -51,12 +52,18 @@ impl Communicator {
 
 /// Joins the job that this process was started for; `None` when no launcher started it.
 ///
-/// In the proxy service process it serves until the job ends and then returns [`Member::Proxy`].
+/// In the proxy service process it serves until the job ends and then returns [`Member::Proxy`]. In a rank that the launcher has
+/// started again ([`Launch::restart`](crate::launch::Launch::restart)) it waits until the others take this rank back
+/// ([`Communicator::recover`]): see [`Communicator::recovery`].
 ///
 /// # Errors
 /// Those of [`join_from_env`], of creating and mapping segments, and [`Error::PeerLost`] when a rank is lost meanwhile.
 pub fn join_job() -> Result<Option<Member>> {
     let Some(joining) = join_from_env()? else { return Ok(None) };
+    if joining.restarts() > 0 {
+        return Ok(Some(Member::Device(Box::new(come_back(joining)?))));
+    }
+    let restarting = joining.is_restarting();
     let Entrance { shared, world, own } = Entrance::of(joining)?;
     let Some(rank) = shared.joining().rank() else {
         let membership = shared.ready()?;
@@ -71,7 +78,9 @@ pub fn join_job() -> Result<Option<Member>> {
             + service_on(membership.options.proxy, membership.placement.proxies),
         timeout: membership.options.timeout,
     };
-    let comm = seat.sit(&world, &terms, Some(membership.link), own)?;
+    let numbers = Number::first(world.n_ranks());
+    let line = Supervision::begin(membership.link, restarting, &world, numbers)?;
+    let comm = seat.sit(&world, &terms, Some(line), own)?;
     Ok(Some(Member::Device(Box::new(comm))))
 }
 
@@ -173,7 +182,7 @@ impl Seat {
         self,
         world: &Arc<World>,
         terms: &Terms,
-        link: Option<Link>,
+        supervision: Option<Supervision>,
         own: Option<OwnSegment>,
     ) -> Result<Communicator> {
         let Self { rank, life, registrar } = self;
@@ -185,8 +194,9 @@ impl Seat {
             registrar: Mutex::new(registrar),
             workspace: Workspace::default(),
             life: Some(life),
-            supervision: link.map(|link| Supervision::begin(link, world)).transpose()?.map(Arc::new),
-            numbers: (0..world.n_ranks()).map(Rank::known).map(Some).collect(),
+            supervision: supervision.map(Arc::new),
+            numbers: Number::first(world.n_ranks()),
+            recovery: None,
             _own: own,
         };
         Ok(Communicator {

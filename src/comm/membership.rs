@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::attach::OwnSegment;
 use super::ports::Ports;
-use super::supervision::Supervision;
+use super::recovery::Recovery;
+use super::supervision::{Number, Supervision};
 use super::workspace::Workspace;
 use crate::channel::Fabric;
 use crate::collective::Landlord;
@@ -25,8 +26,10 @@ pub(super) struct Membership {
     pub(super) workspace: Workspace,
     pub(super) life: Option<LifeLock>,
     pub(super) supervision: Option<Arc<Supervision>>,
-    /// The launcher's number of each rank of this epoch; none for a rank that it has not started.
-    pub(super) numbers: Vec<Option<Rank>>,
+    /// How the launcher knows each rank of this epoch; none for a rank that it has not started.
+    pub(super) numbers: Vec<Option<Number>>,
+    /// What this epoch has been recovered from.
+    pub(super) recovery: Option<Recovery>,
     pub(super) _own: Option<OwnSegment>,
 }
 
@@ -39,12 +42,12 @@ impl Membership {
     /// Tells the launcher, where there is one, that `lost` is, so that it neither waits for that rank nor blames another one.
     pub(super) fn report_loss(&self, lost: Rank) {
         if let (Some(supervision), Some(Some(number))) = (&self.supervision, self.numbers.get(lost.index())) {
-            supervision.report(DeviceName::Rank(*number));
+            supervision.report(DeviceName::Rank(number.rank), number.restarts);
         }
     }
 
     /// Keeps the launcher's line that `old` has, in this new epoch, whose ranks the launcher knows by `numbers`.
-    pub(super) fn succeed(&mut self, old: &Self, numbers: Vec<Option<Rank>>) {
+    pub(super) fn succeed(&mut self, old: &Self, numbers: Vec<Option<Number>>) {
         self.numbers = numbers;
         if let Some(supervision) = &old.supervision {
             supervision.follow(self.fabric.world(), self.numbers.clone());
@@ -74,7 +77,7 @@ impl Drop for Membership {
         world.control().proxy_doorbell().wake(self.fabric.kernel());
         match (&self.supervision, world.revocation().read()) {
             (_, Some(Revocation::PeerLost(lost))) if lost != rank => self.report_loss(lost),
-            (Some(supervision), Some(Revocation::ProxyLost)) => supervision.report(DeviceName::Proxy),
+            (Some(supervision), Some(Revocation::ProxyLost)) => supervision.report(DeviceName::Proxy, 0),
             _ => {}
         }
     }

@@ -18,15 +18,18 @@ use super::Communicator;
 use super::attach::{Seat, Terms};
 use super::crowd::Cores;
 use super::formation::NoWatch;
+use super::membership::Membership;
+use super::supervision::Number;
+use super::survivor::{OpenRound, Survivor};
 use crate::bootstrap::{CONTRIBUTION_LEN, ProxyMode, SegmentBacking, resource_error};
-use crate::channel::{Control, Era, Fabric, MAX_ROUNDS, World};
+use crate::channel::{Control, Era, Fabric, World};
 use crate::error::{Error, Result};
 use crate::heap::layout::HeapShape;
 use crate::rank::{Rank, RankSet};
+use crate::shm::Segment;
 use crate::shm::header::Creator;
-use crate::shm::{CellRef, CellSlice, HostKernel, Segment};
-use crate::sync::regroup::{OFFER_WORDS, OfferCell, Outcome, Round, RoundCell};
-use crate::sync::{LifeStatus, ParkCell, Revocation, Waiting, wait_until};
+use crate::sync::regroup::{OFFER_WORDS, OfferCell, Outcome};
+use crate::sync::{LifeStatus, Revocation, Waiting, wait_until};
 
 const SHRINK: &str = "shrink";
 
@@ -83,7 +86,11 @@ impl Communicator {
         }
         self.revoke();
         self.reclaim_engine();
-        let (mut comm, chosen) = Survivor::new(self.fabric()).go_on()?;
+        let survivor = Survivor::new(self.fabric(), SHRINK);
+        let (mut comm, chosen) = survivor.go_on(|round, chosen, number| {
+            let era = survivor.era_after(number);
+            Crossing { survivor: &survivor, round, chosen, era }.come_over()
+        })?;
         comm.succeed(self, chosen.iter().map(|rank| self.membership.numbers[rank.index()]).collect());
         let world = self.fabric().world();
         let lost: Vec<_> = RankSet::all(world.n_ranks()).without(chosen).iter().collect();
@@ -94,10 +101,13 @@ impl Communicator {
     }
 
     /// Keeps the line to the launcher that `old` has, in this new communicator, whose ranks the launcher knows by `numbers`.
-    pub(super) fn succeed(&mut self, old: &Self, numbers: Vec<Option<Rank>>) {
-        let membership = Arc::get_mut(&mut self.membership);
-        let membership = membership.expect("a new communicator is alone on its membership");
-        membership.succeed(&old.membership, numbers);
+    pub(super) fn succeed(&mut self, old: &Self, numbers: Vec<Option<Number>>) {
+        self.alone().succeed(&old.membership, numbers);
+    }
+
+    /// The membership that this new communicator is alone on.
+    pub(super) fn alone(&mut self) -> &mut Membership {
+        Arc::get_mut(&mut self.membership).expect("a new communicator is alone on its membership")
     }
 
     /// Declares `rank` lost, though it may live: it hangs, or is stopped. That ends the epoch, as a death does. The others
@@ -132,79 +142,15 @@ impl Communicator {
     }
 }
 
-/// A member of an epoch that has ended.
-struct Survivor<'a> {
-    fabric: &'a Fabric,
-    rounds: CellSlice<RoundCell>,
-    park: CellRef<ParkCell>,
-    offers: CellSlice<OfferCell>,
-}
-
-impl<'a> Survivor<'a> {
-    fn new(fabric: &'a Fabric) -> Self {
-        let control = fabric.world().control();
-        let (rounds, park) = control.rounds();
-        Self { fabric, rounds, park, offers: control.offers() }
-    }
-
-    /// The communicator of those who go on, and who they are.
-    fn go_on(&self) -> Result<(Communicator, RankSet)> {
-        let mut candidates = RankSet::all(self.fabric.world().n_ranks());
-        for number in 0..MAX_ROUNDS {
-            match self.attempt(number, candidates)? {
-                (Some(comm), chosen) => return Ok((comm, chosen)),
-                (None, chosen) => candidates = chosen,
-            }
-        }
-        Err(Error::Exhausted { what: "rounds of going on after a loss", limit: MAX_ROUNDS })
-    }
-
-    /// Takes part in one round. Returns who was chosen in it, and no communicator when they need another one.
-    fn attempt(&self, number: u64, candidates: RankSet) -> Result<(Option<Communicator>, RankSet)> {
-        let (fabric, world) = (self.fabric, self.fabric.world());
-        let cell =
-            usize::try_from(number).ok().and_then(|number| self.rounds.get(number)).expect("a known round");
-        if let (Some(outcome), Some(chosen)) = (cell.outcome(), cell.chosen(candidates)) {
-            return self.look_back(outcome, chosen);
-        }
-        let gone = |rank| matches!(world.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
-        let round = Round { cell, rank: fabric.rank(), kernel: fabric.kernel(), park: &self.park, gone };
-        round.come();
-        let chosen = self.wait(|| round.choose(candidates), || round.missing(candidates))?;
-        if !chosen.contains(fabric.rank()) {
-            return Err(Error::Excluded);
-        }
-        let era = Era { epoch: world.era().epoch.wrapping_add(1 + number), ..world.era() };
-        Ok((Crossing { survivor: self, round, chosen, era }.come_over()?, chosen))
-    }
-
-    /// A round that was over before this rank looked: of an earlier call, or it was slow and has been given up meanwhile.
-    fn look_back(&self, outcome: Outcome, chosen: RankSet) -> Result<(Option<Communicator>, RankSet)> {
-        match outcome {
-            _ if !chosen.contains(self.fabric.rank()) => Err(Error::Excluded),
-            Outcome::Together => {
-                Err(Error::Unavailable { operation: SHRINK, needs: "an epoch that nobody went on from" })
-            }
-            Outcome::Repeated | Outcome::Failed(_) | Outcome::Lost(_) => Ok((None, chosen)),
-        }
-    }
-
-    /// Waits for the others; if that takes too long, `awaited` is whom it was for.
-    fn wait<T>(&self, poll: impl FnMut() -> Option<T>, awaited: impl FnOnce() -> Option<Rank>) -> Result<T> {
-        let waiting = self.fabric.waiting(&NoWatch);
-        wait_until(&waiting, &self.park, poll).map_err(|stop| waiting.error(stop, SHRINK, awaited()))
-    }
-}
-
 /// A member's way into the epoch `era` of those who were chosen.
-struct Crossing<'s, G> {
+struct Crossing<'s> {
     survivor: &'s Survivor<'s>,
-    round: Round<'s, HostKernel, G>,
+    round: &'s OpenRound<'s>,
     chosen: RankSet,
     era: Era,
 }
 
-impl<G: Fn(Rank) -> bool> Crossing<'_, G> {
+impl Crossing<'_> {
     /// Joins the epoch; `None` when the round has to be repeated.
     fn come_over(&self) -> Result<Option<Communicator>> {
         let Self { survivor, round, chosen, era } = self;
@@ -217,7 +163,7 @@ impl<G: Fn(Rank) -> bool> Crossing<'_, G> {
         round.offer();
         match survivor.wait(|| round.poll_offers(*chosen), laggard) {
             Ok(None) => {}
-            Ok(Some(outcome)) => return after(outcome),
+            Ok(Some(outcome)) => return survivor.after(outcome),
             Err(late) => {
                 round.conclude(Outcome::Repeated);
                 return Err(late);
@@ -234,29 +180,21 @@ impl<G: Fn(Rank) -> bool> Crossing<'_, G> {
             Some(round.conclude(Outcome::Repeated)).filter(|stands| *stands == Outcome::Together).ok_or(late)
         })? {
             Outcome::Together => Ok(Some(comm)),
-            outcome => after(outcome),
+            outcome => survivor.after(outcome),
         }
     }
 
     /// Ends the round with the failure of this member, unless it was for a death.
     fn fail(&self, error: Error) -> Result<Option<Communicator>> {
-        let Survivor { fabric, park, .. } = self.survivor;
+        let Survivor { fabric, park, .. } = &self.survivor;
         let own = Outcome::Failed(fabric.rank());
         // What a dead rank has offered cannot be had, and that is nobody's failure. Its death may show later than its descriptors go.
         let waiting = Waiting::new(fabric.kernel(), &NoWatch, fabric.policy(), DEATHS_SHOW);
         let over = || self.round.cell.outcome().or_else(|| self.round.mourn(self.chosen));
         match wait_until(&waiting, park, over).unwrap_or_else(|_| self.round.conclude(own)) {
             stands if stands == own => Err(error),
-            stands => after(stands),
+            stands => self.survivor.after(stands),
         }
-    }
-}
-
-/// What to do after a round that has not brought this member into the new epoch.
-fn after(outcome: Outcome) -> Result<Option<Communicator>> {
-    match outcome {
-        Outcome::Failed(rank) => Err(Error::FailedElsewhere { operation: SHRINK, rank }),
-        Outcome::Together | Outcome::Repeated | Outcome::Lost(_) => Ok(None),
     }
 }
 

@@ -5,11 +5,27 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use super::unique_id::UniqueId;
 use crate::bootstrap::{Link, LinkEvent, LinkWatch};
 use crate::channel::World;
 use crate::error::{DeviceName, Result};
-use crate::rank::Rank;
+use crate::rank::{Rank, RankSet};
 use crate::sync::Revocation;
+
+/// As what the launcher knows a rank that it has started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Number {
+    pub(super) rank: Rank,
+    /// How often it has been started again.
+    pub(super) restarts: u32,
+}
+
+impl Number {
+    /// Those of a job that has just been started.
+    pub(super) fn first(n_ranks: u32) -> Vec<Option<Self>> {
+        (0..n_ranks).map(|rank| Some(Self { rank: Rank::known(rank), restarts: 0 })).collect()
+    }
+}
 
 /// A line to the launcher that is listened to.
 #[derive(Debug)]
@@ -17,6 +33,8 @@ pub(super) struct Supervision {
     // Dropped before the link says good-bye.
     _watch: LinkWatch,
     link: Link,
+    /// Whether the launcher starts ranks again that die.
+    pub(super) restarting: bool,
     followed: Arc<Mutex<Vec<Followed>>>,
 }
 
@@ -25,32 +43,41 @@ pub(super) struct Supervision {
 struct Followed {
     world: Weak<World>,
     /// The launcher's number of each of its ranks that the launcher has started.
-    numbers: Vec<Option<Rank>>,
+    numbers: Vec<Option<Number>>,
 }
 
 impl Supervision {
-    /// Listens to `link` in the epoch of `world`, the job's first.
+    /// Listens to `link` in the epoch of `world`, whose ranks the launcher knows by `numbers`.
     ///
     /// # Errors
     /// Those of [`Link::watch`].
-    pub(super) fn begin(link: Link, world: &Arc<World>) -> Result<Self> {
-        let numbers = (0..world.n_ranks()).map(Rank::known).map(Some).collect();
+    pub(super) fn begin(
+        link: Link,
+        restarting: bool,
+        world: &Arc<World>,
+        numbers: Vec<Option<Number>>,
+    ) -> Result<Self> {
         let followed = Arc::new(Mutex::new(vec![Followed { world: Arc::downgrade(world), numbers }]));
         let listening = Arc::clone(&followed);
         let watch = link.watch(move |event| lock(&listening).iter().for_each(|epoch| epoch.hear(event)))?;
-        Ok(Self { _watch: watch, link, followed })
+        Ok(Self { _watch: watch, link, restarting, followed })
     }
 
     /// Follows the epoch of `world`, too, from now on, whose ranks the launcher knows by `numbers`.
-    pub(super) fn follow(&self, world: &Arc<World>, numbers: Vec<Option<Rank>>) {
+    pub(super) fn follow(&self, world: &Arc<World>, numbers: Vec<Option<Number>>) {
         let mut followed = lock(&self.followed);
         followed.retain(|epoch| epoch.world.strong_count() > 0);
         followed.push(Followed { world: Arc::downgrade(world), numbers });
     }
 
     /// Tells the launcher that a device is lost, by the number that the launcher has for it.
-    pub(super) fn report(&self, lost: DeviceName) {
-        self.link.report_loss(lost);
+    pub(super) fn report(&self, lost: DeviceName, restarts: u32) {
+        self.link.report_loss(lost, restarts);
+    }
+
+    /// Has the launcher tell `ranks` that were started again where the others are to be met.
+    pub(super) fn invite(&self, id: &UniqueId, ranks: RankSet) {
+        self.link.invite(id.words(), ranks.bits());
     }
 }
 
@@ -58,12 +85,13 @@ impl Followed {
     fn hear(&self, event: LinkEvent) {
         let Some(world) = self.world.upgrade() else { return };
         let reason = match event {
-            LinkEvent::Lost(DeviceName::Rank(lost)) => {
-                // One that was left behind before concerns nobody here.
-                let Some(rank) = self.numbers.iter().position(|number| *number == Some(lost)) else { return };
+            LinkEvent::Lost { device: DeviceName::Rank(rank), restarts } => {
+                // One that was left behind before concerns nobody here, nor does one that is back.
+                let lost = Some(Number { rank, restarts });
+                let Some(rank) = self.numbers.iter().position(|number| *number == lost) else { return };
                 Revocation::PeerLost(Rank::known(u32::try_from(rank).expect("at most 64 ranks")))
             }
-            LinkEvent::Lost(DeviceName::Proxy) => Revocation::ProxyLost,
+            LinkEvent::Lost { device: DeviceName::Proxy, .. } => Revocation::ProxyLost,
             LinkEvent::LauncherGone => Revocation::Aborted(None),
         };
         world.control().revoke(world.kernel(), reason);

@@ -23,6 +23,8 @@ struct Findings {
     /// Round of the first sign of trouble.
     noticed: Option<u64>,
     verdict: Option<ExitCause>,
+    /// How it had failed before it was started again, until it is back.
+    before: Option<ExitCause>,
     /// Whom this member lost, by its own words.
     lost: Option<Seat>,
 }
@@ -55,6 +57,21 @@ impl Inquest {
         self.members[seat.0].lost.get_or_insert(lost);
     }
 
+    /// Takes note that a member that has failed was started again: that is what others fail by until it is back.
+    pub(super) fn suspend(&mut self, seat: Seat) {
+        let verdict = self.members[seat.0].verdict;
+        self.members[seat.0] = Findings { before: verdict, ..Findings::default() };
+        self.order.retain(|noticed| *noticed != seat);
+    }
+
+    /// Forgets how a member has failed that is back, and who has blamed it.
+    pub(super) fn forgive(&mut self, seat: Seat) {
+        self.members[seat.0].before = None;
+        for findings in &mut self.members {
+            findings.lost = findings.lost.filter(|lost| *lost != seat);
+        }
+    }
+
     /// How a member failed, as far as it is known.
     pub(super) fn verdict(&self, seat: Seat) -> Option<ExitCause> {
         self.members[seat.0].verdict
@@ -73,11 +90,16 @@ impl Inquest {
         let mut cause = *self.order.iter().filter(at_once).find(killed).unwrap_or(&first);
         for _ in 0..self.members.len() {
             match self.members[cause.0].lost {
-                Some(lost) if lost != cause && self.verdict(lost).is_some() => cause = lost,
+                Some(lost) if lost != cause && self.failure(lost).is_some() => cause = lost,
                 _ => break,
             }
         }
-        Some((cause, self.verdict(cause)?))
+        Some((cause, self.failure(cause)?))
+    }
+
+    /// How a member has failed, or its predecessor.
+    fn failure(&self, seat: Seat) -> Option<ExitCause> {
+        self.verdict(seat).or(self.members[seat.0].before)
     }
 }
 
@@ -114,6 +136,20 @@ mod tests {
         inquest.fails(Seat(0), ExitCause::Code(3));
         inquest.fails(Seat(1), ExitCause::Code(4));
         assert!(inquest.first_cause().is_some());
+    }
+
+    #[test]
+    fn a_failure_that_is_being_mended_is_the_cause_of_those_it_brings_about_until_it_is_mended() {
+        let mut inquest = Inquest::new(3);
+        inquest.fails(Seat(1), ExitCause::Signal(9));
+        inquest.suspend(Seat(1));
+        assert!(inquest.is_clean() && inquest.verdict(Seat(1)).is_none());
+        inquest.next_round();
+        inquest.blames(Seat(0), Seat(1));
+        inquest.fails(Seat(0), ExitCause::Code(3));
+        assert_eq!(inquest.first_cause(), Some((Seat(1), ExitCause::Signal(9))));
+        inquest.forgive(Seat(1));
+        assert_eq!(inquest.first_cause(), Some((Seat(0), ExitCause::Code(3))));
     }
 
     #[test]

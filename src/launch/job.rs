@@ -8,7 +8,7 @@ use super::{Launch, Observer, Outcome, spawn_threads, supervise};
 use crate::bootstrap::{Options, ProxyMode};
 use crate::channel::{Control, Era};
 use crate::comm::{Communicator, Member, init_threads, join_job};
-use crate::error::{DeviceName, Error, Result};
+use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::rank::check_n_ranks;
 use crate::shm::HostKernel;
 use crate::sync::Revocation;
@@ -125,6 +125,10 @@ impl Observer for Revoking<'_> {
     fn on_interrupt(&mut self) {
         self.control.revoke(&self.kernel, Revocation::Aborted(None));
         self.observer.on_interrupt();
+    }
+
+    fn on_restart(&mut self, device: DeviceName, cause: ExitCause, left: u32) {
+        self.observer.on_restart(device, cause, left);
     }
 
     fn on_ready(&mut self, after: std::time::Duration) {

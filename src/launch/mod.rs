@@ -30,6 +30,7 @@ mod names;
 mod output;
 mod pin;
 mod process;
+mod restart;
 mod supervise;
 mod threads;
 
@@ -66,6 +67,7 @@ pub struct Launch {
     env: Vec<(OsString, OsString)>,
     capture_output: bool,
     keep_going: bool,
+    restarts: u32,
 }
 
 /// A program and its arguments.
@@ -107,6 +109,8 @@ pub struct Outcome {
     pub ran_for: Duration,
     /// Who was lost on the way, in the order of seats, and how; only with [`Launch::keep_going`].
     pub lost: Vec<(DeviceName, ExitCause)>,
+    /// Who was started again, in that order, and how it had ended; only with [`Launch::restart`].
+    pub restarted: Vec<(DeviceName, ExitCause)>,
 }
 
 impl Launch {
@@ -128,6 +132,7 @@ impl Launch {
             env: Vec::new(),
             capture_output: false,
             keep_going: false,
+            restarts: 0,
         })
     }
 
@@ -220,6 +225,17 @@ impl Launch {
         self
     }
 
+    /// Sets how often ranks that have died are started again, all of them together: each in its place, with the same rank and on the
+    /// same core. The others are told of the loss, but not ended after it: they bring the rank back by
+    /// [`Communicator::recover`](crate::Communicator::recover). A rank is started again when the job is up and another rank lives;
+    /// one that was given up is killed first, after the time of grace. A death that comes after the last of `restarts` ends the
+    /// job like any other.
+    #[must_use]
+    pub fn restart(mut self, restarts: u32) -> Self {
+        self.restarts = restarts;
+        self
+    }
+
     /// How many ranks there will be.
     #[must_use]
     pub fn n_ranks(&self) -> u32 {
@@ -269,7 +285,8 @@ impl Launch {
 
     fn offer(&self) -> Offer {
         let options = self.options.clone();
-        Offer { n_ranks: self.n_ranks, epoch: self.epoch(), job_id: self.job_id, options }
+        let restarting = self.restarts > 0;
+        Offer { n_ranks: self.n_ranks, epoch: self.epoch(), job_id: self.job_id, options, restarting }
     }
 }
 

@@ -201,10 +201,17 @@ impl Process {
     pub(super) fn kill(&mut self) {
         if !self.has_ended() {
             self.killed = true;
+            self.strike();
+        }
+    }
+
+    /// Kills what is left of it, which counts as its own failure.
+    pub(super) fn strike(&mut self) {
+        if self.status.is_none() {
             let _ = self.child.kill();
-            if let Some(joined) = &self.joined {
-                pidfd_kill(joined.as_fd());
-            }
+        }
+        if let Some(joined) = &self.joined {
+            pidfd_kill(joined.as_fd());
         }
     }
 }

@@ -9,7 +9,8 @@ use nix::sys::signal::Signal;
 
 use super::cause::Inquest;
 use super::output::{OutputLine, OutputPipe};
-use super::process::{Process, devices, start};
+use super::process::{Process, devices};
+use super::restart::Restarts;
 use super::{Launch, Outcome};
 use crate::bootstrap::{Event, Root, Seat, poll_timeout};
 use crate::error::{DeviceName, Error, ExitCause, Result};
@@ -30,6 +31,11 @@ pub trait Observer {
 
     /// The launcher was told to stop by a signal, which it has passed on.
     fn on_interrupt(&mut self) {}
+
+    /// A rank that had ended so has been started again in its place; that can be done so many times more.
+    fn on_restart(&mut self, device: DeviceName, cause: ExitCause, left: u32) {
+        let _ = (device, cause, left);
+    }
 
     /// All members are ready, so long after the launch began.
     fn on_ready(&mut self, after: Duration) {
@@ -74,37 +80,40 @@ pub(super) fn run(
         interrupted: None,
         grace: launch.grace,
         keep_going: launch.keep_going,
+        restarts: Restarts::new(launch),
         kill_at: None,
         began,
         ready_after: None,
         observer,
     };
-    job.start(launch)?;
+    job.start()?;
     while !job.has_ended() {
         job.watch()?;
     }
     job.conclude()
 }
 
-struct Job<'o> {
-    root: Root,
+pub(super) struct Job<'o> {
+    pub(super) root: Root,
     /// In the order of seats.
-    processes: Vec<Process>,
-    pipes: Vec<OutputPipe>,
+    pub(super) processes: Vec<Process>,
+    pub(super) pipes: Vec<OutputPipe>,
     interrupts: Option<InterruptWatch>,
-    inquest: Inquest,
+    pub(super) inquest: Inquest,
     /// Which losses the observer knows of.
-    told: Vec<bool>,
+    pub(super) told: Vec<bool>,
     /// The first interrupt, and whether it came before any failure.
     interrupted: Option<(Signal, bool)>,
-    grace: Duration,
+    pub(super) grace: Duration,
     /// Whether a loss is not the end of the job.
     keep_going: bool,
+    /// What becomes of those that are lost otherwise.
+    pub(super) restarts: Restarts<'o>,
     /// When whoever is left is killed; set at the first sign of trouble.
-    kill_at: Option<Instant>,
+    pub(super) kill_at: Option<Instant>,
     began: Instant,
-    ready_after: Option<Duration>,
-    observer: &'o mut dyn Observer,
+    pub(super) ready_after: Option<Duration>,
+    pub(super) observer: &'o mut dyn Observer,
 }
 
 /// What a poll has found ready.
@@ -117,16 +126,12 @@ struct Ready {
 
 impl Job<'_> {
     /// Starts all processes. On failure those that were started are killed as they are dropped.
-    fn start(&mut self, launch: &Launch) -> Result<()> {
-        let plan = launch.plan();
-        for device in devices(launch) {
-            let core = plan.borrow_core(device);
-            let started = start(launch, device);
-            drop(core);
-            let started = started?;
+    fn start(&mut self) -> Result<()> {
+        for device in devices(self.restarts.launch()) {
+            let started = self.restarts.start(device)?;
             self.processes.push(started.process);
             self.pipes.extend(started.pipes);
-            self.root.seat(started.socket, plan.placement(device));
+            self.root.seat(started.socket, self.restarts.plan().placement(device));
         }
         Ok(())
     }
@@ -156,7 +161,8 @@ impl Job<'_> {
             }
         }
         self.find_truants();
-        if self.only_lost_ones_are_left() {
+        self.restart_the_dead()?;
+        if self.only_lost_ones_are_left() && !self.has_ended() {
             self.begin_grace();
         }
         if self.kill_at.is_some_and(|kill_at| Instant::now() >= kill_at) {
@@ -221,7 +227,7 @@ impl Job<'_> {
     fn patience(&self) -> Option<Duration> {
         let until_kill = self.kill_at.map(|kill_at| kill_at.saturating_duration_since(Instant::now()));
         let until_retry = self.root.has_backlog().then_some(BACKLOG_PAUSE);
-        [until_kill, until_retry].into_iter().flatten().min()
+        [until_kill, until_retry, self.restarts.patience()].into_iter().flatten().min()
     }
 
     fn take_interrupts(&mut self) {
@@ -252,6 +258,8 @@ impl Job<'_> {
                     self.observer.on_ready(after);
                 }
                 Event::Left(_) => {}
+                Event::Returned(seat) => self.inquest.forgive(seat),
+                Event::Blamed(seat, lost) => self.inquest.blames(seat, lost),
                 // The launcher's own doing.
                 Event::Lost(seat, _) if self.processes[seat.0].was_killed() => {}
                 Event::Lost(seat, cause) => self.note_failure(seat, cause),
@@ -260,7 +268,8 @@ impl Job<'_> {
                 Event::Reported(seat, lost) => {
                     self.inquest.blames(seat, lost);
                     self.tell(lost);
-                    self.begin_grace_unless_going_on();
+                    self.condemn(lost);
+                    self.begin_grace_unless_going_on(lost);
                 }
             }
         }
@@ -309,7 +318,8 @@ impl Job<'_> {
         self.inquest.fails(seat, cause);
         self.root.declare_lost(seat);
         self.tell(seat);
-        self.begin_grace_unless_going_on();
+        self.condemn(seat);
+        self.begin_grace_unless_going_on(seat);
     }
 
     /// Tells the observer of a loss, once.
@@ -322,12 +332,13 @@ impl Job<'_> {
     /// Whether all who have not ended yet were lost to the others, which went on without them.
     fn only_lost_ones_are_left(&self) -> bool {
         let seats = (0..self.processes.len()).map(Seat);
-        let mut left = seats.filter(|seat| !self.processes[seat.0].has_ended());
-        self.keep_going && left.all(|seat| self.told[seat.0] && !self.root.has_left(seat))
+        let left = seats.filter(|seat| !self.processes[seat.0].has_ended());
+        let are_lost = |seat: Seat| self.told[seat.0] && !self.root.has_left(seat);
+        (self.keep_going && left.clone().all(are_lost)) || self.only_returning_are_left()
     }
 
-    fn begin_grace_unless_going_on(&mut self) {
-        if !self.keep_going {
+    fn begin_grace_unless_going_on(&mut self, lost: Seat) {
+        if !self.keep_going && !self.can_restart(lost) {
             self.begin_grace();
         }
     }
@@ -368,7 +379,12 @@ impl Job<'_> {
             Some((device, cause)) if !self.keep_going || !self.has_succeeded(&lost) => {
                 Err(Error::DeviceFailed { device, cause })
             }
-            _ => Ok(Outcome { ready_after: self.ready_after, ran_for: self.began.elapsed(), lost }),
+            _ => Ok(Outcome {
+                ready_after: self.ready_after,
+                ran_for: self.began.elapsed(),
+                lost,
+                restarted: self.restarts.take(),
+            }),
         }
     }
 

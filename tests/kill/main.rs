@@ -16,6 +16,7 @@ mod chance;
 mod device;
 mod joining;
 mod launcher;
+mod returning;
 mod statistics;
 mod stopped;
 mod survivor;
@@ -37,6 +38,7 @@ use device::{be_a_device, is_device};
 use joining::{JoiningTrial, Tally, be_a_growing_member, be_a_newcomer, is_newcomer};
 use launcher::{LauncherTrial, be_a_launcher, is_launcher};
 use process::is_running;
+use returning::{ReturningTrial, Returns, be_brought_back};
 use statistics::{Statistics, percentiles};
 use stopped::{be_given_up_or_not, stop_one};
 use survivor::be_a_survivor;
@@ -191,6 +193,31 @@ fn a_death_while_newcomers_join_leaves_all_of_them_together_or_none() {
         );
     }
     println!("{tally}");
+}
+
+#[test]
+fn ranks_that_are_killed_are_started_again_and_taken_back_by_the_others() {
+    if is_device() {
+        return be_brought_back();
+    }
+    let _alone = one_at_a_time();
+    let seed = seed();
+    let trials = if long() { 300 } else { 16 };
+    println!("{trials} trials, SHMCCL_SEED={seed}");
+    let mut random = Random(seed);
+    let mut returns = Returns::default();
+    let mut open = None;
+    for number in 0..trials {
+        let trial = ReturningTrial::draw(number, &mut random);
+        let _watchdog = Watchdog::start(&format!("{trial:?}"), PATIENCE);
+        trial.run(&mut returns);
+        assert_eq!(
+            descriptors(),
+            *open.get_or_insert_with(descriptors),
+            "descriptors are left open after {trial:?}"
+        );
+    }
+    println!("{returns}");
 }
 
 #[test]

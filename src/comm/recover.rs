@@ -1,0 +1,178 @@
+//! Recovering from a loss: those who are left come together with the dead ranks, which the launcher has started again.
+//!
+//! The survivors agree on who they are in the rounds in which they would shrink. In each, the first of them makes the id of a
+//! meeting and offers it to the others, and the launcher passes it on to the ranks that it has started again. Then all meet, as
+//! processes do that no launcher has started, and settle as these whether they begin. A death spoils the meeting and the round; the
+//! next round is among those who are left, and the launcher starts one more rank.
+
+use super::Communicator;
+use super::init::name_hang_up;
+use super::recovery::{Past, come_together, is_worth_another_try};
+use super::supervision::{Number, Supervision};
+use super::survivor::{OpenRound, Survivor};
+use super::unique_id::UniqueId;
+use crate::bootstrap::{Options, Part, Vigil, meet};
+use crate::error::{Error, Result};
+use crate::rank::{Rank, RankSet};
+use crate::sync::LifeStatus;
+use crate::sync::regroup::{OFFER_WORDS, Outcome};
+
+const RECOVER: &str = "recover";
+
+impl Communicator {
+    /// Brings back the ranks that are lost: those who are left come together with the processes that the launcher has started in
+    /// their place, in a new epoch of as many ranks with the same numbers. To be called by all who are left, through the job's first
+    /// communicator, once a call has failed with [`Error::PeerLost`] or the like; where the epoch has not ended yet, this ends it.
+    /// The process that was started again gets its communicator where it [joins](super::join_job) the job.
+    ///
+    /// Each who is left gives the number of the last step that it has `completed`; all are told the least of them, the ones that were
+    /// started again as well ([`Communicator::recovery`]), and go on from there. The new heap is as long as the old one and empty.
+    /// What is in the old heaps can be read as after [`Communicator::shrink`]; a rank that was started again reads that of its
+    /// predecessor ([`Communicator::inherited`]). Segments are anonymous, proxies threads, tables and algorithms are to be set
+    /// anew.
+    ///
+    /// A death in the middle of it only makes it start over, with one rank more to be brought back.
+    ///
+    /// # Errors
+    /// - [`Error::Unavailable`]: there is no launcher that starts ranks again ([`Launch::restart`](crate::launch::Launch::restart)); a
+    ///   rank has left in peace, and nobody will be started for it; this is not the job's first communicator, or one that
+    ///   has shrunk or grown, or has gone on already.
+    /// - [`Error::Timeout`]: the rank that it names has neither called it nor died, or has not been started again: it has died too
+    ///   often. It can be called again, and so can [`Communicator::shrink`].
+    /// - [`Error::Excluded`], [`Error::ResourceLimit`], [`Error::Os`], [`Error::FailedElsewhere`], [`Error::Exhausted`]: as in
+    ///   [`Communicator::shrink`].
+    ///
+    /// # Ordering
+    /// What the others did before they called it has happened before it returns.
+    pub fn recover(&mut self, completed: u64) -> Result<Self> {
+        let unavailable = |needs| Err(Error::Unavailable { operation: RECOVER, needs });
+        if self.meeting.is_none() {
+            return unavailable("the first communicator of the job");
+        }
+        let membership = self.membership.clone();
+        let Some(supervision) = membership.supervision.as_ref().filter(|line| line.restarting) else {
+            return unavailable(
+                "a launcher that starts dead ranks again: `shmccl run --restart N`, or Launch::restart",
+            );
+        };
+        let Some(own) = own_number(&membership.numbers, self.rank) else {
+            return unavailable("all ranks that the launcher has started, and no others");
+        };
+        self.revoke();
+        self.reclaim_engine();
+        let mine = Past { completed: Some(completed), restarts: own.restarts };
+        let survivor = Survivor::new(self.fabric(), RECOVER);
+        let meet = |round: &OpenRound<'_>, chosen, _| {
+            Return { survivor: &survivor, round, chosen, mine, supervision }.come_together(self)
+        };
+        survivor.go_on(meet).map(|(comm, _)| comm)
+    }
+}
+
+/// The number of `rank`, where all are numbered as the launcher has started them.
+fn own_number(numbers: &[Option<Number>], rank: Rank) -> Option<Number> {
+    let as_started = |(rank, number): (u32, &Option<Number>)| number.is_some_and(|it| it.rank.get() == rank);
+    (0..).zip(numbers).all(as_started).then(|| numbers.get(rank.index()).copied().flatten())?
+}
+
+/// A survivor's way to those who were started again, in one round.
+struct Return<'s> {
+    survivor: &'s Survivor<'s>,
+    round: &'s OpenRound<'s>,
+    chosen: RankSet,
+    mine: Past,
+    supervision: &'s Supervision,
+}
+
+impl Return<'_> {
+    /// Meets the others; `None` when the round has to be repeated.
+    fn come_together(&self, old: &Communicator) -> Result<Option<Communicator>> {
+        let Self { survivor, round, chosen, .. } = self;
+        self.check_departures()?;
+        let own = match self.make_id() {
+            Ok(own) => own,
+            Err(error) => {
+                let stands = round.conclude(Outcome::Failed(survivor.fabric.rank()));
+                return if stands == Outcome::Failed(survivor.fabric.rank()) {
+                    Err(error)
+                } else {
+                    survivor.after(stands)
+                };
+            }
+        };
+        round.offer();
+        match survivor.wait(|| round.poll_offers(*chosen), || round.laggard(*chosen)) {
+            Ok(None) => {}
+            Ok(Some(outcome)) => return survivor.after(outcome),
+            Err(late) => {
+                round.conclude(Outcome::Repeated);
+                return Err(late);
+            }
+        }
+        if let Some(id) = &own {
+            self.supervision.invite(id, self.missing());
+        }
+        let met = self.meet(old);
+        round.conclude(if met.is_ok() { Outcome::Together } else { Outcome::Repeated });
+        match met {
+            Ok(comm) => Ok(Some(comm)),
+            Err(error) if is_worth_another_try(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Who is to come back.
+    fn missing(&self) -> RankSet {
+        RankSet::all(self.survivor.fabric.world().n_ranks()).without(self.chosen)
+    }
+
+    /// Nobody is started for a rank that has left in peace.
+    fn check_departures(&self) -> Result<()> {
+        let world = self.survivor.fabric.world();
+        let has_left = |rank| world.life(rank).status() == LifeStatus::Left;
+        let needs = "all ranks, and one has left the job in peace; go on without it, by shrink";
+        if self.missing().iter().any(has_left) {
+            return Err(Error::Unavailable { operation: RECOVER, needs });
+        }
+        Ok(())
+    }
+
+    /// Makes the id of the meeting and writes it into this member's offer, if this is the first who is left.
+    fn make_id(&self) -> Result<Option<UniqueId>> {
+        let Self { survivor, chosen, .. } = self;
+        let rank = survivor.fabric.rank();
+        if chosen.iter().next() != Some(rank) {
+            return Ok(None);
+        }
+        let id = UniqueId::new()?;
+        let mut offer = [0; OFFER_WORDS];
+        offer[..2].copy_from_slice(&id.words());
+        survivor.offers[rank.index()].write(offer);
+        Ok(Some(id))
+    }
+
+    fn meet(&self, old: &Communicator) -> Result<Communicator> {
+        let Self { survivor, chosen, mine, .. } = self;
+        let (world, rank) = (survivor.fabric.world(), survivor.fabric.rank());
+        let first = chosen.iter().next().expect("this rank is one of them");
+        let [high, low, ..] = survivor.offers[first.index()].read();
+        let (heap_len, timeout) = (world.shape().len(), survivor.fabric.timeout());
+        let options = Options { heap_len, timeout, ..Options::default() };
+        let n_ranks = world.n_ranks();
+        let part = Part { rank, n_ranks, n_members: n_ranks };
+        let point = UniqueId::from_words([high, low]).meeting_point();
+        let met = meet(&point, part, &options, Some(self.vigil()));
+        let met = met.and_then(|joining| come_together(joining, *mine, Some(world)));
+        let (mut comm, numbers) = met.map_err(name_hang_up)?;
+        comm.succeed(old, numbers);
+        Ok(comm)
+    }
+
+    /// Looks after those who have survived with this rank.
+    fn vigil(&self) -> Vigil {
+        let (world, chosen) = (self.survivor.fabric.world().clone(), self.chosen);
+        let gone =
+            move |rank: &Rank| matches!(world.life(*rank).status(), LifeStatus::Lost | LifeStatus::Left);
+        Vigil::new(move || chosen.iter().find(&gone))
+    }
+}

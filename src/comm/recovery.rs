@@ -1,0 +1,183 @@
+//! What ranks tell each other when one of them has been started again: how far they have come, and where its predecessor's memory is.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::Communicator;
+use super::attach::join_met;
+use super::init::name_hang_up;
+use super::supervision::{Number, Supervision};
+use super::unique_id::UniqueId;
+use crate::bootstrap::{CONTRIBUTION_LEN, Joining, Options, Part, meet};
+use crate::channel::World;
+use crate::error::{Error, Result};
+use crate::heap::Region;
+use crate::heap::layout::{CONTROL_LEN, HeapShape};
+use crate::rank::Rank;
+use crate::shm::segment::AttachAs;
+use crate::shm::{Expected, Mapping, Segment, Span};
+
+/// What a communicator has been recovered from, and from where on its ranks are to go on.
+#[derive(Debug)]
+pub struct Recovery {
+    restarted: Vec<Rank>,
+    sequence: u64,
+    inherited: Option<Mapping>,
+}
+
+impl Recovery {
+    /// Which ranks were started again, in order. The same on all ranks.
+    #[must_use]
+    pub fn restarted(&self) -> &[Rank] {
+        &self.restarted
+    }
+
+    /// Up to where all who have survived had come: the least of what they have given to [`Communicator::recover`]. The same on all
+    /// ranks.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+}
+
+impl Communicator {
+    /// What this communicator has been recovered from ([`Communicator::recover`]); `None` where nobody has been started again before
+    /// it was made.
+    #[must_use]
+    pub fn recovery(&self) -> Option<&Recovery> {
+        self.membership.recovery.as_ref()
+    }
+
+    /// Whether this process takes the place of one that has died.
+    #[must_use]
+    pub fn was_restarted(&self) -> bool {
+        self.recovery().is_some_and(|recovery| recovery.restarted.contains(&self.fabric().rank()))
+    }
+
+    /// The bytes that `region` had in the heap of the process whose place this one takes, as it has left them: in the midst of
+    /// whatever it was doing. Offsets mean there what they meant to it. It keeps the memory mapped until the last communicator of
+    /// this rank and the span are dropped.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when this process takes nobody's place; [`Error::OutOfRange`] past the end of the heap.
+    pub fn inherited(&self, region: Region) -> Result<Span> {
+        let heap = self.recovery().and_then(|recovery| recovery.inherited.as_ref());
+        let needs = "a rank that was started again";
+        heap.ok_or(Error::Unavailable { operation: "inherited", needs })?
+            .span(region.offset.get(), region.len)
+    }
+}
+
+/// What a rank tells the others as it comes to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Past {
+    /// How far it has come; nothing of one that was started again.
+    pub(super) completed: Option<u64>,
+    pub(super) restarts: u32,
+}
+
+impl Past {
+    fn bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.completed.unwrap_or(0).to_le_bytes());
+        bytes[8] = self.completed.is_some().into();
+        bytes[12..].copy_from_slice(&self.restarts.to_le_bytes());
+        bytes
+    }
+
+    fn read(bytes: &[u8; CONTRIBUTION_LEN]) -> Self {
+        let (words, _) = bytes.as_chunks::<4>();
+        let word = |index: usize| u32::from_le_bytes(words[index]);
+        let completed = u64::from(word(1)) << 32 | u64::from(word(0));
+        Self { completed: (bytes[8] != 0).then_some(completed), restarts: word(3) }
+    }
+}
+
+/// Comes together with all whom `joining` has met; `old` is the epoch that a survivor comes from. Returns how the launcher knows
+/// each rank from now on, too.
+pub(super) fn come_together(
+    mut joining: Joining,
+    mine: Past,
+    old: Option<&World>,
+) -> Result<(Communicator, Vec<Option<Number>>)> {
+    let gifts = joining.all_gather(&mine.bytes(), None)?;
+    let pasts: Vec<_> = gifts.iter().map(|gift| Past::read(&gift.bytes)).collect();
+    let own = joining.rank().expect("only ranks meet");
+    let ranks = || (0..).map(Rank::known).zip(&pasts);
+    let restarted: Vec<_> =
+        ranks().filter(|(_, past)| past.completed.is_none()).map(|(rank, _)| rank).collect();
+    let heir = ranks().find(|(_, past)| past.completed.is_some()).map(|(rank, _)| rank);
+    let mut inherited = None;
+    for &rank in &restarted {
+        let left = old.filter(|_| heir == Some(own)).map(|world| world.segment(rank));
+        let is_sealed = left.is_some_and(|segment| segment.attach_as() == AttachAs::Sealed);
+        let gifts = joining.all_gather(&[is_sealed.into()], left.map(|segment| segment.as_fd()))?;
+        let gift = heir.and_then(|heir| gifts.into_iter().nth(heir.index())).filter(|_| rank == own);
+        if let Some((kind, descriptor)) = gift.and_then(|gift| Some((gift.bytes[0], gift.descriptor?))) {
+            let shape = HeapShape::new(joining.n_ranks(), joining.options().heap_len)?;
+            inherited = Some(map_heap(descriptor, kind == 1, shape)?);
+        }
+    }
+    let sequence = pasts.iter().filter_map(|past| past.completed).min().unwrap_or(0);
+    let numbers = ranks().map(|(rank, past)| Some(Number { rank, restarts: past.restarts })).collect();
+    let mut comm = join_met(joining)?;
+    comm.alone().recovery = Some(Recovery { restarted, sequence, inherited });
+    Ok((comm, numbers))
+}
+
+/// The heap in the segment that a process has left.
+fn map_heap(descriptor: OwnedFd, is_sealed: bool, shape: HeapShape) -> Result<Mapping> {
+    let attach_as = if is_sealed { AttachAs::Sealed } else { AttachAs::Unsealed };
+    let expected = Expected { len: Some(shape.segment_len()), identity: None };
+    Segment::attach(descriptor, attach_as, &expected)?.map()?.part(CONTROL_LEN, shape.len())
+}
+
+/// Comes back to the others as the rank that the launcher has started again. It waits for their invitation, and for the next one
+/// where they do not come together, since somebody else has died.
+///
+/// # Errors
+/// [`Error::Timeout`] when nobody takes it back; those of [`super::join_job`].
+pub(super) fn come_back(joining: Joining) -> Result<Communicator> {
+    let rank = joining.rank().expect("a service process is not started again");
+    let mine = Past { completed: None, restarts: joining.restarts() };
+    let shape = HeapShape::new(joining.n_ranks(), joining.options().heap_len)?;
+    let timeout = joining.options().timeout;
+    let options = Options { heap_len: shape.len(), timeout, ..Options::default() };
+    let part = Part { rank, n_ranks: joining.n_ranks(), n_members: joining.n_ranks() };
+    let (mut comm, numbers) = loop {
+        let point = UniqueId::from_words(joining.await_invite()?).meeting_point();
+        let met = meet(&point, part, &options, None).and_then(|joining| come_together(joining, mine, None));
+        match met.map_err(name_hang_up) {
+            Ok(met) => break met,
+            Err(error) if is_worth_another_try(&error) => {}
+            Err(error) => return Err(error),
+        }
+    };
+    let (restarting, world) = (joining.is_restarting(), comm.fabric().world().clone());
+    let line = Supervision::begin(joining.come_back()?, restarting, &world, numbers.clone())?;
+    let membership = comm.alone();
+    membership.numbers = numbers;
+    membership.supervision = Some(line.into());
+    Ok(comm)
+}
+
+/// Whether a meeting has failed by the death of somebody, which another one may do without.
+pub(super) fn is_worth_another_try(error: &Error) -> bool {
+    matches!(error, Error::PeerLost { .. } | Error::NoMeeting { .. } | Error::FailedElsewhere { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_rank_tells_of_its_past_is_what_the_others_read() {
+        for completed in [None, Some(0), Some(u64::MAX), Some(1 << 40 | 7)] {
+            for restarts in [0, 1, u32::MAX] {
+                let past = Past { completed, restarts };
+                let mut bytes = [0; CONTRIBUTION_LEN];
+                bytes[..16].copy_from_slice(&past.bytes());
+                assert_eq!(Past::read(&bytes), past);
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! A member of an epoch that has ended, in the rounds in which the survivors agree on who they are.
+
+use crate::channel::{Era, Fabric, MAX_ROUNDS};
+use crate::error::{Error, Result};
+use crate::rank::{Rank, RankSet};
+use crate::shm::{CellRef, CellSlice, HostKernel};
+use crate::sync::regroup::{OfferCell, Outcome, Round, RoundCell};
+use crate::sync::{LifeStatus, ParkCell, wait_until};
+
+use super::Communicator;
+use super::formation::NoWatch;
+
+/// A round in which those who go on have been chosen.
+pub(super) type OpenRound<'a> = Round<'a, HostKernel, &'a dyn Fn(Rank) -> bool>;
+
+/// A member of an epoch that has ended, which goes on by `operation`.
+pub(super) struct Survivor<'a> {
+    pub(super) fabric: &'a Fabric,
+    pub(super) park: CellRef<ParkCell>,
+    pub(super) offers: CellSlice<OfferCell>,
+    rounds: CellSlice<RoundCell>,
+    operation: &'static str,
+}
+
+impl<'a> Survivor<'a> {
+    pub(super) fn new(fabric: &'a Fabric, operation: &'static str) -> Self {
+        let control = fabric.world().control();
+        let (rounds, park) = control.rounds();
+        Self { fabric, park, offers: control.offers(), rounds, operation }
+    }
+
+    /// The communicator of those who go on, and who they are: has `cross` try it in one round after the other, which returns none
+    /// where there has to be another round.
+    pub(super) fn go_on(
+        &self,
+        cross: impl Fn(&OpenRound<'_>, RankSet, u64) -> Result<Option<Communicator>>,
+    ) -> Result<(Communicator, RankSet)> {
+        let mut candidates = RankSet::all(self.fabric.world().n_ranks());
+        for (number, cell) in (0..MAX_ROUNDS).zip(&*self.rounds) {
+            let (comm, chosen) = match (cell.outcome(), cell.chosen(candidates)) {
+                (Some(outcome), Some(chosen)) => (self.look_back(outcome, chosen)?, chosen),
+                _ => {
+                    let gone = |rank| self.has_gone(rank);
+                    let (rank, kernel, park) = (self.fabric.rank(), self.fabric.kernel(), &*self.park);
+                    let round = Round { cell, rank, kernel, park, gone: &gone as &dyn Fn(Rank) -> bool };
+                    let chosen = self.choose(&round, candidates)?;
+                    (cross(&round, chosen, number)?, chosen)
+                }
+            };
+            match comm {
+                Some(comm) => return Ok((comm, chosen)),
+                None => candidates = chosen,
+            }
+        }
+        Err(Error::Exhausted { what: "rounds of going on after a loss", limit: MAX_ROUNDS })
+    }
+
+    /// The epoch that those come into who go on by this round.
+    pub(super) fn era_after(&self, number: u64) -> Era {
+        let era = self.fabric.world().era();
+        Era { epoch: era.epoch.wrapping_add(1 + number), ..era }
+    }
+
+    fn has_gone(&self, rank: Rank) -> bool {
+        matches!(self.fabric.world().life(rank).status(), LifeStatus::Lost | LifeStatus::Left)
+    }
+
+    fn choose(&self, round: &OpenRound<'_>, candidates: RankSet) -> Result<RankSet> {
+        round.come();
+        let chosen = self.wait(|| round.choose(candidates), || round.missing(candidates))?;
+        if chosen.contains(self.fabric.rank()) { Ok(chosen) } else { Err(Error::Excluded) }
+    }
+
+    /// A round that was over before this rank looked: of an earlier call, or it was slow and has been given up meanwhile.
+    fn look_back(&self, outcome: Outcome, chosen: RankSet) -> Result<Option<Communicator>> {
+        match outcome {
+            _ if !chosen.contains(self.fabric.rank()) => Err(Error::Excluded),
+            Outcome::Together => {
+                let needs = "an epoch that nobody went on from";
+                Err(Error::Unavailable { operation: self.operation, needs })
+            }
+            Outcome::Repeated | Outcome::Failed(_) | Outcome::Lost(_) => Ok(None),
+        }
+    }
+
+    /// What to do after a round that has not brought this member into the new epoch.
+    pub(super) fn after(&self, outcome: Outcome) -> Result<Option<Communicator>> {
+        match outcome {
+            Outcome::Failed(rank) => Err(Error::FailedElsewhere { operation: self.operation, rank }),
+            Outcome::Together | Outcome::Repeated | Outcome::Lost(_) => Ok(None),
+        }
+    }
+
+    /// Waits for the others; if that takes too long, `awaited` is whom it was for.
+    pub(super) fn wait<T>(
+        &self,
+        poll: impl FnMut() -> Option<T>,
+        awaited: impl FnOnce() -> Option<Rank>,
+    ) -> Result<T> {
+        let waiting = self.fabric.waiting(&NoWatch);
+        wait_until(&waiting, &self.park, poll).map_err(|stop| waiting.error(stop, self.operation, awaited()))
+    }
+}

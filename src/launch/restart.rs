@@ -1,0 +1,121 @@
+//! Starting ranks again that have died.
+//!
+//! A dead rank is started again as soon as nothing of its process is left, provided that another rank is in the job, with whom it
+//! can come together. One that others have given up, or that has hung up, is killed first when it has not ended within the
+//! time of grace. Once it is back among the others its failure is forgotten: if the job fails later, that is not why.
+
+use std::time::{Duration, Instant};
+
+use super::pin::PinPlan;
+use super::process::{Started, devices, start};
+use super::supervise::Job;
+use super::{Launch, process::Process};
+use crate::bootstrap::Seat;
+use crate::error::{DeviceName, ExitCause, Result};
+
+/// How ranks are started, and started again.
+#[derive(Debug)]
+pub(super) struct Restarts<'l> {
+    launch: &'l Launch,
+    plan: PinPlan,
+    left: u32,
+    /// Who was started again, and how it had ended.
+    done: Vec<(DeviceName, ExitCause)>,
+    /// When a member is killed that is lost and has not ended.
+    condemned: Vec<Option<Instant>>,
+}
+
+impl<'l> Restarts<'l> {
+    pub(super) fn new(launch: &'l Launch) -> Self {
+        let condemned = vec![None; devices(launch).count()];
+        Self { launch, plan: launch.plan(), left: launch.restarts, done: Vec::new(), condemned }
+    }
+
+    pub(super) fn launch(&self) -> &'l Launch {
+        self.launch
+    }
+
+    pub(super) fn plan(&self) -> &PinPlan {
+        &self.plan
+    }
+
+    /// Starts the process of a member on its core.
+    pub(super) fn start(&self, device: DeviceName) -> Result<Started> {
+        let core = self.plan.borrow_core(device);
+        let started = start(self.launch, device);
+        drop(core);
+        started
+    }
+
+    /// How long until the next one is to be killed.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        let next = self.condemned.iter().flatten().min()?;
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    /// Hands out who was started again.
+    pub(super) fn take(&mut self) -> Vec<(DeviceName, ExitCause)> {
+        std::mem::take(&mut self.done)
+    }
+}
+
+impl Job<'_> {
+    /// Whether a member that is lost, or may be, can be started again.
+    pub(super) fn can_restart(&self, seat: Seat) -> bool {
+        let is_rank = |seat: Seat| matches!(self.root.device(seat), DeviceName::Rank(_));
+        let is_company = |other: Seat| other != seat && is_rank(other) && self.root.is_running(other);
+        let has_company = (0..self.processes.len()).map(Seat).any(is_company);
+        self.restarts.left > 0
+            && self.kill_at.is_none()
+            && self.ready_after.is_some()
+            && is_rank(seat)
+            && has_company
+    }
+
+    /// Sets a time for the end of a member that is lost to the others, if it is to be started again.
+    pub(super) fn condemn(&mut self, seat: Seat) {
+        if self.can_restart(seat) && !self.processes[seat.0].has_ended() {
+            let until = &mut self.restarts.condemned[seat.0];
+            *until = until.or_else(|| Instant::now().checked_add(self.grace));
+        }
+    }
+
+    /// Whether nobody is in the job any more with whom those that were started again could come together.
+    pub(super) fn only_returning_are_left(&self) -> bool {
+        let mut left = (0..self.processes.len()).map(Seat).filter(|seat| !self.processes[seat.0].has_ended());
+        !self.restarts.done.is_empty() && left.all(|seat| self.root.is_returning(seat))
+    }
+
+    /// Starts those again that have ended and can be, and kills those whose time is up.
+    pub(super) fn restart_the_dead(&mut self) -> Result<()> {
+        for seat in (0..self.processes.len()).map(Seat) {
+            let process: &mut Process = &mut self.processes[seat.0];
+            let until = &mut self.restarts.condemned[seat.0];
+            if until.take_if(|until| Instant::now() >= *until).is_some() && !process.has_ended() {
+                process.strike();
+            }
+            if let Some(cause) = self.inquest.verdict(seat)
+                && self.processes[seat.0].has_ended()
+                && self.can_restart(seat)
+            {
+                self.restart(seat, cause)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn restart(&mut self, seat: Seat, cause: ExitCause) -> Result<()> {
+        let device = self.root.device(seat);
+        let started = self.restarts.start(device)?;
+        self.processes[seat.0] = started.process;
+        self.pipes.extend(started.pipes);
+        self.root.reseat(seat, started.socket);
+        self.inquest.suspend(seat);
+        self.told[seat.0] = false;
+        self.restarts.condemned[seat.0] = None;
+        self.restarts.left -= 1;
+        self.restarts.done.push((device, cause));
+        self.observer.on_restart(device, cause, self.restarts.left);
+        Ok(())
+    }
+}

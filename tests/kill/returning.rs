@@ -1,0 +1,285 @@
+//! Trials in which ranks are killed, started again, and taken back, and in which somebody dies meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use shmccl::comm::{Member, join_job};
+use shmccl::error::{DeviceName, ExitCause};
+use shmccl::heap::{HeapOffset, Region};
+use shmccl::launch::{Launch, Observer, Outcome, OutputLine};
+use shmccl::reduce::ReduceOp;
+use shmccl::{Collectives, Communicator, Error, Rank, Result};
+
+use crate::chance::Random;
+use crate::device::{pid, say, saying};
+use crate::process::is_running;
+use crate::statistics::percentiles;
+use crate::{doze, now, this_test};
+
+/// The test that the ranks are told to run.
+const TEST: &str = "ranks_that_are_killed_are_started_again_and_taken_back_by_the_others";
+
+/// How many steps there are to do.
+const STEPS: u64 = 300;
+
+/// Where each rank writes which step it has completed.
+const DIARY: Region = Region::new(HeapOffset::new(0), 8);
+
+/// How often ranks may be started again in a trial: once more than there are kills.
+const RESTARTS: u32 = 3;
+
+/// The body of a device process: does all steps, however often somebody has to be brought back.
+pub(crate) fn be_brought_back() {
+    say(&format!("start {}", std::process::id()));
+    let Ok(Some(Member::Device(comm))) = join_job() else { return };
+    let mut comm = *comm;
+    check_inheritance(&comm);
+    tell(&comm);
+    let mut completed = comm.recovery().map_or(0, |recovery| recovery.sequence());
+    while let Err(error) = work(&mut comm, &mut completed) {
+        assert!(matches!(error, Error::PeerLost { .. }), "{error}");
+        comm = match comm.recover(completed) {
+            Ok(comm) => comm,
+            // All was done, and the others have gone home.
+            Err(Error::Unavailable { .. }) if completed == STEPS => break,
+            Err(error) => panic!("{error}"),
+        };
+        tell(&comm);
+        completed = comm.recovery().unwrap().sequence();
+    }
+    let _ = comm.finalize();
+    say("done");
+}
+
+/// Does the steps that are left.
+fn work(comm: &mut Communicator, completed: &mut u64) -> Result<()> {
+    let diary = comm.alloc::<u64>(1)?;
+    assert_eq!(diary.region(), DIARY, "the same in every epoch");
+    diary.set(0, *completed)?;
+    say("up");
+    let n_ranks = u64::from(comm.n_ranks());
+    while *completed < STEPS {
+        let step = *completed + 1;
+        let mut sum = [step * (1 + u64::from(comm.rank().get()))];
+        comm.all_reduce_in_place(&mut sum, &ReduceOp::Sum)?;
+        assert_eq!(sum[0], step * n_ranks * (n_ranks + 1) / 2, "step {step}");
+        *completed = step;
+        diary.set(0, step)?;
+    }
+    comm.barrier()
+}
+
+/// The predecessor's diary is where this rank's own will be.
+fn check_inheritance(comm: &Communicator) {
+    let Some(recovery) = comm.recovery() else { return };
+    if !comm.was_restarted() {
+        assert!(matches!(comm.inherited(DIARY), Err(Error::Unavailable { .. })));
+        return;
+    }
+    let left: u64 = comm.inherited(DIARY).unwrap().read(0).unwrap();
+    // It may have died before it wrote any.
+    let agreed = recovery.sequence();
+    assert!(left == 0 || (agreed.saturating_sub(1)..=agreed + 1).contains(&left), "{left}, agreed {agreed}");
+}
+
+fn tell(comm: &Communicator) {
+    let Some(recovery) = comm.recovery() else { return };
+    let restarted: Vec<_> = recovery.restarted().iter().map(ToString::to_string).collect();
+    say(&format!("back {} {} {}", recovery.sequence(), restarted.join(","), now()));
+}
+
+/// Whom the second kill is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Second {
+    Nobody,
+    /// Another rank, a moment after the first.
+    Another,
+    /// Another rank, when the first has been started again.
+    Survivor,
+    /// The process that takes the place of the first.
+    Successor,
+}
+
+/// Who is killed, and when.
+#[derive(Clone, Debug)]
+pub(crate) struct ReturningTrial {
+    n_ranks: u32,
+    victim: u32,
+    other: u32,
+    second: Second,
+    /// After all are up, and after what the second one waits for.
+    delays_us: [u64; 2],
+}
+
+/// Times from the first kill until a survivor was in the new epoch, of trials with one kill and with two, and how many kills came
+/// too late.
+#[derive(Debug, Default)]
+pub(crate) struct Returns {
+    alone: Vec<u64>,
+    disturbed: Vec<u64>,
+    restarts: u32,
+}
+
+impl ReturningTrial {
+    pub(crate) fn draw(number: u64, random: &mut Random) -> Self {
+        use Second::{Another, Nobody, Successor, Survivor};
+        let second = [Nobody, Another, Survivor, Successor][usize::try_from(number % 4).unwrap()];
+        // Somebody survives.
+        let least = if matches!(second, Another | Survivor) { 3 } else { 2 };
+        let n_ranks = least + u32::try_from(random.below(3)).unwrap();
+        let victim = u32::try_from(random.below(n_ranks.into())).unwrap();
+        let other = (victim + 1) % n_ranks;
+        let latest = if second == Another { 3000 } else { 12_000 };
+        Self { n_ranks, victim, other, second, delays_us: [random.below(8000), random.below(latest)] }
+    }
+
+    pub(crate) fn run(&self, returns: &mut Returns) {
+        let launch = Launch::new(self.n_ranks).unwrap().program(this_test(TEST)).heap_len(8 << 20);
+        let launch = launch.timeout(Duration::from_secs(10)).grace(Duration::from_millis(300));
+        let (tell, told) = mpsc::channel();
+        let own = self.clone();
+        let mut watcher = Watcher { log: Log::default(), tell };
+        let killer: JoinHandle<Vec<u64>> = std::thread::spawn(move || own.strike(&told));
+        let outcome = launch.restart(RESTARTS).capture_output(true).supervise(&mut watcher);
+        let Watcher { log, tell } = watcher;
+        drop(tell);
+        let killed = killer.join().unwrap();
+        self.judge(&outcome, &log, &killed, returns);
+    }
+
+    /// Kills one after the other, as the devices say where they are. Returns when it did.
+    fn strike(&self, told: &mpsc::Receiver<News>) -> Vec<u64> {
+        let mut pids = BTreeMap::new();
+        let (mut up, mut killed) = (0, Vec::new());
+        let mut hit = |pid: Pid, delay_us| {
+            doze(delay_us);
+            killed.push(now());
+            // It may have ended by itself.
+            let _ = kill(pid, Signal::SIGKILL);
+        };
+        for news in told {
+            match news {
+                News::Started(rank, pid) => {
+                    let is_successor = pids.insert(rank, pid).is_some() && rank == self.victim;
+                    match self.second {
+                        Second::Survivor if is_successor => hit(pids[&self.other], self.delays_us[1]),
+                        Second::Successor if is_successor => hit(pid, self.delays_us[1]),
+                        _ => continue,
+                    }
+                    return killed;
+                }
+                News::Up => {
+                    up += 1;
+                    if up == self.n_ranks {
+                        hit(pids[&self.victim], self.delays_us[0]);
+                        if self.second == Second::Another {
+                            hit(pids[&self.other], self.delays_us[1]);
+                        }
+                    }
+                }
+            }
+        }
+        killed
+    }
+
+    /// Checks that all have done all steps, and were told the same about every return.
+    fn judge(&self, outcome: &Result<Outcome>, log: &Log, killed: &[u64], returns: &mut Returns) {
+        let context = || format!("{self:?}: {outcome:?}\n{}", log.text);
+        let restarted = match outcome {
+            Ok(outcome) => &outcome.restarted[..],
+            // It was killed when the others had done all, and they were gone when its successor came.
+            Err(Error::DeviceFailed { device: DeviceName::Rank(rank), .. }) => {
+                assert!([self.victim, self.other].contains(&rank.get()), "{}", context());
+                &[]
+            }
+            Err(_) => panic!("{}", context()),
+        };
+        let by_kill = |(device, cause): &(DeviceName, ExitCause)| {
+            let victims = [self.victim, self.other].map(|rank| Rank::new(rank, self.n_ranks).unwrap());
+            victims.map(DeviceName::Rank).contains(device) && *cause == ExitCause::Signal(9)
+        };
+        assert!(restarted.iter().all(by_kill) && restarted.len() <= killed.len(), "{}", context());
+        returns.restarts += u32::try_from(restarted.len()).unwrap();
+        let is_victim = |rank: &u32| [self.victim, self.other].contains(rank);
+        for rank in 0..self.n_ranks {
+            assert!(
+                log.done.contains(&rank) || (outcome.is_err() && is_victim(&rank)),
+                "rank {rank}: {}",
+                context()
+            );
+        }
+        let times = if self.second == Second::Nobody { &mut returns.alone } else { &mut returns.disturbed };
+        times.extend(log.back.iter().map(|(.., at)| at.saturating_sub(killed[0])));
+        // Whoever is there at the end has come back from the last loss, and was told the same.
+        if let Some((_, last, _)) = log.back.last()
+            && outcome.is_ok()
+        {
+            let tellers = log.back.iter().filter(|(_, told, _)| told == last).count();
+            assert!(tellers == self.n_ranks as usize || killed.len() > restarted.len(), "{}", context());
+        }
+        assert!(!log.pids.iter().any(|pid| is_running(*pid)), "{}", context());
+    }
+}
+
+impl std::fmt::Display for Returns {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (what, times) in [("one kill", &self.alone), ("two kills", &self.disturbed)] {
+            let [p50, p99, max] = percentiles(&mut times.clone());
+            writeln!(
+                f,
+                "{what:9}: the first to the new epoch {:5} times: p50 {p50} p99 {p99} max {max}",
+                times.len()
+            )?;
+        }
+        write!(f, "{} processes were started again", self.restarts)
+    }
+}
+
+/// What a device has said that concerns the killer.
+enum News {
+    Started(u32, Pid),
+    Up,
+}
+
+/// What the devices have said.
+#[derive(Default)]
+struct Log {
+    pids: Vec<Pid>,
+    done: Vec<u32>,
+    /// By whom, what, and when.
+    back: Vec<(u32, String, u64)>,
+    text: String,
+}
+
+struct Watcher {
+    log: Log,
+    tell: mpsc::Sender<News>,
+}
+
+impl Observer for Watcher {
+    fn on_loss(&mut self, _device: DeviceName) {}
+
+    fn on_output(&mut self, line: OutputLine<'_>) {
+        let text = String::from_utf8_lossy(line.text);
+        let DeviceName::Rank(rank) = line.device else { return };
+        self.log.text.push_str(&format!("[{rank}] {text}\n"));
+        let Some(said) = saying(&text) else { return };
+        match said[..] {
+            ["start", own] => {
+                self.log.pids.push(pid(own));
+                let _ = self.tell.send(News::Started(rank.get(), pid(own)));
+            }
+            ["up"] => _ = self.tell.send(News::Up),
+            ["back", sequence, restarted, at] => {
+                let told = format!("{sequence} {restarted}");
+                self.log.back.push((rank.get(), told, at.parse().unwrap()));
+            }
+            ["done"] => self.log.done.push(rank.get()),
+            _ => {}
+        }
+    }
+}
