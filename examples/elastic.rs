@@ -69,9 +69,10 @@ fn take_up(comm: &mut Communicator, history: &mut [(u64, Weights); 2]) -> Result
     let step = recovery.sequence();
     let survivor = (0..comm.n_ranks()).find(|rank| !recovery.restarted().iter().any(|it| it.get() == *rank));
     let survivor = Rank::new(survivor.expect("one has invited the others"), comm.n_ranks())?;
-    let mut weights = history.iter().find(|(completed, _)| *completed == step).map_or([0.0; 2], |it| it.1);
-    comm.broadcast_in_place(&mut weights, survivor)?;
-    *history = [(step, weights); 2];
+    let weights = history.iter().find(|(completed, _)| *completed == step).map_or([0.0; 2], |it| it.1);
+    let mut agreed = [0.0; 2];
+    comm.broadcast(&weights, &mut agreed, survivor)?;
+    *history = [(step, agreed); 2];
     Ok(())
 }
 

@@ -206,14 +206,9 @@ impl Joining {
     /// Waits until the others say where they are to be met; returns the token of the id.
     pub(crate) fn await_invite(&self) -> Result<[u64; 2]> {
         let deadline = Deadline::after(self.options.timeout);
-        loop {
-            match self.channel.hear::<Invite>(deadline, "waiting to be taken back by the other ranks") {
-                Ok((invite, _)) => return Ok(invite.token),
-                // That is for the others to see.
-                Err(Error::PeerLost { .. } | Error::ProxyLost) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        let (invite, _) =
+            self.channel.hear::<Invite>(deadline, "waiting to be taken back by the other ranks")?;
+        Ok(invite.token)
     }
 
     /// Says that this member is back among the others.

@@ -281,7 +281,13 @@ impl Root {
             self.losses.push(device);
             let member = message::member_code(device);
             let restarts = self.members[seat.0].restarts;
-            self.tell_all(&Lost { head: Lost::head(self.offer.job_id), member, restarts });
+            let lost = Lost { head: Lost::head(self.offer.job_id), member, restarts };
+            // Who is not back yet has lost nobody: those whom it comes back to tell it who is there.
+            for other in (0..self.members.len()).map(Seat) {
+                if !self.is_returning(other) {
+                    self.post(other, &lost, Rc::new([]));
+                }
+            }
         }
     }
 

@@ -35,7 +35,11 @@ const RESTARTS: u32 = 3;
 /// The body of a device process: does all steps, however often somebody has to be brought back.
 pub(crate) fn be_brought_back() {
     say(&format!("start {}", std::process::id()));
-    let Ok(Some(Member::Device(comm))) = join_job() else { return };
+    let comm = match join_job() {
+        Ok(Some(Member::Device(comm))) => comm,
+        // Nobody is there to take it back.
+        other => return say(&format!("alone {other:?}")),
+    };
     let mut comm = *comm;
     check_inheritance(&comm);
     tell(&comm);
