@@ -296,14 +296,16 @@ impl Meeting {
 
     /// Gives a guest the rank that it claims.
     fn take(&mut self, index: usize, claim: Claim) -> Result<(), Breakdown> {
-        let is_taken = self.claims().any(|other| other.rank == claim.rank);
+        let has_it = |guest: &Guest| guest.claim.is_some_and(|other| other.rank == claim.rank);
+        let holder = self.guests.iter().position(has_it);
         self.guests[index].claim = Some(claim);
         let agreed = self.terms.get_or_insert(claim).terms;
         let differs = |term: &Term| agreed[*term as usize] != claim.terms[*term as usize];
-        match Term::ALL.into_iter().find(differs) {
-            Some(term) => Err(Breakdown::Differs(term, claim)),
-            None if is_taken => Err(Breakdown::Taken(claim.rank)),
-            None => Ok(()),
+        match (Term::ALL.into_iter().find(differs), holder) {
+            (Some(term), _) => Err(Breakdown::Differs(term, claim)),
+            // One that has died since it came is lost, and has been started anew.
+            (None, Some(holder)) => self.hear(holder).and(Err(Breakdown::Taken(claim.rank))),
+            (None, None) => Ok(()),
         }
     }
 

@@ -18,6 +18,9 @@
 //!                                     <-   Lost {who}: at any time
 //! ```
 //!
+//! A member that the launcher has started again says Hello as well. After the Welcome it waits for an Invite, which those who have
+//! survived send by way of the root, meets them as below, and says Ready when it is back among them.
+//!
 //! Processes that no launcher started come to a *meeting* first: the process that made their id hosts it
 //! (`meeting.rs`, `host.rs`), each knocks with the rank it claims (`knock.rs`), and when all are there the same
 //! sequence follows. Newcomers knock without a rank, and are told theirs. The meeting ends with Go: members hang up, and neither root nor host is needed any more.

@@ -184,31 +184,9 @@ impl Root {
         seat
     }
 
-    /// Puts a member that was started again into the place of its predecessor, which is lost, with the root's end of its socket.
-    pub(crate) fn reseat(&mut self, seat: Seat, socket: OwnedFd) {
-        let member = &mut self.members[seat.0];
-        member.socket = Some(socket);
-        member.phase = Phase::Silent;
-        member.outbox.clear();
-        member.has_joined = false;
-        member.restarts += 1;
-        member.reported.clear();
-        let device = member.device;
-        self.losses.retain(|lost| *lost != device);
-        for other in &mut self.members {
-            other.reported.retain(|reported| *reported != seat);
-        }
-    }
-
     /// Whether a member is in the job: it has met the others, and has neither left nor been lost.
     pub(crate) fn is_running(&self, seat: Seat) -> bool {
         self.members[seat.0].phase == Phase::Running
-    }
-
-    /// Whether a member was started again and is not back among the others.
-    pub(crate) fn is_returning(&self, seat: Seat) -> bool {
-        let member = &self.members[seat.0];
-        member.restarts > 0 && matches!(member.phase, Phase::Silent | Phase::Returning)
     }
 
     /// The sockets to poll: for reading always, for writing too where the flag is set.
@@ -427,20 +405,6 @@ impl Root {
         Some(())
     }
 
-    /// Passes on where to come to the members that were started again, and to those who will be.
-    fn invite(&mut self, invite: Invite) {
-        self.invite = Some(invite);
-        (0..self.members.len()).for_each(|index| self.pass_on(Seat(index), &invite));
-    }
-
-    fn pass_on(&mut self, seat: Seat, invite: &Invite) {
-        let member = &self.members[seat.0];
-        let DeviceName::Rank(rank) = member.device else { return };
-        if member.phase == Phase::Returning && invite.ranks >> rank.get() & 1 == 1 {
-            self.post(seat, invite, Rc::new([]));
-        }
-    }
-
     fn check_hello(
         &self,
         bytes: &[u8],
@@ -541,3 +505,5 @@ impl Root {
         }
     }
 }
+
+mod returning;

@@ -16,6 +16,8 @@
 //! output. At the first sign of trouble (hang-up without Bye, broken protocol, failure, interrupt) it tells the
 //! [`Observer`] and, over their sockets, everyone else; gives them a time of grace to end by themselves; kills what is left.
 //!
+//! With [`Launch::restart`] a dead rank is started again in its place (`restart.rs`): the loss of it is told, but not the end of the job.
+//!
 //! Invariants:
 //! - When [`Launch::spawn_and_supervise`] returns, in whichever way, no process that it started is left.
 //! - A launcher that is itself killed takes its processes along: each asks for the parent-death signal as it joins

@@ -29,7 +29,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::time::{ClockId, clock_gettime};
-use shmccl::error::DeviceName;
+use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::Program;
 use shmccl::{Error, Rank};
 
@@ -38,7 +38,7 @@ use device::{be_a_device, is_device};
 use joining::{JoiningTrial, Tally, be_a_growing_member, be_a_newcomer, is_newcomer};
 use launcher::{LauncherTrial, be_a_launcher, is_launcher};
 use process::is_running;
-use returning::{ReturningTrial, Returns, be_brought_back};
+use returning::{ReturningTrial, Returns, be_brought_back, be_hopeless, run_hopeless};
 use statistics::{Statistics, percentiles};
 use stopped::{be_given_up_or_not, stop_one};
 use survivor::be_a_survivor;
@@ -218,6 +218,34 @@ fn ranks_that_are_killed_are_started_again_and_taken_back_by_the_others() {
         );
     }
     println!("{returns}");
+}
+
+#[test]
+fn a_rank_that_dies_again_and_again_ends_the_job_by_its_last_death() {
+    if is_device() {
+        return be_hopeless();
+    }
+    let _alone = one_at_a_time();
+    let test = "a_rank_that_dies_again_and_again_ends_the_job_by_its_last_death";
+    let _watchdog = Watchdog::start(test, PATIENCE);
+    let (outcome, restarted) = run_hopeless(test, false);
+    let end = (DeviceName::Rank(Rank::new(1, 2).unwrap()), ExitCause::Code(7));
+    assert_eq!(restarted, [end; 2]);
+    let error = outcome.unwrap_err();
+    assert!(matches!(error, Error::DeviceFailed { device, cause } if (device, cause) == end), "{error}");
+}
+
+#[test]
+fn a_rank_that_hangs_and_is_given_up_is_killed_and_started_again() {
+    if is_device() {
+        return be_hopeless();
+    }
+    let _alone = one_at_a_time();
+    let test = "a_rank_that_hangs_and_is_given_up_is_killed_and_started_again";
+    let _watchdog = Watchdog::start(test, PATIENCE);
+    let (outcome, restarted) = run_hopeless(test, true);
+    let end = (DeviceName::Rank(Rank::new(1, 2).unwrap()), ExitCause::Signal(9));
+    assert_eq!((outcome.unwrap().restarted, restarted), (vec![end], vec![end]));
 }
 
 #[test]

@@ -225,6 +225,21 @@ fn two_claims_to_one_rank_end_the_meeting_for_all() {
 }
 
 #[test]
+fn a_rank_that_was_started_anew_before_its_death_was_seen_is_told_that_it_was_lost() {
+    let point = hosted("anew", memory);
+    let first = knock(&point, |knock| Knock { rank: 0, n_ranks: 3, ..knock });
+    drop(knock(&point, |knock| Knock { n_ranks: 3, ..knock }));
+    let anew = reach(&point, WATCHDOG).unwrap();
+    tell(
+        &anew,
+        &Knock { n_ranks: 3, n_members: 3, rank: 1, heap_len: 1 << 20, timeout_ms: 20_000, ..forged() },
+    );
+    for guest in [&first, &anew] {
+        assert_eq!(hear::<Lost>(guest).unwrap().member, 1);
+    }
+}
+
+#[test]
 fn ranks_with_different_terms_are_each_told_the_term_of_the_other() {
     let odd: [(Term, u64, Change); 4] = [
         (Term::NRanks, 4, |knock| Knock { rank: 3, n_ranks: 4, ..knock }),

@@ -1,0 +1,46 @@
+//! Members that were started again: they get a new socket and an invitation, and come back by a meeting without the root.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use super::{Phase, Root, Seat};
+use crate::bootstrap::message::Invite;
+use crate::error::DeviceName;
+
+impl Root {
+    /// Puts a member that was started again into the place of its predecessor, which is lost, with the root's end of its socket.
+    pub(crate) fn reseat(&mut self, seat: Seat, socket: OwnedFd) {
+        let member = &mut self.members[seat.0];
+        member.socket = Some(socket);
+        member.phase = Phase::Silent;
+        member.outbox.clear();
+        member.has_joined = false;
+        member.restarts += 1;
+        member.reported.clear();
+        let device = member.device;
+        self.losses.retain(|lost| *lost != device);
+        for other in &mut self.members {
+            other.reported.retain(|reported| *reported != seat);
+        }
+    }
+
+    /// Whether a member was started again and is not back among the others.
+    pub(crate) fn is_returning(&self, seat: Seat) -> bool {
+        let member = &self.members[seat.0];
+        member.restarts > 0 && matches!(member.phase, Phase::Silent | Phase::Returning)
+    }
+
+    /// Passes on where to come to the members that were started again, and to those who will be.
+    pub(super) fn invite(&mut self, invite: Invite) {
+        self.invite = Some(invite);
+        (0..self.members.len()).for_each(|index| self.pass_on(Seat(index), &invite));
+    }
+
+    pub(super) fn pass_on(&mut self, seat: Seat, invite: &Invite) {
+        let member = &self.members[seat.0];
+        let DeviceName::Rank(rank) = member.device else { return };
+        if member.phase == Phase::Returning && invite.ranks >> rank.get() & 1 == 1 {
+            self.post(seat, invite, Rc::new([]));
+        }
+    }
+}
