@@ -2,6 +2,11 @@
 //!
 //! A line that a peer has written comes into this core's cache as it is loaded. Storing to it right then costs nothing, while
 //! it costs a second trip to the peer's cache if the line has been driven out in between, or if it is stored to first.
+//!
+//! Blocks begin with a line of what is taken, so that no vector is stored across two lines there; and nowhere, if the shared bytes
+//! begin equally far into a line.
+
+use std::ops::Range;
 
 use bytemuck::Pod;
 
@@ -23,20 +28,29 @@ pub(in crate::shm) unsafe fn exchange(
     len: usize,
     read_soon: ReadSoon,
 ) {
-    let whole = len / BLOCK * BLOCK;
-    if read_soon == ReadSoon::No && streaming::fits(taken) {
-        // SAFETY: the caller's contract; `whole` is at most `len`, and `taken` fits.
-        unsafe { streaming::exchange(shared, taken, given, whole) };
-    } else {
-        for at in (0..whole).step_by(BLOCK) {
-            // SAFETY: the caller's contract; a block from `at` on is within `len`.
-            unsafe { exchange_at::<[u64; BLOCK / 8]>(shared, taken, given, at) };
-        }
-    }
-    for at in whole..len {
+    let blocks = blocks(taken, len);
+    for at in (0..blocks.start).chain(blocks.end..len) {
         // SAFETY: the caller's contract; the byte at `at` is within `len`.
         unsafe { exchange_at::<u8>(shared, taken, given, at) };
     }
+    if !vectors::are_supported() {
+        for at in blocks.step_by(BLOCK) {
+            // SAFETY: the caller's contract; a block from `at` on is within `len`.
+            unsafe { exchange_at::<[u64; BLOCK / 8]>(shared, taken, given, at) };
+        }
+    } else if read_soon == ReadSoon::No {
+        // SAFETY: the caller's contract; whole blocks within `len`, each a line of `taken`; the processor has the vectors.
+        unsafe { vectors::exchange::<true>(shared, taken, given, blocks) };
+    } else {
+        // SAFETY: the same.
+        unsafe { vectors::exchange::<false>(shared, taken, given, blocks) };
+    }
+}
+
+/// Where the whole lines are among the `len` bytes at `taken`.
+fn blocks(taken: *mut u8, len: usize) -> Range<usize> {
+    let start = (taken.addr().wrapping_neg() % BLOCK).min(len);
+    start..start + (len - start) / BLOCK * BLOCK
 }
 
 /// The same for one `T` at `at`. It needs no alignment.
@@ -62,25 +76,37 @@ unsafe fn exchange_at<T: Pod>(shared: *mut u8, taken: *mut u8, given: *const u8,
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-mod streaming {
-    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_storeu_si128, _mm_stream_si128};
+mod vectors {
+    use std::arch::x86_64::{
+        __m256i, _mm_sfence, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_stream_si256,
+    };
+    use std::ops::Range;
 
     use super::BLOCK;
 
-    /// Bytes of a vector that every processor of the architecture has.
-    const VECTOR: usize = size_of::<__m128i>();
+    /// Bytes of a vector.
+    const VECTOR: usize = size_of::<__m256i>();
 
-    /// Whether vectors can be stored past the cache there. Where a line begins between two of them, its parts are stored one
-    /// after the other, and the processor puts them together.
-    pub(super) fn fits(taken: *mut u8) -> bool {
-        taken.addr().is_multiple_of(VECTOR)
+    /// Whether this processor has the vectors.
+    #[inline]
+    pub(super) fn are_supported() -> bool {
+        is_x86_feature_detected!("avx2")
     }
 
+    /// Exchanges the bytes in `blocks`; with `PAST`, what is taken goes past the cache, and is fenced.
+    ///
     /// # Safety
-    /// As for [`super::exchange`]; `len` is a multiple of `BLOCK`, and `taken` fits.
-    pub(super) unsafe fn exchange(shared: *mut u8, taken: *mut u8, given: *const u8, len: usize) {
-        for at in (0..len).step_by(BLOCK) {
-            // SAFETY: a block from `at` on is within `len`, by the caller's contract.
+    /// As for [`super::exchange`], for the bytes up to the end of `blocks`; these are whole blocks, each of which is a line of
+    /// `taken`; the processor has AVX2.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn exchange<const PAST: bool>(
+        shared: *mut u8,
+        taken: *mut u8,
+        given: *const u8,
+        blocks: Range<usize>,
+    ) {
+        for at in blocks.step_by(BLOCK) {
+            // SAFETY: a block from `at` on is within the range, by the caller's contract.
             let shared = unsafe { shared.add(at) };
             // SAFETY: the same.
             let taken = unsafe { taken.add(at) };
@@ -92,30 +118,41 @@ mod streaming {
             let new = unsafe { load(given) };
             for (index, (old, new)) in old.into_iter().zip(new).enumerate() {
                 // SAFETY: a vector of the block, writable by the caller's contract.
-                unsafe { _mm_storeu_si128(shared.cast::<__m128i>().wrapping_add(index), new) };
-                // SAFETY: the same; `taken` fits, and whole vectors on it does as well.
-                unsafe { _mm_stream_si128(taken.cast::<__m128i>().wrapping_add(index), old) };
+                unsafe { _mm256_storeu_si256(shared.cast::<__m256i>().wrapping_add(index), new) };
+                let taken = taken.cast::<__m256i>().wrapping_add(index);
+                if PAST {
+                    // SAFETY: the same; aligned, as half a line is.
+                    unsafe { _mm256_stream_si256(taken, old) };
+                } else {
+                    // SAFETY: the same.
+                    unsafe { _mm256_storeu_si256(taken, old) };
+                }
             }
         }
-        // SAFETY: every processor of the architecture has it.
-        unsafe { _mm_sfence() };
+        if PAST {
+            _mm_sfence();
+        }
     }
 
     /// # Safety
-    /// A block is readable at `source`.
-    #[inline(always)]
-    unsafe fn load(source: *const u8) -> [__m128i; BLOCK / VECTOR] {
-        std::array::from_fn(|index| {
-            // SAFETY: a vector of the block, readable by the caller's contract.
-            unsafe { _mm_loadu_si128(source.cast::<__m128i>().wrapping_add(index)) }
-        })
+    /// A block is readable at `source`; the processor has AVX2.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn load(source: *const u8) -> [__m256i; BLOCK / VECTOR] {
+        // SAFETY: the first half of the block, readable by the caller's contract.
+        let first = unsafe { _mm256_loadu_si256(source.cast()) };
+        // SAFETY: the second half.
+        let second = unsafe { _mm256_loadu_si256(source.cast::<__m256i>().wrapping_add(1)) };
+        [first, second]
     }
 }
 
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-mod streaming {
-    /// Nothing does: there are no such stores.
-    pub(super) fn fits(_: *mut u8) -> bool {
+mod vectors {
+    use std::ops::Range;
+
+    /// None are known.
+    pub(super) fn are_supported() -> bool {
         false
     }
 
@@ -123,5 +160,5 @@ mod streaming {
     ///
     /// # Safety
     /// None is needed.
-    pub(super) unsafe fn exchange(_: *mut u8, _: *mut u8, _: *const u8, _: usize) {}
+    pub(super) unsafe fn exchange<const PAST: bool>(_: *mut u8, _: *mut u8, _: *const u8, _: Range<usize>) {}
 }

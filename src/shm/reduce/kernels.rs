@@ -19,7 +19,7 @@ use super::instructions::{Instructions, Portable};
 use super::number::Number;
 use super::operator::Operator;
 use super::places::Places;
-use super::store::{LINE, Store, elements_before_line};
+use super::store::{LINE, SHORT, Store, elements_before_line};
 use super::word::WordKernel;
 use super::{MAX_PLACES, ReduceKernel, Supported};
 use crate::shm::mapping::to_usize;
@@ -187,6 +187,10 @@ unsafe fn sweep<I: Instructions, T: Arithmetic, O: Operator<T::Register>, const 
     let streamed = if I::STREAMS && job.store == Store::Streaming {
         // SAFETY: the caller's contract.
         unsafe { run.streamed_blocks::<L>(end) }
+    } else if job.places.len() >= SHORT {
+        // Blocks begin with a line, too: a vector that is stored across two of them takes twice as long.
+        let head = elements_before_line(targets, size_of::<T>()).unwrap_or(0).min(end);
+        head..head
     } else {
         0..0
     };

@@ -13,8 +13,8 @@ use crate::shm::copy::{ReadSoon, choose};
 /// Bytes of a cache line, of which a store past the cache should fill all.
 pub(super) const LINE: usize = 64;
 
-/// Shorter places, in bytes, are not worth a look at their number.
-const SHORT: usize = 4096;
+/// Shorter places, in bytes, are not worth a look at their number, or at where their lines begin.
+pub(super) const SHORT: usize = 4096;
 
 /// How a kernel stores its results. Both ways are right for all places, and give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -155,7 +155,7 @@ fn bytes_are_taken_and_others_put_in_their_place() {
     let old: Vec<u8> = (0..=255).chain(0..=255).collect();
     for (offset, len) in [(0, 0), (0, 1), (3, 63), (64, 64), (1, 129), (5, 507), (0, 512)] {
         for (read_soon, skew) in
-            [(ReadSoon::Yes, 0), (ReadSoon::No, 0), (ReadSoon::No, 3), (ReadSoon::No, 16)]
+            [ReadSoon::Yes, ReadSoon::No].into_iter().flat_map(|soon| [0, 3, 16].map(|skew| (soon, skew)))
         {
             span.copy_in(0, &old).unwrap();
             let given: Vec<u8> = old[..len].iter().map(|byte| byte ^ 0x5a).collect();

@@ -168,3 +168,14 @@ fn results_for_the_cache_all_go_through_it() {
         assert_eq!(unsafe { sum::<Portable, f32>(shape, Store::Streaming) }.0, []);
     }
 }
+
+#[test]
+fn long_results_for_the_cache_are_right_wherever_their_lines_begin() {
+    for behind_line in [&[0][..], &[4], &[1], &[60, 60], &[16, 0], &[16, 16, 16]] {
+        for count in [SHORT / 4 - 1, SHORT / 4, SHORT / 4 + 33] {
+            let shape = Shape { count, behind_line };
+            // SAFETY: every processor has what this does.
+            assert_eq!(unsafe { sum::<Portable, f32>(shape, Store::Cached) }.0, []);
+        }
+    }
+}
