@@ -24,23 +24,47 @@ type PerMember<T> = ArrayVec<T, { MAX_RANKS as usize }>;
 /// Shares of an operation end at multiples of this many bytes, so that no two members write the same cache line pair.
 const SHARE_ALIGN: u64 = 128;
 
-/// What a member posts as the place of a buffer that is in no heap.
-pub(crate) const ELSEWHERE: u64 = u64::MAX;
+/// A member posts this as the place of a buffer that is in no heap, less the bytes by which that begins behind a cache line.
+const ELSEWHERE: u64 = u64::MAX;
+
+/// Bytes of a cache line.
+const LINE: u64 = 64;
 
 /// Where this member's buffers are, as it posts them.
 #[inline]
 pub(crate) fn places(call: &Call<'_>) -> [u64; 2] {
-    let input = match call.input {
+    let start = match &call.output {
+        Output::Memory(bytes) => bytes.as_ptr().addr() as u64,
+        _ => 0,
+    };
+    let input = match &call.input {
         Input::Heap(offset) => offset.get(),
-        Input::Memory(_) | Input::InOutput(_) => ELSEWHERE,
+        Input::Memory(bytes) => elsewhere(bytes.as_ptr().addr() as u64),
+        Input::InOutput(at) => elsewhere(start.wrapping_add(*at)),
         Input::None => 0,
     };
     let output = match call.output {
         Output::Heap(offset) => offset.get(),
-        Output::Memory(_) => ELSEWHERE,
+        Output::Memory(_) => elsewhere(start),
         Output::None => 0,
     };
     [input, output]
+}
+
+/// What is posted of a buffer at `address`.
+#[inline]
+fn elsewhere(address: u64) -> u64 {
+    ELSEWHERE - address % LINE
+}
+
+#[inline]
+fn is_elsewhere(place: u64) -> bool {
+    place > ELSEWHERE - LINE
+}
+
+/// By how many bytes the buffer at `place`, as it was posted, begins behind a cache line.
+pub(super) fn behind_line(place: u64) -> u64 {
+    if is_elsewhere(place) { ELSEWHERE - place } else { place % LINE }
 }
 
 /// Whether all members' buffers, as posted, can be worked on where they lie.
@@ -48,7 +72,8 @@ pub(crate) fn applies(team: &Team, operation: Operation) -> bool {
     (0..team.n_members()).all(|member| {
         let [input, output] = team.board.post_of(member).places();
         // Blocks that are exchanged in place would be overwritten before they are read.
-        input != ELSEWHERE && output != ELSEWHERE && !(operation == Operation::AllToAll && input == output)
+        let is_exchanged = operation == Operation::AllToAll && input == output;
+        !(is_elsewhere(input) || is_elsewhere(output) || is_exchanged)
     })
 }
 
@@ -162,4 +187,23 @@ fn transfer(team: &Team, from: (usize, u64), to: (usize, u64), len: u64) -> Resu
     }
     let span = team.heap_of(from.0, source)?;
     span.copy_to(source.offset.get(), team.heap_of(to.0, target)?, target.offset.get(), len, ReadSoon::Yes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_posted_of_ordinary_memory_tells_its_lines_and_is_no_offset() {
+        for address in [0, 16, 63, 64, 0x7fff_ffff_f010, u64::MAX] {
+            let place = elsewhere(address);
+            assert!(is_elsewhere(place));
+            assert_eq!(behind_line(place), address % LINE);
+        }
+        // Offsets end below the length of a heap, 1 TiB at most.
+        for offset in [0, 128, 192 + 16, 1 << 40] {
+            assert!(!is_elsewhere(offset));
+            assert_eq!(behind_line(offset), offset % LINE);
+        }
+    }
 }

@@ -235,7 +235,7 @@ impl Engine {
 
     /// Executes `call` after [`meet`].
     fn run_met(&mut self, call: &mut Call<'_>, summary: Summary, len: u64, way: Way) -> Result<()> {
-        let Self { team, pipework, customs, .. } = self;
+        let Self { team, pipework, customs, tuning, .. } = self;
         let in_heap = direct::applies(team, call.operation);
         let piped = match way {
             Way::Piped(algorithm, kind) => Some((Doer::BuiltIn(algorithm), kind)),
@@ -251,7 +251,7 @@ impl Engine {
         match way {
             Way::Small => small::run(team, call, summary, len),
             _ if in_heap => direct::run(team, call),
-            _ => Pipeline::new(call, team.n_members()).run(team, call),
+            _ => Pipeline::new(call, team, tuning.crowded).run(team, call),
         }
     }
 

@@ -4,33 +4,40 @@
 //! it; what it needs itself it reads where it lies. Elements are combined straight from the scratches into the output and, for
 //! those who need the result, over the very bytes that they have staged, from where they take it.
 //!
-//! The scratch is a ring of [`SLOTS`] slots. Each member takes the same steps, and tells the others of each by its progress:
+//! The scratch is a ring of slots, twice as many as the *lag*. Each member takes the same steps, and tells the others of each by
+//! its progress:
 //!
 //! | step | what it has done by then |
 //! |---|---|
-//! | s < [`LAG`] | staged piece s |
-//! | s >= [`LAG`] | worked on piece s - LAG; taken the results of s - 2 LAG, in whose slot it has staged s |
+//! | s < lag | staged piece s |
+//! | s >= lag | worked on piece s - lag; taken the results of s - 2 lag, in whose slot it has staged s |
 //!
 //! Before it works on piece s it waits until all have taken step s: then all have staged piece s, and all have worked on piece
-//! s - LAG, whose results it takes now. Nobody needs that slot any more, so the next piece can be staged there. So a member may
-//! be late by a piece and holds nobody up. Everybody waits for everybody's last step, and then the scratch is free.
+//! s - lag, whose results it takes now. Nobody needs that slot any more, so the next piece can be staged there. So a member may
+//! be late by lag - 1 pieces and holds nobody up. Everybody waits for everybody's last step, and then the scratch is free.
 //!
 //! # Why results go where the input was
 //! What a core has written and another one reads moves into the other's cache, and to write there again takes as long as to read
 //! it, but nothing hides that: stores wait for each other, loads do not. Here each core loads a line before it stores to it:
 //! whoever combines has just read what it overwrites, and who stages has just taken a result from there.
 //!
+//! A slot begins as far behind a cache line as the input that is staged there, which all know from its post. As a rule the output
+//! begins equally far behind one: then no vector that is stored, here or there, reaches into a second line. Where nothing returns,
+//! slots begin with a line: plain copies are quicker so.
+//!
 //! Where the output is too long for the cache, results that are taken go past it: nobody finds them there later, and a store
 //! through it would first read the line.
+
+mod slots;
 
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
+use slots::{Piece, Slots, returns};
 
 use super::call::{Call, Input, Output, part, part_mut, shifted};
-use super::direct::share;
+use super::direct::{behind_line, share};
 use super::operation::Operation;
-use super::region::SCRATCH_LEN;
 use super::team::Team;
 use crate::error::Result;
 use crate::heap::Region;
@@ -39,48 +46,20 @@ use crate::reduce::{Source, SourcePlace, Target};
 use crate::shm::copy::choose;
 use crate::shm::{ReadSoon, Span};
 
-/// By how many pieces members may be apart.
-const LAG: u64 = 2;
-
-/// The slots of a scratch: between a piece that is staged and one whose results are taken there are twice as many as [`LAG`].
-const SLOTS: u64 = 2 * LAG;
-
-/// What a slot holds, in bytes.
-const SLOT_LEN: u64 = SCRATCH_LEN / SLOTS;
-
-/// What each member combines of a piece whose results are returned, in bytes.
-///
-/// Little enough that all slots of two members stay in a core's own cache.
-const SHARE_LEN: u64 = 64 << 10;
-
-/// Blocks of a piece begin at multiples of so many bytes.
-const ALIGN: u64 = 128;
-
 type PerMember<T> = ArrayVec<T, { MAX_RANKS as usize }>;
 
-/// How a call is cut: the same on all members.
-#[derive(Clone, Copy, Debug)]
+/// How a call is executed: the same on all members.
+#[derive(Clone, Debug)]
 pub(crate) struct Pipeline {
-    /// Elements of each block in all pieces but the last.
-    elements: u64,
-    pieces: u64,
+    slots: Slots,
+    /// By how many bytes the slots of each member begin behind a line.
+    behind: PerMember<u64>,
     /// Bytes of an element.
     size: u64,
     /// Whether results go through the scratch, too.
     returns: bool,
     /// Whether results that are taken are read before they would be driven out of the cache again.
     read_soon: ReadSoon,
-}
-
-/// A part of every block of a call.
-#[derive(Clone, Copy, Debug)]
-struct Piece {
-    number: u64,
-    /// Where it begins in each block, in bytes.
-    start: u64,
-    count: u64,
-    /// Of each block, in bytes.
-    len: u64,
 }
 
 /// Some bytes of one block of a piece.
@@ -107,19 +86,18 @@ impl Part {
 }
 
 impl Pipeline {
-    /// The way to execute `call` among `n_members`.
-    pub(crate) fn new(call: &Call<'_>, n_members: usize) -> Self {
-        let (size, n_members) = (call.data_type.size() as u64, n_members as u64);
-        let returns = matches!(call.operation, Operation::AllReduce | Operation::Reduce);
-        let longest = if returns { SLOT_LEN.min(SHARE_LEN * n_members) } else { SLOT_LEN };
-        // There are at most 64 members and so 64 blocks: more than ALIGN each.
-        let elements = longest / call.operation.blocks(n_members).0 / ALIGN * ALIGN / size;
-        // No elements are one piece of none.
-        let pieces = call.count.div_ceil(elements).max(1);
+    /// The way to execute `call`, which all members of `team` have posted; `crowded` ones share cores.
+    pub(crate) fn new(call: &Call<'_>, team: &Team, crowded: bool) -> Self {
+        let (size, n_members) = (call.data_type.size() as u64, team.n_members() as u64);
+        let slots = Slots::new(call.operation, call.data_type, call.count, n_members, crowded);
+        let returns = returns(call.operation);
         // As where a copy of the whole goes past the cache: a store through it would first read what it overwrites.
         let is_long = choose(call.count.saturating_mul(size), ReadSoon::Yes).is_streaming();
         let read_soon = if is_long { ReadSoon::No } else { ReadSoon::Yes };
-        Self { elements, pieces, size, returns, read_soon }
+        let input_of = |member| team.board.post_of(member).places()[0];
+        let behind_of = |member| if returns { behind_line(input_of(member)) } else { 0 };
+        let behind = (0..team.n_members()).map(behind_of).collect();
+        Self { slots, behind, size, returns, read_soon }
     }
 
     /// Executes `call` after all members have posted.
@@ -128,13 +106,13 @@ impl Pipeline {
     /// Those of [`super::board::Board::await_post`]; [`crate::Error::OutOfRange`] for buffers that are not allocated.
     pub(crate) fn run(&self, team: &mut Team, call: &mut Call<'_>) -> Result<()> {
         let first = self.begin(team, call)?;
-        for number in 0..self.pieces + LAG {
+        for number in 0..self.slots.pieces + self.slots.lag {
             team.board.await_step(first.wrapping_add(number), call.operation)?;
-            if let Some(piece) = self.piece(call, number) {
+            if let Some(piece) = self.slots.piece(number) {
                 self.work(team, call, piece)?;
             }
             self.turn_over(team, call, number)?;
-            if number < self.pieces {
+            if number < self.slots.pieces {
                 team.board.step();
             }
         }
@@ -143,8 +121,8 @@ impl Pipeline {
 
     /// Takes the results of the piece before `number` whose slot is free then, and stages the next one there.
     fn turn_over(&self, team: &Team, call: &mut Call<'_>, number: u64) -> Result<()> {
-        let next = self.piece(call, number + LAG);
-        let done = number.checked_sub(LAG).and_then(|number| self.piece(call, number));
+        let next = self.slots.piece(number + self.slots.lag);
+        let done = number.checked_sub(self.slots.lag).and_then(|number| self.slots.piece(number));
         match (done.filter(|_| self.returns), next) {
             (Some(done), Some(next)) if done.count == next.count => self.exchange(team, call, done, next),
             (Some(done), next) => {
@@ -169,27 +147,16 @@ impl Pipeline {
     /// Takes the steps before which nothing has to be waited for; returns the first.
     fn begin(&self, team: &mut Team, call: &Call<'_>) -> Result<u64> {
         let mut last = 0;
-        for number in 0..LAG {
-            self.stage(team, call, self.piece(call, number))?;
+        for number in 0..self.slots.lag {
+            self.stage(team, call, self.slots.piece(number))?;
             last = team.board.step();
         }
-        Ok(last.wrapping_sub(LAG - 1))
-    }
-
-    /// Piece `number`, if there are so many.
-    fn piece(&self, call: &Call<'_>, number: u64) -> Option<Piece> {
-        if number >= self.pieces {
-            return None;
-        }
-        let first = number * self.elements;
-        let count = self.elements.min(call.count - first);
-        Some(Piece { number, start: first * self.size, count, len: count * self.size })
+        Ok(last.wrapping_sub(self.slots.lag - 1))
     }
 
     /// Where `part` is in the scratch of `member`.
     fn slot(&self, team: &Team, member: usize, part: &Part) -> Region {
-        let block_at = part.block * self.elements * self.size;
-        let at = part.piece.number % SLOTS * SLOT_LEN + block_at + part.bytes.start;
+        let at = self.slots.place(part.piece, part.block) + self.behind[member] + part.bytes.start;
         Region::new(shifted(team.scratch(member).offset, at), part.len())
     }
 

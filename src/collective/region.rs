@@ -33,8 +33,8 @@ pub(crate) const MAIL_LEN: u64 = 8 << 10;
 /// Slots of a pipe's inbox.
 pub(crate) const PIPE_SLOTS: u64 = 4;
 
-/// The scratch of a member, in bytes.
-pub(crate) const SCRATCH_LEN: u64 = 1 << 20;
+/// The scratch of a member, in bytes: some more than the pieces of staged data, which do not begin where a line does.
+pub(crate) const SCRATCH_LEN: u64 = (1 << 20) + (4 << 10);
 
 /// A pair of cache lines: what one writer writes shares its pair with nobody.
 const CELL: u64 = 128;
