@@ -1,8 +1,14 @@
-//! A yardstick for reductions: the plainest loop that adds `f32` elements of shared buffers, as fast as it can be written, and the
-//! same for memory of a rank's own.
+//! A yardstick for reductions: the plainest loop that adds `f32` elements of shared buffers, as fast as it can be written, and
+//! the same for memory of a rank's own ([`add_returning`], [`turn_over`]).
 //!
 //! It knows one type and one operator, chooses nothing and promises nothing about the order of additions, so that a
 //! measurement of the real thing has its limit beside it, taken in the same run. Nothing in the engine uses it.
+
+mod staging;
+
+use std::ops::Range;
+
+pub use staging::{Own, add_returning, turn_over};
 
 use super::view::Span;
 use crate::error::{Error, Result};
@@ -65,70 +71,6 @@ pub fn add(kernel: SumKernel, sources: &[Span], targets: &[Span]) -> Result<()> 
     Ok(())
 }
 
-/// Elements in a rank's own memory, which no other rank can reach, and where their sums go there.
-#[derive(Debug)]
-pub enum Own<'a> {
-    /// The sums go to the second; both are equally long.
-    Apart(&'a [f32], &'a mut [f32]),
-    /// The sums take the place of the elements.
-    InPlace(&'a mut [f32]),
-}
-
-impl Own<'_> {
-    /// How many elements there are.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        match self {
-            Self::Apart(elements, _) => elements.len(),
-            Self::InPlace(elements) => elements.len(),
-        }
-    }
-
-    /// Some of them.
-    ///
-    /// # Panics
-    /// Where there are not so many.
-    #[must_use]
-    pub fn part(&mut self, range: std::ops::Range<usize>) -> Own<'_> {
-        match self {
-            Self::Apart(elements, sums) => Own::Apart(&elements[range.clone()], &mut sums[range]),
-            Self::InPlace(elements) => Own::InPlace(&mut elements[range]),
-        }
-    }
-
-    /// From where to where.
-    fn places(&mut self) -> (*mut f32, *mut f32) {
-        match self {
-            Self::Apart(elements, sums) => (elements.as_ptr().cast_mut(), sums.as_mut_ptr()),
-            Self::InPlace(elements) => (elements.as_mut_ptr(), elements.as_mut_ptr()),
-        }
-    }
-}
-
-/// Adds this rank's `own` elements and those that others have `staged`, and writes the sums to where they go here and over what
-/// was staged: [`SumKernel::Direct`] for ordinary memory.
-///
-/// # Errors
-/// [`Error::InvalidArgument`] when lengths differ or no element starts where one should; nothing was changed.
-pub fn add_returning(mut own: Own<'_>, staged: &[Span]) -> Result<()> {
-    let count = own.count();
-    let is_even = !matches!(&own, Own::Apart(elements, sums) if elements.len() != sums.len());
-    let fits = |span: &Span| {
-        span.len() == (count * size_of::<f32>()) as u64 && span.start().as_ptr().cast::<f32>().is_aligned()
-    };
-    if !is_even || !staged.iter().all(fits) {
-        return refused(count as u64, "buffers of one length, of whole aligned elements");
-    }
-    let shared = || staged.iter().map(|span| span.start().as_ptr().cast::<f32>());
-    let (from, into) = own.places();
-    let sources: Vec<_> = std::iter::once(from).chain(shared()).collect();
-    let targets: Vec<_> = std::iter::once(into).chain(shared()).collect();
-    // SAFETY: each pointer is the aligned start of `count` elements of a slice or a span that is borrowed here, checked just above;
-    // what is only read is a source only, and this kernel is supported everywhere.
-    unsafe { run(SumKernel::Direct, &sources, &targets, count) };
-    Ok(())
-}
-
 fn refused(value: u64, expected: &'static str) -> Result<()> {
     Err(Error::InvalidArgument { name: "buffers to add", value, expected })
 }
@@ -141,15 +83,20 @@ unsafe fn run(kernel: SumKernel, sources: &[*mut f32], targets: &[*mut f32], cou
         // SAFETY: the caller's contract is the same.
         SumKernel::Paged => unsafe { paged(sources, targets, count) },
         // SAFETY: the caller's contract; instructions as `is_supported` found them.
-        SumKernel::Direct if vector::is_supported() => unsafe {
-            vector::add::<false>(sources, targets, count)
-        },
+        SumKernel::Direct if vector::is_supported() => unsafe { vector::add(sources, targets, 0, count) },
         // SAFETY: the same.
-        SumKernel::Streaming => unsafe { vector::add::<true>(sources, targets, count) },
+        SumKernel::Streaming => unsafe { vector::add(sources, targets, targets.len(), count) },
         SumKernel::Direct => 0,
     };
-    for index in done..count {
-        // SAFETY: `index` is below `count`; otherwise the caller's contract.
+    // SAFETY: the caller's contract.
+    unsafe { one_by_one(sources, targets, done..count) };
+}
+
+/// # Safety
+/// As for [`run`], with the end of `range` for `count`.
+unsafe fn one_by_one(sources: &[*mut f32], targets: &[*mut f32], range: Range<usize>) {
+    for index in range {
+        // SAFETY: within the range; otherwise the caller's contract.
         let sum = sources.iter().map(|source| unsafe { source.wrapping_add(index).read() }).sum::<f32>();
         for target in targets {
             // SAFETY: as above.
@@ -198,18 +145,20 @@ mod vector {
         is_x86_feature_detected!("avx2")
     }
 
-    /// Adds as many whole steps as there are, and returns how many elements that was: none where `STREAM` needs
-    /// alignment that the targets do not have.
+    /// Adds as many whole steps as there are, and returns how many elements that was. The first `n_past` targets go past the
+    /// cache, and are fenced; nothing is added where they lack the alignment for that.
     ///
     /// # Safety
     /// As for [`super::run`]; the processor has AVX2.
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn add<const STREAM: bool>(
+    pub(super) unsafe fn add(
         sources: &[*mut f32],
         targets: &[*mut f32],
+        n_past: usize,
         count: usize,
     ) -> usize {
-        if STREAM && !targets.iter().all(|target| target.addr().is_multiple_of(WIDTH * 4)) {
+        let (past, through) = targets.split_at(n_past);
+        if !past.iter().all(|target| target.addr().is_multiple_of(WIDTH * 4)) {
             return 0;
         }
         let steps = count / (WIDTH * VECTORS);
@@ -227,20 +176,20 @@ mod vector {
                     });
                 }
             }
-            for target in targets {
+            for target in past {
                 for (vector, sum) in sums.iter().enumerate() {
-                    let place = target.wrapping_add(start + vector * WIDTH);
-                    if STREAM {
-                        // SAFETY: as above; aligned, checked at the start.
-                        unsafe { _mm256_stream_ps(place, *sum) };
-                    } else {
-                        // SAFETY: as above.
-                        unsafe { _mm256_storeu_ps(place, *sum) };
-                    }
+                    // SAFETY: as above; aligned, checked at the start.
+                    unsafe { _mm256_stream_ps(target.wrapping_add(start + vector * WIDTH), *sum) };
+                }
+            }
+            for target in through {
+                for (vector, sum) in sums.iter().enumerate() {
+                    // SAFETY: as above.
+                    unsafe { _mm256_storeu_ps(target.wrapping_add(start + vector * WIDTH), *sum) };
                 }
             }
         }
-        if STREAM {
+        if n_past > 0 {
             _mm_sfence();
         }
         steps * WIDTH * VECTORS
@@ -257,7 +206,7 @@ mod vector {
     ///
     /// # Safety
     /// None is needed.
-    pub(super) unsafe fn add<const STREAM: bool>(_: &[*mut f32], _: &[*mut f32], _: usize) -> usize {
+    pub(super) unsafe fn add(_: &[*mut f32], _: &[*mut f32], _: usize, _: usize) -> usize {
         0
     }
 }
@@ -294,27 +243,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn own_elements_are_added_to_staged_ones_and_the_sums_returned() {
-        for count in [0_usize, 1, 31, 33, 5000] {
-            let staged = memory(4 * count as u64);
-            let own: Vec<f32> = (0..count).map(|index| index as f32).collect();
-            staged.copy_in(0, bytemuck::cast_slice(&vec![1.0_f32; count])).unwrap();
-            let mut sums = vec![0.0; count];
-            add_returning(Own::Apart(&own, &mut sums), std::slice::from_ref(&staged)).unwrap();
-            let mut both = own.clone();
-            add_returning(Own::InPlace(&mut both), std::slice::from_ref(&staged)).unwrap();
-            let mut returned = vec![0.0_f32; count];
-            staged.copy_out(0, bytemuck::cast_slice_mut(&mut returned)).unwrap();
-            for index in 0..count {
-                let (once, twice) = (index as f32 + 1.0, 2.0 * index as f32 + 1.0);
-                assert_eq!((sums[index], both[index], returned[index]), (once, twice, twice));
-            }
-        }
-        assert!(add_returning(Own::InPlace(&mut [1.0; 3]), &[memory(16)]).is_err());
-        assert!(add_returning(Own::Apart(&[1.0; 3], &mut [1.0; 4]), &[]).is_err());
     }
 
     #[test]

@@ -5,25 +5,28 @@
 //! Between two steps all ranks meet. So every byte that a rank does not add itself is staged once and taken once, in whatever
 //! way it is done: peers cannot reach it where it lies.
 //!
-//! The copies are the library's own (`Span::exchange`), so this limit tells what the library loses around them, not in them.
+//! Nothing of it is the library's but the flags over which ranks meet: the loops are those of `shmccl::shm::yardstick`. In which
+//! pieces it goes, and whether sums go past the cache, is tried out in all ways; the quickest is the limit.
 
 use std::ops::Range;
 
 use shmccl::heap::Region;
-use shmccl::shm::copy::choose;
-use shmccl::shm::yardstick::{Own, add_returning};
-use shmccl::shm::{ReadSoon, Span};
-use shmccl::{Communicator, Rank, Result};
+use shmccl::shm::Span;
+use shmccl::shm::yardstick::{Own, add_returning, turn_over};
+use shmccl::{Collectives, Communicator, Rank, Result};
 
 use super::gathering::Gathering;
 use super::trial::Way;
 use super::workload::{Ground, Workload};
 
 /// The lengths of pieces that are tried, in bytes: which is best depends on the caches and on how many wait for each other.
-pub(super) const PIECES: [u64; 3] = [64 << 10, 256 << 10, 1 << 20];
+pub(super) const PIECES: [u64; 3] = [128 << 10, 256 << 10, 1 << 20];
 
-/// What a rank needs to stage the longest ones.
-pub(super) const STAGE_LEN: u64 = 2 * PIECES[PIECES.len() - 1];
+/// Bytes of a cache line.
+const LINE: u64 = 64;
+
+/// What a rank needs to stage the longest ones, wherever in a line they begin.
+pub(super) const STAGE_LEN: u64 = 2 * PIECES[PIECES.len() - 1] + LINE;
 
 /// Shares end at multiples of so many elements: no two ranks write to one pair of cache lines.
 const ALIGN: usize = 32;
@@ -31,14 +34,39 @@ const ALIGN: usize = 32;
 /// Bytes of an element.
 const SIZE: usize = size_of::<f32>();
 
+/// A way to go about it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    /// Bytes of a piece, at most the longest of [`PIECES`].
+    pub(super) piece: u64,
+    /// Whether sums go past the cache.
+    pub(super) past: bool,
+}
+
+impl Cut {
+    /// All ways for sums that go elsewhere than the elements, or are `in_place`: there the lines are in the cache already.
+    pub(super) fn all(in_place: bool) -> Vec<Self> {
+        let past = if in_place { &[false][..] } else { &[false, true] };
+        past.iter().flat_map(|&past| PIECES.map(|piece| Self { piece, past })).collect()
+    }
+
+    /// Its name in tables.
+    pub(super) fn name(self) -> String {
+        let past = if self.past { ", streaming" } else { "" };
+        format!("bare staged sum, {} KiB{past}", self.piece >> 10)
+    }
+}
+
 /// The loop of one rank.
 #[derive(Debug)]
 pub(super) struct Staged {
-    /// The slots of all ranks.
+    /// The slots of all ranks. They begin as far behind a line as the rank's own elements.
     slots: Vec<Span>,
     me: usize,
     /// Elements of a piece.
     piece: usize,
+    /// Whether sums go past the cache.
+    past: bool,
 }
 
 /// Some of the elements, in step `number` and the two after it.
@@ -50,22 +78,27 @@ struct Piece {
 }
 
 impl Staged {
-    /// Stages on `ground`.
+    /// Stages elements that begin so many bytes `behind` a line, on `ground`. Collective.
     ///
     /// # Errors
     /// Too little ground.
-    pub(super) fn new(comm: &Communicator, ground: Ground) -> Result<Self> {
-        let stage: Region = ground.stage.part(0, STAGE_LEN)?;
-        let ranks = (0..comm.n_ranks()).map(|rank| Rank::new(rank, comm.n_ranks()));
-        let slots = ranks.map(|rank| comm.span(rank?, stage)).collect::<Result<_>>()?;
-        let mut staged = Self { slots, me: comm.rank().index(), piece: 0 };
-        staged.cut(PIECES[0]);
+    pub(super) fn new(comm: &mut Communicator, ground: Ground, behind: usize) -> Result<Self> {
+        let mut all = vec![0_u64; comm.n_ranks() as usize];
+        comm.all_gather(&[behind as u64][..], &mut all[..])?;
+        let slots = (0..comm.n_ranks()).zip(&all).map(|(rank, &behind)| {
+            let stage: Region = ground.stage.part(behind, STAGE_LEN - LINE)?;
+            comm.span(Rank::new(rank, comm.n_ranks())?, stage)
+        });
+        let slots = slots.collect::<Result<_>>()?;
+        let mut staged = Self { slots, me: comm.rank().index(), piece: 0, past: false };
+        staged.cut(Cut { piece: PIECES[0], past: false });
         Ok(staged)
     }
 
-    /// Goes on in pieces of `len` bytes, at most the longest of [`PIECES`].
-    pub(super) fn cut(&mut self, len: u64) {
-        self.piece = usize::try_from(len).expect("a length in memory") / SIZE;
+    /// Goes on in this way.
+    pub(super) fn cut(&mut self, cut: Cut) {
+        self.piece = usize::try_from(cut.piece).expect("a length in memory") / SIZE;
+        self.past = cut.past;
     }
 
     /// Piece `number` of `total` elements, if there is that one.
@@ -94,29 +127,29 @@ impl Staged {
         if let (Some(done), Some(next)) = (done, next)
             && done.count == next.count
         {
-            let parts = self.shares(done).1;
-            return parts.into_iter().try_for_each(|part| {
-                exchange(
-                    &self.slot(self.me, done, &part)?,
-                    own,
-                    done.start + part.start,
-                    next.start + part.start,
-                )
-            });
+            return self.turn_parts(own, done, Some(done.start), Some(next.start));
         }
         if let Some(done) = done {
-            for part in self.shares(done).1 {
-                let bytes = bytemuck::cast_slice_mut(&mut sums(own)[done.start..][part.clone()]);
-                self.slot(self.me, done, &part)?.copy_out(0, bytes)?;
-            }
+            self.turn_parts(own, done, Some(done.start), None)?;
         }
-        if let Some(next) = next {
-            for part in self.shares(next).1 {
-                let bytes = bytemuck::cast_slice(&elements(own)[next.start..][part.clone()]);
-                self.slot(self.me, next, &part)?.copy_in(0, bytes)?;
-            }
-        }
-        Ok(())
+        next.map_or(Ok(()), |next| self.turn_parts(own, next, None, Some(next.start)))
+    }
+
+    /// Takes what others add of a piece to the sums from `taken` on, and puts the elements from `given` on there, which lie behind
+    /// that.
+    fn turn_parts(
+        &self,
+        own: &mut Own<'_>,
+        piece: Piece,
+        taken: Option<usize>,
+        given: Option<usize>,
+    ) -> Result<()> {
+        self.shares(piece).1.into_iter().try_for_each(|part| {
+            let slot = self.slot(self.me, piece, &part)?;
+            let at = |start: Option<usize>| start.map(|start| start + part.start);
+            let (taken, given) = places(own, at(taken), at(given), part.len());
+            turn_over(&slot, taken, given, self.past)
+        })
     }
 
     /// Adds this rank's share of a piece.
@@ -124,7 +157,7 @@ impl Staged {
         let share = self.shares(piece).0;
         let others = (0..self.slots.len()).filter(|&rank| rank != self.me);
         let staged = others.map(|rank| self.slot(rank, piece, &share)).collect::<Result<Vec<_>>>()?;
-        add_returning(own.part(piece.start + share.start..piece.start + share.end), &staged)
+        add_returning(own.part(piece.start + share.start..piece.start + share.end), &staged, self.past)
     }
 }
 
@@ -146,37 +179,21 @@ impl Way<f32> for Staged {
     }
 }
 
-/// Takes what is in `slot` to the sums from `taken` on, and puts the elements from `given` on there, which lie behind that. Sums
-/// that are long and not in place go past the cache.
-fn exchange(slot: &Span, own: &mut Own<'_>, taken: usize, given: usize) -> Result<()> {
-    let count = usize::try_from(slot.len()).expect("a length in memory") / SIZE;
-    let read_soon = match own {
-        Own::Apart(elements, _) if choose(size_of_val(*elements) as u64, ReadSoon::Yes).is_streaming() => {
-            ReadSoon::No
+/// The `count` sums from `taken` on, and as many elements from `given` on, where these are wanted.
+fn places<'o>(
+    own: &'o mut Own<'_>,
+    taken: Option<usize>,
+    given: Option<usize>,
+    count: usize,
+) -> (Option<&'o mut [f32]>, Option<&'o [f32]>) {
+    match own {
+        Own::Apart(elements, sums) => {
+            (taken.map(|at| &mut sums[at..][..count]), given.map(|at| &elements[at..][..count]))
         }
-        _ => ReadSoon::Yes,
-    };
-    let (sums, elements) = match own {
-        Own::Apart(elements, sums) => (&mut sums[taken..][..count], &elements[given..][..count]),
         Own::InPlace(both) => {
-            let (before, behind) = both.split_at_mut(given);
-            (&mut before[taken..][..count], &behind[..count])
+            let (before, behind) = both.split_at_mut(given.unwrap_or(both.len()));
+            (taken.map(|at| &mut before[at..][..count]), given.map(|_| &behind[..count]))
         }
-    };
-    slot.exchange(0, bytemuck::cast_slice_mut(sums), bytemuck::cast_slice(elements), read_soon)
-}
-
-fn elements<'o>(own: &'o Own<'_>) -> &'o [f32] {
-    match own {
-        Own::Apart(elements, _) => elements,
-        Own::InPlace(both) => both,
-    }
-}
-
-fn sums<'o>(own: &'o mut Own<'_>) -> &'o mut [f32] {
-    match own {
-        Own::Apart(_, sums) => sums,
-        Own::InPlace(both) => both,
     }
 }
 

@@ -13,7 +13,7 @@ use super::{Bench, Limit, Wanted};
 use crate::perf::collective::number::{ForType, Number};
 use crate::perf::collective::pattern::operator;
 use crate::perf::collective::settings::Memory;
-use crate::perf::collective::staged::{PIECES, Staged};
+use crate::perf::collective::staged::{Cut, Staged};
 use crate::perf::collective::trial::{ByLibrary, Trial, Way};
 use crate::perf::collective::workload::Workload;
 use crate::perf::contest::{Company, Field, Outcome, take_turns};
@@ -55,7 +55,8 @@ impl Bench<'_> {
         let task = self.task(wanted, op, size_of::<T>() as u64)?;
         let layout = task.layout;
         let by_hand = self.by_hand(wanted)?;
-        let mut limits = if by_hand.is_some() { by_pieces(by_hand.as_ref()) } else { self.limits(wanted)? };
+        let mut limits =
+            if by_hand.is_some() { by_cuts(by_hand.as_ref(), wanted.in_place) } else { self.limits(wanted)? };
         let on_heap = Workload::<T>::new(self.comm, task.clone(), self.ground, Memory::Heap)?;
         let on_heap = RefCell::new(on_heap);
         let workload = Workload::<T>::new(self.comm, task, self.ground, Memory::Ordinary)?;
@@ -88,24 +89,24 @@ impl Bench<'_> {
     }
 
     /// The hand-written loop, where there is one for this operation.
-    fn by_hand(&self, wanted: Wanted<'_>) -> Result<Option<RefCell<Trial<f32, Staged>>>> {
+    fn by_hand(&mut self, wanted: Wanted<'_>) -> Result<Option<RefCell<Trial<f32, Staged>>>> {
         if self.operation != Operation::AllReduce {
             return Ok(None);
         }
         let task = self.task(wanted, Some(ReduceOp::Sum), size_of::<f32>() as u64)?;
-        let workload = Workload::<f32>::new(self.comm, task, self.ground, Memory::Ordinary)?;
-        let staged = Staged::new(self.comm, self.ground)?;
+        let mut workload = Workload::<f32>::new(self.comm, task, self.ground, Memory::Ordinary)?;
+        let behind = workload.own().map_or(0, |own| own.behind_line());
+        let staged = Staged::new(self.comm, self.ground, behind)?;
         let trial = Trial::new(staged, workload, &self.gathering, wanted.bytes);
         Ok(Some(RefCell::new(trial.settled(Memory::Ordinary))))
     }
 }
 
-/// `trial` in pieces of each length.
-fn by_pieces(trial: Option<&RefCell<Trial<f32, Staged>>>) -> Vec<Limit<'_>> {
-    let lane = |piece: u64| {
-        let name = format!("bare staged sum, {} KiB", piece >> 10);
-        let arrange = move |trial: &mut Trial<f32, Staged>| trial.way().cut(piece);
-        trial.map(|trial| (name, Box::new(Turn { trial, arrange }) as Box<dyn Lane + '_>))
+/// `trial` in each way, for sums `in_place` or not.
+fn by_cuts(trial: Option<&RefCell<Trial<f32, Staged>>>, in_place: bool) -> Vec<Limit<'_>> {
+    let lane = |cut: Cut| {
+        let arrange = move |trial: &mut Trial<f32, Staged>| trial.way().cut(cut);
+        trial.map(|trial| (cut.name(), Box::new(Turn { trial, arrange }) as Box<dyn Lane + '_>))
     };
-    PIECES.into_iter().filter_map(lane).collect()
+    Cut::all(in_place).into_iter().filter_map(lane).collect()
 }

@@ -26,11 +26,12 @@ fn wrong(comm: &mut Communicator, bytes: u64, in_place: bool) -> Result<u64> {
         in_place,
         check: true,
     };
-    let workload = Workload::<f32>::new(comm, task, ground, Memory::Ordinary)?;
-    let staged = Staged::new(comm, ground)?;
+    let mut workload = Workload::<f32>::new(comm, task, ground, Memory::Ordinary)?;
+    let behind = workload.own().expect("ordinary memory").behind_line();
+    let staged = Staged::new(comm, ground, behind)?;
     let mut trial = Trial::new(staged, workload, &gathering, u64::MAX).settled(Memory::Ordinary);
-    for piece in PIECES {
-        trial.way().cut(piece);
+    for cut in Cut::all(false) {
+        trial.way().cut(cut);
         trial.slice(2, &mut Vec::new())?;
     }
     Ok(trial.wrong())
