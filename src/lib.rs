@@ -49,6 +49,8 @@ pub mod channel;
 pub mod collective;
 #[cfg(not(loom))]
 pub mod comm;
+#[cfg(all(feature = "coordinator", not(loom)))]
+pub mod coordinator;
 pub mod error;
 #[cfg(not(loom))]
 pub mod heap;

@@ -1,7 +1,10 @@
 //! The type of elements, as a value that ranks can compare and users can name.
 
+use serde::{Deserialize, Serialize};
+
 /// The type of the elements that a collective moves or reduces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum DataType {
     /// `i8`.

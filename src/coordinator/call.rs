@@ -1,0 +1,284 @@
+//! Collective calls as clients make them: by the addresses of each device's memory.
+
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::id::DeviceId;
+use super::refusal::Refusal;
+use crate::collective::Operation;
+use crate::rank::MAX_RANKS;
+use crate::reduce::{DataType, ReduceOp};
+
+/// The most calls that a group may have.
+pub const MAX_CALLS: usize = 64;
+
+/// The range of addresses of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddressRange {
+    /// The lowest address.
+    pub min: u64,
+    /// One past the highest address.
+    pub max: u64,
+}
+
+/// Bytes of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bytes {
+    /// Where they start.
+    pub address: u64,
+    /// How many there are.
+    pub len: u64,
+}
+
+/// What can be called through the coordinator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Collective {
+    /// Every rank gets the reduction of all inputs.
+    AllReduce,
+    /// The root gets the reduction of all inputs.
+    Reduce,
+    /// Every rank gets the root's input.
+    Broadcast,
+    /// Every rank gets all inputs.
+    AllGather,
+    /// Every rank gets its block of the reduction of all inputs.
+    ReduceScatter,
+    /// Every rank gets its block of every input.
+    AllToAll,
+}
+
+/// How the data of several ranks become one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operator {
+    /// Adds.
+    #[default]
+    Sum,
+    /// Multiplies.
+    Prod,
+    /// Takes the least.
+    Min,
+    /// Takes the greatest.
+    Max,
+    /// Adds, and divides by the number of ranks.
+    Avg,
+}
+
+/// One collective operation on the memory of all devices of a communicator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceCall {
+    /// Which.
+    pub collective: Collective,
+    /// The type of the elements.
+    pub data_type: DataType,
+    /// The operator, where it reduces.
+    pub op: Operator,
+    /// The root, where it has one.
+    pub root: u32,
+    /// Elements of a block: of what one rank sends to one other, or gets from it.
+    pub count: u64,
+    /// The address of the input, for each rank.
+    pub send: Vec<u64>,
+    /// The address of the output, for each rank.
+    pub recv: Vec<u64>,
+}
+
+impl AddressRange {
+    /// Whether `bytes` are all in it. No bytes at all may also stand at its end.
+    #[must_use]
+    pub fn contains(self, bytes: Bytes) -> bool {
+        let end = bytes.address.checked_add(bytes.len);
+        bytes.address >= self.min && end.is_some_and(|end| end <= self.max)
+    }
+
+    /// # Errors
+    /// [`Refusal::OutOfRange`] unless `bytes` of `device` are all in it.
+    pub fn check(self, device: DeviceId, bytes: Bytes) -> Result<(), Refusal> {
+        if self.contains(bytes) { Ok(()) } else { Err(Refusal::OutOfRange { device, bytes, range: self }) }
+    }
+}
+
+impl Collective {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::AllReduce,
+        Self::Reduce,
+        Self::Broadcast,
+        Self::AllGather,
+        Self::ReduceScatter,
+        Self::AllToAll,
+    ];
+
+    /// The operation of the library.
+    #[must_use]
+    pub const fn operation(self) -> Operation {
+        match self {
+            Self::AllReduce => Operation::AllReduce,
+            Self::Reduce => Operation::Reduce,
+            Self::Broadcast => Operation::Broadcast,
+            Self::AllGather => Operation::AllGather,
+            Self::ReduceScatter => Operation::ReduceScatter,
+            Self::AllToAll => Operation::AllToAll,
+        }
+    }
+
+    /// Whether data are reduced in it.
+    #[must_use]
+    pub const fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
+    }
+
+    /// How many blocks of `n_ranks` a rank reads and writes.
+    const fn blocks(self, is_root: bool, n_ranks: u64) -> (u64, u64) {
+        let at_root = if is_root { 1 } else { 0 };
+        match self {
+            Self::AllReduce => (1, 1),
+            Self::Reduce => (1, at_root),
+            Self::Broadcast => (at_root, 1),
+            Self::AllGather => (1, n_ranks),
+            Self::ReduceScatter => (n_ranks, 1),
+            Self::AllToAll => (n_ranks, n_ranks),
+        }
+    }
+}
+
+impl Operator {
+    /// The operator of the library.
+    #[must_use]
+    pub const fn reduce_op(self) -> ReduceOp {
+        match self {
+            Self::Sum => ReduceOp::Sum,
+            Self::Prod => ReduceOp::Prod,
+            Self::Min => ReduceOp::Min,
+            Self::Max => ReduceOp::Max,
+            Self::Avg => ReduceOp::Avg,
+        }
+    }
+}
+
+/// A name that nothing has that can be called through the coordinator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected {expected}")]
+pub struct UnknownName {
+    expected: &'static str,
+}
+
+impl FromStr for Collective {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        let expected = "all_reduce, reduce, broadcast, all_gather, reduce_scatter or all_to_all";
+        let is_named = |it: &Self| it.operation().name() == name.replace('-', "_");
+        Self::ALL.into_iter().find(is_named).ok_or(UnknownName { expected })
+    }
+}
+
+impl FromStr for Operator {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        let all = [Self::Sum, Self::Prod, Self::Min, Self::Max, Self::Avg];
+        let expected = "sum, prod, min, max or avg";
+        all.into_iter().find(|it| it.reduce_op().name() == name).ok_or(UnknownName { expected })
+    }
+}
+
+impl DeviceCall {
+    /// What `rank` of `n_ranks` reads and writes; `None` when that cannot be counted, or the call has no address for it.
+    #[must_use]
+    pub fn operands(&self, rank: usize, n_ranks: usize) -> Option<(Bytes, Bytes)> {
+        let is_root = u32::try_from(rank) == Ok(self.root);
+        let (sent, received) = self.collective.blocks(is_root, n_ranks as u64);
+        let block = self.count.checked_mul(self.data_type.size() as u64)?;
+        let bytes = |addresses: &[u64], blocks: u64| {
+            Some(Bytes { address: *addresses.get(rank)?, len: block.checked_mul(blocks)? })
+        };
+        Some((bytes(&self.send, sent)?, bytes(&self.recv, received)?))
+    }
+
+    /// Checks everything that can be told before data move, against the devices in the order of their ranks.
+    ///
+    /// # Errors
+    /// [`Refusal::WrongCount`], [`Refusal::NoSuchRoot`], [`Refusal::OutOfRange`].
+    pub fn check(&self, devices: &[(DeviceId, AddressRange)]) -> Result<(), Refusal> {
+        let n_ranks = devices.len();
+        for given in [self.send.len(), self.recv.len()] {
+            if given != n_ranks || n_ranks > MAX_RANKS as usize {
+                return Err(Refusal::WrongCount { given, devices: n_ranks });
+            }
+        }
+        if self.root as usize >= n_ranks {
+            return Err(Refusal::NoSuchRoot { root: self.root, devices: n_ranks });
+        }
+        for (rank, (device, range)) in devices.iter().enumerate() {
+            let beyond = Bytes { address: self.send[rank], len: u64::MAX };
+            let (sent, received) = self.operands(rank, n_ranks).unwrap_or((beyond, beyond));
+            range.check(*device, sent)?;
+            range.check(*device, received)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(collective: Collective, count: u64, send: &[u64], recv: &[u64]) -> DeviceCall {
+        let (send, recv) = (send.to_vec(), recv.to_vec());
+        DeviceCall { collective, data_type: DataType::F64, op: Operator::Sum, root: 1, count, send, recv }
+    }
+
+    fn pair() -> [(DeviceId, AddressRange); 2] {
+        [
+            (DeviceId::new(7), AddressRange { min: 0x1000, max: 0x1100 }),
+            (DeviceId::new(9), AddressRange { min: 0x1000, max: 0x1040 }),
+        ]
+    }
+
+    #[test]
+    fn a_call_is_held_against_the_range_of_each_device() {
+        let fits = call(Collective::AllReduce, 8, &[0x1000, 0x1000], &[0x10c0, 0x1000]);
+        assert_eq!(fits.check(&pair()), Ok(()));
+        let past = call(Collective::AllGather, 8, &[0x1000, 0x1000], &[0x1080, 0x1000]);
+        let refused = past.check(&pair()).unwrap_err();
+        assert!(matches!(refused, Refusal::OutOfRange { device, .. } if device.get() == 9), "{refused}");
+        let below = call(Collective::AllReduce, 0, &[0xfff, 0x1000], &[0x1000, 0x1000]);
+        assert!(matches!(below.check(&pair()), Err(Refusal::OutOfRange { .. })));
+        let empty = call(Collective::AllToAll, 0, &[0x1100, 0x1040], &[0x1000, 0x1000]);
+        assert_eq!(empty.check(&pair()), Ok(()), "no bytes may stand at the end");
+    }
+
+    #[test]
+    fn what_cannot_be_counted_is_out_of_range() {
+        for count in [u64::MAX, u64::MAX / 8 + 1, u64::MAX / 16 + 1] {
+            let huge = call(Collective::AllGather, count, &[0x1000, 0x1000], &[0x1000, 0x1000]);
+            assert!(matches!(huge.check(&pair()), Err(Refusal::OutOfRange { .. })), "{count}");
+        }
+    }
+
+    #[test]
+    fn addresses_for_other_ranks_than_there_are_and_roots_that_are_not_there_are_refused() {
+        let three = call(Collective::AllReduce, 1, &[0x1000; 3], &[0x1000; 3]);
+        assert_eq!(three.check(&pair()), Err(Refusal::WrongCount { given: 3, devices: 2 }));
+        let mut rootless = call(Collective::Broadcast, 1, &[0x1000; 2], &[0x1000; 2]);
+        rootless.root = 2;
+        assert_eq!(rootless.check(&pair()), Err(Refusal::NoSuchRoot { root: 2, devices: 2 }));
+    }
+
+    #[test]
+    fn names_lead_back_to_what_they_name() {
+        for collective in Collective::ALL {
+            assert_eq!(collective.operation().name().parse(), Ok(collective));
+        }
+        assert_eq!("all-reduce".parse(), Ok(Collective::AllReduce));
+        assert!("finalize".parse::<Collective>().is_err());
+        assert_eq!("avg".parse(), Ok(Operator::Avg));
+        assert!("mean".parse::<Operator>().is_err());
+    }
+}

@@ -1,0 +1,250 @@
+//! The coordinator's mind: a state machine without clock, threads, input or output.
+//!
+//! Events go in: what devices report, what clients ask, what time it is. Actions come out: orders and replies. After each event
+//! every communicator is *settled*: what its devices report is held against the stage that it is in, which decides what they
+//! are to do next. Nothing depends on having seen the past, so a coordinator that was restarted takes over from reports alone.
+//!
+//! | stage | as clients see it | until |
+//! |---|---|---|
+//! | hosting, meeting, adopting | init | all members are in the communicator |
+//! | ready | ready | a group comes |
+//! | running | in progress | all members have executed it |
+//! | failed | failed | it is told to go on, or does so by itself |
+//! | going on | failed | all members that are left are in the next epoch |
+//! | leaving | finalizing | all members are out of it |
+//!
+//! A device whose connection ends counts as dead at once, and one that has not even heard an order for the time of
+//! [`Settings::patience_ms`] hangs, and is dropped. Either may come back, as a device that is told to leave what it was in.
+
+mod adopt;
+mod comm;
+mod pool;
+mod requests;
+mod settle;
+#[cfg(test)]
+mod simulation;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::call::AddressRange;
+use super::id::{ClientId, CommId, DeviceId};
+use super::order::{Order, Report};
+use super::refusal::Refusal;
+use super::request::{Reply, Request};
+use comm::Comm;
+use pool::Pool;
+
+/// The most devices in the pool.
+pub const MAX_DEVICES: usize = 1024;
+
+/// How many communicators that have ended are remembered by number.
+const REMEMBERED: usize = 4096;
+
+/// How patient a coordinator is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How long it waits after its start for devices of the coordinator before it, and then for the members of their
+    /// communicators. Until the first time has passed, requests wait.
+    pub adopt_ms: u64,
+    /// How long a device may leave an order unheard before it counts as lost.
+    pub patience_ms: u64,
+}
+
+/// What happens to a coordinator.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A device has connected.
+    Registered {
+        /// Which.
+        device: DeviceId,
+        /// Its addresses.
+        range: AddressRange,
+        /// Its state.
+        report: Report,
+    },
+    /// The state of a device has changed.
+    Reported {
+        /// Which.
+        device: DeviceId,
+        /// Its state.
+        report: Report,
+    },
+    /// The connection of a device has ended.
+    Gone {
+        /// Which.
+        device: DeviceId,
+    },
+    /// A client asks for something.
+    Requested {
+        /// Who.
+        client: ClientId,
+        /// How the client numbers the request.
+        number: u64,
+        /// What.
+        request: Request,
+    },
+    /// The connection of a client has ended.
+    ClientGone {
+        /// Which.
+        client: ClientId,
+    },
+    /// Time has passed.
+    Tick {
+        /// Milliseconds since whenever; never less than before.
+        now_ms: u64,
+    },
+}
+
+/// What a coordinator is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Send an order to a device.
+    Order {
+        /// Which.
+        device: DeviceId,
+        /// What.
+        order: Order,
+    },
+    /// Answer a request.
+    Reply {
+        /// Who asked.
+        client: ClientId,
+        /// How the client numbers the request.
+        number: u64,
+        /// The answer.
+        reply: Result<Reply, Refusal>,
+    },
+    /// End the connection with a device, which counts as lost already.
+    Drop {
+        /// Which.
+        device: DeviceId,
+    },
+}
+
+/// Who asked, and by what number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Asker {
+    client: ClientId,
+    number: u64,
+}
+
+/// The state machine. See the module.
+#[derive(Debug)]
+pub struct Machine {
+    settings: Settings,
+    now_ms: u64,
+    /// When requests are taken, once it is known when the coordinator started.
+    opens_ms: Option<u64>,
+    pool: Pool,
+    comms: BTreeMap<CommId, Comm>,
+    newest: CommId,
+    ended: BTreeSet<CommId>,
+    /// Requests that came before the coordinator knew its devices.
+    early: Vec<(Asker, Request)>,
+    actions: Vec<Action>,
+}
+
+impl Machine {
+    /// A coordinator that knows nobody.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            now_ms: 0,
+            opens_ms: None,
+            pool: Pool::default(),
+            comms: BTreeMap::new(),
+            newest: CommId::default(),
+            ended: BTreeSet::new(),
+            early: Vec::new(),
+            actions: Vec::new(),
+        }
+    }
+
+    /// Takes in what has happened. Returns what is to be done, in that order.
+    pub fn handle(&mut self, event: Event) -> Vec<Action> {
+        match event {
+            Event::Registered { device, range, report } => self.register(device, range, report),
+            Event::Reported { device, report } => {
+                if self.pool.report(device, report) {
+                    self.place(device);
+                }
+            }
+            Event::Gone { device } => self.lose(device),
+            Event::Requested { client, number, request } => {
+                let asker = Asker { client, number };
+                if self.is_open() { self.request(asker, request) } else { self.early.push((asker, request)) }
+            }
+            Event::ClientGone { client } => self.forget(client),
+            Event::Tick { now_ms } => self.tick(now_ms),
+        }
+        self.settle();
+        std::mem::take(&mut self.actions)
+    }
+
+    /// When it has to be told the time next, at the latest; `None` if nothing depends on it.
+    #[must_use]
+    pub fn next_tick_ms(&self) -> Option<u64> {
+        let opens = if self.is_open() { None } else { Some(self.opens_ms.unwrap_or(self.now_ms)) };
+        let silence = self.pool.oldest_unheard().map(|since| since + self.settings.patience_ms);
+        let adoption = self.comms.values().filter_map(Comm::adopted_by).min();
+        [opens, silence, adoption].into_iter().flatten().min()
+    }
+
+    /// Whether devices have had the time to come back after a restart.
+    fn is_open(&self) -> bool {
+        self.opens_ms.is_some_and(|opens| self.now_ms >= opens)
+    }
+
+    fn register(&mut self, device: DeviceId, range: AddressRange, report: Report) {
+        self.lose(device);
+        if self.pool.len() == MAX_DEVICES {
+            self.actions.push(Action::Drop { device });
+            return;
+        }
+        self.pool.add(device, range, report);
+        self.place(device);
+    }
+
+    /// The device is dead, or as good as that.
+    fn lose(&mut self, device: DeviceId) {
+        let Some(owner) = self.pool.remove(device) else { return };
+        if let Some(comm) = owner.and_then(|owner| self.comms.get_mut(&owner)) {
+            comm.lost.insert(device);
+        }
+    }
+
+    fn forget(&mut self, client: ClientId) {
+        self.early.retain(|(asker, _)| asker.client != client);
+        self.comms.values_mut().for_each(|comm| comm.waiting.retain(|(asker, _)| asker.client != client));
+    }
+
+    fn tick(&mut self, now_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
+        self.opens_ms.get_or_insert(self.now_ms + self.settings.adopt_ms);
+        for device in self.pool.silent(self.now_ms, self.settings.patience_ms) {
+            self.lose(device);
+            self.actions.push(Action::Drop { device });
+        }
+        if self.is_open() {
+            // Whatever has come back is in its communicator before anybody asks.
+            self.settle();
+            for (asker, request) in std::mem::take(&mut self.early) {
+                self.request(asker, request);
+                self.settle();
+            }
+        }
+    }
+
+    fn reply(&mut self, asker: Asker, reply: Result<Reply, Refusal>) {
+        let Asker { client, number } = asker;
+        self.actions.push(Action::Reply { client, number, reply });
+    }
+
+    /// Tells `device` what to do, if it was not the last thing that it was told.
+    fn order(&mut self, device: DeviceId, order: &Order) {
+        if self.pool.order(device, order, self.now_ms) {
+            self.actions.push(Action::Order { device, order: order.clone() });
+        }
+    }
+}

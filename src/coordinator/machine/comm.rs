@@ -1,0 +1,158 @@
+//! A communicator as the coordinator knows it.
+
+use std::collections::BTreeSet;
+
+use super::Asker;
+use super::pool::Pool;
+use crate::coordinator::call::DeviceCall;
+use crate::coordinator::id::{CommId, DeviceId};
+use crate::coordinator::order::{Formation, Phase};
+use crate::coordinator::request::{CommStatus, GroupOutcome, State};
+
+/// How many requests may wait for one communicator.
+pub(super) const MAX_WAITING: usize = 64;
+
+/// A communicator, and who waits for it.
+#[derive(Clone, Debug)]
+pub(super) struct Comm {
+    pub(super) id: CommId,
+    /// The members of this epoch, in the order of their ranks.
+    pub(super) members: Vec<DeviceId>,
+    /// Those of them that are gone.
+    pub(super) lost: BTreeSet<DeviceId>,
+    pub(super) epoch: u64,
+    /// The number of the newest group.
+    pub(super) groups: u64,
+    /// What a client has put into a group that has not ended.
+    pub(super) open: Option<Vec<DeviceCall>>,
+    pub(super) keep_going: bool,
+    pub(super) stage: Stage,
+    pub(super) last: Option<GroupOutcome>,
+    pub(super) waiting: Vec<(Asker, Awaited)>,
+}
+
+/// Where a communicator is in its life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Rank 0 makes the id of the meeting.
+    Hosting,
+    /// All meet under this id.
+    Meeting { id: String },
+    /// It was there before this coordinator, which waits for its members until then.
+    Adopting { until_ms: u64 },
+    /// Nothing to do.
+    Ready,
+    /// All execute the group of the communicator's number.
+    Running { calls: Vec<DeviceCall> },
+    /// A member is lost, or a group has failed; it may have been tried in vain to go on.
+    Failed { why: String, in_vain: bool },
+    /// The members that are left go on to the next epoch.
+    GoingOn { attempt: u32, why: String },
+    /// All members leave.
+    Leaving { gracefully: bool },
+    /// Nobody is left in it.
+    Ended,
+}
+
+/// What a request waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Awaited {
+    /// That it is ready, from the start or after a loss.
+    Ready,
+    /// That nothing is in progress.
+    Settled,
+    /// That it is left when all is done.
+    Finalized,
+    /// That it is left.
+    Ended,
+}
+
+impl Comm {
+    pub(super) fn new(formation: &Formation, stage: Stage) -> Self {
+        Self {
+            id: formation.comm,
+            members: formation.members.clone(),
+            lost: BTreeSet::new(),
+            epoch: 1,
+            groups: 0,
+            open: None,
+            keep_going: formation.keep_going,
+            stage,
+            last: None,
+            waiting: Vec::new(),
+        }
+    }
+
+    /// What its members are told that it is.
+    pub(super) fn formation(&self) -> Formation {
+        Formation { comm: self.id, members: self.members.clone(), keep_going: self.keep_going }
+    }
+
+    /// The members that are not lost.
+    pub(super) fn living(&self) -> Vec<DeviceId> {
+        self.members.iter().copied().filter(|member| !self.lost.contains(member)).collect()
+    }
+
+    /// Whether somebody waits for the end of what is in progress, to finalize it.
+    pub(super) fn is_ending(&self) -> bool {
+        self.waiting.iter().any(|(_, awaited)| *awaited == Awaited::Finalized)
+    }
+
+    pub(super) fn state(&self) -> State {
+        match self.stage {
+            Stage::Hosting | Stage::Meeting { .. } | Stage::Adopting { .. } => State::Init,
+            Stage::Ready => State::Ready,
+            Stage::Running { .. } if self.is_ending() => State::Finalizing,
+            Stage::Running { .. } => State::InProgress,
+            Stage::Failed { .. } | Stage::GoingOn { .. } => State::Failed,
+            Stage::Leaving { .. } => State::Finalizing,
+            Stage::Ended => State::Destroyed,
+        }
+    }
+
+    pub(super) fn status(&self) -> CommStatus {
+        let why = match &self.stage {
+            Stage::Failed { why, .. } | Stage::GoingOn { why, .. } => Some(why.clone()),
+            _ => None,
+        };
+        CommStatus {
+            comm: self.id,
+            state: self.state(),
+            epoch: self.epoch,
+            devices: self.members.clone(),
+            lost: self.lost.iter().copied().collect(),
+            last: self.last.clone(),
+            why,
+        }
+    }
+
+    /// When its adoption is over at the latest, if it is being adopted.
+    pub(super) fn adopted_by(&self) -> Option<u64> {
+        match self.stage {
+            Stage::Adopting { until_ms } => Some(until_ms),
+            _ => None,
+        }
+    }
+
+    /// Takes out those who wait for one of `awaited`.
+    pub(super) fn take_waiting(&mut self, awaited: &[Awaited]) -> Vec<Asker> {
+        let (taken, kept) = self.waiting.drain(..).partition(|(_, it)| awaited.contains(it));
+        self.waiting = kept;
+        let taken: Vec<(Asker, Awaited)> = taken;
+        taken.into_iter().map(|(asker, _)| asker).collect()
+    }
+
+    /// What is wrong with its members, if anything: one is lost, tells of a failure, or has left as another coordinator told it.
+    pub(super) fn trouble(&self, pool: &Pool) -> Option<String> {
+        if let Some(lost) = self.lost.first() {
+            return Some(format!("device {lost} was lost"));
+        }
+        let is_formed = matches!(self.stage, Stage::Ready | Stage::Running { .. });
+        self.members.iter().find_map(|member| match pool.phase(*member, self.id, self.epoch) {
+            Some(Phase::Failed { why, .. } | Phase::Unmet { why }) => Some(format!("device {member}: {why}")),
+            Some(Phase::Leaving) => Some(format!("device {member} has left")),
+            None if is_formed => Some(format!("device {member} has left")),
+            _ => None,
+        })
+    }
+}

@@ -1,0 +1,129 @@
+//! The devices that are connected: what each last said, what it was last told, and whose it is.
+
+use std::collections::BTreeMap;
+
+use crate::coordinator::call::AddressRange;
+use crate::coordinator::id::{CommId, DeviceId};
+use crate::coordinator::order::{Membership, Order, Phase, Report};
+
+/// All devices that are connected.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    devices: BTreeMap<DeviceId, Device>,
+}
+
+/// A device that is connected.
+#[derive(Debug)]
+pub(super) struct Device {
+    pub(super) range: AddressRange,
+    pub(super) report: Report,
+    /// The communicator that it was given to.
+    pub(super) owner: Option<CommId>,
+    last_order: Option<Order>,
+    /// How many orders were sent over this connection.
+    sent: u64,
+    /// When the oldest order was sent that it has not heard, as far as is known.
+    unheard_since: Option<u64>,
+}
+
+impl Device {
+    /// Whether its report tells what all orders have led to so far.
+    pub(super) fn has_heard_all(&self) -> bool {
+        self.report.heard == self.sent
+    }
+
+    /// Whether it can be given to a new communicator.
+    pub(super) fn is_free(&self) -> bool {
+        self.owner.is_none() && self.is_out_of_all()
+    }
+
+    /// Whether it belongs to nothing, and was not told to.
+    pub(super) fn is_out_of_all(&self) -> bool {
+        self.report.membership.is_none() && self.has_heard_all()
+    }
+}
+
+impl Pool {
+    pub(super) fn len(&self) -> usize {
+        self.devices.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (DeviceId, &Device)> {
+        self.devices.iter().map(|(id, device)| (*id, device))
+    }
+
+    pub(super) fn get(&self, device: DeviceId) -> Option<&Device> {
+        self.devices.get(&device)
+    }
+
+    pub(super) fn add(&mut self, device: DeviceId, range: AddressRange, report: Report) {
+        let device_now =
+            Device { range, report, owner: None, last_order: None, sent: 0, unheard_since: None };
+        self.devices.insert(device, device_now);
+    }
+
+    /// Removes a device. Returns whose it was, if it was there.
+    pub(super) fn remove(&mut self, device: DeviceId) -> Option<Option<CommId>> {
+        self.devices.remove(&device).map(|device| device.owner)
+    }
+
+    /// Takes a report, unless a newer one has come before.
+    pub(super) fn report(&mut self, device: DeviceId, report: Report) -> bool {
+        let Some(device) = self.devices.get_mut(&device) else { return false };
+        if report.version <= device.report.version || report.heard > device.sent {
+            return false;
+        }
+        device.report = report;
+        if device.has_heard_all() {
+            device.unheard_since = None;
+        }
+        true
+    }
+
+    pub(super) fn give(&mut self, device: DeviceId, owner: CommId) {
+        if let Some(device) = self.devices.get_mut(&device) {
+            device.owner = Some(owner);
+        }
+    }
+
+    /// Takes a device from `owner`, if it is there and its.
+    pub(super) fn take_back(&mut self, device: DeviceId, owner: CommId) {
+        if let Some(device) = self.devices.get_mut(&device).filter(|device| device.owner == Some(owner)) {
+            device.owner = None;
+        }
+    }
+
+    /// Notes an order. Returns whether it is to be sent: it is not the one that was sent last, and there is somebody to hear it.
+    pub(super) fn order(&mut self, device: DeviceId, order: &Order, now_ms: u64) -> bool {
+        let Some(device) = self.devices.get_mut(&device) else { return false };
+        if device.last_order.as_ref() == Some(order) {
+            return false;
+        }
+        device.last_order = Some(order.clone());
+        device.sent += 1;
+        device.unheard_since.get_or_insert(now_ms);
+        true
+    }
+
+    /// Where `device` says that it is in `comm`, of which it is a member and nobody else's.
+    pub(super) fn membership(&self, device: DeviceId, comm: CommId) -> Option<&Membership> {
+        let device = self.devices.get(&device).filter(|device| device.owner == Some(comm))?;
+        device.report.membership.as_ref().filter(|membership| membership.formation.comm == comm)
+    }
+
+    /// How far `device` says that it is in `epoch` of `comm`.
+    pub(super) fn phase(&self, device: DeviceId, comm: CommId, epoch: u64) -> Option<&Phase> {
+        self.membership(device, comm).filter(|membership| membership.epoch == epoch).map(|it| &it.phase)
+    }
+
+    /// Who has left an order unheard for `patience_ms`.
+    pub(super) fn silent(&self, now_ms: u64, patience_ms: u64) -> Vec<DeviceId> {
+        let is_silent =
+            |device: &Device| device.unheard_since.is_some_and(|since| now_ms >= since + patience_ms);
+        self.iter().filter(|(_, device)| is_silent(device)).map(|(id, _)| id).collect()
+    }
+
+    pub(super) fn oldest_unheard(&self) -> Option<u64> {
+        self.devices.values().filter_map(|device| device.unheard_since).min()
+    }
+}

@@ -1,0 +1,188 @@
+//! What clients ask: checked against what there is, answered at once or when it has come about.
+
+use super::comm::{Awaited, Comm, MAX_WAITING, Stage};
+use super::{Asker, Machine};
+use crate::coordinator::call::{AddressRange, DeviceCall, MAX_CALLS};
+use crate::coordinator::id::{CommId, DeviceId};
+use crate::coordinator::order::Formation;
+use crate::coordinator::refusal::Refusal;
+use crate::coordinator::request::{DeviceStatus, Location, Reply, Request, State};
+use crate::rank::MAX_RANKS;
+
+/// An answer, or `None` when it comes later.
+type Answer = Result<Option<Reply>, Refusal>;
+
+impl Machine {
+    pub(super) fn request(&mut self, asker: Asker, request: Request) {
+        let answer = match request {
+            Request::Init { devices, keep_going } => self.init(asker, devices, keep_going),
+            Request::Status { comm, settled } => self.status(asker, comm, settled),
+            Request::List => Ok(Some(Reply::List(self.comms.values().map(Comm::status).collect()))),
+            Request::Devices => Ok(Some(self.devices())),
+            Request::GroupStart(comm) => self.start_group(comm).map(Some),
+            Request::Call { comm, call } => self.call(comm, call).map(Some),
+            Request::GroupEnd(comm) => self.end_group(comm).map(Some),
+            Request::GoOn(comm) => self.ask_to_go_on(asker, comm),
+            Request::Locate(device) => self.locate(device).map(Some),
+            Request::Finalize(comm) => self.finalize(asker, comm),
+            Request::Destroy(comm) => self.destroy(asker, comm),
+        };
+        match answer {
+            Ok(None) => {}
+            Ok(Some(reply)) => self.reply(asker, Ok(reply)),
+            Err(refusal) => self.reply(asker, Err(refusal)),
+        }
+    }
+
+    fn init(&mut self, asker: Asker, asked: u32, keep_going: bool) -> Answer {
+        if asked == 0 || asked > MAX_RANKS {
+            return Err(Refusal::BadSize { asked });
+        }
+        let free: Vec<_> =
+            self.pool.iter().filter(|(_, device)| device.is_free()).map(|(id, _)| id).collect();
+        let Some(members) = free.get(..asked as usize).map(<[DeviceId]>::to_vec) else {
+            return Err(Refusal::NotEnoughDevices { asked, free: free.len(), devices: self.pool.len() });
+        };
+        self.newest = self.newest.next();
+        let formation = Formation { comm: self.newest, members, keep_going };
+        let mut comm = Comm::new(&formation, Stage::Hosting);
+        comm.waiting.push((asker, Awaited::Ready));
+        formation.members.iter().for_each(|member| self.pool.give(*member, formation.comm));
+        self.comms.insert(formation.comm, comm);
+        Ok(None)
+    }
+
+    fn status(&mut self, asker: Asker, comm: CommId, settled: bool) -> Answer {
+        let found = self.comm(comm)?;
+        if settled { found.wait(asker, Awaited::Settled) } else { Ok(Some(Reply::Status(found.status()))) }
+    }
+
+    fn devices(&self) -> Reply {
+        let status = |(device, found): (DeviceId, &super::pool::Device)| DeviceStatus {
+            device,
+            range: found.range,
+            comm: found.owner.or(found.report.membership.as_ref().map(|it| it.formation.comm)),
+        };
+        Reply::Devices(self.pool.iter().map(status).collect())
+    }
+
+    fn start_group(&mut self, comm: CommId) -> Result<Reply, Refusal> {
+        let found = self.comm(comm)?;
+        found.check_usable(&[State::Ready, State::InProgress])?;
+        if found.open.is_some() {
+            return Err(Refusal::GroupOpen { comm, open: true });
+        }
+        found.open = Some(Vec::new());
+        Ok(Reply::GroupStarted)
+    }
+
+    fn call(&mut self, comm: CommId, call: DeviceCall) -> Result<Reply, Refusal> {
+        let devices = self.ranges(comm)?;
+        let found = self.comm(comm)?;
+        found.check_usable(if found.open.is_some() {
+            &[State::Ready, State::InProgress]
+        } else {
+            &[State::Ready]
+        })?;
+        call.check(&devices)?;
+        match &mut found.open {
+            None => Ok(found.dispatch(vec![call])),
+            Some(calls) if calls.len() == MAX_CALLS => Err(Refusal::GroupFull),
+            Some(calls) => {
+                calls.push(call);
+                Ok(Reply::Queued(calls.len()))
+            }
+        }
+    }
+
+    fn end_group(&mut self, comm: CommId) -> Result<Reply, Refusal> {
+        let found = self.comm(comm)?;
+        found.check_usable(&[State::Ready])?;
+        let calls = found.open.take().ok_or(Refusal::GroupOpen { comm, open: false })?;
+        Ok(found.dispatch(calls))
+    }
+
+    fn ask_to_go_on(&mut self, asker: Asker, comm: CommId) -> Answer {
+        let found = self.comm(comm)?;
+        match found.state() {
+            State::Failed => found.wait(asker, Awaited::Ready),
+            state => Err(Refusal::WrongState { comm, state, needs: State::Failed.to_string() }),
+        }
+    }
+
+    fn locate(&mut self, device: DeviceId) -> Result<Reply, Refusal> {
+        let found = self.pool.get(device).ok_or(Refusal::NoSuchDevice { device })?;
+        let (range, owner) = (found.range, found.owner.ok_or(Refusal::NotAllocated { device })?);
+        self.comm(owner)?.check_usable(&[State::Ready, State::InProgress, State::Failed])?;
+        Ok(Reply::Located(Location { comm: owner, range }))
+    }
+
+    fn finalize(&mut self, asker: Asker, comm: CommId) -> Answer {
+        let found = self.comm(comm)?;
+        found.check_usable(&[State::Ready, State::InProgress, State::Finalizing])?;
+        if found.open.is_some() {
+            return Err(Refusal::GroupOpen { comm, open: true });
+        }
+        let answer = found.wait(asker, Awaited::Finalized)?;
+        if found.stage == Stage::Ready {
+            found.stage = Stage::Leaving { gracefully: true };
+        }
+        Ok(answer)
+    }
+
+    fn destroy(&mut self, asker: Asker, comm: CommId) -> Answer {
+        let found = self.comm(comm)?;
+        let answer = found.wait(asker, Awaited::Ended)?;
+        found.stage = Stage::Leaving { gracefully: false };
+        for asker in found.take_waiting(&[Awaited::Ready]) {
+            self.reply(asker, Err(Refusal::Ended { comm }));
+        }
+        Ok(answer)
+    }
+
+    fn comm(&mut self, comm: CommId) -> Result<&mut Comm, Refusal> {
+        let has_ended = comm <= self.newest && comm.get() > 0;
+        let missing = if has_ended { Refusal::Ended { comm } } else { Refusal::NoSuchComm { comm } };
+        self.comms.get_mut(&comm).ok_or(missing)
+    }
+
+    /// The devices of a communicator and their addresses, in the order of their ranks, as far as they live.
+    fn ranges(&mut self, comm: CommId) -> Result<Vec<(DeviceId, AddressRange)>, Refusal> {
+        let members = self.comm(comm)?.members.clone();
+        let range = |member: DeviceId| self.pool.get(member).map(|device| (member, device.range));
+        Ok(members.into_iter().filter_map(range).collect())
+    }
+}
+
+impl Comm {
+    /// # Errors
+    /// [`Refusal::Failed`], [`Refusal::WrongState`], unless it is in one of these states.
+    fn check_usable(&self, states: &[State]) -> Result<(), Refusal> {
+        let (comm, state) = (self.id, self.state());
+        if states.contains(&state) {
+            return Ok(());
+        }
+        match self.status().why {
+            Some(why) => Err(Refusal::Failed { comm, why }),
+            None => {
+                let needs = states.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ");
+                Err(Refusal::WrongState { comm, state, needs })
+            }
+        }
+    }
+
+    fn dispatch(&mut self, calls: Vec<DeviceCall>) -> Reply {
+        self.groups += 1;
+        self.stage = Stage::Running { calls };
+        Reply::InProgress(self.groups)
+    }
+
+    fn wait(&mut self, asker: Asker, awaited: Awaited) -> Answer {
+        if self.waiting.len() == MAX_WAITING {
+            let what = format!("places to wait for communicator {}", self.id);
+            return Err(Refusal::Exhausted { what, limit: MAX_WAITING });
+        }
+        self.waiting.push((asker, awaited));
+        Ok(None)
+    }
+}

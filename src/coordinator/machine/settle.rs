@@ -1,0 +1,267 @@
+//! Settling: what members report decides how a communicator's life goes on, and what they are to do for it.
+
+use super::comm::{Awaited, Comm, Stage};
+use super::pool::Device;
+use super::{Machine, REMEMBERED};
+use crate::coordinator::id::DeviceId;
+use crate::coordinator::order::{Order, Phase};
+use crate::coordinator::refusal::Refusal;
+use crate::coordinator::request::{GroupOutcome, Reply, State};
+
+/// How many times the members are told to go on before it is left to the client.
+const MAX_ATTEMPTS: u32 = 3;
+
+/// Whether a communicator has come into another stage, so that there may be more to do.
+type Moved = bool;
+
+impl Machine {
+    /// Brings every communicator as far as reports allow, and turns out devices that are where they do not belong.
+    pub(super) fn settle(&mut self) {
+        let all: Vec<_> = self.comms.keys().copied().collect();
+        for id in all {
+            let Some(mut comm) = self.comms.remove(&id) else { continue };
+            while self.step(&mut comm) {}
+            self.tell(&mut comm);
+            if comm.stage == Stage::Ended {
+                self.ended.insert(id);
+                if self.ended.len() > REMEMBERED {
+                    self.ended.pop_first();
+                }
+            } else {
+                self.comms.insert(id, comm);
+            }
+        }
+        self.turn_out();
+    }
+
+    fn step(&mut self, comm: &mut Comm) -> Moved {
+        match comm.stage.clone() {
+            Stage::Hosting => self.host(comm),
+            Stage::Meeting { id } => self.meet(comm, &id),
+            Stage::Adopting { until_ms } => self.adopt(comm, until_ms),
+            Stage::Ready => self.watch(comm),
+            Stage::Running { calls } => self.run(comm, calls),
+            Stage::Failed { why, in_vain } => Self::wait_to_go_on(comm, why, in_vain),
+            Stage::GoingOn { attempt, why } => self.go_on(comm, attempt, why),
+            Stage::Leaving { gracefully } => self.leave(comm, gracefully),
+            Stage::Ended => false,
+        }
+    }
+
+    fn host(&mut self, comm: &mut Comm) -> Moved {
+        if let Some(why) = comm.trouble(&self.pool) {
+            return self.abandon(comm, why);
+        }
+        let host = comm.members[0];
+        match self.pool.phase(host, comm.id, comm.epoch) {
+            Some(Phase::Hosting { id: Some(id) }) => {
+                comm.stage = Stage::Meeting { id: id.clone() };
+                true
+            }
+            _ => {
+                self.order(host, &Order::Host(comm.formation()));
+                false
+            }
+        }
+    }
+
+    fn meet(&mut self, comm: &mut Comm, id: &str) -> Moved {
+        if let Some(why) = comm.trouble(&self.pool) {
+            return self.abandon(comm, why);
+        }
+        let order = Order::Join { formation: comm.formation(), id: id.to_owned() };
+        let mut all_there = true;
+        for member in comm.members.clone() {
+            if !matches!(self.pool.phase(member, comm.id, comm.epoch), Some(Phase::Ready { .. })) {
+                all_there = false;
+                self.order(member, &order);
+            }
+            if self.pool.get(member).is_some_and(Device::is_out_of_all) {
+                return self.abandon(comm, format!("device {member} has left"));
+            }
+        }
+        if all_there {
+            comm.stage = Stage::Ready;
+        }
+        all_there
+    }
+
+    /// The members have not come together: those that have come leave.
+    fn abandon(&mut self, comm: &mut Comm, why: String) -> Moved {
+        for asker in comm.take_waiting(&[Awaited::Ready]) {
+            self.reply(asker, Err(Refusal::NotFormed { why: why.clone() }));
+        }
+        comm.stage = Stage::Leaving { gracefully: false };
+        true
+    }
+
+    fn watch(&mut self, comm: &mut Comm) -> Moved {
+        let Some(why) = comm.trouble(&self.pool) else { return false };
+        comm.open = None;
+        comm.stage = Stage::Failed { why, in_vain: false };
+        true
+    }
+
+    fn run(&mut self, comm: &mut Comm, calls: Vec<crate::coordinator::call::DeviceCall>) -> Moved {
+        let group = comm.groups;
+        if let Some(why) = comm.trouble(&self.pool) {
+            comm.last = Some(GroupOutcome { group, failure: Some(why.clone()) });
+            for asker in comm.take_waiting(&[Awaited::Finalized]) {
+                self.reply(asker, Err(Refusal::Failed { comm: comm.id, why: why.clone() }));
+            }
+            return self.watch(comm);
+        }
+        let order = Order::Run { comm: comm.id, epoch: comm.epoch, group, calls };
+        let mut all_done = true;
+        for member in comm.members.clone() {
+            let phase = self.pool.phase(member, comm.id, comm.epoch);
+            all_done &= matches!(phase, Some(Phase::Ready { groups }) if *groups >= group);
+            if matches!(phase, Some(Phase::Ready { groups }) if *groups < group) {
+                self.order(member, &order);
+            }
+        }
+        if all_done {
+            comm.last = Some(GroupOutcome { group, failure: None });
+            comm.stage = if comm.is_ending() { Stage::Leaving { gracefully: true } } else { Stage::Ready };
+        }
+        all_done
+    }
+
+    fn wait_to_go_on(comm: &mut Comm, why: String, in_vain: bool) -> Moved {
+        if comm.living().is_empty() {
+            comm.stage = Stage::Ended;
+            return true;
+        }
+        let is_asked = comm.waiting.iter().any(|(_, awaited)| *awaited == Awaited::Ready);
+        let begins = is_asked || (comm.keep_going && !in_vain);
+        if begins {
+            comm.stage = Stage::GoingOn { attempt: 1, why };
+        }
+        begins
+    }
+
+    fn go_on(&mut self, comm: &mut Comm, attempt: u32, why: String) -> Moved {
+        let living = comm.living();
+        if living.is_empty() {
+            comm.stage = Stage::Ended;
+            return true;
+        }
+        let lost = comm.lost.iter().copied().collect();
+        let (epoch, groups) = (comm.epoch, comm.groups);
+        let order = Order::GoOn { comm: comm.id, epoch, attempt, groups, lost };
+        let (mut successors, mut refused, mut all_told) = (None, why, true);
+        for member in living {
+            let membership = self.pool.membership(member, comm.id);
+            let Some(membership) = membership.filter(|it| it.phase != Phase::Leaving) else {
+                self.pool.take_back(member, comm.id);
+                comm.lost.insert(member);
+                continue;
+            };
+            match &membership.phase {
+                _ if membership.epoch > epoch => successors = Some(membership.formation.members.clone()),
+                Phase::Failed { attempt: tried, why, .. } if *tried >= attempt => {
+                    refused = format!("device {member}: {why}");
+                }
+                _ => {
+                    all_told = false;
+                    self.order(member, &order);
+                }
+            }
+        }
+        match successors {
+            _ if !all_told => false,
+            Some(members) => self.succeed(comm, members),
+            None if attempt < MAX_ATTEMPTS => {
+                comm.stage = Stage::GoingOn { attempt: attempt + 1, why: refused };
+                true
+            }
+            None => self.give_up(comm, refused),
+        }
+    }
+
+    /// The members that are left are in the next epoch.
+    fn succeed(&mut self, comm: &mut Comm, members: Vec<DeviceId>) -> Moved {
+        let next = comm.epoch + 1;
+        for member in comm.living() {
+            // Whoever is not there by now is turned out, whether the others count on it or not.
+            if self.pool.phase(member, comm.id, next).is_none() {
+                self.pool.take_back(member, comm.id);
+                comm.lost.insert(member);
+            }
+        }
+        comm.lost.retain(|lost| members.contains(lost));
+        comm.members = members;
+        comm.epoch = next;
+        comm.stage = match comm.trouble(&self.pool) {
+            Some(why) => Stage::GoingOn { attempt: 1, why },
+            None => Stage::Ready,
+        };
+        true
+    }
+
+    fn give_up(&mut self, comm: &mut Comm, why: String) -> Moved {
+        for asker in comm.take_waiting(&[Awaited::Ready]) {
+            self.reply(asker, Err(Refusal::Failed { comm: comm.id, why: why.clone() }));
+        }
+        comm.stage = Stage::Failed { why, in_vain: true };
+        true
+    }
+
+    fn leave(&mut self, comm: &mut Comm, gracefully: bool) -> Moved {
+        let gracefully = gracefully && comm.lost.is_empty();
+        let order = Order::Leave { comm: comm.id, gracefully };
+        let mut all_out = true;
+        for member in comm.living() {
+            let Some(device) = self.pool.get(member).filter(|device| device.owner == Some(comm.id)) else {
+                continue;
+            };
+            if device.is_out_of_all() {
+                self.pool.take_back(member, comm.id);
+            } else {
+                all_out = false;
+                self.order(member, &order);
+            }
+        }
+        if all_out {
+            comm.stage = Stage::Ended;
+        }
+        all_out
+    }
+
+    /// Answers those for whom the wait is over.
+    fn tell(&mut self, comm: &mut Comm) {
+        let over: &[Awaited] = match comm.stage {
+            Stage::Ended => &[Awaited::Ready, Awaited::Settled, Awaited::Finalized, Awaited::Ended],
+            Stage::Ready => &[Awaited::Ready, Awaited::Settled],
+            Stage::Failed { .. } => &[Awaited::Settled],
+            _ => &[],
+        };
+        let (waiting, id) = (std::mem::take(&mut comm.waiting), comm.id);
+        for (asker, awaited) in waiting {
+            let reply = match awaited {
+                awaited if !over.contains(&awaited) => {
+                    comm.waiting.push((asker, awaited));
+                    continue;
+                }
+                Awaited::Finalized | Awaited::Ended => Ok(Reply::Ended),
+                _ if comm.state() == State::Destroyed => Err(Refusal::Ended { comm: id }),
+                _ => Ok(Reply::Status(comm.status())),
+            };
+            self.reply(asker, reply);
+        }
+    }
+
+    /// Tells devices to leave what they say that they belong to, where they do not.
+    fn turn_out(&mut self) {
+        let mut strays = Vec::new();
+        for (id, device) in self.pool.iter() {
+            let comm = device.report.membership.as_ref().map(|membership| membership.formation.comm);
+            if let Some(comm) = comm.filter(|comm| device.owner != Some(*comm)) {
+                strays.push((id, Order::Leave { comm, gracefully: false }));
+            }
+        }
+        for (device, order) in strays {
+            self.order(device, &order);
+        }
+    }
+}

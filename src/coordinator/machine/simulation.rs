@@ -1,0 +1,93 @@
+//! Simulated histories: a coordinator, devices and clients, to whom everything happens that can, in an order that a seed draws.
+//!
+//! Devices are the real [`Agent`](crate::coordinator::Agent); what goes on between them is a model. After each step the rules are
+//! looked at. `SHMCCL_LONG=1` runs 100,000 histories; `SHMCCL_SEED=N` runs that one alone, and tells what happened at its end.
+
+mod dice;
+mod plane;
+mod rules;
+mod world;
+
+use world::{Broken, World};
+
+/// Steps of a history, before everything is left to come to rest.
+const STEPS: u64 = 120;
+
+/// Steps in which everything has come to rest.
+const REST: u64 = 400;
+
+/// What one history in fifty comes to at the least.
+const EXPECTED: [&str; 14] = [
+    "ready",
+    "group",
+    "open group",
+    "failed",
+    "next epoch",
+    "finalized",
+    "destroyed",
+    "restart",
+    "adopted",
+    "hang",
+    "not enough",
+    "located",
+    "not formed",
+    "out of range",
+];
+
+/// # Errors
+/// The rule that was broken, and when.
+fn live_through(seed: u64, broken: Option<Broken>) -> Result<World, (String, World)> {
+    let mut world = World::new(seed, broken);
+    for step in 0..STEPS + REST {
+        let done = if step < STEPS { world.step() } else { world.rest() };
+        if let Err(rule) = done.and_then(|()| rules::always(&world)) {
+            return Err((format!("step {step}: {rule}"), world));
+        }
+        if step >= STEPS && rules::at_rest(&world).is_ok() {
+            return Ok(world);
+        }
+    }
+    match rules::at_rest(&world) {
+        Ok(()) => Ok(world),
+        Err(rule) => Err((format!("at the end: {rule}"), world)),
+    }
+}
+
+/// The seed that is to be replayed, and how many histories there are otherwise.
+fn plan() -> (Option<u64>, u64) {
+    let seed = std::env::var("SHMCCL_SEED").ok().and_then(|seed| seed.parse().ok());
+    let is_long = std::env::var_os("SHMCCL_LONG").is_some_and(|long| long == "1");
+    (seed, if is_long { 100_000 } else { 1_500 })
+}
+
+#[test]
+#[allow(clippy::print_stdout, reason = "a long test says what it has done")]
+fn whatever_happens_the_rules_are_kept() {
+    let (seed, histories) = plan();
+    let mut seen = std::collections::BTreeMap::<&str, u64>::new();
+    for seed in seed.map_or(0..histories, |seed| seed..seed + 1) {
+        match live_through(seed, None) {
+            Ok(world) => world.seen.iter().for_each(|what| *seen.entry(what).or_default() += 1),
+            Err((rule, world)) => panic!(
+                "seed {seed}, {rule}\n{}\nreplay it with SHMCCL_SEED={seed}",
+                if plan().0.is_some() { world.log.join("\n") } else { String::new() }
+            ),
+        }
+    }
+    println!("histories in which there was: {seen:?}");
+    if plan().0.is_none() {
+        // A history that never comes to what it is to try out tries nothing out.
+        for what in EXPECTED {
+            let times = seen.get(what).copied().unwrap_or_default();
+            assert!(times * 50 > histories, "{what} in {times} of {histories} histories only");
+        }
+    }
+}
+
+#[test]
+fn a_rule_that_is_broken_is_found_out() {
+    for broken in Broken::ALL {
+        let found = (0..400).find_map(|seed| live_through(seed, Some(broken)).err().map(|(rule, _)| rule));
+        assert!(found.is_some(), "{broken:?} was not found out in 400 histories");
+    }
+}

@@ -1,0 +1,130 @@
+//! The rules that no history may break.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::world::World;
+use crate::coordinator::machine::Machine;
+use crate::coordinator::machine::comm::{Comm, Stage};
+use crate::coordinator::order::Phase;
+
+/// What has to hold after every step.
+///
+/// # Errors
+/// Which rule was broken, and by whom.
+pub(super) fn always(world: &World) -> Result<(), String> {
+    if let Some(machine) = &world.machine {
+        one_owner(machine)?;
+        machine.comms.values().try_for_each(|comm| ready_together(world, comm))?;
+        free_devices_are_free(world, machine)?;
+    }
+    one_ready_epoch(world)?;
+    match world.asked.iter().find(|(_, answers)| **answers > 1) {
+        Some((request, answers)) => Err(format!("request {request:?} was answered {answers} times")),
+        None => Ok(()),
+    }
+}
+
+/// What has to hold when nothing happens any more.
+///
+/// # Errors
+/// Which rule was broken, and by whom.
+pub(super) fn at_rest(world: &World) -> Result<(), String> {
+    let machine = world.machine.as_ref().ok_or("no coordinator")?;
+    if let Some((request, _)) = world.asked.iter().find(|(_, answers)| **answers == 0) {
+        return Err(format!("request {request:?} was not answered"));
+    }
+    for device in world.devices.keys() {
+        let Some(found) = machine.pool.get(*device) else {
+            return Err(format!("device {device} is lost to the coordinator"));
+        };
+        let is_held = found.owner.is_some_and(|owner| machine.comms.contains_key(&owner));
+        if !found.is_free() && !is_held {
+            return Err(format!("device {device} is neither free nor anybody's"));
+        }
+    }
+    let is_quiet = |stage: &Stage| matches!(stage, Stage::Ready | Stage::Failed { .. });
+    match machine.comms.values().find(|comm| !is_quiet(&comm.stage)) {
+        Some(comm) => Err(format!("communicator {} stays {:?}", comm.id, comm.stage)),
+        None => Ok(()),
+    }
+}
+
+/// A device belongs to one communicator, and both agree on that.
+fn one_owner(machine: &Machine) -> Result<(), String> {
+    let mut owners = BTreeMap::new();
+    for comm in machine.comms.values() {
+        let unique: BTreeSet<_> = comm.members.iter().collect();
+        if unique.len() != comm.members.len() {
+            return Err(format!("communicator {} has a member twice", comm.id));
+        }
+        let is_loose = matches!(comm.stage, Stage::Leaving { .. } | Stage::Adopting { .. });
+        for member in comm.living() {
+            let owner = machine.pool.get(member).and_then(|device| device.owner);
+            if owner != Some(comm.id) && !is_loose {
+                return Err(format!(
+                    "device {member} is of communicator {}, and is given to {owner:?}",
+                    comm.id
+                ));
+            }
+            if owner == Some(comm.id) && owners.insert(member, comm.id).is_some() {
+                return Err(format!("device {member} has two owners"));
+            }
+        }
+    }
+    match machine.pool.iter().find(|(id, device)| device.owner != owners.get(id).copied()) {
+        Some((id, device)) => {
+            Err(format!("device {id} is given to {:?}, which does not have it", device.owner))
+        }
+        None => Ok(()),
+    }
+}
+
+/// All members of a communicator that is said to be ready are in its epoch.
+fn ready_together(world: &World, comm: &Comm) -> Result<(), String> {
+    if comm.stage != Stage::Ready {
+        return Ok(());
+    }
+    for member in &comm.members {
+        let Some(device) = world.devices.get(member).filter(|device| device.is_connected()) else { continue };
+        let membership = device.agent.report().membership.as_ref();
+        let is_there = |it: &&crate::coordinator::order::Membership| {
+            (it.formation.comm, it.epoch, &it.formation.members) == (comm.id, comm.epoch, &comm.members)
+        };
+        if membership.filter(is_there).is_none() {
+            return Err(format!(
+                "communicator {} is ready in epoch {}, device {member} is in {membership:?}",
+                comm.id, comm.epoch
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What the coordinator takes to be free belongs to nothing.
+fn free_devices_are_free(world: &World, machine: &Machine) -> Result<(), String> {
+    for (id, _) in machine.pool.iter().filter(|(_, device)| device.is_free()) {
+        let Some(device) = world.devices.get(&id).filter(|device| device.is_connected()) else { continue };
+        if device.agent.comm().is_some() || !device.inbox.is_empty() {
+            return Err(format!("device {id} counts as free, and is in {:?}", device.agent.comm()));
+        }
+    }
+    Ok(())
+}
+
+/// No two epochs of a communicator are alive.
+fn one_ready_epoch(world: &World) -> Result<(), String> {
+    let mut alive = BTreeMap::new();
+    for device in world.devices.values() {
+        let Some(membership) = &device.agent.report().membership else { continue };
+        let Some(job) = &device.job else { continue };
+        let is_up = matches!(membership.phase, Phase::Ready { .. } | Phase::Running { .. });
+        let place = (job.clone(), membership.epoch);
+        if is_up && world.plane.epochs.get(&place).is_some_and(|epoch| !epoch.has_ended) {
+            let epoch = *alive.entry(job).or_insert(membership.epoch);
+            if epoch != membership.epoch {
+                return Err(format!("epochs {epoch} and {} of {job} are both ready", membership.epoch));
+            }
+        }
+    }
+    Ok(())
+}

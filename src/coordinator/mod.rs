@@ -1,0 +1,25 @@
+//! The coordinator: which devices there are, which communicator each belongs to, and what becomes of it when one dies.
+//!
+//! It owns lifecycle and membership and nothing else. Data move between devices, and between a device and a client; what runs
+//! is not disturbed when the coordinator dies, and the next one takes over from what the devices report.
+//!
+//! - [`Machine`] decides for the coordinator, [`Agent`] for a device. Both are pure: they are tested together, in simulated
+//!   histories, against a model of what goes on between devices.
+//! - [`Order`] and [`Report`] go between the two, [`Request`] and [`Reply`] between a client and the coordinator.
+//!   [`DeviceCall`] is a collective operation by device addresses.
+
+mod agent;
+mod call;
+mod id;
+mod machine;
+mod order;
+mod refusal;
+mod request;
+
+pub use agent::{Agent, Outcome, Step, Task};
+pub use call::{AddressRange, Bytes, Collective, DeviceCall, MAX_CALLS, Operator, UnknownName};
+pub use id::{ClientId, CommId, DeviceId};
+pub use machine::{Action, Event, MAX_DEVICES, Machine, Settings};
+pub use order::{Formation, Membership, Order, Phase, Report};
+pub use refusal::Refusal;
+pub use request::{CommStatus, DeviceStatus, GroupOutcome, Location, Reply, Request, State};

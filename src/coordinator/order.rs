@@ -1,0 +1,142 @@
+//! What the coordinator tells a device to do, and what a device says of itself.
+//!
+//! Neither is an answer to the other: a device reports its whole state whenever that changes, and orders say where it is to get.
+//! So a report that comes twice, late, or to a coordinator that did not give the order, says the same.
+
+use serde::{Deserialize, Serialize};
+
+use super::call::DeviceCall;
+use super::id::{CommId, DeviceId};
+
+/// What a device is to do next. It ignores what does not fit its state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Order {
+    /// Make the id under which the members meet.
+    Host(Formation),
+    /// Meet the others under `id`.
+    Join {
+        /// Which communicator.
+        formation: Formation,
+        /// The text of the id.
+        id: String,
+    },
+    /// Execute a group.
+    Run {
+        /// Which communicator.
+        comm: CommId,
+        /// The epoch that it is meant for.
+        epoch: u64,
+        /// Its number, from 1 up.
+        group: u64,
+        /// What it consists of.
+        calls: Vec<DeviceCall>,
+    },
+    /// Give up `lost`, and go on with the rest.
+    GoOn {
+        /// Which communicator.
+        comm: CommId,
+        /// The epoch that has failed.
+        epoch: u64,
+        /// How many times it has been tried before, and one.
+        attempt: u32,
+        /// How many groups have been, failed ones among them.
+        groups: u64,
+        /// Who is not to be waited for.
+        lost: Vec<DeviceId>,
+    },
+    /// Leave the communicator.
+    Leave {
+        /// Which.
+        comm: CommId,
+        /// Together with the others, when all is done; or else at once.
+        gracefully: bool,
+    },
+}
+
+/// A communicator that is to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Formation {
+    /// Its number.
+    pub comm: CommId,
+    /// Its devices, in the order of their ranks.
+    pub members: Vec<DeviceId>,
+    /// Whether it goes on after a loss without being told.
+    pub keep_going: bool,
+}
+
+/// The state of a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Report {
+    /// Counts the reports of a connection. The highest one is the newest.
+    pub version: u64,
+    /// How many orders have come over this connection.
+    pub heard: u64,
+    /// What it belongs to.
+    pub membership: Option<Membership>,
+}
+
+/// A device's place in a communicator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Membership {
+    /// Which communicator, and the members of this epoch.
+    pub formation: Formation,
+    /// The epoch, from 1 up.
+    pub epoch: u64,
+    /// How far it is.
+    pub phase: Phase,
+}
+
+/// How far a device is in its communicator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Phase {
+    /// It is about to host the meeting, or does so under this id.
+    Hosting {
+        /// The text of the id; `None` until there is one.
+        id: Option<String>,
+    },
+    /// It is on its way to the others.
+    Joining {
+        /// The text of the id.
+        id: String,
+    },
+    /// It did not meet the others.
+    Unmet {
+        /// Why.
+        why: String,
+    },
+    /// It has nothing to do.
+    Ready {
+        /// How many groups have been.
+        groups: u64,
+    },
+    /// It executes a group.
+    Running {
+        /// Its number.
+        group: u64,
+        /// What it consists of, for a coordinator that has not seen it.
+        calls: Vec<DeviceCall>,
+    },
+    /// A group has failed, or going on has.
+    Failed {
+        /// How many groups have been.
+        groups: u64,
+        /// How many times it has tried to go on.
+        attempt: u32,
+        /// Why.
+        why: String,
+    },
+    /// It goes on with the rest.
+    GoingOn {
+        /// How many groups have been.
+        groups: u64,
+        /// How many times it has been tried before, and one.
+        attempt: u32,
+    },
+    /// It is leaving.
+    Leaving,
+}

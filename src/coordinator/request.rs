@@ -1,0 +1,156 @@
+//! What clients ask of the coordinator, and what they are answered.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::call::{AddressRange, DeviceCall};
+use super::id::{CommId, DeviceId};
+
+/// What a client asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// A communicator of so many devices. Answered when they have met.
+    Init {
+        /// How many.
+        devices: u32,
+        /// Whether it goes on after a loss without being told.
+        keep_going: bool,
+    },
+    /// How a communicator is doing.
+    Status {
+        /// Which.
+        comm: CommId,
+        /// To be answered only when nothing is in progress.
+        settled: bool,
+    },
+    /// How all communicators are doing.
+    List,
+    /// All devices.
+    Devices,
+    /// Calls are to be kept until the group ends.
+    GroupStart(CommId),
+    /// A collective operation: at once, or in the group that was started.
+    Call {
+        /// On which communicator.
+        comm: CommId,
+        /// What.
+        call: DeviceCall,
+    },
+    /// The calls of the group are to be executed.
+    GroupEnd(CommId),
+    /// A communicator that has failed is to go on with the devices that are left. Answered when it does.
+    GoOn(CommId),
+    /// Where the memory of a device can be reached.
+    Locate(DeviceId),
+    /// A communicator is not needed any more, once what is in progress is done. Answered when its devices are back.
+    Finalize(CommId),
+    /// A communicator is to end at once. Answered when its devices are back.
+    Destroy(CommId),
+}
+
+/// What a client is answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Reply {
+    /// How the communicator that was asked about is doing.
+    Status(CommStatus),
+    /// How all are doing.
+    List(Vec<CommStatus>),
+    /// All devices.
+    Devices(Vec<DeviceStatus>),
+    /// A group was started.
+    GroupStarted,
+    /// A call was put into a group, as so many of it.
+    Queued(usize),
+    /// A group of this number is in progress.
+    InProgress(u64),
+    /// Where the memory of a device can be reached.
+    Located(Location),
+    /// The communicator has ended, and its devices are back.
+    Ended,
+}
+
+/// Where a communicator is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Its devices are coming together.
+    Init,
+    /// It takes calls.
+    Ready,
+    /// It executes a group.
+    InProgress,
+    /// It has lost a device, or a group has failed.
+    Failed,
+    /// It is being left.
+    Finalizing,
+    /// It has ended.
+    Destroyed,
+}
+
+/// How a communicator is doing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CommStatus {
+    /// Which.
+    pub comm: CommId,
+    /// Where it is in its life.
+    pub state: State,
+    /// The epoch: how often it has gone on after a loss, and one.
+    pub epoch: u64,
+    /// Its devices, in the order of their ranks.
+    pub devices: Vec<DeviceId>,
+    /// Those of them that are lost.
+    pub lost: Vec<DeviceId>,
+    /// The newest group that is over.
+    pub last: Option<GroupOutcome>,
+    /// Why it has failed, where it has.
+    pub why: Option<String>,
+}
+
+/// How a group has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupOutcome {
+    /// Its number.
+    pub group: u64,
+    /// Why it failed; `None` when it succeeded.
+    pub failure: Option<String>,
+}
+
+/// A device of the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceStatus {
+    /// Which.
+    pub device: DeviceId,
+    /// Its addresses.
+    pub range: AddressRange,
+    /// The communicator that it belongs to; `None` when it is free.
+    pub comm: Option<CommId>,
+}
+
+/// Where the memory of a device can be reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Location {
+    /// The communicator that the device belongs to: it lets in nobody who names another one.
+    pub comm: CommId,
+    /// Its addresses.
+    pub range: AddressRange,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Init => "init",
+            Self::Ready => "ready",
+            Self::InProgress => "in progress",
+            Self::Failed => "failed",
+            Self::Finalizing => "finalizing",
+            Self::Destroyed => "destroyed",
+        })
+    }
+}
