@@ -101,10 +101,7 @@ impl Agent {
         if !self.fits(&order) {
             return Vec::new();
         }
-        let mut steps = Vec::new();
-        if let Some(lost) = self.interrupts(&order) {
-            steps.push(Step::Interrupt { lost });
-        }
+        let mut steps = self.interrupt(&order);
         if self.is_busy {
             self.next = Some(order);
         } else {
@@ -121,10 +118,11 @@ impl Agent {
             Outcome::Left => self.report.membership = None,
             outcome => self.conclude(outcome),
         }
-        match self.next.take() {
-            Some(order) if self.fits(&order) => vec![self.begin(order)],
-            _ => Vec::new(),
-        }
+        let Some(order) = self.next.take().filter(|order| self.fits(order)) else { return Vec::new() };
+        // Of what was ended before, this task may have been the beginning.
+        let mut steps = self.interrupt(&order);
+        steps.push(self.begin(order));
+        steps
     }
 
     /// Whether the order is meant for the state that it is in.
@@ -148,10 +146,10 @@ impl Agent {
             }
             Order::GoOn { comm, epoch: meant, attempt, .. } => {
                 let is_new = match phase {
-                    Phase::Failed { attempt: tried, .. } | Phase::GoingOn { attempt: tried, .. } => {
-                        attempt > tried
-                    }
-                    Phase::Ready { .. } | Phase::Running { .. } => true,
+                    Phase::Failed { attempt: tried, .. } => attempt > tried,
+                    // The same again may name more who are lost.
+                    Phase::GoingOn { attempt: tried, .. } => attempt >= tried,
+                    Phase::Joining { .. } | Phase::Ready { .. } | Phase::Running { .. } => true,
                     _ => false,
                 };
                 (*comm, *meant) == (mine, epoch) && is_new
@@ -160,15 +158,16 @@ impl Agent {
         }
     }
 
-    /// Whom not to wait for any more, where the order is not for the end of what is in progress.
-    fn interrupts(&self, order: &Order) -> Option<Vec<u32>> {
-        let formation = &self.report.membership.as_ref()?.formation;
+    /// Ends the epoch, where the order is not for the end of what is in progress.
+    fn interrupt(&self, order: &Order) -> Vec<Step> {
+        let Some(membership) = &self.report.membership else { return Vec::new() };
+        let rank = |lost: &DeviceId| rank_of(&membership.formation, *lost);
         match order {
             Order::GoOn { lost, .. } => {
-                Some(lost.iter().filter_map(|lost| rank_of(formation, *lost)).collect())
+                vec![Step::Interrupt { lost: lost.iter().filter_map(rank).collect() }]
             }
-            Order::Leave { gracefully: false, .. } => Some(Vec::new()),
-            _ => None,
+            Order::Leave { gracefully: false, .. } => vec![Step::Interrupt { lost: Vec::new() }],
+            _ => Vec::new(),
         }
     }
 
@@ -291,8 +290,9 @@ mod tests {
     fn going_on_ends_what_is_in_progress_and_leaves_the_lost_behind() {
         let mut agent = ready();
         agent.take(run(1));
-        assert_eq!(agent.take(go_on(1)), [Step::Interrupt { lost: vec![2] }]);
-        assert_eq!(agent.finish(Outcome::Ran(Err("lost".to_owned()))), [Step::Begin(Task::GoOn)]);
+        let interrupt = Step::Interrupt { lost: vec![2] };
+        assert_eq!(agent.take(go_on(1)), [interrupt.clone()]);
+        assert_eq!(agent.finish(Outcome::Ran(Err("lost".to_owned()))), [interrupt, Step::Begin(Task::GoOn)]);
         agent.finish(Outcome::WentOn(Ok(vec![2])));
         let membership = agent.report().membership.as_ref().unwrap();
         assert_eq!((membership.epoch, membership.formation.members.len()), (2, 2));
@@ -303,12 +303,13 @@ mod tests {
     fn an_attempt_that_comes_while_another_one_goes_on_is_made_only_if_that_fails() {
         let mut agent = ready();
         agent.take(go_on(1));
-        assert_eq!(agent.take(go_on(2)), [Step::Interrupt { lost: vec![2] }]);
+        let interrupt = Step::Interrupt { lost: vec![2] };
+        assert_eq!(agent.take(go_on(2)), [interrupt.clone()]);
         assert_eq!(agent.finish(Outcome::WentOn(Ok(vec![2]))), []);
         let mut agent = ready();
         agent.take(go_on(1));
         agent.take(go_on(2));
-        assert_eq!(agent.finish(Outcome::WentOn(Err("no".to_owned()))), [Step::Begin(Task::GoOn)]);
+        assert_eq!(agent.finish(Outcome::WentOn(Err("no".to_owned()))), [interrupt, Step::Begin(Task::GoOn)]);
     }
 
     #[test]

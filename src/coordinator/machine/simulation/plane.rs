@@ -157,12 +157,11 @@ impl Plane {
         }
         let epoch = self.epoch(place)?;
         let Some(successors) = &epoch.successors else {
-            let times_out = dice.once_in(60);
-            return if times_out {
-                epoch.going_on.remove(&device).then(|| Err("timed out".to_owned()))
-            } else {
-                None
-            };
+            let times_out = dice.once_in(60).then(|| Err("timed out".to_owned()));
+            if times_out.is_some() {
+                epoch.going_on.remove(&device);
+            }
+            return times_out;
         };
         if !successors.contains(&device) {
             return Some(Err("excluded".to_owned()));
