@@ -3,6 +3,7 @@
 mod collective;
 mod heeded;
 mod matrix;
+mod pool;
 mod test;
 mod tune;
 
@@ -18,13 +19,14 @@ use shmccl::rank::MAX_RANKS;
 pub(crate) use collective::CollectiveArgs;
 use heeded::given;
 pub(crate) use matrix::MatrixArgs;
+pub(crate) use pool::{Ask, CallArgs, CoordinatorArgs, CtlArgs, DeviceArgs, GroupEdge};
 pub(crate) use test::Test;
 pub(crate) use tune::TuneArgs;
 
 use crate::failure::UsageError;
 use crate::sizes::{format_size, ladder, parse_size};
 use crate::units::parse_timeout;
-use crate::{run, tune as tuning};
+use crate::{ctl, run, tune as tuning};
 
 const STYLES: styling::Styles = styling::Styles::styled()
     .header(styling::AnsiColor::Green.on_default().bold())
@@ -60,6 +62,13 @@ pub(crate) enum Command {
     Tune(TuneArgs),
     /// Check this machine: cores, memory, limits, and what to do about them
     Doctor(DoctorArgs),
+    /// Serve a pool of devices, until Ctrl-C
+    Coordinator(CoordinatorArgs),
+    /// Be a device of the coordinator's pool, until Ctrl-C
+    Device(DeviceArgs),
+    /// Ask the coordinator for communicators, and run operations on them
+    #[command(after_help = ctl::HELP)]
+    Ctl(CtlArgs),
     /// A device process of a measuring job
     #[command(hide = true)]
     PerfDevice,

@@ -3,6 +3,7 @@
 
 mod args;
 mod compare;
+mod ctl;
 mod doctor;
 mod failure;
 mod file;
@@ -12,6 +13,7 @@ mod machine;
 mod output;
 mod perf;
 mod plot;
+mod pool;
 mod row;
 mod run;
 mod sizes;
@@ -41,6 +43,9 @@ fn execute(cli: &Cli) -> anyhow::Result<u8> {
         Command::Compare(args) => compare::run(args),
         Command::Tune(args) => tune::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Coordinator(args) => pool::coordinate(args),
+        Command::Device(args) => pool::be_device(args),
+        Command::Ctl(args) => ctl::run(args),
         Command::ProxyService => run::serve(),
         Command::Become(args) => run::become_program(args),
         Command::TuneDevice => tune::device::run().map(|()| failure::DONE),

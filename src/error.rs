@@ -269,6 +269,13 @@ pub enum Error {
         /// How many ranks are for newcomers.
         places: u32,
     },
+    /// A coordinator, or the way to it, is not as it should be; or it refuses what is asked.
+    #[cfg(all(feature = "coordinator", not(loom)))]
+    #[error(transparent)]
+    Coordinator {
+        /// What is wrong.
+        fault: crate::coordinator::Fault,
+    },
     /// A device process ended before its work was done: the first one that did.
     #[error("{device} {cause}")]
     DeviceFailed {

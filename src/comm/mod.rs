@@ -4,6 +4,7 @@
 //! does alone (opening channels, reaching memory) takes `&self`; channels are values of their own and may move to other
 //! threads.
 
+mod abort;
 mod alloc;
 mod attach;
 mod blocks;
@@ -44,6 +45,7 @@ use crate::rank::Rank;
 use crate::shm::{CellRef, SharedLayout, Span};
 use crate::sync::Revocation;
 
+pub use abort::Aborter;
 pub use attach::{Member, join_job};
 pub use blocks::Blocks;
 pub use collectives::{Collectives, Standing, Submit};

@@ -29,7 +29,7 @@ use crate::rank::{Rank, RankSet};
 use crate::shm::Segment;
 use crate::shm::header::Creator;
 use crate::sync::regroup::{OFFER_WORDS, OfferCell, Outcome};
-use crate::sync::{LifeStatus, Revocation, Waiting, wait_until};
+use crate::sync::{LifeStatus, Waiting, wait_until};
 
 const SHRINK: &str = "shrink";
 
@@ -132,12 +132,7 @@ impl Communicator {
         if fabric.world().life(fabric.rank()).status() == LifeStatus::Lost {
             return Err(Error::Excluded);
         }
-        let life = fabric.world().life(lost);
-        if matches!(life.status(), LifeStatus::Alive | LifeStatus::Lost) {
-            life.mark_lost(fabric.kernel());
-            fabric.world().control().revoke(fabric.kernel(), Revocation::PeerLost(lost));
-            self.membership.report_loss(lost);
-        }
+        self.membership.give_up(lost);
         Ok(())
     }
 }

@@ -251,7 +251,12 @@ mod tests {
     const ME: DeviceId = DeviceId::new(2);
 
     fn formation() -> Formation {
-        Formation { comm: CommId::new(5), members: [1, 2, 3].map(DeviceId::new).to_vec(), keep_going: false }
+        Formation {
+            comm: CommId::new(5),
+            incarnation: 1,
+            members: [1, 2, 3].map(DeviceId::new).to_vec(),
+            keep_going: false,
+        }
     }
 
     fn ready() -> Agent {

@@ -59,6 +59,8 @@ pub enum Event {
         device: DeviceId,
         /// Its addresses.
         range: AddressRange,
+        /// Where its memory can be reached.
+        socket: String,
         /// Its state.
         report: Report,
     },
@@ -132,6 +134,7 @@ struct Asker {
 #[derive(Debug)]
 pub struct Machine {
     settings: Settings,
+    incarnation: u64,
     now_ms: u64,
     /// When requests are taken, once it is known when the coordinator started.
     opens_ms: Option<u64>,
@@ -145,11 +148,12 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A coordinator that knows nobody.
+    /// A coordinator that knows nobody. Each has an `incarnation` that no other one has had.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: Settings, incarnation: u64) -> Self {
         Self {
             settings,
+            incarnation,
             now_ms: 0,
             opens_ms: None,
             pool: Pool::default(),
@@ -164,7 +168,9 @@ impl Machine {
     /// Takes in what has happened. Returns what is to be done, in that order.
     pub fn handle(&mut self, event: Event) -> Vec<Action> {
         match event {
-            Event::Registered { device, range, report } => self.register(device, range, report),
+            Event::Registered { device, range, socket, report } => {
+                self.register(device, (range, socket), report)
+            }
             Event::Reported { device, report } => {
                 if self.pool.report(device, report) {
                     self.place(device);
@@ -196,13 +202,13 @@ impl Machine {
         self.opens_ms.is_some_and(|opens| self.now_ms >= opens)
     }
 
-    fn register(&mut self, device: DeviceId, range: AddressRange, report: Report) {
+    fn register(&mut self, device: DeviceId, memory: (AddressRange, String), report: Report) {
         self.lose(device);
         if self.pool.len() == MAX_DEVICES {
             self.actions.push(Action::Drop { device });
             return;
         }
-        self.pool.add(device, range, report);
+        self.pool.add(device, memory, report);
         self.place(device);
     }
 

@@ -7,19 +7,34 @@
 //!   histories, against a model of what goes on between devices.
 //! - [`Order`] and [`Report`] go between the two, [`Request`] and [`Reply`] between a client and the coordinator.
 //!   [`DeviceCall`] is a collective operation by device addresses.
+//! - [`Coordinator`], [`Device`] and [`Client`] are the three as processes, which find each other in a private
+//!   [`RuntimeDirectory`]. Payload goes between a client and a device directly.
 
 mod agent;
 mod call;
+mod client;
+mod device;
+mod directory;
+mod fault;
+mod frame;
+mod greeting;
 mod id;
+mod link;
 mod machine;
 mod order;
 mod refusal;
 mod request;
+mod service;
 
 pub use agent::{Agent, Outcome, Step, Task};
 pub use call::{AddressRange, Bytes, Collective, DeviceCall, MAX_CALLS, Operator, UnknownName};
+pub use client::Client;
+pub use device::{Device, DeviceOptions};
+pub use directory::RuntimeDirectory;
+pub use fault::Fault;
 pub use id::{ClientId, CommId, DeviceId};
 pub use machine::{Action, Event, MAX_DEVICES, Machine, Settings};
 pub use order::{Formation, Membership, Order, Phase, Report};
 pub use refusal::Refusal;
 pub use request::{CommStatus, DeviceStatus, GroupOutcome, Location, Reply, Request, State};
+pub use service::Coordinator;

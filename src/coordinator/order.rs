@@ -60,6 +60,8 @@ pub enum Order {
 pub struct Formation {
     /// Its number.
     pub comm: CommId,
+    /// The coordinator that made it. One that was restarted may use a number again of which it has not heard yet.
+    pub incarnation: u64,
     /// Its devices, in the order of their ranks.
     pub members: Vec<DeviceId>,
     /// Whether it goes on after a loss without being told.

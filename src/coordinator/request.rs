@@ -140,6 +140,8 @@ pub struct Location {
     pub comm: CommId,
     /// Its addresses.
     pub range: AddressRange,
+    /// The name of its socket in the abstract namespace, from which it vanishes with the device.
+    pub socket: String,
 }
 
 impl fmt::Display for State {

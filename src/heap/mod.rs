@@ -29,7 +29,7 @@ pub mod windows;
 
 pub use allocator::Allocator;
 pub use buffer::DeviceBuffer;
-pub use device::{DeviceAddress, DeviceMemory};
+pub use device::{DeviceAddress, DeviceMemory, MIN_ADDRESS};
 pub use layout::{FifoCells, HeapShape, SegmentCells};
 pub use offset::{HeapOffset, Region};
 pub use registered::{MemoryRegistrar, MemoryTable};

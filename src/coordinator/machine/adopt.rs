@@ -24,7 +24,8 @@ impl Machine {
             comm.epoch = membership.epoch;
             comm
         });
-        let is_adopting = matches!(comm.stage, Stage::Adopting { .. });
+        let is_same = comm.incarnation == membership.formation.incarnation;
+        let is_adopting = is_same && matches!(comm.stage, Stage::Adopting { .. });
         if is_adopting && membership.epoch < comm.epoch {
             // Some have gone on already: who is still behind knows from where.
             comm.epoch = membership.epoch;

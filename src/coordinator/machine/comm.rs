@@ -16,6 +16,8 @@ pub(super) const MAX_WAITING: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) struct Comm {
     pub(super) id: CommId,
+    /// The coordinator that made it.
+    pub(super) incarnation: u64,
     /// The members of this epoch, in the order of their ranks.
     pub(super) members: Vec<DeviceId>,
     /// Those of them that are gone.
@@ -71,6 +73,7 @@ impl Comm {
     pub(super) fn new(formation: &Formation, stage: Stage) -> Self {
         Self {
             id: formation.comm,
+            incarnation: formation.incarnation,
             members: formation.members.clone(),
             lost: BTreeSet::new(),
             epoch: 1,
@@ -85,7 +88,8 @@ impl Comm {
 
     /// What its members are told that it is.
     pub(super) fn formation(&self) -> Formation {
-        Formation { comm: self.id, members: self.members.clone(), keep_going: self.keep_going }
+        let Self { id: comm, incarnation, keep_going, .. } = *self;
+        Formation { comm, incarnation, members: self.members.clone(), keep_going }
     }
 
     /// The members that are not lost.

@@ -16,6 +16,8 @@ pub(super) struct Pool {
 #[derive(Debug)]
 pub(super) struct Device {
     pub(super) range: AddressRange,
+    /// Where its memory can be reached.
+    pub(super) socket: String,
     pub(super) report: Report,
     /// The communicator that it was given to.
     pub(super) owner: Option<CommId>,
@@ -56,9 +58,10 @@ impl Pool {
         self.devices.get(&device)
     }
 
-    pub(super) fn add(&mut self, device: DeviceId, range: AddressRange, report: Report) {
+    pub(super) fn add(&mut self, device: DeviceId, memory: (AddressRange, String), report: Report) {
+        let (range, socket) = memory;
         let device_now =
-            Device { range, report, owner: None, last_order: None, sent: 0, unheard_since: None };
+            Device { range, socket, report, owner: None, last_order: None, sent: 0, unheard_since: None };
         self.devices.insert(device, device_now);
     }
 

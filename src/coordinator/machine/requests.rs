@@ -44,7 +44,7 @@ impl Machine {
             return Err(Refusal::NotEnoughDevices { asked, free: free.len(), devices: self.pool.len() });
         };
         self.newest = self.newest.next();
-        let formation = Formation { comm: self.newest, members, keep_going };
+        let formation = Formation { comm: self.newest, incarnation: self.incarnation, members, keep_going };
         let mut comm = Comm::new(&formation, Stage::Hosting);
         comm.waiting.push((asker, Awaited::Ready));
         formation.members.iter().for_each(|member| self.pool.give(*member, formation.comm));
@@ -112,9 +112,10 @@ impl Machine {
 
     fn locate(&mut self, device: DeviceId) -> Result<Reply, Refusal> {
         let found = self.pool.get(device).ok_or(Refusal::NoSuchDevice { device })?;
-        let (range, owner) = (found.range, found.owner.ok_or(Refusal::NotAllocated { device })?);
+        let (range, socket) = (found.range, found.socket.clone());
+        let owner = found.owner.ok_or(Refusal::NotAllocated { device })?;
         self.comm(owner)?.check_usable(&[State::Ready, State::InProgress, State::Failed])?;
-        Ok(Reply::Located(Location { comm: owner, range }))
+        Ok(Reply::Located(Location { comm: owner, range, socket }))
     }
 
     fn finalize(&mut self, asker: Asker, comm: CommId) -> Answer {

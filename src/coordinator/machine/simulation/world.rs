@@ -56,6 +56,7 @@ pub(super) struct World {
     broken: Option<Broken>,
     now_ms: u64,
     links: u64,
+    incarnations: u64,
     requests: u64,
     /// The numbers of requests to finalize.
     finalizing: BTreeSet<u64>,
@@ -89,7 +90,7 @@ impl Device {
 impl World {
     pub(super) fn new(seed: u64, broken: Option<Broken>) -> Self {
         let mut world = Self {
-            machine: Some(Machine::new(SETTINGS)),
+            machine: Some(Machine::new(SETTINGS, 0)),
             devices: BTreeMap::new(),
             plane: Plane::default(),
             asked: BTreeMap::new(),
@@ -99,6 +100,7 @@ impl World {
             broken,
             now_ms: 0,
             links: 0,
+            incarnations: 1,
             requests: 0,
             finalizing: BTreeSet::new(),
             next_device: 1,
@@ -179,8 +181,9 @@ impl World {
         self.note(|| "the coordinator dies, or starts".to_owned());
         self.machine = match self.machine {
             Some(_) => None,
-            None => Some(Machine::new(SETTINGS)),
+            None => Some(Machine::new(SETTINGS, self.incarnations)),
         };
+        self.incarnations += 1;
         self.seen.insert("restart");
         self.asked.clear();
         self.mail.clear();
@@ -259,7 +262,7 @@ impl World {
         }
         self.known.insert(id, self.links);
         self.note(|| format!("device {id} connects: {report:?}"));
-        self.happen(Event::Registered { device: id, range: RANGE, report })
+        self.happen(Event::Registered { device: id, range: RANGE, socket: String::new(), report })
     }
 
     fn pass_time(&mut self, most: u64) -> Result<(), String> {

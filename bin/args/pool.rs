@@ -1,0 +1,170 @@
+//! What the commands around the coordinator take.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use shmccl::coordinator::{Collective, Operator};
+use shmccl::reduce::DataType;
+
+use crate::sizes::parse_size;
+use crate::units::parse_timeout;
+
+/// Flags of `shmccl coordinator`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CoordinatorArgs {
+    /// How long a device may leave an order unheard before it counts as lost
+    #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "5s")]
+    pub(crate) patience: Duration,
+}
+
+/// Flags of `shmccl device`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DeviceArgs {
+    /// Its memory, from address 0x1000 up
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64MiB")]
+    pub(crate) memory: u64,
+    /// The longest that it waits for other devices
+    #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "30s")]
+    pub(crate) timeout: Duration,
+}
+
+/// Flags of `shmccl ctl`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CtlArgs {
+    /// The longest that an answer may take
+    #[arg(long, global = true, value_name = "TIME", value_parser = parse_timeout, default_value = "60s")]
+    pub(crate) timeout: Duration,
+    /// What to ask.
+    #[command(subcommand)]
+    pub(crate) ask: Ask,
+}
+
+/// What a coordinator, or a device of it, is asked.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Ask {
+    /// Make a communicator of N free devices
+    Init {
+        /// How many devices
+        #[arg(value_name = "N")]
+        devices: u32,
+        /// After a loss, go on with the rest without being told
+        #[arg(short, long)]
+        keep_going: bool,
+    },
+    /// Tell how a communicator is doing, or all of them
+    Status {
+        /// Which
+        comm: Option<u64>,
+        /// Wait until nothing is in progress; exit with 1 when it has failed, or its last group has
+        #[arg(short, long, requires = "comm")]
+        wait: bool,
+    },
+    /// List the devices, their addresses, and what they belong to
+    Devices,
+    /// Start or end a group of calls, which are executed together
+    #[command(subcommand)]
+    Group(GroupEdge),
+    /// Call a collective operation on device memory, at once or in the group that was started
+    Call(CallArgs),
+    /// Go on with the devices that are left, after a failure
+    GoOn {
+        /// Which communicator
+        comm: u64,
+    },
+    /// Copy a file, or the standard input, to a device
+    PutH2d {
+        /// Which device
+        device: u32,
+        /// Where to, such as 0x1000
+        #[arg(value_parser = parse_address)]
+        address: u64,
+        /// What [default: the standard input]
+        file: Option<PathBuf>,
+    },
+    /// Copy from a device to the standard output
+    GetD2h {
+        /// Which device
+        device: u32,
+        /// Where from, such as 0x1000
+        #[arg(value_parser = parse_address)]
+        address: u64,
+        /// How many bytes
+        len: u64,
+    },
+    /// End a communicator when what is in progress is done, and give its devices back
+    Finalize {
+        /// Which communicator
+        comm: u64,
+    },
+    /// End a communicator at once, and give back those of its devices that live
+    Destroy {
+        /// Which communicator
+        comm: u64,
+    },
+}
+
+/// Where a group starts, and where it ends.
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub(crate) enum GroupEdge {
+    /// Keep the calls that follow
+    Start {
+        /// Which communicator
+        comm: u64,
+    },
+    /// Execute them
+    End {
+        /// Which communicator
+        comm: u64,
+    },
+}
+
+/// A collective operation.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CallArgs {
+    /// Which communicator
+    pub(crate) comm: u64,
+    /// all_reduce, reduce, broadcast, all_gather, reduce_scatter or all_to_all
+    pub(crate) operation: Collective,
+    /// Elements that a rank sends to one other, or gets from it
+    #[arg(short = 'n', long, value_name = "N")]
+    pub(crate) count: u64,
+    /// Type of the elements: float64, int32, bfloat16, ...
+    #[arg(short = 'd', long = "datatype", value_name = "TYPE", default_value = "float32")]
+    pub(crate) data_type: DataType,
+    /// Operator, where it reduces: sum, prod, min, max or avg
+    #[arg(short, long, default_value = "sum")]
+    pub(crate) op: Operator,
+    /// Root, where it has one
+    #[arg(short, long, value_name = "RANK", default_value_t = 0)]
+    pub(crate) root: u32,
+    /// Addresses of the input, one for each rank, or one for all
+    #[arg(long, value_name = "ADDRESS,...", value_delimiter = ',', required = true, value_parser = parse_address)]
+    pub(crate) send: Vec<u64>,
+    /// Addresses of the output [default: those of the input]
+    #[arg(long, value_name = "ADDRESS,...", value_delimiter = ',', value_parser = parse_address)]
+    pub(crate) recv: Option<Vec<u64>>,
+}
+
+/// Reads an address, decimal or with 0x in front.
+fn parse_address(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| "expected an address such as 0x1000 or 4096".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_decimal_or_hexadecimal() {
+        assert_eq!(parse_address("0x1000"), Ok(4096));
+        assert_eq!(parse_address("4096"), Ok(4096));
+        for text in ["", "0x", "x", "-1", "0x10000000000000000"] {
+            assert!(parse_address(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! `shmccl ctl`: asks the coordinator for communicators and what they do, and copies to and from devices.
+
+use std::io::{Read, Write};
+
+use anyhow::{Context, Result};
+use comfy_table::Cell;
+use shmccl::coordinator::{
+    Client, CommId, CommStatus, DeviceCall, DeviceId, DeviceStatus, RuntimeDirectory, State,
+};
+
+use crate::args::{Ask, CallArgs, CtlArgs, GroupEdge};
+use crate::failure;
+use crate::output::{self, Look};
+
+/// What `shmccl ctl --help` ends with.
+pub(crate) const HELP: &str = "\
+A session: start `shmccl coordinator` and some of `shmccl device`, each in a terminal of its own, then
+  shmccl ctl init 3
+  shmccl ctl devices
+  echo hello | shmccl ctl put-h2d DEVICE 0x1000
+  shmccl ctl call 1 all_reduce -d float64 -n 4 --send 0x1000
+  shmccl ctl status 1 --wait
+  shmccl ctl finalize 1
+
+They find each other in $XDG_RUNTIME_DIR/shmccl, or else /tmp/shmccl-UID.";
+
+/// Asks, and prints the answer.
+///
+/// # Errors
+/// What is refused, or cannot be asked.
+pub(crate) fn run(args: &CtlArgs) -> Result<u8> {
+    let mut client = Client::connect(&RuntimeDirectory::open()?, args.timeout)?;
+    match &args.ask {
+        Ask::Init { devices, keep_going } => tell(&client.init(*devices, *keep_going)?)?,
+        Ask::Status { comm: Some(comm), wait } => {
+            let status = client.status(CommId::new(*comm), *wait)?;
+            tell(&status)?;
+            let has_failed =
+                status.state == State::Failed || status.last.is_some_and(|last| last.failure.is_some());
+            return Ok(if *wait && has_failed { failure::FAILED } else { failure::DONE });
+        }
+        Ask::Status { comm: None, .. } => client.list()?.iter().try_for_each(tell)?,
+        Ask::Devices => output::print(&table(&client.devices()?))?,
+        Ask::Group(GroupEdge::Start { comm }) => client.start_group(CommId::new(*comm))?,
+        Ask::Group(GroupEdge::End { comm }) => {
+            let group = client.end_group(CommId::new(*comm))?;
+            tell_progress(*comm, Some(group))?;
+        }
+        Ask::Call(args) => call(&mut client, args)?,
+        Ask::GoOn { comm } => tell(&client.go_on(CommId::new(*comm))?)?,
+        Ask::PutH2d { device, address, file } => {
+            client.copy_host_to_device(DeviceId::new(*device), *address, &input(file.as_deref())?)?;
+        }
+        Ask::GetD2h { device, address, len } => {
+            let bytes = client.read_device(DeviceId::new(*device), *address, *len)?;
+            let mut stdout = std::io::stdout().lock();
+            stdout.write_all(&bytes).and_then(|()| stdout.flush()).context(output::CANNOT_WRITE)?;
+        }
+        Ask::Finalize { comm } => client.finalize(CommId::new(*comm))?,
+        Ask::Destroy { comm } => client.destroy(CommId::new(*comm))?,
+    }
+    Ok(failure::DONE)
+}
+
+fn call(client: &mut Client, args: &CallArgs) -> Result<()> {
+    let comm = CommId::new(args.comm);
+    let devices =
+        if args.send.len() == 1 { client.status(comm, false)?.devices.len() } else { args.send.len() };
+    let spread = |addresses: &[u64]| match addresses {
+        [address] => vec![*address; devices],
+        several => several.to_vec(),
+    };
+    let send = spread(&args.send);
+    let recv = args.recv.as_deref().map_or_else(|| send.clone(), spread);
+    let (collective, data_type, op) = (args.operation, args.data_type, args.op);
+    let call = DeviceCall { collective, data_type, op, root: args.root, count: args.count, send, recv };
+    let group = client.call(comm, call)?;
+    tell_progress(args.comm, group)
+}
+
+fn tell_progress(comm: u64, group: Option<u64>) -> Result<()> {
+    match group {
+        Some(group) => output::print(&format!("communicator {comm}: group {group} in progress\n")),
+        None => Ok(()),
+    }
+}
+
+fn tell(status: &CommStatus) -> Result<()> {
+    output::print(&format!("{}\n", describe(status)))
+}
+
+/// How a communicator is doing, in one line.
+fn describe(status: &CommStatus) -> String {
+    let list = |devices: &[DeviceId]| devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let mut line = format!(
+        "communicator {}: {}, epoch {}, devices {}",
+        status.comm,
+        status.state,
+        status.epoch,
+        list(&status.devices)
+    );
+    if !status.lost.is_empty() {
+        line.push_str(&format!(", lost {}", list(&status.lost)));
+    }
+    if let Some(why) = &status.why {
+        line.push_str(&format!("; {why}"));
+    }
+    match &status.last {
+        Some(last) => match &last.failure {
+            Some(failure) => line + &format!("; group {} failed: {failure}", last.group),
+            None => line + &format!("; group {} succeeded", last.group),
+        },
+        None => line,
+    }
+}
+
+fn table(devices: &[DeviceStatus]) -> String {
+    let rows = devices.iter().map(|device| {
+        let owner = device.comm.map_or_else(|| "free".to_owned(), |comm| format!("communicator {comm}"));
+        let range = format!("{:#x} to {:#x}", device.range.min, device.range.max);
+        vec![Cell::new(device.device), Cell::new(range), Cell::new(owner)]
+    });
+    output::table(Look::of_stdout(), &["device", "addresses", "belongs to"], 3, rows)
+}
+
+/// What is to be copied to a device.
+fn input(file: Option<&std::path::Path>) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    match file {
+        Some(file) => return std::fs::read(file).with_context(|| format!("cannot read {}", file.display())),
+        None => std::io::stdin().lock().read_to_end(&mut bytes).context("cannot read the standard input")?,
+    };
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use shmccl::coordinator::GroupOutcome;
+
+    use super::*;
+
+    #[test]
+    fn a_status_is_one_line() {
+        let devices = [11, 12].map(DeviceId::new).to_vec();
+        let last = Some(GroupOutcome { group: 2, failure: Some("device 11 was lost".to_owned()) });
+        let (comm, lost, why) =
+            (CommId::new(1), vec![DeviceId::new(11)], Some("device 11 was lost".to_owned()));
+        let failed = CommStatus { comm, state: State::Failed, epoch: 1, devices, lost, last, why };
+        assert_eq!(
+            describe(&failed),
+            "communicator 1: failed, epoch 1, devices 11 12, lost 11; device 11 was lost; group 2 failed: device 11 was lost"
+        );
+    }
+}

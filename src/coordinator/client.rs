@@ -1,0 +1,245 @@
+//! A client of the coordinator: allocates devices, runs operations on them, and copies to and from their memory.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::time::Duration;
+
+use super::call::{Bytes, DeviceCall};
+use super::directory::RuntimeDirectory;
+use super::fault::Fault;
+use super::frame::{broken, read, write};
+use super::greeting::{Answer, CopyOrder, Direction, Question, Role, greet};
+use super::id::{CommId, DeviceId};
+use super::refusal::Refusal;
+use super::request::{CommStatus, DeviceStatus, Location, Reply, Request};
+use crate::error::{Error, Result};
+
+const COORDINATOR: &str = "coordinator";
+const DEVICE: &str = "device";
+
+/// What is waited in when a coordinator, or a device, does not answer.
+const ASKING: (&str, &str) = (COORDINATOR, "asking the coordinator");
+const COPYING: (&str, &str) = (DEVICE, "copying to or from a device");
+
+/// A connection with a coordinator.
+///
+/// Every method fails with [`Fault::Lost`] when the coordinator has ended: what it ordered goes on, and the next coordinator
+/// knows of it. [`Error::Timeout`] says that it does not answer.
+#[derive(Debug)]
+pub struct Client {
+    stream: UnixStream,
+    number: u64,
+}
+
+impl Client {
+    /// Connects with the coordinator of `directory`. What it asks is answered within `timeout`, or is an error.
+    ///
+    /// # Errors
+    /// [`Error::Coordinator`] when there is none, or one of another version or user; [`Error::Timeout`], [`Error::Os`].
+    pub fn connect(directory: &RuntimeDirectory, timeout: Duration) -> Result<Self> {
+        let mut stream = connect(directory)?;
+        greet(&mut stream, Role::Client, COORDINATOR)?;
+        stream.set_read_timeout(Some(timeout)).map_err(|error| Error::os("setting a deadline", error))?;
+        Ok(Self { stream, number: 0 })
+    }
+
+    /// Makes a communicator of so many free devices, which goes on by itself after a loss if it is to keep going.
+    ///
+    /// # Errors
+    /// [`Refusal::NotEnoughDevices`], [`Refusal::BadSize`], [`Refusal::NotFormed`].
+    pub fn init(&mut self, devices: u32, keep_going: bool) -> Result<CommStatus> {
+        self.status_of(Request::Init { devices, keep_going })
+    }
+
+    /// How a communicator is doing; where it is to be settled, when nothing is in progress any more.
+    ///
+    /// # Errors
+    /// [`Refusal::NoSuchComm`], [`Refusal::Ended`].
+    pub fn status(&mut self, comm: CommId, settled: bool) -> Result<CommStatus> {
+        self.status_of(Request::Status { comm, settled })
+    }
+
+    /// How all communicators are doing.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub fn list(&mut self) -> Result<Vec<CommStatus>> {
+        match self.ask(Request::List)? {
+            Reply::List(all) => Ok(all),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// All devices of the pool.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub fn devices(&mut self) -> Result<Vec<DeviceStatus>> {
+        match self.ask(Request::Devices)? {
+            Reply::Devices(all) => Ok(all),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Starts a group: calls are kept until it ends, whoever makes them.
+    ///
+    /// # Errors
+    /// [`Refusal::GroupOpen`], and those of [`Client::call`].
+    pub fn start_group(&mut self, comm: CommId) -> Result<()> {
+        match self.ask(Request::GroupStart(comm))? {
+            Reply::GroupStarted => Ok(()),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Executes a collective operation, or puts it into the group that was started. Returns the number of the group that is in
+    /// progress, if that is so; [`Client::status`] tells how it ends.
+    ///
+    /// # Errors
+    /// [`Refusal::OutOfRange`], [`Refusal::WrongCount`] and the like for the call itself; [`Refusal::Failed`] and
+    /// [`Refusal::WrongState`] for a communicator that takes none. Nothing has changed then.
+    pub fn call(&mut self, comm: CommId, call: DeviceCall) -> Result<Option<u64>> {
+        match self.ask(Request::Call { comm, call })? {
+            Reply::Queued(_) => Ok(None),
+            Reply::InProgress(group) => Ok(Some(group)),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Ends a group, whose calls are executed together. Returns its number.
+    ///
+    /// # Errors
+    /// [`Refusal::GroupOpen`], and those of [`Client::call`].
+    pub fn end_group(&mut self, comm: CommId) -> Result<u64> {
+        match self.ask(Request::GroupEnd(comm))? {
+            Reply::InProgress(group) => Ok(group),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Has a communicator that has failed go on with the devices that are left.
+    ///
+    /// # Errors
+    /// [`Refusal::Failed`] when they cannot; [`Refusal::WrongState`] when it has not failed.
+    pub fn go_on(&mut self, comm: CommId) -> Result<CommStatus> {
+        self.status_of(Request::GoOn(comm))
+    }
+
+    /// Ends a communicator when what is in progress is done, and gives its devices back.
+    ///
+    /// # Errors
+    /// [`Refusal::Failed`], [`Refusal::Ended`], [`Refusal::GroupOpen`].
+    pub fn finalize(&mut self, comm: CommId) -> Result<()> {
+        self.end(Request::Finalize(comm))
+    }
+
+    /// Ends a communicator at once, and gives back those of its devices that live.
+    ///
+    /// # Errors
+    /// [`Refusal::Ended`].
+    pub fn destroy(&mut self, comm: CommId) -> Result<()> {
+        self.end(Request::Destroy(comm))
+    }
+
+    /// Copies `source` to the bytes from `address` of a device on. The coordinator only says where the device is.
+    ///
+    /// # Errors
+    /// [`Refusal::OutOfRange`], [`Refusal::NotAllocated`], [`Refusal::NoSuchDevice`]: nothing has changed. [`Fault::Lost`]
+    /// when the device has died; [`Error::Timeout`].
+    pub fn copy_host_to_device(&mut self, device: DeviceId, address: u64, source: &[u8]) -> Result<()> {
+        let bytes = Bytes { address, len: source.len() as u64 };
+        let mut stream = self.open(device, bytes, Direction::Put)?;
+        stream.write_all(source).map_err(|error| broken(error, COPYING.0, COPYING.1))?;
+        read::<std::result::Result<(), Refusal>>(&mut stream, COPYING)??;
+        Ok(())
+    }
+
+    /// Copies the bytes from `address` of a device on to `target`.
+    ///
+    /// # Errors
+    /// Those of [`Client::copy_host_to_device`].
+    pub fn copy_device_to_host(&mut self, device: DeviceId, address: u64, target: &mut [u8]) -> Result<()> {
+        let bytes = Bytes { address, len: target.len() as u64 };
+        let mut stream = self.open(device, bytes, Direction::Get)?;
+        stream.read_exact(target).map_err(|error| broken(error, COPYING.0, COPYING.1))
+    }
+
+    /// Copies `len` bytes from `address` of a device on. There is made room for them when it is known that the device has them.
+    ///
+    /// # Errors
+    /// Those of [`Client::copy_host_to_device`]; [`Error::ResourceLimit`] when there is no room.
+    pub fn read_device(&mut self, device: DeviceId, address: u64, len: u64) -> Result<Vec<u8>> {
+        let mut stream = self.open(device, Bytes { address, len }, Direction::Get)?;
+        let mut target = Vec::new();
+        let room = usize::try_from(len).ok().filter(|len| target.try_reserve_exact(*len).is_ok());
+        let len = room.ok_or_else(|| Error::ResourceLimit {
+            resource: "memory",
+            action: "copying from a device",
+            remedy: "copy less at a time",
+            source: ErrorKind::OutOfMemory.into(),
+        })?;
+        target.resize(len, 0);
+        stream.read_exact(&mut target).map_err(|error| broken(error, COPYING.0, COPYING.1))?;
+        Ok(target)
+    }
+
+    /// Connects with a device, and has it agree to a copy.
+    fn open(&mut self, device: DeviceId, bytes: Bytes, direction: Direction) -> Result<UnixStream> {
+        let Reply::Located(Location { comm, range, socket }) = self.ask(Request::Locate(device))? else {
+            return Err(unexpected());
+        };
+        range.check(device, bytes)?;
+        let address =
+            SocketAddr::from_abstract_name(socket).and_then(|address| UnixStream::connect_addr(&address));
+        let mut stream = address.map_err(|error| match error.kind() {
+            ErrorKind::ConnectionRefused => Fault::Lost { peer: DEVICE }.into(),
+            _ => Error::os("connecting with a device", error),
+        })?;
+        greet(&mut stream, Role::Client, DEVICE)?;
+        let Bytes { address, len } = bytes;
+        write(&mut stream, &CopyOrder { device, comm, address, len, direction }, COPYING)?;
+        read::<std::result::Result<(), Refusal>>(&mut stream, COPYING)??;
+        Ok(stream)
+    }
+
+    fn status_of(&mut self, request: Request) -> Result<CommStatus> {
+        match self.ask(request)? {
+            Reply::Status(status) => Ok(status),
+            _ => Err(unexpected()),
+        }
+    }
+
+    fn end(&mut self, request: Request) -> Result<()> {
+        match self.ask(request)? {
+            Reply::Ended => Ok(()),
+            _ => Err(unexpected()),
+        }
+    }
+
+    fn ask(&mut self, request: Request) -> Result<Reply> {
+        self.number += 1;
+        write(&mut self.stream, &Question { number: self.number, request }, ASKING)?;
+        let answer: Answer = read(&mut self.stream, ASKING)?;
+        if answer.number != self.number {
+            return Err(unexpected());
+        }
+        Ok(answer.reply?)
+    }
+}
+
+/// Connects with the coordinator of `directory`.
+///
+/// # Errors
+/// [`Fault::Nobody`], [`Error::Os`].
+pub(super) fn connect(directory: &RuntimeDirectory) -> Result<UnixStream> {
+    let path = directory.socket();
+    UnixStream::connect(&path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => Fault::Nobody { path }.into(),
+        _ => Error::os("connecting with the coordinator", error),
+    })
+}
+
+fn unexpected() -> Error {
+    Fault::Garbled { peer: COORDINATOR, what: "an answer to another question".to_owned() }.into()
+}

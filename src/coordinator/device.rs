@@ -1,0 +1,197 @@
+//! A device as a process: memory at addresses, and a place in one communicator at a time, as the coordinator orders it.
+//!
+//! | thread | does |
+//! |---|---|
+//! | the caller's | carries orders and reports between the coordinator and the [`Agent`]; waits for nobody |
+//! | worker | has the communicator, and executes one task at a time |
+//! | one per copy | copies between a client and the memory |
+//!
+//! When the coordinator dies, whatever is in progress goes on, and the device looks for the next one.
+
+mod calls;
+mod copies;
+mod worker;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
+
+use self::copies::Copies;
+use self::worker::Worker;
+use super::agent::{Agent, Step};
+use super::call::AddressRange;
+use super::client::connect;
+use super::directory::RuntimeDirectory;
+use super::fault::Fault;
+use super::greeting::{Bulletin, Role, greet};
+use super::id::DeviceId;
+use super::link::Link;
+use super::order::Order;
+use crate::bootstrap::{Options, poll_timeout};
+use crate::comm::Aborter;
+use crate::error::{Error, Result};
+use crate::heap::{DeviceAddress, DeviceMemory};
+use crate::rank::{MAX_RANKS, Rank};
+use crate::shm::system::InterruptWatch;
+use crate::shm::{Backing, Identity};
+
+const COORDINATOR: &str = "coordinator";
+
+/// How often a device without a coordinator looks for one.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What a device is to be like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceOptions {
+    /// One past its highest address: a multiple of 4096.
+    pub max_address: u64,
+    /// How long it waits for other devices.
+    pub timeout: Duration,
+}
+
+/// A device that is registered with a coordinator.
+#[derive(Debug)]
+pub struct Device {
+    directory: RuntimeDirectory,
+    id: DeviceId,
+    agent: Agent,
+    link: Option<Link>,
+    worker: Worker,
+    copies: Copies,
+    memory: Arc<DeviceMemory>,
+    /// What ends the epoch of which the agent knows.
+    aborter: Option<Aborter>,
+    interrupts: Option<InterruptWatch>,
+}
+
+impl Device {
+    /// Makes the memory, and registers with the coordinator of `directory`. A process is one device.
+    ///
+    /// # Errors
+    /// [`Error::Coordinator`] when there is no coordinator, or one of another version; [`Error::InvalidArgument`] for the
+    /// highest address; [`Error::ResourceLimit`], [`Error::Os`].
+    pub fn start(directory: &RuntimeDirectory, options: &DeviceOptions) -> Result<Self> {
+        let id = DeviceId::new(std::process::id());
+        let identity = Identity { job: u64::from(id.get()), epoch: 0, owner: 0 };
+        let memory = Arc::new(DeviceMemory::create(
+            &Backing::Anonymous,
+            DeviceAddress::new(options.max_address),
+            identity,
+        )?);
+        let comm_options = Options { timeout: options.timeout, ..Options::default() };
+        let mut device = Self {
+            directory: directory.clone(),
+            id,
+            agent: Agent::new(id),
+            link: None,
+            worker: Worker::start(Arc::clone(&memory), comm_options)?,
+            copies: Copies::start(id, Arc::clone(&memory))?,
+            memory,
+            aborter: None,
+            interrupts: InterruptWatch::start()
+                .map_err(|error| Error::os("catching the signals that end a device", error))?,
+        };
+        device.register()?;
+        Ok(device)
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> DeviceId {
+        self.id
+    }
+
+    /// Serves until it is interrupted (SIGINT, SIGTERM, SIGHUP).
+    ///
+    /// # Errors
+    /// [`Error::Coordinator`] when the coordinator is replaced by one of another version; [`Error::Os`].
+    pub fn serve(mut self) -> Result<()> {
+        while !self.watch()? {
+            while let Some((outcome, aborter)) = self.worker.finished() {
+                self.aborter = aborter;
+                let steps = self.agent.finish(outcome);
+                self.perform(steps);
+            }
+            if self.link.as_ref().is_none_or(Link::is_over) {
+                self.link = None;
+                self.look_for_another()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until something happens. Returns whether it was an interrupt.
+    fn watch(&mut self) -> Result<bool> {
+        let mut polled = vec![PollFd::new(self.worker.descriptor(), PollFlags::POLLIN)];
+        polled.extend(self.link.iter().map(|link| PollFd::new(link.descriptor(), link.interest())));
+        polled.extend(self.interrupts.iter().map(|it| PollFd::new(it.descriptor(), PollFlags::POLLIN)));
+        let look = if self.link.is_none() { Some(LOOK) } else { None };
+        match poll(&mut polled, poll_timeout(look)) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(Error::os("waiting for orders", errno)),
+        }
+        drop(polled);
+        self.hear()?;
+        Ok(self.interrupts.as_mut().is_some_and(|interrupts| interrupts.next().is_some()))
+    }
+
+    /// Takes the orders that have come.
+    fn hear(&mut self) -> Result<()> {
+        let Some(link) = &mut self.link else { return Ok(()) };
+        link.flush();
+        link.read();
+        loop {
+            let Some(link) = &mut self.link else { return Ok(()) };
+            let order = link.next::<Order>().map_err(|what| Fault::Garbled { peer: COORDINATOR, what })?;
+            let Some(order) = order else { return Ok(()) };
+            let steps = self.agent.take(order);
+            self.perform(steps);
+        }
+    }
+
+    fn perform(&mut self, steps: Vec<Step>) {
+        for step in steps {
+            match step {
+                Step::Begin(task) => self.worker.begin(task),
+                Step::Interrupt { lost } => self.interrupt(&lost),
+            }
+        }
+        self.copies.admit(self.agent.comm());
+        self.report();
+    }
+
+    fn interrupt(&self, lost: &[u32]) {
+        let Some(aborter) = &self.aborter else { return };
+        let ranks = lost.iter().filter_map(|rank| Rank::new(*rank, MAX_RANKS).ok());
+        ranks.for_each(|rank| aborter.give_up(rank));
+        aborter.revoke();
+    }
+
+    fn report(&mut self) {
+        let range =
+            AddressRange { min: self.memory.min_address().get(), max: self.memory.max_address().get() };
+        let (socket, report) = (self.copies.socket().to_owned(), self.agent.report().clone());
+        if let Some(link) = &mut self.link {
+            link.send(&Bulletin { range, socket, report });
+        }
+    }
+
+    fn register(&mut self) -> Result<()> {
+        let mut stream = connect(&self.directory)?;
+        greet(&mut stream, Role::Device, COORDINATOR)?;
+        self.link = Some(Link::new(stream)?);
+        self.agent.connect();
+        self.report();
+        Ok(())
+    }
+
+    /// Registers with another coordinator, if there is one by now.
+    fn look_for_another(&mut self) -> Result<()> {
+        match self.register() {
+            Err(Error::Coordinator { fault: Fault::Nobody { .. } | Fault::Lost { .. } }) => Ok(()),
+            registered => registered,
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Copies between clients and a device's memory, each over a connection of its own. The coordinator has no part in them.
+
+use std::io::{Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nix::sys::signal::SigSet;
+
+use crate::bootstrap::resource_error;
+use crate::coordinator::call::{AddressRange, Bytes};
+use crate::coordinator::fault::Fault;
+use crate::coordinator::frame::{broken, read, write};
+use crate::coordinator::greeting::{
+    CopyOrder, Direction, Greeting, PATIENCE, VERSION, Welcome, check_peer, check_version,
+};
+use crate::coordinator::id::{CommId, DeviceId};
+use crate::coordinator::refusal::Refusal;
+use crate::error::{Error, Result};
+use crate::heap::{DeviceAddress, DeviceMemory};
+
+const CLIENT: (&str, &str) = ("client", "copying between a client and a device");
+
+/// How many copies may be in progress at a time; others wait at the door.
+const MAX_COPIES: usize = 16;
+
+/// How much is copied at a time.
+const PIECE: usize = 1 << 20;
+
+/// The door of a device's memory.
+#[derive(Debug)]
+pub(super) struct Copies {
+    socket: String,
+    room: Arc<Room>,
+}
+
+/// What is behind the door.
+#[derive(Debug)]
+struct Room {
+    device: DeviceId,
+    memory: Arc<DeviceMemory>,
+    /// The communicator whose clients are let in.
+    comm: Mutex<Option<CommId>>,
+}
+
+impl Copies {
+    /// Opens the door, to nobody yet. The threads behind it end with the process.
+    ///
+    /// # Errors
+    /// [`Error::ResourceLimit`], [`Error::Os`].
+    pub(super) fn start(device: DeviceId, memory: Arc<DeviceMemory>) -> Result<Self> {
+        const ACTION: &str = "opening a device's memory to clients";
+        let mut random = [0; 8];
+        let drawn = std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut random));
+        drawn.map_err(|error| resource_error(ACTION, error))?;
+        // Nobody else can have taken a name that nobody knows.
+        let socket = format!("shmccl-device-{device}-{:016x}", u64::from_ne_bytes(random));
+        let address = SocketAddr::from_abstract_name(&socket);
+        let listener = address.and_then(|address| UnixListener::bind_addr(&address));
+        let listener = Arc::new(listener.map_err(|error| resource_error(ACTION, error))?);
+        let room = Arc::new(Room { device, memory, comm: Mutex::new(None) });
+        for _ in 0..MAX_COPIES {
+            let (listener, room) = (Arc::clone(&listener), Arc::clone(&room));
+            let serve = move || {
+                // Signals are for the thread that serves.
+                let _ = SigSet::all().thread_block();
+                while let Ok((stream, _)) = listener.accept() {
+                    // What fails is the client's to hear of, as far as it can.
+                    let _ = room.serve(stream);
+                }
+            };
+            let thread = std::thread::Builder::new().name("shmccl copies".to_owned()).spawn(serve);
+            thread.map_err(|error| resource_error(ACTION, error))?;
+        }
+        Ok(Self { socket, room })
+    }
+
+    /// Where the door is: a name in the abstract namespace.
+    pub(super) fn socket(&self) -> &str {
+        &self.socket
+    }
+
+    /// Lets in clients of `comm`, and of nobody else.
+    pub(super) fn admit(&self, comm: Option<CommId>) {
+        *self.room.comm.lock().unwrap_or_else(PoisonError::into_inner) = comm;
+    }
+}
+
+impl Room {
+    fn serve(&self, mut stream: UnixStream) -> Result<()> {
+        check_peer(&stream)?;
+        let deadline =
+            stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+        deadline.map_err(|error| Error::os(CLIENT.1, error))?;
+        let greeting: Greeting = read(&mut stream, CLIENT)?;
+        write(&mut stream, &Welcome { shmccl: VERSION.to_owned() }, CLIENT)?;
+        check_version(&greeting.shmccl)?;
+        let order: CopyOrder = read(&mut stream, CLIENT)?;
+        let verdict = self.check(&order);
+        write(&mut stream, &verdict, CLIENT)?;
+        verdict?;
+        match order.direction {
+            Direction::Put => {
+                let outcome = self.put(&order, &mut stream);
+                if let Err(Error::Coordinator { fault: Fault::Refused(refusal) }) = outcome {
+                    return write(&mut stream, &Err::<(), _>(refusal), CLIENT);
+                }
+                outcome?;
+                write(&mut stream, &Ok::<(), Refusal>(()), CLIENT)
+            }
+            Direction::Get => self.get(&order, &mut stream),
+        }
+    }
+
+    fn check(&self, order: &CopyOrder) -> std::result::Result<(), Refusal> {
+        let device = self.device;
+        if order.device != device {
+            return Err(Refusal::NoSuchDevice { device: order.device });
+        }
+        if *self.comm.lock().unwrap_or_else(PoisonError::into_inner) != Some(order.comm) {
+            return Err(Refusal::NotAllocated { device });
+        }
+        let range =
+            AddressRange { min: self.memory.min_address().get(), max: self.memory.max_address().get() };
+        range.check(device, Bytes { address: order.address, len: order.len })
+    }
+
+    fn put(&self, order: &CopyOrder, stream: &mut UnixStream) -> Result<()> {
+        self.in_pieces(order, |address, piece| {
+            stream.read_exact(piece).map_err(|error| broken(error, CLIENT.0, CLIENT.1))?;
+            self.memory.copy_host_to_device(address, piece).map_err(|error| self.refusal(&error))
+        })
+    }
+
+    fn get(&self, order: &CopyOrder, stream: &mut UnixStream) -> Result<()> {
+        self.in_pieces(order, |address, piece| {
+            self.memory.copy_device_to_host(address, piece)?;
+            stream.write_all(piece).map_err(|error| broken(error, CLIENT.0, CLIENT.1))
+        })
+    }
+
+    fn in_pieces(
+        &self,
+        order: &CopyOrder,
+        mut copy: impl FnMut(DeviceAddress, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let end = order.address + order.len;
+        let mut address = order.address;
+        let mut buffer = vec![0; usize::try_from(order.len).map_or(PIECE, |len| len.min(PIECE))];
+        while address < end {
+            let len = usize::try_from(end - address).map_or(PIECE, |left| left.min(PIECE));
+            copy(DeviceAddress::new(address), &mut buffer[..len])?;
+            address += len as u64;
+        }
+        Ok(())
+    }
+
+    /// The system has no memory for what a client puts there.
+    fn refusal(&self, error: &Error) -> Error {
+        Refusal::DeviceFailed { device: self.device, why: format!("{error:?}") }.into()
+    }
+}

@@ -1,0 +1,144 @@
+//! Where a coordinator is to be found: `$XDG_RUNTIME_DIR/shmccl`, or `/tmp/shmccl-UID`.
+//!
+//! Nobody but its user may go there: mode and owner are looked at whenever it is opened. A lock on the directory itself says that
+//! a coordinator lives, and ends with it; so a socket without a lock is one of the dead, and is replaced.
+
+use std::fs::{DirBuilder, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::geteuid;
+
+use super::fault::Fault;
+use crate::error::{Error, Result};
+
+/// The private directory of a user's coordinator.
+#[derive(Clone, Debug)]
+pub struct RuntimeDirectory {
+    path: PathBuf,
+}
+
+/// Says that a coordinator lives. Dropping it removes the socket.
+#[derive(Debug)]
+pub(super) struct Occupied {
+    _lock: Flock<File>,
+    socket: PathBuf,
+}
+
+impl RuntimeDirectory {
+    /// Opens the user's, and makes it if it is not there.
+    ///
+    /// # Errors
+    /// [`Error::Coordinator`] when it is not private, [`Error::Os`].
+    pub fn open() -> Result<Self> {
+        let path = match std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty()) {
+            Some(parent) => Path::new(&parent).join("shmccl"),
+            None => PathBuf::from(format!("/tmp/shmccl-{}", geteuid())),
+        };
+        Self::at(path)
+    }
+
+    fn at(path: PathBuf) -> Result<Self> {
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(Error::os("making the directory of the coordinator's socket", error));
+            }
+            _ => {}
+        }
+        // Not through a link: who owns that says nothing about what it leads to.
+        let metadata = std::fs::symlink_metadata(&path)
+            .map_err(|error| Error::os("looking at the directory of the coordinator's socket", error))?;
+        let is = match () {
+            () if !metadata.is_dir() => Some("is no directory"),
+            () if metadata.uid() != geteuid().as_raw() => Some("belongs to another user"),
+            () if metadata.mode() & 0o077 != 0 => Some("is open to other users"),
+            () => None,
+        };
+        match is {
+            Some(is) => Err(Fault::Directory { path, is }.into()),
+            None => Ok(Self { path }),
+        }
+    }
+
+    /// The coordinator's socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.path.join("coordinator")
+    }
+
+    /// Takes the directory for a coordinator, and removes the socket of one that is dead.
+    ///
+    /// # Errors
+    /// [`Fault::Running`], [`Error::Os`].
+    pub(super) fn occupy(&self) -> Result<Occupied> {
+        let directory = File::open(&self.path)
+            .map_err(|error| Error::os("opening the directory of the coordinator's socket", error))?;
+        let lock =
+            Flock::lock(directory, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
+                Errno::EWOULDBLOCK => Fault::Running { path: self.path.clone() }.into(),
+                errno => Error::os("locking the directory of the coordinator's socket", errno),
+            })?;
+        let socket = self.socket();
+        match std::fs::remove_file(&socket) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(Error::os("removing the socket of a coordinator that is dead", error))
+            }
+            _ => Ok(Occupied { _lock: lock, socket }),
+        }
+    }
+}
+
+impl Drop for Occupied {
+    fn drop(&mut self) {
+        // It may be gone; the next coordinator would remove it as well.
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("shmccl-directory-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_directory_that_is_not_private_is_refused() {
+        let parent = scratch("private");
+        let refused = |path: PathBuf| RuntimeDirectory::at(path).unwrap_err().to_string();
+        let open = parent.join("open");
+        std::fs::create_dir(&open).unwrap();
+        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o750)).unwrap();
+        assert!(refused(open.clone()).contains("is open to other users"));
+        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o700)).unwrap();
+        RuntimeDirectory::at(open.clone()).unwrap();
+        symlink(&open, parent.join("link")).unwrap();
+        assert!(refused(parent.join("link")).contains("is no directory"));
+        std::fs::write(parent.join("file"), "").unwrap();
+        assert!(refused(parent.join("file")).contains("is no directory"));
+        std::fs::remove_dir_all(parent).unwrap();
+    }
+
+    #[test]
+    fn a_directory_has_one_coordinator_at_a_time_and_the_socket_of_a_dead_one_is_replaced() {
+        let directory = RuntimeDirectory::at(scratch("occupied").join("shmccl")).unwrap();
+        std::fs::write(directory.socket(), "").unwrap();
+        let first = directory.occupy().unwrap();
+        assert!(!directory.socket().exists());
+        let refused = directory.occupy().unwrap_err().to_string();
+        assert!(refused.contains("running already"), "{refused}");
+        std::fs::write(directory.socket(), "").unwrap();
+        drop(first);
+        assert!(!directory.socket().exists());
+        directory.occupy().unwrap();
+        std::fs::remove_dir_all(directory.path.parent().unwrap()).unwrap();
+    }
+}

@@ -1,0 +1,79 @@
+//! What can be wrong with a coordinator, or with the way to it.
+
+use std::path::PathBuf;
+
+use super::refusal::Refusal;
+use crate::error::Error;
+
+/// Why a coordinator, or a device of it, cannot be reached or does not do what is asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The directory of the sockets is not private.
+    #[error("{} {is}, and is to be a directory of mode 0700 of this user; remove it, or set XDG_RUNTIME_DIR", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What it is.
+        is: &'static str,
+    },
+    /// Nobody listens there.
+    #[error("no coordinator listens at {}; start one with `shmccl coordinator`", path.display())]
+    Nobody {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The directory has a coordinator.
+    #[error("a coordinator is running already at {}; end that one, or set XDG_RUNTIME_DIR to another directory", path.display())]
+    Running {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The other side is another version.
+    #[error("this is shmccl {mine}, and the other side is shmccl {theirs}; use the same version on both")]
+    Version {
+        /// The version of this side.
+        mine: String,
+        /// The version of the other side.
+        theirs: String,
+    },
+    /// The other side is another user's.
+    #[error(
+        "the other side runs as user {theirs}, and this as user {mine}; a coordinator serves its own user only"
+    )]
+    OtherUser {
+        /// The user of this side.
+        mine: u32,
+        /// The user of the other side.
+        theirs: u32,
+    },
+    /// The connection has ended.
+    #[error("the {peer} has ended, or has hung up; what runs is not disturbed by that")]
+    Lost {
+        /// The other side.
+        peer: &'static str,
+    },
+    /// The other side says what the protocol does not have.
+    #[error("the {peer} does not speak this protocol: {what}")]
+    Garbled {
+        /// The other side.
+        peer: &'static str,
+        /// What is wrong.
+        what: String,
+    },
+    /// It was refused.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        Self::Coordinator { fault }
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        Fault::Refused(refusal).into()
+    }
+}

@@ -1,0 +1,142 @@
+//! Messages on a stream: four bytes of length, least first, then JSON.
+
+use std::io::{ErrorKind, Read, Write};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::fault::Fault;
+use crate::error::{Error, Result};
+
+/// The longest message: room for a full group on the largest communicator.
+pub(super) const MAX_MESSAGE: usize = 512 << 10;
+
+const HEAD: usize = 4;
+
+/// A message as it goes over the stream.
+pub(super) fn encode<T: Serialize>(message: &T) -> Vec<u8> {
+    let mut bytes = vec![0; HEAD];
+    serde_json::to_writer(&mut bytes, message).expect("messages have nothing that JSON has not");
+    let len = u32::try_from(bytes.len() - HEAD).expect("messages are bounded");
+    bytes[..HEAD].copy_from_slice(&len.to_le_bytes());
+    bytes
+}
+
+/// What has come of a stream, to be taken out message by message.
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    bytes: Vec<u8>,
+    /// How many of them were taken out.
+    taken: usize,
+}
+
+impl Frames {
+    /// Appends what has come.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.taken);
+        self.taken = 0;
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Takes out the next message, if all of it is there.
+    ///
+    /// # Errors
+    /// What is wrong with it. Nothing that comes after it makes sense then.
+    pub(super) fn next<T: DeserializeOwned>(&mut self) -> std::result::Result<Option<T>, String> {
+        let rest = &self.bytes[self.taken..];
+        let Some((head, body)) = rest.split_first_chunk::<HEAD>() else { return Ok(None) };
+        let len = length(*head)?;
+        let Some(body) = body.get(..len) else { return Ok(None) };
+        let message = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+        self.taken += HEAD + len;
+        Ok(Some(message))
+    }
+}
+
+fn length(head: [u8; HEAD]) -> std::result::Result<usize, String> {
+    let len = usize::try_from(u32::from_le_bytes(head)).unwrap_or(usize::MAX);
+    if len > MAX_MESSAGE {
+        return Err(format!("a message of {len} bytes, and {MAX_MESSAGE} is the most"));
+    }
+    Ok(len)
+}
+
+/// Waits for a message of `peer`.
+///
+/// # Errors
+/// [`Fault::Lost`], [`Fault::Garbled`]; [`Error::Timeout`] of `operation` where the stream has a deadline; [`Error::Os`].
+pub(super) fn read<T: DeserializeOwned>(
+    stream: &mut impl Read,
+    (peer, operation): (&'static str, &'static str),
+) -> Result<T> {
+    let garbled = |what| Fault::Garbled { peer, what };
+    let mut head = [0; HEAD];
+    stream.read_exact(&mut head).map_err(|error| broken(error, peer, operation))?;
+    let mut body = vec![0; length(head).map_err(garbled)?];
+    stream.read_exact(&mut body).map_err(|error| broken(error, peer, operation))?;
+    serde_json::from_slice(&body).map_err(|error| garbled(error.to_string()).into())
+}
+
+/// Sends a message to `peer`.
+///
+/// # Errors
+/// Those of [`read`].
+pub(super) fn write<T: Serialize>(
+    stream: &mut impl Write,
+    message: &T,
+    (peer, operation): (&'static str, &'static str),
+) -> Result<()> {
+    stream.write_all(&encode(message)).map_err(|error| broken(error, peer, operation))
+}
+
+/// The error for a stream that takes or gives no more.
+pub(super) fn broken(error: std::io::Error, peer: &'static str, operation: &'static str) -> Error {
+    match error.kind() {
+        ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
+            Fault::Lost { peer }.into()
+        }
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            Error::Timeout { operation, awaited: None, waited: super::greeting::PATIENCE }
+        }
+        _ => Error::os(operation, error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn messages_come_out_as_they_went_in_wherever_the_stream_was_cut() {
+        let sent: Vec<Vec<u64>> = vec![vec![], vec![1, 2, 3], vec![u64::MAX; 100]];
+        let stream: Vec<u8> = sent.iter().flat_map(encode).collect();
+        for cut in [1, 3, 4, 5, 64, stream.len()] {
+            let (mut frames, mut received) = (Frames::default(), Vec::new());
+            for piece in stream.chunks(cut) {
+                frames.push(piece);
+                while let Some(message) = frames.next::<Vec<u64>>().unwrap() {
+                    received.push(message);
+                }
+            }
+            assert_eq!(received, sent, "cut into {cut}");
+        }
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_is_refused_before_it_has_come() {
+        let mut frames = Frames::default();
+        frames.push(&u32::try_from(MAX_MESSAGE + 1).unwrap().to_le_bytes());
+        assert!(frames.next::<u64>().unwrap_err().contains("the most"));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_an_error_or_waits_for_more(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut frames = Frames::default();
+            frames.push(&bytes);
+            while let Ok(Some(_)) = frames.next::<crate::coordinator::Request>() {}
+        }
+    }
+}

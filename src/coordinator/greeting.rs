@@ -1,0 +1,136 @@
+//! How two sides of a connection make sure that they can talk: one user, one version.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::unistd::geteuid;
+use serde::{Deserialize, Serialize};
+
+use super::call::AddressRange;
+use super::fault::Fault;
+use super::frame;
+use super::id::{CommId, DeviceId};
+use super::order::Report;
+use super::refusal::Refusal;
+use super::request::{Reply, Request};
+use crate::error::{Error, Result};
+
+/// The version that both sides have to have.
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// How long a side waits for what the other one has no reason to put off.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The first message of who connects. Whatever the version, it has these fields.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Greeting {
+    /// The version.
+    pub(super) shmccl: String,
+    /// What it is.
+    pub(super) role: Role,
+}
+
+/// The answer to it, from who listens; the end of the connection, if the versions are not the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Welcome {
+    /// The version.
+    pub(super) shmccl: String,
+}
+
+/// What connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Role {
+    /// Somebody who asks.
+    Client,
+    /// A device of the pool.
+    Device,
+}
+
+/// What a device tells the coordinator: first of all, and whenever it has changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Bulletin {
+    pub(super) range: AddressRange,
+    pub(super) socket: String,
+    pub(super) report: Report,
+}
+
+/// What a client asks the coordinator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Question {
+    pub(super) number: u64,
+    pub(super) request: Request,
+}
+
+/// What a client is answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Answer {
+    pub(super) number: u64,
+    pub(super) reply: std::result::Result<Reply, Refusal>,
+}
+
+/// What a client asks a device: after that, and a device's answer, the bytes themselves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CopyOrder {
+    pub(super) device: DeviceId,
+    pub(super) comm: CommId,
+    pub(super) address: u64,
+    pub(super) len: u64,
+    pub(super) direction: Direction,
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Direction {
+    /// To the device.
+    Put,
+    /// From the device.
+    Get,
+}
+
+/// The process at the other side of `stream`, if it is this user's.
+///
+/// # Errors
+/// [`Fault::OtherUser`], [`Error::Os`].
+pub(super) fn check_peer(stream: &impl AsFd) -> Result<u32> {
+    let peer = getsockopt(stream, PeerCredentials)
+        .map_err(|errno| Error::os("asking who is at the other side of a socket", errno))?;
+    let mine = geteuid().as_raw();
+    if peer.uid() != mine {
+        return Err(Fault::OtherUser { mine, theirs: peer.uid() }.into());
+    }
+    Ok(u32::try_from(peer.pid()).unwrap_or_default())
+}
+
+/// # Errors
+/// [`Fault::Version`] unless `theirs` is the version of this side.
+pub(super) fn check_version(theirs: &str) -> Result<()> {
+    if theirs == VERSION {
+        return Ok(());
+    }
+    // As much of it as a version can be long.
+    let theirs = theirs.chars().filter(|it| !it.is_control()).take(32).collect();
+    Err(Fault::Version { mine: VERSION.to_owned(), theirs }.into())
+}
+
+/// Greets `peer`, who listens, as `role`.
+///
+/// # Errors
+/// [`Error::Coordinator`], [`Error::Timeout`], [`Error::Os`].
+pub(super) fn greet(stream: &mut UnixStream, role: Role, peer: &'static str) -> Result<()> {
+    const GREETING: &str = "greeting the other side of a socket";
+    check_peer(stream)?;
+    let deadline =
+        stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+    deadline.map_err(|error| Error::os(GREETING, error))?;
+    frame::write(stream, &Greeting { shmccl: VERSION.to_owned(), role }, (peer, GREETING))?;
+    let welcome: Welcome = frame::read(stream, (peer, GREETING))?;
+    check_version(&welcome.shmccl)
+}

@@ -1,0 +1,308 @@
+//! The coordinator as a process: one thread around `poll`, which carries messages between sockets and the state machine.
+//!
+//! It waits for nobody in particular. Who does not greet, says what the protocol does not have, asks too much at a time or does
+//! not read its answers loses its connection, and nothing else happens. Another user's process is not heard at all.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
+
+use super::directory::{Occupied, RuntimeDirectory};
+use super::greeting::{Answer, Bulletin, Greeting, Question, Role, VERSION, Welcome, check_peer};
+use super::id::{ClientId, DeviceId};
+use super::link::Link;
+use super::machine::{Action, Event, MAX_DEVICES, Machine, Settings};
+use crate::bootstrap::poll_timeout;
+use crate::error::{Error, Result};
+use crate::shm::system::InterruptWatch;
+
+/// The most connections at a time; more wait at the door.
+const MAX_PEERS: usize = MAX_DEVICES + 512;
+
+/// How many requests of one client may wait for their answers.
+const MAX_ASKED: usize = 64;
+
+/// How long who has connected may take to say who it is.
+const GREETING_TIME: Duration = Duration::from_secs(5);
+
+/// How long the door stays shut when the system has no room for another connection.
+const SHUT: Duration = Duration::from_millis(50);
+
+/// A coordinator that listens.
+#[derive(Debug)]
+pub struct Coordinator {
+    listener: UnixListener,
+    interrupts: Option<InterruptWatch>,
+    machine: Machine,
+    peers: BTreeMap<u64, Peer>,
+    next_peer: u64,
+    /// The connection of each device.
+    devices: BTreeMap<DeviceId, u64>,
+    began: Instant,
+    is_shut: bool,
+    /// Last, so that the socket goes when nobody listens any more.
+    _occupied: Occupied,
+}
+
+/// Who is at the other side of a connection.
+#[derive(Debug)]
+struct Peer {
+    link: Link,
+    pid: u32,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// It has not said yet.
+    Stranger { until: Instant },
+    /// It asks, and waits for so many answers.
+    Client { asked: usize },
+    /// A device, which the machine may know already.
+    Device { is_known: bool },
+}
+
+impl Coordinator {
+    /// Takes `directory`, and listens there.
+    ///
+    /// # Errors
+    /// [`Error::Coordinator`] when it has a coordinator; [`Error::Os`].
+    pub fn start(directory: &RuntimeDirectory, settings: Settings) -> Result<Self> {
+        let occupied = directory.occupy()?;
+        let listen = || -> std::io::Result<UnixListener> {
+            let listener = UnixListener::bind(directory.socket())?;
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        };
+        Ok(Self {
+            listener: listen().map_err(|error| Error::os("listening for devices and clients", error))?,
+            interrupts: InterruptWatch::start()
+                .map_err(|error| Error::os("catching the signals that end a coordinator", error))?,
+            machine: Machine::new(settings, crate::launch::fresh_job_id()),
+            peers: BTreeMap::new(),
+            next_peer: 0,
+            devices: BTreeMap::new(),
+            began: Instant::now(),
+            is_shut: false,
+            _occupied: occupied,
+        })
+    }
+
+    /// Serves until it is interrupted (SIGINT, SIGTERM, SIGHUP). Devices live on, for the next coordinator.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the system cannot wait any more.
+    pub fn serve(mut self) -> Result<()> {
+        self.handle(Event::Tick { now_ms: 0 });
+        while !self.watch()? {
+            let now_ms = self.now_ms();
+            self.handle(Event::Tick { now_ms });
+            self.see_off();
+        }
+        Ok(())
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Waits until something happens, and takes it in. Returns whether it was an interrupt.
+    fn watch(&mut self) -> Result<bool> {
+        let mut polled: Vec<_> =
+            self.peers.values().map(|it| PollFd::new(it.link.descriptor(), it.link.interest())).collect();
+        polled.extend(self.interrupts.iter().map(|it| PollFd::new(it.descriptor(), PollFlags::POLLIN)));
+        let is_open = self.peers.len() < MAX_PEERS && !self.is_shut;
+        if is_open {
+            polled.push(PollFd::new(self.listener.as_fd(), PollFlags::POLLIN));
+        }
+        match poll(&mut polled, poll_timeout(self.patience())) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(Error::os("waiting for devices and clients", errno)),
+        }
+        let events: Vec<_> = polled.iter().map(|it| it.revents().unwrap_or(PollFlags::empty())).collect();
+        drop(polled);
+        self.is_shut = false;
+        let ready: Vec<_> =
+            self.peers.keys().copied().zip(events).filter(|(_, events)| !events.is_empty()).collect();
+        for (peer, events) in ready {
+            self.hear(peer, events);
+        }
+        if is_open {
+            self.accept();
+        }
+        Ok(self.interrupts.as_mut().is_some_and(|interrupts| interrupts.next().is_some()))
+    }
+
+    /// How long nothing has to be done if nothing happens.
+    fn patience(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let tick =
+            self.machine.next_tick_ms().map(|tick| Duration::from_millis(tick.saturating_sub(self.now_ms())));
+        let strangers = self.peers.values().filter_map(|peer| match peer.kind {
+            Kind::Stranger { until } => Some(until.saturating_duration_since(now)),
+            _ => None,
+        });
+        let shut = self.is_shut.then_some(SHUT);
+        strangers.chain(tick).chain(shut).min()
+    }
+
+    fn accept(&mut self) {
+        match self.listener.accept() {
+            Ok((stream, _)) => {
+                // Whoever is refused here was not let into the directory either, and need not be told more.
+                let _ = self.admit(stream);
+            }
+            Err(error) => {
+                self.is_shut =
+                    !matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::EAGAIN | Errno::EINTR))
+            }
+        }
+    }
+
+    fn admit(&mut self, stream: UnixStream) -> Result<()> {
+        let pid = check_peer(&stream)?;
+        let kind = Kind::Stranger { until: Instant::now() + GREETING_TIME };
+        self.peers.insert(self.next_peer, Peer { link: Link::new(stream)?, pid, kind });
+        self.next_peer += 1;
+        Ok(())
+    }
+
+    /// Takes in what a peer has sent, and sends it what there is room for now.
+    fn hear(&mut self, number: u64, events: PollFlags) {
+        let Some(peer) = self.peers.get_mut(&number) else { return };
+        peer.link.flush();
+        if events.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) {
+            peer.link.read();
+        }
+        // What came before the end of a connection counts.
+        while let Some(event) = self.next_event(number) {
+            self.handle(event);
+        }
+    }
+
+    /// The next event that a peer has sent; `None` as well when that was the last that is heard of it.
+    fn next_event(&mut self, number: u64) -> Option<Event> {
+        let peer = self.peers.get_mut(&number)?;
+        loop {
+            let message = match peer.kind {
+                Kind::Stranger { .. } => peer.greeted().map(|greeted| greeted.then_some(None)),
+                Kind::Client { .. } => peer.question(number).map(|event| event.map(Some)),
+                Kind::Device { .. } => peer.bulletin().map(|event| event.map(Some)),
+            };
+            match message {
+                Ok(Some(Some(event))) => {
+                    if let Event::Registered { device, .. } = &event {
+                        self.devices.insert(*device, number);
+                    }
+                    return Some(event);
+                }
+                Ok(Some(None)) => {}
+                Ok(None) => return None,
+                Err(_) => {
+                    self.part(number);
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        for action in self.machine.handle(event) {
+            match action {
+                Action::Order { device, order } => {
+                    if let Some(peer) =
+                        self.devices.get(&device).and_then(|number| self.peers.get_mut(number))
+                    {
+                        peer.link.send(&order);
+                    }
+                }
+                Action::Reply { client, number, reply } => {
+                    if let Some(peer) = self.peers.get_mut(&client.get()) {
+                        peer.link.send(&Answer { number, reply });
+                        if let Kind::Client { asked } = &mut peer.kind {
+                            *asked = asked.saturating_sub(1);
+                        }
+                    }
+                }
+                Action::Drop { device } => {
+                    if let Some(number) = self.devices.remove(&device) {
+                        self.peers.remove(&number);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Parts with those who have hung up, or have not said who they are.
+    fn see_off(&mut self) {
+        let now = Instant::now();
+        let is_late = |kind| matches!(kind, Kind::Stranger { until } if until <= now);
+        let leaving: Vec<_> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.link.is_over() || is_late(peer.kind))
+            .map(|(number, _)| *number)
+            .collect();
+        leaving.into_iter().for_each(|number| self.part(number));
+    }
+
+    fn part(&mut self, number: u64) {
+        let Some(peer) = self.peers.remove(&number) else { return };
+        match peer.kind {
+            Kind::Stranger { .. } => {}
+            Kind::Client { .. } => self.handle(Event::ClientGone { client: ClientId::new(number) }),
+            Kind::Device { .. } => {
+                let device = DeviceId::new(peer.pid);
+                // It may have another connection by now.
+                if self.devices.get(&device) == Some(&number) {
+                    self.devices.remove(&device);
+                    self.handle(Event::Gone { device });
+                }
+            }
+        }
+    }
+}
+
+impl Peer {
+    /// Takes a greeting. Returns whether there was one.
+    fn greeted(&mut self) -> std::result::Result<bool, String> {
+        let Some(greeting) = self.link.next::<Greeting>()? else { return Ok(false) };
+        self.link.send(&Welcome { shmccl: VERSION.to_owned() });
+        if greeting.shmccl != VERSION {
+            return Err("another version".to_owned());
+        }
+        self.kind = match greeting.role {
+            Role::Client => Kind::Client { asked: 0 },
+            // A device whose process cannot be seen from here cannot be named.
+            Role::Device if self.pid == 0 => return Err("a device of another process namespace".to_owned()),
+            Role::Device => Kind::Device { is_known: false },
+        };
+        Ok(true)
+    }
+
+    fn question(&mut self, number: u64) -> std::result::Result<Option<Event>, String> {
+        let Kind::Client { asked } = &mut self.kind else { return Ok(None) };
+        let Some(question) = self.link.next::<Question>()? else { return Ok(None) };
+        *asked += 1;
+        if *asked > MAX_ASKED {
+            return Err("too many requests at a time".to_owned());
+        }
+        let (client, Question { number, request }) = (ClientId::new(number), question);
+        Ok(Some(Event::Requested { client, number, request }))
+    }
+
+    fn bulletin(&mut self) -> std::result::Result<Option<Event>, String> {
+        let Kind::Device { is_known } = &mut self.kind else { return Ok(None) };
+        let Some(Bulletin { range, socket, report }) = self.link.next::<Bulletin>()? else { return Ok(None) };
+        let device = DeviceId::new(self.pid);
+        Ok(Some(if std::mem::replace(is_known, true) {
+            Event::Reported { device, report }
+        } else {
+            Event::Registered { device, range, socket, report }
+        }))
+    }
+}
