@@ -296,7 +296,7 @@ mod tests {
         let mut agent = ready();
         agent.take(run(1));
         let interrupt = Step::Interrupt { lost: vec![2] };
-        assert_eq!(agent.take(go_on(1)), [interrupt.clone()]);
+        assert_eq!(agent.take(go_on(1)), vec![interrupt.clone()]);
         assert_eq!(agent.finish(Outcome::Ran(Err("lost".to_owned()))), [interrupt, Step::Begin(Task::GoOn)]);
         agent.finish(Outcome::WentOn(Ok(vec![2])));
         let membership = agent.report().membership.as_ref().unwrap();
@@ -309,7 +309,7 @@ mod tests {
         let mut agent = ready();
         agent.take(go_on(1));
         let interrupt = Step::Interrupt { lost: vec![2] };
-        assert_eq!(agent.take(go_on(2)), [interrupt.clone()]);
+        assert_eq!(agent.take(go_on(2)), vec![interrupt.clone()]);
         assert_eq!(agent.finish(Outcome::WentOn(Ok(vec![2]))), []);
         let mut agent = ready();
         agent.take(go_on(1));

@@ -190,8 +190,13 @@ impl Device {
     /// Registers with another coordinator, if there is one by now.
     fn look_for_another(&mut self) -> Result<()> {
         match self.register() {
-            Err(Error::Coordinator { fault: Fault::Nobody { .. } | Fault::Lost { .. } }) => Ok(()),
-            registered => registered,
+            Err(Error::Coordinator { fault })
+                if matches!(fault, Fault::Version { .. } | Fault::OtherUser { .. }) =>
+            {
+                Err(fault.into())
+            }
+            // It is not there yet, or has no time.
+            _ => Ok(()),
         }
     }
 }

@@ -204,7 +204,7 @@ impl Machine {
 
     fn register(&mut self, device: DeviceId, memory: (AddressRange, String), report: Report) {
         self.lose(device);
-        if self.pool.len() == MAX_DEVICES {
+        if self.pool.len() == MAX_DEVICES || report.heard > 0 {
             self.actions.push(Action::Drop { device });
             return;
         }

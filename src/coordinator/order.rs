@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::call::DeviceCall;
 use super::id::{CommId, DeviceId};
+use crate::rank::MAX_RANKS;
+
+/// No number of a communicator, epoch or group is as high as this.
+const MAX_NUMBER: u64 = 1 << 48;
 
 /// What a device is to do next. It ignores what does not fit its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,6 +94,29 @@ pub struct Membership {
     pub epoch: u64,
     /// How far it is.
     pub phase: Phase,
+}
+
+impl Membership {
+    /// Whether it can be true: numbers that can be counted on from, members that can be ranks.
+    pub(super) fn is_sound(&self) -> bool {
+        let Formation { comm, members, .. } = &self.formation;
+        let unique: std::collections::BTreeSet<_> = members.iter().collect();
+        let numbers = [comm.get(), self.epoch, self.phase.groups()];
+        numbers.iter().all(|number| *number < MAX_NUMBER)
+            && (1..=MAX_RANKS as usize).contains(&members.len())
+            && unique.len() == members.len()
+    }
+}
+
+impl Phase {
+    /// How many groups have been, the present one among them.
+    pub(super) fn groups(&self) -> u64 {
+        match self {
+            Self::Ready { groups } | Self::Failed { groups, .. } | Self::GoingOn { groups, .. } => *groups,
+            Self::Running { group, .. } => *group,
+            Self::Hosting { .. } | Self::Joining { .. } | Self::Unmet { .. } | Self::Leaving => 0,
+        }
+    }
 }
 
 /// How far a device is in its communicator.

@@ -1,7 +1,7 @@
 //! Taking over from reports: after a restart, communicators are there of which this coordinator knows nothing.
 
-use super::Machine;
 use super::comm::{Comm, Stage};
+use super::{Action, Machine};
 use crate::coordinator::id::{CommId, DeviceId};
 use crate::coordinator::order::{Membership, Phase};
 
@@ -10,6 +10,11 @@ impl Machine {
     pub(super) fn place(&mut self, device: DeviceId) {
         let Some(found) = self.pool.get(device) else { return };
         let Some(membership) = found.report.membership.clone() else { return };
+        if !membership.is_sound() {
+            self.lose(device);
+            self.actions.push(Action::Drop { device });
+            return;
+        }
         let id = membership.formation.comm;
         self.newest = self.newest.max(id);
         if found.owner.is_some()
@@ -68,7 +73,7 @@ struct Seen {
 impl Seen {
     /// `is_left` is whether a member lives that says it is none, `is_short` whether one does not say that it is one.
     fn new(id: CommId, epoch: u64, reports: &[&Membership], is_left: bool, is_short: bool) -> Self {
-        let groups = reports.iter().map(|report| groups(&report.phase)).max().unwrap_or_default();
+        let groups = reports.iter().map(|report| report.phase.groups()).max().unwrap_or_default();
         let tries =
             reports.iter().filter(|report| report.epoch == epoch).filter_map(|report| match report.phase {
                 Phase::GoingOn { attempt, .. } => Some(attempt),
@@ -114,14 +119,5 @@ impl Seen {
             }
             (None, None) => Stage::Ready,
         }
-    }
-}
-
-/// How many groups have been, the present one among them.
-fn groups(phase: &Phase) -> u64 {
-    match phase {
-        Phase::Ready { groups } | Phase::Failed { groups, .. } | Phase::GoingOn { groups, .. } => *groups,
-        Phase::Running { group, .. } => *group,
-        _ => 0,
     }
 }

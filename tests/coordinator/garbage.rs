@@ -1,0 +1,84 @@
+//! Whatever is said on the sockets, the coordinator and its devices live on and serve those who make sense.
+
+use std::io::{Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::time::{Duration, Instant};
+
+use crate::pool::Pool;
+use crate::strangers::{device_socket, frame};
+
+/// Numbers drawn from a seed (xorshift, by Marsaglia).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % end as u64).unwrap()
+    }
+}
+
+/// What makes sense, more or less, after a greeting.
+const MESSAGES: [&str; 12] = [
+    r#"{"number":1,"request":"list"}"#,
+    r#"{"number":1,"request":{"init":{"devices":2,"keep_going":true}}}"#,
+    r#"{"number":1,"request":{"init":{"devices":4294967295,"keep_going":false}}}"#,
+    r#"{"number":18446744073709551615,"request":{"status":{"comm":1,"settled":true}}}"#,
+    r#"{"number":2,"request":{"group_start":1}}"#,
+    r#"{"number":3,"request":{"call":{"comm":1,"call":{"collective":"all_gather","data_type":"f64","op":"sum","root":4294967295,"count":18446744073709551615,"send":[0,18446744073709551615],"recv":[4096,4096]}}}}"#,
+    r#"{"number":4,"request":{"group_end":1}}"#,
+    r#"{"number":5,"request":{"destroy":1}}"#,
+    r#"{"range":{"min":0,"max":18446744073709551615},"socket":"","report":{"version":1,"heard":0,"membership":null}}"#,
+    r#"{"range":{"min":9,"max":1},"socket":"x","report":{"version":2,"heard":7,"membership":{"formation":{"comm":18446744073709551615,"incarnation":0,"members":[],"keep_going":true},"epoch":18446744073709551615,"phase":{"ready":{"groups":18446744073709551615}}}}}"#,
+    r#"{"range":{"min":9,"max":1},"socket":"x","report":{"version":3,"heard":0,"membership":{"formation":{"comm":0,"incarnation":0,"members":[1,1,1],"keep_going":true},"epoch":0,"phase":{"going_on":{"groups":0,"attempt":4294967295}}}}}"#,
+    r#"{"device":1,"comm":1,"address":18446744073709551615,"len":18446744073709551615,"direction":"put"}"#,
+];
+
+fn draw(dice: &mut Dice) -> Vec<u8> {
+    let role = ["client", "device", "neither"][dice.below(3)];
+    let greeting = frame(&format!(r#"{{"shmccl":"{}","role":"{role}"}}"#, env!("CARGO_PKG_VERSION")));
+    let mut bytes = if dice.below(4) == 0 { Vec::new() } else { greeting };
+    for _ in 0..dice.below(8) {
+        bytes.extend(frame(MESSAGES[dice.below(MESSAGES.len())]));
+    }
+    for _ in 0..dice.below(4) * dice.below(4) {
+        let at = dice.below(bytes.len() + 1);
+        let byte = u8::try_from(dice.below(256)).unwrap();
+        match bytes.get_mut(at) {
+            Some(place) => *place = byte,
+            None => bytes.push(byte),
+        }
+    }
+    bytes.truncate(dice.below(2 * bytes.len() + 2));
+    bytes
+}
+
+#[test]
+fn garbage_takes_neither_the_coordinator_nor_a_device_down() {
+    let is_long = std::env::var_os("SHMCCL_LONG").is_some_and(|long| long == "1");
+    let time = Duration::from_secs(if is_long { 60 } else { 1 });
+    let mut pool = Pool::start("garbage", 2);
+    let address = SocketAddr::from_abstract_name(device_socket(pool.devices()[0])).unwrap();
+    let seed = std::env::var("SHMCCL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261);
+    let (mut dice, began, mut tries) = (Dice(seed), Instant::now(), 0_u64);
+    while began.elapsed() < time {
+        tries += 1;
+        let to_device = dice.below(3) == 0;
+        let stream =
+            if to_device { UnixStream::connect_addr(&address) } else { UnixStream::connect(pool.socket()) };
+        let mut stream = stream.unwrap_or_else(|error| panic!("seed {seed}, try {tries}: {error}"));
+        // It may have hung up in the middle.
+        let _ = stream.write_all(&draw(&mut dice));
+        if !to_device && dice.below(4) == 0 {
+            let _ = stream.set_read_timeout(Some(Duration::from_millis(1)));
+            let _ = stream.read(&mut [0; 4096]);
+        }
+    }
+    assert!(pool.has_coordinator(), "seed {seed}: the coordinator is dead after {tries} tries");
+    let told = pool.ctl("devices").line();
+    for device in pool.devices() {
+        assert!(told.contains(&device.to_string()), "seed {seed}: {told}");
+    }
+}

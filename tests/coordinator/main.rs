@@ -1,0 +1,8 @@
+//! A coordinator, its devices and clients as real processes, each with a directory of sockets of its own. Everything is asked by
+//! `shmccl ctl`, but for what no client of this version would say.
+
+mod garbage;
+mod pool;
+mod restarts;
+mod strangers;
+mod walk;

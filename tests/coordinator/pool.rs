@@ -1,0 +1,166 @@
+//! Starts coordinators and devices, and asks them. Nothing outlives the [`Pool`].
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// A directory of sockets, and the processes that use it.
+pub(crate) struct Pool {
+    pub(crate) parent: PathBuf,
+    coordinator: Option<Child>,
+    devices: Vec<Child>,
+}
+
+/// What a command has left.
+pub(crate) struct Told {
+    pub(crate) code: i32,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: String,
+}
+
+impl Told {
+    #[track_caller]
+    pub(crate) fn line(&self) -> String {
+        assert_eq!((self.code, self.stderr.as_str()), (0, ""));
+        String::from_utf8(self.stdout.clone()).unwrap().trim_end().to_owned()
+    }
+
+    /// The one line with which it failed.
+    #[track_caller]
+    pub(crate) fn error(&self) -> &str {
+        assert_eq!((self.code, self.stdout.len()), (1, 0), "{}", self.stderr);
+        assert_eq!(self.stderr.lines().count(), 1, "{}", self.stderr);
+        self.stderr.trim_end()
+    }
+}
+
+impl Pool {
+    /// A coordinator and so many devices.
+    pub(crate) fn start(name: &str, devices: usize) -> Self {
+        let mut pool = Self::empty(name);
+        pool.start_coordinator();
+        (0..devices).for_each(|_| _ = pool.start_device());
+        pool
+    }
+
+    pub(crate) fn empty(name: &str) -> Self {
+        let parent = std::env::temp_dir().join(format!("shmccl-coordinator-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&parent);
+        std::fs::create_dir(&parent).unwrap();
+        Self { parent, coordinator: None, devices: Vec::new() }
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.parent.join("shmccl/coordinator")
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
+        command.env("XDG_RUNTIME_DIR", &self.parent).env("NO_COLOR", "1");
+        command
+    }
+
+    fn spawn(&self, word: &str) -> Child {
+        let mut child = self.command().arg(word).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("Ctrl-C ends it"), "{line}");
+        child
+    }
+
+    pub(crate) fn start_coordinator(&mut self) {
+        self.coordinator = Some(self.spawn("coordinator"));
+    }
+
+    /// Starts a device. Returns its number.
+    pub(crate) fn start_device(&mut self) -> u32 {
+        let device = self.spawn("device");
+        let id = device.id();
+        self.devices.push(device);
+        id
+    }
+
+    pub(crate) fn devices(&self) -> Vec<u32> {
+        self.devices.iter().map(Child::id).collect()
+    }
+
+    pub(crate) fn kill_device(&mut self, index: usize) -> u32 {
+        let mut device = self.devices.remove(index);
+        device.kill().unwrap();
+        device.wait().unwrap();
+        device.id()
+    }
+
+    pub(crate) fn kill_coordinator(&mut self) {
+        let mut coordinator = self.coordinator.take().unwrap();
+        coordinator.kill().unwrap();
+        coordinator.wait().unwrap();
+    }
+
+    /// Interrupts the coordinator and all devices. Returns their exit codes.
+    pub(crate) fn interrupt(&mut self) -> Vec<Option<i32>> {
+        let all = self.coordinator.take().into_iter().chain(self.devices.drain(..));
+        all.map(|mut child| {
+            kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGTERM).unwrap();
+            child.wait().unwrap().code()
+        })
+        .collect()
+    }
+
+    pub(crate) fn has_coordinator(&mut self) -> bool {
+        self.coordinator.as_mut().is_some_and(|coordinator| coordinator.try_wait().unwrap().is_none())
+    }
+
+    pub(crate) fn ctl(&self, args: &str) -> Told {
+        self.ctl_with(args, b"")
+    }
+
+    /// Runs `shmccl ctl` with `args`, between blanks, and this as its input.
+    pub(crate) fn ctl_with(&self, args: &str, input: &[u8]) -> Told {
+        let mut command = self.command();
+        command.arg("ctl").args(args.split_whitespace());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // It may fail before it has read anything.
+        let _ = child.stdin.take().unwrap().write_all(input);
+        let (mut stdout, mut stderr) = (Vec::new(), String::new());
+        child.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
+        child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        let code = child.wait().unwrap().code().unwrap_or(-1);
+        Told { code, stdout, stderr }
+    }
+
+    /// Asks until the answer is as wanted.
+    #[track_caller]
+    pub(crate) fn ctl_until(&self, args: &str, is_wanted: impl Fn(&str) -> bool) -> String {
+        let began = Instant::now();
+        loop {
+            let line = self.ctl(args).line();
+            if is_wanted(&line) {
+                return line;
+            }
+            assert!(began.elapsed() < WATCHDOG, "it stays {line}");
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        for child in self.coordinator.iter_mut().chain(&mut self.devices) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.parent);
+    }
+}
+
+/// What is in a directory.
+pub(crate) fn entries(directory: &Path) -> usize {
+    std::fs::read_dir(directory).unwrap().count()
+}

@@ -1,0 +1,44 @@
+//! Coordinators that die while devices work, and others that take their place.
+
+use crate::pool::{Pool, entries};
+
+fn is_long() -> bool {
+    std::env::var_os("SHMCCL_LONG").is_some_and(|long| long == "1")
+}
+
+#[test]
+fn no_group_fails_when_the_coordinator_is_killed_and_the_next_one_takes_over() {
+    let mut pool = Pool::start("restarts", 3);
+    pool.ctl("init 3").line();
+    let kills = if is_long() { 200 } else { 4 };
+    for kill in 1..=kills {
+        let count = 1 + (kill * 7919) % 300_000;
+        pool.ctl(&format!("call 1 all_reduce -d float64 -n {count} --send 0x1000,0x2000,0x3000")).line();
+        for _ in 0..(kill * 37) % 500 {
+            std::thread::yield_now();
+        }
+        pool.kill_coordinator();
+        assert!(pool.ctl("status 1").error().contains("start one with `shmccl coordinator`"));
+        pool.start_coordinator();
+        let status = pool.ctl("status 1 --wait").line();
+        assert!(status.contains("ready, epoch 1") && !status.contains("failed"), "kill {kill}: {status}");
+    }
+    pool.ctl("finalize 1").line();
+    assert_eq!(pool.ctl("devices").line().matches("free").count(), 3);
+}
+
+#[test]
+fn a_second_coordinator_is_refused_and_a_device_needs_one_to_begin_with() {
+    let pool = Pool::start("second", 0);
+    let run = |pool: &Pool, word: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_shmccl"));
+        let output =
+            command.env("XDG_RUNTIME_DIR", &pool.parent).env("NO_COLOR", "1").arg(word).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(run(&pool, "coordinator").contains("a coordinator is running already at"));
+    let empty = Pool::empty("empty");
+    assert!(run(&empty, "device").contains("start one with `shmccl coordinator`"));
+    assert_eq!(entries(&empty.parent.join("shmccl")), 0);
+}

@@ -1,0 +1,94 @@
+//! Who is not let in: another user, another version.
+
+use std::io::{Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use crate::pool::Pool;
+
+/// What the other user's process is to try: the coordinator's socket, a device, and the name of its socket.
+const PART: &str = "SHMCCL_TEST_STRANGER";
+
+/// A message as it goes over a socket.
+pub(crate) fn frame(text: &str) -> Vec<u8> {
+    let len = u32::try_from(text.len()).unwrap();
+    len.to_le_bytes().into_iter().chain(text.bytes()).collect()
+}
+
+/// The names of the sockets of `device`, as everybody can read them.
+pub(crate) fn device_socket(device: u32) -> String {
+    let all = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let prefix = format!("@shmccl-device-{device}-");
+    let name = all.split_whitespace().find(|word| word.starts_with(&prefix)).unwrap();
+    name[1..].to_owned()
+}
+
+/// Sends a greeting; returns what is answered until the end.
+fn greet(stream: &mut UnixStream, version: &str) -> String {
+    let greeting = frame(&format!(r#"{{"shmccl":"{version}","role":"client"}}"#));
+    // Who is refused unheard may have been hung up on by now.
+    let _ = stream.write_all(&greeting);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(answer.get(4..).unwrap_or_default()).into_owned()
+}
+
+#[test]
+fn stranger() {
+    let Ok(part) = std::env::var(PART) else { return };
+    let mut part = part.split(' ');
+    let (path, device, socket) = (part.next().unwrap(), part.next().unwrap(), part.next().unwrap());
+    let denied = |error: std::io::Error| assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
+    denied(UnixStream::connect(path).unwrap_err());
+    let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(socket).unwrap()).unwrap();
+    assert_eq!(greet(&mut stream, env!("CARGO_PKG_VERSION")), "", "it is not heard");
+    denied(std::fs::read_dir(format!("/proc/{device}/fd")).unwrap_err());
+    denied(std::fs::File::open(format!("/proc/{device}/mem")).unwrap_err());
+}
+
+#[test]
+fn another_user_can_neither_connect_nor_attach_nor_read() {
+    if !nix::unistd::geteuid().is_root() {
+        // Only root can play another user.
+        return;
+    }
+    let pool = Pool::start("stranger", 1);
+    let device = pool.devices()[0];
+    let part = format!("{} {device} {}", pool.socket().display(), device_socket(device));
+    // By its link, since the other user may not be allowed to go where the binary was built.
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["--exact", "strangers::stranger", "--test-threads=1"]).env(PART, part);
+    let output = command.uid(65534).gid(65534).current_dir("/").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(pool.ctl("devices").line().contains("free"));
+}
+
+#[test]
+fn another_version_is_refused_with_both_versions_named() {
+    let pool = Pool::start("version", 1);
+    let mut stream = UnixStream::connect(pool.socket()).unwrap();
+    let answer = greet(&mut stream, "9.9.9");
+    assert_eq!(answer, format!(r#"{{"shmccl":"{}"}}"#, env!("CARGO_PKG_VERSION")), "and the connection ends");
+    let address = SocketAddr::from_abstract_name(device_socket(pool.devices()[0])).unwrap();
+    let answer = greet(&mut UnixStream::connect_addr(&address).unwrap(), "9.9.9");
+    assert!(answer.contains(env!("CARGO_PKG_VERSION")));
+    drop(pool);
+
+    let other = Pool::empty("other-version");
+    let directory = other.parent.join("shmccl");
+    std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700)
+        .create(&directory)
+        .unwrap();
+    let listener = UnixListener::bind(other.socket()).unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(&frame(r#"{"shmccl":"9.9.9","more":[]}"#)).unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let refused = other.ctl("devices");
+    let both = format!("this is shmccl {}, and the other side is shmccl 9.9.9", env!("CARGO_PKG_VERSION"));
+    assert!(refused.error().contains(&both), "{}", refused.stderr);
+    server.join().unwrap();
+}

@@ -1,0 +1,148 @@
+//! The walk from the first device to the last, by commands alone.
+
+use crate::pool::{Pool, entries};
+
+/// Element `index` of a call with so many elements on a rank: small whole numbers, so that every operator is exact.
+fn element(count: usize, rank: usize, index: usize) -> f64 {
+    1.0 + ((count + 3 * rank + 5 * index) % 4) as f64
+}
+
+fn bytes(elements: impl Iterator<Item = f64>) -> Vec<u8> {
+    elements.flat_map(f64::to_ne_bytes).collect()
+}
+
+/// Three calls of four operators each, as one group, on addresses that differ from rank to rank.
+fn group_of_all_reduces(pool: &Pool, comm: u32, devices: &[u32]) {
+    let operators: [(&str, fn(f64, f64) -> f64); 4] =
+        [("sum", |a, b| a + b), ("prod", |a, b| a * b), ("min", f64::min), ("max", f64::max)];
+    let calls: Vec<_> = operators.iter().flat_map(|op| [3_usize, 4, 17].map(|count| (op, count))).collect();
+    let address = |call: usize, rank: usize| 0x1_0000 + 0x1000 * call as u64 + 0x100 * rank as u64;
+    assert_eq!(pool.ctl(&format!("group start {comm}")).line(), "");
+    for (call, ((name, _), count)) in calls.iter().enumerate() {
+        let mut send = Vec::new();
+        for (rank, device) in devices.iter().enumerate() {
+            let data = bytes((0..*count).map(|index| element(*count, rank, index)));
+            pool.ctl_with(&format!("put-h2d {device} {:#x}", address(call, rank)), &data).line();
+            send.push(format!("{:#x}", address(call, rank)));
+        }
+        let call =
+            format!("call {comm} all_reduce -d float64 -n {count} --op {name} --send {}", send.join(","));
+        assert_eq!(pool.ctl(&call).line(), "");
+    }
+    assert!(pool.ctl(&format!("group end {comm}")).line().ends_with("in progress"));
+    let status = pool.ctl_until(&format!("status {comm}"), |line| !line.contains("in progress"));
+    assert!(status.contains(": ready") && status.ends_with("succeeded"), "{status}");
+    for (call, ((_, combine), count)) in calls.iter().enumerate() {
+        let result =
+            |index| (0..devices.len()).map(|rank| element(*count, rank, index)).reduce(combine).unwrap();
+        for (rank, device) in devices.iter().enumerate() {
+            let found = pool.ctl(&format!("get-d2h {device} {} {}", address(call, rank), 8 * count)).stdout;
+            assert_eq!(found, bytes((0..*count).map(result)), "call {call} on rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn a_pool_is_walked_through_by_ctl_alone() {
+    let mut pool = Pool::start("walk", 3);
+    let devices = pool.devices();
+    assert!(pool.ctl("init 3").line().starts_with("communicator 1: ready, epoch 1, devices "));
+    let refused = pool.ctl("init 10");
+    assert!(refused.error().contains("10 devices were asked for, and 0 of 3 are free"), "{}", refused.stderr);
+
+    let greeting = b"greetings from the host\n\0\xff";
+    for device in &devices {
+        assert_eq!(pool.ctl_with(&format!("put-h2d {device} 0x1000"), greeting).line(), "");
+        assert_eq!(pool.ctl(&format!("get-d2h {device} 0x1000 {}", greeting.len())).stdout, greeting);
+        assert_eq!(pool.ctl(&format!("put-h2d {device} 0x1000")).line(), "", "nothing at all is copied");
+        assert_eq!(pool.ctl(&format!("get-d2h {device} 0x4001000 0")).line(), "", "not even from the end");
+    }
+    let device = devices[1];
+    for beyond in ["0xfff", "0x4000fff", "18446744073709551615"] {
+        let refused = pool.ctl_with(&format!("put-h2d {device} {beyond}"), b"ab");
+        assert!(
+            refused.error().contains("out of range: its addresses are 0x1000 to 0x4001000"),
+            "{}",
+            refused.stderr
+        );
+    }
+    assert!(
+        pool.ctl(&format!("get-d2h {device} 0x1000 18446744073709551615")).error().contains("out of range")
+    );
+    assert_eq!(pool.ctl(&format!("get-d2h {device} 0x4000fff 1")).stdout, [0], "nothing has changed");
+    let past = pool.ctl("call 1 all_reduce -d float64 -n 3 --send 0x4000ff8");
+    assert!(past.error().contains("out of range"), "{}", past.stderr);
+
+    let ranks: Vec<u32> = pool
+        .ctl("status 1")
+        .line()
+        .split("devices ")
+        .nth(1)
+        .unwrap()
+        .split([' ', ';'])
+        .take(3)
+        .map(|id| id.parse().unwrap())
+        .collect();
+    group_of_all_reduces(&pool, 1, &ranks);
+
+    let lost = pool.kill_device(1);
+    let failed = pool.ctl_until("status 1", |line| line.contains(": failed"));
+    assert!(failed.contains(&format!("device {lost} was lost")), "{failed}");
+    assert!(pool.ctl("call 1 all_reduce -n 1 --send 0x1000").error().contains("`shmccl ctl go-on 1`"));
+    assert!(pool.ctl("finalize 1").error().contains("has failed"));
+    assert_eq!(pool.ctl(&format!("get-d2h {} 0x1000 {}", devices[0], greeting.len())).stdout, greeting);
+    assert!(pool.ctl("go-on 1").line().starts_with("communicator 1: ready, epoch 2, "));
+    let rest: Vec<u32> = ranks.into_iter().filter(|rank| *rank != lost).collect();
+    group_of_all_reduces(&pool, 1, &rest);
+
+    assert_eq!(pool.ctl("finalize 1").line(), "");
+    for late in [
+        "status 1",
+        "finalize 1",
+        "destroy 1",
+        "group start 1",
+        "call 1 all_reduce -n 1 --send 0x1000,0x1000",
+    ] {
+        assert!(pool.ctl(late).error().contains("communicator 1 has ended"), "{late}");
+    }
+    assert!(
+        pool.ctl(&format!("get-d2h {} 0x1000 1", devices[0])).error().contains("belongs to no communicator")
+    );
+    assert!(pool.ctl("init 2").line().starts_with("communicator 2: ready"), "its devices are back");
+    assert_eq!(pool.interrupt(), [Some(0); 3]);
+    assert_eq!(entries(pool.socket().parent().unwrap()), 0);
+}
+
+#[test]
+fn a_device_that_is_killed_in_the_middle_fails_the_group_and_the_rest_go_on_by_themselves_if_told() {
+    let mut pool = Pool::start("middle", 3);
+    pool.ctl("init 3 --keep-going").line();
+    // Long enough that the kill comes first, or all is done: both are told.
+    let call = pool.ctl("call 1 all_reduce -d float64 -n 4000000 --send 0x1000");
+    assert!(call.line().ends_with("group 1 in progress"));
+    let lost = pool.kill_device(0);
+    let status = pool.ctl_until("status 1", |line| line.contains("ready, epoch 2"));
+    assert!(!status.contains(&format!("devices {lost}")), "{status}");
+    assert!(status.ends_with("group 1 succeeded") || status.contains("group 1 failed"), "{status}");
+    pool.ctl("call 1 all_reduce -d int32 -n 1 --send 0x1000").line();
+    assert!(pool.ctl("status 1 --wait").line().ends_with("group 2 succeeded"));
+    assert_eq!(pool.ctl("destroy 1").line(), "");
+}
+
+#[test]
+fn several_communicators_live_on_devices_of_their_own() {
+    let pool = Pool::start("several", 4);
+    pool.ctl("init 2").line();
+    pool.ctl("init 2").line();
+    assert!(pool.ctl("init 1").error().contains("0 of 4 are free"));
+    for comm in [1, 2] {
+        for operation in ["all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all"] {
+            pool.ctl(&format!("call {comm} {operation} -d int32 -n 5 --root 1 --send 0x1000 --recv 0x2000"))
+                .line();
+            assert!(pool.ctl(&format!("status {comm} --wait")).line().ends_with("succeeded"), "{operation}");
+        }
+    }
+    assert_eq!(pool.ctl("destroy 1").line(), "");
+    assert_eq!(pool.ctl("devices").line().matches("free").count(), 2);
+    assert!(pool.ctl("status 2").line().contains("ready"));
+}
