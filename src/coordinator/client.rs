@@ -151,7 +151,7 @@ impl Client {
         let bytes = Bytes { address, len: source.len() as u64 };
         let mut stream = self.open(device, bytes, Direction::Put)?;
         stream.write_all(source).map_err(|error| broken(error, COPYING.0, COPYING.1))?;
-        read::<std::result::Result<(), Refusal>>(&mut stream, COPYING)??;
+        read::<std::result::Result<(), Refusal>>(&mut stream, COPYING)?.map_err(Refusal::error)?;
         Ok(())
     }
 
@@ -189,17 +189,17 @@ impl Client {
         let Reply::Located(Location { comm, range, socket }) = self.ask(Request::Locate(device))? else {
             return Err(unexpected());
         };
-        range.check(device, bytes)?;
+        range.check(device, bytes).map_err(Refusal::error)?;
         let address =
             SocketAddr::from_abstract_name(socket).and_then(|address| UnixStream::connect_addr(&address));
         let mut stream = address.map_err(|error| match error.kind() {
-            ErrorKind::ConnectionRefused => Fault::Lost { peer: DEVICE }.into(),
+            ErrorKind::ConnectionRefused => Fault::Lost { peer: DEVICE }.error(),
             _ => Error::os("connecting with a device", error),
         })?;
         greet(&mut stream, Role::Client, DEVICE)?;
         let Bytes { address, len } = bytes;
         write(&mut stream, &CopyOrder { device, comm, address, len, direction }, COPYING)?;
-        read::<std::result::Result<(), Refusal>>(&mut stream, COPYING)??;
+        read::<std::result::Result<(), Refusal>>(&mut stream, COPYING)?.map_err(Refusal::error)?;
         Ok(stream)
     }
 
@@ -224,7 +224,7 @@ impl Client {
         if answer.number != self.number {
             return Err(unexpected());
         }
-        Ok(answer.reply?)
+        answer.reply.map_err(Refusal::error)
     }
 }
 
@@ -235,11 +235,11 @@ impl Client {
 pub(super) fn connect(directory: &RuntimeDirectory) -> Result<UnixStream> {
     let path = directory.socket();
     UnixStream::connect(&path).map_err(|error| match error.kind() {
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => Fault::Nobody { path }.into(),
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => Fault::Nobody { path }.error(),
         _ => Error::os("connecting with the coordinator", error),
     })
 }
 
 fn unexpected() -> Error {
-    Fault::Garbled { peer: COORDINATOR, what: "an answer to another question".to_owned() }.into()
+    Fault::Garbled { peer: COORDINATOR, what: "an answer to another question".to_owned() }.error()
 }

@@ -144,7 +144,8 @@ impl Device {
         link.read();
         loop {
             let Some(link) = &mut self.link else { return Ok(()) };
-            let order = link.next::<Order>().map_err(|what| Fault::Garbled { peer: COORDINATOR, what })?;
+            let order =
+                link.next::<Order>().map_err(|what| Fault::Garbled { peer: COORDINATOR, what }.error())?;
             let Some(order) = order else { return Ok(()) };
             let steps = self.agent.take(order);
             self.perform(steps);
@@ -193,7 +194,7 @@ impl Device {
             Err(Error::Coordinator { fault })
                 if matches!(fault, Fault::Version { .. } | Fault::OtherUser { .. }) =>
             {
-                Err(fault.into())
+                Err(fault.error())
             }
             // It is not there yet, or has no time.
             _ => Ok(()),

@@ -58,7 +58,7 @@ impl RuntimeDirectory {
             () => None,
         };
         match is {
-            Some(is) => Err(Fault::Directory { path, is }.into()),
+            Some(is) => Err(Fault::Directory { path, is }.error()),
             None => Ok(Self { path }),
         }
     }
@@ -78,7 +78,7 @@ impl RuntimeDirectory {
             .map_err(|error| Error::os("opening the directory of the coordinator's socket", error))?;
         let lock =
             Flock::lock(directory, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
-                Errno::EWOULDBLOCK => Fault::Running { path: self.path.clone() }.into(),
+                Errno::EWOULDBLOCK => Fault::Running { path: self.path.clone() }.error(),
                 errno => Error::os("locking the directory of the coordinator's socket", errno),
             })?;
         let socket = self.socket();

@@ -66,14 +66,18 @@ pub enum Fault {
     Refused(#[from] Refusal),
 }
 
-impl From<Fault> for Error {
-    fn from(fault: Fault) -> Self {
-        Self::Coordinator { fault }
+// No `From`: with a second one for the error type, `?` in closures would not say any more which error it gives.
+
+impl Fault {
+    /// The error of the library.
+    pub(super) fn error(self) -> Error {
+        Error::Coordinator { fault: self }
     }
 }
 
-impl From<Refusal> for Error {
-    fn from(refusal: Refusal) -> Self {
-        Fault::Refused(refusal).into()
+impl Refusal {
+    /// The error of the library.
+    pub(super) fn error(self) -> Error {
+        Fault::Refused(self).error()
     }
 }

@@ -69,12 +69,12 @@ pub(super) fn read<T: DeserializeOwned>(
     stream: &mut impl Read,
     (peer, operation): (&'static str, &'static str),
 ) -> Result<T> {
-    let garbled = |what| Fault::Garbled { peer, what };
+    let garbled = |what| Fault::Garbled { peer, what }.error();
     let mut head = [0; HEAD];
     stream.read_exact(&mut head).map_err(|error| broken(error, peer, operation))?;
     let mut body = vec![0; length(head).map_err(garbled)?];
     stream.read_exact(&mut body).map_err(|error| broken(error, peer, operation))?;
-    serde_json::from_slice(&body).map_err(|error| garbled(error.to_string()).into())
+    serde_json::from_slice(&body).map_err(|error| garbled(error.to_string()))
 }
 
 /// Sends a message to `peer`.
@@ -93,7 +93,7 @@ pub(super) fn write<T: Serialize>(
 pub(super) fn broken(error: std::io::Error, peer: &'static str, operation: &'static str) -> Error {
     match error.kind() {
         ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
-            Fault::Lost { peer }.into()
+            Fault::Lost { peer }.error()
         }
         ErrorKind::WouldBlock | ErrorKind::TimedOut => {
             Error::Timeout { operation, awaited: None, waited: super::greeting::PATIENCE }

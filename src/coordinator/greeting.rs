@@ -104,7 +104,7 @@ pub(super) fn check_peer(stream: &impl AsFd) -> Result<u32> {
         .map_err(|errno| Error::os("asking who is at the other side of a socket", errno))?;
     let mine = geteuid().as_raw();
     if peer.uid() != mine {
-        return Err(Fault::OtherUser { mine, theirs: peer.uid() }.into());
+        return Err(Fault::OtherUser { mine, theirs: peer.uid() }.error());
     }
     Ok(u32::try_from(peer.pid()).unwrap_or_default())
 }
@@ -117,7 +117,7 @@ pub(super) fn check_version(theirs: &str) -> Result<()> {
     }
     // As much of it as a version can be long.
     let theirs = theirs.chars().filter(|it| !it.is_control()).take(32).collect();
-    Err(Fault::Version { mine: VERSION.to_owned(), theirs }.into())
+    Err(Fault::Version { mine: VERSION.to_owned(), theirs }.error())
 }
 
 /// Greets `peer`, who listens, as `role`.

@@ -2,6 +2,9 @@
 
 use crate::pool::{Pool, entries};
 
+/// What an operator does to two elements.
+type Combine = fn(f64, f64) -> f64;
+
 /// Element `index` of a call with so many elements on a rank: small whole numbers, so that every operator is exact.
 fn element(count: usize, rank: usize, index: usize) -> f64 {
     1.0 + ((count + 3 * rank + 5 * index) % 4) as f64
@@ -13,7 +16,7 @@ fn bytes(elements: impl Iterator<Item = f64>) -> Vec<u8> {
 
 /// Three calls of four operators each, as one group, on addresses that differ from rank to rank.
 fn group_of_all_reduces(pool: &Pool, comm: u32, devices: &[u32]) {
-    let operators: [(&str, fn(f64, f64) -> f64); 4] =
+    let operators: [(&str, Combine); 4] =
         [("sum", |a, b| a + b), ("prod", |a, b| a * b), ("min", f64::min), ("max", f64::max)];
     let calls: Vec<_> = operators.iter().flat_map(|op| [3_usize, 4, 17].map(|count| (op, count))).collect();
     let address = |call: usize, rank: usize| 0x1_0000 + 0x1000 * call as u64 + 0x100 * rank as u64;

@@ -67,7 +67,7 @@ fn random_traffic(comm: &mut Communicator) -> Result<()> {
     buffer.copy_from_slice(0, &heaps[own])?;
     comm.barrier()?;
     let at = |index: usize| buffer.part(index, 0).map(|region| region.offset);
-    let mut last = None;
+    let mut last: Option<(usize, bool)> = None;
     for number in 0..STEPS {
         let (actor, step) = draw(&mut random, n_ranks);
         if let Some((before, by_proxy)) = last.filter(|(before, _)| *before != actor) {

@@ -63,7 +63,7 @@ scenario!(after_a_failure_a_stream_does_nothing_and_names_it, Job::of(2), |comm|
     other.wait(&event)?;
     let error = other.synchronise().unwrap_err();
     assert!(names(&error, "wait", 2) && matches!(error.origin(), Error::Panicked), "{error:?}");
-    assert_eq!(log.entries(), []);
+    assert!(log.entries().is_empty());
 });
 
 scenario!(a_peer_that_leaves_is_lost_to_the_operation_that_needs_it, Job::of(2).broken(), |comm| {
@@ -78,7 +78,7 @@ scenario!(a_peer_that_leaves_is_lost_to_the_operation_that_needs_it, Job::of(2).
     let _ = stream.call(log.adds(1));
     let error = stream.synchronise().unwrap_err();
     assert!(names(&error, "all_reduce", 2) && is_lost(error.origin(), gone), "{error:?}");
-    assert_eq!(log.entries(), []);
+    assert!(log.entries().is_empty());
 });
 
 /// Starts two ranks that wait for each other for ever, and expects that the second panics.

@@ -98,7 +98,7 @@ impl Room {
         let order: CopyOrder = read(&mut stream, CLIENT)?;
         let verdict = self.check(&order);
         write(&mut stream, &verdict, CLIENT)?;
-        verdict?;
+        verdict.map_err(Refusal::error)?;
         match order.direction {
             Direction::Put => {
                 let outcome = self.put(&order, &mut stream);
@@ -157,6 +157,6 @@ impl Room {
 
     /// The system has no memory for what a client puts there.
     fn refusal(&self, error: &Error) -> Error {
-        Refusal::DeviceFailed { device: self.device, why: format!("{error:?}") }.into()
+        Refusal::DeviceFailed { device: self.device, why: format!("{error:?}") }.error()
     }
 }
