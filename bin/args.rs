@@ -4,6 +4,7 @@ mod collective;
 mod heeded;
 mod matrix;
 mod pool;
+mod seeing;
 mod test;
 mod tune;
 
@@ -20,6 +21,7 @@ pub(crate) use collective::CollectiveArgs;
 use heeded::given;
 pub(crate) use matrix::MatrixArgs;
 pub(crate) use pool::{Ask, CallArgs, CoordinatorArgs, CtlArgs, DeviceArgs, GroupEdge};
+pub(crate) use seeing::{PsArgs, ReportArgs};
 pub(crate) use test::Test;
 pub(crate) use tune::TuneArgs;
 
@@ -69,6 +71,10 @@ pub(crate) enum Command {
     /// Ask the coordinator for communicators, and run operations on them
     #[command(after_help = ctl::HELP)]
     Ctl(CtlArgs),
+    /// List the jobs of this user on this host
+    Ps(PsArgs),
+    /// Tell what every rank of a job is doing, and who holds the others up
+    Report(ReportArgs),
     /// A device process of a measuring job
     #[command(hide = true)]
     PerfDevice,

@@ -9,11 +9,14 @@ mod failure;
 mod file;
 mod fit;
 mod host;
+mod jobs;
 mod machine;
 mod output;
 mod perf;
 mod plot;
 mod pool;
+mod ps;
+mod report;
 mod row;
 mod run;
 mod sizes;
@@ -46,6 +49,8 @@ fn execute(cli: &Cli) -> anyhow::Result<u8> {
         Command::Coordinator(args) => pool::coordinate(args),
         Command::Device(args) => pool::be_device(args),
         Command::Ctl(args) => ctl::run(args),
+        Command::Ps(args) => ps::run(args),
+        Command::Report(args) => report::run(args),
         Command::ProxyService => run::serve(),
         Command::Become(args) => run::become_program(args),
         Command::TuneDevice => tune::device::run().map(|()| failure::DONE),

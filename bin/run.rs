@@ -28,7 +28,7 @@ the signal that killed it, or that stopped the launcher; 1 when it left no code,
 started; 2 wrong usage; 126 when the program cannot be executed, 127 when it does not exist.
 
 The first Ctrl-C (or SIGTERM, SIGHUP) is passed on to all ranks, which then have two seconds to end; a second one \
-kills them. What ranks print goes where the launcher's output goes; what is typed goes to rank 0.";
+kills them. SIGQUIT (Ctrl-\\) prints what every rank is doing, and who holds the others up; the job goes on. What ranks print goes where the launcher's output goes; what is typed goes to rank 0.";
 
 /// Hidden commands, as `args::Command` names them.
 const SERVICE: &str = "proxy-service";
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8> {
     if !args.quiet {
         output::note(&launch.plan().describe());
     }
-    let mut lines = Lines::new();
+    let mut lines = Lines::new(launch.job_id());
     let outcome = launch.supervise(&mut lines);
     drop(orphans);
     lines.closed().context(output::CANNOT_WRITE)?;
@@ -93,6 +93,7 @@ fn job(args: &RunArgs) -> Result<Launch> {
         .pin(!args.job.no_pin)
         .keep_going(args.keep_going)
         .restart(args.restart)
+        .heed_quit(true)
         .capture_output(args.prefix);
     if let Some(heap_len) = args.job.heap {
         HeapShape::new(args.ranks, heap_len)?;

@@ -168,7 +168,7 @@ pub enum Error {
         rank: Rank,
     },
     /// A wait passed its deadline although nobody died.
-    #[error("{operation} timed out after {waited:?}{}", Awaited(*.awaited))]
+    #[error("{operation} timed out after {waited:?}{}{}", Awaited(*.awaited), HeldUp(*.straggler))]
     Timeout {
         /// What was being waited in.
         operation: &'static str,
@@ -176,6 +176,9 @@ pub enum Error {
         awaited: Option<Rank>,
         /// For how long.
         waited: Duration,
+        /// Whom it was really waiting for, where that could be told: who is awaited, be it by way of others, and does not wait itself.
+        /// What all ranks are doing [`Communicator::report`](crate::Communicator::report) tells.
+        straggler: Option<Rank>,
     },
     /// An operation of a stream failed, and those behind it were not executed.
     #[error("operation {number} of the stream, {operation}, failed")]
@@ -401,6 +404,20 @@ impl std::fmt::Display for Awaited {
     }
 }
 
+struct HeldUp(Option<Rank>);
+
+impl std::fmt::Display for HeldUp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(rank) => write!(
+                f,
+                "; all is held up by rank {rank}, which waits for nobody: see what it does, or allow more time"
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
 #[cfg(not(loom))]
 struct InLine(Option<usize>);
 
@@ -435,6 +452,7 @@ mod tests {
             operation: "wait",
             awaited: Some(Rank::known(3)),
             waited: Duration::from_millis(1500),
+            straggler: None,
         };
         assert_eq!(timeout.to_string(), "wait timed out after 1.5s, awaiting rank 3");
         assert_eq!(Error::PeerLost { rank: Rank::known(1) }.to_string(), "rank 1 was lost");

@@ -35,6 +35,7 @@
 //! | operations that run behind the program's back, in order | [`Stream`], [`Event`], [`comm::stream`] |
 //! | a proxy with a handler of one's own | [`Communicator::start_proxy`] |
 //! | what can go wrong | [`Error`] |
+//! | what the ranks of a job are doing, from inside and outside | [`Communicator::report`], [`observe`] |
 //!
 //! [`shm`], [`sync`] and [`bootstrap`] are the ground that these stand on: shared memory and everything unsafe,
 //! the protocols with their memory orderings, the first meeting of a job. They are public because tools and
@@ -56,6 +57,10 @@ pub mod error;
 pub mod heap;
 #[cfg(not(loom))]
 pub mod launch;
+#[cfg(not(loom))]
+pub mod observe;
+#[cfg(not(loom))]
+mod process;
 pub mod rank;
 #[cfg(not(loom))]
 pub mod reduce;

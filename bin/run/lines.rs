@@ -7,6 +7,7 @@ use anstyle::{AnsiColor, Style};
 use nix::sys::signal::{Signal, raise};
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{Observer, OutputLine, OutputStream};
+use shmccl::observe::{Job, Report};
 
 use crate::output;
 
@@ -27,14 +28,19 @@ pub(super) struct Lines {
     colour_stderr: bool,
     /// Why nothing more can be printed.
     closed: Option<io::Error>,
+    /// The job, and whether it was told already who holds it up.
+    job: u64,
+    has_told: bool,
 }
 
 impl Lines {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(job: u64) -> Self {
         Self {
             colour_stdout: AutoStream::choice(&io::stdout()) != ColorChoice::Never,
             colour_stderr: AutoStream::choice(&io::stderr()) != ColorChoice::Never,
             closed: None,
+            job,
+            has_told: false,
         }
     }
 
@@ -46,7 +52,21 @@ impl Lines {
 }
 
 impl Observer for Lines {
-    fn on_loss(&mut self, _device: DeviceName) {}
+    /// Says what all ranks are in when the first one is lost after a wait has timed out: by then nobody else could tell.
+    fn on_loss(&mut self, _device: DeviceName) {
+        let report = (!self.has_told).then(|| whereabouts(self.job)).flatten();
+        if let Some(report) = report.filter(Report::has_timed_out) {
+            self.has_told = true;
+            output::note(&report.to_string());
+        }
+    }
+
+    fn on_quit(&mut self) {
+        match whereabouts(self.job) {
+            Some(report) => output::note(&report.to_string()),
+            None => output::note("nothing can be told of this job"),
+        }
+    }
 
     fn on_stale_name(&mut self, name: &str, creator: u64) {
         output::note(&format!("removing /dev/shm/{name}, whose process {creator} was killed"));
@@ -78,6 +98,11 @@ impl Observer for Lines {
             let _ = raise(Signal::SIGTERM);
         }
     }
+}
+
+/// What the ranks of a job of this process are doing.
+fn whereabouts(job: u64) -> Option<Report> {
+    Job::newest().into_iter().find(|found| found.id() == job)?.report().ok()
 }
 
 /// The line as it is printed: `[rank 3] text`.

@@ -129,6 +129,13 @@ impl Slot {
         Some(Trigger::from_words([word0, word1]))
     }
 
+    /// Reads the trigger of whichever lap it is; for reports, as what is being written may come out mixed.
+    #[must_use]
+    pub fn glimpse(&self) -> Trigger {
+        let words = [&self.word0, &self.word1];
+        Trigger::from_words(words.map(|word| word.load(Ordering::Relaxed))) // relaxed: nothing is concluded from it
+    }
+
     /// Whether the commit bit is `commit`; reads nothing that the slot publishes.
     #[inline]
     pub(crate) fn is_committed(&self, commit: u64) -> bool {

@@ -13,7 +13,7 @@ use super::member::Joining;
 use super::options::Options;
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::{Rank, check_n_ranks};
-use crate::shm::system::inherited_socket;
+use crate::shm::system::{ignore_quit, inherited_socket};
 
 pub(crate) const RANK: &str = "SHMCCL_RANK";
 pub(crate) const SIZE: &str = "SHMCCL_SIZE";
@@ -58,7 +58,8 @@ pub fn join_from_env() -> Result<Option<Joining>> {
     Joining::begin(socket, device, n_ranks, job_id, timeout).map(Some)
 }
 
-/// Replaces this process by `program`, bound to the life of the launcher: what a trampoline calls.
+/// Replaces this process by `program`, bound to the life of the launcher: what a trampoline calls. The program ignores SIGQUIT,
+/// unless it says otherwise: from a terminal that is a question to the launcher, which reaches all processes of the job.
 ///
 /// Returns only on failure: [`Error::Environment`] when no launcher started this process, [`Error::Revoked`] when the
 /// launcher is gone, [`Error::Os`] when the program cannot be executed.
@@ -71,7 +72,10 @@ pub fn become_program<A: AsRef<OsStr>>(
         if getppid().as_raw() == launcher { Ok(()) } else { Err(Error::Revoked { by: None }) }
     });
     match bound {
-        Ok(()) => Error::os("executing the program", Command::new(program).args(args).exec()),
+        Ok(()) => {
+            ignore_quit();
+            Error::os("executing the program", Command::new(program).args(args).exec())
+        }
         Err(error) => error,
     }
 }

@@ -121,7 +121,12 @@ pub(super) fn reach(point: &MeetingPoint, timeout: Duration) -> Result<OwnedFd> 
             Err(Errno::EINTR) => {}
             Err(Errno::ECONNREFUSED) => return Err(Error::NoMeeting { source: Errno::ECONNREFUSED.into() }),
             Err(Errno::EAGAIN) => {
-                return Err(Error::Timeout { operation: MEETING, awaited: None, waited: deadline.waited() });
+                return Err(Error::Timeout {
+                    operation: MEETING,
+                    awaited: None,
+                    waited: deadline.waited(),
+                    straggler: None,
+                });
             }
             Err(errno) => return Err(wrap(errno)),
         }

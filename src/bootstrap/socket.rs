@@ -148,7 +148,7 @@ impl Deadline {
         let mut polled = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
         match poll(&mut polled, poll_timeout(Some(left.min(nap)))) {
             Ok(0) if left.is_zero() => {
-                Err(Error::Timeout { operation, awaited: None, waited: self.waited() })
+                Err(Error::Timeout { operation, awaited: None, waited: self.waited(), straggler: None })
             }
             Ok(0) | Err(Errno::EINTR) => Ok(false),
             Ok(_) => Ok(true),

@@ -13,16 +13,23 @@
 //! | 29184 | rounds of going on | 64 | survivors |
 //! | 37376 | what is offered to those who go on | each rank | that rank |
 //! | 45568 | whether those who have met begin together | the epoch | they |
+//! | 45696 | card: how many ranks there are, and when the epoch began | the epoch | its creator |
+//! | 45824 | what ranks tell of themselves | each rank | that rank |
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::world::Era;
-use crate::error::Result;
-use crate::rank::MAX_RANKS;
+use crate::error::{Error, Result};
+use crate::rank::{MAX_RANKS, check_n_ranks};
 use crate::shm::segment::AttachAs;
 use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Mapping, Segment};
+use crate::sync::atomic::AtomicU64;
 use crate::sync::regroup::{OfferCell, RoundCell};
-use crate::sync::{AgreementCell, BarrierCell, LifeCell, ParkCell, Revocation, RevokeCell};
+use crate::sync::{
+    ActivityCell, AgreementCell, BarrierCell, LifeCell, ParkCell, Revocation, RevokeCell, plain,
+};
 
 const REVOKE: u64 = 4096;
 const BARRIER_PARK: u64 = REVOKE + size_of::<RevokeCell>() as u64;
@@ -34,19 +41,26 @@ const REGROUP_PARK: u64 = AGREEMENT + MAX_RANKS as u64 * size_of::<AgreementCell
 const ROUNDS: u64 = REGROUP_PARK + 128;
 const OFFERS: u64 = ROUNDS + MAX_ROUNDS * size_of::<RoundCell>() as u64;
 const FORMATION: u64 = OFFERS + MAX_RANKS as u64 * size_of::<OfferCell>() as u64;
-const END: u64 = FORMATION + size_of::<RoundCell>() as u64;
+const CARD: u64 = FORMATION + size_of::<RoundCell>() as u64;
+const ACTIVITIES: u64 = CARD + 128;
+const END: u64 = ACTIVITIES + MAX_RANKS as u64 * size_of::<ActivityCell>() as u64;
 
 /// How often the survivors of an epoch can try to go on. Each death can spoil one round.
 pub(crate) const MAX_ROUNDS: u64 = MAX_RANKS as u64;
 
+/// The words of the card.
+const N_RANKS: usize = 0;
+const BEGAN: usize = 1;
+
 /// The length of a control segment, in bytes.
-const LEN: u64 = END.next_multiple_of(4096);
+pub(crate) const LEN: u64 = END.next_multiple_of(4096);
 
 const _: () = {
     assert!(
         BARRIER_PARK == 4224 && DOORBELL == 4352 && LIVES == 4480 && BARRIER == 12672 && AGREEMENT == 20864
     );
     assert!(REGROUP_PARK == 29056 && ROUNDS == 29184 && OFFERS == 37376 && FORMATION == 45568);
+    assert!(CARD == 45696 && ACTIVITIES == 45824);
 };
 
 /// A control segment, mapped.
@@ -54,6 +68,8 @@ const _: () = {
 pub(crate) struct Control {
     mapping: Mapping,
     n_ranks: u32,
+    /// Kept open, so that whoever looks on finds it among the descriptors of this process; none has a copy of its contents.
+    segment: Option<Arc<Segment>>,
 }
 
 impl Control {
@@ -61,11 +77,15 @@ impl Control {
     ///
     /// # Errors
     /// Those of [`Segment::create`].
-    pub(crate) fn create(n_ranks: u32, era: Era) -> Result<(Self, Segment)> {
-        let segment = Segment::create(&Backing::Anonymous, LEN, era.identity(None))?;
+    pub(crate) fn create(n_ranks: u32, era: Era) -> Result<(Self, Arc<Segment>)> {
+        let segment = Arc::new(Segment::create(&Backing::Anonymous, LEN, era.identity(None))?);
         segment.commit(0, LEN)?;
+        let control = Self { mapping: segment.map()?, n_ranks, segment: Some(Arc::clone(&segment)) };
+        let card = control.card();
+        plain::store(&card[N_RANKS], n_ranks.into());
+        plain::store(&card[BEGAN], u64::try_from(HostKernel::clock().as_nanos()).unwrap_or(u64::MAX));
         segment.header().publish();
-        Ok((Self { mapping: segment.map()?, n_ranks }, segment))
+        Ok((control, segment))
     }
 
     /// Maps the control segment behind `fd`.
@@ -75,7 +95,50 @@ impl Control {
     pub(crate) fn attach(fd: OwnedFd, n_ranks: u32, era: Era) -> Result<Self> {
         let identity = Some(era.identity(None));
         let segment = Segment::attach(fd, AttachAs::Sealed, &Expected { len: Some(LEN), identity })?;
-        Ok(Self { mapping: segment.map()?, n_ranks })
+        Ok(Self { mapping: segment.map()?, n_ranks, segment: Some(Arc::new(segment)) })
+    }
+
+    /// Looks at a copy of a control segment, which may hold anything.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] for a copy of another length; [`Error::InvalidArgument`] when it says that there are no ranks, or too many.
+    pub(crate) fn of_copy(mapping: Mapping) -> Result<Self> {
+        if mapping.len() != LEN {
+            return Err(Error::Layout {
+                what: "control segment length",
+                expected: LEN,
+                found: mapping.len(),
+            });
+        }
+        let mut control = Self { mapping, n_ranks: 0, segment: None };
+        let n_ranks = u32::try_from(plain::load(&control.card()[N_RANKS])).unwrap_or(u32::MAX);
+        check_n_ranks(n_ranks)?;
+        control.n_ranks = n_ranks;
+        Ok(control)
+    }
+
+    /// How many ranks there are.
+    pub(crate) fn n_ranks(&self) -> u32 {
+        self.n_ranks
+    }
+
+    /// When the epoch began, by the system's monotonic clock.
+    pub(crate) fn began(&self) -> Duration {
+        Duration::from_nanos(plain::load(&self.card()[BEGAN]))
+    }
+
+    /// What ranks tell of themselves.
+    pub(crate) fn activities(&self) -> CellSlice<ActivityCell> {
+        self.mapping.cells(ACTIVITIES, u64::from(self.n_ranks)).expect("in the layout")
+    }
+
+    /// The descriptor, where this is no copy.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.segment.as_deref().map(Segment::as_fd)
+    }
+
+    fn card(&self) -> CellSlice<AtomicU64> {
+        self.mapping.cells(CARD, 2).expect("in the layout")
     }
 
     /// Ends the epoch for everybody, unless somebody did already.

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::occupation;
 use super::seat::Seats;
 use super::world::World;
 use crate::error::{Error, Result};
 use crate::heap::SymmetricHeap;
-use crate::rank::Rank;
+use crate::rank::{Rank, RankSet};
 use crate::shm::{CellRef, HostKernel};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{
-    LifeStatus, ParkCell, Revocation, SemaphoreCell, SemaphoreReceiver, SleepWord, Stop, WaitPolicy, Waiting,
-    Watch, plain, wait_until,
+    ActivityCell, LifeStatus, ParkCell, Revocation, SemaphoreCell, SemaphoreReceiver, SleepWord, Stop,
+    WaitPolicy, Waiting, WaitingIn, Watch, plain, wait_until,
 };
 
 /// The receiving side of a channel's semaphore.
@@ -114,6 +115,21 @@ impl Fabric {
         Waiting::new(self.kernel(), watch, self.policy(), self.timeout)
     }
 
+    /// What this rank tells of itself to whoever looks on.
+    pub(crate) fn activity(&self) -> &ActivityCell {
+        self.world.activity(self.rank)
+    }
+
+    /// Tells that the `wait` which began at `since` is over, or why it was given up.
+    #[cold]
+    pub(crate) fn tell_end(&self, wait: &WaitingIn, since: Duration, stop: Option<Stop>) {
+        let now = HostKernel::clock();
+        match stop {
+            Some(stop) => self.activity().give_up_wait(since, now, stop == Stop::Timeout),
+            None => self.activity().end_wait(wait, since, now),
+        }
+    }
+
     /// Ends the epoch when a wait has come to nothing because a peer died, and returns the reason that was there first.
     ///
     /// This rank is about to leave in turn. Whoever waits for it then has to learn whom *it* lost, and so has the launcher:
@@ -126,6 +142,22 @@ impl Fabric {
             self.world.control().revoke(self.kernel(), Revocation::PeerLost(rank));
         }
         self.world.revocation().check().unwrap_or(stop)
+    }
+
+    /// The error of an `operation` that a wait gave up, while it waited for `awaited`; it names who holds all up.
+    #[cold]
+    pub(crate) fn error<W: Watch>(
+        &self,
+        waiting: &Waiting<'_, HostKernel, W>,
+        stop: Stop,
+        operation: &'static str,
+        awaited: Option<Rank>,
+    ) -> Error {
+        let mut error = waiting.error(self.settle(stop), operation, awaited);
+        if let Error::Timeout { straggler, .. } = &mut error {
+            *straggler = self.world.straggler().filter(|rank| *rank != self.rank);
+        }
+        error
     }
 
     /// The rank leaves the job: no channel can do anything from now on.
@@ -148,7 +180,7 @@ impl Fabric {
     /// [`Error::PeerLost`], [`Error::ProxyLost`], [`Error::Revoked`].
     pub(crate) fn check(&self, operation: &'static str) -> Result<()> {
         let watch = self.watch(None);
-        let error = |stop| Err(self.waiting(&watch).error(self.settle(stop), operation, None));
+        let error = |stop| Err(self.error(&self.waiting(&watch), stop, operation, None));
         watch.check().map_or(Ok(()), error)
     }
 
@@ -184,12 +216,12 @@ impl Fabric {
         &self,
         operation: &'static str,
         peer: Rank,
-        wait: impl FnOnce(&Waiting<'_, HostKernel, PeerWatch<'_>>) -> Result<(), Stop>,
+        wait: impl FnOnce(&Waiting<'_, HostKernel, ChannelWatch<'_>>) -> Result<(), Stop>,
     ) -> Result<()> {
         self.present(operation)?;
-        let watch = self.watch(Some(peer));
+        let watch = ChannelWatch { fabric: self, operation, awaited: Some(peer) };
         let waiting = self.waiting(&watch);
-        wait(&waiting).map_err(|stop| waiting.error(self.settle(stop), operation, Some(peer)))
+        wait(&waiting).map_err(|stop| self.error(&waiting, stop, operation, Some(peer)))
     }
 
     /// Waits in `operation` for the proxy until `poll` returns something; the proxy wakes `park`. Where it is a thread
@@ -204,14 +236,14 @@ impl Fabric {
         park: &ParkCell,
         poll: impl FnMut() -> Option<T>,
     ) -> Result<T> {
-        let watch = self.watch(served_by);
+        let watch = ChannelWatch { fabric: self, operation, awaited: served_by };
         let waiting = self.waiting(&watch);
         wait_until(&waiting, park, poll).map_err(|stop| {
             let stop = match self.settle(stop) {
                 Stop::PeerLost(rank) if Some(rank) == served_by => Stop::ProxyLost,
                 stop => stop,
             };
-            waiting.error(stop, operation, None)
+            self.error(&waiting, stop, operation, None)
         })
     }
 
@@ -227,12 +259,12 @@ impl Fabric {
         poll: impl FnMut() -> Option<T>,
     ) -> Result<T> {
         self.present(operation)?;
-        let watch = self.watch(Some(awaited));
+        let watch = ChannelWatch { fabric: self, operation, awaited: Some(awaited) };
         let policy = WaitPolicy { park_after: Duration::MAX, ..self.policy() };
         let waiting = Waiting::new(self.kernel(), &watch, policy, self.timeout);
         let unused = ParkCell::new();
         wait_until(&waiting, &unused, poll)
-            .map_err(|stop| waiting.error(self.settle(stop), operation, Some(awaited)))
+            .map_err(|stop| self.error(&waiting, stop, operation, Some(awaited)))
     }
 }
 
@@ -265,5 +297,42 @@ impl Watch for PeerWatch<'_> {
 
     fn bell(&self) -> Option<SleepWord<'_>> {
         Some(self.world.revocation().bell())
+    }
+}
+
+/// The same for a wait on a channel, of which it tells whoever looks on.
+#[derive(Debug)]
+pub(crate) struct ChannelWatch<'a> {
+    fabric: &'a Fabric,
+    operation: &'static str,
+    awaited: Option<Rank>,
+}
+
+impl Watch for ChannelWatch<'_> {
+    fn check(&self) -> Option<Stop> {
+        self.fabric.watch(self.awaited).check()
+    }
+
+    fn bell(&self) -> Option<SleepWord<'_>> {
+        Some(self.fabric.world.revocation().bell())
+    }
+
+    fn begin(&self, since: Duration) {
+        self.fabric.activity().begin_wait(&self.wait(), since);
+    }
+
+    fn end(&self, since: Duration, stop: Option<Stop>) {
+        self.fabric.tell_end(&self.wait(), since, stop);
+    }
+}
+
+impl ChannelWatch<'_> {
+    fn wait(&self) -> WaitingIn {
+        WaitingIn {
+            call: None,
+            kind: occupation::code_of(self.operation),
+            step: 0,
+            awaited: self.awaited.into_iter().collect::<RankSet>().bits(),
+        }
     }
 }

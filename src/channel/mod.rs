@@ -17,9 +17,11 @@ mod control;
 mod executor;
 mod fabric;
 mod memory;
+mod occupation;
 mod port;
 mod seat;
 mod service;
+mod straggler;
 #[cfg(test)]
 mod testing;
 mod world;
@@ -28,14 +30,16 @@ use crate::error::Result;
 use crate::heap::HeapOffset;
 use crate::rank::Rank;
 
-pub(crate) use control::{Control, MAX_ROUNDS};
+pub(crate) use control::{Control, LEN as CONTROL_LEN, MAX_ROUNDS};
 pub use executor::{Executor, RefusalReason};
 pub(crate) use fabric::{Fabric, PeerWatch};
 pub use memory::MemoryChannel;
+pub(crate) use occupation::name_of as occupation_name;
 pub(crate) use port::Port;
 pub use port::PortChannel;
 pub use seat::MAX_CHANNELS_PER_PEER;
 pub(crate) use service::{ProxyThread, Served, serve_all};
+pub(crate) use straggler::{Standing, knot, stragglers};
 pub(crate) use world::{Era, World, segment_name};
 
 /// What every channel can do. Offsets count bytes from the start of the symmetric heap, lengths are bytes.

@@ -14,7 +14,7 @@ use crate::rank::Rank;
 use crate::shm::header::HEADER_LEN;
 use crate::shm::segment::AttachAs;
 use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Identity, Segment, Window};
-use crate::sync::{LifeCell, RevokeCell, SemaphoreCell};
+use crate::sync::{ActivityCell, LifeCell, RevokeCell, SemaphoreCell};
 
 /// What the segment of `rank` is called in a job whose segments have names.
 pub(crate) fn segment_name(prefix: &str, rank: Rank) -> String {
@@ -47,6 +47,7 @@ pub(crate) struct World {
     control: Control,
     revocation: CellRef<RevokeCell>,
     lives: CellSlice<LifeCell>,
+    activities: CellSlice<ActivityCell>,
     segments: Vec<Arc<Segment>>,
     cells: Vec<SegmentCells>,
     semaphores: Vec<CellSlice<SemaphoreCell>>,
@@ -123,6 +124,7 @@ impl World {
             kernel: HostKernel::detect(),
             revocation: control.revocation(),
             lives: control.lives(),
+            activities: control.activities(),
             control,
             segments,
             semaphores: cells.iter().map(SegmentCells::semaphores).collect(),
@@ -167,6 +169,11 @@ impl World {
 
     pub(crate) fn life(&self, rank: Rank) -> &LifeCell {
         &self.lives[rank.index()]
+    }
+
+    /// What `rank` tells of itself.
+    pub(crate) fn activity(&self, rank: Rank) -> &ActivityCell {
+        &self.activities[rank.index()]
     }
 
     pub(crate) fn segment(&self, rank: Rank) -> &Arc<Segment> {

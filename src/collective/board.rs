@@ -16,6 +16,7 @@
 
 mod discord;
 mod mark;
+mod telling;
 mod waiting;
 
 use std::sync::Arc;
@@ -88,6 +89,10 @@ pub(crate) struct Board {
     mine: [Mark; TURNS],
     /// Mixed of all calls that this member has posted.
     history: u16,
+    /// Where this member's region starts.
+    base: HeapOffset,
+    /// The last operation before the one that this member has told of, while it is in one of which it tells.
+    large: Option<u64>,
 }
 
 impl Board {
@@ -114,6 +119,7 @@ impl Board {
             .map(|(&rank, &base)| view.cell(rank, at(base, RegionLayout::PROGRESS, 128)?))
             .collect::<Result<_>>()?;
         let park = view.cell(members[0], at(bases[0], RegionLayout::PARK, 8)?)?;
+        fabric.activity().show_board(bases[me].get());
         Ok(Self {
             fabric: Arc::clone(fabric),
             members: Arc::clone(members),
@@ -130,6 +136,8 @@ impl Board {
             floor: 0,
             mine: [Mark([0; 2]); TURNS],
             history: 0,
+            base: bases[me],
+            large: None,
         })
     }
 
@@ -290,6 +298,7 @@ impl Board {
     /// several steps count on where they began, all members alike.
     pub(crate) fn step(&mut self) -> u64 {
         self.sequence = self.sequence.wrapping_add(1);
+        self.fabric.activity().skip_number();
         self.done();
         self.sequence
     }
@@ -374,6 +383,11 @@ impl Board {
     fn turn_index(&self) -> usize {
         index(self.sequence)
     }
+}
+
+/// The call that a notice is about, whatever it says.
+pub(crate) fn post_summary(cell: &PostCell) -> Summary {
+    Post(cell).mark().summary()
 }
 
 /// The slot of `sequence` in a ring.

@@ -8,14 +8,17 @@
 //! does not know of that cell; so its member flushes when it has nothing else to do, and wakes then.
 
 use std::cell::{Cell, RefCell};
+use std::time::Duration;
 
 use super::algorithm::ChannelKind;
+use super::operation::Summary;
 use super::parcel::Parcel;
 use super::pipework::Pipework;
 use super::team::Team;
 use crate::channel::Fabric;
 use crate::error::{Error, Result};
-use crate::sync::{SleepWord, Stop, Waiting, Watch, wait_until};
+use crate::rank::RankSet;
+use crate::sync::{SleepWord, Stop, Waiting, WaitingIn, Watch, wait_until};
 
 /// The parcels of one communicator.
 #[derive(Debug)]
@@ -83,7 +86,7 @@ fn wait(batches: &mut [Batch<'_, '_, '_>]) -> Result<()> {
         moved => Some(moved.map(drop)),
     };
     wait_until(&waiting, team.message_park(team.me()), poll).unwrap_or_else(|stop| {
-        let error = waiting.error(fabric.settle(stop), operation.name(), Some(peer));
+        let error = fabric.error(&waiting, stop, operation.name(), Some(peer));
         Err(explain(&batches.borrow(), error))
     })
 }
@@ -129,13 +132,37 @@ impl PeersWatch<'_, '_, '_, '_, '_> {
 
 impl Watch for PeersWatch<'_, '_, '_, '_, '_> {
     fn check(&self) -> Option<Stop> {
-        let of_batch =
-            |batch: &Batch<'_, '_, '_>| batch.open().find_map(|parcel| batch.team.board.check(parcel.peer()));
+        let of_batch = |batch: &Batch<'_, '_, '_>| {
+            batch.open().find_map(|parcel| batch.team.board.check(parcel.peer(), parcel.operation()))
+        };
         let peers = || self.batches.borrow().iter().find_map(of_batch);
         self.fabric.watch(None).check().or_else(peers).or_else(|| self.astray())
     }
 
     fn bell(&self) -> Option<SleepWord<'_>> {
         Some(self.fabric.world().revocation().bell())
+    }
+
+    fn begin(&self, since: Duration) {
+        self.fabric.activity().begin_wait(&self.wait(), since);
+    }
+
+    fn end(&self, since: Duration, stop: Option<Stop>) {
+        self.fabric.tell_end(&self.wait(), since, stop);
+    }
+}
+
+impl PeersWatch<'_, '_, '_, '_, '_> {
+    /// The wait, as this member tells of it: in the first parcel that is not done, for the peers of all.
+    fn wait(&self) -> WaitingIn {
+        let batches = self.batches.borrow();
+        let open = || batches.iter().flat_map(|batch| batch.open().map(move |parcel| (batch, parcel)));
+        let awaited = open().map(|(batch, parcel)| batch.team.members()[parcel.peer()]);
+        WaitingIn {
+            call: Some((open().next().map_or(Summary::NONE, |(_, parcel)| parcel.summary()).words(), 0)),
+            kind: 0,
+            step: 0,
+            awaited: awaited.collect::<RankSet>().bits(),
+        }
     }
 }

@@ -56,6 +56,20 @@ enum Way {
     Custom(ChannelKind),
 }
 
+impl Way {
+    /// The same in words that all ranks know.
+    fn manner(self) -> Manner {
+        let (algorithm, channel) = match self {
+            Self::Small => (Some(Algorithm::OneShot), ChannelKind::Memory),
+            Self::Direct => (Some(Algorithm::TwoShot), ChannelKind::Memory),
+            Self::Piped(algorithm, kind) => (Some(algorithm), kind),
+            Self::AsTabled => (None, ChannelKind::Memory),
+            Self::Custom(kind) => (None, kind),
+        };
+        Manner { algorithm, channel }
+    }
+}
+
 impl Engine {
     /// The engine of `members`, ranks of the job, whose zeroed regions start at `bases`. This rank's was taken from `host` and
     /// goes back there; operations over proxied channels get these from it, too. Algorithms are chosen by `tuning`, which is the
@@ -214,10 +228,15 @@ impl Engine {
         if let Way::Piped(_, kind) | Way::Custom(kind) = way {
             pipework.require(team, kind)?;
         }
+        team.board.tell_operation(summary);
         let met = meet(team, call, summary, &[pipework.balance()]);
         team.board.or_revoke(met)?;
         let way = self.settle(call, len, way)?;
+        self.team.board.tell_operation(summary.in_manner(way.manner()));
         let done = self.run_met(call, summary, len, way);
+        if done.is_ok() {
+            self.team.board.tell_done(len);
+        }
         self.team.board.or_revoke(done)
     }
 

@@ -56,6 +56,8 @@ impl RegionLayout {
     pub(crate) const PROGRESS: u64 = CELL;
     /// Where the posts start.
     pub(crate) const POSTS: u64 = 2 * CELL;
+    /// The most that an operation takes which nobody counts as it ends.
+    pub(crate) const SMALL: u64 = MAIL_LEN;
     const SEMAPHORES: u64 = Self::POSTS + LAP * CELL;
 
     /// Where the semaphore is that `sender` raises when it has filled a slot of its inbox.

@@ -103,17 +103,17 @@ impl Meeting {
         let fabric = &self.fabric;
         let cells = fabric.world().control().barrier().0;
         let watch = BarrierWatch {
-            world: fabric.world(),
+            fabric,
+            operation,
             cells: &cells,
             target: self.barrier.generation().wrapping_add(1),
             departures: self.departures.as_deref(),
-            rank: fabric.rank(),
             engine,
         };
         let waiting = Waiting::new(fabric.kernel(), &watch, fabric.policy(), fabric.timeout());
         self.barrier.wait(&waiting).map_err(|stop| {
             let missing = self.barrier.missing().and_then(|rank| u32::try_from(rank).ok()).map(Rank::known);
-            let error = waiting.error(fabric.settle(stop), operation.name(), missing);
+            let error = fabric.error(&waiting, stop, operation.name(), missing);
             match (error, watch.astray()) {
                 (Error::Revoked { .. }, Some((rank, theirs))) => {
                     Error::CallMismatch { mine: Summary::new(operation), rank, theirs }

@@ -21,6 +21,7 @@ mod operand;
 mod ports;
 mod recover;
 mod recovery;
+mod report;
 mod shrink;
 mod split;
 pub mod stream;

@@ -200,7 +200,7 @@ struct Own {
     rank: Rank,
     cores: Cores,
     segment: Segment,
-    control: Option<Segment>,
+    control: Option<Arc<Segment>>,
 }
 
 impl Own {
@@ -221,7 +221,7 @@ impl Own {
             pid,
             start,
             number(&self.segment),
-            self.control.as_ref().map_or(0, number),
+            self.control.as_deref().map_or(0, number),
         ]);
         for (word, bytes) in words[CORES..].iter_mut().zip(self.cores.bytes().chunks_exact(8)) {
             *word = u64::from_le_bytes(bytes.try_into().expect("of 8 bytes"));
@@ -230,7 +230,7 @@ impl Own {
     }
 
     /// Takes what all who were `chosen` have offered. What this member offers stays open until it returns from the round: the
-    /// world of the new epoch has a descriptor of its own of all segments, but for the control segment.
+    /// world of the new epoch has a descriptor of its own of all segments.
     fn join(&self, old: &Fabric, offers: &[OfferCell], chosen: RankSet) -> Result<Communicator> {
         let Self { era, shape, rank, cores, .. } = self;
         let offered: Vec<_> = chosen.iter().map(|rank| offers[rank.index()].read()).collect();

@@ -1,16 +1,19 @@
 //! What a rank keeps an eye on in a barrier: everybody who has not arrived.
 
-use crate::channel::World;
-use crate::collective::{Engine, LEFT, Summary};
-use crate::rank::Rank;
+use std::time::Duration;
+
+use crate::channel::Fabric;
+use crate::collective::{Engine, LEFT, Operation, Summary};
+use crate::rank::{Rank, RankSet};
 use crate::shm::CellSlice;
-use crate::sync::{BarrierCell, LifeStatus, ProgressCell, Revocation, SleepWord, Stop, Watch};
+use crate::sync::{BarrierCell, LifeStatus, ProgressCell, Revocation, SleepWord, Stop, WaitingIn, Watch};
 
 /// Watches the epoch, and the lives of the ranks that are missing from generation `target`.
 #[derive(Debug)]
 pub(super) struct BarrierWatch<'a> {
-    pub(super) rank: Rank,
-    pub(super) world: &'a World,
+    pub(super) fabric: &'a Fabric,
+    /// What this rank is in.
+    pub(super) operation: Operation,
     pub(super) cells: &'a CellSlice<BarrierCell>,
     pub(super) target: u64,
     /// Which ranks have left the communicator, where that can be told.
@@ -25,28 +28,50 @@ impl BarrierWatch<'_> {
         // The cell is read after the post: who arrived and went on is not astray.
         self.engine?.ahead().find(|(rank, _)| !self.cells[rank.index()].has_reached(self.target))
     }
+
+    /// The wait, as this rank tells of it: for all who have not arrived.
+    fn wait(&self) -> WaitingIn {
+        let ranks = (0..).map(Rank::known).zip(&**self.cells);
+        let missing = ranks.filter(|(_, cell)| !cell.has_reached(self.target)).map(|(rank, _)| rank);
+        WaitingIn {
+            call: Some((Summary::new(self.operation).words(), self.target)),
+            kind: 0,
+            step: 0,
+            awaited: missing.collect::<RankSet>().bits(),
+        }
+    }
 }
 
 impl Watch for BarrierWatch<'_> {
     fn check(&self) -> Option<Stop> {
-        if let Some(stop) = self.world.revocation().check() {
+        let world = self.fabric.world();
+        if let Some(stop) = world.revocation().check() {
             return Some(stop);
         }
         let gone = |(rank, cell): (u32, &BarrierCell)| {
             let rank = Rank::known(rank);
             let left = self.departures.is_some_and(|words| words[rank.index()].has_reached(LEFT));
-            let gone = left || matches!(self.world.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
+            let gone = left || matches!(world.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
             // The cell is read after those words: who arrived and then left is not missed.
             (gone && !cell.has_reached(self.target)).then_some(Stop::PeerLost(rank))
         };
         (0..).zip(&**self.cells).find_map(gone).or_else(|| {
             self.astray()?;
-            self.world.control().revoke(self.world.kernel(), Revocation::Aborted(Some(self.rank)));
-            self.world.revocation().check()
+            let by = Revocation::Aborted(Some(self.fabric.rank()));
+            world.control().revoke(world.kernel(), by);
+            world.revocation().check()
         })
     }
 
     fn bell(&self) -> Option<SleepWord<'_>> {
-        Some(self.world.revocation().bell())
+        Some(self.fabric.world().revocation().bell())
+    }
+
+    fn begin(&self, since: Duration) {
+        self.fabric.activity().begin_wait(&self.wait(), since);
+    }
+
+    fn end(&self, since: Duration, stop: Option<Stop>) {
+        self.fabric.tell_end(&self.wait(), since, stop);
     }
 }

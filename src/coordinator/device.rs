@@ -90,7 +90,7 @@ impl Device {
             copies: Copies::start(id, Arc::clone(&memory))?,
             memory,
             aborter: None,
-            interrupts: InterruptWatch::start()
+            interrupts: InterruptWatch::start(false)
                 .map_err(|error| Error::os("catching the signals that end a device", error))?,
         };
         device.register()?;

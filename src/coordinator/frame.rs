@@ -96,7 +96,7 @@ pub(super) fn broken(error: std::io::Error, peer: &'static str, operation: &'sta
             Fault::Lost { peer }.error()
         }
         ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-            Error::Timeout { operation, awaited: None, waited: super::greeting::PATIENCE }
+            Error::Timeout { operation, awaited: None, waited: super::greeting::PATIENCE, straggler: None }
         }
         _ => Error::os(operation, error),
     }

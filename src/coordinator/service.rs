@@ -80,7 +80,7 @@ impl Coordinator {
         };
         Ok(Self {
             listener: listen().map_err(|error| Error::os("listening for devices and clients", error))?,
-            interrupts: InterruptWatch::start()
+            interrupts: InterruptWatch::start(false)
                 .map_err(|error| Error::os("catching the signals that end a coordinator", error))?,
             machine: Machine::new(settings, crate::launch::fresh_job_id()),
             peers: BTreeMap::new(),

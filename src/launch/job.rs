@@ -131,6 +131,10 @@ impl Observer for Revoking<'_> {
         self.observer.on_restart(device, cause, left);
     }
 
+    fn on_quit(&mut self) {
+        self.observer.on_quit();
+    }
+
     fn on_ready(&mut self, after: std::time::Duration) {
         self.observer.on_ready(after);
     }

@@ -70,6 +70,7 @@ pub struct Launch {
     capture_output: bool,
     keep_going: bool,
     restarts: u32,
+    heed_quit: bool,
 }
 
 /// A program and its arguments.
@@ -135,6 +136,7 @@ impl Launch {
             capture_output: false,
             keep_going: false,
             restarts: 0,
+            heed_quit: false,
         })
     }
 
@@ -235,6 +237,15 @@ impl Launch {
     #[must_use]
     pub fn restart(mut self, restarts: u32) -> Self {
         self.restarts = restarts;
+        self
+    }
+
+    /// Sets whether SIGQUIT is a question what the job is doing, which is handed to [`Observer::on_quit`], and ends nothing. What ranks do
+    /// at SIGQUIT is their programs' business; those that are started by way of
+    /// [`become_program`](crate::bootstrap::become_program) ignore it.
+    #[must_use]
+    pub fn heed_quit(mut self, heed_quit: bool) -> Self {
+        self.heed_quit = heed_quit;
         self
     }
 

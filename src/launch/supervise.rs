@@ -37,6 +37,9 @@ pub trait Observer {
         let _ = (device, cause, left);
     }
 
+    /// The launcher was asked by SIGQUIT what the job is doing; only with [`Launch::heed_quit`].
+    fn on_quit(&mut self) {}
+
     /// All members are ready, so long after the launch began.
     fn on_ready(&mut self, after: Duration) {
         let _ = after;
@@ -68,7 +71,7 @@ pub(super) fn run(
     observer: &mut dyn Observer,
 ) -> Result<Outcome> {
     let began = Instant::now();
-    let interrupts = InterruptWatch::start()
+    let interrupts = InterruptWatch::start(launch.heed_quit)
         .map_err(|error| Error::os("catching the signals that interrupt a job", error))?;
     let mut job = Job {
         root: Root::new(launch.offer(), control)?.with_hold(hold)?,
@@ -232,6 +235,10 @@ impl Job<'_> {
 
     fn take_interrupts(&mut self) {
         while let Some(interrupt) = self.interrupts.as_mut().and_then(InterruptWatch::next) {
+            if interrupt.signal == Signal::SIGQUIT {
+                self.observer.on_quit();
+                continue;
+            }
             if self.interrupted.is_some() {
                 self.kill_all();
                 continue;

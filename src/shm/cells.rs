@@ -9,7 +9,8 @@ use crate::sync::atomic::{AtomicU32, AtomicU64};
 use crate::sync::bare::{BareFlag, BareSlot};
 use crate::sync::regroup::{OfferCell, RoundCell};
 use crate::sync::{
-    AgreementCell, BarrierCell, LifeCell, ParkCell, PostCell, ProgressCell, RevokeCell, SemaphoreCell,
+    ActivityCell, AgreementCell, BarrierCell, LifeCell, ParkCell, PostCell, ProgressCell, RevokeCell,
+    SemaphoreCell,
 };
 
 /// A type that may be looked at in memory which other processes write at the same time.
@@ -25,6 +26,8 @@ unsafe impl SharedLayout for AtomicU32 {}
 unsafe impl SharedLayout for AtomicU64 {}
 // SAFETY: `repr(C)`, atomic integers and padding made of atomic integers (see its field table).
 unsafe impl SharedLayout for SegmentHeader {}
+// SAFETY: `repr(C)` and atomic integers throughout (see its field table).
+unsafe impl SharedLayout for ActivityCell {}
 // SAFETY: `repr(C)` and atomic integers throughout.
 unsafe impl SharedLayout for AgreementCell {}
 // SAFETY: `repr(C)`, atomic integers, and padding at the end.

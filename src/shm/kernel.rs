@@ -18,7 +18,9 @@
 
 #![allow(unsafe_code, reason = "system calls on words in shared memory")]
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
 
 use crate::sync::{Kernel, SleepWord, atomic::AtomicU32, park};
 
@@ -34,14 +36,13 @@ const MAX_WORDS: usize = libc::FUTEX_WAITV_MAX as usize;
 pub struct HostKernel {
     membarrier: bool,
     waitv: bool,
-    start: Instant,
 }
 
 impl HostKernel {
     /// Finds out what this system offers, and registers the process to take part in other processes' barriers.
     #[must_use]
     pub fn detect() -> Self {
-        Self { membarrier: register_membarrier(), waitv: has_waitv(), start: Instant::now() }
+        Self { membarrier: register_membarrier(), waitv: has_waitv() }
     }
 
     /// The same without `membarrier`: signals pay a fence.
@@ -54,6 +55,13 @@ impl HostKernel {
     #[must_use]
     pub fn without_waitv(self) -> Self {
         Self { waitv: false, ..self }
+    }
+
+    /// The system's monotonic clock: the same in all processes, since what they tell of waits is compared.
+    #[inline]
+    pub(crate) fn clock() -> Duration {
+        // It cannot be missing.
+        clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
     }
 
     /// Whether signals are free of fences.
@@ -112,7 +120,7 @@ impl Kernel for HostKernel {
 
     #[inline]
     fn now(&self) -> Duration {
-        self.start.elapsed()
+        Self::clock()
     }
 }
 

@@ -155,7 +155,7 @@ static INTERRUPTS: OnceLock<(OwnedFd, OwnedFd)> = OnceLock::new();
 /// Whether an [`InterruptWatch`] is alive.
 static WATCHED: Mutex<bool> = Mutex::new(false);
 
-/// Turns SIGINT, SIGTERM and SIGHUP into readiness of a descriptor while it lives.
+/// Turns SIGINT, SIGTERM and SIGHUP, and SIGQUIT where it was asked for, into readiness of a descriptor while it lives.
 ///
 /// Handlers, unlike a blocked mask, work whatever other threads do and are not inherited by programs that are
 /// started meanwhile. A signal that the process ignores stays ignored.
@@ -166,7 +166,7 @@ pub(crate) struct InterruptWatch {
 
 impl InterruptWatch {
     /// Installs the handlers, or gives `None` when another watch of this process is alive.
-    pub(crate) fn start() -> io::Result<Option<Self>> {
+    pub(crate) fn start(heeds_quit: bool) -> io::Result<Option<Self>> {
         let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
         if *watched {
             return Ok(None);
@@ -180,7 +180,8 @@ impl InterruptWatch {
         let mut watch = Self { previous: Vec::new() };
         *watched = true;
         drop(watched);
-        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        let quit = heeds_quit.then_some(Signal::SIGQUIT);
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().chain(quit) {
             // SAFETY: `note_interrupt` does only what is allowed in a signal handler.
             let previous = unsafe { sigaction(signal, &action) }?;
             watch.previous.push((signal, previous));
@@ -225,6 +226,12 @@ impl Drop for InterruptWatch {
         }
         *WATCHED.lock().unwrap_or_else(PoisonError::into_inner) = false;
     }
+}
+
+/// Has this process, and the program that takes its place, ignore SIGQUIT, which a terminal sends to all processes of a job.
+pub(crate) fn ignore_quit() {
+    // SAFETY: no handler is installed. It cannot fail with a valid signal.
+    let _ = unsafe { nix::sys::signal::signal(Signal::SIGQUIT, SigHandler::SigIgn) };
 }
 
 /// The signal handler: writes two bytes to a pipe and leaves `errno` as it was.

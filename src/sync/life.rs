@@ -85,6 +85,13 @@ impl LifeCell {
         status == LifeStatus::Lost && word.expected & OWNER == 0
     }
 
+    /// The number of the thread that has taken the cell, as long as it says so; for reports.
+    #[must_use]
+    pub fn thread(&self) -> Option<u32> {
+        let word = self.word.load(Ordering::Relaxed); // Relaxed: only a number, to be checked by whoever uses it
+        Some(word & OWNER).filter(|thread| *thread != 0)
+    }
+
     /// Gives the rank up on behalf of whoever knows that it is dead, or as good as dead, and wakes those who
     /// watch.
     pub fn mark_lost<K: Kernel + ?Sized>(&self, kernel: &K) {

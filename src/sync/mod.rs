@@ -15,6 +15,7 @@
 //! | `regroup` | survivors of an epoch go on together | G1, G2 |
 //! | [`life`] | a rank's presence, which the operating system withdraws when the rank dies | L1 |
 //! | [`plain`] | single words that order nothing | none |
+//! | [`activity`] | what a rank tells of itself to whoever looks on | none |
 //! | [`wait`] | the one waiting loop of the engine | none of its own |
 //! | [`latch`] | a word that opens once | T1 |
 //! | [`bare`] | the machine's yardsticks, for measuring only | Y1 to Y4 |
@@ -23,6 +24,7 @@
 //! else. A site that orders names its edge at the end of the line; the table at the head of each file says what
 //! the edge carries. A `Relaxed` site says why it needs no more.
 
+pub mod activity;
 pub mod agreement;
 pub mod atomic;
 pub mod bare;
@@ -40,6 +42,7 @@ pub mod revoke;
 pub mod semaphore;
 pub mod wait;
 
+pub use activity::{Activity, ActivityCell, WaitingIn};
 pub use agreement::{AGREEMENT_WORDS, Agreement, AgreementCell};
 pub use barrier::{Barrier, BarrierCell};
 pub use kernel::{Kernel, SleepWord};

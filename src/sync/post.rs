@@ -98,6 +98,12 @@ impl PostCell {
         reached(self.stamp.load(Ordering::Acquire), sequence) // C1 post
     }
 
+    /// The sequence that is up, now or a moment ago; for reports.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.stamp.load(Ordering::Relaxed) // Relaxed: what is read besides may be of another notice
+    }
+
     /// Word `index` of the notice that [`PostCell::shows`] has found.
     ///
     /// # Panics
@@ -145,6 +151,12 @@ impl ProgressCell {
     #[inline]
     pub fn publish(&self, done: u64) {
         self.done.store(done, Ordering::Release); // C2 done
+    }
+
+    /// How far the rank has come, now or a moment ago; for reports.
+    #[must_use]
+    pub fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed) // Relaxed: nothing is read because of it
     }
 
     /// Whether the rank has come to `done`, or further.

@@ -60,6 +60,16 @@ pub trait Watch {
     fn bell(&self) -> Option<SleepWord<'_>> {
         None
     }
+
+    /// Hears that the wait has turned out long, and that the clock was read first at `since`; again before each sleep.
+    fn begin(&self, since: Duration) {
+        let _ = since;
+    }
+
+    /// Hears that a wait of which [`Watch::begin`] has told is over, and why where it was given up.
+    fn end(&self, since: Duration, stop: Option<Stop>) {
+        let _ = (since, stop);
+    }
 }
 
 impl<W: Watch + ?Sized> Watch for &W {
@@ -68,6 +78,12 @@ impl<W: Watch + ?Sized> Watch for &W {
     }
     fn bell(&self) -> Option<SleepWord<'_>> {
         (**self).bell()
+    }
+    fn begin(&self, since: Duration) {
+        (**self).begin(since);
+    }
+    fn end(&self, since: Duration, stop: Option<Stop>) {
+        (**self).end(since, stop);
     }
 }
 
@@ -129,7 +145,7 @@ impl<'a, K: ?Sized, W: ?Sized> Waiting<'a, K, W> {
     #[must_use]
     pub fn error(&self, stop: Stop, operation: &'static str, awaited: Option<Rank>) -> Error {
         match stop {
-            Stop::Timeout => Error::Timeout { operation, awaited, waited: self.timeout },
+            Stop::Timeout => Error::Timeout { operation, awaited, waited: self.timeout, straggler: None },
             Stop::PeerLost(rank) => Error::PeerLost { rank },
             Stop::ProxyLost => Error::ProxyLost,
             Stop::Revoked(by) => Error::Revoked { by },
@@ -189,6 +205,15 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> Long<'_, '_, K, W> {
     #[cold]
     #[inline(never)]
     fn wait<T>(mut self, park: &ParkCell, poll: &mut impl FnMut() -> Option<T>) -> Result<T, Stop> {
+        let waited = self.out(park, poll);
+        if let Some(since) = self.begun {
+            self.context.watch.end(since, waited.as_ref().err().copied());
+        }
+        waited
+    }
+
+    #[inline]
+    fn out<T>(&mut self, park: &ParkCell, poll: &mut impl FnMut() -> Option<T>) -> Result<T, Stop> {
         let stop = match self.awake(poll) {
             Outcome::News(value) => return Ok(value),
             Outcome::Stopped(stop) => stop,
@@ -246,6 +271,9 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> Long<'_, '_, K, W> {
                 return Err(stop);
             }
             let remaining = self.remaining()?;
+            if let Some(since) = self.begun {
+                self.context.watch.begin(since);
+            }
             match self.context.watch.bell() {
                 Some(bell) => kernel.sleep(&[own, bell], remaining.min(LONGEST_SLEEP)),
                 None => kernel.sleep(&[own], remaining.min(LONGEST_SLEEP_WITHOUT_BELL)),
@@ -259,7 +287,11 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> Long<'_, '_, K, W> {
 
     fn waited(&mut self) -> Duration {
         let now = self.context.kernel.now();
-        now.saturating_sub(*self.begun.get_or_insert(now))
+        let begun = *self.begun.get_or_insert_with(|| {
+            self.context.watch.begin(now);
+            now
+        });
+        now.saturating_sub(begun)
     }
 
     fn remaining(&mut self) -> Result<Duration, Stop> {

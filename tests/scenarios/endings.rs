@@ -19,7 +19,7 @@ channel_scenario!(
         if comm.rank().get() == 0 {
             // The peer signals when it is told to, after the first try has failed.
             let error = channel.wait().unwrap_err();
-            let named = matches!(error, Error::Timeout { operation: "wait", awaited: Some(rank), waited } if rank == peer && waited == comm.timeout());
+            let named = matches!(error, Error::Timeout { operation: "wait", awaited: Some(rank), waited, .. } if rank == peer && waited == comm.timeout());
             assert!(named, "{error}");
             channel.signal()?;
         }

@@ -26,6 +26,7 @@ mod packets;
 mod point_to_point;
 mod proxies;
 mod refused;
+mod reports;
 mod seats;
 mod stream_failures;
 mod streams;

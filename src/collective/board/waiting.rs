@@ -1,14 +1,15 @@
 //! How a member waits for another one at the board.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use super::{Board, index};
 use crate::channel::PeerWatch;
 use crate::collective::lease::LEFT;
 use crate::collective::operation::{Operation, Summary};
 use crate::error::Result;
-use crate::rank::Rank;
-use crate::sync::{ProgressCell, SleepWord, Stop, Waiting, Watch, wait_until};
+use crate::rank::{Rank, RankSet};
+use crate::sync::{ProgressCell, SleepWord, Stop, Waiting, WaitingIn, Watch, wait_until};
 
 impl Board {
     #[cold]
@@ -34,21 +35,21 @@ impl Board {
         mut poll: impl FnMut() -> bool,
     ) -> Result<()> {
         let rank = self.members[member];
-        let watch = self.watch(member);
+        let watch = self.watch(member, operation);
         watch.untold.set(Some(sequence));
         let waiting: Waiting<'_, _, _> = self.fabric.waiting(&watch);
         wait_until(&waiting, &self.park, || poll().then_some(())).map_err(|stop| {
-            let error = waiting.error(self.fabric.settle(stop), operation.name(), Some(rank));
+            let error = self.fabric.error(&waiting, stop, operation.name(), Some(rank));
             self.explain(self.call(operation), error)
         })
     }
 
-    /// Why a wait for `member` is in vain, if it is.
-    pub(crate) fn check(&self, member: usize) -> Option<Stop> {
-        self.watch(member).check()
+    /// Why a wait for `member` in `operation` is in vain, if it is.
+    pub(crate) fn check(&self, member: usize, operation: Operation) -> Option<Stop> {
+        self.watch(member, operation).check()
     }
 
-    fn watch(&self, member: usize) -> MemberWatch<'_> {
+    fn watch(&self, member: usize, operation: Operation) -> MemberWatch<'_> {
         let rank = self.members[member];
         let peer = self.fabric.watch(Some(rank));
         MemberWatch {
@@ -57,12 +58,13 @@ impl Board {
             rank,
             member,
             departure: &self.departures[member],
+            operation,
             untold: Cell::new(None),
         }
     }
 
     /// The call of this member that `operation` is, as far as it can be told: it may not be posted yet.
-    fn call(&self, operation: Operation) -> Summary {
+    pub(super) fn call(&self, operation: Operation) -> Summary {
         let posted = self.mine[index(self.posted)].summary();
         if posted.operation() == Some(operation) { posted } else { Summary::new(operation) }
     }
@@ -76,6 +78,8 @@ struct MemberWatch<'a> {
     rank: Rank,
     member: usize,
     departure: &'a ProgressCell,
+    /// What this member is in.
+    operation: Operation,
     /// The operation that it is awaited in, until it has been told.
     untold: Cell<Option<u64>>,
 }
@@ -95,5 +99,19 @@ impl Watch for MemberWatch<'_> {
 
     fn bell(&self) -> Option<SleepWord<'_>> {
         self.peer.bell()
+    }
+
+    fn begin(&self, since: Duration) {
+        self.board.fabric.activity().begin_wait(&self.wait(), since);
+    }
+
+    fn end(&self, since: Duration, stop: Option<Stop>) {
+        self.board.fabric.tell_end(&self.wait(), since, stop);
+    }
+}
+
+impl MemberWatch<'_> {
+    fn wait(&self) -> WaitingIn {
+        self.board.waiting_in(self.operation, RankSet::from_iter([self.rank]))
     }
 }

@@ -1,0 +1,37 @@
+//! The jobs of this user on this host, as the commands name them.
+
+use anyhow::{Result, bail};
+use shmccl::observe::{Job, Report};
+
+/// A job, and what its ranks were doing a moment ago.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) job: Job,
+    pub(crate) report: Report,
+}
+
+/// All jobs, from the youngest to the oldest. One that ends as it is looked at is left out.
+pub(crate) fn all() -> Vec<Seen> {
+    let look = |job: Job| job.report().ok().map(|report| Seen { job, report });
+    let mut seen: Vec<_> = Job::newest().into_iter().filter_map(look).collect();
+    seen.sort_by_key(|seen| seen.report.age);
+    seen
+}
+
+/// The job that `word` names: the beginning of its number, or one of its processes.
+///
+/// # Errors
+/// When there is none, or more than one.
+pub(crate) fn named(word: &str) -> Result<Seen> {
+    let mut found: Vec<_> = all().into_iter().filter(|seen| is_named(seen, word)).collect();
+    match (found.pop(), found.pop()) {
+        (Some(seen), None) => Ok(seen),
+        (Some(_), Some(_)) => bail!("{word} is more than one job; see `shmccl ps`"),
+        _ => bail!("no job {word}, and no process of one; see `shmccl ps`"),
+    }
+}
+
+fn is_named(seen: &Seen, word: &str) -> bool {
+    let by_process = word.parse().is_ok_and(|process| seen.job.processes().contains(&process));
+    by_process || !word.is_empty() && format!("{:016x}", seen.job.id()).starts_with(&word.to_lowercase())
+}

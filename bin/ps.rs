@@ -1,0 +1,153 @@
+//! `shmccl ps`: the jobs of this user on this host.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use comfy_table::Cell;
+use serde::Serialize;
+use shmccl::observe::Report;
+use shmccl::sync::{LifeStatus, Revocation};
+
+use crate::args::PsArgs;
+use crate::jobs::{self, Seen};
+use crate::output::{self, Look};
+use crate::{failure, file};
+
+/// What is told of one job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Row {
+    /// Its number, in hexadecimal.
+    job: String,
+    epoch: u64,
+    ranks: usize,
+    /// The processes of its ranks, in their order, where they can be told.
+    processes: Vec<Option<u32>>,
+    /// Who has made it: a launcher, the host of a meeting, or a rank.
+    creator: u64,
+    age_s: u64,
+    state: String,
+    command: String,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When a report cannot be written.
+pub(crate) fn run(args: &PsArgs) -> Result<u8> {
+    if let Some(path) = &args.json {
+        file::check_writable(path)?;
+    }
+    let rows: Vec<_> = jobs::all().iter().map(Row::of).collect();
+    if let Some(path) = &args.json {
+        file::write_json(path, &rows)?;
+    }
+    if rows.is_empty() {
+        output::note("no job of this user is running");
+    } else {
+        output::print(&present(Look::of_stdout(), &rows))?;
+    }
+    Ok(failure::DONE)
+}
+
+impl Row {
+    fn of(seen: &Seen) -> Self {
+        let report = &seen.report;
+        let processes: Vec<_> = report.ranks.iter().map(|rank| rank.pid).collect();
+        let creator = report.creator.pid;
+        let rank = processes.iter().flatten().next();
+        let command = rank.copied().or_else(|| u32::try_from(creator).ok()).map(command).unwrap_or_default();
+        Self {
+            job: format!("{:016x}", report.job),
+            epoch: report.epoch,
+            ranks: report.ranks.len(),
+            processes,
+            creator,
+            age_s: report.age.as_secs(),
+            state: state(report),
+            command,
+        }
+    }
+}
+
+fn present(look: Look, rows: &[Row]) -> String {
+    let head = ["job", "epoch", "ranks", "creator", "age", "state", "processes", "command"];
+    let cells = |row: &Row| {
+        let age = age(Duration::from_secs(row.age_s));
+        let (epoch, ranks) = (row.epoch.to_string(), row.ranks.to_string());
+        let words = [&row.job, &epoch, &ranks, &row.creator.to_string(), &age, &row.state];
+        let rest = [&pids(&row.processes), &row.command];
+        words.into_iter().chain(rest).map(Cell::new).collect()
+    };
+    output::table(look, &head, head.len(), rows.iter().map(cells))
+}
+
+/// `running`, `ended: rank 1 was lost`, ...
+fn state(report: &Report) -> String {
+    let lives = |status| report.ranks.iter().any(|rank| rank.life == status);
+    match report.ended {
+        Some(Revocation::PeerLost(rank)) => format!("ended: rank {rank} lost"),
+        Some(Revocation::ProxyLost) => "ended: proxy lost".to_owned(),
+        Some(Revocation::Aborted(Some(rank))) => format!("ended by rank {rank}"),
+        Some(_) => "ended by its launcher".to_owned(),
+        None if lives(LifeStatus::Absent) => "starting".to_owned(),
+        None if !lives(LifeStatus::Alive) => "over".to_owned(),
+        None if lives(LifeStatus::Left) => "ending".to_owned(),
+        None => "running".to_owned(),
+    }
+}
+
+/// `12 s`, `3 min`, `5 h`, `2 d`.
+fn age(age: Duration) -> String {
+    match age.as_secs() {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7200 => format!("{} min", seconds / 60),
+        seconds @ 7200..172_800 => format!("{} h", seconds / 3600),
+        seconds => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// `17-20,31,-`: runs of neighbours in short, a dash for one that cannot be told.
+fn pids(processes: &[Option<u32>]) -> String {
+    let mut parts: Vec<(Option<u32>, Option<u32>)> = Vec::new();
+    for &pid in processes {
+        match (parts.last_mut(), pid) {
+            (Some((_, last)), Some(pid)) if last.is_some_and(|last| last + 1 == pid) => *last = Some(pid),
+            (Some((_, last)), pid) if *last == pid => {}
+            _ => parts.push((pid, pid)),
+        }
+    }
+    let word = |(first, last): &(Option<u32>, Option<u32>)| match (first, last) {
+        (Some(first), Some(last)) if first == last => first.to_string(),
+        (Some(first), Some(last)) => format!("{first}-{last}"),
+        _ => "-".to_owned(),
+    };
+    parts.iter().map(word).collect::<Vec<_>>().join(",")
+}
+
+/// How a process was called, in one line.
+fn command(pid: u32) -> String {
+    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words: Vec<_> = bytes.split(|byte| *byte == 0).filter(|word| !word.is_empty()).collect();
+    let line = words.iter().map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>().join(" ");
+    line.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).take(120).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbouring_processes_are_told_in_short() {
+        assert_eq!(pids(&[Some(17), Some(18), Some(19), Some(31), None, Some(5)]), "17-19,31,-,5");
+        assert_eq!(
+            (pids(&[]), pids(&[None, None]), pids(&[Some(7), Some(7)])),
+            (String::new(), "-".into(), "7".into())
+        );
+    }
+
+    #[test]
+    fn ages_are_told_in_the_unit_that_suits_them() {
+        let told = [0, 119, 120, 7300, 200_000].map(|seconds| age(Duration::from_secs(seconds)));
+        assert_eq!(told, ["0 s", "119 s", "2 min", "2 h", "2 d"]);
+    }
+}

@@ -1,0 +1,185 @@
+//! Finding the jobs of this host, without anybody who keeps a list of them.
+//!
+//! The processes of a job keep its segments open. So whoever may look at a process finds, among its descriptors in `/proc`, those of
+//! segments, and their headers say of which job and epoch they are. That way jobs of launchers are found, of processes that have met
+//! by themselves, and of threads; and when the last process of a job is gone there is nothing left to find.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+
+use super::copy::copy_of;
+use super::report::Report;
+use crate::channel::CONTROL_LEN;
+use crate::error::Result;
+use crate::rank::{MAX_RANKS, Rank};
+use crate::shm::header::HEADER_LEN;
+use crate::shm::{Expected, Identity, SegmentHeader};
+
+/// One epoch of a job, which some processes of this host have open.
+#[derive(Debug)]
+pub struct Job {
+    id: u64,
+    epoch: u64,
+    control: File,
+    segments: BTreeMap<Rank, File>,
+    processes: Vec<u32>,
+}
+
+impl Job {
+    /// All epochs of all jobs that this process may look at: those of the same user, as a rule. In the order of their numbers.
+    ///
+    /// Segments of another layout version are passed over.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let mut finds = Finds::default();
+        for process in processes() {
+            finds.look_at(process);
+        }
+        finds.jobs()
+    }
+
+    /// The newest epoch of each job.
+    #[must_use]
+    pub fn newest() -> Vec<Self> {
+        // In order, so that the last one of a job is its newest.
+        let jobs: BTreeMap<u64, Self> = Self::all().into_iter().map(|job| (job.id, job)).collect();
+        jobs.into_values().collect()
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Which incarnation of the job it is.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The processes that have a segment of it open, its launcher among them.
+    #[must_use]
+    pub fn processes(&self) -> &[u32] {
+        &self.processes
+    }
+
+    /// What its ranks are doing.
+    ///
+    /// # Errors
+    /// [`crate::Error::Layout`], [`crate::Error::InvalidArgument`] or [`crate::Error::OutOfRange`] when its control segment makes no
+    /// sense; [`crate::Error::Os`] when it cannot be read.
+    pub fn report(&self) -> Result<Report> {
+        Report::take(self.control.as_fd(), |rank| self.segments.get(&rank))
+    }
+}
+
+/// The segments that were found, by file system and number of their file.
+#[derive(Default)]
+struct Finds(HashMap<(u64, u64), Find>);
+
+struct Find {
+    file: File,
+    /// Whose it is; `None` for what is no segment.
+    identity: Option<Identity>,
+    len: u64,
+    processes: Vec<u32>,
+}
+
+impl Finds {
+    fn look_at(&mut self, process: u32) {
+        let Ok(descriptors) = std::fs::read_dir(format!("/proc/{process}/fd")) else { return };
+        for descriptor in descriptors.flatten() {
+            let path = descriptor.path();
+            if !std::fs::read_link(&path).is_ok_and(|target| may_be_segment(&target)) {
+                continue;
+            }
+            // It may be closed meanwhile, and the whole process may be gone.
+            let Ok(metadata) = std::fs::metadata(&path) else { continue };
+            if !metadata.is_file() {
+                continue;
+            }
+            let find = match self.0.entry((metadata.dev(), metadata.ino())) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => match Find::open(&path, metadata.len()) {
+                    Ok(find) => new.insert(find),
+                    Err(_) => continue,
+                },
+            };
+            if find.processes.last() != Some(&process) {
+                find.processes.push(process);
+            }
+        }
+    }
+
+    fn jobs(self) -> Vec<Job> {
+        let mut jobs: BTreeMap<(u64, u64), Job> = BTreeMap::new();
+        let mut segments = Vec::new();
+        for find in self.0.into_values() {
+            let Some(identity) = find.identity else { continue };
+            let key = (identity.job, identity.epoch);
+            if identity.owner == 0 && find.len == CONTROL_LEN {
+                let (control, processes) = (find.file, find.processes);
+                let (id, epoch) = key;
+                jobs.insert(key, Job { id, epoch, control, segments: BTreeMap::new(), processes });
+            } else if let Some(rank) = rank_of(identity.owner) {
+                segments.push((key, rank, find));
+            }
+        }
+        for (key, rank, find) in segments {
+            if let Some(job) = jobs.get_mut(&key) {
+                job.processes.extend(find.processes);
+                job.segments.insert(rank, find.file);
+            }
+        }
+        for job in jobs.values_mut() {
+            job.processes.sort_unstable();
+            job.processes.dedup();
+        }
+        jobs.into_values().collect()
+    }
+}
+
+impl Find {
+    fn open(path: &Path, len: u64) -> Result<Self> {
+        let flags = OFlag::O_NOCTTY | OFlag::O_NONBLOCK;
+        let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
+        let file = opened.map_err(|error| crate::Error::os("opening a segment of another process", error))?;
+        let identity = identity_in(&file).ok();
+        Ok(Self { file, identity, len, processes: Vec::new() })
+    }
+}
+
+fn identity_in(file: &File) -> Result<Identity> {
+    let copy = copy_of(file.as_fd(), 0, HEADER_LEN)?;
+    let header = copy.cell::<SegmentHeader>(0)?;
+    header.check(&Expected::default())?;
+    Ok(header.identity())
+}
+
+fn rank_of(owner: u64) -> Option<Rank> {
+    let rank = u32::try_from(owner.checked_sub(1)?).ok()?;
+    Rank::new(rank, MAX_RANKS).ok()
+}
+
+/// Whether a descriptor that leads there is worth a look: of memory without a name, with one, or of a file that the launcher has named.
+fn may_be_segment(target: &Path) -> bool {
+    let text = target.to_string_lossy();
+    text.starts_with("/memfd:shmccl") || text.starts_with("/dev/shm/") || text.ends_with(".shmccl")
+}
+
+/// The processes of this user.
+fn processes() -> impl Iterator<Item = u32> {
+    let me = nix::unistd::geteuid().as_raw();
+    let entries = std::fs::read_dir(PathBuf::from("/proc")).into_iter().flatten().flatten();
+    entries.filter_map(move |entry| {
+        let process = entry.file_name().to_str()?.parse().ok()?;
+        (entry.metadata().ok()?.uid() == me).then_some(process)
+    })
+}

@@ -1,0 +1,239 @@
+//! What one rank is doing.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use super::copy::copy_of;
+use crate::channel::{Standing, occupation_name};
+use crate::collective::{RegionLayout, Summary, TURNS, post_summary};
+use crate::error::Result;
+use crate::heap::layout::{CONTROL_LEN, FifoCells, HEAP, N_FIFOS, SegmentCells};
+use crate::process;
+use crate::proxy::Trigger;
+use crate::rank::{Rank, RankSet};
+use crate::sync::{Activity, LifeCell, LifeStatus, PostCell, ProgressCell};
+
+/// A call of a communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// What was called.
+    pub summary: Summary,
+    /// Its number in its communicator; 0 for a message.
+    pub sequence: u64,
+}
+
+/// A long wait of a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wait {
+    /// What it is on, where that is a channel or a proxy.
+    pub(super) on: Option<&'static str>,
+    /// For whom.
+    pub(super) awaited: RankSet,
+    /// For how long, or, where it was given up, how long ago that was.
+    pub(super) lasts: Duration,
+    pub(super) given_up: bool,
+    pub(super) timed_out: bool,
+    /// How many steps of the call were taken.
+    pub(super) step: u64,
+}
+
+/// One of the fifos of a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FifoView {
+    /// Triggers in flight.
+    pub depth: u64,
+    /// Triggers that were pushed.
+    pub pushed: u64,
+    /// Triggers that the proxy has refused.
+    pub refused: u64,
+    /// The last one that was pushed.
+    pub last: Trigger,
+}
+
+/// What a rank has done since the epoch began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Collective operations that it has begun; messages, and what goes by channels alone, are not among them.
+    pub operations: u64,
+    /// Bytes that it has put into operations that took microseconds at least.
+    pub large_bytes: u64,
+    /// How many operations were counted with those bytes.
+    pub large_operations: u64,
+    /// Bytes that it has put into one of the others, at the mean of the last few.
+    pub small_len: u64,
+    /// Signals that it was sent.
+    pub signals: u64,
+    /// How long it has waited in waits that were long, the present one included.
+    pub waited: Duration,
+}
+
+/// One rank of a [`Report`](super::Report).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RankReport {
+    /// Which one.
+    pub rank: Rank,
+    /// Whether it lives.
+    pub life: LifeStatus,
+    /// Its process, where that can be told.
+    pub pid: Option<u32>,
+    /// Its process was stopped, and does nothing until it is told to go on.
+    pub is_stopped: bool,
+    /// What it is in, as far as that can be told.
+    pub call: Option<Call>,
+    /// The last operation that it has told the others of.
+    pub last: Option<Call>,
+    /// Its fifos that were used.
+    pub fifos: Vec<FifoView>,
+    /// What it has done.
+    pub work: Work,
+    pub(super) wait: Option<Wait>,
+}
+
+impl RankReport {
+    /// Looks at `rank`, which tells `activity` at the time `now`, and at its segment, where that can be had.
+    pub(super) fn new(
+        rank: Rank,
+        life: &LifeCell,
+        activity: &Activity,
+        segment: Option<BorrowedFd<'_>>,
+        now: Duration,
+    ) -> Self {
+        let pid = life.thread().and_then(process::of_thread);
+        let wait = Wait::of(activity, now);
+        let running = activity.since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
+        let call = activity
+            .call
+            .map(|words| Call { summary: Summary::from_words(words), sequence: activity.sequence });
+        let mut report = Self {
+            rank,
+            life: life.status(),
+            pid,
+            is_stopped: pid.is_some_and(process::is_stopped),
+            call,
+            last: None,
+            fifos: Vec::new(),
+            work: Work { waited: activity.waited.saturating_add(running), ..Work::default() },
+            wait,
+        };
+        // A segment that cannot be read shows nothing; the rest is told all the same.
+        let _unreadable = segment.map(|segment| report.look_into(segment, activity));
+        report
+    }
+
+    fn look_into(&mut self, segment: BorrowedFd<'_>, activity: &Activity) -> Result<()> {
+        let cells = SegmentCells::new(copy_of(segment, 0, CONTROL_LEN)?)?;
+        self.work.signals =
+            cells.semaphores().iter().fold(0, |sum, semaphore| sum.wrapping_add(semaphore.value()));
+        for index in 0..N_FIFOS {
+            self.fifos.extend(FifoView::of(&cells.fifo(index)?));
+        }
+        let boards: Vec<_> = activity
+            .boards
+            .iter()
+            .flatten()
+            .filter_map(|offset| Posts::read(segment, *offset).ok())
+            .collect();
+        let shown = boards.iter().fold(0_u64, |sum, posts| sum.wrapping_add(posts.newest));
+        self.last = boards.iter().max_by_key(|posts| posts.newest).and_then(Posts::last);
+        self.work.operations = activity.total(shown);
+        self.work.large_bytes = activity.bytes;
+        self.work.large_operations = activity.operations;
+        self.work.small_len = boards.iter().map(Posts::small_len).max().unwrap_or(0);
+        Ok(())
+    }
+
+    /// What it is doing, as far as others are concerned.
+    pub(super) fn standing(&self) -> Standing {
+        Standing::new(self.life, self.wait.as_ref().map(|wait| wait.awaited), || self.is_stopped)
+    }
+
+    /// Whom it waits for, or has given up waiting for; itself when that is its own proxy.
+    #[must_use]
+    pub fn awaits(&self) -> Vec<Rank> {
+        self.wait.as_ref().map(|wait| wait.awaited.iter().collect()).unwrap_or_default()
+    }
+
+    /// The channel call that it waits in, or has given up waiting in, where it is one.
+    #[must_use]
+    pub fn waits_on(&self) -> Option<&'static str> {
+        self.wait.as_ref().and_then(|wait| wait.on)
+    }
+
+    /// How long it has waited; `None` when it does not.
+    #[must_use]
+    pub fn waits_for(&self) -> Option<Duration> {
+        self.wait.as_ref().filter(|wait| !wait.given_up).map(|wait| wait.lasts)
+    }
+
+    /// Whether the deadline of its last long wait has passed, and it has not begun another one.
+    #[must_use]
+    pub fn has_timed_out(&self) -> bool {
+        self.wait.as_ref().is_some_and(|wait| wait.timed_out)
+    }
+}
+
+impl FifoView {
+    /// A fifo that was used.
+    fn of(fifo: &FifoCells) -> Option<Self> {
+        let snapshot = fifo.header.snapshot();
+        let last = snapshot.pushed.checked_sub(1)? % fifo.slots.len() as u64;
+        Some(Self {
+            depth: snapshot.depth,
+            pushed: snapshot.pushed,
+            refused: snapshot.refused,
+            last: fifo.slots.get(usize::try_from(last).ok()?)?.glimpse(),
+        })
+    }
+}
+
+impl Wait {
+    fn of(activity: &Activity, now: Duration) -> Option<Self> {
+        let begun = activity.since.or(activity.given_up)?;
+        Some(Self {
+            on: occupation_name(activity.kind),
+            awaited: RankSet::from_bits(activity.awaited),
+            lasts: now.saturating_sub(begun),
+            given_up: activity.since.is_none(),
+            timed_out: activity.since.is_none() && activity.timed_out,
+            step: activity.step,
+        })
+    }
+}
+
+/// What a rank shows on one board.
+struct Posts {
+    /// Those that are up.
+    calls: Vec<Call>,
+    /// The number that it has come to.
+    newest: u64,
+}
+
+impl Posts {
+    /// Of the board at `offset` of the heap: how far the rank has come, and behind it the posts.
+    fn read(segment: BorrowedFd<'_>, offset: u64) -> Result<Self> {
+        const CELL: u64 = size_of::<PostCell>() as u64;
+        const { assert!(RegionLayout::PROGRESS + CELL == RegionLayout::POSTS) };
+        let start = HEAP.saturating_add(offset).saturating_add(RegionLayout::PROGRESS);
+        let copy = copy_of(segment, start, CELL + TURNS as u64 * CELL)?;
+        let cells = copy.cells::<PostCell>(CELL, TURNS as u64)?;
+        let call = |cell: &PostCell| Call { summary: post_summary(cell), sequence: cell.sequence() };
+        let calls: Vec<_> = cells.iter().map(call).filter(|call| call.sequence != 0).collect();
+        let posted = calls.iter().map(|call| call.sequence).max().unwrap_or(0);
+        Ok(Self { newest: posted.max(copy.cell::<ProgressCell>(0)?.done()), calls })
+    }
+
+    fn last(&self) -> Option<Call> {
+        self.calls.iter().copied().max_by_key(|call| call.sequence)
+    }
+
+    /// The mean length of what was put into the small ones, in bytes.
+    fn small_len(&self) -> u64 {
+        let lens = self.calls.iter().filter_map(|call| {
+            let size = call.summary.data_type()?.size() as u64;
+            Some(call.summary.count().saturating_mul(size)).filter(|len| *len <= RegionLayout::SMALL)
+        });
+        let (sum, count) = lens.fold((0_u64, 0), |(sum, count), len| (sum + len, count + 1));
+        sum.checked_div(count).unwrap_or(0)
+    }
+}

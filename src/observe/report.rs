@@ -1,0 +1,94 @@
+//! A whole epoch at a moment, and who holds it up.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use super::copy::copy_of;
+use super::rank::RankReport;
+use crate::channel::{CONTROL_LEN, Control, Standing, knot, stragglers};
+use crate::error::Result;
+use crate::rank::Rank;
+use crate::shm::header::Creator;
+use crate::shm::{Expected, HostKernel, SegmentHeader};
+use crate::sync::Revocation;
+
+/// What every rank of an epoch is doing: the answer to why nothing goes on. It prints as a line for each rank and one that names
+/// who holds the others up.
+///
+/// Numbers are those of a moment each, and only as good as what ranks have told: they tell of waits that have turned out
+/// long, after some microseconds.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Report {
+    /// The job.
+    pub job: u64,
+    /// Which incarnation of it.
+    pub epoch: u64,
+    /// Who has made its control segment: the launcher, the host of a meeting, or a rank.
+    pub creator: Creator,
+    /// For how long it has run.
+    pub age: Duration,
+    /// When it was looked at, by the system's monotonic clock.
+    pub taken: Duration,
+    /// Why it has ended, if it has.
+    pub ended: Option<Revocation>,
+    /// The ranks, in order.
+    pub ranks: Vec<RankReport>,
+}
+
+impl Report {
+    /// Looks at the epoch with this control segment, and at the segments of its ranks, as far as there is a descriptor of them.
+    ///
+    /// # Errors
+    /// [`crate::Error::Layout`] when it is no control segment of this version; [`crate::Error::InvalidArgument`] when it says
+    /// that it has no ranks, or too many; [`crate::Error::Os`] when it cannot be read.
+    pub(crate) fn take<S: AsFd>(
+        control: BorrowedFd<'_>,
+        segment: impl Fn(Rank) -> Option<S>,
+    ) -> Result<Self> {
+        let copy = copy_of(control, 0, CONTROL_LEN)?;
+        let header = copy.cell::<SegmentHeader>(0)?;
+        header.check(&Expected { len: Some(CONTROL_LEN), identity: None })?;
+        let control = Control::of_copy(copy)?;
+        let now = HostKernel::clock();
+        let (lives, activities) = (control.lives(), control.activities());
+        let rank = |rank: Rank| {
+            let (life, activity) = (&lives[rank.index()], activities[rank.index()].read());
+            let segment = segment(rank);
+            RankReport::new(rank, life, &activity, segment.as_ref().map(AsFd::as_fd), now)
+        };
+        let identity = header.identity();
+        Ok(Self {
+            job: identity.job,
+            epoch: identity.epoch,
+            creator: header.creator(),
+            age: now.saturating_sub(control.began()),
+            taken: now,
+            ended: control.revocation().read(),
+            ranks: (0..control.n_ranks()).map(Rank::known).map(rank).collect(),
+        })
+    }
+
+    /// Who is awaited, directly or by way of others, and waits for nobody: the ranks that hold all up. None while all goes well, or when
+    /// ranks wait in a circle.
+    #[must_use]
+    pub fn stragglers(&self) -> Vec<Rank> {
+        stragglers(&self.standings()).iter().collect()
+    }
+
+    /// The ranks that wait for each other in a circle, and those that wait for them.
+    #[must_use]
+    pub fn knot(&self) -> Vec<Rank> {
+        knot(&self.standings()).iter().collect()
+    }
+
+    /// Whether the deadline of some rank's last long wait has passed.
+    #[must_use]
+    pub fn has_timed_out(&self) -> bool {
+        self.ranks.iter().any(RankReport::has_timed_out)
+    }
+
+    fn standings(&self) -> Vec<Standing> {
+        self.ranks.iter().map(RankReport::standing).collect()
+    }
+}

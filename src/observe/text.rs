@@ -1,0 +1,185 @@
+//! How a report reads.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::rank::{Call, FifoView, RankReport, Wait};
+use super::report::Report;
+use crate::proxy::{Kind, Trigger};
+use crate::rank::{Rank, RankSet};
+use crate::sync::{LifeStatus, Revocation};
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let n_ranks = self.ranks.len();
+        write!(f, "job {:016x}, epoch {}, {n_ranks} ranks, for {}", self.job, self.epoch, Span(self.age))?;
+        match self.ended {
+            Some(reason) => writeln!(f, "; ended: {}", Reason(reason))?,
+            None => writeln!(f)?,
+        }
+        self.ranks.iter().try_for_each(|rank| writeln!(f, "{rank}"))?;
+        self.write_verdict(f)
+    }
+}
+
+impl Report {
+    fn write_verdict(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (stragglers, knot) = (self.stragglers(), self.knot());
+        if !stragglers.is_empty() {
+            let waits = if stragglers.len() == 1 { "waits" } else { "wait" };
+            return write!(f, "held up by {}, which {waits} for nobody", Ranks(&stragglers));
+        }
+        if !knot.is_empty() {
+            return write!(f, "nobody goes on: {} wait for each other", Ranks(&knot));
+        }
+        write!(f, "nobody is held up by another rank")
+    }
+}
+
+/// `rank 2 (process 17): in all_reduce of 8 f32 by sum, number 5; waits for rank 1 since 2.1 s`.
+impl fmt::Display for RankReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {}", self.rank)?;
+        if let Some(pid) = self.pid {
+            write!(f, " (process {pid}{})", if self.is_stopped { ", stopped" } else { "" })?;
+        }
+        match self.life {
+            LifeStatus::Absent => return write!(f, ": has not come yet"),
+            LifeStatus::Left if self.wait.is_none() => return write!(f, ": has left"),
+            LifeStatus::Left => write!(f, ": has left; was ")?,
+            LifeStatus::Lost => write!(f, ": lost; was ")?,
+            LifeStatus::Alive => write!(f, ": ")?,
+        }
+        match (self.call, &self.wait) {
+            (Some(call), wait) => write!(f, "in {call}{}", Within(wait.as_ref()))?,
+            (None, Some(wait)) => write!(f, "in {}", wait.on.unwrap_or("an unknown wait"))?,
+            (None, None) => write!(f, "in no operation")?,
+        }
+        if let Some(wait) = &self.wait {
+            self.write_wait(f, wait)?;
+        }
+        if let (None, Some(last)) = (self.call, self.last) {
+            write!(f, "; the last was {last}")?;
+        }
+        self.fifos
+            .iter()
+            .filter(|fifo| fifo.depth > 0 || fifo.refused > 0)
+            .try_for_each(|fifo| write!(f, "; {fifo}"))
+    }
+}
+
+impl RankReport {
+    fn write_wait(&self, f: &mut fmt::Formatter<'_>, wait: &Wait) -> fmt::Result {
+        let others = wait.awaited.without(RankSet::from_iter([self.rank]));
+        let others: Vec<_> = others.iter().collect();
+        let verb = match wait {
+            Wait { timed_out: true, .. } => "timed out waiting",
+            Wait { given_up: true, .. } => "gave up waiting",
+            _ => "waits",
+        };
+        if others.is_empty() {
+            write!(f, "; {verb} for its proxy")?;
+        } else {
+            write!(f, "; {verb} for {}", Ranks(&others))?;
+        }
+        write!(f, " {} {}", Span(wait.lasts), if wait.given_up { "ago" } else { "by now" })
+    }
+}
+
+/// What a wait adds to the name of the call that it is in.
+struct Within<'a>(Option<&'a Wait>);
+
+impl fmt::Display for Within<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(wait) = self.0 else { return Ok(()) };
+        if wait.step > 0 {
+            write!(f, ", step {}", wait.step)?;
+        }
+        wait.on.map_or(Ok(()), |on| write!(f, ", there in {on}"))
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.summary)?;
+        if self.sequence == 0 { Ok(()) } else { write!(f, ", number {}", self.sequence) }
+    }
+}
+
+impl fmt::Display for FifoView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.depth > 0 {
+            write!(
+                f,
+                "{} of {} triggers in its fifo, the last {}",
+                self.depth,
+                self.pushed,
+                Words(&self.last)
+            )?;
+        }
+        match self.refused {
+            0 => Ok(()),
+            refused => write!(f, "{}{refused} triggers refused", if self.depth > 0 { ", " } else { "" }),
+        }
+    }
+}
+
+/// A trigger in words: `put of 4096 bytes, signal`.
+struct Words<'a>(&'a Trigger);
+
+impl fmt::Display for Words<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = self.0.kind();
+        let put = format!("put of {} bytes", self.0.transfer().len);
+        let parts = [(Kind::DATA, put.as_str()), (Kind::SIGNAL, "signal"), (Kind::FLUSH, "flush")];
+        let said: Vec<_> =
+            parts.into_iter().filter(|(part, _)| kind.contains(*part)).map(|(_, word)| word).collect();
+        f.write_str(if kind.is_none() { "nothing" } else { "" })?;
+        f.write_str(&said.join(", "))
+    }
+}
+
+/// `rank 3`, `ranks 1, 2 and 5`.
+struct Ranks<'a>(&'a [Rank]);
+
+impl fmt::Display for Ranks<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [] => f.write_str("nobody"),
+            [only] => write!(f, "rank {only}"),
+            [rest @ .., last] => {
+                let rest: Vec<_> = rest.iter().map(Rank::to_string).collect();
+                write!(f, "ranks {} and {last}", rest.join(", "))
+            }
+        }
+    }
+}
+
+/// Why an epoch has ended.
+struct Reason(Revocation);
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Revocation::PeerLost(rank) => write!(f, "rank {rank} was lost"),
+            Revocation::ProxyLost => f.write_str("the proxy was lost"),
+            Revocation::Aborted(Some(rank)) => write!(f, "rank {rank} has ended it"),
+            Revocation::Aborted(None) => f.write_str("the launcher has ended it"),
+        }
+    }
+}
+
+/// A time that people wait: `350 ms`, `2.1 s`, `3 min 20 s`, `5 h 2 min`.
+struct Span(Duration);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs();
+        match seconds {
+            0 => write!(f, "{} ms", self.0.as_millis()),
+            1..60 => write!(f, "{:.1} s", self.0.as_secs_f64()),
+            60..3600 => write!(f, "{} min {} s", seconds / 60, seconds % 60),
+            _ => write!(f, "{} h {} min", seconds / 3600, seconds / 60 % 60),
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! What a rank tells of itself to whoever looks on from outside.
+//!
+//! A rank has one [`ActivityCell`] in the control segment. It writes there when a wait has turned out long, when such a wait
+//! ends, and when an operation is done that took microseconds anyway. An operation that is over sooner writes nothing here: it is
+//! seen by its post on the board, whose place the cell tells.
+//!
+//! There is no edge. The words are independent of each other and *approximate*: each is some value that the rank has stored,
+//! and together they are a picture with a little motion blur. Threads of one rank that wait at the same time write over each other;
+//! one that sleeps writes its own again before each sleep. Nobody acts on what he reads here, and nothing of it is believed.
+//!
+//! Times are nanoseconds of the system's monotonic clock, the same for all processes of a host; 0 stands for none.
+
+use std::time::Duration;
+
+use super::atomic::{AtomicU64, Ordering};
+use super::plain::{add, load as get, store as set};
+
+/// How many communicators a rank can show at a time. What it does in others shows only where it waits.
+#[cfg(not(loom))]
+pub const MAX_BOARDS: usize = 3;
+/// The same in a model.
+#[cfg(loom)]
+pub const MAX_BOARDS: usize = 1;
+
+/// What one rank tells of itself.
+///
+/// | field | bytes | what |
+/// |---|---|---|
+/// | signature, count | 0..16 | the call that it is in: the words of a summary; 0 when it is in none |
+/// | sequence | 16..24 | the number of that call in its communicator |
+/// | step | 24..32 | how many steps of it were taken at the last long wait |
+/// | kind | 32..40 | the number of what the last long wait was on; 0 for the board |
+/// | awaited | 40..48 | a bit for each rank that it was for |
+/// | since | 48..56 | when it began; 0 when it is over |
+/// | given up | 56..64 | when it was given up, if it was: odd where its deadline had passed, even where it was in vain |
+/// | waits, waited | 64..80 | how many long waits have ended, and how long they took |
+/// | operations, bytes | 80..96 | operations that were counted as they ended, and what this rank put in |
+/// | skipped | 96..104 | numbers of boards that were steps and no operations, less the last ones of boards that are gone |
+/// | boards | 104..128 | where the boards of its communicators are in its heap, plus one |
+///
+/// All are written by the rank, and read by whoever looks on.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct ActivityCell {
+    signature: AtomicU64,
+    count: AtomicU64,
+    sequence: AtomicU64,
+    step: AtomicU64,
+    kind: AtomicU64,
+    awaited: AtomicU64,
+    since: AtomicU64,
+    given_up: AtomicU64,
+    waits: AtomicU64,
+    waited: AtomicU64,
+    operations: AtomicU64,
+    bytes: AtomicU64,
+    skipped: AtomicU64,
+    boards: [AtomicU64; MAX_BOARDS],
+}
+
+#[cfg(not(loom))]
+const _: () = {
+    use std::mem::offset_of;
+    assert!(size_of::<ActivityCell>() == 128 && align_of::<ActivityCell>() == 128);
+    assert!(offset_of!(ActivityCell, awaited) == 40 && offset_of!(ActivityCell, since) == 48);
+    assert!(offset_of!(ActivityCell, operations) == 80 && offset_of!(ActivityCell, boards) == 104);
+};
+
+/// A wait, as a rank tells of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitingIn {
+    /// The words of the call that it is in, and its number, where that was not told as the call began.
+    pub call: Option<([u64; 2], u64)>,
+    /// The number of what it is on; 0 for the board.
+    pub kind: u64,
+    /// How many steps of the call were taken.
+    pub step: u64,
+    /// A bit for each rank that is awaited.
+    pub awaited: u64,
+}
+
+/// What a cell said at some time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// The words of the call that the rank is in; `None` for none.
+    pub call: Option<[u64; 2]>,
+    /// The number of that call.
+    pub sequence: u64,
+    /// How many steps of it were taken.
+    pub step: u64,
+    /// The number of what the last long wait was on; 0 for the board.
+    pub kind: u64,
+    /// A bit for each rank that it was for.
+    pub awaited: u64,
+    /// When it began; `None` when it is over.
+    pub since: Option<Duration>,
+    /// When it was given up, if it was.
+    pub given_up: Option<Duration>,
+    /// Whether that was for its deadline.
+    pub timed_out: bool,
+    /// How many long waits have ended.
+    pub waits: u64,
+    /// How long they took together.
+    pub waited: Duration,
+    /// Operations that were counted as they ended.
+    pub operations: u64,
+    /// How many bytes this rank put into those.
+    pub bytes: u64,
+    /// Numbers of boards that were steps and no operations, less the last ones of boards that are gone, modulo 2^64.
+    pub skipped: u64,
+    /// Where the boards of its communicators are in its heap.
+    pub boards: [Option<u64>; MAX_BOARDS],
+}
+
+impl ActivityCell {
+    /// The cell of a rank that has told nothing; the same as all zero bytes.
+    #[must_use]
+    pub fn new() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            signature: zero(),
+            count: zero(),
+            sequence: zero(),
+            step: zero(),
+            kind: zero(),
+            awaited: zero(),
+            since: zero(),
+            given_up: zero(),
+            waits: zero(),
+            waited: zero(),
+            operations: zero(),
+            bytes: zero(),
+            skipped: zero(),
+            boards: std::array::from_fn(|_| zero()),
+        }
+    }
+
+    /// Tells that the rank is in the call of these words, with this number.
+    pub fn begin_operation(&self, call: [u64; 2], sequence: u64) {
+        set(&self.count, call[1]);
+        set(&self.sequence, sequence);
+        set(&self.step, 0);
+        set(&self.signature, call[0]);
+    }
+
+    /// Tells that the call is over, and counts it: the rank has put `bytes` into it.
+    pub fn end_operation(&self, bytes: u64) {
+        set(&self.signature, 0);
+        add(&self.operations, 1);
+        add(&self.bytes, bytes);
+    }
+
+    /// Tells that a number of a board is that of a step, and of no operation.
+    pub fn skip_number(&self) {
+        add(&self.skipped, 1);
+    }
+
+    /// Tells that the rank waits, and since when.
+    pub fn begin_wait(&self, wait: &WaitingIn, since: Duration) {
+        if let Some((call, sequence)) = wait.call {
+            self.begin_operation(call, sequence);
+        }
+        set(&self.step, wait.step);
+        set(&self.kind, wait.kind);
+        set(&self.awaited, wait.awaited);
+        set(&self.given_up, 0);
+        set(&self.since, nanos(since).max(1));
+    }
+
+    /// Tells that the `wait` which began at `since` is over.
+    pub fn end_wait(&self, wait: &WaitingIn, since: Duration, now: Duration) {
+        self.count_wait(since, now);
+        if wait.call.is_some() {
+            set(&self.signature, 0);
+        }
+    }
+
+    /// Tells that a wait which began at `since` was given up, for its deadline or because it was in vain. What it was about stays, so
+    /// that it can be told of afterwards.
+    pub fn give_up_wait(&self, since: Duration, now: Duration, timed_out: bool) {
+        set(&self.given_up, nanos(now).max(2) & !1 | u64::from(timed_out));
+        self.count_wait(since, now);
+    }
+
+    fn count_wait(&self, since: Duration, now: Duration) {
+        set(&self.since, 0);
+        add(&self.waits, 1);
+        add(&self.waited, nanos(now.saturating_sub(since)));
+    }
+
+    /// Shows the board at `offset` of the heap, if there is room for one more.
+    pub fn show_board(&self, offset: u64) {
+        let (mark, relaxed) = (offset.saturating_add(1), Ordering::Relaxed); // Relaxed: an approximate word, see the head
+        let taken = |board: &AtomicU64| board.compare_exchange(0, mark, relaxed, relaxed).is_ok();
+        let _full = !self.boards.iter().any(taken);
+    }
+
+    /// Shows the board at `offset` no more. What was done there, up to the number `sequence`, stays counted.
+    pub fn hide_board(&self, offset: u64, sequence: u64) {
+        if let Some(board) = self.boards.iter().find(|board| get(board) == offset.saturating_add(1)) {
+            set(board, 0);
+            add(&self.skipped, sequence.wrapping_neg());
+        }
+    }
+
+    /// What the cell says.
+    #[must_use]
+    pub fn read(&self) -> Activity {
+        let time = |word| Some(Duration::from_nanos(get(word))).filter(|time| !time.is_zero());
+        Activity {
+            call: Some([get(&self.signature), get(&self.count)]).filter(|call| call[0] != 0),
+            sequence: get(&self.sequence),
+            step: get(&self.step),
+            kind: get(&self.kind),
+            awaited: get(&self.awaited),
+            since: time(&self.since),
+            given_up: time(&self.given_up),
+            timed_out: get(&self.given_up) % 2 == 1,
+            waits: get(&self.waits),
+            waited: Duration::from_nanos(get(&self.waited)),
+            operations: get(&self.operations),
+            bytes: get(&self.bytes),
+            skipped: get(&self.skipped),
+            boards: std::array::from_fn(|index| get(&self.boards[index]).checked_sub(1)),
+        }
+    }
+}
+
+impl Activity {
+    /// Whether the rank waits, or has given up a wait and not begun another long one.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.since.is_some() || self.given_up.is_some()
+    }
+
+    /// How many operations the rank has begun, where the boards that it shows have come to numbers that are `shown` together.
+    #[must_use]
+    pub fn total(&self, shown: u64) -> u64 {
+        shown.wrapping_sub(self.skipped)
+    }
+}
+
+impl Default for ActivityCell {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const WAIT: WaitingIn = WaitingIn { call: Some(([2, 3], 7)), kind: 0, step: 1, awaited: 0b101 };
+
+    #[test]
+    fn a_wait_that_is_over_leaves_its_time_and_one_that_was_given_up_what_it_was_about() {
+        let cell = ActivityCell::default();
+        assert_eq!(cell.read(), Activity::default());
+        let (begun, now) = (Duration::from_secs(5), Duration::from_secs(7));
+        cell.begin_wait(&WAIT, begun);
+        let told = cell.read();
+        assert_eq!(
+            (told.call, told.sequence, told.since, told.awaited),
+            (Some([2, 3]), 7, Some(begun), 0b101)
+        );
+        cell.end_wait(&WAIT, begun, now);
+        let over = cell.read();
+        assert_eq!((over.since, over.given_up, over.waits, over.waited), (None, None, 1, now - begun));
+        assert_eq!(over.call, None);
+        cell.begin_wait(&WAIT, begun);
+        cell.give_up_wait(begun, now, false);
+        assert_eq!((cell.read().given_up, cell.read().call, cell.read().waits), (Some(now), Some([2, 3]), 2));
+        assert!(!cell.read().timed_out);
+        cell.give_up_wait(begun, now, true);
+        assert!(cell.read().timed_out && cell.read().since.is_none());
+        cell.begin_wait(&WAIT, now);
+        assert_eq!(cell.read().given_up, None);
+    }
+
+    #[test]
+    fn an_operation_that_was_told_of_outlives_the_waits_in_it() {
+        let cell = ActivityCell::new();
+        cell.begin_operation([2, 3], 7);
+        let within = WaitingIn { call: None, ..WAIT };
+        cell.begin_wait(&within, Duration::from_secs(1));
+        cell.end_wait(&within, Duration::from_secs(1), Duration::from_secs(2));
+        assert_eq!((cell.read().call, cell.read().step), (Some([2, 3]), 1));
+        cell.end_operation(10);
+        assert_eq!((cell.read().call, cell.read().operations, cell.read().bytes), (None, 1, 10));
+    }
+
+    #[test]
+    fn operations_are_counted_by_the_numbers_of_boards_less_those_of_steps() {
+        let cell = ActivityCell::new();
+        cell.show_board(0);
+        // Three small ones, and a large one that took four numbers.
+        (0..3).for_each(|_| cell.skip_number());
+        assert_eq!(cell.read().total(7), 4);
+        cell.hide_board(0, 7);
+        assert_eq!((cell.read().total(0), cell.read().boards), (4, [None; MAX_BOARDS]));
+    }
+
+    #[test]
+    fn boards_beyond_those_that_can_be_shown_are_left_out() {
+        let cell = ActivityCell::new();
+        (0..6).for_each(|board| cell.show_board(board * 4096));
+        assert_eq!(cell.read().boards, [Some(0), Some(4096), Some(8192)]);
+        cell.hide_board(5 * 4096, 9);
+        cell.hide_board(4096, 9);
+        cell.show_board(5 * 4096);
+        assert_eq!(cell.read().boards[1], Some(5 * 4096));
+    }
+}

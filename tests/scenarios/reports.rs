@@ -1,0 +1,117 @@
+//! What ranks see of each other while nothing goes on.
+
+use std::time::Duration;
+
+use shmccl::channel::Channel;
+use shmccl::collective::Operation;
+use shmccl::observe::Report;
+use shmccl::reduce::ReduceOp;
+use shmccl::{Collectives, Communicator, Error, Result};
+
+use crate::harness::Job;
+
+/// The numbers of the ranks that a report names.
+fn numbers(ranks: &[shmccl::Rank]) -> Vec<u32> {
+    ranks.iter().map(|rank| rank.get()).collect()
+}
+
+/// Looks until there is something to see.
+fn look(comm: &Communicator, is_there: impl Fn(&Report) -> bool) -> Result<Report> {
+    loop {
+        let report = comm.report()?;
+        if is_there(&report) {
+            return Ok(report);
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Whether these ranks wait in a call that rank 1 has not come to.
+fn wait_for_rank_1(report: &Report, ranks: &[usize]) -> bool {
+    ranks.iter().map(|&rank| &report.ranks[rank]).all(|rank| {
+        let is_ahead = rank.work.operations > report.ranks[1].work.operations;
+        is_ahead && rank.waits_for().is_some() && numbers(&rank.awaits()) == [1]
+    })
+}
+
+scenario!(a_rank_that_does_not_come_is_named_while_the_others_wait, Job::of(3), |comm| {
+    let [input, output] = [comm.alloc::<f32>(2)?, comm.alloc::<f32>(2)?];
+    comm.all_reduce(&input, &output, &ReduceOp::Sum)?;
+    if comm.rank().get() == 1 {
+        let report = look(comm, |report| wait_for_rank_1(report, &[0, 2]))?;
+        assert_eq!(numbers(&report.stragglers()), [1], "{report}");
+        for rank in [0, 2] {
+            let call = report.ranks[rank].call.expect("it waits in a call");
+            assert_eq!(call.summary.operation(), Some(Operation::AllReduce), "{report}");
+        }
+        assert!(report.ranks[1].call.is_none() && report.ranks[1].last.is_some(), "{report}");
+        let text = report.to_string();
+        assert!(text.ends_with("held up by rank 1, which waits for nobody"), "{text}");
+        assert!(text.contains("in all_reduce of 2 float by sum"), "{text}");
+    }
+    comm.all_reduce(&input, &output, &ReduceOp::Sum)?;
+});
+
+scenario!(a_large_operation_is_told_of_with_its_way, Job::of(2).heap_len(64 << 20), |comm| {
+    let [input, output] = [comm.alloc::<f32>(1 << 20)?, comm.alloc::<f32>(1 << 20)?];
+    comm.all_reduce(&input, &output, &ReduceOp::Sum)?;
+    if comm.rank().get() == 1 {
+        let report = look(comm, |report| wait_for_rank_1(report, &[0]))?;
+        let call = report.ranks[0].call.expect("it waits in a call");
+        assert_eq!((call.summary.operation(), call.summary.count()), (Some(Operation::AllReduce), 1 << 20));
+        let work = &report.ranks[1].work;
+        assert_eq!((work.large_operations, work.large_bytes), (1, 4 << 20), "{report}");
+    }
+    comm.all_reduce(&input, &output, &ReduceOp::Sum)?;
+});
+
+scenario!(
+    a_wait_that_times_out_names_who_holds_it_up,
+    Job::of(3).timeout(Duration::from_millis(100)).broken(),
+    |comm| {
+        // Rank 0 waits for rank 1, which waits for rank 2, which looks on.
+        let next = comm.right();
+        let mut channel = comm.memory_channel(next)?;
+        if comm.rank().get() == 0 {
+            look(comm, |report| report.ranks[1].waits_for().is_some())?;
+        }
+        if comm.rank().get() < 2 {
+            let error = channel.wait().unwrap_err();
+            let straggler = match &error {
+                Error::Timeout { operation: "wait", awaited, straggler, .. } => {
+                    assert_eq!(*awaited, Some(next), "{error}");
+                    *straggler
+                }
+                // The others leave as soon as they have seen enough.
+                Error::PeerLost { .. } | Error::Revoked { .. } => return Ok(()),
+                _ => panic!("{error}"),
+            };
+            assert!(straggler.is_none_or(|rank| rank.get() == 2), "{error}");
+            assert_eq!(
+                error.to_string().contains("; all is held up by rank 2"),
+                straggler.is_some(),
+                "{error}"
+            );
+        } else {
+            let report = look(comm, Report::has_timed_out)?;
+            assert!(report.to_string().contains("in wait; "), "{report}");
+        }
+    }
+);
+
+scenario!(
+    ranks_that_wait_for_each_other_are_a_knot,
+    Job::of(2).timeout(Duration::from_millis(100)).broken(),
+    |comm| {
+        let mut channel = comm.memory_channel(comm.right())?;
+        if comm.rank().get() == 0 {
+            channel.wait().unwrap_err();
+            return Ok(());
+        }
+        look(comm, |report| report.ranks[0].waits_for().is_some())?;
+        let error = channel.wait().unwrap_err();
+        assert!(!matches!(&error, Error::Timeout { straggler: Some(_), .. }), "{error}");
+        let report = comm.report()?;
+        assert!(report.stragglers().is_empty(), "{report}");
+    }
+);

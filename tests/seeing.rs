@@ -1,0 +1,198 @@
+//! The commands that look at running jobs, as a user meets them: real jobs, started by the real command from this test binary.
+//!
+//! `device_process` is an entry point: it does nothing unless the environment tells it its part.
+
+mod process;
+mod watchdog;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use shmccl::Collectives;
+use shmccl::comm::{Member, join_job};
+use shmccl::observe::Job;
+use shmccl::reduce::ReduceOp;
+
+use process::{is_running, wait_until};
+use watchdog::Watchdog;
+
+const SCENARIO: &str = "SHMCCL_TEST_SCENARIO";
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// `shmccl` with these words.
+fn shmccl(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
+    command.args(words).env("SHMCCL_TUNING", "").env("NO_COLOR", "1");
+    command
+}
+
+/// What a command prints, which has to end well.
+fn stdout(words: &[&str]) -> String {
+    let Output { status, stdout, stderr } = shmccl(words).output().unwrap();
+    assert!(status.success(), "{words:?}: {}", String::from_utf8_lossy(&stderr));
+    String::from_utf8(stdout).unwrap()
+}
+
+/// A job in which rank 0 does nothing until its standard input ends, while the others wait for it.
+struct Stuck {
+    launcher: Child,
+    stderr: BufReader<ChildStderr>,
+}
+
+impl Stuck {
+    fn start(flags: &[&str]) -> Self {
+        let this = std::env::current_exe().unwrap();
+        let program = ["--", this.to_str().unwrap(), "--exact", "device_process", "--nocapture"];
+        let mut command = shmccl(&[&["run", "--quiet"], flags, &program].concat());
+        command.env(SCENARIO, "stuck").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut launcher = command.spawn().unwrap();
+        let stderr = BufReader::new(launcher.stderr.take().unwrap());
+        Self { launcher, stderr }
+    }
+
+    fn pid(&self) -> String {
+        self.launcher.id().to_string()
+    }
+
+    /// What `shmccl report` says of it once everybody waits for rank 0.
+    fn report(&self) -> String {
+        let mut text = String::new();
+        wait_until("all wait for rank 0", || {
+            text = String::from_utf8(shmccl(&["report", &self.pid()]).output().unwrap().stdout).unwrap();
+            text.matches("waits for rank 0").count() == 2
+        });
+        text
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.launcher.id().try_into().unwrap()), signal).unwrap();
+    }
+
+    /// Lets rank 0 go on.
+    fn let_go(&mut self) {
+        drop(self.launcher.stdin.take());
+    }
+
+    /// Exit code and what is left of stderr, when nobody of it is left.
+    fn end(mut self) -> (i32, String) {
+        let mut rest = String::new();
+        self.stderr.read_to_string(&mut rest).unwrap();
+        let launcher = Pid::from_raw(self.launcher.id().try_into().unwrap());
+        let code = self.launcher.wait().unwrap().code().unwrap_or(-1);
+        assert!(!is_running(launcher));
+        (code, rest)
+    }
+}
+
+#[test]
+fn device_process() {
+    if std::env::var(SCENARIO).is_err() || std::env::var("SHMCCL_RANK").is_err() {
+        return;
+    }
+    let code = match stuck() {
+        Ok(()) => 0,
+        Err(error) => {
+            use std::io::Write;
+            let _ = std::io::stderr().write_all(format!("{error}\n").as_bytes());
+            3
+        }
+    };
+    std::process::exit(code);
+}
+
+fn stuck() -> shmccl::Result<()> {
+    let Some(Member::Device(mut comm)) = join_job()? else { panic!("a device was to be started") };
+    let word = comm.alloc::<u64>(1)?;
+    comm.all_reduce_in_place(&word, &ReduceOp::Sum)?;
+    if comm.rank().get() == 0 {
+        std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+    }
+    comm.all_reduce_in_place(&word, &ReduceOp::Sum)?;
+    comm.finalize()
+}
+
+#[test]
+fn a_job_is_listed_and_reported_and_asked_by_sigquit_and_goes_on() {
+    let _watchdog = Watchdog::start("listed", PATIENCE);
+    let mut stuck = Stuck::start(&["-n", "3"]);
+    let report = stuck.report();
+    assert!(report.ends_with("held up by rank 0, which waits for nobody\n"), "{report}");
+    assert!(report.contains("in no operation; the last was all_reduce of 1 uint64 by sum"), "{report}");
+    assert_eq!(report.matches("in all_reduce of 1 uint64 by sum").count(), 2, "{report}");
+
+    let id = &report["job ".len()..][..16];
+    let listed = stdout(&["ps"]);
+    let line = listed.lines().find(|line| line.starts_with(id)).unwrap_or_else(|| panic!("{id}: {listed}"));
+    assert!(
+        line.contains("running") && line.contains(&stuck.pid()) && line.contains("device_process"),
+        "{line}"
+    );
+    assert!(stdout(&["report", &id[..8]]).contains(id));
+
+    stuck.signal(Signal::SIGQUIT);
+    let mut line = String::new();
+    while !line.contains("held up by rank 0") {
+        line.clear();
+        assert_ne!(stuck.stderr.read_line(&mut line).unwrap(), 0, "the job ended at SIGQUIT");
+    }
+    let id = id.to_owned();
+    stuck.let_go();
+    assert_eq!(stuck.end(), (0, String::new()));
+    let gone = shmccl(&["report", &id]).output().unwrap();
+    assert_eq!(gone.status.code(), Some(1));
+    assert!(String::from_utf8(gone.stderr).unwrap().contains("no job"));
+}
+
+#[test]
+fn a_job_that_times_out_says_what_every_rank_was_in() {
+    let _watchdog = Watchdog::start("times out", PATIENCE);
+    let stuck = Stuck::start(&["-n", "2", "--timeout", "1s"]);
+    let (code, stderr) = stuck.end();
+    assert_eq!(code, 3, "{stderr}");
+    assert!(
+        stderr.contains("all_reduce timed out after 1s, awaiting rank 0; all is held up by rank 0"),
+        "{stderr}"
+    );
+    assert_eq!(stderr.matches("\nheld up by rank 0, which waits for nobody\n").count(), 1, "{stderr}");
+    assert!(stderr.contains("timed out waiting for rank 0"), "{stderr}");
+    assert!(stderr.contains("in no operation; the last was all_reduce"), "{stderr}");
+}
+
+#[test]
+fn a_rank_that_was_stopped_is_named_although_it_waits() {
+    let _watchdog = Watchdog::start("stopped", PATIENCE);
+    let mut stuck = Stuck::start(&["-n", "3"]);
+    let report = stuck.report();
+    let line = report.lines().find(|line| line.starts_with("rank 2")).unwrap();
+    let pid = line.split("(process ").nth(1).and_then(|rest| rest.split(')').next()).unwrap();
+    let pid = Pid::from_raw(pid.parse().unwrap());
+    kill(pid, Signal::SIGSTOP).unwrap();
+    stuck.let_go();
+    wait_until("rank 2 holds all up", || {
+        let text = shmccl(&["report", &stuck.pid()]).output().unwrap().stdout;
+        let text = String::from_utf8(text).unwrap();
+        text.contains("held up by rank 2,") && text.contains(&format!("{pid}, stopped"))
+    });
+    kill(pid, Signal::SIGCONT).unwrap();
+    assert_eq!(stuck.end().0, 0);
+}
+
+#[test]
+fn an_observer_outlives_jobs_that_end_under_its_eyes() {
+    let _watchdog = Watchdog::start("under its eyes", PATIENCE);
+    let mut seen = 0;
+    for _ in 0..4 {
+        let mut stuck = Stuck::start(&["-n", "4"]);
+        stuck.let_go();
+        while stuck.launcher.try_wait().unwrap().is_none() {
+            for job in Job::all() {
+                // One that has ended meanwhile is an error, or an empty picture.
+                seen += usize::from(job.report().is_ok_and(|report| !report.to_string().is_empty()));
+            }
+        }
+    }
+    assert!(seen > 0);
+}
