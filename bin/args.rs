@@ -21,14 +21,14 @@ pub(crate) use collective::CollectiveArgs;
 use heeded::given;
 pub(crate) use matrix::MatrixArgs;
 pub(crate) use pool::{Ask, CallArgs, CoordinatorArgs, CtlArgs, DeviceArgs, GroupEdge};
-pub(crate) use seeing::{PsArgs, ReportArgs};
+pub(crate) use seeing::{PsArgs, ReportArgs, TopArgs};
 pub(crate) use test::Test;
 pub(crate) use tune::TuneArgs;
 
 use crate::failure::UsageError;
 use crate::sizes::{format_size, ladder, parse_size};
 use crate::units::parse_timeout;
-use crate::{ctl, run, tune as tuning};
+use crate::{ctl, run, top, tune as tuning};
 
 const STYLES: styling::Styles = styling::Styles::styled()
     .header(styling::AnsiColor::Green.on_default().bold())
@@ -75,6 +75,9 @@ pub(crate) enum Command {
     Ps(PsArgs),
     /// Tell what every rank of a job is doing, and who holds the others up
     Report(ReportArgs),
+    /// Watch what the ranks of all jobs do
+    #[command(after_help = top::HELP)]
+    Top(TopArgs),
     /// A device process of a measuring job
     #[command(hide = true)]
     PerfDevice,

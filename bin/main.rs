@@ -20,6 +20,7 @@ mod report;
 mod row;
 mod run;
 mod sizes;
+mod top;
 mod tune;
 mod units;
 
@@ -51,6 +52,7 @@ fn execute(cli: &Cli) -> anyhow::Result<u8> {
         Command::Ctl(args) => ctl::run(args),
         Command::Ps(args) => ps::run(args),
         Command::Report(args) => report::run(args),
+        Command::Top(args) => top::run(args),
         Command::ProxyService => run::serve(),
         Command::Become(args) => run::become_program(args),
         Command::TuneDevice => tune::device::run().map(|()| failure::DONE),

@@ -196,3 +196,27 @@ fn an_observer_outlives_jobs_that_end_under_its_eyes() {
     }
     assert!(seen > 0);
 }
+
+#[test]
+fn top_shows_who_waits_and_for_whom_and_ends_with_its_job() {
+    let _watchdog = Watchdog::start("top", PATIENCE);
+    let mut stuck = Stuck::start(&["-n", "3"]);
+    stuck.report();
+    let picture = stdout(&["top", &stuck.pid(), "--once", "--interval", "20ms"]);
+    let rows: Vec<Vec<_>> = picture.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0][..5], ["job", "rank", "pid", "state", "in"], "{picture}");
+    let of = |rank: usize| (rows[rank + 1][1], rows[rank + 1][3], rows[rank + 1][4]);
+    assert_eq!(of(0), ("0", "awaited", "(all_reduce)"), "{picture}");
+    assert_eq!(of(1), ("1", "waits", "all_reduce"), "{picture}");
+    assert!(rows[2].ends_with(&["100", "%"]), "{picture}");
+
+    let mut top = shmccl(&["top", &stuck.pid(), "-i", "20ms"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(top.stdout.take().unwrap()).lines();
+    let first = lines.by_ref().take(10).collect::<Result<Vec<_>, _>>().unwrap();
+    assert_eq!(first.iter().filter(|line| line.starts_with("job")).count(), 2, "{first:?}");
+    stuck.let_go();
+    assert_eq!(stuck.end().0, 0);
+    let rest = lines.collect::<Result<String, _>>().unwrap();
+    assert!(top.wait().unwrap().success());
+    assert!(!rest.contains('\u{1b}'), "no terminal, no escapes: {rest}");
+}

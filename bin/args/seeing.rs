@@ -1,8 +1,11 @@
 //! Flags of the commands that look at running jobs.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
+
+use crate::units::parse_timeout;
 
 /// Flags of `shmccl ps`.
 #[derive(Clone, Debug, Args)]
@@ -18,4 +21,18 @@ pub(crate) struct ReportArgs {
     /// The job: the beginning of its number, or one of its processes
     #[arg(value_name = "JOB|PID")]
     pub(crate) job: String,
+}
+
+/// Flags of `shmccl top`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TopArgs {
+    /// One job only: the beginning of its number, or one of its processes
+    #[arg(value_name = "JOB|PID")]
+    pub(crate) job: Option<String>,
+    /// The time between two looks, such as 500ms or 2s
+    #[arg(short, long, value_name = "TIME", value_parser = parse_timeout, default_value = "1s")]
+    pub(crate) interval: Duration,
+    /// Print one picture, and end
+    #[arg(long)]
+    pub(crate) once: bool,
 }

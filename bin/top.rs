@@ -1,0 +1,69 @@
+//! `shmccl top`: what the ranks of all jobs do, again and again.
+//!
+//! Each picture is made of two looks at the shared words, an interval apart. On a terminal a picture takes the place of the one before,
+//! drawn over it from where that began: no mode of the terminal is changed, so whatever ends the command leaves it as it was.
+
+mod picture;
+mod rates;
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::Result;
+use console::Term;
+use shmccl::observe::Report;
+
+use crate::args::TopArgs;
+use crate::output::{self, Look};
+use crate::{failure, jobs};
+
+/// What `shmccl top --help` ends with.
+pub(crate) const HELP: &str = "\
+Numbers are those of the last interval. Operations are collective ones; bytes are what this rank put into them, for the small ones by the \
+mean of the last eight; signals are those that the rank was sent. Waiting is the share of the interval spent in waits that \
+took more than some microseconds. Where the output is no terminal, pictures follow each other as plain text.";
+
+/// Runs the command.
+///
+/// # Errors
+/// When there is no job of that name, or stdout cannot be written.
+pub(crate) fn run(args: &TopArgs) -> Result<u8> {
+    let mut before = look(args)?;
+    let mut lines_up = 0;
+    loop {
+        pause(args.interval);
+        let now = match look(args) {
+            Ok(now) => now,
+            // It was there before.
+            Err(_) => return Ok(failure::DONE),
+        };
+        let look = Look::of_stdout();
+        let picture = picture::draw(look, &rates::between(&before, &now));
+        if look.terminal && !args.once {
+            let height = usize::from(Term::stdout().size().0);
+            let picture = picture::cut(&picture, height.saturating_sub(1));
+            let lines = picture.lines().count();
+            output::print(&picture::over(&picture, lines_up))?;
+            lines_up = lines;
+        } else {
+            output::print(&picture)?;
+        }
+        if args.once {
+            return Ok(failure::DONE);
+        }
+        before = now;
+    }
+}
+
+/// All jobs, or the one that was named.
+fn look(args: &TopArgs) -> Result<Vec<Report>> {
+    match &args.job {
+        Some(word) => Ok(vec![jobs::named(word)?.report]),
+        None => Ok(jobs::all().into_iter().map(|seen| seen.report).collect()),
+    }
+}
+
+fn pause(interval: Duration) {
+    let (_nobody_sends, never) = mpsc::channel::<()>();
+    let _timeout = never.recv_timeout(interval);
+}
