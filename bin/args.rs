@@ -21,14 +21,14 @@ pub(crate) use collective::CollectiveArgs;
 use heeded::given;
 pub(crate) use matrix::MatrixArgs;
 pub(crate) use pool::{Ask, CallArgs, CoordinatorArgs, CtlArgs, DeviceArgs, GroupEdge};
-pub(crate) use seeing::{PsArgs, ReportArgs, TopArgs};
+pub(crate) use seeing::{CleanArgs, PsArgs, ReportArgs, TopArgs};
 pub(crate) use test::Test;
 pub(crate) use tune::TuneArgs;
 
 use crate::failure::UsageError;
 use crate::sizes::{format_size, ladder, parse_size};
 use crate::units::parse_timeout;
-use crate::{ctl, run, top, tune as tuning};
+use crate::{clean, ctl, run, top, tune as tuning};
 
 const STYLES: styling::Styles = styling::Styles::styled()
     .header(styling::AnsiColor::Green.on_default().bold())
@@ -78,6 +78,9 @@ pub(crate) enum Command {
     /// Watch what the ranks of all jobs do
     #[command(after_help = top::HELP)]
     Top(TopArgs),
+    /// Remove what dead jobs have left in /dev/shm
+    #[command(after_help = clean::HELP)]
+    Clean(CleanArgs),
     /// A device process of a measuring job
     #[command(hide = true)]
     PerfDevice,

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod clean;
 mod compare;
 mod ctl;
 mod doctor;
@@ -53,6 +54,7 @@ fn execute(cli: &Cli) -> anyhow::Result<u8> {
         Command::Ps(args) => ps::run(args),
         Command::Report(args) => report::run(args),
         Command::Top(args) => top::run(args),
+        Command::Clean(args) => clean::run(args),
         Command::ProxyService => run::serve(),
         Command::Become(args) => run::become_program(args),
         Command::TuneDevice => tune::device::run().map(|()| failure::DONE),

@@ -220,3 +220,40 @@ fn top_shows_who_waits_and_for_whom_and_ends_with_its_job() {
     assert!(top.wait().unwrap().success());
     assert!(!rest.contains('\u{1b}'), "no terminal, no escapes: {rest}");
 }
+
+/// The process that removes the names of a job when its launcher cannot.
+fn janitor(launcher: &str) -> Pid {
+    let children = std::fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children")).unwrap();
+    let name = |pid: &&str| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let found = children.split_whitespace().find(|pid| name(pid) == "shmccl janitor\n");
+    Pid::from_raw(found.expect("a job with names has a janitor").parse().unwrap())
+}
+
+#[test]
+fn clean_removes_what_a_job_has_left_of_which_all_were_killed_and_nothing_before() {
+    let _watchdog = Watchdog::start("clean", PATIENCE);
+    let prefix = format!("shmccl-clean-{}", std::process::id());
+    let names = || {
+        let names = std::fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().starts_with(&prefix)).count()
+    };
+    let stuck = Stuck::start(&["-n", "3", "--segment", &format!("named:{prefix}"), "--heap", "8M"]);
+    stuck.report();
+    assert!(!stdout(&["clean", &prefix]).contains(&prefix));
+    assert_eq!(names(), 4);
+
+    kill(janitor(&stuck.pid()), Signal::SIGKILL).unwrap();
+    stuck.signal(Signal::SIGKILL);
+    let pid = stuck.pid();
+    stuck.end();
+    let mentions = |text: &str| text.lines().filter(|line| line.contains(&prefix)).count();
+    wait_until("the ranks have gone, too", || mentions(&stdout(&["clean", &prefix, "--dry-run"])) == 4);
+    assert_eq!(names(), 4);
+    let removed = stdout(&["clean", &prefix]);
+    assert_eq!((mentions(&removed), names()), (4, 0), "{removed}");
+    assert!(
+        removed.contains(&format!("removed /dev/shm/{prefix}.lock, left by process {pid}\n")),
+        "{removed}"
+    );
+    assert_eq!(mentions(&stdout(&["clean", &prefix])), 0);
+}

@@ -36,3 +36,14 @@ pub(crate) struct TopArgs {
     #[arg(long)]
     pub(crate) once: bool,
 }
+
+/// Flags of `shmccl clean`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CleanArgs {
+    /// Only names that were claimed by this prefix (of --segment named:PREFIX)
+    #[arg(value_name = "PREFIX")]
+    pub(crate) prefix: Option<String>,
+    /// Only say what would be removed
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+}

@@ -3,7 +3,7 @@
 //! | file `PREFIX.lock` | meaning |
 //! |---|---|
 //! | locked, empty | somebody is looking whether the names are free |
-//! | locked, a process id in it | the names are that launcher's |
+//! | locked, `shmccl` and a process id in it | the names are that launcher's |
 //! | not locked | a launcher and its janitor were killed; whoever comes next removes it |
 //!
 //! The file is made without a name, locked, given to the janitor, and linked under its name last: whenever the launcher is
@@ -24,6 +24,9 @@ use super::names::{CLAIMING, path};
 use crate::error::{Error, Result};
 use crate::shm::header::Creator;
 use crate::shm::{Janitor, Sweep};
+
+/// What a signed file starts with, in front of the process id.
+const SIGNATURE: &str = "shmccl ";
 
 /// The right to one prefix, for as long as this lives.
 #[derive(Debug)]
@@ -50,7 +53,7 @@ impl PrefixLock {
 
     /// Declares that the names are this process's, which the janitor may remove from now on.
     pub(super) fn sign(&self) -> Result<()> {
-        let written = (&*self.file).write_all(std::process::id().to_string().as_bytes());
+        let written = (&*self.file).write_all(format!("{SIGNATURE}{}", std::process::id()).as_bytes());
         written.map_err(|error| Error::os(CLAIMING, error))
     }
 
@@ -66,18 +69,18 @@ impl Drop for PrefixLock {
     }
 }
 
-fn unnamed() -> Result<File> {
+pub(super) fn unnamed() -> Result<File> {
     let flags = OFlag::O_TMPFILE | OFlag::O_RDWR | OFlag::O_CLOEXEC;
     let file = open(c"/dev/shm", flags, Mode::S_IRUSR | Mode::S_IWUSR);
     file.map(File::from).map_err(|errno| Error::os(CLAIMING, errno))
 }
 
-fn lock(file: File) -> std::result::Result<Flock<File>, (File, Errno)> {
+pub(super) fn lock(file: File) -> std::result::Result<Flock<File>, (File, Errno)> {
     Flock::lock(file, FlockArg::LockExclusiveNonblock)
 }
 
 /// Gives the file its name; not if there is one of that name.
-fn link(file: &Flock<File>, name: &str) -> Result<bool> {
+pub(super) fn link(file: &Flock<File>, name: &str) -> Result<bool> {
     let nameless = format!("/proc/self/fd/{}", file.as_raw_fd());
     let follow = AtFlags::AT_SYMLINK_FOLLOW;
     match linkat(AT_FDCWD, nameless.as_str(), AT_FDCWD, path(name).as_c_str(), follow) {
@@ -111,6 +114,11 @@ fn remove_leftover(name: &str) -> Result<()> {
 fn holder(mut file: File) -> Option<u64> {
     let mut text = String::new();
     file.read_to_string(&mut text).ok()?;
-    let pid = text.parse().ok()?;
+    let pid = signer(&text)?;
     Creator { pid, start: 0 }.is_alive().then_some(pid)
+}
+
+/// Who has signed a file with this text.
+pub(super) fn signer(text: &str) -> Option<u64> {
+    text.strip_prefix(SIGNATURE)?.parse().ok()
 }

@@ -27,6 +27,7 @@
 
 mod cause;
 mod job;
+mod leftovers;
 mod lock;
 mod names;
 mod output;
@@ -41,6 +42,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 pub use job::{Role, launch, launch_threads};
+pub use leftovers::{Leftover, clean};
 pub use output::{OutputLine, OutputStream};
 pub use pin::PinPlan;
 pub use supervise::Observer;

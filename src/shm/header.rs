@@ -115,14 +115,18 @@ impl SegmentHeader {
         self.creator_start.store(creator.start, Ordering::Relaxed); // carried by H1
     }
 
-    /// The job that a header in a copy of a segment's first bytes names, whether it was published or not; `None` while it
-    /// names none.
+    /// The job that a header in a copy of a segment's first bytes names, whether it was published or not, and who has made the
+    /// segment; `None` while it names none. The fields are the same in all layout versions.
     #[cfg(not(loom))]
-    pub(super) fn job_in(bytes: &[u8; size_of::<Self>()]) -> Option<u64> {
+    pub(crate) fn origin_in(bytes: &[u8; size_of::<Self>()]) -> Option<(u64, Creator)> {
         let (words, _) = bytes.as_chunks::<8>();
         let word = |offset: usize| u64::from_ne_bytes(words[offset / 8]);
+        let creator = Creator {
+            pid: word(offset_of!(Self, creator_pid)),
+            start: word(offset_of!(Self, creator_start)),
+        };
         let job = word(offset_of!(Self, job));
-        (word(offset_of!(Self, magic)) == MAGIC && job != 0).then_some(job)
+        (word(offset_of!(Self, magic)) == MAGIC && job != 0).then_some((job, creator))
     }
 
     /// Declares the segment ready: whoever attaches from now on sees everything written to it so far.

@@ -79,7 +79,7 @@ impl Sweep {
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
         let mut bytes = [0; size_of::<SegmentHeader>()];
         let read = open(path, flags, Mode::empty()).and_then(|file| pread(file, &mut bytes, 0));
-        read.is_ok() && SegmentHeader::job_in(&bytes).is_some_and(|job| job != self.job)
+        read.is_ok() && SegmentHeader::origin_in(&bytes).is_some_and(|(job, _)| job != self.job)
     }
 
     /// What the janitor does when all who had the hold are gone.

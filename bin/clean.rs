@@ -1,0 +1,52 @@
+//! `shmccl clean`: removes what dead jobs have left in `/dev/shm`.
+
+use anyhow::Result;
+use shmccl::launch::{Leftover, clean};
+
+use crate::args::CleanArgs;
+use crate::{failure, output};
+
+/// What `shmccl clean --help` ends with.
+pub(crate) const HELP: &str = "\
+Normal operation never needs it: names are left only when the ranks, the launcher and its janitor were all killed. A name goes when \
+nobody has its prefix locked, no process has it open, and the process that has made it is dead, told from a later one of the same \
+number by its start time. Segments in files (--segment file:DIRECTORY) are kept on purpose and not touched.";
+
+/// Runs the command.
+///
+/// # Errors
+/// When `/dev/shm` cannot be read, or a name in it not be removed.
+pub(crate) fn run(args: &CleanArgs) -> Result<u8> {
+    let mut lines = Vec::new();
+    let cleaned =
+        clean(args.prefix.as_deref(), args.dry_run, &mut |leftover| lines.push(line(leftover, args.dry_run)));
+    if lines.is_empty() && cleaned.is_ok() {
+        output::note("dead jobs have left nothing");
+    }
+    output::print(&lines.concat())?;
+    cleaned?;
+    Ok(failure::DONE)
+}
+
+fn line(leftover: &Leftover, dry_run: bool) -> String {
+    let verb = if dry_run { "would remove" } else { "removed" };
+    let creator = leftover.creator.map(|pid| format!(", left by process {pid}")).unwrap_or_default();
+    let job = leftover.job.map(|job| format!(" of job {job:016x}")).unwrap_or_default();
+    format!("{verb} /dev/shm/{}{creator}{job}\n", leftover.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_found_twice_by_the_same_look() {
+        // Whatever other tests leave for a moment: the names differ.
+        let mut names = Vec::new();
+        clean(None, true, &mut |leftover| names.push(leftover.name.clone())).unwrap();
+        let all = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+}

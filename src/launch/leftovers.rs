@@ -1,0 +1,284 @@
+//! What dead jobs have left in `/dev/shm`, found and removed.
+//!
+//! Normal operation needs it never: ranks, launcher and janitor remove the names of a job, whichever of them is killed, as long as
+//! not all of them are. What is left then says whose it was: a segment by its header, with the process that has made it and when that
+//! had started; the file of a claim by what is written in it.
+//!
+//! Invariant: nothing of a living job is touched. A name is removed only when nobody has its prefix locked, its creator is
+//! dead, and no process has it open. It is removed under the lock of its prefix, so that nobody can have taken it anew meanwhile.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, OFlag, open};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
+use nix::unistd::unlink;
+
+use super::lock::{link, lock, signer, unnamed};
+use super::names::path;
+use crate::error::{Error, Result};
+use crate::rank::MAX_RANKS;
+use crate::shm::header::Creator;
+use crate::shm::{SegmentHeader, check_name};
+
+/// What errors say was being done.
+const CLEANING: &str = "removing what dead jobs have left";
+
+/// A name that a dead process has left in `/dev/shm`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Leftover {
+    /// The name.
+    pub name: String,
+    /// Of which job, where that can be told.
+    pub job: Option<u64>,
+    /// Who has made it, where that can be told.
+    pub creator: Option<u64>,
+}
+
+/// Finds what dead jobs of this user have left, removes it unless this is a `dry_run`, and tells `on_found` of each name, after
+/// that was removed. Where `only` is given, jobs whose names have another prefix are passed over.
+///
+/// # Errors
+/// [`Error::Os`] when `/dev/shm` cannot be read, or a name in it not be removed.
+pub fn clean(only: Option<&str>, dry_run: bool, on_found: &mut dyn FnMut(&Leftover)) -> Result<()> {
+    let open_files = open_files();
+    let wanted = |prefix: &str| only.is_none_or(|only| only == prefix);
+    for (prefix, names) in candidates()?.into_iter().filter(|(prefix, _)| wanted(prefix)) {
+        let Some(claim) = Claim::take(&prefix, dry_run)? else { continue };
+        let gone = |name: &String| claim.leftover(name, &open_files);
+        let left: Vec<_> = names.iter().filter_map(gone).chain(claim.own()).collect();
+        for leftover in left {
+            if !dry_run {
+                remove(&leftover.name)?;
+            }
+            on_found(&leftover);
+        }
+    }
+    Ok(())
+}
+
+/// The names that look like a job's, by their prefixes.
+fn candidates() -> Result<BTreeMap<String, Vec<String>>> {
+    let entries = std::fs::read_dir("/dev/shm").map_err(|error| Error::os(CLEANING, error))?;
+    let mut candidates: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
+        if let Some(prefix) = name.strip_suffix(".lock") {
+            candidates.entry(prefix.to_owned()).or_default();
+        } else if let Some(prefix) = prefix_of(&name) {
+            candidates.entry(prefix.to_owned()).or_default().push(name);
+        }
+    }
+    candidates.retain(|prefix, names| {
+        check_name(prefix).is_ok() && names.iter().all(|name| check_name(name).is_ok())
+    });
+    Ok(candidates)
+}
+
+/// What stands in front of the rank in the name of a segment.
+fn prefix_of(name: &str) -> Option<&str> {
+    let (prefix, rank) = name.rsplit_once('.')?;
+    let is_rank = rank.parse().is_ok_and(|number: u32| number < MAX_RANKS && number.to_string() == rank);
+    is_rank.then_some(prefix)
+}
+
+/// The lock of a prefix that nobody else has.
+struct Claim {
+    /// Held while this lives; `None` where nobody has left a file, and none is needed.
+    _lock: Option<Flock<File>>,
+    name: String,
+    /// The dead process that had claimed the prefix.
+    signer: Option<u64>,
+    /// Whether the file was made for this.
+    is_new: bool,
+}
+
+impl Claim {
+    /// Takes the prefix; `None` when somebody else has it, or has the file of that name for something else.
+    fn take(prefix: &str, dry_run: bool) -> Result<Option<Self>> {
+        let name = format!("{prefix}.lock");
+        let Some((mut file, _)) = open_own(&name) else {
+            return if exists(&name) { Ok(None) } else { Self::fresh(name, dry_run) };
+        };
+        let mut text = String::new();
+        let signer = file.read_to_string(&mut text).ok().and_then(|_| signer(&text));
+        let Some(pid) = signer else { return Ok(None) };
+        // Its last holder may have removed it meanwhile.
+        let Ok(lock) = lock(file) else { return Ok(None) };
+        let is_there = fstat(&*lock).is_ok_and(|stat| stat.st_nlink > 0);
+        Ok(is_there.then_some(Self { _lock: Some(lock), name, signer: Some(pid), is_new: false }))
+    }
+
+    fn fresh(name: String, dry_run: bool) -> Result<Option<Self>> {
+        if dry_run {
+            return Ok(Some(Self { _lock: None, name, signer: None, is_new: false }));
+        }
+        let file = lock(unnamed()?).map_err(|(_, errno)| Error::os(CLEANING, errno))?;
+        let is_ours = link(&file, &name)?;
+        Ok(is_ours.then_some(Self { _lock: Some(file), name, signer: None, is_new: true }))
+    }
+
+    /// What `name` is, if it was left: a segment whose creator is dead, or what a rank that died before it had written a header has
+    /// left under the claim of a dead launcher.
+    fn leftover(&self, name: &str, open_files: &HashSet<(u64, u64)>) -> Option<Leftover> {
+        let (mut file, stat) = open_own(name)?;
+        if open_files.contains(&(stat.st_dev, stat.st_ino)) {
+            return None;
+        }
+        let mut bytes = [0; size_of::<SegmentHeader>()];
+        let is_whole = file.read_exact(&mut bytes).is_ok();
+        let (job, creator) = match SegmentHeader::origin_in(&bytes) {
+            Some((job, creator)) if !creator.is_alive() => (Some(job), Some(creator.pid)),
+            None if self.signer.is_some() && (!is_whole || bytes == [0; _]) => (None, None),
+            _ => return None,
+        };
+        Some(Leftover { name: name.to_owned(), job, creator })
+    }
+
+    /// The file of the claim itself, where a dead launcher has left it.
+    fn own(&self) -> Option<Leftover> {
+        let creator = self.signer.filter(|pid| !Creator { pid: *pid, start: 0 }.is_alive())?;
+        Some(Leftover { name: self.name.clone(), job: None, creator: Some(creator) })
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.is_new {
+            let _ = unlink(path(&self.name).as_c_str());
+        }
+    }
+}
+
+/// Opens a regular file of this user in `/dev/shm`.
+fn open_own(name: &str) -> Option<(File, FileStat)> {
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let file = File::from(open(path(name).as_c_str(), flags, Mode::empty()).ok()?);
+    let stat = fstat(&file).ok()?;
+    let is_regular = stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits();
+    (is_regular && stat.st_uid == nix::unistd::geteuid().as_raw()).then_some((file, stat))
+}
+
+fn exists(name: &str) -> bool {
+    std::path::Path::new("/dev/shm").join(name).symlink_metadata().is_ok()
+}
+
+fn remove(name: &str) -> Result<()> {
+    match unlink(path(name).as_c_str()) {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(Error::os(CLEANING, errno)),
+    }
+}
+
+/// The files that processes of this user have open, or mapped with a descriptor to them, by file system and number.
+fn open_files() -> HashSet<(u64, u64)> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let descriptors = processes.filter_map(|process| std::fs::read_dir(process.path().join("fd")).ok());
+    let files = descriptors.flatten().flatten().filter_map(|descriptor| {
+        let target = std::fs::read_link(descriptor.path()).ok()?;
+        let metadata =
+            target.starts_with("/dev/shm").then(|| std::fs::metadata(descriptor.path()).ok())??;
+        Some((metadata.dev(), metadata.ino()))
+    });
+    files.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::super::names::Names;
+    use super::*;
+    use crate::bootstrap::SegmentBacking;
+    use crate::shm::{Backing, Identity, Segment};
+
+    fn prefix(test: &str) -> String {
+        format!("shmccl-left-{test}-{}", std::process::id())
+    }
+
+    /// What is found of one prefix; what others have left meanwhile is theirs to look at.
+    fn found(prefix: &str, dry_run: bool) -> Vec<Leftover> {
+        let mut found = Vec::new();
+        clean(Some(prefix), dry_run, &mut |left| found.push(left.clone())).unwrap();
+        found.sort_by(|one, other| one.name.cmp(&other.name));
+        found
+    }
+
+    /// A process that is dead and gone.
+    fn dead() -> u64 {
+        let mut child = Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        child.id().into()
+    }
+
+    /// A segment as its dead creator has left it.
+    fn leave_segment(name: &str, creator: Creator) {
+        let segment =
+            Segment::create(&Backing::Named(name.to_owned()), 4096, Identity { job: 7, epoch: 1, owner: 1 })
+                .unwrap();
+        segment.header().describe(Identity { job: 7, epoch: 1, owner: 1 }, 4096, creator);
+        let copy = std::fs::read(format!("/dev/shm/{name}")).unwrap();
+        drop(segment);
+        std::fs::write(format!("/dev/shm/{name}"), copy).unwrap();
+    }
+
+    #[test]
+    fn what_dead_processes_have_left_is_found_and_removed_once() {
+        let prefix = prefix("dead");
+        let pid = dead();
+        let [first, second, claim] = ["0", "1", "lock"].map(|end| format!("{prefix}.{end}"));
+        leave_segment(&first, Creator { pid, start: 1 });
+        std::fs::write(format!("/dev/shm/{second}"), [0; 4096]).unwrap();
+        std::fs::write(format!("/dev/shm/{claim}"), format!("shmccl {pid}")).unwrap();
+        let left = |name: &String, job, creator| Leftover { name: name.clone(), job, creator };
+        let all =
+            [left(&first, Some(7), Some(pid)), left(&second, None, None), left(&claim, None, Some(pid))];
+        assert_eq!(found(&prefix, true), all);
+        assert_eq!(found(&prefix, false), all);
+        assert_eq!(found(&prefix, false), []);
+        assert!(![first, second, claim].iter().any(|name| exists(name)));
+    }
+
+    #[test]
+    fn a_number_that_another_process_has_by_now_does_not_keep_a_name() {
+        let prefix = prefix("reborn");
+        let name = format!("{prefix}.3");
+        let me = Creator::this_process();
+        leave_segment(&name, Creator { start: me.start + 1, ..me });
+        assert_eq!(found(&prefix, false).len(), 1);
+        assert!(!exists(&name) && !exists(&format!("{prefix}.lock")));
+    }
+
+    #[test]
+    fn names_of_the_living_stay_be_it_by_lock_by_creator_or_by_use() {
+        let prefixes = ["claimed", "created", "used"].map(prefix);
+        let names = prefixes.each_ref().map(|prefix| format!("{prefix}.0"));
+        let claim = Names::claim(&SegmentBacking::Named(prefixes[0].clone()), 1, 7, &mut |_, _| {}).unwrap();
+        let pid = dead();
+        leave_segment(&names[0], Creator { pid, start: 1 });
+        leave_segment(&names[1], Creator::this_process());
+        leave_segment(&names[2], Creator { pid, start: 1 });
+        let user = File::open(format!("/dev/shm/{}", names[2])).unwrap();
+        for (prefix, name) in prefixes.iter().zip(&names) {
+            assert_eq!(found(prefix, false), [], "{name}");
+            assert!(exists(name), "{name}");
+        }
+        drop((claim, user));
+        names[1..].iter().for_each(|name| remove(name).unwrap());
+    }
+
+    #[test]
+    fn files_of_others_stay_whatever_they_are_called() {
+        let prefix = prefix("foreign");
+        let [number, lock] = ["1", "lock"].map(|end| format!("/dev/shm/{prefix}.{end}"));
+        std::fs::write(&number, [0; 4096]).unwrap();
+        std::fs::write(&lock, dead().to_string()).unwrap();
+        assert_eq!(found(&prefix, false), []);
+        std::fs::remove_file(lock).unwrap();
+        assert_eq!(found(&prefix, false), []);
+        std::fs::remove_file(number).unwrap();
+    }
+}
