@@ -465,6 +465,11 @@ fn a_job_whose_janitor_is_killed_goes_on_and_a_killed_launchers_names_are_remove
 
     let started = without_janitor();
     let pids = started.pids.clone();
+    // Ranks that run might learn of the end of their launcher, and tidy up, just before they are killed.
+    let is_stopped =
+        |pid: &Pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T ");
+    pids.iter().for_each(|&pid| kill(pid, Signal::SIGSTOP).unwrap());
+    wait_until("all have stopped", || pids.iter().all(is_stopped));
     started.signal(Signal::SIGKILL);
     started.end();
     assert_eq!(names_in_dev_shm(&prefix).len(), 4);

@@ -166,16 +166,15 @@ fn a_rank_that_was_stopped_is_named_although_it_waits() {
     let _watchdog = Watchdog::start("stopped", PATIENCE);
     let mut stuck = Stuck::start(&["-n", "3"]);
     let report = stuck.report();
+    let input = stuck.launcher.stdin.take();
     let line = report.lines().find(|line| line.starts_with("rank 2")).unwrap();
     let pid = line.split("(process ").nth(1).and_then(|rest| rest.split(')').next()).unwrap();
     let pid = Pid::from_raw(pid.parse().unwrap());
     kill(pid, Signal::SIGSTOP).unwrap();
-    stuck.let_go();
-    wait_until("rank 2 holds all up", || {
-        let text = shmccl(&["report", &stuck.pid()]).output().unwrap().stdout;
-        let text = String::from_utf8(text).unwrap();
-        text.contains("held up by rank 2,") && text.contains(&format!("{pid}, stopped"))
-    });
+    let tells = |what: &str| stdout(&["report", &stuck.pid()]).contains(what);
+    wait_until("it has stopped", || tells(&format!("{pid}, stopped")));
+    drop(input);
+    wait_until("rank 2 holds all up", || tells("held up by rank 2,"));
     kill(pid, Signal::SIGCONT).unwrap();
     assert_eq!(stuck.end().0, 0);
 }
@@ -238,10 +237,15 @@ fn clean_removes_what_a_job_has_left_of_which_all_were_killed_and_nothing_before
         names.filter(|name| name.to_string_lossy().starts_with(&prefix)).count()
     };
     let stuck = Stuck::start(&["-n", "3", "--segment", &format!("named:{prefix}"), "--heap", "8M"]);
-    stuck.report();
+    let report = stuck.report();
     assert!(!stdout(&["clean", &prefix]).contains(&prefix));
     assert_eq!(names(), 4);
 
+    // Ranks that run might learn of the end of their launcher, and tidy up, just before they are killed.
+    for pid in report.split("(process ").skip(1).filter_map(|rest| rest.split(')').next()) {
+        kill(Pid::from_raw(pid.parse().unwrap()), Signal::SIGSTOP).unwrap();
+    }
+    wait_until("all have stopped", || stdout(&["report", &stuck.pid()]).matches(", stopped)").count() == 3);
     kill(janitor(&stuck.pid()), Signal::SIGKILL).unwrap();
     stuck.signal(Signal::SIGKILL);
     let pid = stuck.pid();
