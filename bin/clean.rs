@@ -34,19 +34,3 @@ fn line(leftover: &Leftover, dry_run: bool) -> String {
     let job = leftover.job.map(|job| format!(" of job {job:016x}")).unwrap_or_default();
     format!("{verb} /dev/shm/{}{creator}{job}\n", leftover.name)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_is_found_twice_by_the_same_look() {
-        // Whatever other tests leave for a moment: the names differ.
-        let mut names = Vec::new();
-        clean(None, true, &mut |leftover| names.push(leftover.name.clone())).unwrap();
-        let all = names.len();
-        names.sort();
-        names.dedup();
-        assert_eq!(names.len(), all);
-    }
-}

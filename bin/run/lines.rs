@@ -1,6 +1,7 @@
 //! What ranks print, line by line, each behind the name of who printed it.
 
 use std::io::{self, ErrorKind, Write};
+use std::time::{Duration, Instant};
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
@@ -21,6 +22,9 @@ const COLOURS: [AnsiColor; 6] = [
     AnsiColor::BrightRed,
 ];
 
+/// Ranks that are lost at a time are not each a reason to look.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+
 /// Prints lines to the stream that they were printed to, with a colour per rank where the stream may have colour.
 #[derive(Debug)]
 pub(super) struct Lines {
@@ -28,9 +32,10 @@ pub(super) struct Lines {
     colour_stderr: bool,
     /// Why nothing more can be printed.
     closed: Option<io::Error>,
-    /// The job, and whether it was told already who holds it up.
     job: u64,
+    /// Whether it was told already who holds the job up, and when that was looked for: a look takes all processes of the host.
     has_told: bool,
+    looked: Option<Instant>,
 }
 
 impl Lines {
@@ -41,6 +46,7 @@ impl Lines {
             closed: None,
             job,
             has_told: false,
+            looked: None,
         }
     }
 
@@ -54,8 +60,11 @@ impl Lines {
 impl Observer for Lines {
     /// Says what all ranks are in when the first one is lost after a wait has timed out: by then nobody else could tell.
     fn on_loss(&mut self, _device: DeviceName) {
-        let report = (!self.has_told).then(|| whereabouts(self.job)).flatten();
-        if let Some(report) = report.filter(Report::has_timed_out) {
+        if self.has_told || self.looked.is_some_and(|looked| looked.elapsed() < BETWEEN_LOOKS) {
+            return;
+        }
+        self.looked = Some(Instant::now());
+        if let Some(report) = whereabouts(self.job).filter(Report::has_timed_out) {
             self.has_told = true;
             output::note(&report.to_string());
         }

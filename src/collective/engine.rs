@@ -231,7 +231,11 @@ impl Engine {
         team.board.tell_operation(summary);
         let met = meet(team, call, summary, &[pipework.balance()]);
         team.board.or_revoke(met)?;
-        let way = self.settle(call, len, way)?;
+        let settled = self.settle(call, len, way);
+        if settled.is_err() {
+            self.team.board.tell_refused();
+        }
+        let way = settled?;
         self.team.board.tell_operation(summary.in_manner(way.manner()));
         let done = self.run_met(call, summary, len, way);
         if done.is_ok() {

@@ -21,7 +21,6 @@ use super::lock::{link, lock, signer, unnamed};
 use super::names::path;
 use crate::error::{Error, Result};
 use crate::rank::MAX_RANKS;
-use crate::shm::header::Creator;
 use crate::shm::{SegmentHeader, check_name};
 
 /// What errors say was being done.
@@ -105,11 +104,15 @@ impl Claim {
         };
         let mut text = String::new();
         let signer = file.read_to_string(&mut text).ok().and_then(|_| signer(&text));
-        let Some(pid) = signer else { return Ok(None) };
+        // Who had been killed between making a claim and signing it has left nothing of his own, but is in the way of others.
+        if signer.is_none() && !text.is_empty() {
+            return Ok(None);
+        }
         // Its last holder may have removed it meanwhile.
         let Ok(lock) = lock(file) else { return Ok(None) };
         let is_there = fstat(&*lock).is_ok_and(|stat| stat.st_nlink > 0);
-        Ok(is_there.then_some(Self { _lock: Some(lock), name, signer: Some(pid), is_new: false }))
+        let is_new = signer.is_none() && !dry_run;
+        Ok(is_there.then_some(Self { _lock: Some(lock), name, signer, is_new }))
     }
 
     fn fresh(name: String, dry_run: bool) -> Result<Option<Self>> {
@@ -140,7 +143,7 @@ impl Claim {
 
     /// The file of the claim itself, where a dead launcher has left it.
     fn own(&self) -> Option<Leftover> {
-        let creator = self.signer.filter(|pid| !Creator { pid: *pid, start: 0 }.is_alive())?;
+        let creator = self.signer?;
         Some(Leftover { name: self.name.clone(), job: None, creator: Some(creator) })
     }
 }
@@ -193,6 +196,7 @@ mod tests {
     use super::super::names::Names;
     use super::*;
     use crate::bootstrap::SegmentBacking;
+    use crate::shm::header::Creator;
     use crate::shm::{Backing, Identity, Segment};
 
     fn prefix(test: &str) -> String {

@@ -140,12 +140,19 @@ impl ActivityCell {
         set(&self.count, call[1]);
         set(&self.sequence, sequence);
         set(&self.step, 0);
+        set(&self.given_up, 0);
         set(&self.signature, call[0]);
+    }
+
+    /// Tells that nothing comes of the call that the rank was in.
+    pub fn drop_operation(&self) {
+        set(&self.signature, 0);
     }
 
     /// Tells that the call is over, and counts it: the rank has put `bytes` into it.
     pub fn end_operation(&self, bytes: u64) {
-        set(&self.signature, 0);
+        self.drop_operation();
+        set(&self.given_up, 0);
         add(&self.operations, 1);
         add(&self.bytes, bytes);
     }

@@ -22,6 +22,13 @@ impl Board {
         }
     }
 
+    /// Tells that all members have refused the operation.
+    pub(crate) fn tell_refused(&mut self) {
+        if self.large.take().is_some() {
+            self.fabric.activity().drop_operation();
+        }
+    }
+
     /// What this member tells of a wait for `awaited` in `operation`.
     pub(super) fn waiting_in(&self, operation: Operation, awaited: RankSet) -> WaitingIn {
         let small = || (self.call(operation).words(), self.posted);

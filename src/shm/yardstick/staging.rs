@@ -58,7 +58,10 @@ impl Own<'_> {
     fn places(&mut self) -> (*mut f32, *mut f32) {
         match self {
             Self::Apart(elements, sums) => (elements.as_ptr().cast_mut(), sums.as_mut_ptr()),
-            Self::InPlace(elements) => (elements.as_mut_ptr(), elements.as_mut_ptr()),
+            Self::InPlace(elements) => {
+                let start = elements.as_mut_ptr();
+                (start, start)
+            }
         }
     }
 }
