@@ -67,6 +67,7 @@ impl Job<'_> {
         let has_company = (0..self.processes.len()).map(Seat).any(is_company);
         self.restarts.left > 0
             && self.kill_at.is_none()
+            && !self.processes.iter().any(Process::was_killed)
             && self.ready_after.is_some()
             && is_rank(seat)
             && has_company
@@ -94,11 +95,12 @@ impl Job<'_> {
             if until.take_if(|until| Instant::now() >= *until).is_some() && !process.has_ended() {
                 process.strike();
             }
-            if let Some(cause) = self.inquest.verdict(seat)
-                && self.processes[seat.0].has_ended()
-                && self.can_restart(seat)
-            {
-                self.restart(seat, cause)?;
+            let has_ended = self.processes[seat.0].has_ended();
+            match self.inquest.verdict(seat).filter(|_| has_ended) {
+                Some(cause) if self.can_restart(seat) => self.restart(seat, cause)?,
+                // It could be when it was lost, but another one has taken the last restart since.
+                Some(_) => self.begin_grace_unless_going_on(seat),
+                None => {}
             }
         }
         Ok(())

@@ -344,7 +344,7 @@ impl Job<'_> {
         (self.keep_going && left.clone().all(are_lost)) || self.only_returning_are_left()
     }
 
-    fn begin_grace_unless_going_on(&mut self, lost: Seat) {
+    pub(super) fn begin_grace_unless_going_on(&mut self, lost: Seat) {
         if !self.keep_going && !self.can_restart(lost) {
             self.begin_grace();
         }
