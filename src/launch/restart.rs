@@ -53,6 +53,11 @@ impl<'l> Restarts<'l> {
         Some(next.saturating_duration_since(Instant::now()))
     }
 
+    /// Whether a member is lost to the others and was to end within its time.
+    pub(super) fn is_condemned(&self, seat: Seat) -> bool {
+        self.condemned[seat.0].is_some()
+    }
+
     /// Hands out who was started again.
     pub(super) fn take(&mut self) -> Vec<(DeviceName, ExitCause)> {
         std::mem::take(&mut self.done)

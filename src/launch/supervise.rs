@@ -289,7 +289,9 @@ impl Job<'_> {
         self.take_events();
         let process = &self.processes[seat.0];
         let unfinished = self.root.has_joined(seat) && !self.root.has_left(seat);
-        let is_missed = unfinished || self.inquest.verdict(seat).is_some();
+        // One that others have given up is to be started again, also when it has woken and left.
+        let is_missed =
+            unfinished || self.inquest.verdict(seat).is_some() || self.restarts.is_condemned(seat);
         match process.failure() {
             Some(cause) => self.note_failure(seat, cause),
             None if process.was_killed() || !is_missed => {}
