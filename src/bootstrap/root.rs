@@ -251,7 +251,7 @@ impl Root {
         Ok(())
     }
 
-    /// Tells all others that a member is gone, if they were not told before and it had not left.
+    /// Tells all others that a member is gone, if they were not told before; also of one that had left, and has failed since.
     pub(crate) fn declare_lost(&mut self, seat: Seat) {
         let device = self.members[seat.0].device;
         self.members[seat.0].phase = Phase::Lost;

@@ -235,7 +235,11 @@ impl Launch {
     /// same core. The others are told of the loss, but not ended after it: they bring the rank back by
     /// [`Communicator::recover`](crate::Communicator::recover). A rank is started again when the job is up and another rank lives;
     /// one that was given up is killed first, after the time of grace. A death that comes after the last of `restarts` ends the
-    /// job like any other.
+    /// job like any other. So does the error exit of a rank that has dropped its communicator, as that of a body given to
+    /// [`Launch::run`] has: it has left in peace, and the others do not take it back. A panic is a death.
+    ///
+    /// Ranks that go on by [`Communicator::shrink`](crate::Communicator::shrink) need [`Launch::keep_going`] as well: the launcher does
+    /// not know that they go without the dead, starts these again, and ends the job when there are no restarts left.
     #[must_use]
     pub fn restart(mut self, restarts: u32) -> Self {
         self.restarts = restarts;

@@ -2,7 +2,8 @@
 //!
 //! A dead rank is started again as soon as nothing of its process is left, provided that another rank is in the job, with whom it
 //! can come together. One that others have given up, or that has hung up, is killed first when it has not ended within the
-//! time of grace. Once it is back among the others its failure is forgotten: if the job fails later, that is not why.
+//! time of grace. Nobody is started for one that has left in peace, also when it ends with an error: the others do not take it back.
+//! Once a rank is back among the others its failure is forgotten: if the job fails later, that is not why.
 
 use std::time::{Duration, Instant};
 
@@ -23,12 +24,15 @@ pub(super) struct Restarts<'l> {
     done: Vec<(DeviceName, ExitCause)>,
     /// When a member is killed that is lost and has not ended.
     condemned: Vec<Option<Instant>>,
+    /// Who has left in peace: the others do not take it back, however it ends.
+    departed: Vec<bool>,
 }
 
 impl<'l> Restarts<'l> {
     pub(super) fn new(launch: &'l Launch) -> Self {
-        let condemned = vec![None; devices(launch).count()];
-        Self { launch, plan: launch.plan(), left: launch.restarts, done: Vec::new(), condemned }
+        let n_members = devices(launch).count();
+        let (condemned, departed) = (vec![None; n_members], vec![false; n_members]);
+        Self { launch, plan: launch.plan(), left: launch.restarts, done: Vec::new(), condemned, departed }
     }
 
     pub(super) fn launch(&self) -> &'l Launch {
@@ -58,6 +62,11 @@ impl<'l> Restarts<'l> {
         self.condemned[seat.0].is_some()
     }
 
+    /// Notes that a member has left in peace.
+    pub(super) fn lets_go(&mut self, seat: Seat) {
+        self.departed[seat.0] = true;
+    }
+
     /// Hands out who was started again.
     pub(super) fn take(&mut self) -> Vec<(DeviceName, ExitCause)> {
         std::mem::take(&mut self.done)
@@ -74,6 +83,7 @@ impl Job<'_> {
             && self.kill_at.is_none()
             && !self.processes.iter().any(Process::was_killed)
             && self.ready_after.is_some()
+            && !self.restarts.departed[seat.0]
             && is_rank(seat)
             && has_company
     }

@@ -264,7 +264,9 @@ impl Job<'_> {
                     self.ready_after = Some(after);
                     self.observer.on_ready(after);
                 }
-                Event::Left(_) => {}
+                // Who was given up leaves nobody any more: the others have lost it, and wait for its successor.
+                Event::Left(seat) if self.told[seat.0] => {}
+                Event::Left(seat) => self.restarts.lets_go(seat),
                 Event::Returned(seat) => self.inquest.forgive(seat),
                 Event::Blamed(seat, lost) => self.inquest.blames(seat, lost),
                 // The launcher's own doing.
