@@ -42,6 +42,11 @@ impl Link {
         Self { socket, job_id, n_ranks, open: true }
     }
 
+    /// How many ranks the launcher has started.
+    pub(crate) fn n_ranks(&self) -> u32 {
+        self.n_ranks
+    }
+
     /// Leaves the job: after this the end of the process, with exit code 0, is not a failure.
     ///
     /// # Errors

@@ -55,7 +55,7 @@ impl Communicator {
                 "a launcher that starts dead ranks again: `shmccl run --restart N`, or Launch::restart",
             );
         };
-        let Some(own) = own_number(&membership.numbers, self.rank) else {
+        let Some(own) = own_number(&membership.numbers, supervision.n_ranks(), self.rank) else {
             return unavailable("all ranks that the launcher has started, and no others");
         };
         self.revoke();
@@ -69,10 +69,11 @@ impl Communicator {
     }
 }
 
-/// The number of `rank`, where all are numbered as the launcher has started them.
-fn own_number(numbers: &[Option<Number>], rank: Rank) -> Option<Number> {
+/// The number of `rank`, where these are all `n_started` ranks that the launcher has started, numbered as it has.
+fn own_number(numbers: &[Option<Number>], n_started: u32, rank: Rank) -> Option<Number> {
     let as_started = |(rank, number): (u32, &Option<Number>)| number.is_some_and(|it| it.rank.get() == rank);
-    (0..).zip(numbers).all(as_started).then(|| numbers.get(rank.index()).copied().flatten())?
+    let are_all = numbers.len() == n_started as usize && (0..).zip(numbers).all(as_started);
+    are_all.then(|| numbers.get(rank.index()).copied().flatten())?
 }
 
 /// A survivor's way to those who were started again, in one round.
@@ -174,5 +175,19 @@ impl Return<'_> {
         let gone =
             move |rank: &Rank| matches!(world.life(*rank).status(), LifeStatus::Lost | LifeStatus::Left);
         Vigil::new(move || chosen.iter().find(&gone))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_communicator_has_its_launchers_numbers_only_while_all_are_there_and_nobody_else() {
+        let (all, own) = (Number::first(3), Rank::known(1));
+        assert_eq!(own_number(&all, 3, own), all[1]);
+        assert_eq!(own_number(&all[..2], 3, own), None, "the highest is gone");
+        assert_eq!(own_number(&[all[1], all[2], all[0]], 3, own), None);
+        assert_eq!(own_number(&[&all[..], &[None]].concat(), 3, own), None, "a newcomer");
     }
 }

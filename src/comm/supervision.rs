@@ -75,6 +75,11 @@ impl Supervision {
         self.link.report_loss(lost, restarts);
     }
 
+    /// How many ranks the launcher has started.
+    pub(super) fn n_ranks(&self) -> u32 {
+        self.link.n_ranks()
+    }
+
     /// Has the launcher tell `ranks` that were started again where the others are to be met.
     pub(super) fn invite(&self, id: &UniqueId, ranks: RankSet) {
         self.link.invite(id.words(), ranks.bits());
