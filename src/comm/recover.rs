@@ -113,13 +113,32 @@ impl Return<'_> {
         if let Some(id) = &own {
             self.supervision.invite(id, self.missing());
         }
-        let met = self.meet(old);
-        round.conclude(if met.is_ok() { Outcome::Together } else { Outcome::Repeated });
-        match met {
-            Ok(comm) => Ok(Some(comm)),
-            Err(error) if is_worth_another_try(&error) => Ok(None),
-            Err(error) => Err(error),
+        let comm = match self.meet(old) {
+            Ok(comm) => comm,
+            Err(error) => return self.fail(error),
+        };
+        round.conclude(Outcome::Together);
+        Ok(Some(comm))
+    }
+
+    /// Ends the round with what this member's meeting has failed by, unless it has ended: a failure of one who has survived is told to
+    /// all of them, a death makes them repeat it.
+    fn fail(&self, error: Error) -> Result<Option<Communicator>> {
+        let Self { survivor, round, chosen, .. } = self;
+        if !is_worth_another_try(&error) {
+            round.conclude(Outcome::Failed(survivor.fabric.rank()));
+            return Err(error);
         }
+        let (own, has_hung_up) = match error {
+            Error::FailedElsewhere { rank, .. } if chosen.contains(rank) => (Outcome::Failed(rank), false),
+            Error::PeerLost { rank } => (Outcome::Repeated, chosen.contains(rank)),
+            // The host is one of them.
+            Error::NoMeeting { .. } => (Outcome::Repeated, true),
+            _ => (Outcome::Repeated, false),
+        };
+        // It may live, and have an error that it is about to tell.
+        let told = has_hung_up.then(|| survivor.await_reason(round, *chosen)).flatten();
+        survivor.after(told.unwrap_or_else(|| round.conclude(own)))
     }
 
     /// Who is to come back.

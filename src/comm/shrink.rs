@@ -9,7 +9,6 @@ use std::fs::OpenOptions;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -17,7 +16,6 @@ use nix::fcntl::OFlag;
 use super::Communicator;
 use super::attach::{Seat, Terms};
 use super::crowd::Cores;
-use super::formation::NoWatch;
 use super::membership::Membership;
 use super::supervision::Number;
 use super::survivor::{OpenRound, Survivor};
@@ -28,13 +26,10 @@ use crate::heap::layout::HeapShape;
 use crate::rank::{Rank, RankSet};
 use crate::shm::Segment;
 use crate::shm::header::Creator;
+use crate::sync::LifeStatus;
 use crate::sync::regroup::{OFFER_WORDS, OfferCell, Outcome};
-use crate::sync::{LifeStatus, Waiting, wait_until};
 
 const SHRINK: &str = "shrink";
-
-/// How long it may take until a rank is seen to be dead whose descriptors are gone.
-const DEATHS_SHOW: Duration = Duration::from_millis(500);
 
 /// Where an offer has what: first the process, by id and start, then descriptors, then the cores.
 const SEGMENT: usize = 2;
@@ -181,14 +176,12 @@ impl Crossing<'_> {
 
     /// Ends the round with the failure of this member, unless it was for a death.
     fn fail(&self, error: Error) -> Result<Option<Communicator>> {
-        let Survivor { fabric, park, .. } = &self.survivor;
-        let own = Outcome::Failed(fabric.rank());
-        // What a dead rank has offered cannot be had, and that is nobody's failure. Its death may show later than its descriptors go.
-        let waiting = Waiting::new(fabric.kernel(), &NoWatch, fabric.policy(), DEATHS_SHOW);
-        let over = || self.round.cell.outcome().or_else(|| self.round.mourn(self.chosen));
-        match wait_until(&waiting, park, over).unwrap_or_else(|_| self.round.conclude(own)) {
+        let Self { survivor, round, .. } = self;
+        let own = Outcome::Failed(survivor.fabric.rank());
+        // What a dead rank has offered cannot be had, and that is nobody's failure.
+        match survivor.await_reason(round, self.chosen).unwrap_or_else(|| round.conclude(own)) {
             stands if stands == own => Err(error),
-            stands => self.survivor.after(stands),
+            stands => survivor.after(stands),
         }
     }
 }

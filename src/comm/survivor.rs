@@ -1,14 +1,19 @@
 //! A member of an epoch that has ended, in the rounds in which the survivors agree on who they are.
 
+use std::time::Duration;
+
 use crate::channel::{Era, Fabric, MAX_ROUNDS};
 use crate::error::{Error, Result};
 use crate::rank::{Rank, RankSet};
 use crate::shm::{CellRef, CellSlice, HostKernel};
 use crate::sync::regroup::{OfferCell, Outcome, Round, RoundCell};
-use crate::sync::{LifeStatus, ParkCell, wait_until};
+use crate::sync::{LifeStatus, ParkCell, Waiting, wait_until};
 
 use super::Communicator;
 use super::formation::NoWatch;
+
+/// How long it may take until a rank is seen to be dead whose descriptors are gone, or says why it has hung up.
+const REASONS_SHOW: Duration = Duration::from_millis(500);
 
 /// A round in which those who go on have been chosen.
 pub(super) type OpenRound<'a> = Round<'a, HostKernel, &'a dyn Fn(Rank) -> bool>;
@@ -89,6 +94,13 @@ impl<'a> Survivor<'a> {
             Outcome::Failed(rank) => Err(Error::FailedElsewhere { operation: self.operation, rank }),
             Outcome::Together | Outcome::Repeated | Outcome::Lost(_) => Ok(None),
         }
+    }
+
+    /// What a round ends with that cannot go on because one of `chosen` is not to be had; none where it is not seen to have died and
+    /// does not say why.
+    pub(super) fn await_reason(&self, round: &OpenRound<'_>, chosen: RankSet) -> Option<Outcome> {
+        let waiting = Waiting::new(self.fabric.kernel(), &NoWatch, self.fabric.policy(), REASONS_SHOW);
+        wait_until(&waiting, &self.park, || round.cell.outcome().or_else(|| round.mourn(chosen))).ok()
     }
 
     /// Waits for the others; if that takes too long, `awaited` is whom it was for.
