@@ -97,8 +97,8 @@ impl Inquest {
         Some((cause, self.failure(cause)?))
     }
 
-    /// How a member has failed, or its predecessor.
-    fn failure(&self, seat: Seat) -> Option<ExitCause> {
+    /// How a member has failed, or its predecessor, if that one is not replaced yet.
+    pub(super) fn failure(&self, seat: Seat) -> Option<ExitCause> {
         self.verdict(seat).or(self.members[seat.0].before)
     }
 }
@@ -148,7 +148,9 @@ mod tests {
         inquest.blames(Seat(0), Seat(1));
         inquest.fails(Seat(0), ExitCause::Code(3));
         assert_eq!(inquest.first_cause(), Some((Seat(1), ExitCause::Signal(9))));
+        assert_eq!(inquest.failure(Seat(1)), Some(ExitCause::Signal(9)));
         inquest.forgive(Seat(1));
+        assert_eq!(inquest.failure(Seat(1)), None);
         assert_eq!(inquest.first_cause(), Some((Seat(0), ExitCause::Code(3))));
     }
 

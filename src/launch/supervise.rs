@@ -414,12 +414,14 @@ impl Job<'_> {
         devices.filter(|device| matches!(device, DeviceName::Rank(_))).any(|device| !is_lost(device))
     }
 
-    /// Who has failed, and how; also those that were left when the others were through, and had to be killed.
+    /// Who has failed, and how; also those that were left when the others were through, and had to be killed. Of a successor that was,
+    /// it is what it could not make good.
     fn failures(&self) -> impl Iterator<Item = (DeviceName, ExitCause)> {
         let killed = ExitCause::Signal(Signal::SIGKILL as i32);
         self.processes.iter().enumerate().filter_map(move |(index, process)| {
-            let verdict = self.inquest.verdict(Seat(index));
-            Some((process.device(), verdict.or_else(|| process.was_killed().then_some(killed))?))
+            let (seat, was_killed) = (Seat(index), process.was_killed());
+            let of_killed = || was_killed.then(|| self.inquest.failure(seat).unwrap_or(killed));
+            Some((process.device(), self.inquest.verdict(seat).or_else(of_killed)?))
         })
     }
 }
