@@ -8,9 +8,9 @@
 //! | a guest | then |
 //! |---|---|
 //! | of another user, or with another version or job | is refused; the others are not concerned |
-//! | says nothing | holds nobody up; it is put out when all are there, or when too many of its kind are |
+//! | says nothing | holds nobody up; it is put out when all are there, or first of all when there are too many guests |
 //! | claims a rank twice, has other terms | the meeting fails: the ranks do not fit together, and waiting mends nothing |
-//! | is a newcomer too many | is told; the others are not concerned |
+//! | is a newcomer too many, or hangs up before it has a rank | is told, or forgotten; the others are not concerned, nor by its patience |
 //! | hangs up, or speaks again, when it has a rank | the meeting fails: that rank is lost |
 //! | reports the loss of another rank, and hangs up | the meeting fails: that other rank is lost |
 //! | comes when the meeting has failed, but not later than the deadline | is told why, like the others |
@@ -51,6 +51,7 @@ pub(super) struct Meeting {
     job_id: u64,
     guests: Vec<Guest>,
     terms: Option<Claim>,
+    /// When the first one's patience ends of those who have a rank.
     deadline: Option<Instant>,
 }
 
@@ -61,6 +62,8 @@ struct Guest {
     /// Whether it has said what it is. One that has and has no rank is a newcomer for whom there is none yet.
     has_knocked: bool,
     claim: Option<Claim>,
+    /// When its patience ends, while it is a newcomer without a rank.
+    until: Option<Instant>,
 }
 
 /// What a guest comes with.
@@ -158,7 +161,12 @@ impl Meeting {
     }
 
     fn is_late(&self) -> bool {
-        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+        self.next_deadline().is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    /// When the first one's patience ends of those who are here.
+    fn next_deadline(&self) -> Option<Instant> {
+        self.guests.iter().filter_map(|guest| guest.until).chain(self.deadline).min()
     }
 
     fn n_ranks(&self) -> Option<u32> {
@@ -187,7 +195,7 @@ impl Meeting {
             .chain(sockets.map(AsFd::as_fd))
             .map(|socket| PollFd::new(socket, PollFlags::POLLIN))
             .collect();
-        let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = self.next_deadline().map(|deadline| deadline.saturating_duration_since(Instant::now()));
         match poll(&mut polled, poll_timeout(left)) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(Error::os("waiting at a meeting", errno)),
@@ -197,7 +205,7 @@ impl Meeting {
         Ok((knocks, (0..).zip(ready).filter_map(|(index, ready)| ready.then_some(index)).collect()))
     }
 
-    /// Lets in who is at the door; puts out the first one that says nothing when there are too many.
+    /// Lets in who is at the door. When there are too many, puts out the first one that says nothing, or else that has no rank.
     fn admit(&mut self) -> Result<()> {
         loop {
             let socket: OwnedFd = match self.listener.accept() {
@@ -214,12 +222,12 @@ impl Meeting {
                 self.refuse(&socket, (Refusal::User, expected, found));
                 continue;
             }
-            if self.guests.len() == MAX_GUESTS
-                && let Some(silent) = self.guests.iter().position(|guest| guest.claim.is_none())
-            {
-                self.guests.remove(silent);
+            if self.guests.len() == MAX_GUESTS {
+                let silent = self.guests.iter().position(|guest| !guest.has_knocked);
+                let rankless = || self.guests.iter().position(|guest| guest.claim.is_none());
+                silent.or_else(rankless).map(|index| self.guests.remove(index));
             }
-            self.guests.push(Guest { socket: Some(socket), has_knocked: false, claim: None });
+            self.guests.push(Guest { socket: Some(socket), has_knocked: false, claim: None, until: None });
         }
     }
 
@@ -277,20 +285,19 @@ impl Meeting {
 
     /// Gives a guest that has knocked its place, where there is one.
     fn let_in(&mut self, index: usize, claim: Option<Claim>, patience: Duration) -> Result<(), Breakdown> {
+        let until = Instant::now().checked_add(patience);
         self.guests[index].has_knocked = true;
         if let Some(claim) = claim {
-            self.wait_at_most(patience);
+            self.wait_until(until);
             self.take(index, claim)?;
+        } else {
+            self.guests[index].until = until;
         }
         self.place_newcomers();
-        if self.guests[index].socket.is_some() {
-            self.wait_at_most(patience);
-        }
         Ok(())
     }
 
-    fn wait_at_most(&mut self, patience: Duration) {
-        let until = Instant::now().checked_add(patience);
+    fn wait_until(&mut self, until: Option<Instant>) {
         self.deadline = [self.deadline, until].into_iter().flatten().min();
     }
 
@@ -320,10 +327,11 @@ impl Meeting {
             let is_free = |rank: &Rank| !self.claims().any(|claim| claim.rank == *rank);
             let free = (n_members..n_ranks).map(Rank::known).find(is_free);
             let guest = &mut self.guests[index];
+            let until = guest.until.take();
             guest.claim = free.map(|rank| Claim { rank, ..terms });
-            if guest.claim.is_none()
-                && let Some(socket) = guest.socket.take()
-            {
+            if guest.claim.is_some() {
+                self.wait_until(until);
+            } else if let Some(socket) = guest.socket.take() {
                 tell(&socket, &Dismissal::Full(n_ranks - n_members).message(self.job_id));
             }
         }

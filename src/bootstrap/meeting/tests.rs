@@ -145,6 +145,24 @@ fn a_newcomer_that_hangs_up_is_lost_to_all_once_it_has_a_rank_and_forgotten_befo
 }
 
 #[test]
+fn the_patience_of_a_newcomer_counts_for_all_from_when_it_has_a_rank() {
+    let hasty = |knock| Knock { rank: ANY_RANK, n_ranks: 0, timeout_ms: 150, ..knock };
+    let point = hosted("hasty", memory);
+    drop(knock(&point, hasty));
+    let first = knock(&point, |knock| Knock { rank: 0, n_ranks: 3, n_members: 2, ..knock });
+    let placed = newcomer(&point);
+    assert!(hear::<Dismissed>(&knock(&point, hasty)).is_some(), "there is no place for it");
+    std::thread::sleep(Duration::from_millis(250));
+    let _second = knock(&point, |knock| Knock { rank: 1, n_ranks: 3, n_members: 2, ..knock });
+    assert!([&first, &placed].map(hear::<Met>).iter().all(Option::is_some));
+
+    let point = hosted("hasty-placed", memory);
+    let first = knock(&point, |knock| Knock { rank: 0, n_ranks: 3, n_members: 2, ..knock });
+    let _placed = knock(&point, hasty);
+    assert!(hear::<Dismissed>(&first).is_some(), "rank 1 is missing");
+}
+
+#[test]
 fn newcomers_alone_are_told_at_their_deadline_that_nobody_has_come() {
     let point = hosted("alone", memory);
     let missed = meet_as_newcomer(&point, Duration::from_millis(200));
