@@ -34,6 +34,8 @@ const BACKLOG_PAUSE: Duration = Duration::from_millis(1);
 pub(crate) struct Host {
     listener: UnixListener,
     point: MeetingPoint,
+    /// When it goes, where nobody has come.
+    deadline: Option<Instant>,
 }
 
 impl Host {
@@ -52,7 +54,13 @@ impl Host {
             Ok(listener)
         };
         let listener = open().map_err(|errno: Errno| resource_error("opening a meeting", errno.into()))?;
-        Ok(Self { listener: listener.into(), point })
+        Ok(Self { listener: listener.into(), point, deadline: None })
+    }
+
+    /// Lets it wait so long at most, also when nobody comes.
+    pub(crate) fn for_at_most(mut self, patience: Duration) -> Self {
+        self.deadline = Instant::now().checked_add(patience);
+        self
     }
 
     /// Starts the thread. When all have come, `make_control` makes the control segment for so many ranks.
@@ -67,7 +75,7 @@ impl Host {
         let thread = builder.spawn(move || {
             // Signals are the application's. It cannot fail with a valid set.
             let _ = SigSet::all().thread_block();
-            if let Some(party) = Meeting::new(self.listener, self.point.job_id).gather() {
+            if let Some(party) = Meeting::new(self.listener, self.point.job_id, self.deadline).gather() {
                 preside(party, &self.point, make_control);
             }
         });

@@ -51,7 +51,7 @@ pub(super) struct Meeting {
     job_id: u64,
     guests: Vec<Guest>,
     terms: Option<Claim>,
-    /// When the first one's patience ends of those who have a rank.
+    /// When the host's patience ends, or the first one's of those who have a rank.
     deadline: Option<Instant>,
 }
 
@@ -101,8 +101,9 @@ impl From<Error> for Breakdown {
 }
 
 impl Meeting {
-    pub(super) fn new(listener: UnixListener, job_id: u64) -> Self {
-        Self { listener, job_id, guests: Vec::new(), terms: None, deadline: None }
+    /// A meeting that is over at `deadline`, where there is one, or when somebody's patience ends.
+    pub(super) fn new(listener: UnixListener, job_id: u64, deadline: Option<Instant>) -> Self {
+        Self { listener, job_id, guests: Vec::new(), terms: None, deadline }
     }
 
     /// Waits until all have come. `None` when the meeting has failed and all who came have been told.

@@ -164,7 +164,8 @@ impl Return<'_> {
         if chosen.iter().next() != Some(rank) {
             return Ok(None);
         }
-        let id = UniqueId::new()?;
+        // Where the round fails nobody may come. The others may take their time until they have offered, and as long again to come.
+        let id = UniqueId::good_for(survivor.fabric.timeout().saturating_mul(2))?;
         let mut offer = [0; OFFER_WORDS];
         offer[..2].copy_from_slice(&id.words());
         survivor.offers[rank.index()].write(offer);

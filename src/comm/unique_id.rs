@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::str::FromStr;
+use std::time::Duration;
 
 use crate::bootstrap::{Host, MeetingPoint};
 use crate::channel::{Control, Era};
@@ -42,13 +43,26 @@ impl UniqueId {
     /// # Errors
     /// [`Error::ResourceLimit`] or [`Error::Os`] when there is no socket, thread or random number to be had.
     pub fn new() -> Result<Self> {
+        Self::hosted_by(|host| host)
+    }
+
+    /// Makes an id as [`UniqueId::new`] does, whose host goes when its meeting has not begun within `patience`.
+    ///
+    /// # Errors
+    /// Those of [`UniqueId::new`].
+    pub(super) fn good_for(patience: Duration) -> Result<Self> {
+        Self::hosted_by(|host| host.for_at_most(patience))
+    }
+
+    fn hosted_by(settle: impl FnOnce(Host) -> Host) -> Result<Self> {
         let mut token = [0; TOKEN_LEN];
         let random = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut token));
         random.map_err(|error| crate::bootstrap::resource_error("drawing a random number", error))?;
         let id = Self { token };
         let point = id.meeting_point();
         let era = Era { job: point.job_id, epoch: point.epoch };
-        Host::open(point)?.start(move |n_ranks| Control::create(n_ranks, era).map(|(_, segment)| segment))?;
+        settle(Host::open(point)?)
+            .start(move |n_ranks| Control::create(n_ranks, era).map(|(_, segment)| segment))?;
         Ok(id)
     }
 

@@ -163,6 +163,19 @@ fn the_patience_of_a_newcomer_counts_for_all_from_when_it_has_a_rank() {
 }
 
 #[test]
+fn a_host_to_which_nobody_comes_goes_when_its_time_is_up() {
+    let name = format!("shmccl-test-{}-forsaken", std::process::id());
+    let point = MeetingPoint { name, job_id: 77, epoch: 1 };
+    let host = Host::open(point.clone()).unwrap().for_at_most(Duration::from_millis(50));
+    host.start(|_| memory()).unwrap();
+    let began = Instant::now();
+    while !matches!(reach(&point, WATCHDOG), Err(Error::NoMeeting { .. })) {
+        assert!(began.elapsed() < WATCHDOG);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
 fn newcomers_alone_are_told_at_their_deadline_that_nobody_has_come() {
     let point = hosted("alone", memory);
     let missed = meet_as_newcomer(&point, Duration::from_millis(200));
