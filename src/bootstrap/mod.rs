@@ -27,7 +27,8 @@
 //!
 //! Invariants:
 //! - Whatever a member does (hang up, die, send garbage, stop reading), the root neither blocks nor panics, and
-//!   every other member is told `Lost`.
+//!   every other member is told `Lost`; except those that were started again and are not back: they are told by those whom they
+//!   come back to who is there.
 //! - The root never waits in a call of its own: it is a state machine that the supervisor's poll loop drives.
 //! - Every wait of a member has a deadline, and ends at once when the root hangs up.
 

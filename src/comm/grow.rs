@@ -25,7 +25,8 @@ impl Communicator {
     ///
     /// All get the new communicator, or none does. This one stays what it was, and can be used further, also beside the new one;
     /// unless a member has died, which ends its epoch. Channels, buffers and streams belong to the communicator that they
-    /// were made from; what is in its heaps can be read until it is dropped.
+    /// were made from; what is in its heaps can be read until it is dropped. While it waits for newcomers, [`Communicator::revoke`]
+    /// and an [`Aborter`](super::Aborter) of this communicator do not interrupt it: only a death does, and its timeout.
     ///
     /// The new communicator is a job of its own, with fresh heaps of the same length. Its segments are anonymous and its proxies
     /// threads; tables and algorithms are to be set anew. A launcher goes on supervising the ranks that it has started, and only

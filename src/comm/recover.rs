@@ -38,7 +38,8 @@ impl Communicator {
     ///   rank has left in peace, and nobody will be started for it; this is not the job's first communicator, or one that
     ///   has shrunk or grown, or has gone on already.
     /// - [`Error::Timeout`]: the rank that it names has neither called it nor died, or has not been started again: it has died too
-    ///   often. It can be called again, and so can [`Communicator::shrink`].
+    ///   often. It can be called again, and so can [`Communicator::shrink`], where the launcher
+    ///   [keeps going](crate::launch::Launch::keep_going).
     /// - [`Error::Excluded`], [`Error::ResourceLimit`], [`Error::Os`], [`Error::FailedElsewhere`], [`Error::Exhausted`]: as in
     ///   [`Communicator::shrink`].
     ///

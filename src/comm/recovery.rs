@@ -40,8 +40,8 @@ impl Recovery {
 }
 
 impl Communicator {
-    /// What this communicator has been recovered from ([`Communicator::recover`]); `None` where nobody has been started again before
-    /// it was made.
+    /// What this communicator has been recovered from; `None` where it is not one that [`Communicator::recover`] has made. It may be that
+    /// nobody was started again: the epoch has ended for another reason than a death, and all have come back.
     #[must_use]
     pub fn recovery(&self) -> Option<&Recovery> {
         self.membership.recovery.as_ref()

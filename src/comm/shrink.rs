@@ -61,6 +61,10 @@ impl Communicator {
     /// it; but what is in its heaps can be read until it is dropped, also that of ranks that have died ([`Communicator::span`]).
     /// Channels, buffers and streams belong to the epoch in which they were made; what streams have begun is waited for first.
     ///
+    /// The launcher goes on as well only if it [keeps going](crate::launch::Launch::keep_going); that holds too where it starts ranks
+    /// again ([`Launch::restart`](crate::launch::Launch::restart)), which it does until no restart is left, though nobody takes them
+    /// back.
+    ///
     /// Ranks open each other's segments in `/proc`, which the system allows to processes of one user that may be traced (not
     /// after `PR_SET_DUMPABLE`) and see each other's process ids.
     ///
