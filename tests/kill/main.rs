@@ -228,9 +228,24 @@ fn a_rank_that_dies_again_and_again_ends_the_job_by_its_last_death() {
     let _alone = one_at_a_time();
     let test = "a_rank_that_dies_again_and_again_ends_the_job_by_its_last_death";
     let _watchdog = Watchdog::start(test, PATIENCE);
-    let (outcome, restarted) = run_hopeless(test, false);
+    let (outcome, restarted) = run_hopeless(test, "exits");
     let end = (DeviceName::Rank(Rank::new(1, 2).unwrap()), ExitCause::Code(7));
     assert_eq!(restarted, [end; 2]);
+    let error = outcome.unwrap_err();
+    assert!(matches!(error, Error::DeviceFailed { device, cause } if (device, cause) == end), "{error}");
+}
+
+#[test]
+fn a_rank_that_leaves_and_ends_with_an_error_is_not_started_again() {
+    if is_device() {
+        return be_hopeless();
+    }
+    let _alone = one_at_a_time();
+    let test = "a_rank_that_leaves_and_ends_with_an_error_is_not_started_again";
+    let _watchdog = Watchdog::start(test, PATIENCE);
+    let (outcome, restarted) = run_hopeless(test, "leaves");
+    assert_eq!(restarted, []);
+    let end = (DeviceName::Rank(Rank::new(1, 2).unwrap()), ExitCause::Code(7));
     let error = outcome.unwrap_err();
     assert!(matches!(error, Error::DeviceFailed { device, cause } if (device, cause) == end), "{error}");
 }
@@ -243,7 +258,7 @@ fn a_rank_that_hangs_and_is_given_up_is_killed_and_started_again() {
     let _alone = one_at_a_time();
     let test = "a_rank_that_hangs_and_is_given_up_is_killed_and_started_again";
     let _watchdog = Watchdog::start(test, PATIENCE);
-    let (outcome, restarted) = run_hopeless(test, true);
+    let (outcome, restarted) = run_hopeless(test, "hangs");
     let end = (DeviceName::Rank(Rank::new(1, 2).unwrap()), ExitCause::Signal(9));
     assert_eq!((outcome.unwrap().restarted, restarted), (vec![end], vec![end]));
 }

@@ -96,19 +96,23 @@ fn tell(comm: &Communicator) {
     say(&format!("back {} {} {}", recovery.sequence(), restarted.join(","), now()));
 }
 
-/// The body of a device process in a job of two whose rank 1 exits whenever it is taken back, or hangs until it is killed.
+/// The body of a device process in a job of two whose rank 1 exits whenever it is taken back, leaves first, or hangs until it is killed.
 pub(crate) fn be_hopeless() {
     let mut comm = match join_job() {
         Ok(Some(Member::Device(comm))) => *comm,
         other => return say(&format!("alone {other:?}")),
     };
-    let hangs = std::env::var_os("RETURN_HANGS").is_some();
+    let way = std::env::var("RETURN_WAY").unwrap();
     let mut completed = comm.recovery().map_or(0, |recovery| recovery.sequence());
     if comm.rank().get() == 1 {
-        match (hangs, comm.was_restarted()) {
-            (true, false) => std::thread::park(),
-            (true, true) => {}
-            (false, _) => std::process::exit(7),
+        match (way.as_str(), comm.was_restarted()) {
+            ("hangs", false) => std::thread::park(),
+            ("hangs", true) => {}
+            ("leaves", _) => {
+                drop(comm);
+                std::process::exit(7)
+            }
+            _ => std::process::exit(7),
         }
     }
     while let Err(error) = work(&mut comm, &mut completed) {
@@ -122,10 +126,10 @@ pub(crate) fn be_hopeless() {
 }
 
 /// How the job of `test` ends in which rank 1 is hopeless, and who was started again.
-pub(crate) fn run_hopeless(test: &str, hangs: bool) -> (Result<Outcome>, Vec<(DeviceName, ExitCause)>) {
+pub(crate) fn run_hopeless(test: &str, way: &str) -> (Result<Outcome>, Vec<(DeviceName, ExitCause)>) {
     let launch = Launch::new(2).unwrap().program(this_test(test)).heap_len(8 << 20).capture_output(true);
-    let launch = launch.timeout(Duration::from_secs(if hangs { 1 } else { 10 }));
-    let launch = if hangs { launch.env("RETURN_HANGS", "1") } else { launch };
+    let hangs = way == "hangs";
+    let launch = launch.timeout(Duration::from_secs(if hangs { 1 } else { 10 })).env("RETURN_WAY", way);
     let mut witness = Witness::default();
     let outcome = launch.grace(Duration::from_millis(300)).restart(2).supervise(&mut witness);
     assert!(outcome.is_ok() || !hangs, "{outcome:?}\n{}", String::from_utf8_lossy(&witness.output));
