@@ -90,7 +90,7 @@ pub enum Event {
         /// Which.
         client: ClientId,
     },
-    /// Time has passed.
+    /// Time has passed, and whatever came in it has been taken in.
     Tick {
         /// Milliseconds since whenever; never less than before.
         now_ms: u64,
@@ -135,7 +135,10 @@ struct Asker {
 pub struct Machine {
     settings: Settings,
     incarnation: u64,
+    /// The time, by which orders are stamped.
     now_ms: u64,
+    /// The time of the last tick, by which all is judged: whatever had come by then has been taken in.
+    judged_ms: u64,
     /// When requests are taken, once it is known when the coordinator started.
     opens_ms: Option<u64>,
     pool: Pool,
@@ -155,6 +158,7 @@ impl Machine {
             settings,
             incarnation,
             now_ms: 0,
+            judged_ms: 0,
             opens_ms: None,
             pool: Pool::default(),
             comms: BTreeMap::new(),
@@ -163,6 +167,11 @@ impl Machine {
             early: Vec::new(),
             actions: Vec::new(),
         }
+    }
+
+    /// Tells the time before what has come by then is taken in. It judges nobody: that is for [`Event::Tick`], after it.
+    pub fn set_time(&mut self, now_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
     }
 
     /// Takes in what has happened. Returns what is to be done, in that order.
@@ -199,7 +208,7 @@ impl Machine {
 
     /// Whether devices have had the time to come back after a restart.
     fn is_open(&self) -> bool {
-        self.opens_ms.is_some_and(|opens| self.now_ms >= opens)
+        self.opens_ms.is_some_and(|opens| self.judged_ms >= opens)
     }
 
     fn register(&mut self, device: DeviceId, memory: (AddressRange, String), report: Report) {
@@ -226,7 +235,8 @@ impl Machine {
     }
 
     fn tick(&mut self, now_ms: u64) {
-        self.now_ms = self.now_ms.max(now_ms);
+        self.set_time(now_ms);
+        self.judged_ms = self.now_ms;
         self.opens_ms.get_or_insert(self.now_ms + self.settings.adopt_ms);
         for device in self.pool.silent(self.now_ms, self.settings.patience_ms) {
             self.lose(device);

@@ -125,6 +125,8 @@ impl Coordinator {
         }
         let events: Vec<_> = polled.iter().map(|it| it.revents().unwrap_or(PollFlags::empty())).collect();
         drop(polled);
+        // What devices are told now is told now, and not when the wait began.
+        self.machine.set_time(self.now_ms());
         self.is_shut = false;
         let ready: Vec<_> =
             self.peers.keys().copied().zip(events).filter(|(_, events)| !events.is_empty()).collect();

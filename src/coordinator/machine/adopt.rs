@@ -45,7 +45,7 @@ impl Machine {
     pub(super) fn adopt(&mut self, comm: &mut Comm, until_ms: u64) -> bool {
         let is_there = |member: &DeviceId| self.pool.get(*member).is_some() || comm.lost.contains(member);
         let all_known = comm.members.iter().all(is_there);
-        if self.now_ms < until_ms && !all_known {
+        if self.judged_ms < until_ms && !all_known {
             return false;
         }
         let reports: Vec<_> =

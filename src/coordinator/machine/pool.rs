@@ -25,7 +25,7 @@ pub(super) struct Device {
     /// How many orders were sent over this connection.
     sent: u64,
     /// When the oldest order was sent that it has not heard, as far as is known.
-    unheard_since: Option<u64>,
+    pub(super) unheard_since: Option<u64>,
 }
 
 impl Device {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::world::World;
+use crate::coordinator::id::DeviceId;
 use crate::coordinator::machine::Machine;
 use crate::coordinator::machine::comm::{Comm, Stage};
 use crate::coordinator::order::Phase;
@@ -45,6 +46,24 @@ pub(super) fn at_rest(world: &World) -> Result<(), String> {
     let is_quiet = |stage: &Stage| matches!(stage, Stage::Ready | Stage::Failed { .. });
     match machine.comms.values().find(|comm| !is_quiet(&comm.stage)) {
         Some(comm) => Err(format!("communicator {} stays {:?}", comm.id, comm.stage)),
+        None => Ok(()),
+    }
+}
+
+/// Who has an order that it has not heard, as far as the coordinator knows.
+pub(super) fn unheard(machine: &Machine) -> BTreeSet<DeviceId> {
+    machine.pool.iter().filter(|(_, device)| device.unheard_since.is_some()).map(|(id, _)| id).collect()
+}
+
+/// Patience with an order begins when it is given.
+///
+/// # Errors
+/// With whom it began before.
+pub(super) fn stamped_now(before: &BTreeSet<DeviceId>, machine: &Machine, now_ms: u64) -> Result<(), String> {
+    let stamps = machine.pool.iter().filter(|(id, _)| !before.contains(id));
+    let mut stamps = stamps.filter_map(|(id, device)| Some((id, device.unheard_since?)));
+    match stamps.find(|(_, since)| *since != now_ms) {
+        Some((id, since)) => Err(format!("device {id} got an order at {now_ms} that is stamped {since}")),
         None => Ok(()),
     }
 }

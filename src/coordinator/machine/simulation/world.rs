@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::dice::Dice;
 use super::plane::{Place, Plane};
+use super::rules;
 use crate::coordinator::agent::{Agent, Outcome, Step, Task};
 use crate::coordinator::call::{AddressRange, Collective, DeviceCall, Operator};
 use crate::coordinator::id::{ClientId, CommId, DeviceId};
@@ -183,6 +184,7 @@ impl World {
             Some(_) => None,
             None => Some(Machine::new(SETTINGS, self.incarnations)),
         };
+        self.machine.iter_mut().for_each(|machine| machine.set_time(self.now_ms));
         self.incarnations += 1;
         self.seen.insert("restart");
         self.asked.clear();
@@ -267,6 +269,10 @@ impl World {
 
     fn pass_time(&mut self, most: u64) -> Result<(), String> {
         self.now_ms += self.dice.below(most);
+        if let (true, Some(machine)) = (self.dice.once_in(3), &mut self.machine) {
+            machine.set_time(self.now_ms);
+            return Ok(());
+        }
         self.happen(Event::Tick { now_ms: self.now_ms })
     }
 
@@ -345,7 +351,9 @@ impl World {
 
     fn happen(&mut self, event: Event) -> Result<(), String> {
         let Some(machine) = &mut self.machine else { return Ok(()) };
+        let waited_for = rules::unheard(machine);
         let actions = machine.handle(event);
+        rules::stamped_now(&waited_for, machine, self.now_ms)?;
         for action in actions {
             self.act(action)?;
         }
