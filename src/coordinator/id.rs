@@ -4,6 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+/// No number of a communicator, epoch or group is as high as this.
+pub(super) const MAX_NUMBER: u64 = 1 << 48;
+
 /// A device in the coordinator's pool: the id of its process, which the kernel vouches for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -43,6 +46,11 @@ impl CommId {
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
+    }
+
+    /// Whether it can be counted on from.
+    pub(super) const fn is_sound(self) -> bool {
+        self.0 < MAX_NUMBER
     }
 
     /// The number after it.

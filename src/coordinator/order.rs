@@ -6,11 +6,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::call::DeviceCall;
-use super::id::{CommId, DeviceId};
+use super::id::{CommId, DeviceId, MAX_NUMBER};
 use crate::rank::MAX_RANKS;
-
-/// No number of a communicator, epoch or group is as high as this.
-const MAX_NUMBER: u64 = 1 << 48;
 
 /// What a device is to do next. It ignores what does not fit its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,8 +98,8 @@ impl Membership {
     pub(super) fn is_sound(&self) -> bool {
         let Formation { comm, members, .. } = &self.formation;
         let unique: std::collections::BTreeSet<_> = members.iter().collect();
-        let numbers = [comm.get(), self.epoch, self.phase.groups()];
-        numbers.iter().all(|number| *number < MAX_NUMBER)
+        comm.is_sound()
+            && [self.epoch, self.phase.groups()].iter().all(|number| *number < MAX_NUMBER)
             && (1..=MAX_RANKS as usize).contains(&members.len())
             && unique.len() == members.len()
     }

@@ -21,7 +21,7 @@ impl Dice {
 }
 
 /// What makes sense, more or less, after a greeting.
-const MESSAGES: [&str; 12] = [
+const MESSAGES: [&str; 13] = [
     r#"{"number":1,"request":"list"}"#,
     r#"{"number":1,"request":{"init":{"devices":2,"keep_going":true}}}"#,
     r#"{"number":1,"request":{"init":{"devices":4294967295,"keep_going":false}}}"#,
@@ -33,6 +33,7 @@ const MESSAGES: [&str; 12] = [
     r#"{"range":{"min":0,"max":18446744073709551615},"socket":"","report":{"version":1,"heard":0,"membership":null}}"#,
     r#"{"range":{"min":9,"max":1},"socket":"x","report":{"version":2,"heard":7,"membership":{"formation":{"comm":18446744073709551615,"incarnation":0,"members":[],"keep_going":true},"epoch":18446744073709551615,"phase":{"ready":{"groups":18446744073709551615}}}}}"#,
     r#"{"range":{"min":9,"max":1},"socket":"x","report":{"version":3,"heard":0,"membership":{"formation":{"comm":0,"incarnation":0,"members":[1,1,1],"keep_going":true},"epoch":0,"phase":{"going_on":{"groups":0,"attempt":4294967295}}}}}"#,
+    r#"{"range":{"min":9,"max":1},"socket":"x","report":{"version":1,"heard":0,"membership":{"formation":{"comm":281474976710655,"incarnation":0,"members":[4294967295],"keep_going":true},"epoch":1,"phase":{"ready":{"groups":0}}}}}"#,
     r#"{"device":1,"comm":1,"address":18446744073709551615,"len":18446744073709551615,"direction":"put"}"#,
 ];
 

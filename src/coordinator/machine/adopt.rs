@@ -16,11 +16,12 @@ impl Machine {
             return;
         }
         let id = membership.formation.comm;
+        if !membership.formation.members.contains(&device) {
+            // It makes this up: no number is to be used up by that.
+            return;
+        }
         self.newest = self.newest.max(id);
-        if found.owner.is_some()
-            || self.ended.contains(&id)
-            || !membership.formation.members.contains(&device)
-        {
+        if found.owner.is_some() || self.ended.contains(&id) {
             return;
         }
         let until_ms = self.now_ms + self.settings.adopt_ms;

@@ -3,7 +3,7 @@
 use super::comm::{Awaited, Comm, MAX_WAITING, Stage};
 use super::{Asker, Machine};
 use crate::coordinator::call::{AddressRange, DeviceCall, MAX_CALLS};
-use crate::coordinator::id::{CommId, DeviceId};
+use crate::coordinator::id::{CommId, DeviceId, MAX_NUMBER};
 use crate::coordinator::order::Formation;
 use crate::coordinator::refusal::Refusal;
 use crate::coordinator::request::{DeviceStatus, Location, Reply, Request, State};
@@ -43,6 +43,10 @@ impl Machine {
         let Some(members) = free.get(..asked as usize).map(<[DeviceId]>::to_vec) else {
             return Err(Refusal::NotEnoughDevices { asked, free: free.len(), devices: self.pool.len() });
         };
+        if !self.newest.next().is_sound() {
+            let limit = usize::try_from(MAX_NUMBER - 1).unwrap_or(usize::MAX);
+            return Err(Refusal::Exhausted { what: "numbers for communicators".to_owned(), limit });
+        }
         self.newest = self.newest.next();
         let formation = Formation { comm: self.newest, incarnation: self.incarnation, members, keep_going };
         let mut comm = Comm::new(&formation, Stage::Hosting);
