@@ -194,7 +194,10 @@ impl Machine {
             Event::Tick { now_ms } => self.tick(now_ms),
         }
         self.settle();
-        std::mem::take(&mut self.actions)
+        let mut actions = std::mem::take(&mut self.actions);
+        // Whoever is told that something is in progress may rely on it: the orders for it have gone out.
+        actions.sort_by_key(|action| matches!(action, Action::Reply { .. }));
+        actions
     }
 
     /// When it has to be told the time next, at the latest; `None` if nothing depends on it.

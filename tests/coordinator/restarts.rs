@@ -10,9 +10,15 @@ fn is_long() -> bool {
 fn no_group_fails_when_the_coordinator_is_killed_and_the_next_one_takes_over() {
     let mut pool = Pool::start("restarts", 3);
     pool.ctl("init 3").line();
+    let mut ranks = pool.devices();
+    ranks.sort_unstable();
     let kills = if is_long() { 200 } else { 4 };
     for kill in 1..=kills {
         let count = 1 + (kill * 7919) % 300_000;
+        for (rank, device) in (1..).zip(&ranks) {
+            let element = f64::from(kill + rank).to_ne_bytes();
+            pool.ctl_with(&format!("put-h2d {device} {:#x}", 0x1000 * rank), &element).line();
+        }
         pool.ctl(&format!("call 1 all_reduce -d float64 -n {count} --send 0x1000,0x2000,0x3000")).line();
         for _ in 0..(kill * 37) % 500 {
             std::thread::yield_now();
@@ -21,7 +27,10 @@ fn no_group_fails_when_the_coordinator_is_killed_and_the_next_one_takes_over() {
         assert!(pool.ctl("status 1").error().contains("start one with `shmccl coordinator`"));
         pool.start_coordinator();
         let status = pool.ctl("status 1 --wait").line();
-        assert!(status.contains("ready, epoch 1") && !status.contains("failed"), "kill {kill}: {status}");
+        let succeeded = format!("group {kill} succeeded");
+        assert!(status.contains("ready, epoch 1") && status.ends_with(&succeeded), "kill {kill}: {status}");
+        let result = pool.ctl(&format!("get-d2h {} 0x2000 8", ranks[1])).stdout;
+        assert_eq!(result, f64::from(3 * kill + 6).to_ne_bytes(), "kill {kill}");
     }
     pool.ctl("finalize 1").line();
     assert_eq!(pool.ctl("devices").line().matches("free").count(), 3);

@@ -4,6 +4,7 @@ use super::comm::{Comm, Stage};
 use super::{Action, Machine};
 use crate::coordinator::id::{CommId, DeviceId};
 use crate::coordinator::order::{Membership, Phase};
+use crate::coordinator::request::GroupOutcome;
 
 impl Machine {
     /// Gives a device to the communicator that it says it is a member of: if that knows it, or is not known yet.
@@ -59,7 +60,7 @@ impl Machine {
             self.pool.take_back(member, comm.id);
             comm.lost.insert(member);
         }
-        comm.groups = seen.groups;
+        (comm.groups, comm.last) = (seen.groups, seen.last);
         comm.stage = seen.stage;
         true
     }
@@ -69,6 +70,7 @@ impl Machine {
 struct Seen {
     stage: Stage,
     groups: u64,
+    last: Option<GroupOutcome>,
 }
 
 impl Seen {
@@ -88,7 +90,22 @@ impl Seen {
             }
             None => Self::at_rest(reports, groups, is_left, is_short),
         };
-        Self { stage, groups }
+        let last = if epoch == 1 { Self::outcome(reports, groups, is_short) } else { None };
+        Self { stage, groups, last }
+    }
+
+    /// What came of the newest group, where the members of the first epoch say so. In a later one, a group that has failed counts as
+    /// one that has been.
+    fn outcome(reports: &[&Membership], groups: u64, is_short: bool) -> Option<GroupOutcome> {
+        let failure = reports.iter().find_map(|report| match &report.phase {
+            Phase::Failed { groups: failed, attempt: 0, why } if *failed == groups => Some(why.clone()),
+            _ => None,
+        });
+        let is_done = |report: &&Membership| {
+            report.epoch == 1 && matches!(report.phase, Phase::Ready { groups: done } if done == groups)
+        };
+        let has_succeeded = groups > 0 && !is_short && reports.iter().all(is_done);
+        (failure.is_some() || has_succeeded).then_some(GroupOutcome { group: groups, failure })
     }
 
     /// The stage of a communicator of which nobody is going on.
