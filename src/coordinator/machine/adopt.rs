@@ -74,7 +74,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// `is_left` is whether a member lives that says it is none, `is_short` whether one does not say that it is one.
+    /// `is_left` is whether a member lives that says it is none, which is lost to those that have met, `is_short` whether one does not say that it is one.
     fn new(id: CommId, epoch: u64, reports: &[&Membership], is_left: bool, is_short: bool) -> Self {
         let groups = reports.iter().map(|report| report.phase.groups()).max().unwrap_or_default();
         let tries =
@@ -111,8 +111,10 @@ impl Seen {
     /// The stage of a communicator of which nobody is going on.
     fn at_rest(reports: &[&Membership], groups: u64, is_left: bool, is_short: bool) -> Stage {
         let any = |is: fn(&Phase) -> bool| reports.iter().any(|report| is(&report.phase));
+        let has_met =
+            any(|phase| matches!(phase, Phase::Ready { .. } | Phase::Running { .. } | Phase::Failed { .. }));
         if any(|phase| matches!(phase, Phase::Leaving | Phase::Unmet { .. } | Phase::Hosting { .. }))
-            || is_left
+            || (is_left && !has_met)
         {
             // Who was told to leave, or not told to join, by a coordinator that is gone cannot be told otherwise.
             return Stage::Leaving { gracefully: false };
