@@ -84,10 +84,8 @@ impl Seen {
             });
         let is_ahead = reports.iter().any(|report| report.epoch > epoch);
         let stage = match tries.max() {
-            Some(attempt) => Stage::GoingOn { attempt, why: format!("communicator {id} has lost a device") },
-            None if is_ahead => {
-                Stage::GoingOn { attempt: 1, why: format!("communicator {id} has lost a device") }
-            }
+            Some(attempt) => Stage::going_on(attempt, format!("communicator {id} has lost a device")),
+            None if is_ahead => Stage::going_on(1, format!("communicator {id} has lost a device")),
             None => Self::at_rest(reports, groups, is_left, is_short),
         };
         let last = if epoch == 1 { Self::outcome(reports, groups, is_short) } else { None };

@@ -12,6 +12,9 @@ use crate::coordinator::request::{CommStatus, GroupOutcome, State};
 /// How many requests may wait for one communicator.
 pub(super) const MAX_WAITING: usize = 64;
 
+/// How many times the members are told to go on before it is left to the client.
+const MAX_ATTEMPTS: u32 = 3;
+
 /// A communicator, and who waits for it.
 #[derive(Clone, Debug)]
 pub(super) struct Comm {
@@ -48,8 +51,8 @@ pub(super) enum Stage {
     Running { calls: Vec<DeviceCall> },
     /// A member is lost, or a group has failed; it may have been tried in vain to go on.
     Failed { why: String, in_vain: bool },
-    /// The members that are left go on to the next epoch.
-    GoingOn { attempt: u32, why: String },
+    /// The members that are left go on to the next epoch, which is tried until attempt `last`.
+    GoingOn { attempt: u32, last: u32, why: String },
     /// All members leave.
     Leaving { gracefully: bool },
     /// Nobody is left in it.
@@ -67,6 +70,13 @@ pub(super) enum Awaited {
     Finalized,
     /// That it is left.
     Ended,
+}
+
+impl Stage {
+    /// The members go on, from this attempt on.
+    pub(super) fn going_on(attempt: u32, why: String) -> Self {
+        Self::GoingOn { attempt, last: attempt.saturating_add(MAX_ATTEMPTS - 1), why }
+    }
 }
 
 impl Comm {
@@ -144,6 +154,15 @@ impl Comm {
         self.waiting = kept;
         let taken: Vec<(Asker, Awaited)> = taken;
         taken.into_iter().map(|(asker, _)| asker).collect()
+    }
+
+    /// The number of the next attempt to go on: members pass over those that they have tried.
+    pub(super) fn next_attempt(&self, pool: &Pool) -> u32 {
+        let tried = |member: &DeviceId| match pool.phase(*member, self.id, self.epoch) {
+            Some(Phase::Failed { attempt, .. } | Phase::GoingOn { attempt, .. }) => Some(*attempt),
+            _ => None,
+        };
+        self.members.iter().filter_map(tried).max().unwrap_or_default().saturating_add(1)
     }
 
     /// What is wrong with its members, if anything: one is lost, tells of a failure, or has left as another coordinator told it.

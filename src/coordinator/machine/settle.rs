@@ -8,9 +8,6 @@ use crate::coordinator::order::{Order, Phase};
 use crate::coordinator::refusal::Refusal;
 use crate::coordinator::request::{GroupOutcome, Reply, State};
 
-/// How many times the members are told to go on before it is left to the client.
-const MAX_ATTEMPTS: u32 = 3;
-
 /// Whether a communicator has come into another stage, so that there may be more to do.
 type Moved = bool;
 
@@ -41,8 +38,8 @@ impl Machine {
             Stage::Adopting { until_ms } => self.adopt(comm, until_ms),
             Stage::Ready => self.watch(comm),
             Stage::Running { calls } => self.run(comm, calls),
-            Stage::Failed { why, in_vain } => Self::wait_to_go_on(comm, why, in_vain),
-            Stage::GoingOn { attempt, why } => self.go_on(comm, attempt, why),
+            Stage::Failed { why, in_vain } => self.wait_to_go_on(comm, why, in_vain),
+            Stage::GoingOn { attempt, last, why } => self.go_on(comm, (attempt, last), why),
             Stage::Leaving { gracefully } => self.leave(comm, gracefully),
             Stage::Ended => false,
         }
@@ -127,7 +124,7 @@ impl Machine {
         all_done
     }
 
-    fn wait_to_go_on(comm: &mut Comm, why: String, in_vain: bool) -> Moved {
+    fn wait_to_go_on(&self, comm: &mut Comm, why: String, in_vain: bool) -> Moved {
         if comm.living().is_empty() {
             comm.stage = Stage::Ended;
             return true;
@@ -135,12 +132,12 @@ impl Machine {
         let is_asked = comm.waiting.iter().any(|(_, awaited)| *awaited == Awaited::Ready);
         let begins = is_asked || (comm.keep_going && !in_vain);
         if begins {
-            comm.stage = Stage::GoingOn { attempt: 1, why };
+            comm.stage = Stage::going_on(comm.next_attempt(&self.pool), why);
         }
         begins
     }
 
-    fn go_on(&mut self, comm: &mut Comm, attempt: u32, why: String) -> Moved {
+    fn go_on(&mut self, comm: &mut Comm, (attempt, last): (u32, u32), why: String) -> Moved {
         let living = comm.living();
         if living.is_empty() {
             comm.stage = Stage::Ended;
@@ -171,8 +168,8 @@ impl Machine {
         match successors {
             _ if !all_told => false,
             Some(members) => self.succeed(comm, members),
-            None if attempt < MAX_ATTEMPTS => {
-                comm.stage = Stage::GoingOn { attempt: attempt + 1, why: refused };
+            None if attempt < last => {
+                comm.stage = Stage::GoingOn { attempt: attempt + 1, last, why: refused };
                 true
             }
             None => self.give_up(comm, refused),
@@ -193,7 +190,7 @@ impl Machine {
         comm.members = members;
         comm.epoch = next;
         comm.stage = match comm.trouble(&self.pool) {
-            Some(why) => Stage::GoingOn { attempt: 1, why },
+            Some(why) => Stage::going_on(comm.next_attempt(&self.pool), why),
             None => Stage::Ready,
         };
         true
