@@ -1,6 +1,8 @@
 //! A client of the coordinator: allocates devices, runs operations on them, and copies to and from their memory.
 
+use std::cmp::Ordering;
 use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::Duration;
@@ -8,8 +10,9 @@ use std::time::Duration;
 use super::call::{Bytes, DeviceCall};
 use super::directory::RuntimeDirectory;
 use super::fault::Fault;
-use super::frame::{broken, read, write};
+use super::frame::{Exchange, Frames, broken, read, write};
 use super::greeting::{Answer, CopyOrder, Direction, Question, Role, greet};
+use super::hurried::Hurried;
 use super::id::{CommId, DeviceId};
 use super::refusal::Refusal;
 use super::request::{CommStatus, DeviceStatus, Location, Reply, Request};
@@ -19,8 +22,8 @@ const COORDINATOR: &str = "coordinator";
 const DEVICE: &str = "device";
 
 /// What is waited in when a coordinator, or a device, does not answer.
-const ASKING: (&str, &str) = (COORDINATOR, "asking the coordinator");
-const COPYING: (&str, &str) = (DEVICE, "copying to or from a device");
+const ASKING: &str = "asking the coordinator";
+const COPYING: &str = "copying to or from a device";
 
 /// A connection with a coordinator.
 ///
@@ -29,19 +32,22 @@ const COPYING: (&str, &str) = (DEVICE, "copying to or from a device");
 #[derive(Debug)]
 pub struct Client {
     stream: UnixStream,
+    timeout: Duration,
     number: u64,
+    /// What has come of answers. One that comes after its deadline is passed over.
+    incoming: Frames,
 }
 
 impl Client {
-    /// Connects with the coordinator of `directory`. What it asks is answered within `timeout`, or is an error.
+    /// Connects with the coordinator of `directory`. What it asks is answered within `timeout`, or is an error; a copy is one when
+    /// nothing moves for as long.
     ///
     /// # Errors
     /// [`Error::Coordinator`] when there is none, or one of another version or user; [`Error::Timeout`], [`Error::Os`].
     pub fn connect(directory: &RuntimeDirectory, timeout: Duration) -> Result<Self> {
-        let mut stream = connect(directory)?;
-        greet(&mut stream, Role::Client, COORDINATOR)?;
-        stream.set_read_timeout(Some(timeout)).map_err(|error| Error::os("setting a deadline", error))?;
-        Ok(Self { stream, number: 0 })
+        let stream = connect(directory)?;
+        greet(&stream, Role::Client, COORDINATOR, timeout)?;
+        Ok(Self { stream, timeout, number: 0, incoming: Frames::default() })
     }
 
     /// Makes a communicator of so many free devices, which goes on by itself after a loss if it is to keep going.
@@ -150,8 +156,9 @@ impl Client {
     pub fn copy_host_to_device(&mut self, device: DeviceId, address: u64, source: &[u8]) -> Result<()> {
         let bytes = Bytes { address, len: source.len() as u64 };
         let mut stream = self.open(device, bytes, Direction::Put)?;
-        stream.write_all(source).map_err(|error| broken(error, COPYING.0, COPYING.1))?;
-        read::<std::result::Result<(), Refusal>>(&mut stream, COPYING)?.map_err(Refusal::error)?;
+        let copying = self.copying();
+        stream.write_all(source).map_err(|error| broken(error, copying))?;
+        read::<std::result::Result<(), Refusal>>(&mut stream, copying)?.map_err(Refusal::error)?;
         Ok(())
     }
 
@@ -162,7 +169,8 @@ impl Client {
     pub fn copy_device_to_host(&mut self, device: DeviceId, address: u64, target: &mut [u8]) -> Result<()> {
         let bytes = Bytes { address, len: target.len() as u64 };
         let mut stream = self.open(device, bytes, Direction::Get)?;
-        stream.read_exact(target).map_err(|error| broken(error, COPYING.0, COPYING.1))
+        let copying = self.copying();
+        stream.read_exact(target).map_err(|error| broken(error, copying))
     }
 
     /// Copies `len` bytes from `address` of a device on. There is made room for them when it is known that the device has them.
@@ -171,6 +179,7 @@ impl Client {
     /// Those of [`Client::copy_host_to_device`]; [`Error::ResourceLimit`] when there is no room.
     pub fn read_device(&mut self, device: DeviceId, address: u64, len: u64) -> Result<Vec<u8>> {
         let mut stream = self.open(device, Bytes { address, len }, Direction::Get)?;
+        let copying = self.copying();
         let mut target = Vec::new();
         let room = usize::try_from(len).ok().filter(|len| target.try_reserve_exact(*len).is_ok());
         let len = room.ok_or_else(|| Error::ResourceLimit {
@@ -180,7 +189,7 @@ impl Client {
             source: ErrorKind::OutOfMemory.into(),
         })?;
         target.resize(len, 0);
-        stream.read_exact(&mut target).map_err(|error| broken(error, COPYING.0, COPYING.1))?;
+        stream.read_exact(&mut target).map_err(|error| broken(error, copying))?;
         Ok(target)
     }
 
@@ -196,10 +205,15 @@ impl Client {
             ErrorKind::ConnectionRefused => Fault::Lost { peer: DEVICE }.error(),
             _ => Error::os("connecting with a device", error),
         })?;
-        greet(&mut stream, Role::Client, DEVICE)?;
+        greet(&stream, Role::Client, DEVICE, self.timeout)?;
+        let copying = self.copying();
+        let deadline = stream
+            .set_read_timeout(Some(self.timeout))
+            .and_then(|()| stream.set_write_timeout(Some(self.timeout)));
+        deadline.map_err(|error| Error::os("setting a deadline", error))?;
         let Bytes { address, len } = bytes;
-        write(&mut stream, &CopyOrder { device, comm, address, len, direction }, COPYING)?;
-        read::<std::result::Result<(), Refusal>>(&mut stream, COPYING)?.map_err(Refusal::error)?;
+        write(&mut stream, &CopyOrder { device, comm, address, len, direction }, copying)?;
+        read::<std::result::Result<(), Refusal>>(&mut stream, copying)?.map_err(Refusal::error)?;
         Ok(stream)
     }
 
@@ -217,14 +231,47 @@ impl Client {
         }
     }
 
+    fn copying(&self) -> Exchange {
+        Exchange { peer: DEVICE, operation: COPYING, patience: self.timeout }
+    }
+
     fn ask(&mut self, request: Request) -> Result<Reply> {
         self.number += 1;
-        write(&mut self.stream, &Question { number: self.number, request }, ASKING)?;
-        let answer: Answer = read(&mut self.stream, ASKING)?;
-        if answer.number != self.number {
-            return Err(unexpected());
+        let exchange = Exchange { peer: COORDINATOR, operation: ASKING, patience: self.timeout };
+        let mut stream = Hurried::new(&self.stream, self.timeout);
+        write(&mut stream, &Question { number: self.number, request }, exchange).inspect_err(|_| {
+            // Half a question may have gone: nothing that comes after it makes sense.
+            let _ = self.stream.shutdown(Shutdown::Both);
+        })?;
+        loop {
+            let answer: Answer = match self.incoming.next().map_err(garbled)? {
+                Some(answer) => answer,
+                None => {
+                    receive(&mut stream, &mut self.incoming).map_err(|error| broken(error, exchange))?;
+                    continue;
+                }
+            };
+            match answer.number.cmp(&self.number) {
+                // It has come too late for who asked.
+                Ordering::Less => {}
+                Ordering::Equal => return answer.reply.map_err(Refusal::error),
+                Ordering::Greater => return Err(unexpected()),
+            }
         }
-        answer.reply.map_err(Refusal::error)
+    }
+}
+
+/// Takes in what has come, or comes in time.
+fn receive(stream: &mut Hurried<'_>, incoming: &mut Frames) -> std::io::Result<()> {
+    let mut bytes = [0; 16 << 10];
+    match stream.read(&mut bytes) {
+        Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+        Ok(len) => {
+            incoming.push(&bytes[..len]);
+            Ok(())
+        }
+        Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
+        Err(error) => Err(error),
     }
 }
 
@@ -241,5 +288,9 @@ pub(super) fn connect(directory: &RuntimeDirectory) -> Result<UnixStream> {
 }
 
 fn unexpected() -> Error {
-    Fault::Garbled { peer: COORDINATOR, what: "an answer to another question".to_owned() }.error()
+    garbled("an answer to another question".to_owned())
+}
+
+fn garbled(what: String) -> Error {
+    Fault::Garbled { peer: COORDINATOR, what }.error()
 }

@@ -25,7 +25,7 @@ use super::call::AddressRange;
 use super::client::connect;
 use super::directory::RuntimeDirectory;
 use super::fault::Fault;
-use super::greeting::{Bulletin, Role, greet};
+use super::greeting::{Bulletin, PATIENCE, Role, greet};
 use super::id::DeviceId;
 use super::link::Link;
 use super::order::Order;
@@ -180,8 +180,8 @@ impl Device {
     }
 
     fn register(&mut self) -> Result<()> {
-        let mut stream = connect(&self.directory)?;
-        greet(&mut stream, Role::Device, COORDINATOR)?;
+        let stream = connect(&self.directory)?;
+        greet(&stream, Role::Device, COORDINATOR, PATIENCE)?;
         self.link = Some(Link::new(stream)?);
         self.agent.connect();
         self.report();

@@ -1,6 +1,7 @@
 //! Messages on a stream: four bytes of length, least first, then JSON.
 
 use std::io::{ErrorKind, Read, Write};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -61,42 +62,51 @@ fn length(head: [u8; HEAD]) -> std::result::Result<usize, String> {
     Ok(len)
 }
 
-/// Waits for a message of `peer`.
+/// Whom something is said to or heard from, what for, and how long that is waited for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Exchange {
+    pub(super) peer: &'static str,
+    pub(super) operation: &'static str,
+    pub(super) patience: Duration,
+}
+
+/// Waits for a message of the peer.
 ///
 /// # Errors
-/// [`Fault::Lost`], [`Fault::Garbled`]; [`Error::Timeout`] of `operation` where the stream has a deadline; [`Error::Os`].
+/// [`Fault::Lost`], [`Fault::Garbled`]; [`Error::Timeout`] of the operation where the stream has a deadline; [`Error::Os`].
 pub(super) fn read<T: DeserializeOwned>(
     stream: &mut impl Read,
-    (peer, operation): (&'static str, &'static str),
+    exchange: Exchange,
 ) -> Result<T> {
-    let garbled = |what| Fault::Garbled { peer, what }.error();
+    let garbled = |what| Fault::Garbled { peer: exchange.peer, what }.error();
     let mut head = [0; HEAD];
-    stream.read_exact(&mut head).map_err(|error| broken(error, peer, operation))?;
+    stream.read_exact(&mut head).map_err(|error| broken(error, exchange))?;
     let mut body = vec![0; length(head).map_err(garbled)?];
-    stream.read_exact(&mut body).map_err(|error| broken(error, peer, operation))?;
+    stream.read_exact(&mut body).map_err(|error| broken(error, exchange))?;
     serde_json::from_slice(&body).map_err(|error| garbled(error.to_string()))
 }
 
-/// Sends a message to `peer`.
+/// Sends a message to the peer.
 ///
 /// # Errors
 /// Those of [`read`].
 pub(super) fn write<T: Serialize>(
     stream: &mut impl Write,
     message: &T,
-    (peer, operation): (&'static str, &'static str),
+    exchange: Exchange,
 ) -> Result<()> {
-    stream.write_all(&encode(message)).map_err(|error| broken(error, peer, operation))
+    stream.write_all(&encode(message)).map_err(|error| broken(error, exchange))
 }
 
 /// The error for a stream that takes or gives no more.
-pub(super) fn broken(error: std::io::Error, peer: &'static str, operation: &'static str) -> Error {
+pub(super) fn broken(error: std::io::Error, exchange: Exchange) -> Error {
+    let Exchange { peer, operation, patience } = exchange;
     match error.kind() {
         ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
             Fault::Lost { peer }.error()
         }
         ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-            Error::Timeout { operation, awaited: None, waited: super::greeting::PATIENCE, straggler: None }
+            Error::Timeout { operation, awaited: None, waited: patience, straggler: None }
         }
         _ => Error::os(operation, error),
     }

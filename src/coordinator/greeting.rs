@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::call::AddressRange;
 use super::fault::Fault;
 use super::frame;
+use super::hurried::Hurried;
 use super::id::{CommId, DeviceId};
 use super::order::Report;
 use super::refusal::Refusal;
@@ -22,6 +23,9 @@ pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// How long a side waits for what the other one has no reason to put off.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long who has connected may take to say who it is.
+pub(super) const GREETING_TIME: Duration = Duration::from_secs(5);
 
 /// The first message of who connects. Whatever the version, it has these fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,17 +124,15 @@ pub(super) fn check_version(theirs: &str) -> Result<()> {
     Err(Fault::Version { mine: VERSION.to_owned(), theirs }.error())
 }
 
-/// Greets `peer`, who listens, as `role`.
+/// Greets `peer`, who listens, as `role`, and gives it `patience` for that.
 ///
 /// # Errors
 /// [`Error::Coordinator`], [`Error::Timeout`], [`Error::Os`].
-pub(super) fn greet(stream: &mut UnixStream, role: Role, peer: &'static str) -> Result<()> {
-    const GREETING: &str = "greeting the other side of a socket";
+pub(super) fn greet(stream: &UnixStream, role: Role, peer: &'static str, patience: Duration) -> Result<()> {
     check_peer(stream)?;
-    let deadline =
-        stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
-    deadline.map_err(|error| Error::os(GREETING, error))?;
-    frame::write(stream, &Greeting { shmccl: VERSION.to_owned(), role }, (peer, GREETING))?;
-    let welcome: Welcome = frame::read(stream, (peer, GREETING))?;
+    let exchange = frame::Exchange { peer, operation: "greeting the other side of a socket", patience };
+    let mut stream = Hurried::new(stream, patience);
+    frame::write(&mut stream, &Greeting { shmccl: VERSION.to_owned(), role }, exchange)?;
+    let welcome: Welcome = frame::read(&mut stream, exchange)?;
     check_version(&welcome.shmccl)
 }

@@ -18,6 +18,7 @@ mod directory;
 mod fault;
 mod frame;
 mod greeting;
+mod hurried;
 mod id;
 mod link;
 mod machine;

@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 
 use super::directory::{Occupied, RuntimeDirectory};
-use super::greeting::{Answer, Bulletin, Greeting, Question, Role, VERSION, Welcome, check_peer};
+use super::greeting::{Answer, Bulletin, GREETING_TIME, Greeting, Question, Role, VERSION, Welcome, check_peer};
 use super::id::{ClientId, DeviceId};
 use super::link::Link;
 use super::machine::{Action, Event, MAX_DEVICES, Machine, Settings};
@@ -25,9 +25,6 @@ const MAX_PEERS: usize = MAX_DEVICES + 512;
 
 /// How many requests of one client may wait for their answers.
 const MAX_ASKED: usize = 64;
-
-/// How long who has connected may take to say who it is.
-const GREETING_TIME: Duration = Duration::from_secs(5);
 
 /// How long the door stays shut when the system has no room for another connection.
 const SHUT: Duration = Duration::from_millis(50);

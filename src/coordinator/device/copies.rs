@@ -3,23 +3,25 @@
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use nix::sys::signal::SigSet;
 
 use crate::bootstrap::resource_error;
 use crate::coordinator::call::{AddressRange, Bytes};
 use crate::coordinator::fault::Fault;
-use crate::coordinator::frame::{broken, read, write};
+use crate::coordinator::frame::{Exchange, broken, read, write};
 use crate::coordinator::greeting::{
-    CopyOrder, Direction, Greeting, PATIENCE, VERSION, Welcome, check_peer, check_version,
+    CopyOrder, Direction, GREETING_TIME, Greeting, PATIENCE, VERSION, Welcome, check_peer, check_version,
 };
+use crate::coordinator::hurried::Hurried;
 use crate::coordinator::id::{CommId, DeviceId};
 use crate::coordinator::refusal::Refusal;
 use crate::error::{Error, Result};
 use crate::heap::{DeviceAddress, DeviceMemory};
 
-const CLIENT: (&str, &str) = ("client", "copying between a client and a device");
+const CLIENT: Exchange =
+    Exchange { peer: "client", operation: "copying between a client and a device", patience: PATIENCE };
 
 /// How many copies may be in progress at a time; others wait at the door.
 const MAX_COPIES: usize = 16;
@@ -39,8 +41,8 @@ pub(super) struct Copies {
 struct Room {
     device: DeviceId,
     memory: Arc<DeviceMemory>,
-    /// The communicator whose clients are let in.
-    comm: Mutex<Option<CommId>>,
+    /// The communicator whose clients are let in. It does not change while a piece is copied.
+    comm: RwLock<Option<CommId>>,
 }
 
 impl Copies {
@@ -58,7 +60,7 @@ impl Copies {
         let address = SocketAddr::from_abstract_name(&socket);
         let listener = address.and_then(|address| UnixListener::bind_addr(&address));
         let listener = Arc::new(listener.map_err(|error| resource_error(ACTION, error))?);
-        let room = Arc::new(Room { device, memory, comm: Mutex::new(None) });
+        let room = Arc::new(Room { device, memory, comm: RwLock::new(None) });
         for _ in 0..MAX_COPIES {
             let (listener, room) = (Arc::clone(&listener), Arc::clone(&room));
             let serve = move || {
@@ -82,20 +84,17 @@ impl Copies {
 
     /// Lets in clients of `comm`, and of nobody else.
     pub(super) fn admit(&self, comm: Option<CommId>) {
-        *self.room.comm.lock().unwrap_or_else(PoisonError::into_inner) = comm;
+        *self.room.comm.write().unwrap_or_else(PoisonError::into_inner) = comm;
     }
 }
 
 impl Room {
     fn serve(&self, mut stream: UnixStream) -> Result<()> {
         check_peer(&stream)?;
+        let order = Self::welcome(&stream)?;
         let deadline =
             stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
-        deadline.map_err(|error| Error::os(CLIENT.1, error))?;
-        let greeting: Greeting = read(&mut stream, CLIENT)?;
-        write(&mut stream, &Welcome { shmccl: VERSION.to_owned() }, CLIENT)?;
-        check_version(&greeting.shmccl)?;
-        let order: CopyOrder = read(&mut stream, CLIENT)?;
+        deadline.map_err(|error| Error::os(CLIENT.operation, error))?;
         let verdict = self.check(&order);
         write(&mut stream, &verdict, CLIENT)?;
         verdict.map_err(Refusal::error)?;
@@ -112,30 +111,50 @@ impl Room {
         }
     }
 
+    /// Takes a greeting and what is to be copied, which are not waited for for long: others are at the door.
+    fn welcome(stream: &UnixStream) -> Result<CopyOrder> {
+        const GREETING: Exchange = Exchange { patience: GREETING_TIME, ..CLIENT };
+        let mut stream = Hurried::new(stream, GREETING_TIME);
+        let greeting: Greeting = read(&mut stream, GREETING)?;
+        write(&mut stream, &Welcome { shmccl: VERSION.to_owned() }, GREETING)?;
+        check_version(&greeting.shmccl)?;
+        read(&mut stream, GREETING)
+    }
+
     fn check(&self, order: &CopyOrder) -> std::result::Result<(), Refusal> {
         let device = self.device;
         if order.device != device {
             return Err(Refusal::NoSuchDevice { device: order.device });
         }
-        if *self.comm.lock().unwrap_or_else(PoisonError::into_inner) != Some(order.comm) {
-            return Err(Refusal::NotAllocated { device });
-        }
+        self.enter(order)?;
         let range =
             AddressRange { min: self.memory.min_address().get(), max: self.memory.max_address().get() };
         range.check(device, Bytes { address: order.address, len: order.len })
     }
 
+    /// Keeps the device in the communicator of `order`, until the guard goes.
+    fn enter(
+        &self,
+        order: &CopyOrder,
+    ) -> std::result::Result<RwLockReadGuard<'_, Option<CommId>>, Refusal> {
+        let comm = self.comm.read().unwrap_or_else(PoisonError::into_inner);
+        if *comm == Some(order.comm) { Ok(comm) } else { Err(Refusal::NotAllocated { device: self.device }) }
+    }
+
     fn put(&self, order: &CopyOrder, stream: &mut UnixStream) -> Result<()> {
         self.in_pieces(order, |address, piece| {
-            stream.read_exact(piece).map_err(|error| broken(error, CLIENT.0, CLIENT.1))?;
+            stream.read_exact(piece).map_err(|error| broken(error, CLIENT))?;
+            let _entered = self.enter(order).map_err(Refusal::error)?;
             self.memory.copy_host_to_device(address, piece).map_err(|error| self.refusal(&error))
         })
     }
 
     fn get(&self, order: &CopyOrder, stream: &mut UnixStream) -> Result<()> {
         self.in_pieces(order, |address, piece| {
+            let entered = self.enter(order).map_err(Refusal::error)?;
             self.memory.copy_device_to_host(address, piece)?;
-            stream.write_all(piece).map_err(|error| broken(error, CLIENT.0, CLIENT.1))
+            drop(entered);
+            stream.write_all(piece).map_err(|error| broken(error, CLIENT))
         })
     }
 
