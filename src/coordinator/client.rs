@@ -1,6 +1,5 @@
 //! A client of the coordinator: allocates devices, runs operations on them, and copies to and from their memory.
 
-use std::cmp::Ordering;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::linux::net::SocketAddrExt;
@@ -251,11 +250,12 @@ impl Client {
                     continue;
                 }
             };
-            match answer.number.cmp(&self.number) {
-                // It has come too late for who asked.
-                Ordering::Less => {}
-                Ordering::Equal => return answer.reply.map_err(Refusal::error),
-                Ordering::Greater => return Err(unexpected()),
+            if answer.number > self.number {
+                return Err(unexpected());
+            }
+            // One with a lower number has come too late for who asked.
+            if answer.number == self.number {
+                return answer.reply.map_err(Refusal::error);
             }
         }
     }

@@ -82,4 +82,24 @@ fn garbage_takes_neither_the_coordinator_nor_a_device_down() {
     for device in pool.devices() {
         assert!(told.contains(&device.to_string()), "seed {seed}: {told}");
     }
+    serves_those_who_make_sense(&pool);
+}
+
+/// Makes a communicator of both devices, when nobody else's has them any more, and copies to and from one of them.
+fn serves_those_who_make_sense(pool: &Pool) {
+    let began = Instant::now();
+    loop {
+        for line in pool.ctl("status").line().lines() {
+            let comm = line.trim_start_matches("communicator ").split(':').next().unwrap();
+            // It may end by itself first.
+            pool.ctl(&format!("destroy {comm}"));
+        }
+        if pool.ctl("init 2").code == 0 {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "no communicator can be made any more");
+    }
+    let device = pool.devices()[0];
+    assert_eq!(pool.ctl_with(&format!("put-h2d {device} 0x1000"), b"sense").line(), "");
+    assert_eq!(pool.ctl(&format!("get-d2h {device} 0x1000 5")).stdout, b"sense");
 }

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
 
 use nix::sys::signal::SigSet;
 
@@ -28,6 +29,9 @@ const MAX_COPIES: usize = 16;
 
 /// How much is copied at a time.
 const PIECE: usize = 1 << 20;
+
+/// How long the door stays shut when the system has no room for another connection.
+const SHUT: Duration = Duration::from_millis(50);
 
 /// The door of a device's memory.
 #[derive(Debug)]
@@ -66,9 +70,13 @@ impl Copies {
             let serve = move || {
                 // Signals are for the thread that serves.
                 let _ = SigSet::all().thread_block();
-                while let Ok((stream, _)) = listener.accept() {
-                    // What fails is the client's to hear of, as far as it can.
-                    let _ = room.serve(stream);
+                loop {
+                    match listener.accept() {
+                        // What fails is the client's to hear of, as far as it can.
+                        Ok((stream, _)) => _ = room.serve(stream),
+                        // The system has no room for another connection; it may have later.
+                        Err(_) => std::thread::sleep(SHUT),
+                    }
                 }
             };
             let thread = std::thread::Builder::new().name("shmccl copies".to_owned()).spawn(serve);
