@@ -106,10 +106,11 @@ impl Device {
     /// Serves until it is interrupted (SIGINT, SIGTERM, SIGHUP).
     ///
     /// # Errors
-    /// [`Error::Coordinator`] when the coordinator is replaced by one of another version; [`Error::Os`].
+    /// [`Error::Coordinator`] when the coordinator is replaced by one of another version; [`Error::Unavailable`] when its
+    /// worker has panicked; [`Error::Os`].
     pub fn serve(mut self) -> Result<()> {
         while !self.watch()? {
-            while let Some((outcome, aborter)) = self.worker.finished() {
+            while let Some((outcome, aborter)) = self.worker.finished()? {
                 self.aborter = aborter;
                 let steps = self.agent.finish(outcome);
                 self.perform(steps);

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
 use nix::sys::signal::SigSet;
 
@@ -77,10 +77,20 @@ impl Worker {
     }
 
     /// What came of the task, when it is done, and what ends the epoch that the worker is in since.
-    pub(super) fn finished(&mut self) -> Option<(Outcome, Option<Aborter>)> {
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the thread has panicked: a device without a worker is none.
+    pub(super) fn finished(&mut self) -> Result<Option<(Outcome, Option<Aborter>)>> {
         let mut rung = [0; 64];
         let _ = self.bell.read(&mut rung);
-        self.outcomes.try_recv().ok()
+        match self.outcomes.try_recv() {
+            Ok(outcome) => Ok(Some(outcome)),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => {
+                let (operation, needs) = ("executing an order", "a worker that has not panicked");
+                Err(Error::Unavailable { operation, needs })
+            }
+        }
     }
 }
 
