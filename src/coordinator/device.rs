@@ -13,7 +13,7 @@ mod copies;
 mod worker;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
@@ -64,6 +64,8 @@ pub struct Device {
     /// What ends the epoch of which the agent knows.
     aborter: Option<Aborter>,
     interrupts: Option<InterruptWatch>,
+    /// When it looks for a coordinator again, if it has none.
+    looks_at: Instant,
 }
 
 impl Device {
@@ -92,6 +94,7 @@ impl Device {
             aborter: None,
             interrupts: InterruptWatch::start(false)
                 .map_err(|error| Error::os("catching the signals that end a device", error))?,
+            looks_at: Instant::now(),
         };
         device.register()?;
         Ok(device)
@@ -115,8 +118,12 @@ impl Device {
                 let steps = self.agent.finish(outcome);
                 self.perform(steps);
             }
-            if self.link.as_ref().is_none_or(Link::is_over) {
-                self.link = None;
+            if self.link.as_ref().is_some_and(Link::is_over) {
+                // One that drops this device at once is not to be kept busy with it.
+                (self.link, self.looks_at) = (None, Instant::now() + LOOK);
+            }
+            if self.link.is_none() && self.looks_at <= Instant::now() {
+                self.looks_at = Instant::now() + LOOK;
                 self.look_for_another()?;
             }
         }
@@ -128,7 +135,7 @@ impl Device {
         let mut polled = vec![PollFd::new(self.worker.descriptor(), PollFlags::POLLIN)];
         polled.extend(self.link.iter().map(|link| PollFd::new(link.descriptor(), link.interest())));
         polled.extend(self.interrupts.iter().map(|it| PollFd::new(it.descriptor(), PollFlags::POLLIN)));
-        let look = if self.link.is_none() { Some(LOOK) } else { None };
+        let look = self.link.is_none().then(|| self.looks_at.saturating_duration_since(Instant::now()));
         match poll(&mut polled, poll_timeout(look)) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(Error::os("waiting for orders", errno)),

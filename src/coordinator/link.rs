@@ -71,6 +71,9 @@ impl Link {
 
     /// Sends a message, now or when there is room.
     pub(super) fn send<T: Serialize>(&mut self, message: &T) {
+        if self.is_over {
+            return;
+        }
         self.outgoing.extend(encode(message));
         self.flush();
         self.is_over |= self.outgoing.len() > MAX_BACKLOG;

@@ -9,6 +9,9 @@ use super::call::DeviceCall;
 use super::id::{CommId, DeviceId, MAX_NUMBER};
 use crate::rank::MAX_RANKS;
 
+/// How long a text in a report may be.
+pub(super) const MAX_TEXT: usize = 1 << 10;
+
 /// What a device is to do next. It ignores what does not fit its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -100,12 +103,22 @@ impl Membership {
         let unique: std::collections::BTreeSet<_> = members.iter().collect();
         comm.is_sound()
             && [self.epoch, self.phase.groups()].iter().all(|number| *number < MAX_NUMBER)
+            && self.phase.text().len() <= MAX_TEXT
             && (1..=MAX_RANKS as usize).contains(&members.len())
             && unique.len() == members.len()
     }
 }
 
 impl Phase {
+    /// What it says in words: an id, or why something failed.
+    fn text(&self) -> &str {
+        match self {
+            Self::Hosting { id } => id.as_deref().unwrap_or_default(),
+            Self::Joining { id: text } | Self::Unmet { why: text } | Self::Failed { why: text, .. } => text,
+            Self::Ready { .. } | Self::Running { .. } | Self::GoingOn { .. } | Self::Leaving => "",
+        }
+    }
+
     /// How many groups have been, the present one among them.
     pub(super) fn groups(&self) -> u64 {
         match self {

@@ -12,6 +12,7 @@ use super::calls::execute;
 use crate::bootstrap::{Options, resource_error};
 use crate::comm::Aborter;
 use crate::coordinator::agent::{Outcome, Task};
+use crate::coordinator::order::MAX_TEXT;
 use crate::error::{Error, Result};
 use crate::heap::DeviceMemory;
 use crate::{Communicator, UniqueId};
@@ -138,8 +139,10 @@ impl Hands {
     }
 }
 
-/// An error in one line, for who asked for it.
+/// An error in one line, for who asked for it, as far as a report has room for it.
 #[allow(clippy::needless_pass_by_value, reason = "it is what errors are mapped by")]
 fn tell(error: Error) -> String {
-    format!("{error:?}")
+    let mut text = format!("{error:?}");
+    text.truncate(text.floor_char_boundary(MAX_TEXT));
+    text
 }

@@ -9,7 +9,7 @@ use crate::coordinator::id::{CommId, DeviceId};
 use crate::coordinator::order::{Formation, Phase};
 use crate::coordinator::request::{CommStatus, GroupOutcome, State};
 
-/// How many requests may wait for one communicator.
+/// How many requests may wait for one communicator, other than to destroy it.
 pub(super) const MAX_WAITING: usize = 64;
 
 /// How many times the members are told to go on before it is left to the client.

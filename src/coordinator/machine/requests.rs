@@ -137,12 +137,13 @@ impl Machine {
 
     fn destroy(&mut self, asker: Asker, comm: CommId) -> Answer {
         let found = self.comm(comm)?;
-        let answer = found.wait(asker, Awaited::Ended)?;
+        // However many wait already, there is room for who ends that.
+        found.waiting.push((asker, Awaited::Ended));
         found.stage = Stage::Leaving { gracefully: false };
         for asker in found.take_waiting(&[Awaited::Ready]) {
             self.reply(asker, Err(Refusal::Ended { comm }));
         }
-        Ok(answer)
+        Ok(None)
     }
 
     fn comm(&mut self, comm: CommId) -> Result<&mut Comm, Refusal> {
@@ -183,7 +184,7 @@ impl Comm {
     }
 
     fn wait(&mut self, asker: Asker, awaited: Awaited) -> Answer {
-        if self.waiting.len() == MAX_WAITING {
+        if self.waiting.len() >= MAX_WAITING {
             let what = format!("places to wait for communicator {}", self.id);
             return Err(Refusal::Exhausted { what, limit: MAX_WAITING });
         }
