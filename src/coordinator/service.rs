@@ -194,10 +194,11 @@ impl Coordinator {
             };
             match message {
                 Ok(Some(Some(event))) => {
-                    if let Event::Registered { device, .. } = &event {
-                        self.devices.insert(*device, number);
+                    if self.is_present(&event, number) {
+                        return Some(event);
                     }
-                    return Some(event);
+                    self.part(number);
+                    return None;
                 }
                 Ok(Some(None)) => {}
                 Ok(None) => return None,
@@ -206,6 +207,18 @@ impl Coordinator {
                     return None;
                 }
             }
+        }
+    }
+
+    /// Whether the event comes over the connection that counts: a device's latest.
+    fn is_present(&mut self, event: &Event, number: u64) -> bool {
+        match event {
+            Event::Registered { device, .. } => {
+                self.devices.insert(*device, number);
+                true
+            }
+            Event::Reported { device, .. } => self.devices.get(device) == Some(&number),
+            _ => true,
         }
     }
 
