@@ -4,7 +4,7 @@
 //! |---|---|
 //! | the caller's | carries orders and reports between the coordinator and the [`Agent`]; waits for nobody |
 //! | worker | has the communicator, and executes one task at a time |
-//! | one per copy | copies between a client and the memory |
+//! | 16 for copies | each copies between a client and the memory |
 //!
 //! When the coordinator dies, whatever is in progress goes on, and the device looks for the next one.
 

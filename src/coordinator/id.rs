@@ -12,7 +12,8 @@ pub(super) const MAX_NUMBER: u64 = 1 << 48;
 #[serde(transparent)]
 pub struct DeviceId(u32);
 
-/// A communicator of the coordinator. A number is not used again while a device lives that has seen it.
+/// A communicator of the coordinator. A number is not used again as long as a device reports it to the coordinator; one that has
+/// started since may use it again before the device has come back, and tells the two apart by who made them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CommId(u64);

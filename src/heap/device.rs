@@ -164,7 +164,7 @@ impl DeviceMemory {
     }
 
     /// Checks a range and sees to it that there is memory behind all of it.
-    fn touch(&self, address: DeviceAddress, len: u64) -> Result<()> {
+    pub(crate) fn touch(&self, address: DeviceAddress, len: u64) -> Result<()> {
         self.check(address, len)?;
         if len == 0 {
             return Ok(());

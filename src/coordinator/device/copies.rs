@@ -103,7 +103,7 @@ impl Room {
         let deadline =
             stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
         deadline.map_err(|error| Error::os(CLIENT.operation, error))?;
-        let verdict = self.check(&order);
+        let verdict = self.check(&order).and_then(|()| self.make_room(&order));
         write(&mut stream, &verdict, CLIENT)?;
         verdict.map_err(Refusal::error)?;
         match order.direction {
@@ -138,6 +138,12 @@ impl Room {
         let range =
             AddressRange { min: self.memory.min_address().get(), max: self.memory.max_address().get() };
         range.check(device, Bytes { address: order.address, len: order.len })
+    }
+
+    /// Asks the system for all the memory, before the first byte comes: where there is too little, nothing changes.
+    fn make_room(&self, order: &CopyOrder) -> std::result::Result<(), Refusal> {
+        let made = self.memory.touch(DeviceAddress::new(order.address), order.len);
+        made.map_err(|error| Refusal::DeviceFailed { device: self.device, why: error.to_string() })
     }
 
     /// Keeps the device in the communicator of `order`, until the guard goes.
