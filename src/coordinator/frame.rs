@@ -74,10 +74,7 @@ pub(super) struct Exchange {
 ///
 /// # Errors
 /// [`Fault::Lost`], [`Fault::Garbled`]; [`Error::Timeout`] of the operation where the stream has a deadline; [`Error::Os`].
-pub(super) fn read<T: DeserializeOwned>(
-    stream: &mut impl Read,
-    exchange: Exchange,
-) -> Result<T> {
+pub(super) fn read<T: DeserializeOwned>(stream: &mut impl Read, exchange: Exchange) -> Result<T> {
     let garbled = |what| Fault::Garbled { peer: exchange.peer, what }.error();
     let mut head = [0; HEAD];
     stream.read_exact(&mut head).map_err(|error| broken(error, exchange))?;
@@ -90,11 +87,7 @@ pub(super) fn read<T: DeserializeOwned>(
 ///
 /// # Errors
 /// Those of [`read`].
-pub(super) fn write<T: Serialize>(
-    stream: &mut impl Write,
-    message: &T,
-    exchange: Exchange,
-) -> Result<()> {
+pub(super) fn write<T: Serialize>(stream: &mut impl Write, message: &T, exchange: Exchange) -> Result<()> {
     stream.write_all(&encode(message)).map_err(|error| broken(error, exchange))
 }
 

@@ -12,7 +12,9 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 
 use super::directory::{Occupied, RuntimeDirectory};
-use super::greeting::{Answer, Bulletin, GREETING_TIME, Greeting, Question, Role, VERSION, Welcome, check_peer};
+use super::greeting::{
+    Answer, Bulletin, GREETING_TIME, Greeting, Question, Role, VERSION, Welcome, check_peer,
+};
 use super::id::{ClientId, DeviceId};
 use super::link::Link;
 use super::machine::{Action, Event, MAX_DEVICES, Machine, Settings};

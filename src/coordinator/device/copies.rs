@@ -134,7 +134,7 @@ impl Room {
         if order.device != device {
             return Err(Refusal::NoSuchDevice { device: order.device });
         }
-        self.enter(order)?;
+        drop(self.enter(order)?);
         let range =
             AddressRange { min: self.memory.min_address().get(), max: self.memory.max_address().get() };
         range.check(device, Bytes { address: order.address, len: order.len })
@@ -147,10 +147,7 @@ impl Room {
     }
 
     /// Keeps the device in the communicator of `order`, until the guard goes.
-    fn enter(
-        &self,
-        order: &CopyOrder,
-    ) -> std::result::Result<RwLockReadGuard<'_, Option<CommId>>, Refusal> {
+    fn enter(&self, order: &CopyOrder) -> std::result::Result<RwLockReadGuard<'_, Option<CommId>>, Refusal> {
         let comm = self.comm.read().unwrap_or_else(PoisonError::into_inner);
         if *comm == Some(order.comm) { Ok(comm) } else { Err(Refusal::NotAllocated { device: self.device }) }
     }
