@@ -53,7 +53,8 @@ mod tests {
         let (mut slow, stream) = UnixStream::pair().unwrap();
         let drip = std::thread::spawn(move || {
             while slow.write_all(&[0]).is_ok() {
-                std::thread::sleep(Duration::from_millis(5));
+                let pause = crate::bootstrap::poll_timeout(Some(Duration::from_millis(5)));
+                nix::poll::poll(&mut [], pause).unwrap();
             }
         });
         let began = Instant::now();

@@ -6,9 +6,10 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
+use nix::poll::poll;
 use nix::sys::signal::SigSet;
 
-use crate::bootstrap::resource_error;
+use crate::bootstrap::{poll_timeout, resource_error};
 use crate::coordinator::call::{AddressRange, Bytes};
 use crate::coordinator::fault::Fault;
 use crate::coordinator::frame::{Exchange, broken, read, write};
@@ -75,7 +76,7 @@ impl Copies {
                         // What fails is the client's to hear of, as far as it can.
                         Ok((stream, _)) => _ = room.serve(stream),
                         // The system has no room for another connection; it may have later.
-                        Err(_) => std::thread::sleep(SHUT),
+                        Err(_) => _ = poll(&mut [], poll_timeout(Some(SHUT))),
                     }
                 }
             };
