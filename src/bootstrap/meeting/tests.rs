@@ -148,7 +148,6 @@ fn a_newcomer_that_hangs_up_is_lost_to_all_once_it_has_a_rank_and_forgotten_befo
 fn the_patience_of_a_newcomer_counts_for_all_from_when_it_has_a_rank() {
     let hasty = |knock| Knock { rank: ANY_RANK, n_ranks: 0, timeout_ms: 150, ..knock };
     let point = hosted("hasty", memory);
-    drop(knock(&point, hasty));
     let first = knock(&point, |knock| Knock { rank: 0, n_ranks: 3, n_members: 2, ..knock });
     let placed = newcomer(&point);
     assert!(hear::<Dismissed>(&knock(&point, hasty)).is_some(), "there is no place for it");
