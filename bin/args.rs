@@ -1,6 +1,7 @@
 //! The command line: what each command takes, and the checks that go past one flag.
 
 mod collective;
+mod hang;
 mod heeded;
 mod matrix;
 mod pool;
@@ -18,6 +19,7 @@ use shmccl::bootstrap::SegmentBacking;
 use shmccl::rank::MAX_RANKS;
 
 pub(crate) use collective::CollectiveArgs;
+pub(crate) use hang::HangArgs;
 use heeded::given;
 pub(crate) use matrix::MatrixArgs;
 pub(crate) use pool::{Ask, CallArgs, CoordinatorArgs, CtlArgs, DeviceArgs, GroupEdge};
@@ -132,6 +134,8 @@ pub(crate) struct RunArgs {
     /// Start ranks again that die, each in its place, so often in all: the others are told, and can bring them back
     #[arg(long, value_name = "TIMES", default_value_t = 0)]
     pub(crate) restart: u32,
+    #[command(flatten)]
+    pub(crate) hangs: HangArgs,
     /// Do not say which rank runs on which core
     #[arg(short, long)]
     pub(crate) quiet: bool,

@@ -95,6 +95,9 @@ fn job(args: &RunArgs) -> Result<Launch> {
         .restart(args.restart)
         .heed_quit(true)
         .capture_output(args.prefix);
+    if let Some(rule) = args.hangs.rule()? {
+        launch = launch.detect_hangs(rule);
+    }
     if let Some(heap_len) = args.job.heap {
         HeapShape::new(args.ranks, heap_len)?;
         launch = launch.heap_len(heap_len);
@@ -107,6 +110,10 @@ fn conclude(error: Error) -> Result<u8> {
     let (line, code) = match &error {
         Error::DeviceFailed { device, cause: ExitCause::Code(0) } => {
             (format!("{device} exited with code 0 without leaving the job, while others needed it"), 0)
+        }
+        Error::DeviceFailed { cause: ExitCause::Hung(_), .. } => {
+            let remedy = "see what has stopped it (--spare-hung leaves it to a debugger), or allow more (--hung-after)";
+            (format!("{error}; {remedy}"), failure::FAILED.into())
         }
         Error::DeviceFailed { cause, .. } => (error.to_string(), code_of(*cause)),
         Error::Interrupted { signal } => (error.to_string(), BY_SIGNAL + signal),

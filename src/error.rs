@@ -353,6 +353,8 @@ pub enum ExitCause {
     HungUp,
     /// Not at all: it said something on its control socket that the protocol does not allow, and had to be killed.
     Protocol,
+    /// Not at all, as far as is known: it had not beaten for so long, and was taken for hung.
+    Hung(Duration),
     /// By a panic, where the device is a thread.
     Panicked,
 }
@@ -364,6 +366,7 @@ impl std::fmt::Display for ExitCause {
             Self::Signal(signal) => write!(f, "was killed by {}", SignalName(signal)),
             Self::HungUp => f.write_str("closed its control socket without leaving the job"),
             Self::Protocol => f.write_str("broke the protocol of the control socket"),
+            Self::Hung(silent) => write!(f, "hung: no heartbeat for {} ms", silent.as_millis()),
             Self::Panicked => f.write_str("panicked"),
         }
     }

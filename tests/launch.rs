@@ -149,7 +149,7 @@ fn play(scenario: &str) -> shmccl::Result<()> {
     at("up");
     if words.contains(&"wait") {
         let event = membership.link.wait_event(WATCHDOG)?;
-        let LinkEvent::Lost { device, restarts } = event else { panic!("the launcher is gone") };
+        let LinkEvent::Lost { device, restarts, .. } = event else { panic!("the launcher is gone") };
         membership.link.report_loss(device, restarts);
         say(format_args!("> lost {device}"));
         // Without unwinding: whoever loses a peer fails.

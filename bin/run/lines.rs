@@ -81,6 +81,11 @@ impl Observer for Lines {
         output::note(&format!("removing /dev/shm/{name}, whose process {creator} was killed"));
     }
 
+    fn on_hang(&mut self, device: DeviceName, silent: Duration, is_killed: bool) {
+        let fate = if is_killed { "is killed" } else { "is left as it is, and lost to the others" };
+        output::note(&format!("{device} has given no heartbeat for {} ms: it {fate}", silent.as_millis()));
+    }
+
     fn on_restart(&mut self, device: DeviceName, cause: ExitCause, left: u32) {
         output::note(&format!("{device} {cause}; started again ({left} more times at most)"));
     }

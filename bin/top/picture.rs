@@ -7,17 +7,33 @@ use shmccl::sync::LifeStatus;
 use super::rates::{Done, Rate};
 use crate::output::{self, Look};
 use crate::sizes::format_about;
-use crate::units::{or_dash, percent, three_digits};
+use crate::units::{format_ns, or_dash, percent, three_digits};
 
-const HEAD: [&str; 11] =
-    ["job", "rank", "pid", "state", "in", "number", "ops/s", "bytes/s", "signals/s", "fifo", "waiting"];
+const HEAD: [&str; 12] = [
+    "job",
+    "rank",
+    "pid",
+    "state",
+    "in",
+    "number",
+    "ops/s",
+    "bytes/s",
+    "signals/s",
+    "fifo",
+    "waiting",
+    "beat",
+];
 
 /// A table with a line for each rank.
 pub(super) fn draw(look: Look, rates: &[Rate<'_>]) -> String {
     if rates.is_empty() {
         return "no job of this user is running\n\n".to_owned();
     }
-    format!("{}\n", output::table(look, &HEAD, 5, rates.iter().map(row)))
+    // Only where some are asked for it is there anything to see of heartbeats.
+    let beats = rates.iter().any(|rate| rate.rank.heartbeat.is_some());
+    let columns = HEAD.len() - usize::from(!beats);
+    let rows = rates.iter().map(|rate| row(rate).into_iter().take(columns).collect());
+    format!("{}\n", output::table(look, &HEAD[..columns], 5, rows))
 }
 
 /// The first `height` lines of a picture, the last of which says how many there were beyond.
@@ -53,6 +69,7 @@ fn row(rate: &Rate<'_>) -> Vec<Cell> {
         Cell::new(per_second(|done| done.signals)),
         Cell::new(if rank.fifos.is_empty() { "-".to_owned() } else { depth.to_string() }),
         Cell::new(or_dash(done.as_ref(), |done| percent(done.waiting))),
+        Cell::new(or_dash(rank.heartbeat, |age| format_ns(age.as_secs_f64() * 1e9))),
     ]
 }
 

@@ -91,7 +91,7 @@ fn preside<C: AsFd>(party: Party, point: &MeetingPoint, make_control: impl FnOnc
     // Members keep to their own options; that they fit was checked at the door.
     let options = Options { heap_len, ..Options::default() };
     let MeetingPoint { job_id, epoch, .. } = *point;
-    let offer = Offer { n_ranks, epoch, job_id, options, restarting: false };
+    let offer = Offer { n_ranks, epoch, job_id, options, restarting: false, beat: None };
     let root =
         make_control(n_ranks).and_then(|control| Root::new(offer, control.as_fd())).map(Root::trusting);
     match root {

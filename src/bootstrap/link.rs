@@ -10,6 +10,8 @@ use nix::sys::socket::{Shutdown, shutdown};
 use super::message::{self, Bye, Invite, Lost, Message, Report};
 use super::socket::{Deadline, Incoming, resource_error, send, try_receive};
 use crate::error::{DeviceName, Error, Result};
+use crate::shm::{CellRef, HostKernel};
+use crate::sync::BeatCell;
 
 /// What a [`Link`] can hear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +22,8 @@ pub enum LinkEvent {
         device: DeviceName,
         /// How often the launcher had started it again before.
         restarts: u32,
+        /// It may live: it has not beaten for too long.
+        hangs: bool,
     },
     /// The launcher is gone: nobody supervises this job any more.
     LauncherGone,
@@ -90,9 +94,9 @@ impl Link {
     }
 
     fn read_loss(&self, bytes: &[u8]) -> Option<LinkEvent> {
-        let Lost { member, restarts, .. } = message::read::<Lost>(bytes)?;
+        let Lost { member, restarts, hangs, .. } = message::read::<Lost>(bytes)?;
         let device = message::member_from_code(member, self.n_ranks)?;
-        Some(LinkEvent::Lost { device, restarts })
+        Some(LinkEvent::Lost { device, restarts, hangs: hangs != 0 })
     }
 
     /// Waits until the launcher tells something, at most for `timeout`.
@@ -110,13 +114,17 @@ impl Link {
     }
 
     /// Calls `on_event` for every event, the last one being [`LinkEvent::LauncherGone`], from a thread that sleeps
-    /// in between.
+    /// in between, and beats for this member by `pulse`, where there is one.
     ///
     /// The watch takes the events: [`Link::try_event`] hears none of them while it lives.
     ///
     /// # Errors
     /// [`Error::ResourceLimit`].
-    pub fn watch(&self, on_event: impl FnMut(LinkEvent) + Send + 'static) -> Result<LinkWatch> {
+    pub fn watch(
+        &self,
+        pulse: Option<Pulse>,
+        on_event: impl FnMut(LinkEvent) + Send + 'static,
+    ) -> Result<LinkWatch> {
         let duplicate = || {
             let socket = self.socket.try_clone();
             socket.map_err(|error| resource_error("duplicating the control socket", error))
@@ -127,14 +135,15 @@ impl Link {
         let ears = Self { socket: own, job_id: self.job_id, n_ranks: self.n_ranks, open: false };
         let seen = Arc::clone(&stopped);
         let builder = std::thread::Builder::new().name("shmccl link".to_owned());
-        let thread = builder.spawn(move || ears.listen(&seen, on_event));
+        let thread = builder.spawn(move || ears.listen(pulse.as_ref(), &seen, on_event));
         let thread = thread.map_err(|error| resource_error("starting a thread", error))?;
         Ok(LinkWatch { socket, stopped, thread: Some(thread) })
     }
 
-    fn listen(&self, stopped: &Mutex<bool>, mut on_event: impl FnMut(LinkEvent)) {
+    fn listen(&self, pulse: Option<&Pulse>, stopped: &Mutex<bool>, mut on_event: impl FnMut(LinkEvent)) {
         loop {
-            let event = match self.wait_event(Duration::MAX) {
+            let patience = pulse.map_or(Duration::MAX, Pulse::beat);
+            let event = match self.wait_event(patience) {
                 Ok(event) => event,
                 Err(Error::Timeout { .. }) => continue,
                 // Nothing will be heard any more.
@@ -167,6 +176,26 @@ impl Drop for Link {
         if self.open && !std::thread::panicking() {
             let _ = self.say(&Bye { head: Bye::head(self.job_id) });
         }
+    }
+}
+
+/// The heartbeat of a member: where it beats, and how often.
+#[derive(Debug)]
+pub struct Pulse {
+    cell: CellRef<BeatCell>,
+    every: Duration,
+}
+
+impl Pulse {
+    /// Beats in `cell`, `every` so often.
+    pub(crate) fn new(cell: CellRef<BeatCell>, every: Duration) -> Self {
+        Self { cell, every }
+    }
+
+    /// Beats once, and says how long it is until the next time.
+    fn beat(&self) -> Duration {
+        self.cell.beat(HostKernel::clock());
+        self.every
     }
 }
 

@@ -363,7 +363,7 @@ impl Meeting {
             let dismissal = match breakdown {
                 Breakdown::Lost(rank) => {
                     let (head, member) = (Lost::head(self.job_id), rank.get());
-                    tell(socket, &Lost { head, member, restarts: 0 });
+                    tell(socket, &Lost { head, member, restarts: 0, hangs: 0, reserved: 0 });
                     continue;
                 }
                 Breakdown::Taken(rank) => Dismissal::Taken(*rank),

@@ -29,6 +29,7 @@ pub struct Joining {
     hold: Option<OwnedFd>,
     restarts: u32,
     restarting: bool,
+    beat: Option<Duration>,
     round: u32,
 }
 
@@ -125,9 +126,20 @@ impl Joining {
             return Err(Error::Layout { what: "number of control segments", expected: 1, found });
         };
         let (options, placement) = decode(&welcome)?;
-        let Welcome { epoch, restarts, restarting, .. } = welcome;
-        let restarting = restarting != 0;
-        Ok(Self { channel, device, epoch, options, placement, control, hold, restarts, restarting, round: 0 })
+        let Welcome { epoch, restarts, restarting, beat_us, .. } = welcome;
+        Ok(Self {
+            channel,
+            device,
+            epoch,
+            options,
+            placement,
+            control,
+            hold,
+            restarts,
+            restarting: restarting != 0,
+            beat: Some(Duration::from_micros(beat_us)).filter(|beat| !beat.is_zero()),
+            round: 0,
+        })
     }
 
     /// Goes on with options of its own: what no launcher decided, each member decides for itself.
@@ -201,6 +213,11 @@ impl Joining {
     #[must_use]
     pub fn is_restarting(&self) -> bool {
         self.restarting
+    }
+
+    /// How often the launcher wants this member to beat.
+    pub(crate) fn beat(&self) -> Option<Duration> {
+        self.beat
     }
 
     /// Waits until the others say where they are to be met; returns the token of the id.

@@ -17,13 +17,13 @@ use crate::rank::{MAX_RANKS, Rank};
 pub const CONTRIBUTION_LEN: usize = 64;
 
 /// Version of everything that crosses processes in shared memory; members of one job agree on it.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;
 
 /// "SMCB".
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"SMCB");
 
 /// Version of these messages.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// The longest message, in bytes: what a receiver's buffer has to hold.
 pub(crate) const MAX_MESSAGE: usize = size_of::<Gathered>();
@@ -92,7 +92,7 @@ messages! {
     }
     /// Root to member: who it is and what was decided, with the control segment, and the hold on the job's names
     /// where there is a janitor of them.
-    Welcome = 2, 344 bytes {
+    Welcome = 2, 352 bytes {
         epoch: u64,
         heap_len: u64,
         timeout_ms: u64,
@@ -113,6 +113,8 @@ messages! {
         restarts: u32,
         /// 1 when the launcher starts dead ranks again.
         restarting: u32,
+        /// How often it is to beat, in microseconds; 0 for not at all.
+        beat_us: u64,
     }
     /// Root to member: it cannot take part.
     Refused = 3, 48 bytes {
@@ -141,11 +143,14 @@ messages! {
     /// Root to member: all are ready.
     Go = 7, 24 bytes {}
     /// Root to member: a member died or broke the protocol.
-    Lost = 8, 32 bytes {
+    Lost = 8, 40 bytes {
         /// The rank, or [`PROXY`].
         member: u32,
         /// How often it had been started again.
         restarts: u32,
+        /// 1 when it may live: it hangs.
+        hangs: u32,
+        reserved: u32,
     }
     /// Member to root: it is about to fail because another one was lost.
     Report = 9, 32 bytes {

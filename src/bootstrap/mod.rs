@@ -49,7 +49,7 @@ mod tests;
 pub use environment::{become_program, join_from_env};
 pub(crate) use host::Host;
 pub(crate) use knock::{MeetingPoint, Part, meet, meet_as_newcomer};
-pub use link::{Link, LinkEvent, LinkWatch};
+pub use link::{Link, LinkEvent, LinkWatch, Pulse};
 pub(crate) use member::Vigil;
 pub use member::{Gift, Joining, Membership, Shared};
 pub use message::{CONTRIBUTION_LEN, LAYOUT_VERSION};

@@ -19,6 +19,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::time::Duration;
 
 use bytemuck::Zeroable;
 use nix::errno::Errno;
@@ -50,6 +51,8 @@ pub(crate) struct Offer {
     pub(crate) options: Options,
     /// Whether members that die are started again.
     pub(crate) restarting: bool,
+    /// How often members are to beat.
+    pub(crate) beat: Option<Duration>,
 }
 
 /// What happened.
@@ -253,13 +256,23 @@ impl Root {
 
     /// Tells all others that a member is gone, if they were not told before; also of one that had left, and has failed since.
     pub(crate) fn declare_lost(&mut self, seat: Seat) {
+        self.announce_loss(seat, false);
+    }
+
+    /// Does the same for one that may live, so that the others count it among the dead themselves.
+    pub(crate) fn declare_hung(&mut self, seat: Seat) {
+        self.announce_loss(seat, true);
+    }
+
+    fn announce_loss(&mut self, seat: Seat, hangs: bool) {
         let device = self.members[seat.0].device;
         self.members[seat.0].phase = Phase::Lost;
         if !self.losses.contains(&device) {
             self.losses.push(device);
             let member = message::member_code(device);
             let restarts = self.members[seat.0].restarts;
-            let lost = Lost { head: Lost::head(self.offer.job_id), member, restarts };
+            let head = Lost::head(self.offer.job_id);
+            let lost = Lost { head, member, restarts, hangs: hangs.into(), reserved: 0 };
             // Who is not back yet has lost nobody: those whom it comes back to tell it who is there.
             for other in (0..self.members.len()).map(Seat) {
                 if !self.is_returning(other) {
@@ -393,6 +406,7 @@ impl Root {
             backing_name_len: u32::try_from(name.len()).ok()?,
             restarts: member.restarts,
             restarting: self.offer.restarting.into(),
+            beat_us: self.offer.beat.map_or(0, |beat| u64::try_from(beat.as_micros()).unwrap_or(u64::MAX)),
             ..Welcome::zeroed()
         };
         welcome.backing_name.get_mut(..name.len())?.copy_from_slice(name);

@@ -42,7 +42,7 @@ fn options() -> Options {
 fn with_root(n_ranks: u32, options: Options, act: impl Fn(u32, OwnedFd) + Sync) -> Vec<Event> {
     let services = u32::from(options.proxy == ProxyMode::Process);
     let control = memory();
-    let offer = Offer { n_ranks, epoch: 7, job_id: JOB, options, restarting: false };
+    let offer = Offer { n_ranks, epoch: 7, job_id: JOB, options, restarting: false, beat: None };
     let mut root = Root::new(offer, control.as_fd()).unwrap();
     std::thread::scope(|scope| {
         let act = &act;
@@ -382,7 +382,8 @@ fn a_member_whose_root_dies_at_any_step_is_told_so() {
     for step in 0..3 {
         let (own, theirs) = pair().unwrap();
         let control = memory();
-        let offer = Offer { n_ranks: 1, epoch: 1, job_id: JOB, options: options(), restarting: false };
+        let offer =
+            Offer { n_ranks: 1, epoch: 1, job_id: JOB, options: options(), restarting: false, beat: None };
         let mut root = Root::new(offer, control.as_fd()).unwrap();
         root.seat(own, Placement { cpu: None, devices: 1, proxies: 0 });
         let member =
@@ -414,8 +415,11 @@ fn a_watch_hears_losses_and_ends_when_it_is_dropped() {
             return hang_up(membership.link);
         }
         let (told, heard) = std::sync::mpsc::channel();
-        let watch = membership.link.watch(move |event| told.send(event).unwrap()).unwrap();
-        assert_eq!(heard.recv_timeout(WATCHDOG), Ok(LinkEvent::Lost { device: rank(1), restarts: 0 }));
+        let watch = membership.link.watch(None, move |event| told.send(event).unwrap()).unwrap();
+        assert_eq!(
+            heard.recv_timeout(WATCHDOG),
+            Ok(LinkEvent::Lost { device: rank(1), restarts: 0, hangs: false })
+        );
         drop(watch);
         assert!(heard.recv().is_err(), "the thread has ended");
         membership.link.finalize().unwrap();
@@ -440,6 +444,6 @@ fn a_member_that_never_reads_does_not_keep_the_others_waiting() {
 fn an_overlong_name_is_refused_before_anything_is_started() {
     let backing = SegmentBacking::Named("x".repeat(257));
     let options = Options { backing, ..options() };
-    let offer = Offer { n_ranks: 1, epoch: 1, job_id: JOB, options, restarting: false };
+    let offer = Offer { n_ranks: 1, epoch: 1, job_id: JOB, options, restarting: false, beat: None };
     assert!(matches!(Root::new(offer, memory().as_fd()), Err(Error::InvalidArgument { value: 257, .. })));
 }

@@ -15,20 +15,21 @@
 //! | 45568 | whether those who have met begin together | the epoch | they |
 //! | 45696 | card: how many ranks there are, and when the epoch began | the epoch | its creator |
 //! | 45824 | what ranks tell of themselves | each rank | that rank |
+//! | 54016 | heartbeats, in the job's first epoch | each member: the ranks, then the service | that member |
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::world::Era;
-use crate::error::{Error, Result};
+use crate::error::{DeviceName, Error, Result};
 use crate::rank::{MAX_RANKS, check_n_ranks};
 use crate::shm::segment::AttachAs;
 use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Mapping, Segment};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::regroup::{OfferCell, RoundCell};
 use crate::sync::{
-    ActivityCell, AgreementCell, BarrierCell, LifeCell, ParkCell, Revocation, RevokeCell, plain,
+    ActivityCell, AgreementCell, BarrierCell, BeatCell, LifeCell, ParkCell, Revocation, RevokeCell, plain,
 };
 
 const REVOKE: u64 = 4096;
@@ -43,7 +44,8 @@ const OFFERS: u64 = ROUNDS + MAX_ROUNDS * size_of::<RoundCell>() as u64;
 const FORMATION: u64 = OFFERS + MAX_RANKS as u64 * size_of::<OfferCell>() as u64;
 const CARD: u64 = FORMATION + size_of::<RoundCell>() as u64;
 const ACTIVITIES: u64 = CARD + 128;
-const END: u64 = ACTIVITIES + MAX_RANKS as u64 * size_of::<ActivityCell>() as u64;
+const BEATS: u64 = ACTIVITIES + MAX_RANKS as u64 * size_of::<ActivityCell>() as u64;
+const END: u64 = BEATS + (MAX_RANKS as u64 + 1) * size_of::<BeatCell>() as u64;
 
 /// How often the survivors of an epoch can try to go on. Each death can spoil one round.
 pub(crate) const MAX_ROUNDS: u64 = MAX_RANKS as u64;
@@ -60,7 +62,7 @@ const _: () = {
         BARRIER_PARK == 4224 && DOORBELL == 4352 && LIVES == 4480 && BARRIER == 12672 && AGREEMENT == 20864
     );
     assert!(REGROUP_PARK == 29056 && ROUNDS == 29184 && OFFERS == 37376 && FORMATION == 45568);
-    assert!(CARD == 45696 && ACTIVITIES == 45824);
+    assert!(CARD == 45696 && ACTIVITIES == 45824 && BEATS == 54016);
 };
 
 /// A control segment, mapped.
@@ -130,6 +132,21 @@ impl Control {
     /// What ranks tell of themselves.
     pub(crate) fn activities(&self) -> CellSlice<ActivityCell> {
         self.mapping.cells(ACTIVITIES, u64::from(self.n_ranks)).expect("in the layout")
+    }
+
+    /// The heartbeats of all ranks, and behind them that of the service process.
+    pub(crate) fn beats(&self) -> CellSlice<BeatCell> {
+        self.mapping.cells(BEATS, u64::from(self.n_ranks) + 1).expect("in the layout")
+    }
+
+    /// The heartbeat of one member.
+    pub(crate) fn beat(&self, device: DeviceName) -> CellRef<BeatCell> {
+        let place = match device {
+            DeviceName::Rank(rank) => rank.get(),
+            DeviceName::Proxy => self.n_ranks,
+        };
+        let offset = BEATS + u64::from(place) * size_of::<BeatCell>() as u64;
+        self.mapping.cell(offset).expect("in the layout")
     }
 
     /// The descriptor, where this is no copy.

@@ -14,7 +14,7 @@ use super::recovery::come_back;
 use super::stream::Loan;
 use super::supervision::{Number, Supervision};
 use super::workspace::Workspace;
-use crate::bootstrap::{Joining, ProxyMode, SegmentBacking, Shared, join_from_env};
+use crate::bootstrap::{Joining, ProxyMode, Pulse, SegmentBacking, Shared, join_from_env};
 use crate::channel::{Control, Era, Fabric, World, serve_all};
 use crate::collective::Manner;
 use crate::error::{Error, Result};
@@ -63,10 +63,13 @@ pub fn join_job() -> Result<Option<Member>> {
     if joining.restarts() > 0 {
         return Ok(Some(Member::Device(Box::new(come_back(joining)?))));
     }
-    let restarting = joining.is_restarting();
+    let (restarting, beat, device) = (joining.is_restarting(), joining.beat(), joining.device());
     let Entrance { shared, world, own } = Entrance::of(joining)?;
+    let pulse = beat.map(|every| Pulse::new(world.control().beat(device), every));
     let Some(rank) = shared.joining().rank() else {
         let membership = shared.ready()?;
+        // It hears from the devices when the job is over.
+        let _beating = membership.link.watch(pulse, |_| {})?;
         serve_all(&world, membership.placement.devices + membership.placement.proxies)?;
         return Ok(Some(Member::Proxy));
     };
@@ -79,7 +82,7 @@ pub fn join_job() -> Result<Option<Member>> {
         timeout: membership.options.timeout,
     };
     let numbers = Number::first(world.n_ranks());
-    let line = Supervision::begin(membership.link, restarting, &world, numbers)?;
+    let line = Supervision::begin(membership.link, pulse, restarting, &world, numbers)?;
     let comm = seat.sit(&world, &terms, Some(line), own)?;
     Ok(Some(Member::Device(Box::new(comm))))
 }

@@ -7,8 +7,8 @@ use super::attach::join_met;
 use super::init::name_hang_up;
 use super::supervision::{Number, Supervision};
 use super::unique_id::UniqueId;
-use crate::bootstrap::{CONTRIBUTION_LEN, Joining, Options, Part, meet};
-use crate::channel::World;
+use crate::bootstrap::{CONTRIBUTION_LEN, Joining, Options, Part, Pulse, meet, resource_error};
+use crate::channel::{Control, Era, World};
 use crate::error::{Error, Result};
 use crate::heap::Region;
 use crate::heap::layout::{CONTROL_LEN, HeapShape};
@@ -154,11 +154,22 @@ pub(super) fn come_back(joining: Joining) -> Result<Communicator> {
         }
     };
     let (restarting, world) = (joining.is_restarting(), comm.fabric().world().clone());
-    let line = Supervision::begin(joining.come_back()?, restarting, &world, numbers.clone())?;
+    let pulse = first_pulse(&joining)?;
+    let line = Supervision::begin(joining.come_back()?, pulse, restarting, &world, numbers.clone())?;
     let membership = comm.alone();
     membership.numbers = numbers;
     membership.supervision = Some(line.into());
     Ok(comm)
+}
+
+/// Where the launcher looks for the heartbeat of this member: in the first epoch, in which it never was.
+fn first_pulse(joining: &Joining) -> Result<Option<Pulse>> {
+    let Some(every) = joining.beat() else { return Ok(None) };
+    let era = Era { job: joining.job_id(), epoch: joining.epoch() };
+    let control = joining.control().try_clone_to_owned();
+    let control = control.map_err(|source| resource_error("duplicating a descriptor", source))?;
+    let first = Control::attach(control, joining.n_ranks(), era)?;
+    Ok(Some(Pulse::new(first.beat(joining.device()), every)))
 }
 
 /// Whether a meeting has failed by the death of somebody, which another one may do without.

@@ -6,11 +6,11 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::unique_id::UniqueId;
-use crate::bootstrap::{Link, LinkEvent, LinkWatch};
+use crate::bootstrap::{Link, LinkEvent, LinkWatch, Pulse};
 use crate::channel::World;
 use crate::error::{DeviceName, Result};
 use crate::rank::{Rank, RankSet};
-use crate::sync::Revocation;
+use crate::sync::{LifeStatus, Revocation};
 
 /// As what the launcher knows a rank that it has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,19 +47,21 @@ struct Followed {
 }
 
 impl Supervision {
-    /// Listens to `link` in the epoch of `world`, whose ranks the launcher knows by `numbers`.
+    /// Listens to `link` in the epoch of `world`, whose ranks the launcher knows by `numbers`, and beats by `pulse`.
     ///
     /// # Errors
     /// Those of [`Link::watch`].
     pub(super) fn begin(
         link: Link,
+        pulse: Option<Pulse>,
         restarting: bool,
         world: &Arc<World>,
         numbers: Vec<Option<Number>>,
     ) -> Result<Self> {
         let followed = Arc::new(Mutex::new(vec![Followed { world: Arc::downgrade(world), numbers }]));
         let listening = Arc::clone(&followed);
-        let watch = link.watch(move |event| lock(&listening).iter().for_each(|epoch| epoch.hear(event)))?;
+        let hear = move |event| lock(&listening).iter().for_each(|epoch| epoch.hear(event));
+        let watch = link.watch(pulse, hear)?;
         Ok(Self { _watch: watch, link, restarting, followed })
     }
 
@@ -90,11 +92,16 @@ impl Followed {
     fn hear(&self, event: LinkEvent) {
         let Some(world) = self.world.upgrade() else { return };
         let reason = match event {
-            LinkEvent::Lost { device: DeviceName::Rank(rank), restarts } => {
+            LinkEvent::Lost { device: DeviceName::Rank(rank), restarts, hangs } => {
                 // One that was left behind before concerns nobody here, nor does one that is back.
                 let lost = Some(Number { rank, restarts });
                 let Some(rank) = self.numbers.iter().position(|number| *number == lost) else { return };
-                Revocation::PeerLost(Rank::known(u32::try_from(rank).expect("at most 64 ranks")))
+                let rank = Rank::known(u32::try_from(rank).expect("at most 64 ranks"));
+                // The system says of a dead rank that it is; of one that hangs somebody has to.
+                if hangs && world.life(rank).status() == LifeStatus::Alive {
+                    world.life(rank).mark_lost(world.kernel());
+                }
+                Revocation::PeerLost(rank)
             }
             LinkEvent::Lost { device: DeviceName::Proxy, .. } => Revocation::ProxyLost,
             LinkEvent::LauncherGone => Revocation::Aborted(None),

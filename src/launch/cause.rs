@@ -43,7 +43,7 @@ impl Inquest {
     /// it off, which is why it ended then.
     pub(super) fn fails(&mut self, seat: Seat, verdict: ExitCause) {
         let findings = &mut self.members[seat.0];
-        if findings.verdict != Some(ExitCause::Protocol) {
+        if !matches!(findings.verdict, Some(ExitCause::Protocol | ExitCause::Hung(_))) {
             findings.verdict = Some(verdict);
         }
         if findings.noticed.is_none() {
@@ -163,6 +163,15 @@ mod tests {
         inquest.fails(Seat(0), ExitCause::Code(1));
         inquest.fails(Seat(2), ExitCause::Signal(11));
         assert_eq!(inquest.first_cause(), Some((Seat(2), ExitCause::Signal(11))));
+    }
+
+    #[test]
+    fn how_a_process_that_hung_was_ended_is_not_how_it_failed() {
+        let (mut inquest, hung) = (Inquest::new(1), ExitCause::Hung(std::time::Duration::from_secs(1)));
+        inquest.fails(Seat(0), hung);
+        inquest.next_round();
+        inquest.fails(Seat(0), ExitCause::Signal(9));
+        assert_eq!(inquest.first_cause(), Some((Seat(0), hung)));
     }
 
     #[test]

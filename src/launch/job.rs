@@ -1,6 +1,7 @@
 //! Whole jobs in one call: as processes of the running executable, or as threads of this process.
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use super::names::Names;
 use super::output::OutputLine;
@@ -127,6 +128,10 @@ impl Observer for Revoking<'_> {
         self.observer.on_interrupt();
     }
 
+    fn on_hang(&mut self, device: DeviceName, silent: Duration, is_killed: bool) {
+        self.observer.on_hang(device, silent, is_killed);
+    }
+
     fn on_restart(&mut self, device: DeviceName, cause: ExitCause, left: u32) {
         self.observer.on_restart(device, cause, left);
     }
@@ -135,7 +140,7 @@ impl Observer for Revoking<'_> {
         self.observer.on_quit();
     }
 
-    fn on_ready(&mut self, after: std::time::Duration) {
+    fn on_ready(&mut self, after: Duration) {
         self.observer.on_ready(after);
     }
 

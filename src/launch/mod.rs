@@ -16,6 +16,8 @@
 //! output. At the first sign of trouble (hang-up without Bye, broken protocol, failure, interrupt) it tells the
 //! [`Observer`] and, over their sockets, everyone else; gives them a time of grace to end by themselves; kills what is left.
 //!
+//! With [`Launch::detect_hangs`] members beat in shared memory, and it looks at the beats (`hang.rs`).
+//!
 //! With [`Launch::restart`] a dead rank is started again in its place (`restart.rs`): the loss of it is told, but not the end of the job.
 //!
 //! Invariants:
@@ -26,6 +28,7 @@
 //! - No descriptor but its own socket reaches a child.
 
 mod cause;
+mod hang;
 mod job;
 mod leftovers;
 mod lock;
@@ -41,6 +44,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+pub use hang::HangRule;
 pub use job::{Role, launch, launch_threads};
 pub use leftovers::{Leftover, clean};
 pub use output::{OutputLine, OutputStream};
@@ -73,6 +77,7 @@ pub struct Launch {
     keep_going: bool,
     restarts: u32,
     heed_quit: bool,
+    hang_rule: Option<HangRule>,
 }
 
 /// A program and its arguments.
@@ -139,6 +144,7 @@ impl Launch {
             keep_going: false,
             restarts: 0,
             heed_quit: false,
+            hang_rule: None,
         })
     }
 
@@ -246,6 +252,18 @@ impl Launch {
         self
     }
 
+    /// Has ranks that hang taken for lost, by `rule`. Without one they are not looked for, and that is the default: a rank in
+    /// a debugger, or one that somebody has stopped for a while, is nobody's to give up then but its peers', whose waits time out.
+    ///
+    /// A rank that hangs ends the epoch as one that dies, and what was asked for that holds for it: the job ends with it, or
+    /// [goes on](Self::keep_going), or it is [started again](Self::restart). [`ExitCause::Hung`] tells how long it has not beaten. It is killed,
+    /// unless the rule [spares](HangRule::sparing) it; also one that takes its time to die, by writing a core file.
+    #[must_use]
+    pub fn detect_hangs(mut self, rule: HangRule) -> Self {
+        self.hang_rule = Some(rule);
+        self
+    }
+
     /// Sets whether SIGQUIT is a question what the job is doing, which is handed to [`Observer::on_quit`], and ends nothing. What ranks do
     /// at SIGQUIT is their programs' business; those that are started by way of
     /// [`become_program`](crate::bootstrap::become_program) ignore it.
@@ -305,7 +323,8 @@ impl Launch {
     fn offer(&self) -> Offer {
         let options = self.options.clone();
         let restarting = self.restarts > 0;
-        Offer { n_ranks: self.n_ranks, epoch: self.epoch(), job_id: self.job_id, options, restarting }
+        let beat = self.hang_rule.map(|rule| rule.beat());
+        Offer { n_ranks: self.n_ranks, epoch: self.epoch(), job_id: self.job_id, options, restarting, beat }
     }
 }
 

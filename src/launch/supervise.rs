@@ -8,6 +8,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::Signal;
 
 use super::cause::Inquest;
+use super::hang::HangWatch;
 use super::output::{OutputLine, OutputPipe};
 use super::process::{Process, devices};
 use super::restart::Restarts;
@@ -28,6 +29,12 @@ pub trait Observer {
     /// A member was lost: it died, failed, hung up or broke the protocol. Called once for each, at once; the place to
     /// revoke the epoch in the control segment.
     fn on_loss(&mut self, device: DeviceName);
+
+    /// A member hangs: it has not beaten for so long, and was taken for lost; it `is_killed` at once, or left as it is. Only with
+    /// [`Launch::detect_hangs`], and after [`Observer::on_loss`].
+    fn on_hang(&mut self, device: DeviceName, silent: Duration, is_killed: bool) {
+        let _ = (device, silent, is_killed);
+    }
 
     /// The launcher was told to stop by a signal, which it has passed on.
     fn on_interrupt(&mut self) {}
@@ -84,6 +91,7 @@ pub(super) fn run(
         grace: launch.grace,
         keep_going: launch.keep_going,
         restarts: Restarts::new(launch),
+        hangs: HangWatch::new(launch, control)?,
         kill_at: None,
         began,
         ready_after: None,
@@ -112,6 +120,8 @@ pub(super) struct Job<'o> {
     keep_going: bool,
     /// What becomes of those that are lost otherwise.
     pub(super) restarts: Restarts<'o>,
+    /// What finds those that hang, if that is asked for.
+    pub(super) hangs: Option<HangWatch>,
     /// When whoever is left is killed; set at the first sign of trouble.
     pub(super) kill_at: Option<Instant>,
     began: Instant,
@@ -164,6 +174,7 @@ impl Job<'_> {
             }
         }
         self.find_truants();
+        self.find_hung();
         self.restart_the_dead()?;
         if self.only_lost_ones_are_left() && !self.has_ended() {
             self.begin_grace();
@@ -230,7 +241,8 @@ impl Job<'_> {
     fn patience(&self) -> Option<Duration> {
         let until_kill = self.kill_at.map(|kill_at| kill_at.saturating_duration_since(Instant::now()));
         let until_retry = self.root.has_backlog().then_some(BACKLOG_PAUSE);
-        [until_kill, until_retry, self.restarts.patience()].into_iter().flatten().min()
+        let until_look = self.hangs.as_ref().map(HangWatch::patience);
+        [until_kill, until_retry, until_look, self.restarts.patience()].into_iter().flatten().min()
     }
 
     fn take_interrupts(&mut self) {
@@ -325,9 +337,12 @@ impl Job<'_> {
         }
     }
 
-    fn note_failure(&mut self, seat: Seat, cause: ExitCause) {
+    pub(super) fn note_failure(&mut self, seat: Seat, cause: ExitCause) {
         self.inquest.fails(seat, cause);
-        self.root.declare_lost(seat);
+        match cause {
+            ExitCause::Hung(_) => self.root.declare_hung(seat),
+            _ => self.root.declare_lost(seat),
+        }
         self.tell(seat);
         self.condemn(seat);
         self.begin_grace_unless_going_on(seat);

@@ -87,6 +87,8 @@ pub struct RankReport {
     pub fifos: Vec<FifoView>,
     /// What it has done.
     pub work: Work,
+    /// How long ago it has beaten; `None` where ranks are not asked to, or this is not the job's first epoch.
+    pub heartbeat: Option<Duration>,
     pub(super) wait: Option<Wait>,
 }
 
@@ -114,6 +116,7 @@ impl RankReport {
             last: None,
             fifos: Vec::new(),
             work: Work { waited: activity.waited.saturating_add(running), ..Work::default() },
+            heartbeat: None,
             wait,
         };
         // A segment that cannot be read shows nothing; the rest is told all the same.

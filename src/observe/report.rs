@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::copy::copy_of;
 use super::rank::RankReport;
 use crate::channel::{CONTROL_LEN, Control, Standing, knot, stragglers};
-use crate::error::Result;
+use crate::error::{DeviceName, Result};
 use crate::rank::Rank;
 use crate::shm::header::Creator;
 use crate::shm::{Expected, HostKernel, SegmentHeader};
@@ -55,7 +55,9 @@ impl Report {
         let rank = |rank: Rank| {
             let (life, activity) = (&lives[rank.index()], activities[rank.index()].read());
             let segment = segment(rank);
-            RankReport::new(rank, life, &activity, segment.as_ref().map(AsFd::as_fd), now)
+            let report = RankReport::new(rank, life, &activity, segment.as_ref().map(AsFd::as_fd), now);
+            let beat = control.beat(DeviceName::Rank(rank)).last();
+            RankReport { heartbeat: beat.map(|beat| now.saturating_sub(beat)), ..report }
         };
         let identity = header.identity();
         Ok(Self {

@@ -9,8 +9,8 @@ use crate::sync::atomic::{AtomicU32, AtomicU64};
 use crate::sync::bare::{BareFlag, BareSlot};
 use crate::sync::regroup::{OfferCell, RoundCell};
 use crate::sync::{
-    ActivityCell, AgreementCell, BarrierCell, LifeCell, ParkCell, PostCell, ProgressCell, RevokeCell,
-    SemaphoreCell,
+    ActivityCell, AgreementCell, BarrierCell, BeatCell, LifeCell, ParkCell, PostCell, ProgressCell,
+    RevokeCell, SemaphoreCell,
 };
 
 /// A type that may be looked at in memory which other processes write at the same time.
@@ -40,6 +40,8 @@ unsafe impl SharedLayout for BareFlag {}
 unsafe impl SharedLayout for BareSlot {}
 // SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
 unsafe impl SharedLayout for BarrierCell {}
+// SAFETY: `repr(C)`, an atomic integer, and padding at the end.
+unsafe impl SharedLayout for BeatCell {}
 // SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
 unsafe impl SharedLayout for LifeCell {}
 // SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).

@@ -16,6 +16,7 @@
 //! | [`life`] | a rank's presence, which the operating system withdraws when the rank dies | L1 |
 //! | [`plain`] | single words that order nothing | none |
 //! | [`activity`] | what a rank tells of itself to whoever looks on | none |
+//! | [`beat`] | the time of a rank's last heartbeat | none |
 //! | [`wait`] | the one waiting loop of the engine | none of its own |
 //! | [`latch`] | a word that opens once | T1 |
 //! | [`bare`] | the machine's yardsticks, for measuring only | Y1 to Y4 |
@@ -29,6 +30,7 @@ pub mod agreement;
 pub mod atomic;
 pub mod bare;
 pub mod barrier;
+pub mod beat;
 pub mod kernel;
 pub mod latch;
 pub mod life;
@@ -45,6 +47,7 @@ pub mod wait;
 pub use activity::{Activity, ActivityCell, WaitingIn};
 pub use agreement::{AGREEMENT_WORDS, Agreement, AgreementCell};
 pub use barrier::{Barrier, BarrierCell};
+pub use beat::BeatCell;
 pub use kernel::{Kernel, SleepWord};
 pub use latch::Latch;
 pub use life::{LifeCell, LifeStatus};

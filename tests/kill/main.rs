@@ -7,7 +7,6 @@
 #![expect(clippy::print_stdout, reason = "devices report on stdout, and the table is the result")]
 
 #[path = "../process/mod.rs"]
-#[expect(dead_code, reason = "shared with the tests of run, which use more of it")]
 mod process;
 #[path = "../watchdog/mod.rs"]
 mod watchdog;
@@ -16,6 +15,7 @@ mod chance;
 mod device;
 mod joining;
 mod launcher;
+mod paused;
 mod returning;
 mod statistics;
 mod stopped;
@@ -37,10 +37,11 @@ use chance::{Random, seed};
 use device::{be_a_device, is_device};
 use joining::{JoiningTrial, Tally, be_a_growing_member, be_a_newcomer, is_newcomer};
 use launcher::{LauncherTrial, be_a_launcher, is_launcher};
+use paused::{be_paused, pause_one};
 use process::is_running;
 use returning::{ReturningTrial, Returns, be_brought_back, be_hopeless, run_hopeless};
 use statistics::{Statistics, percentiles};
-use stopped::{be_given_up_or_not, stop_one};
+use stopped::{Finder, be_given_up_or_not, stop_one};
 use survivor::be_a_survivor;
 use survivors::{SurvivorsTrial, Times};
 use trial::Trial;
@@ -265,22 +266,55 @@ fn a_rank_that_hangs_and_is_given_up_is_killed_and_started_again() {
 
 #[test]
 fn a_stopped_rank_that_wakes_after_it_was_given_up_changes_nothing() {
-    stop_a_rank("a_stopped_rank_that_wakes_after_it_was_given_up_changes_nothing", true);
+    stop_a_rank("a_stopped_rank_that_wakes_after_it_was_given_up_changes_nothing", Finder::Peers, true);
 }
 
 #[test]
 fn a_stopped_rank_that_was_given_up_is_ended_when_the_others_are_through() {
-    stop_a_rank("a_stopped_rank_that_was_given_up_is_ended_when_the_others_are_through", false);
+    stop_a_rank(
+        "a_stopped_rank_that_was_given_up_is_ended_when_the_others_are_through",
+        Finder::Peers,
+        false,
+    );
+}
+
+#[test]
+fn a_stopped_rank_that_the_launcher_takes_for_hung_wakes_and_changes_nothing() {
+    let test = "a_stopped_rank_that_the_launcher_takes_for_hung_wakes_and_changes_nothing";
+    stop_a_rank(test, Finder::Sparing, true);
+}
+
+#[test]
+fn a_stopped_rank_that_the_launcher_takes_for_hung_is_ended_when_the_others_are_through() {
+    let test = "a_stopped_rank_that_the_launcher_takes_for_hung_is_ended_when_the_others_are_through";
+    stop_a_rank(test, Finder::Sparing, false);
+}
+
+#[test]
+fn a_stopped_rank_that_the_launcher_takes_for_hung_is_killed_and_the_others_go_on() {
+    let test = "a_stopped_rank_that_the_launcher_takes_for_hung_is_killed_and_the_others_go_on";
+    stop_a_rank(test, Finder::Killing, false);
+}
+
+#[test]
+fn a_rank_that_is_stopped_for_less_than_the_limit_is_not_taken_for_hung() {
+    let test = "a_rank_that_is_stopped_for_less_than_the_limit_is_not_taken_for_hung";
+    if is_device() {
+        return be_paused();
+    }
+    let _alone = one_at_a_time();
+    let _watchdog = Watchdog::start(test, PATIENCE);
+    pause_one(this_test(test));
 }
 
 /// The body of the test `name`, in the test's own process and in its devices.
-fn stop_a_rank(name: &str, wakes: bool) {
+fn stop_a_rank(name: &str, finder: Finder, wakes: bool) {
     if is_device() {
         return be_given_up_or_not();
     }
     let _alone = one_at_a_time();
     let _watchdog = Watchdog::start(name, PATIENCE);
-    stop_one(this_test(name), wakes);
+    stop_one(this_test(name), finder, wakes);
 }
 
 fn this_test(name: &str) -> Program {

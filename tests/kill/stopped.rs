@@ -1,4 +1,4 @@
-//! A rank that is stopped, is given up, and wakes when the others have gone on.
+//! A rank that is stopped, is given up by its peers or taken for hung by the launcher, and wakes when the others have gone on.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use shmccl::channel::Channel;
 use shmccl::comm::{Member, join_job};
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::heap::DeviceBuffer;
-use shmccl::launch::{Launch, Observer, OutputLine, Program};
+use shmccl::launch::{HangRule, Launch, Observer, OutputLine, Program};
 use shmccl::{Communicator, Error, Rank};
 
 use crate::device::{pid, say, saying};
@@ -18,21 +18,55 @@ use crate::survivor::compute;
 /// How much the stopped rank writes, over and over.
 const WORDS: usize = 1 << 12;
 
+/// Who finds out that a rank is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Finder {
+    /// Its peers, whose waits time out.
+    Peers,
+    /// The launcher, which leaves it as it is.
+    Sparing,
+    /// The launcher, which kills it.
+    Killing,
+}
+
+impl Finder {
+    fn rule(self) -> Option<HangRule> {
+        let rule = HangRule::new(Duration::from_millis(20), 10, 20).unwrap();
+        match self {
+            Self::Peers => None,
+            Self::Sparing => Some(rule.sparing()),
+            Self::Killing => Some(rule),
+        }
+    }
+}
+
 /// Runs `test` as a job of three of whose ranks the last one is stopped in the midst of it, and woken when the others have
 /// gone on, or never.
-pub(crate) fn stop_one(test: Program, wakes: bool) {
+pub(crate) fn stop_one(test: Program, finder: Finder, wakes: bool) {
     let launch = Launch::new(3).unwrap().program(test).heap_len(4 << 20).capture_output(true);
     let mut director = Director { wakes, ..Director::default() };
-    let launch = launch.env("STOPPED_WAKES", wakes.to_string());
-    let outcome = launch.keep_going(true).timeout(Duration::from_secs(2)).supervise(&mut director);
+    let mut launch = launch.env("STOPPED_WAKES", wakes.to_string()).keep_going(true);
+    launch = match finder.rule() {
+        // Nobody but the launcher is to end a wait.
+        Some(rule) => launch.detect_hangs(rule).timeout(Duration::from_secs(60)),
+        None => launch.env("STOPPED_BY_PEERS", "1").timeout(Duration::from_secs(2)),
+    };
+    let outcome = launch.supervise(&mut director);
     let output = String::from_utf8_lossy(&director.output);
     let lost = outcome.unwrap_or_else(|error| panic!("{error}\n{output}")).lost;
+    let stopped = DeviceName::Rank(Rank::new(2, 3).unwrap());
     let ends: Vec<_> = director.last_words.into_values().collect();
-    if wakes {
+    let hung = director.hung.take();
+    if finder != Finder::Peers {
+        let (device, silent, is_killed) = hung.expect("the launcher has found it");
+        assert_eq!((device, is_killed), (stopped, finder == Finder::Killing));
+        assert!(silent >= Duration::from_millis(9 * 20), "{silent:?}");
+        assert_eq!(lost, [(stopped, ExitCause::Hung(silent))], "{output}");
+        assert_eq!(ends, ["done", "done", if wakes { "excluded" } else { "up" }], "{output}");
+    } else if wakes {
         assert!(lost.is_empty(), "{lost:?}\n{output}");
         assert_eq!(ends, ["done", "done", "excluded"], "{output}");
     } else {
-        let stopped = DeviceName::Rank(Rank::new(2, 3).unwrap());
         assert_eq!(lost, [(stopped, ExitCause::Signal(9))], "{output}");
         assert_eq!(ends, ["done", "done", "up"], "{output}");
     }
@@ -44,6 +78,7 @@ struct Director {
     wakes: bool,
     pids: BTreeMap<String, Pid>,
     gone_on: u32,
+    hung: Option<(DeviceName, Duration, bool)>,
     last_words: BTreeMap<String, String>,
     output: Vec<u8>,
 }
@@ -56,6 +91,10 @@ impl Director {
 
 impl Observer for Director {
     fn on_loss(&mut self, _device: DeviceName) {}
+
+    fn on_hang(&mut self, device: DeviceName, silent: Duration, is_killed: bool) {
+        self.hung = Some((device, silent, is_killed));
+    }
 
     fn on_output(&mut self, line: OutputLine<'_>) {
         line.write_prefixed(&mut self.output).unwrap();
@@ -98,9 +137,15 @@ pub(crate) fn be_given_up_or_not() {
             Err(error) => break error,
         }
     };
-    // The other one may have been quicker to give it up.
-    assert!(matches!(error, Error::Timeout { .. } | Error::PeerLost { .. }), "{error}");
-    comm.give_up(given_up).unwrap();
+    let has_timed_out = matches!(error, Error::Timeout { awaited: Some(rank), .. } if rank == given_up);
+    let is_told = matches!(error, Error::PeerLost { rank } if rank == given_up);
+    if std::env::var_os("STOPPED_BY_PEERS").is_some() {
+        // The other one may have been quicker to give it up.
+        assert!(has_timed_out || is_told, "{error}");
+        comm.give_up(given_up).unwrap();
+    } else {
+        assert!(is_told, "{error}");
+    }
     let mut shrunk = comm.shrink().unwrap();
     assert_eq!(shrunk.lost, [given_up]);
     let fresh = shrunk.comm.alloc::<u64>(WORDS).unwrap();
@@ -138,6 +183,9 @@ fn write_whatever_happens(mut comm: Communicator, data: &DeviceBuffer<u64>, woke
             left = left.or(Some(rounds + 2000));
         }
     }
+    let own = comm.rank();
+    let error = comm.barrier().unwrap_err();
+    assert!(matches!(error, Error::PeerLost { rank } if rank == own), "{error}");
     let error = comm.shrink().unwrap_err();
     assert!(matches!(error, Error::Excluded), "{error}");
     say("excluded");

@@ -2,6 +2,8 @@
 //!
 //! `device_process` is an entry point: it does nothing unless the environment tells it its part.
 
+mod hanging;
+#[path = "../process/mod.rs"]
 mod process;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -184,6 +186,7 @@ fn play(scenario: &str) -> shmccl::Result<()> {
             let mut channel = comm.memory_channel(comm.right())?;
             channel.wait()?;
         }
+        "stop" => comm = hanging::stop(comm, number.parse().unwrap())?,
         _ => panic!("no such scenario: {scenario}"),
     }
     comm.finalize()

@@ -1,0 +1,46 @@
+//! Flags that say when a rank is taken for hung.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use shmccl::launch::HangRule;
+
+use crate::units::parse_timeout;
+
+/// How `shmccl run` finds ranks that hang without dying.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct HangArgs {
+    /// Take a rank for lost, and kill it, when so many of the last so many looks for its heartbeat were in vain, such as 5/10
+    /// [default: never]
+    #[arg(long, value_name = "MISSES/LOOKS", value_parser = parse_misses)]
+    hung_after: Option<(u32, u32)>,
+    /// The time between two looks, such as 100ms or 1s
+    #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "100ms", requires = "hung_after")]
+    heartbeat: Duration,
+    /// Leave a rank that hangs as it is, for a debugger, until the others are through
+    #[arg(long, requires = "hung_after")]
+    spare_hung: bool,
+}
+
+impl HangArgs {
+    /// The rule that the flags say, if there is to be one.
+    ///
+    /// # Errors
+    /// When it could never be broken, or always would.
+    pub(crate) fn rule(&self) -> Result<Option<HangRule>> {
+        let Some((misses, looks)) = self.hung_after else { return Ok(None) };
+        let rule = HangRule::new(self.heartbeat, misses, looks)?;
+        Ok(Some(if self.spare_hung { rule.sparing() } else { rule }))
+    }
+}
+
+/// Reads `5/10`.
+fn parse_misses(text: &str) -> Result<(u32, u32), String> {
+    let numbers =
+        text.split_once('/').and_then(|(misses, looks)| Some((misses.parse().ok()?, looks.parse().ok()?)));
+    match numbers {
+        Some((misses, looks)) if (1..=looks).contains(&misses) && looks <= 64 => Ok((misses, looks)),
+        _ => Err("expected MISSES/LOOKS with 1 <= MISSES <= LOOKS <= 64, such as 5/10".to_owned()),
+    }
+}

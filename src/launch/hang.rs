@@ -1,0 +1,246 @@
+//! Ranks that hang without dying, and how they are told from those that are slow.
+//!
+//! With a [`HangRule`] every member beats twice in a period, in shared memory and from the thread that listens to the launcher, so
+//! that neither its device thread nor a wait is concerned. Once in a period the launcher looks: a look that finds no new beat is a
+//! miss, and a member that was missed so many times in its last so many looks hangs. It is lost from then on, as one that has died:
+//! its epoch ends, the others shrink or bring it back, and it can be killed. Should it wake, it is told that it was lost; what the
+//! others share by then it has never mapped.
+//!
+//! It is the process that is found to hang, since it is stopped, frozen, or waits for a disk that does not answer. A device thread that
+//! is in an endless loop while its process lives is found by the others' deadlines, which name it.
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use super::Launch;
+use super::process::devices;
+use super::supervise::Job;
+use crate::bootstrap::{Seat, resource_error};
+use crate::channel::{Control, Era};
+use crate::error::{Error, ExitCause, Result};
+use crate::shm::{CellSlice, HostKernel};
+use crate::sync::BeatCell;
+
+/// The most looks that a rule can look back on.
+const MAX_LOOKS: u32 = u64::BITS;
+
+/// The shortest period: below it a look says more of the scheduler than of a rank.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// When a rank is taken for hung, and what becomes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HangRule {
+    period: Duration,
+    misses: u32,
+    looks: u32,
+    spares: bool,
+}
+
+impl HangRule {
+    /// Looks for a heartbeat once in a `period`, and takes a rank for hung that has given none in `misses` of its last `looks`
+    /// looks. It is killed then.
+    ///
+    /// A rank that gives no sign for less than `misses - 1` periods is never taken for hung for that alone.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`]: `misses` and `looks` have to be 1 <= misses <= looks <= 64, `period` 1 ms at least.
+    pub fn new(period: Duration, misses: u32, looks: u32) -> Result<Self> {
+        let refuse = |name, value, expected| Err(Error::InvalidArgument { name, value, expected });
+        if !(1..=MAX_LOOKS).contains(&looks) {
+            return refuse("looks for a heartbeat", looks.into(), "1 to 64");
+        }
+        if !(1..=looks).contains(&misses) {
+            return refuse(
+                "missed heartbeats",
+                misses.into(),
+                "at least 1, and at most as many as there are looks",
+            );
+        }
+        if period < SHORTEST {
+            let value = u64::try_from(period.as_micros()).unwrap_or(u64::MAX);
+            return refuse("period of heartbeats in us", value, "at least 1000");
+        }
+        Ok(Self { period, misses, looks, spares: false })
+    }
+
+    /// Leaves a rank that hangs as it is, to be looked into by a debugger: it is killed only when the others are through, or to
+    /// be started again, after the time of grace.
+    #[must_use]
+    pub fn sparing(mut self) -> Self {
+        self.spares = true;
+        self
+    }
+
+    /// How often members beat: twice between two looks, so that one that is on time is not missed.
+    pub(super) fn beat(&self) -> Duration {
+        self.period / 2
+    }
+
+    /// Whether a member with these misses hangs.
+    fn is_broken_by(&self, record: Record) -> bool {
+        record.misses(self.looks) >= self.misses
+    }
+}
+
+/// What the looks at one member have come to, a bit for each, the last one lowest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Record(u64);
+
+impl Record {
+    fn after(self, missed: bool) -> Self {
+        Self(self.0 << 1 | u64::from(missed))
+    }
+
+    /// How many of the last `looks`, 1 to 64 of them, were misses.
+    fn misses(self, looks: u32) -> u32 {
+        (self.0 << (u64::BITS - looks)).count_ones()
+    }
+}
+
+/// The launcher's looks at the heartbeats of all members.
+#[derive(Debug)]
+pub(super) struct HangWatch {
+    rule: HangRule,
+    beats: CellSlice<BeatCell>,
+    next: Instant,
+    pulses: Vec<Option<Felt>>,
+}
+
+/// What was felt of one member's pulse.
+#[derive(Clone, Copy, Debug)]
+struct Felt {
+    beat: Option<Duration>,
+    /// When it was looked at for the first time.
+    since: Duration,
+    record: Record,
+}
+
+impl HangWatch {
+    /// Looks at the heartbeats in the control segment of `launch`, if it has a rule for them.
+    ///
+    /// # Errors
+    /// [`Error::ResourceLimit`], and those of attaching to the segment.
+    pub(super) fn new(launch: &Launch, control: BorrowedFd<'_>) -> Result<Option<Self>> {
+        let Some(rule) = launch.hang_rule else { return Ok(None) };
+        let control = control.try_clone_to_owned();
+        let control = control.map_err(|error| resource_error("duplicating the control segment", error))?;
+        let era = Era { job: launch.job_id, epoch: launch.epoch() };
+        let beats = Control::attach(control, launch.n_ranks, era)?.beats();
+        // There may be no service process; nobody beats in its cell then.
+        let pulses = vec![None; devices(launch).count()];
+        Ok(Some(Self { rule, beats, next: Instant::now(), pulses }))
+    }
+
+    /// How long until the next look.
+    pub(super) fn patience(&self) -> Duration {
+        self.next.saturating_duration_since(Instant::now())
+    }
+
+    /// Looks, if it is time, at those that are to beat, and returns who hangs and how long it has not beaten.
+    fn look(&mut self, beats: impl Fn(Seat) -> bool) -> Vec<(Seat, Duration)> {
+        if !self.patience().is_zero() {
+            return Vec::new();
+        }
+        // A look that comes late is one look: what has held up the launcher may have held up the others.
+        self.next = Instant::now() + self.rule.period;
+        let now = HostKernel::clock();
+        let mut hung = Vec::new();
+        for (index, (cell, felt)) in self.beats.iter().zip(&mut self.pulses).enumerate() {
+            let beat = cell.last();
+            let Some(before) = felt.filter(|_| beats(Seat(index))) else {
+                *felt = beats(Seat(index)).then(|| Felt { beat, since: now, record: Record::default() });
+                continue;
+            };
+            let record = before.record.after(beat == before.beat);
+            *felt = Some(Felt { beat, record, ..before });
+            if self.rule.is_broken_by(record) {
+                let last = beat.unwrap_or(before.since).max(before.since);
+                hung.push((Seat(index), now.saturating_sub(last)));
+            }
+        }
+        hung
+    }
+}
+
+impl Job<'_> {
+    /// Takes those for lost that hang.
+    pub(super) fn find_hung(&mut self) {
+        let Some(watch) = &mut self.hangs else { return };
+        let (root, rule) = (&self.root, watch.rule);
+        let hung = watch.look(|seat| root.is_running(seat));
+        for (seat, silent) in hung {
+            self.note_failure(seat, ExitCause::Hung(silent));
+            self.observer.on_hang(self.root.device(seat), silent, !rule.spares);
+            if !rule.spares {
+                self.processes[seat.0].strike();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rule(misses: u32, looks: u32) -> HangRule {
+        HangRule::new(Duration::from_millis(10), misses, looks).unwrap()
+    }
+
+    /// After which look a member is taken for hung, if it is.
+    fn found_after(rule: HangRule, looks: impl IntoIterator<Item = bool>) -> Option<usize> {
+        let mut record = Record::default();
+        looks.into_iter().position(|missed| {
+            record = record.after(missed);
+            rule.is_broken_by(record)
+        })
+    }
+
+    #[test]
+    fn a_member_hangs_when_so_many_of_its_last_looks_were_misses() {
+        assert_eq!(found_after(rule(3, 3), [true; 5]), Some(2));
+        assert_eq!(found_after(rule(3, 5), [true, false, true, false, true]), Some(4));
+        assert_eq!(found_after(rule(3, 4), [true, false, true, false, true, false, true]), None);
+        assert_eq!(found_after(rule(1, 1), [false, false, true]), Some(2));
+        assert_eq!(found_after(rule(64, 64), [true; 64]), Some(63));
+        assert_eq!(found_after(rule(64, 64), [true; 63]), None);
+    }
+
+    #[test]
+    fn rules_that_can_never_or_always_be_broken_are_refused() {
+        let told = |misses, looks, ms| {
+            HangRule::new(Duration::from_millis(ms), misses, looks).map_err(|error| error.to_string())
+        };
+        assert!(told(0, 5, 10).unwrap_err().contains("missed heartbeats"));
+        assert!(told(6, 5, 10).unwrap_err().contains("missed heartbeats"));
+        assert!(told(1, 0, 10).unwrap_err().contains("looks for a heartbeat"));
+        assert!(told(1, 65, 10).unwrap_err().contains("1 to 64"));
+        assert!(told(1, 1, 0).unwrap_err().contains("period"));
+        assert!(told(64, 64, 1).is_ok());
+    }
+
+    proptest! {
+        /// Against the plainest way to say it: count the misses in the last looks.
+        #[test]
+        fn the_detector_does_what_a_count_over_the_last_looks_does(
+            looks in prop::collection::vec(any::<bool>(), 0..200),
+            of in 1..=64_u32,
+            misses in 1..=64_u32,
+        ) {
+            prop_assume!(misses <= of);
+            let hangs = |end: &usize| {
+                let last = &looks[(end + 1).saturating_sub(of as usize)..=*end];
+                last.iter().filter(|missed| **missed).count() >= misses as usize
+            };
+            prop_assert_eq!(found_after(rule(misses, of), looks.iter().copied()), (0..looks.len()).find(hangs));
+        }
+
+        /// It is never declared by a look that has found a beat.
+        #[test]
+        fn who_has_just_beaten_is_not_found_to_hang(looks in prop::collection::vec(any::<bool>(), 1..200)) {
+            let found = found_after(rule(3, 7), looks.iter().copied());
+            prop_assert!(found.is_none_or(|at| looks[at]));
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! A rank's heartbeat: the time of its last beat, which whoever looks on holds against the clock.
+//!
+//! There is no edge. One thread writes the word and nothing is read by virtue of it: a looker compares it with what it was at the last look.
+//! Relaxed suffices, since reads of one word never go back in its order of modification, whatever else is reordered: a beat that was
+//! seen is not unseen, and one that is seen late is a look that missed it, which is what looks are counted for. What follows from a
+//! rank's being taken for lost has edges of its own (L1 and R1). So there is no model of it either: one word has no interleavings.
+
+use std::time::Duration;
+
+use super::atomic::AtomicU64;
+use super::plain::{load, store};
+
+/// The heartbeat of one member of a job.
+///
+/// | field | bytes | written by | read by |
+/// |---|---|---|---|
+/// | beat | 0..8 | the member's thread that listens to the launcher | the launcher, whoever looks on |
+///
+/// The beat is in nanoseconds of the system's monotonic clock; 0 stands for none.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct BeatCell {
+    beat: AtomicU64,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<BeatCell>() == 128 && align_of::<BeatCell>() == 128);
+
+impl BeatCell {
+    /// The cell of a member that has not beaten; the same as all zero bytes.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { beat: AtomicU64::new(0) }
+    }
+
+    /// Beats, at the time `now`.
+    pub fn beat(&self, now: Duration) {
+        store(&self.beat, u64::try_from(now.as_nanos()).unwrap_or(u64::MAX).max(1));
+    }
+
+    /// When it has beaten last; `None` when it has not.
+    #[must_use]
+    pub fn last(&self) -> Option<Duration> {
+        Some(Duration::from_nanos(load(&self.beat))).filter(|beat| !beat.is_zero())
+    }
+}
+
+impl Default for BeatCell {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_beat_is_the_time_at_which_it_was() {
+        let cell = BeatCell::default();
+        assert_eq!(cell.last(), None);
+        cell.beat(Duration::ZERO);
+        assert!(cell.last().is_some(), "at whatever time");
+        cell.beat(Duration::from_millis(7));
+        assert_eq!(cell.last(), Some(Duration::from_millis(7)));
+    }
+}

@@ -1,0 +1,94 @@
+//! Ranks that hang without dying, under `shmccl run`.
+
+use nix::sys::signal::{Signal, kill, raise};
+use nix::unistd::Pid;
+use regex::Regex;
+use shmccl::comm::Recovery;
+use shmccl::{Communicator, Error};
+
+use crate::{Started, job, run, told};
+
+/// Stops rank 1 so many times, each time as soon as it is in the job; the others bring it back.
+pub(crate) fn stop(mut comm: Box<Communicator>, times: u64) -> shmccl::Result<Box<Communicator>> {
+    let returns = |comm: &Communicator| comm.recovery().map_or(0, Recovery::sequence);
+    loop {
+        if comm.rank().get() == 1 && returns(&comm) < times {
+            raise(Signal::SIGSTOP).unwrap();
+        }
+        match comm.barrier() {
+            Err(Error::PeerLost { rank }) if rank.get() == 1 && comm.rank() != rank => {
+                let completed = returns(&comm) + 1;
+                *comm = comm.recover(completed)?;
+            }
+            ended => return ended.map(|()| comm),
+        }
+    }
+}
+
+/// Of these lines the one in which rank 1 is told to have hung, with the number of milliseconds replaced.
+fn hung_lines(stderr: &str) -> Vec<String> {
+    let digits = Regex::new("for [0-9]+ ms").unwrap();
+    let lines = stderr.lines().filter(|line| line.contains("heartbeat"));
+    lines.map(|line| digits.replace(line, "for N ms").into_owned()).collect()
+}
+
+#[test]
+fn a_rank_that_hangs_is_named_and_killed_where_that_is_asked_for() {
+    let (code, stderr) = told(
+        &job(&["-n", "2", "-q", "--hung-after", "5/8", "--heartbeat", "20ms"], "stop 1").output().unwrap(),
+    );
+    let remedy =
+        "see what has stopped it (--spare-hung leaves it to a debugger), or allow more (--hung-after)";
+    let lines = [
+        "rank 1 has given no heartbeat for N ms: it is killed".to_owned(),
+        format!("error: rank 1 hung: no heartbeat for N ms; {remedy}"),
+    ];
+    assert_eq!((code, hung_lines(&stderr)), (1, lines.to_vec()), "{stderr}");
+}
+
+#[test]
+fn a_rank_that_hangs_again_and_again_is_started_again_each_time() {
+    let flags = ["-n", "3", "-q", "--hung-after", "5/8", "--heartbeat", "20ms", "--restart", "2"];
+    let (code, stderr) = told(&job(&flags, "stop 2").output().unwrap());
+    let killed = "rank 1 has given no heartbeat for N ms: it is killed";
+    let again =
+        |left: u32| format!("rank 1 hung: no heartbeat for N ms; started again ({left} more times at most)");
+    assert_eq!(
+        (code, hung_lines(&stderr)),
+        (0, vec![killed.to_owned(), again(1), killed.to_owned(), again(0)]),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn a_service_process_that_hangs_is_found_as_well() {
+    let flags = ["-n", "2", "-q", "--proxy", "process", "--hung-after", "5/8", "--heartbeat", "20ms"];
+    let started = Started::new(job(&flags, "wait"), 2);
+    kill(service_of(started.launcher.id()), Signal::SIGSTOP).unwrap();
+    let (code, stderr) = started.end();
+    assert_eq!(code, 1, "{stderr}");
+    assert!(stderr.contains("error: the proxy service hung: no heartbeat for"), "{stderr}");
+}
+
+fn service_of(launcher: u32) -> Pid {
+    let children = std::fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children")).unwrap();
+    let is_service = |pid: &&str| {
+        std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap().contains("proxy-service")
+    };
+    Pid::from_raw(children.split_whitespace().find(is_service).unwrap().parse().unwrap())
+}
+
+#[test]
+fn flags_for_ranks_that_hang_are_checked() {
+    for (flags, wrong) in [
+        (&["--heartbeat", "1s"][..], "--hung-after"),
+        (&["--spare-hung"], "--hung-after"),
+        (&["--hung-after", "5"], "MISSES/LOOKS"),
+        (&["--hung-after", "6/5"], "MISSES/LOOKS"),
+        (&["--hung-after", "1/65"], "MISSES/LOOKS"),
+        (&["--hung-after", "1/2", "--heartbeat", "10us"], "at least 1000"),
+    ] {
+        let (code, stderr) = told(&run(&[&["-n", "2"], flags, &["--", "true"]].concat()));
+        assert!(code != 0 && stderr.contains(wrong) && stderr.lines().count() == 1, "{flags:?}: {stderr}");
+    }
+}
