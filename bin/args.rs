@@ -16,6 +16,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, builder::styling};
 use serde::{Deserialize, Serialize};
 use shmccl::bootstrap::SegmentBacking;
+use shmccl::faults::Faults;
 use shmccl::rank::MAX_RANKS;
 
 pub(crate) use collective::CollectiveArgs;
@@ -136,6 +137,9 @@ pub(crate) struct RunArgs {
     pub(crate) restart: u32,
     #[command(flatten)]
     pub(crate) hangs: HangArgs,
+    /// What goes wrong on purpose, such as kill:rank=1,at=12 or `seed=7;drop:one_in=100`: see SHMCCL_FAULTS in the documentation
+    #[arg(long, value_name = "SPEC", env = "SHMCCL_FAULTS", hide_env_values = true)]
+    pub(crate) faults: Option<Faults>,
     /// Do not say which rank runs on which core
     #[arg(short, long)]
     pub(crate) quiet: bool,

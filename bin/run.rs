@@ -9,6 +9,7 @@ mod orphans;
 mod program;
 
 use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
 use shmccl::Error;
 use shmccl::bootstrap::{ProxyMode, SegmentBacking};
 use shmccl::comm::{Member, join_job};
@@ -93,6 +94,7 @@ fn job(args: &RunArgs) -> Result<Launch> {
         .pin(!args.job.no_pin)
         .keep_going(args.keep_going)
         .restart(args.restart)
+        .faults(args.faults.clone().unwrap_or_default())
         .heed_quit(true)
         .capture_output(args.prefix);
     if let Some(rule) = args.hangs.rule()? {
@@ -127,6 +129,7 @@ fn code_of(cause: ExitCause) -> i32 {
     match cause {
         ExitCause::Code(code) => code,
         ExitCause::Signal(signal) => BY_SIGNAL + signal,
+        ExitCause::Injected(_) => BY_SIGNAL + Signal::SIGKILL as i32,
         _ => failure::FAILED.into(),
     }
 }

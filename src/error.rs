@@ -272,6 +272,20 @@ pub enum Error {
         /// How many ranks are for newcomers.
         places: u32,
     },
+    /// A plan of faults cannot be used: see [`crate::faults`].
+    #[cfg(not(loom))]
+    #[error("{}", crate::faults::describe(.fault))]
+    FaultPlan {
+        /// What is wrong with it.
+        fault: crate::faults::FaultsFault,
+    },
+    /// This rank, a thread, was killed by a fault that was injected. A rank that is a process is killed outright.
+    #[cfg(not(loom))]
+    #[error("rank {} was killed by an injected fault: {strike}", strike.rank)]
+    FaultInjected {
+        /// The fault.
+        strike: crate::faults::Strike,
+    },
     /// A coordinator, or the way to it, is not as it should be; or it refuses what is asked.
     #[cfg(all(feature = "coordinator", not(loom)))]
     #[error(transparent)]
@@ -357,6 +371,9 @@ pub enum ExitCause {
     Hung(Duration),
     /// By a panic, where the device is a thread.
     Panicked,
+    /// By a fault that was injected, which killed it.
+    #[cfg(not(loom))]
+    Injected(crate::faults::Strike),
 }
 
 impl std::fmt::Display for ExitCause {
@@ -368,6 +385,8 @@ impl std::fmt::Display for ExitCause {
             Self::Protocol => f.write_str("broke the protocol of the control socket"),
             Self::Hung(silent) => write!(f, "hung: no heartbeat for {} ms", silent.as_millis()),
             Self::Panicked => f.write_str("panicked"),
+            #[cfg(not(loom))]
+            Self::Injected(strike) => write!(f, "was killed by an injected fault: {strike}"),
         }
     }
 }

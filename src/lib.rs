@@ -35,6 +35,7 @@
 //! | operations that run behind the program's back, in order | [`Stream`], [`Event`], [`comm::stream`] |
 //! | a proxy with a handler of one's own | [`Communicator::start_proxy`] |
 //! | what can go wrong | [`Error`] |
+//! | making it go wrong on purpose | [`faults`] |
 //! | what the ranks of a job are doing, from inside and outside | [`Communicator::report`], [`observe`] |
 //!
 //! [`shm`], [`sync`] and [`bootstrap`] are the ground that these stand on: shared memory and everything unsafe,
@@ -53,6 +54,8 @@ pub mod comm;
 #[cfg(all(feature = "coordinator", not(loom)))]
 pub mod coordinator;
 pub mod error;
+#[cfg(not(loom))]
+pub mod faults;
 #[cfg(not(loom))]
 pub mod heap;
 #[cfg(not(loom))]

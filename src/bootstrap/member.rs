@@ -453,6 +453,7 @@ fn decode(welcome: &Welcome) -> Result<(Options, Placement)> {
         proxy: proxy.ok_or_else(|| unknown("proxy mode", welcome.proxy_mode))?,
         backing: backing.ok_or_else(|| unknown("segment backing", welcome.backing))?,
         timeout: Duration::from_millis(welcome.timeout_ms),
+        ..Options::default()
     };
     let cpu = (welcome.cpu != message::NO_CPU).then_some(welcome.cpu);
     Ok((options, Placement { cpu, devices: welcome.devices, proxies: welcome.proxies }))

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::faults::Faults;
 
 /// The longest name or path that a [`SegmentBacking`] can carry, in bytes.
 const MAX_BACKING_NAME: usize = 256;
@@ -98,6 +99,8 @@ pub struct Options {
     pub backing: SegmentBacking,
     /// How long a wait may take, in the bootstrap and afterwards.
     pub timeout: Duration,
+    /// What goes wrong on purpose; where that is nothing, what the environment says: see [`crate::faults`].
+    pub faults: Faults,
 }
 
 impl Default for Options {
@@ -107,6 +110,7 @@ impl Default for Options {
             proxy: ProxyMode::default(),
             backing: SegmentBacking::default(),
             timeout: Duration::from_secs(60),
+            faults: Faults::default(),
         }
     }
 }

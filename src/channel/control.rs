@@ -16,6 +16,7 @@
 //! | 45696 | card: how many ranks there are, and when the epoch began | the epoch | its creator |
 //! | 45824 | what ranks tell of themselves | each rank | that rank |
 //! | 54016 | heartbeats, in the job's first epoch | each member: the ranks, then the service | that member |
+//! | 62336 | faults that were injected, 32 bytes each | each rank | that rank, its proxy |
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -23,7 +24,8 @@ use std::time::Duration;
 
 use super::world::Era;
 use crate::error::{DeviceName, Error, Result};
-use crate::rank::{MAX_RANKS, check_n_ranks};
+use crate::faults::TOLD_WORDS;
+use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
 use crate::shm::segment::AttachAs;
 use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Mapping, Segment};
 use crate::sync::atomic::AtomicU64;
@@ -45,7 +47,8 @@ const FORMATION: u64 = OFFERS + MAX_RANKS as u64 * size_of::<OfferCell>() as u64
 const CARD: u64 = FORMATION + size_of::<RoundCell>() as u64;
 const ACTIVITIES: u64 = CARD + 128;
 const BEATS: u64 = ACTIVITIES + MAX_RANKS as u64 * size_of::<ActivityCell>() as u64;
-const END: u64 = BEATS + (MAX_RANKS as u64 + 1) * size_of::<BeatCell>() as u64;
+const FAULTS: u64 = BEATS + (MAX_RANKS as u64 + 1) * size_of::<BeatCell>() as u64;
+const END: u64 = FAULTS + MAX_RANKS as u64 * TOLD_WORDS as u64 * 8;
 
 /// How often the survivors of an epoch can try to go on. Each death can spoil one round.
 pub(crate) const MAX_ROUNDS: u64 = MAX_RANKS as u64;
@@ -62,7 +65,7 @@ const _: () = {
         BARRIER_PARK == 4224 && DOORBELL == 4352 && LIVES == 4480 && BARRIER == 12672 && AGREEMENT == 20864
     );
     assert!(REGROUP_PARK == 29056 && ROUNDS == 29184 && OFFERS == 37376 && FORMATION == 45568);
-    assert!(CARD == 45696 && ACTIVITIES == 45824 && BEATS == 54016);
+    assert!(CARD == 45696 && ACTIVITIES == 45824 && BEATS == 54016 && FAULTS == 62336);
 };
 
 /// A control segment, mapped.
@@ -147,6 +150,12 @@ impl Control {
         };
         let offset = BEATS + u64::from(place) * size_of::<BeatCell>() as u64;
         self.mapping.cell(offset).expect("in the layout")
+    }
+
+    /// What `rank` tells of faults that were injected.
+    pub(crate) fn faults(&self, rank: Rank) -> CellSlice<AtomicU64> {
+        let words = TOLD_WORDS as u64;
+        self.mapping.cells(FAULTS + u64::from(rank.get()) * words * 8, words).expect("in the layout")
     }
 
     /// The descriptor, where this is no copy.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use shmccl_proxy::{Handler, Kind, MemoryId, Refusal, SemaphoreId, Trigger};
 
+use super::faulty::{Fate, ProxyFaults};
 use super::seat::MAX_CHANNELS_PER_PEER;
 use super::world::World;
 use crate::error::Result;
@@ -25,13 +26,15 @@ pub enum RefusalReason {
     Target = 2,
     /// The semaphore id names no rank of the communicator.
     Semaphore = 3,
+    /// A fault was injected: see [`crate::faults`].
+    Injected = 4,
 }
 
 impl RefusalReason {
     /// Names the reason with this code; `None` for a code that no executor gives.
     #[must_use]
     pub fn from_code(code: u64) -> Option<Self> {
-        [Self::NoKind, Self::Source, Self::Target, Self::Semaphore]
+        [Self::NoKind, Self::Source, Self::Target, Self::Semaphore, Self::Injected]
             .into_iter()
             .find(|reason| *reason as u64 == code)
     }
@@ -48,6 +51,7 @@ impl std::fmt::Display for RefusalReason {
             Self::Source => "its source is not memory that it may read",
             Self::Target => "its target is not memory that it may write",
             Self::Semaphore => "its semaphore belongs to no rank",
+            Self::Injected => "a fault that was injected has it refused",
         })
     }
 }
@@ -61,6 +65,8 @@ pub struct Executor {
     world: Arc<World>,
     /// Who pushes into each fifo that the proxy serves.
     sources: Vec<Source>,
+    /// What goes wrong on purpose.
+    faults: Option<ProxyFaults>,
 }
 
 /// The rank behind a fifo, and what its triggers may name.
@@ -78,7 +84,12 @@ impl Executor {
             Ok(Source { rank, table: world.memory_table(rank)?, heaps: world.view(rank).clone() })
         };
         let sources = owners.iter().map(source).collect::<Result<_>>()?;
-        Ok(Self { world: Arc::clone(world), sources })
+        Ok(Self { world: Arc::clone(world), sources, faults: None })
+    }
+
+    /// The same, which suffers `faults`.
+    pub(crate) fn suffering(self, faults: Option<ProxyFaults>) -> Self {
+        Self { faults, ..self }
     }
 
     /// The rank that pushes into fifo number `fifo`.
@@ -102,11 +113,28 @@ impl Executor {
             let read_soon = if kind.contains(Kind::SIGNAL) { ReadSoon::Yes } else { ReadSoon::No };
             let copied = source.heaps.copy(from, to, transfer.len.into(), read_soon);
             copied.map_err(|_| RefusalReason::Target)?;
+            if let Some(faults) = &self.faults {
+                faults.damage(&self.world, source.rank, fifo, &source.heaps, (to, transfer.len.into()));
+            }
         }
         if let Some((rank, index)) = semaphore {
             self.world.semaphores(rank)[index].signal_next(self.world.kernel());
         }
         Ok(())
+    }
+
+    #[cold]
+    fn suffer(&mut self, fifo: usize, trigger: &Trigger) -> Result<(), RefusalReason> {
+        let producer = self.producer(fifo);
+        let fate = match (&mut self.faults, producer) {
+            (Some(faults), Some(rank)) => faults.strike(&self.world, rank, fifo),
+            _ => Fate::Executed,
+        };
+        match fate {
+            Fate::Executed => self.execute(fifo, trigger),
+            Fate::Dropped => Ok(()),
+            Fate::Refused => Err(RefusalReason::Injected),
+        }
     }
 
     /// The semaphore that `id` names when `from` pushes it.
@@ -131,7 +159,9 @@ impl Source {
 impl Handler for Executor {
     #[inline]
     fn handle(&mut self, fifo: usize, trigger: &Trigger) -> Result<(), Refusal> {
-        self.execute(fifo, trigger).map_err(RefusalReason::refusal)
+        let done =
+            if self.faults.is_none() { self.execute(fifo, trigger) } else { self.suffer(fifo, trigger) };
+        done.map_err(RefusalReason::refusal)
     }
 }
 

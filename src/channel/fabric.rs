@@ -1,12 +1,13 @@
 //! What all channels of one rank stand on: the mapped epoch, its own heap, its seats, and how it waits.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::occupation;
 use super::seat::Seats;
 use super::world::World;
 use crate::error::{Error, Result};
+use crate::faults::Injector;
 use crate::heap::SymmetricHeap;
 use crate::rank::{Rank, RankSet};
 use crate::shm::{CellRef, HostKernel};
@@ -31,9 +32,17 @@ pub(crate) struct Fabric {
     /// Whether there was more than one from the start.
     crowded: bool,
     timeout: Duration,
-    /// Not 0 when the rank has left the job. Channels may outlive its communicators.
-    left: AtomicU64,
+    /// [`LEFT`] and [`FAULTY`]; 0 as long as nothing is out of the ordinary.
+    state: AtomicU64,
+    /// What goes wrong on purpose.
+    injector: OnceLock<Arc<Injector>>,
 }
+
+/// The rank has left the job. Channels may outlive its communicators.
+const LEFT: u64 = 1;
+
+/// Faults are planned.
+const FAULTY: u64 = 2;
 
 impl Fabric {
     /// Looks at `world` as `rank`, which shares its core with `spinners` spinning threads in all, itself included.
@@ -45,8 +54,9 @@ impl Fabric {
         let heap = SymmetricHeap::new(Arc::clone(world.view(rank).window()), segment, rank, world.shape())?;
         let seats = Seats::new(world.n_ranks());
         let crowded = spinners > 1;
-        let (spinners, left) = (AtomicU64::new(spinners.into()), AtomicU64::new(0));
-        Ok(Self { world, rank, heap, seats, spinners, crowded, timeout, left })
+        let (spinners, state) = (AtomicU64::new(spinners.into()), AtomicU64::new(0));
+        let injector = OnceLock::new();
+        Ok(Self { world, rank, heap, seats, spinners, crowded, timeout, state, injector })
     }
 
     pub(crate) fn world(&self) -> &Arc<World> {
@@ -162,7 +172,25 @@ impl Fabric {
 
     /// The rank leaves the job: no channel can do anything from now on.
     pub(crate) fn leave(&self) {
-        plain::store(&self.left, 1);
+        plain::store(&self.state, plain::load(&self.state) | LEFT);
+    }
+
+    /// Has faults injected from now on. Not while the rank leaves.
+    pub(crate) fn inject(&self, injector: Arc<Injector>) {
+        if self.injector.set(injector).is_ok() {
+            plain::store(&self.state, plain::load(&self.state) | FAULTY);
+        }
+    }
+
+    /// What injects faults, if any are planned.
+    pub(crate) fn injector(&self) -> Option<&Arc<Injector>> {
+        self.injector.get()
+    }
+
+    /// Whether the rank is in the job, and no faults are planned: then there is nothing to look up.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        plain::load(&self.state) == 0
     }
 
     /// Refuses `operation` when the rank has left the job.
@@ -171,7 +199,7 @@ impl Fabric {
     /// [`Error::Unavailable`].
     #[inline]
     pub(crate) fn present(&self, operation: &'static str) -> Result<()> {
-        if plain::load(&self.left) == 0 { Ok(()) } else { Err(absent(operation)) }
+        if plain::load(&self.state) & LEFT == 0 { Ok(()) } else { Err(absent(operation)) }
     }
 
     /// Refuses `operation` when the epoch has ended.

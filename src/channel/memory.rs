@@ -8,6 +8,7 @@ use super::Channel;
 use super::fabric::{Fabric, Inbound};
 use super::seat::{Counts, Seat};
 use crate::error::Result;
+use crate::faults::{MESSAGE, PUT};
 use crate::heap::{HeapOffset, HeapView, Place, Region};
 use crate::rank::Rank;
 use crate::shm::packet::{Flag, PacketKind};
@@ -66,7 +67,7 @@ impl MemoryChannel {
     /// [`crate::Error::OutOfRange`]; nothing was moved.
     #[inline]
     pub fn get(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
-        self.fabric.present("get")?;
+        self.enter("get")?;
         self.heaps.copy(self.theirs(source), self.mine(target), len, ReadSoon::Yes)
     }
 
@@ -76,7 +77,7 @@ impl MemoryChannel {
     /// [`crate::Error::OutOfRange`].
     #[inline]
     pub fn read<T: Pod>(&mut self, source: HeapOffset) -> Result<T> {
-        self.fabric.present("read")?;
+        self.enter("read")?;
         self.heaps.reach(self.peer, Region::new(source, size_of::<T>() as u64))?.read(source.get())
     }
 
@@ -86,7 +87,7 @@ impl MemoryChannel {
     /// [`crate::Error::OutOfRange`]; nothing was written.
     #[inline]
     pub fn write<T: Pod>(&mut self, target: HeapOffset, value: T) -> Result<()> {
-        self.fabric.present("write")?;
+        self.enter("write")?;
         self.heaps.reach(self.peer, Region::new(target, size_of::<T>() as u64))?.write(target.get(), value)
     }
 
@@ -96,9 +97,11 @@ impl MemoryChannel {
     /// [`crate::Error::OutOfRange`]; nothing was moved.
     #[inline]
     pub fn put_slice<T: Pod>(&mut self, target: HeapOffset, source: &[T]) -> Result<()> {
-        self.fabric.present("put_slice")?;
+        self.enter("put_slice")?;
         let bytes = bytemuck::cast_slice(source);
-        self.heaps.reach(self.peer, Region::new(target, bytes.len() as u64))?.copy_in(target.get(), bytes)
+        self.heaps.reach(self.peer, Region::new(target, bytes.len() as u64))?.copy_in(target.get(), bytes)?;
+        self.written(target, bytes.len() as u64);
+        Ok(())
     }
 
     /// Raises the peer's semaphore without publishing earlier puts: orders execution only.
@@ -107,7 +110,7 @@ impl MemoryChannel {
     /// [`crate::Error::Unavailable`] when this rank has left the job.
     #[inline]
     pub fn relaxed_signal(&mut self) -> Result<()> {
-        self.fabric.present("relaxed_signal")?;
+        self.enter("relaxed_signal")?;
         self.outbound.relaxed_signal(self.fabric.kernel());
         Ok(())
     }
@@ -118,6 +121,7 @@ impl MemoryChannel {
     /// Those of [`Channel::wait`].
     #[inline]
     pub fn relaxed_wait(&mut self) -> Result<()> {
+        self.enter("relaxed_wait")?;
         let inbound = &mut self.inbound;
         self.fabric.wait_for_peer("relaxed_wait", self.peer, |waiting| inbound.relaxed_wait(waiting))
     }
@@ -138,7 +142,7 @@ impl MemoryChannel {
         len: u64,
         flag: Flag,
     ) -> Result<()> {
-        self.fabric.present("put_packets")?;
+        self.enter("put_packets")?;
         let mine = self.heaps.reach(self.fabric.rank(), Region::new(source, len))?;
         let theirs = self.heaps.reach(self.peer, Region::new(target, packed_len(kind, len)))?;
         let mut buffer = [0; PACKET_CHUNK];
@@ -164,6 +168,7 @@ impl MemoryChannel {
         len: u64,
         flag: Flag,
     ) -> Result<()> {
+        self.enter("unpack_packets")?;
         let mine = self.heaps.reach(self.fabric.rank(), Region::new(target, len))?;
         self.heaps.check(Region::new(source, packed_len(kind, len)))?;
         let mut buffer = [0; PACKET_CHUNK];
@@ -194,6 +199,39 @@ impl MemoryChannel {
             Err(error) => Some(Err(error)),
         };
         self.fabric.wait_awake("unpack_packets", self.peer, &mut poll)?
+    }
+
+    /// Begins an operation; one that the program has called may be struck by a fault.
+    #[inline]
+    fn enter(&self, operation: &'static str) -> Result<()> {
+        if self.fabric.is_plain() { Ok(()) } else { self.enter_watched(operation) }
+    }
+
+    #[cold]
+    fn enter_watched(&self, operation: &'static str) -> Result<()> {
+        match self.seat {
+            Some(_) => self.fabric.enter(operation),
+            None => self.fabric.present(operation),
+        }
+    }
+
+    /// Has faults strike what was just written.
+    #[inline]
+    fn written(&self, target: HeapOffset, len: u64) {
+        if !self.fabric.is_plain() {
+            let name = if self.seat.is_some() { PUT } else { MESSAGE };
+            self.fabric.damage(name, self.theirs(target), len);
+        }
+    }
+
+    /// The put with a signal of a rank that has left, or for which faults are planned.
+    #[cold]
+    fn put_with_signal_watched(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
+        self.enter_watched("put_with_signal")?;
+        self.heaps.copy(self.mine(source), self.theirs(target), len, ReadSoon::Yes)?;
+        self.written(target, len);
+        self.outbound.signal(self.fabric.kernel());
+        Ok(())
     }
 
     /// A place in this rank's heap.
@@ -234,20 +272,24 @@ impl Channel for MemoryChannel {
 
     #[inline]
     fn put(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
-        self.fabric.present("put")?;
-        self.heaps.copy(self.mine(source), self.theirs(target), len, ReadSoon::No)
+        self.enter("put")?;
+        self.heaps.copy(self.mine(source), self.theirs(target), len, ReadSoon::No)?;
+        self.written(target, len);
+        Ok(())
     }
 
     #[inline]
     fn signal(&mut self) -> Result<()> {
-        self.fabric.present("signal")?;
+        self.enter("signal")?;
         self.outbound.signal(self.fabric.kernel());
         Ok(())
     }
 
     #[inline]
     fn put_with_signal(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
-        self.fabric.present("put_with_signal")?;
+        if !self.fabric.is_plain() {
+            return self.put_with_signal_watched(target, source, len);
+        }
         self.heaps.copy(self.mine(source), self.theirs(target), len, ReadSoon::Yes)?;
         self.outbound.signal(self.fabric.kernel());
         Ok(())
@@ -260,11 +302,12 @@ impl Channel for MemoryChannel {
 
     #[inline]
     fn flush(&mut self) -> Result<()> {
-        Ok(())
+        self.fabric.enter_own(self.seat.is_some(), "flush")
     }
 
     #[inline]
     fn wait(&mut self) -> Result<()> {
+        self.fabric.enter_own(self.seat.is_some(), "wait")?;
         self.fabric.wait_for_signal(self.peer, &mut self.inbound)
     }
 

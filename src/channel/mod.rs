@@ -16,6 +16,7 @@
 mod control;
 mod executor;
 mod fabric;
+mod faulty;
 mod memory;
 mod occupation;
 mod port;
@@ -33,6 +34,7 @@ use crate::rank::Rank;
 pub(crate) use control::{Control, LEN as CONTROL_LEN, MAX_ROUNDS};
 pub use executor::{Executor, RefusalReason};
 pub(crate) use fabric::{Fabric, PeerWatch};
+pub(crate) use faulty::ProxyFaults;
 pub use memory::MemoryChannel;
 pub(crate) use occupation::name_of as occupation_name;
 pub(crate) use port::Port;

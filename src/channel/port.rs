@@ -67,19 +67,21 @@ pub struct PortChannel {
     semaphore: SemaphoreId,
     /// Whether something was pushed that is not known to be executed.
     pending: bool,
+    /// Whether it is the program's, and not a pipe's.
+    is_own: bool,
     inbound: SemaphoreReceiver<CellRef<SemaphoreCell>>,
 }
 
 impl PortChannel {
     /// Opens the next channel to `peer`, over `port`.
     pub(crate) fn open(fabric: &Arc<Fabric>, peer: Rank, port: Port) -> Result<Self> {
-        Self::sit(fabric, fabric.seats().take(peer)?, port)
+        Self::sit(fabric, fabric.seats().take(peer)?, port, true)
     }
 
     /// Opens a channel to `peer` in the highest free seat, which is not for [`PortChannel::open`] as long as there are others.
     /// The two ends have to tell each other which [`PortChannel::seat_number`] they got.
     pub(crate) fn open_from_top(fabric: &Arc<Fabric>, peer: Rank, port: Port) -> Result<Self> {
-        Self::sit(fabric, fabric.seats().take_from_top(peer)?, port)
+        Self::sit(fabric, fabric.seats().take_from_top(peer)?, port, false)
     }
 
     /// The number of its seat among those of the pair: the same at both ends, or they do not hear each other.
@@ -87,12 +89,13 @@ impl PortChannel {
         self.seat.number
     }
 
-    fn sit(fabric: &Arc<Fabric>, seat: Seat, port: Port) -> Result<Self> {
+    fn sit(fabric: &Arc<Fabric>, seat: Seat, port: Port, is_own: bool) -> Result<Self> {
         let peer = seat.peer;
         let inbound = fabric.semaphore(fabric.rank(), seat.semaphore_index(peer))?;
         Ok(Self {
             semaphore: semaphore_id(peer, seat.number),
             pending: false,
+            is_own,
             table: fabric.world().memory_table(fabric.rank())?,
             inbound: SemaphoreReceiver::new(inbound, seat.counts.received),
             fabric: Arc::clone(fabric),
@@ -113,6 +116,7 @@ impl PortChannel {
     /// [`Error::InvalidArgument`] for an id that names nothing, [`Error::OutOfRange`] for bytes outside what it names; otherwise
     /// those of [`Channel::put`].
     pub fn put_registered(&mut self, transfer: Transfer) -> Result<()> {
+        self.fabric.enter_own(self.is_own, "put_registered")?;
         for (id, offset) in
             [(transfer.source, transfer.source_offset), (transfer.target, transfer.target_offset)]
         {
@@ -165,6 +169,11 @@ impl PortChannel {
         fabric.wait_for_proxy("push", *served_by, completion, || producer.try_push(trigger).ok())
     }
 
+    fn flush_all(&mut self) -> Result<()> {
+        let position = self.push(Kind::FLUSH, Transfer::default())?;
+        self.wait_completed(position)
+    }
+
     fn wait_completed(&mut self, position: Position) -> Result<()> {
         let Port { producer, completion, served_by, .. } = &self.port;
         let header = producer.header();
@@ -183,21 +192,25 @@ impl Channel for PortChannel {
 
     #[inline]
     fn put(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
+        self.fabric.enter_own(self.is_own, "put")?;
         self.transfer(target, source, len, Kind::NONE).map(drop)
     }
 
     #[inline]
     fn signal(&mut self) -> Result<()> {
+        self.fabric.enter_own(self.is_own, "signal")?;
         self.push(Kind::SIGNAL, Transfer::default()).map(drop)
     }
 
     #[inline]
     fn put_with_signal(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
+        self.fabric.enter_own(self.is_own, "put_with_signal")?;
         self.transfer(target, source, len, Kind::SIGNAL).map(drop)
     }
 
     #[inline]
     fn put_with_signal_and_flush(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
+        self.fabric.enter_own(self.is_own, "put_with_signal")?;
         match self.transfer(target, source, len, Kind::SIGNAL | Kind::FLUSH)? {
             Some(position) => self.wait_completed(position),
             None => Ok(()),
@@ -206,12 +219,13 @@ impl Channel for PortChannel {
 
     #[inline]
     fn flush(&mut self) -> Result<()> {
-        let position = self.push(Kind::FLUSH, Transfer::default())?;
-        self.wait_completed(position)
+        self.fabric.enter_own(self.is_own, "flush")?;
+        self.flush_all()
     }
 
     #[inline]
     fn wait(&mut self) -> Result<()> {
+        self.fabric.enter_own(self.is_own, "wait")?;
         self.fabric.wait_for_signal(self.seat.peer, &mut self.inbound)
     }
 
@@ -225,7 +239,7 @@ impl Drop for PortChannel {
     /// Waits until the proxy has executed everything: the next channel in this seat may signal directly. If that comes to
     /// nothing, the seat stays taken, as it does when the thread panics: then nobody is to wait for this one.
     fn drop(&mut self) {
-        if !self.pending || !std::thread::panicking() && self.flush().is_ok() {
+        if !self.pending || !std::thread::panicking() && self.flush_all().is_ok() {
             // Not what was pushed: a handler of the user's own may have raised the semaphore less often.
             let outbound = self.seat.semaphore_index(self.fabric.rank());
             let Ok(outbound) = self.fabric.semaphore(self.seat.peer, outbound) else { return };

@@ -7,8 +7,10 @@ use std::time::Duration;
 use shmccl_proxy::{Fifo, FifoHeader, Handler, Owner, Service, Slot};
 
 use super::executor::Executor;
+use super::faulty::ProxyFaults;
 use super::world::World;
 use crate::error::{Error, Result};
+use crate::faults::{Faults, Injector};
 use crate::heap::layout::FifoCells;
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
@@ -69,14 +71,15 @@ impl Drop for ProxyThread {
 }
 
 /// Serves every rank's fifos on the calling thread until all ranks have left or the epoch has ended: the body of a
-/// service process, whose core `spinners` threads share.
+/// service process, whose core `spinners` threads share, and which suffers `faults`.
 ///
 /// # Errors
 /// Those of [`ProxyThread::start`].
-pub(crate) fn serve_all(world: &Arc<World>, spinners: u32) -> Result<()> {
+pub(crate) fn serve_all(world: &Arc<World>, spinners: u32, faults: &Faults) -> Result<()> {
     let owners: Vec<_> = (0..world.n_ranks()).map(Rank::known).collect();
     let fifos = owners.iter().map(|&rank| world.cells(rank).fifo(0)).collect::<Result<_>>()?;
-    let handler = Executor::new(world, &owners)?;
+    let injectors = owners.iter().map(|&rank| Injector::new(faults, rank, false).map(Arc::new)).collect();
+    let handler = Executor::new(world, &owners)?.suffering(ProxyFaults::new(injectors, true));
     let served = Served { owners, fifos, doorbell: world.control().proxy_doorbell() };
     let stop = Arc::new(Latch::new());
     Server::new(Arc::clone(world), served, stop, WaitPolicy::for_spinners(spinners))?.run(handler);

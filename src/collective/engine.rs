@@ -193,7 +193,8 @@ impl Engine {
     /// Keeps `call`, which has been executed, for when it is made again.
     #[inline(never)]
     fn keep(&mut self, call: &Call<'_>, summary: Summary, len: u64) {
-        if let Some(again) = Again::of(call, summary, len) {
+        // Where faults are planned every call is looked at: none is repeated without.
+        if let Some(again) = Again::of(call, summary, len).filter(|_| self.team.board.fabric().is_plain()) {
             self.again = Some(again);
         }
     }

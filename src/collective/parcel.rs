@@ -29,7 +29,8 @@ use super::region::PIPE_SLOTS;
 use super::team::Team;
 use crate::channel::Channel;
 use crate::error::Result;
-use crate::heap::{HeapOffset, Region};
+use crate::faults::MESSAGE;
+use crate::heap::{HeapOffset, Place, Region};
 
 /// The length of a header in bytes.
 const HEADER_LEN: u64 = 32;
@@ -282,6 +283,11 @@ impl Letter<'_, '_> {
     fn write<C: Channel>(self, pipes: &mut Pipes<'_, C>) -> Result<()> {
         let (_, slot) = pipes.next_to(self.to);
         self.lay_out(pipes.team, self.to, slot)?;
+        let fabric = pipes.team.board.fabric();
+        if !fabric.is_plain() {
+            let place = Place { rank: pipes.team.members()[self.to], offset: shifted(slot, self.body) };
+            fabric.damage(MESSAGE, place, self.len);
+        }
         pipes.channel(self.to).signal()?;
         pipes.count_sent(self.to);
         pipes.wake(self.to);

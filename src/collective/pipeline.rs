@@ -40,7 +40,8 @@ use super::direct::{behind_line, share};
 use super::operation::Operation;
 use super::team::Team;
 use crate::error::Result;
-use crate::heap::Region;
+use crate::faults::STAGE;
+use crate::heap::{Place, Region};
 use crate::rank::MAX_RANKS;
 use crate::reduce::{Source, SourcePlace, Target};
 use crate::shm::copy::choose;
@@ -140,7 +141,9 @@ impl Pipeline {
             let region = self.slot(team, team.me(), &part);
             let span = team.heap_of(team.me(), region)?;
             let input_at = next.start + part.bytes.start;
-            call.exchange(team.view(), part.start(), input_at, span, region, self.read_soon)
+            call.exchange(team.view(), part.start(), input_at, span, region, self.read_soon)?;
+            damage_staged(team, region);
+            Ok(())
         })
     }
 
@@ -192,7 +195,9 @@ impl Pipeline {
     fn stage_part(&self, team: &Team, call: &Call<'_>, part: &Part) -> Result<()> {
         let target = self.slot(team, team.me(), part);
         let at = part.block * call.block_len()? + part.start();
-        call.copy_input(team.view(), at, team.heap_of(team.me(), target)?, target)
+        call.copy_input(team.view(), at, team.heap_of(team.me(), target)?, target)?;
+        damage_staged(team, target);
+        Ok(())
     }
 
     /// Uses the inputs that all have staged.
@@ -286,6 +291,15 @@ impl Pipeline {
             let span = team.heap_of(team.me(), source)?;
             call.output.copy(team.view(), part.start(), span, source.offset.get(), source.len)
         })
+    }
+}
+
+/// Has faults strike what this member has staged in `region` of its heap.
+#[inline]
+fn damage_staged(team: &Team, region: Region) {
+    let fabric = team.board.fabric();
+    if !fabric.is_plain() {
+        fabric.damage(STAGE, Place { rank: fabric.rank(), offset: region.offset }, region.len);
     }
 }
 

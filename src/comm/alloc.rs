@@ -36,6 +36,7 @@ impl Communicator {
     /// Those of [`Communicator::alloc`].
     pub fn alloc_region(&mut self, len: u64, align: u64) -> Result<Region> {
         self.check_all_ranks()?;
+        self.fabric().enter(Operation::Alloc.name())?;
         let fabric = Arc::clone(self.fabric());
         let heap = fabric.heap();
         let region = match heap.plan(len, align) {
@@ -79,6 +80,7 @@ impl Communicator {
     /// Those of [`Communicator::free`].
     pub fn free_region(&mut self, region: Region) -> Result<()> {
         self.check_all_ranks()?;
+        self.fabric().enter(Operation::Free.name())?;
         self.agree(Operation::Free, [region.offset.get(), region.len, 0, 0])?;
         self.heap().free(region)
     }

@@ -18,6 +18,7 @@ use crate::bootstrap::{Joining, ProxyMode, Pulse, SegmentBacking, Shared, join_f
 use crate::channel::{Control, Era, Fabric, World, serve_all};
 use crate::collective::Manner;
 use crate::error::{Error, Result};
+use crate::faults::Faults;
 use crate::heap::MemoryRegistrar;
 use crate::heap::layout::HeapShape;
 use crate::heap::registered::heap_windows;
@@ -64,13 +65,14 @@ pub fn join_job() -> Result<Option<Member>> {
         return Ok(Some(Member::Device(Box::new(come_back(joining)?))));
     }
     let (restarting, beat, device) = (joining.is_restarting(), joining.beat(), joining.device());
+    let faults = joining.options().faults.or_from_env()?;
     let Entrance { shared, world, own } = Entrance::of(joining)?;
     let pulse = beat.map(|every| Pulse::new(world.control().beat(device), every));
     let Some(rank) = shared.joining().rank() else {
         let membership = shared.ready()?;
         // It hears from the devices when the job is over.
         let _beating = membership.link.watch(pulse, |_| {})?;
-        serve_all(&world, membership.placement.devices + membership.placement.proxies)?;
+        serve_all(&world, membership.placement.devices + membership.placement.proxies, &faults)?;
         return Ok(Some(Member::Proxy));
     };
     let seat = Seat::take(&world, rank)?;
@@ -84,6 +86,7 @@ pub fn join_job() -> Result<Option<Member>> {
     let numbers = Number::first(world.n_ranks());
     let line = Supervision::begin(membership.link, pulse, restarting, &world, numbers)?;
     let comm = seat.sit(&world, &terms, Some(line), own)?;
+    comm.plan(&faults, false);
     Ok(Some(Member::Device(Box::new(comm))))
 }
 
@@ -119,6 +122,7 @@ pub(super) fn attach_threads(
     shape: HeapShape,
     backing: &SegmentBacking,
     terms: &Terms,
+    faults: &Faults,
 ) -> Result<Vec<Communicator>> {
     let (control, _segment) = Control::create(shape.n_ranks(), era)?;
     let ranks = || (0..shape.n_ranks()).map(Rank::known);
@@ -126,7 +130,8 @@ pub(super) fn attach_threads(
     let segments = ranks().map(|rank| create(rank).map(Arc::new)).collect::<Result<_>>()?;
     let world = Arc::new(World::over(shape, control, segments)?);
     let seats = ranks().map(|rank| Seat::take(&world, rank)).collect::<Result<Vec<_>>>()?;
-    seats.into_iter().map(|seat| seat.sit(&world, terms, None, None)).collect()
+    let sit = |seat: Seat| seat.sit(&world, terms, None, None).inspect(|comm| comm.plan(faults, true));
+    seats.into_iter().map(sit).collect()
 }
 
 /// What a job has decided for its ranks.

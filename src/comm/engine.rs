@@ -31,6 +31,7 @@ impl Communicator {
     /// on the other ranks: nothing has changed then, and all may try again. [`crate::Error::CallMismatch`] when the ranks choose
     /// differently; otherwise those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
     pub fn set_channel_kind(&mut self, kind: ChannelKind) -> Result<()> {
+        self.fabric().enter(Operation::SetChannelKind.name())?;
         self.engine()?.choose_channels(kind)?;
         self.manner.channel = kind;
         Ok(())
@@ -49,6 +50,7 @@ impl Communicator {
         operation: Operation,
         algorithm: Arc<dyn CustomAlgorithm>,
     ) -> Result<()> {
+        self.fabric().enter(Operation::RegisterAlgorithm.name())?;
         self.engine()?.register(operation, Some(algorithm))
     }
 
@@ -57,6 +59,7 @@ impl Communicator {
     /// # Errors
     /// Those of [`Communicator::register_algorithm`].
     pub fn unregister_algorithm(&mut self, operation: Operation) -> Result<()> {
+        self.fabric().enter(Operation::RegisterAlgorithm.name())?;
         self.engine()?.register(operation, None)
     }
 
@@ -106,6 +109,7 @@ impl Communicator {
     #[inline]
     pub fn barrier(&mut self) -> Result<()> {
         self.reclaim_engine();
+        self.fabric().enter(Operation::Barrier.name())?;
         match &mut self.meeting {
             Some(meeting) => meeting.meet(Operation::Barrier, self.engine.as_deref()),
             None => self.engine()?.barrier(Operation::Barrier),
@@ -157,6 +161,7 @@ impl<'a> Submit<'a> for Communicator {
     #[inline]
     fn submit(&mut self, mut call: Call<'a>) -> Result<()> {
         let manner = self.manner;
+        self.fabric().enter(call.operation.name())?;
         self.engine()?.run(&mut call, manner)
     }
 

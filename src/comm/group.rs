@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::Communicator;
 use super::collectives::{Standing, Submit};
-use crate::collective::Call;
 use crate::collective::group::{self, Share};
+use crate::collective::{Call, Operation};
 use crate::error::{Error, Result};
 
 /// Takes calls, of one communicator or several, and executes them at its end.
@@ -109,6 +109,9 @@ impl<'a> Group<'a> {
         for Party { comm, calls } in std::mem::take(&mut self.parties) {
             if !calls.is_empty() {
                 let manner = comm.manner;
+                if shares.is_empty() {
+                    comm.fabric().enter(Operation::Group.name())?;
+                }
                 shares.push(Share { engine: comm.engine()?, manner, calls });
             }
         }

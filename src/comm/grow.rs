@@ -14,6 +14,7 @@ use crate::bootstrap::{Options, Part, Vigil, meet, meet_as_newcomer};
 use crate::channel::World;
 use crate::collective::Operation;
 use crate::error::{Error, Result};
+use crate::faults::Faults;
 use crate::rank::{MAX_RANKS, Rank};
 use crate::sync::{LifeStatus, Stop};
 
@@ -82,11 +83,14 @@ impl Communicator {
     /// - [`Error::Layout`]: the host is another version of this library, or runs as another user.
     /// - [`Error::ResourceLimit`], [`Error::Os`].
     pub fn join_within(id: &UniqueId, timeout: Duration) -> Result<Self> {
-        meet_as_newcomer(&id.meeting_point(), timeout).and_then(join_met).map_err(super::init::name_hang_up)
+        let faults = Faults::from_env()?;
+        let met = meet_as_newcomer(&id.meeting_point(), timeout).and_then(join_met);
+        met.inspect(|comm| comm.plan(&faults, false)).map_err(super::init::name_hang_up)
     }
 
     /// The id that one member at least has been given, when all members want the same.
     fn agree_on_growth(&mut self, n_ranks: u32, invitation: Option<&UniqueId>) -> Result<UniqueId> {
+        self.fabric().enter(Operation::Grow.name())?;
         let [high, low] = invitation.map_or([0; 2], UniqueId::words);
         let words = [u64::from(n_ranks), invitation.is_some().into(), high, low];
         let told = self.engine()?.exchange(Operation::Grow, &words)?;

@@ -47,7 +47,9 @@ impl Communicator {
         check("init_rank", options)?;
         HeapShape::new(n_ranks, options.heap_len)?;
         let part = Part { rank, n_ranks, n_members: n_ranks };
-        meet(&id.meeting_point(), part, options, None).and_then(join_met).map_err(name_hang_up)
+        let faults = options.faults.or_from_env()?;
+        let met = meet(&id.meeting_point(), part, options, None).and_then(join_met).map_err(name_hang_up);
+        met.inspect(|comm| comm.plan(&faults, false))
     }
 
     /// Makes all communicators of a job of `n_ranks` in this process, in order of rank, with the default [`Options`]:
@@ -82,7 +84,7 @@ pub(crate) fn init_threads(job: u64, n_ranks: u32, options: &Options) -> Result<
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let spinners = u32::try_from((n_ranks as usize).div_ceil(cores)).unwrap_or(u32::MAX);
     let terms = Terms { mode: ProxyMode::Thread, spinners, timeout: options.timeout };
-    attach_threads(era, shape, &options.backing, &terms)
+    attach_threads(era, shape, &options.backing, &terms, &options.faults.or_from_env()?)
 }
 
 /// Refuses what takes a launcher.

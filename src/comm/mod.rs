@@ -18,6 +18,7 @@ mod init;
 mod meeting;
 mod membership;
 mod operand;
+mod plan;
 mod ports;
 mod recover;
 mod recovery;
@@ -235,6 +236,7 @@ impl Communicator {
     /// Those of [`Communicator::barrier`]: the ranks did not all come.
     pub fn finalize(mut self) -> Result<()> {
         self.reclaim_engine();
+        self.fabric().enter(Operation::Finalize.name())?;
         match &mut self.meeting {
             Some(meeting) => meeting.finalize(self.engine.as_deref()),
             None => self.engine()?.barrier(Operation::Finalize),

@@ -52,6 +52,7 @@ impl Communicator {
     }
 
     fn derive(&mut self, operation: Operation, color: Option<u32>, key: i64) -> Result<Option<Self>> {
+        self.fabric().enter(operation.name())?;
         let chosen = color.map_or(0, |color| u64::from(color) + 1);
         let told = self.engine()?.exchange(operation, &[chosen, key.cast_unsigned()])?;
         // Members that all come at once after the end of the epoch do not notice it by themselves.

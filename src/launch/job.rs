@@ -3,6 +3,8 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
+
 use super::names::Names;
 use super::output::OutputLine;
 use super::{Launch, Observer, Outcome, spawn_threads, supervise};
@@ -10,7 +12,8 @@ use crate::bootstrap::{Options, ProxyMode};
 use crate::channel::{Control, Era};
 use crate::comm::{Communicator, Member, init_threads, join_job};
 use crate::error::{DeviceName, Error, ExitCause, Result};
-use crate::rank::check_n_ranks;
+use crate::faults::{FaultKind, Told};
+use crate::rank::{Rank, check_n_ranks};
 use crate::shm::HostKernel;
 use crate::sync::Revocation;
 
@@ -89,13 +92,27 @@ impl Launch {
     /// # Errors
     /// Those of [`Launch::spawn_and_supervise`], and of making the control segment.
     pub fn supervise(&self, observer: &mut dyn Observer) -> Result<Outcome> {
+        self.options().faults.or_from_env()?;
         let era = Era { job: self.job_id(), epoch: self.epoch() };
         let (control, segment) = Control::create(self.n_ranks(), era)?;
         let names = Names::claim(&self.options().backing, self.n_ranks(), era.job, &mut |name, creator| {
             observer.on_stale_name(name, creator);
         })?;
-        let mut revoking = Revoking { control, kernel: HostKernel::detect(), observer };
-        supervise::run(self, segment.as_fd(), names.hold(), &mut revoking)
+        let naming = Naming { control: control.clone(), named: Vec::new() };
+        let mut revoking =
+            Revoking { control, kernel: HostKernel::detect(), naming: naming.clone(), observer };
+        let outcome = supervise::run(self, segment.as_fd(), names.hold(), &mut revoking);
+        let mut naming = if self.restarts > 0 { revoking.naming } else { naming };
+        match outcome {
+            Err(Error::DeviceFailed { device, cause }) => {
+                Err(Error::DeviceFailed { device, cause: naming.name(device, cause) })
+            }
+            Err(error) => Err(error),
+            Ok(mut outcome) => {
+                outcome.lost.iter_mut().for_each(|(device, cause)| *cause = naming.name(*device, *cause));
+                Ok(outcome)
+            }
+        }
     }
 }
 
@@ -110,7 +127,43 @@ impl Observer for Silent {
 struct Revoking<'a> {
     control: Control,
     kernel: HostKernel,
+    naming: Naming,
     observer: &'a mut dyn Observer,
+}
+
+/// Names the faults that have killed devices, in the first epoch: each once, as a rank that was started again suffers none.
+#[derive(Clone)]
+struct Naming {
+    control: Control,
+    named: Vec<Rank>,
+}
+
+impl Naming {
+    /// The cause by its name, where it was a fault.
+    fn name(&mut self, device: DeviceName, cause: ExitCause) -> ExitCause {
+        if cause != ExitCause::Signal(Signal::SIGKILL as i32) {
+            return cause;
+        }
+        let killed = |rank, kinds: [FaultKind; 2]| {
+            let told = Told::read(&self.control.faults(rank))?;
+            kinds.contains(&told.last.kind).then_some(ExitCause::Injected(told.last))
+        };
+        match device {
+            DeviceName::Rank(rank) if self.named.contains(&rank) => cause,
+            DeviceName::Rank(rank) => {
+                let named = killed(rank, [FaultKind::Kill; 2]);
+                self.named.push(rank);
+                named.unwrap_or(cause)
+            }
+            DeviceName::Proxy => {
+                let ranks = (0..self.control.n_ranks()).map(Rank::known);
+                ranks
+                    .filter_map(|rank| killed(rank, [FaultKind::Stop, FaultKind::Kill]))
+                    .next()
+                    .unwrap_or(cause)
+            }
+        }
+    }
 }
 
 impl Observer for Revoking<'_> {
@@ -133,6 +186,7 @@ impl Observer for Revoking<'_> {
     }
 
     fn on_restart(&mut self, device: DeviceName, cause: ExitCause, left: u32) {
+        let cause = self.naming.name(device, cause);
         self.observer.on_restart(device, cause, left);
     }
 

@@ -11,6 +11,7 @@
 //! | `SHMCCL_JOB` | the job id, in hexadecimal |
 //! | `SHMCCL_LAUNCHER` | the process id of the launcher |
 //! | `SHMCCL_TIMEOUT_MS` | how long to wait for the launcher's Welcome |
+//! | `SHMCCL_FAULTS` | the [plan of faults](crate::faults), where there is one |
 //!
 //! One poll loop, in the thread that started the processes, watches sockets, process descriptors, interrupts and
 //! output. At the first sign of trouble (hang-up without Bye, broken protocol, failure, interrupt) it tells the
@@ -56,6 +57,7 @@ use crate::bootstrap::{Offer, Options, ProxyMode, SegmentBacking};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::{DeviceName, ExitCause, Result};
+use crate::faults::Faults;
 use crate::rank::check_n_ranks;
 
 /// The epoch of a job's first communicator.
@@ -270,6 +272,14 @@ impl Launch {
     #[must_use]
     pub fn heed_quit(mut self, heed_quit: bool) -> Self {
         self.heed_quit = heed_quit;
+        self
+    }
+
+    /// Sets what goes wrong on purpose in the processes of this job; a plan of nothing leaves it to what the environment says. See
+    /// [`crate::faults`].
+    #[must_use]
+    pub fn faults(mut self, faults: Faults) -> Self {
+        self.options.faults = faults;
         self
     }
 

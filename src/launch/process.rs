@@ -83,6 +83,9 @@ fn command(launch: &Launch, device: DeviceName) -> Command {
     };
     command.args(&program.args);
     command.envs(environment::variables(device, launch.n_ranks, launch.job_id, launch.options.timeout));
+    if !launch.options.faults.is_empty() {
+        command.env(crate::faults::VARIABLE, launch.options.faults.to_string());
+    }
     command.envs(launch.env.iter().map(|(name, value)| (name, value)));
     // What is typed goes to one reader.
     if !matches!(device, DeviceName::Rank(rank) if rank.get() == 0) {

@@ -7,6 +7,7 @@ use super::copy::copy_of;
 use crate::channel::{Standing, occupation_name};
 use crate::collective::{RegionLayout, Summary, TURNS, post_summary};
 use crate::error::Result;
+use crate::faults::Strike;
 use crate::heap::layout::{CONTROL_LEN, FifoCells, HEAP, N_FIFOS, SegmentCells};
 use crate::process;
 use crate::proxy::Trigger;
@@ -89,6 +90,8 @@ pub struct RankReport {
     pub work: Work,
     /// How long ago it has beaten; `None` where ranks are not asked to, or this is not the job's first epoch.
     pub heartbeat: Option<Duration>,
+    /// The last fault that was injected, and how many there were.
+    pub struck: Option<(Strike, u64)>,
     pub(super) wait: Option<Wait>,
 }
 
@@ -115,6 +118,7 @@ impl RankReport {
             call,
             last: None,
             fifos: Vec::new(),
+            struck: None,
             work: Work { waited: activity.waited.saturating_add(running), ..Work::default() },
             heartbeat: None,
             wait,

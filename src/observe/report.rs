@@ -7,6 +7,7 @@ use super::copy::copy_of;
 use super::rank::RankReport;
 use crate::channel::{CONTROL_LEN, Control, Standing, knot, stragglers};
 use crate::error::{DeviceName, Result};
+use crate::faults::Told;
 use crate::rank::Rank;
 use crate::shm::header::Creator;
 use crate::shm::{Expected, HostKernel, SegmentHeader};
@@ -57,7 +58,8 @@ impl Report {
             let segment = segment(rank);
             let report = RankReport::new(rank, life, &activity, segment.as_ref().map(AsFd::as_fd), now);
             let beat = control.beat(DeviceName::Rank(rank)).last();
-            RankReport { heartbeat: beat.map(|beat| now.saturating_sub(beat)), ..report }
+            let struck = Told::read(&control.faults(rank)).map(|told| (told.last, told.count));
+            RankReport { struck, heartbeat: beat.map(|beat| now.saturating_sub(beat)), ..report }
         };
         let identity = header.identity();
         Ok(Self {

@@ -64,7 +64,12 @@ impl fmt::Display for RankReport {
         self.fifos
             .iter()
             .filter(|fifo| fifo.depth > 0 || fifo.refused > 0)
-            .try_for_each(|fifo| write!(f, "; {fifo}"))
+            .try_for_each(|fifo| write!(f, "; {fifo}"))?;
+        match self.struck {
+            Some((last, 1)) => write!(f, "; fault injected: {last}"),
+            Some((last, count)) => write!(f, "; {count} faults injected, the last: {last}"),
+            None => Ok(()),
+        }
     }
 }
 

@@ -8,6 +8,8 @@
 
 #[path = "../process/mod.rs"]
 mod process;
+#[path = "../sorts/mod.rs"]
+mod sorts;
 #[path = "../watchdog/mod.rs"]
 mod watchdog;
 
@@ -18,6 +20,7 @@ mod launcher;
 mod paused;
 mod returning;
 mod statistics;
+mod stepwise;
 mod stopped;
 mod survivor;
 mod survivors;
@@ -40,7 +43,9 @@ use launcher::{LauncherTrial, be_a_launcher, is_launcher};
 use paused::{be_paused, pause_one};
 use process::is_running;
 use returning::{ReturningTrial, Returns, be_brought_back, be_hopeless, run_hopeless};
+use sorts::count_operations;
 use statistics::{Statistics, percentiles};
+use stepwise::{be_struck, kill_at};
 use stopped::{Finder, be_given_up_or_not, stop_one};
 use survivor::be_a_survivor;
 use survivors::{SurvivorsTrial, Times};
@@ -98,6 +103,22 @@ fn whoever_survives_a_killed_process_is_told_and_nothing_is_left() {
     println!("{statistics}");
     if long() && !cfg!(debug_assertions) {
         statistics.hold_the_promise();
+    }
+}
+
+#[test]
+fn whatever_the_operation_at_which_a_rank_is_killed_the_others_lose_it_and_nothing_is_left() {
+    if is_device() {
+        return be_struck();
+    }
+    let _alone = one_at_a_time();
+    let name = "whatever_the_operation_at_which_a_rank_is_killed_the_others_lose_it_and_nothing_is_left";
+    let mut open = None;
+    for number in 1..=count_operations() {
+        let _watchdog = Watchdog::start(&format!("operation {number}"), PATIENCE);
+        kill_at(name, number);
+        assert_eq!(descriptors(), *open.get_or_insert_with(descriptors), "left open after {number}");
+        assert_eq!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Err(Errno::ECHILD), "left after {number}");
     }
 }
 

@@ -26,7 +26,7 @@ const SCENARIO: &str = "SHMCCL_TEST_SCENARIO";
 fn shmccl(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
     command.arg("run").args(words).stdin(Stdio::null());
-    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "SHMCCL_HEAP"] {
+    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "SHMCCL_HEAP", "SHMCCL_FAULTS"] {
         command.env_remove(variable);
     }
     // The built-in table, whatever was measured on this machine.
@@ -242,6 +242,30 @@ fn the_exit_code_is_that_of_the_first_cause_and_one_line_names_it() {
         let output = run(&["-n", "2", "-q", "--", "sh", "-c", script]);
         assert_eq!(told(&output), (code, line.to_owned()), "{script}");
     }
+}
+
+#[test]
+fn a_device_that_an_injected_fault_has_killed_is_named_with_the_fault() {
+    let (code, error) =
+        told(&job(&["-n", "2", "-q", "--faults", "seed=4;kill:rank=1,at=2"], "ring").output().unwrap());
+    let named = "error: rank 1 was killed by an injected fault: kill at operation 2, wait (seed 4)\n";
+    assert!(code == 137 && error.ends_with(named) && error.contains("rank 1 was lost"), "{code} {error}");
+    let mut service = job(&["-n", "2", "-q", "--proxy", "process"], "ring");
+    let (code, error) = told(&service.env("SHMCCL_FAULTS", "stop:at=1").output().unwrap());
+    let named = "error: the proxy service was killed by an injected fault: stop at trigger 1 (seed 0)\n";
+    assert!(code == 137 && error.ends_with(named), "{code} {error}");
+    let (code, error) =
+        told(&job(&["-n", "2", "-q", "--faults", "kill:rank=5,at=1"], "ring").output().unwrap());
+    assert_eq!((code, error.as_str()), (0, ""), "nobody is struck");
+}
+
+#[test]
+fn a_plan_of_faults_that_makes_no_sense_is_one_line_that_says_how_it_is_written() {
+    let (code, error) = told(&run(&["-n", "2", "--faults", "murder:at=1", "--", "true"]));
+    assert!(code == 2 && error.contains("`murder` is no fault; expected CLAUSE[;CLAUSE]"), "{code} {error}");
+    let mut by_environment = job(&["-n", "2"], "ring");
+    let (code, error) = told(&by_environment.env("SHMCCL_FAULTS", "kill:rank=1").output().unwrap());
+    assert!(code == 2 && error.contains("`kill` needs either at or one_in"), "{code} {error}");
 }
 
 #[test]

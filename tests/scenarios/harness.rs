@@ -24,13 +24,14 @@ pub(crate) struct Job {
     timeout: Duration,
     patience: Duration,
     broken: bool,
+    faults: &'static str,
 }
 
 impl Job {
     /// A scenario of `n_ranks` ranks that end together.
     pub(crate) const fn of(n_ranks: u32) -> Self {
         let (timeout, patience) = (Duration::from_secs(10), Duration::from_secs(60));
-        Self { n_ranks, heap_len: 8 << 20, timeout, patience, broken: false }
+        Self { n_ranks, heap_len: 8 << 20, timeout, patience, broken: false, faults: "" }
     }
 
     /// How long the waits of its ranks may take. Processes get a second at least, as joining the job has to be done in it.
@@ -42,6 +43,12 @@ impl Job {
     /// The length of each heap, in bytes.
     pub(crate) const fn heap_len(mut self, heap_len: u64) -> Self {
         self.heap_len = heap_len;
+        self
+    }
+
+    /// What goes wrong on purpose.
+    pub(crate) const fn faults(mut self, faults: &'static str) -> Self {
+        self.faults = faults;
         self
     }
 
@@ -60,7 +67,9 @@ impl Job {
     /// Runs `body` in threads of this process.
     pub(crate) fn threads(self, name: &str, body: impl Fn(&mut Communicator) -> Result<()> + Sync) {
         let _watchdog = Watchdog::start(name, self.patience);
-        let options = Options { heap_len: self.heap_len, timeout: self.timeout, ..Options::default() };
+        let faults = self.faults.parse().unwrap();
+        let options =
+            Options { heap_len: self.heap_len, timeout: self.timeout, faults, ..Options::default() };
         let whole = |comm: &mut Communicator| {
             let done = body(comm);
             if !self.broken {
@@ -107,6 +116,7 @@ impl Job {
             .timeout(self.timeout.max(Duration::from_secs(1)))
             // Empty, it asks for the built-in table: not for one that was measured on this machine.
             .env(VARIABLE, "")
+            .faults(self.faults.parse().unwrap())
             .capture_output(true);
         let mut output = Captured(Vec::new());
         if let Err(error) = launch.supervise(&mut output) {

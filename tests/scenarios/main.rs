@@ -2,6 +2,8 @@
 
 #[macro_use]
 mod harness;
+#[path = "../sorts/mod.rs"]
+mod sorts;
 #[path = "../watchdog/mod.rs"]
 mod watchdog;
 
@@ -15,6 +17,7 @@ mod communicators;
 mod custom;
 mod departures;
 mod endings;
+mod faults;
 mod fifos;
 mod groups;
 mod growth;

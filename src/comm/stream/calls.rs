@@ -1,9 +1,11 @@
 //! Calls of a communicator that are enqueued instead of executed at once.
 
+use std::sync::Arc;
+
 use super::Stream;
 use super::line::{Loan, Ticket};
-use crate::collective::Call;
 use crate::collective::group::{self, Share};
+use crate::collective::{Call, Operation};
 use crate::comm::Communicator;
 use crate::comm::collectives::{Standing, Submit};
 use crate::error::Result;
@@ -34,9 +36,14 @@ impl Submit<'static> for OnStream<'_> {
 
     fn submit(&mut self, mut call: Call<'static>) -> Result<()> {
         let manner = self.comm.manner;
-        let ticket = self.comm.ticket()?;
-        self.stream
-            .enqueue(call.operation.name(), move || ticket.redeem(|engine| engine.run(&mut call, manner)))
+        let (ticket, fabric) = (self.comm.ticket()?, Arc::clone(self.comm.fabric()));
+        let operation = call.operation.name();
+        self.stream.enqueue(operation, move || {
+            ticket.redeem(|engine| {
+                fabric.enter(operation)?;
+                engine.run(&mut call, manner)
+            })
+        })
     }
 }
 
@@ -75,9 +82,13 @@ impl StreamGroup<'_> {
     /// [`crate::Error::StreamFailed`]; those of the first call of a communicator.
     pub fn end(self) -> Result<()> {
         let Self { on: OnStream { stream, comm }, calls } = self;
-        let (manner, ticket) = (comm.manner, comm.ticket()?);
-        stream.enqueue("group", move || {
-            ticket.redeem(|engine| group::run(&mut [Share { engine, manner, calls }]))
+        let (manner, ticket, fabric) = (comm.manner, comm.ticket()?, Arc::clone(comm.fabric()));
+        let operation = Operation::Group.name();
+        stream.enqueue(operation, move || {
+            ticket.redeem(|engine| {
+                fabric.enter(operation)?;
+                group::run(&mut [Share { engine, manner, calls }])
+            })
         })
     }
 }

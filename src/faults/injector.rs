@@ -1,0 +1,216 @@
+//! Decides when faults strike, and keeps the list of those that have.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::{FaultKind, Faults, OPERATIONS, Strike, TRIGGER, WRITES, When};
+use crate::error::{Error, Result};
+use crate::rank::Rank;
+
+/// How many strikes are listed at most.
+const LISTED: usize = 1000;
+
+/// Something that a fault may strike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// An operation of this name.
+    Operation(&'static str),
+    /// A trigger, before it is executed.
+    Trigger,
+    /// Bytes of this kind that were just written.
+    Write(&'static str),
+}
+
+impl Event {
+    /// Whether it counts where `what` is counted. A put is an operation and is written as well: which is meant the fault knows.
+    fn counts_as(self, kind: FaultKind, what: &str) -> bool {
+        match self {
+            Self::Operation(name) => kind != FaultKind::Corrupt && (what == OPERATIONS || what == name),
+            Self::Trigger => kind != FaultKind::Corrupt && what == TRIGGER,
+            Self::Write(name) => kind == FaultKind::Corrupt && (what == WRITES || what == name),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Operation(name) | Self::Write(name) => name,
+            Self::Trigger => TRIGGER,
+        }
+    }
+}
+
+/// A fault that strikes now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Struck {
+    pub(crate) strike: Strike,
+    /// How long a delay takes.
+    pub(crate) time: Duration,
+    /// Drawn for whatever is left open: any number.
+    pub(crate) lot: u64,
+}
+
+/// The faults of one rank, wherever they strike in this process.
+#[derive(Debug)]
+pub(crate) struct Injector {
+    plan: Faults,
+    rank: Rank,
+    /// Whether the rank is a thread among others of this process, which are not to die with it.
+    is_thread: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// How many there were of what each fault counts.
+    counts: Vec<u64>,
+    strikes: Vec<Strike>,
+    /// What the rank was killed by, where it is a thread.
+    killed_by: Option<Strike>,
+}
+
+impl Injector {
+    /// Has `rank` suffer what `plan` says of it; `None` when that is nothing.
+    pub(crate) fn new(plan: &Faults, rank: Rank, is_thread: bool) -> Option<Self> {
+        let concerns = |fault: &super::Fault| fault.rank.is_none_or(|only| only == rank.get());
+        if !plan.faults.iter().any(concerns) {
+            return None;
+        }
+        let state = State { counts: vec![0; plan.faults.len()], ..State::default() };
+        Some(Self { plan: plan.clone(), rank, is_thread, state: Mutex::new(state) })
+    }
+
+    /// Whether a kill is to leave the process alive.
+    pub(crate) fn is_thread(&self) -> bool {
+        self.is_thread
+    }
+
+    /// Counts `event`, and returns the faults that strike it.
+    ///
+    /// # Errors
+    /// [`Error::FaultInjected`] when the rank was killed before.
+    pub(crate) fn draw(&self, event: Event) -> Result<Vec<Struck>> {
+        let mut state = self.state();
+        if let (Some(strike), Event::Operation(_)) = (state.killed_by, event) {
+            return Err(Error::FaultInjected { strike });
+        }
+        let State { counts, strikes, .. } = &mut *state;
+        let mut struck = Vec::new();
+        for ((clause, fault), count) in (0_u64..).zip(&self.plan.faults).zip(counts) {
+            let counted = fault.counts();
+            if fault.rank.is_some_and(|only| only != self.rank.get()) || !event.counts_as(fault.kind, counted)
+            {
+                continue;
+            }
+            *count += 1;
+            let lot = self.lot(clause, *count);
+            let strikes_now = match fault.when {
+                When::At(number) => number == *count,
+                When::OneIn(n) => lot % n == 0,
+            };
+            if strikes_now {
+                let Self { rank, plan: Faults { seed, .. }, .. } = *self;
+                let strike =
+                    Strike { kind: fault.kind, rank, counted, number: *count, at: event.name(), seed };
+                struck.push(Struck { strike, time: fault.time.unwrap_or_default(), lot: mixed(lot) });
+                if strikes.len() < LISTED {
+                    strikes.push(strike);
+                }
+            }
+        }
+        Ok(struck)
+    }
+
+    /// Takes note that the rank, a thread, was killed: its later operations fail.
+    pub(crate) fn note_kill(&self, strike: Strike) {
+        self.state().killed_by.get_or_insert(strike);
+    }
+
+    /// What has struck, in this order.
+    pub(crate) fn strikes(&self) -> Vec<Strike> {
+        self.state().strikes.clone()
+    }
+
+    fn lot(&self, clause: u64, count: u64) -> u64 {
+        [clause, self.rank.get().into(), count]
+            .into_iter()
+            .fold(mixed(self.plan.seed), |lot, word| mixed(lot ^ word))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Counts and lists only: a panic leaves nothing half done that matters.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A number that depends on `word` alone, as if it were drawn (splitmix64).
+fn mixed(word: u64) -> u64 {
+    let mut word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn injector(plan: &str, rank: u32) -> Option<Injector> {
+        Injector::new(&plan.parse().unwrap(), Rank::known(rank), true)
+    }
+
+    /// The numbers of those among `count` events that are struck.
+    fn struck(injector: &Injector, event: Event, count: u64) -> Vec<u64> {
+        (1..=count).filter(|_| !injector.draw(event).unwrap().is_empty()).collect()
+    }
+
+    #[test]
+    fn a_fault_strikes_the_operation_of_its_number_on_its_rank_and_no_other() {
+        let faults = injector("kill:rank=1,at=3;delay:at=2,of=put,time=1ms", 1).unwrap();
+        let (put, wait) = (Event::Operation("put"), Event::Operation("wait"));
+        let names = [put, wait, wait, put, put].map(|event| {
+            faults.draw(event).unwrap().iter().map(|struck| struck.strike.to_string()).collect::<Vec<_>>()
+        });
+        assert_eq!(names[2], ["kill at operation 3, wait (seed 0)"]);
+        assert_eq!(names[3], ["delay at put 2 (seed 0)"]);
+        assert_eq!(names.iter().flatten().count(), 2);
+        assert_eq!(faults.strikes().len(), 2);
+        assert!(injector("kill:rank=1,at=3", 0).is_none());
+        let other = injector("kill:rank=1,at=3;delay:at=2,of=put,time=1ms", 0).unwrap();
+        assert_eq!(struck(&other, wait, 10), [0_u64; 0]);
+    }
+
+    #[test]
+    fn draws_depend_on_the_seed_the_rank_and_the_number_only() {
+        let drawn = |plan, rank| struck(&injector(plan, rank).unwrap(), Event::Trigger, 10_000);
+        let first = drawn("seed=7;drop:one_in=10", 0);
+        assert!((800..1200).contains(&first.len()), "{} of 10000", first.len());
+        assert_eq!(first, drawn("seed=7;drop:one_in=10", 0));
+        assert_ne!(first, drawn("seed=8;drop:one_in=10", 0));
+        assert_ne!(first, drawn("seed=7;drop:one_in=10", 1));
+        assert_ne!(first, drawn("seed=7;fail:at=1;drop:one_in=10", 0)[1..]);
+        assert_eq!(drawn("drop:one_in=1", 0).len(), 10_000);
+    }
+
+    #[test]
+    fn operations_triggers_and_writes_are_counted_apart() {
+        let faults = injector("corrupt:at=1;kill:at=1,of=put;drop:at=1", 0).unwrap();
+        let hit = |event| faults.draw(event).unwrap().first().map(|struck| struck.strike.to_string());
+        assert_eq!(hit(Event::Operation("wait")), None);
+        assert_eq!(hit(Event::Write("put")).unwrap(), "corrupt at write 1, put (seed 0)");
+        assert_eq!(hit(Event::Operation("put")).unwrap(), "kill at put 1 (seed 0)");
+        assert_eq!(hit(Event::Trigger).unwrap(), "drop at trigger 1 (seed 0)");
+        assert_eq!(hit(Event::Write("trigger")), None, "the second one");
+    }
+
+    #[test]
+    fn a_thread_that_was_killed_can_do_nothing_more() {
+        let faults = injector("kill:at=1", 0).unwrap();
+        let strike = faults.draw(Event::Operation("wait")).unwrap()[0].strike;
+        faults.note_kill(strike);
+        let error = faults.draw(Event::Operation("put")).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "rank 0 was killed by an injected fault: kill at operation 1, wait (seed 0)"
+        );
+    }
+}

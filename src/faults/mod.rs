@@ -1,0 +1,379 @@
+//! Faults that are made on purpose, so that what a program does about them can be tried out.
+//!
+//! A plan ([`Faults`]) says what goes wrong, on which rank, and when: at the N-th of what is counted, or at one in N, drawn by the
+//! seed of the plan. The same plan strikes at the same places, as far as the program itself does the same again. It comes from
+//! [`Launch::faults`](crate::launch::Launch::faults), from [`Options::faults`](crate::bootstrap::Options::faults), from `shmccl run
+//! --faults`, or from `SHMCCL_FAULTS`:
+//!
+//! ```text
+//! SHMCCL_FAULTS = CLAUSE [; CLAUSE]...
+//! CLAUSE        = seed=N | FAULT:KEY=VALUE[,KEY=VALUE]...
+//! ```
+//!
+//! | fault | what happens | what it counts, unless told by `of` |
+//! |---|---|---|
+//! | `kill` | the process is killed; a rank that is a thread is lost, and its calls fail | operations |
+//! | `delay` | it takes so much longer (`time`), or until the epoch has ended | operations |
+//! | `drop` | the proxy pops the trigger, and executes nothing | triggers |
+//! | `fail` | the proxy refuses the trigger, as it does a bad one | triggers |
+//! | `stop` | the proxy is lost before it executes the trigger | triggers |
+//! | `corrupt` | one bit of what was written is flipped before the reader is told of it | writes |
+//!
+//! | key | value |
+//! |---|---|
+//! | `rank` | the rank, as the job numbers it at first; every rank, if there is none |
+//! | `at` | strikes at the N-th, once |
+//! | `one_in` | strikes at one in N, drawn by the seed, the clause, the rank and the number |
+//! | `time` | of a delay: `20us`, `5ms`, `1s` |
+//! | `of` | what is counted: the name of an operation, or one of the words below |
+//!
+//! What is counted, by each rank:
+//! - *operations*, as the rank calls them: the verbs of its channels (`poll` left aside), and the calls of its communicators that
+//!   take others (`barrier`, `alloc`, `all_reduce`, ..., `group` for a whole group). What an operation does within is not counted,
+//!   nor is going on after a loss.
+//! - `trigger`: what the proxy of the rank takes off its fifo, also for collectives over proxied channels.
+//! - *writes*: `put` (by the rank's own core, of any verb), `trigger` (by its proxy), `message` (into the pipes of an algorithm, and of a
+//!   `send`)
+//!   and `stage` (of what a collective makes of ordinary memory).
+//!
+//! Examples: `kill:rank=1,at=12`, `seed=7;drop:one_in=100`, `delay:rank=0,at=3,of=all_reduce,time=50ms`.
+//!
+//! A rank that the launcher has started again suffers none. A strike is told where failures are: the error of a rank that is lost
+//! by one ([`Error::FaultInjected`], [`ExitCause::Injected`](crate::error::ExitCause::Injected)) names it, refused triggers have
+//! [`RefusalReason::Injected`](crate::channel::RefusalReason::Injected), and reports of the job
+//! ([`Communicator::report`](crate::Communicator::report), `shmccl report`) name the last of each rank, with the seed.
+//! [`Communicator::strikes`](crate::Communicator::strikes) lists all of this process.
+//!
+//! Where nothing is planned nothing is looked up: the branch is one that a rank takes anyway.
+
+mod injector;
+mod strike;
+mod text;
+
+use std::time::Duration;
+
+pub(crate) use injector::{Event, Injector, Struck};
+pub use strike::Strike;
+pub(crate) use strike::{TOLD_WORDS, Told};
+pub(crate) use text::describe;
+
+use crate::error::{Error, Result};
+use crate::rank::Rank;
+
+/// The variable that a plan is taken from.
+pub const VARIABLE: &str = "SHMCCL_FAULTS";
+
+/// The most faults in a plan.
+const MAX_FAULTS: usize = 32;
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// A rank dies.
+    Kill = 1,
+    /// Something takes longer.
+    Delay,
+    /// A trigger is taken and not executed.
+    Drop,
+    /// A trigger is refused.
+    Fail,
+    /// A bit of what was written flips.
+    Corrupt,
+    /// A proxy is lost.
+    Stop,
+}
+
+impl FaultKind {
+    const ALL: [Self; 6] = [Self::Kill, Self::Delay, Self::Drop, Self::Fail, Self::Corrupt, Self::Stop];
+
+    /// Its name in a plan.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::Delay => "delay",
+            Self::Drop => "drop",
+            Self::Fail => "fail",
+            Self::Corrupt => "corrupt",
+            Self::Stop => "stop",
+        }
+    }
+
+    fn from_code(code: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u64 == code)
+    }
+
+    /// What it counts where nobody says.
+    const fn usual(self) -> &'static str {
+        match self {
+            Self::Kill | Self::Delay => OPERATIONS,
+            Self::Drop | Self::Fail | Self::Stop => TRIGGER,
+            Self::Corrupt => WRITES,
+        }
+    }
+
+    fn can_count(self, of: &str) -> bool {
+        match self {
+            Self::Kill | Self::Delay => of == TRIGGER || of == OPERATIONS || VERBS.contains(&of),
+            Self::Drop | Self::Fail | Self::Stop => of == TRIGGER,
+            Self::Corrupt => of == WRITES || WRITTEN.contains(&of),
+        }
+    }
+}
+
+/// Any operation.
+pub(crate) const OPERATIONS: &str = "operation";
+/// Anything written.
+pub(crate) const WRITES: &str = "write";
+/// A trigger, as it is executed or as what it has written.
+pub(crate) const TRIGGER: &str = "trigger";
+/// What a rank puts by itself.
+pub(crate) const PUT: &str = "put";
+/// What goes into a pipe.
+pub(crate) const MESSAGE: &str = "message";
+/// What a collective stages.
+pub(crate) const STAGE: &str = "stage";
+
+/// What can be written.
+const WRITTEN: [&str; 4] = [PUT, TRIGGER, MESSAGE, STAGE];
+
+/// Operations, as a rank calls them.
+const VERBS: [&str; 35] = [
+    PUT,
+    "put_with_signal",
+    "put_slice",
+    "put_packets",
+    "put_registered",
+    "write",
+    "get",
+    "read",
+    "signal",
+    "relaxed_signal",
+    "wait",
+    "relaxed_wait",
+    "unpack_packets",
+    "flush",
+    "barrier",
+    "all_reduce",
+    "reduce",
+    "broadcast",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "all_to_all_v",
+    "gather",
+    "scatter",
+    "send",
+    "recv",
+    "group",
+    "alloc",
+    "free",
+    "split",
+    "duplicate",
+    "grow",
+    "set_channel_kind",
+    "register_algorithm",
+    "finalize",
+];
+
+/// What is counted by other words.
+const OTHERS: [&str; 5] = [OPERATIONS, WRITES, TRIGGER, MESSAGE, STAGE];
+
+/// The word for what is counted, if `text` is one.
+fn counted(text: &str) -> Option<&'static str> {
+    VERBS.iter().chain(&OTHERS).copied().find(|word| *word == text)
+}
+
+/// When a fault strikes, by the number of what it counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum When {
+    At(u64),
+    OneIn(u64),
+}
+
+/// One thing that goes wrong: what, whom, when.
+///
+/// ```
+/// use shmccl::faults::{Fault, FaultKind, Faults};
+///
+/// let plan = Faults::seeded(7).with(Fault::one_in(FaultKind::Drop, 100))?.with(Fault::at(FaultKind::Kill, 12).on(1))?;
+/// assert_eq!(plan.to_string(), "seed=7;drop:one_in=100;kill:rank=1,at=12");
+/// assert_eq!(plan, "seed=7; drop: one_in=100; kill: at=12, rank=1".parse()?);
+/// # Ok::<(), shmccl::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Fault {
+    kind: FaultKind,
+    rank: Option<u32>,
+    when: When,
+    of: Option<String>,
+    time: Option<Duration>,
+}
+
+impl Fault {
+    /// Strikes at the `number`-th of what it counts, from 1 on.
+    #[must_use]
+    pub const fn at(kind: FaultKind, number: u64) -> Self {
+        Self { kind, rank: None, when: When::At(number), of: None, time: None }
+    }
+
+    /// Strikes at one in `n` of what it counts.
+    #[must_use]
+    pub const fn one_in(kind: FaultKind, n: u64) -> Self {
+        Self { kind, rank: None, when: When::OneIn(n), of: None, time: None }
+    }
+
+    /// Only on this rank, as the job numbers it at first.
+    #[must_use]
+    pub const fn on(mut self, rank: u32) -> Self {
+        self.rank = Some(rank);
+        self
+    }
+
+    /// Counts only what has this name: see [the module](self).
+    #[must_use]
+    pub fn of(mut self, what: impl Into<String>) -> Self {
+        self.of = Some(what.into());
+        self
+    }
+
+    /// How long a delay takes.
+    #[must_use]
+    pub const fn for_time(mut self, time: Duration) -> Self {
+        self.time = Some(time);
+        self
+    }
+
+    /// What it counts.
+    fn counts(&self) -> &'static str {
+        self.of.as_deref().and_then(counted).unwrap_or(self.kind.usual())
+    }
+
+    /// What is wrong with it, if something is.
+    fn check(&self) -> std::result::Result<(), FaultsFault> {
+        if let When::At(0) | When::OneIn(0) = self.when {
+            return Err(FaultsFault::Number("0".to_owned()));
+        }
+        if self.rank.is_some_and(|rank| rank >= crate::rank::MAX_RANKS) {
+            return Err(FaultsFault::Rank);
+        }
+        if let Some(of) =
+            self.of.as_deref().filter(|of| counted(of).is_none_or(|of| !self.kind.can_count(of)))
+        {
+            return Err(FaultsFault::Of { kind: self.kind, of: of.to_owned() });
+        }
+        match (self.kind, self.time) {
+            (FaultKind::Delay, None) => Err(FaultsFault::NoTime),
+            (FaultKind::Delay, Some(_)) | (_, None) => Ok(()),
+            (kind, Some(_)) => Err(FaultsFault::Time(kind)),
+        }
+    }
+}
+
+/// A plan of what goes wrong. The default is nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Faults {
+    seed: u64,
+    faults: Vec<Fault>,
+}
+
+impl Faults {
+    /// A plan of nothing yet, whose draws are made by `seed`.
+    #[must_use]
+    pub const fn seeded(seed: u64) -> Self {
+        Self { seed, faults: Vec::new() }
+    }
+
+    /// The same, and `fault`.
+    ///
+    /// # Errors
+    /// [`Error::FaultPlan`] when it makes no sense, or is one too many.
+    pub fn with(mut self, fault: Fault) -> Result<Self> {
+        let plan_error = |fault| Error::FaultPlan { fault };
+        if self.faults.len() == MAX_FAULTS {
+            return Err(plan_error(FaultsFault::TooMany));
+        }
+        fault.check().map_err(plan_error)?;
+        self.faults.push(fault);
+        Ok(self)
+    }
+
+    /// The plan in [`VARIABLE`]; nothing where that is not set, or empty.
+    ///
+    /// # Errors
+    /// [`Error::FaultPlan`].
+    pub fn from_env() -> Result<Self> {
+        match std::env::var_os(VARIABLE) {
+            None => Ok(Self::default()),
+            Some(text) => text.to_string_lossy().parse(),
+        }
+    }
+
+    /// This plan, or the one in [`VARIABLE`] where this one is of nothing.
+    ///
+    /// # Errors
+    /// Those of [`Faults::from_env`].
+    pub(crate) fn or_from_env(&self) -> Result<Self> {
+        if self.is_empty() { Self::from_env() } else { Ok(self.clone()) }
+    }
+
+    /// Whether nothing goes wrong by it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.faults.is_empty()
+    }
+
+    /// What draws are made by.
+    #[must_use]
+    pub const fn seed(&self) -> u64 {
+        self.seed
+    }
+}
+
+/// What is wrong with a plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FaultsFault {
+    /// No such fault.
+    #[error("`{0}` is no fault")]
+    Kind(String),
+    /// No such key.
+    #[error("`{0}` is no key with a value")]
+    Key(String),
+    /// Not a number from 1 on.
+    #[error("`{0}` is no number from 1 on")]
+    Number(String),
+    /// A seed that is none.
+    #[error("the seed `{0}` is no number")]
+    Seed(String),
+    /// No such rank.
+    #[error("the rank is not from 0 to 63")]
+    Rank,
+    /// It does not say when.
+    #[error("`{}` needs either at or one_in", .0.name())]
+    NoWhen(FaultKind),
+    /// A delay without its time.
+    #[error("`delay` needs a time, such as 5ms")]
+    NoTime,
+    /// A time for what takes none.
+    #[error("`{}` takes no time", .0.name())]
+    Time(FaultKind),
+    /// It cannot count this.
+    #[error("`{}` does not count `{of}`", kind.name())]
+    Of {
+        /// The fault.
+        kind: FaultKind,
+        /// What it was to count.
+        of: String,
+    },
+    /// More than there can be.
+    #[error("there are more than 32 faults")]
+    TooMany,
+}
+
+/// The rank that a strike is on, as its plan numbers it.
+fn known(rank: u64) -> Option<Rank> {
+    Rank::new(u32::try_from(rank).ok()?, crate::rank::MAX_RANKS).ok()
+}
