@@ -105,7 +105,7 @@ impl Injector {
             let lot = self.lot(clause, *count);
             let strikes_now = match fault.when {
                 When::At(number) => number == *count,
-                When::OneIn(n) => lot % n == 0,
+                When::OneIn(n) => lot.is_multiple_of(n),
             };
             if strikes_now {
                 let Self { rank, plan: Faults { seed, .. }, .. } = *self;

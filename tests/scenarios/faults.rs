@@ -59,8 +59,7 @@ fn missing(faults: &str, n: usize) -> (Vec<usize>, Vec<Strike>) {
             channel.flush()?;
             // Those places are 0 that are to be found out.
             let refused = comm.fifo_snapshots()?.remove(0);
-            let reason =
-                refused.last_refused.as_ref().map(|refused| RefusalReason::from_code(refused.code.into()));
+            let reason = refused.last_refused.as_ref().map(|refused| RefusalReason::from_code(refused.code));
             assert!(reason.is_none_or(|reason| reason == Some(RefusalReason::Injected)), "{refused:?}");
             let failed = comm.strikes().iter().filter(|strike| strike.kind == FaultKind::Fail).count();
             assert_eq!(refused.refused, failed as u64);
