@@ -76,10 +76,15 @@ pub(crate) fn meet(
 }
 
 /// Comes to a meeting as a newcomer: takes the first rank that is free for one, and the options of the others but their patience.
+/// Meanwhile it looks after others by `vigil`.
 ///
 /// # Errors
 /// Those of [`meet`]; [`Error::NoPlace`].
-pub(crate) fn meet_as_newcomer(point: &MeetingPoint, timeout: Duration) -> Result<Joining> {
+pub(crate) fn meet_as_newcomer(
+    point: &MeetingPoint,
+    timeout: Duration,
+    vigil: Option<Vigil>,
+) -> Result<Joining> {
     let knock = Knock {
         head: Knock::head(point.job_id),
         layout_version: LAYOUT_VERSION,
@@ -87,7 +92,7 @@ pub(crate) fn meet_as_newcomer(point: &MeetingPoint, timeout: Duration) -> Resul
         timeout_ms: milliseconds(timeout),
         ..Knock::zeroed()
     };
-    Ok(come(point, &knock, timeout, None)?.with_timeout(timeout))
+    Ok(come(point, &knock, timeout, vigil)?.with_timeout(timeout))
 }
 
 /// Knocks, and says Hello when all have come.

@@ -14,6 +14,8 @@ use super::options::{Options, Placement, ProxyMode, SegmentBacking};
 use super::socket::{Deadline, Incoming, resource_error, send, try_receive};
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::{Rank, check_n_ranks};
+use crate::shm::HostKernel;
+use crate::sync::Latch;
 
 /// A member that the launcher has welcomed and that has not met the others yet.
 ///
@@ -196,6 +198,11 @@ impl Joining {
         self.placement
     }
 
+    /// What it keeps an eye on while it waits, if anything.
+    pub(crate) fn vigil(&self) -> Option<&Vigil> {
+        self.channel.vigil.as_ref()
+    }
+
     /// The control segment, made by the launcher.
     #[must_use]
     pub fn control(&self) -> BorrowedFd<'_> {
@@ -332,9 +339,25 @@ pub(super) struct Channel {
     pub(super) vigil: Option<Vigil>,
 }
 
-/// Looks after ranks that may be lost without the root's hearing of it: they are in an epoch together that it knows nothing of.
+/// Looks after ranks that may be lost without the root's hearing of it: they are in an epoch together that it knows nothing of. And
+/// it may be told to wait no longer.
 #[derive(Clone)]
-pub(crate) struct Vigil(Arc<dyn Fn() -> Option<Rank> + Send + Sync>);
+pub(crate) struct Vigil {
+    lost: Arc<dyn Fn() -> Option<Rank> + Send + Sync>,
+    off: Option<CallOff>,
+}
+
+/// Ends a meeting from another thread than the one that waits there. Whoever has begun with the others by then is with them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CallOff(Arc<Latch>);
+
+impl CallOff {
+    /// Calls it off, for good.
+    #[cfg(feature = "coordinator")]
+    pub(crate) fn call_off(&self) {
+        self.0.open(&HostKernel::detect());
+    }
+}
 
 /// How often a vigil is kept.
 const VIGIL_INTERVAL: Duration = Duration::from_millis(5);
@@ -342,12 +365,27 @@ const VIGIL_INTERVAL: Duration = Duration::from_millis(5);
 impl Vigil {
     /// A vigil by `lost`, which returns one of those that are lost, if there is one.
     pub(crate) fn new(lost: impl Fn() -> Option<Rank> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(lost))
+        Self { lost: Arc::new(lost), off: None }
+    }
+
+    /// A vigil for nobody, that ends by `off`.
+    pub(crate) fn until(off: CallOff) -> Self {
+        Self::new(|| None).or_until(Some(off))
+    }
+
+    /// The same, that ends by `off` as well.
+    pub(crate) fn or_until(self, off: Option<CallOff>) -> Self {
+        Self { off, ..self }
+    }
+
+    /// Whether the wait is to end.
+    pub(crate) fn is_called_off(&self) -> bool {
+        self.off.as_ref().is_some_and(|off| off.0.is_open())
     }
 
     /// One of those that are lost.
     pub(crate) fn lost(&self) -> Option<Rank> {
-        (self.0)()
+        (self.lost)()
     }
 }
 
@@ -396,8 +434,12 @@ impl Channel {
         }
     }
 
-    /// Ends the wait when somebody is lost whom the root does not miss yet, and tells it.
+    /// Ends the wait when it was called off, which the root sees as a hang-up, or when somebody is lost whom the root does not miss
+    /// yet, and tells it.
     fn look_after_others(&self) -> Result<()> {
+        if self.vigil.as_ref().is_some_and(Vigil::is_called_off) {
+            return Err(Error::Revoked { by: None });
+        }
         let Some(rank) = self.vigil.as_ref().and_then(Vigil::lost) else { return Ok(()) };
         self.say(&Report { head: Report::head(self.job_id), member: rank.get(), restarts: 0 }, &[])?;
         Err(Error::PeerLost { rank })

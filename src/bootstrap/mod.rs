@@ -50,7 +50,7 @@ pub use environment::{become_program, join_from_env};
 pub(crate) use host::Host;
 pub(crate) use knock::{MeetingPoint, Part, meet, meet_as_newcomer};
 pub use link::{Link, LinkEvent, LinkWatch, Pulse};
-pub(crate) use member::Vigil;
+pub(crate) use member::{CallOff, Vigil};
 pub use member::{Gift, Joining, Membership, Shared};
 pub use message::{CONTRIBUTION_LEN, LAYOUT_VERSION};
 pub use options::{Options, Placement, ProxyMode, SegmentBacking};

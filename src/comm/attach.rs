@@ -105,7 +105,7 @@ pub(super) fn join_met(mut joining: Joining) -> Result<Communicator> {
     let terms = Terms { mode: ProxyMode::Thread, spinners: cores.spinners(&all), timeout };
     let Entrance { shared, world, own } = Entrance::of(joining)?;
     let seat = Seat::take(&world, rank)?;
-    let formation = Formation::new(&world, rank, terms.spinners, timeout);
+    let formation = Formation::new(&world, rank, terms.spinners, timeout, shared.joining().vigil().cloned());
     // The host is not needed from here on.
     shared.ready().map(drop).map_err(|error| formation.abandon(error))?;
     let comm = seat.sit(&world, &terms, None, own).map_err(|error| formation.abandon(error))?;

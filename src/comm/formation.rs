@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::bootstrap::Vigil;
 use crate::channel::World;
 use crate::error::{Error, Result};
 use crate::rank::{Rank, RankSet};
@@ -24,16 +25,24 @@ pub(super) struct Formation {
     rank: Rank,
     policy: WaitPolicy,
     timeout: Duration,
+    /// What ends its wait, besides.
+    vigil: Option<Vigil>,
     cell: CellRef<RoundCell>,
     park: CellRef<ParkCell>,
 }
 
 impl Formation {
     /// The side of `rank`, which is alive in `world` already.
-    pub(super) fn new(world: &Arc<World>, rank: Rank, spinners: u32, timeout: Duration) -> Self {
+    pub(super) fn new(
+        world: &Arc<World>,
+        rank: Rank,
+        spinners: u32,
+        timeout: Duration,
+        vigil: Option<Vigil>,
+    ) -> Self {
         let (cell, park) = world.control().formation();
         let policy = WaitPolicy::for_spinners(spinners);
-        Self { world: Arc::clone(world), rank, policy, timeout, cell, park }
+        Self { world: Arc::clone(world), rank, policy, timeout, vigil, cell, park }
     }
 
     /// Says that this rank is ready, and returns when all are.
@@ -47,7 +56,8 @@ impl Formation {
         let all = RankSet::all(self.world.n_ranks());
         let round = self.round();
         round.ready();
-        let waiting = Waiting::new(self.world.kernel(), &NoWatch, self.policy, self.timeout);
+        let watch = EndWatch(self.vigil.as_ref());
+        let waiting = Waiting::new(self.world.kernel(), &watch, self.policy, self.timeout);
         match wait_until(&waiting, &self.park, || round.poll_start(all)) {
             Ok(outcome) => self.read(outcome),
             // The others may have begun at the last moment: then this one is with them.
@@ -97,6 +107,16 @@ impl Formation {
     fn round(&self) -> Round<'_, HostKernel, impl Fn(Rank) -> bool> {
         let gone = |rank| matches!(self.world.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
         Round { cell: &self.cell, rank: self.rank, kernel: self.world.kernel(), park: &self.park, gone }
+    }
+}
+
+/// Watches whether the meeting was called off: who polls sees who is gone.
+#[derive(Debug)]
+struct EndWatch<'a>(Option<&'a Vigil>);
+
+impl Watch for EndWatch<'_> {
+    fn check(&self) -> Option<Stop> {
+        self.0.is_some_and(Vigil::is_called_off).then_some(Stop::Revoked(None))
     }
 }
 

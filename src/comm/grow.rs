@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::Communicator;
 use super::attach::join_met;
 use super::unique_id::UniqueId;
-use crate::bootstrap::{Options, Part, Vigil, meet, meet_as_newcomer};
+use crate::bootstrap::{CallOff, Options, Part, Vigil, meet, meet_as_newcomer};
 use crate::channel::World;
 use crate::collective::Operation;
 use crate::error::{Error, Result};
@@ -45,6 +45,19 @@ impl Communicator {
     /// # Ordering
     /// What the others did before they called it, or joined, has happened before it returns.
     pub fn grow(&mut self, n_ranks: u32, invitation: Option<&UniqueId>) -> Result<Self> {
+        self.grow_until(n_ranks, invitation, None)
+    }
+
+    /// Grows as [`Communicator::grow`] does, unless `off` ends the meeting first; the epoch of the members goes on then.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::grow`]; [`Error::NoMeeting`] when it was called off.
+    pub(crate) fn grow_until(
+        &mut self,
+        n_ranks: u32,
+        invitation: Option<&UniqueId>,
+        off: Option<CallOff>,
+    ) -> Result<Self> {
         let id = self.agree_on_growth(n_ranks, invitation)?;
         let options = Options {
             heap_len: self.fabric().world().shape().len(),
@@ -53,7 +66,8 @@ impl Communicator {
         };
         let part = Part { rank: self.rank, n_ranks, n_members: self.n_ranks() };
         let vigil = self.vigil();
-        let met = meet(&id.meeting_point(), part, &options, Some(vigil.clone())).and_then(join_met);
+        let watched = vigil.clone().or_until(off);
+        let met = meet(&id.meeting_point(), part, &options, Some(watched)).and_then(join_met);
         let mut comm = met.map_err(|error| self.explain(error, &vigil))?;
         let mut numbers: Vec<_> =
             self.members.iter().map(|member| self.membership.numbers[member.index()]).collect();
@@ -83,9 +97,24 @@ impl Communicator {
     /// - [`Error::Layout`]: the host is another version of this library, or runs as another user.
     /// - [`Error::ResourceLimit`], [`Error::Os`].
     pub fn join_within(id: &UniqueId, timeout: Duration) -> Result<Self> {
+        Self::join_until(id, timeout, None)
+    }
+
+    /// Joins as [`Communicator::join_within`] does, unless `off` ends that first.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::join_within`]; [`Error::NoMeeting`] when it was called off.
+    pub(crate) fn join_until(id: &UniqueId, timeout: Duration, off: Option<CallOff>) -> Result<Self> {
         let faults = Faults::from_env()?;
-        let met = meet_as_newcomer(&id.meeting_point(), timeout).and_then(join_met);
+        let met = meet_as_newcomer(&id.meeting_point(), timeout, off.map(Vigil::until)).and_then(join_met);
         met.inspect(|comm| comm.plan(&faults, false)).map_err(super::init::name_hang_up)
+    }
+
+    /// The processes of all members, in the order of their ranks.
+    #[cfg(feature = "coordinator")]
+    pub(crate) fn processes(&self) -> Vec<u64> {
+        let world = self.fabric().world();
+        self.members.iter().map(|member| world.segment(*member).header().creator().pid).collect()
     }
 
     /// The id that one member at least has been given, when all members want the same.
@@ -144,4 +173,32 @@ impl Communicator {
 fn first_gone(world: &World, members: &[Rank]) -> Option<Rank> {
     let gone = |member: &Rank| matches!(world.life(*member).status(), LifeStatus::Lost | LifeStatus::Left);
     (0..).zip(members).find(|(_, member)| gone(member)).map(|(rank, _)| Rank::known(rank))
+}
+
+#[cfg(all(test, feature = "coordinator"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_that_calls_growing_off_ends_it_for_all_and_the_members_go_on_as_they_are() {
+        let options = Options { heap_len: 4 << 20, ..Options::default() };
+        let comms = Communicator::init_all_with(2, &options).unwrap();
+        let (id, off) = (UniqueId::new().unwrap(), CallOff::default());
+        let grow = |mut comm: Communicator| {
+            let own = (comm.rank().get() == 1).then(|| off.clone());
+            std::thread::spawn(move || {
+                let error = comm.grow_until(3, Some(&id), own).unwrap_err();
+                comm.barrier().unwrap();
+                (error, comm.processes())
+            })
+        };
+        let threads: Vec<_> = comms.into_iter().map(grow).collect();
+        off.call_off();
+        let mut ends = threads.into_iter().map(|thread| thread.join().unwrap());
+        let (other, processes) = ends.next().unwrap();
+        assert!(matches!(other, Error::PeerLost { rank } if rank == Rank::known(1)), "{other}");
+        assert_eq!(processes, [u64::from(std::process::id()); 2]);
+        let (own, _) = ends.next().unwrap();
+        assert!(matches!(own, Error::NoMeeting { .. }), "{own}");
+    }
 }

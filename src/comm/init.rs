@@ -5,7 +5,7 @@ use nix::errno::Errno;
 use super::Communicator;
 use super::attach::{Terms, attach_threads, join_met};
 use super::unique_id::UniqueId;
-use crate::bootstrap::{Options, Part, ProxyMode, meet};
+use crate::bootstrap::{CallOff, Options, Part, ProxyMode, Vigil, meet};
 use crate::channel::Era;
 use crate::error::{Error, Result};
 use crate::heap::layout::HeapShape;
@@ -42,13 +42,27 @@ impl Communicator {
     /// - [`Error::Layout`]: the host is another version of this library, or runs as another user.
     /// - [`Error::ResourceLimit`], [`Error::Os`]: here, or at the host.
     pub fn init_rank_with(n_ranks: u32, id: &UniqueId, rank: u32, options: &Options) -> Result<Self> {
+        Self::init_rank_until(n_ranks, id, rank, options, None)
+    }
+
+    /// Meets the other ranks as [`Communicator::init_rank_with`] does, unless `off` ends that first.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::init_rank_with`]; [`Error::NoMeeting`] when it was called off.
+    pub(crate) fn init_rank_until(
+        n_ranks: u32,
+        id: &UniqueId,
+        rank: u32,
+        options: &Options,
+        off: Option<CallOff>,
+    ) -> Result<Self> {
         check_n_ranks(n_ranks)?;
         let rank = Rank::new(rank, n_ranks)?;
         check("init_rank", options)?;
         HeapShape::new(n_ranks, options.heap_len)?;
         let part = Part { rank, n_ranks, n_members: n_ranks };
         let faults = options.faults.or_from_env()?;
-        let met = meet(&id.meeting_point(), part, options, None).and_then(join_met).map_err(name_hang_up);
+        let met = meet(&id.meeting_point(), part, options, off.map(Vigil::until)).and_then(join_met).map_err(name_hang_up);
         met.inspect(|comm| comm.plan(&faults, false))
     }
 

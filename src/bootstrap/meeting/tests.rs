@@ -108,8 +108,10 @@ fn newcomers_get_the_ranks_behind_those_of_the_members_and_their_terms() {
     for newcomers_first in [true, false] {
         let point = &hosted("newcomers", memory);
         let mut ranks = std::thread::scope(|scope| {
-            let newcomers =
-                || [(), ()].map(|()| scope.spawn(|| meet_as_newcomer(point, WATCHDOG).map(rank_of).unwrap()));
+            let newcomers = || {
+                [(), ()]
+                    .map(|()| scope.spawn(|| meet_as_newcomer(point, WATCHDOG, None).map(rank_of).unwrap()))
+            };
             let early = newcomers_first.then(newcomers);
             let members = [0, 1].map(|rank| {
                 scope.spawn(move || come_with_newcomers(point, 4, 2, rank).map(rank_of).unwrap())
@@ -128,7 +130,7 @@ fn a_newcomer_too_many_is_told_and_the_others_meet() {
     let point = hosted("too-many", memory);
     let first = knock(&point, |knock| Knock { rank: 0, n_ranks: 3, n_members: 2, ..knock });
     let placed = newcomer(&point);
-    let refused = meet_as_newcomer(&point, WATCHDOG).unwrap_err();
+    let refused = meet_as_newcomer(&point, WATCHDOG, None).unwrap_err();
     assert!(matches!(refused, Error::NoPlace { places: 1 }), "{refused}");
     let _second = knock(&point, |knock| Knock { rank: 1, n_ranks: 3, n_members: 2, ..knock });
     let met = [&first, &placed].map(|guest| hear::<Met>(guest).map(|met| (met.rank, met.n_ranks)));
@@ -180,7 +182,7 @@ fn a_host_to_which_nobody_comes_goes_when_its_time_is_up() {
 #[test]
 fn newcomers_alone_are_told_at_their_deadline_that_nobody_has_come() {
     let point = hosted("alone", memory);
-    let missed = meet_as_newcomer(&point, Duration::from_millis(200));
+    let missed = meet_as_newcomer(&point, Duration::from_millis(200), None);
     assert!(
         matches!(missed, Err(Error::Timeout { awaited: Some(rank), .. }) if rank.get() == 0),
         "{missed:?}"
