@@ -20,6 +20,7 @@ A session: start `shmccl coordinator` and some of `shmccl device`, each in a ter
   echo hello | shmccl ctl put-h2d DEVICE 0x1000
   shmccl ctl call 1 all_reduce -d float64 -n 4 --send 0x1000
   shmccl ctl status 1 --wait
+  shmccl ctl grow 1
   shmccl ctl finalize 1
 
 They find each other in $XDG_RUNTIME_DIR/shmccl, or else /tmp/shmccl-UID.";
@@ -48,6 +49,7 @@ pub(crate) fn run(args: &CtlArgs) -> Result<u8> {
         }
         Ask::Call(args) => call(&mut client, args)?,
         Ask::GoOn { comm } => tell(&client.go_on(CommId::new(*comm))?)?,
+        Ask::Grow { comm, devices } => tell(&client.grow(CommId::new(*comm), *devices)?)?,
         Ask::PutH2d { device, address, file } => {
             client.copy_host_to_device(DeviceId::new(*device), *address, &input(file.as_deref())?)?;
         }

@@ -72,6 +72,14 @@ pub(crate) enum Ask {
         /// Which communicator
         comm: u64,
     },
+    /// Have N free devices join a communicator that is ready, all of them or none
+    Grow {
+        /// Which communicator
+        comm: u64,
+        /// How many devices
+        #[arg(value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+        devices: u32,
+    },
     /// Copy a file, or the standard input, to a device
     PutH2d {
         /// Which device

@@ -14,7 +14,6 @@ use super::options::{Options, Placement, ProxyMode, SegmentBacking};
 use super::socket::{Deadline, Incoming, resource_error, send, try_receive};
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::{Rank, check_n_ranks};
-use crate::shm::HostKernel;
 use crate::sync::Latch;
 
 /// A member that the launcher has welcomed and that has not met the others yet.
@@ -355,7 +354,7 @@ impl CallOff {
     /// Calls it off, for good.
     #[cfg(feature = "coordinator")]
     pub(crate) fn call_off(&self) {
-        self.0.open(&HostKernel::detect());
+        self.0.open(&crate::shm::HostKernel::detect());
     }
 }
 

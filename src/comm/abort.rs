@@ -19,6 +19,12 @@ impl Communicator {
     pub fn aborter(&self) -> Aborter {
         Aborter { membership: Arc::downgrade(&self.membership) }
     }
+
+    /// Whether its epoch has ended, by whatever.
+    #[cfg(feature = "coordinator")]
+    pub(crate) fn has_ended(&self) -> bool {
+        self.fabric().check("looking at an epoch").is_err()
+    }
 }
 
 impl Aborter {

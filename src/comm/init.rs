@@ -62,7 +62,9 @@ impl Communicator {
         HeapShape::new(n_ranks, options.heap_len)?;
         let part = Part { rank, n_ranks, n_members: n_ranks };
         let faults = options.faults.or_from_env()?;
-        let met = meet(&id.meeting_point(), part, options, off.map(Vigil::until)).and_then(join_met).map_err(name_hang_up);
+        let met = meet(&id.meeting_point(), part, options, off.map(Vigil::until))
+            .and_then(join_met)
+            .map_err(name_hang_up);
         met.inspect(|comm| comm.plan(&faults, false))
     }
 

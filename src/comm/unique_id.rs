@@ -50,7 +50,7 @@ impl UniqueId {
     ///
     /// # Errors
     /// Those of [`UniqueId::new`].
-    pub(super) fn good_for(patience: Duration) -> Result<Self> {
+    pub(crate) fn good_for(patience: Duration) -> Result<Self> {
         Self::hosted_by(|host| host.for_at_most(patience))
     }
 

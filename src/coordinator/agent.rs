@@ -3,19 +3,32 @@
 
 use super::call::DeviceCall;
 use super::id::{CommId, DeviceId};
-use super::order::{Formation, Membership, Order, Phase, Report};
+use super::order::{Formation, Membership, Order, Phase, Report, Setback};
+use super::request::GroupOutcome;
 
 /// What the worker of a device is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
     /// Make an id and host its meeting.
     Host,
-    /// Meet the others under `id`.
-    Join {
+    /// Meet the others under `id`, all of whom come for the first time.
+    Meet {
         /// How many they are, this one among them.
         n_ranks: u32,
         /// Its rank among them.
         rank: u32,
+        /// The text of the id.
+        id: String,
+    },
+    /// Meet members that grow, under `id`, as a newcomer.
+    Join {
+        /// The text of the id.
+        id: String,
+    },
+    /// Meet newcomers under `id`.
+    Grow {
+        /// How many all are then.
+        n_ranks: u32,
         /// The text of the id.
         id: String,
     },
@@ -38,8 +51,10 @@ pub enum Task {
 pub enum Outcome {
     /// The id is there.
     Hosted(Result<String, String>),
-    /// It has met the others, or not.
-    Joined(Result<(), String>),
+    /// It has met the others, who are these by rank; or has not, and is where it was.
+    Met(Result<Vec<DeviceId>, String>),
+    /// It has not met newcomers, and its epoch has ended by that.
+    Ended(String),
     /// The group is done, or has failed.
     Ran(Result<(), String>),
     /// It goes on, without these ranks of the epoch before; or does not.
@@ -58,6 +73,8 @@ pub enum Step {
         /// Ranks of the present epoch.
         lost: Vec<u32>,
     },
+    /// End the meeting that the worker waits at, and nothing else.
+    CallOff,
 }
 
 /// The state machine of a device. See the module.
@@ -102,6 +119,11 @@ impl Agent {
             return Vec::new();
         }
         let mut steps = self.interrupt(&order);
+        if let Order::Grow { .. } = order {
+            // The others wait for this one at the door, even if it only tells them that it does not come in.
+            let begin = (!self.is_busy).then(|| self.begin(order));
+            return begin.into_iter().chain(steps).collect();
+        }
         if self.is_busy {
             self.next = Some(order);
         } else {
@@ -135,21 +157,33 @@ impl Agent {
                 _ => false,
             };
         };
-        let (mine, epoch, phase) = (membership.formation.comm, membership.epoch, &membership.phase);
+        let Formation { comm: mine, epoch, .. } = membership.formation;
+        let phase = &membership.phase;
         match order {
             Order::Host(_) => false,
             Order::Join { formation, .. } => formation.comm == mine && matches!(phase, Phase::Hosting { .. }),
             Order::Run { comm, epoch: meant, group, .. } => {
                 let is_next = |groups: &u64| groups.checked_add(1) == Some(*group);
                 (*comm, *meant) == (mine, epoch)
-                    && matches!(phase, Phase::Ready { groups } if is_next(groups))
+                    && matches!(phase, Phase::Ready { groups, .. } if is_next(groups))
+            }
+            Order::Grow { formation, id, off } => {
+                let is_new = match phase {
+                    Phase::Ready { tried, .. } => tried.as_ref().is_none_or(|tried| tried.id != *id),
+                    Phase::Growing { id: tried, .. } => off.is_some() && tried == id,
+                    _ => false,
+                };
+                (formation.comm, formation.epoch) == (mine, epoch + 1) && is_new
             }
             Order::GoOn { comm, epoch: meant, attempt, .. } => {
                 let is_new = match phase {
                     Phase::Failed { attempt: tried, .. } => attempt > tried,
                     // The same again may name more who are lost.
                     Phase::GoingOn { attempt: tried, .. } => attempt >= tried,
-                    Phase::Joining { .. } | Phase::Ready { .. } | Phase::Running { .. } => true,
+                    Phase::Joining { .. }
+                    | Phase::Ready { .. }
+                    | Phase::Running { .. }
+                    | Phase::Growing { .. } => true,
                     _ => false,
                 };
                 (*comm, *meant) == (mine, epoch) && is_new
@@ -163,7 +197,8 @@ impl Agent {
         let Some(membership) = &self.report.membership else { return Vec::new() };
         let rank = |lost: &DeviceId| rank_of(&membership.formation, *lost);
         match order {
-            Order::GoOn { lost, .. } => {
+            Order::Grow { off: Some(lost), .. } if lost.is_empty() => vec![Step::CallOff],
+            Order::GoOn { lost, .. } | Order::Grow { off: Some(lost), .. } => {
                 vec![Step::Interrupt { lost: lost.iter().filter_map(rank).collect() }]
             }
             Order::Leave { gracefully: false, .. } => vec![Step::Interrupt { lost: Vec::new() }],
@@ -175,21 +210,30 @@ impl Agent {
         self.is_busy = true;
         match order {
             Order::Host(formation) => {
-                self.enter(formation, Phase::Hosting { id: None });
+                self.enter(formation, Phase::Hosting { id: None }, None);
                 Step::Begin(Task::Host)
             }
-            Order::Join { formation, id } => {
-                let n_ranks = u32::try_from(formation.members.len()).unwrap_or(u32::MAX);
-                let rank = rank_of(&formation, self.device).unwrap_or(u32::MAX);
-                self.enter(formation, Phase::Joining { id: id.clone() });
-                Step::Begin(Task::Join { n_ranks, rank, id })
+            Order::Join { formation, groups, last, id } => {
+                let (n_ranks, rank) = (n_ranks(&formation), rank_of(&formation, self.device));
+                let is_first = formation.epoch == 1;
+                self.enter(formation, Phase::Joining { groups, id: id.clone() }, last);
+                Step::Begin(match rank {
+                    Some(rank) if is_first => Task::Meet { n_ranks, rank, id },
+                    _ => Task::Join { id },
+                })
+            }
+            Order::Grow { formation, id, .. } => {
+                let (groups, n_ranks) = (self.groups(), n_ranks(&formation));
+                self.change(Phase::Growing { groups, formation, id: id.clone() });
+                Step::Begin(Task::Grow { n_ranks, id })
             }
             Order::Run { group, calls, .. } => {
                 self.change(Phase::Running { group, calls: calls.clone() });
                 Step::Begin(Task::Run { calls })
             }
-            Order::GoOn { attempt, groups, .. } => {
+            Order::GoOn { attempt, groups, last, .. } => {
                 self.change(Phase::GoingOn { groups, attempt });
+                self.remember(last);
                 Step::Begin(Task::GoOn)
             }
             Order::Leave { gracefully, .. } => {
@@ -199,8 +243,18 @@ impl Agent {
         }
     }
 
-    fn enter(&mut self, formation: Formation, phase: Phase) {
-        self.report.membership = Some(Membership { formation, epoch: 1, phase });
+    fn enter(&mut self, formation: Formation, phase: Phase, last: Option<GroupOutcome>) {
+        self.report.membership = Some(Membership { formation, has_met: false, phase, last });
+    }
+
+    fn groups(&self) -> u64 {
+        self.report.membership.as_ref().map_or(0, |membership| membership.phase.groups())
+    }
+
+    fn remember(&mut self, last: Option<GroupOutcome>) {
+        if let Some(membership) = &mut self.report.membership {
+            membership.last = last;
+        }
     }
 
     fn change(&mut self, phase: Phase) {
@@ -211,17 +265,36 @@ impl Agent {
 
     fn conclude(&mut self, outcome: Outcome) {
         let Some(membership) = &mut self.report.membership else { return };
+        let ready = |groups: &u64| Phase::Ready { groups: *groups, tried: None };
         let next = match (outcome, &membership.phase) {
             (Outcome::Hosted(Ok(id)), _) => Phase::Hosting { id: Some(id) },
-            (Outcome::Joined(Ok(())), _) => Phase::Ready { groups: 0 },
-            (Outcome::Hosted(Err(why)) | Outcome::Joined(Err(why)), _) => Phase::Unmet { why },
-            (Outcome::Ran(Ok(())), Phase::Running { group, .. }) => Phase::Ready { groups: *group },
-            (Outcome::Ran(Err(why)), Phase::Running { group, .. }) => {
-                Phase::Failed { groups: *group, attempt: 0, why }
+            (Outcome::Met(Ok(members)), Phase::Joining { groups, .. }) => {
+                membership.formation.members = members;
+                membership.has_met = true;
+                ready(groups)
+            }
+            (Outcome::Met(Ok(members)), Phase::Growing { groups, formation, .. }) => {
+                membership.formation = Formation { members, ..formation.clone() };
+                ready(groups)
+            }
+            (Outcome::Met(Err(why)), Phase::Growing { groups, id, .. }) => {
+                Phase::Ready { groups: *groups, tried: Some(Setback { id: id.clone(), why }) }
+            }
+            (Outcome::Ended(why), Phase::Growing { groups, .. }) => {
+                Phase::Failed { groups: *groups, attempt: 0, why }
+            }
+            (Outcome::Hosted(Err(why)) | Outcome::Met(Err(why)), _) => Phase::Unmet { why },
+            (Outcome::Ran(outcome), Phase::Running { group, .. }) => {
+                let failure = outcome.err();
+                membership.last = Some(GroupOutcome { group: *group, failure: failure.clone() });
+                match failure {
+                    None => ready(group),
+                    Some(why) => Phase::Failed { groups: *group, attempt: 0, why },
+                }
             }
             (Outcome::WentOn(Ok(lost)), Phase::GoingOn { groups, .. }) => {
-                let next = Phase::Ready { groups: *groups };
-                membership.epoch += 1;
+                let next = ready(groups);
+                membership.formation.epoch += 1;
                 let mut rank = 0..;
                 membership
                     .formation
@@ -239,91 +312,14 @@ impl Agent {
     }
 }
 
+fn n_ranks(formation: &Formation) -> u32 {
+    u32::try_from(formation.members.len()).unwrap_or(u32::MAX)
+}
+
 fn rank_of(formation: &Formation, device: DeviceId) -> Option<u32> {
     let index = formation.members.iter().position(|member| *member == device)?;
     u32::try_from(index).ok()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ME: DeviceId = DeviceId::new(2);
-
-    fn formation() -> Formation {
-        Formation {
-            comm: CommId::new(5),
-            incarnation: 1,
-            members: [1, 2, 3].map(DeviceId::new).to_vec(),
-            keep_going: false,
-        }
-    }
-
-    fn ready() -> Agent {
-        let mut agent = Agent::new(ME);
-        agent.connect();
-        agent.take(Order::Join { formation: formation(), id: "id".to_owned() });
-        agent.finish(Outcome::Joined(Ok(())));
-        agent
-    }
-
-    fn phase(agent: &Agent) -> &Phase {
-        &agent.report().membership.as_ref().unwrap().phase
-    }
-
-    fn run(group: u64) -> Order {
-        Order::Run { comm: CommId::new(5), epoch: 1, group, calls: Vec::new() }
-    }
-
-    fn go_on(attempt: u32) -> Order {
-        let lost = vec![DeviceId::new(3)];
-        Order::GoOn { comm: CommId::new(5), epoch: 1, attempt, groups: 1, lost }
-    }
-
-    #[test]
-    fn an_order_that_comes_twice_is_executed_once() {
-        let mut agent = ready();
-        assert_eq!(agent.take(run(1)), [Step::Begin(Task::Run { calls: Vec::new() })]);
-        assert_eq!(agent.take(run(1)), []);
-        assert_eq!(agent.finish(Outcome::Ran(Ok(()))), []);
-        assert_eq!(agent.take(run(1)), []);
-        assert_eq!(phase(&agent), &Phase::Ready { groups: 1 });
-        assert_eq!(agent.report().heard, 4, "each of them was heard");
-    }
-
-    #[test]
-    fn going_on_ends_what_is_in_progress_and_leaves_the_lost_behind() {
-        let mut agent = ready();
-        agent.take(run(1));
-        let interrupt = Step::Interrupt { lost: vec![2] };
-        assert_eq!(agent.take(go_on(1)), vec![interrupt.clone()]);
-        assert_eq!(agent.finish(Outcome::Ran(Err("lost".to_owned()))), [interrupt, Step::Begin(Task::GoOn)]);
-        agent.finish(Outcome::WentOn(Ok(vec![2])));
-        let membership = agent.report().membership.as_ref().unwrap();
-        assert_eq!((membership.epoch, membership.formation.members.len()), (2, 2));
-        assert_eq!(agent.take(go_on(2)), [], "it was for the epoch before");
-    }
-
-    #[test]
-    fn an_attempt_that_comes_while_another_one_goes_on_is_made_only_if_that_fails() {
-        let mut agent = ready();
-        agent.take(go_on(1));
-        let interrupt = Step::Interrupt { lost: vec![2] };
-        assert_eq!(agent.take(go_on(2)), vec![interrupt.clone()]);
-        assert_eq!(agent.finish(Outcome::WentOn(Ok(vec![2]))), []);
-        let mut agent = ready();
-        agent.take(go_on(1));
-        agent.take(go_on(2));
-        assert_eq!(agent.finish(Outcome::WentOn(Err("no".to_owned()))), [interrupt, Step::Begin(Task::GoOn)]);
-    }
-
-    #[test]
-    fn who_is_told_to_leave_at_once_does_not_wait_for_the_others() {
-        let mut agent = ready();
-        let leave = |gracefully| Order::Leave { comm: CommId::new(5), gracefully };
-        assert_eq!(agent.take(leave(true)), [Step::Begin(Task::Leave { gracefully: true })]);
-        assert_eq!(agent.take(leave(false)), [Step::Interrupt { lost: Vec::new() }]);
-        assert_eq!(agent.finish(Outcome::Left), []);
-        assert_eq!(agent.comm(), None);
-    }
-}
+mod tests;

@@ -131,6 +131,17 @@ impl Client {
         self.status_of(Request::GoOn(comm))
     }
 
+    /// Has so many free devices join a communicator that is ready: all of them or none. They have the ranks behind those that there
+    /// are, and an epoch begins.
+    ///
+    /// # Errors
+    /// [`Refusal::NotEnoughDevices`], [`Refusal::BadSize`], [`Refusal::GroupOpen`]; [`Refusal::WrongState`] while a group is in
+    /// progress: nothing has changed. [`Refusal::NotGrown`] when they did not come together; [`Refusal::Failed`] when the
+    /// communicator had failed before, or has grown and lost a device.
+    pub fn grow(&mut self, comm: CommId, devices: u32) -> Result<CommStatus> {
+        self.status_of(Request::Grow { comm, devices })
+    }
+
     /// Ends a communicator when what is in progress is done, and gives its devices back.
     ///
     /// # Errors

@@ -165,6 +165,7 @@ impl Device {
             match step {
                 Step::Begin(task) => self.worker.begin(task),
                 Step::Interrupt { lost } => self.interrupt(&lost),
+                Step::CallOff => self.worker.call_off(),
             }
         }
         self.copies.admit(self.agent.comm());
@@ -172,6 +173,7 @@ impl Device {
     }
 
     fn interrupt(&self, lost: &[u32]) {
+        self.worker.call_off();
         let Some(aborter) = &self.aborter else { return };
         let ranks = lost.iter().filter_map(|rank| Rank::new(*rank, MAX_RANKS).ok());
         ranks.for_each(|rank| aborter.give_up(rank));

@@ -18,8 +18,8 @@ use super::refusal::Refusal;
 use super::request::{Reply, Request};
 use crate::error::{Error, Result};
 
-/// The version that both sides have to have.
-pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// What both sides of a connection have to have in common: the version, and the number of the format of their messages.
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+format.2");
 
 /// How long a side waits for what the other one has no reason to put off.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);

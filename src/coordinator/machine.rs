@@ -9,6 +9,7 @@
 //! | hosting, meeting, adopting | init | all members are in the communicator |
 //! | ready | ready | a group comes |
 //! | running | in progress | all members have executed it |
+//! | inviting, growing | growing | newcomers and members are in the next epoch together, or it was in vain |
 //! | failed | failed | it is told to go on, or does so by itself |
 //! | going on | failed | all members that are left are in the next epoch |
 //! | leaving | finalizing | all members are out of it |
@@ -18,6 +19,7 @@
 
 mod adopt;
 mod comm;
+mod grow;
 mod pool;
 mod requests;
 mod settle;
@@ -227,7 +229,9 @@ impl Machine {
     /// The device is dead, or as good as that.
     fn lose(&mut self, device: DeviceId) {
         let Some(owner) = self.pool.remove(device) else { return };
-        if let Some(comm) = owner.and_then(|owner| self.comms.get_mut(&owner)) {
+        let comm = owner.and_then(|owner| self.comms.get_mut(&owner));
+        // A newcomer that is gone is missed where it is waited for.
+        if let Some(comm) = comm.filter(|comm| comm.members.contains(&device)) {
             comm.lost.insert(device);
         }
     }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::call::DeviceCall;
 use super::id::{CommId, DeviceId, MAX_NUMBER};
+use super::request::GroupOutcome;
 use crate::rank::MAX_RANKS;
 
 /// How long a text in a report may be.
@@ -18,12 +19,26 @@ pub(super) const MAX_TEXT: usize = 1 << 10;
 pub enum Order {
     /// Make the id under which the members meet.
     Host(Formation),
-    /// Meet the others under `id`.
+    /// Meet the others under `id`; where it is not their first epoch, as a newcomer.
     Join {
         /// Which communicator.
         formation: Formation,
+        /// How many groups have been.
+        groups: u64,
+        /// What came of the newest one, where it is known.
+        last: Option<GroupOutcome>,
         /// The text of the id.
         id: String,
+    },
+    /// Meet newcomers under `id`, and go on with them.
+    Grow {
+        /// What it is to be then: the members as they are, and the newcomers behind them.
+        formation: Formation,
+        /// The text of the id.
+        id: String,
+        /// It is called off: who is with the others already stays with them, everybody else is where they were. These members
+        /// are given up, if any, which ends their epoch.
+        off: Option<Vec<DeviceId>>,
     },
     /// Execute a group.
     Run {
@@ -46,6 +61,8 @@ pub enum Order {
         attempt: u32,
         /// How many groups have been, failed ones among them.
         groups: u64,
+        /// What came of the newest one, where it is known.
+        last: Option<GroupOutcome>,
         /// Who is not to be waited for.
         lost: Vec<DeviceId>,
     },
@@ -66,6 +83,8 @@ pub struct Formation {
     pub comm: CommId,
     /// The coordinator that made it. One that was restarted may use a number again of which it has not heard yet.
     pub incarnation: u64,
+    /// The epoch, from 1 up.
+    pub epoch: u64,
     /// Its devices, in the order of their ranks.
     pub members: Vec<DeviceId>,
     /// Whether it goes on after a loss without being told.
@@ -88,43 +107,84 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Membership {
-    /// Which communicator, and the members of this epoch.
+    /// Which communicator, which epoch of it, and the members of that.
     pub formation: Formation,
-    /// The epoch, from 1 up.
-    pub epoch: u64,
+    /// Whether it has come together with the other members.
+    pub has_met: bool,
     /// How far it is.
     pub phase: Phase,
+    /// What came of the newest group, as far as it has been told, or was in it.
+    pub last: Option<GroupOutcome>,
+}
+
+/// How growing has ended in vain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Setback {
+    /// The text of the id.
+    pub id: String,
+    /// Why.
+    pub why: String,
+}
+
+impl Formation {
+    /// Whether it can be true: numbers that can be counted on from, members that can be ranks.
+    fn is_sound(&self) -> bool {
+        let unique: std::collections::BTreeSet<_> = self.members.iter().collect();
+        self.comm.is_sound()
+            && self.epoch < MAX_NUMBER
+            && (1..=MAX_RANKS as usize).contains(&self.members.len())
+            && unique.len() == self.members.len()
+    }
 }
 
 impl Membership {
-    /// Whether it can be true: numbers that can be counted on from, members that can be ranks.
+    /// Whether it can be true, and is not too long to be kept.
     pub(super) fn is_sound(&self) -> bool {
-        let Formation { comm, members, .. } = &self.formation;
-        let unique: std::collections::BTreeSet<_> = members.iter().collect();
-        comm.is_sound()
-            && [self.epoch, self.phase.groups()].iter().all(|number| *number < MAX_NUMBER)
-            && self.phase.text().len() <= MAX_TEXT
-            && (1..=MAX_RANKS as usize).contains(&members.len())
-            && unique.len() == members.len()
+        let last = self.last.iter().filter_map(|last| last.failure.as_deref());
+        let next = match &self.phase {
+            Phase::Growing { formation, .. } => Some(formation),
+            _ => None,
+        };
+        std::iter::once(&self.formation).chain(next).all(Formation::is_sound)
+            && self.phase.groups() < MAX_NUMBER
+            && self.phase.texts().into_iter().all(|text| text.len() <= MAX_TEXT)
+            // The coordinator has put the name of a device in front.
+            && last.into_iter().all(|failure| failure.len() <= 2 * MAX_TEXT)
+    }
+
+    /// Whether it is a newcomer that is not with the members of its epoch yet.
+    pub(super) fn is_outside(&self) -> bool {
+        self.formation.epoch > 1 && !self.has_met
     }
 }
 
 impl Phase {
     /// What it says in words: an id, or why something failed.
-    fn text(&self) -> &str {
+    fn texts(&self) -> [&str; 2] {
         match self {
-            Self::Hosting { id } => id.as_deref().unwrap_or_default(),
-            Self::Joining { id: text } | Self::Unmet { why: text } | Self::Failed { why: text, .. } => text,
-            Self::Ready { .. } | Self::Running { .. } | Self::GoingOn { .. } | Self::Leaving => "",
+            Self::Hosting { id } => [id.as_deref().unwrap_or_default(), ""],
+            Self::Joining { id: text, .. }
+            | Self::Growing { id: text, .. }
+            | Self::Unmet { why: text }
+            | Self::Failed { why: text, .. } => [text, ""],
+            Self::Ready { tried: Some(Setback { id, why }), .. } => [id, why],
+            Self::Ready { tried: None, .. } | Self::Running { .. } | Self::GoingOn { .. } | Self::Leaving => {
+                [""; 2]
+            }
         }
     }
 
     /// How many groups have been, the present one among them.
     pub(super) fn groups(&self) -> u64 {
         match self {
-            Self::Ready { groups } | Self::Failed { groups, .. } | Self::GoingOn { groups, .. } => *groups,
+            Self::Joining { groups, .. }
+            | Self::Ready { groups, .. }
+            | Self::Failed { groups, .. }
+            | Self::GoingOn { groups, .. }
+            | Self::Growing { groups, .. } => *groups,
             Self::Running { group, .. } => *group,
-            Self::Hosting { .. } | Self::Joining { .. } | Self::Unmet { .. } | Self::Leaving => 0,
+            Self::Hosting { .. } | Self::Unmet { .. } | Self::Leaving => 0,
         }
     }
 }
@@ -140,6 +200,8 @@ pub enum Phase {
     },
     /// It is on its way to the others.
     Joining {
+        /// How many groups have been.
+        groups: u64,
         /// The text of the id.
         id: String,
     },
@@ -152,6 +214,8 @@ pub enum Phase {
     Ready {
         /// How many groups have been.
         groups: u64,
+        /// How it has tried to grow, in vain, since the newest of them.
+        tried: Option<Setback>,
     },
     /// It executes a group.
     Running {
@@ -175,6 +239,15 @@ pub enum Phase {
         groups: u64,
         /// How many times it has been tried before, and one.
         attempt: u32,
+    },
+    /// It meets newcomers.
+    Growing {
+        /// How many groups have been.
+        groups: u64,
+        /// What it is to be then.
+        formation: Formation,
+        /// The text of the id.
+        id: String,
     },
     /// It is leaving.
     Leaving,

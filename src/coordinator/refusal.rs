@@ -37,6 +37,14 @@ pub enum Refusal {
         /// Why.
         why: String,
     },
+    /// The devices did not join. The communicator is what it was, unless it has lost a device meanwhile.
+    #[error("communicator {comm} did not grow: {why}; `shmccl ctl status {comm}` tells how it is doing")]
+    NotGrown {
+        /// Which.
+        comm: CommId,
+        /// Why.
+        why: String,
+    },
     /// There never was such a communicator.
     #[error("there is no communicator {comm}; `shmccl ctl status` lists those that there are")]
     NoSuchComm {

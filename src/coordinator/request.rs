@@ -42,6 +42,13 @@ pub enum Request {
     GroupEnd(CommId),
     /// A communicator that has failed is to go on with the devices that are left. Answered when it does.
     GoOn(CommId),
+    /// A communicator that is ready is to have so many free devices more. Answered when they are in it.
+    Grow {
+        /// Which.
+        comm: CommId,
+        /// How many.
+        devices: u32,
+    },
     /// Where the memory of a device can be reached.
     Locate(DeviceId),
     /// A communicator is not needed any more, once what is in progress is done. Answered when its devices are back.
@@ -82,6 +89,8 @@ pub enum State {
     Ready,
     /// It executes a group.
     InProgress,
+    /// Devices are joining it.
+    Growing,
     /// It has lost a device, or a group has failed.
     Failed,
     /// It is being left.
@@ -98,7 +107,7 @@ pub struct CommStatus {
     pub comm: CommId,
     /// Where it is in its life.
     pub state: State,
-    /// The epoch: how often it has gone on after a loss, and one.
+    /// The epoch: how often it has gone on after a loss, or grown, and one.
     pub epoch: u64,
     /// Its devices, in the order of their ranks.
     pub devices: Vec<DeviceId>,
@@ -150,6 +159,7 @@ impl fmt::Display for State {
             Self::Init => "init",
             Self::Ready => "ready",
             Self::InProgress => "in progress",
+            Self::Growing => "growing",
             Self::Failed => "failed",
             Self::Finalizing => "finalizing",
             Self::Destroyed => "destroyed",

@@ -39,7 +39,7 @@ const MESSAGES: [&str; 13] = [
 
 fn draw(dice: &mut Dice) -> Vec<u8> {
     let role = ["client", "device", "neither"][dice.below(3)];
-    let greeting = frame(&format!(r#"{{"shmccl":"{}","role":"{role}"}}"#, env!("CARGO_PKG_VERSION")));
+    let greeting = frame(&format!(r#"{{"shmccl":"{}","role":"{role}"}}"#, shmccl::coordinator::VERSION));
     let mut bytes = if dice.below(4) == 0 { Vec::new() } else { greeting };
     for _ in 0..dice.below(8) {
         bytes.extend(frame(MESSAGES[dice.below(MESSAGES.len())]));

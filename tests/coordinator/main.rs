@@ -2,6 +2,7 @@
 //! `shmccl ctl`, but for what no client of this version would say.
 
 mod garbage;
+mod growth;
 mod pool;
 mod restarts;
 mod strangers;

@@ -66,8 +66,8 @@ impl Pool {
         command
     }
 
-    fn spawn(&self, word: &str) -> Child {
-        let mut child = self.command().arg(word).stderr(Stdio::piped()).spawn().unwrap();
+    fn spawn(&self, words: &[&str]) -> Child {
+        let mut child = self.command().args(words).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
         assert!(line.contains("Ctrl-C ends it"), "{line}");
@@ -75,12 +75,16 @@ impl Pool {
     }
 
     pub(crate) fn start_coordinator(&mut self) {
-        self.coordinator = Some(self.spawn("coordinator"));
+        self.start_coordinator_with(&[]);
+    }
+
+    pub(crate) fn start_coordinator_with(&mut self, flags: &[&str]) {
+        self.coordinator = Some(self.spawn(&[&["coordinator"], flags].concat()));
     }
 
     /// Starts a device. Returns its number.
     pub(crate) fn start_device(&mut self) -> u32 {
-        let device = self.spawn("device");
+        let device = self.spawn(&["device"]);
         let id = device.id();
         self.devices.push(device);
         id

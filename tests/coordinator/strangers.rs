@@ -6,6 +6,8 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use shmccl::coordinator::VERSION;
+
 use crate::pool::Pool;
 
 /// What the other user's process is to try: the coordinator's socket, a device, and the name of its socket.
@@ -43,7 +45,7 @@ fn stranger() {
     let denied = |error: std::io::Error| assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
     denied(UnixStream::connect(path).unwrap_err());
     let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(socket).unwrap()).unwrap();
-    assert_eq!(greet(&mut stream, env!("CARGO_PKG_VERSION")), "", "it is not heard");
+    assert_eq!(greet(&mut stream, VERSION), "", "it is not heard");
     denied(std::fs::read_dir(format!("/proc/{device}/fd")).unwrap_err());
     denied(std::fs::File::open(format!("/proc/{device}/mem")).unwrap_err());
 }
@@ -71,10 +73,10 @@ fn another_version_is_refused_with_both_versions_named() {
     let pool = Pool::start("version", 1);
     let mut stream = UnixStream::connect(pool.socket()).unwrap();
     let answer = greet(&mut stream, "9.9.9");
-    assert_eq!(answer, format!(r#"{{"shmccl":"{}"}}"#, env!("CARGO_PKG_VERSION")), "and the connection ends");
+    assert_eq!(answer, format!(r#"{{"shmccl":"{VERSION}"}}"#), "and the connection ends");
     let address = SocketAddr::from_abstract_name(device_socket(pool.devices()[0])).unwrap();
     let answer = greet(&mut UnixStream::connect_addr(&address).unwrap(), "9.9.9");
-    assert!(answer.contains(env!("CARGO_PKG_VERSION")));
+    assert!(answer.contains(VERSION));
     drop(pool);
 
     let other = Pool::empty("other-version");
@@ -89,7 +91,7 @@ fn another_version_is_refused_with_both_versions_named() {
         let _ = stream.read_to_end(&mut Vec::new());
     });
     let refused = other.ctl("devices");
-    let both = format!("this is shmccl {}, and the other side is shmccl 9.9.9", env!("CARGO_PKG_VERSION"));
+    let both = format!("this is shmccl {VERSION}, and the other side is shmccl 9.9.9");
     assert!(refused.error().contains(&both), "{}", refused.stderr);
     server.join().unwrap();
 }

@@ -14,8 +14,14 @@ fn bytes(elements: impl Iterator<Item = f64>) -> Vec<u8> {
     elements.flat_map(f64::to_ne_bytes).collect()
 }
 
+/// The devices of a communicator by rank, as its status tells them.
+pub(crate) fn ranks(status: &str) -> Vec<u32> {
+    let list = status.split("devices ").nth(1).unwrap().split([';', ',']).next().unwrap();
+    list.split(' ').map(|id| id.parse().unwrap()).collect()
+}
+
 /// Three calls of four operators each, as one group, on addresses that differ from rank to rank.
-fn group_of_all_reduces(pool: &Pool, comm: u32, devices: &[u32]) {
+pub(crate) fn group_of_all_reduces(pool: &Pool, comm: u32, devices: &[u32]) {
     let operators: [(&str, Combine); 4] =
         [("sum", |a, b| a + b), ("prod", |a, b| a * b), ("min", f64::min), ("max", f64::max)];
     let calls: Vec<_> = operators.iter().flat_map(|op| [3_usize, 4, 17].map(|count| (op, count))).collect();
@@ -76,16 +82,7 @@ fn a_pool_is_walked_through_by_ctl_alone() {
     let past = pool.ctl("call 1 all_reduce -d float64 -n 3 --send 0x4000ff8");
     assert!(past.error().contains("out of range"), "{}", past.stderr);
 
-    let ranks: Vec<u32> = pool
-        .ctl("status 1")
-        .line()
-        .split("devices ")
-        .nth(1)
-        .unwrap()
-        .split([' ', ';'])
-        .take(3)
-        .map(|id| id.parse().unwrap())
-        .collect();
+    let ranks = ranks(&pool.ctl("status 1").line());
     group_of_all_reduces(&pool, 1, &ranks);
 
     let lost = pool.kill_device(1);
@@ -98,12 +95,23 @@ fn a_pool_is_walked_through_by_ctl_alone() {
     let rest: Vec<u32> = ranks.into_iter().filter(|rank| *rank != lost).collect();
     group_of_all_reduces(&pool, 1, &rest);
 
+    let refused = pool.ctl("grow 1");
+    assert!(refused.error().contains("1 devices were asked for, and 0 of 2 are free"), "{}", refused.stderr);
+    let fourth = pool.start_device();
+    assert_eq!(
+        pool.ctl("grow 1").line().split(';').next(),
+        Some(format!("communicator 1: ready, epoch 3, devices {} {} {fourth}", rest[0], rest[1]).as_str())
+    );
+    assert_eq!(pool.ctl(&format!("get-d2h {} 0x1000 {}", devices[0], greeting.len())).stdout, greeting);
+    group_of_all_reduces(&pool, 1, &[rest[0], rest[1], fourth]);
+
     assert_eq!(pool.ctl("finalize 1").line(), "");
     for late in [
         "status 1",
         "finalize 1",
         "destroy 1",
         "group start 1",
+        "grow 1",
         "call 1 all_reduce -n 1 --send 0x1000,0x1000",
     ] {
         assert!(pool.ctl(late).error().contains("communicator 1 has ended"), "{late}");
@@ -112,7 +120,7 @@ fn a_pool_is_walked_through_by_ctl_alone() {
         pool.ctl(&format!("get-d2h {} 0x1000 1", devices[0])).error().contains("belongs to no communicator")
     );
     assert!(pool.ctl("init 2").line().starts_with("communicator 2: ready"), "its devices are back");
-    assert_eq!(pool.interrupt(), [Some(0); 3]);
+    assert_eq!(pool.interrupt(), [Some(0); 4]);
     assert_eq!(entries(pool.socket().parent().unwrap()), 0);
 }
 

@@ -9,9 +9,10 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use nix::sys::signal::SigSet;
 
 use super::calls::execute;
-use crate::bootstrap::{Options, resource_error};
+use crate::bootstrap::{CallOff, Options, resource_error};
 use crate::comm::Aborter;
 use crate::coordinator::agent::{Outcome, Task};
+use crate::coordinator::id::DeviceId;
 use crate::coordinator::order::MAX_TEXT;
 use crate::error::{Error, Result};
 use crate::heap::DeviceMemory;
@@ -20,10 +21,12 @@ use crate::{Communicator, UniqueId};
 /// The way to the worker and back.
 #[derive(Debug)]
 pub(super) struct Worker {
-    tasks: Sender<Task>,
+    tasks: Sender<(Task, CallOff)>,
     outcomes: Receiver<(Outcome, Option<Aborter>)>,
     /// Readable when there may be an outcome.
     bell: UnixStream,
+    /// Ends the present task where that is to meet others.
+    off: CallOff,
 }
 
 /// What the thread has.
@@ -53,8 +56,8 @@ impl Worker {
             // Signals are for the thread that serves.
             let _ = SigSet::all().thread_block();
             let mut hands = Hands { memory, options, comm: None };
-            for task in todo {
-                let outcome = hands.work(task);
+            for (task, off) in todo {
+                let outcome = hands.work(task, off);
                 if done.send((outcome, hands.comm.as_ref().map(Communicator::aborter))).is_err() {
                     return;
                 }
@@ -64,7 +67,7 @@ impl Worker {
         };
         let thread = std::thread::Builder::new().name("shmccl device".to_owned()).spawn(work);
         thread.map_err(|error| resource_error("starting a device's worker", error))?;
-        Ok(Self { tasks, outcomes, bell })
+        Ok(Self { tasks, outcomes, bell, off: CallOff::default() })
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -72,9 +75,15 @@ impl Worker {
     }
 
     /// Gives it a task, when it has none.
-    pub(super) fn begin(&self, task: Task) {
+    pub(super) fn begin(&mut self, task: Task) {
+        self.off = CallOff::default();
         // It ends with the process only.
-        let _ = self.tasks.send(task);
+        let _ = self.tasks.send((task, self.off.clone()));
+    }
+
+    /// Ends its task, if that is to meet others and they have not come together yet.
+    pub(super) fn call_off(&self) {
+        self.off.call_off();
     }
 
     /// What came of the task, when it is done, and what ends the epoch that the worker is in since.
@@ -96,10 +105,24 @@ impl Worker {
 }
 
 impl Hands {
-    fn work(&mut self, task: Task) -> Outcome {
+    fn work(&mut self, task: Task, off: CallOff) -> Outcome {
         match task {
-            Task::Host => Outcome::Hosted(UniqueId::new().map(|id| id.to_string()).map_err(tell)),
-            Task::Join { n_ranks, rank, id } => Outcome::Joined(self.join(n_ranks, rank, &id).map_err(tell)),
+            Task::Host => Outcome::Hosted(self.host().map_err(tell)),
+            Task::Meet { n_ranks, rank, id } => Outcome::Met(
+                id.parse()
+                    .and_then(|id| {
+                        Communicator::init_rank_until(n_ranks, &id, rank, &self.options, Some(off))
+                    })
+                    .map(|comm| self.enter(comm))
+                    .map_err(tell),
+            ),
+            Task::Join { id } => Outcome::Met(
+                id.parse()
+                    .and_then(|id| Communicator::join_until(&id, self.options.timeout, Some(off)))
+                    .map(|comm| self.enter(comm))
+                    .map_err(tell),
+            ),
+            Task::Grow { n_ranks, id } => self.grow(n_ranks, &id, off),
             Task::Run { calls } => Outcome::Ran(
                 self.comm().and_then(|(comm, memory)| execute(comm, memory, &calls)).map_err(tell),
             ),
@@ -111,9 +134,28 @@ impl Hands {
         }
     }
 
-    fn join(&mut self, n_ranks: u32, rank: u32, id: &str) -> Result<()> {
-        self.comm = Some(Communicator::init_rank_with(n_ranks, &id.parse()?, rank, &self.options)?);
-        Ok(())
+    /// An id that nobody waits under for ever, should the others not be told of it.
+    fn host(&self) -> Result<String> {
+        UniqueId::good_for(self.options.timeout).map(|id| id.to_string())
+    }
+
+    /// Is in `comm` from now on, and leaves what it was in. Returns who is in it.
+    fn enter(&mut self, comm: Communicator) -> Vec<DeviceId> {
+        let number = |pid: u64| DeviceId::new(u32::try_from(pid).unwrap_or_default());
+        let members = comm.processes().into_iter().map(number).collect();
+        self.comm = Some(comm);
+        members
+    }
+
+    fn grow(&mut self, n_ranks: u32, id: &str, off: CallOff) -> Outcome {
+        let grown = self.comm().and_then(|(comm, _)| comm.grow_until(n_ranks, Some(&id.parse()?), Some(off)));
+        match grown {
+            Ok(grown) => Outcome::Met(Ok(self.enter(grown))),
+            Err(error) if self.comm.as_ref().is_none_or(Communicator::has_ended) => {
+                Outcome::Ended(tell(error))
+            }
+            Err(error) => Outcome::Met(Err(tell(error))),
+        }
     }
 
     fn comm(&mut self) -> Result<(&mut Communicator, &DeviceMemory)> {

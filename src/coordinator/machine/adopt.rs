@@ -1,9 +1,11 @@
 //! Taking over from reports: after a restart, communicators are there of which this coordinator knows nothing.
 
+use std::collections::BTreeSet;
+
 use super::comm::{Comm, Stage};
 use super::{Action, Machine};
 use crate::coordinator::id::{CommId, DeviceId};
-use crate::coordinator::order::{Membership, Phase};
+use crate::coordinator::order::{Formation, Membership, Phase};
 use crate::coordinator::request::GroupOutcome;
 
 impl Machine {
@@ -26,27 +28,63 @@ impl Machine {
             return;
         }
         let until_ms = self.now_ms + self.settings.adopt_ms;
-        let comm = self.comms.entry(id).or_insert_with(|| {
-            let mut comm = Comm::new(&membership.formation, Stage::Adopting { until_ms });
-            comm.epoch = membership.epoch;
-            comm
-        });
-        let is_same = comm.incarnation == membership.formation.incarnation;
-        let is_adopting = is_same && matches!(comm.stage, Stage::Adopting { .. });
-        if is_adopting && membership.epoch < comm.epoch {
-            // Some have gone on already: who is still behind knows from where.
-            comm.epoch = membership.epoch;
-            comm.members.clone_from(&membership.formation.members);
+        if !membership.is_outside() {
+            let new = || Comm::new(&membership.formation, Stage::Adopting { until_ms });
+            self.comms.entry(id).or_insert_with(new);
         }
-        if is_adopting && comm.members.contains(&device) && !comm.lost.contains(&device) {
-            self.pool.give(device, id);
+        if let Some(mut comm) = self.comms.remove(&id) {
+            if matches!(comm.stage, Stage::Adopting { .. }) {
+                self.reckon(&mut comm);
+            }
+            self.comms.insert(id, comm);
+        }
+    }
+
+    /// Who belongs to a communicator that is adopted, as all say who may. Some are in the next epoch already: with fewer members, or
+    /// with newcomers. Whoever is further behind than that was lost to the others long ago.
+    fn reckon(&mut self, comm: &mut Comm) {
+        let is_its =
+            |formation: &Formation| (formation.comm, formation.incarnation) == (comm.id, comm.incarnation);
+        let all: Vec<(DeviceId, Membership)> = self
+            .pool
+            .iter()
+            .filter(|(id, found)| found.owner.is_none_or(|owner| owner == comm.id) && !comm.lost.contains(id))
+            .filter_map(|(id, found)| Some((id, found.report.membership.clone()?)))
+            .filter(|(id, it)| is_its(&it.formation) && it.formation.members.contains(id))
+            .collect();
+        let inside = || all.iter().map(|(_, membership)| membership).filter(|it| !it.is_outside());
+        let highest = inside().map(|it| it.formation.epoch).max().unwrap_or_default();
+        let is_behind = |it: &&Membership| it.formation.epoch + 1 == highest;
+        let Some(first) =
+            inside().find(is_behind).or_else(|| inside().find(|it| it.formation.epoch == highest))
+        else {
+            return;
+        };
+        (comm.epoch, comm.members) = (first.formation.epoch, first.formation.members.clone());
+        let next = inside().filter_map(|it| match &it.phase {
+            _ if it.formation.epoch > comm.epoch => Some(&it.formation.members),
+            Phase::Growing { formation, .. } if it.formation.epoch == comm.epoch => Some(&formation.members),
+            _ => None,
+        });
+        let newcomers: BTreeSet<_> =
+            next.flatten().filter(|it| !comm.members.contains(it)).copied().collect();
+        comm.newcomers = newcomers.into_iter().collect();
+        comm.lost.retain(|lost| comm.members.contains(lost));
+        let present: Vec<_> = self.pool.iter().map(|(id, _)| id).collect();
+        present.into_iter().for_each(|device| self.pool.take_back(device, comm.id));
+        for (device, membership) in &all {
+            let is_member = comm.members.contains(device) && membership.formation.epoch >= comm.epoch;
+            if is_member || comm.newcomers.contains(device) {
+                self.pool.give(*device, comm.id);
+            }
         }
     }
 
     /// Waits for the members to come back; then their reports say where the communicator is.
     pub(super) fn adopt(&mut self, comm: &mut Comm, until_ms: u64) -> bool {
+        self.reckon(comm);
         let is_there = |member: &DeviceId| self.pool.get(*member).is_some() || comm.lost.contains(member);
-        let all_known = comm.members.iter().all(is_there);
+        let all_known = comm.members.iter().chain(&comm.newcomers).all(is_there);
         if self.judged_ms < until_ms && !all_known {
             return false;
         }
@@ -56,6 +94,11 @@ impl Machine {
         let missing: Vec<DeviceId> = missing.copied().collect();
         let is_left = missing.iter().any(|member| self.pool.get(*member).is_some());
         let seen = Seen::new(comm.id, comm.epoch, &reports, is_left, !missing.is_empty());
+        if !matches!(seen.stage, Stage::Growing { .. }) {
+            for newcomer in std::mem::take(&mut comm.newcomers) {
+                self.pool.take_back(newcomer, comm.id);
+            }
+        }
         for member in missing {
             self.pool.take_back(member, comm.id);
             comm.lost.insert(member);
@@ -77,33 +120,33 @@ impl Seen {
     /// `is_left` is whether a member lives that says it is none, which is lost to those that have met, `is_short` whether one does not say that it is one.
     fn new(id: CommId, epoch: u64, reports: &[&Membership], is_left: bool, is_short: bool) -> Self {
         let groups = reports.iter().map(|report| report.phase.groups()).max().unwrap_or_default();
-        let tries =
-            reports.iter().filter(|report| report.epoch == epoch).filter_map(|report| match report.phase {
-                Phase::GoingOn { attempt, .. } => Some(attempt),
-                _ => None,
-            });
-        let is_ahead = reports.iter().any(|report| report.epoch > epoch);
-        let stage = match tries.max() {
-            Some(attempt) => Stage::going_on(attempt, format!("communicator {id} has lost a device")),
-            None if is_ahead => Stage::going_on(1, format!("communicator {id} has lost a device")),
-            None => Self::at_rest(reports, groups, is_left, is_short),
-        };
-        let last = if epoch == 1 { Self::outcome(reports, groups, is_short) } else { None };
-        Self { stage, groups, last }
-    }
-
-    /// What came of the newest group, where the members of the first epoch say so. In a later one, a group that has failed counts as
-    /// one that has been.
-    fn outcome(reports: &[&Membership], groups: u64, is_short: bool) -> Option<GroupOutcome> {
-        let failure = reports.iter().find_map(|report| match &report.phase {
-            Phase::Failed { groups: failed, attempt: 0, why } if *failed == groups => Some(why.clone()),
+        let present = || reports.iter().filter(|report| report.formation.epoch == epoch);
+        let tries = present().filter_map(|report| match report.phase {
+            Phase::GoingOn { attempt, .. } => Some(attempt),
             _ => None,
         });
-        let is_done = |report: &&Membership| {
-            report.epoch == 1 && matches!(report.phase, Phase::Ready { groups: done } if done == groups)
+        let growing = present().find_map(|report| match &report.phase {
+            Phase::Growing { id, .. } => Some(id.clone()),
+            _ => None,
+        });
+        let is_ahead = reports.iter().any(|report| report.formation.epoch > epoch);
+        let stage = match (growing, tries.max()) {
+            (Some(id), _) => Stage::Growing { id, off: None },
+            (None, Some(attempt)) => Stage::going_on(attempt, format!("communicator {id} has lost a device")),
+            (None, None) if is_ahead => Stage::going_on(1, format!("communicator {id} has lost a device")),
+            (None, None) => Self::at_rest(reports, groups, is_left, is_short),
         };
-        let has_succeeded = groups > 0 && !is_short && reports.iter().all(is_done);
-        (failure.is_some() || has_succeeded).then_some(GroupOutcome { group: groups, failure })
+        Self { stage, groups, last: Self::outcome(reports, groups, is_short) }
+    }
+
+    /// What came of the newest group, where the members say so. One of which a member is missing may have failed there.
+    fn outcome(reports: &[&Membership], groups: u64, is_short: bool) -> Option<GroupOutcome> {
+        let newest =
+            |report: &&&Membership| report.last.as_ref().filter(|last| last.group == groups).cloned();
+        let told: Vec<_> = reports.iter().filter_map(|report| newest(&report)).collect();
+        let is_told_by_all = !is_short && told.len() == reports.len();
+        let failed = told.iter().find(|last| last.failure.is_some());
+        failed.or_else(|| told.first().filter(|_| is_told_by_all)).cloned()
     }
 
     /// The stage of a communicator of which nobody is going on.
@@ -118,7 +161,7 @@ impl Seen {
             return Stage::Leaving { gracefully: false };
         }
         let meeting = reports.iter().find_map(|report| match &report.phase {
-            Phase::Joining { id } => Some(id.clone()),
+            Phase::Joining { id, .. } => Some(id.clone()),
             _ => None,
         });
         let running = reports.iter().find_map(|report| match &report.phase {
@@ -127,7 +170,7 @@ impl Seen {
         });
         let is_uneven = reports
             .iter()
-            .any(|report| matches!(&report.phase, Phase::Ready { groups: done } if *done < groups));
+            .any(|report| matches!(&report.phase, Phase::Ready { groups: done, .. } if *done < groups));
         match (meeting, running) {
             (Some(id), _) => Stage::Meeting { id },
             (None, Some(calls)) => Stage::Running { calls },

@@ -25,6 +25,8 @@ pub(super) struct Comm {
     pub(super) members: Vec<DeviceId>,
     /// Those of them that are gone.
     pub(super) lost: BTreeSet<DeviceId>,
+    /// Who is about to join the members, while they grow.
+    pub(super) newcomers: Vec<DeviceId>,
     pub(super) epoch: u64,
     /// The number of the newest group.
     pub(super) groups: u64,
@@ -49,6 +51,10 @@ pub(super) enum Stage {
     Ready,
     /// All execute the group of the communicator's number.
     Running { calls: Vec<DeviceCall> },
+    /// The first newcomer makes the id of the meeting.
+    Inviting,
+    /// Members and newcomers meet under this id; unless it is `off`, for that reason.
+    Growing { id: String, off: Option<String> },
     /// A member is lost, or a group has failed; it may have been tried in vain to go on.
     Failed { why: String, in_vain: bool },
     /// The members that are left go on to the next epoch, which is tried until attempt `last`.
@@ -64,6 +70,8 @@ pub(super) enum Stage {
 pub(super) enum Awaited {
     /// That it is ready, from the start or after a loss.
     Ready,
+    /// That it has grown.
+    Grown,
     /// That nothing is in progress.
     Settled,
     /// That it is left when all is done.
@@ -86,7 +94,8 @@ impl Comm {
             incarnation: formation.incarnation,
             members: formation.members.clone(),
             lost: BTreeSet::new(),
-            epoch: 1,
+            newcomers: Vec::new(),
+            epoch: formation.epoch,
             groups: 0,
             open: None,
             keep_going: formation.keep_going,
@@ -98,8 +107,14 @@ impl Comm {
 
     /// What its members are told that it is.
     pub(super) fn formation(&self) -> Formation {
-        let Self { id: comm, incarnation, keep_going, .. } = *self;
-        Formation { comm, incarnation, members: self.members.clone(), keep_going }
+        let Self { id: comm, incarnation, epoch, keep_going, .. } = *self;
+        Formation { comm, incarnation, epoch, members: self.members.clone(), keep_going }
+    }
+
+    /// What it is when it has grown, whoever of the newcomers comes first.
+    pub(super) fn next_formation(&self) -> Formation {
+        let members = self.members.iter().chain(&self.newcomers).copied().collect();
+        Formation { epoch: self.epoch + 1, members, ..self.formation() }
     }
 
     /// The members that are not lost.
@@ -118,6 +133,7 @@ impl Comm {
             Stage::Ready => State::Ready,
             Stage::Running { .. } if self.is_ending() => State::Finalizing,
             Stage::Running { .. } => State::InProgress,
+            Stage::Inviting | Stage::Growing { .. } => State::Growing,
             Stage::Failed { .. } | Stage::GoingOn { .. } => State::Failed,
             Stage::Leaving { .. } => State::Finalizing,
             Stage::Ended => State::Destroyed,
@@ -170,7 +186,7 @@ impl Comm {
         if let Some(lost) = self.lost.first() {
             return Some(format!("device {lost} was lost"));
         }
-        let is_formed = matches!(self.stage, Stage::Ready | Stage::Running { .. });
+        let is_formed = matches!(self.stage, Stage::Ready | Stage::Running { .. } | Stage::Inviting);
         self.members.iter().find_map(|member| match pool.phase(*member, self.id, self.epoch) {
             Some(Phase::Failed { why, .. } | Phase::Unmet { why }) => Some(format!("device {member}: {why}")),
             Some(Phase::Leaving) => Some(format!("device {member} has left")),

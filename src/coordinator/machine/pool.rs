@@ -34,6 +34,16 @@ impl Device {
         self.report.heard == self.sent
     }
 
+    /// Whether the last thing that it was told was to come to this epoch of `comm`.
+    pub(super) fn is_told_to_come(&self, comm: CommId, epoch: u64) -> bool {
+        match &self.last_order {
+            Some(Order::Host(formation) | Order::Join { formation, .. }) => {
+                (formation.comm, formation.epoch) == (comm, epoch)
+            }
+            _ => false,
+        }
+    }
+
     /// Whether it can be given to a new communicator.
     pub(super) fn is_free(&self) -> bool {
         self.owner.is_none() && self.is_out_of_all()
@@ -116,7 +126,13 @@ impl Pool {
 
     /// How far `device` says that it is in `epoch` of `comm`.
     pub(super) fn phase(&self, device: DeviceId, comm: CommId, epoch: u64) -> Option<&Phase> {
-        self.membership(device, comm).filter(|membership| membership.epoch == epoch).map(|it| &it.phase)
+        let membership = self.membership(device, comm)?;
+        (membership.formation.epoch == epoch).then_some(&membership.phase)
+    }
+
+    /// Those that can be given to a communicator.
+    pub(super) fn free(&self) -> Vec<DeviceId> {
+        self.iter().filter(|(_, device)| device.is_free()).map(|(id, _)| id).collect()
     }
 
     /// Who has left an order unheard for `patience_ms`.

@@ -10,7 +10,7 @@ use crate::coordinator::request::{DeviceStatus, Location, Reply, Request, State}
 use crate::rank::MAX_RANKS;
 
 /// An answer, or `None` when it comes later.
-type Answer = Result<Option<Reply>, Refusal>;
+pub(super) type Answer = Result<Option<Reply>, Refusal>;
 
 impl Machine {
     pub(super) fn request(&mut self, asker: Asker, request: Request) {
@@ -23,6 +23,7 @@ impl Machine {
             Request::Call { comm, call } => self.call(comm, call).map(Some),
             Request::GroupEnd(comm) => self.end_group(comm).map(Some),
             Request::GoOn(comm) => self.ask_to_go_on(asker, comm),
+            Request::Grow { comm, devices } => self.ask_to_grow(asker, comm, devices),
             Request::Locate(device) => self.locate(device).map(Some),
             Request::Finalize(comm) => self.finalize(asker, comm),
             Request::Destroy(comm) => self.destroy(asker, comm),
@@ -38,8 +39,7 @@ impl Machine {
         if asked == 0 || asked > MAX_RANKS {
             return Err(Refusal::BadSize { asked });
         }
-        let free: Vec<_> =
-            self.pool.iter().filter(|(_, device)| device.is_free()).map(|(id, _)| id).collect();
+        let free = self.pool.free();
         let Some(members) = free.get(..asked as usize).map(<[DeviceId]>::to_vec) else {
             return Err(Refusal::NotEnoughDevices { asked, free: free.len(), devices: self.pool.len() });
         };
@@ -48,7 +48,8 @@ impl Machine {
             return Err(Refusal::Exhausted { what: "numbers for communicators".to_owned(), limit });
         }
         self.newest = self.newest.next();
-        let formation = Formation { comm: self.newest, incarnation: self.incarnation, members, keep_going };
+        let (comm, incarnation) = (self.newest, self.incarnation);
+        let formation = Formation { comm, incarnation, epoch: 1, members, keep_going };
         let mut comm = Comm::new(&formation, Stage::Hosting);
         comm.waiting.push((asker, Awaited::Ready));
         formation.members.iter().for_each(|member| self.pool.give(*member, formation.comm));
@@ -118,7 +119,8 @@ impl Machine {
         let found = self.pool.get(device).ok_or(Refusal::NoSuchDevice { device })?;
         let (range, socket) = (found.range, found.socket.clone());
         let owner = found.owner.ok_or(Refusal::NotAllocated { device })?;
-        self.comm(owner)?.check_usable(&[State::Ready, State::InProgress, State::Failed])?;
+        let states = [State::Ready, State::InProgress, State::Growing, State::Failed];
+        self.comm(owner)?.check_usable(&states)?;
         Ok(Reply::Located(Location { comm: owner, range, socket }))
     }
 
@@ -140,13 +142,13 @@ impl Machine {
         // However many wait already, there is room for who ends that.
         found.waiting.push((asker, Awaited::Ended));
         found.stage = Stage::Leaving { gracefully: false };
-        for asker in found.take_waiting(&[Awaited::Ready]) {
+        for asker in found.take_waiting(&[Awaited::Ready, Awaited::Grown]) {
             self.reply(asker, Err(Refusal::Ended { comm }));
         }
         Ok(None)
     }
 
-    fn comm(&mut self, comm: CommId) -> Result<&mut Comm, Refusal> {
+    pub(super) fn comm(&mut self, comm: CommId) -> Result<&mut Comm, Refusal> {
         let has_ended = comm <= self.newest && comm.get() > 0;
         let missing = if has_ended { Refusal::Ended { comm } } else { Refusal::NoSuchComm { comm } };
         self.comms.get_mut(&comm).ok_or(missing)
@@ -163,7 +165,7 @@ impl Machine {
 impl Comm {
     /// # Errors
     /// [`Refusal::Failed`], [`Refusal::WrongState`], unless it is in one of these states.
-    fn check_usable(&self, states: &[State]) -> Result<(), Refusal> {
+    pub(super) fn check_usable(&self, states: &[State]) -> Result<(), Refusal> {
         let (comm, state) = (self.id, self.state());
         if states.contains(&state) {
             return Ok(());
@@ -183,7 +185,7 @@ impl Comm {
         Reply::InProgress(self.groups)
     }
 
-    fn wait(&mut self, asker: Asker, awaited: Awaited) -> Answer {
+    pub(super) fn wait(&mut self, asker: Asker, awaited: Awaited) -> Answer {
         if self.waiting.len() >= MAX_WAITING {
             let what = format!("places to wait for communicator {}", self.id);
             return Err(Refusal::Exhausted { what, limit: MAX_WAITING });

@@ -4,12 +4,12 @@ use super::comm::{Awaited, Comm, Stage};
 use super::pool::Device;
 use super::{Machine, REMEMBERED};
 use crate::coordinator::id::DeviceId;
-use crate::coordinator::order::{Order, Phase};
+use crate::coordinator::order::{Membership, Order, Phase};
 use crate::coordinator::refusal::Refusal;
 use crate::coordinator::request::{GroupOutcome, Reply, State};
 
 /// Whether a communicator has come into another stage, so that there may be more to do.
-type Moved = bool;
+pub(super) type Moved = bool;
 
 impl Machine {
     /// Brings every communicator as far as reports allow, and turns out devices that are where they do not belong.
@@ -38,6 +38,8 @@ impl Machine {
             Stage::Adopting { until_ms } => self.adopt(comm, until_ms),
             Stage::Ready => self.watch(comm),
             Stage::Running { calls } => self.run(comm, calls),
+            Stage::Inviting => self.invite(comm),
+            Stage::Growing { id, off } => self.grow(comm, &id, off),
             Stage::Failed { why, in_vain } => self.wait_to_go_on(comm, why, in_vain),
             Stage::GoingOn { attempt, last, why } => self.go_on(comm, (attempt, last), why),
             Stage::Leaving { gracefully } => self.leave(comm, gracefully),
@@ -66,7 +68,7 @@ impl Machine {
         if let Some(why) = comm.trouble(&self.pool) {
             return self.abandon(comm, why);
         }
-        let order = Order::Join { formation: comm.formation(), id: id.to_owned() };
+        let order = comm.join(comm.formation(), id);
         let mut all_there = true;
         for member in comm.members.clone() {
             if !matches!(self.pool.phase(member, comm.id, comm.epoch), Some(Phase::Ready { .. })) {
@@ -112,8 +114,8 @@ impl Machine {
         let mut all_done = true;
         for member in comm.members.clone() {
             let phase = self.pool.phase(member, comm.id, comm.epoch);
-            all_done &= matches!(phase, Some(Phase::Ready { groups }) if *groups >= group);
-            if matches!(phase, Some(Phase::Ready { groups }) if *groups < group) {
+            all_done &= matches!(phase, Some(Phase::Ready { groups, .. }) if *groups >= group);
+            if matches!(phase, Some(Phase::Ready { groups, .. }) if *groups < group) {
                 self.order(member, &order);
             }
         }
@@ -144,8 +146,8 @@ impl Machine {
             return true;
         }
         let lost = comm.lost.iter().copied().collect();
-        let (epoch, groups) = (comm.epoch, comm.groups);
-        let order = Order::GoOn { comm: comm.id, epoch, attempt, groups, lost };
+        let (epoch, groups, outcome) = (comm.epoch, comm.groups, comm.last.clone());
+        let order = Order::GoOn { comm: comm.id, epoch, attempt, groups, last: outcome, lost };
         let (mut successors, mut refused, mut all_told) = (None, why, true);
         for member in living {
             let membership = self.pool.membership(member, comm.id);
@@ -155,7 +157,9 @@ impl Machine {
                 continue;
             };
             match &membership.phase {
-                _ if membership.epoch > epoch => successors = Some(membership.formation.members.clone()),
+                _ if membership.formation.epoch > epoch => {
+                    successors = Some(membership.formation.members.clone());
+                }
                 Phase::Failed { attempt: tried, why, .. } if *tried >= attempt => {
                     refused = format!("device {member}: {why}");
                 }
@@ -178,22 +182,26 @@ impl Machine {
 
     /// The members that are left are in the next epoch.
     fn succeed(&mut self, comm: &mut Comm, members: Vec<DeviceId>) -> Moved {
-        let next = comm.epoch + 1;
-        for member in comm.living() {
-            // Whoever is not there by now is turned out, whether the others count on it or not.
-            if self.pool.phase(member, comm.id, next).is_none() {
-                self.pool.take_back(member, comm.id);
-                comm.lost.insert(member);
-            }
-        }
-        comm.lost.retain(|lost| members.contains(lost));
-        comm.members = members;
-        comm.epoch = next;
+        self.enter_next_epoch(comm, members);
         comm.stage = match comm.trouble(&self.pool) {
             Some(why) => Stage::going_on(comm.next_attempt(&self.pool), why),
             None => Stage::Ready,
         };
         true
+    }
+
+    /// The next epoch has begun, with these members. Whoever of all is not there by now is turned out, whether the others count on it
+    /// or not.
+    pub(super) fn enter_next_epoch(&mut self, comm: &mut Comm, members: Vec<DeviceId>) {
+        let next = comm.epoch + 1;
+        for device in comm.living().into_iter().chain(std::mem::take(&mut comm.newcomers)) {
+            if self.pool.phase(device, comm.id, next).is_none() {
+                self.pool.take_back(device, comm.id);
+            }
+        }
+        let is_lost = |member: &DeviceId| self.pool.phase(*member, comm.id, next).is_none();
+        comm.lost = members.iter().copied().filter(is_lost).collect();
+        (comm.members, comm.epoch) = (members, next);
     }
 
     fn give_up(&mut self, comm: &mut Comm, why: String) -> Moved {
@@ -208,7 +216,7 @@ impl Machine {
         let gracefully = gracefully && comm.lost.is_empty();
         let order = Order::Leave { comm: comm.id, gracefully };
         let mut all_out = true;
-        for member in comm.living() {
+        for member in comm.living().into_iter().chain(comm.newcomers.clone()) {
             let Some(device) = self.pool.get(member).filter(|device| device.owner == Some(comm.id)) else {
                 continue;
             };
@@ -228,8 +236,10 @@ impl Machine {
     /// Answers those for whom the wait is over.
     fn tell(&mut self, comm: &mut Comm) {
         let over: &[Awaited] = match comm.stage {
-            Stage::Ended => &[Awaited::Ready, Awaited::Settled, Awaited::Finalized, Awaited::Ended],
-            Stage::Ready => &[Awaited::Ready, Awaited::Settled],
+            Stage::Ended => {
+                &[Awaited::Ready, Awaited::Grown, Awaited::Settled, Awaited::Finalized, Awaited::Ended]
+            }
+            Stage::Ready => &[Awaited::Ready, Awaited::Grown, Awaited::Settled],
             Stage::Failed { .. } => &[Awaited::Settled],
             _ => &[],
         };
@@ -252,6 +262,11 @@ impl Machine {
     fn turn_out(&mut self) {
         let mut strays = Vec::new();
         for (id, device) in self.pool.iter() {
+            let is_outside = device.report.membership.as_ref().is_some_and(Membership::is_outside);
+            if is_outside && !self.is_open() {
+                // Those whom it is to join may come back.
+                continue;
+            }
             let comm = device.report.membership.as_ref().map(|membership| membership.formation.comm);
             if let Some(comm) = comm.filter(|comm| device.owner != Some(*comm)) {
                 strays.push((id, Order::Leave { comm, gracefully: false }));

@@ -17,7 +17,7 @@ const STEPS: u64 = 120;
 const REST: u64 = 400;
 
 /// What one history in fifty comes to at the least.
-const EXPECTED: [&str; 14] = [
+const EXPECTED: [&str; 18] = [
     "ready",
     "group",
     "open group",
@@ -32,6 +32,10 @@ const EXPECTED: [&str; 14] = [
     "located",
     "not formed",
     "out of range",
+    "grown",
+    "not grown",
+    "death while growing",
+    "restart while growing",
 ];
 
 /// # Errors

@@ -1,11 +1,13 @@
 //! What goes on between devices: a model of meetings and epochs that keeps the library's promises and no more.
 //!
-//! A meeting succeeds for all or for nobody. An epoch that has ended fails every operation. Whoever goes on waits until each of the
+//! A meeting succeeds for all or for nobody. Members grow by one when all of them have said so, and stay in the epoch that they have
+//! when it fails, unless one of them is gone. An epoch that has ended fails every operation. Whoever goes on waits until each of the
 //! others does, has left, or is lost; all of them are in the next epoch, or none is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::dice::Dice;
+use super::world::Broken;
 use crate::coordinator::agent::{Outcome, Task};
 use crate::coordinator::id::DeviceId;
 
@@ -20,6 +22,8 @@ pub(super) struct Epoch {
     groups: BTreeMap<u64, BTreeSet<DeviceId>>,
     leaving: BTreeSet<DeviceId>,
     going_on: BTreeSet<DeviceId>,
+    /// Who is about to grow, by the id of the meeting.
+    growing: BTreeMap<String, BTreeSet<DeviceId>>,
     /// Who was in a round that failed, and does not know yet.
     disappointed: BTreeSet<DeviceId>,
     successors: Option<Vec<DeviceId>>,
@@ -30,12 +34,18 @@ pub(super) struct Epoch {
 struct Meeting {
     host: Option<DeviceId>,
     guests: BTreeMap<u32, DeviceId>,
+    /// Those without a rank of their own, as they came.
+    newcomers: Vec<DeviceId>,
+    /// How many are to come with a rank, and how many in all, once that is known.
+    awaited: Option<(usize, usize)>,
     outcome: Option<bool>,
 }
 
 /// Everything between devices.
 #[derive(Debug, Default)]
 pub(super) struct Plane {
+    /// A promise that is not kept on purpose.
+    broken: Option<Broken>,
     meetings: BTreeMap<String, Meeting>,
     /// By the id of the meeting and the number of the epoch.
     pub(super) epochs: BTreeMap<(String, u64), Epoch>,
@@ -49,13 +59,38 @@ pub(super) struct Place {
     pub(super) epoch: u64,
     /// The number of the group that it executes, if it does.
     pub(super) group: u64,
+    /// It is to wait at no meeting any longer.
+    pub(super) is_called_off: bool,
+}
+
+impl Meeting {
+    /// One of those who are there may end it, or time does. Returns the members when all have come, and that is news.
+    fn go_on(&mut self, place: &Place, dice: &mut Dice) -> Option<Vec<DeviceId>> {
+        if self.outcome.is_some() {
+            return None;
+        }
+        let there = (self.guests.len(), self.guests.len() + self.newcomers.len());
+        if place.is_called_off {
+            self.outcome = Some(false);
+        } else if self.awaited == Some(there) {
+            self.outcome = Some(true);
+            return Some(self.guests.values().chain(&self.newcomers).copied().collect());
+        } else if dice.once_in(20) {
+            self.outcome = Some(false);
+        }
+        None
+    }
 }
 
 impl Plane {
+    pub(super) fn new(broken: Option<Broken>) -> Self {
+        Self { broken, ..Self::default() }
+    }
+
     /// A device is dead.
     pub(super) fn die(&mut self, device: DeviceId) {
         for meeting in self.meetings.values_mut().filter(|meeting| meeting.outcome.is_none()) {
-            let is_there = meeting.guests.values().any(|guest| *guest == device);
+            let is_there = meeting.guests.values().chain(&meeting.newcomers).any(|guest| *guest == device);
             if is_there || meeting.host == Some(device) {
                 meeting.outcome = Some(false);
             }
@@ -84,9 +119,20 @@ impl Plane {
                 self.meetings.insert(id.clone(), Meeting { host: Some(place.device), ..Meeting::default() });
                 Some(Outcome::Hosted(Ok(id)))
             }
-            Task::Join { n_ranks, rank, id } => {
-                self.join(place, *n_ranks, *rank, id, dice).map(Outcome::Joined)
+            Task::Meet { n_ranks, rank, id } => {
+                let meeting = self.meetings.entry(id.clone()).or_default();
+                meeting.guests.insert(*rank, place.device);
+                meeting.awaited = Some((*n_ranks as usize, *n_ranks as usize));
+                self.meet(place, (id, 1), dice).map(Outcome::Met)
             }
+            Task::Join { id } => {
+                let meeting = self.meetings.entry(id.clone()).or_default();
+                if !meeting.newcomers.contains(&place.device) {
+                    meeting.newcomers.push(place.device);
+                }
+                self.meet(place, (id, place.epoch), dice).map(Outcome::Met)
+            }
+            Task::Grow { n_ranks, id } => self.grow(place, *n_ranks as usize, id, dice),
             Task::Run { .. } => self.run(place, dice).map(Outcome::Ran),
             Task::GoOn => self.go_on(place, dice).map(Outcome::WentOn),
             Task::Leave { gracefully } => self.leave(place, *gracefully).then_some(Outcome::Left),
@@ -97,25 +143,55 @@ impl Plane {
         self.epochs.get_mut(&(place.job.clone()?, place.epoch))
     }
 
-    fn join(
+    /// Waits for the others at a meeting that leads to `epoch`.
+    fn meet(
         &mut self,
         place: &Place,
-        n_ranks: u32,
-        rank: u32,
-        id: &str,
+        (id, epoch): (&str, u64),
         dice: &mut Dice,
-    ) -> Option<Result<(), String>> {
-        let meeting = self.meetings.entry(id.to_owned()).or_default();
-        meeting.guests.insert(rank, place.device);
-        if meeting.outcome.is_none() && meeting.guests.len() == n_ranks as usize {
-            meeting.outcome = Some(true);
-            let members = meeting.guests.values().copied().collect();
-            self.epochs.insert((id.to_owned(), 1), Epoch { members, ..Epoch::default() });
-        } else if meeting.outcome.is_none() && dice.once_in(20) {
-            meeting.outcome = Some(false);
+    ) -> Option<Result<Vec<DeviceId>, String>> {
+        let meeting = self.meetings.get_mut(id)?;
+        let key = (id.to_owned(), epoch);
+        if let Some(members) = meeting.go_on(place, dice) {
+            self.epochs.insert(key.clone(), Epoch { members, ..Epoch::default() });
         }
-        let meeting = self.meetings.get(id)?;
-        meeting.outcome.map(|met| if met { Ok(()) } else { Err("timed out".to_owned()) })
+        match meeting.outcome? {
+            true => Some(Ok(self.epochs.get(&key)?.members.clone())),
+            false => Some(Err("it has failed".to_owned())),
+        }
+    }
+
+    fn grow(&mut self, place: &Place, n_ranks: usize, id: &str, dice: &mut Dice) -> Option<Outcome> {
+        let epoch = self.epoch(place)?;
+        let n_members = epoch.members.len();
+        let rank = epoch.members.iter().position(|member| *member == place.device)?;
+        let agreed = epoch.growing.entry(id.to_owned()).or_default();
+        agreed.insert(place.device);
+        if agreed.len() < n_members {
+            epoch.has_ended |= dice.once_in(60);
+            return epoch.has_ended.then(|| Outcome::Ended("they have not agreed".to_owned()));
+        }
+        let is_one_gone = !epoch.gone.is_empty();
+        let meeting = self.meetings.entry(id.to_owned()).or_default();
+        meeting.guests.insert(u32::try_from(rank).ok()?, place.device);
+        meeting.awaited = Some((n_members, n_ranks));
+        if is_one_gone {
+            meeting.outcome.get_or_insert(false);
+        }
+        let met = self.meet(place, (id, place.epoch + 1), dice)?;
+        let broken = self.broken == Some(Broken::HalfGrown) && rank > 0;
+        let epoch = self.epoch(place)?;
+        match met {
+            Ok(_) if broken => Some(Outcome::Met(Err("it has missed the others".to_owned()))),
+            Ok(members) => {
+                epoch.gone.insert(place.device);
+                Some(Outcome::Met(Ok(members)))
+            }
+            Err(why) => {
+                epoch.has_ended |= is_one_gone;
+                Some(if epoch.has_ended { Outcome::Ended(why) } else { Outcome::Met(Err(why)) })
+            }
+        }
     }
 
     fn run(&mut self, place: &Place, dice: &mut Dice) -> Option<Result<(), String>> {

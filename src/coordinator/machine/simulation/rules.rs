@@ -6,7 +6,7 @@ use super::world::World;
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::machine::Machine;
 use crate::coordinator::machine::comm::{Comm, Stage};
-use crate::coordinator::order::Phase;
+use crate::coordinator::order::{Formation, Membership, Phase};
 
 /// What has to hold after every step.
 ///
@@ -15,7 +15,12 @@ use crate::coordinator::order::Phase;
 pub(super) fn always(world: &World) -> Result<(), String> {
     if let Some(machine) = &world.machine {
         one_owner(machine)?;
-        machine.comms.values().try_for_each(|comm| ready_together(world, comm))?;
+        for comm in machine.comms.values() {
+            ready_together(world, comm)?;
+            calls_fit(comm)?;
+            newest_group_is_known(world, comm)?;
+            nobody_is_lost_by_mistake(world, comm)?;
+        }
         free_devices_are_free(world, machine)?;
     }
     one_ready_epoch(world)?;
@@ -89,6 +94,12 @@ fn one_owner(machine: &Machine) -> Result<(), String> {
                 return Err(format!("device {member} has two owners"));
             }
         }
+        for newcomer in &comm.newcomers {
+            let owner = machine.pool.get(*newcomer).and_then(|device| device.owner);
+            if owner == Some(comm.id) && owners.insert(*newcomer, comm.id).is_some() {
+                return Err(format!("newcomer {newcomer} has two owners"));
+            }
+        }
     }
     match machine.pool.iter().find(|(id, device)| device.owner != owners.get(id).copied()) {
         Some((id, device)) => {
@@ -106,8 +117,14 @@ fn ready_together(world: &World, comm: &Comm) -> Result<(), String> {
     for member in &comm.members {
         let Some(device) = world.devices.get(member).filter(|device| device.is_connected()) else { continue };
         let membership = device.agent.report().membership.as_ref();
-        let is_there = |it: &&crate::coordinator::order::Membership| {
-            (it.formation.comm, it.epoch, &it.formation.members) == (comm.id, comm.epoch, &comm.members)
+        let is_there = |it: &&Membership| {
+            let is_busy = matches!(
+                it.phase,
+                Phase::Joining { .. } | Phase::Growing { .. } | Phase::GoingOn { .. } | Phase::Running { .. }
+            );
+            !is_busy
+                && (it.formation.comm, it.formation.epoch, &it.formation.members)
+                    == (comm.id, comm.epoch, &comm.members)
         };
         if membership.filter(is_there).is_none() {
             return Err(format!(
@@ -117,6 +134,43 @@ fn ready_together(world: &World, comm: &Comm) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Calls have an address for each member.
+fn calls_fit(comm: &Comm) -> Result<(), String> {
+    let running = match &comm.stage {
+        Stage::Running { calls } => Some(calls),
+        _ => None,
+    };
+    match running.into_iter().chain(&comm.open).flatten().find(|it| it.send.len() != comm.members.len()) {
+        Some(call) => Err(format!("communicator {} has {:?}, and {call:?}", comm.id, comm.members)),
+        None => Ok(()),
+    }
+}
+
+/// A communicator that is ready knows how its newest group ended, or that it does not know.
+fn newest_group_is_known(world: &World, comm: &Comm) -> Result<(), String> {
+    let is_known = match &comm.last {
+        Some(last) => last.group == comm.groups,
+        None => comm.groups == 0 || world.seen.contains("restart"),
+    };
+    match comm.stage {
+        Stage::Ready if !is_known => Err(format!(
+            "communicator {} is ready after group {}, and knows {:?}",
+            comm.id, comm.groups, comm.last
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Whoever is lost has died, or was dropped; or a coordinator did not know it.
+fn nobody_is_lost_by_mistake(world: &World, comm: &Comm) -> Result<(), String> {
+    match comm.lost.iter().find(|lost| world.devices.contains_key(lost) && !world.dropped.contains(lost)) {
+        Some(lost) if !world.seen.contains("restart") => {
+            Err(format!("communicator {} has lost device {lost}, which was there all the time", comm.id))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What the coordinator takes to be free belongs to nothing.
@@ -130,18 +184,19 @@ fn free_devices_are_free(world: &World, machine: &Machine) -> Result<(), String>
     Ok(())
 }
 
-/// No two epochs of a communicator are alive.
+/// No two epochs of a communicator are alive, whether one has gone on after a loss or has grown.
 fn one_ready_epoch(world: &World) -> Result<(), String> {
     let mut alive = BTreeMap::new();
     for device in world.devices.values() {
         let Some(membership) = &device.agent.report().membership else { continue };
         let Some(job) = &device.job else { continue };
         let is_up = matches!(membership.phase, Phase::Ready { .. } | Phase::Running { .. });
-        let place = (job.clone(), membership.epoch);
+        let Formation { comm, incarnation, epoch, .. } = membership.formation;
+        let place = (job.clone(), epoch);
         if is_up && world.plane.epochs.get(&place).is_some_and(|epoch| !epoch.has_ended) {
-            let epoch = *alive.entry(job).or_insert(membership.epoch);
-            if epoch != membership.epoch {
-                return Err(format!("epochs {epoch} and {} of {job} are both ready", membership.epoch));
+            let other = alive.entry((comm, incarnation)).or_insert_with(|| place.clone());
+            if *other != place {
+                return Err(format!("epochs {other:?} and {place:?} of {comm} are both ready"));
             }
         }
     }

@@ -1,18 +1,17 @@
 //! A coordinator, its devices and clients, and what happens to them.
 
+mod clients;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::dice::Dice;
 use super::plane::{Place, Plane};
 use super::rules;
 use crate::coordinator::agent::{Agent, Outcome, Step, Task};
-use crate::coordinator::call::{AddressRange, Collective, DeviceCall, Operator};
-use crate::coordinator::id::{ClientId, CommId, DeviceId};
+use crate::coordinator::call::AddressRange;
+use crate::coordinator::id::{CommId, DeviceId};
 use crate::coordinator::machine::{Action, Event, Machine, Settings};
 use crate::coordinator::order::{Order, Phase, Report};
-use crate::coordinator::refusal::Refusal;
-use crate::coordinator::request::{Reply, Request, State};
-use crate::reduce::DataType;
 
 const SETTINGS: Settings = Settings { adopt_ms: 400, patience_ms: 3000 };
 const RANGE: AddressRange = AddressRange { min: 0x1000, max: 0x2000 };
@@ -28,6 +27,10 @@ pub(super) enum Broken {
     TwoOwners,
     /// A report that was overtaken is taken for the newest.
     StaleReports,
+    /// When members grow, only the first of them gets into the next epoch with the newcomers.
+    HalfGrown,
+    /// Newcomers that were turned out are given to the members all the same.
+    NewcomersKept,
 }
 
 /// A device process.
@@ -39,6 +42,8 @@ pub(super) struct Device {
     pub(super) job: Option<String>,
     task: Option<Task>,
     is_stopped: bool,
+    /// Its task is not to wait at a meeting any longer.
+    is_called_off: bool,
     /// The number of its connection, if it has one.
     link: Option<u64>,
 }
@@ -52,8 +57,12 @@ pub(super) struct World {
     pub(super) asked: BTreeMap<(u64, u64), u32>,
     /// What has come to pass.
     pub(super) seen: BTreeSet<&'static str>,
+    /// Which devices the coordinator has parted with.
+    pub(super) dropped: BTreeSet<DeviceId>,
     pub(super) log: Vec<String>,
     dice: Dice,
+    /// The coordinator lives through all of it, so that nothing can be excused by what it does not know.
+    is_steady: bool,
     broken: Option<Broken>,
     now_ms: u64,
     links: u64,
@@ -61,6 +70,8 @@ pub(super) struct World {
     requests: u64,
     /// The numbers of requests to finalize.
     finalizing: BTreeSet<u64>,
+    /// The numbers of requests to grow.
+    growing: BTreeSet<u64>,
     next_device: u32,
     /// On their way to the coordinator: by device, with the connection, and no report for the end of it.
     mail: Vec<(DeviceId, u64, Option<Report>)>,
@@ -73,6 +84,12 @@ impl Device {
         self.link.is_some()
     }
 
+    /// Whether it is about to grow, as a member or as a newcomer.
+    fn grows(&self) -> bool {
+        let membership = self.agent.report().membership.as_ref();
+        membership.is_some_and(|it| it.is_outside() || matches!(it.phase, Phase::Growing { .. }))
+    }
+
     fn place(&self, device: DeviceId) -> Place {
         let membership = self.agent.report().membership.as_ref();
         let group = match membership.map(|membership| &membership.phase) {
@@ -82,8 +99,9 @@ impl Device {
         Place {
             device,
             job: self.job.clone(),
-            epoch: membership.map_or(0, |membership| membership.epoch),
+            epoch: membership.map_or(0, |membership| membership.formation.epoch),
             group,
+            is_called_off: self.is_called_off,
         }
     }
 }
@@ -93,17 +111,20 @@ impl World {
         let mut world = Self {
             machine: Some(Machine::new(SETTINGS, 0)),
             devices: BTreeMap::new(),
-            plane: Plane::default(),
+            plane: Plane::new(broken),
             asked: BTreeMap::new(),
             seen: BTreeSet::new(),
+            dropped: BTreeSet::new(),
             log: Vec::new(),
             dice: Dice::new(seed),
+            is_steady: seed.is_multiple_of(3),
             broken,
             now_ms: 0,
             links: 0,
             incarnations: 1,
             requests: 0,
             finalizing: BTreeSet::new(),
+            growing: BTreeSet::new(),
             next_device: 1,
             mail: Vec::new(),
             known: BTreeMap::new(),
@@ -121,7 +142,7 @@ impl World {
             0..3 if self.devices.len() < 8 => self.start_device(),
             3..5 => self.kill(),
             5..8 => self.stop_or_wake(),
-            8..10 => self.restart(),
+            8..10 if !self.is_steady => self.restart(),
             10..11 => self.lose_client()?,
             11..45 => self.ask()?,
             45..65 => self.connect()?,
@@ -153,8 +174,9 @@ impl World {
         let id = DeviceId::new(self.next_device);
         self.next_device += 1;
         let (agent, inbox) = (Agent::new(id), VecDeque::new());
-        self.devices
-            .insert(id, Device { agent, inbox, job: None, task: None, is_stopped: false, link: None });
+        let (job, task, link) = (None, None, None);
+        let device = Device { agent, inbox, job, task, is_stopped: false, is_called_off: false, link };
+        self.devices.insert(id, device);
     }
 
     fn any_device(&mut self) -> Option<DeviceId> {
@@ -163,8 +185,13 @@ impl World {
     }
 
     fn kill(&mut self) {
-        let Some(id) = self.any_device() else { return };
+        let growing: Vec<_> = self.devices.iter().filter(|it| it.1.grows()).map(|it| *it.0).collect();
+        // That does not last long, and is to be hit.
+        let Some(id) = self.dice.pick(&growing).or_else(|| self.any_device()) else { return };
         self.note(|| format!("device {id} dies"));
+        if self.devices.get(&id).is_some_and(Device::grows) {
+            self.seen.insert("death while growing");
+        }
         let device = self.devices.remove(&id).and_then(|device| device.link);
         self.plane.die(id);
         self.mail.extend(device.map(|link| (id, link, None)));
@@ -187,6 +214,9 @@ impl World {
         self.machine.iter_mut().for_each(|machine| machine.set_time(self.now_ms));
         self.incarnations += 1;
         self.seen.insert("restart");
+        if self.devices.values().any(Device::grows) {
+            self.seen.insert("restart while growing");
+        }
         self.asked.clear();
         self.mail.clear();
         self.known.clear();
@@ -194,58 +224,6 @@ impl World {
             device.link = None;
             device.inbox.clear();
         });
-    }
-
-    fn lose_client(&mut self) -> Result<(), String> {
-        let client = self.dice.below(3);
-        self.asked.retain(|(asker, _), _| *asker != client);
-        self.happen(Event::ClientGone { client: ClientId::new(client) })
-    }
-
-    fn ask(&mut self) -> Result<(), String> {
-        if self.machine.is_none() {
-            return Ok(());
-        }
-        let request = self.draw_request();
-        let (client, number) = (self.dice.below(3), self.requests);
-        self.requests += 1;
-        if matches!(request, Request::Finalize(_)) {
-            self.finalizing.insert(number);
-        }
-        self.asked.insert((client, number), 0);
-        self.note(|| format!("request {number} of client {client}: {request:?}"));
-        self.happen(Event::Requested { client: ClientId::new(client), number, request })
-    }
-
-    fn draw_request(&mut self) -> Request {
-        let all: Vec<_> = self.machine.iter().flat_map(|machine| machine.comms.keys().copied()).collect();
-        let any = CommId::new(self.dice.below(5));
-        let comm = if self.dice.once_in(8) { any } else { self.dice.pick(&all).unwrap_or(any) };
-        match self.dice.below(24) {
-            0..5 => Request::Init {
-                devices: self.dice.below(4).try_into().unwrap_or(0),
-                keep_going: self.dice.once_in(3),
-            },
-            5 => Request::Status { comm, settled: self.dice.once_in(2) },
-            6 => Request::List,
-            7 => Request::Devices,
-            8 => Request::GroupStart(comm),
-            9 => Request::GroupEnd(comm),
-            10..18 => Request::Call { comm, call: self.draw_call(comm) },
-            18..21 => Request::GoOn(comm),
-            21 => Request::Locate(DeviceId::new(self.next_device - 1)),
-            22 => Request::Finalize(comm),
-            _ => Request::Destroy(comm),
-        }
-    }
-
-    fn draw_call(&mut self, comm: CommId) -> DeviceCall {
-        let found = self.machine.as_ref().and_then(|machine| machine.comms.get(&comm));
-        let addresses = vec![0x1000; found.map_or(1, |comm| comm.members.len())];
-        let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, Operator::Sum);
-        // One in so many is an element too long.
-        let count = 1 + self.dice.below(RANGE.max - RANGE.min) / 8 + u64::from(self.dice.once_in(8)) * 512;
-        DeviceCall { collective, data_type, op, root: 0, count, send: addresses.clone(), recv: addresses }
     }
 
     /// A device that is not connected connects.
@@ -328,7 +306,9 @@ impl World {
         let Some(outcome) = self.plane.work(&device.place(id), &task, &mut self.dice) else { return };
         device.task = None;
         match (&task, &outcome) {
-            (Task::Join { id, .. }, Outcome::Joined(Ok(()))) => device.job = Some(id.clone()),
+            (Task::Meet { id, .. } | Task::Join { id } | Task::Grow { id, .. }, Outcome::Met(Ok(_))) => {
+                device.job = Some(id.clone());
+            }
             (_, Outcome::Left) => device.job = None,
             _ => {}
         }
@@ -341,8 +321,12 @@ impl World {
         let Some(device) = self.devices.get_mut(&id) else { return };
         for step in steps {
             match step {
-                Step::Begin(task) => device.task = Some(task),
-                Step::Interrupt { lost } => self.plane.interrupt(&device.place(id), &lost),
+                Step::Begin(task) => (device.task, device.is_called_off) = (Some(task), false),
+                Step::Interrupt { lost } => {
+                    device.is_called_off = true;
+                    self.plane.interrupt(&device.place(id), &lost);
+                }
+                Step::CallOff => device.is_called_off = true,
             }
         }
         let report = device.agent.report().clone();
@@ -365,6 +349,15 @@ impl World {
         if let (Some(Broken::TwoOwners), Some(device)) = (self.broken, owned) {
             machine.pool.give(device, CommId::new(99));
         }
+        let turned_out = |(id, device): (DeviceId, &super::super::pool::Device)| {
+            let membership = device.report.membership.as_ref()?;
+            let is_turned_out = device.owner.is_none() && membership.is_outside();
+            is_turned_out.then_some((id, membership.formation.comm))
+        };
+        let turned_out = machine.pool.iter().find_map(turned_out);
+        if let (Some(Broken::NewcomersKept), Some((device, comm))) = (self.broken, turned_out) {
+            machine.pool.give(device, comm);
+        }
         Ok(())
     }
 
@@ -378,6 +371,7 @@ impl World {
             }
             Action::Drop { device } => {
                 self.seen.insert("hang");
+                self.dropped.insert(device);
                 self.known.remove(&device);
                 if let Some(device) = self.devices.get_mut(&device) {
                     device.link = None;
@@ -388,35 +382,15 @@ impl World {
         }
         Ok(())
     }
-
-    fn take_reply(&mut self, client: u64, number: u64, reply: &Result<Reply, Refusal>) -> Result<(), String> {
-        self.seen.extend(match reply {
-            Ok(Reply::Status(status)) if status.state == State::Ready => Some("ready"),
-            Ok(Reply::Status(status)) if status.state == State::Failed => Some("failed"),
-            Ok(Reply::InProgress(_)) => Some("group"),
-            Ok(Reply::Ended) if self.finalizing.contains(&number) => Some("finalized"),
-            Ok(Reply::Ended) => Some("destroyed"),
-            Ok(Reply::Queued(_)) => Some("open group"),
-            Ok(Reply::Located(_)) => Some("located"),
-            Err(Refusal::NotFormed { .. }) => Some("not formed"),
-            Err(Refusal::OutOfRange { .. }) => Some("out of range"),
-            Err(Refusal::Failed { .. }) => Some("failed"),
-            Err(Refusal::NotEnoughDevices { .. }) => Some("not enough"),
-            _ => None,
-        });
-        if self.broken == Some(Broken::AnswersLost) && self.dice.once_in(4) {
-            return Ok(());
-        }
-        let answers = if self.broken == Some(Broken::AnswersTwice) && self.dice.once_in(4) { 2 } else { 1 };
-        match self.asked.get_mut(&(client, number)) {
-            Some(count) => *count += answers,
-            None => return Err(format!("request {number} was answered, and client {client} is not there")),
-        }
-        Ok(())
-    }
 }
 
 impl Broken {
-    pub(super) const ALL: [Self; 4] =
-        [Self::AnswersTwice, Self::AnswersLost, Self::TwoOwners, Self::StaleReports];
+    pub(super) const ALL: [Self; 6] = [
+        Self::AnswersTwice,
+        Self::AnswersLost,
+        Self::TwoOwners,
+        Self::StaleReports,
+        Self::HalfGrown,
+        Self::NewcomersKept,
+    ];
 }

@@ -1,0 +1,118 @@
+use super::*;
+
+const ME: DeviceId = DeviceId::new(2);
+
+fn formation() -> Formation {
+    Formation {
+        comm: CommId::new(5),
+        incarnation: 1,
+        epoch: 1,
+        members: [1, 2, 3].map(DeviceId::new).to_vec(),
+        keep_going: false,
+    }
+}
+
+fn ready() -> Agent {
+    let mut agent = Agent::new(ME);
+    agent.connect();
+    agent.take(Order::Join { formation: formation(), groups: 0, last: None, id: "id".to_owned() });
+    agent.finish(Outcome::Met(Ok(formation().members)));
+    agent
+}
+
+fn phase(agent: &Agent) -> &Phase {
+    &agent.report().membership.as_ref().unwrap().phase
+}
+
+fn run(group: u64) -> Order {
+    Order::Run { comm: CommId::new(5), epoch: 1, group, calls: Vec::new() }
+}
+
+fn go_on(attempt: u32) -> Order {
+    let lost = vec![DeviceId::new(3)];
+    Order::GoOn { comm: CommId::new(5), epoch: 1, attempt, groups: 1, last: None, lost }
+}
+
+#[test]
+fn an_order_that_comes_twice_is_executed_once() {
+    let mut agent = ready();
+    assert_eq!(agent.take(run(1)), [Step::Begin(Task::Run { calls: Vec::new() })]);
+    assert_eq!(agent.take(run(1)), []);
+    assert_eq!(agent.finish(Outcome::Ran(Ok(()))), []);
+    assert_eq!(agent.take(run(1)), []);
+    assert_eq!(phase(&agent), &Phase::Ready { groups: 1, tried: None });
+    assert_eq!(agent.report().heard, 4, "each of them was heard");
+}
+
+#[test]
+fn going_on_ends_what_is_in_progress_and_leaves_the_lost_behind() {
+    let mut agent = ready();
+    agent.take(run(1));
+    let interrupt = Step::Interrupt { lost: vec![2] };
+    assert_eq!(agent.take(go_on(1)), vec![interrupt.clone()]);
+    assert_eq!(agent.finish(Outcome::Ran(Err("lost".to_owned()))), [interrupt, Step::Begin(Task::GoOn)]);
+    agent.finish(Outcome::WentOn(Ok(vec![2])));
+    let membership = agent.report().membership.as_ref().unwrap();
+    assert_eq!((membership.formation.epoch, membership.formation.members.len()), (2, 2));
+    assert_eq!(agent.take(go_on(2)), [], "it was for the epoch before");
+}
+
+#[test]
+fn an_attempt_that_comes_while_another_one_goes_on_is_made_only_if_that_fails() {
+    let mut agent = ready();
+    agent.take(go_on(1));
+    let interrupt = Step::Interrupt { lost: vec![2] };
+    assert_eq!(agent.take(go_on(2)), vec![interrupt.clone()]);
+    assert_eq!(agent.finish(Outcome::WentOn(Ok(vec![2]))), []);
+    let mut agent = ready();
+    agent.take(go_on(1));
+    agent.take(go_on(2));
+    assert_eq!(agent.finish(Outcome::WentOn(Err("no".to_owned()))), [interrupt, Step::Begin(Task::GoOn)]);
+}
+
+#[test]
+fn who_is_told_to_leave_at_once_does_not_wait_for_the_others() {
+    let mut agent = ready();
+    let leave = |gracefully| Order::Leave { comm: CommId::new(5), gracefully };
+    assert_eq!(agent.take(leave(true)), [Step::Begin(Task::Leave { gracefully: true })]);
+    assert_eq!(agent.take(leave(false)), [Step::Interrupt { lost: Vec::new() }]);
+    assert_eq!(agent.finish(Outcome::Left), []);
+    assert_eq!(agent.comm(), None);
+}
+
+fn grow(id: &str, is_off: bool) -> Order {
+    let off = is_off.then(Vec::new);
+    let members = [1, 2, 3, 4].map(DeviceId::new).to_vec();
+    Order::Grow { formation: Formation { epoch: 2, members, ..formation() }, id: id.to_owned(), off }
+}
+
+#[test]
+fn what_has_grown_in_vain_stays_what_it_was_and_is_not_tried_again_under_that_id() {
+    let mut agent = ready();
+    let task = |id: &str| Step::Begin(Task::Grow { n_ranks: 4, id: id.to_owned() });
+    assert_eq!(agent.take(grow("a", false)), [task("a")]);
+    assert_eq!(agent.take(grow("a", false)), []);
+    assert_eq!(agent.take(grow("a", true)), [Step::CallOff]);
+    assert_eq!(agent.finish(Outcome::Met(Err("nobody came".to_owned()))), []);
+    assert_eq!(agent.take(grow("a", true)), []);
+    assert_eq!(agent.take(run(1)), [Step::Begin(Task::Run { calls: Vec::new() })], "it is of use");
+    agent.finish(Outcome::Ran(Ok(())));
+    assert_eq!(agent.take(grow("b", true)), [task("b"), Step::CallOff], "the others count on it");
+    let members = [1, 2, 3, 7].map(DeviceId::new).to_vec();
+    agent.finish(Outcome::Met(Ok(members.clone())));
+    let membership = agent.report().membership.as_ref().unwrap();
+    assert_eq!((membership.formation.epoch, &membership.formation.members), (2, &members));
+    assert_eq!(membership.phase, Phase::Ready { groups: 1, tried: None });
+    assert_eq!(agent.take(grow("c", false)), [], "it was for the epoch before");
+}
+
+#[test]
+fn who_is_told_to_leave_while_it_grows_leaves_when_the_meeting_has_ended() {
+    let mut agent = ready();
+    agent.take(grow("a", false));
+    let leave = Order::Leave { comm: CommId::new(5), gracefully: false };
+    assert_eq!(agent.take(leave), [Step::Interrupt { lost: Vec::new() }]);
+    let steps = agent.finish(Outcome::Ended("revoked".to_owned()));
+    let gone = Step::Begin(Task::Leave { gracefully: false });
+    assert_eq!(steps, [Step::Interrupt { lost: Vec::new() }, gone]);
+}

@@ -1,0 +1,180 @@
+//! Growing: free devices join a communicator that is ready, all of them or none.
+//!
+//! The first newcomer hosts a meeting, to which members and newcomers are told to come. Either all of them are in the next epoch
+//! then, or the members go on in the one that they have and the newcomers are turned out. While it is open which, nobody is turned
+//! out: what has become hopeless is called off, for all members, and their reports tell whether that came too late.
+
+use super::comm::{Awaited, Comm, Stage};
+use super::requests::Answer;
+use super::settle::Moved;
+use super::{Asker, Machine};
+use crate::coordinator::id::{CommId, DeviceId};
+use crate::coordinator::order::{Formation, Order, Phase};
+use crate::coordinator::refusal::Refusal;
+use crate::coordinator::request::State;
+use crate::rank::MAX_RANKS;
+
+/// How far a newcomer is.
+enum Progress {
+    /// It can still come.
+    OnTheWay,
+    /// It is in the next epoch, of these members.
+    In(Vec<DeviceId>),
+    /// It does not come.
+    Out(String),
+}
+
+impl Machine {
+    pub(super) fn ask_to_grow(&mut self, asker: Asker, comm: CommId, asked: u32) -> Answer {
+        let (free, devices) = (self.pool.free(), self.pool.len());
+        let found = self.comm(comm)?;
+        found.check_usable(&[State::Ready])?;
+        if found.open.is_some() {
+            return Err(Refusal::GroupOpen { comm, open: true });
+        }
+        let total = u32::try_from(found.members.len()).unwrap_or(u32::MAX).saturating_add(asked);
+        if asked == 0 || total > MAX_RANKS {
+            return Err(Refusal::BadSize { asked: if asked == 0 { 0 } else { total } });
+        }
+        let newcomers = free.get(..asked as usize).map(<[DeviceId]>::to_vec);
+        let newcomers = newcomers.ok_or(Refusal::NotEnoughDevices { asked, free: free.len(), devices })?;
+        let answer = found.wait(asker, Awaited::Grown)?;
+        found.newcomers.clone_from(&newcomers);
+        found.stage = Stage::Inviting;
+        newcomers.into_iter().for_each(|newcomer| self.pool.give(newcomer, comm));
+        Ok(answer)
+    }
+
+    pub(super) fn invite(&mut self, comm: &mut Comm) -> Moved {
+        let is_out = |newcomer: &DeviceId| match self.progress(comm, *newcomer) {
+            Progress::Out(why) => Some(why),
+            _ => None,
+        };
+        if let Some(why) = comm.trouble(&self.pool).or_else(|| comm.newcomers.iter().find_map(is_out)) {
+            return self.remain(comm, &why);
+        }
+        let host = comm.newcomers[0];
+        match self.pool.membership(host, comm.id).map(|membership| &membership.phase) {
+            Some(Phase::Hosting { id: Some(id) }) => {
+                comm.stage = Stage::Growing { id: id.clone(), off: None };
+                true
+            }
+            _ => {
+                self.order(host, &Order::Host(comm.next_formation()));
+                false
+            }
+        }
+    }
+
+    pub(super) fn grow(&mut self, comm: &mut Comm, id: &str, mut off: Option<String>) -> Moved {
+        let formation = comm.next_formation();
+        let (mut successors, mut undecided, mut on_the_way) = (None, Vec::new(), Vec::new());
+        for newcomer in comm.newcomers.clone() {
+            match self.progress(comm, newcomer) {
+                Progress::OnTheWay => on_the_way.push(newcomer),
+                Progress::In(members) => successors = Some(members),
+                Progress::Out(why) => _ = off.get_or_insert(why),
+            }
+        }
+        for member in comm.living() {
+            let membership = self.pool.membership(member, comm.id);
+            let Some(membership) = membership.filter(|it| it.phase != Phase::Leaving) else {
+                self.pool.take_back(member, comm.id);
+                comm.lost.insert(member);
+                continue;
+            };
+            match &membership.phase {
+                _ if membership.formation.epoch > comm.epoch => {
+                    successors = Some(membership.formation.members.clone());
+                }
+                Phase::Ready { tried: Some(tried), .. } if tried.id == id => {
+                    off.get_or_insert_with(|| format!("device {member}: {}", tried.why));
+                }
+                Phase::Failed { why, .. } => _ = off.get_or_insert_with(|| format!("device {member}: {why}")),
+                _ => undecided.push(member),
+            }
+        }
+        if let Some(lost) = comm.lost.first() {
+            off.get_or_insert_with(|| format!("device {lost} was lost"));
+        }
+        match successors {
+            Some(members) if undecided.is_empty() && on_the_way.is_empty() => {
+                self.enter_next_epoch(comm, members);
+                self.conclude(comm)
+            }
+            None if undecided.is_empty() => self.remain(comm, &off.unwrap_or_default()),
+            successors => {
+                if successors.is_none() {
+                    self.send_for(comm, (&on_the_way, &undecided), &formation, (id, off.is_some()));
+                }
+                comm.stage = Stage::Growing { id: id.to_owned(), off };
+                false
+            }
+        }
+    }
+
+    /// Tells newcomers and members to meet; or to these that it is off, which ends it for those as well.
+    fn send_for(
+        &mut self,
+        comm: &Comm,
+        (newcomers, members): (&[DeviceId], &[DeviceId]),
+        formation: &Formation,
+        (id, off): (&str, bool),
+    ) {
+        if !off {
+            let join = comm.join(formation.clone(), id);
+            newcomers.iter().for_each(|newcomer| self.order(*newcomer, &join));
+        }
+        let off = off.then(|| comm.lost.iter().copied().collect());
+        let grow = Order::Grow { formation: formation.clone(), id: id.to_owned(), off };
+        members.iter().for_each(|member| self.order(*member, &grow));
+    }
+
+    fn progress(&self, comm: &Comm, newcomer: DeviceId) -> Progress {
+        let Some(device) = self.pool.get(newcomer).filter(|device| device.owner == Some(comm.id)) else {
+            return Progress::Out(format!("device {newcomer} was lost"));
+        };
+        let Some(membership) = self.pool.membership(newcomer, comm.id) else {
+            // It has not heard yet that it is to come, or was not told.
+            let has_left = device.has_heard_all() && device.is_told_to_come(comm.id, comm.epoch + 1);
+            let why = || Progress::Out(format!("device {newcomer} has left"));
+            return if has_left { why() } else { Progress::OnTheWay };
+        };
+        match &membership.phase {
+            Phase::Hosting { .. } | Phase::Joining { .. } => Progress::OnTheWay,
+            Phase::Unmet { why } => Progress::Out(format!("device {newcomer}: {why}")),
+            Phase::Leaving => Progress::Out(format!("device {newcomer} has left")),
+            _ => Progress::In(membership.formation.members.clone()),
+        }
+    }
+
+    /// It goes on as it was, and the newcomers are turned out.
+    fn remain(&mut self, comm: &mut Comm, why: &str) -> Moved {
+        for newcomer in std::mem::take(&mut comm.newcomers) {
+            self.pool.take_back(newcomer, comm.id);
+        }
+        for asker in comm.take_waiting(&[Awaited::Grown]) {
+            self.reply(asker, Err(Refusal::NotGrown { comm: comm.id, why: why.to_owned() }));
+        }
+        comm.stage = Stage::Ready;
+        true
+    }
+
+    /// It has grown; if one of all was lost meanwhile, that is what those who wait for it are told.
+    fn conclude(&mut self, comm: &mut Comm) -> Moved {
+        comm.stage = Stage::Ready;
+        if let Some(why) = comm.trouble(&self.pool) {
+            for asker in comm.take_waiting(&[Awaited::Grown]) {
+                self.reply(asker, Err(Refusal::Failed { comm: comm.id, why: why.clone() }));
+            }
+        }
+        true
+    }
+}
+
+impl Comm {
+    /// What tells a device to meet the others.
+    pub(super) fn join(&self, formation: Formation, id: &str) -> Order {
+        Order::Join { formation, groups: self.groups, last: self.last.clone(), id: id.to_owned() }
+    }
+}

@@ -1,0 +1,100 @@
+//! What clients ask, and whether they are answered.
+
+use super::{Broken, RANGE, World};
+use crate::coordinator::call::{Collective, DeviceCall, Operator};
+use crate::coordinator::id::{ClientId, CommId, DeviceId};
+use crate::coordinator::machine::Event;
+use crate::coordinator::refusal::Refusal;
+use crate::coordinator::request::{Reply, Request, State};
+use crate::reduce::DataType;
+
+impl World {
+    pub(super) fn lose_client(&mut self) -> Result<(), String> {
+        let client = self.dice.below(3);
+        self.asked.retain(|(asker, _), _| *asker != client);
+        self.happen(Event::ClientGone { client: ClientId::new(client) })
+    }
+
+    pub(super) fn ask(&mut self) -> Result<(), String> {
+        if self.machine.is_none() {
+            return Ok(());
+        }
+        let request = self.draw_request();
+        let (client, number) = (self.dice.below(3), self.requests);
+        self.requests += 1;
+        if matches!(request, Request::Finalize(_)) {
+            self.finalizing.insert(number);
+        }
+        if matches!(request, Request::Grow { .. }) {
+            self.growing.insert(number);
+        }
+        self.asked.insert((client, number), 0);
+        self.note(|| format!("request {number} of client {client}: {request:?}"));
+        self.happen(Event::Requested { client: ClientId::new(client), number, request })
+    }
+
+    fn draw_request(&mut self) -> Request {
+        let all: Vec<_> = self.machine.iter().flat_map(|machine| machine.comms.keys().copied()).collect();
+        let any = CommId::new(self.dice.below(5));
+        let comm = if self.dice.once_in(8) { any } else { self.dice.pick(&all).unwrap_or(any) };
+        match self.dice.below(32) {
+            0..5 => Request::Init {
+                devices: self.dice.below(4).try_into().unwrap_or(0),
+                keep_going: self.dice.once_in(3),
+            },
+            5 => Request::Status { comm, settled: self.dice.once_in(2) },
+            6 => Request::List,
+            7 => Request::Devices,
+            8 => Request::GroupStart(comm),
+            9 => Request::GroupEnd(comm),
+            10..18 => Request::Call { comm, call: self.draw_call(comm) },
+            18..21 => Request::GoOn(comm),
+            21 => Request::Locate(DeviceId::new(self.next_device - 1)),
+            22 => Request::Finalize(comm),
+            23..31 => Request::Grow { comm, devices: self.dice.below(3).try_into().unwrap_or(0) },
+            _ => Request::Destroy(comm),
+        }
+    }
+
+    fn draw_call(&mut self, comm: CommId) -> DeviceCall {
+        let found = self.machine.as_ref().and_then(|machine| machine.comms.get(&comm));
+        let addresses = vec![0x1000; found.map_or(1, |comm| comm.members.len())];
+        let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, Operator::Sum);
+        // One in so many is an element too long.
+        let count = 1 + self.dice.below(RANGE.max - RANGE.min) / 8 + u64::from(self.dice.once_in(8)) * 512;
+        DeviceCall { collective, data_type, op, root: 0, count, send: addresses.clone(), recv: addresses }
+    }
+
+    pub(super) fn take_reply(
+        &mut self,
+        client: u64,
+        number: u64,
+        reply: &Result<Reply, Refusal>,
+    ) -> Result<(), String> {
+        self.seen.extend(match reply {
+            Ok(Reply::Status(_)) if self.growing.contains(&number) => Some("grown"),
+            Ok(Reply::Status(status)) if status.state == State::Ready => Some("ready"),
+            Ok(Reply::Status(status)) if status.state == State::Failed => Some("failed"),
+            Ok(Reply::InProgress(_)) => Some("group"),
+            Ok(Reply::Ended) if self.finalizing.contains(&number) => Some("finalized"),
+            Ok(Reply::Ended) => Some("destroyed"),
+            Ok(Reply::Queued(_)) => Some("open group"),
+            Ok(Reply::Located(_)) => Some("located"),
+            Err(Refusal::NotFormed { .. }) => Some("not formed"),
+            Err(Refusal::NotGrown { .. }) => Some("not grown"),
+            Err(Refusal::OutOfRange { .. }) => Some("out of range"),
+            Err(Refusal::Failed { .. }) => Some("failed"),
+            Err(Refusal::NotEnoughDevices { .. }) => Some("not enough"),
+            _ => None,
+        });
+        if self.broken == Some(Broken::AnswersLost) && self.dice.once_in(4) {
+            return Ok(());
+        }
+        let answers = if self.broken == Some(Broken::AnswersTwice) && self.dice.once_in(4) { 2 } else { 1 };
+        match self.asked.get_mut(&(client, number)) {
+            Some(count) => *count += answers,
+            None => return Err(format!("request {number} was answered, and client {client} is not there")),
+        }
+        Ok(())
+    }
+}
