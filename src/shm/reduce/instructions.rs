@@ -27,6 +27,10 @@ pub(crate) trait Instructions: 'static {
     /// Comes between lines that were stored past the cache and all later stores.
     #[inline(always)]
     fn fence() {}
+
+    /// Stands in a loop over blocks, and keeps the compiler from making vectors of the same elements of many blocks.
+    #[inline(always)]
+    fn by_block() {}
 }
 
 /// The architecture's common instructions.
@@ -42,6 +46,8 @@ pub(super) use x86_64::WithF16c;
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64 {
+    #[cfg(not(miri))]
+    use std::arch::asm;
     use std::arch::x86_64::{_mm_sfence, _mm256_loadu_si256, _mm256_stream_si256};
 
     use super::{Instructions, LINE};
@@ -64,6 +70,15 @@ mod x86_64 {
         fn fence() {
             // SAFETY: every processor of the architecture has it.
             unsafe { _mm_sfence() };
+        }
+
+        /// With AVX-512 there are instructions that gather and scatter elements. The compiler took them, and a sum of two
+        /// sources for two targets took ten times as long.
+        #[inline(always)]
+        #[cfg(not(miri))]
+        fn by_block() {
+            // SAFETY: no instruction.
+            unsafe { asm!("", options(nomem, nostack, preserves_flags)) };
         }
     }
 

@@ -254,6 +254,7 @@ impl<'a, I: Instructions, T: Arithmetic, O: Operator<T::Register>> Run<'a, I, T,
         while end - index >= L {
             // SAFETY: `index + L <= end`.
             unsafe { self.block::<L>(index * size_of::<T>()) };
+            I::by_block();
             index += L;
         }
         index
@@ -275,6 +276,7 @@ impl<'a, I: Instructions, T: Arithmetic, O: Operator<T::Register>> Run<'a, I, T,
             let block = unsafe { self.combined::<L>(offset) };
             // SAFETY: the same; the first block is `head` elements in, where a line begins, and blocks are whole lines.
             unsafe { self.store_lines(offset, &block) };
+            I::by_block();
             index += L;
         }
         I::fence();
