@@ -6,8 +6,7 @@ use super::{CustomOp, DataType, F8E4M3, F8E5M2, ReduceKernel, ReduceOp, Source, 
 use crate::error::{Error, Result};
 use crate::rank::check_n_ranks;
 use crate::shm::reduce::{
-    Arithmetic, Average, Kernels, Maximum, Minimum, Places, Product, ScaledSum, Store, Sum, Supported,
-    with_places,
+    Arithmetic, Average, Kernels, Maximum, Minimum, Places, Product, ScaledSum, Sum, Supported, with_places,
 };
 
 /// Combines elements of one type by one operator. Cheap to clone, needs no preparation per call, never allocates.
@@ -126,15 +125,15 @@ impl Reducer {
                 limit: u64::MAX,
             });
         };
-        with_places(sources, targets, len, |places| self.run(places, Store::of(places), count, finish))
+        with_places(sources, targets, len, |places| self.run(places, count, finish))
     }
 
     #[inline]
-    fn run(&self, places: &Places<'_>, store: Store, count: u64, finish: bool) {
+    fn run(&self, places: &Places<'_>, count: u64, finish: bool) {
         match &self.steps {
             Steps::Built(kernels) => {
                 let kernel = if finish { kernels.last } else { kernels.partial };
-                kernel.run(places, store, count, self.scalar, self.n_ranks);
+                kernel.run(places, count, self.scalar, self.n_ranks);
             }
             Steps::Custom(custom) => custom.combine(places),
         }

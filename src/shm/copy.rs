@@ -15,7 +15,9 @@ mod plan;
 mod tuner;
 
 pub(super) use exchange::exchange;
+pub(crate) use plan::Way;
 pub use plan::{CacheSizes, choose, prepare};
+pub(super) use tuner::by_experience;
 
 /// Whether the target of a copy is read next, by a peer that waits for it.
 ///
@@ -28,7 +30,7 @@ pub enum ReadSoon {
     No,
 }
 
-/// What a copy is for, as far as its cost goes.
+/// What bytes are stored for, as far as the cost goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Into shared memory, for a peer that waits.
@@ -37,12 +39,14 @@ pub(super) enum Purpose {
     Put,
     /// Out of shared memory, for this thread.
     Get,
+    /// Results of a combination.
+    Combine,
 }
 
 impl Purpose {
     const fn read_soon(self) -> ReadSoon {
         match self {
-            Self::PutReadSoon | Self::Get => ReadSoon::Yes,
+            Self::PutReadSoon | Self::Get | Self::Combine => ReadSoon::Yes,
             Self::Put => ReadSoon::No,
         }
     }

@@ -30,7 +30,6 @@ pub(crate) use self::kernels::Kernels;
 pub(crate) use self::minifloat::MiniFloat;
 pub(crate) use self::operator::{Average, Maximum, Minimum, Product, ScaledSum, Sum};
 pub(crate) use self::places::{Places, with_places};
-pub(crate) use self::store::Store;
 use super::Span;
 
 /// The most sources, and the most targets, of one combination.

@@ -13,9 +13,9 @@ pub(super) const TUNED: usize = 16 << 10;
 /// A cache line, in bytes.
 const LINE: usize = 64;
 
-/// Where a copy leaves its target.
+/// Where what is stored is left: the way to go where both are right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(crate) enum Way {
     /// In the cache.
     Through,
     /// In memory.

@@ -16,6 +16,8 @@
 //! behind a stream past the cache the first two through it find the target in memory. For the same reason the way in
 //! use is as quick as the best of its last [`MEMORY`] copies. A trial ends early where it is hopeless.
 //!
+//! What is said of copies here holds for combinations, too, which store their results in one of the two ways.
+//!
 //! A stream past the cache shifts a part of the cost to the reader, whom this thread does not see. Where the target is
 //! read soon, [`reader_ns`] is added to it.
 //!
@@ -69,7 +71,7 @@ const NOISE: f32 = 0.96;
 
 const FIRST_CLASS: u32 = TUNED.ilog2();
 const CLASSES: usize = 16;
-const PURPOSES: usize = 3;
+const PURPOSES: usize = 4;
 
 thread_local! {
     static TUNER: Tuner = const { Tuner { classes: [const { [const { Class::NEW }; CLASSES] }; PURPOSES] } };
@@ -121,25 +123,31 @@ struct Record {
 /// `len` bytes are readable at `source` and writable at `target`, and the ranges do not overlap.
 #[inline]
 pub(super) unsafe fn run(source: *const u8, target: *mut u8, len: usize, purpose: Purpose) {
+    by_experience(len, purpose, |way| {
+        let kernel = Plan::of_this_machine().kernel_between(way, source, target);
+        // SAFETY: the caller's contract; the plan's kernels are supported (`Plan::new`).
+        unsafe { kernel.run(source, target, len) };
+    });
+}
+
+/// Does `work`, which stores as a copy of `len` bytes would, in the way that has turned out to be the better one.
+#[inline]
+pub(in crate::shm) fn by_experience(len: usize, purpose: Purpose, work: impl FnOnce(Way)) {
     let plan = Plan::of_this_machine();
     let first = plan.first(len as u64, purpose.read_soon());
     if !plan.is_tuned(len) {
-        // SAFETY: the caller's contract; the plan's kernels are supported (`Plan::new`).
-        return unsafe { plan.kernel_between(first, source, target).run(source, target, len) };
+        return work(first);
     }
     TUNER.with(|tuner| {
         let class = tuner.class(len, purpose);
         let (turn, copies) = (class.turn(len), class.copies.get());
         if turn == Turn::Untimed {
-            let kernel = plan.kernel_between(class.best().unwrap_or(first), source, target);
-            // SAFETY: the caller's contract; the plan's kernels are supported (`Plan::new`).
-            return unsafe { kernel.run(source, target, len) };
+            return work(class.best().unwrap_or(first));
         }
         let mut record = class.record.get().unwrap_or_else(|| Record::new(first));
         let start = Instant::now();
         let way = record.pick(turn, copies, start);
-        // SAFETY: the caller's contract; the plan's kernels are supported (`Plan::new`).
-        unsafe { plan.kernel_between(way, source, target).run(source, target, len) };
+        work(way);
         let end = Instant::now();
         record.note(cost(way, purpose, end - start, len), end - start, copies, end);
         class.record.set(Some(record));

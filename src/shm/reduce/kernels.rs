@@ -7,7 +7,7 @@
 //! Elements that have to be converted go in longer blocks, which the compiler keeps on the stack and treats in three loops:
 //! convert, combine, convert. Unrolled into registers, long conversions were left scalar, and took six times as long.
 //!
-//! Where results do not fit into the cache beside the sources they go past it ([`Store::of`]). An all-reduce of 64 MiB out of place
+//! Where results do not fit into the cache beside the sources they go past it ([`store::run`]). An all-reduce of 64 MiB out of place
 //! (AMD EPYC, Zen 3, two cores, 32 MiB of shared cache) takes 15 to 25 % less time so among two, four and eight ranks, one of 16
 //! MiB 10 to 20 %. One of 4 MiB between two ranks fits, and would take more than twice as long.
 
@@ -19,9 +19,10 @@ use super::instructions::{Instructions, Portable};
 use super::number::Number;
 use super::operator::Operator;
 use super::places::Places;
-use super::store::{LINE, SHORT, Store, elements_before_line};
+use super::store::{self, LINE, SHORT, elements_before_line};
 use super::word::WordKernel;
 use super::{MAX_PLACES, ReduceKernel, Supported};
+use crate::shm::copy::Way;
 use crate::shm::mapping::to_usize;
 
 /// All that is compiled for one type of element and one operator.
@@ -83,23 +84,29 @@ pub(crate) struct Terms<R> {
 struct Job<'a> {
     places: &'a Places<'a>,
     count: usize,
-    store: Store,
+    way: Way,
     scalar: [u8; 8],
     divisor: u8,
 }
 
 impl Kernel {
-    /// Combines the first `count` elements of all sources into all targets, and stores them as `store` says.
+    /// Combines the first `count` elements of all sources into all targets, and stores them in the better way.
     ///
     /// `scalar` begins with the bytes of the element to scale by; `divisor` is what an average divides by, not zero.
     #[inline]
-    pub(crate) fn run(self, places: &Places<'_>, store: Store, count: u64, scalar: [u8; 8], divisor: u8) {
+    pub(crate) fn run(self, places: &Places<'_>, count: u64, scalar: [u8; 8], divisor: u8) {
+        store::run(places, |way| self.run_by(way, places, count, scalar, divisor));
+    }
+
+    /// The same in this way.
+    #[inline]
+    pub(crate) fn run_by(self, way: Way, places: &Places<'_>, count: u64, scalar: [u8; 8], divisor: u8) {
         let is_within = count.checked_mul(self.width).is_some_and(|len| len <= places.len() as u64);
         assert!(is_within, "{count} elements reach past {} bytes", places.len());
         assert!(divisor > 0 && usize::from(divisor) <= MAX_PLACES, "an average of {divisor} ranks");
         // SAFETY: `Kernels::of` chose by what the processor was found to have; `count` elements lie within the places,
         // asserted just above.
-        unsafe { (self.body)(&Job { places, count: to_usize(count), store, scalar, divisor }) };
+        unsafe { (self.body)(&Job { places, count: to_usize(count), way, scalar, divisor }) };
     }
 }
 
@@ -184,7 +191,7 @@ unsafe fn sweep<I: Instructions, T: Arithmetic, O: Operator<T::Register>, const 
     let fresh = job.places.fresh();
     let end = job.count;
     let run = Run::<I, T, O>::new(sources, fresh, targets, terms);
-    let streamed = if I::STREAMS && job.store == Store::Streaming {
+    let streamed = if I::STREAMS && job.way == Way::Past {
         // SAFETY: the caller's contract.
         unsafe { run.streamed_blocks::<L>(end) }
     } else if job.places.len() >= SHORT {

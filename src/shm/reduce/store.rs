@@ -4,11 +4,15 @@
 //! than the cache that is a third of all traffic, for nothing: a line stored past the cache goes to memory and no other way.
 //! Where they fit into the cache it is the other way round, and so it is in place: the line has just been read.
 //!
-//! [`Store::of`] only says which way is the better one. A kernel goes past the cache if it can: with AVX2, or wider vectors, and
-//! where lines begin at the same element in all targets. Operators of a program's own always go through it.
+//! Between those lengths it depends on where cores and lines are, and on the processor (lines that another core has read have to
+//! be taken from it, store by store): there it is tried out, as for copies, by what combinations of this thread turn out to cost.
+//!
+//! [`run`] only says which way is the better one. A kernel goes past the cache if it can: with AVX2, or wider vectors, and where
+//! lines begin at the same element in all targets. Operators of a program's own always go through it.
 
 use super::places::Places;
-use crate::shm::copy::{ReadSoon, choose};
+use crate::shm::copy::{Purpose, Way, by_experience};
+use crate::shm::mapping::to_usize;
 
 /// Bytes of a cache line, of which a store past the cache should fill all.
 pub(super) const LINE: usize = 64;
@@ -16,29 +20,17 @@ pub(super) const LINE: usize = 64;
 /// Shorter places, in bytes, are not worth a look at their number, or at where their lines begin.
 pub(super) const SHORT: usize = 4096;
 
-/// How a kernel stores its results. Both ways are right for all places, and give the same bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Store {
-    /// Through the cache.
-    Cached,
-    /// Past it, where the instructions and the alignment of the targets permit.
-    Streaming,
-}
-
-impl Store {
-    /// The quicker one for combinations over all of `places`.
-    ///
-    /// Half of all places are to this what a source is to a copy. So results go past the cache where the copies do: when what is
-    /// read and what is written fill the cache that cores share.
-    #[inline]
-    pub(crate) fn of(places: &Places<'_>) -> Self {
-        if places.len() < SHORT || places.is_in_place() {
-            return Self::Cached;
-        }
-        let n_places = places.sources().len() + places.targets().len();
-        let bytes = (places.len() as u64).saturating_mul(n_places as u64);
-        if choose(bytes / 2, ReadSoon::Yes).is_streaming() { Self::Streaming } else { Self::Cached }
+/// Does `combine` over all of `places`, its results stored in the better way. Both are right for all places, and give the same bits.
+///
+/// Half of all places are to this what a source is to a copy: what is read and what is written fill a cache together.
+#[inline]
+pub(super) fn run(places: &Places<'_>, combine: impl FnOnce(Way)) {
+    if places.len() < SHORT || places.is_in_place() {
+        return combine(Way::Through);
     }
+    let n_places = places.sources().len() + places.targets().len();
+    let bytes = (places.len() as u64).saturating_mul(n_places as u64);
+    by_experience(to_usize(bytes / 2), Purpose::Combine, combine);
 }
 
 /// How many elements of `width` bytes lie before the first line that starts with an element, which has to be the same number

@@ -1,6 +1,7 @@
 //! Results stored past the cache: the same bits as any others, wherever lines begin.
 
 use super::*;
+use crate::shm::copy::Way;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -29,6 +30,11 @@ impl Output {
     }
 }
 
+fn run_past(reducer: &Reducer, places: &Places<'_>, count: usize) {
+    let Steps::Built(kernels) = &reducer.steps else { panic!("an operator of the program's own") };
+    kernels.last.run_by(Way::Past, places, count as u64, reducer.scalar, reducer.n_ranks);
+}
+
 /// Combines past the cache `count` elements of all operands into targets that begin so many bytes behind a line each.
 fn check_places(
     reducer: &Reducer,
@@ -45,8 +51,7 @@ fn check_places(
     let mut outputs: Vec<_> = behind_line.iter().map(|&behind| Output::new(len, behind)).collect();
     let mut targets: Vec<_> =
         outputs.iter_mut().map(|output| Target::Slice(&mut output.bytes[output.start..])).collect();
-    let run = |places: &Places<'_>| reducer.run(places, Store::Streaming, count as u64, true);
-    with_places(&sources, &mut targets, len as u64, run).unwrap();
+    with_places(&sources, &mut targets, len as u64, |places| run_past(reducer, places, count)).unwrap();
     for output in &outputs {
         output.check(&expected[..len], &format!("{count} of {:?} at {behind_line:?}", reducer.data_type()));
     }
@@ -100,7 +105,7 @@ fn a_result_past_the_cache_may_take_the_place_of_a_source() {
     let [mut both, other] = operands;
     let sources = [SourcePlace::Target(0), SourcePlace::Slice(&other)].map(Source::fresh);
     let len = both.len() as u64;
-    let run = |places: &Places<'_>| reducer.run(places, Store::Streaming, LONGEST as u64, true);
+    let run = |places: &Places<'_>| run_past(&reducer, places, LONGEST);
     with_places(&sources, &mut [Target::Slice(&mut both)], len, run).unwrap();
     assert!(both == expected);
 }

@@ -172,7 +172,7 @@ fn a_trial_is_never_torn_apart_by_copies_that_are_not_timed() {
 fn every_length_has_a_class() {
     TUNER.with(|tuner| {
         for len in [TUNED, TUNED + 1, 1 << 20, 1 << 40, usize::MAX] {
-            for purpose in [Purpose::PutReadSoon, Purpose::Put, Purpose::Get] {
+            for purpose in [Purpose::PutReadSoon, Purpose::Put, Purpose::Get, Purpose::Combine] {
                 tuner.class(len, purpose);
             }
         }

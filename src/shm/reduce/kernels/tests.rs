@@ -55,7 +55,7 @@ struct Shape {
 ///
 /// # Safety
 /// The processor has the instructions `I`.
-unsafe fn sum<I: Instructions, T: Arithmetic>(shape: Shape, store: Store) -> (Vec<Event>, Vec<usize>) {
+unsafe fn sum<I: Instructions, T: Arithmetic>(shape: Shape, way: Way) -> (Vec<Event>, Vec<usize>) {
     let Shape { count, behind_line } = shape;
     let len = count * size_of::<T>();
     let one = vec![T::narrow(T::Register::small(1)); count];
@@ -74,7 +74,7 @@ unsafe fn sum<I: Instructions, T: Arithmetic>(shape: Shape, store: Store) -> (Ve
     let mut places: Vec<_> = targets.iter_mut().map(|target| Target::Slice(target)).collect();
     EVENTS.take();
     with_places(&[source, source], &mut places, len as u64, |places| {
-        let job = Job { places, count, store, scalar: [0; 8], divisor: 1 };
+        let job = Job { places, count, way, scalar: [0; 8], divisor: 1 };
         // SAFETY: `count` elements are as long as the places; the processor has `I` by the caller's contract.
         unsafe { body::<Noted<I>, T, Sum>(&job) }
     })
@@ -92,7 +92,7 @@ unsafe fn sum<I: Instructions, T: Arithmetic>(shape: Shape, store: Store) -> (Ve
 /// The processor has the instructions `I`.
 unsafe fn check<I: Instructions, T: Arithmetic>(shape: Shape, n_lines: usize) {
     // SAFETY: the caller's contract is the same.
-    let (events, targets) = unsafe { sum::<I, T>(shape, Store::Streaming) };
+    let (events, targets) = unsafe { sum::<I, T>(shape, Way::Past) };
     let mut lines: Vec<_> = events
         .iter()
         .filter_map(|event| if let Event::Line(address) = event { Some(*address) } else { None })
@@ -163,9 +163,9 @@ fn results_for_the_cache_all_go_through_it() {
     for behind_line in [&[0][..], &[4], &[0, 0]] {
         let shape = Shape { count: 1000, behind_line };
         // SAFETY: every processor has what these do.
-        assert_eq!(unsafe { sum::<AsIfPast, f32>(shape, Store::Cached) }.0, []);
+        assert_eq!(unsafe { sum::<AsIfPast, f32>(shape, Way::Through) }.0, []);
         // SAFETY: the same.
-        assert_eq!(unsafe { sum::<Portable, f32>(shape, Store::Streaming) }.0, []);
+        assert_eq!(unsafe { sum::<Portable, f32>(shape, Way::Past) }.0, []);
     }
 }
 
@@ -175,7 +175,7 @@ fn long_results_for_the_cache_are_right_wherever_their_lines_begin() {
         for count in [SHORT / 4 - 1, SHORT / 4, SHORT / 4 + 33] {
             let shape = Shape { count, behind_line };
             // SAFETY: every processor has what this does.
-            assert_eq!(unsafe { sum::<Portable, f32>(shape, Store::Cached) }.0, []);
+            assert_eq!(unsafe { sum::<Portable, f32>(shape, Way::Through) }.0, []);
         }
     }
 }

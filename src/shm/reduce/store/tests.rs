@@ -1,43 +1,50 @@
 use super::*;
-use crate::shm::copy::CopyKernel;
+use crate::shm::copy::{CopyKernel, ReadSoon, choose};
 use crate::shm::reduce::{Source, SourcePlace, Target, with_places};
 
-/// Whether this processor stores past the cache at all.
-fn is_able() -> bool {
-    choose(u64::MAX, ReadSoon::Yes) != CopyKernel::Memcpy
-}
-
-/// From where on a copy goes past the cache.
+/// From where on a copy goes past the cache, whatever has been found out before; beyond all memory if this processor cannot.
 fn copied_past_from() -> usize {
-    (12..40).map(|power| 1 << power).find(|&len| choose(len as u64, ReadSoon::Yes).is_streaming()).unwrap()
+    let lens = (12..40).map(|power| 1 << power);
+    let is_past = |len: &usize| choose(*len as u64, ReadSoon::Yes) != CopyKernel::Memcpy;
+    lens.into_iter().find(is_past).unwrap_or(1 << 40)
 }
 
-/// What is decided for two sources and one target of `len` bytes each, the first source in place or not.
-fn decided(len: usize, in_place: bool) -> Store {
+/// Which way two sources and one target of `len` bytes each go, the first source in place or not.
+fn way(len: usize, in_place: bool) -> Way {
     // Zeroed memory that nobody touches costs nothing, however much it is.
     let (one, other, mut sum) = (vec![0; len], vec![0; len], vec![0; len]);
     let first = if in_place { SourcePlace::Target(0) } else { SourcePlace::Slice(&one) };
     let sources = [first, SourcePlace::Slice(&other)].map(Source::fresh);
-    with_places(&sources, &mut [Target::Slice(&mut sum)], len as u64, Store::of).unwrap()
+    let mut taken = None;
+    with_places(&sources, &mut [Target::Slice(&mut sum)], len as u64, |places| {
+        run(places, |way| taken = Some(way));
+    })
+    .unwrap();
+    taken.expect("it is done once")
 }
 
 #[test]
 fn results_go_past_the_cache_when_half_of_all_places_is_as_long_as_a_copy_that_does() {
-    if !is_able() {
-        assert_eq!(decided(1 << 20, false), Store::Cached);
-        return;
-    }
     let half = copied_past_from();
-    let len = (2 * half).div_ceil(3);
-    assert_eq!(decided(len, false), Store::Streaming);
-    assert_eq!(decided(len / 2, false), Store::Cached);
-    assert_eq!(decided(0, false), Store::Cached);
+    if half < 1 << 40 {
+        assert_eq!(way((2 * half).div_ceil(3), false), Way::Past);
+    }
+    // Shorter than what is tried out.
+    assert_eq!((way(SHORT, false), way(0, false)), (Way::Through, Way::Through));
+}
+
+#[test]
+fn both_ways_are_tried_out_in_between() {
+    let able = copied_past_from() < 1 << 40;
+    let ways: Vec<_> = (0..64).map(|_| way(256 << 10, false)).collect();
+    assert_eq!((ways.contains(&Way::Through), ways.contains(&Way::Past)), (true, able));
 }
 
 #[test]
 fn results_in_place_stay_in_the_cache_whatever_their_length() {
-    let len = if is_able() { 4 * copied_past_from() } else { 1 << 20 };
-    assert_eq!(decided(len, true), Store::Cached);
+    for len in [256 << 10, copied_past_from().min(1 << 30)] {
+        assert!((0..64).all(|_| way(len, true) == Way::Through));
+    }
 }
 
 #[test]
