@@ -152,9 +152,10 @@ pub(crate) fn be_given_up_or_not() {
     assert_eq!(fresh.region(), data.region(), "where the one that was given up writes");
     (0..WORDS).for_each(|index| fresh.set(index, index as u64).unwrap());
     shrunk.comm.barrier().unwrap();
+    // It is stopped until both have said so.
+    let before = woken.get(0).unwrap();
     say("on");
     if std::env::var("STOPPED_WAKES").unwrap() == "true" {
-        let before = woken.get(0).unwrap();
         while woken.get(0).unwrap() < before + 1000 {
             std::thread::yield_now();
         }
