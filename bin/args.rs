@@ -23,7 +23,10 @@ pub(crate) use collective::CollectiveArgs;
 pub(crate) use hang::HangArgs;
 use heeded::given;
 pub(crate) use matrix::MatrixArgs;
-pub(crate) use pool::{Ask, CallArgs, CoordinatorArgs, CtlArgs, DeviceArgs, GroupEdge};
+pub(crate) use pool::{
+    Ask, CallArgs, CoordinatorArgs, CtlArgs, DEFAULT_MEMORY, DEFAULT_TIMEOUT, DeviceArgs, GroupEdge,
+    parse_memory,
+};
 pub(crate) use seeing::{CleanArgs, PsArgs, ReportArgs, TopArgs};
 pub(crate) use test::Test;
 pub(crate) use tune::TuneArgs;
@@ -68,6 +71,7 @@ pub(crate) enum Command {
     /// Check this machine: cores, memory, limits, and what to do about them
     Doctor(DoctorArgs),
     /// Serve a pool of devices, until Ctrl-C
+    #[command(after_help = crate::pool::HELP)]
     Coordinator(CoordinatorArgs),
     /// Be a device of the coordinator's pool, until Ctrl-C
     Device(DeviceArgs),

@@ -10,9 +10,24 @@ use shmccl::reduce::DataType;
 use crate::sizes::parse_size;
 use crate::units::parse_timeout;
 
+/// The memory of a device, if nothing else is said.
+pub(crate) const DEFAULT_MEMORY: &str = "64MiB";
+
+/// How long a device waits for others, if nothing else is said.
+pub(crate) const DEFAULT_TIMEOUT: &str = "30s";
+
 /// Flags of `shmccl coordinator`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CoordinatorArgs {
+    /// Start N devices as well, and end them together
+    #[arg(short, long, value_name = "N", conflicts_with = "devices", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) number: Option<u32>,
+    /// Memory of each of them [default: 64MiB]
+    #[arg(long, value_name = "SIZE", requires = "number", value_parser = parse_memory)]
+    pub(crate) memory: Option<u64>,
+    /// Start the devices that a file lists, and end them together
+    #[arg(long, value_name = "FILE")]
+    pub(crate) devices: Option<PathBuf>,
     /// How long a device may leave an order unheard before it counts as lost
     #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "5s")]
     pub(crate) patience: Duration,
@@ -22,11 +37,14 @@ pub(crate) struct CoordinatorArgs {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DeviceArgs {
     /// Its memory, from address 0x1000 up
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64MiB")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory, default_value = DEFAULT_MEMORY)]
     pub(crate) memory: u64,
     /// The longest that it waits for other devices
-    #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "30s")]
+    #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = DEFAULT_TIMEOUT)]
     pub(crate) timeout: Duration,
+    /// The core that it is to run on [default: any]
+    #[arg(long, value_name = "CORE")]
+    pub(crate) core: Option<usize>,
 }
 
 /// Flags of `shmccl ctl`.
@@ -152,6 +170,14 @@ pub(crate) struct CallArgs {
     /// Addresses of the output [default: those of the input]
     #[arg(long, value_name = "ADDRESS,...", value_delimiter = ',', value_parser = parse_address)]
     pub(crate) recv: Option<Vec<u64>>,
+}
+
+/// Reads how much memory a device is to have.
+pub(crate) fn parse_memory(text: &str) -> Result<u64, String> {
+    match parse_size(text)? {
+        size if size == 0 || size % 4096 != 0 => Err("expected a multiple of 4K above zero".to_owned()),
+        size => Ok(size),
+    }
 }
 
 /// Reads an address, decimal or with 0x in front.

@@ -1,6 +1,7 @@
 //! A coordinator, its devices and clients as real processes, each with a directory of sockets of its own. Everything is asked by
 //! `shmccl ctl`, but for what no client of this version would say.
 
+mod fleet;
 mod garbage;
 mod growth;
 mod pool;

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -60,18 +60,35 @@ impl Pool {
         self.parent.join("shmccl/coordinator")
     }
 
-    fn command(&self) -> Command {
+    pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
         command.env("XDG_RUNTIME_DIR", &self.parent).env("NO_COLOR", "1");
         command
     }
 
     fn spawn(&self, words: &[&str]) -> Child {
+        self.spawn_talking(words).0
+    }
+
+    /// Starts a process, waits for its first line, and returns what it says after that.
+    pub(crate) fn spawn_talking(&self, words: &[&str]) -> (Child, BufReader<ChildStderr>) {
         let mut child = self.command().args(words).stderr(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        let (mut line, mut stderr) = (String::new(), BufReader::new(child.stderr.take().unwrap()));
+        stderr.read_line(&mut line).unwrap();
         assert!(line.contains("Ctrl-C ends it"), "{line}");
-        child
+        (child, stderr)
+    }
+
+    /// Starts a coordinator with so many devices, which it ends; returns what they say when all are there.
+    pub(crate) fn start_fleet(&mut self, devices: usize, flags: &[&str]) -> BufReader<ChildStderr> {
+        let (coordinator, mut stderr) = self.spawn_talking(&[&["coordinator"], flags].concat());
+        self.coordinator = Some(coordinator);
+        for _ in 0..devices {
+            let mut line = String::new();
+            stderr.read_line(&mut line).unwrap();
+            assert!(line.contains("has addresses"), "{line}");
+        }
+        stderr
     }
 
     pub(crate) fn start_coordinator(&mut self) {
@@ -115,6 +132,10 @@ impl Pool {
             child.wait().unwrap().code()
         })
         .collect()
+    }
+
+    pub(crate) fn coordinator(&mut self) -> &mut Child {
+        self.coordinator.as_mut().unwrap()
     }
 
     pub(crate) fn has_coordinator(&mut self) -> bool {

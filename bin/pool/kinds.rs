@@ -1,0 +1,180 @@
+//! The devices of a pool, as a TOML file lists them: kind by kind, each with what `shmccl device` takes.
+
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use shmccl::coordinator::MAX_DEVICES;
+use toml::Spanned;
+
+use crate::args::{DEFAULT_MEMORY, DEFAULT_TIMEOUT, parse_memory};
+use crate::units::parse_timeout;
+
+/// Devices that are alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Kind {
+    /// What they are called when one of them dies.
+    pub(super) name: Option<String>,
+    pub(super) count: usize,
+    pub(super) memory: u64,
+    pub(super) timeout: Duration,
+    pub(super) core: Option<usize>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct List {
+    #[serde(default)]
+    device: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: Option<String>,
+    count: Option<Spanned<usize>>,
+    memory: Option<Spanned<String>>,
+    timeout: Option<Spanned<String>>,
+    core: Option<usize>,
+}
+
+/// What is wrong, and where in the text.
+type Finding = (Option<Range<usize>>, String);
+
+impl Kind {
+    /// So many devices of the kind that `shmccl device` starts.
+    pub(super) fn plain(count: usize, memory: Option<u64>) -> Self {
+        let size = parse_memory(DEFAULT_MEMORY).expect("a size");
+        let timeout = parse_timeout(DEFAULT_TIMEOUT).expect("a time");
+        Self { name: None, count, memory: memory.unwrap_or(size), timeout, core: None }
+    }
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// In one line: the file, the line of it, the key, and what is wrong.
+pub(super) fn read(file: &Path) -> Result<Vec<Kind>> {
+    let content = std::fs::read_to_string(file)
+        .with_context(|| format!("cannot read devices from {}", file.display()))?;
+    match parse(&content) {
+        Ok(kinds) => Ok(kinds),
+        Err((None, what)) => bail!("{}: {what}", file.display()),
+        Err((Some(span), what)) => {
+            let start = span.start.min(content.len());
+            let line = content[..start].matches('\n').count();
+            let key =
+                content.lines().nth(line).and_then(|text| text.split_once('=')).map(|(key, _)| key.trim());
+            let key = key.map_or_else(String::new, |key| format!("{key}: "));
+            bail!("{}:{}: {key}{what}", file.display(), line + 1)
+        }
+    }
+}
+
+fn parse(content: &str) -> Result<Vec<Kind>, Finding> {
+    let list: List = toml::from_str(content).map_err(|error| {
+        // What is between lines of a longer message is for a terminal.
+        (error.span(), error.message().lines().collect::<Vec<_>>().join(", "))
+    })?;
+    if list.device.is_empty() {
+        return Err((None, "it lists no device; each begins with [[device]]".to_owned()));
+    }
+    let mut total = 0;
+    list.device
+        .into_iter()
+        .map(|entry| {
+            let span = entry.count.as_ref().map(Spanned::span);
+            let kind = entry.check()?;
+            total += kind.count.min(MAX_DEVICES + 1);
+            if total > MAX_DEVICES {
+                return Err((span, format!("expected no more than {MAX_DEVICES} devices in all")));
+            }
+            Ok(kind)
+        })
+        .collect()
+}
+
+impl Entry {
+    fn check(self) -> Result<Kind, Finding> {
+        let plain = Kind::plain(1, None);
+        let count = value(self.count, plain.count, |count| match count {
+            0 => Err("expected one device at least".to_owned()),
+            _ => Ok(*count),
+        })?;
+        let memory = value(self.memory, plain.memory, |text| parse_memory(text))?;
+        let timeout = value(self.timeout, plain.timeout, |text| parse_timeout(text))?;
+        Ok(Kind { name: self.name, count, memory, timeout, core: self.core })
+    }
+}
+
+/// What was given for a key, checked, or what it is otherwise.
+fn value<T, V>(
+    given: Option<Spanned<T>>,
+    otherwise: V,
+    check: impl Fn(&T) -> Result<V, String>,
+) -> Result<V, Finding> {
+    let Some(given) = given else { return Ok(otherwise) };
+    check(given.get_ref()).map_err(|what| (Some(given.span()), what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_said_of_a_device_is_as_the_command_has_it() {
+        let content = "[[device]]\n[[device]]\nname = \"big\"\ncount = 2\nmemory = \"1G\"\ntimeout = \"5s\"\ncore = 1\n";
+        let kinds = parse(content).unwrap();
+        assert_eq!(kinds[0], Kind::plain(1, None));
+        let big = Kind {
+            name: Some("big".to_owned()),
+            count: 2,
+            memory: 1 << 30,
+            timeout: Duration::from_secs(5),
+            core: Some(1),
+        };
+        assert_eq!(kinds[1..], [big]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_in_one_line_with_file_line_and_key() {
+        let file = std::env::temp_dir().join(format!("shmccl-kinds-{}.toml", std::process::id()));
+        let refused = |content: &str| {
+            std::fs::write(&file, content).unwrap();
+            crate::failure::chain(&read(&file).unwrap_err())
+        };
+        for (content, line, expected) in [
+            ("[[device]]\nmemry = \"1G\"", 2, "memry: unknown field `memry`, expected one of `name`, "),
+            ("[[device]]\n\nmemory = \"much\"", 3, "memory: expected a whole number with K, M, G or T"),
+            ("[[device]]\nmemory = \"5K\"", 2, "memory: expected a multiple of 4K"),
+            ("[[device]]\nmemory = 5", 2, "memory: invalid type: integer `5`, expected a string"),
+            (
+                "[[device]]\ntimeout = \"5 parsecs\"",
+                2,
+                "timeout: expected a whole number with us, ms, s or m",
+            ),
+            ("[[device]]\ncore = -1", 2, "core: invalid value: integer `-1`"),
+            ("[[device]]\ncount = 0", 2, "count: expected one device at least"),
+            ("[[device]]\ncount = 1025", 2, "count: expected no more than 1024 devices in all"),
+            ("[[device]]\ncore = 1\ncore = 2", 3, "core: duplicate key"),
+            ("[device", 1, ""),
+            ("devices = 3", 1, "devices: unknown field `devices`, expected `device`"),
+        ] {
+            let error = refused(content);
+            assert!(
+                error.starts_with(&format!("{}:{line}: {expected}", file.display())),
+                "{content}: {error}"
+            );
+            assert_eq!(error.lines().count(), 1);
+        }
+        assert!(refused("").ends_with("it lists no device; each begins with [[device]]"));
+        std::fs::remove_file(&file).unwrap();
+        assert!(refused_missing(&file).contains("cannot read devices from "));
+    }
+
+    fn refused_missing(file: &Path) -> String {
+        read(file).unwrap_err().to_string()
+    }
+}

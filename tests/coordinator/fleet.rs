@@ -1,0 +1,94 @@
+//! Coordinators that start devices of their own.
+
+use std::io::{BufRead, Read};
+use std::os::unix::process::ExitStatusExt;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::pool::{Pool, Told};
+use crate::walk::{group_of_all_reduces, ranks};
+
+fn pid(number: u32) -> Pid {
+    Pid::from_raw(i32::try_from(number).unwrap())
+}
+
+/// The numbers and the last addresses of all devices.
+fn devices(pool: &Pool) -> Vec<(u32, String)> {
+    let table = pool.ctl("devices").line();
+    let rows = table.lines().skip(1).map(|row| row.split_whitespace().collect::<Vec<_>>());
+    rows.map(|row| (row[0].parse().unwrap(), row[3].to_owned())).collect()
+}
+
+/// The one line with which a coordinator is refused.
+fn refused(pool: &Pool, flags: &[&str]) -> String {
+    let output = pool.command().arg("coordinator").args(flags).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    Told { code: output.status.code().unwrap(), stdout: output.stdout, stderr }.error().to_owned()
+}
+
+#[test]
+fn one_command_is_a_pool_that_tells_of_a_device_that_dies_and_ends_as_a_whole() {
+    let mut pool = Pool::empty("fleet");
+    let stderr = pool.start_fleet(3, &["-n", "3", "--memory", "32M"]);
+    let members = ranks(&pool.ctl("init 3").line());
+    let all = devices(&pool);
+    assert!(all.iter().all(|(_, last)| last == "0x2001000"), "{all:?}");
+    group_of_all_reduces(&pool, 1, &members);
+
+    kill(pid(members[1]), Signal::SIGKILL).unwrap();
+    let wanted = format!("device {} was killed by SIGKILL; the others go on", members[1]);
+    let mut lines = stderr.lines().map(Result::unwrap);
+    assert!(lines.any(|line| line == wanted), "it is told");
+    assert!(pool.ctl_until("status 1", |line| line.contains(": failed")).contains("was lost"));
+    assert!(pool.ctl("go-on 1").line().contains("ready, epoch 2"));
+
+    kill(pid(pool.coordinator().id()), Signal::SIGTERM).unwrap();
+    assert_eq!(pool.coordinator().wait().unwrap().code(), Some(0));
+    // All of them had this stream; it ends with the last.
+    assert_eq!(lines.collect::<Vec<_>>(), Vec::<String>::new());
+}
+
+#[test]
+fn devices_that_a_coordinator_has_started_die_with_it() {
+    let mut pool = Pool::empty("fleet-killed");
+    let mut stderr = pool.start_fleet(2, &["-n", "2"]);
+    pool.ctl("init 2").line();
+    kill(pid(pool.coordinator().id()), Signal::SIGKILL).unwrap();
+    assert_eq!(pool.coordinator().wait().unwrap().signal(), Some(9));
+    stderr.read_to_string(&mut String::new()).unwrap();
+}
+
+#[test]
+fn a_file_lists_devices_of_several_kinds_and_what_is_wrong_with_it_is_told_before_anything_starts() {
+    let mut pool = Pool::empty("fleet-file");
+    let file = pool.parent.join("devices.toml");
+    let flags = ["--devices", file.to_str().unwrap()];
+    std::fs::write(
+        &file,
+        "[[device]]\nname = \"small\"\nmemory = \"1M\"\ncount = 2\n[[device]]\ncores = 1\n",
+    )
+    .unwrap();
+    let error = refused(&pool, &flags);
+    assert!(error.contains("devices.toml:6: cores: unknown field `cores`, expected one of"), "{error}");
+    std::fs::write(&file, "[[device]]\nname = \"small\"\nmemory = \"1M\"\ncount = 2\n[[device]]\ncore = 0\n")
+        .unwrap();
+    let stderr = pool.start_fleet(3, &flags);
+    pool.ctl("init 3").line();
+    let mut lasts: Vec<_> = devices(&pool).into_iter().map(|(_, last)| last).collect();
+    lasts.sort();
+    assert_eq!(lasts, ["0x101000", "0x101000", "0x4001000"]);
+    let small = devices(&pool).into_iter().find(|(_, last)| last == "0x101000").unwrap().0;
+    kill(pid(small), Signal::SIGKILL).unwrap();
+    let wanted = format!("device {small} (small) was killed by SIGKILL; the others go on");
+    assert!(stderr.lines().map(Result::unwrap).any(|line| line == wanted));
+}
+
+#[test]
+fn a_directory_that_has_a_coordinator_gets_no_devices_of_another_one() {
+    let mut pool = Pool::empty("fleet-second");
+    pool.start_coordinator();
+    let error = refused(&pool, &["-n", "2"]);
+    assert!(error.contains("running already"), "{error}");
+    assert_eq!(devices(&pool).len(), 0);
+}
