@@ -2,6 +2,8 @@
 //!
 //! All of it is read at a moment, and may be over at the next.
 
+use crate::shm::state_of_process;
+
 /// The process that `thread` belongs to, be it one of many.
 pub(crate) fn of_thread(thread: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
@@ -12,9 +14,7 @@ pub(crate) fn of_thread(thread: u32) -> Option<u32> {
 /// Whether `process` was stopped, by a signal or a debugger, and does nothing until it is told to go on.
 pub(crate) fn is_stopped(process: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // The name before may itself hold anything.
-    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_ascii_whitespace().next());
-    matches!(state, Some("T" | "t"))
+    matches!(state_of_process(&stat), Some("T" | "t"))
 }
 
 #[cfg(test)]

@@ -31,6 +31,15 @@ impl Rank {
         Self(value)
     }
 
+    /// Numbers `items`, of which there is one per rank, in order.
+    ///
+    /// # Panics
+    /// On more than [`MAX_RANKS`].
+    pub(crate) fn of_each<I: IntoIterator>(items: I) -> impl Iterator<Item = (Self, I::Item)> {
+        // Each number is made behind its item: of 64 ranks none comes after the last.
+        items.into_iter().zip(0..).map(|(item, rank)| (Self::known(rank), item))
+    }
+
     /// The rank after this one, in a ring of `n_ranks`.
     pub(crate) const fn right(self, n_ranks: u32) -> Self {
         Self::known((self.0 + 1) % n_ranks)
@@ -135,6 +144,13 @@ pub(crate) fn check_n_ranks(n_ranks: u32) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_as_many_items_as_there_can_be_ranks_each_has_its_number() {
+        let numbered: Vec<_> = Rank::of_each(100..100 + MAX_RANKS).collect();
+        assert_eq!(numbered.len(), 64);
+        assert!(numbered.into_iter().all(|(rank, item)| item == 100 + rank.get()));
+    }
 
     #[test]
     fn a_rank_is_below_the_number_of_ranks() {

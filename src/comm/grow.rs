@@ -124,9 +124,8 @@ impl Communicator {
         let words = [u64::from(n_ranks), invitation.is_some().into(), high, low];
         let told = self.engine()?.exchange(Operation::Grow, &words)?;
         self.fabric().check(Operation::Grow.name())?;
-        // What they told first: of 64 members, none has a number after the last.
-        let members = || told.iter().zip((0..).map(Rank::known));
-        if let Some((words, rank)) = members().find(|(words, _)| words[0] != u64::from(n_ranks)) {
+        let members = || Rank::of_each(&told);
+        if let Some((rank, words)) = members().find(|(_, words)| words[0] != u64::from(n_ranks)) {
             let (what, mine, theirs) = ("the number of ranks to grow to", n_ranks.into(), words[0]);
             return Err(Error::Mismatch { what, mine, rank, theirs });
         }
@@ -137,10 +136,10 @@ impl Communicator {
                 expected: "more ranks than there are, and at most 64",
             });
         }
-        let mut invited = members().filter(|(words, _)| words[1] == 1);
+        let mut invited = members().filter(|(_, words)| words[1] == 1);
         let needs = "an id from one of the members at least";
-        let (first, _) = invited.next().ok_or(Error::Unavailable { operation: "grow", needs })?;
-        if let Some((other, rank)) = invited.find(|(words, _)| words[2..] != first[2..]) {
+        let (_, first) = invited.next().ok_or(Error::Unavailable { operation: "grow", needs })?;
+        if let Some((rank, other)) = invited.find(|(_, words)| words[2..] != first[2..]) {
             let (what, mine, theirs) = ("the unique id to grow by", first[2], other[2]);
             return Err(Error::Mismatch { what, mine, rank, theirs });
         }

@@ -102,11 +102,10 @@ pub(super) fn come_together(
     let gifts = joining.all_gather(&mine.bytes(), None)?;
     let pasts: Vec<_> = gifts.iter().map(|gift| Past::read(&gift.bytes)).collect();
     let own = joining.rank().expect("only ranks meet");
-    // The pasts first: of 64 ranks, none has a number after the last.
-    let ranks = || pasts.iter().zip((0..).map(Rank::known));
-    let restarted: Vec<_> =
-        ranks().filter(|(past, _)| past.completed.is_none()).map(|(_, rank)| rank).collect();
-    let heir = ranks().find(|(past, _)| past.completed.is_some()).map(|(_, rank)| rank);
+    let (fresh, surviving): (Vec<_>, Vec<_>) =
+        Rank::of_each(&pasts).partition(|(_, past)| past.completed.is_none());
+    let restarted: Vec<_> = fresh.into_iter().map(|(rank, _)| rank).collect();
+    let heir = surviving.first().map(|(rank, _)| *rank);
     let mut inherited = None;
     for &rank in &restarted {
         let left = old.filter(|_| heir == Some(own)).map(|world| world.segment(rank));
@@ -119,7 +118,8 @@ pub(super) fn come_together(
         }
     }
     let sequence = pasts.iter().filter_map(|past| past.completed).min().unwrap_or(0);
-    let numbers = ranks().map(|(past, rank)| Some(Number { rank, restarts: past.restarts })).collect();
+    let numbers =
+        Rank::of_each(&pasts).map(|(rank, past)| Some(Number { rank, restarts: past.restarts })).collect();
     let mut comm = join_met(joining)?;
     comm.alone().recovery = Some(Recovery { restarted, sequence, inherited });
     Ok((comm, numbers))

@@ -31,9 +31,8 @@ impl BarrierWatch<'_> {
 
     /// The wait, as this rank tells of it: for all who have not arrived.
     fn wait(&self) -> WaitingIn {
-        // The cells first: of 64 ranks, none has a number after the last.
-        let ranks = self.cells.iter().zip((0..).map(Rank::known));
-        let missing = ranks.filter(|(cell, _)| !cell.has_reached(self.target)).map(|(_, rank)| rank);
+        let ranks = Rank::of_each(self.cells.iter());
+        let missing = ranks.filter(|(_, cell)| !cell.has_reached(self.target)).map(|(rank, _)| rank);
         WaitingIn {
             call: Some((Summary::new(self.operation).words(), self.target)),
             kind: 0,

@@ -236,9 +236,12 @@ fn start_time(stat: &str) -> Option<u64> {
 
 /// Whether `/proc/PID/stat` is that of a process that has ended, by its third field.
 fn has_ended(stat: &str) -> bool {
-    fields_after_name(stat)
-        .and_then(|mut fields| fields.next())
-        .is_some_and(|state| matches!(state, "Z" | "X"))
+    matches!(state_of_process(stat), Some("Z" | "X"))
+}
+
+/// Field 3 of `/proc/PID/stat`: a letter for what the process does.
+pub(crate) fn state_of_process(stat: &str) -> Option<&str> {
+    fields_after_name(stat)?.next()
 }
 
 /// What follows the second field of `/proc/PID/stat`: a name in parentheses that may itself hold anything.

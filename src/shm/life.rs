@@ -129,9 +129,8 @@ fn look<'a>(
 ) -> Vec<SleepWord<'a>> {
     let mut words = Vec::with_capacity(cells.len());
     words.push(stop.until_open());
-    // The cells first: of 64 ranks, none has a number after the last.
-    let peers = cells.iter().zip((0..).map(Rank::known)).filter(|(_, rank)| *rank != own);
-    for (cell, rank) in peers {
+    let peers = Rank::of_each(cells.iter()).filter(|(rank, _)| *rank != own);
+    for (rank, cell) in peers {
         let (status, word) = cell.observe();
         match status {
             LifeStatus::Absent | LifeStatus::Alive => words.push(word),

@@ -72,6 +72,8 @@ pub use self::{
     view::Span,
     window::Window,
 };
+#[cfg(not(loom))]
+pub(crate) use header::state_of_process;
 pub use header::{Expected, Identity, SegmentHeader};
 #[cfg(not(loom))]
 pub(crate) use janitor::{Janitor, Sweep};
