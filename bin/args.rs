@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use shmccl::bootstrap::SegmentBacking;
 use shmccl::faults::Faults;
 use shmccl::rank::MAX_RANKS;
+use shmccl::trace::DEFAULT_RECORDS;
 
 pub(crate) use collective::CollectiveArgs;
 pub(crate) use hang::HangArgs;
@@ -144,6 +145,12 @@ pub(crate) struct RunArgs {
     /// What goes wrong on purpose, such as kill:rank=1,at=12 or `seed=7;drop:one_in=100`: see SHMCCL_FAULTS in the documentation
     #[arg(long, value_name = "SPEC", env = "SHMCCL_FAULTS", hide_env_values = true)]
     pub(crate) faults: Option<Faults>,
+    /// Write what all ranks and proxies did to a file for ui.perfetto.dev, also when the job fails [default: SHMCCL_TRACE]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+    /// The newest records to keep of the threads of each rank, and of its proxy: a power of two, 32 bytes each
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_RECORDS)]
+    pub(crate) trace_records: u64,
     /// Do not say which rank runs on which core
     #[arg(short, long)]
     pub(crate) quiet: bool,

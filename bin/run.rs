@@ -96,7 +96,11 @@ fn job(args: &RunArgs) -> Result<Launch> {
         .restart(args.restart)
         .faults(args.faults.clone().unwrap_or_default())
         .heed_quit(true)
+        .trace_records(args.trace_records)
         .capture_output(args.prefix);
+    if let Some(file) = &args.trace {
+        launch = launch.trace(file);
+    }
     if let Some(rule) = args.hangs.rule()? {
         launch = launch.detect_hangs(rule);
     }

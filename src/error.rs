@@ -249,6 +249,15 @@ pub enum Error {
         /// The checksum of the other rank's table.
         theirs: u64,
     },
+    /// A trace cannot be written.
+    #[error("cannot write the trace to {}", file.display())]
+    Trace {
+        /// The file that it was to go to.
+        file: std::path::PathBuf,
+        /// The system's own error.
+        #[source]
+        source: std::io::Error,
+    },
     /// Nobody receives under a [`UniqueId`](crate::UniqueId): it has served its meeting, the process that made it has
     /// ended, or nobody has made it.
     #[error("no meeting under this unique id: it is over, or the process that made the id has ended")]

@@ -37,6 +37,7 @@
 //! | what can go wrong | [`Error`] |
 //! | making it go wrong on purpose | [`faults`] |
 //! | what the ranks of a job are doing, from inside and outside | [`Communicator::report`], [`observe`] |
+//! | what they did, when, and for how long | [`trace`] |
 //!
 //! [`shm`], [`sync`] and [`bootstrap`] are the ground that these stand on: shared memory and everything unsafe,
 //! the protocols with their memory orderings, the first meeting of a job. They are public because tools and
@@ -69,6 +70,8 @@ pub mod rank;
 pub mod reduce;
 pub mod shm;
 pub mod sync;
+#[cfg(not(loom))]
+pub mod trace;
 
 #[cfg(not(loom))]
 pub use comm::stream::{Event, Stream};

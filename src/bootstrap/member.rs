@@ -27,6 +27,7 @@ pub struct Joining {
     options: Options,
     placement: Placement,
     control: OwnedFd,
+    rings: Option<OwnedFd>,
     hold: Option<OwnedFd>,
     restarts: u32,
     restarting: bool,
@@ -123,7 +124,9 @@ impl Joining {
         expect("rank", member.into(), welcome.member.into())?;
         let found = descriptors.len() as u64;
         let mut descriptors = descriptors.into_iter();
-        let (Some(control), hold, None) = (descriptors.next(), descriptors.next(), descriptors.next()) else {
+        let control = descriptors.next();
+        let rings = if welcome.traced == 0 { None } else { descriptors.next() };
+        let (Some(control), hold, None) = (control, descriptors.next(), descriptors.next()) else {
             return Err(Error::Layout { what: "number of control segments", expected: 1, found });
         };
         let (options, placement) = decode(&welcome)?;
@@ -135,6 +138,7 @@ impl Joining {
             options,
             placement,
             control,
+            rings,
             hold,
             restarts,
             restarting: restarting != 0,
@@ -219,6 +223,11 @@ impl Joining {
     #[must_use]
     pub fn is_restarting(&self) -> bool {
         self.restarting
+    }
+
+    /// Where this member is to note what it does, if it is.
+    pub(crate) fn rings(&self) -> Option<BorrowedFd<'_>> {
+        self.rings.as_ref().map(AsFd::as_fd)
     }
 
     /// How often the launcher wants this member to beat.

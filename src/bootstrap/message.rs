@@ -90,9 +90,9 @@ messages! {
         member: u32,
         reserved: u32,
     }
-    /// Root to member: who it is and what was decided, with the control segment, and the hold on the job's names
-    /// where there is a janitor of them.
-    Welcome = 2, 352 bytes {
+    /// Root to member: who it is and what was decided, with the control segment, the rings of a trace where there is one,
+    /// and the hold on the job's names where there is a janitor of them.
+    Welcome = 2, 360 bytes {
         epoch: u64,
         heap_len: u64,
         timeout_ms: u64,
@@ -115,6 +115,9 @@ messages! {
         restarting: u32,
         /// How often it is to beat, in microseconds; 0 for not at all.
         beat_us: u64,
+        /// 1 when the rings of a trace come behind the control segment.
+        traced: u32,
+        reserved: u32,
     }
     /// Root to member: it cannot take part.
     Refused = 3, 48 bytes {

@@ -117,8 +117,9 @@ struct Outgoing {
 #[derive(Debug)]
 pub(crate) struct Root {
     offer: Offer,
-    /// What every member gets: the control segment, and the hold on the names where there is one.
+    /// What every member gets: the control segment, the rings of a trace and the hold on the names where there are such.
     gifts: Rc<[OwnedFd]>,
+    traced: bool,
     members: Vec<Member>,
     round: u32,
     losses: Vec<DeviceName>,
@@ -142,6 +143,7 @@ impl Root {
         Ok(Self {
             offer,
             gifts: Rc::new([control]),
+            traced: false,
             members: Vec::new(),
             round: 0,
             losses: Vec::new(),
@@ -155,11 +157,22 @@ impl Root {
     ///
     /// # Errors
     /// [`Error::ResourceLimit`].
-    pub(crate) fn with_hold(mut self, hold: Option<BorrowedFd<'_>>) -> Result<Self> {
-        let gifts = self.gifts.iter().map(AsFd::as_fd).chain(hold).map(|gift| gift.try_clone_to_owned());
-        self.gifts = gifts
-            .collect::<std::io::Result<_>>()
-            .map_err(|error| resource_error("duplicating the hold on names", error))?;
+    pub(crate) fn with_hold(self, hold: Option<BorrowedFd<'_>>) -> Result<Self> {
+        self.giving(hold, "duplicating the hold on names")
+    }
+
+    /// Gives the members a duplicate of `rings`, where they are to note what they do. To be called before [`Root::with_hold`].
+    ///
+    /// # Errors
+    /// [`Error::ResourceLimit`].
+    pub(crate) fn with_trace(mut self, rings: Option<BorrowedFd<'_>>) -> Result<Self> {
+        self.traced = rings.is_some();
+        self.giving(rings, "duplicating the rings of a trace")
+    }
+
+    fn giving(mut self, gift: Option<BorrowedFd<'_>>, action: &'static str) -> Result<Self> {
+        let gifts = self.gifts.iter().map(AsFd::as_fd).chain(gift).map(|gift| gift.try_clone_to_owned());
+        self.gifts = gifts.collect::<std::io::Result<_>>().map_err(|error| resource_error(action, error))?;
         Ok(self)
     }
 
@@ -406,6 +419,7 @@ impl Root {
             backing_name_len: u32::try_from(name.len()).ok()?,
             restarts: member.restarts,
             restarting: self.offer.restarting.into(),
+            traced: self.traced.into(),
             beat_us: self.offer.beat.map_or(0, |beat| u64::try_from(beat.as_micros()).unwrap_or(u64::MAX)),
             ..Welcome::zeroed()
         };

@@ -16,6 +16,7 @@ use crate::sync::{
     ActivityCell, LifeStatus, ParkCell, Revocation, SemaphoreCell, SemaphoreReceiver, SleepWord, Stop,
     WaitPolicy, Waiting, WaitingIn, Watch, plain, wait_until,
 };
+use crate::trace::{Note, Recorder, Verb};
 
 /// The receiving side of a channel's semaphore.
 pub(crate) type Inbound = SemaphoreReceiver<CellRef<SemaphoreCell>>;
@@ -32,10 +33,12 @@ pub(crate) struct Fabric {
     /// Whether there was more than one from the start.
     crowded: bool,
     timeout: Duration,
-    /// [`LEFT`] and [`FAULTY`]; 0 as long as nothing is out of the ordinary.
+    /// [`LEFT`], [`FAULTY`] and [`TRACED`]; 0 as long as nothing is out of the ordinary.
     state: AtomicU64,
     /// What goes wrong on purpose.
     injector: OnceLock<Arc<Injector>>,
+    /// Where this rank notes what it does.
+    recorder: OnceLock<Recorder>,
 }
 
 /// The rank has left the job. Channels may outlive its communicators.
@@ -43,6 +46,9 @@ const LEFT: u64 = 1;
 
 /// Faults are planned.
 const FAULTY: u64 = 2;
+
+/// What the rank does is noted.
+const TRACED: u64 = 4;
 
 impl Fabric {
     /// Looks at `world` as `rank`, which shares its core with `spinners` spinning threads in all, itself included.
@@ -55,8 +61,8 @@ impl Fabric {
         let seats = Seats::new(world.n_ranks());
         let crowded = spinners > 1;
         let (spinners, state) = (AtomicU64::new(spinners.into()), AtomicU64::new(0));
-        let injector = OnceLock::new();
-        Ok(Self { world, rank, heap, seats, spinners, crowded, timeout, state, injector })
+        let (injector, recorder) = (OnceLock::new(), OnceLock::new());
+        Ok(Self { world, rank, heap, seats, spinners, crowded, timeout, state, injector, recorder })
     }
 
     pub(crate) fn world(&self) -> &Arc<World> {
@@ -134,6 +140,13 @@ impl Fabric {
     #[cold]
     pub(crate) fn tell_end(&self, wait: &WaitingIn, since: Duration, stop: Option<Stop>) {
         let now = HostKernel::clock();
+        if let Some(recorder) = self.recorder() {
+            let took = u64::try_from(now.saturating_sub(since).as_nanos()).unwrap_or(u64::MAX);
+            let mut awaited = RankSet::from_bits(wait.awaited).iter();
+            let (first, second) = (awaited.next(), awaited.next());
+            let note = Note { peer: first.filter(|_| second.is_none()), ..Note::of(Verb::LONG_WAIT) };
+            recorder.note(took, note.failing(stop.is_some()));
+        }
         match stop {
             Some(stop) => self.activity().give_up_wait(since, now, stop == Stop::Timeout),
             None => self.activity().end_wait(wait, since, now),
@@ -187,7 +200,20 @@ impl Fabric {
         self.injector.get()
     }
 
-    /// Whether the rank is in the job, and no faults are planned: then there is nothing to look up.
+    /// Notes from now on what this rank does, if it does not already. Not while the rank leaves.
+    pub(crate) fn record(&self, recorder: Recorder) {
+        if self.recorder.set(recorder).is_ok() {
+            plain::store(&self.state, plain::load(&self.state) | TRACED);
+        }
+    }
+
+    /// Where this rank notes what it does, if it does.
+    #[inline]
+    pub(crate) fn recorder(&self) -> Option<&Recorder> {
+        if plain::load(&self.state) & TRACED == 0 { None } else { self.recorder.get() }
+    }
+
+    /// Whether the rank is in the job, no faults are planned, and nothing is noted: then there is nothing to look up.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         plain::load(&self.state) == 0
@@ -219,7 +245,7 @@ impl Fabric {
         self.world.control().revoke(self.kernel(), Revocation::PeerLost(self.rank));
     }
 
-    /// Takes one signal of `peer`: what `wait` is on either kind of channel.
+    /// Takes one signal of `peer`: what `wait` is on either kind of channel, be it the program's own or not.
     ///
     /// # Errors
     /// Those of [`Fabric::wait_for_peer`].
@@ -227,12 +253,39 @@ impl Fabric {
     /// # Ordering
     /// Acquires everything the peer wrote before that signal (S1).
     #[inline]
-    pub(crate) fn wait_for_signal(&self, peer: Rank, inbound: &mut Inbound) -> Result<()> {
+    pub(crate) fn wait_for_signal(&self, is_own: bool, peer: Rank, inbound: &mut Inbound) -> Result<()> {
+        if self.is_plain() {
+            self.take_signal(peer, inbound)
+        } else {
+            self.take_signal_watched(is_own, peer, inbound)
+        }
+    }
+
+    #[inline]
+    fn take_signal(&self, peer: Rank, inbound: &mut Inbound) -> Result<()> {
         // A signal that is there already needs no watch, no policy and no deadline.
         if inbound.poll() {
             return Ok(());
         }
         self.wait_for_peer("wait", peer, |waiting| inbound.wait(waiting))
+    }
+
+    #[cold]
+    fn take_signal_watched(&self, is_own: bool, peer: Rank, inbound: &mut Inbound) -> Result<()> {
+        self.enter_own(is_own, "wait")?;
+        let begun = self.recorder().map(Recorder::now);
+        let sequence = inbound.consumed().wrapping_add(1);
+        let done = self.take_signal(peer, inbound);
+        let note = Note { peer: Some(peer), sequence, ..Note::of(Verb::WAIT) };
+        self.note(begun, note, done.is_err());
+        done
+    }
+
+    /// Notes what has begun then, if it did.
+    pub(crate) fn note(&self, begun: Option<u64>, note: Note, has_failed: bool) {
+        if let (Some(begun), Some(recorder)) = (begun, self.recorder()) {
+            recorder.note(begun, note.failing(has_failed));
+        }
     }
 
     /// Runs `wait`, which waits in `operation` for something that `peer` does.

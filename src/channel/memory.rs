@@ -14,6 +14,7 @@ use crate::rank::Rank;
 use crate::shm::packet::{Flag, PacketKind};
 use crate::shm::{CellRef, ReadSoon, Span};
 use crate::sync::{SemaphoreCell, SemaphoreReceiver, SemaphoreSender};
+use crate::trace::{Note, Recorder, Verb};
 
 /// A channel to one peer over mapped memory: every verb is done when it returns, so `flush` has nothing to wait for.
 #[derive(Debug)]
@@ -67,8 +68,9 @@ impl MemoryChannel {
     /// [`crate::Error::OutOfRange`]; nothing was moved.
     #[inline]
     pub fn get(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
-        self.enter("get")?;
-        self.heaps.copy(self.theirs(source), self.mine(target), len, ReadSoon::Yes)
+        self.verb("get", Verb::GET, len, |channel| {
+            channel.heaps.copy(channel.theirs(source), channel.mine(target), len, ReadSoon::Yes)
+        })
     }
 
     /// Reads one element at `source` of the peer's heap.
@@ -77,8 +79,10 @@ impl MemoryChannel {
     /// [`crate::Error::OutOfRange`].
     #[inline]
     pub fn read<T: Pod>(&mut self, source: HeapOffset) -> Result<T> {
-        self.enter("read")?;
-        self.heaps.reach(self.peer, Region::new(source, size_of::<T>() as u64))?.read(source.get())
+        let len = size_of::<T>() as u64;
+        self.verb("read", Verb::READ, len, |channel| {
+            channel.heaps.reach(channel.peer, Region::new(source, len))?.read(source.get())
+        })
     }
 
     /// Writes one element at `target` of the peer's heap. Tells the peer nothing.
@@ -87,8 +91,10 @@ impl MemoryChannel {
     /// [`crate::Error::OutOfRange`]; nothing was written.
     #[inline]
     pub fn write<T: Pod>(&mut self, target: HeapOffset, value: T) -> Result<()> {
-        self.enter("write")?;
-        self.heaps.reach(self.peer, Region::new(target, size_of::<T>() as u64))?.write(target.get(), value)
+        let len = size_of::<T>() as u64;
+        self.verb("write", Verb::WRITE, len, |channel| {
+            channel.heaps.reach(channel.peer, Region::new(target, len))?.write(target.get(), value)
+        })
     }
 
     /// Copies ordinary process memory to `target` of the peer's heap. Tells the peer nothing.
@@ -97,11 +103,13 @@ impl MemoryChannel {
     /// [`crate::Error::OutOfRange`]; nothing was moved.
     #[inline]
     pub fn put_slice<T: Pod>(&mut self, target: HeapOffset, source: &[T]) -> Result<()> {
-        self.enter("put_slice")?;
         let bytes = bytemuck::cast_slice(source);
-        self.heaps.reach(self.peer, Region::new(target, bytes.len() as u64))?.copy_in(target.get(), bytes)?;
-        self.written(target, bytes.len() as u64);
-        Ok(())
+        let len = bytes.len() as u64;
+        self.verb("put_slice", Verb::PUT_SLICE, len, |channel| {
+            channel.heaps.reach(channel.peer, Region::new(target, len))?.copy_in(target.get(), bytes)?;
+            channel.written(target, len);
+            Ok(())
+        })
     }
 
     /// Raises the peer's semaphore without publishing earlier puts: orders execution only.
@@ -110,9 +118,10 @@ impl MemoryChannel {
     /// [`crate::Error::Unavailable`] when this rank has left the job.
     #[inline]
     pub fn relaxed_signal(&mut self) -> Result<()> {
-        self.enter("relaxed_signal")?;
-        self.outbound.relaxed_signal(self.fabric.kernel());
-        Ok(())
+        self.verb("relaxed_signal", Verb::RELAXED_SIGNAL, 0, |channel| {
+            channel.outbound.relaxed_signal(channel.fabric.kernel());
+            Ok(())
+        })
     }
 
     /// Returns after one signal of the peer, without acquiring what it put before: orders execution only.
@@ -121,9 +130,12 @@ impl MemoryChannel {
     /// Those of [`Channel::wait`].
     #[inline]
     pub fn relaxed_wait(&mut self) -> Result<()> {
-        self.enter("relaxed_wait")?;
-        let inbound = &mut self.inbound;
-        self.fabric.wait_for_peer("relaxed_wait", self.peer, |waiting| inbound.relaxed_wait(waiting))
+        self.verb("relaxed_wait", Verb::RELAXED_WAIT, 0, |channel| {
+            let inbound = &mut channel.inbound;
+            channel
+                .fabric
+                .wait_for_peer("relaxed_wait", channel.peer, |waiting| inbound.relaxed_wait(waiting))
+        })
     }
 
     /// Writes `len` bytes at `source` of this rank's heap as packets at `target` of the peer's. The flag travels with the
@@ -142,16 +154,17 @@ impl MemoryChannel {
         len: u64,
         flag: Flag,
     ) -> Result<()> {
-        self.enter("put_packets")?;
-        let mine = self.heaps.reach(self.fabric.rank(), Region::new(source, len))?;
-        let theirs = self.heaps.reach(self.peer, Region::new(target, packed_len(kind, len)))?;
-        let mut buffer = [0; PACKET_CHUNK];
-        for (done, part) in chunks(len) {
-            let data = &mut buffer[..part];
-            mine.copy_out(source.get() + done, data)?;
-            theirs.put_packets(kind, target.get() + 2 * done, data, flag)?;
-        }
-        Ok(())
+        self.verb("put_packets", Verb::PUT_PACKETS, len, |channel| {
+            let mine = channel.heaps.reach(channel.fabric.rank(), Region::new(source, len))?;
+            let theirs = channel.heaps.reach(channel.peer, Region::new(target, packed_len(kind, len)))?;
+            let mut buffer = [0; PACKET_CHUNK];
+            for (done, part) in chunks(len) {
+                let data = &mut buffer[..part];
+                mine.copy_out(source.get() + done, data)?;
+                theirs.put_packets(kind, target.get() + 2 * done, data, flag)?;
+            }
+            Ok(())
+        })
     }
 
     /// Waits for packets with `flag` at `source` of this rank's heap and unpacks `len` bytes to `target` of it.
@@ -168,16 +181,17 @@ impl MemoryChannel {
         len: u64,
         flag: Flag,
     ) -> Result<()> {
-        self.enter("unpack_packets")?;
-        let mine = self.heaps.reach(self.fabric.rank(), Region::new(target, len))?;
-        self.heaps.check(Region::new(source, packed_len(kind, len)))?;
-        let mut buffer = [0; PACKET_CHUNK];
-        for (done, part) in chunks(len) {
-            let data = &mut buffer[..part];
-            self.await_packets(mine, kind, source.get() + 2 * done, data, flag)?;
-            mine.copy_in(target.get() + done, data)?;
-        }
-        Ok(())
+        self.verb("unpack_packets", Verb::UNPACK_PACKETS, len, |channel| {
+            let mine = channel.heaps.reach(channel.fabric.rank(), Region::new(target, len))?;
+            channel.heaps.check(Region::new(source, packed_len(kind, len)))?;
+            let mut buffer = [0; PACKET_CHUNK];
+            for (done, part) in chunks(len) {
+                let data = &mut buffer[..part];
+                channel.await_packets(mine, kind, source.get() + 2 * done, data, flag)?;
+                mine.copy_in(target.get() + done, data)?;
+            }
+            Ok(())
+        })
     }
 
     #[inline]
@@ -201,10 +215,41 @@ impl MemoryChannel {
         self.fabric.wait_awake("unpack_packets", self.peer, &mut poll)?
     }
 
-    /// Begins an operation; one that the program has called may be struck by a fault.
+    /// Does what the verb `operation` is for. One that the program has called may be struck by a fault, and it may be noted.
+    // What is usual looks at one word, and has `run` in line.
     #[inline]
-    fn enter(&self, operation: &'static str) -> Result<()> {
-        if self.fabric.is_plain() { Ok(()) } else { self.enter_watched(operation) }
+    fn verb<T>(
+        &mut self,
+        operation: &'static str,
+        verb: Verb,
+        len: u64,
+        run: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        if self.fabric.is_plain() { run(self) } else { self.verb_watched(operation, verb, len, run) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn verb_watched<T>(
+        &mut self,
+        operation: &'static str,
+        verb: Verb,
+        len: u64,
+        run: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        self.enter_watched(operation)?;
+        let sequence = match verb {
+            Verb::SIGNAL | Verb::PUT_WITH_SIGNAL | Verb::RELAXED_SIGNAL => {
+                self.outbound.sent().wrapping_add(1)
+            }
+            Verb::RELAXED_WAIT => self.inbound.consumed().wrapping_add(1),
+            _ => 0,
+        };
+        let note = Note { peer: Some(self.peer), bytes: len, sequence, ..Note::of(verb) };
+        let begun = self.fabric.recorder().map(Recorder::now);
+        let done = run(self);
+        self.fabric.note(begun, note, done.is_err());
+        done
     }
 
     #[cold]
@@ -224,14 +269,15 @@ impl MemoryChannel {
         }
     }
 
-    /// The put with a signal of a rank that has left, or for which faults are planned.
+    /// The put with a signal of a rank that has left, for which faults are planned, or that is noted.
     #[cold]
     fn put_with_signal_watched(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
-        self.enter_watched("put_with_signal")?;
-        self.heaps.copy(self.mine(source), self.theirs(target), len, ReadSoon::Yes)?;
-        self.written(target, len);
-        self.outbound.signal(self.fabric.kernel());
-        Ok(())
+        self.verb_watched("put_with_signal", Verb::PUT_WITH_SIGNAL, len, |channel| {
+            channel.heaps.copy(channel.mine(source), channel.theirs(target), len, ReadSoon::Yes)?;
+            channel.written(target, len);
+            channel.outbound.signal(channel.fabric.kernel());
+            Ok(())
+        })
     }
 
     /// A place in this rank's heap.
@@ -272,17 +318,19 @@ impl Channel for MemoryChannel {
 
     #[inline]
     fn put(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
-        self.enter("put")?;
-        self.heaps.copy(self.mine(source), self.theirs(target), len, ReadSoon::No)?;
-        self.written(target, len);
-        Ok(())
+        self.verb("put", Verb::PUT, len, |channel| {
+            channel.heaps.copy(channel.mine(source), channel.theirs(target), len, ReadSoon::No)?;
+            channel.written(target, len);
+            Ok(())
+        })
     }
 
     #[inline]
     fn signal(&mut self) -> Result<()> {
-        self.enter("signal")?;
-        self.outbound.signal(self.fabric.kernel());
-        Ok(())
+        self.verb("signal", Verb::SIGNAL, 0, |channel| {
+            channel.outbound.signal(channel.fabric.kernel());
+            Ok(())
+        })
     }
 
     #[inline]
@@ -307,8 +355,7 @@ impl Channel for MemoryChannel {
 
     #[inline]
     fn wait(&mut self) -> Result<()> {
-        self.fabric.enter_own(self.seat.is_some(), "wait")?;
-        self.fabric.wait_for_signal(self.peer, &mut self.inbound)
+        self.fabric.wait_for_signal(self.seat.is_some(), self.peer, &mut self.inbound)
     }
 
     #[inline]

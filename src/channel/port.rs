@@ -19,6 +19,7 @@ use crate::heap::{HeapOffset, MemoryTable, Place, Region};
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{ParkCell, SemaphoreCell, SemaphoreReceiver};
+use crate::trace::{Note, Recorder, Verb};
 
 /// A place to push triggers, and where to sleep until they are served.
 #[derive(Debug)]
@@ -123,7 +124,20 @@ impl PortChannel {
             let (_, region) = self.table.resolve(id, offset, transfer.len)?;
             self.fabric.heap().view().check(region)?;
         }
-        self.push(Kind::DATA, transfer).map(drop)
+        self.noted(Verb::PUT_REGISTERED, transfer.len.into(), |port| port.push(Kind::DATA, transfer))
+            .map(drop)
+    }
+
+    /// Does `run`, and notes it where this rank notes what it does.
+    #[inline]
+    fn noted<T>(&mut self, verb: Verb, bytes: u64, run: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let begun = self.fabric.recorder().map(Recorder::now);
+        let done = run(self);
+        if begun.is_some() {
+            let note = Note { peer: Some(self.seat.peer), bytes, ..Note::of(verb) };
+            self.fabric.note(begun, note, done.is_err());
+        }
+        done
     }
 
     /// Pushes the triggers of one put: data in every piece, `kind` with the last. Nothing for an empty put of no kind.
@@ -193,40 +207,42 @@ impl Channel for PortChannel {
     #[inline]
     fn put(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
         self.fabric.enter_own(self.is_own, "put")?;
-        self.transfer(target, source, len, Kind::NONE).map(drop)
+        self.noted(Verb::PUT, len, |port| port.transfer(target, source, len, Kind::NONE)).map(drop)
     }
 
     #[inline]
     fn signal(&mut self) -> Result<()> {
         self.fabric.enter_own(self.is_own, "signal")?;
-        self.push(Kind::SIGNAL, Transfer::default()).map(drop)
+        self.noted(Verb::SIGNAL, 0, |port| port.push(Kind::SIGNAL, Transfer::default())).map(drop)
     }
 
     #[inline]
     fn put_with_signal(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
         self.fabric.enter_own(self.is_own, "put_with_signal")?;
-        self.transfer(target, source, len, Kind::SIGNAL).map(drop)
+        self.noted(Verb::PUT_WITH_SIGNAL, len, |port| port.transfer(target, source, len, Kind::SIGNAL))
+            .map(drop)
     }
 
     #[inline]
     fn put_with_signal_and_flush(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
         self.fabric.enter_own(self.is_own, "put_with_signal")?;
-        match self.transfer(target, source, len, Kind::SIGNAL | Kind::FLUSH)? {
-            Some(position) => self.wait_completed(position),
-            None => Ok(()),
-        }
+        self.noted(Verb::PUT_WITH_SIGNAL_AND_FLUSH, len, |port| {
+            match port.transfer(target, source, len, Kind::SIGNAL | Kind::FLUSH)? {
+                Some(position) => port.wait_completed(position),
+                None => Ok(()),
+            }
+        })
     }
 
     #[inline]
     fn flush(&mut self) -> Result<()> {
         self.fabric.enter_own(self.is_own, "flush")?;
-        self.flush_all()
+        self.noted(Verb::FLUSH, 0, Self::flush_all)
     }
 
     #[inline]
     fn wait(&mut self) -> Result<()> {
-        self.fabric.enter_own(self.is_own, "wait")?;
-        self.fabric.wait_for_signal(self.seat.peer, &mut self.inbound)
+        self.fabric.wait_for_signal(self.is_own, self.seat.peer, &mut self.inbound)
     }
 
     #[inline]

@@ -8,6 +8,7 @@ use shmccl_proxy::{Fifo, FifoHeader, Handler, Owner, Service, Slot};
 
 use super::executor::Executor;
 use super::faulty::ProxyFaults;
+use super::noting::Noting;
 use super::world::World;
 use crate::error::{Error, Result};
 use crate::faults::{Faults, Injector};
@@ -17,6 +18,7 @@ use crate::shm::{CellRef, CellSlice};
 use crate::sync::{
     Latch, LifeStatus, ParkCell, Revocation, SleepWord, Stop, WaitPolicy, Waiting, Watch, wait_until,
 };
+use crate::trace::{Lane, Rings};
 
 /// How long an idle proxy sleeps before it looks for slots whose producers died.
 const LOOK_FOR_STUCK: Duration = Duration::from_millis(500);
@@ -71,18 +73,30 @@ impl Drop for ProxyThread {
 }
 
 /// Serves every rank's fifos on the calling thread until all ranks have left or the epoch has ended: the body of a
-/// service process, whose core `spinners` threads share, and which suffers `faults`.
+/// service process, whose core `spinners` threads share, and which suffers `faults`. It notes what it does in `rings`, where there
+/// are any.
 ///
 /// # Errors
 /// Those of [`ProxyThread::start`].
-pub(crate) fn serve_all(world: &Arc<World>, spinners: u32, faults: &Faults) -> Result<()> {
+pub(crate) fn serve_all(
+    world: &Arc<World>,
+    spinners: u32,
+    faults: &Faults,
+    rings: Option<&Rings>,
+) -> Result<()> {
     let owners: Vec<_> = (0..world.n_ranks()).map(Rank::known).collect();
     let fifos = owners.iter().map(|&rank| world.cells(rank).fifo(0)).collect::<Result<_>>()?;
     let injectors = owners.iter().map(|&rank| Injector::new(faults, rank, false).map(Arc::new)).collect();
     let handler = Executor::new(world, &owners)?.suffering(ProxyFaults::new(injectors, true));
+    let lane = |rings| owners.iter().map(|rank| Lane::of_proxy(rings, *rank, world.era().epoch)).collect();
+    let lanes: Option<Vec<_>> = rings.and_then(lane);
     let served = Served { owners, fifos, doorbell: world.control().proxy_doorbell() };
     let stop = Arc::new(Latch::new());
-    Server::new(Arc::clone(world), served, stop, WaitPolicy::for_spinners(spinners))?.run(handler);
+    let mut server = Server::new(Arc::clone(world), served, stop, WaitPolicy::for_spinners(spinners))?;
+    match lanes {
+        None => server.run(handler),
+        Some(lanes) => server.run(Noting::new(handler, lanes)),
+    }
     Ok(())
 }
 

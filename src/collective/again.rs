@@ -10,8 +10,9 @@
 
 use arrayvec::ArrayVec;
 
-use super::algorithm::Manner;
+use super::algorithm::{Algorithm, ChannelKind, Manner};
 use super::call::{Call, Input, Output};
+use super::noting;
 use super::operation::{Operation, Summary};
 use super::small::WORD_LEN;
 use super::team::Team;
@@ -96,11 +97,26 @@ impl Repeat<'_> {
     // Not in line: the result goes straight to where the caller's goes. To copy it costs as much as all the rest.
     #[inline(never)]
     pub(crate) fn run(self) -> Result<()> {
+        if self.team.board.fabric().recorder().is_some() {
+            return self.run_noted();
+        }
         let Self { again, team } = self;
         match again.run(team) {
             Ok(()) => Ok(()),
             failed => team.board.or_revoke(failed),
         }
+    }
+}
+
+impl Repeat<'_> {
+    #[inline(never)]
+    fn run_noted(self) -> Result<()> {
+        let Self { again, team } = self;
+        let begun = noting::begin_word(team, again.len);
+        let done = again.run(team);
+        let manner = Manner { algorithm: Some(Algorithm::OneShot), channel: ChannelKind::Memory };
+        begun.end(team, manner, done.is_err());
+        team.board.or_revoke(done)
     }
 }
 

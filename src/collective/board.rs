@@ -146,6 +146,11 @@ impl Board {
         self.elsewhere = Some(elsewhere);
     }
 
+    /// The number of the current operation, or of the last one.
+    pub(super) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
     /// The turn of the ring that the current operation has.
     #[inline]
     pub(crate) fn turn(&self) -> u64 {

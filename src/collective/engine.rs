@@ -15,6 +15,7 @@ use super::delivery::{self, Batch};
 use super::elsewhere::Elsewhere;
 use super::group::{self, Share};
 use super::lease::{Landlord, Lease};
+use super::noting::{self, Together};
 use super::operation::{Operation, Summary};
 use super::parcel::Parcel;
 use super::pipeline::Pipeline;
@@ -39,6 +40,8 @@ pub(crate) struct Engine {
     /// What the choices were made by.
     tuning: Tuning,
     customs: Customs,
+    /// How the call that is being executed is done, for whoever notes it.
+    taken: Manner,
     /// The last call that reduced a word.
     again: Option<Again>,
     /// The last field, since it lets go of what the others use.
@@ -92,6 +95,7 @@ impl Engine {
             choices,
             tuning,
             customs: Customs::default(),
+            taken: Manner::default(),
             again: None,
             lease,
         })
@@ -157,7 +161,29 @@ impl Engine {
     /// members are in different calls; [`crate::Error::OutOfRange`] for buffers that are not allocated;
     /// [`crate::Error::Timeout`], [`crate::Error::PeerLost`], [`crate::Error::ProxyLost`], [`crate::Error::Revoked`];
     /// [`crate::Error::Panicked`] when an operator of the program's own did. All but those of the arguments end the epoch.
+    #[inline]
     pub(crate) fn run(&mut self, call: &mut Call<'_>, manner: Manner) -> Result<()> {
+        if self.team.board.fabric().recorder().is_some() {
+            return self.run_noted(call, manner);
+        }
+        self.run_guarded(call, manner)
+    }
+
+    /// The same, and notes it. What is done by messages between all is noted as these are delivered.
+    #[inline(never)]
+    fn run_noted(&mut self, call: &mut Call<'_>, manner: Manner) -> Result<()> {
+        if call.operation == Operation::AllToAllV {
+            return self.run_guarded(call, manner);
+        }
+        let begun = noting::begin(&self.team, call);
+        let simple = Manner { algorithm: None, channel: manner.channel };
+        self.taken = if call.operation.has_peer() { simple } else { Way::Small.manner() };
+        let done = self.run_guarded(call, manner);
+        begun.end(&self.team, self.taken, done.is_err());
+        done
+    }
+
+    fn run_guarded(&mut self, call: &mut Call<'_>, manner: Manner) -> Result<()> {
         if !call.has_custom_operator() {
             return self.execute(call, manner);
         }
@@ -237,6 +263,7 @@ impl Engine {
             self.team.board.tell_refused();
         }
         let way = settled?;
+        self.taken = way.manner();
         self.team.board.tell_operation(summary.in_manner(way.manner()));
         let done = self.run_met(call, summary, len, way);
         if done.is_ok() {
@@ -338,7 +365,9 @@ impl Engine {
             match now {
                 [call] => self.run(call, manner)?,
                 calls => {
+                    let begun = Together::begin(&self.team, calls);
                     let done = fused::run(&mut self.team, calls, manner);
+                    begun.end(&self.team, Way::Small.manner(), done.is_err());
                     self.team.board.or_revoke(done)?;
                 }
             }

@@ -15,6 +15,7 @@ use super::blocks;
 use super::call::Call;
 use super::delivery::{self, Batch};
 use super::engine::Engine;
+use super::noting::Together;
 use super::operation::{Operation, Summary};
 use super::parcel::Parcel;
 use super::team::Team;
@@ -62,7 +63,26 @@ pub(crate) fn run(shares: &mut [Share<'_, '_>]) -> Result<()> {
             engine.announce(Summary::new(operation).in_manner(*manner), operation)?;
         }
     }
-    deliver(shares, messages)
+    deliver_noted(shares, messages)
+}
+
+/// Delivers `messages`, in the order of `shares`, and notes them.
+fn deliver_noted(shares: &mut [Share<'_, '_>], messages: Vec<Messages<'_>>) -> Result<()> {
+    let begin = |(share, messages): (&Share<'_, '_>, &Messages<'_>)| {
+        let team = share.engine.team();
+        let mut begun = Together::begin(team, &[]);
+        messages.announced.iter().for_each(|operation| begun.add_operation(*operation));
+        let own = messages.own.iter().flat_map(|(sent, received)| [sent, received]);
+        messages.parcels.iter().chain(own).for_each(|parcel| begun.add_message(team, parcel));
+        begun
+    };
+    let begun: Vec<_> = shares.iter().zip(&messages).map(begin).collect();
+    let done = deliver(shares, messages);
+    for (share, begun) in shares.iter().zip(begun) {
+        let manner = Manner { algorithm: None, channel: share.manner.channel };
+        begun.end(share.engine.team(), manner, done.is_err());
+    }
+    done
 }
 
 impl<'a> Messages<'a> {

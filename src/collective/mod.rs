@@ -39,6 +39,7 @@ mod engine;
 mod fused;
 pub(crate) mod group;
 mod lease;
+mod noting;
 mod operation;
 mod parcel;
 mod pipe;

@@ -133,6 +133,11 @@ impl<'a> Parcel<'a> {
         self.operation
     }
 
+    /// How many bytes this member has for it, or room.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
     /// What this member has called.
     pub(crate) fn summary(&self) -> Summary {
         self.summary

@@ -25,6 +25,7 @@ use crate::heap::registered::heap_windows;
 use crate::rank::Rank;
 use crate::shm::{LifeLock, Segment};
 use crate::sync::Revocation;
+use crate::trace::{Recorder, Rings};
 
 /// What a process is in the job that it was started for.
 #[derive(Debug)]
@@ -66,13 +67,15 @@ pub fn join_job() -> Result<Option<Member>> {
     }
     let (restarting, beat, device) = (joining.is_restarting(), joining.beat(), joining.device());
     let faults = joining.options().faults.or_from_env()?;
+    let rings = rings_of(&joining)?;
     let Entrance { shared, world, own } = Entrance::of(joining)?;
     let pulse = beat.map(|every| Pulse::new(world.control().beat(device), every));
     let Some(rank) = shared.joining().rank() else {
         let membership = shared.ready()?;
         // It hears from the devices when the job is over.
         let _beating = membership.link.watch(pulse, |_| {})?;
-        serve_all(&world, membership.placement.devices + membership.placement.proxies, &faults)?;
+        let spinners = membership.placement.devices + membership.placement.proxies;
+        serve_all(&world, spinners, &faults, rings.as_ref())?;
         return Ok(Some(Member::Proxy));
     };
     let seat = Seat::take(&world, rank)?;
@@ -87,7 +90,23 @@ pub fn join_job() -> Result<Option<Member>> {
     let line = Supervision::begin(membership.link, pulse, restarting, &world, numbers)?;
     let comm = seat.sit(&world, &terms, Some(line), own)?;
     comm.plan(&faults, false);
+    comm.record_in(rings.as_ref(), rank);
     Ok(Some(Member::Device(Box::new(comm))))
+}
+
+/// The rings in which a member is to note what it does, if it is.
+pub(super) fn rings_of(joining: &Joining) -> Result<Option<Rings>> {
+    let era = Era { job: joining.job_id(), epoch: joining.epoch() };
+    joining.rings().map(|rings| Rings::attach(duplicate(&rings)?, era)).transpose()
+}
+
+impl Communicator {
+    /// Notes what this rank does from now on in `rings`, where it is known as `rank`.
+    pub(super) fn record_in(&self, rings: Option<&Rings>, rank: Rank) {
+        let fabric = self.fabric();
+        let recorder = rings.and_then(|rings| Recorder::new(rings, rank, fabric.world().era().epoch));
+        recorder.into_iter().for_each(|recorder| fabric.record(recorder));
+    }
 }
 
 /// Joins those whom this process has met without a launcher.

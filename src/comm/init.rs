@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::heap::layout::HeapShape;
 use crate::launch::{FIRST_EPOCH, fresh_job_id};
 use crate::rank::{Rank, check_n_ranks};
+use crate::trace::Recorder;
 
 impl Communicator {
     /// Meets the other ranks under `id` and joins them as `rank` of `n_ranks`, with the default [`Options`]. Returns when
@@ -61,11 +62,14 @@ impl Communicator {
         check("init_rank", options)?;
         HeapShape::new(n_ranks, options.heap_len)?;
         let part = Part { rank, n_ranks, n_members: n_ranks };
-        let faults = options.faults.or_from_env()?;
+        let (faults, recorders) = (options.faults.or_from_env()?, recorders(rank.get(), 1, n_ranks == 1)?);
         let met = meet(&id.meeting_point(), part, options, off.map(Vigil::until))
             .and_then(join_met)
             .map_err(name_hang_up);
-        met.inspect(|comm| comm.plan(&faults, false))
+        met.inspect(|comm| {
+            comm.plan(&faults, false);
+            record(std::slice::from_ref(comm), recorders);
+        })
     }
 
     /// Makes all communicators of a job of `n_ranks` in this process, in order of rank, with the default [`Options`]:
@@ -100,7 +104,26 @@ pub(crate) fn init_threads(job: u64, n_ranks: u32, options: &Options) -> Result<
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let spinners = u32::try_from((n_ranks as usize).div_ceil(cores)).unwrap_or(u32::MAX);
     let terms = Terms { mode: ProxyMode::Thread, spinners, timeout: options.timeout };
-    attach_threads(era, shape, &options.backing, &terms, &options.faults.or_from_env()?)
+    let recorders = recorders(0, n_ranks, true)?;
+    let comms = attach_threads(era, shape, &options.backing, &terms, &options.faults.or_from_env()?)?;
+    record(&comms, recorders);
+    Ok(comms)
+}
+
+/// Where ranks from `first` on note what they do, if the environment says so; others may be elsewhere, unless these `are_all`.
+#[cfg(feature = "trace")]
+fn recorders(first: u32, n_ranks: u32, are_all: bool) -> Result<Vec<Recorder>> {
+    let era = Era { job: fresh_job_id(), epoch: FIRST_EPOCH };
+    crate::trace::recorders(era, first, n_ranks, are_all)
+}
+
+#[cfg(not(feature = "trace"))]
+fn recorders(_first: u32, _n_ranks: u32, _are_all: bool) -> Result<Vec<Recorder>> {
+    Ok(Vec::new())
+}
+
+fn record(comms: &[Communicator], recorders: Vec<Recorder>) {
+    comms.iter().zip(recorders).for_each(|(comm, recorder)| comm.fabric().record(recorder));
 }
 
 /// Refuses what takes a launcher.

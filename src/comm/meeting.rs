@@ -12,6 +12,7 @@ use crate::sync::{
     AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, ParkCell, ProgressCell, Revocation,
     Waiting,
 };
+use crate::trace::{Note, Recorder, Verb};
 
 /// One rank's side of the meeting.
 #[derive(Debug)]
@@ -83,6 +84,20 @@ impl Meeting {
     /// [`Error::Timeout`] naming a rank that is missing, [`Error::CallMismatch`], [`Error::PeerLost`], [`Error::Revoked`].
     #[inline]
     pub(super) fn meet(&mut self, operation: Operation, engine: Option<&Engine>) -> Result<()> {
+        let Some(begun) = self.fabric.recorder().map(Recorder::now) else {
+            return self.pass(operation, engine);
+        };
+        let sequence = self.barrier.generation().wrapping_add(1);
+        let done = self.pass(operation, engine);
+        if let Some(recorder) = self.fabric.recorder() {
+            let note = Note { sequence, ..Note::of(Verb::operation(operation as u8)) };
+            recorder.note(begun, note.failing(done.is_err()));
+        }
+        done
+    }
+
+    #[inline]
+    fn pass(&mut self, operation: Operation, engine: Option<&Engine>) -> Result<()> {
         self.barrier.arrive(self.fabric.kernel());
         if self.barrier.poll() { Ok(()) } else { self.meet_slowly(operation, engine) }
     }

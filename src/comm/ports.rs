@@ -7,7 +7,7 @@ use shmccl_proxy::{Handler, MAX_PRODUCERS, Snapshot};
 use super::Communicator;
 use super::membership::Membership;
 use crate::bootstrap::ProxyMode;
-use crate::channel::{Executor, Fabric, Port, PortChannel, ProxyFaults, ProxyThread, Served};
+use crate::channel::{Executor, Fabric, Noting, Port, PortChannel, ProxyFaults, ProxyThread, Served};
 use crate::collective::OpenPorts;
 use crate::error::{Error, Result};
 use crate::heap::layout::{FifoCells, N_FIFOS};
@@ -77,7 +77,14 @@ impl State {
         let handler = make(executor);
         fabric.add_spinner();
         let served = Served { owners, fifos, doorbell };
-        self.proxy = Some(ProxyThread::start(world, served, fabric.policy(), handler)?);
+        let policy = fabric.policy();
+        self.proxy = Some(match fabric.recorder() {
+            None => ProxyThread::start(world, served, policy, handler)?,
+            Some(recorder) => {
+                let lanes = vec![recorder.proxy().clone(); usize::try_from(n_fifos).unwrap_or(0)];
+                ProxyThread::start(world, served, policy, Noting::new(handler, lanes))?
+            }
+        });
         self.n_fifos = n_fifos;
         Ok(())
     }

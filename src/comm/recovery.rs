@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::Communicator;
-use super::attach::join_met;
+use super::attach::{join_met, rings_of};
 use super::init::name_hang_up;
 use super::supervision::{Number, Supervision};
 use super::unique_id::UniqueId;
@@ -155,6 +155,7 @@ pub(super) fn come_back(joining: Joining) -> Result<Communicator> {
     };
     let (restarting, world) = (joining.is_restarting(), comm.fabric().world().clone());
     let pulse = first_pulse(&joining)?;
+    comm.record_in(rings_of(&joining)?.as_ref(), rank);
     let line = Supervision::begin(joining.come_back()?, pulse, restarting, &world, numbers.clone())?;
     let membership = comm.alone();
     membership.numbers = numbers;

@@ -1,6 +1,6 @@
 //! Whole jobs in one call: as processes of the running executable, or as threads of this process.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -16,6 +16,8 @@ use crate::faults::{FaultKind, Told};
 use crate::rank::{Rank, check_n_ranks};
 use crate::shm::HostKernel;
 use crate::sync::Revocation;
+#[cfg(feature = "trace")]
+use crate::trace::{TraceFile, from_environment};
 
 /// What the process that returns from [`launch`] was in the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +103,10 @@ impl Launch {
         let naming = Naming { control: control.clone(), named: Vec::new() };
         let mut revoking =
             Revoking { control, kernel: HostKernel::detect(), naming: naming.clone(), observer };
-        let outcome = supervise::run(self, segment.as_fd(), names.hold(), &mut revoking);
+        let run = |rings: Option<BorrowedFd<'_>>| {
+            supervise::run(self, segment.as_fd(), names.hold(), rings, &mut revoking)
+        };
+        let outcome = self.run_traced(era, run);
         let mut naming = if self.restarts > 0 { revoking.naming } else { naming };
         match outcome {
             Err(Error::DeviceFailed { device, cause }) => {
@@ -113,6 +118,26 @@ impl Launch {
                 Ok(outcome)
             }
         }
+    }
+}
+
+impl Launch {
+    /// Calls `run` with where ranks are to note what they do, and writes that afterwards, where it is asked for.
+    fn run_traced(
+        &self,
+        era: Era,
+        run: impl FnOnce(Option<BorrowedFd<'_>>) -> Result<Outcome>,
+    ) -> Result<Outcome> {
+        #[cfg(feature = "trace")]
+        if let Some(path) = self.trace.clone().or_else(from_environment) {
+            let trace = TraceFile::create(&path, era, 0, self.n_ranks(), self.trace_records)?;
+            let outcome = run(Some(trace.descriptor()));
+            // What has failed is what one wants to see most.
+            let written = trace.write();
+            return outcome.and_then(|outcome| written.map(|()| outcome));
+        }
+        let _untraced = era;
+        run(None)
     }
 }
 

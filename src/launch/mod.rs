@@ -43,6 +43,8 @@ mod threads;
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
+#[cfg(feature = "trace")]
+use std::path::PathBuf;
 use std::time::Duration;
 
 pub use hang::HangRule;
@@ -59,6 +61,8 @@ use crate::error::Error;
 use crate::error::{DeviceName, ExitCause, Result};
 use crate::faults::Faults;
 use crate::rank::check_n_ranks;
+#[cfg(feature = "trace")]
+use crate::trace::DEFAULT_RECORDS;
 
 /// The epoch of a job's first communicator.
 pub(crate) const FIRST_EPOCH: u64 = 1;
@@ -80,6 +84,10 @@ pub struct Launch {
     restarts: u32,
     heed_quit: bool,
     hang_rule: Option<HangRule>,
+    #[cfg(feature = "trace")]
+    trace: Option<PathBuf>,
+    #[cfg(feature = "trace")]
+    trace_records: u64,
 }
 
 /// A program and its arguments.
@@ -147,6 +155,10 @@ impl Launch {
             restarts: 0,
             heed_quit: false,
             hang_rule: None,
+            #[cfg(feature = "trace")]
+            trace: None,
+            #[cfg(feature = "trace")]
+            trace_records: DEFAULT_RECORDS,
         })
     }
 
@@ -254,6 +266,24 @@ impl Launch {
         self
     }
 
+    /// Has all ranks note what they do, and writes it to `file` when the last one has ended, whatever became of the job: see
+    /// [`trace`](crate::trace). That the file cannot be made is told before anything is started. Without this call
+    /// `SHMCCL_TRACE` in the launcher's environment names a file. Only jobs that [`Launch::supervise`] or [`Launch::run`] starts are traced.
+    #[cfg(feature = "trace")]
+    #[must_use]
+    pub fn trace(mut self, file: impl Into<PathBuf>) -> Self {
+        self.trace = Some(file.into());
+        self
+    }
+
+    /// Sets how many records are kept of the threads of a rank, and of its proxy: a power of two from 1024 to 16777216, of 32 bytes each.
+    #[cfg(feature = "trace")]
+    #[must_use]
+    pub fn trace_records(mut self, records: u64) -> Self {
+        self.trace_records = records;
+        self
+    }
+
     /// Has ranks that hang taken for lost, by `rule`. Without one they are not looked for, and that is the default: a rank in
     /// a debugger, or one that somebody has stopped for a while, is nobody's to give up then but its peers', whose waits time out.
     ///
@@ -327,7 +357,7 @@ impl Launch {
         control: BorrowedFd<'_>,
         observer: &mut dyn Observer,
     ) -> Result<Outcome> {
-        supervise::run(self, control, None, observer)
+        supervise::run(self, control, None, None, observer)
     }
 
     fn offer(&self) -> Offer {

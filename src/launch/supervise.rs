@@ -70,18 +70,20 @@ impl<F: FnMut(DeviceName)> Observer for F {
     }
 }
 
-/// See [`Launch::spawn_and_supervise`]; ranks that may make names get a duplicate of the `hold` on them.
+/// See [`Launch::spawn_and_supervise`]; ranks that may make names get a duplicate of the `hold` on them, and those that are to note
+/// what they do one of the `rings`.
 pub(super) fn run(
     launch: &Launch,
     control: BorrowedFd<'_>,
     hold: Option<BorrowedFd<'_>>,
+    rings: Option<BorrowedFd<'_>>,
     observer: &mut dyn Observer,
 ) -> Result<Outcome> {
     let began = Instant::now();
     let interrupts = InterruptWatch::start(launch.heed_quit)
         .map_err(|error| Error::os("catching the signals that interrupt a job", error))?;
     let mut job = Job {
-        root: Root::new(launch.offer(), control)?.with_hold(hold)?,
+        root: Root::new(launch.offer(), control)?.with_trace(rings)?.with_hold(hold)?,
         processes: Vec::new(),
         pipes: Vec::new(),
         interrupts,

@@ -10,7 +10,7 @@ use crate::sync::bare::{BareFlag, BareSlot};
 use crate::sync::regroup::{OfferCell, RoundCell};
 use crate::sync::{
     ActivityCell, AgreementCell, BarrierCell, BeatCell, LifeCell, ParkCell, PostCell, ProgressCell,
-    RevokeCell, SemaphoreCell,
+    RecordCell, RevokeCell, SemaphoreCell,
 };
 
 /// A type that may be looked at in memory which other processes write at the same time.
@@ -50,6 +50,8 @@ unsafe impl SharedLayout for ParkCell {}
 unsafe impl SharedLayout for PostCell {}
 // SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
 unsafe impl SharedLayout for ProgressCell {}
+// SAFETY: `repr(C)` and atomic integers throughout (see its field table).
+unsafe impl SharedLayout for RecordCell {}
 // SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
 unsafe impl SharedLayout for RevokeCell {}
 // SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).

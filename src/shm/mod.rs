@@ -55,6 +55,8 @@ pub mod segment;
 #[cfg(not(loom))]
 pub(crate) mod system;
 #[cfg(not(loom))]
+pub(crate) mod ticks;
+#[cfg(not(loom))]
 pub mod view;
 #[cfg(not(loom))]
 pub mod window;

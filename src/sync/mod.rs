@@ -17,6 +17,7 @@
 //! | [`plain`] | single words that order nothing | none |
 //! | [`activity`] | what a rank tells of itself to whoever looks on | none |
 //! | [`beat`] | the time of a rank's last heartbeat | none |
+//! | [`record`] | a ring in which a thread notes what it does | none |
 //! | [`wait`] | the one waiting loop of the engine | none of its own |
 //! | [`latch`] | a word that opens once | T1 |
 //! | [`bare`] | the machine's yardsticks, for measuring only | Y1 to Y4 |
@@ -39,6 +40,7 @@ mod models;
 pub mod park;
 pub mod plain;
 pub mod post;
+pub mod record;
 pub(crate) mod regroup;
 pub mod revoke;
 pub mod semaphore;
@@ -53,6 +55,7 @@ pub use latch::Latch;
 pub use life::{LifeCell, LifeStatus};
 pub use park::ParkCell;
 pub use post::{POST_WORDS, PostCell, ProgressCell};
+pub use record::{RECORD_WORDS, RecordCell, RecordRing};
 pub use revoke::{Revocation, RevokeCell};
 pub use semaphore::{SemaphoreCell, SemaphoreReceiver, SemaphoreSender};
 pub use wait::{Stop, WaitPolicy, Waiting, Watch, spin_until, wait_until};

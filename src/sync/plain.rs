@@ -25,3 +25,9 @@ pub fn store(word: &AtomicU64, value: u64) {
 pub fn add(word: &AtomicU64, value: u64) {
     word.fetch_add(value, Ordering::Relaxed); // Relaxed: a count that is only a count, see the module head
 }
+
+/// Counts up, and returns what the word was before; publishes nothing else.
+#[inline]
+pub fn next(word: &AtomicU64) -> u64 {
+    word.fetch_add(1, Ordering::Relaxed) // Relaxed: a number that nobody else gets, see the module head
+}

@@ -8,6 +8,7 @@ use super::Engine;
 use crate::collective::algorithm::{ChannelKind, Manner};
 use crate::collective::board::INLINE_WORDS;
 use crate::collective::custom::{CustomAlgorithm, Registration};
+use crate::collective::noting;
 use crate::collective::operation::{Operation, Summary};
 use crate::collective::team::Team;
 use crate::collective::tuning::{Choices, Table, Tuning};
@@ -29,7 +30,7 @@ impl Engine {
     /// # Errors
     /// Those of [`Engine::run`].
     pub(crate) fn barrier(&mut self, operation: Operation) -> Result<()> {
-        self.announce(Summary::new(operation), operation)
+        self.noted(operation, |engine| engine.announce(Summary::new(operation), operation))
     }
 
     /// Tells all members `words`, at most [`super::board::INLINE_WORDS`] of them, and returns what each has told: as many.
@@ -37,7 +38,15 @@ impl Engine {
     /// # Errors
     /// Those of [`Engine::run`].
     pub(crate) fn exchange(&mut self, operation: Operation, words: &[u64]) -> Result<Vec<Vec<u64>>> {
-        self.team.exchange(operation, Summary::new(operation), words)
+        self.noted(operation, |engine| engine.team.exchange(operation, Summary::new(operation), words))
+    }
+
+    /// Does `run`, and notes it as `operation`.
+    fn noted<T>(&mut self, operation: Operation, run: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let begun = noting::begin_operation(&self.team, operation);
+        let done = run(self);
+        begun.end(&self.team, Manner::default(), done.is_err());
+        done
     }
 
     /// Has all members agree that data move over channels of `kind` from now on, and opens those that need an agreement. To be
@@ -48,6 +57,10 @@ impl Engine {
     /// channels, and [`crate::Error::InvalidArgument`] when messages are left in pipes: all members learn of it, and may try again.
     /// Otherwise those of [`Engine::run`].
     pub(crate) fn choose_channels(&mut self, kind: ChannelKind) -> Result<()> {
+        self.noted(Operation::SetChannelKind, |engine| engine.agree_on_channels(kind))
+    }
+
+    fn agree_on_channels(&mut self, kind: ChannelKind) -> Result<()> {
         let Self { team, pipework, .. } = self;
         let operation = Operation::SetChannelKind;
         let summary = Summary::new(operation).in_manner(Manner { algorithm: None, channel: kind });

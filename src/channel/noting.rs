@@ -1,0 +1,44 @@
+//! A proxy's handler that notes what the one in it does.
+
+use shmccl_proxy::{Handler, Kind, Position, Refusal, Trigger};
+
+use super::seat::MAX_CHANNELS_PER_PEER;
+use crate::rank::Rank;
+use crate::trace::{Lane, Note, Verb};
+
+/// Notes each trigger in the lane of the fifo that it comes from.
+#[derive(Debug)]
+pub(crate) struct Noting<T> {
+    inner: T,
+    /// One for each fifo, with the number of triggers so far.
+    lanes: Vec<(Lane, u64)>,
+}
+
+impl<T> Noting<T> {
+    pub(crate) fn new(inner: T, lanes: impl IntoIterator<Item = Lane>) -> Self {
+        Self { inner, lanes: lanes.into_iter().map(|lane| (lane, 0)).collect() }
+    }
+}
+
+impl<T: Handler> Handler for Noting<T> {
+    fn handle(&mut self, fifo: usize, trigger: &Trigger) -> Result<(), Refusal> {
+        let Some((lane, number)) = self.lanes.get_mut(fifo) else { return self.inner.handle(fifo, trigger) };
+        *number += 1;
+        let (begun, kind) = (lane.now(), trigger.kind());
+        let done = self.inner.handle(fifo, trigger);
+        // Where it only copies, whom it concerns is in the memory that it names.
+        let peer = u32::from(trigger.semaphore().get()) / MAX_CHANNELS_PER_PEER;
+        let note = Note {
+            peer: kind.contains(Kind::SIGNAL).then_some(Rank::known(peer)),
+            bytes: if kind.contains(Kind::DATA) { trigger.transfer().len.into() } else { 0 },
+            sequence: *number,
+            ..Note::of(Verb::trigger(kind))
+        };
+        lane.note(begun, lane.now(), note.failing(done.is_err()));
+        done
+    }
+
+    fn refused(&mut self, fifo: usize, position: Position, trigger: &Trigger, refusal: Refusal) {
+        self.inner.refused(fifo, position, trigger, refusal);
+    }
+}

@@ -1,0 +1,93 @@
+//! The file that a trace goes to: made before anything is started, written when all is over.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{DEFAULT_RECORDS, Recorder, Rings, json};
+use crate::channel::Era;
+use crate::error::{Error, Result};
+use crate::rank::Rank;
+use crate::shm::Segment;
+use crate::trace::recorder::Keep;
+
+/// The variable that names the file.
+pub(crate) const VARIABLE: &str = "SHMCCL_TRACE";
+
+/// A file, and the rings that go there.
+#[derive(Debug)]
+pub(crate) struct TraceFile {
+    path: PathBuf,
+    file: File,
+    rings: Rings,
+    segment: Arc<Segment>,
+}
+
+impl TraceFile {
+    /// Makes the file, and rings of `records` records for `n_ranks` ranks from `first` on.
+    ///
+    /// # Errors
+    /// [`Error::Trace`] when it cannot be made; those of [`Rings::create`].
+    pub(crate) fn create(path: &Path, era: Era, first: u32, n_ranks: u32, records: u64) -> Result<Self> {
+        let (rings, segment) = Rings::create(era, first, n_ranks, records)?;
+        let file = File::create(path).map_err(|source| Error::Trace { file: path.to_owned(), source })?;
+        Ok(Self { path: path.to_owned(), file, rings, segment })
+    }
+
+    /// What ranks need to note there.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.segment.as_fd()
+    }
+
+    /// Writes what was noted.
+    ///
+    /// # Errors
+    /// [`Error::Trace`].
+    pub(crate) fn write(&self) -> Result<()> {
+        let written = || {
+            let mut to = BufWriter::with_capacity(1 << 16, &self.file);
+            json::write(&self.rings, &mut to)?;
+            to.flush()
+        };
+        written().map_err(|source| Error::Trace { file: self.path.clone(), source })
+    }
+}
+
+/// The file that the environment names, where it names one.
+pub(crate) fn from_environment() -> Option<PathBuf> {
+    std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// A file that is written when nobody notes any more. That it could not be nobody is left to be told.
+#[derive(Debug)]
+struct AtEnd(TraceFile);
+
+impl Keep for AtEnd {}
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        let _ = self.0.write();
+    }
+}
+
+/// Where the ranks from `first` on note that are all in this process, if the environment says so; `rank` goes into the name of the
+/// file, where there are others elsewhere.
+///
+/// # Errors
+/// Those of [`TraceFile::create`].
+pub(crate) fn recorders(era: Era, first: u32, n_ranks: u32, alone: bool) -> Result<Vec<Recorder>> {
+    let Some(mut path) = from_environment() else { return Ok(Vec::new()) };
+    if !alone {
+        let extension =
+            path.extension().map_or("json".into(), |extension| extension.to_string_lossy().into_owned());
+        path.set_extension(format!("{first}.{extension}"));
+    }
+    let file = TraceFile::create(&path, era, first, n_ranks, DEFAULT_RECORDS)?;
+    let rings = file.rings.clone();
+    let keep: Arc<dyn Keep> = Arc::new(AtEnd(file));
+    let recorder =
+        |rank| Some(Recorder::new(&rings, Rank::known(rank), era.epoch)?.keeping(Arc::clone(&keep)));
+    Ok((first..first + n_ranks).filter_map(recorder).collect())
+}

@@ -1,0 +1,38 @@
+//! Traces: what every thread and proxy of a job did, when, for how long, and with whom, as a picture to be looked at.
+//!
+//! `shmccl run --trace FILE`, [`Launch::trace`](crate::launch::Launch::trace), or `SHMCCL_TRACE=FILE` in the environment of any program that launches a job has every
+//! rank note its operations, triggers and waits, and the launcher writes them when the last rank has ended. Without a launcher, each
+//! process that finds `SHMCCL_TRACE=trace.json` writes `trace.RANK.json` when the last communicator and channel of its rank are
+//! gone; ranks that are threads of one process share `trace.json`. The file is for <https://ui.perfetto.dev> or `chrome://tracing`.
+//!
+//! | in the file | is |
+//! |---|---|
+//! | process | a rank, by the number that the launcher has for it |
+//! | thread | a thread of it that called something, or its proxy, be it a thread or the service process |
+//! | span of a thread | a call: a collective operation, a message, a verb of a channel; and in it long waits |
+//! | span of a proxy | a trigger, from when it was taken until its data and signal were there |
+//! | `args` | `bytes`, `peer`, `algorithm`, `channel`, `sequence`, `epoch`, `failed`, as far as they apply |
+//!
+//! Sequences count the calls of one kind to one peer, operations of a communicator by their numbers on its board, triggers of a
+//! proxy. Waits are called *long* when they have left the first spell of spinning behind them.
+//!
+//! What is noted stays in a ring of fixed length for the threads of a rank and another one for its proxy; what was overwritten there
+//! is counted, and the file says so. The rings belong to the launcher: a rank that is killed leaves all that it had noted. When the launcher is
+//! killed there is no file. Noting takes some tens of nanoseconds; who does not trace pays a look at a word that is looked at anyhow.
+
+#[cfg(feature = "trace")]
+mod file;
+#[cfg(feature = "trace")]
+mod json;
+mod recorder;
+mod rings;
+mod verb;
+
+#[cfg(feature = "trace")]
+pub(crate) use file::{TraceFile, from_environment, recorders};
+pub(crate) use recorder::{Lane, Note, PORT, Recorder};
+pub(crate) use rings::Rings;
+pub(crate) use verb::Verb;
+
+/// How many records the ring of a rank's threads keeps, and that of its proxy, where nobody says otherwise: 32 bytes each.
+pub const DEFAULT_RECORDS: u64 = 1 << 15;

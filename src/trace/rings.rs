@@ -1,0 +1,167 @@
+//! The segment with the rings of all ranks.
+//!
+//! | byte | what | written by |
+//! |---|---|---|
+//! | 0 | segment header | whoever writes the file |
+//! | 4096 | clock, length of a ring, first rank, number of ranks, ticks and time at the start | the same |
+//! | 8192 | two lanes for each rank: its threads', its proxy's | they |
+//!
+//! A lane begins with a page: how many records were begun, and from byte 1024 on the names of up to 63 threads, 16 bytes each.
+//! Behind it lie the records.
+
+use std::os::fd::OwnedFd;
+#[cfg(feature = "trace")]
+use std::sync::Arc;
+
+use crate::channel::Era;
+use crate::error::{Error, Result};
+use crate::rank::Rank;
+#[cfg(feature = "trace")]
+use crate::shm::Backing;
+use crate::shm::segment::AttachAs;
+use crate::shm::ticks::TickSource;
+use crate::shm::{CellRef, CellSlice, Expected, Mapping, Segment};
+use crate::sync::atomic::AtomicU64;
+use crate::sync::{RecordCell, plain};
+
+const META: u64 = 4096;
+const LANES: u64 = 2 * 4096;
+const LANE_HEAD: u64 = 4096;
+const NAMES: u64 = 1024;
+const RECORD: u64 = size_of::<RecordCell>() as u64;
+
+/// How many threads have names of their own; the last of them stands for all others.
+pub(super) const MAX_THREADS: u8 = 63;
+
+/// A name takes so many words.
+pub(super) const NAME_WORDS: usize = 2;
+
+/// How long a ring can be.
+const LENGTHS: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 24;
+
+/// The words of the second page.
+const SOURCE: usize = 0;
+const RECORDS: usize = 1;
+const FIRST_RANK: usize = 2;
+const N_RANKS: usize = 3;
+#[cfg(feature = "trace")]
+const TICKS: usize = 4;
+#[cfg(feature = "trace")]
+const TIME: usize = 5;
+
+/// The rings of all ranks, mapped.
+#[derive(Clone, Debug)]
+pub(crate) struct Rings {
+    mapping: Mapping,
+    records: u64,
+    first: u32,
+    n_ranks: u32,
+}
+
+/// Who notes in a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Author {
+    Threads,
+    Proxy,
+}
+
+/// One ring, and what tells whose it is.
+#[derive(Clone, Debug)]
+pub(super) struct RingCells {
+    pub(super) begun: CellRef<AtomicU64>,
+    pub(super) names: CellSlice<AtomicU64>,
+    pub(super) slots: CellSlice<RecordCell>,
+}
+
+impl Rings {
+    /// Makes rings of `records` records for `n_ranks` ranks from `first` on.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a length that is no power of two from 1024 to 2^24; those of [`Segment::create`].
+    #[cfg(feature = "trace")]
+    pub(crate) fn create(era: Era, first: u32, n_ranks: u32, records: u64) -> Result<(Self, Arc<Segment>)> {
+        if !records.is_power_of_two() || !LENGTHS.contains(&records) {
+            let expected = "a power of two from 1024 to 16777216";
+            return Err(Error::InvalidArgument { name: "records of a trace", value: records, expected });
+        }
+        let len = LANES + 2 * u64::from(n_ranks) * lane_len(records);
+        let segment = Segment::create(&Backing::Anonymous, len, era.identity(None))?;
+        segment.commit(0, len)?;
+        let rings = Self { mapping: segment.map()?, records, first, n_ranks };
+        let source = TickSource::best();
+        let (ticks, time) = source.pair();
+        let told = [
+            (SOURCE, source.code()),
+            (RECORDS, records),
+            (FIRST_RANK, first.into()),
+            (N_RANKS, n_ranks.into()),
+        ];
+        for (word, value) in told.into_iter().chain([(TICKS, ticks), (TIME, time)]) {
+            plain::store(&rings.meta()[word], value);
+        }
+        segment.header().publish();
+        Ok((rings, Arc::new(segment)))
+    }
+
+    /// Maps the rings behind `fd`.
+    ///
+    /// # Errors
+    /// Those of [`Segment::attach`]; [`Error::Layout`] when it says of itself what cannot be.
+    pub(crate) fn attach(fd: OwnedFd, era: Era) -> Result<Self> {
+        let expected = Expected { len: None, identity: Some(era.identity(None)) };
+        let segment = Segment::attach(fd, AttachAs::Sealed, &expected)?;
+        let mut rings = Self { mapping: segment.map()?, records: 0, first: 0, n_ranks: 0 };
+        let word = |index: usize| plain::load(&rings.meta()[index]);
+        let narrow = |index| u32::try_from(word(index)).unwrap_or(u32::MAX);
+        let (records, first, n_ranks) = (word(RECORDS), narrow(FIRST_RANK), narrow(N_RANKS));
+        let valid = records.is_power_of_two() && LENGTHS.contains(&records);
+        let len = LANES + 2 * u64::from(n_ranks) * lane_len(if valid { records } else { 0 });
+        if !valid || len != rings.mapping.len() {
+            return Err(Error::Layout {
+                what: "length of a trace",
+                expected: len,
+                found: rings.mapping.len(),
+            });
+        }
+        (rings.records, rings.first, rings.n_ranks) = (records, first, n_ranks);
+        Ok(rings)
+    }
+
+    /// Which clock is noted.
+    pub(super) fn source(&self) -> TickSource {
+        TickSource::from_code(plain::load(&self.meta()[SOURCE]))
+    }
+
+    /// Ticks and time as the rings were made.
+    #[cfg(feature = "trace")]
+    pub(super) fn start(&self) -> (u64, u64) {
+        (plain::load(&self.meta()[TICKS]), plain::load(&self.meta()[TIME]))
+    }
+
+    /// The ranks that have rings.
+    #[cfg(feature = "trace")]
+    pub(super) fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
+        (self.first..self.first.saturating_add(self.n_ranks)).map(Rank::known)
+    }
+
+    /// The ring of `author` at `rank`, if it has one.
+    pub(super) fn ring(&self, rank: Rank, author: Author) -> Option<RingCells> {
+        let place = rank.get().checked_sub(self.first).filter(|place| *place < self.n_ranks)?;
+        let lane = 2 * u64::from(place) + u64::from(author == Author::Proxy);
+        let start = LANES + lane * lane_len(self.records);
+        let names = (u64::from(MAX_THREADS) + 1) * NAME_WORDS as u64;
+        Some(RingCells {
+            begun: self.mapping.cell(start).ok()?,
+            names: self.mapping.cells(start + NAMES, names).ok()?,
+            slots: self.mapping.cells(start + LANE_HEAD, self.records).ok()?,
+        })
+    }
+
+    fn meta(&self) -> CellSlice<AtomicU64> {
+        self.mapping.cells(META, 8).expect("in the layout")
+    }
+}
+
+fn lane_len(records: u64) -> u64 {
+    LANE_HEAD + records * RECORD
+}

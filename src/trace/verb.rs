@@ -1,0 +1,115 @@
+//! What can be noted, as numbers.
+
+#[cfg(feature = "trace")]
+use crate::collective::Operation;
+use crate::proxy::Kind;
+
+/// What a span is. The numbers of collective operations are their own; a trigger has that of its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Verb(u8);
+
+/// Higher than the numbers of operations.
+const FIRST: u8 = 128;
+
+/// The number of a trigger's kind is added to this.
+const TRIGGER: u8 = 192;
+
+macro_rules! verbs {
+    ($($constant:ident = $name:literal,)*) => {
+        /// The names of what is no collective operation, in the order of their numbers.
+        #[cfg(feature = "trace")]
+        const NAMES: &[&str] = &[$($name),*];
+
+        #[repr(u8)]
+        #[allow(clippy::upper_case_acronyms, non_camel_case_types, reason = "named as the constants")]
+        enum Number { $($constant),* }
+
+        impl Verb {
+            $(pub(crate) const $constant: Self = Self(FIRST + Number::$constant as u8);)*
+        }
+    };
+}
+
+verbs! {
+    PUT = "put",
+    SIGNAL = "signal",
+    PUT_WITH_SIGNAL = "put_with_signal",
+    PUT_WITH_SIGNAL_AND_FLUSH = "put_with_signal_and_flush",
+    FLUSH = "flush",
+    WAIT = "wait",
+    GET = "get",
+    READ = "read",
+    WRITE = "write",
+    PUT_SLICE = "put_slice",
+    RELAXED_SIGNAL = "relaxed_signal",
+    RELAXED_WAIT = "relaxed_wait",
+    PUT_PACKETS = "put_packets",
+    UNPACK_PACKETS = "unpack_packets",
+    PUT_REGISTERED = "put_registered",
+    LONG_WAIT = "long wait",
+}
+
+impl Verb {
+    /// A collective operation, or a message, by its number.
+    pub(crate) const fn operation(code: u8) -> Self {
+        Self(code)
+    }
+
+    /// A trigger of this kind.
+    pub(crate) fn trigger(kind: Kind) -> Self {
+        let bits = [Kind::DATA, Kind::SIGNAL, Kind::FLUSH];
+        let number = (0..).zip(bits).filter(|(_, bit)| kind.contains(*bit)).map(|(place, _)| 1 << place);
+        Self(TRIGGER + number.sum::<u8>())
+    }
+
+    pub(super) fn code(self) -> u8 {
+        self.0
+    }
+}
+
+#[cfg(feature = "trace")]
+impl Verb {
+    pub(super) fn from_code(code: u8) -> Self {
+        Self(code)
+    }
+
+    /// What it is called, and of what kind it is; none for a number that nothing has.
+    pub(super) fn name(self) -> Option<(&'static str, &'static str)> {
+        /// By the bits of their kind: data, signal, flush.
+        const TRIGGERS: [&str; 8] = [
+            "nothing",
+            "data",
+            "signal",
+            "data, signal",
+            "flush",
+            "data, flush",
+            "signal, flush",
+            "data, signal, flush",
+        ];
+        match self.0 {
+            TRIGGER.. => TRIGGERS.get(usize::from(self.0 - TRIGGER)).map(|name| (*name, "trigger")),
+            _ if self == Self::LONG_WAIT => Some(("long wait", "wait")),
+            FIRST.. => NAMES.get(usize::from(self.0 - FIRST)).map(|name| (*name, "verb")),
+            code => {
+                let operation = Operation::ALL.iter().find(|operation| **operation as u8 == code);
+                operation.map(|operation| (operation.name(), "operation"))
+            }
+        }
+    }
+}
+
+#[cfg(all(test, feature = "trace"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_by_numbers() {
+        assert_eq!(Verb::PUT.name(), Some(("put", "verb")));
+        assert_eq!(Verb::PUT_REGISTERED.name(), Some(("put_registered", "verb")));
+        assert_eq!(Verb::LONG_WAIT.name(), Some(("long wait", "wait")));
+        assert_eq!(Verb::operation(Operation::AllReduce as u8).name(), Some(("all_reduce", "operation")));
+        assert_eq!(Verb::trigger(Kind::DATA | Kind::SIGNAL).name(), Some(("data, signal", "trigger")));
+        assert_eq!(Verb::trigger(Kind::SIGNAL | Kind::FLUSH).name(), Some(("signal, flush", "trigger")));
+        assert_eq!([0, 127, 191, 255].map(|code| Verb::from_code(code).name()), [None; 4]);
+    }
+}
