@@ -13,15 +13,19 @@ use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Rank};
 
 use crate::device::{pid, say, saying};
+use crate::doze;
 use crate::process::wait_until;
 
 /// The time between two looks for a heartbeat. A rank that misses all that are looked back on is silent for 3.2 s.
 const PERIOD: Duration = Duration::from_millis(50);
 
+/// For how long it is stopped: several looks miss it.
+const PAUSE: Duration = Duration::from_millis(800);
+
 /// How many ranks there are; the last one is stopped.
 const N_RANKS: u32 = 3;
 
-/// Runs `test` as a job one of whose ranks is stopped until several looks have missed it, and then woken.
+/// Runs `test` as a job one of whose ranks is stopped for a while.
 pub(crate) fn pause_one(test: Program) {
     let rule = HangRule::new(PERIOD, 64, 64).unwrap();
     let launch = Launch::new(N_RANKS).unwrap().program(test).heap_len(4 << 20).capture_output(true);
@@ -30,8 +34,9 @@ pub(crate) fn pause_one(test: Program) {
     let job = launch.job_id();
     let pauser = std::thread::spawn(move || {
         let victim: Pid = told.recv().unwrap();
+        wait_until("it has beaten", || silence(job).is_some());
         kill(victim, Signal::SIGSTOP).unwrap();
-        wait_until("it is silent", || silence(job).is_some_and(|silent| silent > 16 * PERIOD));
+        doze(u64::try_from(PAUSE.as_micros()).unwrap());
         kill(victim, Signal::SIGCONT).unwrap();
     });
     let outcome = launch.supervise(&mut Listener { tell, output: Vec::new() });
@@ -76,7 +81,7 @@ pub(crate) fn be_paused() {
     let mut before = crate::now();
     loop {
         let now = crate::now();
-        let was_stopped = comm.rank() == last && u128::from(now - before) > 12 * PERIOD.as_nanos();
+        let was_stopped = comm.rank() == last && u128::from(now - before) > PAUSE.as_nanos() * 3 / 4;
         before = now;
         let mut sum = [u64::from(was_stopped), 1];
         comm.all_reduce_in_place(&mut sum, &ReduceOp::Sum).unwrap();
