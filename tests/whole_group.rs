@@ -115,7 +115,7 @@ struct Cycle {
 impl Cycle {
     fn draw(number: u64, random: &mut Random) -> Self {
         let flags: [&[&str]; 4] =
-            [&[], &["--keep-going"], &["--restart", "2"], &["--hung-after", "5/10", "--heartbeat", "10ms"]];
+            [&[], &["--keep-going"], &["--restart", "2"], &["--hung-after", "5/10", "--heartbeat", "100ms"]];
         let n_ranks = random.below(3) + 2;
         let up = random.below(2) * n_ranks;
         Self {

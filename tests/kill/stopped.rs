@@ -18,6 +18,9 @@ use crate::survivor::compute;
 /// How much the stopped rank writes, over and over.
 const WORDS: usize = 1 << 12;
 
+/// The time between two looks of the launcher.
+const PERIOD: Duration = Duration::from_millis(50);
+
 /// Who finds out that a rank is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finder {
@@ -31,7 +34,7 @@ pub(crate) enum Finder {
 
 impl Finder {
     fn rule(self) -> Option<HangRule> {
-        let rule = HangRule::new(Duration::from_millis(20), 10, 20).unwrap();
+        let rule = HangRule::new(PERIOD, 10, 20).unwrap();
         match self {
             Self::Peers => None,
             Self::Sparing => Some(rule.sparing()),
@@ -60,7 +63,7 @@ pub(crate) fn stop_one(test: Program, finder: Finder, wakes: bool) {
     if finder != Finder::Peers {
         let (device, silent, is_killed) = hung.expect("the launcher has found it");
         assert_eq!((device, is_killed), (stopped, finder == Finder::Killing));
-        assert!(silent >= Duration::from_millis(9 * 20), "{silent:?}");
+        assert!(silent >= 9 * PERIOD, "{silent:?}");
         assert_eq!(lost, [(stopped, ExitCause::Hung(silent))], "{output}");
         assert_eq!(ends, ["done", "done", if wakes { "excluded" } else { "up" }], "{output}");
     } else if wakes {

@@ -35,7 +35,7 @@ fn hung_lines(stderr: &str) -> Vec<String> {
 #[test]
 fn a_rank_that_hangs_is_named_and_killed_where_that_is_asked_for() {
     let (code, stderr) = told(
-        &job(&["-n", "2", "-q", "--hung-after", "5/8", "--heartbeat", "20ms"], "stop 1").output().unwrap(),
+        &job(&["-n", "2", "-q", "--hung-after", "5/8", "--heartbeat", "100ms"], "stop 1").output().unwrap(),
     );
     let remedy =
         "see what has stopped it (--spare-hung leaves it to a debugger), or allow more (--hung-after)";
@@ -48,7 +48,7 @@ fn a_rank_that_hangs_is_named_and_killed_where_that_is_asked_for() {
 
 #[test]
 fn a_rank_that_hangs_again_and_again_is_started_again_each_time() {
-    let flags = ["-n", "3", "-q", "--hung-after", "5/8", "--heartbeat", "20ms", "--restart", "2"];
+    let flags = ["-n", "3", "-q", "--hung-after", "5/8", "--heartbeat", "100ms", "--restart", "2"];
     let (code, stderr) = told(&job(&flags, "stop 2").output().unwrap());
     let killed = "rank 1 has given no heartbeat for N ms: it is killed";
     let again =
@@ -62,7 +62,7 @@ fn a_rank_that_hangs_again_and_again_is_started_again_each_time() {
 
 #[test]
 fn a_service_process_that_hangs_is_found_as_well() {
-    let flags = ["-n", "2", "-q", "--proxy", "process", "--hung-after", "5/8", "--heartbeat", "20ms"];
+    let flags = ["-n", "2", "-q", "--proxy", "process", "--hung-after", "5/8", "--heartbeat", "100ms"];
     let started = Started::new(job(&flags, "wait"), 2);
     kill(service_of(started.launcher.id()), Signal::SIGSTOP).unwrap();
     let (code, stderr) = started.end();
