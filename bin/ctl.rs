@@ -42,6 +42,7 @@ pub(crate) fn run(args: &CtlArgs) -> Result<u8> {
         }
         Ask::Status { comm: None, .. } => client.list()?.iter().try_for_each(tell)?,
         Ask::Devices => output::print(&table(&client.devices()?))?,
+        Ask::Metrics => output::print(&client.metrics()?.to_string())?,
         Ask::Group(GroupEdge::Start { comm }) => client.start_group(CommId::new(*comm))?,
         Ask::Group(GroupEdge::End { comm }) => {
             let group = client.end_group(CommId::new(*comm))?;

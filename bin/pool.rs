@@ -3,6 +3,7 @@
 
 mod fleet;
 mod kinds;
+mod scrape;
 
 use std::time::Duration;
 
@@ -47,6 +48,10 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
     let settings = Settings { adopt_ms: milliseconds(ADOPTION), patience_ms: milliseconds(args.patience) };
     let coordinator = Coordinator::start(&directory, settings)?;
     output::note(&format!("coordinator listens at {}; Ctrl-C ends it", directory.socket().display()));
+    if let Some(address) = args.metrics {
+        let address = scrape::serve(address, directory)?;
+        output::note(&format!("metrics are at http://{address}/metrics"));
+    }
     let _fleet = Fleet::start(&kinds)?;
     coordinator.serve()?;
     Ok(failure::DONE)

@@ -1,5 +1,6 @@
 //! What the commands around the coordinator take.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -28,6 +29,9 @@ pub(crate) struct CoordinatorArgs {
     /// Start the devices that a file lists, and end them together
     #[arg(long, value_name = "FILE")]
     pub(crate) devices: Option<PathBuf>,
+    /// Serve metrics for Prometheus over HTTP as well, at a loopback address such as 127.0.0.1:9400
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_loopback)]
+    pub(crate) metrics: Option<SocketAddr>,
     /// How long a device may leave an order unheard before it counts as lost
     #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "5s")]
     pub(crate) patience: Duration,
@@ -80,6 +84,8 @@ pub(crate) enum Ask {
     },
     /// List the devices, their addresses, and what they belong to
     Devices,
+    /// Print what the coordinator counts, in the text format of Prometheus
+    Metrics,
     /// Start or end a group of calls, which are executed together
     #[command(subcommand)]
     Group(GroupEdge),
@@ -180,6 +186,13 @@ pub(crate) fn parse_memory(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Reads where to listen: nobody on other hosts is to.
+fn parse_loopback(text: &str) -> Result<SocketAddr, String> {
+    let address: Option<SocketAddr> = text.parse().ok();
+    let expected = "expected a loopback address and a port, such as 127.0.0.1:9400 or [::1]:9400";
+    address.filter(|address| address.ip().is_loopback()).ok_or_else(|| expected.to_owned())
+}
+
 /// Reads an address, decimal or with 0x in front.
 fn parse_address(text: &str) -> Result<u64, String> {
     let parsed = match text.strip_prefix("0x") {
@@ -192,6 +205,14 @@ fn parse_address(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn metrics_are_for_this_host_only() {
+        assert!(parse_loopback("127.0.0.1:9400").is_ok() && parse_loopback("[::1]:0").is_ok());
+        for text in ["0.0.0.0:9400", "192.0.2.1:1", "localhost", "127.0.0.1", "127.0.0.1:65536"] {
+            assert!(parse_loopback(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn addresses_are_decimal_or_hexadecimal() {

@@ -13,6 +13,7 @@ use super::frame::{Exchange, Frames, broken, read, write};
 use super::greeting::{Answer, CopyOrder, Direction, Question, Role, greet};
 use super::hurried::Hurried;
 use super::id::{CommId, DeviceId};
+use super::metrics::Metrics;
 use super::refusal::Refusal;
 use super::request::{CommStatus, DeviceStatus, Location, Reply, Request};
 use crate::error::{Error, Result};
@@ -83,6 +84,17 @@ impl Client {
     pub fn devices(&mut self) -> Result<Vec<DeviceStatus>> {
         match self.ask(Request::Devices)? {
             Reply::Devices(all) => Ok(all),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// The figures of the coordinator.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub fn metrics(&mut self) -> Result<Metrics> {
+        match self.ask(Request::Metrics)? {
+            Reply::Metrics(metrics) => Ok(metrics),
             _ => Err(unexpected()),
         }
     }

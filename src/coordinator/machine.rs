@@ -30,6 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::call::AddressRange;
 use super::id::{ClientId, CommId, DeviceId};
+use super::metrics::Counts;
 use super::order::{Order, Report};
 use super::refusal::Refusal;
 use super::request::{Reply, Request};
@@ -149,6 +150,7 @@ pub struct Machine {
     ended: BTreeSet<CommId>,
     /// Requests that came before the coordinator knew its devices.
     early: Vec<(Asker, Request)>,
+    counts: Counts,
     actions: Vec<Action>,
 }
 
@@ -167,6 +169,7 @@ impl Machine {
             newest: CommId::default(),
             ended: BTreeSet::new(),
             early: Vec::new(),
+            counts: Counts::default(),
             actions: Vec::new(),
         }
     }
@@ -222,6 +225,7 @@ impl Machine {
             self.actions.push(Action::Drop { device });
             return;
         }
+        self.counts.registered += 1;
         self.pool.add(device, memory, report);
         self.place(device);
     }
@@ -229,6 +233,7 @@ impl Machine {
     /// The device is dead, or as good as that.
     fn lose(&mut self, device: DeviceId) {
         let Some(owner) = self.pool.remove(device) else { return };
+        self.counts.lost += 1;
         let comm = owner.and_then(|owner| self.comms.get_mut(&owner));
         // A newcomer that is gone is missed where it is waited for.
         if let Some(comm) = comm.filter(|comm| comm.members.contains(&device)) {
@@ -261,6 +266,7 @@ impl Machine {
 
     fn reply(&mut self, asker: Asker, reply: Result<Reply, Refusal>) {
         let Asker { client, number } = asker;
+        *(if reply.is_ok() { &mut self.counts.answered } else { &mut self.counts.refused }) += 1;
         self.actions.push(Action::Reply { client, number, reply });
     }
 

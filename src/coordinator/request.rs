@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::call::{AddressRange, DeviceCall};
 use super::id::{CommId, DeviceId};
+use super::metrics::Metrics;
 
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +30,8 @@ pub enum Request {
     List,
     /// All devices.
     Devices,
+    /// The figures of the coordinator.
+    Metrics,
     /// Calls are to be kept until the group ends.
     GroupStart(CommId),
     /// A collective operation: at once, or in the group that was started.
@@ -67,6 +70,8 @@ pub enum Reply {
     List(Vec<CommStatus>),
     /// All devices.
     Devices(Vec<DeviceStatus>),
+    /// The figures of the coordinator.
+    Metrics(Metrics),
     /// A group was started.
     GroupStarted,
     /// A call was put into a group, as so many of it.
@@ -151,6 +156,19 @@ pub struct Location {
     pub range: AddressRange,
     /// The name of its socket in the abstract namespace, from which it vanishes with the device.
     pub socket: String,
+}
+
+impl State {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Init,
+        Self::Ready,
+        Self::InProgress,
+        Self::Growing,
+        Self::Failed,
+        Self::Finalizing,
+        Self::Destroyed,
+    ];
 }
 
 impl fmt::Display for State {

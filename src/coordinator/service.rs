@@ -18,6 +18,7 @@ use super::greeting::{
 use super::id::{ClientId, DeviceId};
 use super::link::Link;
 use super::machine::{Action, Event, MAX_DEVICES, Machine, Settings};
+use super::request::Reply;
 use crate::bootstrap::poll_timeout;
 use crate::error::{Error, Result};
 use crate::shm::system::InterruptWatch;
@@ -235,6 +236,7 @@ impl Coordinator {
                     }
                 }
                 Action::Reply { client, number, reply } => {
+                    let reply = reply.map(|reply| self.complete(reply));
                     if let Some(peer) = self.peers.get_mut(&client.get()) {
                         peer.link.send(&Answer { number, reply });
                         if let Kind::Client { asked } = &mut peer.kind {
@@ -249,6 +251,20 @@ impl Coordinator {
                 }
             }
         }
+    }
+
+    /// Adds to an answer what the machine does not know.
+    fn complete(&self, mut reply: Reply) -> Reply {
+        if let Reply::Metrics(metrics) = &mut reply {
+            let count =
+                |is: fn(Kind) -> bool| self.peers.values().filter(|peer| is(peer.kind)).count() as u64;
+            metrics.connections = [
+                count(|kind| matches!(kind, Kind::Device { .. })),
+                count(|kind| matches!(kind, Kind::Client { .. })),
+                count(|kind| matches!(kind, Kind::Stranger { .. })),
+            ];
+        }
+        reply
     }
 
     /// Parts with those who have hung up, or have not said who they are.

@@ -4,6 +4,7 @@
 mod fleet;
 mod garbage;
 mod growth;
+mod metrics;
 mod pool;
 mod restarts;
 mod strangers;

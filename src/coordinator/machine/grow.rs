@@ -99,6 +99,8 @@ impl Machine {
         }
         match successors {
             Some(members) if undecided.is_empty() && on_the_way.is_empty() => {
+                self.counts.joined += members.len().saturating_sub(comm.members.len()) as u64;
+                self.counts.grown += 1;
                 self.enter_next_epoch(comm, members);
                 self.conclude(comm)
             }

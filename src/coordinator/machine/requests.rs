@@ -4,6 +4,7 @@ use super::comm::{Awaited, Comm, MAX_WAITING, Stage};
 use super::{Asker, Machine};
 use crate::coordinator::call::{AddressRange, DeviceCall, MAX_CALLS};
 use crate::coordinator::id::{CommId, DeviceId, MAX_NUMBER};
+use crate::coordinator::metrics::{CommMetrics, Metrics};
 use crate::coordinator::order::Formation;
 use crate::coordinator::refusal::Refusal;
 use crate::coordinator::request::{DeviceStatus, Location, Reply, Request, State};
@@ -19,6 +20,7 @@ impl Machine {
             Request::Status { comm, settled } => self.status(asker, comm, settled),
             Request::List => Ok(Some(Reply::List(self.comms.values().map(Comm::status).collect()))),
             Request::Devices => Ok(Some(self.devices())),
+            Request::Metrics => Ok(Some(Reply::Metrics(self.metrics()))),
             Request::GroupStart(comm) => self.start_group(comm).map(Some),
             Request::Call { comm, call } => self.call(comm, call).map(Some),
             Request::GroupEnd(comm) => self.end_group(comm).map(Some),
@@ -71,6 +73,25 @@ impl Machine {
         Reply::Devices(self.pool.iter().map(status).collect())
     }
 
+    /// What it knows itself: of connections it has only the devices'.
+    fn metrics(&self) -> Metrics {
+        let figures = |comm: &Comm| CommMetrics {
+            comm: comm.id,
+            state: comm.state(),
+            epoch: comm.epoch,
+            devices: comm.members.len() as u64,
+        };
+        let (devices, free) = (self.pool.len() as u64, self.pool.free().len() as u64);
+        Metrics {
+            uptime_ms: self.now_ms,
+            connections: [devices, 0, 0],
+            free,
+            allocated: devices - free,
+            comms: self.comms.values().map(figures).collect(),
+            counts: self.counts,
+        }
+    }
+
     fn start_group(&mut self, comm: CommId) -> Result<Reply, Refusal> {
         let found = self.comm(comm)?;
         found.check_usable(&[State::Ready, State::InProgress])?;
@@ -91,7 +112,11 @@ impl Machine {
         })?;
         call.check(&devices)?;
         match &mut found.open {
-            None => Ok(found.dispatch(vec![call])),
+            None => {
+                let reply = found.dispatch(vec![call]);
+                self.counts.started += 1;
+                Ok(reply)
+            }
             Some(calls) if calls.len() == MAX_CALLS => Err(Refusal::GroupFull),
             Some(calls) => {
                 calls.push(call);
@@ -104,7 +129,9 @@ impl Machine {
         let found = self.comm(comm)?;
         found.check_usable(&[State::Ready])?;
         let calls = found.open.take().ok_or(Refusal::GroupOpen { comm, open: false })?;
-        Ok(found.dispatch(calls))
+        let reply = found.dispatch(calls);
+        self.counts.started += 1;
+        Ok(reply)
     }
 
     fn ask_to_go_on(&mut self, asker: Asker, comm: CommId) -> Answer {

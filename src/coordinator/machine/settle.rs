@@ -80,6 +80,7 @@ impl Machine {
             }
         }
         if all_there {
+            self.counts.formed += u64::from(comm.epoch == 1);
             comm.stage = Stage::Ready;
         }
         all_there
@@ -105,6 +106,7 @@ impl Machine {
         let group = comm.groups;
         if let Some(why) = comm.trouble(&self.pool) {
             comm.last = Some(GroupOutcome { group, failure: Some(why.clone()) });
+            self.counts.failed += 1;
             for asker in comm.take_waiting(&[Awaited::Finalized]) {
                 self.reply(asker, Err(Refusal::Failed { comm: comm.id, why: why.clone() }));
             }
@@ -121,6 +123,7 @@ impl Machine {
         }
         if all_done {
             comm.last = Some(GroupOutcome { group, failure: None });
+            self.counts.succeeded += 1;
             comm.stage = if comm.is_ending() { Stage::Leaving { gracefully: true } } else { Stage::Ready };
         }
         all_done
@@ -183,6 +186,7 @@ impl Machine {
     /// The members that are left are in the next epoch.
     fn succeed(&mut self, comm: &mut Comm, members: Vec<DeviceId>) -> Moved {
         self.enter_next_epoch(comm, members);
+        self.counts.recovered += 1;
         comm.stage = match comm.trouble(&self.pool) {
             Some(why) => Stage::going_on(comm.next_attempt(&self.pool), why),
             None => Stage::Ready,

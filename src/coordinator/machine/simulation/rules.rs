@@ -22,6 +22,7 @@ pub(super) fn always(world: &World) -> Result<(), String> {
             nobody_is_lost_by_mistake(world, comm)?;
         }
         free_devices_are_free(world, machine)?;
+        what_is_counted_adds_up(world, machine)?;
     }
     one_ready_epoch(world)?;
     match world.asked.iter().find(|(_, answers)| **answers > 1) {
@@ -134,6 +135,18 @@ fn ready_together(world: &World, comm: &Comm) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// What has ended has begun, and whoever is here has come; where this coordinator has seen all of it.
+fn what_is_counted_adds_up(world: &World, machine: &Machine) -> Result<(), String> {
+    let counts = machine.counts;
+    let running = machine.comms.values().filter(|comm| matches!(comm.stage, Stage::Running { .. })).count();
+    let has_begun = counts.started >= counts.succeeded + counts.failed + running as u64;
+    let are_here = counts.registered == counts.lost + machine.pool.len() as u64;
+    if are_here && (has_begun || world.seen.contains("restart")) {
+        return Ok(());
+    }
+    Err(format!("{} devices are here, {running} groups run, and counted were {counts:?}", machine.pool.len()))
 }
 
 /// Calls have an address for each member.

@@ -44,6 +44,7 @@ impl World {
             },
             5 => Request::Status { comm, settled: self.dice.once_in(2) },
             6 => Request::List,
+            7 if self.dice.once_in(2) => Request::Metrics,
             7 => Request::Devices,
             8 => Request::GroupStart(comm),
             9 => Request::GroupEnd(comm),
