@@ -123,16 +123,16 @@ struct Record {
 /// `len` bytes are readable at `source` and writable at `target`, and the ranges do not overlap.
 #[inline]
 pub(super) unsafe fn run(source: *const u8, target: *mut u8, len: usize, purpose: Purpose) {
-    by_experience(len, purpose, |way| {
+    by_experience(len, len, purpose, |way| {
         let kernel = Plan::of_this_machine().kernel_between(way, source, target);
         // SAFETY: the caller's contract; the plan's kernels are supported (`Plan::new`).
         unsafe { kernel.run(source, target, len) };
     });
 }
 
-/// Does `work`, which stores as a copy of `len` bytes would, in the way that has turned out to be the better one.
+/// Does `work`, which is like a copy of `len` bytes but stores `stored` of them, in the way that has turned out to be the better one.
 #[inline]
-pub(in crate::shm) fn by_experience(len: usize, purpose: Purpose, work: impl FnOnce(Way)) {
+pub(in crate::shm) fn by_experience(len: usize, stored: usize, purpose: Purpose, work: impl FnOnce(Way)) {
     let plan = Plan::of_this_machine();
     let first = plan.first(len as u64, purpose.read_soon());
     if !plan.is_tuned(len) {
@@ -149,7 +149,7 @@ pub(in crate::shm) fn by_experience(len: usize, purpose: Purpose, work: impl FnO
         let way = record.pick(turn, copies, start);
         work(way);
         let end = Instant::now();
-        record.note(cost(way, purpose, end - start, len), end - start, copies, end);
+        record.note(cost(way, purpose, end - start, len, stored), end - start, copies, end);
         class.record.set(Some(record));
     });
 }
@@ -253,11 +253,11 @@ impl Record {
     }
 }
 
-/// Nanoseconds per byte, with what the reader will pay.
+/// Nanoseconds per byte of `len`, with what the reader will pay for those that were stored.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-fn cost(way: Way, purpose: Purpose, took: Duration, len: usize) -> f32 {
+fn cost(way: Way, purpose: Purpose, took: Duration, len: usize, stored: usize) -> f32 {
     let is_charged = way == Way::Past && purpose.read_soon() == ReadSoon::Yes;
-    let reader = if is_charged { reader_ns(len as f32) } else { 0.0 };
+    let reader = if is_charged { reader_ns(stored as f32) } else { 0.0 };
     (took.as_nanos() as f32 + reader) / len as f32
 }
 

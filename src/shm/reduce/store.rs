@@ -25,12 +25,13 @@ pub(super) const SHORT: usize = 4096;
 /// Half of all places are to this what a source is to a copy: what is read and what is written fill a cache together.
 #[inline]
 pub(super) fn run(places: &Places<'_>, combine: impl FnOnce(Way)) {
-    if places.len() < SHORT || places.is_in_place() {
+    let targets = places.targets();
+    if places.len() < SHORT || places.is_in_place() || elements_before_line(targets, 1).is_none() {
         return combine(Way::Through);
     }
-    let n_places = places.sources().len() + places.targets().len();
-    let bytes = (places.len() as u64).saturating_mul(n_places as u64);
-    by_experience(to_usize(bytes / 2), Purpose::Combine, combine);
+    let of_places = |n: usize| (places.len() as u64).saturating_mul(n as u64);
+    let bytes = of_places(places.sources().len() + targets.len());
+    by_experience(to_usize(bytes / 2), to_usize(of_places(targets.len())), Purpose::Combine, combine);
 }
 
 /// How many elements of `width` bytes lie before the first line that starts with an element, which has to be the same number
