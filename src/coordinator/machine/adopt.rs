@@ -54,12 +54,16 @@ impl Machine {
             .collect();
         let inside = || all.iter().map(|(_, membership)| membership).filter(|it| !it.is_outside());
         let highest = inside().map(|it| it.formation.epoch).max().unwrap_or_default();
-        let is_behind = |it: &&Membership| it.formation.epoch + 1 == highest;
-        let Some(first) =
-            inside().find(is_behind).or_else(|| inside().find(|it| it.formation.epoch == highest))
-        else {
-            return;
+        // An epoch in which something has been done has begun for all whom it has: who is not in it by now was left behind.
+        let is_new = inside()
+            .filter(|it| it.formation.epoch == highest)
+            .all(|it| matches!(it.phase, Phase::Ready { .. } | Phase::Leaving));
+        let is_coming = |it: &&Membership| {
+            let is_on_the_way = matches!(it.phase, Phase::GoingOn { .. } | Phase::Growing { .. });
+            is_new && is_on_the_way && it.formation.epoch + 1 == highest
         };
+        let is_there = |it: &&Membership| it.formation.epoch == highest;
+        let Some(first) = inside().find(is_coming).or_else(|| inside().find(is_there)) else { return };
         (comm.epoch, comm.members) = (first.formation.epoch, first.formation.members.clone());
         let next = inside().filter_map(|it| match &it.phase {
             _ if it.formation.epoch > comm.epoch => Some(&it.formation.members),
@@ -129,11 +133,9 @@ impl Seen {
             Phase::Growing { id, .. } => Some(id.clone()),
             _ => None,
         });
-        let is_ahead = reports.iter().any(|report| report.formation.epoch > epoch);
         let stage = match (growing, tries.max()) {
             (Some(id), _) => Stage::Growing { id, off: None },
             (None, Some(attempt)) => Stage::going_on(attempt, format!("communicator {id} has lost a device")),
-            (None, None) if is_ahead => Stage::going_on(1, format!("communicator {id} has lost a device")),
             (None, None) => Self::at_rest(reports, groups, is_left, is_short),
         };
         Self { stage, groups, last: Self::outcome(reports, groups, is_short) }
