@@ -22,33 +22,38 @@ pub struct CommId(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(u64);
 
-impl DeviceId {
-    /// Names the device that is process `pid`.
-    #[must_use]
-    pub const fn new(pid: u32) -> Self {
-        Self(pid)
-    }
+/// What every kind of number has.
+macro_rules! numbers {
+    ($($id:ident: $number:ty, $meaning:literal;)+) => {$(
+        impl $id {
+            #[doc = $meaning]
+            #[must_use]
+            pub const fn new(number: $number) -> Self {
+                Self(number)
+            }
 
-    /// The number.
-    #[must_use]
-    pub const fn get(self) -> u32 {
-        self.0
-    }
+            /// The number.
+            #[must_use]
+            pub const fn get(self) -> $number {
+                self.0
+            }
+        }
+
+        impl fmt::Display for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    )+};
+}
+
+numbers! {
+    DeviceId: u32, "Names the device that is the process of that number.";
+    CommId: u64, "Names the communicator of that number.";
+    ClientId: u64, "Names the connection of that number.";
 }
 
 impl CommId {
-    /// Names the communicator of that number.
-    #[must_use]
-    pub const fn new(number: u64) -> Self {
-        Self(number)
-    }
-
-    /// The number.
-    #[must_use]
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-
     /// Whether it can be counted on from.
     pub(super) const fn is_sound(self) -> bool {
         self.0 < MAX_NUMBER
@@ -58,31 +63,5 @@ impl CommId {
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
-    }
-}
-
-impl ClientId {
-    /// Names the connection of that number.
-    #[must_use]
-    pub const fn new(number: u64) -> Self {
-        Self(number)
-    }
-
-    /// The number.
-    #[must_use]
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-}
-
-impl fmt::Display for DeviceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl fmt::Display for CommId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
