@@ -40,6 +40,8 @@ pub(crate) trait End {
 pub(crate) struct Received {
     /// The sender's stamp, where it set one.
     pub(crate) stamp: u64,
+    /// When the last byte of a stamped message had been read.
+    pub(crate) read_at: u64,
     /// Words that were not what the sender wrote.
     pub(crate) wrong: u64,
 }
@@ -101,7 +103,7 @@ impl<E: End> Lane for PingPong<E> {
             for _ in 0..ops {
                 let received = self.round_trip()?;
                 if self.leads {
-                    samples.push(super::clock::now_ns().saturating_sub(received.stamp) as f64);
+                    samples.push(received.read_at.saturating_sub(received.stamp) as f64);
                 }
             }
             return Ok(());
