@@ -62,7 +62,8 @@ pub(crate) const CANNOT_WRITE: &str = "cannot write to standard output";
 
 /// Writes one line to stderr. A closed stderr is not worth failing for.
 pub(crate) fn note(line: &str) {
-    let _ = writeln!(io::stderr().lock(), "{line}");
+    // In one piece: processes that share a stderr write between pieces.
+    let _ = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Writes the one line with which a command fails.
