@@ -142,6 +142,9 @@ pub(crate) struct RunArgs {
     pub(crate) restart: u32,
     #[command(flatten)]
     pub(crate) hangs: HangArgs,
+    /// Check data by checksums on their way, where they go through pipes or proxies (SHMCCL_CHECKSUMS=1)
+    #[arg(long)]
+    pub(crate) checksums: bool,
     /// What goes wrong on purpose, such as kill:rank=1,at=12 or `seed=7;drop:one_in=100`: see SHMCCL_FAULTS in the documentation
     #[arg(long, value_name = "SPEC", env = "SHMCCL_FAULTS", hide_env_values = true)]
     pub(crate) faults: Option<Faults>,

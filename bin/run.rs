@@ -94,6 +94,7 @@ fn job(args: &RunArgs) -> Result<Launch> {
         .pin(!args.job.no_pin)
         .keep_going(args.keep_going)
         .restart(args.restart)
+        .checksums(args.checksums)
         .faults(args.faults.clone().unwrap_or_default())
         .heed_quit(true)
         .trace_records(args.trace_records)

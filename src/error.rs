@@ -295,6 +295,33 @@ pub enum Error {
         /// The fault.
         strike: crate::faults::Strike,
     },
+    /// Data that came from another rank differ from what it has sent, by their checksums
+    /// ([`Options::checksums`](crate::bootstrap::Options::checksums)). They were not used, or are not to be. The epoch has ended.
+    #[error(
+        "{operation}: chunk {chunk} from rank {rank} was corrupted on its way: its checksum is {found:#010x}, not {expected:#010x}; \
+         test the memory of this machine, or look for who writes where it must not"
+    )]
+    Corrupted {
+        /// The operation.
+        operation: &'static str,
+        /// The rank that has sent them.
+        rank: Rank,
+        /// The number of the message in the pipe between the two.
+        chunk: u64,
+        /// The checksum of what was sent.
+        expected: u32,
+        /// The checksum of what has arrived.
+        found: u32,
+    },
+    /// What a proxy has copied for a rank differs from what was to be copied, by checksums. The epoch has ended; nobody was signalled.
+    #[error(
+        "a put of rank {rank} through its proxy was corrupted; test the memory of this machine, or look for who writes where it must \
+         not, or into a source before its flush"
+    )]
+    PutCorrupted {
+        /// The rank. Its [`fifo_snapshots`](crate::Communicator::fifo_snapshots) name the trigger, as one that was refused.
+        rank: Rank,
+    },
     /// A coordinator, or the way to it, is not as it should be; or it refuses what is asked.
     #[cfg(all(feature = "coordinator", not(loom)))]
     #[error(transparent)]

@@ -53,6 +53,6 @@ pub use link::{Link, LinkEvent, LinkWatch, Pulse};
 pub(crate) use member::{CallOff, Vigil};
 pub use member::{Gift, Joining, Membership, Shared};
 pub use message::{CONTRIBUTION_LEN, LAYOUT_VERSION};
-pub use options::{Options, Placement, ProxyMode, SegmentBacking};
+pub use options::{CHECKSUMS, Options, Placement, ProxyMode, SegmentBacking, checksums_from_env};
 pub(crate) use root::{Event, Offer, Root, Seat};
 pub(crate) use socket::{pair, poll_timeout, resource_error};

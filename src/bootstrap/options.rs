@@ -101,6 +101,9 @@ pub struct Options {
     pub timeout: Duration,
     /// What goes wrong on purpose; where that is nothing, what the environment says: see [`crate::faults`].
     pub faults: Faults,
+    /// Whether data are checked by checksums on their way, as far as [`checksums_from_env`] says; where this says no, the environment may
+    /// say yes.
+    pub checksums: bool,
 }
 
 impl Default for Options {
@@ -111,7 +114,34 @@ impl Default for Options {
             backing: SegmentBacking::default(),
             timeout: Duration::from_secs(60),
             faults: Faults::default(),
+            checksums: false,
         }
+    }
+}
+
+/// The variable by which checksums are asked for.
+pub const CHECKSUMS: &str = "SHMCCL_CHECKSUMS";
+
+/// Whether [`CHECKSUMS`] asks for checksums (`1`; nothing or `0` for none), by CRC32C, the same on all ranks.
+///
+/// Covered are: messages of `send` and `recv` and of the algorithms that go through pipes (ring, trees, doubling, halving, all proxied ones,
+/// the user's own), in each slot from the sender's buffer to where the receiver uses them, and parcels that are lent, from one buffer to the
+/// other; and puts through a proxy, of whatever channel, from the source before the copy to the target after it. A mismatch is
+/// [`Error::Corrupted`] on the receiver, or [`Error::PutCorrupted`] on all ranks, and ends the epoch; the peer of such a put is not
+/// signalled.
+///
+/// Not covered are: puts and gets by a rank's own core; operations of at most 8 KiB, which go by posts and mail; those on buffers in the heap
+/// that read the peers' buffers in place; what is staged of ordinary memory; copies out of a slot; and whatever happens to data
+/// before they are sent and after they have arrived. The source of a proxied put must not be written before its flush; here that is
+/// found out, and taken for corruption.
+///
+/// # Errors
+/// [`Error::Environment`] for another value.
+pub fn checksums_from_env() -> Result<bool> {
+    match std::env::var(CHECKSUMS).as_deref() {
+        Err(_) | Ok("" | "0") => Ok(false),
+        Ok("1") => Ok(true),
+        Ok(_) => Err(Error::InvalidArgument { name: CHECKSUMS, value: 0, expected: "1, or 0 for none" }),
     }
 }
 

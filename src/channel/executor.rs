@@ -9,9 +9,11 @@ use super::faulty::{Fate, ProxyFaults};
 use super::seat::MAX_CHANNELS_PER_PEER;
 use super::world::World;
 use crate::error::Result;
-use crate::heap::{HeapView, MemoryTable, Place};
+use crate::heap::{HeapView, MemoryTable, Place, Region};
 use crate::rank::Rank;
 use crate::shm::ReadSoon;
+use crate::sync::atomic::AtomicU64;
+use crate::sync::{Revocation, plain};
 
 /// Why an [`Executor`] refuses a trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,13 +30,15 @@ pub enum RefusalReason {
     Semaphore = 3,
     /// A fault was injected: see [`crate::faults`].
     Injected = 4,
+    /// What was copied is not what was to be copied, by this trigger or an earlier one of its fifo.
+    Corrupted = 5,
 }
 
 impl RefusalReason {
     /// Names the reason with this code; `None` for a code that no executor gives.
     #[must_use]
     pub fn from_code(code: u64) -> Option<Self> {
-        [Self::NoKind, Self::Source, Self::Target, Self::Semaphore, Self::Injected]
+        [Self::NoKind, Self::Source, Self::Target, Self::Semaphore, Self::Injected, Self::Corrupted]
             .into_iter()
             .find(|reason| *reason as u64 == code)
     }
@@ -52,6 +56,7 @@ impl std::fmt::Display for RefusalReason {
             Self::Target => "its target is not memory that it may write",
             Self::Semaphore => "its semaphore belongs to no rank",
             Self::Injected => "a fault that was injected has it refused",
+            Self::Corrupted => "what was copied is not what was to be copied",
         })
     }
 }
@@ -67,6 +72,8 @@ pub struct Executor {
     sources: Vec<Source>,
     /// What goes wrong on purpose.
     faults: Option<ProxyFaults>,
+    /// Whether what is copied is checked.
+    checksums: bool,
 }
 
 /// The rank behind a fifo, and what its triggers may name.
@@ -75,21 +82,33 @@ struct Source {
     rank: Rank,
     table: MemoryTable,
     heaps: HeapView,
+    /// Not 0 when something that was copied for it was corrupted.
+    corrupted: AtomicU64,
 }
 
 impl Executor {
     /// Executes for a proxy whose fifo number i belongs to `owners[i]`.
     pub(crate) fn new(world: &Arc<World>, owners: &[Rank]) -> Result<Self> {
         let source = |&rank: &Rank| {
-            Ok(Source { rank, table: world.memory_table(rank)?, heaps: world.view(rank).clone() })
+            Ok(Source {
+                rank,
+                table: world.memory_table(rank)?,
+                heaps: world.view(rank).clone(),
+                corrupted: AtomicU64::new(0),
+            })
         };
         let sources = owners.iter().map(source).collect::<Result<_>>()?;
-        Ok(Self { world: Arc::clone(world), sources, faults: None })
+        Ok(Self { world: Arc::clone(world), sources, faults: None, checksums: false })
     }
 
     /// The same, which suffers `faults`.
     pub(crate) fn suffering(self, faults: Option<ProxyFaults>) -> Self {
         Self { faults, ..self }
+    }
+
+    /// The same, which checks what it copies by checksums, if so.
+    pub(crate) fn checking(self, checksums: bool) -> Self {
+        Self { checksums, ..self }
     }
 
     /// The rank that pushes into fifo number `fifo`.
@@ -101,6 +120,9 @@ impl Executor {
     fn execute(&self, fifo: usize, trigger: &Trigger) -> Result<(), RefusalReason> {
         // A handler around this one may have got the number wrong.
         let source = self.sources.get(fifo).ok_or(RefusalReason::Source)?;
+        if self.checksums && plain::load(&source.corrupted) != 0 {
+            return Err(RefusalReason::Corrupted);
+        }
         let (kind, transfer) = (trigger.kind(), trigger.transfer());
         let semaphore = match kind.contains(Kind::SIGNAL) {
             true => Some(self.semaphore(source.rank, trigger.semaphore()).ok_or(RefusalReason::Semaphore)?),
@@ -111,10 +133,17 @@ impl Executor {
             let to = source.resolve(transfer.target, transfer.target_offset, transfer.len);
             let (from, to) = (from.ok_or(RefusalReason::Source)?, to.ok_or(RefusalReason::Target)?);
             let read_soon = if kind.contains(Kind::SIGNAL) { ReadSoon::Yes } else { ReadSoon::No };
+            let checksum = if self.checksums { Some(source.checksum(from, transfer.len)?) } else { None };
             let copied = source.heaps.copy(from, to, transfer.len.into(), read_soon);
             copied.map_err(|_| RefusalReason::Target)?;
             if let Some(faults) = &self.faults {
                 faults.damage(&self.world, source.rank, fifo, &source.heaps, (to, transfer.len.into()));
+            }
+            if let Some(checksum) = checksum
+                && source.checksum(to, transfer.len)? != checksum
+            {
+                self.give_up(source);
+                return Err(RefusalReason::Corrupted);
             }
         }
         if let Some((rank, index)) = semaphore {
@@ -137,6 +166,14 @@ impl Executor {
         }
     }
 
+    /// Ends the epoch because of what was copied for `source`. Nothing more is executed for it: no later signal is to say that the
+    /// data have arrived.
+    #[cold]
+    fn give_up(&self, source: &Source) {
+        plain::store(&source.corrupted, 1);
+        self.world.control().revoke(self.world.kernel(), Revocation::Corrupted(source.rank));
+    }
+
     /// The semaphore that `id` names when `from` pushes it.
     fn semaphore(&self, from: Rank, id: SemaphoreId) -> Option<(Rank, usize)> {
         let (rank, number) =
@@ -147,6 +184,13 @@ impl Executor {
 }
 
 impl Source {
+    /// The checksum of `len` bytes at `place`, which are in bounds.
+    fn checksum(&self, place: Place, len: u32) -> Result<u32, RefusalReason> {
+        let span = self.heaps.reach(place.rank, Region::new(place.offset, len.into()));
+        span.and_then(|span| span.crc32c(0, place.offset.get(), len.into()))
+            .map_err(|_| RefusalReason::Source)
+    }
+
     /// The place that `len` bytes at `offset` of memory `id` start at, if they are all in bounds.
     #[inline]
     fn resolve(&self, id: MemoryId, offset: u32, len: u32) -> Option<Place> {

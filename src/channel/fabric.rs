@@ -39,6 +39,8 @@ pub(crate) struct Fabric {
     injector: OnceLock<Arc<Injector>>,
     /// Where this rank notes what it does.
     recorder: OnceLock<Recorder>,
+    /// Whether data are checked on their way.
+    checksums: OnceLock<()>,
 }
 
 /// The rank has left the job. Channels may outlive its communicators.
@@ -61,8 +63,8 @@ impl Fabric {
         let seats = Seats::new(world.n_ranks());
         let crowded = spinners > 1;
         let (spinners, state) = (AtomicU64::new(spinners.into()), AtomicU64::new(0));
-        let (injector, recorder) = (OnceLock::new(), OnceLock::new());
-        Ok(Self { world, rank, heap, seats, spinners, crowded, timeout, state, injector, recorder })
+        let (injector, recorder, checksums) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Ok(Self { world, rank, heap, seats, spinners, crowded, timeout, state, injector, recorder, checksums })
     }
 
     pub(crate) fn world(&self) -> &Arc<World> {
@@ -211,6 +213,16 @@ impl Fabric {
     #[inline]
     pub(crate) fn recorder(&self) -> Option<&Recorder> {
         if plain::load(&self.state) & TRACED == 0 { None } else { self.recorder.get() }
+    }
+
+    /// Has data checked on their way from now on. Before anything is moved.
+    pub(crate) fn take_checksums(&self) {
+        self.checksums.get_or_init(|| ());
+    }
+
+    /// Whether data are checked on their way.
+    pub(crate) fn takes_checksums(&self) -> bool {
+        self.checksums.get().is_some()
     }
 
     /// Whether the rank is in the job, no faults are planned, and nothing is noted: then there is nothing to look up.

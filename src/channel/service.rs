@@ -73,21 +73,22 @@ impl Drop for ProxyThread {
 }
 
 /// Serves every rank's fifos on the calling thread until all ranks have left or the epoch has ended: the body of a
-/// service process, whose core `spinners` threads share, and which suffers `faults`. It notes what it does in `rings`, where there
-/// are any.
+/// service process, whose core `spinners` threads share, and which suffers `faults`, and takes checksums if so. It notes what it does
+/// in `rings`, where there are any.
 ///
 /// # Errors
 /// Those of [`ProxyThread::start`].
 pub(crate) fn serve_all(
     world: &Arc<World>,
     spinners: u32,
-    faults: &Faults,
+    (faults, checksums): (&Faults, bool),
     rings: Option<&Rings>,
 ) -> Result<()> {
     let owners: Vec<_> = (0..world.n_ranks()).map(Rank::known).collect();
     let fifos = owners.iter().map(|&rank| world.cells(rank).fifo(0)).collect::<Result<_>>()?;
     let injectors = owners.iter().map(|&rank| Injector::new(faults, rank, false).map(Arc::new)).collect();
-    let handler = Executor::new(world, &owners)?.suffering(ProxyFaults::new(injectors, true));
+    let handler =
+        Executor::new(world, &owners)?.suffering(ProxyFaults::new(injectors, true)).checking(checksums);
     let lane = |rings| owners.iter().map(|rank| Lane::of_proxy(rings, *rank, world.era().epoch)).collect();
     let lanes: Option<Vec<_>> = rings.and_then(lane);
     let served = Served { owners, fifos, doorbell: world.control().proxy_doorbell() };

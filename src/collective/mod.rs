@@ -30,6 +30,7 @@ mod awaits;
 mod blocks;
 mod board;
 mod call;
+mod checks;
 mod complaint;
 mod custom;
 mod delivery;

@@ -23,8 +23,9 @@
 
 use super::algorithm::ChannelKind;
 use super::call::{Call, Input, Output, shifted};
+use super::checks::{self, Message};
 use super::operation::{Operation, Summary};
-use super::pipe::Pipes;
+use super::pipe::{Arrival, Pipes};
 use super::region::PIPE_SLOTS;
 use super::team::Team;
 use crate::channel::Channel;
@@ -186,6 +187,10 @@ impl<'a> Parcel<'a> {
             };
             let (header, body) = (self.header(lent, number), body_at(self.len));
             let letter = Letter { to: self.peer, header, body, input, at: self.moved, len };
+            if pipes.team.checksums {
+                let all = lent.map(|_| checks::of_input(pipes.team, input, 0, 0, self.len)).transpose()?;
+                letter.tell_check(pipes, all)?;
+            }
             match kind {
                 ChannelKind::Memory => letter.write(pipes)?,
                 ChannelKind::Port => letter.hand_over(pipes)?,
@@ -217,19 +222,37 @@ impl<'a> Parcel<'a> {
     fn receive<C: Channel>(&mut self, pipes: &mut Pipes<'_, C>) -> Result<()> {
         while self.stage != Stage::Done {
             let Some((number, at)) = pipes.poll(self.peer) else { return Ok(()) };
-            self.open(pipes.team, number, at)?;
+            if pipes.team.checksums {
+                self.open_checked(pipes, number, at)?;
+            } else {
+                self.open(pipes.team, number, at)?;
+            }
             pipes.give_back(self.peer);
         }
         Ok(())
     }
 
-    /// Takes what is in the message numbered `number`, at `at` of this member's heap.
+    /// The same as [`Parcel::open`], of what is what was sent.
+    #[cold]
+    fn open_checked<C: Channel>(&mut self, pipes: &Pipes<'_, C>, number: u64, at: HeapOffset) -> Result<()> {
+        let arrival = Arrival { operation: self.operation, member: self.peer, number };
+        pipes.check(arrival, at)?;
+        let is_lent = self.open(pipes.team, number, at)?;
+        match &self.contents {
+            Contents::Received(output) if is_lent => {
+                checks::check_lent(pipes.team, pipes.checks_of(arrival), output, self.len, arrival)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes what is in the message numbered `number`, at `at` of this member's heap; whether that was lent.
     #[inline]
-    fn open(&mut self, team: &Team, number: u64, at: HeapOffset) -> Result<()> {
+    fn open(&mut self, team: &Team, number: u64, at: HeapOffset) -> Result<bool> {
         let mine = team.heap_of(team.me(), Region::new(at, HEADER_LEN))?;
         let place =
             if self.stage == Stage::Fresh { self.check(team, mine.read(at.get())?, number)? } else { HERE };
-        let Contents::Received(output) = &mut self.contents else { return Ok(()) };
+        let Contents::Received(output) = &mut self.contents else { return Ok(false) };
         if place == HERE {
             let len = (self.len - self.moved).min(capacity(team));
             let source = Region::new(shifted(at, body_at(self.len)), len);
@@ -241,9 +264,13 @@ impl<'a> Parcel<'a> {
             let heap = team.heap_of(self.peer, source)?;
             output.copy(team.view(), 0, heap, place, self.len)?;
             self.moved = self.len;
+            if let (&mut Output::Heap(offset), false) = (output, team.board.fabric().is_plain()) {
+                let place = Place { rank: team.members()[team.me()], offset };
+                team.board.fabric().damage(MESSAGE, place, self.len);
+            }
         }
         self.stage = if self.moved == self.len { Stage::Done } else { Stage::Begun };
-        Ok(())
+        Ok(place != HERE)
     }
 
     /// Holds the header of message `number` against what was called for, and returns where the elements are.
@@ -283,6 +310,16 @@ struct Letter<'p, 'a> {
 }
 
 impl Letter<'_, '_> {
+    /// Tells the receiver its checksum, and that of `all` that it lends.
+    #[cold]
+    fn tell_check<C: Channel>(&self, pipes: &Pipes<'_, C>, all: Option<u32>) -> Result<()> {
+        let &Self { to, body, at, len, .. } = self;
+        let header = self.header.map_or(0, |header| crc32c::crc32c(bytemuck::bytes_of(&header)));
+        let crc = checks::of_input(pipes.team, self.input, header, at, len)?;
+        pipes.tell_check(to, Message { has_header: self.header.is_some(), body, len, crc }, all);
+        Ok(())
+    }
+
     /// Writes it straight into the inbox of the receiver.
     #[inline]
     fn write<C: Channel>(self, pipes: &mut Pipes<'_, C>) -> Result<()> {

@@ -31,18 +31,24 @@
 //! steps that are not done, look at one with the least time: what it waits for belongs to an earlier step of the peer, so it is
 //! done, and the step can be taken. Both ends take the messages of a pipe in the same order, that of the times.
 
+use super::call::Input;
+use super::checks::{self, Message};
 use super::operation::Operation;
 use super::region::PIPE_SLOTS;
 use super::team::Team;
 use crate::channel::Channel;
 use crate::error::Result;
 use crate::heap::HeapOffset;
-use crate::shm::CellRef;
+use crate::shm::{CellRef, CellSlice};
 use crate::sync::ProgressCell;
+use crate::sync::atomic::AtomicU64;
 
 /// What a member keeps of the two pipes that join it to a peer.
 #[derive(Debug)]
 pub(crate) struct End {
+    /// Where the peer finds the checksums of what it is sent, and this member those of what it is.
+    checks_there: CellSlice<AtomicU64>,
+    checks_here: CellSlice<AtomicU64>,
     /// Where the peer counts the messages that it took.
     taken_by_peer: CellRef<ProgressCell>,
     /// Where this member counts those that it took.
@@ -69,6 +75,8 @@ impl End {
     pub(crate) fn new(team: &Team, peer: usize) -> Result<Self> {
         let (me, layout) = (team.me(), team.layout());
         Ok(Self {
+            checks_there: team.checks(peer, me)?,
+            checks_here: team.checks(me, peer)?,
             taken_by_peer: team.credit(peer, me)?,
             taken_here: team.credit(me, peer)?,
             outbox: team.place(peer, layout.slot(me as u64, 0)),
@@ -100,6 +108,22 @@ impl End {
         }
         self.has_free_slot()
     }
+}
+
+/// A message that has arrived.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) operation: Operation,
+    /// From whom.
+    pub(crate) member: usize,
+    /// The number of the message in its pipe.
+    pub(crate) number: u64,
+}
+
+/// The words of the slot of message number `number`.
+fn words_of(checks: &[AtomicU64], number: u64) -> &[AtomicU64] {
+    let at = usize::try_from(number % PIPE_SLOTS).unwrap_or(0) * checks::WORDS;
+    &checks[at..at + checks::WORDS]
 }
 
 /// The pipes between a member and all others in one operation, by the numbers of these.
@@ -142,6 +166,10 @@ impl<C: Channel> Pipes<'_, C> {
     pub(crate) fn send(&mut self, to: usize, source: HeapOffset, len: u64) -> Result<()> {
         debug_assert!(len <= self.slot_len(), "{len} bytes in a message");
         self.reserve(to)?;
+        if self.team.checksums {
+            let crc = checks::of_input(self.team, &Input::Heap(source), 0, 0, len)?;
+            self.tell_check(to, Message { has_header: false, body: 0, len, crc }, None);
+        }
         let slot_len = self.slot_len();
         let end = self.ends[to].as_mut().expect(OTHERS);
         let target = HeapOffset::new(end.outbox.get() + end.sent % PIPE_SLOTS * slot_len);
@@ -158,7 +186,33 @@ impl<C: Channel> Pipes<'_, C> {
     pub(crate) fn receive(&mut self, from: usize) -> Result<HeapOffset> {
         self.channels[from].as_mut().expect(OTHERS).wait()?;
         let end = self.ends[from].as_ref().expect(OTHERS);
-        Ok(HeapOffset::new(end.inbox.get() + end.received % PIPE_SLOTS * self.slot_len()))
+        let at = HeapOffset::new(end.inbox.get() + end.received % PIPE_SLOTS * self.slot_len());
+        if self.team.checksums {
+            let arrival = Arrival { operation: self.operation, member: from, number: end.received };
+            self.check(arrival, at)?;
+        }
+        Ok(at)
+    }
+
+    /// Tells `to` the checksum of the next message, and, where that lends something, of all that is lent.
+    #[cold]
+    pub(super) fn tell_check(&self, to: usize, message: Message, lent: Option<u32>) {
+        let end = self.ends[to].as_ref().expect(OTHERS);
+        message.tell(words_of(&end.checks_there, end.sent), lent);
+    }
+
+    /// Holds the message that has arrived at `at` against its checksum.
+    ///
+    /// # Errors
+    /// Those of [`checks::check_message`].
+    #[cold]
+    pub(super) fn check(&self, arrival: Arrival, at: HeapOffset) -> Result<()> {
+        checks::check_message(self.team, self.checks_of(arrival), at, arrival)
+    }
+
+    /// The words beside the slot of a message that has arrived.
+    pub(super) fn checks_of(&self, arrival: Arrival) -> &[AtomicU64] {
+        words_of(&self.ends[arrival.member].as_ref().expect(OTHERS).checks_here, arrival.number)
     }
 
     /// Gives the slot of the message that was received last from `from` back.

@@ -13,6 +13,7 @@
 //! | departures: which members have left (`lease`) | n x 128 | that member |
 //! | complaints, one per member: the call that it is in, or the message that it sent, is not the one it was to be | n x 128 | the member |
 //! | awaits, one per member: the last operation in which the member waited for it | n x 128 | the member |
+//! | checks, one per member: checksums of what lies in its inbox (`checks`) | n x 128 | that member |
 //! | mail: data of small operations, one slot per post | [`LAP`] x [`MAIL_LEN`] | the member |
 //! | inboxes of pipes: [`PIPE_SLOTS`] slots per member | n x slots x slot length | that member |
 //! | bench: what is made to be sent, [`PIPE_SLOTS`] slots | slots x slot length | the member |
@@ -85,8 +86,13 @@ impl RegionLayout {
         self.complaint(self.n_members) + awaited * CELL
     }
 
+    /// Where `sender` tells the checksums of what it has put into its inbox.
+    pub(crate) const fn checks(self, sender: u64) -> u64 {
+        self.awaits(self.n_members) + sender * CELL
+    }
+
     const fn mail_start(self) -> u64 {
-        self.awaits(self.n_members).next_multiple_of(4096)
+        self.checks(self.n_members).next_multiple_of(4096)
     }
 
     /// Where the mail of post number `turn` of the ring is.
@@ -166,6 +172,7 @@ mod tests {
                 layout.departure(0),
                 layout.complaint(0),
                 layout.awaits(0),
+                layout.checks(0),
                 layout.mail(0),
                 layout.slot(0, 0),
                 layout.bench(),
@@ -180,7 +187,8 @@ mod tests {
             assert_eq!(layout.credit(n), layout.departure(0));
             assert_eq!(layout.departure(n), layout.complaint(0));
             assert_eq!(layout.complaint(n), layout.awaits(0));
-            assert!(layout.awaits(n) <= layout.mail(0));
+            assert_eq!(layout.awaits(n), layout.checks(0));
+            assert!(layout.checks(n) <= layout.mail(0));
             assert!(layout.desk(n, 0) <= layout.len() && layout.letter_len() >= 4 << 10);
             assert_eq!(layout.mail(LAP), layout.slot(0, 0));
             assert_eq!(layout.slot(n - 1, PIPE_SLOTS), layout.bench());

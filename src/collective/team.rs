@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use super::board::Board;
+use super::checks;
 use super::lease::{Landlord, Lease};
 use super::operation::{Operation, Summary};
-use super::region::{MAIL_LEN, RegionLayout, SCRATCH_LEN};
+use super::region::{MAIL_LEN, PIPE_SLOTS, RegionLayout, SCRATCH_LEN};
 use crate::channel::{Fabric, MemoryChannel};
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, HeapView, Region};
 use crate::rank::Rank;
-use crate::shm::{CellRef, Span};
+use crate::shm::{CellRef, CellSlice, Span};
+use crate::sync::atomic::AtomicU64;
 use crate::sync::{ParkCell, ProgressCell};
 
 /// One member's side of a communicator's common state.
@@ -23,6 +25,8 @@ pub(crate) struct Team {
     view: HeapView,
     /// What each member sleeps on when it waits for messages.
     parks: Vec<CellRef<ParkCell>>,
+    /// Whether what goes through pipes is checked.
+    pub(crate) checksums: bool,
     pub(crate) board: Board,
 }
 
@@ -49,7 +53,8 @@ impl Team {
         let lease = Lease::new(fabric, &members, &bases, me, landlord)?;
         let board = Board::new(fabric, &members, &bases, me, lease.departures().clone())?;
         let parks = members.iter().map(|&rank| fabric.world().cells(rank).message_park()).collect();
-        Ok((Self { members, me, bases, layout, view: fabric.heap().view().clone(), parks, board }, lease))
+        let (view, checksums) = (fabric.heap().view().clone(), fabric.takes_checksums());
+        Ok((Self { members, me, bases, layout, view, parks, checksums, board }, lease))
     }
 
     /// How many members there are.
@@ -147,6 +152,15 @@ impl Team {
     pub(crate) fn credit(&self, receiver: usize, sender: usize) -> Result<CellRef<ProgressCell>> {
         let at = self.place(receiver, self.layout.credit(sender as u64));
         self.view.cell(self.members[receiver], at)
+    }
+
+    /// Where `sender` tells `receiver` the checksums of what it has put into its inbox.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for a region that is not allocated.
+    pub(crate) fn checks(&self, receiver: usize, sender: usize) -> Result<CellSlice<AtomicU64>> {
+        let at = self.place(receiver, self.layout.checks(sender as u64));
+        self.view.cells(self.members[receiver], at, PIPE_SLOTS * checks::WORDS as u64)
     }
 
     /// What `member` sleeps on when it waits for messages, or for room for them: the same in all its teams.

@@ -9,6 +9,7 @@ use super::crowd::Cores;
 use super::formation::Formation;
 use super::meeting::Meeting;
 use super::membership::Membership;
+use super::plan::Wishes;
 use super::ports::Ports;
 use super::recovery::come_back;
 use super::stream::Loan;
@@ -18,7 +19,6 @@ use crate::bootstrap::{Joining, ProxyMode, Pulse, SegmentBacking, Shared, join_f
 use crate::channel::{Control, Era, Fabric, World, serve_all};
 use crate::collective::Manner;
 use crate::error::{Error, Result};
-use crate::faults::Faults;
 use crate::heap::MemoryRegistrar;
 use crate::heap::layout::HeapShape;
 use crate::heap::registered::heap_windows;
@@ -66,7 +66,7 @@ pub fn join_job() -> Result<Option<Member>> {
         return Ok(Some(Member::Device(Box::new(come_back(joining)?))));
     }
     let (restarting, beat, device) = (joining.is_restarting(), joining.beat(), joining.device());
-    let faults = joining.options().faults.or_from_env()?;
+    let wishes = Wishes::of(joining.options())?;
     let rings = rings_of(&joining)?;
     let Entrance { shared, world, own } = Entrance::of(joining)?;
     let pulse = beat.map(|every| Pulse::new(world.control().beat(device), every));
@@ -75,7 +75,7 @@ pub fn join_job() -> Result<Option<Member>> {
         // It hears from the devices when the job is over.
         let _beating = membership.link.watch(pulse, |_| {})?;
         let spinners = membership.placement.devices + membership.placement.proxies;
-        serve_all(&world, spinners, &faults, rings.as_ref())?;
+        serve_all(&world, spinners, (&wishes.faults, wishes.checksums), rings.as_ref())?;
         return Ok(Some(Member::Proxy));
     };
     let seat = Seat::take(&world, rank)?;
@@ -89,7 +89,7 @@ pub fn join_job() -> Result<Option<Member>> {
     let numbers = Number::first(world.n_ranks());
     let line = Supervision::begin(membership.link, pulse, restarting, &world, numbers)?;
     let comm = seat.sit(&world, &terms, Some(line), own)?;
-    comm.plan(&faults, false);
+    comm.plan(&wishes, false);
     comm.record_in(rings.as_ref(), rank);
     Ok(Some(Member::Device(Box::new(comm))))
 }
@@ -141,7 +141,7 @@ pub(super) fn attach_threads(
     shape: HeapShape,
     backing: &SegmentBacking,
     terms: &Terms,
-    faults: &Faults,
+    wishes: &Wishes,
 ) -> Result<Vec<Communicator>> {
     let (control, _segment) = Control::create(shape.n_ranks(), era)?;
     let ranks = || (0..shape.n_ranks()).map(Rank::known);
@@ -149,7 +149,7 @@ pub(super) fn attach_threads(
     let segments = ranks().map(|rank| create(rank).map(Arc::new)).collect::<Result<_>>()?;
     let world = Arc::new(World::over(shape, control, segments)?);
     let seats = ranks().map(|rank| Seat::take(&world, rank)).collect::<Result<Vec<_>>>()?;
-    let sit = |seat: Seat| seat.sit(&world, terms, None, None).inspect(|comm| comm.plan(faults, true));
+    let sit = |seat: Seat| seat.sit(&world, terms, None, None).inspect(|comm| comm.plan(wishes, true));
     seats.into_iter().map(sit).collect()
 }
 

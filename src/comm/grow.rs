@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use super::Communicator;
 use super::attach::join_met;
+use super::plan::Wishes;
 use super::unique_id::UniqueId;
 use crate::bootstrap::{CallOff, Options, Part, Vigil, meet, meet_as_newcomer};
 use crate::channel::World;
 use crate::collective::Operation;
 use crate::error::{Error, Result};
-use crate::faults::Faults;
 use crate::rank::{MAX_RANKS, Rank};
 use crate::sync::{LifeStatus, Stop};
 
@@ -105,9 +105,9 @@ impl Communicator {
     /// # Errors
     /// Those of [`Communicator::join_within`]; [`Error::NoMeeting`] when it was called off.
     pub(crate) fn join_until(id: &UniqueId, timeout: Duration, off: Option<CallOff>) -> Result<Self> {
-        let faults = Faults::from_env()?;
+        let wishes = Wishes::of(&Options::default())?;
         let met = meet_as_newcomer(&id.meeting_point(), timeout, off.map(Vigil::until)).and_then(join_met);
-        met.inspect(|comm| comm.plan(&faults, false)).map_err(super::init::name_hang_up)
+        met.inspect(|comm| comm.plan(&wishes, false)).map_err(super::init::name_hang_up)
     }
 
     /// The processes of all members, in the order of their ranks.

@@ -4,6 +4,7 @@ use nix::errno::Errno;
 
 use super::Communicator;
 use super::attach::{Terms, attach_threads, join_met};
+use super::plan::Wishes;
 use super::unique_id::UniqueId;
 use crate::bootstrap::{CallOff, Options, Part, ProxyMode, Vigil, meet};
 use crate::channel::Era;
@@ -62,12 +63,12 @@ impl Communicator {
         check("init_rank", options)?;
         HeapShape::new(n_ranks, options.heap_len)?;
         let part = Part { rank, n_ranks, n_members: n_ranks };
-        let (faults, recorders) = (options.faults.or_from_env()?, recorders(rank.get(), 1, n_ranks == 1)?);
+        let (wishes, recorders) = (Wishes::of(options)?, recorders(rank.get(), 1, n_ranks == 1)?);
         let met = meet(&id.meeting_point(), part, options, off.map(Vigil::until))
             .and_then(join_met)
             .map_err(name_hang_up);
         met.inspect(|comm| {
-            comm.plan(&faults, false);
+            comm.plan(&wishes, false);
             record(std::slice::from_ref(comm), recorders);
         })
     }
@@ -105,7 +106,7 @@ pub(crate) fn init_threads(job: u64, n_ranks: u32, options: &Options) -> Result<
     let spinners = u32::try_from((n_ranks as usize).div_ceil(cores)).unwrap_or(u32::MAX);
     let terms = Terms { mode: ProxyMode::Thread, spinners, timeout: options.timeout };
     let recorders = recorders(0, n_ranks, true)?;
-    let comms = attach_threads(era, shape, &options.backing, &terms, &options.faults.or_from_env()?)?;
+    let comms = attach_threads(era, shape, &options.backing, &terms, &Wishes::of(options)?)?;
     record(&comms, recorders);
     Ok(comms)
 }

@@ -55,6 +55,9 @@ impl Membership {
         if let Some(injector) = old.fabric.injector() {
             self.fabric.inject(Arc::clone(injector));
         }
+        if old.fabric.takes_checksums() {
+            self.fabric.take_checksums();
+        }
         if let Some(supervision) = &old.supervision {
             supervision.follow(self.fabric.world(), self.numbers.clone());
             self.supervision = Some(Arc::clone(supervision));

@@ -1,9 +1,27 @@
-//! What goes wrong in a communicator on purpose.
+//! What is asked for by options or the environment: checks, and what is to go wrong on purpose.
 
 use std::sync::Arc;
 
 use super::Communicator;
+use crate::bootstrap::{Options, checksums_from_env};
+use crate::error::Result;
 use crate::faults::{Faults, Injector, Strike};
+
+/// What options, or else the environment, ask for.
+#[derive(Debug)]
+pub(super) struct Wishes {
+    pub(super) faults: Faults,
+    pub(super) checksums: bool,
+}
+
+impl Wishes {
+    /// # Errors
+    /// [`crate::Error::FaultPlan`], [`crate::Error::InvalidArgument`] for what the environment says.
+    pub(super) fn of(options: &Options) -> Result<Self> {
+        let checksums = options.checksums || checksums_from_env()?;
+        Ok(Self { faults: options.faults.or_from_env()?, checksums })
+    }
+}
 
 impl Communicator {
     /// The faults that were injected into this rank, in this process, in the order in which they struck; of very many the first
@@ -13,9 +31,13 @@ impl Communicator {
         self.fabric().injector().map_or_else(Vec::new, |injector| injector.strikes())
     }
 
-    /// Has this new communicator suffer what is planned for its rank, which may be a thread among others of its process.
-    pub(super) fn plan(&self, faults: &Faults, is_thread: bool) {
-        if let Some(injector) = Injector::new(faults, self.fabric().rank(), is_thread) {
+    /// Has this new communicator do what is asked for, and suffer what is planned for its rank, which may be a thread among others of its
+    /// process.
+    pub(super) fn plan(&self, wishes: &Wishes, is_thread: bool) {
+        if wishes.checksums {
+            self.fabric().take_checksums();
+        }
+        if let Some(injector) = Injector::new(&wishes.faults, self.fabric().rank(), is_thread) {
             self.fabric().inject(Arc::new(injector));
         }
     }

@@ -73,7 +73,9 @@ impl State {
         let owners = vec![fabric.rank(); fifos.len()];
         let doorbell = cells.fifo(0)?.doorbell;
         let injectors = owners.iter().map(|_| fabric.injector().cloned()).collect();
-        let executor = Executor::new(world, &owners)?.suffering(ProxyFaults::new(injectors, false));
+        let executor = Executor::new(world, &owners)?
+            .suffering(ProxyFaults::new(injectors, false))
+            .checking(fabric.takes_checksums());
         let handler = make(executor);
         fabric.add_spinner();
         let served = Served { owners, fifos, doorbell };

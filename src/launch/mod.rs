@@ -11,6 +11,7 @@
 //! | `SHMCCL_JOB` | the job id, in hexadecimal |
 //! | `SHMCCL_LAUNCHER` | the process id of the launcher |
 //! | `SHMCCL_TIMEOUT_MS` | how long to wait for the launcher's Welcome |
+//! | `SHMCCL_CHECKSUMS` | 1, where data are to be [checked](Launch::checksums) on their way |
 //! | `SHMCCL_FAULTS` | the [plan of faults](crate::faults), where there is one |
 //!
 //! One poll loop, in the thread that started the processes, watches sockets, process descriptors, interrupts and
@@ -310,6 +311,14 @@ impl Launch {
     #[must_use]
     pub fn faults(mut self, faults: Faults) -> Self {
         self.options.faults = faults;
+        self
+    }
+
+    /// Sets whether data are checked by checksums on their way, as far as [`checksums_from_env`](crate::bootstrap::checksums_from_env)
+    /// says; where not, it is left to the environment.
+    #[must_use]
+    pub fn checksums(mut self, checksums: bool) -> Self {
+        self.options.checksums = checksums;
         self
     }
 

@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 
 use super::output::{OutputPipe, OutputStream};
 use super::{Launch, Program};
-use crate::bootstrap::{ProxyMode, environment, pair, resource_error};
+use crate::bootstrap::{CHECKSUMS, ProxyMode, environment, pair, resource_error};
 use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::rank::Rank;
 use crate::shm::system::{pidfd_kill, pidfd_open};
@@ -85,6 +85,9 @@ fn command(launch: &Launch, device: DeviceName) -> Command {
     command.envs(environment::variables(device, launch.n_ranks, launch.job_id, launch.options.timeout));
     if !launch.options.faults.is_empty() {
         command.env(crate::faults::VARIABLE, launch.options.faults.to_string());
+    }
+    if launch.options.checksums {
+        command.env(CHECKSUMS, "1");
     }
     command.envs(launch.env.iter().map(|(name, value)| (name, value)));
     // What is typed goes to one reader.

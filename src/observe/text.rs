@@ -170,6 +170,7 @@ impl fmt::Display for Reason {
             Revocation::ProxyLost => f.write_str("the proxy was lost"),
             Revocation::Aborted(Some(rank)) => write!(f, "rank {rank} has ended it"),
             Revocation::Aborted(None) => f.write_str("the launcher has ended it"),
+            Revocation::Corrupted(rank) => write!(f, "a put of rank {rank} was corrupted"),
         }
     }
 }

@@ -28,6 +28,8 @@
 #[cfg(not(loom))]
 pub mod cells;
 #[cfg(not(loom))]
+mod checksum;
+#[cfg(not(loom))]
 mod committed;
 #[cfg(not(loom))]
 pub mod copy;

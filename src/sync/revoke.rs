@@ -34,11 +34,14 @@ pub enum Revocation {
     ProxyLost,
     /// A rank aborted the epoch; `None` when it was the launcher.
     Aborted(Option<Rank>),
+    /// What a proxy has copied for a rank is not what was to be copied.
+    Corrupted(Rank),
 }
 
 const PEER_LOST: u64 = 1;
 const PROXY_LOST: u64 = 2;
 const ABORTED: u64 = 3;
+const CORRUPTED: u64 = 4;
 const KIND_MASK: u64 = 0xff;
 const RANK_SHIFT: u32 = 8;
 
@@ -52,6 +55,7 @@ impl Revocation {
             Self::PeerLost(rank) => with(PEER_LOST, Some(rank)),
             Self::ProxyLost => with(PROXY_LOST, None),
             Self::Aborted(by) => with(ABORTED, by),
+            Self::Corrupted(rank) => with(CORRUPTED, Some(rank)),
         }
     }
 
@@ -65,6 +69,7 @@ impl Revocation {
             _ if word == 0 => None,
             (PEER_LOST, Some(rank)) => Some(Self::PeerLost(rank)),
             (PROXY_LOST, _) => Some(Self::ProxyLost),
+            (CORRUPTED, Some(rank)) => Some(Self::Corrupted(rank)),
             (_, by) => Some(Self::Aborted(by)),
         }
     }
@@ -76,6 +81,7 @@ impl From<Revocation> for Stop {
             Revocation::PeerLost(rank) => Self::PeerLost(rank),
             Revocation::ProxyLost => Self::ProxyLost,
             Revocation::Aborted(by) => Self::Revoked(by),
+            Revocation::Corrupted(rank) => Self::Corrupted(rank),
         }
     }
 }
@@ -163,6 +169,7 @@ mod tests {
         let ranks = [0, 1, MAX_RANKS - 1].map(Rank::known);
         let mut reasons = vec![Revocation::ProxyLost, Revocation::Aborted(None)];
         reasons.extend(ranks.map(Revocation::PeerLost));
+        reasons.extend(ranks.map(Revocation::Corrupted));
         reasons.extend(ranks.map(|rank| Revocation::Aborted(Some(rank))));
         for reason in reasons {
             assert_ne!(reason.to_word(), 0);

@@ -48,6 +48,8 @@ pub enum Stop {
     ProxyLost,
     /// The epoch was aborted; `None` when it was the launcher.
     Revoked(Option<Rank>),
+    /// What a proxy has copied for a rank is not what was to be copied.
+    Corrupted(Rank),
 }
 
 /// What a waiter keeps an eye on besides what it waits for. Only looked at once a wait turns out to be long.
@@ -149,6 +151,7 @@ impl<'a, K: ?Sized, W: ?Sized> Waiting<'a, K, W> {
             Stop::PeerLost(rank) => Error::PeerLost { rank },
             Stop::ProxyLost => Error::ProxyLost,
             Stop::Revoked(by) => Error::Revoked { by },
+            Stop::Corrupted(rank) => Error::PutCorrupted { rank },
         }
     }
 }

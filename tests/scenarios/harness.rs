@@ -25,13 +25,14 @@ pub(crate) struct Job {
     patience: Duration,
     broken: bool,
     faults: &'static str,
+    checksums: bool,
 }
 
 impl Job {
     /// A scenario of `n_ranks` ranks that end together.
     pub(crate) const fn of(n_ranks: u32) -> Self {
         let (timeout, patience) = (Duration::from_secs(10), Duration::from_secs(60));
-        Self { n_ranks, heap_len: 8 << 20, timeout, patience, broken: false, faults: "" }
+        Self { n_ranks, heap_len: 8 << 20, timeout, patience, broken: false, faults: "", checksums: false }
     }
 
     /// How long the waits of its ranks may take. Processes get a second at least, as joining the job has to be done in it.
@@ -52,6 +53,12 @@ impl Job {
         self
     }
 
+    /// Data are checked on their way.
+    pub(crate) const fn checksums(mut self) -> Self {
+        self.checksums = true;
+        self
+    }
+
     /// When the watchdog bites.
     pub(crate) const fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
@@ -68,8 +75,13 @@ impl Job {
     pub(crate) fn threads(self, name: &str, body: impl Fn(&mut Communicator) -> Result<()> + Sync) {
         let _watchdog = Watchdog::start(name, self.patience);
         let faults = self.faults.parse().unwrap();
-        let options =
-            Options { heap_len: self.heap_len, timeout: self.timeout, faults, ..Options::default() };
+        let options = Options {
+            heap_len: self.heap_len,
+            timeout: self.timeout,
+            faults,
+            checksums: self.checksums,
+            ..Options::default()
+        };
         let whole = |comm: &mut Communicator| {
             let done = body(comm);
             if !self.broken {
@@ -117,6 +129,7 @@ impl Job {
             // Empty, it asks for the built-in table: not for one that was measured on this machine.
             .env(VARIABLE, "")
             .faults(self.faults.parse().unwrap())
+            .checksums(self.checksums)
             .capture_output(true);
         let mut output = Captured(Vec::new());
         if let Err(error) = launch.supervise(&mut output) {
