@@ -11,7 +11,7 @@ use crate::rank::{Rank, check_n_ranks};
 ///
 /// # Errors
 /// The first cause when some fail: a panic ([`Error::DeviceFailed`]) before any error, and a failure of a rank's own
-/// before one that only tells of the loss of another; [`Error::InvalidArgument`] for a number of arguments out of
+/// before one that only tells of the loss or the failure of another; [`Error::InvalidArgument`] for a number of arguments out of
 /// range; [`Error::ResourceLimit`] when a thread cannot be started. All threads have ended then.
 pub fn spawn_threads<A: Send, R: Send>(
     arguments: Vec<A>,
@@ -54,7 +54,9 @@ pub fn spawn_threads<A: Send, R: Send>(
 fn remoteness(error: &Error) -> u8 {
     match error.origin() {
         Error::DeviceFailed { cause: ExitCause::Panicked, .. } => 0,
-        Error::PeerLost { .. } | Error::ProxyLost | Error::Revoked { .. } => 2,
+        Error::PeerLost { .. } | Error::ProxyLost | Error::Revoked { .. } | Error::FailedElsewhere { .. } => {
+            2
+        }
         _ => 1,
     }
 }
