@@ -295,6 +295,15 @@ pub enum Error {
         /// The fault.
         strike: crate::faults::Strike,
     },
+    /// A checkpoint cannot be written or read. What was there before still counts, and memory has not changed.
+    #[cfg(not(loom))]
+    #[error("checkpoint {}: {fault}", path.display())]
+    Checkpoint {
+        /// The directory, or the file that is concerned.
+        path: std::path::PathBuf,
+        /// What is wrong.
+        fault: Box<crate::comm::CheckpointFault>,
+    },
     /// Data that came from another rank differ from what it has sent, by their checksums
     /// ([`Options::checksums`](crate::bootstrap::Options::checksums)). They were not used, or are not to be. The epoch has ended.
     #[error(

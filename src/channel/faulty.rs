@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use super::fabric::Fabric;
 use super::world::World;
 use crate::error::{Error, Result};
-use crate::faults::{Event, FaultKind, Injector, Strike, Struck};
+use crate::faults::{Event, FILE, FaultKind, Injector, Strike, Struck};
 use crate::heap::{HeapView, Place, Region};
 use crate::rank::Rank;
 use crate::sync::{ParkCell, Revocation, WaitPolicy, Waiting, wait_until};
@@ -74,6 +74,18 @@ impl Fabric {
     pub(crate) fn damage(&self, name: &'static str, place: Place, len: u64) {
         if let Some(injector) = self.injector() {
             damage(self.world(), self.rank(), (injector, name), self.heap().view(), (place, len));
+        }
+    }
+}
+
+impl Fabric {
+    /// Flips a bit of `bytes`, which are about to go to a file of a checkpoint, where that is planned.
+    pub(crate) fn spoil(&self, bytes: &mut [u8]) {
+        let Some(injector) = self.injector().filter(|_| !bytes.is_empty()) else { return };
+        for struck in injector.draw(Event::Write(FILE)).unwrap_or_default() {
+            let bit = struck.lot % (bytes.len() as u64 * 8);
+            bytes[usize::try_from(bit / 8).unwrap_or(0)] ^= 1 << (bit % 8);
+            tell(self.world(), self.rank(), struck.strike);
         }
     }
 }

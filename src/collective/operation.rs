@@ -53,11 +53,15 @@ pub enum Operation {
     Group,
     /// All come together with newcomers.
     Grow,
+    /// All write what they have in their heaps to files.
+    Checkpoint,
+    /// All read it back.
+    Restore,
 }
 
 impl Operation {
     /// All of them, in the order of their codes.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::Barrier,
         Self::AllReduce,
         Self::Reduce,
@@ -80,6 +84,8 @@ impl Operation {
         Self::RegisterAlgorithm,
         Self::Group,
         Self::Grow,
+        Self::Checkpoint,
+        Self::Restore,
     ];
 
     /// Its name, as messages and tables print it.
@@ -108,6 +114,8 @@ impl Operation {
             Self::RegisterAlgorithm => "register_algorithm",
             Self::Group => "group",
             Self::Grow => "grow",
+            Self::Checkpoint => "checkpoint",
+            Self::Restore => "restore",
         }
     }
 

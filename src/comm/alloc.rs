@@ -85,12 +85,12 @@ impl Communicator {
         self.heap().free(region)
     }
 
-    fn check_all_ranks(&self) -> Result<()> {
+    pub(super) fn check_all_ranks(&self) -> Result<()> {
         if self.has_all_ranks() {
             return Ok(());
         }
         Err(Error::InvalidArgument {
-            name: "the number of ranks that allocate or free",
+            name: "the number of ranks that allocate, free, or write a checkpoint",
             value: self.n_ranks().into(),
             expected: "all ranks of the job, through a communicator that they all belong to",
         })

@@ -69,6 +69,11 @@ impl Workspace {
         Ok(())
     }
 
+    /// What it is made of.
+    pub(super) fn regions(&self) -> Vec<Region> {
+        self.book().parts.iter().map(|part| part.region).collect()
+    }
+
     /// Takes room for the region of this rank in a communicator of `n_members`.
     ///
     /// # Errors

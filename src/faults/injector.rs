@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{FaultKind, Faults, OPERATIONS, Strike, TRIGGER, WRITES, When};
+use super::{FaultKind, Faults, OPERATIONS, STEP, Strike, TRIGGER, WRITES, When};
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 
@@ -19,6 +19,8 @@ pub(crate) enum Event {
     Trigger,
     /// Bytes of this kind that were just written.
     Write(&'static str),
+    /// A step of a checkpoint.
+    Step,
 }
 
 impl Event {
@@ -27,6 +29,7 @@ impl Event {
         match self {
             Self::Operation(name) => kind != FaultKind::Corrupt && (what == OPERATIONS || what == name),
             Self::Trigger => kind != FaultKind::Corrupt && what == TRIGGER,
+            Self::Step => what == STEP,
             Self::Write(name) => kind == FaultKind::Corrupt && (what == WRITES || what == name),
         }
     }
@@ -35,6 +38,7 @@ impl Event {
         match self {
             Self::Operation(name) | Self::Write(name) => name,
             Self::Trigger => TRIGGER,
+            Self::Step => STEP,
         }
     }
 }
@@ -90,7 +94,7 @@ impl Injector {
     /// [`Error::FaultInjected`] when the rank was killed before.
     pub(crate) fn draw(&self, event: Event) -> Result<Vec<Struck>> {
         let mut state = self.state();
-        if let (Some(strike), Event::Operation(_)) = (state.killed_by, event) {
+        if let (Some(strike), Event::Operation(_) | Event::Step) = (state.killed_by, event) {
             return Err(Error::FaultInjected { strike });
         }
         let State { counts, strikes, .. } = &mut *state;

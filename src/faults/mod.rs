@@ -34,7 +34,8 @@
 //! - `trigger`: what the proxy of the rank takes off its fifo, also for collectives over proxied channels.
 //! - *writes*: `put` (by the rank's own core, of any verb), `trigger` (by its proxy), `message` (into the pipes of an algorithm, and of a
 //!   `send`)
-//!   and `stage` (of what a collective makes of ordinary memory).
+//!   `stage` (of what a collective makes of ordinary memory), and `file` (of a checkpoint).
+//! - `step`: of a checkpoint or its restoration.
 //!
 //! Examples: `kill:rank=1,at=12`, `seed=7;drop:one_in=100`, `delay:rank=0,at=3,of=all_reduce,time=50ms`.
 //!
@@ -116,7 +117,7 @@ impl FaultKind {
 
     fn can_count(self, of: &str) -> bool {
         match self {
-            Self::Kill | Self::Delay => of == TRIGGER || of == OPERATIONS || VERBS.contains(&of),
+            Self::Kill | Self::Delay => [TRIGGER, STEP, OPERATIONS].contains(&of) || VERBS.contains(&of),
             Self::Drop | Self::Fail | Self::Stop => of == TRIGGER,
             Self::Corrupt => of == WRITES || WRITTEN.contains(&of),
         }
@@ -129,6 +130,10 @@ pub(crate) const OPERATIONS: &str = "operation";
 pub(crate) const WRITES: &str = "write";
 /// A trigger, as it is executed or as what it has written.
 pub(crate) const TRIGGER: &str = "trigger";
+/// A step of a checkpoint.
+pub(crate) const STEP: &str = "step";
+/// A file of a checkpoint.
+pub(crate) const FILE: &str = "file";
 /// What a rank puts by itself.
 pub(crate) const PUT: &str = "put";
 /// What goes into a pipe.
@@ -137,10 +142,10 @@ pub(crate) const MESSAGE: &str = "message";
 pub(crate) const STAGE: &str = "stage";
 
 /// What can be written.
-const WRITTEN: [&str; 4] = [PUT, TRIGGER, MESSAGE, STAGE];
+const WRITTEN: [&str; 5] = [PUT, TRIGGER, MESSAGE, STAGE, FILE];
 
 /// Operations, as a rank calls them.
-const VERBS: [&str; 35] = [
+const VERBS: [&str; 37] = [
     PUT,
     "put_with_signal",
     "put_slice",
@@ -176,10 +181,12 @@ const VERBS: [&str; 35] = [
     "set_channel_kind",
     "register_algorithm",
     "finalize",
+    "checkpoint",
+    "restore",
 ];
 
 /// What is counted by other words.
-const OTHERS: [&str; 5] = [OPERATIONS, WRITES, TRIGGER, MESSAGE, STAGE];
+const OTHERS: [&str; 7] = [OPERATIONS, WRITES, TRIGGER, STEP, MESSAGE, STAGE, FILE];
 
 /// The word for what is counted, if `text` is one.
 fn counted(text: &str) -> Option<&'static str> {

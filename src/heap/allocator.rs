@@ -103,6 +103,11 @@ impl Allocator {
         self.len == 0
     }
 
+    /// The live allocations, in the order of offsets.
+    pub fn regions(&self) -> impl Iterator<Item = Region> {
+        self.live.iter().map(|(&start, &len)| Region::new(HeapOffset::new(start), len))
+    }
+
     /// How many allocations are live.
     #[must_use]
     pub fn live(&self) -> usize {

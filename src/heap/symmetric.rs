@@ -72,6 +72,13 @@ impl SymmetricHeap {
         }
     }
 
+    /// What is allocated and was not freed, in the order of offsets; the same on all ranks that allocate and free alike. Regions that
+    /// communicators keep for themselves are among them.
+    #[must_use]
+    pub fn regions(&self) -> Vec<Region> {
+        self.ledger().allocator().regions().collect()
+    }
+
     /// First step of an allocation: sets `len` bytes aside at a multiple of `align`, on this rank.
     ///
     /// Ranks that take the same steps in the same order get the same region. `len` may be zero. The address is

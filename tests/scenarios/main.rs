@@ -12,6 +12,7 @@ mod agreements;
 mod algorithms;
 mod barriers;
 mod blocks;
+mod checkpoints;
 mod checksums;
 mod collectives;
 mod communicators;

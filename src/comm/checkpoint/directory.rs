@@ -1,0 +1,188 @@
+//! The directory of a checkpoint: which generation counts, and what is left of others.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+
+use super::{CheckpointFault, at, io};
+use crate::error::Result;
+use crate::rank::MAX_RANKS;
+
+/// What names the generation that counts, and what it is written as before.
+const CURRENT: &str = "CURRENT";
+const ASIDE: &str = "CURRENT.new";
+
+/// What directories of generations begin with.
+const GENERATION: &str = "generation-";
+
+const FIRST_LINE: &str = "shmccl checkpoint 1";
+
+/// The most bytes of `CURRENT`: a line for each rank, and some more.
+const LONGEST: u64 = 64 * (MAX_RANKS as u64 + 8);
+
+/// A directory with checkpoints.
+#[derive(Clone, Debug)]
+pub(super) struct Directory {
+    pub(super) path: PathBuf,
+}
+
+/// What `CURRENT` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Current {
+    pub(super) generation: u64,
+    /// By rank.
+    pub(super) parts: Vec<Part>,
+}
+
+/// What a rank has written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    /// The checksum of all its checksums.
+    pub(super) digest: u32,
+    /// The length of its file.
+    pub(super) len: u64,
+}
+
+impl Directory {
+    pub(super) fn new(path: &Path) -> Self {
+        Self { path: path.to_owned() }
+    }
+
+    /// Makes it, if it is not there.
+    pub(super) fn make(&self) -> Result<()> {
+        fs::create_dir_all(&self.path).map_err(|error| io(&self.path, "making the directory", error))
+    }
+
+    /// The one name that it has whoever looks.
+    pub(super) fn canonical(&self) -> Result<PathBuf> {
+        self.path.canonicalize().map_err(|error| io(&self.path, "finding the directory", error))
+    }
+
+    /// The file of `rank` in `generation`.
+    pub(super) fn part(&self, generation: u64, rank: u64) -> PathBuf {
+        self.generation(generation).join(format!("rank{rank}"))
+    }
+
+    fn generation(&self, generation: u64) -> PathBuf {
+        self.path.join(format!("{GENERATION}{generation}"))
+    }
+
+    pub(super) fn make_generation(&self, generation: u64) -> Result<()> {
+        let path = self.generation(generation);
+        fs::create_dir(&path).map_err(|error| io(&path, "making the directory of a generation", error))
+    }
+
+    /// The generation that counts, if there is one.
+    pub(super) fn current(&self) -> Result<Option<Current>> {
+        let path = self.path.join(CURRENT);
+        let read = |error| io(&path, "reading which generation counts", error);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(read(error)),
+        };
+        let mut text = Vec::new();
+        file.take(LONGEST).read_to_end(&mut text).map_err(read)?;
+        let current = std::str::from_utf8(&text).ok().and_then(Current::read);
+        current
+            .map(Some)
+            .ok_or_else(|| at(&path, CheckpointFault::Damaged { what: "what names the generation" }))
+    }
+
+    /// Removes all generations but `keep`, and what was written aside.
+    pub(super) fn sweep(&self, keep: u64) -> Result<()> {
+        let sweep = |error| io(&self.path, "removing what is left of earlier checkpoints", error);
+        let kept = format!("{GENERATION}{keep}");
+        for entry in fs::read_dir(&self.path).map_err(sweep)? {
+            let entry = entry.map_err(sweep)?;
+            let name = entry.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix(GENERATION));
+            let is_generation = number.is_some_and(|number| number.parse::<u64>().is_ok());
+            if is_generation && name != *kept {
+                fs::remove_dir_all(entry.path()).map_err(sweep)?;
+            } else if name == *ASIDE {
+                fs::remove_file(entry.path()).map_err(sweep)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes `current` aside, and waits until it is on the disk with the names of the files that it is about.
+    pub(super) fn write_aside(&self, current: &Current) -> Result<PathBuf> {
+        sync_directory(&self.generation(current.generation))?;
+        let path = self.path.join(ASIDE);
+        let write = |error| io(&path, "writing which generation counts", error);
+        let mut file = File::create(&path).map_err(write)?;
+        file.write_all(current.text().as_bytes()).and_then(|()| file.sync_all()).map_err(write)?;
+        // The name of the generation's directory.
+        sync_directory(&self.path)?;
+        Ok(path)
+    }
+
+    /// Has what is `aside` take the place of the one that counts.
+    pub(super) fn replace(&self, aside: &Path) -> Result<()> {
+        let path = self.path.join(CURRENT);
+        fs::rename(aside, &path).map_err(|error| io(&path, "naming the new generation", error))?;
+        sync_directory(&self.path)
+    }
+}
+
+fn sync_directory(path: &Path) -> Result<()> {
+    let synced = File::open(path).and_then(|directory| directory.sync_all());
+    synced.map_err(|error| io(path, "waiting for names to be on the disk", error))
+}
+
+impl Current {
+    /// Lines for people to read, and behind them their checksum.
+    fn text(&self) -> String {
+        let ranks = self.parts.len();
+        let mut text = format!("{FIRST_LINE}\ngeneration {}\nranks {ranks}\n", self.generation);
+        for (rank, Part { digest, len }) in self.parts.iter().enumerate() {
+            text += &format!("rank {rank} {len} {digest:08x}\n");
+        }
+        let checksum = crc32c::crc32c(text.as_bytes());
+        text + &format!("crc32c {checksum:08x}\n")
+    }
+
+    /// Reads what [`Current::text`] has written; `None` for anything else.
+    fn read(text: &str) -> Option<Self> {
+        let mut lines = text.lines().skip(1);
+        let generation = lines.next()?.strip_prefix("generation ")?.parse().ok()?;
+        let ranks: u32 = lines.next()?.strip_prefix("ranks ")?.parse().ok()?;
+        if ranks > MAX_RANKS {
+            return None;
+        }
+        let part = |rank: u32| {
+            let (len, digest) = lines.next()?.strip_prefix(&format!("rank {rank} "))?.split_once(' ')?;
+            Some(Part { len: len.parse().ok()?, digest: u32::from_str_radix(digest, 16).ok()? })
+        };
+        let current = Self { generation, parts: (0..ranks).map(part).collect::<Option<_>>()? };
+        // All of it, checksum and first line included.
+        (current.text() == text).then_some(current)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_names_a_generation_is_read_as_it_was_written_and_not_with_any_bit_flipped() {
+        for ranks in [1, 2, 64] {
+            let part =
+                |rank: u32| Part { digest: rank.wrapping_mul(0x9e37_79b9), len: u64::from(rank) << 33 };
+            let current = Current { generation: 77, parts: (0..ranks).map(part).collect() };
+            let text = current.text();
+            assert!(text.len() as u64 <= LONGEST);
+            assert_eq!(Current::read(&text), Some(current));
+            for bit in 0..text.len() * 8 {
+                let mut bytes = text.clone().into_bytes();
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                let read = std::str::from_utf8(&bytes).ok().and_then(Current::read);
+                assert_eq!(read, None, "bit {bit}");
+            }
+            assert_eq!(Current::read(&text[..text.len() - 1]), None);
+        }
+        assert_eq!(Current::read(""), None);
+    }
+}

@@ -1,0 +1,233 @@
+//! The file of one rank: what its heap holds.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0..8 | magic and version |
+//! | 8..40 | generation, rank, number of ranks, number of regions, 8 bytes each |
+//! | 16 for each region | offset in the heap, length |
+//! | 4 | CRC32C of all before |
+//! | for each chunk of each region | at most [`CHUNK`] bytes, and their CRC32C |
+//!
+//! Numbers are little-endian. Whoever reads knows what it is to find, and compares: no number of a file is believed.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use super::directory::Part;
+use super::{CheckpointFault, Place, at, io};
+use crate::error::Result;
+use crate::heap::{HeapOffset, Region};
+use crate::shm::Span;
+
+/// The most bytes that have a checksum together.
+const CHUNK: u64 = 1 << 20;
+
+const MAGIC: [u8; 8] = *b"SMCKPT\x00\x01";
+
+/// The length of what comes before the regions.
+const FIXED: usize = 40;
+
+/// The length of a checksum.
+const SUM: usize = 4;
+
+/// What a file begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) generation: u64,
+    pub(super) rank: u64,
+    pub(super) n_ranks: u64,
+    /// What is allocated, in the order of offsets.
+    pub(super) regions: Vec<Region>,
+}
+
+impl Head {
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        for word in [self.generation, self.rank, self.n_ranks, self.regions.len() as u64] {
+            bytes.extend(word.to_le_bytes());
+        }
+        for region in &self.regions {
+            bytes.extend(region.offset.get().to_le_bytes());
+            bytes.extend(region.len.to_le_bytes());
+        }
+        bytes
+    }
+}
+
+/// Where the chunks of a region of `len` bytes are in it.
+pub(super) fn chunks(len: u64) -> impl Iterator<Item = Region> {
+    (0..len.div_ceil(CHUNK)).map(move |index| {
+        let start = index * CHUNK;
+        Region::new(HeapOffset::new(start), CHUNK.min(len - start))
+    })
+}
+
+/// A checksum of checksums, and how many bytes there were.
+#[derive(Debug, Default)]
+struct Tally {
+    digest: u32,
+    len: u64,
+}
+
+impl Tally {
+    fn add(&mut self, checksum: [u8; SUM], len: u64) {
+        self.digest = crc32c::crc32c_append(self.digest, &checksum);
+        self.len += len + SUM as u64;
+    }
+
+    fn part(&self) -> Part {
+        Part { digest: self.digest, len: self.len }
+    }
+}
+
+/// A file that is being written.
+#[derive(Debug)]
+pub(super) struct Writer {
+    path: PathBuf,
+    file: File,
+    tally: Tally,
+    buffer: Vec<u8>,
+}
+
+impl Writer {
+    pub(super) fn create(path: &Path, head: &Head) -> Result<Self> {
+        let file = File::create_new(path).map_err(|error| io(path, "making a file", error))?;
+        let mut writer = Self { path: path.to_owned(), file, tally: Tally::default(), buffer: head.bytes() };
+        writer.put(|_| {})?;
+        Ok(writer)
+    }
+
+    /// Appends the bytes of `chunk` in `span`. `spoil` may change what is written, and is not to be noticed.
+    pub(super) fn write(&mut self, span: &Span, chunk: Region, spoil: impl FnOnce(&mut [u8])) -> Result<()> {
+        self.buffer.resize(len_of(chunk), 0);
+        span.copy_out(chunk.offset.get(), &mut self.buffer)?;
+        self.put(spoil)
+    }
+
+    /// Writes what is in the buffer, and its checksum.
+    fn put(&mut self, spoil: impl FnOnce(&mut [u8])) -> Result<()> {
+        let checksum = crc32c::crc32c(&self.buffer).to_le_bytes();
+        self.tally.add(checksum, self.buffer.len() as u64);
+        spoil(&mut self.buffer);
+        self.buffer.extend(checksum);
+        self.file.write_all(&self.buffer).map_err(|error| io(&self.path, "writing", error))
+    }
+
+    /// Returns when everything is on the disk.
+    pub(super) fn finish(self) -> Result<Part> {
+        self.file
+            .sync_all()
+            .map_err(|error| io(&self.path, "waiting for the file to be on the disk", error))?;
+        Ok(self.tally.part())
+    }
+}
+
+/// A file that is read.
+#[derive(Debug)]
+pub(super) struct Reader {
+    pub(super) path: PathBuf,
+    file: File,
+    regions: Vec<Region>,
+    head_len: u64,
+    head_sum: [u8; SUM],
+}
+
+impl Reader {
+    /// Opens the file at `path`, which is to begin with `expected`.
+    pub(super) fn open(path: &Path, expected: &Head) -> Result<Self> {
+        let file = File::open(path).map_err(|error| io(path, "opening a file", error))?;
+        let bytes = expected.bytes();
+        let (head_len, head_sum) = (bytes.len() as u64, crc32c::crc32c(&bytes).to_le_bytes());
+        let regions = expected.regions.clone();
+        let mut reader = Self { path: path.to_owned(), file, regions, head_len, head_sum };
+        let mut found = vec![0; FIXED];
+        reader.fill(&mut found)?;
+        if found[..FIXED - 8] != bytes[..FIXED - 8] {
+            return Err(reader.damaged("what the file begins with"));
+        }
+        reader.compare_regions(&found, expected)?;
+        Ok(reader)
+    }
+
+    /// Holds the regions of the file against those that are `expected`; the `fixed` bytes tell how many there are.
+    fn compare_regions(&mut self, fixed: &[u8], expected: &Head) -> Result<()> {
+        let count = u64::from_le_bytes(fixed[FIXED - 8..].try_into().expect("8 bytes"));
+        let mut checksum = crc32c::crc32c(fixed);
+        let (mut differing, mut word) = (None, [0; 16]);
+        // As many as the file can have: a count that is damaged ends with the file.
+        for index in 0..count {
+            self.fill(&mut word)?;
+            checksum = crc32c::crc32c_append(checksum, &word);
+            let [offset, len] =
+                [&word[..8], &word[8..]].map(|half| u64::from_le_bytes(half.try_into().expect("8 bytes")));
+            let mine = usize::try_from(index).ok().and_then(|index| expected.regions.get(index));
+            if mine != Some(&Region::new(HeapOffset::new(offset), len)) {
+                differing.get_or_insert(offset);
+            }
+        }
+        let mut sum = [0; SUM];
+        self.fill(&mut sum)?;
+        if sum != checksum.to_le_bytes() {
+            return Err(self.damaged("what the file begins with"));
+        }
+        let mine = expected.regions.len() as u64;
+        if differing.is_some() || count != mine {
+            let place = Place(differing);
+            return Err(at(&self.path, CheckpointFault::Layout { found: count, expected: mine, place }));
+        }
+        Ok(())
+    }
+
+    /// Looks whether all of it is what was written.
+    pub(super) fn check(&mut self) -> Result<Part> {
+        self.each_chunk(|_, _| Ok(()))
+    }
+
+    /// Hands each chunk that is what was written to `visit`, with its place in the heap.
+    pub(super) fn each_chunk(&mut self, visit: impl Fn(Region, &[u8]) -> Result<()>) -> Result<Part> {
+        let start = self.head_len + SUM as u64;
+        self.file.seek(SeekFrom::Start(start)).map_err(|error| io(&self.path, "reading", error))?;
+        let mut tally = Tally::default();
+        tally.add(self.head_sum, self.head_len);
+        let mut buffer = Vec::new();
+        for region in self.regions.clone() {
+            for chunk in chunks(region.len) {
+                buffer.resize(len_of(chunk) + SUM, 0);
+                self.fill(&mut buffer)?;
+                let (bytes, sum) = buffer.split_at(buffer.len() - SUM);
+                if crc32c::crc32c(bytes).to_le_bytes() != *sum {
+                    return Err(self.damaged("a chunk of data"));
+                }
+                tally.add(sum.try_into().expect("4 bytes"), chunk.len);
+                visit(
+                    Region::new(HeapOffset::new(region.offset.get() + chunk.offset.get()), chunk.len),
+                    bytes,
+                )?;
+            }
+        }
+        match self.file.read(&mut [0]) {
+            Ok(0) => Ok(tally.part()),
+            Ok(_) => Err(self.damaged("the end of the file")),
+            Err(error) => Err(io(&self.path, "reading", error)),
+        }
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
+        match self.file.read_exact(bytes) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                Err(self.damaged("the length of the file"))
+            }
+            Err(error) => Err(io(&self.path, "reading", error)),
+        }
+    }
+
+    fn damaged(&self, what: &'static str) -> crate::error::Error {
+        at(&self.path, CheckpointFault::Damaged { what })
+    }
+}
+
+fn len_of(chunk: Region) -> usize {
+    usize::try_from(chunk.len).expect("at most a chunk")
+}

@@ -1,0 +1,361 @@
+//! Checkpoints: the device memory of a job in a directory, and back.
+//!
+//! ```text
+//! DIRECTORY/CURRENT              names the generation that counts: written aside, renamed when all files of it are there
+//! DIRECTORY/generation-7/rank0   what rank 0 had in its heap (`file.rs`)
+//! DIRECTORY/generation-7/rank1
+//! ```
+//!
+//! All ranks take part, and tell each other after every step whether it went well, so that all succeed or none does:
+//!
+//! | step | by | what |
+//! |---|---|---|
+//! | 1 | the first rank | removes what is left of attempts that failed, and makes the directory of the next generation |
+//! | 2 | each | writes its file, and waits until it is on the disk |
+//! | 3 | the first rank | writes the new `CURRENT` aside, waits until that and the names of all files are on the disk, renames it |
+//! | 4 | the first rank | removes the generation before |
+//!
+//! The rename is the one moment at which the new checkpoint takes the place of the old one. Whoever dies, whenever: what `CURRENT`
+//! names is whole. A failure after the rename is one all the same, though the new checkpoint counts.
+//!
+//! Restoring looks at everything first, on all ranks: the ranks, what is allocated, lengths, checksums. Only then a byte of memory
+//! changes.
+
+mod directory;
+mod file;
+
+use std::path::Path;
+
+use super::Communicator;
+use crate::collective::Operation;
+use crate::error::{Error, Result};
+use crate::faults::Event;
+use crate::heap::Region;
+use directory::{Current, Directory, Part};
+use file::{Head, Reader};
+
+/// What is wrong with a checkpoint.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointFault {
+    /// There is none.
+    #[error("there is no checkpoint; write one by Communicator::checkpoint, or name another directory")]
+    Missing,
+    /// The system refused something.
+    #[error("{action} failed: {source}; {remedy}")]
+    Io {
+        /// What was attempted.
+        action: &'static str,
+        /// What helps.
+        remedy: &'static str,
+        /// The system's own error.
+        source: std::io::Error,
+    },
+    /// A file is not what was written.
+    #[error(
+        "{what} is not what was written; the file is damaged: restore it from a copy, or use an older checkpoint"
+    )]
+    Damaged {
+        /// What part of it.
+        what: &'static str,
+    },
+    /// It is one of a job of another size.
+    #[error("it is of {found} ranks, and this job has {expected}; start as many")]
+    Ranks {
+        /// How many it is of.
+        found: u64,
+        /// How many there are.
+        expected: u64,
+    },
+    /// What is allocated now is not what was allocated then.
+    #[error(
+        "it holds {found} allocations, the first that differs {place}, and this job has {expected}; allocate the same, in the same \
+         order, before it is restored"
+    )]
+    Layout {
+        /// How many allocations it holds.
+        found: u64,
+        /// How many there are.
+        expected: u64,
+        /// Where the first one that differs starts in the heap, as far as there is one.
+        place: Place,
+    },
+}
+
+/// Where an allocation starts, for a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place(Option<u64>);
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(offset) => write!(f, "at {offset}"),
+            None => f.write_str("being one that is not there"),
+        }
+    }
+}
+
+/// The error of the checkpoint, or its file, at `path`.
+fn at(path: &Path, fault: CheckpointFault) -> Error {
+    Error::Checkpoint { path: path.to_owned(), fault: Box::new(fault) }
+}
+
+/// What the system says about `action` on `path`.
+fn io(path: &Path, action: &'static str, source: std::io::Error) -> Error {
+    let remedy = match source.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+            "free space there, or name a directory with more"
+        }
+        _ => "see that the directory is there and may be read and written",
+    };
+    at(path, CheckpointFault::Io { action, remedy, source })
+}
+
+impl Communicator {
+    /// Writes all that is allocated in the heaps of all ranks to `directory`, which it makes if need be, and returns the number of the
+    /// checkpoint there, from 1 on. Collective, through a communicator that all ranks of the job belong to; each names the same
+    /// directory, and writes its own part.
+    ///
+    /// What was enqueued is done first; puts of others count that this rank has waited for, and nothing may be under way. The directory
+    /// is for one job at a time. A checkpoint that was there before stays valid until the new one is whole and on the disk, whatever
+    /// happens, and is removed then.
+    ///
+    /// ```
+    /// # fn main() -> shmccl::Result<()> {
+    /// # let place = std::env::temp_dir().join(format!("shmccl-doc-{}", std::process::id()));
+    /// # let directory = place.as_path();
+    /// shmccl::launch::launch_threads(2, &Default::default(), |comm| {
+    ///     let weights = comm.alloc::<f32>(1000)?;
+    ///     weights.fill(1.5);
+    ///     comm.checkpoint(directory)?;
+    ///     weights.fill(0.0);
+    ///     // ... or in another job of as many ranks, which has allocated the same:
+    ///     comm.restore(directory)?;
+    ///     assert_eq!(weights.get(999)?, 1.5);
+    ///     Ok(())
+    /// })?;
+    /// # std::fs::remove_dir_all(directory).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] where it failed, [`Error::FailedElsewhere`] on the other ranks, [`Error::Mismatch`] for different
+    /// directories: all can go on and try again. [`Error::InvalidArgument`] for a communicator of some ranks. Otherwise those of
+    /// [`Communicator::barrier`], which end the epoch.
+    pub fn checkpoint(&mut self, directory: impl AsRef<Path>) -> Result<u64> {
+        self.check_all_ranks()?;
+        self.fabric().enter(Operation::Checkpoint.name())?;
+        let mut writing = Writing { comm: self, directory: Directory::new(directory.as_ref()) };
+        let generation = writing.begin()?;
+        let parts = writing.write(generation)?;
+        writing.commit(generation, parts)?;
+        Ok(generation)
+    }
+
+    /// Reads back into the heaps of all ranks what [`Communicator::checkpoint`] has written to `directory`, and returns its number.
+    /// Collective. The job has as many ranks as then, and has allocated the same: the same lengths in the same order.
+    ///
+    /// Everything is checked first, on all ranks, lengths and checksums among it. Where anything is wrong no byte has changed on
+    /// any rank, and all can go on.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] with what is wrong, [`Error::FailedElsewhere`] on the other ranks; nothing has changed. An error of the same
+    /// kind ends the epoch when a file changes between the check and the reading. Otherwise those of [`Communicator::checkpoint`].
+    pub fn restore(&mut self, directory: impl AsRef<Path>) -> Result<u64> {
+        self.check_all_ranks()?;
+        self.fabric().enter(Operation::Restore.name())?;
+        self.step()?;
+        let checked = self.open_part(&Directory::new(directory.as_ref()));
+        let generation = checked.as_ref().map_or(0, |(_, generation)| *generation);
+        let (told, (mut reader, _)) = self.in_step_with(Operation::Restore, [generation, 0], checked)?;
+        self.same(&told, "the number of the checkpoint", generation)?;
+        self.step()?;
+        let (heap, own) = (self.heap().view(), self.fabric().rank());
+        let load = |region: Region, bytes: &[u8]| heap.span(own, region)?.copy_in(0, bytes);
+        let loaded = reader.each_chunk(load).inspect_err(|_| self.revoke());
+        self.in_step_with(Operation::Restore, [0; 2], loaded)?;
+        Ok(generation)
+    }
+
+    /// Opens this rank's part of the checkpoint that counts, and looks whether it is whole and fits.
+    fn open_part(&self, directory: &Directory) -> Result<(Reader, u64)> {
+        let current = directory.current()?.ok_or_else(|| at(&directory.path, CheckpointFault::Missing))?;
+        let expected = u64::from(self.n_ranks());
+        let found = current.parts.len() as u64;
+        if found != expected {
+            return Err(at(&directory.path, CheckpointFault::Ranks { found, expected }));
+        }
+        let mut reader = Reader::open(
+            &directory.part(current.generation, self.own_number()),
+            &self.head(current.generation),
+        )?;
+        let part = reader.check()?;
+        if part != current.parts[self.fabric().rank().index()] {
+            return Err(at(&reader.path, CheckpointFault::Damaged { what: "the whole" }));
+        }
+        Ok((reader, current.generation))
+    }
+
+    /// What a file of this rank in `generation` begins with.
+    fn head(&self, generation: u64) -> Head {
+        let internal = self.membership.workspace.regions();
+        let own = |region: &Region| !internal.contains(region);
+        let regions = self.heap().regions().into_iter().filter(own).collect();
+        Head { generation, rank: self.own_number(), n_ranks: self.n_ranks().into(), regions }
+    }
+
+    /// This rank as the job numbers it.
+    fn own_number(&self) -> u64 {
+        self.fabric().rank().get().into()
+    }
+
+    /// A step at which a fault may strike.
+    fn step(&self) -> Result<()> {
+        if self.fabric().is_plain() { Ok(()) } else { self.fabric().undergo(Event::Step) }
+    }
+
+    /// Tells all ranks `words` and whether `outcome` is one; goes on when it is on all of them. Returns what each has told, by the
+    /// numbers of the job.
+    fn in_step_with<R>(
+        &mut self,
+        operation: Operation,
+        words: [u64; 2],
+        outcome: Result<R>,
+    ) -> Result<(Vec<[u64; 2]>, R)> {
+        let failed = u64::from(outcome.is_err());
+        let told = self.engine()?.exchange(operation, &[failed, words[0], words[1]])?;
+        self.fabric().check(operation.name())?;
+        let outcome = outcome?;
+        if let Some(member) = told.iter().position(|words| words[0] != 0) {
+            return Err(Error::FailedElsewhere { operation: operation.name(), rank: self.members[member] });
+        }
+        let mut by_rank = vec![[0; 2]; told.len()];
+        for (member, words) in self.members.iter().zip(told) {
+            by_rank[member.index()] = [words[1], words[2]];
+        }
+        Ok((by_rank, outcome))
+    }
+
+    /// Looks whether all have `told` the same first word.
+    fn same(&self, told: &[[u64; 2]], what: &'static str, mine: u64) -> Result<()> {
+        let other = told.iter().position(|words| words[0] != mine);
+        other.map_or(Ok(()), |index| {
+            let rank = *self.members.iter().find(|rank| rank.index() == index).expect("all have told");
+            Err(Error::Mismatch { what, mine, rank, theirs: told[index][0] })
+        })
+    }
+}
+
+/// A checkpoint on its way.
+struct Writing<'c> {
+    comm: &'c mut Communicator,
+    directory: Directory,
+}
+
+impl Writing<'_> {
+    /// Whether this rank does what one does for all.
+    fn is_first(&self) -> bool {
+        self.comm.fabric().rank().get() == 0
+    }
+
+    fn in_step<R>(&mut self, words: [u64; 2], outcome: Result<R>) -> Result<(Vec<[u64; 2]>, R)> {
+        self.comm.in_step_with(Operation::Checkpoint, words, outcome)
+    }
+
+    /// Makes room for the next generation, and returns its number.
+    fn begin(&mut self) -> Result<u64> {
+        self.comm.step()?;
+        let next = if self.is_first() { self.make() } else { Ok(0) };
+        let next = settle(next)?;
+        let (told, _) = self.in_step([*next.as_ref().unwrap_or(&0), 0], next)?;
+        Ok(told[0][0])
+    }
+
+    fn make(&self) -> Result<u64> {
+        self.directory.make()?;
+        let before = self.directory.current()?.map_or(0, |current| current.generation);
+        self.directory.sweep(before)?;
+        self.comm.step()?;
+        let next = before.saturating_add(1);
+        self.directory.make_generation(next)?;
+        Ok(next)
+    }
+
+    /// Writes this rank's part, and returns what all have written.
+    fn write(&mut self, generation: u64) -> Result<Vec<Part>> {
+        let place = self.directory.canonical();
+        let written = settle(place.and_then(|place| {
+            Ok((crc32c::crc32c(place.as_os_str().as_encoded_bytes()), self.write_part(generation)?))
+        }))?;
+        let (place, digest) = written.as_ref().map_or((0, 0), |(place, part)| (*place, part.digest));
+        let words =
+            [u64::from(place) << 32 | u64::from(digest), written.as_ref().map_or(0, |(_, part)| part.len)];
+        let (told, _) = self.in_step(words, written).inspect_err(|_| self.sweep(generation))?;
+        let places: Vec<_> = told.iter().map(|words| [words[0] >> 32, 0]).collect();
+        let same = self.comm.same(
+            &places,
+            "the directory of the checkpoint (by a checksum of its path)",
+            place.into(),
+        );
+        same.inspect_err(|_| self.sweep(generation))?;
+        Ok(told.iter().map(|&[word, len]| Part { digest: low(word), len }).collect())
+    }
+
+    fn write_part(&self, generation: u64) -> Result<Part> {
+        let comm = &*self.comm;
+        comm.step()?;
+        let path = self.directory.part(generation, comm.own_number());
+        let (heap, own) = (comm.heap().view(), comm.fabric().rank());
+        let mut writer = file::Writer::create(&path, &comm.head(generation))?;
+        for region in comm.head(generation).regions {
+            let span = heap.span(own, region)?;
+            for chunk in file::chunks(region.len) {
+                writer.write(&span, chunk, |bytes| comm.fabric().spoil(bytes))?;
+                comm.step()?;
+            }
+        }
+        let part = writer.finish()?;
+        comm.step()?;
+        Ok(part)
+    }
+
+    /// Makes `generation` the one that counts.
+    fn commit(&mut self, generation: u64, parts: Vec<Part>) -> Result<()> {
+        self.comm.step()?;
+        let current = Current { generation, parts };
+        let committed = if self.is_first() { self.replace(&current) } else { Ok(()) };
+        let committed = settle(committed)?;
+        self.in_step([0; 2], committed).map(drop)
+    }
+
+    fn replace(&self, current: &Current) -> Result<()> {
+        let aside = self.directory.write_aside(current)?;
+        self.comm.step()?;
+        self.directory.replace(&aside)?;
+        self.comm.step()?;
+        // What cannot be removed now is by the next checkpoint.
+        let _later = self.directory.sweep(current.generation);
+        Ok(())
+    }
+
+    /// Removes what was written of `generation`, which has failed. What cannot be removed now is by the next attempt.
+    fn sweep(&self, generation: u64) {
+        if self.is_first() {
+            let _later = self.directory.sweep(generation.saturating_sub(1));
+        }
+    }
+}
+
+/// What is to be told to the others, unless this rank was killed: then it tells nobody.
+fn settle<R>(outcome: Result<R>) -> Result<Result<R>> {
+    match outcome {
+        Err(error @ Error::FaultInjected { .. }) => Err(error),
+        outcome => Ok(outcome),
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the lower half is what is asked for")]
+const fn low(word: u64) -> u32 {
+    word as u32
+}
