@@ -44,7 +44,7 @@ impl Message {
     /// Writes it into `words`.
     pub(super) fn tell(self, words: &[AtomicU64], lent: Option<u32>) {
         let header = if self.has_header { HEADER } else { 0 };
-        let word = PRESENT | header | self.body / HEADER_LEN << 57 | self.len << 32 | u64::from(self.crc);
+        let word = PRESENT | header | (self.body / HEADER_LEN) << 57 | self.len << 32 | u64::from(self.crc);
         plain::store(&words[0], word);
         plain::store(&words[1], lent.map_or(0, |crc| PRESENT | u64::from(crc)));
     }
