@@ -64,7 +64,19 @@ impl Fabric {
         let crowded = spinners > 1;
         let (spinners, state) = (AtomicU64::new(spinners.into()), AtomicU64::new(0));
         let (injector, recorder, checksums) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        Ok(Self { world, rank, heap, seats, spinners, crowded, timeout, state, injector, recorder, checksums })
+        Ok(Self {
+            world,
+            rank,
+            heap,
+            seats,
+            spinners,
+            crowded,
+            timeout,
+            state,
+            injector,
+            recorder,
+            checksums,
+        })
     }
 
     pub(crate) fn world(&self) -> &Arc<World> {

@@ -50,6 +50,8 @@ fn missing(faults: &str, n: usize) -> (Vec<usize>, Vec<Strike>) {
     let results = launch_threads(2, &with(faults), |comm| {
         let cells = comm.alloc::<u64>(2 * n)?;
         cells.fill(7);
+        // Places that are 0 at the end have got nothing.
+        (n..2 * n).try_for_each(|index| cells.set(index, 0))?;
         comm.barrier()?;
         if comm.rank().get() == 0 {
             let mut channel = comm.port_channel(comm.right())?;
@@ -57,14 +59,12 @@ fn missing(faults: &str, n: usize) -> (Vec<usize>, Vec<Strike>) {
                 channel.put(cells.part(n + index, 1)?.offset, cells.part(index, 1)?.offset, 8)?;
             }
             channel.flush()?;
-            // Those places are 0 that are to be found out.
             let refused = comm.fifo_snapshots()?.remove(0);
             let reason = refused.last_refused.as_ref().map(|refused| RefusalReason::from_code(refused.code));
             assert!(reason.is_none_or(|reason| reason == Some(RefusalReason::Injected)), "{refused:?}");
             let failed = comm.strikes().iter().filter(|strike| strike.kind == FaultKind::Fail).count();
             assert_eq!(refused.refused, failed as u64);
         } else {
-            (n..2 * n).try_for_each(|index| cells.set(index, 0))?;
             comm.memory_channel(comm.left())?;
         }
         comm.barrier()?;
