@@ -43,7 +43,8 @@ const STYLES: styling::Styles = styling::Styles::styled()
     .literal(styling::AnsiColor::Cyan.on_default().bold())
     .placeholder(styling::AnsiColor::Cyan.on_default());
 
-const SIZES: &str = "Sizes are whole numbers with K, M, G or T behind them (4K, 64MiB), all powers of two.\n\
+const SIZES: &str = "SHMCCL_LOG=launch=debug,info has turns in the life of jobs told on stderr, by subsystem and level.\n\
+                     Sizes are whole numbers with K, M, G or T behind them (4K, 64MiB), all powers of two.\n\
                      Tables go to stdout, everything else to stderr. NO_COLOR turns colour off.\n\
                      Exit code: 0 done, 1 failed or wrong data, 2 wrong usage.\n";
 

@@ -11,6 +11,7 @@ mod file;
 mod fit;
 mod host;
 mod jobs;
+mod log;
 mod machine;
 mod output;
 mod perf;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
 }
 
 fn execute(cli: &Cli) -> anyhow::Result<u8> {
+    log::start()?;
     match &cli.command {
         Command::Perf(args) => perf::run(args),
         Command::Run(args) => run::run(args),

@@ -38,6 +38,7 @@
 //! | making it go wrong on purpose | [`faults`] |
 //! | what the ranks of a job are doing, from inside and outside | [`Communicator::report`], [`observe`] |
 //! | what they did, when, and for how long | [`trace`] |
+//! | the turns in the life of a job, as they happen | [`logs`] |
 //!
 //! [`shm`], [`sync`] and [`bootstrap`] are the ground that these stand on: shared memory and everything unsafe,
 //! the protocols with their memory orderings, the first meeting of a job. They are public because tools and
@@ -61,6 +62,8 @@ pub mod faults;
 pub mod heap;
 #[cfg(not(loom))]
 pub mod launch;
+#[cfg(not(loom))]
+pub mod logs;
 #[cfg(not(loom))]
 pub mod observe;
 #[cfg(not(loom))]

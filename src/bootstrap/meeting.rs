@@ -29,6 +29,7 @@ use super::knock::check_user;
 use super::message::{self, ANY_RANK, Knock, LAYOUT_VERSION, Lost, Message, Met, Refusal, Refused, Report};
 use super::socket::{Incoming, poll_timeout, resource_error, send, try_receive};
 use crate::error::{DeviceName, Error, Result};
+use crate::logs::MEETING;
 use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
 
 /// How many connections there may be: everybody, and as many again that say nothing.
@@ -351,6 +352,7 @@ impl Meeting {
         let n_ranks = self.n_ranks().unwrap_or(0);
         let sockets: Vec<_> = self.guests.into_iter().filter_map(|guest| guest.socket).collect();
         for (rank, socket) in (0..).zip(&sockets) {
+            tracing::debug!(target: MEETING, rank, n_ranks, "met");
             tell(socket, &Met { head: Met::head(self.job_id), rank, n_ranks });
         }
         Party { sockets, heap_len, deadline: self.deadline }
@@ -358,6 +360,7 @@ impl Meeting {
 
     /// Tells all who have come why the meeting has failed; of different terms, each from its own side.
     fn dismiss(&self, breakdown: &Breakdown) {
+        tracing::warn!(target: MEETING, ?breakdown, "a meeting has failed");
         for guest in &self.guests {
             let Some(socket) = guest.socket.as_ref().filter(|_| guest.has_knocked) else { continue };
             let dismissal = match breakdown {

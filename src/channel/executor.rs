@@ -3,13 +3,14 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use shmccl_proxy::{Handler, Kind, MemoryId, Refusal, SemaphoreId, Trigger};
+use shmccl_proxy::{Handler, Kind, MemoryId, Position, Refusal, SemaphoreId, Trigger};
 
 use super::faulty::{Fate, ProxyFaults};
 use super::seat::MAX_CHANNELS_PER_PEER;
 use super::world::World;
 use crate::error::Result;
 use crate::heap::{HeapView, MemoryTable, Place, Region};
+use crate::logs::PROXY;
 use crate::rank::Rank;
 use crate::shm::ReadSoon;
 use crate::sync::atomic::AtomicU64;
@@ -206,6 +207,12 @@ impl Handler for Executor {
         let done =
             if self.faults.is_none() { self.execute(fifo, trigger) } else { self.suffer(fifo, trigger) };
         done.map_err(RefusalReason::refusal)
+    }
+
+    fn refused(&mut self, fifo: usize, position: Position, trigger: &Trigger, refusal: Refusal) {
+        let reason = RefusalReason::from_code(refusal.code().into());
+        let by = self.producer(fifo);
+        tracing::warn!(target: PROXY, ?by, ?position, ?reason, ?trigger, "a trigger was refused");
     }
 }
 

@@ -13,6 +13,7 @@ use super::world::World;
 use crate::error::{Error, Result};
 use crate::faults::{Faults, Injector};
 use crate::heap::layout::FifoCells;
+use crate::logs::PROXY;
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{
@@ -163,6 +164,7 @@ impl Server {
 
     fn run<T: Handler>(&mut self, mut handler: T) {
         // A handler that panics takes the proxy with it: nobody is to wait for it.
+        tracing::debug!(target: PROXY, owners = ?self.owners, "a proxy serves");
         let alarm = Alarm { world: Arc::clone(&self.world) };
         // Whoever has slept through and found nothing goes back to sleep, without the spell of watching before.
         let asleep = WaitPolicy { spins: 0, park_after: Duration::ZERO };
@@ -186,6 +188,7 @@ impl Server {
         }
         self.drain(&mut handler);
         drop(alarm);
+        tracing::debug!(target: PROXY, owners = ?self.owners, "a proxy stops");
     }
 
     /// Serves a turn as soon as there is something to serve.

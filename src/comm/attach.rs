@@ -22,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::heap::MemoryRegistrar;
 use crate::heap::layout::HeapShape;
 use crate::heap::registered::heap_windows;
+use crate::logs::EPOCH;
 use crate::rank::Rank;
 use crate::shm::{LifeLock, Segment};
 use crate::sync::Revocation;
@@ -200,7 +201,10 @@ impl Seat {
         let mut registrar = MemoryRegistrar::new(world.memory_table(rank)?);
         heap_windows(&mut registrar, world.windows())?;
         let watched = Arc::clone(world);
-        let on_loss = move |lost| watched.control().revoke(watched.kernel(), Revocation::PeerLost(lost));
+        let on_loss = move |lost| {
+            tracing::warn!(target: EPOCH, %rank, %lost, "a peer was lost");
+            watched.control().revoke(watched.kernel(), Revocation::PeerLost(lost));
+        };
         let life = LifeLock::take(*world.kernel(), world.control().lives(), rank, on_loss)?;
         Ok(Self { rank, life, registrar })
     }
@@ -214,6 +218,9 @@ impl Seat {
     ) -> Result<Communicator> {
         let Self { rank, life, registrar } = self;
         let fabric = Arc::new(Fabric::new(Arc::clone(world), rank, terms.spinners, terms.timeout)?);
+        let (era, n_ranks) = (world.era(), world.n_ranks());
+        let job = format_args!("{:016x}", era.job);
+        tracing::info!(target: EPOCH, %job, epoch = era.epoch, %rank, n_ranks, "in an epoch");
         let meeting = Meeting::new(&fabric);
         let membership = Membership {
             fabric,

@@ -13,6 +13,7 @@ use super::survivor::{OpenRound, Survivor};
 use super::unique_id::UniqueId;
 use crate::bootstrap::{Options, Part, Vigil, meet};
 use crate::error::{Error, Result};
+use crate::logs::EPOCH;
 use crate::rank::{Rank, RankSet};
 use crate::sync::LifeStatus;
 use crate::sync::regroup::{OFFER_WORDS, Outcome};
@@ -66,7 +67,9 @@ impl Communicator {
         let meet = |round: &OpenRound<'_>, chosen, _| {
             Return { survivor: &survivor, round, chosen, mine, supervision }.come_together(self)
         };
-        survivor.go_on(meet).map(|(comm, _)| comm)
+        let (comm, _) = survivor.go_on(meet)?;
+        tracing::info!(target: EPOCH, rank = %comm.rank(), n_ranks = comm.n_ranks(), "recovered");
+        Ok(comm)
     }
 }
 

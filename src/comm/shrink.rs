@@ -23,6 +23,7 @@ use crate::bootstrap::{CONTRIBUTION_LEN, ProxyMode, SegmentBacking, resource_err
 use crate::channel::{Control, Era, Fabric, World};
 use crate::error::{Error, Result};
 use crate::heap::layout::HeapShape;
+use crate::logs::EPOCH;
 use crate::rank::{Rank, RankSet};
 use crate::shm::Segment;
 use crate::shm::header::Creator;
@@ -93,6 +94,7 @@ impl Communicator {
         comm.succeed(self, chosen.iter().map(|rank| self.membership.numbers[rank.index()]).collect());
         let world = self.fabric().world();
         let lost: Vec<_> = RankSet::all(world.n_ranks()).without(chosen).iter().collect();
+        tracing::info!(target: EPOCH, rank = %comm.rank(), n_ranks = comm.n_ranks(), ?lost, "gone on without the lost");
         // Those who left in peace are not lost to the launcher.
         let is_lost = |rank: &&Rank| world.life(**rank).status() == LifeStatus::Lost;
         lost.iter().filter(is_lost).for_each(|lost| self.membership.report_loss(*lost));

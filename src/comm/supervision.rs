@@ -9,6 +9,7 @@ use super::unique_id::UniqueId;
 use crate::bootstrap::{Link, LinkEvent, LinkWatch, Pulse};
 use crate::channel::World;
 use crate::error::{DeviceName, Result};
+use crate::logs::EPOCH;
 use crate::rank::{Rank, RankSet};
 use crate::sync::{LifeStatus, Revocation};
 
@@ -106,6 +107,7 @@ impl Followed {
             LinkEvent::Lost { device: DeviceName::Proxy, .. } => Revocation::ProxyLost,
             LinkEvent::LauncherGone => Revocation::Aborted(None),
         };
+        tracing::warn!(target: EPOCH, epoch = world.era().epoch, ?reason, "the launcher has ended the epoch");
         world.control().revoke(world.kernel(), reason);
     }
 }

@@ -21,6 +21,7 @@ use super::machine::{Action, Event, MAX_DEVICES, Machine, Settings};
 use super::request::Reply;
 use crate::bootstrap::poll_timeout;
 use crate::error::{Error, Result};
+use crate::logs::COORDINATOR;
 use crate::shm::system::InterruptWatch;
 
 /// The most connections at a time; more wait at the door.
@@ -226,7 +227,9 @@ impl Coordinator {
     }
 
     fn handle(&mut self, event: Event) {
+        tracing::debug!(target: COORDINATOR, ?event, "heard");
         for action in self.machine.handle(event) {
+            tracing::debug!(target: COORDINATOR, ?action, "decided");
             match action {
                 Action::Order { device, order } => {
                     if let Some(peer) =

@@ -13,6 +13,7 @@ use super::supervise::Job;
 use super::{Launch, process::Process};
 use crate::bootstrap::Seat;
 use crate::error::{DeviceName, ExitCause, Result};
+use crate::logs::LAUNCH;
 
 /// How ranks are started, and started again.
 #[derive(Debug)]
@@ -124,6 +125,7 @@ impl Job<'_> {
     fn restart(&mut self, seat: Seat, cause: ExitCause) -> Result<()> {
         let device = self.root.device(seat);
         let started = self.restarts.start(device)?;
+        tracing::info!(target: LAUNCH, %device, pid = started.process.pid().as_raw(), "started again");
         self.processes[seat.0] = started.process;
         self.pipes.extend(started.pipes);
         self.root.reseat(seat, started.socket);

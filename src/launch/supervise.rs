@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::Signal;
+use tracing::{debug, info, warn};
 
 use super::cause::Inquest;
 use super::hang::HangWatch;
@@ -15,6 +16,7 @@ use super::restart::Restarts;
 use super::{Launch, Outcome};
 use crate::bootstrap::{Event, Root, Seat, poll_timeout};
 use crate::error::{DeviceName, Error, ExitCause, Result};
+use crate::logs::LAUNCH;
 use crate::shm::system::InterruptWatch;
 
 /// How long a send that the kernel refused for want of room waits before it is tried again.
@@ -99,10 +101,13 @@ pub(super) fn run(
         ready_after: None,
         observer,
     };
+    let (job_id, n_ranks) = (launch.job_id, launch.n_ranks);
+    info!(target: LAUNCH, job = format_args!("{job_id:016x}"), n_ranks, "starting a job");
     job.start()?;
     while !job.has_ended() {
         job.watch()?;
     }
+    info!(target: LAUNCH, after = ?began.elapsed(), "all processes have ended");
     job.conclude()
 }
 
@@ -144,6 +149,7 @@ impl Job<'_> {
     fn start(&mut self) -> Result<()> {
         for device in devices(self.restarts.launch()) {
             let started = self.restarts.start(device)?;
+            debug!(target: LAUNCH, %device, pid = started.process.pid().as_raw(), "started");
             self.processes.push(started.process);
             self.pipes.extend(started.pipes);
             self.root.seat(started.socket, self.restarts.plan().placement(device));
@@ -258,6 +264,7 @@ impl Job<'_> {
                 continue;
             }
             self.interrupted = Some((interrupt.signal, self.inquest.is_clean()));
+            info!(target: LAUNCH, signal = %interrupt.signal, "interrupted");
             // The terminal has sent its own to all of them.
             if !interrupt.from_terminal {
                 for process in &self.processes {
@@ -272,10 +279,14 @@ impl Job<'_> {
     fn take_events(&mut self) {
         while let Some(event) = self.root.next_event() {
             match event {
-                Event::Joined(seat, pid) => self.processes[seat.0].joined_as(pid),
+                Event::Joined(seat, pid) => {
+                    debug!(target: LAUNCH, device = %self.root.device(seat), pid, "joined");
+                    self.processes[seat.0].joined_as(pid);
+                }
                 Event::Up => {
                     let after = self.began.elapsed();
                     self.ready_after = Some(after);
+                    info!(target: LAUNCH, ?after, "all members are ready");
                     self.observer.on_ready(after);
                 }
                 // Who was given up leaves nobody any more: the others have lost it, and wait for its successor.
@@ -289,6 +300,8 @@ impl Job<'_> {
                 // Who has left in peace is not lost to the job.
                 Event::Reported(_, lost) if self.root.has_left(lost) => {}
                 Event::Reported(seat, lost) => {
+                    let (by, device) = (self.root.device(seat), self.root.device(lost));
+                    warn!(target: LAUNCH, %device, %by, "reported lost");
                     self.inquest.blames(seat, lost);
                     self.tell(lost);
                     self.condemn(lost);
@@ -340,6 +353,7 @@ impl Job<'_> {
     }
 
     pub(super) fn note_failure(&mut self, seat: Seat, cause: ExitCause) {
+        warn!(target: LAUNCH, device = %self.root.device(seat), %cause, "failed");
         self.inquest.fails(seat, cause);
         match cause {
             ExitCause::Hung(_) => self.root.declare_hung(seat),
@@ -377,6 +391,7 @@ impl Job<'_> {
 
     fn kill_all(&mut self) {
         self.kill_at = None;
+        info!(target: LAUNCH, "killing whoever is left");
         for process in &mut self.processes {
             process.kill();
         }

@@ -3,6 +3,7 @@
 //! `device_process` is an entry point: it does nothing unless the environment tells it its part.
 
 mod hanging;
+mod logging;
 #[path = "../process/mod.rs"]
 mod process;
 
@@ -26,7 +27,15 @@ const SCENARIO: &str = "SHMCCL_TEST_SCENARIO";
 fn shmccl(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
     command.arg("run").args(words).stdin(Stdio::null());
-    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "SHMCCL_HEAP", "SHMCCL_FAULTS"] {
+    for variable in [
+        "NO_COLOR",
+        "CLICOLOR",
+        "CLICOLOR_FORCE",
+        "SHMCCL_HEAP",
+        "SHMCCL_LOG",
+        "SHMCCL_TRACE",
+        "SHMCCL_FAULTS",
+    ] {
         command.env_remove(variable);
     }
     // The built-in table, whatever was measured on this machine.

@@ -1,0 +1,77 @@
+//! Logs on stderr, of the subsystems and levels that `SHMCCL_LOG` names.
+
+use std::str::FromStr;
+
+use shmccl::logs::TARGETS;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{fmt, registry};
+
+use crate::failure::UsageError;
+
+/// The variable that says what is printed.
+const VARIABLE: &str = "SHMCCL_LOG";
+
+/// What the names of targets begin with.
+const PREFIX: &str = "shmccl::";
+
+/// Prints from now on what the environment asks for, if it asks for anything.
+///
+/// # Errors
+/// When it does not say it as it should.
+pub(crate) fn start() -> Result<(), UsageError> {
+    let Some(text) = std::env::var_os(VARIABLE).filter(|text| !text.is_empty()) else { return Ok(()) };
+    let targets = read(&text.to_string_lossy())?;
+    let printer = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    registry().with(printer).with(targets).init();
+    Ok(())
+}
+
+/// Reads `launch=debug,info`.
+fn read(text: &str) -> Result<Targets, UsageError> {
+    let mut targets = Targets::new();
+    for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        targets = match word.split_once('=') {
+            Some((name, level)) => {
+                let known = TARGETS.into_iter().find(|target| target.strip_prefix(PREFIX) == Some(name));
+                targets.with_target(known.ok_or_else(|| refusal(word))?, level_of(word, level)?)
+            }
+            None => targets.with_default(level_of(word, word)?),
+        };
+    }
+    Ok(targets)
+}
+
+fn level_of(word: &str, level: &str) -> Result<LevelFilter, UsageError> {
+    // Numbers would be levels, too, which nobody remembers.
+    let is_word = level.bytes().all(|byte| byte.is_ascii_alphabetic());
+    LevelFilter::from_str(level).ok().filter(|_| is_word && !level.is_empty()).ok_or_else(|| refusal(word))
+}
+
+fn refusal(word: &str) -> UsageError {
+    let names: Vec<_> = TARGETS.iter().filter_map(|target| target.strip_prefix(PREFIX)).collect();
+    UsageError::new(format!(
+        "{VARIABLE} has {word:?}; expected LEVEL or NAME=LEVEL, with commas between, such as launch=debug,info; the names are {}, \
+         the levels error, warn, info, debug, trace, off",
+        names.join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_filter_is_refused_with_the_names_that_there_are() {
+        for text in ["launch=debug,info", "info", "proxy=off, epoch=TRACE", ""] {
+            assert!(read(text).is_ok(), "{text}");
+        }
+        for (text, word) in
+            [("lunch=debug", "lunch=debug"), ("info,launch=", "launch="), ("3", "3"), ("loud", "loud")]
+        {
+            let told = read(text).unwrap_err().to_string();
+            assert!(told.contains(&format!("{word:?}")) && told.contains("launch, meeting, epoch"), "{told}");
+        }
+    }
+}
