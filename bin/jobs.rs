@@ -1,6 +1,5 @@
 //! The jobs of this user on this host, as the commands name them.
 
-use anyhow::{Result, bail};
 use shmccl::observe::{Job, Report};
 
 /// A job, and what its ranks were doing a moment ago.
@@ -8,6 +7,17 @@ use shmccl::observe::{Job, Report};
 pub(crate) struct Seen {
     pub(crate) job: Job,
     pub(crate) report: Report,
+}
+
+/// A word that does not name one job.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Misnomer {
+    /// It names more than one.
+    #[error("{0} is more than one job; see `shmccl ps`")]
+    Several(String),
+    /// It names none.
+    #[error("no job {0}, and no process of one; see `shmccl ps`")]
+    Nobody(String),
 }
 
 /// All jobs, from the youngest to the oldest. One that ends as it is looked at is left out.
@@ -22,12 +32,12 @@ pub(crate) fn all() -> Vec<Seen> {
 ///
 /// # Errors
 /// When there is none, or more than one.
-pub(crate) fn named(word: &str) -> Result<Seen> {
+pub(crate) fn named(word: &str) -> Result<Seen, Misnomer> {
     let mut found: Vec<_> = all().into_iter().filter(|seen| is_named(seen, word)).collect();
     match (found.pop(), found.pop()) {
         (Some(seen), None) => Ok(seen),
-        (Some(_), Some(_)) => bail!("{word} is more than one job; see `shmccl ps`"),
-        _ => bail!("no job {word}, and no process of one; see `shmccl ps`"),
+        (Some(_), Some(_)) => Err(Misnomer::Several(word.to_owned())),
+        _ => Err(Misnomer::Nobody(word.to_owned())),
     }
 }
 

@@ -14,8 +14,9 @@ use console::Term;
 use shmccl::observe::Report;
 
 use crate::args::TopArgs;
+use crate::failure;
+use crate::jobs::{self, Misnomer};
 use crate::output::{self, Look};
-use crate::{failure, jobs};
 
 /// What `shmccl top --help` ends with.
 pub(crate) const HELP: &str = "\
@@ -34,8 +35,9 @@ pub(crate) fn run(args: &TopArgs) -> Result<u8> {
         pause(args.interval);
         let now = match look(args) {
             Ok(now) => now,
-            // It was there before.
-            Err(_) => return Ok(failure::DONE),
+            // It was there before, and has ended; or a second one has begun that the word names as well.
+            Err(error @ Misnomer::Several(_)) => return Err(error.into()),
+            Err(Misnomer::Nobody(_)) => return Ok(failure::DONE),
         };
         let look = Look::of_stdout();
         let picture = picture::draw(look, &rates::between(&before, &now));
@@ -56,7 +58,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<u8> {
 }
 
 /// All jobs, or the one that was named.
-fn look(args: &TopArgs) -> Result<Vec<Report>> {
+fn look(args: &TopArgs) -> Result<Vec<Report>, Misnomer> {
     match &args.job {
         Some(word) => Ok(vec![jobs::named(word)?.report]),
         None => Ok(jobs::all().into_iter().map(|seen| seen.report).collect()),
