@@ -129,6 +129,9 @@ impl Job<'_> {
         self.processes[seat.0] = started.process;
         self.pipes.extend(started.pipes);
         self.root.reseat(seat, started.socket);
+        if let Some(watch) = &mut self.hangs {
+            watch.forget(seat);
+        }
         self.inquest.suspend(seat);
         self.told[seat.0] = false;
         self.restarts.condemned[seat.0] = None;

@@ -1,10 +1,13 @@
 //! Ranks that hang without dying, under `shmccl run`.
 
+use std::time::{Duration, Instant};
+
 use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::Pid;
 use regex::Regex;
 use shmccl::comm::Recovery;
-use shmccl::{Communicator, Error};
+use shmccl::reduce::ReduceOp;
+use shmccl::{Collectives, Communicator, Error};
 
 use crate::{Started, job, run, told};
 
@@ -21,6 +24,19 @@ pub(crate) fn stop(mut comm: Box<Communicator>, times: u64) -> shmccl::Result<Bo
                 *comm = comm.recover(completed)?;
             }
             ended => return ended.map(|()| comm),
+        }
+    }
+}
+
+/// The same, once, and all stay for some periods of half a second then.
+pub(crate) fn stop_and_stay(comm: Box<Communicator>) -> shmccl::Result<Box<Communicator>> {
+    let mut comm = stop(comm, 1)?;
+    let began = Instant::now();
+    loop {
+        let mut stays = [u32::from(began.elapsed() < Duration::from_secs(2))];
+        comm.all_reduce_in_place(&mut stays, &ReduceOp::Max)?;
+        if stays == [0] {
+            return Ok(comm);
         }
     }
 }
@@ -58,6 +74,14 @@ fn a_rank_that_hangs_again_and_again_is_started_again_each_time() {
         (0, vec![killed.to_owned(), again(1), killed.to_owned(), again(0)]),
         "{stderr}"
     );
+}
+
+/// A rank that is back within a period, so that no look falls between.
+#[test]
+fn a_rank_that_was_started_again_does_not_answer_for_the_misses_of_its_predecessor() {
+    let flags = ["-n", "2", "-q", "--hung-after", "3/8", "--heartbeat", "500ms", "--restart", "3"];
+    let (code, stderr) = told(&job(&flags, "stop-and-stay 0").output().unwrap());
+    assert_eq!((code, hung_lines(&stderr).len()), (0, 2), "{stderr}");
 }
 
 #[test]

@@ -195,6 +195,7 @@ fn play(scenario: &str) -> shmccl::Result<()> {
             let mut channel = comm.memory_channel(comm.right())?;
             channel.wait()?;
         }
+        "stop-and-stay" => comm = hanging::stop_and_stay(comm)?,
         "stop" => comm = hanging::stop(comm, number.parse().unwrap())?,
         _ => panic!("no such scenario: {scenario}"),
     }
