@@ -27,6 +27,9 @@ const MAX_LOOKS: u32 = u64::BITS;
 /// The shortest period: below it a look says more of the scheduler than of a rank.
 const SHORTEST: Duration = Duration::from_millis(1);
 
+/// The longest period, a week: the time of the next look is to be one that there is.
+const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+
 /// When a rank is taken for hung, and what becomes of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HangRule {
@@ -43,7 +46,8 @@ impl HangRule {
     /// A rank that gives no sign for less than `misses - 1` periods is never taken for hung for that alone.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`]: `misses` and `looks` have to be 1 <= misses <= looks <= 64, `period` 1 ms at least.
+    /// [`Error::InvalidArgument`]: `misses` and `looks` have to be 1 <= misses <= looks <= 64, `period` 1 ms at least
+    /// and a week at most.
     pub fn new(period: Duration, misses: u32, looks: u32) -> Result<Self> {
         let refuse = |name, value, expected| Err(Error::InvalidArgument { name, value, expected });
         if !(1..=MAX_LOOKS).contains(&looks) {
@@ -56,9 +60,9 @@ impl HangRule {
                 "at least 1, and at most as many as there are looks",
             );
         }
-        if period < SHORTEST {
+        if !(SHORTEST..=LONGEST).contains(&period) {
             let value = u64::try_from(period.as_micros()).unwrap_or(u64::MAX);
-            return refuse("period of heartbeats in us", value, "at least 1000");
+            return refuse("period of heartbeats in us", value, "at least 1000, and at most a week");
         }
         Ok(Self { period, misses, looks, spares: false })
     }
@@ -268,6 +272,8 @@ mod tests {
         assert!(told(1, 0, 10).unwrap_err().contains("looks for a heartbeat"));
         assert!(told(1, 65, 10).unwrap_err().contains("1 to 64"));
         assert!(told(1, 1, 0).unwrap_err().contains("period"));
+        assert!(told(1, 1, u64::MAX).unwrap_err().contains("at most a week"));
+        assert!(HangRule::new(Duration::MAX, 1, 1).is_err());
         assert!(told(64, 64, 1).is_ok());
     }
 
