@@ -15,8 +15,8 @@ pub(crate) struct HangArgs {
     /// [default: never]
     #[arg(long, value_name = "MISSES/LOOKS", value_parser = parse_misses)]
     hung_after: Option<(u32, u32)>,
-    /// The time between two looks, such as 100ms or 1s
-    #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "100ms", requires = "hung_after")]
+    /// The time between two looks, such as 100ms or 1s; at least 1ms
+    #[arg(long, value_name = "TIME", value_parser = parse_period, default_value = "100ms", requires = "hung_after")]
     heartbeat: Duration,
     /// Leave a rank that hangs as it is, for a debugger, until the others are through
     #[arg(long, requires = "hung_after")]
@@ -33,6 +33,15 @@ impl HangArgs {
         let rule = HangRule::new(self.heartbeat, misses, looks)?;
         Ok(Some(if self.spare_hung { rule.sparing() } else { rule }))
     }
+}
+
+/// Reads a time that is not too short to look in.
+fn parse_period(text: &str) -> Result<Duration, String> {
+    let period = parse_timeout(text)?;
+    if period < Duration::from_millis(1) {
+        return Err("expected at least 1ms".to_owned());
+    }
+    Ok(period)
 }
 
 /// Reads `5/10`.
