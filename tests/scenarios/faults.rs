@@ -216,7 +216,8 @@ fn a_delay_takes_its_time_and_ends_with_the_epoch() {
         }
         Ok(times)
     });
-    assert!(times.unwrap().iter().all(|times| times[1] >= Duration::from_millis(20)));
+    // The other one may be held up before it begins, and waits the less.
+    assert!(times.unwrap()[0][1] >= Duration::from_millis(30));
     let struck = Mutex::new(0);
     let _over = launch_threads(2, &with("delay:rank=0,at=1,of=barrier,time=3000s"), |comm| {
         if comm.rank().get() == 1 {
