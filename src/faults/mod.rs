@@ -50,6 +50,7 @@
 mod injector;
 mod strike;
 mod text;
+mod wrong;
 
 use std::time::Duration;
 
@@ -57,6 +58,7 @@ pub(crate) use injector::{Event, Injector, Struck};
 pub use strike::Strike;
 pub(crate) use strike::{TOLD_WORDS, Told};
 pub(crate) use text::describe;
+pub use wrong::FaultsFault;
 
 use crate::error::{Error, Result};
 use crate::rank::Rank;
@@ -337,47 +339,6 @@ impl Faults {
     pub const fn seed(&self) -> u64 {
         self.seed
     }
-}
-
-/// What is wrong with a plan.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum FaultsFault {
-    /// No such fault.
-    #[error("`{0}` is no fault")]
-    Kind(String),
-    /// No such key.
-    #[error("`{0}` is no key with a value")]
-    Key(String),
-    /// Not a number from 1 on.
-    #[error("`{0}` is no number from 1 on")]
-    Number(String),
-    /// A seed that is none.
-    #[error("the seed `{0}` is no number")]
-    Seed(String),
-    /// No such rank.
-    #[error("the rank is not from 0 to 63")]
-    Rank,
-    /// It does not say when.
-    #[error("`{}` needs either at or one_in", .0.name())]
-    NoWhen(FaultKind),
-    /// A delay without its time.
-    #[error("`delay` needs a time, such as 5ms")]
-    NoTime,
-    /// A time for what takes none.
-    #[error("`{}` takes no time", .0.name())]
-    Time(FaultKind),
-    /// It cannot count this.
-    #[error("`{}` does not count `{of}`", kind.name())]
-    Of {
-        /// The fault.
-        kind: FaultKind,
-        /// What it was to count.
-        of: String,
-    },
-    /// More than there can be.
-    #[error("there are more than 32 faults")]
-    TooMany,
 }
 
 /// The rank that a strike is on, as its plan numbers it.
