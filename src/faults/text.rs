@@ -20,10 +20,10 @@ impl FromStr for Faults {
         let mut plan = Self::default();
         for clause in text.split(';').map(str::trim).filter(|clause| !clause.is_empty()) {
             let plan_error = |fault| Error::FaultPlan { fault };
-            match clause.split_once('=') {
+            match clause.split_once('=').map(|(key, value)| (key.trim(), value.trim())) {
                 Some(("seed", seed)) => {
                     let wrong = || FaultsFault::Seed(seed.to_owned());
-                    plan.seed = seed.trim().parse().map_err(|_| plan_error(wrong()))?;
+                    plan.seed = seed.parse().map_err(|_| plan_error(wrong()))?;
                 }
                 _ => plan = plan.with(fault(clause).map_err(plan_error)?)?,
             }
@@ -100,7 +100,7 @@ impl fmt::Display for Fault {
 
 /// The error of a plan: what is wrong, and how it is written.
 pub(crate) fn describe(fault: &FaultsFault) -> String {
-    format!("{VARIABLE}: {fault}; {GRAMMAR}")
+    format!("plan of faults (--faults, {VARIABLE}): {fault}; {GRAMMAR}")
 }
 
 #[cfg(test)]
@@ -119,11 +119,12 @@ mod tests {
         for text in plans {
             assert_eq!(text.parse::<Faults>().unwrap().to_string(), text);
         }
-        let loose: Faults =
-            " kill : at = 12 , rank=1 ;; delay:time=2s,at=1; delay:at=1,time=3us ".parse().unwrap();
+        let loose: Faults = " seed = 7 ; kill : at = 12 , rank=1 ;; delay:time=2s,at=1; delay:at=1,time=3us "
+            .parse()
+            .unwrap();
         assert_eq!(
             loose.to_string(),
-            "seed=0;kill:rank=1,at=12;delay:at=1,time=2000000000ns;delay:at=1,time=3000ns"
+            "seed=7;kill:rank=1,at=12;delay:at=1,time=2000000000ns;delay:at=1,time=3000ns"
         );
     }
 
@@ -151,7 +152,11 @@ mod tests {
         ];
         for (text, told) in wrong {
             let error = text.parse::<Faults>().unwrap_err().to_string();
-            assert_eq!(error, format!("SHMCCL_FAULTS: {told}; {GRAMMAR}"), "{text}");
+            assert_eq!(
+                error,
+                format!("plan of faults (--faults, SHMCCL_FAULTS): {told}; {GRAMMAR}"),
+                "{text}"
+            );
             assert!(!error.contains('\n'));
         }
         let many = "kill:at=1;".repeat(33).parse::<Faults>().unwrap_err();
