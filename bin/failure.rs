@@ -27,7 +27,9 @@ impl UsageError {
 
 /// The exit code that belongs to an error.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
-    if error.downcast_ref::<UsageError>().is_some() { USAGE } else { FAILED }
+    // What is wrong with a plan of faults may be seen only by the job that it is for.
+    let is_plan = matches!(error.downcast_ref(), Some(shmccl::Error::FaultPlan { .. }));
+    if is_plan || error.downcast_ref::<UsageError>().is_some() { USAGE } else { FAILED }
 }
 
 /// Whether an error only says that nobody reads stdout any more, as in `shmccl doctor | head -1`. Another pipe that breaks

@@ -328,6 +328,19 @@ impl Faults {
         if self.is_empty() { Self::from_env() } else { Ok(self.clone()) }
     }
 
+    /// Sees to it that a job of `n_ranks` has everybody whom this plan, or that of the environment in its place, names.
+    ///
+    /// # Errors
+    /// Those of [`Faults::from_env`]; [`Error::FaultPlan`].
+    pub(crate) fn check_for(&self, n_ranks: u32) -> Result<()> {
+        let plan = self.or_from_env()?;
+        let stranger = plan.faults.iter().filter_map(|fault| fault.rank).find(|rank| *rank >= n_ranks);
+        match stranger {
+            Some(rank) => Err(Error::FaultPlan { fault: FaultsFault::NoSuchRank { rank, n_ranks } }),
+            None => Ok(()),
+        }
+    }
+
     /// Whether nothing goes wrong by it.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -38,10 +38,15 @@ fn fault(clause: &str) -> Result<Fault, FaultsFault> {
     let kind = kind.ok_or_else(|| FaultsFault::Kind(name.trim().to_owned()))?;
     let mut when = None;
     let mut fault = Fault::at(kind, 1);
+    let mut seen = Vec::new();
     for key in keys.split(',').map(str::trim).filter(|key| !key.is_empty()) {
         let wrong = || FaultsFault::Key(key.to_owned());
         let (name, value) =
             key.split_once('=').map(|(name, value)| (name.trim(), value.trim())).ok_or_else(wrong)?;
+        if seen.contains(&name) {
+            return Err(FaultsFault::Twice(name.to_owned()));
+        }
+        seen.push(name);
         match name {
             "rank" => fault.rank = Some(value.parse().map_err(|_| FaultsFault::Rank)?),
             "at" if when.is_none() => when = Some(When::At(number(value)?)),
@@ -137,6 +142,9 @@ mod tests {
             ("kill:at=0", "`0` is no number from 1 on"),
             ("kill:at=-1", "`-1` is no number from 1 on"),
             ("kill:at=1,one_in=2", "`one_in=2` is no key with a value"),
+            ("kill:rank=0,rank=1,at=1", "`rank` is given twice"),
+            ("kill:at=1,of=put, of = get", "`of` is given twice"),
+            ("kill:at=1,at=1", "`at` is given twice"),
             ("kill:at", "`at` is no key with a value"),
             ("kill:at=1,color=red", "`color=red` is no key with a value"),
             ("kill:at=1,rank=64", "the rank is not from 0 to 63"),

@@ -21,6 +21,17 @@ pub enum FaultsFault {
     /// No such rank.
     #[error("the rank is not from 0 to 63")]
     Rank,
+    /// A rank that the job does not have.
+    #[error("there is no rank {rank} in a job of {n_ranks}")]
+    NoSuchRank {
+        /// Whom it was to strike.
+        rank: u32,
+        /// How many there are.
+        n_ranks: u32,
+    },
+    /// A key that is there twice.
+    #[error("`{0}` is given twice")]
+    Twice(String),
     /// It does not say when.
     #[error("`{}` needs either at or one_in", .0.name())]
     NoWhen(FaultKind),

@@ -45,6 +45,12 @@ fn whatever_the_operation_at_which_a_rank_dies_the_others_lose_that_rank() {
     }
 }
 
+#[test]
+fn a_rank_that_the_job_does_not_have_can_suffer_nothing() {
+    let error = Communicator::init_all_with(2, &with("kill:at=1;kill:rank=2,at=1")).unwrap_err();
+    assert!(error.to_string().contains("there is no rank 2 in a job of 2"), "{error}");
+}
+
 /// Puts `n` times, each time another place, and returns the numbers of those that have not arrived, with the strikes.
 fn missing(faults: &str, n: usize) -> (Vec<usize>, Vec<Strike>) {
     let results = launch_threads(2, &with(faults), |comm| {
