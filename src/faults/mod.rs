@@ -12,7 +12,7 @@
 //!
 //! | fault | what happens | what it counts, unless told by `of` |
 //! |---|---|---|
-//! | `kill` | the process is killed; a rank that is a thread is lost, and its calls fail | operations |
+//! | `kill` | the process is killed; a rank that is a thread is lost, and its calls fail; not by `of=trigger` where the proxy is a process | operations |
 //! | `delay` | it takes so much longer (`time`), or until the epoch has ended | operations |
 //! | `drop` | the proxy pops the trigger, and executes nothing | triggers |
 //! | `fail` | the proxy refuses the trigger, as it does a bad one | triggers |
@@ -60,6 +60,7 @@ pub(crate) use strike::{TOLD_WORDS, Told};
 pub(crate) use text::describe;
 pub use wrong::FaultsFault;
 
+use crate::bootstrap::ProxyMode;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 
@@ -328,15 +329,21 @@ impl Faults {
         if self.is_empty() { Self::from_env() } else { Ok(self.clone()) }
     }
 
-    /// Sees to it that a job of `n_ranks` has everybody whom this plan, or that of the environment in its place, names.
+    /// Sees to it that a job of `n_ranks` has everybody whom this plan, or that of the environment in its place, names, and
+    /// `proxy` can do what it says.
     ///
     /// # Errors
     /// Those of [`Faults::from_env`]; [`Error::FaultPlan`].
-    pub(crate) fn check_for(&self, n_ranks: u32) -> Result<()> {
+    pub(crate) fn check_for(&self, n_ranks: u32, proxy: ProxyMode) -> Result<()> {
         let plan = self.or_from_env()?;
         let stranger = plan.faults.iter().filter_map(|fault| fault.rank).find(|rank| *rank >= n_ranks);
+        let kills_at_triggers =
+            || plan.faults.iter().any(|fault| fault.kind == FaultKind::Kill && fault.counts() == TRIGGER);
         match stranger {
             Some(rank) => Err(Error::FaultPlan { fault: FaultsFault::NoSuchRank { rank, n_ranks } }),
+            None if proxy == ProxyMode::Process && kills_at_triggers() => {
+                Err(Error::FaultPlan { fault: FaultsFault::OfService })
+            }
             None => Ok(()),
         }
     }

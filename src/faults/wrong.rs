@@ -49,6 +49,9 @@ pub enum FaultsFault {
         /// What it was to count.
         of: String,
     },
+    /// A rank cannot be killed at its triggers, which another process executes.
+    #[error("`kill` does not count `trigger` where the proxy is a process, which `stop` kills")]
+    OfService,
     /// More than there can be.
     #[error("there are more than 32 faults")]
     TooMany,

@@ -94,7 +94,7 @@ impl Launch {
     /// # Errors
     /// Those of [`Launch::spawn_and_supervise`], and of making the control segment.
     pub fn supervise(&self, observer: &mut dyn Observer) -> Result<Outcome> {
-        self.options().faults.check_for(self.n_ranks())?;
+        self.options().faults.check_for(self.n_ranks(), self.options().proxy)?;
         checksums_from_env()?;
         let era = Era { job: self.job_id(), epoch: self.epoch() };
         let (control, segment) = Control::create(self.n_ranks(), era)?;

@@ -275,6 +275,9 @@ fn a_plan_of_faults_that_makes_no_sense_is_one_line_that_says_how_it_is_written(
     assert!(code == 2 && error.contains("`kill` needs either at or one_in"), "{code} {error}");
     let (code, error) = told(&run(&["-n", "2", "--faults", "kill:rank=2,at=1", "--", "true"]));
     assert!(code == 2 && error.contains("there is no rank 2 in a job of 2"), "{code} {error}");
+    let of_service = ["-n", "2", "--proxy", "process", "--faults", "kill:at=1,of=trigger", "--", "true"];
+    let (code, error) = told(&run(&of_service));
+    assert!(code == 2 && error.contains("which `stop` kills"), "{code} {error}");
 }
 
 #[test]
