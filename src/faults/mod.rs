@@ -43,7 +43,9 @@
 //! by one ([`Error::FaultInjected`], [`ExitCause::Injected`](crate::error::ExitCause::Injected)) names it, refused triggers have
 //! [`RefusalReason::Injected`](crate::channel::RefusalReason::Injected), and reports of the job
 //! ([`Communicator::report`](crate::Communicator::report), `shmccl report`) name the last of each rank, with the seed.
-//! [`Communicator::strikes`](crate::Communicator::strikes) lists all of this process.
+//! [`Communicator::strikes`](crate::Communicator::strikes) lists all of this process. The launcher reads of strikes in the first epoch
+//! only, and of the last one of each rank: who is killed after a shrink, a recovery or a growth, or while another fault of its rank
+//! strikes, was killed by SIGKILL, it says.
 //!
 //! Where nothing is planned nothing is looked up: the branch is one that a rank takes anyway.
 

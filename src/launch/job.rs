@@ -102,19 +102,20 @@ impl Launch {
             observer.on_stale_name(name, creator);
         })?;
         let naming = Naming { control: control.clone(), named: Vec::new() };
-        let mut revoking =
-            Revoking { control, kernel: HostKernel::detect(), naming: naming.clone(), observer };
+        let (kernel, restarted) = (HostKernel::detect(), Vec::new());
+        let mut revoking = Revoking { control, kernel, naming, restarted, observer };
         let run = |rings: Option<BorrowedFd<'_>>| {
             supervise::run(self, segment.as_fd(), names.hold(), rings, &mut revoking)
         };
         let outcome = self.run_traced(era, run);
-        let mut naming = if self.restarts > 0 { revoking.naming } else { naming };
+        let Revoking { mut naming, restarted, .. } = revoking;
         match outcome {
             Err(Error::DeviceFailed { device, cause }) => {
                 Err(Error::DeviceFailed { device, cause: naming.name(device, cause) })
             }
             Err(error) => Err(error),
             Ok(mut outcome) => {
+                outcome.restarted = restarted;
                 outcome.lost.iter_mut().for_each(|(device, cause)| *cause = naming.name(*device, *cause));
                 Ok(outcome)
             }
@@ -154,11 +155,12 @@ struct Revoking<'a> {
     control: Control,
     kernel: HostKernel,
     naming: Naming,
+    /// Who was started again, and by what it had died, by its name.
+    restarted: Vec<(DeviceName, ExitCause)>,
     observer: &'a mut dyn Observer,
 }
 
 /// Names the faults that have killed devices, in the first epoch: each once, as a rank that was started again suffers none.
-#[derive(Clone)]
 struct Naming {
     control: Control,
     named: Vec<Rank>,
@@ -213,6 +215,7 @@ impl Observer for Revoking<'_> {
 
     fn on_restart(&mut self, device: DeviceName, cause: ExitCause, left: u32) {
         let cause = self.naming.name(device, cause);
+        self.restarted.push((device, cause));
         self.observer.on_restart(device, cause, left);
     }
 

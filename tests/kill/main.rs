@@ -286,6 +286,20 @@ fn a_rank_that_hangs_and_is_given_up_is_killed_and_started_again() {
 }
 
 #[test]
+fn a_rank_that_a_fault_has_killed_is_said_to_have_died_by_it_and_suffers_none_when_it_is_back() {
+    if is_device() {
+        return be_hopeless();
+    }
+    let _alone = one_at_a_time();
+    let test = "a_rank_that_a_fault_has_killed_is_said_to_have_died_by_it_and_suffers_none_when_it_is_back";
+    let _watchdog = Watchdog::start(test, PATIENCE);
+    let (outcome, restarted) = run_hopeless(test, "struck");
+    assert_eq!(outcome.unwrap().restarted, restarted);
+    let [(device, ExitCause::Injected(strike))] = restarted[..] else { panic!("{restarted:?}") };
+    assert_eq!((device, strike.number, strike.seed), (DeviceName::Rank(strike.rank), 3, 7));
+}
+
+#[test]
 fn a_stopped_rank_that_wakes_after_it_was_given_up_changes_nothing() {
     stop_a_rank("a_stopped_rank_that_wakes_after_it_was_given_up_changes_nothing", Finder::Peers, true);
 }

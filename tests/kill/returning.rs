@@ -96,7 +96,8 @@ fn tell(comm: &Communicator) {
     say(&format!("back {} {} {}", recovery.sequence(), restarted.join(","), now()));
 }
 
-/// The body of a device process in a job of two whose rank 1 exits whenever it is taken back, leaves first, or hangs until it is killed.
+/// The body of a device process in a job of two whose rank 1 exits whenever it is taken back, leaves first, hangs until it is
+/// killed, or is struck by a fault.
 pub(crate) fn be_hopeless() {
     let mut comm = match join_job() {
         Ok(Some(Member::Device(comm))) => *comm,
@@ -107,7 +108,7 @@ pub(crate) fn be_hopeless() {
     if comm.rank().get() == 1 {
         match (way.as_str(), comm.was_restarted()) {
             ("hangs", false) => std::thread::park(),
-            ("hangs", true) => {}
+            ("hangs", true) | ("struck", _) => {}
             ("leaves", _) => {
                 drop(comm);
                 std::process::exit(7)
@@ -130,6 +131,8 @@ pub(crate) fn run_hopeless(test: &str, way: &str) -> (Result<Outcome>, Vec<(Devi
     let launch = Launch::new(2).unwrap().program(this_test(test)).heap_len(8 << 20).capture_output(true);
     let hangs = way == "hangs";
     let launch = launch.timeout(Duration::from_secs(if hangs { 1 } else { 10 })).env("RETURN_WAY", way);
+    let faults = if way == "struck" { "seed=7;kill:rank=1,at=3" } else { "" };
+    let launch = launch.faults(faults.parse().unwrap());
     let mut witness = Witness::default();
     let outcome = launch.grace(Duration::from_millis(300)).restart(2).supervise(&mut witness);
     assert!(outcome.is_ok() || !hangs, "{outcome:?}\n{}", String::from_utf8_lossy(&witness.output));
