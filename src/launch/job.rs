@@ -172,23 +172,21 @@ impl Naming {
         if cause != ExitCause::Signal(Signal::SIGKILL as i32) {
             return cause;
         }
-        let killed = |rank, kinds: [FaultKind; 2]| {
+        let killed = |rank, kind| {
             let told = Told::read(&self.control.faults(rank))?;
-            kinds.contains(&told.last.kind).then_some(ExitCause::Injected(told.last))
+            (told.last.kind == kind).then_some(ExitCause::Injected(told.last))
         };
         match device {
             DeviceName::Rank(rank) if self.named.contains(&rank) => cause,
             DeviceName::Rank(rank) => {
-                let named = killed(rank, [FaultKind::Kill; 2]);
+                let named = killed(rank, FaultKind::Kill);
                 self.named.push(rank);
                 named.unwrap_or(cause)
             }
             DeviceName::Proxy => {
                 let ranks = (0..self.control.n_ranks()).map(Rank::known);
-                ranks
-                    .filter_map(|rank| killed(rank, [FaultKind::Stop, FaultKind::Kill]))
-                    .next()
-                    .unwrap_or(cause)
+                // A rank's own death is not the service's, which is stopped by another fault.
+                ranks.filter_map(|rank| killed(rank, FaultKind::Stop)).next().unwrap_or(cause)
             }
         }
     }
@@ -236,6 +234,7 @@ impl Observer for Revoking<'_> {
 mod tests {
     use super::*;
     use crate::bootstrap::SegmentBacking;
+    use crate::faults::Strike;
 
     fn names_of_ranks(options: &Options) -> Result<Vec<bool>> {
         let SegmentBacking::Named(prefix) = &options.backing else { panic!("{options:?}") };
@@ -265,6 +264,26 @@ mod tests {
         launch_threads(2, &Options { backing: files, ..named }, Communicator::barrier).unwrap();
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 2);
         std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn the_death_of_a_rank_by_a_fault_names_no_other() {
+        let (control, _segment) = Control::create(2, Era { job: 1, epoch: 1 }).unwrap();
+        let mut naming = Naming { control: control.clone(), named: Vec::new() };
+        let (killed, rank) = (ExitCause::Signal(Signal::SIGKILL as i32), Rank::known(1));
+        let strike = |kind, at: &'static str| {
+            let strike = Strike { kind, rank, counted: at, number: 3, at, seed: 7 };
+            strike.tell(&control.faults(rank));
+            ExitCause::Injected(strike)
+        };
+        let kill = strike(FaultKind::Kill, "wait");
+        assert_eq!(naming.name(DeviceName::Proxy, killed), killed, "killed by somebody else");
+        assert_eq!(naming.name(DeviceName::Rank(Rank::known(0)), killed), killed);
+        assert_eq!(naming.name(DeviceName::Rank(rank), ExitCause::Code(1)), ExitCause::Code(1));
+        assert_eq!(naming.name(DeviceName::Rank(rank), killed), kill);
+        assert_eq!(naming.name(DeviceName::Rank(rank), killed), killed, "its successor");
+        let stop = strike(FaultKind::Stop, "trigger");
+        assert_eq!(naming.name(DeviceName::Proxy, killed), stop);
     }
 
     #[test]
