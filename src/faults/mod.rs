@@ -27,7 +27,7 @@
 //! | `time` | of a delay: `20us`, `5ms`, `1s` |
 //! | `of` | what is counted: the name of an operation, or one of the words below |
 //!
-//! What is counted, by each rank:
+//! What is counted, by each rank, of each communicator with those that are made of it:
 //! - *operations*, as the rank calls them: the verbs of its channels (`poll` left aside), and the calls of its communicators that
 //!   take others (`barrier`, `alloc`, `all_reduce`, ..., `group` for a whole group). What an operation does within is not counted,
 //!   nor is going on after a loss.

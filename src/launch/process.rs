@@ -47,14 +47,17 @@ pub(super) fn devices(launch: &Launch) -> impl Iterator<Item = DeviceName> + use
     (0..launch.n_ranks).map(Rank::known).map(DeviceName::Rank).chain(service)
 }
 
-/// Starts the process of one member.
+/// Starts the process of one member; one that is started `again` is to suffer no faults.
 ///
 /// # Errors
 /// [`Error::ResourceLimit`] or [`Error::Os`].
-pub(super) fn start(launch: &Launch, device: DeviceName) -> Result<Started> {
+pub(super) fn start(launch: &Launch, device: DeviceName, again: bool) -> Result<Started> {
     let (socket, inherited) = pair()?;
     let mut command = command(launch, device);
     command.env(environment::SOCKET, number(&inherited).to_string());
+    if again {
+        command.env_remove(crate::faults::VARIABLE);
+    }
     let child = spawn(&mut command, &inherited)?;
     drop(inherited);
     let mut process = Process::watch(device, child)?;

@@ -44,10 +44,10 @@ impl<'l> Restarts<'l> {
         &self.plan
     }
 
-    /// Starts the process of a member on its core.
-    pub(super) fn start(&self, device: DeviceName) -> Result<Started> {
+    /// Starts the process of a member on its core, for the first time or `again`.
+    pub(super) fn start(&self, device: DeviceName, again: bool) -> Result<Started> {
         let core = self.plan.borrow_core(device);
-        let started = start(self.launch, device);
+        let started = start(self.launch, device, again);
         drop(core);
         started
     }
@@ -124,7 +124,7 @@ impl Job<'_> {
 
     fn restart(&mut self, seat: Seat, cause: ExitCause) -> Result<()> {
         let device = self.root.device(seat);
-        let started = self.restarts.start(device)?;
+        let started = self.restarts.start(device, true)?;
         tracing::info!(target: LAUNCH, %device, pid = started.process.pid().as_raw(), "started again");
         self.processes[seat.0] = started.process;
         self.pipes.extend(started.pipes);

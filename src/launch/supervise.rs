@@ -148,7 +148,7 @@ impl Job<'_> {
     /// Starts all processes. On failure those that were started are killed as they are dropped.
     fn start(&mut self) -> Result<()> {
         for device in devices(self.restarts.launch()) {
-            let started = self.restarts.start(device)?;
+            let started = self.restarts.start(device, false)?;
             debug!(target: LAUNCH, %device, pid = started.process.pid().as_raw(), "started");
             self.processes.push(started.process);
             self.pipes.extend(started.pipes);

@@ -196,6 +196,11 @@ fn play(scenario: &str) -> shmccl::Result<()> {
             channel.wait()?;
         }
         "stop-and-stay" => comm = hanging::stop_and_stay(comm)?,
+        "recover" => {
+            comm = hanging::stop(comm, 0)?;
+            let plans = std::env::var_os("SHMCCL_FAULTS").is_some();
+            assert_eq!(plans, !comm.was_restarted(), "those that make communicators of their own, too");
+        }
         "stop" => comm = hanging::stop(comm, number.parse().unwrap())?,
         _ => panic!("no such scenario: {scenario}"),
     }
@@ -264,6 +269,15 @@ fn a_device_that_an_injected_fault_has_killed_is_named_with_the_fault() {
     let (code, error) = told(&service.env("SHMCCL_FAULTS", "stop:at=1").output().unwrap());
     let named = "error: the proxy service was killed by an injected fault: stop at trigger 1 (seed 0)\n";
     assert!(code == 137 && error.ends_with(named), "{code} {error}");
+}
+
+#[test]
+fn a_rank_that_is_started_again_after_a_fault_suffers_none() {
+    let flags = ["-n", "2", "-q", "--restart", "2", "--faults", "kill:rank=1,at=1"];
+    let (code, error) = told(&job(&flags, "recover").output().unwrap());
+    let named =
+        "rank 1 was killed by an injected fault: kill at operation 1, barrier (seed 0); started again";
+    assert!(code == 0 && error.contains(named) && error.lines().count() == 1, "{code} {error}");
 }
 
 #[test]
