@@ -101,7 +101,7 @@ fn damage(
     if len == 0 {
         return;
     }
-    // A rank that was killed has written nothing.
+    // Only operations fail by a draw, writes do not.
     for struck in injector.draw(Event::Write(name)).unwrap_or_default() {
         let Place { rank: target, offset } = place;
         let bit = struck.lot % len.saturating_mul(8);

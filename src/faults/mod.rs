@@ -28,11 +28,12 @@
 //! | `of` | what is counted: the name of an operation, or one of the words below |
 //!
 //! What is counted, by each rank, of each communicator with those that are made of it:
-//! - *operations*, as the rank calls them: the verbs of its channels (`poll` left aside), and the calls of its communicators that
-//!   take others (`barrier`, `alloc`, `all_reduce`, ..., `group` for a whole group). What an operation does within is not counted,
-//!   nor is going on after a loss.
+//! - *operations*, as the rank calls them: the verbs of its channels (`poll` left aside, and those of a `SwitchChannel`), and the
+//!   calls of its communicators that take others (`barrier`, `alloc`, `all_reduce`, ..., `group` for a whole group). A put that is
+//!   flushed as well is a `put_with_signal`. What an operation does within is not counted, nor is going on after a loss.
 //! - `trigger`: what the proxy of the rank takes off its fifo, also for collectives over proxied channels.
-//! - *writes*: `put` (by the rank's own core, of any verb), `trigger` (by its proxy), `message` (into the pipes of an algorithm, and of a
+//! - *writes*: `put` (by the rank's own core, of `put`, `put_with_signal` and `put_slice`; neither packets nor a `write`),
+//!   `trigger` (by its proxy), `message` (into the pipes of an algorithm, and of a
 //!   `send`)
 //!   `stage` (of what a collective makes of ordinary memory), and `file` (of a checkpoint).
 //! - `step`: of a checkpoint or its restoration.
@@ -47,7 +48,7 @@
 //! only, and of the last one of each rank: who is killed after a shrink, a recovery or a growth, or while another fault of its rank
 //! strikes, was killed by SIGKILL, it says.
 //!
-//! Where nothing is planned nothing is looked up: the branch is one that a rank takes anyway.
+//! Where nothing is planned nothing is looked up: a verb takes a branch or two, by a word that the rank has at hand.
 
 mod injector;
 mod strike;
