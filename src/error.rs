@@ -295,7 +295,8 @@ pub enum Error {
         /// The fault.
         strike: crate::faults::Strike,
     },
-    /// A checkpoint cannot be written or read. What was there before still counts, and memory has not changed.
+    /// A checkpoint cannot be written or read. See [`Communicator::checkpoint`](crate::Communicator::checkpoint) and
+    /// [`restore`](crate::Communicator::restore) for what counts then.
     #[cfg(not(loom))]
     #[error("checkpoint {}: {fault}", path.display())]
     Checkpoint {

@@ -138,10 +138,10 @@ pub const CHECKSUMS: &str = "SHMCCL_CHECKSUMS";
 /// # Errors
 /// [`Error::Environment`] for another value.
 pub fn checksums_from_env() -> Result<bool> {
-    match std::env::var(CHECKSUMS).as_deref() {
-        Err(_) | Ok("" | "0") => Ok(false),
-        Ok("1") => Ok(true),
-        Ok(_) => Err(Error::InvalidArgument { name: CHECKSUMS, value: 0, expected: "1, or 0 for none" }),
+    match std::env::var_os(CHECKSUMS).as_ref().map(|text| text.to_str()) {
+        None | Some(Some("" | "0")) => Ok(false),
+        Some(Some("1")) => Ok(true),
+        Some(_) => Err(Error::Environment { variable: CHECKSUMS, expected: "1, or 0 for none" }),
     }
 }
 

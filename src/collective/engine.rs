@@ -220,7 +220,9 @@ impl Engine {
     #[inline(never)]
     fn keep(&mut self, call: &Call<'_>, summary: Summary, len: u64) {
         // Where faults are planned every call is looked at: none is repeated without.
-        if let Some(again) = Again::of(call, summary, len).filter(|_| self.team.board.fabric().is_plain()) {
+        if let Some(again) =
+            Again::of(call, summary, len).filter(|_| self.team.board.fabric().injector().is_none())
+        {
             self.again = Some(again);
         }
     }

@@ -234,8 +234,18 @@ fn a_checkpoint_that_does_not_fit_is_refused_with_what_to_do() {
         allocate(comm)?;
         comm.checkpoint(if comm.rank().get() == 0 { &both.0 } else { &scratch.0 })
     });
-    assert!(outcome.is_err(), "{outcome:?}");
+    assert!(matches!(outcome, Err(Error::Mismatch { .. })), "{outcome:?}");
     assert_eq!(restored(2, &scratch.0).unwrap(), [Some(1); 2]);
+    // Nor is half of one restored, though each is the first in its directory.
+    written(2, &both.0, 2, "").unwrap();
+    let outcome = launch_threads(2, &with(""), |comm| {
+        let buffers = allocate(comm)?;
+        write(comm, &buffers, 8)?;
+        let error = comm.restore(if comm.rank().get() == 0 { &both.0 } else { &scratch.0 }).unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+        Ok(version(comm, &buffers))
+    });
+    assert_eq!(outcome.unwrap(), [Some(8); 2]);
     // Where there can be no directory the first rank says so, and the others that it was the first.
     fs::create_dir_all(&both.0).unwrap();
     let file = both.0.join("file");

@@ -4,6 +4,9 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
 use super::{CheckpointFault, at, io};
 use crate::error::Result;
 use crate::rank::MAX_RANKS;
@@ -14,6 +17,9 @@ const ASIDE: &str = "CURRENT.new";
 
 /// What directories of generations begin with.
 const GENERATION: &str = "generation-";
+
+/// What files of ranks begin with.
+const RANK: &str = "rank";
 
 const FIRST_LINE: &str = "shmccl checkpoint 1";
 
@@ -48,9 +54,18 @@ impl Directory {
         Self { path: path.to_owned() }
     }
 
-    /// Makes it, if it is not there.
-    pub(super) fn make(&self) -> Result<()> {
-        fs::create_dir_all(&self.path).map_err(|error| io(&self.path, "making the directory", error))
+    /// Makes it, if it is not there, and has it to itself for as long as what is returned lives: also a process that is stopped has.
+    pub(super) fn make(&self) -> Result<Flock<File>> {
+        let make = |error| io(&self.path, "making the directory", error);
+        let path = std::path::absolute(&self.path).map_err(make)?;
+        let missing: Vec<_> = path.ancestors().take_while(|path| !path.exists()).collect();
+        fs::create_dir_all(&path).map_err(make)?;
+        missing.iter().filter_map(|made| made.parent()).try_for_each(sync_directory)?;
+        let directory = File::open(&path).map_err(make)?;
+        Flock::lock(directory, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
+            Errno::EWOULDBLOCK => at(&self.path, CheckpointFault::InUse),
+            errno => io(&self.path, "locking the directory", errno.into()),
+        })
     }
 
     /// The one name that it has whoever looks.
@@ -60,7 +75,7 @@ impl Directory {
 
     /// The file of `rank` in `generation`.
     pub(super) fn part(&self, generation: u64, rank: u64) -> PathBuf {
-        self.generation(generation).join(format!("rank{rank}"))
+        self.generation(generation).join(format!("{RANK}{rank}"))
     }
 
     fn generation(&self, generation: u64) -> PathBuf {
@@ -89,17 +104,17 @@ impl Directory {
             .ok_or_else(|| at(&path, CheckpointFault::Damaged { what: "what names the generation" }))
     }
 
-    /// Removes all generations but `keep`, and what was written aside.
+    /// Removes all generations but `keep`, which the disk knows to be the one that counts before, and what was written aside.
     pub(super) fn sweep(&self, keep: u64) -> Result<()> {
         let sweep = |error| io(&self.path, "removing what is left of earlier checkpoints", error);
-        let kept = format!("{GENERATION}{keep}");
+        // Whoever named it may have died before that was on the disk.
+        sync_directory(&self.path)?;
         for entry in fs::read_dir(&self.path).map_err(sweep)? {
             let entry = entry.map_err(sweep)?;
             let name = entry.file_name();
-            let number = name.to_str().and_then(|name| name.strip_prefix(GENERATION));
-            let is_generation = number.is_some_and(|number| number.parse::<u64>().is_ok());
-            if is_generation && name != *kept {
-                fs::remove_dir_all(entry.path()).map_err(sweep)?;
+            let number = name.to_str().and_then(|name| number_behind(GENERATION, name));
+            if number.is_some_and(|number| number != keep) {
+                remove_generation(&entry.path()).map_err(sweep)?;
             } else if name == *ASIDE {
                 fs::remove_file(entry.path()).map_err(sweep)?;
             }
@@ -127,12 +142,34 @@ impl Directory {
     }
 }
 
+/// The number that follows `prefix` in `name`, as it would be written.
+fn number_behind(prefix: &str, name: &str) -> Option<u64> {
+    let digits = name.strip_prefix(prefix)?;
+    digits.parse().ok().filter(|number: &u64| number.to_string() == digits)
+}
+
+/// Removes a generation. It fails where there is anything that ranks do not write.
+fn remove_generation(path: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_name().to_str().is_some_and(|name| number_behind(RANK, name).is_some()) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    fs::remove_dir(path)
+}
+
 fn sync_directory(path: &Path) -> Result<()> {
     let synced = File::open(path).and_then(|directory| directory.sync_all());
     synced.map_err(|error| io(path, "waiting for names to be on the disk", error))
 }
 
 impl Current {
+    /// A checksum that checkpoints of different content hardly share.
+    pub(super) fn checksum(&self) -> u64 {
+        crc32c::crc32c(self.text().as_bytes()).into()
+    }
+
     /// Lines for people to read, and behind them their checksum.
     fn text(&self) -> String {
         let ranks = self.parts.len();
@@ -165,6 +202,32 @@ impl Current {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_ranks_write_is_removed_with_a_generation() {
+        let path = std::env::temp_dir().join(format!("shmccl-test-{}-foreign", std::process::id()));
+        let directory = Directory::new(&path);
+        let lock = directory.make().unwrap();
+        for name in ["generation-1", "generation-007", "generation-+5", "generations-3"] {
+            fs::create_dir(path.join(name)).unwrap();
+            fs::write(path.join(name).join("rank0"), "").unwrap();
+        }
+        directory.sweep(0).unwrap();
+        let left = |name: &str| path.join(name).exists();
+        assert!(
+            !left("generation-1") && left("generation-007") && left("generation-+5") && left("generations-3")
+        );
+        fs::create_dir(path.join("generation-2")).unwrap();
+        fs::write(path.join("generation-2/thesis"), "").unwrap();
+        assert!(directory.sweep(0).is_err() && left("generation-2/thesis"));
+        let in_use = matches!(
+            directory.make(),
+            Err(crate::Error::Checkpoint { fault, .. }) if matches!(*fault, CheckpointFault::InUse)
+        );
+        assert!(in_use, "the lock is taken");
+        drop(lock);
+        fs::remove_dir_all(&path).unwrap();
+    }
 
     #[test]
     fn what_names_a_generation_is_read_as_it_was_written_and_not_with_any_bit_flipped() {

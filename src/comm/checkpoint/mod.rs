@@ -24,7 +24,10 @@
 mod directory;
 mod file;
 
-use std::path::Path;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::Flock;
 
 use super::Communicator;
 use crate::collective::Operation;
@@ -41,6 +44,11 @@ pub enum CheckpointFault {
     /// There is none.
     #[error("there is no checkpoint; write one by Communicator::checkpoint, or name another directory")]
     Missing,
+    /// Somebody else is writing one there, or was stopped while it did.
+    #[error(
+        "another job writes a checkpoint there; wait for it, end it if it hangs, or name another directory"
+    )]
+    InUse,
     /// The system refused something.
     #[error("{action} failed: {source}; {remedy}")]
     Io {
@@ -117,7 +125,7 @@ impl Communicator {
     /// directory, and writes its own part.
     ///
     /// What was enqueued is done first; puts of others count that this rank has waited for, and nothing may be under way. The directory
-    /// is for one job at a time. A checkpoint that was there before stays valid until the new one is whole and on the disk, whatever
+    /// is for one job at a time, which is seen to. A checkpoint that was there before stays valid until the new one is whole and on the disk, whatever
     /// happens, and is removed then.
     ///
     /// ```
@@ -146,7 +154,8 @@ impl Communicator {
     pub fn checkpoint(&mut self, directory: impl AsRef<Path>) -> Result<u64> {
         self.check_all_ranks()?;
         self.fabric().enter(Operation::Checkpoint.name())?;
-        let mut writing = Writing { comm: self, directory: Directory::new(directory.as_ref()) };
+        let directory = Directory::new(directory.as_ref());
+        let mut writing = Writing { comm: self, directory, lock: None };
         let generation = writing.begin()?;
         let parts = writing.write(generation)?;
         writing.commit(generation, parts)?;
@@ -167,19 +176,22 @@ impl Communicator {
         self.fabric().enter(Operation::Restore.name())?;
         self.step()?;
         let checked = self.open_part(&Directory::new(directory.as_ref()));
-        let generation = checked.as_ref().map_or(0, |(_, generation)| *generation);
-        let (told, (mut reader, _)) = self.in_step_with(Operation::Restore, [generation, 0], checked)?;
+        let own = checked.as_ref().map_or([0; 2], |(_, current)| [current.generation, current.checksum()]);
+        let (told, (mut reader, _)) = self.in_step_with(Operation::Restore, own, checked)?;
+        let [generation, checksum] = own;
         self.same(&told, "the number of the checkpoint", generation)?;
+        let checksums: Vec<_> = told.iter().map(|words| [words[1], 0]).collect();
+        self.same(&checksums, "the checkpoint (by a checksum of what names it)", checksum)?;
         self.step()?;
         let (heap, own) = (self.heap().view(), self.fabric().rank());
         let load = |region: Region, bytes: &[u8]| heap.span(own, region)?.copy_in(0, bytes);
-        let loaded = reader.each_chunk(load).inspect_err(|_| self.revoke());
-        self.in_step_with(Operation::Restore, [0; 2], loaded)?;
+        reader.each_chunk(load).inspect_err(|_| self.revoke())?;
+        self.in_step_with(Operation::Restore, [0; 2], Ok(()))?;
         Ok(generation)
     }
 
     /// Opens this rank's part of the checkpoint that counts, and looks whether it is whole and fits.
-    fn open_part(&self, directory: &Directory) -> Result<(Reader, u64)> {
+    fn open_part(&self, directory: &Directory) -> Result<(Reader, Current)> {
         let current = directory.current()?.ok_or_else(|| at(&directory.path, CheckpointFault::Missing))?;
         let expected = u64::from(self.n_ranks());
         let found = current.parts.len() as u64;
@@ -194,7 +206,7 @@ impl Communicator {
         if part != current.parts[self.fabric().rank().index()] {
             return Err(at(&reader.path, CheckpointFault::Damaged { what: "the whole" }));
         }
-        Ok((reader, current.generation))
+        Ok((reader, current))
     }
 
     /// What a file of this rank in `generation` begins with.
@@ -251,6 +263,8 @@ impl Communicator {
 struct Writing<'c> {
     comm: &'c mut Communicator,
     directory: Directory,
+    /// The first rank's, from its first step to its last.
+    lock: Option<Flock<File>>,
 }
 
 impl Writing<'_> {
@@ -272,8 +286,8 @@ impl Writing<'_> {
         Ok(told[0][0])
     }
 
-    fn make(&self) -> Result<u64> {
-        self.directory.make()?;
+    fn make(&mut self) -> Result<u64> {
+        self.lock = Some(self.directory.make()?);
         let before = self.directory.current()?.map_or(0, |current| current.generation);
         self.directory.sweep(before)?;
         self.comm.step()?;
@@ -284,22 +298,20 @@ impl Writing<'_> {
 
     /// Writes this rank's part, and returns what all have written.
     fn write(&mut self, generation: u64) -> Result<Vec<Part>> {
-        let place = self.directory.canonical();
-        let written = settle(place.and_then(|place| {
-            Ok((crc32c::crc32c(place.as_os_str().as_encoded_bytes()), self.write_part(generation)?))
-        }))?;
-        let (place, digest) = written.as_ref().map_or((0, 0), |(place, part)| (*place, part.digest));
-        let words =
-            [u64::from(place) << 32 | u64::from(digest), written.as_ref().map_or(0, |(_, part)| part.len)];
+        self.agree_on_place().inspect_err(|_| self.sweep(generation))?;
+        let written = settle(self.write_part(generation))?;
+        let words = written.as_ref().map_or([0; 2], |part| [part.digest.into(), part.len]);
         let (told, _) = self.in_step(words, written).inspect_err(|_| self.sweep(generation))?;
-        let places: Vec<_> = told.iter().map(|words| [words[0] >> 32, 0]).collect();
-        let same = self.comm.same(
-            &places,
-            "the directory of the checkpoint (by a checksum of its path)",
-            place.into(),
-        );
-        same.inspect_err(|_| self.sweep(generation))?;
-        Ok(told.iter().map(|&[word, len]| Part { digest: low(word), len }).collect())
+        Ok(told.iter().map(|&[digest, len]| Part { digest: low(digest), len }).collect())
+    }
+
+    /// Looks whether all mean the same directory, before anybody writes to it.
+    fn agree_on_place(&mut self) -> Result<()> {
+        let checksum = |place: PathBuf| crc32c::crc32c(place.as_os_str().as_encoded_bytes());
+        let place = settle(self.directory.canonical().map(checksum))?;
+        let own = u64::from(*place.as_ref().unwrap_or(&0));
+        let (told, _) = self.in_step([own, 0], place)?;
+        self.comm.same(&told, "the directory of the checkpoint (by a checksum of its path)", own)
     }
 
     fn write_part(&self, generation: u64) -> Result<Part> {
@@ -307,8 +319,9 @@ impl Writing<'_> {
         comm.step()?;
         let path = self.directory.part(generation, comm.own_number());
         let (heap, own) = (comm.heap().view(), comm.fabric().rank());
-        let mut writer = file::Writer::create(&path, &comm.head(generation))?;
-        for region in comm.head(generation).regions {
+        let head = comm.head(generation);
+        let mut writer = file::Writer::create(&path, &head)?;
+        for region in head.regions {
             let span = heap.span(own, region)?;
             for chunk in file::chunks(region.len) {
                 writer.write(&span, chunk, |bytes| comm.fabric().spoil(bytes))?;
@@ -332,6 +345,8 @@ impl Writing<'_> {
     fn replace(&self, current: &Current) -> Result<()> {
         let aside = self.directory.write_aside(current)?;
         self.comm.step()?;
+        // Who was given up meanwhile names nothing any more.
+        self.comm.fabric().check(Operation::Checkpoint.name())?;
         self.directory.replace(&aside)?;
         self.comm.step()?;
         // What cannot be removed now is by the next checkpoint.
