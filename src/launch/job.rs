@@ -13,6 +13,8 @@ use crate::channel::{Control, Era};
 use crate::comm::{Communicator, Member, init_threads, join_job};
 use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::faults::{FaultKind, Told};
+#[cfg(feature = "trace")]
+use crate::logs::LAUNCH;
 use crate::rank::{Rank, check_n_ranks};
 use crate::shm::HostKernel;
 use crate::sync::Revocation;
@@ -135,7 +137,8 @@ impl Launch {
             let trace = TraceFile::create(&path, era, 0, self.n_ranks(), self.trace_records)?;
             let outcome = run(Some(trace.descriptor()));
             // What has failed is what one wants to see most.
-            let written = trace.write();
+            let written =
+                trace.write().inspect_err(|error| tracing::warn!(target: LAUNCH, %error, "a trace is lost"));
             return outcome.and_then(|outcome| written.map(|()| outcome));
         }
         let _untraced = era;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::{DEFAULT_RECORDS, Recorder, Rings, json};
 use crate::channel::Era;
 use crate::error::{Error, Result};
+use crate::logs::LAUNCH;
 use crate::rank::Rank;
 use crate::shm::Segment;
 use crate::trace::recorder::Keep;
@@ -60,7 +61,7 @@ pub(crate) fn from_environment() -> Option<PathBuf> {
     std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// A file that is written when nobody notes any more. That it could not be nobody is left to be told.
+/// A file that is written when nobody notes any more. That it could not be is logged: nobody is left to be told.
 #[derive(Debug)]
 struct AtEnd(TraceFile);
 
@@ -68,7 +69,9 @@ impl Keep for AtEnd {}
 
 impl Drop for AtEnd {
     fn drop(&mut self) {
-        let _ = self.0.write();
+        if let Err(error) = self.0.write() {
+            tracing::warn!(target: LAUNCH, %error, "a trace is lost");
+        }
     }
 }
 

@@ -18,7 +18,7 @@
 //!
 //! What is noted stays in a ring of fixed length for the threads of a rank and another one for its proxy; what was overwritten there
 //! is counted, and the file says so. The rings belong to the launcher: a rank that is killed leaves all that it had noted. When the launcher is
-//! killed there is no file. Noting takes some tens of nanoseconds; who does not trace pays a look at a word that is looked at anyhow.
+//! killed the file stays empty. Noting takes some tens of nanoseconds; who does not trace pays a look at a word that is looked at anyhow.
 
 #[cfg(feature = "trace")]
 mod file;
