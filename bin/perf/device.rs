@@ -206,20 +206,34 @@ impl Bench<'_> {
         })
     }
 
+    /// A put with signal against plain copies and a flag, for long messages also past the cache; the best of them is the limit.
     fn put_latency(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
-        let copy = stage.copy_and_flag(self.comm, CopyKernel::Memcpy)?;
+        let streaming = [CopyKernel::Avx512Streaming, CopyKernel::Avx2Streaming];
+        let widest = streaming.into_iter().find(|kernel| stage.stamped() && kernel.is_supported());
+        let kernels: Vec<_> = std::iter::once(CopyKernel::Memcpy).chain(widest).collect();
+        let mut plain = Vec::new();
+        for (pair, &kernel) in (0..).zip(&kernels) {
+            let copy = stage.copy_and_flag(self.comm, pair, kernel)?;
+            plain.push(PingPong::new(copy, stage.leads(), stage.stamped()));
+        }
         duet.meet();
-        let mut limit = PingPong::new(copy, stage.leads(), stage.stamped());
         with_channel!(self, stage.peer(), channel => {
             let mut test = PingPong::new(stage.put(self.comm, channel)?, stage.leads(), stage.stamped());
-            let outcome = self.contest(duet, &mut [&mut test, &mut limit], &[second])?;
-            let (len, name) = (stage.len(), self.flag_limit("raw copy + flag"));
+            let mut lanes: Vec<&mut dyn Lane> = vec![&mut test];
+            lanes.extend(plain.iter_mut().map(|lane| lane as &mut dyn Lane));
+            let outcome = self.contest(duet, &mut lanes, &best_of(kernels.len()))?;
+            let Some((best, outcome)) = outcome.with_lowest_limit() else { return Ok(()) };
+            let name = match kernels[best] {
+                CopyKernel::Memcpy => "raw copy + flag".to_owned(),
+                kernel => format!("raw copy ({kernel}) + flag"),
+            };
+            let (len, name) = (stage.len(), self.flag_limit(&name));
             self.report(stage.leads(), &outcome, Some(len), &name, |row| row.set_bandwidth(len))
         })
     }
 
     fn proxy_round_trip(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
-        let copy = stage.copy_and_flag(self.comm, CopyKernel::Memcpy)?;
+        let copy = stage.copy_and_flag(self.comm, 0, CopyKernel::Memcpy)?;
         duet.meet();
         let mut limit = PingPong::new(copy, stage.leads(), false);
         let mut handoff = YieldHandoff::new(stage.leads());
@@ -233,7 +247,7 @@ impl Bench<'_> {
 
     fn packet_latency(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
         for kind in [PacketKind::Ll8, PacketKind::Ll16] {
-            let copy = stage.copy_and_flag(self.comm, CopyKernel::Memcpy)?;
+            let copy = stage.copy_and_flag(self.comm, 0, CopyKernel::Memcpy)?;
             duet.meet();
             let mut limit = PingPong::new(copy, stage.leads(), stage.stamped());
             let channel = self.comm.memory_channel(stage.peer())?;

@@ -132,13 +132,14 @@ impl Stage {
         [HeapOffset::new(start), HeapOffset::new(start + self.packets.len / 2)]
     }
 
-    /// The limit of a put with signal.
+    /// The limit of a put with signal, with bare flags of its own `pair`.
     pub(crate) fn copy_and_flag(
         &self,
         comm: &Communicator,
+        pair: u64,
         kernel: CopyKernel,
     ) -> Result<Messages<CopyFlagLink>> {
-        let (flags, source) = (self.flags(comm, 0)?, comm.span(self.rank, self.out)?);
+        let (flags, source) = (self.flags(comm, pair)?, comm.span(self.rank, self.out)?);
         self.messages(comm, CopyFlagLink { flags, source, remote: self.remote(comm)?, kernel })
     }
 

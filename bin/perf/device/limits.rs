@@ -26,7 +26,7 @@ impl Bench<'_> {
             bench.report_limit(stage.leads(), &outcome, None, "same-core yield hand-off")
         })?;
         self.two(duet.as_deref_mut(), &self.plan.sizes.clone(), |bench, duet, stage| {
-            let copy = stage.copy_and_flag(bench.comm, CopyKernel::Memcpy)?;
+            let copy = stage.copy_and_flag(bench.comm, 0, CopyKernel::Memcpy)?;
             duet.meet();
             let mut lane = PingPong::new(copy, stage.leads(), stage.stamped());
             let outcome = bench.contest(duet, &mut [&mut lane], none)?;
