@@ -58,7 +58,7 @@ pub enum Error {
     /// The symmetric heap cannot satisfy an allocation.
     #[error(
         "out of device memory: asked for {asked} bytes, {free} free, {contiguous} contiguous; \
-         start with a larger heap (SHMCCL_HEAP or --heap)"
+         start with a larger heap (`Launch::heap_len`, or --heap or SHMCCL_HEAP of the command)"
     )]
     OutOfMemory {
         /// Bytes asked for.

@@ -10,7 +10,8 @@
 #include <string.h>
 #include <time.h>
 
-enum { BATCH = 64, BATCH_BYTES = 8192, FEWEST_SAMPLES = 5, MOST_SAMPLES = 1000, FEWEST_WARM = 2 };
+enum { BATCH = 64, BATCH_BYTES = 8192, FEWEST_SAMPLES = 5, MOST_SAMPLES = 1000, FEWEST_WARM = 2, ROOT = 0 };
+enum { PERIOD = 509, TURNS = 5 }; // after which a buffer repeats itself, and after which operations
 static const double WARM_NS = 10e6, SLICE_NS = 40e6;
 
 struct job {
@@ -19,6 +20,7 @@ struct job {
     size_t inputs;        // of the input
     uint32_t turn;        // number of the operation: makes every input different from the last one
     float *input, *result;
+    float *inputs_of, *sums; // a period of each rank's input, and of their sum, for each turn
     uint64_t wrong;       // elements that were not as expected
 };
 
@@ -26,34 +28,59 @@ struct operation {
     const char *name;
     void (*run)(struct job *);
     void (*verify)(struct job *);
-    enum { WHOLE, SPLIT, JOINED } shape; // of the data: every rank has all; has all and divides it; has a share of it
+    enum { WHOLE, SPLIT, JOINED, ROOTED } shape; // of the data: every rank has all; divides it; has a share of it; the root has it
 };
 
-// What rank `rank` adds to every element in this turn. Small whole numbers, so that sums are exact in any order.
-static uint32_t base(uint32_t rank, uint32_t turn) { return (rank * 5 + turn * 3) & 31; }
-
-// What element `index` carries on every rank: a hash, so that data in a wrong place is seen.
-static uint32_t pattern(uint32_t index) { return (index * 2654435761u) >> 22; }
-
-static uint32_t sum_of_bases(const struct job *job) {
-    uint32_t sum = 0;
-    for (int rank = 0; rank < job->ranks; rank++) sum += base(rank, job->turn);
-    return sum;
+static void fail(const char *what) {
+    fprintf(stderr, "collective: %s\n", what);
+    exit(2);
 }
 
-static int root(const struct job *job) { return job->turn % job->ranks; }
 static int share(const struct job *job) { return job->elements / job->ranks; }
 
-static void rewrite(struct job *job) {
-    uint32_t own = base(job->rank, ++job->turn);
-    float *input = job->input;
-    for (uint32_t i = 0; i < job->inputs; i++) input[i] = (float)(int32_t)(own + pattern(i));
+// Element `index` of what rank `rank` contributes in a turn: a small whole number, so that sums are exact in any order, that tells
+// the rank, the turn and the place.
+static uint32_t value(uint32_t index, uint32_t rank, uint32_t turn) {
+    return ((index * 2654435761u) >> 22) + ((rank * 5 + turn * 3) & 31);
 }
 
-// Counts elements of `data` that differ from `add + times * pattern(first + i)`.
-static uint64_t mismatches(const float *data, uint32_t count, uint32_t first, uint32_t add, uint32_t times) {
-    uint32_t wrong = 0;
-    for (uint32_t i = 0; i < count; i++) wrong += data[i] != (float)(int32_t)(add + times * pattern(first + i));
+static float *input_of(const struct job *job, int rank) {
+    return job->inputs_of + ((size_t)(job->turn % TURNS) * job->ranks + rank) * PERIOD;
+}
+static const float *sums_of(const struct job *job) { return job->sums + (size_t)(job->turn % TURNS) * PERIOD; }
+
+// Makes the data of all ranks and turns ready, so that rewriting and comparing run at the speed of memory.
+static void prepare(struct job *job) {
+    job->inputs_of = calloc((size_t)TURNS * job->ranks * PERIOD, sizeof(float));
+    job->sums = calloc((size_t)TURNS * PERIOD, sizeof(float));
+    if (!job->inputs_of || !job->sums) fail("out of memory");
+    for (job->turn = 0; job->turn < TURNS; job->turn++)
+        for (int rank = 0; rank < job->ranks; rank++)
+            for (uint32_t i = 0; i < PERIOD; i++) {
+                float one = (float)value(i, rank, job->turn);
+                input_of(job, rank)[i] = one;
+                job->sums[(size_t)job->turn * PERIOD + i] += one;
+            }
+}
+
+static void rewrite(struct job *job) {
+    job->turn++;
+    const float *period = input_of(job, job->rank);
+    for (size_t at = 0; at < job->inputs; at += PERIOD) {
+        size_t count = job->inputs - at < PERIOD ? job->inputs - at : PERIOD;
+        memcpy(job->input + at, period, count * sizeof(float));
+    }
+}
+
+// Counts elements of `data`, the first of which came from place `first` of an input, that are not as `period` says.
+static uint64_t mismatches(const float *data, size_t count, size_t first, const float *period) {
+    uint64_t wrong = 0;
+    for (size_t at = 0, place = first % PERIOD; at < count; place = 0) {
+        size_t part = count - at < PERIOD - place ? count - at : PERIOD - place;
+        if (memcmp(data + at, period + place, part * sizeof(float)))
+            for (size_t i = 0; i < part; i++) wrong += data[at + i] != period[place + i];
+        at += part;
+    }
     return wrong;
 }
 
@@ -61,17 +88,16 @@ static void all_reduce(struct job *job) {
     MPI_Allreduce(job->input, job->result, job->elements, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 static void verify_sum(struct job *job) {
-    job->wrong += mismatches(job->result, job->elements, 0, sum_of_bases(job), job->ranks);
+    job->wrong += mismatches(job->result, job->elements, 0, sums_of(job));
 }
 
-// The root rotates: it must have received the last operation before it sends the next, so that nobody runs ahead.
 static void broadcast(struct job *job) {
-    float *data = job->rank == root(job) ? job->input : job->result;
-    MPI_Bcast(data, job->elements, MPI_FLOAT, root(job), MPI_COMM_WORLD);
+    float *data = job->rank == ROOT ? job->input : job->result;
+    MPI_Bcast(data, job->elements, MPI_FLOAT, ROOT, MPI_COMM_WORLD);
 }
 static void verify_broadcast(struct job *job) {
-    const float *data = job->rank == root(job) ? job->input : job->result;
-    job->wrong += mismatches(data, job->elements, 0, base(root(job), job->turn), 1);
+    const float *data = job->rank == ROOT ? job->input : job->result;
+    job->wrong += mismatches(data, job->elements, 0, input_of(job, ROOT));
 }
 
 static void all_gather(struct job *job) {
@@ -79,36 +105,31 @@ static void all_gather(struct job *job) {
 }
 static void verify_gather(struct job *job) {
     for (int rank = 0; rank < job->ranks; rank++)
-        job->wrong += mismatches(job->result + (size_t)rank * share(job), share(job), 0, base(rank, job->turn), 1);
+        job->wrong += mismatches(job->result + (size_t)rank * share(job), share(job), 0, input_of(job, rank));
 }
 
 static void reduce_scatter(struct job *job) {
     MPI_Reduce_scatter_block(job->input, job->result, share(job), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 static void verify_scatter(struct job *job) {
-    uint32_t first = (uint32_t)job->rank * share(job);
-    job->wrong += mismatches(job->result, share(job), first, sum_of_bases(job), job->ranks);
+    size_t first = (size_t)job->rank * share(job);
+    job->wrong += mismatches(job->result, share(job), first, sums_of(job));
 }
 
 static void all_to_all(struct job *job) {
     MPI_Alltoall(job->input, share(job), MPI_FLOAT, job->result, share(job), MPI_FLOAT, MPI_COMM_WORLD);
 }
 static void verify_exchange(struct job *job) {
-    uint32_t first = (uint32_t)job->rank * share(job);
+    size_t first = (size_t)job->rank * share(job);
     for (int rank = 0; rank < job->ranks; rank++)
-        job->wrong += mismatches(job->result + (size_t)rank * share(job), share(job), first, base(rank, job->turn), 1);
+        job->wrong += mismatches(job->result + (size_t)rank * share(job), share(job), first, input_of(job, rank));
 }
 
 static const struct operation OPERATIONS[] = {
-    {"all_reduce", all_reduce, verify_sum, WHOLE},       {"broadcast", broadcast, verify_broadcast, WHOLE},
+    {"all_reduce", all_reduce, verify_sum, WHOLE},       {"broadcast", broadcast, verify_broadcast, ROOTED},
     {"all_gather", all_gather, verify_gather, JOINED},   {"reduce_scatter", reduce_scatter, verify_scatter, SPLIT},
     {"all_to_all", all_to_all, verify_exchange, SPLIT},
 };
-
-static void fail(const char *what) {
-    fprintf(stderr, "collective: %s\n", what);
-    exit(2);
-}
 
 static double now_ns(void) {
     struct timespec time;
@@ -181,9 +202,11 @@ static void slice(const struct operation *operation, struct job *job) {
 
 static void measure(const struct operation *operation, struct job *job, size_t min, size_t max, size_t factor) {
     for (size_t bytes = min;; bytes = bytes > max / factor ? max : bytes * factor) {
-        size_t step = sizeof(float) * (operation->shape == WHOLE ? 1 : job->ranks);
+        int divides = operation->shape == SPLIT || operation->shape == JOINED;
+        size_t step = sizeof(float) * (divides ? job->ranks : 1);
         job->elements = bytes / sizeof(float);
         job->inputs = operation->shape == JOINED ? job->elements / job->ranks : job->elements;
+        if (operation->shape == ROOTED && job->rank != ROOT) job->inputs = 0;
         if (bytes && bytes % step == 0) slice(operation, job);
         if (bytes >= max) return;
     }
@@ -227,6 +250,7 @@ int main(int argc, char **argv) {
     struct job job = {.input = buffer(max), .result = buffer(max)};
     MPI_Comm_rank(MPI_COMM_WORLD, &job.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &job.ranks);
+    prepare(&job);
     measure(operation, &job, min, max, factor);
     uint64_t wrong = 0;
     MPI_Allreduce(&job.wrong, &wrong, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);

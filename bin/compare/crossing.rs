@@ -11,8 +11,15 @@ pub(crate) const LEVEL: f64 = 0.05;
 pub(crate) enum Crossing {
     /// At every size measured.
     Always,
-    /// Not at the largest size measured.
+    /// At no size measured.
     Never,
+    /// At some sizes, but not at the largest.
+    Passing {
+        /// The smallest size at which it is ahead.
+        first_ahead: u64,
+        /// The largest.
+        last_ahead: u64,
+    },
     /// Between two sizes measured.
     Between {
         /// The largest size at which it is not ahead.
@@ -43,13 +50,24 @@ impl Crossing {
             None if costs.is_empty() => Self::Never,
             None => Self::Always,
             Some(last) => match costs.get(last + 1) {
-                None => Self::Never,
+                None => Self::passing(costs.iter().filter(|cost| ahead(cost))),
                 Some(next) => Self::Between {
                     last_behind: costs[last].bytes,
                     first_ahead: next.bytes,
                     estimate: Self::meeting(&costs[last], next),
                 },
             },
+        }
+    }
+
+    /// The lead at sizes in rising order, which do not go up to the largest.
+    fn passing<'c>(mut ahead: impl DoubleEndedIterator<Item = &'c Cost>) -> Self {
+        match (ahead.next(), ahead.next_back()) {
+            (None, _) => Self::Never,
+            (Some(first), last) => {
+                let last_ahead = last.unwrap_or(first).bytes;
+                Self::Passing { first_ahead: first.bytes, last_ahead }
+            }
         }
     }
 
@@ -66,7 +84,7 @@ impl Crossing {
     pub(crate) fn mark(self) -> Option<f64> {
         match self {
             Self::Between { estimate, .. } => Some(estimate),
-            Self::Always | Self::Never => None,
+            Self::Always | Self::Never | Self::Passing { .. } => None,
         }
     }
 }
@@ -106,6 +124,15 @@ mod tests {
             "{crossing:?}"
         );
         assert!(crossing.mark().is_some_and(|mark| (16.0..=32.0).contains(&mark)));
+    }
+
+    #[test]
+    fn a_lead_that_is_lost_again_is_no_crossing_and_is_told() {
+        let lead = |list: &[(u64, f64, f64)]| Crossing::below(&costs(list), 1.0);
+        let middle = [(8, 1.0, 2.0), (16, 2.0, 1.0), (32, 1.0, 2.0), (64, 2.0, 1.0), (128, 1.0, 2.0)];
+        assert_eq!(lead(&middle), Crossing::Passing { first_ahead: 16, last_ahead: 64 });
+        assert_eq!(lead(&middle[1..3]), Crossing::Passing { first_ahead: 16, last_ahead: 16 });
+        assert_eq!(lead(&middle).mark(), None);
     }
 
     #[test]

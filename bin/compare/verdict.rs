@@ -12,6 +12,15 @@ const FEWEST_SIZES: usize = 3;
 /// Timings below this number show no median.
 pub(super) const FEWEST_SAMPLES: u64 = 5;
 
+/// Sizes, in words.
+pub(crate) fn between(first: u64, last: u64) -> String {
+    if first == last {
+        format!("(at {})", format_size(first))
+    } else {
+        format!("(from {} to {})", format_size(first), format_size(last))
+    }
+}
+
 /// Where proxied is ahead of direct.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Verdict {
@@ -103,6 +112,10 @@ impl Verdict {
                 "No crossover: from {} on, the smallest size measured, a proxied put {what} than a direct one, and {who}.",
                 format_size(first.bytes)
             ),
+            Crossing::Passing { first_ahead, last_ahead } => format!(
+                "No crossover: a proxied put {what} than a direct one at some sizes {}, but not at the largest measured; put directly on this machine, or measure again.",
+                between(first_ahead, last_ahead)
+            ),
             Crossing::Never => format!(
                 "No crossover: at no size up to the largest measured a proxied put {what} than a direct one; put directly on this machine."
             ),
@@ -125,9 +138,20 @@ impl Verdict {
             (Crossing::Between { first_ahead, .. }, _) => {
                 format!("from {} on a proxied put is quicker", format_size(first_ahead))
             }
+            (Crossing::Passing { first_ahead, last_ahead }, _) => format!(
+                "a proxied put is quicker at some sizes {}, but not at the largest ({} x direct)",
+                between(first_ahead, last_ahead),
+                three_digits(last.proxied.p50_ns / last.direct.p50_ns.max(1e-3))
+            ),
             (Crossing::Never, Crossing::Always) => "the two are level at every size".to_owned(),
             (Crossing::Never, Crossing::Between { first_ahead, .. }) => {
                 format!("from {} on the two are level (within {})", format_size(first_ahead), percent(LEVEL))
+            }
+            (Crossing::Never, Crossing::Passing { first_ahead, last_ahead }) => {
+                format!(
+                    "the two are level at some sizes {}, and direct is ahead at the others",
+                    between(first_ahead, last_ahead)
+                )
             }
             (Crossing::Never, Crossing::Never) => format!(
                 "direct stays ahead up to {} ({} x)",

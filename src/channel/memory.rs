@@ -269,8 +269,10 @@ impl MemoryChannel {
         }
     }
 
-    /// The put with a signal of a rank that has left, for which faults are planned, or that is noted.
+    /// The put with a signal of a rank that has left, for which faults are planned, or that is noted; and one that is not below
+    /// the watermark.
     #[cold]
+    #[inline(never)]
     fn put_with_signal_watched(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
         self.verb_watched("put_with_signal", Verb::PUT_WITH_SIGNAL, len, |channel| {
             channel.heaps.copy(channel.mine(source), channel.theirs(target), len, ReadSoon::Yes)?;
@@ -335,12 +337,12 @@ impl Channel for MemoryChannel {
 
     #[inline]
     fn put_with_signal(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
-        if !self.fabric.is_plain() {
-            return self.put_with_signal_watched(target, source, len);
+        let (from, to) = (self.mine(source), self.theirs(target));
+        if self.fabric.is_plain() && self.heaps.try_copy(from, to, len, ReadSoon::Yes) {
+            self.outbound.signal(self.fabric.kernel());
+            return Ok(());
         }
-        self.heaps.copy(self.mine(source), self.theirs(target), len, ReadSoon::Yes)?;
-        self.outbound.signal(self.fabric.kernel());
-        Ok(())
+        self.put_with_signal_watched(target, source, len)
     }
 
     #[inline]

@@ -337,10 +337,11 @@ impl Board {
     #[inline]
     pub(crate) fn await_done(&self, member: usize, operation: Operation) -> Result<()> {
         let cell = &self.progress[member];
-        if cell.has_reached(self.sequence) {
+        let is_done = || cell.has_reached(self.sequence);
+        if is_done() || spin_until(self.fabric.policy(), is_done) {
             return Ok(());
         }
-        self.wait(member, operation, || cell.has_reached(self.sequence))
+        self.wait(member, operation, is_done)
     }
 
     /// Waits until all members are done with the current operation.

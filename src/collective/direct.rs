@@ -7,19 +7,15 @@
 //!
 //! Elements are combined in the order of the members' numbers, by one member for all.
 
-use arrayvec::ArrayVec;
-
 use super::board::Post;
 use super::call::{Call, Input, Output, shifted};
 use super::operation::Operation;
+use super::per_member::{PerMember, fill};
 use super::team::Team;
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
-use crate::rank::MAX_RANKS;
 use crate::reduce::{Source, SourcePlace, Target};
 use crate::shm::ReadSoon;
-
-type PerMember<T> = ArrayVec<T, { MAX_RANKS as usize }>;
 
 /// Shares of an operation end at multiples of this many bytes, so that no two members write the same cache line pair.
 const SHARE_ALIGN: u64 = 128;
@@ -159,8 +155,9 @@ fn reduce(
         let region = output_of(team.board.post_of(member), output_at, len);
         Ok(Target::Shared(team.heap_of(member, region)?, region.offset.get()))
     };
-    let sources: PerMember<_> = (0..team.n_members()).map(source).collect::<Result<_>>()?;
-    let mut targets: PerMember<_> = receivers.map(target).collect::<Result<_>>()?;
+    let (mut sources, mut targets) = (PerMember::new(), PerMember::new());
+    fill(&mut sources, (0..team.n_members()).map(source))?;
+    fill(&mut targets, receivers.map(target))?;
     call.reducer.as_ref().expect("an operation that reduces has a reducer").combine(
         &sources,
         &mut targets,

@@ -12,12 +12,13 @@ use super::algorithm::Manner;
 use super::board::{INLINE_WORDS, Post};
 use super::call::{Call, Input, Output, part, part_mut};
 use super::operation::{Operation, Summary};
+use super::per_member::{PerMember, fill};
 use super::region::MAIL_LEN;
 use super::small::{INLINE_LEN, WORD_LEN, contributors, distribute, input_len, skipped};
 use super::team::Team;
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, Region};
-use crate::rank::{MAX_RANKS, Rank};
+use crate::rank::Rank;
 use crate::reduce::{Source, SourcePlace};
 
 /// The most calls that are fused.
@@ -30,9 +31,6 @@ const SUMMARY_LEN: u64 = 16;
 const ALIGN: u64 = 8;
 
 const _: () = assert!(MOST as u64 * SUMMARY_LEN < MAIL_LEN && MOST <= u8::MAX as usize);
-
-/// One of something for each member at most.
-type PerMember<T> = ArrayVec<T, { MAX_RANKS as usize }>;
 
 /// How many of `calls`, from the first on, are fused among `n_members`, if each of them is small: the same on all members.
 ///
@@ -187,7 +185,8 @@ fn deliver_blocks(
             Ok(SourcePlace::Shared(team.heap_of(member, source)?, source.offset.get()))
         }
     };
-    let sources: PerMember<_> = contributors(team, call).map(place).collect::<Result<_>>()?;
+    let mut sources = PerMember::new();
+    fill(&mut sources, contributors(team, call).map(place))?;
     hand_out(team, call, &sources, block)
 }
 

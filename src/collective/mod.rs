@@ -43,6 +43,7 @@ mod lease;
 mod noting;
 mod operation;
 mod parcel;
+mod per_member;
 mod pipe;
 mod pipeline;
 mod pipework;

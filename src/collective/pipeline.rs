@@ -32,22 +32,19 @@ mod slots;
 
 use std::ops::Range;
 
-use arrayvec::ArrayVec;
 use slots::{Piece, Slots, returns};
 
 use super::call::{Call, Input, Output, part, part_mut, shifted};
 use super::direct::{behind_line, share};
 use super::operation::Operation;
+use super::per_member::{PerMember, fill};
 use super::team::Team;
 use crate::error::Result;
 use crate::faults::STAGE;
 use crate::heap::{Place, Region};
-use crate::rank::MAX_RANKS;
 use crate::reduce::{Source, SourcePlace, Target};
 use crate::shm::copy::choose;
 use crate::shm::{ReadSoon, Span};
-
-type PerMember<T> = ArrayVec<T, { MAX_RANKS as usize }>;
 
 /// How a call is executed: the same on all members.
 #[derive(Clone, Debug)]
@@ -239,15 +236,23 @@ impl Pipeline {
         if part.len() == 0 {
             return Ok(());
         }
-        let sources = self.sources(team, call, part)?;
+        let (mut sources, mut targets) = (PerMember::new(), PerMember::new());
+        self.sources(team, call, part, &mut sources)?;
         let receivers = receivers(call.operation, call.root, team.n_members());
-        let mut targets = self.targets(team, &mut call.output, receivers, part)?;
+        self.targets(team, &mut call.output, receivers, part, &mut targets)?;
         let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
         reducer.combine(&sources, &mut targets, part.len() / self.size, true)
     }
 
-    /// Where `part` of each member's input is.
-    fn sources<'a>(&self, team: &'a Team, call: &Call<'a>, part: &Part) -> Result<PerMember<Source<'a>>> {
+    /// Finds where `part` of each member's input is.
+    #[inline]
+    fn sources<'a>(
+        &self,
+        team: &'a Team,
+        call: &Call<'a>,
+        part: &Part,
+        sources: &mut PerMember<Source<'a>>,
+    ) -> Result<()> {
         let input_at = part.block * call.block_len()? + part.start();
         let source = |member| {
             if member == team.me() {
@@ -256,25 +261,27 @@ impl Pipeline {
             let (span, offset) = self.staged(team, member, part)?;
             Ok(Source::fresh(SourcePlace::Shared(span, offset)))
         };
-        (0..team.n_members()).map(source).collect()
+        fill(sources, (0..team.n_members()).map(source))
     }
 
-    /// Where the results of `part` go: into `output`, which comes first if there is one, and over what the other `receivers`
+    /// Finds where the results of `part` go: into `output`, which comes first if there is one, and over what the other `receivers`
     /// have staged.
+    #[inline]
     fn targets<'a>(
         &self,
         team: &'a Team,
         output: &'a mut Output<'_>,
         receivers: Range<usize>,
         part: &Part,
-    ) -> Result<PerMember<Target<'a>>> {
-        let mut targets: PerMember<_> =
-            own_output(team, output, part.start(), part.len())?.into_iter().collect();
-        for member in receivers.filter(|&member| member != team.me()) {
+        targets: &mut PerMember<Target<'a>>,
+    ) -> Result<()> {
+        targets.extend(own_output(team, output, part.start(), part.len())?);
+        let others = receivers.filter(|&member| member != team.me());
+        let staged = |member| {
             let (span, offset) = self.staged(team, member, part)?;
-            targets.push(Target::Shared(span, offset));
-        }
-        Ok(targets)
+            Ok(Target::Shared(span, offset))
+        };
+        fill(targets, others.map(staged))
     }
 
     /// The heap in which `part` of the input of `member` is staged, and where.

@@ -91,6 +91,26 @@ impl HeapView {
     /// Those of [`HeapView::span`], for either end; nothing was changed then.
     #[inline]
     pub fn copy(&self, source: Place, target: Place, len: u64, read_soon: ReadSoon) -> Result<()> {
+        if self.try_copy(source, target, len, read_soon) {
+            return Ok(());
+        }
+        self.copy_checked(source, target, len, read_soon)
+    }
+
+    /// The same in as few steps as can be, for what is usual: two ranks that are there, and ranges below the watermark. Otherwise
+    /// it changes nothing and says so, and [`HeapView::copy`] tells why.
+    #[inline]
+    #[must_use]
+    pub(crate) fn try_copy(&self, source: Place, target: Place, len: u64, read_soon: ReadSoon) -> bool {
+        let heap = |rank: Rank| self.heaps.get(rank.index());
+        let (Some(from), Some(to)) = (heap(source.rank), heap(target.rank)) else { return false };
+        let limit = plain::load(&self.watermark);
+        from.copy_below(limit, source.offset.get(), to, target.offset.get(), len, read_soon)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn copy_checked(&self, source: Place, target: Place, len: u64, read_soon: ReadSoon) -> Result<()> {
         let from = self.reach(source.rank, Region::new(source.offset, len))?;
         let to = self.reach(target.rank, Region::new(target.offset, len))?;
         from.copy_to(source.offset.get(), to, target.offset.get(), len, read_soon)

@@ -149,9 +149,24 @@ pub(super) unsafe fn copy(source: *const u8, target: *mut u8, len: usize, purpos
 /// `len` bytes are readable at `source` and writable at `target`.
 #[inline]
 pub(super) unsafe fn copy_overlapping(source: *const u8, target: *mut u8, len: usize, purpose: Purpose) {
+    match len {
+        // One load before one store: these may overlap.
+        // SAFETY: the caller's contract, for 8 bytes.
+        8 => unsafe { move_word::<u64>(source, target) },
+        // SAFETY: the caller's contract, for 4 bytes.
+        4 => unsafe { move_word::<u32>(source, target) },
+        // SAFETY: the caller's contract is the same.
+        _ => unsafe { copy_any_overlapping(source, target, len, purpose) },
+    }
+}
+
+/// # Safety
+/// As for `copy_overlapping`.
+#[inline(never)]
+unsafe fn copy_any_overlapping(source: *const u8, target: *mut u8, len: usize, purpose: Purpose) {
     if source.addr().abs_diff(target.addr()) >= len {
         // SAFETY: the ranges are at least `len` apart; otherwise the caller's contract.
-        unsafe { copy(source, target, len, purpose) };
+        unsafe { copy_any(source, target, len, purpose) };
     } else {
         // SAFETY: the caller's contract; `ptr::copy` allows overlap.
         unsafe { std::ptr::copy(source, target, len) };

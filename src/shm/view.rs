@@ -145,6 +145,31 @@ impl Span {
         Ok(())
     }
 
+    /// The same where both ranges end at `limit` or before; otherwise it changes nothing and says so.
+    #[inline]
+    #[must_use]
+    pub(crate) fn copy_below(
+        &self,
+        limit: u64,
+        offset: u64,
+        target: &Self,
+        target_offset: u64,
+        len: u64,
+        read_soon: ReadSoon,
+    ) -> bool {
+        let limit = limit.min(self.len()).min(target.len());
+        if !in_bounds(offset.max(target_offset), len, limit) {
+            return false;
+        }
+        // SAFETY: the further of the two ranges, which are of one length, is in bounds of both spans, checked just above.
+        let source = unsafe { self.start.as_ptr().add(to_usize(offset)) };
+        // SAFETY: the same.
+        let target = unsafe { target.start.as_ptr().add(to_usize(target_offset)) };
+        // SAFETY: both ranges are in bounds.
+        unsafe { copy::copy_overlapping(source, target, to_usize(len), read_soon.into()) };
+        true
+    }
+
     /// Copies all bytes to the start of `target` by one particular kernel: a yardstick for the copies that choose.
     ///
     /// # Errors

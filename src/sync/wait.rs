@@ -33,6 +33,11 @@ pub const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 /// The same for a watch without a bell, which nothing can wake.
 pub const LONGEST_SLEEP_WITHOUT_BELL: Duration = Duration::from_millis(20);
 
+/// For so long a waiter with a core to itself keeps it. A yield costs nothing where nobody else wants the core, and the slice of whoever
+/// does otherwise, some milliseconds: too much for a wait as long as a copy of a MiB takes. Where the waiter is mistaken, and whom it
+/// waits for shares its core, this is what the mistake costs.
+const KEEP: Duration = Duration::from_micros(200);
+
 /// Yields between two looks at the clock, which costs a tenth of a yield. The first look comes after as many,
 /// so that a short wait never takes one.
 const YIELDS_PER_CLOCK: u32 = 8;
@@ -103,7 +108,7 @@ pub struct WaitPolicy {
 const AWAKE: Duration = Duration::from_millis(1);
 
 impl WaitPolicy {
-    /// For a waiter with a core to itself: spins, yields now and then in case it is mistaken, sleeps late.
+    /// For a waiter with a core to itself: spins, after a while yields now and then in case it is mistaken, sleeps late.
     pub const DEDICATED: Self = Self { spins: 1000, park_after: AWAKE };
 
     /// For a waiter that shares its core: every poll that fails gives way to the others.
@@ -249,10 +254,15 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> Long<'_, '_, K, W> {
                 return Outcome::Stopped(stop);
             }
             if round.is_multiple_of(rounds_per_clock) {
-                match self.remaining() {
-                    Err(stop) => return Outcome::Stopped(stop),
-                    Ok(_) if self.waited() >= policy.park_after => return Outcome::TimeToPark,
-                    Ok(_) => {}
+                let waited = self.waited();
+                if waited >= self.context.timeout {
+                    return Outcome::Stopped(Stop::Timeout);
+                }
+                if waited >= policy.park_after {
+                    return Outcome::TimeToPark;
+                }
+                if policy.spins > 0 && waited < KEEP {
+                    continue;
                 }
             }
             self.context.kernel.yield_now();

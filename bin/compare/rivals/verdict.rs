@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::report::{BY_DEFAULT, RivalReport, time};
 use crate::args::Channel;
 use crate::compare::crossing::{Cost, Crossing, LEVEL};
-use crate::compare::verdict::{FEWEST_SAMPLES, more_of};
+use crate::compare::verdict::{FEWEST_SAMPLES, between, more_of};
 use crate::row::Row;
 use crate::sizes::{format_about, format_size};
 use crate::units::{percent, three_digits};
@@ -95,6 +95,9 @@ impl Verdict {
                     percent(LEVEL)
                 )
             }
+            Crossing::Passing { first_ahead, last_ahead } => {
+                format!("; the two are level at some sizes {}", between(first_ahead, last_ahead))
+            }
             Crossing::Never => String::new(),
         };
         match self.overtaking {
@@ -102,6 +105,12 @@ impl Verdict {
             Crossing::Between { estimate, .. } => format!(
                 "Proxied overtakes direct at about {}; it takes {} and {}.",
                 format_about(estimate),
+                times(first),
+                times(last)
+            ),
+            Crossing::Passing { first_ahead, last_ahead } => format!(
+                "Proxied is ahead of direct at some sizes {}, but not at the largest; it takes {} and {}.",
+                between(first_ahead, last_ahead),
                 times(first),
                 times(last)
             ),

@@ -23,22 +23,17 @@ mod pairwise;
 mod ring;
 mod tree;
 
-use arrayvec::ArrayVec;
-
 use super::algorithm::Algorithm;
 use super::call::{Call, Input, Output, shifted};
 use super::operation::Operation;
+use super::per_member::{PerMember, fill};
 use super::pipe::Pipes;
 use crate::channel::Channel;
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
-use crate::rank::MAX_RANKS;
 use crate::reduce::{Source, SourcePlace, Target};
 use crate::shm::ReadSoon;
 use tree::{Numbering, Shape};
-
-/// One of something for each member at most.
-type PerMember<T> = ArrayVec<T, { MAX_RANKS as usize }>;
 
 /// Executes the worker's call by `algorithm`, which can do it, among two members or more.
 ///
@@ -122,7 +117,8 @@ impl<C: Channel> Worker<'_, C> {
             let place = SourcePlace::Shared(heap(operand.at)?, operand.at.get());
             Ok(Source { place, fresh: operand.fresh })
         };
-        let sources: PerMember<_> = operands.iter().map(source).collect::<Result<_>>()?;
+        let mut sources = PerMember::new();
+        fill(&mut sources, operands.iter().map(source))?;
         let mut targets = [Target::Shared(heap(target)?, target.get())];
         let reducer = self.call.reducer.as_ref().expect("an operation that reduces has a reducer");
         reducer.combine(&sources, &mut targets, len / self.call.data_type.size() as u64, finish)

@@ -4,14 +4,13 @@
 //! are given back once, places lie in memory. When the algorithm has returned, all that it has sent is awaited, so that nothing
 //! is left in a pipe for the next call to find.
 
-use arrayvec::ArrayVec;
-
 use super::CustomAlgorithm;
 use super::place::Place;
 use crate::channel::Channel;
 use crate::collective::algorithms::Worker;
 use crate::collective::call::{Call, Input, Output};
 use crate::collective::operation::Operation;
+use crate::collective::per_member::{PerMember, fill};
 use crate::collective::pipe::Pipes;
 use crate::collective::team::Team;
 use crate::error::{Error, Result};
@@ -285,8 +284,8 @@ impl Steps<'_> {
             let place = SourcePlace::Shared(heap(*operand)?, operand.region.offset.get());
             Ok(Source { place, fresh: operand.fresh })
         };
-        let sources: ArrayVec<_, { MAX_RANKS as usize }> =
-            operands.iter().map(source).collect::<Result<_>>()?;
+        let mut sources = PerMember::new();
+        fill(&mut sources, operands.iter().map(source))?;
         let mut targets = [Target::Shared(heap(target)?, target.region.offset.get())];
         reducer.combine(&sources, &mut targets, target.len() / size, finish)
     }

@@ -22,7 +22,7 @@
 //! read soon, [`reader_ns`] is added to it.
 //!
 //! # Invariants
-//! - Where there is one way, and outside the lengths between the obvious ones, nothing is timed.
+//! - Where there is one way, and where copies are short, nothing is timed.
 //! - Of a thread's time at most one part in [`REST`] goes into the trials of a class, besides those that a slowdown of the
 //!   way in use prompts.
 //! - State is per thread: no atomics, no allocation, no destructor.
@@ -124,7 +124,7 @@ struct Record {
 #[inline]
 pub(super) unsafe fn run(source: *const u8, target: *mut u8, len: usize, purpose: Purpose) {
     by_experience(len, len, purpose, |way| {
-        let kernel = Plan::of_this_machine().kernel_between(way, source, target);
+        let kernel = Plan::of_this_machine().kernel_between(way, source, target, len);
         // SAFETY: the caller's contract; the plan's kernels are supported (`Plan::new`).
         unsafe { kernel.run(source, target, len) };
     });
@@ -253,10 +253,13 @@ impl Record {
     }
 }
 
-/// Nanoseconds per byte of `len`, with what the reader will pay for those that were stored.
+/// Nanoseconds per byte of `len`, with what the reader will pay for those that were stored. Where they are so many that it finds
+/// them in memory whichever way they went, it pays the same for both.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 fn cost(way: Way, purpose: Purpose, took: Duration, len: usize, stored: usize) -> f32 {
-    let is_charged = way == Way::Past && purpose.read_soon() == ReadSoon::Yes;
+    let is_charged = way == Way::Past
+        && purpose.read_soon() == ReadSoon::Yes
+        && Plan::of_this_machine().stays_in_cache(len);
     let reader = if is_charged { reader_ns(stored as f32) } else { 0.0 };
     (took.as_nanos() as f32 + reader) / len as f32
 }

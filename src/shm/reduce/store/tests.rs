@@ -1,11 +1,11 @@
 use super::*;
-use crate::shm::copy::{CopyKernel, ReadSoon, choose};
+use crate::shm::copy::{ReadSoon, choose};
 use crate::shm::reduce::{Source, SourcePlace, Target, with_places};
 
 /// From where on a copy goes past the cache, whatever has been found out before; beyond all memory if this processor cannot.
 fn copied_past_from() -> usize {
     let lens = (12..40).map(|power| 1 << power);
-    let is_past = |len: &usize| choose(*len as u64, ReadSoon::Yes) != CopyKernel::Memcpy;
+    let is_past = |len: &usize| choose(*len as u64, ReadSoon::Yes).is_streaming();
     lens.into_iter().find(is_past).unwrap_or(1 << 40)
 }
 
