@@ -114,6 +114,9 @@ fn io(path: &Path, action: &'static str, source: std::io::Error) -> Error {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
             "free space there, or name a directory with more"
         }
+        std::io::ErrorKind::FileTooLarge => {
+            "raise the limit on the length of a file (`ulimit -f`), or name a directory that takes longer ones"
+        }
         _ => "see that the directory is there and may be read and written",
     };
     at(path, CheckpointFault::Io { action, remedy, source })
@@ -298,10 +301,10 @@ impl Writing<'_> {
 
     /// Writes this rank's part, and returns what all have written.
     fn write(&mut self, generation: u64) -> Result<Vec<Part>> {
-        self.agree_on_place().inspect_err(|_| self.sweep(generation))?;
+        self.agree_on_place().inspect_err(|_| self.sweep())?;
         let written = settle(self.write_part(generation))?;
         let words = written.as_ref().map_or([0; 2], |part| [part.digest.into(), part.len]);
-        let (told, _) = self.in_step(words, written).inspect_err(|_| self.sweep(generation))?;
+        let (told, _) = self.in_step(words, written).inspect_err(|_| self.sweep())?;
         Ok(told.iter().map(|&[digest, len]| Part { digest: low(digest), len }).collect())
     }
 
@@ -339,7 +342,7 @@ impl Writing<'_> {
         let current = Current { generation, parts };
         let committed = if self.is_first() { self.replace(&current) } else { Ok(()) };
         let committed = settle(committed)?;
-        self.in_step([0; 2], committed).map(drop)
+        self.in_step([0; 2], committed).inspect_err(|_| self.sweep()).map(drop)
     }
 
     fn replace(&self, current: &Current) -> Result<()> {
@@ -354,10 +357,12 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// Removes what was written of `generation`, which has failed. What cannot be removed now is by the next attempt.
-    fn sweep(&self, generation: u64) {
-        if self.is_first() {
-            let _later = self.directory.sweep(generation.saturating_sub(1));
+    /// Removes what was written by an attempt that has failed, if it does not count. What cannot be removed now is by the next one.
+    fn sweep(&self) {
+        if self.lock.is_some()
+            && let Ok(current) = self.directory.current()
+        {
+            let _later = self.directory.sweep(current.map_or(0, |current| current.generation));
         }
     }
 }
