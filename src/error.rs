@@ -316,7 +316,7 @@ pub enum Error {
         operation: &'static str,
         /// The rank that has sent them.
         rank: Rank,
-        /// The number of the message in the pipe between the two.
+        /// The number of the message in the pipe between the two, or of the piece of the operation that was staged.
         chunk: u64,
         /// The checksum of what was sent.
         expected: u32,

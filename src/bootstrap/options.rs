@@ -124,16 +124,24 @@ pub const CHECKSUMS: &str = "SHMCCL_CHECKSUMS";
 
 /// Whether [`CHECKSUMS`] asks for checksums (`1`; nothing or `0` for none), by CRC32C, the same on all ranks.
 ///
-/// Covered are: messages of `send` and `recv` and of the algorithms that go through pipes (ring, trees, doubling, halving, all proxied ones,
-/// the user's own), in each slot from the sender's buffer to where the receiver uses them, and parcels that are lent, from one buffer to the
-/// other; and puts through a proxy, of whatever channel, from the source before the copy to the target after it. A mismatch is
-/// [`Error::Corrupted`] on the receiver, or [`Error::PutCorrupted`] on all ranks, and ends the epoch; the peer of such a put is not
-/// signalled.
+/// Covered are, each from the sender's buffer to where the receiver uses the bytes:
+/// - messages of `send` and `recv` and of the algorithms that go through pipes (ring, trees, doubling, halving, all proxied ones, the
+///   user's own), in each slot; and parcels that are lent, from one buffer to the other;
+/// - what collective operations of more than 8 KiB stage of ordinary memory, and the results that come back the same way;
+/// - puts through a proxy, of whatever channel, from the source before the copy to the target after it.
 ///
-/// Not covered are: puts and gets by a rank's own core; operations of at most 8 KiB, which go by posts and mail; those on buffers in the heap
-/// that read the peers' buffers in place; what is staged of ordinary memory; copies out of a slot; and whatever happens to data
-/// before they are sent and after they have arrived. The source of a proxied put must not be written before its flush; here that is
-/// found out, and taken for corruption.
+/// A mismatch is [`Error::Corrupted`] on the receiver, or [`Error::PutCorrupted`] on all ranks, and ends the epoch; the peer of such a
+/// put is not signalled.
+///
+/// Not covered are:
+/// - puts, gets and packets by a rank's own core, and switch channels;
+/// - operations of at most 8 KiB, which go by posts and mail;
+/// - those on buffers in the heap that read and write the peers' buffers in place (two-shot, which the table mostly chooses from 8 KiB on):
+///   nothing lies in between that a checksum could be taken of, and the owner's would cost another pass and another meeting.
+///   Another algorithm ([`Communicator::set_algorithm`](crate::Communicator::set_algorithm)), or proxied channels, go through pipes;
+/// - copies out of a slot; and whatever happens to data before they are sent and after they have arrived.
+///
+/// The source of a proxied put must not be written before its flush; here that is found out, and taken for corruption.
 ///
 /// # Errors
 /// [`Error::Environment`] for another value.

@@ -1,4 +1,5 @@
-//! Checksums of what members hand each other through pipes, where all have asked for them (`Options::checksums`).
+//! Checksums of what members hand each other through pipes, where all have asked for them (`Options::checksums`). What they stage has
+//! words of its own (`pipeline/sums.rs`).
 //!
 //! Beside each slot of an inbox lie two words, which only the sender of the slot writes, before it signals: what carries the message
 //! (S1, or F1 and S1 by way of a proxy) carries them too.
@@ -11,7 +12,7 @@
 //! The sender takes the checksum of the source, the receiver that of the slot before anything is made of it; of what was lent, that of the
 //! copy. What a checksum does not see: the copy out of a slot, and what happens to data before they are sent and after they are received.
 
-use super::call::{Input, Output, part, shifted};
+use super::call::{Call, Input, Output, part, shifted};
 use super::pipe::Arrival;
 use super::team::Team;
 use crate::error::{Error, Result};
@@ -21,6 +22,9 @@ use crate::sync::plain;
 
 /// Words beside a slot.
 pub(super) const WORDS: usize = 2;
+
+/// Words of what is staged, for each part of a slot.
+pub(super) const PARTS: usize = 8;
 
 /// Says that there is a checksum.
 const PRESENT: u64 = 1 << 63;
@@ -78,6 +82,38 @@ pub(super) fn of_input(team: &Team, input: &Input<'_>, before: u32, at: u64, len
     }
 }
 
+/// The checksum of the `len` bytes of the input of `call` from `at` on, also where that is in its output.
+pub(super) fn of_call(team: &Team, call: &Call<'_>, at: u64, len: u64) -> Result<u32> {
+    match (&call.input, &call.output) {
+        (Input::InOutput(start), Output::Memory(bytes)) => {
+            Ok(crc32c::crc32c(part(bytes, start.saturating_add(at), len)?))
+        }
+        (input, _) => of_input(team, input, 0, at, len),
+    }
+}
+
+/// The word that tells of a checksum.
+pub(super) fn told(crc: u32) -> u64 {
+    PRESENT | u64::from(crc)
+}
+
+/// Holds the checksum that was `found` of what has come `from` a member against the word that tells what it was.
+///
+/// # Errors
+/// [`Error::Corrupted`]; [`Error::Mismatch`] when the member takes no checksums.
+pub(super) fn compare(team: &Team, from: Arrival, told: u64, found: u32) -> Result<()> {
+    if told & PRESENT == 0 {
+        return Err(takes_none(team, from));
+    }
+    from.compare(team, low(told), found)
+}
+
+/// The error of who finds no checksum of what has come `from` a member.
+fn takes_none(team: &Team, from: Arrival) -> Error {
+    let (what, rank) = ("checksums (SHMCCL_CHECKSUMS, the same for all)", team.members()[from.member]);
+    Error::Mismatch { what, mine: 1, rank, theirs: 0 }
+}
+
 /// The checksum of the first `len` bytes of `output`.
 fn of_output(team: &Team, output: &Output<'_>, len: u64) -> Result<u32> {
     match output {
@@ -93,8 +129,7 @@ fn of_output(team: &Team, output: &Output<'_>, len: u64) -> Result<u32> {
 /// [`Error::Corrupted`]; [`Error::Mismatch`] when its sender takes no checksums.
 pub(super) fn check_message(team: &Team, words: &[AtomicU64], at: HeapOffset, from: Arrival) -> Result<()> {
     let Some(told) = Message::read(words) else {
-        let (what, rank) = ("checksums (SHMCCL_CHECKSUMS, the same for all)", team.members()[from.member]);
-        return Err(Error::Mismatch { what, mine: 1, rank, theirs: 0 });
+        return Err(takes_none(team, from));
     };
     let Message { has_header, body, len, crc: expected } = told;
     // What the words say may be wrong in itself: the slot is all that is looked at.

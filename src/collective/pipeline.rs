@@ -29,6 +29,7 @@
 //! through it would first read the line.
 
 mod slots;
+mod sums;
 
 use std::ops::Range;
 
@@ -39,7 +40,7 @@ use super::direct::{behind_line, share};
 use super::operation::Operation;
 use super::per_member::{PerMember, fill};
 use super::team::Team;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::faults::STAGE;
 use crate::heap::{Place, Region};
 use crate::reduce::{Source, SourcePlace, Target};
@@ -133,15 +134,19 @@ impl Pipeline {
 
     /// Takes the results of `done` out of the slot in which it stages `next`, of which it is as long.
     fn exchange(&self, team: &Team, call: &mut Call<'_>, done: Piece, next: Piece) -> Result<()> {
+        if team.checksums {
+            self.check_results(team, call, done)?;
+        }
         self.others_shares(team, done).into_iter().try_for_each(|bytes| {
             let part = Part::new(done, 0, bytes);
             let region = self.slot(team, team.me(), &part);
             let span = team.heap_of(team.me(), region)?;
             let input_at = next.start + part.bytes.start;
             call.exchange(team.view(), part.start(), input_at, span, region, self.read_soon)?;
-            damage_staged(team, region);
-            Ok(())
-        })
+            damage_staged(team, team.me(), region);
+            Ok::<_, Error>(())
+        })?;
+        if team.checksums { self.tell_shares(team, call, next) } else { Ok(()) }
     }
 
     /// Takes the steps before which nothing has to be waited for; returns the first.
@@ -178,22 +183,27 @@ impl Pipeline {
         };
         if self.returns {
             let parts = self.others_shares(team, piece);
-            return parts
+            parts
                 .into_iter()
-                .try_for_each(|bytes| self.stage_part(team, call, &Part::new(piece, 0, bytes)));
+                .try_for_each(|bytes| self.stage_part(team, call, &Part::new(piece, 0, bytes)))?;
+            return if team.checksums { self.tell_shares(team, call, piece) } else { Ok(()) };
         }
         let blocks = call.operation.blocks(team.n_members() as u64).0;
         let own = (call.operation == Operation::ReduceScatter).then_some(team.me() as u64);
-        (0..blocks)
-            .filter(|&block| Some(block) != own)
-            .try_for_each(|block| self.stage_part(team, call, &Part::new(piece, block, 0..piece.len)))
+        (0..team.n_members()).zip(0..blocks).filter(|&(_, block)| Some(block) != own).try_for_each(
+            |(index, block)| {
+                let part = Part::new(piece, block, 0..piece.len);
+                self.stage_part(team, call, &part)?;
+                if team.checksums { self.tell_staged(team, call, &part, index) } else { Ok(()) }
+            },
+        )
     }
 
     fn stage_part(&self, team: &Team, call: &Call<'_>, part: &Part) -> Result<()> {
         let target = self.slot(team, team.me(), part);
         let at = part.block * call.block_len()? + part.start();
         call.copy_input(team.view(), at, team.heap_of(team.me(), target)?, target)?;
-        damage_staged(team, target);
+        damage_staged(team, team.me(), target);
         Ok(())
     }
 
@@ -206,9 +216,9 @@ impl Pipeline {
             }
             Operation::ReduceScatter => self.reduce(team, call, &Part::new(piece, me as u64, 0..piece.len)),
             Operation::Broadcast => self.take(team, call, piece, call.root, 0, 0),
-            Operation::Scatter => self.take(team, call, piece, call.root, me as u64, 0),
+            Operation::Scatter => self.take(team, call, piece, call.root, me, 0),
             Operation::AllToAll => {
-                (0..n).try_for_each(|member| self.take(team, call, piece, member, me as u64, member as u64))
+                (0..n).try_for_each(|member| self.take(team, call, piece, member, me, member as u64))
             }
             _ => (0..n).try_for_each(|member| self.take(team, call, piece, member, 0, member as u64)),
         }
@@ -221,10 +231,14 @@ impl Pipeline {
         call: &mut Call<'_>,
         piece: Piece,
         member: usize,
-        block: u64,
+        block: usize,
         to: u64,
     ) -> Result<()> {
-        let source = self.slot(team, member, &Part::new(piece, block, 0..piece.len));
+        let part = Part::new(piece, block as u64, 0..piece.len);
+        if team.checksums && !matches!(call.output, Output::None) {
+            self.check_staged(team, call, member, &part, block)?;
+        }
+        let source = self.slot(team, member, &part);
         let at = to * call.block_len()? + piece.start;
         let span = team.heap_of(member, source)?;
         call.output.copy(team.view(), at, span, source.offset.get(), source.len)
@@ -236,12 +250,25 @@ impl Pipeline {
         if part.len() == 0 {
             return Ok(());
         }
+        let (me, members) = (team.me(), 0..team.n_members());
+        if team.checksums {
+            let mut others = members.clone().filter(|&member| member != me);
+            others.try_for_each(|member| self.check_staged(team, call, member, part, me))?;
+        }
         let (mut sources, mut targets) = (PerMember::new(), PerMember::new());
         self.sources(team, call, part, &mut sources)?;
         let receivers = receivers(call.operation, call.root, team.n_members());
-        self.targets(team, &mut call.output, receivers, part, &mut targets)?;
+        self.targets(team, &mut call.output, receivers.clone(), part, &mut targets)?;
         let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
-        reducer.combine(&sources, &mut targets, part.len() / self.size, true)
+        reducer.combine(&sources, &mut targets, part.len() / self.size, true)?;
+        drop((sources, targets));
+        if team.checksums {
+            self.tell_result(team, call, part)?;
+        }
+        receivers.filter(|&member| member != me).for_each(|member| {
+            damage_staged(team, member, self.slot(team, member, part));
+        });
+        Ok(())
     }
 
     /// Finds where `part` of each member's input is.
@@ -292,6 +319,9 @@ impl Pipeline {
 
     /// Copies the results that others have left in this member's scratch into its output, if it has one.
     fn take_results(&self, team: &Team, call: &mut Call<'_>, piece: Piece) -> Result<()> {
+        if team.checksums {
+            self.check_results(team, call, piece)?;
+        }
         self.others_shares(team, piece).into_iter().try_for_each(|bytes| {
             let part = Part::new(piece, 0, bytes);
             let source = self.slot(team, team.me(), &part);
@@ -301,12 +331,12 @@ impl Pipeline {
     }
 }
 
-/// Has faults strike what this member has staged in `region` of its heap.
+/// Has faults strike what this member has written to `region` of the heap of `member`.
 #[inline]
-fn damage_staged(team: &Team, region: Region) {
+fn damage_staged(team: &Team, member: usize, region: Region) {
     let fabric = team.board.fabric();
     if !fabric.is_plain() {
-        fabric.damage(STAGE, Place { rank: fabric.rank(), offset: region.offset }, region.len);
+        fabric.damage(STAGE, Place { rank: team.members()[member], offset: region.offset }, region.len);
     }
 }
 

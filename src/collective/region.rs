@@ -13,7 +13,7 @@
 //! | departures: which members have left (`lease`) | n x 128 | that member |
 //! | complaints, one per member: the call that it is in, or the message that it sent, is not the one it was to be | n x 128 | the member |
 //! | awaits, one per member: the last operation in which the member waited for it | n x 128 | the member |
-//! | checks, one per member: checksums of what lies in its inbox (`checks`) | n x 128 | that member |
+//! | checks, one per member: checksums of what lies in its inbox (`checks`), and of one part of what is staged (`pipeline`) | n x (64 + 64) | that member; it and the member |
 //! | mail: data of small operations, one slot per post | [`LAP`] x [`MAIL_LEN`] | the member |
 //! | inboxes of pipes: [`PIPE_SLOTS`] slots per member | n x slots x slot length | that member |
 //! | bench: what is made to be sent, [`PIPE_SLOTS`] slots | slots x slot length | the member |
@@ -89,6 +89,11 @@ impl RegionLayout {
     /// Where `sender` tells the checksums of what it has put into its inbox.
     pub(crate) const fn checks(self, sender: u64) -> u64 {
         self.awaits(self.n_members) + sender * CELL
+    }
+
+    /// Where the checksums are of part number `index` of what the member stages: the other line of that pair.
+    pub(crate) const fn staged_checks(self, index: u64) -> u64 {
+        self.checks(index) + CELL / 2
     }
 
     const fn mail_start(self) -> u64 {

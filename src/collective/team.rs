@@ -163,6 +163,15 @@ impl Team {
         self.view.cells(self.members[receiver], at, PIPE_SLOTS * checks::WORDS as u64)
     }
 
+    /// Where the checksums are of part `index` of what `member` stages, by slots (`pipeline/sums.rs`).
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for a region that is not allocated.
+    pub(crate) fn staged_checks(&self, member: usize, index: usize) -> Result<CellSlice<AtomicU64>> {
+        let at = self.place(member, self.layout.staged_checks(index as u64));
+        self.view.cells(self.members[member], at, checks::PARTS as u64)
+    }
+
     /// What `member` sleeps on when it waits for messages, or for room for them: the same in all its teams.
     #[inline]
     pub(crate) fn message_park(&self, member: usize) -> &ParkCell {

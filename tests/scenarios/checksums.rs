@@ -2,6 +2,9 @@
 //!
 //! That the same bits go through unseen without checksums the scenarios of `faults` show.
 
+use std::sync::Mutex;
+use std::time::Duration;
+
 use shmccl::bootstrap::Options;
 use shmccl::channel::{Channel, RefusalReason};
 use shmccl::collective::{Algorithm, ChannelKind};
@@ -10,7 +13,7 @@ use shmccl::launch::launch_threads;
 use shmccl::reduce::ReduceOp;
 use shmccl::{Communicator, Error, Result};
 
-use crate::harness::{Job, pattern, rank};
+use crate::harness::{Job, Watchdog, pattern, rank};
 use crate::sorts::all_sorts;
 
 port_scenario!(
@@ -36,6 +39,9 @@ port_scenario!(
                 comm.free(buffer)?;
             }
             comm.set_algorithm(None);
+            for count in [3000, 70_001] {
+                Staged::ALL.into_iter().try_for_each(|staged| staged.call(comm, count))?;
+            }
             for len in [0, 1, 32, 33, 64, 1000, 1025, 70_000, 500_000] {
                 let sent = pattern(comm.rank().get().into(), len);
                 assert_eq!(passed_on(comm, &sent)?, pattern(comm.left().get().into(), len), "{kind:?} {len}");
@@ -118,6 +124,109 @@ scenario!(
         assert!(is_told(comm, &error, "all_reduce"), "{error}");
     }
 );
+
+/// An operation on ordinary memory, of which pieces are staged.
+#[derive(Clone, Copy, Debug)]
+enum Staged {
+    AllReduce,
+    InPlace,
+    Reduce,
+    ReduceScatter,
+    AllGather,
+    AllToAll,
+    Broadcast,
+    Scatter,
+    Gather,
+}
+
+impl Staged {
+    const ALL: [Self; 9] = [
+        Self::AllReduce,
+        Self::InPlace,
+        Self::Reduce,
+        Self::ReduceScatter,
+        Self::AllGather,
+        Self::AllToAll,
+        Self::Broadcast,
+        Self::Scatter,
+        Self::Gather,
+    ];
+
+    /// Does it on blocks of `count` elements, and looks at what comes.
+    fn call(self, comm: &mut Communicator, count: usize) -> Result<()> {
+        let (n, me, root) = (comm.n_ranks() as usize, comm.rank().get(), rank(comm, 1));
+        let block = |from: usize, to: usize| {
+            let first = u32::try_from(from * 1000 + to * 10).unwrap();
+            (first..).take(count)
+        };
+        let sum = |to: usize| -> Vec<u32> {
+            let first = (0..n).map(|from| u32::try_from(from * 1000 + to * 10).unwrap()).sum();
+            (first..).step_by(n).take(count).collect()
+        };
+        let whole: Vec<u32> = (0..n).flat_map(|to| block(me as usize, to)).collect();
+        let from_each = |to: usize| -> Vec<u32> { (0..n).flat_map(|from| block(from, to)).collect() };
+        let (mine, is_root) = (&whole[..count], me == 1);
+        let (mut one, mut all) = (vec![0; count], vec![0; n * count]);
+        let sent = if is_root { &whole[..] } else { &[] };
+        match self {
+            Self::AllReduce => comm.all_reduce(mine, &mut one, &ReduceOp::Sum)?,
+            Self::InPlace => {
+                one.copy_from_slice(mine);
+                comm.all_reduce_in_place(&mut one, &ReduceOp::Sum)?;
+            }
+            Self::Reduce => comm.reduce(mine, &mut one, &ReduceOp::Sum, root)?,
+            Self::ReduceScatter => comm.reduce_scatter(&whole, &mut one, &ReduceOp::Sum)?,
+            Self::AllGather => comm.all_gather(mine, &mut all)?,
+            Self::AllToAll => comm.all_to_all(&whole, &mut all)?,
+            Self::Broadcast => comm.broadcast(mine, &mut one, root)?,
+            Self::Scatter => comm.scatter(sent, &mut one, root)?,
+            Self::Gather => comm.gather(mine, &mut all, root)?,
+        }
+        let is_right = match self {
+            Self::AllReduce | Self::InPlace => one == sum(0),
+            Self::Reduce => !is_root || one == sum(0),
+            Self::ReduceScatter => one == sum(me as usize),
+            Self::AllGather => all == from_each(0),
+            Self::AllToAll => all == from_each(me as usize),
+            Self::Broadcast => one == block(1, 0).collect::<Vec<_>>(),
+            Self::Scatter => one == block(1, me as usize).collect::<Vec<_>>(),
+            Self::Gather => !is_root || all == from_each(0),
+        };
+        assert!(is_right, "{self:?} of {count}");
+        Ok(())
+    }
+}
+
+#[test]
+fn whatever_is_corrupted_that_was_staged_or_made_of_it_is_an_error_and_never_a_result() {
+    let _watchdog = Watchdog::start("corrupted stages", Duration::from_secs(120));
+    let mut most = 0;
+    for (staged, victim) in Staged::ALL.into_iter().flat_map(|staged| [(staged, 0), (staged, 1)]) {
+        for number in 1.. {
+            let faults = format!("corrupt:rank={victim},at={number},of=stage").parse().unwrap();
+            let options = Options { checksums: true, faults, heap_len: 16 << 20, ..Options::default() };
+            let told = Mutex::new(Vec::new());
+            let strikes = Mutex::new(Vec::new());
+            let outcome = launch_threads(2, &options, |comm| {
+                let done = staged.call(comm, 100_000).and_then(|()| comm.barrier());
+                strikes.lock().unwrap().extend(comm.strikes());
+                told.lock().unwrap().extend(done.as_ref().err().map(ToString::to_string));
+                done
+            });
+            let strikes = strikes.into_inner().unwrap();
+            let told = told.into_inner().unwrap();
+            if strikes.is_empty() {
+                outcome.unwrap();
+                break;
+            }
+            most = most.max(number);
+            let from = format!("from rank {victim} was corrupted on its way");
+            let is_told = told.len() == 2 && told.iter().any(|error| error.contains(&from));
+            assert!(is_told, "{staged:?} {strikes:?}: {told:?}");
+        }
+    }
+    assert!(most > 8, "results among them: {most}");
+}
 
 port_scenario!(
     a_put_that_a_proxy_has_corrupted_ends_the_epoch_and_is_never_signalled,
