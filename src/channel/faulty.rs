@@ -50,7 +50,7 @@ impl Fabric {
     pub(crate) fn undergo(&self, event: Event) -> Result<()> {
         let Some(injector) = self.injector() else { return Ok(()) };
         for struck in injector.draw(event)? {
-            tell(self.world(), self.rank(), struck.strike);
+            tell(self.world(), self.rank(), injector, struck.strike);
             match struck.strike.kind {
                 FaultKind::Kill => self.die(injector, struck.strike)?,
                 FaultKind::Delay => pause(self.world(), struck.time),
@@ -85,7 +85,7 @@ impl Fabric {
         for struck in injector.draw(Event::Write(FILE)).unwrap_or_default() {
             let bit = struck.lot % (bytes.len() as u64 * 8);
             bytes[usize::try_from(bit / 8).unwrap_or(0)] ^= 1 << (bit % 8);
-            tell(self.world(), self.rank(), struck.strike);
+            tell(self.world(), self.rank(), injector, struck.strike);
         }
     }
 }
@@ -109,14 +109,14 @@ fn damage(
         let Ok(span) = heaps.reach(target, Region::new(offset, len)) else { return };
         let flipped = span.read::<u8>(at).and_then(|byte| span.write(at, byte ^ 1 << (bit % 8)));
         if flipped.is_ok() {
-            tell(world, rank, struck.strike);
+            tell(world, rank, injector, struck.strike);
         }
     }
 }
 
 /// Tells whoever looks on, and the launcher.
-fn tell(world: &World, rank: Rank, strike: Strike) {
-    strike.tell(&world.control().faults(rank));
+fn tell(world: &World, rank: Rank, injector: &Injector, strike: Strike) {
+    injector.tell(strike, &world.control().faults(rank));
 }
 
 /// Lets `time` pass, unless the epoch ends before.
@@ -167,7 +167,7 @@ impl ProxyFaults {
         let Some(injector) = self.of(fifo).map(Arc::clone) else { return Fate::Executed };
         let mut fate = if self.is_stopped { Fate::Dropped } else { Fate::Executed };
         for Struck { strike, time, .. } in injector.draw(Event::Trigger).unwrap_or_default() {
-            tell(world, rank, strike);
+            tell(world, rank, &injector, strike);
             match strike.kind {
                 FaultKind::Delay => pause(world, time),
                 FaultKind::Drop => fate = Fate::Dropped,

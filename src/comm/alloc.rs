@@ -37,6 +37,11 @@ impl Communicator {
     pub fn alloc_region(&mut self, len: u64, align: u64) -> Result<Region> {
         self.check_all_ranks()?;
         self.fabric().enter(Operation::Alloc.name())?;
+        self.take_memory(len, align)
+    }
+
+    /// The same for what a call needs within, which is counted as that call and nothing else.
+    pub(super) fn take_memory(&mut self, len: u64, align: u64) -> Result<Region> {
         let fabric = Arc::clone(self.fabric());
         let heap = fabric.heap();
         let region = match heap.plan(len, align) {

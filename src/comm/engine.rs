@@ -110,6 +110,12 @@ impl Communicator {
     pub fn barrier(&mut self) -> Result<()> {
         self.reclaim_engine();
         self.fabric().enter(Operation::Barrier.name())?;
+        self.come_together()
+    }
+
+    /// The same within another call.
+    #[inline]
+    pub(super) fn come_together(&mut self) -> Result<()> {
         match &mut self.meeting {
             Some(meeting) => meeting.meet(Operation::Barrier, self.engine.as_deref()),
             None => self.engine()?.barrier(Operation::Barrier),

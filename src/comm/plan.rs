@@ -37,8 +37,10 @@ impl Communicator {
         if wishes.checksums {
             self.fabric().take_checksums();
         }
-        if let Some(injector) = Injector::new(&wishes.faults, self.fabric().rank(), is_thread) {
-            self.fabric().inject(Arc::new(injector));
+        let fabric = self.fabric();
+        if let Some(injector) = Injector::new(&wishes.faults, fabric.rank(), is_thread) {
+            let told = fabric.world().control().faults(fabric.rank());
+            fabric.inject(Arc::new(injector.telling(told)));
         }
     }
 }

@@ -141,7 +141,8 @@ impl Communicator {
         let n_members = self.members.len() as u64;
         let mine = self.membership.workspace.take(n_members)?;
         self.clear(mine, n_members)?;
-        self.barrier()?;
+        self.reclaim_engine();
+        self.come_together()?;
         let bases = vec![mine.offset; self.members.len()];
         let (host, built_in) = (self.membership.clone(), Tuning::default());
         let mut engine = Engine::new(self.fabric(), self.members.clone(), bases, host, built_in)?;
@@ -155,7 +156,8 @@ impl Communicator {
 
     /// Adds a part to the workspace. All ranks of the job do, whichever of them needs it.
     fn grow_workspace(&mut self) -> Result<()> {
-        let region = self.alloc_region(Workspace::part_len(self.heap().view().shape()), ALIGN)?;
+        self.check_all_ranks()?;
+        let region = self.take_memory(Workspace::part_len(self.heap().view().shape()), ALIGN)?;
         self.membership.workspace.add(region)
     }
 

@@ -6,6 +6,8 @@ use std::time::Duration;
 use super::{FaultKind, Faults, OPERATIONS, STEP, Strike, TRIGGER, WRITES, When};
 use crate::error::{Error, Result};
 use crate::rank::Rank;
+use crate::shm::CellSlice;
+use crate::sync::atomic::AtomicU64;
 
 /// How many strikes are listed at most.
 const LISTED: usize = 1000;
@@ -60,6 +62,8 @@ pub(crate) struct Injector {
     rank: Rank,
     /// Whether the rank is a thread among others of this process, which are not to die with it.
     is_thread: bool,
+    /// Where it tells of strikes besides, in whatever epoch the rank is: in the first one, where the launcher looks.
+    first: Option<CellSlice<AtomicU64>>,
     state: Mutex<State>,
 }
 
@@ -80,7 +84,23 @@ impl Injector {
             return None;
         }
         let state = State { counts: vec![0; plan.faults.len()], ..State::default() };
-        Some(Self { plan: plan.clone(), rank, is_thread, state: Mutex::new(state) })
+        Some(Self { plan: plan.clone(), rank, is_thread, first: None, state: Mutex::new(state) })
+    }
+
+    /// The same, which tells in `words`, those of the rank's first epoch, also when the rank is in another one.
+    pub(crate) fn telling(self, words: CellSlice<AtomicU64>) -> Self {
+        Self { first: Some(words), ..self }
+    }
+
+    /// Tells of `strike` in the words `here`, those of the epoch that the rank is in, and in its first.
+    pub(crate) fn tell(&self, strike: Strike, here: &[AtomicU64]) {
+        // One of the rank's threads at a time.
+        let _state = self.state();
+        strike.tell(here);
+        let first = self.first.as_deref().filter(|first| !std::ptr::eq(first.as_ptr(), here.as_ptr()));
+        if let Some(first) = first {
+            strike.tell(first);
+        }
     }
 
     /// Whether a kill is to leave the process alive.

@@ -30,7 +30,8 @@
 //! What is counted, by each rank, of each communicator with those that are made of it:
 //! - *operations*, as the rank calls them: the verbs of its channels (`poll` left aside, and those of a `SwitchChannel`), and the
 //!   calls of its communicators that take others (`barrier`, `alloc`, `all_reduce`, ..., `group` for a whole group). A put that is
-//!   flushed as well is a `put_with_signal`. What an operation does within is not counted, nor is going on after a loss.
+//!   flushed as well is a `put_with_signal`. What an operation does within is not counted (the memory that a first
+//!   call takes, say), nor is going on after a loss.
 //! - `trigger`: what the proxy of the rank takes off its fifo, also for collectives over proxied channels.
 //! - *writes*: `put` (by the rank's own core, of `put`, `put_with_signal` and `put_slice`; neither packets nor a `write`),
 //!   `trigger` (by its proxy), `message` (into the pipes of an algorithm, and of a
@@ -43,10 +44,9 @@
 //! A rank that the launcher has started again suffers none. A strike is told where failures are: the error of a rank that is lost
 //! by one ([`Error::FaultInjected`], [`ExitCause::Injected`](crate::error::ExitCause::Injected)) names it, refused triggers have
 //! [`RefusalReason::Injected`](crate::channel::RefusalReason::Injected), and reports of the job
-//! ([`Communicator::report`](crate::Communicator::report), `shmccl report`) name the last of each rank, with the seed.
-//! [`Communicator::strikes`](crate::Communicator::strikes) lists all of this process. The launcher reads of strikes in the first epoch
-//! only, and of the last one of each rank: who is killed after a shrink, a recovery or a growth, or while another fault of its rank
-//! strikes, was killed by SIGKILL, it says.
+//! ([`Communicator::report`](crate::Communicator::report), `shmccl report`) name the last of each rank, or the one that has ended it, with the seed.
+//! [`Communicator::strikes`](crate::Communicator::strikes) lists all of this process. The launcher names the fault
+//! by which a rank dies, in whatever epoch; of one that is killed and whose proxy was stopped before, in a process of its own, the kill.
 //!
 //! Where nothing is planned nothing is looked up: a verb takes a branch or two, by a word that the rank has at hand.
 
@@ -105,6 +105,15 @@ impl FaultKind {
             Self::Fail => "fail",
             Self::Corrupt => "corrupt",
             Self::Stop => "stop",
+        }
+    }
+
+    /// How much comes to an end by it: a process of the rank is more than a proxy, and that is more than nothing.
+    const fn ends(self) -> u8 {
+        match self {
+            Self::Kill => 2,
+            Self::Stop => 1,
+            Self::Delay | Self::Drop | Self::Fail | Self::Corrupt => 0,
         }
     }
 

@@ -40,7 +40,8 @@ impl fmt::Display for Strike {
 /// The words in which a rank tells of its strikes.
 pub(crate) const TOLD_WORDS: usize = 4;
 
-/// What a rank tells of its strikes: the last one, and how many there were.
+/// What a rank tells of its strikes: the last one, and how many there were. One that has killed the rank stays, whatever strikes
+/// afterwards, and one that has stopped its proxy unless the rank is killed.
 ///
 /// | word | what |
 /// |---|---|
@@ -57,8 +58,13 @@ pub(crate) struct Told {
 }
 
 impl Strike {
-    /// Tells of this strike in `words`.
+    /// Tells of this strike in `words`, unless they tell of one that has ended more.
     pub(crate) fn tell(&self, words: &[AtomicU64]) {
+        let count = || plain::add(&words[0], 1);
+        if Told::read(words).is_some_and(|told| told.last.kind.ends() > self.kind.ends()) {
+            count();
+            return;
+        }
         let what = self.kind as u64
             | code_of(self.counted) << 8
             | code_of(self.at) << 16
@@ -66,7 +72,7 @@ impl Strike {
         for (word, value) in words[1..].iter().zip([self.seed, what, self.number]) {
             plain::store(word, value);
         }
-        plain::add(&words[0], 1);
+        count();
     }
 }
 
@@ -108,6 +114,8 @@ mod tests {
         let told: Vec<_> = (0..TOLD_WORDS).map(|_| AtomicU64::new(0)).collect();
         assert_eq!(Told::read(&told), None);
         for (kind, at) in FaultKind::ALL.into_iter().zip(words()) {
+            // Nothing has ended what this is told of.
+            told.iter().skip(1).for_each(|word| plain::store(word, 0));
             for counted in words() {
                 let last =
                     Strike { kind, rank: Rank::known(63), counted, number: u64::MAX, at, seed: u64::MAX - 1 };
@@ -117,6 +125,23 @@ mod tests {
         }
         assert_eq!(Told::read(&told).map(|told| told.count), Some(6 * words().count() as u64));
         assert!(words().count() < 255);
+    }
+
+    #[test]
+    fn what_has_killed_a_rank_stays_whatever_strikes_afterwards() {
+        let told: Vec<_> = (0..TOLD_WORDS).map(|_| AtomicU64::new(0)).collect();
+        let strike =
+            |kind| Strike { kind, rank: Rank::known(1), counted: "put", number: 1, at: "put", seed: 0 };
+        let kinds = [FaultKind::Delay, FaultKind::Stop, FaultKind::Corrupt, FaultKind::Kill, FaultKind::Stop];
+        let stand = kinds.map(|kind| {
+            strike(kind).tell(&told);
+            Told::read(&told).unwrap().last.kind
+        });
+        assert_eq!(
+            stand,
+            [FaultKind::Delay, FaultKind::Stop, FaultKind::Stop, FaultKind::Kill, FaultKind::Kill]
+        );
+        assert_eq!(Told::read(&told).map(|told| told.count), Some(5));
     }
 
     #[test]

@@ -163,7 +163,8 @@ struct Revoking<'a> {
     observer: &'a mut dyn Observer,
 }
 
-/// Names the faults that have killed devices, in the first epoch: each once, as a rank that was started again suffers none.
+/// Names the faults that have killed devices, of which these tell in the first epoch: each once, as a rank that was started again
+/// suffers none.
 struct Naming {
     control: Control,
     named: Vec<Rank>,
@@ -285,8 +286,13 @@ mod tests {
         assert_eq!(naming.name(DeviceName::Rank(rank), ExitCause::Code(1)), ExitCause::Code(1));
         assert_eq!(naming.name(DeviceName::Rank(rank), killed), kill);
         assert_eq!(naming.name(DeviceName::Rank(rank), killed), killed, "its successor");
-        let stop = strike(FaultKind::Stop, "trigger");
-        assert_eq!(naming.name(DeviceName::Proxy, killed), stop);
+        let at = "trigger";
+        let stop =
+            Strike { kind: FaultKind::Stop, rank: Rank::known(0), counted: at, number: 3, at, seed: 7 };
+        stop.tell(&control.faults(stop.rank));
+        // Its rank goes on until it learns of it, and may be struck.
+        Strike { kind: FaultKind::Delay, ..stop }.tell(&control.faults(stop.rank));
+        assert_eq!(naming.name(DeviceName::Proxy, killed), ExitCause::Injected(stop));
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::time::Duration;
 use shmccl::comm::{Member, join_job};
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{Launch, Observer, OutputLine};
-use shmccl::{Error, Rank};
+use shmccl::reduce::ReduceOp;
+use shmccl::{Collectives, Communicator, Error, Rank};
 
 use crate::device::{say, saying};
 use crate::sorts::all_sorts;
@@ -24,6 +25,38 @@ pub(crate) fn be_struck() {
         }
         Err(error) => panic!("{error}"),
     }
+}
+
+/// The body of a device process that goes on without those who are lost, until all are there that go on.
+pub(crate) fn be_struck_in_later_epochs() {
+    let Ok(Some(Member::Device(comm))) = join_job() else { return };
+    let mut comm = *comm;
+    let work = |comm: &mut Communicator| {
+        (0..5).try_for_each(|_| comm.barrier())?;
+        (0..5).try_for_each(|_| comm.all_reduce_in_place(&mut [1_u32], &ReduceOp::Sum))
+    };
+    while let Err(error) = work(&mut comm) {
+        assert!(matches!(error, Error::PeerLost { .. }), "{error}");
+        comm = comm.shrink().unwrap().comm;
+    }
+    comm.finalize().unwrap();
+}
+
+/// Runs the test `name`, of whose ranks one dies in the first epoch and another one in the next.
+pub(crate) fn kill_in_later_epochs(name: &str) {
+    let launch = Launch::new(3).unwrap().program(this_test(name)).capture_output(true).keep_going(true);
+    let launch = launch.heap_len(16 << 20).timeout(Duration::from_secs(10)).env("SHMCCL_TUNING", "");
+    let plan = "seed=4;kill:rank=0,at=3;kill:rank=1,of=all_reduce,at=2;delay:one_in=1,time=1us";
+    let mut said = Said::default();
+    let outcome = launch.faults(plan.parse().unwrap()).supervise(&mut said);
+    let lost = outcome.map(|outcome| outcome.lost);
+    let named = |number: usize| match lost.as_ref().unwrap_or_else(|error| panic!("{error}"))[number] {
+        (device, ExitCause::Injected(strike)) => (device, strike.rank.get(), strike.to_string()),
+        other => panic!("{other:?}"),
+    };
+    let rank = |rank| DeviceName::Rank(Rank::new(rank, 3).unwrap());
+    assert_eq!(named(0), (rank(0), 0, "kill at operation 3, barrier (seed 4)".to_owned()));
+    assert_eq!(named(1), (rank(1), 1, "kill at all_reduce 2 (seed 4)".to_owned()));
 }
 
 /// What survivors say, by rank.

@@ -208,7 +208,7 @@ fn whatever_is_corrupted_that_was_staged_or_made_of_it_is_an_error_and_never_a_r
             let told = Mutex::new(Vec::new());
             let strikes = Mutex::new(Vec::new());
             let outcome = launch_threads(2, &options, |comm| {
-                let done = staged.call(comm, 100_000).and_then(|()| comm.barrier());
+                let done = staged.call(comm, 150_000).and_then(|()| comm.barrier());
                 strikes.lock().unwrap().extend(comm.strikes());
                 told.lock().unwrap().extend(done.as_ref().err().map(ToString::to_string));
                 done
@@ -225,7 +225,7 @@ fn whatever_is_corrupted_that_was_staged_or_made_of_it_is_an_error_and_never_a_r
             assert!(is_told, "{staged:?} {strikes:?}: {told:?}");
         }
     }
-    assert!(most > 8, "results among them: {most}");
+    assert!(most > 5, "results among them: {most}");
 }
 
 port_scenario!(

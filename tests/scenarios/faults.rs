@@ -259,3 +259,20 @@ fn a_rank_that_is_killed_is_left_behind_by_those_who_go_on() {
     assert!(matches!(outcome, Err(Error::FaultInjected { .. })), "{outcome:?}");
     assert_eq!(sums.into_inner().unwrap(), [(3, 0); 2]);
 }
+
+#[test]
+fn what_an_operation_does_within_is_not_counted_and_the_first_call_is_like_any_other() {
+    let _watchdog = Watchdog::start("what is counted", Duration::from_secs(60));
+    let counted = launch_threads(2, &with("delay:one_in=1,time=0ns"), |comm| {
+        for _ in 0..2 {
+            comm.all_reduce_in_place(&mut [1_u32; 3000], &ReduceOp::Sum)?;
+        }
+        // More of them than the memory that was taken at first has room for.
+        let halves = (0..5).map(|_| comm.duplicate()).collect::<Result<Vec<_>>>()?;
+        let names: Vec<_> = comm.strikes().iter().map(|strike| strike.at).collect();
+        halves.into_iter().rev().try_for_each(Communicator::finalize)?;
+        Ok(names)
+    });
+    let expected = [&["all_reduce"; 2][..], &["duplicate"; 5]].concat();
+    assert_eq!(counted.unwrap(), [expected.clone(), expected]);
+}
