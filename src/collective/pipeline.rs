@@ -255,20 +255,25 @@ impl Pipeline {
             let mut others = members.clone().filter(|&member| member != me);
             others.try_for_each(|member| self.check_staged(team, call, member, part, me))?;
         }
-        let (mut sources, mut targets) = (PerMember::new(), PerMember::new());
-        self.sources(team, call, part, &mut sources)?;
-        let receivers = receivers(call.operation, call.root, team.n_members());
-        self.targets(team, &mut call.output, receivers.clone(), part, &mut targets)?;
-        let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
-        reducer.combine(&sources, &mut targets, part.len() / self.size, true)?;
-        drop((sources, targets));
+        let receivers = receivers(call.operation, call.root, members.end);
+        self.combine(team, call, part, receivers.clone())?;
         if team.checksums {
             self.tell_result(team, call, part)?;
         }
-        receivers.filter(|&member| member != me).for_each(|member| {
-            damage_staged(team, member, self.slot(team, member, part));
-        });
+        if !team.board.fabric().is_plain() {
+            let others = receivers.filter(|&member| member != me);
+            others.for_each(|member| damage_staged(team, member, self.slot(team, member, part)));
+        }
         Ok(())
+    }
+
+    /// Combines `part` of all inputs into the output and the scratches of `receivers`.
+    fn combine(&self, team: &Team, call: &mut Call<'_>, part: &Part, receivers: Range<usize>) -> Result<()> {
+        let (mut sources, mut targets) = (PerMember::new(), PerMember::new());
+        self.sources(team, call, part, &mut sources)?;
+        self.targets(team, &mut call.output, receivers, part, &mut targets)?;
+        let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
+        reducer.combine(&sources, &mut targets, part.len() / self.size, true)
     }
 
     /// Finds where `part` of each member's input is.

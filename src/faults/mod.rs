@@ -35,8 +35,8 @@
 //! - `trigger`: what the proxy of the rank takes off its fifo, also for collectives over proxied channels.
 //! - *writes*: `put` (by the rank's own core, of `put`, `put_with_signal` and `put_slice`; neither packets nor a `write`),
 //!   `trigger` (by its proxy), `message` (into the pipes of an algorithm, and of a
-//!   `send`)
-//!   `stage` (of what a collective makes of ordinary memory), and `file` (of a checkpoint).
+//!   `send`),
+//!   `stage` (of what a collective makes of ordinary memory, and of results that come back so), and `file` (of a checkpoint).
 //! - `step`: of a checkpoint or its restoration.
 //!
 //! Examples: `kill:rank=1,at=12`, `seed=7;drop:one_in=100`, `delay:rank=0,at=3,of=all_reduce,time=50ms`.
