@@ -22,6 +22,7 @@ use super::options::{Options, Placement};
 use super::root::{Event, Offer, Root, Seat};
 use super::socket::{poll_timeout, resource_error};
 use crate::error::{Error, Result};
+use crate::logs::step;
 
 /// How many may be at the door before they are let in.
 const BACKLOG: i32 = 128;
@@ -124,6 +125,7 @@ fn lead(root: &mut Root, deadline: Option<Instant>) -> Result<()> {
         }
         let seats = wait(root, deadline)?;
         for seat in seats {
+            step("about to serve a member");
             root.serve(seat)?;
             if root.is_absent(seat) {
                 root.declare_lost(seat);

@@ -29,7 +29,7 @@ use super::knock::check_user;
 use super::message::{self, ANY_RANK, Knock, LAYOUT_VERSION, Lost, Message, Met, Refusal, Refused, Report};
 use super::socket::{Incoming, poll_timeout, resource_error, send, try_receive};
 use crate::error::{DeviceName, Error, Result};
-use crate::logs::MEETING;
+use crate::logs::{MEETING, step};
 use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
 
 /// How many connections there may be: everybody, and as many again that say nothing.
@@ -355,6 +355,7 @@ impl Meeting {
             tracing::debug!(target: MEETING, rank, n_ranks, "met");
             tell(socket, &Met { head: Met::head(self.job_id), rank, n_ranks });
         }
+        step("told all that they have met");
         Party { sockets, heap_len, deadline: self.deadline }
     }
 

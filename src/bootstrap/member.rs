@@ -13,6 +13,7 @@ use super::message::{
 use super::options::{Options, Placement, ProxyMode, SegmentBacking};
 use super::socket::{Deadline, Incoming, resource_error, send, try_receive};
 use crate::error::{DeviceName, Error, Result};
+use crate::logs::step;
 use crate::rank::{Rank, check_n_ranks};
 use crate::sync::Latch;
 
@@ -407,7 +408,10 @@ impl Channel {
     /// Sends a message. A root that hung up is noticed by the next [`Channel::hear`], after what it had said before.
     pub(super) fn say<M: Message>(&self, message: &M, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
         use nix::errno::Errno;
-        match send(self.socket.as_fd(), bytemuck::bytes_of(message), descriptors) {
+        step("about to tell the root");
+        let sent = send(self.socket.as_fd(), bytemuck::bytes_of(message), descriptors);
+        step("told the root");
+        match sent {
             Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
             Err(errno) => Err(resource_error("writing to the control socket", errno.into())),
         }
@@ -436,6 +440,7 @@ impl Channel {
             };
             if let Some(message) = message::read::<M>(&bytes) {
                 expect("job id", self.job_id, message_job(&bytes))?;
+                step("was told by the root");
                 return Ok((message, received.descriptors));
             }
             return Err(self.explain(&bytes, deadline));

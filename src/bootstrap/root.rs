@@ -33,6 +33,7 @@ use super::socket::{Incoming, resource_error, send, try_receive};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::{DeviceName, ExitCause, Result};
+use crate::logs::step;
 use crate::rank::{Rank, check_n_ranks};
 
 /// How many messages of one member are read before the others get their turn.
@@ -504,6 +505,7 @@ impl Root {
         for index in 0..self.members.len() {
             let outgoing = Outgoing { bytes: Rc::clone(&bytes), descriptors: Rc::clone(&descriptors) };
             self.members[index].outbox.push_back(outgoing);
+            step("about to tell one of all");
             self.flush(Seat(index));
         }
     }

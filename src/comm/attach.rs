@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::heap::MemoryRegistrar;
 use crate::heap::layout::HeapShape;
 use crate::heap::registered::heap_windows;
-use crate::logs::EPOCH;
+use crate::logs::{EPOCH, step};
 use crate::rank::Rank;
 use crate::shm::{LifeLock, Segment};
 use crate::sync::Revocation;
@@ -130,6 +130,7 @@ pub(super) fn join_met(mut joining: Joining) -> Result<Communicator> {
     shared.ready().map(drop).map_err(|error| formation.abandon(error))?;
     let comm = seat.sit(&world, &terms, None, own).map_err(|error| formation.abandon(error))?;
     formation.complete()?;
+    step("with the others");
     Ok(comm)
 }
 
@@ -177,6 +178,7 @@ impl Entrance {
         let mut own = None;
         let shared = joining.share(|joining| create_segment(joining, era, shape, &mut own))?;
         let world = attach(&shared, era, shape)?;
+        step("attached to all segments");
         Ok(Self { shared, world, own })
     }
 }
@@ -206,6 +208,7 @@ impl Seat {
             watched.control().revoke(watched.kernel(), Revocation::PeerLost(lost));
         };
         let life = LifeLock::take(*world.kernel(), world.control().lives(), rank, on_loss)?;
+        step("seen alive");
         Ok(Self { rank, life, registrar })
     }
 
@@ -255,6 +258,7 @@ fn create_segment(
     let segment = World::create_segment(era, rank, shape, &joining.options().backing)?;
     let hold = joining.hold().map(|hold| duplicate(&hold)).transpose()?;
     let descriptor = duplicate(&segment)?;
+    step("made a segment");
     *own = Some(OwnSegment { _segment: segment, _hold: hold });
     Ok(descriptor)
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::bootstrap::Vigil;
 use crate::channel::World;
 use crate::error::{Error, Result};
+use crate::logs::step;
 use crate::rank::{Rank, RankSet};
 use crate::shm::{CellRef, HostKernel};
 use crate::sync::regroup::{Outcome, Round, RoundCell};
@@ -55,10 +56,14 @@ impl Formation {
     pub(super) fn complete(&self) -> Result<()> {
         let all = RankSet::all(self.world.n_ranks());
         let round = self.round();
+        step("about to be ready");
         round.ready();
+        step("ready");
         let watch = EndWatch(self.vigil.as_ref());
         let waiting = Waiting::new(self.world.kernel(), &watch, self.policy, self.timeout);
-        match wait_until(&waiting, &self.park, || round.poll_start(all)) {
+        let settled = wait_until(&waiting, &self.park, || round.poll_start(all));
+        step("the meeting is settled");
+        match settled {
             Ok(outcome) => self.read(outcome),
             // The others may have begun at the last moment: then this one is with them.
             Err(stop) => match round.conclude(Outcome::Failed(self.rank)) {

@@ -15,6 +15,7 @@ use crate::bootstrap::{CallOff, Options, Part, Vigil, meet, meet_as_newcomer};
 use crate::channel::World;
 use crate::collective::Operation;
 use crate::error::{Error, Result};
+use crate::logs::step;
 use crate::rank::{MAX_RANKS, Rank};
 use crate::sync::{LifeStatus, Stop};
 
@@ -58,7 +59,9 @@ impl Communicator {
         invitation: Option<&UniqueId>,
         off: Option<CallOff>,
     ) -> Result<Self> {
+        step("about to grow");
         let id = self.agree_on_growth(n_ranks, invitation)?;
+        step("agreed on growing");
         let options = Options {
             heap_len: self.fabric().world().shape().len(),
             timeout: self.timeout(),
@@ -73,6 +76,7 @@ impl Communicator {
             self.members.iter().map(|member| self.membership.numbers[member.index()]).collect();
         numbers.resize(n_ranks as usize, None);
         comm.succeed(self, numbers);
+        step("grown");
         Ok(comm)
     }
 

@@ -13,7 +13,7 @@ use super::survivor::{OpenRound, Survivor};
 use super::unique_id::UniqueId;
 use crate::bootstrap::{Options, Part, Vigil, meet};
 use crate::error::{Error, Result};
-use crate::logs::EPOCH;
+use crate::logs::{EPOCH, step};
 use crate::rank::{Rank, RankSet};
 use crate::sync::LifeStatus;
 use crate::sync::regroup::{OFFER_WORDS, Outcome};
@@ -105,7 +105,9 @@ impl Return<'_> {
                 };
             }
         };
+        step("about to offer");
         round.offer();
+        step("offered");
         match survivor.wait(|| round.poll_offers(*chosen), || round.laggard(*chosen)) {
             Ok(None) => {}
             Ok(Some(outcome)) => return survivor.after(outcome),
@@ -115,13 +117,17 @@ impl Return<'_> {
             }
         }
         if let Some(id) = &own {
+            step("about to invite");
             self.supervision.invite(id, self.missing());
+            step("invited");
         }
         let comm = match self.meet(old) {
             Ok(comm) => comm,
             Err(error) => return self.fail(error),
         };
+        step("about to conclude the round");
         round.conclude(Outcome::Together);
+        step("concluded the round");
         Ok(Some(comm))
     }
 

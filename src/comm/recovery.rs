@@ -12,6 +12,7 @@ use crate::channel::{Control, Era, World};
 use crate::error::{Error, Result};
 use crate::heap::Region;
 use crate::heap::layout::{CONTROL_LEN, HeapShape};
+use crate::logs::step;
 use crate::rank::Rank;
 use crate::shm::segment::AttachAs;
 use crate::shm::{Expected, Mapping, Segment, Span};
@@ -120,6 +121,7 @@ pub(super) fn come_together(
     let sequence = pasts.iter().filter_map(|past| past.completed).min().unwrap_or(0);
     let numbers =
         Rank::of_each(&pasts).map(|(rank, past)| Some(Number { rank, restarts: past.restarts })).collect();
+    step("told each other the past");
     let mut comm = join_met(joining)?;
     comm.alone().recovery = Some(Recovery { restarted, sequence, inherited });
     Ok((comm, numbers))
@@ -153,6 +155,7 @@ pub(super) fn come_back(joining: Joining) -> Result<Communicator> {
             Err(error) => return Err(error),
         }
     };
+    step("taken back");
     let (restarting, world) = (joining.is_restarting(), comm.fabric().world().clone());
     let pulse = first_pulse(&joining)?;
     comm.record_in(rings_of(&joining)?.as_ref(), rank);

@@ -23,7 +23,7 @@ use crate::bootstrap::{CONTRIBUTION_LEN, ProxyMode, SegmentBacking, resource_err
 use crate::channel::{Control, Era, Fabric, World};
 use crate::error::{Error, Result};
 use crate::heap::layout::HeapShape;
-use crate::logs::EPOCH;
+use crate::logs::{EPOCH, step};
 use crate::rank::{Rank, RankSet};
 use crate::shm::Segment;
 use crate::shm::header::Creator;
@@ -156,7 +156,9 @@ impl Crossing<'_> {
             Err(error) => return self.fail(error),
         };
         survivor.offers[survivor.fabric.rank().index()].write(own.offer());
+        step("about to offer");
         round.offer();
+        step("offered");
         match survivor.wait(|| round.poll_offers(*chosen), laggard) {
             Ok(None) => {}
             Ok(Some(outcome)) => return survivor.after(outcome),
@@ -169,7 +171,9 @@ impl Crossing<'_> {
             Ok(comm) => comm,
             Err(error) => return self.fail(error),
         };
+        step("about to be ready");
         round.ready();
+        step("ready");
         let outcome = survivor.wait(|| round.poll_outcome(*chosen), laggard);
         // The others may have come together at the last moment: then this one is with them.
         match outcome.or_else(|late| {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::channel::{Era, Fabric, MAX_ROUNDS};
 use crate::error::{Error, Result};
+use crate::logs::step;
 use crate::rank::{Rank, RankSet};
 use crate::shm::{CellRef, CellSlice, HostKernel};
 use crate::sync::regroup::{OfferCell, Outcome, Round, RoundCell};
@@ -71,8 +72,11 @@ impl<'a> Survivor<'a> {
     }
 
     fn choose(&self, round: &OpenRound<'_>, candidates: RankSet) -> Result<RankSet> {
+        step("about to come to a round");
         round.come();
+        step("came to a round");
         let chosen = self.wait(|| round.choose(candidates), || round.missing(candidates))?;
+        step("those who go on are chosen");
         if chosen.contains(self.fabric.rank()) { Ok(chosen) } else { Err(Error::Excluded) }
     }
 
