@@ -19,13 +19,18 @@ use crate::device::{pid, say, saying};
 use crate::process::is_running;
 use crate::statistics::percentiles;
 use crate::survivor::{carry_on, compute};
-use crate::{doze, now, this_test};
+use crate::{doze, now, steps, this_test};
 
 /// The test that members and newcomers are told to run.
 pub(crate) const TEST: &str = "a_death_while_newcomers_join_leaves_all_of_them_together_or_none";
 
-/// How long everybody waits for the others.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long everybody waits for the others, in milliseconds; and in trials in which it may be that a newcomer never comes.
+const PATIENCE_MS: u64 = 5000;
+const LITTLE_PATIENCE_MS: u64 = 2000;
+
+fn patience() -> Duration {
+    Duration::from_millis(std::env::var("JOIN_PATIENCE").unwrap().parse().unwrap())
+}
 
 pub(crate) fn is_newcomer() -> bool {
     std::env::var_os("JOIN_ID").is_some()
@@ -38,8 +43,9 @@ fn n_ranks() -> u32 {
 /// The body of a newcomer.
 pub(crate) fn be_a_newcomer() {
     let id: UniqueId = std::env::var("JOIN_ID").unwrap().parse().unwrap();
+    steps::count_from(&std::env::var("JOIN_NUMBER").unwrap());
     say(&format!("up {}", std::process::id()));
-    if let Some(grown) = tell(Communicator::join_within(&id, PATIENCE)) {
+    if let Some(grown) = tell(Communicator::join_within(&id, patience())) {
         go_on(grown, n_ranks());
     }
     say("done");
@@ -54,6 +60,7 @@ pub(crate) fn be_a_growing_member() {
         say(&format!("id {id}"));
     }
     say(&format!("up {}", std::process::id()));
+    steps::count_from(&comm.rank().to_string());
     let (grown, n_members) = (tell(comm.grow(n_ranks(), id.as_ref())), comm.n_ranks());
     match grown {
         Some(grown) => go_on(grown, n_ranks()),
@@ -89,7 +96,16 @@ pub(crate) struct JoiningTrial {
     n_members: u32,
     n_newcomers: u32,
     victim: u32,
-    delay_us: u64,
+    moment: Moment,
+    test: &'static str,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    /// So many microseconds after all have begun.
+    After(u64),
+    /// At its step of this number.
+    Step(u64),
 }
 
 /// What the trials have in common: how long it took to learn of a failure, and how often they had come together before.
@@ -107,17 +123,42 @@ impl JoiningTrial {
         let victim = up_to(u64::from(n_members + n_newcomers));
         // A newcomer is given the time to knock.
         let at_least = if victim < n_members { 0 } else { 3000 };
-        Self { n_members, n_newcomers, victim, delay_us: at_least + random.below(25_000) }
+        let moment = Moment::After(at_least + random.below(25_000));
+        Self { n_members, n_newcomers, victim, moment, test: TEST }
+    }
+
+    /// A trial of `test`, of two members and a newcomer.
+    pub(crate) fn at_step(test: &'static str, victim: u32, number: u64) -> Self {
+        Self { n_members: 2, n_newcomers: 1, victim, moment: Moment::Step(number), test }
+    }
+
+    fn patience_ms(&self) -> u64 {
+        if matches!(self.moment, Moment::Step(_)) { LITTLE_PATIENCE_MS } else { PATIENCE_MS }
+    }
+
+    /// What the processes are told: who counts steps, and which one kills it.
+    fn environment(&self) -> Vec<(&'static str, String)> {
+        let mut told = vec![
+            ("JOIN_RANKS", self.n_ranks().to_string()),
+            ("JOIN_PATIENCE", self.patience_ms().to_string()),
+        ];
+        if let Moment::Step(number) = self.moment {
+            told.extend([(steps::FROM, self.victim.to_string()), (steps::NUMBER, number.to_string())]);
+        }
+        told
     }
 
     fn n_ranks(&self) -> u32 {
         self.n_members + self.n_newcomers
     }
 
-    pub(crate) fn run(&self, tally: &mut Tally) {
+    /// Runs it, and looks at what has come of it; whether somebody was killed.
+    pub(crate) fn run(&self, tally: &mut Tally) -> bool {
         let log = Arc::new(Mutex::new(Log::default()));
-        let launch = Launch::new(self.n_members).unwrap().program(this_test(TEST)).heap_len(8 << 20);
-        let launch = launch.env("JOIN_RANKS", self.n_ranks().to_string()).timeout(PATIENCE);
+        let launch = Launch::new(self.n_members).unwrap().program(this_test(self.test)).heap_len(8 << 20);
+        let launch = launch.timeout(Duration::from_millis(self.patience_ms()));
+        let launch =
+            self.environment().into_iter().fold(launch, |launch, (name, value)| launch.env(name, value));
         let mut host = Host { trial: self, log: Arc::clone(&log), newcomers: Vec::new() };
         let outcome = launch.keep_going(true).capture_output(true).supervise(&mut host);
         let ends: Vec<_> = host.newcomers.into_iter().map(Newcomer::end).collect();
@@ -133,12 +174,16 @@ impl JoiningTrial {
         let victim = DeviceName::Rank(Rank::new(self.victim, self.n_ranks()).unwrap());
         // A newcomer is not the launcher's.
         assert!(lost.iter().all(|lost| *lost == (victim, ExitCause::Signal(9))), "{}", context());
-        self.judge(&log, killed.unwrap_or_else(|| panic!("nobody was killed in {}", context())), tally);
         assert!(!log.pids.values().any(|pid| is_running(*pid)), "{}", context());
+        let is_by_step = matches!(self.moment, Moment::Step(_));
+        assert!(killed.is_some() || is_by_step, "nobody was killed in {}", context());
+        let is_through = is_by_step && log.said.contains_key(&(self.victim, "done".to_owned()));
+        self.judge(&log, killed, tally);
+        !is_through
     }
 
     /// Checks that all who survive were told the same, and have computed the same.
-    fn judge(&self, log: &Log, killed: u64, tally: &mut Tally) {
+    fn judge(&self, log: &Log, killed: Option<u64>, tally: &mut Tally) {
         let context = || format!("{self:?}\n{}", log.text);
         let said = |number: u32, word: &str| log.said.get(&(number, word.to_owned()));
         let survivors: Vec<_> = (0..self.n_ranks()).filter(|number| *number != self.victim).collect();
@@ -150,7 +195,8 @@ impl JoiningTrial {
             let Some([who, at]) = said(number, "failed").map(Vec::as_slice) else { continue };
             let late = at == "late";
             assert!(!late || self.victim >= self.n_members, "{}", context());
-            tally.failed.extend(at.parse::<u64>().ok().map(|at| at.saturating_sub(killed)));
+            let since = |at: u64| killed.map(|killed| at.saturating_sub(killed));
+            tally.failed.extend(at.parse().ok().and_then(since));
             match who.parse::<u32>() {
                 Ok(rank) => named.push(rank),
                 // It was too late to be told, or the host was killed.
@@ -205,8 +251,10 @@ impl Log {
         if said[0] == "up" {
             self.pids.insert(number, pid(said[1]));
             if self.pids.len() == trial.n_ranks() as usize {
-                let (victim, delay_us) = (self.pids[&trial.victim], trial.delay_us);
-                self.killer = Some(std::thread::spawn(move || strike(victim, delay_us)));
+                let victim = self.pids[&trial.victim];
+                if let Moment::After(delay_us) = trial.moment {
+                    self.killer = Some(std::thread::spawn(move || strike(victim, delay_us)));
+                }
             }
         }
         let rest: Vec<_> = said[1..].iter().map(ToString::to_string).collect();
@@ -256,8 +304,8 @@ struct Newcomer {
 impl Newcomer {
     fn start(id: &str, trial: &JoiningTrial, number: u32, log: &Arc<Mutex<Log>>) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args([TEST, "--exact", "--nocapture", "--test-threads=1"]);
-        command.env("JOIN_ID", id).env("JOIN_RANKS", trial.n_ranks().to_string());
+        command.args([trial.test, "--exact", "--nocapture", "--test-threads=1"]);
+        command.env("JOIN_ID", id).env("JOIN_NUMBER", number.to_string()).envs(trial.environment());
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let (log, trial) = (Arc::clone(log), trial.clone());

@@ -15,11 +15,13 @@ mod watchdog;
 
 mod chance;
 mod device;
+mod hopeless;
 mod joining;
 mod launcher;
 mod paused;
 mod returning;
 mod statistics;
+mod steps;
 mod stepwise;
 mod stopped;
 mod survivor;
@@ -38,14 +40,15 @@ use shmccl::{Error, Rank};
 
 use chance::{Random, seed};
 use device::{be_a_device, is_device};
+use hopeless::{be_hopeless, run_hopeless};
 use joining::{JoiningTrial, Tally, be_a_growing_member, be_a_newcomer, is_newcomer};
 use launcher::{LauncherTrial, be_a_launcher, is_launcher};
 use paused::{be_paused, pause_one};
 use process::is_running;
-use returning::{ReturningTrial, Returns, be_brought_back, be_hopeless, run_hopeless};
+use returning::{ReturningTrial, Returns, be_brought_back};
 use sorts::count_operations;
 use statistics::{Statistics, percentiles};
-use stepwise::{be_struck, be_struck_in_later_epochs, kill_at, kill_in_later_epochs};
+use stepwise::{be_struck, kill_at};
 use stopped::{Finder, be_given_up_or_not, stop_one};
 use survivor::be_a_survivor;
 use survivors::{SurvivorsTrial, Times};
@@ -120,17 +123,6 @@ fn whatever_the_operation_at_which_a_rank_is_killed_the_others_lose_it_and_nothi
         assert_eq!(descriptors(), *open.get_or_insert_with(descriptors), "left open after {number}");
         assert_eq!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Err(Errno::ECHILD), "left after {number}");
     }
-}
-
-#[test]
-fn a_rank_that_a_fault_kills_in_a_later_epoch_is_said_to_have_died_by_it() {
-    let name = "a_rank_that_a_fault_kills_in_a_later_epoch_is_said_to_have_died_by_it";
-    if is_device() {
-        return be_struck_in_later_epochs();
-    }
-    let _alone = one_at_a_time();
-    let _watchdog = Watchdog::start(name, PATIENCE);
-    kill_in_later_epochs(name);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Trials in which ranks are killed, started again, and taken back, and in which somebody dies meanwhile.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -18,13 +19,16 @@ use crate::chance::Random;
 use crate::device::{pid, say, saying};
 use crate::process::is_running;
 use crate::statistics::percentiles;
-use crate::{doze, now, this_test};
+use crate::{doze, now, steps, this_test};
 
 /// The test that the ranks are told to run.
 const TEST: &str = "ranks_that_are_killed_are_started_again_and_taken_back_by_the_others";
 
 /// How many steps there are to do.
 const STEPS: u64 = 300;
+
+/// The step after which the rank kills itself that is told to do so, in the first epoch.
+const FATAL: u64 = 5;
 
 /// Where each rank writes which step it has completed.
 const DIARY: Region = Region::new(HeapOffset::new(0), 8);
@@ -35,6 +39,8 @@ const RESTARTS: u32 = 3;
 /// The body of a device process: does all steps, however often somebody has to be brought back.
 pub(crate) fn be_brought_back() {
     say(&format!("start {}", std::process::id()));
+    let incarnation = incarnation();
+    steps::count_from(&format!("start {incarnation} {}", rank_of_process()));
     let comm = match join_job() {
         Ok(Some(Member::Device(comm))) => comm,
         // Nobody is there to take it back.
@@ -46,6 +52,7 @@ pub(crate) fn be_brought_back() {
     let mut completed = comm.recovery().map_or(0, |recovery| recovery.sequence());
     while let Err(error) = work(&mut comm, &mut completed) {
         assert!(matches!(error, Error::PeerLost { .. }), "{error}");
+        steps::count_from(&format!("loss {incarnation} {}", comm.rank()));
         comm = match comm.recover(completed) {
             Ok(comm) => comm,
             // All was done, and the others have gone home.
@@ -59,8 +66,19 @@ pub(crate) fn be_brought_back() {
     say("done");
 }
 
+fn rank_of_process() -> String {
+    std::env::var("SHMCCL_RANK").unwrap()
+}
+
+/// Which process of its rank this is in a trial in which steps are counted, as the directory of the trial tells.
+fn incarnation() -> u32 {
+    let Ok(directory) = std::env::var("RETURN_DIRECTORY") else { return 0 };
+    let name = |number| Path::new(&directory).join(format!("{}-{number}", rank_of_process()));
+    (1..).find(|number| std::fs::File::create_new(name(*number)).is_ok()).unwrap()
+}
+
 /// Does the steps that are left.
-fn work(comm: &mut Communicator, completed: &mut u64) -> Result<()> {
+pub(crate) fn work(comm: &mut Communicator, completed: &mut u64) -> Result<()> {
     let diary = comm.alloc::<u64>(1)?;
     assert_eq!(diary.region(), DIARY, "the same in every epoch");
     diary.set(0, *completed)?;
@@ -73,6 +91,9 @@ fn work(comm: &mut Communicator, completed: &mut u64) -> Result<()> {
         assert_eq!(sum[0], step * n_ranks * (n_ranks + 1) / 2, "step {step}");
         *completed = step;
         diary.set(0, step)?;
+        if step == FATAL && comm.recovery().is_none() {
+            steps::die_as("RETURN_VICTIM", comm.rank());
+        }
     }
     comm.barrier()
 }
@@ -96,69 +117,6 @@ fn tell(comm: &Communicator) {
     say(&format!("back {} {} {}", recovery.sequence(), restarted.join(","), now()));
 }
 
-/// The body of a device process in a job of two whose rank 1 exits whenever it is taken back, leaves first, hangs until it is
-/// killed, or is struck by a fault.
-pub(crate) fn be_hopeless() {
-    let mut comm = match join_job() {
-        Ok(Some(Member::Device(comm))) => *comm,
-        other => return say(&format!("alone {other:?}")),
-    };
-    let way = std::env::var("RETURN_WAY").unwrap();
-    let mut completed = comm.recovery().map_or(0, |recovery| recovery.sequence());
-    if comm.rank().get() == 1 {
-        match (way.as_str(), comm.was_restarted()) {
-            ("hangs", false) => std::thread::park(),
-            ("hangs", true) | ("struck", _) => {}
-            ("leaves", _) => {
-                drop(comm);
-                std::process::exit(7)
-            }
-            _ => std::process::exit(7),
-        }
-    }
-    while let Err(error) = work(&mut comm, &mut completed) {
-        if let Error::Timeout { awaited: Some(rank), .. } = error {
-            comm.give_up(rank).unwrap();
-        }
-        comm = comm.recover(completed).unwrap();
-    }
-    comm.finalize().unwrap();
-    say("done");
-}
-
-/// How the job of `test` ends in which rank 1 is hopeless, and who was started again.
-pub(crate) fn run_hopeless(test: &str, way: &str) -> (Result<Outcome>, Vec<(DeviceName, ExitCause)>) {
-    let launch = Launch::new(2).unwrap().program(this_test(test)).heap_len(8 << 20).capture_output(true);
-    let hangs = way == "hangs";
-    let launch = launch.timeout(Duration::from_secs(if hangs { 1 } else { 10 })).env("RETURN_WAY", way);
-    let faults = if way == "struck" { "seed=7;kill:rank=1,at=3" } else { "" };
-    let launch = launch.faults(faults.parse().unwrap());
-    let mut witness = Witness::default();
-    let outcome = launch.grace(Duration::from_millis(300)).restart(2).supervise(&mut witness);
-    assert!(outcome.is_ok() || !hangs, "{outcome:?}\n{}", String::from_utf8_lossy(&witness.output));
-    (outcome, witness.restarted)
-}
-
-/// Keeps what happens.
-#[derive(Default)]
-struct Witness {
-    restarted: Vec<(DeviceName, ExitCause)>,
-    output: Vec<u8>,
-}
-
-impl Observer for Witness {
-    fn on_loss(&mut self, _device: DeviceName) {}
-
-    fn on_restart(&mut self, device: DeviceName, cause: ExitCause, left: u32) {
-        self.restarted.push((device, cause));
-        assert_eq!(left as usize, 2 - self.restarted.len());
-    }
-
-    fn on_output(&mut self, line: OutputLine<'_>) {
-        line.write_prefixed(&mut self.output).unwrap();
-    }
-}
-
 /// Whom the second kill is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Second {
@@ -169,6 +127,8 @@ enum Second {
     Survivor,
     /// The process that takes the place of the first.
     Successor,
+    /// The other one at its step of this number: the process that takes the place of the first, if that is the same rank.
+    Step(u64),
 }
 
 /// Who is killed, and when.
@@ -180,6 +140,7 @@ pub(crate) struct ReturningTrial {
     second: Second,
     /// After all are up, and after what the second one waits for.
     delays_us: [u64; 2],
+    test: &'static str,
 }
 
 /// Times from the first kill until a survivor was in the new epoch, of trials with one kill and with two, and how many kills came
@@ -201,11 +162,27 @@ impl ReturningTrial {
         let victim = u32::try_from(random.below(n_ranks.into())).unwrap();
         let other = (victim + 1) % n_ranks;
         let latest = if second == Another { 3000 } else { 12_000 };
-        Self { n_ranks, victim, other, second, delays_us: [random.below(8000), random.below(latest)] }
+        let delays_us = [random.below(8000), random.below(latest)];
+        Self { n_ranks, victim, other, second, delays_us, test: TEST }
     }
 
-    pub(crate) fn run(&self, returns: &mut Returns) {
-        let launch = Launch::new(self.n_ranks).unwrap().program(this_test(TEST)).heap_len(8 << 20);
+    /// A trial of `test` in which rank 2 is killed, and `other` on the way back.
+    pub(crate) fn at_step(test: &'static str, other: u32, number: u64) -> Self {
+        Self { n_ranks: 3, victim: 2, other, second: Second::Step(number), delays_us: [0; 2], test }
+    }
+
+    /// Runs it, and looks at what has come of it; whether all were killed that are to be.
+    pub(crate) fn run(&self, returns: &mut Returns) -> bool {
+        let mut launch = Launch::new(self.n_ranks).unwrap().program(this_test(self.test)).heap_len(8 << 20);
+        let directory =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("returns-{}", std::process::id()));
+        if let Second::Step(number) = self.second {
+            std::fs::create_dir(&directory).unwrap();
+            let from = if self.other == self.victim { "start 2" } else { "loss 1" };
+            launch = launch.env("RETURN_DIRECTORY", &directory).env(steps::NUMBER, number.to_string());
+            launch = launch.env(steps::FROM, format!("{from} {}", self.other));
+            launch = launch.env("RETURN_VICTIM", self.victim.to_string());
+        }
         let launch = launch.timeout(Duration::from_secs(10)).grace(Duration::from_millis(300));
         let (tell, told) = mpsc::channel();
         let own = self.clone();
@@ -215,7 +192,12 @@ impl ReturningTrial {
         let Watcher { log, tell } = watcher;
         drop(tell);
         let killed = killer.join().unwrap();
-        self.judge(&outcome, &log, &killed, returns);
+        let restarts = self.judge(&outcome, &log, &killed, returns);
+        if matches!(self.second, Second::Step(_)) {
+            std::fs::remove_dir_all(directory).unwrap();
+            assert!(restarts > 0, "all was done too soon: {self:?} {outcome:?}");
+        }
+        restarts > 1
     }
 
     /// Kills one after the other, as the devices say where they are. Returns when it did.
@@ -241,7 +223,7 @@ impl ReturningTrial {
                 }
                 News::Up => {
                     up += 1;
-                    if up == self.n_ranks {
+                    if up == self.n_ranks && !matches!(self.second, Second::Step(_)) {
                         hit(pids[&self.victim], self.delays_us[0]);
                         if self.second == Second::Another {
                             hit(pids[&self.other], self.delays_us[1]);
@@ -253,8 +235,8 @@ impl ReturningTrial {
         killed
     }
 
-    /// Checks that all have done all steps, and were told the same about every return.
-    fn judge(&self, outcome: &Result<Outcome>, log: &Log, killed: &[u64], returns: &mut Returns) {
+    /// Checks that all have done all steps, and were told the same about every return. Returns how many there were.
+    fn judge(&self, outcome: &Result<Outcome>, log: &Log, killed: &[u64], returns: &mut Returns) -> usize {
         let context = || format!("{self:?}: {outcome:?}\n{}", log.text);
         let restarted = match outcome {
             Ok(outcome) => &outcome.restarted[..],
@@ -269,7 +251,8 @@ impl ReturningTrial {
             let victims = [self.victim, self.other].map(|rank| Rank::new(rank, self.n_ranks).unwrap());
             victims.map(DeviceName::Rank).contains(device) && *cause == ExitCause::Signal(9)
         };
-        assert!(restarted.iter().all(by_kill) && restarted.len() <= killed.len(), "{}", context());
+        let kills = if matches!(self.second, Second::Step(_)) { 2 } else { killed.len() };
+        assert!(restarted.iter().all(by_kill) && restarted.len() <= kills, "{}", context());
         returns.restarts += u32::try_from(restarted.len()).unwrap();
         let is_victim = |rank: &u32| [self.victim, self.other].contains(rank);
         for rank in 0..self.n_ranks {
@@ -280,15 +263,18 @@ impl ReturningTrial {
             );
         }
         let times = if self.second == Second::Nobody { &mut returns.alone } else { &mut returns.disturbed };
-        times.extend(log.back.iter().map(|(.., at)| at.saturating_sub(killed[0])));
+        let since_kill = |at: u64| killed.first().map(|killed| at.saturating_sub(*killed));
+        times.extend(log.back.iter().filter_map(|(.., at)| since_kill(*at)));
         // Whoever is there at the end has come back from the last loss, and was told the same.
         if let Some((_, last, _)) = log.back.last()
             && outcome.is_ok()
         {
-            let tellers = log.back.iter().filter(|(_, told, _)| told == last).count();
-            assert!(tellers == self.n_ranks as usize || killed.len() > restarted.len(), "{}", context());
+            let told_last = |rank| log.back.iter().rfind(|(by, ..)| *by == rank).map(|(_, told, _)| told);
+            let are_alike = (0..self.n_ranks).all(|rank| told_last(rank) == Some(last));
+            assert!(are_alike || kills > restarted.len(), "{}", context());
         }
         assert!(!log.pids.iter().any(|pid| is_running(*pid)), "{}", context());
+        restarted.len()
     }
 }
 

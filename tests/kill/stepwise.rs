@@ -9,9 +9,10 @@ use shmccl::launch::{Launch, Observer, OutputLine};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Rank};
 
-use crate::device::{say, saying};
+use crate::device::{is_device, say, saying};
 use crate::sorts::all_sorts;
-use crate::this_test;
+use crate::watchdog::Watchdog;
+use crate::{PATIENCE, one_at_a_time, this_test};
 
 /// The body of a device process.
 pub(crate) fn be_struck() {
@@ -27,8 +28,19 @@ pub(crate) fn be_struck() {
     }
 }
 
+#[test]
+fn a_rank_that_a_fault_kills_in_a_later_epoch_is_said_to_have_died_by_it() {
+    let name = "stepwise::a_rank_that_a_fault_kills_in_a_later_epoch_is_said_to_have_died_by_it";
+    if is_device() {
+        return be_struck_in_later_epochs();
+    }
+    let _alone = one_at_a_time();
+    let _watchdog = Watchdog::start(name, PATIENCE);
+    kill_in_later_epochs(name);
+}
+
 /// The body of a device process that goes on without those who are lost, until all are there that go on.
-pub(crate) fn be_struck_in_later_epochs() {
+fn be_struck_in_later_epochs() {
     let Ok(Some(Member::Device(comm))) = join_job() else { return };
     let mut comm = *comm;
     let work = |comm: &mut Communicator| {
@@ -43,13 +55,17 @@ pub(crate) fn be_struck_in_later_epochs() {
 }
 
 /// Runs the test `name`, of whose ranks one dies in the first epoch and another one in the next.
-pub(crate) fn kill_in_later_epochs(name: &str) {
+fn kill_in_later_epochs(name: &str) {
     let launch = Launch::new(3).unwrap().program(this_test(name)).capture_output(true).keep_going(true);
     let launch = launch.heap_len(16 << 20).timeout(Duration::from_secs(10)).env("SHMCCL_TUNING", "");
     let plan = "seed=4;kill:rank=0,at=3;kill:rank=1,of=all_reduce,at=2;delay:one_in=1,time=1us";
     let mut said = Said::default();
     let outcome = launch.faults(plan.parse().unwrap()).supervise(&mut said);
-    let lost = outcome.map(|outcome| outcome.lost);
+    // They are listed as they are seen.
+    let lost = outcome.map(|mut outcome| {
+        outcome.lost.sort_by_key(|(device, _)| device.to_string());
+        outcome.lost
+    });
     let named = |number: usize| match lost.as_ref().unwrap_or_else(|error| panic!("{error}"))[number] {
         (device, ExitCause::Injected(strike)) => (device, strike.rank.get(), strike.to_string()),
         other => panic!("{other:?}"),
@@ -61,9 +77,10 @@ pub(crate) fn kill_in_later_epochs(name: &str) {
 
 /// What survivors say, by rank.
 #[derive(Default)]
-struct Said {
-    lost: BTreeMap<String, String>,
-    output: Vec<u8>,
+pub(crate) struct Said {
+    pub(crate) lost: BTreeMap<String, String>,
+    pub(crate) done: usize,
+    pub(crate) output: Vec<u8>,
 }
 
 impl Observer for Said {
@@ -71,8 +88,10 @@ impl Observer for Said {
 
     fn on_output(&mut self, line: OutputLine<'_>) {
         line.write_prefixed(&mut self.output).unwrap();
-        if let Some(["lost", who]) = saying(&String::from_utf8_lossy(line.text)).as_deref() {
-            self.lost.insert(line.device.to_string(), (*who).to_owned());
+        match saying(&String::from_utf8_lossy(line.text)).as_deref() {
+            Some(["lost", who]) => _ = self.lost.insert(line.device.to_string(), (*who).to_owned()),
+            Some(["done"]) => self.done += 1,
+            _ => {}
         }
     }
 }

@@ -1,0 +1,225 @@
+//! Processes that are killed at each step on their way into an epoch, by number: as ranks that the launcher has started, as members
+//! or newcomers of a communicator that grows, as survivors who shrink or recover, or as the rank that was started again.
+//!
+//! The steps are those that the library notes ([`shmccl::logs`]); who is to die counts them, and kills itself at the one of its number.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use shmccl::comm::{Member, join_job};
+use shmccl::error::{DeviceName, ExitCause};
+use shmccl::launch::Launch;
+use shmccl::{Error, Rank};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use crate::chance::{Random, seed};
+use crate::device::say;
+use crate::joining::{self, JoiningTrial, Tally};
+use crate::returning::{self, ReturningTrial, Returns};
+use crate::stepwise::Said;
+use crate::watchdog::Watchdog;
+use crate::{PATIENCE, long, one_at_a_time, this_test};
+
+/// Which step kills, and from when on the process in question counts.
+pub(crate) const NUMBER: &str = "STEP_NUMBER";
+pub(crate) const FROM: &str = "STEP_FROM";
+
+/// More steps than there are on any way.
+const MOST: u64 = 200;
+
+/// Counts steps from here on, where this process is told to do so `from` here.
+pub(crate) fn count_from(from: &str) {
+    if std::env::var(FROM).is_ok_and(|told| told == from) {
+        let left = Mutex::new(std::env::var(NUMBER).unwrap().parse().unwrap());
+        // It may be counting already.
+        let _ = tracing::subscriber::set_global_default(Counter { left });
+    }
+}
+
+/// Kills this process, that of `rank`, if the variable of this `name` says so.
+pub(crate) fn die_as(name: &str, rank: Rank) {
+    if std::env::var(name).is_ok_and(|victim| victim == rank.to_string()) {
+        let _ = kill(Pid::this(), Signal::SIGKILL);
+    }
+}
+
+/// Kills this process when there are no steps left.
+struct Counter {
+    left: Mutex<u64>,
+}
+
+impl Subscriber for Counter {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == shmccl::logs::MEETING
+    }
+
+    fn event(&self, _event: &Event<'_>) {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        *left = left.saturating_sub(1);
+        if *left == 0 {
+            let _ = kill(Pid::this(), Signal::SIGKILL);
+        }
+    }
+
+    fn new_span(&self, _span: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _span: &Id, _values: &Record<'_>) {}
+    fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
+    fn enter(&self, _span: &Id) {}
+    fn exit(&self, _span: &Id) {}
+}
+
+/// Has `kill_at` kill at one step after the other until there are no more, which it says; at some of them, drawn by lot, where there
+/// is little time. Returns how many there were.
+fn at_each_step(name: &str, random: &mut Random, mut kill_at: impl FnMut(u64) -> bool) -> u64 {
+    let stride = if long() { 1 } else { 3 };
+    let mut number = 1 + random.below(stride);
+    while number < MOST {
+        let _watchdog = Watchdog::start(&format!("{name}, step {number}"), PATIENCE);
+        if !kill_at(number) {
+            return number - 1;
+        }
+        number += stride;
+    }
+    panic!("{name} takes more than {MOST} steps");
+}
+
+/// A job of three ranks of `test`, of which `victim` dies at the step of this number `from` somewhere on.
+fn launch(test: &str, victim: u32, from: &str, number: u64) -> Launch {
+    let launch = Launch::new(3).unwrap().program(this_test(test)).heap_len(8 << 20).capture_output(true);
+    let launch = launch.timeout(Duration::from_secs(10)).env("SHMCCL_TUNING", "");
+    launch.env(FROM, format!("{from} {victim}")).env(NUMBER, number.to_string())
+}
+
+fn rank(rank: u32) -> DeviceName {
+    DeviceName::Rank(Rank::new(rank, 3).unwrap())
+}
+
+/// The body of a device process that joins and leaves again.
+fn be_a_joiner() {
+    count_from(&format!("join {}", std::env::var("SHMCCL_RANK").unwrap()));
+    let done = join_job().and_then(|member| match member {
+        Some(Member::Device(mut comm)) => comm.barrier().and_then(|()| comm.finalize()),
+        other => panic!("{other:?}"),
+    });
+    match done {
+        Ok(()) => {}
+        Err(Error::PeerLost { rank }) => {
+            say(&format!("lost {rank}"));
+            std::process::exit(1);
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn whoever_is_killed_at_whatever_step_of_starting_all_others_lose_it() {
+    if crate::is_device() {
+        return be_a_joiner();
+    }
+    let _alone = one_at_a_time();
+    let test = "steps::whoever_is_killed_at_whatever_step_of_starting_all_others_lose_it";
+    let mut random = Random(seed());
+    let steps = at_each_step("a rank", &mut random, |number| {
+        let mut said = Said::default();
+        let outcome = launch(test, 1, "join", number).supervise(&mut said);
+        let context = || format!("step {number}: {outcome:?}\n{}", String::from_utf8_lossy(&said.output));
+        match &outcome {
+            Ok(_) => return false,
+            Err(Error::DeviceFailed { device, cause: ExitCause::Signal(9) }) => assert_eq!(*device, rank(1)),
+            Err(_) => panic!("{}", context()),
+        }
+        let lost = ["rank 0", "rank 2"].map(|by| (by.to_owned(), "1".to_owned()));
+        assert_eq!(said.lost, BTreeMap::from(lost), "{}", context());
+        true
+    });
+    assert!(steps > 5, "{steps}");
+}
+
+/// The body of a device process that goes on without those who are lost.
+fn be_a_shrinking_survivor() {
+    let Ok(Some(Member::Device(comm))) = join_job() else { return };
+    let (first, mut comm) = (comm.rank(), *comm);
+    while let Err(error) = (0..5).try_for_each(|_| comm.barrier()) {
+        assert!(matches!(error, Error::PeerLost { .. }), "{error}");
+        count_from(&format!("shrink {first}"));
+        comm = comm.shrink().unwrap().comm;
+    }
+    // Who dies at its last step is lost to the next epoch, which the others may have left.
+    let _ = comm.finalize();
+    say("done");
+}
+
+#[test]
+fn whoever_is_killed_at_whatever_step_of_shrinking_the_others_go_on() {
+    if crate::is_device() {
+        return be_a_shrinking_survivor();
+    }
+    let _alone = one_at_a_time();
+    let test = "steps::whoever_is_killed_at_whatever_step_of_shrinking_the_others_go_on";
+    let mut random = Random(seed());
+    for victim in [0, 1] {
+        let steps = at_each_step("a survivor", &mut random, |number| {
+            let launch = launch(test, victim, "shrink", number).keep_going(true);
+            let mut said = Said::default();
+            let outcome = launch.faults("kill:rank=2,at=3".parse().unwrap()).supervise(&mut said);
+            let context = || format!("step {number}: {outcome:?}\n{}", String::from_utf8_lossy(&said.output));
+            let Ok(outcome) = &outcome else { panic!("{}", context()) };
+            let mut lost: Vec<_> = outcome.lost.iter().map(|(device, _)| *device).collect();
+            lost.sort_by_key(ToString::to_string);
+            let expected = if lost.len() == 2 { vec![rank(victim), rank(2)] } else { vec![rank(2)] };
+            assert_eq!((lost.clone(), said.done + lost.len()), (expected, 3), "{}", context());
+            lost.len() == 2
+        });
+        assert!(steps > 5, "{steps}");
+    }
+}
+
+#[test]
+fn whoever_is_killed_at_whatever_step_of_growing_all_are_together_or_none() {
+    if joining::is_newcomer() {
+        return joining::be_a_newcomer();
+    }
+    if crate::is_device() {
+        return joining::be_a_growing_member();
+    }
+    let _alone = one_at_a_time();
+    let test = "steps::whoever_is_killed_at_whatever_step_of_growing_all_are_together_or_none";
+    let seed = seed();
+    println!("SHMCCL_SEED={seed}");
+    let (mut random, mut tally) = (Random(seed), Tally::default());
+    for (victim, who) in [(0, "the host"), (1, "a member"), (2, "a newcomer")] {
+        let steps = at_each_step(who, &mut random, |number| {
+            JoiningTrial::at_step(test, victim, number).run(&mut tally)
+        });
+        println!("{who}: {steps} steps");
+        assert!(steps > 10, "{steps}");
+    }
+    println!("{tally}");
+}
+
+#[test]
+fn whoever_is_killed_at_whatever_step_of_recovering_all_come_together_in_the_end() {
+    if crate::is_device() {
+        return returning::be_brought_back();
+    }
+    let _alone = one_at_a_time();
+    let test = "steps::whoever_is_killed_at_whatever_step_of_recovering_all_come_together_in_the_end";
+    let seed = seed();
+    println!("SHMCCL_SEED={seed}");
+    let (mut random, mut returns) = (Random(seed), Returns::default());
+    for (victim, who) in [(0, "the first survivor"), (1, "another"), (2, "the one that was started again")] {
+        let steps = at_each_step(who, &mut random, |number| {
+            ReturningTrial::at_step(test, victim, number).run(&mut returns)
+        });
+        println!("{who}: {steps} steps");
+        assert!(steps > 10, "{steps}");
+    }
+    println!("{returns}");
+}
