@@ -75,12 +75,17 @@ fn a_job_of_threads_is_found_with_its_process_and_is_gone_with_it() {
         comm.barrier()?;
         let own = comm.report()?.job;
         let job = Job::newest().into_iter().find(|job| job.id() == own).expect("it is running");
-        assert_eq!((job.processes(), job.epoch()), ([me].as_slice(), 1));
+        // Another test may be about to start a process, which has everything open until it executes its program.
+        assert!(job.processes().contains(&me) && job.epoch() == 1);
         let report = job.report()?;
         assert!(report.ranks.len() == 3 && report.ranks.iter().all(|rank| rank.pid == Some(me)), "{report}");
         comm.barrier()?;
         Ok(own)
     });
     let ids = ids.unwrap();
-    assert!(Job::all().iter().all(|job| !ids.contains(&job.id())));
+    let began = std::time::Instant::now();
+    while Job::all().iter().any(|job| ids.contains(&job.id())) {
+        assert!(began.elapsed() < std::time::Duration::from_secs(60), "it is still there");
+        std::thread::yield_now();
+    }
 }

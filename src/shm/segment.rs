@@ -10,10 +10,9 @@
 //! it needs -> [`SegmentHeader::publish`] (edge H1) -> peers [`attach`](Segment::attach) by descriptor, or by name. An
 //! attached segment has the right kind, length and header, or is refused with the first thing that differs.
 
-use std::fs::{File, TryLockError};
-use std::io;
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use memmap2::MmapOptions;
@@ -102,7 +101,7 @@ impl Segment {
                 describe(segment)
             }
             Backing::File(path) => {
-                let (file, existed) = open_file(path)?;
+                let (file, existed) = file::open(path)?;
                 let segment = Self::in_file(file, len).and_then(describe);
                 if segment.is_err() && !existed {
                     // Best effort: the error that is being returned matters more.
@@ -243,11 +242,7 @@ impl Segment {
 
     /// Makes a segment in an empty file, or takes up the one that a file holds. Changes no other file.
     fn in_file(file: File, len: u64) -> Result<Self> {
-        let action = "locking the file of a segment";
-        file.try_lock().map_err(|error| match error {
-            TryLockError::Error(source) => Error::os(action, source),
-            TryLockError::WouldBlock => Error::os(action, Errno::EWOULDBLOCK),
-        })?;
+        file::lock(&file)?;
         let found = regular_len(file.as_fd())?;
         if found == 0 {
             resize(&file, Store::File, len)?;
@@ -315,24 +310,6 @@ fn resize(file: &File, store: Store, len: u64) -> Result<()> {
     let action = "setting the length of a segment";
     limits::check_file_size(action, len)?;
     file.set_len(len).map_err(|source| limits::refused(action, store, source))
-}
-
-fn open_file(path: &Path) -> Result<(File, bool)> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let open = |create_new: bool| {
-        let mut options = File::options();
-        options.read(true).write(true).create_new(create_new).mode(0o600);
-        // A fifo or a terminal must not block or become ours; it is refused later.
-        options.custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits()).open(path)
-    };
-    let refused = |source| limits::refused("opening the file of a segment", Store::File, source);
-    match open(true) {
-        Ok(file) => Ok((file, false)),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            Ok((open(false).map_err(refused)?, true))
-        }
-        Err(error) => Err(refused(error)),
-    }
 }
 
 fn total(ranges: &[Range]) -> u64 {
@@ -416,5 +393,6 @@ fn check_seals(fd: BorrowedFd<'_>) -> Result<()> {
     Ok(())
 }
 
+mod file;
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,6 @@
+use std::io;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 
 use nix::sys::resource::{Resource, setrlimit};
 
@@ -210,6 +212,21 @@ fn a_file_has_one_creator_at_a_time() {
     }
     drop(first);
     Segment::create(&path.backing(), LEN, ME).unwrap();
+}
+
+#[test]
+fn a_file_whose_descriptor_a_forked_process_keeps_for_a_moment_is_waited_for() {
+    let path = TempPath::new("forked");
+    let first = Segment::create(&path.backing(), LEN, ME).unwrap();
+    let kept = dup(&first);
+    drop(first);
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| Segment::create(&path.backing(), LEN, ME));
+        // Whether it has tried by then makes no difference.
+        std::thread::yield_now();
+        drop(kept);
+        second.join().unwrap().unwrap();
+    });
 }
 
 #[test]
