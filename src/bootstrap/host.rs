@@ -58,6 +58,12 @@ impl Host {
         Ok(Self { listener: listener.into(), point, deadline: None })
     }
 
+    /// Another descriptor of the socket at which guests knock, as a process has that was forked.
+    #[cfg(test)]
+    pub(super) fn try_clone_door(&self) -> std::io::Result<UnixListener> {
+        self.listener.try_clone()
+    }
+
     /// Lets it wait so long at most, also when nobody comes.
     pub(crate) fn for_at_most(mut self, patience: Duration) -> Self {
         self.deadline = Instant::now().checked_add(patience);

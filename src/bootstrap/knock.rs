@@ -14,7 +14,7 @@ use super::dismissal::MEETING;
 use super::member::{Channel, Joining, Vigil};
 use super::message::{ANY_RANK, Knock, LAYOUT_VERSION, Message, Met, Refusal};
 use super::options::Options;
-use super::socket::{Deadline, resource_error};
+use super::socket::{Deadline, Line, resource_error};
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
 
@@ -112,7 +112,7 @@ fn milliseconds(timeout: Duration) -> u64 {
 }
 
 /// Connects to the host, which has to be of the same user.
-pub(super) fn reach(point: &MeetingPoint, timeout: Duration) -> Result<OwnedFd> {
+pub(super) fn reach(point: &MeetingPoint, timeout: Duration) -> Result<Line> {
     let deadline = Deadline::after(timeout);
     let wrap = |errno: Errno| resource_error("coming to a meeting", errno.into());
     let own = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).map_err(wrap)?;
@@ -136,6 +136,7 @@ pub(super) fn reach(point: &MeetingPoint, timeout: Duration) -> Result<OwnedFd> 
             Err(errno) => return Err(wrap(errno)),
         }
     }
+    let own = Line::new(own);
     check_user(&own)?;
     Ok(own)
 }

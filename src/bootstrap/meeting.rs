@@ -27,7 +27,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use super::dismissal::{Dismissal, Term};
 use super::knock::check_user;
 use super::message::{self, ANY_RANK, Knock, LAYOUT_VERSION, Lost, Message, Met, Refusal, Refused, Report};
-use super::socket::{Incoming, poll_timeout, resource_error, send, try_receive};
+use super::socket::{Incoming, Line, hang_up, poll_timeout, resource_error, send, try_receive};
 use crate::error::{DeviceName, Error, Result};
 use crate::logs::{MEETING, step};
 use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
@@ -59,7 +59,7 @@ pub(super) struct Meeting {
 #[derive(Debug)]
 struct Guest {
     /// `None` once it was put out.
-    socket: Option<OwnedFd>,
+    socket: Option<Line>,
     /// Whether it has said what it is. One that has and has no rank is a newcomer for whom there is none yet.
     has_knocked: bool,
     claim: Option<Claim>,
@@ -111,13 +111,21 @@ impl Meeting {
     ///
     /// Nobody can come any more when it returns.
     pub(super) fn gather(mut self) -> Option<Party> {
-        match self.receive_all() {
-            Ok(()) => Some(self.seat_all()),
-            Err(breakdown) => {
-                // An error of the socket ends what is only a courtesy: those who come later then find nobody.
-                let _ = self.turn_away(&breakdown);
-                None
-            }
+        let outcome = self.receive_all();
+        if let Err(breakdown) = &outcome {
+            // An error of the socket ends what is only a courtesy: those who come later then find nobody.
+            let _ = self.turn_away(breakdown);
+        }
+        self.close_door();
+        outcome.is_ok().then(|| self.seat_all())
+    }
+
+    /// Hangs up on who is at the door, and on whoever comes after that. A process that was forked meanwhile keeps the door, but nobody
+    /// waits at it.
+    fn close_door(&self) {
+        hang_up(&self.listener);
+        while let Ok((stream, _)) = self.listener.accept() {
+            drop(Line::new(stream.into()));
         }
     }
 
@@ -194,7 +202,7 @@ impl Meeting {
     fn poll(&self) -> Result<(bool, Vec<usize>)> {
         let sockets = self.guests.iter().filter_map(|guest| guest.socket.as_ref());
         let mut polled: Vec<_> = std::iter::once(self.listener.as_fd())
-            .chain(sockets.map(AsFd::as_fd))
+            .chain(sockets.map(|socket| socket.as_fd()))
             .map(|socket| PollFd::new(socket, PollFlags::POLLIN))
             .collect();
         let left = self.next_deadline().map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -210,15 +218,15 @@ impl Meeting {
     /// Lets in who is at the door. When there are too many, puts out the first one that says nothing, or else that has no rank.
     fn admit(&mut self) -> Result<()> {
         loop {
-            let socket: OwnedFd = match self.listener.accept() {
-                Ok((stream, _)) => stream.into(),
+            let socket = match self.listener.accept() {
+                Ok((stream, _)) => Line::new(stream.into()),
                 Err(error) => match error.raw_os_error().map(Errno::from_raw) {
                     Some(Errno::EAGAIN) => return Ok(()),
                     Some(Errno::EINTR | Errno::ECONNABORTED) => continue,
                     _ => return Err(resource_error("receiving a guest", error)),
                 },
             };
-            setsockopt(&socket, sockopt::PassCred, &true)
+            setsockopt(&*socket, sockopt::PassCred, &true)
                 .map_err(|errno| Error::os("receiving a guest", errno))?;
             if let Err(Error::Layout { expected, found, .. }) = check_user(&socket) {
                 self.refuse(&socket, (Refusal::User, expected, found));
@@ -350,7 +358,8 @@ impl Meeting {
         self.guests.retain(|guest| guest.claim.is_some());
         self.guests.sort_by_key(|guest| guest.claim.map(|claim| claim.rank));
         let n_ranks = self.n_ranks().unwrap_or(0);
-        let sockets: Vec<_> = self.guests.into_iter().filter_map(|guest| guest.socket).collect();
+        let sockets: Vec<_> =
+            self.guests.into_iter().filter_map(|guest| Some(guest.socket?.into_socket())).collect();
         for (rank, socket) in (0..).zip(&sockets) {
             tracing::debug!(target: MEETING, rank, n_ranks, "met");
             tell(socket, &Met { head: Met::head(self.job_id), rank, n_ranks });

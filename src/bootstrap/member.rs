@@ -11,7 +11,7 @@ use super::message::{
     Message, Ready, Refusal, Refused, Report, Welcome,
 };
 use super::options::{Options, Placement, ProxyMode, SegmentBacking};
-use super::socket::{Deadline, Incoming, resource_error, send, try_receive};
+use super::socket::{Deadline, Incoming, Line, resource_error, send, try_receive};
 use crate::error::{DeviceName, Error, Result};
 use crate::logs::step;
 use crate::rank::{Rank, check_n_ranks};
@@ -99,7 +99,8 @@ impl Joining {
         job_id: u64,
         timeout: Duration,
     ) -> Result<Self> {
-        Self::begin_over(Channel { socket, job_id, n_ranks, vigil: None }, device, timeout)
+        let channel = Channel { socket: Line::new(socket), job_id, n_ranks, vigil: None };
+        Self::begin_over(channel, device, timeout)
     }
 
     /// Says Hello over `channel`, as [`Joining::begin`] does.
@@ -248,7 +249,7 @@ impl Joining {
     pub(crate) fn come_back(self) -> Result<Link> {
         self.channel.say(&Ready { head: Ready::head(self.channel.job_id) }, &[])?;
         let Channel { socket, job_id, n_ranks, .. } = self.channel;
-        Ok(Link::new(socket, job_id, n_ranks))
+        Ok(Link::new(socket.into_socket(), job_id, n_ranks))
     }
 
     /// What this process is to have a duplicate of for as long as it has a named segment: the launcher's janitor
@@ -333,7 +334,7 @@ impl Shared {
         channel.say(&Ready { head: Ready::head(channel.job_id) }, &[])?;
         channel.hear::<Go>(Deadline::after(options.timeout), "joining the job (ready)")?;
         let Channel { socket, job_id, n_ranks, .. } = channel;
-        let link = Link::new(socket, job_id, n_ranks);
+        let link = Link::new(socket.into_socket(), job_id, n_ranks);
         Ok(Membership { device, n_ranks, epoch, job_id, options, placement, control, segments, link })
     }
 }
@@ -341,7 +342,7 @@ impl Shared {
 /// The socket before the job is up.
 #[derive(Debug)]
 pub(super) struct Channel {
-    pub(super) socket: OwnedFd,
+    pub(super) socket: Line,
     pub(super) job_id: u64,
     pub(super) n_ranks: u32,
     /// Who else is looked at while this waits.

@@ -1,14 +1,16 @@
-//! Sending and receiving records with descriptors over a `SOCK_SEQPACKET` socket, never blocking, never raising SIGPIPE.
+//! Sending and receiving records with descriptors over a `SOCK_SEQPACKET` socket, never blocking, never raising SIGPIPE; and hanging
+//! up.
 
 use std::io::IoSlice;
+use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, sendmsg, setsockopt, socketpair,
-    sockopt,
+    AddressFamily, ControlMessage, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr, sendmsg, setsockopt,
+    shutdown, socketpair, sockopt,
 };
 
 use super::message::MAX_MESSAGE;
@@ -28,6 +30,45 @@ pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd)> {
         Ok(pair)
     };
     make().map_err(|errno: Errno| resource_error("opening a control socket", errno.into()))
+}
+
+/// A socket that hangs up as it is dropped.
+///
+/// Closing a descriptor hangs up only where nobody else has it. A process that was forked meanwhile has: until it executes a program,
+/// or for all its life. What this says to the other end does not wait for that.
+#[derive(Debug)]
+pub(super) struct Line(Option<OwnedFd>);
+
+impl Line {
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self(Some(socket))
+    }
+
+    /// The socket, which stays open.
+    pub(super) fn into_socket(mut self) -> OwnedFd {
+        self.0.take().expect("taken by this call alone")
+    }
+}
+
+impl Deref for Line {
+    type Target = OwnedFd;
+    fn deref(&self) -> &OwnedFd {
+        self.0.as_ref().expect("there until it is consumed")
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if let Some(socket) = &self.0 {
+            hang_up(socket);
+        }
+    }
+}
+
+/// Ends what goes over `socket`, or, where it listens, that anybody can come; whoever has the descriptor.
+pub(super) fn hang_up(socket: &impl AsFd) {
+    // One that has never been connected, or whose peer is gone, has nobody to be told.
+    let _ = shutdown(socket.as_fd().as_raw_fd(), Shutdown::Both);
 }
 
 /// The error for a system call that may fail for want of descriptors or processes.

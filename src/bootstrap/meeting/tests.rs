@@ -16,10 +16,14 @@ fn memory() -> Result<OwnedFd> {
 
 /// A meeting that is being hosted, under a name of its own.
 fn hosted(name: &str, make_control: fn() -> Result<OwnedFd>) -> MeetingPoint {
-    let name = format!("shmccl-test-{}-{name}", std::process::id());
-    let point = MeetingPoint { name, job_id: 77, epoch: 1 };
+    let point = point(name);
     Host::open(point.clone()).unwrap().start(move |_| make_control()).unwrap();
     point
+}
+
+fn point(name: &str) -> MeetingPoint {
+    let name = format!("shmccl-test-{}-{name}", std::process::id());
+    MeetingPoint { name, job_id: 77, epoch: 1 }
 }
 
 fn patient(timeout: Duration) -> Options {
@@ -35,7 +39,7 @@ fn join(joining: Joining) -> Result<()> {
 }
 
 /// Knocks and does nothing more.
-fn knock(point: &MeetingPoint, change: impl FnOnce(Knock) -> Knock) -> OwnedFd {
+fn knock(point: &MeetingPoint, change: impl FnOnce(Knock) -> Knock) -> Line {
     let socket = reach(point, WATCHDOG).unwrap();
     let head = Knock::head(point.job_id);
     let knock = Knock {
@@ -56,7 +60,7 @@ fn knock(point: &MeetingPoint, change: impl FnOnce(Knock) -> Knock) -> OwnedFd {
     socket
 }
 
-fn hear<M: Message>(socket: &OwnedFd) -> Option<M> {
+fn hear<M: Message>(socket: &Line) -> Option<M> {
     let began = Instant::now();
     loop {
         assert!(began.elapsed() < WATCHDOG);
@@ -93,7 +97,7 @@ fn come_with_newcomers(point: &MeetingPoint, n_ranks: u32, n_members: u32, rank:
     meet(point, Part { rank: Rank::known(rank), n_ranks, n_members }, &patient(WATCHDOG), None)
 }
 
-fn newcomer(point: &MeetingPoint) -> OwnedFd {
+fn newcomer(point: &MeetingPoint) -> Line {
     knock(point, |knock| Knock { rank: ANY_RANK, n_ranks: 0, ..knock })
 }
 
@@ -106,7 +110,8 @@ fn newcomers_get_the_ranks_behind_those_of_the_members_and_their_terms() {
         rank
     };
     for newcomers_first in [true, false] {
-        let point = &hosted("newcomers", memory);
+        // A process that was forked meanwhile may keep the name of a meeting that is over.
+        let point = &hosted(&format!("newcomers-{newcomers_first}"), memory);
         let mut ranks = std::thread::scope(|scope| {
             let newcomers = || {
                 [(), ()]
@@ -147,6 +152,24 @@ fn a_newcomer_that_hangs_up_is_lost_to_all_once_it_has_a_rank_and_forgotten_befo
 }
 
 #[test]
+fn a_descriptor_that_a_forked_process_has_kept_neither_keeps_a_line_nor_the_door_of_a_meeting() {
+    let point = point("forked");
+    let host = Host::open(point.clone()).unwrap();
+    let _kept_door = host.try_clone_door().unwrap();
+    host.start(|_| memory()).unwrap();
+    let second = knock(&point, |knock| knock);
+    let _kept_line = second.try_clone().unwrap();
+    drop(second);
+    assert_eq!(lost_rank(come(&point, 2, 0).and_then(join)), 1);
+    // All who were to come have been told by now.
+    let began = Instant::now();
+    while !matches!(reach(&point, WATCHDOG), Err(Error::NoMeeting { .. })) {
+        assert!(began.elapsed() < WATCHDOG);
+        std::thread::yield_now();
+    }
+}
+
+#[test]
 fn the_patience_of_a_newcomer_counts_for_all_from_when_it_has_a_rank() {
     let hasty = |knock| Knock { rank: ANY_RANK, n_ranks: 0, timeout_ms: 150, ..knock };
     let point = hosted("hasty", memory);
@@ -158,7 +181,7 @@ fn the_patience_of_a_newcomer_counts_for_all_from_when_it_has_a_rank() {
         std::thread::yield_now();
     }
     let _second = knock(&point, |knock| Knock { rank: 1, n_ranks: 3, n_members: 2, ..knock });
-    assert!([&first, &placed].map(hear::<Met>).iter().all(Option::is_some));
+    assert!([&first, &placed].map(|guest| hear::<Met>(guest)).iter().all(Option::is_some));
 
     let point = hosted("hasty-placed", memory);
     let first = knock(&point, |knock| Knock { rank: 0, n_ranks: 3, n_members: 2, ..knock });
@@ -168,8 +191,7 @@ fn the_patience_of_a_newcomer_counts_for_all_from_when_it_has_a_rank() {
 
 #[test]
 fn a_host_to_which_nobody_comes_goes_when_its_time_is_up() {
-    let name = format!("shmccl-test-{}-forsaken", std::process::id());
-    let point = MeetingPoint { name, job_id: 77, epoch: 1 };
+    let point = point("forsaken");
     let host = Host::open(point.clone()).unwrap().for_at_most(Duration::from_millis(50));
     host.start(|_| memory()).unwrap();
     let began = Instant::now();
@@ -283,7 +305,7 @@ fn ranks_with_different_terms_are_each_told_the_term_of_the_other() {
         (Term::Members, 2, |knock| Knock { rank: 0, n_ranks: 3, n_members: 2, ..knock }),
     ];
     for (term, theirs, odd) in odd {
-        let point = hosted("terms", memory);
+        let point = hosted(&format!("terms-{}", term as usize), memory);
         let of_three = |rank| knock(&point, |knock| Knock { rank, n_ranks: 3, ..knock });
         let (first, second) = (of_three(0), of_three(1));
         let odd = knock(&point, odd);
