@@ -331,7 +331,10 @@ impl Meeting {
         let Some(terms) = self.terms else { return };
         let (n_members, n_ranks) = (terms.term(Term::Members), terms.term(Term::NRanks));
         for index in 0..self.guests.len() {
-            if !self.guests[index].has_knocked || self.guests[index].claim.is_some() {
+            let guest = &self.guests[index];
+            // One that has hung up stays among the others until all who have something to say were heard.
+            let waits = guest.has_knocked && guest.claim.is_none() && guest.socket.is_some();
+            if !waits {
                 continue;
             }
             let is_free = |rank: &Rank| !self.claims().any(|claim| claim.rank == *rank);

@@ -152,6 +152,27 @@ fn a_newcomer_that_hangs_up_is_lost_to_all_once_it_has_a_rank_and_forgotten_befo
 }
 
 #[test]
+fn a_newcomer_that_has_just_hung_up_takes_no_place_from_one_that_is_heard_in_the_same_round() {
+    let point = point("ghost");
+    let door = Host::open(point.clone()).unwrap().try_clone_door().unwrap();
+    let mut meeting = Meeting::new(door, point.job_id, None);
+    let gone = newcomer(&point);
+    meeting.admit().unwrap();
+    meeting.hear(0).unwrap();
+    drop(gone);
+    let _first = knock(&point, |knock| Knock { rank: 0, n_ranks: 3, n_members: 2, ..knock });
+    let placed = newcomer(&point);
+    meeting.admit().unwrap();
+    (0..3).for_each(|index| meeting.hear(index).unwrap());
+    assert_eq!(
+        meeting.guests.iter().map(|guest| guest.socket.is_some()).collect::<Vec<_>>(),
+        [false, true, true]
+    );
+    assert_eq!(meeting.claims().map(|claim| claim.rank.get()).collect::<Vec<_>>(), [0, 2]);
+    assert!(matches!(try_receive(placed.as_fd()).unwrap(), Incoming::Nothing), "it was told nothing yet");
+}
+
+#[test]
 fn a_descriptor_that_a_forked_process_has_kept_neither_keeps_a_line_nor_the_door_of_a_meeting() {
     let point = point("forked");
     let host = Host::open(point.clone()).unwrap();
