@@ -43,5 +43,7 @@ pub(crate) fn named(word: &str) -> Result<Seen, Misnomer> {
 
 fn is_named(seen: &Seen, word: &str) -> bool {
     let by_process = word.parse().is_ok_and(|process| seen.job.processes().contains(&process));
-    by_process || !word.is_empty() && format!("{:016x}", seen.job.id()).starts_with(&word.to_lowercase())
+    let word = word.to_lowercase();
+    let by_number = || seen.job.numbers().any(|number| format!("{number:016x}").starts_with(&word));
+    by_process || !word.is_empty() && by_number()
 }

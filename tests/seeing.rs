@@ -44,10 +44,14 @@ struct Stuck {
 
 impl Stuck {
     fn start(flags: &[&str]) -> Self {
+        Self::start_as("stuck", flags)
+    }
+
+    fn start_as(scenario: &str, flags: &[&str]) -> Self {
         let this = std::env::current_exe().unwrap();
         let program = ["--", this.to_str().unwrap(), "--exact", "device_process", "--nocapture"];
         let mut command = shmccl(&[&["run", "--quiet"], flags, &program].concat());
-        command.env(SCENARIO, "stuck").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.env(SCENARIO, scenario).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut launcher = command.spawn().unwrap();
         let stderr = BufReader::new(launcher.stderr.take().unwrap());
         Self { launcher, stderr }
@@ -59,10 +63,15 @@ impl Stuck {
 
     /// What `shmccl report` says of it once everybody waits for rank 0.
     fn report(&self) -> String {
+        self.report_when(2)
+    }
+
+    /// The same when so many wait for rank 0.
+    fn report_when(&self, n_waiting: usize) -> String {
         let mut text = String::new();
         wait_until("all wait for rank 0", || {
             text = String::from_utf8(shmccl(&["report", &self.pid()]).output().unwrap().stdout).unwrap();
-            text.matches("waits for rank 0").count() == 2
+            text.matches("waits for rank 0").count() == n_waiting
         });
         text
     }
@@ -92,7 +101,8 @@ fn device_process() {
     if std::env::var(SCENARIO).is_err() || std::env::var("SHMCCL_RANK").is_err() {
         return;
     }
-    let code = match stuck() {
+    let scenario = std::env::var(SCENARIO).unwrap();
+    let code = match if scenario == "stuck" { stuck() } else { bereaved(&scenario) } {
         Ok(()) => 0,
         Err(error) => {
             use std::io::Write;
@@ -112,6 +122,68 @@ fn stuck() -> shmccl::Result<()> {
     }
     comm.all_reduce_in_place(&word, &ReduceOp::Sum)?;
     comm.finalize()
+}
+
+/// Rank 2 dies at its first start; the others go on without it, or have it back, and then wait for rank 0.
+fn bereaved(scenario: &str) -> shmccl::Result<()> {
+    let Some(Member::Device(mut comm)) = join_job()? else { panic!("a device was to be started") };
+    if comm.rank().get() == 2 && !comm.was_restarted() {
+        // Not before all have told the launcher that they are there.
+        comm.barrier()?;
+        std::process::abort();
+    }
+    let mut next = if comm.was_restarted() {
+        *comm
+    } else {
+        while comm.barrier().is_ok() {}
+        if scenario == "shrinks" { comm.shrink()?.comm } else { comm.recover(0)? }
+    };
+    let word = next.alloc::<u64>(1)?;
+    if next.rank().get() == 0 {
+        std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+    }
+    next.all_reduce_in_place(&word, &ReduceOp::Sum)?;
+    next.finalize()
+}
+
+fn whoever_looks_on_follows(scenario: &str, flags: &[&str], head: &str, n_waiting: usize) {
+    let _watchdog = Watchdog::start("follows", PATIENCE);
+    let mut stuck = Stuck::start_as(scenario, flags);
+    let first = {
+        let mut number = None;
+        wait_until("the job has begun", || {
+            let launcher = stuck.launcher.id();
+            number = Job::all().iter().find(|job| job.processes().contains(&launcher)).map(Job::id);
+            number.is_some()
+        });
+        format!("{:016x}", number.unwrap())
+    };
+    let report = stuck.report_when(n_waiting);
+    assert!(report.lines().next().unwrap().contains(head), "{report}");
+    assert!(report.ends_with("held up by rank 0, which waits for nobody\n"), "{report}");
+    let name = &report["job ".len()..][..16];
+    assert_eq!(name == first, scenario == "shrinks", "those who meet again are a job of another number");
+    assert!(stdout(&["report", &first]).contains(name), "it goes by its first number, too");
+    let picture = stdout(&["top", &stuck.pid(), "--once", "--interval", "20ms"]);
+    assert_eq!(picture.lines().filter(|line| line.contains(" waits ")).count(), n_waiting, "{picture}");
+    stuck.signal(Signal::SIGQUIT);
+    let mut told = String::new();
+    while !told.ends_with("held up by rank 0, which waits for nobody\n") {
+        assert_ne!(stuck.stderr.read_line(&mut told).unwrap(), 0, "the job ended at SIGQUIT: {told}");
+    }
+    assert!(told.contains(head), "{told}");
+    stuck.let_go();
+    stuck.end();
+}
+
+#[test]
+fn whoever_looks_on_sees_those_who_have_gone_on_without_the_dead() {
+    whoever_looks_on_follows("shrinks", &["-n", "3", "--keep-going"], "epoch 2, 2 ranks", 1);
+}
+
+#[test]
+fn whoever_looks_on_sees_those_who_have_the_dead_back() {
+    whoever_looks_on_follows("recovers", &["-n", "3", "--restart", "1"], "3 ranks", 2);
 }
 
 #[test]

@@ -114,9 +114,9 @@ impl Observer for Lines {
     }
 }
 
-/// What the ranks of a job of this process are doing.
+/// What the ranks of a job of this process are doing, those that are left or have come back.
 fn whereabouts(job: u64) -> Option<Report> {
-    Job::newest().into_iter().find(|found| found.id() == job)?.report().ok()
+    Job::newest().into_iter().find(|found| found.goes_by(job))?.report().ok()
 }
 
 /// The line as it is printed: `[rank 3] text`.

@@ -13,7 +13,7 @@
 //! | 29184 | rounds of going on | 64 | survivors |
 //! | 37376 | what is offered to those who go on | each rank | that rank |
 //! | 45568 | whether those who have met begin together | the epoch | they |
-//! | 45696 | card: how many ranks there are, and when the epoch began | the epoch | its creator |
+//! | 45696 | card: how many ranks there are, when the epoch began, and which job it goes on from | the epoch | its creator; the last by who has survived |
 //! | 45824 | what ranks tell of themselves | each rank | that rank |
 //! | 54016 | heartbeats, in the job's first epoch | each member: the ranks, then the service | that member |
 //! | 62336 | faults that were injected, 32 bytes each | each rank | that rank, its proxy |
@@ -56,6 +56,7 @@ pub(crate) const MAX_ROUNDS: u64 = MAX_RANKS as u64;
 /// The words of the card.
 const N_RANKS: usize = 0;
 const BEGAN: usize = 1;
+const ORIGIN: usize = 2;
 
 /// The length of a control segment, in bytes.
 pub(crate) const LEN: u64 = END.next_multiple_of(4096);
@@ -132,6 +133,16 @@ impl Control {
         Duration::from_nanos(plain::load(&self.card()[BEGAN]))
     }
 
+    /// The number of the job that this one goes on from, as those who have survived it have told.
+    pub(crate) fn origin(&self) -> Option<u64> {
+        Some(plain::load(&self.card()[ORIGIN])).filter(|origin| *origin != 0)
+    }
+
+    /// Tells that this job goes on from that of number `origin`. All who have survived that one tell the same.
+    pub(crate) fn go_on_from(&self, origin: u64) {
+        plain::store(&self.card()[ORIGIN], origin);
+    }
+
     /// What ranks tell of themselves.
     pub(crate) fn activities(&self) -> CellSlice<ActivityCell> {
         self.mapping.cells(ACTIVITIES, u64::from(self.n_ranks)).expect("in the layout")
@@ -164,7 +175,7 @@ impl Control {
     }
 
     fn card(&self) -> CellSlice<AtomicU64> {
-        self.mapping.cells(CARD, 2).expect("in the layout")
+        self.mapping.cells(CARD, 3).expect("in the layout")
     }
 
     /// Ends the epoch for everybody, unless somebody did already.

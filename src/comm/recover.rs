@@ -196,6 +196,8 @@ impl Return<'_> {
         let met = met.and_then(|joining| come_together(joining, *mine, Some(world)));
         let (mut comm, numbers) = met.map_err(name_hang_up)?;
         comm.succeed(old, numbers);
+        // Whoever looks on from outside finds it by the number that the launcher has given to the job.
+        comm.fabric().world().control().go_on_from(world.control().origin().unwrap_or(world.era().job));
         Ok(comm)
     }
 

@@ -5,17 +5,18 @@
 //! by themselves, and of threads; and when the last process of a job is gone there is nothing left to find.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, btree_map};
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::fcntl::OFlag;
 
 use super::copy::copy_of;
 use super::report::Report;
-use crate::channel::CONTROL_LEN;
+use crate::channel::{CONTROL_LEN, Control};
 use crate::error::Result;
 use crate::rank::{MAX_RANKS, Rank};
 use crate::shm::header::HEADER_LEN;
@@ -26,6 +27,11 @@ use crate::shm::{Expected, Identity, SegmentHeader};
 pub struct Job {
     id: u64,
     epoch: u64,
+    /// When it began, and the job that it goes on from, where it is known.
+    began: Duration,
+    origin: Option<u64>,
+    /// The numbers of the jobs that it goes on from.
+    earlier: Vec<u64>,
     control: File,
     segments: BTreeMap<Rank, File>,
     processes: Vec<u32>,
@@ -44,18 +50,44 @@ impl Job {
         finds.jobs()
     }
 
-    /// The newest epoch of each job.
+    /// The newest epoch of each job, be it that ranks went on without others, or that those came back. It stands for the earlier ones:
+    /// it [goes by](Self::goes_by) their numbers, too, and their [processes](Self::processes) are among its own.
     #[must_use]
     pub fn newest() -> Vec<Self> {
-        // In order, so that the last one of a job is its newest.
-        let jobs: BTreeMap<u64, Self> = Self::all().into_iter().map(|job| (job.id, job)).collect();
-        jobs.into_values().collect()
+        let mut newest: BTreeMap<u64, Self> = BTreeMap::new();
+        for job in Self::all() {
+            match newest.entry(job.origin.unwrap_or(job.id)) {
+                btree_map::Entry::Vacant(first) => _ = first.insert(job),
+                btree_map::Entry::Occupied(mut other) => other.get_mut().join(job),
+            }
+        }
+        newest.into_values().collect()
     }
 
-    /// Its number.
+    /// Becomes the newer one of the two, which stands for both.
+    fn join(&mut self, other: Self) {
+        let earlier = if self.began < other.began { std::mem::replace(self, other) } else { other };
+        self.earlier.extend(earlier.earlier.into_iter().chain([earlier.id]).chain(earlier.origin));
+        self.processes.extend(earlier.processes);
+        self.processes.sort_unstable();
+        self.processes.dedup();
+    }
+
+    /// Its number. Of a job that was recovered it is not the one that it began with.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Whether `number` is that of this job, or of one that it goes on from.
+    #[must_use]
+    pub fn goes_by(&self, number: u64) -> bool {
+        self.numbers().any(|own| own == number)
+    }
+
+    /// Its number, and those of the jobs that it goes on from, as far as they are known.
+    pub fn numbers(&self) -> impl Iterator<Item = u64> {
+        [self.id].into_iter().chain(self.origin).chain(self.earlier.iter().copied())
     }
 
     /// Which incarnation of the job it is.
@@ -127,7 +159,12 @@ impl Finds {
             if identity.owner == 0 && find.len == CONTROL_LEN {
                 let (control, processes) = (find.file, find.processes);
                 let (id, epoch) = key;
-                jobs.insert(key, Job { id, epoch, control, segments: BTreeMap::new(), processes });
+                // One that makes no sense is an error for who asks for its report.
+                let card = card_of(&control).ok();
+                let (began, origin) =
+                    card.map_or((Duration::ZERO, None), |card| (card.began(), card.origin()));
+                let (earlier, segments) = (Vec::new(), BTreeMap::new());
+                jobs.insert(key, Job { id, epoch, began, origin, earlier, control, segments, processes });
             } else if let Some(rank) = rank_of(identity.owner) {
                 segments.push((key, rank, find));
             }
@@ -161,6 +198,10 @@ fn identity_in(file: &File) -> Result<Identity> {
     let header = copy.cell::<SegmentHeader>(0)?;
     header.check(&Expected::default())?;
     Ok(header.identity())
+}
+
+fn card_of(control: &File) -> Result<Control> {
+    Control::of_copy(copy_of(control.as_fd(), 0, CONTROL_LEN)?)
 }
 
 fn rank_of(owner: u64) -> Option<Rank> {
