@@ -91,6 +91,8 @@ pub(crate) struct Board {
     history: u16,
     /// Where this member's region starts.
     base: HeapOffset,
+    /// Whether onlookers are shown this board.
+    is_shown: bool,
     /// The last operation before the one that this member has told of, while it is in one of which it tells.
     large: Option<u64>,
 }
@@ -119,7 +121,10 @@ impl Board {
             .map(|(&rank, &base)| view.cell(rank, at(base, RegionLayout::PROGRESS, 128)?))
             .collect::<Result<_>>()?;
         let park = view.cell(members[0], at(bases[0], RegionLayout::PARK, 8)?)?;
-        fabric.activity().show_board(bases[me].get());
+        let complaints = Complaints::new(view, members, bases, me)?;
+        let awaits = Awaits::new(fabric, members, bases, me)?;
+        // Last, since what is shown is to be hidden again by drop.
+        let is_shown = fabric.activity().show_board(bases[me].get());
         Ok(Self {
             fabric: Arc::clone(fabric),
             members: Arc::clone(members),
@@ -127,8 +132,8 @@ impl Board {
             posts,
             progress,
             departures,
-            complaints: Complaints::new(view, members, bases, me)?,
-            awaits: Awaits::new(fabric, members, bases, me)?,
+            complaints,
+            awaits,
             elsewhere: None,
             park,
             sequence: 0,
@@ -137,6 +142,7 @@ impl Board {
             mine: [Mark([0; 2]); TURNS],
             history: 0,
             base: bases[me],
+            is_shown,
             large: None,
         })
     }
@@ -303,7 +309,9 @@ impl Board {
     /// several steps count on where they began, all members alike.
     pub(crate) fn step(&mut self) -> u64 {
         self.sequence = self.sequence.wrapping_add(1);
-        self.fabric.activity().skip_number();
+        if self.is_shown {
+            self.fabric.activity().skip_number();
+        }
         self.done();
         self.sequence
     }

@@ -157,7 +157,7 @@ impl ActivityCell {
         add(&self.bytes, bytes);
     }
 
-    /// Tells that a number of a board is that of a step, and of no operation.
+    /// Tells that a number of a board that is shown is that of a step, and of no operation.
     pub fn skip_number(&self) {
         add(&self.skipped, 1);
     }
@@ -195,11 +195,12 @@ impl ActivityCell {
         add(&self.waited, nanos(now.saturating_sub(since)));
     }
 
-    /// Shows the board at `offset` of the heap, if there is room for one more.
-    pub fn show_board(&self, offset: u64) {
+    /// Shows the board at `offset` of the heap, if there is room for one more, and says whether there was. Of a board that is not shown
+    /// nothing is to be told by [`skip_number`](Self::skip_number).
+    pub fn show_board(&self, offset: u64) -> bool {
         let (mark, relaxed) = (offset.saturating_add(1), Ordering::Relaxed); // Relaxed: an approximate word, see the head
         let taken = |board: &AtomicU64| board.compare_exchange(0, mark, relaxed, relaxed).is_ok();
-        let _full = !self.boards.iter().any(taken);
+        self.boards.iter().any(taken)
     }
 
     /// Shows the board at `offset` no more. What was done there, up to the number `sequence`, stays counted.
@@ -240,10 +241,11 @@ impl Activity {
         self.since.is_some() || self.given_up.is_some()
     }
 
-    /// How many operations the rank has begun, where the boards that it shows have come to numbers that are `shown` together.
+    /// How many operations the rank has begun, where the boards that it shows have come to numbers that are `shown` together; 0 when it
+    /// was just about to show one no more.
     #[must_use]
     pub fn total(&self, shown: u64) -> u64 {
-        shown.wrapping_sub(self.skipped)
+        u64::try_from(shown.wrapping_sub(self.skipped).cast_signed()).unwrap_or(0)
     }
 }
 
@@ -303,22 +305,24 @@ mod tests {
     #[test]
     fn operations_are_counted_by_the_numbers_of_boards_less_those_of_steps() {
         let cell = ActivityCell::new();
-        cell.show_board(0);
+        assert!(cell.show_board(0));
         // Three small ones, and a large one that took four numbers.
         (0..3).for_each(|_| cell.skip_number());
         assert_eq!(cell.read().total(7), 4);
         cell.hide_board(0, 7);
         assert_eq!((cell.read().total(0), cell.read().boards), (4, [None; MAX_BOARDS]));
+        assert_eq!(Activity { skipped: 3, ..Activity::default() }.total(2), 0, "seen in between");
     }
 
     #[test]
     fn boards_beyond_those_that_can_be_shown_are_left_out() {
         let cell = ActivityCell::new();
-        (0..6).for_each(|board| cell.show_board(board * 4096));
+        let shown: Vec<_> = (0..6).map(|board| cell.show_board(board * 4096)).collect();
+        assert_eq!(shown, [true, true, true, false, false, false]);
         assert_eq!(cell.read().boards, [Some(0), Some(4096), Some(8192)]);
         cell.hide_board(5 * 4096, 9);
         cell.hide_board(4096, 9);
-        cell.show_board(5 * 4096);
+        assert!(cell.show_board(5 * 4096));
         assert_eq!(cell.read().boards[1], Some(5 * 4096));
     }
 }

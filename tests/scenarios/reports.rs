@@ -66,6 +66,25 @@ scenario!(a_large_operation_is_told_of_with_its_way, Job::of(2).heap_len(64 << 2
 });
 
 scenario!(
+    communicators_beyond_those_that_are_shown_take_nothing_from_the_count,
+    Job::of(2).heap_len(64 << 20),
+    |comm| {
+        let count = |comm: &Communicator| -> Result<u64> {
+            Ok(comm.report()?.ranks[comm.rank().index()].work.operations)
+        };
+        let mut twins = (0..6).map(|_| comm.duplicate()).collect::<Result<Vec<_>>>()?;
+        let before = count(comm)?;
+        // Ordinary memory goes in many steps.
+        let mut data = vec![1_u8; 4 << 20];
+        for twin in &mut twins {
+            twin.all_reduce_in_place(&mut data, &ReduceOp::Max)?;
+        }
+        let more = count(comm)?.wrapping_sub(before);
+        assert!((1..=6).contains(&more), "{more}");
+    }
+);
+
+scenario!(
     a_wait_that_times_out_names_who_holds_it_up,
     Job::of(3).timeout(Duration::from_millis(100)).broken(),
     |comm| {

@@ -43,6 +43,8 @@ impl Board {
 
 impl Drop for Board {
     fn drop(&mut self) {
-        self.fabric.activity().hide_board(self.base.get(), self.sequence);
+        if self.is_shown {
+            self.fabric.activity().hide_board(self.base.get(), self.sequence);
+        }
     }
 }
