@@ -28,7 +28,7 @@ pub(crate) struct Row {
     pub(crate) min_ns: Option<f64>,
     /// The median.
     pub(crate) p50_ns: Option<f64>,
-    /// The 99th percentile.
+    /// The 99th percentile, of a hundred samples at least.
     pub(crate) p99_ns: Option<f64>,
     /// The slowest.
     pub(crate) max_ns: Option<f64>,

@@ -8,7 +8,7 @@ const COLUMNS: [Column; 15] = [
     ("iterations", |side| Some(side.iterations.to_string())),
     ("min_ns", |side| number(Some(side.min_ns))),
     ("p50_ns", |side| number(Some(side.p50_ns))),
-    ("p99_ns", |side| number(Some(side.p99_ns))),
+    ("p99_ns", |side| number(side.p99_ns)),
     ("max_ns", |side| number(Some(side.max_ns))),
     ("gb_per_s", |side| number(Some(side.gb_per_s))),
     ("device_cpu_ns", |side| number(side.device_cpu_ns)),

@@ -78,7 +78,7 @@ fn side(rows: &[Row], channel: Channel, bytes: u64) -> Result<Side> {
         samples: latency.samples,
         min_ns: time(latency.min_ns)?,
         p50_ns: time(latency.p50_ns)?,
-        p99_ns: time(latency.p99_ns)?,
+        p99_ns: latency.p99_ns,
         max_ns: time(latency.max_ns)?,
         gb_per_s: time(bandwidth.gb_per_s)?,
         device_cpu_ns: bandwidth.device_cpu_ns,

@@ -41,8 +41,8 @@ pub(crate) struct Side {
     pub(crate) min_ns: f64,
     /// The median.
     pub(crate) p50_ns: f64,
-    /// The 99th percentile.
-    pub(crate) p99_ns: f64,
+    /// The 99th percentile, of a hundred samples at least.
+    pub(crate) p99_ns: Option<f64>,
     /// The slowest.
     pub(crate) max_ns: f64,
     /// Puts one after the other without waiting for each, in 10^9 bytes per second.
@@ -126,7 +126,7 @@ impl Side {
             samples: self.samples,
             min_ns: Some(self.min_ns),
             p50_ns: Some(self.p50_ns),
-            p99_ns: Some(self.p99_ns),
+            p99_ns: self.p99_ns,
             max_ns: Some(self.max_ns),
             gb_per_s: Some(self.gb_per_s),
             limit: self.limit.clone(),

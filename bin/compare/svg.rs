@@ -58,7 +58,7 @@ fn panels(report: &CompareReport, verdict: &Verdict) -> [Panel<'static>; 4] {
     let both = |value: fn(&Side) -> Option<f64>| {
         vec![line("direct", DIRECT, false, false, value), line("proxied", PROXIED, false, true, value)]
     };
-    let p99: fn(&Side) -> Option<f64> = |side| Some(side.p99_ns);
+    let p99: fn(&Side) -> Option<f64> = |side| side.p99_ns;
     let mut latency = both(|side| Some(side.p50_ns));
     latency.extend([
         line("direct p99", DIRECT, true, false, p99),

@@ -12,7 +12,7 @@ fn modelled(trigger_ns: f64, cores: usize, overlap: f64) -> CompareReport {
         iterations: 10_000,
         min_ns: 120.0 + extra + bytes * 0.1,
         p50_ns: 130.0 + extra + bytes * 0.1,
-        p99_ns: 190.0 + 2.0 * extra + bytes * 0.12,
+        p99_ns: Some(190.0 + 2.0 * extra + bytes * 0.12),
         max_ns: 30_000.0 + bytes,
         gb_per_s: bytes / (30.0 + extra / 4.0 + bytes * 0.1),
         device_cpu_ns: Some(cpu),

@@ -56,9 +56,9 @@ fn latency_table(look: Look, report: &CompareReport) -> String {
         [
             format_size(*bytes),
             format_ns(direct.p50_ns),
-            format_ns(direct.p99_ns),
+            or_dash(direct.p99_ns, format_ns),
             format_ns(proxied.p50_ns),
-            format_ns(proxied.p99_ns),
+            or_dash(proxied.p99_ns, format_ns),
             format!("{} x", three_digits(proxied.p50_ns / direct.p50_ns.max(1e-3))),
             three_digits(direct.gb_per_s),
             three_digits(proxied.gb_per_s),

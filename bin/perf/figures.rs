@@ -62,7 +62,7 @@ impl Row {
             self.iterations = times.count;
             self.min_ns = Some(times.min_ns);
             self.p50_ns = Some(times.p50_ns);
-            self.p99_ns = Some(times.p99_ns);
+            self.p99_ns = times.p99_ns;
             self.max_ns = Some(times.max_ns);
         }
     }

@@ -8,6 +8,9 @@ use hdrhistogram::Histogram;
 /// What a histogram holds at most: an hour, in picoseconds.
 const LONGEST_PS: u64 = 3_600_000_000_000_000;
 
+/// Samples of which one in a hundred can be told: the 99th percentile of fewer is nothing but the slowest.
+const ENOUGH_FOR_P99: u64 = 100;
+
 /// Times of many operations, in fixed space, to three digits.
 #[derive(Clone, Debug)]
 pub(crate) struct Times {
@@ -25,8 +28,8 @@ pub(crate) struct Summary {
     pub(crate) min_ns: f64,
     /// The median.
     pub(crate) p50_ns: f64,
-    /// The 99th percentile.
-    pub(crate) p99_ns: f64,
+    /// The 99th percentile, where there are enough for one.
+    pub(crate) p99_ns: Option<f64>,
     /// The slowest.
     pub(crate) max_ns: f64,
 }
@@ -71,7 +74,7 @@ impl Times {
             count: self.histogram.len(),
             min_ns: ns(self.min_ps),
             p50_ns: at(0.5),
-            p99_ns: at(0.99),
+            p99_ns: (self.histogram.len() >= ENOUGH_FOR_P99).then(|| at(0.99)),
             max_ns: ns(self.max_ps),
         })
     }
@@ -133,7 +136,16 @@ mod tests {
         }
         let summary = times.summary().unwrap();
         assert_eq!((summary.count, summary.min_ns, summary.max_ns), (1000, 1.0, 1000.0));
-        assert!(close(summary.p50_ns, 500.0) && close(summary.p99_ns, 990.0), "{summary:?}");
+        assert!(close(summary.p50_ns, 500.0) && close(summary.p99_ns.unwrap(), 990.0), "{summary:?}");
+    }
+
+    #[test]
+    fn there_is_no_99th_percentile_of_fewer_than_a_hundred() {
+        let mut times = Times::new();
+        (0..99).for_each(|ns| times.record(f64::from(ns)));
+        assert_eq!(times.summary().unwrap().p99_ns, None);
+        times.record(1000.0);
+        assert!(times.summary().unwrap().p99_ns.is_some());
     }
 
     #[test]
