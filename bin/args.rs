@@ -154,7 +154,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
     /// The newest records to keep of the threads of each rank, and of its proxy: a power of two, 32 bytes each
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_RECORDS)]
+    #[arg(long, value_name = "N", value_parser = parse_records, default_value_t = DEFAULT_RECORDS)]
     pub(crate) trace_records: u64,
     /// Do not say which rank runs on which core
     #[arg(short, long)]
@@ -335,7 +335,7 @@ impl SweepArgs {
         }
         if self.minbytes == 0 {
             return Err(UsageError::new(
-                "--minbytes is 0 and no factor leads up from there; start at 1 or above",
+                "--minbytes is 0 and no factor leads up from there; start at 1 or above (-b 1 -e 1 is the cost beside the bytes)",
             ));
         }
         Ok(ladder(self.minbytes, self.maxbytes, self.stepfactor))
@@ -390,6 +390,13 @@ fn parse_backing(text: &str) -> Result<SegmentBacking, String> {
             Err("expected memfd, named:PREFIX (letters, digits, '.', '_', '-') or file:DIRECTORY".to_owned())
         }
     }
+}
+
+/// Reads how many records of a trace are kept.
+fn parse_records(text: &str) -> Result<u64, String> {
+    let legal = |records: &u64| records.is_power_of_two() && (1 << 10..=1 << 24).contains(records);
+    let expected = "expected a power of two from 1024 to 16777216, such as 65536";
+    text.parse().ok().filter(legal).ok_or_else(|| expected.to_owned())
 }
 
 /// Reads the name of a collective operation for which there is a choice of algorithms.
