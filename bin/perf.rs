@@ -129,7 +129,9 @@ fn measure(args: &PerfArgs, wanted: Vec<(Test, Vec<Channel>)>) -> Result<Vec<Row
     for (test, channels) in wanted {
         progress.set_message(test.name());
         match test {
-            Test::FifoRate => rows.extend(fifo::measure(plan(args, Vec::new())?.effort(None))?),
+            Test::FifoRate => {
+                rows.extend(fifo::measure(plan(args, Vec::new())?.effort(None), args.job.timeout)?)
+            }
             Test::Launch => {
                 for ranks in counts(args) {
                     rows.push(launching::measure(ranks, args.sweep.iters, &args.job)?);

@@ -2,9 +2,9 @@
 
 use std::num::NonZeroU32;
 use std::sync::Barrier;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use shmccl::proxy::{BATCH, Fifo, FifoHeader, Owner, Push, Refusal, Service, Slot, Transfer, Trigger};
@@ -26,6 +26,9 @@ const SLICE: u64 = 32_768;
 
 /// Pauses of a consumer after a look that found nothing more.
 const PAUSE: u32 = 20;
+
+/// Looks in a row that found nothing, after which the clock is read.
+const LOOKS: u32 = 4096;
 
 /// Slices are never fewer.
 const FEWEST_SLICES: usize = 9;
@@ -75,17 +78,17 @@ const SETUPS: [Setup; 5] = [
 /// Measures every setup against a bare two-word ring.
 ///
 /// # Errors
-/// When a thread cannot be pinned.
-pub(crate) fn measure(effort: Effort) -> Result<Vec<Row>> {
+/// When a thread cannot be pinned, or nothing has come out of a fifo for `patience`.
+pub(crate) fn measure(effort: Effort, patience: Duration) -> Result<Vec<Row>> {
     let mask = affinity()?;
     let cores = ends_of(&mask)?;
-    let rows = SETUPS.iter().map(|setup| measure_one(*setup, cores, effort)).collect();
+    let rows = SETUPS.iter().map(|setup| measure_one(*setup, cores, effort, patience)).collect();
     // This thread was moved about; device processes inherit its mask.
     sched_setaffinity(Pid::from_raw(0), &mask).context("restoring the affinity mask")?;
     rows
 }
 
-fn measure_one(setup: Setup, cores: Cores, effort: Effort) -> Result<Row> {
+fn measure_one(setup: Setup, cores: Cores, effort: Effort, patience: Duration) -> Result<Row> {
     let mut slices = Slices::new();
     let mut wrong = 0;
     let started = now_ns();
@@ -100,7 +103,8 @@ fn measure_one(setup: Setup, cores: Cores, effort: Effort) -> Result<Row> {
         }
         let probe = probe(cores)?;
         let bare = bare_ring(cores)?;
-        let (fifo, misordered) = fifo(setup, cores)?;
+        let (fifo, misordered) =
+            fifo(setup, cores, patience).with_context(|| format!("{}: {setup}", Test::FifoRate.name()))?;
         wrong += misordered;
         pushed += SLICE;
         slices.push(probe, &[fifo], &[bare]);
@@ -123,7 +127,7 @@ impl std::fmt::Display for Setup {
 }
 
 /// Pushes a slice through fifos; nanoseconds per trigger, and how many came out of order or twice.
-fn fifo(setup: Setup, cores: Cores) -> Result<(f64, u64)> {
+fn fifo(setup: Setup, cores: Cores, patience: Duration) -> Result<(f64, u64)> {
     let rings: Vec<(FifoHeader, Vec<Slot>)> = (0..setup.fifos)
         .map(|_| (FifoHeader::default(), (0..SLOTS).map(|_| Slot::default()).collect()))
         .collect();
@@ -140,18 +144,20 @@ fn fifo(setup: Setup, cores: Cores) -> Result<(f64, u64)> {
     };
     let start_line = Barrier::new(setup.producers as usize + 1);
     let crowded = setup.producers > 1 || cores.is_one();
+    // Shown when nobody serves any more, however full the fifos are.
+    let given_up = BareFlag::new(0);
     let took = std::thread::scope(|scope| {
         let mut handles = Vec::new();
         for producer in 0..setup.producers {
             let fifo = &fifos[(producer % setup.fifos) as usize];
-            let start_line = &start_line;
+            let run = Run { producer, share, crowded, start_line: &start_line, given_up: &given_up };
             handles.push(scope.spawn(move || -> Result<()> {
                 pin(cores.producers)?;
                 if setup.exclusive {
-                    produce(fifo.producer()?, producer, share, crowded, start_line);
+                    produce(fifo.producer()?, run);
                 } else {
                     let owner = Owner::new(NonZeroU32::MIN.saturating_add(producer));
-                    produce(fifo.shared_producer(owner)?, producer, share, crowded, start_line);
+                    produce(fifo.shared_producer(owner)?, run);
                 }
                 Ok(())
             }));
@@ -159,29 +165,66 @@ fn fifo(setup: Setup, cores: Cores) -> Result<(f64, u64)> {
         pin(cores.consumer)?;
         start_line.wait();
         let start = now_ns();
-        let mut served = 0;
-        while served < share * u64::from(setup.producers) {
-            let turn = service.poll(&mut handler);
-            served += turn;
-            if turn < BATCH {
-                cores.pause();
-            }
-        }
+        let all = share * u64::from(setup.producers);
+        let served = serve(all, patience, || service.poll(&mut handler), || cores.pause());
         let took = now_ns() - start;
+        given_up.set(1);
         for handle in handles {
             handle.join().expect("producers do not panic")?;
         }
-        anyhow::Ok(took)
+        match served {
+            Ok(()) => Ok(took),
+            Err(served) => {
+                bail!("{served} of {all} triggers came out, and then none for {patience:?}: some are lost")
+            }
+        }
     })?;
     Ok((took as f64 / SLICE as f64, ledger.wrong(share)))
 }
 
-/// Pushes `share` triggers that tell who pushed them and in which order.
-fn produce(mut end: impl Push, producer: u32, share: u64, crowded: bool, start_line: &Barrier) {
-    start_line.wait();
-    for seq in 0..share {
-        let trigger = trigger(producer, seq);
-        insist(crowded, || end.try_push(trigger).is_ok());
+/// Serves `all` triggers by `poll`, which serves some and says how many, with a `pause` after it has found nothing more. The error is
+/// how many had come when none did for so long.
+#[inline]
+fn serve(
+    all: u64,
+    patience: Duration,
+    mut poll: impl FnMut() -> u64,
+    pause: impl Fn(),
+) -> std::result::Result<(), u64> {
+    let (mut served, mut looks, mut since) = (0, 0_u32, None);
+    while served < all {
+        let turn = poll();
+        served += turn;
+        if turn < BATCH {
+            pause();
+        }
+        if turn > 0 {
+            (looks, since) = (0, None);
+            continue;
+        }
+        looks = looks.wrapping_add(1);
+        if looks.is_multiple_of(LOOKS) && since.get_or_insert_with(Instant::now).elapsed() >= patience {
+            return Err(served);
+        }
+    }
+    Ok(())
+}
+
+/// What one producer is to do.
+struct Run<'r> {
+    producer: u32,
+    share: u64,
+    crowded: bool,
+    start_line: &'r Barrier,
+    given_up: &'r BareFlag,
+}
+
+/// Pushes a share of triggers that tell who pushed them and in which order, unless nobody takes them any more.
+fn produce(mut end: impl Push, run: Run<'_>) {
+    run.start_line.wait();
+    for seq in 0..run.share {
+        let trigger = trigger(run.producer, seq);
+        insist(run.crowded, || end.try_push(trigger).is_ok() || run.given_up.shows(1));
     }
 }
 
@@ -313,4 +356,18 @@ fn ends_of(allowed: &CpuSet) -> Result<Cores> {
     let mut cores = (0..CpuSet::count()).filter(|&core| allowed.is_set(core).unwrap_or(false));
     let first = cores.next().context("no core to run on")?;
     Ok(Cores { producers: first, consumer: cores.next_back().unwrap_or(first) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_trigger_is_told_and_waited_for_no_longer_than_agreed() {
+        let mut turns = [3, 0, 4].into_iter();
+        let lost = serve(8, Duration::from_millis(5), || turns.next().unwrap_or(0), || ());
+        assert_eq!(lost, Err(7));
+        let mut turns = [3, 0, 5].into_iter();
+        assert_eq!(serve(8, Duration::ZERO, || turns.next().unwrap(), || ()), Ok(()));
+    }
 }
