@@ -77,12 +77,7 @@ impl Machine {
             }
         }
         for member in comm.living() {
-            let membership = self.pool.membership(member, comm.id);
-            let Some(membership) = membership.filter(|it| it.phase != Phase::Leaving) else {
-                self.pool.take_back(member, comm.id);
-                comm.lost.insert(member);
-                continue;
-            };
+            let Some(membership) = self.pool.membership_or_loss(member, comm) else { continue };
             match &membership.phase {
                 _ if membership.formation.epoch > comm.epoch => {
                     successors = Some(membership.formation.members.clone());

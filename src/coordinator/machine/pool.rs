@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::comm::Comm;
 use crate::coordinator::call::AddressRange;
 use crate::coordinator::id::{CommId, DeviceId};
 use crate::coordinator::order::{Membership, Order, Phase, Report};
@@ -122,6 +123,17 @@ impl Pool {
     pub(super) fn membership(&self, device: DeviceId, comm: CommId) -> Option<&Membership> {
         let device = self.devices.get(&device).filter(|device| device.owner == Some(comm))?;
         device.report.membership.as_ref().filter(|membership| membership.formation.comm == comm)
+    }
+
+    /// Where `member` says that it is in `comm`, unless it leaves or has left: then it is taken back, and lost to the others.
+    pub(super) fn membership_or_loss(&mut self, member: DeviceId, comm: &mut Comm) -> Option<&Membership> {
+        let is_in = |membership: &Membership| membership.phase != Phase::Leaving;
+        if !self.membership(member, comm.id).is_some_and(is_in) {
+            self.take_back(member, comm.id);
+            comm.lost.insert(member);
+        }
+        // What was taken back is a member no more.
+        self.membership(member, comm.id)
     }
 
     /// How far `device` says that it is in `epoch` of `comm`.

@@ -153,12 +153,7 @@ impl Machine {
         let order = Order::GoOn { comm: comm.id, epoch, attempt, groups, last: outcome, lost };
         let (mut successors, mut refused, mut all_told) = (None, why, true);
         for member in living {
-            let membership = self.pool.membership(member, comm.id);
-            let Some(membership) = membership.filter(|it| it.phase != Phase::Leaving) else {
-                self.pool.take_back(member, comm.id);
-                comm.lost.insert(member);
-                continue;
-            };
+            let Some(membership) = self.pool.membership_or_loss(member, comm) else { continue };
             match &membership.phase {
                 _ if membership.formation.epoch > epoch => {
                     successors = Some(membership.formation.members.clone());
