@@ -42,6 +42,10 @@ fn one_command_is_a_pool_that_tells_of_a_device_that_dies_and_ends_as_a_whole() 
     assert!(lines.any(|line| line == wanted), "it is told");
     assert!(pool.ctl_until("status 1", |line| line.contains(": failed")).contains("was lost"));
     assert!(pool.ctl("go-on 1").line().contains("ready, epoch 2"));
+    kill(pid(members[2]), Signal::SIGTERM).unwrap();
+    let wanted = format!("device {} has ended; the others go on", members[2]);
+    assert!(lines.any(|line| line == wanted), "it is told, too, when it was asked to");
+    pool.ctl_until("devices", |table| table.lines().count() == 2);
 
     kill(pid(pool.coordinator().id()), Signal::SIGTERM).unwrap();
     assert_eq!(pool.coordinator().wait().unwrap().code(), Some(0));
