@@ -99,7 +99,7 @@ impl Machine {
                 self.enter_next_epoch(comm, members);
                 self.conclude(comm)
             }
-            None if undecided.is_empty() => self.remain(comm, &off.unwrap_or_default()),
+            None if undecided.is_empty() => self.remain(comm, &blame(off.unwrap_or_default(), &on_the_way)),
             successors => {
                 if successors.is_none() {
                     self.send_for(comm, (&on_the_way, &undecided), &formation, (id, off.is_some()));
@@ -169,9 +169,25 @@ impl Machine {
     }
 }
 
+/// Why it has not grown, and which newcomers have said nothing since they were told to come: one that has stopped just then is
+/// silent without leaving an order unheard.
+fn blame(why: String, on_the_way: &[DeviceId]) -> String {
+    match on_the_way {
+        [] => why,
+        [device] => format!("{why}; device {device} was told to come, and has not"),
+        devices => {
+            let devices: Vec<_> = devices.iter().map(ToString::to_string).collect();
+            format!("{why}; devices {} were told to come, and have not", devices.join(", "))
+        }
+    }
+}
+
 impl Comm {
     /// What tells a device to meet the others.
     pub(super) fn join(&self, formation: Formation, id: &str) -> Order {
         Order::Join { formation, groups: self.groups, last: self.last.clone(), id: id.to_owned() }
     }
 }
+
+#[cfg(test)]
+mod tests;
