@@ -14,10 +14,11 @@
 //!
 //! Barriers pair across processes, and each process finds out for itself. A signaller without `membarrier` uses a
 //! fence, which serves any sleeper. A sleeper without it cannot know whether its signallers use one, so it never
-//! sleeps long at a time.
+//! sleeps long at a time. One that is refused it later, by a filter that was installed meanwhile, goes on like that.
 
 #![allow(unsafe_code, reason = "system calls on words in shared memory")]
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
@@ -30,6 +31,10 @@ const BLIND_SLEEP: Duration = Duration::from_millis(20);
 
 /// The most words that one `futex_waitv` takes.
 const MAX_WORDS: usize = libc::FUTEX_WAITV_MAX as usize;
+
+/// Set when `membarrier` has failed in a process that had been allowed it: what its sleepers cannot force on others has to be found
+/// out by looking. Barriers of other processes reach this one as before.
+static REFUSED_SINCE: OnceLock<()> = OnceLock::new();
 
 /// The calls of this host, as this process may use them.
 #[derive(Clone, Copy, Debug)]
@@ -88,13 +93,19 @@ impl Kernel for HostKernel {
     }
 
     fn heavy_barrier(&self) {
-        if !(self.membarrier && membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)) {
-            park::sleeper_fence();
+        if self.membarrier && membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED) {
+            return;
         }
+        if self.membarrier {
+            REFUSED_SINCE.get_or_init(|| ());
+        }
+        park::sleeper_fence();
     }
 
     fn sleep(&self, words: &[SleepWord<'_>], timeout: Duration) {
-        let timeout = if self.membarrier { timeout } else { timeout.min(BLIND_SLEEP) };
+        // The barrier of this sleep has come before, and may have been the first that was refused.
+        let relies_on_wakes = self.membarrier && REFUSED_SINCE.get().is_none();
+        let timeout = if relies_on_wakes { timeout } else { timeout.min(BLIND_SLEEP) };
         match words {
             [] => {}
             [only] => futex_wait(only, timeout),

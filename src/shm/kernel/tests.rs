@@ -187,3 +187,44 @@ fn a_sleep_without_end_lasts_until_it_is_woken() {
         });
     }
 }
+
+/// Has the system refuse `membarrier` to this process from now on.
+fn forbid_membarrier() {
+    let instruction =
+        |code: u32, jt, jf, k| libc::sock_filter { code: u16::try_from(code).unwrap(), jt, jf, k };
+    let number = u32::try_from(libc::SYS_membarrier).unwrap();
+    let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
+    let filter = [
+        // The number of the call is the first word of what the filter sees.
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, number),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, 0, refused),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: 4, filter: filter.as_ptr().cast_mut() };
+    nix::sys::prctl::set_no_new_privs().unwrap();
+    let program = std::ptr::from_ref(&program);
+    // SAFETY: the program and its four instructions outlive the call, which only reads them.
+    let status = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, program) };
+    assert_eq!(status, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn a_sleeper_that_is_refused_its_barrier_later_looks_up_often() {
+    const NAME: &str = "shm::kernel::tests::a_sleeper_that_is_refused_its_barrier_later_looks_up_often";
+    const VARIABLE: &str = "SHMCCL_TEST_REFUSED";
+    if std::env::var(VARIABLE).is_err() {
+        assert!(Shared::create().in_another_process(NAME, VARIABLE).wait().unwrap().success());
+        return;
+    }
+    let kernel = HostKernel::detect();
+    forbid_membarrier();
+    assert!(!membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED));
+    let word = AtomicU32::new(1);
+    let word = SleepWord { word: &word, expected: 1 };
+    let start = Instant::now();
+    kernel.heavy_barrier();
+    kernel.sleep(&[word], LONG);
+    kernel.sleep(&[word, word], LONG);
+    assert!(start.elapsed() < LONG, "nobody wakes it");
+}
