@@ -23,6 +23,7 @@ const MANY: usize = 3000;
 fn device_process() {
     let Ok(part) = std::env::var(PART) else { return };
     if part == "threads" {
+        threads();
         return threads();
     }
     let Some(Member::Device(mut comm)) = join_job().unwrap() else { panic!("a launcher starts this") };
@@ -307,4 +308,6 @@ fn ranks_that_are_threads_write_the_file_that_the_environment_names() {
     let trace = Trace::read(&file);
     trace.check_nesting();
     assert_eq!([0, 1].map(|rank| trace.count(rank, "all_reduce")), [1; 2]);
+    let second = Trace::read(&scratch.file("trace-2.json"));
+    assert_eq!([0, 1].map(|rank| second.count(rank, "all_reduce")), [1; 2], "of the next communicators");
 }

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use self::claim::claim;
 use super::{DEFAULT_RECORDS, Recorder, Rings, json};
 use crate::channel::Era;
 use crate::error::{Error, Result};
@@ -32,9 +33,13 @@ impl TraceFile {
     /// # Errors
     /// [`Error::Trace`] when it cannot be made; those of [`Rings::create`].
     pub(crate) fn create(path: &Path, era: Era, first: u32, n_ranks: u32, records: u64) -> Result<Self> {
-        let (rings, segment) = Rings::create(era, first, n_ranks, records)?;
         let file = File::create(path).map_err(|source| Error::Trace { file: path.to_owned(), source })?;
-        Ok(Self { path: path.to_owned(), file, rings, segment })
+        Self::over(file, path.to_owned(), era, first, n_ranks, records)
+    }
+
+    fn over(file: File, path: PathBuf, era: Era, first: u32, n_ranks: u32, records: u64) -> Result<Self> {
+        let (rings, segment) = Rings::create(era, first, n_ranks, records)?;
+        Ok(Self { path, file, rings, segment })
     }
 
     /// What ranks need to note there.
@@ -76,7 +81,7 @@ impl Drop for AtEnd {
 }
 
 /// Where the ranks from `first` on note that are all in this process, if the environment says so; `rank` goes into the name of the
-/// file, where there are others elsewhere.
+/// file, where there are others elsewhere, and a number, where it is not the first of that name.
 ///
 /// # Errors
 /// Those of [`TraceFile::create`].
@@ -87,10 +92,13 @@ pub(crate) fn recorders(era: Era, first: u32, n_ranks: u32, alone: bool) -> Resu
             path.extension().map_or("json".into(), |extension| extension.to_string_lossy().into_owned());
         path.set_extension(format!("{first}.{extension}"));
     }
-    let file = TraceFile::create(&path, era, first, n_ranks, DEFAULT_RECORDS)?;
+    let (file, path) = claim(&path).map_err(|source| Error::Trace { file: path, source })?;
+    let file = TraceFile::over(file, path, era, first, n_ranks, DEFAULT_RECORDS)?;
     let rings = file.rings.clone();
     let keep: Arc<dyn Keep> = Arc::new(AtEnd(file));
     let recorder =
         |rank| Some(Recorder::new(&rings, Rank::known(rank), era.epoch)?.keeping(Arc::clone(&keep)));
     Ok((first..first + n_ranks).filter_map(recorder).collect())
 }
+
+mod claim;

@@ -1,0 +1,85 @@
+//! A file for each who writes a trace without a launcher, though all are told the same name.
+//!
+//! Nobody hands out names: two communicators of one process, or two jobs of one program, come with the same name and rank. Each file is
+//! locked until it is written. Who finds it locked, or has written it itself before, takes the next number; a file that an earlier run
+//! has left is written anew, as it is by a launcher.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// How many files there are of one name at most.
+const MOST: u32 = 1000;
+
+/// What this process has claimed.
+static CLAIMED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// Makes the file of that name, or of the first one after it that is nobody else's: `trace.json`, `trace-2.json`, ...
+pub(super) fn claim(path: &Path) -> io::Result<(File, PathBuf)> {
+    for number in 1..=MOST {
+        let path = numbered(path, number);
+        let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
+        if claimed.contains(&path) {
+            continue;
+        }
+        let file = File::options().write(true).create(true).truncate(false).open(&path)?;
+        // A terminal or /dev/null is for everybody.
+        if file.metadata()?.is_file() {
+            match file.try_lock() {
+                Ok(()) => file.set_len(0)?,
+                Err(TryLockError::WouldBlock) => continue,
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+            claimed.insert(path.clone());
+        }
+        return Ok((file, path));
+    }
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, "a thousand traces of that name are being written"))
+}
+
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    if number == 1 {
+        return path.to_owned();
+    }
+    let mut name = path.file_stem().map_or_else(OsString::new, OsString::from);
+    name.push(format!("-{number}"));
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_who_claims_a_name_gets_a_file_of_its_own_and_what_an_earlier_run_has_left_is_written_anew() {
+        let stem = format!("shmccl-claim-{}", std::process::id());
+        let [first, second, third] =
+            [".0", ".0-2", ".0-3"].map(|end| std::env::temp_dir().join(format!("{stem}{end}.json")));
+        // As of another run.
+        std::fs::write(&first, "old").unwrap();
+        let (file, path) = claim(&first).unwrap();
+        assert_eq!((&path, std::fs::read(&path).unwrap().len()), (&first, 0));
+        drop(file);
+        let elsewhere = File::create(&second).unwrap();
+        elsewhere.lock().unwrap();
+        let (_, path) = claim(&first).unwrap();
+        assert_eq!(path, third, "the first is this process's own, the second somebody else's");
+        for path in [first, second, third] {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_device_has_one_name_for_all() {
+        for _ in 0..2 {
+            assert_eq!(claim(Path::new("/dev/null")).unwrap().1, Path::new("/dev/null"));
+        }
+    }
+}
