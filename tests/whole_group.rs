@@ -7,6 +7,8 @@
 #[path = "kill/chance.rs"]
 #[expect(dead_code, reason = "shared with the tests of kill, which use more of it")]
 mod chance;
+#[path = "kill/orphans.rs"]
+mod orphans;
 #[expect(dead_code, reason = "shared with the tests of run, which use more of it")]
 mod process;
 mod watchdog;
@@ -18,10 +20,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use nix::errno::Errno;
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::waitpid;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use shmccl::channel::Channel;
@@ -30,6 +30,7 @@ use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator};
 
 use chance::{Random, seed};
+use orphans::await_all_children;
 use process::is_running;
 use watchdog::Watchdog;
 
@@ -269,17 +270,6 @@ fn marked(mark: &str) -> Vec<Pid> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).map(Pid::from_raw);
     pids.filter(has_mark).filter(|pid| is_running(*pid)).collect()
-}
-
-/// Returns when this process has no child any more.
-fn await_all_children() {
-    loop {
-        match waitpid(None, None) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(Errno::ECHILD) => return,
-            Err(errno) => panic!("{errno}"),
-        }
-    }
 }
 
 /// Nanoseconds on the clock that all processes share.

@@ -4,10 +4,8 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use nix::errno::Errno;
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use shmccl::Error;
 use shmccl::bootstrap::{ProxyMode, SegmentBacking};
@@ -15,6 +13,7 @@ use shmccl::launch::Launch;
 
 use crate::chance::Random;
 use crate::device::saying;
+use crate::orphans::await_all_children;
 use crate::{MODES, PHASES, descriptors, doze, now, shared_memory, this_test};
 
 /// The test that the launcher and its devices are told to run.
@@ -115,16 +114,5 @@ impl LauncherTrial {
             seen += u64::from(saying(line.trim_end()).is_some_and(|said| said[0] == word));
         }
         (launcher, lines)
-    }
-}
-
-/// Returns when this process has no child any more.
-fn await_all_children() {
-    loop {
-        match waitpid(None, None) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(Errno::ECHILD) => return,
-            Err(errno) => panic!("{errno}"),
-        }
     }
 }

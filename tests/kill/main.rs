@@ -18,6 +18,7 @@ mod device;
 mod hopeless;
 mod joining;
 mod launcher;
+mod orphans;
 mod paused;
 mod returning;
 mod statistics;
