@@ -35,6 +35,7 @@ mod job;
 mod leftovers;
 mod lock;
 mod names;
+mod observer;
 mod output;
 mod pin;
 mod process;
@@ -51,9 +52,9 @@ use std::time::Duration;
 pub use hang::HangRule;
 pub use job::{Role, launch, launch_threads};
 pub use leftovers::{Leftover, clean};
+pub use observer::Observer;
 pub use output::{OutputLine, OutputStream};
 pub use pin::PinPlan;
-pub use supervise::Observer;
 pub use threads::spawn_threads;
 
 use crate::bootstrap::{Offer, Options, ProxyMode, SegmentBacking};
