@@ -10,11 +10,13 @@ use nix::sys::socket::{
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 
+use super::channel::Channel;
 use super::dismissal::MEETING;
-use super::member::{Channel, Joining, Vigil};
+use super::member::Joining;
 use super::message::{ANY_RANK, Knock, LAYOUT_VERSION, Message, Met, Refusal};
 use super::options::Options;
 use super::socket::{Deadline, Line, resource_error};
+use super::vigil::Vigil;
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
 

@@ -32,6 +32,7 @@
 //! - The root never waits in a call of its own: it is a state machine that the supervisor's poll loop drives.
 //! - Every wait of a member has a deadline, and ends at once when the root hangs up.
 
+mod channel;
 mod dismissal;
 pub(crate) mod environment;
 mod host;
@@ -45,14 +46,15 @@ mod root;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod vigil;
 
 pub use environment::{become_program, join_from_env};
 pub(crate) use host::Host;
 pub(crate) use knock::{MeetingPoint, Part, meet, meet_as_newcomer};
 pub use link::{Link, LinkEvent, LinkWatch, Pulse};
-pub(crate) use member::{CallOff, Vigil};
 pub use member::{Gift, Joining, Membership, Shared};
 pub use message::{CONTRIBUTION_LEN, LAYOUT_VERSION};
 pub use options::{CHECKSUMS, Options, Placement, ProxyMode, SegmentBacking, checksums_from_env};
 pub(crate) use root::{Event, Offer, Root, Seat};
 pub(crate) use socket::{pair, poll_timeout, resource_error};
+pub(crate) use vigil::{CallOff, Vigil};

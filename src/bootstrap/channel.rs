@@ -1,0 +1,107 @@
+//! A member's socket before the job is up: says what the protocol asks for, and hears the answer or why there is none.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use super::dismissal::Dismissal;
+use super::message::{self, Dismissed, Lost, Message, Refusal, Refused, Report};
+use super::socket::{Deadline, Incoming, Line, resource_error, send, try_receive};
+use super::vigil::{VIGIL_INTERVAL, Vigil};
+use crate::error::{DeviceName, Error, Result};
+use crate::logs::step;
+
+/// The socket before the job is up.
+#[derive(Debug)]
+pub(super) struct Channel {
+    pub(super) socket: Line,
+    pub(super) job_id: u64,
+    pub(super) n_ranks: u32,
+    /// Who else is looked at while this waits.
+    pub(super) vigil: Option<Vigil>,
+}
+
+impl Channel {
+    /// Sends a message. A root that hung up is noticed by the next [`Channel::hear`], after what it had said before.
+    pub(super) fn say<M: Message>(&self, message: &M, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
+        use nix::errno::Errno;
+        step("about to tell the root");
+        let sent = send(self.socket.as_fd(), bytemuck::bytes_of(message), descriptors);
+        step("told the root");
+        match sent {
+            Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
+            Err(errno) => Err(resource_error("writing to the control socket", errno.into())),
+        }
+    }
+
+    /// Waits for an `M`, or for news that make it pointless.
+    pub(super) fn hear<M: Message>(
+        &self,
+        deadline: Deadline,
+        operation: &'static str,
+    ) -> Result<(M, Vec<OwnedFd>)> {
+        loop {
+            let (bytes, received) = match try_receive(self.socket.as_fd())? {
+                Incoming::Message(bytes, received) => (bytes, received),
+                Incoming::Nothing => {
+                    self.look_after_others()?;
+                    let nap = self.vigil.as_ref().map_or(Duration::MAX, |_| VIGIL_INTERVAL);
+                    deadline.wait_a_while(&self.socket, operation, nap)?;
+                    continue;
+                }
+                Incoming::HungUp => return Err(Error::Revoked { by: None }),
+                Incoming::NoDescriptors => {
+                    let source = nix::errno::Errno::EMFILE.into();
+                    return Err(resource_error("receiving the segments of all ranks", source));
+                }
+            };
+            if let Some(message) = message::read::<M>(&bytes) {
+                expect("job id", self.job_id, message_job(&bytes))?;
+                step("was told by the root");
+                return Ok((message, received.descriptors));
+            }
+            return Err(self.explain(&bytes, deadline));
+        }
+    }
+
+    /// Ends the wait when it was called off, which the root sees as a hang-up, or when somebody is lost whom the root does not miss
+    /// yet, and tells it.
+    fn look_after_others(&self) -> Result<()> {
+        if self.vigil.as_ref().is_some_and(Vigil::is_called_off) {
+            return Err(Error::Revoked { by: None });
+        }
+        let Some(rank) = self.vigil.as_ref().and_then(Vigil::lost) else { return Ok(()) };
+        self.say(&Report { head: Report::head(self.job_id), member: rank.get(), restarts: 0 }, &[])?;
+        Err(Error::PeerLost { rank })
+    }
+
+    /// The error for a message that is not the awaited one.
+    fn explain(&self, bytes: &[u8], deadline: Deadline) -> Error {
+        if let Some(lost) = message::read::<Lost>(bytes)
+            && let Some(device) = message::member_from_code(lost.member, self.n_ranks)
+        {
+            return match device {
+                DeviceName::Rank(rank) => Error::PeerLost { rank },
+                DeviceName::Proxy => Error::ProxyLost,
+            };
+        }
+        if let Some(refused) = message::read::<Refused>(bytes)
+            && let Some(refusal) = Refusal::from_code(refused.reason)
+        {
+            return Error::Layout { what: refusal.what(), expected: refused.expected, found: refused.found };
+        }
+        if let Some(dismissal) = message::read::<Dismissed>(bytes).and_then(Dismissal::from_message) {
+            return dismissal.into_error(deadline.waited());
+        }
+        let found = message::head_of(bytes).map_or(0, |head| u64::from(head.version));
+        Error::Layout { what: "bootstrap version", expected: message::VERSION.into(), found }
+    }
+}
+
+fn message_job(bytes: &[u8]) -> u64 {
+    message::head_of(bytes).map_or(0, |head| head.job_id)
+}
+
+/// The error for what is not as it was agreed.
+pub(super) fn expect(what: &'static str, expected: u64, found: u64) -> Result<()> {
+    if expected == found { Ok(()) } else { Err(Error::Layout { what, expected, found }) }
+}

@@ -1,0 +1,63 @@
+//! What a member keeps an eye on while it waits for the root.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::rank::Rank;
+use crate::sync::Latch;
+
+/// Looks after ranks that may be lost without the root's hearing of it: they are in an epoch together that it knows nothing of. And
+/// it may be told to wait no longer.
+#[derive(Clone)]
+pub(crate) struct Vigil {
+    lost: Arc<dyn Fn() -> Option<Rank> + Send + Sync>,
+    off: Option<CallOff>,
+}
+
+/// Ends a meeting from another thread than the one that waits there. Whoever has begun with the others by then is with them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CallOff(Arc<Latch>);
+
+impl CallOff {
+    /// Calls it off, for good.
+    #[cfg(feature = "coordinator")]
+    pub(crate) fn call_off(&self) {
+        self.0.open(&crate::shm::HostKernel::detect());
+    }
+}
+
+/// How often a vigil is kept.
+pub(super) const VIGIL_INTERVAL: Duration = Duration::from_millis(5);
+
+impl Vigil {
+    /// A vigil by `lost`, which returns one of those that are lost, if there is one.
+    pub(crate) fn new(lost: impl Fn() -> Option<Rank> + Send + Sync + 'static) -> Self {
+        Self { lost: Arc::new(lost), off: None }
+    }
+
+    /// A vigil for nobody, that ends by `off`.
+    pub(crate) fn until(off: CallOff) -> Self {
+        Self::new(|| None).or_until(Some(off))
+    }
+
+    /// The same, that ends by `off` as well.
+    pub(crate) fn or_until(self, off: Option<CallOff>) -> Self {
+        Self { off, ..self }
+    }
+
+    /// Whether the wait is to end.
+    pub(crate) fn is_called_off(&self) -> bool {
+        self.off.as_ref().is_some_and(|off| off.0.is_open())
+    }
+
+    /// One of those that are lost.
+    pub(crate) fn lost(&self) -> Option<Rank> {
+        (self.lost)()
+    }
+}
+
+impl std::fmt::Debug for Vigil {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Vigil").field(&self.lost()).finish()
+    }
+}
