@@ -1,6 +1,14 @@
 //! The one error type of the engine: a variant for each thing that a caller can do about it.
 
+mod ending;
+mod words;
+
 use std::time::Duration;
+
+pub use ending::{DeviceName, ExitCause};
+#[cfg(not(loom))]
+use words::InLine;
+use words::{Awaited, By, Held, HeldUp, SignalName};
 
 use crate::rank::Rank;
 
@@ -381,132 +389,6 @@ impl Error {
     /// Wraps the current `errno` of a failed system call.
     pub(crate) fn os(action: &'static str, source: impl Into<std::io::Error>) -> Self {
         Self::Os { action, source: source.into() }
-    }
-}
-
-/// A process of a job, as error messages name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DeviceName {
-    /// A device process.
-    Rank(Rank),
-    /// The proxy service process.
-    Proxy,
-}
-
-impl std::fmt::Display for DeviceName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Rank(rank) => write!(f, "rank {rank}"),
-            Self::Proxy => write!(f, "the proxy service"),
-        }
-    }
-}
-
-/// How a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ExitCause {
-    /// With an exit code other than zero, or with zero before it had left the job.
-    Code(i32),
-    /// By a signal.
-    Signal(i32),
-    /// Not at all: it closed its control socket without leaving the job, and had to be killed.
-    HungUp,
-    /// Not at all: it said something on its control socket that the protocol does not allow, and had to be killed.
-    Protocol,
-    /// Not at all, as far as is known: it had not beaten for so long, and was taken for hung.
-    Hung(Duration),
-    /// By a panic, where the device is a thread.
-    Panicked,
-    /// By a fault that was injected, which killed it.
-    #[cfg(not(loom))]
-    Injected(crate::faults::Strike),
-}
-
-impl std::fmt::Display for ExitCause {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match *self {
-            Self::Code(code) => write!(f, "exited with code {code}"),
-            Self::Signal(signal) => write!(f, "was killed by {}", SignalName(signal)),
-            Self::HungUp => f.write_str("closed its control socket without leaving the job"),
-            Self::Protocol => f.write_str("broke the protocol of the control socket"),
-            Self::Hung(silent) => write!(f, "hung: no heartbeat for {} ms", silent.as_millis()),
-            Self::Panicked => f.write_str("panicked"),
-            #[cfg(not(loom))]
-            Self::Injected(strike) => write!(f, "was killed by an injected fault: {strike}"),
-        }
-    }
-}
-
-struct Held(Option<u64>);
-
-impl std::fmt::Display for Held {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Some(pid) => write!(f, "belongs to process {pid}, which is running; choose another name"),
-            None => {
-                f.write_str("does not tell whose it is; choose another name, or remove it if nobody needs it")
-            }
-        }
-    }
-}
-
-struct SignalName(i32);
-
-impl std::fmt::Display for SignalName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match nix::sys::signal::Signal::try_from(self.0) {
-            Ok(name) => write!(f, "{name}"),
-            Err(_) => write!(f, "signal {}", self.0),
-        }
-    }
-}
-
-struct Awaited(Option<Rank>);
-
-impl std::fmt::Display for Awaited {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Some(rank) => write!(f, ", awaiting rank {rank}"),
-            None => Ok(()),
-        }
-    }
-}
-
-struct HeldUp(Option<Rank>);
-
-impl std::fmt::Display for HeldUp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Some(rank) => write!(
-                f,
-                "; all is held up by rank {rank}, which waits for nobody: see what it does, or allow more time"
-            ),
-            None => Ok(()),
-        }
-    }
-}
-
-#[cfg(not(loom))]
-struct InLine(Option<usize>);
-
-#[cfg(not(loom))]
-impl std::fmt::Display for InLine {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Some(line) => write!(f, ", line {line}"),
-            None => Ok(()),
-        }
-    }
-}
-
-struct By(Option<Rank>);
-
-impl std::fmt::Display for By {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Some(rank) => write!(f, "rank {rank}"),
-            None => write!(f, "the launcher"),
-        }
     }
 }
 

@@ -1,0 +1,82 @@
+//! Parts of messages that depend on a value.
+
+use crate::rank::Rank;
+
+/// Whose a name is, and what to do about it.
+pub(super) struct Held(pub(super) Option<u64>);
+
+impl std::fmt::Display for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(pid) => write!(f, "belongs to process {pid}, which is running; choose another name"),
+            None => {
+                f.write_str("does not tell whose it is; choose another name, or remove it if nobody needs it")
+            }
+        }
+    }
+}
+
+/// `SIGKILL`, or the number of a signal that has no name.
+pub(super) struct SignalName(pub(super) i32);
+
+impl std::fmt::Display for SignalName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match nix::sys::signal::Signal::try_from(self.0) {
+            Ok(name) => write!(f, "{name}"),
+            Err(_) => write!(f, "signal {}", self.0),
+        }
+    }
+}
+
+/// Who was awaited, if that is known.
+pub(super) struct Awaited(pub(super) Option<Rank>);
+
+impl std::fmt::Display for Awaited {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(rank) => write!(f, ", awaiting rank {rank}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Who holds all up, if that is known.
+pub(super) struct HeldUp(pub(super) Option<Rank>);
+
+impl std::fmt::Display for HeldUp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(rank) => write!(
+                f,
+                "; all is held up by rank {rank}, which waits for nobody: see what it does, or allow more time"
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
+/// In which line, if that is known.
+#[cfg(not(loom))]
+pub(super) struct InLine(pub(super) Option<usize>);
+
+#[cfg(not(loom))]
+impl std::fmt::Display for InLine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(line) => write!(f, ", line {line}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Who has revoked.
+pub(super) struct By(pub(super) Option<Rank>);
+
+impl std::fmt::Display for By {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(rank) => write!(f, "rank {rank}"),
+            None => write!(f, "the launcher"),
+        }
+    }
+}
