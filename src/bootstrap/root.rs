@@ -25,16 +25,15 @@ use bytemuck::Zeroable;
 use nix::errno::Errno;
 
 use super::message::{
-    self, CONTRIBUTION_LEN, Contribution, Gathered, Go, Hello, Invite, LAYOUT_VERSION, Lost, Message, Ready,
-    Refusal, Refused, Report, Welcome,
+    self, CONTRIBUTION_LEN, Contribution, Gathered, Go, Invite, Lost, Message, Ready, Report,
 };
 use super::options::{Options, Placement, ProxyMode};
-use super::socket::{Incoming, resource_error, send, try_receive};
+use super::socket::{Incoming, resource_error, try_receive};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::{DeviceName, ExitCause, Result};
-use crate::logs::step;
 use crate::rank::{Rank, check_n_ranks};
+use sending::Outgoing;
 
 /// How many messages of one member are read before the others get their turn.
 const MAX_MESSAGES_AT_ONCE: usize = 8;
@@ -106,12 +105,6 @@ struct Member {
     restarts: u32,
     /// Whom it has said to be lost.
     reported: Vec<Seat>,
-}
-
-#[derive(Clone, Debug)]
-struct Outgoing {
-    bytes: Rc<[u8]>,
-    descriptors: Rc<[OwnedFd]>,
 }
 
 /// The root of one job.
@@ -392,67 +385,6 @@ impl Root {
         Some(())
     }
 
-    /// Answers a Hello.
-    fn welcome(&mut self, seat: Seat, bytes: &[u8], sender: Option<(i32, u32)>) -> Option<()> {
-        let member = &self.members[seat.0];
-        let code = message::member_code(member.device);
-        let (pid, user) = sender?;
-        if let Err((reason, expected, found)) = self.check_hello(bytes, code, user) {
-            let head = Refused::head(self.offer.job_id);
-            let reason = reason.code();
-            self.post(seat, &Refused { head, reason, reserved: 0, expected, found }, Rc::new([]));
-            return None;
-        }
-        let options = &self.offer.options;
-        let name = options.backing.name().as_bytes();
-        let mut welcome = Welcome {
-            head: Welcome::head(self.offer.job_id),
-            epoch: self.offer.epoch,
-            heap_len: options.heap_len,
-            timeout_ms: u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX),
-            member: code,
-            n_ranks: self.offer.n_ranks,
-            proxy_mode: options.proxy.code(),
-            backing: options.backing.code(),
-            cpu: member.placement.cpu.unwrap_or(message::NO_CPU),
-            devices: member.placement.devices,
-            proxies: member.placement.proxies,
-            backing_name_len: u32::try_from(name.len()).ok()?,
-            restarts: member.restarts,
-            restarting: self.offer.restarting.into(),
-            traced: self.traced.into(),
-            beat_us: self.offer.beat.map_or(0, |beat| u64::try_from(beat.as_micros()).unwrap_or(u64::MAX)),
-            ..Welcome::zeroed()
-        };
-        welcome.backing_name.get_mut(..name.len())?.copy_from_slice(name);
-        let restarts = self.members[seat.0].restarts;
-        self.members[seat.0].phase = if restarts == 0 { Phase::Welcomed } else { Phase::Returning };
-        self.members[seat.0].has_joined = true;
-        self.post(seat, &welcome, Rc::clone(&self.gifts));
-        self.invite.into_iter().for_each(|invite| self.pass_on(seat, &invite));
-        self.events.push_back(Event::Joined(seat, pid));
-        Some(())
-    }
-
-    fn check_hello(
-        &self,
-        bytes: &[u8],
-        code: u32,
-        user: u32,
-    ) -> std::result::Result<(), (Refusal, u64, u64)> {
-        let differs = |refusal, expected: u64, found: u64| {
-            if expected == found { Ok(()) } else { Err((refusal, expected, found)) }
-        };
-        let head = message::head_of(bytes).unwrap_or_else(Zeroable::zeroed);
-        differs(Refusal::Version, message::VERSION.into(), head.version.into())?;
-        let hello = message::read::<Hello>(bytes).unwrap_or_else(Zeroable::zeroed);
-        differs(Refusal::Version, Hello::KIND.into(), hello.head.kind.into())?;
-        differs(Refusal::User, nix::unistd::getuid().as_raw().into(), user.into())?;
-        differs(Refusal::Layout, LAYOUT_VERSION.into(), hello.layout_version.into())?;
-        differs(Refusal::Job, self.offer.job_id, head.job_id)?;
-        differs(Refusal::Member, code.into(), hello.member.into())
-    }
-
     /// Moves a member on to `phase`; the last one to arrive there makes all of them go on by `complete`.
     fn advance(&mut self, seat: Seat, phase: Phase, complete: impl FnOnce(&mut Self)) {
         self.members[seat.0].phase = phase;
@@ -494,46 +426,8 @@ impl Root {
         self.tell_all(&Go { head: Go::head(self.offer.job_id) });
         self.events.push_back(Event::Up);
     }
-
-    /// Sends a message to all members.
-    pub(crate) fn tell_all<M: Message>(&mut self, message: &M) {
-        self.broadcast(message, Rc::new([]));
-    }
-
-    fn broadcast<M: Message>(&mut self, message: &M, descriptors: Rc<[OwnedFd]>) {
-        let bytes: Rc<[u8]> = bytemuck::bytes_of(message).into();
-        for index in 0..self.members.len() {
-            let outgoing = Outgoing { bytes: Rc::clone(&bytes), descriptors: Rc::clone(&descriptors) };
-            self.members[index].outbox.push_back(outgoing);
-            step("about to tell one of all");
-            self.flush(Seat(index));
-        }
-    }
-
-    fn post<M: Message>(&mut self, seat: Seat, message: &M, descriptors: Rc<[OwnedFd]>) {
-        let bytes = bytemuck::bytes_of(message).into();
-        self.members[seat.0].outbox.push_back(Outgoing { bytes, descriptors });
-        self.flush(seat);
-    }
-
-    /// Sends what waits for a member as far as its socket takes it. That it hung up is noticed on reading, after its
-    /// last words.
-    fn flush(&mut self, seat: Seat) {
-        let Member { socket, outbox, .. } = &mut self.members[seat.0];
-        let Some(socket) = socket else {
-            outbox.clear();
-            return;
-        };
-        while let Some(outgoing) = outbox.front() {
-            let descriptors: Vec<_> = outgoing.descriptors.iter().map(AsFd::as_fd).collect();
-            match send(socket.as_fd(), &outgoing.bytes, &descriptors) {
-                Ok(()) => _ = outbox.pop_front(),
-                // Full, or too many descriptors in flight: later.
-                Err(Errno::EAGAIN | Errno::ETOOMANYREFS | Errno::ENOBUFS | Errno::ENOMEM) => return,
-                Err(_) => return outbox.clear(),
-            }
-        }
-    }
 }
 
 mod returning;
+mod sending;
+mod welcome;

@@ -1,0 +1,71 @@
+//! The answer to a Hello: what was decided for all, or what does not fit.
+
+use std::rc::Rc;
+
+use bytemuck::Zeroable;
+
+use super::{Event, Phase, Root, Seat};
+use crate::bootstrap::message::{self, Hello, LAYOUT_VERSION, Message, Refusal, Refused, Welcome};
+
+impl Root {
+    /// Answers a Hello.
+    pub(super) fn welcome(&mut self, seat: Seat, bytes: &[u8], sender: Option<(i32, u32)>) -> Option<()> {
+        let member = &self.members[seat.0];
+        let code = message::member_code(member.device);
+        let (pid, user) = sender?;
+        if let Err((reason, expected, found)) = self.check_hello(bytes, code, user) {
+            let head = Refused::head(self.offer.job_id);
+            let reason = reason.code();
+            self.post(seat, &Refused { head, reason, reserved: 0, expected, found }, Rc::new([]));
+            return None;
+        }
+        let options = &self.offer.options;
+        let name = options.backing.name().as_bytes();
+        let mut welcome = Welcome {
+            head: Welcome::head(self.offer.job_id),
+            epoch: self.offer.epoch,
+            heap_len: options.heap_len,
+            timeout_ms: u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX),
+            member: code,
+            n_ranks: self.offer.n_ranks,
+            proxy_mode: options.proxy.code(),
+            backing: options.backing.code(),
+            cpu: member.placement.cpu.unwrap_or(message::NO_CPU),
+            devices: member.placement.devices,
+            proxies: member.placement.proxies,
+            backing_name_len: u32::try_from(name.len()).ok()?,
+            restarts: member.restarts,
+            restarting: self.offer.restarting.into(),
+            traced: self.traced.into(),
+            beat_us: self.offer.beat.map_or(0, |beat| u64::try_from(beat.as_micros()).unwrap_or(u64::MAX)),
+            ..Welcome::zeroed()
+        };
+        welcome.backing_name.get_mut(..name.len())?.copy_from_slice(name);
+        let restarts = self.members[seat.0].restarts;
+        self.members[seat.0].phase = if restarts == 0 { Phase::Welcomed } else { Phase::Returning };
+        self.members[seat.0].has_joined = true;
+        self.post(seat, &welcome, Rc::clone(&self.gifts));
+        self.invite.into_iter().for_each(|invite| self.pass_on(seat, &invite));
+        self.events.push_back(Event::Joined(seat, pid));
+        Some(())
+    }
+
+    fn check_hello(
+        &self,
+        bytes: &[u8],
+        code: u32,
+        user: u32,
+    ) -> std::result::Result<(), (Refusal, u64, u64)> {
+        let differs = |refusal, expected: u64, found: u64| {
+            if expected == found { Ok(()) } else { Err((refusal, expected, found)) }
+        };
+        let head = message::head_of(bytes).unwrap_or_else(Zeroable::zeroed);
+        differs(Refusal::Version, message::VERSION.into(), head.version.into())?;
+        let hello = message::read::<Hello>(bytes).unwrap_or_else(Zeroable::zeroed);
+        differs(Refusal::Version, Hello::KIND.into(), hello.head.kind.into())?;
+        differs(Refusal::User, nix::unistd::getuid().as_raw().into(), user.into())?;
+        differs(Refusal::Layout, LAYOUT_VERSION.into(), hello.layout_version.into())?;
+        differs(Refusal::Job, self.offer.job_id, head.job_id)?;
+        differs(Refusal::Member, code.into(), hello.member.into())
+    }
+}
