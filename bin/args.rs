@@ -3,26 +3,24 @@
 mod collective;
 mod hang;
 mod heeded;
+mod launch;
 mod matrix;
 mod pool;
 mod seeing;
 mod test;
 mod tune;
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, builder::styling};
 use serde::{Deserialize, Serialize};
-use shmccl::bootstrap::SegmentBacking;
-use shmccl::faults::Faults;
 use shmccl::rank::MAX_RANKS;
-use shmccl::trace::DEFAULT_RECORDS;
 
 pub(crate) use collective::CollectiveArgs;
 pub(crate) use hang::HangArgs;
 use heeded::given;
+pub(crate) use launch::{BecomeArgs, RunArgs};
 pub(crate) use matrix::MatrixArgs;
 pub(crate) use pool::{
     Ask, CallArgs, CoordinatorArgs, CtlArgs, DEFAULT_MEMORY, DEFAULT_TIMEOUT, DeviceArgs, GroupEdge,
@@ -119,57 +117,6 @@ pub(crate) struct JobArgs {
     /// Leave it to the scheduler on which cores ranks and proxies run
     #[arg(long)]
     pub(crate) no_pin: bool,
-}
-
-/// Flags of `shmccl run`.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct RunArgs {
-    /// Device processes to start
-    #[arg(short = 'n', short_alias = 'g', long, value_name = "N", value_parser = n_ranks(1))]
-    pub(crate) ranks: u32,
-    #[command(flatten)]
-    pub(crate) job: JobArgs,
-    /// Where the memory of the heaps comes from: memfd, named:PREFIX (in /dev/shm) or file:DIRECTORY (kept)
-    #[arg(long, value_name = "KIND", value_parser = parse_backing, default_value = "memfd")]
-    pub(crate) segment: SegmentBacking,
-    /// Put the rank in front of every line that a device process prints
-    #[arg(long)]
-    pub(crate) prefix: bool,
-    /// Do not end the job when a rank is lost: the others are told, and can go on without it
-    #[arg(short, long)]
-    pub(crate) keep_going: bool,
-    /// Start ranks again that die, each in its place, so often in all: the others are told, and can bring them back
-    #[arg(long, value_name = "TIMES", default_value_t = 0)]
-    pub(crate) restart: u32,
-    #[command(flatten)]
-    pub(crate) hangs: HangArgs,
-    /// Check data by checksums on their way through pipes, stages of ordinary memory and proxies (SHMCCL_CHECKSUMS=1); not direct puts,
-    /// operations of at most 8 KiB, and those that work on peers' heap buffers in place
-    #[arg(long)]
-    pub(crate) checksums: bool,
-    /// What goes wrong on purpose, such as kill:rank=1,at=12 or `seed=7;drop:one_in=100`: see SHMCCL_FAULTS in the documentation
-    #[arg(long, value_name = "SPEC", env = "SHMCCL_FAULTS", hide_env_values = true)]
-    pub(crate) faults: Option<Faults>,
-    /// Write what all ranks and proxies did to a file for ui.perfetto.dev, also when the job fails [default: SHMCCL_TRACE]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) trace: Option<PathBuf>,
-    /// The newest records to keep of the threads of each rank, and of its proxy: a power of two, 32 bytes each
-    #[arg(long, value_name = "N", value_parser = parse_records, default_value_t = DEFAULT_RECORDS)]
-    pub(crate) trace_records: u64,
-    /// Do not say which rank runs on which core
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
-    /// The program and its arguments
-    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM", num_args = 1..)]
-    pub(crate) program: Vec<OsString>,
-}
-
-/// What the trampoline of `shmccl run` takes.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct BecomeArgs {
-    /// The program and its arguments
-    #[arg(trailing_var_arg = true, required = true, num_args = 1..)]
-    pub(crate) program: Vec<OsString>,
 }
 
 /// How long and over which sizes the measuring commands measure, in the manner of nccl-tests.
@@ -380,25 +327,6 @@ impl PerfArgs {
     }
 }
 
-/// Reads `memfd`, `named:PREFIX` or `file:DIRECTORY`.
-fn parse_backing(text: &str) -> Result<SegmentBacking, String> {
-    match text.split_once(':') {
-        None if text == "memfd" => Ok(SegmentBacking::Anonymous),
-        Some(("named", prefix)) if is_name(prefix) => Ok(SegmentBacking::Named(prefix.to_owned())),
-        Some(("file", directory)) if !directory.is_empty() => Ok(SegmentBacking::Files(directory.to_owned())),
-        _ => {
-            Err("expected memfd, named:PREFIX (letters, digits, '.', '_', '-') or file:DIRECTORY".to_owned())
-        }
-    }
-}
-
-/// Reads how many records of a trace are kept.
-fn parse_records(text: &str) -> Result<u64, String> {
-    let legal = |records: &u64| records.is_power_of_two() && (1 << 10..=1 << 24).contains(records);
-    let expected = "expected a power of two from 1024 to 16777216, such as 65536";
-    text.parse().ok().filter(legal).ok_or_else(|| expected.to_owned())
-}
-
 /// Reads the name of a collective operation for which there is a choice of algorithms.
 fn parse_operation(text: &str) -> Result<Test, String> {
     let operations = || Test::value_variants().iter().copied().filter(|test| test.has_algorithms());
@@ -406,11 +334,6 @@ fn parse_operation(text: &str) -> Result<Test, String> {
         let names: Vec<_> = operations().map(Test::name).collect();
         format!("expected one of {}", names.join(", "))
     })
-}
-
-fn is_name(text: &str) -> bool {
-    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    (1..=190).contains(&text.len()) && !text.starts_with('.') && text.bytes().all(legal)
 }
 
 fn n_ranks(least: i64) -> clap::builder::RangedI64ValueParser<u32> {

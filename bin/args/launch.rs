@@ -1,0 +1,86 @@
+//! The command line of `shmccl run`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+use shmccl::bootstrap::SegmentBacking;
+use shmccl::faults::Faults;
+use shmccl::trace::DEFAULT_RECORDS;
+
+use super::{HangArgs, JobArgs, n_ranks};
+
+/// Flags of `shmccl run`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Device processes to start
+    #[arg(short = 'n', short_alias = 'g', long, value_name = "N", value_parser = n_ranks(1))]
+    pub(crate) ranks: u32,
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
+    /// Where the memory of the heaps comes from: memfd, named:PREFIX (in /dev/shm) or file:DIRECTORY (kept)
+    #[arg(long, value_name = "KIND", value_parser = parse_backing, default_value = "memfd")]
+    pub(crate) segment: SegmentBacking,
+    /// Put the rank in front of every line that a device process prints
+    #[arg(long)]
+    pub(crate) prefix: bool,
+    /// Do not end the job when a rank is lost: the others are told, and can go on without it
+    #[arg(short, long)]
+    pub(crate) keep_going: bool,
+    /// Start ranks again that die, each in its place, so often in all: the others are told, and can bring them back
+    #[arg(long, value_name = "TIMES", default_value_t = 0)]
+    pub(crate) restart: u32,
+    #[command(flatten)]
+    pub(crate) hangs: HangArgs,
+    /// Check data by checksums on their way through pipes, stages of ordinary memory and proxies (SHMCCL_CHECKSUMS=1); not direct puts,
+    /// operations of at most 8 KiB, and those that work on peers' heap buffers in place
+    #[arg(long)]
+    pub(crate) checksums: bool,
+    /// What goes wrong on purpose, such as kill:rank=1,at=12 or `seed=7;drop:one_in=100`: see SHMCCL_FAULTS in the documentation
+    #[arg(long, value_name = "SPEC", env = "SHMCCL_FAULTS", hide_env_values = true)]
+    pub(crate) faults: Option<Faults>,
+    /// Write what all ranks and proxies did to a file for ui.perfetto.dev, also when the job fails [default: SHMCCL_TRACE]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+    /// The newest records to keep of the threads of each rank, and of its proxy: a power of two, 32 bytes each
+    #[arg(long, value_name = "N", value_parser = parse_records, default_value_t = DEFAULT_RECORDS)]
+    pub(crate) trace_records: u64,
+    /// Do not say which rank runs on which core
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM", num_args = 1..)]
+    pub(crate) program: Vec<OsString>,
+}
+
+/// What the trampoline of `shmccl run` takes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct BecomeArgs {
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, required = true, num_args = 1..)]
+    pub(crate) program: Vec<OsString>,
+}
+
+/// Reads `memfd`, `named:PREFIX` or `file:DIRECTORY`.
+fn parse_backing(text: &str) -> Result<SegmentBacking, String> {
+    match text.split_once(':') {
+        None if text == "memfd" => Ok(SegmentBacking::Anonymous),
+        Some(("named", prefix)) if is_name(prefix) => Ok(SegmentBacking::Named(prefix.to_owned())),
+        Some(("file", directory)) if !directory.is_empty() => Ok(SegmentBacking::Files(directory.to_owned())),
+        _ => {
+            Err("expected memfd, named:PREFIX (letters, digits, '.', '_', '-') or file:DIRECTORY".to_owned())
+        }
+    }
+}
+
+/// Reads how many records of a trace are kept.
+fn parse_records(text: &str) -> Result<u64, String> {
+    let legal = |records: &u64| records.is_power_of_two() && (1 << 10..=1 << 24).contains(records);
+    let expected = "expected a power of two from 1024 to 16777216, such as 65536";
+    text.parse().ok().filter(legal).ok_or_else(|| expected.to_owned())
+}
+
+fn is_name(text: &str) -> bool {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=190).contains(&text.len()) && !text.starts_with('.') && text.bytes().all(legal)
+}
