@@ -52,6 +52,12 @@ use plan::Plan;
 /// Milliseconds for a figure where the user does not say how many operations.
 const FIGURE_MS: u64 = 120;
 
+/// The same where per cents matter.
+const FINE_FIGURE_MS: u64 = 3000;
+
+/// The size whose operations a trace is to cost next to nothing.
+const TRACED_LEN: u64 = 4096;
+
 /// Ranks of the tests that are about how many there are.
 const RANK_COUNTS: [u32; 3] = [2, 4, 8];
 
@@ -102,7 +108,7 @@ fn print(report: &Report) -> Result<()> {
         let rows = report.rows.iter().filter(|row| wanted(row.test)).cloned().collect();
         Report { rows, ..report.clone() }
     };
-    let (others, matrices) = (rows(|test| !test.is_on_request()), rows(|test| test == Test::P2p));
+    let (others, matrices) = (rows(Test::is_in_table), rows(|test| test == Test::P2p));
     let mut texts = Vec::new();
     if !others.rows.is_empty() {
         texts.push(view::text(look, &others));
@@ -147,6 +153,7 @@ fn measure(args: &PerfArgs, wanted: Vec<(Test, Vec<Channel>)>) -> Result<Vec<Row
                     rows.extend(matrix::run(args, channel, plan(args, Vec::new())?, &progress)?);
                 }
             }
+            Test::TraceCost => rows.extend(trace_cost(args)?),
             _ if test.is_collective() => rows.extend(collective::table::run(args, test)?),
             _ if channels.is_empty() => rows.extend(job(args, test, None, args.ranks.unwrap_or(2))?),
             _ => {
@@ -189,6 +196,16 @@ fn counts(args: &PerfArgs) -> Vec<u32> {
 fn job(args: &PerfArgs, test: Test, channel: Option<Channel>, ranks: u32) -> Result<Vec<Row>> {
     let plan = plan(args, vec![(test, channel)])?;
     Ok(jobs::run(&plan, ranks, &args.job, &mut |_| {})?.rows)
+}
+
+/// At one size, where the user does not say which.
+fn trace_cost(args: &PerfArgs) -> Result<Vec<Row>> {
+    let mut plan = plan(args, vec![(Test::TraceCost, None)])?;
+    plan.figure_ms = FINE_FIGURE_MS;
+    if !["minbytes", "maxbytes"].iter().any(|flag| args.given.contains(flag)) {
+        plan.sizes = vec![TRACED_LEN];
+    }
+    Ok(jobs::run(&plan, args.ranks.unwrap_or(2), &args.job, &mut |_| {})?.rows)
 }
 
 fn plan(args: &PerfArgs, tests: Vec<(Test, Option<Channel>)>) -> Result<Plan> {

@@ -112,6 +112,7 @@ fn measure(args: &TuneArgs) -> Result<Vec<Figure>> {
             // What is measured is not to depend on an older table.
             environment: vec![(VARIABLE, serde_json::to_string(&plan)?), (tuning::VARIABLE, String::new())],
             heap_len: plan.heap_len(),
+            is_traced: false,
         };
         jobs::carry_out(order, n_ranks, &args.job(), &mut |line| {
             figures.push(serde_json::from_str(line).context("reading a figure")?);

@@ -30,6 +30,7 @@ fn device_process() {
     match part.as_str() {
         "some" => some(&mut comm).unwrap(),
         "many" => many(&comm).unwrap(),
+        "partly" => partly(&comm).unwrap(),
         "dies" => {
             comm.all_reduce_in_place(&mut [1_u64; 100], &ReduceOp::Sum).unwrap();
             if comm.rank().get() == 1 {
@@ -92,6 +93,16 @@ fn some(comm: &mut Communicator) -> shmccl::Result<()> {
 fn many(comm: &Communicator) -> shmccl::Result<()> {
     let mut right = comm.memory_channel(comm.right())?;
     (0..MANY).try_for_each(|_| right.signal())
+}
+
+/// Signals of which the first five and the last two are noted.
+fn partly(comm: &Communicator) -> shmccl::Result<()> {
+    let mut right = comm.memory_channel(comm.right())?;
+    for (count, is_noted) in [(5, true), (7, false), (2, true)] {
+        comm.set_tracing(is_noted);
+        (0..count).try_for_each(|_| right.signal())?;
+    }
+    Ok(())
 }
 
 /// A directory for one test.
@@ -259,6 +270,19 @@ fn what_was_overwritten_is_counted_in_the_file() {
         assert!(overwritten + 1024 > MANY as u64, "{overwritten}");
         let newest = trace.of(rank, "signal").filter_map(|span| span.args["sequence"].as_u64()).max();
         assert_eq!(newest, Some(MANY as u64), "the newest are kept");
+    }
+}
+
+#[test]
+fn a_program_leaves_out_of_the_trace_what_it_likes() {
+    let scratch = Scratch::new("trace-partly");
+    let file = scratch.file("trace.json");
+    done(&run("partly", &file, &[]));
+    let trace = Trace::read(&file);
+    for rank in 0..3 {
+        let sequences: Vec<_> =
+            trace.of(rank, "signal").map(|span| span.args["sequence"].as_u64().unwrap()).collect();
+        assert_eq!(sequences, [1, 2, 3, 4, 5, 13, 14]);
     }
 }
 

@@ -117,7 +117,8 @@ fn has_sizes(test: Test) -> bool {
         | Test::GetLatency
         | Test::PutBandwidth
         | Test::PutBidirectional
-        | Test::Overlap => true,
+        | Test::Overlap
+        | Test::TraceCost => true,
         Test::SignalLatency
         | Test::MessageRate
         | Test::FifoRate

@@ -38,6 +38,8 @@ pub(crate) enum Test {
     Launch,
     /// How much of a transfer hides behind computation
     Overlap,
+    /// What a trace costs: operations that are noted against those that are not
+    TraceCost,
     /// Every rank to every other: a matrix of bandwidths and latencies
     P2p,
     /// The reduction of all inputs, everywhere
@@ -79,6 +81,7 @@ impl Test {
             Self::Barrier => "barrier",
             Self::Launch => "launch",
             Self::Overlap => "overlap",
+            Self::TraceCost => "trace_cost",
             Self::P2p => "p2p",
             Self::AllReduce => "all_reduce",
             Self::Reduce => "reduce",
@@ -97,9 +100,14 @@ impl Test {
         self >= Self::AllReduce
     }
 
-    /// Whether it runs only where it is named: it prints a table of its own.
+    /// Whether it runs only where it is named: it prints a table of its own, or takes long.
     pub(crate) fn is_on_request(self) -> bool {
-        self >= Self::P2p
+        self >= Self::TraceCost
+    }
+
+    /// Whether its rows go into the table of all tests.
+    pub(crate) fn is_in_table(self) -> bool {
+        self < Self::P2p
     }
 
     /// Whether there is a choice of algorithms for what it measures.
@@ -111,7 +119,7 @@ impl Test {
     /// The channels that the test can use; none for a test that uses no channel.
     pub(crate) fn channels(self) -> &'static [Channel] {
         match self {
-            Self::Limits | Self::FifoRate | Self::Barrier | Self::Launch => &[],
+            Self::Limits | Self::FifoRate | Self::Barrier | Self::Launch | Self::TraceCost => &[],
             Self::PacketLatency | Self::GetLatency => &[Channel::Memory],
             Self::ProxyRoundTrip => &[Channel::Port],
             Self::SignalLatency

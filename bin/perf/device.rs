@@ -2,6 +2,7 @@
 
 mod limits;
 mod matrix;
+mod tracing;
 
 use std::cell::Cell;
 
@@ -111,6 +112,7 @@ impl Bench<'_> {
             Test::ProxyRoundTrip => self.two(duet, &[8], Self::proxy_round_trip),
             Test::Overlap => self.two(duet, &self.plan.sizes.clone(), Self::overlap),
             Test::Barrier => self.barrier(),
+            Test::TraceCost => self.trace_cost(duet),
             Test::P2p => self.matrix(),
             Test::FifoRate | Test::Launch => unreachable!("measured by the launcher"),
             collective => unreachable!("{} has a device side of its own", collective.name()),

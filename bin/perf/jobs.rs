@@ -11,7 +11,7 @@ use shmccl::launch::{Launch, Observer, OutputLine, OutputStream, Program};
 
 use super::complaints::Complaints;
 use super::plan::{Plan, VARIABLE};
-use crate::args::JobArgs;
+use crate::args::{JobArgs, Test};
 use crate::host::Host;
 use crate::output;
 use crate::row::Row;
@@ -85,7 +85,8 @@ pub(crate) fn supervise(
     on_line: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<Option<Duration>> {
     let environment = vec![(VARIABLE, serde_json::to_string(plan)?)];
-    let order = Order { command: DEVICE_COMMAND, environment, heap_len: plan.heap_len() };
+    let is_traced = plan.tests.iter().any(|(test, _)| *test == Test::TraceCost);
+    let order = Order { command: DEVICE_COMMAND, environment, heap_len: plan.heap_len(), is_traced };
     carry_out(order, ranks, args, on_line)
 }
 
@@ -97,6 +98,8 @@ pub(crate) struct Order {
     pub(crate) environment: Vec<(&'static str, String)>,
     /// The heap of each, where the user does not say.
     pub(crate) heap_len: u64,
+    /// Whether a trace is written, to nowhere.
+    pub(crate) is_traced: bool,
 }
 
 /// The same for any order.
@@ -124,6 +127,7 @@ pub(crate) fn carry_out(
         .timeout(args.timeout)
         .pin(!args.no_pin)
         .capture_output(true);
+    let launch = if order.is_traced { launch.trace("/dev/null") } else { launch };
     let mut collector =
         Collector { ready_after: None, complaints: Complaints::default(), trouble: None, on_line };
     let outcome = launch.supervise(&mut collector);

@@ -12,7 +12,7 @@ type Column = (&'static str, fn(&Row) -> Option<String>);
 /// How many columns, from the first, hold words and not figures.
 const WORDS: usize = 3;
 
-const COLUMNS: [Column; 21] = [
+const COLUMNS: [Column; 22] = [
     (TEST, |row| Some(row.test.name().to_owned())),
     ("channel", |row| row.channel.map(|channel| channel.name().to_owned())),
     ("variant", |row| row.variant.clone()),
@@ -31,6 +31,7 @@ const COLUMNS: [Column; 21] = [
     ("stalls", |row| share_of_stalls(row.stalls, row.pushes).map(fine_percent)),
     ("limit", |row| row.limit.clone()),
     ("limit p50", |row| row.limit_p50_ns.map(format_ns)),
+    ("cost", cost),
     ("time/limit", |row| row.ratio.map(three_digits)),
     ("(p10..p90)", spread),
     ("wrong", |row| row.wrong.map(|wrong| wrong.to_string())),
@@ -85,6 +86,12 @@ fn grid(rows: &[&Row]) -> Grid<'static> {
         words: COLUMNS[..WORDS].iter().filter(used).count(),
         rows: rows.iter().map(line).collect(),
     }
+}
+
+/// By how much what is noted takes longer than what is not.
+fn cost(row: &Row) -> Option<String> {
+    let ratio = row.ratio.filter(|_| row.test == Test::TraceCost)?;
+    Some(format!("{:+.1} %", 100.0 * (ratio - 1.0)))
 }
 
 /// Where a tenth of the slices lie below and above.

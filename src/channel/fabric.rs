@@ -221,6 +221,19 @@ impl Fabric {
         }
     }
 
+    /// Notes from now on what this rank does, or does not, where it was to [`Fabric::record`]. Not while the rank leaves.
+    pub(crate) fn set_tracing(&self, tracing: bool) {
+        let state = plain::load(&self.state);
+        if self.recorder.get().is_some() {
+            plain::store(&self.state, if tracing { state | TRACED } else { state & !TRACED });
+        }
+    }
+
+    /// Where this rank notes what it does when it does, if there is such a place.
+    pub(crate) fn any_recorder(&self) -> Option<&Recorder> {
+        self.recorder.get()
+    }
+
     /// Where this rank notes what it does, if it does.
     #[inline]
     pub(crate) fn recorder(&self) -> Option<&Recorder> {
@@ -235,6 +248,18 @@ impl Fabric {
     /// Whether data are checked on their way.
     pub(crate) fn takes_checksums(&self) -> bool {
         self.checksums.get().is_some()
+    }
+
+    /// Whether faults are planned.
+    #[inline]
+    pub(crate) fn is_faulty(&self) -> bool {
+        plain::load(&self.state) & FAULTY != 0
+    }
+
+    /// Whether the rank is in the job, and no faults are planned: then any operation may be entered.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        plain::load(&self.state) & (LEFT | FAULTY) == 0
     }
 
     /// Whether the rank is in the job, no faults are planned, and nothing is noted: then there is nothing to look up.
@@ -294,18 +319,26 @@ impl Fabric {
         self.wait_for_peer("wait", peer, |waiting| inbound.wait(waiting))
     }
 
-    #[cold]
+    // Not cold: who traces is in a hurry, too.
+    #[inline(never)]
     fn take_signal_watched(&self, is_own: bool, peer: Rank, inbound: &mut Inbound) -> Result<()> {
         self.enter_own(is_own, "wait")?;
-        let begun = self.recorder().map(Recorder::now);
+        let Some(recorder) = self.recorder() else { return self.take_signal(peer, inbound) };
         let sequence = inbound.consumed().wrapping_add(1);
-        let done = self.take_signal(peer, inbound);
         let note = Note { peer: Some(peer), sequence, ..Note::of(Verb::WAIT) };
-        self.note(begun, note, done.is_err());
+        let begun = recorder.now();
+        if inbound.poll() {
+            // It was there already, so the wait took no time that the clock could tell.
+            recorder.note_until(begun, begun, note);
+            return Ok(());
+        }
+        let done = self.wait_for_peer("wait", peer, |waiting| inbound.wait(waiting));
+        recorder.note(begun, note.failing(done.is_err()));
         done
     }
 
     /// Notes what has begun then, if it did.
+    #[inline]
     pub(crate) fn note(&self, begun: Option<u64>, note: Note, has_failed: bool) {
         if let (Some(begun), Some(recorder)) = (begun, self.recorder()) {
             recorder.note(begun, note.failing(has_failed));

@@ -1,6 +1,6 @@
 //! What faults do that are injected: to a rank in its operations, to what it writes, and to triggers.
 //!
-//! Whoever may be struck asks here only where faults are planned ([`Fabric::is_plain`], or an executor that was given some).
+//! Whoever may be struck asks here only where faults are planned ([`Fabric::is_faulty`], or an executor that was given some).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ impl Fabric {
     /// [`Error::Unavailable`] when the rank has left the job; [`Error::FaultInjected`] when it is killed and is a thread.
     #[inline]
     pub(crate) fn enter(&self, operation: &'static str) -> Result<()> {
-        if self.is_plain() { Ok(()) } else { self.enter_slowly(operation) }
+        if self.is_open() { Ok(()) } else { self.enter_slowly(operation) }
     }
 
     /// Counts `operation` on a channel of the program's own, as [`Fabric::enter`] does, but not whether the rank has left: what has
@@ -33,7 +33,7 @@ impl Fabric {
     /// [`Error::FaultInjected`].
     #[inline]
     pub(crate) fn enter_own(&self, is_own: bool, operation: &'static str) -> Result<()> {
-        if self.is_plain() || !is_own { Ok(()) } else { self.undergo(Event::Operation(operation)) }
+        if !self.is_faulty() || !is_own { Ok(()) } else { self.undergo(Event::Operation(operation)) }
     }
 
     #[cold]

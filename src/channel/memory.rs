@@ -228,7 +228,7 @@ impl MemoryChannel {
         if self.fabric.is_plain() { run(self) } else { self.verb_watched(operation, verb, len, run) }
     }
 
-    #[cold]
+    // Not cold: who traces is in a hurry, too.
     #[inline(never)]
     fn verb_watched<T>(
         &mut self,
@@ -237,7 +237,9 @@ impl MemoryChannel {
         len: u64,
         run: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<T> {
-        self.enter_watched(operation)?;
+        if !self.fabric.is_open() {
+            self.enter_watched(operation)?;
+        }
         let sequence = match verb {
             Verb::SIGNAL | Verb::PUT_WITH_SIGNAL | Verb::RELAXED_SIGNAL => {
                 self.outbound.sent().wrapping_add(1)
@@ -263,7 +265,7 @@ impl MemoryChannel {
     /// Has faults strike what was just written.
     #[inline]
     fn written(&self, target: HeapOffset, len: u64) {
-        if !self.fabric.is_plain() {
+        if self.fabric.is_faulty() {
             let name = if self.seat.is_some() { PUT } else { MESSAGE };
             self.fabric.damage(name, self.theirs(target), len);
         }
@@ -271,7 +273,6 @@ impl MemoryChannel {
 
     /// The put with a signal of a rank that has left, for which faults are planned, or that is noted; and one that is not below
     /// the watermark.
-    #[cold]
     #[inline(never)]
     fn put_with_signal_watched(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
         self.verb_watched("put_with_signal", Verb::PUT_WITH_SIGNAL, len, |channel| {

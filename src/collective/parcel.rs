@@ -264,7 +264,7 @@ impl<'a> Parcel<'a> {
             let heap = team.heap_of(self.peer, source)?;
             output.copy(team.view(), 0, heap, place, self.len)?;
             self.moved = self.len;
-            if let (&mut Output::Heap(offset), false) = (output, team.board.fabric().is_plain()) {
+            if let (&mut Output::Heap(offset), true) = (output, team.board.fabric().is_faulty()) {
                 let place = Place { rank: team.members()[team.me()], offset };
                 team.board.fabric().damage(MESSAGE, place, self.len);
             }
@@ -327,7 +327,7 @@ impl Letter<'_, '_> {
         let (_, slot) = pipes.next_to(self.to);
         self.lay_out(pipes.team, self.to, slot)?;
         let fabric = pipes.team.board.fabric();
-        if !fabric.is_plain() {
+        if fabric.is_faulty() {
             let place = Place { rank: pipes.team.members()[self.to], offset: shifted(slot, self.body) };
             fabric.damage(MESSAGE, place, self.len);
         }

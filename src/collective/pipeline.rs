@@ -340,7 +340,7 @@ impl Pipeline {
 #[inline]
 fn damage_staged(team: &Team, member: usize, region: Region) {
     let fabric = team.board.fabric();
-    if !fabric.is_plain() {
+    if fabric.is_faulty() {
         fabric.damage(STAGE, Place { rank: team.members()[member], offset: region.offset }, region.len);
     }
 }

@@ -49,8 +49,9 @@ impl Membership {
     /// Keeps the launcher's line that `old` has, in this new epoch, whose ranks the launcher knows by `numbers`.
     pub(super) fn succeed(&mut self, old: &Self, numbers: Vec<Option<Number>>) {
         self.numbers = numbers;
-        if let Some(recorder) = old.fabric.recorder() {
+        if let Some(recorder) = old.fabric.any_recorder() {
             self.fabric.record(recorder.in_epoch(self.fabric.world().era().epoch));
+            self.fabric.set_tracing(old.fabric.recorder().is_some());
         }
         if let Some(injector) = old.fabric.injector() {
             self.fabric.inject(Arc::clone(injector));

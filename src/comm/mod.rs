@@ -125,6 +125,15 @@ impl Communicator {
         self.fabric().timeout()
     }
 
+    /// Leaves what this rank does out of the trace from now on, or notes it again, as at the start; nothing where there is no
+    /// trace. What a proxy does for it is noted all the same.
+    ///
+    /// For a program that warms up, or of which a part is of interest; see [`trace`](crate::trace). It applies to all channels and
+    /// communicators of the rank, and a call that is being made meanwhile may be noted or not.
+    pub fn set_tracing(&self, tracing: bool) {
+        self.fabric().set_tracing(tracing);
+    }
+
     /// Opens the next direct channel to `peer`. The k-th channel to a peer pairs with the peer's k-th to this rank, whichever
     /// communicators the two were opened through.
     ///

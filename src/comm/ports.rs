@@ -80,7 +80,7 @@ impl State {
         fabric.add_spinner();
         let served = Served { owners, fifos, doorbell };
         let policy = fabric.policy();
-        self.proxy = Some(match fabric.recorder() {
+        self.proxy = Some(match fabric.any_recorder() {
             None => ProxyThread::start(world, served, policy, handler)?,
             Some(recorder) => {
                 let lanes = vec![recorder.proxy().clone(); usize::try_from(n_fifos).unwrap_or(0)];

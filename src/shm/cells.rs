@@ -9,8 +9,8 @@ use crate::sync::atomic::{AtomicU32, AtomicU64};
 use crate::sync::bare::{BareFlag, BareSlot};
 use crate::sync::regroup::{OfferCell, RoundCell};
 use crate::sync::{
-    ActivityCell, AgreementCell, BarrierCell, BeatCell, LifeCell, ParkCell, PostCell, ProgressCell,
-    RecordCell, RevokeCell, SemaphoreCell,
+    ActivityCell, AgreementCell, BarrierCell, BeatCell, CursorCell, LifeCell, ParkCell, PostCell,
+    ProgressCell, RecordCell, RevokeCell, SemaphoreCell,
 };
 
 /// A type that may be looked at in memory which other processes write at the same time.
@@ -34,6 +34,8 @@ unsafe impl SharedLayout for AgreementCell {}
 unsafe impl SharedLayout for OfferCell {}
 // SAFETY: `repr(C)`, atomic integers in transparent wrappers, and padding made of atomic integers.
 unsafe impl SharedLayout for RoundCell {}
+// SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
+unsafe impl SharedLayout for CursorCell {}
 // SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included.
 unsafe impl SharedLayout for BareFlag {}
 // SAFETY: `repr(C)` and atomic integers throughout.
@@ -81,6 +83,19 @@ unsafe impl<T: SharedLayout> Sync for CellRef<T> {}
 unsafe impl<T: SharedLayout> Send for CellSlice<T> {}
 // SAFETY: as above, for `&[T]`.
 unsafe impl<T: SharedLayout> Sync for CellSlice<T> {}
+
+/// Has the processor fetch `cell`, which is written soon, and does not wait for it.
+#[inline]
+pub(crate) fn fetch_ahead<T: SharedLayout>(cell: &T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use core::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        // SAFETY: every processor of this architecture has the instruction, which reads nothing as far as the program can tell.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(std::ptr::from_ref(cell).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = cell;
+}
 
 impl<T: SharedLayout> CellRef<T> {
     /// # Safety

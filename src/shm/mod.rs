@@ -77,6 +77,8 @@ pub use self::{
     window::Window,
 };
 #[cfg(not(loom))]
+pub(crate) use cells::fetch_ahead;
+#[cfg(not(loom))]
 pub(crate) use header::state_of_process;
 pub use header::{Expected, Identity, SegmentHeader};
 #[cfg(not(loom))]

@@ -55,7 +55,7 @@ pub use latch::Latch;
 pub use life::{LifeCell, LifeStatus};
 pub use park::ParkCell;
 pub use post::{POST_WORDS, PostCell, ProgressCell};
-pub use record::{RECORD_WORDS, RecordCell, RecordRing};
+pub use record::{CursorCell, Kept, RECORD_WORDS, RecordCell, RecordRing};
 pub use revoke::{Revocation, RevokeCell};
 pub use semaphore::{SemaphoreCell, SemaphoreReceiver, SemaphoreSender};
 pub use wait::{Stop, WaitPolicy, Waiting, Watch, spin_until, wait_until};

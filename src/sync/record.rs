@@ -1,18 +1,30 @@
 //! What a thread notes of what it does: records in a ring, the newest of which are kept.
 //!
-//! A writer takes the next position and fills the slot of that position modulo the length of the ring, the word with the lap last.
-//! A reader knows by the lap whether the record of a position is there: one that a dead writer has left half written is not, nor is
-//! one that was overwritten.
+//! Each writer fills positions one after the other, from a *block* of them that is its own: taking a block is the one step in which
+//! writers meet, once in [`BLOCK`] records, so that noting needs no locked instruction otherwise (one would wait until all that the
+//! thread has stored before is out, such as a put). Where a writer has come to is in its [`CursorCell`].
+//!
+//! ```text
+//! cursor, at the start of a block: take the next block ──► cursor + 1 ──► fill the slot ──► cursor + 1 ──► ...
+//!                                                         ▲ also when the ring has gone round since
+//! ```
+//!
+//! A record is in the slot of its position modulo the length of the ring, the word with the lap last. A reader knows by the lap
+//! whether the record of a position is there: one that a dead writer has left half written is not, nor is one that was overwritten.
+//! Where the position was taken and is not used yet, the record of the lap before is still there.
 //!
 //! There is no edge, and Relaxed suffices: rings are read when those who write there have ended, which orders it (their processes were
 //! waited for, their threads joined, or the last handle was dropped). Where a thread still writes all the same, a record may be a
 //! mixture: words that somebody has stored, of which none is believed and only a picture is made. So there is no model of it.
 
-use super::atomic::AtomicU64;
-use super::plain::{load, next, store};
+use super::atomic::{AtomicU64, Ordering, Reserved};
+use super::plain::{load, store};
 
-/// The words of a record.
+/// How many words a record has.
 pub const RECORD_WORDS: usize = 4;
+
+/// How many positions a writer takes at once; a ring has as many, or more.
+pub const BLOCK: u64 = 64;
 
 /// How many bits of the last word say the lap.
 const LAP_BITS: u32 = 8;
@@ -21,31 +33,82 @@ const LAP_BITS: u32 = 8;
 ///
 /// | field | bytes | what |
 /// |---|---|---|
-/// | words | 0..32 | whatever the writer notes; the lowest 8 bits of the last one are the lap, from 1 to 255 |
+/// | words | 0..32 | whatever the writer notes; the lowest 8 bits of the last one are the lap, from 128 to 255 |
 #[repr(C, align(32))]
 #[derive(Debug)]
 pub struct RecordCell {
     words: [AtomicU64; RECORD_WORDS],
 }
 
-#[cfg(not(loom))]
-const _: () = assert!(size_of::<RecordCell>() == 32 && align_of::<RecordCell>() == 32);
+/// Where a writer has come to, alone in its two cache lines.
+///
+/// | field | bytes | what |
+/// |---|---|---|
+/// | next | 0..8 | the next position; at the start of a block, that there is none |
+/// | reserved | 8..128 | nothing |
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct CursorCell {
+    next: AtomicU64,
+    reserved: Reserved<30>,
+}
 
-/// A ring of records, and the word that counts how many were begun.
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<RecordCell>() == 32 && align_of::<RecordCell>() == 32);
+    assert!(size_of::<CursorCell>() == 128 && std::mem::offset_of!(CursorCell, next) == 0);
+};
+
+/// A ring of records, the word that counts how many positions were taken, and how far each writer has come.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordRing<'a> {
     /// How many.
-    pub begun: &'a AtomicU64,
+    pub taken: &'a AtomicU64,
+    /// One for each writer.
+    pub cursors: &'a [CursorCell],
     /// A power of two of them.
     pub slots: &'a [RecordCell],
 }
 
 impl RecordRing<'_> {
-    /// Notes `words`, of the last of which the lowest 8 bits are lost.
+    /// The position at which the writer of `cursor` fills in its next record, if its block has one; it is the only one.
     #[inline]
-    pub fn note(self, words: [u64; RECORD_WORDS]) {
-        let position = next(self.begun);
-        let Some(slot) = self.slots.get(self.index(position)) else { return };
+    #[must_use]
+    pub fn advance(self, cursor: &CursorCell) -> Option<u64> {
+        let position = load(&cursor.next);
+        self.is_usable(position).then(|| {
+            store(&cursor.next, position + 1);
+            position
+        })
+    }
+
+    /// The first position of a block that the writer of `cursor` takes.
+    #[must_use]
+    pub fn take_block(self, cursor: &CursorCell) -> u64 {
+        let position = self.next_block();
+        store(&cursor.next, position + 1);
+        position
+    }
+
+    /// The next position for one of several writers that share `cursor`.
+    #[must_use]
+    pub fn advance_shared(self, cursor: &CursorCell) -> u64 {
+        loop {
+            let next = load(&cursor.next);
+            let position = if self.is_usable(next) { next } else { self.next_block() };
+            // Relaxed: a number that nobody else gets. Who is too late has taken a block for nothing, which remains empty.
+            let taken =
+                cursor.next.compare_exchange(next, position + 1, Ordering::Relaxed, Ordering::Relaxed);
+            if taken.is_ok() {
+                return position;
+            }
+        }
+    }
+
+    /// Fills in the record at `position`: `words`, of the last of which the lowest 8 bits are lost.
+    #[inline]
+    pub fn fill(self, position: u64, words: [u64; RECORD_WORDS]) {
+        let Some(slot) = self.slot(position) else { return };
         let [first, second, third, last] = words;
         store(&slot.words[0], first);
         store(&slot.words[1], second);
@@ -53,26 +116,72 @@ impl RecordRing<'_> {
         store(&slot.words[3], last >> LAP_BITS << LAP_BITS | self.lap(position));
     }
 
-    /// How many records were begun.
+    /// The slot of `position`.
+    #[inline]
     #[must_use]
-    pub fn begun(self) -> u64 {
-        load(self.begun)
+    pub fn slot(&self, position: u64) -> Option<&RecordCell> {
+        self.slots.get(self.index(position))
     }
 
-    /// The positions whose records have not been overwritten.
+    /// How many positions were taken.
     #[must_use]
-    pub fn kept(self) -> std::ops::Range<u64> {
-        let end = self.begun();
-        end.saturating_sub(self.slots.len() as u64)..end
+    pub fn taken(self) -> u64 {
+        load(self.taken)
+    }
+
+    /// What is there to be read.
+    #[must_use]
+    pub fn kept(self) -> Kept {
+        let end = self.taken();
+        let start = end.saturating_sub(self.slots.len() as u64);
+        let (mut kept, mut blocks) = (Kept { overwritten: start, ..Kept::default() }, start);
+        while blocks < end {
+            self.keep(blocks, &mut kept);
+            blocks += BLOCK;
+        }
+        kept
+    }
+
+    /// Adds what there is of the block from `start` on.
+    fn keep(self, start: u64, kept: &mut Kept) {
+        let is_within = |next: &u64| (start + 1..start + BLOCK).contains(next);
+        let used = self.cursors.iter().map(|cursor| load(&cursor.next)).find(is_within);
+        let before = kept.records.len();
+        let mut unfinished = 0;
+        for position in start..start + BLOCK {
+            let older = position.checked_sub(self.slots.len() as u64);
+            match self.read(position) {
+                Some(record) => kept.records.push(record),
+                None if used.is_none_or(|used| position < used) => unfinished += 1,
+                None => {
+                    let older = older.and_then(|older| self.read(older));
+                    kept.overwritten -= u64::from(older.is_some());
+                    kept.records.extend(older);
+                }
+            }
+        }
+        // Of a block that was taken for nothing, or by a writer that was killed before it used it, nothing is missing.
+        if used.is_some() || kept.records.len() > before {
+            kept.unfinished += unfinished;
+        }
     }
 
     /// The record at `position`, if it is there and whole.
-    #[must_use]
-    pub fn read(self, position: u64) -> Option<[u64; RECORD_WORDS]> {
-        let slot = self.slots.get(self.index(position))?;
+    fn read(self, position: u64) -> Option<[u64; RECORD_WORDS]> {
+        let slot = self.slot(position)?;
         let words: [u64; RECORD_WORDS] = std::array::from_fn(|word| load(&slot.words[word]));
         let lap = words[RECORD_WORDS - 1] & ((1 << LAP_BITS) - 1);
         (lap == self.lap(position)).then_some(words)
+    }
+
+    /// Whether `next` is in a block, and nobody else has come to its slot meanwhile.
+    #[inline]
+    fn is_usable(self, next: u64) -> bool {
+        !next.is_multiple_of(BLOCK) && load(self.taken).wrapping_sub(next) <= self.slots.len() as u64
+    }
+
+    fn next_block(self) -> u64 {
+        self.taken.fetch_add(BLOCK, Ordering::Relaxed) // Relaxed: numbers that nobody else gets
     }
 
     #[inline]
@@ -84,42 +193,21 @@ impl RecordRing<'_> {
     /// Tells a lap from those before and after it; never what an unused slot says.
     #[inline]
     fn lap(self, position: u64) -> u64 {
-        (position >> self.slots.len().trailing_zeros()) % 255 + 1
+        const USED: u64 = 1 << (LAP_BITS - 1);
+        position >> self.slots.len().trailing_zeros() & (USED - 1) | USED
     }
+}
+
+/// What a ring holds.
+#[derive(Debug, Default)]
+pub struct Kept {
+    /// The newest records.
+    pub records: Vec<[u64; RECORD_WORDS]>,
+    /// How many older ones there were; the rest of a block that a writer has left for long counts as some.
+    pub overwritten: u64,
+    /// How many their writers did not finish.
+    pub unfinished: u64,
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    fn slots(len: usize) -> Vec<RecordCell> {
-        let zero = || RecordCell { words: [0; RECORD_WORDS].map(AtomicU64::new) };
-        (0..len).map(|_| zero()).collect()
-    }
-
-    #[test]
-    fn the_newest_records_are_kept_and_the_others_counted() {
-        let (begun, slots) = (AtomicU64::new(0), slots(8));
-        let ring = RecordRing { begun: &begun, slots: &slots };
-        assert_eq!((ring.kept(), ring.read(0)), (0..0, None));
-        for number in 0..3000_u64 {
-            ring.note([number, 1, 2, number << 8]);
-            let kept = ring.kept();
-            assert_eq!(kept, (number + 1).saturating_sub(8)..number + 1);
-            assert!(kept.clone().all(|at| ring.read(at).is_some_and(|words| words[0] == at)));
-            assert_eq!(kept.start.checked_sub(1).and_then(|before| ring.read(before)), None);
-        }
-    }
-
-    #[test]
-    fn a_record_that_was_begun_and_not_finished_is_not_there() {
-        let (begun, slots) = (AtomicU64::new(0), slots(4));
-        let ring = RecordRing { begun: &begun, slots: &slots };
-        (0..6).for_each(|number| ring.note([number, 0, 0, 0]));
-        // The writer was killed when it had taken a position and stored a word.
-        store(&slots[2].words[0], 99);
-        next(&begun);
-        assert_eq!((ring.kept(), ring.read(6)), (3..7, None));
-        assert!((3..6).all(|at| ring.read(at).is_some_and(|words| words[0] == at)));
-    }
-}
+mod tests;

@@ -12,7 +12,7 @@ use super::rings::{Author, NAME_WORDS, RingCells};
 use super::verb::Verb;
 use crate::collective::Algorithm;
 use crate::rank::Rank;
-use crate::sync::{RECORD_WORDS, RecordRing, plain};
+use crate::sync::{Kept, RECORD_WORDS, plain};
 
 /// The proxy's thread is number one above this.
 const PROXY: u64 = 64;
@@ -67,15 +67,14 @@ impl Other {
     fn of(rings: &Rings) -> Self {
         let (mut overwritten, mut unfinished) = (BTreeMap::new(), BTreeMap::new());
         for lane in lanes(rings) {
-            let ring = lane.ring();
-            let missing = ring.kept().filter(|position| ring.read(*position).is_none()).count() as u64;
+            let kept = lane.cells.ring().kept();
             let tell = |what: &mut BTreeMap<_, _>, count| {
                 if count > 0 {
                     what.insert(lane.to_string(), count);
                 }
             };
-            tell(&mut overwritten, ring.kept().start);
-            tell(&mut unfinished, missing);
+            tell(&mut overwritten, kept.overwritten);
+            tell(&mut unfinished, kept.unfinished);
         }
         Self { written_by: concat!("shmccl ", env!("CARGO_PKG_VERSION")), overwritten, unfinished }
     }
@@ -91,7 +90,7 @@ struct Lane {
 fn lanes(rings: &Rings) -> impl Iterator<Item = Lane> {
     let authors = |rank| [Author::Threads, Author::Proxy].map(|author| (rank, author));
     let lane = |(rank, author)| Some(Lane { rank, author, cells: rings.ring(rank, author)? });
-    rings.ranks().flat_map(authors).filter_map(lane).filter(|lane| lane.ring().begun() > 0)
+    rings.ranks().flat_map(authors).filter_map(lane).filter(|lane| lane.cells.ring().taken() > 0)
 }
 
 impl std::fmt::Display for Lane {
@@ -105,10 +104,6 @@ impl std::fmt::Display for Lane {
 }
 
 impl Lane {
-    fn ring(&self) -> RecordRing<'_> {
-        RecordRing { begun: &self.cells.begun, slots: &self.cells.slots }
-    }
-
     fn thread(&self, number: u64) -> u64 {
         number + if self.author == Author::Proxy { PROXY } else { 0 }
     }
@@ -158,7 +153,7 @@ impl Serialize for Events<'_> {
                     Named::place(thread),
                 ))?;
             }
-            let overwritten = lane.ring().kept().start;
+            let Kept { records, overwritten, .. } = lane.cells.ring().kept();
             if overwritten > 0 {
                 let text = format!(
                     "{overwritten} earlier records of its {} overwritten",
@@ -170,11 +165,8 @@ impl Serialize for Events<'_> {
                     Named::labels(text),
                 ))?;
             }
-            let mut spans: Vec<_> = lane
-                .ring()
-                .kept()
-                .filter_map(|at| Span::of(&lane, lane.ring().read(at)?, self.scale))
-                .collect();
+            let mut spans: Vec<_> =
+                records.into_iter().filter_map(|record| Span::of(&lane, record, self.scale)).collect();
             // What encloses others comes first.
             spans.sort_by_key(|span| (span.begun, std::cmp::Reverse(span.ended)));
             spans.iter().try_for_each(|span| events.serialize_element(&span.event()))?;

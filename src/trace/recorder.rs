@@ -15,12 +15,17 @@ use super::Rings;
 use super::rings::{Author, MAX_THREADS, NAME_WORDS, RingCells};
 use super::verb::Verb;
 use crate::rank::Rank;
+use crate::shm::fetch_ahead;
 use crate::shm::ticks::TickSource;
 use crate::sync::atomic::AtomicU64;
-use crate::sync::{RECORD_WORDS, RecordRing, plain};
+use crate::sync::{CursorCell, RECORD_WORDS, plain};
 
 /// The most bytes that a record can tell.
 const MAX_BYTES: u64 = (1 << 48) - 1;
+
+/// How many records ahead the line of a record is fetched: it would have been written to memory since the last lap, and whatever the
+/// thread stores after the record, such as the signal of its next put, would wait until it is back.
+const AHEAD: u64 = 6;
 
 /// What is noted of a span besides its times.
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +117,7 @@ impl Recorder {
     }
 
     /// Notes a span that has ended.
+    #[inline]
     pub(crate) fn note_until(&self, begun: u64, ended: u64, note: Note) {
         self.threads.note(begun, ended, note);
     }
@@ -134,28 +140,37 @@ impl Lane {
 
     #[inline]
     pub(crate) fn note(&self, begun: u64, ended: u64, note: Note) {
-        let thread = self.thread();
+        let thread = thread_number();
         let peer = note.peer.map_or(0, |peer| u64::from(peer.get()) + 1);
         let what = note.bytes.min(MAX_BYTES) << 16 | peer << 8 | u64::from(note.verb.code());
         let small = [note.manner, thread, self.epoch, 0].map(u64::from);
         let rest = small.into_iter().fold(note.sequence & u64::from(u32::MAX), |word, byte| word << 8 | byte);
         let words: [u64; RECORD_WORDS] = [begun, ended, what, rest];
-        RecordRing { begun: &self.ring.begun, slots: &self.ring.slots }.note(words);
-    }
-
-    /// The number of the calling thread, whose name the lane has.
-    #[inline]
-    fn thread(&self) -> u8 {
-        let number = thread_number();
-        let first = usize::from(number) * NAME_WORDS;
-        match self.ring.names.get(first) {
-            Some(word) if plain::load(word) == 0 => self.name(first),
-            _ => {}
+        let ring = self.ring.ring();
+        let Some(cursor) = self.ring.cursors.get(usize::from(thread)) else { return };
+        let own = if thread == MAX_THREADS { None } else { ring.advance(cursor) };
+        let position = match own {
+            Some(position) => position,
+            None => self.take(thread, cursor),
+        };
+        ring.fill(position, words);
+        if let Some(slot) = ring.slot(position + AHEAD) {
+            fetch_ahead(slot);
         }
-        number
     }
 
+    /// The next position for the thread with this `number`, whose name the lane has from then on.
     #[cold]
+    #[inline(never)]
+    fn take(&self, number: u8, cursor: &CursorCell) -> u64 {
+        let first = usize::from(number) * NAME_WORDS;
+        if self.ring.names.get(first).is_some_and(|word| plain::load(word) == 0) {
+            self.name(first);
+        }
+        let ring = self.ring.ring();
+        if number == MAX_THREADS { ring.advance_shared(cursor) } else { ring.take_block(cursor) }
+    }
+
     fn name(&self, first: usize) {
         let thread = std::thread::current();
         let mut bytes = [0; 8 * NAME_WORDS];

@@ -6,8 +6,8 @@
 //! | 4096 | clock, length of a ring, first rank, number of ranks, ticks and time at the start | the same |
 //! | 8192 | two lanes for each rank: its threads', its proxy's | they |
 //!
-//! A lane begins with a page: how many records were begun, and from byte 1024 on the names of up to 63 threads, 16 bytes each.
-//! Behind it lie the records.
+//! A lane begins with three pages: how many records were taken; from byte 1024 on the names of up to 63 threads, 16 bytes each; from
+//! byte 4096 on how far each of those threads has come, 128 bytes each. Behind them lie the records.
 
 use std::os::fd::OwnedFd;
 #[cfg(feature = "trace")]
@@ -22,12 +22,13 @@ use crate::shm::segment::AttachAs;
 use crate::shm::ticks::TickSource;
 use crate::shm::{CellRef, CellSlice, Expected, Mapping, Segment};
 use crate::sync::atomic::AtomicU64;
-use crate::sync::{RecordCell, plain};
+use crate::sync::{CursorCell, RecordCell, RecordRing, plain};
 
 const META: u64 = 4096;
 const LANES: u64 = 2 * 4096;
-const LANE_HEAD: u64 = 4096;
+const LANE_HEAD: u64 = 3 * 4096;
 const NAMES: u64 = 1024;
+const CURSORS: u64 = 4096;
 const RECORD: u64 = size_of::<RecordCell>() as u64;
 
 /// How many threads have names of their own; the last of them stands for all others.
@@ -35,6 +36,8 @@ pub(super) const MAX_THREADS: u8 = 63;
 
 /// A name takes so many words.
 pub(super) const NAME_WORDS: usize = 2;
+
+const _: () = assert!(CURSORS + (MAX_THREADS as u64 + 1) * size_of::<CursorCell>() as u64 == LANE_HEAD);
 
 /// How long a ring can be.
 const LENGTHS: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 24;
@@ -68,9 +71,17 @@ pub(crate) enum Author {
 /// One ring, and what tells whose it is.
 #[derive(Clone, Debug)]
 pub(super) struct RingCells {
-    pub(super) begun: CellRef<AtomicU64>,
+    pub(super) taken: CellRef<AtomicU64>,
     pub(super) names: CellSlice<AtomicU64>,
+    pub(super) cursors: CellSlice<CursorCell>,
     pub(super) slots: CellSlice<RecordCell>,
+}
+
+impl RingCells {
+    #[inline]
+    pub(super) fn ring(&self) -> RecordRing<'_> {
+        RecordRing { taken: &self.taken, cursors: &self.cursors, slots: &self.slots }
+    }
 }
 
 impl Rings {
@@ -149,10 +160,11 @@ impl Rings {
         let place = rank.get().checked_sub(self.first).filter(|place| *place < self.n_ranks)?;
         let lane = 2 * u64::from(place) + u64::from(author == Author::Proxy);
         let start = LANES + lane * lane_len(self.records);
-        let names = (u64::from(MAX_THREADS) + 1) * NAME_WORDS as u64;
+        let threads = u64::from(MAX_THREADS) + 1;
         Some(RingCells {
-            begun: self.mapping.cell(start).ok()?,
-            names: self.mapping.cells(start + NAMES, names).ok()?,
+            taken: self.mapping.cell(start).ok()?,
+            names: self.mapping.cells(start + NAMES, threads * NAME_WORDS as u64).ok()?,
+            cursors: self.mapping.cells(start + CURSORS, threads).ok()?,
             slots: self.mapping.cells(start + LANE_HEAD, self.records).ok()?,
         })
     }

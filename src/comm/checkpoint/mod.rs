@@ -227,7 +227,7 @@ impl Communicator {
 
     /// A step at which a fault may strike.
     fn step(&self) -> Result<()> {
-        if self.fabric().is_plain() { Ok(()) } else { self.fabric().undergo(Event::Step) }
+        if self.fabric().is_faulty() { self.fabric().undergo(Event::Step) } else { Ok(()) }
     }
 
     /// Tells all ranks `words` and whether `outcome` is one; goes on when it is on all of them. Returns what each has told, by the
