@@ -33,6 +33,8 @@ pub(super) struct Comm {
     /// What a client has put into a group that has not ended.
     pub(super) open: Option<Vec<DeviceCall>>,
     pub(super) keep_going: bool,
+    /// It was finalized: it is left when what is in progress is done, whoever waits for that. A failure undoes it.
+    pub(super) ending: bool,
     pub(super) stage: Stage,
     pub(super) last: Option<GroupOutcome>,
     pub(super) waiting: Vec<(Asker, Awaited)>,
@@ -99,6 +101,7 @@ impl Comm {
             groups: 0,
             open: None,
             keep_going: formation.keep_going,
+            ending: false,
             stage,
             last: None,
             waiting: Vec::new(),
@@ -122,16 +125,11 @@ impl Comm {
         self.members.iter().copied().filter(|member| !self.lost.contains(member)).collect()
     }
 
-    /// Whether somebody waits for the end of what is in progress, to finalize it.
-    pub(super) fn is_ending(&self) -> bool {
-        self.waiting.iter().any(|(_, awaited)| *awaited == Awaited::Finalized)
-    }
-
     pub(super) fn state(&self) -> State {
         match self.stage {
             Stage::Hosting | Stage::Meeting { .. } | Stage::Adopting { .. } => State::Init,
             Stage::Ready => State::Ready,
-            Stage::Running { .. } if self.is_ending() => State::Finalizing,
+            Stage::Running { .. } if self.ending => State::Finalizing,
             Stage::Running { .. } => State::InProgress,
             Stage::Inviting | Stage::Growing { .. } => State::Growing,
             Stage::Failed { .. } | Stage::GoingOn { .. } => State::Failed,

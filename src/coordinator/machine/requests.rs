@@ -158,6 +158,7 @@ impl Machine {
             return Err(Refusal::GroupOpen { comm, open: true });
         }
         let answer = found.wait(asker, Awaited::Finalized)?;
+        found.ending = true;
         if found.stage == Stage::Ready {
             found.stage = Stage::Leaving { gracefully: true };
         }

@@ -107,6 +107,7 @@ impl Machine {
         if let Some(why) = comm.trouble(&self.pool) {
             comm.last = Some(GroupOutcome { group, failure: Some(why.clone()) });
             self.counts.failed += 1;
+            comm.ending = false;
             for asker in comm.take_waiting(&[Awaited::Finalized]) {
                 self.reply(asker, Err(Refusal::Failed { comm: comm.id, why: why.clone() }));
             }
@@ -124,7 +125,7 @@ impl Machine {
         if all_done {
             comm.last = Some(GroupOutcome { group, failure: None });
             self.counts.succeeded += 1;
-            comm.stage = if comm.is_ending() { Stage::Leaving { gracefully: true } } else { Stage::Ready };
+            comm.stage = if comm.ending { Stage::Leaving { gracefully: true } } else { Stage::Ready };
         }
         all_done
     }

@@ -18,6 +18,7 @@ pub(super) fn always(world: &World) -> Result<(), String> {
         for comm in machine.comms.values() {
             ready_together(world, comm)?;
             calls_fit(comm)?;
+            what_is_finalized_takes_nothing_more(comm)?;
             newest_group_is_known(world, comm)?;
             nobody_is_lost_by_mistake(world, comm)?;
         }
@@ -147,6 +148,14 @@ fn what_is_counted_adds_up(world: &World, machine: &Machine) -> Result<(), Strin
         return Ok(());
     }
     Err(format!("{} devices are here, {running} groups run, and counted were {counts:?}", machine.pool.len()))
+}
+
+/// A communicator that was finalized executes its last group, or is being left.
+fn what_is_finalized_takes_nothing_more(comm: &Comm) -> Result<(), String> {
+    if comm.ending && !matches!(comm.stage, Stage::Running { .. } | Stage::Leaving { .. }) {
+        return Err(format!("communicator {} was finalized, and is {:?}", comm.id, comm.stage));
+    }
+    Ok(())
 }
 
 /// Calls have an address for each member.

@@ -1,0 +1,193 @@
+//! The state machine with devices that do at once what they are told, but for groups, which take until they are told.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::*;
+use crate::coordinator::agent::{Agent, Outcome, Step, Task};
+use crate::coordinator::call::{Collective, DeviceCall, Operator};
+use crate::coordinator::request::{CommStatus, State};
+use crate::reduce::DataType;
+
+const SETTINGS: Settings = Settings { adopt_ms: 400, patience_ms: 3000 };
+const COMM: CommId = CommId::new(1);
+
+/// A coordinator, devices, and clients, of whom each asks one thing.
+struct Bench {
+    machine: Machine,
+    devices: BTreeMap<DeviceId, Agent>,
+    tasks: BTreeMap<DeviceId, Task>,
+    /// Who hears nothing.
+    stopped: BTreeSet<DeviceId>,
+    dropped: Vec<DeviceId>,
+    replies: BTreeMap<u64, Result<Reply, Refusal>>,
+    asked: u64,
+    now_ms: u64,
+}
+
+impl Bench {
+    /// Devices 1 to `devices`, and a coordinator that takes requests.
+    fn new(devices: u32) -> Self {
+        let mut bench = Self {
+            machine: Machine::new(SETTINGS, 1),
+            devices: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            stopped: BTreeSet::new(),
+            dropped: Vec::new(),
+            replies: BTreeMap::new(),
+            asked: 0,
+            now_ms: 0,
+        };
+        bench.pass(0);
+        (1..=devices).for_each(|device| bench.register(Agent::new(DeviceId::new(device)), device));
+        bench.pass(SETTINGS.adopt_ms);
+        bench
+    }
+
+    fn register(&mut self, mut agent: Agent, device: u32) {
+        agent.connect();
+        let (device, report) = (DeviceId::new(device), agent.report().clone());
+        self.devices.insert(device, agent);
+        let range = AddressRange { min: 0x1000, max: 0x2000 };
+        self.happen(Event::Registered { device, range, socket: String::new(), report });
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.now_ms += ms;
+        self.happen(Event::Tick { now_ms: self.now_ms });
+    }
+
+    fn happen(&mut self, event: Event) {
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            for action in self.machine.handle(event) {
+                match action {
+                    Action::Order { device, order } if !self.stopped.contains(&device) => {
+                        let Some(agent) = self.devices.get_mut(&device) else { continue };
+                        let steps = agent.take(order);
+                        self.perform(device, steps);
+                        events.extend(self.report(device));
+                    }
+                    Action::Order { .. } => {}
+                    Action::Drop { device } => self.dropped.push(device),
+                    Action::Reply { client, reply, .. } => _ = self.replies.insert(client.get(), reply),
+                }
+            }
+            if events.is_empty() {
+                events.extend(self.work());
+            }
+        }
+    }
+
+    fn report(&self, device: DeviceId) -> Option<Event> {
+        let report = self.devices.get(&device)?.report().clone();
+        Some(Event::Reported { device, report })
+    }
+
+    fn perform(&mut self, device: DeviceId, steps: Vec<Step>) {
+        for step in steps {
+            match (step, self.tasks.get(&device)) {
+                (Step::Begin(task), _) => _ = self.tasks.insert(device, task),
+                (Step::Interrupt { .. }, Some(Task::Run { .. })) => {
+                    self.finish(device, Outcome::Ran(Err("it was interrupted".to_owned())));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn finish(&mut self, device: DeviceId, outcome: Outcome) {
+        self.tasks.remove(&device);
+        let steps = self.devices.get_mut(&device).map(|agent| agent.finish(outcome));
+        self.perform(device, steps.unwrap_or_default());
+    }
+
+    /// Does one task that is no group. Returns what the device says of it.
+    fn work(&mut self) -> Option<Event> {
+        let found = self.tasks.iter().find(|(_, task)| !matches!(task, Task::Run { .. }));
+        let (device, task) = found.map(|(device, task)| (*device, task.clone()))?;
+        let members = self.devices[&device].report().membership.as_ref()?.formation.members.clone();
+        let is_lost = |member: &DeviceId| !self.devices.contains_key(member) || self.stopped.contains(member);
+        let lost = (0..).zip(&members).filter(|(_, member)| is_lost(member)).map(|(rank, _)| rank).collect();
+        self.finish(
+            device,
+            match task {
+                Task::Host => Outcome::Hosted(Ok("id".to_owned())),
+                Task::GoOn => Outcome::WentOn(Ok(lost)),
+                Task::Leave { .. } => Outcome::Left,
+                _ => Outcome::Met(Ok(members)),
+            },
+        );
+        self.report(device)
+    }
+
+    /// Asks as a client of its own. Returns who that was.
+    fn ask(&mut self, request: Request) -> u64 {
+        self.asked += 1;
+        let client = ClientId::new(self.asked);
+        self.happen(Event::Requested { client, number: 1, request });
+        self.asked
+    }
+
+    #[track_caller]
+    fn answer(&mut self, request: Request) -> Result<Reply, Refusal> {
+        let client = self.ask(request);
+        self.replies.remove(&client).expect("an answer at once")
+    }
+
+    #[track_caller]
+    fn status(&mut self) -> CommStatus {
+        match self.answer(Request::Status { comm: COMM, settled: false }) {
+            Ok(Reply::Status(status)) => status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn init(&mut self, devices: u32, keep_going: bool) {
+        self.answer(Request::Init { devices, keep_going }).unwrap();
+    }
+
+    fn call(&mut self) -> Result<Reply, Refusal> {
+        let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, Operator::Sum);
+        let addresses = vec![0x1000; self.devices.len()];
+        let (send, recv) = (addresses.clone(), addresses);
+        let call = DeviceCall { collective, data_type, op, root: 0, count: 1, send, recv };
+        self.answer(Request::Call { comm: COMM, call })
+    }
+
+    /// All devices end their group like this.
+    fn end_group(&mut self, outcome: &Result<(), String>) {
+        for device in self.tasks.keys().copied().collect::<Vec<_>>() {
+            self.finish(device, Outcome::Ran(outcome.clone()));
+            self.report(device).into_iter().for_each(|event| self.happen(event));
+        }
+    }
+}
+
+#[test]
+fn what_was_finalized_is_left_when_its_group_is_done_though_nobody_waits_for_it_any_more() {
+    let mut bench = Bench::new(2);
+    bench.init(2, false);
+    bench.call().unwrap();
+    let asker = bench.ask(Request::Finalize(COMM));
+    assert_eq!(bench.status().state, State::Finalizing);
+    bench.happen(Event::ClientGone { client: ClientId::new(asker) });
+    assert_eq!(bench.status().state, State::Finalizing);
+    assert!(matches!(bench.call(), Err(Refusal::WrongState { state: State::Finalizing, .. })));
+    bench.end_group(&Ok(()));
+    assert!(matches!(bench.call(), Err(Refusal::Ended { .. })));
+    assert_eq!(bench.machine.pool.free().len(), 2);
+}
+
+#[test]
+fn a_group_that_fails_undoes_finalizing() {
+    let mut bench = Bench::new(2);
+    bench.init(2, false);
+    bench.call().unwrap();
+    let asker = bench.ask(Request::Finalize(COMM));
+    bench.end_group(&Err("it went wrong".to_owned()));
+    assert!(matches!(bench.replies[&asker], Err(Refusal::Failed { .. })));
+    assert_eq!(bench.status().state, State::Failed);
+    bench.answer(Request::GoOn(COMM)).unwrap();
+    bench.call().unwrap();
+    assert_eq!(bench.status().state, State::InProgress, "it is of use");
+}
