@@ -36,8 +36,8 @@ pub(crate) fn run(args: &CtlArgs) -> Result<u8> {
         Ask::Status { comm: Some(comm), wait } => {
             let status = client.status(CommId::new(*comm), *wait)?;
             tell(&status)?;
-            let has_failed =
-                status.state == State::Failed || status.last.is_some_and(|last| last.failure.is_some());
+            let has_failed = matches!(status.state, State::Failed | State::Destroyed)
+                || status.last.is_some_and(|last| last.failure.is_some());
             return Ok(if *wait && has_failed { failure::FAILED } else { failure::DONE });
         }
         Ask::Status { comm: None, .. } => client.list()?.iter().try_for_each(tell)?,

@@ -78,7 +78,7 @@ pub(crate) enum Ask {
     Status {
         /// Which
         comm: Option<u64>,
-        /// Wait until nothing is in progress; exit with 1 when it has failed, or its last group has
+        /// Wait until nothing is in progress; exit with 1 when it has failed or was destroyed, or its last group has failed
         #[arg(short, long, requires = "comm")]
         wait: bool,
     },

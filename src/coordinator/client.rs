@@ -58,10 +58,10 @@ impl Client {
         self.status_of(Request::Init { devices, keep_going })
     }
 
-    /// How a communicator is doing; where it is to be settled, when nothing is in progress any more.
+    /// How a communicator is doing, or has ended; where it is to be settled, when nothing is in progress any more.
     ///
     /// # Errors
-    /// [`Refusal::NoSuchComm`], [`Refusal::Ended`].
+    /// [`Refusal::NoSuchComm`]; [`Refusal::Ended`] where 4,096 others have ended since, or another coordinator has.
     pub fn status(&mut self, comm: CommId, settled: bool) -> Result<CommStatus> {
         self.status_of(Request::Status { comm, settled })
     }

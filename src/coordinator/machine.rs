@@ -28,21 +28,21 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::call::AddressRange;
 use super::id::{ClientId, CommId, DeviceId};
 use super::metrics::Counts;
 use super::order::{Order, Report};
 use super::refusal::Refusal;
-use super::request::{Reply, Request};
+use super::request::{CommStatus, Reply, Request};
 use comm::Comm;
 use pool::Pool;
 
 /// The most devices in the pool.
 pub const MAX_DEVICES: usize = 1024;
 
-/// How many communicators that have ended are remembered by number.
+/// How many communicators that have ended are remembered.
 const REMEMBERED: usize = 4096;
 
 /// How patient a coordinator is.
@@ -149,7 +149,8 @@ pub struct Machine {
     pool: Pool,
     comms: BTreeMap<CommId, Comm>,
     newest: CommId,
-    ended: BTreeSet<CommId>,
+    /// How communicators have ended, the newest of them.
+    ended: BTreeMap<CommId, CommStatus>,
     /// Requests that came before the coordinator knew its devices.
     early: Vec<(Asker, Request)>,
     counts: Counts,
@@ -169,7 +170,7 @@ impl Machine {
             pool: Pool::default(),
             comms: BTreeMap::new(),
             newest: CommId::default(),
-            ended: BTreeSet::new(),
+            ended: BTreeMap::new(),
             early: Vec::new(),
             counts: Counts::default(),
             actions: Vec::new(),

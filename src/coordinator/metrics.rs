@@ -113,7 +113,8 @@ impl Display for Metrics {
 impl Metrics {
     fn gauges(&self) -> [Family<'_>; 6] {
         let in_state = |state: State| self.comms.iter().filter(|comm| comm.state == state).count();
-        let states = State::ALL.map(|state| (state.to_string().replace(' ', "_"), in_state(state)));
+        let states = State::ALL.into_iter().filter(|state| !state.has_ended());
+        let states = states.map(|state| (state.to_string().replace(' ', "_"), in_state(state)));
         let (seconds, thousandths) = (self.uptime_ms / 1000, self.uptime_ms % 1000);
         [
             Family::plain(

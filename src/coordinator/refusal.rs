@@ -1,5 +1,7 @@
 //! Why the coordinator, or a device, does not do what a client asks.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::call::{AddressRange, Bytes, MAX_CALLS};
@@ -52,10 +54,12 @@ pub enum Refusal {
         comm: CommId,
     },
     /// The communicator was finalized or destroyed, or all its devices were lost.
-    #[error("communicator {comm} has ended; make another one with `shmccl ctl init`")]
+    #[error("communicator {comm} has ended{}; make another one with `shmccl ctl init`", Because(.why.as_deref()))]
     Ended {
         /// Which.
         comm: CommId,
+        /// Why, where that is remembered and nobody has asked for it.
+        why: Option<String>,
     },
     /// The communicator is not in a state in which it takes the request.
     #[error("communicator {comm} is {state}, and this takes one that is {needs}")]
@@ -148,4 +152,13 @@ pub enum Refusal {
         /// Why.
         why: String,
     },
+}
+
+/// A reason between brackets, where there is one.
+struct Because<'a>(Option<&'a str>);
+
+impl fmt::Display for Because<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |why| write!(f, " ({why})"))
+    }
 }

@@ -19,7 +19,7 @@ pub enum Request {
         /// Whether it goes on after a loss without being told.
         keep_going: bool,
     },
-    /// How a communicator is doing.
+    /// How a communicator is doing, or how it has ended.
     Status {
         /// Which.
         comm: CommId,
@@ -100,7 +100,9 @@ pub enum State {
     Failed,
     /// It is being left.
     Finalizing,
-    /// It has ended.
+    /// It has ended as it was asked to, with all that it was given done.
+    Finalized,
+    /// It has ended otherwise: it was destroyed, has lost all devices, or did not come about.
     Destroyed,
 }
 
@@ -120,7 +122,7 @@ pub struct CommStatus {
     pub lost: Vec<DeviceId>,
     /// The newest group that is over.
     pub last: Option<GroupOutcome>,
-    /// Why it has failed, where it has.
+    /// Why it has failed, or was destroyed, where it has or was.
     pub why: Option<String>,
 }
 
@@ -160,15 +162,22 @@ pub struct Location {
 
 impl State {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Init,
         Self::Ready,
         Self::InProgress,
         Self::Growing,
         Self::Failed,
         Self::Finalizing,
+        Self::Finalized,
         Self::Destroyed,
     ];
+
+    /// Whether it is over.
+    #[must_use]
+    pub const fn has_ended(self) -> bool {
+        matches!(self, Self::Finalized | Self::Destroyed)
+    }
 }
 
 impl fmt::Display for State {
@@ -180,6 +189,7 @@ impl fmt::Display for State {
             Self::Growing => "growing",
             Self::Failed => "failed",
             Self::Finalizing => "finalizing",
+            Self::Finalized => "finalized",
             Self::Destroyed => "destroyed",
         })
     }

@@ -106,14 +106,12 @@ fn a_pool_is_walked_through_by_ctl_alone() {
     group_of_all_reduces(&pool, 1, &[rest[0], rest[1], fourth]);
 
     assert_eq!(pool.ctl("finalize 1").line(), "");
-    for late in [
-        "status 1",
-        "finalize 1",
-        "destroy 1",
-        "group start 1",
-        "grow 1",
-        "call 1 all_reduce -n 1 --send 0x1000,0x1000",
-    ] {
+    let ended = pool.ctl("status 1").line();
+    assert!(ended.starts_with("communicator 1: finalized, epoch 3, devices "), "{ended}");
+    assert!(ended.ends_with("; group 3 succeeded"), "{ended}");
+    for late in
+        ["finalize 1", "destroy 1", "group start 1", "grow 1", "call 1 all_reduce -n 1 --send 0x1000,0x1000"]
+    {
         assert!(pool.ctl(late).error().contains("communicator 1 has ended"), "{late}");
     }
     assert!(

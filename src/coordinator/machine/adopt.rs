@@ -24,7 +24,7 @@ impl Machine {
             return;
         }
         self.newest = self.newest.max(id);
-        if found.owner.is_some() || self.ended.contains(&id) {
+        if found.owner.is_some() || self.ended.contains_key(&id) {
             return;
         }
         let until_ms = self.now_ms + self.settings.adopt_ms;
@@ -108,7 +108,12 @@ impl Machine {
             comm.lost.insert(member);
         }
         (comm.groups, comm.last) = (seen.groups, seen.last);
-        comm.stage = seen.stage;
+        match seen.stage {
+            leaving @ Stage::Leaving { .. } => {
+                comm.end(leaving, "it was not whole when its coordinator was replaced".to_owned());
+            }
+            stage => comm.stage = stage,
+        }
         true
     }
 }

@@ -35,6 +35,8 @@ pub(super) struct Comm {
     pub(super) keep_going: bool,
     /// It was finalized: it is left when what is in progress is done, whoever waits for that. A failure undoes it.
     pub(super) ending: bool,
+    /// Why it ends, where it was not finalized.
+    pub(super) fate: Option<String>,
     pub(super) stage: Stage,
     pub(super) last: Option<GroupOutcome>,
     pub(super) waiting: Vec<(Asker, Awaited)>,
@@ -102,6 +104,7 @@ impl Comm {
             open: None,
             keep_going: formation.keep_going,
             ending: false,
+            fate: None,
             stage,
             last: None,
             waiting: Vec::new(),
@@ -120,6 +123,12 @@ impl Comm {
         Formation { epoch: self.epoch + 1, members, ..self.formation() }
     }
 
+    /// It ends now or when all have left it, and was not finalized.
+    pub(super) fn end(&mut self, stage: Stage, fate: String) {
+        (self.ending, self.stage) = (false, stage);
+        self.fate.get_or_insert(fate);
+    }
+
     /// The members that are not lost.
     pub(super) fn living(&self) -> Vec<DeviceId> {
         self.members.iter().copied().filter(|member| !self.lost.contains(member)).collect()
@@ -134,6 +143,7 @@ impl Comm {
             Stage::Inviting | Stage::Growing { .. } => State::Growing,
             Stage::Failed { .. } | Stage::GoingOn { .. } => State::Failed,
             Stage::Leaving { .. } => State::Finalizing,
+            Stage::Ended if self.ending => State::Finalized,
             Stage::Ended => State::Destroyed,
         }
     }
@@ -141,7 +151,7 @@ impl Comm {
     pub(super) fn status(&self) -> CommStatus {
         let why = match &self.stage {
             Stage::Failed { why, .. } | Stage::GoingOn { why, .. } => Some(why.clone()),
-            _ => None,
+            _ => self.fate.clone(),
         };
         CommStatus {
             comm: self.id,

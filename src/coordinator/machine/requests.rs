@@ -7,7 +7,7 @@ use crate::coordinator::id::{CommId, DeviceId, MAX_NUMBER};
 use crate::coordinator::metrics::{CommMetrics, Metrics};
 use crate::coordinator::order::Formation;
 use crate::coordinator::refusal::Refusal;
-use crate::coordinator::request::{DeviceStatus, Location, Reply, Request, State};
+use crate::coordinator::request::{DeviceStatus, GroupOutcome, Location, Reply, Request, State};
 use crate::rank::MAX_RANKS;
 
 /// An answer, or `None` when it comes later.
@@ -60,6 +60,9 @@ impl Machine {
     }
 
     fn status(&mut self, asker: Asker, comm: CommId, settled: bool) -> Answer {
+        if let Some(ended) = self.ended.get(&comm) {
+            return Ok(Some(Reply::Status(ended.clone())));
+        }
         let found = self.comm(comm)?;
         if settled { found.wait(asker, Awaited::Settled) } else { Ok(Some(Reply::Status(found.status()))) }
     }
@@ -158,7 +161,8 @@ impl Machine {
             return Err(Refusal::GroupOpen { comm, open: true });
         }
         let answer = found.wait(asker, Awaited::Finalized)?;
-        found.ending = true;
+        // One that is being destroyed is not saved by that.
+        found.ending = found.fate.is_none();
         if found.stage == Stage::Ready {
             found.stage = Stage::Leaving { gracefully: true };
         }
@@ -169,16 +173,28 @@ impl Machine {
         let found = self.comm(comm)?;
         // However many wait already, there is room for who ends that.
         found.waiting.push((asker, Awaited::Ended));
-        found.stage = Stage::Leaving { gracefully: false };
-        for asker in found.take_waiting(&[Awaited::Ready, Awaited::Grown]) {
-            self.reply(asker, Err(Refusal::Ended { comm }));
+        let fate = "it was destroyed".to_owned();
+        let was_running = matches!(found.stage, Stage::Running { .. });
+        if was_running {
+            let (group, failure) = (found.groups, Some("the communicator was destroyed".to_owned()));
+            found.last = Some(GroupOutcome { group, failure });
+        }
+        found.end(Stage::Leaving { gracefully: false }, fate.clone());
+        let disappointed = found.take_waiting(&[Awaited::Ready, Awaited::Grown]);
+        self.counts.failed += u64::from(was_running);
+        for asker in disappointed {
+            self.reply(asker, Err(Refusal::Ended { comm, why: Some(fate.clone()) }));
         }
         Ok(None)
     }
 
     pub(super) fn comm(&mut self, comm: CommId) -> Result<&mut Comm, Refusal> {
         let has_ended = comm <= self.newest && comm.get() > 0;
-        let missing = if has_ended { Refusal::Ended { comm } } else { Refusal::NoSuchComm { comm } };
+        let missing = if has_ended {
+            Refusal::Ended { comm, why: self.ended.get(&comm).and_then(|ended| ended.why.clone()) }
+        } else {
+            Refusal::NoSuchComm { comm }
+        };
         self.comms.get_mut(&comm).ok_or(missing)
     }
 

@@ -6,7 +6,7 @@ use super::{Machine, REMEMBERED};
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::order::{Membership, Order, Phase};
 use crate::coordinator::refusal::Refusal;
-use crate::coordinator::request::{GroupOutcome, Reply, State};
+use crate::coordinator::request::{GroupOutcome, Reply};
 
 /// Whether a communicator has come into another stage, so that there may be more to do.
 pub(super) type Moved = bool;
@@ -20,7 +20,7 @@ impl Machine {
             while self.step(&mut comm) {}
             self.tell(&mut comm);
             if comm.stage == Stage::Ended {
-                self.ended.insert(id);
+                self.ended.insert(id, comm.status());
                 if self.ended.len() > REMEMBERED {
                     self.ended.pop_first();
                 }
@@ -91,7 +91,7 @@ impl Machine {
         for asker in comm.take_waiting(&[Awaited::Ready]) {
             self.reply(asker, Err(Refusal::NotFormed { why: why.clone() }));
         }
-        comm.stage = Stage::Leaving { gracefully: false };
+        comm.end(Stage::Leaving { gracefully: false }, format!("it did not come about: {why}"));
         true
     }
 
@@ -132,7 +132,7 @@ impl Machine {
 
     fn wait_to_go_on(&self, comm: &mut Comm, why: String, in_vain: bool) -> Moved {
         if comm.living().is_empty() {
-            comm.stage = Stage::Ended;
+            comm.end(Stage::Ended, format!("all its devices were lost: {why}"));
             return true;
         }
         let is_asked = comm.waiting.iter().any(|(_, awaited)| *awaited == Awaited::Ready);
@@ -146,7 +146,7 @@ impl Machine {
     fn go_on(&mut self, comm: &mut Comm, (attempt, last): (u32, u32), why: String) -> Moved {
         let living = comm.living();
         if living.is_empty() {
-            comm.stage = Stage::Ended;
+            comm.end(Stage::Ended, format!("all its devices were lost: {why}"));
             return true;
         }
         let lost = comm.lost.iter().copied().collect();
@@ -251,7 +251,9 @@ impl Machine {
                     continue;
                 }
                 Awaited::Finalized | Awaited::Ended => Ok(Reply::Ended),
-                _ if comm.state() == State::Destroyed => Err(Refusal::Ended { comm: id }),
+                Awaited::Ready | Awaited::Grown if comm.stage == Stage::Ended => {
+                    Err(Refusal::Ended { comm: id, why: comm.fate.clone() })
+                }
                 _ => Ok(Reply::Status(comm.status())),
             };
             self.reply(asker, reply);

@@ -148,7 +148,7 @@ impl Bench {
 
     fn call(&mut self) -> Result<Reply, Refusal> {
         let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, Operator::Sum);
-        let addresses = vec![0x1000; self.devices.len()];
+        let addresses = vec![0x1000; self.machine.comms.get(&COMM).map_or(1, |comm| comm.members.len())];
         let (send, recv) = (addresses.clone(), addresses);
         let call = DeviceCall { collective, data_type, op, root: 0, count: 1, send, recv };
         self.answer(Request::Call { comm: COMM, call })
@@ -190,4 +190,50 @@ fn a_group_that_fails_undoes_finalizing() {
     bench.answer(Request::GoOn(COMM)).unwrap();
     bench.call().unwrap();
     assert_eq!(bench.status().state, State::InProgress, "it is of use");
+}
+
+#[test]
+fn how_a_communicator_has_ended_is_told_as_long_as_it_is_remembered() {
+    let mut bench = Bench::new(3);
+    bench.init(2, false);
+    bench.call().unwrap();
+    bench.end_group(&Ok(()));
+    bench.answer(Request::Finalize(COMM)).unwrap();
+    let status = bench.status();
+    assert_eq!((status.state, status.why), (State::Finalized, None));
+    assert_eq!(status.last.map(|last| last.failure), Some(None));
+
+    let mut bench = Bench::new(3);
+    bench.init(2, false);
+    bench.call().unwrap();
+    bench.answer(Request::Destroy(COMM)).unwrap();
+    let status = bench.status();
+    assert_eq!((status.state, status.why.as_deref()), (State::Destroyed, Some("it was destroyed")));
+    assert!(status.last.unwrap().failure.unwrap().contains("destroyed"), "the group did not end by itself");
+}
+
+#[test]
+fn what_has_lost_all_devices_says_so_to_who_waits_and_who_wants_to_go_on() {
+    let mut bench = Bench::new(2);
+    bench.init(2, false);
+    bench.call().unwrap();
+    let waiting = bench.ask(Request::Status { comm: COMM, settled: true });
+    for device in [1, 2].map(DeviceId::new) {
+        bench.tasks.remove(&device);
+        bench.devices.remove(&device);
+    }
+    for device in [1, 2].map(DeviceId::new) {
+        bench.happen(Event::Gone { device });
+    }
+    let Some(Ok(Reply::Status(told))) = bench.replies.remove(&waiting) else { panic!("no answer") };
+    assert_eq!(told.state, State::Failed, "when the first is lost");
+    let status = bench.status();
+    assert_eq!((status.state, status.lost.len()), (State::Destroyed, 2));
+    assert!(status.why.unwrap().starts_with("all its devices were lost: device 1"), "and why");
+    assert_eq!(status.last.unwrap().group, 1);
+    let refused = bench.answer(Request::GoOn(COMM)).unwrap_err().to_string();
+    assert!(
+        refused.contains("has ended (all its devices were lost: device 1 was lost); make another"),
+        "{refused}"
+    );
 }

@@ -7,6 +7,7 @@ use crate::coordinator::id::DeviceId;
 use crate::coordinator::machine::Machine;
 use crate::coordinator::machine::comm::{Comm, Stage};
 use crate::coordinator::order::{Formation, Membership, Phase};
+use crate::coordinator::request::{CommStatus, State};
 
 /// What has to hold after every step.
 ///
@@ -22,6 +23,7 @@ pub(super) fn always(world: &World) -> Result<(), String> {
             newest_group_is_known(world, comm)?;
             nobody_is_lost_by_mistake(world, comm)?;
         }
+        what_has_ended_says_so(machine)?;
         free_devices_are_free(world, machine)?;
         what_is_counted_adds_up(world, machine)?;
     }
@@ -156,6 +158,18 @@ fn what_is_finalized_takes_nothing_more(comm: &Comm) -> Result<(), String> {
         return Err(format!("communicator {} was finalized, and is {:?}", comm.id, comm.stage));
     }
     Ok(())
+}
+
+/// A communicator that is remembered has ended, and says how.
+fn what_has_ended_says_so(machine: &Machine) -> Result<(), String> {
+    let is_told = |it: &CommStatus| match it.state {
+        State::Finalized => it.why.is_none(),
+        state => state.has_ended() && it.why.is_some(),
+    };
+    match machine.ended.values().find(|it| !is_told(it)) {
+        Some(it) => Err(format!("communicator {} has ended as {it:?}", it.comm)),
+        None => Ok(()),
+    }
 }
 
 /// Calls have an address for each member.
