@@ -14,6 +14,9 @@
 //! | going on | failed | all members that are left are in the next epoch |
 //! | leaving | finalizing | all members are out of it |
 //!
+//! Time is what the coordinator has been there to see: a pause of its own counts for a quarter of its patience at most, since what
+//! came meanwhile has yet to be taken in, and what has held it up may have held up devices, too.
+//!
 //! A device whose connection ends counts as dead at once, and one that has not even heard an order for the time of
 //! [`Settings::patience_ms`] hangs, and is dropped. Either may come back, as a device that is told to leave what it was in.
 
@@ -140,7 +143,9 @@ struct Asker {
 pub struct Machine {
     settings: Settings,
     incarnation: u64,
-    /// The time, by which orders are stamped.
+    /// The time as it was told last, once it was.
+    told_ms: Option<u64>,
+    /// The time without its own pauses, by which orders are stamped.
     now_ms: u64,
     /// The time of the last tick, by which all is judged: whatever had come by then has been taken in.
     judged_ms: u64,
@@ -164,6 +169,7 @@ impl Machine {
         Self {
             settings,
             incarnation,
+            told_ms: None,
             now_ms: 0,
             judged_ms: 0,
             opens_ms: None,
@@ -179,7 +185,16 @@ impl Machine {
 
     /// Tells the time before what has come by then is taken in. It judges nobody: that is for [`Event::Tick`], after it.
     pub fn set_time(&mut self, now_ms: u64) {
-        self.now_ms = self.now_ms.max(now_ms);
+        match self.told_ms {
+            None => self.now_ms = now_ms,
+            Some(told_ms) => self.now_ms += now_ms.saturating_sub(told_ms).min(self.longest_pause()),
+        }
+        self.told_ms = self.told_ms.max(Some(now_ms));
+    }
+
+    /// How long it may be told nothing before that counts as a pause.
+    fn longest_pause(&self) -> u64 {
+        (self.settings.patience_ms / 4).max(1)
     }
 
     /// Takes in what has happened. Returns what is to be done, in that order.
@@ -214,7 +229,10 @@ impl Machine {
         let opens = if self.is_open() { None } else { Some(self.opens_ms.unwrap_or(self.now_ms)) };
         let silence = self.pool.oldest_unheard().map(|since| since + self.settings.patience_ms);
         let adoption = self.comms.values().filter_map(Comm::adopted_by).min();
-        [opens, silence, adoption].into_iter().flatten().min()
+        let due = [opens, silence, adoption].into_iter().flatten().min()?;
+        // Told that often, it sees all of the time that it is there.
+        let left = due.saturating_sub(self.now_ms).min(self.longest_pause());
+        Some(self.told_ms.unwrap_or_default() + left)
     }
 
     /// Whether devices have had the time to come back after a restart.

@@ -86,7 +86,7 @@ impl Machine {
         };
         let (devices, free) = (self.pool.len() as u64, self.pool.free().len() as u64);
         Metrics {
-            uptime_ms: self.now_ms,
+            uptime_ms: self.told_ms.unwrap_or_default(),
             connections: [devices, 0, 0],
             free,
             allocated: devices - free,

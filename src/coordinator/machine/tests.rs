@@ -51,7 +51,17 @@ impl Bench {
         self.happen(Event::Registered { device, range, socket: String::new(), report });
     }
 
+    /// Time passes while the coordinator is there.
     fn pass(&mut self, ms: u64) {
+        let until = self.now_ms + ms;
+        while let Some(tick) = self.machine.next_tick_ms().filter(|tick| *tick < until) {
+            self.pause(tick.saturating_sub(self.now_ms).max(1));
+        }
+        self.pause(until.saturating_sub(self.now_ms));
+    }
+
+    /// Time passes, and the coordinator comes to know of it afterwards.
+    fn pause(&mut self, ms: u64) {
         self.now_ms += ms;
         self.happen(Event::Tick { now_ms: self.now_ms });
     }
@@ -235,5 +245,23 @@ fn what_has_lost_all_devices_says_so_to_who_waits_and_who_wants_to_go_on() {
     assert!(
         refused.contains("has ended (all its devices were lost: device 1 was lost); make another"),
         "{refused}"
+    );
+}
+
+#[test]
+fn a_pause_of_the_coordinator_is_no_silence_of_a_device() {
+    let mut bench = Bench::new(2);
+    let device = DeviceId::new(1);
+    bench.stopped.insert(device);
+    bench.ask(Request::Init { devices: 2, keep_going: false });
+    bench.pause(100 * SETTINGS.patience_ms);
+    assert_eq!(bench.dropped, [], "its answer may be on the way");
+    bench.pass(SETTINGS.patience_ms / 4);
+    assert_eq!(bench.dropped, []);
+    bench.pass(SETTINGS.patience_ms);
+    assert_eq!(
+        bench.dropped,
+        [device],
+        "it has been heard of by nobody for all of the time that was watched"
     );
 }
