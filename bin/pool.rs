@@ -45,7 +45,11 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
         (None, None) => Vec::new(),
     };
     let directory = RuntimeDirectory::open()?;
-    let settings = Settings { adopt_ms: milliseconds(ADOPTION), patience_ms: milliseconds(args.patience) };
+    let settings = Settings {
+        adopt_ms: milliseconds(ADOPTION),
+        patience_ms: milliseconds(args.patience),
+        hang_rule: args.hangs.rule(args.patience)?,
+    };
     let coordinator = Coordinator::start(&directory, settings)?;
     output::note(&format!("coordinator listens at {}; Ctrl-C ends it", directory.socket().display()));
     if let Some(address) = args.metrics {

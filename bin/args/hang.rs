@@ -8,6 +8,9 @@ use shmccl::launch::HangRule;
 
 use crate::units::parse_timeout;
 
+/// The shortest time between two looks.
+const SHORTEST: Duration = Duration::from_millis(1);
+
 /// How `shmccl run` finds ranks that hang without dying.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct HangArgs {
@@ -35,10 +38,45 @@ impl HangArgs {
     }
 }
 
+/// How `shmccl coordinator` finds devices that hang without dying.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PoolHangArgs {
+    /// Take a device for lost when so many of the last so many looks for its heartbeat were in vain, such as 5/10; or never
+    #[arg(long, value_name = "MISSES/LOOKS", value_parser = parse_misses_or_never, default_value = "10/10")]
+    hung_after: Misses,
+    /// The time between two looks, such as 100ms or 1s; at least 1ms [default: a tenth of --patience]
+    #[arg(long, value_name = "TIME", value_parser = parse_period)]
+    heartbeat: Option<Duration>,
+}
+
+/// How many misses of how many looks, if that matters.
+#[derive(Clone, Copy, Debug)]
+struct Misses(Option<(u32, u32)>);
+
+impl PoolHangArgs {
+    /// The rule that the flags say, if there is to be one, for a coordinator of this patience.
+    ///
+    /// # Errors
+    /// When it could never be broken, or always would.
+    pub(crate) fn rule(&self, patience: Duration) -> Result<Option<HangRule>> {
+        let Some((misses, looks)) = self.hung_after.0 else { return Ok(None) };
+        let period = self.heartbeat.unwrap_or((patience / 10).max(SHORTEST));
+        Ok(Some(HangRule::new(period, misses, looks)?))
+    }
+}
+
+/// Reads `5/10` or `never`.
+fn parse_misses_or_never(text: &str) -> Result<Misses, String> {
+    match text {
+        "never" => Ok(Misses(None)),
+        text => parse_misses(text).map(|misses| Misses(Some(misses))),
+    }
+}
+
 /// Reads a time that is not too short to look in.
 fn parse_period(text: &str) -> Result<Duration, String> {
     let period = parse_timeout(text)?;
-    if period < Duration::from_millis(1) {
+    if period < SHORTEST {
         return Err("expected at least 1ms".to_owned());
     }
     Ok(period)

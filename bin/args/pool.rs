@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use shmccl::coordinator::{Collective, Operator};
 use shmccl::reduce::DataType;
 
+use super::hang::PoolHangArgs;
 use crate::sizes::parse_size;
 use crate::units::parse_timeout;
 
@@ -35,6 +36,9 @@ pub(crate) struct CoordinatorArgs {
     /// How long a device may leave an order unheard before it counts as lost
     #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "5s")]
     pub(crate) patience: Duration,
+    /// When a device hangs.
+    #[command(flatten)]
+    pub(crate) hangs: PoolHangArgs,
 }
 
 /// Flags of `shmccl device`.

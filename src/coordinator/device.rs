@@ -66,6 +66,8 @@ pub struct Device {
     interrupts: Option<InterruptWatch>,
     /// When it looks for a coordinator again, if it has none.
     looks_at: Instant,
+    /// How often it gives a sign of life, if the coordinator looks for one, and when next.
+    beat: Option<(Duration, Instant)>,
 }
 
 impl Device {
@@ -95,6 +97,7 @@ impl Device {
             interrupts: InterruptWatch::start(false)
                 .map_err(|error| Error::os("catching the signals that end a device", error))?,
             looks_at: Instant::now(),
+            beat: None,
         };
         device.register()?;
         Ok(device)
@@ -120,7 +123,7 @@ impl Device {
             }
             if self.link.as_ref().is_some_and(Link::is_over) {
                 // One that drops this device at once is not to be kept busy with it.
-                (self.link, self.looks_at) = (None, Instant::now() + LOOK);
+                (self.link, self.looks_at, self.beat) = (None, Instant::now() + LOOK, None);
             }
             if self.link.is_none() && self.looks_at <= Instant::now() {
                 self.looks_at = Instant::now() + LOOK;
@@ -136,13 +139,27 @@ impl Device {
         polled.extend(self.link.iter().map(|link| PollFd::new(link.descriptor(), link.interest())));
         polled.extend(self.interrupts.iter().map(|it| PollFd::new(it.descriptor(), PollFlags::POLLIN)));
         let look = self.link.is_none().then(|| self.looks_at.saturating_duration_since(Instant::now()));
-        match poll(&mut polled, poll_timeout(look)) {
+        let beat = self.beat.map(|(_, at)| at.saturating_duration_since(Instant::now()));
+        match poll(&mut polled, poll_timeout(look.into_iter().chain(beat).min())) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(Error::os("waiting for orders", errno)),
         }
         drop(polled);
+        self.give_sign();
         self.hear()?;
         Ok(self.interrupts.as_mut().is_some_and(|interrupts| interrupts.next().is_some()))
+    }
+
+    /// Tells the coordinator that this thread does not hang, if it is time. One that has not read the last sign needs no other.
+    fn give_sign(&mut self) {
+        let (Some(link), Some((period, at))) = (&mut self.link, &mut self.beat) else { return };
+        let now = Instant::now();
+        if *at <= now {
+            *at = now + *period;
+            if !link.is_behind() {
+                link.send(&Bulletin::Beat);
+            }
+        }
     }
 
     /// Takes the orders that have come.
@@ -185,14 +202,15 @@ impl Device {
             AddressRange { min: self.memory.min_address().get(), max: self.memory.max_address().get() };
         let (socket, report) = (self.copies.socket().to_owned(), self.agent.report().clone());
         if let Some(link) = &mut self.link {
-            link.send(&Bulletin { range, socket, report });
+            link.send(&Bulletin::State { range, socket, report });
         }
     }
 
     fn register(&mut self) -> Result<()> {
         let stream = connect(&self.directory)?;
-        greet(&stream, Role::Device, COORDINATOR, PATIENCE)?;
+        let welcome = greet(&stream, Role::Device, COORDINATOR, PATIENCE)?;
         self.link = Some(Link::new(stream)?);
+        self.beat = welcome.beat_us.map(|us| (Duration::from_micros(us), Instant::now()));
         self.agent.connect();
         self.report();
         Ok(())

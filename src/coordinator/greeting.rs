@@ -19,7 +19,7 @@ use super::request::{Reply, Request};
 use crate::error::{Error, Result};
 
 /// What both sides of a connection have to have in common: the version, and the number of the format of their messages.
-pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+format.2");
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+format.3");
 
 /// How long a side waits for what the other one has no reason to put off.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
@@ -41,6 +41,9 @@ pub(super) struct Greeting {
 pub(super) struct Welcome {
     /// The version.
     pub(super) shmccl: String,
+    /// How often a device is to give a sign of life, in microseconds, if it is to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) beat_us: Option<u64>,
 }
 
 /// What connects.
@@ -53,13 +56,14 @@ pub(super) enum Role {
     Device,
 }
 
-/// What a device tells the coordinator: first of all, and whenever it has changed.
+/// What a device tells the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Bulletin {
-    pub(super) range: AddressRange,
-    pub(super) socket: String,
-    pub(super) report: Report,
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum Bulletin {
+    /// How it is: first of all, and whenever that has changed.
+    State { range: AddressRange, socket: String, report: Report },
+    /// That it does not hang.
+    Beat,
 }
 
 /// What a client asks the coordinator.
@@ -124,15 +128,21 @@ pub(super) fn check_version(theirs: &str) -> Result<()> {
     Err(Fault::Version { mine: VERSION.to_owned(), theirs }.error())
 }
 
-/// Greets `peer`, who listens, as `role`, and gives it `patience` for that.
+/// Greets `peer`, who listens, as `role`, and gives it `patience` for that. Returns what it answers, which is of this version.
 ///
 /// # Errors
 /// [`Error::Coordinator`], [`Error::Timeout`], [`Error::Os`].
-pub(super) fn greet(stream: &UnixStream, role: Role, peer: &'static str, patience: Duration) -> Result<()> {
+pub(super) fn greet(
+    stream: &UnixStream,
+    role: Role,
+    peer: &'static str,
+    patience: Duration,
+) -> Result<Welcome> {
     check_peer(stream)?;
     let exchange = frame::Exchange { peer, operation: "greeting the other side of a socket", patience };
     let mut stream = Hurried::new(stream, patience);
     frame::write(&mut stream, &Greeting { shmccl: VERSION.to_owned(), role }, exchange)?;
     let welcome: Welcome = frame::read(&mut stream, exchange)?;
-    check_version(&welcome.shmccl)
+    check_version(&welcome.shmccl)?;
+    Ok(welcome)
 }

@@ -45,6 +45,11 @@ impl Link {
         if self.outgoing.is_empty() { PollFlags::POLLIN } else { PollFlags::POLLIN | PollFlags::POLLOUT }
     }
 
+    /// Whether the peer has yet to take what was sent.
+    pub(super) fn is_behind(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
     /// Whether there is no use in it any more.
     pub(super) fn is_over(&self) -> bool {
         self.is_over

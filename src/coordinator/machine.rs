@@ -17,13 +17,14 @@
 //! Time is what the coordinator has been there to see: a pause of its own counts for a quarter of its patience at most, since what
 //! came meanwhile has yet to be taken in, and what has held it up may have held up devices, too.
 //!
-//! A device whose connection ends counts as dead at once, and one that has not even heard an order for the time of
-//! [`Settings::patience_ms`] hangs, and is dropped. Either may come back, as a device that is told to leave what it was in.
+//! A device whose connection ends counts as dead at once. One that has not even heard an order for the time of
+//! [`Settings::patience_ms`], or does not give the signs of life that [`Settings::hang_rule`] asks for, hangs, and is dropped. Either may come back, as a device that is told to leave what it was in.
 
 mod adopt;
 mod comm;
 mod grow;
 mod pool;
+mod pulse;
 mod requests;
 mod settle;
 #[cfg(test)]
@@ -39,6 +40,7 @@ use super::metrics::Counts;
 use super::order::{Order, Report};
 use super::refusal::Refusal;
 use super::request::{CommStatus, Reply, Request};
+use crate::launch::HangRule;
 use comm::Comm;
 use pool::Pool;
 
@@ -56,6 +58,8 @@ pub struct Settings {
     pub adopt_ms: u64,
     /// How long a device may leave an order unheard before it counts as lost.
     pub patience_ms: u64,
+    /// When a device counts as lost that gives no sign of life, whether it has orders or not.
+    pub hang_rule: Option<HangRule>,
 }
 
 /// What happens to a coordinator.
@@ -78,6 +82,11 @@ pub enum Event {
         device: DeviceId,
         /// Its state.
         report: Report,
+    },
+    /// A device has given a sign of life.
+    Beat {
+        /// Which.
+        device: DeviceId,
     },
     /// The connection of a device has ended.
     Gone {
@@ -151,6 +160,8 @@ pub struct Machine {
     judged_ms: u64,
     /// When requests are taken, once it is known when the coordinator started.
     opens_ms: Option<u64>,
+    /// When it looks for signs of life next, if it does.
+    looks_ms: u64,
     pool: Pool,
     comms: BTreeMap<CommId, Comm>,
     newest: CommId,
@@ -173,6 +184,7 @@ impl Machine {
             now_ms: 0,
             judged_ms: 0,
             opens_ms: None,
+            looks_ms: 0,
             pool: Pool::default(),
             comms: BTreeMap::new(),
             newest: CommId::default(),
@@ -208,7 +220,8 @@ impl Machine {
                     self.place(device);
                 }
             }
-            Event::Gone { device } => self.lose(device),
+            Event::Beat { device } => self.pool.beat(device),
+            Event::Gone { device } => self.lose(device, None),
             Event::Requested { client, number, request } => {
                 let asker = Asker { client, number };
                 if self.is_open() { self.request(asker, request) } else { self.early.push((asker, request)) }
@@ -229,7 +242,8 @@ impl Machine {
         let opens = if self.is_open() { None } else { Some(self.opens_ms.unwrap_or(self.now_ms)) };
         let silence = self.pool.oldest_unheard().map(|since| since + self.settings.patience_ms);
         let adoption = self.comms.values().filter_map(Comm::adopted_by).min();
-        let due = [opens, silence, adoption].into_iter().flatten().min()?;
+        let look = self.next_look_ms();
+        let due = [opens, silence, adoption, look].into_iter().flatten().min()?;
         // Told that often, it sees all of the time that it is there.
         let left = due.saturating_sub(self.now_ms).min(self.longest_pause());
         Some(self.told_ms.unwrap_or_default() + left)
@@ -241,7 +255,7 @@ impl Machine {
     }
 
     fn register(&mut self, device: DeviceId, memory: (AddressRange, String), report: Report) {
-        self.lose(device);
+        self.lose(device, None);
         if self.pool.len() == MAX_DEVICES || report.heard > 0 {
             self.actions.push(Action::Drop { device });
             return;
@@ -251,14 +265,15 @@ impl Machine {
         self.place(device);
     }
 
-    /// The device is dead, or as good as that.
-    fn lose(&mut self, device: DeviceId) {
+    /// The device is dead, or as good as that; and why it is taken for that, where its connection has not ended.
+    fn lose(&mut self, device: DeviceId, why: Option<String>) {
         let Some(owner) = self.pool.remove(device) else { return };
         self.counts.lost += 1;
         let comm = owner.and_then(|owner| self.comms.get_mut(&owner));
         // A newcomer that is gone is missed where it is waited for.
         if let Some(comm) = comm.filter(|comm| comm.members.contains(&device)) {
             comm.lost.insert(device);
+            comm.hung.extend(why.map(|why| (device, why)));
         }
     }
 
@@ -271,10 +286,12 @@ impl Machine {
         self.set_time(now_ms);
         self.judged_ms = self.now_ms;
         self.opens_ms.get_or_insert(self.now_ms + self.settings.adopt_ms);
-        for device in self.pool.silent(self.now_ms, self.settings.patience_ms) {
-            self.lose(device);
+        let patience_ms = self.settings.patience_ms;
+        for device in self.pool.silent(self.now_ms, patience_ms) {
+            self.lose(device, Some(format!("it hangs, with an order unheard for {patience_ms} ms")));
             self.actions.push(Action::Drop { device });
         }
+        self.look_for_signs();
         if self.is_open() {
             // Whatever has come back is in its communicator before anybody asks.
             self.settle();

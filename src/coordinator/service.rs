@@ -44,6 +44,8 @@ pub struct Coordinator {
     /// The connection of each device.
     devices: BTreeMap<DeviceId, u64>,
     began: Instant,
+    /// How often devices are to give a sign of life, if they are to.
+    beat: Option<Duration>,
     is_shut: bool,
     /// Last, so that the socket goes when nobody listens any more.
     _occupied: Occupied,
@@ -88,6 +90,7 @@ impl Coordinator {
             next_peer: 0,
             devices: BTreeMap::new(),
             began: Instant::now(),
+            beat: settings.hang_rule.map(|rule| rule.beat()),
             is_shut: false,
             _occupied: occupied,
         })
@@ -189,10 +192,10 @@ impl Coordinator {
 
     /// The next event that a peer has sent; `None` as well when that was the last that is heard of it.
     fn next_event(&mut self, number: u64) -> Option<Event> {
-        let peer = self.peers.get_mut(&number)?;
+        let (peer, beat) = (self.peers.get_mut(&number)?, self.beat);
         loop {
             let message = match peer.kind {
-                Kind::Stranger { .. } => peer.greeted().map(|greeted| greeted.then_some(None)),
+                Kind::Stranger { .. } => peer.greeted(beat).map(|greeted| greeted.then_some(None)),
                 Kind::Client { .. } => peer.question(number).map(|event| event.map(Some)),
                 Kind::Device { .. } => peer.bulletin().map(|event| event.map(Some)),
             };
@@ -221,13 +224,18 @@ impl Coordinator {
                 self.devices.insert(*device, number);
                 true
             }
-            Event::Reported { device, .. } => self.devices.get(device) == Some(&number),
+            Event::Reported { device, .. } | Event::Beat { device } => {
+                self.devices.get(device) == Some(&number)
+            }
             _ => true,
         }
     }
 
     fn handle(&mut self, event: Event) {
-        tracing::debug!(target: COORDINATOR, ?event, "heard");
+        match event {
+            Event::Tick { .. } | Event::Beat { .. } => tracing::trace!(target: COORDINATOR, ?event, "heard"),
+            _ => tracing::debug!(target: COORDINATOR, ?event, "heard"),
+        }
         for action in self.machine.handle(event) {
             tracing::debug!(target: COORDINATOR, ?action, "decided");
             match action {
@@ -302,9 +310,11 @@ impl Coordinator {
 
 impl Peer {
     /// Takes a greeting. Returns whether there was one.
-    fn greeted(&mut self) -> std::result::Result<bool, String> {
+    fn greeted(&mut self, beat: Option<Duration>) -> std::result::Result<bool, String> {
         let Some(greeting) = self.link.next::<Greeting>()? else { return Ok(false) };
-        self.link.send(&Welcome { shmccl: VERSION.to_owned() });
+        let beat = beat.filter(|_| greeting.role == Role::Device && greeting.shmccl == VERSION);
+        let beat_us = beat.map(|beat| u64::try_from(beat.as_micros()).unwrap_or(u64::MAX));
+        self.link.send(&Welcome { shmccl: VERSION.to_owned(), beat_us });
         if greeting.shmccl != VERSION {
             return Err("another version".to_owned());
         }
@@ -330,12 +340,16 @@ impl Peer {
 
     fn bulletin(&mut self) -> std::result::Result<Option<Event>, String> {
         let Kind::Device { is_known } = &mut self.kind else { return Ok(None) };
-        let Some(Bulletin { range, socket, report }) = self.link.next::<Bulletin>()? else { return Ok(None) };
+        let Some(bulletin) = self.link.next::<Bulletin>()? else { return Ok(None) };
         let device = DeviceId::new(self.pid);
-        Ok(Some(if std::mem::replace(is_known, true) {
-            Event::Reported { device, report }
-        } else {
-            Event::Registered { device, range, socket, report }
-        }))
+        match bulletin {
+            Bulletin::Beat if *is_known => Ok(Some(Event::Beat { device })),
+            Bulletin::Beat => Err("a device that has not said how it is".to_owned()),
+            Bulletin::State { range, socket, report } => Ok(Some(if std::mem::replace(is_known, true) {
+                Event::Reported { device, report }
+            } else {
+                Event::Registered { device, range, socket, report }
+            })),
+        }
     }
 }

@@ -9,6 +9,7 @@
 //! It is the process that is found to hang, since it is stopped, frozen, or waits for a disk that does not answer. A device thread that
 //! is in an endless loop while its process lives is found by the others' deadlines, which name it.
 
+use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -76,28 +77,40 @@ impl HangRule {
     }
 
     /// How often members beat: twice between two looks, so that one that is on time is not missed.
-    pub(super) fn beat(&self) -> Duration {
+    pub(crate) fn beat(&self) -> Duration {
         self.period / 2
     }
 
+    /// The time between two looks.
+    #[cfg(feature = "coordinator")]
+    pub(crate) fn period(&self) -> Duration {
+        self.period
+    }
+
     /// Whether a member with these misses hangs. One that has just beaten does not.
-    fn is_broken_by(&self, record: Record) -> bool {
+    pub(crate) fn is_broken_by(&self, record: Record) -> bool {
         record.misses(1) == 1 && record.misses(self.looks) >= self.misses
     }
 }
 
 /// What the looks at one member have come to, a bit for each, the last one lowest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Record(u64);
+pub(crate) struct Record(u64);
 
 impl Record {
-    fn after(self, missed: bool) -> Self {
+    pub(crate) fn after(self, missed: bool) -> Self {
         Self(self.0 << 1 | u64::from(missed))
     }
 
     /// How many of the last `looks`, 1 to 64 of them, were misses.
     fn misses(self, looks: u32) -> u32 {
         (self.0 << (u64::BITS - looks)).count_ones()
+    }
+}
+
+impl fmt::Display for HangRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} looks, one in {:?}", self.misses, self.looks, self.period)
     }
 }
 

@@ -50,6 +50,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use hang::HangRule;
+#[cfg(feature = "coordinator")]
+pub(crate) use hang::Record;
 pub use job::{Role, launch, launch_threads};
 pub use leftovers::{Leftover, clean};
 pub use observer::Observer;

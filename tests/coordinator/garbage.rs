@@ -21,7 +21,8 @@ impl Dice {
 }
 
 /// What makes sense, more or less, after a greeting.
-const MESSAGES: [&str; 13] = [
+const MESSAGES: [&str; 14] = [
+    r#""beat""#,
     r#"{"number":1,"request":"list"}"#,
     r#"{"number":1,"request":{"init":{"devices":2,"keep_going":true}}}"#,
     r#"{"number":1,"request":{"init":{"devices":4294967295,"keep_going":false}}}"#,
@@ -30,10 +31,10 @@ const MESSAGES: [&str; 13] = [
     r#"{"number":3,"request":{"call":{"comm":1,"call":{"collective":"all_gather","data_type":"f64","op":"sum","root":4294967295,"count":18446744073709551615,"send":[0,18446744073709551615],"recv":[4096,4096]}}}}"#,
     r#"{"number":4,"request":{"group_end":1}}"#,
     r#"{"number":5,"request":{"destroy":1}}"#,
-    r#"{"range":{"min":0,"max":18446744073709551615},"socket":"","report":{"version":1,"heard":0,"membership":null}}"#,
-    r#"{"range":{"min":9,"max":1},"socket":"x","report":{"version":2,"heard":7,"membership":{"formation":{"comm":18446744073709551615,"incarnation":0,"members":[],"keep_going":true},"epoch":18446744073709551615,"phase":{"ready":{"groups":18446744073709551615}}}}}"#,
-    r#"{"range":{"min":9,"max":1},"socket":"x","report":{"version":3,"heard":0,"membership":{"formation":{"comm":0,"incarnation":0,"members":[1,1,1],"keep_going":true},"epoch":0,"phase":{"going_on":{"groups":0,"attempt":4294967295}}}}}"#,
-    r#"{"range":{"min":9,"max":1},"socket":"x","report":{"version":1,"heard":0,"membership":{"formation":{"comm":281474976710655,"incarnation":0,"members":[4294967295],"keep_going":true},"epoch":1,"phase":{"ready":{"groups":0}}}}}"#,
+    r#"{"state":{"range":{"min":0,"max":18446744073709551615},"socket":"","report":{"version":1,"heard":0,"membership":null}}}"#,
+    r#"{"state":{"range":{"min":9,"max":1},"socket":"x","report":{"version":2,"heard":7,"membership":{"formation":{"comm":18446744073709551615,"incarnation":0,"members":[],"keep_going":true},"epoch":18446744073709551615,"phase":{"ready":{"groups":18446744073709551615}}}}}}"#,
+    r#"{"state":{"range":{"min":9,"max":1},"socket":"x","report":{"version":3,"heard":0,"membership":{"formation":{"comm":0,"incarnation":0,"members":[1,1,1],"keep_going":true},"epoch":0,"phase":{"going_on":{"groups":0,"attempt":4294967295}}}}}}"#,
+    r#"{"state":{"range":{"min":9,"max":1},"socket":"x","report":{"version":1,"heard":0,"membership":{"formation":{"comm":281474976710655,"incarnation":0,"members":[4294967295],"keep_going":true},"epoch":1,"phase":{"ready":{"groups":0}}}}}}"#,
     r#"{"device":1,"comm":1,"address":18446744073709551615,"len":18446744073709551615,"direction":"put"}"#,
 ];
 

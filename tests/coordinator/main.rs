@@ -4,6 +4,7 @@
 mod fleet;
 mod garbage;
 mod growth;
+mod hangs;
 mod metrics;
 mod pool;
 mod restarts;

@@ -125,7 +125,7 @@ impl Room {
         const GREETING: Exchange = Exchange { patience: GREETING_TIME, ..CLIENT };
         let mut stream = Hurried::new(stream, GREETING_TIME);
         let greeting: Greeting = read(&mut stream, GREETING)?;
-        write(&mut stream, &Welcome { shmccl: VERSION.to_owned() }, GREETING)?;
+        write(&mut stream, &Welcome { shmccl: VERSION.to_owned(), beat_us: None }, GREETING)?;
         check_version(&greeting.shmccl)?;
         read(&mut stream, GREETING)
     }

@@ -14,7 +14,7 @@ impl Machine {
         let Some(found) = self.pool.get(device) else { return };
         let Some(membership) = found.report.membership.clone() else { return };
         if !membership.is_sound() {
-            self.lose(device);
+            self.lose(device, None);
             self.actions.push(Action::Drop { device });
             return;
         }

@@ -1,6 +1,6 @@
 //! A communicator as the coordinator knows it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Asker;
 use super::pool::Pool;
@@ -25,6 +25,8 @@ pub(super) struct Comm {
     pub(super) members: Vec<DeviceId>,
     /// Those of them that are gone.
     pub(super) lost: BTreeSet<DeviceId>,
+    /// How it was found that members hang that were lost by that.
+    pub(super) hung: BTreeMap<DeviceId, String>,
     /// Who is about to join the members, while they grow.
     pub(super) newcomers: Vec<DeviceId>,
     pub(super) epoch: u64,
@@ -98,6 +100,7 @@ impl Comm {
             incarnation: formation.incarnation,
             members: formation.members.clone(),
             lost: BTreeSet::new(),
+            hung: BTreeMap::new(),
             newcomers: Vec::new(),
             epoch: formation.epoch,
             groups: 0,
@@ -189,10 +192,16 @@ impl Comm {
         self.members.iter().filter_map(tried).max().unwrap_or_default().saturating_add(1)
     }
 
+    /// That a member was lost, and how, as far as that is known.
+    pub(super) fn loss_of(&self, lost: DeviceId) -> String {
+        let how = self.hung.get(&lost).map_or_else(String::new, |how| format!(": {how}"));
+        format!("device {lost} was lost{how}")
+    }
+
     /// What is wrong with its members, if anything: one is lost, tells of a failure, or has left as another coordinator told it.
     pub(super) fn trouble(&self, pool: &Pool) -> Option<String> {
         if let Some(lost) = self.lost.first() {
-            return Some(format!("device {lost} was lost"));
+            return Some(self.loss_of(*lost));
         }
         let is_formed = matches!(self.stage, Stage::Ready | Stage::Running { .. } | Stage::Inviting);
         self.members.iter().find_map(|member| match pool.phase(*member, self.id, self.epoch) {

@@ -90,7 +90,7 @@ impl Machine {
             }
         }
         if let Some(lost) = comm.lost.first() {
-            off.get_or_insert_with(|| format!("device {lost} was lost"));
+            off.get_or_insert_with(|| comm.loss_of(*lost));
         }
         match successors {
             Some(members) if undecided.is_empty() && on_the_way.is_empty() => {

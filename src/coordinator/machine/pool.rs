@@ -6,6 +6,7 @@ use super::comm::Comm;
 use crate::coordinator::call::AddressRange;
 use crate::coordinator::id::{CommId, DeviceId};
 use crate::coordinator::order::{Membership, Order, Phase, Report};
+use crate::launch::{HangRule, Record};
 
 /// All devices that are connected.
 #[derive(Debug, Default)]
@@ -27,6 +28,9 @@ pub(super) struct Device {
     sent: u64,
     /// When the oldest order was sent that it has not heard, as far as is known.
     pub(super) unheard_since: Option<u64>,
+    /// Whether it has given a sign of life since the last look.
+    has_beaten: bool,
+    looks: Record,
 }
 
 impl Device {
@@ -71,9 +75,18 @@ impl Pool {
 
     pub(super) fn add(&mut self, device: DeviceId, memory: (AddressRange, String), report: Report) {
         let (range, socket) = memory;
-        let device_now =
-            Device { range, socket, report, owner: None, last_order: None, sent: 0, unheard_since: None };
-        self.devices.insert(device, device_now);
+        let new = Device {
+            range,
+            socket,
+            report,
+            owner: None,
+            last_order: None,
+            sent: 0,
+            unheard_since: None,
+            has_beaten: true,
+            looks: Record::default(),
+        };
+        self.devices.insert(device, new);
     }
 
     /// Removes a device. Returns whose it was, if it was there.
@@ -88,10 +101,28 @@ impl Pool {
             return false;
         }
         device.report = report;
+        device.has_beaten = true;
         if device.has_heard_all() {
             device.unheard_since = None;
         }
         true
+    }
+
+    /// Takes a sign of life.
+    pub(super) fn beat(&mut self, device: DeviceId) {
+        if let Some(device) = self.devices.get_mut(&device) {
+            device.has_beaten = true;
+        }
+    }
+
+    /// Looks for signs of life. Returns who hangs.
+    pub(super) fn look(&mut self, rule: HangRule) -> Vec<DeviceId> {
+        let mut hung = Vec::new();
+        for (id, device) in &mut self.devices {
+            device.looks = device.looks.after(!std::mem::take(&mut device.has_beaten));
+            hung.extend(rule.is_broken_by(device.looks).then_some(*id));
+        }
+        hung
     }
 
     pub(super) fn give(&mut self, device: DeviceId, owner: CommId) {

@@ -201,6 +201,7 @@ impl Machine {
         }
         let is_lost = |member: &DeviceId| self.pool.phase(*member, comm.id, next).is_none();
         comm.lost = members.iter().copied().filter(is_lost).collect();
+        comm.hung.retain(|device, _| comm.lost.contains(device));
         (comm.members, comm.epoch) = (members, next);
     }
 

@@ -17,7 +17,7 @@ const STEPS: u64 = 120;
 const REST: u64 = 400;
 
 /// What one history in fifty comes to at the least.
-const EXPECTED: [&str; 18] = [
+const EXPECTED: [&str; 19] = [
     "ready",
     "group",
     "open group",
@@ -28,6 +28,7 @@ const EXPECTED: [&str; 18] = [
     "restart",
     "adopted",
     "hang",
+    "no sign of life",
     "not enough",
     "located",
     "not formed",

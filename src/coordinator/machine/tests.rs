@@ -8,7 +8,7 @@ use crate::coordinator::call::{Collective, DeviceCall, Operator};
 use crate::coordinator::request::{CommStatus, State};
 use crate::reduce::DataType;
 
-const SETTINGS: Settings = Settings { adopt_ms: 400, patience_ms: 3000 };
+const SETTINGS: Settings = Settings { adopt_ms: 400, patience_ms: 3000, hang_rule: None };
 const COMM: CommId = CommId::new(1);
 
 /// A coordinator, devices, and clients, of whom each asks one thing.
@@ -264,4 +264,25 @@ fn a_pause_of_the_coordinator_is_no_silence_of_a_device() {
         [device],
         "it has been heard of by nobody for all of the time that was watched"
     );
+}
+
+#[test]
+fn a_member_without_signs_of_life_is_lost_by_that_though_it_has_heard_all_and_is_named() {
+    let rule = HangRule::new(std::time::Duration::from_millis(500), 3, 4).unwrap();
+    let mut bench = Bench::new(2);
+    bench.machine.settings.hang_rule = Some(rule);
+    bench.init(2, false);
+    bench.call().unwrap();
+    let (up, hung) = (DeviceId::new(1), DeviceId::new(2));
+    bench.pass(1);
+    for look in 0..3 {
+        assert_eq!(bench.dropped, [], "look {look}");
+        bench.happen(Event::Beat { device: up });
+        bench.pass(500);
+    }
+    assert_eq!(bench.dropped, [hung]);
+    let status = bench.status();
+    assert_eq!((status.state, status.lost), (State::Failed, vec![hung]));
+    let why = status.last.unwrap().failure.unwrap();
+    assert_eq!(why, "device 2 was lost: it hangs, without a sign of life in 3 of 4 looks, one in 500ms");
 }

@@ -3,6 +3,7 @@
 mod clients;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use super::dice::Dice;
 use super::plane::{Place, Plane};
@@ -12,8 +13,16 @@ use crate::coordinator::call::AddressRange;
 use crate::coordinator::id::{CommId, DeviceId};
 use crate::coordinator::machine::{Action, Event, Machine, Settings};
 use crate::coordinator::order::{Order, Phase, Report};
+use crate::launch::HangRule;
 
-const SETTINGS: Settings = Settings { adopt_ms: 400, patience_ms: 3000 };
+/// How long a device gives no sign of life before it counts as lost by that, at least.
+const SILENCE_MS: u64 = 1600;
+
+fn settings() -> Settings {
+    let hang_rule = HangRule::new(Duration::from_millis(SILENCE_MS / 2), 3, 3).expect("a rule");
+    Settings { adopt_ms: 400, patience_ms: 3000, hang_rule: Some(hang_rule) }
+}
+
 const RANGE: AddressRange = AddressRange { min: 0x1000, max: 0x2000 };
 
 /// A rule that the world breaks on purpose, to see that it is found out.
@@ -77,6 +86,8 @@ pub(super) struct World {
     mail: Vec<(DeviceId, u64, Option<Report>)>,
     /// The connection by which the coordinator knows each device.
     known: BTreeMap<DeviceId, u64>,
+    /// When each device that is connected has given a sign of life.
+    signs: BTreeMap<DeviceId, u64>,
 }
 
 impl Device {
@@ -109,7 +120,7 @@ impl Device {
 impl World {
     pub(super) fn new(seed: u64, broken: Option<Broken>) -> Self {
         let mut world = Self {
-            machine: Some(Machine::new(SETTINGS, 0)),
+            machine: Some(Machine::new(settings(), 0)),
             devices: BTreeMap::new(),
             plane: Plane::new(broken),
             asked: BTreeMap::new(),
@@ -128,6 +139,7 @@ impl World {
             next_device: 1,
             mail: Vec::new(),
             known: BTreeMap::new(),
+            signs: BTreeMap::new(),
         };
         (0..2 + world.dice.below(4)).for_each(|_| world.start_device());
         world
@@ -209,7 +221,7 @@ impl World {
         self.note(|| "the coordinator dies, or starts".to_owned());
         self.machine = match self.machine {
             Some(_) => None,
-            None => Some(Machine::new(SETTINGS, self.incarnations)),
+            None => Some(Machine::new(settings(), self.incarnations)),
         };
         self.machine.iter_mut().for_each(|machine| machine.set_time(self.now_ms));
         self.incarnations += 1;
@@ -241,17 +253,53 @@ impl World {
             self.seen.insert("adopted");
         }
         self.known.insert(id, self.links);
+        self.signs.insert(id, self.now_ms);
         self.note(|| format!("device {id} connects: {report:?}"));
         self.happen(Event::Registered { device: id, range: RANGE, socket: String::new(), report })
     }
 
     fn pass_time(&mut self, most: u64) -> Result<(), String> {
         self.now_ms += self.dice.below(most);
+        self.give_signs()?;
         if let (true, Some(machine)) = (self.dice.once_in(3), &mut self.machine) {
             machine.set_time(self.now_ms);
             return Ok(());
         }
         self.happen(Event::Tick { now_ms: self.now_ms })
+    }
+
+    /// Devices that can give signs of life.
+    fn give_signs(&mut self) -> Result<(), String> {
+        let is_up =
+            |(id, device): (&DeviceId, &Device)| (!device.is_stopped && device.link.is_some()).then_some(*id);
+        for device in self.devices.iter().filter_map(is_up).collect::<Vec<_>>() {
+            if self.known.contains_key(&device) {
+                self.signs.insert(device, self.now_ms);
+                self.happen(Event::Beat { device })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A device is dropped for a reason only.
+    fn drop_device(&mut self, device: DeviceId, has_left_orders_unheard: bool) -> Result<(), String> {
+        let silent_ms = self.now_ms - self.signs.get(&device).copied().unwrap_or(self.now_ms);
+        if !has_left_orders_unheard {
+            if silent_ms < SILENCE_MS {
+                return Err(format!(
+                    "device {device} was dropped, and gave a sign of life {silent_ms} ms ago"
+                ));
+            }
+            self.seen.insert("no sign of life");
+        }
+        self.seen.insert("hang");
+        self.dropped.insert(device);
+        self.known.remove(&device);
+        if let Some(device) = self.devices.get_mut(&device) {
+            device.link = None;
+            device.inbox.clear();
+        }
+        Ok(())
     }
 
     /// Something that is on its way arrives, or somebody works.
@@ -339,7 +387,7 @@ impl World {
         let actions = machine.handle(event);
         rules::stamped_now(&waited_for, machine, self.now_ms)?;
         for action in actions {
-            self.act(action)?;
+            self.act(action, &waited_for)?;
         }
         let Some(machine) = &mut self.machine else { return Ok(()) };
         if machine.comms.values().any(|comm| comm.epoch > 1) {
@@ -361,7 +409,7 @@ impl World {
         Ok(())
     }
 
-    fn act(&mut self, action: Action) -> Result<(), String> {
+    fn act(&mut self, action: Action, waited_for: &BTreeSet<DeviceId>) -> Result<(), String> {
         self.note(|| format!("    {action:?}"));
         match action {
             Action::Order { device, order } => {
@@ -369,15 +417,7 @@ impl World {
                     device.inbox.push_back(order);
                 }
             }
-            Action::Drop { device } => {
-                self.seen.insert("hang");
-                self.dropped.insert(device);
-                self.known.remove(&device);
-                if let Some(device) = self.devices.get_mut(&device) {
-                    device.link = None;
-                    device.inbox.clear();
-                }
-            }
+            Action::Drop { device } => self.drop_device(device, waited_for.contains(&device))?,
             Action::Reply { client, number, reply } => self.take_reply(client.get(), number, &reply)?,
         }
         Ok(())

@@ -1,0 +1,33 @@
+//! Devices that hang: found, named, and gone on without.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::pool::Pool;
+use crate::walk::{group_of_all_reduces, ranks};
+
+fn signal(device: u32, signal: Signal) {
+    kill(Pid::from_raw(i32::try_from(device).unwrap()), signal).unwrap();
+}
+
+#[test]
+fn a_device_that_hangs_in_a_group_is_named_long_before_the_others_lose_patience() {
+    let mut pool = Pool::empty("hung");
+    pool.start_coordinator_with(&["--hung-after", "10/10", "--heartbeat", "100ms"]);
+    (0..3).for_each(|_| _ = pool.start_device());
+    let members = ranks(&pool.ctl("init 3").line());
+    let hung = members[1];
+    // It has its memory, and takes no part.
+    signal(hung, Signal::SIGSTOP);
+    pool.ctl("call 1 all_reduce -d float64 -n 4 --send 0x1000").line();
+    let failed = pool.ctl("status 1 --wait");
+    let told = String::from_utf8(failed.stdout).unwrap();
+    let why = format!("device {hung} was lost: it hangs, ");
+    assert!(failed.code == 1 && told.contains(": failed, epoch 1") && told.contains(&why), "{told}");
+    assert!(told.contains(&format!("group 1 failed: {why}")), "{told}");
+    let rest = ranks(&pool.ctl("go-on 1").line());
+    assert_eq!(rest, [members[0], members[2]]);
+    group_of_all_reduces(&pool, 1, &rest);
+    signal(hung, Signal::SIGCONT);
+    pool.ctl_until("devices", |table| table.matches("free").count() == 1);
+}
