@@ -145,7 +145,11 @@ mod tests {
     #[test]
     fn a_status_is_one_line() {
         let devices = [11, 12].map(DeviceId::new).to_vec();
-        let last = Some(GroupOutcome { group: 2, failure: Some("device 11 was lost".to_owned()) });
+        let last = Some(GroupOutcome {
+            group: 2,
+            failure: Some("device 11 was lost".to_owned()),
+            culprit: Some(DeviceId::new(11)),
+        });
         let (comm, lost, why) =
             (CommId::new(1), vec![DeviceId::new(11)], Some("device 11 was lost".to_owned()));
         let failed = CommStatus { comm, state: State::Failed, epoch: 1, devices, lost, last, why };

@@ -3,7 +3,7 @@
 
 use super::call::DeviceCall;
 use super::id::{CommId, DeviceId};
-use super::order::{Formation, Membership, Order, Phase, Report, Setback};
+use super::order::{FailureKind, Formation, Membership, Order, Phase, Report, Setback};
 use super::request::GroupOutcome;
 
 /// What the worker of a device is to do.
@@ -46,6 +46,17 @@ pub enum Task {
     },
 }
 
+/// Why a group has failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// In words.
+    pub why: String,
+    /// What kind of failure it is.
+    pub kind: FailureKind,
+    /// The rank that was waited for in vain, or lost.
+    pub rank: Option<u32>,
+}
+
 /// What came of a [`Task`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -56,7 +67,7 @@ pub enum Outcome {
     /// It has not met newcomers, and its epoch has ended by that.
     Ended(String),
     /// The group is done, or has failed.
-    Ran(Result<(), String>),
+    Ran(Result<(), Trouble>),
     /// It goes on, without these ranks of the epoch before; or does not.
     WentOn(Result<Vec<u32>, String>),
     /// It has left.
@@ -281,15 +292,21 @@ impl Agent {
                 Phase::Ready { groups: *groups, tried: Some(Setback { id: id.clone(), why }) }
             }
             (Outcome::Ended(why), Phase::Growing { groups, .. }) => {
-                Phase::Failed { groups: *groups, attempt: 0, why }
+                Phase::Failed { groups: *groups, attempt: 0, why, kind: FailureKind::Other, culprit: None }
             }
             (Outcome::Hosted(Err(why)) | Outcome::Met(Err(why)), _) => Phase::Unmet { why },
             (Outcome::Ran(outcome), Phase::Running { group, .. }) => {
-                let failure = outcome.err();
-                membership.last = Some(GroupOutcome { group: *group, failure: failure.clone() });
-                match failure {
+                let trouble = outcome.err();
+                let rank = trouble.as_ref().and_then(|trouble| trouble.rank);
+                let members = &membership.formation.members;
+                let culprit = rank.and_then(|rank| members.get(rank as usize).copied());
+                let failure = trouble.as_ref().map(|trouble| trouble.why.clone());
+                membership.last = Some(GroupOutcome { group: *group, failure, culprit });
+                match trouble {
                     None => ready(group),
-                    Some(why) => Phase::Failed { groups: *group, attempt: 0, why },
+                    Some(Trouble { why, kind, .. }) => {
+                        Phase::Failed { groups: *group, attempt: 0, why, kind, culprit }
+                    }
                 }
             }
             (Outcome::WentOn(Ok(lost)), Phase::GoingOn { groups, .. }) => {
@@ -303,12 +320,19 @@ impl Agent {
                 next
             }
             (Outcome::WentOn(Err(why)), Phase::GoingOn { groups, attempt }) => {
-                Phase::Failed { groups: *groups, attempt: *attempt, why }
+                let (kind, culprit) = (FailureKind::Other, None);
+                Phase::Failed { groups: *groups, attempt: *attempt, why, kind, culprit }
             }
             // The worker answers the task that it was given.
             _ => return,
         };
         membership.phase = next;
+    }
+}
+
+impl From<String> for Trouble {
+    fn from(why: String) -> Self {
+        Self { why, kind: FailureKind::Other, rank: None }
     }
 }
 

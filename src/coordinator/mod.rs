@@ -28,7 +28,7 @@ mod refusal;
 mod request;
 mod service;
 
-pub use agent::{Agent, Outcome, Step, Task};
+pub use agent::{Agent, Outcome, Step, Task, Trouble};
 pub use call::{AddressRange, Bytes, Collective, DeviceCall, MAX_CALLS, Operator, UnknownName};
 pub use client::Client;
 pub use device::{Device, DeviceOptions};
@@ -38,7 +38,7 @@ pub use greeting::VERSION;
 pub use id::{ClientId, CommId, DeviceId};
 pub use machine::{Action, Event, MAX_DEVICES, Machine, Settings};
 pub use metrics::{CommMetrics, Counts, Metrics};
-pub use order::{Formation, Membership, Order, Phase, Report, Setback};
+pub use order::{FailureKind, Formation, Membership, Order, Phase, Report, Setback};
 pub use refusal::Refusal;
 pub use request::{CommStatus, DeviceStatus, GroupOutcome, Location, Reply, Request, State};
 pub use service::Coordinator;

@@ -13,6 +13,9 @@ use crate::rank::MAX_RANKS;
 /// How long a text in a report may be.
 pub(super) const MAX_TEXT: usize = 1 << 10;
 
+/// The weight of a failure that is not the consequence of another one, as far as can be told.
+pub(super) const CAUSE: u8 = 2;
+
 /// What a device is to do next. It ignores what does not fit its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -117,6 +120,20 @@ pub struct Membership {
     pub last: Option<GroupOutcome>,
 }
 
+/// What kind of failure a device tells of. Of several, those of [`FailureKind::weight`] tell what has come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureKind {
+    /// It was told by others that the epoch has ended.
+    Revoked,
+    /// Another device was lost to it, or told it of a failure.
+    PeerLost,
+    /// It has waited in vain.
+    Timeout,
+    /// It has failed by itself.
+    Other,
+}
+
 /// How growing has ended in vain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -125,6 +142,17 @@ pub struct Setback {
     pub id: String,
     /// Why.
     pub why: String,
+}
+
+impl FailureKind {
+    /// How near it is to the cause: a higher one explains a lower one.
+    pub(super) const fn weight(self) -> u8 {
+        match self {
+            Self::Revoked => 0,
+            Self::PeerLost => 1,
+            Self::Timeout | Self::Other => CAUSE,
+        }
+    }
 }
 
 impl Formation {
@@ -232,6 +260,10 @@ pub enum Phase {
         attempt: u32,
         /// Why.
         why: String,
+        /// What kind of failure it was.
+        kind: FailureKind,
+        /// Whom it has waited for in vain, or has lost, where that can be told.
+        culprit: Option<DeviceId>,
     },
     /// It goes on with the rest.
     GoingOn {

@@ -134,6 +134,8 @@ pub struct GroupOutcome {
     pub group: u64,
     /// Why it failed; `None` when it succeeded.
     pub failure: Option<String>,
+    /// The device that hangs, was lost or was waited for in vain, where it failed by one.
+    pub culprit: Option<DeviceId>,
 }
 
 /// A device of the pool.

@@ -31,3 +31,18 @@ fn a_device_that_hangs_in_a_group_is_named_long_before_the_others_lose_patience(
     signal(hung, Signal::SIGCONT);
     pool.ctl_until("devices", |table| table.matches("free").count() == 1);
 }
+
+#[test]
+fn who_was_waited_for_in_vain_is_told_by_its_number_as_a_device() {
+    let mut pool = Pool::empty("in-vain");
+    let file = pool.parent.join("devices.toml");
+    std::fs::write(&file, "[[device]]\ncount = 3\ntimeout = \"1s\"\n").unwrap();
+    pool.start_fleet(3, &["--devices", file.to_str().unwrap(), "--hung-after", "never", "--patience", "60s"]);
+    let members = ranks(&pool.ctl("init 3").line());
+    let hung = members[2];
+    signal(hung, Signal::SIGSTOP);
+    pool.ctl("call 1 all_reduce -d float64 -n 4 --send 0x1000").line();
+    let told = String::from_utf8(pool.ctl("status 1 --wait").stdout).unwrap();
+    assert!(told.contains("timed out after 1s") && told.contains(&format!("(device {hung})")), "{told}");
+    signal(hung, Signal::SIGCONT);
+}

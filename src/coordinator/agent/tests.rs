@@ -50,7 +50,10 @@ fn going_on_ends_what_is_in_progress_and_leaves_the_lost_behind() {
     agent.take(run(1));
     let interrupt = Step::Interrupt { lost: vec![2] };
     assert_eq!(agent.take(go_on(1)), vec![interrupt.clone()]);
-    assert_eq!(agent.finish(Outcome::Ran(Err("lost".to_owned()))), [interrupt, Step::Begin(Task::GoOn)]);
+    assert_eq!(
+        agent.finish(Outcome::Ran(Err("lost".to_owned().into()))),
+        [interrupt, Step::Begin(Task::GoOn)]
+    );
     agent.finish(Outcome::WentOn(Ok(vec![2])));
     let membership = agent.report().membership.as_ref().unwrap();
     assert_eq!((membership.formation.epoch, membership.formation.members.len()), (2, 2));

@@ -11,9 +11,9 @@ use nix::sys::signal::SigSet;
 use super::calls::execute;
 use crate::bootstrap::{CallOff, Options, resource_error};
 use crate::comm::Aborter;
-use crate::coordinator::agent::{Outcome, Task};
+use crate::coordinator::agent::{Outcome, Task, Trouble};
 use crate::coordinator::id::DeviceId;
-use crate::coordinator::order::MAX_TEXT;
+use crate::coordinator::order::{FailureKind, MAX_TEXT};
 use crate::error::{Error, Result};
 use crate::heap::DeviceMemory;
 use crate::{Communicator, UniqueId};
@@ -124,7 +124,7 @@ impl Hands {
             ),
             Task::Grow { n_ranks, id } => self.grow(n_ranks, &id, off),
             Task::Run { calls } => Outcome::Ran(
-                self.comm().and_then(|(comm, memory)| execute(comm, memory, &calls)).map_err(tell),
+                self.comm().and_then(|(comm, memory)| execute(comm, memory, &calls)).map_err(blame),
             ),
             Task::GoOn => Outcome::WentOn(self.go_on().map_err(tell)),
             Task::Leave { gracefully } => {
@@ -178,6 +178,24 @@ impl Hands {
         } else {
             comm.revoke();
         }
+    }
+}
+
+/// What an error of a group says of its cause.
+fn blame(error: Error) -> Trouble {
+    let (kind, rank) = kind_of(&error);
+    Trouble { why: tell(error), kind, rank: rank.map(crate::Rank::get) }
+}
+
+fn kind_of(error: &Error) -> (FailureKind, Option<crate::Rank>) {
+    match error.origin() {
+        Error::Timeout { awaited, straggler, .. } => (FailureKind::Timeout, straggler.or(*awaited)),
+        Error::PeerLost { rank } | Error::FailedElsewhere { rank, .. } => {
+            (FailureKind::PeerLost, Some(*rank))
+        }
+        Error::Revoked { .. } => (FailureKind::Revoked, None),
+        Error::Corrupted { rank, .. } => (FailureKind::Other, Some(*rank)),
+        _ => (FailureKind::Other, None),
     }
 }
 

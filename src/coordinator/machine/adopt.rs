@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::comm::{Comm, Stage};
 use super::{Action, Machine};
 use crate::coordinator::id::{CommId, DeviceId};
-use crate::coordinator::order::{Formation, Membership, Phase};
+use crate::coordinator::order::{CAUSE, Formation, Membership, Phase};
 use crate::coordinator::request::GroupOutcome;
 
 impl Machine {
@@ -183,7 +183,8 @@ impl Seen {
             (None, Some(calls)) => Stage::Running { calls },
             // What the others have executed nobody can tell this one.
             (None, None) if is_uneven && !is_short => {
-                Stage::Failed { why: "a member has missed a group".to_owned(), in_vain: false }
+                let why = "a member has missed a group".to_owned();
+                Stage::Failed { why, weight: CAUSE, in_vain: false }
             }
             (None, None) => Stage::Ready,
         }

@@ -6,7 +6,7 @@ use super::Asker;
 use super::pool::Pool;
 use crate::coordinator::call::DeviceCall;
 use crate::coordinator::id::{CommId, DeviceId};
-use crate::coordinator::order::{Formation, Phase};
+use crate::coordinator::order::{CAUSE, FailureKind, Formation, Phase};
 use crate::coordinator::request::{CommStatus, GroupOutcome, State};
 
 /// How many requests may wait for one communicator, other than to destroy it.
@@ -62,13 +62,23 @@ pub(super) enum Stage {
     /// Members and newcomers meet under this id; unless it is `off`, for that reason.
     Growing { id: String, off: Option<String> },
     /// A member is lost, or a group has failed; it may have been tried in vain to go on.
-    Failed { why: String, in_vain: bool },
+    Failed { why: String, weight: u8, in_vain: bool },
     /// The members that are left go on to the next epoch, which is tried until attempt `last`.
     GoingOn { attempt: u32, last: u32, why: String },
     /// All members leave.
     Leaving { gracefully: bool },
     /// Nobody is left in it.
     Ended,
+}
+
+/// What is wrong with a communicator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Finding {
+    pub(super) why: String,
+    /// How near it is to the cause: of [`FailureKind::weight`](crate::coordinator::order::FailureKind::weight).
+    pub(super) weight: u8,
+    /// By which device.
+    pub(super) culprit: Option<DeviceId>,
 }
 
 /// What a request waits for.
@@ -198,17 +208,40 @@ impl Comm {
         format!("device {lost} was lost{how}")
     }
 
-    /// What is wrong with its members, if anything: one is lost, tells of a failure, or has left as another coordinator told it.
-    pub(super) fn trouble(&self, pool: &Pool) -> Option<String> {
-        if let Some(lost) = self.lost.first() {
-            return Some(self.loss_of(*lost));
-        }
+    /// What is wrong with its members, if anything: one is lost, tells of a failure, or has left as another coordinator told it. Of
+    /// several findings it is the first one of those that are nearest to the cause.
+    pub(super) fn trouble(&self, pool: &Pool) -> Option<Finding> {
+        let lost = self.lost.first().map(|lost| Finding {
+            why: self.loss_of(*lost),
+            weight: CAUSE,
+            culprit: Some(*lost),
+        });
+        let told = self.members.iter().filter_map(|member| self.finding(pool, *member));
+        // The last of equals would be taken.
+        let all: Vec<_> = lost.into_iter().chain(told).collect();
+        all.into_iter().rev().max_by_key(|finding| finding.weight)
+    }
+
+    /// What is wrong by what a member says.
+    fn finding(&self, pool: &Pool, member: DeviceId) -> Option<Finding> {
         let is_formed = matches!(self.stage, Stage::Ready | Stage::Running { .. } | Stage::Inviting);
-        self.members.iter().find_map(|member| match pool.phase(*member, self.id, self.epoch) {
-            Some(Phase::Failed { why, .. } | Phase::Unmet { why }) => Some(format!("device {member}: {why}")),
-            Some(Phase::Leaving) => Some(format!("device {member} has left")),
-            None if is_formed => Some(format!("device {member} has left")),
+        let left = || {
+            let (why, weight) = (format!("device {member} has left"), FailureKind::PeerLost.weight());
+            Some(Finding { why, weight, culprit: Some(member) })
+        };
+        match pool.phase(member, self.id, self.epoch) {
+            Some(Phase::Failed { why, kind, culprit, .. }) => {
+                let named = culprit.map_or_else(String::new, |culprit| format!(" (device {culprit})"));
+                let why = format!("device {member}: {why}{named}");
+                Some(Finding { why, weight: kind.weight(), culprit: *culprit })
+            }
+            Some(Phase::Unmet { why }) => {
+                Some(Finding { why: format!("device {member}: {why}"), weight: CAUSE, culprit: None })
+            }
+            Some(Phase::Leaving) => left(),
+            // One that is lost is told of as that.
+            None if is_formed && !self.lost.contains(&member) => left(),
             _ => None,
-        })
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! then, or the members go on in the one that they have and the newcomers are turned out. While it is open which, nobody is turned
 //! out: what has become hopeless is called off, for all members, and their reports tell whether that came too late.
 
-use super::comm::{Awaited, Comm, Stage};
+use super::comm::{Awaited, Comm, Finding, Stage};
 use super::requests::Answer;
 use super::settle::Moved;
 use super::{Asker, Machine};
@@ -50,7 +50,8 @@ impl Machine {
             Progress::Out(why) => Some(why),
             _ => None,
         };
-        if let Some(why) = comm.trouble(&self.pool).or_else(|| comm.newcomers.iter().find_map(is_out)) {
+        let trouble = comm.trouble(&self.pool).map(|finding| finding.why);
+        if let Some(why) = trouble.or_else(|| comm.newcomers.iter().find_map(is_out)) {
             return self.remain(comm, &why);
         }
         let host = comm.newcomers[0];
@@ -160,7 +161,7 @@ impl Machine {
     /// It has grown; if one of all was lost meanwhile, that is what those who wait for it are told.
     fn conclude(&mut self, comm: &mut Comm) -> Moved {
         comm.stage = Stage::Ready;
-        if let Some(why) = comm.trouble(&self.pool) {
+        if let Some(Finding { why, .. }) = comm.trouble(&self.pool) {
             for asker in comm.take_waiting(&[Awaited::Grown]) {
                 self.reply(asker, Err(Refusal::Failed { comm: comm.id, why: why.clone() }));
             }

@@ -177,7 +177,7 @@ impl Machine {
         let was_running = matches!(found.stage, Stage::Running { .. });
         if was_running {
             let (group, failure) = (found.groups, Some("the communicator was destroyed".to_owned()));
-            found.last = Some(GroupOutcome { group, failure });
+            found.last = Some(GroupOutcome { group, failure, culprit: None });
         }
         found.end(Stage::Leaving { gracefully: false }, fate.clone());
         let disappointed = found.take_waiting(&[Awaited::Ready, Awaited::Grown]);

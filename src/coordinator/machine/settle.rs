@@ -1,10 +1,10 @@
 //! Settling: what members report decides how a communicator's life goes on, and what they are to do for it.
 
-use super::comm::{Awaited, Comm, Stage};
+use super::comm::{Awaited, Comm, Finding, Stage};
 use super::pool::Device;
 use super::{Machine, REMEMBERED};
 use crate::coordinator::id::DeviceId;
-use crate::coordinator::order::{Membership, Order, Phase};
+use crate::coordinator::order::{CAUSE, Membership, Order, Phase};
 use crate::coordinator::refusal::Refusal;
 use crate::coordinator::request::{GroupOutcome, Reply};
 
@@ -40,7 +40,7 @@ impl Machine {
             Stage::Running { calls } => self.run(comm, calls),
             Stage::Inviting => self.invite(comm),
             Stage::Growing { id, off } => self.grow(comm, &id, off),
-            Stage::Failed { why, in_vain } => self.wait_to_go_on(comm, why, in_vain),
+            Stage::Failed { why, weight, in_vain } => self.wait_to_go_on(comm, (why, weight), in_vain),
             Stage::GoingOn { attempt, last, why } => self.go_on(comm, (attempt, last), why),
             Stage::Leaving { gracefully } => self.leave(comm, gracefully),
             Stage::Ended => false,
@@ -48,7 +48,7 @@ impl Machine {
     }
 
     fn host(&mut self, comm: &mut Comm) -> Moved {
-        if let Some(why) = comm.trouble(&self.pool) {
+        if let Some(Finding { why, .. }) = comm.trouble(&self.pool) {
             return self.abandon(comm, why);
         }
         let host = comm.members[0];
@@ -65,7 +65,7 @@ impl Machine {
     }
 
     fn meet(&mut self, comm: &mut Comm, id: &str) -> Moved {
-        if let Some(why) = comm.trouble(&self.pool) {
+        if let Some(Finding { why, .. }) = comm.trouble(&self.pool) {
             return self.abandon(comm, why);
         }
         let order = comm.join(comm.formation(), id);
@@ -96,16 +96,16 @@ impl Machine {
     }
 
     fn watch(&mut self, comm: &mut Comm) -> Moved {
-        let Some(why) = comm.trouble(&self.pool) else { return false };
+        let Some(Finding { why, weight, .. }) = comm.trouble(&self.pool) else { return false };
         comm.open = None;
-        comm.stage = Stage::Failed { why, in_vain: false };
+        comm.stage = Stage::Failed { why, weight, in_vain: false };
         true
     }
 
     fn run(&mut self, comm: &mut Comm, calls: Vec<crate::coordinator::call::DeviceCall>) -> Moved {
         let group = comm.groups;
-        if let Some(why) = comm.trouble(&self.pool) {
-            comm.last = Some(GroupOutcome { group, failure: Some(why.clone()) });
+        if let Some(Finding { why, culprit, .. }) = comm.trouble(&self.pool) {
+            comm.last = Some(GroupOutcome { group, failure: Some(why.clone()), culprit });
             self.counts.failed += 1;
             comm.ending = false;
             for asker in comm.take_waiting(&[Awaited::Finalized]) {
@@ -123,16 +123,19 @@ impl Machine {
             }
         }
         if all_done {
-            comm.last = Some(GroupOutcome { group, failure: None });
+            comm.last = Some(GroupOutcome { group, failure: None, culprit: None });
             self.counts.succeeded += 1;
             comm.stage = if comm.ending { Stage::Leaving { gracefully: true } } else { Stage::Ready };
         }
         all_done
     }
 
-    fn wait_to_go_on(&self, comm: &mut Comm, why: String, in_vain: bool) -> Moved {
+    fn wait_to_go_on(&self, comm: &mut Comm, (why, weight): (String, u8), in_vain: bool) -> Moved {
         if comm.living().is_empty() {
             comm.end(Stage::Ended, format!("all its devices were lost: {why}"));
+            return true;
+        }
+        if !in_vain && self.find_cause(comm, &why, weight) {
             return true;
         }
         let is_asked = comm.waiting.iter().any(|(_, awaited)| *awaited == Awaited::Ready);
@@ -141,6 +144,18 @@ impl Machine {
             comm.stage = Stage::going_on(comm.next_attempt(&self.pool), why);
         }
         begins
+    }
+
+    /// Finds what explains a failure of this weight, if a member has come to tell of it meanwhile.
+    fn find_cause(&self, comm: &mut Comm, why: &str, weight: u8) -> bool {
+        let Some(cause) = comm.trouble(&self.pool).filter(|finding| finding.weight > weight) else {
+            return false;
+        };
+        if let Some(last) = comm.last.as_mut().filter(|last| last.failure.as_deref() == Some(why)) {
+            (last.failure, last.culprit) = (Some(cause.why.clone()), cause.culprit);
+        }
+        comm.stage = Stage::Failed { why: cause.why, weight: cause.weight, in_vain: false };
+        true
     }
 
     fn go_on(&mut self, comm: &mut Comm, (attempt, last): (u32, u32), why: String) -> Moved {
@@ -184,7 +199,7 @@ impl Machine {
         self.enter_next_epoch(comm, members);
         self.counts.recovered += 1;
         comm.stage = match comm.trouble(&self.pool) {
-            Some(why) => Stage::going_on(comm.next_attempt(&self.pool), why),
+            Some(Finding { why, .. }) => Stage::going_on(comm.next_attempt(&self.pool), why),
             None => Stage::Ready,
         };
         true
@@ -209,7 +224,7 @@ impl Machine {
         for asker in comm.take_waiting(&[Awaited::Ready]) {
             self.reply(asker, Err(Refusal::Failed { comm: comm.id, why: why.clone() }));
         }
-        comm.stage = Stage::Failed { why, in_vain: true };
+        comm.stage = Stage::Failed { why, weight: CAUSE, in_vain: true };
         true
     }
 

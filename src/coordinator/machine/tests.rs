@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::coordinator::agent::{Agent, Outcome, Step, Task};
+use crate::coordinator::agent::{Agent, Outcome, Step, Task, Trouble};
 use crate::coordinator::call::{Collective, DeviceCall, Operator};
+use crate::coordinator::order::FailureKind;
 use crate::coordinator::request::{CommStatus, State};
 use crate::reduce::DataType;
 
@@ -98,7 +99,7 @@ impl Bench {
             match (step, self.tasks.get(&device)) {
                 (Step::Begin(task), _) => _ = self.tasks.insert(device, task),
                 (Step::Interrupt { .. }, Some(Task::Run { .. })) => {
-                    self.finish(device, Outcome::Ran(Err("it was interrupted".to_owned())));
+                    self.finish(device, Outcome::Ran(Err("it was interrupted".to_owned().into())));
                 }
                 _ => {}
             }
@@ -167,7 +168,7 @@ impl Bench {
     /// All devices end their group like this.
     fn end_group(&mut self, outcome: &Result<(), String>) {
         for device in self.tasks.keys().copied().collect::<Vec<_>>() {
-            self.finish(device, Outcome::Ran(outcome.clone()));
+            self.finish(device, Outcome::Ran(outcome.clone().map_err(Trouble::from)));
             self.report(device).into_iter().for_each(|event| self.happen(event));
         }
     }
@@ -283,6 +284,32 @@ fn a_member_without_signs_of_life_is_lost_by_that_though_it_has_heard_all_and_is
     assert_eq!(bench.dropped, [hung]);
     let status = bench.status();
     assert_eq!((status.state, status.lost), (State::Failed, vec![hung]));
-    let why = status.last.unwrap().failure.unwrap();
+    let last = status.last.unwrap();
+    assert_eq!(last.culprit, Some(hung));
+    let why = last.failure.unwrap();
     assert_eq!(why, "device 2 was lost: it hangs, without a sign of life in 3 of 4 looks, one in 500ms");
+}
+
+#[test]
+fn the_member_that_was_waited_for_in_vain_is_named_whoever_tells_of_the_end_first() {
+    let mut bench = Bench::new(3);
+    bench.init(3, false);
+    bench.call().unwrap();
+    let ran = |kind, rank| {
+        let why = format!("{kind:?}");
+        Outcome::Ran(Err(Trouble { why, kind, rank }))
+    };
+    let outcomes = [(3, ran(FailureKind::Revoked, None)), (1, ran(FailureKind::Timeout, Some(1)))];
+    for (device, outcome) in outcomes.map(|(device, outcome)| (DeviceId::new(device), outcome)) {
+        assert_eq!(bench.status().last.and_then(|last| last.culprit), None);
+        bench.finish(device, outcome);
+        bench.report(device).into_iter().for_each(|event| bench.happen(event));
+    }
+    let status = bench.status();
+    let expected = Some("device 1: Timeout (device 2)".to_owned());
+    assert_eq!((status.why, status.state), (expected.clone(), State::Failed));
+    assert_eq!(
+        status.last.map(|last| (last.failure, last.culprit)),
+        Some((expected, Some(DeviceId::new(2))))
+    );
 }

@@ -133,7 +133,7 @@ impl Plane {
                 self.meet(place, (id, place.epoch), dice).map(Outcome::Met)
             }
             Task::Grow { n_ranks, id } => self.grow(place, *n_ranks as usize, id, dice),
-            Task::Run { .. } => self.run(place, dice).map(Outcome::Ran),
+            Task::Run { .. } => self.run(place, dice).map(|ran| Outcome::Ran(ran.map_err(Into::into))),
             Task::GoOn => self.go_on(place, dice).map(Outcome::WentOn),
             Task::Leave { gracefully } => self.leave(place, *gracefully).then_some(Outcome::Left),
         }
