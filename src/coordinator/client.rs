@@ -2,11 +2,11 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use super::call::{Bytes, DeviceCall};
+use super::dial::Address;
 use super::directory::RuntimeDirectory;
 use super::fault::Fault;
 use super::frame::{Exchange, Frames, broken, read, write};
@@ -45,7 +45,7 @@ impl Client {
     /// # Errors
     /// [`Error::Coordinator`] when there is none, or one of another version or user; [`Error::Timeout`], [`Error::Os`].
     pub fn connect(directory: &RuntimeDirectory, timeout: Duration) -> Result<Self> {
-        let stream = connect(directory)?;
+        let stream = connect(directory, timeout)?;
         greet(&stream, Role::Client, COORDINATOR, timeout)?;
         Ok(Self { stream, timeout, number: 0, incoming: Frames::default() })
     }
@@ -221,14 +221,13 @@ impl Client {
             return Err(unexpected());
         };
         range.check(device, bytes).map_err(Refusal::error)?;
-        let address =
-            SocketAddr::from_abstract_name(socket).and_then(|address| UnixStream::connect_addr(&address));
-        let mut stream = address.map_err(|error| match error.kind() {
+        let copying = self.copying();
+        let dialled = Address::of_name(&socket).and_then(|address| address.dial(self.timeout));
+        let mut stream = dialled.map_err(|error| match error.kind() {
             ErrorKind::ConnectionRefused => Fault::Lost { peer: DEVICE }.error(),
-            _ => Error::os("connecting with a device", error),
+            _ => broken(error, Exchange { operation: "connecting with a device", ..copying }),
         })?;
         greet(&stream, Role::Client, DEVICE, self.timeout)?;
-        let copying = self.copying();
         let deadline = stream
             .set_read_timeout(Some(self.timeout))
             .and_then(|()| stream.set_write_timeout(Some(self.timeout)));
@@ -298,15 +297,17 @@ fn receive(stream: &mut Hurried<'_>, incoming: &mut Frames) -> std::io::Result<(
     }
 }
 
-/// Connects with the coordinator of `directory`.
+/// Connects with the coordinator of `directory`, within `patience`.
 ///
 /// # Errors
-/// [`Fault::Nobody`], [`Error::Os`].
-pub(super) fn connect(directory: &RuntimeDirectory) -> Result<UnixStream> {
+/// [`Fault::Nobody`], [`Error::Timeout`], [`Error::Os`].
+pub(super) fn connect(directory: &RuntimeDirectory, patience: Duration) -> Result<UnixStream> {
+    const OPERATION: &str = "connecting with the coordinator";
     let path = directory.socket();
-    UnixStream::connect(&path).map_err(|error| match error.kind() {
+    let dialled = Address::of_path(&path).and_then(|address| address.dial(patience));
+    dialled.map_err(|error| match error.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => Fault::Nobody { path }.error(),
-        _ => Error::os("connecting with the coordinator", error),
+        _ => broken(error, Exchange { peer: COORDINATOR, operation: OPERATION, patience }),
     })
 }
 

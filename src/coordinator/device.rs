@@ -10,6 +10,7 @@
 
 mod calls;
 mod copies;
+mod door;
 mod worker;
 
 use std::sync::Arc;
@@ -19,13 +20,14 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 
 use self::copies::Copies;
+use self::door::{Door, Knocked};
 use self::worker::Worker;
 use super::agent::{Agent, Step};
 use super::call::AddressRange;
 use super::client::connect;
 use super::directory::RuntimeDirectory;
 use super::fault::Fault;
-use super::greeting::{Bulletin, PATIENCE, Role, greet};
+use super::greeting::{Bulletin, PATIENCE, Role, Welcome, greet};
 use super::id::DeviceId;
 use super::link::Link;
 use super::order::Order;
@@ -58,6 +60,8 @@ pub struct Device {
     id: DeviceId,
     agent: Agent,
     link: Option<Link>,
+    /// The next coordinator, where there is no link and it was found.
+    door: Option<Door>,
     worker: Worker,
     copies: Copies,
     memory: Arc<DeviceMemory>,
@@ -90,6 +94,7 @@ impl Device {
             id,
             agent: Agent::new(id),
             link: None,
+            door: None,
             worker: Worker::start(Arc::clone(&memory), comm_options)?,
             copies: Copies::start(id, Arc::clone(&memory))?,
             memory,
@@ -125,8 +130,7 @@ impl Device {
                 // One that drops this device at once is not to be kept busy with it.
                 (self.link, self.looks_at, self.beat) = (None, Instant::now() + LOOK, None);
             }
-            if self.link.is_none() && self.looks_at <= Instant::now() {
-                self.looks_at = Instant::now() + LOOK;
+            if self.link.is_none() {
                 self.look_for_another()?;
             }
         }
@@ -138,7 +142,9 @@ impl Device {
         let mut polled = vec![PollFd::new(self.worker.descriptor(), PollFlags::POLLIN)];
         polled.extend(self.link.iter().map(|link| PollFd::new(link.descriptor(), link.interest())));
         polled.extend(self.interrupts.iter().map(|it| PollFd::new(it.descriptor(), PollFlags::POLLIN)));
-        let look = self.link.is_none().then(|| self.looks_at.saturating_duration_since(Instant::now()));
+        polled.extend(self.door.iter().map(|door| PollFd::new(door.descriptor(), door.interest())));
+        let looks_at = self.door.as_ref().map_or(self.looks_at, Door::until);
+        let look = self.link.is_none().then(|| looks_at.saturating_duration_since(Instant::now()));
         let beat = self.beat.map(|(_, at)| at.saturating_duration_since(Instant::now()));
         match poll(&mut polled, poll_timeout(look.into_iter().chain(beat).min())) {
             Ok(_) | Err(Errno::EINTR) => {}
@@ -200,32 +206,52 @@ impl Device {
     fn report(&mut self) {
         let range =
             AddressRange { min: self.memory.min_address().get(), max: self.memory.max_address().get() };
-        let (socket, report) = (self.copies.socket().to_owned(), self.agent.report().clone());
+        let (socket, report) = (self.copies.socket().to_owned(), Box::new(self.agent.report().clone()));
         if let Some(link) = &mut self.link {
             link.send(&Bulletin::State { range, socket, report });
         }
     }
 
     fn register(&mut self) -> Result<()> {
-        let stream = connect(&self.directory)?;
+        let stream = connect(&self.directory, PATIENCE)?;
         let welcome = greet(&stream, Role::Device, COORDINATOR, PATIENCE)?;
-        self.link = Some(Link::new(stream)?);
-        self.beat = welcome.beat_us.map(|us| (Duration::from_micros(us), Instant::now()));
-        self.agent.connect();
-        self.report();
+        self.enter(Link::new(stream)?, &welcome);
         Ok(())
     }
 
-    /// Registers with another coordinator, if there is one by now.
+    /// Is with the coordinator at the other side of `link` from now on.
+    fn enter(&mut self, link: Link, welcome: &Welcome) {
+        self.link = Some(link);
+        self.beat = welcome.beat_us.map(|us| (Duration::from_micros(us), Instant::now()));
+        self.agent.connect();
+        self.report();
+    }
+
+    /// Registers with another coordinator, if there is one by now and it answers.
+    ///
+    /// # Errors
+    /// [`Fault::Version`], [`Fault::OtherUser`].
     fn look_for_another(&mut self) -> Result<()> {
-        match self.register() {
+        let knocked = match self.door.take() {
+            Some(door) => door.listen(),
+            None if self.looks_at > Instant::now() => return Ok(()),
+            None => {
+                self.looks_at = Instant::now() + LOOK;
+                Door::knock(&self.directory).map(Knocked::Waits)
+            }
+        };
+        match knocked {
+            Ok(Knocked::Open(link, welcome)) => self.enter(link, &welcome),
+            Ok(Knocked::Waits(door)) => self.door = Some(door),
+            Ok(Knocked::Shut) => self.looks_at = Instant::now() + LOOK,
             Err(Error::Coordinator { fault })
                 if matches!(fault, Fault::Version { .. } | Fault::OtherUser { .. }) =>
             {
-                Err(fault.error())
+                return Err(fault.error());
             }
-            // It is not there yet, or has no time.
-            _ => Ok(()),
+            // It is not there yet, has no time, or is something else.
+            Err(_) => self.looks_at = Instant::now() + LOOK,
         }
+        Ok(())
     }
 }

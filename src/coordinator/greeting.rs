@@ -61,7 +61,7 @@ pub(super) enum Role {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Bulletin {
     /// How it is: first of all, and whenever that has changed.
-    State { range: AddressRange, socket: String, report: Report },
+    State { range: AddressRange, socket: String, report: Box<Report> },
     /// That it does not hang.
     Beat,
 }

@@ -14,6 +14,7 @@ mod agent;
 mod call;
 mod client;
 mod device;
+mod dial;
 mod directory;
 mod fault;
 mod frame;

@@ -346,9 +346,9 @@ impl Peer {
             Bulletin::Beat if *is_known => Ok(Some(Event::Beat { device })),
             Bulletin::Beat => Err("a device that has not said how it is".to_owned()),
             Bulletin::State { range, socket, report } => Ok(Some(if std::mem::replace(is_known, true) {
-                Event::Reported { device, report }
+                Event::Reported { device, report: *report }
             } else {
-                Event::Registered { device, range, socket, report }
+                Event::Registered { device, range, socket, report: *report }
             })),
         }
     }

@@ -1,5 +1,15 @@
 //! Coordinators that die while devices work, and others that take their place.
 
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use nix::unistd::Pid;
+
 use crate::pool::{Pool, entries};
 
 fn is_long() -> bool {
@@ -50,4 +60,44 @@ fn a_second_coordinator_is_refused_and_a_device_needs_one_to_begin_with() {
     let empty = Pool::empty("empty");
     assert!(run(&empty, "device").contains("start one with `shmccl coordinator`"));
     assert_eq!(entries(&empty.parent.join("shmccl")), 0);
+}
+
+fn signal(process: u32, signal: Signal) {
+    kill(Pid::from_raw(i32::try_from(process).unwrap()), signal).unwrap();
+}
+
+#[test]
+fn a_coordinator_that_takes_nobody_is_waited_for_no_longer_than_was_said() {
+    let mut pool = Pool::start("backlog", 0);
+    let coordinator = pool.coordinator().id();
+    signal(coordinator, Signal::SIGSTOP);
+    let address = UnixAddr::new(&pool.socket()).unwrap();
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    // Who hangs up stays in the backlog until it is looked at.
+    let full = loop {
+        let stream = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
+        if let Err(errno) = connect(stream.as_raw_fd(), &address) {
+            break errno;
+        }
+    };
+    assert_eq!(full, Errno::EAGAIN);
+    let refused = pool.ctl("--timeout 200ms status");
+    assert!(refused.error().contains("connecting with the coordinator timed out"), "{}", refused.stderr);
+    signal(coordinator, Signal::SIGCONT);
+    assert_eq!(pool.ctl("status").line(), "");
+}
+
+#[test]
+fn a_device_does_not_wait_for_a_coordinator_that_does_not_greet() {
+    let mut pool = Pool::start("no-greeting", 1);
+    let device = pool.devices()[0];
+    pool.kill_coordinator();
+    std::fs::remove_file(pool.socket()).unwrap();
+    let listener = UnixListener::bind(pool.socket()).unwrap();
+    let (mut knocking, _) = listener.accept().unwrap();
+    knocking.read_exact(&mut [0; 10]).unwrap();
+    let began = Instant::now();
+    signal(device, Signal::SIGTERM);
+    assert_eq!(pool.interrupt(), [Some(0)]);
+    assert!(began.elapsed() < Duration::from_secs(20), "it has waited for the greeting, half a minute");
 }
