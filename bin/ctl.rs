@@ -43,11 +43,14 @@ pub(crate) fn run(args: &CtlArgs) -> Result<u8> {
         Ask::Status { comm: None, .. } => client.list()?.iter().try_for_each(tell)?,
         Ask::Devices => output::print(&table(&client.devices()?))?,
         Ask::Metrics => output::print(&client.metrics()?.to_string())?,
-        Ask::Group(GroupEdge::Start { comm }) => client.start_group(CommId::new(*comm))?,
-        Ask::Group(GroupEdge::End { comm }) => {
-            let group = client.end_group(CommId::new(*comm))?;
-            tell_progress(*comm, Some(group))?;
+        Ask::Group(GroupEdge::Start { comm }) => {
+            output::print(&format!("{}\n", client.start_group(CommId::new(*comm))?))?;
         }
+        Ask::Group(GroupEdge::End(open)) => {
+            let group = client.end_group(CommId::new(open.comm), open.group)?;
+            tell_progress(open.comm, Some(group))?;
+        }
+        Ask::Group(GroupEdge::Cancel(open)) => client.cancel_group(CommId::new(open.comm), open.group)?,
         Ask::Call(args) => call(&mut client, args)?,
         Ask::GoOn { comm } => tell(&client.go_on(CommId::new(*comm))?)?,
         Ask::Grow { comm, devices } => tell(&client.grow(CommId::new(*comm), *devices)?)?,
@@ -77,7 +80,7 @@ fn call(client: &mut Client, args: &CallArgs) -> Result<()> {
     let recv = args.recv.as_deref().map_or_else(|| send.clone(), spread);
     let (collective, data_type, op) = (args.operation, args.data_type, args.op);
     let call = DeviceCall { collective, data_type, op, root: args.root, count: args.count, send, recv };
-    let group = client.call(comm, call)?;
+    let group = client.call(comm, args.group, call)?;
     tell_progress(args.comm, group)
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use shmccl::coordinator::{Collective, Operator};
+use shmccl::coordinator::{Collective, GroupId, Operator};
 use shmccl::reduce::DataType;
 
 use super::hang::PoolHangArgs;
@@ -90,7 +90,7 @@ pub(crate) enum Ask {
     Devices,
     /// Print what the coordinator counts, in the text format of Prometheus
     Metrics,
-    /// Start or end a group of calls, which are executed together
+    /// Start, end or cancel a group of calls, which are executed together
     #[command(subcommand)]
     Group(GroupEdge),
     /// Call a collective operation on device memory, at once or in the group that was started
@@ -143,16 +143,25 @@ pub(crate) enum Ask {
 /// Where a group starts, and where it ends.
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub(crate) enum GroupEdge {
-    /// Keep the calls that follow
+    /// Keep the calls that follow, and print the name of the group
     Start {
         /// Which communicator
         comm: u64,
     },
     /// Execute them
-    End {
-        /// Which communicator
-        comm: u64,
-    },
+    End(OpenGroupArgs),
+    /// Forget them
+    Cancel(OpenGroupArgs),
+}
+
+/// Which group.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct OpenGroupArgs {
+    /// Which communicator
+    pub(crate) comm: u64,
+    /// Only this group, as its start has printed it [default: the one that is open]
+    #[arg(long, value_name = "GROUP")]
+    pub(crate) group: Option<GroupId>,
 }
 
 /// A collective operation.
@@ -180,6 +189,9 @@ pub(crate) struct CallArgs {
     /// Addresses of the output [default: those of the input]
     #[arg(long, value_name = "ADDRESS,...", value_delimiter = ',', value_parser = parse_address)]
     pub(crate) recv: Option<Vec<u64>>,
+    /// Put it into this group, as its start has printed it, or do nothing [default: the group that is open, if one is]
+    #[arg(long, value_name = "GROUP")]
+    pub(crate) group: Option<GroupId>,
 }
 
 /// Reads how much memory a device is to have.

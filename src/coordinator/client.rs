@@ -12,7 +12,7 @@ use super::fault::Fault;
 use super::frame::{Exchange, Frames, broken, read, write};
 use super::greeting::{Answer, CopyOrder, Direction, Question, Role, greet};
 use super::hurried::Hurried;
-use super::id::{CommId, DeviceId};
+use super::id::{CommId, DeviceId, GroupId};
 use super::metrics::Metrics;
 use super::refusal::Refusal;
 use super::request::{CommStatus, DeviceStatus, Location, Reply, Request};
@@ -99,38 +99,50 @@ impl Client {
         }
     }
 
-    /// Starts a group: calls are kept until it ends, whoever makes them.
+    /// Starts a group: calls are kept until it ends, whoever makes them. A call that names it, as this returns it, is never
+    /// executed alone, should the group be gone with its coordinator.
     ///
     /// # Errors
     /// [`Refusal::GroupOpen`], and those of [`Client::call`].
-    pub fn start_group(&mut self, comm: CommId) -> Result<()> {
+    pub fn start_group(&mut self, comm: CommId) -> Result<GroupId> {
         match self.ask(Request::GroupStart(comm))? {
-            Reply::GroupStarted => Ok(()),
+            Reply::GroupStarted(group) => Ok(group),
             _ => Err(unexpected()),
         }
     }
 
-    /// Executes a collective operation, or puts it into the group that was started. Returns the number of the group that is in
-    /// progress, if that is so; [`Client::status`] tells how it ends.
+    /// Puts a collective operation into this group; or, if none is named, into the one that is open; or executes it, if none is.
+    /// Returns the number of the group that is in progress, if that is so; [`Client::status`] tells how it ends.
     ///
     /// # Errors
-    /// [`Refusal::OutOfRange`], [`Refusal::WrongCount`] and the like for the call itself; [`Refusal::Failed`] and
+    /// [`Refusal::NoSuchGroup`]; [`Refusal::OutOfRange`], [`Refusal::WrongCount`] and the like for the call itself; [`Refusal::Failed`] and
     /// [`Refusal::WrongState`] for a communicator that takes none. Nothing has changed then.
-    pub fn call(&mut self, comm: CommId, call: DeviceCall) -> Result<Option<u64>> {
-        match self.ask(Request::Call { comm, call })? {
+    pub fn call(&mut self, comm: CommId, group: Option<GroupId>, call: DeviceCall) -> Result<Option<u64>> {
+        match self.ask(Request::Call { comm, group, call })? {
             Reply::Queued(_) => Ok(None),
             Reply::InProgress(group) => Ok(Some(group)),
             _ => Err(unexpected()),
         }
     }
 
-    /// Ends a group, whose calls are executed together. Returns its number.
+    /// Ends this group, or the one that is open; its calls are executed together. Returns its number.
     ///
     /// # Errors
-    /// [`Refusal::GroupOpen`], and those of [`Client::call`].
-    pub fn end_group(&mut self, comm: CommId) -> Result<u64> {
-        match self.ask(Request::GroupEnd(comm))? {
+    /// [`Refusal::GroupOpen`], [`Refusal::NoSuchGroup`], and those of [`Client::call`].
+    pub fn end_group(&mut self, comm: CommId, group: Option<GroupId>) -> Result<u64> {
+        match self.ask(Request::GroupEnd { comm, group })? {
             Reply::InProgress(group) => Ok(group),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Gives up this group, or the one that is open; nothing of it is executed.
+    ///
+    /// # Errors
+    /// [`Refusal::GroupOpen`], [`Refusal::NoSuchGroup`].
+    pub fn cancel_group(&mut self, comm: CommId, group: Option<GroupId>) -> Result<()> {
+        match self.ask(Request::GroupCancel { comm, group })? {
+            Reply::GroupCancelled => Ok(()),
             _ => Err(unexpected()),
         }
     }

@@ -1,6 +1,7 @@
 //! The numbers by which clients name devices and communicators.
 
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +22,37 @@ pub struct CommId(u64);
 /// A connection of a client with the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(u64);
+
+/// A group that is open: no other one has the same, whatever the communicator and the coordinator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupId {
+    /// The coordinator that has it.
+    pub(super) incarnation: u64,
+    /// Which one of that coordinator's.
+    pub(super) number: u64,
+}
+
+/// A text that names no group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected a group as its start has told it, such as 5f3a9c-1")]
+pub struct NoGroup;
+
+impl fmt::Display for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}-{}", self.incarnation, self.number)
+    }
+}
+
+impl FromStr for GroupId {
+    type Err = NoGroup;
+
+    fn from_str(text: &str) -> Result<Self, NoGroup> {
+        let (incarnation, number) = text.split_once('-').ok_or(NoGroup)?;
+        let incarnation = u64::from_str_radix(incarnation, 16).map_err(|_| NoGroup)?;
+        Ok(Self { incarnation, number: number.parse().map_err(|_| NoGroup)? })
+    }
+}
 
 /// What every kind of number has.
 macro_rules! numbers {
@@ -63,5 +95,19 @@ impl CommId {
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_of_a_group_leads_back_to_it() {
+        let group = GroupId { incarnation: u64::MAX - 7, number: 12 };
+        assert_eq!(group.to_string().parse(), Ok(group));
+        for text in ["", "1", "x-1", "1-", "-1", "1-1-1"] {
+            assert_eq!(text.parse::<GroupId>(), Err(NoGroup), "{text}");
+        }
     }
 }

@@ -165,6 +165,8 @@ pub struct Machine {
     pool: Pool,
     comms: BTreeMap<CommId, Comm>,
     newest: CommId,
+    /// How many groups were opened.
+    opened: u64,
     /// How communicators have ended, the newest of them.
     ended: BTreeMap<CommId, CommStatus>,
     /// Requests that came before the coordinator knew its devices.
@@ -188,6 +190,7 @@ impl Machine {
             pool: Pool::default(),
             comms: BTreeMap::new(),
             newest: CommId::default(),
+            opened: 0,
             ended: BTreeMap::new(),
             early: Vec::new(),
             counts: Counts::default(),

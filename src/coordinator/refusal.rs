@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::call::{AddressRange, Bytes, MAX_CALLS};
-use super::id::{CommId, DeviceId};
+use super::id::{CommId, DeviceId, GroupId};
 use super::request::State;
 use crate::rank::MAX_RANKS;
 
@@ -83,12 +83,23 @@ pub enum Refusal {
         why: String,
     },
     /// A group is open, or none is.
-    #[error("communicator {comm} has {}", if *.open { "a group that has not ended; end it first" } else { "no group to end; start one first" })]
+    #[error("communicator {comm} has {}", if *.open { "a group that has not ended; end or cancel it first" } else { "no group to end; start one first" })]
     GroupOpen {
         /// Which.
         comm: CommId,
         /// Whether there is one.
         open: bool,
+    },
+    /// The group that was named is not open.
+    #[error(
+        "communicator {comm} has no open group {group}: it was ended or cancelled, or is gone since the communicator has failed or \
+         the coordinator was restarted; start another one"
+    )]
+    NoSuchGroup {
+        /// The communicator that it was said to be on.
+        comm: CommId,
+        /// Which.
+        group: GroupId,
     },
     /// A group has as many calls as it may have.
     #[error("the group has {MAX_CALLS} calls, which is the most; end it and start another one")]

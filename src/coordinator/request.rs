@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::call::{AddressRange, DeviceCall};
-use super::id::{CommId, DeviceId};
+use super::id::{CommId, DeviceId, GroupId};
 use super::metrics::Metrics;
 
 /// What a client asks.
@@ -34,15 +34,29 @@ pub enum Request {
     Metrics,
     /// Calls are to be kept until the group ends.
     GroupStart(CommId),
-    /// A collective operation: at once, or in the group that was started.
+    /// A collective operation: in a group, or at once.
     Call {
         /// On which communicator.
         comm: CommId,
+        /// In this group and no other way; or, if none is named, in the one that is open, if one is.
+        group: Option<GroupId>,
         /// What.
         call: DeviceCall,
     },
     /// The calls of the group are to be executed.
-    GroupEnd(CommId),
+    GroupEnd {
+        /// On which communicator.
+        comm: CommId,
+        /// Of this group; or, if none is named, of the one that is open.
+        group: Option<GroupId>,
+    },
+    /// The calls of the group are not to be executed.
+    GroupCancel {
+        /// On which communicator.
+        comm: CommId,
+        /// Of this group; or, if none is named, of the one that is open.
+        group: Option<GroupId>,
+    },
     /// A communicator that has failed is to go on with the devices that are left. Answered when it does.
     GoOn(CommId),
     /// A communicator that is ready is to have so many free devices more. Answered when they are in it.
@@ -72,8 +86,10 @@ pub enum Reply {
     Devices(Vec<DeviceStatus>),
     /// The figures of the coordinator.
     Metrics(Metrics),
-    /// A group was started.
-    GroupStarted,
+    /// A group was started, which is named like this.
+    GroupStarted(GroupId),
+    /// The group is not open any more, and nothing of it was executed.
+    GroupCancelled,
     /// A call was put into a group, as so many of it.
     Queued(usize),
     /// A group of this number is in progress.

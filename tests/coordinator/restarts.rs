@@ -101,3 +101,26 @@ fn a_device_does_not_wait_for_a_coordinator_that_does_not_greet() {
     assert_eq!(pool.interrupt(), [Some(0)]);
     assert!(began.elapsed() < Duration::from_secs(20), "it has waited for the greeting, half a minute");
 }
+
+#[test]
+fn a_call_for_a_group_that_is_gone_with_its_coordinator_is_not_executed_alone() {
+    let mut pool = Pool::start("open", 2);
+    pool.ctl("init 2").line();
+    let group = pool.ctl("group start 1").line();
+    let call = format!("call 1 all_reduce -n 4 --send 0x1000 --group {group}");
+    assert_eq!(pool.ctl(&call).line(), "");
+    pool.kill_coordinator();
+    pool.start_coordinator();
+    pool.ctl_until("devices", |table| table.matches("communicator 1").count() == 2);
+    for late in [&call, &format!("group end 1 --group {group}"), &format!("group cancel 1 --group {group}")] {
+        let refused = pool.ctl(late);
+        assert!(refused.error().contains(&format!("has no open group {group}: ")), "{}", refused.stderr);
+    }
+    assert!(pool.ctl("group cancel 1").error().contains("has no group to end"));
+    assert!(!pool.ctl("status 1").line().contains("group"), "nothing was executed");
+    // Whoever has it open may be gone: it is not in the way for ever.
+    pool.ctl("group start 1").line();
+    assert!(pool.ctl("finalize 1").error().contains("end or cancel it first"));
+    assert_eq!(pool.ctl("group cancel 1").line(), "");
+    assert_eq!(pool.ctl("finalize 1").line(), "");
+}

@@ -26,7 +26,8 @@ pub(crate) fn group_of_all_reduces(pool: &Pool, comm: u32, devices: &[u32]) {
         [("sum", |a, b| a + b), ("prod", |a, b| a * b), ("min", f64::min), ("max", f64::max)];
     let calls: Vec<_> = operators.iter().flat_map(|op| [3_usize, 4, 17].map(|count| (op, count))).collect();
     let address = |call: usize, rank: usize| 0x1_0000 + 0x1000 * call as u64 + 0x100 * rank as u64;
-    assert_eq!(pool.ctl(&format!("group start {comm}")).line(), "");
+    let group = pool.ctl(&format!("group start {comm}")).line();
+    assert!(!group.is_empty() && !group.contains(char::is_whitespace), "{group}");
     for (call, ((name, _), count)) in calls.iter().enumerate() {
         let mut send = Vec::new();
         for (rank, device) in devices.iter().enumerate() {
@@ -34,8 +35,10 @@ pub(crate) fn group_of_all_reduces(pool: &Pool, comm: u32, devices: &[u32]) {
             pool.ctl_with(&format!("put-h2d {device} {:#x}", address(call, rank)), &data).line();
             send.push(format!("{:#x}", address(call, rank)));
         }
-        let call =
-            format!("call {comm} all_reduce -d float64 -n {count} --op {name} --send {}", send.join(","));
+        let call = format!(
+            "call {comm} all_reduce -d float64 -n {count} --op {name} --send {} --group {group}",
+            send.join(",")
+        );
         assert_eq!(pool.ctl(&call).line(), "");
     }
     assert!(pool.ctl(&format!("group end {comm}")).line().ends_with("in progress"));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Asker;
 use super::pool::Pool;
 use crate::coordinator::call::DeviceCall;
-use crate::coordinator::id::{CommId, DeviceId};
+use crate::coordinator::id::{CommId, DeviceId, GroupId};
 use crate::coordinator::order::{CAUSE, FailureKind, Formation, Phase};
 use crate::coordinator::request::{CommStatus, GroupOutcome, State};
 
@@ -33,7 +33,7 @@ pub(super) struct Comm {
     /// The number of the newest group.
     pub(super) groups: u64,
     /// What a client has put into a group that has not ended.
-    pub(super) open: Option<Vec<DeviceCall>>,
+    pub(super) open: Option<OpenGroup>,
     pub(super) keep_going: bool,
     /// It was finalized: it is left when what is in progress is done, whoever waits for that. A failure undoes it.
     pub(super) ending: bool,
@@ -42,6 +42,13 @@ pub(super) struct Comm {
     pub(super) stage: Stage,
     pub(super) last: Option<GroupOutcome>,
     pub(super) waiting: Vec<(Asker, Awaited)>,
+}
+
+/// A group that takes calls.
+#[derive(Clone, Debug)]
+pub(super) struct OpenGroup {
+    pub(super) id: GroupId,
+    pub(super) calls: Vec<DeviceCall>,
 }
 
 /// Where a communicator is in its life.

@@ -1,9 +1,9 @@
 //! What clients ask: checked against what there is, answered at once or when it has come about.
 
-use super::comm::{Awaited, Comm, MAX_WAITING, Stage};
+use super::comm::{Awaited, Comm, MAX_WAITING, OpenGroup, Stage};
 use super::{Asker, Machine};
 use crate::coordinator::call::{AddressRange, DeviceCall, MAX_CALLS};
-use crate::coordinator::id::{CommId, DeviceId, MAX_NUMBER};
+use crate::coordinator::id::{CommId, DeviceId, GroupId, MAX_NUMBER};
 use crate::coordinator::metrics::{CommMetrics, Metrics};
 use crate::coordinator::order::Formation;
 use crate::coordinator::refusal::Refusal;
@@ -22,8 +22,9 @@ impl Machine {
             Request::Devices => Ok(Some(self.devices())),
             Request::Metrics => Ok(Some(Reply::Metrics(self.metrics()))),
             Request::GroupStart(comm) => self.start_group(comm).map(Some),
-            Request::Call { comm, call } => self.call(comm, call).map(Some),
-            Request::GroupEnd(comm) => self.end_group(comm).map(Some),
+            Request::Call { comm, group, call } => self.call((comm, group), call).map(Some),
+            Request::GroupEnd { comm, group } => self.end_group(comm, group).map(Some),
+            Request::GroupCancel { comm, group } => self.cancel_group(comm, group).map(Some),
             Request::GoOn(comm) => self.ask_to_go_on(asker, comm),
             Request::Grow { comm, devices } => self.ask_to_grow(asker, comm, devices),
             Request::Locate(device) => self.locate(device).map(Some),
@@ -96,18 +97,21 @@ impl Machine {
     }
 
     fn start_group(&mut self, comm: CommId) -> Result<Reply, Refusal> {
+        let id = GroupId { incarnation: self.incarnation, number: self.opened + 1 };
         let found = self.comm(comm)?;
         found.check_usable(&[State::Ready, State::InProgress])?;
         if found.open.is_some() {
             return Err(Refusal::GroupOpen { comm, open: true });
         }
-        found.open = Some(Vec::new());
-        Ok(Reply::GroupStarted)
+        found.open = Some(OpenGroup { id, calls: Vec::new() });
+        self.opened += 1;
+        Ok(Reply::GroupStarted(id))
     }
 
-    fn call(&mut self, comm: CommId, call: DeviceCall) -> Result<Reply, Refusal> {
+    fn call(&mut self, (comm, group): (CommId, Option<GroupId>), call: DeviceCall) -> Result<Reply, Refusal> {
         let devices = self.ranges(comm)?;
         let found = self.comm(comm)?;
+        found.check_group(group)?;
         found.check_usable(if found.open.is_some() {
             &[State::Ready, State::InProgress]
         } else {
@@ -120,21 +124,29 @@ impl Machine {
                 self.counts.started += 1;
                 Ok(reply)
             }
-            Some(calls) if calls.len() == MAX_CALLS => Err(Refusal::GroupFull),
-            Some(calls) => {
-                calls.push(call);
-                Ok(Reply::Queued(calls.len()))
+            Some(open) if open.calls.len() == MAX_CALLS => Err(Refusal::GroupFull),
+            Some(open) => {
+                open.calls.push(call);
+                Ok(Reply::Queued(open.calls.len()))
             }
         }
     }
 
-    fn end_group(&mut self, comm: CommId) -> Result<Reply, Refusal> {
+    fn end_group(&mut self, comm: CommId, group: Option<GroupId>) -> Result<Reply, Refusal> {
         let found = self.comm(comm)?;
+        found.check_group(group)?;
         found.check_usable(&[State::Ready])?;
-        let calls = found.open.take().ok_or(Refusal::GroupOpen { comm, open: false })?;
-        let reply = found.dispatch(calls);
+        let open = found.open.take().ok_or(Refusal::GroupOpen { comm, open: false })?;
+        let reply = found.dispatch(open.calls);
         self.counts.started += 1;
         Ok(reply)
+    }
+
+    fn cancel_group(&mut self, comm: CommId, group: Option<GroupId>) -> Result<Reply, Refusal> {
+        let found = self.comm(comm)?;
+        found.check_group(group)?;
+        found.open.take().ok_or(Refusal::GroupOpen { comm, open: false })?;
+        Ok(Reply::GroupCancelled)
     }
 
     fn ask_to_go_on(&mut self, asker: Asker, comm: CommId) -> Answer {
@@ -220,6 +232,16 @@ impl Comm {
                 let needs = states.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ");
                 Err(Refusal::WrongState { comm, state, needs })
             }
+        }
+    }
+
+    /// # Errors
+    /// [`Refusal::NoSuchGroup`] where a group is named that is not open.
+    fn check_group(&self, group: Option<GroupId>) -> Result<(), Refusal> {
+        let open = self.open.as_ref().map(|open| open.id);
+        match group.filter(|group| open != Some(*group)) {
+            Some(group) => Err(Refusal::NoSuchGroup { comm: self.id, group }),
+            None => Ok(()),
         }
     }
 

@@ -17,10 +17,11 @@ const STEPS: u64 = 120;
 const REST: u64 = 400;
 
 /// What one history in fifty comes to at the least.
-const EXPECTED: [&str; 19] = [
+const EXPECTED: [&str; 20] = [
     "ready",
     "group",
     "open group",
+    "no such group",
     "failed",
     "next epoch",
     "finalized",

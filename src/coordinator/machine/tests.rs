@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use crate::coordinator::agent::{Agent, Outcome, Step, Task, Trouble};
 use crate::coordinator::call::{Collective, DeviceCall, Operator};
+use crate::coordinator::id::GroupId;
 use crate::coordinator::order::FailureKind;
 use crate::coordinator::request::{CommStatus, State};
 use crate::reduce::DataType;
@@ -22,6 +23,8 @@ struct Bench {
     dropped: Vec<DeviceId>,
     replies: BTreeMap<u64, Result<Reply, Refusal>>,
     asked: u64,
+    /// The group that calls name.
+    group: Option<GroupId>,
     now_ms: u64,
 }
 
@@ -36,12 +39,23 @@ impl Bench {
             dropped: Vec::new(),
             replies: BTreeMap::new(),
             asked: 0,
+            group: None,
             now_ms: 0,
         };
         bench.pass(0);
         (1..=devices).for_each(|device| bench.register(Agent::new(DeviceId::new(device)), device));
         bench.pass(SETTINGS.adopt_ms);
         bench
+    }
+
+    /// Another coordinator takes over.
+    fn restart(&mut self) {
+        self.machine = Machine::new(SETTINGS, self.machine.incarnation + 1);
+        self.pause(0);
+        for (device, agent) in std::mem::take(&mut self.devices) {
+            self.register(agent, device.get());
+        }
+        self.pass(SETTINGS.adopt_ms);
     }
 
     fn register(&mut self, mut agent: Agent, device: u32) {
@@ -162,7 +176,7 @@ impl Bench {
         let addresses = vec![0x1000; self.machine.comms.get(&COMM).map_or(1, |comm| comm.members.len())];
         let (send, recv) = (addresses.clone(), addresses);
         let call = DeviceCall { collective, data_type, op, root: 0, count: 1, send, recv };
-        self.answer(Request::Call { comm: COMM, call })
+        self.answer(Request::Call { comm: COMM, group: self.group, call })
     }
 
     /// All devices end their group like this.
@@ -312,4 +326,31 @@ fn the_member_that_was_waited_for_in_vain_is_named_whoever_tells_of_the_end_firs
         status.last.map(|last| (last.failure, last.culprit)),
         Some((expected, Some(DeviceId::new(2))))
     );
+}
+
+#[test]
+fn a_call_that_names_a_group_is_executed_in_that_or_not_at_all() {
+    let mut bench = Bench::new(2);
+    bench.init(2, false);
+    let start = |bench: &mut Bench| match bench.answer(Request::GroupStart(COMM)) {
+        Ok(Reply::GroupStarted(group)) => group,
+        other => panic!("{other:?}"),
+    };
+    let (first, cancel) = (start(&mut bench), Request::GroupCancel { comm: COMM, group: None });
+    bench.group = Some(first);
+    assert_eq!(bench.call(), Ok(Reply::Queued(1)));
+    assert_eq!(bench.answer(cancel.clone()), Ok(Reply::GroupCancelled));
+    assert_eq!(bench.answer(cancel), Err(Refusal::GroupOpen { comm: COMM, open: false }));
+    assert_eq!(bench.call(), Err(Refusal::NoSuchGroup { comm: COMM, group: first }));
+    let second = start(&mut bench);
+    assert_eq!(bench.call(), Err(Refusal::NoSuchGroup { comm: COMM, group: first }), "it is another one");
+    bench.group = Some(second);
+    assert_eq!(bench.call(), Ok(Reply::Queued(1)));
+
+    bench.restart();
+    assert_eq!(bench.call(), Err(Refusal::NoSuchGroup { comm: COMM, group: second }));
+    let end = Request::GroupEnd { comm: COMM, group: Some(second) };
+    assert_eq!(bench.answer(end), Err(Refusal::NoSuchGroup { comm: COMM, group: second }));
+    assert_ne!(start(&mut bench), first, "whatever the coordinator");
+    assert_eq!(bench.status().last, None, "nothing was executed");
 }

@@ -178,7 +178,12 @@ fn calls_fit(comm: &Comm) -> Result<(), String> {
         Stage::Running { calls } => Some(calls),
         _ => None,
     };
-    match running.into_iter().chain(&comm.open).flatten().find(|it| it.send.len() != comm.members.len()) {
+    match running
+        .into_iter()
+        .chain(comm.open.as_ref().map(|open| &open.calls))
+        .flatten()
+        .find(|it| it.send.len() != comm.members.len())
+    {
         Some(call) => Err(format!("communicator {} has {:?}, and {call:?}", comm.id, comm.members)),
         None => Ok(()),
     }

@@ -10,7 +10,7 @@ use super::plane::{Place, Plane};
 use super::rules;
 use crate::coordinator::agent::{Agent, Outcome, Step, Task};
 use crate::coordinator::call::AddressRange;
-use crate::coordinator::id::{CommId, DeviceId};
+use crate::coordinator::id::{CommId, DeviceId, GroupId};
 use crate::coordinator::machine::{Action, Event, Machine, Settings};
 use crate::coordinator::order::{Order, Phase, Report};
 use crate::launch::HangRule;
@@ -79,6 +79,10 @@ pub(super) struct World {
     requests: u64,
     /// The numbers of requests to finalize.
     finalizing: BTreeSet<u64>,
+    /// Groups that were started.
+    groups: Vec<GroupId>,
+    /// The numbers of calls that name a group.
+    grouped: BTreeSet<u64>,
     /// The numbers of requests to grow.
     growing: BTreeSet<u64>,
     next_device: u32,
@@ -135,6 +139,8 @@ impl World {
             incarnations: 1,
             requests: 0,
             finalizing: BTreeSet::new(),
+            groups: Vec::new(),
+            grouped: BTreeSet::new(),
             growing: BTreeSet::new(),
             next_device: 1,
             mail: Vec::new(),

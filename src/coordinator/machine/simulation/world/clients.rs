@@ -2,7 +2,7 @@
 
 use super::{Broken, RANGE, World};
 use crate::coordinator::call::{Collective, DeviceCall, Operator};
-use crate::coordinator::id::{ClientId, CommId, DeviceId};
+use crate::coordinator::id::{ClientId, CommId, DeviceId, GroupId};
 use crate::coordinator::machine::Event;
 use crate::coordinator::refusal::Refusal;
 use crate::coordinator::request::{Reply, Request, State};
@@ -28,6 +28,9 @@ impl World {
         if matches!(request, Request::Grow { .. }) {
             self.growing.insert(number);
         }
+        if matches!(request, Request::Call { group: Some(_), .. }) {
+            self.grouped.insert(number);
+        }
         self.asked.insert((client, number), 0);
         self.note(|| format!("request {number} of client {client}: {request:?}"));
         self.happen(Event::Requested { client: ClientId::new(client), number, request })
@@ -47,14 +50,20 @@ impl World {
             7 if self.dice.once_in(2) => Request::Metrics,
             7 => Request::Devices,
             8 => Request::GroupStart(comm),
-            9 => Request::GroupEnd(comm),
-            10..18 => Request::Call { comm, call: self.draw_call(comm) },
+            9 if self.dice.once_in(4) => Request::GroupCancel { comm, group: self.draw_group() },
+            9 => Request::GroupEnd { comm, group: self.draw_group() },
+            10..18 => Request::Call { comm, group: self.draw_group(), call: self.draw_call(comm) },
             18..21 => Request::GoOn(comm),
             21 => Request::Locate(DeviceId::new(self.next_device - 1)),
             22 => Request::Finalize(comm),
             23..31 => Request::Grow { comm, devices: self.dice.below(3).try_into().unwrap_or(0) },
             _ => Request::Destroy(comm),
         }
+    }
+
+    /// None, for the most part, or one that is open or was.
+    fn draw_group(&mut self) -> Option<GroupId> {
+        if self.dice.once_in(3) { self.dice.pick(&self.groups) } else { None }
     }
 
     fn draw_call(&mut self, comm: CommId) -> DeviceCall {
@@ -81,6 +90,8 @@ impl World {
             Ok(Reply::Ended) => Some("destroyed"),
             Ok(Reply::Queued(_)) => Some("open group"),
             Ok(Reply::Located(_)) => Some("located"),
+            Ok(Reply::GroupCancelled) => Some("group cancelled"),
+            Err(Refusal::NoSuchGroup { .. }) => Some("no such group"),
             Err(Refusal::NotFormed { .. }) => Some("not formed"),
             Err(Refusal::NotGrown { .. }) => Some("not grown"),
             Err(Refusal::OutOfRange { .. }) => Some("out of range"),
@@ -88,6 +99,16 @@ impl World {
             Err(Refusal::NotEnoughDevices { .. }) => Some("not enough"),
             _ => None,
         });
+        match reply {
+            Ok(Reply::GroupStarted(group)) if self.groups.contains(group) => {
+                return Err(format!("group {group} was started twice"));
+            }
+            Ok(Reply::GroupStarted(group)) => self.groups.push(*group),
+            Ok(Reply::InProgress(_)) if self.grouped.contains(&number) => {
+                return Err(format!("the call of request {number} was for a group, and runs alone"));
+            }
+            _ => {}
+        }
         if self.broken == Some(Broken::AnswersLost) && self.dice.once_in(4) {
             return Ok(());
         }
