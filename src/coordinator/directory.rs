@@ -34,11 +34,48 @@ impl RuntimeDirectory {
     /// # Errors
     /// [`Error::Coordinator`] when it is not private, [`Error::Os`].
     pub fn open() -> Result<Self> {
-        let path = match std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty()) {
+        Self::at(Self::usual())
+    }
+
+    /// Where the user's is, whether it is there or not.
+    fn usual() -> PathBuf {
+        match std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty()) {
             Some(parent) => Path::new(&parent).join("shmccl"),
             None => PathBuf::from(format!("/tmp/shmccl-{}", geteuid())),
-        };
-        Self::at(path)
+        }
+    }
+
+    /// Finds the socket that a coordinator of this user has left that is dead, and removes it unless this is a `dry_run`. The next
+    /// coordinator would do so as well.
+    ///
+    /// # Errors
+    /// [`Error::Coordinator`] when the directory is not private, [`Error::Os`].
+    pub fn clean(dry_run: bool) -> Result<Option<PathBuf>> {
+        let path = Self::usual();
+        if path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            return Ok(None);
+        }
+        Self::at(path)?.sweep(dry_run)
+    }
+
+    fn sweep(&self, dry_run: bool) -> Result<Option<PathBuf>> {
+        // Whoever lives has it locked, and is not kept from locking it where there is nothing to be found.
+        if !self.socket().exists() {
+            return Ok(None);
+        }
+        let Ok(_lock) = Flock::lock(self.file()?, FlockArg::LockExclusiveNonblock) else { return Ok(None) };
+        let socket = Some(self.socket()).filter(|socket| socket.exists());
+        match socket.as_ref().filter(|_| !dry_run).map(std::fs::remove_file) {
+            Some(Err(error)) if error.kind() != ErrorKind::NotFound => {
+                Err(Error::os("removing the socket of a coordinator that is dead", error))
+            }
+            _ => Ok(socket),
+        }
+    }
+
+    fn file(&self) -> Result<File> {
+        File::open(&self.path)
+            .map_err(|error| Error::os("opening the directory of the coordinator's socket", error))
     }
 
     fn at(path: PathBuf) -> Result<Self> {
@@ -74,10 +111,8 @@ impl RuntimeDirectory {
     /// # Errors
     /// [`Fault::Running`], [`Error::Os`].
     pub(super) fn occupy(&self) -> Result<Occupied> {
-        let directory = File::open(&self.path)
-            .map_err(|error| Error::os("opening the directory of the coordinator's socket", error))?;
         let lock =
-            Flock::lock(directory, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
+            Flock::lock(self.file()?, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
                 Errno::EWOULDBLOCK => Fault::Running { path: self.path.clone() }.error(),
                 errno => Error::os("locking the directory of the coordinator's socket", errno),
             })?;
@@ -139,6 +174,23 @@ mod tests {
         drop(first);
         assert!(!directory.socket().exists());
         directory.occupy().unwrap();
+        std::fs::remove_dir_all(directory.path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn the_socket_of_a_dead_coordinator_is_swept_away_and_that_of_a_living_one_stays() {
+        let directory = RuntimeDirectory::at(scratch("swept").join("shmccl")).unwrap();
+        assert_eq!(directory.sweep(false).unwrap(), None);
+        let living = directory.occupy().unwrap();
+        std::fs::write(directory.socket(), "").unwrap();
+        assert_eq!(directory.sweep(false).unwrap(), None);
+        assert!(directory.socket().exists());
+        drop(living);
+        std::fs::write(directory.socket(), "").unwrap();
+        assert_eq!(directory.sweep(true).unwrap(), Some(directory.socket()));
+        assert_eq!(directory.sweep(false).unwrap(), Some(directory.socket()));
+        assert!(!directory.socket().exists());
+        assert_eq!(directory.sweep(false).unwrap(), None);
         std::fs::remove_dir_all(directory.path.parent().unwrap()).unwrap();
     }
 }
