@@ -71,9 +71,17 @@ impl Client {
     /// # Errors
     /// Those of the connection.
     pub fn list(&mut self) -> Result<Vec<CommStatus>> {
-        match self.ask(Request::List)? {
-            Reply::List(all) => Ok(all),
-            _ => Err(unexpected()),
+        let mut all = Vec::<CommStatus>::new();
+        loop {
+            let from = all.last().map_or(CommId::default(), |last| last.comm.next());
+            let Reply::List { comms, more } = self.ask(Request::List { from })? else {
+                return Err(unexpected());
+            };
+            let is_more = more && !comms.is_empty();
+            all.extend(comms);
+            if !is_more {
+                return Ok(all);
+            }
         }
     }
 
@@ -272,7 +280,10 @@ impl Client {
         self.number += 1;
         let exchange = Exchange { peer: COORDINATOR, operation: ASKING, patience: self.timeout };
         let mut stream = Hurried::new(&self.stream, self.timeout);
-        write(&mut stream, &Question { number: self.number, request }, exchange).inspect_err(|_| {
+        write(&mut stream, &Question { number: self.number, request }, exchange).inspect_err(|error| {
+            if matches!(error, Error::Coordinator { fault: Fault::TooLong { .. } }) {
+                return;
+            }
             // Half a question may have gone: nothing that comes after it makes sense.
             let _ = self.stream.shutdown(Shutdown::Both);
         })?;

@@ -61,6 +61,14 @@ pub enum Fault {
         /// What is wrong.
         what: String,
     },
+    /// What is to be said to the other side is too long. Nothing was sent.
+    #[error("the {peer} cannot be told as much at a time: {what}")]
+    TooLong {
+        /// The other side.
+        peer: &'static str,
+        /// How long it is.
+        what: String,
+    },
     /// It was refused.
     #[error(transparent)]
     Refused(#[from] Refusal),

@@ -15,12 +15,15 @@ pub(super) const MAX_MESSAGE: usize = 512 << 10;
 const HEAD: usize = 4;
 
 /// A message as it goes over the stream.
-pub(super) fn encode<T: Serialize>(message: &T) -> Vec<u8> {
+///
+/// # Errors
+/// What is wrong with it: it is longer than the other side takes.
+pub(super) fn encode<T: Serialize>(message: &T) -> std::result::Result<Vec<u8>, String> {
     let mut bytes = vec![0; HEAD];
     serde_json::to_writer(&mut bytes, message).expect("messages have nothing that JSON has not");
-    let len = u32::try_from(bytes.len() - HEAD).expect("messages are bounded");
-    bytes[..HEAD].copy_from_slice(&len.to_le_bytes());
-    bytes
+    let len = check_length(bytes.len() - HEAD)?;
+    bytes[..HEAD].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
+    Ok(bytes)
 }
 
 /// What has come of a stream, to be taken out message by message.
@@ -55,7 +58,10 @@ impl Frames {
 }
 
 fn length(head: [u8; HEAD]) -> std::result::Result<usize, String> {
-    let len = usize::try_from(u32::from_le_bytes(head)).unwrap_or(usize::MAX);
+    check_length(usize::try_from(u32::from_le_bytes(head)).unwrap_or(usize::MAX))
+}
+
+fn check_length(len: usize) -> std::result::Result<usize, String> {
     if len > MAX_MESSAGE {
         return Err(format!("a message of {len} bytes, and {MAX_MESSAGE} is the most"));
     }
@@ -86,9 +92,10 @@ pub(super) fn read<T: DeserializeOwned>(stream: &mut impl Read, exchange: Exchan
 /// Sends a message to the peer.
 ///
 /// # Errors
-/// Those of [`read`].
+/// Those of [`read`]; [`Fault::TooLong`], and then nothing was sent.
 pub(super) fn write<T: Serialize>(stream: &mut impl Write, message: &T, exchange: Exchange) -> Result<()> {
-    stream.write_all(&encode(message)).map_err(|error| broken(error, exchange))
+    let bytes = encode(message).map_err(|what| Fault::TooLong { peer: exchange.peer, what }.error())?;
+    stream.write_all(&bytes).map_err(|error| broken(error, exchange))
 }
 
 /// The error for a stream that takes or gives no more.
@@ -114,7 +121,7 @@ mod tests {
     #[test]
     fn messages_come_out_as_they_went_in_wherever_the_stream_was_cut() {
         let sent: Vec<Vec<u64>> = vec![vec![], vec![1, 2, 3], vec![u64::MAX; 100]];
-        let stream: Vec<u8> = sent.iter().flat_map(encode).collect();
+        let stream: Vec<u8> = sent.iter().flat_map(|message| encode(message).unwrap()).collect();
         for cut in [1, 3, 4, 5, 64, stream.len()] {
             let (mut frames, mut received) = (Frames::default(), Vec::new());
             for piece in stream.chunks(cut) {
@@ -132,6 +139,8 @@ mod tests {
         let mut frames = Frames::default();
         frames.push(&u32::try_from(MAX_MESSAGE + 1).unwrap().to_le_bytes());
         assert!(frames.next::<u64>().unwrap_err().contains("the most"));
+        assert_eq!(encode(&"x".repeat(MAX_MESSAGE - 2)).unwrap().len(), HEAD + MAX_MESSAGE);
+        assert!(encode(&"x".repeat(MAX_MESSAGE - 1)).unwrap_err().contains("the most"), "nor is it sent");
     }
 
     proptest! {

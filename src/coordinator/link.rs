@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::frame::{Frames, MAX_MESSAGE, encode};
 use crate::error::{Error, Result};
+use crate::logs::COORDINATOR;
 
 /// How much may wait for a peer that does not read.
 const MAX_BACKLOG: usize = 8 * MAX_MESSAGE;
@@ -79,7 +80,14 @@ impl Link {
         if self.is_over {
             return;
         }
-        self.outgoing.extend(encode(message));
+        match encode(message) {
+            Ok(bytes) => self.outgoing.extend(bytes),
+            Err(what) => {
+                // All that is sent here is bounded where it is made; a peer that misses it is better off without a link.
+                tracing::error!(target: COORDINATOR, what, "cannot send");
+                self.is_over = true;
+            }
+        }
         self.flush();
         self.is_over |= self.outgoing.len() > MAX_BACKLOG;
     }

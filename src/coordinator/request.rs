@@ -26,8 +26,11 @@ pub enum Request {
         /// To be answered only when nothing is in progress.
         settled: bool,
     },
-    /// How all communicators are doing.
-    List,
+    /// How all communicators are doing, some at a time.
+    List {
+        /// The lowest number that is asked about.
+        from: CommId,
+    },
     /// All devices.
     Devices,
     /// The figures of the coordinator.
@@ -80,8 +83,13 @@ pub enum Request {
 pub enum Reply {
     /// How the communicator that was asked about is doing.
     Status(CommStatus),
-    /// How all are doing.
-    List(Vec<CommStatus>),
+    /// How those are doing that come first.
+    List {
+        /// By number.
+        comms: Vec<CommStatus>,
+        /// Whether there are others behind them.
+        more: bool,
+    },
     /// All devices.
     Devices(Vec<DeviceStatus>),
     /// The figures of the coordinator.

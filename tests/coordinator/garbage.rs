@@ -23,7 +23,7 @@ impl Dice {
 /// What makes sense, more or less, after a greeting.
 const MESSAGES: [&str; 14] = [
     r#""beat""#,
-    r#"{"number":1,"request":"list"}"#,
+    r#"{"number":1,"request":{"list":{"from":0}}}"#,
     r#"{"number":1,"request":{"init":{"devices":2,"keep_going":true}}}"#,
     r#"{"number":1,"request":{"init":{"devices":4294967295,"keep_going":false}}}"#,
     r#"{"number":18446744073709551615,"request":{"status":{"comm":1,"settled":true}}}"#,

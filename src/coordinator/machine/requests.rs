@@ -1,14 +1,19 @@
 //! What clients ask: checked against what there is, answered at once or when it has come about.
 
+use std::collections::BTreeSet;
+
 use super::comm::{Awaited, Comm, MAX_WAITING, OpenGroup, Stage};
 use super::{Asker, Machine};
 use crate::coordinator::call::{AddressRange, DeviceCall, MAX_CALLS};
-use crate::coordinator::id::{CommId, DeviceId, GroupId, MAX_NUMBER};
+use crate::coordinator::id::{CommId, DeviceId, GroupId};
 use crate::coordinator::metrics::{CommMetrics, Metrics};
 use crate::coordinator::order::Formation;
 use crate::coordinator::refusal::Refusal;
 use crate::coordinator::request::{DeviceStatus, GroupOutcome, Location, Reply, Request, State};
 use crate::rank::MAX_RANKS;
+
+/// How many communicators an answer lists: as many as fit into a message, whatever they have to say.
+const PAGE: usize = 16;
 
 /// An answer, or `None` when it comes later.
 pub(super) type Answer = Result<Option<Reply>, Refusal>;
@@ -18,7 +23,7 @@ impl Machine {
         let answer = match request {
             Request::Init { devices, keep_going } => self.init(asker, devices, keep_going),
             Request::Status { comm, settled } => self.status(asker, comm, settled),
-            Request::List => Ok(Some(Reply::List(self.comms.values().map(Comm::status).collect()))),
+            Request::List { from } => Ok(Some(self.list(from))),
             Request::Devices => Ok(Some(self.devices())),
             Request::Metrics => Ok(Some(Reply::Metrics(self.metrics()))),
             Request::GroupStart(comm) => self.start_group(comm).map(Some),
@@ -46,18 +51,35 @@ impl Machine {
         let Some(members) = free.get(..asked as usize).map(<[DeviceId]>::to_vec) else {
             return Err(Refusal::NotEnoughDevices { asked, free: free.len(), devices: self.pool.len() });
         };
-        if !self.newest.next().is_sound() {
-            let limit = usize::try_from(MAX_NUMBER - 1).unwrap_or(usize::MAX);
-            return Err(Refusal::Exhausted { what: "numbers for communicators".to_owned(), limit });
-        }
-        self.newest = self.newest.next();
-        let (comm, incarnation) = (self.newest, self.incarnation);
+        let (comm, incarnation) = (self.unused_number(), self.incarnation);
+        self.newest = self.newest.max(comm);
         let formation = Formation { comm, incarnation, epoch: 1, members, keep_going };
         let mut comm = Comm::new(&formation, Stage::Hosting);
         comm.waiting.push((asker, Awaited::Ready));
         formation.members.iter().for_each(|member| self.pool.give(*member, formation.comm));
         self.comms.insert(formation.comm, comm);
         Ok(None)
+    }
+
+    /// The number after the highest one; or, since a device that makes numbers up may have named the highest that there is, the lowest
+    /// one of which nothing is known.
+    fn unused_number(&self) -> CommId {
+        let next = self.newest.next();
+        if next.is_sound() {
+            return next;
+        }
+        let reported = self.pool.iter().filter_map(|(_, device)| device.report.membership.as_ref());
+        let reported: BTreeSet<_> = reported.map(|membership| membership.formation.comm).collect();
+        let is_used =
+            |id: &CommId| self.comms.contains_key(id) || self.ended.contains_key(id) || reported.contains(id);
+        (1..).map(CommId::new).find(|id| !is_used(id)).expect("more numbers than are known of")
+    }
+
+    /// A page of those from `from` on.
+    fn list(&self, from: CommId) -> Reply {
+        let mut rest = self.comms.range(from..).map(|(_, comm)| comm.status());
+        let comms = rest.by_ref().take(PAGE).collect();
+        Reply::List { comms, more: rest.next().is_some() }
     }
 
     fn status(&mut self, asker: Asker, comm: CommId, settled: bool) -> Answer {

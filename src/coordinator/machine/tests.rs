@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use crate::coordinator::agent::{Agent, Outcome, Step, Task, Trouble};
 use crate::coordinator::call::{Collective, DeviceCall, Operator};
-use crate::coordinator::id::GroupId;
-use crate::coordinator::order::FailureKind;
-use crate::coordinator::request::{CommStatus, State};
+use crate::coordinator::id::{GroupId, MAX_NUMBER};
+use crate::coordinator::order::{FailureKind, Formation, Membership, Phase};
+use crate::coordinator::request::{CommStatus, GroupOutcome, State};
 use crate::reduce::DataType;
 
 const SETTINGS: Settings = Settings { adopt_ms: 400, patience_ms: 3000, hang_rule: None };
@@ -353,4 +353,57 @@ fn a_call_that_names_a_group_is_executed_in_that_or_not_at_all() {
     assert_eq!(bench.answer(end), Err(Refusal::NoSuchGroup { comm: COMM, group: second }));
     assert_ne!(start(&mut bench), first, "whatever the coordinator");
     assert_eq!(bench.status().last, None, "nothing was executed");
+}
+
+/// What a device says that claims to be alone in a communicator of this number.
+fn alone(device: u32, comm: u64, text: &str) -> Report {
+    let (device, comm) = (DeviceId::new(device), CommId::new(comm));
+    let formation = Formation { comm, incarnation: 9, epoch: 1, members: vec![device], keep_going: false };
+    let (kind, why) = (FailureKind::Other, text.to_owned());
+    let phase = Phase::Failed { groups: 1, attempt: 1, why, kind, culprit: None };
+    let last = Some(GroupOutcome { group: 1, failure: Some(text.repeat(2)), culprit: None });
+    let membership = Some(Membership { formation, has_met: true, phase, last });
+    Report { version: 1, heard: 0, membership }
+}
+
+#[test]
+fn numbers_for_communicators_do_not_run_out_by_one_that_a_device_makes_up() {
+    let mut bench = Bench::new(3);
+    let (range, socket) = (AddressRange { min: 0x1000, max: 0x2000 }, String::new());
+    let report = alone(9, MAX_NUMBER - 1, "");
+    bench.happen(Event::Registered { device: DeviceId::new(9), range, socket, report });
+    for expected in 1..=2 {
+        match bench.answer(Request::Init { devices: 1, keep_going: false }) {
+            Ok(Reply::Status(status)) => assert_eq!(status.comm.get(), expected),
+            other => panic!("{other:?}"),
+        }
+    }
+    bench.answer(Request::Finalize(COMM)).unwrap();
+    match bench.answer(Request::Init { devices: 1, keep_going: false }) {
+        Ok(Reply::Status(status)) => assert_eq!(status.comm.get(), 3, "how 1 has ended can still be asked"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_list_of_communicators_that_have_much_to_say_comes_in_messages_that_are_short_enough() {
+    let mut bench = Bench::new(0);
+    for device in 1..=100 {
+        let (range, socket) = (AddressRange { min: 0x1000, max: 0x2000 }, String::new());
+        // Each of these takes six bytes in a message.
+        let report = alone(device, 1000 + u64::from(device), &"\u{1}".repeat(1 << 10));
+        bench.happen(Event::Registered { device: DeviceId::new(device), range, socket, report });
+    }
+    let (mut from, mut listed) = (CommId::default(), 0);
+    loop {
+        let reply = bench.answer(Request::List { from });
+        crate::coordinator::frame::encode(&reply).unwrap();
+        let Ok(Reply::List { comms, more }) = reply else { panic!("{reply:?}") };
+        listed += comms.len();
+        from = comms.last().unwrap().comm.next();
+        if !more {
+            break;
+        }
+    }
+    assert_eq!(listed, 100);
 }

@@ -10,6 +10,7 @@ use super::plane::{Place, Plane};
 use super::rules;
 use crate::coordinator::agent::{Agent, Outcome, Step, Task};
 use crate::coordinator::call::AddressRange;
+use crate::coordinator::frame::encode;
 use crate::coordinator::id::{CommId, DeviceId, GroupId};
 use crate::coordinator::machine::{Action, Event, Machine, Settings};
 use crate::coordinator::order::{Order, Phase, Report};
@@ -417,6 +418,14 @@ impl World {
 
     fn act(&mut self, action: Action, waited_for: &BTreeSet<DeviceId>) -> Result<(), String> {
         self.note(|| format!("    {action:?}"));
+        let is_short = match &action {
+            Action::Order { order, .. } => encode(order).is_ok(),
+            Action::Reply { reply, .. } => encode(reply).is_ok(),
+            Action::Drop { .. } => true,
+        };
+        if !is_short {
+            return Err(format!("there is no room in a message for {action:?}"));
+        }
         match action {
             Action::Order { device, order } => {
                 if let Some(device) = self.devices.get_mut(&device).filter(|device| device.link.is_some()) {

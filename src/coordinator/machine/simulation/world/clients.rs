@@ -46,7 +46,7 @@ impl World {
                 keep_going: self.dice.once_in(3),
             },
             5 => Request::Status { comm, settled: self.dice.once_in(2) },
-            6 => Request::List,
+            6 => Request::List { from: any },
             7 if self.dice.once_in(2) => Request::Metrics,
             7 => Request::Devices,
             8 => Request::GroupStart(comm),
