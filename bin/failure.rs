@@ -27,9 +27,10 @@ impl UsageError {
 
 /// The exit code that belongs to an error.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
-    // What is wrong with a plan of faults may be seen only by the job that it is for.
-    let is_plan = matches!(error.downcast_ref(), Some(shmccl::Error::FaultPlan { .. }));
-    if is_plan || error.downcast_ref::<UsageError>().is_some() { USAGE } else { FAILED }
+    // What is wrong with a plan of faults, or a variable, may be seen only by the job that it is for.
+    let is_setting =
+        matches!(error.downcast_ref(), Some(shmccl::Error::FaultPlan { .. } | shmccl::Error::Setting { .. }));
+    if is_setting || error.downcast_ref::<UsageError>().is_some() { USAGE } else { FAILED }
 }
 
 /// Whether an error only says that nobody reads stdout any more, as in `shmccl doctor | head -1`. Another pipe that breaks
@@ -100,6 +101,17 @@ mod tests {
     fn a_usage_error_keeps_its_exit_code_below_a_context() {
         let error = Err::<(), _>(UsageError::new("wrong")).context("in perf").unwrap_err();
         assert_eq!(exit_code(&error), USAGE);
+    }
+
+    #[test]
+    fn a_variable_that_the_user_has_set_wrongly_is_a_usage_error_whose_remedy_is_to_set_it_rightly() {
+        let error = shmccl::Error::Setting { variable: "SHMCCL_CHECKSUMS", expected: "1, or 0 for none" };
+        let error = anyhow::Error::new(error);
+        assert_eq!(exit_code(&error), USAGE);
+        assert_eq!(
+            chain(&error),
+            "SHMCCL_CHECKSUMS: expected 1, or 0 for none; set it to that, or not at all"
+        );
     }
 
     #[test]

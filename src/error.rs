@@ -230,6 +230,14 @@ pub enum Error {
         /// What it should have held.
         expected: &'static str,
     },
+    /// A variable by which the user says what is wanted has a value that says nothing.
+    #[error("{variable}: expected {expected}; set it to that, or not at all")]
+    Setting {
+        /// The variable.
+        variable: &'static str,
+        /// What it may hold.
+        expected: &'static str,
+    },
     /// A table of algorithms cannot be used: see [`crate::collective::tuning`].
     #[cfg(not(loom))]
     #[error(

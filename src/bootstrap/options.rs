@@ -144,12 +144,12 @@ pub const CHECKSUMS: &str = "SHMCCL_CHECKSUMS";
 /// The source of a proxied put must not be written before its flush; here that is found out, and taken for corruption.
 ///
 /// # Errors
-/// [`Error::Environment`] for another value.
+/// [`Error::Setting`] for another value.
 pub fn checksums_from_env() -> Result<bool> {
     match std::env::var_os(CHECKSUMS).as_ref().map(|text| text.to_str()) {
         None | Some(Some("" | "0")) => Ok(false),
         Some(Some("1")) => Ok(true),
-        Some(_) => Err(Error::Environment { variable: CHECKSUMS, expected: "1, or 0 for none" }),
+        Some(_) => Err(Error::Setting { variable: CHECKSUMS, expected: "1, or 0 for none" }),
     }
 }
 
