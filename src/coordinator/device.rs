@@ -31,9 +31,10 @@ use super::greeting::{Bulletin, PATIENCE, Role, Welcome, greet};
 use super::id::DeviceId;
 use super::link::Link;
 use super::order::Order;
-use crate::bootstrap::{Options, poll_timeout};
+use crate::bootstrap::{Options, checksums_from_env, poll_timeout};
 use crate::comm::Aborter;
 use crate::error::{Error, Result};
+use crate::faults::Faults;
 use crate::heap::{DeviceAddress, DeviceMemory};
 use crate::rank::{MAX_RANKS, Rank};
 use crate::shm::system::InterruptWatch;
@@ -79,7 +80,7 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::Coordinator`] when there is no coordinator, or one of another version; [`Error::InvalidArgument`] for the
-    /// highest address; [`Error::ResourceLimit`], [`Error::Os`].
+    /// highest address; [`Error::FaultPlan`], [`Error::Setting`] for the environment; [`Error::ResourceLimit`], [`Error::Os`].
     pub fn start(directory: &RuntimeDirectory, options: &DeviceOptions) -> Result<Self> {
         let id = DeviceId::new(std::process::id());
         let identity = Identity { job: u64::from(id.get()), epoch: 0, owner: 0 };
@@ -89,6 +90,9 @@ impl Device {
             identity,
         )?);
         let comm_options = Options { timeout: options.timeout, ..Options::default() };
+        // What the environment says wrongly is told now, and not by the first communicator.
+        Faults::from_env()?;
+        checksums_from_env()?;
         let mut device = Self {
             directory: directory.clone(),
             id,
@@ -230,7 +234,7 @@ impl Device {
     /// Registers with another coordinator, if there is one by now and it answers.
     ///
     /// # Errors
-    /// [`Fault::Version`], [`Fault::OtherUser`].
+    /// [`Fault::Version`], [`Fault::OtherUser`], [`Fault::Refused`].
     fn look_for_another(&mut self) -> Result<()> {
         let knocked = match self.door.take() {
             Some(door) => door.listen(),
@@ -245,7 +249,7 @@ impl Device {
             Ok(Knocked::Waits(door)) => self.door = Some(door),
             Ok(Knocked::Shut) => self.looks_at = Instant::now() + LOOK,
             Err(Error::Coordinator { fault })
-                if matches!(fault, Fault::Version { .. } | Fault::OtherUser { .. }) =>
+                if matches!(fault, Fault::Version { .. } | Fault::OtherUser { .. } | Fault::Refused(_)) =>
             {
                 return Err(fault.error());
             }

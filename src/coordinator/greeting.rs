@@ -44,6 +44,26 @@ pub(super) struct Welcome {
     /// How often a device is to give a sign of life, in microseconds, if it is to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) beat_us: Option<u64>,
+    /// Why a device is not taken, after which the connection ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) refusal: Option<Refusal>,
+}
+
+impl Welcome {
+    /// Whoever is greeted with this is let in.
+    pub(super) fn new(beat_us: Option<u64>) -> Self {
+        Self { shmccl: VERSION.to_owned(), beat_us, refusal: None }
+    }
+
+    /// # Errors
+    /// [`Fault::Version`], [`Fault::Refused`].
+    pub(super) fn check(self) -> Result<Self> {
+        check_version(&self.shmccl)?;
+        match self.refusal {
+            Some(refusal) => Err(refusal.error()),
+            None => Ok(self),
+        }
+    }
 }
 
 /// What connects.
@@ -143,6 +163,5 @@ pub(super) fn greet(
     let mut stream = Hurried::new(stream, patience);
     frame::write(&mut stream, &Greeting { shmccl: VERSION.to_owned(), role }, exchange)?;
     let welcome: Welcome = frame::read(&mut stream, exchange)?;
-    check_version(&welcome.shmccl)?;
-    Ok(welcome)
+    welcome.check()
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::directory::{Occupied, RuntimeDirectory};
 use super::greeting::{
@@ -18,6 +19,7 @@ use super::greeting::{
 use super::id::{ClientId, DeviceId};
 use super::link::Link;
 use super::machine::{Action, Event, MAX_DEVICES, Machine, Settings};
+use super::refusal::Refusal;
 use super::request::Reply;
 use crate::bootstrap::poll_timeout;
 use crate::error::{Error, Result};
@@ -47,6 +49,8 @@ pub struct Coordinator {
     /// How often devices are to give a sign of life, if they are to.
     beat: Option<Duration>,
     is_shut: bool,
+    /// Whether it was noted that the system had no room for another connection.
+    has_noted: bool,
     /// Last, so that the socket goes when nobody listens any more.
     _occupied: Occupied,
 }
@@ -76,6 +80,7 @@ impl Coordinator {
     /// [`Error::Coordinator`] when it has a coordinator; [`Error::Os`].
     pub fn start(directory: &RuntimeDirectory, settings: Settings) -> Result<Self> {
         let occupied = directory.occupy()?;
+        raise_descriptors();
         let listen = || -> std::io::Result<UnixListener> {
             let listener = UnixListener::bind(directory.socket())?;
             listener.set_nonblocking(true)?;
@@ -92,6 +97,7 @@ impl Coordinator {
             began: Instant::now(),
             beat: settings.hang_rule.map(|rule| rule.beat()),
             is_shut: false,
+            has_noted: false,
             _occupied: occupied,
         })
     }
@@ -164,7 +170,13 @@ impl Coordinator {
             }
             Err(error) => {
                 self.is_shut =
-                    !matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::EAGAIN | Errno::EINTR))
+                    !matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::EAGAIN | Errno::EINTR));
+                if self.is_shut && !std::mem::replace(&mut self.has_noted, true) {
+                    let connections = self.peers.len();
+                    tracing::warn!(
+                        target: COORDINATOR, connections, %error, "no room for more connections; raise `ulimit -n`"
+                    );
+                }
             }
         }
     }
@@ -193,9 +205,11 @@ impl Coordinator {
     /// The next event that a peer has sent; `None` as well when that was the last that is heard of it.
     fn next_event(&mut self, number: u64) -> Option<Event> {
         let (peer, beat) = (self.peers.get_mut(&number)?, self.beat);
+        let is_full =
+            self.devices.len() >= MAX_DEVICES && !self.devices.contains_key(&DeviceId::new(peer.pid));
         loop {
             let message = match peer.kind {
-                Kind::Stranger { .. } => peer.greeted(beat).map(|greeted| greeted.then_some(None)),
+                Kind::Stranger { .. } => peer.greeted(beat, is_full).map(|greeted| greeted.then_some(None)),
                 Kind::Client { .. } => peer.question(number).map(|event| event.map(Some)),
                 Kind::Device { .. } => peer.bulletin().map(|event| event.map(Some)),
             };
@@ -308,13 +322,27 @@ impl Coordinator {
     }
 }
 
+/// Lets this process have as many descriptors as it may need, as far as it may. Where it may not, connections wait at the door.
+fn raise_descriptors() {
+    let wanted = MAX_PEERS as u64 + 64;
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < wanted.min(hard)
+    {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, wanted.min(hard), hard);
+    }
+}
+
 impl Peer {
     /// Takes a greeting. Returns whether there was one.
-    fn greeted(&mut self, beat: Option<Duration>) -> std::result::Result<bool, String> {
+    fn greeted(&mut self, beat: Option<Duration>, is_full: bool) -> std::result::Result<bool, String> {
         let Some(greeting) = self.link.next::<Greeting>()? else { return Ok(false) };
         let beat = beat.filter(|_| greeting.role == Role::Device && greeting.shmccl == VERSION);
         let beat_us = beat.map(|beat| u64::try_from(beat.as_micros()).unwrap_or(u64::MAX));
-        self.link.send(&Welcome { shmccl: VERSION.to_owned(), beat_us });
+        let limit = MAX_DEVICES;
+        let refusal = (is_full && greeting.role == Role::Device && greeting.shmccl == VERSION)
+            .then(|| Refusal::Exhausted { what: "places for devices in the pool".to_owned(), limit });
+        let is_refused = refusal.is_some();
+        self.link.send(&Welcome { refusal, ..Welcome::new(beat_us) });
         if greeting.shmccl != VERSION {
             return Err("another version".to_owned());
         }
@@ -322,6 +350,7 @@ impl Peer {
             Role::Client => Kind::Client { asked: 0 },
             // A device whose process cannot be seen from here cannot be named.
             Role::Device if self.pid == 0 => return Err("a device of another process namespace".to_owned()),
+            Role::Device if is_refused => return Err("one device too many".to_owned()),
             Role::Device => Kind::Device { is_known: false },
         };
         Ok(true)
@@ -351,5 +380,25 @@ impl Peer {
                 Event::Registered { device, range, socket, report: *report }
             })),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coordinator::frame::{Exchange, encode, read};
+
+    #[test]
+    fn a_device_too_many_is_told_why_it_is_not_taken() {
+        let (here, mut there) = UnixStream::pair().unwrap();
+        let kind = Kind::Stranger { until: Instant::now() };
+        let mut peer = Peer { link: Link::new(here).unwrap(), pid: 7, kind };
+        let greeting = Greeting { shmccl: VERSION.to_owned(), role: Role::Device };
+        std::io::Write::write_all(&mut there, &encode(&greeting).unwrap()).unwrap();
+        peer.link.read();
+        peer.greeted(None, true).unwrap_err();
+        let exchange = Exchange { peer: "coordinator", operation: "asking", patience: GREETING_TIME };
+        let told = read::<Welcome>(&mut there, exchange).unwrap().check().unwrap_err().to_string();
+        assert_eq!(told, "no places for devices in the pool left: all 1024 are in use");
     }
 }

@@ -14,7 +14,7 @@ use crate::coordinator::call::{AddressRange, Bytes};
 use crate::coordinator::fault::Fault;
 use crate::coordinator::frame::{Exchange, broken, read, write};
 use crate::coordinator::greeting::{
-    CopyOrder, Direction, GREETING_TIME, Greeting, PATIENCE, VERSION, Welcome, check_peer, check_version,
+    CopyOrder, Direction, GREETING_TIME, Greeting, PATIENCE, Welcome, check_peer, check_version,
 };
 use crate::coordinator::hurried::Hurried;
 use crate::coordinator::id::{CommId, DeviceId};
@@ -125,7 +125,7 @@ impl Room {
         const GREETING: Exchange = Exchange { patience: GREETING_TIME, ..CLIENT };
         let mut stream = Hurried::new(stream, GREETING_TIME);
         let greeting: Greeting = read(&mut stream, GREETING)?;
-        write(&mut stream, &Welcome { shmccl: VERSION.to_owned(), beat_us: None }, GREETING)?;
+        write(&mut stream, &Welcome::new(None), GREETING)?;
         check_version(&greeting.shmccl)?;
         read(&mut stream, GREETING)
     }

@@ -9,7 +9,7 @@ use super::COORDINATOR;
 use crate::coordinator::dial::Address;
 use crate::coordinator::directory::RuntimeDirectory;
 use crate::coordinator::fault::Fault;
-use crate::coordinator::greeting::{Greeting, PATIENCE, Role, VERSION, Welcome, check_peer, check_version};
+use crate::coordinator::greeting::{Greeting, PATIENCE, Role, VERSION, Welcome, check_peer};
 use crate::coordinator::link::Link;
 use crate::error::{Error, Result};
 
@@ -61,15 +61,14 @@ impl Door {
     /// Takes the answer, if it has come.
     ///
     /// # Errors
-    /// [`Fault::Version`], [`Fault::Garbled`].
+    /// [`Fault::Version`], [`Fault::Refused`], [`Fault::Garbled`].
     pub(super) fn listen(mut self) -> Result<Knocked> {
         self.link.flush();
         self.link.read();
         let welcome = self.link.next::<Welcome>();
         let welcome = welcome.map_err(|what| Fault::Garbled { peer: COORDINATOR, what }.error())?;
         if let Some(welcome) = welcome {
-            check_version(&welcome.shmccl)?;
-            return Ok(Knocked::Open(self.link, welcome));
+            return Ok(Knocked::Open(self.link, welcome.check()?));
         }
         let is_over = self.link.is_over() || self.until <= Instant::now();
         Ok(if is_over { Knocked::Shut } else { Knocked::Waits(self) })
