@@ -39,7 +39,7 @@ use super::id::{ClientId, CommId, DeviceId};
 use super::metrics::Counts;
 use super::order::{Order, Report};
 use super::refusal::Refusal;
-use super::request::{CommStatus, Reply, Request};
+use super::request::{CommStatus, Reply, Request, State};
 use crate::launch::HangRule;
 use comm::Comm;
 use pool::Pool;
@@ -138,6 +138,28 @@ pub enum Action {
         /// Which.
         device: DeviceId,
     },
+    /// Log that something has come about.
+    Log(Turn),
+}
+
+/// What is worth a line in a log: devices and communicators that come, go, or are not well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Turn {
+    /// A device has registered.
+    Registered {
+        /// Which.
+        device: DeviceId,
+    },
+    /// A device is lost.
+    Lost {
+        /// Which.
+        device: DeviceId,
+        /// Why it is taken for that, where its connection has not ended.
+        why: Option<String>,
+    },
+    /// A communicator is in another state, or another epoch.
+    Comm(CommStatus),
 }
 
 /// Who asked, and by what number.
@@ -169,6 +191,8 @@ pub struct Machine {
     opened: u64,
     /// How communicators have ended, the newest of them.
     ended: BTreeMap<CommId, CommStatus>,
+    /// In which state and epoch communicators were when they were looked at last.
+    told: BTreeMap<CommId, (State, u64)>,
     /// Requests that came before the coordinator knew its devices.
     early: Vec<(Asker, Request)>,
     counts: Counts,
@@ -192,6 +216,7 @@ impl Machine {
             newest: CommId::default(),
             opened: 0,
             ended: BTreeMap::new(),
+            told: BTreeMap::new(),
             early: Vec::new(),
             counts: Counts::default(),
             actions: Vec::new(),
@@ -264,6 +289,7 @@ impl Machine {
             return;
         }
         self.counts.registered += 1;
+        self.actions.push(Action::Log(Turn::Registered { device }));
         self.pool.add(device, memory, report);
         self.place(device);
     }
@@ -272,6 +298,7 @@ impl Machine {
     fn lose(&mut self, device: DeviceId, why: Option<String>) {
         let Some(owner) = self.pool.remove(device) else { return };
         self.counts.lost += 1;
+        self.actions.push(Action::Log(Turn::Lost { device, why: why.clone() }));
         let comm = owner.and_then(|owner| self.comms.get_mut(&owner));
         // A newcomer that is gone is missed where it is waited for.
         if let Some(comm) = comm.filter(|comm| comm.members.contains(&device)) {

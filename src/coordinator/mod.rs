@@ -37,7 +37,7 @@ pub use directory::RuntimeDirectory;
 pub use fault::Fault;
 pub use greeting::VERSION;
 pub use id::{ClientId, CommId, DeviceId, GroupId, NoGroup};
-pub use machine::{Action, Event, MAX_DEVICES, Machine, Settings};
+pub use machine::{Action, Event, MAX_DEVICES, Machine, Settings, Turn};
 pub use metrics::{CommMetrics, Counts, Metrics};
 pub use order::{FailureKind, Formation, Membership, Order, Phase, Report, Setback};
 pub use refusal::Refusal;

@@ -18,9 +18,9 @@ use super::greeting::{
 };
 use super::id::{ClientId, DeviceId};
 use super::link::Link;
-use super::machine::{Action, Event, MAX_DEVICES, Machine, Settings};
+use super::machine::{Action, Event, MAX_DEVICES, Machine, Settings, Turn};
 use super::refusal::Refusal;
-use super::request::Reply;
+use super::request::{CommStatus, Reply, State};
 use crate::bootstrap::poll_timeout;
 use crate::error::{Error, Result};
 use crate::logs::COORDINATOR;
@@ -251,7 +251,9 @@ impl Coordinator {
             _ => tracing::debug!(target: COORDINATOR, ?event, "heard"),
         }
         for action in self.machine.handle(event) {
-            tracing::debug!(target: COORDINATOR, ?action, "decided");
+            if !matches!(action, Action::Log(_)) {
+                tracing::debug!(target: COORDINATOR, ?action, "decided");
+            }
             match action {
                 Action::Order { device, order } => {
                     if let Some(peer) =
@@ -269,6 +271,7 @@ impl Coordinator {
                         }
                     }
                 }
+                Action::Log(turn) => log(&turn),
                 Action::Drop { device } => {
                     if let Some(number) = self.devices.remove(&device) {
                         self.peers.remove(&number);
@@ -318,6 +321,24 @@ impl Coordinator {
                     self.handle(Event::Gone { device });
                 }
             }
+        }
+    }
+}
+
+fn log(turn: &Turn) {
+    match turn {
+        Turn::Registered { device } => tracing::info!(target: COORDINATOR, %device, "device registered"),
+        Turn::Lost { device, why } => {
+            let why = why.as_deref().unwrap_or("its connection has ended");
+            tracing::warn!(target: COORDINATOR, %device, why, "device lost");
+        }
+        Turn::Comm(CommStatus { comm, state: State::Failed, epoch, why, .. }) => {
+            let why = why.as_deref().unwrap_or_default();
+            tracing::warn!(target: COORDINATOR, %comm, epoch, why, "communicator failed");
+        }
+        Turn::Comm(CommStatus { comm, state, epoch, why, devices, .. }) => {
+            let (devices, why) = (devices.len(), why.as_deref().unwrap_or_default());
+            tracing::info!(target: COORDINATOR, %comm, %state, epoch, devices, why, "communicator");
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use super::comm::{Awaited, Comm, Finding, Stage};
 use super::pool::Device;
-use super::{Machine, REMEMBERED};
+use super::{Action, Machine, REMEMBERED, Turn};
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::order::{CAUSE, Membership, Order, Phase};
 use crate::coordinator::refusal::Refusal;
-use crate::coordinator::request::{GroupOutcome, Reply};
+use crate::coordinator::request::{GroupOutcome, Reply, State};
 
 /// Whether a communicator has come into another stage, so that there may be more to do.
 pub(super) type Moved = bool;
@@ -17,9 +17,16 @@ impl Machine {
         let all: Vec<_> = self.comms.keys().copied().collect();
         for id in all {
             let Some(mut comm) = self.comms.remove(&id) else { continue };
+            let was = self.told.get(&id).copied();
             while self.step(&mut comm) {}
+            let is = (comm.state(), comm.epoch);
+            if is_turn(was, is) {
+                self.actions.push(Action::Log(Turn::Comm(comm.status())));
+            }
+            self.told.insert(id, is);
             self.tell(&mut comm);
             if comm.stage == Stage::Ended {
+                self.told.remove(&id);
                 self.ended.insert(id, comm.status());
                 if self.ended.len() > REMEMBERED {
                     self.ended.pop_first();
@@ -294,4 +301,12 @@ impl Machine {
             self.order(device, &order);
         }
     }
+}
+
+/// Whether a communicator has begun an epoch, has failed, or has ended since it was looked at last.
+fn is_turn(was: Option<(State, u64)>, is: (State, u64)) -> bool {
+    let is_up = |state| matches!(state, State::Ready | State::InProgress | State::Growing);
+    let has_begun = is_up(is.0) && was.is_none_or(|was| !is_up(was.0) || was.1 != is.1);
+    let has_failed = is.0 == State::Failed && was.is_none_or(|was| was.0 != State::Failed);
+    has_begun || has_failed || is.0.has_ended()
 }

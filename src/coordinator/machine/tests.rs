@@ -21,6 +21,7 @@ struct Bench {
     /// Who hears nothing.
     stopped: BTreeSet<DeviceId>,
     dropped: Vec<DeviceId>,
+    logged: Vec<Turn>,
     replies: BTreeMap<u64, Result<Reply, Refusal>>,
     asked: u64,
     /// The group that calls name.
@@ -37,6 +38,7 @@ impl Bench {
             tasks: BTreeMap::new(),
             stopped: BTreeSet::new(),
             dropped: Vec::new(),
+            logged: Vec::new(),
             replies: BTreeMap::new(),
             asked: 0,
             group: None,
@@ -94,6 +96,7 @@ impl Bench {
                     }
                     Action::Order { .. } => {}
                     Action::Drop { device } => self.dropped.push(device),
+                    Action::Log(turn) => self.logged.push(turn),
                     Action::Reply { client, reply, .. } => _ = self.replies.insert(client.get(), reply),
                 }
             }
@@ -406,4 +409,26 @@ fn a_list_of_communicators_that_have_much_to_say_comes_in_messages_that_are_shor
         }
     }
     assert_eq!(listed, 100);
+}
+
+#[test]
+fn a_log_has_a_line_for_each_turn_and_none_for_what_only_goes_on() {
+    let mut bench = Bench::new(2);
+    bench.init(2, false);
+    bench.call().unwrap();
+    bench.end_group(&Ok(()));
+    bench.pass(10 * SETTINGS.patience_ms);
+    let lost = DeviceId::new(2);
+    bench.devices.remove(&lost);
+    bench.happen(Event::Gone { device: lost });
+    bench.answer(Request::GoOn(COMM)).unwrap();
+    bench.answer(Request::Finalize(COMM)).unwrap();
+    let words = bench.logged.iter().map(|turn| match turn {
+        Turn::Registered { device } => format!("{device} registered"),
+        Turn::Lost { device, .. } => format!("{device} lost"),
+        Turn::Comm(status) => format!("{} {}", status.state, status.epoch),
+    });
+    let expected =
+        ["1 registered", "2 registered", "ready 1", "2 lost", "failed 1", "ready 2", "finalized 2"];
+    assert_eq!(words.collect::<Vec<_>>(), expected);
 }
