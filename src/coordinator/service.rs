@@ -3,6 +3,8 @@
 //! It waits for nobody in particular. Who does not greet, says what the protocol does not have, asks too much at a time or does
 //! not read its answers loses its connection, and nothing else happens. Another user's process is not heard at all.
 
+mod peer;
+
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,24 +15,19 @@ use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::directory::{Occupied, RuntimeDirectory};
-use super::greeting::{
-    Answer, Bulletin, GREETING_TIME, Greeting, Question, Role, VERSION, Welcome, check_peer,
-};
+use super::greeting::{Answer, GREETING_TIME, check_peer};
 use super::id::{ClientId, DeviceId};
 use super::link::Link;
 use super::machine::{Action, Event, MAX_DEVICES, Machine, Settings, Turn};
-use super::refusal::Refusal;
 use super::request::{CommStatus, Reply, State};
 use crate::bootstrap::poll_timeout;
 use crate::error::{Error, Result};
 use crate::logs::COORDINATOR;
 use crate::shm::system::InterruptWatch;
+use peer::{Kind, Peer};
 
 /// The most connections at a time; more wait at the door.
 const MAX_PEERS: usize = MAX_DEVICES + 512;
-
-/// How many requests of one client may wait for their answers.
-const MAX_ASKED: usize = 64;
 
 /// How long the door stays shut when the system has no room for another connection.
 const SHUT: Duration = Duration::from_millis(50);
@@ -53,24 +50,6 @@ pub struct Coordinator {
     has_noted: bool,
     /// Last, so that the socket goes when nobody listens any more.
     _occupied: Occupied,
-}
-
-/// Who is at the other side of a connection.
-#[derive(Debug)]
-struct Peer {
-    link: Link,
-    pid: u32,
-    kind: Kind,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// It has not said yet.
-    Stranger { until: Instant },
-    /// It asks, and waits for so many answers.
-    Client { asked: usize },
-    /// A device, which the machine may know already.
-    Device { is_known: bool },
 }
 
 impl Coordinator {
@@ -350,76 +329,5 @@ fn raise_descriptors() {
         && soft < wanted.min(hard)
     {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, wanted.min(hard), hard);
-    }
-}
-
-impl Peer {
-    /// Takes a greeting. Returns whether there was one.
-    fn greeted(&mut self, beat: Option<Duration>, is_full: bool) -> std::result::Result<bool, String> {
-        let Some(greeting) = self.link.next::<Greeting>()? else { return Ok(false) };
-        let beat = beat.filter(|_| greeting.role == Role::Device && greeting.shmccl == VERSION);
-        let beat_us = beat.map(|beat| u64::try_from(beat.as_micros()).unwrap_or(u64::MAX));
-        let limit = MAX_DEVICES;
-        let refusal = (is_full && greeting.role == Role::Device && greeting.shmccl == VERSION)
-            .then(|| Refusal::Exhausted { what: "places for devices in the pool".to_owned(), limit });
-        let is_refused = refusal.is_some();
-        self.link.send(&Welcome { refusal, ..Welcome::new(beat_us) });
-        if greeting.shmccl != VERSION {
-            return Err("another version".to_owned());
-        }
-        self.kind = match greeting.role {
-            Role::Client => Kind::Client { asked: 0 },
-            // A device whose process cannot be seen from here cannot be named.
-            Role::Device if self.pid == 0 => return Err("a device of another process namespace".to_owned()),
-            Role::Device if is_refused => return Err("one device too many".to_owned()),
-            Role::Device => Kind::Device { is_known: false },
-        };
-        Ok(true)
-    }
-
-    fn question(&mut self, number: u64) -> std::result::Result<Option<Event>, String> {
-        let Kind::Client { asked } = &mut self.kind else { return Ok(None) };
-        let Some(question) = self.link.next::<Question>()? else { return Ok(None) };
-        *asked += 1;
-        if *asked > MAX_ASKED {
-            return Err("too many requests at a time".to_owned());
-        }
-        let (client, Question { number, request }) = (ClientId::new(number), question);
-        Ok(Some(Event::Requested { client, number, request }))
-    }
-
-    fn bulletin(&mut self) -> std::result::Result<Option<Event>, String> {
-        let Kind::Device { is_known } = &mut self.kind else { return Ok(None) };
-        let Some(bulletin) = self.link.next::<Bulletin>()? else { return Ok(None) };
-        let device = DeviceId::new(self.pid);
-        match bulletin {
-            Bulletin::Beat if *is_known => Ok(Some(Event::Beat { device })),
-            Bulletin::Beat => Err("a device that has not said how it is".to_owned()),
-            Bulletin::State { range, socket, report } => Ok(Some(if std::mem::replace(is_known, true) {
-                Event::Reported { device, report: *report }
-            } else {
-                Event::Registered { device, range, socket, report: *report }
-            })),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::coordinator::frame::{Exchange, encode, read};
-
-    #[test]
-    fn a_device_too_many_is_told_why_it_is_not_taken() {
-        let (here, mut there) = UnixStream::pair().unwrap();
-        let kind = Kind::Stranger { until: Instant::now() };
-        let mut peer = Peer { link: Link::new(here).unwrap(), pid: 7, kind };
-        let greeting = Greeting { shmccl: VERSION.to_owned(), role: Role::Device };
-        std::io::Write::write_all(&mut there, &encode(&greeting).unwrap()).unwrap();
-        peer.link.read();
-        peer.greeted(None, true).unwrap_err();
-        let exchange = Exchange { peer: "coordinator", operation: "asking", patience: GREETING_TIME };
-        let told = read::<Welcome>(&mut there, exchange).unwrap().check().unwrap_err().to_string();
-        assert_eq!(told, "no places for devices in the pool left: all 1024 are in use");
     }
 }

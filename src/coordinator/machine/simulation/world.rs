@@ -1,6 +1,7 @@
 //! A coordinator, its devices and clients, and what happens to them.
 
 mod clients;
+mod signs;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -15,9 +16,7 @@ use crate::coordinator::id::{CommId, DeviceId, GroupId};
 use crate::coordinator::machine::{Action, Event, Machine, Settings};
 use crate::coordinator::order::{Order, Phase, Report};
 use crate::launch::HangRule;
-
-/// How long a device gives no sign of life before it counts as lost by that, at least.
-const SILENCE_MS: u64 = 1600;
+use signs::SILENCE_MS;
 
 fn settings() -> Settings {
     let hang_rule = HangRule::new(Duration::from_millis(SILENCE_MS / 2), 3, 3).expect("a rule");
@@ -273,40 +272,6 @@ impl World {
             return Ok(());
         }
         self.happen(Event::Tick { now_ms: self.now_ms })
-    }
-
-    /// Devices that can give signs of life.
-    fn give_signs(&mut self) -> Result<(), String> {
-        let is_up =
-            |(id, device): (&DeviceId, &Device)| (!device.is_stopped && device.link.is_some()).then_some(*id);
-        for device in self.devices.iter().filter_map(is_up).collect::<Vec<_>>() {
-            if self.known.contains_key(&device) {
-                self.signs.insert(device, self.now_ms);
-                self.happen(Event::Beat { device })?;
-            }
-        }
-        Ok(())
-    }
-
-    /// A device is dropped for a reason only.
-    fn drop_device(&mut self, device: DeviceId, has_left_orders_unheard: bool) -> Result<(), String> {
-        let silent_ms = self.now_ms - self.signs.get(&device).copied().unwrap_or(self.now_ms);
-        if !has_left_orders_unheard {
-            if silent_ms < SILENCE_MS {
-                return Err(format!(
-                    "device {device} was dropped, and gave a sign of life {silent_ms} ms ago"
-                ));
-            }
-            self.seen.insert("no sign of life");
-        }
-        self.seen.insert("hang");
-        self.dropped.insert(device);
-        self.known.remove(&device);
-        if let Some(device) = self.devices.get_mut(&device) {
-            device.link = None;
-            device.inbox.clear();
-        }
-        Ok(())
     }
 
     /// Something that is on its way arrives, or somebody works.

@@ -1,0 +1,189 @@
+//! A coordinator, its devices and clients, to be asked and told by a test.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::*;
+use super::{COMM, SETTINGS};
+use crate::coordinator::agent::{Agent, Outcome, Step, Task, Trouble};
+use crate::coordinator::call::{Collective, DeviceCall, Operator};
+use crate::coordinator::id::GroupId;
+use crate::coordinator::request::CommStatus;
+use crate::reduce::DataType;
+
+/// A coordinator, devices, and clients, of whom each asks one thing.
+pub(super) struct Bench {
+    pub(super) machine: Machine,
+    pub(super) devices: BTreeMap<DeviceId, Agent>,
+    pub(super) tasks: BTreeMap<DeviceId, Task>,
+    /// Who hears nothing.
+    pub(super) stopped: BTreeSet<DeviceId>,
+    pub(super) dropped: Vec<DeviceId>,
+    pub(super) logged: Vec<Turn>,
+    pub(super) replies: BTreeMap<u64, Result<Reply, Refusal>>,
+    pub(super) asked: u64,
+    /// The group that calls name.
+    pub(super) group: Option<GroupId>,
+    pub(super) now_ms: u64,
+}
+
+impl Bench {
+    /// Devices 1 to `devices`, and a coordinator that takes requests.
+    pub(super) fn new(devices: u32) -> Self {
+        let mut bench = Self {
+            machine: Machine::new(SETTINGS, 1),
+            devices: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            stopped: BTreeSet::new(),
+            dropped: Vec::new(),
+            logged: Vec::new(),
+            replies: BTreeMap::new(),
+            asked: 0,
+            group: None,
+            now_ms: 0,
+        };
+        bench.pass(0);
+        (1..=devices).for_each(|device| bench.register(Agent::new(DeviceId::new(device)), device));
+        bench.pass(SETTINGS.adopt_ms);
+        bench
+    }
+
+    /// Another coordinator takes over.
+    pub(super) fn restart(&mut self) {
+        self.machine = Machine::new(SETTINGS, self.machine.incarnation + 1);
+        self.pause(0);
+        for (device, agent) in std::mem::take(&mut self.devices) {
+            self.register(agent, device.get());
+        }
+        self.pass(SETTINGS.adopt_ms);
+    }
+
+    pub(super) fn register(&mut self, mut agent: Agent, device: u32) {
+        agent.connect();
+        let (device, report) = (DeviceId::new(device), agent.report().clone());
+        self.devices.insert(device, agent);
+        let range = AddressRange { min: 0x1000, max: 0x2000 };
+        self.happen(Event::Registered { device, range, socket: String::new(), report });
+    }
+
+    /// Time passes while the coordinator is there.
+    pub(super) fn pass(&mut self, ms: u64) {
+        let until = self.now_ms + ms;
+        while let Some(tick) = self.machine.next_tick_ms().filter(|tick| *tick < until) {
+            self.pause(tick.saturating_sub(self.now_ms).max(1));
+        }
+        self.pause(until.saturating_sub(self.now_ms));
+    }
+
+    /// Time passes, and the coordinator comes to know of it afterwards.
+    pub(super) fn pause(&mut self, ms: u64) {
+        self.now_ms += ms;
+        self.happen(Event::Tick { now_ms: self.now_ms });
+    }
+
+    pub(super) fn happen(&mut self, event: Event) {
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            for action in self.machine.handle(event) {
+                match action {
+                    Action::Order { device, order } if !self.stopped.contains(&device) => {
+                        let Some(agent) = self.devices.get_mut(&device) else { continue };
+                        let steps = agent.take(order);
+                        self.perform(device, steps);
+                        events.extend(self.report(device));
+                    }
+                    Action::Order { .. } => {}
+                    Action::Drop { device } => self.dropped.push(device),
+                    Action::Log(turn) => self.logged.push(turn),
+                    Action::Reply { client, reply, .. } => _ = self.replies.insert(client.get(), reply),
+                }
+            }
+            if events.is_empty() {
+                events.extend(self.work());
+            }
+        }
+    }
+
+    pub(super) fn report(&self, device: DeviceId) -> Option<Event> {
+        let report = self.devices.get(&device)?.report().clone();
+        Some(Event::Reported { device, report })
+    }
+
+    pub(super) fn perform(&mut self, device: DeviceId, steps: Vec<Step>) {
+        for step in steps {
+            match (step, self.tasks.get(&device)) {
+                (Step::Begin(task), _) => _ = self.tasks.insert(device, task),
+                (Step::Interrupt { .. }, Some(Task::Run { .. })) => {
+                    self.finish(device, Outcome::Ran(Err("it was interrupted".to_owned().into())));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn finish(&mut self, device: DeviceId, outcome: Outcome) {
+        self.tasks.remove(&device);
+        let steps = self.devices.get_mut(&device).map(|agent| agent.finish(outcome));
+        self.perform(device, steps.unwrap_or_default());
+    }
+
+    /// Does one task that is no group. Returns what the device says of it.
+    pub(super) fn work(&mut self) -> Option<Event> {
+        let found = self.tasks.iter().find(|(_, task)| !matches!(task, Task::Run { .. }));
+        let (device, task) = found.map(|(device, task)| (*device, task.clone()))?;
+        let members = self.devices[&device].report().membership.as_ref()?.formation.members.clone();
+        let is_lost = |member: &DeviceId| !self.devices.contains_key(member) || self.stopped.contains(member);
+        let lost = (0..).zip(&members).filter(|(_, member)| is_lost(member)).map(|(rank, _)| rank).collect();
+        self.finish(
+            device,
+            match task {
+                Task::Host => Outcome::Hosted(Ok("id".to_owned())),
+                Task::GoOn => Outcome::WentOn(Ok(lost)),
+                Task::Leave { .. } => Outcome::Left,
+                _ => Outcome::Met(Ok(members)),
+            },
+        );
+        self.report(device)
+    }
+
+    /// Asks as a client of its own. Returns who that was.
+    pub(super) fn ask(&mut self, request: Request) -> u64 {
+        self.asked += 1;
+        let client = ClientId::new(self.asked);
+        self.happen(Event::Requested { client, number: 1, request });
+        self.asked
+    }
+
+    #[track_caller]
+    pub(super) fn answer(&mut self, request: Request) -> Result<Reply, Refusal> {
+        let client = self.ask(request);
+        self.replies.remove(&client).expect("an answer at once")
+    }
+
+    #[track_caller]
+    pub(super) fn status(&mut self) -> CommStatus {
+        match self.answer(Request::Status { comm: COMM, settled: false }) {
+            Ok(Reply::Status(status)) => status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn init(&mut self, devices: u32, keep_going: bool) {
+        self.answer(Request::Init { devices, keep_going }).unwrap();
+    }
+
+    pub(super) fn call(&mut self) -> Result<Reply, Refusal> {
+        let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, Operator::Sum);
+        let addresses = vec![0x1000; self.machine.comms.get(&COMM).map_or(1, |comm| comm.members.len())];
+        let (send, recv) = (addresses.clone(), addresses);
+        let call = DeviceCall { collective, data_type, op, root: 0, count: 1, send, recv };
+        self.answer(Request::Call { comm: COMM, group: self.group, call })
+    }
+
+    /// All devices end their group like this.
+    pub(super) fn end_group(&mut self, outcome: &Result<(), String>) {
+        for device in self.tasks.keys().copied().collect::<Vec<_>>() {
+            self.finish(device, Outcome::Ran(outcome.clone().map_err(Trouble::from)));
+            self.report(device).into_iter().for_each(|event| self.happen(event));
+        }
+    }
+}
