@@ -269,9 +269,9 @@ impl Machine {
     pub fn next_tick_ms(&self) -> Option<u64> {
         let opens = if self.is_open() { None } else { Some(self.opens_ms.unwrap_or(self.now_ms)) };
         let silence = self.pool.oldest_unheard().map(|since| since + self.settings.patience_ms);
-        let adoption = self.comms.values().filter_map(Comm::adopted_by).min();
+        let comms = self.comms.values().filter_map(Comm::waits_until).min();
         let look = self.next_look_ms();
-        let due = [opens, silence, adoption, look].into_iter().flatten().min()?;
+        let due = [opens, silence, comms, look].into_iter().flatten().min()?;
         // Told that often, it sees all of the time that it is there.
         let left = due.saturating_sub(self.now_ms).min(self.longest_pause());
         Some(self.told_ms.unwrap_or_default() + left)

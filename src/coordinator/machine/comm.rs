@@ -41,6 +41,8 @@ pub(super) struct Comm {
     pub(super) fate: Option<String>,
     pub(super) stage: Stage,
     pub(super) last: Option<GroupOutcome>,
+    /// Until when the cause of a failure is waited for, of which only consequences have been told.
+    pub(super) cause_by_ms: Option<u64>,
     pub(super) waiting: Vec<(Asker, Awaited)>,
 }
 
@@ -127,6 +129,7 @@ impl Comm {
             fate: None,
             stage,
             last: None,
+            cause_by_ms: None,
             waiting: Vec::new(),
         }
     }
@@ -184,10 +187,11 @@ impl Comm {
         }
     }
 
-    /// When its adoption is over at the latest, if it is being adopted.
-    pub(super) fn adopted_by(&self) -> Option<u64> {
+    /// When it does not wait any longer for its adoption, or the cause of a failure, if it does.
+    pub(super) fn waits_until(&self) -> Option<u64> {
         match self.stage {
             Stage::Adopting { until_ms } => Some(until_ms),
+            Stage::Running { .. } => self.cause_by_ms,
             _ => None,
         }
     }

@@ -4,9 +4,12 @@ use super::comm::{Awaited, Comm, Finding, Stage};
 use super::pool::Device;
 use super::{Action, Machine, REMEMBERED, Turn};
 use crate::coordinator::id::DeviceId;
-use crate::coordinator::order::{CAUSE, Membership, Order, Phase};
+use crate::coordinator::order::{CAUSE, FailureKind, Membership, Order, Phase};
 use crate::coordinator::refusal::Refusal;
 use crate::coordinator::request::{GroupOutcome, Reply, State};
+
+/// How long the cause of a failure is waited for.
+const CAUSE_MS: u64 = 200;
 
 /// Whether a communicator has come into another stage, so that there may be more to do.
 pub(super) type Moved = bool;
@@ -111,7 +114,12 @@ impl Machine {
 
     fn run(&mut self, comm: &mut Comm, calls: Vec<crate::coordinator::call::DeviceCall>) -> Moved {
         let group = comm.groups;
-        if let Some(Finding { why, culprit, .. }) = comm.trouble(&self.pool) {
+        let trouble = comm.trouble(&self.pool);
+        if trouble.as_ref().is_some_and(|trouble| self.may_be_explained(comm, trouble)) {
+            return false;
+        }
+        comm.cause_by_ms = None;
+        if let Some(Finding { why, culprit, .. }) = trouble {
             comm.last = Some(GroupOutcome { group, failure: Some(why.clone()), culprit });
             self.counts.failed += 1;
             comm.ending = false;
@@ -151,6 +159,12 @@ impl Machine {
             comm.stage = Stage::going_on(comm.next_attempt(&self.pool), why);
         }
         begins
+    }
+
+    /// Whether a member tells only that another one has ended the epoch, who is about to tell why.
+    fn may_be_explained(&self, comm: &mut Comm, trouble: &Finding) -> bool {
+        let until_ms = *comm.cause_by_ms.get_or_insert(self.now_ms + CAUSE_MS);
+        trouble.weight == FailureKind::Revoked.weight() && self.judged_ms < until_ms
     }
 
     /// Finds what explains a failure of this weight, if a member has come to tell of it meanwhile.

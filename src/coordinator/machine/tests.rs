@@ -139,7 +139,7 @@ fn the_member_that_was_waited_for_in_vain_is_named_whoever_tells_of_the_end_firs
     };
     let outcomes = [(3, ran(FailureKind::Revoked, None)), (1, ran(FailureKind::Timeout, Some(1)))];
     for (device, outcome) in outcomes.map(|(device, outcome)| (DeviceId::new(device), outcome)) {
-        assert_eq!(bench.status().last.and_then(|last| last.culprit), None);
+        assert_eq!(bench.status().last, None, "it is worth a moment to hear of the cause");
         bench.finish(device, outcome);
         bench.report(device).into_iter().for_each(|event| bench.happen(event));
     }
@@ -252,4 +252,18 @@ fn a_log_has_a_line_for_each_turn_and_none_for_what_only_goes_on() {
     let expected =
         ["1 registered", "2 registered", "ready 1", "2 lost", "failed 1", "ready 2", "finalized 2"];
     assert_eq!(words.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn a_group_of_which_only_the_end_is_told_fails_by_that_after_a_moment() {
+    let mut bench = Bench::new(2);
+    bench.init(2, false);
+    bench.call().unwrap();
+    let (why, kind) = ("revoked".to_owned(), FailureKind::Revoked);
+    let device = DeviceId::new(1);
+    bench.finish(device, Outcome::Ran(Err(Trouble { why, kind, rank: None })));
+    bench.report(device).into_iter().for_each(|event| bench.happen(event));
+    assert_eq!(bench.status().state, State::InProgress);
+    bench.pass(200);
+    assert_eq!(bench.status().why.as_deref(), Some("device 1: revoked"));
 }

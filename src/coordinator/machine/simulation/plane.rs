@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::dice::Dice;
 use super::world::Broken;
-use crate::coordinator::agent::{Outcome, Task};
+use crate::coordinator::agent::{Outcome, Task, Trouble};
 use crate::coordinator::id::DeviceId;
+use crate::coordinator::order::FailureKind;
 
 /// One incarnation of a communicator.
 #[derive(Debug, Default)]
@@ -133,7 +134,7 @@ impl Plane {
                 self.meet(place, (id, place.epoch), dice).map(Outcome::Met)
             }
             Task::Grow { n_ranks, id } => self.grow(place, *n_ranks as usize, id, dice),
-            Task::Run { .. } => self.run(place, dice).map(|ran| Outcome::Ran(ran.map_err(Into::into))),
+            Task::Run { .. } => self.run(place, dice).map(Outcome::Ran),
             Task::GoOn => self.go_on(place, dice).map(Outcome::WentOn),
             Task::Leave { gracefully } => self.leave(place, *gracefully).then_some(Outcome::Left),
         }
@@ -194,7 +195,7 @@ impl Plane {
         }
     }
 
-    fn run(&mut self, place: &Place, dice: &mut Dice) -> Option<Result<(), String>> {
+    fn run(&mut self, place: &Place, dice: &mut Dice) -> Option<Result<(), Trouble>> {
         let epoch = self.epoch(place)?;
         let came = epoch.groups.entry(place.group).or_default();
         came.insert(place.device);
@@ -202,7 +203,10 @@ impl Plane {
             return Some(Ok(()));
         }
         epoch.has_ended |= dice.once_in(60);
-        epoch.has_ended.then(|| Err("a rank was lost".to_owned()))
+        let has_ended = epoch.has_ended;
+        let kind = dice.pick(&[FailureKind::Revoked, FailureKind::PeerLost, FailureKind::Timeout])?;
+        let rank = (kind != FailureKind::Revoked).then_some(0);
+        has_ended.then(|| Err(Trouble { why: "it has ended".to_owned(), kind, rank }))
     }
 
     fn go_on(&mut self, place: &Place, dice: &mut Dice) -> Option<Result<Vec<u32>, String>> {
