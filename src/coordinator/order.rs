@@ -120,7 +120,7 @@ pub struct Membership {
     pub last: Option<GroupOutcome>,
 }
 
-/// What kind of failure a device tells of. Of several, those of [`FailureKind::weight`] tell what has come first.
+/// What kind of failure a device tells of. Those of a revocation or a loss are consequences of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureKind {
