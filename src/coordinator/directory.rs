@@ -78,7 +78,12 @@ impl RuntimeDirectory {
             .map_err(|error| Error::os("opening the directory of the coordinator's socket", error))
     }
 
-    fn at(path: PathBuf) -> Result<Self> {
+    /// Opens the one at `path`, and makes it if it is not there: for a pool that is nobody else's.
+    ///
+    /// # Errors
+    /// Those of [`RuntimeDirectory::open`].
+    pub fn at(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
         match DirBuilder::new().mode(0o700).create(&path) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {
                 return Err(Error::os("making the directory of the coordinator's socket", error));

@@ -1,7 +1,9 @@
 //! Coordinators that start devices of their own.
 
-use std::io::{BufRead, Read};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -95,4 +97,21 @@ fn a_directory_that_has_a_coordinator_gets_no_devices_of_another_one() {
     let error = refused(&pool, &["-n", "2"]);
     assert!(error.contains("running already"), "{error}");
     assert_eq!(devices(&pool).len(), 0);
+}
+
+#[test]
+fn a_coordinator_takes_more_connections_than_its_soft_limit_of_descriptors_has_room_for() {
+    let pool = Pool::empty("descriptors");
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -Sn 32 && exec \"$0\" coordinator", env!("CARGO_BIN_EXE_shmccl")]);
+    command.env("XDG_RUNTIME_DIR", &pool.parent).stderr(Stdio::piped());
+    let mut coordinator = command.spawn().unwrap();
+    BufReader::new(coordinator.stderr.take().unwrap()).read_line(&mut String::new()).unwrap();
+    let crowd: Vec<_> = (0..64).map(|_| UnixStream::connect(pool.socket()).unwrap()).collect();
+    // Those who do not greet are sent away only after five seconds.
+    let told = pool.ctl("--timeout 3s status");
+    coordinator.kill().unwrap();
+    coordinator.wait().unwrap();
+    drop(crowd);
+    assert_eq!(told.line(), "");
 }

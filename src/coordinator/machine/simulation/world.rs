@@ -266,9 +266,10 @@ impl World {
 
     fn pass_time(&mut self, most: u64) -> Result<(), String> {
         self.now_ms += self.dice.below(most);
+        // The time is told before what has come by then is taken in.
+        self.machine.iter_mut().for_each(|machine| machine.set_time(self.now_ms));
         self.give_signs()?;
-        if let (true, Some(machine)) = (self.dice.once_in(3), &mut self.machine) {
-            machine.set_time(self.now_ms);
+        if self.dice.once_in(3) {
             return Ok(());
         }
         self.happen(Event::Tick { now_ms: self.now_ms })
