@@ -15,7 +15,7 @@ struct Plane {
 
 impl Plane {
     fn new(n_devices: u32) -> Self {
-        let machine = Machine::new(Settings { adopt_ms: 0, patience_ms: 1000 }, 1);
+        let machine = Machine::new(Settings { adopt_ms: 0, patience_ms: 1000, hang_rule: None }, 1);
         let mut plane = Self { machine, agents: BTreeMap::new(), replies: Vec::new() };
         plane.happen(Event::Tick { now_ms: 1 }, &|_, _| None);
         for device in (1..=n_devices).map(DeviceId::new) {
@@ -40,7 +40,7 @@ impl Plane {
                     let steps = self.agents.get_mut(&device).unwrap().take(order);
                     self.follow(device, steps, outcome);
                 }
-                Action::Reply { reply: Ok(_), .. } => {}
+                Action::Reply { reply: Ok(_), .. } | Action::Log(_) => {}
                 Action::Reply { reply: Err(refusal), .. } => self.replies.push(refusal.to_string()),
                 Action::Drop { device } => panic!("device {device} was dropped"),
             }
