@@ -156,6 +156,22 @@ impl Call<'_> {
         }
     }
 
+    /// Refuses a message of the member `me` to itself, which by itself nobody receives.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`].
+    #[inline]
+    pub(crate) fn check_peer(&self, me: usize) -> Result<()> {
+        if self.operation.has_peer() && self.root == me {
+            return Err(Error::InvalidArgument {
+                name: "the peer of a message",
+                value: self.root as u64,
+                expected: "another rank; to oneself, a send and a receive in one group",
+            });
+        }
+        Ok(())
+    }
+
     /// Whether elements are combined by a function of the program's own.
     #[inline]
     pub(crate) fn has_custom_operator(&self) -> bool {

@@ -324,13 +324,7 @@ impl Engine {
 
     /// Executes a send or a receive over channels of `kind`.
     fn deliver(&mut self, call: &mut Call<'_>, kind: ChannelKind) -> Result<()> {
-        if call.root == self.team.me() {
-            return Err(Error::InvalidArgument {
-                name: "the peer of a message",
-                value: call.root as u64,
-                expected: "another rank; to oneself, a send and a receive in one group",
-            });
-        }
+        call.check_peer(self.team.me())?;
         let mut parcels = [Parcel::of(call)?];
         let done = delivery::run(&mut [self.batch(kind, &mut parcels)?]);
         self.team.board.or_revoke(done)

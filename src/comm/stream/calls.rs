@@ -36,6 +36,8 @@ impl Submit<'static> for OnStream<'_> {
 
     fn submit(&mut self, mut call: Call<'static>) -> Result<()> {
         let manner = self.comm.manner;
+        call.check_manner(manner)?;
+        call.check_peer(self.comm.rank.index())?;
         let (ticket, fabric) = (self.comm.ticket()?, Arc::clone(self.comm.fabric()));
         let operation = call.operation.name();
         self.stream.enqueue(operation, move || {

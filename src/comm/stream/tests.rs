@@ -53,14 +53,28 @@ fn only_streams_that_are_awake_count_as_spinners() {
 #[test]
 fn a_call_that_cannot_be_done_gives_the_engine_back() {
     let mut comm = alone();
-    let stream = comm.stream().unwrap();
+    let (stream, me) = (comm.stream().unwrap(), comm.rank());
     let sums = comm.alloc::<u64>(8).unwrap();
-    comm.set_algorithm(Some(Algorithm::Ring));
-    stream.on(&mut comm).gather(&sums, &sums, Rank::known(0)).unwrap();
-    comm.set_algorithm(None);
+    let mut group = stream.group(&mut comm);
+    group.send(&sums, me).unwrap();
+    group.end().unwrap();
     comm.all_reduce_in_place(&sums, &ReduceOp::Sum).unwrap();
     let error = stream.synchronise().unwrap_err();
     assert!(matches!(error.origin(), Error::InvalidArgument { .. }), "{error:?}");
+}
+
+#[test]
+fn a_call_that_is_wrong_in_itself_is_refused_at_once_and_not_enqueued() {
+    let mut comm = alone();
+    let (stream, me) = (comm.stream().unwrap(), comm.rank());
+    let sums = comm.alloc::<u64>(8).unwrap();
+    comm.set_algorithm(Some(Algorithm::Ring));
+    let misfit = stream.on(&mut comm).gather(&sums, &sums, me).unwrap_err();
+    assert!(matches!(misfit, Error::InvalidArgument { .. }), "{misfit:?}");
+    comm.set_algorithm(None);
+    let to_itself = stream.on(&mut comm).send(&sums, me).unwrap_err();
+    assert!(matches!(to_itself, Error::InvalidArgument { .. }), "{to_itself:?}");
+    assert_eq!(stream.synchronise().map(|()| stream.query().unwrap()).unwrap(), StreamStatus::Success);
 }
 
 #[test]
