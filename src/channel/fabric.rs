@@ -33,7 +33,7 @@ pub(crate) struct Fabric {
     /// Whether there was more than one from the start.
     crowded: bool,
     timeout: Duration,
-    /// [`LEFT`], [`FAULTY`] and [`TRACED`]; 0 as long as nothing is out of the ordinary.
+    /// [`LEFT`], [`FAULTY`], [`TRACED`] and [`FAILED`]; 0 as long as nothing is out of the ordinary.
     state: AtomicU64,
     /// What goes wrong on purpose.
     injector: OnceLock<Arc<Injector>>,
@@ -51,6 +51,9 @@ const FAULTY: u64 = 2;
 
 /// What the rank does is noted.
 const TRACED: u64 = 4;
+
+/// A collective call of this rank has failed, and ended the epoch with it.
+const FAILED: u64 = 8;
 
 impl Fabric {
     /// Looks at `world` as `rank`, which shares its core with `spinners` spinning threads in all, itself included.
@@ -199,13 +202,13 @@ impl Fabric {
 
     /// The rank leaves the job: no channel can do anything from now on.
     pub(crate) fn leave(&self) {
-        plain::store(&self.state, plain::load(&self.state) | LEFT);
+        plain::set_bits(&self.state, LEFT);
     }
 
     /// Has faults injected from now on. Not while the rank leaves.
     pub(crate) fn inject(&self, injector: Arc<Injector>) {
         if self.injector.set(injector).is_ok() {
-            plain::store(&self.state, plain::load(&self.state) | FAULTY);
+            plain::set_bits(&self.state, FAULTY);
         }
     }
 
@@ -217,15 +220,16 @@ impl Fabric {
     /// Notes from now on what this rank does, if it does not already. Not while the rank leaves.
     pub(crate) fn record(&self, recorder: Recorder) {
         if self.recorder.set(recorder).is_ok() {
-            plain::store(&self.state, plain::load(&self.state) | TRACED);
+            plain::set_bits(&self.state, TRACED);
         }
     }
 
     /// Notes from now on what this rank does, or does not, where it was to [`Fabric::record`]. Not while the rank leaves.
     pub(crate) fn set_tracing(&self, tracing: bool) {
-        let state = plain::load(&self.state);
-        if self.recorder.get().is_some() {
-            plain::store(&self.state, if tracing { state | TRACED } else { state & !TRACED });
+        match self.recorder.get() {
+            Some(_) if tracing => plain::set_bits(&self.state, TRACED),
+            Some(_) => plain::clear_bits(&self.state, TRACED),
+            None => {}
         }
     }
 
@@ -256,13 +260,31 @@ impl Fabric {
         plain::load(&self.state) & FAULTY != 0
     }
 
-    /// Whether the rank is in the job, and no faults are planned: then any operation may be entered.
+    /// Whether the rank is in the job, none of its calls has failed, and no faults are planned: then any operation may be entered.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
-        plain::load(&self.state) & (LEFT | FAULTY) == 0
+        plain::load(&self.state) & (LEFT | FAULTY | FAILED) == 0
     }
 
-    /// Whether the rank is in the job, no faults are planned, and nothing is noted: then there is nothing to look up.
+    /// Ends the epoch as this rank's word: a collective call of it has failed, or the program has asked for it. It makes no other one
+    /// then: peers that come late to the call that failed would take the next one's post for an answer to the one after.
+    #[cold]
+    pub(crate) fn abort(&self) {
+        plain::set_bits(&self.state, FAILED);
+        self.world.control().revoke(self.kernel(), Revocation::Aborted(Some(self.rank)));
+    }
+
+    /// Refuses a collective call when one of this rank has failed, and the epoch has ended with it.
+    ///
+    /// # Errors
+    /// Those of [`Fabric::check`].
+    #[cold]
+    pub(crate) fn can_call(&self, operation: &'static str) -> Result<()> {
+        if plain::load(&self.state) & FAILED == 0 { Ok(()) } else { self.check(operation) }
+    }
+
+    /// Whether the rank is in the job, none of its calls has failed, no faults are planned, and nothing is noted: then there is nothing
+    /// to look up.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         plain::load(&self.state) == 0

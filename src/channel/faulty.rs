@@ -17,16 +17,22 @@ use crate::rank::Rank;
 use crate::sync::{ParkCell, Revocation, WaitPolicy, Waiting, wait_until};
 
 impl Fabric {
-    /// Counts `operation`, which the program has called, and has it suffer what is planned.
+    /// Counts the collective call `operation`, which the program has made, and has it suffer what is planned.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when the rank has left the job; [`Error::FaultInjected`] when it is killed and is a thread.
+    /// Those of [`Fabric::enter_verb`] and of [`Fabric::can_call`].
     #[inline]
     pub(crate) fn enter(&self, operation: &'static str) -> Result<()> {
         if self.is_open() { Ok(()) } else { self.enter_slowly(operation) }
     }
 
-    /// Counts `operation` on a channel of the program's own, as [`Fabric::enter`] does, but not whether the rank has left: what has
+    #[cold]
+    fn enter_slowly(&self, operation: &'static str) -> Result<()> {
+        self.can_call(operation)?;
+        self.enter_verb(operation)
+    }
+
+    /// Counts `operation` on a channel of the program's own, as [`Fabric::enter_verb`] does, but not whether the rank has left: what has
     /// come by then can be taken, and what is done is done.
     ///
     /// # Errors
@@ -36,8 +42,12 @@ impl Fabric {
         if !self.is_faulty() || !is_own { Ok(()) } else { self.undergo(Event::Operation(operation)) }
     }
 
+    /// Counts `operation` on a channel, and has it suffer what is planned.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the rank has left the job; [`Error::FaultInjected`] when it is killed and is a thread.
     #[cold]
-    fn enter_slowly(&self, operation: &'static str) -> Result<()> {
+    pub(crate) fn enter_verb(&self, operation: &'static str) -> Result<()> {
         self.present(operation)?;
         self.undergo(Event::Operation(operation))
     }

@@ -257,7 +257,7 @@ impl MemoryChannel {
     #[cold]
     fn enter_watched(&self, operation: &'static str) -> Result<()> {
         match self.seat {
-            Some(_) => self.fabric.enter(operation),
+            Some(_) => self.fabric.enter_verb(operation),
             None => self.fabric.present(operation),
         }
     }

@@ -33,7 +33,7 @@ use crate::error::Result;
 use crate::heap::HeapOffset;
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
-use crate::sync::{ParkCell, PostCell, ProgressCell, Revocation, spin_until};
+use crate::sync::{ParkCell, PostCell, ProgressCell, spin_until};
 
 /// The words of a post that come before its data: summary, and where the input and the output are.
 const HEAD: usize = 4;
@@ -389,8 +389,7 @@ impl Board {
     /// Ends the epoch: the members cannot go on together.
     #[cold]
     pub(crate) fn revoke(&self) {
-        let by = Revocation::Aborted(Some(self.fabric.rank()));
-        self.fabric.world().control().revoke(self.fabric.kernel(), by);
+        self.fabric.abort();
     }
 
     #[inline]

@@ -31,9 +31,7 @@ impl Aborter {
     /// Does what [`Communicator::revoke`] does, if the communicator is still there.
     pub fn revoke(&self) {
         let Some(membership) = self.membership.upgrade() else { return };
-        let fabric = &membership.fabric;
-        let reason = Revocation::Aborted(Some(fabric.rank()));
-        fabric.world().control().revoke(fabric.kernel(), reason);
+        membership.fabric.abort();
     }
 
     /// Declares a rank of the job lost, as [`Communicator::give_up`] does, if the communicator is still there. A rank that does not

@@ -9,8 +9,7 @@ use crate::error::{Error, Result};
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{
-    AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, ParkCell, ProgressCell, Revocation,
-    Waiting,
+    AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, ParkCell, ProgressCell, Waiting,
 };
 use crate::trace::{Note, Recorder, Verb};
 
@@ -142,8 +141,7 @@ impl Meeting {
     }
 
     fn revoke(&self) {
-        let reason = Revocation::Aborted(Some(self.fabric.rank()));
-        self.fabric.world().control().revoke(self.fabric.kernel(), reason);
+        self.fabric.abort();
     }
 }
 

@@ -223,11 +223,10 @@ impl Communicator {
         self.fabric().world().revocation().read()
     }
 
-    /// Ends the epoch: every wait of every rank returns [`crate::Error::Revoked`] within milliseconds.
+    /// Ends the epoch: every wait of every rank returns [`crate::Error::Revoked`] within milliseconds, and so does every collective call
+    /// that this rank makes from now on.
     pub fn revoke(&self) {
-        let fabric = self.fabric();
-        let reason = Revocation::Aborted(Some(fabric.rank()));
-        fabric.world().control().revoke(fabric.kernel(), reason);
+        self.fabric().abort();
     }
 
     /// Leaves the communicator when all its ranks have come here, and have done what they enqueued, so that nobody is missed.

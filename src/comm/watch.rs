@@ -6,7 +6,7 @@ use crate::channel::Fabric;
 use crate::collective::{Engine, LEFT, Operation, Summary};
 use crate::rank::{Rank, RankSet};
 use crate::shm::CellSlice;
-use crate::sync::{BarrierCell, LifeStatus, ProgressCell, Revocation, SleepWord, Stop, WaitingIn, Watch};
+use crate::sync::{BarrierCell, LifeStatus, ProgressCell, SleepWord, Stop, WaitingIn, Watch};
 
 /// Watches the epoch, and the lives of the ranks that are missing from generation `target`.
 #[derive(Debug)]
@@ -57,8 +57,7 @@ impl Watch for BarrierWatch<'_> {
         };
         (0..).zip(&**self.cells).find_map(gone).or_else(|| {
             self.astray()?;
-            let by = Revocation::Aborted(Some(self.fabric.rank()));
-            world.control().revoke(world.kernel(), by);
+            self.fabric.abort();
             world.revocation().check()
         })
     }

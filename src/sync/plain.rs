@@ -19,6 +19,18 @@ pub fn store(word: &AtomicU64, value: u64) {
     word.store(value, Ordering::Relaxed); // Relaxed: the edge that tells others of it orders it, see the module head
 }
 
+/// Sets `bits` in the word, without losing what others set meanwhile; publishes nothing else.
+#[inline]
+pub fn set_bits(word: &AtomicU64, bits: u64) {
+    word.fetch_or(bits, Ordering::Relaxed); // Relaxed: the bits are only bits, see the module head
+}
+
+/// Clears `bits` of the word, without losing what others do to it meanwhile; publishes nothing else.
+#[inline]
+pub fn clear_bits(word: &AtomicU64, bits: u64) {
+    word.fetch_and(!bits, Ordering::Relaxed); // Relaxed: bits that are looked at each by itself, see the module head
+}
+
 /// Adds to the word, without losing what others add meanwhile; publishes nothing else. Wraps around: adding
 /// `u64::MAX` takes one away.
 #[inline]

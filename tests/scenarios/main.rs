@@ -25,6 +25,7 @@ mod groups;
 mod growth;
 mod hostile;
 mod idle;
+mod late;
 mod mismatches;
 mod model;
 mod packets;

@@ -1,0 +1,62 @@
+//! Ranks that come late to a call that another one has given up: they do not take its next call for an answer to theirs.
+
+use std::time::Duration;
+
+use shmccl::heap::DeviceBuffer;
+use shmccl::reduce::ReduceOp;
+use shmccl::{Collectives, Communicator, Error, Group, Result};
+
+use crate::harness::Job;
+
+/// A call that all ranks make, with a word of the heap.
+type Called = (&'static str, fn(&mut Communicator, &DeviceBuffer<u64>) -> Result<()>);
+
+const CALLS: [Called; 6] = [
+    ("a word that was reduced before", |comm, word| comm.all_reduce_in_place(word, &ReduceOp::Sum)),
+    ("a slice", |comm, _| comm.all_reduce_in_place(&mut [1.0_f32; 4], &ReduceOp::Sum)),
+    ("an all-gather", |comm, _| comm.all_gather(&[1_u8; 3], &mut [0; 6])),
+    ("a group", |comm, word| {
+        let mut sum = [1_u32; 2];
+        let mut group = Group::start();
+        let joined = group.join(comm);
+        group.on(joined).all_reduce_in_place(&mut sum, &ReduceOp::Sum)?;
+        group.on(joined).all_reduce_in_place(word, &ReduceOp::Max)?;
+        group.end()
+    }),
+    ("a call of a stream", |comm, word| {
+        let stream = comm.stream()?;
+        stream.on(comm).all_reduce_in_place(word, &ReduceOp::Sum)?;
+        stream.synchronise()
+    }),
+    ("a large one", |comm, _| comm.all_reduce_in_place(&mut vec![1_u64; 100_000], &ReduceOp::Sum)),
+];
+
+/// Rank 0 gives the call up and makes it again, while rank 1 makes it for the first time, and then the next one.
+fn come_late(comm: &mut Communicator, call: Called) -> Result<()> {
+    let word = comm.alloc::<u64>(1)?;
+    for _ in 0..2 {
+        (call.1)(comm, &word)?;
+    }
+    comm.barrier()?;
+    if comm.rank().get() == 0 {
+        let given_up = (call.1)(comm, &word).unwrap_err();
+        assert!(matches!(given_up.origin(), Error::Timeout { .. }), "{}: {given_up:?}", call.0);
+    } else {
+        while comm.revoked().is_none() {
+            std::thread::yield_now();
+        }
+        // What rank 0 has put in is there: it may be answered, if not more has to be done together.
+        let _answered = (call.1)(comm, &word);
+    }
+    let told = (call.1)(comm, &word);
+    let error = told.as_ref().err().map(Error::origin);
+    assert!(matches!(error, Some(Error::Revoked { by: Some(by) }) if by.get() == 0), "{}: {told:?}", call.0);
+    Ok(())
+}
+
+#[test]
+fn a_call_that_was_given_up_is_not_made_again_beside_the_next_one() {
+    for call in CALLS {
+        Job::of(2).broken().timeout(Duration::from_millis(150)).threads(call.0, |comm| come_late(comm, call));
+    }
+}
