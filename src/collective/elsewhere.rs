@@ -38,9 +38,12 @@ impl Elsewhere {
         if !self.arrivals[rank.index()].shows(generation.wrapping_add(1)) {
             return None;
         }
-        let proposal = self.proposals[rank.index()].proposal(generation);
-        let operation =
-            proposal.and_then(|words| Operation::from_code(words[0])).unwrap_or(Operation::Barrier);
-        Some(Summary::new(operation))
+        Some(call_met(&self.proposals[rank.index()], generation))
     }
+}
+
+/// The call in which the rank that has put up `proposal` has arrived at the meeting after number `generation`.
+pub(crate) fn call_met(proposal: &AgreementCell, generation: u64) -> Summary {
+    let code = proposal.proposal(generation).map_or(Operation::Barrier as u64, |words| words[0]);
+    Summary::from_words([code, 0])
 }

@@ -105,7 +105,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`crate::Error::Timeout`] naming a rank that is missing, [`crate::Error::PeerLost`], [`crate::Error::Revoked`], each of which ends the epoch
-    /// in a communicator that was derived from another; [`crate::Error::CallMismatch`], which always does, when ranks are in an operation instead.
+    /// in a communicator that was derived from another; [`crate::Error::CallMismatch`], which always does, when ranks are in another call instead.
     #[inline]
     pub fn barrier(&mut self) -> Result<()> {
         self.reclaim_engine();

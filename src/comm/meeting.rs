@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{
-    AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, ParkCell, ProgressCell, Waiting,
+    AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, ParkCell, ProgressCell, Purpose, Waiting,
 };
 use crate::trace::{Note, Recorder, Verb};
 
@@ -51,7 +51,6 @@ impl Meeting {
         arguments: [u64; 4],
         engine: Option<&Engine>,
     ) -> Result<()> {
-        const NOT_COLLECTIVE: [u64; AGREEMENT_WORDS] = [Operation::Barrier as u64; AGREEMENT_WORDS];
         if self.barrier.has_arrived() {
             // A barrier that timed out is still open: who passes it takes this rank's words for those of the barrier.
             self.revoke();
@@ -65,16 +64,27 @@ impl Meeting {
         mine[1..].copy_from_slice(&arguments);
         self.agreement.propose(self.barrier.generation(), mine);
         self.meet(operation, engine).inspect_err(|_| self.revoke())?;
+        let all = self.proposals(operation)?;
         self.fabric.check(operation.name())?;
-        let theirs = |rank: Rank| self.agreement.theirs(rank.index()).unwrap_or(NOT_COLLECTIVE);
-        let all: Vec<_> =
-            (0..self.fabric.world().n_ranks()).map(Rank::known).map(|rank| (rank, theirs(rank))).collect();
-        if let Some((rank, theirs)) = all.iter().find(|(_, theirs)| theirs[0] != mine[0]) {
-            let (what, mine, theirs) = ("the collective call", mine[0], theirs[0]);
-            return Err(Error::Mismatch { what, mine, rank: *rank, theirs });
-        }
         let rest = |words: [u64; AGREEMENT_WORDS]| std::array::from_fn(|word| words[word + 1]);
         agreed(operation, arguments, all.into_iter().map(|(rank, words)| (rank, rest(words))))
+    }
+
+    /// What all ranks have proposed for the barrier that was passed last, if it is the same call.
+    ///
+    /// # Errors
+    /// [`Error::CallMismatch`]; it ends the epoch. All ranks read the same, so each of them has it.
+    fn proposals(&self, operation: Operation) -> Result<Vec<(Rank, [u64; AGREEMENT_WORDS])>> {
+        let theirs = |rank: Rank| (rank, self.agreement.theirs(rank.index()).unwrap_or_default());
+        let all: Vec<_> = (0..self.fabric.world().n_ranks()).map(Rank::known).map(theirs).collect();
+        let mine = Summary::new(operation);
+        match all.iter().find(|(_, theirs)| theirs[0] != operation as u64) {
+            None => Ok(all),
+            Some(&(rank, theirs)) => {
+                self.revoke();
+                Err(Error::CallMismatch { mine, rank, theirs: Summary::from_words([theirs[0], 0]) })
+            }
+        }
     }
 
     /// Returns when all ranks have called it. `engine` tells of those that are in an operation instead.
@@ -97,20 +107,24 @@ impl Meeting {
 
     #[inline]
     fn pass(&mut self, operation: Operation, engine: Option<&Engine>) -> Result<()> {
-        self.barrier.arrive(self.fabric.kernel());
+        // Who proposes something passes with those only that do: a barrier passes by barriers alone.
+        let purpose = if operation == Operation::Barrier { Purpose::Meet } else { Purpose::Hear };
+        self.barrier.arrive_to(purpose, self.fabric.kernel());
         if self.barrier.poll() { Ok(()) } else { self.meet_slowly(operation, engine) }
     }
 
-    /// Returns when all ranks have called it, or another barrier. Others learn from the proposal which of them this is.
+    /// Returns when all ranks have called it; or the barrier that this rank has given up waiting in.
     ///
     /// # Errors
     /// Those of [`Meeting::meet`].
     pub(super) fn finalize(&mut self, engine: Option<&Engine>) -> Result<()> {
-        if !self.barrier.has_arrived() {
-            let words = [Operation::Finalize as u64; AGREEMENT_WORDS];
-            self.agreement.propose(self.barrier.generation(), words);
+        if self.barrier.has_arrived() {
+            return self.meet(Operation::Finalize, engine);
         }
-        self.meet(Operation::Finalize, engine)
+        let words = [Operation::Finalize as u64; AGREEMENT_WORDS];
+        self.agreement.propose(self.barrier.generation(), words);
+        self.meet(Operation::Finalize, engine)?;
+        self.proposals(Operation::Finalize).map(drop)
     }
 
     fn meet_slowly(&mut self, operation: Operation, engine: Option<&Engine>) -> Result<()> {
@@ -128,15 +142,19 @@ impl Meeting {
         self.barrier.wait(&waiting).map_err(|stop| {
             let missing = self.barrier.missing().and_then(|rank| u32::try_from(rank).ok()).map(Rank::known);
             let error = fabric.error(&waiting, stop, operation.name(), missing);
-            match (error, watch.astray()) {
-                (Error::Revoked { .. }, Some((rank, theirs))) => {
-                    Error::CallMismatch { mine: Summary::new(operation), rank, theirs }
+            let mine = Summary::new(operation);
+            let error = match (error, watch.beside().or_else(|| watch.astray()), engine) {
+                (Error::Revoked { .. }, Some((rank, theirs)), _) => {
+                    Error::CallMismatch { mine, rank, theirs }
                 }
-                (error, _) => match engine {
-                    Some(engine) => engine.explain(Summary::new(operation), error),
-                    None => error,
-                },
+                (error, _, Some(engine)) => engine.explain(mine, error),
+                (error, ..) => error,
+            };
+            if matches!(error, Error::CallMismatch { .. }) {
+                // Whoever has ended the epoch: this rank's call has failed, too, and cannot be made again.
+                fabric.abort();
             }
+            error
         })
     }
 

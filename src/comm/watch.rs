@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::channel::Fabric;
-use crate::collective::{Engine, LEFT, Operation, Summary};
+use crate::collective::{Engine, LEFT, Operation, Summary, call_met};
 use crate::rank::{Rank, RankSet};
 use crate::shm::CellSlice;
 use crate::sync::{BarrierCell, LifeStatus, ProgressCell, SleepWord, Stop, WaitingIn, Watch};
@@ -23,6 +23,19 @@ pub(super) struct BarrierWatch<'a> {
 }
 
 impl BarrierWatch<'_> {
+    /// A rank that has arrived for something else than this one, and what that is.
+    ///
+    /// Where `mine` tells that this rank is to hear what others propose, and theirs that they only meet, or the other way
+    /// round, nobody passes; so all find each other here, and what they find stays.
+    pub(super) fn beside(&self) -> Option<(Rank, Summary)> {
+        let mine = self.cells[self.fabric.rank().index()].purpose(self.target);
+        let differs =
+            |cell: &BarrierCell| cell.purpose(self.target).is_some_and(|theirs| Some(theirs) != mine);
+        let (rank, _) = Rank::of_each(self.cells.iter()).find(|(_, cell)| differs(cell))?;
+        let proposals = self.fabric.world().control().agreement();
+        Some((rank, call_met(&proposals[rank.index()], self.target.wrapping_sub(1))))
+    }
+
     /// A rank that is in an operation which this one has not come to, and what it does there.
     pub(super) fn astray(&self) -> Option<(Rank, Summary)> {
         // The cell is read after the post: who arrived and went on is not astray.
@@ -56,7 +69,7 @@ impl Watch for BarrierWatch<'_> {
             (gone && !cell.has_reached(self.target)).then_some(Stop::PeerLost(rank))
         };
         (0..).zip(&**self.cells).find_map(gone).or_else(|| {
-            self.astray()?;
+            self.beside().or_else(|| self.astray())?;
             self.fabric.abort();
             world.revocation().check()
         })

@@ -4,6 +4,10 @@
 //! then waits until every other cell has come as far. Nothing is shared between writers, nothing is reset,
 //! and a rank that rushes into the next generation does not disturb those still leaving this one.
 //!
+//! The lowest bit of a cell says what the rank has arrived for ([`Purpose`]). Ranks that arrive for different things do not
+//! pass, none of them. A rank compares the word of each other with its own, bit included, so that costs nothing; one that is
+//! in the next generation already has found all words of this one like its own.
+//!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
 //! | B1 arrive | `arrive`: own cell | `poll`, `wait`: each cell; `BarrierCell::shows` | everything that rank did before |
@@ -33,7 +37,7 @@ use super::{
 ///
 /// | field | bytes | written by | read by |
 /// |---|---|---|---|
-/// | arrived | 0..8 | its rank | all ranks |
+/// | arrived: generation x 2 + purpose | 0..8 | its rank | all ranks |
 /// | reserved | 8..128 | nobody | nobody |
 #[repr(C, align(128))]
 #[derive(Debug)]
@@ -48,19 +52,46 @@ const _: () = {
     assert!(std::mem::offset_of!(BarrierCell, arrived) == 0);
 };
 
-impl BarrierCell {
-    /// The cell of a rank that has arrived `generation` times; at 0 the same as all zero bytes.
-    #[must_use]
-    pub fn new(generation: u64) -> Self {
-        Self { arrived: AtomicU64::new(generation), reserved: Reserved::new() }
+/// What a member comes to a barrier for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To meet the others.
+    Meet,
+    /// To hear what the others have put up for it.
+    Hear,
+}
+
+impl Purpose {
+    /// What a member stores that arrives in `generation`.
+    #[inline]
+    const fn word(self, generation: u64) -> u64 {
+        generation << 1 | self as u64
     }
 }
 
 impl BarrierCell {
-    /// How often this member has arrived, as it reads it itself.
+    /// The cell of a rank that has arrived `generation` times; at 0 the same as all zero bytes.
+    #[must_use]
+    pub fn new(generation: u64) -> Self {
+        Self { arrived: AtomicU64::new(Purpose::Meet.word(generation)), reserved: Reserved::new() }
+    }
+}
+
+impl BarrierCell {
+    /// How often this member has arrived, modulo 2^63, as it reads it itself.
     #[must_use]
     pub fn arrivals(&self) -> u64 {
-        self.arrived.load(Ordering::Relaxed) // Relaxed: its own store
+        self.arrived.load(Ordering::Relaxed) >> 1 // Relaxed: its own store
+    }
+
+    /// What this member has arrived for in `generation`; `None` when it has not, or has passed and arrived in the next.
+    ///
+    /// # Ordering
+    /// When it has, acquires everything the member did before it arrived (B1).
+    #[must_use]
+    pub fn purpose(&self, generation: u64) -> Option<Purpose> {
+        let arrived = self.shows(generation).then(|| self.arrived.load(Ordering::Relaxed))?; // Relaxed: just acquired
+        [Purpose::Meet, Purpose::Hear].into_iter().find(|purpose| purpose.word(generation) == arrived)
     }
 
     /// Whether this member has arrived in `generation`, or a later one.
@@ -69,14 +100,14 @@ impl BarrierCell {
     /// When true, acquires everything the member did before it arrived (B1).
     #[must_use]
     pub fn shows(&self, generation: u64) -> bool {
-        reached(self.arrived.load(Ordering::Acquire), generation) // B1 arrive
+        reached(self.arrived.load(Ordering::Acquire), Purpose::Meet.word(generation)) // B1 arrive
     }
 
     /// Whether this member has arrived in `generation`, or a later one.
     #[must_use]
     pub fn has_reached(&self, generation: u64) -> bool {
         // Relaxed: only compared. Who asks after a member that has left acquired its arrival with the life word (L1).
-        reached(self.arrived.load(Ordering::Relaxed), generation)
+        reached(self.arrived.load(Ordering::Relaxed), Purpose::Meet.word(generation))
     }
 }
 
@@ -96,6 +127,8 @@ pub struct Barrier<S, P> {
     member: usize,
     generation: u64,
     arrived: bool,
+    /// What this member has stored, or stored last.
+    word: u64,
     /// All members below have arrived in this generation.
     seen: usize,
 }
@@ -107,7 +140,8 @@ impl<S: Deref<Target = [BarrierCell]>, P: Deref<Target = ParkCell>> Barrier<S, P
     /// When there is no cell for `member`.
     pub fn new(cells: S, park: P, member: usize, generation: u64) -> Self {
         assert!(member < cells.len(), "member {member} of a barrier of {}", cells.len());
-        Self { cells, park, member, generation, arrived: false, seen: 0 }
+        let word = Purpose::Meet.word(generation);
+        Self { cells, park, member, generation, arrived: false, word, seen: 0 }
     }
 
     /// How often this member has passed.
@@ -120,19 +154,25 @@ impl<S: Deref<Target = [BarrierCell]>, P: Deref<Target = ParkCell>> Barrier<S, P
         self.arrived
     }
 
-    /// Arrives, and does not wait. Does nothing when this member has arrived and not yet passed.
+    /// Arrives to meet the others, and does not wait. Does nothing when this member has arrived and not yet passed.
     ///
     /// # Ordering
     /// Publishes everything before it to every member that passes (B1).
     #[inline]
     pub fn arrive<K: Kernel + ?Sized>(&mut self, kernel: &K) {
+        self.arrive_to(Purpose::Meet, kernel);
+    }
+
+    /// The same for a `purpose`: nobody passes until all have arrived for the same.
+    #[inline]
+    pub fn arrive_to<K: Kernel + ?Sized>(&mut self, purpose: Purpose, kernel: &K) {
         if self.arrived {
             return;
         }
         self.arrived = true;
         self.seen = 0;
-        let next = self.generation.wrapping_add(1);
-        self.cells[self.member].arrived.store(next, Ordering::Release); // B1 arrive
+        self.word = purpose.word(self.generation.wrapping_add(1));
+        self.cells[self.member].arrived.store(self.word, Ordering::Release); // B1 arrive
         if self.park.has_sleepers(kernel) {
             self.wake_if_last(kernel);
         }
@@ -172,9 +212,8 @@ impl<S: Deref<Target = [BarrierCell]>, P: Deref<Target = ParkCell>> Barrier<S, P
         K: Kernel + ?Sized,
         W: Watch + ?Sized,
     {
-        let target = self.generation.wrapping_add(1);
-        let (cells, park, seen) = (&*self.cells, &*self.park, &mut self.seen);
-        wait_until(context, park, || all_reached(cells, seen, target).then_some(()))?;
+        let (cells, park, word, seen) = (&*self.cells, &*self.park, self.word, &mut self.seen);
+        wait_until(context, park, || all_alike(cells, seen, word).then_some(()))?;
         self.pass();
         Ok(())
     }
@@ -195,13 +234,13 @@ impl<S: Deref<Target = [BarrierCell]>, P: Deref<Target = ParkCell>> Barrier<S, P
 
     /// The first member that has not arrived in the generation this one waits for.
     pub fn missing(&self) -> Option<usize> {
-        let target = self.generation.wrapping_add(1);
+        let target = Purpose::Meet.word(self.generation.wrapping_add(1));
         // Relaxed: a number to report; nothing is read on the strength of it.
         self.cells.iter().position(|cell| !reached(cell.arrived.load(Ordering::Relaxed), target))
     }
 
     fn all_arrived(&mut self) -> bool {
-        all_reached(&self.cells, &mut self.seen, self.generation.wrapping_add(1))
+        all_alike(&self.cells, &mut self.seen, self.word)
     }
 
     fn pass(&mut self) {
@@ -210,12 +249,13 @@ impl<S: Deref<Target = [BarrierCell]>, P: Deref<Target = ParkCell>> Barrier<S, P
     }
 }
 
-/// Whether all cells have come to `target`; looks on from the first that had not, and remembers it in `seen`.
+/// Whether all cells show `word`, or a later generation; looks on from the first that did not, and remembers it in `seen`.
 #[inline]
-fn all_reached(cells: &[BarrierCell], seen: &mut usize, target: u64) -> bool {
+fn all_alike(cells: &[BarrierCell], seen: &mut usize, word: u64) -> bool {
+    let next = (word | 1).wrapping_add(1);
     while let Some(cell) = cells.get(*seen) {
         let arrived = cell.arrived.load(Ordering::Acquire); // B1 arrive
-        if !reached(arrived, target) {
+        if arrived != word && !reached(arrived, next) {
             return false;
         }
         *seen += 1;
@@ -268,6 +308,40 @@ mod tests {
         assert_eq!(late.barrier(&context), Ok(()));
         assert_eq!(early.barrier(&context), Ok(()));
         assert_eq!(late.barrier(&context), Err(Stop::Timeout), "the second passage needs both again");
+    }
+
+    #[test]
+    fn members_that_arrive_for_different_things_do_not_pass_and_all_can_tell() {
+        for start in [0, u64::MAX >> 1, u64::MAX] {
+            let (kernel, park, cells) = (MockKernel::new(), ParkCell::new(), cells(3, start));
+            let mut members: Vec<_> = (0..3).map(|m| Barrier::new(&cells[..], &park, m, start)).collect();
+            let next = start.wrapping_add(1);
+            members[0].arrive(&kernel);
+            members[1].arrive_to(Purpose::Hear, &kernel);
+            assert_eq!((cells[0].purpose(next), cells[2].purpose(next)), (Some(Purpose::Meet), None));
+            members[2].arrive(&kernel);
+            assert!(members.iter_mut().all(|member| !member.poll()));
+            assert_eq!(cells[1].purpose(next), Some(Purpose::Hear));
+            assert_eq!(cells[1].purpose(next.wrapping_add(1)), None);
+            assert_eq!(members[0].missing(), None, "nobody is missing");
+        }
+    }
+
+    #[test]
+    fn a_member_that_has_gone_on_to_something_else_leaves_the_others_to_pass() {
+        let (kernel, park, cells) = (MockKernel::new(), ParkCell::new(), cells(2, 6));
+        let mut quick = Barrier::new(&cells[..], &park, 0, 6);
+        let mut slow = Barrier::new(&cells[..], &park, 1, 6);
+        for purpose in [Purpose::Hear, Purpose::Meet] {
+            slow.arrive_to(purpose, &kernel);
+            quick.arrive_to(purpose, &kernel);
+            assert!(quick.poll());
+            let other = if purpose == Purpose::Hear { Purpose::Meet } else { Purpose::Hear };
+            quick.arrive_to(other, &kernel);
+            assert!(slow.poll());
+            slow.arrive_to(other, &kernel);
+            assert!(slow.poll() && quick.poll());
+        }
     }
 
     #[test]

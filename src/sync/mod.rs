@@ -48,7 +48,7 @@ pub mod wait;
 
 pub use activity::{Activity, ActivityCell, WaitingIn};
 pub use agreement::{AGREEMENT_WORDS, Agreement, AgreementCell};
-pub use barrier::{Barrier, BarrierCell};
+pub use barrier::{Barrier, BarrierCell, Purpose};
 pub use beat::BeatCell;
 pub use kernel::{Kernel, SleepWord};
 pub use latch::Latch;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use shmccl::channel::Channel;
-use shmccl::{Error, Rank};
+use shmccl::{Communicator, Error, Rank, Result};
 
 use crate::harness::{Job, Random, pattern};
 
@@ -89,7 +89,7 @@ scenario!(ranks_that_ask_for_different_things_are_all_told, Job::of(3), |comm| {
     let own = comm.rank().get();
     let (buffer, other) = (comm.alloc::<u8>(100)?, comm.alloc::<u8>(100)?);
     let before = comm.heap_usage();
-    let differs = |result: Result<(), Error>, what: &str, mine: u64, theirs: u64| {
+    let differs = |result: Result<()>, what: &str, mine: u64, theirs: u64| {
         // Rank 1 is the one that differs: the others name it, and it names the first of them.
         let expected_rank = if own == 1 { 0 } else { 1 };
         match result {
@@ -107,9 +107,6 @@ scenario!(ranks_that_ask_for_different_things_are_all_told, Job::of(3), |comm| {
     let (first, second) = (buffer.region(), other.region());
     let freed = if own == 1 { second } else { first };
     differs(comm.free_region(freed), "the first argument", first.offset.get(), second.offset.get());
-    let mixed =
-        if own == 1 { comm.free_region(first) } else { comm.alloc_region(first.offset.get(), 64).map(drop) };
-    assert!(matches!(mixed, Err(Error::Mismatch { what: "the collective call", .. })), "{mixed:?}");
     assert_eq!(comm.heap_usage(), before, "nothing was allocated and nothing freed");
     comm.free(buffer)?;
     comm.free(other)?;
@@ -117,23 +114,49 @@ scenario!(ranks_that_ask_for_different_things_are_all_told, Job::of(3), |comm| {
     comm.alloc::<u8>(100)?;
 });
 
-scenario!(an_allocation_beside_a_barrier_is_a_mismatch, Job::of(2), |comm| {
+/// Calls of the first communicator that all ranks meet in, as messages name them.
+const MET: [(&str, fn(&mut Communicator) -> Result<()>); 3] = [
+    ("barrier", Communicator::barrier),
+    ("alloc", |comm| comm.alloc::<u8>(64).map(drop)),
+    ("free", |comm| comm.free_region(shmccl::heap::Region::default())),
+];
+
+/// Rank `odd` makes the second of two calls, the others the first: all are told both, and by name.
+fn meet_in_different_calls(comm: &mut Communicator, odd: u32, calls: [usize; 2]) -> Result<()> {
     // The same call twice, so that a look at stale words would find agreement.
     for _ in 0..2 {
         let buffer = comm.alloc::<u8>(64)?;
         comm.free(buffer)?;
     }
+    comm.barrier()?; // nobody is left in the last one
     let before = comm.heap_usage();
-    if comm.rank().get() == 0 {
-        comm.barrier()?;
-    } else {
-        let result = comm.alloc::<u8>(64);
-        assert!(matches!(result, Err(Error::Mismatch { .. })), "{result:?}");
-    }
+    let is_odd = comm.rank().get() == odd;
+    let [mine, theirs] = if is_odd { [calls[1], calls[0]] } else { calls }.map(|call| MET[call]);
+    let told = (mine.1)(comm);
+    let Err(Error::CallMismatch { mine: called, rank, theirs: other }) = told else {
+        panic!("{} beside {}: {told:?}", mine.0, theirs.0);
+    };
+    assert_eq!((called.to_string(), other.to_string()), (mine.0.into(), theirs.0.into()));
+    assert_ne!(rank.get() == odd, is_odd, "{rank}");
     assert_eq!(comm.heap_usage(), before);
-    // The ranks are in step again.
-    let buffer = comm.alloc::<u8>(64)?;
-    comm.free(buffer)?;
+    assert!(matches!(comm.barrier(), Err(Error::Revoked { .. })), "the epoch has ended");
+    Ok(())
+}
+
+#[test]
+fn ranks_that_meet_in_different_calls_are_all_told_both() {
+    for (calls, odd) in [[0, 1], [1, 0], [1, 2], [2, 1], [0, 2], [2, 0]].into_iter().zip([0, 1, 2].repeat(2))
+    {
+        Job::of(3).broken().threads("meeting", |comm| meet_in_different_calls(comm, odd, calls));
+    }
+}
+
+scenario!(an_allocation_beside_a_barrier_is_a_mismatch_on_both_ranks, Job::of(2).broken(), |comm| {
+    meet_in_different_calls(comm, 1, [0, 1])?;
+});
+
+scenario!(an_allocation_beside_a_free_is_a_mismatch_that_names_both, Job::of(3).broken(), |comm| {
+    meet_in_different_calls(comm, 1, [1, 2])?;
 });
 
 /// One rank has no memory for it: nobody gets any, and all can go on. The limit is the process's, so there are no threads.
