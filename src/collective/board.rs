@@ -28,6 +28,7 @@ use super::complaint::Complaints;
 use super::elsewhere::Elsewhere;
 use super::operation::{Operation, Summary};
 use super::region::{LAP, RegionLayout, TURNS};
+use super::standoff::Notices;
 use crate::channel::Fabric;
 use crate::error::Result;
 use crate::heap::HeapOffset;
@@ -75,6 +76,7 @@ pub(crate) struct Board {
     departures: CellSlice<ProgressCell>,
     complaints: Complaints,
     awaits: Awaits,
+    notices: Notices,
     /// Where the members may be instead, in the communicator of which some calls do not go by the board.
     elsewhere: Option<Elsewhere>,
     /// What waiting members sleep on.
@@ -123,6 +125,7 @@ impl Board {
         let park = view.cell(members[0], at(bases[0], RegionLayout::PARK, 8)?)?;
         let complaints = Complaints::new(view, members, bases, me)?;
         let awaits = Awaits::new(fabric, members, bases, me)?;
+        let notices = Notices::new(view, members, bases, me)?;
         // Last, since what is shown is to be hidden again by drop.
         let is_shown = fabric.activity().show_board(bases[me].get());
         Ok(Self {
@@ -134,6 +137,7 @@ impl Board {
             departures,
             complaints,
             awaits,
+            notices,
             elsewhere: None,
             park,
             sequence: 0,
@@ -365,6 +369,11 @@ impl Board {
     #[inline]
     pub(crate) fn wake(&self) {
         self.park.wake(self.fabric.kernel());
+    }
+
+    /// What this member and others tell each other of waits for messages between them.
+    pub(crate) fn notices(&self) -> &Notices {
+        &self.notices
     }
 
     /// What the channels of this member stand on.

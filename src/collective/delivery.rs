@@ -20,6 +20,10 @@ use crate::error::{Error, Result};
 use crate::rank::RankSet;
 use crate::sync::{SleepWord, Stop, Waiting, WaitingIn, Watch, wait_until};
 
+mod opposition;
+
+use opposition::Opposition;
+
 /// The parcels of one communicator.
 #[derive(Debug)]
 pub(crate) struct Batch<'e, 'p, 'a> {
@@ -79,13 +83,16 @@ fn wait(batches: &mut [Batch<'_, '_, '_>]) -> Result<()> {
     let operation = parcel.operation();
     let (peer, fabric) = (team.members()[parcel.peer()], team.board.fabric());
     let batches = RefCell::new(batches);
-    let watch = PeersWatch { fabric, batches: &batches, suspect: Cell::new(None) };
+    let opposition = Opposition::default();
+    let watch = PeersWatch { fabric, batches: &batches, suspect: Cell::new(None), opposition: &opposition };
     let waiting: Waiting<'_, _, _> = fabric.waiting(&watch);
     let poll = || match advance(&mut batches.borrow_mut()) {
         Ok(false) => None,
         moved => Some(moved.map(drop)),
     };
-    wait_until(&waiting, team.message_park(team.me()), poll).unwrap_or_else(|stop| {
+    let waited = wait_until(&waiting, team.message_park(team.me()), poll);
+    opposition.end(&batches.borrow());
+    waited.unwrap_or_else(|stop| {
         let error = fabric.error(&waiting, stop, operation.name(), Some(peer));
         Err(explain(&batches.borrow(), error))
     })
@@ -105,6 +112,7 @@ struct PeersWatch<'w, 'b, 'e, 'p, 'a> {
     batches: &'w RefCell<&'b mut [Batch<'e, 'p, 'a>]>,
     /// The number of a batch, and of a peer that was found in another call at the last look.
     suspect: Cell<Option<(usize, usize)>>,
+    opposition: &'w Opposition,
 }
 
 impl PeersWatch<'_, '_, '_, '_, '_> {
@@ -130,13 +138,21 @@ impl PeersWatch<'_, '_, '_, '_, '_> {
     }
 }
 
+impl PeersWatch<'_, '_, '_, '_, '_> {
+    /// Ends the epoch when a peer waits for a message of this member that waits for one of that peer.
+    fn opposed(&self) -> Option<Stop> {
+        self.opposition.look(&self.batches.borrow())?;
+        self.fabric.watch(None).check()
+    }
+}
+
 impl Watch for PeersWatch<'_, '_, '_, '_, '_> {
     fn check(&self) -> Option<Stop> {
         let of_batch = |batch: &Batch<'_, '_, '_>| {
             batch.open().find_map(|parcel| batch.team.board.check(parcel.peer(), parcel.operation()))
         };
         let peers = || self.batches.borrow().iter().find_map(of_batch);
-        self.fabric.watch(None).check().or_else(peers).or_else(|| self.astray())
+        self.fabric.watch(None).check().or_else(peers).or_else(|| self.astray()).or_else(|| self.opposed())
     }
 
     fn bell(&self) -> Option<SleepWord<'_>> {
@@ -144,6 +160,7 @@ impl Watch for PeersWatch<'_, '_, '_, '_, '_> {
     }
 
     fn begin(&self, since: Duration) {
+        self.opposition.begin(&self.batches.borrow());
         self.fabric.activity().begin_wait(&self.wait(), since);
     }
 

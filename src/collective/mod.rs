@@ -50,6 +50,7 @@ mod pipework;
 mod region;
 mod small;
 mod staged;
+mod standoff;
 mod team;
 pub mod tuning;
 

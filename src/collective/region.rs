@@ -13,6 +13,7 @@
 //! | departures: which members have left (`lease`) | n x 128 | that member |
 //! | complaints, one per member: the call that it is in, or the message that it sent, is not the one it was to be | n x 128 | the member |
 //! | awaits, one per member: the last operation in which the member waited for it | n x 128 | the member |
+//! | notices, one per member: it waits for messages of that one alone (`standoff`) | n x 128 | the member |
 //! | checks, one per member: checksums of what lies in its inbox (`checks`), and of one part of what is staged (`pipeline`) | n x (64 + 64) | that member; it and the member |
 //! | mail: data of small operations, one slot per post | [`LAP`] x [`MAIL_LEN`] | the member |
 //! | inboxes of pipes: [`PIPE_SLOTS`] slots per member | n x slots x slot length | that member |
@@ -86,9 +87,14 @@ impl RegionLayout {
         self.complaint(self.n_members) + awaited * CELL
     }
 
+    /// Where the member puts up its notice for `reader`.
+    pub(crate) const fn notice(self, reader: u64) -> u64 {
+        self.awaits(self.n_members) + reader * CELL
+    }
+
     /// Where `sender` tells the checksums of what it has put into its inbox.
     pub(crate) const fn checks(self, sender: u64) -> u64 {
-        self.awaits(self.n_members) + sender * CELL
+        self.notice(self.n_members) + sender * CELL
     }
 
     /// Where the checksums are of part number `index` of what the member stages: the other line of that pair.
@@ -177,6 +183,7 @@ mod tests {
                 layout.departure(0),
                 layout.complaint(0),
                 layout.awaits(0),
+                layout.notice(0),
                 layout.checks(0),
                 layout.mail(0),
                 layout.slot(0, 0),
@@ -192,7 +199,8 @@ mod tests {
             assert_eq!(layout.credit(n), layout.departure(0));
             assert_eq!(layout.departure(n), layout.complaint(0));
             assert_eq!(layout.complaint(n), layout.awaits(0));
-            assert_eq!(layout.awaits(n), layout.checks(0));
+            assert_eq!(layout.awaits(n), layout.notice(0));
+            assert_eq!(layout.notice(n), layout.checks(0));
             assert!(layout.checks(n) <= layout.mail(0));
             assert!(layout.desk(n, 0) <= layout.len() && layout.letter_len() >= 4 << 10);
             assert_eq!(layout.mail(LAP), layout.slot(0, 0));

@@ -246,7 +246,7 @@ pub trait Collectives<'a>: Submit<'a> {
     /// before a call of all ranks is received before it.
     ///
     /// Who is to send and to receive at a time puts both into one [group](super::Group): a rank that sends first may wait for a
-    /// peer that does the same.
+    /// peer that does the same. Two ranks that do wait so for each other are told ([`Error::CallMismatch`]).
     ///
     /// The first call of a job's first communicator prepares memory together with all ranks, whatever it is. Where it
     /// is to be one between two ranks, all call [`Communicator::prepare`](super::Communicator::prepare) before.

@@ -34,6 +34,7 @@ mod proxies;
 mod refused;
 mod reports;
 mod seats;
+mod standoffs;
 mod stream_failures;
 mod streams;
 mod survivors;

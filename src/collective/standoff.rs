@@ -1,0 +1,118 @@
+//! Two members that wait for messages of each other, of which none will come: both receive, or both send more than has room.
+//!
+//! The messages between two members of one communicator are moved by nobody but the two, each in the one call that has the
+//! communicator's engine. So if each of them has only receives from the other left, or only sends to it, and neither has anything
+//! of the other's to take, both wait for ever. That has to be certain: a member that tells of its wait may be about to go on, since
+//! what it waits for has just come. So each looks twice, in a wait that has come to its first sleep:
+//!
+//! 1. A member puts up a *notice* for the other: that it waits, in what call, in which direction. The notices to one member are
+//!    numbered, and a wait in which anything moves ends, so while notice n is up its member does nothing for the other.
+//! 2. Who reads notice m of the other looks for messages once more. If there are none, it tells in its own notice n that it has
+//!    *seen* m: it has taken all that the other did before m, and still waits (C1).
+//! 3. Who finds its own number n seen in the notice m of the other, and has seen m itself, has proof: each of them waits with
+//!    nothing left to take of what the other did before its notice, and neither has done anything since.
+//!
+//! What a proxy moves for a member is moved when that member waits: it has flushed before.
+//!
+//! Of circles of more members than two nobody takes notice, and so they end with the deadline.
+
+use super::operation::Summary;
+use super::region::RegionLayout;
+use crate::error::Result;
+use crate::heap::{HeapOffset, HeapView};
+use crate::rank::Rank;
+use crate::shm::CellRef;
+use crate::sync::PostCell;
+
+/// Which way all messages go that are left between two members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Sent = 1,
+    Received,
+}
+
+/// What a member has put up for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Notice {
+    pub(crate) number: u64,
+    /// The call that it waits in.
+    pub(crate) call: Summary,
+    /// The number of the other one's notice that it has seen, and still waits; 0 for none.
+    pub(crate) seen: u64,
+    direction: u64,
+}
+
+/// The notices between one member and the others, by their numbers.
+#[derive(Debug)]
+pub(crate) struct Notices {
+    mine: Vec<CellRef<PostCell>>,
+    for_me: Vec<CellRef<PostCell>>,
+}
+
+impl Notices {
+    /// Those of the member `me` of `members`, whose regions start at `bases`.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a region can be.
+    pub(crate) fn new(view: &HeapView, members: &[Rank], bases: &[HeapOffset], me: usize) -> Result<Self> {
+        let layout = RegionLayout::new(members.len() as u64);
+        let cell = |writer: usize, reader: usize| {
+            let place = layout.part(bases[writer], layout.notice(reader as u64), 128)?;
+            view.cell(members[writer], place.offset)
+        };
+        Ok(Self {
+            mine: (0..members.len()).map(|member| cell(me, member)).collect::<Result<_>>()?,
+            for_me: (0..members.len()).map(|member| cell(member, me)).collect::<Result<_>>()?,
+        })
+    }
+
+    /// Puts up a new notice for `member`.
+    pub(crate) fn put_up(&self, member: usize, call: Summary, direction: Direction) {
+        let number = self.mine[member].sequence() + 1;
+        write(&self.mine[member], Notice { number, call, seen: 0, direction: direction as u64 });
+    }
+
+    /// Tells `member`, for which a notice is up, that its notice `number` was seen; whether that is news.
+    pub(crate) fn tell_seen(&self, member: usize, number: u64) -> bool {
+        let mine = read(&self.mine[member]);
+        let is_news = mine.seen != number;
+        if is_news {
+            write(&self.mine[member], Notice { seen: number, ..mine });
+        }
+        is_news
+    }
+
+    /// Takes the notice for `member` down.
+    pub(crate) fn take_down(&self, member: usize) {
+        write(&self.mine[member], Notice { direction: 0, seen: 0, ..read(&self.mine[member]) });
+    }
+
+    /// The number of the notice for `member`.
+    pub(crate) fn number(&self, member: usize) -> u64 {
+        self.mine[member].sequence()
+    }
+
+    /// The notice of `member`, if it waits in the same `direction` as this one: for something that it does not get here.
+    ///
+    /// # Ordering
+    /// When there is one, acquires everything that member did before it put that up (C1).
+    pub(crate) fn opposed(&self, member: usize, direction: Direction) -> Option<Notice> {
+        let notice = read(&self.for_me[member]);
+        (notice.direction == direction as u64).then_some(notice)
+    }
+}
+
+fn write(cell: &PostCell, Notice { number, call, seen, direction }: Notice) {
+    let [signature, count] = call.words();
+    cell.post(number, [seen, direction, signature, count], &[]);
+}
+
+/// What is in `cell`. A notice that is just written over may be read as neither this nor that one: a `seen` of the one with a `direction`
+/// of the other. But a member does so only when it goes on, and then nobody can have its number seen.
+fn read(cell: &PostCell) -> Notice {
+    let number = cell.sequence();
+    // It shows that, or a later one: this is for the edge.
+    let _shown = cell.shows(number);
+    let call = Summary::from_words([cell.word(2), cell.word(3)]);
+    Notice { number, call, seen: cell.word(0), direction: cell.word(1) }
+}
