@@ -4,6 +4,27 @@ use super::operation::Operation;
 use crate::error::{Error, Result};
 
 /// An algorithm for collective operations.
+///
+/// # Order of reduction
+/// The order in which inputs are combined depends on the algorithm, the number of ranks, the count and the root alone; so a result is
+/// the same bit for bit on every rank and in every run. With n ranks:
+///
+/// | algorithm | combines elements in the order | [stays in it](Self::keeps_rank_order) |
+/// |---|---|---|
+/// | one_shot, two_shot, naive | of the ranks, all at one place | yes |
+/// | ring | of the ring: block b as b + 1, b + 2, ..., b (modulo n) | no |
+/// | recursive_doubling | pairs, pairs of pairs, ...; the lower rank's side first; ranks past a power of two with those so many below, before | no |
+/// | halving_doubling | the same with partners at decreasing distances | no |
+/// | tree, double_tree | at each node: of the ranks that it and its children have; the double tree by one tree for each half of the elements | no |
+///
+/// (A reduce-scatter by halving among a number of ranks that is no power of two goes by the ring.) Those that do not stay in the order
+/// of the ranks pass partial results on, and that shows in two ways:
+///
+/// - A custom operator that is associative but not **commutative** is wrong with all of them.
+/// - Partial results of **16-bit and 8-bit floats** are rounded to that type at each hop, and not accumulated in `f32` all the way.
+///
+/// Where the caller has not chosen by [`set_algorithm`](crate::Communicator::set_algorithm), no tuning table makes such a reduction go by
+/// one of them: it is done by two_shot instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Algorithm {
@@ -83,6 +104,13 @@ impl Algorithm {
             AllToAll | Gather | Scatter => matches!(self, Self::OneShot | Self::TwoShot),
             _ => false,
         }
+    }
+
+    /// Whether it combines the inputs of all ranks at one place, in the order of the ranks: nothing is rounded between, and an operator
+    /// need not be commutative.
+    #[must_use]
+    pub const fn keeps_rank_order(self) -> bool {
+        matches!(self, Self::OneShot | Self::TwoShot | Self::Naive)
     }
 
     /// Refuses `operation` unless this algorithm can do it.

@@ -1,6 +1,6 @@
 //! One collective call of one rank: what is to be done, and where its data are.
 
-use super::algorithm::Manner;
+use super::algorithm::{Algorithm, Manner};
 use super::operation::{Operation, Summary};
 use super::team::Team;
 use crate::error::{Error, Result};
@@ -176,6 +176,15 @@ impl Call<'_> {
     #[inline]
     pub(crate) fn has_custom_operator(&self) -> bool {
         self.reducer.as_ref().is_some_and(Reducer::is_custom)
+    }
+
+    /// What does it where a table says `algorithm`: another one, where its result depends on partial results that are passed on.
+    pub(crate) fn by_table(&self, algorithm: Algorithm) -> Algorithm {
+        let needs_order = |reducer: &Reducer| reducer.is_custom() || reducer.data_type().is_short_float();
+        if !algorithm.keeps_rank_order() && self.reducer.as_ref().is_some_and(needs_order) {
+            return Algorithm::TwoShot;
+        }
+        algorithm
     }
 
     /// The length of a block in bytes.

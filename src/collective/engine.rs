@@ -311,7 +311,7 @@ impl Engine {
     /// How `call` is done by the table, which is no longer a question of the caller's word.
     fn tabled(&mut self, call: &Call<'_>, len: u64, in_heap: bool) -> Result<Way> {
         let buffers = if in_heap { BufferKind::Heap } else { BufferKind::Ordinary };
-        match self.choices.algorithm(call.operation, buffers, len) {
+        match call.by_table(self.choices.algorithm(call.operation, buffers, len)) {
             Algorithm::TwoShot => Ok(Way::Direct),
             Algorithm::OneShot if len <= MAIL_LEN => Ok(Way::Small),
             algorithm => {

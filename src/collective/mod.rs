@@ -21,7 +21,7 @@
 //! # Order of reduction
 //! The result is the same bit for bit on every rank and in every run, whatever comes first. Unless the caller, or a tuning table, asks
 //! for an algorithm, elements are combined in the order of the ranks, ((r0 op r1) op r2) and so on, by one rank for all or by all alike;
-//! `algorithms` says in which order each of them does it.
+//! [`Algorithm`] says in which order each of them does it, and what no tuning table does otherwise.
 
 mod again;
 mod algorithm;

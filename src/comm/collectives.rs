@@ -43,6 +43,10 @@ pub trait Submit<'a> {
 /// The two buffers of a call lie apart, or it is *in place*: they are the very same, or, where one has a block for each rank and
 /// the other has one block, that is this rank's block. If they overlap otherwise, the call may fail or leave wrong data.
 ///
+/// What is combined is combined in the order of the ranks, and floats of 16 and 8 bits in `f32` over all of them; an algorithm that the
+/// program has chosen may do otherwise: see [`Algorithm`](crate::collective::Algorithm). In any case the result is the same on all ranks
+/// and in every run.
+///
 /// Arguments that are wrong in themselves are an error of the call wherever it goes. A call that fails while data move ends the
 /// epoch: what other ranks have of it cannot be told.
 pub trait Collectives<'a>: Submit<'a> {

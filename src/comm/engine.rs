@@ -79,7 +79,8 @@ impl Communicator {
     }
 
     /// What does an operation to which no rank contributes more than `len` bytes, over direct channels, unless
-    /// [`Communicator::set_algorithm`] has chosen or an algorithm is registered. The first call is one of all ranks, like that of an operation.
+    /// [`Communicator::set_algorithm`] has chosen or an algorithm is registered; reductions by custom operators and of short floats are
+    /// done by what [keeps the order](Algorithm::keeps_rank_order) of the ranks all the same. The first call is one of all ranks, like that of an operation.
     ///
     /// # Errors
     /// Those of a first operation: [`crate::Error::Tuning`], [`crate::Error::TuningMismatch`], [`crate::Error::OutOfMemory`].

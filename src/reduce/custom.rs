@@ -15,8 +15,9 @@ type Function = dyn Fn(&mut [u8], &[u8]) + Send + Sync;
 
 /// An operator that is a function over slices: `accumulator[i] = accumulator[i] op other[i]`.
 ///
-/// The function must be associative, and treat each index by itself: slices are cut into chunks as it suits. Within one
-/// combination it is called in the order of the sources. It sees copies, never shared memory. Ranks take two custom
+/// The function must be associative, and treat each index by itself: slices are cut into chunks as it suits. It need not be
+/// commutative: inputs are combined in the order of the ranks, unless the program has chosen an
+/// [algorithm](crate::collective::Algorithm) that does not keep to that, or registered one of its own. It sees copies, never shared memory. Ranks take two custom
 /// operators for the same when name and type agree.
 ///
 /// It is one pointer, so that what may hold one is no larger for it.

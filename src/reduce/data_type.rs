@@ -85,6 +85,12 @@ impl DataType {
         matches!(self, Self::I8 | Self::U8 | Self::I32 | Self::U32 | Self::I64 | Self::U64)
     }
 
+    /// Whether it is computed in a wider type, and rounded when it is stored: floats of 16 bits and fewer.
+    #[must_use]
+    pub const fn is_short_float(self) -> bool {
+        matches!(self, Self::F16 | Self::Bf16 | Self::F8E4M3 | Self::F8E5M2)
+    }
+
     /// Its name, then its synonyms.
     const fn names(self) -> &'static [&'static str] {
         match self {

@@ -15,7 +15,8 @@
 //! - **Integers** wrap. An average is the wrapped sum divided by the number of ranks, truncated toward zero.
 //! - **`f32` and `f64`** follow IEEE 754, rounded to nearest even after each step; no fused multiply-add. An average is
 //!   the sum divided (not multiplied by a reciprocal).
-//! - **Shorter floats** are computed in `f32` across all sources of one call, and rounded once, when stored.
+//! - **Shorter floats** are computed in `f32` across all sources of one call, and rounded once, when stored. Of what several calls do,
+//!   one after the other, each rounds: see [`Algorithm`](crate::collective::Algorithm).
 //! - **Minimum and maximum** are NaN if any source is NaN, and -0 is less than +0.
 //! - **A NaN** is stored as the one quiet, positive NaN of its type. A custom operator stores what it returns.
 

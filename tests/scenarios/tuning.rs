@@ -1,8 +1,9 @@
 //! Tables of algorithms: obeyed for buffers of every kind, and the same on all ranks or refused by all.
 
+use half::bf16;
 use shmccl::collective::Algorithm;
 use shmccl::collective::tuning::{BufferKind, Case, ONE_SHOT_LEN, Step, Table};
-use shmccl::reduce::ReduceOp;
+use shmccl::reduce::{CustomOp, ReduceOp};
 use shmccl::{Collectives, Communicator, Error, Result};
 
 use crate::algorithms::{bits, wide};
@@ -91,6 +92,36 @@ scenario!(a_table_is_obeyed_until_the_caller_says_otherwise, Job::of(4), |comm| 
     comm.set_tuning(Table::default())?;
     assert_eq!(by(comm, None)?, built_in);
 });
+
+scenario!(
+    no_table_passes_partial_results_on_of_short_floats_or_by_operators_that_need_not_be_commutative,
+    Job::of(5),
+    |comm| {
+        let (me, count) = (comm.rank().get(), 20_011);
+        let first = ReduceOp::Custom(CustomOp::new::<u32>("the first", |_, _| ()));
+        let halves: Vec<_> = wide(me.into(), count).into_iter().map(bf16::from_f32).collect();
+        let sum = |comm: &mut Communicator, algorithm| {
+            let mut sums = vec![bf16::ZERO; count];
+            comm.set_algorithm(algorithm);
+            comm.all_reduce(&halves, &mut sums, &ReduceOp::Sum)?;
+            Ok::<_, Error>(sums)
+        };
+        let built_in = sum(comm, None)?;
+        assert_ne!(sum(comm, Some(Algorithm::Ring))?, built_in, "what is rounded at each hop is to show");
+        let heap = comm.alloc::<u32>(count)?;
+        for algorithm in Algorithm::ALL {
+            let mut all = cases(comm, algorithm, BufferKind::Ordinary)?;
+            all.extend(cases(comm, algorithm, BufferKind::Heap)?);
+            comm.set_tuning(Table::new(&all).unwrap())?;
+            assert_eq!(sum(comm, None)?, built_in, "{algorithm}");
+            let mut kept = vec![me + 7; count];
+            comm.all_reduce_in_place(&mut kept, &first)?;
+            heap.fill(me + 7);
+            comm.all_reduce_in_place(&heap, &first)?;
+            assert!(kept == vec![7; count] && heap.to_vec() == kept, "{algorithm}");
+        }
+    }
+);
 
 scenario!(ranks_with_different_tables_all_learn_of_it, Job::of(3).broken(), |comm| {
     let me = comm.rank();

@@ -1,12 +1,14 @@
 //! The algorithms, each written once for channels of both kinds.
 //!
-//! | module | does | elements are combined in the order |
-//! |---|---|---|
-//! | [`pairwise`] | `one_shot`, `two_shot` | of the ranks |
-//! | [`ring`] | `ring` | of the ring: block b as b + 1, b + 2, ..., b (modulo n) |
-//! | [`doubling`] | `recursive_doubling` | pairs, pairs of pairs, ...; the lower rank's side first |
-//! | [`halving`] | `halving_doubling` | the same with partners at decreasing distances |
-//! | [`tree`] | `tree`, `double_tree`, `naive`; `ring` and both shots of what has a root | at each node: of the ranks that it and its children have |
+//! | module | does |
+//! |---|---|
+//! | [`pairwise`] | `one_shot`, `two_shot` |
+//! | [`ring`] | `ring` |
+//! | [`doubling`] | `recursive_doubling` |
+//! | [`halving`] | `halving_doubling` |
+//! | [`tree`] | `tree`, `double_tree`, `naive`; `ring` and both shots of what has a root |
+//!
+//! In which order each of them combines elements [`Algorithm`] tells.
 //!
 //! Every element of a result is made by one member for all, or alike by the two that exchange, so that all ranks get the same
 //! bits; and the order depends on the number of ranks, the count and the root only, so they are the same in every run. (What

@@ -12,6 +12,9 @@
 //! `$XDG_CONFIG_HOME/shmccl/tuning.toml` or `~/.config/shmccl/tuning.toml`; where there is no such file, and where `SHMCCL_TUNING`
 //! is empty, the built-in table is taken. It serves direct channels; over proxied ones there is one choice by operation and size.
 //!
+//! Tables are measured with `f32` sums. Reductions for which it matters that partial results are passed on (by custom operators, and of
+//! floats of 16 and 8 bits) are done by `two_shot` where a table says an algorithm that does so: see [`Algorithm`](super::Algorithm).
+//!
 //! # All ranks have the same table
 //! Ranks that chose differently would wait for each other in different algorithms. So the ranks of a job compare checksums
 //! of their tables in front of the first collective operation, and derived communicators inherit what was agreed upon.
