@@ -46,7 +46,8 @@ fn outputs<'a>(output: Output<'a>, blocks: &[Block], size: u64) -> Result<Vec<Ou
             return Ok(blocks.iter().map(|block| Output::Heap(shifted(offset, block.at * size))).collect());
         }
         Output::Memory(bytes) => bytes,
-        Output::None => &mut [],
+        // No call of this kind is in place.
+        Output::Within(..) | Output::None => &mut [],
     };
     let limit = memory.len() as u64;
     let mut order: Vec<usize> = (0..blocks.len()).filter(|&index| blocks[index].count > 0).collect();

@@ -15,7 +15,7 @@ pub(crate) enum Input<'a> {
     Heap(HeapOffset),
     /// In ordinary memory of this process.
     Memory(&'a [u8]),
-    /// In ordinary memory, this many bytes into the output: the call is in place.
+    /// In the ordinary memory of the output, this many bytes into it: the call is in place.
     InOutput(u64),
     /// Nowhere: this rank contributes nothing.
     None,
@@ -49,6 +49,8 @@ pub(crate) enum Output<'a> {
     Heap(HeapOffset),
     /// Into ordinary memory of this process.
     Memory(&'a mut [u8]),
+    /// Into ordinary memory, this many bytes into what the input is in, too: the call is in place.
+    Within(&'a mut [u8], u64),
     /// Nowhere: this rank gets nothing.
     None,
 }
@@ -68,6 +70,10 @@ impl Output<'_> {
             }
             Output::Memory(bytes) => {
                 part_mut(bytes, at, len)?.copy_from_slice(source);
+                Ok(())
+            }
+            Output::Within(bytes, start) => {
+                part_mut(bytes, start.saturating_add(at), len)?.copy_from_slice(source);
                 Ok(())
             }
             Output::None => Ok(()),
@@ -94,6 +100,9 @@ impl Output<'_> {
                 span.copy_to(source, mine, region.offset.get(), len, ReadSoon::Yes)
             }
             Output::Memory(bytes) => span.copy_out(source, part_mut(bytes, at, len)?),
+            Output::Within(bytes, start) => {
+                span.copy_out(source, part_mut(bytes, start.saturating_add(at), len)?)
+            }
             Output::None => Ok(()),
         }
     }
@@ -259,7 +268,7 @@ impl Call<'_> {
                 target.copy_from_slice(part(bytes, at, len)?);
                 Ok(())
             }
-            (Input::InOutput(start), Output::Memory(bytes)) => {
+            (Input::InOutput(start), Output::Memory(bytes) | Output::Within(bytes, _)) => {
                 target.copy_from_slice(part(bytes, start.saturating_add(at), len)?);
                 Ok(())
             }
@@ -282,7 +291,7 @@ impl Call<'_> {
     /// [`Error::OutOfRange`] for bytes that are not allocated.
     pub(crate) fn copy_input(&self, view: &HeapView, at: u64, span: &Span, target: Region) -> Result<()> {
         match (&self.input, &self.output) {
-            (Input::InOutput(start), Output::Memory(bytes)) => {
+            (Input::InOutput(start), Output::Memory(bytes) | Output::Within(bytes, _)) => {
                 let source = part(bytes, start.saturating_add(at), target.len)?;
                 span.copy_in(target.offset.get(), source)
             }
@@ -338,6 +347,7 @@ impl Call<'_> {
                 Target::Shared(view.reach(view.rank(), region)?, region.offset.get())
             }
             Output::Memory(bytes) => Target::Slice(part_mut(bytes, 0, len)?),
+            Output::Within(bytes, start) => Target::Slice(part_mut(bytes, *start, len)?),
             Output::None => return Ok(()),
         };
         reducer.combine(sources, &mut [target], self.count, true)

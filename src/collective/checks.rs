@@ -119,6 +119,7 @@ fn of_output(team: &Team, output: &Output<'_>, len: u64) -> Result<u32> {
     match output {
         Output::Heap(offset) => of_input(team, &Input::Heap(*offset), 0, 0, len),
         Output::Memory(bytes) => Ok(crc32c::crc32c(part(bytes, 0, len)?)),
+        Output::Within(bytes, start) => Ok(crc32c::crc32c(part(bytes, *start, len)?)),
         Output::None => Ok(0),
     }
 }

@@ -30,8 +30,8 @@ const LINE: u64 = 64;
 #[inline]
 pub(crate) fn places(call: &Call<'_>) -> [u64; 2] {
     let start = match &call.output {
-        Output::Memory(bytes) => bytes.as_ptr().addr() as u64,
-        _ => 0,
+        Output::Memory(bytes) | Output::Within(bytes, _) => bytes.as_ptr().addr() as u64,
+        Output::Heap(_) | Output::None => 0,
     };
     let input = match &call.input {
         Input::Heap(offset) => offset.get(),
@@ -42,6 +42,7 @@ pub(crate) fn places(call: &Call<'_>) -> [u64; 2] {
     let output = match call.output {
         Output::Heap(offset) => offset.get(),
         Output::Memory(_) => elsewhere(start),
+        Output::Within(_, at) => elsewhere(start.wrapping_add(at)),
         Output::None => 0,
     };
     [input, output]

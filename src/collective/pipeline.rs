@@ -363,7 +363,7 @@ fn own_input<'a>(team: &'a Team, input: &Input<'a>, at: u64, len: u64) -> Result
             Ok(SourcePlace::Shared(view.reach(view.rank(), region)?, region.offset.get()))
         }
         Input::Memory(memory) => Ok(SourcePlace::Slice(part(memory, at, len)?)),
-        // In place: the output is the first of the targets.
+        // In place: the output is the first of the targets, and what is combined goes where this member's input was.
         Input::InOutput(_) => Ok(SourcePlace::Target(0)),
         Input::None => Ok(SourcePlace::Slice(&[])),
     }
@@ -383,6 +383,9 @@ fn own_output<'a>(
             Some(Target::Shared(view.reach(view.rank(), region)?, region.offset.get()))
         }
         Output::Memory(memory) => Some(Target::Slice(part_mut(memory, at, len)?)),
+        Output::Within(memory, start) => {
+            Some(Target::Slice(part_mut(memory, start.saturating_add(at), len)?))
+        }
         Output::None => None,
     })
 }

@@ -5,43 +5,19 @@
 
 use super::blocks::{Blocks, check_apart};
 use super::operand::{RecvBuffer, SendBuffer};
-use crate::collective::{Arguments, Call, Input, Layout, Operation, Output, Repeat};
-use crate::error::{Error, Result};
+use super::submit::{Submit, all_reduce, same, submit};
+use crate::collective::{Call, Input, Layout, Operation, Output};
+use crate::error::Result;
 use crate::rank::Rank;
-use crate::reduce::{Element, ReduceOp, Reducer};
-
-/// Who makes a call: a rank, among so many.
-#[derive(Clone, Copy, Debug)]
-pub struct Standing {
-    pub(super) rank: Rank,
-    pub(super) n_ranks: u32,
-}
-
-/// What takes collective calls, whose arguments have been checked: to execute them at once, or later.
-///
-/// It is this crate's to implement.
-pub trait Submit<'a> {
-    /// Who calls.
-    fn standing(&self) -> Standing;
-
-    /// Takes `call`.
-    ///
-    /// # Errors
-    /// Those of the call, where it is executed at once.
-    fn submit(&mut self, call: Call<'a>) -> Result<()>;
-
-    /// The last call that can be repeated, if it had these `arguments`, and is to be executed at once.
-    #[inline]
-    fn repeat(&mut self, _arguments: Arguments) -> Option<Repeat<'_>> {
-        None
-    }
-}
+use crate::reduce::{Element, ReduceOp};
 
 /// The collective operations, for whatever takes them. A [`Communicator`](super::Communicator) executes a call at once:
 /// it returns when its input may be written again and its output is there.
 ///
 /// The two buffers of a call lie apart, or it is *in place*: they are the very same, or, where one has a block for each rank and
-/// the other has one block, that is this rank's block. If they overlap otherwise, the call may fail or leave wrong data.
+/// the other has one block, that is this rank's block. If they overlap otherwise, the call may fail or leave wrong data. For buffers
+/// of the heap it is enough to name them so; ordinary memory, which cannot be lent twice, goes to the calls that end in `_in_place`,
+/// and these take buffers of the heap as well. Ranks need not do alike.
 ///
 /// What is combined is combined in the order of the ranks, and floats of 16 and 8 bits in `f32` over all of them; an algorithm that the
 /// program has chosen may do otherwise: see [`Algorithm`](crate::collective::Algorithm). In any case the result is the same on all ranks
@@ -102,6 +78,27 @@ pub trait Collectives<'a>: Submit<'a> {
         submit::<T, _>(self, Operation::Reduce, count, root.index(), Some(op), send.input(), output)
     }
 
+    /// Combines the contents of `buffer` on all ranks, element by element, and leaves the result in it on `root`; on other ranks it
+    /// stays as it is.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::reduce`].
+    fn reduce_in_place<T: Element>(
+        &mut self,
+        buffer: impl Into<RecvBuffer<'a, T>>,
+        op: &ReduceOp,
+        root: Rank,
+    ) -> Result<()> {
+        let buffer = buffer.into();
+        let count = buffer.count();
+        let (input, output) = if self.standing().is_root(root)? {
+            (buffer.as_input(0), buffer.output())
+        } else {
+            (buffer.into_input(), Output::None)
+        };
+        submit::<T, _>(self, Operation::Reduce, count, root.index(), Some(op), input, output)
+    }
+
     /// Copies the root's `send` to `recv` on every rank; on other ranks `send` is not touched and may be empty.
     ///
     /// # Errors
@@ -119,6 +116,21 @@ pub trait Collectives<'a>: Submit<'a> {
         submit::<T, _>(self, Operation::Broadcast, count, root.index(), None, input, recv.output())
     }
 
+    /// Copies the root's `buffer` to that of every other rank.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::broadcast`].
+    fn broadcast_in_place<T: Element>(
+        &mut self,
+        buffer: impl Into<RecvBuffer<'a, T>>,
+        root: Rank,
+    ) -> Result<()> {
+        let buffer = buffer.into();
+        let count = buffer.count();
+        let input = if self.standing().is_root(root)? { buffer.as_input(0) } else { Input::None };
+        submit::<T, _>(self, Operation::Broadcast, count, root.index(), None, input, buffer.output())
+    }
+
     /// Collects the inputs of all ranks, one after the other in the order of the ranks, in the output of each. The output has
     /// `n_ranks` times the count of the input.
     ///
@@ -134,6 +146,17 @@ pub trait Collectives<'a>: Submit<'a> {
         let count = send.count();
         same("elements received", recv.count(), self.standing().blocks(count))?;
         submit::<T, _>(self, Operation::AllGather, count, 0, None, send.input(), recv.output())
+    }
+
+    /// Does [`Collectives::all_gather`] in a `buffer` with a block for each rank, in which this rank's is its input.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::all_gather`]; [`Error::InvalidArgument`] for a count that is not a multiple of the number of ranks.
+    fn all_gather_in_place<T: Element>(&mut self, buffer: impl Into<RecvBuffer<'a, T>>) -> Result<()> {
+        let buffer = buffer.into();
+        let (count, at) = self.standing().own_block::<T>(buffer.count())?;
+        let input = buffer.as_input(at);
+        submit::<T, _>(self, Operation::AllGather, count, 0, None, input, buffer.output())
     }
 
     /// Combines the inputs of all ranks, element by element, and leaves block r of the result to rank r. The input has
@@ -154,6 +177,22 @@ pub trait Collectives<'a>: Submit<'a> {
         submit::<T, _>(self, Operation::ReduceScatter, count, 0, Some(op), send.input(), recv.output())
     }
 
+    /// Does [`Collectives::reduce_scatter`] in a `buffer` with a block for each rank: the result takes the place of this rank's block, and the others stay as they
+    /// are.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::reduce_scatter`]; [`Error::InvalidArgument`] for a count that is not a multiple of the number of ranks.
+    fn reduce_scatter_in_place<T: Element>(
+        &mut self,
+        buffer: impl Into<RecvBuffer<'a, T>>,
+        op: &ReduceOp,
+    ) -> Result<()> {
+        let buffer = buffer.into();
+        let (count, at) = self.standing().own_block::<T>(buffer.count())?;
+        let input = buffer.as_input(0);
+        submit::<T, _>(self, Operation::ReduceScatter, count, 0, Some(op), input, buffer.output_within(at))
+    }
+
     /// Sends block r of the input to rank r, and collects the blocks that all ranks send here in the order of the ranks.
     /// Input and output have `n_ranks` blocks of one length.
     ///
@@ -169,6 +208,17 @@ pub trait Collectives<'a>: Submit<'a> {
         let total = same("elements received", recv.count(), send.count())?;
         let count = self.standing().block_of(total)?;
         submit::<T, _>(self, Operation::AllToAll, count, 0, None, send.input(), recv.output())
+    }
+
+    /// Does [`Collectives::all_to_all`] in a `buffer` in which each block that is received takes the place of the one that was sent to that rank.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::all_to_all`].
+    fn all_to_all_in_place<T: Element>(&mut self, buffer: impl Into<RecvBuffer<'a, T>>) -> Result<()> {
+        let buffer = buffer.into();
+        let count = self.standing().block_of(buffer.count())?;
+        let input = buffer.as_input(0);
+        submit::<T, _>(self, Operation::AllToAll, count, 0, None, input, buffer.output())
     }
 
     /// Collects the inputs of all ranks, one after the other in the order of the ranks, in the output of `root`; on other ranks
@@ -190,6 +240,26 @@ pub trait Collectives<'a>: Submit<'a> {
         submit::<T, _>(self, Operation::Gather, count, root.index(), None, send.input(), output)
     }
 
+    /// Does [`Collectives::gather`] in a `buffer` that has a block for each rank on `root`, the root's own being its input, and is one block on other
+    /// ranks, where it stays as it is.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::gather`]; [`Error::InvalidArgument`] for a count that is not a multiple of the number of ranks.
+    fn gather_in_place<T: Element>(
+        &mut self,
+        buffer: impl Into<RecvBuffer<'a, T>>,
+        root: Rank,
+    ) -> Result<()> {
+        let buffer = buffer.into();
+        let (count, input, output) = if self.standing().is_root(root)? {
+            let (count, at) = self.standing().own_block::<T>(buffer.count())?;
+            (count, buffer.as_input(at), buffer.output())
+        } else {
+            (buffer.count(), buffer.into_input(), Output::None)
+        };
+        submit::<T, _>(self, Operation::Gather, count, root.index(), None, input, output)
+    }
+
     /// Sends block r of the root's input to rank r; on other ranks `send` is not touched and may be empty.
     ///
     /// # Errors
@@ -206,6 +276,25 @@ pub trait Collectives<'a>: Submit<'a> {
         let all = self.standing().blocks(count);
         let input = self.standing().input_at(root, send, all)?;
         submit::<T, _>(self, Operation::Scatter, count, root.index(), None, input, recv.output())
+    }
+
+    /// Does [`Collectives::scatter`] in a `buffer` that has a block for each rank on `root`, where it stays as it is, and is one block on other ranks.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::scatter`]; [`Error::InvalidArgument`] for a count that is not a multiple of the number of ranks.
+    fn scatter_in_place<T: Element>(
+        &mut self,
+        buffer: impl Into<RecvBuffer<'a, T>>,
+        root: Rank,
+    ) -> Result<()> {
+        let buffer = buffer.into();
+        let (count, input, output) = if self.standing().is_root(root)? {
+            let (count, at) = self.standing().own_block::<T>(buffer.count())?;
+            (count, buffer.as_input(0), buffer.output_within(at))
+        } else {
+            (buffer.count(), Input::None, buffer.output())
+        };
+        submit::<T, _>(self, Operation::Scatter, count, root.index(), None, input, output)
     }
 
     /// Sends a block of the input to each rank, and collects the blocks that all ranks send here. What the lengths and the places of
@@ -281,102 +370,3 @@ pub trait Collectives<'a>: Submit<'a> {
 }
 
 impl<'a, S: Submit<'a> + ?Sized> Collectives<'a> for S {}
-
-#[inline]
-fn all_reduce<'a, T: Element, S: Submit<'a> + ?Sized>(
-    taker: &mut S,
-    count: u64,
-    op: &ReduceOp,
-    input: Input<'a>,
-    output: Output<'a>,
-) -> Result<()> {
-    let arguments = Arguments::new((count, T::DATA_TYPE), op, &input, &output);
-    match arguments.and_then(|arguments| taker.repeat(arguments)) {
-        Some(repeat) => repeat.run(),
-        None => submit::<T, _>(taker, Operation::AllReduce, count, 0, Some(op), input, output),
-    }
-}
-
-#[inline]
-fn submit<'a, T: Element, S: Submit<'a> + ?Sized>(
-    taker: &mut S,
-    operation: Operation,
-    count: u64,
-    root: usize,
-    op: Option<&ReduceOp>,
-    input: Input<'a>,
-    output: Output<'a>,
-) -> Result<()> {
-    let n_ranks = taker.standing().n_ranks;
-    // Written out: a reducer that goes through `Option::transpose` is copied twice, which costs as much as the rest.
-    let reducer = match op {
-        Some(op) => Some(Reducer::new(T::DATA_TYPE, op, n_ranks)?),
-        None => None,
-    };
-    let layout = None;
-    taker.submit(Call { operation, data_type: T::DATA_TYPE, count, root, reducer, layout, input, output })
-}
-
-impl Standing {
-    /// The elements of as many blocks of `count` as there are ranks.
-    fn blocks(self, count: u64) -> u64 {
-        count.saturating_mul(self.n_ranks.into())
-    }
-
-    /// The input that only `root` has, of `count` elements.
-    #[inline]
-    fn input_at<'a, T: Element>(&self, root: Rank, send: SendBuffer<'a, T>, count: u64) -> Result<Input<'a>> {
-        if !self.is_root(root)? {
-            return Ok(Input::None);
-        }
-        same("elements sent", send.count(), count)?;
-        Ok(send.input())
-    }
-
-    /// The output that only `root` has, of `count` elements.
-    #[inline]
-    fn output_at<'a, T: Element>(
-        &self,
-        root: Rank,
-        recv: RecvBuffer<'a, T>,
-        count: u64,
-    ) -> Result<Output<'a>> {
-        if !self.is_root(root)? {
-            return Ok(Output::None);
-        }
-        same("elements received", recv.count(), count)?;
-        Ok(recv.output())
-    }
-
-    /// Whether this is `root`, a rank of the communicator.
-    #[inline]
-    fn is_root(&self, root: Rank) -> Result<bool> {
-        Rank::new(root.get(), self.n_ranks)?;
-        Ok(self.rank == root)
-    }
-
-    /// The block of which `total` elements are one for each rank.
-    #[inline]
-    fn block_of(&self, total: u64) -> Result<u64> {
-        let n_ranks = u64::from(self.n_ranks);
-        if !total.is_multiple_of(n_ranks) {
-            let expected = "a multiple of the number of ranks";
-            return Err(Error::InvalidArgument { name: "elements sent", value: total, expected });
-        }
-        Ok(total / n_ranks)
-    }
-}
-
-/// `count`, if it is what is `expected`.
-#[inline]
-fn same(name: &'static str, count: u64, expected: u64) -> Result<u64> {
-    if count == expected {
-        Ok(count)
-    } else {
-        Err(Error::InvalidArgument {
-            name,
-            value: count,
-            expected: "as many as the other buffer and the ranks make",
-        })
-    }
-}

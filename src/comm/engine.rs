@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Communicator;
-use super::collectives::{Standing, Submit};
+use super::submit::{Standing, Submit};
 use crate::collective::tuning::{BufferKind, Table};
 use crate::collective::{
     Algorithm, Arguments, Call, ChannelKind, CustomAlgorithm, Engine, Operation, Repeat,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Communicator;
-use super::collectives::{Standing, Submit};
+use super::submit::{Standing, Submit};
 use crate::collective::group::{self, Share};
 use crate::collective::{Call, Operation};
 use crate::error::{Error, Result};

@@ -1,7 +1,7 @@
 //! What a collective call reads and writes: device buffers, or slices of ordinary memory.
 
 use crate::collective::{Input, Output};
-use crate::heap::{DeviceBuffer, Region};
+use crate::heap::{DeviceBuffer, HeapOffset, Region};
 use crate::reduce::Element;
 
 /// The input of a collective call. Made from `&DeviceBuffer<T>`, `&[T]`, `&Vec<T>` or an array.
@@ -59,8 +59,24 @@ impl<'a, T: Element> RecvBuffer<'a, T> {
     #[inline]
     pub(super) fn as_input(&self, at: u64) -> Input<'static> {
         match &self.0 {
-            Recv::Heap(region) => Input::Heap(crate::heap::HeapOffset::new(region.offset.get() + at)),
+            Recv::Heap(region) => Input::Heap(HeapOffset::new(region.offset.get() + at)),
             Recv::Slice(_) => Input::InOutput(at),
+        }
+    }
+
+    /// The input that it is where it is no output.
+    pub(super) fn into_input(self) -> Input<'a> {
+        match self.0 {
+            Recv::Heap(region) => Input::Heap(region.offset),
+            Recv::Slice(slice) => Input::Memory(bytemuck::cast_slice(slice)),
+        }
+    }
+
+    /// The output that is `at` bytes into it; the input is in it, too.
+    pub(super) fn output_within(self, at: u64) -> Output<'a> {
+        match self.0 {
+            Recv::Heap(region) => Output::Heap(HeapOffset::new(region.offset.get() + at)),
+            Recv::Slice(slice) => Output::Within(bytemuck::cast_slice_mut(slice), at),
         }
     }
 

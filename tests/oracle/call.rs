@@ -13,7 +13,7 @@ use crate::table::{Combination, Operator};
 #[derive(Debug)]
 pub(crate) enum Sides<'a> {
     Two(Side<'a>, Side<'a>),
-    /// An all-reduce in place.
+    /// In place.
     One(Side<'a>),
 }
 
@@ -62,7 +62,17 @@ fn run_of<T: Element>(
     let (send, recv) = match sides {
         Sides::One(side) => {
             let buffer = recv_buffer::<T>(comm, side)?;
-            return comm.all_reduce_in_place(buffer, &op);
+            return match call.operation {
+                Operation::AllReduce => comm.all_reduce_in_place(buffer, &op),
+                Operation::Reduce => comm.reduce_in_place(buffer, &op, root),
+                Operation::Broadcast => comm.broadcast_in_place(buffer, root),
+                Operation::AllGather => comm.all_gather_in_place(buffer),
+                Operation::ReduceScatter => comm.reduce_scatter_in_place(buffer, &op),
+                Operation::AllToAll => comm.all_to_all_in_place(buffer),
+                Operation::Gather => comm.gather_in_place(buffer, root),
+                Operation::Scatter => comm.scatter_in_place(buffer, root),
+                operation => unreachable!("{operation} is not in the table"),
+            };
         }
         Sides::Two(send, recv) => (send_buffer::<T>(comm, send)?, recv_buffer::<T>(comm, recv)?),
     };

@@ -39,10 +39,8 @@ impl<'a> Plan<'a> {
         let sends = is_root || !matches!(operation, Operation::Broadcast | Operation::Scatter);
         let gets = is_root || !matches!(operation, Operation::Reduce | Operation::Gather);
         let mut plan = Self { question, sends, gets, in_place: false };
-        // Only an all-reduce can be in place in ordinary memory.
-        let can = sends && gets && (operation == Operation::AllReduce || plan.in_heap(Chance::SendHome));
         let would = plan.call().memory != Memory::Mixed || plan.flips(Chance::InPlace);
-        plan.in_place = plan.call().in_place && can && would;
+        plan.in_place = plan.call().in_place && would;
         plan
     }
 
@@ -116,22 +114,31 @@ impl<'a> Plan<'a> {
         send_len: usize,
         recv_len: usize,
     ) -> Result<(), Wrong> {
-        // The shorter side is this rank's block of the longer one.
-        let own = |len: usize, other: usize| if len < other { self.question.me * len } else { 0 };
+        // The shorter side is this rank's block of the longer one, where it has both.
+        let both = self.sends && self.gets;
+        let own = |len: usize, other: usize| if both && len < other { self.question.me * len } else { 0 };
         let (send_at, recv_at) = (own(send_len, recv_len), own(recv_len, send_len));
-        let mut buffer = self.lay(zone, Chance::SendHome, Chance::SendStart, send_len.max(recv_len));
-        buffer.expect(send_at, &self.question.input(self.question.me));
+        let len = match (self.sends, self.gets) {
+            (true, false) => send_len,
+            (false, _) => recv_len,
+            _ => send_len.max(recv_len),
+        };
+        let mut buffer = self.lay(zone, Chance::SendHome, Chance::SendStart, len);
+        if self.sends {
+            buffer.expect(send_at, &self.question.input(self.question.me));
+        }
         buffer.put().map_err(told)?;
-        let is_one = self.call().operation == Operation::AllReduce
-            && (!self.in_heap(Chance::SendHome) || self.flips(Chance::Way));
+        let is_one = !both || !self.in_heap(Chance::SendHome) || self.flips(Chance::Way);
         let sides = if is_one {
-            Sides::One(buffer.side(0, recv_len).map_err(told)?)
+            Sides::One(buffer.side(0, len).map_err(told)?)
         } else {
             let side = |at, len| buffer.heap_side(at, len).map_err(told);
             Sides::Two(side(send_at, send_len)?, side(recv_at, recv_len)?)
         };
         run(comm, self.call(), &self.question.scalar(), sides).map_err(told)?;
-        self.check(&mut buffer, recv_at, recv_len)?;
+        if self.gets {
+            self.check(&mut buffer, recv_at, recv_len)?;
+        }
         untouched(&buffer, "the buffer")
     }
 

@@ -151,7 +151,7 @@ impl Bench<'_> {
             return with_type(wanted.data_type, Rivalry(self, wanted));
         }
         self.one(wanted)?;
-        if can_be_in_place(self.operation, self.settings.memory) {
+        if can_be_in_place(self.operation) {
             self.one(Wanted { in_place: true, ..wanted })?;
         }
         Ok(())

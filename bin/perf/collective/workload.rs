@@ -76,8 +76,12 @@ enum Buffers<T> {
         send: Vec<T>,
         recv: Vec<T>,
     },
-    /// Input and output.
-    OneOrdinary(Vec<T>),
+    /// Input and output, and where in it they begin.
+    OneOrdinary {
+        both: Vec<T>,
+        send: usize,
+        recv: usize,
+    },
 }
 
 /// A rank's part in a [`Task`].
@@ -98,9 +102,9 @@ pub(crate) struct Workload<T> {
     pub(crate) wrong: u64,
 }
 
-/// Whether the library lets a caller do `operation` in place in memory of this kind.
-pub(crate) fn can_be_in_place(operation: Operation, memory: Memory) -> bool {
-    operation != Operation::Send && (memory == Memory::Heap || operation == Operation::AllReduce)
+/// Whether the library lets a caller do `operation` in place.
+pub(crate) fn can_be_in_place(operation: Operation) -> bool {
+    operation != Operation::Send
 }
 
 impl<T: Number> Workload<T> {
@@ -110,8 +114,7 @@ impl<T: Number> Workload<T> {
     /// Too little ground.
     pub(crate) fn new(comm: &Communicator, task: Task, ground: Ground, memory: Memory) -> Result<Self> {
         let (layout, rank) = (task.layout, comm.rank().get());
-        let zeros =
-            |count: u64| vec![T::zeroed(); usize::try_from(count).expect("it fits the address space")];
+        let zeros = |count: u64| vec![T::zeroed(); own(count)];
         let buffers = match (memory, task.in_place) {
             (Memory::Heap, in_place) => {
                 let size = size_of::<T>() as u64;
@@ -121,7 +124,10 @@ impl<T: Number> Workload<T> {
             (Memory::Ordinary, false) => {
                 Buffers::Ordinary { send: zeros(layout.send()), recv: zeros(layout.recv()) }
             }
-            (Memory::Ordinary, true) => Buffers::OneOrdinary(zeros(layout.largest())),
+            (Memory::Ordinary, true) => {
+                let (send, recv) = (layout.send_in_place(rank.into()), layout.recv_in_place(rank.into()));
+                Buffers::OneOrdinary { both: zeros(layout.largest()), send: own(send), recv: own(recv) }
+            }
         };
         let pattern = Pattern::new(comm.n_ranks(), task.op.as_ref());
         let words = Words::new(&task, &pattern, rank).filter(|_| memory == Memory::Heap);
@@ -178,8 +184,17 @@ impl<T: Number> Workload<T> {
         match &mut self.buffers {
             Buffers::Heap { send, recv } => call!(&*send, &*recv),
             Buffers::Ordinary { send, recv } => call!(&*send, recv),
-            Buffers::OneOrdinary(both) => {
-                comm.all_reduce_in_place(both, self.task.op.as_ref().unwrap_or(&ReduceOp::Sum))
+            Buffers::OneOrdinary { both, send, recv } => {
+                let part = match self.task.operation {
+                    Operation::Gather if self.task.root != comm.rank() => {
+                        *send..*send + own(self.task.layout.send())
+                    }
+                    Operation::Scatter if self.task.root != comm.rank() => {
+                        *recv..*recv + own(self.task.layout.recv())
+                    }
+                    _ => 0..both.len(),
+                };
+                run_in_place(comm, &self.task, &mut both[part])
             }
         }
     }
@@ -237,7 +252,9 @@ impl<T: Number> Workload<T> {
             match &mut self.buffers {
                 Buffers::Heap { send, .. } => send.copy_from_slice(at, &data[part])?,
                 Buffers::Ordinary { send, .. } => send[at..][..part.len()].copy_from_slice(&data[part]),
-                Buffers::OneOrdinary(both) => both[at..][..part.len()].copy_from_slice(&data[part]),
+                Buffers::OneOrdinary { both, send, .. } => {
+                    both[*send + at..][..part.len()].copy_from_slice(&data[part]);
+                }
             }
         }
         Ok(())
@@ -250,9 +267,30 @@ impl Workload<f32> {
         match &mut self.buffers {
             Buffers::Heap { .. } => None,
             Buffers::Ordinary { send, recv } => Some(Own::Apart(send, recv)),
-            Buffers::OneOrdinary(both) => Some(Own::InPlace(both)),
+            Buffers::OneOrdinary { both, .. } => Some(Own::InPlace(both)),
         }
     }
+}
+
+/// Does `task` in ordinary memory that is input and output.
+fn run_in_place<T: Number>(comm: &mut Communicator, task: &Task, buffer: &mut [T]) -> Result<()> {
+    let (op, root) = (task.op.as_ref().unwrap_or(&ReduceOp::Sum), task.root);
+    match task.operation {
+        Operation::AllReduce => comm.all_reduce_in_place(buffer, op),
+        Operation::Reduce => comm.reduce_in_place(buffer, op, root),
+        Operation::Broadcast => comm.broadcast_in_place(buffer, root),
+        Operation::AllGather => comm.all_gather_in_place(buffer),
+        Operation::ReduceScatter => comm.reduce_scatter_in_place(buffer, op),
+        Operation::AllToAll => comm.all_to_all_in_place(buffer),
+        Operation::Gather => comm.gather_in_place(buffer, root),
+        Operation::Scatter => comm.scatter_in_place(buffer, root),
+        other => unreachable!("{other} is not done in place"),
+    }
+}
+
+/// Elements of a buffer of this process.
+fn own(count: u64) -> usize {
+    usize::try_from(count).expect("it fits the address space")
 }
 
 /// Elements of an output, and where in the input that they came from they began.
@@ -283,7 +321,7 @@ impl<T: Number> Outputs<'_, T> {
                     &*copy
                 }
                 Buffers::Ordinary { recv, .. } => &recv[start + at..][..part.len()],
-                Buffers::OneOrdinary(both) => &both[start + at..][..part.len()],
+                Buffers::OneOrdinary { both, recv, .. } => &both[*recv + start + at..][..part.len()],
             };
             wrong += differing(found, &expected[part]);
         }

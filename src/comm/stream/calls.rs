@@ -7,7 +7,7 @@ use super::line::{Loan, Ticket};
 use crate::collective::group::{self, Share};
 use crate::collective::{Call, Operation};
 use crate::comm::Communicator;
-use crate::comm::collectives::{Standing, Submit};
+use crate::comm::submit::{Standing, Submit};
 use crate::error::Result;
 
 /// A communicator whose calls a stream takes: see [`Stream::on`].

@@ -37,7 +37,7 @@ fn is_right<T: Number>(comm: &mut Communicator) -> Result<()> {
         for memory in [Memory::Heap, Memory::Ordinary] {
             for in_place in [false, true] {
                 for bytes in [0, 24, 30_000] {
-                    if in_place && !can_be_in_place(operation, memory) {
+                    if in_place && !can_be_in_place(operation) {
                         continue;
                     }
                     let mut workload = workload::<T>(comm, operation, memory, in_place, bytes)?;

@@ -1,0 +1,153 @@
+//! What takes collective calls, and what of their arguments a rank can check alone.
+
+use super::operand::{RecvBuffer, SendBuffer};
+use crate::collective::{Arguments, Call, Input, Operation, Output, Repeat};
+use crate::error::{Error, Result};
+use crate::rank::Rank;
+use crate::reduce::{Element, ReduceOp, Reducer};
+
+/// Who makes a call: a rank, among so many.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing {
+    pub(super) rank: Rank,
+    pub(super) n_ranks: u32,
+}
+
+/// What takes collective calls, whose arguments have been checked: to execute them at once, or later.
+///
+/// It is this crate's to implement.
+pub trait Submit<'a> {
+    /// Who calls.
+    fn standing(&self) -> Standing;
+
+    /// Takes `call`.
+    ///
+    /// # Errors
+    /// Those of the call, where it is executed at once.
+    fn submit(&mut self, call: Call<'a>) -> Result<()>;
+
+    /// The last call that can be repeated, if it had these `arguments`, and is to be executed at once.
+    #[inline]
+    fn repeat(&mut self, _arguments: Arguments) -> Option<Repeat<'_>> {
+        None
+    }
+}
+
+impl Standing {
+    /// The elements of as many blocks of `count` as there are ranks.
+    pub(super) fn blocks(self, count: u64) -> u64 {
+        count.saturating_mul(self.n_ranks.into())
+    }
+
+    /// The input that only `root` has, of `count` elements.
+    #[inline]
+    pub(super) fn input_at<'a, T: Element>(
+        &self,
+        root: Rank,
+        send: SendBuffer<'a, T>,
+        count: u64,
+    ) -> Result<Input<'a>> {
+        if !self.is_root(root)? {
+            return Ok(Input::None);
+        }
+        same("elements sent", send.count(), count)?;
+        Ok(send.input())
+    }
+
+    /// The output that only `root` has, of `count` elements.
+    #[inline]
+    pub(super) fn output_at<'a, T: Element>(
+        &self,
+        root: Rank,
+        recv: RecvBuffer<'a, T>,
+        count: u64,
+    ) -> Result<Output<'a>> {
+        if !self.is_root(root)? {
+            return Ok(Output::None);
+        }
+        same("elements received", recv.count(), count)?;
+        Ok(recv.output())
+    }
+
+    /// Whether this is `root`, a rank of the communicator.
+    #[inline]
+    pub(super) fn is_root(&self, root: Rank) -> Result<bool> {
+        Rank::new(root.get(), self.n_ranks)?;
+        Ok(self.rank == root)
+    }
+
+    /// The elements of one of as many blocks as there are ranks, of `total` elements `T` together, and how many bytes come before this
+    /// rank's.
+    pub(super) fn own_block<T: Element>(&self, total: u64) -> Result<(u64, u64)> {
+        let count = self.block_of(total)?;
+        Ok((count, count * u64::from(self.rank.get()) * size_of::<T>() as u64))
+    }
+
+    /// The block of which `total` elements are one for each rank.
+    #[inline]
+    pub(super) fn block_of(&self, total: u64) -> Result<u64> {
+        let n_ranks = u64::from(self.n_ranks);
+        if !total.is_multiple_of(n_ranks) {
+            let expected = "a multiple of the number of ranks";
+            return Err(Error::InvalidArgument { name: "elements sent", value: total, expected });
+        }
+        Ok(total / n_ranks)
+    }
+}
+
+/// Has `taker` do an all-reduce, which may be one that it has done before.
+///
+/// # Errors
+/// Those of [`Submit::submit`].
+#[inline]
+pub(super) fn all_reduce<'a, T: Element, S: Submit<'a> + ?Sized>(
+    taker: &mut S,
+    count: u64,
+    op: &ReduceOp,
+    input: Input<'a>,
+    output: Output<'a>,
+) -> Result<()> {
+    let arguments = Arguments::new((count, T::DATA_TYPE), op, &input, &output);
+    match arguments.and_then(|arguments| taker.repeat(arguments)) {
+        Some(repeat) => repeat.run(),
+        None => submit::<T, _>(taker, Operation::AllReduce, count, 0, Some(op), input, output),
+    }
+}
+
+/// Has `taker` do a call.
+///
+/// # Errors
+/// Those of [`Submit::submit`]; [`Error::InvalidArgument`] for an operator of another type.
+#[inline]
+pub(super) fn submit<'a, T: Element, S: Submit<'a> + ?Sized>(
+    taker: &mut S,
+    operation: Operation,
+    count: u64,
+    root: usize,
+    op: Option<&ReduceOp>,
+    input: Input<'a>,
+    output: Output<'a>,
+) -> Result<()> {
+    let n_ranks = taker.standing().n_ranks;
+    // Written out: a reducer that goes through `Option::transpose` is copied twice, which costs as much as the rest.
+    let reducer = match op {
+        Some(op) => Some(Reducer::new(T::DATA_TYPE, op, n_ranks)?),
+        None => None,
+    };
+    let layout = None;
+    taker.submit(Call { operation, data_type: T::DATA_TYPE, count, root, reducer, layout, input, output })
+}
+
+/// `count`, if it is what is `expected`.
+#[inline]
+pub(super) fn same(name: &'static str, count: u64, expected: u64) -> Result<u64> {
+    if count == expected {
+        Ok(count)
+    } else {
+        Err(Error::InvalidArgument {
+            name,
+            value: count,
+            expected: "as many as the other buffer and the ranks make",
+        })
+    }
+}
