@@ -177,8 +177,8 @@ pub trait Collectives<'a>: Submit<'a> {
         submit::<T, _>(self, Operation::ReduceScatter, count, 0, Some(op), send.input(), recv.output())
     }
 
-    /// Does [`Collectives::reduce_scatter`] in a `buffer` with a block for each rank: the result takes the place of this rank's block, and the others stay as they
-    /// are.
+    /// Does [`Collectives::reduce_scatter`] in a `buffer` with a block for each rank: the result takes the place of this rank's
+    /// block, and the others stay as they are.
     ///
     /// # Errors
     /// Those of [`Collectives::reduce_scatter`]; [`Error::InvalidArgument`] for a count that is not a multiple of the number of ranks.
@@ -210,7 +210,8 @@ pub trait Collectives<'a>: Submit<'a> {
         submit::<T, _>(self, Operation::AllToAll, count, 0, None, send.input(), recv.output())
     }
 
-    /// Does [`Collectives::all_to_all`] in a `buffer` in which each block that is received takes the place of the one that was sent to that rank.
+    /// Does [`Collectives::all_to_all`] in a `buffer` in which each block that is received takes the place of the one that was sent
+    /// to that rank.
     ///
     /// # Errors
     /// Those of [`Collectives::all_to_all`].
@@ -240,8 +241,8 @@ pub trait Collectives<'a>: Submit<'a> {
         submit::<T, _>(self, Operation::Gather, count, root.index(), None, send.input(), output)
     }
 
-    /// Does [`Collectives::gather`] in a `buffer` that has a block for each rank on `root`, the root's own being its input, and is one block on other
-    /// ranks, where it stays as it is.
+    /// Does [`Collectives::gather`] in a `buffer` that has a block for each rank on `root`, the root's own being its input, and is
+    /// one block on other ranks, where it stays as it is.
     ///
     /// # Errors
     /// Those of [`Collectives::gather`]; [`Error::InvalidArgument`] for a count that is not a multiple of the number of ranks.
@@ -278,7 +279,8 @@ pub trait Collectives<'a>: Submit<'a> {
         submit::<T, _>(self, Operation::Scatter, count, root.index(), None, input, recv.output())
     }
 
-    /// Does [`Collectives::scatter`] in a `buffer` that has a block for each rank on `root`, where it stays as it is, and is one block on other ranks.
+    /// Does [`Collectives::scatter`] in a `buffer` that has a block for each rank on `root`, where it stays as it is, and is one
+    /// block on other ranks.
     ///
     /// # Errors
     /// Those of [`Collectives::scatter`]; [`Error::InvalidArgument`] for a count that is not a multiple of the number of ranks.

@@ -36,14 +36,14 @@ fn reduce_op_of<T: Element>(operator: Operator, scalar: &[u8]) -> ReduceOp {
     }
 }
 
-fn send_buffer<'a, T: Element>(comm: &Communicator, side: Side<'a>) -> Result<SendBuffer<'a, T>> {
+pub(crate) fn send_buffer<'a, T: Element>(comm: &Communicator, side: Side<'a>) -> Result<SendBuffer<'a, T>> {
     Ok(match side {
         Side::Heap(region) => (&comm.buffer::<T>(region)?).into(),
         Side::Ordinary(bytes) => bytemuck::cast_slice::<u8, T>(bytes).into(),
     })
 }
 
-fn recv_buffer<'a, T: Element>(comm: &Communicator, side: Side<'a>) -> Result<RecvBuffer<'a, T>> {
+pub(crate) fn recv_buffer<'a, T: Element>(comm: &Communicator, side: Side<'a>) -> Result<RecvBuffer<'a, T>> {
     Ok(match side {
         Side::Heap(region) => (&comm.buffer::<T>(region)?).into(),
         Side::Ordinary(bytes) => bytemuck::cast_slice_mut::<u8, T>(bytes).into(),

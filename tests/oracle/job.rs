@@ -10,6 +10,7 @@ use shmccl::{Communicator, Result};
 use crate::answer::{Question, Verified};
 use crate::harness::{Job, Random, long, rank, seed};
 use crate::memory::Zone;
+use crate::messages::Exchange;
 use crate::plan::Plan;
 use crate::table::Combination;
 use crate::values::Pool;
@@ -55,6 +56,25 @@ fn all(comm: &mut Communicator, kind: ChannelKind, sample: usize, verified: &Ver
                 "rank {me} of {n} over {kind} channels: {wrong} in call {number}: {call:?} (SHMCCL_SEED={seed})"
             );
         }
+    }
+    exchange(comm, &mut random, calls.len() / EXCHANGES, &mut zones).map_err(|wrong| {
+        panic!("rank {me} of {n} over {kind} channels: {wrong} (SHMCCL_SEED={seed})");
+    })
+}
+
+/// Combinations for each exchange.
+const EXCHANGES: usize = 6;
+
+/// Makes `sample` exchanges of blocks.
+fn exchange(
+    comm: &mut Communicator,
+    random: &mut Random,
+    sample: usize,
+    zones: &mut (Zone, Zone),
+) -> Result<(), String> {
+    for number in 0..sample {
+        let exchange = Exchange::draw(random, comm.n_ranks() as usize, number);
+        exchange.run(comm, zones).map_err(|wrong| format!("{wrong} in exchange {number}: {exchange:?}"))?;
     }
     Ok(())
 }

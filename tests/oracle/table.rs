@@ -154,6 +154,6 @@ fn below(random: &mut Random, limit: usize) -> usize {
     usize::try_from(random.below(limit as u64)).unwrap()
 }
 
-fn one_of<T: Copy>(random: &mut Random, choices: &[T]) -> T {
+pub(crate) fn one_of<T: Copy>(random: &mut Random, choices: &[T]) -> T {
     choices[below(random, choices.len())]
 }
