@@ -352,7 +352,7 @@ impl Engine {
         let mut rest = calls;
         while !rest.is_empty() {
             let mut n_small = 0;
-            while n_small < rest.len() && self.can_be_fused(&rest[n_small], manner)? {
+            while n_small < rest.len().min(fused::MOST) && self.can_be_fused(&rest[n_small], manner)? {
                 n_small += 1;
             }
             let n_fused =

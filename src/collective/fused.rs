@@ -22,7 +22,7 @@ use crate::rank::Rank;
 use crate::reduce::{Source, SourcePlace};
 
 /// The most calls that are fused.
-const MOST: usize = 64;
+pub(crate) const MOST: usize = 64;
 
 /// The length of a summary in the mail, in bytes.
 const SUMMARY_LEN: u64 = 16;
