@@ -21,6 +21,21 @@ use super::parcel::Parcel;
 use super::team::Team;
 use crate::error::{Error, Result};
 
+/// The most calls of one communicator that are put together.
+pub(crate) const MAX_CALLS: usize = 1 << 16;
+
+/// Puts `call` to `calls`, which are executed together.
+///
+/// # Errors
+/// [`Error::Exhausted`] when there is no room.
+pub(crate) fn put<'a>(calls: &mut Vec<Call<'a>>, call: Call<'a>) -> Result<()> {
+    if calls.len() >= MAX_CALLS {
+        return Err(Error::Exhausted { what: "places for calls in a group", limit: MAX_CALLS as u64 });
+    }
+    calls.push(call);
+    Ok(())
+}
+
 /// The calls of one communicator, in their order.
 #[derive(Debug)]
 pub(crate) struct Share<'e, 'a> {

@@ -29,6 +29,8 @@ use crate::error::{Error, Result};
 /// were put in, which is the same on all ranks of a communicator, before sends and receives; of several communicators each
 /// rank may put in what it likes first. Small ones that follow each other cost little more than one.
 ///
+/// A group has room for [`Group::MAX_CALLS`] calls of each communicator; one more is [`Error::Exhausted`].
+///
 /// Calls of a group are independent: none reads what another one of it writes. An argument that is wrong is an error of the call,
 /// which is not put in then; everything else is one of [`Group::end`]. A group that is dropped executes nothing.
 #[derive(Debug)]
@@ -61,6 +63,9 @@ pub struct OnGroup<'g, 'a> {
 }
 
 impl<'a> Group<'a> {
+    /// The most calls of one communicator.
+    pub const MAX_CALLS: usize = group::MAX_CALLS;
+
     /// Starts a group, of nothing yet.
     #[must_use]
     pub const fn start() -> Self {
@@ -148,7 +153,6 @@ impl<'a> Submit<'a> for OnGroup<'_, 'a> {
     fn submit(&mut self, call: Call<'a>) -> Result<()> {
         let party = self.group.parties.get_mut(self.joined.index).ok_or(ENDED)?;
         call.check_manner(party.comm.manner)?;
-        party.calls.push(call);
-        Ok(())
+        group::put(&mut party.calls, call)
     }
 }

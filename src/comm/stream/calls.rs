@@ -38,6 +38,7 @@ impl Submit<'static> for OnStream<'_> {
         let manner = self.comm.manner;
         call.check_manner(manner)?;
         call.check_peer(self.comm.rank.index())?;
+        self.stream.queue.check_room()?;
         let (ticket, fabric) = (self.comm.ticket()?, Arc::clone(self.comm.fabric()));
         let operation = call.operation.name();
         self.stream.enqueue(operation, move || {
@@ -81,9 +82,10 @@ impl StreamGroup<'_> {
     /// Enqueues the calls, as one operation.
     ///
     /// # Errors
-    /// [`crate::Error::StreamFailed`]; those of the first call of a communicator.
+    /// [`crate::Error::StreamFailed`]; [`crate::Error::Exhausted`]; those of the first call of a communicator.
     pub fn end(self) -> Result<()> {
         let Self { on: OnStream { stream, comm }, calls } = self;
+        stream.queue.check_room()?;
         let (manner, ticket, fabric) = (comm.manner, comm.ticket()?, Arc::clone(comm.fabric()));
         let operation = Operation::Group.name();
         stream.enqueue(operation, move || {
@@ -102,7 +104,6 @@ impl Submit<'static> for StreamGroup<'_> {
 
     fn submit(&mut self, call: Call<'static>) -> Result<()> {
         call.check_manner(self.on.comm.manner)?;
-        self.calls.push(call);
-        Ok(())
+        group::put(&mut self.calls, call)
     }
 }

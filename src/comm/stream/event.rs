@@ -90,15 +90,19 @@ impl Stream {
     /// Records `event` behind all that was enqueued until now.
     ///
     /// # Errors
-    /// [`Error::StreamFailed`].
+    /// [`Error::StreamFailed`]; [`Error::Exhausted`], and the event stays where it was recorded before.
     pub fn record(&self, event: &Event) -> Result<()> {
         let record = Arc::new(Record(Monitor::new(&self.fabric, None)));
-        *event.lock() = Some(Arc::clone(&record));
-        self.push("record", move |failure| {
+        let there = Arc::clone(&record);
+        let pushed = self.push("record", move |failure| {
             let reached = failure.map_or_else(|| Ok(Instant::now()), |failure| Err(failure.clone()));
-            record.0.change(|state| *state = Some(reached));
+            there.0.change(|state| *state = Some(reached));
             Ok(())
-        })
+        });
+        if !matches!(pushed, Err(Error::Exhausted { .. })) {
+            *event.lock() = Some(record);
+        }
+        pushed
     }
 
     /// Has what is enqueued from now on wait until `event`, of this stream or another, is reached as it was recorded last. If it

@@ -10,6 +10,10 @@
 //! An operation sees what its caller had written before it was enqueued. Whoever has seen it done ([`Stream::synchronise`],
 //! [`Stream::query`], [`Event`]) sees what it has written.
 //!
+//! # Bounds
+//! A stream has room for [`MAX_ENQUEUED`] operations that are not begun. One more is refused with [`Error::Exhausted`], by whatever
+//! was to enqueue it, and it is as if it had not been asked for: synchronise, and go on.
+//!
 //! # Failure
 //! The first operation of a stream that fails is the last one executed. What follows is skipped, and from then on every
 //! call of the stream returns [`Error::StreamFailed`], which says what failed and why. A rank that skips a collective call is missed
@@ -52,6 +56,7 @@ pub use calls::{OnStream, StreamGroup};
 pub use event::Event;
 pub use host::{HostBuffer, HostSource};
 pub(super) use line::Loan;
+pub use worker::MAX_ENQUEUED;
 use worker::{Failure, Queue, Task};
 
 /// Operations in order, executed by a thread of its own: see the [module](self).
@@ -104,7 +109,7 @@ impl Stream {
     /// A function that panics fails the stream with [`Error::Panicked`].
     ///
     /// # Errors
-    /// [`Error::StreamFailed`].
+    /// [`Error::StreamFailed`]; [`Error::Exhausted`].
     pub fn call(&self, function: impl FnOnce() + Send + 'static) -> Result<()> {
         self.enqueue("call", move || {
             function();

@@ -78,6 +78,57 @@ fn a_call_that_is_wrong_in_itself_is_refused_at_once_and_not_enqueued() {
 }
 
 #[test]
+fn a_stream_that_is_full_refuses_more_and_is_none_the_worse() {
+    let mut comm = alone();
+    let stream = comm.stream().unwrap();
+    let sums = comm.alloc::<u64>(1).unwrap();
+    let (event, (release, released)) = (Event::new(), channel::<()>());
+    let (begin, begun) = channel();
+    stream
+        .call(move || {
+            begin.send(()).unwrap();
+            assert!(released.recv().is_err());
+        })
+        .unwrap();
+    begun.recv().unwrap();
+    stream.record(&event).unwrap();
+    stream.on(&mut comm).all_reduce_in_place(&sums, &ReduceOp::Sum).unwrap();
+    for _ in 2..MAX_ENQUEUED {
+        stream.call(|| ()).unwrap();
+    }
+    let mut group = stream.group(&mut comm);
+    group.all_reduce_in_place(&sums, &ReduceOp::Sum).unwrap();
+    let refused = [
+        stream.call(|| ()),
+        stream.record(&event),
+        group.end(),
+        stream.on(&mut comm).all_reduce_in_place(&sums, &ReduceOp::Sum),
+    ];
+    for told in refused {
+        assert!(matches!(told, Err(Error::Exhausted { what: "places in a stream", .. })), "{told:?}");
+    }
+    drop(release);
+    event.synchronise().unwrap();
+    comm.all_reduce_in_place(&sums, &ReduceOp::Sum).unwrap();
+    stream.synchronise().unwrap();
+    stream.on(&mut comm).all_reduce_in_place(&sums, &ReduceOp::Sum).unwrap();
+}
+
+#[test]
+fn a_group_that_is_full_refuses_more_and_does_what_it_has() {
+    let mut comm = alone();
+    let (sums, me) = (comm.alloc::<u64>(1).unwrap(), comm.rank());
+    let mut group = crate::comm::Group::start();
+    let joined = group.join(&mut comm);
+    for _ in 0..crate::comm::Group::MAX_CALLS {
+        group.on(joined).broadcast(&sums, &sums, me).unwrap();
+    }
+    let told = group.on(joined).broadcast(&sums, &sums, me);
+    assert!(matches!(told, Err(Error::Exhausted { limit: 65_536, .. })), "{told:?}");
+    group.end().unwrap();
+}
+
+#[test]
 fn a_waiter_that_sleeps_is_woken_by_the_change_it_waits_for_after_the_end_of_the_epoch_too() {
     let comm = alone();
     let monitor = monitor::Monitor::new(comm.fabric(), 0);

@@ -11,6 +11,12 @@ use crate::channel::Fabric;
 use crate::error::{Error, Result};
 use crate::sync::Watch;
 
+/// The most operations that wait in a stream.
+pub const MAX_ENQUEUED: usize = 1 << 16;
+
+/// What is said where no more can wait.
+const FULL: Error = Error::Exhausted { what: "places in a stream", limit: MAX_ENQUEUED as u64 };
+
 /// Executes an operation. After a failure it is told of that instead, and has to do no more than tell whoever waits for it.
 type Work = dyn FnOnce(Option<&Failure>) -> Result<()> + Send;
 
@@ -82,16 +88,30 @@ impl Queue {
             .map_err(|source| Error::os("starting the thread of a stream", source))
     }
 
+    /// Whether one more task can wait.
+    ///
+    /// # Errors
+    /// [`Error::Exhausted`].
+    pub(super) fn check_room(&self) -> Result<()> {
+        self.state.look(|state| if state.tasks.len() < MAX_ENQUEUED { Ok(()) } else { Err(FULL) })
+    }
+
     /// Appends `task`. What has failed before is told at once; the task is in the queue all the same, as others may wait for it.
     ///
     /// # Errors
-    /// [`Error::StreamFailed`].
+    /// [`Error::StreamFailed`]; [`Error::Exhausted`] where there is no room, and the task is dropped.
     pub(super) fn push(&self, task: Task) -> Result<()> {
-        self.state.change(|state| {
+        let (refused, pushed) = self.state.change(|state| {
+            if state.tasks.len() >= MAX_ENQUEUED {
+                return (Some(task), Err(FULL));
+            }
             state.tasks.push_back(task);
             state.enqueued += 1;
-            state.failed()
-        })
+            (None, state.failed())
+        });
+        // It may wait for the worker as it is dropped, which needs the lock.
+        drop(refused);
+        pushed
     }
 
     /// Whether all is done that was enqueued.
