@@ -7,6 +7,8 @@ use super::blocks::{Blocks, check_apart};
 use super::operand::{RecvBuffer, SendBuffer};
 use super::submit::{Submit, all_reduce, same, submit};
 use crate::collective::{Call, Input, Layout, Operation, Output};
+#[cfg(doc)]
+use crate::error::Error;
 use crate::error::Result;
 use crate::rank::Rank;
 use crate::reduce::{Element, ReduceOp};

@@ -114,8 +114,11 @@ scenario!(ranks_that_ask_for_different_things_are_all_told, Job::of(3), |comm| {
     comm.alloc::<u8>(100)?;
 });
 
-/// Calls of the first communicator that all ranks meet in, as messages name them.
-const MET: [(&str, fn(&mut Communicator) -> Result<()>); 3] = [
+/// A call, and how messages name it.
+type Called = (&'static str, fn(&mut Communicator) -> Result<()>);
+
+/// Calls of the first communicator that all ranks meet in.
+const MET: [Called; 3] = [
     ("barrier", Communicator::barrier),
     ("alloc", |comm| comm.alloc::<u8>(64).map(drop)),
     ("free", |comm| comm.free_region(shmccl::heap::Region::default())),
