@@ -32,7 +32,8 @@ pub(crate) struct CollectiveArgs {
     /// Root rank; all or -1 for each in turn
     #[arg(short = 'r', long, value_name = "RANK", value_parser = parse_root, allow_hyphen_values = true, default_value = "0")]
     root: Root,
-    /// Which time counts: 0 that of rank 0, 1 the mean over the ranks, 2 the shortest, 3 the longest
+    /// Which rank's time counts: 0 that of rank 0, 1 the mean over the ranks, 2 the shortest, 3 the longest. What the table shows as time,
+    /// and bandwidths are of, is the median over the operations (nccl-tests: the mean)
     #[arg(short = 'a', long, value_name = "0-3", value_parser = clap::value_parser!(u8).range(0..=3), default_value_t = 1)]
     average: u8,
     /// Bytes from one size to the next, instead of a factor
