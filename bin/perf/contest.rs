@@ -15,7 +15,7 @@ use super::stats::median;
 const SLICE_NS: u64 = 800_000;
 
 /// Slices are never fewer, however long an operation takes.
-const FEWEST_SLICES: u64 = 15;
+pub(crate) const FEWEST_SLICES: u64 = 15;
 
 /// How ranks tell each other how much to do next.
 pub(crate) enum Company<'c> {

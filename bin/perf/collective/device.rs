@@ -2,6 +2,7 @@
 
 mod beside;
 mod rivals;
+mod turns;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,11 +13,11 @@ use shmccl::reduce::{DataType, ReduceOp};
 use shmccl::{Communicator, Rank};
 
 use super::super::barrier::{Ensemble, YieldBarrier};
-use super::super::contest::{Company, Outcome, contest};
+use super::super::contest::{FEWEST_SLICES, Field, Outcome};
 use super::super::cores;
 use super::super::duet::Duet;
 use super::super::ends::Signals;
-use super::super::figures::{best_of, row_of};
+use super::super::figures::row_of;
 use super::super::lane::{Lane, PingPong};
 use super::super::plan::Plan;
 use super::super::slices::Verdict;
@@ -34,6 +35,7 @@ use crate::args::{Channel, Test};
 use crate::output;
 use beside::Beside;
 use rivals::Rivalry;
+use turns::race;
 
 /// Up to this many bytes handing over is all that the limit does: data travel in the cache line that tells of them.
 const BARE_HAND_OVER: u64 = 64;
@@ -173,26 +175,12 @@ impl Bench<'_> {
         let mut limits = self.limits(wanted)?;
         let workload = Workload::<T>::new(self.comm, task, self.ground, self.settings.memory)?;
         let mut test = Trial::new(ByLibrary(self.comm), workload, &self.gathering, wanted.bytes);
-        let mut lanes: Vec<&mut dyn Lane> = vec![&mut test];
-        lanes.extend(limits.iter_mut().map(|(_, lane)| &mut **lane as &mut dyn Lane));
-        let company = match &mut self.duet {
-            Some(duet) if self.ensemble.n_ranks() == 2 => Company::Two(duet),
-            _ => Company::All(&mut self.ensemble),
-        };
-        let yardsticks = best_of(lanes.len() - 1);
-        let outcome = contest(company, &mut lanes, &yardsticks, self.plan.effort(None))?;
+        let company = (&mut self.duet, &mut self.ensemble);
+        let field = Field { tests: 1, fewest_slices: FEWEST_SLICES };
+        let race = race(company, vec![&mut test], &mut limits, field, self.plan.effort(None))?;
         let wrong = self.gathering.borrow_mut().total(test.wrong())?;
-        let wrong_limits: u64 = limits.iter().map(|(_, lane)| lane.wrong()).sum();
-        anyhow::ensure!(wrong_limits == 0, "the limit got {wrong_limits} elements wrong");
         if self.comm.rank().get() == 0 {
-            self.report(
-                wanted,
-                layout,
-                &self.settings.algorithm,
-                &limits,
-                Outcome { wrong, ..outcome },
-                None,
-            )?;
+            self.report(wanted, layout, &self.settings.algorithm, &limits, race.outcome(0, wrong), None)?;
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use anyhow::Result;
 use shmccl::collective::Operation;
 use shmccl::reduce::ReduceOp;
 
+use super::turns::race;
 use super::{Bench, Limit, Wanted};
 use crate::perf::collective::number::{ForType, Number};
 use crate::perf::collective::pattern::operator;
@@ -16,11 +17,8 @@ use crate::perf::collective::settings::Memory;
 use crate::perf::collective::staged::{Cut, Staged};
 use crate::perf::collective::trial::{ByLibrary, Trial, Way};
 use crate::perf::collective::workload::Workload;
-use crate::perf::contest::{Company, Field, Outcome, take_turns};
+use crate::perf::contest::{FEWEST_SLICES, Field};
 use crate::perf::lane::Lane;
-
-/// Slices of each, however long they take.
-const FEWEST_SLICES: u64 = 15;
 
 /// The figure of elements of some type.
 pub(super) struct Beside<'b, 'a, 'w>(pub(super) &'b mut Bench<'a>, pub(super) Wanted<'w>);
@@ -37,15 +35,29 @@ impl ForType for Beside<'_, '_, '_> {
 struct Turn<'t, T, W, A> {
     trial: &'t RefCell<Trial<T, W>>,
     arrange: A,
+    /// Elements that were wrong in its slices.
+    wrong: u64,
+}
+
+impl<'t, T, W, A> Turn<'t, T, W, A> {
+    fn new(trial: &'t RefCell<Trial<T, W>>, arrange: A) -> Self {
+        Self { trial, arrange, wrong: 0 }
+    }
 }
 
 impl<T: Number, W: Way<T>, A: FnMut(&mut Trial<T, W>)> Lane for Turn<'_, T, W, A> {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> shmccl::Result<()> {
         let mut trial = self.trial.borrow_mut();
         (self.arrange)(&mut trial);
+        let before = trial.wrong();
         trial.slice(ops, samples)?;
+        self.wrong += trial.wrong() - before;
         (self.arrange)(&mut trial);
         Ok(())
+    }
+
+    fn wrong(&self) -> u64 {
+        self.wrong
     }
 }
 
@@ -62,28 +74,19 @@ impl Bench<'_> {
         let workload = Workload::<T>::new(self.comm, task, self.ground, Memory::Ordinary)?;
         let trial = Trial::new(ByLibrary(self.comm), workload, &self.gathering, wanted.bytes);
         let trial = RefCell::new(trial.settled(Memory::Ordinary));
-        let mut test = Turn { trial: &trial, arrange: |_: &mut _| () };
+        let mut test = Turn::new(&trial, |_: &mut _| ());
         let swap = |trial: &mut Trial<T, _>| trial.swap(&mut on_heap.borrow_mut());
-        let mut heap = Turn { trial: &trial, arrange: swap };
-        let mut lanes: Vec<&mut dyn Lane> = vec![&mut test, &mut heap];
-        lanes.extend(limits.iter_mut().map(|(_, lane)| &mut **lane as &mut dyn Lane));
-        let company = match &mut self.duet {
-            Some(duet) if self.ensemble.n_ranks() == 2 => Company::Two(duet),
-            _ => Company::All(&mut self.ensemble),
-        };
-        let total = lanes.len();
+        let mut heap = Turn::new(&trial, swap);
+        let company = (&mut self.duet, &mut self.ensemble);
         let field = Field { tests: 1, fewest_slices: FEWEST_SLICES };
-        let turns = take_turns(company, &mut lanes, field, self.plan.effort(None))?;
-        let wrong_limits = limits.iter().map(|(_, lane)| lane.wrong()).sum::<u64>()
-            + by_hand.as_ref().map_or(0, |trial| trial.borrow().wrong());
-        anyhow::ensure!(wrong_limits == 0, "the limit got {wrong_limits} elements wrong");
+        let lanes: Vec<&mut dyn Lane> = vec![&mut test, &mut heap];
+        let race = race(company, lanes, &mut limits, field, self.plan.effort(None))?;
         let wrong = trial.borrow().wrong() + on_heap.borrow().wrong;
         let wrong = self.gathering.borrow_mut().total(wrong)?;
         if self.comm.rank().get() == 0 {
-            let against = |lane: usize| turns.verdict(0, move |samples| samples[lane].clone());
-            let verdicts = (2..total).filter_map(against).collect();
-            let outcome = Outcome { verdicts, operations: turns.operations, wrong };
-            self.report(wanted, layout, &self.settings.algorithm, &limits, outcome, against(1).as_ref())?;
+            let heap = race.turns().verdict(0, |samples| samples[1].clone());
+            let outcome = race.outcome(0, wrong);
+            self.report(wanted, layout, &self.settings.algorithm, &limits, outcome, heap.as_ref())?;
         }
         Ok(())
     }
@@ -106,7 +109,7 @@ impl Bench<'_> {
 fn by_cuts(trial: Option<&RefCell<Trial<f32, Staged>>>, in_place: bool) -> Vec<Limit<'_>> {
     let lane = |cut: Cut| {
         let arrange = move |trial: &mut Trial<f32, Staged>| trial.way().cut(cut);
-        trial.map(|trial| (cut.name(), Box::new(Turn { trial, arrange }) as Box<dyn Lane + '_>))
+        trial.map(|trial| (cut.name(), Box::new(Turn::new(trial, arrange)) as Box<dyn Lane + '_>))
     };
     Cut::all(in_place).into_iter().filter_map(lane).collect()
 }

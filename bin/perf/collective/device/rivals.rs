@@ -6,12 +6,13 @@ use std::cell::RefCell;
 use anyhow::Result;
 use shmccl::collective::Algorithm;
 
+use super::turns::race;
 use super::{Bench, Wanted};
 use crate::perf::collective::number::{ForType, Number};
 use crate::perf::collective::pattern::operator;
 use crate::perf::collective::trial::{ByLibrary, Trial};
 use crate::perf::collective::workload::Workload;
-use crate::perf::contest::{Company, Field, Outcome, take_turns};
+use crate::perf::contest::Field;
 use crate::perf::lane::Lane;
 
 /// Slices of each algorithm, however long they take: there are many.
@@ -67,25 +68,16 @@ impl Bench<'_> {
             Ok(Rival { work: &work, algorithm: name.as_deref().map(str::parse).transpose()?, wrong: 0 })
         };
         let mut rivals = names.iter().map(rival).collect::<Result<Vec<_>>>()?;
-        let mut lanes: Vec<&mut dyn Lane> = rivals.iter_mut().map(|rival| rival as &mut dyn Lane).collect();
-        lanes.extend(limits.iter_mut().map(|(_, lane)| &mut **lane as &mut dyn Lane));
-        let company = match &mut self.duet {
-            Some(duet) if self.ensemble.n_ranks() == 2 => Company::Two(duet),
-            _ => Company::All(&mut self.ensemble),
-        };
-        let (tests, total) = (names.len(), lanes.len());
-        let field = Field { tests, fewest_slices: FEWEST_SLICES };
-        let turns = take_turns(company, &mut lanes, field, self.plan.effort(Some(self.settings.channel)))?;
-        let wrong_limits: u64 = limits.iter().map(|(_, lane)| lane.wrong()).sum();
-        anyhow::ensure!(wrong_limits == 0, "the limit got {wrong_limits} elements wrong");
+        let lanes: Vec<&mut dyn Lane> = rivals.iter_mut().map(|rival| rival as &mut dyn Lane).collect();
+        let company = (&mut self.duet, &mut self.ensemble);
+        let field = Field { tests: names.len(), fewest_slices: FEWEST_SLICES };
+        let effort = self.plan.effort(Some(self.settings.channel));
+        let race = race(company, lanes, &mut limits, field, effort)?;
         let wrong: Vec<u64> = rivals.iter().map(|rival| rival.wrong).collect();
         for (test, (name, wrong)) in names.iter().zip(wrong).enumerate() {
             let wrong = self.gathering.borrow_mut().total(wrong)?;
             if self.comm.rank().get() == 0 {
-                let against = |limit: usize| turns.verdict(test, move |samples| samples[limit].clone());
-                let verdicts = (tests..total).filter_map(against).collect();
-                let outcome = Outcome { verdicts, operations: turns.operations, wrong };
-                self.report(wanted, layout, name, &limits, outcome, None)?;
+                self.report(wanted, layout, name, &limits, race.outcome(test, wrong), None)?;
             }
         }
         Ok(())
