@@ -142,6 +142,9 @@ fn own_result(team: &Team, output: &Output<'_>, result: &Part) -> Result<Option<
             team.heap_of(team.me(), region)?.crc32c(0, region.offset.get(), region.len).map(Some)
         }
         Output::Memory(bytes) => Ok(Some(crc32c::crc32c(part(bytes, result.start(), result.len())?))),
+        Output::Within(bytes, start) => {
+            Ok(Some(crc32c::crc32c(part(bytes, start.saturating_add(result.start()), result.len())?)))
+        }
         Output::None => Ok(None),
     }
 }
