@@ -7,6 +7,7 @@ use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shmccl::Error;
@@ -216,7 +217,9 @@ impl Watcher<'_> {
         let victims: Vec<_> = victims.iter().map(|victim| self.pids[victim]).collect();
         self.killer = Some(std::thread::spawn(move || {
             std::thread::park_timeout(Duration::from_micros(delay_us));
-            victims.into_iter().for_each(|victim| kill(victim, Signal::SIGKILL).unwrap());
+            // Who is gone by now was done, or was ended by the launcher when the first of the victims was lost.
+            let gone = |errno| assert_eq!(errno, Errno::ESRCH);
+            victims.into_iter().for_each(|victim| kill(victim, Signal::SIGKILL).unwrap_or_else(gone));
         }));
     }
 }
