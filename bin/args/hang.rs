@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use shmccl::launch::HangRule;
 
+use crate::failure::UsageError;
 use crate::units::parse_timeout;
 
 /// The shortest time between two looks.
@@ -59,7 +60,10 @@ impl PoolHangArgs {
     /// # Errors
     /// When it could never be broken, or always would.
     pub(crate) fn rule(&self, patience: Duration) -> Result<Option<HangRule>> {
-        let Some((misses, looks)) = self.hung_after.0 else { return Ok(None) };
+        let Some((misses, looks)) = self.hung_after.0 else {
+            let told = "--heartbeat is of no use with --hung-after never; leave one of them out";
+            return if self.heartbeat.is_none() { Ok(None) } else { Err(UsageError::new(told).into()) };
+        };
         let period = self.heartbeat.unwrap_or((patience / 10).max(SHORTEST));
         Ok(Some(HangRule::new(period, misses, looks)?))
     }
@@ -69,7 +73,9 @@ impl PoolHangArgs {
 fn parse_misses_or_never(text: &str) -> Result<Misses, String> {
     match text {
         "never" => Ok(Misses(None)),
-        text => parse_misses(text).map(|misses| Misses(Some(misses))),
+        text => parse_misses(text)
+            .map(|misses| Misses(Some(misses)))
+            .map_err(|expected| format!("{expected}; or never")),
     }
 }
 

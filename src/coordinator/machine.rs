@@ -32,7 +32,7 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::call::AddressRange;
 use super::id::{ClientId, CommId, DeviceId};
@@ -189,8 +189,9 @@ pub struct Machine {
     newest: CommId,
     /// How many groups were opened.
     opened: u64,
-    /// How communicators have ended, the newest of them.
+    /// How communicators have ended that were the last to, and in which order.
     ended: BTreeMap<CommId, CommStatus>,
+    ended_in_order: VecDeque<CommId>,
     /// In which state and epoch communicators were when they were looked at last.
     told: BTreeMap<CommId, (State, u64)>,
     /// Requests that came before the coordinator knew its devices.
@@ -216,6 +217,7 @@ impl Machine {
             newest: CommId::default(),
             opened: 0,
             ended: BTreeMap::new(),
+            ended_in_order: VecDeque::new(),
             told: BTreeMap::new(),
             early: Vec::new(),
             counts: Counts::default(),
@@ -248,7 +250,11 @@ impl Machine {
                     self.place(device);
                 }
             }
-            Event::Beat { device } => self.pool.beat(device),
+            Event::Beat { device } => {
+                // Nothing follows from it before the next look.
+                self.pool.beat(device);
+                return Vec::new();
+            }
             Event::Gone { device } => self.lose(device, None),
             Event::Requested { client, number, request } => {
                 let asker = Asker { client, number };

@@ -13,7 +13,7 @@ fn signal(device: u32, signal: Signal) {
 #[test]
 fn a_device_that_hangs_in_a_group_is_named_long_before_the_others_lose_patience() {
     let mut pool = Pool::empty("hung");
-    pool.start_coordinator_with(&["--hung-after", "10/10", "--heartbeat", "100ms"]);
+    pool.start_coordinator_with(&["--hung-after", "10/10", "--heartbeat", "100ms", "--patience", "60s"]);
     (0..3).for_each(|_| _ = pool.start_device());
     let members = ranks(&pool.ctl("init 3").line());
     let hung = members[1];
@@ -22,7 +22,7 @@ fn a_device_that_hangs_in_a_group_is_named_long_before_the_others_lose_patience(
     pool.ctl("call 1 all_reduce -d float64 -n 4 --send 0x1000").line();
     let failed = pool.ctl("status 1 --wait");
     let told = String::from_utf8(failed.stdout).unwrap();
-    let why = format!("device {hung} was lost: it hangs, ");
+    let why = format!("device {hung} was lost: it hangs, without a sign of life");
     assert!(failed.code == 1 && told.contains(": failed, epoch 1") && told.contains(&why), "{told}");
     assert!(told.contains(&format!("group 1 failed: {why}")), "{told}");
     let rest = ranks(&pool.ctl("go-on 1").line());

@@ -125,7 +125,9 @@ fn whoever_is_killed_at_whatever_step_of_starting_all_others_lose_it() {
     }
     let _alone = one_at_a_time();
     let test = "steps::whoever_is_killed_at_whatever_step_of_starting_all_others_lose_it";
-    let mut random = Random(seed());
+    let seed = seed();
+    println!("SHMCCL_SEED={seed}");
+    let mut random = Random(seed);
     let steps = at_each_step("a rank", &mut random, |number| {
         let mut said = Said::default();
         let outcome = launch(test, 1, "join", number).supervise(&mut said);
@@ -163,7 +165,9 @@ fn whoever_is_killed_at_whatever_step_of_shrinking_the_others_go_on() {
     }
     let _alone = one_at_a_time();
     let test = "steps::whoever_is_killed_at_whatever_step_of_shrinking_the_others_go_on";
-    let mut random = Random(seed());
+    let seed = seed();
+    println!("SHMCCL_SEED={seed}");
+    let mut random = Random(seed);
     for victim in [0, 1] {
         let steps = at_each_step("a survivor", &mut random, |number| {
             let launch = launch(test, victim, "shrink", number).keep_going(true);

@@ -6,7 +6,7 @@ use super::{Action, Machine, REMEMBERED, Turn};
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::order::{CAUSE, FailureKind, Membership, Order, Phase};
 use crate::coordinator::refusal::Refusal;
-use crate::coordinator::request::{GroupOutcome, Reply, State};
+use crate::coordinator::request::{CommStatus, GroupOutcome, Reply, State};
 
 /// How long the cause of a failure is waited for.
 const CAUSE_MS: u64 = 200;
@@ -30,15 +30,22 @@ impl Machine {
             self.tell(&mut comm);
             if comm.stage == Stage::Ended {
                 self.told.remove(&id);
-                self.ended.insert(id, comm.status());
-                if self.ended.len() > REMEMBERED {
-                    self.ended.pop_first();
-                }
+                self.remember(comm.status());
             } else {
                 self.comms.insert(id, comm);
             }
         }
         self.turn_out();
+    }
+
+    /// Remembers how a communicator has ended, and forgets the one that has been remembered longest where there are too many.
+    fn remember(&mut self, ended: CommStatus) {
+        self.ended_in_order.push_back(ended.comm);
+        self.ended.insert(ended.comm, ended);
+        if self.ended_in_order.len() > REMEMBERED {
+            let oldest = self.ended_in_order.pop_front();
+            oldest.and_then(|oldest| self.ended.remove(&oldest));
+        }
     }
 
     fn step(&mut self, comm: &mut Comm) -> Moved {

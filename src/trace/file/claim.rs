@@ -37,7 +37,8 @@ pub(super) fn claim(path: &Path) -> io::Result<(File, PathBuf)> {
         }
         return Ok((file, path));
     }
-    Err(io::Error::new(io::ErrorKind::AlreadyExists, "a thousand traces of that name are being written"))
+    let told = "a thousand traces of that name were written by this process, or are being written; give the next ones another name, or none";
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, told))
 }
 
 fn numbered(path: &Path, number: u32) -> PathBuf {
