@@ -85,7 +85,7 @@ pub(super) fn of_input(team: &Team, input: &Input<'_>, before: u32, at: u64, len
 /// The checksum of the `len` bytes of the input of `call` from `at` on, also where that is in its output.
 pub(super) fn of_call(team: &Team, call: &Call<'_>, at: u64, len: u64) -> Result<u32> {
     match (&call.input, &call.output) {
-        (Input::InOutput(start), Output::Memory(bytes)) => {
+        (Input::InOutput(start), Output::Memory(bytes) | Output::Within(bytes, _)) => {
             Ok(crc32c::crc32c(part(bytes, start.saturating_add(at), len)?))
         }
         (input, _) => of_input(team, input, 0, at, len),

@@ -260,7 +260,7 @@ impl Pipeline {
         if team.checksums {
             self.tell_result(team, call, part)?;
         }
-        if !team.board.fabric().is_plain() {
+        if team.board.fabric().is_faulty() {
             let others = receivers.filter(|&member| member != me);
             others.for_each(|member| damage_staged(team, member, self.slot(team, member, part)));
         }

@@ -69,6 +69,7 @@ impl Communicator {
     /// # Errors
     /// [`crate::Error::TuningMismatch`] when ranks come with different tables; those of a barrier. They end the epoch.
     pub fn set_tuning(&mut self, table: Table) -> Result<()> {
+        self.fabric().can_call("set_tuning")?;
         self.reclaim_engine();
         if self.engine.is_none() {
             self.engine = Some(Box::new(self.first_engine(Ok(table))?));

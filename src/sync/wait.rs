@@ -1,7 +1,7 @@
 //! The waiting loop of the engine: poll, spin, yield, sleep.
 //!
 //! ```text
-//! poll once ──► spin ──► yield ──► ... until park_after ──► announce, sleep ──► ...
+//! poll once ──► spin (a while) ──► yield ──► ... until park_after ──► announce, sleep ──► ...
 //!  inline        └─ after each: poll; each round: watch, now and then: clock ─┘
 //! ```
 //!
@@ -97,7 +97,7 @@ impl<W: Watch + ?Sized> Watch for &W {
 /// How a waiter spends its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitPolicy {
-    /// Polls between two yields.
+    /// Polls between two looks around, and between two yields once the core is not kept any longer.
     pub spins: u32,
     /// How long to wait before going to sleep; zero sleeps as soon as the first poll has failed.
     pub park_after: Duration,

@@ -137,10 +137,12 @@ enum Staged {
     Broadcast,
     Scatter,
     Gather,
+    ReduceScatterInPlace,
+    ScatterInPlace,
 }
 
 impl Staged {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 11] = [
         Self::AllReduce,
         Self::InPlace,
         Self::Reduce,
@@ -150,6 +152,8 @@ impl Staged {
         Self::Broadcast,
         Self::Scatter,
         Self::Gather,
+        Self::ReduceScatterInPlace,
+        Self::ScatterInPlace,
     ];
 
     /// Does it on blocks of `count` elements, and looks at what comes.
@@ -181,15 +185,26 @@ impl Staged {
             Self::Broadcast => comm.broadcast(mine, &mut one, root)?,
             Self::Scatter => comm.scatter(sent, &mut one, root)?,
             Self::Gather => comm.gather(mine, &mut all, root)?,
+            Self::ReduceScatterInPlace => {
+                all.copy_from_slice(&whole);
+                comm.reduce_scatter_in_place(&mut all, &ReduceOp::Sum)?;
+                one.copy_from_slice(&all[me as usize * count..][..count]);
+            }
+            Self::ScatterInPlace if is_root => {
+                all.copy_from_slice(&whole);
+                comm.scatter_in_place(&mut all, root)?;
+                one.copy_from_slice(&all[me as usize * count..][..count]);
+            }
+            Self::ScatterInPlace => comm.scatter_in_place(&mut one, root)?,
         }
         let is_right = match self {
             Self::AllReduce | Self::InPlace => one == sum(0),
             Self::Reduce => !is_root || one == sum(0),
-            Self::ReduceScatter => one == sum(me as usize),
+            Self::ReduceScatter | Self::ReduceScatterInPlace => one == sum(me as usize),
             Self::AllGather => all == from_each(0),
             Self::AllToAll => all == from_each(me as usize),
             Self::Broadcast => one == block(1, 0).collect::<Vec<_>>(),
-            Self::Scatter => one == block(1, me as usize).collect::<Vec<_>>(),
+            Self::Scatter | Self::ScatterInPlace => one == block(1, me as usize).collect::<Vec<_>>(),
             Self::Gather => !is_root || all == from_each(0),
         };
         assert!(is_right, "{self:?} of {count}");

@@ -12,7 +12,7 @@ impl Stream {
     /// Enqueues a copy of all of `source` to `target`, which has as many elements.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for different counts; [`Error::StreamFailed`].
+    /// [`Error::InvalidArgument`] for different counts; [`Error::StreamFailed`]; [`Error::Exhausted`] when too many operations are enqueued.
     pub fn copy_host_to_device<T: Pod + Send + Sync>(
         &self,
         source: impl Into<HostSource<T>>,
@@ -43,7 +43,8 @@ impl Stream {
     /// was made of, by their ranks in it. The two may overlap.
     ///
     /// # Errors
-    /// [`Error::InvalidRank`]; [`Error::OutOfRange`] for bytes that are not allocated; [`Error::StreamFailed`].
+    /// [`Error::InvalidRank`]; [`Error::OutOfRange`] for bytes that are not allocated; [`Error::StreamFailed`];
+    /// [`Error::Exhausted`].
     pub fn copy_device_to_device(&self, source: Place, target: Place, len: u64) -> Result<()> {
         let (source, target) = (self.locate(source, len)?, self.locate(target, len)?);
         let view = self.fabric.heap().view().clone();
@@ -53,7 +54,7 @@ impl Stream {
     /// Enqueues the writing of `element` to every place of `target`.
     ///
     /// # Errors
-    /// [`Error::StreamFailed`].
+    /// [`Error::StreamFailed`]; [`Error::Exhausted`].
     pub fn fill<T: Pod + Send + Sync>(&self, target: &DeviceBuffer<T>, element: T) -> Result<()> {
         let target = target.clone();
         self.enqueue("fill", move || {

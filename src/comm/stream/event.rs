@@ -109,7 +109,7 @@ impl Stream {
     /// cannot be reached any more, because its stream failed, this one fails too.
     ///
     /// # Errors
-    /// [`Error::StreamFailed`].
+    /// [`Error::StreamFailed`]; [`Error::Exhausted`] when too many operations are enqueued: then nothing waits.
     pub fn wait(&self, event: &Event) -> Result<()> {
         match event.latest() {
             Some(record) => self.enqueue("wait", move || record.wait()),
