@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::region::RegionLayout;
+use super::region::{RegionLayout, cells_between};
 use crate::channel::Fabric;
 use crate::error::Result;
 use crate::heap::HeapOffset;
@@ -34,17 +34,10 @@ impl Awaits {
         bases: &[HeapOffset],
         me: usize,
     ) -> Result<Self> {
-        let layout = RegionLayout::new(members.len() as u64);
-        let cell = |waiter: usize, awaited: usize| {
-            let place = layout.part(bases[waiter], layout.awaits(awaited as u64), 128)?;
-            fabric.heap().view().cell(members[waiter], place.offset)
-        };
-        Ok(Self {
-            fabric: Arc::clone(fabric),
-            parks: members.iter().map(|&rank| fabric.world().cells(rank).message_park()).collect(),
-            of_mine: (0..members.len()).map(|member| cell(me, member)).collect::<Result<_>>()?,
-            for_me: (0..members.len()).map(|member| cell(member, me)).collect::<Result<_>>()?,
-        })
+        let view = fabric.heap().view();
+        let [of_mine, for_me] = cells_between(view, members, bases, me, RegionLayout::awaits)?;
+        let parks = members.iter().map(|&rank| fabric.world().cells(rank).message_park()).collect();
+        Ok(Self { fabric: Arc::clone(fabric), of_mine, for_me, parks })
     }
 
     /// Tells that this member waits for what `member` does in the operation numbered `sequence`.

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use super::operation::Summary;
-use super::region::RegionLayout;
+use super::region::{RegionLayout, cells_between};
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, HeapView};
 use crate::rank::Rank;
@@ -36,16 +36,8 @@ impl Complaints {
         bases: &[HeapOffset],
         me: usize,
     ) -> Result<Self> {
-        let layout = RegionLayout::new(members.len() as u64);
-        let cell = |receiver: usize, sender: usize| {
-            let place = layout.part(bases[receiver], layout.complaint(sender as u64), 128)?;
-            view.cell(members[receiver], place.offset)
-        };
-        Ok(Self {
-            about_me: (0..members.len()).map(|member| cell(member, me)).collect::<Result<_>>()?,
-            mine: (0..members.len()).map(|member| cell(me, member)).collect::<Result<_>>()?,
-            members: Arc::clone(members),
-        })
+        let [mine, about_me] = cells_between(view, members, bases, me, RegionLayout::complaint)?;
+        Ok(Self { members: Arc::clone(members), about_me, mine })
     }
 
     /// Tells `member` that this one is in the call `mine`, which `theirs` does not answer.

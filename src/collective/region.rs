@@ -21,7 +21,9 @@
 //! | scratch | [`SCRATCH_LEN`] | the member |
 
 use crate::error::Result;
-use crate::heap::{HeapOffset, Region};
+use crate::heap::{HeapOffset, HeapView, Region};
+use crate::rank::Rank;
+use crate::shm::{CellRef, SharedLayout};
 
 /// Posts in a ring: so many operations may a rank be ahead of its slowest peer.
 pub(crate) const LAP: u64 = TURNS as u64;
@@ -164,6 +166,30 @@ impl RegionLayout {
     pub(crate) fn part(self, base: HeapOffset, at: u64, len: u64) -> Result<Region> {
         Region::new(base, self.len()).part(at, len)
     }
+}
+
+/// The cells that members keep for one another, at the place that `at` says in the region of who keeps them: those of the member `me`
+/// for each member, and those of each member for `me`.
+///
+/// # Errors
+/// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a region can be.
+pub(crate) fn cells_between<T: SharedLayout>(
+    view: &HeapView,
+    members: &[Rank],
+    bases: &[HeapOffset],
+    me: usize,
+    at: impl Fn(RegionLayout, u64) -> u64,
+) -> Result<[Vec<CellRef<T>>; 2]> {
+    let layout = RegionLayout::new(members.len() as u64);
+    let cell = |keeper: usize, other: usize| {
+        let place = layout.part(bases[keeper], at(layout, other as u64), CELL)?;
+        view.cell(members[keeper], place.offset)
+    };
+    let all = || 0..members.len();
+    Ok([
+        all().map(|member| cell(me, member)).collect::<Result<_>>()?,
+        all().map(|member| cell(member, me)).collect::<Result<_>>()?,
+    ])
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@
 //! Of circles of more members than two nobody takes notice, and so they end with the deadline.
 
 use super::operation::Summary;
-use super::region::RegionLayout;
+use super::region::{RegionLayout, cells_between};
 use crate::error::Result;
 use crate::heap::{HeapOffset, HeapView};
 use crate::rank::Rank;
@@ -55,15 +55,8 @@ impl Notices {
     /// # Errors
     /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a region can be.
     pub(crate) fn new(view: &HeapView, members: &[Rank], bases: &[HeapOffset], me: usize) -> Result<Self> {
-        let layout = RegionLayout::new(members.len() as u64);
-        let cell = |writer: usize, reader: usize| {
-            let place = layout.part(bases[writer], layout.notice(reader as u64), 128)?;
-            view.cell(members[writer], place.offset)
-        };
-        Ok(Self {
-            mine: (0..members.len()).map(|member| cell(me, member)).collect::<Result<_>>()?,
-            for_me: (0..members.len()).map(|member| cell(member, me)).collect::<Result<_>>()?,
-        })
+        let [mine, for_me] = cells_between(view, members, bases, me, RegionLayout::notice)?;
+        Ok(Self { mine, for_me })
     }
 
     /// Puts up a new notice for `member`.

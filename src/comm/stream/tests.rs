@@ -1,4 +1,4 @@
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 
 use super::*;
 use crate::bootstrap::Options;
@@ -11,22 +11,28 @@ fn alone() -> Communicator {
     Communicator::init_all_with(1, &options).unwrap().remove(0)
 }
 
-#[test]
-fn what_is_left_of_a_stream_after_the_end_of_the_epoch_is_dropped_with_it() {
-    let comm = alone();
-    let stream = comm.stream().unwrap();
-    let ((release, released), (tell, told)) = (channel::<()>(), channel::<()>());
-    let event = Event::new();
-    let (begin, begun) = channel();
+/// Has `stream` do nothing more until what is returned is dropped.
+fn hold(stream: &Stream) -> Sender<()> {
+    let ((release, released), (begin, begun)) = (channel::<()>(), channel());
     stream
         .call(move || {
             begin.send(()).unwrap();
             assert!(released.recv().is_err());
         })
         .unwrap();
+    begun.recv().unwrap();
+    release
+}
+
+#[test]
+fn what_is_left_of_a_stream_after_the_end_of_the_epoch_is_dropped_with_it() {
+    let comm = alone();
+    let stream = comm.stream().unwrap();
+    let (tell, told) = channel::<()>();
+    let event = Event::new();
+    let release = hold(&stream);
     stream.call(move || tell.send(()).unwrap()).unwrap();
     stream.record(&event).unwrap();
-    begun.recv().unwrap();
     comm.revoke();
     stream.queue.close(); // what a drop begins with; the rest of it would wait for the first call
     drop(release);
@@ -82,15 +88,7 @@ fn a_stream_that_is_full_refuses_more_and_is_none_the_worse() {
     let mut comm = alone();
     let stream = comm.stream().unwrap();
     let sums = comm.alloc::<u64>(1).unwrap();
-    let (event, (release, released)) = (Event::new(), channel::<()>());
-    let (begin, begun) = channel();
-    stream
-        .call(move || {
-            begin.send(()).unwrap();
-            assert!(released.recv().is_err());
-        })
-        .unwrap();
-    begun.recv().unwrap();
+    let (event, release) = (Event::new(), hold(&stream));
     stream.record(&event).unwrap();
     stream.on(&mut comm).all_reduce_in_place(&sums, &ReduceOp::Sum).unwrap();
     for _ in 2..MAX_ENQUEUED {
