@@ -180,7 +180,7 @@ impl<S: Deref<Target = [BarrierCell]>, P: Deref<Target = ParkCell>> Barrier<S, P
 
     #[cold]
     fn wake_if_last<K: Kernel + ?Sized>(&mut self, kernel: &K) {
-        kernel.heavy_barrier();
+        kernel.heavy_barrier(); // B1 arrive: of two that look, the later one sees both
         if self.all_arrived() {
             self.park.wake_sleepers(kernel);
         }

@@ -21,8 +21,8 @@
 //! waker's would sit on the path of every signal. So the sleeper, who has time, pays for both: `membarrier` runs a
 //! full barrier on every core that runs a registered process, at a moment between 1 and 3. At that moment the
 //! waker is either past its publish, then 3 sees it; or not yet, then its c comes later and sees the bit. The
-//! waker keeps only a compiler barrier, so that the program order a, c survives compilation. Models use the two
-//! fences, since that is the guarantee that `membarrier` stands in for, and it is what runs where there is none.
+//! waker keeps only a compiler barrier, so that the program order a, c survives compilation. Models try both: the two
+//! fences, which are what runs where there is no `membarrier`, and the lopsided pair (`models/membarrier.rs`).
 //!
 //! The count defeats this: sleeper A announces; a waker clears the bit and wakes nobody; sleeper B, who
 //! waits for something else, sets the bit again; A now goes to sleep on "bit is set" and sleeps through its news.
@@ -72,7 +72,7 @@ impl ParkCell {
     /// Steps b and c: whether somebody sleeps, or is about to, who may have missed what was just published.
     #[inline]
     pub(crate) fn has_sleepers<K: Kernel + ?Sized>(&self, kernel: &K) -> bool {
-        kernel.light_barrier();
+        kernel.light_barrier(); // P1 asleep
         // Relaxed: ordered after the publishing store by the barrier (P1).
         self.word.load(Ordering::Relaxed) & SLEEPING != 0
     }
@@ -91,7 +91,7 @@ impl ParkCell {
     pub(crate) fn announce<K: Kernel + ?Sized>(&self, kernel: &K) -> SleepWord<'_> {
         // Relaxed: ordered before the look at the news by the barrier (P1).
         let before = self.word.fetch_or(SLEEPING, Ordering::Relaxed);
-        kernel.heavy_barrier();
+        kernel.heavy_barrier(); // P1 asleep
         SleepWord { word: &self.word, expected: before | SLEEPING }
     }
 }

@@ -125,8 +125,8 @@ impl<C: Deref<Target = SemaphoreCell>> SemaphoreSender<C> {
     #[inline]
     pub fn relaxed_signal<K: Kernel + ?Sized>(&mut self, kernel: &K) {
         self.sent = self.sent.wrapping_add(1);
-        // Release: a relaxed store would not carry on. No model of loom's tells the two apart.
-        self.cell.value.store(self.sent, Ordering::Release);
+        // A relaxed store would not carry on.
+        self.cell.value.store(self.sent, Ordering::Release); // S1 signal
         self.cell.park.wake(kernel);
     }
 }

@@ -1,0 +1,178 @@
+//! Models on a kernel whose barriers are as lopsided as `membarrier`.
+//!
+//! Each thread of a model has a core of its own, and each core a word on which nothing is ever decided. The heavy barrier, which
+//! interrupts all cores, is a read-modify-write of each core's word in turn. The light one is a read-modify-write of the word of the
+//! thread's own core: the moment at which an interruption finds the thread either before it or past it.
+//!
+//! - The interruption comes first: the thread acquires what the sleeper did before its heavy barrier, so its next look sees it.
+//! - The thread comes first: the sleeper acquires what the thread did before its light barrier, so its last look sees it.
+//!
+//! One of the two is what the system call promises, and nothing more is given: two light barriers touch different words and order
+//! nothing between their threads, and one without a heavy barrier orders nothing at all. A real interruption also brings out what a
+//! thread stored since its last light barrier; a model that passes does not need it.
+
+use super::*;
+use crate::sync::{Kernel, atomic::AtomicU32};
+
+const CORES: usize = 3;
+
+/// What the threads of a model share.
+struct Host {
+    world: Arc<World>,
+    cores: [AtomicU64; CORES],
+    cells: [BarrierCell; CORES],
+}
+
+impl Host {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            world: World::new(),
+            cores: [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)],
+            cells: [BarrierCell::new(0), BarrierCell::new(0), BarrierCell::new(0)],
+        })
+    }
+
+    fn core(&self, number: usize) -> Core<'_> {
+        Core { host: self, number }
+    }
+}
+
+/// The kernel as the thread on one core meets it.
+struct Core<'a> {
+    host: &'a Host,
+    number: usize,
+}
+
+impl Core<'_> {
+    fn waiting(&self, policy: WaitPolicy) -> Waiting<'_, Self, RevokeCell> {
+        Waiting::new(self, &self.host.world.revoke, policy, Duration::MAX)
+    }
+
+    fn interrupt(&self, core: usize) {
+        self.host.cores[core].fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+impl Kernel for Core<'_> {
+    fn light_barrier(&self) {
+        self.interrupt(self.number);
+    }
+
+    fn heavy_barrier(&self) {
+        (0..CORES).for_each(|core| self.interrupt(core));
+    }
+
+    fn sleep(&self, words: &[SleepWord<'_>], timeout: Duration) {
+        self.host.world.kernel.sleep(words, timeout);
+    }
+
+    fn wake_all(&self, word: &AtomicU32) {
+        self.host.world.kernel.wake_all(word);
+    }
+
+    fn yield_now(&self) {
+        self.host.world.kernel.yield_now();
+    }
+
+    fn now(&self) -> Duration {
+        self.host.world.kernel.now()
+    }
+}
+
+type Body = fn(&Host, &Core<'_>);
+
+/// Runs each of `bodies` on a core of its own, the first on the model's own thread.
+fn on_cores(bodies: &[Body]) {
+    let host = Host::new();
+    let others: Vec<_> = (1..bodies.len())
+        .map(|number| {
+            let body = bodies[number];
+            let host = Arc::clone(&host);
+            thread::spawn(move || body(&host, &host.core(number)))
+        })
+        .collect();
+    bodies[0](&host, &host.core(0));
+    for other in others {
+        other.join().unwrap();
+    }
+}
+
+/// Sleeps until the ghost `0` is written.
+fn sleep_for_a_ghost(host: &Host, core: &Core<'_>) {
+    let world = &host.world;
+    wait_until(&core.waiting(PARK), &world.park, || (world.ghosts[0].read() != 0).then_some(())).unwrap();
+}
+
+fn write_a_ghost(host: &Host, core: &Core<'_>) {
+    host.world.ghosts[0].write(1);
+    host.world.park.wake(core);
+}
+
+fn write_own_ghost(host: &Host, core: &Core<'_>) {
+    host.world.ghosts[core.number].write(1);
+    host.world.park.wake(core);
+}
+
+/// Comes to the barrier as the member of its core's number, and stays until all have.
+fn meet(host: &Host, core: &Core<'_>) {
+    let mut barrier = Barrier::new(&host.cells[..], &host.world.park, core.number, 0);
+    barrier.barrier(&core.waiting(PARK)).unwrap();
+}
+
+/// Comes to the barrier, and goes.
+fn arrive(host: &Host, core: &Core<'_>) {
+    Barrier::new(&host.cells[..], &host.world.park, core.number, 0).arrive(core);
+}
+
+#[test]
+fn no_wake_is_missed_though_the_waker_has_no_fence() {
+    model(|| on_cores(&[sleep_for_a_ghost, write_a_ghost]));
+}
+
+#[test]
+fn two_sleepers_hear_of_one_waker_that_has_no_fence() {
+    model(|| on_cores(&[sleep_for_a_ghost, write_a_ghost, sleep_for_a_ghost]));
+}
+
+#[test]
+fn who_waits_for_two_things_hears_of_both_from_wakers_without_fences() {
+    model(|| {
+        on_cores(&[
+            |host: &Host, core: &Core<'_>| {
+                let both = || (host.world.ghosts[1].read() & host.world.ghosts[2].read() == 1).then_some(());
+                wait_until(&core.waiting(PARK), &host.world.park, both).unwrap();
+            },
+            write_own_ghost,
+            write_own_ghost,
+        ]);
+    });
+}
+
+#[test]
+fn two_that_arrive_at_the_same_moment_do_not_leave_the_waking_to_each_other() {
+    model(|| on_cores(&[meet, arrive, arrive]));
+}
+
+#[test]
+fn the_last_of_three_members_wakes_the_others() {
+    model(|| on_cores(&[meet, meet, meet]));
+}
+
+#[test]
+fn a_relaxed_signal_carries_on_what_the_one_before_has_published() {
+    model(|| {
+        on_cores(&[
+            |host: &Host, core: &Core<'_>| {
+                let mut sender = SemaphoreSender::new(&host.world.semaphore, 0);
+                host.world.ghosts[0].write(7);
+                sender.signal(core);
+                sender.relaxed_signal(core);
+            },
+            |host: &Host, _: &Core<'_>| {
+                if SemaphoreReceiver::new(&host.world.semaphore, 0).poll() {
+                    assert_eq!(host.world.ghosts[0].read(), 7);
+                }
+            },
+        ]);
+    });
+}

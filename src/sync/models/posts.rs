@@ -1,0 +1,65 @@
+//! Models of posts, and of how far a rank has come.
+
+use super::*;
+
+mod c1_post {
+    use super::*;
+
+    /// Two ranks, each with a ring of two posts, go through three operations that wait for each other.
+    struct Board {
+        rings: [[PostCell; 2]; 2],
+        /// Whether a rank has read the other's words of a sequence.
+        read: [[Ghost; 4]; 2],
+    }
+
+    fn take_part(board: &Board, me: usize) {
+        let peer = 1 - me;
+        for sequence in 1..=3_u64 {
+            let turn = (sequence % 2) as usize;
+            if sequence > 2 {
+                // What is overwritten now was read: the post of sequence - 1 carried that.
+                assert_eq!(board.read[peer][sequence as usize - 2].read(), 1);
+            }
+            board.rings[me][turn].post(sequence, [10 * sequence + me as u64], &[]);
+            while !board.rings[peer][turn].shows(sequence) {
+                thread::yield_now();
+            }
+            assert_eq!(board.rings[peer][turn].word(0), 10 * sequence + peer as u64);
+            board.read[me][sequence as usize].write(1);
+        }
+    }
+
+    #[test]
+    fn a_post_carries_its_words_and_that_older_ones_were_read() {
+        model(|| {
+            let ring = || [PostCell::new(), PostCell::new()];
+            let ghosts = || [Ghost::new(), Ghost::new(), Ghost::new(), Ghost::new()];
+            let board = Arc::new(Board { rings: [ring(), ring()], read: [ghosts(), ghosts()] });
+            let other = Arc::clone(&board);
+            let peer = thread::spawn(move || take_part(&other, 1));
+            take_part(&board, 0);
+            peer.join().unwrap();
+        });
+    }
+}
+
+mod c2_done {
+    use super::*;
+
+    #[test]
+    fn progress_carries_what_the_rank_did() {
+        model(|| {
+            let cell = Arc::new((Ghost::new(), ProgressCell::new(u64::MAX)));
+            let other = Arc::clone(&cell);
+            let rank = thread::spawn(move || {
+                other.0.write(7);
+                other.1.publish(0);
+            });
+            while !cell.1.has_reached(0) {
+                thread::yield_now();
+            }
+            assert_eq!(cell.0.read(), 7);
+            rank.join().unwrap();
+        });
+    }
+}
