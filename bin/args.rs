@@ -154,7 +154,7 @@ pub(crate) struct PerfArgs {
     /// The channel to measure [default: both, where a test can use both]
     #[arg(long, value_enum)]
     pub(crate) channel: Option<Channel>,
-    /// Write the report to a file as well
+    /// Write the report to a file as well; with - to standard output, and the table to standard error
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     #[command(flatten)]
@@ -183,7 +183,7 @@ pub(crate) struct CompareArgs {
     pub(crate) sweep: SweepArgs,
     #[command(flatten)]
     pub(crate) job: JobArgs,
-    /// Where the report goes
+    /// Where the report goes; with - to standard output, and the tables to standard error
     #[arg(long, value_name = "FILE", default_value = "compare.json")]
     pub(crate) json: PathBuf,
     /// Where the table goes as comma-separated values
@@ -206,7 +206,7 @@ pub(crate) struct DoctorArgs {
     /// Symmetric heap that each of them would have
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MiB")]
     pub(crate) heap: u64,
-    /// Write the findings to a file as well
+    /// Write the findings to a file as well; with - to standard output, and the table to standard error
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }
@@ -282,7 +282,7 @@ impl SweepArgs {
         }
         if self.minbytes == 0 {
             return Err(UsageError::new(
-                "--minbytes is 0 and no factor leads up from there; start at 1 or above (-b 1 -e 1 is the cost beside the bytes)",
+                "--minbytes is 0 and no factor leads up from there; start at 1 or above (-b 1 -e 1 is the cost beside the bytes, the test signal_latency that of a signal alone)",
             ));
         }
         Ok(ladder(self.minbytes, self.maxbytes, self.stepfactor))

@@ -37,7 +37,7 @@ fn of_puts(args: &CompareArgs) -> Result<u8> {
     let report = measure::measure(args)?;
     // Files first: whoever reads the table may stop reading.
     write_files(args, &report.to_file(), &csv::text(&report), &svg::text(&report)?)?;
-    let printed = output::print(&view::text(Look::of_stdout(), &report));
+    let printed = output::print(&view::text(Look::of_tables(), &report));
     match report.wrong_sides() {
         0 => printed.map(|()| failure::DONE),
         wrong => anyhow::bail!("wrong data in {wrong} of {} figures", 2 * report.points.len()),
@@ -64,7 +64,7 @@ fn write_files(args: &CompareArgs, report: &impl Serialize, csv: &str, svg: &str
     file::write_json(&args.json, report)?;
     file::write(&args.csv, csv.as_bytes())?;
     file::write(&args.svg, svg.as_bytes())?;
-    let [json, csv, svg] = [&args.json, &args.csv, &args.svg].map(|path| path.display());
+    let [json, csv, svg] = [&args.json, &args.csv, &args.svg].map(|path| file::name(path));
     output::note(&format!("wrote {json}, {csv} and {svg}"));
     Ok(())
 }

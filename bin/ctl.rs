@@ -126,7 +126,7 @@ fn table(devices: &[DeviceStatus]) -> String {
         let range = format!("{:#x} to {:#x}", device.range.min, device.range.max);
         vec![Cell::new(device.device), Cell::new(range), Cell::new(owner)]
     });
-    output::table(Look::of_stdout(), &["device", "addresses", "belongs to"], 3, rows)
+    output::table(Look::of_tables(), &["device", "addresses", "belongs to"], 3, rows)
 }
 
 /// What is to be copied to a device.

@@ -119,7 +119,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::write_json(path, &diagnosis)?;
     }
-    output::print(&present(Look::of_stdout(), &diagnosis))?;
+    output::print(&present(Look::of_tables(), &diagnosis))?;
     Ok(if verdict == Verdict::Bad { failure::FAILED } else { failure::DONE })
 }
 

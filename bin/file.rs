@@ -7,14 +7,27 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use crate::output;
+
+/// What stands for standard output where a file is to be named.
+const STDOUT: &str = "-";
+
 /// Writes a file in one step: readers see the old content or the new one, and a failure leaves the old.
 ///
-/// A path that exists and is no regular file (`/dev/stdout`, a pipe) is written to in place.
+/// A path that exists and is no regular file (`/dev/stdout`, a pipe) is written to in place; `-` is standard output.
 ///
 /// # Errors
 /// Says what could not be written and why, and what to do when the directory is missing.
 pub(crate) fn write(path: &Path, content: &[u8]) -> Result<()> {
+    if path == Path::new(STDOUT) {
+        return output::print_report(content);
+    }
     replace(path, content).with_context(|| cannot_write(path))
+}
+
+/// What to call it.
+pub(crate) fn name(path: &Path) -> String {
+    if path == Path::new(STDOUT) { "standard output".to_owned() } else { path.display().to_string() }
 }
 
 /// Writes a value as indented JSON, in one step.
@@ -27,11 +40,16 @@ pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     write(path, &text)
 }
 
-/// Finds out before the work starts that its result could not be written afterwards. Changes nothing.
+/// Finds out before the work starts that its result could not be written afterwards. Changes nothing, but that tables go to stderr
+/// from then on where the path is that of standard output.
 ///
 /// # Errors
 /// Those of [`write()`].
 pub(crate) fn check_writable(path: &Path) -> Result<()> {
+    if path == Path::new(STDOUT) {
+        output::take_stdout();
+        return Ok(());
+    }
     let probe = || {
         if is_special(path)? {
             return OpenOptions::new().write(true).open(path).map(drop);

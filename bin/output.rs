@@ -1,6 +1,8 @@
-//! Where output goes and how it looks: tables to stdout, everything else to stderr, colour and progress on a terminal only.
+//! Where output goes and how it looks: tables to stdout, everything else to stderr, colour and progress on a terminal only. Where a
+//! report is asked for on stdout, tables go to stderr, too.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anstream::{AutoStream, ColorChoice};
@@ -9,7 +11,19 @@ use anyhow::{Context, Result};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// How stdout wants its text.
+/// Set once stdout belongs to a report.
+static STDOUT_IS_TAKEN: OnceLock<()> = OnceLock::new();
+
+/// From now on tables go to stderr: stdout is for a report that programs read.
+pub(crate) fn take_stdout() {
+    STDOUT_IS_TAKEN.get_or_init(|| ());
+}
+
+fn is_stdout_taken() -> bool {
+    STDOUT_IS_TAKEN.get().is_some()
+}
+
+/// How the stream that tables go to wants its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Look {
     /// Whether colour may be used. `NO_COLOR`, `CLICOLOR` and `CLICOLOR_FORCE` are heeded.
@@ -21,15 +35,16 @@ pub(crate) struct Look {
 }
 
 impl Look {
-    /// What stdout is now.
-    pub(crate) fn of_stdout() -> Self {
-        let stdout = io::stdout();
-        let terminal = stdout.is_terminal();
-        Self {
-            colour: AutoStream::choice(&stdout) != ColorChoice::Never,
-            terminal,
-            width: if terminal { Table::new().width().map(usize::from) } else { None },
-        }
+    /// What the stream that tables go to is now.
+    pub(crate) fn of_tables() -> Self {
+        let (stdout, stderr) = (io::stdout(), io::stderr());
+        let (terminal, choice) = if is_stdout_taken() {
+            (stderr.is_terminal(), AutoStream::choice(&stderr))
+        } else {
+            (stdout.is_terminal(), AutoStream::choice(&stdout))
+        };
+        let width = if terminal { Table::new().width().map(usize::from) } else { None };
+        Self { colour: choice != ColorChoice::Never, terminal, width }
     }
 
     /// Neither colour nor rules.
@@ -48,13 +63,25 @@ impl Look {
     }
 }
 
-/// Writes text to stdout.
+/// Writes text to stdout, or to stderr where a report has taken that.
 ///
 /// # Errors
 /// That stdout cannot be written, and what the stream says; a closed pipe among it.
 pub(crate) fn print(text: &str) -> Result<()> {
+    if is_stdout_taken() {
+        let _ = io::stderr().lock().write_all(text.as_bytes());
+        return Ok(());
+    }
+    print_report(text.as_bytes())
+}
+
+/// Writes a report to stdout, whoever has taken it.
+///
+/// # Errors
+/// Those of [`print`].
+pub(crate) fn print_report(content: &[u8]) -> Result<()> {
     let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).context(CANNOT_WRITE)
+    stdout.write_all(content).and_then(|()| stdout.flush()).context(CANNOT_WRITE)
 }
 
 /// What fails when stdout takes no more.

@@ -10,7 +10,7 @@
 //! | [`collective`] | collective operations, in nccl-tests' table |
 //! | [`matrix`] | every pair of ranks |
 //! | [`fifo`], [`launching`] | tests of the launcher's own process |
-//! | [`slices`], [`stats`], [`figures`], [`view`] | from samples to rows and the table |
+//! | [`slices`], [`stats`], [`figures`], [`view`], [`spread`] | from samples to rows and the table; a warning where they are far apart |
 
 pub(crate) mod barrier;
 pub(crate) mod clock;
@@ -34,6 +34,7 @@ mod payload;
 pub(crate) mod plan;
 mod rate;
 pub(crate) mod slices;
+mod spread;
 mod stage;
 pub(crate) mod stats;
 mod transfer;
@@ -48,6 +49,7 @@ use crate::output::{self, Look};
 use crate::row::{Report, Row};
 use crate::{failure, file};
 use plan::Plan;
+pub(crate) use spread::note_spread;
 
 /// Milliseconds for a figure where the user does not say how many operations.
 const FIGURE_MS: u64 = 120;
@@ -73,6 +75,7 @@ pub(crate) fn run(args: &PerfArgs) -> Result<u8> {
     // Files first: whoever reads the table may stop reading.
     write_files(args, &report)?;
     let printed = print(&report);
+    note_spread(&report.rows);
     match report.wrong_rows() {
         0 => printed.map(|()| failure::DONE),
         wrong => anyhow::bail!("wrong data in {wrong} of {} rows", report.rows.len()),
@@ -103,7 +106,7 @@ fn write_files(args: &PerfArgs, report: &Report) -> Result<()> {
 
 /// Prints the rows that were not printed as they came: matrices by themselves, all others in one table.
 fn print(report: &Report) -> Result<()> {
-    let look = Look::of_stdout();
+    let look = Look::of_tables();
     let rows = |wanted: fn(Test) -> bool| {
         let rows = report.rows.iter().filter(|row| wanted(row.test)).cloned().collect();
         Report { rows, ..report.clone() }

@@ -44,7 +44,7 @@ pub(crate) fn run(args: &PsArgs) -> Result<u8> {
     if rows.is_empty() {
         output::note("no job of this user is running");
     } else {
-        output::print(&present(Look::of_stdout(), &rows))?;
+        output::print(&present(Look::of_tables(), &rows))?;
     }
     Ok(failure::DONE)
 }

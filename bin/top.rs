@@ -39,7 +39,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<u8> {
             Err(error @ Misnomer::Several(_)) => return Err(error.into()),
             Err(Misnomer::Nobody(_)) => return Ok(failure::DONE),
         };
-        let look = Look::of_stdout();
+        let look = Look::of_tables();
         let picture = picture::draw(look, &rates::between(&before, &now));
         if look.terminal && !args.once {
             let height = usize::from(Term::stdout().size().0);

@@ -69,11 +69,11 @@ pub(crate) fn run(args: &TuneArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::write_json(path, &Report { machine, figures: &figures })?;
     }
-    output::print(&view::text(Look::of_stdout(), &rulings))?;
+    output::print(&view::text(Look::of_tables(), &rulings))?;
     for line in view::notes(&figures, &rulings) {
         output::note(&line);
     }
-    output::note(&format!("wrote {}", target.display()));
+    output::note(&format!("wrote {}", file::name(&target)));
     Ok(failure::DONE)
 }
 

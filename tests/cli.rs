@@ -223,6 +223,25 @@ fn flags_without_effect_and_flags_that_contradict_each_other_are_wrong_usage() {
 }
 
 #[test]
+fn a_report_that_goes_to_standard_output_has_it_to_itself() {
+    for (words, head) in [
+        (&["doctor"][..], "This machine carries"),
+        (&["perf", "signal_latency", "-n", "1"], "signal_latency"),
+        (&["perf", "all_reduce", "-b", "8", "-e", "8", "-n", "1"], "# "),
+    ] {
+        let directory = scratch("standard-output");
+        let output = shmccl(&[words, &["--json", "-"]].concat()).current_dir(&directory).output().unwrap();
+        let report: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+        assert!(report["machine"].is_object(), "{report}");
+        assert!(stderr(&output).contains(head), "{}", stderr(&output));
+        // No file of that name.
+        std::fs::remove_dir(directory).unwrap();
+    }
+    let output = run(&["compare", "--json", "-", "--csv", "-"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+}
+
+#[test]
 fn perf_runs_every_test_and_gives_each_figure_its_limit() {
     let directory = scratch("perf");
     let path = directory.join("perf.json");

@@ -10,7 +10,7 @@ use crate::units::parse_timeout;
 /// Flags of `shmccl ps`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PsArgs {
-    /// Write the list to a file as well
+    /// Write the list to a file as well; with - to standard output, and the table to standard error
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }

@@ -26,7 +26,7 @@ pub(crate) struct TuneArgs {
     /// Where the tuning table goes [default: the file that SHMCCL_TUNING names, or else ~/.config/shmccl/tuning.toml]
     #[arg(short = 'o', long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Write every figure to a file as well
+    /// Write every figure to a file as well; with - to standard output, and the table to standard error
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// The longest that any wait may take, such as 500ms, 30s or 2m

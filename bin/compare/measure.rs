@@ -7,7 +7,7 @@ use crate::args::{Channel, CompareArgs, Test};
 use crate::machine::Machine;
 use crate::output;
 use crate::perf::plan::Plan;
-use crate::perf::{jobs, note_siblings};
+use crate::perf::{jobs, note_siblings, note_spread};
 use crate::row::{Report, Row};
 
 /// Milliseconds for a figure where the user does not say how many operations.
@@ -54,6 +54,7 @@ pub(crate) fn measure(args: &CompareArgs) -> Result<CompareReport> {
     }
     progress.finish_and_clear();
     note_siblings(&mut report);
+    note_spread(&report.rows);
     let point = |&bytes: &u64| {
         let side = |channel| side(&report.rows, channel, bytes);
         Ok(Point { bytes, direct: side(Channel::Memory)?, proxied: side(Channel::Port)? })

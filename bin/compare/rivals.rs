@@ -30,7 +30,7 @@ pub(crate) fn run(args: &CompareArgs, test: Test) -> Result<u8> {
     let report = measure::measure(args, test)?;
     // Files first: whoever reads the table may stop reading.
     write_files(args, &report.to_file(), &csv::text(&report), &svg::text(&report)?)?;
-    let printed = output::print(&view::text(Look::of_stdout(), &report));
+    let printed = output::print(&view::text(Look::of_tables(), &report));
     match report.wrong_rows() {
         0 => printed.map(|()| failure::DONE),
         wrong => anyhow::bail!("wrong data in {wrong} of {} figures", report.rows.len()),

@@ -9,7 +9,7 @@ use crate::machine::Machine;
 use crate::output;
 use crate::perf::collective::settings::{Average, Memory, Message, Settings, operation};
 use crate::perf::plan::Plan;
-use crate::perf::{jobs, note_siblings};
+use crate::perf::{jobs, note_siblings, note_spread};
 use crate::row::Report;
 
 /// Ranks where the user does not say how many.
@@ -59,6 +59,7 @@ pub(super) fn measure(args: &CompareArgs, test: Test) -> Result<RivalReport> {
     }
     progress.finish_and_clear();
     note_siblings(&mut report);
+    note_spread(&report.rows);
     Ok(RivalReport { machine: report.machine, proxy: args.job.proxy, test, n_ranks, rows: report.rows })
 }
 
