@@ -1,0 +1,238 @@
+//! The service: turns, batches, refusals, flushes, drains, counters.
+
+use super::*;
+
+fn signal(id: u32) -> Trigger {
+    Trigger::signal(SemaphoreId::new(id).unwrap())
+}
+
+#[test]
+fn every_fifo_gets_its_turn_and_a_batch_is_bounded() {
+    let rings: Vec<_> = (0..3).map(|_| Ring::new(256)).collect();
+    let mut service = Service::new(rings.iter().map(|ring| ring.fifo().consumer()));
+    for ring in &rings {
+        let mut producer = ring.fifo().producer().unwrap();
+        for i in 0..100 {
+            producer.try_push(numbered(i)).unwrap();
+        }
+    }
+    let mut served = [0; 3];
+    let mut firsts = Vec::new();
+    for expected in [3 * BATCH, 3 * (100 - BATCH), 0] {
+        let mut first = None;
+        let turn = service.poll(&mut |fifo: usize, _: &Trigger| {
+            first.get_or_insert(fifo);
+            served[fifo] += 1;
+            Ok(())
+        });
+        assert_eq!(turn, expected);
+        firsts.extend(first);
+    }
+    assert_eq!(served, [100; 3]);
+    assert_eq!(firsts, [0, 1]);
+}
+
+#[test]
+fn a_service_without_fifos_has_nothing_to_do() {
+    let mut service = Service::<&FifoHeader, &[Slot]>::new([]);
+    let mut handler = |_: usize, _: &Trigger| Ok(());
+    assert_eq!(service.poll(&mut handler), 0);
+    let goal = service.drain_goal();
+    assert_eq!(service.drain(&goal, &mut handler), 0);
+}
+
+#[test]
+fn only_a_flush_publishes_the_completed_position() {
+    let ring = Ring::new(8);
+    let mut producer = ring.fifo().producer().unwrap();
+    let mut service = Service::new([ring.fifo().consumer()]);
+    let mut handler = |_: usize, _: &Trigger| Ok(());
+    let before = producer.try_push(numbered(1)).unwrap();
+    service.poll(&mut handler);
+    assert!(!before.is_completed(producer.header()));
+    let flush = producer.try_push(Trigger::flush()).unwrap();
+    let after = producer.try_push(numbered(1)).unwrap();
+    service.poll(&mut handler);
+    assert!(before.is_completed(producer.header()) && flush.is_completed(producer.header()));
+    assert!(!after.is_completed(producer.header()));
+}
+
+#[derive(Default)]
+struct Picky {
+    handled: u32,
+    refused: Vec<(usize, u64, u32)>,
+}
+
+impl Handler for Picky {
+    fn handle(&mut self, _: usize, trigger: &Trigger) -> Result<(), Refusal> {
+        if trigger.kind().contains(Kind::DATA) {
+            return Err(refusal(17));
+        }
+        self.handled += 1;
+        Ok(())
+    }
+
+    fn refused(&mut self, fifo: usize, position: Position, _: &Trigger, refusal: Refusal) {
+        self.refused.push((fifo, position.get(), refusal.code()));
+    }
+}
+
+#[test]
+fn a_refused_trigger_is_counted_told_and_popped_and_its_flush_completes() {
+    let ring = Ring::new(8);
+    let mut producer = ring.fifo().producer().unwrap();
+    let mut service = Service::new([ring.fifo().consumer()]);
+    let mut handler = Picky::default();
+    producer.try_push(signal(3)).unwrap();
+    let bad = Trigger::put_with_signal_and_flush(
+        Transfer { len: 9, ..Transfer::default() },
+        SemaphoreId::default(),
+    );
+    let refused = producer.try_push(bad).unwrap();
+    producer.try_push(signal(4)).unwrap();
+    assert_eq!(service.poll(&mut handler), 3);
+    assert_eq!(handler.handled, 2);
+    assert_eq!(handler.refused, [(0, 1, 17)]);
+    assert!(refused.is_completed(producer.header()));
+    let snapshot = service.header(0).unwrap().snapshot();
+    assert_eq!(snapshot.refused, 1);
+    assert_eq!(snapshot.last_refused, Some(RefusedTrigger { position: 1, trigger: bad, code: 17 }));
+}
+
+#[test]
+fn words_that_ask_for_nothing_are_refused() {
+    let ring = Ring::new(8);
+    let mut producer = ring.fifo().producer().unwrap();
+    producer.try_push(Trigger::from_words([1, 1])).unwrap();
+    let mut handler = Picky::default();
+    assert_eq!(Service::new([ring.fifo().consumer()]).poll(&mut handler), 1);
+    assert_eq!(handler.refused, [(0, 0, Refusal::NO_KIND.code())]);
+}
+
+#[test]
+fn a_drain_serves_what_was_pushed_before_it_and_no_more() {
+    for start in STARTS {
+        let ring = Ring::starting_at(256, start);
+        let mut producer = ring.fifo().producer().unwrap();
+        let mut service = Service::new([ring.fifo().consumer()]);
+        for i in 0..200 {
+            producer.try_push(numbered(i)).unwrap();
+        }
+        let goal = service.drain_goal();
+        producer.try_push(numbered(200)).unwrap();
+        let mut served = 0;
+        let mut handler = |_: usize, trigger: &Trigger| {
+            assert_eq!(number(trigger), served);
+            served += 1;
+            Ok(())
+        };
+        assert_eq!(service.drain(&goal, &mut handler), 0);
+        assert_eq!(service.drain(&goal, &mut handler), 0);
+        assert_eq!(served, 200);
+    }
+}
+
+#[test]
+fn a_drain_tells_what_a_dead_producer_left_and_ends_once_it_is_skipped() {
+    let ring = Ring::new(8);
+    let fifo = ring.fifo();
+    let mut alive = fifo.shared_producer(owner(1)).unwrap();
+    let mut dying = fifo.shared_producer(owner(2)).unwrap();
+    let mut service = Service::new([fifo.consumer()]);
+    alive.try_push(numbered(0)).unwrap();
+    std::mem::forget(dying.reserve().unwrap());
+    alive.try_push(numbered(1)).unwrap();
+    let goal = service.drain_goal();
+    let mut handler = |_: usize, _: &Trigger| Ok(());
+    assert_eq!(service.drain(&goal, &mut handler), 2);
+    assert_eq!(service.skip_stuck(|_, who| who == owner(2)), 1);
+    assert_eq!(service.drain(&goal, &mut handler), 0);
+}
+
+#[test]
+fn a_service_steps_over_positions_without_a_trigger_and_counts_them_as_progress() {
+    for start in STARTS {
+        let ring = Ring::starting_at(4, start);
+        let mut producer = ring.fifo().shared_producer(owner(1)).unwrap();
+        let mut service = Service::new([ring.fifo().consumer()]);
+        for lap in 0..5 {
+            drop(producer.reserve().unwrap());
+            producer.try_push(numbered(lap)).unwrap();
+            drop(producer.reserve().unwrap());
+            let mut seen = Vec::new();
+            let popped = service.poll(&mut |_: usize, trigger: &Trigger| {
+                seen.push(number(trigger));
+                Ok(())
+            });
+            assert_eq!((popped, seen), (3, vec![lap]));
+        }
+        assert_eq!(ring.header.snapshot().skipped, 10);
+    }
+}
+
+#[test]
+fn a_handler_that_panics_leaves_its_trigger_and_those_after_it() {
+    for victim in [0, 1, 2, 15, 16, 17, 40] {
+        let ring = Ring::new(64);
+        let mut producer = ring.fifo().producer().unwrap();
+        let mut service = Service::new([ring.fifo().consumer()]);
+        (0..victim + 2).for_each(|i| assert!(producer.try_push(numbered(i)).is_ok()));
+        let mut broken = |_: usize, trigger: &Trigger| {
+            assert!(number(trigger) != victim, "this handler cannot do that one");
+            Ok(())
+        };
+        let turn = std::panic::AssertUnwindSafe(|| service.poll(&mut broken));
+        assert!(std::panic::catch_unwind(turn).is_err());
+        assert_eq!(ring.header.snapshot().served, u64::from(victim));
+        let mut seen = Vec::new();
+        service.poll(&mut |_: usize, trigger: &Trigger| {
+            seen.push(number(trigger));
+            Ok(())
+        });
+        assert_eq!(seen, [victim, victim + 1]);
+    }
+}
+
+#[test]
+fn a_producer_without_room_learns_of_a_pop_within_a_stretch() {
+    let ring = Ring::starting_at(64, 5);
+    let mut producer = ring.fifo().producer().unwrap();
+    let mut service = Service::new([ring.fifo().consumer()]);
+    while producer.try_push(numbered(1)).is_ok() {}
+    let mut popped = 0;
+    let served = service.poll(&mut |_: usize, _: &Trigger| {
+        let published = ring.header.snapshot().served - 5;
+        assert!(published <= popped && popped - published < STRETCH as u64);
+        popped += 1;
+        Ok(())
+    });
+    assert_eq!((served, ring.header.snapshot().served), (64, 69));
+}
+
+#[test]
+fn a_sample_of_the_triggers_is_timed() {
+    let ring = Ring::new(64);
+    let mut producer = ring.fifo().producer().unwrap();
+    let mut service = Service::new([ring.fifo().consumer()]);
+    let mut served = 0;
+    while served < 3 * u64::from(SAMPLE_EVERY) {
+        while producer.try_push(Trigger::flush()).is_ok() {}
+        served += service.poll(&mut |_: usize, _: &Trigger| Ok(()));
+    }
+    let snapshot = ring.header.snapshot();
+    let timed = served.div_ceil(u64::from(SAMPLE_EVERY));
+    assert_eq!(snapshot.service_time.count(), timed);
+    assert!(snapshot.service_time.percentile_ns(50) <= snapshot.service_time.percentile_ns(99));
+    assert_eq!(snapshot.depth_high_water, 64);
+}
+
+#[test]
+fn percentiles_name_the_end_of_their_bucket() {
+    let mut histogram = Histogram { buckets: [0; BUCKETS] };
+    assert_eq!(histogram.percentile_ns(50), None);
+    histogram.buckets[3] = 99;
+    histogram.buckets[10] = 1;
+    assert_eq!(histogram.percentile_ns(0), Some(16));
+    assert_eq!(histogram.percentile_ns(99), Some(16));
+    assert_eq!(histogram.percentile_ns(100), Some(2048));
+}

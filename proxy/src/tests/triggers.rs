@@ -1,0 +1,97 @@
+//! What a trigger looks like in its two words.
+
+use super::*;
+
+fn memory(id: u32) -> MemoryId {
+    MemoryId::new(id).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn what_is_encoded_is_decoded(
+        kind in 1_u8..8,
+        len in any::<u32>(),
+        offsets in any::<[u32; 2]>(),
+        source in 0..MemoryId::LIMIT,
+        target in 0..MemoryId::LIMIT,
+        semaphore in 0..SemaphoreId::LIMIT,
+    ) {
+        let [source_offset, target_offset] = offsets;
+        let transfer =
+            Transfer { len, source: memory(source), source_offset, target: memory(target), target_offset };
+        let semaphore = SemaphoreId::new(semaphore).unwrap();
+        let kind = [Kind::DATA, Kind::SIGNAL, Kind::FLUSH]
+            .into_iter()
+            .enumerate()
+            .filter(|(bit, _)| kind >> bit & 1 == 1)
+            .fold(Kind::NONE, |all, (_, one)| all | one);
+        let trigger = Trigger::new(kind, transfer, semaphore).unwrap();
+        prop_assert_eq!(trigger.kind(), kind);
+        prop_assert_eq!(trigger.transfer(), transfer);
+        prop_assert_eq!(trigger.semaphore(), semaphore);
+        prop_assert_eq!(trigger.words()[1] & COMMIT_BIT, 0);
+        prop_assert_eq!(Trigger::from_words(trigger.words()), trigger);
+    }
+
+    #[test]
+    fn any_words_decode_and_encode_to_themselves_but_for_the_commit_bit(words in any::<[u64; 2]>()) {
+        let trigger = Trigger::from_words(words);
+        prop_assert_eq!(trigger.words(), [words[0], words[1] & !COMMIT_BIT]);
+        match Trigger::new(trigger.kind(), trigger.transfer(), trigger.semaphore()) {
+            Ok(again) => prop_assert_eq!(again, trigger),
+            Err(error) => {
+                prop_assert!(trigger.kind().is_none());
+                prop_assert_eq!(error, TriggerError::NoKind);
+            }
+        }
+    }
+
+    #[test]
+    fn a_trigger_comes_out_of_the_ring_as_it_went_in(words in any::<[u64; 2]>(), start in any::<u64>()) {
+        let trigger = Trigger::from_words([words[0], words[1] | 1 << 60]);
+        with_each_producer(4, start, |ring, producer| {
+            let mut consumer = ring.fifo().consumer();
+            for _ in 0..9 {
+                producer.try_push(trigger).unwrap();
+                assert_eq!(pop(&mut consumer).unwrap().1, trigger);
+            }
+        });
+    }
+}
+
+#[test]
+fn ids_that_do_not_fit_are_errors() {
+    assert_eq!(memory(511).get(), 511);
+    for value in [512, 513, 1 << 16, u32::MAX] {
+        let error = MemoryId::new(value).unwrap_err();
+        assert_eq!(error, TriggerError::OutOfRange { field: "memory id", value, limit: 512 });
+    }
+    assert_eq!(SemaphoreId::new(1023).unwrap().get(), 1023);
+    let error = SemaphoreId::new(1024).unwrap_err();
+    assert_eq!(error.to_string(), "semaphore id 1024 does not fit a trigger: it has to be below 1024");
+}
+
+#[test]
+fn the_layout_of_the_words_is_the_documented_one() {
+    let transfer = Transfer {
+        len: 0x11,
+        source_offset: 0x22,
+        target_offset: 0x33,
+        source: memory(0x144),
+        target: memory(0x155),
+    };
+    let trigger = Trigger::put_with_signal_and_flush(transfer, SemaphoreId::new(0x266).unwrap());
+    assert_eq!(trigger.words()[0], 0x22_0000_0011);
+    assert_eq!(trigger.words()[1], 0x33 | 0x144 << 32 | 0x155 << 41 | 0x266 << 50 | 7 << 60);
+}
+
+#[test]
+fn the_shorthands_carry_their_kinds() {
+    let (transfer, semaphore) = (Transfer::default(), SemaphoreId::default());
+    assert_eq!(Trigger::put(transfer).kind(), Kind::DATA);
+    assert_eq!(Trigger::signal(semaphore).kind(), Kind::SIGNAL);
+    assert_eq!(Trigger::flush().kind(), Kind::FLUSH);
+    assert_eq!(Trigger::put_with_signal(transfer, semaphore).kind(), Kind::DATA | Kind::SIGNAL);
+    let all = Trigger::put_with_signal_and_flush(transfer, semaphore).kind();
+    assert!(all.contains(Kind::DATA | Kind::SIGNAL | Kind::FLUSH) && !all.is_none());
+}

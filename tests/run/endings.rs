@@ -1,0 +1,87 @@
+//! How a job under `shmccl run` ends, and with which exit code.
+
+use nix::sys::signal::{Signal, kill};
+
+use crate::{Started, job, run, shmccl, told};
+
+#[test]
+fn the_exit_code_is_that_of_the_first_cause_and_one_line_names_it() {
+    for (script, code, line) in [
+        ("exit $((SHMCCL_RANK * 7))", 7, "error: rank 1 exited with code 7\n"),
+        ("[ $SHMCCL_RANK = 0 ] || kill -KILL $$", 137, "error: rank 1 was killed by SIGKILL\n"),
+        ("[ $SHMCCL_RANK = 0 ] && kill -SEGV $$; exit 0", 139, "error: rank 0 was killed by SIGSEGV\n"),
+        ("exit 0", 0, ""),
+    ] {
+        let output = run(&["-n", "2", "-q", "--", "sh", "-c", script]);
+        assert_eq!(told(&output), (code, line.to_owned()), "{script}");
+    }
+}
+
+#[test]
+fn an_interrupt_is_passed_on_and_becomes_the_exit_code() {
+    for (signal, code, line) in [
+        (Signal::SIGINT, 130, "error: interrupted by SIGINT\n"),
+        (Signal::SIGTERM, 143, "error: interrupted by SIGTERM\n"),
+        (Signal::SIGHUP, 129, "error: interrupted by SIGHUP\n"),
+    ] {
+        let foreign = shmccl(&["-n", "3", "-q", "--", "sh", "-c", "echo pid $$; exec sleep 1000"]);
+        let started = Started::new(foreign, 3);
+        started.signal(signal);
+        assert_eq!(started.end(), (code, line.to_owned()));
+        let started = Started::new(job(&["-n", "3", "-q"], "wait"), 3);
+        started.signal(signal);
+        let (found, error) = started.end();
+        assert_eq!((found, error.lines().last()), (code, Some(line.trim())), "{error}");
+    }
+}
+
+#[test]
+fn whoever_ignores_an_interrupt_is_killed_at_the_second_one() {
+    let script = "trap '' TERM INT; echo pid $$; while :; do sleep 1000; done";
+    let started = Started::new(shmccl(&["-n", "2", "-q", "--", "sh", "-c", script]), 2);
+    started.signal(Signal::SIGTERM);
+    started.signal(Signal::SIGINT);
+    assert_eq!(started.end().0, 143);
+}
+
+#[test]
+fn a_rank_that_is_killed_is_named_and_its_peers_say_whom_they_lost() {
+    for mode in ["thread", "process"] {
+        let started = Started::new(job(&["-n", "4", "-q", "--proxy", mode], "wait"), 4);
+        kill(started.pids[2], Signal::SIGKILL).unwrap();
+        let (code, error) = started.end();
+        let last = error.lines().last().unwrap_or_default();
+        assert!(code == 137 && last.ends_with("was killed by SIGKILL"), "{error}");
+        let lost = last.trim_start_matches("error: ").split(" was ").next().unwrap();
+        assert_eq!(error.matches(&format!("{lost} was lost")).count(), 3, "{error}");
+    }
+}
+
+#[test]
+fn killing_the_launcher_takes_all_ranks_along_whether_they_know_the_library_or_not() {
+    let foreign = shmccl(&["-n", "3", "-q", "--", "sh", "-c", "echo pid $$; exec sleep 1000"]);
+    for command in
+        [foreign, job(&["-n", "3", "-q"], "wait"), job(&["-n", "3", "-q", "--proxy", "process"], "wait")]
+    {
+        let started = Started::new(command, 3);
+        started.signal(Signal::SIGKILL);
+        assert_eq!(started.end().0, -1);
+    }
+}
+
+#[test]
+fn processes_that_ranks_leave_behind_end_with_the_job() {
+    let script = "sleep 1000 & echo pid $!; setsid sleep 1000 & echo pid $!";
+    let started = Started::new(shmccl(&["-n", "2", "-q", "--", "sh", "-c", script]), 4);
+    assert_eq!(started.end(), (0, String::new()));
+}
+
+#[test]
+fn a_program_that_ends_well_without_joining_fails_a_job_that_needs_it() {
+    let (code, error) = told(&job(&["-n", "3", "-q"], "absent 1").output().unwrap());
+    let last = error.lines().last().unwrap_or_default();
+    assert!(
+        code != 0 && last.starts_with("error: rank 1 exited with code 0 without leaving the job"),
+        "{error}"
+    );
+}
