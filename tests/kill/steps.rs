@@ -90,6 +90,16 @@ fn at_each_step(name: &str, random: &mut Random, mut kill_at: impl FnMut(u64) ->
     panic!("{name} takes more than {MOST} steps");
 }
 
+/// The same with one victim after the other: the ranks of these names.
+fn at_each_step_of_each(seed: u64, names: [&str; 3], mut kill_at: impl FnMut(u32, u64) -> bool) {
+    let mut random = Random(seed);
+    for (victim, name) in (0..).zip(names) {
+        let steps = at_each_step(name, &mut random, |number| kill_at(victim, number));
+        println!("{name}: {steps} steps");
+        assert!(steps > 10, "{steps}");
+    }
+}
+
 /// A job of three ranks of `test`, of which `victim` dies at the step of this number `from` somewhere on.
 fn launch(test: &str, victim: u32, from: &str, number: u64) -> Launch {
     let launch = Launch::new(3).unwrap().program(this_test(test)).heap_len(8 << 20).capture_output(true);
@@ -197,14 +207,10 @@ fn whoever_is_killed_at_whatever_step_of_growing_all_are_together_or_none() {
     let test = "steps::whoever_is_killed_at_whatever_step_of_growing_all_are_together_or_none";
     let seed = seed();
     println!("SHMCCL_SEED={seed}");
-    let (mut random, mut tally) = (Random(seed), Tally::default());
-    for (victim, who) in [(0, "the host"), (1, "a member"), (2, "a newcomer")] {
-        let steps = at_each_step(who, &mut random, |number| {
-            JoiningTrial::at_step(test, victim, number).run(&mut tally)
-        });
-        println!("{who}: {steps} steps");
-        assert!(steps > 10, "{steps}");
-    }
+    let mut tally = Tally::default();
+    at_each_step_of_each(seed, ["the host", "a member", "a newcomer"], |victim, number| {
+        JoiningTrial::at_step(test, victim, number).run(&mut tally)
+    });
     println!("{tally}");
 }
 
@@ -217,13 +223,11 @@ fn whoever_is_killed_at_whatever_step_of_recovering_all_come_together_in_the_end
     let test = "steps::whoever_is_killed_at_whatever_step_of_recovering_all_come_together_in_the_end";
     let seed = seed();
     println!("SHMCCL_SEED={seed}");
-    let (mut random, mut returns) = (Random(seed), Returns::default());
-    for (victim, who) in [(0, "the first survivor"), (1, "another"), (2, "the one that was started again")] {
-        let steps = at_each_step(who, &mut random, |number| {
-            ReturningTrial::at_step(test, victim, number).run(&mut returns)
-        });
-        println!("{who}: {steps} steps");
-        assert!(steps > 10, "{steps}");
-    }
+    let mut returns = Returns::default();
+    at_each_step_of_each(
+        seed,
+        ["the first survivor", "another", "the one that was started again"],
+        |victim, number| ReturningTrial::at_step(test, victim, number).run(&mut returns),
+    );
     println!("{returns}");
 }

@@ -189,6 +189,3 @@ impl Comm {
         Order::Join { formation, groups: self.groups, last: self.last.clone(), id: id.to_owned() }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -267,3 +267,14 @@ fn a_group_of_which_only_the_end_is_told_fails_by_that_after_a_moment() {
     bench.pass(200);
     assert_eq!(bench.status().why.as_deref(), Some("device 1: revoked"));
 }
+
+#[test]
+fn a_newcomer_that_stops_after_it_was_told_to_come_is_named() {
+    let mut bench = Bench::new(4);
+    bench.init(2, false);
+    bench.slow.insert(DeviceId::new(4));
+    bench.meetings = Err("a rank has not come".to_owned());
+    let why = bench.answer(Request::Grow { comm: COMM, devices: 2 }).unwrap_err().to_string();
+    assert!(why.contains("device 3: a rank has not come"), "{why}");
+    assert!(why.contains("; device 4 was told to come, and has not;"), "{why}");
+}

@@ -17,6 +17,10 @@ pub(super) struct Bench {
     pub(super) tasks: BTreeMap<DeviceId, Task>,
     /// Who hears nothing.
     pub(super) stopped: BTreeSet<DeviceId>,
+    /// Who hears all, and does not get its tasks done.
+    pub(super) slow: BTreeSet<DeviceId>,
+    /// What comes of meetings.
+    pub(super) meetings: Result<(), String>,
     pub(super) dropped: Vec<DeviceId>,
     pub(super) logged: Vec<Turn>,
     pub(super) replies: BTreeMap<u64, Result<Reply, Refusal>>,
@@ -34,6 +38,8 @@ impl Bench {
             devices: BTreeMap::new(),
             tasks: BTreeMap::new(),
             stopped: BTreeSet::new(),
+            slow: BTreeSet::new(),
+            meetings: Ok(()),
             dropped: Vec::new(),
             logged: Vec::new(),
             replies: BTreeMap::new(),
@@ -128,7 +134,10 @@ impl Bench {
 
     /// Does one task that is no group. Returns what the device says of it.
     pub(super) fn work(&mut self) -> Option<Event> {
-        let found = self.tasks.iter().find(|(_, task)| !matches!(task, Task::Run { .. }));
+        let is_to_do =
+            |device: &DeviceId, task: &Task| !matches!(task, Task::Run { .. }) && !self.slow.contains(device);
+        // Newcomers come first to see what has become of a meeting.
+        let found = self.tasks.iter().rfind(|(device, task)| is_to_do(device, task));
         let (device, task) = found.map(|(device, task)| (*device, task.clone()))?;
         let members = self.devices[&device].report().membership.as_ref()?.formation.members.clone();
         let is_lost = |member: &DeviceId| !self.devices.contains_key(member) || self.stopped.contains(member);
@@ -139,7 +148,7 @@ impl Bench {
                 Task::Host => Outcome::Hosted(Ok("id".to_owned())),
                 Task::GoOn => Outcome::WentOn(Ok(lost)),
                 Task::Leave { .. } => Outcome::Left,
-                _ => Outcome::Met(Ok(members)),
+                _ => Outcome::Met(self.meetings.clone().map(|()| members)),
             },
         );
         self.report(device)
