@@ -61,7 +61,11 @@ impl Pool {
     }
 
     pub(crate) fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
+        self.command_of(env!("CARGO_BIN_EXE_shmccl"))
+    }
+
+    fn command_of(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
         command.env("XDG_RUNTIME_DIR", &self.parent).env("NO_COLOR", "1");
         command
     }
@@ -72,11 +76,7 @@ impl Pool {
 
     /// Starts a process, waits for its first line, and returns what it says after that.
     pub(crate) fn spawn_talking(&self, words: &[&str]) -> (Child, BufReader<ChildStderr>) {
-        let mut child = self.command().args(words).stderr(Stdio::piped()).spawn().unwrap();
-        let (mut line, mut stderr) = (String::new(), BufReader::new(child.stderr.take().unwrap()));
-        stderr.read_line(&mut line).unwrap();
-        assert!(line.contains("Ctrl-C ends it"), "{line}");
-        (child, stderr)
+        talking(self.command().args(words))
     }
 
     /// Starts a coordinator with so many devices, which it ends; returns what they say when all are there.
@@ -97,6 +97,12 @@ impl Pool {
 
     pub(crate) fn start_coordinator_with(&mut self, flags: &[&str]) {
         self.coordinator = Some(self.spawn(&[&["coordinator"], flags].concat()));
+    }
+
+    /// Starts a coordinator from a line of the shell, in which `"$0"` is the program.
+    pub(crate) fn start_coordinator_by(&mut self, line: &str) {
+        let words = ["-c", line, env!("CARGO_BIN_EXE_shmccl")];
+        self.coordinator = Some(talking(self.command_of("sh").args(words)).0);
     }
 
     /// Starts a device. Returns its number.
@@ -183,6 +189,15 @@ impl Drop for Pool {
         }
         let _ = std::fs::remove_dir_all(&self.parent);
     }
+}
+
+/// Starts a process, waits for its first line, and returns what it says after that.
+fn talking(command: &mut Command) -> (Child, BufReader<ChildStderr>) {
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let (mut line, mut stderr) = (String::new(), BufReader::new(child.stderr.take().unwrap()));
+    stderr.read_line(&mut line).unwrap();
+    assert!(line.contains("Ctrl-C ends it"), "{line}");
+    (child, stderr)
 }
 
 /// What is in a directory.
