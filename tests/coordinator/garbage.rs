@@ -84,6 +84,7 @@ fn garbage_takes_neither_the_coordinator_nor_a_device_down() {
         assert!(told.contains(&device.to_string()), "seed {seed}: {told}");
     }
     serves_those_who_make_sense(&pool);
+    println!("{tries} conversations of garbage, SHMCCL_SEED={seed}");
 }
 
 /// Makes a communicator of both devices, when nobody else's has them any more, and copies to and from one of them.

@@ -44,6 +44,7 @@ fn no_group_fails_when_the_coordinator_is_killed_and_the_next_one_takes_over() {
     }
     pool.ctl("finalize 1").line();
     assert_eq!(pool.ctl("devices").line().matches("free").count(), 3);
+    println!("{kills} coordinators killed, no group failed");
 }
 
 #[test]

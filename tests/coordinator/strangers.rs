@@ -51,7 +51,6 @@ fn stranger() {
 }
 
 #[test]
-#[allow(clippy::print_stdout, reason = "a test that is skipped says so")]
 fn another_user_can_neither_connect_nor_attach_nor_read() {
     if !nix::unistd::geteuid().is_root() {
         println!("skipped: only root can play another user");

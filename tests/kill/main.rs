@@ -2,7 +2,8 @@
 //! is left behind, and whether the others can go on.
 //!
 //! The test binary is its own device and launcher: processes are this binary again, told to run the same test. `SHMCCL_LONG=1`
-//! runs 300 trials of each kind (1000 of going on without the dead), and in a release build holds the errors of survivors to the promise that the README gives;
+//! runs 300 trials and more of each kind (1600 of going on without the dead: in 3 of 13 a second one dies, in 3 more while the others shrink),
+//! and in a release build holds survivors to all the times that the README promises, otherwise to the longest.
 //! `SHMCCL_SEED` replays a series. `--nocapture` shows the table.
 #![expect(clippy::print_stdout, reason = "devices report on stdout, and the table is the result")]
 
@@ -105,9 +106,7 @@ fn whoever_survives_a_killed_process_is_told_and_nothing_is_left() {
         assert!(names.is_empty(), "{names:?} are left in /dev/shm after {trial:?}");
     }
     println!("{statistics}");
-    if long() && !cfg!(debug_assertions) {
-        statistics.hold_the_promise();
-    }
+    statistics.hold_the_promise(strict());
 }
 
 #[test]
@@ -181,7 +180,7 @@ fn survivors_of_killed_ranks_agree_on_who_is_lost_and_compute_on() {
     }
     let _alone = one_at_a_time();
     let seed = seed();
-    let trials = if long() { 1000 } else { 48 };
+    let trials = if long() { 1600 } else { 208 };
     println!("{trials} trials, SHMCCL_SEED={seed}");
     let mut random = Random(seed);
     let mut times = Times::default();
@@ -191,6 +190,7 @@ fn survivors_of_killed_ranks_agree_on_who_is_lost_and_compute_on() {
         trial.judge(&trial.run(), &mut times);
     }
     println!("{times}");
+    times.hold_the_promise(strict());
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn ranks_that_are_killed_are_started_again_and_taken_back_by_the_others() {
     }
     let _alone = one_at_a_time();
     let seed = seed();
-    let trials = if long() { 300 } else { 16 };
+    let trials = if long() { 400 } else { 16 };
     println!("{trials} trials, SHMCCL_SEED={seed}");
     let mut random = Random(seed);
     let mut returns = Returns::default();
@@ -380,6 +380,11 @@ fn shared_memory(prefix: &str) -> Vec<String> {
     let names =
         std::fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name.starts_with(prefix)).collect()
+}
+
+/// Whether promises of time are held that a busy machine may break: with many trials, on optimised code.
+fn strict() -> bool {
+    long() && !cfg!(debug_assertions)
 }
 
 fn long() -> bool {

@@ -32,7 +32,7 @@ pub(crate) fn carry_on(mut comm: Communicator, mut numbers: Vec<u32>, mut outcom
         }
         let shrunk = comm.shrink().unwrap();
         let lost: Vec<_> = shrunk.lost.iter().map(|rank| numbers[rank.index()]).collect();
-        say(&format!("on {}", lost.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")));
+        say(&format!("on {} {}", lost.iter().map(ToString::to_string).collect::<Vec<_>>().join(","), now()));
         numbers.retain(|number| !lost.contains(number));
         comm = shrunk.comm;
         outcome = compute(&mut comm, &numbers);
