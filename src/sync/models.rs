@@ -9,7 +9,7 @@
 //!
 //! The barriers of [`MockKernel`] are sequentially consistent fences on both sides, as on a system without `membarrier`. They are
 //! stronger than what signallers have elsewhere: they order two wakers with each other, and what one does before a fence with what it
-//! does after. What must hold without that is shown in `membarrier`, whose kernel has the asymmetric pair.
+//! does after. What must hold without that is shown in `membarrier` and `regroup`, whose kernel has the asymmetric pair.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Models on a kernel whose barriers are as lopsided as `membarrier`.
+//! A kernel whose barriers are as lopsided as `membarrier`, and models on it.
 //!
 //! Each thread of a model has a core of its own, and each core a word on which nothing is ever decided. The heavy barrier, which
 //! interrupts all cores, is a read-modify-write of each core's word in turn. The light one is a read-modify-write of the word of the
@@ -16,44 +16,34 @@ use crate::sync::{Kernel, atomic::AtomicU32};
 
 const CORES: usize = 3;
 
-/// What the threads of a model share.
-struct Host {
-    world: Arc<World>,
+/// The machine that a model runs on.
+#[derive(Debug)]
+struct Machine {
+    futexes: MockKernel,
     cores: [AtomicU64; CORES],
-    cells: [BarrierCell; CORES],
 }
 
-impl Host {
-    fn new() -> Arc<Self> {
-        Arc::new(Self {
-            world: World::new(),
-            cores: [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)],
-            cells: [BarrierCell::new(0), BarrierCell::new(0), BarrierCell::new(0)],
-        })
-    }
-
-    fn core(&self, number: usize) -> Core<'_> {
-        Core { host: self, number }
-    }
-}
-
-/// The kernel as the thread on one core meets it.
-struct Core<'a> {
-    host: &'a Host,
+/// One core, and the kernel as the one thread on it meets it.
+#[derive(Debug)]
+pub(super) struct Core {
+    machine: Arc<Machine>,
     number: usize,
 }
 
-impl Core<'_> {
-    fn waiting(&self, policy: WaitPolicy) -> Waiting<'_, Self, RevokeCell> {
-        Waiting::new(self, &self.host.world.revoke, policy, Duration::MAX)
+impl Core {
+    /// All cores of a machine.
+    pub(super) fn all() -> [Self; CORES] {
+        let cores = [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)];
+        let machine = Arc::new(Machine { futexes: MockKernel::new(), cores });
+        [0, 1, 2].map(|number| Self { machine: Arc::clone(&machine), number })
     }
 
     fn interrupt(&self, core: usize) {
-        self.host.cores[core].fetch_add(1, Ordering::AcqRel);
+        self.machine.cores[core].fetch_add(1, Ordering::AcqRel);
     }
 }
 
-impl Kernel for Core<'_> {
+impl Kernel for Core {
     fn light_barrier(&self) {
         self.interrupt(self.number);
     }
@@ -63,23 +53,55 @@ impl Kernel for Core<'_> {
     }
 
     fn sleep(&self, words: &[SleepWord<'_>], timeout: Duration) {
-        self.host.world.kernel.sleep(words, timeout);
+        self.machine.futexes.sleep(words, timeout);
     }
 
     fn wake_all(&self, word: &AtomicU32) {
-        self.host.world.kernel.wake_all(word);
+        self.machine.futexes.wake_all(word);
     }
 
     fn yield_now(&self) {
-        self.host.world.kernel.yield_now();
+        self.machine.futexes.yield_now();
     }
 
     fn now(&self) -> Duration {
-        self.host.world.kernel.now()
+        self.machine.futexes.now()
     }
 }
 
-type Body = fn(&Host, &Core<'_>);
+/// What the threads of a model share.
+struct Host {
+    cores: [Core; CORES],
+    revoke: RevokeCell,
+    semaphore: SemaphoreCell,
+    park: ParkCell,
+    ghosts: [Ghost; CORES],
+    cells: [BarrierCell; CORES],
+}
+
+impl Host {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            cores: Core::all(),
+            revoke: RevokeCell::new(),
+            semaphore: SemaphoreCell::new(0),
+            park: ParkCell::new(),
+            ghosts: [Ghost::new(), Ghost::new(), Ghost::new()],
+            cells: [BarrierCell::new(0), BarrierCell::new(0), BarrierCell::new(0)],
+        })
+    }
+
+    /// Sleeps on `core` until `poll` returns something.
+    fn sleep(&self, core: &Core, poll: impl FnMut() -> Option<()>) {
+        wait_until(&self.waiting(core), &self.park, poll).unwrap();
+    }
+
+    fn waiting<'a>(&'a self, core: &'a Core) -> Waiting<'a, Core, RevokeCell> {
+        Waiting::new(core, &self.revoke, PARK, Duration::MAX)
+    }
+}
+
+type Body = fn(&Host, &Core);
 
 /// Runs each of `bodies` on a core of its own, the first on the model's own thread.
 fn on_cores(bodies: &[Body]) {
@@ -88,40 +110,39 @@ fn on_cores(bodies: &[Body]) {
         .map(|number| {
             let body = bodies[number];
             let host = Arc::clone(&host);
-            thread::spawn(move || body(&host, &host.core(number)))
+            thread::spawn(move || body(&host, &host.cores[number]))
         })
         .collect();
-    bodies[0](&host, &host.core(0));
+    bodies[0](&host, &host.cores[0]);
     for other in others {
         other.join().unwrap();
     }
 }
 
 /// Sleeps until the ghost `0` is written.
-fn sleep_for_a_ghost(host: &Host, core: &Core<'_>) {
-    let world = &host.world;
-    wait_until(&core.waiting(PARK), &world.park, || (world.ghosts[0].read() != 0).then_some(())).unwrap();
+fn sleep_for_a_ghost(host: &Host, core: &Core) {
+    host.sleep(core, || (host.ghosts[0].read() != 0).then_some(()));
 }
 
-fn write_a_ghost(host: &Host, core: &Core<'_>) {
-    host.world.ghosts[0].write(1);
-    host.world.park.wake(core);
+fn write_a_ghost(host: &Host, core: &Core) {
+    host.ghosts[0].write(1);
+    host.park.wake(core);
 }
 
-fn write_own_ghost(host: &Host, core: &Core<'_>) {
-    host.world.ghosts[core.number].write(1);
-    host.world.park.wake(core);
+fn write_own_ghost(host: &Host, core: &Core) {
+    host.ghosts[core.number].write(1);
+    host.park.wake(core);
 }
 
 /// Comes to the barrier as the member of its core's number, and stays until all have.
-fn meet(host: &Host, core: &Core<'_>) {
-    let mut barrier = Barrier::new(&host.cells[..], &host.world.park, core.number, 0);
-    barrier.barrier(&core.waiting(PARK)).unwrap();
+fn meet(host: &Host, core: &Core) {
+    let mut barrier = Barrier::new(&host.cells[..], &host.park, core.number, 0);
+    barrier.barrier(&host.waiting(core)).unwrap();
 }
 
 /// Comes to the barrier, and goes.
-fn arrive(host: &Host, core: &Core<'_>) {
-    Barrier::new(&host.cells[..], &host.world.park, core.number, 0).arrive(core);
+fn arrive(host: &Host, core: &Core) {
+    Barrier::new(&host.cells[..], &host.park, core.number, 0).arrive(core);
 }
 
 #[test]
@@ -138,9 +159,9 @@ fn two_sleepers_hear_of_one_waker_that_has_no_fence() {
 fn who_waits_for_two_things_hears_of_both_from_wakers_without_fences() {
     model(|| {
         on_cores(&[
-            |host: &Host, core: &Core<'_>| {
-                let both = || (host.world.ghosts[1].read() & host.world.ghosts[2].read() == 1).then_some(());
-                wait_until(&core.waiting(PARK), &host.world.park, both).unwrap();
+            |host: &Host, core: &Core| {
+                let both = || (host.ghosts[1].read() & host.ghosts[2].read() == 1).then_some(());
+                host.sleep(core, both);
             },
             write_own_ghost,
             write_own_ghost,
@@ -162,15 +183,15 @@ fn the_last_of_three_members_wakes_the_others() {
 fn a_relaxed_signal_carries_on_what_the_one_before_has_published() {
     model(|| {
         on_cores(&[
-            |host: &Host, core: &Core<'_>| {
-                let mut sender = SemaphoreSender::new(&host.world.semaphore, 0);
-                host.world.ghosts[0].write(7);
+            |host: &Host, core: &Core| {
+                let mut sender = SemaphoreSender::new(&host.semaphore, 0);
+                host.ghosts[0].write(7);
                 sender.signal(core);
                 sender.relaxed_signal(core);
             },
-            |host: &Host, _: &Core<'_>| {
-                if SemaphoreReceiver::new(&host.world.semaphore, 0).poll() {
-                    assert_eq!(host.world.ghosts[0].read(), 7);
+            |host: &Host, _: &Core| {
+                if SemaphoreReceiver::new(&host.semaphore, 0).poll() {
+                    assert_eq!(host.ghosts[0].read(), 7);
                 }
             },
         ]);

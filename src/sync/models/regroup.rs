@@ -1,6 +1,7 @@
-//! Models of the rounds in which survivors go on together.
+//! Models of the rounds in which survivors go on together, on a kernel whose barriers order nothing that they need not.
 
 use super::super::regroup::{OFFER_WORDS, OfferCell, Outcome, Round, RoundCell};
+use super::membarrier::Core;
 use super::*;
 use crate::rank::RankSet;
 
@@ -10,7 +11,7 @@ struct Table {
     round: RoundCell,
     offers: [OfferCell; N],
     park: ParkCell,
-    kernel: MockKernel,
+    cores: [Core; N],
     revoke: RevokeCell,
     lives: [LifeCell; N],
     /// What each rank did before it came, and before it was ready.
@@ -25,7 +26,7 @@ impl Table {
             round: RoundCell::new(),
             offers: [OfferCell::default(), OfferCell::default(), OfferCell::default()],
             park: ParkCell::new(),
-            kernel: MockKernel::new(),
+            cores: Core::all(),
             revoke: RevokeCell::new(),
             lives: [LifeCell::new(), LifeCell::new(), LifeCell::new()],
             came: ghosts(),
@@ -33,18 +34,18 @@ impl Table {
         })
     }
 
-    fn side(&self, rank: usize) -> Round<'_, MockKernel, impl Fn(Rank) -> bool> {
+    fn side(&self, rank: usize) -> Round<'_, Core, impl Fn(Rank) -> bool> {
         Round {
             cell: &self.round,
             rank: known(rank as u32),
-            kernel: &self.kernel,
+            kernel: &self.cores[rank],
             park: &self.park,
             gone: |rank: Rank| self.lives[rank.index()].status() == LifeStatus::Lost,
         }
     }
 
-    fn wait<T>(&self, policy: WaitPolicy, poll: impl FnMut() -> Option<T>) -> T {
-        let waiting = Waiting::new(&self.kernel, &self.revoke, policy, Duration::MAX);
+    fn wait<T>(&self, rank: usize, poll: impl FnMut() -> Option<T>) -> T {
+        let waiting = Waiting::new(&self.cores[rank], &self.revoke, PARK, Duration::MAX);
         wait_until(&waiting, &self.park, poll).expect("nobody revokes, and time stands still")
     }
 }
@@ -63,7 +64,7 @@ fn who_is_chosen_knows_what_the_others_did_before_they_came() {
         let side = table.side(rank);
         table.came[rank].write(1);
         side.come();
-        let chosen = table.wait(PARK, || side.choose(RankSet::all(2)));
+        let chosen = table.wait(rank, || side.choose(RankSet::all(2)));
         assert_eq!(chosen, RankSet::all(2));
         assert_eq!(table.came[1 - rank].read(), 1);
     }
@@ -81,7 +82,7 @@ fn whoever_sees_all_offers_reads_what_they_say() {
         let side = table.side(rank);
         table.offers[rank].write([rank as u64 + 1; OFFER_WORDS]);
         side.offer();
-        assert_eq!(table.wait(PARK, || side.poll_offers(RankSet::all(2))), None);
+        assert_eq!(table.wait(rank, || side.poll_offers(RankSet::all(2))), None);
         assert_eq!(table.offers[1 - rank].read(), [2 - rank as u64; OFFER_WORDS]);
     }
     model(|| {
@@ -98,7 +99,7 @@ fn those_who_are_together_find_what_all_have_prepared() {
         let side = table.side(rank);
         table.prepared[rank].write(1);
         side.ready();
-        assert_eq!(table.wait(PARK, || side.poll_outcome(RankSet::all(2))), Outcome::Together);
+        assert_eq!(table.wait(rank, || side.poll_outcome(RankSet::all(2))), Outcome::Together);
         assert_eq!(table.prepared[1 - rank].read(), 1);
     }
     model(|| {
@@ -143,7 +144,7 @@ fn around_a_death<T: Copy + PartialEq + std::fmt::Debug + 'static>(
     let peer = with_peer(&table, move |table| survivor(table, 1));
     let dying = with_peer(&table, move |table| {
         take_part(table, 2);
-        table.lives[2].mark_lost(&table.kernel);
+        table.lives[2].mark_lost(&table.cores[2]);
     });
     let early = [survivor(&table, 0), peer.join().unwrap()];
     dying.join().unwrap();
@@ -184,7 +185,7 @@ fn those_who_begin_together_find_what_all_have_prepared() {
         let side = table.side(rank);
         table.prepared[rank].write(1);
         side.ready();
-        assert_eq!(table.wait(PARK, || side.poll_start(RankSet::all(2))), Outcome::Together);
+        assert_eq!(table.wait(rank, || side.poll_start(RankSet::all(2))), Outcome::Together);
         assert_eq!(table.prepared[1 - rank].read(), 1);
     }
     model(|| {
@@ -220,7 +221,7 @@ fn whom_one_of_them_has_given_up_before_it_was_ready_does_not_go_on() {
         let table = Table::new();
         table.side(2).ready();
         let peer = with_peer(&table, |table| {
-            table.lives[2].mark_lost(&table.kernel);
+            table.lives[2].mark_lost(&table.cores[2]);
             table.side(1).ready();
         });
         let side = table.side(0);
