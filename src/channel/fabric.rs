@@ -355,15 +355,15 @@ impl Fabric {
             return Ok(());
         }
         let done = self.wait_for_peer("wait", peer, |waiting| inbound.wait(waiting));
-        recorder.note(begun, note.failing(done.is_err()));
-        done
+        recorder.ended(begun, note, done)
     }
 
-    /// Notes what has begun then, if it did.
-    #[inline]
-    pub(crate) fn note(&self, begun: Option<u64>, note: Note, has_failed: bool) {
-        if let (Some(begun), Some(recorder)) = (begun, self.recorder()) {
-            recorder.note(begun, note.failing(has_failed));
+    /// Hands on what came of that which has begun then, if it did, and notes it.
+    #[inline(always)]
+    pub(crate) fn ended<T>(&self, begun: Option<u64>, note: Note, done: Result<T>) -> Result<T> {
+        match (begun, self.recorder()) {
+            (Some(begun), Some(recorder)) => recorder.ended(begun, note, done),
+            _ => done,
         }
     }
 

@@ -250,8 +250,7 @@ impl MemoryChannel {
         let note = Note { peer: Some(self.peer), bytes: len, sequence, ..Note::of(verb) };
         let begun = self.fabric.recorder().map(Recorder::now);
         let done = run(self);
-        self.fabric.note(begun, note, done.is_err());
-        done
+        self.fabric.ended(begun, note, done)
     }
 
     #[cold]
@@ -275,6 +274,16 @@ impl MemoryChannel {
     /// the watermark.
     #[inline(never)]
     fn put_with_signal_watched(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
+        if let Some(recorder) = self.fabric.recorder().filter(|_| self.fabric.is_open()) {
+            let (begun, from, to) = (recorder.now(), self.mine(source), self.theirs(target));
+            if self.heaps.try_copy(from, to, len, ReadSoon::Yes) {
+                self.outbound.signal(self.fabric.kernel());
+                let (peer, sequence) = (Some(self.peer), self.outbound.sent());
+                let note = Note { peer, bytes: len, sequence, ..Note::of(Verb::PUT_WITH_SIGNAL) };
+                recorder.note(begun, note);
+                return Ok(());
+            }
+        }
         self.verb_watched("put_with_signal", Verb::PUT_WITH_SIGNAL, len, |channel| {
             channel.heaps.copy(channel.mine(source), channel.theirs(target), len, ReadSoon::Yes)?;
             channel.written(target, len);

@@ -133,11 +133,8 @@ impl PortChannel {
     fn noted<T>(&mut self, verb: Verb, bytes: u64, run: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let begun = self.fabric.recorder().map(Recorder::now);
         let done = run(self);
-        if begun.is_some() {
-            let note = Note { peer: Some(self.seat.peer), bytes, ..Note::of(verb) };
-            self.fabric.note(begun, note, done.is_err());
-        }
-        done
+        let note = Note { peer: Some(self.seat.peer), bytes, ..Note::of(verb) };
+        self.fabric.ended(begun, note, done)
     }
 
     /// Pushes the triggers of one put: data in every piece, `kind` with the last. Nothing for an empty put of no kind.

@@ -128,7 +128,7 @@ impl Repeat<'_> {
         let begun = noting::begin_word(team, again.len);
         let done = again.run(team);
         let manner = Manner { algorithm: Some(Algorithm::OneShot), channel: ChannelKind::Memory };
-        begun.end(team, manner, done.is_err());
+        let done = begun.end(team, manner, done);
         team.board.or_revoke(done)
     }
 }

@@ -179,8 +179,7 @@ impl Engine {
         let simple = Manner { algorithm: None, channel: manner.channel };
         self.taken = if call.operation.has_peer() { simple } else { Way::Small.manner() };
         let done = self.run_guarded(call, manner);
-        begun.end(&self.team, self.taken, done.is_err());
-        done
+        begun.end(&self.team, self.taken, done)
     }
 
     fn run_guarded(&mut self, call: &mut Call<'_>, manner: Manner) -> Result<()> {

@@ -6,6 +6,7 @@ use super::operation::Operation;
 use super::parcel::Parcel;
 use super::small::input_len;
 use super::team::Team;
+use crate::error::Result;
 use crate::trace::{Note, PORT, Recorder, Verb};
 
 /// A call of `team` that has begun, if it is noted at all.
@@ -32,10 +33,14 @@ pub(super) fn begin_operation(team: &Team, operation: Operation) -> Begun {
 }
 
 impl Begun {
-    /// Ends it, done in `manner`.
-    pub(super) fn end(self, team: &Team, manner: Manner, has_failed: bool) {
-        if let (Some((begun, note)), Some(recorder)) = (self.0, team.board.fabric().recorder()) {
-            recorder.note(begun, Note { manner: code_of(manner), ..note }.failing(has_failed));
+    /// Ends it, done in `manner`, and hands on what came of it.
+    #[inline(always)]
+    pub(super) fn end<T>(self, team: &Team, manner: Manner, done: Result<T>) -> Result<T> {
+        match (self.0, team.board.fabric().recorder()) {
+            (Some((begun, note)), Some(recorder)) => {
+                recorder.ended(begun, Note { manner: code_of(manner), ..note }, done)
+            }
+            _ => done,
         }
     }
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use super::Rings;
 use super::rings::{Author, MAX_THREADS, NAME_WORDS, RingCells};
 use super::verb::Verb;
+use crate::error::{Error, Result};
 use crate::rank::Rank;
 use crate::shm::fetch_ahead;
 use crate::shm::ticks::TickSource;
@@ -116,6 +117,27 @@ impl Recorder {
         self.threads.note(begun, self.now(), note);
     }
 
+    /// Notes a span that ends now, and hands on what came of it.
+    // Written out: whoever copies a result that is a word of many to where the caller's goes waits until all that the thread has
+    // stored before is out, and so would what it does next.
+    #[inline(always)]
+    pub(crate) fn ended<T>(&self, begun: u64, note: Note, done: Result<T>) -> Result<T> {
+        match done {
+            Ok(value) => {
+                self.note(begun, note);
+                Ok(value)
+            }
+            Err(error) => Err(self.failed(begun, note, error)),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn failed(&self, begun: u64, note: Note, error: Error) -> Error {
+        self.note(begun, note.failing(true));
+        error
+    }
+
     /// Notes a span that has ended.
     #[inline]
     pub(crate) fn note_until(&self, begun: u64, ended: u64, note: Note) {
@@ -138,13 +160,19 @@ impl Lane {
         self.source.now()
     }
 
-    #[inline]
+    // In line whoever calls it: most of the note is known there.
+    #[inline(always)]
     pub(crate) fn note(&self, begun: u64, ended: u64, note: Note) {
-        let thread = thread_number();
         let peer = note.peer.map_or(0, |peer| u64::from(peer.get()) + 1);
         let what = note.bytes.min(MAX_BYTES) << 16 | peer << 8 | u64::from(note.verb.code());
-        let small = [note.manner, thread, self.epoch, 0].map(u64::from);
-        let rest = small.into_iter().fold(note.sequence & u64::from(u32::MAX), |word, byte| word << 8 | byte);
+        self.write(begun, ended, what, note.sequence << 32 | u64::from(note.manner) << 24);
+    }
+
+    /// Writes a record, of the last word of which the thread and the epoch are missing.
+    #[inline(never)]
+    fn write(&self, begun: u64, ended: u64, what: u64, rest: u64) {
+        let thread = thread_number();
+        let rest = rest | u64::from(thread) << 16 | u64::from(self.epoch) << 8;
         let words: [u64; RECORD_WORDS] = [begun, ended, what, rest];
         let ring = self.ring.ring();
         let Some(cursor) = self.ring.cursors.get(usize::from(thread)) else { return };

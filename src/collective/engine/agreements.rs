@@ -45,8 +45,7 @@ impl Engine {
     fn noted<T>(&mut self, operation: Operation, run: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let begun = noting::begin_operation(&self.team, operation);
         let done = run(self);
-        begun.end(&self.team, Manner::default(), done.is_err());
-        done
+        begun.end(&self.team, Manner::default(), done)
     }
 
     /// Has all members agree that data move over channels of `kind` from now on, and opens those that need an agreement. To be
