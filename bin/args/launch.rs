@@ -32,8 +32,8 @@ pub(crate) struct RunArgs {
     pub(crate) restart: u32,
     #[command(flatten)]
     pub(crate) hangs: HangArgs,
-    /// Check data by checksums on their way through pipes, stages of ordinary memory and proxies (SHMCCL_CHECKSUMS=1); not direct puts,
-    /// operations of at most 8 KiB, and those that work on peers' heap buffers in place
+    /// Check data by checksums on their way through pipes, posts, stages of ordinary memory and proxies (SHMCCL_CHECKSUMS=1); not direct
+    /// puts, and operations that work on peers' heap buffers in place
     #[arg(long)]
     pub(crate) checksums: bool,
     /// What goes wrong on purpose, such as kill:rank=1,at=12 or `seed=7;drop:one_in=100`: see SHMCCL_FAULTS in the documentation

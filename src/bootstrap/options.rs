@@ -127,7 +127,8 @@ pub const CHECKSUMS: &str = "SHMCCL_CHECKSUMS";
 /// Covered are, each from the sender's buffer to where the receiver uses the bytes:
 /// - messages of `send` and `recv` and of the algorithms that go through pipes (ring, trees, doubling, halving, all proxied ones, the
 ///   user's own), in each slot; and parcels that are lent, from one buffer to the other;
-/// - what collective operations of more than 8 KiB stage of ordinary memory, and the results that come back the same way;
+/// - what collective operations of at most 8 KiB post, in the post itself or in its mail;
+/// - what those of more than 8 KiB stage of ordinary memory, and the results that come back the same way;
 /// - puts through a proxy, of whatever channel, from the source before the copy to the target after it.
 ///
 /// A mismatch is [`Error::Corrupted`] on the receiver, or [`Error::PutCorrupted`] on all ranks, and ends the epoch; the peer of such a
@@ -135,7 +136,6 @@ pub const CHECKSUMS: &str = "SHMCCL_CHECKSUMS";
 ///
 /// Not covered are:
 /// - puts, gets and packets by a rank's own core, and switch channels;
-/// - operations of at most 8 KiB, which go by posts and mail;
 /// - those on buffers in the heap that read and write the peers' buffers in place (two-shot, which the table mostly chooses from 8 KiB on):
 ///   nothing lies in between that a checksum could be taken of, and the owner's would cost another pass and another meeting.
 ///   Another algorithm ([`Communicator::set_algorithm`](crate::Communicator::set_algorithm)), or proxied channels, go through pipes;

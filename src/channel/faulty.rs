@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use super::fabric::Fabric;
 use super::world::World;
 use crate::error::{Error, Result};
-use crate::faults::{Event, FILE, FaultKind, Injector, Strike, Struck};
+use crate::faults::{Event, FaultKind, Injector, Strike, Struck};
 use crate::heap::{HeapView, Place, Region};
 use crate::rank::Rank;
 use crate::sync::{ParkCell, Revocation, WaitPolicy, Waiting, wait_until};
@@ -89,10 +89,10 @@ impl Fabric {
 }
 
 impl Fabric {
-    /// Flips a bit of `bytes`, which are about to go to a file of a checkpoint, where that is planned.
-    pub(crate) fn spoil(&self, bytes: &mut [u8]) {
+    /// Flips a bit of `bytes`, which are about to be written somewhere, where that is planned of what is written by this `name`.
+    pub(crate) fn spoil(&self, name: &'static str, bytes: &mut [u8]) {
         let Some(injector) = self.injector().filter(|_| !bytes.is_empty()) else { return };
-        for struck in injector.draw(Event::Write(FILE)).unwrap_or_default() {
+        for struck in injector.draw(Event::Write(name)).unwrap_or_default() {
             let bit = struck.lot % (bytes.len() as u64 * 8);
             bytes[usize::try_from(bit / 8).unwrap_or(0)] ^= 1 << (bit % 8);
             tell(self.world(), self.rank(), injector, struck.strike);

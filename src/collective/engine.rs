@@ -218,10 +218,9 @@ impl Engine {
     /// Keeps `call`, which has been executed, for when it is made again.
     #[inline(never)]
     fn keep(&mut self, call: &Call<'_>, summary: Summary, len: u64) {
-        // Where faults are planned every call is looked at: none is repeated without.
-        if let Some(again) =
-            Again::of(call, summary, len).filter(|_| self.team.board.fabric().injector().is_none())
-        {
+        // Where faults are planned, or checksums taken, every call is looked at: none is repeated without.
+        let is_watched = self.team.checksums || self.team.board.fabric().injector().is_some();
+        if let Some(again) = Again::of(call, summary, len).filter(|_| !is_watched) {
             self.again = Some(again);
         }
     }
@@ -372,7 +371,8 @@ impl Engine {
     }
 
     fn can_be_fused(&self, call: &Call<'_>, manner: Manner) -> Result<bool> {
-        if call.has_custom_operator() {
+        // What is fused has no checksum.
+        if call.has_custom_operator() || self.team.checksums {
             return Ok(false);
         }
         let len = small::input_len(call, self.team.n_members())?;

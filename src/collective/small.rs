@@ -8,10 +8,13 @@
 //! A member that gets nothing (the root of a broadcast, all but the root of a reduce) posts and goes on. Ranks agree on
 //! results bit by bit, since each of them combines the same inputs in the same order: that of the members' numbers.
 
+mod checked;
+
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
 
+use self::checked::is_watched;
 use super::board::INLINE_WORDS;
 use super::call::{Call, Input, Output, part, part_mut};
 use super::operation::{Operation, Summary};
@@ -45,7 +48,8 @@ pub(crate) fn input_len(call: &Call<'_>, n_members: usize) -> Result<u64> {
 pub(crate) fn run(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64) -> Result<()> {
     debug_assert!(len <= MAIL_LEN, "{len} bytes are not small");
     team.board.begin(call.operation)?;
-    if len <= WORD_LEN && matches!(call.operation, Operation::AllReduce | Operation::Reduce) {
+    let is_word = len <= WORD_LEN && matches!(call.operation, Operation::AllReduce | Operation::Reduce);
+    if is_word && !is_watched(team) {
         return reduce_word(team, call, summary, len);
     }
     exchange(team, call, summary, len)
@@ -64,6 +68,9 @@ fn exchange(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64) ->
         return Ok(());
     }
     await_inputs(team, call)?;
+    if team.checksums {
+        checked::check_inputs(team, call, len)?;
+    }
     deliver(team, call, len, &mine)
 }
 
@@ -88,14 +95,21 @@ fn post_inline(team: &mut Team, call: &Call<'_>, summary: Summary, len: u64) -> 
     let mut words = [0; INLINE_WORDS];
     let len = if matches!(call.input, Input::None) { 0 } else { len };
     call.read_input(team.view(), 0, part_mut(bytemuck::cast_slice_mut(&mut words), 0, len)?)?;
-    team.board.post(summary, [0; 2], &words[..words_of(len)]);
+    if is_watched(team) {
+        checked::post_words(team, summary, &words[..words_of(len)]);
+    } else {
+        team.board.post(summary, [0; 2], &words[..words_of(len)]);
+    }
     Ok(words)
 }
 
 fn post_mail(team: &mut Team, call: &Call<'_>, summary: Summary, len: u64) -> Result<()> {
+    let mail = team.mail(team.me(), len)?;
     if !matches!(call.input, Input::None) {
-        let mail = team.mail(team.me(), len)?;
         call.copy_input(team.view(), 0, team.heap_of(team.me(), mail)?, mail)?;
+    }
+    if is_watched(team) {
+        return checked::post_mail(team, call, summary, mail);
     }
     team.board.post(summary, [0; 2], &[]);
     Ok(())

@@ -25,7 +25,7 @@ pub(crate) struct Team {
     view: HeapView,
     /// What each member sleeps on when it waits for messages.
     parks: Vec<CellRef<ParkCell>>,
-    /// Whether what goes through pipes is checked.
+    /// Whether what goes through pipes, stages and posts is checked.
     pub(crate) checksums: bool,
     pub(crate) board: Board,
 }

@@ -36,7 +36,8 @@
 //! - *writes*: `put` (by the rank's own core, of `put`, `put_with_signal` and `put_slice`; neither packets nor a `write`),
 //!   `trigger` (by its proxy), `message` (into the pipes of an algorithm, and of a
 //!   `send`),
-//!   `stage` (of what a collective makes of ordinary memory, and of results that come back so), and `file` (of a checkpoint).
+//!   `stage` (of what a collective makes of ordinary memory, and of results that come back so), `post` (of what a collective of at most
+//!   8 KiB posts, of those of a group that go together left aside), and `file` (of a checkpoint).
 //! - `step`: of a checkpoint or its restoration.
 //!
 //! Examples: `kill:rank=1,at=12`, `seed=7;drop:one_in=100`, `delay:rank=0,at=3,of=all_reduce,time=50ms`.
@@ -155,9 +156,11 @@ pub(crate) const PUT: &str = "put";
 pub(crate) const MESSAGE: &str = "message";
 /// What a collective stages.
 pub(crate) const STAGE: &str = "stage";
+/// What a small collective posts, in the post or in its mail.
+pub(crate) const POST: &str = "post";
 
 /// What can be written.
-const WRITTEN: [&str; 5] = [PUT, TRIGGER, MESSAGE, STAGE, FILE];
+const WRITTEN: [&str; 6] = [PUT, TRIGGER, MESSAGE, STAGE, POST, FILE];
 
 /// Operations, as a rank calls them.
 const VERBS: [&str; 37] = [
@@ -201,7 +204,7 @@ const VERBS: [&str; 37] = [
 ];
 
 /// What is counted by other words.
-const OTHERS: [&str; 7] = [OPERATIONS, WRITES, TRIGGER, STEP, MESSAGE, STAGE, FILE];
+const OTHERS: [&str; 8] = [OPERATIONS, WRITES, TRIGGER, STEP, MESSAGE, STAGE, FILE, POST];
 
 /// The word for what is counted, if `text` is one.
 fn counted(text: &str) -> Option<&'static str> {

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// What a plan is made of, for whoever got it wrong.
 pub(crate) const GRAMMAR: &str = "expected CLAUSE[;CLAUSE]..., a clause being seed=N or FAULT:KEY=VALUE[,KEY=VALUE]..., with a fault of kill, \
      delay, drop, fail, corrupt, stop and keys of rank=R, at=N or one_in=N, of=WHAT (an operation such as put or all_reduce, trigger, \
-     message, stage, file, step), time=5ms (of a delay); such as `seed=7;kill:rank=1,at=12;drop:one_in=100`";
+     message, stage, post, file, step), time=5ms (of a delay); such as `seed=7;kill:rank=1,at=12;drop:one_in=100`";
 
 impl FromStr for Faults {
     type Err = Error;

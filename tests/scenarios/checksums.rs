@@ -39,7 +39,7 @@ port_scenario!(
                 comm.free(buffer)?;
             }
             comm.set_algorithm(None);
-            for count in [3000, 70_001] {
+            for count in [1, 2, 3, 30, 1000, 3000, 70_001] {
                 Staged::ALL.into_iter().try_for_each(|staged| staged.call(comm, count))?;
             }
             for len in [0, 1, 32, 33, 64, 1000, 1025, 70_000, 500_000] {
@@ -212,18 +212,18 @@ impl Staged {
     }
 }
 
-#[test]
-fn whatever_is_corrupted_that_was_staged_or_made_of_it_is_an_error_and_never_a_result() {
-    let _watchdog = Watchdog::start("corrupted stages", Duration::from_secs(120));
-    let mut most = 0;
+/// Corrupts one write `of` that kind after the other of each rank in each operation on blocks of `count` elements: an error tells of
+/// it, or nobody needed it. Returns how often one did, and the most writes of a rank in one operation.
+fn corrupt_each(of: &str, count: usize) -> (usize, u64) {
+    let (mut n_told, mut most) = (0, 0);
     for (staged, victim) in Staged::ALL.into_iter().flat_map(|staged| [(staged, 0), (staged, 1)]) {
         for number in 1.. {
-            let faults = format!("corrupt:rank={victim},at={number},of=stage").parse().unwrap();
+            let faults = format!("corrupt:rank={victim},at={number},of={of}").parse().unwrap();
             let options = Options { checksums: true, faults, heap_len: 16 << 20, ..Options::default() };
             let told = Mutex::new(Vec::new());
             let strikes = Mutex::new(Vec::new());
             let outcome = launch_threads(2, &options, |comm| {
-                let done = staged.call(comm, 150_000).and_then(|()| comm.barrier());
+                let done = staged.call(comm, count).and_then(|()| comm.barrier());
                 strikes.lock().unwrap().extend(comm.strikes());
                 told.lock().unwrap().extend(done.as_ref().err().map(ToString::to_string));
                 done
@@ -235,13 +235,72 @@ fn whatever_is_corrupted_that_was_staged_or_made_of_it_is_an_error_and_never_a_r
                 break;
             }
             most = most.max(number);
+            if told.is_empty() {
+                outcome.unwrap();
+                continue;
+            }
             let from = format!("from rank {victim} was corrupted on its way");
             let is_told = told.len() == 2 && told.iter().any(|error| error.contains(&from));
-            assert!(is_told, "{staged:?} {strikes:?}: {told:?}");
+            assert!(is_told, "{staged:?} of {count}, {strikes:?}: {told:?}");
+            n_told += 1;
         }
     }
-    assert!(most > 5, "results among them: {most}");
+    (n_told, most)
 }
+
+#[test]
+fn whatever_is_corrupted_that_was_staged_or_made_of_it_is_an_error_and_never_a_result() {
+    let _watchdog = Watchdog::start("corrupted stages", Duration::from_secs(120));
+    let (n_told, most) = corrupt_each("stage", 150_000);
+    assert!(n_told > 30 && most > 5, "{n_told}, results among them: {most}");
+}
+
+#[test]
+fn whatever_is_corrupted_that_was_posted_is_an_error_and_never_a_result() {
+    let _watchdog = Watchdog::start("corrupted posts", Duration::from_secs(120));
+    // A word, what goes into a post, and what goes into the mail.
+    for count in [1, 5, 1000] {
+        // Nobody looks at what a root has for itself, or at what others have where only a root has something.
+        let (n_told, most) = corrupt_each("post", count);
+        assert!(n_told >= 16 && most == 1, "{count}: {n_told}, {most}");
+    }
+}
+
+scenario!(
+    a_word_that_was_corrupted_in_a_call_that_is_made_again_is_an_error,
+    Job::of(2).checksums().faults("corrupt:rank=0,at=4,of=post").broken(),
+    |comm| {
+        let (one, sum) = (comm.alloc::<u64>(1)?, comm.alloc::<u64>(1)?);
+        one.set(0, 7)?;
+        let error = loop {
+            match comm.all_reduce(&one, &sum, &ReduceOp::Sum) {
+                Ok(()) => assert_eq!(sum.get(0)?, 14),
+                Err(error) => break error,
+            }
+        };
+        assert!(is_told(comm, &error, "all_reduce"), "{error}");
+    }
+);
+
+scenario!(
+    small_calls_of_a_group_are_checked_each_by_itself,
+    Job::of(2).checksums().faults("corrupt:rank=0,at=3,of=post").broken(),
+    |comm| {
+        let mut results = [[0_u32; 3]; 2];
+        let error = loop {
+            let [first, second] = &mut results;
+            let mut group = Group::start();
+            let joined = group.join(comm);
+            group.on(joined).all_reduce(&[1, 2, 3], first, &ReduceOp::Sum)?;
+            group.on(joined).all_reduce(&[4, 5, 6], second, &ReduceOp::Sum)?;
+            match group.end() {
+                Ok(()) => assert_eq!(results, [[2, 4, 6], [8, 10, 12]]),
+                Err(error) => break error,
+            }
+        };
+        assert!(is_told(comm, &error, "all_reduce"), "{error}");
+    }
+);
 
 port_scenario!(
     a_put_that_a_proxy_has_corrupted_ends_the_epoch_and_is_never_signalled,

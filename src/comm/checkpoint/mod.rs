@@ -32,7 +32,7 @@ use nix::fcntl::Flock;
 use super::Communicator;
 use crate::collective::Operation;
 use crate::error::{Error, Result};
-use crate::faults::Event;
+use crate::faults::{Event, FILE};
 use crate::heap::Region;
 use directory::{Current, Directory, Part};
 use file::{Head, Reader};
@@ -327,7 +327,7 @@ impl Writing<'_> {
         for region in head.regions {
             let span = heap.span(own, region)?;
             for chunk in file::chunks(region.len) {
-                writer.write(&span, chunk, |bytes| comm.fabric().spoil(bytes))?;
+                writer.write(&span, chunk, |bytes| comm.fabric().spoil(FILE, bytes))?;
                 comm.step()?;
             }
         }
