@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use self::claim::claim;
+use self::claim::{claim, has_claimed};
 use super::{DEFAULT_RECORDS, Recorder, Rings, json};
 use crate::channel::Era;
 use crate::error::{Error, Result};
@@ -83,8 +83,11 @@ impl Drop for AtEnd {
 /// Where the ranks from `first` on note that are all in this process, if the environment says so; `rank` goes into the name of the
 /// file, where there are others elsewhere, and a number, where it is not the first of that name.
 ///
+/// A name that is wrong is found out by the first who comes with it. A process that runs out of something later, with many files, goes on
+/// and does not note: that is logged.
+///
 /// # Errors
-/// Those of [`TraceFile::create`].
+/// Those of [`TraceFile::create`], of the first file of that name.
 pub(crate) fn recorders(era: Era, first: u32, n_ranks: u32, alone: bool) -> Result<Vec<Recorder>> {
     let Some(mut path) = from_environment() else { return Ok(Vec::new()) };
     if !alone {
@@ -92,13 +95,30 @@ pub(crate) fn recorders(era: Era, first: u32, n_ranks: u32, alone: bool) -> Resu
             path.extension().map_or("json".into(), |extension| extension.to_string_lossy().into_owned());
         path.set_extension(format!("{first}.{extension}"));
     }
-    let (file, path) = claim(&path).map_err(|source| Error::Trace { file: path, source })?;
-    let file = TraceFile::over(file, path, era, first, n_ranks, DEFAULT_RECORDS)?;
+    let was_right = has_claimed(&path);
+    match claimed(&path, era, first, n_ranks) {
+        Ok(file) => Ok(kept(file, era, first, n_ranks)),
+        Err(error) if was_right => {
+            tracing::warn!(target: LAUNCH, %error, "not traced");
+            Ok(Vec::new())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// A file of that name, which nobody else has.
+fn claimed(path: &Path, era: Era, first: u32, n_ranks: u32) -> Result<TraceFile> {
+    let (file, path) = claim(path).map_err(|source| Error::Trace { file: path.to_owned(), source })?;
+    TraceFile::over(file, path, era, first, n_ranks, DEFAULT_RECORDS)
+}
+
+/// Where ranks note that keep `file` until the last of them is gone.
+fn kept(file: TraceFile, era: Era, first: u32, n_ranks: u32) -> Vec<Recorder> {
     let rings = file.rings.clone();
     let keep: Arc<dyn Keep> = Arc::new(AtEnd(file));
     let recorder =
         |rank| Some(Recorder::new(&rings, Rank::known(rank), era.epoch)?.keeping(Arc::clone(&keep)));
-    Ok((first..first + n_ranks).filter_map(recorder).collect())
+    (first..first + n_ranks).filter_map(recorder).collect()
 }
 
 mod claim;

@@ -4,25 +4,30 @@
 //! locked until it is written. Who finds it locked, or has written it itself before, takes the next number; a file that an earlier run
 //! has left is written anew, as it is by a launcher.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// How many files there are of one name at most.
-const MOST: u32 = 1000;
-
 /// What this process has claimed.
-static CLAIMED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+static CLAIMED: Mutex<Claimed> = Mutex::new(Claimed { files: BTreeSet::new(), last: BTreeMap::new() });
+
+struct Claimed {
+    files: BTreeSet<PathBuf>,
+    /// By the name that it came with, the number of the last file: those before it are its own, or were somebody else's.
+    last: BTreeMap<PathBuf, u64>,
+}
 
 /// Makes the file of that name, or of the first one after it that is nobody else's: `trace.json`, `trace-2.json`, ...
-pub(super) fn claim(path: &Path) -> io::Result<(File, PathBuf)> {
-    for number in 1..=MOST {
-        let path = numbered(path, number);
-        let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
-        if claimed.contains(&path) {
+pub(super) fn claim(name: &Path) -> io::Result<(File, PathBuf)> {
+    let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut number = claimed.last.get(name).copied().unwrap_or(0);
+    loop {
+        number += 1;
+        let path = numbered(name, number);
+        if claimed.files.contains(&path) {
             continue;
         }
         let file = File::options().write(true).create(true).truncate(false).open(&path)?;
@@ -33,15 +38,19 @@ pub(super) fn claim(path: &Path) -> io::Result<(File, PathBuf)> {
                 Err(TryLockError::WouldBlock) => continue,
                 Err(TryLockError::Error(error)) => return Err(error),
             }
-            claimed.insert(path.clone());
+            claimed.files.insert(path.clone());
+            claimed.last.insert(name.to_owned(), number);
         }
         return Ok((file, path));
     }
-    let told = "a thousand traces of that name were written by this process, or are being written; give the next ones another name, or none";
-    Err(io::Error::new(io::ErrorKind::AlreadyExists, told))
 }
 
-fn numbered(path: &Path, number: u32) -> PathBuf {
+/// Whether this process has claimed a file of that name.
+pub(super) fn has_claimed(name: &Path) -> bool {
+    CLAIMED.lock().unwrap_or_else(PoisonError::into_inner).last.contains_key(name)
+}
+
+fn numbered(path: &Path, number: u64) -> PathBuf {
     if number == 1 {
         return path.to_owned();
     }
@@ -75,6 +84,20 @@ mod tests {
         for path in [first, second, third] {
             std::fs::remove_file(path).unwrap();
         }
+    }
+
+    #[test]
+    fn there_are_as_many_files_of_a_name_as_are_claimed() {
+        let directory = std::env::temp_dir().join(format!("shmccl-claims-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let name = directory.join("trace.json");
+        assert!(!has_claimed(&name));
+        for number in 1..=1100 {
+            assert_eq!(claim(&name).unwrap().1, numbered(&name, number));
+        }
+        assert!(has_claimed(&name));
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert!(claim(&name).is_err(), "where there is no directory");
     }
 
     #[test]
