@@ -16,6 +16,7 @@ mod watchdog;
 
 mod chance;
 mod device;
+mod gathering;
 mod hopeless;
 mod joining;
 mod launcher;

@@ -1,5 +1,6 @@
 //! Processes that are killed at each step on their way into an epoch, by number: as ranks that the launcher has started, as members
-//! or newcomers of a communicator that grows, as survivors who shrink or recover, or as the rank that was started again.
+//! or newcomers of a communicator that grows, as survivors who shrink or recover, as the rank that was started again, or as ranks that
+//! meet under a unique id without a launcher.
 //!
 //! The steps are those that the library notes ([`shmccl::logs`]); who is to die counts them, and kills itself at the one of its number.
 
@@ -18,11 +19,12 @@ use tracing::{Event, Metadata, Subscriber};
 
 use crate::chance::{Random, seed};
 use crate::device::say;
+use crate::gathering::{self, Gathering};
 use crate::joining::{self, JoiningTrial, Tally};
 use crate::returning::{self, ReturningTrial, Returns};
 use crate::stepwise::Said;
 use crate::watchdog::Watchdog;
-use crate::{PATIENCE, long, one_at_a_time, this_test};
+use crate::{PATIENCE, descriptors, long, one_at_a_time, shared_memory, this_test};
 
 /// Which step kills, and from when on the process in question counts.
 pub(crate) const NUMBER: &str = "STEP_NUMBER";
@@ -230,4 +232,27 @@ fn whoever_is_killed_at_whatever_step_of_recovering_all_come_together_in_the_end
         |victim, number| ReturningTrial::at_step(test, victim, number).run(&mut returns),
     );
     println!("{returns}");
+}
+
+#[test]
+fn whoever_is_killed_at_whatever_step_of_a_meeting_without_a_launcher_the_others_are_told() {
+    if gathering::is_rank() {
+        return gathering::be_a_rank();
+    }
+    let _alone = one_at_a_time();
+    let test =
+        "steps::whoever_is_killed_at_whatever_step_of_a_meeting_without_a_launcher_the_others_are_told";
+    let seed = seed();
+    println!("SHMCCL_SEED={seed}");
+    let mut random = Random(seed);
+    let (open, named) = (descriptors(), shared_memory("").len());
+    for n_ranks in [2, 3] {
+        for (victim, who) in [(0, "the host"), (1, "a guest")] {
+            let mut trial = Gathering { test, n_ranks, victim, is_known: false };
+            let steps = at_each_step(who, &mut random, |number| trial.kill_at(number));
+            println!("{who} of {n_ranks}: {steps} steps");
+            assert!(steps > 5 && trial.is_known, "{steps}");
+        }
+    }
+    assert_eq!((descriptors(), shared_memory("").len()), (open, named), "left behind");
 }
