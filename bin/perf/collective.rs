@@ -8,7 +8,9 @@
 //! | [`workload`], [`words`], [`layout`] | one operation at one size: buffers, call, verification |
 //! | [`pattern`], [`number`] | data whose reduction is exact in every type |
 //! | [`trial`], [`gathering`] | how operations are timed; how ranks meet in between |
-//! | [`bare`], [`staged`] | the limit, of buffers in the heap and of ordinary memory |
+//! | [`bare`], [`mailed`] | the limit of buffers in the heap: where ranks meet, and where data are mailed |
+//! | [`places`] | where these are |
+//! | [`staged`] | the limit of ordinary memory |
 
 mod bare;
 pub(crate) mod device;
@@ -16,8 +18,10 @@ pub(crate) mod figures;
 mod format;
 pub(crate) mod gathering;
 pub(crate) mod layout;
+pub(crate) mod mailed;
 mod number;
 mod pattern;
+mod places;
 pub(crate) mod settings;
 mod staged;
 pub(crate) mod table;

@@ -10,8 +10,14 @@ use std::ops::Range;
 
 pub use staging::{Own, add_returning, turn_over};
 
+use arrayvec::ArrayVec;
+
 use super::view::Span;
 use crate::error::{Error, Result};
+use crate::rank::MAX_RANKS;
+
+/// Buffers that are added or written at a time: one of each rank.
+const MOST: usize = MAX_RANKS as usize;
 
 /// A way to add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,8 +68,14 @@ pub fn add(kernel: SumKernel, sources: &[Span], targets: &[Span]) -> Result<()> 
     if !kernel.is_supported() {
         return refused(kernel as u64, "a kernel that this processor supports");
     }
-    let starts = |spans: &[Span]| spans.iter().map(|span| span.start().as_ptr().cast::<f32>()).collect();
-    let (from, into): (Vec<_>, Vec<_>) = (starts(sources), starts(targets));
+    if sources.len().max(targets.len()) > MOST {
+        return refused(sources.len() as u64, "at most 64 sources and as many targets");
+    }
+    // On the stack: a few elements are added in less time than it takes to allocate.
+    let starts = |spans: &[Span]| -> ArrayVec<_, MOST> {
+        spans.iter().map(|span| span.start().as_ptr().cast::<f32>()).collect()
+    };
+    let (from, into) = (starts(sources), starts(targets));
     let count = super::mapping::to_usize(len) / size_of::<f32>();
     // SAFETY: each pointer is the aligned start of `count` mapped elements of a span that is borrowed here, checked just
     // above; the kernel is supported. Racing writers are the trust model's business.
@@ -137,9 +149,8 @@ mod vector {
         _mm_sfence, _mm256_add_ps, _mm256_loadu_ps, _mm256_setzero_ps, _mm256_storeu_ps, _mm256_stream_ps,
     };
 
-    /// Elements of a vector, and vectors that are handled at a time: two cache lines of each source.
+    /// Elements of a vector.
     const WIDTH: usize = 8;
-    const VECTORS: usize = 4;
 
     pub(super) fn is_supported() -> bool {
         is_x86_feature_detected!("avx2")
@@ -161,8 +172,31 @@ mod vector {
         if !past.iter().all(|target| target.addr().is_multiple_of(WIDTH * 4)) {
             return 0;
         }
-        let steps = count / (WIDTH * VECTORS);
-        for start in (0..steps).map(|step| step * WIDTH * VECTORS) {
+        // Two cache lines of each source at a time, and what is left by single vectors.
+        // SAFETY: the caller's contract; aligned, checked just above.
+        let done = unsafe { add_by::<4>(sources, past, through, 0, count) };
+        // SAFETY: the same.
+        let done = unsafe { add_by::<1>(sources, past, through, done, count) };
+        if n_past > 0 {
+            _mm_sfence();
+        }
+        done
+    }
+
+    /// Adds as many steps of so many vectors as there are from `done` on, and returns up to where.
+    ///
+    /// # Safety
+    /// As for [`super::run`]; the processor has AVX2, and the targets that are written `past` the cache have its alignment.
+    #[target_feature(enable = "avx2")]
+    unsafe fn add_by<const VECTORS: usize>(
+        sources: &[*mut f32],
+        past: &[*mut f32],
+        through: &[*mut f32],
+        done: usize,
+        count: usize,
+    ) -> usize {
+        let steps = (count - done) / (WIDTH * VECTORS);
+        for start in (0..steps).map(|step| done + step * WIDTH * VECTORS) {
             let mut sums = [_mm256_setzero_ps(); VECTORS];
             for (vector, sum) in sums.iter_mut().enumerate() {
                 // SAFETY: a whole step is left at `start`, by the caller's contract.
@@ -178,7 +212,7 @@ mod vector {
             }
             for target in past {
                 for (vector, sum) in sums.iter().enumerate() {
-                    // SAFETY: as above; aligned, checked at the start.
+                    // SAFETY: as above; aligned by the caller's contract.
                     unsafe { _mm256_stream_ps(target.wrapping_add(start + vector * WIDTH), *sum) };
                 }
             }
@@ -189,10 +223,7 @@ mod vector {
                 }
             }
         }
-        if n_past > 0 {
-            _mm_sfence();
-        }
-        steps * WIDTH * VECTORS
+        done + steps * WIDTH * VECTORS
     }
 }
 
@@ -223,7 +254,7 @@ mod tests {
     #[test]
     fn every_kernel_adds_what_the_others_add_in_place_and_apart() {
         for kernel in SumKernel::ALL.into_iter().filter(|kernel| kernel.is_supported()) {
-            for count in [0_u64, 1, 31, 32, 33, 1023, 1024, 5000] {
+            for count in [0_u64, 1, 8, 31, 32, 33, 47, 1023, 1024, 5000] {
                 let buffers: Vec<_> = (0..4).map(|_| memory(4 * count)).collect();
                 for (rank, buffer) in buffers.iter().enumerate() {
                     for index in 0..count {
@@ -250,6 +281,9 @@ mod tests {
         let (short, long) = (memory(64), memory(128));
         assert!(add(SumKernel::Direct, std::slice::from_ref(&short), &[long]).is_err());
         assert!(add(SumKernel::Direct, &[], std::slice::from_ref(&short)).is_err());
+        assert!(
+            add(SumKernel::Direct, &vec![short.clone(); MOST + 1], std::slice::from_ref(&short)).is_err()
+        );
         assert!(add(SumKernel::Direct, &[short.part(0, 3).unwrap()], &[]).is_err());
     }
 }

@@ -1,70 +1,55 @@
 //! The limit of an operation: all ranks meet, each does its share by the plainest loop over all ranks' buffers, all meet again.
 
+use shmccl::Result;
 use shmccl::collective::Operation;
-use shmccl::heap::Region;
 use shmccl::shm::yardstick::{self, SumKernel};
 use shmccl::shm::{CopyKernel, Span};
-use shmccl::{Communicator, Rank, Result};
 
 use super::gathering::Gathering;
+use super::places::{Places, SIZE, moving};
 use super::trial::Way;
-use super::workload::{Ground, Task, Workload};
+use super::workload::Workload;
 
 /// Shares end at multiples of so many bytes: no two ranks write to one pair of cache lines.
 const SHARE_ALIGN: u64 = 128;
 
 /// What one rank does for an operation on `f32` elements.
 #[derive(Clone, Debug)]
-pub(crate) enum Share {
+pub(super) enum Share {
     /// Adds.
     Sum { kernel: SumKernel, sources: Vec<Span>, targets: Vec<Span> },
     /// Copies each first to each second.
     Copies { kernel: CopyKernel, pairs: Vec<(Span, Span)> },
-    /// Copies the input to a mailbox of its own, and adds all mailboxes once all have done so: no second meeting is needed
-    /// where mailboxes are used by turns. For few bytes, since everybody adds everything.
-    Mailed { input: Span, mailboxes: [Vec<Span>; 2], mine: [Span; 2], turn: usize, output: Span },
 }
-
-/// The buffers of all ranks.
-struct Places<'a> {
-    comm: &'a Communicator,
-    task: &'a Task,
-    ground: Ground,
-}
-
-/// Bytes of an element.
-const SIZE: u64 = size_of::<f32>() as u64;
 
 impl Share {
-    /// The share of this rank in `task`, in every way in which it can be done.
+    /// The share of this rank in the task of `places`, in every way in which it can be done.
     ///
     /// # Errors
     /// Too little ground.
-    pub(crate) fn all(comm: &Communicator, task: &Task, ground: Ground) -> Result<Vec<Self>> {
-        let places = Places { comm, task, ground };
-        if task.operation.reduces() {
+    pub(super) fn all(places: &Places<'_>) -> Result<Vec<Self>> {
+        if places.task.operation.reduces() {
             let (sources, targets) = places.sum()?;
             let of = |kernel| Self::Sum { kernel, sources: sources.clone(), targets: targets.clone() };
             let sums = SumKernel::ALL.into_iter().filter(|kernel| kernel.is_supported()).map(of);
-            return Ok(sums.chain(places.mailed()?).collect());
+            return Ok(sums.collect());
         }
         let of = |kernel: CopyKernel, pairs: &[(Span, Span)]| Self::Copies { kernel, pairs: pairs.to_vec() };
         let kernels = [CopyKernel::Memcpy, CopyKernel::RepMovsb, CopyKernel::Avx2, CopyKernel::Avx2Streaming];
         let supported = kernels.into_iter().filter(|kernel| kernel.is_supported());
         let divided = places.copies()?;
         let mut shares: Vec<_> = supported.map(|kernel| of(kernel, &divided)).collect();
-        if task.operation.has_root() {
+        if places.task.operation.has_root() {
             shares.push(of(CopyKernel::Memcpy, &places.own_copy()?));
         }
         Ok(shares)
     }
 
     /// Its name in tables.
-    pub(crate) fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         match self {
             Self::Sum { kernel, .. } => format!("bare sum, {}", kernel.name()),
             Self::Copies { kernel, .. } => format!("bare copy, {}", kernel.name()),
-            Self::Mailed { .. } => "bare sum, mailed".to_owned(),
         }
     }
 }
@@ -72,12 +57,6 @@ impl Share {
 impl Way<f32> for Share {
     #[inline]
     fn go(&mut self, _workload: &mut Workload<f32>, gathering: &mut Gathering) -> Result<()> {
-        if let Self::Mailed { input, mailboxes, mine, turn, output } = self {
-            *turn ^= 1;
-            input.copy_with(CopyKernel::Memcpy, &mine[*turn])?;
-            gathering.meet()?;
-            return yardstick::add(SumKernel::Direct, &mailboxes[*turn], std::slice::from_ref(output));
-        }
         gathering.meet()?;
         self.work()?;
         gathering.meet()
@@ -92,26 +71,11 @@ impl Share {
             Self::Copies { kernel, pairs } => {
                 pairs.iter().try_for_each(|(source, target)| source.copy_with(*kernel, target))
             }
-            Self::Mailed { .. } => Ok(()),
         }
     }
 }
 
 impl Places<'_> {
-    fn input(&self, rank: u32, at: u64, len: u64) -> Result<Span> {
-        let (send, _) = self.ground.regions(self.task.layout, rank.into(), SIZE, self.task.in_place)?;
-        self.span(rank, send, at, len)
-    }
-
-    fn output(&self, rank: u32, at: u64, len: u64) -> Result<Span> {
-        let (_, recv) = self.ground.regions(self.task.layout, rank.into(), SIZE, self.task.in_place)?;
-        self.span(rank, recv, at, len)
-    }
-
-    fn span(&self, rank: u32, region: Region, at: u64, len: u64) -> Result<Span> {
-        self.comm.span(Rank::new(rank, self.comm.n_ranks())?, region.part(at, len)?)
-    }
-
     /// Where this rank's share of `len` bytes starts, and how long it is.
     fn share(&self, len: u64) -> (u64, u64) {
         let each = len.div_ceil(u64::from(self.comm.n_ranks())).next_multiple_of(SHARE_ALIGN);
@@ -136,25 +100,6 @@ impl Places<'_> {
             _ => vec![self.output(me, 0, len)?],
         };
         Ok((sources, targets))
-    }
-
-    /// The way by mail, where there is one.
-    fn mailed(&self) -> Result<Option<Share>> {
-        let (n_ranks, me) = (self.comm.n_ranks(), self.comm.rank().get());
-        let len = self.task.layout.block * SIZE;
-        if self.task.operation != Operation::AllReduce || len > self.ground.mail.len / 2 {
-            return Ok(None);
-        }
-        let mailbox =
-            |rank, turn: u64| self.span(rank, self.ground.mail, turn * self.ground.mail.len / 2, len);
-        let all = |turn| (0..n_ranks).map(|rank| mailbox(rank, turn)).collect::<Result<_>>();
-        Ok(Some(Share::Mailed {
-            input: self.input(me, 0, len)?,
-            mailboxes: [all(0)?, all(1)?],
-            mine: [mailbox(me, 0)?, mailbox(me, 1)?],
-            turn: 0,
-            output: self.output(me, 0, len)?,
-        }))
     }
 
     /// What this rank copies where. Where one rank has everything, all ranks help it, or all but one core would be idle.
@@ -189,9 +134,4 @@ impl Places<'_> {
             _ => Ok((self.input(rank, of(me), block)?, self.output(me, of(rank), block)?)),
         }
     }
-}
-
-/// Those of `pairs` whose data are not where they belong already.
-fn moving(pairs: Vec<(Span, Span)>) -> Vec<(Span, Span)> {
-    pairs.into_iter().filter(|(source, target)| source.start() != target.start()).collect()
 }

@@ -25,11 +25,13 @@ use super::bare::Share;
 use super::figures::Figures;
 use super::gathering::{Gathering, flags};
 use super::layout::{Layout, bus_factor};
+use super::mailed::{Mailed, mail_len};
 use super::number::{ForType, Number, with_type};
 use super::pattern::operator;
+use super::places::{Places, SIZE};
 use super::settings::{Memory, Message, Seat, Settings};
 use super::staged::STAGE_LEN;
-use super::trial::{BATCH_BYTES, ByLibrary, Trial};
+use super::trial::{BATCH_BYTES, ByLibrary, Trial, Way};
 use super::workload::{Ground, Task, Workload, can_be_in_place};
 use crate::args::{Channel, Test};
 use crate::output;
@@ -54,14 +56,11 @@ pub(crate) fn run(comm: &mut Communicator, plan: &Plan, test: Test, duet: Option
         Channel::Port => ChannelKind::Port,
     })?;
     let largest = plan.sizes.iter().copied().max().unwrap_or(0);
+    let mail = mail_len(comm.n_ranks());
     let mut region = |len| comm.alloc_region(len, 4096);
     let stage = if settings.memory == Memory::Ordinary { STAGE_LEN } else { 0 };
-    let ground = Ground {
-        send: region(largest)?,
-        recv: region(largest)?,
-        mail: region(2 * BATCH_BYTES)?,
-        stage: region(stage)?,
-    };
+    let ground =
+        Ground { send: region(largest)?, recv: region(largest)?, mail: region(mail)?, stage: region(stage)? };
     let gathering = Gathering::new(comm, settings.average, plan.one_core)?;
     let ensemble = Ensemble::new(comm)?;
     let mut bench = Bench {
@@ -199,33 +198,44 @@ impl Bench<'_> {
 
     /// The least that the machine can do for this figure, each way of doing it with a name. Collective.
     fn limits(&mut self, wanted: Wanted<'_>) -> Result<Vec<Limit<'static>>> {
-        if wanted.bytes > BARE_HAND_OVER {
-            return self.bare(wanted);
+        let mut limits = self.bare(wanted)?;
+        if wanted.bytes > BARE_HAND_OVER || self.operation.has_root() {
+            return Ok(limits);
         }
-        Ok(vec![if self.comm.n_ranks() == 2 {
+        limits.push(if self.comm.n_ranks() == 2 {
             let flags = flags(self.comm, self.plan.one_core)?;
             let leads = self.comm.rank().get() == 0;
             ("raw flag ping-pong".to_owned(), Box::new(PingPong::new(Signals(flags), leads, false)))
         } else {
             ("bare yield barrier".to_owned(), Box::new(YieldBarrier::new(self.comm)?))
-        }])
+        });
+        Ok(limits)
     }
 
-    fn bare(&self, wanted: Wanted<'_>) -> Result<Vec<Limit<'static>>> {
+    /// Loops over the buffers of all ranks, written by hand. Of the shortest data only such as hand them over once. Collective.
+    fn bare(&mut self, wanted: Wanted<'_>) -> Result<Vec<Limit<'static>>> {
         // Blocks that are exchanged where they lie would be overwritten before they are read: the least is an exchange apart.
         let in_place = wanted.in_place && self.operation != Operation::AllToAll;
-        let wanted = Wanted { in_place, ..wanted };
         let op = self.operation.reduces().then_some(ReduceOp::Sum);
-        let task = self.task(wanted, op, size_of::<f32>() as u64)?;
-        let lane = |share: Share| {
-            let workload = Workload::<f32>::new(self.comm, task.clone(), self.ground, Memory::Heap)?;
-            let name = share.name();
-            let lane: Box<dyn Lane> = Box::new(
-                Trial::new(share, workload, &self.gathering, wanted.bytes).settled(self.settings.memory),
-            );
-            Ok((name, lane))
-        };
-        Share::all(self.comm, &task, self.ground)?.into_iter().map(lane).collect()
+        let task = self.task(Wanted { in_place, ..wanted }, op, SIZE)?;
+        let crowded = self.plan.one_core || self.comm.is_crowded()?;
+        let places = Places { comm: self.comm, task: &task, ground: self.ground };
+        let mailed = Mailed::new(&places, &mut self.gathering.borrow_mut(), crowded)?;
+        let mut lanes = Vec::new();
+        if let Some(mailed) = mailed {
+            lanes.push(("bare loop, mailed".to_owned(), self.bare_lane(mailed, &task, wanted.bytes)?));
+        }
+        if wanted.bytes > BARE_HAND_OVER {
+            for share in Share::all(&places)? {
+                lanes.push((share.name(), self.bare_lane(share, &task, wanted.bytes)?));
+            }
+        }
+        Ok(lanes)
+    }
+
+    fn bare_lane<W: Way<f32> + 'static>(&self, way: W, task: &Task, bytes: u64) -> Result<Box<dyn Lane>> {
+        let workload = Workload::<f32>::new(self.comm, task.clone(), self.ground, Memory::Heap)?;
+        Ok(Box::new(Trial::new(way, workload, &self.gathering, bytes).settled(self.settings.memory)))
     }
 
     /// Prints the row of a figure, beside that of the same operation in the heap if there is one.

@@ -15,8 +15,9 @@ const MOST_TIMES: u64 = 4096;
 /// Where all ranks meet.
 #[derive(Debug)]
 enum Gate {
-    /// Two, each waiting for the other's flag.
-    Pair { flags: FlagEnd, turn: u64 },
+    /// Two, each waiting for the other's flag: one and another by turns, so that who shows the next is not held up by whoever still
+    /// looks at the last.
+    Pair { flags: [FlagEnd; 2], turn: u64 },
     /// A counter, polled between yields.
     All { barrier: BareBarrier<CellRef<BareFlag>>, kernel: HostKernel },
 }
@@ -41,7 +42,7 @@ impl Gathering {
         let ranks = (0..comm.n_ranks()).map(|rank| Rank::new(rank, comm.n_ranks()));
         let ledgers = ranks.map(|rank| comm.span(rank?, ledger)).collect::<Result<_>>()?;
         let gate = match comm.n_ranks() {
-            2 => Gate::Pair { flags: flags(comm, one_core)?, turn: 0 },
+            2 => Gate::Pair { flags: [flags(comm, one_core)?, flags(comm, one_core)?], turn: 0 },
             n_ranks => {
                 let region = fresh(comm, 128)?;
                 let counter = comm.cell(Rank::new(0, n_ranks)?, region.offset)?;
@@ -57,6 +58,7 @@ impl Gathering {
         match &mut self.gate {
             Gate::Pair { flags, turn } => {
                 *turn += 1;
+                let flags = &mut flags[usize::from(*turn % 2 == 1)];
                 flags.send(*turn)?;
                 flags.receive(*turn)
             }

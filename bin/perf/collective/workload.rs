@@ -21,7 +21,7 @@ pub(crate) struct Ground {
     pub(crate) send: Region,
     /// For outputs, and for buffers that are both.
     pub(crate) recv: Region,
-    /// For two mailboxes.
+    /// For letters between hand-written loops.
     pub(crate) mail: Region,
     /// For what a hand-written loop stages of ordinary memory; empty where there is none.
     pub(crate) stage: Region,

@@ -15,7 +15,7 @@ use crate::perf::barrier::Ensemble;
 use crate::perf::collective::gathering::Gathering;
 use crate::perf::collective::layout::Layout;
 use crate::perf::collective::settings::{Average, Memory};
-use crate::perf::collective::trial::{BATCH_BYTES, ByLibrary, Trial};
+use crate::perf::collective::trial::{ByLibrary, Trial};
 use crate::perf::collective::workload::{Ground, Task, Workload};
 use crate::perf::contest::{Company, Effort, Field, Outcome, Turns, take_turns};
 use crate::perf::duet::Duet;
@@ -78,12 +78,7 @@ impl Bench<'_> {
     fn noted_sums(&mut self, duet: Option<&mut Duet>, len: u64) -> Result<()> {
         let (n_ranks, leads) = (self.comm.n_ranks(), self.comm.rank().get() == 0);
         let mut region = |len| self.comm.alloc_region(len, 4096);
-        let ground = Ground {
-            send: region(len)?,
-            recv: region(len)?,
-            mail: region(2 * BATCH_BYTES)?,
-            stage: region(0)?,
-        };
+        let ground = Ground { send: region(len)?, recv: region(len)?, mail: region(0)?, stage: region(0)? };
         let gathering = Gathering::new(self.comm, Average::Mean, self.plan.one_core)?;
         let gathering = Rc::new(RefCell::new(gathering));
         let mut ensemble = Ensemble::new(self.comm)?;

@@ -1,0 +1,278 @@
+//! The limit of an operation on few bytes: a hand-written loop in which every byte is handed over once.
+//!
+//! Who has something for others puts it into a letter, behind a flag, and goes on; who needs it waits for the flag, and for nothing
+//! else. So an operation has one hand-over, where ranks that read each other's buffers have to meet twice; and where data go one
+//! way only, nobody waits for those behind.
+//!
+//! A letter is written again some operations later. By then whoever writes to its writer has read it, since it writes one
+//! letter after the other. Readers that do not write back tell now and then how far they have come, and the writer looks there as
+//! often.
+
+use shmccl::collective::Operation;
+use shmccl::shm::yardstick::{self, SumKernel};
+use shmccl::shm::{CellRef, CopyKernel, HostKernel, Span};
+use shmccl::sync::bare::BareFlag;
+use shmccl::{Communicator, Rank, Result};
+
+use super::gathering::Gathering;
+use super::places::{Places, SIZE, moving};
+use super::trial::{BATCH_BYTES, Way};
+use super::workload::Workload;
+
+/// Letters in a ring.
+const TURNS: u64 = 8;
+
+/// The same where all who read from each other also write to each other: none is ahead by more than one.
+const TURNS_OF_MUTUAL: u64 = 2;
+
+/// After so many operations a reader tells how far it has come.
+const TOLD: u64 = TURNS / 2;
+
+/// What one writer writes begins at a multiple of so many bytes: pairs of cache lines.
+const CELL: u64 = 128;
+
+/// Where a letter that fits into one cell has its data: behind the flag.
+const SHORT: u64 = 8;
+
+/// Where longer ones have them.
+const LONG: u64 = 64;
+
+/// What a rank reads of what a rank has, itself included: some block of that one's input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Taking {
+    writer: u32,
+    /// Which block of its input; letters are told apart by it.
+    block: u32,
+    /// To which block of the output. All go to the first one where they are added.
+    to: u32,
+}
+
+/// What a rank reads in an operation with this `root`.
+fn takings(operation: Operation, n_ranks: u32, root: u32, reader: u32) -> Vec<Taking> {
+    let (all, is_root) = (0..n_ranks, reader == root);
+    let of = |writer, block, to| Taking { writer, block, to };
+    match operation {
+        Operation::Broadcast => vec![of(root, 0, 0)],
+        Operation::Scatter => vec![of(root, reader, 0)],
+        Operation::Send => vec![of((reader + n_ranks - 1) % n_ranks, 0, 0)],
+        Operation::Gather | Operation::Reduce if !is_root => Vec::new(),
+        Operation::Gather | Operation::AllGather => all.map(|writer| of(writer, 0, writer)).collect(),
+        Operation::Reduce | Operation::AllReduce => all.map(|writer| of(writer, 0, 0)).collect(),
+        Operation::ReduceScatter => all.map(|writer| of(writer, reader, 0)).collect(),
+        _ => all.map(|writer| of(writer, reader, writer)).collect(),
+    }
+}
+
+/// A letter, as its writer and its readers see it.
+#[derive(Clone, Debug)]
+struct Letter {
+    flag: CellRef<BareFlag>,
+    data: Span,
+}
+
+/// The letters of one turn of the ring.
+#[derive(Clone, Debug)]
+struct Turn {
+    /// What goes into which letter.
+    sent: Vec<(Span, Letter)>,
+    /// What comes in which letter, and where it goes.
+    taken: Vec<(Letter, Span)>,
+    /// What is added, if anything is.
+    summands: Vec<Span>,
+}
+
+/// The part of one rank.
+#[derive(Debug)]
+pub(super) struct Mailed {
+    turns: Vec<Turn>,
+    /// What does not leave the rank.
+    own: Vec<(Span, Span)>,
+    /// Where sums go.
+    sum: Option<Span>,
+    /// How far the readers have come that do not write to this rank.
+    readers: Vec<CellRef<BareFlag>>,
+    /// Where this rank tells how far it has come, if that matters to anybody.
+    told: Option<CellRef<BareFlag>>,
+    number: u64,
+    /// What to give way by, where ranks share cores.
+    yields: Option<HostKernel>,
+}
+
+/// What the letters of a rank take up in its heap, for inputs of up to [`BATCH_BYTES`].
+pub(crate) fn mail_len(n_ranks: u32) -> u64 {
+    CELL + TURNS * (BATCH_BYTES + u64::from(n_ranks) * (LONG + CELL))
+}
+
+impl Mailed {
+    /// The part of this rank in the task of `places`, if its data are few. Collective: letters are emptied.
+    ///
+    /// # Errors
+    /// Too little ground.
+    pub(super) fn new(places: &Places<'_>, gathering: &mut Gathering, crowded: bool) -> Result<Option<Self>> {
+        let comm = places.comm;
+        if places.task.layout.send() * SIZE > BATCH_BYTES {
+            return Ok(None);
+        }
+        let mail = places.ground.mail;
+        comm.span(comm.rank(), mail)?.fill(0, mail.len, 0)?;
+        gathering.meet()?;
+        let office = Office { comm, places };
+        let me = comm.rank().get();
+        let is_mutual = (0..comm.n_ranks()).all(|rank| office.strangers_to(rank).next().is_none());
+        let n_turns = if is_mutual { TURNS_OF_MUTUAL } else { TURNS };
+        let turns = (0..n_turns).map(|turn| office.turn(turn)).collect::<Result<_>>()?;
+        let own = if places.task.operation.reduces() { Vec::new() } else { office.own()? };
+        let readers = office.strangers_to(me).map(|rank| office.told(rank)).collect::<Result<_>>()?;
+        let tells = (0..comm.n_ranks()).any(|writer| office.strangers_to(writer).any(|rank| rank == me));
+        let sums = places.task.operation.reduces() && !office.takings(me).is_empty();
+        let block = places.task.layout.block * SIZE;
+        Ok(Some(Self {
+            turns,
+            own,
+            sum: sums.then(|| places.output(me, 0, block)).transpose()?,
+            readers,
+            told: tells.then(|| office.told(me)).transpose()?,
+            number: 0,
+            yields: crowded.then(HostKernel::detect),
+        }))
+    }
+
+    /// Waits until `flag` shows `number`.
+    #[inline]
+    fn wait(&self, flag: &BareFlag, number: u64) {
+        match &self.yields {
+            None => flag.spin(number),
+            Some(kernel) => flag.spin_yielding(kernel, number),
+        }
+    }
+}
+
+impl Way<f32> for Mailed {
+    #[inline]
+    fn go(&mut self, _workload: &mut Workload<f32>, _gathering: &mut Gathering) -> Result<()> {
+        self.number += 1;
+        let number = self.number;
+        if number % TOLD == 1 && number > TURNS {
+            self.readers.iter().for_each(|reader| self.wait(reader, number - 1 - TOLD));
+        }
+        let turn = &self.turns[usize::try_from(number).unwrap_or(0) % self.turns.len()];
+        for (source, letter) in &turn.sent {
+            source.copy_with(CopyKernel::Memcpy, &letter.data)?;
+            letter.flag.set(number);
+        }
+        for (source, target) in &self.own {
+            source.copy_with(CopyKernel::Memcpy, target)?;
+        }
+        for (letter, target) in &turn.taken {
+            self.wait(&letter.flag, number);
+            if self.sum.is_none() {
+                letter.data.copy_with(CopyKernel::Memcpy, target)?;
+            }
+        }
+        if let Some(sum) = &self.sum {
+            yardstick::add(SumKernel::Direct, &turn.summands, std::slice::from_ref(sum))?;
+        }
+        if let Some(told) = &self.told
+            && number.is_multiple_of(TOLD)
+        {
+            told.set(number);
+        }
+        Ok(())
+    }
+}
+
+/// Where letters lie.
+struct Office<'a> {
+    comm: &'a Communicator,
+    places: &'a Places<'a>,
+}
+
+impl Office<'_> {
+    fn takings(&self, reader: u32) -> Vec<Taking> {
+        let task = self.places.task;
+        takings(task.operation, self.comm.n_ranks(), task.root.get(), reader)
+    }
+
+    /// Whether one rank has something to read of another.
+    fn reads(&self, reader: u32, writer: u32) -> bool {
+        self.takings(reader).iter().any(|taking| taking.writer == writer)
+    }
+
+    /// The ranks that read what `writer` writes, and write nothing that it reads.
+    fn strangers_to(&self, writer: u32) -> impl Iterator<Item = u32> {
+        let others = (0..self.comm.n_ranks()).filter(move |&rank| rank != writer);
+        others.filter(move |&rank| self.reads(rank, writer) && !self.reads(writer, rank))
+    }
+
+    fn others(&self) -> impl Iterator<Item = u32> {
+        let me = self.comm.rank().get();
+        // The next one first, so that not all begin at the same.
+        (me + 1..self.comm.n_ranks()).chain(0..me)
+    }
+
+    fn told(&self, rank: u32) -> Result<CellRef<BareFlag>> {
+        self.comm.cell(Rank::new(rank, self.comm.n_ranks())?, self.places.ground.mail.offset)
+    }
+
+    /// The letter of `turn` with this block of the input of its writer.
+    fn letter(&self, turn: u64, taking: Taking) -> Result<Letter> {
+        let layout = self.places.task.layout;
+        let (len, n_letters) = (layout.block * SIZE, layout.send().checked_div(layout.block).unwrap_or(1));
+        let data_at = if SHORT + len <= CELL { SHORT } else { LONG };
+        let stride = (data_at + len).next_multiple_of(CELL);
+        let at = CELL + (turn * n_letters + u64::from(taking.block)) * stride;
+        let writer = Rank::new(taking.writer, self.comm.n_ranks())?;
+        Ok(Letter {
+            flag: self.comm.cell(writer, self.places.ground.mail.part(at, CELL)?.offset)?,
+            data: self.comm.span(writer, self.places.ground.mail.part(at + data_at, len)?)?,
+        })
+    }
+
+    fn input(&self, taking: Taking) -> Result<Span> {
+        let block = self.places.task.layout.block * SIZE;
+        self.places.input(taking.writer, u64::from(taking.block) * block, block)
+    }
+
+    fn output(&self, taking: Taking) -> Result<Span> {
+        let block = self.places.task.layout.block * SIZE;
+        self.places.output(self.comm.rank().get(), u64::from(taking.to) * block, block)
+    }
+
+    /// What does not leave this rank, and is not where it belongs.
+    fn own(&self) -> Result<Vec<(Span, Span)>> {
+        let me = self.comm.rank().get();
+        let own = self.takings(me).into_iter().filter(|taking| taking.writer == me);
+        let pairs = own.map(|taking| Ok((self.input(taking)?, self.output(taking)?)));
+        Ok(moving(pairs.collect::<Result<_>>()?))
+    }
+
+    /// The letters of one turn that this rank writes and reads.
+    fn turn(&self, turn: u64) -> Result<Turn> {
+        let me = self.comm.rank().get();
+        let mut blocks: Vec<Taking> = Vec::new();
+        for taking in self.others().flat_map(|reader| self.takings(reader)) {
+            if taking.writer == me && blocks.iter().all(|known| known.block != taking.block) {
+                blocks.push(taking);
+            }
+        }
+        let sent = blocks.into_iter().map(|taking| Ok((self.input(taking)?, self.letter(turn, taking)?)));
+        let mut mine = self.takings(me);
+        mine.sort_by_key(|taking| (taking.writer + self.comm.n_ranks() - me) % self.comm.n_ranks());
+        let (own, others): (Vec<_>, Vec<_>) = mine.into_iter().partition(|taking| taking.writer == me);
+        let taken: Vec<_> = others
+            .into_iter()
+            .map(|taking| Ok((self.letter(turn, taking)?, self.output(taking)?)))
+            .collect::<Result<_>>()?;
+        let letters = taken.iter().map(|(letter, _)| Ok(letter.data.clone()));
+        let own = own.into_iter().map(|taking| self.input(taking));
+        let summands = if self.places.task.operation.reduces() {
+            own.chain(letters).collect::<Result<_>>()?
+        } else {
+            Vec::new()
+        };
+        Ok(Turn { sent: sent.collect::<Result<_>>()?, taken, summands })
+    }
+}
+
+#[cfg(test)]
+mod tests;
