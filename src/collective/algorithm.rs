@@ -18,10 +18,9 @@ use crate::error::{Error, Result};
 /// | tree, double_tree | at each node: of the ranks that it and its children have; the double tree by one tree for each half of the elements | no |
 ///
 /// (A reduce-scatter by halving among a number of ranks that is no power of two goes by the ring.) Those that do not stay in the order
-/// of the ranks pass partial results on, and that shows in two ways:
-///
-/// - A custom operator that is associative but not **commutative** is wrong with all of them.
-/// - Partial results of **16-bit and 8-bit floats** are rounded to that type at each hop, and not accumulated in `f32` all the way.
+/// of the ranks pass partial results on. So a custom operator that is associative but not **commutative** is wrong with all of them, and
+/// **16-bit and 8-bit floats** go as `f32`, through the scratch: they are accumulated in `f32` all the way and rounded once, at the price of
+/// two to four times the bytes. Elements of a custom operator stay what they are.
 ///
 /// Where the caller has not chosen by [`set_algorithm`](crate::Communicator::set_algorithm), no tuning table makes such a reduction go by
 /// one of them: it is done by two_shot instead.

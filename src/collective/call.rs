@@ -154,6 +154,11 @@ impl<'a> Call<'a> {
 }
 
 impl Call<'_> {
+    /// The same call without buffers, layout and operator.
+    pub(crate) fn bare(&self) -> Call<'static> {
+        Call { layout: None, reducer: None, input: Input::None, output: Output::None, ..*self }
+    }
+
     /// Refuses what cannot be done in `manner`.
     ///
     /// # Errors
@@ -187,10 +192,11 @@ impl Call<'_> {
         self.reducer.as_ref().is_some_and(Reducer::is_custom)
     }
 
-    /// What does it where a table says `algorithm`: another one, where its result depends on partial results that are passed on.
+    /// What does it where a table says `algorithm`: another one, where it matters that this passes partial results on: to operators that
+    /// need an order, and to elements that would have to be widened, of whose cost a table knows nothing.
     pub(crate) fn by_table(&self, algorithm: Algorithm) -> Algorithm {
-        let needs_order = |reducer: &Reducer| reducer.is_custom() || reducer.data_type().is_short_float();
-        if !algorithm.keeps_rank_order() && self.reducer.as_ref().is_some_and(needs_order) {
+        let is_touchy = |reducer: &Reducer| reducer.is_custom() || reducer.data_type().is_short_float();
+        if !algorithm.keeps_rank_order() && self.reducer.as_ref().is_some_and(is_touchy) {
             return Algorithm::TwoShot;
         }
         algorithm

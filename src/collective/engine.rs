@@ -21,6 +21,7 @@ use super::parcel::Parcel;
 use super::pipeline::Pipeline;
 use super::pipework::{Doer, OpenPorts, Pipework};
 use super::region::MAIL_LEN;
+use super::staged::Form;
 use super::team::Team;
 use super::tuning::{BufferKind, Choices, Tuning};
 use super::{direct, fused, small, staged};
@@ -297,7 +298,12 @@ impl Engine {
         };
         if let Some((doer, kind)) = piped {
             let mut execute = |team: &mut Team, piece: &Call<'_>| pipework.run(team, piece, doer, kind);
-            return if in_heap { execute(team, call) } else { staged::run(team, call, execute) };
+            let form = doer.form(call);
+            return if in_heap && form == Form::Own {
+                execute(team, call)
+            } else {
+                staged::run(team, call, form, execute)
+            };
         }
         match way {
             Way::Small => small::run(team, call, summary, len),

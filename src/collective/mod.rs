@@ -53,6 +53,7 @@ mod staged;
 mod standoff;
 mod team;
 pub mod tuning;
+mod widened;
 
 pub use again::{Arguments, Repeat};
 pub(crate) use algorithm::Manner;

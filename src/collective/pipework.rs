@@ -16,6 +16,7 @@ use super::custom::{self, CustomAlgorithm};
 use super::operation::Operation;
 use super::parcel::{self, Parcel};
 use super::pipe::{End, Pipes};
+use super::staged::Form;
 use super::team::Team;
 use crate::channel::{Channel, MemoryChannel, PortChannel};
 use crate::error::{Error, Result};
@@ -203,6 +204,15 @@ pub(crate) enum Doer<'d> {
 }
 
 impl Doer<'_> {
+    /// As what the elements of `call` have to be passed on.
+    pub(crate) fn form(self, call: &Call<'_>) -> Form {
+        let is_short = || call.reducer.as_ref().is_some_and(|reducer| reducer.data_type().is_short_float());
+        match self {
+            Self::BuiltIn(algorithm) if !algorithm.keeps_rank_order() && is_short() => Form::Widened,
+            _ => Form::Own,
+        }
+    }
+
     fn run<C: Channel>(self, worker: &mut Worker<'_, C>) -> Result<()> {
         match self {
             Self::BuiltIn(algorithm) => algorithms::run(worker, algorithm),

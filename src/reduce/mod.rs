@@ -8,6 +8,7 @@
 //! | [`op`] | [`ReduceOp`]: sum, product, minimum, maximum, average, scaled sum |
 //! | [`custom`] | [`CustomOp`]: an operator of the user's |
 //! | [`reducer`] | [`Reducer`]: one type, one operator, ready to run |
+//! | `widening` | short floats as `f32`, and back |
 //!
 //! # Results
 //! For each element the sources are combined strictly in the order given: `((s0 op s1) op s2) op ...`. The result is the
@@ -15,8 +16,8 @@
 //! - **Integers** wrap. An average is the wrapped sum divided by the number of ranks, truncated toward zero.
 //! - **`f32` and `f64`** follow IEEE 754, rounded to nearest even after each step; no fused multiply-add. An average is
 //!   the sum divided (not multiplied by a reciprocal).
-//! - **Shorter floats** are computed in `f32` across all sources of one call, and rounded once, when stored. Of what several calls do,
-//!   one after the other, each rounds: see [`Algorithm`](crate::collective::Algorithm).
+//! - **Shorter floats** are computed in `f32` across all sources of one call, and rounded once, when stored. Collective operations that
+//!   take several calls, one after the other, widen elements before the first and round after the last.
 //! - **Minimum and maximum** are NaN if any source is NaN, and -0 is less than +0.
 //! - **A NaN** is stored as the one quiet, positive NaN of its type. A custom operator stores what it returns.
 
@@ -26,6 +27,7 @@ pub mod element;
 pub mod fp8;
 pub mod op;
 pub mod reducer;
+pub(crate) mod widening;
 
 pub use crate::shm::reduce::{MAX_PLACES, ReduceKernel, Source, SourcePlace, Target};
 pub use custom::CustomOp;

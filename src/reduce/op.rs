@@ -4,8 +4,8 @@ use super::{CustomOp, DataType, Element};
 
 /// How the data of several ranks become one.
 ///
-/// Floats of 16 and 8 bits are accumulated in `f32` over all ranks and rounded once, unless the program has chosen an
-/// [algorithm](crate::collective::Algorithm) that passes partial results on: those are rounded at each hop.
+/// Floats of 16 and 8 bits are accumulated in `f32` over all ranks and rounded once, whatever the
+/// [algorithm](crate::collective::Algorithm).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ReduceOp {

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{CustomOp, DataType, F8E4M3, F8E5M2, ReduceKernel, ReduceOp, Source, Target};
+use super::{CustomOp, DataType, F8E4M3, F8E5M2, ReduceKernel, ReduceOp, Scalar, Source, Target, widening};
 use crate::error::{Error, Result};
 use crate::rank::check_n_ranks;
 use crate::shm::reduce::{
@@ -72,6 +72,20 @@ impl Reducer {
     #[inline]
     pub(crate) const fn is_custom(&self) -> bool {
         matches!(self.steps, Steps::Custom(_))
+    }
+
+    /// The same operator on the same elements as `f32`, where these are short floats and the operator is not the program's own.
+    pub(crate) fn widened(&self) -> Option<Self> {
+        if !self.dtype.is_short_float() || self.is_custom() {
+            return None;
+        }
+        let op =
+            ReduceOp::PLAIN.into_iter().find(|op| op.plain_code() == Some(self.code)).unwrap_or_else(|| {
+                let mut scalar = [0.0];
+                widening::widen(self.dtype, &self.scalar[..self.dtype.size()], &mut scalar);
+                ReduceOp::PreMulSum(Scalar::new(scalar[0]))
+            });
+        Self::new(DataType::F32, &op, self.n_ranks.into()).ok()
     }
 
     /// Whether its operator is told by its name alone.

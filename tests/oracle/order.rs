@@ -2,7 +2,7 @@
 
 use shmccl::collective::{Algorithm, Operation};
 
-/// What is combined, and in which order: sources from left to right, rounded when all of a node are in.
+/// What is combined, and in which order: sources from left to right.
 #[derive(Clone, Debug)]
 pub(crate) enum Term {
     /// The input of a rank.
@@ -52,7 +52,9 @@ impl Orders {
             Some(Algorithm::Ring) if scatters => Self::one(around(n, me)),
             Some(Algorithm::HalvingDoubling) if scatters && !n.is_power_of_two() => Self::one(around(n, me)),
             Some(Algorithm::Ring) => {
-                Self { terms: (0..n).map(|block| around(n, block)).collect(), grain: ALIGN }
+                // Short floats go as `f32`: what is aligned of these is less of them.
+                let grain = ALIGN * size.min(4) / 4;
+                Self { terms: (0..n).map(|block| around(n, block)).collect(), grain }
             }
             Some(Algorithm::RecursiveDoubling) => Self::one(folded(n, (0..n.ilog2()).collect())),
             Some(Algorithm::HalvingDoubling) => Self::one(folded(n, (0..n.ilog2()).rev().collect())),

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use shmccl::reduce::{DataType, ReduceOp};
+use half::{bf16, f16};
+use shmccl::reduce::{DataType, F8E4M3, F8E5M2, ReduceOp, Scalar};
 
 use crate::order::{Orders, Term};
 use crate::plain;
@@ -71,8 +72,30 @@ impl Reduction {
     fn of(&self, term: &Term, range: &Range<usize>) -> Vec<u8> {
         match term {
             Term::Input(_) => unreachable!("a result was combined, if only of one input"),
+            Term::Node(parts) if self.is_widened() => {
+                let wide = 0..range.len() / self.dtype.size() * size_of::<f32>();
+                narrowed(self.dtype, &self.widened(range).combined(parts, &wide, true))
+            }
             Term::Node(parts) => self.combined(parts, range, true),
         }
+    }
+
+    /// Whether elements are accumulated in `f32`, and rounded once at the end, whatever they are combined by.
+    fn is_widened(&self) -> bool {
+        self.dtype.is_short_float() && !matches!(self.op, ReduceOp::Custom(_))
+    }
+
+    /// The same of the bytes `range` of the inputs, as `f32`.
+    fn widened(&self, range: &Range<usize>) -> Self {
+        let op = match &self.op {
+            ReduceOp::PreMulSum(scalar) => {
+                let wide = widened(self.dtype, &scalar.bytes()[..self.dtype.size()]);
+                ReduceOp::PreMulSum(Scalar::new(bytemuck::pod_read_unaligned::<f32>(&wide)))
+            }
+            op => op.clone(),
+        };
+        let inputs = self.inputs.iter().map(|input| widened(self.dtype, &input[range.clone()])).collect();
+        Self { dtype: DataType::F32, op, inputs }
     }
 
     fn combined(&self, parts: &[Term], range: &Range<usize>, last: bool) -> Vec<u8> {
@@ -88,6 +111,28 @@ impl Reduction {
             }
         }
     }
+}
+
+/// The elements `dtype` in `bytes` as `f32`.
+fn widened(dtype: DataType, bytes: &[u8]) -> Vec<u8> {
+    let wide = |code: &[u8]| match dtype {
+        DataType::F16 => bytemuck::pod_read_unaligned::<f16>(code).to_f32(),
+        DataType::Bf16 => bytemuck::pod_read_unaligned::<bf16>(code).to_f32(),
+        DataType::F8E4M3 => F8E4M3(code[0]).to_f32(),
+        _ => F8E5M2(code[0]).to_f32(),
+    };
+    bytes.chunks_exact(dtype.size()).flat_map(|code| wide(code).to_ne_bytes()).collect()
+}
+
+/// The `f32` in `bytes` rounded to elements `dtype`.
+fn narrowed(dtype: DataType, bytes: &[u8]) -> Vec<u8> {
+    let narrow = |wide: f32| match dtype {
+        DataType::F16 => f16::from_f32(wide).to_ne_bytes().to_vec(),
+        DataType::Bf16 => bf16::from_f32(wide).to_ne_bytes().to_vec(),
+        DataType::F8E4M3 => vec![F8E4M3::from_f32(wide).0],
+        _ => vec![F8E5M2::from_f32(wide).0],
+    };
+    bytes.chunks_exact(4).flat_map(|wide| narrow(bytemuck::pod_read_unaligned(wide))).collect()
 }
 
 /// Of each element the first that is not all zero bytes; the last, if there is none.

@@ -13,7 +13,8 @@
 //! is empty, the built-in table is taken. It serves direct channels; over proxied ones there is one choice by operation and size.
 //!
 //! Tables are measured with `f32` sums. Reductions for which it matters that partial results are passed on (by custom operators, and of
-//! floats of 16 and 8 bits) are done by `two_shot` where a table says an algorithm that does so: see [`Algorithm`](super::Algorithm).
+//! floats of 16 and 8 bits, which are widened for it) are done by `two_shot` where a table says an algorithm that does so: see
+//! [`Algorithm`](super::Algorithm).
 //!
 //! # All ranks have the same table
 //! Ranks that chose differently would wait for each other in different algorithms. So the ranks of a job compare checksums
