@@ -220,10 +220,12 @@ impl Bench<'_> {
         let task = self.task(Wanted { in_place, ..wanted }, op, SIZE)?;
         let crowded = self.plan.one_core || self.comm.is_crowded()?;
         let places = Places { comm: self.comm, task: &task, ground: self.ground };
-        let mailed = Mailed::new(&places, &mut self.gathering.borrow_mut(), crowded)?;
         let mut lanes = Vec::new();
-        if let Some(mailed) = mailed {
-            lanes.push(("bare loop, mailed".to_owned(), self.bare_lane(mailed, &task, wanted.bytes)?));
+        for (name, ahead) in [("bare loop, mailed", false), ("bare loop, mailed, fetched ahead", true)] {
+            let mailed = Mailed::new(&places, &mut self.gathering.borrow_mut(), crowded, ahead)?;
+            if let Some(mailed) = mailed {
+                lanes.push((name.to_owned(), self.bare_lane(mailed, &task, wanted.bytes)?));
+            }
         }
         if wanted.bytes > BARE_HAND_OVER {
             for share in Share::all(&places)? {

@@ -9,6 +9,7 @@
 //! often.
 
 use shmccl::collective::Operation;
+use shmccl::heap::Region;
 use shmccl::shm::yardstick::{self, SumKernel};
 use shmccl::shm::{CellRef, CopyKernel, HostKernel, Span};
 use shmccl::sync::bare::BareFlag;
@@ -94,32 +95,42 @@ pub(super) struct Mailed {
     /// Where this rank tells how far it has come, if that matters to anybody.
     told: Option<CellRef<BareFlag>>,
     number: u64,
+    /// Whether the lines of the next letters are brought here while these are under way.
+    ahead: bool,
     /// What to give way by, where ranks share cores.
     yields: Option<HostKernel>,
 }
 
-/// What the letters of a rank take up in its heap, for inputs of up to [`BATCH_BYTES`].
+/// What the letters of a rank take up in its heap, for inputs of up to [`BATCH_BYTES`], in both ways.
 pub(crate) fn mail_len(n_ranks: u32) -> u64 {
-    CELL + TURNS * (BATCH_BYTES + u64::from(n_ranks) * (LONG + CELL))
+    2 * (CELL + TURNS * (BATCH_BYTES + u64::from(n_ranks) * (LONG + CELL))).next_multiple_of(CELL)
 }
 
 impl Mailed {
-    /// The part of this rank in the task of `places`, if its data are few. Collective: letters are emptied.
+    /// The part of this rank in the task of `places`, if its data are few. Lines of letters are fetched `ahead` or not: it gains where
+    /// cores are far apart, and costs where they are near. Collective: letters are emptied.
     ///
     /// # Errors
     /// Too little ground.
-    pub(super) fn new(places: &Places<'_>, gathering: &mut Gathering, crowded: bool) -> Result<Option<Self>> {
+    pub(super) fn new(
+        places: &Places<'_>,
+        gathering: &mut Gathering,
+        crowded: bool,
+        ahead: bool,
+    ) -> Result<Option<Self>> {
         let comm = places.comm;
         if places.task.layout.send() * SIZE > BATCH_BYTES {
             return Ok(None);
         }
-        let mail = places.ground.mail;
+        let half = places.ground.mail.len / 2;
+        let mail = places.ground.mail.part(u64::from(ahead) * half, half)?;
         comm.span(comm.rank(), mail)?.fill(0, mail.len, 0)?;
         gathering.meet()?;
-        let office = Office { comm, places };
+        let office = Office { comm, places, mail };
         let me = comm.rank().get();
         let is_mutual = (0..comm.n_ranks()).all(|rank| office.strangers_to(rank).next().is_none());
-        let n_turns = if is_mutual { TURNS_OF_MUTUAL } else { TURNS };
+        // What is fetched ahead must have been read long ago.
+        let n_turns = if is_mutual && !ahead { TURNS_OF_MUTUAL } else { TURNS };
         let turns = (0..n_turns).map(|turn| office.turn(turn)).collect::<Result<_>>()?;
         let own = if places.task.operation.reduces() { Vec::new() } else { office.own()? };
         let readers = office.strangers_to(me).map(|rank| office.told(rank)).collect::<Result<_>>()?;
@@ -133,6 +144,7 @@ impl Mailed {
             readers,
             told: tells.then(|| office.told(me)).transpose()?,
             number: 0,
+            ahead,
             yields: crowded.then(HostKernel::detect),
         }))
     }
@@ -155,10 +167,16 @@ impl Way<f32> for Mailed {
         if number % TOLD == 1 && number > TURNS {
             self.readers.iter().for_each(|reader| self.wait(reader, number - 1 - TOLD));
         }
-        let turn = &self.turns[usize::try_from(number).unwrap_or(0) % self.turns.len()];
+        let turn_of = |number: u64| &self.turns[usize::try_from(number).unwrap_or(0) % self.turns.len()];
+        let turn = turn_of(number);
         for (source, letter) in &turn.sent {
             source.copy_with(CopyKernel::Memcpy, &letter.data)?;
             letter.flag.set(number);
+        }
+        if self.ahead {
+            // They show that already.
+            let shown = (number + 1).saturating_sub(TURNS);
+            turn_of(number + 1).sent.iter().for_each(|(_, letter)| letter.flag.set(shown));
         }
         for (source, target) in &self.own {
             source.copy_with(CopyKernel::Memcpy, target)?;
@@ -185,6 +203,7 @@ impl Way<f32> for Mailed {
 struct Office<'a> {
     comm: &'a Communicator,
     places: &'a Places<'a>,
+    mail: Region,
 }
 
 impl Office<'_> {
@@ -211,7 +230,7 @@ impl Office<'_> {
     }
 
     fn told(&self, rank: u32) -> Result<CellRef<BareFlag>> {
-        self.comm.cell(Rank::new(rank, self.comm.n_ranks())?, self.places.ground.mail.offset)
+        self.comm.cell(Rank::new(rank, self.comm.n_ranks())?, self.mail.offset)
     }
 
     /// The letter of `turn` with this block of the input of its writer.
@@ -223,8 +242,8 @@ impl Office<'_> {
         let at = CELL + (turn * n_letters + u64::from(taking.block)) * stride;
         let writer = Rank::new(taking.writer, self.comm.n_ranks())?;
         Ok(Letter {
-            flag: self.comm.cell(writer, self.places.ground.mail.part(at, CELL)?.offset)?,
-            data: self.comm.span(writer, self.places.ground.mail.part(at + data_at, len)?)?,
+            flag: self.comm.cell(writer, self.mail.part(at, CELL)?.offset)?,
+            data: self.comm.span(writer, self.mail.part(at + data_at, len)?)?,
         })
     }
 

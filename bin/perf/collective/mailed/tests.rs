@@ -29,13 +29,17 @@ fn wrong(comm: &mut Communicator, operation: Operation, bytes: u64, in_place: bo
         check: true,
     };
     let places = Places { comm, task: &task, ground };
-    let Some(mailed) = Mailed::new(&places, &mut gathering.borrow_mut(), true)? else {
-        return Ok(None);
-    };
-    let workload = Workload::<f32>::new(comm, task, ground, Memory::Heap)?;
-    let mut trial = Trial::new(mailed, workload, &gathering, bytes);
-    trial.slice(2 * trial.batch(), &mut Vec::new())?;
-    Ok(Some(trial.wrong()))
+    let mut wrong = None;
+    for ahead in [false, true] {
+        let Some(mailed) = Mailed::new(&places, &mut gathering.borrow_mut(), true, ahead)? else {
+            continue;
+        };
+        let workload = Workload::<f32>::new(comm, task.clone(), ground, Memory::Heap)?;
+        let mut trial = Trial::new(mailed, workload, &gathering, bytes);
+        trial.slice(2 * trial.batch(), &mut Vec::new())?;
+        wrong = Some(wrong.unwrap_or(0) + trial.wrong());
+    }
+    Ok(wrong)
 }
 
 #[test]
