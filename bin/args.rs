@@ -22,10 +22,7 @@ pub(crate) use hang::HangArgs;
 use heeded::given;
 pub(crate) use launch::{BecomeArgs, RunArgs};
 pub(crate) use matrix::MatrixArgs;
-pub(crate) use pool::{
-    Ask, CallArgs, CoordinatorArgs, CtlArgs, DEFAULT_MEMORY, DEFAULT_TIMEOUT, DeviceArgs, GroupEdge,
-    parse_memory,
-};
+pub(crate) use pool::{Ask, CallArgs, CoordinatorArgs, CtlArgs, DeviceArgs, GroupEdge, parse_memory};
 pub(crate) use seeing::{CleanArgs, PsArgs, ReportArgs, TopArgs};
 pub(crate) use test::Test;
 pub(crate) use tune::TuneArgs;

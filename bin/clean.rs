@@ -25,11 +25,11 @@ pub(crate) fn run(args: &CleanArgs) -> Result<u8> {
     let swept = if args.prefix.is_none() && cleaned.is_ok() {
         RuntimeDirectory::clean(args.dry_run)
     } else {
-        Ok(None)
+        Ok(Vec::new())
     };
-    if let Ok(Some(socket)) = &swept {
+    for left in swept.iter().flatten() {
         let verb = verb(args.dry_run);
-        lines.push(format!("{verb} {}, left by a coordinator that is dead\n", socket.display()));
+        lines.push(format!("{verb} {}, left by a coordinator that is dead\n", left.display()));
     }
     if lines.is_empty() && swept.is_ok() && cleaned.is_ok() {
         output::note("dead jobs have left nothing");

@@ -1,22 +1,20 @@
 //! `shmccl coordinator` and `shmccl device`: the two sides of a pool, each in the foreground until it is interrupted. A coordinator may
 //! start devices itself, which end with it.
 
-mod fleet;
 mod kinds;
 mod scrape;
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nix::sched::{CpuSet, sched_setaffinity};
-use nix::unistd::Pid;
-use shmccl::coordinator::{Coordinator, Device, DeviceOptions, RuntimeDirectory, Settings};
+use shmccl::coordinator::{
+    Coordinator, Device, DeviceKind, DeviceOptions, Fleet, RuntimeDirectory, Settings,
+};
 use shmccl::heap::MIN_ADDRESS;
+use shmccl::launch::Program;
 
 use crate::args::{CoordinatorArgs, DeviceArgs};
 use crate::{failure, output};
-use fleet::Fleet;
-use kinds::Kind;
 
 /// What `shmccl coordinator --help` ends with.
 pub(crate) const HELP: &str = "\
@@ -41,7 +39,10 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
     let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let kinds = match (&args.devices, args.number) {
         (Some(file), _) => kinds::read(file)?,
-        (None, Some(number)) => vec![Kind::plain(number as usize, args.memory)],
+        (None, Some(number)) => {
+            let plain = DeviceKind::new(number as usize);
+            vec![DeviceKind { memory: args.memory.unwrap_or(plain.memory), ..plain }]
+        }
         (None, None) => Vec::new(),
     };
     let directory = RuntimeDirectory::open()?;
@@ -53,10 +54,12 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
     let coordinator = Coordinator::start(&directory, settings)?;
     output::note(&format!("coordinator listens at {}; Ctrl-C ends it", directory.socket().display()));
     if let Some(address) = args.metrics {
-        let address = scrape::serve(address, directory)?;
+        let address = scrape::serve(address, directory.clone())?;
         output::note(&format!("metrics are at http://{address}/metrics"));
     }
-    let _fleet = Fleet::start(&kinds)?;
+    let program = Program::new(std::env::current_exe().context("finding this executable")?, ["device"]);
+    let tell = |end: &_| output::note(&format!("{end}; the others go on"));
+    let _fleet = Fleet::start(&directory, &program, &kinds, tell)?;
     coordinator.serve()?;
     Ok(failure::DONE)
 }
@@ -66,20 +69,16 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
 /// # Errors
 /// When there is no coordinator, or the system refuses.
 pub(crate) fn be_device(args: &DeviceArgs) -> Result<u8> {
-    if let Some(core) = args.core {
-        let mut cores = CpuSet::new();
-        cores
-            .set(core)
-            .and_then(|()| sched_setaffinity(Pid::from_raw(0), &cores))
-            .with_context(|| format!("cannot run on core {core}; `shmccl doctor` tells which there are"))?;
-    }
-    let directory = RuntimeDirectory::open()?;
-    let max_address = MIN_ADDRESS.saturating_add(args.memory);
-    let device = Device::start(&directory, &DeviceOptions { max_address, timeout: args.timeout })?;
-    output::note(&format!(
-        "device {} has addresses {MIN_ADDRESS:#x} to {max_address:#x}; Ctrl-C ends it",
-        device.id()
-    ));
+    let device = match Device::from_env()? {
+        Some(device) => device,
+        None => {
+            let max_address = MIN_ADDRESS.saturating_add(args.memory);
+            let options = DeviceOptions { max_address, timeout: args.timeout, core: args.core };
+            Device::start(&RuntimeDirectory::open()?, &options)?
+        }
+    };
+    let (id, range) = (device.id(), device.range());
+    output::note(&format!("device {id} has addresses {:#x} to {:#x}; Ctrl-C ends it", range.min, range.max));
     device.serve()?;
     Ok(failure::DONE)
 }

@@ -13,10 +13,10 @@ use crate::sizes::parse_size;
 use crate::units::parse_timeout;
 
 /// The memory of a device, if nothing else is said.
-pub(crate) const DEFAULT_MEMORY: &str = "64MiB";
+const DEFAULT_MEMORY: &str = "64MiB";
 
 /// How long a device waits for others, if nothing else is said.
-pub(crate) const DEFAULT_TIMEOUT: &str = "30s";
+const DEFAULT_TIMEOUT: &str = "30s";
 
 /// Flags of `shmccl coordinator`.
 #[derive(Clone, Debug, Args)]
@@ -221,6 +221,13 @@ fn parse_address(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_is_by_default_what_a_pool_starts() {
+        let kind = shmccl::coordinator::DeviceKind::new(1);
+        assert_eq!(parse_memory(DEFAULT_MEMORY), Ok(kind.memory));
+        assert_eq!(parse_timeout(DEFAULT_TIMEOUT), Ok(kind.timeout));
+    }
 
     #[test]
     fn metrics_are_for_this_host_only() {

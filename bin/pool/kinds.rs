@@ -2,26 +2,14 @@
 
 use std::ops::Range;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
-use shmccl::coordinator::MAX_DEVICES;
+use shmccl::coordinator::{DeviceKind, MAX_DEVICES};
 use toml::Spanned;
 
-use crate::args::{DEFAULT_MEMORY, DEFAULT_TIMEOUT, parse_memory};
+use crate::args::parse_memory;
 use crate::units::parse_timeout;
-
-/// Devices that are alike.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Kind {
-    /// What they are called when one of them dies.
-    pub(super) name: Option<String>,
-    pub(super) count: usize,
-    pub(super) memory: u64,
-    pub(super) timeout: Duration,
-    pub(super) core: Option<usize>,
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -43,20 +31,11 @@ struct Entry {
 /// What is wrong, and where in the text.
 type Finding = (Option<Range<usize>>, String);
 
-impl Kind {
-    /// So many devices of the kind that `shmccl device` starts.
-    pub(super) fn plain(count: usize, memory: Option<u64>) -> Self {
-        let size = parse_memory(DEFAULT_MEMORY).expect("a size");
-        let timeout = parse_timeout(DEFAULT_TIMEOUT).expect("a time");
-        Self { name: None, count, memory: memory.unwrap_or(size), timeout, core: None }
-    }
-}
-
 /// Reads a file.
 ///
 /// # Errors
 /// In one line: the file, the line of it, the key, and what is wrong.
-pub(super) fn read(file: &Path) -> Result<Vec<Kind>> {
+pub(super) fn read(file: &Path) -> Result<Vec<DeviceKind>> {
     let content = std::fs::read_to_string(file)
         .with_context(|| format!("cannot read devices from {}", file.display()))?;
     match parse(&content) {
@@ -73,7 +52,7 @@ pub(super) fn read(file: &Path) -> Result<Vec<Kind>> {
     }
 }
 
-fn parse(content: &str) -> Result<Vec<Kind>, Finding> {
+fn parse(content: &str) -> Result<Vec<DeviceKind>, Finding> {
     let list: List = toml::from_str(content).map_err(|error| {
         // What is between lines of a longer message is for a terminal.
         (error.span(), error.message().lines().collect::<Vec<_>>().join(", "))
@@ -97,15 +76,15 @@ fn parse(content: &str) -> Result<Vec<Kind>, Finding> {
 }
 
 impl Entry {
-    fn check(self) -> Result<Kind, Finding> {
-        let plain = Kind::plain(1, None);
+    fn check(self) -> Result<DeviceKind, Finding> {
+        let plain = DeviceKind::new(1);
         let count = value(self.count, plain.count, |count| match count {
             0 => Err("expected one device at least".to_owned()),
             _ => Ok(*count),
         })?;
         let memory = value(self.memory, plain.memory, |text| parse_memory(text))?;
         let timeout = value(self.timeout, plain.timeout, |text| parse_timeout(text))?;
-        Ok(Kind { name: self.name, count, memory, timeout, core: self.core })
+        Ok(DeviceKind { name: self.name, count, memory, timeout, core: self.core })
     }
 }
 
@@ -121,14 +100,16 @@ fn value<T, V>(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn what_is_not_said_of_a_device_is_as_the_command_has_it() {
         let content = "[[device]]\n[[device]]\nname = \"big\"\ncount = 2\nmemory = \"1G\"\ntimeout = \"5s\"\ncore = 1\n";
         let kinds = parse(content).unwrap();
-        assert_eq!(kinds[0], Kind::plain(1, None));
-        let big = Kind {
+        assert_eq!(kinds[0], DeviceKind::new(1));
+        let big = DeviceKind {
             name: Some("big".to_owned()),
             count: 2,
             memory: 1 << 30,

@@ -84,7 +84,7 @@ pub fn become_program<A: AsRef<OsStr>>(
 ///
 /// Only a direct child can ask for that. One that is started by a wrapper leaves it to the wrapper, and to
 /// the socket, which hangs up in any case.
-fn bind_to_launcher(launcher: i32) -> Result<()> {
+pub(crate) fn bind_to_launcher(launcher: i32) -> Result<()> {
     if getppid().as_raw() != launcher {
         return Ok(());
     }

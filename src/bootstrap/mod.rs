@@ -48,6 +48,8 @@ mod socket;
 mod tests;
 mod vigil;
 
+#[cfg(feature = "coordinator")]
+pub(crate) use environment::{LAUNCHER, bind_to_launcher};
 pub use environment::{become_program, join_from_env};
 pub(crate) use host::Host;
 pub(crate) use knock::{MeetingPoint, Part, meet, meet_as_newcomer};

@@ -6,19 +6,26 @@
 //! | worker | has the communicator, and executes one task at a time |
 //! | 16 for copies | each copies between a client and the memory |
 //!
-//! When the coordinator dies, whatever is in progress goes on, and the device looks for the next one.
+//! When the coordinator dies, whatever is in progress goes on, and the device looks for the next one; unless it was started by the
+//! coordinator's process, with which it ends ([`Device::from_env`]).
 
+mod assignment;
 mod calls;
 mod copies;
 mod door;
 mod worker;
 
+use std::io::ErrorKind;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
 
+pub(super) use self::assignment::{Assignment, is_device};
 use self::copies::Copies;
 use self::door::{Door, Knocked};
 use self::worker::Worker;
@@ -52,6 +59,8 @@ pub struct DeviceOptions {
     pub max_address: u64,
     /// How long it waits for other devices.
     pub timeout: Duration,
+    /// The core that its process is to run on, if that matters.
+    pub core: Option<usize>,
 }
 
 /// A device that is registered with a coordinator.
@@ -59,6 +68,8 @@ pub struct DeviceOptions {
 pub struct Device {
     directory: RuntimeDirectory,
     id: DeviceId,
+    /// Whether it ends with its coordinator, and waits for no other one.
+    is_owned: bool,
     agent: Agent,
     link: Option<Link>,
     /// The next coordinator, where there is no link and it was found.
@@ -80,8 +91,16 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::Coordinator`] when there is no coordinator, or one of another version; [`Error::InvalidArgument`] for the
-    /// highest address; [`Error::FaultPlan`], [`Error::Setting`] for the environment; [`Error::ResourceLimit`], [`Error::Os`].
+    /// highest address or the core; [`Error::FaultPlan`], [`Error::Setting`] for the environment; [`Error::ResourceLimit`],
+    /// [`Error::Os`].
     pub fn start(directory: &RuntimeDirectory, options: &DeviceOptions) -> Result<Self> {
+        Self::open(directory, options, false)
+    }
+
+    fn open(directory: &RuntimeDirectory, options: &DeviceOptions, is_owned: bool) -> Result<Self> {
+        if let Some(core) = options.core {
+            run_on(core)?;
+        }
         let id = DeviceId::new(std::process::id());
         let identity = Identity { job: u64::from(id.get()), epoch: 0, owner: 0 };
         let memory = Arc::new(DeviceMemory::create(
@@ -96,6 +115,7 @@ impl Device {
         let mut device = Self {
             directory: directory.clone(),
             id,
+            is_owned,
             agent: Agent::new(id),
             link: None,
             door: None,
@@ -118,7 +138,13 @@ impl Device {
         self.id
     }
 
-    /// Serves until it is interrupted (SIGINT, SIGTERM, SIGHUP).
+    /// Its addresses.
+    #[must_use]
+    pub fn range(&self) -> AddressRange {
+        AddressRange { min: self.memory.min_address().get(), max: self.memory.max_address().get() }
+    }
+
+    /// Serves until it is interrupted (SIGINT, SIGTERM, SIGHUP), or its coordinator is gone where it was started by that.
     ///
     /// # Errors
     /// [`Error::Coordinator`] when the coordinator is replaced by one of another version; [`Error::Unavailable`] when its
@@ -134,8 +160,8 @@ impl Device {
                 // One that drops this device at once is not to be kept busy with it.
                 (self.link, self.looks_at, self.beat) = (None, Instant::now() + LOOK, None);
             }
-            if self.link.is_none() {
-                self.look_for_another()?;
+            if self.link.is_none() && self.look_for_another()?.is_break() {
+                break;
             }
         }
         Ok(())
@@ -208,8 +234,7 @@ impl Device {
     }
 
     fn report(&mut self) {
-        let range =
-            AddressRange { min: self.memory.min_address().get(), max: self.memory.max_address().get() };
+        let range = self.range();
         let (socket, report) = (self.copies.socket().to_owned(), Box::new(self.agent.report().clone()));
         if let Some(link) = &mut self.link {
             link.send(&Bulletin::State { range, socket, report });
@@ -231,14 +256,15 @@ impl Device {
         self.report();
     }
 
-    /// Registers with another coordinator, if there is one by now and it answers.
+    /// Registers with another coordinator, or the same one again, if there is one by now and it answers. Breaks where there is none to
+    /// wait for.
     ///
     /// # Errors
     /// [`Fault::Version`], [`Fault::OtherUser`], [`Fault::Refused`].
-    fn look_for_another(&mut self) -> Result<()> {
+    fn look_for_another(&mut self) -> Result<ControlFlow<()>> {
         let knocked = match self.door.take() {
             Some(door) => door.listen(),
-            None if self.looks_at > Instant::now() => return Ok(()),
+            None if self.looks_at > Instant::now() => return Ok(ControlFlow::Continue(())),
             None => {
                 self.looks_at = Instant::now() + LOOK;
                 Door::knock(&self.directory).map(Knocked::Waits)
@@ -253,9 +279,25 @@ impl Device {
             {
                 return Err(fault.error());
             }
+            Err(error) if self.is_owned && is_nobody(&error) => return Ok(ControlFlow::Break(())),
             // It is not there yet, has no time, or is something else.
             Err(_) => self.looks_at = Instant::now() + LOOK,
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
+}
+
+/// Whether nobody listens any more.
+fn is_nobody(error: &Error) -> bool {
+    let is_gone = |kind| matches!(kind, ErrorKind::NotFound | ErrorKind::ConnectionRefused);
+    matches!(error, Error::Os { source, .. } if is_gone(source.kind()))
+}
+
+/// Has this thread, and those that it starts, run on `core`.
+fn run_on(core: usize) -> Result<()> {
+    let mut cores = CpuSet::new();
+    cores.set(core).and_then(|()| sched_setaffinity(Pid::from_raw(0), &cores)).map_err(|_| {
+        let (name, expected) = ("the core", "one that this process may run on; `shmccl doctor` lists them");
+        Error::InvalidArgument { name, value: core as u64, expected }
+    })
 }

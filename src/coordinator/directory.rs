@@ -15,6 +15,9 @@ use nix::unistd::geteuid;
 use super::fault::Fault;
 use crate::error::{Error, Result};
 
+/// What the names of directories of pools begin with; the number of a process is behind it.
+const POOL: &str = "pool-";
+
 /// The private directory of a user's coordinator.
 #[derive(Clone, Debug)]
 pub struct RuntimeDirectory {
@@ -45,17 +48,19 @@ impl RuntimeDirectory {
         }
     }
 
-    /// Finds the socket that a coordinator of this user has left that is dead, and removes it unless this is a `dry_run`. The next
-    /// coordinator would do so as well.
+    /// Finds what coordinators of this user have left that are dead, and removes it unless this is a `dry_run`: the socket of one, and the
+    /// directories of [pools](super::Pool). The next one would do so as well.
     ///
     /// # Errors
     /// [`Error::Coordinator`] when the directory is not private, [`Error::Os`].
-    pub fn clean(dry_run: bool) -> Result<Option<PathBuf>> {
+    pub fn clean(dry_run: bool) -> Result<Vec<PathBuf>> {
         let path = Self::usual();
         if path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-            return Ok(None);
+            return Ok(Vec::new());
         }
-        Self::at(path)?.sweep(dry_run)
+        let directory = Self::at(path)?;
+        let pools = Self::sweep_pools(&directory.path, dry_run)?;
+        Ok(directory.sweep(dry_run)?.into_iter().chain(pools).collect())
     }
 
     fn sweep(&self, dry_run: bool) -> Result<Option<PathBuf>> {
@@ -103,6 +108,60 @@ impl RuntimeDirectory {
             Some(is) => Err(Fault::Directory { path, is }.error()),
             None => Ok(Self { path }),
         }
+    }
+
+    /// Makes one that is nobody else's, within the user's, for a pool of this process. Who has made it removes it.
+    ///
+    /// # Errors
+    /// Those of [`RuntimeDirectory::open`].
+    pub(super) fn private() -> Result<Self> {
+        let parent = Self::open()?.path;
+        Self::sweep_pools(&parent, false)?;
+        // Only this process has such a name, and nobody sweeps it while it lives.
+        let number = crate::launch::fresh_job_id();
+        Self::at(parent.join(format!("{POOL}{}-{number:x}", std::process::id())))
+    }
+
+    /// Removes the directories of pools within `parent` whose processes are dead, or only finds them.
+    fn sweep_pools(parent: &Path, dry_run: bool) -> Result<Vec<PathBuf>> {
+        let sweep = |error| Error::os("removing what a pool that is dead has left", error);
+        let mut swept = Vec::new();
+        for entry in std::fs::read_dir(parent).map_err(sweep)? {
+            let entry = entry.map_err(sweep)?;
+            let name = entry.file_name();
+            let process =
+                name.to_str().and_then(|name| name.strip_prefix(POOL)?.split_once('-')?.0.parse().ok());
+            if process.is_none_or(|process: u32| Path::new(&format!("/proc/{process}")).exists()) {
+                continue;
+            }
+            let directory = Self { path: entry.path() };
+            // Another one may sweep as well.
+            let Ok(Ok(_lock)) = directory.file().map(|it| Flock::lock(it, FlockArg::LockExclusiveNonblock))
+            else {
+                continue;
+            };
+            if !dry_run {
+                directory.remove().map_err(sweep)?;
+            }
+            swept.push(directory.path);
+        }
+        Ok(swept)
+    }
+
+    /// Removes the directory of a pool that has ended.
+    pub(super) fn remove(&self) -> std::io::Result<()> {
+        let is_gone = |error: &std::io::Error| error.kind() == ErrorKind::NotFound;
+        match std::fs::remove_file(self.socket()) {
+            Err(error) if !is_gone(&error) => return Err(error),
+            _ => {}
+        }
+        std::fs::remove_dir(&self.path).or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The coordinator's socket.

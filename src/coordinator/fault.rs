@@ -29,6 +29,12 @@ pub enum Fault {
         /// The directory.
         path: PathBuf,
     },
+    /// A device of a pool has not come.
+    #[error("{how}; a program that is to be one asks Device::from_env first of all, and serves")]
+    NotStarted {
+        /// Which, and what has become of it.
+        how: String,
+    },
     /// The other side is another version.
     #[error("this is shmccl {mine}, and the other side is shmccl {theirs}; use the same version on both")]
     Version {

@@ -33,6 +33,7 @@ mod simulation;
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use super::call::AddressRange;
 use super::id::{ClientId, CommId, DeviceId};
@@ -198,6 +199,14 @@ pub struct Machine {
     early: Vec<(Asker, Request)>,
     counts: Counts,
     actions: Vec<Action>,
+}
+
+impl Default for Settings {
+    /// Half a second for devices to come back, five seconds for orders, and ten looks in vain, one in half a second.
+    fn default() -> Self {
+        let hang_rule = HangRule::new(Duration::from_millis(500), 10, 10).expect("a rule");
+        Self { adopt_ms: 500, patience_ms: 5000, hang_rule: Some(hang_rule) }
+    }
 }
 
 impl Machine {

@@ -9,6 +9,8 @@
 //!   [`DeviceCall`] is a collective operation by device addresses.
 //! - [`Coordinator`], [`Device`] and [`Client`] are the three as processes, which find each other in a private
 //!   [`RuntimeDirectory`]. Payload goes between a client and a device directly.
+//! - A [`Pool`] is a coordinator within a program, with devices of its own; `shmccl coordinator -n N` is one by itself. A [`Fleet`] is
+//!   the devices of either.
 
 mod agent;
 mod call;
@@ -16,7 +18,9 @@ mod client;
 mod device;
 mod dial;
 mod directory;
+mod embedded;
 mod fault;
+mod fleet;
 mod frame;
 mod greeting;
 mod hurried;
@@ -34,7 +38,9 @@ pub use call::{AddressRange, Bytes, Collective, DeviceCall, MAX_CALLS, Operator,
 pub use client::Client;
 pub use device::{Device, DeviceOptions};
 pub use directory::RuntimeDirectory;
+pub use embedded::{Pool, PoolOptions};
 pub use fault::Fault;
+pub use fleet::{DeviceEnd, DeviceKind, Fleet};
 pub use greeting::VERSION;
 pub use id::{ClientId, CommId, DeviceId, GroupId, NoGroup};
 pub use machine::{Action, Event, MAX_DEVICES, Machine, Settings, Turn};

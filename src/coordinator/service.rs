@@ -3,6 +3,7 @@
 //! It waits for nobody in particular. Who does not greet, says what the protocol does not have, asks too much at a time or does
 //! not read its answers loses its connection, and nothing else happens. Another user's process is not heard at all.
 
+mod ends;
 mod peer;
 
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ use super::request::{CommStatus, Reply, State};
 use crate::bootstrap::poll_timeout;
 use crate::error::{Error, Result};
 use crate::logs::COORDINATOR;
-use crate::shm::system::InterruptWatch;
+use ends::Ends;
 use peer::{Kind, Peer};
 
 /// The most connections at a time; more wait at the door.
@@ -32,11 +33,22 @@ const MAX_PEERS: usize = MAX_DEVICES + 512;
 /// How long the door stays shut when the system has no room for another connection.
 const SHUT: Duration = Duration::from_millis(50);
 
+/// Who is told of each device that registers.
+struct News(Box<dyn FnMut(DeviceId) + Send>);
+
+impl std::fmt::Debug for News {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("News")
+    }
+}
+
 /// A coordinator that listens.
 #[derive(Debug)]
 pub struct Coordinator {
     listener: UnixListener,
-    interrupts: Option<InterruptWatch>,
+    ends: Ends,
+    /// Who is to hear of devices that register.
+    news: Option<News>,
     machine: Machine,
     peers: BTreeMap<u64, Peer>,
     next_peer: u64,
@@ -58,6 +70,23 @@ impl Coordinator {
     /// # Errors
     /// [`Error::Coordinator`] when it has a coordinator; [`Error::Os`].
     pub fn start(directory: &RuntimeDirectory, settings: Settings) -> Result<Self> {
+        Self::open(directory, settings, Ends::by_interrupt()?)
+    }
+
+    /// As [`Coordinator::start`], for a thread of a program: it serves until the other side of `rope` is dropped, and tells of each
+    /// device that registers.
+    pub(super) fn within(
+        directory: &RuntimeDirectory,
+        settings: Settings,
+        rope: UnixStream,
+        on_registered: impl FnMut(DeviceId) + Send + 'static,
+    ) -> Result<Self> {
+        let mut coordinator = Self::open(directory, settings, Ends::by_rope(rope)?)?;
+        coordinator.news = Some(News(Box::new(on_registered)));
+        Ok(coordinator)
+    }
+
+    fn open(directory: &RuntimeDirectory, settings: Settings, ends: Ends) -> Result<Self> {
         let occupied = directory.occupy()?;
         raise_descriptors();
         let listen = || -> std::io::Result<UnixListener> {
@@ -67,8 +96,8 @@ impl Coordinator {
         };
         Ok(Self {
             listener: listen().map_err(|error| Error::os("listening for devices and clients", error))?,
-            interrupts: InterruptWatch::start(false)
-                .map_err(|error| Error::os("catching the signals that end a coordinator", error))?,
+            ends,
+            news: None,
             machine: Machine::new(settings, crate::launch::fresh_job_id()),
             peers: BTreeMap::new(),
             next_peer: 0,
@@ -103,7 +132,7 @@ impl Coordinator {
     fn watch(&mut self) -> Result<bool> {
         let mut polled: Vec<_> =
             self.peers.values().map(|it| PollFd::new(it.link.descriptor(), it.link.interest())).collect();
-        polled.extend(self.interrupts.iter().map(|it| PollFd::new(it.descriptor(), PollFlags::POLLIN)));
+        polled.extend(self.ends.descriptor().map(|it| PollFd::new(it, PollFlags::POLLIN)));
         let is_open = self.peers.len() < MAX_PEERS && !self.is_shut;
         if is_open {
             polled.push(PollFd::new(self.listener.as_fd(), PollFlags::POLLIN));
@@ -125,7 +154,7 @@ impl Coordinator {
         if is_open {
             self.accept();
         }
-        Ok(self.interrupts.as_mut().is_some_and(|interrupts| interrupts.next().is_some()))
+        Ok(self.ends.has_come())
     }
 
     /// How long nothing has to be done if nothing happens.
@@ -250,7 +279,12 @@ impl Coordinator {
                         }
                     }
                 }
-                Action::Log(turn) => log(&turn),
+                Action::Log(turn) => {
+                    if let (Turn::Registered { device }, Some(News(tell))) = (&turn, &mut self.news) {
+                        tell(*device);
+                    }
+                    log(&turn);
+                }
                 Action::Drop { device } => {
                     if let Some(number) = self.devices.remove(&device) {
                         self.peers.remove(&number);
@@ -324,7 +358,8 @@ fn log(turn: &Turn) {
 
 /// Lets this process have as many descriptors as it may need, as far as it may. Where it may not, connections wait at the door.
 fn raise_descriptors() {
-    let wanted = MAX_PEERS as u64 + 64;
+    // One more for each device that this process starts.
+    let wanted = (MAX_PEERS + MAX_DEVICES) as u64 + 64;
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < wanted.min(hard)
     {

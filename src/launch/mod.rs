@@ -108,6 +108,14 @@ impl Program {
         Self { path: path.as_ref().to_owned(), args }
     }
 
+    /// What starts it.
+    #[cfg(feature = "coordinator")]
+    pub(crate) fn command(&self) -> std::process::Command {
+        let mut command = std::process::Command::new(&self.path);
+        command.args(&self.args);
+        command
+    }
+
     /// The running executable with the arguments that it was itself given.
     #[must_use]
     pub fn this() -> Self {

@@ -1,0 +1,65 @@
+//! A program with a pool of devices of its own: it allocates three of them as a communicator, adds vectors on their memory, loses one
+//! device, and goes on with the rest.
+//!
+//! ```sh
+//! cargo run --release --example pool
+//! ```
+//!
+//! `shmccl coordinator -n 4` is such a pool by itself, and `shmccl ctl` does from outside what is done here.
+
+#![allow(clippy::print_stdout, reason = "examples print")]
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use shmccl::Result;
+use shmccl::coordinator::{Client, Collective, CommStatus, Device, DeviceCall, Operator, Pool};
+use shmccl::reduce::DataType;
+
+const COUNT: usize = 1000;
+const INPUT: u64 = 0x1000;
+const OUTPUT: u64 = 0x8000;
+
+fn main() -> Result<()> {
+    // The pool starts this program again for each device.
+    if let Some(device) = Device::from_env()? {
+        return device.serve();
+    }
+    let pool = Pool::start(4)?;
+    let mut client = pool.client()?;
+    let comm = client.init(3, false)?;
+    println!("{} of {} devices are communicator {}", comm.devices.len(), pool.devices().len(), comm.comm);
+    println!("the sum of three is {}", sum(&mut client, &comm)?);
+
+    let lost = comm.devices[1];
+    // What anybody may do to a device of this user.
+    let _ = kill(Pid::from_raw(lost.get().cast_signed()), Signal::SIGKILL);
+    while client.status(comm.comm, false)?.lost.is_empty() {
+        std::thread::yield_now();
+    }
+    let comm = client.go_on(comm.comm)?;
+    println!("without device {lost} it is {}, in epoch {}", sum(&mut client, &comm)?, comm.epoch);
+    let comm = client.grow(comm.comm, 1)?;
+    println!("with another one it is {} again, in epoch {}", sum(&mut client, &comm)?, comm.epoch);
+    client.finalize(comm.comm)
+    // Here the pool is dropped, and its devices end.
+}
+
+/// Has each device hold `COUNT` times its rank and one, adds them on all devices, and looks at the last.
+fn sum(client: &mut Client, comm: &CommStatus) -> Result<f64> {
+    for (rank, device) in (1..).zip(&comm.devices) {
+        let vector = f64::from(rank).to_ne_bytes().repeat(COUNT);
+        client.copy_host_to_device(*device, INPUT, &vector)?;
+    }
+    let (send, recv) = (vec![INPUT; comm.devices.len()], vec![OUTPUT; comm.devices.len()]);
+    let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, Operator::Sum);
+    client.call(
+        comm.comm,
+        None,
+        DeviceCall { collective, data_type, op, root: 0, count: COUNT as u64, send, recv },
+    )?;
+    let last = client.status(comm.comm, true)?.last.expect("a group that is over");
+    assert_eq!(last.failure, None);
+    let (last, mut element) = (comm.devices[comm.devices.len() - 1], [0; 8]);
+    client.copy_device_to_host(last, OUTPUT + 8 * (COUNT as u64 - 1), &mut element)?;
+    Ok(f64::from_ne_bytes(element))
+}

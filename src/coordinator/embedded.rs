@@ -1,0 +1,216 @@
+//! A coordinator and its devices within a program.
+
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::SigSet;
+
+use super::client::Client;
+use super::device::is_device;
+use super::directory::RuntimeDirectory;
+use super::fault::Fault;
+use super::fleet::{DeviceEnd, DeviceKind, Fleet};
+use super::greeting::PATIENCE;
+use super::id::DeviceId;
+use super::machine::Settings;
+use super::service::Coordinator;
+use crate::bootstrap::resource_error;
+use crate::error::{Error, Result};
+use crate::launch::Program;
+use crate::logs::COORDINATOR;
+
+/// What a pool is to be like.
+#[derive(Clone, Debug)]
+pub struct PoolOptions {
+    /// Its devices, kind by kind.
+    pub devices: Vec<DeviceKind>,
+    /// What is started for each device: a program that asks [`Device::from_env`](super::Device::from_env) and serves. By default it is
+    /// the running executable, with the arguments that it was itself given.
+    pub program: Program,
+    /// How patient the coordinator is.
+    pub settings: Settings,
+    /// Where the coordinator is to be found: in a directory of the pool's own, which goes with it, if nothing else is said. In the user's
+    /// ([`RuntimeDirectory::open`]) it can be asked by `shmccl ctl` as well.
+    pub directory: Option<RuntimeDirectory>,
+    /// How long a [`Client`] of the pool waits for an answer.
+    pub timeout: Duration,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        Self {
+            devices: Vec::new(),
+            program: Program::this(),
+            settings: Settings::default(),
+            directory: None,
+            timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+/// A coordinator in a thread of this process, and devices as processes of its own. Dropping it ends all of them, and leaves nothing.
+///
+/// The running executable is started again for each device, as by [`launch`](crate::launch::launch); so a program that has a pool asks
+/// first of all whether it is a device. When the program is killed the kernel kills its devices. What it leaves then is a socket, which
+/// the next pool, or `shmccl clean`, removes.
+///
+/// ```no_run
+/// use shmccl::coordinator::{Collective, Device, DeviceCall, Operator, Pool};
+/// use shmccl::reduce::DataType;
+///
+/// fn main() -> shmccl::Result<()> {
+///     if let Some(device) = Device::from_env()? {
+///         return device.serve();
+///     }
+///     let pool = Pool::start(3)?;
+///     let mut client = pool.client()?;
+///     let comm = client.init(3, false)?;
+///     for device in &comm.devices {
+///         client.copy_host_to_device(*device, 0x1000, &2.0_f64.to_ne_bytes())?;
+///     }
+///     let (send, recv) = (vec![0x1000; 3], vec![0x2000; 3]);
+///     let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, Operator::Prod);
+///     client.call(comm.comm, None, DeviceCall { collective, data_type, op, root: 0, count: 1, send, recv })?;
+///     assert!(client.status(comm.comm, true)?.last.is_some_and(|last| last.failure.is_none()));
+///     assert_eq!(client.read_device(comm.devices[2], 0x2000, 8)?, 8.0_f64.to_ne_bytes());
+///     client.finalize(comm.comm)
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Pool {
+    directory: RuntimeDirectory,
+    /// Whether the directory goes with it.
+    is_private: bool,
+    timeout: Duration,
+    /// Whose end ends the coordinator.
+    bell: Option<UnixStream>,
+    coordinator: Option<JoinHandle<Result<()>>>,
+    fleet: Option<Fleet>,
+}
+
+/// What is heard of devices while they start.
+#[derive(Debug)]
+enum News {
+    Registered(DeviceId),
+    Ended(DeviceEnd),
+}
+
+impl Pool {
+    /// Starts a coordinator and so many devices, which are all there when this returns.
+    ///
+    /// # Errors
+    /// Those of [`Pool::start_with`].
+    pub fn start(devices: usize) -> Result<Self> {
+        Self::start_with(&PoolOptions { devices: vec![DeviceKind::new(devices)], ..PoolOptions::default() })
+    }
+
+    /// Starts a coordinator and these devices, which are all there when this returns.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] in a process that is a device itself; [`Fault::NotStarted`] when one of the devices does not come; those of
+    /// [`Coordinator::start`] and [`Fleet::start`]. Nothing is left then.
+    pub fn start_with(options: &PoolOptions) -> Result<Self> {
+        if is_device() {
+            // Or else its devices would start devices, which would start devices.
+            let needs = "a program that asks Device::from_env first, and serves if it is a device";
+            return Err(Error::Unavailable { operation: "Pool::start", needs });
+        }
+        let (directory, settings) = match &options.directory {
+            Some(directory) => (directory.clone(), options.settings),
+            // Where nobody was before nobody comes back.
+            None => (RuntimeDirectory::private()?, Settings { adopt_ms: 0, ..options.settings }),
+        };
+        let mut pool = Self {
+            directory,
+            is_private: options.directory.is_none(),
+            timeout: options.timeout,
+            bell: None,
+            coordinator: None,
+            fleet: None,
+        };
+        let (tell, told) = channel();
+        pool.start_coordinator(settings, tell.clone())?;
+        let tell_of_end = move |end: &DeviceEnd| {
+            tracing::warn!(target: COORDINATOR, device = %end.device, "{end}; the others go on");
+            // Nobody listens once all have come.
+            let _ = tell.send(News::Ended(end.clone()));
+        };
+        let fleet = Fleet::start(&pool.directory, &options.program, &options.devices, tell_of_end)?;
+        let fleet = pool.fleet.insert(fleet);
+        await_devices(fleet.devices(), &told)?;
+        Ok(pool)
+    }
+
+    fn start_coordinator(&mut self, settings: Settings, tell: Sender<News>) -> Result<()> {
+        const ACTION: &str = "starting the coordinator of a pool";
+        let (bell, rope) = UnixStream::pair().map_err(|error| resource_error(ACTION, error))?;
+        let coordinator = Coordinator::within(&self.directory, settings, rope, move |device| {
+            let _ = tell.send(News::Registered(device));
+        })?;
+        let serve = move || {
+            // Signals are for the program's own threads.
+            let _ = SigSet::all().thread_block();
+            coordinator.serve()
+        };
+        let builder = std::thread::Builder::new().name("shmccl coordinator".to_owned());
+        self.coordinator = Some(builder.spawn(serve).map_err(|error| resource_error(ACTION, error))?);
+        self.bell = Some(bell);
+        Ok(())
+    }
+
+    /// A connection with the coordinator. There may be many, in any threads.
+    ///
+    /// # Errors
+    /// Those of [`Client::connect`].
+    pub fn client(&self) -> Result<Client> {
+        Client::connect(&self.directory, self.timeout)
+    }
+
+    /// Where the coordinator is to be found, for clients of other processes.
+    #[must_use]
+    pub fn directory(&self) -> &RuntimeDirectory {
+        &self.directory
+    }
+
+    /// The devices that were started.
+    #[must_use]
+    pub fn devices(&self) -> &[DeviceId] {
+        self.fleet.as_ref().map(Fleet::devices).unwrap_or_default()
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        drop(self.bell.take());
+        if let Some(Ok(Err(error))) = self.coordinator.take().map(JoinHandle::join) {
+            tracing::error!(target: COORDINATOR, %error, "the coordinator of a pool has failed");
+        }
+        drop(self.fleet.take());
+        if self.is_private {
+            // The next pool, or `shmccl clean`, would do so as well.
+            let _ = self.directory.remove();
+        }
+    }
+}
+
+/// Waits until all have registered.
+fn await_devices(devices: &[DeviceId], told: &Receiver<News>) -> Result<()> {
+    let mut awaited: std::collections::BTreeSet<_> = devices.iter().copied().collect();
+    let until = Instant::now() + PATIENCE;
+    while let Some(next) = awaited.first() {
+        match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(News::Registered(device)) => _ = awaited.remove(&device),
+            Ok(News::Ended(end)) if awaited.contains(&end.device) => {
+                return Err(Fault::NotStarted { how: end.to_string() }.error());
+            }
+            Ok(News::Ended(_)) => {}
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                let how = format!("device {next} has not registered in {PATIENCE:?}");
+                return Err(Fault::NotStarted { how }.error());
+            }
+        }
+    }
+    Ok(())
+}
