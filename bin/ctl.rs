@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use anyhow::{Context, Result};
 use comfy_table::Cell;
 use shmccl::coordinator::{
-    Client, CommId, CommStatus, DeviceCall, DeviceId, DeviceStatus, RuntimeDirectory, State,
+    Called, Client, CommId, CommStatus, DeviceCall, DeviceId, DeviceStatus, RuntimeDirectory, State,
 };
 
 use crate::args::{Ask, CallArgs, CtlArgs, GroupEdge};
@@ -21,6 +21,7 @@ A session: start `shmccl coordinator` and some of `shmccl device`, each in a ter
   shmccl ctl call 1 all_reduce -d float64 -n 4 --send 0x1000
   shmccl ctl status 1 --wait
   shmccl ctl grow 1
+  shmccl ctl checkpoint 1 saved
   shmccl ctl finalize 1
 
 They find each other in $XDG_RUNTIME_DIR/shmccl, or else /tmp/shmccl-UID.";
@@ -48,12 +49,22 @@ pub(crate) fn run(args: &CtlArgs) -> Result<u8> {
         }
         Ask::Group(GroupEdge::End(open)) => {
             let group = client.end_group(CommId::new(open.comm), open.group)?;
-            tell_progress(open.comm, Some(group))?;
+            tell_progress(open.comm, group)?;
         }
         Ask::Group(GroupEdge::Cancel(open)) => client.cancel_group(CommId::new(open.comm), open.group)?,
         Ask::Call(args) => call(&mut client, args)?,
         Ask::GoOn { comm } => tell(&client.go_on(CommId::new(*comm))?)?,
         Ask::Grow { comm, devices } => tell(&client.grow(CommId::new(*comm), *devices)?)?,
+        Ask::Checkpoint { comm, directory } => {
+            let number = client.checkpoint(CommId::new(*comm), directory)?;
+            let place = directory.display();
+            output::print(&format!("communicator {comm}: checkpoint {number} is written to {place}\n"))?;
+        }
+        Ask::Restore { comm, directory } => {
+            let number = client.restore(CommId::new(*comm), directory)?;
+            let place = directory.display();
+            output::print(&format!("communicator {comm}: checkpoint {number} is read back from {place}\n"))?;
+        }
         Ask::PutH2d { device, address, file } => {
             client.copy_host_to_device(DeviceId::new(*device), *address, &input(file.as_deref())?)?;
         }
@@ -80,15 +91,16 @@ fn call(client: &mut Client, args: &CallArgs) -> Result<()> {
     let recv = args.recv.as_deref().map_or_else(|| send.clone(), spread);
     let (collective, data_type, op) = (args.operation, args.data_type, args.op);
     let call = DeviceCall { collective, data_type, op, root: args.root, count: args.count, send, recv };
-    let group = client.call(comm, args.group, call)?;
-    tell_progress(args.comm, group)
+    match client.call(comm, args.group, call)? {
+        Called::InProgress(group) => tell_progress(args.comm, group),
+        Called::Queued { group, calls } => output::print(&format!(
+            "communicator {comm}: call {calls} of group {group}, which is open; `shmccl ctl group end {comm}` executes it\n"
+        )),
+    }
 }
 
-fn tell_progress(comm: u64, group: Option<u64>) -> Result<()> {
-    match group {
-        Some(group) => output::print(&format!("communicator {comm}: group {group} in progress\n")),
-        None => Ok(()),
-    }
+fn tell_progress(comm: u64, group: u64) -> Result<()> {
+    output::print(&format!("communicator {comm}: group {group} in progress\n"))
 }
 
 fn tell(status: &CommStatus) -> Result<()> {
@@ -114,7 +126,11 @@ fn describe(status: &CommStatus) -> String {
     match &status.last {
         Some(last) => match &last.failure {
             Some(failure) => line + &format!("; group {} failed: {failure}", last.group),
-            None => line + &format!("; group {} succeeded", last.group),
+            None => {
+                let number =
+                    last.checkpoint.map_or_else(String::new, |number| format!(", as checkpoint {number}"));
+                line + &format!("; group {} succeeded{number}", last.group)
+            }
         },
         None => line,
     }
@@ -152,6 +168,7 @@ mod tests {
             group: 2,
             failure: Some("device 11 was lost".to_owned()),
             culprit: Some(DeviceId::new(11)),
+            checkpoint: None,
         });
         let (comm, lost, why) =
             (CommId::new(1), vec![DeviceId::new(11)], Some("device 11 was lost".to_owned()));

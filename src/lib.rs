@@ -33,6 +33,7 @@
 //! | memory: `alloc`, `free`, typed buffers | [`Communicator`], [`heap`] |
 //! | put, get, signal, wait, flush, packets | [`channel::Channel`] and the two types behind it |
 //! | operations that run behind the program's back, in order | [`Stream`], [`Event`], [`comm::stream`] |
+//! | a pool of devices that is asked for communicators, within the program | [`coordinator::Pool`] |
 //! | a proxy with a handler of one's own | [`Communicator::start_proxy`] |
 //! | what can go wrong | [`Error`] |
 //! | making it go wrong on purpose | [`faults`] |

@@ -93,7 +93,11 @@ pub(crate) enum Ask {
     /// Start, end or cancel a group of calls, which are executed together
     #[command(subcommand)]
     Group(GroupEdge),
-    /// Call a collective operation on device memory, at once or in the group that was started
+    /// Call a collective operation on device memory: at once, as a group of its own; or in the group that is open, if one is
+    ///
+    /// With a group open on the communicator, whoever has started it, the call is put into that, and nothing is executed before `group
+    /// end`; otherwise it is in progress when the command returns. The line that is printed says which. A script that means a group names
+    /// it with --group, so that the call is never executed alone should the group be gone.
     Call(CallArgs),
     /// Go on with the devices that are left, after a failure
     GoOn {
@@ -107,6 +111,25 @@ pub(crate) enum Ask {
         /// How many devices
         #[arg(value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
         devices: u32,
+    },
+    /// Write the memory of all devices of a communicator to a directory, in parallel
+    ///
+    /// What has been used of it is written, with checksums. The checkpoint that was there before stays valid until this one is whole and
+    /// on the disk. Where it fails the communicator stays ready; a device that dies meanwhile is a failure of the communicator.
+    Checkpoint {
+        /// Which communicator
+        comm: u64,
+        /// Where to; made if it is not there
+        directory: PathBuf,
+    },
+    /// Read the memory of all devices of a communicator back from a directory, in parallel
+    ///
+    /// Everything is looked at before a byte changes: as many devices, as much memory each, and all checksums.
+    Restore {
+        /// Which communicator
+        comm: u64,
+        /// Where from
+        directory: PathBuf,
     },
     /// Copy a file, or the standard input, to a device
     PutH2d {

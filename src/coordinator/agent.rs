@@ -1,10 +1,10 @@
 //! A device's mind: what it is in, which order it executes, and what it says of that. As the coordinator's, it is a state machine
 //! without clock, threads, input or output; a worker beside it executes one task at a time.
 
-use super::call::DeviceCall;
 use super::id::{CommId, DeviceId};
 use super::order::{FailureKind, Formation, Membership, Order, Phase, Report, Setback};
 use super::request::GroupOutcome;
+use super::work::Work;
 
 /// What the worker of a device is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub enum Task {
     /// Execute a group.
     Run {
         /// What it consists of.
-        calls: Vec<DeviceCall>,
+        work: Work,
     },
     /// Go on with the ranks that are left.
     GoOn,
@@ -53,8 +53,10 @@ pub struct Trouble {
     pub why: String,
     /// What kind of failure it is.
     pub kind: FailureKind,
-    /// The rank that was waited for in vain, or lost.
+    /// The rank that was waited for in vain, or lost, or where it failed.
     pub rank: Option<u32>,
+    /// Nothing has changed by it, on any rank, and the epoch goes on.
+    pub is_undone: bool,
 }
 
 /// What came of a [`Task`].
@@ -66,8 +68,8 @@ pub enum Outcome {
     Met(Result<Vec<DeviceId>, String>),
     /// It has not met newcomers, and its epoch has ended by that.
     Ended(String),
-    /// The group is done, or has failed.
-    Ran(Result<(), Trouble>),
+    /// The group is done, with the number of the checkpoint where it was one, or has failed.
+    Ran(Result<Option<u64>, Trouble>),
     /// It goes on, without these ranks of the epoch before; or does not.
     WentOn(Result<Vec<u32>, String>),
     /// It has left.
@@ -238,9 +240,9 @@ impl Agent {
                 self.change(Phase::Growing { groups, formation, id: id.clone() });
                 Step::Begin(Task::Grow { n_ranks, id })
             }
-            Order::Run { group, calls, .. } => {
-                self.change(Phase::Running { group, calls: calls.clone() });
-                Step::Begin(Task::Run { calls })
+            Order::Run { group, work, .. } => {
+                self.change(Phase::Running { group, work: work.clone() });
+                Step::Begin(Task::Run { work })
             }
             Order::GoOn { attempt, groups, last, .. } => {
                 self.change(Phase::GoingOn { groups, attempt });
@@ -296,14 +298,15 @@ impl Agent {
             }
             (Outcome::Hosted(Err(why)) | Outcome::Met(Err(why)), _) => Phase::Unmet { why },
             (Outcome::Ran(outcome), Phase::Running { group, .. }) => {
+                let checkpoint = outcome.as_ref().ok().copied().flatten();
                 let trouble = outcome.err();
                 let rank = trouble.as_ref().and_then(|trouble| trouble.rank);
                 let members = &membership.formation.members;
                 let culprit = rank.and_then(|rank| members.get(rank as usize).copied());
                 let failure = trouble.as_ref().map(|trouble| trouble.why.clone());
-                membership.last = Some(GroupOutcome { group: *group, failure, culprit });
+                membership.last = Some(GroupOutcome { group: *group, failure, culprit, checkpoint });
                 match trouble {
-                    None => ready(group),
+                    None | Some(Trouble { is_undone: true, .. }) => ready(group),
                     Some(Trouble { why, kind, .. }) => {
                         Phase::Failed { groups: *group, attempt: 0, why, kind, culprit }
                     }
@@ -332,7 +335,7 @@ impl Agent {
 
 impl From<String> for Trouble {
     fn from(why: String) -> Self {
-        Self { why, kind: FailureKind::Other, rank: None }
+        Self { why, kind: FailureKind::Other, rank: None, is_undone: false }
     }
 }
 

@@ -1,29 +1,30 @@
 //! A client of the coordinator: allocates devices, runs operations on them, and copies to and from their memory.
 
-use std::io::{ErrorKind, Read, Write};
+mod copies;
+
+use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
-use super::call::{Bytes, DeviceCall};
+use super::call::DeviceCall;
 use super::dial::Address;
 use super::directory::RuntimeDirectory;
 use super::fault::Fault;
-use super::frame::{Exchange, Frames, broken, read, write};
-use super::greeting::{Answer, CopyOrder, Direction, Question, Role, greet};
+use super::frame::{Exchange, Frames, broken, write};
+use super::greeting::{Answer, Question, Role, greet};
 use super::hurried::Hurried;
-use super::id::{CommId, DeviceId, GroupId};
+use super::id::{CommId, GroupId};
 use super::metrics::Metrics;
 use super::refusal::Refusal;
-use super::request::{CommStatus, DeviceStatus, Location, Reply, Request};
+use super::request::{CommStatus, DeviceStatus, Reply, Request};
 use crate::error::{Error, Result};
 
 const COORDINATOR: &str = "coordinator";
-const DEVICE: &str = "device";
 
-/// What is waited in when a coordinator, or a device, does not answer.
+/// What is waited in when a coordinator does not answer.
 const ASKING: &str = "asking the coordinator";
-const COPYING: &str = "copying to or from a device";
 
 /// A connection with a coordinator.
 ///
@@ -119,16 +120,16 @@ impl Client {
         }
     }
 
-    /// Puts a collective operation into this group; or, if none is named, into the one that is open; or executes it, if none is.
-    /// Returns the number of the group that is in progress, if that is so; [`Client::status`] tells how it ends.
+    /// Puts a collective operation into this group; or, if none is named, into the one that is open; or, if none is, executes it at once
+    /// as a group of its own. [`Client::status`] tells how that ends.
     ///
     /// # Errors
     /// [`Refusal::NoSuchGroup`]; [`Refusal::OutOfRange`], [`Refusal::WrongCount`] and the like for the call itself; [`Refusal::Failed`] and
     /// [`Refusal::WrongState`] for a communicator that takes none. Nothing has changed then.
-    pub fn call(&mut self, comm: CommId, group: Option<GroupId>, call: DeviceCall) -> Result<Option<u64>> {
+    pub fn call(&mut self, comm: CommId, group: Option<GroupId>, call: DeviceCall) -> Result<Called> {
         match self.ask(Request::Call { comm, group, call })? {
-            Reply::Queued(_) => Ok(None),
-            Reply::InProgress(group) => Ok(Some(group)),
+            Reply::Queued { group, calls } => Ok(Called::Queued { group, calls }),
+            Reply::InProgress(group) => Ok(Called::InProgress(group)),
             _ => Err(unexpected()),
         }
     }
@@ -174,6 +175,30 @@ impl Client {
         self.status_of(Request::Grow { comm, devices })
     }
 
+    /// Has all devices of a communicator that is ready write what has been used of their memory to `directory`, each its own and all at
+    /// a time, and returns the number of the checkpoint there. It counts as a group; what clients copy meanwhile may or may not be in it.
+    /// One that was there before stays valid until this one is whole and on the disk, whatever happens.
+    ///
+    /// # Errors
+    /// [`Refusal::CheckpointFailed`], after which the communicator is ready and everything is as before; [`Refusal::Failed`] when it
+    /// failed itself, by the loss of a device; [`Refusal::WrongState`], [`Refusal::BadDirectory`]; [`Error::Timeout`] when it takes
+    /// longer than an answer may, and goes on.
+    pub fn checkpoint(&mut self, comm: CommId, directory: impl AsRef<Path>) -> Result<u64> {
+        let directory = whole_path(directory.as_ref())?;
+        self.checkpoint_by(Request::Checkpoint { comm, directory })
+    }
+
+    /// Has all devices of a communicator that is ready read back what [`Client::checkpoint`] has written to `directory`, and returns the
+    /// number of that. It is of as many devices, of as much memory each, and whichever has the rank reads what that rank has written.
+    /// Everything is looked at before a byte changes.
+    ///
+    /// # Errors
+    /// Those of [`Client::checkpoint`].
+    pub fn restore(&mut self, comm: CommId, directory: impl AsRef<Path>) -> Result<u64> {
+        let directory = whole_path(directory.as_ref())?;
+        self.checkpoint_by(Request::Restore { comm, directory })
+    }
+
     /// Ends a communicator when what is in progress is done, and gives its devices back.
     ///
     /// # Errors
@@ -190,77 +215,16 @@ impl Client {
         self.end(Request::Destroy(comm))
     }
 
-    /// Copies `source` to the bytes from `address` of a device on. The coordinator only says where the device is.
-    ///
-    /// # Errors
-    /// [`Refusal::OutOfRange`], [`Refusal::NotAllocated`], [`Refusal::NoSuchDevice`]: nothing has changed. [`Fault::Lost`]
-    /// when the device has died; [`Error::Timeout`].
-    pub fn copy_host_to_device(&mut self, device: DeviceId, address: u64, source: &[u8]) -> Result<()> {
-        let bytes = Bytes { address, len: source.len() as u64 };
-        let mut stream = self.open(device, bytes, Direction::Put)?;
-        let copying = self.copying();
-        stream.write_all(source).map_err(|error| broken(error, copying))?;
-        read::<std::result::Result<(), Refusal>>(&mut stream, copying)?.map_err(Refusal::error)?;
-        Ok(())
-    }
-
-    /// Copies the bytes from `address` of a device on to `target`.
-    ///
-    /// # Errors
-    /// Those of [`Client::copy_host_to_device`].
-    pub fn copy_device_to_host(&mut self, device: DeviceId, address: u64, target: &mut [u8]) -> Result<()> {
-        let bytes = Bytes { address, len: target.len() as u64 };
-        let mut stream = self.open(device, bytes, Direction::Get)?;
-        let copying = self.copying();
-        stream.read_exact(target).map_err(|error| broken(error, copying))
-    }
-
-    /// Copies `len` bytes from `address` of a device on. There is made room for them when it is known that the device has them.
-    ///
-    /// # Errors
-    /// Those of [`Client::copy_host_to_device`]; [`Error::ResourceLimit`] when there is no room.
-    pub fn read_device(&mut self, device: DeviceId, address: u64, len: u64) -> Result<Vec<u8>> {
-        let mut stream = self.open(device, Bytes { address, len }, Direction::Get)?;
-        let copying = self.copying();
-        let mut target = Vec::new();
-        let room = usize::try_from(len).ok().filter(|len| target.try_reserve_exact(*len).is_ok());
-        let len = room.ok_or_else(|| Error::ResourceLimit {
-            resource: "memory",
-            action: "copying from a device",
-            remedy: "copy less at a time",
-            source: ErrorKind::OutOfMemory.into(),
-        })?;
-        target.resize(len, 0);
-        stream.read_exact(&mut target).map_err(|error| broken(error, copying))?;
-        Ok(target)
-    }
-
-    /// Connects with a device, and has it agree to a copy.
-    fn open(&mut self, device: DeviceId, bytes: Bytes, direction: Direction) -> Result<UnixStream> {
-        let Reply::Located(Location { comm, range, socket }) = self.ask(Request::Locate(device))? else {
-            return Err(unexpected());
-        };
-        range.check(device, bytes).map_err(Refusal::error)?;
-        let copying = self.copying();
-        let dialled = Address::of_name(&socket).and_then(|address| address.dial(self.timeout));
-        let mut stream = dialled.map_err(|error| match error.kind() {
-            ErrorKind::ConnectionRefused => Fault::Lost { peer: DEVICE }.error(),
-            _ => broken(error, Exchange { operation: "connecting with a device", ..copying }),
-        })?;
-        greet(&stream, Role::Client, DEVICE, self.timeout)?;
-        let deadline = stream
-            .set_read_timeout(Some(self.timeout))
-            .and_then(|()| stream.set_write_timeout(Some(self.timeout)));
-        deadline.map_err(|error| Error::os("setting a deadline", error))?;
-        let Bytes { address, len } = bytes;
-        write(&mut stream, &CopyOrder { device, comm, address, len, direction }, copying)?;
-        read::<std::result::Result<(), Refusal>>(&mut stream, copying)?.map_err(Refusal::error)?;
-        Ok(stream)
-    }
-
     fn status_of(&mut self, request: Request) -> Result<CommStatus> {
         match self.ask(request)? {
             Reply::Status(status) => Ok(status),
+            _ => Err(unexpected()),
+        }
+    }
+
+    fn checkpoint_by(&mut self, request: Request) -> Result<u64> {
+        match self.ask(request)? {
+            Reply::Checkpoint(number) => Ok(number),
             _ => Err(unexpected()),
         }
     }
@@ -270,10 +234,6 @@ impl Client {
             Reply::Ended => Ok(()),
             _ => Err(unexpected()),
         }
-    }
-
-    fn copying(&self) -> Exchange {
-        Exchange { peer: DEVICE, operation: COPYING, patience: self.timeout }
     }
 
     fn ask(&mut self, request: Request) -> Result<Reply> {
@@ -306,6 +266,30 @@ impl Client {
     }
 }
 
+/// What became of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Called {
+    /// It was put into a group that is open, and is executed when that ends.
+    Queued {
+        /// Which.
+        group: GroupId,
+        /// How many calls it has with this one.
+        calls: usize,
+    },
+    /// It is in progress, as a group of its own of this number.
+    InProgress(u64),
+}
+
+/// The directory as devices know it, wherever they were started.
+fn whole_path(directory: &Path) -> Result<String> {
+    let refused = |is: &str| {
+        let directory = directory.display().to_string().chars().take(64).collect();
+        Refusal::BadDirectory { directory, is: is.to_owned() }.error()
+    };
+    let whole = std::path::absolute(directory).map_err(|_| refused("cannot be found"))?;
+    whole.into_os_string().into_string().map_err(|_| refused("is no text in UTF-8"))
+}
+
 /// Takes in what has come, or comes in time.
 fn receive(stream: &mut Hurried<'_>, incoming: &mut Frames) -> std::io::Result<()> {
     let mut bytes = [0; 16 << 10];
@@ -323,13 +307,14 @@ fn receive(stream: &mut Hurried<'_>, incoming: &mut Frames) -> std::io::Result<(
 /// Connects with the coordinator of `directory`, within `patience`.
 ///
 /// # Errors
-/// [`Fault::Nobody`], [`Error::Timeout`], [`Error::Os`].
+/// [`Fault::Nobody`], [`Fault::Dead`], [`Error::Timeout`], [`Error::Os`].
 pub(super) fn connect(directory: &RuntimeDirectory, patience: Duration) -> Result<UnixStream> {
     const OPERATION: &str = "connecting with the coordinator";
     let path = directory.socket();
     let dialled = Address::of_path(&path).and_then(|address| address.dial(patience));
     dialled.map_err(|error| match error.kind() {
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => Fault::Nobody { path }.error(),
+        ErrorKind::NotFound => Fault::Nobody { path }.error(),
+        ErrorKind::ConnectionRefused => Fault::Dead { path }.error(),
         _ => broken(error, Exchange { peer: COORDINATOR, operation: OPERATION, patience }),
     })
 }

@@ -23,6 +23,15 @@ pub enum Fault {
         /// The socket.
         path: PathBuf,
     },
+    /// Nobody listens there any more.
+    #[error(
+        "the coordinator that listened at {} is dead; start one with `shmccl coordinator`, which takes its place, or remove the socket \
+         that it has left with `shmccl clean`", path.display()
+    )]
+    Dead {
+        /// The socket.
+        path: PathBuf,
+    },
     /// The directory has a coordinator.
     #[error("a coordinator is running already at {}; end that one, or set XDG_RUNTIME_DIR to another directory", path.display())]
     Running {

@@ -21,6 +21,7 @@
 //! [`Settings::patience_ms`], or does not give the signs of life that [`Settings::hang_rule`] asks for, hangs, and is dropped. Either may come back, as a device that is told to leave what it was in.
 
 mod adopt;
+mod checkpoint;
 mod comm;
 mod grow;
 mod pool;

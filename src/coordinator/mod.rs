@@ -32,10 +32,11 @@ mod order;
 mod refusal;
 mod request;
 mod service;
+mod work;
 
 pub use agent::{Agent, Outcome, Step, Task, Trouble};
 pub use call::{AddressRange, Bytes, Collective, DeviceCall, MAX_CALLS, Operator, UnknownName};
-pub use client::Client;
+pub use client::{Called, Client};
 pub use device::{Device, DeviceOptions};
 pub use directory::RuntimeDirectory;
 pub use embedded::{Pool, PoolOptions};
@@ -49,3 +50,4 @@ pub use order::{FailureKind, Formation, Membership, Order, Phase, Report, Setbac
 pub use refusal::Refusal;
 pub use request::{CommStatus, DeviceStatus, GroupOutcome, Location, Reply, Request, State};
 pub use service::Coordinator;
+pub use work::Work;

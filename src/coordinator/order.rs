@@ -5,9 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::call::DeviceCall;
 use super::id::{CommId, DeviceId, MAX_NUMBER};
 use super::request::GroupOutcome;
+use super::work::{MAX_PATH, Work};
 use crate::rank::MAX_RANKS;
 
 /// How long a text in a report may be.
@@ -52,7 +52,7 @@ pub enum Order {
         /// Its number, from 1 up.
         group: u64,
         /// What it consists of.
-        calls: Vec<DeviceCall>,
+        work: Work,
     },
     /// Give up `lost`, and go on with the rest.
     GoOn {
@@ -177,6 +177,7 @@ impl Membership {
         std::iter::once(&self.formation).chain(next).all(Formation::is_sound)
             && self.phase.groups() < MAX_NUMBER
             && self.phase.texts().into_iter().all(|text| text.len() <= MAX_TEXT)
+            && self.phase.directory().is_none_or(|directory| directory.len() <= MAX_PATH)
             // The coordinator has put the name of a device in front.
             && last.into_iter().all(|failure| failure.len() <= 2 * MAX_TEXT)
     }
@@ -200,6 +201,14 @@ impl Phase {
             Self::Ready { tried: None, .. } | Self::Running { .. } | Self::GoingOn { .. } | Self::Leaving => {
                 [""; 2]
             }
+        }
+    }
+
+    /// Where a checkpoint is that is written or read.
+    fn directory(&self) -> Option<&str> {
+        match self {
+            Self::Running { work, .. } => work.directory(),
+            _ => None,
         }
     }
 
@@ -250,7 +259,7 @@ pub enum Phase {
         /// Its number.
         group: u64,
         /// What it consists of, for a coordinator that has not seen it.
-        calls: Vec<DeviceCall>,
+        work: Work,
     },
     /// A group has failed, or going on has.
     Failed {

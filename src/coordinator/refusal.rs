@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::call::{AddressRange, Bytes, MAX_CALLS};
 use super::id::{CommId, DeviceId, GroupId};
 use super::request::State;
+use super::work::MAX_PATH;
 use crate::rank::MAX_RANKS;
 
 /// Why something was refused. Nothing has changed, unless the variant says so.
@@ -104,6 +105,23 @@ pub enum Refusal {
     /// A group has as many calls as it may have.
     #[error("the group has {MAX_CALLS} calls, which is the most; end it and start another one")]
     GroupFull,
+    /// A checkpoint was not written, or not read back. The communicator and the memory of its devices are what they were, and so is the
+    /// checkpoint before.
+    #[error("communicator {comm} is what it was, without this checkpoint: {why}")]
+    CheckpointFailed {
+        /// Which.
+        comm: CommId,
+        /// Why.
+        why: String,
+    },
+    /// A directory cannot be told to devices.
+    #[error("the directory {directory} {is}; name it by its whole path, of {MAX_PATH} bytes at most")]
+    BadDirectory {
+        /// What it begins with.
+        directory: String,
+        /// What is wrong with it.
+        is: String,
+    },
     /// There are not as many addresses as devices.
     #[error(
         "{given} addresses were given, and the communicator has {devices} devices; give one for each, in the order of the ranks"

@@ -69,6 +69,20 @@ pub enum Request {
         /// How many.
         devices: u32,
     },
+    /// The memory of all devices of a communicator is to be written to a directory. Answered when it is on the disk, or failed.
+    Checkpoint {
+        /// Which.
+        comm: CommId,
+        /// Where to, from the root of the file system on.
+        directory: String,
+    },
+    /// The memory of all devices of a communicator is to be what was written to a directory. Answered when it is, or failed.
+    Restore {
+        /// Which.
+        comm: CommId,
+        /// Where from, from the root of the file system on.
+        directory: String,
+    },
     /// Where the memory of a device can be reached.
     Locate(DeviceId),
     /// A communicator is not needed any more, once what is in progress is done. Answered when its devices are back.
@@ -98,10 +112,17 @@ pub enum Reply {
     GroupStarted(GroupId),
     /// The group is not open any more, and nothing of it was executed.
     GroupCancelled,
-    /// A call was put into a group, as so many of it.
-    Queued(usize),
+    /// A call was put into a group.
+    Queued {
+        /// Which.
+        group: GroupId,
+        /// How many calls it has with this one.
+        calls: usize,
+    },
     /// A group of this number is in progress.
     InProgress(u64),
+    /// A checkpoint of this number was written, or read back.
+    Checkpoint(u64),
     /// Where the memory of a device can be reached.
     Located(Location),
     /// The communicator has ended, and its devices are back.
@@ -160,6 +181,8 @@ pub struct GroupOutcome {
     pub failure: Option<String>,
     /// The device that hangs, was lost or was waited for in vain, where it failed by one.
     pub culprit: Option<DeviceId>,
+    /// The number of the checkpoint that was written, or read back, where it was that.
+    pub checkpoint: Option<u64>,
 }
 
 /// A device of the pool.

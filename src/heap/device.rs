@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Result};
 use crate::heap::ledger::CHUNK;
-use crate::heap::offset::fits;
+use crate::heap::offset::{HeapOffset, Region, fits};
 use crate::shm::header::HEADER_LEN;
 use crate::shm::segment::PAGE;
 use crate::shm::{Backing, Identity, ReadSoon, Segment, Span};
@@ -152,6 +152,27 @@ impl DeviceMemory {
     pub fn fill(&self, target: DeviceAddress, len: u64, byte: u8) -> Result<()> {
         self.touch(target, len)?;
         self.span.fill(target.0, len, byte)
+    }
+
+    /// What copies have touched, in the order of addresses and in whole chunks: everything else reads as zero.
+    pub(crate) fn used(&self) -> Vec<Region> {
+        let is_used: Vec<bool> = self.committed.iter().map(|chunk| chunk.get().is_some()).collect();
+        let mut used = Vec::new();
+        let mut first = 0;
+        for run in is_used.chunk_by(|one, other| one == other) {
+            let (start, end) = (first as u64 * CHUNK, (first + run.len()) as u64 * CHUNK);
+            let (start, end) = (start.max(MIN_ADDRESS), end.min(self.span.len()));
+            if run[0] && start < end {
+                used.push(Region::new(HeapOffset::new(start), end - start));
+            }
+            first += run.len();
+        }
+        used
+    }
+
+    /// All of the segment, whose bytes are counted as they are addressed.
+    pub(crate) fn span(&self) -> &Span {
+        &self.span
     }
 
     fn check(&self, address: DeviceAddress, len: u64) -> Result<()> {

@@ -65,6 +65,35 @@ fn devices_that_a_coordinator_has_started_die_with_it() {
 }
 
 #[test]
+fn a_pool_that_was_killed_is_told_of_with_what_clears_it_away_and_the_next_one_starts_at_once() {
+    let mut pool = Pool::empty("fleet-dead");
+    assert!(pool.ctl("status").error().contains("no coordinator listens at "));
+    let mut stderr = pool.start_fleet(2, &["-n", "2"]);
+    pool.ctl("init 2").line();
+    let kill_all = |pool: &mut Pool, stderr: &mut BufReader<std::process::ChildStderr>| {
+        pool.kill_coordinator();
+        // Ends with the last of its devices.
+        stderr.read_to_string(&mut String::new()).unwrap();
+    };
+    kill_all(&mut pool, &mut stderr);
+    let dead = format!(
+        "error: the coordinator that listened at {} is dead; start one with `shmccl coordinator`, which takes its place, or remove the \
+         socket that it has left with `shmccl clean`",
+        pool.socket().display()
+    );
+    for ask in ["status", "devices", "init 1"] {
+        assert_eq!(pool.ctl(ask).error(), dead);
+    }
+    let mut stderr = pool.start_fleet(1, &["-n", "1"]);
+    assert!(pool.ctl("init 1").line().starts_with("communicator 1: ready, epoch 1, "), "at once");
+    kill_all(&mut pool, &mut stderr);
+    let cleaned = pool.command().arg("clean").output().unwrap();
+    let removed = format!("removed {}, left by a coordinator that is dead\n", pool.socket().display());
+    assert!(String::from_utf8(cleaned.stdout).unwrap().ends_with(&removed));
+    assert!(pool.ctl("status").error().contains("no coordinator listens at "));
+}
+
+#[test]
 fn a_file_lists_devices_of_several_kinds_and_what_is_wrong_with_it_is_told_before_anything_starts() {
     let mut pool = Pool::empty("fleet-file");
     let file = pool.parent.join("devices.toml");

@@ -21,7 +21,7 @@ impl Dice {
 }
 
 /// What makes sense, more or less, after a greeting.
-const MESSAGES: [&str; 14] = [
+const MESSAGES: [&str; 16] = [
     r#""beat""#,
     r#"{"number":1,"request":{"list":{"from":0}}}"#,
     r#"{"number":1,"request":{"init":{"devices":2,"keep_going":true}}}"#,
@@ -31,6 +31,8 @@ const MESSAGES: [&str; 14] = [
     r#"{"number":3,"request":{"call":{"comm":1,"group":null,"call":{"collective":"all_gather","data_type":"f64","op":"sum","root":4294967295,"count":18446744073709551615,"send":[0,18446744073709551615],"recv":[4096,4096]}}}}"#,
     r#"{"number":4,"request":{"group_end":{"comm":1,"group":{"incarnation":18446744073709551615,"number":0}}}}"#,
     r#"{"number":5,"request":{"destroy":1}}"#,
+    r#"{"number":6,"request":{"checkpoint":{"comm":1,"directory":"/dev/null/nowhere"}}}"#,
+    r#"{"number":7,"request":{"restore":{"comm":1,"directory":"nowhere"}}}"#,
     r#"{"state":{"range":{"min":0,"max":18446744073709551615},"socket":"","report":{"version":1,"heard":0,"membership":null}}}"#,
     r#"{"state":{"range":{"min":9,"max":1},"socket":"x","report":{"version":2,"heard":7,"membership":{"formation":{"comm":18446744073709551615,"incarnation":0,"members":[],"keep_going":true},"epoch":18446744073709551615,"phase":{"ready":{"groups":18446744073709551615}}}}}}"#,
     r#"{"state":{"range":{"min":9,"max":1},"socket":"x","report":{"version":3,"heard":0,"membership":{"formation":{"comm":0,"incarnation":0,"members":[1,1,1],"keep_going":true},"epoch":0,"phase":{"going_on":{"groups":0,"attempt":4294967295}}}}}}"#,

@@ -2,6 +2,7 @@
 //! `shmccl ctl`, but for what no client of this version would say. `SHMCCL_LONG=1` kills 200 coordinators, and sends garbage for a minute.
 #![expect(clippy::print_stdout, reason = "long tests say what they have done")]
 
+mod checkpoints;
 mod embedded;
 mod fleet;
 mod garbage;

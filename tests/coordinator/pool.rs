@@ -113,6 +113,14 @@ impl Pool {
         id
     }
 
+    /// Starts a device to which this happens.
+    pub(crate) fn start_faulty_device(&mut self, faults: &str) {
+        let mut command = self.command();
+        command.arg("device").env("SHMCCL_FAULTS", faults);
+        let (device, _) = talking(&mut command);
+        self.devices.push(device);
+    }
+
     pub(crate) fn devices(&self) -> Vec<u32> {
         self.devices.iter().map(Child::id).collect()
     }

@@ -114,7 +114,10 @@ fn a_call_for_a_group_that_is_gone_with_its_coordinator_is_not_executed_alone() 
     pool.ctl("init 2").line();
     let group = pool.ctl("group start 1").line();
     let call = format!("call 1 all_reduce -n 4 --send 0x1000 --group {group}");
-    assert_eq!(pool.ctl(&call).line(), "");
+    let queued = format!(
+        "communicator 1: call 1 of group {group}, which is open; `shmccl ctl group end 1` executes it"
+    );
+    assert_eq!(pool.ctl(&call).line(), queued);
     pool.kill_coordinator();
     pool.start_coordinator();
     pool.ctl_until("devices", |table| table.matches("communicator 1").count() == 2);

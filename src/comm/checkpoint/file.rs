@@ -1,14 +1,15 @@
-//! The file of one rank: what its heap holds.
+//! The file of one rank: what its heap holds, or the memory that it has beside that.
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 0..8 | magic and version |
+//! | 0..8 | magic, of a heap or a device's memory, and version |
 //! | 8..40 | generation, rank, number of ranks, number of regions, 8 bytes each |
 //! | 16 for each region | offset in the heap, length |
 //! | 4 | CRC32C of all before |
 //! | for each chunk of each region | at most [`CHUNK`] bytes, and their CRC32C |
 //!
-//! Numbers are little-endian. Whoever reads knows what it is to find, and compares: no number of a file is believed.
+//! Numbers are little-endian. Whoever reads knows what it is to find, and compares: no number of a file is believed. Of a device's memory
+//! it knows how much there is, which the last region tells, of no bytes at its end; the regions before that are what had been used.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -23,10 +24,47 @@ use crate::shm::Span;
 /// The most bytes that have a checksum together.
 const CHUNK: u64 = 1 << 20;
 
-const MAGIC: [u8; 8] = *b"SMCKPT\x00\x01";
+/// Whose memory a file has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A rank's part of the heap.
+    Heap,
+    /// A device's, with addresses of its own.
+    Device,
+}
+
+impl Kind {
+    const fn magic(self) -> [u8; 8] {
+        match self {
+            Self::Heap => *b"SMCKPT\x00\x01",
+            Self::Device => *b"SMCKPD\x00\x01",
+        }
+    }
+
+    const fn other(self) -> Self {
+        match self {
+            Self::Heap => Self::Device,
+            Self::Device => Self::Heap,
+        }
+    }
+
+    /// In words.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Heap => "what a job has allocated",
+            Self::Device => "the memory of a pool's devices",
+        }
+    }
+}
 
 /// The length of what comes before the regions.
 const FIXED: usize = 40;
+
+/// The most regions of a device's memory: every other chunk of 1 TiB, and its end.
+const MOST_REGIONS: usize = 1 << 19;
+
+/// What is damaged where the regions are, or what comes before them.
+const BEGINNING: &str = "what the file begins with";
 
 /// The length of a checksum.
 const SUM: usize = 4;
@@ -34,16 +72,17 @@ const SUM: usize = 4;
 /// What a file begins with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Head {
+    pub(super) kind: Kind,
     pub(super) generation: u64,
     pub(super) rank: u64,
     pub(super) n_ranks: u64,
-    /// What is allocated, in the order of offsets.
+    /// What is allocated, or was used, in the order of offsets.
     pub(super) regions: Vec<Region>,
 }
 
 impl Head {
     fn bytes(&self) -> Vec<u8> {
-        let mut bytes = MAGIC.to_vec();
+        let mut bytes = self.kind.magic().to_vec();
         for word in [self.generation, self.rank, self.n_ranks, self.regions.len() as u64] {
             bytes.extend(word.to_le_bytes());
         }
@@ -138,45 +177,88 @@ impl Reader {
     pub(super) fn open(path: &Path, expected: &Head) -> Result<Self> {
         let file = File::open(path).map_err(|error| io(path, "opening a file", error))?;
         let bytes = expected.bytes();
-        let (head_len, head_sum) = (bytes.len() as u64, crc32c::crc32c(&bytes).to_le_bytes());
-        let regions = expected.regions.clone();
-        let mut reader = Self { path: path.to_owned(), file, regions, head_len, head_sum };
+        let (path, regions) = (path.to_owned(), Vec::new());
+        let mut reader = Self { path, file, regions, head_len: 0, head_sum: [0; SUM] };
         let mut found = vec![0; FIXED];
         reader.fill(&mut found)?;
-        if found[..FIXED - 8] != bytes[..FIXED - 8] {
-            return Err(reader.damaged("what the file begins with"));
+        if found[..8] == expected.kind.other().magic() {
+            let (found, expected) = (expected.kind.other().name(), expected.kind.name());
+            return Err(at(&reader.path, CheckpointFault::Kind { found, expected }));
         }
-        reader.compare_regions(&found, expected)?;
+        if found[..FIXED - 8] != bytes[..FIXED - 8] {
+            return Err(reader.damaged(BEGINNING));
+        }
+        reader.regions = match expected.kind {
+            Kind::Heap => reader.compare_regions(&found, expected)?,
+            Kind::Device => reader.take_regions(&found, expected)?,
+        };
+        let head = Head { regions: reader.regions.clone(), ..expected.clone() }.bytes();
+        (reader.head_len, reader.head_sum) = (head.len() as u64, crc32c::crc32c(&head).to_le_bytes());
         Ok(reader)
     }
 
-    /// Holds the regions of the file against those that are `expected`; the `fixed` bytes tell how many there are.
-    fn compare_regions(&mut self, fixed: &[u8], expected: &Head) -> Result<()> {
+    /// The regions that it has.
+    pub(super) fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
+    /// Hands each region of the file to `visit`; the `fixed` bytes tell how many there are, which is returned. They are what was
+    /// written.
+    fn each_region(&mut self, fixed: &[u8], mut visit: impl FnMut(u64, Region)) -> Result<u64> {
         let count = u64::from_le_bytes(fixed[FIXED - 8..].try_into().expect("8 bytes"));
         let mut checksum = crc32c::crc32c(fixed);
-        let (mut differing, mut word) = (None, [0; 16]);
+        let mut word = [0; 16];
         // As many as the file can have: a count that is damaged ends with the file.
         for index in 0..count {
             self.fill(&mut word)?;
             checksum = crc32c::crc32c_append(checksum, &word);
             let [offset, len] =
                 [&word[..8], &word[8..]].map(|half| u64::from_le_bytes(half.try_into().expect("8 bytes")));
-            let mine = usize::try_from(index).ok().and_then(|index| expected.regions.get(index));
-            if mine != Some(&Region::new(HeapOffset::new(offset), len)) {
-                differing.get_or_insert(offset);
-            }
+            visit(index, Region::new(HeapOffset::new(offset), len));
         }
         let mut sum = [0; SUM];
         self.fill(&mut sum)?;
-        if sum != checksum.to_le_bytes() {
-            return Err(self.damaged("what the file begins with"));
-        }
+        if sum == checksum.to_le_bytes() { Ok(count) } else { Err(self.damaged(BEGINNING)) }
+    }
+
+    /// Holds the regions of the file against those that are `expected`.
+    fn compare_regions(&mut self, fixed: &[u8], expected: &Head) -> Result<Vec<Region>> {
+        let mut differing = None;
+        let count = self.each_region(fixed, |index, region| {
+            let mine = usize::try_from(index).ok().and_then(|index| expected.regions.get(index));
+            if mine != Some(&region) {
+                differing.get_or_insert(region.offset.get());
+            }
+        })?;
         let mine = expected.regions.len() as u64;
         if differing.is_some() || count != mine {
             let place = Place(differing);
             return Err(at(&self.path, CheckpointFault::Layout { found: count, expected: mine, place }));
         }
-        Ok(())
+        Ok(expected.regions.clone())
+    }
+
+    /// Takes the regions of a device's memory, of which the last one that is `expected` tells where it ends.
+    fn take_regions(&mut self, fixed: &[u8], expected: &Head) -> Result<Vec<Region>> {
+        let end = expected.regions.last().map_or(0, |end| end.offset.get());
+        let (mut regions, mut last, mut at_most) = (Vec::new(), Region::new(HeapOffset::new(0), 0), end);
+        let count = self.each_region(fixed, |_, region| {
+            // No more of them than there can be in order, one byte at the least in each.
+            let is_behind = region.offset.get() >= last.offset.get().saturating_add(last.len);
+            at_most = at_most.saturating_sub(region.len.max(1));
+            if is_behind && at_most > 0 && regions.len() < MOST_REGIONS {
+                regions.push(region);
+            }
+            last = region;
+        })?;
+        let (found, expected) = (last.offset.get(), end);
+        if last.len > 0 || regions.len() as u64 != count {
+            Err(self.damaged(BEGINNING))
+        } else if found != expected {
+            Err(at(&self.path, CheckpointFault::Memory { found, expected }))
+        } else {
+            Ok(regions)
+        }
     }
 
     /// Looks whether all of it is what was written.

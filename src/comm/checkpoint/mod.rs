@@ -20,9 +20,12 @@
 //!
 //! Restoring looks at everything first, on all ranks: the ranks, what is allocated, lengths, checksums. Only then a byte of memory
 //! changes.
+//!
+//! It is the heap of each rank that is written, or a [`DeviceMemory`] that each has beside it (`held.rs`).
 
 mod directory;
 mod file;
+mod held;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -33,16 +36,17 @@ use super::Communicator;
 use crate::collective::Operation;
 use crate::error::{Error, Result};
 use crate::faults::{Event, FILE};
-use crate::heap::Region;
+use crate::heap::DeviceMemory;
 use directory::{Current, Directory, Part};
-use file::{Head, Reader};
+use file::Reader;
+use held::Held;
 
 /// What is wrong with a checkpoint.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointFault {
     /// There is none.
-    #[error("there is no checkpoint; write one by Communicator::checkpoint, or name another directory")]
+    #[error("there is no checkpoint; write one first, or name another directory")]
     Missing,
     /// Somebody else is writing one there, or was stopped while it did.
     #[error(
@@ -73,6 +77,24 @@ pub enum CheckpointFault {
         /// How many it is of.
         found: u64,
         /// How many there are.
+        expected: u64,
+    },
+    /// It is one of another kind of memory.
+    #[error("it is of {found}, and {expected} is to be restored; name another directory")]
+    Kind {
+        /// What it is of.
+        found: &'static str,
+        /// What is to be restored.
+        expected: &'static str,
+    },
+    /// It is one of a device with more or less memory.
+    #[error(
+        "it is of a device with addresses up to {found:#x}, and this one has them up to {expected:#x}; start devices with as much memory"
+    )]
+    Memory {
+        /// One past the highest address then.
+        found: u64,
+        /// One past the highest address of this rank's device.
         expected: u64,
     },
     /// What is allocated now is not what was allocated then.
@@ -155,10 +177,23 @@ impl Communicator {
     /// directories: all can go on and try again. [`Error::InvalidArgument`] for a communicator of some ranks. Otherwise those of
     /// [`Communicator::barrier`], which end the epoch.
     pub fn checkpoint(&mut self, directory: impl AsRef<Path>) -> Result<u64> {
+        self.write_checkpoint(Held::Heap, directory.as_ref())
+    }
+
+    /// As [`Communicator::checkpoint`], but of a memory that each rank has beside the heap: of what was used of it, that is, copied to
+    /// or from. What is copied there meanwhile may or may not be in it.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::checkpoint`].
+    pub fn checkpoint_memory(&mut self, memory: &DeviceMemory, directory: impl AsRef<Path>) -> Result<u64> {
+        self.write_checkpoint(Held::Device(memory), directory.as_ref())
+    }
+
+    fn write_checkpoint(&mut self, held: Held<'_>, directory: &Path) -> Result<u64> {
         self.check_all_ranks()?;
         self.fabric().enter(Operation::Checkpoint.name())?;
-        let directory = Directory::new(directory.as_ref());
-        let mut writing = Writing { comm: self, directory, lock: None };
+        let directory = Directory::new(directory);
+        let mut writing = Writing { comm: self, held, directory, lock: None };
         let generation = writing.begin()?;
         let parts = writing.write(generation)?;
         writing.commit(generation, parts)?;
@@ -175,10 +210,23 @@ impl Communicator {
     /// [`Error::Checkpoint`] with what is wrong, [`Error::FailedElsewhere`] on the other ranks; nothing has changed. An error of the same
     /// kind ends the epoch when a file changes between the check and the reading. Otherwise those of [`Communicator::checkpoint`].
     pub fn restore(&mut self, directory: impl AsRef<Path>) -> Result<u64> {
+        self.read_checkpoint(Held::Heap, directory.as_ref())
+    }
+
+    /// Reads back into a memory of each rank what [`Communicator::checkpoint_memory`] has written to `directory`; what has been used since
+    /// is zero again. Each rank has as much memory as then.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::restore`].
+    pub fn restore_memory(&mut self, memory: &DeviceMemory, directory: impl AsRef<Path>) -> Result<u64> {
+        self.read_checkpoint(Held::Device(memory), directory.as_ref())
+    }
+
+    fn read_checkpoint(&mut self, held: Held<'_>, directory: &Path) -> Result<u64> {
         self.check_all_ranks()?;
         self.fabric().enter(Operation::Restore.name())?;
         self.step()?;
-        let checked = self.open_part(&Directory::new(directory.as_ref()));
+        let checked = self.open_part(held, &Directory::new(directory));
         let own = checked.as_ref().map_or([0; 2], |(_, current)| [current.generation, current.checksum()]);
         let (told, (mut reader, _)) = self.in_step_with(Operation::Restore, own, checked)?;
         let [generation, checksum] = own;
@@ -186,15 +234,13 @@ impl Communicator {
         let checksums: Vec<_> = told.iter().map(|words| [words[1], 0]).collect();
         self.same(&checksums, "the checkpoint (by a checksum of what names it)", checksum)?;
         self.step()?;
-        let (heap, own) = (self.heap().view(), self.fabric().rank());
-        let load = |region: Region, bytes: &[u8]| heap.span(own, region)?.copy_in(0, bytes);
-        reader.each_chunk(load).inspect_err(|_| self.revoke())?;
+        held.load(self, &mut reader).inspect_err(|_| self.revoke())?;
         self.in_step_with(Operation::Restore, [0; 2], Ok(()))?;
         Ok(generation)
     }
 
     /// Opens this rank's part of the checkpoint that counts, and looks whether it is whole and fits.
-    fn open_part(&self, directory: &Directory) -> Result<(Reader, Current)> {
+    fn open_part(&self, held: Held<'_>, directory: &Directory) -> Result<(Reader, Current)> {
         let current = directory.current()?.ok_or_else(|| at(&directory.path, CheckpointFault::Missing))?;
         let expected = u64::from(self.n_ranks());
         let found = current.parts.len() as u64;
@@ -203,21 +249,14 @@ impl Communicator {
         }
         let mut reader = Reader::open(
             &directory.part(current.generation, self.own_number()),
-            &self.head(current.generation),
+            &held.head(self, current.generation),
         )?;
         let part = reader.check()?;
         if part != current.parts[self.fabric().rank().index()] {
             return Err(at(&reader.path, CheckpointFault::Damaged { what: "the whole" }));
         }
+        held.make_room(&reader)?;
         Ok((reader, current))
-    }
-
-    /// What a file of this rank in `generation` begins with.
-    fn head(&self, generation: u64) -> Head {
-        let internal = self.membership.workspace.regions();
-        let own = |region: &Region| !internal.contains(region);
-        let regions = self.heap().regions().into_iter().filter(own).collect();
-        Head { generation, rank: self.own_number(), n_ranks: self.n_ranks().into(), regions }
     }
 
     /// This rank as the job numbers it.
@@ -265,6 +304,7 @@ impl Communicator {
 /// A checkpoint on its way.
 struct Writing<'c> {
     comm: &'c mut Communicator,
+    held: Held<'c>,
     directory: Directory,
     /// The first rank's, from its first step to its last.
     lock: Option<Flock<File>>,
@@ -313,19 +353,20 @@ impl Writing<'_> {
         let checksum = |place: PathBuf| crc32c::crc32c(place.as_os_str().as_encoded_bytes());
         let place = settle(self.directory.canonical().map(checksum))?;
         let own = u64::from(*place.as_ref().unwrap_or(&0));
-        let (told, _) = self.in_step([own, 0], place)?;
-        self.comm.same(&told, "the directory of the checkpoint (by a checksum of its path)", own)
+        let (told, _) = self.in_step([own, self.held.kind() as u64], place)?;
+        self.comm.same(&told, "the directory of the checkpoint (by a checksum of its path)", own)?;
+        let kinds: Vec<_> = told.iter().map(|words| [words[1], 0]).collect();
+        self.comm.same(&kinds, "what the checkpoint is of", self.held.kind() as u64)
     }
 
     fn write_part(&self, generation: u64) -> Result<Part> {
         let comm = &*self.comm;
         comm.step()?;
         let path = self.directory.part(generation, comm.own_number());
-        let (heap, own) = (comm.heap().view(), comm.fabric().rank());
-        let head = comm.head(generation);
+        let head = self.held.head(comm, generation);
         let mut writer = file::Writer::create(&path, &head)?;
         for region in head.regions {
-            let span = heap.span(own, region)?;
+            let span = self.held.span(comm, region)?;
             for chunk in file::chunks(region.len) {
                 writer.write(&span, chunk, |bytes| comm.fabric().spoil(FILE, bytes))?;
                 comm.step()?;

@@ -25,7 +25,7 @@ fn phase(agent: &Agent) -> &Phase {
 }
 
 fn run(group: u64) -> Order {
-    Order::Run { comm: CommId::new(5), epoch: 1, group, calls: Vec::new() }
+    Order::Run { comm: CommId::new(5), epoch: 1, group, work: Work::Calls(Vec::new()) }
 }
 
 fn go_on(attempt: u32) -> Order {
@@ -36,9 +36,9 @@ fn go_on(attempt: u32) -> Order {
 #[test]
 fn an_order_that_comes_twice_is_executed_once() {
     let mut agent = ready();
-    assert_eq!(agent.take(run(1)), [Step::Begin(Task::Run { calls: Vec::new() })]);
+    assert_eq!(agent.take(run(1)), [Step::Begin(Task::Run { work: Work::Calls(Vec::new()) })]);
     assert_eq!(agent.take(run(1)), []);
-    assert_eq!(agent.finish(Outcome::Ran(Ok(()))), []);
+    assert_eq!(agent.finish(Outcome::Ran(Ok(None))), []);
     assert_eq!(agent.take(run(1)), []);
     assert_eq!(phase(&agent), &Phase::Ready { groups: 1, tried: None });
     assert_eq!(agent.report().heard, 4, "each of them was heard");
@@ -98,8 +98,12 @@ fn what_has_grown_in_vain_stays_what_it_was_and_is_not_tried_again_under_that_id
     assert_eq!(agent.take(grow("a", true)), [Step::CallOff]);
     assert_eq!(agent.finish(Outcome::Met(Err("nobody came".to_owned()))), []);
     assert_eq!(agent.take(grow("a", true)), []);
-    assert_eq!(agent.take(run(1)), [Step::Begin(Task::Run { calls: Vec::new() })], "it is of use");
-    agent.finish(Outcome::Ran(Ok(())));
+    assert_eq!(
+        agent.take(run(1)),
+        [Step::Begin(Task::Run { work: Work::Calls(Vec::new()) })],
+        "it is of use"
+    );
+    agent.finish(Outcome::Ran(Ok(None)));
     assert_eq!(agent.take(grow("b", true)), [task("b"), Step::CallOff], "the others count on it");
     let members = [1, 2, 3, 7].map(DeviceId::new).to_vec();
     agent.finish(Outcome::Met(Ok(members.clone())));
@@ -118,4 +122,21 @@ fn who_is_told_to_leave_while_it_grows_leaves_when_the_meeting_has_ended() {
     let steps = agent.finish(Outcome::Ended("revoked".to_owned()));
     let gone = Step::Begin(Task::Leave { gracefully: false });
     assert_eq!(steps, [Step::Interrupt { lost: Vec::new() }, gone]);
+}
+
+#[test]
+fn a_checkpoint_that_is_undone_leaves_the_device_ready_and_is_told() {
+    let mut agent = ready();
+    let work = Work::Checkpoint("/there".to_owned());
+    let order = Order::Run { comm: CommId::new(5), epoch: 1, group: 1, work: work.clone() };
+    assert_eq!(agent.take(order), [Step::Begin(Task::Run { work })]);
+    let (why, kind) = ("no space".to_owned(), FailureKind::Other);
+    agent.finish(Outcome::Ran(Err(Trouble { why, kind, rank: Some(0), is_undone: true })));
+    assert_eq!(phase(&agent), &Phase::Ready { groups: 1, tried: None });
+    let last = agent.report().membership.as_ref().unwrap().last.clone().unwrap();
+    assert_eq!((last.group, last.failure.as_deref(), last.checkpoint), (1, Some("no space"), None));
+    assert_eq!(last.culprit, Some(DeviceId::new(1)), "where it failed");
+    agent.take(run(2));
+    agent.finish(Outcome::Ran(Ok(Some(7))));
+    assert_eq!(agent.report().membership.as_ref().unwrap().last.as_ref().unwrap().checkpoint, Some(7));
 }

@@ -14,6 +14,7 @@ use crate::comm::Aborter;
 use crate::coordinator::agent::{Outcome, Task, Trouble};
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::order::{FailureKind, MAX_TEXT};
+use crate::coordinator::work::Work;
 use crate::error::{Error, Result};
 use crate::heap::DeviceMemory;
 use crate::{Communicator, UniqueId};
@@ -123,9 +124,7 @@ impl Hands {
                     .map_err(tell),
             ),
             Task::Grow { n_ranks, id } => self.grow(n_ranks, &id, off),
-            Task::Run { calls } => Outcome::Ran(
-                self.comm().and_then(|(comm, memory)| execute(comm, memory, &calls)).map_err(blame),
-            ),
+            Task::Run { work } => Outcome::Ran(self.run(&work)),
             Task::GoOn => Outcome::WentOn(self.go_on().map_err(tell)),
             Task::Leave { gracefully } => {
                 self.leave(gracefully);
@@ -164,6 +163,17 @@ impl Hands {
         Ok((self.comm.as_mut().ok_or(missing)?, &self.memory))
     }
 
+    fn run(&mut self, work: &Work) -> std::result::Result<Option<u64>, Trouble> {
+        let (comm, memory) = self.comm().map_err(blame)?;
+        let outcome = match work {
+            Work::Calls(calls) => execute(comm, memory, calls).map(|()| None),
+            Work::Checkpoint(directory) => comm.checkpoint_memory(memory, directory).map(Some),
+            Work::Restore(directory) => comm.restore_memory(memory, directory).map(Some),
+        };
+        let is_undone = !matches!(work, Work::Calls(_)) && !comm.has_ended();
+        outcome.map_err(|error| Trouble { is_undone, ..blame(error) })
+    }
+
     fn go_on(&mut self) -> Result<Vec<u32>> {
         let shrunk = self.comm()?.0.shrink()?;
         self.comm = Some(shrunk.comm);
@@ -184,7 +194,7 @@ impl Hands {
 /// What an error of a group says of its cause.
 fn blame(error: Error) -> Trouble {
     let (kind, rank) = kind_of(&error);
-    Trouble { why: tell(error), kind, rank: rank.map(crate::Rank::get) }
+    Trouble { why: tell(error), kind, rank: rank.map(crate::Rank::get), is_undone: false }
 }
 
 fn kind_of(error: &Error) -> (FailureKind, Option<crate::Rank>) {

@@ -152,8 +152,10 @@ impl Seen {
             |report: &&&Membership| report.last.as_ref().filter(|last| last.group == groups).cloned();
         let told: Vec<_> = reports.iter().filter_map(|report| newest(&report)).collect();
         let is_told_by_all = !is_short && told.len() == reports.len();
-        let failed = told.iter().find(|last| last.failure.is_some());
-        failed.or_else(|| told.first().filter(|_| is_told_by_all)).cloned()
+        let failed = || told.iter().filter(|last| last.failure.is_some());
+        // Who names another one tells only that it failed there.
+        let cause = failed().find(|last| last.culprit.is_none()).or_else(|| failed().next());
+        cause.or_else(|| told.first().filter(|_| is_told_by_all)).cloned()
     }
 
     /// The stage of a communicator of which nobody is going on.
@@ -172,7 +174,7 @@ impl Seen {
             _ => None,
         });
         let running = reports.iter().find_map(|report| match &report.phase {
-            Phase::Running { group, calls } if *group == groups => Some(calls.clone()),
+            Phase::Running { group, work } if *group == groups => Some(work.clone()),
             _ => None,
         });
         let is_uneven = reports
@@ -180,7 +182,7 @@ impl Seen {
             .any(|report| matches!(&report.phase, Phase::Ready { groups: done, .. } if *done < groups));
         match (meeting, running) {
             (Some(id), _) => Stage::Meeting { id },
-            (None, Some(calls)) => Stage::Running { calls },
+            (None, Some(work)) => Stage::Running { work },
             // What the others have executed nobody can tell this one.
             (None, None) if is_uneven && !is_short => {
                 let why = "a member has missed a group".to_owned();

@@ -8,6 +8,7 @@ use crate::coordinator::call::DeviceCall;
 use crate::coordinator::id::{CommId, DeviceId, GroupId};
 use crate::coordinator::order::{CAUSE, FailureKind, Formation, Phase};
 use crate::coordinator::request::{CommStatus, GroupOutcome, State};
+use crate::coordinator::work::Work;
 
 /// How many requests may wait for one communicator, other than to destroy it.
 pub(super) const MAX_WAITING: usize = 64;
@@ -65,7 +66,7 @@ pub(super) enum Stage {
     /// Nothing to do.
     Ready,
     /// All execute the group of the communicator's number.
-    Running { calls: Vec<DeviceCall> },
+    Running { work: Work },
     /// The first newcomer makes the id of the meeting.
     Inviting,
     /// Members and newcomers meet under this id; unless it is `off`, for that reason.
@@ -97,6 +98,8 @@ pub(super) enum Awaited {
     Ready,
     /// That it has grown.
     Grown,
+    /// That its checkpoint is written, or read back.
+    Done,
     /// That nothing is in progress.
     Settled,
     /// That it is left when all is done.

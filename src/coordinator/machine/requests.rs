@@ -10,6 +10,7 @@ use crate::coordinator::metrics::{CommMetrics, Metrics};
 use crate::coordinator::order::Formation;
 use crate::coordinator::refusal::Refusal;
 use crate::coordinator::request::{DeviceStatus, GroupOutcome, Location, Reply, Request, State};
+use crate::coordinator::work::Work;
 use crate::rank::MAX_RANKS;
 
 /// How many communicators an answer lists: as many as fit into a message, whatever they have to say.
@@ -32,6 +33,12 @@ impl Machine {
             Request::GroupCancel { comm, group } => self.cancel_group(comm, group).map(Some),
             Request::GoOn(comm) => self.ask_to_go_on(asker, comm),
             Request::Grow { comm, devices } => self.ask_to_grow(asker, comm, devices),
+            Request::Checkpoint { comm, directory } => {
+                self.ask_for_checkpoint(asker, comm, Work::Checkpoint(directory))
+            }
+            Request::Restore { comm, directory } => {
+                self.ask_for_checkpoint(asker, comm, Work::Restore(directory))
+            }
             Request::Locate(device) => self.locate(device).map(Some),
             Request::Finalize(comm) => self.finalize(asker, comm),
             Request::Destroy(comm) => self.destroy(asker, comm),
@@ -142,14 +149,14 @@ impl Machine {
         call.check(&devices)?;
         match &mut found.open {
             None => {
-                let reply = found.dispatch(vec![call]);
+                let reply = found.dispatch(Work::Calls(vec![call]));
                 self.counts.started += 1;
                 Ok(reply)
             }
             Some(open) if open.calls.len() == MAX_CALLS => Err(Refusal::GroupFull),
             Some(open) => {
                 open.calls.push(call);
-                Ok(Reply::Queued(open.calls.len()))
+                Ok(Reply::Queued { group: open.id, calls: open.calls.len() })
             }
         }
     }
@@ -159,7 +166,7 @@ impl Machine {
         found.check_group(group)?;
         found.check_usable(&[State::Ready])?;
         let open = found.open.take().ok_or(Refusal::GroupOpen { comm, open: false })?;
-        let reply = found.dispatch(open.calls);
+        let reply = found.dispatch(Work::Calls(open.calls));
         self.counts.started += 1;
         Ok(reply)
     }
@@ -211,10 +218,10 @@ impl Machine {
         let was_running = matches!(found.stage, Stage::Running { .. });
         if was_running {
             let (group, failure) = (found.groups, Some("the communicator was destroyed".to_owned()));
-            found.last = Some(GroupOutcome { group, failure, culprit: None });
+            found.last = Some(GroupOutcome { group, failure, culprit: None, checkpoint: None });
         }
         found.end(Stage::Leaving { gracefully: false }, fate.clone());
-        let disappointed = found.take_waiting(&[Awaited::Ready, Awaited::Grown]);
+        let disappointed = found.take_waiting(&[Awaited::Ready, Awaited::Grown, Awaited::Done]);
         self.counts.failed += u64::from(was_running);
         for asker in disappointed {
             self.reply(asker, Err(Refusal::Ended { comm, why: Some(fate.clone()) }));
@@ -267,9 +274,9 @@ impl Comm {
         }
     }
 
-    fn dispatch(&mut self, calls: Vec<DeviceCall>) -> Reply {
+    pub(super) fn dispatch(&mut self, work: Work) -> Reply {
         self.groups += 1;
-        self.stage = Stage::Running { calls };
+        self.stage = Stage::Running { work };
         Reply::InProgress(self.groups)
     }
 

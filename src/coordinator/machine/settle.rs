@@ -7,6 +7,7 @@ use crate::coordinator::id::DeviceId;
 use crate::coordinator::order::{CAUSE, FailureKind, Membership, Order, Phase};
 use crate::coordinator::refusal::Refusal;
 use crate::coordinator::request::{CommStatus, GroupOutcome, Reply, State};
+use crate::coordinator::work::Work;
 
 /// How long the cause of a failure is waited for.
 const CAUSE_MS: u64 = 200;
@@ -54,7 +55,7 @@ impl Machine {
             Stage::Meeting { id } => self.meet(comm, &id),
             Stage::Adopting { until_ms } => self.adopt(comm, until_ms),
             Stage::Ready => self.watch(comm),
-            Stage::Running { calls } => self.run(comm, calls),
+            Stage::Running { work } => self.run(comm, work),
             Stage::Inviting => self.invite(comm),
             Stage::Growing { id, off } => self.grow(comm, &id, off),
             Stage::Failed { why, weight, in_vain } => self.wait_to_go_on(comm, (why, weight), in_vain),
@@ -119,7 +120,7 @@ impl Machine {
         true
     }
 
-    fn run(&mut self, comm: &mut Comm, calls: Vec<crate::coordinator::call::DeviceCall>) -> Moved {
+    fn run(&mut self, comm: &mut Comm, work: Work) -> Moved {
         let group = comm.groups;
         let trouble = comm.trouble(&self.pool);
         if trouble.as_ref().is_some_and(|trouble| self.may_be_explained(comm, trouble)) {
@@ -127,15 +128,16 @@ impl Machine {
         }
         comm.cause_by_ms = None;
         if let Some(Finding { why, culprit, .. }) = trouble {
-            comm.last = Some(GroupOutcome { group, failure: Some(why.clone()), culprit });
+            let failure = Some(why.clone());
+            comm.last = Some(GroupOutcome { group, failure, culprit, checkpoint: None });
             self.counts.failed += 1;
             comm.ending = false;
-            for asker in comm.take_waiting(&[Awaited::Finalized]) {
+            for asker in comm.take_waiting(&[Awaited::Done, Awaited::Finalized]) {
                 self.reply(asker, Err(Refusal::Failed { comm: comm.id, why: why.clone() }));
             }
             return self.watch(comm);
         }
-        let order = Order::Run { comm: comm.id, epoch: comm.epoch, group, calls };
+        let order = Order::Run { comm: comm.id, epoch: comm.epoch, group, work };
         let mut all_done = true;
         for member in comm.members.clone() {
             let phase = self.pool.phase(member, comm.id, comm.epoch);
@@ -144,12 +146,7 @@ impl Machine {
                 self.order(member, &order);
             }
         }
-        if all_done {
-            comm.last = Some(GroupOutcome { group, failure: None, culprit: None });
-            self.counts.succeeded += 1;
-            comm.stage = if comm.ending { Stage::Leaving { gracefully: true } } else { Stage::Ready };
-        }
-        all_done
+        all_done && self.conclude_group(comm)
     }
 
     fn wait_to_go_on(&self, comm: &mut Comm, (why, weight): (String, u8), in_vain: bool) -> Moved {
@@ -280,9 +277,14 @@ impl Machine {
     /// Answers those for whom the wait is over.
     fn tell(&mut self, comm: &mut Comm) {
         let over: &[Awaited] = match comm.stage {
-            Stage::Ended => {
-                &[Awaited::Ready, Awaited::Grown, Awaited::Settled, Awaited::Finalized, Awaited::Ended]
-            }
+            Stage::Ended => &[
+                Awaited::Ready,
+                Awaited::Grown,
+                Awaited::Done,
+                Awaited::Settled,
+                Awaited::Finalized,
+                Awaited::Ended,
+            ],
             Stage::Ready => &[Awaited::Ready, Awaited::Grown, Awaited::Settled],
             Stage::Failed { .. } => &[Awaited::Settled],
             _ => &[],
@@ -295,7 +297,7 @@ impl Machine {
                     continue;
                 }
                 Awaited::Finalized | Awaited::Ended => Ok(Reply::Ended),
-                Awaited::Ready | Awaited::Grown if comm.stage == Stage::Ended => {
+                Awaited::Ready | Awaited::Grown | Awaited::Done if comm.stage == Stage::Ended => {
                     Err(Refusal::Ended { comm: id, why: comm.fate.clone() })
                 }
                 _ => Ok(Reply::Status(comm.status())),

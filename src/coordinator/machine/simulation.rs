@@ -17,7 +17,7 @@ const STEPS: u64 = 120;
 const REST: u64 = 400;
 
 /// What one history in fifty comes to at the least.
-const EXPECTED: [&str; 20] = [
+const EXPECTED: [&str; 24] = [
     "ready",
     "group",
     "open group",
@@ -38,6 +38,10 @@ const EXPECTED: [&str; 20] = [
     "not grown",
     "death while growing",
     "restart while growing",
+    "checkpoint",
+    "checkpoint failed",
+    "death in a checkpoint",
+    "restart in a checkpoint",
 ];
 
 /// # Errors

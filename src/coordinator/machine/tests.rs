@@ -135,7 +135,7 @@ fn the_member_that_was_waited_for_in_vain_is_named_whoever_tells_of_the_end_firs
     bench.call().unwrap();
     let ran = |kind, rank| {
         let why = format!("{kind:?}");
-        Outcome::Ran(Err(Trouble { why, kind, rank }))
+        Outcome::Ran(Err(Trouble { why, kind, rank, is_undone: false }))
     };
     let outcomes = [(3, ran(FailureKind::Revoked, None)), (1, ran(FailureKind::Timeout, Some(1)))];
     for (device, outcome) in outcomes.map(|(device, outcome)| (DeviceId::new(device), outcome)) {
@@ -162,14 +162,14 @@ fn a_call_that_names_a_group_is_executed_in_that_or_not_at_all() {
     };
     let (first, cancel) = (start(&mut bench), Request::GroupCancel { comm: COMM, group: None });
     bench.group = Some(first);
-    assert_eq!(bench.call(), Ok(Reply::Queued(1)));
+    assert!(matches!(bench.call(), Ok(Reply::Queued { calls: 1, .. })));
     assert_eq!(bench.answer(cancel.clone()), Ok(Reply::GroupCancelled));
     assert_eq!(bench.answer(cancel), Err(Refusal::GroupOpen { comm: COMM, open: false }));
     assert_eq!(bench.call(), Err(Refusal::NoSuchGroup { comm: COMM, group: first }));
     let second = start(&mut bench);
     assert_eq!(bench.call(), Err(Refusal::NoSuchGroup { comm: COMM, group: first }), "it is another one");
     bench.group = Some(second);
-    assert_eq!(bench.call(), Ok(Reply::Queued(1)));
+    assert!(matches!(bench.call(), Ok(Reply::Queued { calls: 1, .. })));
 
     bench.restart();
     assert_eq!(bench.call(), Err(Refusal::NoSuchGroup { comm: COMM, group: second }));
@@ -179,13 +179,100 @@ fn a_call_that_names_a_group_is_executed_in_that_or_not_at_all() {
     assert_eq!(bench.status().last, None, "nothing was executed");
 }
 
+fn checkpoint() -> Request {
+    Request::Checkpoint { comm: COMM, directory: "/there".to_owned() }
+}
+
+/// All devices end their group like this, in the order of their numbers.
+fn end_checkpoint(bench: &mut Bench, outcomes: &[Result<Option<u64>, Trouble>]) {
+    for (device, outcome) in (1..).map(DeviceId::new).zip(outcomes) {
+        assert!(matches!(bench.status().state, State::InProgress | State::Finalizing));
+        bench.finish(device, Outcome::Ran(outcome.clone()));
+        bench.report(device).into_iter().for_each(|event| bench.happen(event));
+    }
+}
+
+fn undone(why: &str, rank: Option<u32>) -> Result<Option<u64>, Trouble> {
+    let kind = FailureKind::Other;
+    Err(Trouble { why: why.to_owned(), kind, rank, is_undone: true })
+}
+
+#[test]
+fn a_checkpoint_is_in_progress_until_all_have_written_it_and_is_told_by_its_number() {
+    let mut bench = Bench::new(2);
+    bench.init(2, false);
+    let asker = bench.ask(checkpoint());
+    assert!(matches!(bench.call(), Err(Refusal::WrongState { state: State::InProgress, .. })));
+    assert!(matches!(bench.answer(checkpoint()), Err(Refusal::WrongState { .. })), "one at a time");
+    end_checkpoint(&mut bench, &[Ok(Some(5)), Ok(Some(5))]);
+    assert_eq!(bench.replies[&asker], Ok(Reply::Checkpoint(5)));
+    let last = bench.status().last.unwrap();
+    assert_eq!((last.group, last.failure, last.checkpoint), (1, None, Some(5)));
+    for directory in ["here", "", "/zero\0", &format!("/{}", "x".repeat(4096))] {
+        let request = Request::Restore { comm: COMM, directory: directory.to_owned() };
+        assert!(matches!(bench.answer(request), Err(Refusal::BadDirectory { .. })), "{directory}");
+    }
+}
+
+#[test]
+fn a_checkpoint_that_fails_is_told_by_who_knows_why_and_the_communicator_is_of_use() {
+    let mut bench = Bench::new(3);
+    bench.init(3, false);
+    let asker = bench.ask(checkpoint());
+    let finalizing = bench.ask(Request::Finalize(COMM));
+    let elsewhere = undone("failed on rank 1", Some(1));
+    end_checkpoint(&mut bench, &[elsewhere.clone(), undone("no space", None), elsewhere]);
+    let why = "device 2: no space".to_owned();
+    let refused = Err(Refusal::CheckpointFailed { comm: COMM, why: why.clone() });
+    assert_eq!((&bench.replies[&asker], &bench.replies[&finalizing]), (&refused, &refused));
+    let status = bench.status();
+    assert_eq!((status.state, status.why), (State::Ready, None), "not even finalized: the data are there");
+    assert_eq!(status.last.unwrap().failure, Some(why));
+    bench.call().unwrap();
+    bench.end_group(&Ok(()));
+    assert_eq!(bench.status().last.unwrap().failure, None);
+}
+
+#[test]
+fn a_device_that_dies_in_a_checkpoint_is_a_failure_and_one_that_is_destroyed_is_told() {
+    let mut bench = Bench::new(2);
+    bench.init(2, false);
+    let asker = bench.ask(checkpoint());
+    bench.devices.remove(&DeviceId::new(2));
+    bench.tasks.remove(&DeviceId::new(2));
+    bench.happen(Event::Gone { device: DeviceId::new(2) });
+    assert!(matches!(&bench.replies[&asker], Err(Refusal::Failed { why, .. }) if why == "device 2 was lost"));
+    assert_eq!(bench.status().state, State::Failed);
+    bench.answer(Request::GoOn(COMM)).unwrap();
+    let asker = bench.ask(checkpoint());
+    bench.answer(Request::Destroy(COMM)).unwrap();
+    assert!(matches!(&bench.replies[&asker], Err(Refusal::Ended { .. })));
+}
+
+#[test]
+fn a_coordinator_that_takes_over_in_a_checkpoint_comes_to_know_how_it_ended() {
+    for (outcome, failure) in [(Ok(Some(3)), None), (undone("no space", None), Some("no space"))] {
+        let mut bench = Bench::new(2);
+        bench.init(2, false);
+        bench.ask(checkpoint());
+        bench.restart();
+        assert_eq!(bench.status().state, State::InProgress);
+        end_checkpoint(&mut bench, &[outcome.clone(), outcome]);
+        let status = bench.status();
+        assert_eq!(status.state, State::Ready);
+        let told = status.last.unwrap().failure;
+        assert_eq!(told.as_deref().map(|told| told.trim_start_matches("device 1: ")), failure);
+    }
+}
+
 /// What a device says that claims to be alone in a communicator of this number.
 fn alone(device: u32, comm: u64, text: &str) -> Report {
     let (device, comm) = (DeviceId::new(device), CommId::new(comm));
     let formation = Formation { comm, incarnation: 9, epoch: 1, members: vec![device], keep_going: false };
     let (kind, why) = (FailureKind::Other, text.to_owned());
     let phase = Phase::Failed { groups: 1, attempt: 1, why, kind, culprit: None };
-    let last = Some(GroupOutcome { group: 1, failure: Some(text.repeat(2)), culprit: None });
+    let last =
+        Some(GroupOutcome { group: 1, failure: Some(text.repeat(2)), culprit: None, checkpoint: None });
     let membership = Some(Membership { formation, has_met: true, phase, last });
     Report { version: 1, heard: 0, membership }
 }
@@ -261,7 +348,7 @@ fn a_group_of_which_only_the_end_is_told_fails_by_that_after_a_moment() {
     bench.call().unwrap();
     let (why, kind) = ("revoked".to_owned(), FailureKind::Revoked);
     let device = DeviceId::new(1);
-    bench.finish(device, Outcome::Ran(Err(Trouble { why, kind, rank: None })));
+    bench.finish(device, Outcome::Ran(Err(Trouble { why, kind, rank: None, is_undone: false })));
     bench.report(device).into_iter().for_each(|event| bench.happen(event));
     assert_eq!(bench.status().state, State::InProgress);
     bench.pass(200);

@@ -8,6 +8,19 @@ fn create(max_address: u64) -> Result<DeviceMemory> {
     DeviceMemory::create(&Backing::Anonymous, at(max_address), Identity::default())
 }
 
+#[test]
+fn what_was_touched_is_known_by_whole_chunks() {
+    let device = device();
+    let used = || device.used().iter().map(|it| (it.offset.get(), it.len)).collect::<Vec<_>>();
+    assert_eq!(used(), []);
+    device.copy_host_to_device(at(3 * CHUNK), &[1]).unwrap();
+    assert_eq!(used(), [(3 * CHUNK, MIN_ADDRESS)]);
+    device.copy_device_to_host(at(MIN_ADDRESS), &mut [0]).unwrap();
+    assert_eq!(used(), [(MIN_ADDRESS, CHUNK - MIN_ADDRESS), (3 * CHUNK, MIN_ADDRESS)]);
+    device.fill(at(MIN_ADDRESS), MAX - MIN_ADDRESS, 0).unwrap();
+    assert_eq!(used(), [(MIN_ADDRESS, MAX - MIN_ADDRESS)]);
+}
+
 fn device() -> DeviceMemory {
     create(MAX).unwrap()
 }

@@ -2,7 +2,8 @@
 //!
 //! A meeting succeeds for all or for nobody. Members grow by one when all of them have said so, and stay in the epoch that they have
 //! when it fails, unless one of them is gone. An epoch that has ended fails every operation. Whoever goes on waits until each of the
-//! others does, has left, or is lost; all of them are in the next epoch, or none is.
+//! others does, has left, or is lost; all of them are in the next epoch, or none is. A checkpoint is written by all or by none, as far as
+//! the epoch lasts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,6 +12,7 @@ use super::world::Broken;
 use crate::coordinator::agent::{Outcome, Task, Trouble};
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::order::FailureKind;
+use crate::coordinator::work::Work;
 
 /// One incarnation of a communicator.
 #[derive(Debug, Default)]
@@ -21,6 +23,8 @@ pub(super) struct Epoch {
     gone: BTreeSet<DeviceId>,
     /// Who has come to each group.
     groups: BTreeMap<u64, BTreeSet<DeviceId>>,
+    /// The number of each checkpoint that all agree was written or read back, or that none was, by group.
+    checkpoints: BTreeMap<u64, Option<u64>>,
     leaving: BTreeSet<DeviceId>,
     going_on: BTreeSet<DeviceId>,
     /// Who is about to grow, by the id of the meeting.
@@ -48,6 +52,8 @@ pub(super) struct Plane {
     /// A promise that is not kept on purpose.
     broken: Option<Broken>,
     meetings: BTreeMap<String, Meeting>,
+    /// The numbers of the checkpoints that were written or read back.
+    pub(super) written: Vec<u64>,
     /// By the id of the meeting and the number of the epoch.
     pub(super) epochs: BTreeMap<(String, u64), Epoch>,
 }
@@ -134,7 +140,7 @@ impl Plane {
                 self.meet(place, (id, place.epoch), dice).map(Outcome::Met)
             }
             Task::Grow { n_ranks, id } => self.grow(place, *n_ranks as usize, id, dice),
-            Task::Run { .. } => self.run(place, dice).map(Outcome::Ran),
+            Task::Run { work } => self.run(place, work, dice).map(Outcome::Ran),
             Task::GoOn => self.go_on(place, dice).map(Outcome::WentOn),
             Task::Leave { gracefully } => self.leave(place, *gracefully).then_some(Outcome::Left),
         }
@@ -195,18 +201,35 @@ impl Plane {
         }
     }
 
-    fn run(&mut self, place: &Place, dice: &mut Dice) -> Option<Result<(), Trouble>> {
+    fn run(&mut self, place: &Place, work: &Work, dice: &mut Dice) -> Option<Result<Option<u64>, Trouble>> {
+        let newest = self.written.last().map_or(1, |newest| newest + 1);
+        let is_made_up = self.broken == Some(Broken::NothingWritten);
         let epoch = self.epoch(place)?;
         let came = epoch.groups.entry(place.group).or_default();
         came.insert(place.device);
-        if came.len() == epoch.members.len() {
-            return Some(Ok(()));
+        let all_came = came.len() == epoch.members.len();
+        if all_came && matches!(work, Work::Calls(_)) {
+            return Some(Ok(None));
+        }
+        if all_came && !(epoch.has_ended && dice.once_in(4)) {
+            let is_ended = epoch.has_ended;
+            let is_new = !epoch.checkpoints.contains_key(&place.group);
+            // All of them agree on how it went.
+            let draw = || if is_ended || dice.once_in(3) { None } else { Some(newest) };
+            let verdict = *epoch.checkpoints.entry(place.group).or_insert_with(draw);
+            if is_new && !is_made_up {
+                self.written.extend(verdict);
+            }
+            let (why, kind) = ("no space".to_owned(), FailureKind::Other);
+            let rank = place.device.get().is_multiple_of(2).then_some(0);
+            let trouble = Trouble { why, kind, rank, is_undone: !is_ended };
+            return Some(verdict.map(Some).ok_or(trouble));
         }
         epoch.has_ended |= dice.once_in(60);
         let has_ended = epoch.has_ended;
         let kind = dice.pick(&[FailureKind::Revoked, FailureKind::PeerLost, FailureKind::Timeout])?;
         let rank = (kind != FailureKind::Revoked).then_some(0);
-        has_ended.then(|| Err(Trouble { why: "it has ended".to_owned(), kind, rank }))
+        has_ended.then(|| Err(Trouble { why: "it has ended".to_owned(), kind, rank, is_undone: false }))
     }
 
     fn go_on(&mut self, place: &Place, dice: &mut Dice) -> Option<Result<Vec<u32>, String>> {

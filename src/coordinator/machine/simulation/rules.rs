@@ -8,6 +8,7 @@ use crate::coordinator::machine::Machine;
 use crate::coordinator::machine::comm::{Comm, Stage};
 use crate::coordinator::order::{Formation, Membership, Phase};
 use crate::coordinator::request::{CommStatus, State};
+use crate::coordinator::work::Work;
 
 /// What has to hold after every step.
 ///
@@ -175,7 +176,7 @@ fn what_has_ended_says_so(machine: &Machine) -> Result<(), String> {
 /// Calls have an address for each member.
 fn calls_fit(comm: &Comm) -> Result<(), String> {
     let running = match &comm.stage {
-        Stage::Running { calls } => Some(calls),
+        Stage::Running { work: Work::Calls(calls) } => Some(calls),
         _ => None,
     };
     match running

@@ -1,21 +1,23 @@
 //! A coordinator, its devices and clients, and what happens to them.
 
 mod clients;
+mod device;
 mod signs;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::dice::Dice;
-use super::plane::{Place, Plane};
+use super::plane::Plane;
 use super::rules;
 use crate::coordinator::agent::{Agent, Outcome, Step, Task};
 use crate::coordinator::call::AddressRange;
 use crate::coordinator::frame::encode;
 use crate::coordinator::id::{CommId, DeviceId, GroupId};
 use crate::coordinator::machine::{Action, Event, Machine, Settings};
-use crate::coordinator::order::{Order, Phase, Report};
+use crate::coordinator::order::Report;
 use crate::launch::HangRule;
+pub(super) use device::Device;
 use signs::SILENCE_MS;
 
 fn settings() -> Settings {
@@ -40,21 +42,8 @@ pub(super) enum Broken {
     HalfGrown,
     /// Newcomers that were turned out are given to the members all the same.
     NewcomersKept,
-}
-
-/// A device process.
-pub(super) struct Device {
-    pub(super) agent: Agent,
-    /// The orders that are on their way to it.
-    pub(super) inbox: VecDeque<Order>,
-    /// The meeting that its communicator came of.
-    pub(super) job: Option<String>,
-    task: Option<Task>,
-    is_stopped: bool,
-    /// Its task is not to wait at a meeting any longer.
-    is_called_off: bool,
-    /// The number of its connection, if it has one.
-    link: Option<u64>,
+    /// Devices say that they have written checkpoints which are not there.
+    NothingWritten,
 }
 
 /// See the module.
@@ -94,33 +83,6 @@ pub(super) struct World {
     signs: BTreeMap<DeviceId, u64>,
 }
 
-impl Device {
-    pub(super) fn is_connected(&self) -> bool {
-        self.link.is_some()
-    }
-
-    /// Whether it is about to grow, as a member or as a newcomer.
-    fn grows(&self) -> bool {
-        let membership = self.agent.report().membership.as_ref();
-        membership.is_some_and(|it| it.is_outside() || matches!(it.phase, Phase::Growing { .. }))
-    }
-
-    fn place(&self, device: DeviceId) -> Place {
-        let membership = self.agent.report().membership.as_ref();
-        let group = match membership.map(|membership| &membership.phase) {
-            Some(Phase::Running { group, .. }) => *group,
-            _ => 0,
-        };
-        Place {
-            device,
-            job: self.job.clone(),
-            epoch: membership.map_or(0, |membership| membership.formation.epoch),
-            group,
-            is_called_off: self.is_called_off,
-        }
-    }
-}
-
 impl World {
     pub(super) fn new(seed: u64, broken: Option<Broken>) -> Self {
         let mut world = Self {
@@ -156,6 +118,9 @@ impl World {
     /// # Errors
     /// What is wrong with it.
     pub(super) fn step(&mut self) -> Result<(), String> {
+        if self.devices.values().any(Device::is_soon_over) && !self.is_steady && self.dice.once_in(8) {
+            self.restart();
+        }
         match self.dice.below(100) {
             0..3 if self.devices.len() < 8 => self.start_device(),
             3..5 => self.kill(),
@@ -203,12 +168,15 @@ impl World {
     }
 
     fn kill(&mut self) {
-        let growing: Vec<_> = self.devices.iter().filter(|it| it.1.grows()).map(|it| *it.0).collect();
-        // That does not last long, and is to be hit.
-        let Some(id) = self.dice.pick(&growing).or_else(|| self.any_device()) else { return };
+        let soon_over: Vec<_> =
+            self.devices.iter().filter(|it| it.1.is_soon_over()).map(|it| *it.0).collect();
+        let Some(id) = self.dice.pick(&soon_over).or_else(|| self.any_device()) else { return };
         self.note(|| format!("device {id} dies"));
         if self.devices.get(&id).is_some_and(Device::grows) {
             self.seen.insert("death while growing");
+        }
+        if self.devices.get(&id).is_some_and(Device::is_in_checkpoint) {
+            self.seen.insert("death in a checkpoint");
         }
         let device = self.devices.remove(&id).and_then(|device| device.link);
         self.plane.die(id);
@@ -234,6 +202,9 @@ impl World {
         self.seen.insert("restart");
         if self.devices.values().any(Device::grows) {
             self.seen.insert("restart while growing");
+        }
+        if self.devices.values().any(Device::is_in_checkpoint) {
+            self.seen.insert("restart in a checkpoint");
         }
         self.asked.clear();
         self.mail.clear();
@@ -407,12 +378,13 @@ impl World {
 }
 
 impl Broken {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::AnswersTwice,
         Self::AnswersLost,
         Self::TwoOwners,
         Self::StaleReports,
         Self::HalfGrown,
         Self::NewcomersKept,
+        Self::NothingWritten,
     ];
 }

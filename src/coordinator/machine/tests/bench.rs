@@ -191,7 +191,7 @@ impl Bench {
     /// All devices end their group like this.
     pub(super) fn end_group(&mut self, outcome: &Result<(), String>) {
         for device in self.tasks.keys().copied().collect::<Vec<_>>() {
-            self.finish(device, Outcome::Ran(outcome.clone().map_err(Trouble::from)));
+            self.finish(device, Outcome::Ran(outcome.clone().map(|()| None).map_err(Trouble::from)));
             self.report(device).into_iter().for_each(|event| self.happen(event));
         }
     }

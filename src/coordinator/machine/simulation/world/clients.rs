@@ -40,7 +40,7 @@ impl World {
         let all: Vec<_> = self.machine.iter().flat_map(|machine| machine.comms.keys().copied()).collect();
         let any = CommId::new(self.dice.below(5));
         let comm = if self.dice.once_in(8) { any } else { self.dice.pick(&all).unwrap_or(any) };
-        match self.dice.below(32) {
+        match self.dice.below(36) {
             0..5 => Request::Init {
                 devices: self.dice.below(4).try_into().unwrap_or(0),
                 keep_going: self.dice.once_in(3),
@@ -57,6 +57,9 @@ impl World {
             21 => Request::Locate(DeviceId::new(self.next_device - 1)),
             22 => Request::Finalize(comm),
             23..31 => Request::Grow { comm, devices: self.dice.below(3).try_into().unwrap_or(0) },
+            31..33 => Request::Checkpoint { comm, directory: "/there".to_owned() },
+            33 => Request::Restore { comm, directory: "/there".to_owned() },
+            34 => Request::Restore { comm, directory: "elsewhere".to_owned() },
             _ => Request::Destroy(comm),
         }
     }
@@ -88,8 +91,10 @@ impl World {
             Ok(Reply::InProgress(_)) => Some("group"),
             Ok(Reply::Ended) if self.finalizing.contains(&number) => Some("finalized"),
             Ok(Reply::Ended) => Some("destroyed"),
-            Ok(Reply::Queued(_)) => Some("open group"),
+            Ok(Reply::Queued { .. }) => Some("open group"),
             Ok(Reply::Located(_)) => Some("located"),
+            Ok(Reply::Checkpoint(_)) => Some("checkpoint"),
+            Err(Refusal::CheckpointFailed { .. }) => Some("checkpoint failed"),
             Ok(Reply::GroupCancelled) => Some("group cancelled"),
             Err(Refusal::NoSuchGroup { .. }) => Some("no such group"),
             Err(Refusal::NotFormed { .. }) => Some("not formed"),
@@ -104,6 +109,9 @@ impl World {
                 return Err(format!("group {group} was started twice"));
             }
             Ok(Reply::GroupStarted(group)) => self.groups.push(*group),
+            Ok(Reply::Checkpoint(written)) if !self.plane.written.contains(written) => {
+                return Err(format!("checkpoint {written} was told to client {client}, and nobody wrote it"));
+            }
             Ok(Reply::InProgress(_)) if self.grouped.contains(&number) => {
                 return Err(format!("the call of request {number} was for a group, and runs alone"));
             }
