@@ -218,8 +218,14 @@ impl Crew {
     fn reap(&mut self, rope: Option<&UnixStream>) -> Vec<DeviceEnd> {
         let mut ended = Vec::new();
         self.living.retain_mut(|member| {
-            let Ok(Some(status)) = member.child.try_wait() else { return true };
-            ended.push(DeviceEnd { device: member.device(), name: member.name.take(), status });
+            match member.child.try_wait() {
+                Ok(None) => return true,
+                Ok(Some(status)) => {
+                    ended.push(DeviceEnd { device: member.device(), name: member.name.take(), status });
+                }
+                // The program has waited for all of its children, and for this one, too: how it has ended nobody can tell any more.
+                Err(_) => {}
+            }
             false
         });
         let were_told = ended.iter().any(|end| end.status.success());
