@@ -58,12 +58,15 @@ impl Machine {
         let is_new = inside()
             .filter(|it| it.formation.epoch == highest)
             .all(|it| matches!(it.phase, Phase::Ready { .. } | Phase::Leaving));
-        let is_coming = |it: &&Membership| {
-            let is_on_the_way = matches!(it.phase, Phase::GoingOn { .. } | Phase::Growing { .. });
-            is_new && is_on_the_way && it.formation.epoch + 1 == highest
-        };
         let is_there = |it: &&Membership| it.formation.epoch == highest;
-        let Some(first) = inside().find(is_coming).or_else(|| inside().find(is_there)) else { return };
+        let is_awaited =
+            |device: &DeviceId| inside().filter(is_there).all(|it| it.formation.members.contains(device));
+        let is_coming = |(device, it): &&(DeviceId, Membership)| {
+            let is_on_the_way = matches!(it.phase, Phase::GoingOn { .. } | Phase::Growing { .. });
+            is_new && is_on_the_way && it.formation.epoch + 1 == highest && is_awaited(device)
+        };
+        let coming = all.iter().find(is_coming).map(|(_, membership)| membership);
+        let Some(first) = coming.or_else(|| inside().find(is_there)) else { return };
         (comm.epoch, comm.members) = (first.formation.epoch, first.formation.members.clone());
         let next = inside().filter_map(|it| match &it.phase {
             _ if it.formation.epoch > comm.epoch => Some(&it.formation.members),
