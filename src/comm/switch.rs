@@ -55,6 +55,7 @@ impl Communicator {
     /// [`Communicator::barrier`] in a derived communicator.
     pub fn switch_channel<T: Element>(&mut self, buffer: &DeviceBuffer<T>) -> Result<SwitchChannel<T>> {
         let operation = Operation::SwitchChannel;
+        self.fabric().enter(operation.name())?;
         self.engine()?;
         let opened = self.open_to_all_others();
         let (region, code) = (buffer.region(), u64::from(T::DATA_TYPE.code()));

@@ -163,7 +163,7 @@ pub(crate) const POST: &str = "post";
 const WRITTEN: [&str; 6] = [PUT, TRIGGER, MESSAGE, STAGE, POST, FILE];
 
 /// Operations, as a rank calls them.
-const VERBS: [&str; 37] = [
+const VERBS: [&str; 38] = [
     PUT,
     "put_with_signal",
     "put_slice",
@@ -196,6 +196,7 @@ const VERBS: [&str; 37] = [
     "split",
     "duplicate",
     "grow",
+    "switch_channel",
     "set_channel_kind",
     "register_algorithm",
     "finalize",

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use shmccl::channel::Channel;
+use shmccl::collective::ChannelKind;
 use shmccl::shm::packet::{Flag, PacketKind};
 use shmccl::{Communicator, Error, Rank, Result};
 
@@ -80,6 +81,24 @@ port_scenario!(revoking_wakes_everybody_whatever_he_waits_in, Job::of(6).broken(
     // And so does whatever is tried afterwards.
     let error = wait_for_ever(comm, comm.rank().get()).unwrap_err();
     assert!(matches!(error, Error::Revoked { .. }), "{error}");
+});
+
+scenario!(a_rank_that_has_revoked_agrees_to_nothing_and_neither_do_the_others, Job::of(2).broken(), |comm| {
+    let buffer = comm.alloc::<u64>(8)?;
+    comm.barrier()?;
+    if comm.rank().get() == 1 {
+        comm.revoke();
+    }
+    let by = Some(rank(comm, 1));
+    let is_revoked = |error: &Error| matches!(error, Error::Revoked { by: found } if *found == by);
+    for error in [
+        comm.switch_channel(&buffer).map(drop).unwrap_err(),
+        comm.duplicate().map(drop).unwrap_err(),
+        comm.split(Some(0), 0).map(drop).unwrap_err(),
+        comm.set_channel_kind(ChannelKind::Port).unwrap_err(),
+    ] {
+        assert!(is_revoked(&error), "{error}");
+    }
 });
 
 port_scenario!(

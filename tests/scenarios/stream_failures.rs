@@ -43,7 +43,6 @@ scenario!(after_a_failure_a_stream_does_nothing_and_names_it, Job::of(2), |comm|
     // The failure may be known by now, so each of these may tell it; they are not executed either way.
     let _ = stream.call(log.adds(1));
     let _ = stream.fill(&sums, 6);
-    let _ = stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum);
     let _ = stream.record(&event);
     for _ in 0..2 {
         let error = stream.synchronise().unwrap_err();
@@ -56,7 +55,7 @@ scenario!(after_a_failure_a_stream_does_nothing_and_names_it, Job::of(2), |comm|
         assert!(names(&error.unwrap_err(), "call", 2));
     }
     assert!(all_are(&sums, 5));
-    // The failure goes where the event is awaited, and nowhere else: the skipped call does not keep others from theirs.
+    // The failure goes where the event is awaited, and nowhere else.
     other.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
     other.synchronise()?;
     assert!(all_are(&sums, 10));
@@ -65,6 +64,29 @@ scenario!(after_a_failure_a_stream_does_nothing_and_names_it, Job::of(2), |comm|
     assert!(names(&error, "wait", 2) && matches!(error.origin(), Error::Panicked), "{error:?}");
     assert!(log.entries().is_empty());
 });
+
+scenario!(
+    a_call_that_a_stream_skips_ends_the_epoch_rather_than_pair_the_next_one,
+    Job::of(2).broken(),
+    |comm| {
+        let (stream, behind) = (comm.stream()?, rank(comm, 0));
+        let (first, second) = (comm.alloc::<u64>(1)?, comm.alloc::<u64>(1)?);
+        comm.barrier()?;
+        if comm.rank() == behind {
+            stream.call(|| std::panic::resume_unwind(Box::new("on purpose")))?;
+        }
+        let _ = stream.on(comm).all_reduce_in_place(&first, &ReduceOp::Sum);
+        let error = stream.synchronise().unwrap_err();
+        if comm.rank() == behind {
+            assert!(matches!(error.origin(), Error::Panicked), "{error:?}");
+        } else {
+            assert!(matches!(error.origin(), Error::Revoked { by } if *by == Some(behind)), "{error:?}");
+        }
+        // Of the same type, count and operator, it would be taken for the first.
+        let error = comm.all_reduce_in_place(&second, &ReduceOp::Sum).unwrap_err();
+        assert!(matches!(error, Error::Revoked { by } if by == Some(behind)), "{error:?}");
+    }
+);
 
 scenario!(a_peer_that_leaves_is_lost_to_the_operation_that_needs_it, Job::of(2).broken(), |comm| {
     let (stream, sums) = (comm.stream()?, comm.alloc::<u64>(1)?);

@@ -1,11 +1,9 @@
 //! Calls of a communicator that are enqueued instead of executed at once.
 
-use std::sync::Arc;
-
 use super::Stream;
 use super::line::{Loan, Ticket};
 use crate::collective::group::{self, Share};
-use crate::collective::{Call, Operation};
+use crate::collective::{Call, Engine, Operation};
 use crate::comm::Communicator;
 use crate::comm::submit::{Standing, Submit};
 use crate::error::Result;
@@ -39,13 +37,25 @@ impl Submit<'static> for OnStream<'_> {
         call.check_manner(manner)?;
         call.check_peer(self.comm.rank.index())?;
         self.stream.queue.check_room()?;
-        let (ticket, fabric) = (self.comm.ticket()?, Arc::clone(self.comm.fabric()));
-        let operation = call.operation.name();
-        self.stream.enqueue(operation, move || {
-            ticket.redeem(|engine| {
-                fabric.enter(operation)?;
-                engine.run(&mut call, manner)
-            })
+        let (ticket, operation) = (self.comm.ticket()?, call.operation.name());
+        self.stream.enqueue_call(operation, ticket, move |engine| engine.run(&mut call, manner))
+    }
+}
+
+impl Stream {
+    /// Enqueues the call that has `ticket`. Where it is skipped, the epoch ends: peers would take this rank's next call for it.
+    fn enqueue_call(
+        &self,
+        operation: &'static str,
+        ticket: Ticket,
+        run: impl FnOnce(&mut Engine) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        self.push(operation, move |failure| match failure {
+            None => ticket.redeem(operation, run),
+            Some(_) => {
+                ticket.forfeit();
+                Ok(())
+            }
         })
     }
 }
@@ -86,14 +96,9 @@ impl StreamGroup<'_> {
     pub fn end(self) -> Result<()> {
         let Self { on: OnStream { stream, comm }, calls } = self;
         stream.queue.check_room()?;
-        let (manner, ticket, fabric) = (comm.manner, comm.ticket()?, Arc::clone(comm.fabric()));
-        let operation = Operation::Group.name();
-        stream.enqueue(operation, move || {
-            ticket.redeem(|engine| {
-                fabric.enter(operation)?;
-                group::run(&mut [Share { engine, manner, calls }])
-            })
-        })
+        let (manner, ticket) = (comm.manner, comm.ticket()?);
+        let run = move |engine: &mut Engine| group::run(&mut [Share { engine, manner, calls }]);
+        stream.enqueue_call(Operation::Group.name(), ticket, run)
     }
 }
 

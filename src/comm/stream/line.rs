@@ -12,6 +12,7 @@ use std::sync::Arc;
 use super::monitor::Monitor;
 use crate::channel::Fabric;
 use crate::collective::Engine;
+use crate::error::Result;
 
 /// An engine that streams have the use of, and the calls that wait for it.
 #[derive(Debug)]
@@ -34,7 +35,8 @@ struct State {
 #[derive(Debug, Default)]
 pub(in crate::comm) struct Loan(Option<Arc<Line>>);
 
-/// The right of one call to the engine, when its turn has come. It passes on when it is dropped, used or not.
+/// The right of one call to the engine, when its turn has come. It passes on when it is dropped, used or not: one that was never
+/// enqueued is as if it had not been asked for.
 #[derive(Debug)]
 pub(super) struct Ticket {
     line: Arc<Line>,
@@ -91,10 +93,21 @@ impl State {
 }
 
 impl Ticket {
-    /// Uses the engine, in turn.
-    pub(super) fn redeem<R>(mut self, work: impl FnOnce(&mut Engine) -> R) -> R {
+    /// Makes the call of `operation` by `run`, in turn.
+    pub(super) fn redeem(
+        mut self,
+        operation: &'static str,
+        run: impl FnOnce(&mut Engine) -> Result<()>,
+    ) -> Result<()> {
         let engine = self.await_turn();
-        work(self.engine.insert(engine))
+        let engine = self.engine.insert(engine);
+        self.line.fabric.enter(operation)?;
+        run(engine)
+    }
+
+    /// Makes no call. That ends the epoch.
+    pub(super) fn forfeit(self) {
+        self.line.fabric.abort();
     }
 
     fn await_turn(&self) -> Box<Engine> {

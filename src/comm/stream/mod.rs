@@ -16,8 +16,8 @@
 //!
 //! # Failure
 //! The first operation of a stream that fails is the last one executed. What follows is skipped, and from then on every
-//! call of the stream returns [`Error::StreamFailed`], which says what failed and why. A rank that skips a collective call is missed
-//! by the others, until it leaves.
+//! call of the stream returns [`Error::StreamFailed`], which says what failed and why. A collective call that is skipped ends the
+//! epoch with [`Error::Revoked`]: the others would take the next call of this rank for the one that it does not make.
 //!
 //! ```
 //! use shmccl::reduce::ReduceOp;
