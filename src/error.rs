@@ -189,8 +189,10 @@ pub enum Error {
         /// For how long.
         waited: Duration,
         /// Whom it was really waiting for, where that could be told: who is awaited, be it by way of others, and does not wait itself.
-        /// What all ranks are doing [`Communicator::report`](crate::Communicator::report) tells.
         straggler: Option<Rank>,
+        /// What all ranks of the job were in at that moment, for a wait within one: `{:#?}` of the error prints it.
+        #[cfg(not(loom))]
+        report: Option<Box<crate::observe::Report>>,
     },
     /// An operation of a stream failed, and those behind it were not executed.
     #[error("operation {number} of the stream, {operation}, failed")]
@@ -384,6 +386,12 @@ impl std::fmt::Debug for Error {
             write!(f, ": {error}")?;
             cause = error.source();
         }
+        #[cfg(not(loom))]
+        if let Self::Timeout { report: Some(report), .. } = self.origin()
+            && f.alternate()
+        {
+            write!(f, "\n{report}")?;
+        }
         Ok(())
     }
 }
@@ -395,6 +403,18 @@ impl Error {
         match self {
             Self::StreamFailed { source, .. } => source.origin(),
             _ => self,
+        }
+    }
+
+    /// A wait in `operation`, for `awaited` if for a rank, that has lasted for as long as it may.
+    pub(crate) fn timed_out(operation: &'static str, awaited: Option<Rank>, waited: Duration) -> Self {
+        Self::Timeout {
+            operation,
+            awaited,
+            waited,
+            straggler: None,
+            #[cfg(not(loom))]
+            report: None,
         }
     }
 
@@ -410,12 +430,7 @@ mod tests {
 
     #[test]
     fn messages_are_lower_case_and_carry_their_values() {
-        let timeout = Error::Timeout {
-            operation: "wait",
-            awaited: Some(Rank::known(3)),
-            waited: Duration::from_millis(1500),
-            straggler: None,
-        };
+        let timeout = Error::timed_out("wait", Some(Rank::known(3)), Duration::from_millis(1500));
         assert_eq!(timeout.to_string(), "wait timed out after 1.5s, awaiting rank 3");
         assert_eq!(Error::PeerLost { rank: Rank::known(1) }.to_string(), "rank 1 was lost");
         assert_eq!(Error::Revoked { by: None }.to_string(), "the communicator was revoked by the launcher");

@@ -95,9 +95,7 @@ impl Dismissal {
     pub(super) fn into_error(self, waited: Duration) -> Error {
         match self {
             Self::Taken(rank) => Error::RankTaken { rank },
-            Self::Missing(rank) => {
-                Error::Timeout { operation: MEETING, awaited: Some(rank), waited, straggler: None }
-            }
+            Self::Missing(rank) => Error::timed_out(MEETING, Some(rank), waited),
             Self::Failed(errno) => {
                 resource_error("hosting the meeting", std::io::Error::from_raw_os_error(errno))
             }

@@ -128,12 +128,7 @@ pub(super) fn reach(point: &MeetingPoint, timeout: Duration) -> Result<Line> {
             Err(Errno::EINTR) => {}
             Err(Errno::ECONNREFUSED) => return Err(Error::NoMeeting { source: Errno::ECONNREFUSED.into() }),
             Err(Errno::EAGAIN) => {
-                return Err(Error::Timeout {
-                    operation: MEETING,
-                    awaited: None,
-                    waited: deadline.waited(),
-                    straggler: None,
-                });
+                return Err(Error::timed_out(MEETING, None, deadline.waited()));
             }
             Err(errno) => return Err(wrap(errno)),
         }

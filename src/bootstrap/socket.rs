@@ -188,9 +188,7 @@ impl Deadline {
         let left = self.left();
         let mut polled = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
         match poll(&mut polled, poll_timeout(Some(left.min(nap)))) {
-            Ok(0) if left.is_zero() => {
-                Err(Error::Timeout { operation, awaited: None, waited: self.waited(), straggler: None })
-            }
+            Ok(0) if left.is_zero() => Err(Error::timed_out(operation, None, self.waited())),
             Ok(0) | Err(Errno::EINTR) => Ok(false),
             Ok(_) => Ok(true),
             Err(errno) => Err(Error::os("waiting on the control socket", errno)),

@@ -9,6 +9,7 @@ use super::world::World;
 use crate::error::{Error, Result};
 use crate::faults::Injector;
 use crate::heap::SymmetricHeap;
+use crate::observe::Report;
 use crate::rank::{Rank, RankSet};
 use crate::shm::{CellRef, HostKernel};
 use crate::sync::atomic::AtomicU64;
@@ -184,7 +185,7 @@ impl Fabric {
         self.world.revocation().check().unwrap_or(stop)
     }
 
-    /// The error of an `operation` that a wait gave up, while it waited for `awaited`; it names who holds all up.
+    /// The error of an `operation` that a wait gave up, while it waited for `awaited`; it names who holds all up, and what everybody is in.
     #[cold]
     pub(crate) fn error<W: Watch>(
         &self,
@@ -194,8 +195,9 @@ impl Fabric {
         awaited: Option<Rank>,
     ) -> Error {
         let mut error = waiting.error(self.settle(stop), operation, awaited);
-        if let Error::Timeout { straggler, .. } = &mut error {
+        if let Error::Timeout { straggler, report, .. } = &mut error {
             *straggler = self.world.straggler().filter(|rank| *rank != self.rank);
+            *report = Report::of(&self.world).ok().map(Box::new);
         }
         error
     }

@@ -1,19 +1,16 @@
 //! What a rank sees of all ranks of its job.
 
 use super::Communicator;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::observe::Report;
 
 impl Communicator {
     /// What all ranks of the job are doing at this moment, and who holds the others up: for whoever wants to know why a wait was an
-    /// [`Error::Timeout`], or takes so long. Ranks are named as the job numbers them. It costs the others nothing.
+    /// [`crate::Error::Timeout`], or takes so long. Ranks are named as the job numbers them. It costs the others nothing.
     ///
     /// # Errors
-    /// [`Error::Os`] when the segments cannot be read.
+    /// [`crate::Error::Os`] when the segments cannot be read.
     pub fn report(&self) -> Result<Report> {
-        let world = self.fabric().world();
-        let control = world.control().descriptor();
-        let missing = Error::Unavailable { operation: "report", needs: "the control segment" };
-        Report::take(control.ok_or(missing)?, |rank| Some(world.segment(rank).as_ref()))
+        Report::of(self.fabric().world())
     }
 }

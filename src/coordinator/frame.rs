@@ -105,9 +105,7 @@ pub(super) fn broken(error: std::io::Error, exchange: Exchange) -> Error {
         ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
             Fault::Lost { peer }.error()
         }
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-            Error::Timeout { operation, awaited: None, waited: patience, straggler: None }
-        }
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => Error::timed_out(operation, None, patience),
         _ => Error::os(operation, error),
     }
 }

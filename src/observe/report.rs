@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::copy::copy_of;
 use super::rank::RankReport;
-use crate::channel::{CONTROL_LEN, Control, Standing, knot, stragglers};
-use crate::error::{DeviceName, Result};
+use crate::channel::{CONTROL_LEN, Control, Standing, World, knot, stragglers};
+use crate::error::{DeviceName, Error, Result};
 use crate::faults::Told;
 use crate::rank::Rank;
 use crate::shm::header::Creator;
@@ -38,6 +38,17 @@ pub struct Report {
 }
 
 impl Report {
+    /// Looks at the epoch of `world`, from within.
+    ///
+    /// # Errors
+    /// Those of [`Report::take`]; [`Error::Unavailable`] where its control segment has no descriptor.
+    #[cold]
+    pub(crate) fn of(world: &World) -> Result<Self> {
+        let missing = Error::Unavailable { operation: "report", needs: "the control segment" };
+        let control = world.control().descriptor().ok_or(missing)?;
+        Self::take(control, |rank| Some(world.segment(rank).as_ref()))
+    }
+
     /// Looks at the epoch with this control segment, and at the segments of its ranks, as far as there is a descriptor of them.
     ///
     /// # Errors

@@ -152,7 +152,7 @@ impl<'a, K: ?Sized, W: ?Sized> Waiting<'a, K, W> {
     #[must_use]
     pub fn error(&self, stop: Stop, operation: &'static str, awaited: Option<Rank>) -> Error {
         match stop {
-            Stop::Timeout => Error::Timeout { operation, awaited, waited: self.timeout, straggler: None },
+            Stop::Timeout => Error::timed_out(operation, awaited, self.timeout),
             Stop::PeerLost(rank) => Error::PeerLost { rank },
             Stop::ProxyLost => Error::ProxyLost,
             Stop::Revoked(by) => Error::Revoked { by },

@@ -97,8 +97,11 @@ scenario!(
         if comm.rank().get() < 2 {
             let error = channel.wait().unwrap_err();
             let straggler = match &error {
-                Error::Timeout { operation: "wait", awaited, straggler, .. } => {
+                Error::Timeout { operation: "wait", awaited, straggler, report, .. } => {
                     assert_eq!(*awaited, Some(next), "{error}");
+                    let report = report.as_ref().unwrap();
+                    assert_eq!(report.ranks[comm.rank().index()].awaits(), [next], "{report}");
+                    assert!(format!("{error:#?}").ends_with(&format!("\n{report}")), "{error:#?}");
                     *straggler
                 }
                 // The others leave as soon as they have seen enough.
