@@ -210,10 +210,10 @@ impl Bench<'_> {
 
     /// A put with signal against plain copies and a flag, for long messages in other ways, too; the best of them is the limit.
     fn put_latency(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
-        let streaming = [CopyKernel::Avx512Streaming, CopyKernel::Avx2Streaming];
-        let widest = streaming.into_iter().find(|kernel| kernel.is_supported());
+        let streaming = [CopyKernel::Avx2Streaming, CopyKernel::Avx512Streaming];
+        let quickest = streaming.into_iter().find(|kernel| kernel.is_supported());
         let string = Some(CopyKernel::RepMovsb).filter(|kernel| kernel.is_supported());
-        let others = widest.into_iter().chain(string).filter(|_| stage.stamped());
+        let others = quickest.into_iter().chain(string).filter(|_| stage.stamped());
         let kernels: Vec<_> = std::iter::once(CopyKernel::Memcpy).chain(others).collect();
         let mut plain = Vec::new();
         for (pair, &kernel) in (0..).zip(&kernels) {
