@@ -236,7 +236,9 @@ impl Office<'_> {
     /// The letter of `turn` with this block of the input of its writer.
     fn letter(&self, turn: u64, taking: Taking) -> Result<Letter> {
         let layout = self.places.task.layout;
-        let (len, n_letters) = (layout.block * SIZE, layout.send().checked_div(layout.block).unwrap_or(1));
+        let len = layout.block * SIZE;
+        // Blocks of no length are one for each rank at most.
+        let n_letters = layout.send().checked_div(layout.block).unwrap_or(self.comm.n_ranks().into());
         let data_at = if SHORT + len <= CELL { SHORT } else { LONG };
         let stride = (data_at + len).next_multiple_of(CELL);
         let at = CELL + (turn * n_letters + u64::from(taking.block)) * stride;
