@@ -44,7 +44,7 @@ fn nccl_tests_line() -> Regex {
     let time = r"  [ \d]*[\d.]{3,}";
     let place = format!(r"{time}  [ \d.]{{6}}  [ \d.]{{6}}  (?:[ \d]{{4}}\d|[ ]{{2}}N/A)");
     let alternatives = [
-        r"# Collective test (starting|concluded): \w+_perf".to_owned(),
+        r"# Collective test (starting|concluded): (all_reduce|reduce|broadcast|all_gather|reduce_scatter|alltoall|gather|scatter|sendrecv)_perf".to_owned(),
         r"# nThread \d+ nGpus \d+ minBytes \d+ maxBytes \d+ step: \d+\((factor|bytes)\) warmup iters: \d+ iters: \d+ agg iters: \d+ validation: [01] graph: \d+".to_owned(),
         r"#".to_owned(),
         r"# Using devices".to_owned(),
@@ -52,7 +52,7 @@ fn nccl_tests_line() -> Regex {
         r"# {62}out-of-place {23}in-place {10}".to_owned(),
         "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong".to_owned(),
         r"#        \(B\)    \(elements\)                               \(us\)  \(GB/s\)  \(GB/s\)            \(us\)  \(GB/s\)  \(GB/s\)       ".to_owned(),
-        format!(r"[ \d]{{11}}\d  [ \d]{{11}}\d  [ ]*[a-z0-9_]{{4,8}}  [ ]*[a-z]{{3,6}}  [ ]{{4}}(?:-1|[ ]\d){place}(?:{place}| {{33}})"),
+        format!(r"[ \d]{{11}}\d  [ \d]{{11}}\d  [ ]*[a-z0-9_]{{4,8}}  [ ]*[a-z]{{3,6}}  [ ]{{4}}(?:-1|[ ]\d){place}{place}"),
         r"# Out of bounds values : \d+ (OK|FAILED)".to_owned(),
         r"# Avg bus bandwidth    : [\d.e+-]+ ".to_owned(),
     ];
@@ -83,23 +83,25 @@ fn every_line_of_every_operation_is_one_of_nccl_tests() {
 }
 
 #[test]
-fn what_neighbours_send_each_other_is_measured_out_of_place_and_checked() {
+fn what_neighbours_send_each_other_is_measured_in_both_places_and_checked_where_it_is_defined() {
     for ranks in ["2", "3"] {
         let sizes = ["-g", ranks, "-b", "8", "-e", "64K", "-f", "128", "-n", "64", "-w", "0", "--bound"];
         let lines = table(&[&["sendrecv"][..], &sizes].concat());
         assert_eq!(lines[0], "# Collective test starting: sendrecv_perf");
         for row in rows(&lines) {
-            // Size, count, type, operator, root, time, bandwidths, wrong; then what the limit takes, and how often that is.
-            assert_eq!((row.len(), row[8].as_str()), (13, "0"), "{row:?}");
-            assert_eq!(
-                (row[6].as_str(), row[11..].join(" ").as_str()),
-                (row[7].as_str(), "N/A N/A"),
-                "{row:?}"
-            );
+            // For both places what the limit takes, and how often that is, come behind.
+            assert_eq!((row.len(), row[8].as_str(), row[12].as_str()), (17, "0", "N/A"), "{row:?}");
+            assert_eq!((row[6].as_str(), row[10].as_str()), (row[7].as_str(), row[11].as_str()), "{row:?}");
+            assert!(row[9].parse::<f64>().unwrap() > 0.0 && row[15].parse::<f64>().unwrap() > 0.0, "{row:?}");
         }
     }
-    let plain = table(&["sendrecv", "-b", "8", "-e", "8", "-n", "64", "--memory", "ordinary"]);
-    assert!(plain.iter().all(|line| nccl_tests_line().is_match(line)), "{plain:?}");
+    for memory in ["heap", "ordinary"] {
+        let sizes = ["-b", "8", "-e", "32K", "-f", "4096", "-n", "64", "--memory", memory];
+        let plain = table(&[&["sendrecv"][..], &sizes].concat());
+        assert!(plain.iter().all(|line| nccl_tests_line().is_match(line)), "{plain:?}");
+        let rows = rows(&plain);
+        assert!(rows.len() == 2 && rows.iter().all(|row| row[8] == "0" && row[12] == "N/A"), "{rows:?}");
+    }
 }
 
 #[test]

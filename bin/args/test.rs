@@ -53,6 +53,7 @@ pub(crate) enum Test {
     /// The reduction of all inputs, divided among the ranks
     ReduceScatter,
     /// A block of each input for each rank
+    #[value(alias = "alltoall")]
     AllToAll,
     /// All inputs, at the root
     Gather,
@@ -93,6 +94,11 @@ impl Test {
             Self::Scatter => "scatter",
             Self::SendRecv => "sendrecv",
         }
+    }
+
+    /// The name of the program of nccl-tests that measures the same, without `_perf`.
+    pub(crate) fn nccl_tests_name(self) -> &'static str {
+        if self == Self::AllToAll { "alltoall" } else { self.name() }
     }
 
     /// Whether it measures an operation that all ranks call together, and prints the table of nccl-tests.

@@ -32,7 +32,7 @@ use super::places::{Places, SIZE};
 use super::settings::{Memory, Message, Seat, Settings};
 use super::staged::STAGE_LEN;
 use super::trial::{BATCH_BYTES, ByLibrary, Trial, Way};
-use super::workload::{Ground, Task, Workload, can_be_in_place};
+use super::workload::{Ground, Task, Workload, is_defined};
 use crate::args::{Channel, Test};
 use crate::output;
 use beside::Beside;
@@ -146,16 +146,13 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Out of place, and in place where that is possible.
+    /// Out of place and in place.
     fn both(&mut self, wanted: Wanted<'_>) -> Result<()> {
         if !self.settings.rivals.is_empty() {
             return with_type(wanted.data_type, Rivalry(self, wanted));
         }
         self.one(wanted)?;
-        if can_be_in_place(self.operation) {
-            self.one(Wanted { in_place: true, ..wanted })?;
-        }
-        Ok(())
+        self.one(Wanted { in_place: true, ..wanted })
     }
 
     /// What fits into the caches however many take turns is held against its limit alone.
@@ -192,8 +189,12 @@ impl Bench<'_> {
             root: Rank::new(wanted.root.unwrap_or(0), n_ranks)?,
             layout: Layout::new(self.operation, wanted.bytes, size, n_ranks.into()),
             in_place: wanted.in_place,
-            check: self.plan.check,
+            check: self.is_checked(wanted),
         })
+    }
+
+    fn is_checked(&self, wanted: Wanted<'_>) -> bool {
+        self.plan.check && is_defined(self.operation, wanted.in_place)
     }
 
     /// The least that the machine can do for this figure, each way of doing it with a name. Collective.
@@ -215,7 +216,7 @@ impl Bench<'_> {
     /// Loops over the buffers of all ranks, written by hand. Of the shortest data only such as hand them over once. Collective.
     fn bare(&mut self, wanted: Wanted<'_>) -> Result<Vec<Limit<'static>>> {
         // Blocks that are exchanged where they lie would be overwritten before they are read: the least is an exchange apart.
-        let in_place = wanted.in_place && self.operation != Operation::AllToAll;
+        let in_place = wanted.in_place && !matches!(self.operation, Operation::AllToAll | Operation::Send);
         let op = self.operation.reduces().then_some(ReduceOp::Sum);
         let task = self.task(Wanted { in_place, ..wanted }, op, SIZE)?;
         let crowded = self.plan.one_core || self.comm.is_crowded()?;
@@ -259,7 +260,7 @@ impl Bench<'_> {
         row.variant = algorithm.clone();
         row.iterations = outcome.operations;
         row.bytes = Some(bytes);
-        row.wrong = self.plan.check.then_some(wrong);
+        row.wrong = self.is_checked(wanted).then_some(wrong);
         row.set_bandwidth(bytes);
         let algbw = row.gb_per_s.unwrap_or(0.0);
         row.collective = Some(Figures {

@@ -11,7 +11,7 @@ use super::settings::Seat;
 /// What the first lines tell.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head<'a> {
-    /// The test.
+    /// The test, as nccl-tests calls it.
     pub(crate) test: &'a str,
     /// Ranks.
     pub(crate) n_ranks: u32,
@@ -103,21 +103,20 @@ impl Extras {
     }
 
     /// Our columns of one place.
-    fn cells(self, row: Option<&Row>) -> String {
+    fn cells(self, row: &Row) -> String {
         let us = |ns: Option<f64>| ns.map_or_else(|| "N/A".to_owned(), |ns| time(ns).trim_start().to_owned());
-        let get = |of: fn(&Row) -> Option<f64>| row.and_then(of);
         let mut cells = Vec::new();
         if self.percentiles {
             let columns: [fn(&Row) -> Option<f64>; 4] =
                 [|row| row.min_ns, |row| row.p50_ns, |row| row.p99_ns, |row| row.max_ns];
-            cells.extend(columns.map(|of| us(get(of))));
+            cells.extend(columns.map(|of| us(of(row))));
         }
         if self.bound {
-            cells.push(us(get(|row| row.limit_p50_ns)));
-            cells.push(get(|row| row.ratio).map_or_else(|| "N/A".to_owned(), three_digits));
+            cells.push(us(row.limit_p50_ns));
+            cells.push(row.ratio.map_or_else(|| "N/A".to_owned(), three_digits));
         }
         if self.heap {
-            let figures = row.and_then(|row| row.collective.as_ref());
+            let figures = row.collective.as_ref();
             cells.push(us(figures.and_then(|figures| figures.heap_p50_ns)));
             cells.push(
                 figures.and_then(|figures| figures.heap_ratio).map_or_else(|| "N/A".to_owned(), three_digits),
@@ -127,19 +126,18 @@ impl Extras {
     }
 }
 
-/// One size: out of place, and in place where that was measured.
-pub(crate) fn row(apart: &Row, in_place: Option<&Row>, extras: Extras) -> String {
+/// One size: out of place and in place.
+pub(crate) fn row(apart: &Row, in_place: &Row, extras: Extras) -> String {
     let head = apart.collective.as_ref().map(|figures| {
         let Figures { count, data_type, redop, root, .. } = figures;
         format!("{:12}  {count:12}  {data_type:>8}  {redop:>6}  {root:>6}", apart.bytes.unwrap_or(0))
     });
-    let blank = || format!("{:33}", "");
     format!(
         "{}{}{}{}{}\n",
         head.unwrap_or_default(),
         place(apart),
-        in_place.map_or_else(blank, place),
-        extras.cells(Some(apart)),
+        place(in_place),
+        extras.cells(apart),
         extras.cells(in_place)
     )
 }
@@ -236,22 +234,21 @@ mod tests {
             "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)       "
         );
         assert_eq!(
-            row(&measured(12.345, Some(0)), Some(&measured(123.45, Some(0))), PLAIN),
+            row(&measured(12.345, Some(0)), &measured(123.45, Some(0)), PLAIN),
             "        1024           256     float     sum      -1    12.35    1.00    1.50      0    123.5    1.00    1.50      0\n"
         );
         assert_eq!(
-            row(&measured(0.1, None), None, PLAIN).trim_end(),
-            "        1024           256     float     sum      -1     0.10    1.00    1.50    N/A"
+            row(&measured(0.1, Some(0)), &measured(0.1, None), PLAIN),
+            "        1024           256     float     sum      -1     0.10    1.00    1.50      0     0.10    1.00    1.50    N/A\n"
         );
     }
 
     #[test]
     fn our_columns_come_behind_theirs() {
         let both = Extras { percentiles: true, bound: true, heap: true };
-        let line = row(&measured(1.0, Some(0)), Some(&measured(1.0, Some(0))), both);
-        assert!(
-            line.starts_with(row(&measured(1.0, Some(0)), Some(&measured(1.0, Some(0))), PLAIN).trim_end())
-        );
+        let measured = measured(1.0, Some(0));
+        let line = row(&measured, &measured, both);
+        assert!(line.starts_with(row(&measured, &measured, PLAIN).trim_end()));
         assert!(line.ends_with("     1.00      1.25      0.50      2.00\n"), "{line}");
         let heads = column_heads(both);
         assert_eq!(heads.lines().nth(2).unwrap().len() + 1, line.len());
@@ -283,7 +280,7 @@ mod tests {
     #[test]
     fn wrong_data_is_told_in_the_row_and_below() {
         let rows = [measured(1.0, Some(1_234_567)), measured(1.0, Some(0))];
-        assert!(row(&rows[0], None, PLAIN).contains(" 1.23457e+06"));
+        assert!(row(&rows[0], &rows[1], PLAIN).contains(" 1.23457e+06"));
         assert!(
             foot("reduce", &rows)
                 .starts_with("# Out of bounds values : 1 FAILED\n# Avg bus bandwidth    : 1.5 \n")

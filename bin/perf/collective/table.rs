@@ -43,7 +43,7 @@ pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<Row>> {
     let host = nix::sys::utsname::uname()?.nodename().to_string_lossy().into_owned();
     let processor = Machine::detect().cpu;
     let head = Head {
-        test: test.name(),
+        test: test.nccl_tests_name(),
         n_ranks,
         least: args.sweep.minbytes,
         most: args.sweep.maxbytes,
@@ -86,25 +86,20 @@ impl Table<'_> {
             self.seats.sort_unstable();
             output::print(&self.head.text(&self.seats, self.extras))?;
         }
-        if self.begun { self.print(false) } else { Ok(()) }
+        if self.begun { self.print() } else { Ok(()) }
     }
 
-    /// Prints the sizes that are complete: with what was measured in place, or followed by another, or the last.
-    fn print(&mut self, last: bool) -> Result<()> {
-        while let Some(apart) = self.rows.get(self.printed) {
-            let next = self.rows.get(self.printed + 1);
-            let in_place = next.filter(|row| row.collective.as_ref().is_some_and(|figures| figures.in_place));
-            if next.is_none() && !last {
-                break;
-            }
+    /// Prints the sizes that are complete: out of place, and then in place.
+    fn print(&mut self) -> Result<()> {
+        while let Some([apart, in_place]) = self.rows.get(self.printed..self.printed + 2) {
             output::print(&format::row(apart, in_place, self.extras))?;
-            self.printed += 1 + usize::from(in_place.is_some());
+            self.printed += 2;
         }
         Ok(())
     }
 
     fn finish(&mut self) -> Result<()> {
-        self.print(true)?;
+        self.print()?;
         output::print(&format::foot(self.head.test, &self.rows))
     }
 }

@@ -97,14 +97,17 @@ pub(crate) struct Workload<T> {
     words: Option<Words>,
     /// Where results are copied to be compared: a period.
     copy: Vec<T>,
+    /// What is sent, where ordinary memory is received into that cannot be lent to both at once.
+    sent: Vec<T>,
     turn: u64,
     /// Elements that were not as expected, so far.
     pub(crate) wrong: u64,
 }
 
-/// Whether the library lets a caller do `operation` in place.
-pub(crate) fn can_be_in_place(operation: Operation) -> bool {
-    operation != Operation::Send
+/// Whether it is defined what comes of `operation`, `in_place` or not: of what is sent from where something else is received, it
+/// is not. nccl-tests measures that, and does not verify it.
+pub(crate) fn is_defined(operation: Operation, in_place: bool) -> bool {
+    operation != Operation::Send || !in_place
 }
 
 impl<T: Number> Workload<T> {
@@ -132,8 +135,12 @@ impl<T: Number> Workload<T> {
         let pattern = Pattern::new(comm.n_ranks(), task.op.as_ref());
         let words = Words::new(&task, &pattern, rank).filter(|_| memory == Memory::Heap);
         let copy = vec![T::zeroed(); PERIOD];
+        let sent = match &buffers {
+            Buffers::OneOrdinary { both, .. } if task.operation == Operation::Send => both.clone(),
+            _ => Vec::new(),
+        };
         let before = comm.left().get();
-        Ok(Self { task, rank, before, buffers, pattern, words, copy, turn: 0, wrong: 0 })
+        Ok(Self { task, rank, before, buffers, pattern, words, copy, sent, turn: 0, wrong: 0 })
     }
 
     /// Goes on to the next turn: rewrites the input.
@@ -184,6 +191,10 @@ impl<T: Number> Workload<T> {
         match &mut self.buffers {
             Buffers::Heap { send, recv } => call!(&*send, &*recv),
             Buffers::Ordinary { send, recv } => call!(&*send, recv),
+            Buffers::OneOrdinary { both, .. } if self.task.operation == Operation::Send => {
+                self.sent.copy_from_slice(both);
+                call!(&self.sent, both)
+            }
             Buffers::OneOrdinary { both, send, recv } => {
                 let part = match self.task.operation {
                     Operation::Gather if self.task.root != comm.rank() => {

@@ -37,14 +37,13 @@ fn is_right<T: Number>(comm: &mut Communicator) -> Result<()> {
         for memory in [Memory::Heap, Memory::Ordinary] {
             for in_place in [false, true] {
                 for bytes in [0, 24, 30_000] {
-                    if in_place && !can_be_in_place(operation) {
-                        continue;
-                    }
                     let mut workload = workload::<T>(comm, operation, memory, in_place, bytes)?;
                     for _ in 0..7 {
                         workload.rewrite()?;
                         workload.run(comm)?;
-                        workload.verify()?;
+                        if is_defined(operation, in_place) {
+                            workload.verify()?;
+                        }
                     }
                     assert_eq!(workload.wrong, 0, "{operation} {memory:?} {in_place} {bytes}");
                 }
