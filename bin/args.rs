@@ -125,18 +125,18 @@ pub(crate) struct SweepArgs {
     /// Largest size
     #[arg(short = 'e', long, value_name = "SIZE", value_parser = parse_size, default_value = "64MiB")]
     pub(crate) maxbytes: u64,
-    /// Factor from one size to the next
-    #[arg(short = 'f', long, value_name = "FACTOR", value_parser = clap::value_parser!(u64).range(2..), default_value_t = 4)]
+    /// Factor from one size to the next; 1 steps by bytes, as collective operations can (--stepbytes)
+    #[arg(short = 'f', long, value_name = "FACTOR", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 4)]
     pub(crate) stepfactor: u64,
-    /// Operations to time at each size [default: as many as a fixed time allows]
+    /// Operations to time at each size, at least [default: as many as a fixed time allows]
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub(crate) iters: Option<u64>,
-    /// Operations before the clock starts [default: as many as it takes to settle]
+    /// Operations before the clock starts, at least [default: as many as it takes to settle]
     #[arg(short = 'w', long = "warmup_iters", visible_alias = "warmup-iters", value_name = "N", value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]
     pub(crate) warmup_iters: Option<u64>,
-    /// 1 verifies the data of every operation, 0 does not
-    #[arg(short = 'c', long, value_name = "0|1", value_parser = clap::value_parser!(u8).range(0..=1), default_value_t = 1)]
-    check: u8,
+    /// 0 verifies nothing, any other number the data of every operation (nccl-tests: of so many)
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 1)]
+    pub(crate) check: u32,
 }
 
 /// Flags of `shmccl perf`.
@@ -265,7 +265,7 @@ impl Cli {
 impl SweepArgs {
     /// Whether data are to be verified.
     pub(crate) fn check(&self) -> bool {
-        self.check == 1
+        self.check > 0
     }
 
     /// The sizes to measure, from the smallest to the largest.
@@ -280,6 +280,11 @@ impl SweepArgs {
         if self.minbytes == 0 {
             return Err(UsageError::new(
                 "--minbytes is 0 and no factor leads up from there; start at 1 or above (-b 1 -e 1 is the cost beside the bytes, the test signal_latency that of a signal alone)",
+            ));
+        }
+        if self.stepfactor == 1 {
+            return Err(UsageError::new(
+                "--stepfactor 1 steps by bytes, and only collective operations do; take 2 or more, or name one",
             ));
         }
         Ok(ladder(self.minbytes, self.maxbytes, self.stepfactor))

@@ -45,7 +45,7 @@ fn nccl_tests_line() -> Regex {
     let place = format!(r"{time}  [ \d.]{{6}}  [ \d.]{{6}}  (?:[ \d]{{4}}\d|[ ]{{2}}N/A)");
     let alternatives = [
         r"# Collective test (starting|concluded): (all_reduce|reduce|broadcast|all_gather|reduce_scatter|alltoall|gather|scatter|sendrecv)_perf".to_owned(),
-        r"# nThread \d+ nGpus \d+ minBytes \d+ maxBytes \d+ step: \d+\((factor|bytes)\) warmup iters: \d+ iters: \d+ agg iters: \d+ validation: [01] graph: \d+".to_owned(),
+        r"# nThread \d+ nGpus \d+ minBytes \d+ maxBytes \d+ step: \d+\((factor|bytes)\) warmup iters: \d+ iters: \d+ agg iters: \d+ validation: \d+ graph: \d+".to_owned(),
         r"#".to_owned(),
         r"# Using devices".to_owned(),
         r"#  Rank [ \d]\d Group [ \d]\d Pid [ \d]{5}\d+ on [ ]*\S{2,} device [ \d]\d \[0x[\da-f]{2,}\] .+".to_owned(),
@@ -111,9 +111,9 @@ fn every_type_every_operator_and_every_root_is_a_row_of_its_own() {
         (
             &["all_reduce", "-d", "all"][..],
             2,
-            "int8 uint8 int32 uint32 int64 uint64 half bfloat16 float double fp8_e4m3 fp8_e5m2",
+            "int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 fp8_e4m3 fp8_e5m2",
         ),
-        (&["reduce_scatter", "-o", "all", "-d", "bf16"], 3, "sum prod min max avg mulsum"),
+        (&["reduce_scatter", "-o", "all", "-d", "bf16"], 3, "sum prod max min avg mulsum"),
         (&["reduce", "-r", "-1", "-g", "3"], 4, "0 1 2"),
     ] {
         let rows = rows(&table(&[words, &size].concat()));
@@ -126,13 +126,16 @@ fn every_type_every_operator_and_every_root_is_a_row_of_its_own() {
 #[test]
 fn steps_in_bytes_ordinary_memory_and_no_check_are_told_in_the_table() {
     let pattern = nccl_tests_line();
-    let flags = ["-b", "1K", "-e", "3K", "-i", "1K", "-n", "1", "-w", "2", "-c", "0", "-a", "3"];
-    let lines = table(&[&["all_gather", "--memory", "ordinary"][..], &flags].concat());
+    let flags = ["-b", "1K", "-e", "3K", "-f", "1", "-i", "1K", "-n", "1", "-w", "2", "-a", "3"];
+    let lines = table(&[&["all_gather", "--memory", "ordinary", "-c", "0"][..], &flags].concat());
     assert!(lines.iter().all(|line| pattern.is_match(line)), "{lines:?}");
     assert!(lines[1].contains("step: 1024(bytes) warmup iters: 2 iters: 1 agg iters: 1 validation: 0"));
     let rows = rows(&lines);
     assert_eq!(rows.iter().map(|row| row[0].as_str()).collect::<Vec<_>>(), ["1024", "2048", "3072"]);
     assert!(rows.iter().all(|row| row.len() == 13 && row[8] == "N/A" && row[12] == "N/A"), "{rows:?}");
+    let checked = table(&[&["alltoall", "-c", "5"][..], &flags].concat());
+    assert!(checked[1].contains("iters: 1 agg iters: 1 validation: 5 "), "{checked:?}");
+    assert!(self::rows(&checked).iter().all(|row| row[8] == "0" && row[12] == "0"), "{checked:?}");
 }
 
 #[test]
@@ -190,6 +193,7 @@ fn what_cannot_be_meant_is_exit_code_two_and_one_line() {
         (&["all_reduce", "-a", "4"], "4 is not in 0..=3"),
         (&["all_reduce", "-i", "0"], "expected steps of at least a byte"),
         (&["all_reduce", "-i", "8", "-f", "2"], "cannot be used with"),
+        (&["put_latency", "-f", "1"], "only collective operations do"),
         (&["all_reduce", "-i", "1", "-e", "1G"], "take larger steps"),
     ] {
         let output = perf(words);

@@ -15,6 +15,28 @@ const SCALED: &str = "mulsum";
 /// What stands for everything there is, or for every rank.
 const ALL: &str = "all";
 
+/// All operators, in the order in which nccl-tests goes through them.
+const OPERATORS: [&str; 6] = ["sum", "prod", "max", "min", "avg", SCALED];
+
+/// All types, in the order in which nccl-tests goes through them.
+const TYPES: [DataType; 12] = [
+    DataType::I8,
+    DataType::U8,
+    DataType::I32,
+    DataType::U32,
+    DataType::I64,
+    DataType::U64,
+    DataType::F16,
+    DataType::F32,
+    DataType::F64,
+    DataType::Bf16,
+    DataType::F8E4M3,
+    DataType::F8E5M2,
+];
+
+/// From one size to the next by steps in bytes, where nobody says how many: as nccl-tests has it.
+const STEP: u64 = 1 << 20;
+
 /// Steps in one table are fewer.
 const MOST_STEPS: u64 = 100_000;
 
@@ -22,7 +44,7 @@ const MOST_STEPS: u64 = 100_000;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Options for collective operations")]
 pub(crate) struct CollectiveArgs {
-    /// Operator: sum, prod, min, max, avg, mulsum or all
+    /// Operator: sum, prod, max, min, avg, mulsum or all
     #[arg(short = 'o', long, value_name = "OP", value_parser = parse_op, default_value = "sum")]
     op: String,
     /// Type of the elements: int8, uint8, int32, uint32, int64, uint64, half, bfloat16, float, double, or one of the 8-bit
@@ -36,9 +58,9 @@ pub(crate) struct CollectiveArgs {
     /// and bandwidths are of, is the median over the operations (nccl-tests: the mean)
     #[arg(short = 'a', long, value_name = "0-3", value_parser = clap::value_parser!(u8).range(0..=3), default_value_t = 1)]
     average: u8,
-    /// Bytes from one size to the next, instead of a factor
-    #[arg(short = 'i', long, value_name = "SIZE", value_parser = parse_step, conflicts_with = "stepfactor")]
-    pub(crate) stepbytes: Option<u64>,
+    /// Bytes from one size to the next, instead of a factor [default with --stepfactor 1: 1MiB]
+    #[arg(short = 'i', long, value_name = "SIZE", value_parser = parse_step)]
+    stepbytes: Option<u64>,
     /// Where the buffers are
     #[arg(long, value_enum, value_name = "KIND", default_value_t = Memory::Heap)]
     memory: Memory,
@@ -88,12 +110,8 @@ impl PerfArgs {
         Ok(Settings {
             algorithm: args.algo.map(|algorithm| algorithm.name().to_owned()),
             channel: self.channel.unwrap_or(Channel::Memory),
-            types: named(&args.datatype, DataType::ALL.into_iter().map(DataType::name)),
-            ops: if reduces {
-                named(&args.op, ReduceOp::PLAIN.iter().map(ReduceOp::name).chain([SCALED]))
-            } else {
-                vec!["none".to_owned()]
-            },
+            types: named(&args.datatype, TYPES.into_iter().map(DataType::name)),
+            ops: if reduces { named(&args.op, OPERATORS.into_iter()) } else { vec!["none".to_owned()] },
             roots,
             average: Average::numbered(args.average),
             memory: args.memory,
@@ -101,9 +119,20 @@ impl PerfArgs {
         })
     }
 
+    /// From one size of a collective test to the next: in bytes, where it is not by the factor.
+    pub(crate) fn step_in_bytes(&self) -> Option<u64> {
+        self.collective.stepbytes.or((self.sweep.stepfactor == 1).then_some(STEP))
+    }
+
     /// The sizes that collective tests measure.
     pub(crate) fn collective_sizes(&self) -> Result<Vec<u64>, UsageError> {
-        let Some(step) = self.collective.stepbytes else { return self.sweep.sizes() };
+        let Some(step) = self.step_in_bytes() else { return self.sweep.sizes() };
+        let factor = self.sweep.stepfactor;
+        if factor > 1 && self.given.contains(&"stepfactor") {
+            return Err(UsageError::new(format!(
+                "--stepbytes cannot be used with --stepfactor {factor}; leave one out, or say --stepfactor 1"
+            )));
+        }
         let (least, most) = (self.sweep.minbytes, self.sweep.maxbytes);
         match most.checked_sub(least).map(|range| range / step) {
             None => self.sweep.sizes(),
@@ -150,5 +179,22 @@ fn parse_step(text: &str) -> Result<u64, String> {
     match parse_size(text)? {
         0 => Err("expected steps of at least a byte".to_owned()),
         step => Ok(step),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_there_is_stands_in_the_order_of_nccl_tests() {
+        for data_type in DataType::ALL {
+            assert_eq!(TYPES.into_iter().filter(|listed| *listed == data_type).count(), 1, "{data_type}");
+        }
+        let names: Vec<_> = ReduceOp::PLAIN.iter().map(ReduceOp::name).chain([SCALED]).collect();
+        for name in &names {
+            assert!(OPERATORS.contains(name), "{name}");
+        }
+        assert_eq!(OPERATORS.len(), names.len());
     }
 }

@@ -115,9 +115,9 @@ fn a_wrong_value_is_told_in_one_line_that_says_what_would_be_right() {
     for (words, part) in [
         (&["-b", "4Q"][..], "expected a whole number with K, M, G or T behind it"),
         (&["-b", "1.5M"], "expected a whole number"),
-        (&["-f", "1"], "1 is not in 2.."),
+        (&["-f", "0"], "0 is not in 1.."),
         (&["-n", "0"], "0 is not in 1.."),
-        (&["-c", "2"], "2 is not in 0..=1"),
+        (&["-c", "yes"], "invalid value 'yes'"),
         (&["-g", "1"], "1 is not in 2..=64"),
         (&["-g", "65"], "65 is not in 2..=64"),
         (&["--channel", "pipe"], "[possible values: memory, port]"),
@@ -139,6 +139,17 @@ fn sizes_that_contradict_each_other_are_refused() {
     );
     assert!(sizes(&["-b", "0"]).unwrap_err().contains("start at 1"));
     assert_eq!(sizes(&["-b", "8", "-e", "8"]).unwrap(), [8]);
+    assert!(sizes(&["-f", "1"]).unwrap_err().contains("--stepfactor 1 steps by bytes"));
+}
+
+#[test]
+fn a_factor_of_one_steps_by_bytes_as_in_nccl_tests() {
+    let sizes = |words: &[&str]| perf(words).collective_sizes().map_err(|error| error.to_string());
+    assert_eq!(sizes(&["-b", "8", "-e", "32", "-f", "1", "-i", "8"]).unwrap(), [8, 16, 24, 32]);
+    assert_eq!(sizes(&["-b", "1M", "-e", "3M", "-f", "1"]).unwrap(), [1 << 20, 2 << 20, 3 << 20]);
+    assert_eq!(sizes(&["-b", "8", "-e", "16", "-i", "8"]).unwrap(), [8, 16]);
+    assert!(sizes(&["-f", "2", "-i", "8"]).unwrap_err().contains("say --stepfactor 1"));
+    assert!(perf(&["-c", "5"]).sweep.check() && !perf(&["-c", "0"]).sweep.check());
 }
 
 #[test]

@@ -25,8 +25,8 @@ pub(crate) struct Head<'a> {
     pub(crate) warmup: u64,
     /// Operations; 0 where nobody said and time decides.
     pub(crate) iters: u64,
-    /// Whether data are verified.
-    pub(crate) check: bool,
+    /// How often data are verified, as it was asked for.
+    pub(crate) check: u32,
     /// The machine, as a device is named.
     pub(crate) host: &'a str,
     /// The processor.
@@ -58,7 +58,7 @@ impl Head<'_> {
             self.step.1,
             self.warmup,
             self.iters,
-            u8::from(self.check)
+            self.check
         );
         for Seat { rank, pid, core } in seats {
             text += &format!(
@@ -264,7 +264,7 @@ mod tests {
             step: (2, "factor"),
             warmup: 5,
             iters: 20,
-            check: true,
+            check: 1,
             host: "node",
             processor: "some processor",
         };

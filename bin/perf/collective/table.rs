@@ -47,10 +47,10 @@ pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<Row>> {
         n_ranks,
         least: args.sweep.minbytes,
         most: args.sweep.maxbytes,
-        step: args.collective.stepbytes.map_or((args.sweep.stepfactor, "factor"), |step| (step, "bytes")),
+        step: args.step_in_bytes().map_or((args.sweep.stepfactor, "factor"), |step| (step, "bytes")),
         warmup: plan.warmup.unwrap_or(0),
         iters: plan.iters.unwrap_or(0),
-        check: plan.check,
+        check: args.sweep.check,
         host: &host,
         processor: &processor,
     };
