@@ -26,8 +26,10 @@ pub(crate) struct Row {
     pub(crate) samples: Option<u64>,
     /// The quickest.
     pub(crate) min_ns: Option<f64>,
-    /// The median.
+    /// The median, in the kind of slices that were most.
     pub(crate) p50_ns: Option<f64>,
+    /// The median of all samples, in slices of whatever kind.
+    pub(crate) p50_all_ns: Option<f64>,
     /// The 99th percentile, of a hundred samples at least.
     pub(crate) p99_ns: Option<f64>,
     /// The slowest.
@@ -83,6 +85,7 @@ impl Row {
             samples: None,
             min_ns: None,
             p50_ns: None,
+            p50_all_ns: None,
             p99_ns: None,
             max_ns: None,
             gb_per_s: None,
@@ -144,6 +147,7 @@ mod tests {
             "iterations",
             "min_ns",
             "p50_ns",
+            "p50_all_ns",
             "p99_ns",
             "max_ns",
             "gb_per_s",

@@ -1,4 +1,4 @@
-"""Makes one table, peers.csv and peers.json of the runs that `run` has left behind. Usage: table.py RUNS OUT."""
+"""Makes one table, peers.csv and peers.json of the runs that `run` has left behind. Usage: table.py RUNS OUT [NOTE]."""
 
 import csv
 import json
@@ -20,10 +20,13 @@ def read_mpi(path):
 
 
 def read_shmccl(path):
-    """Yields (test, ranks, bytes, p50_ns) of the rows out of place that `shmccl perf --json` wrote."""
+    """Yields (test, ranks, bytes, p50 over all samples) of the rows out of place that `shmccl perf --json` wrote."""
     for row in json.loads(path.read_text())["rows"]:
-        if not row.get("in_place") and row.get("p50_ns") is not None and row.get("bytes") is not None:
-            yield row["test"], int(row["ranks"]), int(row["bytes"]), float(row["p50_ns"])
+        if row.get("in_place"):
+            continue
+        if row.get("p50_all_ns") is None:
+            sys.exit(f"peers: {path.name} has no median over all samples (p50_all_ns): take a newer shmccl")
+        yield row["test"], int(row["ranks"]), int(row["bytes"]), float(row["p50_all_ns"])
 
 
 def collect(runs):
@@ -102,7 +105,8 @@ def write(rows, out):
 
 
 def main():
-    runs, out = map(pathlib.Path, sys.argv[1:])
+    runs, out = map(pathlib.Path, sys.argv[1:3])
+    note = " ".join(sys.argv[3:])
     found = collect(runs)
     if not found:
         sys.exit("peers: no run has left a row")
@@ -111,6 +115,8 @@ def main():
     for op in sorted({row["op"] for row in rows}):
         print(f"{op}: p50 of one operation, median over rounds")
         print("\n".join(lines([row for row in rows if row["op"] == op])))
+    if note:
+        print(note)
 
 
 main()

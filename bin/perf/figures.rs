@@ -18,6 +18,7 @@ pub(crate) fn row_of(
     let mut row = Row::new(test, ranks);
     row.channel = channel;
     row.set_times(Some(verdict.test));
+    row.p50_all_ns = Some(verdict.p50_all_ns);
     row.samples = Some(verdict.test.count);
     if let Some(times) = verdict.limit {
         row.limit = Some(limit.to_owned());

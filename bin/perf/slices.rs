@@ -71,6 +71,8 @@ pub(crate) struct Verdict {
     pub(crate) probe_ns: f64,
     /// The test.
     pub(crate) test: Summary,
+    /// The median of all its samples, whatever the cores were: what others tell who do not look at that.
+    pub(crate) p50_all_ns: f64,
     /// The limit; `None` when none was measured.
     pub(crate) limit: Option<Summary>,
     /// Time of the test over time of the limit in the same slice.
@@ -109,6 +111,7 @@ impl Slices {
             of: kinds.len(),
             sibling_share: share(siblings, kinds.len()),
             probe_ns: median(&mut chosen.iter().map(|slice| slice.probe_ns).collect::<Vec<_>>())?,
+            p50_all_ns: pool(self.slices.iter().map(|slice| slice.samples.as_slice()))?.p50_ns,
             test: pool(chosen.iter().map(|slice| slice.samples.as_slice()))?,
             limit: pool(chosen.iter().map(|slice| slice.limit.as_slice())),
             ratio: Spread::of(&mut chosen.iter().filter_map(|slice| slice.ratio()).collect::<Vec<_>>()),

@@ -43,6 +43,16 @@ fn like_is_compared_with_like_when_the_cores_turn_into_siblings() {
 }
 
 #[test]
+fn the_median_of_all_samples_leaves_no_slice_out() {
+    let verdict = slices(&[(51, 130.0, 156.0, 130.0), (49, 20.0, 60.0, 20.0)]).verdict().unwrap();
+    assert_eq!(verdict.kind, Kind::Separate);
+    // Half of all lies among the siblings, so that the quickest of the others is in the middle.
+    assert!(verdict.p50_all_ns < verdict.test.p50_ns * 0.99, "{verdict:?}");
+    let alike = slices(&[(100, 130.0, 150.0, 130.0)]).verdict().unwrap();
+    assert_eq!(alike.p50_all_ns, alike.test.p50_ns);
+}
+
+#[test]
 fn a_run_that_was_mostly_on_siblings_is_judged_by_those() {
     let verdict = slices(&[(10, 130.0, 156.0, 130.0), (90, 20.0, 22.0, 20.0)]).verdict().unwrap();
     assert_eq!((verdict.kind, verdict.slices), (Kind::Siblings, 90));
