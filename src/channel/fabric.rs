@@ -33,6 +33,8 @@ pub(crate) struct Fabric {
     spinners: AtomicU64,
     /// Whether there was more than one from the start.
     crowded: bool,
+    /// Where the proxy service process sleeps, when it runs on this rank's core.
+    service: Option<CellRef<ParkCell>>,
     timeout: Duration,
     /// [`LEFT`], [`FAULTY`], [`TRACED`] and [`FAILED`]; 0 as long as nothing is out of the ordinary.
     state: AtomicU64,
@@ -75,12 +77,18 @@ impl Fabric {
             seats,
             spinners,
             crowded,
+            service: None,
             timeout,
             state,
             injector,
             recorder,
             checksums,
         })
+    }
+
+    /// The same, on the core of the proxy service process, which counts as long as it is awake.
+    pub(crate) fn beside_service(self) -> Self {
+        Self { service: Some(self.world.control().proxy_doorbell()), ..self }
     }
 
     pub(crate) fn world(&self) -> &Arc<World> {
@@ -118,14 +126,17 @@ impl Fabric {
         plain::add(&self.spinners, u64::MAX);
     }
 
-    /// Whether this rank shares its core, with a proxy of its own left aside.
+    /// Whether this rank shares its core, with proxies left aside.
     pub(crate) fn crowded(&self) -> bool {
         self.crowded
     }
 
     #[inline]
     pub(crate) fn policy(&self) -> WaitPolicy {
-        WaitPolicy::for_spinners(u32::try_from(plain::load(&self.spinners)).unwrap_or(u32::MAX))
+        // Whoever pushes for a service that sleeps has marked it awake before it waits.
+        let service = self.service.as_ref().is_some_and(|doorbell| !doorbell.is_slept_on());
+        let spinners = plain::load(&self.spinners).saturating_add(service.into());
+        WaitPolicy::for_spinners(u32::try_from(spinners).unwrap_or(u32::MAX))
     }
 
     /// Semaphore number `index` of `rank`.

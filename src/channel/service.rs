@@ -247,3 +247,6 @@ pub(crate) fn open_fifo(cells: &FifoCells) -> Result<Fifo<CellRef<FifoHeader>, C
         found: slots,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -83,8 +83,8 @@ pub fn join_job() -> Result<Option<Member>> {
     let membership = shared.ready()?;
     let terms = Terms {
         mode: membership.options.proxy,
-        spinners: membership.placement.devices
-            + service_on(membership.options.proxy, membership.placement.proxies),
+        spinners: membership.placement.devices,
+        beside_service: is_beside_service(membership.options.proxy, membership.placement.proxies),
         timeout: membership.options.timeout,
     };
     let numbers = Number::first(world.n_ranks());
@@ -122,7 +122,8 @@ pub(super) fn join_met(mut joining: Joining) -> Result<Communicator> {
     let cores = Cores::own();
     let all: Vec<_> = joining.all_gather(cores.bytes(), None)?.into_iter().map(|gift| gift.bytes).collect();
     let timeout = joining.options().timeout;
-    let terms = Terms { mode: ProxyMode::Thread, spinners: cores.spinners(&all), timeout };
+    let terms =
+        Terms { mode: ProxyMode::Thread, spinners: cores.spinners(&all), beside_service: false, timeout };
     let Entrance { shared, world, own } = Entrance::of(joining)?;
     let seat = Seat::take(&world, rank)?;
     let formation = Formation::new(&world, rank, terms.spinners, timeout, shared.joining().vigil().cloned());
@@ -159,8 +160,10 @@ pub(super) fn attach_threads(
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
     pub(super) mode: ProxyMode,
-    /// How many threads that may spin share a core, before proxy threads start.
+    /// How many threads that may spin share a core, proxies left aside.
     pub(super) spinners: u32,
+    /// Whether the proxy service process runs on the same core.
+    pub(super) beside_service: bool,
     pub(super) timeout: Duration,
 }
 
@@ -220,7 +223,8 @@ impl Seat {
         own: Option<OwnSegment>,
     ) -> Result<Communicator> {
         let Self { rank, life, registrar } = self;
-        let fabric = Arc::new(Fabric::new(Arc::clone(world), rank, terms.spinners, terms.timeout)?);
+        let fabric = Fabric::new(Arc::clone(world), rank, terms.spinners, terms.timeout)?;
+        let fabric = Arc::new(if terms.beside_service { fabric.beside_service() } else { fabric });
         let (era, n_ranks) = (world.era(), world.n_ranks());
         let job = format_args!("{:016x}", era.job);
         tracing::info!(target: EPOCH, %job, epoch = era.epoch, %rank, n_ranks, "in an epoch");
@@ -270,12 +274,9 @@ fn attach(shared: &Shared, era: Era, shape: HeapShape) -> Result<Arc<World>> {
     World::attach(era, shape, control, segments, &joining.options().backing).map(Arc::new)
 }
 
-/// How many service threads spin on a device's core from the start.
-fn service_on(mode: ProxyMode, proxies: u32) -> u32 {
-    match mode {
-        ProxyMode::Thread => 0,
-        ProxyMode::Process => proxies,
-    }
+/// Whether the service process is among the `proxies` on a device's core.
+fn is_beside_service(mode: ProxyMode, proxies: u32) -> bool {
+    mode == ProxyMode::Process && proxies > 0
 }
 
 fn duplicate(descriptor: &impl AsFd) -> Result<OwnedFd> {

@@ -105,7 +105,7 @@ pub(crate) fn init_threads(job: u64, n_ranks: u32, options: &Options) -> Result<
     let era = Era { job, epoch: FIRST_EPOCH };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let spinners = u32::try_from((n_ranks as usize).div_ceil(cores)).unwrap_or(u32::MAX);
-    let terms = Terms { mode: ProxyMode::Thread, spinners, timeout: options.timeout };
+    let terms = Terms { mode: ProxyMode::Thread, spinners, beside_service: false, timeout: options.timeout };
     let recorders = recorders(0, n_ranks, true)?;
     let comms = attach_threads(era, shape, &options.backing, &terms, &Wishes::of(options)?)?;
     record(&comms, recorders);

@@ -242,7 +242,12 @@ impl Own {
         let segments = offered.iter().map(|words| open(words, words[SEGMENT])).collect::<Result<_>>()?;
         let world = World::attach(*era, *shape, theirs, segments, &SegmentBacking::Anonymous)?;
         let all: Vec<_> = offered.iter().map(cores_of).collect();
-        let terms = Terms { mode: ProxyMode::Thread, spinners: cores.spinners(&all), timeout: old.timeout() };
+        let terms = Terms {
+            mode: ProxyMode::Thread,
+            spinners: cores.spinners(&all),
+            beside_service: false,
+            timeout: old.timeout(),
+        };
         let world = Arc::new(world);
         Seat::take(&world, *rank)?.sit(&world, &terms, None, None)
     }

@@ -69,6 +69,13 @@ impl ParkCell {
         }
     }
 
+    /// Whether somebody slept here a moment ago, or was about to. To see how busy it is, not to decide about a wake.
+    #[inline]
+    pub(crate) fn is_slept_on(&self) -> bool {
+        // Relaxed: an estimate.
+        self.word.load(Ordering::Relaxed) & SLEEPING != 0
+    }
+
     /// Steps b and c: whether somebody sleeps, or is about to, who may have missed what was just published.
     #[inline]
     pub(crate) fn has_sleepers<K: Kernel + ?Sized>(&self, kernel: &K) -> bool {
