@@ -113,8 +113,8 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
         self.tail
     }
 
-    /// Shows up to `limit` positions to `serve`, those without a trigger too, and pops each one after it; returns how
-    /// many it popped.
+    /// Shows up to `limit` positions to `serve`, those without a trigger too, and pops each one after it, until `serve` says
+    /// that one is to stay; returns how many it popped.
     ///
     /// What `peek` and `pop` do, with the position in a register and `tail` published a stretch at a time: a producer
     /// that waits for room reads `tail` again and again, and each store would have to win the line back from it. A `serve`
@@ -123,7 +123,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
     pub(crate) fn serve_batch(
         &mut self,
         limit: u64,
-        mut serve: impl FnMut(&FifoHeader, u64, Trigger),
+        mut serve: impl FnMut(&FifoHeader, u64, Trigger) -> bool,
     ) -> u64 {
         let ring = self.fifo.ring();
         let start = self.tail;
@@ -134,7 +134,9 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
             fetch(stretch, commit);
             for slot in stretch {
                 let Some(trigger) = slot.read(commit) else { return progress.served_since(start) };
-                serve(ring.header, progress.next, trigger);
+                if !serve(ring.header, progress.next, trigger) {
+                    return progress.served_since(start);
+                }
                 progress.next = progress.next.wrapping_add(1);
             }
             ring.publish_tail(progress.next);

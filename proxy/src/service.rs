@@ -3,7 +3,8 @@
 //! One call of [`Service::poll`] is one turn: a bounded batch from every fifo, starting with another one each time, so
 //! that no fifo starves. For each trigger: handle it, publish the completed position if it carries FLUSH, pop it. A trigger
 //! that the handler refuses goes the same way, so that nobody waits for it for ever; it is counted, kept in the
-//! header for whoever asks, and told to [`Handler::refused`]. Pops are published a stretch of slots at a time, and when
+//! header for whoever asks, and told to [`Handler::refused`]. A handler that [is over](Handler::is_over) ends the turn, also
+//! one that drains, in front of the next trigger. Pops are published a stretch of slots at a time, and when
 //! the batch ends: a producer that waits for room learns of one up to fifteen triggers later. When to poll again, to spin
 //! or to sleep is the caller's business.
 //!
@@ -64,6 +65,12 @@ pub trait Handler {
     fn refused(&mut self, fifo: usize, position: Position, trigger: &Trigger, refusal: Refusal) {
         let _ = (fifo, position, trigger, refusal);
     }
+
+    /// Whether nothing is to be executed any more. Asked before each trigger; one for which the answer is yes stays in its fifo,
+    /// and so do those behind it. Never, unless overridden.
+    fn is_over(&self) -> bool {
+        false
+    }
 }
 
 impl<F: FnMut(usize, &Trigger) -> Result<(), Refusal>> Handler for F {
@@ -97,7 +104,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
     }
 
     /// One turn: serves up to [`BATCH`] positions of every fifo and returns how many it popped: triggers served, triggers
-    /// refused, and positions that held none.
+    /// refused, and positions that held none. It ends early when the handler [is over](Handler::is_over).
     #[inline]
     pub fn poll<T: Handler>(&mut self, handler: &mut T) -> u64 {
         let (n_fifos, first) = (self.lanes.len(), self.first);
@@ -187,7 +194,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Lane<H, S> {
         let popped = self.consumer.serve_batch(limit, |header, position, trigger| {
             settle(fifo, Site { header, position }, trigger, handler, |handler| {
                 handler.handle(fifo, &trigger)
-            });
+            })
         });
         self.untimed -= popped;
         popped
@@ -199,7 +206,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Lane<H, S> {
     fn serve_timed<T: Handler>(&mut self, fifo: usize, handler: &mut T) -> u64 {
         let popped = self.consumer.serve_batch(1, |header, position, trigger| {
             let site = Site { header, position };
-            settle(fifo, site, trigger, handler, |handler| execute_timed(fifo, site, trigger, handler));
+            settle(fifo, site, trigger, handler, |handler| execute_timed(fifo, site, trigger, handler))
         });
         self.untimed = popped * u64::from(SAMPLE_EVERY - 1);
         popped
@@ -219,7 +226,7 @@ struct Site<'h> {
     position: u64,
 }
 
-/// All that becomes of a position before its pop; `execute` hands its trigger to the handler.
+/// All that becomes of a position before its pop; `execute` hands its trigger to the handler. False when it is to stay.
 #[inline(always)]
 fn settle<T: Handler>(
     fifo: usize,
@@ -227,7 +234,10 @@ fn settle<T: Handler>(
     trigger: Trigger,
     handler: &mut T,
     execute: impl FnOnce(&mut T) -> Result<(), Refusal>,
-) {
+) -> bool {
+    if handler.is_over() {
+        return false;
+    }
     // One look for both: where there is no trigger, nothing is asked for either.
     if trigger.kind().is_none() {
         refuse_or_skip(fifo, site, trigger, handler);
@@ -237,6 +247,7 @@ fn settle<T: Handler>(
     if trigger.kind().contains(Kind::FLUSH) {
         site.header.complete(site.position);
     }
+    true
 }
 
 #[inline(never)]

@@ -41,4 +41,8 @@ impl<T: Handler> Handler for Noting<T> {
     fn refused(&mut self, fifo: usize, position: Position, trigger: &Trigger, refusal: Refusal) {
         self.inner.refused(fifo, position, trigger, refusal);
     }
+
+    fn is_over(&self) -> bool {
+        self.inner.is_over()
+    }
 }

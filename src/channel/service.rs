@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use shmccl_proxy::{Fifo, FifoHeader, Handler, Owner, Service, Slot};
+use shmccl_proxy::{Fifo, FifoHeader, Handler, Owner, Position, Refusal, Service, Slot, Trigger};
 
 use super::executor::Executor;
 use super::faulty::ProxyFaults;
@@ -24,7 +24,8 @@ use crate::trace::{Lane, Rings};
 /// How long an idle proxy sleeps before it looks for slots whose producers died.
 const LOOK_FOR_STUCK: Duration = Duration::from_millis(500);
 
-/// A proxy that runs. Dropping it stops it, after everything pushed so far has been executed.
+/// A proxy that runs. Dropping it stops it, after everything pushed so far has been executed; when the epoch has ended, after the
+/// trigger that it is at.
 #[derive(Debug)]
 pub(crate) struct ProxyThread {
     world: Arc<World>,
@@ -123,6 +124,29 @@ impl Watch for ServiceWatch<'_> {
     }
 }
 
+/// A proxy's handler, as long as the epoch lasts: whoever goes on after it reads and writes the heaps, and is not to find there
+/// what was pushed before.
+struct WithinEpoch<'a, T> {
+    handler: &'a mut T,
+    world: &'a World,
+}
+
+impl<T: Handler> Handler for WithinEpoch<'_, T> {
+    #[inline]
+    fn handle(&mut self, fifo: usize, trigger: &Trigger) -> std::result::Result<(), Refusal> {
+        self.handler.handle(fifo, trigger)
+    }
+
+    fn refused(&mut self, fifo: usize, position: Position, trigger: &Trigger, refusal: Refusal) {
+        self.handler.refused(fifo, position, trigger, refusal);
+    }
+
+    #[inline]
+    fn is_over(&self) -> bool {
+        self.world.revocation().check().is_some() || self.handler.is_over()
+    }
+}
+
 /// What the proxy's thread runs on.
 struct Server {
     world: Arc<World>,
@@ -196,8 +220,9 @@ impl Server {
         let Self { world, service, owners, doorbell, stop, .. } = self;
         let watch = ServiceWatch { world, owners };
         let waiting = Waiting::new(world.kernel(), &watch, policy, LOOK_FOR_STUCK);
+        let mut handler = WithinEpoch { handler, world };
         wait_until(&waiting, doorbell, || {
-            if service.poll(handler) > 0 {
+            if service.poll(&mut handler) > 0 {
                 Some(News::Served)
             } else {
                 stop.is_open().then_some(News::Stopped)
@@ -210,10 +235,10 @@ impl Server {
         self.stop.is_open() || ServiceWatch { world: &self.world, owners: &self.owners }.check().is_some()
     }
 
-    /// Executes what was pushed before the stop; what its producers never committed is given up.
+    /// Executes what was pushed before the stop, unless the epoch has ended; what its producers never committed is given up.
     fn drain<T: Handler>(&mut self, handler: &mut T) {
         let goal = self.service.drain_goal();
-        self.service.drain(&goal, handler);
+        self.service.drain(&goal, &mut WithinEpoch { handler, world: &self.world });
         self.wake_producers();
     }
 

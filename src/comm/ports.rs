@@ -47,7 +47,7 @@ impl Ports {
         Ok(port)
     }
 
-    /// Stops the proxy thread, after everything pushed so far has been executed.
+    /// Stops the proxy thread, after everything pushed so far has been executed, or the epoch has ended.
     pub(super) fn stop(&self) {
         drop(self.state.lock().unwrap_or_else(PoisonError::into_inner).proxy.take());
     }

@@ -99,6 +99,43 @@ fn a_refused_trigger_is_counted_told_and_popped_and_its_flush_completes() {
     assert_eq!(snapshot.last_refused, Some(RefusedTrigger { position: 1, trigger: bad, code: 17 }));
 }
 
+/// Is over once it has served so many.
+struct Mortal(u32);
+
+impl Handler for Mortal {
+    fn handle(&mut self, _: usize, _: &Trigger) -> Result<(), Refusal> {
+        self.0 -= 1;
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        self.0 == 0
+    }
+}
+
+#[test]
+fn a_handler_that_is_over_leaves_the_next_trigger_and_those_behind_it() {
+    for lives in [0, 1, 2, 15, 16, 17, 40] {
+        let rings = [Ring::new(64), Ring::new(64)];
+        let mut service = Service::new(rings.iter().map(|ring| ring.fifo().consumer()));
+        let mut producers = rings.each_ref().map(|ring| ring.fifo().producer().unwrap());
+        producers.iter_mut().for_each(|end| (0..40).for_each(|i| assert!(end.try_push(numbered(i)).is_ok())));
+        let last = producers[0].try_push(Trigger::flush()).unwrap();
+        let mut handler = Mortal(lives);
+        assert_eq!(service.poll(&mut handler), u64::from(lives));
+        let goal = service.drain_goal();
+        assert_eq!(service.drain(&goal, &mut handler), 81 - u64::from(lives), "nor does a drain go on");
+        assert_eq!((service.poll(&mut handler), last.is_completed(producers[0].header())), (0, false));
+        let mut seen = Vec::new();
+        service.drain(&goal, &mut |fifo: usize, trigger: &Trigger| {
+            seen.push((fifo, *trigger));
+            Ok(())
+        });
+        assert_eq!(seen.len(), 81 - lives as usize);
+        assert_eq!(seen[0], (0, if lives == 40 { Trigger::flush() } else { numbered(lives) }));
+    }
+}
+
 #[test]
 fn words_that_ask_for_nothing_are_refused() {
     let ring = Ring::new(8);

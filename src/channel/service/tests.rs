@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
+use super::super::Channel;
 use super::super::fabric::Fabric;
-use super::super::testing::world;
+use super::super::port::{Port, PortChannel};
+use super::super::testing::{fabric, world};
 use super::*;
+use crate::sync::atomic::AtomicU64;
+use crate::sync::plain;
 
 const OWN: Rank = Rank::known(0);
 
@@ -22,4 +26,56 @@ fn a_service_process_counts_as_a_spinner_while_it_is_awake() {
     doorbell.wake(world.kernel());
     assert_eq!(policies(), (WaitPolicy::CROWDED, WaitPolicy::DEDICATED));
     assert!(!beside.crowded(), "what is tuned for leaves proxies aside");
+}
+
+/// A proxy of fifo 0 of rank 0 with a handler.
+fn proxy(world: &Arc<World>, handler: impl Handler + Send + 'static) -> ProxyThread {
+    let fifo = world.cells(OWN).fifo(0).unwrap();
+    let served = Served { owners: vec![OWN], doorbell: fifo.doorbell.clone(), fifos: vec![fifo] };
+    ProxyThread::start(world, served, WaitPolicy::CROWDED, handler).unwrap()
+}
+
+fn channel(fabric: &Arc<Fabric>) -> PortChannel {
+    let fifo = fabric.world().cells(OWN).fifo(0).unwrap();
+    let doorbell = fifo.doorbell.clone();
+    PortChannel::open(fabric, Rank::known(1), Port::open(fifo, doorbell, OWN, Some(OWN)).unwrap()).unwrap()
+}
+
+#[test]
+fn a_proxy_whose_epoch_ends_executes_nothing_more_and_whoever_waits_for_it_is_told() {
+    let world = world(2, |world| world);
+    let fabric = fabric(&world, OWN, Duration::from_secs(20));
+    let (mut flushing, mut pushing) = (channel(&fabric), channel(&fabric));
+    (0..500).for_each(|_| pushing.signal().unwrap());
+    let executed = Arc::new(AtomicU64::new(0));
+    let (ours, count) = (Arc::clone(&world), Arc::clone(&executed));
+    let proxy = proxy(&world, move |_: usize, _: &Trigger| {
+        plain::add(&count, 1);
+        if plain::load(&count) == 3 {
+            ours.control().revoke(ours.kernel(), Revocation::PeerLost(Rank::known(1)));
+        }
+        Ok(())
+    });
+    let is_told = |done| matches!(done, Err(Error::PeerLost { rank }) if rank.get() == 1);
+    assert!(is_told(flushing.flush()));
+    let mut pushed = Ok(());
+    while pushed.is_ok() {
+        pushed = pushing.signal();
+    }
+    assert!(is_told(pushed), "nobody makes room any more");
+    drop(proxy);
+    assert_eq!(plain::load(&executed), 3);
+    let fifo = world.cells(OWN).fifo(0).unwrap().header.snapshot();
+    assert_eq!((fifo.served, fifo.depth, fifo.completed), (3, 512, 0));
+}
+
+#[test]
+fn a_stop_that_comes_after_the_end_of_the_epoch_drains_nothing() {
+    let world = world(2, |world| world);
+    let fabric = fabric(&world, OWN, Duration::from_secs(20));
+    let mut channel = channel(&fabric);
+    world.control().revoke(world.kernel(), Revocation::Aborted(None));
+    channel.signal().unwrap();
+    drop(proxy(&world, |_: usize, _: &Trigger| panic!("this one was not to be executed")));
+    assert_eq!(world.semaphores(Rank::known(1))[0].value(), 0);
 }
