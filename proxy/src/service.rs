@@ -66,6 +66,13 @@ pub trait Handler {
         let _ = (fifo, position, trigger, refusal);
     }
 
+    /// Learns that the position of a FLUSH of this fifo was published as completed. Does nothing unless overridden.
+    ///
+    /// Where those who wait for a flush sleep, this is when to wake them: the turn may take long from here on.
+    fn completed(&mut self, fifo: usize) {
+        let _ = fifo;
+    }
+
     /// Whether nothing is to be executed any more. Asked before each trigger; one for which the answer is yes stays in its fifo,
     /// and so do those behind it. Never, unless overridden.
     fn is_over(&self) -> bool {
@@ -246,6 +253,7 @@ fn settle<T: Handler>(
     }
     if trigger.kind().contains(Kind::FLUSH) {
         site.header.complete(site.position);
+        handler.completed(fifo);
     }
     true
 }

@@ -42,6 +42,10 @@ impl<T: Handler> Handler for Noting<T> {
         self.inner.refused(fifo, position, trigger, refusal);
     }
 
+    fn completed(&mut self, fifo: usize) {
+        self.inner.completed(fifo);
+    }
+
     fn is_over(&self) -> bool {
         self.inner.is_over()
     }

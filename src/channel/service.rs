@@ -125,10 +125,12 @@ impl Watch for ServiceWatch<'_> {
 }
 
 /// A proxy's handler, as long as the epoch lasts: whoever goes on after it reads and writes the heaps, and is not to find there
-/// what was pushed before.
+/// what was pushed before. It wakes who has flushed in the middle of a turn.
 struct WithinEpoch<'a, T> {
     handler: &'a mut T,
     world: &'a World,
+    /// Where the producers of each fifo sleep.
+    completions: &'a [CellRef<ParkCell>],
 }
 
 impl<T: Handler> Handler for WithinEpoch<'_, T> {
@@ -139,6 +141,12 @@ impl<T: Handler> Handler for WithinEpoch<'_, T> {
 
     fn refused(&mut self, fifo: usize, position: Position, trigger: &Trigger, refusal: Refusal) {
         self.handler.refused(fifo, position, trigger, refusal);
+    }
+
+    #[inline]
+    fn completed(&mut self, fifo: usize) {
+        self.completions[fifo].wake(self.world.kernel());
+        self.handler.completed(fifo);
     }
 
     #[inline]
@@ -217,10 +225,10 @@ impl Server {
 
     /// Serves a turn as soon as there is something to serve.
     fn wait<T: Handler>(&mut self, handler: &mut T, policy: WaitPolicy) -> Result<News, Stop> {
-        let Self { world, service, owners, doorbell, stop, .. } = self;
+        let Self { world, service, owners, completions, doorbell, stop, .. } = self;
         let watch = ServiceWatch { world, owners };
         let waiting = Waiting::new(world.kernel(), &watch, policy, LOOK_FOR_STUCK);
-        let mut handler = WithinEpoch { handler, world };
+        let mut handler = WithinEpoch { handler, world, completions };
         wait_until(&waiting, doorbell, || {
             if service.poll(&mut handler) > 0 {
                 Some(News::Served)
@@ -238,7 +246,8 @@ impl Server {
     /// Executes what was pushed before the stop, unless the epoch has ended; what its producers never committed is given up.
     fn drain<T: Handler>(&mut self, handler: &mut T) {
         let goal = self.service.drain_goal();
-        self.service.drain(&goal, &mut WithinEpoch { handler, world: &self.world });
+        let Self { world, service, completions, .. } = self;
+        service.drain(&goal, &mut WithinEpoch { handler, world, completions });
         self.wake_producers();
     }
 

@@ -76,6 +76,12 @@ impl ParkCell {
         self.word.load(Ordering::Relaxed) & SLEEPING != 0
     }
 
+    /// How often sleepers were woken.
+    #[cfg(test)]
+    pub(crate) fn wakes(&self) -> u32 {
+        self.word.load(Ordering::Relaxed) >> 1 // Relaxed: for tests
+    }
+
     /// Steps b and c: whether somebody sleeps, or is about to, who may have missed what was just published.
     #[inline]
     pub(crate) fn has_sleepers<K: Kernel + ?Sized>(&self, kernel: &K) -> bool {

@@ -137,6 +137,30 @@ fn a_handler_that_is_over_leaves_the_next_trigger_and_those_behind_it() {
 }
 
 #[test]
+fn a_handler_hears_of_a_flush_once_it_is_published_and_before_the_next_trigger() {
+    struct Listener<'r>(&'r Ring, Vec<(usize, u64)>);
+    impl Handler for Listener<'_> {
+        fn handle(&mut self, _: usize, trigger: &Trigger) -> Result<(), Refusal> {
+            let behind = u64::from(self.0.header.snapshot().completed > 0);
+            assert_eq!(self.1.len() as u64, behind, "{trigger:?}");
+            Ok(())
+        }
+
+        fn completed(&mut self, fifo: usize) {
+            self.1.push((fifo, self.0.header.snapshot().completed));
+        }
+    }
+    let ring = Ring::new(8);
+    let mut producer = ring.fifo().producer().unwrap();
+    for trigger in [signal(1), Trigger::flush(), signal(2), signal(3)] {
+        producer.try_push(trigger).unwrap();
+    }
+    let mut handler = Listener(&ring, Vec::new());
+    assert_eq!(Service::new([ring.fifo().consumer()]).poll(&mut handler), 4);
+    assert_eq!(handler.1, [(0, 2)]);
+}
+
+#[test]
 fn words_that_ask_for_nothing_are_refused() {
     let ring = Ring::new(8);
     let mut producer = ring.fifo().producer().unwrap();

@@ -7,6 +7,8 @@ use super::super::fabric::Fabric;
 use super::super::port::{Port, PortChannel};
 use super::super::testing::{fabric, world};
 use super::*;
+use shmccl_proxy::Kind;
+
 use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
 
@@ -78,4 +80,30 @@ fn a_stop_that_comes_after_the_end_of_the_epoch_drains_nothing() {
     channel.signal().unwrap();
     drop(proxy(&world, |_: usize, _: &Trigger| panic!("this one was not to be executed")));
     assert_eq!(world.semaphores(Rank::known(1))[0].value(), 0);
+}
+
+#[test]
+fn whoever_sleeps_in_a_flush_is_woken_before_the_next_trigger_is_executed() {
+    let world = world(2, |world| world);
+    let fabric = fabric(&world, OWN, Duration::from_secs(20));
+    let completion = world.cells(OWN).fifo(0).unwrap().completion;
+    let (mut flushing, mut pushing) = (channel(&fabric), channel(&fabric));
+    let flusher = std::thread::spawn(move || flushing.flush().map(|()| flushing));
+    while !completion.is_slept_on() {
+        std::thread::yield_now();
+    }
+    // All of them are within the turn that begins with the flush.
+    (0..60).for_each(|_| pushing.signal().unwrap());
+    let wakes = Arc::new(AtomicU64::new(0));
+    let woken = Arc::clone(&wakes);
+    let proxy = proxy(&world, move |_: usize, trigger: &Trigger| {
+        if trigger.kind().contains(Kind::SIGNAL) {
+            plain::add(&woken, completion.wakes().into());
+        }
+        Ok(())
+    });
+    let flushing = flusher.join().unwrap().unwrap();
+    drop(proxy);
+    assert_eq!(plain::load(&wakes), 60, "each of those behind has found that the flush was told of, once");
+    std::mem::forget((pushing, flushing));
 }
