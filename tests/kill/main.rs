@@ -16,6 +16,7 @@ mod watchdog;
 
 mod chance;
 mod device;
+mod flood;
 mod gathering;
 mod hopeless;
 mod joining;
@@ -37,12 +38,14 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::time::{ClockId, clock_gettime};
+use shmccl::bootstrap::ProxyMode;
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::Program;
 use shmccl::{Error, Rank};
 
 use chance::{Random, seed};
 use device::{be_a_device, is_device};
+use flood::{be_a_flooder, flood};
 use hopeless::{be_hopeless, run_hopeless};
 use joining::{JoiningTrial, Tally, be_a_growing_member, be_a_newcomer, is_newcomer};
 use launcher::{LauncherTrial, be_a_launcher, is_launcher};
@@ -245,6 +248,20 @@ fn ranks_that_are_killed_are_started_again_and_taken_back_by_the_others() {
         );
     }
     println!("{returns}");
+}
+
+#[test]
+fn whoever_has_filled_its_fifo_with_long_puts_leaves_at_once_when_a_peer_is_killed() {
+    if is_device() {
+        return be_a_flooder();
+    }
+    let _alone = one_at_a_time();
+    let test = "whoever_has_filled_its_fifo_with_long_puts_leaves_at_once_when_a_peer_is_killed";
+    for mode in [ProxyMode::Thread, ProxyMode::Process] {
+        let _watchdog = Watchdog::start(test, PATIENCE);
+        let left = flood(test, mode);
+        println!("{mode:?}: with {left:?} puts left in the fifo");
+    }
 }
 
 #[test]
