@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use shmccl_proxy::{Fifo, FifoHeader, Handler, Owner, Position, Refusal, Service, Slot, Trigger};
+use shmccl_proxy::{Fifo, FifoHeader, Handler, Position, Refusal, Service, Slot, Trigger};
 
 use super::executor::Executor;
 use super::faulty::ProxyFaults;
@@ -20,9 +20,6 @@ use crate::sync::{
     Latch, LifeStatus, ParkCell, Revocation, SleepWord, Stop, WaitPolicy, Waiting, Watch, wait_until,
 };
 use crate::trace::{Lane, Rings};
-
-/// How long an idle proxy sleeps before it looks for slots whose producers died.
-const LOOK_FOR_STUCK: Duration = Duration::from_millis(500);
 
 /// A proxy that runs. Dropping it stops it, after everything pushed so far has been executed; when the epoch has ended, after the
 /// trigger that it is at.
@@ -198,24 +195,11 @@ impl Server {
         // A handler that panics takes the proxy with it: nobody is to wait for it.
         tracing::debug!(target: PROXY, owners = ?self.owners, "a proxy serves");
         let alarm = Alarm { world: Arc::clone(&self.world) };
-        // Whoever has slept through and found nothing goes back to sleep, without the spell of watching before.
-        let asleep = WaitPolicy { spins: 0, park_after: Duration::ZERO };
-        let mut policy = self.policy;
-        loop {
-            match self.wait(&mut handler, policy) {
-                Ok(News::Served) => {
-                    self.wake_producers();
-                    policy = self.policy;
-                    // A proxy that always finds something to do has to look up all the same.
-                    if self.is_over() {
-                        break;
-                    }
-                }
-                Err(Stop::Timeout) => {
-                    self.skip_stuck();
-                    policy = asleep;
-                }
-                Ok(News::Stopped) | Err(_) => break,
+        while let Ok(News::Served) = self.wait(&mut handler) {
+            self.wake_producers();
+            // A proxy that always finds something to do has to look up all the same.
+            if self.is_over() {
+                break;
             }
         }
         self.drain(&mut handler);
@@ -223,11 +207,14 @@ impl Server {
         tracing::debug!(target: PROXY, owners = ?self.owners, "a proxy stops");
     }
 
-    /// Serves a turn as soon as there is something to serve.
-    fn wait<T: Handler>(&mut self, handler: &mut T, policy: WaitPolicy) -> Result<News, Stop> {
-        let Self { world, service, owners, completions, doorbell, stop, .. } = self;
+    /// Serves a turn as soon as there is something to serve, be it never.
+    ///
+    /// A position that its producer has reserved and not committed is waited for, too: a fifo has the producers of one process,
+    /// which die together, and with them the epoch, or whoever could be kept waiting behind them.
+    fn wait<T: Handler>(&mut self, handler: &mut T) -> Result<News, Stop> {
+        let Self { world, service, owners, completions, doorbell, stop, policy } = self;
         let watch = ServiceWatch { world, owners };
-        let waiting = Waiting::new(world.kernel(), &watch, policy, LOOK_FOR_STUCK);
+        let waiting = Waiting::new(world.kernel(), &watch, *policy, Duration::MAX);
         let mut handler = WithinEpoch { handler, world, completions };
         wait_until(&waiting, doorbell, || {
             if service.poll(&mut handler) > 0 {
@@ -254,17 +241,6 @@ impl Server {
     fn wake_producers(&self) {
         for completion in &self.completions {
             completion.wake(self.world.kernel());
-        }
-    }
-
-    fn skip_stuck(&mut self) {
-        let Self { world, service, owners, .. } = self;
-        let is_dead = |_, owner: Owner| {
-            let rank = owner.get() - 1;
-            owners.iter().any(|own| own.get() == rank) && world.life(Rank::known(rank)).has_died()
-        };
-        if service.skip_stuck(is_dead) > 0 {
-            self.wake_producers();
         }
     }
 }

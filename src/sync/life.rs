@@ -77,14 +77,6 @@ impl LifeCell {
         status_of(self.word.load(Ordering::Acquire)) // L1 end
     }
 
-    /// Whether the system says that the rank's process will never run another instruction. A rank that was given up
-    /// keeps its id in the word and may still be about.
-    #[must_use]
-    pub fn has_died(&self) -> bool {
-        let (status, word) = self.observe();
-        status == LifeStatus::Lost && word.expected & OWNER == 0
-    }
-
     /// The number of the thread that has taken the cell, as long as it says so; for reports.
     #[must_use]
     pub fn thread(&self) -> Option<u32> {
