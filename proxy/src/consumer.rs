@@ -144,6 +144,21 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
         limit
     }
 
+    /// Takes the depth for the counters, when there is a trigger at the consumer's position.
+    #[inline]
+    pub(crate) fn note_depth(&self) {
+        let ring = self.fifo.ring();
+        let is_committed = |position: u64| ring.slot(position).is_committed(ring.commit_bit(position));
+        if is_committed(self.tail) {
+            let depth = if is_committed(self.tail.wrapping_add(1)) { ring.depth(self.tail) } else { 1 };
+            let high_water = &ring.header.service.depth_high_water;
+            let before = high_water.load(Ordering::Relaxed); // relaxed: the consumer is the only writer
+            if depth > before {
+                high_water.store(depth, Ordering::Relaxed); // relaxed: a counter
+            }
+        }
+    }
+
     #[inline]
     fn advance(&mut self) {
         self.peeked = false;

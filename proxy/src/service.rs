@@ -11,9 +11,10 @@
 //! A sleeping caller must poll once more between saying that it sleeps and sleeping. A turn that returns 0 has found
 //! every fifo empty, or stopped at a position that is reserved and not committed.
 //!
-//! **What measuring costs.** Two clock reads, a look at `head` and the end of a stretch for one position in
-//! [`SAMPLE_EVERY`], nothing for the others: they are counted by the batch. The interval is a prime, so that it does not fall
-//! in step with patterns of triggers.
+//! **What measuring costs.** Two clock reads and the end of a stretch for one position in [`SAMPLE_EVERY`], nothing for the
+//! others: they are counted by the batch. The interval is a prime, so that it does not fall in step with patterns of
+//! triggers. The depth is taken as a batch begins; `head`, which producers write, is read for that only where a second
+//! trigger waits, so that one that comes alone is not kept.
 
 use core::fmt;
 use core::num::NonZeroU32;
@@ -22,7 +23,7 @@ use std::time::Instant;
 
 use crate::atomic::Ordering;
 use crate::consumer::{Consumer, bump, is_abandoned};
-use crate::fifo::{MAX_CAPACITY, Position, clamp_depth};
+use crate::fifo::Position;
 use crate::header::{BUCKETS, FifoHeader, Owner, Slot};
 use crate::trigger::{Kind, Trigger};
 
@@ -179,6 +180,7 @@ struct Lane<H, S> {
 impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Lane<H, S> {
     /// Serves up to `limit` positions; fewer when the next one is not committed.
     fn serve<T: Handler>(&mut self, fifo: usize, limit: u64, handler: &mut T) -> u64 {
+        self.consumer.note_depth();
         let mut served = 0;
         while served < limit {
             let (popped, wanted) = if self.untimed == 0 {
@@ -265,16 +267,9 @@ fn execute_timed<T: Handler>(
     trigger: Trigger,
     handler: &mut T,
 ) -> Result<(), Refusal> {
-    let head = site.header.head.load(Ordering::Relaxed); // relaxed: an estimate
-    let depth = clamp_depth(head.wrapping_sub(site.position), MAX_CAPACITY as u64);
     let start = Instant::now();
     let outcome = handler.handle(fifo, &trigger);
     let elapsed = start.elapsed();
-    let high_water = &site.header.service.depth_high_water;
-    let before = high_water.load(Ordering::Relaxed); // relaxed: this service is the only writer
-    if depth > before {
-        high_water.store(depth, Ordering::Relaxed); // relaxed: a counter
-    }
     bump(&site.header.service_time[bucket(elapsed.as_nanos())]);
     outcome
 }

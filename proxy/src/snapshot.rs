@@ -18,7 +18,7 @@ pub struct Snapshot {
     pub completed: u64,
     /// Positions in flight.
     pub depth: u64,
-    /// The most positions seen in flight: sampled by the service, and never below the depth of this snapshot.
+    /// The most positions seen in flight: by the service as a batch begins, and never below the depth of this snapshot.
     ///
     /// A ring that was full for a moment shows in `stalls`.
     pub depth_high_water: u64,
@@ -76,12 +76,12 @@ impl Histogram {
 }
 
 impl FifoHeader {
-    /// Reads all counters.
+    /// Reads all counters of a fifo of `slots` slots. More than these are never in flight, whatever is read.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self, slots: u64) -> Snapshot {
         let served = read(&self.tail);
         // The exclusive producer counts after its commit, so the consumer may be seen ahead of it.
-        let depth = clamp_depth(read(&self.head).wrapping_sub(served), u64::MAX);
+        let depth = clamp_depth(read(&self.head).wrapping_sub(served), slots);
         let refused = read(&self.service.refused);
         let [position, word0, word1, code] = [0, 1, 2, 3].map(|i| read(&self.service.last_refused[i]));
         let trigger = Trigger::from_words([word0, word1]);
@@ -90,7 +90,7 @@ impl FifoHeader {
             served,
             completed: read(&self.completed),
             depth,
-            depth_high_water: read(&self.service.depth_high_water).max(depth),
+            depth_high_water: read(&self.service.depth_high_water).min(slots).max(depth),
             stalls: self.producers.iter().fold(0, |sum, cell| sum.saturating_add(read(&cell.stalls))),
             refused,
             skipped: read(&self.service.skipped),

@@ -46,6 +46,10 @@ impl Ring {
         ring
     }
 
+    fn snapshot(&self) -> Snapshot {
+        self.header.snapshot(self.slots.len() as u64)
+    }
+
     fn fifo(&self) -> Fifo<&FifoHeader, &[Slot]> {
         Fifo::new(&self.header, self.slots.as_slice()).unwrap()
     }

@@ -14,7 +14,7 @@ use super::fabric::Fabric;
 use super::seat::{Counts, Seat};
 use super::service::open_fifo;
 use crate::error::{Error, Result};
-use crate::heap::layout::FifoCells;
+use crate::heap::layout::{FIFO_SLOTS, FifoCells};
 use crate::heap::{HeapOffset, MemoryTable, Place, Region};
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
@@ -108,7 +108,7 @@ impl PortChannel {
     /// How many triggers of this channel's fifo were pushed and are not yet served, now or a moment ago.
     #[must_use]
     pub fn queued(&self) -> u64 {
-        self.port.producer.header().snapshot().depth
+        self.port.producer.header().snapshot(FIFO_SLOTS).depth
     }
 
     /// Copies between registered memory, by ids of [`crate::Communicator::register`]. Tells the peer nothing.

@@ -138,6 +138,6 @@ impl Communicator {
     pub fn fifo_snapshots(&self) -> Result<Vec<Snapshot>> {
         let fabric = self.fabric();
         let cells = fabric.world().cells(fabric.rank());
-        (0..N_FIFOS).map(|index| Ok(cells.fifo(index)?.header.snapshot())).collect()
+        (0..N_FIFOS).map(|index| Ok(cells.fifo(index)?.snapshot())).collect()
     }
 }

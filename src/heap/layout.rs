@@ -15,7 +15,7 @@
 //! Everything before the heap is [`CONTROL_LEN`] bytes and is committed when the segment is made. Between that and the heap, which
 //! starts at a huge page, nothing is ever touched. All-zero bytes are the initial state of all of it.
 
-use shmccl_proxy::{FifoHeader, MemoryId, SemaphoreId, Slot};
+use shmccl_proxy::{FifoHeader, MemoryId, SemaphoreId, Slot, Snapshot};
 
 use crate::error::{Error, Result};
 use crate::heap::ledger::CHUNK;
@@ -151,6 +151,14 @@ pub struct FifoCells {
     pub doorbell: CellRef<ParkCell>,
     /// What its producers sleep on when they flush, or when it is full.
     pub completion: CellRef<ParkCell>,
+}
+
+impl FifoCells {
+    /// Reads its counters, which costs it nothing.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.header.snapshot(FIFO_SLOTS)
+    }
 }
 
 /// Finds the control structures in the mapping of one rank's segment.

@@ -183,7 +183,7 @@ impl RankReport {
 impl FifoView {
     /// A fifo that was used.
     fn of(fifo: &FifoCells) -> Option<Self> {
-        let snapshot = fifo.header.snapshot();
+        let snapshot = fifo.snapshot();
         let last = snapshot.pushed.checked_sub(1)? % fifo.slots.len() as u64;
         Some(Self {
             depth: snapshot.depth,

@@ -214,7 +214,7 @@ fn serve_honestly(comm: &Communicator, producer: &mut crate::refused::Raw, ids: 
     while !position.is_completed(&fifo.header) {
         std::thread::yield_now();
     }
-    assert_eq!(fifo.header.snapshot().refused, 0, "round {round}");
+    assert_eq!(fifo.snapshot().refused, 0, "round {round}");
 }
 
 fn check_guards(bytes: &[u8], arena: Region, regions: &[Region]) {

@@ -45,7 +45,7 @@ fn lose_nothing(capacity: usize, n_producers: u32, each: u32, start: u64) {
         }
         pushing.into_iter().for_each(|producer| producer.join().unwrap());
     });
-    let snapshot = ring.header.snapshot();
+    let snapshot = ring.snapshot();
     assert_eq!(snapshot.served, start.wrapping_add(u64::from(n_producers) * u64::from(each)));
     assert_eq!((snapshot.depth, snapshot.skipped, snapshot.refused), (0, 0, 0));
 }
@@ -83,7 +83,7 @@ fn producers_that_abandon_now_and_then_lose_nothing_else() {
         }
         let mut consumer = fifo.consumer();
         let mut sum = 0_u64;
-        while consumer.depth() > 0 || ring.header.snapshot().served < 9_000 {
+        while consumer.depth() > 0 || ring.snapshot().served < 9_000 {
             match pop(&mut consumer) {
                 Some((_, trigger)) => sum += u64::from(number(&trigger)),
                 None => thread::yield_now(),

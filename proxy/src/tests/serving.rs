@@ -94,7 +94,7 @@ fn a_refused_trigger_is_counted_told_and_popped_and_its_flush_completes() {
     assert_eq!(handler.handled, 2);
     assert_eq!(handler.refused, [(0, 1, 17)]);
     assert!(refused.is_completed(producer.header()));
-    let snapshot = service.header(0).unwrap().snapshot();
+    let snapshot = ring.snapshot();
     assert_eq!(snapshot.refused, 1);
     assert_eq!(snapshot.last_refused, Some(RefusedTrigger { position: 1, trigger: bad, code: 17 }));
 }
@@ -141,13 +141,13 @@ fn a_handler_hears_of_a_flush_once_it_is_published_and_before_the_next_trigger()
     struct Listener<'r>(&'r Ring, Vec<(usize, u64)>);
     impl Handler for Listener<'_> {
         fn handle(&mut self, _: usize, trigger: &Trigger) -> Result<(), Refusal> {
-            let behind = u64::from(self.0.header.snapshot().completed > 0);
+            let behind = u64::from(self.0.snapshot().completed > 0);
             assert_eq!(self.1.len() as u64, behind, "{trigger:?}");
             Ok(())
         }
 
         fn completed(&mut self, fifo: usize) {
-            self.1.push((fifo, self.0.header.snapshot().completed));
+            self.1.push((fifo, self.0.snapshot().completed));
         }
     }
     let ring = Ring::new(8);
@@ -227,7 +227,7 @@ fn a_service_steps_over_positions_without_a_trigger_and_counts_them_as_progress(
             });
             assert_eq!((popped, seen), (3, vec![lap]));
         }
-        assert_eq!(ring.header.snapshot().skipped, 10);
+        assert_eq!(ring.snapshot().skipped, 10);
     }
 }
 
@@ -244,7 +244,7 @@ fn a_handler_that_panics_leaves_its_trigger_and_those_after_it() {
         };
         let turn = std::panic::AssertUnwindSafe(|| service.poll(&mut broken));
         assert!(std::panic::catch_unwind(turn).is_err());
-        assert_eq!(ring.header.snapshot().served, u64::from(victim));
+        assert_eq!(ring.snapshot().served, u64::from(victim));
         let mut seen = Vec::new();
         service.poll(&mut |_: usize, trigger: &Trigger| {
             seen.push(number(trigger));
@@ -262,12 +262,12 @@ fn a_producer_without_room_learns_of_a_pop_within_a_stretch() {
     while producer.try_push(numbered(1)).is_ok() {}
     let mut popped = 0;
     let served = service.poll(&mut |_: usize, _: &Trigger| {
-        let published = ring.header.snapshot().served - 5;
+        let published = ring.snapshot().served - 5;
         assert!(published <= popped && popped - published < STRETCH as u64);
         popped += 1;
         Ok(())
     });
-    assert_eq!((served, ring.header.snapshot().served), (64, 69));
+    assert_eq!((served, ring.snapshot().served), (64, 69));
 }
 
 #[test]
@@ -280,11 +280,42 @@ fn a_sample_of_the_triggers_is_timed() {
         while producer.try_push(Trigger::flush()).is_ok() {}
         served += service.poll(&mut |_: usize, _: &Trigger| Ok(()));
     }
-    let snapshot = ring.header.snapshot();
+    let snapshot = ring.snapshot();
     let timed = served.div_ceil(u64::from(SAMPLE_EVERY));
     assert_eq!(snapshot.service_time.count(), timed);
     assert!(snapshot.service_time.percentile_ns(50) <= snapshot.service_time.percentile_ns(99));
     assert_eq!(snapshot.depth_high_water, 64);
+}
+
+#[test]
+fn the_depth_of_every_batch_counts() {
+    for start in STARTS {
+        let ring = Ring::starting_at(16, start);
+        let mut producer = ring.fifo().producer().unwrap();
+        let mut service = Service::new([ring.fifo().consumer()]);
+        let high_water = || ring.snapshot().depth_high_water;
+        service.poll(&mut |_: usize, _: &Trigger| Ok(()));
+        assert_eq!(high_water(), 0);
+        for (burst, expected) in [(1, 1), (7, 7), (2, 7), (16, 16)] {
+            (0..burst).for_each(|i| assert!(producer.try_push(numbered(i)).is_ok()));
+            assert_eq!(service.poll(&mut |_: usize, _: &Trigger| Ok(())), u64::from(burst));
+            assert_eq!(high_water(), expected, "after a burst of {burst}");
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_shows_no_more_than_there_are_slots_whatever_it_reads() {
+    let ring = Ring::new(8);
+    // As if the consumer had gone on for a lap and more between the two reads, or somebody had forged them.
+    for (head, tail, depth) in [(9, 0, 8), (512, 3, 8), (5, 1, 4), (3, 9, 0), (u64::MAX, 0, 0)] {
+        ring.header.head.store(head, Ordering::Relaxed);
+        ring.header.tail.store(tail, Ordering::Relaxed);
+        ring.header.service.depth_high_water.store(head, Ordering::Relaxed);
+        let snapshot = ring.snapshot();
+        assert_eq!((snapshot.depth, snapshot.depth_high_water), (depth, head.min(8)));
+        assert_eq!(snapshot.pushed, tail + depth);
+    }
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn channel(fabric: &Arc<Fabric>) -> PortChannel {
 }
 
 fn pushed(fabric: &Fabric) -> u64 {
-    fabric.world().cells(OWN).fifo(0).unwrap().header.snapshot().pushed
+    fabric.world().cells(OWN).fifo(0).unwrap().snapshot().pushed
 }
 
 fn signals(fabric: &Fabric) -> u64 {

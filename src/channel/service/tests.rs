@@ -67,7 +67,7 @@ fn a_proxy_whose_epoch_ends_executes_nothing_more_and_whoever_waits_for_it_is_to
     assert!(is_told(pushed), "nobody makes room any more");
     drop(proxy);
     assert_eq!(plain::load(&executed), 3);
-    let fifo = world.cells(OWN).fifo(0).unwrap().header.snapshot();
+    let fifo = world.cells(OWN).fifo(0).unwrap().snapshot();
     assert_eq!((fifo.served, fifo.depth, fifo.completed), (3, 512, 0));
 }
 
