@@ -12,6 +12,9 @@ const RANKS: u32 = 8;
 /// What all of them may use together while they sleep, in per cent of a core.
 const LIMIT: f64 = 1.0;
 
+/// How often a sleeper looks up by itself at most: so often where the kernel refuses `membarrier`, and rarely elsewhere.
+const LOOKS_UP: Duration = Duration::from_millis(20);
+
 /// What the kernel says about each thread of a process, in the file `name`.
 fn of_threads(pid: u64, name: &str) -> Vec<String> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
@@ -27,6 +30,15 @@ fn used(pid: u64) -> u64 {
 
 fn is_asleep(pid: u64) -> bool {
     of_threads(pid, "stat").iter().all(|line| line.rsplit(") ").next().unwrap().starts_with('S'))
+}
+
+/// How often each thread of a process has gone to sleep so far.
+fn sleeps(pid: u64) -> Vec<u64> {
+    let count = |status: &String| {
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.unwrap().trim().parse::<u64>().unwrap()
+    };
+    of_threads(pid, "status").iter().map(count).collect()
 }
 
 /// Processor time that all of `pids` use in a second, once all but the first, which is this process, are asleep.
@@ -71,8 +83,15 @@ fn sleep_and_wake(comm: &mut Communicator, what: &str, open: Open) -> Result<()>
     }
     // One after another: each is woken by its own signal and by no other.
     if own == 0 {
+        let pids = pids.to_vec();
+        let (start, before) = (Instant::now(), pids.iter().map(|&pid| sleeps(pid)).collect::<Vec<_>>());
         for peer in [3, 7, 1, 2, 6, 5, 4] {
-            let channel = &mut to_all[usize::try_from(peer).expect("a rank") - 1];
+            // The signals of those who came before have not woken it. The last one has slept through six.
+            let now = sleeps(pids[peer]);
+            let awoke = now.iter().zip(&before[peer]).map(|(now, before)| now - before).max().unwrap();
+            let alone = 1 + start.elapsed().as_nanos() / LOOKS_UP.as_nanos();
+            assert!(u128::from(awoke) <= alone, "rank {peer} awoke {awoke} times before its own signal");
+            let channel = &mut to_all[peer - 1];
             channel.signal()?;
             channel.wait()?;
             assert!(to_all.iter_mut().all(|channel| !channel.poll()), "only rank {peer} was woken");
