@@ -68,7 +68,7 @@ impl PinPlan {
                 format!(", proxy service on core {}", self.cores[self.turn(DeviceName::Proxy)])
             }
         };
-        let spinners = plural(self.most_devices(), "spinner");
+        let spinners = plural(self.most_spinners(), "spinner");
         let (ranks, cores) = (plural(n_ranks, "rank"), plural(n_cores, "core"));
         format!("{ranks} on {cores}: {place}, {spinners} per core{proxies}")
     }
@@ -103,6 +103,17 @@ impl PinPlan {
 
     fn most_devices(&self) -> usize {
         self.n_ranks.div_ceil(self.cores.len())
+    }
+
+    /// How many threads that may spin share a core at most, proxies included.
+    fn most_spinners(&self) -> usize {
+        let n_cores = self.cores.len();
+        match self.proxy {
+            ProxyMode::Thread if self.pinned => 2 * self.most_devices(),
+            ProxyMode::Thread => (2 * self.n_ranks).div_ceil(n_cores),
+            // The service's turn comes behind that of the last rank.
+            ProxyMode::Process => (self.n_ranks + 1).div_ceil(n_cores),
+        }
     }
 }
 
@@ -180,7 +191,7 @@ mod tests {
         let line = |n_ranks, proxy, cores: &[usize], pinned| plan(n_ranks, proxy, cores, pinned).describe();
         assert_eq!(
             line(4, ProxyMode::Thread, &[0, 1], true),
-            "4 ranks on 2 cores: rank r on core r mod 2, 2 spinners per core, proxies on the core of their device"
+            "4 ranks on 2 cores: rank r on core r mod 2, 4 spinners per core, proxies on the core of their device"
         );
         assert_eq!(
             line(2, ProxyMode::Process, &[3, 7, 9], true),
@@ -192,7 +203,7 @@ mod tests {
         );
         assert_eq!(
             line(1, ProxyMode::Thread, &[0], true),
-            "1 rank on 1 core: on core 0, 1 spinner per core, proxies on the core of their device"
+            "1 rank on 1 core: on core 0, 2 spinners per core, proxies on the core of their device"
         );
     }
 

@@ -30,6 +30,7 @@ pub(super) struct Process {
     /// Of the process that joined, where it is not the child itself.
     joined: Option<OwnedFd>,
     killed: bool,
+    dismissed: bool,
 }
 
 /// What starting a process yields.
@@ -123,7 +124,9 @@ fn number(descriptor: &OwnedFd) -> i32 {
 impl Process {
     fn watch(device: DeviceName, mut child: Child) -> Result<Self> {
         match pidfd_open(pid_of(&child)) {
-            Ok(pidfd) => Ok(Self { device, child, pidfd, status: None, joined: None, killed: false }),
+            Ok(pidfd) => {
+                Ok(Self { device, child, pidfd, status: None, joined: None, killed: false, dismissed: false })
+            }
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -212,6 +215,19 @@ impl Process {
             self.killed = true;
             self.strike();
         }
+    }
+
+    /// Kills what is left of it, which is no failure of anybody's: it had nothing to do.
+    pub(super) fn dismiss(&mut self) {
+        if !self.has_ended() {
+            self.dismissed = true;
+            self.kill();
+        }
+    }
+
+    /// Whether it had nothing to do.
+    pub(super) fn was_dismissed(&self) -> bool {
+        self.dismissed
     }
 
     /// Kills what is left of it, which counts as its own failure.

@@ -77,15 +77,14 @@ impl<'l> Restarts<'l> {
 impl Job<'_> {
     /// Whether a member that is lost, or may be, can be started again.
     pub(super) fn can_restart(&self, seat: Seat) -> bool {
-        let is_rank = |seat: Seat| matches!(self.root.device(seat), DeviceName::Rank(_));
-        let is_company = |other: Seat| other != seat && is_rank(other) && self.root.is_running(other);
+        let is_company = |other: Seat| other != seat && self.is_rank(other) && self.root.is_running(other);
         let has_company = (0..self.processes.len()).map(Seat).any(is_company);
         self.restarts.left > 0
             && self.kill_at.is_none()
             && !self.processes.iter().any(Process::was_killed)
             && self.ready_after.is_some()
             && !self.restarts.departed[seat.0]
-            && is_rank(seat)
+            && self.is_rank(seat)
             && has_company
     }
 

@@ -136,6 +136,7 @@ impl Job<'_> {
             }
         }
         self.find_truants();
+        self.dismiss_service();
         self.find_hung();
         self.restart_the_dead()?;
         if self.only_lost_ones_are_left() && !self.has_ended() {
@@ -286,10 +287,10 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Finds members that will never join while others have joined, who would wait for them in vain.
+    /// Finds members that will never join while ranks have joined, who would wait for them in vain.
     fn find_truants(&mut self) {
         let seats = || (0..self.processes.len()).map(Seat);
-        if !seats().any(|seat| self.root.has_joined(seat)) {
+        if !seats().any(|seat| self.is_rank(seat) && self.root.has_joined(seat)) {
             return;
         }
         let is_truant = |seat: &Seat| {
@@ -304,6 +305,20 @@ impl Job<'_> {
             let ended = self.processes[seat.0].has_ended();
             self.note_failure(seat, if ended { ExitCause::Code(0) } else { ExitCause::HungUp });
         }
+    }
+
+    /// Ends the proxy service when all ranks have ended and none has joined: there is nobody whom it could serve.
+    fn dismiss_service(&mut self) {
+        let (ranks, services): (Vec<_>, Vec<_>) =
+            (0..self.processes.len()).map(Seat).partition(|&seat| self.is_rank(seat));
+        let has_never_come = |seat: &Seat| self.processes[seat.0].has_ended() && !self.root.has_joined(*seat);
+        if ranks.iter().all(has_never_come) {
+            services.iter().for_each(|seat| self.processes[seat.0].dismiss());
+        }
+    }
+
+    pub(super) fn is_rank(&self, seat: Seat) -> bool {
+        matches!(self.root.device(seat), DeviceName::Rank(_))
     }
 
     pub(super) fn note_failure(&mut self, seat: Seat, cause: ExitCause) {
@@ -405,7 +420,7 @@ impl Job<'_> {
     fn failures(&self) -> impl Iterator<Item = (DeviceName, ExitCause)> {
         let killed = ExitCause::Signal(Signal::SIGKILL as i32);
         self.processes.iter().enumerate().filter_map(move |(index, process)| {
-            let (seat, was_killed) = (Seat(index), process.was_killed());
+            let (seat, was_killed) = (Seat(index), process.was_killed() && !process.was_dismissed());
             let of_killed = || was_killed.then(|| self.inquest.failure(seat).unwrap_or(killed));
             Some((process.device(), self.inquest.verdict(seat).or_else(of_killed)?))
         })

@@ -13,6 +13,11 @@ fn it_says_how_it_pinned_in_one_line_unless_told_to_be_quiet() {
     assert_eq!(told(&run(&["-n", "2", "--", "true"])), (0, plan));
     assert_eq!(told(&run(&["-n", "2", "-q", "--", "true"])), (0, String::new()));
     assert!(told(&run(&["-n", "2", "--no-pin", "--", "true"])).1.contains("not pinned"));
+    // A service has nobody to serve, and needs nobody.
+    let beside_service = |program| told(&run(&["-n", "2", "-q", "--proxy", "process", "--", program]));
+    assert_eq!(beside_service("true"), (0, String::new()));
+    let (code, error) = beside_service("false");
+    assert!(code == 1 && error.contains("exited with code 1"), "{error}");
 }
 
 #[test]
