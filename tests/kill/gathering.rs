@@ -80,7 +80,8 @@ impl Gathering {
         let is_right = |end: &End| match end {
             // A rank that is killed as it leaves has passed the barrier.
             End::Said(said) if *said == lost || said == "done" => true,
-            End::Said(said) if said == "over" => victim == 0,
+            // The host is gone, or has lost the victim before this one came.
+            End::Said(said) if said == "over" => victim == 0 || ends[0] == End::Said(lost.clone()),
             End::Said(said) => *said == missing && !self.is_known,
             End::Killed => false,
         };
