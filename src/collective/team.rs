@@ -76,8 +76,6 @@ impl Team {
     ) -> Result<Vec<Vec<u64>>> {
         let met = self.board.meet(summary, operation, [0; 2], words);
         self.board.or_revoke(met)?;
-        // Members that all come at once after the end of the epoch do not notice it by themselves.
-        self.board.fabric().check(operation.name())?;
         let told = |member| (0..words.len()).map(|index| self.board.post_of(member).data(index)).collect();
         Ok((0..self.n_members()).map(told).collect())
     }

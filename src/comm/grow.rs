@@ -127,6 +127,7 @@ impl Communicator {
         let [high, low] = invitation.map_or([0; 2], UniqueId::words);
         let words = [u64::from(n_ranks), invitation.is_some().into(), high, low];
         let told = self.engine()?.exchange(Operation::Grow, &words)?;
+        self.fabric().check(Operation::Grow.name())?;
         let members = || Rank::of_each(&told);
         if let Some((rank, words)) = members().find(|(_, words)| words[0] != u64::from(n_ranks)) {
             let (what, mine, theirs) = ("the number of ranks to grow to", n_ranks.into(), words[0]);

@@ -55,6 +55,8 @@ impl Communicator {
         self.fabric().enter(operation.name())?;
         let chosen = color.map_or(0, |color| u64::from(color) + 1);
         let told = self.engine()?.exchange(operation, &[chosen, key.cast_unsigned()])?;
+        // Members that all come at once after the end of the epoch do not notice it by themselves.
+        self.fabric().check(operation.name())?;
         let mut group: Vec<usize> = Vec::new();
         if chosen != 0 {
             group.extend((0..told.len()).filter(|&member| told[member][0] == chosen));

@@ -279,6 +279,7 @@ impl Communicator {
     ) -> Result<(Vec<[u64; 2]>, R)> {
         let failed = u64::from(outcome.is_err());
         let told = self.engine()?.exchange(operation, &[failed, words[0], words[1]])?;
+        self.fabric().check(operation.name())?;
         let outcome = outcome?;
         if let Some(member) = told.iter().position(|words| words[0] != 0) {
             return Err(Error::FailedElsewhere { operation: operation.name(), rank: self.members[member] });
