@@ -48,8 +48,12 @@ pub(crate) struct Row {
     pub(crate) ratio_p10: Option<f64>,
     /// The ninetieth percentile of that ratio over slices.
     pub(crate) ratio_p90: Option<f64>,
-    /// CPU time of the device thread for one operation.
+    /// CPU time of the device thread for one operation: the median over slices, without what reading that clock takes.
     pub(crate) device_cpu_ns: Option<f64>,
+    /// Its tenth percentile over slices.
+    pub(crate) device_cpu_p10_ns: Option<f64>,
+    /// Its ninetieth percentile over slices.
+    pub(crate) device_cpu_p90_ns: Option<f64>,
     /// How much of the transfer was hidden behind computation, from 0 to 1.
     pub(crate) overlap: Option<f64>,
     /// The most triggers that waited in the fifo at once, while puts were pushed as fast as they can be, without a flush.
@@ -96,6 +100,8 @@ impl Row {
             ratio_p10: None,
             ratio_p90: None,
             device_cpu_ns: None,
+            device_cpu_p10_ns: None,
+            device_cpu_p90_ns: None,
             overlap: None,
             fifo_depth: None,
             fifo_depth_p50: None,

@@ -4,7 +4,7 @@ use super::report::{CompareReport, Side};
 
 type Column = (&'static str, fn(&Side) -> Option<String>);
 
-const COLUMNS: [Column; 15] = [
+const COLUMNS: [Column; 17] = [
     ("iterations", |side| Some(side.iterations.to_string())),
     ("min_ns", |side| number(Some(side.min_ns))),
     ("p50_ns", |side| number(Some(side.p50_ns))),
@@ -12,6 +12,8 @@ const COLUMNS: [Column; 15] = [
     ("max_ns", |side| number(Some(side.max_ns))),
     ("gb_per_s", |side| number(Some(side.gb_per_s))),
     ("device_cpu_ns", |side| number(side.device_cpu_ns)),
+    ("device_cpu_p10_ns", |side| number(side.device_cpu_spread.map(|(low, _)| low))),
+    ("device_cpu_p90_ns", |side| number(side.device_cpu_spread.map(|(_, high)| high))),
     ("overlap", |side| number(side.overlap)),
     ("fifo_depth", |side| side.fifo_depth.map(|depth| depth.to_string())),
     ("fifo_depth_p50", |side| side.fifo_depth_p50.map(|depth| depth.to_string())),

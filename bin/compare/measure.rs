@@ -83,6 +83,7 @@ fn side(rows: &[Row], channel: Channel, bytes: u64) -> Result<Side> {
         max_ns: time(latency.max_ns)?,
         gb_per_s: time(bandwidth.gb_per_s)?,
         device_cpu_ns: bandwidth.device_cpu_ns,
+        device_cpu_spread: bandwidth.device_cpu_p10_ns.zip(bandwidth.device_cpu_p90_ns),
         overlap: overlap.overlap,
         fifo_depth: bandwidth.fifo_depth,
         fifo_depth_p50: bandwidth.fifo_depth_p50,

@@ -47,8 +47,10 @@ pub(crate) struct Side {
     pub(crate) max_ns: f64,
     /// Puts one after the other without waiting for each, in 10^9 bytes per second.
     pub(crate) gb_per_s: f64,
-    /// CPU time of the device thread for one put.
+    /// CPU time of the device thread for one put: the median over slices.
     pub(crate) device_cpu_ns: Option<f64>,
+    /// Its tenth and ninetieth percentiles over slices.
+    pub(crate) device_cpu_spread: Option<(f64, f64)>,
     /// How much of the transfer was hidden behind computation, from 0 to 1.
     pub(crate) overlap: Option<f64>,
     /// The most triggers that waited in the fifo at once, while puts were pushed as fast as they can be, without a flush.
@@ -83,6 +85,8 @@ pub(crate) struct CompareFile {
 #[derive(Debug, Serialize)]
 struct Crossovers {
     device_time: Option<Crossing>,
+    /// Between which sizes that lies, as far as slices differ.
+    device_time_range: Option<(f64, f64)>,
     latency: Crossing,
     bandwidth: Crossing,
 }
@@ -103,6 +107,7 @@ impl CompareReport {
             summary: verdict.sentences(self),
             crossover: verdict.too_few.is_none().then_some(Crossovers {
                 device_time: verdict.device_time,
+                device_time_range: verdict.range,
                 latency: verdict.latency,
                 bandwidth: verdict.bandwidth,
             }),
@@ -133,6 +138,8 @@ impl Side {
             limit_p50_ns: self.limit_p50_ns,
             ratio: self.ratio,
             device_cpu_ns: self.device_cpu_ns,
+            device_cpu_p10_ns: self.device_cpu_spread.map(|(low, _)| low),
+            device_cpu_p90_ns: self.device_cpu_spread.map(|(_, high)| high),
             overlap: self.overlap,
             fifo_depth: self.fifo_depth,
             fifo_depth_p50: self.fifo_depth_p50,

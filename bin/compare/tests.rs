@@ -74,6 +74,28 @@ fn the_crossover_is_where_the_trigger_costs_the_device_less_than_the_copy() {
 }
 
 #[test]
+fn a_crossover_that_slices_disagree_on_is_given_with_its_range() {
+    let mut report = modelled(900.0, 4, 0.95);
+    let spread = |report: &mut CompareReport, by: f64| {
+        for side in report.points.iter_mut().flat_map(|point| [&mut point.direct, &mut point.proxied]) {
+            side.device_cpu_spread = side.device_cpu_ns.map(|ns| (ns / by, ns * by));
+        }
+    };
+    spread(&mut report, 1.01);
+    let verdict = Verdict::of(&report);
+    assert_eq!(verdict.range, None);
+    assert!(!sentences(&report).contains("in most slices"));
+    spread(&mut report, 1.5);
+    let verdict = Verdict::of(&report);
+    let (low, high) = verdict.range.unwrap();
+    let mark = verdict.crossover().mark().unwrap();
+    assert!(low < mark && mark < high && low >= 8.0, "{low} {mark} {high}");
+    assert!(sentences(&report).contains(" (between "), "{}", sentences(&report));
+    let json = serde_json::to_value(report.to_file()).unwrap();
+    assert_eq!(json["crossover"]["device_time_range"][0], low);
+}
+
+#[test]
 fn a_proxy_without_a_core_of_its_own_is_named_as_the_reason_for_little_overlap() {
     assert!(
         sentences(&modelled(900.0, 2, 0.05))

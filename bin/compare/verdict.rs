@@ -12,6 +12,9 @@ const FEWEST_SIZES: usize = 3;
 /// Timings below this number show no median.
 pub(super) const FEWEST_SAMPLES: u64 = 5;
 
+/// Sizes that are less than this apart are one.
+const TELLING: f64 = 1.25;
+
 /// Sizes, in words.
 pub(crate) fn between(first: u64, last: u64) -> String {
     if first == last {
@@ -26,6 +29,8 @@ pub(crate) fn between(first: u64, last: u64) -> String {
 pub(crate) struct Verdict {
     /// In CPU time of the device thread; `None` when that was not measured.
     pub(crate) device_time: Option<Crossing>,
+    /// Between which sizes that crossover lies, where slices differ enough to tell.
+    pub(crate) range: Option<(f64, f64)>,
     /// In latency.
     pub(crate) latency: Crossing,
     /// Where proxied latency is level with direct, or better.
@@ -54,8 +59,10 @@ impl Verdict {
         }
         let latency = costs(|side| Some(side.p50_ns)).unwrap_or_default();
         let per_byte = costs(|side| Some(1.0 / side.gb_per_s.max(1e-9))).unwrap_or_default();
+        let device_time = costs(|side| side.device_cpu_ns).map(|costs| Crossing::below(&costs, 1.0 - LEVEL));
         Self {
-            device_time: costs(|side| side.device_cpu_ns).map(|costs| Crossing::below(&costs, 1.0 - LEVEL)),
+            device_time,
+            range: device_time.and_then(Crossing::mark).and_then(|mark| range(report, mark)),
             latency: Crossing::below(&latency, 1.0 - LEVEL),
             level: Crossing::below(&latency, 1.0 + LEVEL),
             bandwidth: Crossing::below(&per_byte, 1.0 - LEVEL),
@@ -66,7 +73,14 @@ impl Verdict {
     /// Nothing crosses where nothing can be concluded.
     fn of_too_few(reason: String) -> Self {
         let never = Crossing::Never;
-        Self { device_time: None, latency: never, level: never, bandwidth: never, too_few: Some(reason) }
+        Self {
+            device_time: None,
+            range: None,
+            latency: never,
+            level: never,
+            bandwidth: never,
+            too_few: Some(reason),
+        }
     }
 
     /// The crossover to mark: that of device time, which is what a proxy is for, or that of latency when device time is unknown.
@@ -104,10 +118,17 @@ impl Verdict {
             }
         };
         match self.crossover() {
-            Crossing::Between { estimate, .. } => format!(
-                "Crossover at about {}: below it put directly; above it a proxied put {what} than a direct one, and {who}.",
-                format_about(estimate)
-            ),
+            Crossing::Between { estimate, .. } => {
+                let range = self.range.map(|(low, high)| (format_about(low), format_about(high)));
+                let range = range.filter(|(low, high)| low != high);
+                let spread = range.map_or_else(String::new, |(low, high)| {
+                    format!(" (between {low} and {high} in most slices)")
+                });
+                format!(
+                    "Crossover at about {}{spread}: below it put directly; above it a proxied put {what} than a direct one, and {who}.",
+                    format_about(estimate)
+                )
+            }
             Crossing::Always => format!(
                 "No crossover: from {} on, the smallest size measured, a proxied put {what} than a direct one, and {who}.",
                 format_size(first.bytes)
@@ -175,6 +196,25 @@ impl Verdict {
         };
         Some(format!("Device time, proxied against direct: {}, {}.", told(first)?, told(last)?))
     }
+}
+
+/// Between which sizes the crossover of device time lies that was found at `mark`: where lines cross that a tenth of the slices
+/// lie below for one side, and above for the other. `None` where slices hardly differ, or were not told apart.
+fn range(report: &CompareReport, mark: f64) -> Option<(f64, f64)> {
+    let crossing = |kind: fn(&Side) -> Option<(f64, f64)>| -> Option<Crossing> {
+        let cost = |point: &Point| {
+            let ((holder, _), (_, challenger)) = (kind(&point.direct)?, kind(&point.proxied)?);
+            Some(Cost { bytes: point.bytes, holder, challenger })
+        };
+        let costs: Option<Vec<Cost>> = report.points.iter().map(cost).collect();
+        Some(Crossing::below(&costs?, 1.0 - LEVEL))
+    };
+    let late = crossing(|side| side.device_cpu_spread)?;
+    let early = crossing(|side| side.device_cpu_spread.map(|(low, high)| (high, low)))?;
+    let (first, last) = (report.points.first()?.bytes as f64, report.points.last()?.bytes as f64);
+    let low = early.mark().unwrap_or(first).min(mark);
+    let high = late.mark().unwrap_or(last).max(mark);
+    (high > low * TELLING).then_some((low, high))
 }
 
 /// Says what to measure more of, when there is too little to conclude from.

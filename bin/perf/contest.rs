@@ -111,10 +111,18 @@ pub(crate) struct Field {
 /// What lanes that took turns have measured.
 #[derive(Debug)]
 pub(crate) struct Turns {
-    /// The probe of each slice and the samples of every lane, on the rank that leads.
-    slices: Vec<(f64, Vec<Vec<f64>>)>,
+    /// Slices, on the rank that leads.
+    slices: Vec<Taken>,
     /// Operations that were timed, of the test that did fewest.
     pub(crate) operations: u64,
+}
+
+/// One slice of every lane.
+#[derive(Debug)]
+struct Taken {
+    probe_ns: f64,
+    samples: Vec<Vec<f64>>,
+    cpu_ns: Vec<Option<f64>>,
 }
 
 impl Turns {
@@ -125,8 +133,8 @@ impl Turns {
         yardstick: impl Fn(&[Vec<f64>]) -> Vec<f64>,
     ) -> Option<Verdict> {
         let mut slices = Slices::new();
-        for (probe, samples) in &self.slices {
-            slices.push(*probe, &samples[test], &yardstick(samples));
+        for Taken { probe_ns, samples, cpu_ns } in &self.slices {
+            slices.push_charged(*probe_ns, &samples[test], &yardstick(samples), cpu_ns[test]);
         }
         slices.verdict()
     }
@@ -155,7 +163,7 @@ pub(crate) fn take_turns(
         if company.share(u64::from(enough))? == 1 {
             return Ok(turns);
         }
-        let probe = company.probe();
+        let probe_ns = company.probe();
         let mut samples = vec![Vec::new(); lanes.len()];
         for (index, lane) in lanes.iter_mut().enumerate() {
             if index == field.tests {
@@ -167,7 +175,8 @@ pub(crate) fn take_turns(
         turns.operations += fewest_ops;
         done += 1;
         if company.leads() {
-            turns.slices.push((probe, samples));
+            let cpu_ns = lanes.iter().map(|lane| lane.cpu_ns()).collect();
+            turns.slices.push(Taken { probe_ns, samples, cpu_ns });
         }
     }
 }

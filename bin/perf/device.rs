@@ -324,11 +324,10 @@ impl Bench<'_> {
         let outcome = Outcome { wrong: outcome.wrong + wrong, ..outcome };
         let Some((best, outcome)) = outcome.with_lowest_limit() else { return Ok(()) };
         let limit = format!("plain copy ({})", kernels[best]);
-        let (len, cpu) = (stage.len(), test.cpu_ns());
+        let len = stage.len();
         let both = if direction == Direction::Both { 2 } else { 1 };
         self.report(stage.leads(), &outcome, Some(len), &limit, |row| {
             row.set_bandwidth(both * len);
-            row.device_cpu_ns = cpu;
             row.set_level(level);
         })
     }

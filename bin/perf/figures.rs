@@ -29,6 +29,11 @@ pub(crate) fn row_of(
         row.ratio_p10 = Some(ratio.p10);
         row.ratio_p90 = Some(ratio.p90);
     }
+    if let Some(cpu) = verdict.cpu_ns {
+        row.device_cpu_ns = Some(cpu.median);
+        row.device_cpu_p10_ns = Some(cpu.p10);
+        row.device_cpu_p90_ns = Some(cpu.p90);
+    }
     row.sibling_slices = (verdict.kind != Kind::Alike).then_some(verdict.sibling_share);
     row
 }

@@ -14,6 +14,11 @@ pub(crate) trait Lane {
         1
     }
 
+    /// CPU time of this rank's thread for one operation of the last slice, where that is measured.
+    fn cpu_ns(&self) -> Option<f64> {
+        None
+    }
+
     /// Words that did not arrive as sent, in all slices so far, seen by this rank.
     fn wrong(&self) -> u64 {
         0

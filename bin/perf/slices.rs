@@ -43,6 +43,7 @@ struct Slice {
     probe_ns: f64,
     samples: Vec<f64>,
     limit: Vec<f64>,
+    cpu_ns: Option<f64>,
 }
 
 /// A median over slices, and how far the slices lie apart.
@@ -77,6 +78,8 @@ pub(crate) struct Verdict {
     pub(crate) limit: Option<Summary>,
     /// Time of the test over time of the limit in the same slice.
     pub(crate) ratio: Option<Spread>,
+    /// CPU time of the thread under test for one operation, over slices; `None` when it was not measured.
+    pub(crate) cpu_ns: Option<Spread>,
 }
 
 impl Slices {
@@ -88,8 +91,19 @@ impl Slices {
     /// Adds a slice: what its probe took one way, and the times of single operations of the test and of its limit, in
     /// nanoseconds. A slice without samples of the test is left out; the limit may have none.
     pub(crate) fn push(&mut self, probe_ns: f64, samples: &[f64], limit: &[f64]) {
+        self.push_charged(probe_ns, samples, limit, None);
+    }
+
+    /// The same, with the CPU time of one operation.
+    pub(crate) fn push_charged(
+        &mut self,
+        probe_ns: f64,
+        samples: &[f64],
+        limit: &[f64],
+        cpu_ns: Option<f64>,
+    ) {
         if !samples.is_empty() {
-            self.slices.push(Slice { probe_ns, samples: samples.to_vec(), limit: limit.to_vec() });
+            self.slices.push(Slice { probe_ns, samples: samples.to_vec(), limit: limit.to_vec(), cpu_ns });
         }
     }
 
@@ -115,6 +129,7 @@ impl Slices {
             test: pool(chosen.iter().map(|slice| slice.samples.as_slice()))?,
             limit: pool(chosen.iter().map(|slice| slice.limit.as_slice())),
             ratio: Spread::of(&mut chosen.iter().filter_map(|slice| slice.ratio()).collect::<Vec<_>>()),
+            cpu_ns: Spread::of(&mut chosen.iter().filter_map(|slice| slice.cpu_ns).collect::<Vec<_>>()),
         })
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod flood;
 use shmccl::Result;
 use shmccl::channel::{Channel, MemoryChannel, PortChannel};
 use shmccl::heap::HeapOffset;
+use shmccl::heap::layout::FIFO_SLOTS;
 use shmccl::shm::{CopyKernel, HostKernel, Span};
 
 use super::clock::{now_ns, thread_cpu_ns};
@@ -145,8 +146,25 @@ pub(crate) struct Transfer<M> {
     turn: u64,
     seq: u64,
     wrong: u64,
-    cpu_ns: u64,
+    charges: Charges,
+}
+
+/// What a slice has charged to the thread that hands over.
+#[derive(Clone, Copy, Debug, Default)]
+struct Charges {
+    /// CPU time of handing over, and of reading that clock.
+    all_ns: u64,
+    /// CPU time of reading that clock as often.
+    reading_ns: u64,
+    /// Transfers that were handed over meanwhile.
     moved: u64,
+}
+
+impl Charges {
+    /// For one transfer.
+    fn each(self) -> Option<f64> {
+        (self.moved > 0).then(|| self.all_ns.saturating_sub(self.reading_ns) as f64 / self.moved as f64)
+    }
 }
 
 /// Small messages are moved several times in a row until about this much has been moved.
@@ -180,14 +198,8 @@ impl<M: Mover> Transfer<M> {
             turn: 0,
             seq: 0,
             wrong: 0,
-            cpu_ns: 0,
-            moved: 0,
+            charges: Charges::default(),
         }
-    }
-
-    /// CPU time of this rank's thread for handing over one transfer, where it moved any.
-    pub(crate) fn cpu_ns(&self) -> Option<f64> {
-        (self.moved > 0).then(|| self.cpu_ns as f64 / self.moved as f64)
     }
 
     fn meet(&mut self) {
@@ -213,8 +225,8 @@ impl<M: Mover> Transfer<M> {
         (SETTLING_BYTES / self.outgoing.span().len().max(1)).clamp(1, SETTLING)
     }
 
-    /// Moves fresh data once, and has them read; the sample where this rank moves.
-    fn exchange(&mut self) -> Result<Option<f64>> {
+    /// Moves fresh data once, and has them read; the sample where this rank moves. What is `charged` is moved again for that.
+    fn exchange(&mut self, charged: bool) -> Result<Option<f64>> {
         self.seq += 1;
         if self.rewrites() {
             self.outgoing.rewrite(self.seq);
@@ -225,9 +237,10 @@ impl<M: Mover> Transfer<M> {
         }
         let mut sample = None;
         if self.moves() {
-            sample = Some(self.time()?);
-            if self.seq.is_multiple_of(CHARGE_EVERY) {
-                self.charge()?;
+            let took_ns = self.time()?;
+            sample = Some(took_ns);
+            if charged {
+                self.charge(took_ns)?;
             }
         }
         self.meet();
@@ -269,16 +282,45 @@ impl<M: Mover> Transfer<M> {
         Ok((now_ns() - start) as f64 / self.burst as f64)
     }
 
-    /// The same, for the CPU time of handing over: reading that clock takes too long to be part of a sample.
-    fn charge(&mut self) -> Result<()> {
+    /// The same, for the CPU time of handing over what takes about `took_ns`. Reading that clock takes as long as a hundred short
+    /// transfers: they are as many as make it small, and what it takes by itself is measured beside it.
+    fn charge(&mut self, took_ns: f64) -> Result<()> {
+        let count = charged(took_ns, self.outgoing.span().len(), self.mover.queued().is_some());
         let start = thread_cpu_ns();
-        for _ in 0..self.burst {
+        let between = thread_cpu_ns();
+        for _ in 0..count {
             self.mover.start()?;
         }
-        self.cpu_ns += thread_cpu_ns() - start;
-        self.moved += self.burst;
+        let end = thread_cpu_ns();
+        self.charges.reading_ns += between - start;
+        self.charges.all_ns += end - between;
+        self.charges.moved += count;
         self.mover.finish()
     }
+}
+
+/// How long transfers that are charged take together, in nanoseconds: fifty times as long as reading the clock.
+const CHARGE_NS: f64 = 20_000.0;
+
+/// As many triggers are pushed at once, where they are short enough: pushing one is quick, however long its transfer takes.
+const CHARGED_PUSHES: u64 = 8;
+
+/// The bytes that they come to at most.
+const CHARGED_BYTES: u64 = 4 << 20;
+
+/// How many transfers of `len` bytes that take `took_ns` each are charged together; no more than a fifo has room for.
+fn charged(took_ns: f64, len: u64, pushes: bool) -> u64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a count that need not be exact"
+    )]
+    let many = (CHARGE_NS / took_ns.max(1.0)) as u64;
+    if pushes {
+        let fewest = (CHARGED_BYTES / len.max(1)).clamp(1, CHARGED_PUSHES);
+        return many.clamp(fewest, FIFO_SLOTS / 2);
+    }
+    many.max(1)
 }
 
 /// The first transfers of a slice are no samples: past or through the cache, each way to copy leaves the target in a state
@@ -289,16 +331,17 @@ const SETTLING: u64 = 3;
 /// first transfer after others took a sixth less or more than the fourth, by what those others were.
 const SETTLING_BYTES: u64 = 64 << 20;
 
-/// One burst in this many is repeated to be charged.
-const CHARGE_EVERY: u64 = 8;
+/// One exchange in this many is charged, from the first of a slice on.
+const CHARGE_EVERY: u64 = 16;
 
 impl<M: Mover> Lane for Transfer<M> {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
         for _ in 0..self.settling() {
-            self.exchange()?;
+            self.exchange(false)?;
         }
-        for _ in 0..ops / self.burst {
-            samples.extend(self.exchange()?);
+        self.charges = Charges::default();
+        for turn in 0..ops / self.burst {
+            samples.extend(self.exchange(turn.is_multiple_of(CHARGE_EVERY))?);
         }
         self.meet();
         Ok(())
@@ -308,7 +351,34 @@ impl<M: Mover> Lane for Transfer<M> {
         self.settling() * self.burst
     }
 
+    fn cpu_ns(&self) -> Option<f64> {
+        self.charges.each()
+    }
+
     fn wrong(&self) -> u64 {
         self.wrong
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_charged_takes_long_enough_for_its_clock_and_fits_into_a_fifo() {
+        assert_eq!(charged(4.0, 8, false), 5000);
+        assert_eq!(charged(0.0, 8, false), 20_000);
+        assert_eq!(charged(1e7, 64 << 20, false), 1);
+        assert_eq!(charged(80.0, 8, true), 250);
+        assert_eq!(charged(4.0, 8, true), FIFO_SLOTS / 2);
+        assert_eq!(charged(15_000.0, 128 << 10, true), 8);
+        assert_eq!(charged(1e7, 64 << 20, true), 1);
+    }
+
+    #[test]
+    fn reading_the_clock_is_not_charged() {
+        assert_eq!(Charges::default().each(), None);
+        assert_eq!(Charges { all_ns: 900, reading_ns: 400, moved: 10 }.each(), Some(50.0));
+        assert_eq!(Charges { all_ns: 390, reading_ns: 400, moved: 1 }.each(), Some(0.0));
     }
 }

@@ -101,6 +101,17 @@ fn a_single_slice_is_its_own_verdict() {
 }
 
 #[test]
+fn cpu_time_is_of_the_kind_that_counts() {
+    let mut slices = Slices::new();
+    (0..60).for_each(|_| slices.push_charged(130.0, &[150.0], &[130.0], Some(40.0)));
+    (0..40).for_each(|_| slices.push_charged(20.0, &[25.0], &[20.0], Some(9.0)));
+    let cpu = slices.verdict().unwrap().cpu_ns.unwrap();
+    assert_eq!(cpu, Spread { median: 40.0, p10: 40.0, p90: 40.0 });
+    slices.push(130.0, &[150.0], &[130.0]);
+    assert_eq!(slices.verdict().unwrap().cpu_ns, Some(cpu));
+}
+
+#[test]
 fn a_test_without_a_limit_has_no_ratio() {
     let mut slices = Slices::new();
     slices.push(130.0, &[5.0, 7.0, 6.0], &[]);
