@@ -1,7 +1,7 @@
 //! Distributions of times: a histogram that keeps picoseconds, and percentiles of small samples.
 //!
-//! Times are in nanoseconds as `f64` outside and in whole picoseconds inside, because the time of one operation out of a
-//! batch (a push into a fifo, a poll) is a few nanoseconds and would lose half its digits as an integer of them.
+//! Times are in nanoseconds as `f64` outside and in whole picoseconds inside, because the mean of operations that were timed
+//! together (a push into a fifo, a poll) is a few nanoseconds and would lose half its digits as an integer of them.
 
 use hdrhistogram::Histogram;
 
@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 const LONGEST_PS: u64 = 3_600_000_000_000_000;
 
 /// Samples of which one in a hundred can be told: the 99th percentile of fewer is nothing but the slowest.
-const ENOUGH_FOR_P99: u64 = 100;
+pub(crate) const ENOUGH_FOR_P99: u64 = 100;
 
 /// Times of many operations, in fixed space, to three digits.
 #[derive(Clone, Debug)]
@@ -19,10 +19,10 @@ pub(crate) struct Times {
     max_ps: u64,
 }
 
-/// A distribution in five numbers, per operation.
+/// A distribution in five numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Summary {
-    /// Operations.
+    /// Samples.
     pub(crate) count: u64,
     /// The quickest.
     pub(crate) min_ns: f64,
@@ -44,20 +44,10 @@ impl Times {
         Self { histogram, min_ps: u64::MAX, max_ps: 0 }
     }
 
-    /// Records one operation.
+    /// Records one sample.
     pub(crate) fn record(&mut self, ns: f64) {
-        self.record_batch(ns, 1);
-    }
-
-    /// Records `operations` that took `total_ns` together, each as the mean. An empty batch records nothing.
-    ///
-    /// The extremes and percentiles are then those of means, which are narrower than those of operations.
-    pub(crate) fn record_batch(&mut self, total_ns: f64, operations: u32) {
-        if operations == 0 {
-            return;
-        }
-        let ps = whole((total_ns * 1000.0 / f64::from(operations)).clamp(0.0, 3.6e15));
-        self.histogram.saturating_record_n(ps, u64::from(operations));
+        let ps = whole((ns * 1000.0).clamp(0.0, 3.6e15));
+        self.histogram.saturating_record(ps);
         self.min_ps = self.min_ps.min(ps);
         self.max_ps = self.max_ps.max(ps);
     }
@@ -123,9 +113,6 @@ mod tests {
     #[test]
     fn nothing_recorded_has_no_summary() {
         assert_eq!(Times::new().summary(), None);
-        let mut times = Times::new();
-        times.record_batch(5.0, 0);
-        assert_eq!(times.summary(), None);
     }
 
     #[test]
@@ -149,11 +136,11 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_of_operations_below_a_nanosecond_is_not_rounded_away() {
+    fn a_mean_below_a_nanosecond_is_not_rounded_away() {
         let mut times = Times::new();
-        times.record_batch(250.0, 1000);
+        times.record(0.25);
         let summary = times.summary().unwrap();
-        assert_eq!(summary.count, 1000);
+        assert_eq!(summary.count, 1);
         assert!(close(summary.p50_ns, 0.25) && close(summary.min_ns, 0.25), "{summary:?}");
     }
 
