@@ -54,7 +54,10 @@ pub(crate) use spread::note_spread;
 /// Milliseconds for a figure where the user does not say how many operations.
 const FIGURE_MS: u64 = 120;
 
-/// The same where per cents matter.
+/// Milliseconds to go on for at most, where that is too few samples for a 99th percentile.
+const PATIENCE_MS: u64 = 10_000;
+
+/// Milliseconds for a figure where per cents matter.
 const FINE_FIGURE_MS: u64 = 3000;
 
 /// The size whose operations a trace is to cost next to nothing.
@@ -138,9 +141,10 @@ fn measure(args: &PerfArgs, wanted: Vec<(Test, Vec<Channel>)>) -> Result<Vec<Row
     for (test, channels) in wanted {
         progress.set_message(test.name());
         match test {
-            Test::FifoRate => {
-                rows.extend(fifo::measure(plan(args, Vec::new())?.effort(None), args.job.timeout)?)
-            }
+            Test::FifoRate => rows.extend(fifo::measure(
+                plan(args, Vec::new())?.effort(Test::FifoRate, None),
+                args.job.timeout,
+            )?),
             Test::Launch => {
                 for ranks in counts(args) {
                     rows.push(launching::measure(ranks, args.sweep.iters, &args.job)?);
@@ -220,6 +224,8 @@ fn plan(args: &PerfArgs, tests: Vec<(Test, Option<Channel>)>) -> Result<Plan> {
         check: args.sweep.check(),
         one_core: jobs::share_a_core(&args.job)?,
         figure_ms: FIGURE_MS,
+        patience_ms: PATIENCE_MS,
+        patient: None,
         collective: None,
         matrix: None,
     })

@@ -22,8 +22,10 @@ pub(crate) struct Row {
     pub(crate) bytes: Option<u64>,
     /// Operations that were timed.
     pub(crate) iterations: u64,
-    /// Timings that the percentiles are taken from; one may stand for a batch of operations.
+    /// Timings that the percentiles are taken from.
     pub(crate) samples: Option<u64>,
+    /// Operations that one of them is the mean of: 1 where each was timed by itself, 2 where a round trip was.
+    pub(crate) operations_per_sample: Option<u64>,
     /// The quickest.
     pub(crate) min_ns: Option<f64>,
     /// The median, in the kind of slices that were most.
@@ -87,6 +89,7 @@ impl Row {
             bytes: None,
             iterations: 0,
             samples: None,
+            operations_per_sample: None,
             min_ns: None,
             p50_ns: None,
             p50_all_ns: None,

@@ -4,8 +4,9 @@ use super::report::{CompareReport, Side};
 
 type Column = (&'static str, fn(&Side) -> Option<String>);
 
-const COLUMNS: [Column; 17] = [
+const COLUMNS: [Column; 18] = [
     ("iterations", |side| Some(side.iterations.to_string())),
+    ("puts_per_sample", |side| side.puts_per_sample.map(|puts| puts.to_string())),
     ("min_ns", |side| number(Some(side.min_ns))),
     ("p50_ns", |side| number(Some(side.p50_ns))),
     ("p99_ns", |side| number(side.p99_ns)),

@@ -13,6 +13,9 @@ use crate::row::{Report, Row};
 /// Milliseconds for a figure where the user does not say how many operations.
 const FIGURE_MS: u64 = 120;
 
+/// Milliseconds to go on for at most, where that is too few latencies for a 99th percentile.
+const PATIENCE_MS: u64 = 2000;
+
 /// Device processes: one puts, one receives.
 const RANKS: u32 = 2;
 
@@ -47,6 +50,8 @@ pub(crate) fn measure(args: &CompareArgs) -> Result<CompareReport> {
             check: args.sweep.check(),
             one_core,
             figure_ms: FIGURE_MS,
+            patience_ms: PATIENCE_MS,
+            patient: Some(Test::PutLatency),
             collective: None,
             matrix: None,
         };
@@ -77,6 +82,7 @@ fn side(rows: &[Row], channel: Channel, bytes: u64) -> Result<Side> {
     Ok(Side {
         iterations: latency.iterations,
         samples: latency.samples,
+        puts_per_sample: latency.operations_per_sample,
         min_ns: time(latency.min_ns)?,
         p50_ns: time(latency.p50_ns)?,
         p99_ns: latency.p99_ns,

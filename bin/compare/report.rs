@@ -35,8 +35,10 @@ pub(crate) struct Point {
 pub(crate) struct Side {
     /// Puts that were timed for the latency.
     pub(crate) iterations: u64,
-    /// Timings of the latency, of which one may stand for a batch of puts.
+    /// Timings of the latency.
     pub(crate) samples: Option<u64>,
+    /// Puts that one of them is the mean of.
+    pub(crate) puts_per_sample: Option<u64>,
     /// The quickest.
     pub(crate) min_ns: f64,
     /// The median.
@@ -129,6 +131,7 @@ impl Side {
             bytes: Some(bytes),
             iterations: self.iterations,
             samples: self.samples,
+            operations_per_sample: self.puts_per_sample,
             min_ns: Some(self.min_ns),
             p50_ns: Some(self.p50_ns),
             p99_ns: self.p99_ns,

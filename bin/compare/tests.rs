@@ -149,6 +149,19 @@ fn the_text_holds_the_tables_the_charts_and_the_verdict_and_stays_narrow() {
 }
 
 #[test]
+fn percentiles_of_means_are_told_with_the_sizes_they_are_of() {
+    let mut report = modelled(900.0, 4, 0.95);
+    assert!(!view::text(Look::plain(), &report).contains("of means of"));
+    for point in &mut report.points {
+        point.direct.puts_per_sample = Some(if point.bytes < 1024 { 32 } else { 1 });
+        point.proxied.puts_per_sample = Some(if point.bytes < 1024 { 2 } else { 1 });
+    }
+    let text = view::text(Look::plain(), &report);
+    assert!(text.contains("p50, p99: direct up to 512 B, of means of 32 puts, since"), "{text}");
+    assert!(!text.contains("proxied up to"), "{text}");
+}
+
+#[test]
 fn the_fifo_has_a_table_of_its_own_that_says_what_its_columns_mean() {
     let mut report = modelled(900.0, 4, 0.95);
     let text = view::text(Look { width: Some(80), ..Look::plain() }, &report);

@@ -67,8 +67,29 @@ fn latency_table(look: Look, report: &CompareReport) -> String {
     };
     let table = grid(&head, report, row).text(look, &["p99", "wrong", "proxied/direct"]);
     format!(
-        "Latency of one put, from the put until the receiver holds the data; bandwidth of puts in a row\n{table}"
+        "Latency of one put, from the put until the receiver holds the data; bandwidth of puts in a row\n{table}{}",
+        of_means(report)
     )
+}
+
+/// Which percentiles are not of single puts.
+fn of_means(report: &CompareReport) -> String {
+    let most = |side: fn(&Point) -> &Side| {
+        let means =
+            report.points.iter().filter(|point| side(point).puts_per_sample.is_some_and(|puts| puts > 2));
+        means
+            .max_by_key(|point| point.bytes)
+            .and_then(|point| Some((point.bytes, side(point).puts_per_sample?)))
+    };
+    let tell = |name: &str, (bytes, puts): (u64, u64)| {
+        format!(
+            "p50, p99: {name} up to {}, of means of {puts} puts, since one is too short for the clock.\n",
+            format_size(bytes)
+        )
+    };
+    let direct = most(|point| &point.direct).map(|most| tell("direct", most));
+    let proxied = most(|point| &point.proxied).map(|most| tell("proxied", most));
+    direct.into_iter().chain(proxied).collect()
 }
 
 fn device_table(look: Look, report: &CompareReport) -> String {

@@ -9,7 +9,7 @@ use super::clock::now_ns;
 use super::duet::Duet;
 use super::lane::Lane;
 use super::slices::{Slices, UNPROBED, Verdict};
-use super::stats::median;
+use super::stats::{ENOUGH_FOR_P99, median};
 
 /// How long a slice of one lane is to take, in nanoseconds.
 const SLICE_NS: u64 = 800_000;
@@ -60,6 +60,8 @@ pub(crate) struct Effort {
     pub(crate) warmup: Option<u64>,
     /// For how long to go on otherwise.
     pub(crate) time: Duration,
+    /// For how much longer to go on at most, where there are not enough samples for a 99th percentile.
+    pub(crate) patience: Duration,
     /// How long to leave the cores alone before each limit, so that idle proxies are asleep.
     pub(crate) rest: Duration,
 }
@@ -113,6 +115,8 @@ pub(crate) struct Field {
 pub(crate) struct Turns {
     /// Slices, on the rank that leads.
     slices: Vec<Taken>,
+    /// Operations that a sample of each lane is the mean of.
+    per_sample: Vec<u64>,
     /// Operations that were timed, of the test that did fewest.
     pub(crate) operations: u64,
 }
@@ -132,11 +136,16 @@ impl Turns {
         test: usize,
         yardstick: impl Fn(&[Vec<f64>]) -> Vec<f64>,
     ) -> Option<Verdict> {
-        let mut slices = Slices::new();
+        let mut slices = Slices::of_means(self.per_sample[test]);
         for Taken { probe_ns, samples, cpu_ns } in &self.slices {
             slices.push_charged(*probe_ns, &samples[test], &yardstick(samples), cpu_ns[test]);
         }
         slices.verdict()
+    }
+
+    /// Whether the slices that count have samples enough for a 99th percentile of the first test.
+    fn shows_p99(&self) -> bool {
+        self.verdict(0, |_| Vec::new()).is_some_and(|verdict| verdict.test.p99_ns.is_some())
     }
 }
 
@@ -150,15 +159,25 @@ pub(crate) fn take_turns(
     field: Field,
     effort: Effort,
 ) -> Result<Turns> {
-    let ops =
-        lanes.iter_mut().map(|lane| calibrate(&mut company, *lane, effort)).collect::<Result<Vec<_>>>()?;
+    let mut ops = Vec::new();
+    for (index, lane) in lanes.iter_mut().enumerate() {
+        let fewest =
+            if index < field.tests { ENOUGH_FOR_P99.div_ceil(field.fewest_slices.max(1)) } else { 1 };
+        ops.push(calibrate(&mut company, *lane, effort, fewest)?);
+    }
     let fewest_ops = ops[..field.tests].iter().copied().min().unwrap_or(0);
-    let mut turns = Turns { slices: Vec::new(), operations: 0 };
+    let per_sample = lanes.iter().map(|lane| lane.per_sample()).collect();
+    let mut turns = Turns { slices: Vec::new(), per_sample, operations: 0 };
     let (started, mut done) = (now_ns(), 0);
     loop {
         let enough = match effort.iters {
             Some(iters) => turns.operations >= iters,
-            None => done >= field.fewest_slices && Duration::from_nanos(now_ns() - started) >= effort.time,
+            None => {
+                let spent = Duration::from_nanos(now_ns() - started);
+                done >= field.fewest_slices
+                    && spent >= effort.time
+                    && (spent >= effort.time + effort.patience || turns.shows_p99())
+            }
         };
         if company.share(u64::from(enough))? == 1 {
             return Ok(turns);
@@ -188,13 +207,19 @@ fn rest(time: Duration) {
     }
 }
 
-/// Finds how many operations fill a slice, and warms up on the way.
+/// Finds how many operations fill a slice, and warms up on the way. They are enough for `fewest` samples where patience lasts for as
+/// many in each of the fewest slices.
 ///
 /// # Errors
 /// Whatever the lane fails with.
-pub(crate) fn calibrate(company: &mut Company<'_>, lane: &mut dyn Lane, effort: Effort) -> Result<u64> {
+pub(crate) fn calibrate(
+    company: &mut Company<'_>,
+    lane: &mut dyn Lane,
+    effort: Effort,
+    fewest: u64,
+) -> Result<u64> {
     let (mut ops, mut warmed) = (lane.batch(), 0);
-    loop {
+    let op_ns = loop {
         company.share(0)?;
         let start = now_ns();
         lane.slice(ops, &mut Vec::new())?;
@@ -208,9 +233,15 @@ pub(crate) fn calibrate(company: &mut Company<'_>, lane: &mut dyn Lane, effort: 
             0
         };
         match company.share(next)? {
-            0 => break,
+            0 => break took as f64 / ops as f64,
             more => ops = more,
         }
+    };
+    lane.settle(op_ns);
+    let raised = fewest * lane.batch();
+    let lasts = raised as f64 * op_ns * FEWEST_SLICES as f64 <= effort.patience.as_nanos() as f64;
+    if company.share(u64::from(effort.iters.is_none() && ops < raised && lasts))? == 1 {
+        ops = raised;
     }
     let most = effort.iters.map_or(u64::MAX, |iters| iters.next_multiple_of(lane.batch()));
     Ok(ops.min(most))

@@ -145,7 +145,8 @@ impl Bench<'_> {
         lanes: &mut [&mut dyn Lane],
         yardsticks: &[Yardstick],
     ) -> Result<Outcome> {
-        let outcome = contest(Company::Two(duet), lanes, yardsticks, self.plan.effort(self.channel))?;
+        let outcome =
+            contest(Company::Two(duet), lanes, yardsticks, self.plan.effort(self.test, self.channel))?;
         // What the other rank found wrong counts as well.
         let wrong = outcome.wrong + duet.share_back(outcome.wrong);
         Ok(Outcome { wrong, ..outcome })
@@ -389,7 +390,7 @@ impl Bench<'_> {
                 source: stage.source(),
                 target: stage.target(),
             };
-            let overlap = scene.play(self.plan.effort(None))?;
+            let overlap = scene.play(self.plan.effort(self.test, None))?;
             let wrong = overlap.wrong + duet.share_back(overlap.wrong);
             let verdicts = overlap.slices.verdict().into_iter().collect();
             let outcome = Outcome { verdicts, operations: overlap.rounds, wrong };
@@ -401,7 +402,7 @@ impl Bench<'_> {
     fn barrier(&mut self) -> Result<()> {
         let mut ensemble = Ensemble::new(self.comm)?;
         let mut limit = YieldBarrier::new(self.comm)?;
-        let effort = self.plan.effort(None);
+        let effort = self.plan.effort(self.test, None);
         let leads = ensemble.leads();
         let outcome = {
             let mut test = CommBarrier { comm: &mut *self.comm };

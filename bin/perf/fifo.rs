@@ -15,6 +15,7 @@ use super::contest::Effort;
 use super::cores::{affinity, pin};
 use super::figures::row_of;
 use super::slices::Slices;
+use super::stats::ENOUGH_FOR_P99;
 use crate::args::Test;
 use crate::row::Row;
 
@@ -89,14 +90,19 @@ pub(crate) fn measure(effort: Effort, patience: Duration) -> Result<Vec<Row>> {
 }
 
 fn measure_one(setup: Setup, cores: Cores, effort: Effort, patience: Duration) -> Result<Row> {
-    let mut slices = Slices::new();
+    let mut slices = Slices::of_means(SLICE);
     let mut wrong = 0;
     let started = now_ns();
     let mut pushed = 0;
     for slice in 0.. {
         let enough = match effort.iters {
             Some(iters) => pushed >= iters,
-            None => slice >= FEWEST_SLICES && Duration::from_nanos(now_ns() - started) >= effort.time,
+            None => {
+                let spent = Duration::from_nanos(now_ns() - started);
+                slice >= FEWEST_SLICES
+                    && spent >= effort.time
+                    && (slice as u64 >= ENOUGH_FOR_P99 || spent >= effort.time + effort.patience)
+            }
         };
         if enough {
             break;

@@ -20,6 +20,7 @@ pub(crate) fn row_of(
     row.set_times(Some(verdict.test));
     row.p50_all_ns = Some(verdict.p50_all_ns);
     row.samples = Some(verdict.test.count);
+    row.operations_per_sample = Some(verdict.per_sample);
     if let Some(times) = verdict.limit {
         row.limit = Some(limit.to_owned());
         row.limit_p50_ns = Some(times.p50_ns);

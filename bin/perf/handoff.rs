@@ -5,22 +5,21 @@ use shmccl::shm::HostKernel;
 use shmccl::sync::bare::BareFlag;
 
 use super::clock::now_ns;
-use super::lane::Lane;
-
-/// Hand-offs in one sample.
-const BATCH: u64 = 16;
+use super::lane::{BATCH, Lane, timed_together};
 
 /// The rank that leads does it with a thread that inherits its core; the other rank has nothing to do.
 #[derive(Debug)]
 pub(crate) struct YieldHandoff {
     leads: bool,
     kernel: HostKernel,
+    /// Hand-offs there and back in one sample.
+    together: u64,
 }
 
 impl YieldHandoff {
     /// On the core of the calling thread, if the process is pinned.
     pub(crate) fn new(leads: bool) -> Self {
-        Self { leads, kernel: HostKernel::detect() }
+        Self { leads, kernel: HostKernel::detect(), together: BATCH }
     }
 }
 
@@ -30,10 +29,10 @@ impl Lane for YieldHandoff {
             return Ok(());
         }
         let (here, there) = (BareFlag::new(0), BareFlag::new(0));
-        let kernel = &self.kernel;
+        let (kernel, together) = (&self.kernel, self.together);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                for turn in 0..=ops / BATCH * BATCH {
+                for turn in 0..=ops / together * together {
                     there.spin_yielding(kernel, turn + 1);
                     here.set(turn + 1);
                 }
@@ -45,12 +44,12 @@ impl Lane for YieldHandoff {
                 here.spin_yielding(kernel, turn);
             };
             pass(); // the thread has started
-            for _ in 0..ops / BATCH {
+            for _ in 0..ops / together {
                 let start = now_ns();
-                for _ in 0..BATCH {
+                for _ in 0..together {
                     pass();
                 }
-                samples.push((now_ns() - start) as f64 / (2 * BATCH) as f64);
+                samples.push((now_ns() - start) as f64 / (2 * together) as f64);
             }
         });
         Ok(())
@@ -58,5 +57,13 @@ impl Lane for YieldHandoff {
 
     fn batch(&self) -> u64 {
         BATCH
+    }
+
+    fn settle(&mut self, op_ns: f64) {
+        self.together = timed_together(op_ns);
+    }
+
+    fn per_sample(&self) -> u64 {
+        2 * self.together
     }
 }

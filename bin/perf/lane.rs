@@ -14,6 +14,14 @@ pub(crate) trait Lane {
         1
     }
 
+    /// Told before the first slice that counts: about how long an operation takes here, in nanoseconds.
+    fn settle(&mut self, _op_ns: f64) {}
+
+    /// Operations that one sample is the mean of.
+    fn per_sample(&self) -> u64 {
+        1
+    }
+
     /// CPU time of this rank's thread for one operation of the last slice, where that is measured.
     fn cpu_ns(&self) -> Option<f64> {
         None
@@ -53,7 +61,7 @@ pub(crate) struct Received {
 
 /// Two ranks that throw back and forth over an [`End`] each.
 ///
-/// Short messages are timed in batches: half the time of a batch of round trips, which leaves the clock out of it.
+/// A sample of short messages is half the time of a round trip, or of as many in a row as leave the clock out of it.
 /// Long ones carry the sender's clock, so that preparing them is not in the sample: from just before the send to just
 /// after the last byte was read. Both processes read the same monotonic clock.
 #[derive(Debug)]
@@ -62,17 +70,34 @@ pub(crate) struct PingPong<E> {
     /// Whether this rank throws first and keeps the time.
     leads: bool,
     stamped: bool,
+    /// Round trips in one sample.
+    together: u64,
     seq: u64,
     wrong: u64,
 }
 
-/// Round trips in one sample of short messages.
-const BATCH: u64 = 16;
+/// The most operations that are timed together because each is too short for the clock.
+pub(crate) const BATCH: u64 = 16;
+
+/// The clock takes less than one part in so many of what is timed, unless that takes more than a batch.
+const CLOCK_SHARE: f64 = 50.0;
+
+/// How many operations that take `op_ns` each are timed together: one, wherever reading the clock is short beside it. Batches are
+/// a multiple of it.
+pub(crate) fn timed_together(op_ns: f64) -> u64 {
+    enough_for(super::clock::reading_ns(), op_ns)
+}
+
+fn enough_for(reading_ns: f64, op_ns: f64) -> u64 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
+    let wanted = (reading_ns * CLOCK_SHARE / op_ns.max(1.0)).ceil() as u64;
+    wanted.clamp(1, BATCH).next_power_of_two()
+}
 
 impl<E: End> PingPong<E> {
     /// Messages with room for a stamp and long enough for the clock not to matter are `stamped`.
     pub(crate) fn new(end: E, leads: bool, stamped: bool) -> Self {
-        Self { end, leads, stamped, seq: 0, wrong: 0 }
+        Self { end, leads, stamped, together: if stamped { 1 } else { BATCH }, seq: 0, wrong: 0 }
     }
 
     fn throw(&mut self) -> Result<()> {
@@ -113,13 +138,13 @@ impl<E: End> Lane for PingPong<E> {
             }
             return Ok(());
         }
-        for _ in 0..ops / BATCH {
+        for _ in 0..ops / self.together {
             let start = super::clock::now_ns();
-            for _ in 0..BATCH {
+            for _ in 0..self.together {
                 self.round_trip()?;
             }
             if self.leads {
-                samples.push((super::clock::now_ns() - start) as f64 / (2 * BATCH) as f64);
+                samples.push((super::clock::now_ns() - start) as f64 / (2 * self.together) as f64);
             }
         }
         Ok(())
@@ -129,7 +154,34 @@ impl<E: End> Lane for PingPong<E> {
         if self.stamped { 1 } else { BATCH }
     }
 
+    fn settle(&mut self, op_ns: f64) {
+        if !self.stamped {
+            self.together = timed_together(op_ns);
+        }
+    }
+
+    fn per_sample(&self) -> u64 {
+        if self.stamped { 1 } else { 2 * self.together }
+    }
+
     fn wrong(&self) -> u64 {
         self.wrong
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_too_short_for_the_clock_is_timed_together() {
+        assert_eq!(enough_for(25.0, 5000.0), 1);
+        assert_eq!(enough_for(25.0, 1250.0), 1);
+        assert_eq!(enough_for(25.0, 300.0), 8);
+        assert_eq!(enough_for(25.0, 100.0), BATCH);
+        assert_eq!(enough_for(25.0, 0.0), BATCH);
+        assert_eq!(enough_for(0.0, 100.0), 1);
+        // So that a slice, which is a multiple of the batch, is one of it as well.
+        assert!((1..2000).all(|ns| BATCH.is_multiple_of(enough_for(25.0, f64::from(ns)))));
     }
 }

@@ -1,6 +1,7 @@
 //! How long it takes until device processes are up: started, met, mapped into each other, ready.
 
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -9,11 +10,15 @@ use super::figures::row_of;
 use super::jobs;
 use super::plan::Plan;
 use super::slices::{Slices, UNPROBED};
+use super::stats::ENOUGH_FOR_P99;
 use crate::args::{JobArgs, Test};
 use crate::row::Row;
 
-/// Jobs that are started for one figure, unless the user says how many.
-const JOBS: u64 = 20;
+/// Jobs that are started for one figure, unless the user says how many: enough for a 99th percentile, where that does not take long.
+const JOBS: [u64; 2] = [20, ENOUGH_FOR_P99];
+
+/// How long.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Starts `ranks` processes that do nothing, again and again; and between them as many that have nothing to do with each
 /// other, which is the least that starting them takes.
@@ -23,8 +28,10 @@ const JOBS: u64 = 20;
 pub(crate) fn measure(ranks: u32, iters: Option<u64>, args: &JobArgs) -> Result<Row> {
     let plan = Plan::of_nothing();
     let mut slices = Slices::new();
-    let jobs = iters.unwrap_or(JOBS);
-    for _ in 0..jobs {
+    let [fewest, most] = iters.map_or(JOBS, |iters| [iters; 2]);
+    let (started, mut jobs) = (Instant::now(), 0);
+    while jobs < fewest || jobs < most && started.elapsed() < PATIENCE {
+        jobs += 1;
         let finished = jobs::run(&plan, ranks, args, &mut |_| {})?;
         let ready_after = finished.ready_after.context("a job that was never ready")?;
         slices.push(UNPROBED, &[ready_after.as_secs_f64() * 1e9], &[bare_processes(ranks)?]);

@@ -9,9 +9,9 @@ use super::contest::Effort;
 use super::duet::Duet;
 use super::payload::Payload;
 use super::slices::Slices;
-use super::stats::median;
+use super::stats::{ENOUGH_FOR_P99, median};
 
-/// Repetitions of each of the three timings, unless the user says how many.
+/// Repetitions of each of the three timings, unless the user says how many, or there is time for more.
 const ROUNDS: u64 = 15;
 
 /// Transfers before the clock counts, unless the user says how many.
@@ -54,12 +54,16 @@ impl<C: Channel> Scene<'_, C> {
             wrong += missed;
             Ok(took)
         };
+        let began = now_ns();
         let warmup = effort.warmup.unwrap_or(WARMUP).max(1);
         let mut warm: Vec<f64> = (0..warmup).map(|_| round(&mut self, None)).collect::<Result<_>>()?;
         let mine = steps_for(median(&mut warm).unwrap_or(0.0));
         let steps = self.duet.share(mine);
         let (mut alone, mut computing, mut both) = (Vec::new(), Vec::new(), Vec::new());
-        let (rounds, mut slices) = (effort.iters.unwrap_or(ROUNDS), Slices::new());
+        let round_ns = 3 * (now_ns() - began) / warmup;
+        let affordable = u64::try_from(effort.patience.as_nanos()).unwrap_or(u64::MAX) / round_ns.max(1);
+        let rounds = self.duet.share(effort.iters.unwrap_or(affordable.clamp(ROUNDS, ENOUGH_FOR_P99)));
+        let mut slices = Slices::new();
         for _ in 0..rounds {
             let probe = self.duet.probe();
             alone.push(round(&mut self, None)?);

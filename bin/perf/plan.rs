@@ -32,6 +32,10 @@ pub(crate) struct Plan {
     pub(crate) one_core: bool,
     /// Milliseconds to spend on a figure where the user did not say how many operations.
     pub(crate) figure_ms: u64,
+    /// Milliseconds to go on for at most, where a figure has too few samples for a 99th percentile.
+    pub(crate) patience_ms: u64,
+    /// The only test that is given so long, where the percentiles of one only are shown.
+    pub(crate) patient: Option<Test>,
     /// What collective tests are to measure.
     pub(crate) collective: Option<Settings>,
     /// What a matrix is to show.
@@ -49,6 +53,8 @@ impl Plan {
             check: true,
             one_core: false,
             figure_ms: 0,
+            patience_ms: 0,
+            patient: None,
             collective: None,
             matrix: None,
         }
@@ -68,8 +74,15 @@ impl Plan {
     }
 
     /// How much to measure for one figure.
-    pub(crate) fn effort(&self, channel: Option<Channel>) -> Effort {
+    pub(crate) fn effort(&self, test: Test, channel: Option<Channel>) -> Effort {
+        let is_patient = self.patient.is_none_or(|patient| patient == test);
         let rest = if channel == Some(Channel::Port) { PROXIES_ASLEEP_AFTER } else { Duration::ZERO };
-        Effort { iters: self.iters, warmup: self.warmup, time: Duration::from_millis(self.figure_ms), rest }
+        Effort {
+            iters: self.iters,
+            warmup: self.warmup,
+            time: Duration::from_millis(self.figure_ms),
+            patience: if is_patient { Duration::from_millis(self.patience_ms) } else { Duration::ZERO },
+            rest,
+        }
     }
 }

@@ -134,6 +134,10 @@ impl<S: Stream> Lane for Rate<S> {
         WINDOW
     }
 
+    fn per_sample(&self) -> u64 {
+        WINDOW
+    }
+
     fn wrong(&self) -> u64 {
         self.wrong
     }

@@ -33,9 +33,10 @@ pub(crate) enum Kind {
 }
 
 /// All slices of one test at one size.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Slices {
     slices: Vec<Slice>,
+    per_sample: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -80,12 +81,19 @@ pub(crate) struct Verdict {
     pub(crate) ratio: Option<Spread>,
     /// CPU time of the thread under test for one operation, over slices; `None` when it was not measured.
     pub(crate) cpu_ns: Option<Spread>,
+    /// Operations that one sample is the mean of.
+    pub(crate) per_sample: u64,
 }
 
 impl Slices {
-    /// No slices yet.
+    /// No slices yet; each operation is a sample.
     pub(crate) fn new() -> Self {
-        Self::default()
+        Self::of_means(1)
+    }
+
+    /// No slices yet; a sample is the mean of so many operations.
+    pub(crate) fn of_means(per_sample: u64) -> Self {
+        Self { slices: Vec::new(), per_sample }
     }
 
     /// Adds a slice: what its probe took one way, and the times of single operations of the test and of its limit, in
@@ -129,6 +137,7 @@ impl Slices {
             test: pool(chosen.iter().map(|slice| slice.samples.as_slice()))?,
             limit: pool(chosen.iter().map(|slice| slice.limit.as_slice())),
             ratio: Spread::of(&mut chosen.iter().filter_map(|slice| slice.ratio()).collect::<Vec<_>>()),
+            per_sample: self.per_sample,
             cpu_ns: Spread::of(&mut chosen.iter().filter_map(|slice| slice.cpu_ns).collect::<Vec<_>>()),
         })
     }

@@ -351,6 +351,10 @@ impl<M: Mover> Lane for Transfer<M> {
         self.settling() * self.burst
     }
 
+    fn per_sample(&self) -> u64 {
+        self.burst
+    }
+
     fn cpu_ns(&self) -> Option<f64> {
         self.charges.each()
     }

@@ -12,12 +12,13 @@ type Column = (&'static str, fn(&Row) -> Option<String>);
 /// How many columns, from the first, hold words and not figures.
 const WORDS: usize = 3;
 
-const COLUMNS: [Column; 22] = [
+const COLUMNS: [Column; 23] = [
     (TEST, |row| Some(row.test.name().to_owned())),
     ("channel", |row| row.channel.map(|channel| channel.name().to_owned())),
     ("variant", |row| row.variant.clone()),
     ("ranks", |row| Some(row.ranks.to_string())),
     ("size", |row| row.bytes.map(format_size)),
+    (TOGETHER, |row| row.operations_per_sample.map(|count| count.to_string())),
     ("min", |row| row.min_ns.map(format_ns)),
     ("p50", |row| row.p50_ns.map(format_ns)),
     ("p99", |row| row.p99_ns.map(format_ns)),
@@ -39,8 +40,11 @@ const COLUMNS: [Column; 22] = [
 
 const TEST: &str = "test";
 
+const TOGETHER: &str = "ops/sample";
+
 /// What a narrow terminal goes without, the first to go first. What is left fits in 80 characters for every test.
-const EXPENDABLE: [&str; 12] = [
+const EXPENDABLE: [&str; 13] = [
+    TOGETHER,
     "max",
     "min",
     "stalls",
@@ -61,7 +65,7 @@ pub(crate) fn text(look: Look, report: &Report) -> String {
     let whole = grid(&report.rows.iter().collect::<Vec<_>>());
     let head = report.machine.line();
     if whole.fits(look) {
-        return format!("{head}\n\n{}", whole.text(look, &[]));
+        return format!("{head}\n\n{}{}", whole.text(look, &[]), note(report));
     }
     let mut tests: Vec<_> = report.rows.iter().map(|row| row.test).collect();
     tests.dedup();
@@ -70,7 +74,18 @@ pub(crate) fn text(look: Look, report: &Report) -> String {
         grid.drop_column(TEST);
         format!("{}\n{}", test.name(), grid.text(look, &EXPENDABLE))
     };
-    format!("{head}\n\n{}", tests.iter().map(table).collect::<Vec<_>>().join("\n"))
+    format!("{head}\n\n{}{}", tests.iter().map(table).collect::<Vec<_>>().join("\n"), note(report))
+}
+
+/// What percentiles are of, where an operation is no sample.
+fn note(report: &Report) -> &'static str {
+    let is_mean = |row: &Row| row.operations_per_sample.is_some_and(|count| count > 1);
+    if report.rows.iter().any(is_mean) {
+        "ops/sample: operations that were timed together, since the clock is too slow for one;\n\
+         min, p50, p99 and max are then those of their means (2: there and back, halved).\n"
+    } else {
+        ""
+    }
 }
 
 /// The columns that any of the rows needs.
@@ -175,6 +190,15 @@ mod tests {
         }
         assert_eq!(lines.iter().filter(|line| **line == "put_latency" || **line == "fifo_rate").count(), 2);
         assert!(lines.iter().any(|line| line.contains("p50") && line.contains("time/limit")), "{text}");
+    }
+
+    #[test]
+    fn a_table_of_means_says_so() {
+        let row = |count| Row { operations_per_sample: Some(count), ..Row::new(Test::PutLatency, 2) };
+        let text =
+            |count| text(Look::plain(), &Report { machine: Machine::detect(), rows: vec![row(count)] });
+        assert!(text(32).ends_with("(2: there and back, halved).\n") && text(32).contains("ops/sample"));
+        assert!(!text(1).contains("halved"));
     }
 
     #[test]

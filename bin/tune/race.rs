@@ -53,8 +53,9 @@ pub(super) fn race(
     let mut runners = Vec::new();
     for &algorithm in algorithms {
         comm_of(work).set_algorithm(Some(algorithm));
-        let effort = Effort { iters: None, warmup: None, time, rest: Duration::ZERO };
-        let ops = calibrate(&mut Company::All(ensemble), work, effort)?;
+        let effort =
+            Effort { iters: None, warmup: None, time, patience: Duration::ZERO, rest: Duration::ZERO };
+        let ops = calibrate(&mut Company::All(ensemble), work, effort, 1)?;
         runners.push(Runner { algorithm, ops, times: Vec::new(), out: false });
     }
     let started = now_ns();

@@ -45,6 +45,8 @@ pub(super) fn measure(args: &CompareArgs, test: Test) -> Result<RivalReport> {
                 one_core,
                 // The least number of slices takes long enough.
                 figure_ms: 0,
+                patience_ms: 0,
+                patient: None,
                 collective: Some(settings(operation, channel, &rivals)),
                 matrix: None,
             };

@@ -173,7 +173,7 @@ impl Bench<'_> {
         let mut test = Trial::new(ByLibrary(self.comm), workload, &self.gathering, wanted.bytes);
         let company = (&mut self.duet, &mut self.ensemble);
         let field = Field { tests: 1, fewest_slices: FEWEST_SLICES };
-        let race = race(company, vec![&mut test], &mut limits, field, self.plan.effort(None))?;
+        let race = race(company, vec![&mut test], &mut limits, field, self.plan.effort(self.test, None))?;
         let wrong = self.gathering.borrow_mut().total(test.wrong())?;
         if self.comm.rank().get() == 0 {
             self.report(wanted, layout, &self.settings.algorithm, &limits, race.outcome(0, wrong), None)?;

@@ -34,6 +34,8 @@ pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<Row>> {
         check: args.sweep.check(),
         one_core: jobs::share_a_core(&args.job)?,
         figure_ms: FIGURE_MS,
+        patience_ms: 0,
+        patient: None,
         collective: Some(args.settings(test, n_ranks)?),
         matrix: None,
     };

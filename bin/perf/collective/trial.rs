@@ -120,6 +120,10 @@ impl<T: Number, W: Way<T>> Lane for Trial<T, W> {
         self.batch
     }
 
+    fn per_sample(&self) -> u64 {
+        self.batch
+    }
+
     fn wrong(&self) -> u64 {
         self.workload.wrong
     }

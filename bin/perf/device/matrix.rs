@@ -91,7 +91,7 @@ impl Bench<'_> {
         let mut ensemble = Ensemble::new(self.comm)?;
         let mut lanes: Vec<&mut dyn Lane> = vec![&mut test];
         lanes.extend(plain.iter_mut().map(|lane| lane as &mut dyn Lane));
-        let effort = self.plan.effort(self.channel);
+        let effort = self.plan.effort(self.test, self.channel);
         let outcome = contest(Company::All(&mut ensemble), &mut lanes, &best_of(kernels.len()), effort)?;
         let wrong = gathering.borrow_mut().total(outcome.wrong)?;
         let leads = ensemble.leads();

@@ -68,7 +68,7 @@ impl Bench<'_> {
             RefCell::new(PingPong::new(stage.put(self.comm, channel)?, stage.leads(), stage.stamped()));
         duet.meet();
         let set_tracing = |_: &mut _, is_noted| self.comm.set_tracing(is_noted);
-        let turns = turns(Company::Two(duet), &puts, set_tracing, self.plan.effort(None))?;
+        let turns = turns(Company::Two(duet), &puts, set_tracing, self.plan.effort(self.test, None))?;
         let wrong = puts.borrow().wrong();
         let wrong = wrong + duet.share_back(wrong);
         self.tell("put_with_signal", stage.len(), stage.leads(), &turns, wrong)
@@ -97,7 +97,7 @@ impl Bench<'_> {
             Some(duet) if n_ranks == 2 => Company::Two(duet),
             _ => Company::All(&mut ensemble),
         };
-        let turns = turns(company, &sums, set_tracing, self.plan.effort(None))?;
+        let turns = turns(company, &sums, set_tracing, self.plan.effort(self.test, None))?;
         let wrong = sums.borrow().wrong();
         let wrong = gathering.borrow_mut().total(wrong)?;
         drop(sums);

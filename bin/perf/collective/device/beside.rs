@@ -80,7 +80,7 @@ impl Bench<'_> {
         let company = (&mut self.duet, &mut self.ensemble);
         let field = Field { tests: 1, fewest_slices: FEWEST_SLICES };
         let lanes: Vec<&mut dyn Lane> = vec![&mut test, &mut heap];
-        let race = race(company, lanes, &mut limits, field, self.plan.effort(None))?;
+        let race = race(company, lanes, &mut limits, field, self.plan.effort(self.test, None))?;
         let wrong = trial.borrow().wrong() + on_heap.borrow().wrong;
         let wrong = self.gathering.borrow_mut().total(wrong)?;
         if self.comm.rank().get() == 0 {

@@ -71,7 +71,7 @@ impl Bench<'_> {
         let lanes: Vec<&mut dyn Lane> = rivals.iter_mut().map(|rival| rival as &mut dyn Lane).collect();
         let company = (&mut self.duet, &mut self.ensemble);
         let field = Field { tests: names.len(), fewest_slices: FEWEST_SLICES };
-        let effort = self.plan.effort(Some(self.settings.channel));
+        let effort = self.plan.effort(self.test, Some(self.settings.channel));
         let race = race(company, lanes, &mut limits, field, effort)?;
         let wrong: Vec<u64> = rivals.iter().map(|rival| rival.wrong).collect();
         for (test, (name, wrong)) in names.iter().zip(wrong).enumerate() {
