@@ -6,7 +6,7 @@
 //! | [`device`] | what they do: a contest for each figure |
 //! | [`contest`] | a test and its limits, taking turns in slices; [`lane`]: what takes turns |
 //! | [`pair`], [`duet`], [`stage`], [`payload`], [`clock`], [`cores`] | two ranks, how they keep in step, their memory, their data, their clock, their cores |
-//! | [`ends`], [`transfer`], [`rate`], [`barrier`], [`handoff`], [`overlap`] | the tests and their limits |
+//! | [`ends`], [`transfer`], [`completion`], [`rate`], [`barrier`], [`handoff`], [`overlap`] | the tests and their limits |
 //! | [`collective`] | collective operations, in nccl-tests' table |
 //! | [`matrix`] | every pair of ranks |
 //! | [`fifo`], [`launching`] | tests of the launcher's own process |
@@ -16,6 +16,7 @@ pub(crate) mod barrier;
 pub(crate) mod clock;
 pub(crate) mod collective;
 mod complaints;
+mod completion;
 pub(crate) mod contest;
 mod cores;
 pub(crate) mod device;
@@ -226,6 +227,7 @@ fn plan(args: &PerfArgs, tests: Vec<(Test, Option<Channel>)>) -> Result<Plan> {
         figure_ms: FIGURE_MS,
         patience_ms: PATIENCE_MS,
         patient: None,
+        proxy: args.job.proxy,
         collective: None,
         matrix: None,
     })

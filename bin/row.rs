@@ -56,7 +56,8 @@ pub(crate) struct Row {
     pub(crate) device_cpu_p10_ns: Option<f64>,
     /// Its ninetieth percentile over slices.
     pub(crate) device_cpu_p90_ns: Option<f64>,
-    /// How much of the transfer was hidden behind computation, from 0 to 1.
+    /// How much of the transfer was hidden behind computation: 1 is all of it; below 0, both together took longer than one after the
+    /// other.
     pub(crate) overlap: Option<f64>,
     /// The most triggers that waited in the fifo at once, while puts were pushed as fast as they can be, without a flush.
     pub(crate) fifo_depth: Option<u64>,

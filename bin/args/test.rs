@@ -30,13 +30,13 @@ pub(crate) enum Test {
     MessageRate,
     /// Triggers pushed and served per second, by producers and fifos
     FifoRate,
-    /// Push of a trigger to its completion
+    /// Push of a trigger until the peer has its data, one way, and until the device that pushed knows it is done
     ProxyRoundTrip,
     /// barrier, by ranks
     Barrier,
     /// From starting processes to all ranks ready
     Launch,
-    /// How much of a transfer hides behind computation
+    /// How much of a transfer hides behind computation, with the proxy on another core; below 0, both together take longer
     Overlap,
     /// What a trace costs: operations that are noted against those that are not
     TraceCost,

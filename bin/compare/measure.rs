@@ -52,6 +52,7 @@ pub(crate) fn measure(args: &CompareArgs) -> Result<CompareReport> {
             figure_ms: FIGURE_MS,
             patience_ms: PATIENCE_MS,
             patient: Some(Test::PutLatency),
+            proxy: args.job.proxy,
             collective: None,
             matrix: None,
         };
@@ -65,7 +66,12 @@ pub(crate) fn measure(args: &CompareArgs) -> Result<CompareReport> {
         Ok(Point { bytes, direct: side(Channel::Memory)?, proxied: side(Channel::Port)? })
     };
     let points = sizes.iter().map(point).collect::<Result<_>>()?;
-    Ok(CompareReport { machine: report.machine, proxy: args.job.proxy, points })
+    let overlap_place = report
+        .rows
+        .iter()
+        .find(|row| row.test == Test::Overlap && row.variant.is_some())
+        .and_then(|row| row.variant.clone());
+    Ok(CompareReport { machine: report.machine, proxy: args.job.proxy, overlap_place, points })
 }
 
 /// Puts together what the tests found for one channel at one size.

@@ -15,6 +15,8 @@ pub(crate) struct CompareReport {
     pub(crate) machine: Machine,
     /// Where the proxies ran.
     pub(crate) proxy: ProxyMode,
+    /// Where the proxy ran while overlap was measured.
+    pub(crate) overlap_place: Option<String>,
     /// One point per size, in rising order.
     pub(crate) points: Vec<Point>,
 }
@@ -53,7 +55,7 @@ pub(crate) struct Side {
     pub(crate) device_cpu_ns: Option<f64>,
     /// Its tenth and ninetieth percentiles over slices.
     pub(crate) device_cpu_spread: Option<(f64, f64)>,
-    /// How much of the transfer was hidden behind computation, from 0 to 1.
+    /// How much of the transfer was hidden behind computation: 1 is all, below 0 it took longer than one after the other.
     pub(crate) overlap: Option<f64>,
     /// The most triggers that waited in the fifo at once, while puts were pushed as fast as they can be, without a flush.
     pub(crate) fifo_depth: Option<u64>,
@@ -78,6 +80,8 @@ pub(crate) struct Side {
 pub(crate) struct CompareFile {
     machine: Machine,
     proxy: ProxyMode,
+    /// Where the proxy ran while overlap was measured, which is not where it ran for all other figures.
+    overlap_place: Option<String>,
     /// Null when there was too little to conclude from.
     crossover: Option<Crossovers>,
     summary: Vec<String>,
@@ -106,6 +110,7 @@ impl CompareReport {
         CompareFile {
             machine: self.machine.clone(),
             proxy: self.proxy,
+            overlap_place: self.overlap_place.clone(),
             summary: verdict.sentences(self),
             crossover: verdict.too_few.is_none().then_some(Crossovers {
                 device_time: verdict.device_time,

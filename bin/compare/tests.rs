@@ -47,6 +47,7 @@ fn modelled(trigger_ns: f64, cores: usize, overlap: f64) -> CompareReport {
     CompareReport {
         machine,
         proxy: ProxyMode::Thread,
+        overlap_place: Some("proxy on other cores".to_owned()),
         points: ladder(8, 64 << 20, 4).into_iter().map(point).collect(),
     }
 }
@@ -131,6 +132,7 @@ fn the_text_holds_the_tables_the_charts_and_the_verdict_and_stays_narrow() {
     for part in [
         "proxied/direct",
         "overlap proxied",
+        "overlap: measured by itself, with the proxy on other cores than its device",
         "depth p50",
         "7.88 x",
         "64 MiB",

@@ -72,6 +72,18 @@ fn latency_table(look: Look, report: &CompareReport) -> String {
     )
 }
 
+/// Where the proxy ran while overlap was measured.
+fn overlap_note(report: &CompareReport) -> String {
+    let place = match report.overlap_place.as_deref() {
+        Some("proxy on other cores") => "the proxy on other cores than its device".to_owned(),
+        Some(place) => format!("the {place}"),
+        None => return String::new(),
+    };
+    format!(
+        "overlap: measured by itself, with {place}; below 0, both together took longer than one after the other.\n"
+    )
+}
+
 /// Which percentiles are not of single puts.
 fn of_means(report: &CompareReport) -> String {
     let most = |side: fn(&Point) -> &Side| {
@@ -119,7 +131,8 @@ fn device_table(look: Look, report: &CompareReport) -> String {
     };
     let table = grid(&head, report, row).text(look, &["proxied/limit", "direct/limit"]);
     format!(
-        "What one put costs the device thread; how much of it hides behind computation; latency over the machine's limit\n{table}"
+        "What one put costs the device thread; how much of it hides behind computation; latency over the machine's limit\n{table}{}",
+        overlap_note(report)
     )
 }
 

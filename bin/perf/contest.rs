@@ -9,7 +9,7 @@ use super::clock::now_ns;
 use super::duet::Duet;
 use super::lane::Lane;
 use super::slices::{Slices, UNPROBED, Verdict};
-use super::stats::{ENOUGH_FOR_P99, median};
+use super::stats::ENOUGH_FOR_P99;
 
 /// How long a slice of one lane is to take, in nanoseconds.
 const SLICE_NS: u64 = 800_000;
@@ -250,10 +250,4 @@ pub(crate) fn calibrate(
 /// The samples of the second lane: the usual limit.
 pub(crate) fn second(samples: &[Vec<f64>]) -> Vec<f64> {
     samples[1].clone()
-}
-
-/// The median of the second lane plus twice that of the third: a copy and two hand-offs.
-pub(crate) fn second_and_twice_third(samples: &[Vec<f64>]) -> Vec<f64> {
-    let middle = |index: usize| median(&mut samples[index].clone());
-    middle(1).zip(middle(2)).map(|(one, other)| one + 2.0 * other).into_iter().collect()
 }

@@ -9,6 +9,7 @@ use nix::unistd::Pid;
 #[must_use = "the thread has to go back"]
 pub(crate) struct Aside {
     home: CpuSet,
+    has_moved: bool,
 }
 
 /// Moves the calling thread to all cores but its own, if there are others.
@@ -24,11 +25,25 @@ pub(crate) fn step_aside() -> Result<Aside> {
         }
     }
     // The system takes what exists of them. Where nothing does, there is no aside, and the thread stays.
-    let _ = sched_setaffinity(Pid::from_raw(0), &others);
-    Ok(Aside { home })
+    let has_moved = sched_setaffinity(Pid::from_raw(0), &others).is_ok();
+    Ok(Aside { home, has_moved })
+}
+
+/// Whether the calling thread stays on one core, and with it whatever it starts.
+///
+/// # Errors
+/// When the affinity mask cannot be read.
+pub(crate) fn is_pinned() -> Result<bool> {
+    let home = affinity()?;
+    Ok((0..CpuSet::count()).filter(|&core| home.is_set(core).unwrap_or(false)).count() == 1)
 }
 
 impl Aside {
+    /// Whether there is another core than that of the thread, where it was.
+    pub(crate) fn has_moved(&self) -> bool {
+        self.has_moved
+    }
+
     /// Moves the thread back.
     ///
     /// # Errors

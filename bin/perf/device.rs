@@ -1,29 +1,43 @@
 //! The device side of a measuring job: does what the plan says; a rank that keeps the time prints a row as JSON for each figure.
 
+/// A channel of either kind, so that a test is written once.
+macro_rules! with_channel {
+    ($bench:expr, $peer:expr, $channel:ident => $body:expr) => {
+        match $bench.channel {
+            Some($crate::args::Channel::Port) => {
+                let $channel: shmccl::channel::PortChannel = $bench.comm.port_channel($peer)?;
+                $body
+            }
+            _ => {
+                let $channel: shmccl::channel::MemoryChannel = $bench.comm.memory_channel($peer)?;
+                $body
+            }
+        }
+    };
+}
+
 mod limits;
 mod matrix;
+mod proxies;
 mod tracing;
 
 use std::cell::Cell;
 
 use anyhow::{Context, Result};
 use shmccl::Communicator;
-use shmccl::channel::{MemoryChannel, PortChannel};
 use shmccl::comm::{Member, join_job};
 use shmccl::shm::CopyKernel;
 use shmccl::shm::packet::PacketKind;
 
 use super::barrier::{CommBarrier, Ensemble, YieldBarrier};
 use super::collective;
-use super::contest::{Company, Outcome, Yardstick, contest, second, second_and_twice_third};
-use super::cores;
+use super::contest::{Company, Outcome, Yardstick, contest, second};
 use super::duet::Duet;
 use super::ends::{SignalLink, Signals};
-use super::figures::{best_of, row_of};
+use super::figures::{best_of, best_with_handoffs, row_of};
 use super::handoff::YieldHandoff;
 use super::lane::{Lane, PingPong};
 use super::matrix::figure::Figure;
-use super::overlap::Scene;
 use super::pair::Pair;
 use super::plan::{Plan, VARIABLE};
 use super::rate::{BareStream, MESSAGE, PutStream, Rate, WINDOW};
@@ -80,22 +94,6 @@ struct Bench<'a> {
     figure: Option<Figure>,
     /// What this rank's fifos had counted at the last row.
     counted: Cell<Counters>,
-}
-
-/// A channel of either kind, so that a test is written once.
-macro_rules! with_channel {
-    ($bench:expr, $peer:expr, $channel:ident => $body:expr) => {
-        match $bench.channel {
-            Some(Channel::Port) => {
-                let $channel: PortChannel = $bench.comm.port_channel($peer)?;
-                $body
-            }
-            _ => {
-                let $channel: MemoryChannel = $bench.comm.memory_channel($peer)?;
-                $body
-            }
-        }
-    };
 }
 
 impl Bench<'_> {
@@ -209,7 +207,8 @@ impl Bench<'_> {
         })
     }
 
-    /// A put with signal against plain copies and a flag, for long messages in other ways, too; the best of them is the limit.
+    /// A put with signal against plain copies and a flag, for long messages in other ways, too; the best of them is the limit. Where a
+    /// proxy on the device's own core is told to do it, two hand-offs are added.
     fn put_latency(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
         let streaming = [CopyKernel::Avx2Streaming, CopyKernel::Avx512Streaming];
         let quickest = streaming.into_iter().find(|kernel| kernel.is_supported());
@@ -226,28 +225,28 @@ impl Bench<'_> {
             let mut test = PingPong::new(stage.put(self.comm, channel)?, stage.leads(), stage.stamped());
             let mut lanes: Vec<&mut dyn Lane> = vec![&mut test];
             lanes.extend(plain.iter_mut().map(|lane| lane as &mut dyn Lane));
-            let outcome = self.contest(duet, &mut lanes, &best_of(kernels.len()))?;
+            let mut handoff = YieldHandoff::new(stage.leads());
+            let hands_off = self.hands_off()?;
+            let yardsticks = if hands_off {
+                lanes.push(&mut handoff);
+                best_with_handoffs(kernels.len())
+            } else {
+                best_of(kernels.len())
+            };
+            let outcome = self.contest(duet, &mut lanes, &yardsticks)?;
             let Some((best, outcome)) = outcome.with_lowest_limit() else { return Ok(()) };
             let name = match kernels[best] {
                 CopyKernel::Memcpy => "raw copy + flag".to_owned(),
                 kernel => format!("raw copy ({kernel}) + flag"),
             };
+            let name = match (self.channel, hands_off) {
+                (Some(Channel::Port), true) => format!("{name} + 2 yield hand-offs"),
+                (Some(Channel::Port), false) => format!("{name}, without a proxy"),
+                _ => name,
+            };
             let (len, name) = (stage.len(), self.flag_limit(&name));
             self.report(stage.leads(), &outcome, Some(len), &name, |row| row.set_bandwidth(len))
         })
-    }
-
-    fn proxy_round_trip(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
-        let copy = stage.copy_and_flag(self.comm, 0, CopyKernel::Memcpy)?;
-        duet.meet();
-        let mut limit = PingPong::new(copy, stage.leads(), false);
-        let mut handoff = YieldHandoff::new(stage.leads());
-        let channel = self.comm.port_channel(stage.peer())?;
-        let mut test = PingPong::new(stage.put(self.comm, channel)?, stage.leads(), false);
-        let lanes: &mut [&mut dyn Lane] = &mut [&mut test, &mut limit, &mut handoff];
-        let outcome = self.contest(duet, lanes, &[second_and_twice_third])?;
-        let limit = self.flag_limit("raw copy + flag + 2 yield hand-offs");
-        self.report(stage.leads(), &outcome, Some(stage.len()), &limit, |_| {})
     }
 
     fn packet_latency(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
@@ -374,28 +373,6 @@ impl Bench<'_> {
             self.report(stage.leads(), &outcome, Some(MESSAGE), "raw word + flag, streamed", |row| {
                 row.per_s = row.p50_ns.map(|ns| 1e9 / ns);
             })
-        })
-    }
-
-    /// A proxy that shares the core of its device can hide nothing: here it is started beside it.
-    fn overlap(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
-        let core = cores::step_aside()?;
-        with_channel!(self, stage.peer(), channel => {
-            core.back()?;
-            let scene = Scene {
-                duet,
-                channel,
-                outgoing: stage.outgoing(self.comm)?,
-                incoming: stage.incoming(self.comm)?,
-                source: stage.source(),
-                target: stage.target(),
-            };
-            let overlap = scene.play(self.plan.effort(self.test, None))?;
-            let wrong = overlap.wrong + duet.share_back(overlap.wrong);
-            let verdicts = overlap.slices.verdict().into_iter().collect();
-            let outcome = Outcome { verdicts, operations: overlap.rounds, wrong };
-            let limit = "longer of transfer and computation alone";
-            self.report(stage.leads(), &outcome, Some(stage.len()), limit, |row| row.overlap = overlap.hidden)
         })
     }
 

@@ -2,7 +2,7 @@
 
 use super::contest::{Outcome, Yardstick};
 use super::slices::{Kind, Verdict};
-use super::stats::Summary;
+use super::stats::{Summary, median};
 use super::transfer::flood::{Counters, Level};
 use crate::args::{Channel, Test};
 use crate::row::Row;
@@ -52,6 +52,29 @@ pub(crate) fn best_of(limits: usize) -> Vec<Yardstick> {
     EACH[..limits].to_vec()
 }
 
+/// The same, each with two hand-offs, which the last lane times.
+pub(crate) fn best_with_handoffs(limits: usize) -> Vec<Yardstick> {
+    const EACH: [Yardstick; 3] = [
+        |samples| handed_off(samples, 1),
+        |samples| handed_off(samples, 2),
+        |samples| handed_off(samples, 3),
+    ];
+    EACH[..limits].to_vec()
+}
+
+/// The median of a lane and twice that of the last one.
+fn handed_off(samples: &[Vec<f64>], lane: usize) -> Vec<f64> {
+    let middle = |samples: Option<&Vec<f64>>| median(&mut samples?.clone());
+    let parts = middle(samples.get(lane)).zip(middle(samples.last()));
+    parts.map(|(one, handoff)| one + 2.0 * handoff).into_iter().collect()
+}
+
+/// Twice the median of the last lane: two hand-offs and nothing else.
+pub(crate) fn two_handoffs(samples: &[Vec<f64>]) -> Vec<f64> {
+    let handoff = samples.last().and_then(|samples| median(&mut samples.clone()));
+    handoff.map(|handoff| 2.0 * handoff).into_iter().collect()
+}
+
 impl Outcome {
     /// Keeps only the verdict against the lowest limit; which one that is, on the rank that leads, and 0 elsewhere.
     pub(crate) fn with_lowest_limit(self) -> Option<(usize, Self)> {
@@ -91,5 +114,21 @@ impl Row {
         self.fifo_depth_p50 = level.and_then(|level| level.p50);
         self.pushes = level.map(|level| level.counted.pushed);
         self.stalls = level.map(|level| level.counted.stalls);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_of_what_is_handed_to_a_proxy_and_back_has_two_handoffs_in_it() {
+        let samples = [vec![9000.0], vec![50.0, 70.0, 60.0], vec![40.0], vec![1000.0]];
+        let limits: Vec<_> = best_with_handoffs(2).iter().map(|yardstick| yardstick(&samples)).collect();
+        assert_eq!(limits, [[2060.0], [2040.0]]);
+        assert_eq!(two_handoffs(&samples), [2000.0]);
+        // The rank that does not keep the time has no samples.
+        let none = vec![Vec::new(); 3];
+        assert!(best_with_handoffs(1)[0](&none).is_empty() && two_handoffs(&none).is_empty());
     }
 }

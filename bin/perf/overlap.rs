@@ -27,7 +27,8 @@ pub(crate) struct Overlap {
     pub(crate) slices: Slices,
     /// How many rounds there were.
     pub(crate) rounds: u64,
-    /// The share of it that hides behind as much computation, from 0 to 1; `None` when it is too short to tell.
+    /// The share of it that hides behind as much computation: 1 when all does, below 0 when both together take longer than one after
+    /// the other. `None` when it is too short to tell.
     pub(crate) hidden: Option<f64>,
     /// Words that did not arrive as sent.
     pub(crate) wrong: u64,
@@ -76,8 +77,7 @@ impl<C: Channel> Scene<'_, C> {
         }
         let middle = |times: &[f64]| median(&mut times.to_vec()).unwrap_or(0.0);
         let (transfer, work, together) = (middle(&alone), middle(&computing), middle(&both));
-        let hidden = (transfer >= SHORTEST_NS)
-            .then(|| ((transfer + work - together) / transfer.min(work)).clamp(0.0, 1.0));
+        let hidden = (transfer >= SHORTEST_NS).then(|| share_hidden(transfer, work, together));
         Ok(Overlap { slices, rounds, hidden, wrong })
     }
 
@@ -105,6 +105,11 @@ impl<C: Channel> Scene<'_, C> {
     }
 }
 
+/// How much of the shorter of two times is saved where both `together` take less than one after the other.
+fn share_hidden(transfer: f64, work: f64, together: f64) -> f64 {
+    (transfer + work - together) / transfer.min(work).max(1.0)
+}
+
 /// Steps that take about `ns`.
 fn steps_for(ns: f64) -> u64 {
     const TRIAL: u64 = 1 << 16;
@@ -128,4 +133,16 @@ fn compute(steps: u64) {
         x = x * 0.999_999_9 + 1e-9;
     }
     std::hint::black_box(x);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_longer_together_hides_less_than_nothing() {
+        assert!((share_hidden(10_000.0, 10_000.0, 10_000.0) - 1.0).abs() < 1e-9);
+        assert!(share_hidden(10_000.0, 12_000.0, 22_000.0).abs() < 1e-9);
+        assert!((share_hidden(10_000.0, 10_000.0, 22_000.0) + 0.2).abs() < 1e-9);
+    }
 }

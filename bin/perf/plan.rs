@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::collective::settings::Settings;
 use super::contest::Effort;
 use super::matrix;
-use crate::args::{Channel, Test};
+use crate::args::{Channel, ProxyMode, Test};
 
 /// The environment variable that carries the plan, as JSON.
 pub(crate) const VARIABLE: &str = "SHMCCL_PERF_PLAN";
@@ -36,6 +36,8 @@ pub(crate) struct Plan {
     pub(crate) patience_ms: u64,
     /// The only test that is given so long, where the percentiles of one only are shown.
     pub(crate) patient: Option<Test>,
+    /// Where proxies run.
+    pub(crate) proxy: ProxyMode,
     /// What collective tests are to measure.
     pub(crate) collective: Option<Settings>,
     /// What a matrix is to show.
@@ -55,6 +57,7 @@ impl Plan {
             figure_ms: 0,
             patience_ms: 0,
             patient: None,
+            proxy: ProxyMode::Thread,
             collective: None,
             matrix: None,
         }

@@ -47,6 +47,7 @@ pub(super) fn measure(args: &CompareArgs, test: Test) -> Result<RivalReport> {
                 figure_ms: 0,
                 patience_ms: 0,
                 patient: None,
+                proxy: args.job.proxy,
                 collective: Some(settings(operation, channel, &rivals)),
                 matrix: None,
             };

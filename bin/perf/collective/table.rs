@@ -36,6 +36,7 @@ pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<Row>> {
         figure_ms: FIGURE_MS,
         patience_ms: 0,
         patient: None,
+        proxy: args.job.proxy,
         collective: Some(args.settings(test, n_ranks)?),
         matrix: None,
     };
