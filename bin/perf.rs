@@ -6,7 +6,7 @@
 //! | [`device`] | what they do: a contest for each figure |
 //! | [`contest`] | a test and its limits, taking turns in slices; [`lane`]: what takes turns |
 //! | [`pair`], [`duet`], [`stage`], [`payload`], [`clock`], [`cores`] | two ranks, how they keep in step, their memory, their data, their clock, their cores |
-//! | [`ends`], [`transfer`], [`completion`], [`rate`], [`barrier`], [`handoff`], [`overlap`] | the tests and their limits |
+//! | [`ends`], [`transfer`], [`pulls`], [`completion`], [`rate`], [`barrier`], [`handoff`], [`overlap`] | the tests and their limits |
 //! | [`collective`] | collective operations, in nccl-tests' table |
 //! | [`matrix`] | every pair of ranks |
 //! | [`fifo`], [`launching`] | tests of the launcher's own process |
@@ -33,6 +33,7 @@ mod overlap;
 mod pair;
 mod payload;
 pub(crate) mod plan;
+mod pulls;
 mod rate;
 pub(crate) mod slices;
 mod spread;

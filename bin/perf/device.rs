@@ -16,6 +16,7 @@ macro_rules! with_channel {
     };
 }
 
+mod getting;
 mod limits;
 mod matrix;
 mod proxies;
@@ -43,7 +44,7 @@ use super::plan::{Plan, VARIABLE};
 use super::rate::{BareStream, MESSAGE, PutStream, Rate, WINDOW};
 use super::stage::Stage;
 use super::transfer::flood::{self, Counters, Level};
-use super::transfer::{Direction, Get, Mover, PlainCopy, Put, Transfer};
+use super::transfer::{Direction, Mover, PlainCopy, Put, Transfer};
 use crate::args::{Channel, Test};
 use crate::output;
 use crate::row::Row;
@@ -268,14 +269,6 @@ impl Bench<'_> {
             })?;
         }
         Ok(())
-    }
-
-    fn get_latency(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
-        let channel = self.comm.memory_channel(stage.peer())?;
-        let get = Get { channel, source: stage.source(), target: stage.target(), len: stage.len() };
-        let from =
-            |bench: &Self| Ok((stage.remote_source(bench.comm)?, stage.incoming(bench.comm)?.span().clone()));
-        self.transfer(duet, stage, Direction::Pull, get, from)
     }
 
     fn put_bandwidth(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {

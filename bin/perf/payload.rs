@@ -32,6 +32,12 @@ impl Payload {
         &self.span
     }
 
+    /// What it begins with, as soon as that is there.
+    #[inline]
+    pub(crate) fn first(&self) -> Result<usize> {
+        Ok(if self.span.len() >= 8 { self.span.read(0)? } else { usize::from(self.span.read::<u8>(0)?) })
+    }
+
     /// Rewrites it as message `seq`.
     #[inline]
     pub(crate) fn rewrite(&self, seq: u64) {

@@ -10,6 +10,7 @@ use super::ends::{CopyFlagLink, FlagEnd, Link, Messages, PacketLink, PutLink};
 use super::pair::Pair;
 use super::payload::Payload;
 use super::plan::Plan;
+use super::transfer::{BURST_BYTES, MOST_IN_BURST};
 use crate::args::Test;
 
 /// From this size on messages carry stamps: the clock takes a few per cent of what it times at most.
@@ -21,12 +22,20 @@ const FLAGS: u64 = 8;
 /// Alignment of message buffers, in bytes.
 const ALIGN: u64 = 4096;
 
+/// How far places of messages of `len` bytes lie apart: they share no pair of lines, which the prefetcher would bring together.
+fn stride(len: u64) -> u64 {
+    len.max(1).next_multiple_of(128)
+}
+
 /// Two buffers of one size and two flags on every rank.
 #[derive(Debug)]
 pub(crate) struct Stage {
     rank: Rank,
     pair: Pair,
+    len: u64,
+    /// Room for messages that go out, each in lines of its own.
     out: Region,
+    /// The same for those that come in.
     into: Region,
     flags: Region,
     packets: Region,
@@ -44,11 +53,15 @@ impl Stage {
         plan: &Plan,
     ) -> Result<Self> {
         let packed = if test == Test::PacketLatency { 4 * len.next_multiple_of(16) } else { 0 };
+        let places =
+            if test == Test::GetLatency { (BURST_BYTES / len.max(1)).clamp(1, MOST_IN_BURST) } else { 1 };
+        let room = (places - 1) * stride(len) + len;
         Ok(Self {
             rank: comm.rank(),
             pair,
-            out: comm.alloc_region(len, ALIGN)?,
-            into: comm.alloc_region(len, ALIGN)?,
+            len,
+            out: comm.alloc_region(room, ALIGN)?,
+            into: comm.alloc_region(room, ALIGN)?,
             flags: comm.alloc_region(FLAGS * 128, 128)?,
             packets: comm.alloc_region(packed, ALIGN)?,
             check: plan.check,
@@ -85,7 +98,21 @@ impl Stage {
 
     /// The length of a message in bytes.
     pub(crate) fn len(&self) -> u64 {
-        self.out.len
+        self.len
+    }
+
+    /// Where messages are in the room for them, each in lines of its own: one, or as many as gets are timed together.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (Region, Region)> + '_ {
+        let at = |room: Region, start| Region::new(HeapOffset::new(room.offset.get() + start), self.len);
+        let starts = (0..=(self.out.len - self.len) / stride(self.len)).map(|place| place * stride(self.len));
+        starts.map(move |start| (at(self.out, start), at(self.into, start)))
+    }
+
+    /// The messages of all places: what goes out, and what comes in.
+    pub(crate) fn payloads(&self, comm: &Communicator) -> Result<(Vec<Payload>, Vec<Payload>)> {
+        let payload = |region| Ok(Payload::new(comm.span(self.rank, region)?, self.check));
+        let both = self.places().map(|(out, into)| Ok((payload(out)?, payload(into)?)));
+        Ok(both.collect::<Result<Vec<_>>>()?.into_iter().unzip())
     }
 
     /// Whether messages of this length carry stamps.
@@ -95,22 +122,22 @@ impl Stage {
 
     /// What goes out.
     pub(crate) fn outgoing(&self, comm: &Communicator) -> Result<Payload> {
-        Ok(Payload::new(comm.span(self.rank, self.out)?, self.check))
+        Ok(Payload::new(comm.span(self.rank, self.first(self.out))?, self.check))
     }
 
     /// What comes in.
     pub(crate) fn incoming(&self, comm: &Communicator) -> Result<Payload> {
-        Ok(Payload::new(comm.span(self.rank, self.into)?, self.check))
+        Ok(Payload::new(comm.span(self.rank, self.first(self.into))?, self.check))
     }
 
     /// The peer's memory for what this rank sends.
     pub(crate) fn remote(&self, comm: &Communicator) -> Result<Span> {
-        comm.span(self.peer(), self.into)
+        comm.span(self.peer(), self.first(self.into))
     }
 
-    /// The peer's memory that it sends from.
-    pub(crate) fn remote_source(&self, comm: &Communicator) -> Result<Span> {
-        comm.span(self.peer(), self.out)
+    /// The first place of a room.
+    fn first(&self, room: Region) -> Region {
+        Region::new(room.offset, self.len)
     }
 
     /// One bare flag each way. They start at zero with every stage: pairs of ends that are in use at the same time
@@ -139,7 +166,7 @@ impl Stage {
         pair: u64,
         kernel: CopyKernel,
     ) -> Result<Messages<CopyFlagLink>> {
-        let (flags, source) = (self.flags(comm, pair)?, comm.span(self.rank, self.out)?);
+        let (flags, source) = (self.flags(comm, pair)?, comm.span(self.rank, self.first(self.out))?);
         self.messages(comm, CopyFlagLink { flags, source, remote: self.remote(comm)?, kernel })
     }
 

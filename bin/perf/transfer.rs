@@ -1,4 +1,4 @@
-//! Copies in one direction, in both, and towards oneself: bandwidth, and the time of a get.
+//! Copies in one direction and in both: bandwidth.
 
 pub(crate) mod flood;
 
@@ -95,37 +95,11 @@ impl<C: Channel + Queue> Mover for Put<C> {
     }
 }
 
-/// A get over a direct channel.
-#[derive(Debug)]
-pub(crate) struct Get {
-    /// The channel.
-    pub(crate) channel: MemoryChannel,
-    /// From where in the peer's heap.
-    pub(crate) source: HeapOffset,
-    /// To where in this rank's.
-    pub(crate) target: HeapOffset,
-    /// How much.
-    pub(crate) len: u64,
-}
-
-impl Mover for Get {
-    #[inline]
-    fn start(&mut self) -> Result<()> {
-        self.channel.get(self.target, self.source, self.len)
-    }
-
-    fn finish(&mut self) -> Result<()> {
-        Ok(())
-    }
-}
-
 /// Who moves, who rewrites the source, and who reads the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// The leader rewrites and moves, the other reads.
     Push,
-    /// The other rewrites, the leader moves and reads.
-    Pull,
     /// Both rewrite, move at the same time, and read.
     Both,
 }
@@ -168,7 +142,10 @@ impl Charges {
 }
 
 /// Small messages are moved several times in a row until about this much has been moved.
-const BURST_BYTES: u64 = 64 << 10;
+pub(crate) const BURST_BYTES: u64 = 64 << 10;
+
+/// Or so many times.
+pub(crate) const MOST_IN_BURST: u64 = 64;
 
 impl<M: Mover> Transfer<M> {
     /// Transfers between `outgoing` of one rank and `incoming` of the other; `flags` are this lane's own.
@@ -180,11 +157,7 @@ impl<M: Mover> Transfer<M> {
         incoming: Payload,
         flags: FlagEnd,
     ) -> Self {
-        // A pull is timed one by one, as its reader would.
-        let burst = match direction {
-            Direction::Pull => 1,
-            Direction::Push | Direction::Both => (BURST_BYTES / outgoing.span().len().max(1)).clamp(1, 64),
-        };
+        let burst = (BURST_BYTES / outgoing.span().len().max(1)).clamp(1, MOST_IN_BURST);
         let kernel = HostKernel::detect();
         Self {
             mover,
@@ -209,7 +182,7 @@ impl<M: Mover> Transfer<M> {
     }
 
     fn rewrites(&self) -> bool {
-        self.direction == Direction::Both || self.leads == (self.direction == Direction::Push)
+        self.moves()
     }
 
     fn moves(&self) -> bool {
@@ -217,12 +190,7 @@ impl<M: Mover> Transfer<M> {
     }
 
     fn reads(&self) -> bool {
-        self.direction == Direction::Both || self.leads == (self.direction == Direction::Pull)
-    }
-
-    /// How many transfers settle the caches at the beginning of a slice; it then has as many samples at least.
-    fn settling(&self) -> u64 {
-        (SETTLING_BYTES / self.outgoing.span().len().max(1)).clamp(1, SETTLING)
+        self.direction == Direction::Both || !self.leads
     }
 
     /// Moves fresh data once, and has them read; the sample where this rank moves. What is `charged` is moved again for that.
@@ -331,12 +299,17 @@ const SETTLING: u64 = 3;
 /// first transfer after others took a sixth less or more than the fourth, by what those others were.
 const SETTLING_BYTES: u64 = 64 << 20;
 
+/// How many transfers of `len` bytes settle the caches at the beginning of a slice; it then has as many samples at least.
+pub(crate) fn settling(len: u64) -> u64 {
+    (SETTLING_BYTES / len.max(1)).clamp(1, SETTLING)
+}
+
 /// One exchange in this many is charged, from the first of a slice on.
 const CHARGE_EVERY: u64 = 16;
 
 impl<M: Mover> Lane for Transfer<M> {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
-        for _ in 0..self.settling() {
+        for _ in 0..settling(self.outgoing.span().len()) {
             self.exchange(false)?;
         }
         self.charges = Charges::default();
@@ -348,7 +321,7 @@ impl<M: Mover> Lane for Transfer<M> {
     }
 
     fn batch(&self) -> u64 {
-        self.settling() * self.burst
+        settling(self.outgoing.span().len()) * self.burst
     }
 
     fn per_sample(&self) -> u64 {
