@@ -258,8 +258,12 @@ impl Bench<'_> {
             let channel = self.comm.memory_channel(stage.peer())?;
             let end = stage.put_packets(self.comm, channel, kind)?;
             let mut test = PingPong::new(end, stage.leads(), stage.stamped());
-            let outcome = self.contest(duet, &mut [&mut test, &mut limit], &[second])?;
-            let (len, name) = (stage.len(), self.flag_limit("raw copy + flag"));
+            let raw = stage.raw_packets(self.comm, kind)?;
+            let mut raw = PingPong::new(raw, stage.leads(), stage.stamped());
+            let outcome = self.contest(duet, &mut [&mut test, &mut limit, &mut raw], &best_of(2))?;
+            let Some((best, outcome)) = outcome.with_lowest_limit() else { return Ok(()) };
+            let name = ["raw copy + flag", "raw packets"][best];
+            let (len, name) = (stage.len(), self.flag_limit(name));
             self.report(stage.leads(), &outcome, Some(len), &name, |row| {
                 row.variant = Some(match kind {
                     PacketKind::Ll8 => "LL8".to_owned(),

@@ -194,6 +194,47 @@ pub(crate) struct PacketLink {
     pub(crate) len: u64,
 }
 
+/// The limit of a put in packets: the same packets, without a channel.
+#[derive(Debug)]
+pub(crate) struct RawPacketLink {
+    /// The kind of packet.
+    pub(crate) kind: PacketKind,
+    /// What is sent.
+    pub(crate) source: Span,
+    /// Where packets go, in two halves.
+    pub(crate) remote: [Span; 2],
+    /// Where they come from.
+    pub(crate) packets: [Span; 2],
+    /// Where the unpacked message goes.
+    pub(crate) unpacked: Span,
+    /// What to give way by, where both ranks share a core.
+    pub(crate) yields: Option<HostKernel>,
+}
+
+/// Packets of the library and of its limit meet in one memory, and are told apart by their flags.
+const OTHER_FLAGS: u64 = 1 << 31;
+
+impl Link for RawPacketLink {
+    #[inline]
+    fn send(&mut self, seq: u64) -> Result<()> {
+        let (half, flag) = PacketLink::flag(OTHER_FLAGS + seq);
+        self.remote[half].pack_from(self.kind, 0, &self.source, 0, self.source.len(), flag)
+    }
+
+    #[inline]
+    fn receive(&mut self, seq: u64) -> Result<()> {
+        let (half, flag) = PacketLink::flag(OTHER_FLAGS + seq);
+        let (packets, len, mut done) = (&self.packets[half], self.unpacked.len(), 0);
+        while !packets.unpack_to(self.kind, 0, &self.unpacked, 0, len, flag, &mut done)? {
+            match &self.yields {
+                None => std::hint::spin_loop(),
+                Some(_) => std::thread::yield_now(),
+            }
+        }
+        Ok(())
+    }
+}
+
 impl PacketLink {
     /// A flag that is never zero and differs from the last two in the same half.
     fn flag(seq: u64) -> (usize, Flag) {

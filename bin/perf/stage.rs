@@ -6,7 +6,7 @@ use shmccl::shm::packet::PacketKind;
 use shmccl::shm::{CopyKernel, HostKernel, Span};
 use shmccl::{Communicator, Rank, Result};
 
-use super::ends::{CopyFlagLink, FlagEnd, Link, Messages, PacketLink, PutLink};
+use super::ends::{CopyFlagLink, FlagEnd, Link, Messages, PacketLink, PutLink, RawPacketLink};
 use super::pair::Pair;
 use super::payload::Payload;
 use super::plan::Plan;
@@ -185,6 +185,26 @@ impl Stage {
     ) -> Result<Messages<PacketLink>> {
         let (source, unpacked, packets) = (self.source(), self.target(), self.packets());
         self.messages(comm, PacketLink { channel, kind, source, packets, unpacked, len: self.len() })
+    }
+
+    /// The limit of that: the same packets, with flags of their own, without a channel.
+    pub(crate) fn raw_packets(
+        &self,
+        comm: &Communicator,
+        kind: PacketKind,
+    ) -> Result<Messages<RawPacketLink>> {
+        let half = |rank, start| comm.span(rank, Region::new(start, self.packets.len / 2));
+        let [first, second] = self.packets();
+        let halves = |rank| -> Result<[Span; 2]> { Ok([half(rank, first)?, half(rank, second)?]) };
+        let link = RawPacketLink {
+            kind,
+            source: self.outgoing(comm)?.span().clone(),
+            remote: halves(self.peer())?,
+            packets: halves(self.rank)?,
+            unpacked: self.incoming(comm)?.span().clone(),
+            yields: self.pair.one_core.then(HostKernel::detect),
+        };
+        self.messages(comm, link)
     }
 
     fn messages<L: Link>(&self, comm: &Communicator, link: L) -> Result<Messages<L>> {

@@ -12,7 +12,7 @@ use crate::faults::{MESSAGE, PUT};
 use crate::heap::{HeapOffset, HeapView, Place, Region};
 use crate::rank::Rank;
 use crate::shm::packet::{Flag, PacketKind};
-use crate::shm::{CellRef, ReadSoon, Span};
+use crate::shm::{CellRef, ReadSoon};
 use crate::sync::{SemaphoreCell, SemaphoreReceiver, SemaphoreSender};
 use crate::trace::{Note, Recorder, Verb};
 
@@ -157,13 +157,7 @@ impl MemoryChannel {
         self.verb("put_packets", Verb::PUT_PACKETS, len, |channel| {
             let mine = channel.heaps.reach(channel.fabric.rank(), Region::new(source, len))?;
             let theirs = channel.heaps.reach(channel.peer, Region::new(target, packed_len(kind, len)))?;
-            let mut buffer = [0; PACKET_CHUNK];
-            for (done, part) in chunks(len) {
-                let data = &mut buffer[..part];
-                mine.copy_out(source.get() + done, data)?;
-                theirs.put_packets(kind, target.get() + 2 * done, data, flag)?;
-            }
-            Ok(())
+            theirs.pack_from(kind, target.get(), mine, source.get(), len, flag)
         })
     }
 
@@ -184,35 +178,17 @@ impl MemoryChannel {
         self.verb("unpack_packets", Verb::UNPACK_PACKETS, len, |channel| {
             let mine = channel.heaps.reach(channel.fabric.rank(), Region::new(target, len))?;
             channel.heaps.check(Region::new(source, packed_len(kind, len)))?;
-            let mut buffer = [0; PACKET_CHUNK];
-            for (done, part) in chunks(len) {
-                let data = &mut buffer[..part];
-                channel.await_packets(mine, kind, source.get() + 2 * done, data, flag)?;
-                mine.copy_in(target.get() + done, data)?;
+            let mut done = 0;
+            let mut poll = || mine.unpack_to(kind, source.get(), mine, target.get(), len, flag, &mut done);
+            if poll()? {
+                return Ok(());
             }
-            Ok(())
+            channel.fabric.wait_awake("unpack_packets", channel.peer, || match poll() {
+                Ok(true) => Some(Ok(())),
+                Ok(false) => None,
+                Err(error) => Some(Err(error)),
+            })?
         })
-    }
-
-    #[inline]
-    fn await_packets(
-        &self,
-        mine: &Span,
-        kind: PacketKind,
-        offset: u64,
-        data: &mut [u8],
-        flag: Flag,
-    ) -> Result<()> {
-        let mut read = 0;
-        if mine.poll_packets(kind, offset, data, flag, &mut read)? {
-            return Ok(());
-        }
-        let mut poll = || match mine.poll_packets(kind, offset, data, flag, &mut read) {
-            Ok(true) => Some(Ok(())),
-            Ok(false) => None,
-            Err(error) => Some(Err(error)),
-        };
-        self.fabric.wait_awake("unpack_packets", self.peer, &mut poll)?
     }
 
     /// Does what the verb `operation` is for. One that the program has called may be struck by a fault, and it may be noted.
@@ -305,21 +281,8 @@ impl MemoryChannel {
     }
 }
 
-/// Bytes of data that are packed or unpacked at a time; a multiple of what any packet carries.
-const PACKET_CHUNK: usize = 512;
-
 fn packed_len(kind: PacketKind, len: u64) -> u64 {
     kind.count(len).saturating_mul(kind.bytes())
-}
-
-/// Cuts `len` bytes into chunks: where each starts, and how long it is.
-#[inline]
-fn chunks(len: u64) -> impl Iterator<Item = (u64, usize)> {
-    const CHUNK: u64 = PACKET_CHUNK as u64;
-    (0..len.div_ceil(CHUNK)).map(move |index| {
-        let start = index * CHUNK;
-        (start, usize::try_from((len - start).min(CHUNK)).expect("at most a chunk"))
-    })
 }
 
 impl Channel for MemoryChannel {

@@ -18,8 +18,11 @@
 //! by the flag alone, so the flag changes at every use of a slot and is never zero ([`Flag::next`]), and a slot is written
 //! again only after its reader has said (by a signal, or by a packet of its own) that it has read.
 
+#![allow(unsafe_code, reason = "packets are made of payload in place")]
+
 use std::num::NonZeroU32;
 
+use super::mapping::to_usize;
 use super::view::Span;
 use crate::error::{Error, Result};
 use crate::sync::atomic::AtomicU64;
@@ -159,6 +162,82 @@ impl Span {
         Ok(true)
     }
 
+    /// Writes the `len` bytes at `start` of `source` as packets with `flag`, as [`put_packets`](Self::put_packets) does, with nothing in
+    /// between.
+    ///
+    /// # Errors
+    /// Those of [`put_packets`](Self::put_packets), for either range; nothing was changed.
+    #[inline]
+    pub fn pack_from(
+        &self,
+        kind: PacketKind,
+        offset: u64,
+        source: &Self,
+        start: u64,
+        len: u64,
+        flag: Flag,
+    ) -> Result<()> {
+        let words = self.packet_words(kind, offset, len)?;
+        let bytes = source.locate(start, len)?;
+        let high = u64::from(flag.get()) << 32;
+        let (first, last) = words.split_at(to_usize(len) / DATA);
+        for (index, word) in first.iter().enumerate() {
+            // SAFETY: `locate` found `len` bytes at `bytes`, of which there are so many whole words.
+            let data = unsafe { bytes.wrapping_add(index * DATA).cast::<[u8; DATA]>().read() };
+            plain::store(word, high | u64::from(u32::from_le_bytes(data)));
+        }
+        if last.is_empty() {
+            return Ok(());
+        }
+        let mut filled = [0; DATA];
+        source.copy_out(start + (first.len() * DATA) as u64, &mut filled[..to_usize(len) % DATA])?;
+        for word in last {
+            plain::store(word, high | u64::from(u32::from_le_bytes(std::mem::take(&mut filled))));
+        }
+        Ok(())
+    }
+
+    /// Reads packets with `flag` from `offset` into the `len` bytes at `start` of `target`, as [`poll_packets`](Self::poll_packets) does,
+    /// with nothing in between.
+    ///
+    /// # Errors
+    /// Those of [`poll_packets`](Self::poll_packets), for either range; nothing was changed.
+    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "two places, what is there, and how far it has come")]
+    pub fn unpack_to(
+        &self,
+        kind: PacketKind,
+        offset: u64,
+        target: &Self,
+        start: u64,
+        len: u64,
+        flag: Flag,
+        done: &mut usize,
+    ) -> Result<bool> {
+        let words = self.packet_words(kind, offset, len)?;
+        let bytes = target.locate(start, len)?;
+        let (first, last) = words.split_at(to_usize(len) / DATA);
+        let mut arrived = (*done / DATA).min(first.len());
+        while let Some(word) = first.get(arrived) {
+            let Some(data) = arrival(word, flag) else { break };
+            // SAFETY: `locate` found `len` bytes at `bytes`, of which there are so many whole words.
+            unsafe { bytes.wrapping_add(arrived * DATA).cast::<[u8; DATA]>().write(data) };
+            arrived += 1;
+        }
+        *done = arrived * DATA;
+        if arrived < first.len() {
+            return Ok(false);
+        }
+        // What is left of the data, and of the packet that it is in.
+        let rest = to_usize(len) % DATA;
+        if let (1.., Some(word)) = (rest, last.first()) {
+            let Some(data) = arrival(word, flag) else { return Ok(false) };
+            target.copy_in(start + (arrived * DATA) as u64, &data[..rest])?;
+            *done += rest;
+        }
+        Ok(true)
+    }
+
     /// The words that carry `len` bytes from `offset` on.
     #[inline]
     fn packet_words(&self, kind: PacketKind, offset: u64, len: u64) -> Result<&[AtomicU64]> {
@@ -205,6 +284,49 @@ mod tests {
                 assert_eq!(out, data[..len]);
                 assert_eq!(done, len);
             }
+        }
+    }
+
+    #[test]
+    fn packets_in_place_are_those_of_a_copy_for_every_length() {
+        let data: Vec<u8> = (1..=40).collect();
+        for kind in KINDS {
+            for len in 0..=data.len() {
+                let (heap, packets, copied) = (span(64), span(256), span(256));
+                let (flag, bytes) = (flag(u32::try_from(len).unwrap() + 1), len as u64);
+                heap.copy_in(3, &data).unwrap();
+                packets.pack_from(kind, 16, &heap, 3, bytes, flag).unwrap();
+                copied.put_packets(kind, 16, &data[..len], flag).unwrap();
+                assert_eq!(packets.read::<[u8; 256]>(0).unwrap(), copied.read::<[u8; 256]>(0).unwrap());
+                let (target, mut done) = (span(64), 0);
+                assert!(packets.unpack_to(kind, 16, &target, 5, bytes, flag, &mut done).unwrap());
+                let mut found = [0; 64];
+                target.copy_out(0, &mut found).unwrap();
+                assert_eq!((&found[5..5 + len], done), (&data[..len], len));
+                assert!(found[..5].iter().chain(&found[5 + len..]).all(|byte| *byte == 0));
+            }
+        }
+    }
+
+    #[test]
+    fn packets_in_place_resume_where_they_stopped_and_stay_in_range() {
+        for kind in KINDS {
+            let (heap, packets, target) = (span(32), span(256), span(32));
+            let part = kind.data_bytes();
+            heap.copy_in(0, &[7; 32]).unwrap();
+            let mut done = 0;
+            packets.pack_from(kind, 0, &heap, 0, part, flag(5)).unwrap();
+            assert!(!packets.unpack_to(kind, 0, &target, 0, 32, flag(5), &mut done).unwrap());
+            assert_eq!(done as u64, part);
+            packets.pack_from(kind, 0, &heap, 0, 32, flag(5)).unwrap();
+            assert!(packets.unpack_to(kind, 0, &target, 0, 32, flag(5), &mut done).unwrap());
+            assert_eq!(target.read::<[u8; 32]>(0).unwrap(), [7; 32]);
+            for (offset, start, len) in [(0, 1, 32), (0, 0, 33), (256, 0, 4), (4, 0, 4), (0, u64::MAX, 1)] {
+                assert!(packets.pack_from(kind, offset, &heap, start, len, flag(6)).is_err());
+                assert!(packets.unpack_to(kind, offset, &target, start, len, flag(5), &mut 0).is_err());
+            }
+            done = usize::MAX;
+            assert!(packets.unpack_to(kind, 0, &target, 0, 8, flag(9), &mut done).unwrap());
         }
     }
 
