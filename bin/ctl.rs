@@ -80,6 +80,7 @@ pub(crate) fn run(args: &CtlArgs) -> Result<u8> {
 }
 
 fn call(client: &mut Client, args: &CallArgs) -> Result<()> {
+    args.check()?;
     let comm = CommId::new(args.comm);
     let devices =
         if args.send.len() == 1 { client.status(comm, false)?.devices.len() } else { args.send.len() };
@@ -89,8 +90,9 @@ fn call(client: &mut Client, args: &CallArgs) -> Result<()> {
     };
     let send = spread(&args.send);
     let recv = args.recv.as_deref().map_or_else(|| send.clone(), spread);
-    let (collective, data_type, op) = (args.operation, args.data_type, args.op);
-    let call = DeviceCall { collective, data_type, op, root: args.root, count: args.count, send, recv };
+    let (collective, data_type, op) = (args.operation, args.data_type, args.op.unwrap_or_default());
+    let root = args.root.unwrap_or_default();
+    let call = DeviceCall { collective, data_type, op, root, count: args.count, send, recv };
     match client.call(comm, args.group, call)? {
         Called::InProgress(group) => tell_progress(args.comm, group),
         Called::Queued { group, calls } => output::print(&format!(

@@ -96,7 +96,7 @@ pub(super) fn check(args: &PerfArgs) -> Result<(), UsageError> {
     Ok(())
 }
 
-fn idle(flag: &str, by: &str) -> UsageError {
+pub(super) fn idle(flag: &str, by: &str) -> UsageError {
     UsageError::new(format!("{flag} has no effect with {by}; leave it out"))
 }
 

@@ -6,14 +6,20 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use shmccl::coordinator::{Collective, GroupId, Operator};
+use shmccl::heap::MIN_ADDRESS;
 use shmccl::reduce::DataType;
 
 use super::hang::PoolHangArgs;
+use super::heeded;
+use crate::failure::UsageError;
 use crate::sizes::parse_size;
 use crate::units::parse_timeout;
 
 /// The memory of a device, if nothing else is said.
 const DEFAULT_MEMORY: &str = "64MiB";
+
+/// The most that a device can have.
+const MAX_MEMORY: u64 = (1 << 40) - MIN_ADDRESS;
 
 /// How long a device waits for others, if nothing else is said.
 const DEFAULT_TIMEOUT: &str = "30s";
@@ -200,12 +206,12 @@ pub(crate) struct CallArgs {
     /// Type of the elements: float64, int32, bfloat16, ...
     #[arg(short = 'd', long = "datatype", value_name = "TYPE", default_value = "float32")]
     pub(crate) data_type: DataType,
-    /// Operator, where it reduces: sum, prod, min, max or avg
-    #[arg(short, long, default_value = "sum")]
-    pub(crate) op: Operator,
-    /// Root, where it has one
-    #[arg(short, long, value_name = "RANK", default_value_t = 0)]
-    pub(crate) root: u32,
+    /// Operator, where it reduces: sum, prod, min, max or avg [default: sum]
+    #[arg(short, long)]
+    pub(crate) op: Option<Operator>,
+    /// Root, where it has one [default: 0]
+    #[arg(short, long, value_name = "RANK")]
+    pub(crate) root: Option<u32>,
     /// Addresses of the input, one for each rank, or one for all
     #[arg(long, value_name = "ADDRESS,...", value_delimiter = ',', required = true, value_parser = parse_address)]
     pub(crate) send: Vec<u64>,
@@ -221,7 +227,24 @@ pub(crate) struct CallArgs {
 pub(crate) fn parse_memory(text: &str) -> Result<u64, String> {
     match parse_size(text)? {
         size if size == 0 || size % 4096 != 0 => Err("expected a multiple of 4K above zero".to_owned()),
+        size if size > MAX_MEMORY => Err("expected at most 1T less 4K".to_owned()),
         size => Ok(size),
+    }
+}
+
+impl CallArgs {
+    /// Refuses what means nothing to the operation.
+    ///
+    /// # Errors
+    /// The flag.
+    pub(crate) fn check(&self) -> Result<(), UsageError> {
+        let operation = self.operation.operation();
+        let idle = [
+            (self.op.is_some() && !operation.reduces(), "--op"),
+            (self.root.is_some() && !operation.has_root(), "--root"),
+        ];
+        let flag = idle.into_iter().find_map(|(is_idle, flag)| is_idle.then_some(flag));
+        flag.map_or(Ok(()), |flag| Err(heeded::idle(flag, operation.name())))
     }
 }
 

@@ -34,9 +34,9 @@ const MESSAGES: [&str; 16] = [
     r#"{"number":6,"request":{"checkpoint":{"comm":1,"directory":"/dev/null/nowhere"}}}"#,
     r#"{"number":7,"request":{"restore":{"comm":1,"directory":"nowhere"}}}"#,
     r#"{"state":{"range":{"min":0,"max":18446744073709551615},"socket":"","report":{"version":1,"heard":0,"membership":null}}}"#,
-    r#"{"state":{"range":{"min":9,"max":1},"socket":"x","report":{"version":2,"heard":7,"membership":{"formation":{"comm":18446744073709551615,"incarnation":0,"members":[],"keep_going":true},"epoch":18446744073709551615,"phase":{"ready":{"groups":18446744073709551615}}}}}}"#,
-    r#"{"state":{"range":{"min":9,"max":1},"socket":"x","report":{"version":3,"heard":0,"membership":{"formation":{"comm":0,"incarnation":0,"members":[1,1,1],"keep_going":true},"epoch":0,"phase":{"going_on":{"groups":0,"attempt":4294967295}}}}}}"#,
-    r#"{"state":{"range":{"min":9,"max":1},"socket":"x","report":{"version":1,"heard":0,"membership":{"formation":{"comm":281474976710655,"incarnation":0,"members":[4294967295],"keep_going":true},"epoch":1,"phase":{"ready":{"groups":0}}}}}}"#,
+    r#"{"state":{"range":{"min":9,"max":1},"socket":"x","report":{"version":2,"heard":0,"membership":{"formation":{"comm":281474976710654,"incarnation":0,"epoch":18446744073709551615,"members":[],"keep_going":true},"has_met":true,"phase":{"ready":{"groups":18446744073709551615,"tried":null}},"last":null}}}}"#,
+    r#"{"state":{"range":{"min":9,"max":1},"socket":"x","report":{"version":3,"heard":0,"membership":{"formation":{"comm":0,"incarnation":0,"epoch":0,"members":[1,1,1],"keep_going":true},"has_met":false,"phase":{"going_on":{"groups":0,"attempt":4294967295}},"last":null}}}}"#,
+    r#"{"state":{"range":{"min":9,"max":1},"socket":"x","report":{"version":1,"heard":0,"membership":{"formation":{"comm":281474976710655,"incarnation":0,"epoch":1,"members":[4294967295],"keep_going":true},"has_met":true,"phase":{"ready":{"groups":0,"tried":null}},"last":null}}}}"#,
     r#"{"device":1,"comm":1,"address":18446744073709551615,"len":18446744073709551615,"direction":"put"}"#,
 ];
 
@@ -66,6 +66,7 @@ fn garbage_takes_neither_the_coordinator_nor_a_device_down() {
     let mut pool = Pool::start("garbage", 2);
     let address = SocketAddr::from_abstract_name(device_socket(pool.devices()[0])).unwrap();
     let seed = std::env::var("SHMCCL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261);
+    each_state_is_understood(&pool);
     let (mut dice, began, mut tries) = (Dice(seed), Instant::now(), 0_u64);
     while began.elapsed() < time {
         tries += 1;
@@ -87,6 +88,25 @@ fn garbage_takes_neither_the_coordinator_nor_a_device_down() {
     }
     serves_those_who_make_sense(&pool);
     println!("{tries} conversations of garbage, SHMCCL_SEED={seed}");
+}
+
+/// Registers once by each state as it stands, so that none is turned away for its form alone.
+fn each_state_is_understood(pool: &Pool) {
+    let registered = || {
+        let metrics = pool.ctl("metrics").line();
+        let line = metrics.lines().find(|line| line.starts_with("shmccl_devices_registered_total ")).unwrap();
+        line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    for state in MESSAGES.into_iter().filter(|message| message.starts_with(r#"{"state""#)) {
+        let before = registered();
+        let mut stream = UnixStream::connect(pool.socket()).unwrap();
+        let greeting = format!(r#"{{"shmccl":"{}","role":"device"}}"#, shmccl::coordinator::VERSION);
+        stream.write_all(&[frame(&greeting), frame(state)].concat()).unwrap();
+        let began = Instant::now();
+        while registered() == before {
+            assert!(began.elapsed() < Duration::from_secs(20), "not understood: {state}");
+        }
+    }
 }
 
 /// Makes a communicator of both devices, when nobody else's has them any more, and copies to and from one of them.
