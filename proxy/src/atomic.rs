@@ -44,6 +44,11 @@ mod real {
         }
 
         #[inline]
+        pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+            self.0.fetch_add(value, order)
+        }
+
+        #[inline]
         pub(crate) fn fetch_and(&self, value: u64, order: Ordering) -> u64 {
             self.0.fetch_and(value, order)
         }

@@ -24,6 +24,7 @@
 //! | F3 complete | `complete`: completed | `is_completed` | the effects of this and all earlier triggers |
 //! | F4 reserve | announcement; `head` | `skip_stuck`: head; announcements | who may hold the position; what it committed before |
 //! | F5 hand over | producer dropped: place | producer made: place | `head` and the slots of the producer before |
+//! | F6 come and go | `Roster::tell` | `Service::attend` | which places are taken: see [`crate::roster`] |
 //!
 //! **Trust.** The consumer keeps its position to itself and only publishes it. What it reads (words, head,
 //! announcements) is masked, compared or bounded, never used as an index or a loop limit: forged memory makes it serve
@@ -253,6 +254,12 @@ impl<'a> Ring<'a> {
     /// Commits `position` without a trigger.
     pub(crate) fn abandon(self, position: u64) {
         self.slot(position).publish(ABANDONED, self.commit_bit(position));
+    }
+
+    /// Whether the fifo has a producer, or positions from `tail` on that one has left.
+    pub(crate) fn is_in_use(self, tail: u64) -> bool {
+        let places = self.header.places.load(Ordering::Relaxed); // relaxed: the roster acquired it
+        places != 0 || self.depth(tail) != 0
     }
 
     /// How many positions are reserved from `tail` on, at most the capacity.

@@ -9,7 +9,7 @@
 //! | `head` | 0..128 | producers: positions reserved | consumer when idle, snapshot |
 //! | `tail` | 128..256 | consumer: positions popped | producers when the ring looks full, snapshot |
 //! | `completed` | 256..384 | consumer: one past the last flushed position | flushing producers |
-//! | `places` | 384..512 | producers, as they come and go: bit `i` set = cell `i` taken | the same |
+//! | `places` | 384..512 | producers, as they come and go: bit `i` set = cell `i` taken | the same, service |
 //! | `service` | 512..640 | consumer: refusals, skips, depth | snapshot |
 //! | `service_time` | 640..896 | consumer: histogram, bucket `i` counts times of `2^i` ns and up | snapshot |
 //! | `producers` | 896..4992 | its holder: owner, announced position, stalls | consumer when stuck, snapshot |

@@ -336,3 +336,37 @@ fn a_new_producer_knows_what_the_last_one_pushed() {
         assert_eq!(popped, pushed);
     });
 }
+
+/// F6: a trigger of a producer that was told of is served, and one that a producer has left behind.
+#[test]
+fn a_fifo_that_was_told_of_is_attended_to() {
+    loom::model(|| {
+        let (quiet, fifo, roster) = (fifo(1), fifo(1), Arc::new(Roster::default()));
+        let mut service = Service::new([quiet.consumer(), fifo.consumer()]);
+        service.attend(&roster);
+        assert_eq!(service.attended().count(), 0);
+        let (rung, theirs) = (cell(), Arc::clone(&roster));
+        let doorbell = Arc::clone(&rung);
+        let pushing = thread::spawn(move || {
+            let mut producer = fifo.producer().unwrap();
+            theirs.tell();
+            producer.try_push(numbered(1)).unwrap();
+            drop(producer);
+            theirs.tell();
+            doorbell.store(1, Ordering::Release);
+        });
+        let has_rung = rung.load(Ordering::Acquire) == 1;
+        service.attend(&roster);
+        let mut served = 0;
+        let mut handler = |fifo: usize, trigger: &Trigger| {
+            assert_eq!((fifo, number(trigger)), (1, 1));
+            served += 1;
+            Ok(())
+        };
+        let early = service.poll(&mut handler);
+        assert!(early == 1 || !has_rung, "not attended to, though told of");
+        pushing.join().unwrap();
+        service.attend(&roster);
+        assert_eq!((early + service.poll(&mut handler), served), (1, 1));
+    });
+}

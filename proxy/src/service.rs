@@ -8,8 +8,10 @@
 //! the batch ends: a producer that waits for room learns of one up to fifteen triggers later. When to poll again, to spin
 //! or to sleep is the caller's business.
 //!
+//! Who serves many fifos has it [attend](Service::attend) to those in use before each turn, and the others cost nothing.
+//!
 //! A sleeping caller must poll once more between saying that it sleeps and sleeping. A turn that returns 0 has found
-//! every fifo empty, or stopped at a position that is reserved and not committed.
+//! every fifo (in use) empty, or stopped at a position that is reserved and not committed.
 //!
 //! **What measuring costs.** Two clock reads and the end of a stretch for one position in [`SAMPLE_EVERY`], nothing for the
 //! others: they are counted by the batch. The interval is a prime, so that it does not fall in step with patterns of
@@ -25,6 +27,7 @@ use crate::atomic::Ordering;
 use crate::consumer::{Consumer, bump, is_abandoned};
 use crate::fifo::Position;
 use crate::header::{BUCKETS, FifoHeader, Owner, Slot};
+use crate::roster::Roster;
 use crate::trigger::{Kind, Trigger};
 
 /// One position in this many is timed.
@@ -89,20 +92,56 @@ impl<F: FnMut(usize, &Trigger) -> Result<(), Refusal>> Handler for F {
 
 /// Serves one or many fifos. A fifo's index is its place in the list that the service was made from.
 pub struct Service<H, S> {
+    /// Those that turns go to, then the others.
     lanes: Vec<Lane<H, S>>,
-    /// The fifo that the next turn starts with.
+    /// How many lanes turns go to.
+    attended: usize,
+    /// The lane that the next turn starts with.
     first: usize,
+    /// The count of the roster when it was last gone by.
+    changes: Option<u64>,
 }
 
-/// How far a drain has to go: the heads that were seen when it was asked for.
+/// How far a drain has to go: the heads of all fifos that were seen when it was asked for.
 #[derive(Clone, Debug)]
 pub struct DrainGoal(Vec<u64>);
 
 impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
     /// Serves the fifos of `consumers`.
     pub fn new(consumers: impl IntoIterator<Item = Consumer<H, S>>) -> Self {
-        let lanes = consumers.into_iter().map(|consumer| Lane { consumer, untimed: 0 }).collect();
-        Self { lanes, first: 0 }
+        let lane = |(fifo, consumer)| Lane { fifo, consumer, is_in_use: true, untimed: 0 };
+        let lanes: Vec<_> = consumers.into_iter().enumerate().map(lane).collect();
+        Self { attended: lanes.len(), lanes, first: 0, changes: None }
+    }
+
+    /// Has turns go to those fifos only that have producers, or triggers of producers that have gone, as `roster` tells.
+    ///
+    /// To be called before each turn: it costs one load unless producers have come or gone.
+    ///
+    /// # Ordering
+    /// Edge F6: a producer that was told of is attended to.
+    #[inline]
+    pub fn attend(&mut self, roster: &Roster) {
+        let changes = roster.changes();
+        if self.changes != Some(changes) {
+            self.changes = Some(changes);
+            self.muster();
+        }
+    }
+
+    /// Brings the lanes that are in use to the front.
+    #[cold]
+    fn muster(&mut self) {
+        // Asked once each: producers come and go meanwhile, and the sorting must not notice.
+        self.lanes.iter_mut().for_each(Lane::note_use);
+        self.lanes.sort_unstable_by_key(|lane| (!lane.is_in_use, lane.fifo));
+        self.attended = self.lanes.iter().take_while(|lane| lane.is_in_use).count();
+        self.first = 0;
+    }
+
+    /// The indices of the fifos that turns go to.
+    pub fn attended(&self) -> impl Iterator<Item = usize> {
+        self.lanes[..self.attended].iter().map(|lane| lane.fifo)
     }
 
     /// How many fifos are served.
@@ -111,16 +150,16 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
         self.lanes.len()
     }
 
-    /// One turn: serves up to [`BATCH`] positions of every fifo and returns how many it popped: triggers served, triggers
-    /// refused, and positions that held none. It ends early when the handler [is over](Handler::is_over).
+    /// One turn: serves up to [`BATCH`] positions of every fifo attended to and returns how many it popped: triggers served,
+    /// triggers refused, and positions that held none. It ends early when the handler [is over](Handler::is_over).
     #[inline]
     pub fn poll<T: Handler>(&mut self, handler: &mut T) -> u64 {
-        let (n_fifos, first) = (self.lanes.len(), self.first);
+        let (attended, first) = (self.attended, self.first);
         let mut served = 0;
-        for fifo in (first..n_fifos).chain(0..first) {
-            served += self.lanes[fifo].serve(fifo, BATCH, handler);
+        for lane in (first..attended).chain(0..first) {
+            served += self.lanes[lane].serve(BATCH, handler);
         }
-        self.first = if first + 1 < n_fifos { first + 1 } else { 0 };
+        self.first = if first + 1 < attended { first + 1 } else { 0 };
         served
     }
 
@@ -129,8 +168,11 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
     /// Pushes that happened before this call, as the caller knows, are within the goal.
     #[must_use]
     pub fn drain_goal(&self) -> DrainGoal {
-        let goal = |lane: &Lane<H, S>| lane.consumer.position().wrapping_add(lane.consumer.depth());
-        DrainGoal(self.lanes.iter().map(goal).collect())
+        let mut goal = vec![0; self.lanes.len()];
+        for lane in &self.lanes {
+            goal[lane.fifo] = lane.consumer.position().wrapping_add(lane.consumer.depth());
+        }
+        DrainGoal(goal)
     }
 
     /// Serves what is committed within `goal` and returns how many positions are left.
@@ -139,8 +181,10 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
     /// [`Service::skip_stuck`] when they may have died.
     pub fn drain<T: Handler>(&mut self, goal: &DrainGoal, handler: &mut T) -> u64 {
         let mut left = 0;
-        for ((fifo, lane), &end) in self.lanes.iter_mut().enumerate().zip(&goal.0) {
-            while lane.left(end) > 0 && lane.serve(fifo, 1, handler) > 0 {}
+        for lane in &mut self.lanes {
+            // Nothing, where the goal is that of a service of fewer fifos.
+            let Some(&end) = goal.0.get(lane.fifo) else { continue };
+            while lane.left(end) > 0 && lane.serve(1, handler) > 0 {}
             left += lane.left(end);
         }
         left
@@ -151,10 +195,10 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
     /// See [`Consumer::skip_stuck`] for what `is_dead` promises. It is called with the fifo's index.
     pub fn skip_stuck(&mut self, mut is_dead: impl FnMut(usize, Owner) -> bool) -> usize {
         let mut skipped = 0;
-        for (fifo, lane) in self.lanes.iter_mut().enumerate() {
+        for lane in &mut self.lanes {
             // No more than a ring holds, so that a forger cannot keep the service here.
             for _ in 0..lane.consumer.ring().capacity() {
-                if lane.consumer.skip_stuck(|owner| is_dead(fifo, owner)).is_none() {
+                if lane.consumer.skip_stuck(|owner| is_dead(lane.fifo, owner)).is_none() {
                     break;
                 }
                 skipped += 1;
@@ -166,28 +210,32 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
     /// The shared state of one fifo.
     #[must_use]
     pub fn header(&self, fifo: usize) -> Option<&FifoHeader> {
-        self.lanes.get(fifo).map(|lane| lane.consumer.ring().header)
+        self.lanes.iter().find(|lane| lane.fifo == fifo).map(|lane| lane.consumer.ring().header)
     }
 }
 
 /// One fifo of a service.
 struct Lane<H, S> {
+    /// Its index.
+    fifo: usize,
     consumer: Consumer<H, S>,
+    /// Whether it had producers, or triggers of producers that had gone, when that was asked last.
+    is_in_use: bool,
     /// How many positions go untimed before the next timed one.
     untimed: u64,
 }
 
 impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Lane<H, S> {
     /// Serves up to `limit` positions; fewer when the next one is not committed.
-    fn serve<T: Handler>(&mut self, fifo: usize, limit: u64, handler: &mut T) -> u64 {
+    fn serve<T: Handler>(&mut self, limit: u64, handler: &mut T) -> u64 {
         self.consumer.note_depth();
         let mut served = 0;
         while served < limit {
             let (popped, wanted) = if self.untimed == 0 {
-                (self.serve_timed(fifo, handler), 1)
+                (self.serve_timed(handler), 1)
             } else {
                 let wanted = self.untimed.min(limit - served);
-                (self.serve_untimed(fifo, wanted, handler), wanted)
+                (self.serve_untimed(wanted, handler), wanted)
             };
             served += popped;
             if popped < wanted {
@@ -199,7 +247,8 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Lane<H, S> {
 
     // Not inlined, so that the loop within has the registers to itself.
     #[inline(never)]
-    fn serve_untimed<T: Handler>(&mut self, fifo: usize, limit: u64, handler: &mut T) -> u64 {
+    fn serve_untimed<T: Handler>(&mut self, limit: u64, handler: &mut T) -> u64 {
+        let fifo = self.fifo;
         let popped = self.consumer.serve_batch(limit, |header, position, trigger| {
             settle(fifo, Site { header, position }, trigger, handler, |handler| {
                 handler.handle(fifo, &trigger)
@@ -212,13 +261,18 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Lane<H, S> {
     /// Serves one position and counts how long its trigger took.
     #[cold]
     #[inline(never)]
-    fn serve_timed<T: Handler>(&mut self, fifo: usize, handler: &mut T) -> u64 {
+    fn serve_timed<T: Handler>(&mut self, handler: &mut T) -> u64 {
+        let fifo = self.fifo;
         let popped = self.consumer.serve_batch(1, |header, position, trigger| {
             let site = Site { header, position };
             settle(fifo, site, trigger, handler, |handler| execute_timed(fifo, site, trigger, handler))
         });
         self.untimed = popped * u64::from(SAMPLE_EVERY - 1);
         popped
+    }
+
+    fn note_use(&mut self) {
+        self.is_in_use = self.consumer.ring().is_in_use(self.consumer.position());
     }
 
     /// How many positions there are before `end`, at most the capacity.

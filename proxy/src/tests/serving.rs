@@ -33,6 +33,65 @@ fn every_fifo_gets_its_turn_and_a_batch_is_bounded() {
 }
 
 #[test]
+fn turns_go_to_fifos_in_use_as_the_roster_tells() {
+    let rings: Vec<_> = (0..4).map(|_| Ring::new(4)).collect();
+    let roster = Roster::default();
+    let mut service = Service::new(rings.iter().map(|ring| ring.fifo().consumer()));
+    assert!(service.attended().eq(0..4), "without a roster it is all of them");
+    let mut served = Vec::new();
+    let mut turn = |service: &mut Service<_, _>| {
+        service.attend(&roster);
+        service.poll(&mut |fifo: usize, _: &Trigger| {
+            served.push(fifo);
+            Ok(())
+        });
+        let attended: Vec<_> = service.attended().collect();
+        (std::mem::take(&mut served), attended)
+    };
+    assert_eq!(turn(&mut service), (vec![], vec![]));
+    let mut third = rings[2].fifo().producer().unwrap();
+    third.try_push(numbered(1)).unwrap();
+    assert_eq!(turn(&mut service), (vec![], vec![]), "nobody has told of it");
+    roster.tell();
+    let mut first = rings[0].fifo().shared_producer(owner(1)).unwrap();
+    roster.tell();
+    assert_eq!(turn(&mut service), (vec![2], vec![0, 2]));
+    // One that goes leaves its triggers behind, and its fifo is attended to until somebody tells once more.
+    first.try_push(numbered(2)).unwrap();
+    drop(first);
+    roster.tell();
+    assert_eq!(turn(&mut service), (vec![0], vec![0, 2]));
+    let fourth = rings[3].fifo().producer().unwrap();
+    roster.tell();
+    assert_eq!(turn(&mut service), (vec![], vec![2, 3]));
+    drop((third, fourth));
+    roster.tell();
+    assert_eq!(turn(&mut service), (vec![], vec![]));
+}
+
+#[test]
+fn a_drain_and_a_skip_reach_fifos_that_turns_do_not_go_to() {
+    let rings: Vec<_> = (0..3).map(|_| Ring::new(4)).collect();
+    let roster = Roster::default();
+    let mut service = Service::new(rings.iter().map(|ring| ring.fifo().consumer()));
+    let _idle = rings[2].fifo().producer().unwrap();
+    service.attend(&roster);
+    assert!(service.attended().eq([2]));
+    rings[1].fifo().producer().unwrap().try_push(numbered(1)).unwrap();
+    let mut dying = rings[0].fifo().shared_producer(owner(5)).unwrap();
+    std::mem::forget(dying.reserve().unwrap());
+    let goal = service.drain_goal();
+    let mut served = Vec::new();
+    let left = service.drain(&goal, &mut |fifo: usize, _: &Trigger| {
+        served.push(fifo);
+        Ok(())
+    });
+    assert_eq!((left, served), (1, vec![1]));
+    assert_eq!(service.skip_stuck(|fifo, who| fifo == 0 && who == owner(5)), 1);
+    assert_eq!(rings[0].snapshot().skipped, 1);
+}
+
+#[test]
 fn a_service_without_fifos_has_nothing_to_do() {
     let mut service = Service::<&FifoHeader, &[Slot]>::new([]);
     let mut handler = |_: usize, _: &Trigger| Ok(());
