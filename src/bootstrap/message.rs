@@ -17,7 +17,7 @@ use crate::rank::{MAX_RANKS, Rank};
 pub const CONTRIBUTION_LEN: usize = 64;
 
 /// Version of everything that crosses processes in shared memory; members of one job agree on it.
-pub const LAYOUT_VERSION: u32 = 6;
+pub const LAYOUT_VERSION: u32 = 7;
 
 /// "SMCB".
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"SMCB");

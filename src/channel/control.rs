@@ -6,6 +6,7 @@
 //! | 4096 | revocation | the epoch | the first who finds a reason |
 //! | 4224 | barrier: where its waiters sleep | the epoch | waiters and wakers |
 //! | 4352 | where the proxy service process sleeps | the epoch | the service, producers |
+//! | 4416 | roster: how often a producer has come to one of the fifos that it serves, or gone | the epoch | producers |
 //! | 4480 | life words | each rank | its process, and the kernel when it dies |
 //! | 12672 | barrier arrivals | each rank | that rank |
 //! | 20864 | agreements | each rank | that rank |
@@ -22,6 +23,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use shmccl_proxy::Roster;
+
 use super::world::Era;
 use crate::error::{DeviceName, Error, Result};
 use crate::faults::TOLD_WORDS;
@@ -37,6 +40,7 @@ use crate::sync::{
 const REVOKE: u64 = 4096;
 const BARRIER_PARK: u64 = REVOKE + size_of::<RevokeCell>() as u64;
 const DOORBELL: u64 = BARRIER_PARK + 128;
+const ROSTER: u64 = DOORBELL + 64;
 const LIVES: u64 = DOORBELL + 128;
 const BARRIER: u64 = LIVES + MAX_RANKS as u64 * size_of::<LifeCell>() as u64;
 const AGREEMENT: u64 = BARRIER + MAX_RANKS as u64 * size_of::<BarrierCell>() as u64;
@@ -63,7 +67,12 @@ pub(crate) const LEN: u64 = END.next_multiple_of(4096);
 
 const _: () = {
     assert!(
-        BARRIER_PARK == 4224 && DOORBELL == 4352 && LIVES == 4480 && BARRIER == 12672 && AGREEMENT == 20864
+        BARRIER_PARK == 4224
+            && DOORBELL == 4352
+            && LIVES == 4480
+            && BARRIER == 12672
+            && AGREEMENT == 20864
+            && ROSTER == 4416
     );
     assert!(REGROUP_PARK == 29056 && ROUNDS == 29184 && OFFERS == 37376 && FORMATION == 45568);
     assert!(CARD == 45696 && ACTIVITIES == 45824 && BEATS == 54016 && FAULTS == 62336);
@@ -190,6 +199,11 @@ impl Control {
     /// What the proxy service process sleeps on when there is nothing to serve.
     pub(crate) fn proxy_doorbell(&self) -> CellRef<ParkCell> {
         self.mapping.cell(DOORBELL).expect("in the layout")
+    }
+
+    /// Where ranks tell the proxy service process that a producer of one of their fifos has come or gone.
+    pub(crate) fn proxy_roster(&self) -> CellRef<Roster> {
+        self.mapping.cell(ROSTER).expect("in the layout")
     }
 
     /// The life words of all ranks.

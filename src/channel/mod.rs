@@ -39,10 +39,10 @@ pub(crate) use faulty::ProxyFaults;
 pub use memory::MemoryChannel;
 pub(crate) use noting::Noting;
 pub(crate) use occupation::name_of as occupation_name;
-pub(crate) use port::Port;
 pub use port::PortChannel;
+pub(crate) use port::{Port, Pusher};
 pub use seat::MAX_CHANNELS_PER_PEER;
-pub(crate) use service::{ProxyThread, Served, serve_all};
+pub(crate) use service::{ProxyThread, Reception, Served, serve_all};
 pub(crate) use straggler::{Standing, knot, stragglers};
 pub(crate) use world::{Era, World, segment_name};
 

@@ -1,30 +1,31 @@
 //! The proxied channel: the caller pushes a trigger, a proxy moves the bytes.
 
+mod pusher;
+
 use std::sync::Arc;
 
-use std::num::NonZeroU32;
+use shmccl_proxy::{Kind, Position, Roster, SemaphoreId, Transfer, Trigger};
 
-use shmccl_proxy::{
-    FifoError, FifoHeader, Kind, Owner, Position, Push, SemaphoreId, SharedProducer, Slot, Transfer, Trigger,
-};
-
+pub(crate) use self::pusher::Pusher;
 use super::Channel;
 use super::executor::semaphore_id;
 use super::fabric::Fabric;
 use super::seat::{Counts, Seat};
-use super::service::open_fifo;
-use crate::error::{Error, Result};
+use super::service::Reception;
+use crate::error::Result;
 use crate::heap::layout::{FIFO_SLOTS, FifoCells};
 use crate::heap::{HeapOffset, MemoryTable, Place, Region};
 use crate::rank::Rank;
-use crate::shm::{CellRef, CellSlice};
+use crate::shm::CellRef;
 use crate::sync::{ParkCell, SemaphoreCell, SemaphoreReceiver};
 use crate::trace::{Note, Recorder, Verb};
 
 /// A place to push triggers, and where to sleep until they are served.
 #[derive(Debug)]
 pub(crate) struct Port {
-    producer: SharedProducer<CellRef<FifoHeader>, CellSlice<Slot>>,
+    pusher: Pusher,
+    /// Dropped after the producer.
+    _stay: Stay,
     doorbell: CellRef<ParkCell>,
     completion: CellRef<ParkCell>,
     /// Whose proxy thread serves the fifo; it is gone when that rank has left. `None` where a service process does.
@@ -32,25 +33,33 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// Opens a place in `fifo` on behalf of `rank`, served by the proxy that sleeps on `doorbell`: a thread of the
-    /// rank `served_by`, or a service process.
-    ///
-    /// # Errors
-    /// [`Error::Exhausted`] when the fifo has as many producers as it can have.
-    pub(crate) fn open(
+    /// Pushes by `pusher` into `fifo`, which a proxy serves that goes by `reception`: a thread of the rank `served_by`, or a
+    /// service process.
+    pub(crate) fn new(
+        pusher: Pusher,
         fifo: FifoCells,
-        doorbell: CellRef<ParkCell>,
-        rank: Rank,
+        reception: Reception,
         served_by: Option<Rank>,
-    ) -> Result<Self> {
-        let owner = Owner::new(NonZeroU32::MIN.saturating_add(rank.get()));
-        let producer = open_fifo(&fifo)?.shared_producer(owner).map_err(|error| match error {
-            FifoError::NoPlace { limit } => {
-                Error::Exhausted { what: "producers of a fifo", limit: limit as u64 }
-            }
-            _ => Error::Exhausted { what: "producers of an exclusive fifo", limit: 1 },
-        })?;
-        Ok(Self { producer, doorbell, completion: fifo.completion, served_by })
+    ) -> Self {
+        let stay = Stay::begin(reception.roster);
+        Self { pusher, _stay: stay, doorbell: reception.doorbell, completion: fifo.completion, served_by }
+    }
+}
+
+/// Tells the proxy of a producer when it has come, and when it has gone.
+#[derive(Debug)]
+struct Stay(CellRef<Roster>);
+
+impl Stay {
+    fn begin(roster: CellRef<Roster>) -> Self {
+        roster.tell();
+        Self(roster)
+    }
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        self.0.tell();
     }
 }
 
@@ -108,7 +117,7 @@ impl PortChannel {
     /// How many triggers of this channel's fifo were pushed and are not yet served, now or a moment ago.
     #[must_use]
     pub fn queued(&self) -> u64 {
-        self.port.producer.header().snapshot(FIFO_SLOTS).depth
+        self.port.pusher.header().snapshot(FIFO_SLOTS).depth
     }
 
     /// Copies between registered memory, by ids of [`crate::Communicator::register`]. Tells the peer nothing.
@@ -164,7 +173,7 @@ impl PortChannel {
     fn push(&mut self, kind: Kind, transfer: Transfer) -> Result<Position> {
         self.fabric.present("push")?;
         let trigger = Trigger::new(kind, transfer, self.semaphore).expect("the kind is not empty");
-        let position = match self.port.producer.try_push(trigger) {
+        let position = match self.port.pusher.try_push(trigger) {
             Ok(position) => position,
             Err(_) => self.push_when_there_is_room(trigger)?,
         };
@@ -176,8 +185,8 @@ impl PortChannel {
     #[cold]
     fn push_when_there_is_room(&mut self, trigger: Trigger) -> Result<Position> {
         let Self { fabric, port, .. } = self;
-        let Port { producer, completion, served_by, .. } = port;
-        fabric.wait_for_proxy("push", *served_by, completion, || producer.try_push(trigger).ok())
+        let Port { pusher, completion, served_by, .. } = port;
+        fabric.wait_for_proxy("push", *served_by, completion, || pusher.try_push(trigger).ok())
     }
 
     fn flush_all(&mut self) -> Result<()> {
@@ -186,8 +195,8 @@ impl PortChannel {
     }
 
     fn wait_completed(&mut self, position: Position) -> Result<()> {
-        let Port { producer, completion, served_by, .. } = &self.port;
-        let header = producer.header();
+        let Port { pusher, completion, served_by, .. } = &self.port;
+        let header = pusher.header();
         let poll = || position.is_completed(header).then_some(());
         self.fabric.wait_for_proxy("flush", *served_by, completion, poll)?;
         self.pending = false;

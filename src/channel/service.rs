@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use shmccl_proxy::{Fifo, FifoHeader, Handler, Position, Refusal, Service, Slot, Trigger};
+use shmccl_proxy::{Fifo, FifoHeader, Handler, Position, Refusal, Roster, Service, Slot, Trigger};
 
 use super::executor::Executor;
 use super::faulty::ProxyFaults;
@@ -12,7 +12,7 @@ use super::noting::Noting;
 use super::world::World;
 use crate::error::{Error, Result};
 use crate::faults::{Faults, Injector};
-use crate::heap::layout::FifoCells;
+use crate::heap::layout::{FifoCells, N_FIFOS};
 use crate::logs::PROXY;
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
@@ -31,11 +31,58 @@ pub(crate) struct ProxyThread {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The fifos that a proxy serves, with the rank behind each.
+/// How a proxy learns of producers and what they push.
+#[derive(Clone, Debug)]
+pub(crate) struct Reception {
+    /// Where it sleeps.
+    pub(crate) doorbell: CellRef<ParkCell>,
+    /// Where it is told which fifos are in use.
+    pub(crate) roster: CellRef<Roster>,
+}
+
+impl Reception {
+    /// Of the proxy thread of `rank`.
+    ///
+    /// # Errors
+    /// None in a job that is intact.
+    pub(crate) fn of_thread(world: &World, rank: Rank) -> Result<Self> {
+        let cells = world.cells(rank);
+        Ok(Self { doorbell: cells.fifo(0)?.doorbell, roster: cells.roster() })
+    }
+
+    /// Of the service process.
+    pub(crate) fn of_process(world: &World) -> Self {
+        Self { doorbell: world.control().proxy_doorbell(), roster: world.control().proxy_roster() }
+    }
+}
+
+/// The fifos that a proxy is there for, with the rank behind each; those of one rank follow each other.
 pub(crate) struct Served {
     pub(crate) owners: Vec<Rank>,
     pub(crate) fifos: Vec<FifoCells>,
-    pub(crate) doorbell: CellRef<ParkCell>,
+    pub(crate) reception: Reception,
+}
+
+impl Served {
+    /// The first `n_fifos` fifos of each of `ranks`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for more than there are.
+    pub(crate) fn of(
+        world: &World,
+        ranks: impl IntoIterator<Item = Rank>,
+        n_fifos: u32,
+        reception: Reception,
+    ) -> Result<Self> {
+        let (mut owners, mut fifos) = (Vec::new(), Vec::new());
+        for rank in ranks {
+            for index in 0..n_fifos {
+                owners.push(rank);
+                fifos.push(world.cells(rank).fifo(index)?);
+            }
+        }
+        Ok(Self { owners, fifos, reception })
+    }
 }
 
 impl ProxyThread {
@@ -50,7 +97,7 @@ impl ProxyThread {
         handler: T,
     ) -> Result<Self> {
         let stop = Arc::new(Latch::new());
-        let doorbell = served.doorbell.clone();
+        let doorbell = served.reception.doorbell.clone();
         let mut server = Server::new(Arc::clone(world), served, Arc::clone(&stop), policy)?;
         let thread = std::thread::Builder::new()
             .name("shmccl-proxy".into())
@@ -83,14 +130,17 @@ pub(crate) fn serve_all(
     (faults, checksums): (&Faults, bool),
     rings: Option<&Rings>,
 ) -> Result<()> {
-    let owners: Vec<_> = (0..world.n_ranks()).map(Rank::known).collect();
-    let fifos = owners.iter().map(|&rank| world.cells(rank).fifo(0)).collect::<Result<_>>()?;
-    let injectors = owners.iter().map(|&rank| Injector::new(faults, rank, false).map(Arc::new)).collect();
-    let handler =
-        Executor::new(world, &owners)?.suffering(ProxyFaults::new(injectors, true)).checking(checksums);
-    let lane = |rings| owners.iter().map(|rank| Lane::of_proxy(rings, *rank, world.era().epoch)).collect();
+    let ranks = (0..world.n_ranks()).map(Rank::known);
+    let served = Served::of(world, ranks.clone(), N_FIFOS, Reception::of_process(world))?;
+    let injector = |rank| Injector::new(faults, rank, false).map(Arc::new);
+    let of_each_fifo = |injector| std::iter::repeat_n(injector, N_FIFOS as usize);
+    let injectors = ranks.map(injector).flat_map(of_each_fifo).collect();
+    let handler = Executor::new(world, &served.owners)?
+        .suffering(ProxyFaults::new(injectors, true))
+        .checking(checksums);
+    let lane =
+        |rings| served.owners.iter().map(|rank| Lane::of_proxy(rings, *rank, world.era().epoch)).collect();
     let lanes: Option<Vec<_>> = rings.and_then(lane);
-    let served = Served { owners, fifos, doorbell: world.control().proxy_doorbell() };
     let stop = Arc::new(Latch::new());
     let mut server = Server::new(Arc::clone(world), served, stop, WaitPolicy::for_spinners(spinners))?;
     match lanes {
@@ -103,17 +153,14 @@ pub(crate) fn serve_all(
 /// Ends a proxy's waits with the epoch, or when nobody is left who could push.
 struct ServiceWatch<'a> {
     world: &'a World,
-    owners: &'a [Rank],
+    ranks: &'a [Rank],
 }
 
 impl Watch for ServiceWatch<'_> {
     fn check(&self) -> Option<Stop> {
         let gone =
             |rank: &Rank| matches!(self.world.life(*rank).status(), LifeStatus::Left | LifeStatus::Lost);
-        self.world
-            .revocation()
-            .check()
-            .or_else(|| self.owners.iter().all(gone).then_some(Stop::Revoked(None)))
+        self.world.revocation().check().or_else(|| self.ranks.iter().all(gone).then_some(Stop::Revoked(None)))
     }
 
     fn bell(&self) -> Option<SleepWord<'_>> {
@@ -156,9 +203,10 @@ impl<T: Handler> Handler for WithinEpoch<'_, T> {
 struct Server {
     world: Arc<World>,
     service: Service<CellRef<FifoHeader>, CellSlice<Slot>>,
-    owners: Vec<Rank>,
+    /// Whose fifos they are.
+    ranks: Vec<Rank>,
     completions: Vec<CellRef<ParkCell>>,
-    doorbell: CellRef<ParkCell>,
+    reception: Reception,
     stop: Arc<Latch>,
     policy: WaitPolicy,
 }
@@ -184,19 +232,20 @@ enum News {
 
 impl Server {
     fn new(world: Arc<World>, served: Served, stop: Arc<Latch>, policy: WaitPolicy) -> Result<Self> {
-        let Served { owners, fifos, doorbell } = served;
+        let Served { owners: mut ranks, fifos, reception } = served;
+        ranks.dedup();
         let consumers =
             fifos.iter().map(|cells| Ok(open_fifo(cells)?.consumer())).collect::<Result<Vec<_>>>()?;
         let completions = fifos.into_iter().map(|cells| cells.completion).collect();
-        Ok(Self { world, service: Service::new(consumers), owners, completions, doorbell, stop, policy })
+        Ok(Self { world, service: Service::new(consumers), ranks, completions, reception, stop, policy })
     }
 
     fn run<T: Handler>(&mut self, mut handler: T) {
         // A handler that panics takes the proxy with it: nobody is to wait for it.
-        tracing::debug!(target: PROXY, owners = ?self.owners, "a proxy serves");
+        tracing::debug!(target: PROXY, owners = ?self.ranks, "a proxy serves");
         let alarm = Alarm { world: Arc::clone(&self.world) };
         while let Ok(News::Served) = self.wait(&mut handler) {
-            self.wake_producers();
+            self.wake_producers(self.service.attended());
             // A proxy that always finds something to do has to look up all the same.
             if self.is_over() {
                 break;
@@ -204,7 +253,7 @@ impl Server {
         }
         self.drain(&mut handler);
         drop(alarm);
-        tracing::debug!(target: PROXY, owners = ?self.owners, "a proxy stops");
+        tracing::debug!(target: PROXY, owners = ?self.ranks, "a proxy stops");
     }
 
     /// Serves a turn as soon as there is something to serve, be it never.
@@ -212,11 +261,13 @@ impl Server {
     /// A position that its producer has reserved and not committed is waited for, too: a fifo has the producers of one process,
     /// which die together, and with them the epoch, or whoever could be kept waiting behind them.
     fn wait<T: Handler>(&mut self, handler: &mut T) -> Result<News, Stop> {
-        let Self { world, service, owners, completions, doorbell, stop, policy } = self;
-        let watch = ServiceWatch { world, owners };
+        let Self { world, service, ranks, completions, reception, stop, policy } = self;
+        let Reception { doorbell, roster } = reception;
+        let watch = ServiceWatch { world, ranks };
         let waiting = Waiting::new(world.kernel(), &watch, *policy, Duration::MAX);
         let mut handler = WithinEpoch { handler, world, completions };
         wait_until(&waiting, doorbell, || {
+            service.attend(roster);
             if service.poll(&mut handler) > 0 {
                 Some(News::Served)
             } else {
@@ -227,7 +278,7 @@ impl Server {
 
     /// Whether it was told to stop, the epoch has ended, or nobody is left who could push.
     fn is_over(&self) -> bool {
-        self.stop.is_open() || ServiceWatch { world: &self.world, owners: &self.owners }.check().is_some()
+        self.stop.is_open() || ServiceWatch { world: &self.world, ranks: &self.ranks }.check().is_some()
     }
 
     /// Executes what was pushed before the stop, unless the epoch has ended; what its producers never committed is given up.
@@ -235,12 +286,12 @@ impl Server {
         let goal = self.service.drain_goal();
         let Self { world, service, completions, .. } = self;
         service.drain(&goal, &mut WithinEpoch { handler, world, completions });
-        self.wake_producers();
+        self.wake_producers(0..self.completions.len());
     }
 
-    fn wake_producers(&self) {
-        for completion in &self.completions {
-            completion.wake(self.world.kernel());
+    fn wake_producers(&self, fifos: impl Iterator<Item = usize>) {
+        for fifo in fifos {
+            self.completions[fifo].wake(self.world.kernel());
         }
     }
 }

@@ -231,7 +231,7 @@ impl Seat {
         let meeting = Meeting::new(&fabric);
         let membership = Membership {
             fabric,
-            ports: Ports::new(terms.mode),
+            ports: Ports::new(terms.mode, n_ranks),
             registrar: Mutex::new(registrar),
             workspace: Workspace::default(),
             life: Some(life),

@@ -22,9 +22,8 @@ impl Communicator {
     /// Has the data of all calls moved by channels of `kind` from now on: by each rank's own core, as at the start, or by its
     /// proxy. Collective: all ranks choose the same.
     ///
-    /// Choosing proxied channels for the first time opens one to each other rank, which takes a producer of this rank's fifo and
-    /// the highest free channel between the two. So with a proxy service process, which serves one fifo of 32 producers for
-    /// each rank, there can be at most 33 ranks.
+    /// Choosing proxied channels for the first time opens one to each other rank, which takes a place in a fifo of this rank that
+    /// channels share, and the highest free channel between the two.
     ///
     /// # Errors
     /// [`crate::Error::Exhausted`] or [`crate::Error::Os`] where a channel cannot be opened, and [`crate::Error::FailedElsewhere`]

@@ -59,6 +59,7 @@ pub(crate) use init::init_threads;
 use meeting::Meeting;
 use membership::Membership;
 pub use operand::{RecvBuffer, SendBuffer};
+use ports::Tenant;
 pub use recovery::Recovery;
 pub use shrink::Shrunk;
 pub use submit::{Standing, Submit};
@@ -147,12 +148,15 @@ impl Communicator {
 
     /// Opens the next proxied channel to `peer`; the first one starts the proxy thread, where proxies are threads.
     ///
+    /// It gets a fifo of this rank to itself, as long as there is one: seven in a job of up to 16 ranks, four of 64. The others share
+    /// what is left, where a push costs more. A channel that is dropped gives its fifo back. See also [`Communicator::start_proxy`].
+    ///
     /// # Errors
-    /// Those of [`Communicator::memory_channel`]; [`crate::Error::Exhausted`] when a fifo of this rank has 32 channels already;
+    /// Those of [`Communicator::memory_channel`]; [`crate::Error::Exhausted`] when the fifos that are shared have 32 channels each;
     /// [`crate::Error::Os`] when the proxy cannot be started.
     pub fn port_channel(&self, peer: Rank) -> Result<PortChannel> {
         let peer = self.member(peer)?;
-        PortChannel::open(self.fabric(), peer, self.membership.ports.open(self.fabric())?)
+        PortChannel::open(self.fabric(), peer, self.membership.ports.open(self.fabric(), Tenant::Program)?)
     }
 
     /// Gives `region` of the heap of `rank` an id that triggers of this rank can name: see

@@ -7,7 +7,9 @@ use shmccl_proxy::{Handler, MAX_PRODUCERS, Snapshot};
 use super::Communicator;
 use super::membership::Membership;
 use crate::bootstrap::ProxyMode;
-use crate::channel::{Executor, Fabric, Noting, Port, PortChannel, ProxyFaults, ProxyThread, Served};
+use crate::channel::{
+    Executor, Fabric, Noting, Port, PortChannel, ProxyFaults, ProxyThread, Pusher, Reception, Served,
+};
 use crate::collective::OpenPorts;
 use crate::error::{Error, Result};
 use crate::heap::layout::{FifoCells, N_FIFOS};
@@ -20,93 +22,117 @@ pub(super) struct Ports {
     state: Mutex<State>,
 }
 
+/// Whose channel it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tenant {
+    /// The program's.
+    Program,
+    /// A pipe's. Pipes push a trigger for a whole piece of a message: what a push costs is nothing beside it, and every fifo
+    /// in use is one more that an idle proxy looks at.
+    Pipe,
+}
+
 #[derive(Debug)]
 struct State {
     proxy: Option<ProxyThread>,
     /// How many fifos port channels are spread over.
     n_fifos: u32,
-    /// How many port channels were opened.
-    opened: u32,
+    /// How many of them, from the first on, have one producer at most: a channel of the program.
+    n_sole: u32,
+    /// How many port channels have come to share a fifo.
+    sharing: u32,
 }
 
 impl Ports {
-    pub(super) fn new(mode: ProxyMode) -> Self {
-        Self { mode, state: Mutex::new(State { proxy: None, n_fifos: 1, opened: 0 }) }
+    pub(super) fn new(mode: ProxyMode, n_ranks: u32) -> Self {
+        let n_sole = N_FIFOS - enough_to_share(n_ranks);
+        Self { mode, state: Mutex::new(State { proxy: None, n_fifos: N_FIFOS, n_sole, sharing: 0 }) }
     }
 
-    /// Opens a place in the next fifo, and sees to it that somebody serves it.
-    pub(super) fn open(&self, fabric: &Arc<Fabric>) -> Result<Port> {
+    /// Opens a fifo, or a place in one, and sees to it that somebody serves it.
+    pub(super) fn open(&self, fabric: &Arc<Fabric>, tenant: Tenant) -> Result<Port> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if self.mode == ProxyMode::Thread && state.proxy.is_none() {
-            state.start(fabric, enough_fifos(fabric.world().n_ranks()), |executor| executor)?;
+            state.start(fabric, |executor| executor)?;
         }
-        let fifo = fabric.world().cells(fabric.rank()).fifo(state.opened % state.n_fifos)?;
-        let served_by = (self.mode == ProxyMode::Thread).then_some(fabric.rank());
-        let port = Port::open(fifo, self.doorbell(fabric)?, fabric.rank(), served_by)?;
-        state.opened = state.opened.wrapping_add(1);
-        Ok(port)
+        let (fifo, pusher) = state.take_place(fabric, tenant)?;
+        let (world, rank) = (fabric.world(), fabric.rank());
+        Ok(match self.mode {
+            ProxyMode::Thread => Port::new(pusher, fifo, Reception::of_thread(world, rank)?, Some(rank)),
+            ProxyMode::Process => Port::new(pusher, fifo, Reception::of_process(world), None),
+        })
     }
 
     /// Stops the proxy thread, after everything pushed so far has been executed, or the epoch has ended.
     pub(super) fn stop(&self) {
         drop(self.state.lock().unwrap_or_else(PoisonError::into_inner).proxy.take());
     }
-
-    fn doorbell(&self, fabric: &Fabric) -> Result<crate::shm::CellRef<crate::sync::ParkCell>> {
-        match self.mode {
-            ProxyMode::Thread => Ok(fabric.world().cells(fabric.rank()).fifo(0)?.doorbell),
-            ProxyMode::Process => Ok(fabric.world().control().proxy_doorbell()),
-        }
-    }
 }
 
 impl State {
+    /// A fifo that has no producer, for the program's channels and as long as there are some; otherwise a place in the next one of
+    /// those that are shared.
+    fn take_place(&mut self, fabric: &Fabric, tenant: Tenant) -> Result<(FifoCells, Pusher)> {
+        let (cells, rank) = (fabric.world().cells(fabric.rank()), fabric.rank());
+        if tenant == Tenant::Program {
+            for index in 0..self.n_sole {
+                let fifo = cells.fifo(index)?;
+                if let Some(pusher) = Pusher::sole(&fifo)? {
+                    return Ok((fifo, pusher));
+                }
+            }
+        }
+        let n_shared = self.n_fifos - self.n_sole;
+        for _ in 0..n_shared {
+            let fifo = cells.fifo(self.n_sole + self.sharing % n_shared)?;
+            self.sharing = self.sharing.wrapping_add(1);
+            if let Some(pusher) = Pusher::shared(&fifo, rank)? {
+                return Ok((fifo, pusher));
+            }
+        }
+        Err(Error::Exhausted { what: "producers of a fifo", limit: MAX_PRODUCERS as u64 })
+    }
+
     fn start<T: Handler + Send + 'static>(
         &mut self,
         fabric: &Arc<Fabric>,
-        n_fifos: u32,
         make: impl FnOnce(Executor) -> T,
     ) -> Result<()> {
-        let world = fabric.world();
-        let cells = world.cells(fabric.rank());
-        let fifos = (0..n_fifos).map(|index| cells.fifo(index)).collect::<Result<Vec<FifoCells>>>()?;
-        let owners = vec![fabric.rank(); fifos.len()];
-        let doorbell = cells.fifo(0)?.doorbell;
-        let injectors = owners.iter().map(|_| fabric.injector().cloned()).collect();
-        let executor = Executor::new(world, &owners)?
+        let (world, rank) = (fabric.world(), fabric.rank());
+        let served = Served::of(world, [rank], self.n_fifos, Reception::of_thread(world, rank)?)?;
+        let injectors = served.owners.iter().map(|_| fabric.injector().cloned()).collect();
+        let executor = Executor::new(world, &served.owners)?
             .suffering(ProxyFaults::new(injectors, false))
             .checking(fabric.takes_checksums());
         let handler = make(executor);
         fabric.add_spinner();
-        let served = Served { owners, fifos, doorbell };
         let policy = fabric.policy();
         self.proxy = Some(match fabric.any_recorder() {
             None => ProxyThread::start(world, served, policy, handler)?,
             Some(recorder) => {
-                let lanes = vec![recorder.proxy().clone(); usize::try_from(n_fifos).unwrap_or(0)];
+                let lanes = vec![recorder.proxy().clone(); served.fifos.len()];
                 ProxyThread::start(world, served, policy, Noting::new(handler, lanes))?
             }
         });
-        self.n_fifos = n_fifos;
         Ok(())
     }
 }
 
 /// So many fifos that a port channel to every rank takes no more than half of their places.
-fn enough_fifos(n_ranks: u32) -> u32 {
+fn enough_to_share(n_ranks: u32) -> u32 {
     let half = u32::try_from(MAX_PRODUCERS / 2).unwrap_or(1);
     n_ranks.div_ceil(half).clamp(1, N_FIFOS)
 }
 
 impl OpenPorts for Membership {
     fn open_port(&self, peer: Rank) -> Result<PortChannel> {
-        PortChannel::open_from_top(&self.fabric, peer, self.ports.open(&self.fabric)?)
+        PortChannel::open_from_top(&self.fabric, peer, self.ports.open(&self.fabric, Tenant::Pipe)?)
     }
 }
 
 impl Communicator {
     /// Starts this rank's proxy thread with a handler of the caller's own, over `n_fifos` fifos, between which port
-    /// channels are dealt out in turn. The handler is made from the one that would be used otherwise.
+    /// channels are dealt out in turn, and which they share. The handler is made from the one that would be used otherwise.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when `n_fifos` is not from 1 to 8; [`Error::Unavailable`] when the proxy runs already
@@ -128,7 +154,13 @@ impl Communicator {
         if state.proxy.is_some() {
             return unavailable("a proxy that does not run yet; call it before the first port channel");
         }
-        state.start(self.fabric(), n_fifos, make)
+        let before = (state.n_fifos, state.n_sole);
+        (state.n_fifos, state.n_sole) = (n_fifos, 0);
+        let started = state.start(self.fabric(), make);
+        if started.is_err() {
+            (state.n_fifos, state.n_sole) = before;
+        }
+        started
     }
 
     /// The counters of this rank's fifos, in use or not. Costs the fifos nothing.

@@ -10,12 +10,13 @@
 //! | [`COMPLETIONS`] | 8 x 128 | one per fifo: a producer asleep in a flush or for want of room | the rank's threads, proxy | both |
 //! | [`WATERMARK`] | 128 | how much of the heap every rank has memory behind | the rank | the rank, its proxies |
 //! | [`MESSAGE_PARK`] | 128 | the rank asleep for want of messages or of room for them | the rank, its peers | both |
+//! | [`ROSTER`] | 128 | how often a producer has come to one of the fifos or gone | the rank's threads | its proxy thread |
 //! | [`HEAP`] | as long as asked for | this rank's part of the symmetric heap | all | all |
 //!
 //! Everything before the heap is [`CONTROL_LEN`] bytes and is committed when the segment is made. Between that and the heap, which
 //! starts at a huge page, nothing is ever touched. All-zero bytes are the initial state of all of it.
 
-use shmccl_proxy::{FifoHeader, MemoryId, SemaphoreId, Slot, Snapshot};
+use shmccl_proxy::{FifoHeader, MemoryId, Roster, SemaphoreId, Slot, Snapshot};
 
 use crate::error::{Error, Result};
 use crate::heap::ledger::CHUNK;
@@ -48,6 +49,8 @@ pub const COMPLETIONS: u64 = 0x45400;
 pub const WATERMARK: u64 = 0x45800;
 /// Where the park cell is that the rank sleeps on when it waits for several peers.
 pub const MESSAGE_PARK: u64 = 0x45880;
+/// Where the roster of the fifos is.
+pub const ROSTER: u64 = 0x45900;
 /// How many bytes there are before the heap, to be committed when the segment is made.
 pub const CONTROL_LEN: u64 = 0x46000;
 /// Where the heap starts.
@@ -81,7 +84,8 @@ const _: () = {
     assert!(DOORBELLS + N_FIFOS as u64 * PARK_STRIDE == COMPLETIONS);
     assert!(COMPLETIONS + N_FIFOS as u64 * PARK_STRIDE == WATERMARK);
     assert!(WATERMARK + 128 == MESSAGE_PARK);
-    assert!(MESSAGE_PARK + PARK_STRIDE <= CONTROL_LEN && CONTROL_LEN <= HEAP);
+    assert!(MESSAGE_PARK + PARK_STRIDE == ROSTER);
+    assert!(ROSTER + 128 <= CONTROL_LEN && CONTROL_LEN <= HEAP);
 };
 
 /// How many heaps a job has, and how long each of them is.
@@ -216,6 +220,12 @@ impl SegmentCells {
         self.cell(MESSAGE_PARK)
     }
 
+    /// Where the rank tells its proxy thread that a producer of one of its fifos has come or gone.
+    #[must_use]
+    pub fn roster(&self) -> CellRef<Roster> {
+        self.cell(ROSTER)
+    }
+
     /// The rank's fifo number `index`.
     ///
     /// # Errors
@@ -260,6 +270,7 @@ mod tests {
         let mut places = vec![place(&cells.semaphores()), place(&cells.memory_table())];
         places.push(place(std::slice::from_ref(&*cells.watermark())));
         places.push(place(std::slice::from_ref(&*cells.message_park())));
+        places.push(place(std::slice::from_ref(&*cells.roster())));
         for index in 0..N_FIFOS {
             let fifo = cells.fifo(index).unwrap();
             places.push(place(std::slice::from_ref(&*fifo.header)));

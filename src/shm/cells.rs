@@ -60,6 +60,8 @@ unsafe impl SharedLayout for RevokeCell {}
 unsafe impl SharedLayout for SemaphoreCell {}
 // SAFETY: `repr(C)` and atomic integers throughout (see its field table).
 unsafe impl SharedLayout for shmccl_proxy::FifoHeader {}
+// SAFETY: `repr(C)` and an atomic integer (see its field table).
+unsafe impl SharedLayout for shmccl_proxy::Roster {}
 // SAFETY: `repr(C)` and atomic integers throughout (see its field table).
 unsafe impl SharedLayout for shmccl_proxy::Slot {}
 

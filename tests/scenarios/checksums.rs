@@ -325,8 +325,14 @@ port_scenario!(
             // Triggers behind the one that was corrupted are refused, a flush among them completes all the same.
             let error = put().and_then(|()| comm.barrier()).unwrap_err();
             assert!(is_put_corrupted(&error), "{error}");
-            let refused = comm.fifo_snapshots()?.remove(0);
-            let reason = refused.last_refused.and_then(|refused| RefusalReason::from_code(refused.code));
+            // The epoch ends first, then the trigger is counted.
+            let refused = loop {
+                match comm.fifo_snapshots()?[0].last_refused {
+                    Some(refused) => break refused,
+                    None => std::thread::yield_now(),
+                }
+            };
+            let reason = RefusalReason::from_code(refused.code);
             assert_eq!(reason, Some(RefusalReason::Corrupted));
         } else {
             left.wait()?;

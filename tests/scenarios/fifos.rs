@@ -7,6 +7,7 @@ use shmccl::channel::{Channel, Executor};
 use shmccl_proxy::{Handler, Kind, Refusal, Trigger};
 
 use crate::harness::Job;
+use crate::refused::sharing;
 
 /// How many slots a fifo has.
 const SLOTS: usize = 512;
@@ -148,7 +149,9 @@ port_scenario!(flushes_of_many_channels_of_one_fifo_all_return, Job::of(2), |com
     const THREADS: usize = 8;
     let (source, target) = (comm.alloc::<u64>(THREADS)?, comm.alloc::<u64>(THREADS)?);
     let peer = comm.right();
-    let channels: Result<Vec<_>, _> = (0..THREADS).map(|_| comm.port_channel(peer)).collect();
+    let (first, _others) = sharing(comm, peer)?;
+    let more = (1..THREADS).map(|_| comm.port_channel(peer));
+    let channels: Result<Vec<_>, _> = std::iter::once(Ok(first)).chain(more).collect();
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for (index, mut channel) in channels.unwrap().into_iter().enumerate() {
@@ -166,4 +169,62 @@ port_scenario!(flushes_of_many_channels_of_one_fifo_all_return, Job::of(2), |com
     });
     comm.barrier()?;
     assert_eq!(target.to_vec(), [299; THREADS]);
+});
+
+/// What the fifos have served since they had served `before`.
+fn served_since(comm: &shmccl::Communicator, before: &mut Vec<u64>) -> shmccl::Result<Vec<u64>> {
+    let now: Vec<_> = comm.fifo_snapshots()?.iter().map(|fifo| fifo.served).collect();
+    let since = now.iter().zip(before.iter()).map(|(now, before)| now - before).collect();
+    *before = now;
+    Ok(since)
+}
+
+port_scenario!(
+    a_channel_has_a_fifo_to_itself_as_long_as_there_is_one_and_gives_it_back,
+    Job::of(2),
+    |comm| {
+        let peer = comm.right();
+        let mut before = vec![0; 8];
+        let (eighth, mut channels) = sharing(comm, peer)?;
+        channels.push(eighth);
+        channels.push(comm.port_channel(peer)?);
+        channels.iter_mut().try_for_each(Channel::flush)?;
+        assert_eq!(served_since(comm, &mut before)?, [1, 1, 1, 1, 1, 1, 1, 2]);
+        // Idle proxies are in their beds when the fourth fifo changes hands, with a trigger in it that nobody has flushed.
+        let mut fourth = channels.remove(3);
+        fourth.signal()?;
+        drop(fourth);
+        assert_eq!(served_since(comm, &mut before)?, [0, 0, 0, 2, 0, 0, 0, 0]);
+        channels[7].flush()?;
+        assert_eq!(served_since(comm, &mut before)?, [0, 0, 0, 0, 0, 0, 0, 1], "who shares stays");
+        let mut heir = comm.port_channel(peer)?;
+        heir.signal()?;
+        heir.flush()?;
+        assert_eq!(served_since(comm, &mut before)?, [0, 0, 0, 2, 0, 0, 0, 0]);
+        channels.drain(..6);
+        for _ in 0..2 {
+            channels.iter_mut().chain([&mut heir]).try_for_each(Channel::flush)?;
+        }
+        assert_eq!(served_since(comm, &mut before)?, [0, 0, 0, 2, 0, 0, 0, 4]);
+        (0..2).try_for_each(|_| heir.wait())?;
+        comm.barrier()?;
+    }
+);
+
+port_scenario!(channels_to_several_peers_share_the_last_fifo_and_leave_it, Job::of(3), |comm| {
+    let (right, left) = (comm.right(), comm.left());
+    let mut channels: Vec<_> = (0..30)
+        .map(|turn| comm.port_channel(if turn % 2 == 0 { right } else { left }))
+        .collect::<Result<_, _>>()?;
+    channels.iter_mut().try_for_each(Channel::signal)?;
+    channels.iter_mut().try_for_each(Channel::wait)?;
+    comm.barrier()?;
+    channels.truncate(9);
+    channels.iter_mut().try_for_each(Channel::flush)?;
+    let mut before = vec![0; 8];
+    served_since(comm, &mut before)?;
+    channels.push(comm.port_channel(right)?);
+    channels.iter_mut().try_for_each(Channel::flush)?;
+    assert_eq!(served_since(comm, &mut before)?, [1, 1, 1, 1, 1, 1, 1, 3]);
+    comm.barrier()?;
 });

@@ -2,15 +2,15 @@
 
 use std::num::NonZeroU32;
 
-use shmccl::channel::{Channel, RefusalReason};
+use shmccl::channel::{Channel, PortChannel, RefusalReason};
 use shmccl::heap::SegmentCells;
 use shmccl::sync::atomic::AtomicU64;
-use shmccl::{Communicator, Result};
+use shmccl::{Communicator, Rank, Result};
 use shmccl_proxy::{Fifo, FifoHeader, Kind, Owner, Push, SharedProducer, Slot, Transfer, Trigger};
 
 use crate::harness::Job;
 
-/// A way into the first fifo of a rank past everything that a channel checks.
+/// A way into a fifo of a rank past everything that a channel checks.
 pub(crate) type Raw = SharedProducer<shmccl::shm::CellRef<FifoHeader>, shmccl::shm::CellSlice<Slot>>;
 
 pub(crate) fn cells(comm: &Communicator) -> SegmentCells {
@@ -21,6 +21,15 @@ pub(crate) fn raw_producer(comm: &Communicator, fifo: u32) -> Raw {
     let fifo = cells(comm).fifo(fifo).unwrap();
     let owner = Owner::new(NonZeroU32::new(comm.rank().get() + 1).unwrap());
     Fifo::new(fifo.header, fifo.slots).unwrap().shared_producer(owner).unwrap()
+}
+
+/// The fifo of a rank that channels share once each of the others has one to itself.
+pub(crate) const SHARED: u32 = 7;
+
+/// A port channel in the fifo [`SHARED`], and those that keep it out of the others.
+pub(crate) fn sharing(comm: &Communicator, peer: Rank) -> Result<(PortChannel, Vec<PortChannel>)> {
+    let others: Result<Vec<_>> = (0..SHARED).map(|_| comm.port_channel(peer)).collect();
+    Ok((comm.port_channel(peer)?, others?))
 }
 
 pub(crate) fn push(producer: &mut Raw, trigger: Trigger) {
@@ -36,7 +45,7 @@ fn forged(kind: u64, ids: (u64, u64), offsets: (u64, u64), len: u64, semaphore: 
 }
 
 fn refused(comm: &Communicator) -> Result<u64> {
-    Ok(comm.fifo_snapshots()?[0].refused)
+    Ok(comm.fifo_snapshots()?[SHARED as usize].refused)
 }
 
 port_scenario!(a_forged_trigger_is_refused_and_the_proxy_lives_on, Job::of(2), |comm| {
@@ -49,8 +58,8 @@ port_scenario!(a_forged_trigger_is_refused_and_the_proxy_lives_on, Job::of(2), |
     let (source, target) = (comm.alloc::<u64>(1)?, comm.alloc::<u64>(1)?);
     comm.barrier()?;
     let peer = comm.right();
-    let mut channel = comm.port_channel(peer)?;
-    let mut producer = raw_producer(comm, 0);
+    let (mut channel, mut others) = sharing(comm, peer)?;
+    let mut producer = raw_producer(comm, SHARED);
     let usage = comm.heap_usage();
     let (backed, len) = (usage.committed, usage.len);
     assert!(backed < len);
@@ -81,7 +90,7 @@ port_scenario!(a_forged_trigger_is_refused_and_the_proxy_lives_on, Job::of(2), |
         push(&mut producer, trigger);
         channel.flush()?;
         assert_eq!(refused(comm)?, count, "{trigger:?}");
-        let last = comm.fifo_snapshots()?[0].last_refused.unwrap();
+        let last = comm.fifo_snapshots()?[SHARED as usize].last_refused.unwrap();
         assert_eq!((RefusalReason::from_code(last.code), last.trigger), (Some(reason), trigger));
     }
     // A refused FLUSH completes like any other.
@@ -92,7 +101,8 @@ port_scenario!(a_forged_trigger_is_refused_and_the_proxy_lives_on, Job::of(2), |
         std::thread::yield_now();
     }
     comm.barrier()?;
-    assert!(!channel.poll(), "no forged trigger has signalled");
+    let any = others.iter_mut().chain([&mut channel]).any(Channel::poll);
+    assert!(!any, "no forged trigger has signalled");
     comm.barrier()?;
     source.set(0, 41 + own)?;
     channel.put_with_signal_and_flush(target.region().offset, source.region().offset, 8)?;
@@ -104,8 +114,8 @@ port_scenario!(a_forged_trigger_is_refused_and_the_proxy_lives_on, Job::of(2), |
 
 port_scenario!(an_empty_transfer_of_no_memory_is_no_forgery, Job::of(2), |comm| {
     let peer = comm.right();
-    let mut channel = comm.port_channel(peer)?;
-    let mut producer = raw_producer(comm, 0);
+    let (mut channel, _others) = sharing(comm, peer)?;
+    let mut producer = raw_producer(comm, SHARED);
     push(&mut producer, forged(1, (511, 511), (9, 9), 0, 0));
     channel.flush()?;
     assert_eq!(refused(comm)?, 0);
@@ -114,8 +124,8 @@ port_scenario!(an_empty_transfer_of_no_memory_is_no_forgery, Job::of(2), |comm| 
 
 port_scenario!(a_table_entry_that_makes_no_sense_is_refused_at_every_use, Job::of(2), |comm| {
     let buffer = comm.alloc::<u64>(2)?;
-    let mut channel = comm.port_channel(comm.right())?;
-    let mut producer = raw_producer(comm, 0);
+    let (mut channel, _others) = sharing(comm, comm.right())?;
+    let mut producer = raw_producer(comm, SHARED);
     let id = shmccl_proxy::MemoryId::new(300).unwrap();
     let table: &[AtomicU64] = &cells(comm).memory_table();
     let transfer = Transfer { len: 8, source: id, source_offset: 0, target: id, target_offset: 0 };

@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::super::testing::{ALLOCATED, bytes, fabric, world};
 use super::*;
 use crate::channel::executor::Executor;
-use crate::channel::service::{ProxyThread, Served};
+use crate::channel::service::{ProxyThread, Reception, Served};
 use crate::channel::world::World;
+use crate::error::Error;
 use crate::sync::WaitPolicy;
 
 const OWN: Rank = Rank::known(0);
@@ -15,15 +16,19 @@ const PEER: Rank = Rank::known(1);
 const HALF: u64 = ALLOCATED / 2;
 
 fn proxy(world: &Arc<World>) -> ProxyThread {
-    let fifo = world.cells(OWN).fifo(0).unwrap();
-    let served = Served { owners: vec![OWN], doorbell: fifo.doorbell.clone(), fifos: vec![fifo] };
+    let served = Served::of(world, [OWN], 1, reception(world)).unwrap();
     ProxyThread::start(world, served, WaitPolicy::CROWDED, Executor::new(world, &[OWN]).unwrap()).unwrap()
+}
+
+fn reception(world: &World) -> Reception {
+    Reception::of_thread(world, OWN).unwrap()
 }
 
 fn channel(fabric: &Arc<Fabric>) -> PortChannel {
     let fifo = fabric.world().cells(OWN).fifo(0).unwrap();
-    let doorbell = fifo.doorbell.clone();
-    PortChannel::open(fabric, PEER, Port::open(fifo, doorbell, OWN, Some(OWN)).unwrap()).unwrap()
+    let pusher = Pusher::shared(&fifo, OWN).unwrap().unwrap();
+    let port = Port::new(pusher, fifo, reception(fabric.world()), Some(OWN));
+    PortChannel::open(fabric, PEER, port).unwrap()
 }
 
 fn pushed(fabric: &Fabric) -> u64 {

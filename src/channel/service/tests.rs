@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::Channel;
 use super::super::fabric::Fabric;
-use super::super::port::{Port, PortChannel};
+use super::super::port::{Port, PortChannel, Pusher};
 use super::super::testing::{fabric, world};
 use super::*;
 use shmccl_proxy::Kind;
@@ -32,15 +32,19 @@ fn a_service_process_counts_as_a_spinner_while_it_is_awake() {
 
 /// A proxy of fifo 0 of rank 0 with a handler.
 fn proxy(world: &Arc<World>, handler: impl Handler + Send + 'static) -> ProxyThread {
-    let fifo = world.cells(OWN).fifo(0).unwrap();
-    let served = Served { owners: vec![OWN], doorbell: fifo.doorbell.clone(), fifos: vec![fifo] };
+    let served = Served::of(world, [OWN], 1, reception(world)).unwrap();
     ProxyThread::start(world, served, WaitPolicy::CROWDED, handler).unwrap()
+}
+
+fn reception(world: &World) -> Reception {
+    Reception::of_thread(world, OWN).unwrap()
 }
 
 fn channel(fabric: &Arc<Fabric>) -> PortChannel {
     let fifo = fabric.world().cells(OWN).fifo(0).unwrap();
-    let doorbell = fifo.doorbell.clone();
-    PortChannel::open(fabric, Rank::known(1), Port::open(fifo, doorbell, OWN, Some(OWN)).unwrap()).unwrap()
+    let pusher = Pusher::shared(&fifo, OWN).unwrap().unwrap();
+    let port = Port::new(pusher, fifo, reception(fabric.world()), Some(OWN));
+    PortChannel::open(fabric, Rank::known(1), port).unwrap()
 }
 
 #[test]
