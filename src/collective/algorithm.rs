@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 /// two to four times the bytes. Elements of a custom operator stay what they are.
 ///
 /// Where the caller has not chosen by [`set_algorithm`](crate::Communicator::set_algorithm), no tuning table makes such a reduction go by
-/// one of them: it is done by two_shot instead.
+/// one of them: it is done by two_shot instead. A scaled sum, which is staged and widened anyway, goes as one of `f32` in the heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Algorithm {

@@ -186,10 +186,15 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Whether elements are combined by a function of the program's own.
+    /// Whether elements are combined by an operator that is told by its name alone, or not combined.
     #[inline]
-    pub(crate) fn has_custom_operator(&self) -> bool {
-        self.reducer.as_ref().is_some_and(Reducer::is_custom)
+    pub(crate) fn has_plain_operator(&self) -> bool {
+        self.reducer.as_ref().is_none_or(Reducer::is_plain)
+    }
+
+    /// Whether each rank scales its input.
+    pub(crate) fn is_scaled(&self) -> bool {
+        self.reducer.as_ref().is_some_and(Reducer::is_scaled)
     }
 
     /// What does it where a table says `algorithm`: another one, where it matters that this passes partial results on: to operators that

@@ -1,6 +1,7 @@
 //! Runs the collective calls of one communicator: picks the way, tells the others, goes.
 
 mod agreements;
+mod scaled;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -184,8 +185,11 @@ impl Engine {
     }
 
     fn run_guarded(&mut self, call: &mut Call<'_>, manner: Manner) -> Result<()> {
-        if !call.has_custom_operator() {
+        if call.has_plain_operator() {
             return self.execute(call, manner);
+        }
+        if call.is_scaled() {
+            return self.run_scaled(call, manner);
         }
         // What the operator leaves behind as it panics is what a peer that died would.
         match catch_unwind(AssertUnwindSafe(|| self.execute(call, manner))) {
@@ -297,7 +301,7 @@ impl Engine {
             _ => None,
         };
         if let Some((doer, kind)) = piped {
-            let mut execute = |team: &mut Team, piece: &Call<'_>| pipework.run(team, piece, doer, kind);
+            let mut execute = |team: &mut Team, piece: &mut Call<'_>| pipework.run(team, piece, doer, kind);
             let form = doer.form(call);
             return if in_heap && form == Form::Own {
                 execute(team, call)
@@ -378,7 +382,7 @@ impl Engine {
 
     fn can_be_fused(&self, call: &Call<'_>, manner: Manner) -> Result<bool> {
         // What is fused has no checksum.
-        if call.has_custom_operator() || self.team.checksums {
+        if !call.has_plain_operator() || self.team.checksums {
             return Ok(false);
         }
         let len = small::input_len(call, self.team.n_members())?;

@@ -10,6 +10,7 @@
 //! | `pipeline` | ordinary memory, through each member's scratch | one per piece, two pieces ahead |
 //! | `algorithms` | all others, and everything over proxied channels | depends |
 //! | `staged` | the same on ordinary memory, through the heap | as many as the algorithm, per piece |
+//! | `staged` | scaled sums, multiplied there | as many as the sum, per piece, and one before |
 //!
 //! The algorithms are written once, over *pipes* of either kind of channel (`pipe`, `pipework`).
 //!

@@ -1,43 +1,46 @@
-//! Algorithms on ordinary memory, or on short floats that are to be accumulated as `f32`: piece by piece through the heap.
+//! Algorithms on ordinary memory, or on short floats that are to be accumulated as `f32`, and scaled sums: piece by piece through the
+//! heap.
 //!
 //! A piece of each input block is copied into this member's scratch, the operation runs there as on any other buffers in the
 //! heap, and the results are copied out. Pieces are small enough to stay in the cache, so that the copies cost less than a
 //! pass over memory each. All members cut alike, since the cut depends on the call only.
+//!
+//! What is multiplied by a scalar of this member is multiplied in the scratch, once it is widened, and is then added as it is.
 
 use super::call::{Call, Input, Output, shifted};
 use super::team::Team;
 use super::widened::{self, widened};
 use crate::error::Result;
-use crate::heap::Region;
+use crate::heap::{HeapOffset, Region};
+use crate::reduce::{Reducer, Source, SourcePlace, Target};
 
 /// Pieces begin at multiples of so many bytes in the scratch.
 const ALIGN: u64 = 128;
 
-/// Executes `call` piece by piece: each of them, in the heap, by `execute`.
+/// Executes `call` piece by piece: each of them, in the heap of the team of `runner`, by `execute`.
 ///
 /// # Errors
 /// Those of `execute`; [`crate::Error::OutOfRange`] for buffers that are not allocated.
-pub(crate) fn run(
-    team: &mut Team,
+pub(crate) fn run<R: AsMut<Team>>(
+    runner: &mut R,
     call: &mut Call<'_>,
     form: Form,
-    mut execute: impl FnMut(&mut Team, &Call<'_>) -> Result<()>,
+    mut execute: impl FnMut(&mut R, &mut Call<'_>) -> Result<()>,
 ) -> Result<()> {
-    let inner = match form {
-        Form::Widened => widened(call),
-        Form::Own => None,
-    };
-    let inner = inner.unwrap_or_else(|| Call { reducer: call.reducer.clone(), ..call.bare() });
-    let size = inner.data_type.size() as u64;
+    let inner = Inner::of(call, form);
+    let size = inner.call.data_type.size() as u64;
+    let team = runner.as_mut();
     let (inputs, outputs) = call.operation.blocks(team.n_members() as u64);
     let scratch = team.scratch(team.me());
     // Rounded down, so that every block of a piece can begin at a multiple of ALIGN.
-    let piece = scratch.len / (inputs + outputs) / ALIGN * ALIGN / size;
+    let most = scratch.len / (inputs + outputs) / ALIGN * ALIGN / size;
     let mut done = 0;
     while done < call.count {
-        let count = piece.min(call.count - done);
-        run_piece(team, call, &inner, &mut execute, Piece { start: done, count, scratch })?;
-        done += count;
+        let piece = Piece { start: done, count: most.min(call.count - done), scratch };
+        let mut staged = inner.stage(runner.as_mut(), call, piece)?;
+        execute(runner, &mut staged)?;
+        inner.take_results(runner.as_mut(), call, piece)?;
+        done += piece.count;
     }
     Ok(())
 }
@@ -51,6 +54,15 @@ pub(crate) enum Form {
     Widened,
 }
 
+/// What is executed of a call, in the scratch.
+struct Inner {
+    /// The call without its buffers.
+    call: Call<'static>,
+    /// What multiplies inputs before.
+    scaler: Option<Reducer>,
+    is_widened: bool,
+}
+
 /// A part of every block of a call.
 #[derive(Clone, Copy)]
 struct Piece {
@@ -61,46 +73,73 @@ struct Piece {
     scratch: Region,
 }
 
-/// Executes a piece of `call` as one of `inner`, which has no buffers.
-fn run_piece(
-    team: &mut Team,
-    call: &mut Call<'_>,
-    inner: &Call<'_>,
-    execute: &mut impl FnMut(&mut Team, &Call<'_>) -> Result<()>,
-    piece: Piece,
-) -> Result<()> {
-    let (size, is_widened) = (call.data_type.size() as u64, inner.data_type != call.data_type);
-    let (block, len) = (call.block_len()?, piece.count * inner.data_type.size() as u64);
-    let n = team.n_members() as u64;
-    let (inputs, outputs) = blocks_here(call, n);
-    let span = team.heap_of(team.me(), piece.scratch)?.clone();
-    for index in 0..inputs {
-        let target = piece.scratch.part(index * len, len)?;
-        let entrance = if is_widened { widened::entrance(target, call.data_type) } else { target };
-        call.copy_input(team.view(), index * block + piece.start * size, &span, entrance)?;
-        if is_widened {
-            widened::widen(&span, target, call.data_type)?;
-        }
+impl Inner {
+    fn of(call: &Call<'_>, form: Form) -> Self {
+        let wide = match form {
+            Form::Widened => widened(call),
+            Form::Own => None,
+        };
+        let is_widened = wide.is_some();
+        let mut inner = wide.unwrap_or_else(|| Call { reducer: call.reducer.clone(), ..call.bare() });
+        let unscaled = inner.reducer.as_ref().and_then(Reducer::unscaled);
+        let scaler = unscaled.and_then(|unscaled| inner.reducer.replace(unscaled));
+        Self { call: inner, scaler, is_widened }
     }
-    let input = piece.scratch.offset;
-    let output = shifted(input, (call.operation.blocks(n).0 * len).next_multiple_of(ALIGN));
-    let inner = Call {
-        count: piece.count,
-        reducer: inner.reducer.clone(),
-        input: if inputs == 0 { Input::None } else { Input::Heap(input) },
-        output: if outputs == 0 { Output::None } else { Output::Heap(output) },
-        ..inner.bare()
-    };
-    execute(team, &inner)?;
-    for index in 0..outputs {
-        let source = Region::new(shifted(output, index * len), len);
-        if is_widened {
-            widened::narrow(&span, source, call.data_type)?;
-        }
-        let at = index * block + piece.start * size;
-        call.output.copy(team.view(), at, &span, source.offset.get(), piece.count * size)?;
+
+    /// The length of a block of `piece` in the scratch.
+    fn len(&self, piece: Piece) -> u64 {
+        piece.count * self.call.data_type.size() as u64
     }
-    Ok(())
+
+    /// Where the results of `piece` are.
+    fn output(&self, team: &Team, piece: Piece) -> HeapOffset {
+        let (inputs, _) = self.call.operation.blocks(team.n_members() as u64);
+        shifted(piece.scratch.offset, (inputs * self.len(piece)).next_multiple_of(ALIGN))
+    }
+
+    /// Brings the inputs of `piece` of `call` into the scratch; what is to be executed there.
+    fn stage(&self, team: &Team, call: &Call<'_>, piece: Piece) -> Result<Call<'static>> {
+        let (block, len) = (call.block_len()?, self.len(piece));
+        let (inputs, outputs) = blocks_here(call, team.n_members() as u64);
+        let span = team.heap_of(team.me(), piece.scratch)?;
+        for index in 0..inputs {
+            let target = piece.scratch.part(index * len, len)?;
+            let entrance = if self.is_widened { widened::entrance(target, call.data_type) } else { target };
+            let at = index * block + piece.start * call.data_type.size() as u64;
+            call.copy_input(team.view(), at, span, entrance)?;
+            if self.is_widened {
+                widened::widen(span, target, call.data_type)?;
+            }
+            if let Some(scaler) = &self.scaler {
+                let (source, target) = (Source::fresh(SourcePlace::Target(0)), target.offset.get());
+                scaler.combine(&[source], &mut [Target::Shared(span, target)], piece.count, false)?;
+            }
+        }
+        let output = self.output(team, piece);
+        Ok(Call {
+            count: piece.count,
+            reducer: self.call.reducer.clone(),
+            input: if inputs == 0 { Input::None } else { Input::Heap(piece.scratch.offset) },
+            output: if outputs == 0 { Output::None } else { Output::Heap(output) },
+            ..self.call.bare()
+        })
+    }
+
+    /// Copies the results of `piece` of `call` to where they belong.
+    fn take_results(&self, team: &Team, call: &mut Call<'_>, piece: Piece) -> Result<()> {
+        let (size, block, len) = (call.data_type.size() as u64, call.block_len()?, self.len(piece));
+        let (_, outputs) = blocks_here(call, team.n_members() as u64);
+        let span = team.heap_of(team.me(), piece.scratch)?;
+        for index in 0..outputs {
+            let source = Region::new(shifted(self.output(team, piece), index * len), len);
+            if self.is_widened {
+                widened::narrow(span, source, call.data_type)?;
+            }
+            let at = index * block + piece.start * size;
+            call.output.copy(team.view(), at, span, source.offset.get(), piece.count * size)?;
+        }
+        Ok(())
+    }
 }
 
 /// How many blocks of input and output this member has.

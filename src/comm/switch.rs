@@ -115,7 +115,7 @@ impl<T: Element> SwitchChannel<T> {
     }
 
     /// Combines the elements from index `at` on of all members' buffers into `recv`, as many as it has. They are combined in the
-    /// order of the ranks, whoever does it.
+    /// order of the ranks, whoever does it. A scalar of `op` multiplies the elements of all members.
     ///
     /// `recv` may be this rank's own elements from `at` on, and must not overlap the buffer otherwise.
     ///

@@ -19,7 +19,7 @@ pub enum ReduceOp {
     Max,
     /// Adds, and divides by the number of ranks.
     Avg,
-    /// Multiplies each rank's input by the scalar, then adds. The scalar is the same on all ranks.
+    /// Multiplies each rank's input by a scalar of that rank, then adds.
     PreMulSum(Scalar),
     /// Calls a function of the user's.
     Custom(CustomOp),
@@ -74,7 +74,8 @@ impl ReduceOp {
 
     /// A number that ranks compare to see whether they mean the same operator; never changes.
     ///
-    /// It covers the scalar, and of a custom operator the name and the type (but not what the function does).
+    /// It covers the type of a scalar, which is each rank's own, and of a custom operator the name and the type (but not what the
+    /// function does).
     #[inline]
     #[must_use]
     pub fn code(&self) -> u64 {
@@ -84,7 +85,7 @@ impl ReduceOp {
             Self::Min => 2,
             Self::Max => 3,
             Self::Avg => 4,
-            Self::PreMulSum(scalar) => hash(b"mulsum", scalar.dtype, &scalar.bytes),
+            Self::PreMulSum(scalar) => hash(b"mulsum", scalar.dtype, &[]),
             Self::Custom(op) => hash(b"custom", op.data_type(), op.name().as_bytes()),
         }
     }
@@ -156,15 +157,16 @@ mod tests {
     }
 
     #[test]
-    fn codes_tell_operators_scalars_and_names_apart() {
+    fn codes_tell_operators_types_and_names_apart_and_no_scalars() {
         let custom = |name| ReduceOp::Custom(CustomOp::new::<i32>(name, |_, _| ()));
         let mut ops = ReduceOp::PLAIN.to_vec();
-        ops.extend([ReduceOp::PreMulSum(Scalar::new(2.0_f32)), ReduceOp::PreMulSum(Scalar::new(3.0_f32))]);
-        ops.push(ReduceOp::PreMulSum(Scalar::new(2.0_f32.to_bits())));
+        let scaled = |factor: f32| ReduceOp::PreMulSum(Scalar::new(factor));
+        ops.extend([scaled(2.0), ReduceOp::PreMulSum(Scalar::new(2.0_f32.to_bits()))]);
         ops.extend([custom("a"), custom("b"), custom("")]);
         ops.push(ReduceOp::Custom(CustomOp::new::<u32>("a", |_, _| ())));
         let codes: std::collections::HashSet<_> = ops.iter().map(ReduceOp::code).collect();
         assert_eq!(codes.len(), ops.len());
         assert_eq!(custom("a").code(), custom("a").code());
+        assert_eq!(scaled(2.0).code(), scaled(3.0).code());
     }
 }

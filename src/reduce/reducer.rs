@@ -94,6 +94,17 @@ impl Reducer {
         self.code & HASHED == 0
     }
 
+    /// Whether it multiplies inputs by a scalar.
+    pub(crate) const fn is_scaled(&self) -> bool {
+        !self.is_plain() && !self.is_custom()
+    }
+
+    /// What adds inputs that were multiplied before, where this one multiplies them.
+    pub(crate) fn unscaled(&self) -> Option<Self> {
+        let sum = || Self::new(self.dtype, &ReduceOp::Sum, self.n_ranks.into()).ok();
+        if self.is_scaled() { sum() } else { None }
+    }
+
     /// What fits into a post of [`ReduceOp::code`].
     #[inline]
     pub(crate) const fn code(&self) -> u32 {

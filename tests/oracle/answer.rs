@@ -59,9 +59,9 @@ impl Question<'_> {
         self.pool.input(self.call.dtype, self.call.values, self.call.chance(rank as u64), count)
     }
 
-    /// What a scaled sum multiplies by.
-    pub(crate) fn scalar(&self) -> Vec<u8> {
-        self.pool.scalar(self.call.dtype, self.call.values, self.call.chance(u64::MAX))
+    /// What `rank` multiplies by in a scaled sum.
+    pub(crate) fn scalar(&self, rank: usize) -> Vec<u8> {
+        self.pool.scalar(self.call.dtype, self.call.values, self.call.chance(u64::MAX - rank as u64))
     }
 
     /// What this rank has to get, where the operation moves bytes only.
@@ -100,8 +100,9 @@ impl Question<'_> {
         let (call, len) = (self.call, self.block_len());
         let at = if call.operation == Operation::ReduceScatter { self.me * len } else { 0 };
         let inputs = (0..self.n).map(|rank| self.input(rank)[at..at + len].to_vec()).collect();
-        let op = reduce_op(call.dtype, call.operator, &self.scalar());
-        Reduction { dtype: call.dtype, op, inputs }.first_mistake(result, &self.orders())
+        let op = |rank| reduce_op(call.dtype, call.operator, &self.scalar(rank));
+        let ops = (0..self.n).map(op).collect();
+        Reduction { dtype: call.dtype, ops, inputs }.first_mistake(result, &self.orders())
     }
 
     fn orders(&self) -> Orders {

@@ -99,7 +99,7 @@ impl<'a> Plan<'a> {
         received.put().map_err(told)?;
         let sides =
             Sides::Two(sent.side(0, send_len).map_err(told)?, received.side(0, recv_len).map_err(told)?);
-        run(comm, self.call(), &self.question.scalar(), sides).map_err(told)?;
+        run(comm, self.call(), &self.question.scalar(self.question.me), sides).map_err(told)?;
         if self.gets {
             self.check(&mut received, 0, recv_len)?;
         }
@@ -135,7 +135,7 @@ impl<'a> Plan<'a> {
             let side = |at, len| buffer.heap_side(at, len).map_err(told);
             Sides::Two(side(send_at, send_len)?, side(recv_at, recv_len)?)
         };
-        run(comm, self.call(), &self.question.scalar(), sides).map_err(told)?;
+        run(comm, self.call(), &self.question.scalar(self.question.me), sides).map_err(told)?;
         if self.gets {
             self.check(&mut buffer, recv_at, recv_len)?;
         }

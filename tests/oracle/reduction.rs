@@ -40,11 +40,11 @@ fn common(one: &[u8], other: &[u8]) -> usize {
     }
 }
 
-/// The inputs of a reduction, in the order of the ranks, and the operator.
+/// The inputs of a reduction, in the order of the ranks, and the operator of each of them, which may have a scalar of its own.
 #[derive(Debug)]
 pub(crate) struct Reduction {
     pub(crate) dtype: DataType,
-    pub(crate) op: ReduceOp,
+    pub(crate) ops: Vec<ReduceOp>,
     pub(crate) inputs: Vec<Vec<u8>>,
 }
 
@@ -82,12 +82,16 @@ impl Reduction {
 
     /// Whether elements are accumulated in `f32`, and rounded once at the end, whatever they are combined by.
     fn is_widened(&self) -> bool {
-        self.dtype.is_short_float() && !matches!(self.op, ReduceOp::Custom(_))
+        self.dtype.is_short_float() && !self.is_custom()
+    }
+
+    fn is_custom(&self) -> bool {
+        matches!(self.ops[0], ReduceOp::Custom(_))
     }
 
     /// The same of the bytes `range` of the inputs, as `f32`.
     fn widened(&self, range: &Range<usize>) -> Self {
-        let op = match &self.op {
+        let op = |op: &ReduceOp| match op {
             ReduceOp::PreMulSum(scalar) => {
                 let wide = widened(self.dtype, &scalar.bytes()[..self.dtype.size()]);
                 ReduceOp::PreMulSum(Scalar::new(bytemuck::pod_read_unaligned::<f32>(&wide)))
@@ -95,20 +99,26 @@ impl Reduction {
             op => op.clone(),
         };
         let inputs = self.inputs.iter().map(|input| widened(self.dtype, &input[range.clone()])).collect();
-        Self { dtype: DataType::F32, op, inputs }
+        Self { dtype: DataType::F32, ops: self.ops.iter().map(op).collect(), inputs }
     }
 
     fn combined(&self, parts: &[Term], range: &Range<usize>, last: bool) -> Vec<u8> {
         let source = |part: &Term| match part {
-            Term::Input(rank) => (self.inputs[*rank][range.clone()].to_vec(), true),
+            Term::Input(rank) => (self.scaled(*rank, self.inputs[*rank][range.clone()].to_vec()), false),
             Term::Node(parts) => (self.combined(parts, range, false), false),
         };
         let sources: Vec<_> = parts.iter().map(source).collect();
-        match self.op {
-            ReduceOp::Custom(_) => first_of(&sources, self.dtype.size()),
-            _ => {
-                plain::reduce(self.dtype, &self.op, u32::try_from(self.inputs.len()).unwrap(), &sources, last)
-            }
+        if self.is_custom() {
+            return first_of(&sources, self.dtype.size());
+        }
+        plain::reduce(self.dtype, &self.ops[0], u32::try_from(self.inputs.len()).unwrap(), &sources, last)
+    }
+
+    /// The `bytes` of the input of `rank`, multiplied if its operator does so.
+    fn scaled(&self, rank: usize, bytes: Vec<u8>) -> Vec<u8> {
+        match &self.ops[rank] {
+            op @ ReduceOp::PreMulSum(_) => plain::reduce(self.dtype, op, 1, &[(bytes, true)], false),
+            _ => bytes,
         }
     }
 }

@@ -59,10 +59,10 @@ impl Pool {
         input
     }
 
-    /// What a scaled sum multiplies by.
+    /// What a rank multiplies by in a scaled sum.
     pub(crate) fn scalar(&self, dtype: DataType, values: Values, salt: u64) -> Vec<u8> {
         match values {
-            Values::Whole => whole(dtype, 2)[..dtype.size()].to_vec(),
+            Values::Whole => whole(dtype, [-2, -1, 1, 2][(salt % 4) as usize])[..dtype.size()].to_vec(),
             _ => self.input(dtype, values, salt, 1),
         }
     }

@@ -104,21 +104,24 @@ fn same_bits(comm: &mut Communicator) -> Result<()> {
 /// Operators that do something to inputs, or at the end: each to be done once, whichever way data go.
 fn first_and_last_steps(comm: &mut Communicator) -> Result<()> {
     let (me, n) = (comm.rank().index(), comm.n_ranks() as usize);
-    let scaled = ReduceOp::PreMulSum(Scalar::new(3.0_f32));
+    // Another one on every rank, by which its input is divided before.
+    let own = [1.0_f32, 4.0, 0.5, 2.0, 8.0][me % 5];
+    let scaled = ReduceOp::PreMulSum(Scalar::new(own));
     for (name, (send, recv, _)) in
         Algorithm::OPERATIONS.into_iter().zip(OPERATIONS).filter(|(name, _)| name.reduces())
     {
         let seat = Seat { round: n - 1, me, n, count: 1027 };
         let (input, sums) = (send(seat), recv(seat));
+        let divided: Vec<f32> = input.iter().map(|value| value / own).collect();
         let ranks = f32::from(u8::try_from(n).unwrap());
         for algorithm in choices(name) {
-            for (op, step) in [(&ReduceOp::Avg, 1.0 / ranks), (&scaled, 3.0)] {
+            for (op, input, step) in [(&ReduceOp::Avg, &input, 1.0 / ranks), (&scaled, &divided, 1.0)] {
                 comm.set_algorithm(algorithm);
                 let mut got = vec![f32::NAN; sums.len()];
                 match name {
-                    Name::AllReduce => comm.all_reduce(&input, &mut got, op),
-                    Name::Reduce => comm.reduce(&input, &mut got, op, seat.root()),
-                    _ => comm.reduce_scatter(&input, &mut got, op),
+                    Name::AllReduce => comm.all_reduce(input, &mut got, op),
+                    Name::Reduce => comm.reduce(input, &mut got, op, seat.root()),
+                    _ => comm.reduce_scatter(input, &mut got, op),
                 }?;
                 let is_right = |(got, sum): (&f32, &f32)| (got - sum * step).abs() <= sum * 1e-6;
                 assert!(got.iter().zip(&sums).all(is_right), "{op} in {name} by {algorithm:?}");

@@ -148,7 +148,9 @@ fn means_and_products(comm: &mut Communicator) -> Result<()> {
     let n = f64::from(comm.n_ranks());
     let mine = vec![f64::from(comm.rank().get() + 1); 3000];
     let sum = n * (n + 1.0) / 2.0;
-    for (op, expected) in [(ReduceOp::Avg, sum / n), (ReduceOp::PreMulSum(Scalar::new(3.0_f64)), 3.0 * sum)] {
+    // Each rank by its own: the sum of the squares of the first n.
+    let scaled = (ReduceOp::PreMulSum(Scalar::new(mine[0])), sum * (2.0 * n + 1.0) / 3.0);
+    for (op, expected) in [(ReduceOp::Avg, sum / n), scaled] {
         let mut got = vec![0.0; mine.len()];
         comm.all_reduce(&mine, &mut got, &op)?;
         assert!(got.iter().all(|got| *got == expected), "{op}: {} and not {expected}", got[0]);

@@ -165,7 +165,7 @@ impl Bench<'_> {
     }
 
     fn figure<T: Number>(&mut self, wanted: Wanted<'_>) -> Result<()> {
-        let op = self.operation.reduces().then(|| operator::<T>(wanted.op)).transpose()?;
+        let op = self.operation.reduces().then(|| operator::<T>(wanted.op, self.comm.rank())).transpose()?;
         let task = self.task(wanted, op, size_of::<T>() as u64)?;
         let layout = task.layout;
         let mut limits = self.limits(wanted)?;

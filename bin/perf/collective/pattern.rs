@@ -4,6 +4,7 @@
 //! speed of memory, and data in a wrong place are still seen. Values are chosen so that no sum of any ranks, in whatever
 //! order, leaves the whole numbers that the type holds exactly.
 
+use shmccl::Rank;
 use shmccl::reduce::{ReduceOp, Scalar};
 
 use super::number::Number;
@@ -20,7 +21,7 @@ const MOST: u32 = 1023;
 /// Ranks that contribute a factor of two to a product.
 const FACTORS: u32 = 6;
 
-/// The scalar of `mulsum`.
+/// The greatest scalar of `mulsum`.
 const SCALAR: u32 = 2;
 
 /// The inputs of all ranks and what becomes of them, for every turn.
@@ -67,13 +68,18 @@ fn index(turn: u64) -> usize {
     usize::try_from(turn % TURNS as u64).expect("small")
 }
 
-/// The operator of this name, with its scalar where it needs one.
+/// The scalar of `rank` in `mulsum`, the same as in nccl-tests.
+fn scalar(rank: u32) -> u32 {
+    if rank.is_multiple_of(2) { 1 } else { SCALAR }
+}
+
+/// The operator of this name, with the scalar of `rank` where it needs one.
 ///
 /// # Errors
 /// A name that no operator has.
-pub(crate) fn operator<T: Number>(name: &str) -> anyhow::Result<ReduceOp> {
+pub(crate) fn operator<T: Number>(name: &str, rank: Rank) -> anyhow::Result<ReduceOp> {
     Ok(match name {
-        "mulsum" => ReduceOp::PreMulSum(Scalar::new(T::of(SCALAR))),
+        "mulsum" => ReduceOp::PreMulSum(Scalar::new(T::of(scalar(rank.get())))),
         _ => name.parse()?,
     })
 }
@@ -86,11 +92,15 @@ fn reduce<T: Number>(column: &[u32], op: Option<&ReduceOp>) -> T {
         Some(ReduceOp::Min) => T::of(extreme(u32::min)),
         Some(ReduceOp::Max) => T::of(extreme(u32::max)),
         Some(ReduceOp::Avg) => T::average(sum, column.len().try_into().expect("at most 64 ranks")),
-        Some(ReduceOp::PreMulSum(_)) => T::of(SCALAR * sum),
+        Some(ReduceOp::PreMulSum(_)) => T::of(scaled_sum(column)),
         // Nothing asks for the reduction of what is only moved, which need not be an element.
         None => T::of(0),
         Some(_) => T::of(sum),
     }
+}
+
+fn scaled_sum(column: &[u32]) -> u32 {
+    (0..).zip(column).map(|(rank, value)| scalar(rank) * value).sum()
 }
 
 /// Which whole numbers ranks contribute.
@@ -161,7 +171,7 @@ mod tests {
 
         fn run<T: Number>(self) {
             for name in OPERATORS {
-                let op = operator::<T>(name).unwrap();
+                let op = operator::<T>(name, Rank::new(1, self.n_ranks).unwrap()).unwrap();
                 let values = Values::new::<T>(self.n_ranks, Some(&op));
                 let rows: Vec<_> = (0..self.n_ranks).map(|rank| values.of(rank, 1)).collect();
                 for place in 0..PERIOD {
@@ -169,7 +179,7 @@ mod tests {
                     let most = match name {
                         "prod" => column.iter().product(),
                         "min" | "max" => column.iter().copied().max().unwrap(),
-                        "mulsum" => SCALAR * column.iter().sum::<u32>(),
+                        "mulsum" => scaled_sum(&column),
                         _ => column.iter().sum(),
                     };
                     // A product is a power of two, of which floats hold more.

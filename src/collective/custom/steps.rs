@@ -138,7 +138,7 @@ impl Steps<'_> {
         self.operation().has_root().then_some(root)
     }
 
-    /// The type of the elements.
+    /// The type of the elements: `f32` in scaled sums of shorter floats.
     #[must_use]
     pub fn data_type(&self) -> DataType {
         self.call.data_type

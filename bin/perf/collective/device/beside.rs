@@ -63,7 +63,7 @@ impl<T: Number, W: Way<T>, A: FnMut(&mut Trial<T, W>)> Lane for Turn<'_, T, W, A
 
 impl Bench<'_> {
     fn beside<T: Number>(&mut self, wanted: Wanted<'_>) -> Result<()> {
-        let op = self.operation.reduces().then(|| operator::<T>(wanted.op)).transpose()?;
+        let op = self.operation.reduces().then(|| operator::<T>(wanted.op, self.comm.rank())).transpose()?;
         let task = self.task(wanted, op, size_of::<T>() as u64)?;
         let layout = task.layout;
         let by_hand = self.by_hand(wanted)?;

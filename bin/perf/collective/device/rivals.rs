@@ -58,7 +58,7 @@ impl<T: Number> Lane for Rival<'_, '_, T> {
 impl Bench<'_> {
     fn rivals<T: Number>(&mut self, wanted: Wanted<'_>) -> Result<()> {
         let names = &self.settings.rivals;
-        let op = self.operation.reduces().then(|| operator::<T>(wanted.op)).transpose()?;
+        let op = self.operation.reduces().then(|| operator::<T>(wanted.op, self.comm.rank())).transpose()?;
         let task = self.task(wanted, op, size_of::<T>() as u64)?;
         let layout = task.layout;
         let mut limits = self.limits(wanted)?;

@@ -66,7 +66,7 @@ impl ForType for EveryOperator<'_> {
 
     fn run<T: Number>(self) -> Result<()> {
         for name in ["sum", "prod", "min", "max", "avg", "mulsum"] {
-            let op = operator::<T>(name).unwrap();
+            let op = operator::<T>(name, self.0.rank()).unwrap();
             let mut workload = workload::<T>(self.0, Operation::AllReduce, Memory::Heap, true, 20_000)?;
             workload.pattern = Pattern::new(self.0.n_ranks(), Some(&op));
             workload.task.op = Some(op);
