@@ -123,8 +123,8 @@ impl PortChannel {
     /// Copies between registered memory, by ids of [`crate::Communicator::register`]. Tells the peer nothing.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an id that names nothing, [`Error::OutOfRange`] for bytes outside what it names; otherwise
-    /// those of [`Channel::put`].
+    /// [`crate::Error::InvalidArgument`] for an id that names nothing, [`crate::Error::OutOfRange`] for bytes outside what it names;
+    /// otherwise those of [`Channel::put`].
     pub fn put_registered(&mut self, transfer: Transfer) -> Result<()> {
         self.fabric.enter_own(self.is_own, "put_registered")?;
         for (id, offset) in
