@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::getppid;
 use serde::{Deserialize, Serialize};
 
 use super::{Device, DeviceOptions};
@@ -64,7 +65,12 @@ impl Device {
         let assignment: Option<Assignment> = text.to_str().and_then(|text| serde_json::from_str(text).ok());
         let Assignment { memory, timeout, core } = assignment.ok_or(damaged(DEVICE))?;
         let launcher = std::env::var(LAUNCHER).ok().and_then(|text| text.parse().ok());
-        bind_to_launcher(launcher.ok_or(damaged(LAUNCHER))?)?;
+        let launcher = launcher.ok_or(damaged(LAUNCHER))?;
+        if getppid().as_raw() != launcher {
+            // It is dead, and another pool may have its directory by now.
+            return Err(Error::Revoked { by: None });
+        }
+        bind_to_launcher(launcher)?;
         let directory = PathBuf::from(std::env::var_os(POOL).ok_or(damaged(POOL))?);
         // Who has started it may have blocked those that end it.
         let mut ending = SigSet::empty();
