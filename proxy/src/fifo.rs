@@ -258,7 +258,7 @@ impl<'a> Ring<'a> {
 
     /// Whether the fifo has a producer, or positions from `tail` on that one has left.
     pub(crate) fn is_in_use(self, tail: u64) -> bool {
-        let places = self.header.places.load(Ordering::Relaxed); // relaxed: the roster acquired it
+        let places = self.header.places.load(Ordering::Acquire); // the `head` of whoever gave a place back (F5)
         places != 0 || self.depth(tail) != 0
     }
 

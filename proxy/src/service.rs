@@ -11,7 +11,7 @@
 //! Who serves many fifos has it [attend](Service::attend) to those in use before each turn, and the others cost nothing.
 //!
 //! A sleeping caller must poll once more between saying that it sleeps and sleeping. A turn that returns 0 has found
-//! every fifo (in use) empty, or stopped at a position that is reserved and not committed.
+//! every fifo (in use) empty, or stopped at a position that is reserved and not committed, or its handler is over.
 //!
 //! **What measuring costs.** Two clock reads and the end of a stretch for one position in [`SAMPLE_EVERY`], nothing for the
 //! others: they are counted by the batch. The interval is a prime, so that it does not fall in step with patterns of

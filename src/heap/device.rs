@@ -56,6 +56,8 @@ pub struct DeviceMemory {
     /// One mark per chunk that is known to have memory behind it. Asking for a chunk twice does no harm, so two
     /// threads, or two processes that share the segment, need not agree who asks.
     committed: Box<[OnceLock<()>]>,
+    /// Whether it is used through this view only, so that what has no mark holds nothing.
+    is_own: bool,
 }
 
 impl DeviceMemory {
@@ -73,7 +75,8 @@ impl DeviceMemory {
                 expected: "a multiple of 4096 from 0x1000 up",
             });
         }
-        Self::new(Arc::new(Segment::create(backing, max_address.0, identity)?))
+        let own = Self::new(Arc::new(Segment::create(backing, max_address.0, identity)?))?;
+        Ok(Self { is_own: true, ..own })
     }
 
     /// Looks at a segment as a device's memory: one that another process made, or a file that has survived a restart.
@@ -85,7 +88,7 @@ impl DeviceMemory {
         let span = segment.map()?.span(0, max_address)?;
         let chunks = usize::try_from(max_address.div_ceil(CHUNK)).expect("it is mapped");
         let committed = std::iter::repeat_with(OnceLock::new).take(chunks).collect();
-        Ok(Self { segment, span, committed })
+        Ok(Self { segment, span, committed, is_own: false })
     }
 
     /// The segment, to be shared with other processes.
@@ -154,9 +157,11 @@ impl DeviceMemory {
         self.span.fill(target.0, len, byte)
     }
 
-    /// What copies have touched, in the order of addresses and in whole chunks: everything else reads as zero.
+    /// What copies have touched, in the order of addresses and in whole chunks: everything else reads as zero. All of a segment that
+    /// others may have used.
     pub(crate) fn used(&self) -> Vec<Region> {
-        let is_used: Vec<bool> = self.committed.iter().map(|chunk| chunk.get().is_some()).collect();
+        let is_used: Vec<bool> =
+            self.committed.iter().map(|chunk| !self.is_own || chunk.get().is_some()).collect();
         let mut used = Vec::new();
         let mut first = 0;
         for run in is_used.chunk_by(|one, other| one == other) {

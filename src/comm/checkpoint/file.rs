@@ -252,10 +252,12 @@ impl Reader {
             last = region;
         })?;
         let (found, expected) = (last.offset.get(), end);
-        if last.len > 0 || regions.len() as u64 != count {
+        if last.len > 0 {
             Err(self.damaged(BEGINNING))
         } else if found != expected {
             Err(at(&self.path, CheckpointFault::Memory { found, expected }))
+        } else if regions.len() as u64 != count {
+            Err(self.damaged(BEGINNING))
         } else {
             Ok(regions)
         }

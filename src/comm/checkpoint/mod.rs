@@ -217,7 +217,7 @@ impl Communicator {
     /// is zero again. Each rank has as much memory as then.
     ///
     /// # Errors
-    /// Those of [`Communicator::restore`].
+    /// Those of [`Communicator::restore`]. What memory holds has not changed then; more of it may have been asked for.
     pub fn restore_memory(&mut self, memory: &DeviceMemory, directory: impl AsRef<Path>) -> Result<u64> {
         self.read_checkpoint(Held::Device(memory), directory.as_ref())
     }

@@ -1,5 +1,7 @@
 //! Calls of a communicator that are enqueued instead of executed at once.
 
+use std::sync::Arc;
+
 use super::Stream;
 use super::line::{Loan, Ticket};
 use crate::collective::group::{self, Share};
@@ -50,7 +52,8 @@ impl Stream {
         ticket: Ticket,
         run: impl FnOnce(&mut Engine) -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        self.push(operation, move |failure| match failure {
+        let fabric = Arc::clone(ticket.fabric());
+        self.push(operation, &fabric, move |failure| match failure {
             None => ticket.redeem(operation, run),
             Some(_) => {
                 ticket.forfeit();

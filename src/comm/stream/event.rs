@@ -94,7 +94,7 @@ impl Stream {
     pub fn record(&self, event: &Event) -> Result<()> {
         let record = Arc::new(Record(Monitor::new(&self.fabric, None)));
         let there = Arc::clone(&record);
-        let pushed = self.push("record", move |failure| {
+        let pushed = self.push("record", &self.fabric, move |failure| {
             let reached = failure.map_or_else(|| Ok(Instant::now()), |failure| Err(failure.clone()));
             there.0.change(|state| *state = Some(reached));
             Ok(())

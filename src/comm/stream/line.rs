@@ -101,8 +101,13 @@ impl Ticket {
     ) -> Result<()> {
         let engine = self.await_turn();
         let engine = self.engine.insert(engine);
-        self.line.fabric.enter(operation)?;
+        let fabric = &self.line.fabric;
+        fabric.enter(operation).inspect_err(|_| fabric.abort())?;
         run(engine)
+    }
+
+    pub(super) fn fabric(&self) -> &Arc<Fabric> {
+        &self.line.fabric
     }
 
     /// Makes no call. That ends the epoch.

@@ -143,16 +143,17 @@ impl Stream {
         operation: &'static str,
         work: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        self.push(operation, move |failure| if failure.is_none() { work() } else { Ok(()) })
+        self.push(operation, &self.fabric, move |failure| if failure.is_none() { work() } else { Ok(()) })
     }
 
-    /// Enqueues `work`, which is told of a failure before it.
+    /// Enqueues `work` of the epoch of `fabric`, which is told of a failure before it.
     fn push(
         &self,
         operation: &'static str,
+        fabric: &Arc<Fabric>,
         work: impl FnOnce(Option<&Failure>) -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        self.queue.push(Task { operation, work: Box::new(work) })
+        self.queue.push(Task { operation, fabric: Arc::clone(fabric), work: Box::new(work) })
     }
 
     fn is_on_its_thread(&self) -> bool {

@@ -24,6 +24,8 @@ type Work = dyn FnOnce(Option<&Failure>) -> Result<()> + Send;
 pub(super) struct Task {
     /// What it is called.
     pub(super) operation: &'static str,
+    /// Whose epoch it belongs to.
+    pub(super) fabric: Arc<Fabric>,
     pub(super) work: Box<Work>,
 }
 
@@ -151,7 +153,7 @@ impl Queue {
         while let Some((task, is_closed)) = self.next() {
             number += 1;
             if failure.is_none() && is_closed {
-                failure = self.end_of_epoch().map(|source| failed(task.operation, number, source));
+                failure = end_of_epoch(&task.fabric).map(|source| failed(task.operation, number, source));
             }
             let operation = task.operation;
             let run = || (task.work)(failure.as_ref());
@@ -182,13 +184,13 @@ impl Queue {
         self.fabric.add_spinner();
         next
     }
+}
 
-    /// Why nothing that is left is worth doing, if so.
-    fn end_of_epoch(&self) -> Option<Error> {
-        let watch = self.fabric.watch(None);
-        let stop = watch.check()?;
-        Some(self.fabric.waiting(&watch).error(stop, "stream", None))
-    }
+/// Why an operation of this epoch is not worth doing any more, if so.
+fn end_of_epoch(fabric: &Fabric) -> Option<Error> {
+    let watch = fabric.watch(None);
+    let stop = watch.check()?;
+    Some(fabric.waiting(&watch).error(stop, "stream", None))
 }
 
 fn failed(operation: &'static str, number: u64, source: Error) -> Failure {
