@@ -3,18 +3,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use shmccl_proxy::Handler;
+
 use super::control::Control;
 use super::fabric::Fabric;
+use super::port::{Port, PortChannel, Pusher};
+use super::service::{ProxyThread, Reception, Served};
 use super::world::{Era, World};
 use crate::bootstrap::SegmentBacking;
 use crate::heap::layout::HeapShape;
 use crate::heap::registered::heap_windows;
 use crate::heap::{MemoryRegistrar, Region};
 use crate::rank::Rank;
-use crate::sync::Watch;
+use crate::sync::{WaitPolicy, Watch};
 
 /// How much of each heap is allocated, from its start on.
 pub(super) const ALLOCATED: u64 = 2 << 20;
+
+/// The rank whose fifo a [`proxy`] serves and a [`channel`] fills.
+pub(super) const OWN: Rank = Rank::known(0);
+
+/// The rank to which a [`channel`] leads.
+pub(super) const PEER: Rank = Rank::known(1);
 
 /// Makes a world of `n_ranks`, with heaps twice as long as what is allocated of them.
 pub(super) fn world(n_ranks: u32, cut: impl FnOnce(World) -> World) -> Arc<World> {
@@ -46,4 +56,22 @@ pub(super) fn bytes(fabric: &Fabric, rank: Rank, region: Region) -> Vec<u8> {
     let mut bytes = vec![0; usize::try_from(region.len).unwrap()];
     fabric.heap().view().span(rank, region).unwrap().copy_out(0, &mut bytes).unwrap();
     bytes
+}
+
+/// A proxy of the first fifo of [`OWN`] with a handler.
+pub(super) fn proxy(world: &Arc<World>, handler: impl Handler + Send + 'static) -> ProxyThread {
+    let served = Served::of(world, [OWN], 1, reception(world)).unwrap();
+    ProxyThread::start(world, served, WaitPolicy::CROWDED, handler).unwrap()
+}
+
+/// A channel from [`OWN`], whose fabric it is, to [`PEER`] over that fifo, which it shares with others like it.
+pub(super) fn channel(fabric: &Arc<Fabric>) -> PortChannel {
+    let fifo = fabric.world().cells(OWN).fifo(0).unwrap();
+    let pusher = Pusher::shared(&fifo, OWN).unwrap().unwrap();
+    let port = Port::new(pusher, fifo, reception(fabric.world()), Some(OWN));
+    PortChannel::open(fabric, PEER, port).unwrap()
+}
+
+fn reception(world: &World) -> Reception {
+    Reception::of_thread(world, OWN).unwrap()
 }

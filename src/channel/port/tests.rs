@@ -2,33 +2,17 @@
 
 use std::time::Duration;
 
-use super::super::testing::{ALLOCATED, bytes, fabric, world};
+use super::super::testing::{ALLOCATED, OWN, PEER, bytes, channel, fabric, proxy, world};
 use super::*;
 use crate::channel::executor::Executor;
-use crate::channel::service::{ProxyThread, Reception, Served};
 use crate::channel::world::World;
 use crate::error::Error;
-use crate::sync::WaitPolicy;
 
-const OWN: Rank = Rank::known(0);
-const PEER: Rank = Rank::known(1);
 /// Half of what is allocated is sent, the other half received.
 const HALF: u64 = ALLOCATED / 2;
 
-fn proxy(world: &Arc<World>) -> ProxyThread {
-    let served = Served::of(world, [OWN], 1, reception(world)).unwrap();
-    ProxyThread::start(world, served, WaitPolicy::CROWDED, Executor::new(world, &[OWN]).unwrap()).unwrap()
-}
-
-fn reception(world: &World) -> Reception {
-    Reception::of_thread(world, OWN).unwrap()
-}
-
-fn channel(fabric: &Arc<Fabric>) -> PortChannel {
-    let fifo = fabric.world().cells(OWN).fifo(0).unwrap();
-    let pusher = Pusher::shared(&fifo, OWN).unwrap().unwrap();
-    let port = Port::new(pusher, fifo, reception(fabric.world()), Some(OWN));
-    PortChannel::open(fabric, PEER, port).unwrap()
+fn executor(world: &Arc<World>) -> Executor {
+    Executor::new(world, &[OWN]).unwrap()
 }
 
 fn pushed(fabric: &Fabric) -> u64 {
@@ -43,7 +27,7 @@ fn signals(fabric: &Fabric) -> u64 {
 fn a_long_put_is_split_where_windows_and_pieces_end_and_signals_once() {
     let world = world(2, |world| world.cut(1 << 16, 3000).unwrap());
     let fabric = fabric(&world, OWN, Duration::from_secs(20));
-    let _proxy = proxy(&world);
+    let _proxy = proxy(&world, executor(&world));
     let mut channel = channel(&fabric);
     let data: Vec<u8> = (0..HALF).map(|index| (index * 7 % 251).to_le_bytes()[0]).collect();
     fabric.heap().view().span(OWN, Region::new(HeapOffset::new(0), HALF)).unwrap().copy_in(0, &data).unwrap();
@@ -86,7 +70,7 @@ fn a_flush_that_failed_leaves_the_channel_unflushed_and_its_seat_taken() {
     assert_eq!(second.seat.number, 1);
     drop(second);
     assert_eq!(channel(&fabric).seat.number, 1, "one that pushed nothing leaves its seat");
-    let _proxy = proxy(&world);
+    let _proxy = proxy(&world, executor(&world));
     channel(&fabric).flush().unwrap();
     assert_eq!(signals(&fabric), 1);
 }
@@ -97,7 +81,7 @@ fn a_channel_that_outlives_its_proxy_is_told_so_at_once() {
     let fabric = fabric(&world, OWN, Duration::from_secs(3600));
     let mut channel = channel(&fabric);
     let life = crate::shm::LifeLock::take(*world.kernel(), world.control().lives(), OWN, |_| {}).unwrap();
-    drop(proxy(&world));
+    drop(proxy(&world, executor(&world)));
     drop(life);
     channel.signal().unwrap();
     assert!(matches!(channel.flush(), Err(Error::ProxyLost)));
@@ -109,7 +93,7 @@ fn a_stopped_proxy_has_executed_what_was_pushed_before() {
     let world = world(2, |world| world);
     let fabric = fabric(&world, OWN, Duration::from_secs(20));
     for round in 1..50 {
-        let proxy = proxy(&world);
+        let proxy = proxy(&world, executor(&world));
         let mut channel = channel(&fabric);
         for _ in 0..round {
             channel.signal().unwrap();

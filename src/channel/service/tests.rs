@@ -4,15 +4,12 @@ use std::time::Duration;
 
 use super::super::Channel;
 use super::super::fabric::Fabric;
-use super::super::port::{Port, PortChannel, Pusher};
-use super::super::testing::{fabric, world};
+use super::super::testing::{OWN, channel, fabric, proxy, world};
 use super::*;
 use shmccl_proxy::Kind;
 
 use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
-
-const OWN: Rank = Rank::known(0);
 
 #[test]
 fn a_service_process_counts_as_a_spinner_while_it_is_awake() {
@@ -28,23 +25,6 @@ fn a_service_process_counts_as_a_spinner_while_it_is_awake() {
     doorbell.wake(world.kernel());
     assert_eq!(policies(), (WaitPolicy::CROWDED, WaitPolicy::DEDICATED));
     assert!(!beside.crowded(), "what is tuned for leaves proxies aside");
-}
-
-/// A proxy of fifo 0 of rank 0 with a handler.
-fn proxy(world: &Arc<World>, handler: impl Handler + Send + 'static) -> ProxyThread {
-    let served = Served::of(world, [OWN], 1, reception(world)).unwrap();
-    ProxyThread::start(world, served, WaitPolicy::CROWDED, handler).unwrap()
-}
-
-fn reception(world: &World) -> Reception {
-    Reception::of_thread(world, OWN).unwrap()
-}
-
-fn channel(fabric: &Arc<Fabric>) -> PortChannel {
-    let fifo = fabric.world().cells(OWN).fifo(0).unwrap();
-    let pusher = Pusher::shared(&fifo, OWN).unwrap().unwrap();
-    let port = Port::new(pusher, fifo, reception(fabric.world()), Some(OWN));
-    PortChannel::open(fabric, Rank::known(1), port).unwrap()
 }
 
 #[test]
