@@ -2,16 +2,14 @@
 //! flag's, which is the least it can take.
 #![allow(missing_docs, reason = "criterion's macros")]
 
+mod pin;
+
 use std::{
     hint::black_box,
     time::{Duration, Instant},
 };
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use nix::{
-    sched::{CpuSet, sched_getaffinity, sched_setaffinity},
-    unistd::Pid,
-};
 use shmccl::{
     shm::HostKernel,
     sync::{
@@ -19,17 +17,9 @@ use shmccl::{
     },
 };
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+use self::pin::pin;
 
-/// Binds the calling thread to the `index`-th core it may use, counted round and round.
-fn pin(index: usize) {
-    let this = Pid::from_raw(0);
-    let allowed = sched_getaffinity(this).unwrap();
-    let cores: Vec<_> = (0..CpuSet::count()).filter(|core| allowed.is_set(*core).unwrap_or(false)).collect();
-    let mut only = CpuSet::new();
-    only.set(cores[index % cores.len()]).unwrap();
-    sched_setaffinity(this, &only).unwrap();
-}
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Times `rounds` round trips between two threads on two cores.
 fn two_sided(rounds: u64, side: impl Fn(bool, u64) + Sync) -> Duration {

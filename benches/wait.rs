@@ -1,16 +1,14 @@
 //! The waiting loop within one process: each policy where it belongs, and the barrier beside the bare one.
 #![allow(missing_docs, reason = "criterion's macros")]
 
+mod pin;
+
 use std::{
     hint::black_box,
     time::{Duration, Instant},
 };
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use nix::{
-    sched::{CpuSet, sched_getaffinity, sched_setaffinity},
-    unistd::Pid,
-};
 use shmccl::{
     shm::HostKernel,
     sync::{
@@ -21,18 +19,10 @@ use shmccl::{
     },
 };
 
+use self::pin::pin;
+
 const TIMEOUT: Duration = Duration::from_secs(60);
 const PARK_AT_ONCE: WaitPolicy = WaitPolicy { spins: 0, park_after: Duration::ZERO };
-
-/// Binds the calling thread to the `index`-th core it may use, counted round and round.
-fn pin(index: usize) {
-    let this = Pid::from_raw(0);
-    let allowed = sched_getaffinity(this).unwrap();
-    let cores: Vec<_> = (0..CpuSet::count()).filter(|core| allowed.is_set(*core).unwrap_or(false)).collect();
-    let mut only = CpuSet::new();
-    only.set(cores[index % cores.len()]).unwrap();
-    sched_setaffinity(this, &only).unwrap();
-}
 
 /// Runs `side` on one thread for each of `cores`, pinned there, and times the first.
 fn timed_on(cores: &[usize], side: impl Fn(usize) + Sync) -> Duration {
@@ -133,6 +123,7 @@ fn loop_alone(criterion: &mut Criterion) {
     let (kernel, park, revoke) = (HostKernel::detect(), ParkCell::new(), RevokeCell::new());
     let context = Waiting::new(&kernel, &revoke, WaitPolicy::DEDICATED, TIMEOUT);
     let mut group = criterion.benchmark_group("wait loop");
+    group.throughput(Throughput::Elements(1));
     group.bench_function("first poll succeeds", |b| {
         b.iter(|| wait_until(&context, &park, || Some(black_box(1))))
     });

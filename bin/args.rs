@@ -146,7 +146,7 @@ pub(crate) struct PerfArgs {
     #[arg(value_enum, value_name = "TEST")]
     pub(crate) tests: Vec<Test>,
     /// Device processes [default: 2; several numbers for barrier and launch; one for each core for p2p, from 2 to 8]
-    #[arg(short = 'g', long, value_name = "N", value_parser = n_ranks(2))]
+    #[arg(short = 'g', long, value_name = "N", value_parser = parse_ranks)]
     pub(crate) ranks: Option<u32>,
     /// The channel to measure [default: both, where a test can use both]
     #[arg(long, value_enum)]
@@ -174,7 +174,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "OP", value_parser = parse_operation)]
     pub(crate) op: Option<Test>,
     /// Device processes that do the operation [default: 2]
-    #[arg(short = 'g', long, value_name = "N", value_parser = n_ranks(2), requires = "op")]
+    #[arg(short = 'g', long, value_name = "N", value_parser = parse_ranks, requires = "op")]
     pub(crate) ranks: Option<u32>,
     #[command(flatten)]
     pub(crate) sweep: SweepArgs,
@@ -279,12 +279,12 @@ impl SweepArgs {
         }
         if self.minbytes == 0 {
             return Err(UsageError::new(
-                "--minbytes is 0 and no factor leads up from there; start at 1 or above (-b 1 -e 1 is the cost beside the bytes, the test signal_latency that of a signal alone)",
+                "--minbytes is 0 and no factor leads up from there; start at 1 or above, or with a collective operation step by bytes (-i) (-b 1 -e 1 is the cost beside the bytes, the test signal_latency that of a signal alone)",
             ));
         }
         if self.stepfactor == 1 {
             return Err(UsageError::new(
-                "--stepfactor 1 steps by bytes, and only collective operations do; take 2 or more, or name one",
+                "--stepfactor 1 steps by bytes, which only the collective operations of perf do; take 2 or more",
             ));
         }
         Ok(ladder(self.minbytes, self.maxbytes, self.stepfactor))
@@ -336,6 +336,18 @@ fn parse_operation(text: &str) -> Result<Test, String> {
         let names: Vec<_> = operations().map(Test::name).collect();
         format!("expected one of {}", names.join(", "))
     })
+}
+
+/// Reads how many ranks do something together that is measured.
+fn parse_ranks(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(1) => Err(format!(
+            "1 is not in 2..={MAX_RANKS}: a rank alone hands nothing over, and there is nothing to hold it against"
+        )),
+        Ok(number) if (2..=MAX_RANKS).contains(&number) => Ok(number),
+        Ok(number) => Err(format!("{number} is not in 2..={MAX_RANKS}")),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 fn n_ranks(least: i64) -> clap::builder::RangedI64ValueParser<u32> {

@@ -16,7 +16,7 @@ pub(crate) enum Misnomer {
     #[error("{0} is more than one job; see `shmccl ps`")]
     Several(String),
     /// It names none.
-    #[error("no job {0}, and no process of one; see `shmccl ps`")]
+    #[error("no job {0}, and no process of one, as a coordinator is not; see `shmccl ps`")]
     Nobody(String),
 }
 

@@ -3,6 +3,7 @@
 
 mod kinds;
 mod scrape;
+mod whereabouts;
 
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use shmccl::heap::MIN_ADDRESS;
 use shmccl::launch::Program;
 
 use crate::args::{CoordinatorArgs, DeviceArgs};
+use crate::failure::UsageError;
 use crate::{failure, output};
 
 /// What `shmccl coordinator --help` ends with.
@@ -26,7 +28,12 @@ A file of devices is TOML. Every key may be left out:
   timeout = \"30s\"    # the longest that it waits for other devices
   core = 1             # the core that it is to run on
 
-Devices that a coordinator starts end with it. Others, of `shmccl device`, live on for the next coordinator.";
+Devices that a coordinator starts end with it at Ctrl-C or SIGTERM. When it is killed they go on with what they do, and wait for the \
+next one as long as --outlive says; one that is started with the same -n or --devices takes them over, and starts only what is missing \
+of them. At SIGQUIT (Ctrl-\\) it prints what every device of a communicator is doing, and all goes on. Devices of `shmccl device` live on in any case.";
+
+/// How long devices wait for the next coordinator when theirs was killed, if nothing else is said.
+const OUTLIVE: Duration = Duration::from_secs(30);
 
 /// How long a coordinator gives devices of the one before it to come back, before it takes requests.
 const ADOPTION: Duration = Duration::from_millis(500);
@@ -45,21 +52,28 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
         }
         (None, None) => Vec::new(),
     };
+    if args.outlive.is_some() && kinds.is_empty() {
+        return Err(UsageError::new("--outlive is of no use without -n or --devices; leave it out").into());
+    }
     let directory = RuntimeDirectory::open()?;
     let settings = Settings {
         adopt_ms: milliseconds(ADOPTION),
         patience_ms: milliseconds(args.patience),
         hang_rule: args.hangs.rule(args.patience)?,
     };
-    let coordinator = Coordinator::start(&directory, settings)?;
+    let mut coordinator = Coordinator::start(&directory, settings)?;
     output::note(&format!("coordinator listens at {}; Ctrl-C ends it", directory.socket().display()));
     if let Some(address) = args.metrics {
         let address = scrape::serve(address, directory.clone())?;
         output::note(&format!("metrics are at http://{address}/metrics"));
     }
+    let asked = directory.clone();
+    coordinator.on_quit(move || whereabouts::tell(asked.clone()));
     let program = Program::new(std::env::current_exe().context("finding this executable")?, ["device"]);
     let tell = |end: &_| output::note(&format!("{end}; the others go on"));
-    let _fleet = Fleet::start(&directory, &program, &kinds, tell)?;
+    let Some(present) = coordinator.gather()? else { return Ok(failure::DONE) };
+    let missing = DeviceKind::missing(&kinds, &directory, &present);
+    let _fleet = Fleet::outliving(&directory, &program, &missing, args.outlive.unwrap_or(OUTLIVE), tell)?;
     coordinator.serve()?;
     Ok(failure::DONE)
 }

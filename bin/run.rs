@@ -15,7 +15,7 @@ use shmccl::bootstrap::{ProxyMode, SegmentBacking};
 use shmccl::comm::{Member, join_job};
 use shmccl::error::ExitCause;
 use shmccl::heap::layout::HeapShape;
-use shmccl::launch::{Launch, Program};
+use shmccl::launch::{Launch, Outcome, Program};
 
 use crate::args::{BecomeArgs, RunArgs};
 use crate::{failure, output};
@@ -56,15 +56,30 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8> {
     let mut lines = Lines::new(launch.job_id());
     let outcome = launch.supervise(&mut lines);
     drop(orphans);
-    lines.closed().context(output::CANNOT_WRITE)?;
+    finish(outcome, lines)
+}
+
+/// The exit code of a job with this `outcome`. That what it printed found no reader decides only where nothing else went wrong.
+///
+/// # Errors
+/// Why its output could not be printed, or what the library has to say that is not a rank's failure.
+fn finish(outcome: shmccl::Result<Outcome>, lines: Lines) -> Result<u8> {
+    let has_ended_it = lines.have_ended_the_job();
+    let closed = lines.closed().context(output::CANNOT_WRITE);
     match outcome {
         Ok(outcome) => {
             for (device, cause) in &outcome.lost {
                 output::note(&format!("{device} {cause}; the others went on"));
             }
-            Ok(failure::DONE)
+            closed.map(|()| failure::DONE)
         }
-        Err(error) => conclude(error),
+        Err(Error::Interrupted { .. }) if has_ended_it => closed.map(|()| failure::DONE),
+        Err(error) => {
+            if let Some(unread) = closed.err().filter(|unread| !failure::is_closed_pipe(unread)) {
+                output::note(&failure::chain(&unread));
+            }
+            conclude(error)
+        }
     }
 }
 

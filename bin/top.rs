@@ -22,7 +22,7 @@ use crate::output::{self, Look};
 pub(crate) const HELP: &str = "\
 Numbers are those of the last interval. Operations are collective ones; bytes are what this rank put into them, for the small ones by the \
 mean of the last eight; signals are those that the rank was sent. Waiting is the share of the interval spent in waits that \
-took more than some microseconds. Beat is how long ago a rank has beaten, in jobs that look for that (`run --hung-after`). Where the output is no terminal, pictures follow each other as plain text.";
+took more than some microseconds. Beat is how long ago a rank has beaten, which it does twice a second. Where the output is no terminal, pictures follow each other as plain text.";
 
 /// Runs the command.
 ///

@@ -1,13 +1,16 @@
 //! Training that survives a death: the launcher starts the dead rank again, and the others take it back.
 //!
 //! Three ranks fit a line to points of which each has its own, step by step, all with the same weights. In step 40 one of them
-//! dies. Those who are left say which step they have completed, all are told the least of these, and go on from there; the rank
-//! that was started again gets the weights from one that was not. The result is that of a run in which nobody dies, to the bit.
+//! dies. Those who are left say which step they have completed, a callback tells all of them the least of these, and they go on from
+//! there; the rank that was started again gets the weights from one that was not. The result is that of a run in which nobody dies, to the bit.
 //!
 //! It starts its own ranks, or is started by `shmccl run -n 3 --restart 1 -- elastic`.
 
 #![allow(clippy::print_stdout, reason = "examples print")]
 
+use std::sync::mpsc;
+
+use shmccl::comm::Recovery;
 use shmccl::launch::Launch;
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Rank, Result};
@@ -24,19 +27,18 @@ fn main() -> Result<()> {
 }
 
 fn train(comm: &mut Communicator) -> Result<()> {
+    // It is called on all ranks: on a survivor within `recover`, on one that was started again here.
+    let (tell, told) = mpsc::channel();
+    let (rank, ranks) = (comm.rank(), comm.n_ranks());
+    comm.on_recovery(move |recovery| _ = tell.send(resume(recovery, rank, ranks)));
     // The weights after the last step and after the one before: nobody is further ahead of the others.
     let mut history = [(0, [0.0; 2]); 2];
-    if comm.recovery().is_some() {
-        take_up(comm, &mut history)?;
-    }
     loop {
-        match descend(comm, &mut history) {
+        // Another death may come at any time, in taking up the work, too.
+        let taken_up = told.try_iter().last().map_or(Ok(()), |resume| take_up(comm, resume?, &mut history));
+        match taken_up.and_then(|()| descend(comm, &mut history)) {
             Ok(()) => break,
-            Err(Error::PeerLost { rank }) => {
-                *comm = comm.recover(history[0].0)?;
-                report(comm, rank);
-                take_up(comm, &mut history)?;
-            }
+            Err(Error::PeerLost { .. }) => *comm = comm.recover(history[0].0)?,
             Err(error) => return Err(error),
         }
     }
@@ -63,22 +65,26 @@ fn descend(comm: &mut Communicator, history: &mut [(u64, Weights); 2]) -> Result
     Ok(())
 }
 
-/// Goes back to the step that all have completed who survived, with the weights that these have.
-fn take_up(comm: &mut Communicator, history: &mut [(u64, Weights); 2]) -> Result<()> {
-    let recovery = comm.recovery().expect("somebody was brought back");
-    let step = recovery.sequence();
-    let survivor = (0..comm.n_ranks()).find(|rank| !recovery.restarted().iter().any(|it| it.get() == *rank));
-    let survivor = Rank::new(survivor.expect("one has invited the others"), comm.n_ranks())?;
+/// The step that all have completed who survived, and one of these.
+fn resume(recovery: &Recovery, rank: Rank, ranks: u32) -> Result<(u64, Rank)> {
+    let (step, restarted) = (recovery.sequence(), recovery.restarted());
+    let back: Vec<_> = restarted.iter().map(|rank| format!("rank {rank}")).collect();
+    println!("rank {rank}: {} back, on from step {step}", back.join(" and "));
+    let survivor = (0..ranks).find(|rank| !restarted.iter().any(|it| it.get() == *rank));
+    Ok((step, Rank::new(survivor.expect("one has invited the others"), ranks)?))
+}
+
+/// Goes back to that step, with the weights that the survivor has.
+fn take_up(
+    comm: &mut Communicator,
+    (step, survivor): (u64, Rank),
+    history: &mut [(u64, Weights); 2],
+) -> Result<()> {
     let weights = history.iter().find(|(completed, _)| *completed == step).map_or([0.0; 2], |it| it.1);
     let mut agreed = [0.0; 2];
     comm.broadcast(&weights, &mut agreed, survivor)?;
     *history = [(step, agreed); 2];
     Ok(())
-}
-
-fn report(comm: &Communicator, lost: Rank) {
-    let recovery = comm.recovery().expect("somebody was brought back");
-    println!("rank {}: rank {lost} is back, on from step {}", comm.rank(), recovery.sequence());
 }
 
 /// Of the squared error over the points of this rank.

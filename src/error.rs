@@ -418,6 +418,14 @@ impl Error {
         }
     }
 
+    /// The same of a wait that was part of `operation`.
+    pub(crate) fn within(mut self, operation: &'static str) -> Self {
+        if let Self::Timeout { operation: waited_in, .. } = &mut self {
+            *waited_in = operation;
+        }
+        self
+    }
+
     /// Wraps the current `errno` of a failed system call.
     pub(crate) fn os(action: &'static str, source: impl Into<std::io::Error>) -> Self {
         Self::Os { action, source: source.into() }

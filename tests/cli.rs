@@ -303,9 +303,23 @@ fn what_all_ranks_complain_of_is_told_once_with_who_they_are() {
         assert_eq!(error.matches("out of device memory").count(), 1, "{error}");
         assert!(stdout(&output).is_empty());
     }
-    let output = run(&["perf", "put_latency", "--heap", "2T"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).starts_with("error: heap length is "), "{}", stderr(&output));
+}
+
+#[test]
+fn a_heap_that_is_too_long_is_laid_at_the_door_of_the_flag_that_asks_for_it() {
+    for (flags, told) in [
+        (&["--heap", "2T"][..], "error: --heap: heap length is 2199023255552, expected at most "),
+        (&["-b", "1T", "-e", "1T"], "error: --minbytes and --maxbytes ask for too much: heap length is 32"),
+        (
+            &["-b", "8388608T", "-e", "8388608T"],
+            "error: --minbytes and --maxbytes ask for too much: heap length is 18",
+        ),
+    ] {
+        let output = run(&[&["perf", "put_latency", "-n", "1"], flags].concat());
+        let error = stderr(&output);
+        assert_eq!((output.status.code(), error.lines().count()), (Some(2), 1), "{error}");
+        assert!(error.starts_with(told), "{error}");
+    }
 }
 
 #[test]

@@ -43,6 +43,13 @@ fn rows(lines: &[String]) -> Vec<Vec<String>> {
 fn nccl_tests_line() -> Regex {
     let time = r"  [ \d]*[\d.]{3,}";
     let place = format!(r"{time}  [ \d.]{{6}}  [ \d.]{{6}}  (?:[ \d]{{4}}\d|[ ]{{2}}N/A)");
+    // As many places as `%8s` and `%6s` have, for the names of `test_typenames` and `test_opnames`.
+    let types = [
+        "    int8", "   uint8", "   int32", "  uint32", "   int64", "  uint64", "    half", "   float",
+        "  double", "bfloat16", "  f8e4m3", "  f8e5m2",
+    ]
+    .join("|");
+    let operators = ["   sum", "  prod", "   max", "   min", "   avg", "mulsum", "  none"].join("|");
     let alternatives = [
         r"# Collective test (starting|concluded): (all_reduce|reduce|broadcast|all_gather|reduce_scatter|alltoall|gather|scatter|sendrecv)_perf".to_owned(),
         r"# nThread \d+ nGpus \d+ minBytes \d+ maxBytes \d+ step: \d+\((factor|bytes)\) warmup iters: \d+ iters: \d+ agg iters: \d+ validation: \d+ graph: \d+".to_owned(),
@@ -52,7 +59,7 @@ fn nccl_tests_line() -> Regex {
         r"# {62}out-of-place {23}in-place {10}".to_owned(),
         "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong".to_owned(),
         r"#        \(B\)    \(elements\)                               \(us\)  \(GB/s\)  \(GB/s\)            \(us\)  \(GB/s\)  \(GB/s\)       ".to_owned(),
-        format!(r"[ \d]{{11}}\d  [ \d]{{11}}\d  [ ]*[a-z0-9_]{{4,8}}  [ ]*[a-z]{{3,6}}  [ ]{{4}}(?:-1|[ ]\d){place}{place}"),
+        format!(r"[ \d]{{11}}\d  [ \d]{{11}}\d  (?:{types})  (?:{operators})  [ ]{{4}}(?:-1|[ ]\d){place}{place}"),
         r"# Out of bounds values : \d+ (OK|FAILED)".to_owned(),
         r"# Avg bus bandwidth    : [\d.e+-]+ ".to_owned(),
     ];
@@ -111,7 +118,7 @@ fn every_type_every_operator_and_every_root_is_a_row_of_its_own() {
         (
             &["all_reduce", "-d", "all"][..],
             2,
-            "int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 fp8_e4m3 fp8_e5m2",
+            "int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 f8e4m3 f8e5m2",
         ),
         (&["reduce_scatter", "-o", "all", "-d", "bf16"], 3, "sum prod max min avg mulsum"),
         (&["reduce", "-r", "-1", "-g", "3"], 4, "0 1 2"),
@@ -120,6 +127,25 @@ fn every_type_every_operator_and_every_root_is_a_row_of_its_own() {
         let found: Vec<_> = rows.iter().map(|row| row[column].as_str()).collect();
         assert_eq!(found.join(" "), expected);
         assert!(rows.iter().all(|row| row[8] == "0" && row[12] == "0"), "{rows:?}");
+    }
+}
+
+#[test]
+fn a_limit_that_does_something_else_than_the_operation_says_so_in_its_name() {
+    for (words, names) in [
+        (&["all_reduce", "-d", "float"][..], ["", ""]),
+        (&["all_reduce", "-d", "double"], [", of float sums"; 2]),
+        (&["all_reduce", "-o", "max", "--memory", "ordinary"], [", of float sums"; 2]),
+        (&["alltoall", "-d", "double"], ["", ", out of place"]),
+    ] {
+        let size = ["-b", "4M", "-e", "4M", "-n", "1", "-w", "0", "--json", "-"];
+        let output = perf(&[words, &size].concat());
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        for (row, name) in report["rows"].as_array().unwrap().iter().zip(names) {
+            let limit = row["limit"].as_str().unwrap();
+            let plain = limit.trim_end_matches(", of float sums").trim_end_matches(", out of place");
+            assert_eq!(&limit[plain.len()..], name, "{words:?}");
+        }
     }
 }
 
@@ -133,6 +159,10 @@ fn steps_in_bytes_ordinary_memory_and_no_check_are_told_in_the_table() {
     let rows = rows(&lines);
     assert_eq!(rows.iter().map(|row| row[0].as_str()).collect::<Vec<_>>(), ["1024", "2048", "3072"]);
     assert!(rows.iter().all(|row| row.len() == 13 && row[8] == "N/A" && row[12] == "N/A"), "{rows:?}");
+    let from_nothing = table(&["all_reduce", "-b", "0", "-e", "8", "-i", "8", "-n", "4", "-w", "0"]);
+    assert!(from_nothing.iter().all(|line| pattern.is_match(line)), "{from_nothing:?}");
+    let sizes: Vec<_> = self::rows(&from_nothing).into_iter().map(|row| row[0].clone()).collect();
+    assert_eq!(sizes, ["0", "8"]);
     let checked = table(&[&["alltoall", "-c", "5"][..], &flags].concat());
     assert!(checked[1].contains("iters: 1 agg iters: 1 validation: 5 "), "{checked:?}");
     assert!(self::rows(&checked).iter().all(|row| row[8] == "0" && row[12] == "0"), "{checked:?}");
@@ -203,8 +233,10 @@ fn what_cannot_be_meant_is_exit_code_two_and_one_line() {
         (&["all_reduce", "-a", "4"], "4 is not in 0..=3"),
         (&["all_reduce", "-i", "0"], "expected steps of at least a byte"),
         (&["all_reduce", "-i", "8", "-f", "2"], "cannot be used with"),
-        (&["put_latency", "-f", "1"], "only collective operations do"),
+        (&["put_latency", "-f", "1"], "only the collective operations of perf do"),
         (&["all_reduce", "-i", "1", "-e", "1G"], "take larger steps"),
+        (&["all_reduce", "-b", "0"], "no factor leads up from there"),
+        (&["all_reduce", "-g", "1"], "a rank alone hands nothing over"),
     ] {
         let output = perf(words);
         let error = String::from_utf8(output.stderr).unwrap();

@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shmccl::Collectives;
+use shmccl::collective::ChannelKind;
 use shmccl::comm::{Member, join_job};
 use shmccl::observe::Job;
 use shmccl::reduce::ReduceOp;
+use shmccl::{Blocks, Collectives};
 
 use process::{is_running, wait_until};
 use watchdog::Watchdog;
@@ -102,7 +103,12 @@ fn device_process() {
         return;
     }
     let scenario = std::env::var(SCENARIO).unwrap();
-    let code = match if scenario == "stuck" { stuck() } else { bereaved(&scenario) } {
+    let done = match scenario.as_str() {
+        "stuck" => stuck(),
+        "first call" | "many calls" | "many meetings" => counted(&scenario),
+        _ => bereaved(&scenario),
+    };
+    let code = match done {
         Ok(()) => 0,
         Err(error) => {
             use std::io::Write;
@@ -121,6 +127,37 @@ fn stuck() -> shmccl::Result<()> {
         std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
     }
     comm.all_reduce_in_place(&word, &ReduceOp::Sum)?;
+    comm.finalize()
+}
+
+/// Makes calls of many kinds, or none, and then one for which rank 0 is awaited.
+fn counted(scenario: &str) -> shmccl::Result<()> {
+    let Some(Member::Device(mut comm)) = join_job()? else { panic!("a device was to be started") };
+    let mut derived = Vec::new();
+    if scenario != "first call" {
+        comm.barrier()?;
+        let word = comm.alloc::<u64>(1)?;
+        comm.all_reduce_in_place(&word, &ReduceOp::Sum)?;
+        comm.all_reduce_in_place(&mut vec![1.0_f32; 1 << 18], &ReduceOp::Sum)?;
+        for _ in 0..20 {
+            // Not all have room without another part of the workspace.
+            derived.push(comm.duplicate()?);
+        }
+        comm.set_channel_kind(ChannelKind::Port)?;
+        comm.broadcast_in_place(&mut [1_u32; 4000], shmccl::Rank::new(1, 3)?)?;
+        comm.set_channel_kind(ChannelKind::Memory)?;
+        let mut blocks = [0_u32; 3];
+        let one_each = Blocks::new(&[1; 3], &[0, 1, 2]);
+        comm.all_to_all_v(&[1_u32; 3], one_each, &mut blocks, one_each)?;
+        comm.free(word)?;
+    }
+    if comm.rank().get() == 0 {
+        std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+    }
+    match scenario {
+        "many meetings" => comm.barrier()?,
+        _ => comm.all_reduce_in_place(&mut [1.5_f64; 3], &ReduceOp::Sum)?,
+    }
     comm.finalize()
 }
 
@@ -166,6 +203,8 @@ fn whoever_looks_on_follows(scenario: &str, flags: &[&str], head: &str, n_waitin
     assert!(stdout(&["report", &first]).contains(name), "it goes by its first number, too");
     let picture = stdout(&["top", &stuck.pid(), "--once", "--interval", "20ms"]);
     assert_eq!(picture.lines().filter(|line| line.contains(" waits ")).count(), n_waiting, "{picture}");
+    let beat = |line: &str| line.ends_with("s");
+    assert!(picture.trim_end().lines().skip(1).all(beat), "all beat in this epoch, too: {picture}");
     stuck.signal(Signal::SIGQUIT);
     let mut told = String::new();
     while !told.ends_with("held up by rank 0, which waits for nobody\n") {
@@ -192,8 +231,10 @@ fn a_job_is_listed_and_reported_and_asked_by_sigquit_and_goes_on() {
     let mut stuck = Stuck::start(&["-n", "3"]);
     let report = stuck.report();
     assert!(report.ends_with("held up by rank 0, which waits for nobody\n"), "{report}");
-    assert!(report.contains("in no operation; the last was all_reduce of 1 uint64 by sum"), "{report}");
+    assert!(report.contains("; the last was all_reduce of 1 uint64 by sum"), "{report}");
     assert_eq!(report.matches("in all_reduce of 1 uint64 by sum").count(), 2, "{report}");
+    let rests = "in no operation for about ";
+    wait_until("rank 0 has rested for a while", || stdout(&["report", &stuck.pid()]).contains(rests));
 
     let id = &report["job ".len()..][..16];
     let listed = stdout(&["ps"]);
@@ -230,7 +271,44 @@ fn a_job_that_times_out_says_what_every_rank_was_in() {
     );
     assert_eq!(stderr.matches("\nheld up by rank 0, which waits for nobody\n").count(), 1, "{stderr}");
     assert!(stderr.contains("timed out waiting for rank 0"), "{stderr}");
-    assert!(stderr.contains("in no operation; the last was all_reduce"), "{stderr}");
+    assert!(
+        stderr.contains("in no operation for ") && stderr.contains("; the last was all_reduce"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn the_first_call_is_told_by_its_name_while_what_it_needs_is_prepared() {
+    let _watchdog = Watchdog::start("first call", PATIENCE);
+    let mut stuck = Stuck::start_as("first call", &["-n", "3"]);
+    let report = stuck.report();
+    let call = "in all_reduce of 3 double by sum, number 1, there in prepare; waits for rank 0";
+    assert_eq!(report.matches(call).count(), 2, "{report}");
+    stuck.let_go();
+    assert_eq!(stuck.end(), (0, String::new()));
+    let (code, stderr) = Stuck::start_as("first call", &["-n", "2", "--timeout", "1s"]).end();
+    assert_eq!(code, 3, "{stderr}");
+    assert!(stderr.contains("all_reduce timed out after 1s, awaiting rank 0"), "{stderr}");
+    assert!(!stderr.contains("alloc"), "nobody has called that: {stderr}");
+}
+
+#[test]
+fn calls_are_numbered_as_their_caller_counts_them() {
+    let _watchdog = Watchdog::start("numbers", PATIENCE);
+    let told = |scenario: &str| {
+        let mut stuck = Stuck::start_as(scenario, &["-n", "3"]);
+        let report = stuck.report();
+        stuck.let_go();
+        assert_eq!(stuck.end(), (0, String::new()));
+        report
+    };
+    let report = told("many calls");
+    assert_eq!(report.matches("in all_reduce of 3 double by sum, number 27; waits").count(), 2, "{report}");
+    assert!(report.contains("; the last was all_to_all_v, number 26"), "{report}");
+    assert!(report.contains("; 0 of "), "what was pushed and is done: {report}");
+    assert!(report.contains(" triggers in its fifo, the last flush"), "{report}");
+    let report = told("many meetings");
+    assert_eq!(report.matches("in barrier, number 4; waits for rank 0").count(), 2, "{report}");
 }
 
 #[test]
@@ -276,10 +354,12 @@ fn top_shows_who_waits_and_for_whom_and_ends_with_its_job() {
     let picture = stdout(&["top", &stuck.pid(), "--once", "--interval", "20ms"]);
     let rows: Vec<Vec<_>> = picture.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0][..5], ["job", "rank", "pid", "state", "in"], "{picture}");
+    assert_eq!(rows[0].last(), Some(&"beat"), "{picture}");
     let of = |rank: usize| (rows[rank + 1][1], rows[rank + 1][3], rows[rank + 1][4]);
     assert_eq!(of(0), ("0", "awaited", "(all_reduce)"), "{picture}");
     assert_eq!(of(1), ("1", "waits", "all_reduce"), "{picture}");
-    assert!(rows[2].ends_with(&["100", "%"]), "{picture}");
+    // The last ones are the beat, in some unit.
+    assert!(rows[2][..rows[2].len() - 2].ends_with(&["100", "%"]), "{picture}");
 
     let mut top = shmccl(&["top", &stuck.pid(), "-i", "20ms"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(top.stdout.take().unwrap()).lines();

@@ -8,6 +8,7 @@
 #[path = "kill/chance.rs"]
 #[expect(dead_code, reason = "shared with the tests of kill, which use more of it")]
 mod chance;
+mod long;
 #[path = "kill/orphans.rs"]
 mod orphans;
 #[path = "whole_group/pools.rs"]
@@ -33,6 +34,7 @@ use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator};
 
 use chance::{Random, seed};
+use long::long;
 use orphans::await_all_children;
 use process::is_running;
 use watchdog::Watchdog;
@@ -88,7 +90,7 @@ fn a_whole_group_that_is_killed_leaves_nothing_and_the_next_job_starts() {
         return;
     }
     set_child_subreaper(true).unwrap();
-    let cycles = if std::env::var_os("SHMCCL_LONG").is_some() { 300 } else { 20 };
+    let cycles = if long() { 300 } else { 20 };
     let seed = seed();
     println!("{cycles} cycles, SHMCCL_SEED={seed}");
     let mut random = Random(seed);

@@ -44,15 +44,18 @@ def collect(runs):
 
 
 def summary(key, columns):
-    """One row: medians over rounds, and the ratio to the best MPI as the median of the ratios within rounds."""
+    """One row: medians over rounds, and the median over rounds of the ratio to the MPI that was best in the same round."""
     row = dict(zip(("op", "ranks", "bytes"), key))
     medians = {name: statistics.median(turns.values()) for name, turns in columns.items()}
     row.update({f"{name}_p50_ns": medians.get(name) for name in COLUMNS})
     best = min((name for name in MPIS if name in medians), key=medians.get, default=None)
     row["best"] = best
+    bests = {}
+    for turns in (columns[name] for name in MPIS if name in columns):
+        for turn, p50 in turns.items():
+            bests[turn] = min(p50, bests.get(turn, p50))
     for name in ("heap", "ordinary"):
-        both = columns.get(name, {}).keys() & columns.get(best, {}).keys()
-        ratios = [columns[name][turn] / columns[best][turn] for turn in both]
+        ratios = [p50 / bests[turn] for turn, p50 in columns.get(name, {}).items() if turn in bests]
         row[f"{name}_ratio"] = statistics.median(ratios) if ratios else None
     row["rounds"] = {name: [turns[turn] for turn in sorted(turns)] for name, turns in columns.items()}
     return row

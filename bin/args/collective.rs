@@ -68,7 +68,8 @@ pub(crate) struct CollectiveArgs {
     /// the size]
     #[arg(long, value_name = "NAME")]
     algo: Option<Algorithm>,
-    /// Show the machine's limit in columns of the table, and not in a table of its own on stderr
+    /// Show the machine's limit in columns of the table, and not in a table of its own on stderr, where it has a name. What is reduced
+    /// is held against float sums, whatever the type and the operator, and what is exchanged in place against an exchange out of place
     #[arg(long)]
     pub(crate) bound: bool,
     /// Show the least, the median, the 99th percentile and the greatest time as well

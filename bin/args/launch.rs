@@ -12,6 +12,7 @@ use super::{HangArgs, JobArgs, n_ranks};
 
 /// Flags of `shmccl run`.
 #[derive(Clone, Debug, Args)]
+#[command(mut_arg("heap", |heap| heap.help("Symmetric heap of every rank [default: 256MiB]")))]
 pub(crate) struct RunArgs {
     /// Device processes to start
     #[arg(short = 'n', short_alias = 'g', long, value_name = "N", value_parser = n_ranks(1))]

@@ -36,10 +36,14 @@ pub(crate) struct CoordinatorArgs {
     /// Start the devices that a file lists, and end them together
     #[arg(long, value_name = "FILE")]
     pub(crate) devices: Option<PathBuf>,
-    /// Serve metrics for Prometheus over HTTP as well, at a loopback address such as 127.0.0.1:9400
+    /// How long devices that it has started wait for the next coordinator when this one is killed; then they end [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = parse_timeout)]
+    pub(crate) outlive: Option<Duration>,
+    /// Serve metrics for Prometheus over HTTP as well, at a loopback address such as 127.0.0.1:9400, to any user of this machine;
+    /// `shmccl ctl metrics` prints the same to you alone
     #[arg(long, value_name = "ADDRESS", value_parser = parse_loopback)]
     pub(crate) metrics: Option<SocketAddr>,
-    /// How long a device may leave an order unheard before it counts as lost
+    /// How long a device may leave an order unheard, or take to end what it is in, before it counts as lost
     #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "5s")]
     pub(crate) patience: Duration,
     /// When a device hangs.

@@ -118,7 +118,8 @@ fn a_wrong_value_is_told_in_one_line_that_says_what_would_be_right() {
         (&["-f", "0"], "0 is not in 1.."),
         (&["-n", "0"], "0 is not in 1.."),
         (&["-c", "yes"], "invalid value 'yes'"),
-        (&["-g", "1"], "1 is not in 2..=64"),
+        (&["-g", "1"], "1 is not in 2..=64: a rank alone"),
+        (&["-g", "two"], "invalid digit"),
         (&["-g", "65"], "65 is not in 2..=64"),
         (&["--channel", "pipe"], "[possible values: memory, port]"),
         (&["--proxy", "threads"], "thread"),
@@ -150,6 +151,18 @@ fn a_factor_of_one_steps_by_bytes_as_in_nccl_tests() {
     assert_eq!(sizes(&["-b", "8", "-e", "16", "-i", "8"]).unwrap(), [8, 16]);
     assert!(sizes(&["-f", "2", "-i", "8"]).unwrap_err().contains("say --stepfactor 1"));
     assert!(perf(&["-c", "5"]).sweep.check() && !perf(&["-c", "0"]).sweep.check());
+}
+
+#[test]
+fn run_which_has_no_tests_says_so_of_its_heap() {
+    let command = Cli::command();
+    let heap = |name: &str| {
+        let command = command.find_subcommand(name).unwrap();
+        let arg = command.get_arguments().find(|arg| arg.get_id() == "heap").unwrap();
+        arg.get_help().unwrap().to_string()
+    };
+    assert_eq!(heap("run"), "Symmetric heap of every rank [default: 256MiB]");
+    assert_eq!(heap("perf"), "Symmetric heap of every rank [default: 256MiB, or what a test needs]");
 }
 
 #[test]

@@ -30,7 +30,7 @@ use shmccl::comm::{Member, join_job};
 use shmccl::shm::CopyKernel;
 use shmccl::shm::packet::PacketKind;
 
-use super::barrier::{CommBarrier, Ensemble, YieldBarrier};
+use super::barrier::{BARRIERS, CommBarrier, Ensemble, YieldBarrier};
 use super::collective;
 use super::contest::{Company, Outcome, Yardstick, contest, second};
 use super::duet::Duet;
@@ -196,14 +196,32 @@ impl Bench<'_> {
         Ok(())
     }
 
+    /// The name of a limit of what goes over the channel under test, with two hand-offs or without.
+    fn beside_proxy(&self, limit: &str, hands_off: bool) -> String {
+        match (self.channel, hands_off) {
+            (Some(Channel::Port), true) => format!("{limit} + 2 yield hand-offs"),
+            (Some(Channel::Port), false) => format!("{limit}, without a proxy"),
+            _ => limit.to_owned(),
+        }
+    }
+
     fn signal_latency(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
         let flags = stage.flags(self.comm, 0)?;
         duet.meet();
         let mut limit = PingPong::new(Signals(flags), stage.leads(), false);
         with_channel!(self, stage.peer(), channel => {
             let mut test = PingPong::new(Signals(SignalLink { channel }), stage.leads(), false);
-            let outcome = self.contest(duet, &mut [&mut test, &mut limit], &[second])?;
-            let name = self.flag_limit("raw flag ping-pong");
+            let mut lanes: Vec<&mut dyn Lane> = vec![&mut test, &mut limit];
+            let mut handoff = YieldHandoff::new(stage.leads());
+            let hands_off = self.hands_off()?;
+            let yardsticks = if hands_off {
+                lanes.push(&mut handoff);
+                best_with_handoffs(1)
+            } else {
+                best_of(1)
+            };
+            let outcome = self.contest(duet, &mut lanes, &yardsticks)?;
+            let name = self.flag_limit(&self.beside_proxy("raw flag ping-pong", hands_off));
             self.report(stage.leads(), &outcome, None, &name, |row| row.wrong = None)
         })
     }
@@ -240,12 +258,7 @@ impl Bench<'_> {
                 CopyKernel::Memcpy => "raw copy + flag".to_owned(),
                 kernel => format!("raw copy ({kernel}) + flag"),
             };
-            let name = match (self.channel, hands_off) {
-                (Some(Channel::Port), true) => format!("{name} + 2 yield hand-offs"),
-                (Some(Channel::Port), false) => format!("{name}, without a proxy"),
-                _ => name,
-            };
-            let (len, name) = (stage.len(), self.flag_limit(&name));
+            let (len, name) = (stage.len(), self.flag_limit(&self.beside_proxy(&name, hands_off)));
             self.report(stage.leads(), &outcome, Some(len), &name, |row| row.set_bandwidth(len))
         })
     }
@@ -375,7 +388,7 @@ impl Bench<'_> {
 
     fn barrier(&mut self) -> Result<()> {
         let mut ensemble = Ensemble::new(self.comm)?;
-        let mut limit = YieldBarrier::new(self.comm)?;
+        let mut limit = YieldBarrier::new(self.comm, BARRIERS)?;
         let effort = self.plan.effort(self.test, None);
         let leads = ensemble.leads();
         let outcome = {

@@ -23,7 +23,7 @@ use crate::row::Row;
 const SLOTS: usize = 512;
 
 /// Triggers in a slice.
-const SLICE: u64 = 32_768;
+const SLICE: u32 = 32_768;
 
 /// Pauses of a consumer after a look that found nothing more.
 const PAUSE: u32 = 20;
@@ -90,7 +90,7 @@ pub(crate) fn measure(effort: Effort, patience: Duration) -> Result<Vec<Row>> {
 }
 
 fn measure_one(setup: Setup, cores: Cores, effort: Effort, patience: Duration) -> Result<Row> {
-    let mut slices = Slices::of_means(SLICE);
+    let mut slices = Slices::of_means(SLICE.into());
     let mut wrong = 0;
     let started = now_ns();
     let mut pushed = 0;
@@ -112,7 +112,7 @@ fn measure_one(setup: Setup, cores: Cores, effort: Effort, patience: Duration) -
         let (fifo, misordered) =
             fifo(setup, cores, patience).with_context(|| format!("{}: {setup}", Test::FifoRate.name()))?;
         wrong += misordered;
-        pushed += SLICE;
+        pushed += u64::from(SLICE);
         slices.push(probe, &[fifo], &[bare]);
     }
     let verdict = slices.verdict().context("nothing was measured")?;
@@ -142,7 +142,7 @@ fn fifo(setup: Setup, cores: Cores, patience: Duration) -> Result<(f64, u64)> {
         .map(|(header, slots)| Fifo::new(header, slots.as_slice()))
         .collect::<Result<Vec<_>, _>>()?;
     let mut service = Service::new(fifos.iter().map(Fifo::consumer));
-    let share = SLICE / u64::from(setup.producers);
+    let share = SLICE / setup.producers;
     let mut ledger = Ledger::new(setup.producers);
     let mut handler = |_: usize, trigger: &Trigger| -> Result<(), Refusal> {
         ledger.note(trigger);
@@ -171,7 +171,7 @@ fn fifo(setup: Setup, cores: Cores, patience: Duration) -> Result<(f64, u64)> {
         pin(cores.consumer)?;
         start_line.wait();
         let start = now_ns();
-        let all = share * u64::from(setup.producers);
+        let all = u64::from(share * setup.producers);
         let served = serve(all, patience, || service.poll(&mut handler), || cores.pause());
         let took = now_ns() - start;
         given_up.set(1);
@@ -185,7 +185,7 @@ fn fifo(setup: Setup, cores: Cores, patience: Duration) -> Result<(f64, u64)> {
             }
         }
     })?;
-    Ok((took as f64 / SLICE as f64, ledger.wrong(share)))
+    Ok((took as f64 / f64::from(SLICE), ledger.wrong(share)))
 }
 
 /// Serves `all` triggers by `poll`, which serves some and says how many, with a `pause` after it has found nothing more. The error is
@@ -219,18 +219,34 @@ fn serve(
 /// What one producer is to do.
 struct Run<'r> {
     producer: u32,
-    share: u64,
+    share: u32,
     crowded: bool,
     start_line: &'r Barrier,
     given_up: &'r BareFlag,
 }
 
 /// Pushes a share of triggers that tell who pushed them and in which order, unless nobody takes them any more.
-fn produce(mut end: impl Push, run: Run<'_>) {
+fn produce(end: impl Push, run: Run<'_>) {
     run.start_line.wait();
+    if run.crowded {
+        push_all(end, run, std::thread::yield_now);
+    } else {
+        push_all(end, run, std::hint::spin_loop);
+    }
+}
+
+/// The loop of it. Apart, so that it is the fifo's and nothing else, as the ring's is below, and so is the producer: a local.
+#[inline(never)]
+fn push_all(end: impl Push, run: Run<'_>, give_way: impl Fn()) {
+    let mut end = end;
     for seq in 0..run.share {
         let trigger = trigger(run.producer, seq);
-        insist(run.crowded, || end.try_push(trigger).is_ok() || run.given_up.shows(1));
+        while end.try_push(trigger).is_err() {
+            if run.given_up.shows(1) {
+                return;
+            }
+            give_way();
+        }
     }
 }
 
@@ -266,15 +282,14 @@ impl Ledger {
     }
 
     /// How many were out of order, and how far each producer is from the `share` that it pushed.
-    fn wrong(&self, share: u64) -> u64 {
-        self.wrong + self.next.iter().map(|count| share.abs_diff(*count)).sum::<u64>()
+    fn wrong(&self, share: u32) -> u64 {
+        self.wrong + self.next.iter().map(|count| u64::from(share).abs_diff(*count)).sum::<u64>()
     }
 }
 
 /// A trigger that tells who pushed it, and as which of his.
-fn trigger(producer: u32, seq: u64) -> Trigger {
-    let len = u32::try_from(seq).expect("a slice is short");
-    Trigger::put(Transfer { len, source_offset: producer, ..Transfer::default() })
+fn trigger(producer: u32, seq: u32) -> Trigger {
+    Trigger::put(Transfer { len: seq, source_offset: producer, ..Transfer::default() })
 }
 
 /// Pushes a slice of the same triggers through a bare ring; nanoseconds per trigger.
@@ -313,7 +328,7 @@ fn bare_ring(cores: Cores) -> Result<f64> {
         let took = now_ns() - start;
         producer.join().expect("producers do not panic")?;
         anyhow::ensure!(ledger.wrong(SLICE) == 0, "the bare ring lost its order");
-        Ok(took as f64 / SLICE as f64)
+        Ok(took as f64 / f64::from(SLICE))
     })
 }
 

@@ -12,6 +12,7 @@ use shmccl::launch::{Launch, Observer, OutputLine, OutputStream, Program};
 use super::complaints::Complaints;
 use super::plan::{Plan, VARIABLE};
 use crate::args::{JobArgs, Test};
+use crate::failure::UsageError;
 use crate::host::Host;
 use crate::output;
 use crate::row::Row;
@@ -113,7 +114,8 @@ pub(crate) fn carry_out(
     on_line: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<Option<Duration>> {
     let heap_len = args.heap.unwrap_or(order.heap_len);
-    HeapShape::new(ranks, heap_len)?;
+    let whence = if args.heap.is_some() { "--heap" } else { "--minbytes and --maxbytes ask for too much" };
+    HeapShape::new(ranks, heap_len).map_err(|error| UsageError::new(format!("{whence}: {error}")))?;
     let program = Program::new(std::env::current_exe().context("finding this executable")?, [order.command]);
     let launch = order
         .environment

@@ -1,5 +1,6 @@
 //! How long it takes until device processes are up: started, met, mapped into each other, ready.
 
+use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -37,19 +38,27 @@ pub(crate) fn measure(ranks: u32, iters: Option<u64>, args: &JobArgs) -> Result<
         slices.push(UNPROBED, &[ready_after.as_secs_f64() * 1e9], &[bare_processes(ranks)?]);
     }
     let verdict = slices.verdict().context("nothing was measured")?;
-    let mut row = row_of(Test::Launch, None, ranks, &verdict, "spawn to exit of bare processes");
+    let mut row = row_of(Test::Launch, None, ranks, &verdict, "spawn to first output of bare processes");
     row.iterations = jobs;
     Ok(row)
 }
 
-/// Nanoseconds from the start of `count` processes of this executable until all have ended, as they do at once.
+/// Nanoseconds from the start of `count` processes of this executable until each of them has said something, as it does at once and
+/// before it ends: that all run, as all ranks do when they are ready, and no more.
 fn bare_processes(count: u32) -> Result<f64> {
     let this = std::env::current_exe().context("finding this executable")?;
     let start = now_ns();
-    let spawn = |_| Command::new(&this).arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-    let started: Vec<std::io::Result<Child>> = (0..count).map(spawn).collect();
-    for child in started {
-        child.and_then(|mut child| child.wait()).context("starting a bare process")?;
-    }
-    Ok((now_ns() - start) as f64)
+    let spawn = |_| Command::new(&this).arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    let mut started = (0..count).map(spawn).collect::<std::io::Result<Vec<Child>>>();
+    let heard = started.iter_mut().flatten().try_for_each(|child| {
+        let stdout = child.stdout.as_mut().expect("it is piped");
+        stdout.read_exact(&mut [0])
+    });
+    let took = now_ns() - start;
+    let children = started.context("starting a bare process")?;
+    // All are reaped, also where one could not be heard.
+    let ended = children.into_iter().map(|child| child.wait_with_output()).collect::<Vec<_>>();
+    heard.context("hearing of a bare process")?;
+    ended.into_iter().collect::<std::io::Result<Vec<_>>>().context("awaiting a bare process")?;
+    Ok(took as f64)
 }

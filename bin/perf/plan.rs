@@ -68,12 +68,12 @@ impl Plan {
         let largest = self.sizes.iter().copied().max().unwrap_or(0);
         if self.collective.is_some() {
             // Inputs and outputs, what the library keeps for itself (up to an eighth of the heap), flags and times.
-            return (2 * largest.next_multiple_of(4096) + (64 << 20)) / 7 * 8;
+            return (pages(largest).saturating_mul(2).saturating_add(64 << 20) / 7).saturating_mul(8);
         }
         // Outgoing, incoming, what a peer sends meanwhile, packets twice over in two halves, flags and small buffers.
-        let packets =
-            if self.tests.iter().any(|(test, _)| *test == Test::PacketLatency) { 4 * largest } else { 0 };
-        3 * largest.next_multiple_of(4096) + packets + (16 << 20)
+        let has_packets = self.tests.iter().any(|(test, _)| *test == Test::PacketLatency);
+        let packets = if has_packets { largest.saturating_mul(4) } else { 0 };
+        pages(largest).saturating_mul(3).saturating_add(packets).saturating_add(16 << 20)
     }
 
     /// How much to measure for one figure.
@@ -88,4 +88,9 @@ impl Plan {
             rest,
         }
     }
+}
+
+/// `len` in whole pages.
+fn pages(len: u64) -> u64 {
+    len.checked_next_multiple_of(4096).unwrap_or(u64::MAX)
 }

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
-use nix::sys::signal::{Signal, raise};
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{Observer, OutputLine, OutputStream};
 use shmccl::observe::{Job, Report};
@@ -32,6 +31,8 @@ pub(super) struct Lines {
     colour_stderr: bool,
     /// Why nothing more can be printed.
     closed: Option<io::Error>,
+    /// Whether somebody else had ended the job before that.
+    interrupted: bool,
     job: u64,
     /// Whether it was told already who holds the job up, and when that was looked for: a look takes all processes of the host.
     has_told: bool,
@@ -44,10 +45,16 @@ impl Lines {
             colour_stdout: AutoStream::choice(&io::stdout()) != ColorChoice::Never,
             colour_stderr: AutoStream::choice(&io::stderr()) != ColorChoice::Never,
             closed: None,
+            interrupted: false,
             job,
             has_told: false,
             looked: None,
         }
+    }
+
+    /// Whether it was for want of a reader that the job was interrupted, if it was.
+    pub(super) fn have_ended_the_job(&self) -> bool {
+        self.closed.is_some() && !self.interrupted
     }
 
     /// # Errors
@@ -108,9 +115,16 @@ impl Observer for Lines {
         };
         if let Err(error) = written {
             self.closed = Some(error);
-            // Nobody reads any more: ranks that print for ever are to end, as they would without the prefix.
-            let _ = raise(Signal::SIGTERM);
         }
+    }
+
+    fn on_interrupt(&mut self) {
+        self.interrupted = self.closed.is_none();
+    }
+
+    /// Once nobody reads any more: ranks that print for ever are to end, as they would without the prefix.
+    fn wants_end(&mut self) -> bool {
+        self.closed.is_some()
     }
 }
 

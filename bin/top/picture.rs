@@ -29,11 +29,8 @@ pub(super) fn draw(look: Look, rates: &[Rate<'_>]) -> String {
     if rates.is_empty() {
         return "no job of this user is running\n\n".to_owned();
     }
-    // Only where some are asked for it is there anything to see of heartbeats.
-    let beats = rates.iter().any(|rate| rate.rank.heartbeat.is_some());
-    let columns = HEAD.len() - usize::from(!beats);
-    let rows = rates.iter().map(|rate| row(rate).into_iter().take(columns).collect());
-    format!("{}\n", output::table(look, &HEAD[..columns], 5, rows))
+    let rows = rates.iter().map(row);
+    format!("{}\n", output::table(look, &HEAD, 5, rows))
 }
 
 /// The first `height` lines of a picture, the last of which says how many there were beyond.

@@ -97,7 +97,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
             }
         }
         // Read after the announcements: a holder that has moved on released its commit with its next announcement.
-        if holders == 0 || ring.slot(stuck).is_committed(ring.commit_bit(stuck)) {
+        if holders == 0 || ring.is_committed(stuck) {
             return None;
         }
         ring.abandon(stuck);
@@ -132,31 +132,40 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
             let commit = ring.commit_bit(progress.next);
             let stretch = ring.stretch(progress.next, limit - progress.served_since(start));
             fetch(stretch, commit);
-            for slot in stretch {
+            let first = progress.next;
+            for (slot, ahead) in stretch.iter().zip(0..) {
+                progress.next = first.wrapping_add(ahead);
                 let Some(trigger) = slot.read(commit) else { return progress.served_since(start) };
                 if !serve(ring.header, progress.next, trigger) {
                     return progress.served_since(start);
                 }
-                progress.next = progress.next.wrapping_add(1);
             }
+            progress.next = first.wrapping_add(stretch.len() as u64);
             ring.publish_tail(progress.next);
         }
         limit
     }
 
-    /// Takes the depth for the counters, when there is a trigger at the consumer's position.
+    /// Takes the depth for the counters.
+    ///
+    /// It looks at one slot, which is committed when there are more in flight than ever before. `head` would tell
+    /// outright, but producers write it at each push, and would have to win its line back.
     #[inline]
     pub(crate) fn note_depth(&self) {
         let ring = self.fifo.ring();
-        let is_committed = |position: u64| ring.slot(position).is_committed(ring.commit_bit(position));
-        if is_committed(self.tail) {
-            let depth = if is_committed(self.tail.wrapping_add(1)) { ring.depth(self.tail) } else { 1 };
-            let high_water = &ring.header.service.depth_high_water;
-            let before = high_water.load(Ordering::Relaxed); // relaxed: the consumer is the only writer
-            if depth > before {
-                high_water.store(depth, Ordering::Relaxed); // relaxed: a counter
-            }
+        let before = ring.header.service.depth_high_water.load(Ordering::Relaxed); // relaxed: its only writer reads it
+        if before < ring.capacity() && ring.is_committed(self.tail.wrapping_add(before)) {
+            self.raise_high_water(before);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn raise_high_water(&self, before: u64) {
+        let ring = self.fifo.ring();
+        let is_free = |depth: &u64| !ring.is_committed(self.tail.wrapping_add(*depth));
+        let depth = (before + 1..ring.capacity()).find(is_free).unwrap_or(ring.capacity());
+        ring.header.service.depth_high_water.store(depth, Ordering::Relaxed); // relaxed: a counter
     }
 
     #[inline]
@@ -229,8 +238,7 @@ fn fetch(stretch: &[Slot], commit: u64) {
 }
 
 /// Adds one to a counter that only the caller writes.
-#[cold]
-#[inline(never)]
+#[inline]
 pub(crate) fn bump(counter: &AtomicU64) {
     let count = counter.load(Ordering::Relaxed); // relaxed: the caller is the only writer
     counter.store(count.wrapping_add(1), Ordering::Relaxed); // relaxed: a counter

@@ -7,8 +7,8 @@
 //! says so and nothing is held, so a caller may give up waiting at any moment. *Commit* writes word 0, then word 1 whose
 //! top bit is the parity of the lap. An exclusive producer owns `head` and needs no atomic read-modify-write. Shared
 //! producers move `head` by compare-exchange. Measured across two cores, the exclusive producer keeps up with a bare
-//! two-word ring, shared ones reach half of it or more; by `fetch_add` they were slower from two on, and a
-//! ticket taken on a full ring has to be waited for or leaves a hole. Commit by compare-exchange costs half the rate.
+//! two-word ring, and shared ones take five times as long, which is the exchange; by `fetch_add` they were slower from two
+//! on, and a ticket taken on a full ring has to be waited for or leaves a hole. Commit by compare-exchange halves the rate.
 //!
 //! **Death between the steps.** A producer that dies there leaves a position that nobody will commit, and a consumer
 //! that waits for it would stop for ever. Patience is no evidence (a stopped process wakes up and writes its words
@@ -217,6 +217,12 @@ impl<'a> Ring<'a> {
         &self.slots[self.index(position)]
     }
 
+    /// The same, for who must not panic; `None` never comes.
+    #[inline]
+    pub(crate) fn find(self, position: u64) -> Option<&'a Slot> {
+        self.slots.get(self.index(position))
+    }
+
     /// The slots from a position to the end of its stretch or its lap, at most `limit`.
     #[inline]
     pub(crate) fn stretch(self, position: u64, limit: u64) -> &'a [Slot] {
@@ -243,6 +249,12 @@ impl<'a> Ring<'a> {
     #[inline]
     pub(crate) fn read(self, position: u64) -> Option<Trigger> {
         self.slot(position).read(self.commit_bit(position))
+    }
+
+    /// Whether a position is committed; reads nothing that it publishes.
+    #[inline]
+    pub(crate) fn is_committed(self, position: u64) -> bool {
+        self.slot(position).is_committed(self.commit_bit(position))
     }
 
     /// Gives all slots before `tail` back to the producers. Edge F2.

@@ -6,7 +6,7 @@
 //!
 //! | field | bytes | written by | read by |
 //! |---|---|---|---|
-//! | `head` | 0..128 | producers: positions reserved | consumer when idle, snapshot |
+//! | `head` | 0..128 | producers: positions reserved | consumer when it drains or is stuck, snapshot |
 //! | `tail` | 128..256 | consumer: positions popped | producers when the ring looks full, snapshot |
 //! | `completed` | 256..384 | consumer: one past the last flushed position | flushing producers |
 //! | `places` | 384..512 | producers, as they come and go: bit `i` set = cell `i` taken | the same, service |
@@ -122,7 +122,7 @@ impl Slot {
     #[inline]
     pub(crate) fn read(&self, commit: u64) -> Option<Trigger> {
         let word1 = self.word1.load(Ordering::Acquire); // F1 publish
-        if word1 & COMMIT_BIT != commit {
+        if !shows(word1, commit) {
             return None;
         }
         let word0 = self.word0.load(Ordering::Relaxed); // relaxed: the load of word 1 acquired it
@@ -140,8 +140,14 @@ impl Slot {
     #[inline]
     pub(crate) fn is_committed(&self, commit: u64) -> bool {
         let word1 = self.word1.load(Ordering::Relaxed); // relaxed: only the bit counts, no data are read
-        word1 & COMMIT_BIT == commit
+        shows(word1, commit)
     }
+}
+
+/// Whether the commit bit of `word1` is `commit`: a look at a sign, which needs no mask in a register.
+#[inline]
+fn shows(word1: u64, commit: u64) -> bool {
+    word1 ^ commit < COMMIT_BIT
 }
 
 #[cfg(all(not(loom), any(target_arch = "x86_64", target_arch = "aarch64")))]

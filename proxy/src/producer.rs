@@ -2,6 +2,10 @@
 //!
 //! Both look at the consumer's `tail` only when the ring looks full by what they saw of it last, so that a push into a
 //! ring with room touches the slot, `head` and nothing else that another core writes.
+//!
+//! A push into an exclusive fifo makes no call and cannot panic, so nothing in a loop that pushes needs the producer's
+//! address: one that is a local of the loop's function lives in registers. One that is reached through a reference has to
+//! load its position right after it has stored it, which takes longer than the rest of a push.
 
 use core::fmt;
 use core::mem;
@@ -15,6 +19,10 @@ use crate::trigger::Trigger;
 
 /// The bit of `places` that an exclusive producer sets; it counts its stalls in cell 0.
 const EXCLUSIVE: u64 = 1 << 63;
+
+/// How often a shared producer tries to take a position for one push. A try fails only because another producer has taken it; so
+/// often in a row it does not, unless somebody writes `head` who is none.
+const TRIES: u32 = 4096;
 
 /// What both kinds of producer do.
 pub trait Push {
@@ -60,7 +68,10 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Push for Producer
             // Whatever stalled comes past here before it is pushed; a push that finds room at once stores nothing.
             self.end.stalled = false;
         }
-        self.end.commit(position, trigger);
+        let ring = self.end.fifo.ring();
+        // A ring without slots has no room. None is without, but so this cannot panic.
+        let Some(slot) = ring.find(position) else { return Err(Full) };
+        slot.publish(trigger.words(), ring.commit_bit(position));
         self.next = position.wrapping_add(1);
         let head = &self.end.fifo.header.head;
         head.store(self.next, Ordering::Relaxed); // relaxed: a count; the slot's own bit publishes the trigger
@@ -100,10 +111,11 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> SharedProducer<H,
     /// producer that lives on stops it for good.
     ///
     /// # Errors
-    /// [`Full`]: nothing is held.
+    /// [`Full`]: nothing is held. Also where every one of some thousand tries has found that `head` had moved: that is not for the
+    /// other producers to do, and this one is to come back.
     #[inline]
     pub fn reserve(&mut self) -> Result<Reservation<'_, H, S>, Full> {
-        loop {
+        for _ in 0..TRIES {
             let head = &self.end.fifo.header.head;
             let position = head.load(Ordering::Relaxed); // relaxed: a stale value fails the exchange below
             if !self.end.has_room(position) {
@@ -121,6 +133,8 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> SharedProducer<H,
                 return Ok(Reservation { end: &mut self.end, position });
             }
         }
+        self.end.announce(0);
+        Err(Full)
     }
 }
 
@@ -198,7 +212,8 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> End<H, S> {
     }
 
     fn cell(&self) -> &ProducerCell {
-        &self.fifo.header.producers[self.cell]
+        // It is within; said again so that this cannot panic.
+        &self.fifo.header.producers[self.cell % MAX_PRODUCERS]
     }
 
     /// Whether `position` can be written without overwriting what the consumer has not popped.
@@ -207,7 +222,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> End<H, S> {
         if self.seems_free(position) {
             return true;
         }
-        self.tail = look_at_tail(&self.fifo.header);
+        self.tail = self.fifo.header.tail.load(Ordering::Acquire); // F2 reuse
         self.seems_free(position)
     }
 
@@ -257,13 +272,6 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Drop for End<H, S
         }
         self.fifo.header.places.fetch_and(!self.place, Ordering::Release); // F5 hand over
     }
-}
-
-// Outside `End`, so that no call takes the address of a producer and a local one can live in registers.
-#[cold]
-#[inline(never)]
-fn look_at_tail(header: &FifoHeader) -> u64 {
-    header.tail.load(Ordering::Acquire) // F2 reuse
 }
 
 /// Sets the bit of `places` that `choose` picks, or returns its error.

@@ -15,8 +15,7 @@
 //!
 //! **What measuring costs.** Two clock reads and the end of a stretch for one position in [`SAMPLE_EVERY`], nothing for the
 //! others: they are counted by the batch. The interval is a prime, so that it does not fall in step with patterns of
-//! triggers. The depth is taken as a batch begins; `head`, which producers write, is read for that only where a second
-//! trigger waits, so that one that comes alone is not kept.
+//! triggers. The depth is taken as a batch begins, by a look at a slot, so that `head` stays with the producers.
 
 use core::fmt;
 use core::num::NonZeroU32;

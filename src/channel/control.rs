@@ -16,7 +16,7 @@
 //! | 45568 | whether those who have met begin together | the epoch | they |
 //! | 45696 | card: how many ranks there are, when the epoch began, and which job it goes on from | the epoch | its creator; the last by who has survived |
 //! | 45824 | what ranks tell of themselves | each rank | that rank |
-//! | 54016 | heartbeats, in the job's first epoch | each member: the ranks, then the service | that member |
+//! | 54016 | heartbeats; those that a launcher looks for in the job's first epoch | each member: the ranks, then the service | that member |
 //! | 62336 | faults that were injected, 32 bytes each | each rank | that rank, its proxy |
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -35,6 +35,8 @@ pub(crate) struct Fabric {
     crowded: bool,
     /// Where the proxy service process sleeps, when it runs on this rank's core.
     service: Option<CellRef<ParkCell>>,
+    /// Where this rank's proxy thread sleeps, once there is one.
+    proxy: OnceLock<CellRef<ParkCell>>,
     timeout: Duration,
     /// [`LEFT`], [`FAULTY`], [`TRACED`] and [`FAILED`]; 0 as long as nothing is out of the ordinary.
     state: AtomicU64,
@@ -78,6 +80,7 @@ impl Fabric {
             spinners,
             crowded,
             service: None,
+            proxy: OnceLock::new(),
             timeout,
             state,
             injector,
@@ -126,6 +129,11 @@ impl Fabric {
         plain::add(&self.spinners, u64::MAX);
     }
 
+    /// This rank has a proxy thread from now on, which sleeps on `doorbell` and counts as long as it is awake.
+    pub(crate) fn host_proxy(&self, doorbell: CellRef<ParkCell>) {
+        self.proxy.get_or_init(|| doorbell);
+    }
+
     /// Whether this rank shares its core, with proxies left aside.
     pub(crate) fn crowded(&self) -> bool {
         self.crowded
@@ -133,9 +141,11 @@ impl Fabric {
 
     #[inline]
     pub(crate) fn policy(&self) -> WaitPolicy {
-        // Whoever pushes for a service that sleeps has marked it awake before it waits.
-        let service = self.service.as_ref().is_some_and(|doorbell| !doorbell.is_slept_on());
-        let spinners = plain::load(&self.spinners).saturating_add(service.into());
+        // Whoever pushes for a proxy that sleeps has marked it awake before it waits.
+        let is_awake = |doorbell: &CellRef<ParkCell>| !doorbell.is_slept_on();
+        let awake = |proxy: Option<&CellRef<ParkCell>>| u64::from(proxy.is_some_and(is_awake));
+        let proxies = awake(self.service.as_ref()) + awake(self.proxy.get());
+        let spinners = plain::load(&self.spinners).saturating_add(proxies);
         WaitPolicy::for_spinners(u32::try_from(spinners).unwrap_or(u32::MAX))
     }
 

@@ -38,7 +38,7 @@ pub(crate) use fabric::{Fabric, PeerWatch};
 pub(crate) use faulty::ProxyFaults;
 pub use memory::MemoryChannel;
 pub(crate) use noting::Noting;
-pub(crate) use occupation::name_of as occupation_name;
+pub(crate) use occupation::{PREPARING, code_of as occupation_code, name_of as occupation_name};
 pub use port::PortChannel;
 pub(crate) use port::{Port, Pusher};
 pub use seat::MAX_CHANNELS_PER_PEER;

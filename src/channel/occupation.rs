@@ -3,7 +3,10 @@
 //! The numbers of collective operations are those of [`Operation`](crate::collective::Operation), all lower than these.
 
 /// The names, as errors give them; the first one has the number [`FIRST`].
-const NAMES: [&str; 5] = ["wait", "relaxed_wait", "unpack_packets", "push", "flush"];
+const NAMES: [&str; 6] = ["wait", "relaxed_wait", "unpack_packets", "push", "flush", PREPARING];
+
+/// What a call is in while what it needs is made: see [`Communicator::prepare`](crate::Communicator::prepare).
+pub(crate) const PREPARING: &str = "prepare";
 
 const FIRST: usize = 128;
 
@@ -30,7 +33,7 @@ mod tests {
             assert!(Operation::ALL.iter().all(|operation| *operation as u64 != code_of(name)));
         }
         assert_eq!(
-            (code_of("lunch"), name_of(0), name_of(127), name_of(133), name_of(u64::MAX)),
+            (code_of("lunch"), name_of(0), name_of(127), name_of(134), name_of(u64::MAX)),
             (0, None, None, None, None)
         );
     }

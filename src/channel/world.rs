@@ -3,7 +3,7 @@
 //! Processes have one each. Device threads of one process share one, and so does a proxy with what it serves.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::control::Control;
 use crate::bootstrap::SegmentBacking;
@@ -53,6 +53,7 @@ pub(crate) struct World {
     semaphores: Vec<CellSlice<SemaphoreCell>>,
     views: Vec<HeapView>,
     windows: HeapWindows,
+    boards: Mutex<()>,
 }
 
 impl World {
@@ -131,6 +132,7 @@ impl World {
             cells,
             views,
             windows: HeapWindows::new(shape.n_ranks(), shape.len())?,
+            boards: Mutex::default(),
         })
     }
 
@@ -174,6 +176,12 @@ impl World {
     /// What `rank` tells of itself.
     pub(crate) fn activity(&self, rank: Rank) -> &ActivityCell {
         &self.activities[rank.index()]
+    }
+
+    /// While this is held, the ranks in this process show no board and hide none: what a board has been is memory for something else
+    /// as soon as it is hidden.
+    pub(crate) fn hold_boards(&self) -> MutexGuard<'_, ()> {
+        self.boards.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn segment(&self, rank: Rank) -> &Arc<Segment> {

@@ -6,13 +6,13 @@ use crate::error::{Error, Result};
 /// An algorithm for collective operations.
 ///
 /// # Order of reduction
-/// The order in which inputs are combined depends on the algorithm, the number of ranks, the count and the root alone; so a result is
-/// the same bit for bit on every rank and in every run. With n ranks:
+/// The order in which inputs are combined follows from the call and the algorithm, never from who comes first: a result is the same bit
+/// for bit on every rank, and in every run that does the same call by the same algorithm. With n ranks:
 ///
 /// | algorithm | combines elements in the order | [stays in it](Self::keeps_rank_order) |
 /// |---|---|---|
 /// | one_shot, two_shot, naive | of the ranks, all at one place | yes |
-/// | ring | of the ring: block b as b + 1, b + 2, ..., b (modulo n) | no |
+/// | ring | of the ring: block b as b + 1, b + 2, ..., b (modulo n), many blocks in turns | no |
 /// | recursive_doubling | pairs, pairs of pairs, ...; the lower rank's side first; ranks past a power of two with those so many below, before | no |
 /// | halving_doubling | the same with partners at decreasing distances | no |
 /// | tree, double_tree | at each node: of the ranks that it and its children have; the double tree by one tree for each half of the elements | no |
@@ -21,6 +21,15 @@ use crate::error::{Error, Result};
 /// of the ranks pass partial results on. So a custom operator that is associative but not **commutative** is wrong with all of them, and
 /// **16-bit and 8-bit floats** go as `f32`, through the scratch: they are accumulated in `f32` all the way and rounded once, at the price of
 /// two to four times the bytes. Elements of a custom operator stay what they are.
+///
+/// Which elements are in which block of the ring, or in which half of the double tree, depends on the number of ranks, the count and the
+/// length of an element; and on whether *all* ranks have their buffers in the heap: otherwise, and where elements are widened, the call is
+/// done in pieces of as much as the scratch holds, each of which is cut for itself. So these two may give other bits in the heap than
+/// in ordinary memory. The other algorithms do with each element what they do with the first.
+///
+/// Which algorithm it is where the caller has not chosen one follows from the [tuning table](super::tuning) that the ranks have agreed
+/// upon, and may then differ between lengths, numbers of ranks, kinds of memory, and ranks that share their cores or do not. By the
+/// built-in table it is always one that stays in the order of the ranks.
 ///
 /// Where the caller has not chosen by [`set_algorithm`](crate::Communicator::set_algorithm), no tuning table makes such a reduction go by
 /// one of them: it is done by two_shot instead. A scaled sum, which is staged and widened anyway, goes as one of `f32` in the heap.

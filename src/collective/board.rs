@@ -95,7 +95,9 @@ pub(crate) struct Board {
     base: HeapOffset,
     /// Whether onlookers are shown this board.
     is_shown: bool,
-    /// The last operation before the one that this member has told of, while it is in one of which it tells.
+    /// How many of the numbers so far were those of steps within an operation.
+    aside: u64,
+    /// Which of the caller's operations this member has told of, while it is in one of which it tells.
     large: Option<u64>,
 }
 
@@ -127,7 +129,10 @@ impl Board {
         let awaits = Awaits::new(fabric, members, bases, me)?;
         let notices = Notices::new(view, members, bases, me)?;
         // Last, since what is shown is to be hidden again by drop.
-        let is_shown = fabric.activity().show_board(bases[me].get());
+        let is_shown = {
+            let _held = fabric.world().hold_boards();
+            fabric.activity().show_board(bases[me].get())
+        };
         Ok(Self {
             fabric: Arc::clone(fabric),
             members: Arc::clone(members),
@@ -147,6 +152,7 @@ impl Board {
             history: 0,
             base: bases[me],
             is_shown,
+            aside: 0,
             large: None,
         })
     }
@@ -313,9 +319,7 @@ impl Board {
     /// several steps count on where they began, all members alike.
     pub(crate) fn step(&mut self) -> u64 {
         self.sequence = self.sequence.wrapping_add(1);
-        if self.is_shown {
-            self.fabric.activity().skip_number();
-        }
+        self.set_aside(1);
         self.done();
         self.sequence
     }

@@ -55,6 +55,15 @@ struct Messages<'a> {
     own: Vec<(Parcel<'a>, Parcel<'a>)>,
 }
 
+/// What onlookers are told of `calls`, done in `manner`, before they are executed.
+pub(crate) fn summary(calls: &[Call<'_>], manner: Manner) -> Summary {
+    let of = |call: &Call<'_>| call.summary().in_manner(manner);
+    match calls {
+        [call] => of(call),
+        calls => Summary::of_group(calls.iter().map(of)),
+    }
+}
+
 /// Executes all calls of `shares`, which are of different communicators.
 ///
 /// # Errors

@@ -20,9 +20,10 @@
 //! Ranks meet on the board, where each posts what it is about to do; those that disagree find out there.
 //!
 //! # Order of reduction
-//! The result is the same bit for bit on every rank and in every run, whatever comes first. Unless the caller, or a tuning table, asks
-//! for an algorithm, elements are combined in the order of the ranks, ((r0 op r1) op r2) and so on, by one rank for all or by all alike;
-//! [`Algorithm`] says in which order each of them does it, and what no tuning table does otherwise.
+//! The result is the same bit for bit on every rank, whatever comes first. Unless the caller, or a tuning table from a file, asks for an
+//! algorithm, elements are combined in the order of the ranks, ((r0 op r1) op r2) and so on, by one rank for all or by all alike, and so
+//! the bits are the same in every run. [`Algorithm`] says in which order each of them does it, what that depends on, and what no
+//! tuning table does otherwise.
 
 mod again;
 mod algorithm;

@@ -57,11 +57,15 @@ pub enum Operation {
     Checkpoint,
     /// All read it back.
     Restore,
+    /// All choose the table that algorithms are chosen by.
+    SetTuning,
+    /// All prepare what calls need.
+    Prepare,
 }
 
 impl Operation {
     /// All of them, in the order of their codes.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 26] = [
         Self::Barrier,
         Self::AllReduce,
         Self::Reduce,
@@ -86,6 +90,8 @@ impl Operation {
         Self::Grow,
         Self::Checkpoint,
         Self::Restore,
+        Self::SetTuning,
+        Self::Prepare,
     ];
 
     /// Its name, as messages and tables print it.
@@ -116,6 +122,8 @@ impl Operation {
             Self::Grow => "grow",
             Self::Checkpoint => "checkpoint",
             Self::Restore => "restore",
+            Self::SetTuning => "set_tuning",
+            Self::Prepare => "prepare",
         }
     }
 
@@ -215,6 +223,13 @@ impl Summary {
     pub(crate) fn of(mut self, count: u64, data_type: DataType) -> Self {
         self.signature |= (u64::from(data_type.code()) + 1) << 8;
         self.count = count;
+        self
+    }
+
+    /// The same, in which each member tells the others so many words.
+    #[must_use]
+    pub(crate) const fn telling(mut self, n_words: usize) -> Self {
+        self.count = n_words as u64;
         self
     }
 

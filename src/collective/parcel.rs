@@ -29,7 +29,7 @@ use super::pipe::{Arrival, Pipes};
 use super::region::PIPE_SLOTS;
 use super::team::Team;
 use crate::channel::Channel;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::faults::MESSAGE;
 use crate::heap::{HeapOffset, Place, Region};
 
@@ -115,7 +115,10 @@ impl<'a> Parcel<'a> {
     /// [`crate::Error::CallMismatch`] when the two differ; [`crate::Error::OutOfRange`] for buffers that are not allocated.
     pub(crate) fn copy_to(&self, team: &Team, received: &mut Self) -> Result<()> {
         if !received.summary.answers(self.summary) {
-            return Err(team.board.complain(team.me(), received.summary, self.summary));
+            // Nobody else is wrong, but all wait for this member.
+            team.board.object(received.summary);
+            let (mine, rank, theirs) = (received.summary, team.members()[team.me()], self.summary);
+            return Err(Error::CallMismatch { mine, rank, theirs });
         }
         match (&self.contents, &mut received.contents) {
             (Contents::Sent(Input::Memory(bytes)), Contents::Received(output)) => {

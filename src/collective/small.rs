@@ -46,7 +46,6 @@ pub(crate) fn input_len(call: &Call<'_>, n_members: usize) -> Result<u64> {
 /// Those of [`super::board::Board::await_post`]; [`crate::Error::OutOfRange`] for buffers that are not allocated.
 #[inline]
 pub(crate) fn run(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64) -> Result<()> {
-    debug_assert!(len <= MAIL_LEN, "{len} bytes are not small");
     team.board.begin(call.operation)?;
     let is_word = len <= WORD_LEN && matches!(call.operation, Operation::AllReduce | Operation::Reduce);
     if is_word && !is_watched(team) {
@@ -58,6 +57,7 @@ pub(crate) fn run(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u
 /// Executes any call of at most [`MAIL_LEN`] bytes.
 #[inline(never)]
 fn exchange(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64) -> Result<()> {
+    assert!(len <= MAIL_LEN, "{len} bytes are not small");
     let mut mine = [0; INLINE_WORDS];
     if len <= INLINE_LEN {
         mine = post_inline(team, call, summary, len)?;

@@ -70,7 +70,7 @@ impl Team {
     }
 
     /// Tells all members `words`, at most [`super::board::INLINE_WORDS`] of them, and returns what each has told: as many.
-    /// `summary` says what they agree on by this.
+    /// `summary` says what they agree on by this; how many words there are is compared, too, as nobody has written more.
     ///
     /// # Errors
     /// Those of [`Board::await_post`].
@@ -80,7 +80,7 @@ impl Team {
         summary: Summary,
         words: &[u64],
     ) -> Result<Vec<Vec<u64>>> {
-        let met = self.board.meet(summary, operation, [0; 2], words);
+        let met = self.board.meet(summary.telling(words.len()), operation, [0; 2], words);
         self.board.or_revoke(met)?;
         let told = |member| (0..words.len()).map(|index| self.board.post_of(member).data(index)).collect();
         Ok((0..self.n_members()).map(told).collect())

@@ -40,7 +40,7 @@ impl Communicator {
         self.take_memory(len, align)
     }
 
-    /// The same for what a call needs within, which is counted as that call and nothing else.
+    /// The same for what a call needs within, which undergoes no fault of its own.
     pub(super) fn take_memory(&mut self, len: u64, align: u64) -> Result<Region> {
         let fabric = Arc::clone(self.fabric());
         let heap = fabric.heap();
@@ -53,7 +53,10 @@ impl Communicator {
         // than there is, and the kernel would kill one.
         let done = self
             .in_step(call, heap.check_room(region))
-            .and_then(|()| self.in_step(call, heap.commit(region)))
+            .and_then(|()| {
+                self.count_no_more();
+                self.in_step(call, heap.commit(region))
+            })
             .and_then(|()| heap.confirm(region));
         if done.is_err() {
             heap.abandon(region)?;
@@ -66,6 +69,16 @@ impl Communicator {
         let agreed = self.agree(Operation::Alloc, [len, align, offset, u64::from(outcome.is_err())]);
         let outcome = outcome?;
         agreed.map(|()| outcome)
+    }
+
+    /// Counts the next coming together as part of the operation that was counted last.
+    fn count_no_more(&mut self) {
+        self.reclaim_engine();
+        match (&mut self.meeting, &mut self.engine) {
+            (Some(meeting), _) => meeting.count_no_more(),
+            (None, Some(engine)) => engine.count_no_more(),
+            (None, None) => {}
+        }
     }
 
     /// Frees what [`Communicator::alloc`] returned, on every rank. Collective; the memory is handed out again. Calls that this

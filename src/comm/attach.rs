@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::Communicator;
 use super::crowd::Cores;
 use super::formation::Formation;
+use super::heart::Heart;
 use super::meeting::Meeting;
 use super::membership::Membership;
 use super::plan::Wishes;
@@ -25,7 +26,6 @@ use crate::heap::registered::heap_windows;
 use crate::logs::{EPOCH, step};
 use crate::rank::Rank;
 use crate::shm::{LifeLock, Segment};
-use crate::sync::Revocation;
 use crate::trace::{Recorder, Rings};
 
 /// What a process is in the job that it was started for.
@@ -57,7 +57,7 @@ impl Communicator {
 ///
 /// In the proxy service process it serves until the job ends and then returns [`Member::Proxy`]. In a rank that the launcher has
 /// started again ([`Launch::restart`](crate::launch::Launch::restart)) it waits until the others take this rank back
-/// ([`Communicator::recover`]): see [`Communicator::recovery`].
+/// ([`Communicator::recover`]): see [`Communicator::on_recovery`].
 ///
 /// # Errors
 /// Those of [`join_from_env`], of creating and mapping segments, and [`Error::PeerLost`] when a rank is lost meanwhile.
@@ -205,12 +205,8 @@ impl Seat {
     pub(super) fn take(world: &Arc<World>, rank: Rank) -> Result<Self> {
         let mut registrar = MemoryRegistrar::new(world.memory_table(rank)?);
         heap_windows(&mut registrar, world.windows())?;
-        let watched = Arc::clone(world);
-        let on_loss = move |lost| {
-            tracing::warn!(target: EPOCH, %rank, %lost, "a peer was lost");
-            watched.control().revoke(watched.kernel(), Revocation::PeerLost(lost));
-        };
-        let life = LifeLock::take(*world.kernel(), world.control().lives(), rank, on_loss)?;
+        let heart = Heart::new(Arc::clone(world), rank);
+        let life = LifeLock::take(*world.kernel(), world.control().lives(), rank, heart)?;
         step("seen alive");
         Ok(Self { rank, life, registrar })
     }
@@ -237,7 +233,8 @@ impl Seat {
             life: Some(life),
             supervision: supervision.map(Arc::new),
             numbers: Number::first(world.n_ranks()),
-            recovery: None,
+            was_restarted: false,
+            herald: Mutex::default(),
             _own: own,
         };
         Ok(Communicator {

@@ -2,6 +2,7 @@
 
 use crate::collective::Block;
 use crate::error::{Error, Result};
+use crate::heap::{HeapOffset, Region};
 
 /// The blocks of a buffer, by rank: how many elements each has, and at which element it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +61,39 @@ pub(super) fn check_apart(blocks: &[Block]) -> Result<()> {
     }
 }
 
+/// Refuses blocks that are `sent` and overlap some that are `received`, in buffers of the heap with elements of `size` bytes.
+pub(super) fn check_distinct(
+    (source, sent): (Region, &[Block]),
+    (target, received): (Region, &[Block]),
+    size: u64,
+) -> Result<()> {
+    if !overlap(source, target) {
+        return Ok(());
+    }
+    let places = |buffer: Region, blocks: &[Block]| -> Vec<_> {
+        let region = |block: &Block| {
+            Region::new(HeapOffset::new(buffer.offset.get() + block.at * size), block.count * size)
+        };
+        blocks.iter().map(region).collect()
+    };
+    let targets = places(target, received);
+    let is_hit = |place: &Region| targets.iter().any(|target| overlap(*place, *target));
+    match places(source, sent).iter().zip(sent).find(|(place, _)| is_hit(place)) {
+        Some((_, block)) => Err(Error::InvalidArgument {
+            name: "the displacement of a block that is sent",
+            value: block.at,
+            expected: "a block apart from all that are received, as there is no all_to_all_v in place; send from a copy",
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Whether some byte is in both.
+fn overlap(one: Region, other: Region) -> bool {
+    let is_before = |one: Region, other: Region| one.end().is_some_and(|end| end <= other.offset.get());
+    one.len > 0 && other.len > 0 && !is_before(one, other) && !is_before(other, one)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,5 +119,25 @@ mod tests {
             check_apart(&[block(3, 2), block(0, 4)]),
             Err(Error::InvalidArgument { value: 3, .. })
         ));
+    }
+
+    #[test]
+    fn blocks_of_buffers_that_overlap_are_sent_from_where_none_is_received() {
+        let block = |at, count| Block { at, count };
+        let region = |offset, len| Region::new(HeapOffset::new(offset), len);
+        let check = |target: u64, sent: Block, received: Block| {
+            check_distinct((region(128, 40), &[sent]), (region(target, 40), &[received]), 4)
+        };
+        for target in [80, 88, 168, 200] {
+            assert!(check(target, block(0, 10), block(0, 10)).is_ok(), "buffers that touch at {target}");
+        }
+        // Elements 5 to 10 of what is sent are 0 to 5 of what is received.
+        assert!(check(148, block(0, 5), block(0, 10)).is_ok());
+        assert!(check(148, block(5, 5), block(5, 5)).is_ok());
+        assert!(check(148, block(5, 0), block(0, 10)).is_ok());
+        for sent in [block(0, 6), block(5, 1), block(9, 1)] {
+            let refused = check(148, sent, block(0, 5));
+            assert!(matches!(refused, Err(Error::InvalidArgument { value, .. }) if value == sent.at));
+        }
     }
 }

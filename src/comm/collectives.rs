@@ -3,8 +3,8 @@
 //! Each is called by all ranks of the communicator, in the same order and with the same arguments, buffers apart: those may
 //! be anywhere, in the symmetric heap or not, on each rank as it likes. Counts are elements.
 
-use super::blocks::{Blocks, check_apart};
-use super::operand::{RecvBuffer, SendBuffer};
+use super::blocks::{Blocks, check_apart, check_distinct};
+use super::operand::{Recv, RecvBuffer, Send, SendBuffer};
 use super::submit::{Submit, all_reduce, same, submit};
 use crate::collective::{Call, Input, Layout, Operation, Output};
 #[cfg(doc)]
@@ -21,9 +21,11 @@ use crate::reduce::{Element, ReduceOp};
 /// of the heap it is enough to name them so; ordinary memory, which cannot be lent twice, goes to the calls that end in `_in_place`,
 /// and these take buffers of the heap as well. Ranks need not do alike.
 ///
-/// What is combined is combined in the order of the ranks, and floats of 16 and 8 bits in `f32` over all of them; an algorithm that the
-/// program has chosen may do otherwise: see [`Algorithm`](crate::collective::Algorithm). In any case the result is the same on all ranks
-/// and in every run.
+/// What is combined is combined in the order of the ranks, and floats of 16 and 8 bits in `f32` over all of them. So it is by the
+/// built-in table, always: the result is the same bit for bit in every run. An algorithm that the program has chosen, or that a
+/// [table from a file](crate::collective::tuning) says, may combine in another order
+/// ([`Algorithm`](crate::collective::Algorithm)); such a table may say another one where ranks share cores. Then the same calls give the
+/// same bits in every run with the same table on as many cores. In any case the result is the same bit for bit on all ranks.
 ///
 /// Arguments that are wrong in themselves are an error of the call wherever it goes. A call that fails while data move ends the
 /// epoch: what other ranks have of it cannot be told.
@@ -302,11 +304,11 @@ pub trait Collectives<'a>: Submit<'a> {
     }
 
     /// Sends a block of the input to each rank, and collects the blocks that all ranks send here. What the lengths and the places of
-    /// the blocks are `sent` and `received` say; a block may be empty, and those that are received do not overlap. The two
-    /// buffers lie apart.
+    /// the blocks are `sent` and `received` say; a block may be empty, and those that are received overlap neither each other nor
+    /// any that is sent: there is no such call in place. The two buffers may be one whose blocks lie apart.
     ///
     /// # Errors
-    /// Those of [`Collectives::all_reduce`]; [`Error::InvalidArgument`] and [`Error::OutOfRange`] for blocks that are not
+    /// Those of [`Collectives::all_reduce`]; at once [`Error::InvalidArgument`] and [`Error::OutOfRange`] for blocks that are not
     /// as described; [`Error::CallMismatch`] on both ranks when one sends a block of another length than the other receives: on
     /// the former by a later call, if it was done by then.
     fn all_to_all_v<T: Element>(
@@ -323,6 +325,10 @@ pub trait Collectives<'a>: Submit<'a> {
             received: received.within(recv.count(), n_ranks)?,
         };
         check_apart(&layout.received)?;
+        if let (Send::Heap(source), Recv::Heap(target)) = (&send.0, &recv.0) {
+            let (sent, received) = ((*source, &layout.sent[..]), (*target, &layout.received[..]));
+            check_distinct(sent, received, size_of::<T>() as u64)?;
+        }
         self.submit(Call {
             operation: Operation::AllToAllV,
             data_type: T::DATA_TYPE,

@@ -6,7 +6,7 @@ use super::Communicator;
 use super::submit::{Standing, Submit};
 use crate::collective::tuning::{BufferKind, Table};
 use crate::collective::{
-    Algorithm, Arguments, Call, ChannelKind, CustomAlgorithm, Engine, Operation, Repeat,
+    Algorithm, Arguments, Call, ChannelKind, CustomAlgorithm, Engine, Operation, Repeat, Summary,
 };
 use crate::error::Result;
 
@@ -31,7 +31,7 @@ impl Communicator {
     /// differently; otherwise those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
     pub fn set_channel_kind(&mut self, kind: ChannelKind) -> Result<()> {
         self.fabric().enter(Operation::SetChannelKind.name())?;
-        self.engine()?.choose_channels(kind)?;
+        self.engine_for(|| Summary::new(Operation::SetChannelKind))?.choose_channels(kind)?;
         self.manner.channel = kind;
         Ok(())
     }
@@ -50,7 +50,7 @@ impl Communicator {
         algorithm: Arc<dyn CustomAlgorithm>,
     ) -> Result<()> {
         self.fabric().enter(Operation::RegisterAlgorithm.name())?;
-        self.engine()?.register(operation, Some(algorithm))
+        self.engine_for(|| Summary::new(Operation::RegisterAlgorithm))?.register(operation, Some(algorithm))
     }
 
     /// Has `operation` done as if nothing had been registered for it. Collective.
@@ -59,19 +59,21 @@ impl Communicator {
     /// Those of [`Communicator::register_algorithm`].
     pub fn unregister_algorithm(&mut self, operation: Operation) -> Result<()> {
         self.fabric().enter(Operation::RegisterAlgorithm.name())?;
-        self.engine()?.register(operation, None)
+        self.engine_for(|| Summary::new(Operation::RegisterAlgorithm))?.register(operation, None)
     }
 
     /// Chooses algorithms by `table` from now on, where [`Communicator::set_algorithm`] has not. Called by all ranks, with the same
     /// table. Without it, they go by the one that was found as the program started: see [`crate::collective::tuning`].
     ///
     /// # Errors
-    /// [`crate::Error::TuningMismatch`] when ranks come with different tables; those of a barrier. They end the epoch.
+    /// [`crate::Error::TuningMismatch`] when ranks come with different tables, [`crate::Error::CallMismatch`] when some are in another
+    /// call; otherwise those of a barrier. They end the epoch.
     pub fn set_tuning(&mut self, table: Table) -> Result<()> {
-        self.fabric().can_call("set_tuning")?;
+        self.fabric().can_call(Operation::SetTuning.name())?;
         self.reclaim_engine();
         if self.engine.is_none() {
-            self.engine = Some(Box::new(self.first_engine(Ok(table))?));
+            let call = Summary::new(Operation::Prepare);
+            self.engine = Some(Box::new(self.first_engine(call, Ok(table))?));
             return Ok(());
         }
         let crowded = self.fabric().crowded();
@@ -131,22 +133,43 @@ impl Communicator {
         self.engine().map(drop)
     }
 
-    /// What runs the collectives of this communicator, made by the first of them.
+    /// What runs the collectives of this communicator.
     #[inline]
     pub(super) fn engine(&mut self) -> Result<&mut Engine> {
+        self.engine_for(|| Summary::new(Operation::Prepare))
+    }
+
+    /// The same for `call` of the caller's: the first one makes it, and onlookers are told that this rank is in that call meanwhile.
+    #[inline]
+    pub(super) fn engine_for(&mut self, call: impl FnOnce() -> Summary) -> Result<&mut Engine> {
         if self.engine.is_none() {
-            self.make_engine()?;
+            self.make_engine(call())?;
         }
         Ok(self.engine.as_mut().expect("just made"))
     }
 
     #[cold]
-    fn make_engine(&mut self) -> Result<()> {
+    fn make_engine(&mut self, call: Summary) -> Result<()> {
         self.reclaim_engine();
         if self.engine.is_none() {
-            self.engine = Some(Box::new(self.first_engine(Table::load())?));
+            self.engine = Some(Box::new(self.first_engine(call, Table::load())?));
         }
         Ok(())
+    }
+
+    /// Does `run`, in which members come together several times, as one operation.
+    pub(super) fn as_one<R>(
+        &mut self,
+        operation: Operation,
+        run: impl FnOnce(&mut Self) -> Result<R>,
+    ) -> Result<R> {
+        let call = Summary::new(operation);
+        self.engine_for(|| call)?.begin_several(call);
+        let done = run(self);
+        if let Some(engine) = &mut self.engine {
+            engine.end_several(done.is_ok());
+        }
+        done
     }
 
     /// Waits until what was enqueued is done, and takes the engine back from the streams, if they have it.
@@ -169,7 +192,7 @@ impl<'a> Submit<'a> for Communicator {
     fn submit(&mut self, mut call: Call<'a>) -> Result<()> {
         let manner = self.manner;
         self.fabric().enter(call.operation.name())?;
-        self.engine()?.run(&mut call, manner)
+        self.engine_for(|| call.summary().in_manner(manner))?.run(&mut call, manner)
     }
 
     #[inline]

@@ -29,6 +29,9 @@ use crate::error::{Error, Result};
 /// were put in, which is the same on all ranks of a communicator, before sends and receives; of several communicators each
 /// rank may put in what it likes first. Small ones that follow each other cost little more than one.
 ///
+/// So a message of a group moves when the operations of all ranks in that group are done, those of other communicators too. A peer that
+/// waits for the message before it comes to such an operation waits for ever: it puts the two into a group as well.
+///
 /// A group has room for [`Group::MAX_CALLS`] calls of each communicator; one more is [`Error::Exhausted`].
 ///
 /// Calls of a group are independent: none reads what another one of it writes. An argument that is wrong is an error of the call,
@@ -117,7 +120,8 @@ impl<'a> Group<'a> {
                 if shares.is_empty() {
                     comm.fabric().enter(Operation::Group.name())?;
                 }
-                shares.push(Share { engine: comm.engine()?, manner, calls });
+                let engine = comm.engine_for(|| group::summary(&calls, manner))?;
+                shares.push(Share { engine, manner, calls });
             }
         }
         group::run(&mut shares)

@@ -13,7 +13,7 @@ use super::plan::Wishes;
 use super::unique_id::UniqueId;
 use crate::bootstrap::{CallOff, Options, Part, Vigil, meet, meet_as_newcomer};
 use crate::channel::World;
-use crate::collective::Operation;
+use crate::collective::{Operation, Summary};
 use crate::error::{Error, Result};
 use crate::logs::step;
 use crate::rank::{MAX_RANKS, Rank};
@@ -126,7 +126,8 @@ impl Communicator {
         self.fabric().enter(Operation::Grow.name())?;
         let [high, low] = invitation.map_or([0; 2], UniqueId::words);
         let words = [u64::from(n_ranks), invitation.is_some().into(), high, low];
-        let told = self.engine()?.exchange(Operation::Grow, &words)?;
+        let engine = self.engine_for(|| Summary::new(Operation::Grow))?;
+        let told = engine.exchange(Operation::Grow, &words)?;
         self.fabric().check(Operation::Grow.name())?;
         let members = || Rank::of_each(&told);
         if let Some((rank, words)) = members().find(|(_, words)| words[0] != u64::from(n_ranks)) {

@@ -21,6 +21,10 @@ pub(super) struct Meeting {
     agreement: Agreement<CellSlice<AgreementCell>>,
     /// Which ranks have left, once there are words that say so.
     departures: Option<CellSlice<ProgressCell>>,
+    /// How often all have met within an operation that was counted already, or is counted elsewhere.
+    aside: u64,
+    /// How often all had met when an operation of which this rank has told began, while it is in one.
+    within: Option<u64>,
 }
 
 impl Meeting {
@@ -32,7 +36,28 @@ impl Meeting {
             barrier: Barrier::new(cells, park, member, 0),
             agreement: Agreement::new(world.control().agreement(), member),
             departures: None,
+            aside: 0,
+            within: None,
             fabric: Arc::clone(fabric),
+        }
+    }
+
+    /// Counts the next meeting as part of the operation that was counted last.
+    pub(super) fn count_no_more(&mut self) {
+        if self.within.is_none() {
+            self.aside = self.aside.wrapping_add(1);
+        }
+    }
+
+    /// Counts no meeting until [`Meeting::end_within`]: this rank has told what it is in.
+    pub(super) fn begin_within(&mut self) {
+        self.within.get_or_insert(self.barrier.generation());
+    }
+
+    /// Counts each meeting again.
+    pub(super) fn end_within(&mut self) {
+        if let Some(before) = self.within.take() {
+            self.aside = self.aside.wrapping_add(self.barrier.generation().wrapping_sub(before));
         }
     }
 
@@ -113,7 +138,8 @@ impl Meeting {
         if self.barrier.poll() { Ok(()) } else { self.meet_slowly(operation, engine) }
     }
 
-    /// Returns when all ranks have called it; or the barrier that this rank has given up waiting in.
+    /// Returns when all ranks have called it, and have made the same calls before; or when all have come to the barrier that this rank
+    /// has given up waiting in.
     ///
     /// # Errors
     /// Those of [`Meeting::meet`].
@@ -121,20 +147,28 @@ impl Meeting {
         if self.barrier.has_arrived() {
             return self.meet(Operation::Finalize, engine);
         }
+        // Nobody ends it by what is found here before this rank has come.
+        let has_ended = self.fabric.world().revocation().read().is_some();
         let words = [Operation::Finalize as u64; AGREEMENT_WORDS];
         self.agreement.propose(self.barrier.generation(), words);
         self.meet(Operation::Finalize, engine)?;
-        self.proposals(Operation::Finalize).map(drop)
+        self.proposals(Operation::Finalize)?;
+        match engine {
+            Some(engine) if !has_ended => engine.check_end().inspect_err(|_| self.revoke()),
+            _ => Ok(()),
+        }
     }
 
     fn meet_slowly(&mut self, operation: Operation, engine: Option<&Engine>) -> Result<()> {
         let fabric = &self.fabric;
         let cells = fabric.world().control().barrier().0;
+        let target = self.barrier.generation().wrapping_add(1);
         let watch = BarrierWatch {
             fabric,
             operation,
+            number: self.within.is_none().then(|| target.wrapping_sub(self.aside)),
             cells: &cells,
-            target: self.barrier.generation().wrapping_add(1),
+            target,
             departures: self.departures.as_deref(),
             engine,
         };
@@ -172,13 +206,20 @@ pub(super) fn agreed(
     mine: [u64; 4],
     theirs: impl Iterator<Item = (Rank, [u64; 4])> + Clone,
 ) -> Result<()> {
-    const NAMES: [&str; 3] = ["the first argument", "the second argument", "the offset"];
     const FAILED: usize = 3;
+    let names: &[&str] = match operation {
+        Operation::Free => &["the offset of what is freed", "the length of what is freed, in bytes"],
+        _ => &[
+            "the length of an allocation, in bytes",
+            "the alignment of an allocation",
+            "the offset of an allocation",
+        ],
+    };
     for (rank, theirs) in theirs.clone() {
         // Where an allocation failed, there is no offset to compare.
-        let compared = if mine[FAILED] != 0 || theirs[FAILED] != 0 { 2 } else { 3 };
+        let compared = if mine[FAILED] != 0 || theirs[FAILED] != 0 { 2 } else { names.len() };
         if let Some(word) = (0..compared).find(|&word| mine[word] != theirs[word]) {
-            let (what, mine, theirs) = (NAMES[word], mine[word], theirs[word]);
+            let (what, mine, theirs) = (names[word], mine[word], theirs[word]);
             return Err(Error::Mismatch { what, mine, rank, theirs });
         }
     }

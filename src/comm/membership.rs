@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::attach::OwnSegment;
 use super::ports::Ports;
-use super::recovery::Recovery;
+use super::recovery::Herald;
 use super::supervision::{Number, Supervision};
 use super::workspace::Workspace;
 use crate::channel::Fabric;
@@ -28,8 +28,9 @@ pub(super) struct Membership {
     pub(super) supervision: Option<Arc<Supervision>>,
     /// How the launcher knows each rank of this epoch; none for a rank that it has not started.
     pub(super) numbers: Vec<Option<Number>>,
-    /// What this epoch has been recovered from.
-    pub(super) recovery: Option<Recovery>,
+    /// Whether this process takes the place of one that has died.
+    pub(super) was_restarted: bool,
+    pub(super) herald: Mutex<Herald>,
     pub(super) _own: Option<OwnSegment>,
 }
 
@@ -37,6 +38,11 @@ impl Membership {
     pub(super) fn registrar(&self) -> MutexGuard<'_, MemoryRegistrar> {
         // A panic cannot leave the table half changed: each step checks first and changes last.
         self.registrar.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn herald(&self) -> MutexGuard<'_, Herald> {
+        // Nobody's code runs while it is locked.
+        self.herald.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells the launcher, where there is one, that `lost` is, so that it neither waits for that rank nor blames another one.

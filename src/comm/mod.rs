@@ -15,6 +15,7 @@ mod engine;
 mod formation;
 mod group;
 mod grow;
+mod heart;
 mod init;
 mod meeting;
 mod membership;
@@ -249,7 +250,8 @@ impl Communicator {
     /// they return [`crate::Error::Unavailable`]. Buffers and spans keep their memory mapped and can still be read.
     ///
     /// # Errors
-    /// Those of [`Communicator::barrier`]: the ranks did not all come.
+    /// Those of [`Communicator::barrier`]: the ranks did not all come, or have made different calls of which none was told, as none
+    /// has waited for another since.
     pub fn finalize(mut self) -> Result<()> {
         self.reclaim_engine();
         self.fabric().enter(Operation::Finalize.name())?;

@@ -14,6 +14,7 @@ use crate::collective::OpenPorts;
 use crate::error::{Error, Result};
 use crate::heap::layout::{FifoCells, N_FIFOS};
 use crate::rank::Rank;
+use crate::sync::WaitPolicy;
 
 /// How a rank's triggers are served.
 #[derive(Debug)]
@@ -99,14 +100,16 @@ impl State {
         make: impl FnOnce(Executor) -> T,
     ) -> Result<()> {
         let (world, rank) = (fabric.world(), fabric.rank());
-        let served = Served::of(world, [rank], self.n_fifos, Reception::of_thread(world, rank)?)?;
+        let reception = Reception::of_thread(world, rank)?;
+        let doorbell = reception.doorbell.clone();
+        let served = Served::of(world, [rank], self.n_fifos, reception)?;
         let injectors = served.owners.iter().map(|_| fabric.injector().cloned()).collect();
         let executor = Executor::new(world, &served.owners)?
             .suffering(ProxyFaults::new(injectors, false))
             .checking(fabric.takes_checksums());
         let handler = make(executor);
-        fabric.add_spinner();
-        let policy = fabric.policy();
+        // The proxy has the rank itself on its core.
+        let policy = WaitPolicy::CROWDED;
         self.proxy = Some(match fabric.any_recorder() {
             None => ProxyThread::start(world, served, policy, handler)?,
             Some(recorder) => {
@@ -114,6 +117,7 @@ impl State {
                 ProxyThread::start(world, served, policy, Noting::new(handler, lanes))?
             }
         });
+        fabric.host_proxy(doorbell);
         Ok(())
     }
 }
@@ -171,5 +175,38 @@ impl Communicator {
         let fabric = self.fabric();
         let cells = fabric.world().cells(fabric.rank());
         (0..N_FIFOS).map(|index| Ok(cells.fifo(index)?.snapshot())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::Options;
+    use crate::channel::Channel;
+
+    #[test]
+    fn a_proxy_thread_counts_as_a_spinner_while_it_is_awake_and_channels_come_and_go() {
+        let options = Options { heap_len: 4 << 20, ..Options::default() };
+        let comm = Communicator::init_all_with(1, &options).unwrap().remove(0);
+        let fabric = comm.fabric();
+        let alone = fabric.policy();
+        let doorbell = fabric.world().cells(fabric.rank()).fifo(0).unwrap().doorbell;
+        let asleep = || {
+            while !doorbell.is_slept_on() {
+                std::thread::yield_now();
+            }
+        };
+        // Over a proxy that is idle the rank waits as it did before it had one.
+        let mut channel = comm.port_channel(comm.rank()).unwrap();
+        asleep();
+        assert_eq!(fabric.policy(), alone);
+        // From a push on it counts; it would fall asleep in a millisecond or so, but that is not for certain to be seen.
+        doorbell.wake(fabric.kernel());
+        assert!(fabric.policy() == WaitPolicy::CROWDED || doorbell.is_slept_on());
+        channel.signal().unwrap();
+        channel.wait().unwrap();
+        drop(channel);
+        asleep();
+        assert_eq!(fabric.policy(), alone);
     }
 }

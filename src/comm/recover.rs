@@ -27,12 +27,15 @@ impl Communicator {
     /// The process that was started again gets its communicator where it [joins](super::join_job) the job.
     ///
     /// Each who is left gives the number of the last step that it has `completed`; all are told the least of them, the ones that were
-    /// started again as well ([`Communicator::recovery`]), and go on from there. The new heap is as long as the old one and empty.
+    /// started again as well ([`Communicator::on_recovery`]), and go on from there. The new heap is as long as the old one and empty.
     /// What is in the old heaps can be read as after [`Communicator::shrink`]; a rank that was started again reads that of its
-    /// predecessor ([`Communicator::inherited`]). Segments are anonymous, proxies threads, tables and algorithms are to be set
+    /// predecessor ([`Recovery::inherited`](super::Recovery::inherited)). Segments are anonymous, proxies threads, tables and algorithms are to be set
     /// anew.
     ///
     /// A death in the middle of it only makes it start over, with one rank more to be brought back.
+    ///
+    /// # Panics
+    /// Where the callback does.
     ///
     /// # Errors
     /// - [`Error::Unavailable`]: there is no launcher that starts ranks again ([`Launch::restart`](crate::launch::Launch::restart)); a
@@ -64,11 +67,14 @@ impl Communicator {
         self.reclaim_engine();
         let mine = Past { completed: Some(completed), restarts: own.restarts };
         let survivor = Survivor::new(self.fabric(), RECOVER);
-        let meet = |round: &OpenRound<'_>, chosen, _| {
-            Return { survivor: &survivor, round, chosen, mine, supervision }.come_together(self)
+        let meet = |round: &OpenRound<'_>, chosen, number| {
+            let epoch = survivor.era_after(number).epoch;
+            Return { survivor: &survivor, round, chosen, mine, supervision, epoch }.come_together(self)
         };
-        let (comm, _) = survivor.go_on(meet)?;
+        let (mut comm, _) = survivor.go_on(meet)?;
         tracing::info!(target: EPOCH, rank = %comm.rank(), n_ranks = comm.n_ranks(), "recovered");
+        let callback = self.membership.herald().callback.take();
+        callback.into_iter().for_each(|callback| comm.tell_recoveries(callback));
         Ok(comm)
     }
 }
@@ -87,6 +93,8 @@ struct Return<'s> {
     chosen: RankSet,
     mine: Past,
     supervision: &'s Supervision,
+    /// In which they will be.
+    epoch: u64,
 }
 
 impl Return<'_> {
@@ -175,7 +183,7 @@ impl Return<'_> {
             return Ok(None);
         }
         // Where the round fails nobody may come. The others may take their time until they have offered, and as long again to come.
-        let id = UniqueId::good_for(survivor.fabric.timeout().saturating_mul(2))?;
+        let id = UniqueId::good_for(survivor.fabric.timeout().saturating_mul(2), self.epoch)?;
         let mut offer = [0; OFFER_WORDS];
         offer[..2].copy_from_slice(&id.words());
         survivor.offers[rank.index()].write(offer);

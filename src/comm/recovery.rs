@@ -5,28 +5,54 @@ use std::os::fd::{AsFd, OwnedFd};
 use super::Communicator;
 use super::attach::{join_met, rings_of};
 use super::init::name_hang_up;
+#[cfg(doc)]
+use super::join_job;
 use super::supervision::{Number, Supervision};
 use super::unique_id::UniqueId;
 use crate::bootstrap::{CONTRIBUTION_LEN, Joining, Options, Part, Pulse, meet, resource_error};
 use crate::channel::{Control, Era, World};
 use crate::error::{Error, Result};
 use crate::heap::Region;
-use crate::heap::layout::{CONTROL_LEN, HeapShape};
-use crate::logs::step;
+use crate::heap::layout::{HEAP, HeapShape};
+use crate::logs::{EPOCH, step};
 use crate::rank::Rank;
 use crate::shm::segment::AttachAs;
 use crate::shm::{Expected, Mapping, Segment, Span};
 
-/// What a communicator has been recovered from, and from where on its ranks are to go on.
+/// How a communicator was recovered, and from where on its ranks are to go on: what [`Communicator::on_recovery`] is for.
 #[derive(Debug)]
 pub struct Recovery {
+    epoch: u64,
     restarted: Vec<Rank>,
+    was_restarted: bool,
     sequence: u64,
     inherited: Option<Mapping>,
 }
 
 impl Recovery {
-    /// Which ranks were started again, in order. The same on all ranks.
+    /// The number of the new epoch, greater than that of any before. The same on all ranks.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Whether this process takes the place of one that has died.
+    #[must_use]
+    pub fn was_restarted(&self) -> bool {
+        self.was_restarted
+    }
+
+    /// Whether what this rank had in its heap can still be read: by a process that takes another's place, what that one has left
+    /// ([`Recovery::inherited`]); by a survivor its own, through the communicator that it has recovered.
+    ///
+    /// It is kept whatever the segment is backed by, since the survivors have its descriptor; not where it cannot be mapped once more.
+    #[must_use]
+    pub fn keeps_heap(&self) -> bool {
+        !self.was_restarted || self.inherited.is_some()
+    }
+
+    /// Which ranks were started again, in order. The same on all ranks. It may be nobody: the epoch has ended for another reason than
+    /// a death, and all have come back.
     #[must_use]
     pub fn restarted(&self) -> &[Rank] {
         &self.restarted
@@ -38,33 +64,91 @@ impl Recovery {
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
+
+    /// The bytes that `region` had in the heap of the process whose place this one takes, as it has left them: in the midst of
+    /// whatever it was doing. Offsets mean there what they meant to it. The memory stays mapped as long as there is a span of it.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when this process takes nobody's place, or its heap was not [kept](Recovery::keeps_heap);
+    /// [`Error::OutOfRange`] past the end of the heap.
+    pub fn inherited(&self, region: Region) -> Result<Span> {
+        let needs = "a rank that was started again, and whose heap was kept";
+        let heap = self.inherited.as_ref().ok_or(Error::Unavailable { operation: "inherited", needs })?;
+        heap.span(region.offset.get(), region.len)
+    }
 }
 
 impl Communicator {
-    /// What this communicator has been recovered from; `None` where it is not one that [`Communicator::recover`] has made. It may be that
-    /// nobody was started again: the epoch has ended for another reason than a death, and all have come back.
-    #[must_use]
-    pub fn recovery(&self) -> Option<&Recovery> {
-        self.membership.recovery.as_ref()
+    /// Has `callback` told of every recovery from now on, on every rank that does so, and once each. A survivor is told by
+    /// [`Communicator::recover`], before that returns. A process that was started again has come back to the others as it
+    /// [joined](join_job), and is told here, at once. So the same program learns where to go on in both:
+    ///
+    /// ```no_run
+    /// # fn step(_: &mut shmccl::Communicator, _: u64) -> shmccl::Result<()> { Ok(()) }
+    /// fn work(comm: &mut shmccl::Communicator) -> shmccl::Result<()> {
+    ///     let (tell, told) = std::sync::mpsc::channel();
+    ///     comm.on_recovery(move |recovery| _ = tell.send(recovery.sequence()));
+    ///     let mut completed = 0;
+    ///     while completed < 1000 {
+    ///         completed = told.try_iter().last().unwrap_or(completed);
+    ///         match step(comm, completed + 1) {
+    ///             Ok(()) => completed += 1,
+    ///             Err(shmccl::Error::PeerLost { .. }) => *comm = comm.recover(completed)?,
+    ///             Err(error) => return Err(error),
+    ///         }
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// The communicator that `recover` returns takes the callback over; another one that is given replaces it. What nobody was told,
+    /// since there was no callback, the next one is told as it is given. A communicator that has shrunk or grown cannot be recovered.
+    ///
+    /// It runs on the thread that calls, under no lock; the others wait for it only where they need this rank. It is not given the new
+    /// communicator: what ranks have to do together before they go on, such as to hand the state to the one that was started again,
+    /// belongs to the work behind `recover`, where another death is recovered from like any other. Of the communicator that was
+    /// recovered, it may read the heaps; all else fails there.
+    ///
+    /// # Panics
+    /// Where the callback does, which is not called again then. In `recover` that drops the new communicator, and the others lose
+    /// this rank, as by any panic.
+    ///
+    /// # Ordering
+    /// When it is called all ranks are in the new epoch, and what the survivors did before they called `recover` has happened.
+    pub fn on_recovery(&mut self, callback: impl FnMut(&Recovery) + Send + 'static) {
+        self.tell_recoveries(Box::new(callback));
     }
 
-    /// Whether this process takes the place of one that has died.
+    pub(super) fn tell_recoveries(&mut self, mut callback: Callback) {
+        // No lock is held while it is called, or another one dropped.
+        let untold = self.membership.herald().untold.take();
+        untold.into_iter().for_each(|recovery| callback(&recovery));
+        let replaced = self.membership.herald().callback.replace(callback);
+        drop(replaced);
+    }
+
+    /// Whether this process takes the place of one that has died, and has come back in this epoch.
     #[must_use]
     pub fn was_restarted(&self) -> bool {
-        self.recovery().is_some_and(|recovery| recovery.restarted.contains(&self.fabric().rank()))
+        self.membership.was_restarted
     }
+}
 
-    /// The bytes that `region` had in the heap of the process whose place this one takes, as it has left them: in the midst of
-    /// whatever it was doing. Offsets mean there what they meant to it. It keeps the memory mapped until the last communicator of
-    /// this rank and the span are dropped.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] when this process takes nobody's place; [`Error::OutOfRange`] past the end of the heap.
-    pub fn inherited(&self, region: Region) -> Result<Span> {
-        let heap = self.recovery().and_then(|recovery| recovery.inherited.as_ref());
-        let needs = "a rank that was started again";
-        heap.ok_or(Error::Unavailable { operation: "inherited", needs })?
-            .span(region.offset.get(), region.len)
+/// Who is told of recoveries.
+pub(super) type Callback = Box<dyn FnMut(&Recovery) + Send>;
+
+/// What tells a rank of recoveries, each once.
+#[derive(Default)]
+pub(super) struct Herald {
+    pub(super) callback: Option<Callback>,
+    /// How this epoch has come about, until somebody was told.
+    untold: Option<Recovery>,
+}
+
+impl std::fmt::Debug for Herald {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { callback, untold } = self;
+        f.debug_struct("Herald").field("listens", &callback.is_some()).field("untold", untold).finish()
     }
 }
 
@@ -115,7 +199,10 @@ pub(super) fn come_together(
         let gift = heir.and_then(|heir| gifts.into_iter().nth(heir.index())).filter(|_| rank == own);
         if let Some((kind, descriptor)) = gift.and_then(|gift| Some((gift.bytes[0], gift.descriptor?))) {
             let shape = HeapShape::new(joining.n_ranks(), joining.options().heap_len)?;
-            inherited = Some(map_heap(descriptor, kind == 1, shape)?);
+            // To be back without it is better than not to be back.
+            inherited = map_heap(descriptor, kind == 1, shape)
+                .inspect_err(|error| tracing::warn!(target: EPOCH, %rank, %error, "a heap is not kept"))
+                .ok();
         }
     }
     let sequence = pasts.iter().filter_map(|past| past.completed).min().unwrap_or(0);
@@ -123,7 +210,11 @@ pub(super) fn come_together(
         Rank::of_each(&pasts).map(|(rank, past)| Some(Number { rank, restarts: past.restarts })).collect();
     step("told each other the past");
     let mut comm = join_met(joining)?;
-    comm.alone().recovery = Some(Recovery { restarted, sequence, inherited });
+    let (epoch, was_restarted) = (comm.fabric().world().era().epoch, mine.completed.is_none());
+    let recovery = Recovery { epoch, restarted, was_restarted, sequence, inherited };
+    let membership = comm.alone();
+    membership.was_restarted = was_restarted;
+    membership.herald().untold = Some(recovery);
     Ok((comm, numbers))
 }
 
@@ -131,7 +222,7 @@ pub(super) fn come_together(
 fn map_heap(descriptor: OwnedFd, is_sealed: bool, shape: HeapShape) -> Result<Mapping> {
     let attach_as = if is_sealed { AttachAs::Sealed } else { AttachAs::Unsealed };
     let expected = Expected { len: Some(shape.segment_len()), identity: None };
-    Segment::attach(descriptor, attach_as, &expected)?.map()?.part(CONTROL_LEN, shape.len())
+    Segment::attach(descriptor, attach_as, &expected)?.map()?.part(HEAP, shape.len())
 }
 
 /// Comes back to the others as the rank that the launcher has started again. It waits for their invitation, and for the next one
@@ -184,6 +275,18 @@ pub(super) fn is_worth_another_try(error: &Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rank_that_was_started_again_without_its_heap_is_told_so() {
+        let told = |was_restarted| {
+            let recovery =
+                Recovery { epoch: 2, restarted: Vec::new(), was_restarted, sequence: 0, inherited: None };
+            let read = recovery.inherited(Region::new(crate::heap::HeapOffset::new(0), 8));
+            assert!(matches!(read, Err(Error::Unavailable { operation: "inherited", .. })), "{read:?}");
+            recovery.keeps_heap()
+        };
+        assert_eq!([false, true].map(told), [true, false]);
+    }
 
     #[test]
     fn what_a_rank_tells_of_its_past_is_what_the_others_read() {

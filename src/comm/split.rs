@@ -14,7 +14,7 @@ use super::Communicator;
 use super::stream::Loan;
 use super::workspace::{ALIGN, Workspace};
 use crate::collective::tuning::{Table, Tuning};
-use crate::collective::{ChannelKind, Engine, Operation, RegionLayout};
+use crate::collective::{ChannelKind, Engine, Operation, RegionLayout, Summary};
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, Region};
 use crate::rank::Rank;
@@ -53,6 +53,10 @@ impl Communicator {
 
     fn derive(&mut self, operation: Operation, color: Option<u32>, key: i64) -> Result<Option<Self>> {
         self.fabric().enter(operation.name())?;
+        self.as_one(operation, |comm| comm.derive_one(operation, color, key))
+    }
+
+    fn derive_one(&mut self, operation: Operation, color: Option<u32>, key: i64) -> Result<Option<Self>> {
         let chosen = color.map_or(0, |color| u64::from(color) + 1);
         let told = self.engine()?.exchange(operation, &[chosen, key.cast_unsigned()])?;
         // Members that all come at once after the end of the epoch do not notice it by themselves.
@@ -74,6 +78,7 @@ impl Communicator {
             .inspect_err(|_| self.revoke())?;
         if self.manner.channel == ChannelKind::Port {
             engine.choose_channels(ChannelKind::Port)?;
+            engine.count_as_none();
         }
         Ok(Some(Self {
             rank: Rank::known(u32::try_from(rank).expect("at most 64 members")),
@@ -93,7 +98,7 @@ impl Communicator {
         let mut told = self.engine()?.exchange(operation, &offer(&taken))?;
         let all_ready = |told: &[Vec<u64>]| told.iter().all(|words| words[0] == READY);
         if !all_ready(&told) && self.has_all_ranks() {
-            let grown = self.grow_workspace();
+            let grown = self.within_another(|comm| comm.grow_workspace(operation));
             grown.inspect_err(|_| self.give_back(&taken))?;
             if taken.is_err() {
                 taken = self.take_region(n_members);
@@ -131,13 +136,22 @@ impl Communicator {
     /// # Errors
     /// Those of [`Communicator::alloc`]; whatever fails afterwards ends the epoch.
     #[cold]
-    pub(super) fn first_engine(&mut self, table: Result<Table>) -> Result<Engine> {
-        self.grow_workspace()?;
-        let made = self.make_first_engine(table);
-        made.inspect_err(|_| self.revoke())
+    pub(super) fn first_engine(&mut self, call: Summary, table: Result<Table>) -> Result<Engine> {
+        let operation = call.operation().unwrap_or(Operation::Prepare);
+        self.fabric().activity().begin_operation(call.words(), 1);
+        let made = self.within_another(|comm| {
+            comm.grow_workspace(operation)?;
+            let made = comm.make_first_engine(call, table).map_err(|error| error.within(operation.name()));
+            made.inspect_err(|_| comm.revoke())
+        });
+        // What a wait that was given up was about stays.
+        if made.is_err() && self.revoked().is_none() {
+            self.fabric().activity().drop_operation();
+        }
+        made
     }
 
-    fn make_first_engine(&mut self, table: Result<Table>) -> Result<Engine> {
+    fn make_first_engine(&mut self, call: Summary, table: Result<Table>) -> Result<Engine> {
         let n_members = self.members.len() as u64;
         let mine = self.membership.workspace.take(n_members)?;
         self.clear(mine, n_members)?;
@@ -150,15 +164,29 @@ impl Communicator {
             meeting.watch_departures(engine.departures().clone());
             engine.watch_meeting();
         }
+        engine.begin_several(call);
         engine.tune(table, self.fabric().crowded())?;
+        engine.count_as_none();
         Ok(engine)
     }
 
-    /// Adds a part to the workspace. All ranks of the job do, whichever of them needs it.
-    fn grow_workspace(&mut self) -> Result<()> {
+    /// Does `run` in an operation that this rank has told of already: where all ranks of the job meet for it counts for nothing.
+    fn within_another<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
+        if let Some(meeting) = &mut self.meeting {
+            meeting.begin_within();
+        }
+        let done = run(self);
+        if let Some(meeting) = &mut self.meeting {
+            meeting.end_within();
+        }
+        done
+    }
+
+    /// Adds a part to the workspace, within `operation`. All ranks of the job do, whichever of them needs it.
+    fn grow_workspace(&mut self, operation: Operation) -> Result<()> {
         self.check_all_ranks()?;
-        let region = self.take_memory(Workspace::part_len(self.heap().view().shape()), ALIGN)?;
-        self.membership.workspace.add(region)
+        let region = self.take_memory(Workspace::part_len(self.heap().view().shape()), ALIGN);
+        self.membership.workspace.add(region.map_err(|error| error.within(operation.name()))?)
     }
 
     /// Zeroes the control structures of a region of this rank's, which may have been used for something else.

@@ -16,7 +16,7 @@ use arrayvec::ArrayVec;
 use super::Communicator;
 use super::operand::{Recv, RecvBuffer, Send, SendBuffer};
 use crate::channel::{Channel, Fabric, MemoryChannel};
-use crate::collective::Operation;
+use crate::collective::{Operation, Summary};
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapOffset, Region};
 use crate::rank::{MAX_RANKS, Rank};
@@ -56,7 +56,7 @@ impl Communicator {
     pub fn switch_channel<T: Element>(&mut self, buffer: &DeviceBuffer<T>) -> Result<SwitchChannel<T>> {
         let operation = Operation::SwitchChannel;
         self.fabric().enter(operation.name())?;
-        self.engine()?;
+        self.engine_for(|| Summary::new(operation))?;
         let opened = self.open_to_all_others();
         let (region, code) = (buffer.region(), u64::from(T::DATA_TYPE.code()));
         let mine = [u64::from(opened.is_ok()), buffer.len() as u64, code, region.offset.get()];

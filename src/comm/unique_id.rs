@@ -43,23 +43,24 @@ impl UniqueId {
     /// # Errors
     /// [`Error::ResourceLimit`] or [`Error::Os`] when there is no socket, thread or random number to be had.
     pub fn new() -> Result<Self> {
-        Self::hosted_by(|host| host)
+        Self::hosted_by(FIRST_EPOCH, |host| host)
     }
 
-    /// Makes an id as [`UniqueId::new`] does, whose host goes when its meeting has not begun within `patience`.
+    /// Makes an id as [`UniqueId::new`] does, of those who will be in `epoch`, and whose host goes when its meeting has not begun within
+    /// `patience`.
     ///
     /// # Errors
     /// Those of [`UniqueId::new`].
-    pub(crate) fn good_for(patience: Duration) -> Result<Self> {
-        Self::hosted_by(|host| host.for_at_most(patience))
+    pub(crate) fn good_for(patience: Duration, epoch: u64) -> Result<Self> {
+        Self::hosted_by(epoch, |host| host.for_at_most(patience))
     }
 
-    fn hosted_by(settle: impl FnOnce(Host) -> Host) -> Result<Self> {
+    fn hosted_by(epoch: u64, settle: impl FnOnce(Host) -> Host) -> Result<Self> {
         let mut token = [0; TOKEN_LEN];
         let random = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut token));
         random.map_err(|error| crate::bootstrap::resource_error("drawing a random number", error))?;
         let id = Self { token };
-        let point = id.meeting_point();
+        let point = MeetingPoint { epoch, ..id.meeting_point() };
         let era = Era { job: point.job_id, epoch: point.epoch };
         settle(Host::open(point)?)
             .start(move |n_ranks| Control::create(n_ranks, era).map(|(_, segment)| segment))?;

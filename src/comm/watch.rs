@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::channel::Fabric;
+use crate::channel::{Fabric, PREPARING, occupation_code};
 use crate::collective::{Engine, LEFT, Operation, Summary, call_met};
 use crate::rank::{Rank, RankSet};
 use crate::shm::CellSlice;
@@ -14,6 +14,8 @@ pub(super) struct BarrierWatch<'a> {
     pub(super) fabric: &'a Fabric,
     /// What this rank is in.
     pub(super) operation: Operation,
+    /// Which of the caller's operations that is; `None` within one of which this rank has told.
+    pub(super) number: Option<u64>,
     pub(super) cells: &'a CellSlice<BarrierCell>,
     pub(super) target: u64,
     /// Which ranks have left the communicator, where that can be told.
@@ -47,8 +49,8 @@ impl BarrierWatch<'_> {
         let ranks = Rank::of_each(self.cells.iter());
         let missing = ranks.filter(|(_, cell)| !cell.has_reached(self.target)).map(|(rank, _)| rank);
         WaitingIn {
-            call: Some((Summary::new(self.operation).words(), self.target)),
-            kind: 0,
+            call: self.number.map(|number| (Summary::new(self.operation).words(), number)),
+            kind: if self.number.is_none() { occupation_code(PREPARING) } else { 0 },
             step: 0,
             awaited: missing.collect::<RankSet>().bits(),
         }

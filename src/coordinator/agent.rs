@@ -1,6 +1,8 @@
 //! A device's mind: what it is in, which order it executes, and what it says of that. As the coordinator's, it is a state machine
 //! without clock, threads, input or output; a worker beside it executes one task at a time.
 
+use std::time::Duration;
+
 use super::id::{CommId, DeviceId};
 use super::order::{FailureKind, Formation, Membership, Order, Phase, Report, Setback};
 use super::request::GroupOutcome;
@@ -105,6 +107,13 @@ impl Agent {
     #[must_use]
     pub fn new(device: DeviceId) -> Self {
         Self { device, report: Report::default(), is_busy: false, next: None }
+    }
+
+    /// The same, which says that it waits for other devices for `timeout`.
+    #[must_use]
+    pub fn patient_for(mut self, timeout: Duration) -> Self {
+        self.report.timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        self
     }
 
     /// What it says of itself.

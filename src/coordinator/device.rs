@@ -6,16 +6,16 @@
 //! | worker | has the communicator, and executes one task at a time |
 //! | 16 for copies | each copies between a client and the memory |
 //!
-//! When the coordinator dies, whatever is in progress goes on, and the device looks for the next one; unless it was started by the
-//! coordinator's process, with which it ends ([`Device::from_env`]).
+//! When the coordinator dies, whatever is in progress goes on, and the device looks for the next one: for ever, or as long as who has
+//! started it has said; or it ends, where it belongs to a program ([`Device::from_env`]).
 
 mod assignment;
+mod bond;
 mod calls;
 mod copies;
 mod door;
 mod worker;
 
-use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,9 +23,11 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 pub(super) use self::assignment::{Assignment, is_device};
+use self::bond::{Absence, Bond};
 use self::copies::Copies;
 use self::door::{Door, Knocked};
 use self::worker::Worker;
@@ -68,8 +70,9 @@ pub struct DeviceOptions {
 pub struct Device {
     directory: RuntimeDirectory,
     id: DeviceId,
-    /// Whether it ends with its coordinator, and waits for no other one.
-    is_owned: bool,
+    bond: Bond,
+    /// Since it has no coordinator, if it has none.
+    absence: Option<Absence>,
     agent: Agent,
     link: Option<Link>,
     /// The next coordinator, where there is no link and it was found.
@@ -94,10 +97,10 @@ impl Device {
     /// highest address or the core; [`Error::FaultPlan`], [`Error::Setting`] for the environment; [`Error::ResourceLimit`],
     /// [`Error::Os`].
     pub fn start(directory: &RuntimeDirectory, options: &DeviceOptions) -> Result<Self> {
-        Self::open(directory, options, false)
+        Self::open(directory, options, Bond::Free)
     }
 
-    fn open(directory: &RuntimeDirectory, options: &DeviceOptions, is_owned: bool) -> Result<Self> {
+    fn open(directory: &RuntimeDirectory, options: &DeviceOptions, bond: Bond) -> Result<Self> {
         if let Some(core) = options.core {
             run_on(core)?;
         }
@@ -115,15 +118,16 @@ impl Device {
         let mut device = Self {
             directory: directory.clone(),
             id,
-            is_owned,
-            agent: Agent::new(id),
+            bond,
+            absence: None,
+            agent: Agent::new(id).patient_for(options.timeout),
             link: None,
             door: None,
             worker: Worker::start(Arc::clone(&memory), comm_options)?,
             copies: Copies::start(id, Arc::clone(&memory))?,
             memory,
             aborter: None,
-            interrupts: InterruptWatch::start(false)
+            interrupts: InterruptWatch::start(true)
                 .map_err(|error| Error::os("catching the signals that end a device", error))?,
             looks_at: Instant::now(),
             beat: None,
@@ -144,7 +148,8 @@ impl Device {
         AddressRange { min: self.memory.min_address().get(), max: self.memory.max_address().get() }
     }
 
-    /// Serves until it is interrupted (SIGINT, SIGTERM, SIGHUP), or its coordinator is gone where it was started by that.
+    /// Serves until it is interrupted (SIGINT, SIGTERM, SIGHUP), or its coordinator is gone where it was started by that and does not wait
+    /// for the next one, or not any longer. SIGQUIT is a question to the coordinator, and ends nothing.
     ///
     /// # Errors
     /// [`Error::Coordinator`] when the coordinator is replaced by one of another version; [`Error::Unavailable`] when its
@@ -159,6 +164,7 @@ impl Device {
             if self.link.as_ref().is_some_and(Link::is_over) {
                 // One that drops this device at once is not to be kept busy with it.
                 (self.link, self.looks_at, self.beat) = (None, Instant::now() + LOOK, None);
+                self.absence = Some(Absence::new());
             }
             if self.link.is_none() && self.look_for_another()?.is_break() {
                 break;
@@ -183,7 +189,8 @@ impl Device {
         drop(polled);
         self.give_sign();
         self.hear()?;
-        Ok(self.interrupts.as_mut().is_some_and(|interrupts| interrupts.next().is_some()))
+        let interrupt = self.interrupts.as_mut().and_then(InterruptWatch::next);
+        Ok(interrupt.is_some_and(|interrupt| interrupt.signal != Signal::SIGQUIT))
     }
 
     /// Tells the coordinator that this thread does not hang, if it is time. One that has not read the last sign needs no other.
@@ -250,7 +257,7 @@ impl Device {
 
     /// Is with the coordinator at the other side of `link` from now on.
     fn enter(&mut self, link: Link, welcome: &Welcome) {
-        self.link = Some(link);
+        (self.link, self.absence) = (Some(link), None);
         self.beat = welcome.beat_us.map(|us| (Duration::from_micros(us), Instant::now()));
         self.agent.connect();
         self.report();
@@ -272,25 +279,28 @@ impl Device {
         };
         match knocked {
             Ok(Knocked::Open(link, welcome)) => self.enter(link, &welcome),
-            Ok(Knocked::Waits(door)) => self.door = Some(door),
+            Ok(Knocked::Waits(door)) => {
+                self.door = Some(door);
+                self.absence.iter_mut().for_each(Absence::is_answered);
+            }
             Ok(Knocked::Shut) => self.looks_at = Instant::now() + LOOK,
             Err(Error::Coordinator { fault })
                 if matches!(fault, Fault::Version { .. } | Fault::OtherUser { .. } | Fault::Refused(_)) =>
             {
                 return Err(fault.error());
             }
-            Err(error) if self.is_owned && is_nobody(&error) => return Ok(ControlFlow::Break(())),
             // It is not there yet, has no time, or is something else.
-            Err(_) => self.looks_at = Instant::now() + LOOK,
+            Err(error) => {
+                self.looks_at = Instant::now() + LOOK;
+                if self.absence.get_or_insert_with(Absence::new).is_over(self.bond, &error) {
+                    // Whoever is the last takes with it what the dead coordinator has left.
+                    let _ = self.directory.sweep(false);
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
         }
         Ok(ControlFlow::Continue(()))
     }
-}
-
-/// Whether nobody listens any more.
-fn is_nobody(error: &Error) -> bool {
-    let is_gone = |kind| matches!(kind, ErrorKind::NotFound | ErrorKind::ConnectionRefused);
-    matches!(error, Error::Os { source, .. } if is_gone(source.kind()))
 }
 
 /// Has this thread, and those that it starts, run on `core`.

@@ -14,8 +14,9 @@ use nix::unistd::geteuid;
 
 use super::fault::Fault;
 use crate::error::{Error, Result};
+use crate::shm::header::Creator;
 
-/// What the names of directories of pools begin with; the number of a process is behind it.
+/// What the names of directories of pools begin with; the number of a process and its start time are behind it.
 const POOL: &str = "pool-";
 
 /// The private directory of a user's coordinator.
@@ -29,6 +30,8 @@ pub struct RuntimeDirectory {
 pub(super) struct Occupied {
     _lock: Flock<File>,
     socket: PathBuf,
+    /// Whether the one before has left its socket, since it was killed.
+    pub(super) follows_dead: bool,
 }
 
 impl RuntimeDirectory {
@@ -63,7 +66,7 @@ impl RuntimeDirectory {
         Ok(directory.sweep(dry_run)?.into_iter().chain(pools).collect())
     }
 
-    fn sweep(&self, dry_run: bool) -> Result<Option<PathBuf>> {
+    pub(super) fn sweep(&self, dry_run: bool) -> Result<Option<PathBuf>> {
         // Whoever lives has it locked, and is not kept from locking it where there is nothing to be found.
         if !self.socket().exists() {
             return Ok(None);
@@ -119,7 +122,8 @@ impl RuntimeDirectory {
         Self::sweep_pools(&parent, false)?;
         // Only this process has such a name, and nobody sweeps it while it lives.
         let number = crate::launch::fresh_job_id();
-        Self::at(parent.join(format!("{POOL}{}-{number:x}", std::process::id())))
+        let Creator { pid, start } = Creator::this_process();
+        Self::at(parent.join(format!("{POOL}{pid}-{start}-{number:x}")))
     }
 
     /// Removes the directories of pools within `parent` whose processes are dead, or only finds them.
@@ -128,10 +132,7 @@ impl RuntimeDirectory {
         let mut swept = Vec::new();
         for entry in std::fs::read_dir(parent).map_err(sweep)? {
             let entry = entry.map_err(sweep)?;
-            let name = entry.file_name();
-            let process =
-                name.to_str().and_then(|name| name.strip_prefix(POOL)?.split_once('-')?.0.parse().ok());
-            if process.is_none_or(|process: u32| Path::new(&format!("/proc/{process}")).exists()) {
+            if entry.file_name().to_str().and_then(owner_of_pool).is_none_or(|owner| owner.is_alive()) {
                 continue;
             }
             let directory = Self { path: entry.path() };
@@ -185,9 +186,16 @@ impl RuntimeDirectory {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 Err(Error::os("removing the socket of a coordinator that is dead", error))
             }
-            _ => Ok(Occupied { _lock: lock, socket }),
+            removed => Ok(Occupied { _lock: lock, socket, follows_dead: removed.is_ok() }),
         }
     }
+}
+
+/// The process whose pool has a directory of this name, told from a later one of the same number by its start time.
+fn owner_of_pool(name: &str) -> Option<Creator> {
+    let mut parts = name.strip_prefix(POOL)?.splitn(3, '-');
+    let (pid, start) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    parts.next().map(|_| Creator { pid, start })
 }
 
 impl Drop for Occupied {
@@ -239,6 +247,21 @@ mod tests {
         assert!(!directory.socket().exists());
         directory.occupy().unwrap();
         std::fs::remove_dir_all(directory.path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn what_a_pool_has_left_is_found_though_its_number_is_anothers_now_and_that_of_a_living_one_stays() {
+        let parent = scratch("pools");
+        let Creator { pid, start } = Creator::this_process();
+        let names =
+            [format!("{POOL}{pid}-{start}-a"), format!("{POOL}{pid}-{}-b", start + 1), format!("{POOL}1")];
+        names.iter().for_each(|name| std::fs::create_dir(parent.join(name)).unwrap());
+        let left = [parent.join(&names[1])];
+        assert_eq!(RuntimeDirectory::sweep_pools(&parent, true).unwrap(), left);
+        assert_eq!(RuntimeDirectory::sweep_pools(&parent, false).unwrap(), left);
+        assert!(RuntimeDirectory::sweep_pools(&parent, false).unwrap().is_empty());
+        assert!(parent.join(&names[0]).exists() && parent.join(&names[2]).exists());
+        std::fs::remove_dir_all(parent).unwrap();
     }
 
     #[test]

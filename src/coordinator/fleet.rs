@@ -1,4 +1,5 @@
-//! Devices that a process has started for its coordinator: they end with it, however it ends, and it is told when one ends before.
+//! Devices that a process has started for its coordinator: they end with it, and it is told when one ends before. When it is killed they
+//! end as well, or wait for the next coordinator for a time ([`Fleet::outliving`]).
 //!
 //! One thread starts them, waits for whichever ends next, and ends them. It is their parent, by whose death the kernel kills them
 //! ([`Device::from_env`](super::Device::from_env)); so it lives as long as they do. It waits for processes that are its own and for
@@ -54,6 +55,29 @@ impl DeviceKind {
     pub const fn new(count: usize) -> Self {
         Self { name: None, count, memory: 64 << 20, timeout: Duration::from_secs(30), core: None }
     }
+
+    /// How many of each of `kinds` are yet to be started where `present` are there, of which those count that a fleet has started for
+    /// `directory` before, and no others.
+    #[must_use]
+    pub fn missing(kinds: &[Self], directory: &RuntimeDirectory, present: &[DeviceId]) -> Vec<Self> {
+        let mut found: Vec<_> =
+            present.iter().filter_map(|device| Assignment::of(*device, directory)).collect();
+        let missing = kinds.iter().map(|kind| {
+            let mut wanted = kind.count;
+            let assignment = kind.assignment(None);
+            found.retain(|it| {
+                let counts = wanted > 0 && assignment.is_alike(it);
+                wanted -= usize::from(counts);
+                !counts
+            });
+            Self { count: wanted, ..kind.clone() }
+        });
+        missing.collect()
+    }
+
+    fn assignment(&self, outlives: Option<Duration>) -> Assignment {
+        Assignment { memory: self.memory, timeout: self.timeout, core: self.core, outlives }
+    }
 }
 
 /// A device that has ended before it was told to. It displays as what has become of it: "device 7 (big) was killed by SIGKILL".
@@ -93,6 +117,21 @@ pub struct Fleet {
 }
 
 impl Fleet {
+    /// As [`Fleet::start`], of devices that outlive this process when that is killed: they wait for the next coordinator of `directory` for
+    /// the time `outlives`, and end then. What they do meanwhile goes on.
+    ///
+    /// # Errors
+    /// Those of [`Fleet::start`].
+    pub fn outliving(
+        directory: &RuntimeDirectory,
+        program: &Program,
+        kinds: &[DeviceKind],
+        outlives: Duration,
+        on_end: impl FnMut(&DeviceEnd) + Send + 'static,
+    ) -> Result<Self> {
+        Self::launch(directory, program, (kinds, Some(outlives)), on_end)
+    }
+
     /// Starts `program` for each device of these kinds, which is to be one ([`Device::from_env`](super::Device::from_env)) of the
     /// coordinator of `directory`. `on_end` is told of each that ends before the fleet does.
     ///
@@ -105,6 +144,15 @@ impl Fleet {
         kinds: &[DeviceKind],
         on_end: impl FnMut(&DeviceEnd) + Send + 'static,
     ) -> Result<Self> {
+        Self::launch(directory, program, (kinds, None), on_end)
+    }
+
+    fn launch(
+        directory: &RuntimeDirectory,
+        program: &Program,
+        (kinds, outlives): (&[DeviceKind], Option<Duration>),
+        on_end: impl FnMut(&DeviceEnd) + Send + 'static,
+    ) -> Result<Self> {
         const ACTION: &str = "starting the devices of a pool";
         let count = kinds.iter().fold(0_usize, |sum, kind| sum.saturating_add(kind.count));
         if count > MAX_DEVICES {
@@ -112,7 +160,7 @@ impl Fleet {
             return Err(Error::InvalidArgument { name, value: count as u64, expected });
         }
         let orders = kinds.iter().flat_map(|kind| {
-            let order = move || (command(directory, program, kind), kind.name.clone());
+            let order = move || (command(directory, program, kind, outlives), kind.name.clone());
             std::iter::repeat_with(order).take(kind.count)
         });
         let orders: Vec<_> = orders.collect();
@@ -140,8 +188,13 @@ impl Drop for Fleet {
     }
 }
 
-fn command(directory: &RuntimeDirectory, program: &Program, kind: &DeviceKind) -> Command {
-    let assignment = Assignment { memory: kind.memory, timeout: kind.timeout, core: kind.core };
+fn command(
+    directory: &RuntimeDirectory,
+    program: &Program,
+    kind: &DeviceKind,
+    outlives: Option<Duration>,
+) -> Command {
+    let assignment = kind.assignment(outlives);
     let mut command = program.command();
     command.envs(assignment.variables(directory)).stdin(Stdio::null());
     command

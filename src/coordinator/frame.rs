@@ -42,6 +42,11 @@ impl Frames {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// How many bytes are kept.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Takes out the next message, if all of it is there.
     ///
     /// # Errors

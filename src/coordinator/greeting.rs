@@ -19,7 +19,7 @@ use super::request::{Reply, Request};
 use crate::error::{Error, Result};
 
 /// What both sides of a connection have to have in common: the version, and the number of the format of their messages.
-pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+format.4");
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+format.5");
 
 /// How long a side waits for what the other one has no reason to put off.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
@@ -74,6 +74,9 @@ pub(super) enum Role {
     Client,
     /// A device of the pool.
     Device,
+    /// What another version may have, and this one does not know.
+    #[serde(other)]
+    Unknown,
 }
 
 /// What a device tells the coordinator.

@@ -13,7 +13,7 @@ use super::frame::{Frames, MAX_MESSAGE, encode};
 use crate::error::{Error, Result};
 use crate::logs::COORDINATOR;
 
-/// How much may wait for a peer that does not read.
+/// How much may wait for one peer that does not read.
 const MAX_BACKLOG: usize = 8 * MAX_MESSAGE;
 
 /// How much is read at a time, so that one peer does not keep the others waiting.
@@ -49,6 +49,11 @@ impl Link {
     /// Whether the peer has yet to take what was sent.
     pub(super) fn is_behind(&self) -> bool {
         !self.outgoing.is_empty()
+    }
+
+    /// How much is kept for it: of a message that has not come whole, and what it has not read.
+    pub(super) fn burden(&self) -> usize {
+        self.incoming.len() + self.outgoing.len()
     }
 
     /// Whether there is no use in it any more.

@@ -18,7 +18,8 @@
 //! came meanwhile has yet to be taken in, and what has held it up may have held up devices, too.
 //!
 //! A device whose connection ends counts as dead at once. One that has not even heard an order for the time of
-//! [`Settings::patience_ms`], or does not give the signs of life that [`Settings::hang_rule`] asks for, hangs, and is dropped. Either may come back, as a device that is told to leave what it was in.
+//! [`Settings::patience_ms`], does not give the signs of life that [`Settings::hang_rule`] asks for, or has not done in time what it was
+//! told, since its worker hangs, is dropped. Each may come back, as a device that is told to leave what it was in.
 
 mod adopt;
 mod checkpoint;
@@ -58,7 +59,8 @@ pub struct Settings {
     /// How long it waits after its start for devices of the coordinator before it, and then for the members of their
     /// communicators. Until the first time has passed, requests wait.
     pub adopt_ms: u64,
-    /// How long a device may leave an order unheard before it counts as lost.
+    /// How long a device may leave an order unheard before it counts as lost; and how long it may take for what it does alone, such as
+    /// to end what it is in. For what it does with others it has four times as long as it waits for them besides.
     pub patience_ms: u64,
     /// When a device counts as lost that gives no sign of life, whether it has orders or not.
     pub hang_rule: Option<HangRule>,
@@ -286,15 +288,15 @@ impl Machine {
         let opens = if self.is_open() { None } else { Some(self.opens_ms.unwrap_or(self.now_ms)) };
         let silence = self.pool.oldest_unheard().map(|since| since + self.settings.patience_ms);
         let comms = self.comms.values().filter_map(Comm::waits_until).min();
-        let look = self.next_look_ms();
-        let due = [opens, silence, comms, look].into_iter().flatten().min()?;
+        let (look, stuck) = (self.next_look_ms(), self.pool.next_due_ms(self.settings.patience_ms));
+        let due = [opens, silence, comms, look, stuck].into_iter().flatten().min()?;
         // Told that often, it sees all of the time that it is there.
         let left = due.saturating_sub(self.now_ms).min(self.longest_pause());
         Some(self.told_ms.unwrap_or_default() + left)
     }
 
     /// Whether devices have had the time to come back after a restart.
-    fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.opens_ms.is_some_and(|opens| self.judged_ms >= opens)
     }
 
@@ -306,7 +308,7 @@ impl Machine {
         }
         self.counts.registered += 1;
         self.actions.push(Action::Log(Turn::Registered { device }));
-        self.pool.add(device, memory, report);
+        self.pool.add(device, memory, report, self.now_ms);
         self.place(device);
     }
 
@@ -335,6 +337,10 @@ impl Machine {
         let patience_ms = self.settings.patience_ms;
         for device in self.pool.silent(self.now_ms, patience_ms) {
             self.lose(device, Some(format!("it hangs, with an order unheard for {patience_ms} ms")));
+            self.actions.push(Action::Drop { device });
+        }
+        for device in self.pool.stuck(self.now_ms, patience_ms) {
+            self.lose(device, Some("it hangs, and has not ended in time what it was told to".to_owned()));
             self.actions.push(Action::Drop { device });
         }
         self.look_for_signs();

@@ -102,6 +102,8 @@ pub struct Report {
     pub version: u64,
     /// How many orders have come over this connection.
     pub heard: u64,
+    /// How long it waits for other devices.
+    pub timeout_ms: u64,
     /// What it belongs to.
     pub membership: Option<Membership>,
 }

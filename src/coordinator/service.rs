@@ -3,7 +3,9 @@
 //! It waits for nobody in particular. Who does not greet, says what the protocol does not have, asks too much at a time or does
 //! not read its answers loses its connection, and nothing else happens. Another user's process is not heard at all.
 
+mod crowd;
 mod ends;
+mod gathering;
 mod peer;
 
 use std::collections::BTreeMap;
@@ -24,11 +26,12 @@ use super::request::{CommStatus, Reply, State};
 use crate::bootstrap::poll_timeout;
 use crate::error::{Error, Result};
 use crate::logs::COORDINATOR;
-use ends::Ends;
-use peer::{Kind, Peer};
+use ends::{Answer as QuitAnswer, Ends};
+use peer::{Kind, MAX_CLIENTS, Peer};
 
-/// The most connections at a time; more wait at the door.
-const MAX_PEERS: usize = MAX_DEVICES + 512;
+/// The most connections at a time of those who have said who they are, and those who have not: a client too many takes the place of one
+/// that waits for no answer, and more of the others wait at the door. So devices have room, however many clients there are.
+const MAX_PEERS: usize = MAX_DEVICES + MAX_CLIENTS + 512;
 
 /// How long the door stays shut when the system has no room for another connection.
 const SHUT: Duration = Duration::from_millis(50);
@@ -61,7 +64,7 @@ pub struct Coordinator {
     /// Whether it was noted that the system had no room for another connection.
     has_noted: bool,
     /// Last, so that the socket goes when nobody listens any more.
-    _occupied: Occupied,
+    occupied: Occupied,
 }
 
 impl Coordinator {
@@ -106,8 +109,13 @@ impl Coordinator {
             beat: settings.hang_rule.map(|rule| rule.beat()),
             is_shut: false,
             has_noted: false,
-            _occupied: occupied,
+            occupied,
         })
+    }
+
+    /// Has `answer` called at SIGQUIT, which ends nothing. It is not to take long: devices and clients wait meanwhile.
+    pub fn on_quit(&mut self, answer: impl FnMut() + Send + 'static) {
+        self.ends.on_quit(QuitAnswer(Box::new(answer)));
     }
 
     /// Serves until it is interrupted (SIGINT, SIGTERM, SIGHUP). Devices live on, for the next coordinator.
@@ -115,13 +123,21 @@ impl Coordinator {
     /// # Errors
     /// [`Error::Os`] when the system cannot wait any more.
     pub fn serve(mut self) -> Result<()> {
-        self.handle(Event::Tick { now_ms: 0 });
-        while !self.watch()? {
-            let now_ms = self.now_ms();
-            self.handle(Event::Tick { now_ms });
-            self.see_off();
-        }
+        let now_ms = self.now_ms();
+        self.handle(Event::Tick { now_ms });
+        while !self.serve_once()? {}
         Ok(())
+    }
+
+    /// Waits until something happens, and does what follows. Returns whether it is to end.
+    fn serve_once(&mut self) -> Result<bool> {
+        if self.watch()? {
+            return Ok(true);
+        }
+        let now_ms = self.now_ms();
+        self.handle(Event::Tick { now_ms });
+        self.see_off();
+        Ok(false)
     }
 
     fn now_ms(&self) -> u64 {
@@ -212,31 +228,24 @@ impl Coordinator {
 
     /// The next event that a peer has sent; `None` as well when that was the last that is heard of it.
     fn next_event(&mut self, number: u64) -> Option<Event> {
+        let room = self.room(number)?;
         let (peer, beat) = (self.peers.get_mut(&number)?, self.beat);
-        let is_full =
-            self.devices.len() >= MAX_DEVICES && !self.devices.contains_key(&DeviceId::new(peer.pid));
-        loop {
-            let message = match peer.kind {
-                Kind::Stranger { .. } => peer.greeted(beat, is_full).map(|greeted| greeted.then_some(None)),
-                Kind::Client { .. } => peer.question(number).map(|event| event.map(Some)),
-                Kind::Device { .. } => peer.bulletin().map(|event| event.map(Some)),
-            };
-            match message {
-                Ok(Some(Some(event))) => {
-                    if self.is_present(&event, number) {
-                        return Some(event);
-                    }
-                    self.part(number);
-                    return None;
-                }
-                Ok(Some(None)) => {}
-                Ok(None) => return None,
-                Err(_) => {
-                    self.part(number);
-                    return None;
-                }
+        let message = match peer.kind {
+            Kind::Stranger { .. } => peer.greeted(beat, room).map(|greeted| greeted.then_some(None)),
+            Kind::Client { .. } => peer.question(number).map(|event| event.map(Some)),
+            Kind::Device { .. } => peer.bulletin().map(|event| event.map(Some)),
+        };
+        match message {
+            Ok(Some(Some(event))) if self.is_present(&event, number) => return Some(event),
+            Ok(Some(None)) => {
+                self.make_room();
+                // It has greeted, which it does once.
+                return self.next_event(number);
             }
+            Ok(None) => {}
+            Ok(Some(Some(_))) | Err(_) => self.part(number),
         }
+        None
     }
 
     /// Whether the event comes over the connection that counts: a device's latest.
@@ -274,7 +283,7 @@ impl Coordinator {
                     let reply = reply.map(|reply| self.complete(reply));
                     if let Some(peer) = self.peers.get_mut(&client.get()) {
                         peer.link.send(&Answer { number, reply });
-                        if let Kind::Client { asked } = &mut peer.kind {
+                        if let Kind::Client { asked, .. } = &mut peer.kind {
                             *asked = asked.saturating_sub(1);
                         }
                     }
@@ -319,6 +328,7 @@ impl Coordinator {
             .map(|(number, _)| *number)
             .collect();
         leaving.into_iter().for_each(|number| self.part(number));
+        self.unburden();
     }
 
     fn part(&mut self, number: u64) {

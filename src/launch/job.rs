@@ -232,6 +232,10 @@ impl Observer for Revoking<'_> {
     fn on_output(&mut self, line: OutputLine<'_>) {
         self.observer.on_output(line);
     }
+
+    fn wants_end(&mut self) -> bool {
+        self.observer.wants_end()
+    }
 }
 
 #[cfg(test)]

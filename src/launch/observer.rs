@@ -20,7 +20,7 @@ pub trait Observer {
         let _ = (device, silent, is_killed);
     }
 
-    /// The launcher was told to stop by a signal, which it has passed on.
+    /// The launcher was told to stop by a signal, which it has passed on, or by [`Observer::wants_end`].
     fn on_interrupt(&mut self) {}
 
     /// A rank that had ended so has been started again in its place; that can be done so many times more.
@@ -45,6 +45,12 @@ pub trait Observer {
     /// A process has printed a line; only with [`Launch::capture_output`].
     fn on_output(&mut self, line: OutputLine<'_>) {
         let _ = line;
+    }
+
+    /// Whether the job is to end. Asked whenever something has happened, until the job is interrupted; at a yes it ends as if the
+    /// launcher had been sent a SIGTERM, also where that signal is ignored.
+    fn wants_end(&mut self) -> bool {
+        false
     }
 }
 

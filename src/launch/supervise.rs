@@ -135,6 +135,10 @@ impl Job<'_> {
                 self.judge(seat)?;
             }
         }
+        // After all losses of this turn: whoever wants the job ended may have found out because of one.
+        if self.interrupted.is_none() && self.observer.wants_end() {
+            self.interrupt(Signal::SIGTERM, false);
+        }
         self.find_truants();
         self.dismiss_service();
         self.find_hung();
@@ -218,17 +222,21 @@ impl Job<'_> {
                 self.kill_all();
                 continue;
             }
-            self.interrupted = Some((interrupt.signal, self.inquest.is_clean()));
-            info!(target: LAUNCH, signal = %interrupt.signal, "interrupted");
-            // The terminal has sent its own to all of them.
-            if !interrupt.from_terminal {
-                for process in &self.processes {
-                    process.signal(interrupt.signal);
-                }
-            }
-            self.begin_grace();
-            self.observer.on_interrupt();
+            self.interrupt(interrupt.signal, interrupt.from_terminal);
         }
+    }
+
+    /// Ends the job by `signal`, which the terminal, if it is `from_terminal`, has sent to all processes already.
+    fn interrupt(&mut self, signal: Signal, from_terminal: bool) {
+        self.interrupted = Some((signal, self.inquest.is_clean()));
+        info!(target: LAUNCH, %signal, "interrupted");
+        if !from_terminal {
+            for process in &self.processes {
+                process.signal(signal);
+            }
+        }
+        self.begin_grace();
+        self.observer.on_interrupt();
     }
 
     fn take_events(&mut self) {

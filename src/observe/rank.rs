@@ -19,7 +19,8 @@ use crate::sync::{Activity, LifeCell, LifeStatus, PostCell, ProgressCell};
 pub struct Call {
     /// What was called.
     pub summary: Summary,
-    /// Its number in its communicator; 0 for a message.
+    /// Which of the caller's operations of its communicator it is, from 1 on; 0 for a message. Where the job's first communicator only
+    /// meets (barrier, allocation, release), it counts these, and those that data are posted for apart.
     pub sequence: u64,
 }
 
@@ -88,8 +89,10 @@ pub struct RankReport {
     pub fifos: Vec<FifoView>,
     /// What it has done.
     pub work: Work,
-    /// How long ago it has beaten; `None` where ranks are not asked to, or this is not the job's first epoch.
+    /// How long ago it has beaten, which it does twice a second; `None` where it has not come yet.
     pub heartbeat: Option<Duration>,
+    /// How long ago it was found, as it beat, to have done something since the beat before.
+    pub moved: Option<Duration>,
     /// The last fault that was injected, and how many there were.
     pub struck: Option<(Strike, u64)>,
     pub(super) wait: Option<Wait>,
@@ -121,6 +124,7 @@ impl RankReport {
             struck: None,
             work: Work { waited: activity.waited.saturating_add(running), ..Work::default() },
             heartbeat: None,
+            moved: None,
             wait,
         };
         // A segment that cannot be read shows nothing; the rest is told all the same.
@@ -212,8 +216,10 @@ impl Wait {
 struct Posts {
     /// Those that are up.
     calls: Vec<Call>,
-    /// The number that it has come to.
+    /// The number that it has come to, steps within operations included.
     newest: u64,
+    /// How many of the numbers were those of such steps.
+    aside: u64,
 }
 
 impl Posts {
@@ -227,11 +233,14 @@ impl Posts {
         let call = |cell: &PostCell| Call { summary: post_summary(cell), sequence: cell.sequence() };
         let calls: Vec<_> = cells.iter().map(call).filter(|call| call.sequence != 0).collect();
         let posted = calls.iter().map(|call| call.sequence).max().unwrap_or(0);
-        Ok(Self { newest: posted.max(copy.cell::<ProgressCell>(0)?.done()), calls })
+        let progress = copy.cell::<ProgressCell>(0)?;
+        Ok(Self { newest: posted.max(progress.done()), aside: progress.aside(), calls })
     }
 
     fn last(&self) -> Option<Call> {
-        self.calls.iter().copied().max_by_key(|call| call.sequence)
+        let last = self.calls.iter().copied().max_by_key(|call| call.sequence)?;
+        // Whatever steps there were since belong to it.
+        Some(Call { sequence: self.newest.wrapping_sub(self.aside), ..last })
     }
 
     /// The mean length of what was put into the small ones, in bytes.

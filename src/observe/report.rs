@@ -68,9 +68,10 @@ impl Report {
             let (life, activity) = (&lives[rank.index()], activities[rank.index()].read());
             let segment = segment(rank);
             let report = RankReport::new(rank, life, &activity, segment.as_ref().map(AsFd::as_fd), now);
-            let beat = control.beat(DeviceName::Rank(rank)).last();
+            let beat = control.beat(DeviceName::Rank(rank));
+            let ago = |time: Option<Duration>| time.map(|time| now.saturating_sub(time));
             let struck = Told::read(&control.faults(rank)).map(|told| (told.last, told.count));
-            RankReport { struck, heartbeat: beat.map(|beat| now.saturating_sub(beat)), ..report }
+            RankReport { struck, heartbeat: ago(beat.last()), moved: ago(beat.last_moved()), ..report }
         };
         let identity = header.identity();
         Ok(Self {

@@ -55,16 +55,14 @@ impl fmt::Display for RankReport {
             (None, Some(wait)) => write!(f, "in {}", wait.on.unwrap_or("an unknown wait"))?,
             (None, None) => write!(f, "in no operation")?,
         }
+        self.write_rest(f)?;
         if let Some(wait) = &self.wait {
             self.write_wait(f, wait)?;
         }
         if let (None, Some(last)) = (self.call, self.last) {
             write!(f, "; the last was {last}")?;
         }
-        self.fifos
-            .iter()
-            .filter(|fifo| fifo.depth > 0 || fifo.refused > 0)
-            .try_for_each(|fifo| write!(f, "; {fifo}"))?;
+        self.fifos.iter().try_for_each(|fifo| write!(f, "; {fifo}"))?;
         match self.struck {
             Some((last, 1)) => write!(f, "; fault injected: {last}"),
             Some((last, count)) => write!(f, "; {count} faults injected, the last: {last}"),
@@ -74,6 +72,18 @@ impl fmt::Display for RankReport {
 }
 
 impl RankReport {
+    /// For how long one that does not wait has done nothing that others could see, as far as its heartbeats tell.
+    fn write_rest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (None, Some(moved)) = (&self.wait, self.moved) else { return Ok(()) };
+        // A beat finds what was done since the one before.
+        match (self.call, moved.as_secs()) {
+            (Some(_), 0) => write!(f, "; went on less than 1 s ago"),
+            (Some(_), _) => write!(f, "; went on about {} ago", Span(moved)),
+            (None, 0) => write!(f, " for less than 1 s"),
+            (None, _) => write!(f, " for about {}", Span(moved)),
+        }
+    }
+
     fn write_wait(&self, f: &mut fmt::Formatter<'_>, wait: &Wait) -> fmt::Result {
         let others = wait.awaited.without(RankSet::from_iter([self.rank]));
         let others: Vec<_> = others.iter().collect();
@@ -113,18 +123,11 @@ impl fmt::Display for Call {
 
 impl fmt::Display for FifoView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.depth > 0 {
-            write!(
-                f,
-                "{} of {} triggers in its fifo, the last {}",
-                self.depth,
-                self.pushed,
-                Words(&self.last)
-            )?;
-        }
+        let (depth, pushed) = (self.depth, self.pushed);
+        write!(f, "{depth} of {pushed} triggers in its fifo, the last {}", Words(&self.last))?;
         match self.refused {
             0 => Ok(()),
-            refused => write!(f, "{}{refused} triggers refused", if self.depth > 0 { ", " } else { "" }),
+            refused => write!(f, ", {refused} triggers refused"),
         }
     }
 }

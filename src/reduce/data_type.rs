@@ -104,8 +104,8 @@ impl DataType {
             Self::Bf16 => &["bfloat16", "bf16"],
             Self::F32 => &["float", "f32", "fp32", "float32"],
             Self::F64 => &["double", "f64", "fp64", "float64"],
-            Self::F8E4M3 => &["fp8_e4m3", "f8e4m3", "float8_e4m3fn"],
-            Self::F8E5M2 => &["fp8_e5m2", "f8e5m2", "float8_e5m2"],
+            Self::F8E4M3 => &["f8e4m3", "fp8_e4m3", "float8_e4m3fn"],
+            Self::F8E5M2 => &["f8e5m2", "fp8_e5m2", "float8_e5m2"],
         }
     }
 }
@@ -119,8 +119,8 @@ impl std::fmt::Display for DataType {
 /// A name that no data type has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no such data type, expected int8, uint8, int32, uint32, int64, uint64, half, bfloat16, float, double, fp8_e4m3 \
-     or fp8_e5m2"
+    "no such data type, expected int8, uint8, int32, uint32, int64, uint64, half, bfloat16, float, double, f8e4m3 \
+     or f8e5m2"
 )]
 pub struct UnknownDataType;
 

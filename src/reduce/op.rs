@@ -19,7 +19,8 @@ pub enum ReduceOp {
     Max,
     /// Adds, and divides by the number of ranks.
     Avg,
-    /// Multiplies each rank's input by a scalar of that rank, then adds.
+    /// Multiplies each rank's input by a scalar of that rank, then adds. Where one rank does all of it, as
+    /// [`SwitchChannel::reduce`](crate::comm::SwitchChannel::reduce) does, it multiplies the inputs of all by the scalar that it was called with.
     PreMulSum(Scalar),
     /// Calls a function of the user's.
     Custom(CustomOp),

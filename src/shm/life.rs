@@ -11,7 +11,7 @@
 //!
 //! The system wakes only one of those who sleep on a dead rank's word. Whoever finds a rank dead therefore wakes
 //! the rest before it does anything else. If it dies in between, another thread is woken by *its* death, looks at
-//! all cells, and finds both; and each thread looks at all cells twice a second anyway.
+//! all cells, and finds both; and each thread looks at all cells twice a second anyway. It beats as it does ([`Vital`]).
 //!
 //! The ranks may be threads of one process: each has its own thread here, hence its own list. A process without
 //! `futex_waitv` looks every 20 ms instead.
@@ -37,6 +37,21 @@ use crate::{
 /// How often the life thread looks at all cells even if nothing wakes it.
 const LOOK_ANYWAY: Duration = Duration::from_millis(500);
 
+/// What the life thread does for its rank.
+pub trait Vital: Send + 'static {
+    /// A peer is lost: killed, crashed, exited without good-bye, or given up by somebody. Called once for each.
+    fn on_loss(&mut self, lost: Rank);
+
+    /// The process lives: called twice a second at least.
+    fn beat(&mut self) {}
+}
+
+impl<F: FnMut(Rank) + Send + 'static> Vital for F {
+    fn on_loss(&mut self, lost: Rank) {
+        self(lost);
+    }
+}
+
 /// One rank's presence among its peers, for as long as this value lives. Dropping it says good-bye.
 #[derive(Debug)]
 pub struct LifeLock {
@@ -48,16 +63,15 @@ pub struct LifeLock {
 impl LifeLock {
     /// Takes the cell of `rank` and watches all others of `cells`, one per rank.
     ///
-    /// `on_loss` is called, on a thread of its own, once for each peer that is lost: killed, crashed, exited
-    /// without good-bye, or given up by somebody.
+    /// `vital` is called on a thread of its own.
     ///
     /// # Errors
     /// [`Error::InvalidRank`] when `cells` has none for `rank` or more than there can be ranks;
     /// [`Error::Layout`] when the cell has been used; [`Error::Os`] when the thread cannot be started.
-    pub fn take<C, F>(kernel: HostKernel, cells: C, rank: Rank, on_loss: F) -> Result<Self>
+    pub fn take<C, F>(kernel: HostKernel, cells: C, rank: Rank, vital: F) -> Result<Self>
     where
         C: Deref<Target = [LifeCell]> + Send + 'static,
-        F: FnMut(Rank) + Send + 'static,
+        F: Vital,
     {
         let n_ranks = u32::try_from(cells.len()).unwrap_or(u32::MAX);
         if rank.index() >= cells.len() || n_ranks > MAX_RANKS {
@@ -65,7 +79,7 @@ impl LifeLock {
         }
         let stop = Arc::new(Latch::new());
         let (taken, outcome) = mpsc::sync_channel(1);
-        let watcher = Watcher { kernel, cells, rank, stop: Arc::clone(&stop), lost: 0, on_loss };
+        let watcher = Watcher { kernel, cells, rank, stop: Arc::clone(&stop), lost: 0, vital };
         let thread = std::thread::Builder::new()
             .name("shmccl-life".into())
             .spawn(move || watcher.run(&taken))
@@ -83,7 +97,7 @@ impl Drop for LifeLock {
     fn drop(&mut self) {
         self.stop.open(&self.kernel);
         if let Some(thread) = self.thread.take() {
-            // An error is a panic of the caller's `on_loss`, which has been reported on its own thread.
+            // An error is a panic of the caller's [`Vital`], which has been reported on its own thread.
             let _ = thread.join();
         }
     }
@@ -97,10 +111,10 @@ struct Watcher<C, F> {
     stop: Arc<Latch>,
     /// A bit for each rank whose loss has been reported.
     lost: u64,
-    on_loss: F,
+    vital: F,
 }
 
-impl<C: Deref<Target = [LifeCell]>, F: FnMut(Rank)> Watcher<C, F> {
+impl<C: Deref<Target = [LifeCell]>, F: Vital> Watcher<C, F> {
     fn run(mut self, taken: &mpsc::SyncSender<Result<(), u32>>) {
         // Signals are the application's: none of its handlers runs here. It cannot fail with a valid set.
         let _ = SigSet::all().thread_block();
@@ -112,7 +126,8 @@ impl<C: Deref<Target = [LifeCell]>, F: FnMut(Rank)> Watcher<C, F> {
         // Nobody may be there to hear it: then there is nobody to be reported to either.
         let heard = taken.send(outcome).is_ok();
         while own.is_some() && heard && !self.stop.is_open() {
-            let words = look(&self.kernel, cells, &self.stop, self.rank, &mut self.lost, &mut self.on_loss);
+            let words = look(&self.kernel, cells, &self.stop, self.rank, &mut self.lost, &mut self.vital);
+            self.vital.beat();
             self.kernel.sleep(&words, LOOK_ANYWAY);
         }
     }
@@ -125,7 +140,7 @@ fn look<'a>(
     stop: &'a Latch,
     own: Rank,
     lost: &mut u64,
-    on_loss: &mut impl FnMut(Rank),
+    vital: &mut impl Vital,
 ) -> Vec<SleepWord<'a>> {
     let mut words = Vec::with_capacity(cells.len());
     words.push(stop.until_open());
@@ -137,7 +152,7 @@ fn look<'a>(
             LifeStatus::Lost if *lost & 1 << rank.get() == 0 => {
                 *lost |= 1 << rank.get();
                 kernel.wake_all(word.word); // the others first: the system woke one of us
-                on_loss(rank);
+                vital.on_loss(rank);
             }
             LifeStatus::Lost | LifeStatus::Left => {}
         }

@@ -65,7 +65,8 @@ impl Mapping {
     /// For tests, threads within one process, and interpreters that know no `mmap`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when `len` is zero or more than the address space holds.
+    /// [`Error::InvalidArgument`] when `len` is zero or more than any address space holds; [`Error::ResourceLimit`] when the allocator
+    /// has not so much.
     pub fn boxed(len: u64) -> Result<Self> {
         let invalid = || Error::InvalidArgument {
             name: "mapping length",
@@ -79,7 +80,12 @@ impl Mapping {
         }
         // SAFETY: the size is not zero, checked just above.
         let base = unsafe { std::alloc::alloc_zeroed(layout) };
-        let Some(base) = NonNull::new(base) else { std::alloc::handle_alloc_error(layout) };
+        let base = NonNull::new(base).ok_or_else(|| Error::ResourceLimit {
+            resource: "memory",
+            action: "allocating a mapping of this process's own",
+            remedy: "ask for less",
+            source: std::io::ErrorKind::OutOfMemory.into(),
+        })?;
         // SAFETY: `alloc_zeroed` returned `bytes` bytes at `base`, which the HeapBlock frees when dropped.
         Ok(unsafe { Self::new(base, bytes, Owner::Heap(HeapBlock { base, layout })) })
     }
@@ -230,6 +236,8 @@ mod tests {
         assert_eq!(bytes, [0; 100]);
         assert!(matches!(Mapping::boxed(0), Err(Error::InvalidArgument { .. })));
         assert!(matches!(Mapping::boxed(u64::MAX), Err(Error::InvalidArgument { .. })));
+        // A length that no process has room for, and no layout forbids.
+        assert!(matches!(Mapping::boxed(1 << 62), Err(Error::ResourceLimit { resource: "memory", .. })));
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub use self::{
     cells::{CellRef, CellSlice, SharedLayout},
     copy::{CopyKernel, ReadSoon},
     kernel::HostKernel,
-    life::LifeLock,
+    life::{LifeLock, Vital},
     mapping::Mapping,
     segment::{Backing, Segment},
     view::Span,

@@ -101,6 +101,18 @@ impl Span {
         Ok(())
     }
 
+    /// Whether the bytes at `offset` are those `expected`, compared where they lie.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    #[inline]
+    pub fn equals(&self, offset: u64, expected: &[u8]) -> Result<bool> {
+        let found = self.locate(offset, expected.len() as u64)?;
+        // SAFETY: `locate` found as many mapped bytes at `found`; any bytes are initialised.
+        let order = unsafe { libc::memcmp(found.cast(), expected.as_ptr().cast(), expected.len()) };
+        Ok(order == 0)
+    }
+
     /// Copies the bytes at `offset` into `taken`, and `given` in their place, in one pass: where a peer has written what is
     /// taken, and reads what is given, this is quicker than one after the other. What is taken and not `read_soon` goes past the
     /// cache where the processor can do that.

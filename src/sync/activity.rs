@@ -27,7 +27,7 @@ pub const MAX_BOARDS: usize = 1;
 /// | field | bytes | what |
 /// |---|---|---|
 /// | signature, count | 0..16 | the call that it is in: the words of a summary; 0 when it is in none |
-/// | sequence | 16..24 | the number of that call in its communicator |
+/// | sequence | 16..24 | the number of that call among those that the caller has made of its communicator |
 /// | step | 24..32 | how many steps of it were taken at the last long wait |
 /// | kind | 32..40 | the number of what the last long wait was on; 0 for the board |
 /// | awaited | 40..48 | a bit for each rank that it was for |
@@ -157,9 +157,9 @@ impl ActivityCell {
         add(&self.bytes, bytes);
     }
 
-    /// Tells that a number of a board that is shown is that of a step, and of no operation.
-    pub fn skip_number(&self) {
-        add(&self.skipped, 1);
+    /// Tells that `n` numbers of a board that is shown are those of steps, and of no operation.
+    pub fn skip_numbers(&self, n: u64) {
+        add(&self.skipped, n);
     }
 
     /// Tells that the rank waits, and since when.
@@ -196,7 +196,7 @@ impl ActivityCell {
     }
 
     /// Shows the board at `offset` of the heap, if there is room for one more, and says whether there was. Of a board that is not shown
-    /// nothing is to be told by [`skip_number`](Self::skip_number).
+    /// nothing is to be told by [`skip_numbers`](Self::skip_numbers).
     pub fn show_board(&self, offset: u64) -> bool {
         let (mark, relaxed) = (offset.saturating_add(1), Ordering::Relaxed); // Relaxed: an approximate word, see the head
         let taken = |board: &AtomicU64| board.compare_exchange(0, mark, relaxed, relaxed).is_ok();
@@ -307,7 +307,7 @@ mod tests {
         let cell = ActivityCell::new();
         assert!(cell.show_board(0));
         // Three small ones, and a large one that took four numbers.
-        (0..3).for_each(|_| cell.skip_number());
+        (0..3).for_each(|_| cell.skip_numbers(1));
         assert_eq!(cell.read().total(7), 4);
         cell.hide_board(0, 7);
         assert_eq!((cell.read().total(0), cell.read().boards), (4, [None; MAX_BOARDS]));

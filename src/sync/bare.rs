@@ -1,4 +1,7 @@
-//! The machine's yardsticks: the least that any signal, ring or barrier can cost here.
+//! The machine's yardsticks: a signal, a ring and a barrier with nothing to them but what the machine has to do.
+//!
+//! A flag costs what a line takes from core to core, which no signal can go below. The ring and the barrier are the plainest there are
+//! and not the quickest: a ring that gives back several slots at a time can be ahead of this one, and so can a barrier that polls less often.
 //!
 //! No deadline, no watch, no sleep: a peer that dies leaves its partner spinning. They exist so that a
 //! measurement of the real thing has its limit beside it, taken in the same run; nothing in the engine uses them.

@@ -1,8 +1,9 @@
-//! A rank's heartbeat: the time of its last beat, which whoever looks on holds against the clock.
+//! A rank's heartbeat: the time of its last beat, which whoever looks on holds against the clock, and of the last one by which the
+//! rank had done something since the one before.
 //!
-//! There is no edge. One thread writes the word and nothing is read by virtue of it: a looker compares it with what it was at the last look.
+//! There is no edge. Threads of one process write the words and nothing is read by virtue of it: a looker compares it with what it was at the last look.
 //! Relaxed suffices, since reads of one word never go back in its order of modification, whatever else is reordered: a beat that was
-//! seen is not unseen, and one that is seen late is a look that missed it, which is what looks are counted for. What follows from a
+//! seen is not unseen, and one that is seen late is a look that missed it, which is what looks are counted for. Where two threads beat, either beat will do. What follows from a
 //! rank's being taken for lost has edges of its own (L1 and R1). So there is no model of it either: one word has no interleavings.
 
 use std::time::Duration;
@@ -14,35 +15,59 @@ use super::plain::{load, store};
 ///
 /// | field | bytes | written by | read by |
 /// |---|---|---|---|
-/// | beat | 0..8 | the member's thread that listens to the launcher | the launcher, whoever looks on |
+/// | beat | 0..8 | the rank's life thread, twice a second; the member's thread that listens to a launcher which looks for it | the launcher, whoever looks on |
+/// | moved | 8..16 | the rank's life thread | whoever looks on |
 ///
-/// The beat is in nanoseconds of the system's monotonic clock; 0 stands for none.
+/// Both are in nanoseconds of the system's monotonic clock; 0 stands for none.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct BeatCell {
     beat: AtomicU64,
+    moved: AtomicU64,
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<BeatCell>() == 128 && align_of::<BeatCell>() == 128);
+const _: () = {
+    assert!(size_of::<BeatCell>() == 128 && align_of::<BeatCell>() == 128);
+    assert!(std::mem::offset_of!(BeatCell, beat) == 0 && std::mem::offset_of!(BeatCell, moved) == 8);
+};
 
 impl BeatCell {
     /// The cell of a member that has not beaten; the same as all zero bytes.
     #[must_use]
     pub fn new() -> Self {
-        Self { beat: AtomicU64::new(0) }
+        Self { beat: AtomicU64::new(0), moved: AtomicU64::new(0) }
     }
 
     /// Beats, at the time `now`.
     pub fn beat(&self, now: Duration) {
-        store(&self.beat, u64::try_from(now.as_nanos()).unwrap_or(u64::MAX).max(1));
+        store(&self.beat, word(now));
+    }
+
+    /// Tells that the rank had done something by the beat at the time `now`, since the one before.
+    pub fn tell_moved(&self, now: Duration) {
+        store(&self.moved, word(now));
     }
 
     /// When it has beaten last; `None` when it has not.
     #[must_use]
     pub fn last(&self) -> Option<Duration> {
-        Some(Duration::from_nanos(load(&self.beat))).filter(|beat| !beat.is_zero())
+        time(&self.beat)
     }
+
+    /// When it was found last to have done something; `None` when it was not.
+    #[must_use]
+    pub fn last_moved(&self) -> Option<Duration> {
+        time(&self.moved)
+    }
+}
+
+fn word(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1)
+}
+
+fn time(word: &AtomicU64) -> Option<Duration> {
+    Some(Duration::from_nanos(load(word))).filter(|time| !time.is_zero())
 }
 
 impl Default for BeatCell {
@@ -62,6 +87,8 @@ mod tests {
         cell.beat(Duration::ZERO);
         assert!(cell.last().is_some(), "at whatever time");
         cell.beat(Duration::from_millis(7));
-        assert_eq!(cell.last(), Some(Duration::from_millis(7)));
+        assert_eq!((cell.last(), cell.last_moved()), (Some(Duration::from_millis(7)), None));
+        cell.tell_moved(Duration::from_millis(6));
+        assert_eq!(cell.last_moved(), Some(Duration::from_millis(6)));
     }
 }

@@ -126,22 +126,28 @@ impl Default for PostCell {
 /// | field | bytes | written by | read by |
 /// |---|---|---|---|
 /// | done | 0..8 | its rank | all ranks |
-/// | reserved | 8..128 | nobody | nobody |
+/// | aside | 8..16 | its rank | onlookers: how many of the numbers were those of steps within an operation |
+/// | reserved | 16..128 | nobody | nobody |
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct ProgressCell {
     done: AtomicU64,
-    reserved: Reserved<30>,
+    aside: AtomicU64,
+    reserved: Reserved<28>,
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<ProgressCell>() == 128 && std::mem::offset_of!(ProgressCell, done) == 0);
+const _: () = {
+    use std::mem::offset_of;
+    assert!(size_of::<ProgressCell>() == 128 && offset_of!(ProgressCell, done) == 0);
+    assert!(offset_of!(ProgressCell, aside) == 8);
+};
 
 impl ProgressCell {
     /// The cell of a rank that has come to `done`; at 0 the same as all zero bytes.
     #[must_use]
     pub fn new(done: u64) -> Self {
-        Self { done: AtomicU64::new(done), reserved: Reserved::new() }
+        Self { done: AtomicU64::new(done), aside: AtomicU64::new(0), reserved: Reserved::new() }
     }
 
     /// Tells that this rank has come to `done`. It is the only writer.
@@ -157,6 +163,18 @@ impl ProgressCell {
     #[must_use]
     pub fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed) // Relaxed: nothing is read because of it
+    }
+
+    /// Tells how many numbers so far were those of steps within an operation, for reports.
+    #[inline]
+    pub fn tell_aside(&self, aside: u64) {
+        self.aside.store(aside, Ordering::Relaxed); // Relaxed: nothing is read because of it
+    }
+
+    /// What was told so last, now or a moment ago.
+    #[must_use]
+    pub fn aside(&self) -> u64 {
+        self.aside.load(Ordering::Relaxed) // Relaxed: nothing is read because of it
     }
 
     /// Whether the rank has come to `done`, or further.
@@ -215,5 +233,7 @@ mod tests {
         assert!(cell.has_reached(u64::MAX) && !cell.has_reached(0));
         cell.publish(0);
         assert!(cell.has_reached(u64::MAX) && cell.has_reached(0) && !cell.has_reached(1));
+        cell.tell_aside(3);
+        assert_eq!((cell.aside(), cell.done()), (3, 0));
     }
 }

@@ -8,6 +8,8 @@
 #[path = "../kill/chance.rs"]
 #[expect(dead_code, reason = "shared with the tests of kill, which use more of it")]
 mod chance;
+#[path = "../long/mod.rs"]
+mod long;
 #[path = "../process/mod.rs"]
 #[expect(dead_code, reason = "shared with the tests of run, which use more of it")]
 mod process;
@@ -28,6 +30,7 @@ use chance::{Random, seed};
 use full::{be_short_of_space, fill_up, with_a_small_disk};
 use job::{Summary, Trial};
 use keeper::be_a_keeper;
+use long::long;
 use watchdog::Watchdog;
 
 /// One job may take so long before the process is aborted.
@@ -113,10 +116,6 @@ impl Drop for Scratch {
 
 fn is_device() -> bool {
     std::env::var_os("SHMCCL_SOCKET").is_some()
-}
-
-fn long() -> bool {
-    std::env::var_os("SHMCCL_LONG").is_some()
 }
 
 fn this_test(name: &str) -> Program {

@@ -1,10 +1,12 @@
 //! The memory of a communicator's devices, written to a directory and read back.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::long::long;
 use crate::pool::Pool;
 use crate::walk::ranks;
 
@@ -135,6 +137,18 @@ fn a_checkpoint_of_devices_with_other_memory_is_refused_with_both_ends() {
     assert!(refused.error().contains(both), "{}", refused.stderr);
 }
 
+#[test]
+fn what_only_has_the_name_of_a_checkpoint_keeps_no_device_waiting() {
+    let pool = Pool::start("checkpoints-pipe", 1);
+    pool.ctl("init 1").line();
+    let directory = saved(&pool);
+    std::fs::create_dir(&directory).unwrap();
+    assert!(Command::new("mkfifo").arg(directory.join("CURRENT")).status().unwrap().success());
+    let refused = read_by(&pool, 1);
+    assert!(refused.error().contains("it is no regular file; remove it"), "{}", refused.stderr);
+    assert!(pool.ctl("status 1").line().contains("ready"));
+}
+
 /// How many steps a checkpoint has on the first rank: its beginning, the directory of the generation, its part, a step for each MiB of two
 /// chunks, the end of its part, and three in which the new one takes the place of the old one.
 const STEPS: u64 = 11;
@@ -144,11 +158,10 @@ const STEPS_OF_OTHERS: u64 = 8;
 
 #[test]
 fn a_device_that_dies_in_the_middle_fails_the_communicator_and_the_old_checkpoint_is_whole() {
-    let is_long = std::env::var_os("SHMCCL_LONG").is_some_and(|long| long == "1");
     let all = [(0, STEPS), (1, STEPS_OF_OTHERS)];
     let cases = all.into_iter().flat_map(|(rank, steps)| (1..=steps).map(move |step| (rank, step, steps)));
     for (rank, step, steps) in cases {
-        if is_long || rank == 0 && step >= steps - 2 || step == steps / 2 {
+        if long() || rank == 0 && step >= steps - 2 || step == steps / 2 {
             die_in_the_second_checkpoint(rank, step, steps);
         }
     }

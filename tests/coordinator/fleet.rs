@@ -6,8 +6,10 @@ use std::os::unix::process::ExitStatusExt;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use shmccl::coordinator::VERSION;
 
-use crate::pool::{Pool, Told};
+use crate::pool::{Pool, Told, entries};
+use crate::strangers::frame;
 use crate::walk::{group_of_all_reduces, ranks};
 
 fn pid(number: u32) -> Pid {
@@ -54,14 +56,87 @@ fn one_command_is_a_pool_that_tells_of_a_device_that_dies_and_ends_as_a_whole() 
     assert_eq!(lines.collect::<Vec<_>>(), Vec::<String>::new());
 }
 
+/// The number of the coordinator's communicators' devices, in the order of their numbers.
+fn numbers(pool: &Pool) -> Vec<u32> {
+    devices(pool).into_iter().map(|(number, _)| number).collect()
+}
+
 #[test]
-fn devices_that_a_coordinator_has_started_die_with_it() {
-    let mut pool = Pool::empty("fleet-killed");
-    let mut stderr = pool.start_fleet(2, &["-n", "2"]);
+fn devices_that_a_coordinator_has_started_go_on_when_it_is_killed_and_the_next_one_takes_them_over() {
+    let mut pool = Pool::empty("fleet-adopted");
+    let flags = ["-n", "3", "--memory", "8M"];
+    let mut stderr = pool.start_fleet(3, &flags);
+    let members = ranks(&pool.ctl("init 3").line());
+    let all = numbers(&pool);
+    let is_long = std::env::var_os("SHMCCL_LONG").is_some_and(|long| long == "1");
+    for kill in 1..=if is_long { 50 } else { 4 } {
+        for (rank, device) in (1_u32..).zip(&members) {
+            let element = f64::from(kill * rank).to_ne_bytes();
+            pool.ctl_with(&format!("put-h2d {device} 0x1000"), &element).line();
+        }
+        pool.ctl(&format!("call 1 all_reduce -d float64 -n {} --send 0x1000", 1 + kill * 7919)).line();
+        pool.kill_coordinator();
+        assert!(pool.ctl("status 1").error().contains("is dead; start one with `shmccl coordinator`"));
+        let (coordinator, _) = pool.spawn_talking(&[&["coordinator"], &flags[..]].concat());
+        pool.replace_coordinator(coordinator);
+        let status = pool.ctl("status 1 --wait").line();
+        assert!(
+            status.contains("ready, epoch 1") && status.ends_with(&format!("group {kill} succeeded")),
+            "{status}"
+        );
+        assert_eq!(numbers(&pool), all, "nobody is lost, and no other device was started");
+        let sum = pool.ctl(&format!("get-d2h {} 0x1000 8", members[1])).stdout;
+        assert_eq!(sum, f64::from(6 * kill).to_ne_bytes());
+    }
+    // One that has fewer than it is to have starts what is missing.
+    kill(pid(all[0]), Signal::SIGKILL).unwrap();
+    pool.ctl_until("status 1", |line| line.contains(": failed"));
+    pool.kill_coordinator();
+    let (coordinator, mut line) = pool.spawn_talking(&[&["coordinator"], &flags[..]].concat());
+    pool.replace_coordinator(coordinator);
+    line.read_line(&mut String::new()).unwrap();
+    assert_eq!(numbers(&pool).len(), 3);
+    // It takes a moment until all who are left have told what they are in.
+    pool.ctl_until("status 1", |line| line.contains(": failed"));
+    assert!(ranks(&pool.ctl("go-on 1").line()).iter().all(|member| all[1..].contains(member)));
+    // At an end in order all end: its own, and those that it has taken over.
+    kill(pid(pool.coordinator().id()), Signal::SIGTERM).unwrap();
+    assert_eq!(pool.coordinator().wait().unwrap().code(), Some(0));
+    stderr.read_to_string(&mut String::new()).unwrap();
+    line.read_to_string(&mut String::new()).unwrap();
+}
+
+#[test]
+fn devices_that_nobody_takes_over_end_by_themselves_and_nothing_is_left() {
+    let mut pool = Pool::empty("fleet-orphans");
+    let mut stderr = pool.start_fleet(2, &["-n", "2", "--outlive", "300ms"]);
     pool.ctl("init 2").line();
     kill(pid(pool.coordinator().id()), Signal::SIGKILL).unwrap();
     assert_eq!(pool.coordinator().wait().unwrap().signal(), Some(9));
+    // All of them had this stream.
     stderr.read_to_string(&mut String::new()).unwrap();
+    assert_eq!(entries(&pool.parent.join("shmccl")), 0, "the last one has removed the socket");
+    let idle = pool.command().args(["coordinator", "--outlive", "1s"]).output().unwrap();
+    assert_eq!(idle.status.code(), Some(2), "without devices it means nothing");
+}
+
+#[test]
+fn a_coordinator_that_is_asked_by_a_signal_tells_what_its_devices_do_and_all_goes_on() {
+    let mut pool = Pool::empty("fleet-asked");
+    let stderr = pool.start_fleet(2, &["-n", "2"]);
+    let mut lines = stderr.lines().map(Result::unwrap);
+    let coordinator = pid(pool.coordinator().id());
+    kill(coordinator, Signal::SIGQUIT).unwrap();
+    assert_eq!(lines.next().unwrap(), "no device of the pool is in a communicator");
+    let members = ranks(&pool.ctl("init 2").line());
+    // A terminal asks all processes of the job.
+    members.iter().for_each(|member| kill(pid(*member), Signal::SIGQUIT).unwrap());
+    kill(coordinator, Signal::SIGQUIT).unwrap();
+    assert!(lines.any(|line| line.contains("rank 1")), "both are told of");
+    group_of_all_reduces(&pool, 1, &members);
+    let refused = pool.command().args(["report", &coordinator.to_string()]).output().unwrap();
+    let stderr = String::from_utf8(refused.stderr).unwrap();
+    assert!(stderr.contains("and no process of one, as a coordinator is not; see `shmccl ps`"), "{stderr}");
 }
 
 #[test]
@@ -71,7 +146,9 @@ fn a_pool_that_was_killed_is_told_of_with_what_clears_it_away_and_the_next_one_s
     let mut stderr = pool.start_fleet(2, &["-n", "2"]);
     pool.ctl("init 2").line();
     let kill_all = |pool: &mut Pool, stderr: &mut BufReader<std::process::ChildStderr>| {
+        let all = devices(pool);
         pool.kill_coordinator();
+        all.into_iter().for_each(|(device, _)| kill(pid(device), Signal::SIGKILL).unwrap());
         // Ends with the last of its devices.
         stderr.read_to_string(&mut String::new()).unwrap();
     };
@@ -152,4 +229,25 @@ fn is_open(mut stream: &UnixStream) -> bool {
             Err(error) => return error.kind() == ErrorKind::WouldBlock,
         }
     }
+}
+
+#[test]
+fn clients_that_ask_nothing_make_room_for_others_and_keep_no_device_out() {
+    let mut pool = Pool::start("idle", 0);
+    // As many as there is room for, and some.
+    let idle: Vec<_> = (0..460)
+        .map(|_| {
+            let mut stream = UnixStream::connect(pool.socket()).unwrap();
+            let greeting = frame(&format!(r#"{{"shmccl":"{VERSION}","role":"client"}}"#));
+            std::io::Write::write_all(&mut stream, &greeting).unwrap();
+            stream.read_exact(&mut [0; 4]).unwrap();
+            stream
+        })
+        .collect();
+    assert_eq!(pool.ctl("status").line(), "");
+    let left = idle.iter().filter(|stream| is_open(stream)).count();
+    assert!((440..=448).contains(&left), "{left} are left");
+    assert!(!is_open(&idle[0]), "who was idle for longest goes first");
+    pool.start_device();
+    assert!(pool.ctl("init 1").line().contains("ready"));
 }

@@ -5,6 +5,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::{Duration, Instant};
 
+use crate::long::long;
 use crate::pool::Pool;
 use crate::strangers::{device_socket, frame};
 
@@ -33,10 +34,10 @@ const MESSAGES: [&str; 16] = [
     r#"{"number":5,"request":{"destroy":1}}"#,
     r#"{"number":6,"request":{"checkpoint":{"comm":1,"directory":"/dev/null/nowhere"}}}"#,
     r#"{"number":7,"request":{"restore":{"comm":1,"directory":"nowhere"}}}"#,
-    r#"{"state":{"range":{"min":0,"max":18446744073709551615},"socket":"","report":{"version":1,"heard":0,"membership":null}}}"#,
-    r#"{"state":{"range":{"min":9,"max":1},"socket":"x","report":{"version":2,"heard":0,"membership":{"formation":{"comm":281474976710654,"incarnation":0,"epoch":18446744073709551615,"members":[],"keep_going":true},"has_met":true,"phase":{"ready":{"groups":18446744073709551615,"tried":null}},"last":null}}}}"#,
-    r#"{"state":{"range":{"min":9,"max":1},"socket":"x","report":{"version":3,"heard":0,"membership":{"formation":{"comm":0,"incarnation":0,"epoch":0,"members":[1,1,1],"keep_going":true},"has_met":false,"phase":{"going_on":{"groups":0,"attempt":4294967295}},"last":null}}}}"#,
-    r#"{"state":{"range":{"min":9,"max":1},"socket":"x","report":{"version":1,"heard":0,"membership":{"formation":{"comm":281474976710655,"incarnation":0,"epoch":1,"members":[4294967295],"keep_going":true},"has_met":true,"phase":{"ready":{"groups":0,"tried":null}},"last":null}}}}"#,
+    r#"{"state":{"range":{"min":0,"max":18446744073709551615},"socket":"","report":{"version":1,"heard":0,"timeout_ms":0,"membership":null}}}"#,
+    r#"{"state":{"range":{"min":9,"max":1},"socket":"x","report":{"version":2,"heard":0,"timeout_ms":0,"membership":{"formation":{"comm":281474976710654,"incarnation":0,"epoch":18446744073709551615,"members":[],"keep_going":true},"has_met":true,"phase":{"ready":{"groups":18446744073709551615,"tried":null}},"last":null}}}}"#,
+    r#"{"state":{"range":{"min":9,"max":1},"socket":"x","report":{"version":3,"heard":0,"timeout_ms":0,"membership":{"formation":{"comm":0,"incarnation":0,"epoch":0,"members":[1,1,1],"keep_going":true},"has_met":false,"phase":{"going_on":{"groups":0,"attempt":4294967295}},"last":null}}}}"#,
+    r#"{"state":{"range":{"min":9,"max":1},"socket":"x","report":{"version":1,"heard":0,"timeout_ms":0,"membership":{"formation":{"comm":281474976710655,"incarnation":0,"epoch":1,"members":[4294967295],"keep_going":true},"has_met":true,"phase":{"ready":{"groups":0,"tried":null}},"last":null}}}}"#,
     r#"{"device":1,"comm":1,"address":18446744073709551615,"len":18446744073709551615,"direction":"put"}"#,
 ];
 
@@ -61,8 +62,7 @@ fn draw(dice: &mut Dice) -> Vec<u8> {
 
 #[test]
 fn garbage_takes_neither_the_coordinator_nor_a_device_down() {
-    let is_long = std::env::var_os("SHMCCL_LONG").is_some_and(|long| long == "1");
-    let time = Duration::from_secs(if is_long { 60 } else { 1 });
+    let time = Duration::from_secs(if long() { 60 } else { 1 });
     let mut pool = Pool::start("garbage", 2);
     let address = SocketAddr::from_abstract_name(device_socket(pool.devices()[0])).unwrap();
     let seed = std::env::var("SHMCCL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261);

@@ -1,9 +1,14 @@
 //! Devices that hang: found, named, and gone on without.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use shmccl::coordinator::VERSION;
 
 use crate::pool::Pool;
+use crate::strangers::frame;
 use crate::walk::{group_of_all_reduces, ranks};
 
 fn signal(device: u32, signal: Signal) {
@@ -45,4 +50,43 @@ fn who_was_waited_for_in_vain_is_told_by_its_number_as_a_device() {
     let told = String::from_utf8(pool.ctl("status 1 --wait").stdout).unwrap();
     assert!(told.contains("timed out after 1s") && told.contains(&format!("(device {hung})")), "{told}");
     signal(hung, Signal::SIGCONT);
+}
+
+/// The next message that comes over `stream`.
+fn message(stream: &mut UnixStream) -> String {
+    let mut head = [0; 4];
+    stream.read_exact(&mut head).unwrap();
+    let mut body = vec![0; u32::from_le_bytes(head) as usize];
+    stream.read_exact(&mut body).unwrap();
+    String::from_utf8(body).unwrap()
+}
+
+#[test]
+fn a_device_that_hears_and_never_does_what_it_is_told_holds_no_answer_up() {
+    let mut pool = Pool::empty("stuck");
+    pool.start_coordinator_with(&["--hung-after", "never", "--patience", "200ms"]);
+    let mut device = UnixStream::connect(pool.socket()).unwrap();
+    let say = |device: &mut UnixStream, text: &str| device.write_all(&frame(text)).unwrap();
+    say(&mut device, &format!(r#"{{"shmccl":"{VERSION}","role":"device"}}"#));
+    assert!(message(&mut device).contains(VERSION));
+    let report = |version: u32, heard: u32, membership: &str| {
+        let range = r#""range":{"min":4096,"max":8192},"socket":"none""#;
+        let counts = format!(r#""version":{version},"heard":{heard},"timeout_ms":100"#);
+        format!(r#"{{"state":{{{range},"report":{{{counts},"membership":{membership}}}}}}}"#)
+    };
+    say(&mut device, &report(1, 0, "null"));
+    pool.ctl_until("devices", |table| table.contains("free"));
+    let refused = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| pool.ctl("init 1"));
+        let order = message(&mut device);
+        let formation = order.strip_prefix(r#"{"host":"#).unwrap().strip_suffix('}').unwrap();
+        let place = format!(
+            r#"{{"formation":{formation},"has_met":false,"phase":{{"hosting":{{"id":null}}}},"last":null}}"#
+        );
+        say(&mut device, &report(2, 1, &place));
+        asking.join().unwrap()
+    });
+    assert!(refused.error().contains("was lost: it hangs, and has not ended in time"), "{}", refused.stderr);
+    assert_eq!(device.read(&mut [0]).unwrap(), 0, "it is hung up on, and may come back");
+    assert_eq!(pool.ctl("devices").line().lines().count(), 1);
 }

@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::long::long;
+use crate::watchdog::Watchdog;
+
 const WATCHDOG: Duration = Duration::from_secs(60);
 
 /// A directory of sockets, and the processes that use it.
@@ -15,6 +18,8 @@ pub(crate) struct Pool {
     pub(crate) parent: PathBuf,
     coordinator: Option<Child>,
     devices: Vec<Child>,
+    /// Against a hang, of which no wait here tells.
+    _guard: Watchdog,
 }
 
 /// What a command has left.
@@ -53,7 +58,9 @@ impl Pool {
         let parent = std::env::temp_dir().join(format!("shmccl-coordinator-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&parent);
         std::fs::create_dir(&parent).unwrap();
-        Self { parent, coordinator: None, devices: Vec::new() }
+        let patience = Duration::from_secs(if long() { 1800 } else { 300 });
+        let _guard = Watchdog::start(&format!("the test of the pool {name}"), patience);
+        Self { parent, coordinator: None, devices: Vec::new(), _guard }
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -150,6 +157,10 @@ impl Pool {
 
     pub(crate) fn coordinator(&mut self) -> &mut Child {
         self.coordinator.as_mut().unwrap()
+    }
+
+    pub(crate) fn replace_coordinator(&mut self, coordinator: Child) {
+        self.coordinator = Some(coordinator);
     }
 
     pub(crate) fn has_coordinator(&mut self) -> bool {

@@ -10,11 +10,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use nix::unistd::Pid;
 
+use crate::long::long;
 use crate::pool::{Pool, entries};
-
-fn is_long() -> bool {
-    std::env::var_os("SHMCCL_LONG").is_some_and(|long| long == "1")
-}
 
 #[test]
 fn no_group_fails_when_the_coordinator_is_killed_and_the_next_one_takes_over() {
@@ -22,7 +19,7 @@ fn no_group_fails_when_the_coordinator_is_killed_and_the_next_one_takes_over() {
     pool.ctl("init 3").line();
     let mut ranks = pool.devices();
     ranks.sort_unstable();
-    let kills = if is_long() { 200 } else { 4 };
+    let kills = if long() { 200 } else { 4 };
     for kill in 1..=kills {
         let count = 1 + (kill * 7919) % 300_000;
         for (rank, device) in (1..).zip(&ranks) {

@@ -6,12 +6,18 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use shmccl::bootstrap::{Options, SegmentBacking};
 use shmccl::coordinator::VERSION;
+use shmccl::launch::launch_threads;
 
+use crate::another_user::can_be_played;
 use crate::pool::Pool;
 
 /// What the other user's process is to try: the coordinator's socket, a device, and the name of its socket.
 const PART: &str = "SHMCCL_TEST_STRANGER";
+
+/// The files and named segments that it is to try to open.
+const PATHS: &str = "SHMCCL_TEST_STRANGER_PATHS";
 
 /// A message as it goes over a socket.
 pub(crate) fn frame(text: &str) -> Vec<u8> {
@@ -52,8 +58,7 @@ fn stranger() {
 
 #[test]
 fn another_user_can_neither_connect_nor_attach_nor_read() {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: only root can play another user");
+    if !can_be_played("another_user_can_neither_connect_nor_attach_nor_read") {
         return;
     }
     let pool = Pool::start("stranger", 1);
@@ -65,6 +70,50 @@ fn another_user_can_neither_connect_nor_attach_nor_read() {
     let output = command.uid(65534).gid(65534).current_dir("/").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     assert!(pool.ctl("devices").line().contains("free"));
+}
+
+/// The other user's attempt at files and named segments.
+#[test]
+fn reader() {
+    let Ok(paths) = std::env::var(PATHS) else { return };
+    for path in paths.split(' ') {
+        let opened = std::fs::File::open(path).map_err(|error| error.kind());
+        assert_eq!(opened.err(), Some(std::io::ErrorKind::PermissionDenied), "{path}");
+    }
+}
+
+#[test]
+fn another_user_can_open_no_segment_that_has_a_name_or_is_a_file() {
+    if !can_be_played("another_user_can_open_no_segment_that_has_a_name_or_is_a_file") {
+        return;
+    }
+    let prefix = format!("shmccl-test-strangers-{}", std::process::id());
+    let folder = std::env::temp_dir().join(&prefix);
+    std::fs::create_dir(&folder).unwrap();
+    let file = |rank: u32| folder.join(format!("rank{rank}.shmccl")).display().to_string();
+    let cases = [
+        (SegmentBacking::Named(prefix.clone()), [0, 1].map(|rank| format!("/dev/shm/{prefix}.{rank}"))),
+        (SegmentBacking::Files(folder.display().to_string()), [0, 1].map(file)),
+    ];
+    for (backing, paths) in cases {
+        let options = Options { heap_len: 2 << 20, backing, ..Options::default() };
+        let ran = launch_threads(2, &options, |comm| {
+            comm.barrier()?;
+            if comm.rank().get() == 0 {
+                let there = paths.iter().all(|path| std::fs::File::open(path).is_ok());
+                assert!(there, "to this user: {paths:?}");
+                let mut command = Command::new("/proc/self/exe");
+                command
+                    .args(["--exact", "strangers::reader", "--test-threads=1"])
+                    .env(PATHS, paths.join(" "));
+                let output = command.uid(65534).gid(65534).current_dir("/").output().unwrap();
+                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+            }
+            comm.barrier()
+        });
+        ran.unwrap();
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Trials in which a rank is killed at a step of meeting the others under a unique id: the one that hosts the meeting, or another.
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use shmccl::bootstrap::Options;
@@ -83,7 +84,7 @@ impl Gathering {
             // The host is gone, or has lost the victim before this one came.
             End::Said(said) if said == "over" => victim == 0 || ends[0] == End::Said(lost.clone()),
             End::Said(said) => *said == missing && !self.is_known,
-            End::Killed => false,
+            End::Killed | End::Failed(_) => false,
         };
         assert!(survivors.all(is_right), "{}", context());
         self.is_known |= !ends.contains(&End::Said(missing));
@@ -100,6 +101,8 @@ impl Gathering {
 enum End {
     Said(String),
     Killed,
+    /// In another way than it was meant to, such as by a panic.
+    Failed(ExitStatus),
 }
 
 /// The process of a rank; killed at the latest when this is dropped.
@@ -134,9 +137,13 @@ impl Player {
     fn end(mut self) -> End {
         let mut output = String::new();
         self.output.read_to_string(&mut output).unwrap();
+        let status = self.child.wait().unwrap();
         let said = output.lines().filter_map(saying).next_back().map(|words| words.join(" "));
-        self.child.wait().unwrap();
-        said.map_or(End::Killed, End::Said)
+        match said {
+            Some(said) if status.success() => End::Said(said),
+            _ if status.signal() == Some(9) => End::Killed,
+            _ => End::Failed(status),
+        }
     }
 }
 

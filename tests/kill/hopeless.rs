@@ -8,7 +8,7 @@ use shmccl::launch::{Launch, Observer, Outcome, OutputLine};
 use shmccl::{Error, Result};
 
 use crate::device::say;
-use crate::returning::work;
+use crate::returning::{listen, work};
 use crate::this_test;
 
 /// The body of a device process in a job of two whose rank 1 exits whenever it is taken back, leaves first, hangs until it is
@@ -19,7 +19,8 @@ pub(crate) fn be_hopeless() {
         other => return say(&format!("alone {other:?}")),
     };
     let way = std::env::var("RETURN_WAY").unwrap();
-    let mut completed = comm.recovery().map_or(0, |recovery| recovery.sequence());
+    let told = listen(&mut comm);
+    let mut completed = told.try_recv().unwrap_or(0);
     if comm.rank().get() == 1 {
         match (way.as_str(), comm.was_restarted()) {
             ("hangs", false) => std::thread::park(),
@@ -42,6 +43,7 @@ pub(crate) fn be_hopeless() {
             },
             other => other.unwrap(),
         };
+        completed = told.try_recv().expect("it was told before");
     }
     comm.finalize().unwrap();
     say("done");

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -14,15 +15,16 @@ use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{Launch, Observer, OutputLine};
 use shmccl::{Communicator, Error, Rank, Result, UniqueId};
 
-use crate::chance::Random;
-use crate::device::{pid, say, saying};
+use crate::chance::{Random, seed};
+use crate::device::{is_device, pid, say, saying};
 use crate::process::is_running;
 use crate::statistics::percentiles;
 use crate::survivor::{carry_on, compute};
-use crate::{doze, now, steps, this_test};
+use crate::watchdog::Watchdog;
+use crate::{PATIENCE, descriptors, doze, long, now, one_at_a_time, steps, this_test};
 
 /// The test that members and newcomers are told to run.
-pub(crate) const TEST: &str = "a_death_while_newcomers_join_leaves_all_of_them_together_or_none";
+const TEST: &str = "joining::a_death_while_newcomers_join_leaves_all_of_them_together_or_none";
 
 /// How long everybody waits for the others, in milliseconds; and in trials in which it may be that a newcomer never comes.
 const PATIENCE_MS: u64 = 5000;
@@ -34,6 +36,35 @@ fn patience() -> Duration {
 
 pub(crate) fn is_newcomer() -> bool {
     std::env::var_os("JOIN_ID").is_some()
+}
+
+#[test]
+fn a_death_while_newcomers_join_leaves_all_of_them_together_or_none() {
+    if is_newcomer() {
+        return be_a_newcomer();
+    }
+    if is_device() {
+        return be_a_growing_member();
+    }
+    let _alone = one_at_a_time();
+    let seed = seed();
+    let (trials, wanted) = if long() { (300, 300) } else { (24, 0) };
+    println!("{trials} trials and more, SHMCCL_SEED={seed}");
+    let mut random = Random(seed);
+    let mut tally = Tally::default();
+    let mut open = None;
+    for number in 0..4 * trials {
+        if number >= trials && tally.apart >= wanted {
+            break;
+        }
+        let trial = JoiningTrial::draw(&mut random);
+        let _watchdog = Watchdog::start(&format!("{trial:?}"), PATIENCE);
+        trial.run(&mut tally);
+        let before = *open.get_or_insert_with(descriptors);
+        assert_eq!(descriptors(), before, "descriptors are left open after {trial:?}");
+    }
+    println!("{tally}");
+    assert!(tally.apart >= wanted, "fewer than {wanted} have died before they were together");
 }
 
 fn n_ranks() -> u32 {
@@ -108,7 +139,8 @@ enum Moment {
     Step(u64),
 }
 
-/// What the trials have in common: how long it took to learn of a failure, and how often they had come together before.
+/// What the trials have in common: how long it took to learn of a failure, and how often they had come together before the death, or
+/// never did.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     failed: Vec<u64>,
@@ -174,21 +206,28 @@ impl JoiningTrial {
         let victim = DeviceName::Rank(Rank::new(self.victim, self.n_ranks()).unwrap());
         // A newcomer is not the launcher's.
         assert!(lost.iter().all(|lost| *lost == (victim, ExitCause::Signal(9))), "{}", context());
+        let (dead, well): (Vec<_>, Vec<_>) =
+            (self.n_members..).zip(&ends).partition(|(_, end)| end.signal() == Some(9));
+        assert!(well.iter().all(|(_, end)| end.success()), "{}", context());
+        assert!(dead.iter().all(|(number, _)| *number == self.victim), "{}", context());
+        let has_died = lost.len() + dead.len() > 0;
         assert!(!log.pids.values().any(|pid| is_running(*pid)), "{}", context());
         let is_by_step = matches!(self.moment, Moment::Step(_));
         assert!(killed.is_some() || is_by_step, "nobody was killed in {}", context());
         let is_through = is_by_step && log.said.contains_key(&(self.victim, "done".to_owned()));
-        self.judge(&log, killed, tally);
+        assert!(has_died || log.said.contains_key(&(self.victim, "done".to_owned())), "{}", context());
+        self.judge(&log, killed, has_died, tally);
         !is_through
     }
 
     /// Checks that all who survive were told the same, and have computed the same.
-    fn judge(&self, log: &Log, killed: Option<u64>, tally: &mut Tally) {
+    fn judge(&self, log: &Log, killed: Option<u64>, has_died: bool, tally: &mut Tally) {
         let context = || format!("{self:?}\n{}", log.text);
         let said = |number: u32, word: &str| log.said.get(&(number, word.to_owned()));
         let survivors: Vec<_> = (0..self.n_ranks()).filter(|number| *number != self.victim).collect();
         let together = survivors.iter().filter(|number| said(**number, "grown").is_some()).count();
         assert!(together == 0 || together == survivors.len(), "all or none: {}", context());
+        assert!(together > 0 || has_died, "kept apart by nobody's death: {}", context());
         let mut named = Vec::new();
         for &number in &survivors {
             assert!(said(number, "done").is_some(), "rank {number}: {}", context());
@@ -224,7 +263,10 @@ impl std::fmt::Display for Tally {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let [p50, p99, max] = percentiles(&mut self.failed.clone());
         let Self { together, apart, failed } = self;
-        writeln!(f, "killed while they join: {together} times all were together, {apart} times none")?;
+        writeln!(
+            f,
+            "killed while they join: {apart} times before all were together, {together} times after"
+        )?;
         write!(f, "killed to the error  {:5} times: p50 {p50} p99 {p99} max {max}", failed.len())
     }
 }
@@ -316,10 +358,10 @@ impl Newcomer {
     }
 
     /// Waits for its end, and tells how that was.
-    fn end(mut self) -> String {
+    fn end(mut self) -> ExitStatus {
         let status = self.child.wait().unwrap();
         self.reader.take().into_iter().for_each(|reader| reader.join().unwrap());
-        status.to_string()
+        status
     }
 }
 

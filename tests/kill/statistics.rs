@@ -47,7 +47,7 @@ impl Statistics {
     }
 
     /// # Panics
-    /// When survivors were told later than the project promises; see [`Promise::hold`].
+    /// Where `strict`, when survivors were told later than the project promises; see [`Promise::hold`].
     pub(crate) fn hold_the_promise(&self, strict: bool) {
         TOLD.hold("all", &self.all(), strict);
     }

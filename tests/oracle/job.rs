@@ -8,7 +8,8 @@ use shmccl::collective::tuning::Table;
 use shmccl::{Communicator, Result};
 
 use crate::answer::{Question, Verified};
-use crate::harness::{Job, Random, long, rank, seed};
+use crate::harness::{Job, Random, rank, seed};
+use crate::long::long;
 use crate::memory::Zone;
 use crate::messages::Exchange;
 use crate::plan::Plan;

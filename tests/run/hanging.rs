@@ -1,11 +1,11 @@
 //! Ranks that hang without dying, under `shmccl run`.
 
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::Pid;
 use regex::Regex;
-use shmccl::comm::Recovery;
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error};
 
@@ -13,15 +13,17 @@ use crate::{Started, job, run, told};
 
 /// Stops rank 1 so many times, each time as soon as it is in the job; the others bring it back.
 pub(crate) fn stop(mut comm: Box<Communicator>, times: u64) -> shmccl::Result<Box<Communicator>> {
-    let returns = |comm: &Communicator| comm.recovery().map_or(0, Recovery::sequence);
+    let (tell, told) = mpsc::channel();
+    comm.on_recovery(move |recovery| _ = tell.send(recovery.sequence()));
+    let mut returns = 0;
     loop {
-        if comm.rank().get() == 1 && returns(&comm) < times {
+        returns = told.try_iter().last().unwrap_or(returns);
+        if comm.rank().get() == 1 && returns < times {
             raise(Signal::SIGSTOP).unwrap();
         }
         match comm.barrier() {
             Err(Error::PeerLost { rank }) if rank.get() == 1 && comm.rank() != rank => {
-                let completed = returns(&comm) + 1;
-                *comm = comm.recover(completed)?;
+                *comm = comm.recover(returns + 1)?;
             }
             ended => return ended.map(|()| comm),
         }

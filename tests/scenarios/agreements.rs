@@ -101,12 +101,12 @@ scenario!(ranks_that_ask_for_different_things_are_all_told, Job::of(3), |comm| {
         }
     };
     let len = if own == 1 { 65 } else { 64 };
-    differs(comm.alloc::<u8>(len).map(drop), "the first argument", 64, 65);
+    differs(comm.alloc::<u8>(len).map(drop), "the length of an allocation, in bytes", 64, 65);
     let align = if own == 1 { 128 } else { 64 };
-    differs(comm.alloc_region(64, align).map(drop), "the second argument", 64, 128);
+    differs(comm.alloc_region(64, align).map(drop), "the alignment of an allocation", 64, 128);
     let (first, second) = (buffer.region(), other.region());
     let freed = if own == 1 { second } else { first };
-    differs(comm.free_region(freed), "the first argument", first.offset.get(), second.offset.get());
+    differs(comm.free_region(freed), "the offset of what is freed", first.offset.get(), second.offset.get());
     assert_eq!(comm.heap_usage(), before, "nothing was allocated and nothing freed");
     comm.free(buffer)?;
     comm.free(other)?;

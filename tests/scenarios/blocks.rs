@@ -115,3 +115,34 @@ scenario!(blocks_that_cannot_be_are_refused_at_once, Job::of(2), |comm| {
     comm.all_to_all_v(&[1_u8; 8], good, &mut target, good)?;
     assert_eq!(target, [1; 8]);
 });
+
+scenario!(a_buffer_may_be_both_where_no_block_that_is_sent_is_received_over, Job::of(2), |comm| {
+    let (me, buffer) = (comm.rank().get(), comm.alloc::<u32>(8)?);
+    buffer.copy_from_slice(0, &[10 * me, 10 * me + 1, 10 * me + 2, 10 * me + 3, 0, 0, 0, 0])?;
+    let sent = Blocks::new(&[2, 2], &[0, 2]);
+    for at in [0, 2] {
+        let received = [at, 4 + at];
+        let refused = comm.all_to_all_v(&buffer, sent, &buffer, Blocks::new(&[2, 2], &received));
+        assert!(matches!(refused, Err(Error::InvalidArgument { .. })), "{refused:?}");
+    }
+    // The same bytes by another name.
+    let shifted = comm.buffer::<u32>(buffer.part(1, 7)?)?;
+    let refused =
+        comm.all_to_all_v(&shifted, Blocks::new(&[1, 1], &[0, 3]), &buffer, Blocks::new(&[1, 1], &[5, 4]));
+    assert!(matches!(refused, Err(Error::InvalidArgument { value: 3, .. })), "{refused:?}");
+    comm.all_to_all_v(&buffer, sent, &buffer, Blocks::new(&[2, 2], &[6, 4]))?;
+    assert_eq!(buffer.to_vec()[4..], [2 * me + 10, 2 * me + 11, 2 * me, 2 * me + 1]);
+});
+
+scenario!(who_disagrees_with_itself_about_its_own_block_is_named_to_all, Job::of(3).broken(), |comm| {
+    comm.prepare()?;
+    let me = comm.rank().get();
+    // Rank 1 has two elements for itself, and awaits one.
+    let received = if me == 1 { [2, 1, 2] } else { [2, 2, 2] };
+    let sent = Blocks::new(&[2, 2, 2], &[0, 2, 4]);
+    let called = comm.all_to_all_v(&[5_u8; 6], sent, &mut [0; 6], Blocks::new(&received, &[0, 2, 4]));
+    let Err(Error::CallMismatch { mine, rank, theirs }) = called else { panic!("{called:?}") };
+    assert_eq!(rank.get(), 1);
+    assert_eq!(theirs.operation(), Some(Operation::AllToAllV));
+    assert_eq!(theirs.count(), if me == 1 { 2 } else { 1 }, "{mine}, {theirs}");
+});

@@ -193,7 +193,10 @@ scenario!(memory_is_allocated_through_any_communicator_of_all_ranks, Job::of(3).
     assert_eq!(buffer.get(5)?, (me + 1) % 3, "the next in the new order is the rank before");
     let before = comm.heap_usage();
     let unequal = turned.alloc::<u8>(if me == 1 { 65 } else { 64 });
-    assert!(matches!(unequal, Err(Error::Mismatch { what: "the first argument", .. })), "{unequal:?}");
+    assert!(
+        matches!(unequal, Err(Error::Mismatch { what: "the length of an allocation, in bytes", .. })),
+        "{unequal:?}"
+    );
     let too_much = turned.alloc::<u8>(1 << 30);
     assert!(matches!(too_much, Err(Error::OutOfMemory { .. })), "{too_much:?}");
     assert_eq!(comm.heap_usage(), before);

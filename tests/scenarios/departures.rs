@@ -219,3 +219,43 @@ mod jobs_of_one_process {
         assert!(matches!(result, Err(Error::Unavailable { .. })), "{result:?}");
     }
 }
+
+/// A call of one rank.
+type Call = fn(&mut Communicator) -> Result<()>;
+
+/// What two ranks are told that make these calls, in which they wait for nobody, and finalize.
+fn finalized_after(calls: [Call; 2]) -> Vec<Result<()>> {
+    let _watchdog = crate::harness::Watchdog::start("finalized after", Duration::from_secs(60));
+    std::thread::scope(|scope| {
+        let comms = Communicator::init_all(2).unwrap();
+        let run = |mut comm: Communicator, call: Call| {
+            check_sum(&mut comm).unwrap();
+            call(&mut comm).unwrap();
+            comm.finalize()
+        };
+        let running = comms.into_iter().zip(calls).map(|(comm, call)| scope.spawn(move || run(comm, call)));
+        let running: Vec<_> = running.collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn ranks_that_were_in_different_calls_and_waited_for_nobody_are_told_at_the_end() {
+    let broadcast = |comm: &mut Communicator| comm.broadcast(&[1_u8; 4], &mut [0; 4], rank(comm, 0));
+    let reduce =
+        |comm: &mut Communicator| comm.reduce(&[1_u8; 4], &mut [0; 4], &ReduceOp::Sum, rank(comm, 0));
+    let nothing = |_: &mut Communicator| Ok(());
+    let cases: [([Call; 2], [&str; 2]); 3] = [
+        ([broadcast, reduce], ["broadcast of 4 uint8 with root 0", "reduce of 4 uint8 by sum with root 0"]),
+        ([broadcast, nothing], ["broadcast of 4 uint8 with root 0", "finalize"]),
+        ([nothing, reduce], ["finalize", "reduce of 4 uint8 by sum with root 0"]),
+    ];
+    for (calls, names) in cases {
+        for (me, told) in finalized_after(calls).into_iter().enumerate() {
+            let Err(Error::CallMismatch { mine, rank, theirs }) = told else { panic!("{names:?}: {told:?}") };
+            assert_eq!((mine.to_string().as_str(), rank.index()), (names[me], 1 - me));
+            assert_eq!(theirs.to_string(), names[1 - me]);
+        }
+    }
+    assert!(finalized_after([broadcast, broadcast]).iter().all(Result::is_ok));
+}

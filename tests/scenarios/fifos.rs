@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use shmccl::channel::{Channel, Executor};
 use shmccl_proxy::{Handler, Kind, Refusal, Trigger};
@@ -173,7 +174,17 @@ port_scenario!(flushes_of_many_channels_of_one_fifo_all_return, Job::of(2), |com
 
 /// What the fifos have served since they had served `before`.
 fn served_since(comm: &shmccl::Communicator, before: &mut Vec<u64>) -> shmccl::Result<Vec<u64>> {
-    let now: Vec<_> = comm.fifo_snapshots()?.iter().map(|fifo| fifo.served).collect();
+    // A trigger that a flush waited for is popped a moment after it was completed.
+    let started = Instant::now();
+    let all = loop {
+        let all = comm.fifo_snapshots()?;
+        if all.iter().all(|fifo| fifo.served == fifo.pushed) {
+            break all;
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "triggers that nobody pops: {all:?}");
+        std::thread::yield_now();
+    };
+    let now: Vec<_> = all.iter().map(|fifo| fifo.served).collect();
     let since = now.iter().zip(before.iter()).map(|(now, before)| now - before).collect();
     *before = now;
     Ok(since)

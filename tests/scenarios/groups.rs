@@ -240,57 +240,85 @@ scenario!(a_message_to_oneself_needs_both_ends_in_the_group, Job::of(2), |comm| 
     assert_eq!(sum, [2], "nothing was executed");
 });
 
-/// Every small operation in one group, several of each, which share one hand-over or a few.
-fn everything_small(comm: &mut Communicator, count: usize) -> Result<()> {
+/// Every small operation in one group, which share one hand-over or a few: of as many elements as `counts` say, in turns.
+fn everything_small(comm: &mut Communicator, counts: &[usize]) -> Result<()> {
     let (n, me) = (comm.n_ranks() as usize, comm.rank().index());
-    let of = |rank: usize| vec![u32::try_from(rank).unwrap() + 1; count];
-    let total: u32 = (1..=comm.n_ranks()).sum();
-    let (mine, last) = (of(me), rank(comm, comm.n_ranks() - 1));
-    let (blocks, all): (Vec<_>, Vec<_>) = ((0..n).flat_map(of).collect(), (0..n).flat_map(of).collect());
-    let heap = comm.alloc::<u32>(count.max(1))?;
-    let in_heap = comm.buffer::<u32>(heap.part(0, count)?)?;
-    in_heap.copy_from_slice(0, &mine)?;
-    let mut sums = [vec![0_u32; count], vec![0; count], vec![0; count]];
-    let [sum, at_root, scattered] = &mut sums;
-    let [mut copy, mut gathered, mut turned, mut collected, mut dealt] =
-        [count, n * count, n * count, n * count, count].map(|len| vec![0_u32; len]);
+    let count = |call: usize| counts[call % counts.len()];
+    let of = |rank: usize, call| vec![u32::try_from(rank).unwrap() + 1; count(call)];
+    let all = |call| (0..n).flat_map(|rank| of(rank, call)).collect::<Vec<_>>();
+    let sum_of_all = |call| vec![(1..=u32::try_from(n).unwrap()).sum::<u32>(); count(call)];
+    let last = rank(comm, comm.n_ranks() - 1);
+    let mine: [_; 8] = std::array::from_fn(|call| of(me, call));
+    let blocks: [_; 8] = std::array::from_fn(all);
+    let heap = comm.alloc::<u32>(count(3).max(1))?;
+    let in_heap = comm.buffer::<u32>(heap.part(0, count(3))?)?;
+    in_heap.copy_from_slice(0, &mine[3])?;
+    let [mut sum, mut at_root, mut copy, mut scattered, mut dealt] =
+        [0, 1, 2, 4, 7].map(|call| vec![0_u32; count(call)]);
+    let [mut gathered, mut turned, mut collected] = [3, 5, 6].map(|call| vec![0_u32; n * count(call)]);
     let mut group = Group::start();
     let joined = group.join(comm);
-    group.on(joined).all_reduce(&mine, sum, &ReduceOp::Sum)?;
-    group.on(joined).reduce(&mine, at_root, &ReduceOp::Sum, last)?;
-    group.on(joined).broadcast(&mine, &mut copy, last)?;
+    group.on(joined).all_reduce(&mine[0], &mut sum, &ReduceOp::Sum)?;
+    group.on(joined).reduce(&mine[1], &mut at_root, &ReduceOp::Sum, last)?;
+    group.on(joined).broadcast(&mine[2], &mut copy, last)?;
     group.on(joined).all_gather(&in_heap, &mut gathered)?;
-    group.on(joined).reduce_scatter(&blocks, scattered, &ReduceOp::Max)?;
-    group.on(joined).all_to_all(&blocks, &mut turned)?;
-    group.on(joined).gather(&mine, &mut collected, last)?;
-    group.on(joined).scatter(&blocks, &mut dealt, last)?;
+    group.on(joined).reduce_scatter(&blocks[4], &mut scattered, &ReduceOp::Max)?;
+    group.on(joined).all_to_all(&blocks[5], &mut turned)?;
+    group.on(joined).gather(&mine[6], &mut collected, last)?;
+    group.on(joined).scatter(&blocks[7], &mut dealt, last)?;
     group.end()?;
-    assert!(sums[0] == vec![total; count] && sums[2] == mine && copy == of(n - 1));
-    assert!(gathered == all && dealt == mine && turned == mine.repeat(n));
+    assert!(sum == sum_of_all(0) && copy == of(n - 1, 2) && scattered == mine[4]);
+    assert!(gathered == all(3) && turned == mine[5].repeat(n) && dealt == mine[7]);
     if comm.rank() == last {
-        assert!(sums[1] == vec![total; count] && collected == all);
+        assert!(at_root == sum_of_all(1) && collected == all(6));
     }
     comm.free(heap)
 }
 
+/// Counts that go round the calls of a group: the same for all, and mixed.
+fn counts_of_calls(largest: usize) -> Vec<Vec<usize>> {
+    let alike = [0, 1, 2, 3, 100, 600, 2048, 5000].into_iter().filter(|count| *count <= largest);
+    let mixed = [vec![1, 0], vec![22, 0, 0], vec![2, 0, 11, 3, 0], vec![0, largest, 1]];
+    alike.map(|count| vec![count]).chain(mixed).collect()
+}
+
 scenario!(small_operations_together_do_what_they_do_alone, Job::of(3).heap_len(16 << 20), |comm| {
-    for count in [0, 1, 2, 3, 100, 600, 2048, 5000] {
-        everything_small(comm, count)?;
-    }
+    counts_of_calls(5000).iter().try_for_each(|counts| everything_small(comm, counts))?;
 });
 scenario!(small_operations_of_two_ranks_do_what_they_do_alone, Job::of(2).heap_len(16 << 20), |comm| {
-    for count in [0, 1, 2, 100, 3000] {
-        everything_small(comm, count)?;
-    }
+    counts_of_calls(5000).iter().try_for_each(|counts| everything_small(comm, counts))?;
 });
 scenario!(small_operations_of_one_rank_do_what_they_do_alone, Job::of(1), |comm| {
-    everything_small(comm, 1)?;
-    everything_small(comm, 5000)?;
+    counts_of_calls(5000).iter().try_for_each(|counts| everything_small(comm, counts))?;
 });
 scenario!(small_operations_of_eight_ranks_do_what_they_do_alone, Job::of(8).heap_len(16 << 20), |comm| {
-    for count in [1, 50] {
-        everything_small(comm, count)?;
-    }
+    counts_of_calls(100).iter().try_for_each(|counts| everything_small(comm, counts))?;
+});
+
+/// Groups in which nothing is reduced after, before and between inputs that take `words` of a post.
+fn nothing_beside(comm: &mut Communicator, words: usize) -> Result<()> {
+    let (n, root) = (comm.n_ranks() as usize, rank(comm, 0));
+    let (mut first, mut rest) = (vec![1_u64; words.min(1)], vec![2_u64; words - words.min(1)]);
+    let [mut one, mut two, mut three, mut four] = [const { [0_u64; 0] }; 4];
+    let mut group = Group::start();
+    let joined = group.join(comm);
+    group.on(joined).all_reduce_in_place(&mut one, &ReduceOp::Sum)?;
+    group.on(joined).all_reduce_in_place(&mut first, &ReduceOp::Sum)?;
+    group.on(joined).all_gather(&[0_u64; 0], &mut two)?;
+    group.on(joined).all_reduce_in_place(&mut rest, &ReduceOp::Sum)?;
+    group.on(joined).reduce(&[0_u64; 0], &mut three, &ReduceOp::Sum, root)?;
+    group.on(joined).reduce_scatter(&[0_u64; 0], &mut four, &ReduceOp::Max)?;
+    group.on(joined).all_reduce_in_place(&mut [0_u64; 0], &ReduceOp::Sum)?;
+    group.end()?;
+    assert!(first.iter().all(|&sum| sum == n as u64) && rest.iter().all(|&sum| sum == 2 * n as u64));
+    Ok(())
+}
+
+scenario!(nothing_is_reduced_where_a_post_of_two_ranks_ends, Job::of(2), |comm| {
+    (0..=12).try_for_each(|words| nothing_beside(comm, words))?;
+});
+scenario!(nothing_is_reduced_where_a_post_of_three_ranks_ends, Job::of(3), |comm| {
+    (0..=12).try_for_each(|words| nothing_beside(comm, words))?;
 });
 
 scenario!(more_operations_than_one_post_holds_are_all_executed, Job::of(2), |comm| {

@@ -300,11 +300,6 @@ pub(crate) fn seed() -> u64 {
     }
 }
 
-/// Whether the long forms of the trials are asked for.
-pub(crate) fn long() -> bool {
-    std::env::var_os("SHMCCL_LONG").is_some()
-}
-
 /// `len` bytes that tell where they come from.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     Random(seed).bytes(len)

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use shmccl::collective::tuning::Table;
 use shmccl::collective::{Algorithm, ChannelKind};
 use shmccl::reduce::{CustomOp, ReduceOp, Scalar};
 use shmccl::{Blocks, Collectives, Communicator, Error, Group, Result};
@@ -16,7 +17,7 @@ const FOUR: [f32; 4] = [1.0; 4];
 const THIRDS: Blocks<'_> = Blocks { counts: &[1, 2, 1], displacements: &[0, 1, 3] };
 
 /// Each operation once.
-const OPERATIONS: [Called; 9] = [
+const OPERATIONS: [Called; 10] = [
     SUM,
     ("reduce of 4 float by sum with root 0", |comm| {
         comm.reduce(&FOUR, &mut FOUR.clone(), &ReduceOp::Sum, rank(comm, 0))
@@ -30,6 +31,7 @@ const OPERATIONS: [Called; 9] = [
     ("all_to_all_v", |comm| comm.all_to_all_v(&FOUR, THIRDS, &mut FOUR.clone(), THIRDS)),
     ("gather of 4 float with root 0", |comm| comm.gather(&FOUR, &mut [0.0; 12], rank(comm, 0))),
     ("scatter of 4 float with root 0", |comm| comm.scatter(&[1.0; 12], &mut FOUR.clone(), rank(comm, 0))),
+    ("set_tuning", |comm| comm.set_tuning(Table::default())),
 ];
 
 const SUM: Called = ("all_reduce of 4 float by sum", |comm| all_reduce(comm, &ReduceOp::Sum));

@@ -141,3 +141,26 @@ scenario!(ranks_with_different_tables_all_learn_of_it, Job::of(3).broken(), |com
     let next = comm.all_reduce_in_place(&mut [0_u64; 4], &ReduceOp::Sum);
     assert!(matches!(next, Err(Error::Revoked { .. } | Error::TuningMismatch { .. })), "{next:?}");
 });
+
+/// Rank 1 waits for the others in a barrier, and these for it with a table.
+fn beside_a_barrier(comm: &mut Communicator) -> Result<()> {
+    let told = match comm.rank().get() {
+        1 => comm.barrier(),
+        _ => comm.set_tuning(Table::default()),
+    };
+    let Err(Error::CallMismatch { mine, rank, theirs }) = told else { panic!("{told:?}") };
+    let names = [mine, theirs].map(|call| call.to_string());
+    let expected = if comm.rank().get() == 1 { ["barrier", "set_tuning"] } else { ["set_tuning", "barrier"] };
+    assert_eq!(names, expected);
+    assert_ne!(comm.rank().get() == 1, rank.get() == 1);
+    Ok(())
+}
+
+scenario!(a_table_beside_a_barrier_is_a_mismatch, Job::of(3).broken(), |comm| {
+    comm.prepare()?;
+    comm.barrier()?;
+    beside_a_barrier(comm)?;
+});
+scenario!(a_table_beside_a_barrier_of_a_derived_communicator_is_a_mismatch, Job::of(3).broken(), |comm| {
+    beside_a_barrier(&mut comm.duplicate()?)?;
+});

@@ -208,7 +208,7 @@ impl Bench<'_> {
             let leads = self.comm.rank().get() == 0;
             ("raw flag ping-pong".to_owned(), Box::new(PingPong::new(Signals(flags), leads, false)))
         } else {
-            ("bare yield barrier".to_owned(), Box::new(YieldBarrier::new(self.comm)?))
+            ("bare yield barrier".to_owned(), Box::new(YieldBarrier::new(self.comm, 1)?))
         });
         Ok(limits)
     }
@@ -216,7 +216,7 @@ impl Bench<'_> {
     /// Loops over the buffers of all ranks, written by hand. Of the shortest data only such as hand them over once. Collective.
     fn bare(&mut self, wanted: Wanted<'_>) -> Result<Vec<Limit<'static>>> {
         // Blocks that are exchanged where they lie would be overwritten before they are read: the least is an exchange apart.
-        let in_place = wanted.in_place && !matches!(self.operation, Operation::AllToAll | Operation::Send);
+        let in_place = wanted.in_place && !self.is_apart(wanted);
         let op = self.operation.reduces().then_some(ReduceOp::Sum);
         let task = self.task(Wanted { in_place, ..wanted }, op, SIZE)?;
         let crowded = self.plan.one_core || self.comm.is_crowded()?;
@@ -233,7 +233,22 @@ impl Bench<'_> {
                 lanes.push((share.name(), self.bare_lane(share, &task, wanted.bytes)?));
             }
         }
+        let otherwise = self.otherwise(wanted);
+        lanes.iter_mut().for_each(|(name, _)| *name += &otherwise);
         Ok(lanes)
+    }
+
+    /// Whether the limit of an operation in place is one that is not.
+    fn is_apart(&self, wanted: Wanted<'_>) -> bool {
+        wanted.in_place && matches!(self.operation, Operation::AllToAll | Operation::Send)
+    }
+
+    /// What hand-written loops do that the operation does not, as it stands behind their names.
+    fn otherwise(&self, wanted: Wanted<'_>) -> String {
+        let is_float_sum = wanted.data_type == DataType::F32 && wanted.op == ReduceOp::Sum.name();
+        let sums = if self.operation.reduces() && !is_float_sum { ", of float sums" } else { "" };
+        let apart = if self.is_apart(wanted) { ", out of place" } else { "" };
+        format!("{sums}{apart}")
     }
 
     fn bare_lane<W: Way<f32> + 'static>(&self, way: W, task: &Task, bytes: u64) -> Result<Box<dyn Lane>> {

@@ -326,6 +326,8 @@ impl<T: Number> Outputs<'_, T> {
         let mut wrong = 0;
         for (at, part) in periods(block.first, block.count) {
             let found = match self.buffers {
+                // A copy of what is right would be one pass more than MPI's results take.
+                Buffers::Heap { recv, .. } if is_in(recv, start + at, &expected[part.clone()])? => continue,
                 Buffers::Heap { recv, .. } => {
                     let copy = &mut self.copy[..part.len()];
                     recv.copy_to_slice(start + at, copy)?;
@@ -358,6 +360,12 @@ impl<T: Number> Outputs<'_, T> {
         }
         Ok(wrong)
     }
+}
+
+/// Whether `expected` is in `buffer` from element `at` on.
+#[inline]
+fn is_in<T: Number>(buffer: &DeviceBuffer<T>, at: usize, expected: &[T]) -> Result<bool> {
+    buffer.span().equals((at * size_of::<T>()) as u64, bytemuck::cast_slice(expected))
 }
 
 /// Elements that differ in any bit.

@@ -1,6 +1,8 @@
 //! Memory that was written by somebody who does not follow the protocol.
 
 use super::*;
+use std::cell::Cell;
+use std::ops::Deref;
 
 proptest! {
     #[test]
@@ -53,5 +55,42 @@ fn a_producer_in_front_of_a_forged_tail_says_full_and_returns() {
             ring.header.tail.store(forged, Ordering::Relaxed);
             assert_eq!(producer.try_push(numbered(1)), Err(Full));
         });
+    }
+}
+
+/// A header whose `head` somebody `moves`, if he does, by `step` between any two looks at it.
+#[derive(Clone)]
+struct Moving<'r> {
+    header: &'r FifoHeader,
+    step: u64,
+    moves: &'r Cell<bool>,
+}
+
+impl Deref for Moving<'_> {
+    type Target = FifoHeader;
+
+    fn deref(&self) -> &FifoHeader {
+        if self.moves.get() {
+            self.header.head.fetch_add(self.step, Ordering::Relaxed);
+        }
+        self.header
+    }
+}
+
+#[test]
+fn a_producer_whose_head_is_moved_under_its_hands_says_full_and_holds_nothing() {
+    // Steps that find room, where the exchange fails; that find none, where `head` has moved on; and that go backwards.
+    for step in [1, 4, 1 << 40, u64::MAX] {
+        let (ring, moves) = (Ring::new(4), Cell::new(false));
+        let moving = Moving { header: &ring.header, step, moves: &moves };
+        let mut producer =
+            Fifo::new(moving, ring.slots.as_slice()).unwrap().shared_producer(owner(1)).unwrap();
+        moves.set(true);
+        assert_eq!(producer.try_push(numbered(1)), Err(Full), "by {step}");
+        moves.set(false);
+        assert_eq!(ring.header.producers[0].reserving.load(Ordering::Relaxed), 0);
+        // Once nobody does so any more it goes on.
+        ring.header.head.store(0, Ordering::Relaxed);
+        assert_eq!(producer.try_push(numbered(2)), Ok(Position(0)), "by {step}");
     }
 }

@@ -11,8 +11,9 @@
 //! In which order each of them combines elements [`Algorithm`] tells.
 //!
 //! Every element of a result is made by one member for all, or alike by the two that exchange, so that all ranks get the same
-//! bits; and the order depends on the number of ranks, the count and the root only, so they are the same in every run. (What
-//! goes through the scratch in several pieces is several operations in this respect.)
+//! bits; and the order depends on the number of ranks, the count, the length of an element and the root only, so they are the same
+//! in every run. (What goes through the scratch in several pieces is several operations in this respect, which shows where elements
+//! of one operation go different ways: in the ring and in the double tree.)
 //!
 //! A [`Worker`] is one member in one operation: all that an algorithm touches besides pipes is its own heap, where its
 //! buffers, its inbox and its bench are. Messages of no bytes are not sent; both ends know their lengths.

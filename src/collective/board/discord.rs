@@ -1,9 +1,9 @@
 //! What a member finds out, and says, when members are in different calls.
 
 use super::{Board, Post, index};
-use crate::collective::operation::Summary;
+use crate::collective::operation::{Operation, Summary};
 use crate::collective::region::LAP;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::rank::Rank;
 
 impl Board {
@@ -97,6 +97,29 @@ impl Board {
             let call = elsewhere.call_of(rank)?;
             (!posts[index(posted)].shows(posted)).then_some((rank, call))
         })
+    }
+
+    /// Looks, when all members have come to the end, whether they have done the same until then. Who waited for nobody in its last
+    /// operations, as the root of a broadcast, has not been told yet.
+    ///
+    /// # Errors
+    /// [`Error::CallMismatch`]; each member has it, as each sees what all have posted.
+    pub(crate) fn check_end(&self) -> Result<()> {
+        if let Some(error) = self.disagreement() {
+            return Err(error);
+        }
+        let end = Summary::new(Operation::Finalize);
+        if let Some((rank, theirs)) = self.ahead().next() {
+            return Err(Error::CallMismatch { mine: end, rank, theirs });
+        }
+        let turn = index(self.posted);
+        let mut others = self.members.iter().zip(&self.posts);
+        match others.find(|(_, posts)| self.posted != 0 && !posts[turn].shows(self.posted)) {
+            Some((&rank, _)) => {
+                Err(Error::CallMismatch { mine: self.mine[turn].summary(), rank, theirs: end })
+            }
+            None => Ok(()),
+        }
     }
 
     /// The members that have gone on to an operation that this one has not come to, and what each does there.

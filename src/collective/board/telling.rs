@@ -11,8 +11,23 @@ use crate::sync::WaitingIn;
 impl Board {
     /// Tells that this member is in the call `summary`; again when it is known how that is done.
     pub(crate) fn tell_operation(&mut self, summary: Summary) {
-        let first = *self.large.get_or_insert(self.sequence);
-        self.fabric.activity().begin_operation(summary.words(), first.wrapping_add(1));
+        let next = self.number().wrapping_add(1);
+        let number = *self.large.get_or_insert(next);
+        self.fabric.activity().begin_operation(summary.words(), number);
+    }
+
+    /// How many operations the caller has begun here.
+    pub(crate) fn number(&self) -> u64 {
+        self.sequence.wrapping_sub(self.aside)
+    }
+
+    /// Takes `n` numbers, of the past or the next ones, for steps within an operation that is counted as one.
+    pub(crate) fn set_aside(&mut self, n: u64) {
+        self.aside = self.aside.wrapping_add(n);
+        self.progress[self.me].tell_aside(self.aside);
+        if self.is_shown {
+            self.fabric.activity().skip_numbers(n);
+        }
     }
 
     /// Tells that the operation is over, into which this member has put `len` bytes.
@@ -20,6 +35,24 @@ impl Board {
         if self.large.take().is_some() {
             self.fabric.activity().end_operation(len);
         }
+    }
+
+    /// Tells that the operation, which has taken several numbers and no [`Board::step`], is over: it counts as one.
+    pub(crate) fn tell_end_of_several(&mut self, is_done: bool) {
+        let Some(number) = self.large else { return };
+        self.set_aside(self.number().saturating_sub(number));
+        match (is_done, self.fabric.world().revocation().read()) {
+            (true, _) => self.tell_done(0),
+            (false, None) => self.tell_refused(),
+            // What the wait that was given up was about stays.
+            (false, Some(_)) => self.large = None,
+        }
+    }
+
+    /// Tells that all numbers so far were those of steps.
+    pub(crate) fn tell_as_none(&mut self) {
+        self.set_aside(self.number());
+        self.tell_refused();
     }
 
     /// Tells that all members have refused the operation.
@@ -31,7 +64,7 @@ impl Board {
 
     /// What this member tells of a wait for `awaited` in `operation`.
     pub(super) fn waiting_in(&self, operation: Operation, awaited: RankSet) -> WaitingIn {
-        let small = || (self.call(operation).words(), self.posted);
+        let small = || (self.call(operation).words(), self.posted.wrapping_sub(self.aside));
         WaitingIn {
             call: self.large.is_none().then(small),
             kind: 0,
@@ -44,6 +77,7 @@ impl Board {
 impl Drop for Board {
     fn drop(&mut self) {
         if self.is_shown {
+            let _held = self.fabric.world().hold_boards();
             self.fabric.activity().hide_board(self.base.get(), self.sequence);
         }
     }

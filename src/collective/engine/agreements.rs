@@ -25,12 +25,40 @@ impl Engine {
         board.or_revoke(met)
     }
 
+    /// Begins `call` of the caller's, in which members come together several times.
+    pub(crate) fn begin_several(&mut self, call: Summary) {
+        self.team.board.tell_operation(call);
+    }
+
+    /// Ends it: it counts as one.
+    pub(crate) fn end_several(&mut self, is_done: bool) {
+        self.team.board.tell_end_of_several(is_done);
+    }
+
+    /// Counts nothing of what was so far: it was part of an operation that is counted elsewhere, or was not done yet.
+    pub(crate) fn count_as_none(&mut self) {
+        self.team.board.tell_as_none();
+    }
+
+    /// Counts the next coming together as part of the operation that was counted last.
+    pub(crate) fn count_no_more(&mut self) {
+        self.team.board.set_aside(1);
+    }
+
     /// Returns when all members have called it for `operation`: a barrier, or one that begins or ends with it.
     ///
     /// # Errors
     /// Those of [`Engine::run`].
     pub(crate) fn barrier(&mut self, operation: Operation) -> Result<()> {
         self.noted(operation, |engine| engine.announce(Summary::new(operation), operation))
+    }
+
+    /// Looks, when all members have come to the end, whether they have done the same until then.
+    ///
+    /// # Errors
+    /// [`Error::CallMismatch`].
+    pub(crate) fn check_end(&self) -> Result<()> {
+        self.team.board.check_end()
     }
 
     /// Tells all members `words`, at most [`super::board::INLINE_WORDS`] of them, and returns what each has told: as many.
@@ -70,6 +98,7 @@ impl Engine {
         check_balance(team, |member| told[member][words.len() - 1])?;
         pipework.agree(team, opening, &told)
     }
+
     /// Compares this member's table with those of the others, if it has one, and goes by it from now on. Called by all members.
     ///
     /// # Errors
@@ -86,7 +115,7 @@ impl Engine {
     fn agree(&mut self, table: Result<Table>, crowded: bool) -> Result<Tuning> {
         let mine = table.as_ref().map_or(0, Table::checksum);
         let words = [u64::from(table.is_ok()), mine, u64::from(crowded)];
-        let told = self.exchange(Operation::Barrier, &words)?;
+        let told = self.exchange(Operation::SetTuning, &words)?;
         let table = table?;
         for (words, &rank) in told.iter().zip(self.team.members().iter()) {
             match *words.as_slice() {

@@ -11,6 +11,15 @@ pub enum TuningFault {
     /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(std::io::Error),
+    /// It is a directory, a pipe or a device.
+    #[error("is no regular file")]
+    NotAFile,
+    /// No table is as long.
+    #[error("has more than {most} bytes, and no tuning table is as long")]
+    TooLong {
+        /// The most that are read.
+        most: u64,
+    },
     /// It is no TOML, or no table in TOML.
     #[error("{0}")]
     Malformed(String),

@@ -10,11 +10,17 @@
 //! A table has a *case* for each operation, number of ranks, kind of buffers, and crowded or not: sizes and algorithms. `shmccl
 //! tune` measures one and writes it. As a program starts, it is read from the file that `SHMCCL_TUNING` names, or else from
 //! `$XDG_CONFIG_HOME/shmccl/tuning.toml` or `~/.config/shmccl/tuning.toml`; where there is no such file, and where `SHMCCL_TUNING`
-//! is empty, the built-in table is taken. It serves direct channels; over proxied ones there is one choice by operation and size.
+//! is empty, the built-in table is taken. The file is a regular one of at most 1 MiB. A table serves direct channels; over proxied
+//! ones there is one choice by operation and size.
 //!
 //! Tables are measured with `f32` sums. Reductions for which it matters that partial results are passed on (by custom operators, and of
 //! floats of 16 and 8 bits, which are widened for it) are done by `two_shot` where a table says an algorithm that does so: see
 //! [`Algorithm`](super::Algorithm).
+//!
+//! # The same bits
+//! Another algorithm may add floats in another order. With the built-in table results are the same bits in every run; with one from
+//! a file, in all runs with that table in which ranks share cores or do not alike. Who needs the same bits whatever is in a
+//! user's directory sets `SHMCCL_TUNING` to nothing, or has the program choose: `Communicator::set_tuning`, `Communicator::set_algorithm`.
 //!
 //! # All ranks have the same table
 //! Ranks that chose differently would wait for each other in different algorithms. So the ranks of a job compare checksums

@@ -1,8 +1,12 @@
 //! Where a table is looked for.
 
 use std::ffi::OsString;
-use std::io;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
 
 use super::fault::TuningFault;
 use super::table::Table;
@@ -11,6 +15,9 @@ use crate::error::{Error, Result};
 
 /// The environment variable that names a table's file. Empty, it asks for the built-in table.
 pub const VARIABLE: &str = "SHMCCL_TUNING";
+
+/// The most bytes that a table's file has: cases for all numbers of ranks, of many steps each, have fewer.
+const MAX_LEN: u64 = 1 << 20;
 
 /// Where a table is looked for when [`VARIABLE`] is not set; `None` when there is no home directory.
 #[must_use]
@@ -54,13 +61,27 @@ impl Table {
     /// [`Error::Tuning`].
     pub fn read(file: impl Into<PathBuf>) -> Result<Self> {
         let file = file.into();
-        let content = std::fs::read_to_string(&file).map_err(|error| (None, TuningFault::Unreadable(error)));
+        let content = content_of(&file).map_err(|fault| (None, fault));
         content.and_then(|content| text::parse(&content)).map_err(|(line, fault)| Error::Tuning {
             file,
             line,
             fault,
         })
     }
+}
+
+/// What is in `file`, if that is a regular file of a length that a table can have.
+fn content_of(file: &Path) -> std::result::Result<String, TuningFault> {
+    // A pipe without a writer would have every rank wait for one.
+    let opened = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(file);
+    let opened = opened.map_err(TuningFault::Unreadable)?;
+    if !opened.metadata().map_err(TuningFault::Unreadable)?.is_file() {
+        return Err(TuningFault::NotAFile);
+    }
+    let mut content = String::new();
+    // What the file system says of its length is not always so.
+    opened.take(MAX_LEN + 1).read_to_string(&mut content).map_err(TuningFault::Unreadable)?;
+    if content.len() as u64 > MAX_LEN { Err(TuningFault::TooLong { most: MAX_LEN }) } else { Ok(content) }
 }
 
 fn is_missing(error: &io::Error) -> bool {

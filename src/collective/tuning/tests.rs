@@ -185,3 +185,27 @@ fn a_usual_file_that_is_missing_and_an_empty_name_mean_the_built_in_table() {
     assert_eq!(Table::find(Some("".into()), Some(PathBuf::from("/dev"))).unwrap(), Table::default());
     assert!(Table::find(None, Some(PathBuf::from("/dev"))).is_err(), "a directory is there and is no table");
 }
+
+#[test]
+fn what_is_no_regular_file_of_a_sensible_length_is_refused_by_name_and_nobody_waits_for_it() {
+    let directory = std::env::temp_dir().join(format!("shmccl-tuning-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let [pipe, long, full] = ["pipe", "long", "full"].map(|name| directory.join(name));
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    std::fs::write(&long, format!("version = 1\n{}", "#".repeat(1 << 20))).unwrap();
+    let content = format!("version = 1\n{}", "#".repeat((1 << 20) - 12));
+    std::fs::write(&full, content).unwrap();
+    let zero = PathBuf::from("/dev/zero");
+    for (file, told) in [
+        (&pipe, "is no regular file"),
+        (&zero, "is no regular file"),
+        (&directory, "is no regular file"),
+        (&long, "has more than 1048576 bytes"),
+    ] {
+        let error = Table::find(Some(file.clone().into_os_string()), None).unwrap_err().to_string();
+        let beginning = format!("tuning table {}: {told}", file.display());
+        assert!(error.starts_with(&beginning), "{error}");
+    }
+    assert_eq!(Table::read(full).unwrap(), Table::default());
+    std::fs::remove_dir_all(directory).unwrap();
+}

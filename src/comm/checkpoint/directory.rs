@@ -2,12 +2,14 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag};
 
 use super::{CheckpointFault, at, io};
+use crate::channel::Era;
 use crate::error::Result;
 use crate::rank::MAX_RANKS;
 
@@ -78,26 +80,43 @@ impl Directory {
         self.generation(generation).join(format!("{RANK}{rank}"))
     }
 
+    /// The same until all of `generation` is there, which is written in the epoch `era`.
+    pub(super) fn part_aside(&self, generation: u64, era: Era, rank: u64) -> PathBuf {
+        self.generation_aside(generation, era).join(format!("{RANK}{rank}"))
+    }
+
     fn generation(&self, generation: u64) -> PathBuf {
         self.path.join(format!("{GENERATION}{generation}"))
     }
 
-    pub(super) fn make_generation(&self, generation: u64) -> Result<()> {
-        let path = self.generation(generation);
+    /// A name that no other epoch writes to: not even one whose last rank was stopped, given up, and wakes in the midst of the next.
+    fn generation_aside(&self, generation: u64, era: Era) -> PathBuf {
+        let Era { job, epoch } = era;
+        self.path.join(format!("{GENERATION}{generation}.{job:016x}-{epoch}"))
+    }
+
+    /// Makes the directory in which `generation` is written in the epoch `era`.
+    pub(super) fn make_generation(&self, generation: u64, era: Era) -> Result<()> {
+        let path = self.generation_aside(generation, era);
         fs::create_dir(&path).map_err(|error| io(&path, "making the directory of a generation", error))
+    }
+
+    /// Gives the directory in which all of `generation` was written its own name, when the disk knows the names in it.
+    pub(super) fn name_generation(&self, generation: u64, era: Era) -> Result<()> {
+        let (aside, path) = (self.generation_aside(generation, era), self.generation(generation));
+        sync_directory(&aside)?;
+        fs::rename(&aside, &path).map_err(|error| io(&path, "naming the directory of a generation", error))
     }
 
     /// The generation that counts, if there is one.
     pub(super) fn current(&self) -> Result<Option<Current>> {
         let path = self.path.join(CURRENT);
-        let read = |error| io(&path, "reading which generation counts", error);
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(read(error)),
-        };
-        let mut text = Vec::new();
-        file.take(LONGEST).read_to_end(&mut text).map_err(read)?;
+        const ACTION: &str = "reading which generation counts";
+        if path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            return Ok(None);
+        }
+        let (file, mut text) = (open(&path, ACTION)?, Vec::new());
+        file.take(LONGEST).read_to_end(&mut text).map_err(|error| io(&path, ACTION, error))?;
         let current = std::str::from_utf8(&text).ok().and_then(Current::read);
         current
             .map(Some)
@@ -112,8 +131,7 @@ impl Directory {
         for entry in fs::read_dir(&self.path).map_err(sweep)? {
             let entry = entry.map_err(sweep)?;
             let name = entry.file_name();
-            let number = name.to_str().and_then(|name| number_behind(GENERATION, name));
-            if number.is_some_and(|number| number != keep) {
+            if name.to_str().is_some_and(|name| is_left_over(name, keep)) {
                 remove_generation(&entry.path()).map_err(sweep)?;
             } else if name == *ASIDE {
                 fs::remove_file(entry.path()).map_err(sweep)?;
@@ -122,9 +140,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Writes `current` aside, and waits until it is on the disk with the names of the files that it is about.
+    /// Writes `current` aside, and waits until it is on the disk.
     pub(super) fn write_aside(&self, current: &Current) -> Result<PathBuf> {
-        sync_directory(&self.generation(current.generation))?;
         let path = self.path.join(ASIDE);
         let write = |error| io(&path, "writing which generation counts", error);
         let mut file = File::create(&path).map_err(write)?;
@@ -142,10 +159,32 @@ impl Directory {
     }
 }
 
+/// Opens the file at `path` to read it, and nothing that only has its name: opening a pipe could take for ever.
+pub(super) fn open(path: &Path, action: &'static str) -> Result<File> {
+    let failed = |error| io(path, action, error);
+    let file =
+        File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(failed)?;
+    if file.metadata().map_err(failed)?.is_file() { Ok(file) } else { Err(at(path, CheckpointFault::NoFile)) }
+}
+
 /// The number that follows `prefix` in `name`, as it would be written.
 fn number_behind(prefix: &str, name: &str) -> Option<u64> {
     let digits = name.strip_prefix(prefix)?;
     digits.parse().ok().filter(|number: &u64| number.to_string() == digits)
+}
+
+/// Whether `name` is that of a generation that does not count, where `keep` does. What is written aside never does.
+fn is_left_over(name: &str, keep: u64) -> bool {
+    match name.split_once('.') {
+        Some((name, writer)) => is_writer(writer) && number_behind(GENERATION, name).is_some(),
+        None => number_behind(GENERATION, name).is_some_and(|number| number != keep),
+    }
+}
+
+/// Whether this tells an epoch, as [`Directory::generation_aside`] writes it.
+fn is_writer(text: &str) -> bool {
+    let is_job = |job: &str| job.len() == 16 && job.bytes().all(|byte| byte.is_ascii_hexdigit());
+    text.split_once('-').is_some_and(|(job, epoch)| is_job(job) && epoch.parse::<u64>().is_ok())
 }
 
 /// Removes a generation. It fails where there is anything that ranks do not write.
@@ -217,6 +256,18 @@ mod tests {
         assert!(
             !left("generation-1") && left("generation-007") && left("generation-+5") && left("generations-3")
         );
+        let era = Era { job: 0xabc, epoch: 3 };
+        directory.make_generation(4, era).unwrap();
+        fs::write(directory.part_aside(4, era, 1), "").unwrap();
+        for name in
+            ["generation-4.thesis", "generation-4.0000000000000abc", "generation-x.0000000000000abc-3"]
+        {
+            fs::create_dir(path.join(name)).unwrap();
+        }
+        directory.sweep(4).unwrap();
+        assert!(!left("generation-4.0000000000000abc-3"), "no number counts that was written aside");
+        assert!(left("generation-4.thesis") && left("generation-4.0000000000000abc"));
+        assert!(left("generation-x.0000000000000abc-3"));
         fs::create_dir(path.join("generation-2")).unwrap();
         fs::write(path.join("generation-2/thesis"), "").unwrap();
         assert!(directory.sweep(0).is_err() && left("generation-2/thesis"));

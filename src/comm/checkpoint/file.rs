@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use super::directory::Part;
+use super::directory::{Part, open};
 use super::{CheckpointFault, Place, at, io};
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
@@ -175,7 +175,7 @@ pub(super) struct Reader {
 impl Reader {
     /// Opens the file at `path`, which is to begin with `expected`.
     pub(super) fn open(path: &Path, expected: &Head) -> Result<Self> {
-        let file = File::open(path).map_err(|error| io(path, "opening a file", error))?;
+        let file = open(path, "opening a file")?;
         let bytes = expected.bytes();
         let (path, regions) = (path.to_owned(), Vec::new());
         let mut reader = Self { path, file, regions, head_len: 0, head_sum: [0; SUM] };

@@ -6,13 +6,17 @@
 //! DIRECTORY/generation-7/rank1
 //! ```
 //!
+//! A generation is written in a directory that is named for the epoch, too, and gets its own name when all files are there. So a rank that
+//! was stopped, was given up, and wakes when the others are at the next attempt, meets none of them there; and it looks first whether its
+//! epoch has ended.
+//!
 //! All ranks take part, and tell each other after every step whether it went well, so that all succeed or none does:
 //!
 //! | step | by | what |
 //! |---|---|---|
 //! | 1 | the first rank | removes what is left of attempts that failed, and makes the directory of the next generation |
 //! | 2 | each | writes its file, and waits until it is on the disk |
-//! | 3 | the first rank | writes the new `CURRENT` aside, waits until that and the names of all files are on the disk, renames it |
+//! | 3 | the first rank | names the generation, writes the new `CURRENT` aside, waits until that and the names of all files are on the disk, renames it |
 //! | 4 | the first rank | removes the generation before |
 //!
 //! The rename is the one moment at which the new checkpoint takes the place of the old one. Whoever dies, whenever: what `CURRENT`
@@ -33,6 +37,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::Flock;
 
 use super::Communicator;
+use crate::channel::Era;
 use crate::collective::Operation;
 use crate::error::{Error, Result};
 use crate::faults::{Event, FILE};
@@ -63,6 +68,9 @@ pub enum CheckpointFault {
         /// The system's own error.
         source: std::io::Error,
     },
+    /// What has the name of a file is something else, which might keep a reader waiting for ever.
+    #[error("it is no regular file; remove it, or name another directory")]
+    NoFile,
     /// A file is not what was written.
     #[error(
         "{what} is not what was written; the file is damaged: restore it from a copy, or use an older checkpoint"
@@ -192,12 +200,14 @@ impl Communicator {
     fn write_checkpoint(&mut self, held: Held<'_>, directory: &Path) -> Result<u64> {
         self.check_all_ranks()?;
         self.fabric().enter(Operation::Checkpoint.name())?;
-        let directory = Directory::new(directory);
-        let mut writing = Writing { comm: self, held, directory, lock: None };
-        let generation = writing.begin()?;
-        let parts = writing.write(generation)?;
-        writing.commit(generation, parts)?;
-        Ok(generation)
+        self.as_one(Operation::Checkpoint, |comm| {
+            let directory = Directory::new(directory);
+            let mut writing = Writing { comm, held, directory, lock: None };
+            let generation = writing.begin()?;
+            let parts = writing.write(generation)?;
+            writing.commit(generation, parts)?;
+            Ok(generation)
+        })
     }
 
     /// Reads back into the heaps of all ranks what [`Communicator::checkpoint`] has written to `directory`, and returns its number.
@@ -225,6 +235,10 @@ impl Communicator {
     fn read_checkpoint(&mut self, held: Held<'_>, directory: &Path) -> Result<u64> {
         self.check_all_ranks()?;
         self.fabric().enter(Operation::Restore.name())?;
+        self.as_one(Operation::Restore, |comm| comm.read_all_parts(held, directory))
+    }
+
+    fn read_all_parts(&mut self, held: Held<'_>, directory: &Path) -> Result<u64> {
         self.step()?;
         let checked = self.open_part(held, &Directory::new(directory));
         let own = checked.as_ref().map_or([0; 2], |(_, current)| [current.generation, current.checksum()]);
@@ -316,6 +330,10 @@ impl Writing<'_> {
         self.comm.fabric().rank().get() == 0
     }
 
+    fn era(&self) -> Era {
+        self.comm.fabric().world().era()
+    }
+
     fn in_step<R>(&mut self, words: [u64; 2], outcome: Result<R>) -> Result<(Vec<[u64; 2]>, R)> {
         self.comm.in_step_with(Operation::Checkpoint, words, outcome)
     }
@@ -335,7 +353,7 @@ impl Writing<'_> {
         self.directory.sweep(before)?;
         self.comm.step()?;
         let next = before.saturating_add(1);
-        self.directory.make_generation(next)?;
+        self.directory.make_generation(next, self.era())?;
         Ok(next)
     }
 
@@ -362,8 +380,10 @@ impl Writing<'_> {
     fn write_part(&self, generation: u64) -> Result<Part> {
         let comm = &*self.comm;
         comm.step()?;
-        let path = self.directory.part(generation, comm.own_number());
+        let path = self.directory.part_aside(generation, self.era(), comm.own_number());
         let head = self.held.head(comm, generation);
+        // Who was stopped and given up meanwhile writes nothing any more.
+        comm.fabric().check(Operation::Checkpoint.name())?;
         let mut writer = file::Writer::create(&path, &head)?;
         for region in head.regions {
             let span = self.held.span(comm, region)?;
@@ -387,9 +407,11 @@ impl Writing<'_> {
     }
 
     fn replace(&self, current: &Current) -> Result<()> {
+        // Who was given up meanwhile names nothing any more.
+        self.comm.fabric().check(Operation::Checkpoint.name())?;
+        self.directory.name_generation(current.generation, self.era())?;
         let aside = self.directory.write_aside(current)?;
         self.comm.step()?;
-        // Who was given up meanwhile names nothing any more.
         self.comm.fabric().check(Operation::Checkpoint.name())?;
         self.directory.replace(&aside)?;
         self.comm.step()?;

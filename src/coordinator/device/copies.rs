@@ -28,7 +28,7 @@ const CLIENT: Exchange =
 /// How many copies may be in progress at a time; others wait at the door.
 const MAX_COPIES: usize = 16;
 
-/// How much is copied at a time.
+/// How much is copied at a time, for which a client has [`PATIENCE`], however it divides it.
 const PIECE: usize = 1 << 20;
 
 /// How long the door stays shut when the system has no room for another connection.
@@ -48,6 +48,8 @@ struct Room {
     memory: Arc<DeviceMemory>,
     /// The communicator whose clients are let in. It does not change while a piece is copied.
     comm: RwLock<Option<CommId>>,
+    /// How long a client may take for a piece.
+    patience: Duration,
 }
 
 impl Copies {
@@ -56,6 +58,10 @@ impl Copies {
     /// # Errors
     /// [`Error::ResourceLimit`], [`Error::Os`].
     pub(super) fn start(device: DeviceId, memory: Arc<DeviceMemory>) -> Result<Self> {
+        Self::open(device, memory, PATIENCE)
+    }
+
+    fn open(device: DeviceId, memory: Arc<DeviceMemory>, patience: Duration) -> Result<Self> {
         const ACTION: &str = "opening a device's memory to clients";
         let mut random = [0; 8];
         let drawn = std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut random));
@@ -65,7 +71,7 @@ impl Copies {
         let address = SocketAddr::from_abstract_name(&socket);
         let listener = address.and_then(|address| UnixListener::bind_addr(&address));
         let listener = Arc::new(listener.map_err(|error| resource_error(ACTION, error))?);
-        let room = Arc::new(Room { device, memory, comm: RwLock::new(None) });
+        let room = Arc::new(Room { device, memory, comm: RwLock::new(None), patience });
         for _ in 0..MAX_COPIES {
             let (listener, room) = (Arc::clone(&listener), Arc::clone(&room));
             let serve = move || {
@@ -109,14 +115,14 @@ impl Room {
         verdict.map_err(Refusal::error)?;
         match order.direction {
             Direction::Put => {
-                let outcome = self.put(&order, &mut stream);
+                let outcome = self.put(&order, &stream);
                 if let Err(Error::Coordinator { fault: Fault::Refused(refusal) }) = outcome {
                     return write(&mut stream, &Err::<(), _>(refusal), CLIENT);
                 }
                 outcome?;
                 write(&mut stream, &Ok::<(), Refusal>(()), CLIENT)
             }
-            Direction::Get => self.get(&order, &mut stream),
+            Direction::Get => self.get(&order, &stream),
         }
     }
 
@@ -153,20 +159,20 @@ impl Room {
         if *comm == Some(order.comm) { Ok(comm) } else { Err(Refusal::NotAllocated { device: self.device }) }
     }
 
-    fn put(&self, order: &CopyOrder, stream: &mut UnixStream) -> Result<()> {
+    fn put(&self, order: &CopyOrder, stream: &UnixStream) -> Result<()> {
         self.in_pieces(order, |address, piece| {
-            stream.read_exact(piece).map_err(|error| broken(error, CLIENT))?;
+            Hurried::new(stream, self.patience).read_exact(piece).map_err(|error| broken(error, CLIENT))?;
             let _entered = self.enter(order).map_err(Refusal::error)?;
             self.memory.copy_host_to_device(address, piece).map_err(|error| self.refusal(&error))
         })
     }
 
-    fn get(&self, order: &CopyOrder, stream: &mut UnixStream) -> Result<()> {
+    fn get(&self, order: &CopyOrder, stream: &UnixStream) -> Result<()> {
         self.in_pieces(order, |address, piece| {
             let entered = self.enter(order).map_err(Refusal::error)?;
             self.memory.copy_device_to_host(address, piece)?;
             drop(entered);
-            stream.write_all(piece).map_err(|error| broken(error, CLIENT))
+            Hurried::new(stream, self.patience).write_all(piece).map_err(|error| broken(error, CLIENT))
         })
     }
 
@@ -189,5 +195,44 @@ impl Room {
     /// The system has no memory for what a client puts there.
     fn refusal(&self, error: &Error) -> Error {
         Refusal::DeviceFailed { device: self.device, why: format!("{error:?}") }.error()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coordinator::greeting::{Role, greet};
+    use crate::shm::{Backing, Identity};
+
+    /// A copy of so many bytes that has been let in.
+    fn begin(copies: &Copies, direction: Direction, len: u64) -> UnixStream {
+        let address = SocketAddr::from_abstract_name(copies.socket()).unwrap();
+        let mut stream = UnixStream::connect_addr(&address).unwrap();
+        greet(&stream, Role::Client, "device", PATIENCE).unwrap();
+        let (device, comm) = (DeviceId::new(7), CommId::new(1));
+        write(&mut stream, &CopyOrder { device, comm, address: 0x1000, len, direction }, CLIENT).unwrap();
+        read::<std::result::Result<(), Refusal>>(&mut stream, CLIENT).unwrap().unwrap();
+        stream
+    }
+
+    #[test]
+    fn clients_that_send_byte_by_byte_keep_nobody_from_the_memory_for_long() {
+        let identity = Identity { job: 7, epoch: 0, owner: 0 };
+        let memory = DeviceMemory::create(&Backing::Anonymous, DeviceAddress::new(0x10_1000), identity);
+        let patience = Duration::from_millis(50);
+        let copies = Copies::open(DeviceId::new(7), Arc::new(memory.unwrap()), patience).unwrap();
+        copies.admit(Some(CommId::new(1)));
+        let slow: Vec<_> = (0..MAX_COPIES).map(|_| begin(&copies, Direction::Put, 0x1_0000)).collect();
+        let drip = std::thread::spawn(move || {
+            // Until the last of them was hung up on.
+            let is_heard = |mut stream: &UnixStream| stream.write_all(&[1]).is_ok();
+            while slow.iter().filter(|stream| is_heard(stream)).count() > 0 {
+                poll(&mut [], poll_timeout(Some(Duration::from_millis(5)))).unwrap();
+            }
+        });
+        let mut bytes = [1; 4];
+        begin(&copies, Direction::Get, 4).read_exact(&mut bytes).unwrap();
+        assert_eq!(bytes, [0; 4], "what has not come whole changes nothing");
+        drip.join().unwrap();
     }
 }

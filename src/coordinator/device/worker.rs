@@ -17,6 +17,7 @@ use crate::coordinator::order::{FailureKind, MAX_TEXT};
 use crate::coordinator::work::Work;
 use crate::error::{Error, Result};
 use crate::heap::DeviceMemory;
+use crate::launch::FIRST_EPOCH;
 use crate::{Communicator, UniqueId};
 
 /// The way to the worker and back.
@@ -135,7 +136,7 @@ impl Hands {
 
     /// An id that nobody waits under for ever, should the others not be told of it.
     fn host(&self) -> Result<String> {
-        UniqueId::good_for(self.options.timeout).map(|id| id.to_string())
+        UniqueId::good_for(self.options.timeout, FIRST_EPOCH).map(|id| id.to_string())
     }
 
     /// Is in `comm` from now on, and leaves what it was in. Returns who is in it.

@@ -8,6 +8,10 @@ use crate::coordinator::id::{CommId, DeviceId};
 use crate::coordinator::order::{Membership, Order, Phase, Report};
 use crate::launch::{HangRule, Record};
 
+/// How often a device may wait for others in a row while it does what it was told: until all have come, have made what they share, and
+/// have seen it, and once more where one was lost meanwhile.
+const WAITS: u64 = 4;
+
 /// All devices that are connected.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
@@ -23,7 +27,10 @@ pub(super) struct Device {
     pub(super) report: Report,
     /// The communicator that it was given to.
     pub(super) owner: Option<CommId>,
-    last_order: Option<Order>,
+    /// When it came.
+    added_ms: u64,
+    /// What it was told last, and when.
+    last_order: Option<(Order, u64)>,
     /// How many orders were sent over this connection.
     sent: u64,
     /// When the oldest order was sent that it has not heard, as far as is known.
@@ -41,11 +48,41 @@ impl Device {
 
     /// Whether the last thing that it was told was to come to this epoch of `comm`.
     pub(super) fn is_told_to_come(&self, comm: CommId, epoch: u64) -> bool {
-        match &self.last_order {
+        match self.last_order.as_ref().map(|(order, _)| order) {
             Some(Order::Host(formation) | Order::Join { formation, .. }) => {
                 (formation.comm, formation.epoch) == (comm, epoch)
             }
             _ => false,
+        }
+    }
+
+    /// When it hangs that is somebody's and has not done by then what it was told, though its main thread may live; `None` where
+    /// that is done, or is a group, which takes as long as it takes. What it can do alone, and ending what it is in, may take
+    /// `patience_ms`; what it does with others as long as they are waited for besides, which may be several times in a row.
+    fn due_ms(&self, patience_ms: u64) -> Option<u64> {
+        let (Some(Membership { formation, phase, .. }), Some(_)) = (&self.report.membership, self.owner)
+        else {
+            return None;
+        };
+        // What it is in may be what another coordinator has told it, before it came.
+        let (order, since) =
+            self.last_order.as_ref().map_or((None, self.added_ms), |(order, at)| (Some(order), *at));
+        let alone_ms = since.saturating_add(patience_ms);
+        let together_ms = alone_ms.saturating_add(self.report.timeout_ms.saturating_mul(WAITS));
+        match (order, phase) {
+            (Some(Order::Leave { comm, gracefully: false }), _) if *comm == formation.comm => Some(alone_ms),
+            (_, Phase::Hosting { id: None }) => Some(alone_ms),
+            (_, Phase::Joining { .. } | Phase::Growing { .. } | Phase::GoingOn { .. } | Phase::Leaving) => {
+                Some(together_ms)
+            }
+            (Some(Order::Leave { comm, .. }), _) if *comm == formation.comm => Some(alone_ms),
+            (Some(Order::GoOn { comm, epoch, attempt, .. }), phase)
+                if (*comm, *epoch) == (formation.comm, formation.epoch) =>
+            {
+                let is_done = matches!(phase, Phase::Failed { attempt: tried, .. } if tried >= attempt);
+                (!is_done).then_some(alone_ms)
+            }
+            _ => None,
         }
     }
 
@@ -73,13 +110,20 @@ impl Pool {
         self.devices.get(&device)
     }
 
-    pub(super) fn add(&mut self, device: DeviceId, memory: (AddressRange, String), report: Report) {
+    pub(super) fn add(
+        &mut self,
+        device: DeviceId,
+        memory: (AddressRange, String),
+        report: Report,
+        now_ms: u64,
+    ) {
         let (range, socket) = memory;
         let new = Device {
             range,
             socket,
             report,
             owner: None,
+            added_ms: now_ms,
             last_order: None,
             sent: 0,
             unheard_since: None,
@@ -141,10 +185,10 @@ impl Pool {
     /// Notes an order. Returns whether it is to be sent: it is not the one that was sent last, and there is somebody to hear it.
     pub(super) fn order(&mut self, device: DeviceId, order: &Order, now_ms: u64) -> bool {
         let Some(device) = self.devices.get_mut(&device) else { return false };
-        if device.last_order.as_ref() == Some(order) {
+        if device.last_order.as_ref().is_some_and(|(last, _)| last == order) {
             return false;
         }
-        device.last_order = Some(order.clone());
+        device.last_order = Some((order.clone(), now_ms));
         device.sent += 1;
         device.unheard_since.get_or_insert(now_ms);
         true
@@ -183,6 +227,17 @@ impl Pool {
         let is_silent =
             |device: &Device| device.unheard_since.is_some_and(|since| now_ms >= since + patience_ms);
         self.iter().filter(|(_, device)| is_silent(device)).map(|(id, _)| id).collect()
+    }
+
+    /// Who has not done for too long what it was told.
+    pub(super) fn stuck(&self, now_ms: u64, patience_ms: u64) -> Vec<DeviceId> {
+        let is_stuck = |device: &Device| device.due_ms(patience_ms).is_some_and(|due| now_ms >= due);
+        self.iter().filter(|(_, device)| is_stuck(device)).map(|(id, _)| id).collect()
+    }
+
+    /// When the next one is to have done it.
+    pub(super) fn next_due_ms(&self, patience_ms: u64) -> Option<u64> {
+        self.devices.values().filter_map(|device| device.due_ms(patience_ms)).min()
     }
 
     pub(super) fn oldest_unheard(&self) -> Option<u64> {

@@ -17,7 +17,7 @@ const STEPS: u64 = 120;
 const REST: u64 = 400;
 
 /// What one history in fifty comes to at the least.
-const EXPECTED: [&str; 24] = [
+const EXPECTED: [&str; 25] = [
     "ready",
     "group",
     "open group",
@@ -30,6 +30,7 @@ const EXPECTED: [&str; 24] = [
     "adopted",
     "hang",
     "no sign of life",
+    "stuck",
     "not enough",
     "located",
     "not formed",

@@ -274,7 +274,7 @@ fn alone(device: u32, comm: u64, text: &str) -> Report {
     let last =
         Some(GroupOutcome { group: 1, failure: Some(text.repeat(2)), culprit: None, checkpoint: None });
     let membership = Some(Membership { formation, has_met: true, phase, last });
-    Report { version: 1, heard: 0, membership }
+    Report { version: 1, heard: 0, timeout_ms: 0, membership }
 }
 
 #[test]
@@ -353,6 +353,35 @@ fn a_group_of_which_only_the_end_is_told_fails_by_that_after_a_moment() {
     assert_eq!(bench.status().state, State::InProgress);
     bench.pass(200);
     assert_eq!(bench.status().why.as_deref(), Some("device 1: revoked"));
+}
+
+#[test]
+fn a_device_whose_worker_hangs_is_gone_on_without_and_holds_no_answer_up() {
+    let mut bench = Bench::new(3);
+    bench.init(3, false);
+    bench.slow.insert(DeviceId::new(3));
+    bench.call().unwrap();
+    let lost = DeviceId::new(1);
+    bench.tasks.remove(&lost);
+    bench.devices.remove(&lost);
+    bench.happen(Event::Gone { device: lost });
+    let asker = bench.ask(Request::GoOn(COMM));
+    bench.pass(SETTINGS.patience_ms - 1);
+    assert_eq!(
+        (bench.replies.len(), bench.dropped.len()),
+        (0, 0),
+        "it may take as long for that as for an order"
+    );
+    bench.slow.insert(DeviceId::new(2));
+    bench.pass(1);
+    assert_eq!(bench.dropped, [DeviceId::new(3)]);
+    assert!(!bench.replies.contains_key(&asker));
+    // Nor does it hold up that it is destroyed, though now nobody gets anything done.
+    let destroyer = bench.ask(Request::Destroy(COMM));
+    assert!(matches!(bench.replies[&asker], Err(Refusal::Ended { .. })));
+    bench.pass(SETTINGS.patience_ms);
+    assert_eq!(bench.replies[&destroyer], Ok(Reply::Ended));
+    assert_eq!(bench.status().state, State::Destroyed);
 }
 
 #[test]

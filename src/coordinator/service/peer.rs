@@ -8,6 +8,9 @@ use crate::coordinator::link::Link;
 use crate::coordinator::machine::{Event, MAX_DEVICES};
 use crate::coordinator::refusal::Refusal;
 
+/// The most clients at a time. Devices, and those who have not said yet who they are, have places of their own.
+pub(super) const MAX_CLIENTS: usize = 448;
+
 /// How many requests of one client may wait for their answers.
 const MAX_ASKED: usize = 64;
 
@@ -19,12 +22,30 @@ pub(super) struct Peer {
     pub(super) kind: Kind,
 }
 
+/// For whom there is no room any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Room {
+    pub(super) is_full_of_devices: bool,
+    pub(super) is_full_of_clients: bool,
+}
+
+impl Room {
+    fn refusal(self, role: Role) -> Option<Refusal> {
+        let (what, limit) = match role {
+            Role::Device if self.is_full_of_devices => ("places for devices in the pool", MAX_DEVICES),
+            Role::Client if self.is_full_of_clients => ("places for clients", MAX_CLIENTS),
+            _ => return None,
+        };
+        Some(Refusal::Exhausted { what: what.to_owned(), limit })
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// It has not said yet.
     Stranger { until: Instant },
-    /// It asks, and waits for so many answers.
-    Client { asked: usize },
+    /// It asks, waits for so many answers, and has greeted or asked last then.
+    Client { asked: usize, heard: Instant },
     /// A device, which the machine may know already.
     Device { is_known: bool },
 }
@@ -34,33 +55,41 @@ impl Peer {
     pub(super) fn greeted(
         &mut self,
         beat: Option<Duration>,
-        is_full: bool,
+        room: Room,
     ) -> std::result::Result<bool, String> {
-        let Some(greeting) = self.link.next::<Greeting>()? else { return Ok(false) };
-        let beat = beat.filter(|_| greeting.role == Role::Device && greeting.shmccl == VERSION);
+        let Some(Greeting { shmccl, role }) = self.link.next()? else { return Ok(false) };
+        let is_ours = shmccl == VERSION;
+        let beat = beat.filter(|_| role == Role::Device && is_ours);
         let beat_us = beat.map(|beat| u64::try_from(beat.as_micros()).unwrap_or(u64::MAX));
-        let limit = MAX_DEVICES;
-        let refusal = (is_full && greeting.role == Role::Device && greeting.shmccl == VERSION)
-            .then(|| Refusal::Exhausted { what: "places for devices in the pool".to_owned(), limit });
+        let refusal = room.refusal(role).filter(|_| is_ours);
         let is_refused = refusal.is_some();
         self.link.send(&Welcome { refusal, ..Welcome::new(beat_us) });
-        if greeting.shmccl != VERSION {
+        if !is_ours {
             return Err("another version".to_owned());
         }
-        self.kind = match greeting.role {
-            Role::Client => Kind::Client { asked: 0 },
+        self.kind = match role {
+            _ if is_refused => return Err("one too many".to_owned()),
+            Role::Client => Kind::Client { asked: 0, heard: Instant::now() },
             // A device whose process cannot be seen from here cannot be named.
             Role::Device if self.pid == 0 => return Err("a device of another process namespace".to_owned()),
-            Role::Device if is_refused => return Err("one device too many".to_owned()),
             Role::Device => Kind::Device { is_known: false },
+            Role::Unknown => return Err("neither a client nor a device".to_owned()),
         };
         Ok(true)
     }
 
+    /// Since when it has been a client that waits for no answer, if it is one.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        match self.kind {
+            Kind::Client { asked: 0, heard } => Some(heard),
+            _ => None,
+        }
+    }
+
     pub(super) fn question(&mut self, number: u64) -> std::result::Result<Option<Event>, String> {
-        let Kind::Client { asked } = &mut self.kind else { return Ok(None) };
+        let Kind::Client { asked, heard } = &mut self.kind else { return Ok(None) };
         let Some(question) = self.link.next::<Question>()? else { return Ok(None) };
-        *asked += 1;
+        (*asked, *heard) = (*asked + 1, Instant::now());
         if *asked > MAX_ASKED {
             return Err("too many requests at a time".to_owned());
         }
@@ -92,17 +121,37 @@ mod tests {
     use crate::coordinator::frame::{Exchange, encode, read};
     use crate::coordinator::greeting::GREETING_TIME;
 
-    #[test]
-    fn a_device_too_many_is_told_why_it_is_not_taken() {
+    /// What who greets as this is told, and what becomes of it, where there is no room for anybody.
+    fn greet(shmccl: &str, role: &str) -> (String, std::result::Result<bool, String>) {
         let (here, mut there) = UnixStream::pair().unwrap();
         let kind = Kind::Stranger { until: Instant::now() };
         let mut peer = Peer { link: Link::new(here).unwrap(), pid: 7, kind };
-        let greeting = Greeting { shmccl: VERSION.to_owned(), role: Role::Device };
+        let greeting = serde_json::json!({ "shmccl": shmccl, "role": role });
         std::io::Write::write_all(&mut there, &encode(&greeting).unwrap()).unwrap();
         peer.link.read();
-        peer.greeted(None, true).unwrap_err();
+        let room = Room { is_full_of_devices: true, is_full_of_clients: true };
+        let greeted = peer.greeted(None, room);
         let exchange = Exchange { peer: "coordinator", operation: "asking", patience: GREETING_TIME };
-        let told = read::<Welcome>(&mut there, exchange).unwrap().check().unwrap_err().to_string();
-        assert_eq!(told, "no places for devices in the pool left: all 1024 are in use");
+        let welcome = read::<Welcome>(&mut there, exchange).unwrap();
+        (welcome.check().map_or_else(|error| error.to_string(), |welcome| welcome.shmccl), greeted)
+    }
+
+    #[test]
+    fn one_too_many_is_told_why_it_is_not_taken() {
+        for (role, told) in [
+            ("device", "no places for devices in the pool left: all 1024 are in use"),
+            ("client", "no places for clients left: all 448 are in use"),
+        ] {
+            assert_eq!(greet(VERSION, role), (told.to_owned(), Err("one too many".to_owned())));
+        }
+    }
+
+    #[test]
+    fn whoever_is_of_another_version_is_told_this_one_whatever_it_says_that_it_is() {
+        for role in ["device", "client", "observer"] {
+            let told = (VERSION.to_owned(), Err("another version".to_owned()));
+            assert_eq!(greet("9.9.9", role), told, "{role}");
+        }
+        assert_eq!(greet(VERSION, "observer").1, Err("neither a client nor a device".to_owned()));
     }
 }

@@ -33,6 +33,25 @@ fn bytes_come_out_as_they_went_in_at_every_place() {
 }
 
 #[test]
+fn bytes_are_compared_where_they_lie() {
+    let (_mapping, span) = span();
+    let bytes: Vec<u8> = (1..=64).collect();
+    span.copy_in(0, &bytes).unwrap();
+    for start in [0, 1, 63, 64] {
+        assert!(span.equals(start as u64, &bytes[start..]).unwrap());
+    }
+    for wrong in [0, 7, 63] {
+        let mut other = bytes.clone();
+        other[wrong] ^= 0x80;
+        assert!(!span.equals(0, &other).unwrap());
+    }
+    for (offset, len) in OUTSIDE {
+        let bytes = vec![1; usize::try_from(len).unwrap()];
+        assert!(matches!(span.equals(offset, &bytes), Err(Error::OutOfRange { .. })));
+    }
+}
+
+#[test]
 fn a_range_outside_is_refused_and_changes_nothing() {
     let (mapping, span) = span();
     let whole = mapping.span(0, 3 * LEN).unwrap();

@@ -67,8 +67,11 @@ impl Bench<'_> {
         let task = self.task(wanted, op, size_of::<T>() as u64)?;
         let layout = task.layout;
         let by_hand = self.by_hand(wanted)?;
-        let mut limits =
-            if by_hand.is_some() { by_cuts(by_hand.as_ref(), wanted.in_place) } else { self.limits(wanted)? };
+        let otherwise = self.otherwise(wanted);
+        let mut limits = match &by_hand {
+            Some(trial) => by_cuts(trial, wanted.in_place, &otherwise),
+            None => self.limits(wanted)?,
+        };
         let on_heap = Workload::<T>::new(self.comm, task.clone(), self.ground, Memory::Heap)?;
         let on_heap = RefCell::new(on_heap);
         let workload = Workload::<T>::new(self.comm, task, self.ground, Memory::Ordinary)?;
@@ -105,11 +108,12 @@ impl Bench<'_> {
     }
 }
 
-/// `trial` in each way, for sums `in_place` or not.
-fn by_cuts(trial: Option<&RefCell<Trial<f32, Staged>>>, in_place: bool) -> Vec<Limit<'_>> {
+/// `trial` in each way, for sums `in_place` or not; behind the names stands what it does `otherwise` than the operation.
+fn by_cuts<'t>(trial: &'t RefCell<Trial<f32, Staged>>, in_place: bool, otherwise: &str) -> Vec<Limit<'t>> {
     let lane = |cut: Cut| {
         let arrange = move |trial: &mut Trial<f32, Staged>| trial.way().cut(cut);
-        trial.map(|trial| (cut.name(), Box::new(Turn::new(trial, arrange)) as Box<dyn Lane + '_>))
+        let lane: Box<dyn Lane + 't> = Box::new(Turn::new(trial, arrange));
+        (cut.name() + otherwise, lane)
     };
-    Cut::all(in_place).into_iter().filter_map(lane).collect()
+    Cut::all(in_place).into_iter().map(lane).collect()
 }

@@ -18,11 +18,11 @@ use crate::coordinator::machine::{Action, Event, Machine, Settings};
 use crate::coordinator::order::Report;
 use crate::launch::HangRule;
 pub(super) use device::Device;
-use signs::SILENCE_MS;
+use signs::{PATIENCE_MS, SILENCE_MS, TIMEOUT};
 
 fn settings() -> Settings {
     let hang_rule = HangRule::new(Duration::from_millis(SILENCE_MS / 2), 3, 3).expect("a rule");
-    Settings { adopt_ms: 400, patience_ms: 3000, hang_rule: Some(hang_rule) }
+    Settings { adopt_ms: 400, patience_ms: PATIENCE_MS, hang_rule: Some(hang_rule) }
 }
 
 const RANGE: AddressRange = AddressRange { min: 0x1000, max: 0x2000 };
@@ -79,6 +79,8 @@ pub(super) struct World {
     mail: Vec<(DeviceId, u64, Option<Report>)>,
     /// The connection by which the coordinator knows each device.
     known: BTreeMap<DeviceId, u64>,
+    /// When each device was told something last.
+    told: BTreeMap<DeviceId, u64>,
     /// When each device that is connected has given a sign of life.
     signs: BTreeMap<DeviceId, u64>,
 }
@@ -107,6 +109,7 @@ impl World {
             next_device: 1,
             mail: Vec::new(),
             known: BTreeMap::new(),
+            told: BTreeMap::new(),
             signs: BTreeMap::new(),
         };
         (0..2 + world.dice.below(4)).for_each(|_| world.start_device());
@@ -124,7 +127,8 @@ impl World {
         match self.dice.below(100) {
             0..3 if self.devices.len() < 8 => self.start_device(),
             3..5 => self.kill(),
-            5..8 => self.stop_or_wake(),
+            5..7 => self.stop_or_wake(),
+            7 => self.stick(),
             8..10 if !self.is_steady => self.restart(),
             10..11 => self.lose_client()?,
             11..45 => self.ask()?,
@@ -143,6 +147,7 @@ impl World {
         for _ in 0..=self.devices.len() {
             self.connect()?;
         }
+        self.give_up_on_what_is_stuck()?;
         (0..12).try_for_each(|_| self.bustle())?;
         self.pass_time(200)
     }
@@ -156,9 +161,10 @@ impl World {
     fn start_device(&mut self) {
         let id = DeviceId::new(self.next_device);
         self.next_device += 1;
-        let (agent, inbox) = (Agent::new(id), VecDeque::new());
+        let (agent, inbox) = (Agent::new(id).patient_for(TIMEOUT), VecDeque::new());
         let (job, task, link) = (None, None, None);
-        let device = Device { agent, inbox, job, task, is_stopped: false, is_called_off: false, link };
+        let (is_stopped, is_stuck, is_called_off) = (false, false, false);
+        let device = Device { agent, inbox, job, task, is_stopped, is_stuck, is_called_off, link };
         self.devices.insert(id, device);
     }
 
@@ -230,6 +236,7 @@ impl World {
             self.seen.insert("adopted");
         }
         self.known.insert(id, self.links);
+        self.told.insert(id, self.now_ms);
         self.signs.insert(id, self.now_ms);
         self.note(|| format!("device {id} connects: {report:?}"));
         self.happen(Event::Registered { device: id, range: RANGE, socket: String::new(), report })
@@ -294,7 +301,7 @@ impl World {
 
     fn work(&mut self, id: DeviceId) {
         let Some(device) = self.devices.get_mut(&id) else { return };
-        let Some(task) = device.task.clone() else { return };
+        let Some(task) = device.task.clone().filter(|_| !device.is_stuck) else { return };
         let Some(outcome) = self.plane.work(&device.place(id), &task, &mut self.dice) else { return };
         device.task = None;
         match (&task, &outcome) {
@@ -365,6 +372,7 @@ impl World {
         }
         match action {
             Action::Order { device, order } => {
+                self.told.insert(device, self.now_ms);
                 if let Some(device) = self.devices.get_mut(&device).filter(|device| device.link.is_some()) {
                     device.inbox.push_back(order);
                 }

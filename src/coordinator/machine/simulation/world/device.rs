@@ -16,6 +16,8 @@ pub(in super::super) struct Device {
     pub(in super::super) job: Option<String>,
     pub(super) task: Option<Task>,
     pub(super) is_stopped: bool,
+    /// Its worker hangs for ever, though it hears and gives signs of life.
+    pub(in super::super) is_stuck: bool,
     /// Its task is not to wait at a meeting any longer.
     pub(super) is_called_off: bool,
     /// The number of its connection, if it has one.

@@ -1,11 +1,21 @@
-//! Signs of life, and devices that are dropped for want of them.
+//! Signs of life, workers that hang, and devices that are dropped for either.
 
 use super::{Device, World};
-use crate::coordinator::id::DeviceId;
+use std::time::Duration;
+
+use crate::coordinator::agent::Task;
+use crate::coordinator::id::{ClientId, DeviceId};
 use crate::coordinator::machine::Event;
+use crate::coordinator::request::Request;
 
 /// How long a device gives no sign of life before it counts as lost by that, at least.
 pub(super) const SILENCE_MS: u64 = 1600;
+
+/// How long a device may leave an order unheard, or take for what it does alone.
+pub(super) const PATIENCE_MS: u64 = 3000;
+
+/// How long devices say that they wait for others.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(1);
 
 impl World {
     /// Devices that can give signs of life.
@@ -21,6 +31,31 @@ impl World {
         Ok(())
     }
 
+    /// The worker of a device hangs in what it does, and does not come out of it.
+    pub(super) fn stick(&mut self) {
+        let is_busy = |(id, device): (&DeviceId, &Device)| device.task.is_some().then_some(*id);
+        let busy: Vec<_> = self.devices.iter().filter_map(is_busy).collect();
+        let Some(id) = self.dice.pick(&busy).filter(|_| self.dice.once_in(2)) else { return };
+        self.note(|| format!("the worker of device {id} hangs"));
+        self.devices.entry(id).and_modify(|device| device.is_stuck = true);
+    }
+
+    /// What is executed has no end that anybody could know: a client loses patience with a group that hangs.
+    pub(super) fn give_up_on_what_is_stuck(&mut self) -> Result<(), String> {
+        let is_in_group = |device: &&Device| device.is_stuck && matches!(device.task, Some(Task::Run { .. }));
+        let hanging = self.devices.values().filter(is_in_group).filter_map(|device| device.agent.comm());
+        for comm in hanging.collect::<std::collections::BTreeSet<_>>() {
+            let number = self.requests;
+            if self.machine.as_ref().is_some_and(|machine| machine.comms.contains_key(&comm)) {
+                self.requests += 1;
+                self.asked.insert((0, number), 0);
+                let (client, request) = (ClientId::new(0), Request::Destroy(comm));
+                self.happen(Event::Requested { client, number, request })?;
+            }
+        }
+        Ok(())
+    }
+
     /// A device is dropped for a reason only.
     pub(super) fn drop_device(
         &mut self,
@@ -28,13 +63,19 @@ impl World {
         has_left_orders_unheard: bool,
     ) -> Result<(), String> {
         let silent_ms = self.now_ms - self.signs.get(&device).copied().unwrap_or(self.now_ms);
-        if !has_left_orders_unheard {
-            if silent_ms < SILENCE_MS {
+        let told_ms = self.now_ms - self.told.get(&device).copied().unwrap_or(self.now_ms);
+        let is_stuck = self.devices.get(&device).is_some_and(|device| device.is_stuck);
+        let is_busy = self.devices.get(&device).is_some_and(|device| device.task.is_some())
+            || self.mail.iter().any(|(sender, ..)| *sender == device);
+        match (has_left_orders_unheard, silent_ms < SILENCE_MS) {
+            (false, false) => _ = self.seen.insert("no sign of life"),
+            (false, true) if told_ms < PATIENCE_MS || !is_busy => {
                 return Err(format!(
-                    "device {device} was dropped, and gave a sign of life {silent_ms} ms ago"
+                    "device {device} was dropped, gave a sign of life {silent_ms} ms ago, and was told something {told_ms} ms ago"
                 ));
             }
-            self.seen.insert("no sign of life");
+            (false, true) if is_stuck => _ = self.seen.insert("stuck"),
+            _ => {}
         }
         self.seen.insert("hang");
         self.dropped.insert(device);

@@ -1,0 +1,171 @@
+//! What devices do, over and over, until some of them are killed.
+
+use shmccl::channel::{Channel, MemoryChannel};
+use shmccl::collective::ChannelKind;
+use shmccl::comm::{Blocks, Collectives, Group};
+use shmccl::heap::DeviceBuffer;
+use shmccl::reduce::ReduceOp;
+use shmccl::shm::packet::{Flag, PacketKind};
+use shmccl::{Communicator, Error, Rank, Result};
+
+use crate::device::{Neighbours, open};
+
+/// What it is.
+pub(crate) const KINDS: [&str; 20] = [
+    "all_reduce",
+    "large all_reduce",
+    "ordinary",
+    "all_to_all",
+    "send_recv",
+    "put",
+    "barrier",
+    "alloc",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all_v",
+    "get",
+    "packets",
+    "stream",
+    "split",
+    "group",
+];
+
+/// The elements of a block, where each rank has one.
+const BLOCK: usize = 3000;
+
+/// Does one kind of operation until it fails.
+pub(crate) fn work(comm: &mut Communicator, kind: &str, mode: &str) -> Result<()> {
+    if mode != "direct" {
+        comm.set_channel_kind(ChannelKind::Port)?;
+    }
+    let mut channels = open(comm, mode)?;
+    let buffer = comm.alloc::<f32>(1 << 19)?;
+    match kind {
+        "get" | "packets" => return by_own_core(comm, kind, &buffer),
+        "stream" => return by_stream(comm, &buffer),
+        _ => {}
+    }
+    for round in 0.. {
+        // Each rank is the root in turn.
+        let root = Rank::new(round % comm.n_ranks(), comm.n_ranks())?;
+        match kind {
+            "broadcast" | "reduce" | "gather" | "scatter" => rooted(comm, kind, root, &buffer)?,
+            "put" => put(&mut channels, &buffer)?,
+            _ => operate(comm, kind, &buffer)?,
+        }
+    }
+    Ok(())
+}
+
+fn put([right, left]: &mut Neighbours, buffer: &DeviceBuffer<f32>) -> Result<()> {
+    let (here, there) = (buffer.part(0, 1 << 14)?, buffer.part(1 << 18, 1 << 14)?);
+    right.put_with_signal(there.offset, here.offset, here.len)?;
+    left.wait()
+}
+
+fn rooted(comm: &mut Communicator, kind: &str, root: Rank, buffer: &DeviceBuffer<f32>) -> Result<()> {
+    let mut blocks = vec![1.0_f32; BLOCK * comm.n_ranks() as usize];
+    let mut block = vec![2.0_f32; BLOCK];
+    match kind {
+        "broadcast" => comm.broadcast_in_place(buffer, root),
+        "reduce" => comm.reduce_in_place(buffer, &ReduceOp::Sum, root),
+        "gather" => comm.gather(&block, &mut blocks, root),
+        _ => comm.scatter(&blocks, &mut block, root),
+    }
+}
+
+fn operate(comm: &mut Communicator, kind: &str, buffer: &DeviceBuffer<f32>) -> Result<()> {
+    let n_ranks = comm.n_ranks() as usize;
+    let mut blocks = vec![1.0_f32; BLOCK * n_ranks];
+    let mut block = vec![2.0_f32; BLOCK];
+    match kind {
+        "all_reduce" => comm.all_reduce_in_place(&few(comm, buffer)?, &ReduceOp::Sum),
+        "large all_reduce" => comm.all_reduce_in_place(buffer, &ReduceOp::Sum),
+        "ordinary" => comm.all_reduce_in_place(&mut vec![1.0_f32; 1 << 17], &ReduceOp::Sum),
+        "all_gather" => comm.all_gather(&block, &mut blocks),
+        "reduce_scatter" => comm.reduce_scatter(&blocks, &mut block, &ReduceOp::Sum),
+        "all_to_all" => comm.all_to_all(&blocks, &mut vec![0.0_f32; BLOCK * n_ranks]),
+        "all_to_all_v" => {
+            let (counts, places) = (vec![BLOCK; n_ranks], (0..n_ranks).map(|rank| rank * BLOCK));
+            let places: Vec<_> = places.collect();
+            let each = Blocks::new(&counts, &places);
+            comm.all_to_all_v(&blocks, each, &mut vec![0.0_f32; BLOCK * n_ranks], each)
+        }
+        "send_recv" => {
+            let (sent, mut received) = ([1.0_f32; 5000], [0.0_f32; 5000]);
+            let (next, previous) = (comm.right(), comm.left());
+            let mut group = Group::start();
+            let joined = group.join(comm);
+            group.on(joined).send(&sent, next)?;
+            group.on(joined).recv(&mut received, previous)?;
+            group.end()
+        }
+        "group" => {
+            let (mut first, mut second) = ([1.0_f64; 3], [1_u32; 200]);
+            let mut group = Group::start();
+            let joined = group.join(comm);
+            group.on(joined).all_reduce_in_place(&mut first, &ReduceOp::Max)?;
+            group.on(joined).all_gather(&block, &mut blocks)?;
+            group.on(joined).all_reduce_in_place(&mut second, &ReduceOp::Sum)?;
+            group.end()
+        }
+        "alloc" => {
+            let buffer = comm.alloc::<u64>(1000)?;
+            comm.free(buffer)
+        }
+        "split" => {
+            let color = comm.rank().get() % 2;
+            let half = comm.split(Some(color), 0)?;
+            half.expect("it has named a colour").all_reduce_in_place(&mut [1.0_f32; 10], &ReduceOp::Sum)
+        }
+        "barrier" => comm.barrier(),
+        other => panic!("{other} is no kind of work"),
+    }
+}
+
+fn few(comm: &Communicator, buffer: &DeviceBuffer<f32>) -> Result<DeviceBuffer<f32>> {
+    comm.buffer(buffer.part(0, 2)?)
+}
+
+/// What is done by direct channels alone.
+fn by_own_core(comm: &mut Communicator, kind: &str, buffer: &DeviceBuffer<f32>) -> Result<()> {
+    let mut channels: [MemoryChannel; 2] =
+        [comm.memory_channel(comm.right())?, comm.memory_channel(comm.left())?];
+    // In a ring of two both neighbours are one rank, which opens its channels in the same order.
+    if comm.n_ranks() == 2 && comm.rank().get() == 1 {
+        channels.reverse();
+    }
+    let [right, left] = &mut channels;
+    let (own, far) = (buffer.part(0, 1 << 12)?, buffer.part(1 << 18, 1 << 14)?);
+    let mut flag = Flag::FIRST;
+    loop {
+        if kind == "get" {
+            right.get(own.offset, far.offset, own.len)?;
+            comm.barrier()?;
+            continue;
+        }
+        right.put_packets(PacketKind::Ll8, far.offset, own.offset, own.len, flag)?;
+        left.unpack_packets(PacketKind::Ll8, own.offset, far.offset, own.len, flag)?;
+        // The next packets take the place of those that were unpacked.
+        left.signal()?;
+        right.wait()?;
+        flag = flag.next();
+    }
+}
+
+fn by_stream(comm: &mut Communicator, buffer: &DeviceBuffer<f32>) -> Result<()> {
+    let (stream, few, root) = (comm.stream()?, few(comm, buffer)?, Rank::new(0, comm.n_ranks())?);
+    loop {
+        let reduced = stream.on(comm).all_reduce_in_place(&few, &ReduceOp::Sum);
+        let enqueued = reduced.and_then(|()| stream.on(comm).broadcast_in_place(buffer, root));
+        let done = enqueued.and_then(|()| stream.synchronise());
+        done.map_err(|error| match *error.origin() {
+            Error::PeerLost { rank } => Error::PeerLost { rank },
+            _ => error,
+        })?;
+    }
+}
