@@ -23,6 +23,9 @@ use watchdog::Watchdog;
 const SCENARIO: &str = "SHMCCL_TEST_SCENARIO";
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// How a report ends while rank 0 is stuck.
+const HELD_UP: &str = "held up by rank 0, which waits for nobody\n";
+
 /// `shmccl` with these words.
 fn shmccl(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
@@ -72,7 +75,7 @@ impl Stuck {
         let mut text = String::new();
         wait_until("all wait for rank 0", || {
             text = String::from_utf8(shmccl(&["report", &self.pid()]).output().unwrap().stdout).unwrap();
-            text.matches("waits for rank 0").count() == n_waiting
+            text.matches("waits for rank 0").count() == n_waiting && text.ends_with(HELD_UP)
         });
         text
     }
@@ -197,7 +200,6 @@ fn whoever_looks_on_follows(scenario: &str, flags: &[&str], head: &str, n_waitin
     };
     let report = stuck.report_when(n_waiting);
     assert!(report.lines().next().unwrap().contains(head), "{report}");
-    assert!(report.ends_with("held up by rank 0, which waits for nobody\n"), "{report}");
     let name = &report["job ".len()..][..16];
     assert_eq!(name == first, scenario == "shrinks", "those who meet again are a job of another number");
     assert!(stdout(&["report", &first]).contains(name), "it goes by its first number, too");
@@ -207,7 +209,7 @@ fn whoever_looks_on_follows(scenario: &str, flags: &[&str], head: &str, n_waitin
     assert!(picture.trim_end().lines().skip(1).all(beat), "all beat in this epoch, too: {picture}");
     stuck.signal(Signal::SIGQUIT);
     let mut told = String::new();
-    while !told.ends_with("held up by rank 0, which waits for nobody\n") {
+    while !told.ends_with(HELD_UP) {
         assert_ne!(stuck.stderr.read_line(&mut told).unwrap(), 0, "the job ended at SIGQUIT: {told}");
     }
     assert!(told.contains(head), "{told}");
@@ -230,7 +232,7 @@ fn a_job_is_listed_and_reported_and_asked_by_sigquit_and_goes_on() {
     let _watchdog = Watchdog::start("listed", PATIENCE);
     let mut stuck = Stuck::start(&["-n", "3"]);
     let report = stuck.report();
-    assert!(report.ends_with("held up by rank 0, which waits for nobody\n"), "{report}");
+    assert!(report.ends_with(HELD_UP), "{report}");
     assert!(report.contains("; the last was all_reduce of 1 uint64 by sum"), "{report}");
     assert_eq!(report.matches("in all_reduce of 1 uint64 by sum").count(), 2, "{report}");
     let rests = "in no operation for about ";

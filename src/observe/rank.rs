@@ -39,6 +39,16 @@ pub(super) struct Wait {
     pub(super) step: u64,
 }
 
+/// A wait that has lasted for as long is no passing one.
+const SETTLED: Duration = Duration::from_millis(100);
+
+impl Wait {
+    /// Whether it is hardly one that ends while others are looked at.
+    pub(super) fn is_settled(&self) -> bool {
+        self.given_up || self.lasts >= SETTLED
+    }
+}
+
 /// One of the fifos of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FifoView {

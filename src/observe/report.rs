@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::copy::copy_of;
-use super::rank::RankReport;
+use super::rank::{RankReport, Wait};
 use crate::channel::{CONTROL_LEN, Control, Standing, World, knot, stragglers};
 use crate::error::{DeviceName, Error, Result};
 use crate::faults::Told;
@@ -92,10 +92,13 @@ impl Report {
         stragglers(&self.standings()).iter().collect()
     }
 
-    /// The ranks that wait for each other in a circle, and those that wait for them.
+    /// The ranks that wait for each other in a circle, and those that wait for them, where all of them have waited for 100 ms: ranks are
+    /// looked at one after the other, so that shorter waits can seem a circle although all goes well.
     #[must_use]
     pub fn knot(&self) -> Vec<Rank> {
-        knot(&self.standings()).iter().collect()
+        let knot = knot(&self.standings());
+        let is_settled = |rank: Rank| self.ranks[rank.index()].wait.as_ref().is_some_and(Wait::is_settled);
+        if knot.iter().all(is_settled) { knot.iter().collect() } else { Vec::new() }
     }
 
     /// Whether the deadline of some rank's last long wait has passed.
