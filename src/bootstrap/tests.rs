@@ -8,7 +8,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::fstat;
 
-use super::message::{self, Bye, Contribution, Gathered, Hello, Message, Ready, Report, Welcome};
+use super::message::{
+    self, Bye, Contribution, Gathered, Hello, LAYOUT_VERSION, Message, Ready, Report, Welcome,
+};
 use super::socket::send;
 use super::*;
 use crate::error::{DeviceName, Error, ExitCause, Result};
