@@ -23,7 +23,7 @@
 //! | F2 reuse | `pop`, or a batch after a few: tail | push when the ring looks full: tail | reads of the slot are over: it may be overwritten |
 //! | F3 complete | `complete`: completed | `is_completed` | the effects of this and all earlier triggers |
 //! | F4 reserve | announcement; `head` | `skip_stuck`: head; announcements | who may hold the position; what it committed before |
-//! | F5 hand over | producer dropped: place | producer made, `Service::attend`: places | `head` and the slots of the producer before |
+//! | F5 hand over | producer dropped: place | producer made; `Service::attend`: places | `head`, and the slots of the one before |
 //! | F6 come and go | `Roster::tell` | `Service::attend` | which places are taken: see [`crate::roster`] |
 //!
 //! **Trust.** The consumer keeps its position to itself and only publishes it. What it reads (words, head,
