@@ -72,6 +72,8 @@ mod process;
 pub mod rank;
 #[cfg(not(loom))]
 pub mod reduce;
+#[cfg(not(loom))]
+mod regular;
 pub mod shm;
 pub mod sync;
 #[cfg(not(loom))]

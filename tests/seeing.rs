@@ -12,6 +12,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shmccl::collective::ChannelKind;
+use shmccl::collective::tuning::Table;
 use shmccl::comm::{Member, join_job};
 use shmccl::observe::Job;
 use shmccl::reduce::ReduceOp;
@@ -108,7 +109,7 @@ fn device_process() {
     let scenario = std::env::var(SCENARIO).unwrap();
     let done = match scenario.as_str() {
         "stuck" => stuck(),
-        "first call" | "many calls" | "many meetings" => counted(&scenario),
+        "first call" | "many calls" | "many meetings" | "first table" => counted(&scenario),
         _ => bereaved(&scenario),
     };
     let code = match done {
@@ -137,7 +138,7 @@ fn stuck() -> shmccl::Result<()> {
 fn counted(scenario: &str) -> shmccl::Result<()> {
     let Some(Member::Device(mut comm)) = join_job()? else { panic!("a device was to be started") };
     let mut derived = Vec::new();
-    if scenario != "first call" {
+    if !scenario.starts_with("first") {
         comm.barrier()?;
         let word = comm.alloc::<u64>(1)?;
         comm.all_reduce_in_place(&word, &ReduceOp::Sum)?;
@@ -159,6 +160,7 @@ fn counted(scenario: &str) -> shmccl::Result<()> {
     }
     match scenario {
         "many meetings" => comm.barrier()?,
+        "first table" => comm.set_tuning(Table::default())?,
         _ => comm.all_reduce_in_place(&mut [1.5_f64; 3], &ReduceOp::Sum)?,
     }
     comm.finalize()
@@ -282,12 +284,14 @@ fn a_job_that_times_out_says_what_every_rank_was_in() {
 #[test]
 fn the_first_call_is_told_by_its_name_while_what_it_needs_is_prepared() {
     let _watchdog = Watchdog::start("first call", PATIENCE);
-    let mut stuck = Stuck::start_as("first call", &["-n", "3"]);
-    let report = stuck.report();
-    let call = "in all_reduce of 3 double by sum, number 1, there in prepare; waits for rank 0";
-    assert_eq!(report.matches(call).count(), 2, "{report}");
-    stuck.let_go();
-    assert_eq!(stuck.end(), (0, String::new()));
+    for (scenario, name) in [("first call", "all_reduce of 3 double by sum"), ("first table", "set_tuning")] {
+        let mut stuck = Stuck::start_as(scenario, &["-n", "3"]);
+        let report = stuck.report();
+        let call = format!("in {name}, number 1, there in prepare; waits for rank 0");
+        assert_eq!(report.matches(&call).count(), 2, "{report}");
+        stuck.let_go();
+        assert_eq!(stuck.end(), (0, String::new()));
+    }
     let (code, stderr) = Stuck::start_as("first call", &["-n", "2", "--timeout", "1s"]).end();
     assert_eq!(code, 3, "{stderr}");
     assert!(stderr.contains("all_reduce timed out after 1s, awaiting rank 0"), "{stderr}");

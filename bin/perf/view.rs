@@ -77,12 +77,12 @@ pub(crate) fn text(look: Look, report: &Report) -> String {
     format!("{head}\n\n{}{}", tests.iter().map(table).collect::<Vec<_>>().join("\n"), note(report))
 }
 
-/// What percentiles are of, where an operation is no sample.
+/// What percentiles are of, where an operation is no sample: the clock is too slow for one, or one has no time of its own.
 fn note(report: &Report) -> &'static str {
     let is_mean = |row: &Row| row.operations_per_sample.is_some_and(|count| count > 1);
     if report.rows.iter().any(is_mean) {
-        "ops/sample: operations that were timed together, since the clock is too slow for one;\n\
-         min, p50, p99 and max are then those of their means (2: there and back, halved).\n"
+        "ops/sample: operations that were timed together; min, p50, p99 and max are\n\
+         then those of their means (2: there and back, halved).\n"
     } else {
         ""
     }

@@ -23,7 +23,7 @@
 //! | F2 reuse | `pop`, or a batch after a few: tail | push when the ring looks full: tail | reads of the slot are over: it may be overwritten |
 //! | F3 complete | `complete`: completed | `is_completed` | the effects of this and all earlier triggers |
 //! | F4 reserve | announcement; `head` | `skip_stuck`: head; announcements | who may hold the position; what it committed before |
-//! | F5 hand over | producer dropped: place | producer made: place | `head` and the slots of the producer before |
+//! | F5 hand over | producer dropped: place | producer made; `Service::attend`: places | `head`, and the slots of the one before |
 //! | F6 come and go | `Roster::tell` | `Service::attend` | which places are taken: see [`crate::roster`] |
 //!
 //! **Trust.** The consumer keeps its position to itself and only publishes it. What it reads (words, head,
@@ -270,7 +270,8 @@ impl<'a> Ring<'a> {
 
     /// Whether the fifo has a producer, or positions from `tail` on that one has left.
     pub(crate) fn is_in_use(self, tail: u64) -> bool {
-        let places = self.header.places.load(Ordering::Acquire); // the `head` of whoever gave a place back (F5)
+        // An old `head` beside no producer would have the service sleep in front of a trigger whose bell has rung.
+        let places = self.header.places.load(Ordering::Acquire); // F5 hand over
         places != 0 || self.depth(tail) != 0
     }
 

@@ -337,7 +337,7 @@ fn a_new_producer_knows_what_the_last_one_pushed() {
     });
 }
 
-/// F6: a trigger of a producer that was told of is served, and one that a producer has left behind.
+/// F6: a trigger of a producer that was told of is served. F5: so is one that a producer has left behind, before that was told of.
 #[test]
 fn a_fifo_that_was_told_of_is_attended_to() {
     loom::model(|| {
@@ -351,10 +351,11 @@ fn a_fifo_that_was_told_of_is_attended_to() {
             let mut producer = fifo.producer().unwrap();
             theirs.tell();
             producer.try_push(numbered(1)).unwrap();
+            doorbell.store(1, Ordering::Release);
             drop(producer);
             theirs.tell();
-            doorbell.store(1, Ordering::Release);
         });
+        service.attend(&roster);
         let has_rung = rung.load(Ordering::Acquire) == 1;
         service.attend(&roster);
         let mut served = 0;

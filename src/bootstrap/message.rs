@@ -12,12 +12,10 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::error::DeviceName;
 use crate::rank::{MAX_RANKS, Rank};
+pub(crate) use crate::shm::header::LAYOUT_VERSION;
 
 /// Bytes that a member can contribute to one all-gather.
 pub const CONTRIBUTION_LEN: usize = 64;
-
-/// Version of everything that crosses processes in shared memory; members of one job agree on it.
-pub const LAYOUT_VERSION: u32 = 7;
 
 /// "SMCB".
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"SMCB");

@@ -23,7 +23,8 @@
 //!
 //! Processes that no launcher started come to a *meeting* first: the process that made their id hosts it
 //! (`meeting.rs`, `host.rs`), each knocks with the rank it claims (`knock.rs`), and when all are there the same
-//! sequence follows. Newcomers knock without a rank, and are told theirs. The meeting ends with Go: members hang up, and neither root nor host is needed any more.
+//! sequence follows. Newcomers knock without a rank, and are told theirs. The meeting ends with Go: members hang up, and neither
+//! root nor host is needed any more.
 //!
 //! Invariants:
 //! - Whatever a member does (hang up, die, send garbage, stop reading), the root neither blocks nor panics, and
@@ -55,7 +56,7 @@ pub(crate) use host::Host;
 pub(crate) use knock::{MeetingPoint, Part, meet, meet_as_newcomer};
 pub use link::{Link, LinkEvent, LinkWatch, Pulse};
 pub use member::{Gift, Joining, Membership, Shared};
-pub use message::{CONTRIBUTION_LEN, LAYOUT_VERSION};
+pub use message::CONTRIBUTION_LEN;
 pub use options::{CHECKSUMS, Options, Placement, ProxyMode, SegmentBacking, checksums_from_env};
 pub(crate) use root::{Event, Offer, Root, Seat};
 pub(crate) use socket::{pair, poll_timeout, resource_error};

@@ -8,7 +8,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::fstat;
 
-use super::message::{self, Bye, Contribution, Gathered, Hello, Message, Ready, Report, Welcome};
+use super::message::{
+    self, Bye, Contribution, Gathered, Hello, LAYOUT_VERSION, Message, Ready, Report, Welcome,
+};
 use super::socket::send;
 use super::*;
 use crate::error::{DeviceName, Error, ExitCause, Result};
@@ -239,7 +241,10 @@ fn a_member_that_speaks_garbage_at_any_step_is_lost_to_all_others() {
                 send(socket.as_fd(), text, &[]).unwrap();
                 hold_until_hang_up(&socket);
             });
-            assert!(events.contains(&Event::Lost(Seat(1), ExitCause::Protocol)), "{text:?}: {events:?}");
+            let told = |event: &Event| {
+                matches!(event, Event::Lost(Seat(1), ExitCause::Protocol | ExitCause::Version { .. }))
+            };
+            assert!(events.iter().any(told), "{text:?}: {events:?}");
         }
     }
 }
@@ -288,20 +293,31 @@ fn a_rank_without_a_segment_fails_everyone_with_a_typed_error() {
 }
 
 #[test]
-fn a_member_that_does_not_fit_is_told_why() {
-    let misfits: [(Hello, &str); 4] = [
-        (Hello { layout_version: 99, ..hello(0) }, "layout version"),
-        (Hello { head: Hello::head(5), ..hello(0) }, "job id"),
-        (Hello { member: 1, ..hello(0) }, "rank"),
-        (Hello { head: message::Head { version: 9, ..Hello::head(JOB) }, ..hello(0) }, "bootstrap version"),
+fn a_member_that_does_not_fit_is_told_why_and_so_is_the_launcher() {
+    let version =
+        |what, launcher: u32, device| ExitCause::Version { what, launcher: launcher.into(), device };
+    let misfits = [
+        (
+            Hello { layout_version: 99, ..hello(0) },
+            "layout version",
+            version("layout version", LAYOUT_VERSION, 99),
+        ),
+        (Hello { head: Hello::head(5), ..hello(0) }, "job id", ExitCause::Protocol),
+        (Hello { member: 1, ..hello(0) }, "rank", ExitCause::Protocol),
+        (
+            Hello { head: message::Head { version: 9, ..Hello::head(JOB) }, ..hello(0) },
+            "bootstrap version",
+            version("bootstrap version", message::VERSION, 9),
+        ),
     ];
-    for (hello, what) in misfits {
-        with_root(1, options(), |_, socket| {
+    for (hello, what, cause) in misfits {
+        let events = with_root(1, options(), |_, socket| {
             say(&socket, &hello);
             // What is said after that finds the socket closed, and does not hide the answer.
             let refused = begin(0, 1, socket);
             assert!(matches!(refused, Err(Error::Layout { what: told, .. }) if told == what), "{refused:?}");
         });
+        assert_eq!(events, [Event::Lost(Seat(0), cause)]);
     }
 }
 

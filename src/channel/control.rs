@@ -6,7 +6,6 @@
 //! | 4096 | revocation | the epoch | the first who finds a reason |
 //! | 4224 | barrier: where its waiters sleep | the epoch | waiters and wakers |
 //! | 4352 | where the proxy service process sleeps | the epoch | the service, producers |
-//! | 4416 | roster: how often a producer has come to one of the fifos that it serves, or gone | the epoch | producers |
 //! | 4480 | life words | each rank | its process, and the kernel when it dies |
 //! | 12672 | barrier arrivals | each rank | that rank |
 //! | 20864 | agreements | each rank | that rank |
@@ -14,10 +13,11 @@
 //! | 29184 | rounds of going on | 64 | survivors |
 //! | 37376 | what is offered to those who go on | each rank | that rank |
 //! | 45568 | whether those who have met begin together | the epoch | they |
-//! | 45696 | card: how many ranks there are, when the epoch began, and which job it goes on from | the epoch | its creator; the last by who has survived |
+//! | 45696 | card: number of ranks, when the epoch began, the job that it goes on from | the epoch | its creator; survivors the last |
 //! | 45824 | what ranks tell of themselves | each rank | that rank |
-//! | 54016 | heartbeats; those that a launcher looks for in the job's first epoch | each member: the ranks, then the service | that member |
+//! | 54016 | heartbeats; in the first epoch those that a launcher looks for | each rank, then the service | that member |
 //! | 62336 | faults that were injected, 32 bytes each | each rank | that rank, its proxy |
+//! | 64384 | roster: how often a producer of a fifo of the proxy service process has come or gone | the epoch | producers |
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -40,7 +40,6 @@ use crate::sync::{
 const REVOKE: u64 = 4096;
 const BARRIER_PARK: u64 = REVOKE + size_of::<RevokeCell>() as u64;
 const DOORBELL: u64 = BARRIER_PARK + 128;
-const ROSTER: u64 = DOORBELL + 64;
 const LIVES: u64 = DOORBELL + 128;
 const BARRIER: u64 = LIVES + MAX_RANKS as u64 * size_of::<LifeCell>() as u64;
 const AGREEMENT: u64 = BARRIER + MAX_RANKS as u64 * size_of::<BarrierCell>() as u64;
@@ -52,7 +51,8 @@ const CARD: u64 = FORMATION + size_of::<RoundCell>() as u64;
 const ACTIVITIES: u64 = CARD + 128;
 const BEATS: u64 = ACTIVITIES + MAX_RANKS as u64 * size_of::<ActivityCell>() as u64;
 const FAULTS: u64 = BEATS + (MAX_RANKS as u64 + 1) * size_of::<BeatCell>() as u64;
-const END: u64 = FAULTS + MAX_RANKS as u64 * TOLD_WORDS as u64 * 8;
+const ROSTER: u64 = FAULTS + MAX_RANKS as u64 * TOLD_WORDS as u64 * 8;
+const END: u64 = ROSTER + 128;
 
 /// How often the survivors of an epoch can try to go on. Each death can spoil one round.
 pub(crate) const MAX_ROUNDS: u64 = MAX_RANKS as u64;
@@ -66,16 +66,10 @@ const ORIGIN: usize = 2;
 pub(crate) const LEN: u64 = END.next_multiple_of(4096);
 
 const _: () = {
-    assert!(
-        BARRIER_PARK == 4224
-            && DOORBELL == 4352
-            && LIVES == 4480
-            && BARRIER == 12672
-            && AGREEMENT == 20864
-            && ROSTER == 4416
-    );
+    assert!(BARRIER_PARK == 4224 && DOORBELL == 4352 && LIVES == 4480);
+    assert!(BARRIER == 12672 && AGREEMENT == 20864);
     assert!(REGROUP_PARK == 29056 && ROUNDS == 29184 && OFFERS == 37376 && FORMATION == 45568);
-    assert!(CARD == 45696 && ACTIVITIES == 45824 && BEATS == 54016 && FAULTS == 62336);
+    assert!(CARD == 45696 && ACTIVITIES == 45824 && BEATS == 54016 && FAULTS == 62336 && ROSTER == 64384);
 };
 
 /// A control segment, mapped.
@@ -98,7 +92,7 @@ impl Control {
         let control = Self { mapping: segment.map()?, n_ranks, segment: Some(Arc::clone(&segment)) };
         let card = control.card();
         plain::store(&card[N_RANKS], n_ranks.into());
-        plain::store(&card[BEGAN], u64::try_from(HostKernel::clock().as_nanos()).unwrap_or(u64::MAX));
+        plain::store(&card[BEGAN], plain::nanos(HostKernel::clock()));
         segment.header().publish();
         Ok((control, segment))
     }

@@ -180,7 +180,7 @@ impl Fabric {
     pub(crate) fn tell_end(&self, wait: &WaitingIn, since: Duration, stop: Option<Stop>) {
         let now = HostKernel::clock();
         if let Some(recorder) = self.recorder() {
-            let took = u64::try_from(now.saturating_sub(since).as_nanos()).unwrap_or(u64::MAX);
+            let took = plain::nanos(now.saturating_sub(since));
             let mut awaited = RankSet::from_bits(wait.awaited).iter();
             let (first, second) = (awaited.next(), awaited.next());
             let note = Note { peer: first.filter(|_| second.is_none()), ..Note::of(Verb::LONG_WAIT) };

@@ -93,10 +93,6 @@ pub(crate) struct Board {
     history: u16,
     /// Where this member's region starts.
     base: HeapOffset,
-    /// Whether onlookers are shown this board.
-    is_shown: bool,
-    /// How many of the numbers so far were those of steps within an operation.
-    aside: u64,
     /// Which of the caller's operations this member has told of, while it is in one of which it tells.
     large: Option<u64>,
 }
@@ -129,10 +125,9 @@ impl Board {
         let awaits = Awaits::new(fabric, members, bases, me)?;
         let notices = Notices::new(view, members, bases, me)?;
         // Last, since what is shown is to be hidden again by drop.
-        let is_shown = {
-            let _held = fabric.world().hold_boards();
-            fabric.activity().show_board(bases[me].get())
-        };
+        let held = fabric.world().hold_boards();
+        fabric.activity().show_board(bases[me].get());
+        drop(held);
         Ok(Self {
             fabric: Arc::clone(fabric),
             members: Arc::clone(members),
@@ -151,8 +146,6 @@ impl Board {
             mine: [Mark([0; 2]); TURNS],
             history: 0,
             base: bases[me],
-            is_shown,
-            aside: 0,
             large: None,
         })
     }

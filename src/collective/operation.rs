@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::algorithm::Manner;
+use crate::channel::PREPARING;
 use crate::reduce::{DataType, ReduceOp};
 
 /// A collective operation.
@@ -123,7 +124,7 @@ impl Operation {
             Self::Checkpoint => "checkpoint",
             Self::Restore => "restore",
             Self::SetTuning => "set_tuning",
-            Self::Prepare => "prepare",
+            Self::Prepare => PREPARING,
         }
     }
 

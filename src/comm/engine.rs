@@ -72,7 +72,7 @@ impl Communicator {
         self.fabric().can_call(Operation::SetTuning.name())?;
         self.reclaim_engine();
         if self.engine.is_none() {
-            let call = Summary::new(Operation::Prepare);
+            let call = Summary::new(Operation::SetTuning);
             self.engine = Some(Box::new(self.first_engine(call, Ok(table))?));
             return Ok(());
         }

@@ -41,7 +41,7 @@ impl Heart {
         done.add(world.control().barrier().0[rank.index()].arrivals());
         let held = world.hold_boards();
         let activity = world.activity(rank).read();
-        [activity.operations, activity.skipped, activity.waits].into_iter().for_each(|word| done.add(word));
+        [activity.operations, activity.gone, activity.waits].into_iter().for_each(|word| done.add(word));
         for board in activity.boards.into_iter().flatten() {
             // One that is being closed shows nothing.
             let _closed = self.add_board(&mut done, board);

@@ -34,6 +34,15 @@ pub enum ExitCause {
     HungUp,
     /// Not at all: it said something on its control socket that the protocol does not allow, and had to be killed.
     Protocol,
+    /// It was refused, since it was built from another version of this library than the launcher.
+    Version {
+        /// Of what there are two versions.
+        what: &'static str,
+        /// The launcher's.
+        launcher: u64,
+        /// Its own.
+        device: u64,
+    },
     /// Not at all, as far as is known: it had not beaten for so long, and was taken for hung.
     Hung(Duration),
     /// By a panic, where the device is a thread.
@@ -50,6 +59,12 @@ impl std::fmt::Display for ExitCause {
             Self::Signal(signal) => write!(f, "was killed by {}", SignalName(signal)),
             Self::HungUp => f.write_str("closed its control socket without leaving the job"),
             Self::Protocol => f.write_str("broke the protocol of the control socket"),
+            Self::Version { what, launcher, device } => {
+                write!(
+                    f,
+                    "has {what} {device}, the launcher {launcher}; build both from the same version of shmccl"
+                )
+            }
             Self::Hung(silent) => write!(f, "hung: no heartbeat for {} ms", silent.as_millis()),
             Self::Panicked => f.write_str("panicked"),
             #[cfg(not(loom))]

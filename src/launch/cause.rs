@@ -43,7 +43,9 @@ impl Inquest {
     /// it off, which is why it ended then.
     pub(super) fn fails(&mut self, seat: Seat, verdict: ExitCause) {
         let findings = &mut self.members[seat.0];
-        if !matches!(findings.verdict, Some(ExitCause::Protocol | ExitCause::Hung(_))) {
+        let cut_off =
+            |verdict| matches!(verdict, ExitCause::Protocol | ExitCause::Version { .. } | ExitCause::Hung(_));
+        if !findings.verdict.is_some_and(cut_off) {
             findings.verdict = Some(verdict);
         }
         if findings.noticed.is_none() {

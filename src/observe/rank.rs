@@ -155,9 +155,9 @@ impl RankReport {
             .flatten()
             .filter_map(|offset| Posts::read(segment, *offset).ok())
             .collect();
-        let shown = boards.iter().fold(0_u64, |sum, posts| sum.wrapping_add(posts.newest));
         self.last = boards.iter().max_by_key(|posts| posts.newest).and_then(Posts::last);
-        self.work.operations = activity.total(shown);
+        let shown = boards.iter().map(Posts::number);
+        self.work.operations = shown.fold(activity.gone, u64::saturating_add);
         self.work.large_bytes = activity.bytes;
         self.work.large_operations = activity.operations;
         self.work.small_len = boards.iter().map(Posts::small_len).max().unwrap_or(0);
@@ -247,10 +247,15 @@ impl Posts {
         Ok(Self { newest: posted.max(progress.done()), aside: progress.aside(), calls })
     }
 
+    /// How many operations were begun; 0 where that was read as it changed.
+    fn number(&self) -> u64 {
+        u64::try_from(self.newest.wrapping_sub(self.aside).cast_signed()).unwrap_or(0)
+    }
+
     fn last(&self) -> Option<Call> {
         let last = self.calls.iter().copied().max_by_key(|call| call.sequence)?;
         // Whatever steps there were since belong to it.
-        Some(Call { sequence: self.newest.wrapping_sub(self.aside), ..last })
+        Some(Call { sequence: self.number(), ..last })
     }
 
     /// The mean length of what was put into the small ones, in bytes.

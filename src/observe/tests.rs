@@ -4,9 +4,12 @@ use std::os::fd::AsFd;
 
 use super::{Job, Report};
 use crate::channel::{CONTROL_LEN, Control, Era, World};
+use crate::comm::{Collectives, Communicator};
+use crate::error::Error;
 use crate::heap::layout::{CONTROL_LEN as STRUCTURES_LEN, HeapShape};
 use crate::launch::fresh_job_id;
 use crate::rank::Rank;
+use crate::reduce::ReduceOp;
 use crate::shm::Segment;
 use crate::shm::header::HEADER_LEN;
 
@@ -88,4 +91,27 @@ fn a_job_of_threads_is_found_with_its_process_and_is_gone_with_it() {
         assert!(began.elapsed() < std::time::Duration::from_secs(60), "it is still there");
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn operations_count_once_whatever_steps_they_take_and_still_when_their_communicator_is_gone() {
+    let options = crate::bootstrap::Options { heap_len: 16 << 20, ..Default::default() };
+    let ran = crate::launch::launch_threads(2, &options, |comm| {
+        let rank = comm.rank().index();
+        let counted = |comm: &Communicator| Ok::<_, Error>(comm.report()?.ranks[rank].work.operations);
+        comm.prepare()?;
+        assert_eq!(counted(comm)?, 0);
+        for count in [1, 3, 1 << 18] {
+            comm.all_reduce_in_place(&mut vec![1.0_f32; count], &ReduceOp::Sum)?;
+        }
+        let mut other = comm.duplicate()?;
+        assert_eq!(counted(comm)?, 4);
+        other.barrier()?;
+        other.all_reduce_in_place(&mut vec![1.0_f32; 1 << 18], &ReduceOp::Sum)?;
+        assert_eq!(counted(comm)?, 6);
+        drop(other);
+        assert_eq!(counted(comm)?, 6);
+        comm.barrier()
+    });
+    ran.unwrap();
 }

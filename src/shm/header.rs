@@ -30,7 +30,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"shmccl\x01\xf5");
 
 /// Version of everything that processes share. Changes when any shared layout changes.
-pub const LAYOUT_VERSION: u64 = 8;
+pub const LAYOUT_VERSION: u32 = 9;
 
 /// Bytes at the start of a segment that belong to the header.
 pub const HEADER_LEN: u64 = 256;
@@ -106,7 +106,7 @@ impl SegmentHeader {
         // Relaxed, all of them: nobody reads the fields before `state`, which `publish` stores with release.
         self.state.store(0, Ordering::Relaxed); // not ready: says nothing about other memory
         self.magic.store(MAGIC, Ordering::Relaxed); // carried by H1
-        self.layout_version.store(LAYOUT_VERSION, Ordering::Relaxed); // carried by H1
+        self.layout_version.store(LAYOUT_VERSION.into(), Ordering::Relaxed); // carried by H1
         self.job.store(identity.job, Ordering::Relaxed); // carried by H1
         self.epoch.store(identity.epoch, Ordering::Relaxed); // carried by H1
         self.owner.store(identity.owner, Ordering::Relaxed); // carried by H1
@@ -162,7 +162,7 @@ impl SegmentHeader {
     pub(crate) fn check_fields(&self, expected: &Expected) -> Result<()> {
         same("segment magic", MAGIC, self.magic.load(Ordering::Relaxed))?; // ordered by H1 in `check`
         let version = self.layout_version.load(Ordering::Relaxed); // ordered by H1 in `check`
-        same("segment layout version", LAYOUT_VERSION, version)?;
+        same("segment layout version", LAYOUT_VERSION.into(), version)?;
         if let Some(len) = expected.len {
             same("segment length", len, self.len())?;
         }
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(refused_field(&header, &with(Identity { job: 8, ..ME })), "segment job id");
         assert_eq!(refused_field(&header, &with(Identity { epoch: 4, ..ME })), "segment epoch");
         assert_eq!(refused_field(&header, &with(Identity { owner: 0, ..ME })), "segment owner");
-        header.layout_version.store(LAYOUT_VERSION + 1, Ordering::Relaxed); // same thread
+        header.layout_version.store(u64::from(LAYOUT_VERSION) + 1, Ordering::Relaxed); // same thread
         assert_eq!(refused_field(&header, &Expected::default()), "segment layout version");
         header.magic.store(0, Ordering::Relaxed); // same thread
         assert_eq!(refused_field(&header, &Expected::default()), "segment magic");

@@ -6,6 +6,7 @@
 #![allow(unsafe_code, reason = "the processor's counter of ticks")]
 
 use super::kernel::HostKernel;
+use crate::sync::plain::nanos;
 
 /// Which clock ticks are of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +57,7 @@ impl TickSource {
 }
 
 fn system() -> u64 {
-    u64::try_from(HostKernel::clock().as_nanos()).unwrap_or(u64::MAX)
+    nanos(HostKernel::clock())
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use super::atomic::{AtomicU64, Ordering};
-use super::plain::{add, load as get, store as set};
+use super::plain::{add, load as get, load_time, nanos, store as set, store_time};
 
 /// How many communicators a rank can show at a time. What it does in others shows only where it waits.
 #[cfg(not(loom))]
@@ -35,7 +35,7 @@ pub const MAX_BOARDS: usize = 1;
 /// | given up | 56..64 | when it was given up, if it was: odd where its deadline had passed, even where it was in vain |
 /// | waits, waited | 64..80 | how many long waits have ended, and how long they took |
 /// | operations, bytes | 80..96 | operations that were counted as they ended, and what this rank put in |
-/// | skipped | 96..104 | numbers of boards that were steps and no operations, less the last ones of boards that are gone |
+/// | gone | 96..104 | operations on boards that were shown and are gone |
 /// | boards | 104..128 | where the boards of its communicators are in its heap, plus one |
 ///
 /// All are written by the rank, and read by whoever looks on.
@@ -54,7 +54,7 @@ pub struct ActivityCell {
     waited: AtomicU64,
     operations: AtomicU64,
     bytes: AtomicU64,
-    skipped: AtomicU64,
+    gone: AtomicU64,
     boards: [AtomicU64; MAX_BOARDS],
 }
 
@@ -106,8 +106,8 @@ pub struct Activity {
     pub operations: u64,
     /// How many bytes this rank put into those.
     pub bytes: u64,
-    /// Numbers of boards that were steps and no operations, less the last ones of boards that are gone, modulo 2^64.
-    pub skipped: u64,
+    /// Operations on boards that were shown and are gone.
+    pub gone: u64,
     /// Where the boards of its communicators are in its heap.
     pub boards: [Option<u64>; MAX_BOARDS],
 }
@@ -130,7 +130,7 @@ impl ActivityCell {
             waited: zero(),
             operations: zero(),
             bytes: zero(),
-            skipped: zero(),
+            gone: zero(),
             boards: std::array::from_fn(|_| zero()),
         }
     }
@@ -157,11 +157,6 @@ impl ActivityCell {
         add(&self.bytes, bytes);
     }
 
-    /// Tells that `n` numbers of a board that is shown are those of steps, and of no operation.
-    pub fn skip_numbers(&self, n: u64) {
-        add(&self.skipped, n);
-    }
-
     /// Tells that the rank waits, and since when.
     pub fn begin_wait(&self, wait: &WaitingIn, since: Duration) {
         if let Some((call, sequence)) = wait.call {
@@ -171,7 +166,7 @@ impl ActivityCell {
         set(&self.kind, wait.kind);
         set(&self.awaited, wait.awaited);
         set(&self.given_up, 0);
-        set(&self.since, nanos(since).max(1));
+        store_time(&self.since, since);
     }
 
     /// Tells that the `wait` which began at `since` is over.
@@ -195,40 +190,38 @@ impl ActivityCell {
         add(&self.waited, nanos(now.saturating_sub(since)));
     }
 
-    /// Shows the board at `offset` of the heap, if there is room for one more, and says whether there was. Of a board that is not shown
-    /// nothing is to be told by [`skip_numbers`](Self::skip_numbers).
-    pub fn show_board(&self, offset: u64) -> bool {
+    /// Shows the board at `offset` of the heap, if there is room for one more.
+    pub fn show_board(&self, offset: u64) {
         let (mark, relaxed) = (offset.saturating_add(1), Ordering::Relaxed); // Relaxed: an approximate word, see the head
         let taken = |board: &AtomicU64| board.compare_exchange(0, mark, relaxed, relaxed).is_ok();
-        self.boards.iter().any(taken)
+        let _shown = self.boards.iter().any(taken);
     }
 
-    /// Shows the board at `offset` no more. What was done there, up to the number `sequence`, stays counted.
-    pub fn hide_board(&self, offset: u64, sequence: u64) {
+    /// Shows the board at `offset` no more, if it was shown. The `operations` that were begun there stay counted.
+    pub fn hide_board(&self, offset: u64, operations: u64) {
         if let Some(board) = self.boards.iter().find(|board| get(board) == offset.saturating_add(1)) {
             set(board, 0);
-            add(&self.skipped, sequence.wrapping_neg());
+            add(&self.gone, operations);
         }
     }
 
     /// What the cell says.
     #[must_use]
     pub fn read(&self) -> Activity {
-        let time = |word| Some(Duration::from_nanos(get(word))).filter(|time| !time.is_zero());
         Activity {
             call: Some([get(&self.signature), get(&self.count)]).filter(|call| call[0] != 0),
             sequence: get(&self.sequence),
             step: get(&self.step),
             kind: get(&self.kind),
             awaited: get(&self.awaited),
-            since: time(&self.since),
-            given_up: time(&self.given_up),
+            since: load_time(&self.since),
+            given_up: load_time(&self.given_up),
             timed_out: get(&self.given_up) % 2 == 1,
             waits: get(&self.waits),
             waited: Duration::from_nanos(get(&self.waited)),
             operations: get(&self.operations),
             bytes: get(&self.bytes),
-            skipped: get(&self.skipped),
+            gone: get(&self.gone),
             boards: std::array::from_fn(|index| get(&self.boards[index]).checked_sub(1)),
         }
     }
@@ -240,23 +233,12 @@ impl Activity {
     pub fn is_waiting(&self) -> bool {
         self.since.is_some() || self.given_up.is_some()
     }
-
-    /// How many operations the rank has begun, where the boards that it shows have come to numbers that are `shown` together; 0 when it
-    /// was just about to show one no more.
-    #[must_use]
-    pub fn total(&self, shown: u64) -> u64 {
-        u64::try_from(shown.wrapping_sub(self.skipped).cast_signed()).unwrap_or(0)
-    }
 }
 
 impl Default for ActivityCell {
     fn default() -> Self {
         Self::new()
     }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -303,26 +285,14 @@ mod tests {
     }
 
     #[test]
-    fn operations_are_counted_by_the_numbers_of_boards_less_those_of_steps() {
+    fn boards_beyond_those_that_can_be_shown_are_left_out_and_what_was_done_on_others_stays_counted() {
         let cell = ActivityCell::new();
-        assert!(cell.show_board(0));
-        // Three small ones, and a large one that took four numbers.
-        (0..3).for_each(|_| cell.skip_numbers(1));
-        assert_eq!(cell.read().total(7), 4);
-        cell.hide_board(0, 7);
-        assert_eq!((cell.read().total(0), cell.read().boards), (4, [None; MAX_BOARDS]));
-        assert_eq!(Activity { skipped: 3, ..Activity::default() }.total(2), 0, "seen in between");
-    }
-
-    #[test]
-    fn boards_beyond_those_that_can_be_shown_are_left_out() {
-        let cell = ActivityCell::new();
-        let shown: Vec<_> = (0..6).map(|board| cell.show_board(board * 4096)).collect();
-        assert_eq!(shown, [true, true, true, false, false, false]);
+        (0..6).for_each(|board| cell.show_board(board * 4096));
         assert_eq!(cell.read().boards, [Some(0), Some(4096), Some(8192)]);
         cell.hide_board(5 * 4096, 9);
-        cell.hide_board(4096, 9);
-        assert!(cell.show_board(5 * 4096));
+        cell.hide_board(4096, 4);
+        assert_eq!((cell.read().boards[1], cell.read().gone), (None, 4));
+        cell.show_board(5 * 4096);
         assert_eq!(cell.read().boards[1], Some(5 * 4096));
     }
 }

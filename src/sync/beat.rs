@@ -1,24 +1,26 @@
 //! A rank's heartbeat: the time of its last beat, which whoever looks on holds against the clock, and of the last one by which the
 //! rank had done something since the one before.
 //!
-//! There is no edge. Threads of one process write the words and nothing is read by virtue of it: a looker compares it with what it was at the last look.
-//! Relaxed suffices, since reads of one word never go back in its order of modification, whatever else is reordered: a beat that was
-//! seen is not unseen, and one that is seen late is a look that missed it, which is what looks are counted for. Where two threads beat, either beat will do. What follows from a
-//! rank's being taken for lost has edges of its own (L1 and R1). So there is no model of it either: one word has no interleavings.
+//! There is no edge. Threads of one process write the words and nothing is read by virtue of it: a looker compares it with what it
+//! was at the last look. Relaxed suffices, since reads of one word never go back in its order of modification, whatever else is
+//! reordered: a beat that was seen is not unseen, and one that is seen late is a look that missed it, which is what looks are counted
+//! for. Where two threads beat, either beat will do. What follows from a rank's being taken for lost has edges of its own (L1 and R1).
+//! So there is no model of it either: one word has no interleavings.
 
 use std::time::Duration;
 
 use super::atomic::AtomicU64;
-use super::plain::{load, store};
+use super::plain::{load_time, store_time};
 
 /// The heartbeat of one member of a job.
 ///
 /// | field | bytes | written by | read by |
 /// |---|---|---|---|
-/// | beat | 0..8 | the rank's life thread, twice a second; the member's thread that listens to a launcher which looks for it | the launcher, whoever looks on |
+/// | beat | 0..8 | the rank's life thread; the member's thread that listens to its launcher | the launcher, whoever looks on |
 /// | moved | 8..16 | the rank's life thread | whoever looks on |
 ///
-/// Both are in nanoseconds of the system's monotonic clock; 0 stands for none.
+/// Both are in nanoseconds of the system's monotonic clock; 0 stands for none. The life thread beats twice a second, the other one
+/// where the launcher looks for beats.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct BeatCell {
@@ -41,33 +43,25 @@ impl BeatCell {
 
     /// Beats, at the time `now`.
     pub fn beat(&self, now: Duration) {
-        store(&self.beat, word(now));
+        store_time(&self.beat, now);
     }
 
     /// Tells that the rank had done something by the beat at the time `now`, since the one before.
     pub fn tell_moved(&self, now: Duration) {
-        store(&self.moved, word(now));
+        store_time(&self.moved, now);
     }
 
     /// When it has beaten last; `None` when it has not.
     #[must_use]
     pub fn last(&self) -> Option<Duration> {
-        time(&self.beat)
+        load_time(&self.beat)
     }
 
     /// When it was found last to have done something; `None` when it was not.
     #[must_use]
     pub fn last_moved(&self) -> Option<Duration> {
-        time(&self.moved)
+        load_time(&self.moved)
     }
-}
-
-fn word(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1)
-}
-
-fn time(word: &AtomicU64) -> Option<Duration> {
-    Some(Duration::from_nanos(load(word))).filter(|time| !time.is_zero())
 }
 
 impl Default for BeatCell {

@@ -4,6 +4,8 @@
 //! memory table's entry reaches the proxy by F1 (publish) of the fifo, a heap's watermark by whatever told a thread of
 //! the region below it. Where no edge does, the value is only a value: some one that was stored, checked before use.
 
+use std::time::Duration;
+
 use super::atomic::{AtomicU64, Ordering};
 
 /// Reads the word: some value that was stored in it, at least as new as what the caller knows of.
@@ -17,6 +19,23 @@ pub fn load(word: &AtomicU64) -> u64 {
 #[inline]
 pub fn store(word: &AtomicU64, value: u64) {
     word.store(value, Ordering::Relaxed); // Relaxed: the edge that tells others of it orders it, see the module head
+}
+
+/// Reads a time of [`store_time`]; `None` where there is none.
+#[must_use]
+pub fn load_time(word: &AtomicU64) -> Option<Duration> {
+    Some(load(word)).filter(|time| *time != 0).map(Duration::from_nanos)
+}
+
+/// Writes a time in nanoseconds, 1 for 0, which stands for none; publishes nothing else.
+pub fn store_time(word: &AtomicU64, time: Duration) {
+    store(word, nanos(time).max(1));
+}
+
+/// All the nanoseconds of `time` that a word can tell.
+#[must_use]
+pub fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Sets `bits` in the word, without losing what others set meanwhile; publishes nothing else.

@@ -1,6 +1,8 @@
 //! How a job under `shmccl run` ends, and with which exit code.
 
 use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{MsgFlags, recv, send};
+use shmccl::shm::header::LAYOUT_VERSION;
 
 use crate::{Started, job, run, shmccl, told};
 
@@ -84,4 +86,27 @@ fn a_program_that_ends_well_without_joining_fails_a_job_that_needs_it() {
         code != 0 && last.starts_with("error: rank 1 exited with code 0 without leaving the job"),
         "{error}"
     );
+}
+
+/// Says Hello as a program does whose shared layouts have another version, and waits for the answer.
+pub(crate) fn come_with_layout_version(version: u32) {
+    let variable = |name: &str| std::env::var(name).unwrap();
+    let (socket, rank) = (variable("SHMCCL_SOCKET").parse().unwrap(), variable("SHMCCL_RANK"));
+    let job = u64::from_str_radix(&variable("SHMCCL_JOB"), 16).unwrap();
+    // Magic, version of the messages, kind; the job; the version, the process, the rank.
+    let head = [u32::from_le_bytes(*b"SMCB"), 3, 1, 0].map(u32::to_ne_bytes).concat();
+    let body = [version, std::process::id(), rank.parse().unwrap(), 0].map(u32::to_ne_bytes).concat();
+    send(socket, &[head, job.to_ne_bytes().to_vec(), body].concat(), MsgFlags::empty()).unwrap();
+    let refused = recv(socket, &mut [0; 4096], MsgFlags::empty());
+    assert!(refused.is_ok_and(|len| len > 0), "the launcher says why");
+}
+
+#[test]
+fn a_program_of_another_version_is_named_with_both_versions_and_what_to_do() {
+    let (code, error) = told(&job(&["-n", "1", "-q"], "misfit 99").output().unwrap());
+    let last = error.lines().last().unwrap_or_default();
+    let expected = format!(
+        "error: rank 0 has layout version 99, the launcher {LAYOUT_VERSION}; build both from the same version of shmccl"
+    );
+    assert_eq!((code, last), (1, expected.as_str()), "{error}");
 }

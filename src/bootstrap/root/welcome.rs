@@ -6,6 +6,10 @@ use bytemuck::Zeroable;
 
 use super::{Event, Phase, Root, Seat};
 use crate::bootstrap::message::{self, Hello, LAYOUT_VERSION, Message, Refusal, Refused, Welcome};
+use crate::error::ExitCause;
+
+/// What does not fit, as the launcher expects it, and as it was found.
+type Misfit = (Refusal, u64, u64);
 
 impl Root {
     /// Answers a Hello.
@@ -13,11 +17,15 @@ impl Root {
         let member = &self.members[seat.0];
         let code = message::member_code(member.device);
         let (pid, user) = sender?;
-        if let Err((reason, expected, found)) = self.check_hello(bytes, code, user) {
-            let head = Refused::head(self.offer.job_id);
-            let reason = reason.code();
-            self.post(seat, &Refused { head, reason, reserved: 0, expected, found }, Rc::new([]));
-            return None;
+        let version = message::head_of(bytes)?.version;
+        let fits = if version == message::VERSION {
+            self.check_hello(&message::read(bytes)?, code, user)
+        } else {
+            Err((Refusal::Version, message::VERSION.into(), version.into()))
+        };
+        if let Err(misfit) = fits {
+            self.refuse(seat, misfit);
+            return Some(());
         }
         let options = &self.offer.options;
         let name = options.backing.name().as_bytes();
@@ -50,22 +58,25 @@ impl Root {
         Some(())
     }
 
-    fn check_hello(
-        &self,
-        bytes: &[u8],
-        code: u32,
-        user: u32,
-    ) -> std::result::Result<(), (Refusal, u64, u64)> {
+    fn refuse(&mut self, seat: Seat, (refusal, expected, found): Misfit) {
+        let (head, reason) = (Refused::head(self.offer.job_id), refusal.code());
+        self.post(seat, &Refused { head, reason, reserved: 0, expected, found }, Rc::new([]));
+        let cause = match refusal {
+            Refusal::Version | Refusal::Layout => {
+                ExitCause::Version { what: refusal.what(), launcher: expected, device: found }
+            }
+            Refusal::Job | Refusal::User | Refusal::Member => ExitCause::Protocol,
+        };
+        self.cut_off(seat, cause);
+    }
+
+    fn check_hello(&self, hello: &Hello, code: u32, user: u32) -> std::result::Result<(), Misfit> {
         let differs = |refusal, expected: u64, found: u64| {
             if expected == found { Ok(()) } else { Err((refusal, expected, found)) }
         };
-        let head = message::head_of(bytes).unwrap_or_else(Zeroable::zeroed);
-        differs(Refusal::Version, message::VERSION.into(), head.version.into())?;
-        let hello = message::read::<Hello>(bytes).unwrap_or_else(Zeroable::zeroed);
-        differs(Refusal::Version, Hello::KIND.into(), hello.head.kind.into())?;
         differs(Refusal::User, nix::unistd::getuid().as_raw().into(), user.into())?;
         differs(Refusal::Layout, LAYOUT_VERSION.into(), hello.layout_version.into())?;
-        differs(Refusal::Job, self.offer.job_id, head.job_id)?;
+        differs(Refusal::Job, self.offer.job_id, hello.head.job_id)?;
         differs(Refusal::Member, code.into(), hello.member.into())
     }
 }

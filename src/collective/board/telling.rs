@@ -18,16 +18,17 @@ impl Board {
 
     /// How many operations the caller has begun here.
     pub(crate) fn number(&self) -> u64 {
-        self.sequence.wrapping_sub(self.aside)
+        self.sequence.wrapping_sub(self.aside())
     }
 
     /// Takes `n` numbers, of the past or the next ones, for steps within an operation that is counted as one.
     pub(crate) fn set_aside(&mut self, n: u64) {
-        self.aside = self.aside.wrapping_add(n);
-        self.progress[self.me].tell_aside(self.aside);
-        if self.is_shown {
-            self.fabric.activity().skip_numbers(n);
-        }
+        self.progress[self.me].tell_aside(self.aside().wrapping_add(n));
+    }
+
+    /// How many of the numbers so far were those of steps within an operation.
+    fn aside(&self) -> u64 {
+        self.progress[self.me].aside()
     }
 
     /// Tells that the operation is over, into which this member has put `len` bytes.
@@ -64,7 +65,7 @@ impl Board {
 
     /// What this member tells of a wait for `awaited` in `operation`.
     pub(super) fn waiting_in(&self, operation: Operation, awaited: RankSet) -> WaitingIn {
-        let small = || (self.call(operation).words(), self.posted.wrapping_sub(self.aside));
+        let small = || (self.call(operation).words(), self.posted.wrapping_sub(self.aside()));
         WaitingIn {
             call: self.large.is_none().then(small),
             kind: 0,
@@ -76,9 +77,7 @@ impl Board {
 
 impl Drop for Board {
     fn drop(&mut self) {
-        if self.is_shown {
-            let _held = self.fabric.world().hold_boards();
-            self.fabric.activity().hide_board(self.base.get(), self.sequence);
-        }
+        let _held = self.fabric.world().hold_boards();
+        self.fabric.activity().hide_board(self.base.get(), self.number());
     }
 }

@@ -1,17 +1,14 @@
 //! Where a table is looked for.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-
-use nix::fcntl::OFlag;
 
 use super::fault::TuningFault;
 use super::table::Table;
 use super::text;
 use crate::error::{Error, Result};
+use crate::regular;
 
 /// The environment variable that names a table's file. Empty, it asks for the built-in table.
 pub const VARIABLE: &str = "SHMCCL_TUNING";
@@ -72,12 +69,7 @@ impl Table {
 
 /// What is in `file`, if that is a regular file of a length that a table can have.
 fn content_of(file: &Path) -> std::result::Result<String, TuningFault> {
-    // A pipe without a writer would have every rank wait for one.
-    let opened = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(file);
-    let opened = opened.map_err(TuningFault::Unreadable)?;
-    if !opened.metadata().map_err(TuningFault::Unreadable)?.is_file() {
-        return Err(TuningFault::NotAFile);
-    }
+    let opened = regular::open(file).map_err(TuningFault::Unreadable)?.ok_or(TuningFault::NotAFile)?;
     let mut content = String::new();
     // What the file system says of its length is not always so.
     opened.take(MAX_LEN + 1).read_to_string(&mut content).map_err(TuningFault::Unreadable)?;

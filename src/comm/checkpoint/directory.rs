@@ -2,16 +2,16 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg, OFlag};
+use nix::fcntl::{Flock, FlockArg};
 
 use super::{CheckpointFault, at, io};
 use crate::channel::Era;
 use crate::error::Result;
 use crate::rank::MAX_RANKS;
+use crate::regular;
 
 /// What names the generation that counts, and what it is written as before.
 const CURRENT: &str = "CURRENT";
@@ -159,12 +159,10 @@ impl Directory {
     }
 }
 
-/// Opens the file at `path` to read it, and nothing that only has its name: opening a pipe could take for ever.
+/// Opens the file at `path` to read it.
 pub(super) fn open(path: &Path, action: &'static str) -> Result<File> {
-    let failed = |error| io(path, action, error);
-    let file =
-        File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(failed)?;
-    if file.metadata().map_err(failed)?.is_file() { Ok(file) } else { Err(at(path, CheckpointFault::NoFile)) }
+    let file = regular::open(path).map_err(|error| io(path, action, error))?;
+    file.ok_or_else(|| at(path, CheckpointFault::NoFile))
 }
 
 /// The number that follows `prefix` in `name`, as it would be written.
