@@ -26,7 +26,6 @@ mod hopeless;
 mod joining;
 mod launcher;
 mod orphans;
-mod paused;
 mod restarting;
 mod returning;
 mod series;
@@ -37,6 +36,7 @@ mod stopped;
 mod survivor;
 mod survivors;
 mod trial;
+mod woken;
 mod work;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -54,13 +54,11 @@ use flood::{be_a_flooder, flood};
 use hopeless::{be_hopeless, run_hopeless};
 use launcher::{LauncherTrial, be_a_launcher, is_launcher};
 use long::long;
-use paused::{be_paused, pause_one};
 use process::is_running;
 use series::Series;
 use sorts::count_operations;
 use statistics::{Statistics, percentiles};
 use stepwise::{be_struck, kill_at};
-use stopped::{Finder, be_given_up_or_not, stop_one};
 use survivor::be_a_survivor;
 use survivors::{SurvivorsTrial, Times};
 use trial::Trial;
@@ -246,59 +244,6 @@ fn a_rank_that_a_fault_has_killed_is_said_to_have_died_by_it_and_suffers_none_wh
     assert_eq!(outcome.unwrap().restarted, restarted);
     let [(device, ExitCause::Injected(strike))] = restarted[..] else { panic!("{restarted:?}") };
     assert_eq!((device, strike.number, strike.seed), (DeviceName::Rank(strike.rank), 3, 7));
-}
-
-#[test]
-fn a_stopped_rank_that_wakes_after_it_was_given_up_changes_nothing() {
-    stop_a_rank("a_stopped_rank_that_wakes_after_it_was_given_up_changes_nothing", Finder::Peers, true);
-}
-
-#[test]
-fn a_stopped_rank_that_was_given_up_is_ended_when_the_others_are_through() {
-    stop_a_rank(
-        "a_stopped_rank_that_was_given_up_is_ended_when_the_others_are_through",
-        Finder::Peers,
-        false,
-    );
-}
-
-#[test]
-fn a_stopped_rank_that_the_launcher_takes_for_hung_wakes_and_changes_nothing() {
-    let test = "a_stopped_rank_that_the_launcher_takes_for_hung_wakes_and_changes_nothing";
-    stop_a_rank(test, Finder::Sparing, true);
-}
-
-#[test]
-fn a_stopped_rank_that_the_launcher_takes_for_hung_is_ended_when_the_others_are_through() {
-    let test = "a_stopped_rank_that_the_launcher_takes_for_hung_is_ended_when_the_others_are_through";
-    stop_a_rank(test, Finder::Sparing, false);
-}
-
-#[test]
-fn a_stopped_rank_that_the_launcher_takes_for_hung_is_killed_and_the_others_go_on() {
-    let test = "a_stopped_rank_that_the_launcher_takes_for_hung_is_killed_and_the_others_go_on";
-    stop_a_rank(test, Finder::Killing, false);
-}
-
-#[test]
-fn a_rank_that_is_stopped_for_less_than_the_limit_is_not_taken_for_hung() {
-    let test = "a_rank_that_is_stopped_for_less_than_the_limit_is_not_taken_for_hung";
-    if is_device() {
-        return be_paused();
-    }
-    let _alone = one_at_a_time();
-    let _watchdog = Watchdog::start(test, PATIENCE);
-    pause_one(this_test(test));
-}
-
-/// The body of the test `name`, in the test's own process and in its devices.
-fn stop_a_rank(name: &str, finder: Finder, wakes: bool) {
-    if is_device() {
-        return be_given_up_or_not();
-    }
-    let _alone = one_at_a_time();
-    let _watchdog = Watchdog::start(name, PATIENCE);
-    stop_one(this_test(name), finder, wakes);
 }
 
 fn this_test(name: &str) -> Program {
