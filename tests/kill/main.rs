@@ -21,6 +21,7 @@ mod chance;
 mod device;
 mod flood;
 mod gathering;
+mod halting;
 mod heirs;
 mod hopeless;
 mod joining;

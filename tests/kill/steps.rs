@@ -19,6 +19,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 use crate::device::say;
 use crate::gathering::{self, Gathering};
+use crate::halting;
 use crate::joining::{self, JoiningTrial, Tally};
 use crate::returning::{self, ReturningTrial, Returns};
 use crate::series::Series;
@@ -29,6 +30,9 @@ use crate::{long, shared_memory, this_test};
 pub(crate) const NUMBER: &str = "STEP_NUMBER";
 pub(crate) const FROM: &str = "STEP_FROM";
 
+/// Set where the step stops the process instead, until somebody wakes it.
+pub(crate) const STOPS: &str = "STEP_STOPS";
+
 /// More steps than there are on any way.
 const MOST: u64 = 200;
 
@@ -36,8 +40,9 @@ const MOST: u64 = 200;
 pub(crate) fn count_from(from: &str) {
     if std::env::var(FROM).is_ok_and(|told| told == from) {
         let left = Mutex::new(std::env::var(NUMBER).unwrap().parse().unwrap());
+        let signal = if std::env::var_os(STOPS).is_some() { Signal::SIGSTOP } else { Signal::SIGKILL };
         // It may be counting already.
-        let _ = tracing::subscriber::set_global_default(Counter { left });
+        let _ = tracing::subscriber::set_global_default(Counter { left, signal });
     }
 }
 
@@ -48,9 +53,10 @@ pub(crate) fn die_as(name: &str, rank: Rank) {
     }
 }
 
-/// Kills this process when there are no steps left.
+/// Kills or stops this process when there are no steps left.
 struct Counter {
     left: Mutex<u64>,
+    signal: Signal,
 }
 
 impl Subscriber for Counter {
@@ -60,9 +66,11 @@ impl Subscriber for Counter {
 
     fn event(&self, _event: &Event<'_>) {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        // Once: who was woken goes on.
+        let is_due = *left == 1;
         *left = left.saturating_sub(1);
-        if *left == 0 {
-            let _ = kill(Pid::this(), Signal::SIGKILL);
+        if is_due {
+            let _ = kill(Pid::this(), self.signal);
         }
     }
 
@@ -188,6 +196,21 @@ fn whoever_is_killed_at_whatever_step_of_shrinking_the_others_go_on() {
             assert_eq!(said.done + outcome.lost.len(), 3, "{}", context());
             !killed.is_empty()
         });
+        assert!(steps > 5, "{steps}");
+    }
+}
+
+#[test]
+fn whoever_is_stopped_at_whatever_step_of_shrinking_the_others_go_on_and_it_is_told_when_it_wakes() {
+    if crate::is_device() {
+        return halting::be_halted_or_not();
+    }
+    let test = "steps::whoever_is_stopped_at_whatever_step_of_shrinking_the_others_go_on_and_it_is_told_when_it_wakes";
+    let mut series = Series::begin("steps");
+    let drawn = u32::try_from(series.below(2)).unwrap();
+    for victim in if long() { 0..2 } else { drawn..drawn + 1 } {
+        let steps = at_each_step("a survivor", &mut series, |number| halting::halt_at(test, victim, number));
+        println!("rank {victim}: {steps} steps");
         assert!(steps > 5, "{steps}");
     }
 }

@@ -43,7 +43,7 @@ fn a_rank_that_is_stopped_for_long_is_given_up_and_changes_nothing_when_it_wakes
     if is_device() {
         return be_stopped_or_not();
     }
-    let trials = if long() { 312 } else { 16 };
+    let trials = if long() { 312 } else { 12 };
     let mut series = Series::begin(&format!("{trials} trials"));
     let mut tally = Tally::default();
     for number in 0..trials {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use shmccl::channel::{Channel, MemoryChannel, PortChannel};
 use shmccl::comm::{Aborter, Member, join_job};
-use shmccl::heap::DeviceBuffer;
+use shmccl::heap::{DeviceBuffer, HeapOffset};
 use shmccl::launch::Launch;
 use shmccl::reduce::ReduceOp;
 use shmccl::shm::packet::{Flag, PacketKind};
@@ -87,6 +87,7 @@ pub(crate) fn be_stopped_or_not() {
         "late" => Fate::Late,
         _ => Fate::Hangs,
     };
+    let mut numbers: Vec<_> = (0..comm.n_ranks()).collect();
     let data = comm.alloc::<u64>(WORDS).unwrap();
     comm.set_algorithm(told("STOPPED_ALGORITHM").parse().ok());
     let ender = (fate == Fate::Pauses && comm.rank().get() == 0).then(|| end_when_told(comm.aborter()));
@@ -98,7 +99,8 @@ pub(crate) fn be_stopped_or_not() {
         return try_on(*comm, &data, &error);
     }
     let comm = go_on(*comm, victim, fate, &error);
-    live_on(comm, &data, victim, fate);
+    numbers.retain(|number| fate == Fate::Pauses || *number != victim.get());
+    live_on(comm, &numbers);
     say("done");
 }
 
@@ -138,16 +140,12 @@ fn go_on(mut comm: Communicator, victim: Rank, fate: Fate, error: &Error) -> Com
     shrunk.comm
 }
 
-/// Fills memory, and computes and looks at it until the launcher says that it is over.
-fn live_on(mut comm: Communicator, old: &DeviceBuffer<u64>, victim: Rank, fate: Fate) {
+/// Fills memory, and computes and looks at it with the others, which had these `numbers` in the beginning, until it is over.
+pub(crate) fn live_on(mut comm: Communicator, numbers: &[u32]) {
     let signs = Signs::of_process();
-    let n_before = comm.n_ranks() + u32::from(fate != Fate::Pauses);
-    let is_there = |number: &u32| fate == Fate::Pauses || *number != victim.get();
-    let numbers: Vec<_> = (0..n_before).filter(is_there).collect();
     let fresh = comm.alloc::<u64>(FRESH).unwrap();
     let post = comm.alloc::<u64>(2).unwrap();
-    let (all, written) = (fresh.region(), old.region());
-    assert!(all.offset <= written.offset && all.len >= written.len, "where the one that was given up writes");
+    assert_eq!(fresh.region().offset, HeapOffset::new(0), "where the one that was given up writes");
     let pattern: Vec<_> = (0..).map(|index| word(comm.rank(), index)).take(FRESH).collect();
     fresh.copy_from_slice(0, &pattern).unwrap();
     let mut neighbours = open(&comm, "thread").unwrap();
@@ -155,7 +153,7 @@ fn live_on(mut comm: Communicator, old: &DeviceBuffer<u64>, victim: Rank, fate: 
     say("on");
     for round in 0.. {
         assert!(fresh.span().equals(0, bytemuck::cast_slice(&pattern)).unwrap(), "something has changed");
-        sum_up(&mut comm, &numbers).unwrap();
+        sum_up(&mut comm, numbers).unwrap();
         let (here, there) = (post.part(0, 1).unwrap().offset, post.part(1, 1).unwrap().offset);
         post.set(0, word(comm.rank(), round)).unwrap();
         let [right, left] = &mut neighbours;
@@ -180,9 +178,10 @@ fn word(rank: Rank, index: u64) -> u64 {
 /// Goes on in the old epoch, after it was woken and told `error`: by direct channels and proxied ones, packets, views of its peers'
 /// memory, and collective calls, until it asks to go on and is told that it was given up.
 fn try_on(mut comm: Communicator, data: &DeviceBuffer<u64>, error: &Error) {
-    let _through = Through(Signs::of_process());
+    let _through = Through::of_process();
     let left: u64 = comm.fifo_snapshots().unwrap().iter().map(|fifo| fifo.depth).sum();
     let told = reason(&comm, error);
+    assert_eq!(data.region().offset, HeapOffset::new(0), "where the others look");
     let peers: Vec<_> = (0..comm.n_ranks()).filter(|rank| *rank != comm.rank().get()).collect();
     data.fill(u64::MAX);
     for rank in peers {
@@ -210,7 +209,13 @@ fn try_on(mut comm: Communicator, data: &DeviceBuffer<u64>, error: &Error) {
 }
 
 /// Tells the others that the woken rank is through, also when it panics.
-struct Through(Signs);
+pub(crate) struct Through(Signs);
+
+impl Through {
+    pub(crate) fn of_process() -> Self {
+        Self(Signs::of_process())
+    }
+}
 
 impl Drop for Through {
     fn drop(&mut self) {
@@ -230,7 +235,7 @@ fn reason(comm: &Communicator, error: &Error) -> &'static str {
 }
 
 /// Writes to its memory, without any channel.
-fn write_to(comm: &Communicator, peer: Rank, data: &DeviceBuffer<u64>) {
+pub(crate) fn write_to(comm: &Communicator, peer: Rank, data: &DeviceBuffer<u64>) {
     let theirs = comm.span(peer, data.region()).unwrap();
     for _ in 0..ATTEMPTS {
         theirs.copy_in(data.region().offset.get(), bytemuck::cast_slice(&data.to_vec())).unwrap();
