@@ -48,6 +48,7 @@ pub(crate) fn be_halted_or_not() {
             Err(error) => Err(error),
         };
     }
+    drop(data);
     live_on(comm, &numbers);
     say("done");
 }

@@ -99,6 +99,8 @@ pub(crate) fn be_stopped_or_not() {
         return try_on(*comm, &data, &error);
     }
     let comm = go_on(*comm, victim, fate, &error);
+    // So that the system may use the addresses of the old epoch again.
+    drop(data);
     numbers.retain(|number| fate == Fate::Pauses || *number != victim.get());
     live_on(comm, &numbers);
     say("done");
@@ -121,7 +123,8 @@ fn go_on(mut comm: Communicator, victim: Rank, fate: Fate, error: &Error) -> Com
     let is_right = match (fate, error.origin()) {
         // Nobody was told of anything but the end.
         (Fate::Pauses, Error::Revoked { by: Some(rank) }) => rank.get() == 0,
-        (Fate::Late, Error::Timeout { straggler, .. }) => straggler.is_none_or(|rank| rank == victim),
+        // Several time out at once: by then one of them may be found to be in nothing.
+        (Fate::Late, Error::Timeout { .. }) => true,
         // Another one was quicker to give it up.
         (Fate::Late, Error::Revoked { by }) => is_of_another(by),
         (Fate::Late | Fate::Hangs, Error::PeerLost { rank }) => *rank == victim,
@@ -136,7 +139,6 @@ fn go_on(mut comm: Communicator, victim: Rank, fate: Fate, error: &Error) -> Com
     let shrunk = comm.shrink().unwrap();
     let lost = if fate == Fate::Pauses { vec![] } else { vec![victim] };
     assert_eq!(shrunk.lost, lost);
-    // What it has of the old epoch it gives back, so that the system may use the same addresses again.
     shrunk.comm
 }
 
@@ -151,8 +153,9 @@ pub(crate) fn live_on(mut comm: Communicator, numbers: &[u32]) {
     let mut neighbours = open(&comm, "thread").unwrap();
     comm.barrier().unwrap();
     say("on");
+    let is_intact = || fresh.span().equals(0, bytemuck::cast_slice(&pattern)).unwrap();
     for round in 0.. {
-        assert!(fresh.span().equals(0, bytemuck::cast_slice(&pattern)).unwrap(), "something has changed");
+        assert!(is_intact(), "something has changed");
         sum_up(&mut comm, numbers).unwrap();
         let (here, there) = (post.part(0, 1).unwrap().offset, post.part(1, 1).unwrap().offset);
         post.set(0, word(comm.rank(), round)).unwrap();
@@ -167,6 +170,7 @@ pub(crate) fn live_on(mut comm: Communicator, numbers: &[u32]) {
             break;
         }
     }
+    assert!(is_intact(), "something has changed");
     drop(neighbours);
     comm.finalize().unwrap();
 }
@@ -190,7 +194,7 @@ fn try_on(mut comm: Communicator, data: &DeviceBuffer<u64>, error: &Error) {
         let mut direct = comm.memory_channel(peer).unwrap();
         let mut proxied = comm.port_channel(peer).unwrap();
         for _ in 0..ATTEMPTS {
-            // A rank whose collective call has failed is refused at once, and others are not.
+            // They are not refused; only a fifo that nobody serves is full in the end.
             for done in [put_packets(&mut direct, data), put(&mut direct, data), put(&mut proxied, data)] {
                 done.unwrap_or_else(|error| _ = reason(&comm, &error));
             }
