@@ -38,7 +38,7 @@ pub(crate) struct Fabric {
     /// Where this rank's proxy thread sleeps, once there is one.
     proxy: OnceLock<CellRef<ParkCell>>,
     timeout: Duration,
-    /// [`LEFT`], [`FAULTY`], [`TRACED`] and [`FAILED`]; 0 as long as nothing is out of the ordinary.
+    /// [`LEFT`], [`FAULTY`], [`TRACED`] and [`ENDED`]; 0 as long as nothing is out of the ordinary.
     state: AtomicU64,
     /// What goes wrong on purpose.
     injector: OnceLock<Arc<Injector>>,
@@ -57,8 +57,8 @@ const FAULTY: u64 = 2;
 /// What the rank does is noted.
 const TRACED: u64 = 4;
 
-/// A collective call of this rank has failed, and ended the epoch with it.
-const FAILED: u64 = 8;
+/// This rank knows that the epoch has ended: a collective call of it has failed, and ended it, or a call was told.
+const ENDED: u64 = 8;
 
 impl Fabric {
     /// Looks at `world` as `rank`, which shares its core with `spinners` spinning threads in all, itself included.
@@ -197,13 +197,26 @@ impl Fabric {
     /// This rank is about to leave in turn. Whoever waits for it then has to learn whom *it* lost, and so has the launcher:
     /// without this the first cause is anybody's guess when a wait notices before the life lock does. A peer that left
     /// of its own accord is lost to whoever waits for it and to nobody else.
+    ///
+    /// A rank that is told of the end makes no collective call from then on. Peers have come to calls that they gave up, some of them to
+    /// one that this rank has left by that error: it would meet them there in its next one, and take that for done.
     #[cold]
     pub(crate) fn settle(&self, stop: Stop) -> Stop {
-        let Stop::PeerLost(rank) = stop else { return stop };
-        if self.world.life(rank).status() == LifeStatus::Lost {
+        if stop == Stop::Timeout {
+            return stop;
+        }
+        if let Stop::PeerLost(rank) = stop
+            && self.world.life(rank).status() == LifeStatus::Lost
+        {
             self.world.control().revoke(self.kernel(), Revocation::PeerLost(rank));
         }
-        self.world.revocation().check().unwrap_or(stop)
+        let Some(reason) = self.world.revocation().check() else { return stop };
+        plain::set_bits(&self.state, ENDED);
+        if matches!(stop, Stop::PeerLost(_)) { reason } else { stop }
+    }
+
+    fn has_left(&self, rank: Rank) -> bool {
+        self.world.life(rank).status() == LifeStatus::Left
     }
 
     /// The error of an `operation` that a wait gave up, while it waited for `awaited`; it names who holds all up, and what everybody is in.
@@ -283,31 +296,31 @@ impl Fabric {
         plain::load(&self.state) & FAULTY != 0
     }
 
-    /// Whether the rank is in the job, none of its calls has failed, and no faults are planned: then any operation may be entered.
+    /// Whether the rank is in the job, knows of no end of the epoch, and no faults are planned: then any operation may be entered.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
-        plain::load(&self.state) & (LEFT | FAULTY | FAILED) == 0
+        plain::load(&self.state) & (LEFT | FAULTY | ENDED) == 0
     }
 
     /// Ends the epoch as this rank's word: a collective call of it has failed, or the program has asked for it. It makes no other one
     /// then: peers that come late to the call that failed would take the next one's post for an answer to the one after.
     #[cold]
     pub(crate) fn abort(&self) {
-        plain::set_bits(&self.state, FAILED);
+        plain::set_bits(&self.state, ENDED);
         self.world.control().revoke(self.kernel(), Revocation::Aborted(Some(self.rank)));
     }
 
-    /// Refuses a collective call when one of this rank has failed, and the epoch has ended with it.
+    /// Refuses a collective call when this rank knows that the epoch has ended.
     ///
     /// # Errors
     /// Those of [`Fabric::check`].
     #[cold]
     pub(crate) fn can_call(&self, operation: &'static str) -> Result<()> {
-        if plain::load(&self.state) & FAILED == 0 { Ok(()) } else { self.check(operation) }
+        if plain::load(&self.state) & ENDED == 0 { Ok(()) } else { self.check(operation) }
     }
 
-    /// Whether the rank is in the job, none of its calls has failed, no faults are planned, and nothing is noted: then there is nothing
-    /// to look up.
+    /// Whether the rank is in the job, knows of no end of the epoch, no faults are planned, and nothing is noted: then there is nothing to
+    /// look up.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         plain::load(&self.state) == 0
@@ -423,7 +436,8 @@ impl Fabric {
         let waiting = self.waiting(&watch);
         wait_until(&waiting, park, poll).map_err(|stop| {
             let stop = match self.settle(stop) {
-                Stop::PeerLost(rank) if Some(rank) == served_by => Stop::ProxyLost,
+                // One that the others have given up is told that.
+                Stop::PeerLost(rank) if Some(rank) == served_by && self.has_left(rank) => Stop::ProxyLost,
                 stop => stop,
             };
             self.error(&waiting, stop, operation, None)

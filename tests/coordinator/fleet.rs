@@ -8,6 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shmccl::coordinator::VERSION;
 
+use crate::long::long;
 use crate::pool::{Pool, Told, entries};
 use crate::strangers::frame;
 use crate::walk::{group_of_all_reduces, ranks};
@@ -68,8 +69,7 @@ fn devices_that_a_coordinator_has_started_go_on_when_it_is_killed_and_the_next_o
     let mut stderr = pool.start_fleet(3, &flags);
     let members = ranks(&pool.ctl("init 3").line());
     let all = numbers(&pool);
-    let is_long = std::env::var_os("SHMCCL_LONG").is_some_and(|long| long == "1");
-    for kill in 1..=if is_long { 50 } else { 4 } {
+    for kill in 1..=if long() { 50 } else { 4 } {
         for (rank, device) in (1_u32..).zip(&members) {
             let element = f64::from(kill * rank).to_ne_bytes();
             pool.ctl_with(&format!("put-h2d {device} 0x1000"), &element).line();

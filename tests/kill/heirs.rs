@@ -15,6 +15,7 @@ use shmccl::shm::Span;
 use shmccl::{Communicator, Error, Rank, Result};
 
 use crate::device::{is_device, say, saying};
+use crate::series::Series;
 use crate::watchdog::Watchdog;
 use crate::{PATIENCE, one_at_a_time, shared_memory, this_test};
 
@@ -35,15 +36,15 @@ fn each_recovery_is_told_once_to_every_rank_and_a_heap_is_kept_whatever_it_is_ba
     if is_device() {
         return be_an_heir();
     }
-    let _alone = one_at_a_time();
     let test = "heirs::each_recovery_is_told_once_to_every_rank_and_a_heap_is_kept_whatever_it_is_backed_by";
     let prefix = format!("shmccl-heirs-{}", std::process::id());
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&prefix);
     std::fs::create_dir(&directory).unwrap();
     let files = SegmentBacking::Files(directory.to_str().unwrap().to_owned());
+    let mut series = Series::begin("segments of every kind");
     for backing in [SegmentBacking::Anonymous, SegmentBacking::Named(prefix.clone()), files.clone()] {
-        let _watchdog = Watchdog::start(&format!("{backing:?}"), PATIENCE);
-        let said = run(test, "recover", backing.clone(), &VICTIMS);
+        let said =
+            series.trial(|_| backing.clone(), |backing| run(test, "recover", backing.clone(), &VICTIMS));
         let survivor = ["epoch 2 on from 10 back 2 kept", "epoch 3 on from 21 back 0 kept"];
         let first = ["epoch 2 on from 10 back 2 kept", "epoch 3 on from 21 back 0 inherits"];
         let third = ["epoch 2 on from 10 back 2 inherits", "epoch 3 on from 21 back 0 kept"];
@@ -53,8 +54,7 @@ fn each_recovery_is_told_once_to_every_rank_and_a_heap_is_kept_whatever_it_is_ba
     }
     assert_eq!(shared_memory(&prefix), [""; 0]);
     // Nobody is left of that job, and files are.
-    let _watchdog = Watchdog::start("files", PATIENCE);
-    let said = run(test, "look", files, &[]);
+    let said = series.trial(|_| files, |files| run(test, "look", files.clone(), &[]));
     for rank in 0..N_RANKS {
         assert_eq!(said.of(rank), ["finds its own"], "rank {rank}\n{}", said.text);
     }

@@ -15,13 +15,13 @@ use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{Launch, Observer, OutputLine};
 use shmccl::{Communicator, Error, Rank, Result, UniqueId};
 
-use crate::chance::{Random, seed};
+use crate::chance::Random;
 use crate::device::{is_device, pid, say, saying};
 use crate::process::is_running;
+use crate::series::Series;
 use crate::statistics::percentiles;
 use crate::survivor::{carry_on, compute};
-use crate::watchdog::Watchdog;
-use crate::{PATIENCE, descriptors, doze, long, now, one_at_a_time, steps, this_test};
+use crate::{doze, long, now, steps, this_test};
 
 /// The test that members and newcomers are told to run.
 const TEST: &str = "joining::a_death_while_newcomers_join_leaves_all_of_them_together_or_none";
@@ -46,22 +46,14 @@ fn a_death_while_newcomers_join_leaves_all_of_them_together_or_none() {
     if is_device() {
         return be_a_growing_member();
     }
-    let _alone = one_at_a_time();
-    let seed = seed();
     let (trials, wanted) = if long() { (300, 300) } else { (24, 0) };
-    println!("{trials} trials and more, SHMCCL_SEED={seed}");
-    let mut random = Random(seed);
+    let mut series = Series::begin(&format!("{trials} trials and more"));
     let mut tally = Tally::default();
-    let mut open = None;
     for number in 0..4 * trials {
         if number >= trials && tally.apart >= wanted {
             break;
         }
-        let trial = JoiningTrial::draw(&mut random);
-        let _watchdog = Watchdog::start(&format!("{trial:?}"), PATIENCE);
-        trial.run(&mut tally);
-        let before = *open.get_or_insert_with(descriptors);
-        assert_eq!(descriptors(), before, "descriptors are left open after {trial:?}");
+        series.trial(JoiningTrial::draw, |trial| trial.run(&mut tally));
     }
     println!("{tally}");
     assert!(tally.apart >= wanted, "fewer than {wanted} have died before they were together");

@@ -21,14 +21,15 @@ mod chance;
 mod device;
 mod flood;
 mod gathering;
+mod halting;
 mod heirs;
 mod hopeless;
 mod joining;
 mod launcher;
 mod orphans;
-mod paused;
 mod restarting;
 mod returning;
+mod series;
 mod statistics;
 mod steps;
 mod stepwise;
@@ -36,31 +37,29 @@ mod stopped;
 mod survivor;
 mod survivors;
 mod trial;
+mod woken;
 mod work;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::time::{ClockId, clock_gettime};
 use shmccl::bootstrap::ProxyMode;
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::Program;
 use shmccl::{Error, Rank};
 
-use chance::{Random, seed};
+use chance::Random;
 use device::{be_a_device, is_device};
 use flood::{be_a_flooder, flood};
 use hopeless::{be_hopeless, run_hopeless};
 use launcher::{LauncherTrial, be_a_launcher, is_launcher};
 use long::long;
-use paused::{be_paused, pause_one};
 use process::is_running;
+use series::Series;
 use sorts::count_operations;
 use statistics::{Statistics, percentiles};
 use stepwise::{be_struck, kill_at};
-use stopped::{Finder, be_given_up_or_not, stop_one};
 use survivor::be_a_survivor;
 use survivors::{SurvivorsTrial, Times};
 use trial::Trial;
@@ -86,33 +85,19 @@ fn whoever_survives_a_killed_process_is_told_and_nothing_is_left() {
     if is_device() {
         return be_a_device();
     }
-    let _alone = one_at_a_time();
-    let seed = seed();
     let trials = if long() { 300 } else { 30 };
-    println!("{trials} trials, SHMCCL_SEED={seed}");
-    let mut random = Random(seed);
+    let mut series = Series::begin(&format!("{trials} trials"));
     let mut statistics = Statistics::default();
-    let mut open = None;
     for number in 0..trials {
-        let trial = Trial::draw(number, &mut random);
-        let _watchdog = Watchdog::start(&format!("{trial:?}"), PATIENCE);
-        let report = trial.run();
-        trial.judge(&report, &mut statistics);
-        // The first launch of a process opens what it keeps: the pipe behind its signal handlers.
-        assert_eq!(
-            descriptors(),
-            *open.get_or_insert_with(descriptors),
-            "descriptors are left open after {trial:?}"
-        );
-        assert_eq!(
-            waitpid(None, Some(WaitPidFlag::WNOHANG)),
-            Err(Errno::ECHILD),
-            "a child is left after {trial:?}"
-        );
-        let alive: Vec<_> = report.pids.values().filter(|&&pid| is_running(pid)).collect();
-        assert!(alive.is_empty(), "{alive:?} are left after {trial:?}");
-        let names = shared_memory(&trial.prefix());
-        assert!(names.is_empty(), "{names:?} are left in /dev/shm after {trial:?}");
+        let draw = |random: &mut Random| Trial::draw(number, random);
+        series.trial(draw, |trial| {
+            let report = trial.run();
+            trial.judge(&report, &mut statistics);
+            let alive: Vec<_> = report.pids.values().filter(|&&pid| is_running(pid)).collect();
+            assert!(alive.is_empty(), "{alive:?} are left after {trial:?}");
+            let names = shared_memory(&trial.prefix());
+            assert!(names.is_empty(), "{names:?} are left in /dev/shm after {trial:?}");
+        });
     }
     println!("{statistics}");
     statistics.hold_the_promise(strict());
@@ -123,14 +108,10 @@ fn whatever_the_operation_at_which_a_rank_is_killed_the_others_lose_it_and_nothi
     if is_device() {
         return be_struck();
     }
-    let _alone = one_at_a_time();
     let name = "whatever_the_operation_at_which_a_rank_is_killed_the_others_lose_it_and_nothing_is_left";
-    let mut open = None;
+    let mut series = Series::begin("a kill at each operation");
     for number in 1..=count_operations() {
-        let _watchdog = Watchdog::start(&format!("operation {number}"), PATIENCE);
-        kill_at(name, number);
-        assert_eq!(descriptors(), *open.get_or_insert_with(descriptors), "left open after {number}");
-        assert_eq!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Err(Errno::ECHILD), "left after {number}");
+        series.trial(|_| number, |number| kill_at(name, *number));
     }
 }
 
@@ -167,17 +148,10 @@ fn a_killed_launcher_leaves_no_process_and_no_name() {
     if is_launcher() {
         return be_a_launcher();
     }
-    let _alone = one_at_a_time();
-    let seed = seed();
     let trials = if long() { 300 } else { 8 };
-    println!("{trials} trials, SHMCCL_SEED={seed}");
-    let mut random = Random(seed);
-    let mut times = Vec::new();
-    for number in 0..trials {
-        let trial = LauncherTrial::draw(number, &mut random);
-        let _watchdog = Watchdog::start(&format!("{trial:?}"), PATIENCE);
-        times.push(trial.run());
-    }
+    let mut series = Series::begin(&format!("{trials} trials"));
+    let draw = |number| series.trial(|random| LauncherTrial::draw(number, random), LauncherTrial::run);
+    let mut times: Vec<_> = (0..trials).map(draw).collect();
     let [p50, p99, max] = percentiles(&mut times);
     println!("launcher killed: all its processes and names gone after p50 {p50} p99 {p99} max {max}");
 }
@@ -187,19 +161,15 @@ fn survivors_of_killed_ranks_agree_on_who_is_lost_and_compute_on() {
     if is_device() {
         return be_a_survivor();
     }
-    let _alone = one_at_a_time();
-    let seed = seed();
     let (trials, wanted) = if long() { (1600, 300) } else { (208, 0) };
-    println!("{trials} trials, SHMCCL_SEED={seed}");
-    let mut random = Random(seed);
+    let mut series = Series::begin(&format!("{trials} trials and more"));
     let mut times = Times::default();
     for number in 0..2 * trials {
         if number >= trials && times.have_shown(wanted) {
             break;
         }
-        let trial = SurvivorsTrial::draw(number, &mut random);
-        let _watchdog = Watchdog::start(&format!("{trial:?}"), PATIENCE);
-        trial.judge(&trial.run(), &mut times);
+        let draw = |random: &mut Random| SurvivorsTrial::draw(number, random);
+        series.trial(draw, |trial| trial.judge(&trial.run(), &mut times));
     }
     println!("{times}");
     assert!(times.have_shown(wanted), "fewer than {wanted} of a kind");
@@ -275,59 +245,6 @@ fn a_rank_that_a_fault_has_killed_is_said_to_have_died_by_it_and_suffers_none_wh
     assert_eq!(outcome.unwrap().restarted, restarted);
     let [(device, ExitCause::Injected(strike))] = restarted[..] else { panic!("{restarted:?}") };
     assert_eq!((device, strike.number, strike.seed), (DeviceName::Rank(strike.rank), 3, 7));
-}
-
-#[test]
-fn a_stopped_rank_that_wakes_after_it_was_given_up_changes_nothing() {
-    stop_a_rank("a_stopped_rank_that_wakes_after_it_was_given_up_changes_nothing", Finder::Peers, true);
-}
-
-#[test]
-fn a_stopped_rank_that_was_given_up_is_ended_when_the_others_are_through() {
-    stop_a_rank(
-        "a_stopped_rank_that_was_given_up_is_ended_when_the_others_are_through",
-        Finder::Peers,
-        false,
-    );
-}
-
-#[test]
-fn a_stopped_rank_that_the_launcher_takes_for_hung_wakes_and_changes_nothing() {
-    let test = "a_stopped_rank_that_the_launcher_takes_for_hung_wakes_and_changes_nothing";
-    stop_a_rank(test, Finder::Sparing, true);
-}
-
-#[test]
-fn a_stopped_rank_that_the_launcher_takes_for_hung_is_ended_when_the_others_are_through() {
-    let test = "a_stopped_rank_that_the_launcher_takes_for_hung_is_ended_when_the_others_are_through";
-    stop_a_rank(test, Finder::Sparing, false);
-}
-
-#[test]
-fn a_stopped_rank_that_the_launcher_takes_for_hung_is_killed_and_the_others_go_on() {
-    let test = "a_stopped_rank_that_the_launcher_takes_for_hung_is_killed_and_the_others_go_on";
-    stop_a_rank(test, Finder::Killing, false);
-}
-
-#[test]
-fn a_rank_that_is_stopped_for_less_than_the_limit_is_not_taken_for_hung() {
-    let test = "a_rank_that_is_stopped_for_less_than_the_limit_is_not_taken_for_hung";
-    if is_device() {
-        return be_paused();
-    }
-    let _alone = one_at_a_time();
-    let _watchdog = Watchdog::start(test, PATIENCE);
-    pause_one(this_test(test));
-}
-
-/// The body of the test `name`, in the test's own process and in its devices.
-fn stop_a_rank(name: &str, finder: Finder, wakes: bool) {
-    if is_device() {
-        return be_given_up_or_not();
-    }
-    let _alone = one_at_a_time();
-    let _watchdog = Watchdog::start(name, PATIENCE);
-    stop_one(this_test(name), finder, wakes);
 }
 
 fn this_test(name: &str) -> Program {

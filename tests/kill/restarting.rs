@@ -15,13 +15,13 @@ use shmccl::Rank;
 use shmccl::error::{DeviceName, Error, ExitCause};
 use shmccl::launch::{Launch, Observer, Outcome, OutputLine};
 
-use crate::chance::{Random, seed};
+use crate::chance::Random;
 use crate::device::{is_device, pid, saying};
 use crate::process::is_running;
 use crate::returning::be_brought_back;
+use crate::series::Series;
 use crate::statistics::percentiles;
-use crate::watchdog::Watchdog;
-use crate::{PATIENCE, descriptors, doze, long, now, one_at_a_time, this_test};
+use crate::{doze, long, now, this_test};
 
 /// How many trials there may be for each death that is to be shown.
 const TRIALS_PER_DEATH: usize = 4;
@@ -37,20 +37,14 @@ fn whoever_is_killed_on_its_way_back_is_started_once_more_and_taken_back() {
     if is_device() {
         return be_brought_back();
     }
-    let _alone = one_at_a_time();
     let test = "restarting::whoever_is_killed_on_its_way_back_is_started_once_more_and_taken_back";
-    let seed = seed();
     let wanted = if long() { 300 } else { 8 };
-    println!("until {wanted} have died on their way back, SHMCCL_SEED={seed}");
-    let mut random = Random(seed);
+    let mut series = Series::begin(&format!("until {wanted} have died on their way back"));
     let mut tally = Tally::default();
-    let mut open = None;
     for _ in 0..wanted * TRIALS_PER_DEATH {
-        let trial = RestartingTrial::draw(test, &mut random, tally.usual_ns());
-        let _watchdog = Watchdog::start(&format!("{trial:?}"), PATIENCE);
-        trial.run(&mut tally);
-        let before = *open.get_or_insert_with(descriptors);
-        assert_eq!(descriptors(), before, "descriptors are left open after {trial:?}");
+        let usual_ns = tally.usual_ns();
+        let draw = |random: &mut Random| RestartingTrial::draw(test, random, usual_ns);
+        series.trial(draw, |trial| trial.run(&mut tally));
         if tally.deaths == wanted {
             break;
         }

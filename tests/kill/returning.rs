@@ -15,12 +15,12 @@ use shmccl::launch::{Launch, Observer, Outcome, OutputLine};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Rank, Result};
 
-use crate::chance::{Random, seed};
+use crate::chance::Random;
 use crate::device::{is_device, pid, say, saying};
 use crate::process::is_running;
+use crate::series::Series;
 use crate::statistics::percentiles;
-use crate::watchdog::Watchdog;
-use crate::{PATIENCE, descriptors, doze, long, now, one_at_a_time, steps, this_test};
+use crate::{doze, long, now, steps, this_test};
 
 /// The test that the ranks are told to run.
 const TEST: &str = "returning::ranks_that_are_killed_are_started_again_and_taken_back_by_the_others";
@@ -45,19 +45,11 @@ fn ranks_that_are_killed_are_started_again_and_taken_back_by_the_others() {
     if is_device() {
         return be_brought_back();
     }
-    let _alone = one_at_a_time();
-    let seed = seed();
     let trials = if long() { 300 } else { 12 };
-    println!("{trials} trials, SHMCCL_SEED={seed}");
-    let mut random = Random(seed);
+    let mut series = Series::begin(&format!("{trials} trials"));
     let mut returns = Returns::default();
-    let mut open = None;
     for number in 0..trials {
-        let trial = ReturningTrial::draw(number, &mut random);
-        let _watchdog = Watchdog::start(&format!("{trial:?}"), PATIENCE);
-        trial.run(&mut returns);
-        let before = *open.get_or_insert_with(descriptors);
-        assert_eq!(descriptors(), before, "descriptors are left open after {trial:?}");
+        series.trial(|random| ReturningTrial::draw(number, random), |trial| trial.run(&mut returns));
     }
     println!("{returns}");
 }

@@ -17,18 +17,21 @@ use shmccl::{Error, Rank};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::chance::{Random, seed};
 use crate::device::say;
 use crate::gathering::{self, Gathering};
+use crate::halting;
 use crate::joining::{self, JoiningTrial, Tally};
 use crate::returning::{self, ReturningTrial, Returns};
+use crate::series::Series;
 use crate::stepwise::Said;
-use crate::watchdog::Watchdog;
-use crate::{PATIENCE, descriptors, long, one_at_a_time, shared_memory, this_test};
+use crate::{long, shared_memory, this_test};
 
 /// Which step kills, and from when on the process in question counts.
 pub(crate) const NUMBER: &str = "STEP_NUMBER";
 pub(crate) const FROM: &str = "STEP_FROM";
+
+/// Set where the step stops the process instead, until somebody wakes it.
+pub(crate) const STOPS: &str = "STEP_STOPS";
 
 /// More steps than there are on any way.
 const MOST: u64 = 200;
@@ -37,8 +40,9 @@ const MOST: u64 = 200;
 pub(crate) fn count_from(from: &str) {
     if std::env::var(FROM).is_ok_and(|told| told == from) {
         let left = Mutex::new(std::env::var(NUMBER).unwrap().parse().unwrap());
+        let signal = if std::env::var_os(STOPS).is_some() { Signal::SIGSTOP } else { Signal::SIGKILL };
         // It may be counting already.
-        let _ = tracing::subscriber::set_global_default(Counter { left });
+        let _ = tracing::subscriber::set_global_default(Counter { left, signal });
     }
 }
 
@@ -49,9 +53,10 @@ pub(crate) fn die_as(name: &str, rank: Rank) {
     }
 }
 
-/// Kills this process when there are no steps left.
+/// Kills or stops this process when there are no steps left.
 struct Counter {
     left: Mutex<u64>,
+    signal: Signal,
 }
 
 impl Subscriber for Counter {
@@ -61,9 +66,11 @@ impl Subscriber for Counter {
 
     fn event(&self, _event: &Event<'_>) {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        // Once: who was woken goes on.
+        let is_due = *left == 1;
         *left = left.saturating_sub(1);
-        if *left == 0 {
-            let _ = kill(Pid::this(), Signal::SIGKILL);
+        if is_due {
+            let _ = kill(Pid::this(), self.signal);
         }
     }
 
@@ -79,12 +86,11 @@ impl Subscriber for Counter {
 
 /// Has `kill_at` kill at one step after the other until there are no more, which it says; at some of them, drawn by lot, where there
 /// is little time. Returns how many there were.
-fn at_each_step(name: &str, random: &mut Random, mut kill_at: impl FnMut(u64) -> bool) -> u64 {
+fn at_each_step(name: &str, series: &mut Series, mut kill_at: impl FnMut(u64) -> bool) -> u64 {
     let stride = if long() { 1 } else { 3 };
-    let mut number = 1 + random.below(stride);
+    let mut number = 1 + series.below(stride);
     while number < MOST {
-        let _watchdog = Watchdog::start(&format!("{name}, step {number}"), PATIENCE);
-        if !kill_at(number) {
+        if !series.trial(|_| (name, number), |_| kill_at(number)) {
             return number - 1;
         }
         number += stride;
@@ -93,10 +99,10 @@ fn at_each_step(name: &str, random: &mut Random, mut kill_at: impl FnMut(u64) ->
 }
 
 /// The same with one victim after the other: the ranks of these names.
-fn at_each_step_of_each(seed: u64, names: [&str; 3], mut kill_at: impl FnMut(u32, u64) -> bool) {
-    let mut random = Random(seed);
+fn at_each_step_of_each(names: [&str; 3], mut kill_at: impl FnMut(u32, u64) -> bool) {
+    let mut series = Series::begin("steps");
     for (victim, name) in (0..).zip(names) {
-        let steps = at_each_step(name, &mut random, |number| kill_at(victim, number));
+        let steps = at_each_step(name, &mut series, |number| kill_at(victim, number));
         println!("{name}: {steps} steps");
         assert!(steps > 10, "{steps}");
     }
@@ -135,12 +141,9 @@ fn whoever_is_killed_at_whatever_step_of_starting_all_others_lose_it() {
     if crate::is_device() {
         return be_a_joiner();
     }
-    let _alone = one_at_a_time();
     let test = "steps::whoever_is_killed_at_whatever_step_of_starting_all_others_lose_it";
-    let seed = seed();
-    println!("SHMCCL_SEED={seed}");
-    let mut random = Random(seed);
-    let steps = at_each_step("a rank", &mut random, |number| {
+    let mut series = Series::begin("steps");
+    let steps = at_each_step("a rank", &mut series, |number| {
         let mut said = Said::default();
         let outcome = launch(test, 1, "join", number).supervise(&mut said);
         let context = || format!("step {number}: {outcome:?}\n{}", String::from_utf8_lossy(&said.output));
@@ -175,13 +178,10 @@ fn whoever_is_killed_at_whatever_step_of_shrinking_the_others_go_on() {
     if crate::is_device() {
         return be_a_shrinking_survivor();
     }
-    let _alone = one_at_a_time();
     let test = "steps::whoever_is_killed_at_whatever_step_of_shrinking_the_others_go_on";
-    let seed = seed();
-    println!("SHMCCL_SEED={seed}");
-    let mut random = Random(seed);
+    let mut series = Series::begin("steps");
     for victim in [0, 1] {
-        let steps = at_each_step("a survivor", &mut random, |number| {
+        let steps = at_each_step("a survivor", &mut series, |number| {
             let launch = launch(test, victim, "shrink", number).keep_going(true);
             let mut said = Said::default();
             let outcome = launch.faults("kill:rank=2,at=3".parse().unwrap()).supervise(&mut said);
@@ -201,6 +201,21 @@ fn whoever_is_killed_at_whatever_step_of_shrinking_the_others_go_on() {
 }
 
 #[test]
+fn whoever_is_stopped_at_whatever_step_of_shrinking_the_others_go_on_and_it_is_told_when_it_wakes() {
+    if crate::is_device() {
+        return halting::be_halted_or_not();
+    }
+    let test = "steps::whoever_is_stopped_at_whatever_step_of_shrinking_the_others_go_on_and_it_is_told_when_it_wakes";
+    let mut series = Series::begin("steps");
+    let drawn = u32::try_from(series.below(2)).unwrap();
+    for victim in if long() { 0..2 } else { drawn..drawn + 1 } {
+        let steps = at_each_step("a survivor", &mut series, |number| halting::halt_at(test, victim, number));
+        println!("rank {victim}: {steps} steps");
+        assert!(steps > 5, "{steps}");
+    }
+}
+
+#[test]
 fn whoever_is_killed_at_whatever_step_of_growing_all_are_together_or_none() {
     if joining::is_newcomer() {
         return joining::be_a_newcomer();
@@ -208,12 +223,9 @@ fn whoever_is_killed_at_whatever_step_of_growing_all_are_together_or_none() {
     if crate::is_device() {
         return joining::be_a_growing_member();
     }
-    let _alone = one_at_a_time();
     let test = "steps::whoever_is_killed_at_whatever_step_of_growing_all_are_together_or_none";
-    let seed = seed();
-    println!("SHMCCL_SEED={seed}");
     let mut tally = Tally::default();
-    at_each_step_of_each(seed, ["the host", "a member", "a newcomer"], |victim, number| {
+    at_each_step_of_each(["the host", "a member", "a newcomer"], |victim, number| {
         JoiningTrial::at_step(test, victim, number).run(&mut tally)
     });
     println!("{tally}");
@@ -224,13 +236,9 @@ fn whoever_is_killed_at_whatever_step_of_recovering_all_come_together_in_the_end
     if crate::is_device() {
         return returning::be_brought_back();
     }
-    let _alone = one_at_a_time();
     let test = "steps::whoever_is_killed_at_whatever_step_of_recovering_all_come_together_in_the_end";
-    let seed = seed();
-    println!("SHMCCL_SEED={seed}");
     let mut returns = Returns::default();
     at_each_step_of_each(
-        seed,
         ["the first survivor", "another", "the one that was started again"],
         |victim, number| ReturningTrial::at_step(test, victim, number).run(&mut returns),
     );
@@ -242,20 +250,17 @@ fn whoever_is_killed_at_whatever_step_of_a_meeting_without_a_launcher_the_others
     if gathering::is_rank() {
         return gathering::be_a_rank();
     }
-    let _alone = one_at_a_time();
     let test =
         "steps::whoever_is_killed_at_whatever_step_of_a_meeting_without_a_launcher_the_others_are_told";
-    let seed = seed();
-    println!("SHMCCL_SEED={seed}");
-    let mut random = Random(seed);
-    let (open, named) = (descriptors(), shared_memory("").len());
+    let mut series = Series::begin("steps");
+    let named = shared_memory("").len();
     for n_ranks in [2, 3] {
         for (victim, who) in [(0, "the host"), (1, "a guest")] {
             let mut trial = Gathering { test, n_ranks, victim, is_known: false };
-            let steps = at_each_step(who, &mut random, |number| trial.kill_at(number));
+            let steps = at_each_step(who, &mut series, |number| trial.kill_at(number));
             println!("{who} of {n_ranks}: {steps} steps");
             assert!(steps > 5 && trial.is_known, "{steps}");
         }
     }
-    assert_eq!((descriptors(), shared_memory("").len()), (open, named), "left behind");
+    assert_eq!(shared_memory("").len(), named, "left behind");
 }

@@ -1,29 +1,61 @@
-//! A rank that is stopped, is given up by its peers or taken for hung by the launcher, and wakes when the others have gone on.
+//! Trials in which a rank is stopped in the midst of an operation, be it for a while that is too short to take it for hung, or until the
+//! others have given it up, by their deadline or by the launcher's word, and have gone on without it.
+//!
+//! What it does when it wakes after that, and what the others hold against it, is in [`woken`](crate::woken).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shmccl::channel::Channel;
-use shmccl::comm::{Member, join_job};
+use shmccl::Rank;
+use shmccl::bootstrap::ProxyMode;
+use shmccl::collective::Algorithm;
 use shmccl::error::{DeviceName, ExitCause};
-use shmccl::heap::DeviceBuffer;
-use shmccl::launch::{HangRule, Launch, Observer, OutputLine, Program};
-use shmccl::{Communicator, Error, Rank};
+use shmccl::launch::{HangRule, Launch, Observer, Outcome, OutputLine};
 
-use crate::device::{pid, say, saying};
-use crate::survivor::compute;
+use crate::chance::Random;
+use crate::device::{is_device, pid, saying};
+use crate::process::{is_running, wait_until};
+use crate::series::Series;
+use crate::woken::{Signs, be_stopped_or_not};
+use crate::work::KINDS;
+use crate::{MODES, doze, long, this_test};
 
-/// How much the stopped rank writes, over and over.
-const WORDS: usize = 1 << 12;
+/// The test that the processes are told to run.
+const TEST: &str = "stopped::a_rank_that_is_stopped_for_long_is_given_up_and_changes_nothing_when_it_wakes";
 
-/// The time between two looks of the launcher.
+/// The time between two looks of the launcher. A rank that it finds to hang has been silent for 9 of them at least.
 const PERIOD: Duration = Duration::from_millis(50);
+
+/// How long peers wait that are to give up the stopped rank themselves, and those that are not to.
+const DEADLINE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The longest stop that is nobody's death: several looks miss it, and neither the deadline nor the rule of such a trial is near.
+const SHORT_US: u64 = 400_000;
+const SHORT_DEADLINE: Duration = Duration::from_secs(4);
+
+#[test]
+fn a_rank_that_is_stopped_for_long_is_given_up_and_changes_nothing_when_it_wakes() {
+    if is_device() {
+        return be_stopped_or_not();
+    }
+    let trials = if long() { 312 } else { 12 };
+    let mut series = Series::begin(&format!("{trials} trials"));
+    let mut tally = Tally::default();
+    for number in 0..trials {
+        series.trial(|random| StoppedTrial::draw(number, random), |trial| trial.run(&mut tally));
+    }
+    println!("{tally}");
+    tally.hold(long());
+}
 
 /// Who finds out that a rank is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Finder {
+enum Finder {
     /// Its peers, whose waits time out.
     Peers,
     /// The launcher, which leaves it as it is.
@@ -32,165 +64,268 @@ pub(crate) enum Finder {
     Killing,
 }
 
-impl Finder {
-    fn rule(self) -> Option<HangRule> {
-        let rule = HangRule::new(PERIOD, 10, 20).unwrap();
-        match self {
-            Self::Peers => None,
-            Self::Sparing => Some(rule.sparing()),
-            Self::Killing => Some(rule),
+/// What becomes of the stopped rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// It is woken after so many microseconds, which nobody takes for its death.
+    Pauses(u64),
+    /// It is woken when the others have gone on without it.
+    Wakes(Finder),
+    /// It is never woken, and killed, at the latest when the others are through.
+    SleepsOn(Finder),
+}
+
+/// Who is stopped, when, in which operation, and what becomes of it.
+#[derive(Clone, Debug)]
+struct StoppedTrial {
+    number: u64,
+    n_ranks: u32,
+    kind: &'static str,
+    mode: &'static str,
+    algorithm: Option<Algorithm>,
+    victim: u32,
+    /// Whether the service process is stopped and woken with it.
+    with_service: bool,
+    /// After all are up.
+    delay_us: u64,
+    fate: Fate,
+}
+
+impl StoppedTrial {
+    fn draw(number: u64, random: &mut Random) -> Self {
+        use Finder::{Killing, Peers, Sparing};
+        let fate = match number % 8 {
+            0 => Fate::Pauses(1 + random.below(SHORT_US)),
+            1 | 4 => Fate::Wakes(Peers),
+            2 | 5 => Fate::Wakes(Sparing),
+            3 => Fate::SleepsOn(Peers),
+            6 => Fate::SleepsOn(Killing),
+            _ => Fate::SleepsOn(Sparing),
+        };
+        // Every third time it has a fifo full of puts, which goes round with the 8 fates.
+        let index = if number.is_multiple_of(3) { 0 } else { 1 + random.below(KINDS.len() as u64 - 1) };
+        let kind = KINDS[usize::try_from(index).unwrap()];
+        let mode = random.pick(&MODES);
+        let reduces = ["all_reduce", "large all_reduce", "ordinary"].contains(&kind);
+        let drawn = usize::try_from(random.below(1 + Algorithm::ALL.len() as u64)).unwrap();
+        let n_ranks = 3 + u32::try_from(random.below(2)).unwrap();
+        let may_stop_service = !matches!(fate, Fate::SleepsOn(Peers | Sparing));
+        Self {
+            number,
+            n_ranks,
+            kind,
+            mode,
+            algorithm: Algorithm::ALL.get(drawn).copied().filter(|_| reduces),
+            victim: u32::try_from(random.below(n_ranks.into())).unwrap(),
+            with_service: random.below(2) == 0 && mode == "service" && may_stop_service,
+            delay_us: random.below(10_000),
+            fate,
         }
     }
-}
 
-/// Runs `test` as a job of three of whose ranks the last one is stopped in the midst of it, and woken when the others have
-/// gone on, or never.
-pub(crate) fn stop_one(test: Program, finder: Finder, wakes: bool) {
-    let launch = Launch::new(3).unwrap().program(test).heap_len(4 << 20).capture_output(true);
-    let mut director = Director { wakes, ..Director::default() };
-    let mut launch = launch.env("STOPPED_WAKES", wakes.to_string()).keep_going(true);
-    launch = match finder.rule() {
-        // Nobody but the launcher is to end a wait.
-        Some(rule) => launch.detect_hangs(rule).timeout(Duration::from_secs(60)),
-        None => launch.env("STOPPED_BY_PEERS", "1").timeout(Duration::from_secs(2)),
-    };
-    let outcome = launch.supervise(&mut director);
-    let output = String::from_utf8_lossy(&director.output);
-    let lost = outcome.unwrap_or_else(|error| panic!("{error}\n{output}")).lost;
-    let stopped = DeviceName::Rank(Rank::new(2, 3).unwrap());
-    let ends: Vec<_> = director.last_words.into_values().collect();
-    let hung = director.hung.take();
-    if finder != Finder::Peers {
-        let (device, silent, is_killed) = hung.expect("the launcher has found it");
-        assert_eq!((device, is_killed), (stopped, finder == Finder::Killing));
-        assert!(silent >= 9 * PERIOD, "{silent:?}");
-        assert_eq!(lost, [(stopped, ExitCause::Hung(silent))], "{output}");
-        assert_eq!(ends, ["done", "done", if wakes { "excluded" } else { "up" }], "{output}");
-    } else if wakes {
-        assert!(lost.is_empty(), "{lost:?}\n{output}");
-        assert_eq!(ends, ["done", "done", "excluded"], "{output}");
-    } else {
-        assert_eq!(lost, [(stopped, ExitCause::Signal(9))], "{output}");
-        assert_eq!(ends, ["done", "done", "up"], "{output}");
+    fn device(&self) -> DeviceName {
+        DeviceName::Rank(Rank::new(self.victim, self.n_ranks).unwrap())
+    }
+
+    /// Whether this one may be found to hang.
+    fn is_stopped(&self, device: DeviceName) -> bool {
+        device == self.device() || (self.with_service && device == DeviceName::Proxy)
+    }
+
+    /// A launch that finds out what the fate says, and by whom.
+    fn launch(&self) -> Launch {
+        let mode = if self.mode == "service" { ProxyMode::Process } else { ProxyMode::Thread };
+        let launch = Launch::new(self.n_ranks).unwrap().program(this_test(TEST)).service(this_test(TEST));
+        let launch = launch.proxy(mode).heap_len(64 << 20).keep_going(true).capture_output(true);
+        let launch = launch.grace(Duration::from_millis(300));
+        let launch = launch.env("STOPPED_KIND", self.kind).env("STOPPED_MODE", self.mode);
+        let algorithm = self.algorithm.map_or("", Algorithm::name);
+        let launch = launch.env("STOPPED_ALGORITHM", algorithm).env("STOPPED_RANK", self.victim.to_string());
+        let rule = HangRule::new(PERIOD, 10, 20).unwrap();
+        let (fate, launch) = match self.fate {
+            Fate::Pauses(_) => {
+                let rule = HangRule::new(PERIOD, 64, 64).unwrap();
+                ("pauses", launch.timeout(SHORT_DEADLINE).detect_hangs(rule))
+            }
+            Fate::Wakes(Finder::Peers) | Fate::SleepsOn(Finder::Peers) => ("late", launch.timeout(DEADLINE)),
+            Fate::SleepsOn(Finder::Killing) => ("hangs", launch.timeout(PATIENCE).detect_hangs(rule)),
+            _ => ("hangs", launch.timeout(PATIENCE).detect_hangs(rule.sparing())),
+        };
+        launch.env("STOPPED_FATE", fate).env("STOPPED_SERVICE", self.with_service.to_string())
+    }
+
+    fn run(&self, tally: &mut Tally) {
+        let name = format!("stopped-{}-{}", std::process::id(), self.number);
+        let signs = Signs::new(Path::new(env!("CARGO_TARGET_TMPDIR")).join(name));
+        let launch = signs.tell(self.launch());
+        let mut director = Director { trial: self, signs: &signs, stopper: None, log: Log::default() };
+        let outcome = launch.supervise(&mut director);
+        let Director { stopper, log, .. } = director;
+        stopper.into_iter().for_each(|stopper| stopper.join().unwrap());
+        signs.remove();
+        let context = || format!("{self:?}: {outcome:?}\n{}", log.text);
+        let outcome = outcome.as_ref().unwrap_or_else(|_| panic!("{}", context()));
+        self.judge(outcome, &log, &context);
+        tally.count(self, &log);
+    }
+
+    /// Checks that all have ended as they are meant to.
+    fn judge(&self, outcome: &Outcome, log: &Log, context: &dyn Fn() -> String) {
+        use Finder::Peers;
+        let lost = |device| outcome.lost.iter().find(|(lost, _)| *lost == device).map(|(_, cause)| *cause);
+        match (self.fate, lost(self.device())) {
+            (Fate::Pauses(_) | Fate::Wakes(Peers), None) => {}
+            (Fate::SleepsOn(Peers), Some(ExitCause::Signal(9))) => {}
+            (Fate::Wakes(_) | Fate::SleepsOn(_), Some(ExitCause::Hung(silent))) => {
+                assert!(silent >= 9 * PERIOD && self.fate != Fate::Wakes(Peers), "{}", context());
+            }
+            _ => panic!("{}", context()),
+        }
+        assert!(outcome.lost.iter().all(|(device, _)| self.is_stopped(*device)), "{}", context());
+        let is_killed = self.fate == Fate::SleepsOn(Finder::Killing);
+        let is_right = |hung: &(DeviceName, bool)| self.is_stopped(hung.0) && hung.1 == is_killed;
+        assert!(log.hung.iter().all(is_right), "{:?} {}", log.hung, context());
+        for rank in 0..self.n_ranks {
+            let end = match self.fate {
+                Fate::Wakes(_) if rank == self.victim => "excluded",
+                Fate::SleepsOn(_) if rank == self.victim => "up",
+                _ => "done",
+            };
+            let last = log.said.get(&rank).map_or("", |said| &said[0]);
+            assert_eq!(last, end, "rank {rank}: {}", context());
+        }
+        assert!(!log.pids.iter().any(|(_, pid)| is_running(*pid)), "{}", context());
     }
 }
 
-/// Stops the last rank when all are up, and wakes it when the others are in their new epoch.
+/// What came of the trials.
+#[derive(Debug, Default)]
+struct Tally {
+    /// What those who woke were told, and how often.
+    told: BTreeMap<String, u32>,
+    /// How many had triggers in their fifos in the end, by the mode, and how many of those that fill them with puts had none.
+    with_triggers: BTreeMap<&'static str, u32>,
+    without: BTreeMap<&'static str, u32>,
+    by_fate: BTreeMap<String, u32>,
+}
+
+impl Tally {
+    fn count(&mut self, trial: &StoppedTrial, log: &Log) {
+        let fate = match trial.fate {
+            Fate::Pauses(_) => "pauses".to_owned(),
+            fate => format!("{fate:?}"),
+        };
+        *self.by_fate.entry(fate).or_default() += 1;
+        let Some([_, told, left]) = log.said.get(&trial.victim).map(Vec::as_slice) else { return };
+        *self.told.entry(told.clone()).or_default() += 1;
+        let mode = if trial.with_service { "service stopped with it" } else { trial.mode };
+        if left != "0" {
+            *self.with_triggers.entry(mode).or_default() += 1;
+        } else if trial.kind == KINDS[0] && mode != "direct" {
+            *self.without.entry(mode).or_default() += 1;
+        }
+    }
+
+    /// # Panics
+    /// Where `strict`, when nobody had triggers left for its own thread, or for a service that was stopped with it, and when no service
+    /// that was not has executed all that a stopped rank had pushed.
+    fn hold(&self, strict: bool) {
+        let were = |mode: &str| self.with_triggers.contains_key(mode);
+        assert!(!strict || (were("thread proxy") && were("service stopped with it")), "{self}");
+        assert!(!strict || self.without.contains_key("service"), "{self}");
+    }
+}
+
+impl std::fmt::Display for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "what became of the stopped: {:?}", self.by_fate)?;
+        writeln!(f, "told when they woke: {:?}", self.told)?;
+        writeln!(f, "with triggers in their fifos that nobody executes: {:?}", self.with_triggers)?;
+        write!(f, "with empty ones, though they fill them: {:?}", self.without)
+    }
+}
+
+/// What the processes have said.
 #[derive(Default)]
-struct Director {
-    wakes: bool,
-    pids: BTreeMap<String, Pid>,
-    gone_on: u32,
-    hung: Option<(DeviceName, Duration, bool)>,
-    last_words: BTreeMap<String, String>,
-    output: Vec<u8>,
+struct Log {
+    pids: Vec<(DeviceName, Pid)>,
+    /// The last words of each rank.
+    said: BTreeMap<u32, Vec<String>>,
+    up: BTreeSet<u32>,
+    on: BTreeSet<u32>,
+    hung: Vec<(DeviceName, bool)>,
+    text: String,
 }
 
-impl Director {
-    fn stopped(&self) -> Pid {
-        self.pids["rank 2"]
+/// Stops a rank when all are up, and has it woken when the time has come.
+struct Director<'t> {
+    trial: &'t StoppedTrial,
+    signs: &'t Signs,
+    stopper: Option<JoinHandle<()>>,
+    log: Log,
+}
+
+impl Observer for Director<'_> {
+    fn on_loss(&mut self, device: DeviceName) {
+        assert!(self.trial.is_stopped(device), "{device} was lost: {:?}\n{}", self.trial, self.log.text);
     }
-}
 
-impl Observer for Director {
-    fn on_loss(&mut self, _device: DeviceName) {}
-
-    fn on_hang(&mut self, device: DeviceName, silent: Duration, is_killed: bool) {
-        self.hung = Some((device, silent, is_killed));
+    fn on_hang(&mut self, device: DeviceName, _silent: Duration, is_killed: bool) {
+        self.log.hung.push((device, is_killed));
     }
 
     fn on_output(&mut self, line: OutputLine<'_>) {
-        line.write_prefixed(&mut self.output).unwrap();
         let text = String::from_utf8_lossy(line.text);
+        self.log.text.push_str(&format!("[{}] {text}\n", line.device));
         let Some(said) = saying(&text) else { return };
-        self.last_words.insert(line.device.to_string(), said[0].to_owned());
-        match said[..] {
-            ["up", own] => {
-                self.pids.insert(line.device.to_string(), pid(own));
-                if self.pids.len() == 3 {
-                    kill(self.stopped(), Signal::SIGSTOP).unwrap();
-                }
-            }
-            ["on"] => {
-                self.gone_on += 1;
-                if self.gone_on == 2 && self.wakes {
-                    kill(self.stopped(), Signal::SIGCONT).unwrap();
-                }
-            }
+        if let ["start", own] = said[..] {
+            self.log.pids.push((line.device, pid(own)));
+        }
+        let DeviceName::Rank(rank) = line.device else { return };
+        self.log.said.insert(rank.get(), said.iter().map(ToString::to_string).collect());
+        let n_ranks = self.trial.n_ranks as usize;
+        match said[0] {
+            "up" if self.log.up.insert(rank.get()) && self.log.up.len() == n_ranks => self.stop(),
+            "on" if self.log.on.insert(rank.get()) => match (self.trial.fate, n_ranks - self.log.on.len()) {
+                (Fate::Wakes(_), 1) => signal(&self.stopped(), Signal::SIGCONT),
+                (Fate::Pauses(_), 0) | (Fate::SleepsOn(_), 1) => self.signs.give("over"),
+                _ => {}
+            },
             _ => {}
         }
     }
 }
 
-/// The body of a device process in a job of three, the last of which is stopped for so long that the others give it up.
-pub(crate) fn be_given_up_or_not() {
-    let Ok(Some(Member::Device(mut comm))) = join_job() else { return };
-    let given_up = Rank::new(2, 3).unwrap();
-    let (data, woken) = (comm.alloc::<u64>(WORDS).unwrap(), comm.alloc::<u64>(1).unwrap());
-    comm.barrier().unwrap();
-    say(&format!("up {}", std::process::id()));
-    if comm.rank() == given_up {
-        return write_whatever_happens(*comm, &data, &woken);
+impl Director<'_> {
+    /// Stops the victim a little later, and wakes it if it pauses only. The launcher looks at heartbeats meanwhile.
+    fn stop(&mut self) {
+        let (stopped, delay_us, fate) = (self.stopped(), self.trial.delay_us, self.trial.fate);
+        let signs = self.signs.clone();
+        self.stopper = Some(std::thread::spawn(move || {
+            doze(delay_us);
+            signal(&stopped, Signal::SIGSTOP);
+            wait_until("all have stopped", || stopped.iter().all(|pid| is_stopped(*pid)));
+            if let Fate::Pauses(pause_us) = fate {
+                doze(pause_us);
+                signal(&stopped, Signal::SIGCONT);
+                signs.give("enough");
+            }
+        }));
     }
-    // Until it stops there is a signal for every wait.
-    let mut from_given_up = comm.memory_channel(given_up).unwrap();
-    let error = loop {
-        match from_given_up.wait() {
-            Ok(()) => {}
-            Err(error) => break error,
-        }
-    };
-    let has_timed_out = matches!(error, Error::Timeout { awaited: Some(rank), .. } if rank == given_up);
-    let is_told = matches!(error, Error::PeerLost { rank } if rank == given_up);
-    if std::env::var_os("STOPPED_BY_PEERS").is_some() {
-        // The other one may have been quicker to give it up.
-        assert!(has_timed_out || is_told, "{error}");
-        comm.give_up(given_up).unwrap();
-    } else {
-        assert!(is_told, "{error}");
+
+    fn stopped(&self) -> Vec<Pid> {
+        let pids = self.log.pids.iter().filter(|(device, _)| self.trial.is_stopped(*device));
+        pids.map(|(_, pid)| *pid).collect()
     }
-    let mut shrunk = comm.shrink().unwrap();
-    assert_eq!(shrunk.lost, [given_up]);
-    let fresh = shrunk.comm.alloc::<u64>(WORDS).unwrap();
-    assert_eq!(fresh.region(), data.region(), "where the one that was given up writes");
-    (0..WORDS).for_each(|index| fresh.set(index, index as u64).unwrap());
-    shrunk.comm.barrier().unwrap();
-    // It is stopped until both have said so.
-    let before = woken.get(0).unwrap();
-    say("on");
-    if std::env::var("STOPPED_WAKES").unwrap() == "true" {
-        while woken.get(0).unwrap() < before + 1000 {
-            std::thread::yield_now();
-        }
-    }
-    assert!(fresh.to_vec().into_iter().eq(0..WORDS as u64), "nothing has changed");
-    compute(&mut shrunk.comm, &[0, 1]).unwrap();
-    shrunk.comm.finalize().unwrap();
-    say("done");
 }
 
-/// Writes into its peers' memory and signals them until it has found out that they have gone on without it.
-fn write_whatever_happens(mut comm: Communicator, data: &DeviceBuffer<u64>, woken: &DeviceBuffer<u64>) {
-    let peers = [0, 1].map(|rank| Rank::new(rank, 3).unwrap());
-    let mut channels = peers.map(|peer| comm.memory_channel(peer).unwrap());
-    data.fill(u64::MAX);
-    let (all, mut rounds) = (data.region(), 0_u64);
-    let mut left = None;
-    while left.is_none_or(|until| rounds < until) {
-        rounds += 1;
-        for channel in &mut channels {
-            channel.put_with_signal(all.offset, all.offset, all.len).unwrap();
-            channel.write(woken.region().offset, rounds).unwrap();
-        }
-        if comm.revoked().is_some() {
-            // It does not look at what it is told, for a while.
-            left = left.or(Some(rounds + 2000));
-        }
-    }
-    let own = comm.rank();
-    let error = comm.barrier().unwrap_err();
-    assert!(matches!(error, Error::PeerLost { rank } if rank == own), "{error}");
-    let error = comm.shrink().unwrap_err();
-    assert!(matches!(error, Error::Excluded), "{error}");
-    say("excluded");
+/// Whether it does nothing until it is told to go on.
+fn is_stopped(process: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+}
+
+fn signal(processes: &[Pid], signal: Signal) {
+    // One that was found to hang may have been killed.
+    processes.iter().for_each(|pid| _ = kill(*pid, signal));
 }

@@ -40,8 +40,15 @@ pub(crate) fn carry_on(mut comm: Communicator, mut numbers: Vec<u32>, mut outcom
     let _ = comm.finalize();
 }
 
-/// Adds up in the new epoch, so that the bits tell who takes part and in which order.
+/// Adds up in the new epoch, says what has come of it, and waits for the others.
 pub(crate) fn compute(comm: &mut Communicator, numbers: &[u32]) -> Result<()> {
+    let bits = sum_up(comm, numbers)?;
+    say(&format!("sum {bits:x} {}", now()));
+    comm.barrier()
+}
+
+/// Adds up so that the bits tell who takes part and in which order, and returns a hash of them.
+pub(crate) fn sum_up(comm: &mut Communicator, numbers: &[u32]) -> Result<u64> {
     const COUNT: usize = 1000;
     let term = |number: u32, index: usize| 0.1_f32 * (number + 1) as f32 + index as f32 / 7.0;
     let mut sums: Vec<_> = (0..COUNT).map(|index| term(numbers[comm.rank().index()], index)).collect();
@@ -52,9 +59,6 @@ pub(crate) fn compute(comm: &mut Communicator, numbers: &[u32]) -> Result<()> {
         let expected = terms.reduce(|sum, next| sum + next).expect("somebody has survived");
         assert_eq!(sum.to_bits(), expected.to_bits(), "{sum} at {index}, expected {expected}");
     }
-    let bits = sums
-        .iter()
-        .fold(0_u64, |hash, sum| hash.rotate_left(5) ^ u64::from(sum.to_bits()).wrapping_mul(0x9e37_79b9));
-    say(&format!("sum {bits:x} {}", now()));
-    comm.barrier()
+    let mix = |hash: u64, sum: &f32| hash.rotate_left(5) ^ u64::from(sum.to_bits()).wrapping_mul(0x9e37_79b9);
+    Ok(sums.iter().fold(0, mix))
 }

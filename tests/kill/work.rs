@@ -10,8 +10,9 @@ use shmccl::{Communicator, Error, Rank, Result};
 
 use crate::device::{Neighbours, open};
 
-/// What it is.
-pub(crate) const KINDS: [&str; 20] = [
+/// What it is. The first has a fifo full of puts.
+pub(crate) const KINDS: [&str; 21] = [
+    "flood",
     "all_reduce",
     "large all_reduce",
     "ordinary",
@@ -54,6 +55,7 @@ pub(crate) fn work(comm: &mut Communicator, kind: &str, mode: &str) -> Result<()
         let root = Rank::new(round % comm.n_ranks(), comm.n_ranks())?;
         match kind {
             "broadcast" | "reduce" | "gather" | "scatter" => rooted(comm, kind, root, &buffer)?,
+            "flood" => flood(&mut channels, &buffer)?,
             "put" => put(&mut channels, &buffer)?,
             _ => operate(comm, kind, &buffer)?,
         }
@@ -65,6 +67,14 @@ fn put([right, left]: &mut Neighbours, buffer: &DeviceBuffer<f32>) -> Result<()>
     let (here, there) = (buffer.part(0, 1 << 14)?, buffer.part(1 << 18, 1 << 14)?);
     right.put_with_signal(there.offset, here.offset, here.len)?;
     left.wait()
+}
+
+/// Puts so many at a time, and so long ones, that a proxy has some milliseconds to do.
+fn flood([right, left]: &mut Neighbours, buffer: &DeviceBuffer<f32>) -> Result<()> {
+    const PUTS: u32 = 200;
+    let (here, there) = (buffer.part(0, 1 << 16)?, buffer.part(1 << 18, 1 << 16)?);
+    (0..PUTS).try_for_each(|_| right.put_with_signal(there.offset, here.offset, here.len))?;
+    (0..PUTS).try_for_each(|_| left.wait())
 }
 
 fn rooted(comm: &mut Communicator, kind: &str, root: Rank, buffer: &DeviceBuffer<f32>) -> Result<()> {

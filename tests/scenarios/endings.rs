@@ -36,6 +36,46 @@ channel_scenario!(
     }
 );
 
+scenario!(
+    whoever_was_told_of_the_end_passes_no_barrier_that_others_have_given_up,
+    Job::of(2).timeout(SHORT).broken(),
+    |comm| {
+        let peer = comm.right();
+        if comm.rank().get() == 1 {
+            let error = comm.barrier().unwrap_err();
+            assert!(matches!(error, Error::Timeout { awaited: Some(rank), .. } if rank == peer), "{error}");
+            comm.revoke();
+            return Ok(());
+        }
+        let mut channel = comm.memory_channel(peer)?;
+        let told = |error: &Error| matches!(error, Error::Revoked { by: Some(rank) } if *rank == peer);
+        let error = loop {
+            match channel.wait().unwrap_err() {
+                Error::Timeout { .. } => {}
+                error => break error,
+            }
+        };
+        assert!(told(&error), "{error}");
+        // Its peer has come to this one.
+        let error = comm.barrier().unwrap_err();
+        assert!(told(&error), "{error}");
+    }
+);
+
+scenario!(a_rank_that_was_given_up_is_told_so_by_its_own_proxy_too, Job::of(2).broken(), |comm| {
+    let peer = comm.right();
+    if comm.rank().get() == 1 {
+        comm.give_up(peer)?;
+        return Ok(());
+    }
+    let mut channel = comm.port_channel(peer)?;
+    while comm.revoked().is_none() {
+        std::thread::yield_now();
+    }
+    let error = channel.flush().unwrap_err();
+    assert!(matches!(error, Error::PeerLost { rank } if rank == comm.rank()), "{error}");
+});
+
 /// Waits in the way that the rank's number picks for something that never comes.
 fn wait_for_ever(comm: &mut Communicator, way: u32) -> Result<()> {
     let peer = comm.right();
