@@ -21,9 +21,10 @@ impl Standing {
     /// process was stopped waits for nothing any more.
     pub(crate) fn new(life: LifeStatus, awaited: Option<RankSet>, is_stopped: impl FnOnce() -> bool) -> Self {
         match (life, awaited) {
-            (LifeStatus::Alive, Some(_)) if is_stopped() => Self::Busy,
-            (_, Some(awaited)) => Self::Waiting(awaited),
             (LifeStatus::Alive, None) => Self::Busy,
+            // One that was given up while it is stopped is lost, and as much in the way as before.
+            (LifeStatus::Alive | LifeStatus::Lost, _) if is_stopped() => Self::Busy,
+            (_, Some(awaited)) => Self::Waiting(awaited),
             _ => Self::Gone,
         }
     }
@@ -98,6 +99,18 @@ mod tests {
     fn ranks_that_wait_in_a_circle_are_a_knot_with_all_that_wait_for_them() {
         assert_eq!(found(&[waiting(0b10), waiting(0b1), waiting(0b1), Standing::Busy]), (0, 0b111));
         assert_eq!(found(&[waiting(0b1), waiting(0b1)]), (0, 0), "one waits for its own proxy");
+    }
+
+    #[test]
+    fn whoever_is_stopped_is_in_the_way_although_it_waits_or_was_given_up() {
+        let awaited = Some(RankSet::from_bits(0b10));
+        for life in [LifeStatus::Alive, LifeStatus::Lost] {
+            assert_eq!(Standing::new(life, awaited, || true), Standing::Busy);
+            assert_eq!(Standing::new(life, awaited, || false), waiting(0b10));
+        }
+        assert_eq!(Standing::new(LifeStatus::Lost, None, || true), Standing::Busy);
+        assert_eq!(Standing::new(LifeStatus::Lost, None, || false), Standing::Gone);
+        assert_eq!(Standing::new(LifeStatus::Left, None, || true), Standing::Gone);
     }
 
     #[test]
