@@ -23,7 +23,7 @@ impl Standing {
         match (life, awaited) {
             (LifeStatus::Alive, None) => Self::Busy,
             // One that was given up while it is stopped is lost, and as much in the way as before.
-            (LifeStatus::Alive | LifeStatus::Lost, _) if is_stopped() => Self::Busy,
+            _ if matches!(life, LifeStatus::Alive | LifeStatus::Lost) && is_stopped() => Self::Busy,
             (_, Some(awaited)) => Self::Waiting(awaited),
             _ => Self::Gone,
         }
