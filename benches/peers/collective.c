@@ -1,6 +1,7 @@
-// Times one collective of an MPI library by size, under the rule of README.md: fresh input before, verified result after each
-// operation. Usage: collective OP MIN MAX FACTOR pin|free. Rank 0 prints one line per size:
-// row,OP,RANKS,BYTES,BATCH,SAMPLES,P10,P50,P90 (nanoseconds per operation). Wrong data ends it with status 1.
+// Times one collective of an MPI library, turn by turn, under the rule of README.md: fresh input before, verified result after each
+// operation. Usage: collective OP MAX DIR pin|free. Every rank sleeps until the pipe DIR/turns.RANK has a turn for it (struct turn);
+// rank 0 answers in DIR/rows with a line: row,OP,RANKS,BYTES,BATCH,SAMPLES,P10,P50,P90,WRONG (nanoseconds per operation). It ends
+// when the pipes do.
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <sched.h>
@@ -11,9 +12,14 @@
 #include <string.h>
 #include <time.h>
 
-enum { BATCH = 64, BATCH_BYTES = 8192, FEWEST_SAMPLES = 5, MOST_SAMPLES = 1000, FEWEST_WARM = 2, ROOT = 0 };
+enum { BATCH = 64, BATCH_BYTES = 8192, FEWEST_SAMPLES = 3, MOST_SAMPLES = 4096, FEWEST_WARM = 2, ROOT = 0 };
 enum { PERIOD = 509, TURNS = 5 }; // after which a buffer repeats itself, and after which operations
-static const double WARM_NS = 10e6, SLICE_NS = 40e6;
+
+// What is asked of all ranks at once.
+struct turn {
+    uint64_t bytes, warm_ns, slice_ns;
+    uint64_t ordinary; // for shmccl, which has two kinds of memory
+};
 
 struct job {
     int rank, ranks;
@@ -216,13 +222,13 @@ static double sample_single(const struct operation *operation, struct job *job) 
 typedef double sampler(const struct operation *, struct job *);
 
 // Warms up, and returns how many samples fill a slice; rank 0 decides for all.
-static int warm_up(sampler *sample, const struct operation *operation, struct job *job) {
+static int warm_up(sampler *sample, const struct operation *operation, struct job *job, const struct turn *turn) {
     double start = now_ns(), last = start;
     for (int samples = 1;; samples++) {
         sample(operation, job);
-        double now = now_ns(), count = SLICE_NS / (now - last);
+        double now = now_ns(), count = turn->slice_ns / (now - last);
         int decision = count < FEWEST_SAMPLES ? FEWEST_SAMPLES : count > MOST_SAMPLES ? MOST_SAMPLES : (int)count;
-        if (samples < FEWEST_WARM || now - start < WARM_NS) decision = 0;
+        if (samples < FEWEST_WARM || now - start < turn->warm_ns) decision = 0;
         MPI_Bcast(&decision, 1, MPI_INT, 0, MPI_COMM_WORLD);
         if (decision) return decision;
         last = now_ns();
@@ -234,35 +240,39 @@ static int ascending(const void *left, const void *right) {
     return (a > b) - (a < b);
 }
 
-static void print_row(const struct operation *operation, const struct job *job, int batch, double *times, int count) {
+static void print_row(FILE *rows, const struct operation *operation, const struct job *job, int batch, double *times, int count,
+                      uint64_t wrong) {
     qsort(times, count, sizeof *times, ascending);
-    printf("row,%s,%d,%zu,%d,%d,%.1f,%.1f,%.1f\n", operation->name, job->ranks, job->elements * sizeof(float), batch, count,
-           times[count / 10], count % 2 ? times[count / 2] : (times[count / 2 - 1] + times[count / 2]) / 2,
-           times[count - 1 - count / 10]);
-    fflush(stdout);
+    fprintf(rows, "row,%s,%d,%zu,%d,%d,%.1f,%.1f,%.1f,%lu\n", operation->name, job->ranks, job->elements * sizeof(float), batch, count,
+            times[count / 10], count % 2 ? times[count / 2] : (times[count / 2 - 1] + times[count / 2]) / 2,
+            times[count - 1 - count / 10], (unsigned long)wrong);
+    fflush(rows);
 }
 
 // Measures one size. A sample is as long as it was for the rank that took longest.
-static void slice(const struct operation *operation, struct job *job) {
-    int batch = job->elements * sizeof(float) <= BATCH_BYTES ? BATCH : 1;
+static void take_turn(const struct operation *operation, struct job *job, const struct turn *turn, FILE *rows) {
+    job->elements = turn->bytes / sizeof(float);
+    job->inputs = operation->shape == JOINED ? job->elements / job->ranks : job->elements;
+    if (operation->shape == ROOTED && job->rank != ROOT) job->inputs = 0;
+    int batch = turn->bytes <= BATCH_BYTES ? BATCH : 1;
     sampler *sample = batch == 1 ? sample_single : sample_batch;
-    int count = warm_up(sample, operation, job);
-    double own[MOST_SAMPLES], slowest[MOST_SAMPLES];
+    job->wrong = 0;
+    int count = warm_up(sample, operation, job, turn);
+    static double own[MOST_SAMPLES], slowest[MOST_SAMPLES];
     for (int i = 0; i < count; i++) own[i] = sample(operation, job);
+    uint64_t wrong = 0;
     MPI_Reduce(own, slowest, count, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
-    if (job->rank == 0) print_row(operation, job, batch, slowest, count);
+    MPI_Reduce(&job->wrong, &wrong, 1, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
+    if (job->rank == 0) print_row(rows, operation, job, batch, slowest, count, wrong);
 }
 
-static void measure(const struct operation *operation, struct job *job, size_t min, size_t max, size_t factor) {
-    for (size_t bytes = min;; bytes = bytes > max / factor ? max : bytes * factor) {
-        int divides = operation->shape == SPLIT || operation->shape == JOINED;
-        size_t step = sizeof(float) * (divides ? job->ranks : 1);
-        job->elements = bytes / sizeof(float);
-        job->inputs = operation->shape == JOINED ? job->elements / job->ranks : job->elements;
-        if (operation->shape == ROOTED && job->rank != ROOT) job->inputs = 0;
-        if (bytes && bytes % step == 0) slice(operation, job);
-        if (bytes >= max) return;
-    }
+// Opens the pipe `name` in `directory`.
+static FILE *open_pipe(const char *directory, const char *name, const char *mode) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    FILE *pipe = fopen(path, mode);
+    if (!pipe) fail("a pipe could not be opened");
+    return pipe;
 }
 
 // Ordinary memory, on pages of its own and touched before the first clock.
@@ -294,21 +304,24 @@ static const struct operation *find(const char *name) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 6) fail("usage: collective OP MIN MAX FACTOR pin|free");
+    if (argc != 5) fail("usage: collective OP MAX DIR pin|free");
     const struct operation *operation = find(argv[1]);
-    size_t min = strtoull(argv[2], NULL, 10), max = strtoull(argv[3], NULL, 10), factor = strtoull(argv[4], NULL, 10);
-    if (min > max || factor < 2) fail("sizes must ascend");
-    if (!strcmp(argv[5], "pin")) pin();
+    size_t max = strtoull(argv[2], NULL, 10);
+    if (!strcmp(argv[4], "pin")) pin();
     MPI_Init(&argc, &argv);
     struct job job = {.input = buffer(max), .result = buffer(max)};
     MPI_Comm_rank(MPI_COMM_WORLD, &job.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &job.ranks);
     prepare(&job);
     open_gate(&job);
-    measure(operation, &job, min, max, factor);
-    uint64_t wrong = 0;
-    MPI_Allreduce(&job.wrong, &wrong, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+    char name[32];
+    snprintf(name, sizeof name, "turns.%d", job.rank);
+    FILE *turns = open_pipe(argv[3], name, "r"), *rows = job.rank == 0 ? open_pipe(argv[3], "rows", "w") : NULL;
+    struct turn turn;
+    while (fread(&turn, sizeof turn, 1, turns) == 1) {
+        if (turn.bytes > max) fail("a turn of more than was said");
+        take_turn(operation, &job, &turn, rows);
+    }
     MPI_Finalize();
-    if (wrong && job.rank == 0) fprintf(stderr, "collective: %s: %lu wrong elements\n", operation->name, (unsigned long)wrong);
-    return wrong != 0;
+    return 0;
 }

@@ -198,7 +198,7 @@ fn hand_out(team: &Team, call: &mut Call<'_>, places: &[SourcePlace<'_>], len: u
         let sources: PerMember<_> = places.iter().map(|&place| Source { place, fresh: true }).collect();
         return call.combine(team, &sources);
     }
-    distribute(team, call, places, len)
+    distribute(team, call, places.iter().copied(), len)
 }
 
 /// What `error` says of groups that differ, said of the first of their calls that do.

@@ -148,23 +148,24 @@ fn deliver_among<const N: usize>(
     let contributors = contributors(team, call);
     let (block, at) = (call.block_len()?, skipped(team, call)?);
     let mut words = [[0; INLINE_WORDS]; N];
-    let mut blocks = [SourcePlace::Slice(&[]); N];
+    // Each place is made where it is read: to copy one right after it was stored in parts would wait for all stores before it.
+    let mut sources = [Source::fresh(SourcePlace::Slice(&[])); N];
     if len <= INLINE_LEN {
         read_posts(team, contributors.clone(), len, mine, &mut words);
-        for (place, words) in blocks.iter_mut().zip(&words) {
-            *place = SourcePlace::Slice(part(bytemuck::cast_slice(words), at, block)?);
+        for (source, words) in sources.iter_mut().zip(&words) {
+            source.place = SourcePlace::Slice(part(bytemuck::cast_slice(words), at, block)?);
         }
     } else {
-        for (place, member) in blocks.iter_mut().zip(contributors.clone()) {
+        for (source, member) in sources.iter_mut().zip(contributors.clone()) {
             let mail = team.mail(member, len)?;
-            *place = SourcePlace::Shared(team.heap_of(member, mail)?, mail.offset.get() + at);
+            source.place = SourcePlace::Shared(team.heap_of(member, mail)?, mail.offset.get() + at);
         }
     }
-    let blocks = &blocks[..contributors.len()];
+    let sources = &sources[..contributors.len()];
     if call.operation.reduces() {
-        combine::<N>(team, call, blocks)
+        call.combine(team, sources)
     } else {
-        distribute(team, call, blocks, block)
+        distribute(team, call, sources.iter().map(|source| source.place), block)
     }
 }
 
@@ -204,24 +205,16 @@ pub(super) fn skipped(team: &Team, call: &Call<'_>) -> Result<u64> {
     }
 }
 
-/// Combines one block of each member's input into the output.
-#[inline]
-fn combine<const N: usize>(team: &Team, call: &mut Call<'_>, blocks: &[SourcePlace<'_>]) -> Result<()> {
-    let mut sources = [Source { place: SourcePlace::Slice(&[]), fresh: true }; N];
-    sources.iter_mut().zip(blocks).for_each(|(source, place)| source.place = *place);
-    call.combine(team, &sources[..blocks.len()])
-}
-
 /// Copies one block of `len` bytes of each member's input to its place in the output.
-pub(super) fn distribute(
+pub(super) fn distribute<'p>(
     team: &Team,
     call: &mut Call<'_>,
-    blocks: &[SourcePlace<'_>],
+    blocks: impl IntoIterator<Item = SourcePlace<'p>>,
     len: u64,
 ) -> Result<()> {
     (0..).zip(blocks).try_for_each(|(index, place)| match place {
         SourcePlace::Slice(bytes) => call.write_output(team.view(), index * len, bytes),
-        SourcePlace::Shared(span, start) => call.output.copy(team.view(), index * len, span, *start, len),
+        SourcePlace::Shared(span, start) => call.output.copy(team.view(), index * len, span, start, len),
         SourcePlace::Target(_) => unreachable!("inputs lie in posts or in the mail"),
     })
 }
