@@ -141,8 +141,10 @@ fn a_stream_is_charged_with_what_its_reader_pays() {
     for purpose in [Purpose::PutReadSoon, Purpose::Get] {
         assert!(cost_of(Past, purpose) > cost_of(Through, purpose));
     }
-    let (past, through) = (cost_of(Past, Purpose::Put), cost_of(Through, Purpose::Put));
-    assert!((past - through).abs() < f32::EPSILON);
+    for purpose in [Purpose::Put, Purpose::Combine] {
+        let (past, through) = (cost_of(Past, purpose), cost_of(Through, purpose));
+        assert!((past - through).abs() < f32::EPSILON);
+    }
 }
 
 #[test]
