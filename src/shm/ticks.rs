@@ -55,6 +55,7 @@ impl TickSource {
     }
 }
 
+#[cold]
 fn system() -> u64 {
     u64::try_from(HostKernel::clock().as_nanos()).unwrap_or(u64::MAX)
 }
