@@ -15,7 +15,7 @@ use crate::shm::{CellRef, HostKernel};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{
     ActivityCell, LifeStatus, ParkCell, Revocation, SemaphoreCell, SemaphoreReceiver, SleepWord, Stop,
-    WaitPolicy, Waiting, WaitingIn, Watch, plain, wait_until,
+    WaitPolicy, Waiting, WaitingIn, Watch, plain, spin_until, wait_until,
 };
 use crate::trace::{Note, Recorder, Verb};
 
@@ -183,7 +183,8 @@ impl Fabric {
             let took = plain::nanos(now.saturating_sub(since));
             let mut awaited = RankSet::from_bits(wait.awaited).iter();
             let (first, second) = (awaited.next(), awaited.next());
-            let note = Note { peer: first.filter(|_| second.is_none()), ..Note::of(Verb::LONG_WAIT) };
+            let note = Note::of(Verb::LONG_WAIT);
+            let note = first.filter(|_| second.is_none()).map_or(note, |peer| note.with(peer));
             recorder.note(took, note.failing(stop.is_some()));
         }
         match stop {
@@ -383,11 +384,16 @@ impl Fabric {
         self.enter_own(is_own, "wait")?;
         let Some(recorder) = self.recorder() else { return self.take_signal(peer, inbound) };
         let sequence = inbound.consumed().wrapping_add(1);
-        let note = Note { peer: Some(peer), sequence, ..Note::of(Verb::WAIT) };
+        let note = Note::of(Verb::WAIT).with(peer).numbered(sequence);
         let begun = recorder.now();
         if inbound.poll() {
             // It was there already, so the wait took no time that the clock could tell.
             recorder.note_until(begun, begun, note);
+            return Ok(());
+        }
+        // A short wait is spent right here: the way back out of a long one would take as long again as noting it.
+        if spin_until(self.policy(), || inbound.poll()) {
+            recorder.note(begun, note);
             return Ok(());
         }
         let done = self.wait_for_peer("wait", peer, |waiting| inbound.wait(waiting));

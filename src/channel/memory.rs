@@ -223,7 +223,7 @@ impl MemoryChannel {
             Verb::RELAXED_WAIT => self.inbound.consumed().wrapping_add(1),
             _ => 0,
         };
-        let note = Note { peer: Some(self.peer), bytes: len, sequence, ..Note::of(verb) };
+        let note = Note::of(verb).with(self.peer).of_bytes(len).numbered(sequence);
         let begun = self.fabric.recorder().map(Recorder::now);
         let done = run(self);
         self.fabric.ended(begun, note, done)
@@ -250,16 +250,21 @@ impl MemoryChannel {
     /// the watermark.
     #[inline(never)]
     fn put_with_signal_watched(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
-        if let Some(recorder) = self.fabric.recorder().filter(|_| self.fabric.is_open()) {
-            let (begun, from, to) = (recorder.now(), self.mine(source), self.theirs(target));
-            if self.heaps.try_copy(from, to, len, ReadSoon::Yes) {
-                self.outbound.signal(self.fabric.kernel());
-                let (peer, sequence) = (Some(self.peer), self.outbound.sent());
-                let note = Note { peer, bytes: len, sequence, ..Note::of(Verb::PUT_WITH_SIGNAL) };
-                recorder.note(begun, note);
-                return Ok(());
-            }
+        let recorder = self.fabric.recorder().filter(|_| self.fabric.is_open());
+        let Some(recorder) = recorder else { return self.put_with_signal_slowly(target, source, len) };
+        let begun = recorder.now();
+        if !self.heaps.try_copy(self.mine(source), self.theirs(target), len, ReadSoon::Yes) {
+            return self.put_with_signal_slowly(target, source, len);
         }
+        self.outbound.signal(self.fabric.kernel());
+        let note = Note::of(Verb::PUT_WITH_SIGNAL).with(self.peer).of_bytes(len);
+        recorder.note(begun, note.numbered(self.outbound.sent()));
+        Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn put_with_signal_slowly(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
         self.verb_watched("put_with_signal", Verb::PUT_WITH_SIGNAL, len, |channel| {
             channel.heaps.copy(channel.mine(source), channel.theirs(target), len, ReadSoon::Yes)?;
             channel.written(target, len);

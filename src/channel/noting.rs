@@ -28,12 +28,10 @@ impl<T: Handler> Handler for Noting<T> {
         let done = self.inner.handle(fifo, trigger);
         // Where it only copies, whom it concerns is in the memory that it names.
         let peer = u32::from(trigger.semaphore().get()) / MAX_CHANNELS_PER_PEER;
-        let note = Note {
-            peer: kind.contains(Kind::SIGNAL).then_some(Rank::known(peer)),
-            bytes: if kind.contains(Kind::DATA) { trigger.transfer().len.into() } else { 0 },
-            sequence: *number,
-            ..Note::of(Verb::trigger(kind))
-        };
+        let note = Note::of(Verb::trigger(kind)).numbered(*number);
+        let note = if kind.contains(Kind::SIGNAL) { note.with(Rank::known(peer)) } else { note };
+        let len = if kind.contains(Kind::DATA) { trigger.transfer().len.into() } else { 0 };
+        let note = note.of_bytes(len);
         lane.note(begun, lane.now(), note.failing(done.is_err()));
         done
     }

@@ -142,7 +142,7 @@ impl PortChannel {
     fn noted<T>(&mut self, verb: Verb, bytes: u64, run: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let begun = self.fabric.recorder().map(Recorder::now);
         let done = run(self);
-        let note = Note { peer: Some(self.seat.peer), bytes, ..Note::of(verb) };
+        let note = Note::of(verb).with(self.seat.peer).of_bytes(bytes);
         self.fabric.ended(begun, note, done)
     }
 

@@ -23,12 +23,12 @@ pub(super) fn begin(team: &Team, call: &Call<'_>) -> Begun {
 #[inline]
 pub(super) fn begin_word(team: &Team, len: u64) -> Begun {
     let Begun(begun) = begin_operation(team, Operation::AllReduce);
-    Begun(begun.map(|(begun, note)| (begun, Note { bytes: len, ..note })))
+    Begun(begun.map(|(begun, note)| (begun, note.of_bytes(len))))
 }
 
 /// Begins `operation`, which moves no data of the program's.
 pub(super) fn begin_operation(team: &Team, operation: Operation) -> Begun {
-    let note = Note { sequence: next_number(team), ..Note::of(Verb::operation(operation as u8)) };
+    let note = Note::of(Verb::operation(operation as u8)).numbered(next_number(team));
     Begun(team.board.fabric().recorder().map(|recorder| (recorder.now(), note)))
 }
 
@@ -38,7 +38,7 @@ impl Begun {
     pub(super) fn end<T>(self, team: &Team, manner: Manner, done: Result<T>) -> Result<T> {
         match (self.0, team.board.fabric().recorder()) {
             (Some((begun, note)), Some(recorder)) => {
-                recorder.ended(begun, Note { manner: code_of(manner), ..note }, done)
+                recorder.ended(begun, note.done_in(code_of(manner)), done)
             }
             _ => done,
         }
@@ -71,8 +71,8 @@ impl Together {
     pub(super) fn add_message(&mut self, team: &Team, parcel: &Parcel<'_>) {
         if self.begun.is_some() && parcel.operation().has_peer() {
             let peer = team.members().get(parcel.peer()).copied();
-            let verb = Verb::operation(parcel.operation() as u8);
-            self.notes.push(Note { peer, bytes: parcel.len(), ..Note::of(verb) });
+            let note = Note::of(Verb::operation(parcel.operation() as u8)).of_bytes(parcel.len());
+            self.notes.push(peer.map_or(note, |peer| note.with(peer)));
         }
     }
 
@@ -81,24 +81,20 @@ impl Together {
         if let (Some(begun), Some(recorder)) = (self.begun, team.board.fabric().recorder()) {
             let ended = recorder.now();
             for note in self.notes {
-                recorder.note_until(
-                    begun,
-                    ended,
-                    Note { manner: code_of(manner), ..note }.failing(has_failed),
-                );
+                recorder.note_until(begun, ended, note.done_in(code_of(manner)).failing(has_failed));
             }
         }
     }
 }
 
 fn note_of(team: &Team, call: &Call<'_>) -> Note {
-    let has_peer = call.operation.has_peer();
-    let peer = team.members().get(call.root).filter(|_| has_peer || call.operation.has_root());
-    Note {
-        peer: peer.copied(),
-        bytes: input_len(call, team.n_members()).unwrap_or(0),
-        sequence: if has_peer { 0 } else { next_number(team) },
-        ..Note::of(Verb::operation(call.operation as u8))
+    let operation = call.operation;
+    let note = Note::of(Verb::operation(operation as u8));
+    let note = note.of_bytes(input_len(call, team.n_members()).unwrap_or(0));
+    let note = if operation.has_peer() { note } else { note.numbered(next_number(team)) };
+    match team.members().get(call.root) {
+        Some(peer) if operation.has_peer() || operation.has_root() => note.with(*peer),
+        _ => note,
     }
 }
 

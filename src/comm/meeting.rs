@@ -124,7 +124,7 @@ impl Meeting {
         let sequence = self.barrier.generation().wrapping_add(1);
         let done = self.pass(operation, engine);
         if let Some(recorder) = self.fabric.recorder() {
-            let note = Note { sequence, ..Note::of(Verb::operation(operation as u8)) };
+            let note = Note::of(Verb::operation(operation as u8)).numbered(sequence);
             recorder.note(begun, note.failing(done.is_err()));
         }
         done

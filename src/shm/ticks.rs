@@ -56,6 +56,7 @@ impl TickSource {
     }
 }
 
+#[cold]
 fn system() -> u64 {
     nanos(HostKernel::clock())
 }

@@ -19,7 +19,7 @@ use crate::rank::Rank;
 use crate::shm::fetch_ahead;
 use crate::shm::ticks::TickSource;
 use crate::sync::atomic::AtomicU64;
-use crate::sync::{CursorCell, RECORD_WORDS, plain};
+use crate::sync::plain;
 
 /// The most bytes that a record can tell.
 const MAX_BYTES: u64 = (1 << 48) - 1;
@@ -28,16 +28,13 @@ const MAX_BYTES: u64 = (1 << 48) - 1;
 /// thread stores after the record, such as the signal of its next put, would wait until it is back.
 const AHEAD: u64 = 6;
 
-/// What is noted of a span besides its times.
+/// What is noted of a span besides its times: words 2 and 3 of its record, in which thread, epoch and lap are missing.
+///
+/// It is packed from the start, so that it takes two registers while that which it is of is being done.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Note {
-    pub(crate) verb: Verb,
-    pub(crate) peer: Option<Rank>,
-    pub(crate) bytes: u64,
-    /// 0 where there is none.
-    pub(crate) sequence: u64,
-    /// The code of an algorithm, 0 where there is none, and [`PORT`] or [`FAILED`].
-    pub(crate) manner: u8,
+    what: u64,
+    rest: u64,
 }
 
 /// Added to the manner of what goes over proxied channels.
@@ -48,14 +45,39 @@ pub(crate) const FAILED: u8 = 128;
 
 impl Note {
     /// A span of `verb`, of which nothing else is told.
-    pub(crate) const fn of(verb: Verb) -> Self {
-        Self { verb, peer: None, bytes: 0, sequence: 0, manner: 0 }
+    #[inline]
+    pub(crate) fn of(verb: Verb) -> Self {
+        Self { what: verb.code().into(), rest: 0 }
+    }
+
+    /// The same of so many bytes, where none were told.
+    #[inline]
+    pub(crate) fn of_bytes(self, bytes: u64) -> Self {
+        Self { what: self.what | bytes.min(MAX_BYTES) << 16, ..self }
+    }
+
+    /// The same with `peer`, where none was told.
+    #[inline]
+    pub(crate) fn with(self, peer: Rank) -> Self {
+        Self { what: self.what | (u64::from(peer.get()) + 1) << 8, ..self }
+    }
+
+    /// The same with a number, of which 32 bits are kept, where none was told.
+    #[inline]
+    pub(crate) fn numbered(self, sequence: u64) -> Self {
+        Self { rest: self.rest | sequence << 32, ..self }
+    }
+
+    /// The same, done in `manner`: the code of an algorithm, 0 where there is none, and [`PORT`] or [`FAILED`].
+    #[inline]
+    pub(crate) fn done_in(self, manner: u8) -> Self {
+        Self { rest: self.rest | u64::from(manner) << 24, ..self }
     }
 
     /// The same, of something that has failed, if it has.
     #[inline]
     pub(crate) fn failing(self, has_failed: bool) -> Self {
-        Self { manner: self.manner | if has_failed { FAILED } else { 0 }, ..self }
+        self.done_in(if has_failed { FAILED } else { 0 })
     }
 }
 
@@ -160,43 +182,42 @@ impl Lane {
         self.source.now()
     }
 
-    // In line whoever calls it: most of the note is known there.
-    #[inline(always)]
-    pub(crate) fn note(&self, begun: u64, ended: u64, note: Note) {
-        let peer = note.peer.map_or(0, |peer| u64::from(peer.get()) + 1);
-        let what = note.bytes.min(MAX_BYTES) << 16 | peer << 8 | u64::from(note.verb.code());
-        self.write(begun, ended, what, note.sequence << 32 | u64::from(note.manner) << 24);
-    }
-
-    /// Writes a record, of the last word of which the thread and the epoch are missing.
+    /// Notes a span of the calling thread.
+    // Of what it does nothing comes back, and what is rare it leaves to others at its end: so it needs no stack.
     #[inline(never)]
-    fn write(&self, begun: u64, ended: u64, what: u64, rest: u64) {
-        let thread = thread_number();
-        let rest = rest | u64::from(thread) << 16 | u64::from(self.epoch) << 8;
-        let words: [u64; RECORD_WORDS] = [begun, ended, what, rest];
-        let ring = self.ring.ring();
-        let Some(cursor) = self.ring.cursors.get(usize::from(thread)) else { return };
-        let own = if thread == MAX_THREADS { None } else { ring.advance(cursor) };
-        let position = match own {
-            Some(position) => position,
-            None => self.take(thread, cursor),
-        };
-        ring.fill(position, words);
-        if let Some(slot) = ring.slot(position + AHEAD) {
-            fetch_ahead(slot);
+    pub(crate) fn note(&self, begun: u64, ended: u64, note: Note) {
+        let number = NUMBER.get();
+        let own = if number == MAX_THREADS { None } else { self.ring.cursors.get(usize::from(number)) };
+        match own.and_then(|cursor| self.ring.ring().advance(cursor)) {
+            Some(position) => self.fill(position, number, [begun, ended], note),
+            None => self.note_elsewhere(begun, ended, note),
         }
     }
 
-    /// The next position for the thread with this `number`, whose name the lane has from then on.
+    /// Notes a span of a thread that has no number yet, shares one, or has filled its block; the lane has its name from then on.
     #[cold]
     #[inline(never)]
-    fn take(&self, number: u8, cursor: &CursorCell) -> u64 {
+    fn note_elsewhere(&self, begun: u64, ended: u64, note: Note) {
+        let number = thread_number();
+        let Some(cursor) = self.ring.cursors.get(usize::from(number)) else { return };
         let first = usize::from(number) * NAME_WORDS;
         if self.ring.names.get(first).is_some_and(|word| plain::load(word) == 0) {
             self.name(first);
         }
         let ring = self.ring.ring();
-        if number == MAX_THREADS { ring.advance_shared(cursor) } else { ring.take_block(cursor) }
+        let position =
+            if number == MAX_THREADS { ring.advance_shared(cursor) } else { ring.take_block(cursor) };
+        self.fill(position, number, [begun, ended], note);
+    }
+
+    #[inline(always)]
+    fn fill(&self, position: u64, number: u8, [begun, ended]: [u64; 2], note: Note) {
+        let rest = note.rest | u64::from(number) << 16 | u64::from(self.epoch) << 8;
+        let ring = self.ring.ring();
+        ring.fill(position, [begun, ended, note.what, rest]);
+        if let Some(slot) = ring.slot(position + AHEAD) {
+            fetch_ahead(slot);
+        }
     }
 
     fn name(&self, first: usize) {
@@ -216,12 +237,14 @@ impl Lane {
     }
 }
 
-/// The number of the calling thread among those of its process that have noted something, from 1 on.
-#[inline]
+thread_local! {
+    /// The number of the thread among those of its process that have noted something, from 1 on; 0 before. Nobody advances the
+    /// cursor of that number.
+    static NUMBER: Cell<u8> = const { Cell::new(0) };
+}
+
+/// The number of the calling thread, from now on if it has none.
 fn thread_number() -> u8 {
-    thread_local! {
-        static NUMBER: Cell<u8> = const { Cell::new(0) };
-    }
     match NUMBER.get() {
         0 => {
             let number = next_number();
