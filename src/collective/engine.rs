@@ -19,7 +19,7 @@ use super::lease::{Landlord, Lease};
 use super::noting::{self, Together};
 use super::operation::{Operation, Summary};
 use super::parcel::Parcel;
-use super::pipeline::{self, Pipeline};
+use super::pipeline::Pipeline;
 use super::pipework::{Doer, OpenPorts, Pipework};
 use super::region::MAIL_LEN;
 use super::staged::Form;
@@ -311,7 +311,7 @@ impl Engine {
         }
         match way {
             Way::Small => small::run(team, call, summary, len),
-            _ if in_heap && !pipeline::suits_heap(call, tuning.crowded) => direct::run(team, call),
+            _ if in_heap => direct::run(team, call),
             _ => Pipeline::new(call, team, tuning.crowded).run(team, call),
         }
     }

@@ -27,9 +27,6 @@
 //!
 //! Where the output is too long for the cache, results that are taken go past it: nobody finds them there later, and a store
 //! through it would first read the line.
-//!
-//! For the same reason short all-reduces of buffers in the heap are done like this, too ([`suits_heap`]), though their peers could
-//! write the results into them: stores to lines of another core's cache take longer than the copies.
 
 mod slots;
 mod sums;
@@ -49,20 +46,6 @@ use crate::heap::{Place, Region};
 use crate::reduce::{Source, SourcePlace, Target};
 use crate::shm::copy::choose;
 use crate::shm::{ReadSoon, Span};
-
-/// Up to this many bytes members that have cores of their own stage what lies in the heap, too.
-///
-/// Measured between two cores of an AMD EPYC (Zen 5), in us, staged and directly, where they were separate cores and where they
-/// were hyper-threads of one: 16 KiB 2.3 and 3.1, 0.78 and 0.79; 32 KiB 3.2 and 4.7, 1.21 and 1.26; but 64 KiB 4.7 and 3.9, 2.1 and
-/// 2.2, as from there on a combination may go past the cache.
-const HEAP_LEN: u64 = 32 << 10;
-
-/// Whether `call`, of which all buffers are in the heap, is quicker piece by piece than directly among members that share cores
-/// where they are `crowded`. The results are the same bits: either combines in the order of the members.
-pub(crate) fn suits_heap(call: &Call<'_>, crowded: bool) -> bool {
-    let len = call.count.saturating_mul(call.data_type.size() as u64);
-    call.operation == Operation::AllReduce && !crowded && len <= HEAP_LEN
-}
 
 /// How a call is executed: the same on all members.
 #[derive(Clone, Debug)]
