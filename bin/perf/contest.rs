@@ -168,7 +168,7 @@ pub(crate) fn take_turns(
     let fewest_ops = ops[..field.tests].iter().copied().min().unwrap_or(0);
     let per_sample = lanes.iter().map(|lane| lane.per_sample()).collect();
     let mut turns = Turns { slices: Vec::new(), per_sample, operations: 0 };
-    let (started, mut done) = (now_ns(), 0);
+    let (started, mut done, mut proxied_before) = (now_ns(), 0, true);
     loop {
         let enough = match effort.iters {
             Some(iters) => turns.operations >= iters,
@@ -184,12 +184,13 @@ pub(crate) fn take_turns(
         }
         let probe_ns = company.probe();
         let mut samples = vec![Vec::new(); lanes.len()];
-        for (index, lane) in lanes.iter_mut().enumerate() {
-            if index == field.tests {
+        for index in order(done, lanes.len()) {
+            if index >= field.tests && proxied_before {
                 rest(effort.rest);
             }
+            proxied_before = index < field.tests;
             company.share(0)?;
-            lane.slice(ops[index], &mut samples[index])?;
+            lanes[index].slice(ops[index], &mut samples[index])?;
         }
         turns.operations += fewest_ops;
         done += 1;
@@ -198,6 +199,13 @@ pub(crate) fn take_turns(
             turns.slices.push(Taken { probe_ns, samples, cpu_ns });
         }
     }
+}
+
+/// In which order `n` lanes take their turns in a round: forward and backward in turns, each time from another one on. What a lane
+/// leaves behind in the caches then meets all others alike.
+fn order(round: u64, n: usize) -> impl Iterator<Item = usize> {
+    let (first, forward) = (usize::try_from(round / 2).unwrap_or(0) % n, round.is_multiple_of(2));
+    (0..n).map(move |step| (first + if forward { step } else { n - step }) % n)
 }
 
 fn rest(time: Duration) {
@@ -250,4 +258,17 @@ pub(crate) fn calibrate(
 /// The samples of the second lane: the usual limit.
 pub(crate) fn second(samples: &[Vec<f64>]) -> Vec<f64> {
     samples[1].clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::order;
+
+    #[test]
+    fn every_lane_comes_first_as_often_and_behind_each_neighbour() {
+        let rounds: Vec<Vec<_>> = (0..8).map(|round| order(round, 3).collect()).collect();
+        assert_eq!(rounds[..6], [[0, 1, 2], [0, 2, 1], [1, 2, 0], [1, 0, 2], [2, 0, 1], [2, 1, 0]]);
+        assert_eq!(rounds[6..], rounds[..2]);
+        assert_eq!(order(5, 1).collect::<Vec<_>>(), [0]);
+    }
 }

@@ -208,9 +208,9 @@ impl Bench<'_> {
     fn signal_latency(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
         let flags = stage.flags(self.comm, 0)?;
         duet.meet();
-        let mut limit = PingPong::new(Signals(flags), stage.leads(), false);
+        let mut limit = PingPong::new(Signals(flags), stage.leads());
         with_channel!(self, stage.peer(), channel => {
-            let mut test = PingPong::new(Signals(SignalLink { channel }), stage.leads(), false);
+            let mut test = PingPong::new(Signals(SignalLink { channel }), stage.leads());
             let mut lanes: Vec<&mut dyn Lane> = vec![&mut test, &mut limit];
             let mut handoff = YieldHandoff::new(stage.leads());
             let hands_off = self.hands_off()?;
@@ -237,11 +237,11 @@ impl Bench<'_> {
         let mut plain = Vec::new();
         for (pair, &kernel) in (0..).zip(&kernels) {
             let copy = stage.copy_and_flag(self.comm, pair, kernel)?;
-            plain.push(PingPong::new(copy, stage.leads(), stage.stamped()));
+            plain.push(PingPong::of_messages(copy, stage.leads(), stage.len()));
         }
         duet.meet();
         with_channel!(self, stage.peer(), channel => {
-            let mut test = PingPong::new(stage.put(self.comm, channel)?, stage.leads(), stage.stamped());
+            let mut test = PingPong::of_messages(stage.put(self.comm, channel)?, stage.leads(), stage.len());
             let mut lanes: Vec<&mut dyn Lane> = vec![&mut test];
             lanes.extend(plain.iter_mut().map(|lane| lane as &mut dyn Lane));
             let mut handoff = YieldHandoff::new(stage.leads());
@@ -267,12 +267,12 @@ impl Bench<'_> {
         for kind in [PacketKind::Ll8, PacketKind::Ll16] {
             let copy = stage.copy_and_flag(self.comm, 0, CopyKernel::Memcpy)?;
             duet.meet();
-            let mut limit = PingPong::new(copy, stage.leads(), stage.stamped());
+            let mut limit = PingPong::of_messages(copy, stage.leads(), stage.len());
             let channel = self.comm.memory_channel(stage.peer())?;
             let end = stage.put_packets(self.comm, channel, kind)?;
-            let mut test = PingPong::new(end, stage.leads(), stage.stamped());
+            let mut test = PingPong::of_messages(end, stage.leads(), stage.len());
             let raw = stage.raw_packets(self.comm, kind)?;
-            let mut raw = PingPong::new(raw, stage.leads(), stage.stamped());
+            let mut raw = PingPong::of_messages(raw, stage.leads(), stage.len());
             let outcome = self.contest(duet, &mut [&mut test, &mut limit, &mut raw], &best_of(2))?;
             let Some((best, outcome)) = outcome.with_lowest_limit() else { return Ok(()) };
             let name = ["raw copy + flag", "raw packets"][best];

@@ -2,6 +2,8 @@
 
 use shmccl::Result;
 
+use super::stage::STAMPED_FROM;
+
 /// Work that all its ranks do together and that can be timed in slices.
 ///
 /// Lanes of one contest take turns, slice by slice, so that whatever the machine does to one it does to all.
@@ -31,6 +33,19 @@ pub(crate) trait Lane {
     fn wrong(&self) -> u64 {
         0
     }
+}
+
+/// The first transfers of a slice are no samples: past or through the cache, each way to copy leaves the target in a state
+/// that the next lane pays for. Measured after a stream past the cache, the third one through it costs the usual.
+const SETTLING: u64 = 3;
+
+/// It takes fewer transfers where each of them turns the caches over. A source and a target of 16 MiB do not quite: there the
+/// first transfer after others took a sixth less or more than the fourth, by what those others were.
+const SETTLING_BYTES: u64 = 64 << 20;
+
+/// How many transfers of `len` bytes settle the caches at the beginning of a slice; it then has as many samples at least.
+pub(crate) fn settling(len: u64) -> u64 {
+    (SETTLING_BYTES / len.max(1)).clamp(1, SETTLING)
 }
 
 /// One end of a link over which two ranks throw something back and forth.
@@ -70,6 +85,8 @@ pub(crate) struct PingPong<E> {
     /// Whether this rank throws first and keeps the time.
     leads: bool,
     stamped: bool,
+    /// Round trips at the beginning of a slice that are no samples.
+    settling: u64,
     /// Round trips in one sample.
     together: u64,
     seq: u64,
@@ -95,9 +112,18 @@ fn enough_for(reading_ns: f64, op_ns: f64) -> u64 {
 }
 
 impl<E: End> PingPong<E> {
-    /// Messages with room for a stamp and long enough for the clock not to matter are `stamped`.
-    pub(crate) fn new(end: E, leads: bool, stamped: bool) -> Self {
-        Self { end, leads, stamped, together: if stamped { 1 } else { BATCH }, seq: 0, wrong: 0 }
+    /// Messages too short for the clock, or without room for a stamp.
+    pub(crate) fn new(end: E, leads: bool) -> Self {
+        Self { end, leads, stamped: false, settling: 0, together: BATCH, seq: 0, wrong: 0 }
+    }
+
+    /// Messages of `len` bytes, stamped where they are long enough. The first of a slice then only settle the caches.
+    pub(crate) fn of_messages(end: E, leads: bool, len: u64) -> Self {
+        let new = Self::new(end, leads);
+        if len < STAMPED_FROM {
+            return new;
+        }
+        Self { stamped: true, settling: settling(len), together: 1, ..new }
     }
 
     fn throw(&mut self) -> Result<()> {
@@ -130,6 +156,9 @@ impl<E: End> PingPong<E> {
 impl<E: End> Lane for PingPong<E> {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
         if self.stamped {
+            for _ in 0..self.settling {
+                self.round_trip()?;
+            }
             for _ in 0..ops {
                 let received = self.round_trip()?;
                 if self.leads {
@@ -151,7 +180,7 @@ impl<E: End> Lane for PingPong<E> {
     }
 
     fn batch(&self) -> u64 {
-        if self.stamped { 1 } else { BATCH }
+        if self.stamped { self.settling } else { BATCH }
     }
 
     fn settle(&mut self, op_ns: f64) {

@@ -12,9 +12,9 @@ use shmccl::shm::HostKernel;
 
 use super::clock::now_ns;
 use super::ends::FlagEnd;
-use super::lane::Lane;
+use super::lane::{Lane, settling};
 use super::payload::Payload;
-use super::transfer::{Mover, PlainCopy, settling};
+use super::transfer::{Mover, PlainCopy};
 
 /// Fetches messages by their places.
 pub(crate) trait Pull {

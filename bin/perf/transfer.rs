@@ -10,7 +10,7 @@ use shmccl::shm::{CopyKernel, HostKernel, Span};
 
 use super::clock::{now_ns, thread_cpu_ns};
 use super::ends::FlagEnd;
-use super::lane::Lane;
+use super::lane::{Lane, settling};
 use super::payload::Payload;
 
 /// Moves one message, and says when its source may be rewritten.
@@ -123,10 +123,10 @@ pub(crate) struct Transfer<M> {
     charges: Charges,
 }
 
-/// What a slice has charged to the thread that hands over.
+/// What a slice has charged to the thread that moves, or hands over.
 #[derive(Clone, Copy, Debug, Default)]
 struct Charges {
-    /// CPU time of handing over, and of reading that clock.
+    /// CPU time of moving, or of handing over and of reading that clock.
     all_ns: u64,
     /// CPU time of reading that clock as often.
     reading_ns: u64,
@@ -135,6 +135,17 @@ struct Charges {
 }
 
 impl Charges {
+    /// Adds transfers that nobody else has a part in: they take as long as the thread that moves them is busy.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a sum that need not be exact"
+    )]
+    fn add_own(&mut self, took_ns: f64, transfers: u64) {
+        self.all_ns += (took_ns * transfers as f64) as u64;
+        self.moved += transfers;
+    }
+
     /// For one transfer.
     fn each(self) -> Option<f64> {
         (self.moved > 0).then(|| self.all_ns.saturating_sub(self.reading_ns) as f64 / self.moved as f64)
@@ -193,7 +204,8 @@ impl<M: Mover> Transfer<M> {
         self.direction == Direction::Both || !self.leads
     }
 
-    /// Moves fresh data once, and has them read; the sample where this rank moves. What is `charged` is moved again for that.
+    /// Moves fresh data once, and has them read; the sample where this rank moves. What a proxy moves is handed over again where it is
+    /// `charged`.
     fn exchange(&mut self, charged: bool) -> Result<Option<f64>> {
         self.seq += 1;
         if self.rewrites() {
@@ -207,7 +219,9 @@ impl<M: Mover> Transfer<M> {
         if self.moves() {
             let took_ns = self.time()?;
             sample = Some(took_ns);
-            if charged {
+            if self.mover.queued().is_none() {
+                self.charges.add_own(took_ns, self.burst);
+            } else if charged {
                 self.charge(took_ns)?;
             }
         }
@@ -253,7 +267,7 @@ impl<M: Mover> Transfer<M> {
     /// The same, for the CPU time of handing over what takes about `took_ns`. Reading that clock takes as long as a hundred short
     /// transfers: they are as many as make it small, and what it takes by itself is measured beside it.
     fn charge(&mut self, took_ns: f64) -> Result<()> {
-        let count = charged(took_ns, self.outgoing.span().len(), self.mover.queued().is_some());
+        let count = charged(took_ns, self.outgoing.span().len());
         // The first look after a wait takes longer than others do, and is no measure of them.
         thread_cpu_ns();
         let start = thread_cpu_ns();
@@ -269,41 +283,25 @@ impl<M: Mover> Transfer<M> {
     }
 }
 
-/// How long transfers that are charged take together, in nanoseconds: fifty times as long as reading the clock.
+/// How long transfers that are handed over for that take together, in nanoseconds: fifty times as long as reading the clock.
 const CHARGE_NS: f64 = 20_000.0;
 
-/// As many triggers are pushed at once, where they are short enough: pushing one is quick, however long its transfer takes.
+/// As many triggers are pushed at least, where they are short enough: pushing one is quick, however long its transfer takes.
 const CHARGED_PUSHES: u64 = 8;
 
 /// The bytes that they come to at most.
 const CHARGED_BYTES: u64 = 4 << 20;
 
 /// How many transfers of `len` bytes that take `took_ns` each are charged together; no more than a fifo has room for.
-fn charged(took_ns: f64, len: u64, pushes: bool) -> u64 {
+fn charged(took_ns: f64, len: u64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "a count that need not be exact"
     )]
     let many = (CHARGE_NS / took_ns.max(1.0)) as u64;
-    if pushes {
-        let fewest = (CHARGED_BYTES / len.max(1)).clamp(1, CHARGED_PUSHES);
-        return many.clamp(fewest, FIFO_SLOTS / 2);
-    }
-    many.max(1)
-}
-
-/// The first transfers of a slice are no samples: past or through the cache, each way to copy leaves the target in a state
-/// that the next lane pays for. Measured after a stream past the cache, the third one through it costs the usual.
-const SETTLING: u64 = 3;
-
-/// It takes fewer transfers where each of them turns the caches over. A source and a target of 16 MiB do not quite: there the
-/// first transfer after others took a sixth less or more than the fourth, by what those others were.
-const SETTLING_BYTES: u64 = 64 << 20;
-
-/// How many transfers of `len` bytes settle the caches at the beginning of a slice; it then has as many samples at least.
-pub(crate) fn settling(len: u64) -> u64 {
-    (SETTLING_BYTES / len.max(1)).clamp(1, SETTLING)
+    let fewest = (CHARGED_BYTES / len.max(1)).clamp(1, CHARGED_PUSHES);
+    many.clamp(fewest, FIFO_SLOTS / 2)
 }
 
 impl<M: Mover> Lane for Transfer<M> {
@@ -312,8 +310,6 @@ impl<M: Mover> Lane for Transfer<M> {
             self.exchange(false)?;
         }
         self.charges = Charges::default();
-        // What is charged is moved again and again without a reader in between, and would mislead whoever learns from its copies: it
-        // comes once, at the end.
         for left in (0..ops / self.burst).rev() {
             samples.extend(self.exchange(left == 0)?);
         }
@@ -344,13 +340,11 @@ mod tests {
 
     #[test]
     fn what_is_charged_takes_long_enough_for_its_clock_and_fits_into_a_fifo() {
-        assert_eq!(charged(4.0, 8, false), 5000);
-        assert_eq!(charged(0.0, 8, false), 20_000);
-        assert_eq!(charged(1e7, 64 << 20, false), 1);
-        assert_eq!(charged(80.0, 8, true), 250);
-        assert_eq!(charged(4.0, 8, true), FIFO_SLOTS / 2);
-        assert_eq!(charged(15_000.0, 128 << 10, true), 8);
-        assert_eq!(charged(1e7, 64 << 20, true), 1);
+        assert_eq!(charged(80.0, 8), 250);
+        assert_eq!(charged(4.0, 8), FIFO_SLOTS / 2);
+        assert_eq!(charged(0.0, 8), FIFO_SLOTS / 2);
+        assert_eq!(charged(15_000.0, 128 << 10), 8);
+        assert_eq!(charged(1e7, 64 << 20), 1);
     }
 
     #[test]

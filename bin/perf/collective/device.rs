@@ -206,7 +206,7 @@ impl Bench<'_> {
         limits.push(if self.comm.n_ranks() == 2 {
             let flags = flags(self.comm, self.plan.one_core)?;
             let leads = self.comm.rank().get() == 0;
-            ("raw flag ping-pong".to_owned(), Box::new(PingPong::new(Signals(flags), leads, false)))
+            ("raw flag ping-pong".to_owned(), Box::new(PingPong::new(Signals(flags), leads)))
         } else {
             ("bare yield barrier".to_owned(), Box::new(YieldBarrier::new(self.comm, 1)?))
         });

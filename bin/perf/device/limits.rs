@@ -18,7 +18,7 @@ impl Bench<'_> {
         self.two(duet.as_deref_mut(), &[8], |bench, duet, stage| {
             let flags = stage.flags(bench.comm, 0)?;
             duet.meet();
-            let mut lane = PingPong::new(Signals(flags), stage.leads(), false);
+            let mut lane = PingPong::new(Signals(flags), stage.leads());
             let outcome = bench.contest(duet, &mut [&mut lane], none)?;
             bench.report_limit(stage.leads(), &outcome, None, &bench.flag_limit("raw flag ping-pong"))?;
             let mut lane = YieldHandoff::new(stage.leads());
@@ -28,7 +28,7 @@ impl Bench<'_> {
         self.two(duet.as_deref_mut(), &self.plan.sizes.clone(), |bench, duet, stage| {
             let copy = stage.copy_and_flag(bench.comm, 0, CopyKernel::Memcpy)?;
             duet.meet();
-            let mut lane = PingPong::new(copy, stage.leads(), stage.stamped());
+            let mut lane = PingPong::of_messages(copy, stage.leads(), stage.len());
             let outcome = bench.contest(duet, &mut [&mut lane], none)?;
             let name = bench.flag_limit("raw copy + flag");
             bench.report_limit(stage.leads(), &outcome, Some(stage.len()), &name)

@@ -30,10 +30,10 @@ impl Bench<'_> {
     fn proxied_one_way(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
         let copy = stage.copy_and_flag(self.comm, 0, CopyKernel::Memcpy)?;
         duet.meet();
-        let mut limit = PingPong::new(copy, stage.leads(), false);
+        let mut limit = PingPong::new(copy, stage.leads());
         let mut handoff = YieldHandoff::new(stage.leads());
         let channel = self.comm.port_channel(stage.peer())?;
-        let mut test = PingPong::new(stage.put(self.comm, channel)?, stage.leads(), false);
+        let mut test = PingPong::new(stage.put(self.comm, channel)?, stage.leads());
         let hands_off = self.hands_off()?;
         let mut lanes: Vec<&mut dyn Lane> = vec![&mut test, &mut limit];
         let (yardsticks, name) = if hands_off {

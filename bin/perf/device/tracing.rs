@@ -65,7 +65,7 @@ impl Bench<'_> {
     fn noted_puts(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
         let channel = self.comm.memory_channel(stage.peer())?;
         let puts =
-            RefCell::new(PingPong::new(stage.put(self.comm, channel)?, stage.leads(), stage.stamped()));
+            RefCell::new(PingPong::of_messages(stage.put(self.comm, channel)?, stage.leads(), stage.len()));
         duet.meet();
         let set_tracing = |_: &mut _, is_noted| self.comm.set_tracing(is_noted);
         let turns = turns(Company::Two(duet), &puts, set_tracing, self.plan.effort(self.test, None))?;
