@@ -11,7 +11,8 @@ pub(crate) struct Machine {
     pub(crate) cores: usize,
     /// Cores that are online.
     pub(crate) cores_online: usize,
-    /// Whether two of the cores were seen to be hyper-threads of one: by the kernel's word or by a probe in this run.
+    /// Whether two of the cores were seen to be hyper-threads of one: by the kernel's word, or by a probe that differed from others in
+    /// this run. Where all were alike nothing tells, but for the `probe_ns` of the rows.
     pub(crate) siblings_seen: bool,
     /// The share of slices in which a probe found the two cores to be siblings; `None` when nothing probed.
     pub(crate) sibling_slices: Option<f64>,

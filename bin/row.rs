@@ -69,6 +69,8 @@ pub(crate) struct Row {
     pub(crate) stalls: Option<u64>,
     /// The share of slices in which the two cores were hyper-thread siblings, where slices differed.
     pub(crate) sibling_slices: Option<f64>,
+    /// What a bare flag took from one core to the other meanwhile, in nanoseconds: the median over slices, where it was probed.
+    pub(crate) probe_ns: Option<f64>,
     /// Bytes (or words, or triggers) that did not arrive as sent; `None` when nothing was checked.
     pub(crate) wrong: Option<u64>,
     /// What there is to say of a collective operation, among the other keys.
@@ -112,6 +114,7 @@ impl Row {
             pushes: None,
             stalls: None,
             sibling_slices: None,
+            probe_ns: None,
             wrong: None,
             collective: None,
             place: None,

@@ -43,7 +43,7 @@ fn siblings(host: &Host, allowed: &[usize]) -> Finding {
         return Finding::warn(
             topic,
             "none by the kernel's word, but the cores are virtual and may turn into siblings and back",
-            "compare only runs of perf whose sibling share is the same; every report states it",
+            "compare only runs of perf whose cores were alike: each row of --json has a flag's time between them (probe_ns)",
         );
     }
     if groups.is_empty() {

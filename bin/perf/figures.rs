@@ -1,7 +1,7 @@
 //! From what slices say to rows.
 
 use super::contest::{Outcome, Yardstick};
-use super::slices::{Kind, Verdict};
+use super::slices::{Kind, UNPROBED, Verdict};
 use super::stats::{Summary, median};
 use super::transfer::flood::{Counters, Level};
 use crate::args::{Channel, Test};
@@ -35,6 +35,7 @@ pub(crate) fn row_of(
         row.device_cpu_p10_ns = Some(cpu.p10);
         row.device_cpu_p90_ns = Some(cpu.p90);
     }
+    row.probe_ns = (verdict.probe_ns > UNPROBED).then_some(verdict.probe_ns);
     row.sibling_slices = (verdict.kind != Kind::Alike).then_some(verdict.sibling_share);
     row
 }
