@@ -57,7 +57,7 @@ pub(crate) use spread::note_spread;
 const FIGURE_MS: u64 = 120;
 
 /// Milliseconds to go on for at most, where that is too few samples for a 99th percentile.
-const PATIENCE_MS: u64 = 10_000;
+pub(crate) const PATIENCE_MS: u64 = 10_000;
 
 /// Milliseconds for a figure where per cents matter.
 const FINE_FIGURE_MS: u64 = 3000;

@@ -58,6 +58,7 @@ fn serve(comm: &mut Communicator, operation: Operation, max: u64, directory: &Pa
     let mut gate = Gate::new(comm)?;
     let mut ground = Ground::new(comm, max)?;
     comm.barrier()?;
+    let mut number = 0;
     let failed = |source| Error::Os { action: "opening a pipe", source };
     let mut turns = File::open(directory.join(format!("turns.{rank}"))).map_err(failed)?;
     let mut rows = (rank == 0)
@@ -68,11 +69,19 @@ fn serve(comm: &mut Communicator, operation: Operation, max: u64, directory: &Pa
         let shape = Shape::new(comm, operation, turn.bytes / SIZE);
         let (times, wrong) = if turn.ordinary {
             let (send, recv) = ground.ordinary(&shape);
-            Trial { comm, shape, data: &data, buffers: Ordinary { send, recv }, number: 0, wrong: 0 }
-                .take(&turn, &mut gate)?
+            Trial {
+                comm,
+                shape,
+                data: &data,
+                buffers: Ordinary { send, recv },
+                number: &mut number,
+                wrong: 0,
+            }
+            .take(&turn, &mut gate)?
         } else {
             let buffers = ground.heap(comm, &shape)?;
-            Trial { comm, shape, data: &data, buffers, number: 0, wrong: 0 }.take(&turn, &mut gate)?
+            Trial { comm, shape, data: &data, buffers, number: &mut number, wrong: 0 }
+                .take(&turn, &mut gate)?
         };
         let wrong = gate.sum(wrong)?;
         if let (Some(times), Some(rows)) = (gate.slowest(&times)?, &mut rows) {
@@ -285,8 +294,8 @@ struct Trial<'t, B> {
     shape: Shape,
     data: &'t Data,
     buffers: B,
-    /// Of the operation: every input differs from the last one.
-    number: usize,
+    /// Of the operation, over all turns: every input differs from the last one.
+    number: &'t mut usize,
     wrong: u64,
 }
 
@@ -344,11 +353,11 @@ impl<B: Buffers> Trial<'_, B> {
 
     #[inline]
     fn rewrite(&mut self) -> Result<()> {
-        self.number += 1;
+        *self.number += 1;
         if self.shape.operation == Operation::Broadcast && self.shape.rank != 0 {
             return Ok(());
         }
-        let period = self.data.input(self.number, self.shape.rank);
+        let period = self.data.input(*self.number, self.shape.rank);
         if self.shape.inputs == 2 {
             return self.buffers.write(0, &period[..2]);
         }
@@ -361,7 +370,7 @@ impl<B: Buffers> Trial<'_, B> {
     #[inline]
     fn verify(&mut self) -> Result<()> {
         let Shape { operation, rank, results, .. } = self.shape;
-        let (data, number) = (self.data, self.number);
+        let (data, number) = (self.data, *self.number);
         self.wrong += match operation {
             Operation::AllReduce if results == 2 => {
                 u64::from(!self.buffers.holds(0, &data.sum(number)[..2])?)

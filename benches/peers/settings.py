@@ -1,4 +1,4 @@
-"""How each peer is started: with the settings that were fastest. README.md has what else was tried."""
+"""How each peer is started: with the settings that were fastest as a whole. README.md has what else was tried."""
 
 import os
 

@@ -42,7 +42,7 @@ def alike(cycle, cores):
 
 
 def summary(key, cycles, cores):
-    """One row: medians over the turns on such cores, and the median of the ratios to the best MPI in the same cycle."""
+    """One row: medians over the turns on such cores, and the median of the ratios to the best MPI, each within a cycle."""
     row = dict(zip(("op", "ranks", "bytes"), key), cores=cores)
     times = {number: alike(cycle, cores) for number, cycle in sorted(cycles.items())}
     medians = {}
@@ -126,7 +126,7 @@ def main():
     table = [row for key in sorted(found) for row in summaries(key, found[key])]
     write(table, out)
     for op in sorted({row["op"] for row in table}):
-        print(f"{op}: median of the p50 of one operation over turns; ratios: median (p10..p90) over cycles, best MPI in the same cycle")
+        print(f"{op}: median of the p50 of one operation over turns; ratios: median (p10..p90) over cycles; best MPI: that of the lowest median")
         print("\n".join(lines([row for row in table if row["op"] == op])))
     took_part = any(row["mpich_turns"] for row in table)
     if took_part and any(row["ordinary_turns"] and not row["mpich_turns"] for row in table):

@@ -74,11 +74,12 @@ class Peer:
         """Closes the pipes, at which the ranks end."""
         for pipe in [*self.turns, self.rows]:
             os.close(pipe)
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.terminate()
-            self.process.wait(20)
+        for insist in [self.process.terminate, self.process.kill]:
+            try:
+                return self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                insist()
+        return self.process.wait()
 
 
 class Probe:

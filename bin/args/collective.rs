@@ -72,7 +72,7 @@ pub(crate) struct CollectiveArgs {
     /// is held against float sums, whatever the type and the operator, and what is exchanged in place against an exchange out of place
     #[arg(long)]
     pub(crate) bound: bool,
-    /// Show the least, the median, the 99th percentile and the greatest time as well
+    /// Show the least, the median, the 99th percentile and the greatest time as well; of up to 8 KiB those of means of 64 operations
     #[arg(short = 'I', long)]
     pub(crate) percentiles: bool,
 }

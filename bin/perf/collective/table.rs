@@ -8,8 +8,8 @@ use crate::args::{PerfArgs, Test};
 use crate::fit::Grid;
 use crate::machine::Machine;
 use crate::output::{self, Look};
-use crate::perf::jobs;
 use crate::perf::plan::Plan;
+use crate::perf::{PATIENCE_MS, jobs};
 use crate::row::Row;
 use crate::sizes::format_size;
 use crate::units::{format_ns, or_dash, three_digits};
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<Row>> {
         check: args.sweep.check(),
         one_core: jobs::share_a_core(&args.job)?,
         figure_ms: FIGURE_MS,
-        patience_ms: 0,
+        patience_ms: if args.collective.percentiles { PATIENCE_MS } else { 0 },
         patient: None,
         proxy: args.job.proxy,
         collective: Some(args.settings(test, n_ranks)?),
