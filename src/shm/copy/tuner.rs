@@ -53,7 +53,8 @@ const REST: u32 = 100;
 /// a trial finds out that they have come to share a cache,
 const SHORT_PAUSE: u64 = 16;
 
-/// or for so many otherwise: what goes through the cache slows down by itself when they no longer do.
+/// or for so many otherwise: what goes through the cache slows down by itself when they no longer do, and what does not fit into it
+/// gains little when they do.
 const LONG_PAUSE: u64 = 128;
 
 /// One run of [`TRIAL`] copies in so many is timed, by length; a power of two. Two readings of the clock cost 0.2 us between
@@ -114,6 +115,8 @@ struct Record {
     /// The copy, and the time, before which there is no other trial without a reason.
     pause_until: u64,
     rest_until: Option<Instant>,
+    /// How many copies a pause takes where a stream past the cache is in use.
+    past_pause: u64,
     /// Nanoseconds per byte of each way; infinite where not known.
     costs: [f32; 2],
     /// The same of the last copies by the way in use.
@@ -147,7 +150,7 @@ pub(in crate::shm) fn by_experience(len: usize, stored: usize, purpose: Purpose,
         if turn == Turn::Untimed {
             return work(class.best().unwrap_or(first));
         }
-        let mut record = class.record.get().unwrap_or_else(|| Record::new(first));
+        let mut record = class.record.get().unwrap_or_else(|| Record::new(first, past_pause(plan, len)));
         let start = Instant::now();
         let way = record.pick(turn, copies, start);
         work(way);
@@ -191,7 +194,7 @@ impl Class {
 
 impl Record {
     /// In the trial of the way to begin with.
-    const fn new(first: Way) -> Self {
+    const fn new(first: Way, past_pause: u64) -> Self {
         Self {
             best: first,
             trial: first,
@@ -199,6 +202,7 @@ impl Record {
             spent: Duration::ZERO,
             pause_until: 0,
             rest_until: None,
+            past_pause,
             costs: [f32::INFINITY; 2],
             recent: [f32::INFINITY; MEMORY],
         }
@@ -248,12 +252,17 @@ impl Record {
             self.recent = [self.costs[tried]; MEMORY];
         }
         let pause = match self.best {
-            Way::Past => SHORT_PAUSE,
+            Way::Past => self.past_pause,
             Way::Through => LONG_PAUSE,
         };
         self.pause_until = copies + pause;
         self.rest_until = now.checked_add(self.spent * REST);
     }
+}
+
+/// For how many copies of `len` bytes past the cache no trial is made.
+fn past_pause(plan: &Plan, len: usize) -> u64 {
+    if plan.stays_in_cache(len) { SHORT_PAUSE } else { LONG_PAUSE }
 }
 
 /// Nanoseconds per byte of `len`, with what the reader will pay for those that were stored. Where they are so many that it finds

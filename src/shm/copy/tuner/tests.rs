@@ -1,3 +1,4 @@
+use super::super::CacheSizes;
 use super::Way::{Past, Through};
 use super::*;
 
@@ -10,7 +11,7 @@ struct World {
 
 impl World {
     fn new(first: Way) -> Self {
-        Self { record: Record::new(first), copies: 0, now: Instant::now() }
+        Self { record: Record::new(first, SHORT_PAUSE), copies: 0, now: Instant::now() }
     }
 
     /// One copy that costs what `cost_of` says of the way that is picked.
@@ -109,6 +110,16 @@ fn a_way_that_comes_to_cost_more_than_the_other_is_left_at_once() {
 }
 
 #[test]
+fn what_no_cache_can_keep_is_tried_less_often() {
+    let plan = Plan::new(CacheSizes { own: 1 << 20, shared: 32 << 20 }, |_| true);
+    assert_eq!(past_pause(&plan, (16 << 20) - 1), SHORT_PAUSE);
+    assert_eq!(past_pause(&plan, 16 << 20), LONG_PAUSE);
+    let mut world = World { record: Record::new(Past, LONG_PAUSE), ..World::new(Past) };
+    world.live(20, [1.3, 1.0]);
+    assert_eq!(world.live(100, [1.3, 1.0]), [0, 100]);
+}
+
+#[test]
 fn a_hopeless_trial_is_one_copy() {
     assert_eq!(World::new(Through).live(20, [1.0, 5.0]), [19, 1]);
 }
@@ -149,7 +160,7 @@ fn a_stream_is_charged_with_what_its_reader_pays() {
 
 #[test]
 fn a_trial_is_never_torn_apart_by_copies_that_are_not_timed() {
-    let (class, mut record, mut now) = (Class::NEW, Record::new(Through), Instant::now());
+    let (class, mut record, mut now) = (Class::NEW, Record::new(Through, SHORT_PAUSE), Instant::now());
     let (mut chosen, mut trials) = (Vec::new(), 0);
     for _ in 0..100_000 {
         now += Duration::from_nanos(1000);
