@@ -35,8 +35,6 @@ mod committed;
 pub mod copy;
 pub mod header;
 #[cfg(not(loom))]
-pub mod huge;
-#[cfg(not(loom))]
 mod janitor;
 #[cfg(not(loom))]
 pub mod kernel;
