@@ -32,6 +32,8 @@ mod checksum;
 #[cfg(not(loom))]
 mod committed;
 #[cfg(not(loom))]
+pub mod control_group;
+#[cfg(not(loom))]
 pub mod copy;
 pub mod header;
 #[cfg(not(loom))]
