@@ -62,8 +62,10 @@ fn segment() -> Segment {
 
 fn map(segment: &Segment) -> Span {
     let mapping = segment.map().expect("addresses for the segment");
-    mapping.populate();
-    mapping.span(0, mapping.len()).expect("the whole of it")
+    let span = mapping.span(0, mapping.len()).expect("the whole of it");
+    // No page is to be touched for the first time while it is measured.
+    span.fill(0, span.len(), 0).expect("within");
+    span
 }
 
 /// Pins the calling thread to the n-th processor that it may use, if there are so many.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
+use shmccl::shm::control_group::{self, GroupMemory};
 
 /// A view of `/proc` and `/sys`.
 #[derive(Clone, Debug)]
@@ -15,10 +16,8 @@ pub(crate) struct Host {
 /// What a control group allows; `None` where there is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct CgroupLimits {
-    /// Bytes of memory.
-    pub(crate) memory: Option<u64>,
-    /// Bytes in use, where memory is limited.
-    pub(crate) memory_used: Option<u64>,
+    /// Memory, of the group that has the least of it left.
+    pub(crate) memory: Option<GroupMemory>,
     /// Cores' worth of time.
     pub(crate) cpus: Option<f64>,
     /// Processes and threads.
@@ -109,7 +108,8 @@ impl Host {
 
     /// The tightest limits of the control groups that this process is in, for both versions of control groups.
     pub(crate) fn cgroup_limits(&self) -> CgroupLimits {
-        let mut limits = CgroupLimits::default();
+        let memory = control_group::tightest(|path| self.read(path));
+        let mut limits = CgroupLimits { memory, ..CgroupLimits::default() };
         for line in self.read("/proc/self/cgroup").unwrap_or_default().lines() {
             let mut fields = line.splitn(3, ':').skip(1);
             let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
@@ -127,9 +127,6 @@ impl Host {
 
     fn read_cgroup_v2(&self, directory: &str, limits: &mut CgroupLimits) {
         let number = |file: &str| self.read(&format!("{directory}/{file}"))?.parse::<u64>().ok();
-        if let Some(memory) = number("memory.max") {
-            limits.tighten_memory(memory, number("memory.current"));
-        }
         limits.pids = tighter(limits.pids, number("pids.max"));
         let quota = self.read(&format!("{directory}/cpu.max")).and_then(|text| {
             let (quota, period) = text.split_once(' ')?;
@@ -142,12 +139,6 @@ impl Host {
         let directory = format!("/sys/fs/cgroup/{controller}{directory}");
         let number = |file: &str| self.read(&format!("{directory}/{file}"))?.parse::<u64>().ok();
         match controller {
-            "memory" => {
-                // No limit reads as the largest multiple of a page.
-                if let Some(memory) = number("memory.limit_in_bytes").filter(|bytes| *bytes < 1 << 62) {
-                    limits.tighten_memory(memory, number("memory.usage_in_bytes"));
-                }
-            }
             "cpu" => {
                 // No limit reads as -1, which is no u64.
                 let both = number("cpu.cfs_quota_us").zip(number("cpu.cfs_period_us"));
@@ -165,15 +156,6 @@ impl Host {
         let text = self.read("/proc/cpuinfo")?;
         let line = text.lines().find(|line| line.starts_with(key))?;
         Some(line.split_once(':')?.1.trim().to_owned())
-    }
-}
-
-impl CgroupLimits {
-    fn tighten_memory(&mut self, memory: u64, used: Option<u64>) {
-        if self.memory.is_none_or(|tightest| memory < tightest) {
-            self.memory = Some(memory);
-            self.memory_used = used;
-        }
     }
 }
 

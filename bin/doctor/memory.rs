@@ -38,12 +38,11 @@ fn memory(host: &Host, job: Job) -> Finding {
 
 fn control_group(host: &Host, job: Job) -> Finding {
     let topic = "control group";
-    let limits = host.cgroup_limits();
-    let Some(memory) = limits.memory else {
+    let Some(memory) = host.cgroup_limits().memory else {
         return Finding::ok(topic, "no memory limit");
     };
-    let free = memory.saturating_sub(limits.memory_used.unwrap_or(0));
-    let found = format!("{} free of {}", about(free), about(memory));
+    let free = memory.room();
+    let found = format!("{} free of {}", about(free), about(memory.limit));
     if needed(job) > free {
         let advice = format!(
             "{} do not fit and the job would be killed; raise the limit (docker run --memory) or use a smaller --heap",
@@ -136,7 +135,9 @@ mod tests {
             &[
                 ("/proc/self/cgroup", "0::/\n"),
                 ("/sys/fs/cgroup/memory.max", "1073741824"),
-                ("/sys/fs/cgroup/memory.current", "805306368"),
+                // A quarter of it pages of files, which give way.
+                ("/sys/fs/cgroup/memory.current", "1073741824"),
+                ("/sys/fs/cgroup/memory.stat", "anon 805306368\ninactive_file 268435456\n"),
             ],
         );
         assert_eq!(control_group(&layout.host(), job(1, 256 << 20)).verdict, Verdict::Ok);

@@ -66,8 +66,8 @@ fn the_tightest_of_nested_control_groups_counts_in_version_two() {
             ("/sys/fs/cgroup/a/pids.max", "64\n"),
         ],
     );
-    let expected =
-        CgroupLimits { memory: Some(1 << 30), memory_used: Some(4096), cpus: Some(1.5), pids: Some(64) };
+    let memory = GroupMemory { limit: 1 << 30, used: 4096 };
+    let expected = CgroupLimits { memory: Some(memory), cpus: Some(1.5), pids: Some(64) };
     assert_eq!(layout.host().cgroup_limits(), expected);
 }
 
@@ -88,7 +88,7 @@ fn version_one_says_no_limit_by_huge_and_negative_numbers() {
         ("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"),
     ];
     let limits = Layout::new("v1-some", &limited).host().cgroup_limits();
-    assert_eq!((limits.memory, limits.cpus), (Some(65536), Some(0.5)));
+    assert_eq!((limits.memory, limits.cpus), (Some(GroupMemory { limit: 65536, used: 0 }), Some(0.5)));
 }
 
 #[test]

@@ -17,6 +17,9 @@ use crate::rank::Rank;
 use crate::shm::{HostKernel, Vital};
 use crate::sync::{PostCell, ProgressCell, Revocation};
 
+/// The time from beat to beat.
+const PERIOD: Duration = Duration::from_millis(500);
+
 /// The least time between two beats: the life thread may look up for other reasons.
 const LEAST: Duration = Duration::from_millis(250);
 
@@ -74,10 +77,10 @@ impl Vital for Heart {
         self.world.control().revoke(self.world.kernel(), Revocation::PeerLost(lost));
     }
 
-    fn beat(&mut self) {
+    fn beat(&mut self) -> Duration {
         let now = HostKernel::clock();
-        if self.last.is_some_and(|(last, _)| now.saturating_sub(last) < LEAST) {
-            return;
+        if let Some(rest) = self.last.and_then(|(last, _)| too_early(now.saturating_sub(last))) {
+            return rest;
         }
         let (cell, done) = (self.world.control().beat(DeviceName::Rank(self.rank)), self.done());
         if self.last.is_none_or(|(_, before)| before != done) {
@@ -85,7 +88,13 @@ impl Vital for Heart {
         }
         cell.beat(now);
         self.last = Some((now, done));
+        PERIOD
     }
+}
+
+/// What is left of the period, `since` the last beat, where it is too early for another one.
+fn too_early(since: Duration) -> Option<Duration> {
+    (since < LEAST).then(|| PERIOD - since)
 }
 
 /// Numbers in one: another one, as good as surely, when one of them is.
@@ -135,6 +144,15 @@ mod tests {
             comm.barrier()
         });
         ran.unwrap();
+    }
+
+    #[test]
+    fn a_beat_that_is_left_out_puts_off_no_other() {
+        let ms = Duration::from_millis;
+        assert_eq!(too_early(Duration::ZERO), Some(PERIOD));
+        assert_eq!(too_early(ms(249)), Some(ms(251)));
+        assert_eq!(too_early(ms(250)), None);
+        assert_eq!(too_early(Duration::MAX), None);
     }
 
     #[test]

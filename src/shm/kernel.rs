@@ -62,7 +62,8 @@ impl HostKernel {
         Self { waitv: false, ..self }
     }
 
-    /// The system's monotonic clock: the same in all processes, since what they tell of waits is compared.
+    /// The system's monotonic clock: the same in all processes, since what they tell of waits is compared. `futex_waitv`
+    /// measures its deadline by it, too.
     #[inline]
     pub(crate) fn clock() -> Duration {
         // It cannot be missing.
@@ -173,17 +174,12 @@ fn futex_waitv(words: &[SleepWord<'_>], timeout: Duration) {
         waiter.uaddr = word.word.as_ptr().addr() as u64;
         waiter.flags = libc::FUTEX2_SIZE_U32 as u32;
     }
-    let deadline = timespec(monotonic().saturating_add(timeout));
+    let deadline = timespec(HostKernel::clock().saturating_add(timeout));
     let (list, len) = (waiters.as_ptr(), words.len());
     let deadline = std::ptr::from_ref(&deadline);
     // SAFETY: `list` holds at least `len` entries, checked by the caller; the words they name are borrowed for the
     // duration of the call, which only reads them.
     unsafe { libc::syscall(libc::SYS_futex_waitv, list, len, 0, deadline, libc::CLOCK_MONOTONIC) };
-}
-
-/// The clock that `futex_waitv` measures its deadline by.
-fn monotonic() -> Duration {
-    nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
 }
 
 fn timespec(duration: Duration) -> libc::timespec {

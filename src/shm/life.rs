@@ -42,8 +42,10 @@ pub trait Vital: Send + 'static {
     /// A peer is lost: killed, crashed, exited without good-bye, or given up by somebody. Called once for each.
     fn on_loss(&mut self, lost: Rank);
 
-    /// The process lives: called twice a second at least.
-    fn beat(&mut self) {}
+    /// The process lives: called twice a second at least, and again as soon as the time is over that it returns.
+    fn beat(&mut self) -> Duration {
+        LOOK_ANYWAY
+    }
 }
 
 impl<F: FnMut(Rank) + Send + 'static> Vital for F {
@@ -127,8 +129,8 @@ impl<C: Deref<Target = [LifeCell]>, F: Vital> Watcher<C, F> {
         let heard = taken.send(outcome).is_ok();
         while own.is_some() && heard && !self.stop.is_open() {
             let words = look(&self.kernel, cells, &self.stop, self.rank, &mut self.lost, &mut self.vital);
-            self.vital.beat();
-            self.kernel.sleep(&words, LOOK_ANYWAY);
+            let rest = self.vital.beat();
+            self.kernel.sleep(&words, rest.min(LOOK_ANYWAY));
         }
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 
 use nix::sys::resource::{Resource, getrlimit};
 
+use super::control_group::{self, GroupMemory};
 use crate::error::{Error, Result};
 
 /// Where the pages of a segment come from, which decides what helps when they run out.
@@ -89,34 +90,20 @@ pub(super) fn check_memory(action: &'static str, store: Store, len: u64) -> Resu
 
 /// Bytes that can be committed now; `u64::MAX` where nothing tells.
 ///
-/// An estimate: others allocate at the same time, and only control groups of version 2 are asked.
+/// An estimate: others allocate at the same time.
 pub(super) fn available_memory() -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let machine = match field_kib(&meminfo, "MemAvailable:") {
         Some(free) => (free + field_kib(&meminfo, "SwapFree:").unwrap_or(0)) * 1024,
         None => u64::MAX,
     };
-    machine.min(available_in_group())
+    let group = control_group::tightest(|path| std::fs::read_to_string(path).ok());
+    machine.min(group.map_or(u64::MAX, GroupMemory::room))
 }
 
 fn field_kib(meminfo: &str, name: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_ascii_whitespace().next()?.parse().ok()
-}
-
-/// The least room in this process's control group and those above it.
-fn available_in_group() -> u64 {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let Some(path) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else { return u64::MAX };
-    let root = std::path::Path::new("/sys/fs/cgroup");
-    let read = |path: &std::path::Path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    let room = |group: &std::path::Path| {
-        // "max" is not a number: no limit here.
-        let limit = read(&group.join("memory.max"))?;
-        Some(limit.saturating_sub(read(&group.join("memory.current"))?))
-    };
-    let group = root.join(path);
-    group.ancestors().take_while(|group| group.starts_with(root)).filter_map(room).min().unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

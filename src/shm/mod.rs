@@ -32,10 +32,10 @@ mod checksum;
 #[cfg(not(loom))]
 mod committed;
 #[cfg(not(loom))]
+pub mod control_group;
+#[cfg(not(loom))]
 pub mod copy;
 pub mod header;
-#[cfg(not(loom))]
-pub mod huge;
 #[cfg(not(loom))]
 mod janitor;
 #[cfg(not(loom))]

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
 use memmap2::MmapOptions;
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, mprotect};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mprotect};
 
 use super::limits;
 use super::mapping::{Mapping, to_usize};
@@ -79,8 +79,7 @@ impl Window {
         }
         let place = self.range.part(offset, segment.len())?;
         replace(place.base(), segment)?;
-        // Refused or ignored, everything works as well: `doctor` tells what the machine is set to.
-        let _ = place.advise_huge();
+        advise_huge(&place);
         self.segments[rank.index()] = Some(place.clone());
         Ok(place)
     }
@@ -135,6 +134,15 @@ fn replace(base: NonNull<u8>, segment: &Segment) -> Result<()> {
     unsafe { mmap(address, len, prot, flags, segment.as_fd(), 0) }
         .map_err(|errno| limits::refused_mapping("mapping a segment into the window", errno))?;
     Ok(())
+}
+
+/// Asks for huge pages, before there are any pages: those that are there already are not exchanged at once.
+///
+/// The kernel takes the advice for shared memory and then mostly does as its own setting says, which `doctor` tells.
+/// Refused or ignored, everything works as well.
+fn advise_huge(place: &Mapping) {
+    // SAFETY: the whole range is this mapping's own, mapped while `place` lives, and the advice changes no contents.
+    let _ = unsafe { madvise(place.base().cast(), to_usize(place.len()), MmapAdvise::MADV_HUGEPAGE) };
 }
 
 #[cfg(test)]

@@ -1,16 +1,19 @@
 //! A rank that writes whatever it likes into its own fifo, over and over, while the proxy serves it.
 //!
-//! The memory table of that rank names small regions only; around them, and in the control structures of both ranks, nothing
-//! may change. `SHMCCL_LONG=1` makes it a minute.
+//! The memory table of that rank names small regions only; around them, in the control structures and in the heaps of both ranks,
+//! and in what all ranks share, nothing may change. `SHMCCL_LONG=1` makes it a minute.
 
+use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use shmccl::channel::{Channel, Executor};
-use shmccl::heap::layout::{COMPLETIONS, DOORBELLS, FIFO_SLOTS, HEAP, MEMORY_TABLE, SEMAPHORES, WATERMARK};
+use shmccl::heap::layout::{COMPLETIONS, DOORBELLS, FIFO_SLOTS, HEAP, ROSTER, SEMAPHORES};
 use shmccl::heap::{HeapOffset, MemoryRegistrar, MemoryTable, Region};
-use shmccl::shm::{HostKernel, Mapping};
+use shmccl::shm::segment::AttachAs;
+use shmccl::shm::{Expected, HostKernel, Identity, Mapping, Segment, SegmentHeader};
 use shmccl::sync::atomic::AtomicU64;
 use shmccl::sync::plain;
 use shmccl::{Communicator, Result};
@@ -25,8 +28,11 @@ const FIFOS: u64 = 0x25000;
 const FIFO_STRIDE: u64 = 0x4000;
 const SLOTS_AT: u64 = 0x2000;
 
-/// Words of a semaphore, a doorbell, a completion, the watermark.
+/// Words of a semaphore.
 const PLACE_WORDS: u64 = 128 / 8;
+
+/// How long the control segment is.
+const CONTROL_LEN: u64 = 65536;
 
 const ARENA: usize = 1 << 20;
 const GUARD: u8 = 0xc3;
@@ -46,29 +52,78 @@ fn named(arena: Region) -> Vec<Region> {
     lens.into_iter().enumerate().map(|(index, len)| Region::new(at(index), len)).collect()
 }
 
-/// Everything of a rank's segment that must stay as it is, apart from the arena.
-fn fingerprint(comm: &Communicator, owner: u32) -> Vec<u64> {
+/// Everything that must stay as it is: of a rank's segment, whose heap has `payload` that is written to, and of what all share.
+fn fingerprint(comm: &Communicator, owner: u32, payload: &[Region]) -> Vec<u64> {
     let mapping = mapping(comm, owner);
-    let words = |offset: u64, count: u64| {
-        let cells = mapping.cells::<AtomicU64>(offset, count).unwrap();
-        cells.iter().map(plain::load).collect::<Vec<_>>()
-    };
-    let mut all = words(0, 512);
-    // Semaphores for what the hostile rank, number 1, sends it may raise as it likes.
-    all.extend(words(SEMAPHORES + 32 * 128, (1024 - 32) * PLACE_WORDS));
-    // Rank 0 sends to itself only, over its third channel.
-    all.extend(words(SEMAPHORES, 2 * PLACE_WORDS));
-    all.extend(words(SEMAPHORES + 3 * 128, 13 * PLACE_WORDS));
-    all.extend(words(MEMORY_TABLE, 2048));
-    all.extend(words(DOORBELLS + 128, 7 * PLACE_WORDS));
-    all.extend(words(COMPLETIONS + 3 * 128, 5 * PLACE_WORDS));
-    all.extend(words(WATERMARK, PLACE_WORDS));
-    // The fifos that nobody uses: three port channels are open at most.
-    all.extend(words(FIFOS + 3 * FIFO_STRIDE, 5 * FIFO_STRIDE / 8));
-    // What no allocation has reached.
-    let backed = comm.heap_usage().committed;
-    all.extend(words(HEAP + backed, (comm.heap_usage().len - backed) / 8));
+    let mut all = words_but(&mapping, changing(payload));
+    let shared = control_segment(&mapping);
+    all.extend(words_but(&shared, changing_in_control(comm.n_ranks())));
     all
+}
+
+/// What legitimately changes in a rank's segment.
+fn changing(payload: &[Region]) -> Vec<Range<u64>> {
+    let mut ranges = vec![
+        // Rank 0 sends to itself, over its third channel.
+        places(SEMAPHORES + 2 * 128, 1),
+        // What the hostile rank, number 1, sends it may raise as it likes.
+        places(SEMAPHORES + 16 * 128, 16),
+        // Three port channels are open at most, and one proxy sleeps.
+        FIFOS..FIFOS + 3 * FIFO_STRIDE,
+        places(DOORBELLS, 1),
+        places(COMPLETIONS, 3),
+        places(ROSTER, 1),
+    ];
+    ranges.extend(payload.iter().map(|region| {
+        let start = HEAP + region.offset.get();
+        start..start + region.len
+    }));
+    ranges
+}
+
+/// The same in the control segment; see the table of `channel::control`.
+fn changing_in_control(n_ranks: u32) -> Vec<Range<u64>> {
+    let each = u64::from(n_ranks);
+    vec![
+        places(4224, 1),         // where those sleep who wait in a barrier
+        places(4352, 1),         // where the service process sleeps
+        places(12672, each),     // arrivals: there are barriers between two looks
+        places(45824, each),     // what ranks tell of long waits
+        places(54016, each + 1), // heartbeats, that of the service process last
+        places(64384, 1),        // how often a producer has come or gone
+    ]
+}
+
+fn places(at: u64, count: u64) -> Range<u64> {
+    at..at + count * 128
+}
+
+/// The words of `mapping` outside `ranges`, which end at whole words.
+fn words_but(mapping: &Mapping, mut ranges: Vec<Range<u64>>) -> Vec<u64> {
+    let mut all = Vec::new();
+    let mut next = 0;
+    ranges.sort_unstable_by_key(|range| range.start);
+    for range in ranges.into_iter().chain(std::iter::once(mapping.len()..mapping.len())) {
+        let cells = mapping.cells::<AtomicU64>(next, (range.start - next) / 8).unwrap();
+        all.extend(cells.iter().map(plain::load));
+        next = range.end;
+    }
+    all
+}
+
+/// The control segment of the epoch that the segment behind `mapping` belongs to, found among the descriptors of this process.
+fn control_segment(mapping: &Mapping) -> Mapping {
+    let identity = Identity { owner: 0, ..mapping.cell::<SegmentHeader>(0).unwrap().identity() };
+    let expected = Expected { len: Some(CONTROL_LEN), identity: Some(identity) };
+    let paths = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.path());
+    let segments = paths.filter(|path| {
+        std::fs::read_link(path).is_ok_and(|target| target.to_string_lossy().starts_with("/memfd:shmccl"))
+    });
+    let mut opened = segments.filter_map(|path| {
+        let file = std::fs::File::options().read(true).write(true).open(path).ok()?;
+        Segment::attach(OwnedFd::from(file), AttachAs::Sealed, &expected).ok()
+    });
+    opened.next().expect("kept open").map().unwrap()
 }
 
 /// What rank 1 has sent over all of its channels to all ranks, as their semaphores count it.
@@ -172,7 +227,8 @@ port_scenario!(a_hostile_fifo_harms_nobody, Job::of(2).patience(Duration::from_s
     let _in_use = [comm.port_channel(comm.rank())?, comm.port_channel(comm.rank())?];
     let ids = if hostile { narrow_the_table(comm, &regions)? } else { Vec::new() };
     comm.barrier()?;
-    let before = fingerprint(comm, own);
+    let payload = [arena.region(), stopped.region(), honest.region()];
+    let before = fingerprint(comm, own, &payload);
     comm.barrier()?;
     let mut rounds = 0;
     if hostile {
@@ -209,7 +265,12 @@ port_scenario!(a_hostile_fifo_harms_nobody, Job::of(2).patience(Duration::from_s
     assert!(rounds > 0);
     comm.barrier()?;
     check_guards(&arena.to_vec(), arena.region(), &regions);
-    assert!(fingerprint(comm, own) == before, "a control structure of rank {own} has changed");
+    let after = fingerprint(comm, own, &payload);
+    let changed = before.iter().zip(&after).position(|(before, after)| before != after);
+    assert!(
+        before.len() == after.len() && changed.is_none(),
+        "word {changed:?} of what rank {own} sees has changed"
+    );
     comm.barrier()?;
     if !hostile {
         // A proxy that has gone through this serves on.

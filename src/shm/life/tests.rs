@@ -63,6 +63,27 @@ fn who_says_good_bye_is_not_lost() {
 }
 
 #[test]
+fn a_heart_beats_again_when_it_asks_to() {
+    struct Hasty(std::sync::mpsc::Sender<()>);
+    impl Vital for Hasty {
+        fn on_loss(&mut self, _lost: Rank) {}
+        fn beat(&mut self) -> Duration {
+            self.0.send(()).unwrap_or(());
+            Duration::from_millis(1)
+        }
+    }
+    for kernel in hosts() {
+        let (tell, beats) = channel();
+        let _lock = LifeLock::take(kernel, Threads(cells(2)), rank(0), Hasty(tell)).unwrap();
+        // Twice a second they would take longer than the watchdog waits.
+        let end = Instant::now() + WATCHDOG;
+        for _ in 0..200 {
+            beats.recv_timeout(end.saturating_duration_since(Instant::now())).unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_rank_that_is_given_up_is_reported_once_to_every_other() {
     for kernel in hosts() {
         let cells = Threads(cells(4));

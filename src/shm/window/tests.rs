@@ -93,6 +93,19 @@ fn dropping_the_window_gives_all_addresses_back() {
     assert_eq!(mappings_of(&segment), 1);
 }
 
+#[test]
+fn what_is_mapped_into_a_window_is_advised() {
+    let segment = segment(4 << 20);
+    let mut window = Window::reserve(1, 4 << 20).unwrap();
+    let place = window.map(Rank::known(0), &segment).unwrap();
+    let area = format!("{:x}-", place.base().as_ptr().addr());
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let flags = smaps.lines().skip_while(|line| !line.starts_with(&area));
+    let flags = flags.skip(1).find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
+    let is_compiled_in = std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists();
+    assert_eq!(flags.split_ascii_whitespace().any(|flag| flag == "hg"), is_compiled_in, "{flags}");
+}
+
 /// In how many places of this process the segment is mapped.
 fn mappings_of(segment: &Segment) -> usize {
     let inode = nix::sys::stat::fstat(segment).unwrap().st_ino.to_string();
