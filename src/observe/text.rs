@@ -32,7 +32,7 @@ impl Report {
         if !knot.is_empty() {
             return write!(f, "nobody goes on: {} wait for each other", Ranks(&knot));
         }
-        if self.has_timed_out() {
+        if self.has_timed_out() && self.is_anybody_gone_awaited() {
             return write!(f, "whoever held them up has left");
         }
         write!(f, "nobody is held up by another rank")
