@@ -16,8 +16,11 @@ pub(crate) enum Misnomer {
     #[error("{0} is more than one job; see `shmccl ps`")]
     Several(String),
     /// It names none.
-    #[error("no job {0}, and no process of one, as a coordinator is not; see `shmccl ps`")]
+    #[error("no job {0}, and no process of one; see `shmccl ps`")]
     Nobody(String),
+    /// It names a coordinator.
+    #[error("no job {0}, and no process of one, as a coordinator is not; see `shmccl ps`")]
+    Coordinator(String),
 }
 
 /// All jobs, from the youngest to the oldest. One that ends as it is looked at is left out.
@@ -37,8 +40,17 @@ pub(crate) fn named(word: &str) -> Result<Seen, Misnomer> {
     match (found.pop(), found.pop()) {
         (Some(seen), None) => Ok(seen),
         (Some(_), Some(_)) => Err(Misnomer::Several(word.to_owned())),
+        _ if is_coordinator(word) => Err(Misnomer::Coordinator(word.to_owned())),
         _ => Err(Misnomer::Nobody(word.to_owned())),
     }
+}
+
+/// Whether `word` is the number of a process that was started as `shmccl coordinator`.
+fn is_coordinator(word: &str) -> bool {
+    let command = |process: u32| std::fs::read(format!("/proc/{process}/cmdline")).ok();
+    let command = word.parse().ok().and_then(command).unwrap_or_default();
+    let mut words = command.split(|byte| *byte == 0);
+    words.next().is_some_and(|program| program.ends_with(b"shmccl")) && words.next() == Some(b"coordinator")
 }
 
 fn is_named(seen: &Seen, word: &str) -> bool {

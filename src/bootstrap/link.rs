@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use nix::sys::socket::{Shutdown, shutdown};
 
-use super::message::{self, Bye, Invite, Lost, Message, Report};
+use super::message::{self, Blame, Bye, Invite, Lost, Message, Report};
 use super::socket::{Deadline, Incoming, resource_error, send, try_receive};
 use crate::error::{DeviceName, Error, Result};
+use crate::rank::Rank;
 use crate::shm::{CellRef, HostKernel};
 use crate::sync::BeatCell;
 
@@ -67,6 +68,13 @@ impl Link {
         let member = message::member_code(lost);
         // A launcher that is gone, or does not read, has no use for the report.
         let _ = self.say(&Report { head: Report::head(self.job_id), member, restarts });
+    }
+
+    /// Tells the launcher that, should this member fail, that is because of `rank`, which has left too early or, if it `is_late`,
+    /// has held others up. The launcher takes nobody for lost because of that, and knows `rank` by its `restarts` as in a report of a loss.
+    pub(crate) fn blame(&self, rank: Rank, restarts: u32, is_late: bool) {
+        let (head, member) = (Blame::head(self.job_id), rank.get());
+        let _ = self.say(&Blame { head, member, restarts, is_late: is_late.into(), reserved: 0 });
     }
 
     /// Has the launcher tell `ranks` that were started again, a bit for each, to come to the meeting whose id has this token.

@@ -21,7 +21,7 @@ pub const CONTRIBUTION_LEN: usize = 64;
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"SMCB");
 
 /// Version of these messages.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// The longest message, in bytes: what a receiver's buffer has to hold.
 pub(crate) const MAX_MESSAGE: usize = size_of::<Gathered>();
@@ -159,6 +159,16 @@ messages! {
         member: u32,
         /// How often it had been started again.
         restarts: u32,
+    }
+    /// Member to root: should it fail, that is because of another one, which lives, or has left.
+    Blame = 15, 40 bytes {
+        /// The rank.
+        member: u32,
+        /// How often it had been started again.
+        restarts: u32,
+        /// 1 where that one has held others up until the sender's deadline had passed; 0 where it had left when the sender still needed it.
+        is_late: u32,
+        reserved: u32,
     }
     /// Member to root: it leaves, its work done.
     Bye = 10, 24 bytes {}

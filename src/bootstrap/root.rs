@@ -6,7 +6,7 @@
 //! | Welcomed | Contribution, Ready | Contributed, Ready |
 //! | Contributed | nothing until all have contributed | Welcomed |
 //! | Ready | nothing until all are ready | Running |
-//! | Running | Report, Invite, Bye | Running, Left |
+//! | Running | Report, Blame, Invite, Bye | Running, Left |
 //! | Silent, started again | Hello | Returning |
 //! | Returning | Ready | Running |
 //! | Silent | nothing: it hangs up | Absent |
@@ -25,7 +25,7 @@ use bytemuck::Zeroable;
 use nix::errno::Errno;
 
 use super::message::{
-    self, CONTRIBUTION_LEN, Contribution, Gathered, Go, Invite, Lost, Message, Ready, Report,
+    self, Blame, CONTRIBUTION_LEN, Contribution, Gathered, Go, Invite, Lost, Message, Ready, Report,
 };
 use super::options::{Options, Placement, ProxyMode};
 use super::socket::{Incoming, resource_error, try_receive};
@@ -68,8 +68,10 @@ pub(crate) enum Event {
     Lost(Seat, ExitCause),
     /// The first member is about to fail because the second was lost.
     Reported(Seat, Seat),
-    /// The same, where the second has been started again since and is not back.
+    /// The same, where the second has been started again since and is not back, or had left before.
     Blamed(Seat, Seat),
+    /// Should the first member fail, that is because the second has held others up.
+    HeldUp(Seat, Seat),
     /// A member that was started again is back among the others.
     Returned(Seat),
 }
@@ -349,6 +351,7 @@ impl Root {
                 self.members[seat.0].phase = Phase::Running;
                 self.events.push_back(Event::Returned(seat));
             }
+            (Phase::Running, Blame::KIND) => self.hear_blame(seat, &message::read::<Blame>(bytes)?)?,
             (Phase::Running, Invite::KIND) => self.invite(message::read::<Invite>(bytes)?),
             (Phase::Running, message::Bye::KIND) => {
                 self.members[seat.0].phase = Phase::Left;
@@ -381,6 +384,17 @@ impl Root {
                 self.declare_lost(lost);
             }
             self.events.push_back(Event::Reported(seat, lost));
+        }
+        Some(())
+    }
+
+    /// Takes note of whom a member holds against it if it fails. One that has been started again since is another one.
+    fn hear_blame(&mut self, seat: Seat, blame: &Blame) -> Option<()> {
+        let blamed = message::member_from_code(blame.member, self.offer.n_ranks)?;
+        let is_it = |member: &Member| member.device == blamed && member.restarts == blame.restarts;
+        if let Some(blamed) = self.members.iter().position(is_it).map(Seat) {
+            let event = if blame.is_late == 0 { Event::Blamed } else { Event::HeldUp };
+            self.events.push_back(event(seat, blamed));
         }
         Some(())
     }

@@ -46,6 +46,16 @@ pub(crate) struct Fabric {
     recorder: OnceLock<Recorder>,
     /// Whether data are checked on their way.
     checksums: OnceLock<()>,
+    /// Whom this rank blames, if a wait has come to nothing.
+    blamed: OnceLock<Blamed>,
+}
+
+/// A rank that lives or has left, and by which a wait of another one has come to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Blamed {
+    pub(crate) rank: Rank,
+    /// It held others up until the deadline had passed; otherwise it had left.
+    pub(crate) is_late: bool,
 }
 
 /// The rank has left the job. Channels may outlive its communicators.
@@ -86,6 +96,7 @@ impl Fabric {
             injector,
             recorder,
             checksums,
+            blamed: OnceLock::new(),
         })
     }
 
@@ -197,7 +208,7 @@ impl Fabric {
     ///
     /// This rank is about to leave in turn. Whoever waits for it then has to learn whom *it* lost, and so has the launcher:
     /// without this the first cause is anybody's guess when a wait notices before the life lock does. A peer that left
-    /// of its own accord is lost to whoever waits for it and to nobody else.
+    /// of its own accord is lost to whoever waits for it and to nobody else; that it was is told when this rank leaves.
     ///
     /// A rank that is told of the end makes no collective call from then on. Peers have come to calls that they gave up, some of them to
     /// one that this rank has left by that error: it would meet them there in its next one, and take that for done.
@@ -206,14 +217,26 @@ impl Fabric {
         if stop == Stop::Timeout {
             return stop;
         }
-        if let Stop::PeerLost(rank) = stop
-            && self.world.life(rank).status() == LifeStatus::Lost
-        {
-            self.world.control().revoke(self.kernel(), Revocation::PeerLost(rank));
+        if let Stop::PeerLost(rank) = stop {
+            match self.world.life(rank).status() {
+                LifeStatus::Lost => self.world.control().revoke(self.kernel(), Revocation::PeerLost(rank)),
+                LifeStatus::Left => self.blame(Blamed { rank, is_late: false }),
+                LifeStatus::Absent | LifeStatus::Alive => {}
+            }
         }
         let Some(reason) = self.world.revocation().check() else { return stop };
         plain::set_bits(&self.state, ENDED);
         if matches!(stop, Stop::PeerLost(_)) { reason } else { stop }
+    }
+
+    /// Notes the first one.
+    fn blame(&self, blamed: Blamed) {
+        self.blamed.get_or_init(|| blamed);
+    }
+
+    /// By whom the first wait of this rank has come to nothing that did, if that one was not lost.
+    pub(crate) fn blamed(&self) -> Option<Blamed> {
+        self.blamed.get().copied()
     }
 
     fn has_left(&self, rank: Rank) -> bool {
@@ -232,6 +255,9 @@ impl Fabric {
         let mut error = waiting.error(self.settle(stop), operation, awaited);
         if let Error::Timeout { straggler, report, .. } = &mut error {
             *straggler = self.world.straggler().filter(|rank| *rank != self.rank);
+            if let Some(rank) = *straggler {
+                self.blame(Blamed { rank, is_late: true });
+            }
             *report = Report::of(&self.world).ok().map(Box::new);
         }
         error

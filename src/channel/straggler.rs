@@ -12,6 +12,8 @@ pub(crate) enum Standing {
     Waiting(RankSet),
     /// It lives, and waits for nobody.
     Busy,
+    /// Its process was stopped, and does nothing, whatever it waited for.
+    Stopped,
     /// It has not come, has left, or is dead.
     Gone,
 }
@@ -21,10 +23,10 @@ impl Standing {
     /// process was stopped waits for nothing any more.
     pub(crate) fn new(life: LifeStatus, awaited: Option<RankSet>, is_stopped: impl FnOnce() -> bool) -> Self {
         match (life, awaited) {
-            (LifeStatus::Alive, None) => Self::Busy,
             // One that was given up while it is stopped is lost, and as much in the way as before.
-            _ if matches!(life, LifeStatus::Alive | LifeStatus::Lost) && is_stopped() => Self::Busy,
+            _ if matches!(life, LifeStatus::Alive | LifeStatus::Lost) && is_stopped() => Self::Stopped,
             (_, Some(awaited)) => Self::Waiting(awaited),
+            (LifeStatus::Alive, None) => Self::Busy,
             _ => Self::Gone,
         }
     }
@@ -34,12 +36,19 @@ impl Standing {
 pub(crate) fn stragglers(ranks: &[Standing]) -> RankSet {
     let awaited = ranks.iter().fold(0, |all, standing| match standing {
         Standing::Waiting(awaited) => all | awaited.bits(),
-        Standing::Busy | Standing::Gone => all,
+        Standing::Busy | Standing::Stopped | Standing::Gone => all,
     });
     RankSet::from_bits(awaited)
         .iter()
-        .filter(|rank| ranks.get(rank.index()) == Some(&Standing::Busy))
+        .filter(|rank| matches!(ranks.get(rank.index()), Some(Standing::Busy | Standing::Stopped)))
         .collect()
+}
+
+/// The straggler to name where there is room for one: a stopped one before one that is busy, which may go on in a moment.
+fn worst(ranks: &[Standing]) -> Option<Rank> {
+    let is_stopped = |rank: &Rank| ranks.get(rank.index()) == Some(&Standing::Stopped);
+    let all = stragglers(ranks);
+    all.iter().find(is_stopped).or_else(|| all.iter().next())
 }
 
 /// Who waits in a circle, or for somebody who does: nobody is to blame then but the order of their calls.
@@ -67,11 +76,11 @@ impl World {
         Standing::new(life.status(), awaited, is_stopped)
     }
 
-    /// The first straggler, if there is one.
+    /// The straggler to name, if there is one: the first that was stopped, or else the first.
     #[cold]
     pub(crate) fn straggler(&self) -> Option<Rank> {
         let ranks: Vec<_> = (0..self.n_ranks()).map(Rank::known).map(|rank| self.standing(rank)).collect();
-        stragglers(&ranks).iter().next()
+        worst(&ranks)
     }
 }
 
@@ -105,12 +114,21 @@ mod tests {
     fn whoever_is_stopped_is_in_the_way_although_it_waits_or_was_given_up() {
         let awaited = Some(RankSet::from_bits(0b10));
         for life in [LifeStatus::Alive, LifeStatus::Lost] {
-            assert_eq!(Standing::new(life, awaited, || true), Standing::Busy);
+            assert_eq!(Standing::new(life, awaited, || true), Standing::Stopped);
             assert_eq!(Standing::new(life, awaited, || false), waiting(0b10));
         }
-        assert_eq!(Standing::new(LifeStatus::Lost, None, || true), Standing::Busy);
+        assert_eq!(Standing::new(LifeStatus::Lost, None, || true), Standing::Stopped);
         assert_eq!(Standing::new(LifeStatus::Lost, None, || false), Standing::Gone);
         assert_eq!(Standing::new(LifeStatus::Left, None, || true), Standing::Gone);
+    }
+
+    #[test]
+    fn who_is_stopped_is_named_before_one_that_is_busy() {
+        let worst = |ranks: &[Standing]| worst(ranks).map(Rank::get);
+        assert_eq!(worst(&[Standing::Busy, waiting(0b101), Standing::Stopped]), Some(2));
+        assert_eq!(worst(&[Standing::Busy, waiting(0b101), Standing::Busy]), Some(0));
+        assert_eq!(worst(&[Standing::Busy, waiting(0b1), Standing::Stopped]), Some(0), "nobody waits for 2");
+        assert_eq!(worst(&[Standing::Busy, waiting(0b1000), Standing::Stopped]), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::ports::Ports;
 use super::recovery::Herald;
 use super::supervision::{Number, Supervision};
 use super::workspace::Workspace;
-use crate::channel::Fabric;
+use crate::channel::{Blamed, Fabric};
 use crate::collective::Landlord;
 use crate::error::DeviceName;
 use crate::heap::{MemoryRegistrar, Region};
@@ -52,6 +52,14 @@ impl Membership {
         }
     }
 
+    /// Tells the launcher, where there is one, by whom this rank has come to nothing although that one was not lost.
+    fn report_blame(&self) {
+        let Some(Blamed { rank, is_late }) = self.fabric.blamed() else { return };
+        if let (Some(supervision), Some(Some(number))) = (&self.supervision, self.numbers.get(rank.index())) {
+            supervision.blame(*number, is_late);
+        }
+    }
+
     /// Keeps the launcher's line that `old` has, in this new epoch, whose ranks the launcher knows by `numbers`.
     pub(super) fn succeed(&mut self, old: &Self, numbers: Vec<Option<Number>>) {
         self.numbers = numbers;
@@ -79,7 +87,8 @@ impl Landlord for Membership {
 }
 
 impl Drop for Membership {
-    /// A rank that leaves because it panics counts as lost; one that leaves because another was lost says so.
+    /// A rank that leaves because it panics counts as lost; one that leaves because another was lost, has left, or
+    /// held it up says so.
     fn drop(&mut self) {
         let world = self.fabric.world();
         let rank = self.fabric.rank();
@@ -91,6 +100,7 @@ impl Drop for Membership {
         drop(self.life.take());
         // The service process ends when nobody is left.
         world.control().proxy_doorbell().wake(self.fabric.kernel());
+        self.report_blame();
         match (&self.supervision, world.revocation().read()) {
             (_, Some(Revocation::PeerLost(lost))) if lost != rank => self.report_loss(lost),
             (Some(supervision), Some(Revocation::ProxyLost)) => supervision.report(DeviceName::Proxy, 0),

@@ -78,6 +78,11 @@ impl Supervision {
         self.link.report_loss(lost, restarts);
     }
 
+    /// Tells the launcher why this rank fails, if it does, where that is a rank that lives or has left.
+    pub(super) fn blame(&self, blamed: Number, is_late: bool) {
+        self.link.blame(blamed.rank, blamed.restarts, is_late);
+    }
+
     /// How many ranks the launcher has started.
     pub(super) fn n_ranks(&self) -> u32 {
         self.link.n_ranks()

@@ -25,8 +25,16 @@ struct Findings {
     verdict: Option<ExitCause>,
     /// How it had failed before it was started again, until it is back.
     before: Option<ExitCause>,
-    /// Whom this member lost, by its own words.
-    lost: Option<Seat>,
+    /// Because of whom this member fails, by its own words.
+    blamed: Option<Blamed>,
+}
+
+/// Somebody whom a member blames.
+#[derive(Clone, Copy, Debug)]
+struct Blamed {
+    seat: Seat,
+    /// It has held others up; otherwise it was lost, or had left.
+    is_late: bool,
 }
 
 impl Inquest {
@@ -54,9 +62,14 @@ impl Inquest {
         }
     }
 
-    /// Notes that a member blames the loss of another; the first one counts.
+    /// Notes that a member blames the loss of another; what it blames first counts.
     pub(super) fn blames(&mut self, seat: Seat, lost: Seat) {
-        self.members[seat.0].lost.get_or_insert(lost);
+        self.members[seat.0].blamed.get_or_insert(Blamed { seat: lost, is_late: false });
+    }
+
+    /// Notes that a member was held up by another; what it blames first counts.
+    pub(super) fn was_held_up(&mut self, seat: Seat, by: Seat) {
+        self.members[seat.0].blamed.get_or_insert(Blamed { seat: by, is_late: true });
     }
 
     /// Takes note that a member that has failed was started again: that is what others fail by until it is back.
@@ -70,7 +83,7 @@ impl Inquest {
     pub(super) fn forgive(&mut self, seat: Seat) {
         self.members[seat.0].before = None;
         for findings in &mut self.members {
-            findings.lost = findings.lost.filter(|lost| *lost != seat);
+            findings.blamed = findings.blamed.filter(|blamed| blamed.seat != seat);
         }
     }
 
@@ -84,17 +97,23 @@ impl Inquest {
     }
 
     /// The first cause: the member noticed first (of those noticed at once, one that a signal killed), or the one
-    /// at the end of the chain of losses that it reports.
+    /// at the end of the chain of those who are blamed. Where the chain is a circle, since one that has held up the others found them
+    /// gone when it went on, it is that one.
     pub(super) fn first_cause(&self) -> Option<(Seat, ExitCause)> {
         let first = *self.order.first()?;
         let at_once = |seat: &&Seat| self.members[seat.0].noticed == self.members[first.0].noticed;
         let killed = |seat: &&Seat| matches!(self.verdict(**seat), Some(ExitCause::Signal(_)));
         let mut cause = *self.order.iter().filter(at_once).find(killed).unwrap_or(&first);
-        for _ in 0..self.members.len() {
-            match self.members[cause.0].lost {
-                Some(lost) if lost != cause && self.failure(lost).is_some() => cause = lost,
-                _ => break,
+        let mut seen = vec![cause];
+        while let Some(blamed) = self.members[cause.0].blamed.filter(|to| self.failure(to.seat).is_some()) {
+            let is_circle = seen.contains(&blamed.seat);
+            if blamed.is_late || !is_circle {
+                cause = blamed.seat;
             }
+            if is_circle {
+                break;
+            }
+            seen.push(cause);
         }
         Some((cause, self.failure(cause)?))
     }
@@ -138,6 +157,20 @@ mod tests {
         inquest.fails(Seat(0), ExitCause::Code(3));
         inquest.fails(Seat(1), ExitCause::Code(4));
         assert!(inquest.first_cause().is_some());
+    }
+
+    #[test]
+    fn who_held_up_the_others_is_the_cause_although_it_fails_because_they_have_left() {
+        for first in 0..3 {
+            let mut inquest = Inquest::new(3);
+            inquest.was_held_up(Seat(1), Seat(2));
+            inquest.blames(Seat(0), Seat(1));
+            inquest.blames(Seat(2), Seat(1));
+            inquest.fails(Seat(first), ExitCause::Code(1));
+            inquest.next_round();
+            (0..3).for_each(|seat| inquest.fails(Seat(seat), ExitCause::Code(1)));
+            assert_eq!(inquest.first_cause(), Some((Seat(2), ExitCause::Code(1))), "{first} was seen first");
+        }
     }
 
     #[test]

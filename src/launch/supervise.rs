@@ -257,11 +257,12 @@ impl Job<'_> {
                 Event::Left(seat) => self.restarts.lets_go(seat),
                 Event::Returned(seat) => self.inquest.forgive(seat),
                 Event::Blamed(seat, lost) => self.inquest.blames(seat, lost),
+                Event::HeldUp(seat, by) => self.inquest.was_held_up(seat, by),
                 // The launcher's own doing.
                 Event::Lost(seat, _) if self.processes[seat.0].was_killed() => {}
                 Event::Lost(seat, cause) => self.note_failure(seat, cause),
-                // Who has left in peace is not lost to the job.
-                Event::Reported(_, lost) if self.root.has_left(lost) => {}
+                // Who has left in peace is not lost to the job; it may have failed all the same.
+                Event::Reported(seat, lost) if self.root.has_left(lost) => self.inquest.blames(seat, lost),
                 Event::Reported(seat, lost) => {
                     let (by, device) = (self.root.device(seat), self.root.device(lost));
                     warn!(target: LAUNCH, %device, %by, "reported lost");

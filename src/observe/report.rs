@@ -107,6 +107,13 @@ impl Report {
         self.ranks.iter().any(RankReport::has_timed_out)
     }
 
+    /// Whether somebody waits, or has given up waiting, for one that has not come, has left, or is dead.
+    pub(super) fn is_anybody_gone_awaited(&self) -> bool {
+        let standings = self.standings();
+        let is_gone = |rank: Rank| standings.get(rank.index()) == Some(&Standing::Gone);
+        self.ranks.iter().any(|rank| rank.awaits().into_iter().any(is_gone))
+    }
+
     fn standings(&self) -> Vec<Standing> {
         self.ranks.iter().map(RankReport::standing).collect()
     }

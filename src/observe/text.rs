@@ -32,11 +32,14 @@ impl Report {
         if !knot.is_empty() {
             return write!(f, "nobody goes on: {} wait for each other", Ranks(&knot));
         }
+        if self.has_timed_out() && self.is_anybody_gone_awaited() {
+            return write!(f, "whoever held them up has left");
+        }
         write!(f, "nobody is held up by another rank")
     }
 }
 
-/// `rank 2 (process 17): in all_reduce of 8 f32 by sum, number 5; waits for rank 1 since 2.1 s`.
+/// `rank 2 (process 17): in all_reduce of 8 f32 by sum, number 5; waits for rank 1 2.1 s by now`.
 impl fmt::Display for RankReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rank {}", self.rank)?;

@@ -137,6 +137,9 @@ fn a_coordinator_that_is_asked_by_a_signal_tells_what_its_devices_do_and_all_goe
     let refused = pool.command().args(["report", &coordinator.to_string()]).output().unwrap();
     let stderr = String::from_utf8(refused.stderr).unwrap();
     assert!(stderr.contains("and no process of one, as a coordinator is not; see `shmccl ps`"), "{stderr}");
+    let refused = pool.command().args(["report", &std::process::id().to_string()]).output().unwrap();
+    let stderr = String::from_utf8(refused.stderr).unwrap();
+    assert!(stderr.contains("and no process of one; see `shmccl ps`"), "{stderr}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use shmccl::launch::{Launch, Observer, OutputLine};
 use shmccl::{Communicator, Error, Rank, Result};
 
 use crate::device::{pid, say, saying};
+use crate::stopped::is_stopped;
 use crate::woken::{Signs, Through, live_on, write_to};
 use crate::{steps, this_test};
 
@@ -102,25 +103,27 @@ pub(crate) fn halt_at(test: &str, victim: u32, number: u64) -> bool {
     let is_right =
         matches!(outcome.lost[..], [(DeviceName::Rank(rank), ExitCause::Injected(_))] if rank.get() == 3);
     assert!(is_right, "{}", context());
-    let is_stopped = log.said[&victim] == "excluded";
+    let was_stopped = log.was_stopped;
     for rank in 0..3 {
-        let end = if is_stopped && rank == victim { "excluded" } else { "done" };
-        assert_eq!(log.said[&rank], end, "{}", context());
+        let end = if was_stopped && rank == victim { "excluded" } else { "done" };
+        assert_eq!(log.said[&rank], end, "stopped: {was_stopped}, {}", context());
     }
-    is_stopped
+    was_stopped
 }
 
 /// What the ranks have said.
 #[derive(Default)]
 struct Log {
     victim: Option<Pid>,
+    /// Whether the victim was stopped, as the system says, when two others were in their new epoch.
+    was_stopped: bool,
     on: u32,
     /// The last word of each.
     said: BTreeMap<u32, String>,
     text: String,
 }
 
-/// Wakes the victim when two others are in their new epoch.
+/// Wakes the victim, if it is stopped, when two are in their new epoch.
 struct Director<'s> {
     victim: u32,
     signs: &'s Signs,
@@ -141,7 +144,11 @@ impl Observer for Director<'_> {
             ["on"] => {
                 self.log.on += 1;
                 match self.log.on {
-                    2 => kill(self.log.victim.expect("all have begun"), Signal::SIGCONT).unwrap(),
+                    2 => {
+                        let victim = self.log.victim.expect("all have begun");
+                        self.log.was_stopped = is_stopped(victim);
+                        kill(victim, Signal::SIGCONT).unwrap();
+                    }
                     // It was not stopped.
                     3 => self.signs.give("over"),
                     _ => {}

@@ -34,16 +34,25 @@ const PERIOD: Duration = Duration::from_millis(50);
 const DEADLINE: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The longest stop that is nobody's death: several looks miss it, and neither the deadline nor the rule of such a trial is near.
-const SHORT_US: u64 = 400_000;
+/// The deadline of a trial with a stop that is nobody's death, and how many looks in a row have to miss a rank there: none that is silent
+/// for less than 3.15 s is taken for hung.
 const SHORT_DEADLINE: Duration = Duration::from_secs(4);
+const SHORT_LOOKS: u32 = 64;
+
+/// The longest stop that is nobody's death, in microseconds: several looks miss it. In the long form it comes near to what the deadline
+/// and the rule of such a trial leave, whichever is shorter.
+fn longest_pause_us() -> u64 {
+    let bound = SHORT_DEADLINE.min(PERIOD * (SHORT_LOOKS - 1));
+    let pause = if long() { bound * 4 / 5 } else { Duration::from_millis(400) };
+    u64::try_from(pause.as_micros()).unwrap()
+}
 
 #[test]
 fn a_rank_that_is_stopped_for_long_is_given_up_and_changes_nothing_when_it_wakes() {
     if is_device() {
         return be_stopped_or_not();
     }
-    let trials = if long() { 312 } else { 12 };
+    let trials = if long() { 480 } else { 12 };
     let mut series = Series::begin(&format!("{trials} trials"));
     let mut tally = Tally::default();
     for number in 0..trials {
@@ -95,7 +104,7 @@ impl StoppedTrial {
     fn draw(number: u64, random: &mut Random) -> Self {
         use Finder::{Killing, Peers, Sparing};
         let fate = match number % 8 {
-            0 => Fate::Pauses(1 + random.below(SHORT_US)),
+            0 => Fate::Pauses(1 + random.below(longest_pause_us())),
             1 | 4 => Fate::Wakes(Peers),
             2 | 5 => Fate::Wakes(Sparing),
             3 => Fate::SleepsOn(Peers),
@@ -144,7 +153,7 @@ impl StoppedTrial {
         let rule = HangRule::new(PERIOD, 10, 20).unwrap();
         let (fate, launch) = match self.fate {
             Fate::Pauses(_) => {
-                let rule = HangRule::new(PERIOD, 64, 64).unwrap();
+                let rule = HangRule::new(PERIOD, SHORT_LOOKS, SHORT_LOOKS).unwrap();
                 ("pauses", launch.timeout(SHORT_DEADLINE).detect_hangs(rule))
             }
             Fate::Wakes(Finder::Peers) | Fate::SleepsOn(Finder::Peers) => ("late", launch.timeout(DEADLINE)),
@@ -207,12 +216,17 @@ struct Tally {
     with_triggers: BTreeMap<&'static str, u32>,
     without: BTreeMap<&'static str, u32>,
     by_fate: BTreeMap<String, u32>,
+    /// How long the longest stop was that was nobody's death.
+    longest_us: u64,
 }
 
 impl Tally {
     fn count(&mut self, trial: &StoppedTrial, log: &Log) {
         let fate = match trial.fate {
-            Fate::Pauses(_) => "pauses".to_owned(),
+            Fate::Pauses(pause_us) => {
+                self.longest_us = self.longest_us.max(pause_us);
+                "pauses".to_owned()
+            }
             fate => format!("{fate:?}"),
         };
         *self.by_fate.entry(fate).or_default() += 1;
@@ -238,7 +252,8 @@ impl Tally {
 
 impl std::fmt::Display for Tally {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        writeln!(f, "what became of the stopped: {:?}", self.by_fate)?;
+        let longest_ms = self.longest_us / 1000;
+        writeln!(f, "what became of the stopped: {:?}; the longest pause {longest_ms} ms", self.by_fate)?;
         writeln!(f, "told when they woke: {:?}", self.told)?;
         writeln!(f, "with triggers in their fifos that nobody executes: {:?}", self.with_triggers)?;
         write!(f, "with empty ones, though they fill them: {:?}", self.without)
@@ -320,7 +335,7 @@ impl Director<'_> {
 }
 
 /// Whether it does nothing until it is told to go on.
-fn is_stopped(process: Pid) -> bool {
+pub(crate) fn is_stopped(process: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
     stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
 }

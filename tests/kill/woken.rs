@@ -1,6 +1,6 @@
 //! What the ranks do in a job of which one is stopped: the same as others whose peers are killed, until they are told of it. Then the
-//! survivors go on, fill the memory of the new epoch, and look at all of it while they compute; and the stopped one, when it is woken,
-//! goes on trying in the old epoch by every way there is.
+//! survivors go on, fill the first eighth of their heaps in the new epoch, and look at that while they compute; and the stopped one, when it
+//! is woken, goes on trying in the old epoch by every way there is.
 
 use std::path::PathBuf;
 use std::thread::JoinHandle;
@@ -21,7 +21,7 @@ use crate::work::work;
 /// How much the woken rank writes at a time, in words.
 const WORDS: usize = 1 << 16;
 
-/// How much memory the survivors look at, in words: what the woken rank writes to in its epoch, and more.
+/// How much memory the survivors look at, in words: 8 MiB of the 64 MiB of a heap, what the woken rank writes to in its epoch, and more.
 const FRESH: usize = 1 << 20;
 
 /// How often the woken rank tries each way.
@@ -123,8 +123,9 @@ fn go_on(mut comm: Communicator, victim: Rank, fate: Fate, error: &Error) -> Com
     let is_right = match (fate, error.origin()) {
         // Nobody was told of anything but the end.
         (Fate::Pauses, Error::Revoked { by: Some(rank) }) => rank.get() == 0,
-        // Several time out at once: by then one of them may be found to be in nothing.
-        (Fate::Late, Error::Timeout { .. }) => true,
+        // Where a rank waits for the service process, which was stopped with the victim, nobody else need be in the way.
+        (Fate::Late, Error::Timeout { straggler: None, .. }) if told("STOPPED_SERVICE") == "true" => true,
+        (Fate::Late, Error::Timeout { awaited, straggler, .. }) => straggler.or(*awaited) == Some(victim),
         // Another one was quicker to give it up.
         (Fate::Late, Error::Revoked { by }) => is_of_another(by),
         (Fate::Late | Fate::Hangs, Error::PeerLost { rank }) => *rank == victim,
