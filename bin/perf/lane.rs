@@ -2,7 +2,7 @@
 
 use shmccl::Result;
 
-use super::stage::STAMPED_FROM;
+use super::stage::is_stamped;
 
 /// Work that all its ranks do together and that can be timed in slices.
 ///
@@ -120,7 +120,7 @@ impl<E: End> PingPong<E> {
     /// Messages of `len` bytes, stamped where they are long enough. The first of a slice then only settle the caches.
     pub(crate) fn of_messages(end: E, leads: bool, len: u64) -> Self {
         let new = Self::new(end, leads);
-        if len < STAMPED_FROM {
+        if !is_stamped(len) {
             return new;
         }
         Self { stamped: true, settling: settling(len), together: 1, ..new }

@@ -14,7 +14,12 @@ use super::transfer::{BURST_BYTES, MOST_IN_BURST};
 use crate::args::Test;
 
 /// From this size on messages carry stamps: the clock takes a few per cent of what it times at most.
-pub(crate) const STAMPED_FROM: u64 = 1024;
+const STAMPED_FROM: u64 = 1024;
+
+/// Whether messages of `len` bytes carry stamps.
+pub(crate) const fn is_stamped(len: u64) -> bool {
+    len >= STAMPED_FROM
+}
 
 /// Pairs of bare flags.
 const FLAGS: u64 = 8;
@@ -117,7 +122,7 @@ impl Stage {
 
     /// Whether messages of this length carry stamps.
     pub(crate) fn stamped(&self) -> bool {
-        self.len() >= STAMPED_FROM
+        is_stamped(self.len())
     }
 
     /// What goes out.
