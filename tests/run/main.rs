@@ -83,18 +83,23 @@ impl Started {
         let stdout = BufReader::new(launcher.stdout.take().unwrap());
         let mut started = Self { launcher, stdout, pids: Vec::new() };
         while started.pids.len() < n_pids {
-            let mut line = String::new();
-            assert_ne!(
-                started.stdout.read_line(&mut line).unwrap(),
-                0,
-                "the job ended before all had spoken"
-            );
-            // What the test harness of a device prints may stand before it in the line.
-            if let Some((_, pid)) = line.split_once("pid ") {
-                started.pids.push(Pid::from_raw(pid.trim().parse().unwrap()));
-            }
+            let pid = started.hear("pid ").trim().parse().unwrap();
+            started.pids.push(Pid::from_raw(pid));
         }
         started
+    }
+
+    /// Reads on to the next line that has `word` in it, and returns what stands behind it.
+    ///
+    /// What the test harness of a device prints may stand before it in the line.
+    fn hear(&mut self, word: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.stdout.read_line(&mut line).unwrap(), 0, "the job ended before {word:?} was said");
+            if let Some((_, rest)) = line.split_once(word) {
+                return rest.to_owned();
+            }
+        }
     }
 
     fn signal(&self, signal: Signal) {
