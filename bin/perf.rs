@@ -20,6 +20,7 @@ mod completion;
 pub(crate) mod contest;
 mod cores;
 pub(crate) mod device;
+mod dither;
 mod duet;
 mod ends;
 mod fifo;

@@ -2,6 +2,7 @@
 
 use shmccl::Result;
 
+use super::dither::Dither;
 use super::stage::is_stamped;
 
 /// Work that all its ranks do together and that can be timed in slices.
@@ -76,7 +77,8 @@ pub(crate) struct Received {
 
 /// Two ranks that throw back and forth over an [`End`] each.
 ///
-/// A sample of short messages is half the time of a round trip, or of as many in a row as leave the clock out of it.
+/// A sample of short messages is half the time of a round trip, or of as many in a row as leave the clock out of it. Before each the
+/// leader lets a delay of no pattern pass, which is measured by itself and deducted.
 /// Long ones carry the sender's clock, so that preparing them is not in the sample: from just before the send to just
 /// after the last byte was read. Both processes read the same monotonic clock.
 #[derive(Debug)]
@@ -89,6 +91,7 @@ pub(crate) struct PingPong<E> {
     settling: u64,
     /// Round trips in one sample.
     together: u64,
+    dither: Dither,
     seq: u64,
     wrong: u64,
 }
@@ -114,7 +117,16 @@ fn enough_for(reading_ns: f64, op_ns: f64) -> u64 {
 impl<E: End> PingPong<E> {
     /// Messages too short for the clock, or without room for a stamp.
     pub(crate) fn new(end: E, leads: bool) -> Self {
-        Self { end, leads, stamped: false, settling: 0, together: BATCH, seq: 0, wrong: 0 }
+        Self {
+            end,
+            leads,
+            stamped: false,
+            settling: 0,
+            together: BATCH,
+            dither: Dither::new(),
+            seq: 0,
+            wrong: 0,
+        }
     }
 
     /// Messages of `len` bytes, stamped where they are long enough. The first of a slice then only settle the caches.
@@ -151,6 +163,18 @@ impl<E: End> PingPong<E> {
             Ok(received)
         }
     }
+
+    /// One sample of the leader, in nanoseconds one way.
+    fn time(&mut self) -> Result<f64> {
+        let delays = self.dither.cost(self.together);
+        let start = super::clock::now_ns();
+        for _ in 0..self.together {
+            self.dither.pass();
+            self.round_trip()?;
+        }
+        let took = (super::clock::now_ns() - start).saturating_sub(delays);
+        Ok(took as f64 / (2 * self.together) as f64)
+    }
 }
 
 impl<E: End> Lane for PingPong<E> {
@@ -168,12 +192,10 @@ impl<E: End> Lane for PingPong<E> {
             return Ok(());
         }
         for _ in 0..ops / self.together {
-            let start = super::clock::now_ns();
-            for _ in 0..self.together {
-                self.round_trip()?;
-            }
             if self.leads {
-                samples.push((super::clock::now_ns() - start) as f64 / (2 * self.together) as f64);
+                samples.push(self.time()?);
+            } else {
+                (0..self.together).try_for_each(|_| self.round_trip().map(drop))?;
             }
         }
         Ok(())

@@ -398,7 +398,7 @@ impl Fabric {
     #[inline]
     fn take_signal(&self, peer: Rank, inbound: &mut Inbound) -> Result<()> {
         // A signal that is there already needs no watch, no policy and no deadline.
-        if inbound.poll() {
+        if inbound.poll() || spin_until(self.policy(), || inbound.poll()) {
             return Ok(());
         }
         self.wait_for_peer("wait", peer, |waiting| inbound.wait(waiting))

@@ -95,7 +95,11 @@ impl Started {
     fn hear(&mut self, word: &str) -> String {
         loop {
             let mut line = String::new();
-            assert_ne!(self.stdout.read_line(&mut line).unwrap(), 0, "the job ended before {word:?} was said");
+            assert_ne!(
+                self.stdout.read_line(&mut line).unwrap(),
+                0,
+                "the job ended before {word:?} was said"
+            );
             if let Some((_, rest)) = line.split_once(word) {
                 return rest.to_owned();
             }
