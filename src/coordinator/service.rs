@@ -58,6 +58,8 @@ pub struct Coordinator {
     /// The connection of each device.
     devices: BTreeMap<DeviceId, u64>,
     began: Instant,
+    /// When it was looked last whether devices that are to come back live.
+    looked_for: Instant,
     /// How often devices are to give a sign of life, if they are to.
     beat: Option<Duration>,
     is_shut: bool,
@@ -106,6 +108,7 @@ impl Coordinator {
             next_peer: 0,
             devices: BTreeMap::new(),
             began: Instant::now(),
+            looked_for: Instant::now(),
             beat: settings.hang_rule.map(|rule| rule.beat()),
             is_shut: false,
             has_noted: false,
@@ -136,6 +139,7 @@ impl Coordinator {
         }
         let now_ms = self.now_ms();
         self.handle(Event::Tick { now_ms });
+        self.miss();
         self.see_off();
         Ok(false)
     }
