@@ -92,15 +92,12 @@ impl Coordinator {
     }
 
     fn open(directory: &RuntimeDirectory, settings: Settings, ends: Ends) -> Result<Self> {
-        let occupied = directory.occupy()?;
+        let mut occupied = directory.occupy()?;
         raise_descriptors();
-        let listen = || -> std::io::Result<UnixListener> {
-            let listener = UnixListener::bind(directory.socket())?;
-            listener.set_nonblocking(true)?;
-            Ok(listener)
-        };
+        let listener =
+            occupied.listen().map_err(|error| Error::os("listening for devices and clients", error))?;
         Ok(Self {
-            listener: listen().map_err(|error| Error::os("listening for devices and clients", error))?,
+            listener,
             ends,
             news: None,
             machine: Machine::new(settings, crate::launch::fresh_job_id()),
