@@ -122,11 +122,26 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`Error::Os`] when the system cannot wait any more.
-    pub fn serve(mut self) -> Result<()> {
+    pub fn serve(self) -> Result<()> {
+        self.serve_until(|| {})
+    }
+
+    /// As [`Coordinator::serve`]. When the end has come it calls `end` before devices and clients can see it: for whoever is to know
+    /// that what follows was meant.
+    ///
+    /// # Errors
+    /// Those of [`Coordinator::serve`].
+    pub fn serve_until(mut self, end: impl FnOnce()) -> Result<()> {
         let now_ms = self.now_ms();
         self.handle(Event::Tick { now_ms });
-        while !self.serve_once()? {}
-        Ok(())
+        let served = loop {
+            match self.serve_once() {
+                Ok(false) => {}
+                ended => break ended.map(drop),
+            }
+        };
+        end();
+        served
     }
 
     /// Waits until something happens, and does what follows. Returns whether it is to end.
@@ -375,5 +390,28 @@ fn raise_descriptors() {
         && soft < wanted.min(hard)
     {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, wanted.min(hard), hard);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_is_to_know_of_the_end_knows_before_devices_can_see_it() {
+        let path = std::env::temp_dir().join(format!("shmccl-serve-until-{}", std::process::id()));
+        let directory = RuntimeDirectory::at(&path).unwrap();
+        let (bell, rope) = UnixStream::pair().unwrap();
+        let coordinator = Coordinator::within(&directory, Settings::default(), rope, |_| {}).unwrap();
+        drop(bell);
+        let mut is_told = false;
+        coordinator
+            .serve_until(|| {
+                UnixStream::connect(directory.socket()).unwrap();
+                is_told = true;
+            })
+            .unwrap();
+        assert!(is_told && !directory.socket().exists());
+        std::fs::remove_dir_all(path).unwrap();
     }
 }
