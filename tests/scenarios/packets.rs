@@ -104,7 +104,7 @@ scenario!(packets_out_of_range_or_misaligned_are_refused, Job::of(2), |comm| {
 
 scenario!(
     packets_that_never_come_time_out_and_name_the_sender,
-    Job::of(2).timeout(Duration::from_secs(2)).broken(),
+    Job::of(2).timeout(Duration::from_secs(4)).broken(),
     |comm| {
         let buffer = comm.alloc_region(64, 16)?;
         let target = comm.alloc_region(64, 16)?;
