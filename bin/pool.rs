@@ -73,8 +73,9 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
     let tell = |end: &_| output::note(&format!("{end}; the others go on"));
     let Some(present) = coordinator.gather()? else { return Ok(failure::DONE) };
     let missing = DeviceKind::missing(&kinds, &directory, &present);
-    let _fleet = Fleet::outliving(&directory, &program, &missing, args.outlive.unwrap_or(OUTLIVE), tell)?;
-    coordinator.serve()?;
+    let mut fleet = Fleet::outliving(&directory, &program, &missing, args.outlive.unwrap_or(OUTLIVE), tell)?;
+    // Devices that end by themselves, as they see the coordinator end, are none to tell of.
+    coordinator.serve_until(|| fleet.end())?;
     Ok(failure::DONE)
 }
 

@@ -1,23 +1,35 @@
 //! Where a coordinator is to be found: `$XDG_RUNTIME_DIR/shmccl`, or `/tmp/shmccl-UID`.
 //!
 //! Nobody but its user may go there: mode and owner are looked at whenever it is opened. A lock on the directory itself says that
-//! a coordinator lives, and ends with it; so a socket without a lock is one of the dead, and is replaced.
+//! a coordinator lives, and ends with it; so a socket without a lock is one of the dead, and is replaced. That is done at one stroke:
+//! where no socket is, a coordinator has ended in order.
 
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+use nix::poll::poll;
 use nix::unistd::geteuid;
 
+use super::dial::Address;
 use super::fault::Fault;
+use crate::bootstrap::poll_timeout;
 use crate::error::{Error, Result};
 use crate::shm::header::Creator;
 
 /// What the names of directories of pools begin with; the number of a process and its start time are behind it.
 const POOL: &str = "pool-";
+
+/// How long a directory may be locked in which nobody listens: whoever sweeps it has it for a moment, and a coordinator that begins.
+const SWEEPING: Duration = Duration::from_secs(1);
+
+/// How long until it is tried again whether it is locked.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// The private directory of a user's coordinator.
 #[derive(Clone, Debug)]
@@ -25,11 +37,13 @@ pub struct RuntimeDirectory {
     path: PathBuf,
 }
 
-/// Says that a coordinator lives. Dropping it removes the socket.
+/// Says that a coordinator lives. Dropping it removes its socket.
 #[derive(Debug)]
 pub(super) struct Occupied {
     _lock: Flock<File>,
-    socket: PathBuf,
+    directory: RuntimeDirectory,
+    /// Whether the socket is its own.
+    listens: bool,
     /// Whether the one before has left its socket, since it was killed.
     pub(super) follows_dead: bool,
 }
@@ -72,6 +86,10 @@ impl RuntimeDirectory {
             return Ok(None);
         }
         let Ok(_lock) = Flock::lock(self.file()?, FlockArg::LockExclusiveNonblock) else { return Ok(None) };
+        if !dry_run {
+            // One that was killed as it began may have left it.
+            let _ = std::fs::remove_file(self.coming());
+        }
         let socket = Some(self.socket()).filter(|socket| socket.exists());
         match socket.as_ref().filter(|_| !dry_run).map(std::fs::remove_file) {
             Some(Err(error)) if error.kind() != ErrorKind::NotFound => {
@@ -152,9 +170,11 @@ impl RuntimeDirectory {
     /// Removes the directory of a pool that has ended.
     pub(super) fn remove(&self) -> std::io::Result<()> {
         let is_gone = |error: &std::io::Error| error.kind() == ErrorKind::NotFound;
-        match std::fs::remove_file(self.socket()) {
-            Err(error) if !is_gone(&error) => return Err(error),
-            _ => {}
+        for socket in [self.socket(), self.coming()] {
+            match std::fs::remove_file(socket) {
+                Err(error) if !is_gone(&error) => return Err(error),
+                _ => {}
+            }
         }
         std::fs::remove_dir(&self.path).or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) })
     }
@@ -171,23 +191,69 @@ impl RuntimeDirectory {
         self.path.join("coordinator")
     }
 
-    /// Takes the directory for a coordinator, and removes the socket of one that is dead.
+    /// The socket of a coordinator that begins, until it takes the place of the one before. The name is no longer than that one.
+    fn coming(&self) -> PathBuf {
+        self.path.join("coming")
+    }
+
+    /// Takes the directory for a coordinator. The socket of one that is dead stays until [`Occupied::listen`].
     ///
     /// # Errors
     /// [`Fault::Running`], [`Error::Os`].
     pub(super) fn occupy(&self) -> Result<Occupied> {
-        let lock =
-            Flock::lock(self.file()?, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
-                Errno::EWOULDBLOCK => Fault::Running { path: self.path.clone() }.error(),
-                errno => Error::os("locking the directory of the coordinator's socket", errno),
-            })?;
-        let socket = self.socket();
-        match std::fs::remove_file(&socket) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(Error::os("removing the socket of a coordinator that is dead", error))
+        let lock = self.lock(SWEEPING)?;
+        let follows_dead = self.socket().symlink_metadata().is_ok();
+        Ok(Occupied { _lock: lock, directory: self.clone(), listens: false, follows_dead })
+    }
+
+    /// Locks it, within `patience` where it is locked and nobody listens.
+    fn lock(&self, patience: Duration) -> Result<Flock<File>> {
+        let began = Instant::now();
+        let mut file = self.file()?;
+        loop {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => return Ok(lock),
+                Err((unlocked, Errno::EWOULDBLOCK)) if !self.is_answered() && began.elapsed() < patience => {
+                    file = unlocked;
+                    // A signal only makes the next try come sooner.
+                    let _ = poll(&mut [], poll_timeout(Some(PAUSE)));
+                }
+                Err((_, Errno::EWOULDBLOCK)) => {
+                    return Err(Fault::Running { path: self.path.clone() }.error());
+                }
+                Err((_, errno)) => {
+                    return Err(Error::os("locking the directory of the coordinator's socket", errno));
+                }
             }
-            removed => Ok(Occupied { _lock: lock, socket, follows_dead: removed.is_ok() }),
         }
+    }
+
+    /// Whether somebody listens, though perhaps without room for one more.
+    fn is_answered(&self) -> bool {
+        match Address::of_path(&self.socket()).and_then(|address| address.dial_at_once()) {
+            Ok(_) => true,
+            Err(error) => !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused),
+        }
+    }
+}
+
+impl Occupied {
+    /// Listens where a coordinator does, instead of one that is dead: there is no moment without a socket if that has left one.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn listen(&mut self) -> std::io::Result<UnixListener> {
+        let coming = self.directory.coming();
+        // One that was killed at this point has left it.
+        match std::fs::remove_file(&coming) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&coming)?;
+        listener.set_nonblocking(true)?;
+        std::fs::rename(&coming, self.directory.socket())?;
+        self.listens = true;
+        Ok(listener)
     }
 }
 
@@ -200,8 +266,10 @@ fn owner_of_pool(name: &str) -> Option<Creator> {
 
 impl Drop for Occupied {
     fn drop(&mut self) {
-        // It may be gone; the next coordinator would remove it as well.
-        let _ = std::fs::remove_file(&self.socket);
+        // It may be gone; the next coordinator would replace it as well. That of another one, which could not be replaced, is not missed
+        // as if it had ended in order.
+        let socket = if self.listens { self.directory.socket() } else { self.directory.coming() };
+        let _ = std::fs::remove_file(socket);
     }
 }
 
@@ -238,14 +306,46 @@ mod tests {
     fn a_directory_has_one_coordinator_at_a_time_and_the_socket_of_a_dead_one_is_replaced() {
         let directory = RuntimeDirectory::at(scratch("occupied").join("shmccl")).unwrap();
         std::fs::write(directory.socket(), "").unwrap();
-        let first = directory.occupy().unwrap();
-        assert!(!directory.socket().exists());
+        let mut first = directory.occupy().unwrap();
+        assert!(first.follows_dead && directory.socket().exists(), "or else it had ended in order");
+        let listener = first.listen().unwrap();
+        assert!(directory.is_answered() && !directory.coming().exists());
         let refused = directory.occupy().unwrap_err().to_string();
         assert!(refused.contains("running already"), "{refused}");
-        std::fs::write(directory.socket(), "").unwrap();
-        drop(first);
+        drop((listener, first));
         assert!(!directory.socket().exists());
-        directory.occupy().unwrap();
+        assert!(!directory.occupy().unwrap().follows_dead);
+        std::fs::remove_dir_all(directory.path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_coordinator_that_cannot_begin_leaves_what_it_has_found() {
+        let directory = RuntimeDirectory::at(scratch("in-vain").join("shmccl")).unwrap();
+        std::fs::write(directory.socket(), "").unwrap();
+        std::fs::create_dir(directory.coming()).unwrap();
+        let mut occupied = directory.occupy().unwrap();
+        occupied.listen().unwrap_err();
+        drop(occupied);
+        assert!(directory.socket().exists(), "devices wait for the next one");
+        std::fs::remove_dir(directory.coming()).unwrap();
+        std::fs::write(directory.coming(), "").unwrap();
+        drop(directory.occupy().unwrap().listen().unwrap());
+        std::fs::remove_dir_all(directory.path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_coordinator_begins_though_somebody_sweeps_at_that_moment() {
+        let directory = RuntimeDirectory::at(scratch("sweeping").join("shmccl")).unwrap();
+        let sweeping = directory.lock(Duration::ZERO).unwrap();
+        let refused = directory.lock(Duration::ZERO).unwrap_err().to_string();
+        assert!(refused.contains("running already"), "{refused}");
+        std::thread::scope(|scope| {
+            let beginning = scope.spawn(|| directory.lock(Duration::from_secs(60)).map(drop));
+            let _ = poll(&mut [], poll_timeout(Some(4 * PAUSE)));
+            assert!(!beginning.is_finished(), "it waits until that is done");
+            drop(sweeping);
+            beginning.join().unwrap().unwrap();
+        });
         std::fs::remove_dir_all(directory.path.parent().unwrap()).unwrap();
     }
 
@@ -268,11 +368,11 @@ mod tests {
     fn the_socket_of_a_dead_coordinator_is_swept_away_and_that_of_a_living_one_stays() {
         let directory = RuntimeDirectory::at(scratch("swept").join("shmccl")).unwrap();
         assert_eq!(directory.sweep(false).unwrap(), None);
-        let living = directory.occupy().unwrap();
-        std::fs::write(directory.socket(), "").unwrap();
+        let mut living = directory.occupy().unwrap();
+        let listener = living.listen().unwrap();
         assert_eq!(directory.sweep(false).unwrap(), None);
         assert!(directory.socket().exists());
-        drop(living);
+        drop((listener, living));
         std::fs::write(directory.socket(), "").unwrap();
         assert_eq!(directory.sweep(true).unwrap(), Some(directory.socket()));
         assert_eq!(directory.sweep(false).unwrap(), Some(directory.socket()));

@@ -181,9 +181,16 @@ impl Fleet {
     }
 }
 
+impl Fleet {
+    /// Begins to end them, and tells of none that ends from now on. Dropping the fleet waits for that.
+    pub fn end(&mut self) {
+        drop(self.bell.take());
+    }
+}
+
 impl Drop for Fleet {
     fn drop(&mut self) {
-        drop(self.bell.take());
+        self.end();
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

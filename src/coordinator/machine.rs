@@ -14,8 +14,8 @@
 //! | going on | failed | all members that are left are in the next epoch |
 //! | leaving | finalizing | all members are out of it |
 //!
-//! Time is what the coordinator has been there to see: a pause of its own counts for a quarter of its patience at most, since what
-//! came meanwhile has yet to be taken in, and what has held it up may have held up devices, too.
+//! Time is what the coordinator has been there to see: a pause of its own counts for a quarter of its patience at most, and of the time
+//! for adoption while that lasts, since what came meanwhile has yet to be taken in, and what has held it up may have held up devices, too.
 //!
 //! A device whose connection ends counts as dead at once. One that has not even heard an order for the time of
 //! [`Settings::patience_ms`], does not give the signs of life that [`Settings::hang_rule`] asks for, or has not done in time what it was
@@ -34,7 +34,7 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::call::AddressRange;
@@ -56,11 +56,11 @@ const REMEMBERED: usize = 4096;
 /// How patient a coordinator is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How long it waits after its start for devices of the coordinator before it, and then for the members of their
-    /// communicators. Until the first time has passed, requests wait.
+    /// How long it waits after its start for devices of the coordinator before it. Until then requests wait.
     pub adopt_ms: u64,
     /// How long a device may leave an order unheard before it counts as lost; and how long it may take for what it does alone, such as
-    /// to end what it is in. For what it does with others it has four times as long as it waits for them besides.
+    /// to end what it is in. For what it does with others it has four times as long as it waits for them besides. A member of a
+    /// communicator that is adopted has as long to come back, unless it is dead.
     pub patience_ms: u64,
     /// When a device counts as lost that gives no sign of life, whether it has orders or not.
     pub hang_rule: Option<HangRule>,
@@ -92,7 +92,7 @@ pub enum Event {
         /// Which.
         device: DeviceId,
     },
-    /// The connection of a device has ended.
+    /// The connection of a device has ended, or it is one of [`Machine::awaited`] and dead.
     Gone {
         /// Which.
         device: DeviceId,
@@ -200,6 +200,8 @@ pub struct Machine {
     told: BTreeMap<CommId, (State, u64)>,
     /// Requests that came before the coordinator knew its devices.
     early: Vec<(Asker, Request)>,
+    /// Members of communicators that are adopted which are dead, and do not come back.
+    dead: BTreeSet<DeviceId>,
     counts: Counts,
     actions: Vec<Action>,
 }
@@ -232,6 +234,7 @@ impl Machine {
             ended_in_order: VecDeque::new(),
             told: BTreeMap::new(),
             early: Vec::new(),
+            dead: BTreeSet::new(),
             counts: Counts::default(),
             actions: Vec::new(),
         }
@@ -248,7 +251,10 @@ impl Machine {
 
     /// How long it may be told nothing before that counts as a pause.
     fn longest_pause(&self) -> u64 {
-        (self.settings.patience_ms / 4).max(1)
+        let Settings { adopt_ms, patience_ms, .. } = self.settings;
+        let adopts = adopt_ms > 0 && (!self.is_open() || self.comms.values().any(Comm::is_adopted));
+        let time_ms = if adopts { patience_ms.min(adopt_ms) } else { patience_ms };
+        (time_ms / 4).max(1)
     }
 
     /// Takes in what has happened. Returns what is to be done, in that order.
@@ -306,6 +312,7 @@ impl Machine {
             self.actions.push(Action::Drop { device });
             return;
         }
+        self.dead.remove(&device);
         self.counts.registered += 1;
         self.actions.push(Action::Log(Turn::Registered { device }));
         self.pool.add(device, memory, report, self.now_ms);
@@ -314,7 +321,12 @@ impl Machine {
 
     /// The device is dead, or as good as that; and why it is taken for that, where its connection has not ended.
     fn lose(&mut self, device: DeviceId, why: Option<String>) {
-        let Some(owner) = self.pool.remove(device) else { return };
+        let Some(owner) = self.pool.remove(device) else {
+            if self.awaited().contains(&device) {
+                self.dead.insert(device);
+            }
+            return;
+        };
         self.counts.lost += 1;
         self.actions.push(Action::Log(Turn::Lost { device, why: why.clone() }));
         let comm = owner.and_then(|owner| self.comms.get_mut(&owner));

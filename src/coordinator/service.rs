@@ -58,6 +58,8 @@ pub struct Coordinator {
     /// The connection of each device.
     devices: BTreeMap<DeviceId, u64>,
     began: Instant,
+    /// When it was looked last whether devices that are to come back live.
+    looked_for: Instant,
     /// How often devices are to give a sign of life, if they are to.
     beat: Option<Duration>,
     is_shut: bool,
@@ -90,15 +92,12 @@ impl Coordinator {
     }
 
     fn open(directory: &RuntimeDirectory, settings: Settings, ends: Ends) -> Result<Self> {
-        let occupied = directory.occupy()?;
+        let mut occupied = directory.occupy()?;
         raise_descriptors();
-        let listen = || -> std::io::Result<UnixListener> {
-            let listener = UnixListener::bind(directory.socket())?;
-            listener.set_nonblocking(true)?;
-            Ok(listener)
-        };
+        let listener =
+            occupied.listen().map_err(|error| Error::os("listening for devices and clients", error))?;
         Ok(Self {
-            listener: listen().map_err(|error| Error::os("listening for devices and clients", error))?,
+            listener,
             ends,
             news: None,
             machine: Machine::new(settings, crate::launch::fresh_job_id()),
@@ -106,6 +105,7 @@ impl Coordinator {
             next_peer: 0,
             devices: BTreeMap::new(),
             began: Instant::now(),
+            looked_for: Instant::now(),
             beat: settings.hang_rule.map(|rule| rule.beat()),
             is_shut: false,
             has_noted: false,
@@ -122,11 +122,26 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`Error::Os`] when the system cannot wait any more.
-    pub fn serve(mut self) -> Result<()> {
+    pub fn serve(self) -> Result<()> {
+        self.serve_until(|| {})
+    }
+
+    /// As [`Coordinator::serve`]. When the end has come it calls `end` before devices and clients can see it: for whoever is to know
+    /// that what follows was meant.
+    ///
+    /// # Errors
+    /// Those of [`Coordinator::serve`].
+    pub fn serve_until(mut self, end: impl FnOnce()) -> Result<()> {
         let now_ms = self.now_ms();
         self.handle(Event::Tick { now_ms });
-        while !self.serve_once()? {}
-        Ok(())
+        let served = loop {
+            match self.serve_once() {
+                Ok(false) => {}
+                ended => break ended.map(drop),
+            }
+        };
+        end();
+        served
     }
 
     /// Waits until something happens, and does what follows. Returns whether it is to end.
@@ -136,6 +151,7 @@ impl Coordinator {
         }
         let now_ms = self.now_ms();
         self.handle(Event::Tick { now_ms });
+        self.miss();
         self.see_off();
         Ok(false)
     }
@@ -374,5 +390,28 @@ fn raise_descriptors() {
         && soft < wanted.min(hard)
     {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, wanted.min(hard), hard);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_is_to_know_of_the_end_knows_before_devices_can_see_it() {
+        let path = std::env::temp_dir().join(format!("shmccl-serve-until-{}", std::process::id()));
+        let directory = RuntimeDirectory::at(&path).unwrap();
+        let (bell, rope) = UnixStream::pair().unwrap();
+        let coordinator = Coordinator::within(&directory, Settings::default(), rope, |_| {}).unwrap();
+        drop(bell);
+        let mut is_told = false;
+        coordinator
+            .serve_until(|| {
+                UnixStream::connect(directory.socket()).unwrap();
+                is_told = true;
+            })
+            .unwrap();
+        assert!(is_told && !directory.socket().exists());
+        std::fs::remove_dir_all(path).unwrap();
     }
 }

@@ -15,7 +15,8 @@ use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Result};
 
 use crate::keeper::{DIRECTORY, State};
-use crate::{names, this_test};
+use crate::watchdog::Watchdog;
+use crate::{PATIENCE, names, this_test};
 
 /// Says where a small disk is mounted, in a process that sees it.
 pub(crate) const DISK: &str = "SHMCCL_TEST_SMALL_DISK";
@@ -30,6 +31,7 @@ const N_RANKS: u32 = 3;
 /// Runs a job for each of `ways` in which there is no room, all in directories of their own.
 pub(crate) fn fill_up(test: &str, place: &Path, ways: &[&str]) {
     for way in ways {
+        let _watchdog = Watchdog::start(&format!("no room: {way}"), PATIENCE);
         let directory = place.join(way.replace(' ', "-"));
         let launch = Launch::new(N_RANKS).unwrap().program(this_test(test)).heap_len(8 << 20);
         let launch = launch.timeout(Duration::from_secs(20)).env(DIRECTORY, &directory).env(WAY, *way);

@@ -88,7 +88,6 @@ fn where_there_is_no_room_all_ranks_are_told_the_old_checkpoint_counts_and_all_g
         return be_short_of_space();
     }
     let test = "where_there_is_no_room_all_ranks_are_told_the_old_checkpoint_counts_and_all_go_on";
-    let _watchdog = Watchdog::start(test, PATIENCE);
     if let Some(disk) = std::env::var_os(full::DISK) {
         return fill_up(test, Path::new(&disk), &["disk"]);
     }

@@ -54,7 +54,7 @@ fn a_communicator_grows_only_when_it_is_ready_and_there_are_not_too_many() {
 #[test]
 fn a_newcomer_that_hangs_does_not_come_and_the_members_go_on_as_they_were() {
     let mut pool = Pool::empty("hangs");
-    pool.start_coordinator_with(&["--patience", "300ms", "--hung-after", "never"]);
+    pool.start_coordinator_with(&["--patience", "1500ms", "--hung-after", "never"]);
     (0..2).for_each(|_| _ = pool.start_device());
     let members = ranks(&pool.ctl("init 2").line());
     let (host, guest) = (pool.start_device(), pool.start_device());
@@ -78,7 +78,7 @@ fn a_newcomer_that_hangs_does_not_come_and_the_members_go_on_as_they_were() {
 #[test]
 fn a_member_that_hangs_while_it_grows_is_lost_and_the_newcomer_is_free_again() {
     let mut pool = Pool::empty("member-hangs");
-    pool.start_coordinator_with(&["--patience", "300ms", "--hung-after", "never"]);
+    pool.start_coordinator_with(&["--patience", "1500ms", "--hung-after", "never"]);
     (0..3).for_each(|_| _ = pool.start_device());
     let members = ranks(&pool.ctl("init 2").line());
     signal(members[1], Signal::SIGSTOP);
@@ -96,7 +96,7 @@ fn a_member_that_hangs_while_it_grows_is_lost_and_the_newcomer_is_free_again() {
 #[test]
 fn members_that_meet_are_not_kept_waiting_by_one_that_has_died() {
     let mut pool = Pool::empty("meeting");
-    pool.start_coordinator_with(&["--patience", "300ms", "--hung-after", "never"]);
+    pool.start_coordinator_with(&["--patience", "1500ms", "--hung-after", "never"]);
     (0..3).for_each(|_| _ = pool.start_device());
     let mut devices = pool.devices();
     devices.sort_unstable();

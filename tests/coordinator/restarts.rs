@@ -105,14 +105,12 @@ fn a_coordinator_that_takes_nobody_is_waited_for_no_longer_than_was_said() {
 #[test]
 fn a_device_does_not_wait_for_a_coordinator_that_does_not_greet() {
     let mut pool = Pool::start("no-greeting", 1);
-    let device = pool.devices()[0];
     pool.kill_coordinator();
     std::fs::remove_file(pool.socket()).unwrap();
     let listener = UnixListener::bind(pool.socket()).unwrap();
     let (mut knocking, _) = listener.accept().unwrap();
     knocking.read_exact(&mut [0; 10]).unwrap();
     let began = Instant::now();
-    signal(device, Signal::SIGTERM);
     assert_eq!(pool.interrupt(), [Some(0)]);
     assert!(began.elapsed() < Duration::from_secs(20), "it has waited for the greeting, half a minute");
 }

@@ -99,6 +99,9 @@ scenario!(what_was_written_comes_back_and_the_newest_counts, Job::of(3).heap_len
     comm.barrier()?;
 });
 
+/// How long a few jobs may take that write to a disk and read from it, however many others do so.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Restores in a job of its own: the version on each rank, or what is wrong on the first that says so.
 fn restored(n_ranks: u32, directory: &Path) -> Result<Vec<Option<u64>>> {
     launch_threads(n_ranks, &with(""), |comm| {
@@ -124,11 +127,11 @@ fn written(n_ranks: u32, directory: &Path, number: u64, faults: &str) -> Result<
 
 #[test]
 fn whoever_dies_at_whatever_step_leaves_a_checkpoint_that_is_whole() {
-    let _watchdog = Watchdog::start("deaths in checkpoints", Duration::from_secs(120));
     let scratch = Scratch::new("deaths");
     let (mut old, mut new, mut all) = (0, 0, 0);
     for victim in 0..2 {
         for number in 1.. {
+            let _watchdog = Watchdog::start(&format!("death of {victim} at step {number}"), PATIENCE);
             written(2, &scratch.0, 1, "").unwrap();
             let outcome = written(2, &scratch.0, 2, &format!("kill:rank={victim},of=step,at={number}"));
             match outcome {
@@ -162,13 +165,13 @@ fn fault(outcome: Result<Vec<Option<u64>>>) -> (String, CheckpointFault) {
 
 #[test]
 fn a_flipped_bit_anywhere_in_a_file_is_found_before_a_byte_changes() {
-    let _watchdog = Watchdog::start("damaged checkpoints", Duration::from_secs(120));
     let scratch = Scratch::new("damaged");
     written(2, &scratch.0, 4, "").unwrap();
     let file = scratch.0.join("generation-1/rank1");
     let whole = fs::read(&file).unwrap();
     let in_chunks = [60, 200, 50_000, 150_000, whole.len() / 2, whole.len() - 1];
     for at in [0, 7, 8, 16, 24, 32, 39, 40, 47, 119, 120, 123].into_iter().chain(in_chunks) {
+        let _watchdog = Watchdog::start(&format!("damage at byte {at}"), PATIENCE);
         let mut bytes = whole.clone();
         bytes[at] ^= 1 << (at % 8);
         fs::write(&file, bytes).unwrap();

@@ -240,7 +240,7 @@ scenario!(ranks_that_register_different_ones_are_told_both_and_go_on, Job::of(3)
 
 scenario!(
     what_nobody_receives_is_a_timeout_and_not_the_next_calls_data,
-    Job::of(2).timeout(Duration::from_secs(1)).broken(),
+    Job::of(2).timeout(Duration::from_secs(2)).broken(),
     |comm| {
         register(comm, Operation::AllReduce, "sends too much", |steps| {
             steps.send(steps.right(), steps.input())

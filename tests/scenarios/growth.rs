@@ -118,7 +118,7 @@ scenario!(
 
 scenario!(
     newcomers_that_do_not_come_are_named_and_the_communicator_can_be_used_further,
-    Job::of(2).heap_len(16 << 20).timeout(Duration::from_millis(1500)),
+    Job::of(2).heap_len(16 << 20).timeout(Duration::from_secs(2)),
     |comm| {
         let is_host = comm.rank().get() == 0;
         let id = UniqueId::new()?;

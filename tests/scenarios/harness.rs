@@ -35,7 +35,7 @@ impl Job {
         Self { n_ranks, heap_len: 8 << 20, timeout, patience, broken: false, faults: "", checksums: false }
     }
 
-    /// How long the waits of its ranks may take. Processes get a second at least, as joining the job has to be done in it.
+    /// How long the waits of its ranks may take. Processes get two seconds at least, as joining the job has to be done in it.
     pub(crate) const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -125,7 +125,7 @@ impl Job {
             Launch::new(self.n_ranks).unwrap().program(program.clone()).service(program).proxy(proxy);
         let launch = launch
             .heap_len(self.heap_len)
-            .timeout(self.timeout.max(Duration::from_secs(1)))
+            .timeout(self.timeout.max(Duration::from_secs(2)))
             // Empty, it asks for the built-in table: not for one that was measured on this machine.
             .env(VARIABLE, "")
             .faults(self.faults.parse().unwrap())

@@ -254,12 +254,15 @@ port_scenario!(a_hostile_fifo_harms_nobody, Job::of(2).patience(Duration::from_s
         let mut channel = comm.port_channel(comm.rank())?;
         let (from, to) = (honest.part(0, 1)?.offset, honest.part(1, 1)?.offset);
         // Whatever its neighbour does, this rank is served.
-        while plain::load(&*comm.cell::<AtomicU64>(comm.rank(), stopped.region().offset)?) == 0 {
+        loop {
             honest.set(0, rounds)?;
             channel.put_with_signal_and_flush(to, from, 8)?;
             channel.wait()?;
             assert_eq!(honest.get(1)?, rounds);
             rounds += 1;
+            if plain::load(&*comm.cell::<AtomicU64>(comm.rank(), stopped.region().offset)?) != 0 {
+                break;
+            }
         }
     }
     assert!(rounds > 0);

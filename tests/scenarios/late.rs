@@ -57,6 +57,6 @@ fn come_late(comm: &mut Communicator, call: Called) -> Result<()> {
 #[test]
 fn a_call_that_was_given_up_is_not_made_again_beside_the_next_one() {
     for call in CALLS {
-        Job::of(2).broken().timeout(Duration::from_secs(1)).threads(call.0, |comm| come_late(comm, call));
+        Job::of(2).broken().timeout(Duration::from_secs(2)).threads(call.0, |comm| come_late(comm, call));
     }
 }

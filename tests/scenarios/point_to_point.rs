@@ -247,7 +247,7 @@ scenario!(a_message_to_nobody_or_to_oneself_is_refused_at_once, Job::of(2), |com
 
 scenario!(
     a_wait_for_a_message_that_nobody_sends_names_the_peer,
-    Job::of(2).timeout(Duration::from_secs(1)).broken(),
+    Job::of(2).timeout(Duration::from_secs(2)).broken(),
     |comm| {
         let zero = rank(comm, 0);
         comm.prepare()?;

@@ -1,6 +1,6 @@
 //! What ranks see of each other while nothing goes on.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shmccl::channel::Channel;
 use shmccl::collective::Operation;
@@ -15,13 +15,18 @@ fn numbers(ranks: &[shmccl::Rank]) -> Vec<u32> {
     ranks.iter().map(|rank| rank.get()).collect()
 }
 
+/// How long what is looked for may take to come about.
+const LOOKING: Duration = Duration::from_secs(40);
+
 /// Looks until there is something to see.
 fn look(comm: &Communicator, is_there: impl Fn(&Report) -> bool) -> Result<Report> {
+    let began = Instant::now();
     loop {
         let report = comm.report()?;
         if is_there(&report) {
             return Ok(report);
         }
+        assert!(began.elapsed() < LOOKING, "it is not there to be seen: {report}");
         std::thread::yield_now();
     }
 }
@@ -92,7 +97,8 @@ scenario!(
         let next = comm.right();
         let mut channel = comm.memory_channel(next)?;
         if comm.rank().get() == 0 {
-            look(comm, |report| report.ranks[1].waits_for().is_some())?;
+            // It may have given up by then.
+            look(comm, |report| !report.ranks[1].awaits().is_empty())?;
         }
         if comm.rank().get() < 2 {
             let error = channel.wait().unwrap_err();
@@ -127,10 +133,11 @@ scenario!(
     |comm| {
         let mut channel = comm.memory_channel(comm.right())?;
         if comm.rank().get() == 0 {
-            channel.wait().unwrap_err();
+            // Until the other one has seen enough, and leaves.
+            while matches!(channel.wait(), Err(Error::Timeout { .. })) {}
             return Ok(());
         }
-        look(comm, |report| report.ranks[0].waits_for().is_some())?;
+        look(comm, |report| !report.ranks[0].awaits().is_empty())?;
         let error = channel.wait().unwrap_err();
         assert!(!matches!(&error, Error::Timeout { straggler: Some(_), .. }), "{error}");
         let report = comm.report()?;

@@ -1,6 +1,6 @@
 //! Going on after a loss, where nobody dies: members that leave, that are given up, and epochs that are revoked.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shmccl::channel::Channel;
 use shmccl::reduce::ReduceOp;
@@ -76,14 +76,16 @@ scenario!(
 
 scenario!(
     a_member_that_does_not_come_is_named_and_can_be_given_up,
-    Job::of(3).heap_len(16 << 20).timeout(Duration::from_millis(300)).broken(),
+    Job::of(3).heap_len(16 << 20).timeout(Duration::from_secs(2)).broken(),
     |comm| {
         let released = comm.alloc::<u64>(1)?;
         comm.barrier()?;
         let hangs = rank(comm, 2);
         if comm.rank() == hangs {
             // As the others see it.
+            let began = Instant::now();
             while released.get(0)? == 0 {
+                assert!(began.elapsed() < Duration::from_secs(40), "nobody has gone on without it");
                 std::thread::yield_now();
             }
             let error = comm.shrink().unwrap_err();
@@ -95,10 +97,9 @@ scenario!(
             match comm.shrink() {
                 Ok(shrunk) => break shrunk,
                 // Or the other one has given it up before.
-                Err(Error::Timeout { awaited, .. }) => {
-                    assert_eq!(awaited, Some(hangs));
-                    comm.give_up(hangs)?;
-                }
+                Err(Error::Timeout { awaited, .. }) if awaited == Some(hangs) => comm.give_up(hangs)?,
+                // The other one was late.
+                Err(Error::Timeout { .. }) => {}
                 Err(error) => return Err(error),
             }
         };

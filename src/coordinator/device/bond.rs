@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::Error;
 
-/// How long the socket of a coordinator may be missing before that has ended in order: the next one replaces it in an instant.
+/// How long the socket of a coordinator may be missing before that has ended in order, and is not started again at once.
 const MISSING: Duration = Duration::from_secs(1);
 
 /// How a device depends on its coordinator.
@@ -82,7 +82,7 @@ mod tests {
             assert_eq!(told, expected, "{bond:?}");
             assert!(!absence.clone().is_over(bond, &busy));
         }
-        // A socket that is missing only as it is replaced is there again at the next look.
+        // A coordinator that is started again at once is there at the next look.
         let bond = Bond::Waits(Duration::from_secs(3600));
         let mut replaced = Absence { since: long_ago, missing: Some(long_ago) };
         assert!(replaced.clone().is_over(bond, &missing), "it is gone for good");

@@ -27,13 +27,14 @@ impl Machine {
         if found.owner.is_some() || self.ended.contains_key(&id) {
             return;
         }
-        let until_ms = self.now_ms + self.settings.adopt_ms;
+        // Whoever lives has as long to come back as it would have for an order.
+        let until_ms = self.now_ms.saturating_add(self.settings.patience_ms.max(self.settings.adopt_ms));
         if !membership.is_outside() {
             let new = || Comm::new(&membership.formation, Stage::Adopting { until_ms });
             self.comms.entry(id).or_insert_with(new);
         }
         if let Some(mut comm) = self.comms.remove(&id) {
-            if matches!(comm.stage, Stage::Adopting { .. }) {
+            if comm.is_adopted() {
                 self.reckon(&mut comm);
             }
             self.comms.insert(id, comm);
@@ -87,12 +88,23 @@ impl Machine {
         }
     }
 
+    /// Of whom nothing is known in a communicator that is adopted.
+    fn missed(&self, comm: &Comm) -> impl Iterator<Item = DeviceId> {
+        let is_known = |device: &DeviceId| {
+            self.pool.get(*device).is_some() || comm.lost.contains(device) || self.dead.contains(device)
+        };
+        comm.members.iter().chain(&comm.newcomers).copied().filter(move |device| !is_known(device))
+    }
+
+    /// Devices of the coordinator before this one that are waited for, since others say that they are members with them.
+    pub(in crate::coordinator) fn awaited(&self) -> BTreeSet<DeviceId> {
+        self.comms.values().filter(|comm| comm.is_adopted()).flat_map(|comm| self.missed(comm)).collect()
+    }
+
     /// Waits for the members to come back; then their reports say where the communicator is.
     pub(super) fn adopt(&mut self, comm: &mut Comm, until_ms: u64) -> bool {
         self.reckon(comm);
-        let is_there = |member: &DeviceId| self.pool.get(*member).is_some() || comm.lost.contains(member);
-        let all_known = comm.members.iter().chain(&comm.newcomers).all(is_there);
-        if self.judged_ms < until_ms && !all_known {
+        if self.judged_ms < until_ms && self.missed(comm).next().is_some() {
             return false;
         }
         let reports: Vec<_> =

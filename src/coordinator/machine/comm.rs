@@ -190,6 +190,11 @@ impl Comm {
         }
     }
 
+    /// Whether it waits for the members that it had before this coordinator.
+    pub(super) fn is_adopted(&self) -> bool {
+        matches!(self.stage, Stage::Adopting { .. })
+    }
+
     /// When it does not wait any longer for its adoption, or the cause of a failure, if it does.
     pub(super) fn waits_until(&self) -> Option<u64> {
         match self.stage {

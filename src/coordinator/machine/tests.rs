@@ -3,7 +3,7 @@
 mod bench;
 
 use super::*;
-use crate::coordinator::agent::{Outcome, Trouble};
+use crate::coordinator::agent::{Agent, Outcome, Trouble};
 use crate::coordinator::id::MAX_NUMBER;
 use crate::coordinator::order::{FailureKind, Formation, Membership, Phase};
 use crate::coordinator::request::GroupOutcome;
@@ -103,6 +103,52 @@ fn a_pause_of_the_coordinator_is_no_silence_of_a_device() {
         [device],
         "it has been heard of by nobody for all of the time that was watched"
     );
+}
+
+#[test]
+fn a_pause_of_a_new_coordinator_leaves_devices_the_time_to_come_back() {
+    let mut bench = Bench::new(0);
+    bench.begin_anew();
+    bench.pause(100 * SETTINGS.adopt_ms);
+    assert!(!bench.machine.is_open(), "who came meanwhile has yet to be taken in");
+    bench.pass(SETTINGS.adopt_ms / 2);
+    assert!(!bench.machine.is_open());
+    bench.pass(SETTINGS.adopt_ms / 4);
+    assert!(bench.machine.is_open(), "it was there to see all of that time but the pause");
+}
+
+/// A communicator of two, and another coordinator to which only the first of them has come back in the time for adoption.
+fn half_adopted() -> (Bench, Agent) {
+    let mut bench = Bench::new(2);
+    bench.init(2, false);
+    let late = bench.devices.remove(&DeviceId::new(2)).unwrap();
+    bench.restart();
+    assert_eq!(bench.status().state, State::Init);
+    assert_eq!(bench.machine.awaited(), [DeviceId::new(2)].into());
+    (bench, late)
+}
+
+#[test]
+fn a_member_that_comes_back_late_is_as_welcome_as_one_that_hears_an_order_late() {
+    let (mut bench, late) = half_adopted();
+    bench.pass(SETTINGS.patience_ms - SETTINGS.adopt_ms - 1);
+    assert_eq!(bench.status().state, State::Init);
+    bench.register(late, 2);
+    assert_eq!((bench.status().state, bench.status().lost), (State::Ready, vec![]));
+    let (mut bench, _) = half_adopted();
+    bench.pass(SETTINGS.patience_ms - SETTINGS.adopt_ms);
+    assert_eq!((bench.status().state, bench.status().lost), (State::Failed, vec![DeviceId::new(2)]));
+}
+
+#[test]
+fn a_member_that_has_died_with_the_coordinator_is_not_waited_for() {
+    let (mut bench, _) = half_adopted();
+    bench.happen(Event::Gone { device: DeviceId::new(2) });
+    assert_eq!((bench.status().state, bench.status().lost), (State::Failed, vec![DeviceId::new(2)]));
+    assert_eq!(bench.machine.awaited(), [].into());
+    // Another process may have its number by and by.
+    bench.register(Agent::new(DeviceId::new(2)), 2);
+    assert!(bench.machine.dead.is_empty());
 }
 
 #[test]

@@ -1,13 +1,20 @@
 //! The devices of a coordinator that was killed, which come back to the one that follows it.
 
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+
 use super::Coordinator;
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::machine::Event;
 use crate::error::Result;
+use crate::shm::state_of_process;
+
+/// How often it is looked whether devices live that are waited for.
+const LOOK: Duration = Duration::from_millis(100);
 
 impl Coordinator {
-    /// Serves until devices of the one before it have had the time to come back, where that was killed. Returns who is there then, or
-    /// `None` when it was interrupted meanwhile.
+    /// Serves until devices of the one before it have had the time to come back, where that was killed, and those that live and are in
+    /// a communicator with them as well. Returns who is there then, or `None` when it was interrupted meanwhile.
     ///
     /// # Errors
     /// Those of [`Coordinator::serve`].
@@ -15,12 +22,55 @@ impl Coordinator {
         if self.occupied.follows_dead {
             let now_ms = self.now_ms();
             self.handle(Event::Tick { now_ms });
-            while !self.machine.is_open() {
+            while !self.machine.is_open() || !self.machine.awaited().is_empty() {
                 if self.serve_once()? {
                     return Ok(None);
                 }
             }
         }
         Ok(Some(self.devices.keys().copied().collect()))
+    }
+
+    /// Looks, if it is time, which of the devices that are to come back are dead: nobody waits for those.
+    pub(super) fn miss(&mut self) {
+        if self.looked_for.elapsed() < LOOK || !self.machine.is_open() {
+            return;
+        }
+        self.looked_for = Instant::now();
+        for device in self.machine.awaited() {
+            if is_dead(device) {
+                self.handle(Event::Gone { device });
+            }
+        }
+    }
+}
+
+/// Whether there is no process of this number, which is the device's, or it has ended and nobody has waited for it. One of which
+/// that cannot be told lives.
+fn is_dead(device: DeviceId) -> bool {
+    match std::fs::read_to_string(format!("/proc/{device}/stat")) {
+        Ok(stat) => matches!(state_of_process(&stat), Some("Z" | "X")),
+        Err(error) => error.kind() == ErrorKind::NotFound,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_device_that_was_killed_is_dead_whether_anybody_has_waited_for_it_or_not() {
+        assert!(!is_dead(DeviceId::new(std::process::id())));
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let device = DeviceId::new(child.id());
+        assert!(!is_dead(device));
+        child.kill().unwrap();
+        while !is_dead(device) {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(is_dead(device));
     }
 }

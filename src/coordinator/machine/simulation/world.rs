@@ -243,14 +243,28 @@ impl World {
     }
 
     fn pass_time(&mut self, most: u64) -> Result<(), String> {
-        self.now_ms += self.dice.below(most);
-        // The time is told before what has come by then is taken in.
-        self.machine.iter_mut().for_each(|machine| machine.set_time(self.now_ms));
+        let mut left = self.dice.below(most);
+        while left > 0 {
+            // The coordinator is there all the time, and is told the time before what has come by then is taken in.
+            let piece = left.min(settings().adopt_ms / 4);
+            (self.now_ms, left) = (self.now_ms + piece, left - piece);
+            self.machine.iter_mut().for_each(|machine| machine.set_time(self.now_ms));
+        }
         self.give_signs()?;
+        self.miss()?;
         if self.dice.once_in(3) {
             return Ok(());
         }
         self.happen(Event::Tick { now_ms: self.now_ms })
+    }
+
+    /// The coordinator finds that devices are dead that it waits for after its start.
+    fn miss(&mut self) -> Result<(), String> {
+        let awaited = self.machine.as_ref().map(Machine::awaited).unwrap_or_default();
+        let mut dead =
+            awaited.into_iter().filter(|device| !self.devices.contains_key(device)).collect::<Vec<_>>();
+        dead.retain(|_| self.dice.once_in(2));
+        dead.into_iter().try_for_each(|device| self.happen(Event::Gone { device }))
     }
 
     /// Something that is on its way arrives, or somebody works.

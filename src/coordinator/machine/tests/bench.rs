@@ -55,12 +55,17 @@ impl Bench {
 
     /// Another coordinator takes over.
     pub(super) fn restart(&mut self) {
-        self.machine = Machine::new(SETTINGS, self.machine.incarnation + 1);
-        self.pause(0);
+        self.begin_anew();
         for (device, agent) in std::mem::take(&mut self.devices) {
             self.register(agent, device.get());
         }
         self.pass(SETTINGS.adopt_ms);
+    }
+
+    /// Another coordinator begins, which knows nobody.
+    pub(super) fn begin_anew(&mut self) {
+        self.machine = Machine::new(SETTINGS, self.machine.incarnation + 1);
+        self.pause(0);
     }
 
     pub(super) fn register(&mut self, mut agent: Agent, device: u32) {
