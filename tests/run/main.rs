@@ -95,7 +95,11 @@ impl Started {
     fn hear(&mut self, word: &str) -> String {
         loop {
             let mut line = String::new();
-            assert_ne!(self.stdout.read_line(&mut line).unwrap(), 0, "the job ended before {word:?} was said");
+            assert_ne!(
+                self.stdout.read_line(&mut line).unwrap(),
+                0,
+                "the job ended before {word:?} was said"
+            );
             if let Some((_, rest)) = line.split_once(word) {
                 return rest.to_owned();
             }
@@ -196,6 +200,8 @@ fn play(scenario: &str) -> shmccl::Result<()> {
             if let Err(error) = done {
                 // In one write, and answered by no exit code, so that every rank is heard.
                 say(format_args!("rank {}: {error}", comm.rank()));
+                // Leaves in peace: whoever goes without does not leave the others the time to speak.
+                drop(comm);
                 std::process::exit(0);
             }
         }
