@@ -31,12 +31,14 @@ pub(crate) fn all() -> Vec<Seen> {
     seen
 }
 
-/// The job that `word` names: the beginning of its number, or one of its processes.
+/// The job that `word` names: by one of its processes, or else by the beginning of its number.
 ///
 /// # Errors
 /// When there is none, or more than one.
 pub(crate) fn named(word: &str) -> Result<Seen, Misnomer> {
-    let mut found: Vec<_> = all().into_iter().filter(|seen| is_named(seen, word)).collect();
+    let (of_process, others): (Vec<_>, Vec<_>) = all().into_iter().partition(|seen| has_process(seen, word));
+    let by_number = || others.into_iter().filter(|seen| has_number(seen, word)).collect();
+    let mut found = if of_process.is_empty() { by_number() } else { of_process };
     match (found.pop(), found.pop()) {
         (Some(seen), None) => Ok(seen),
         (Some(_), Some(_)) => Err(Misnomer::Several(word.to_owned())),
@@ -53,9 +55,11 @@ fn is_coordinator(word: &str) -> bool {
     words.next().is_some_and(|program| program.ends_with(b"shmccl")) && words.next() == Some(b"coordinator")
 }
 
-fn is_named(seen: &Seen, word: &str) -> bool {
-    let by_process = word.parse().is_ok_and(|process| seen.job.processes().contains(&process));
+fn has_process(seen: &Seen, word: &str) -> bool {
+    word.parse().is_ok_and(|process| seen.job.processes().contains(&process))
+}
+
+fn has_number(seen: &Seen, word: &str) -> bool {
     let word = word.to_lowercase();
-    let by_number = || seen.job.numbers().any(|number| format!("{number:016x}").starts_with(&word));
-    by_process || !word.is_empty() && by_number()
+    !word.is_empty() && seen.job.numbers().any(|number| format!("{number:016x}").starts_with(&word))
 }

@@ -28,8 +28,8 @@ Exit code: 0 when every rank has ended well (with --keep-going, when one has); o
 the signal that killed it, or that stopped the launcher; 1 when it left no code, and when the job could not be \
 started; 2 wrong usage; 126 when the program cannot be executed, 127 when it does not exist.
 
-The first Ctrl-C (or SIGTERM, SIGHUP) is passed on to all ranks, which then have two seconds to end; a second one \
-kills them. SIGQUIT (Ctrl-\\) prints what every rank is doing, and who holds the others up; the job goes on. What ranks print goes where the launcher's output goes; what is typed goes to rank 0.";
+The first Ctrl-C (or SIGTERM, SIGHUP) is passed on to all ranks, which then have some time to end (--grace); a second \
+one kills them. SIGQUIT (Ctrl-\\) prints what every rank is doing, and who holds the others up; the job goes on. What ranks print goes where the launcher's output goes; what is typed goes to rank 0.";
 
 /// Hidden commands, as `args::Command` names them.
 const SERVICE: &str = "proxy-service";
@@ -108,6 +108,7 @@ fn job(args: &RunArgs) -> Result<Launch> {
         .timeout(args.job.timeout)
         .pin(!args.job.no_pin)
         .keep_going(args.keep_going)
+        .grace(args.grace)
         .restart(args.restart)
         .checksums(args.checksums)
         .faults(args.faults.clone().unwrap_or_default())

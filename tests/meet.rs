@@ -304,7 +304,7 @@ fn an_id_that_is_used_up_or_was_never_made_leads_nowhere() {
 #[test]
 fn a_rank_that_does_not_come_is_named_to_all_who_wait() {
     let id = UniqueId::new().unwrap();
-    let part = |rank| format!("id={id} timeout=2000 stop init={rank}/3");
+    let part = |rank| format!("id={id} timeout=6000 stop init={rank}/3");
     let mut waiting = [0, 2].map(|rank| Process::start(&part(rank)));
     waiting.iter().for_each(|process| process.expect(&["start"]));
     waiting.iter_mut().for_each(Process::go_on);
@@ -318,9 +318,11 @@ fn a_rank_that_does_not_come_is_named_to_all_who_wait() {
 
 #[test]
 fn a_rank_killed_while_it_meets_the_others_is_named_to_them() {
+    // Those who miss it wait for their whole time, all rounds side by side.
+    let mut rounds = Vec::new();
     for round in 0..8 {
         let id = UniqueId::new().unwrap();
-        let part = |rank| format!("id={id} timeout=2000 stop init={rank}/3 barrier");
+        let part = |rank| format!("id={id} timeout=6000 stop init={rank}/3 barrier");
         let mut others = [0, 2].map(|rank| Process::start(&part(rank)));
         let mut victim = Process::start(&part(1));
         others.iter().chain([&victim]).for_each(|process| process.expect(&["start"]));
@@ -330,16 +332,17 @@ fn a_rank_killed_while_it_meets_the_others_is_named_to_them() {
             std::thread::yield_now();
         }
         victim.kill();
-        for other in &others {
-            let mut said = other.next();
-            if said == "up" {
-                said = other.next();
-            }
-            let missed = said.starts_with("error meeting the other ranks timed out")
-                && said.ends_with("awaiting rank 1");
-            // Or the kill came when all had passed the barrier.
-            assert!(missed || said == "error rank 1 was lost" || said == "done", "{said}");
+        rounds.push(others);
+    }
+    for other in rounds.iter().flatten() {
+        let mut said = other.next();
+        if said == "up" {
+            said = other.next();
         }
+        let missed =
+            said.starts_with("error meeting the other ranks timed out") && said.ends_with("awaiting rank 1");
+        // Or the kill came when all had passed the barrier.
+        assert!(missed || said == "error rank 1 was lost" || said == "done", "{said}");
     }
 }
 

@@ -5,9 +5,11 @@
 mod process;
 mod watchdog;
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -24,8 +26,16 @@ use watchdog::Watchdog;
 const SCENARIO: &str = "SHMCCL_TEST_SCENARIO";
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// No report takes longer to come.
+const IN_VAIN: Duration = Duration::from_secs(60);
+
 /// How a report ends while rank 0 is stuck.
 const HELD_UP: &str = "held up by rank 0, which waits for nobody\n";
+
+/// How many wait for rank 0, as this report says, in a call that is told as this.
+fn wait_in(report: &str, call: &str) -> usize {
+    report.matches(&format!("in {call} waits for rank 0 ")).count()
+}
 
 /// `shmccl` with these words.
 fn shmccl(words: &[&str]) -> Command {
@@ -66,19 +76,27 @@ impl Stuck {
         self.launcher.id().to_string()
     }
 
-    /// What `shmccl report` says of it once everybody waits for rank 0.
+    /// What `shmccl report` says of it once all others wait for rank 0 in the call for which it does not come.
     fn report(&self) -> String {
-        self.report_when(2)
+        self.report_when(|text| {
+            let last = "; the last was all_reduce of 1 uint64 by sum";
+            wait_in(text, "all_reduce of 1 uint64 by sum, number 2;") == 2 && text.contains(last)
+        })
     }
 
-    /// The same when so many wait for rank 0.
-    fn report_when(&self, n_waiting: usize) -> String {
-        let mut text = String::new();
-        wait_until("all wait for rank 0", || {
-            text = String::from_utf8(shmccl(&["report", &self.pid()]).output().unwrap().stdout).unwrap();
-            text.matches("waits for rank 0").count() == n_waiting && text.ends_with(HELD_UP)
-        });
-        text
+    /// The same once it is `so`, too: as a job starts there are waits that pass, in which rank 0 holds all up for a moment.
+    fn report_when(&self, so: impl Fn(&str) -> bool) -> String {
+        let began = Instant::now();
+        loop {
+            let output = shmccl(&["report", &self.pid()]).output().unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            if text.ends_with(HELD_UP) && so(&text) {
+                return text;
+            }
+            let complaint = String::from_utf8_lossy(&output.stderr);
+            assert!(began.elapsed() < IN_VAIN, "waited in vain for a report, the last was {text}{complaint}");
+            std::thread::yield_now();
+        }
     }
 
     fn signal(&self, signal: Signal) {
@@ -188,6 +206,11 @@ fn bereaved(scenario: &str) -> shmccl::Result<()> {
     next.finalize()
 }
 
+/// The number of the job that a report tells of.
+fn name_in(report: &str) -> &str {
+    &report["job ".len()..][..16]
+}
+
 fn whoever_looks_on_follows(scenario: &str, flags: &[&str], head: &str, n_waiting: usize) {
     let _watchdog = Watchdog::start("follows", PATIENCE);
     let mut stuck = Stuck::start_as(scenario, flags);
@@ -200,21 +223,28 @@ fn whoever_looks_on_follows(scenario: &str, flags: &[&str], head: &str, n_waitin
         });
         format!("{:016x}", number.unwrap())
     };
-    let report = stuck.report_when(n_waiting);
-    assert!(report.lines().next().unwrap().contains(head), "{report}");
-    let name = &report["job ".len()..][..16];
-    assert_eq!(name == first, scenario == "shrinks", "those who meet again are a job of another number");
+    let report = stuck.report_when(|text| {
+        let (head_line, name) = (text.lines().next().unwrap(), name_in(text));
+        // Those who meet again are a job of another number.
+        let is_next = head_line.contains(head) && (name == first) == (scenario == "shrinks");
+        is_next && wait_in(text, "all_reduce of 1 uint64 by sum, number 1, there in prepare;") == n_waiting
+    });
+    let name = name_in(&report);
     assert!(stdout(&["report", &first]).contains(name), "it goes by its first number, too");
-    let picture = stdout(&["top", &stuck.pid(), "--once", "--interval", "20ms"]);
-    assert_eq!(picture.lines().filter(|line| line.contains(" waits ")).count(), n_waiting, "{picture}");
+    // All beat in this epoch, too.
     let beat = |line: &str| line.ends_with("s");
-    assert!(picture.trim_end().lines().skip(1).all(beat), "all beat in this epoch, too: {picture}");
+    let mut picture = String::new();
+    wait_until("all beat", || {
+        picture = stdout(&["top", &stuck.pid(), "--once", "--interval", "20ms"]);
+        picture.trim_end().lines().skip(1).all(beat)
+    });
+    assert_eq!(picture.lines().filter(|line| line.contains(" waits ")).count(), n_waiting, "{picture}");
     stuck.signal(Signal::SIGQUIT);
     let mut told = String::new();
     while !told.ends_with(HELD_UP) {
         assert_ne!(stuck.stderr.read_line(&mut told).unwrap(), 0, "the job ended at SIGQUIT: {told}");
     }
-    assert!(told.contains(head), "{told}");
+    assert!(told.contains(head) && told.contains(name), "{told}");
     stuck.let_go();
     stuck.end();
 }
@@ -234,13 +264,10 @@ fn a_job_is_listed_and_reported_and_asked_by_sigquit_and_goes_on() {
     let _watchdog = Watchdog::start("listed", PATIENCE);
     let mut stuck = Stuck::start(&["-n", "3"]);
     let report = stuck.report();
-    assert!(report.ends_with(HELD_UP), "{report}");
-    assert!(report.contains("; the last was all_reduce of 1 uint64 by sum"), "{report}");
-    assert_eq!(report.matches("in all_reduce of 1 uint64 by sum").count(), 2, "{report}");
     let rests = "in no operation for about ";
     wait_until("rank 0 has rested for a while", || stdout(&["report", &stuck.pid()]).contains(rests));
 
-    let id = &report["job ".len()..][..16];
+    let id = name_in(&report);
     let listed = stdout(&["ps"]);
     let line = listed.lines().find(|line| line.starts_with(id)).unwrap_or_else(|| panic!("{id}: {listed}"));
     assert!(
@@ -266,11 +293,12 @@ fn a_job_is_listed_and_reported_and_asked_by_sigquit_and_goes_on() {
 #[test]
 fn a_job_that_times_out_says_what_every_rank_was_in() {
     let _watchdog = Watchdog::start("times out", PATIENCE);
-    let stuck = Stuck::start(&["-n", "2", "--timeout", "1s"]);
+    // All that comes before has to be done in time as well.
+    let stuck = Stuck::start(&["-n", "2", "--timeout", "5s"]);
     let (code, stderr) = stuck.end();
     assert_eq!(code, 3, "{stderr}");
     assert!(
-        stderr.contains("all_reduce timed out after 1s, awaiting rank 0; all is held up by rank 0"),
+        stderr.contains("all_reduce timed out after 5s, awaiting rank 0; all is held up by rank 0"),
         "{stderr}"
     );
     assert_eq!(stderr.matches("\nheld up by rank 0, which waits for nobody\n").count(), 1, "{stderr}");
@@ -284,37 +312,35 @@ fn a_job_that_times_out_says_what_every_rank_was_in() {
 #[test]
 fn the_first_call_is_told_by_its_name_while_what_it_needs_is_prepared() {
     let _watchdog = Watchdog::start("first call", PATIENCE);
+    let timing_out = Stuck::start_as("first call", &["-n", "2", "--timeout", "5s"]);
     for (scenario, name) in [("first call", "all_reduce of 3 double by sum"), ("first table", "set_tuning")] {
         let mut stuck = Stuck::start_as(scenario, &["-n", "3"]);
-        let report = stuck.report();
-        let call = format!("in {name}, number 1, there in prepare; waits for rank 0");
-        assert_eq!(report.matches(&call).count(), 2, "{report}");
+        let call = format!("{name}, number 1, there in prepare;");
+        stuck.report_when(|text| wait_in(text, &call) == 2);
         stuck.let_go();
         assert_eq!(stuck.end(), (0, String::new()));
     }
-    let (code, stderr) = Stuck::start_as("first call", &["-n", "2", "--timeout", "1s"]).end();
+    let (code, stderr) = timing_out.end();
     assert_eq!(code, 3, "{stderr}");
-    assert!(stderr.contains("all_reduce timed out after 1s, awaiting rank 0"), "{stderr}");
+    assert!(stderr.contains("all_reduce timed out after 5s, awaiting rank 0"), "{stderr}");
     assert!(!stderr.contains("alloc"), "nobody has called that: {stderr}");
 }
 
 #[test]
 fn calls_are_numbered_as_their_caller_counts_them() {
     let _watchdog = Watchdog::start("numbers", PATIENCE);
-    let told = |scenario: &str| {
+    let told = |scenario: &str, call: &str| {
         let mut stuck = Stuck::start_as(scenario, &["-n", "3"]);
-        let report = stuck.report();
+        let report = stuck.report_when(|text| wait_in(text, call) == 2);
         stuck.let_go();
         assert_eq!(stuck.end(), (0, String::new()));
         report
     };
-    let report = told("many calls");
-    assert_eq!(report.matches("in all_reduce of 3 double by sum, number 27; waits").count(), 2, "{report}");
+    let report = told("many calls", "all_reduce of 3 double by sum, number 27;");
     assert!(report.contains("; the last was all_to_all_v, number 26"), "{report}");
     assert!(report.contains("; 0 of "), "what was pushed and is done: {report}");
     assert!(report.contains(" triggers in its fifo, the last flush"), "{report}");
-    let report = told("many meetings");
-    assert_eq!(report.matches("in barrier, number 4; waits for rank 0").count(), 2, "{report}");
+    told("many meetings", "barrier, number 4;");
 }
 
 #[test]
@@ -338,18 +364,41 @@ fn a_rank_that_was_stopped_is_named_although_it_waits() {
 #[test]
 fn an_observer_outlives_jobs_that_end_under_its_eyes() {
     let _watchdog = Watchdog::start("under its eyes", PATIENCE);
-    let mut seen = 0;
-    for _ in 0..4 {
+    for round in 0..4 {
         let mut stuck = Stuck::start(&["-n", "4"]);
+        let launcher = stuck.launcher.id();
+        let look = || {
+            // One that has ended meanwhile is an error, or an empty picture.
+            let is_seen = |job: &Job| job.report().is_ok_and(|report| report.to_string().lines().count() > 4);
+            Job::all().iter().filter(|job| is_seen(job)).any(|job| job.processes().contains(&launcher))
+        };
+        if round == 0 {
+            wait_until("it is seen", look);
+        }
         stuck.let_go();
         while stuck.launcher.try_wait().unwrap().is_none() {
-            for job in Job::all() {
-                // One that has ended meanwhile is an error, or an empty picture.
-                seen += usize::from(job.report().is_ok_and(|report| !report.to_string().is_empty()));
-            }
+            look();
         }
     }
-    assert!(seen > 0);
+}
+
+#[test]
+fn whoever_has_a_segment_open_to_look_at_is_no_process_of_the_job() {
+    let _watchdog = Watchdog::start("looks on", PATIENCE);
+    let mut stuck = Stuck::start(&["-n", "3"]);
+    stuck.report();
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", stuck.launcher.id())).unwrap();
+    let is_segment = |path: &PathBuf| {
+        std::fs::read_link(path).is_ok_and(|target| target.to_string_lossy().starts_with("/memfd:shmccl"))
+    };
+    let segments = descriptors.map(|entry| entry.unwrap().path()).filter(is_segment);
+    let looked_at: Vec<_> = segments.map(|path| File::open(path).unwrap()).collect();
+    assert!(!looked_at.is_empty());
+    let job = Job::all().into_iter().find(|job| job.processes().contains(&stuck.launcher.id()));
+    let processes = job.expect("it is running").processes().to_vec();
+    assert!(!processes.contains(&std::process::id()), "{processes:?}");
+    stuck.let_go();
+    assert_eq!(stuck.end().0, 0);
 }
 
 #[test]

@@ -290,7 +290,7 @@ fn a_program_leaves_out_of_the_trace_what_it_likes() {
 fn a_rank_that_is_killed_leaves_what_it_had_noted() {
     let scratch = Scratch::new("trace-dies");
     let file = scratch.file("trace.json");
-    let output = run("dies", &file, &[]);
+    let output = run("dies", &file, &["--grace", "60s"]);
     assert_eq!(output.status.code(), Some(128 + 9), "{}", String::from_utf8_lossy(&output.stderr));
     let trace = Trace::read(&file);
     assert_eq!([0, 1, 2].map(|rank| trace.count(rank, "all_reduce")), [1; 3]);

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use shmccl::bootstrap::SegmentBacking;
@@ -9,6 +10,7 @@ use shmccl::faults::Faults;
 use shmccl::trace::DEFAULT_RECORDS;
 
 use super::{HangArgs, JobArgs, n_ranks};
+use crate::units::parse_timeout;
 
 /// Flags of `shmccl run`.
 #[derive(Clone, Debug, Args)]
@@ -28,6 +30,10 @@ pub(crate) struct RunArgs {
     /// Do not end the job when a rank is lost: the others are told, and can go on without it
     #[arg(short, long)]
     pub(crate) keep_going: bool,
+    /// How long ranks may take to end by themselves once one has failed, or the job was interrupted, such as 500ms, 30s or 2m; whoever is
+    /// left then is killed
+    #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "2s")]
+    pub(crate) grace: Duration,
     /// Start ranks again that die, each in its place, so often in all: the others are told, and can bring them back
     #[arg(long, value_name = "TIMES", default_value_t = 0)]
     pub(crate) restart: u32,

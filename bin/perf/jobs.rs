@@ -20,6 +20,9 @@ use crate::row::Row;
 /// The hidden command that device processes run.
 pub(crate) const DEVICE_COMMAND: &str = "perf-device";
 
+/// How long ranks may take to say what is wrong with them once one has: a rank that cannot is ended by its own timeout, or hangs.
+const LAST_WORDS: Duration = Duration::from_secs(30);
+
 /// The core of each of `n_ranks` ranks; `None` where the scheduler decides.
 ///
 /// # Errors
@@ -127,6 +130,7 @@ pub(crate) fn carry_out(
         .heap_len(heap_len)
         .proxy(ProxyMode::from(args.proxy))
         .timeout(args.timeout)
+        .grace(LAST_WORDS)
         .pin(!args.no_pin)
         .capture_output(true);
     let launch = if order.is_traced { launch.trace("/dev/null") } else { launch };

@@ -30,6 +30,7 @@
 //! - No descriptor but its own socket reaches a child.
 
 mod cause;
+mod grace;
 mod hang;
 mod job;
 mod leftovers;
@@ -209,7 +210,9 @@ impl Launch {
         self
     }
 
-    /// Sets how long the others may take to end by themselves after the first has failed.
+    /// Sets how long the others may take to end by themselves after the first has failed, or after an interrupt; 2 s unless it is set.
+    ///
+    /// Of a time in which the launcher itself was held up, for which the others may have been, too, a tenth of it counts at most.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;

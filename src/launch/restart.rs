@@ -7,6 +7,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::grace::Grace;
 use super::pin::PinPlan;
 use super::process::{Started, devices, start};
 use super::supervise::Job;
@@ -23,8 +24,8 @@ pub(super) struct Restarts<'l> {
     left: u32,
     /// Who was started again, and how it had ended.
     done: Vec<(DeviceName, ExitCause)>,
-    /// When a member is killed that is lost and has not ended.
-    condemned: Vec<Option<Instant>>,
+    /// After which a member is killed that is lost and has not ended.
+    condemned: Vec<Option<Grace>>,
     /// Who has left in peace: the others do not take it back, however it ends.
     departed: Vec<bool>,
 }
@@ -52,10 +53,10 @@ impl<'l> Restarts<'l> {
         started
     }
 
-    /// How long until the next one is to be killed.
+    /// How long until it is to be seen whether the next one is to be killed.
     pub(super) fn patience(&self) -> Option<Duration> {
-        let next = self.condemned.iter().flatten().min()?;
-        Some(next.saturating_duration_since(Instant::now()))
+        let now = Instant::now();
+        self.condemned.iter().flatten().map(|grace| grace.patience(now)).min()
     }
 
     /// Whether a member is lost to the others and was to end within its time.
@@ -80,7 +81,7 @@ impl Job<'_> {
         let is_company = |other: Seat| other != seat && self.is_rank(other) && self.root.is_running(other);
         let has_company = (0..self.processes.len()).map(Seat).any(is_company);
         self.restarts.left > 0
-            && self.kill_at.is_none()
+            && self.ending.is_none()
             && !self.processes.iter().any(Process::was_killed)
             && self.ready_after.is_some()
             && !self.restarts.departed[seat.0]
@@ -91,8 +92,8 @@ impl Job<'_> {
     /// Sets a time for the end of a member that is lost to the others, if it is to be started again.
     pub(super) fn condemn(&mut self, seat: Seat) {
         if self.can_restart(seat) && !self.processes[seat.0].has_ended() {
-            let until = &mut self.restarts.condemned[seat.0];
-            *until = until.or_else(|| Instant::now().checked_add(self.grace));
+            let grace = self.grace;
+            self.restarts.condemned[seat.0].get_or_insert_with(|| Grace::begin(grace, Instant::now()));
         }
     }
 
@@ -106,8 +107,8 @@ impl Job<'_> {
     pub(super) fn restart_the_dead(&mut self) -> Result<()> {
         for seat in (0..self.processes.len()).map(Seat) {
             let process: &mut Process = &mut self.processes[seat.0];
-            let until = &mut self.restarts.condemned[seat.0];
-            if until.take_if(|until| Instant::now() >= *until).is_some() && !process.has_ended() {
+            let grace = &mut self.restarts.condemned[seat.0];
+            if grace.take_if(|grace| grace.is_over(Instant::now())).is_some() && !process.has_ended() {
                 process.strike();
             }
             let has_ended = self.processes[seat.0].has_ended();

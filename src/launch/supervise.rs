@@ -9,6 +9,7 @@ use nix::sys::signal::Signal;
 use tracing::{debug, info, warn};
 
 use super::cause::Inquest;
+use super::grace::Grace;
 use super::hang::HangWatch;
 use super::observer::Observer;
 use super::output::{OutputLine, OutputPipe};
@@ -50,7 +51,7 @@ pub(super) fn run(
         keep_going: launch.keep_going,
         restarts: Restarts::new(launch),
         hangs: HangWatch::new(launch, control)?,
-        kill_at: None,
+        ending: None,
         began,
         ready_after: None,
         observer,
@@ -83,8 +84,8 @@ pub(super) struct Job<'o> {
     pub(super) restarts: Restarts<'o>,
     /// What finds those that hang, if that is asked for.
     pub(super) hangs: Option<HangWatch>,
-    /// When whoever is left is killed; set at the first sign of trouble.
-    pub(super) kill_at: Option<Instant>,
+    /// After which whoever is left is killed; set at the first sign of trouble.
+    pub(super) ending: Option<Grace>,
     began: Instant,
     pub(super) ready_after: Option<Duration>,
     pub(super) observer: &'o mut dyn Observer,
@@ -146,7 +147,7 @@ impl Job<'_> {
         if self.only_lost_ones_are_left() && !self.has_ended() {
             self.begin_grace();
         }
-        if self.kill_at.is_some_and(|kill_at| Instant::now() >= kill_at) {
+        if self.ending.as_mut().is_some_and(|ending| ending.is_over(Instant::now())) {
             self.kill_all();
         }
         Ok(())
@@ -206,7 +207,7 @@ impl Job<'_> {
 
     /// How long the loop may sleep when nothing happens.
     fn patience(&self) -> Option<Duration> {
-        let until_kill = self.kill_at.map(|kill_at| kill_at.saturating_duration_since(Instant::now()));
+        let until_kill = self.ending.map(|ending| ending.patience(Instant::now()));
         let until_retry = self.root.has_backlog().then_some(BACKLOG_PAUSE);
         let until_look = self.hangs.as_ref().map(HangWatch::patience);
         [until_kill, until_retry, until_look, self.restarts.patience()].into_iter().flatten().min()
@@ -364,11 +365,12 @@ impl Job<'_> {
     }
 
     fn begin_grace(&mut self) {
-        self.kill_at = self.kill_at.or_else(|| Instant::now().checked_add(self.grace));
+        let grace = self.grace;
+        self.ending.get_or_insert_with(|| Grace::begin(grace, Instant::now()));
     }
 
     fn kill_all(&mut self) {
-        self.kill_at = None;
+        self.ending = None;
         info!(target: LAUNCH, "killing whoever is left");
         for process in &mut self.processes {
             process.kill();

@@ -1,8 +1,9 @@
 //! Finding the jobs of this host, without anybody who keeps a list of them.
 //!
 //! The processes of a job keep its segments open. So whoever may look at a process finds, among its descriptors in `/proc`, those of
-//! segments, and their headers say of which job and epoch they are. That way jobs of launchers are found, of processes that have met
-//! by themselves, and of threads; and when the last process of a job is gone there is nothing left to find.
+//! segments, and their headers say of which job and epoch they are; whoever looks on has them open for reading only, and does not
+//! count. That way jobs of launchers are found, of processes that have met by themselves, and of threads; and when the last process
+//! of a job is gone there is nothing left to find.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, btree_map};
@@ -129,7 +130,7 @@ impl Finds {
         let Ok(descriptors) = std::fs::read_dir(format!("/proc/{process}/fd")) else { return };
         for descriptor in descriptors.flatten() {
             let path = descriptor.path();
-            if !std::fs::read_link(&path).is_ok_and(|target| may_be_segment(&target)) {
+            if !std::fs::read_link(&path).is_ok_and(|target| may_be_segment(&target)) || !is_writable(&path) {
                 continue;
             }
             // It may be closed meanwhile, and the whole process may be gone.
@@ -213,6 +214,13 @@ fn rank_of(owner: u64) -> Option<Rank> {
 fn may_be_segment(target: &Path) -> bool {
     let text = target.to_string_lossy();
     text.starts_with("/memfd:shmccl") || text.starts_with("/dev/shm/") || text.ends_with(".shmccl")
+}
+
+/// Whether a descriptor is for writing, too, as those of members are, who could not map a segment otherwise. One that is not is that of
+/// somebody who looks on, another observer or a launcher that has lost a rank, and makes no job of theirs of it.
+fn is_writable(descriptor: &Path) -> bool {
+    const WRITE: u32 = 0o200;
+    std::fs::symlink_metadata(descriptor).is_ok_and(|link| link.mode() & WRITE != 0)
 }
 
 /// The processes of this user.

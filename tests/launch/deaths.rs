@@ -1,13 +1,16 @@
 //! Devices that die or misbehave: who is the cause, and who learns of it.
 
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use shmccl::bootstrap::ProxyMode;
 use shmccl::error::{DeviceName, ExitCause};
-use shmccl::launch::Program;
+use shmccl::launch::{Observer, OutputLine, Program};
 
-use crate::{DEVICE, failure, launch, own_path, rank, run};
+use crate::{DEVICE, failure, launch, memory, own_path, rank, run};
 
 /// Where a device can go wrong, in order.
 const STEPS: [&str; 5] = ["before-join", "welcomed", "shared", "up", "left"];
@@ -65,8 +68,13 @@ fn garbage_on_the_socket_is_the_cause_although_the_process_has_to_be_killed() {
     let grace = Duration::from_millis(100);
     let (result, record) = run(&launch(3, "garbage:before-join@1 wait").grace(grace));
     assert_eq!(failure(result), (rank(1), ExitCause::Protocol));
-    assert_eq!(record.said(rank(0)).last().unwrap(), &"rank 1 was lost");
+    assert_eq!(record.losses[0], rank(1));
     assert!(began.elapsed() >= grace);
+    let (result, record) = run(&launch(3, "nonsense:before-join@1 wait"));
+    assert_eq!(failure(result), (rank(1), ExitCause::Protocol));
+    for survivor in [0, 2] {
+        assert_eq!(record.said(rank(survivor)).last().unwrap(), &"rank 1 was lost");
+    }
 }
 
 #[test]
@@ -91,9 +99,34 @@ fn a_death_behind_a_wrapper_is_noticed_while_the_wrapper_lives() {
     assert_eq!(failure(result), (rank(1), ExitCause::Code(137)));
     assert_eq!(record.losses[0], rank(1));
     let lingering = launch(2, "die:up:9@1 wait").program(wrapper("test $code = 137 && exec sleep 1000;"));
-    let (result, record) = run(&lingering.grace(Duration::from_millis(200)));
+    let (result, _) = run(&lingering.grace(Duration::from_millis(200)));
     assert_eq!(failure(result), (rank(1), ExitCause::HungUp));
-    assert!(record.said(rank(0)).contains(&"lost rank 1"), "{record:?}");
+
+    let told = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("told-{}", std::process::id()));
+    let until_told = format!("test $code = 137 && until test -e '{}'; do sleep 0.01; done;", told.display());
+    let lingering = launch(2, "die:up:9@1 wait").program(wrapper(&until_told));
+    let mut witness = Witness { told: &told, has_heard: false };
+    let result = lingering.spawn_and_supervise(memory().as_fd(), &mut witness);
+    assert_eq!(failure(result), (rank(1), ExitCause::Code(137)));
+    assert!(witness.has_heard, "the wrapper ended before rank 0 knew");
+    std::fs::remove_file(&told).unwrap();
+}
+
+/// Makes a file when rank 0 says that it has lost rank 1.
+struct Witness<'a> {
+    told: &'a Path,
+    has_heard: bool,
+}
+
+impl Observer for Witness<'_> {
+    fn on_loss(&mut self, _: DeviceName) {}
+
+    fn on_output(&mut self, line: OutputLine<'_>) {
+        if line.device == rank(0) && String::from_utf8_lossy(line.text).contains("> lost rank 1") {
+            self.has_heard = true;
+            File::create(self.told).unwrap();
+        }
+    }
 }
 
 #[test]

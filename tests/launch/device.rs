@@ -1,11 +1,13 @@
 //! What devices do, word by word.
 
 use std::collections::BTreeSet;
+use std::os::fd::RawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, raise};
+use nix::sys::socket::{MsgFlags, recv, send};
 use nix::unistd::pause;
 use shmccl::bootstrap::{LinkEvent, join_from_env};
 
@@ -69,9 +71,12 @@ fn act(word: &str, step: &str) {
         "exit" => std::process::exit(number()),
         "hang" => hang(),
         "garbage" => {
-            let socket = std::env::var("SHMCCL_SOCKET").unwrap().parse().unwrap();
-            nix::sys::socket::send(socket, b"garbage", nix::sys::socket::MsgFlags::empty()).unwrap();
+            send_garbage();
             hang();
+        }
+        "nonsense" => {
+            await_hang_up(send_garbage());
+            std::process::exit(1);
         }
         "deaf" => {
             let script = "trap '' INT TERM; echo '> deaf'; exec sleep 1000";
@@ -81,6 +86,18 @@ fn act(word: &str, step: &str) {
         "descriptors" => say(format_args!("> descriptors {:?}", inheritable())),
         _ => panic!("no such word: {word}"),
     }
+}
+
+/// Returns the number of the socket to the launcher.
+fn send_garbage() -> RawFd {
+    let socket = std::env::var("SHMCCL_SOCKET").unwrap().parse().unwrap();
+    send(socket, b"garbage", MsgFlags::empty()).unwrap();
+    socket
+}
+
+/// Reads on until the launcher says nothing more.
+fn await_hang_up(socket: RawFd) {
+    while recv(socket, &mut [0; 4096], MsgFlags::empty()).is_ok_and(|len| len > 0) {}
 }
 
 fn hang() -> ! {

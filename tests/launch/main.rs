@@ -48,6 +48,8 @@ fn launch(n_ranks: u32, scenario: &str) -> Launch {
         .program(entry("device_process"))
         .service(entry("device_process"))
         .timeout(WATCHDOG)
+        // What survivors say does not depend on how soon they are scheduled.
+        .grace(WATCHDOG)
         .env(SCENARIO, scenario)
         .capture_output(true)
 }
@@ -103,6 +105,7 @@ fn failure(result: shmccl::Result<Outcome>) -> (DeviceName, ExitCause) {
 }
 
 /// A device whose scenario is a list of words: `die:STEP:SIGNAL`, `exit:STEP:CODE`, `hang:STEP`, `garbage:STEP`,
+/// `nonsense:STEP` (the same, but ends once the launcher has hung up),
 /// `ignore-interrupts`, each only on the rank after `@` (all without), `wait` to await a loss and fail, `go-on` to await one and leave.
 #[test]
 fn device_process() {

@@ -40,7 +40,7 @@ fn an_interrupt_is_passed_on_and_becomes_the_exit_code() {
 #[test]
 fn whoever_ignores_an_interrupt_is_killed_at_the_second_one() {
     let script = "trap 'echo heard' TERM; trap '' INT; echo pid $$; while :; do sleep 1000 & wait; done";
-    let mut started = Started::new(shmccl(&["-n", "2", "-q", "--", "sh", "-c", script]), 2);
+    let mut started = Started::new(shmccl(&["-n", "2", "-q", "--grace", "60m", "--", "sh", "-c", script]), 2);
     started.signal(Signal::SIGTERM);
     // Of two signals that wait together the kernel hands out the lower one first, whichever came first.
     started.hear("heard");
@@ -49,9 +49,24 @@ fn whoever_ignores_an_interrupt_is_killed_at_the_second_one() {
 }
 
 #[test]
+fn ranks_have_as_long_to_end_after_an_interrupt_as_they_are_given() {
+    let heeds = "trap 'sleep 3; echo saved; exit 0' TERM; echo pid $$; while :; do sleep 1000 & wait; done";
+    // Longer than without the flag.
+    let mut started = Started::new(shmccl(&["-n", "2", "-q", "--grace", "60s", "--", "sh", "-c", heeds]), 2);
+    started.signal(Signal::SIGTERM);
+    started.hear("saved");
+    started.hear("saved");
+    assert_eq!(started.end().0, 143);
+    let ignores = "trap '' TERM; echo pid $$; exec sleep 1000";
+    let started = Started::new(shmccl(&["-n", "2", "-q", "--grace", "100ms", "--", "sh", "-c", ignores]), 2);
+    started.signal(Signal::SIGTERM);
+    assert_eq!(started.end().0, 143);
+}
+
+#[test]
 fn a_rank_that_is_killed_is_named_and_its_peers_say_whom_they_lost() {
     for mode in ["thread", "process"] {
-        let started = Started::new(job(&["-n", "4", "-q", "--proxy", mode], "wait"), 4);
+        let started = Started::new(job(&["-n", "4", "-q", "--grace", "60s", "--proxy", mode], "wait"), 4);
         kill(started.pids[2], Signal::SIGKILL).unwrap();
         let (code, error) = started.end();
         let last = error.lines().last().unwrap_or_default();

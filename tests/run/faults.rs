@@ -4,8 +4,8 @@ use crate::{job, run, told};
 
 #[test]
 fn a_device_that_an_injected_fault_has_killed_is_named_with_the_fault() {
-    let (code, error) =
-        told(&job(&["-n", "2", "-q", "--faults", "seed=4;kill:rank=1,at=2"], "ring").output().unwrap());
+    let flags = ["-n", "2", "-q", "--grace", "60s", "--faults", "seed=4;kill:rank=1,at=2"];
+    let (code, error) = told(&job(&flags, "ring").output().unwrap());
     let named = "error: rank 1 was killed by an injected fault: kill at operation 2, wait (seed 4)\n";
     assert!(code == 137 && error.ends_with(named) && error.contains("rank 1 was lost"), "{code} {error}");
     let mut service = job(&["-n", "2", "-q", "--proxy", "process"], "ring");

@@ -43,17 +43,17 @@ pub(crate) fn stop_and_stay(comm: Box<Communicator>) -> shmccl::Result<Box<Commu
     }
 }
 
-/// Of these lines the one in which rank 1 is told to have hung, with the number of milliseconds replaced.
+/// Of these lines those in which rank 1 is told to have hung, with the number of milliseconds replaced.
 fn hung_lines(stderr: &str) -> Vec<String> {
     let digits = Regex::new("for [0-9]+ ms").unwrap();
-    let lines = stderr.lines().filter(|line| line.contains("heartbeat"));
+    let lines = stderr.lines().filter(|line| line.contains("rank 1") && line.contains("heartbeat"));
     lines.map(|line| digits.replace(line, "for N ms").into_owned()).collect()
 }
 
 #[test]
 fn a_rank_that_hangs_is_named_and_killed_where_that_is_asked_for() {
     let (code, stderr) = told(
-        &job(&["-n", "2", "-q", "--hung-after", "5/8", "--heartbeat", "100ms"], "stop 1").output().unwrap(),
+        &job(&["-n", "2", "-q", "--hung-after", "20/30", "--heartbeat", "100ms"], "stop 1").output().unwrap(),
     );
     let remedy =
         "see what has stopped it (--spare-hung leaves it to a debugger), or allow more (--hung-after)";
@@ -66,7 +66,7 @@ fn a_rank_that_hangs_is_named_and_killed_where_that_is_asked_for() {
 
 #[test]
 fn a_rank_that_hangs_again_and_again_is_started_again_each_time() {
-    let flags = ["-n", "3", "-q", "--hung-after", "5/8", "--heartbeat", "100ms", "--restart", "2"];
+    let flags = ["-n", "3", "-q", "--hung-after", "20/30", "--heartbeat", "100ms", "--restart", "2"];
     let (code, stderr) = told(&job(&flags, "stop 2").output().unwrap());
     let killed = "rank 1 has given no heartbeat for N ms: it is killed";
     let again =
@@ -81,14 +81,14 @@ fn a_rank_that_hangs_again_and_again_is_started_again_each_time() {
 /// A rank that is back within a period, so that no look falls between.
 #[test]
 fn a_rank_that_was_started_again_does_not_answer_for_the_misses_of_its_predecessor() {
-    let flags = ["-n", "2", "-q", "--hung-after", "3/8", "--heartbeat", "500ms", "--restart", "3"];
+    let flags = ["-n", "2", "-q", "--hung-after", "4/12", "--heartbeat", "500ms", "--restart", "3"];
     let (code, stderr) = told(&job(&flags, "stop-and-stay 0").output().unwrap());
     assert_eq!((code, hung_lines(&stderr).len()), (0, 2), "{stderr}");
 }
 
 #[test]
 fn a_service_process_that_hangs_is_found_as_well() {
-    let flags = ["-n", "2", "-q", "--proxy", "process", "--hung-after", "5/8", "--heartbeat", "100ms"];
+    let flags = ["-n", "2", "-q", "--proxy", "process", "--hung-after", "20/30", "--heartbeat", "100ms"];
     let started = Started::new(job(&flags, "wait"), 2);
     kill(service_of(started.launcher.id()), Signal::SIGSTOP).unwrap();
     let (code, stderr) = started.end();

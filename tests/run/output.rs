@@ -57,7 +57,7 @@ fn job_that_loses_a_rank_and_its_output(directory: &Path, stdout: Stdio) -> Chil
             echo b
         fi 2>/dev/null";
     let directory = directory.to_str().unwrap();
-    let flags = ["-n", "2", "-q", "--prefix", "--", "sh", "-c", script, directory];
+    let flags = ["-n", "2", "-q", "--prefix", "--grace", "60s", "--", "sh", "-c", script, directory];
     shmccl(&flags).stdout(stdout).stderr(Stdio::piped()).spawn().unwrap()
 }
 
