@@ -64,6 +64,7 @@ pub mod heap;
 #[cfg(not(loom))]
 pub mod launch;
 #[cfg(not(loom))]
+mod locks;
 pub mod logs;
 #[cfg(not(loom))]
 pub mod observe;

@@ -17,7 +17,7 @@ use nix::sys::socket::{
 
 use super::dismissal::Dismissal;
 use super::knock::MeetingPoint;
-use super::meeting::{Meeting, Party};
+use super::meeting::{LATE_ROUNDS, Meeting, Party};
 use super::options::{Options, Placement};
 use super::root::{Event, Offer, Root, Seat};
 use super::socket::{poll_timeout, resource_error};
@@ -29,6 +29,9 @@ const BACKLOG: i32 = 128;
 
 /// How long a send that the kernel refused for want of room waits before it is tried again.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(1);
+
+/// How long those who have met have to join in any case, however late it was when the host received the last of them.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
 
 /// A meeting point where guests may knock, and nobody opens yet.
 #[derive(Debug)]
@@ -106,6 +109,7 @@ fn preside<C: AsFd>(party: Party, point: &MeetingPoint, make_control: impl FnOnc
             for socket in sockets {
                 root.seat(socket, Placement { cpu: None, devices: 1, proxies: 0 });
             }
+            let deadline = deadline.map(|deadline| deadline.max(Instant::now() + LAST_MOMENT));
             if let Err(error) = lead(&mut root, deadline) {
                 root.tell_all(&Dismissal::of_error(&error).message(job_id));
             }
@@ -119,17 +123,20 @@ fn preside<C: AsFd>(party: Party, point: &MeetingPoint, make_control: impl FnOnc
     }
 }
 
-/// Drives the root until all were told to go, or that one is lost. What it has sent outlives it.
+/// Drives the root until all were told to go, or that one is lost. What it has sent outlives it. Whatever has come by the deadline is
+/// heard, however late that is noticed.
 fn lead(root: &mut Root, deadline: Option<Instant>) -> Result<()> {
-    let mut is_over = false;
+    let (mut is_over, mut late_rounds) = (false, 0);
     while !is_over || root.has_backlog() {
-        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+        let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        let (seats, is_quiet) = wait(root, deadline)?;
+        if is_late && (late_rounds == LATE_ROUNDS || is_quiet) {
             if !is_over {
                 root.declare_laggards_lost();
             }
             return Ok(());
         }
-        let seats = wait(root, deadline)?;
+        late_rounds += u32::from(is_late);
         for seat in seats {
             step("about to serve a member");
             root.serve(seat)?;
@@ -145,14 +152,50 @@ fn lead(root: &mut Root, deadline: Option<Instant>) -> Result<()> {
     Ok(())
 }
 
-/// Waits for something to happen; returns everybody whom it may concern.
-fn wait(root: &Root, deadline: Option<Instant>) -> Result<Vec<Seat>> {
+/// Waits for something to happen; returns everybody whom it may concern, and whether nobody has said anything.
+fn wait(root: &Root, deadline: Option<Instant>) -> Result<(Vec<Seat>, bool)> {
     let (seats, mut polled): (Vec<_>, Vec<_>) =
         root.sockets().map(|(seat, socket, _)| (seat, PollFd::new(socket, PollFlags::POLLIN))).unzip();
     let until_end = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let until_retry = root.has_backlog().then_some(BACKLOG_PAUSE);
     match poll(&mut polled, poll_timeout([until_end, until_retry].into_iter().flatten().min())) {
-        Ok(_) | Err(Errno::EINTR) => Ok(seats),
+        Ok(n_ready) => Ok((seats, n_ready == 0)),
+        Err(Errno::EINTR) => Ok((seats, false)),
         Err(errno) => Err(Error::os("waiting at a meeting", errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+
+    use super::super::message::{Hello, LAYOUT_VERSION, Lost, Message, Welcome};
+    use super::super::socket::{Incoming, pair, send, try_receive};
+    use super::*;
+    use crate::bootstrap::message;
+
+    #[test]
+    fn what_has_come_by_the_deadline_is_heard_however_late_that_is_noticed() {
+        const JOB: u64 = 77;
+        let control = memfd_create(c"test", MFdFlags::MFD_CLOEXEC).unwrap();
+        let options = Options { heap_len: 1 << 20, ..Options::default() };
+        let offer = Offer { n_ranks: 2, epoch: 1, job_id: JOB, options, restarting: false, beat: None };
+        let mut root = Root::new(offer, control.as_fd()).unwrap().trusting();
+        let members = [(), ()].map(|()| {
+            let (own, theirs) = pair().unwrap();
+            root.seat(own, Placement { cpu: None, devices: 1, proxies: 0 });
+            theirs
+        });
+        let (head, pid) = (Hello::head(JOB), std::process::id());
+        let hello = Hello { head, layout_version: LAYOUT_VERSION, pid, member: 1, reserved: 0 };
+        send(members[1].as_fd(), bytemuck::bytes_of(&hello), &[]).unwrap();
+        lead(&mut root, Some(Instant::now())).unwrap();
+        let told = |member: usize| match try_receive(members[member].as_fd()).unwrap() {
+            Incoming::Message(bytes, _) => bytes,
+            other => panic!("{other:?}"),
+        };
+        assert!(message::read::<Welcome>(&told(1)).is_some(), "it has said Hello");
+        let lost = message::read::<Lost>(&told(1)).unwrap();
+        assert_eq!(lost.member, 0, "the one that has said nothing");
     }
 }

@@ -35,6 +35,10 @@ use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
 /// How many connections there may be: everybody, and as many again that say nothing.
 const MAX_GUESTS: usize = 2 * MAX_RANKS as usize;
 
+/// How many rounds follow the deadline at most, as long as there is something to hear: the first one lets in who is at the door, the next
+/// one hears them, and one is to spare.
+pub(super) const LATE_ROUNDS: u32 = 3;
+
 /// Those who have met.
 #[derive(Debug)]
 pub(super) struct Party {
@@ -129,12 +133,17 @@ impl Meeting {
         }
     }
 
+    /// Who has come by the deadline is received, however late that is noticed: a host that was not scheduled for a while finds knocks
+    /// at the door and in sockets.
     fn receive_all(&mut self) -> Result<(), Breakdown> {
+        let mut late_rounds = 0;
         while !self.is_complete() {
-            if self.is_late() {
+            let is_late = self.is_late();
+            let (knocks, ready) = self.poll()?;
+            if is_late && (late_rounds == LATE_ROUNDS || !knocks && ready.is_empty()) {
                 return Err(Breakdown::Missing(self.first_missing()));
             }
-            let (knocks, ready) = self.poll()?;
+            late_rounds += u32::from(is_late);
             for index in ready {
                 self.hear(index)?;
             }

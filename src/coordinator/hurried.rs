@@ -61,7 +61,7 @@ mod tests {
         let error =
             Hurried::new(&stream, Duration::from_millis(50)).read_exact(&mut [0; 1 << 20]).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock), "{error}");
-        assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
         drop(stream);
         drip.join().unwrap();
     }

@@ -46,9 +46,6 @@ use nix::unistd::{Pid, chdir, pipe2, read, setsid, unlink, write};
 use super::header::SegmentHeader;
 use super::system::{pidfd_kill, pidfd_open};
 
-/// How long a janitor may take to get ready. One that takes longer is late, and does its work all the same.
-const PATIENCE_MS: u16 = 1000;
-
 /// The names of one job, and what it takes to remove them. Everything here is async-signal-safe.
 #[derive(Debug)]
 pub(crate) struct Sweep {
@@ -112,9 +109,10 @@ impl Janitor {
         let post = Post { sweep, lock, end: end.as_fd(), tell_ready: tell_ready.as_fd() };
         let process = fork(&post)?;
         drop(tell_ready);
-        // From then on no signal to a process group reaches it. It hangs up if it was killed before.
+        // From then on no signal to a process group reaches it: there is no name before. It hangs up if it was killed, and does nothing
+        // else until then that could take long, but to be scheduled.
         let mut polled = [PollFd::new(ready.as_fd(), PollFlags::POLLIN)];
-        while poll(&mut polled, PollTimeout::from(PATIENCE_MS)) == Err(Errno::EINTR) {}
+        while poll(&mut polled, PollTimeout::NONE) == Err(Errno::EINTR) {}
         Ok(Self { process, hold })
     }
 

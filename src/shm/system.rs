@@ -180,6 +180,8 @@ impl InterruptWatch {
         let mut watch = Self { previous: Vec::new() };
         *watched = true;
         drop(watched);
+        // What came to an earlier watch is nobody's any more. Whatever comes from here on is this one's.
+        while watch.next().is_some() {}
         let quit = heeds_quit.then_some(Signal::SIGQUIT);
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().chain(quit) {
             // SAFETY: `note_interrupt` does only what is allowed in a signal handler.
@@ -189,7 +191,6 @@ impl InterruptWatch {
                 watch.restore_last();
             }
         }
-        while watch.next().is_some() {}
         Ok(Some(watch))
     }
 

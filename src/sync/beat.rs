@@ -4,13 +4,14 @@
 //! There is no edge. Threads of one process write the words and nothing is read by virtue of it: a looker compares it with what it
 //! was at the last look. Relaxed suffices, since reads of one word never go back in its order of modification, whatever else is
 //! reordered: a beat that was seen is not unseen, and one that is seen late is a look that missed it, which is what looks are counted
-//! for. Where two threads beat, either beat will do. What follows from a rank's being taken for lost has edges of its own (L1 and R1).
+//! for. Where two threads beat, the later beat counts, though one of them may be held up between its look at the clock and its write: a
+//! word goes forward only. What follows from a rank's being taken for lost has edges of its own (L1 and R1).
 //! So there is no model of it either: one word has no interleavings.
 
 use std::time::Duration;
 
 use super::atomic::AtomicU64;
-use super::plain::{load_time, store_time};
+use super::plain::{advance_time, load_time};
 
 /// The heartbeat of one member of a job.
 ///
@@ -41,14 +42,14 @@ impl BeatCell {
         Self { beat: AtomicU64::new(0), moved: AtomicU64::new(0) }
     }
 
-    /// Beats, at the time `now`.
+    /// Beats, at the time `now`, unless another thread has beaten at a later one.
     pub fn beat(&self, now: Duration) {
-        store_time(&self.beat, now);
+        advance_time(&self.beat, now);
     }
 
     /// Tells that the rank had done something by the beat at the time `now`, since the one before.
     pub fn tell_moved(&self, now: Duration) {
-        store_time(&self.moved, now);
+        advance_time(&self.moved, now);
     }
 
     /// When it has beaten last; `None` when it has not.
@@ -84,5 +85,15 @@ mod tests {
         assert_eq!((cell.last(), cell.last_moved()), (Some(Duration::from_millis(7)), None));
         cell.tell_moved(Duration::from_millis(6));
         assert_eq!(cell.last_moved(), Some(Duration::from_millis(6)));
+    }
+
+    #[test]
+    fn a_beat_that_is_written_late_takes_none_back() {
+        let (cell, ms) = (BeatCell::new(), Duration::from_millis);
+        for at in [7, 5] {
+            cell.beat(ms(at));
+            cell.tell_moved(ms(at));
+        }
+        assert_eq!((cell.last(), cell.last_moved()), (Some(ms(7)), Some(ms(7))));
     }
 }

@@ -32,6 +32,11 @@ pub fn store_time(word: &AtomicU64, time: Duration) {
     store(word, nanos(time).max(1));
 }
 
+/// The same unless the word has a later time already, as another thread may have written it since this one looked at the clock.
+pub fn advance_time(word: &AtomicU64, time: Duration) {
+    word.fetch_max(nanos(time).max(1), Ordering::Relaxed); // Relaxed: the time is only a time, see the module head
+}
+
 /// All the nanoseconds of `time` that a word can tell.
 #[must_use]
 pub fn nanos(time: Duration) -> u64 {

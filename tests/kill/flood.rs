@@ -1,5 +1,7 @@
 //! A rank that has filled its fifo with long puts when a peer is killed: it leaves at once, and leaves the puts where they are.
 
+use std::time::Duration;
+
 use nix::sys::signal::{Signal, raise};
 use shmccl::bootstrap::ProxyMode;
 use shmccl::channel::Channel;
@@ -43,7 +45,8 @@ pub(crate) fn flood(test: &str, mode: ProxyMode) -> Option<String> {
     let program = this_test(test);
     let launch = Launch::new(2).unwrap().program(program.clone()).service(program).proxy(mode);
     let mut witness = Witness::default();
-    let outcome = launch.heap_len(3 * LEN).capture_output(true).supervise(&mut witness);
+    let outcome =
+        launch.grace(Duration::from_secs(10)).heap_len(3 * LEN).capture_output(true).supervise(&mut witness);
     let victim = DeviceName::Rank(Rank::new(1, 2).unwrap());
     let killed = ExitCause::Signal(Signal::SIGKILL as i32);
     let output = String::from_utf8_lossy(&witness.output);

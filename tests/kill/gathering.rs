@@ -12,7 +12,7 @@ use crate::device::{say, saying};
 use crate::steps;
 
 /// How long everybody waits for the others where one may never come, and where all have: longer than a trial may take.
-const LITTLE_PATIENCE_MS: u64 = 1500;
+const LITTLE_PATIENCE_MS: u64 = 5000;
 const PATIENCE_MS: u64 = 60_000;
 
 /// The rank of a process, and what it meets under where it is not the host.

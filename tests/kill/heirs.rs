@@ -39,6 +39,8 @@ fn each_recovery_is_told_once_to_every_rank_and_a_heap_is_kept_whatever_it_is_ba
     let test = "heirs::each_recovery_is_told_once_to_every_rank_and_a_heap_is_kept_whatever_it_is_backed_by";
     let prefix = format!("shmccl-heirs-{}", std::process::id());
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&prefix);
+    // A failed run may have left it whose process had the same number.
+    let _ = std::fs::remove_dir_all(&directory);
     std::fs::create_dir(&directory).unwrap();
     let files = SegmentBacking::Files(directory.to_str().unwrap().to_owned());
     let mut series = Series::begin("segments of every kind");

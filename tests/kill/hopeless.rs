@@ -53,7 +53,7 @@ pub(crate) fn be_hopeless() {
 pub(crate) fn run_hopeless(test: &str, way: &str) -> (Result<Outcome>, Vec<(DeviceName, ExitCause)>) {
     let launch = Launch::new(2).unwrap().program(this_test(test)).heap_len(8 << 20).capture_output(true);
     let hangs = way == "hangs";
-    let launch = launch.timeout(Duration::from_secs(if hangs { 1 } else { 10 })).env("RETURN_WAY", way);
+    let launch = launch.timeout(Duration::from_secs(if hangs { 5 } else { 10 })).env("RETURN_WAY", way);
     let faults = if way == "struck" { "seed=7;kill:rank=1,at=3" } else { "" };
     let launch = launch.faults(faults.parse().unwrap());
     let mut witness = Witness::default();

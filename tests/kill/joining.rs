@@ -27,8 +27,8 @@ use crate::{doze, long, now, steps, this_test};
 const TEST: &str = "joining::a_death_while_newcomers_join_leaves_all_of_them_together_or_none";
 
 /// How long everybody waits for the others, in milliseconds; and in trials in which it may be that a newcomer never comes.
-const PATIENCE_MS: u64 = 5000;
-const LITTLE_PATIENCE_MS: u64 = 2000;
+const PATIENCE_MS: u64 = 10_000;
+const LITTLE_PATIENCE_MS: u64 = 5000;
 
 fn patience() -> Duration {
     Duration::from_millis(std::env::var("JOIN_PATIENCE").unwrap().parse().unwrap())
@@ -108,6 +108,8 @@ fn tell(grown: Result<Communicator>) -> Option<Communicator> {
         Err(Error::NoMeeting { .. }) => say(&format!("failed host {}", now())),
         // A newcomer that is killed before it has knocked is nobody's loss: it is missed.
         Err(Error::Timeout { awaited: Some(rank), .. }) => say(&format!("failed {rank} late")),
+        // It was not heard in time by a host that is held up.
+        Err(Error::Timeout { awaited: None, .. }) => say("failed host late"),
         Err(error) => panic!("{error}"),
     }
     grown.ok()

@@ -24,7 +24,7 @@ use crate::statistics::percentiles;
 use crate::{doze, long, now, this_test};
 
 /// How many trials there may be for each death that is to be shown.
-const TRIALS_PER_DEATH: usize = 4;
+const TRIALS_PER_DEATH: usize = 16;
 
 /// From the start of a process until it is back, in the first trial.
 const FIRST_GUESS_NS: u64 = 4_000_000;
@@ -103,7 +103,7 @@ impl RestartingTrial {
 
     fn run(&self, tally: &mut Tally) {
         let launch = Launch::new(self.n_ranks).unwrap().program(this_test(self.test)).heap_len(8 << 20);
-        let launch = launch.timeout(Duration::from_secs(10)).grace(Duration::from_millis(300));
+        let launch = launch.timeout(Duration::from_secs(10)).grace(Duration::from_secs(3));
         let launch = launch.env("RETURN_VICTIM", self.victim.to_string()).restart(2);
         let mut watcher = Watcher::new(self.delay_us);
         let outcome = launch.capture_output(true).supervise(&mut watcher);

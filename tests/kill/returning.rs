@@ -200,13 +200,15 @@ impl ReturningTrial {
         let directory =
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("returns-{}", std::process::id()));
         if let Second::Step(number) = self.second {
+            // A failed trial may have left it.
+            let _ = std::fs::remove_dir_all(&directory);
             std::fs::create_dir(&directory).unwrap();
             let from = if self.other == self.victim { "start 2" } else { "loss 1" };
             launch = launch.env("RETURN_DIRECTORY", &directory).env(steps::NUMBER, number.to_string());
             launch = launch.env(steps::FROM, format!("{from} {}", self.other));
             launch = launch.env("RETURN_VICTIM", self.victim.to_string());
         }
-        let launch = launch.timeout(Duration::from_secs(10)).grace(Duration::from_millis(300));
+        let launch = launch.timeout(Duration::from_secs(10)).grace(Duration::from_secs(3));
         let (tell, told) = mpsc::channel();
         let own = self.clone();
         let mut watcher = Watcher { log: Log::default(), tell };

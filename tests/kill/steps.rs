@@ -86,8 +86,13 @@ impl Subscriber for Counter {
 
 /// Has `kill_at` kill at one step after the other until there are no more, which it says; at some of them, drawn by lot, where there
 /// is little time. Returns how many there were.
-fn at_each_step(name: &str, series: &mut Series, mut kill_at: impl FnMut(u64) -> bool) -> u64 {
-    let stride = if long() { 1 } else { 3 };
+fn at_each_step(name: &str, series: &mut Series, kill_at: impl FnMut(u64) -> bool) -> u64 {
+    at_steps(name, series, 3, kill_at)
+}
+
+/// The same, at one of `stride` steps where there is little time.
+fn at_steps(name: &str, series: &mut Series, stride: u64, mut kill_at: impl FnMut(u64) -> bool) -> u64 {
+    let stride = if long() { 1 } else { stride };
     let mut number = 1 + series.below(stride);
     while number < MOST {
         if !series.trial(|_| (name, number), |_| kill_at(number)) {
@@ -112,6 +117,7 @@ fn at_each_step_of_each(names: [&str; 3], mut kill_at: impl FnMut(u32, u64) -> b
 fn launch(test: &str, victim: u32, from: &str, number: u64) -> Launch {
     let launch = Launch::new(3).unwrap().program(this_test(test)).heap_len(8 << 20).capture_output(true);
     let launch = launch.timeout(Duration::from_secs(10)).env("SHMCCL_TUNING", "");
+    let launch = launch.grace(Duration::from_secs(10));
     launch.env(FROM, format!("{from} {victim}")).env(NUMBER, number.to_string())
 }
 
@@ -209,7 +215,8 @@ fn whoever_is_stopped_at_whatever_step_of_shrinking_the_others_go_on_and_it_is_t
     let mut series = Series::begin("steps");
     let drawn = u32::try_from(series.below(2)).unwrap();
     for victim in if long() { 0..2 } else { drawn..drawn + 1 } {
-        let steps = at_each_step("a survivor", &mut series, |number| halting::halt_at(test, victim, number));
+        // Each takes as long as the others wait for it.
+        let steps = at_steps("a survivor", &mut series, 6, |number| halting::halt_at(test, victim, number));
         println!("rank {victim}: {steps} steps");
         assert!(steps > 5, "{steps}");
     }

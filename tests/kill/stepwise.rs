@@ -101,6 +101,7 @@ pub(crate) fn kill_at(name: &str, number: u64) {
     let test = this_test(name);
     let launch = Launch::new(3).unwrap().program(test.clone()).service(test).capture_output(true);
     let launch = launch.heap_len(16 << 20).timeout(Duration::from_secs(10)).env("SHMCCL_TUNING", "");
+    let launch = launch.grace(Duration::from_secs(10));
     let launch = launch.faults(format!("seed=9;kill:rank=1,at={number}").parse().unwrap());
     let mut said = Said::default();
     let outcome = launch.supervise(&mut said);

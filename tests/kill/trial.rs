@@ -65,7 +65,8 @@ impl Trial {
         let mode = if self.mode == "service" { ProxyMode::Process } else { ProxyMode::Thread };
         let mut launch = Launch::new(self.n_ranks).unwrap().program(test.clone()).service(test).proxy(mode);
         launch = launch.heap_len(2 << 20).timeout(Duration::from_secs(10)).capture_output(true);
-        launch = launch.env("KILL_PHASE", self.phase).env("KILL_MODE", self.mode);
+        launch =
+            launch.grace(Duration::from_secs(10)).env("KILL_PHASE", self.phase).env("KILL_MODE", self.mode);
         if self.named {
             launch = launch.backing(SegmentBacking::Named(self.prefix()));
         }

@@ -36,6 +36,8 @@ pub(crate) struct Signs(PathBuf);
 
 impl Signs {
     pub(crate) fn new(directory: PathBuf) -> Self {
+        // A failed run may have left it whose process had the same number.
+        let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir(&directory).unwrap();
         Self(directory)
     }

@@ -4,6 +4,7 @@
 //! are: any bits, so NaN of all kinds, subnormals, both zeros and sizes that swallow each other are among them.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
 
 use shmccl::collective::tuning::Table;
 use shmccl::collective::{Algorithm, ChannelKind, Operation};
@@ -138,7 +139,8 @@ fn all(comm: &mut Communicator) -> Result<()> {
 }
 
 fn among(n: u32) {
-    Job::of(n).heap_len(24 << 20).timeout(std::time::Duration::from_secs(60)).threads("timing", all);
+    let job = Job::of(n).heap_len(24 << 20).timeout(Duration::from_secs(60));
+    job.patience(Duration::from_secs(300)).threads("timing", all);
 }
 
 #[test]

@@ -1,8 +1,10 @@
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::*;
+use crate::bootstrap::channel::Channel;
 use crate::bootstrap::knock::reach;
 use crate::bootstrap::message::Dismissed;
+use crate::bootstrap::socket::Deadline;
 use crate::bootstrap::{Host, Joining, MeetingPoint, Options, Part, Vigil, meet, meet_as_newcomer};
 
 /// What makes a Knock odd.
@@ -58,6 +60,14 @@ fn knock(point: &MeetingPoint, change: impl FnOnce(Knock) -> Knock) -> Line {
     let n_members = if knock.n_members == 0 { knock.n_ranks } else { knock.n_members };
     tell(&socket, &Knock { n_members, ..knock });
     socket
+}
+
+/// Goes on as a rank that has knocked: before somebody else did whose patience is short, so that it is heard before that ends.
+fn stay(point: &MeetingPoint, socket: Line, n_ranks: u32, rank: u32) -> Result<Joining> {
+    let channel = Channel { socket, job_id: point.job_id, n_ranks, vigil: None };
+    channel.hear::<Met>(Deadline::after(WATCHDOG), "meeting")?;
+    let joining = Joining::begin_over(channel, DeviceName::Rank(Rank::known(rank)), WATCHDOG)?;
+    Ok(joining.with_options(patient(WATCHDOG)))
 }
 
 fn hear<M: Message>(socket: &Line) -> Option<M> {
@@ -275,20 +285,46 @@ fn a_rank_that_speaks_out_of_turn_is_lost_to_everybody() {
 #[test]
 fn a_rank_that_comes_and_then_gets_stuck_is_named_at_the_deadline() {
     let point = hosted("stuck", memory);
+    let first = knock(&point, |knock| Knock { rank: 0, ..knock });
     let stuck = knock(&point, |knock| Knock { timeout_ms: 300, ..knock });
-    assert_eq!(lost_rank(come(&point, 2, 0).and_then(join)), 1);
+    assert_eq!(lost_rank(stay(&point, first, 2, 0).and_then(join)), 1);
     assert!(hear::<Met>(&stuck).is_some());
 }
 
 #[test]
 fn a_rank_that_never_comes_is_named_at_the_deadline_of_the_most_impatient() {
     let point = hosted("missing", memory);
+    let first = knock(&point, |knock| Knock { n_ranks: 3, rank: 0, ..knock });
     let _other = knock(&point, |knock| Knock { n_ranks: 3, rank: 2, timeout_ms: 200, ..knock });
-    let missed = come(&point, 3, 0);
+    let missed = stay(&point, first, 3, 0);
     assert!(
         matches!(missed, Err(Error::Timeout { awaited: Some(rank), .. }) if rank.get() == 1),
         "{missed:?}"
     );
+}
+
+#[test]
+fn whoever_has_come_by_the_deadline_is_received_however_late_the_host_is() {
+    let point = point("late-host");
+    let host = Host::open(point.clone()).unwrap();
+    let mut meeting = Meeting::new(host.try_clone_door().unwrap(), point.job_id, Some(Instant::now()));
+    let come = |rank| knock(&point, |knock| Knock { rank, n_ranks: 3, ..knock });
+    let _in_their_sockets = [come(0), come(2)];
+    meeting.admit().unwrap();
+    let _at_the_door = come(1);
+    assert_eq!(meeting.gather().expect("all have come").sockets.len(), 3);
+}
+
+#[test]
+fn of_those_who_have_come_by_the_deadline_none_is_said_to_be_missing_however_late_the_host_is() {
+    let point = point("late-host-of-some");
+    let door = Host::open(point.clone()).unwrap().try_clone_door().unwrap();
+    let guests = [0, 2].map(|rank| knock(&point, |knock| Knock { rank, n_ranks: 3, ..knock }));
+    assert!(Meeting::new(door, point.job_id, Some(Instant::now())).gather().is_none());
+    for guest in &guests {
+        let told = hear::<Dismissed>(guest).and_then(Dismissal::from_message);
+        assert_eq!(told, Some(Dismissal::Missing(Rank::known(1))));
+    }
 }
 
 #[test]

@@ -3,13 +3,14 @@
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::{CheckpointFault, at, io};
 use crate::channel::Era;
 use crate::error::Result;
+use crate::locks;
 use crate::rank::MAX_RANKS;
 use crate::regular;
 
@@ -22,6 +23,9 @@ const GENERATION: &str = "generation-";
 
 /// What files of ranks begin with.
 const RANK: &str = "rank";
+
+/// How long whoever has the directory may take to be gone.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 const FIRST_LINE: &str = "shmccl checkpoint 1";
 
@@ -64,10 +68,14 @@ impl Directory {
         fs::create_dir_all(&path).map_err(make)?;
         missing.iter().filter_map(|made| made.parent()).try_for_each(sync_directory)?;
         let directory = File::open(&path).map_err(make)?;
-        Flock::lock(directory, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
-            Errno::EWOULDBLOCK => at(&self.path, CheckpointFault::InUse),
-            errno => io(&self.path, "locking the directory", errno.into()),
-        })
+        let refused = |error: std::io::Error| match error.kind() {
+            ErrorKind::WouldBlock => at(&self.path, CheckpointFault::InUse),
+            _ => io(&self.path, "locking the directory", error),
+        };
+        locks::lock(&directory, PATIENCE).map_err(refused)?;
+        // It is locked already; from here on that ends with what is returned, whoever has a duplicate.
+        let lock = Flock::lock(directory, FlockArg::LockExclusiveNonblock);
+        lock.map_err(|(_, errno)| refused(errno.into()))
     }
 
     /// The one name that it has whoever looks.
@@ -275,6 +283,26 @@ mod tests {
         );
         assert!(in_use, "the lock is taken");
         drop(lock);
+        fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn a_directory_whose_descriptor_a_forked_process_keeps_for_a_moment_is_waited_for() {
+        let path = std::env::temp_dir().join(format!("shmccl-test-{}-kept", std::process::id()));
+        let directory = Directory::new(&path);
+        fs::create_dir_all(&path).unwrap();
+        let kept = File::open(&path).unwrap();
+        kept.lock().unwrap();
+        std::thread::scope(|scope| {
+            let made = scope.spawn(|| directory.make().map(drop));
+            // Whether it has tried by then makes no difference.
+            let began = std::time::Instant::now();
+            while began.elapsed() < Duration::from_millis(30) {
+                std::thread::yield_now();
+            }
+            drop(kept);
+            made.join().unwrap().unwrap();
+        });
         fs::remove_dir_all(&path).unwrap();
     }
 

@@ -1,22 +1,14 @@
 //! The file behind a segment that is to survive: opened or made, and locked.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::poll::{PollTimeout, poll};
 
 use super::limits::{self, Store};
 use crate::error::{Error, Result};
-
-/// How long a lock may be held by somebody who is about to be gone.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-/// How often the lock is tried meanwhile.
-const PAUSE_MS: u8 = 5;
+use crate::locks;
 
 /// Opens the file, or makes it; says whether there was one.
 pub(super) fn open(path: &Path) -> Result<(File, bool)> {
@@ -37,22 +29,7 @@ pub(super) fn open(path: &Path) -> Result<(File, bool)> {
     }
 }
 
-/// Locks the file for as long as anybody has this opening of it, or a duplicate.
-///
-/// Whoever had it may be gone, and a descriptor of it left for a moment: in a process that was forked and has not executed its program
-/// yet, or in a killed one of which the kernel has not closed everything. So a file that is locked is tried again for a while.
+/// Locks the file for as long as anybody has this opening of it, or a duplicate. Waits for whoever is about to be gone.
 pub(super) fn lock(file: &File) -> Result<()> {
-    const ACTION: &str = "locking the file of a segment";
-    let began = Instant::now();
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(()),
-            Err(TryLockError::Error(source)) => return Err(Error::os(ACTION, source)),
-            Err(TryLockError::WouldBlock) if began.elapsed() >= PATIENCE => {
-                return Err(Error::os(ACTION, Errno::EWOULDBLOCK));
-            }
-            // Sleeps; a signal only shortens it.
-            Err(TryLockError::WouldBlock) => _ = poll(&mut [], PollTimeout::from(PAUSE_MS)),
-        }
-    }
+    locks::lock(file, locks::PATIENCE).map_err(|error| Error::os("locking the file of a segment", error))
 }

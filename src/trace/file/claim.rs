@@ -89,6 +89,8 @@ mod tests {
     #[test]
     fn there_are_as_many_files_of_a_name_as_are_claimed() {
         let directory = std::env::temp_dir().join(format!("shmccl-claims-{}", std::process::id()));
+        // A failed run may have left it whose process had the same number.
+        let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir(&directory).unwrap();
         let name = directory.join("trace.json");
         assert!(!has_claimed(&name));
