@@ -65,6 +65,7 @@ pub mod heap;
 pub mod launch;
 #[cfg(not(loom))]
 mod locks;
+#[cfg(not(loom))]
 pub mod logs;
 #[cfg(not(loom))]
 pub mod observe;
