@@ -5,7 +5,7 @@ use super::operation::{Operation, Summary};
 use super::team::Team;
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, HeapView, Region};
-use crate::reduce::{DataType, Reducer, Source, Target};
+use crate::reduce::{DataType, Reducer, Source, SourcePlace, Target};
 use crate::shm::{ReadSoon, Span};
 
 /// Where a rank's input is.
@@ -21,7 +21,27 @@ pub(crate) enum Input<'a> {
     None,
 }
 
-impl Input<'_> {
+impl<'a> Input<'a> {
+    /// Where the `len` bytes at `at` are. What is in an output is said to be where the first target is: the call is in place.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for bytes that are not allocated.
+    #[inline]
+    pub(crate) fn place<'p>(&self, view: &'p HeapView, at: u64, len: u64) -> Result<SourcePlace<'p>>
+    where
+        'a: 'p,
+    {
+        match self {
+            Input::Heap(offset) => {
+                let region = Region::new(shifted(*offset, at), len);
+                Ok(SourcePlace::Shared(view.reach(view.rank(), region)?, region.offset.get()))
+            }
+            Input::Memory(bytes) => Ok(SourcePlace::Slice(part(bytes, at, len)?)),
+            Input::InOutput(_) => Ok(SourcePlace::Target(0)),
+            Input::None => Ok(SourcePlace::Slice(&[])),
+        }
+    }
+
     /// Copies the bytes from `at` on over all of `target`, a region of the heap `span`. What is in an output has to be asked of its
     /// call.
     ///

@@ -35,7 +35,7 @@ use std::ops::Range;
 
 use slots::{Piece, Slots, returns};
 
-use super::call::{Call, Input, Output, part, part_mut, shifted};
+use super::call::{Call, Input, Output, part_mut, shifted};
 use super::direct::{behind_line, share};
 use super::operation::Operation;
 use super::per_member::{PerMember, fill};
@@ -288,7 +288,7 @@ impl Pipeline {
         let input_at = part.block * call.block_len()? + part.start();
         let source = |member| {
             if member == team.me() {
-                return own_input(team, &call.input, input_at, part.len()).map(Source::fresh);
+                return call.input.place(team.view(), input_at, part.len()).map(Source::fresh);
             }
             let (span, offset) = self.staged(team, member, part)?;
             Ok(Source::fresh(SourcePlace::Shared(span, offset)))
@@ -351,21 +351,6 @@ fn receivers(operation: Operation, root: usize, n_members: usize) -> Range<usize
         Operation::AllReduce => 0..n_members,
         Operation::Reduce => root..root + 1,
         _ => 0..0,
-    }
-}
-
-/// Where the `len` bytes at `at` of this member's input are.
-fn own_input<'a>(team: &'a Team, input: &Input<'a>, at: u64, len: u64) -> Result<SourcePlace<'a>> {
-    let view = team.view();
-    match input {
-        Input::Heap(offset) => {
-            let region = Region::new(shifted(*offset, at), len);
-            Ok(SourcePlace::Shared(view.reach(view.rank(), region)?, region.offset.get()))
-        }
-        Input::Memory(memory) => Ok(SourcePlace::Slice(part(memory, at, len)?)),
-        // In place: the output is the first of the targets, and what is combined goes where this member's input was.
-        Input::InOutput(_) => Ok(SourcePlace::Target(0)),
-        Input::None => Ok(SourcePlace::Slice(&[])),
     }
 }
 

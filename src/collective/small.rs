@@ -2,8 +2,10 @@
 //!
 //! One hand-over per operation, which is the least there can be; every member reads what it needs from all others, so it is for
 //! small inputs. Up to [`INLINE_LEN`] bytes travel in the post itself, next to its stamp, in the manner of LL packets: the
-//! reader that finds the stamp has the data in its cache. Up to [`MAIL_LEN`] bytes lie in the mail slot of the post. A
-//! reduction of up to [`WORD_LEN`] bytes does without all that larger ones need: it costs little more than the hand-over.
+//! reader that finds the stamp has the data in its cache. Up to [`MAIL_LEN`] bytes lie in the mail slot of the post, from where the
+//! others take them; a member takes its own, if it is one block, from where the caller has it: to read back what it had just stored
+//! cost between hyper-threads of an AMD EPYC (Zen 5) 0.4 of the 0.9 us of an all-reduce of 8 KiB, its input rewritten and its result
+//! read. A reduction of up to [`WORD_LEN`] bytes does without all that larger ones need: it costs little more than the hand-over.
 //!
 //! A member that gets nothing (the root of a broadcast, all but the root of a reduce) posts and goes on. Ranks agree on
 //! results bit by bit, since each of them combines the same inputs in the same order: that of the members' numbers.
@@ -156,7 +158,14 @@ fn deliver_among<const N: usize>(
             source.place = SourcePlace::Slice(part(bytemuck::cast_slice(words), at, block)?);
         }
     } else {
+        // Of several blocks the own one stays with the others: a reduce-scatter of 8 KiB took 4 % longer otherwise, between separate
+        // cores.
+        let is_whole = block == len;
         for (source, member) in sources.iter_mut().zip(contributors.clone()) {
+            if is_whole && member == team.me() {
+                source.place = call.input.place(team.view(), at, block)?;
+                continue;
+            }
             let mail = team.mail(member, len)?;
             source.place = SourcePlace::Shared(team.heap_of(member, mail)?, mail.offset.get() + at);
         }
@@ -215,7 +224,8 @@ pub(super) fn distribute<'p>(
     (0..).zip(blocks).try_for_each(|(index, place)| match place {
         SourcePlace::Slice(bytes) => call.write_output(team.view(), index * len, bytes),
         SourcePlace::Shared(span, start) => call.output.copy(team.view(), index * len, span, start, len),
-        SourcePlace::Target(_) => unreachable!("inputs lie in posts or in the mail"),
+        // In place: it is there already.
+        SourcePlace::Target(_) => Ok(()),
     })
 }
 

@@ -14,7 +14,8 @@ use crate::rank::Rank;
 use crate::reduce::{Element, ReduceOp};
 
 /// The collective operations, for whatever takes them. A [`Communicator`](super::Communicator) executes a call at once:
-/// it returns when its input may be written again and its output is there.
+/// it returns when its input may be written again and its output is there. Of the other ranks that tells at most that they have come to
+/// the call: they may still be reading their inputs and writing their outputs, which therefore nobody else is to write before they say so.
 ///
 /// The two buffers of a call lie apart, or it is *in place*: they are the very same, or, where one has a block for each rank and
 /// the other has one block, that is this rank's block. If they overlap otherwise, the call may fail or leave wrong data. For buffers

@@ -164,6 +164,38 @@ channel_scenario!(
 );
 
 scenario!(
+    what_is_corrupted_in_the_mail_of_a_rank_the_others_take_and_it_itself_does_not,
+    Job::of(2).faults("corrupt:rank=0,at=1,of=post;corrupt:rank=0,at=3,of=post"),
+    |comm| {
+        let (me, count) = (comm.rank().get(), 500);
+        let input = |rank: u32| (0..500).map(|index| 256 * index + rank).collect::<Vec<u32>>();
+        let sums: Vec<u32> = input(0).iter().zip(&input(1)).map(|(one, other)| one + other).collect();
+        let both = [input(0), input(1)].concat();
+        let wrong = |found: &[u32], right: &[u32]| {
+            found.iter().zip(right).filter(|(one, other)| one != other).count()
+        };
+        let (send, recv) = (comm.alloc::<u32>(count)?, comm.alloc::<u32>(2 * count)?);
+        send.copy_from_slice(0, &input(me))?;
+        let mut found = Vec::new();
+        for is_gathered in [false, true] {
+            for in_heap in [false, true] {
+                let right = if is_gathered { &both } else { &sums };
+                let mut slice = vec![0; right.len()];
+                let part = comm.buffer(recv.part(0, right.len())?)?;
+                match (is_gathered, in_heap) {
+                    (false, false) => comm.all_reduce(&input(me), &mut slice, &ReduceOp::Sum)?,
+                    (false, true) => comm.all_reduce(&send, &part, &ReduceOp::Sum)?,
+                    (true, false) => comm.all_gather(&input(me), &mut slice)?,
+                    (true, true) => comm.all_gather(&send, &part)?,
+                }
+                found.push(wrong(&if in_heap { part.to_vec() } else { slice }, right));
+            }
+        }
+        assert_eq!(found, if me == 0 { [0; 4] } else { [1, 0, 1, 0] });
+    }
+);
+
+scenario!(
     messages_and_what_is_staged_can_be_corrupted,
     Job::of(2).faults("corrupt:rank=0,at=3,of=message;corrupt:rank=0,at=1,of=stage"),
     |comm| {
