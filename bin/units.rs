@@ -2,10 +2,17 @@
 
 use std::time::Duration;
 
-/// Reads `500us`, `20ms`, `30s`, `2m`; a bare number is in seconds. Zero is refused: nothing could ever be waited for.
+/// Reads what [`parse_time`] does. Zero is refused: nothing could ever be waited for.
 pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
-    let expected =
-        "expected a whole number with us, ms, s or m behind it and above zero, such as 500ms or 30s";
+    match parse_time(text)? {
+        Duration::ZERO => Err("expected a time above zero, such as 500ms or 30s".to_owned()),
+        time => Ok(time),
+    }
+}
+
+/// Reads `500us`, `20ms`, `30s`, `2m`; a bare number is in seconds.
+pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
+    let expected = "expected a whole number with us, ms, s or m behind it, such as 500ms or 30s";
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let number: u64 = number.parse().map_err(|_| expected.to_owned())?;
@@ -16,7 +23,7 @@ pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
         "m" | "min" => Duration::from_secs(number.saturating_mul(60)),
         _ => return Err(expected.to_owned()),
     };
-    if duration.is_zero() || duration > Duration::from_secs(7 * 24 * 3600) {
+    if duration > Duration::from_secs(7 * 24 * 3600) {
         return Err(format!("{expected}, and at most a week"));
     }
     Ok(duration)

@@ -10,7 +10,7 @@ use shmccl::faults::Faults;
 use shmccl::trace::DEFAULT_RECORDS;
 
 use super::{HangArgs, JobArgs, n_ranks};
-use crate::units::parse_timeout;
+use crate::units::parse_time;
 
 /// Flags of `shmccl run`.
 #[derive(Clone, Debug, Args)]
@@ -31,8 +31,8 @@ pub(crate) struct RunArgs {
     #[arg(short, long)]
     pub(crate) keep_going: bool,
     /// How long ranks may take to end by themselves once one has failed, or the job was interrupted, such as 500ms, 30s or 2m; whoever is
-    /// left then is killed
-    #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "2s")]
+    /// left then is killed, at once with 0
+    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "2s")]
     pub(crate) grace: Duration,
     /// Start ranks again that die, each in its place, so often in all: the others are told, and can bring them back
     #[arg(long, value_name = "TIMES", default_value_t = 0)]

@@ -27,12 +27,12 @@ impl Dither {
         Self { state: 1 }
     }
 
-    /// Lets the next delay pass.
+    /// Lets the next delay pass, from when `arrived` is there: a processor would begin it before the word that it waits for has come.
     #[inline]
-    pub(crate) fn pass(&mut self) {
+    pub(crate) fn pass(&mut self, arrived: u64) {
         self.state = self.state.wrapping_mul(Self::MULTIPLIER).wrapping_add(Self::INCREMENT);
         let steps = self.state >> (u64::BITS - Self::STEPS_LOG2);
-        black_box((0..steps).fold(1_u64, |product, _| black_box(product.wrapping_mul(3))));
+        black_box((0..steps).fold(arrived, |product, _| black_box(product.wrapping_mul(3))));
     }
 
     /// Nanoseconds that the next `count` delays take, and a reading of the clock with them; they are still to come afterwards.
@@ -40,7 +40,7 @@ impl Dither {
         let pass = |_| {
             let mut ahead = self.clone();
             let start = now_ns();
-            (0..count).for_each(|_| ahead.pass());
+            (0..count).for_each(|_| ahead.pass(count));
             now_ns() - start
         };
         // The quicker of two: nobody came in between.
@@ -60,7 +60,7 @@ mod tests {
             let before = dither.state;
             dither.cost(3);
             assert_eq!(dither.state, before);
-            dither.pass();
+            dither.pass(0);
             seen[usize::try_from(dither.state >> (u64::BITS - Dither::STEPS_LOG2)).unwrap()] += 1;
         }
         assert!(seen.iter().all(|&times| (50..200).contains(&times)), "{seen:?}");

@@ -67,8 +67,8 @@ pub(crate) trait End {
 /// What a receiver found.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Received {
-    /// The sender's stamp, where it set one.
-    pub(crate) stamp: u64,
+    /// The first word, where it is long enough: the sender's stamp, where it set one.
+    pub(crate) first: u64,
     /// When the last byte of a stamped message had been read.
     pub(crate) read_at: u64,
     /// Words that were not what the sender wrote.
@@ -167,10 +167,11 @@ impl<E: End> PingPong<E> {
     /// One sample of the leader, in nanoseconds one way.
     fn time(&mut self) -> Result<f64> {
         let delays = self.dither.cost(self.together);
+        let mut arrived = 0;
         let start = super::clock::now_ns();
         for _ in 0..self.together {
-            self.dither.pass();
-            self.round_trip()?;
+            self.dither.pass(arrived);
+            arrived = self.round_trip()?.first;
         }
         let took = (super::clock::now_ns() - start).saturating_sub(delays);
         Ok(took as f64 / (2 * self.together) as f64)
@@ -186,7 +187,7 @@ impl<E: End> Lane for PingPong<E> {
             for _ in 0..ops {
                 let received = self.round_trip()?;
                 if self.leads {
-                    samples.push(received.read_at.saturating_sub(received.stamp) as f64);
+                    samples.push(received.read_at.saturating_sub(received.first) as f64);
                 }
             }
             return Ok(());

@@ -69,7 +69,7 @@ impl Payload {
         if self.span.len() == 8 {
             let word: u64 = self.span.read(0).expect("in range");
             let wrong = u64::from(self.check && word != pattern(seq, 0));
-            return Received { stamp: word, read_at: 0, wrong };
+            return Received { first: word, read_at: 0, wrong };
         }
         self.read_long(seq, stamped).expect("in range")
     }
@@ -87,11 +87,13 @@ impl Payload {
         for (start, len) in chunks(self.span.len()) {
             self.span.copy_out(start, &mut bytemuck::cast_slice_mut(found)[..len])?;
             std::hint::black_box(&mut *found);
-            let first = if start == 0 && stamped { found.first().copied() } else { None };
-            received.stamp = first.unwrap_or(received.stamp);
+            let first = if start == 0 { found.first().copied() } else { None };
+            received.first = first.unwrap_or(received.first);
             if self.check {
                 generate(expected, seq, start / 8);
-                expected[0] = first.unwrap_or(expected[0]);
+                if stamped {
+                    expected[0] = first.unwrap_or(expected[0]);
+                }
                 received.wrong +=
                     differing(&bytemuck::cast_slice(found)[..len], bytemuck::cast_slice(expected));
             }

@@ -33,6 +33,9 @@ const BACKLOG_PAUSE: Duration = Duration::from_millis(1);
 /// How long those who have met have to join in any case, however late it was when the host received the last of them.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 
+/// How long whoever was heard after the deadline has for what it says to that.
+const REPLY: Duration = Duration::from_millis(10);
+
 /// A meeting point where guests may knock, and nobody opens yet.
 #[derive(Debug)]
 pub(crate) struct Host {
@@ -129,7 +132,8 @@ fn lead(root: &mut Root, deadline: Option<Instant>) -> Result<()> {
     let (mut is_over, mut late_rounds) = (false, 0);
     while !is_over || root.has_backlog() {
         let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-        let (seats, is_quiet) = wait(root, deadline)?;
+        let until = if late_rounds == 0 { deadline } else { Some(Instant::now() + REPLY) };
+        let (seats, is_quiet) = wait(root, until)?;
         if is_late && (late_rounds == LATE_ROUNDS || is_quiet) {
             if !is_over {
                 root.declare_laggards_lost();

@@ -397,7 +397,7 @@ impl Fabric {
 
     #[inline]
     fn take_signal(&self, peer: Rank, inbound: &mut Inbound) -> Result<()> {
-        // A signal that is there already needs no watch, no policy and no deadline.
+        // A short wait is spent right here, without a watch and a deadline.
         if inbound.poll() || spin_until(self.policy(), || inbound.poll()) {
             return Ok(());
         }

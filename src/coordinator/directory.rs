@@ -9,17 +9,15 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nix::poll::poll;
 use nix::unistd::geteuid;
 
 use super::dial::Address;
 use super::fault::Fault;
-use crate::bootstrap::poll_timeout;
 use crate::error::{Error, Result};
+use crate::locks;
 use crate::shm::header::Creator;
 
 /// What the names of directories of pools begin with; the number of a process and its start time are behind it.
@@ -27,9 +25,6 @@ const POOL: &str = "pool-";
 
 /// How long a directory may be locked in which nobody listens: whoever sweeps it has it for a moment, and a coordinator that begins.
 const SWEEPING: Duration = Duration::from_secs(1);
-
-/// How long until it is tried again whether it is locked.
-const PAUSE: Duration = Duration::from_millis(5);
 
 /// The private directory of a user's coordinator.
 #[derive(Clone, Debug)]
@@ -82,7 +77,7 @@ impl RuntimeDirectory {
 
     pub(super) fn sweep(&self, dry_run: bool) -> Result<Option<PathBuf>> {
         // Whoever lives has it locked, and is not kept from locking it where there is nothing to be found.
-        if !self.socket().exists() {
+        if !self.socket().exists() && !self.coming().exists() {
             return Ok(None);
         }
         let Ok(_lock) = Flock::lock(self.file()?, FlockArg::LockExclusiveNonblock) else { return Ok(None) };
@@ -208,24 +203,10 @@ impl RuntimeDirectory {
 
     /// Locks it, within `patience` where it is locked and nobody listens.
     fn lock(&self, patience: Duration) -> Result<Flock<File>> {
-        let began = Instant::now();
-        let mut file = self.file()?;
-        loop {
-            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(lock) => return Ok(lock),
-                Err((unlocked, Errno::EWOULDBLOCK)) if !self.is_answered() && began.elapsed() < patience => {
-                    file = unlocked;
-                    // A signal only makes the next try come sooner.
-                    let _ = poll(&mut [], poll_timeout(Some(PAUSE)));
-                }
-                Err((_, Errno::EWOULDBLOCK)) => {
-                    return Err(Fault::Running { path: self.path.clone() }.error());
-                }
-                Err((_, errno)) => {
-                    return Err(Error::os("locking the directory of the coordinator's socket", errno));
-                }
-            }
-        }
+        locks::hold(self.file()?, patience, || !self.is_answered()).map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock => Fault::Running { path: self.path.clone() }.error(),
+            _ => Error::os("locking the directory of the coordinator's socket", error),
+        })
     }
 
     /// Whether somebody listens, though perhaps without room for one more.
@@ -341,7 +322,7 @@ mod tests {
         assert!(refused.contains("running already"), "{refused}");
         std::thread::scope(|scope| {
             let beginning = scope.spawn(|| directory.lock(Duration::from_secs(60)).map(drop));
-            let _ = poll(&mut [], poll_timeout(Some(4 * PAUSE)));
+            nix::poll::poll(&mut [], 20_u8).unwrap();
             assert!(!beginning.is_finished(), "it waits until that is done");
             drop(sweeping);
             beginning.join().unwrap().unwrap();

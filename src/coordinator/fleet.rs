@@ -179,9 +179,7 @@ impl Fleet {
     pub fn devices(&self) -> &[DeviceId] {
         &self.devices
     }
-}
 
-impl Fleet {
     /// Begins to end them, and tells of none that ends from now on. Dropping the fleet waits for that.
     pub fn end(&mut self) {
         drop(self.bell.take());

@@ -92,7 +92,7 @@ pub enum Event {
         /// Which.
         device: DeviceId,
     },
-    /// The connection of a device has ended, or it is one of [`Machine::awaited`] and dead.
+    /// The connection of a device has ended, or it is one of `Machine::awaited` and dead.
     Gone {
         /// Which.
         device: DeviceId,
@@ -273,7 +273,7 @@ impl Machine {
                 self.pool.beat(device);
                 return Vec::new();
             }
-            Event::Gone { device } => self.lose(device, None),
+            Event::Gone { device } => self.gone(device),
             Event::Requested { client, number, request } => {
                 let asker = Asker { client, number };
                 if self.is_open() { self.request(asker, request) } else { self.early.push((asker, request)) }
@@ -308,25 +308,28 @@ impl Machine {
 
     fn register(&mut self, device: DeviceId, memory: (AddressRange, String), report: Report) {
         self.lose(device, None);
+        self.dead.remove(&device);
         if self.pool.len() == MAX_DEVICES || report.heard > 0 {
             self.actions.push(Action::Drop { device });
             return;
         }
-        self.dead.remove(&device);
         self.counts.registered += 1;
         self.actions.push(Action::Log(Turn::Registered { device }));
         self.pool.add(device, memory, report, self.now_ms);
         self.place(device);
     }
 
+    /// The device is dead.
+    fn gone(&mut self, device: DeviceId) {
+        if self.awaited().contains(&device) {
+            self.dead.insert(device);
+        }
+        self.lose(device, None);
+    }
+
     /// The device is dead, or as good as that; and why it is taken for that, where its connection has not ended.
     fn lose(&mut self, device: DeviceId, why: Option<String>) {
-        let Some(owner) = self.pool.remove(device) else {
-            if self.awaited().contains(&device) {
-                self.dead.insert(device);
-            }
-            return;
-        };
+        let Some(owner) = self.pool.remove(device) else { return };
         self.counts.lost += 1;
         self.actions.push(Action::Log(Turn::Lost { device, why: why.clone() }));
         let comm = owner.and_then(|owner| self.comms.get_mut(&owner));

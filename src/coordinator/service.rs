@@ -151,7 +151,7 @@ impl Coordinator {
         }
         let now_ms = self.now_ms();
         self.handle(Event::Tick { now_ms });
-        self.miss();
+        self.miss_now_and_then();
         self.see_off();
         Ok(false)
     }

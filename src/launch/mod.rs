@@ -212,7 +212,7 @@ impl Launch {
 
     /// Sets how long the others may take to end by themselves after the first has failed, or after an interrupt; 2 s unless it is set.
     ///
-    /// Of a time in which the launcher itself was held up, for which the others may have been, too, a tenth of it counts at most.
+    /// Of a time in which the launcher itself was held up, as the others may have been, no more counts than a tenth of `grace`, or 1 ms.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;

@@ -46,6 +46,9 @@ use nix::unistd::{Pid, chdir, pipe2, read, setsid, unlink, write};
 use super::header::SegmentHeader;
 use super::system::{pidfd_kill, pidfd_open};
 
+/// How long a janitor may take to get ready, which is as long as it takes to be scheduled; one that takes longer has been stopped.
+const PATIENCE_MS: u16 = 60_000;
+
 /// The names of one job, and what it takes to remove them. Everything here is async-signal-safe.
 #[derive(Debug)]
 pub(crate) struct Sweep {
@@ -109,11 +112,18 @@ impl Janitor {
         let post = Post { sweep, lock, end: end.as_fd(), tell_ready: tell_ready.as_fd() };
         let process = fork(&post)?;
         drop(tell_ready);
-        // From then on no signal to a process group reaches it: there is no name before. It hangs up if it was killed, and does nothing
-        // else until then that could take long, but to be scheduled.
-        let mut polled = [PollFd::new(ready.as_fd(), PollFlags::POLLIN)];
-        while poll(&mut polled, PollTimeout::NONE) == Err(Errno::EINTR) {}
-        Ok(Self { process, hold })
+        let janitor = Self { process, hold };
+        // From then on no signal to a process group reaches it: there is no name before. One that was killed leaves no less than if it were
+        // killed later.
+        let news = [ready.as_fd(), janitor.process.as_fd()].map(|it| PollFd::new(it, PollFlags::POLLIN));
+        loop {
+            match poll(&mut news.clone(), PollTimeout::from(PATIENCE_MS)) {
+                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+                Ok(_) => return Ok(janitor),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
     }
 
     /// What keeps the janitor waiting while anybody has a duplicate of it.

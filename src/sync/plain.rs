@@ -2,7 +2,8 @@
 //!
 //! For what is written rarely and read often beside a protocol that has an edge already. The caller says which edge: a
 //! memory table's entry reaches the proxy by F1 (publish) of the fifo, a heap's watermark by whatever told a thread of
-//! the region below it. Where no edge does, the value is only a value: some one that was stored, checked before use.
+//! the region below it. Where no edge does, the value is only a value: some one that was stored, checked before use. What several may
+//! change at a time is changed by read-modify-writes, of which none loses what another one does.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ pub fn store(word: &AtomicU64, value: u64) {
     word.store(value, Ordering::Relaxed); // Relaxed: the edge that tells others of it orders it, see the module head
 }
 
-/// Reads a time of [`store_time`]; `None` where there is none.
+/// Reads a time of [`store_time`] or [`advance_time`]; `None` where there is none.
 #[must_use]
 pub fn load_time(word: &AtomicU64) -> Option<Duration> {
     Some(load(word)).filter(|time| *time != 0).map(Duration::from_nanos)

@@ -161,7 +161,7 @@ impl<'a, K: ?Sized, W: ?Sized> Waiting<'a, K, W> {
     }
 }
 
-/// Polls as often as `policy` does before it gives way for the first time, and tells whether `poll` said yes in the end.
+/// One burst of polls, as many as `policy` makes between two looks around, and tells whether `poll` said yes in the end.
 ///
 /// What comes after a `no` is [`wait_until`], which has the deadline and the watch.
 #[inline]

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::Flock;
 
 use super::{CheckpointFault, at, io};
 use crate::channel::Era;
@@ -72,10 +72,7 @@ impl Directory {
             ErrorKind::WouldBlock => at(&self.path, CheckpointFault::InUse),
             _ => io(&self.path, "locking the directory", error),
         };
-        locks::lock(&directory, PATIENCE).map_err(refused)?;
-        // It is locked already; from here on that ends with what is returned, whoever has a duplicate.
-        let lock = Flock::lock(directory, FlockArg::LockExclusiveNonblock);
-        lock.map_err(|(_, errno)| refused(errno.into()))
+        locks::hold(directory, PATIENCE, || true).map_err(refused)
     }
 
     /// The one name that it has whoever looks.

@@ -107,6 +107,7 @@ impl Machine {
         if self.judged_ms < until_ms && self.missed(comm).next().is_some() {
             return false;
         }
+        comm.members.iter().chain(&comm.newcomers).for_each(|device| _ = self.dead.remove(device));
         let reports: Vec<_> =
             comm.members.iter().filter_map(|member| self.pool.membership(*member, comm.id)).collect();
         let missing = comm.members.iter().filter(|member| self.pool.membership(**member, comm.id).is_none());

@@ -13,8 +13,8 @@ use crate::shm::state_of_process;
 const LOOK: Duration = Duration::from_millis(100);
 
 impl Coordinator {
-    /// Serves until devices of the one before it have had the time to come back, where that was killed, and those that live and are in
-    /// a communicator with them as well. Returns who is there then, or `None` when it was interrupted meanwhile.
+    /// Serves until devices of the one before it have had the time to come back, where that was killed. Returns who is there then, and
+    /// who lives and is in a communicator with those, or `None` when it was interrupted meanwhile.
     ///
     /// # Errors
     /// Those of [`Coordinator::serve`].
@@ -22,21 +22,27 @@ impl Coordinator {
         if self.occupied.follows_dead {
             let now_ms = self.now_ms();
             self.handle(Event::Tick { now_ms });
-            while !self.machine.is_open() || !self.machine.awaited().is_empty() {
+            while !self.machine.is_open() {
                 if self.serve_once()? {
                     return Ok(None);
                 }
             }
+            self.miss();
         }
-        Ok(Some(self.devices.keys().copied().collect()))
+        let present = self.devices.keys().copied().chain(self.machine.awaited());
+        Ok(Some(present.collect()))
     }
 
-    /// Looks, if it is time, which of the devices that are to come back are dead: nobody waits for those.
-    pub(super) fn miss(&mut self) {
-        if self.looked_for.elapsed() < LOOK || !self.machine.is_open() {
-            return;
+    /// Looks, if it is time, which of the devices that are to come back are dead.
+    pub(super) fn miss_now_and_then(&mut self) {
+        if self.looked_for.elapsed() >= LOOK && self.machine.is_open() {
+            self.looked_for = Instant::now();
+            self.miss();
         }
-        self.looked_for = Instant::now();
+    }
+
+    /// Looks which of the devices that are to come back are dead: nobody waits for those.
+    fn miss(&mut self) {
         for device in self.machine.awaited() {
             if is_dead(device) {
                 self.handle(Event::Gone { device });
@@ -67,7 +73,9 @@ mod tests {
         let device = DeviceId::new(child.id());
         assert!(!is_dead(device));
         child.kill().unwrap();
+        let began = Instant::now();
         while !is_dead(device) {
+            assert!(began.elapsed() < Duration::from_secs(60), "it was killed and lives");
             std::thread::yield_now();
         }
         child.wait().unwrap();

@@ -3,12 +3,16 @@
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use nix::fcntl::OFlag;
 
 use super::limits::{self, Store};
 use crate::error::{Error, Result};
 use crate::locks;
+
+/// How long whoever has the file may take to be gone, on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Opens the file, or makes it; says whether there was one.
 pub(super) fn open(path: &Path) -> Result<(File, bool)> {
@@ -31,5 +35,5 @@ pub(super) fn open(path: &Path) -> Result<(File, bool)> {
 
 /// Locks the file for as long as anybody has this opening of it, or a duplicate. Waits for whoever is about to be gone.
 pub(super) fn lock(file: &File) -> Result<()> {
-    locks::lock(file, locks::PATIENCE).map_err(|error| Error::os("locking the file of a segment", error))
+    locks::lock(file, PATIENCE, || true).map_err(|error| Error::os("locking the file of a segment", error))
 }
