@@ -22,6 +22,9 @@ const RATE: f64 = 0.2;
 /// Slope and intercept.
 type Weights = [f64; 2];
 
+/// The weights after the last step and after the one before: nobody is further ahead of the others.
+type History = [(u64, Weights); 2];
+
 fn main() -> Result<()> {
     Launch::new(3)?.restart(1).run(train).map(drop)
 }
@@ -31,8 +34,7 @@ fn train(comm: &mut Communicator) -> Result<()> {
     let (tell, told) = mpsc::channel();
     let (rank, ranks) = (comm.rank(), comm.n_ranks());
     comm.on_recovery(move |recovery| _ = tell.send(resume(recovery, rank, ranks)));
-    // The weights after the last step and after the one before: nobody is further ahead of the others.
-    let mut history = [(0, [0.0; 2]); 2];
+    let mut history: History = [(0, [0.0; 2]); 2];
     loop {
         // Another death may come at any time, in taking up the work, too.
         let taken_up = told.try_iter().last().map_or(Ok(()), |resume| take_up(comm, resume?, &mut history));
@@ -50,7 +52,7 @@ fn train(comm: &mut Communicator) -> Result<()> {
 }
 
 /// Does the steps that are left.
-fn descend(comm: &mut Communicator, history: &mut [(u64, Weights); 2]) -> Result<()> {
+fn descend(comm: &mut Communicator, history: &mut History) -> Result<()> {
     while history[0].0 < STEPS {
         let (completed, weights) = history[0];
         if completed + 1 == DEADLY_STEP && comm.rank().get() == 1 && !comm.was_restarted() {
@@ -75,11 +77,7 @@ fn resume(recovery: &Recovery, rank: Rank, ranks: u32) -> Result<(u64, Rank)> {
 }
 
 /// Goes back to that step, with the weights that the survivor has.
-fn take_up(
-    comm: &mut Communicator,
-    (step, survivor): (u64, Rank),
-    history: &mut [(u64, Weights); 2],
-) -> Result<()> {
+fn take_up(comm: &mut Communicator, (step, survivor): (u64, Rank), history: &mut History) -> Result<()> {
     let weights = history.iter().find(|(completed, _)| *completed == step).map_or([0.0; 2], |it| it.1);
     let mut agreed = [0.0; 2];
     comm.broadcast(&weights, &mut agreed, survivor)?;

@@ -103,6 +103,8 @@ fn a_death_behind_a_wrapper_is_noticed_while_the_wrapper_lives() {
     assert_eq!(failure(result), (rank(1), ExitCause::HungUp));
 
     let told = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("told-{}", std::process::id()));
+    // One of an earlier run may have had this number.
+    let _ = std::fs::remove_file(&told);
     let until_told = format!("test $code = 137 && until test -e '{}'; do sleep 0.01; done;", told.display());
     let lingering = launch(2, "die:up:9@1 wait").program(wrapper(&until_told));
     let mut witness = Witness { told: &told, has_heard: false };

@@ -12,10 +12,13 @@ mod output;
 mod process;
 mod segments;
 mod tables;
+#[path = "../watchdog/mod.rs"]
+mod watchdog;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -25,6 +28,10 @@ use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error};
 
 use process::{is_running, wait_until};
+use watchdog::Watchdog;
+
+/// No started job is there for longer, be the machine as busy as it may.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 const SCENARIO: &str = "SHMCCL_TEST_SCENARIO";
 
@@ -75,13 +82,16 @@ struct Started {
     launcher: Child,
     stdout: BufReader<ChildStdout>,
     pids: Vec<Pid>,
+    _watchdog: Watchdog,
 }
 
 impl Started {
     fn new(mut command: Command, n_pids: usize) -> Self {
+        // Its thread is named after the test.
+        let watchdog = Watchdog::start(std::thread::current().name().unwrap_or_default(), PATIENCE);
         let mut launcher = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = BufReader::new(launcher.stdout.take().unwrap());
-        let mut started = Self { launcher, stdout, pids: Vec::new() };
+        let mut started = Self { launcher, stdout, pids: Vec::new(), _watchdog: watchdog };
         while started.pids.len() < n_pids {
             let pid = started.hear("pid ").trim().parse().unwrap();
             started.pids.push(Pid::from_raw(pid));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use shmccl::channel::Channel;
 use shmccl::{Communicator, Error, Result};
 
-use crate::harness::Job;
+use crate::harness::{Job, leave_together, meet_at_last};
 
 const ROUNDS: u64 = 1000;
 
@@ -58,17 +58,11 @@ scenario!(
             let named = matches!(error, Error::Timeout { operation: "barrier", awaited: Some(rank), .. } if rank.get() == 1);
             assert!(named, "{error}");
             channel.signal()?;
-            while let Err(error) = comm.barrier() {
-                assert!(matches!(error, Error::Timeout { .. }), "{error}");
-            }
         } else {
             let mut channel = comm.memory_channel(comm.left())?;
             while channel.wait().is_err() {}
-            while let Err(error) = comm.barrier() {
-                assert!(matches!(error, Error::Timeout { .. }), "{error}");
-            }
         }
-        // Nobody leaves before the other one has passed that; here it may have left.
-        while matches!(comm.barrier(), Err(Error::Timeout { .. })) {}
+        meet_at_last(comm);
+        leave_together(comm);
     }
 );

@@ -102,6 +102,9 @@ scenario!(what_was_written_comes_back_and_the_newest_counts, Job::of(3).heap_len
 /// How long a few jobs may take that write to a disk and read from it, however many others do so.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// More steps than there are in writing a checkpoint.
+const MOST: u64 = 500;
+
 /// Restores in a job of its own: the version on each rank, or what is wrong on the first that says so.
 fn restored(n_ranks: u32, directory: &Path) -> Result<Vec<Option<u64>>> {
     launch_threads(n_ranks, &with(""), |comm| {
@@ -131,6 +134,7 @@ fn whoever_dies_at_whatever_step_leaves_a_checkpoint_that_is_whole() {
     let (mut old, mut new, mut all) = (0, 0, 0);
     for victim in 0..2 {
         for number in 1.. {
+            assert!(number < MOST, "writing a checkpoint takes rank {victim} more than {MOST} steps");
             let _watchdog = Watchdog::start(&format!("death of {victim} at step {number}"), PATIENCE);
             written(2, &scratch.0, 1, "").unwrap();
             let outcome = written(2, &scratch.0, 2, &format!("kill:rank={victim},of=step,at={number}"));

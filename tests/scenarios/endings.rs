@@ -7,7 +7,7 @@ use shmccl::collective::ChannelKind;
 use shmccl::shm::packet::{Flag, PacketKind};
 use shmccl::{Communicator, Error, Rank, Result};
 
-use crate::harness::{Job, is_lost, rank};
+use crate::harness::{Job, is_lost, leave_together, meet_at_last, rank};
 
 const SHORT: Duration = Duration::from_millis(50);
 
@@ -30,10 +30,9 @@ channel_scenario!(
         if comm.rank().get() == 1 {
             channel.signal()?;
         }
-        while comm.barrier().is_err() {}
+        meet_at_last(comm);
         assert!(!channel.poll(), "the failed wait took no signal");
-        // Nobody leaves before the other one has seen that; here it may have left.
-        while matches!(comm.barrier(), Err(Error::Timeout { .. })) {}
+        leave_together(comm);
     }
 );
 

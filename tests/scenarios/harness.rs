@@ -242,6 +242,24 @@ pub(crate) fn rank(comm: &Communicator, value: u32) -> Rank {
     Rank::new(value, comm.n_ranks()).unwrap()
 }
 
+/// Meets the others in a barrier, however often waiting for them takes longer than the timeout. The watchdog ends it.
+pub(crate) fn meet_at_last(comm: &mut Communicator) {
+    while let Err(error) = comm.barrier() {
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    }
+}
+
+/// Leaves the last barrier of a broken job: nobody leaves before the others have come to it, but by now they may have left.
+pub(crate) fn leave_together(comm: &mut Communicator) {
+    let done = loop {
+        match comm.barrier() {
+            Err(Error::Timeout { .. }) => {}
+            done => break done,
+        }
+    };
+    assert!(matches!(done, Ok(()) | Err(Error::PeerLost { .. })), "{done:?}");
+}
+
 /// Keeps what the processes print, for the message of a failure.
 struct Captured(Vec<u8>);
 

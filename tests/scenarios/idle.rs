@@ -6,15 +6,19 @@ use shmccl::bootstrap::ProxyMode;
 use shmccl::{Communicator, Result};
 
 use crate::harness::{Job, Open, figure, open_memory, open_port, rank, test_name};
+use crate::long::long;
 
 const RANKS: u32 = 8;
 
-/// What all of them may use together while they sleep, in per cent of a core. If one of them polled it would be tens; what wakes by
-/// itself now and then takes longer where the machine is slow.
-const LIMIT: f64 = 4.0;
-
 /// How often a sleeper looks up by itself at most: so often where the kernel refuses `membarrier`, and rarely elsewhere.
 const LOOKS_UP: Duration = Duration::from_millis(20);
+
+/// What all of them may use together while they sleep, in per cent of a core: what is promised where that is held (`SHMCCL_LONG=1`, on
+/// optimised code). Elsewhere what shows that none of them polls, which would take tens: whoever wakes by itself now and then takes
+/// longer in code that is not optimised, and beside other tests.
+fn limit() -> f64 {
+    if long() && !cfg!(debug_assertions) { 1.0 } else { 4.0 }
+}
 
 /// What the kernel says about each thread of a process, in the file `name`.
 fn of_threads(pid: u64, name: &str) -> Vec<String> {
@@ -78,7 +82,7 @@ fn sleep_and_wake(comm: &mut Communicator, what: &str, open: Open) -> Result<()>
     if own == 0 {
         let share = used_in_a_second(&pids.to_vec()).as_secs_f64() * 100.0;
         figure(&format!("{RANKS} ranks parked for a second, {what}: {share:.2} % of a core"));
-        assert!(share < LIMIT, "{share:.2} % of a core");
+        assert!(share < limit(), "{share:.2} % of a core");
     } else {
         to_first.wait()?;
     }

@@ -6,7 +6,7 @@ use shmccl::Error;
 use shmccl::heap::HeapOffset;
 use shmccl::shm::packet::{Flag, PacketKind};
 
-use crate::harness::{Job, pattern};
+use crate::harness::{Job, leave_together, meet_at_last, pattern};
 
 const KINDS: [PacketKind; 2] = [PacketKind::Ll8, PacketKind::Ll16];
 
@@ -116,6 +116,7 @@ scenario!(
         let named = matches!(error, Error::Timeout { operation: "unpack_packets", awaited: Some(rank), .. } if rank == peer);
         assert!(named, "{error}");
         // Whoever leaves first is not to be what ends the wait of the other one.
-        while matches!(comm.barrier(), Err(Error::Timeout { .. })) {}
+        meet_at_last(comm);
+        leave_together(comm);
     }
 );

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::testing::{ALLOCATED, OWN, PEER, bytes, channel, fabric, proxy, world};
+use super::super::testing::{ALLOCATED, OWN, PEER, bytes, channel, fabric, proxy, wait_until, world};
 use super::*;
 use crate::channel::executor::Executor;
 use crate::channel::world::World;
@@ -73,9 +73,11 @@ fn a_flush_that_failed_leaves_the_channel_unflushed_and_its_seat_taken() {
     let _proxy = proxy(&world, executor(&world));
     let mut last = channel(&fabric);
     // The proxy may take longer to get going than this waits.
-    while let Err(error) = last.flush() {
-        assert!(matches!(error, Error::Timeout { .. }), "{error}");
-    }
+    wait_until("the proxy serves what was pushed", || {
+        let done = last.flush();
+        assert!(matches!(done, Ok(()) | Err(Error::Timeout { .. })), "{done:?}");
+        done.is_ok()
+    });
     assert_eq!(signals(&fabric), 1);
 }
 

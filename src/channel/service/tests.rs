@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::Channel;
 use super::super::fabric::Fabric;
-use super::super::testing::{OWN, channel, fabric, proxy, world};
+use super::super::testing::{OWN, channel, fabric, proxy, wait_until, world};
 use super::*;
 use shmccl_proxy::Kind;
 
@@ -45,9 +45,8 @@ fn a_proxy_whose_epoch_ends_executes_nothing_more_and_whoever_waits_for_it_is_to
     let is_told = |done| matches!(done, Err(Error::PeerLost { rank }) if rank.get() == 1);
     assert!(is_told(flushing.flush()));
     // The proxy that has revoked the epoch may still be about to count that trigger as served.
-    while world.cells(OWN).fifo(0).unwrap().snapshot().served < 3 {
-        std::thread::yield_now();
-    }
+    let has_served = || world.cells(OWN).fifo(0).unwrap().snapshot().served >= 3;
+    wait_until("the third trigger counts as served", has_served);
     let mut pushed = Ok(());
     while pushed.is_ok() {
         pushed = pushing.signal();
@@ -77,9 +76,7 @@ fn whoever_sleeps_in_a_flush_is_woken_before_the_next_trigger_is_executed() {
     let completion = world.cells(OWN).fifo(0).unwrap().completion;
     let (mut flushing, mut pushing) = (channel(&fabric), channel(&fabric));
     let flusher = std::thread::spawn(move || flushing.flush().map(|()| flushing));
-    while !completion.is_slept_on() {
-        std::thread::yield_now();
-    }
+    wait_until("the flush sleeps", || completion.is_slept_on());
     // All of them are within the turn that begins with the flush.
     (0..60).for_each(|_| pushing.signal().unwrap());
     let wakes = Arc::new(AtomicU64::new(0));
