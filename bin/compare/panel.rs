@@ -89,16 +89,17 @@ impl Page<'_> {
 }
 
 impl Panel<'_> {
+    fn draw_nothing(&self, area: &Area<'_>) -> Drawn {
+        let (width, height) = area.dim_in_pixel();
+        let centre = (i32::try_from(width / 2)?, i32::try_from(height / 2)?);
+        area.draw_text(&format!("{}: not measured", self.title), &centred(18, &GREY), centre)?;
+        Ok(())
+    }
+
     fn draw(&self, area: &Area<'_>, page: &Page<'_>) -> Drawn {
         let values = || self.lines.iter().flat_map(|line| line.points.iter().map(|(_, value)| *value));
         let (Some(low), Some(high)) = (values().reduce(f64::min), values().reduce(f64::max)) else {
-            let (width, height) = area.dim_in_pixel();
-            area.draw_text(
-                &format!("{}: not measured", self.title),
-                &centred(18, &GREY),
-                (i32::try_from(width / 2)?, i32::try_from(height / 2)?),
-            )?;
-            return Ok(());
+            return self.draw_nothing(area);
         };
         let y = if self.logarithmic {
             Axis::decades(low.max(1e-4) * 0.7, high.max(1e-4) * 1.8)
