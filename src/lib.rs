@@ -78,6 +78,8 @@ pub mod reduce;
 mod regular;
 pub mod shm;
 pub mod sync;
+#[cfg(all(test, not(loom)))]
+mod testing;
 #[cfg(not(loom))]
 pub mod trace;
 

@@ -17,7 +17,7 @@ use nix::sys::socket::{
 
 use super::dismissal::Dismissal;
 use super::knock::MeetingPoint;
-use super::meeting::{LATE_ROUNDS, Meeting, Party};
+use super::meeting::{LateRounds, Meeting, Party};
 use super::options::{Options, Placement};
 use super::root::{Event, Offer, Root, Seat};
 use super::socket::{poll_timeout, resource_error};
@@ -129,18 +129,17 @@ fn preside<C: AsFd>(party: Party, point: &MeetingPoint, make_control: impl FnOnc
 /// Drives the root until all were told to go, or that one is lost. What it has sent outlives it. Whatever has come by the deadline is
 /// heard, however late that is noticed.
 fn lead(root: &mut Root, deadline: Option<Instant>) -> Result<()> {
-    let (mut is_over, mut late_rounds) = (false, 0);
+    let (mut is_over, mut late_rounds) = (false, LateRounds::default());
     while !is_over || root.has_backlog() {
         let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-        let until = if late_rounds == 0 { deadline } else { Some(Instant::now() + REPLY) };
+        let until = if late_rounds.is_none() { deadline } else { Some(Instant::now() + REPLY) };
         let (seats, is_quiet) = wait(root, until)?;
-        if is_late && (late_rounds == LATE_ROUNDS || is_quiet) {
+        if late_rounds.is_last(is_late, is_quiet) {
             if !is_over {
                 root.declare_laggards_lost();
             }
             return Ok(());
         }
-        late_rounds += u32::from(is_late);
         for seat in seats {
             step("about to serve a member");
             root.serve(seat)?;

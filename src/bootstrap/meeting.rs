@@ -35,9 +35,26 @@ use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
 /// How many connections there may be: everybody, and as many again that say nothing.
 const MAX_GUESTS: usize = 2 * MAX_RANKS as usize;
 
-/// How many rounds follow the deadline at most, as long as there is something to hear: the first one lets in who is at the door, the next
-/// one hears them, and one is to spare.
-pub(super) const LATE_ROUNDS: u32 = 3;
+/// The rounds that a host has taken since its deadline passed.
+#[derive(Debug, Default)]
+pub(super) struct LateRounds(u32);
+
+impl LateRounds {
+    /// As long as there is something to hear: the first one lets in who is at the door, the next one hears them, and one is to spare.
+    const MOST: u32 = 3;
+
+    /// Counts another round, in which nothing was to be heard if it `is_quiet`, and says whether it was the last.
+    pub(super) fn is_last(&mut self, is_late: bool, is_quiet: bool) -> bool {
+        let is_last = is_late && (self.0 == Self::MOST || is_quiet);
+        self.0 += u32::from(is_late);
+        is_last
+    }
+
+    /// Whether there was none.
+    pub(super) fn is_none(&self) -> bool {
+        self.0 == 0
+    }
+}
 
 /// Those who have met.
 #[derive(Debug)]
@@ -136,14 +153,13 @@ impl Meeting {
     /// Who has come by the deadline is received, however late that is noticed: a host that was not scheduled for a while finds knocks
     /// at the door and in sockets.
     fn receive_all(&mut self) -> Result<(), Breakdown> {
-        let mut late_rounds = 0;
+        let mut late_rounds = LateRounds::default();
         while !self.is_complete() {
             let is_late = self.is_late();
             let (knocks, ready) = self.poll()?;
-            if is_late && (late_rounds == LATE_ROUNDS || !knocks && ready.is_empty()) {
+            if late_rounds.is_last(is_late, !knocks && ready.is_empty()) {
                 return Err(Breakdown::Missing(self.first_missing()));
             }
-            late_rounds += u32::from(is_late);
             for index in ready {
                 self.hear(index)?;
             }

@@ -1,7 +1,7 @@
 //! A world in this process for the tests of this module: memory behind all heaps, tables filled, nobody in it.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use shmccl_proxy::Handler;
 
@@ -25,9 +25,6 @@ pub(super) const OWN: Rank = Rank::known(0);
 
 /// The rank to which a [`channel`] leads.
 pub(super) const PEER: Rank = Rank::known(1);
-
-/// No condition takes longer.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Makes a world of `n_ranks`, with heaps twice as long as what is allocated of them.
 pub(super) fn world(n_ranks: u32, cut: impl FnOnce(World) -> World) -> Arc<World> {
@@ -73,15 +70,6 @@ pub(super) fn channel(fabric: &Arc<Fabric>) -> PortChannel {
     let pusher = Pusher::shared(&fifo, OWN).unwrap().unwrap();
     let port = Port::new(pusher, fifo, reception(fabric.world()), Some(OWN));
     PortChannel::open(fabric, PEER, port).unwrap()
-}
-
-/// Returns when the condition holds, and panics when it never does.
-pub(super) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < PATIENCE, "waited in vain until {what}");
-        std::thread::yield_now();
-    }
 }
 
 fn reception(world: &World) -> Reception {

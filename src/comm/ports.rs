@@ -191,11 +191,7 @@ mod tests {
         let fabric = comm.fabric();
         let alone = fabric.policy();
         let doorbell = fabric.world().cells(fabric.rank()).fifo(0).unwrap().doorbell;
-        let asleep = || {
-            while !doorbell.is_slept_on() {
-                std::thread::yield_now();
-            }
-        };
+        let asleep = || crate::testing::wait_until("the proxy sleeps", || doorbell.is_slept_on());
         // Over a proxy that is idle the rank waits as it did before it had one.
         let mut channel = comm.port_channel(comm.rank()).unwrap();
         asleep();

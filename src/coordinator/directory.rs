@@ -83,15 +83,12 @@ impl RuntimeDirectory {
         let Ok(_lock) = Flock::lock(self.file()?, FlockArg::LockExclusiveNonblock) else { return Ok(None) };
         if !dry_run {
             // One that was killed as it began may have left it.
-            let _ = std::fs::remove_file(self.coming());
+            let _ = remove(&self.coming());
         }
         let socket = Some(self.socket()).filter(|socket| socket.exists());
-        match socket.as_ref().filter(|_| !dry_run).map(std::fs::remove_file) {
-            Some(Err(error)) if error.kind() != ErrorKind::NotFound => {
-                Err(Error::os("removing the socket of a coordinator that is dead", error))
-            }
-            _ => Ok(socket),
-        }
+        let removed = socket.as_deref().filter(|_| !dry_run).map_or(Ok(()), remove);
+        removed.map_err(|error| Error::os("removing the socket of a coordinator that is dead", error))?;
+        Ok(socket)
     }
 
     fn file(&self) -> Result<File> {
@@ -164,14 +161,9 @@ impl RuntimeDirectory {
 
     /// Removes the directory of a pool that has ended.
     pub(super) fn remove(&self) -> std::io::Result<()> {
-        let is_gone = |error: &std::io::Error| error.kind() == ErrorKind::NotFound;
-        for socket in [self.socket(), self.coming()] {
-            match std::fs::remove_file(socket) {
-                Err(error) if !is_gone(&error) => return Err(error),
-                _ => {}
-            }
-        }
-        std::fs::remove_dir(&self.path).or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) })
+        remove(&self.socket())?;
+        remove(&self.coming())?;
+        gone(std::fs::remove_dir(&self.path))
     }
 
     /// Where it is.
@@ -226,16 +218,23 @@ impl Occupied {
     pub(super) fn listen(&mut self) -> std::io::Result<UnixListener> {
         let coming = self.directory.coming();
         // One that was killed at this point has left it.
-        match std::fs::remove_file(&coming) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        remove(&coming)?;
         let listener = UnixListener::bind(&coming)?;
         listener.set_nonblocking(true)?;
         std::fs::rename(&coming, self.directory.socket())?;
         self.listens = true;
         Ok(listener)
     }
+}
+
+/// Removes a file, if it is there.
+fn remove(path: &Path) -> std::io::Result<()> {
+    gone(std::fs::remove_file(path))
+}
+
+/// What was to be removed is as gone if somebody else has done it, or it never was.
+fn gone(removed: std::io::Result<()>) -> std::io::Result<()> {
+    removed.or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
 /// The process whose pool has a directory of this name, told from a later one of the same number by its start time.

@@ -322,9 +322,7 @@ mod tests {
         // Its end of the pipe is closed as it ends, a moment before.
         std::io::copy(&mut child.stdout.take().unwrap(), &mut std::io::sink()).unwrap();
         let entry = Creator { pid: child.id().into(), start: 0 };
-        while entry.is_alive() {
-            std::thread::yield_now();
-        }
+        crate::testing::wait_until("it has ended", || !entry.is_alive());
         child.wait().unwrap();
     }
 

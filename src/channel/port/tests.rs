@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use super::super::testing::{ALLOCATED, OWN, PEER, bytes, channel, fabric, proxy, wait_until, world};
+use super::super::testing::{ALLOCATED, OWN, PEER, bytes, channel, fabric, proxy, world};
 use super::*;
 use crate::channel::executor::Executor;
 use crate::channel::world::World;
 use crate::error::Error;
+use crate::testing::wait_until;
 
 /// Half of what is allocated is sent, the other half received.
 const HALF: u64 = ALLOCATED / 2;

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::super::Channel;
 use super::super::fabric::Fabric;
-use super::super::testing::{OWN, channel, fabric, proxy, wait_until, world};
+use super::super::testing::{OWN, channel, fabric, proxy, world};
 use super::*;
+use crate::testing::wait_until;
 use shmccl_proxy::Kind;
 
 use crate::sync::atomic::AtomicU64;
