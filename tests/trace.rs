@@ -11,7 +11,7 @@ use serde_json::Value;
 use shmccl::bootstrap::Options;
 use shmccl::channel::Channel;
 use shmccl::comm::{Member, join_job};
-use shmccl::reduce::ReduceOp;
+use shmccl::reduce::{ReduceOp, Scalar};
 use shmccl::{Collectives, Communicator, Group};
 
 const PART: &str = "SHMCCL_TEST_TRACE";
@@ -67,6 +67,8 @@ fn some(comm: &mut Communicator) -> shmccl::Result<()> {
     for _ in 0..3 {
         comm.all_reduce_in_place(&word, &ReduceOp::Sum)?;
     }
+    // Done in pieces, by calls within.
+    comm.all_reduce_in_place(&mut [1.0_f32; 500_000], &ReduceOp::PreMulSum(Scalar::new(0.5_f32)))?;
     let (here, there) = (buffer.part(0, 512)?, buffer.part(512, 512)?);
     let mut direct = [comm.memory_channel(comm.right())?, comm.memory_channel(comm.left())?];
     let mut proxied = [comm.port_channel(comm.right())?, comm.port_channel(comm.left())?];
@@ -224,12 +226,13 @@ fn every_call_and_every_trigger_of_every_rank_is_in_the_trace() {
         done(&run("some", &file, &["--proxy", proxy]));
         let trace = Trace::read(&file);
         trace.check_nesting();
-        assert_eq!(trace.other["overwritten"], Value::Object(serde_json::Map::new()));
+        let none = Value::Object(serde_json::Map::new());
+        assert_eq!([&trace.other["overwritten"], &trace.other["unfinished"]], [&none; 2]);
         assert_eq!(trace.spans.iter().map(|span| span.rank).collect::<BTreeSet<_>>(), (0..3).collect());
         for rank in 0..3 {
             let count = |name| trace.count(rank, name);
             assert_eq!([count("alloc"), count("barrier"), count("finalize")].map(|n| n >= 1), [true; 3]);
-            assert_eq!([count("all_reduce"), count("send"), count("recv")], [5 + 1 + 3 + 2, 1, 1]);
+            assert_eq!([count("all_reduce"), count("send"), count("recv")], [5 + 1 + 3 + 1 + 2, 1, 1]);
             assert_eq!(
                 [count("put_with_signal"), count("wait"), count("flush")],
                 [14, 14, 2],
@@ -242,6 +245,8 @@ fn every_call_and_every_trigger_of_every_rank_is_in_the_trace() {
                 (small, &large.args["algorithm"], &large.args["channel"]),
                 (5, &"two_shot".into(), &"memory".into())
             );
+            let pieced = trace.of(rank, "all_reduce").filter(|span| span.args["bytes"] == 2_000_000).count();
+            assert_eq!(pieced, 1, "noted as a whole");
             let trigger = trace.of(rank, "data, signal").next().unwrap();
             assert_eq!(
                 (&trigger.args["bytes"], &trigger.args["peer"]),

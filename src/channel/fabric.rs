@@ -17,7 +17,7 @@ use crate::sync::{
     ActivityCell, LifeStatus, ParkCell, Revocation, SemaphoreCell, SemaphoreReceiver, SleepWord, Stop,
     WaitPolicy, Waiting, WaitingIn, Watch, plain, spin_until, wait_until,
 };
-use crate::trace::{Note, Recorder, Verb};
+use crate::trace::{FAILED, Note, Recorder, Verb};
 
 /// The receiving side of a channel's semaphore.
 pub(crate) type Inbound = SemaphoreReceiver<CellRef<SemaphoreCell>>;
@@ -417,13 +417,15 @@ impl Fabric {
             recorder.note_until(begun, begun, note);
             return Ok(());
         }
+        let prepared = recorder.prepare(note);
         // A short wait is spent right here: the way back out of a long one would take as long again as noting it.
         if spin_until(self.policy(), || inbound.poll()) {
-            recorder.note(begun, note);
+            recorder.note_prepared(begun, prepared);
             return Ok(());
         }
         let done = self.wait_for_peer("wait", peer, |waiting| inbound.wait(waiting));
-        recorder.ended(begun, note, done)
+        recorder.note_prepared(begun, prepared.done_in(if done.is_ok() { 0 } else { FAILED }));
+        done
     }
 
     /// Hands on what came of that which has begun then, if it did, and notes it.

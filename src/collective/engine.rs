@@ -165,23 +165,23 @@ impl Engine {
     /// [`crate::Error::Panicked`] when an operator of the program's own did. All but those of the arguments end the epoch.
     #[inline]
     pub(crate) fn run(&mut self, call: &mut Call<'_>, manner: Manner) -> Result<()> {
-        if self.team.board.fabric().recorder().is_some() {
-            return self.run_noted(call, manner);
+        let is_noted = self.begin_note(call, manner);
+        let done = self.run_guarded(call, manner);
+        if is_noted {
+            noting::end(&mut self.team, call, self.taken, done.is_err());
         }
-        self.run_guarded(call, manner)
+        done
     }
 
-    /// The same, and notes it. What is done by messages between all is noted as these are delivered.
-    #[inline(never)]
-    fn run_noted(&mut self, call: &mut Call<'_>, manner: Manner) -> Result<()> {
-        if call.operation == Operation::AllToAllV {
-            return self.run_guarded(call, manner);
+    /// Begins to note `call`, if it is to be: what is done by messages between all is noted as these are delivered.
+    #[inline]
+    fn begin_note(&mut self, call: &Call<'_>, manner: Manner) -> bool {
+        if !noting::begin(&mut self.team, call.operation) {
+            return false;
         }
-        let begun = noting::begin(&self.team, call);
         let simple = Manner { algorithm: None, channel: manner.channel };
         self.taken = if call.operation.has_peer() { simple } else { Way::Small.manner() };
-        let done = self.run_guarded(call, manner);
-        begun.end(&self.team, self.taken, done)
+        true
     }
 
     fn run_guarded(&mut self, call: &mut Call<'_>, manner: Manner) -> Result<()> {

@@ -4,20 +4,62 @@ use super::algorithm::{ChannelKind, Manner};
 use super::call::Call;
 use super::operation::Operation;
 use super::parcel::Parcel;
-use super::small::input_len;
 use super::team::Team;
 use crate::error::Result;
-use crate::trace::{Note, PORT, Recorder, Verb};
+use crate::trace::{FAILED, Note, PORT, Prepared, Recorder, Verb};
 
-/// A call of `team` that has begun, if it is noted at all.
+/// What is known of the call that a member is in, if it is noted.
+///
+/// Most of the note is prepared while the member waits for the others anyhow: then a trace costs little more than the two looks at the
+/// clock.
+#[derive(Debug, Default)]
+pub(crate) struct Draft {
+    is_open: bool,
+    /// Ticks at the beginning.
+    begun: u64,
+    /// That of the operation.
+    number: u64,
+    prepared: Option<Prepared>,
+}
+
+/// Begins a call of `operation`; says whether it is noted. What is done by messages between all is not.
+#[inline]
+pub(super) fn begin(team: &mut Team, operation: Operation) -> bool {
+    let Some(recorder) = team.board.fabric().recorder() else { return false };
+    if operation == Operation::AllToAllV {
+        return false;
+    }
+    team.draft = Draft { is_open: true, begun: recorder.now(), number: next_number(team), prepared: None };
+    true
+}
+
+/// Prepares the note of `call`, if there is to be one: when the member has told the others all that they wait for. The pieces of a call
+/// that was prepared as a whole have none.
+#[inline]
+pub(super) fn prepare(team: &mut Team, call: &Call<'_>) {
+    if !team.draft.is_open || team.draft.prepared.is_some() {
+        return;
+    }
+    if let Some(recorder) = team.board.fabric().any_recorder() {
+        team.draft.prepared = Some(recorder.prepare(note_of(team, call, team.draft.number)));
+    }
+}
+
+/// Ends `call`, which is noted, done in `manner`.
+#[inline]
+pub(super) fn end(team: &mut Team, call: &Call<'_>, manner: Manner, has_failed: bool) {
+    team.draft.is_open = false;
+    if let Some(recorder) = team.board.fabric().any_recorder() {
+        let Draft { begun, number, prepared, .. } = team.draft;
+        let prepared = prepared.unwrap_or_else(|| recorder.prepare(note_of(team, call, number)));
+        let manner = code_of(manner) | if has_failed { FAILED } else { 0 };
+        recorder.note_prepared(begun, prepared.done_in(manner));
+    }
+}
+
+/// An operation that has begun, if it is noted at all.
 #[derive(Debug)]
 pub(super) struct Begun(Option<(u64, Note)>);
-
-/// Begins `call`.
-#[inline]
-pub(super) fn begin(team: &Team, call: &Call<'_>) -> Begun {
-    Begun(team.board.fabric().recorder().map(|recorder| (recorder.now(), note_of(team, call))))
-}
 
 /// Begins an all-reduce of a word of `len` bytes.
 #[inline]
@@ -56,7 +98,7 @@ impl Together {
     /// Begins `calls`.
     pub(super) fn begin(team: &Team, calls: &[Call<'_>]) -> Self {
         let begun = team.board.fabric().recorder().map(Recorder::now);
-        let notes = begun.map(|_| calls.iter().map(|call| note_of(team, call)).collect());
+        let notes = begun.map(|_| calls.iter().map(|call| note_of(team, call, next_number(team))).collect());
         Self { begun, notes: notes.unwrap_or_default() }
     }
 
@@ -87,15 +129,23 @@ impl Together {
     }
 }
 
-fn note_of(team: &Team, call: &Call<'_>) -> Note {
+#[inline]
+fn note_of(team: &Team, call: &Call<'_>, number: u64) -> Note {
     let operation = call.operation;
-    let note = Note::of(Verb::operation(operation as u8));
-    let note = note.of_bytes(input_len(call, team.n_members()).unwrap_or(0));
-    let note = if operation.has_peer() { note } else { note.numbered(next_number(team)) };
-    match team.members().get(call.root) {
-        Some(peer) if operation.has_peer() || operation.has_root() => note.with(*peer),
-        _ => note,
+    let note = Note::of(Verb::operation(operation as u8)).of_bytes(bytes_of(team, call));
+    let note = if operation.has_peer() { note } else { note.numbered(number) };
+    if !(operation.has_peer() || operation.has_root()) {
+        return note;
     }
+    team.members().get(call.root).map_or(note, |peer| note.with(*peer))
+}
+
+/// How many bytes this member contributes to `call`; as good as none where they cannot be counted, and the call fails.
+#[inline]
+fn bytes_of(team: &Team, call: &Call<'_>) -> u64 {
+    let (blocks, _) = call.operation.blocks(team.n_members() as u64);
+    let block = call.count.checked_mul(call.data_type.size() as u64);
+    block.unwrap_or(0).saturating_mul(blocks)
 }
 
 /// The number that the next operation gets.

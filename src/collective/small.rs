@@ -19,6 +19,7 @@ use arrayvec::ArrayVec;
 use self::checked::is_watched;
 use super::board::INLINE_WORDS;
 use super::call::{Call, Input, Output, part, part_mut};
+use super::noting;
 use super::operation::{Operation, Summary};
 use super::region::MAIL_LEN;
 use super::team::Team;
@@ -66,6 +67,7 @@ fn exchange(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64) ->
     } else {
         post_mail(team, call, summary, len)?;
     }
+    noting::prepare(team, call);
     if matches!(call.output, Output::None) {
         return Ok(());
     }

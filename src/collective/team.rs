@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::board::Board;
 use super::checks;
 use super::lease::{Landlord, Lease};
+use super::noting::Draft;
 use super::operation::{Operation, Summary};
 use super::region::{MAIL_LEN, PIPE_SLOTS, RegionLayout, SCRATCH_LEN};
 use crate::channel::{Fabric, MemoryChannel};
@@ -27,6 +28,8 @@ pub(crate) struct Team {
     parks: Vec<CellRef<ParkCell>>,
     /// Whether what goes through pipes, stages and posts is checked.
     pub(crate) checksums: bool,
+    /// What is noted of the call that it is in.
+    pub(super) draft: Draft,
     pub(crate) board: Board,
 }
 
@@ -60,7 +63,10 @@ impl Team {
         let board = Board::new(fabric, &members, &bases, me, lease.departures().clone())?;
         let parks = members.iter().map(|&rank| fabric.world().cells(rank).message_park()).collect();
         let (view, checksums) = (fabric.heap().view().clone(), fabric.takes_checksums());
-        Ok((Self { members, me, bases, layout, view, parks, checksums, board }, lease))
+        Ok((
+            Self { members, me, bases, layout, view, parks, checksums, draft: Draft::default(), board },
+            lease,
+        ))
     }
 
     /// How many members there are.

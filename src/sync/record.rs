@@ -174,9 +174,10 @@ impl RecordRing<'_> {
         (lap == self.lap(position)).then_some(words)
     }
 
-    /// Whether `next` is in a block, and nobody else has come to its slot meanwhile.
+    /// Whether `next` is in a block behind its start, and nobody else has come to its slot meanwhile.
     #[inline]
-    fn is_usable(self, next: u64) -> bool {
+    #[must_use]
+    pub fn is_usable(self, next: u64) -> bool {
         !next.is_multiple_of(BLOCK) && load(self.taken).wrapping_sub(next) <= self.slots.len() as u64
     }
 

@@ -37,6 +37,21 @@ pub(crate) struct Note {
     rest: u64,
 }
 
+/// A note whose place in the ring is taken ahead, while whoever notes waits for others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prepared {
+    position: Option<u64>,
+    note: Note,
+}
+
+impl Prepared {
+    /// The same, done in `manner`; see [`Note::done_in`].
+    #[inline]
+    pub(crate) fn done_in(self, manner: u8) -> Self {
+        Self { note: self.note.done_in(manner), ..self }
+    }
+}
+
 /// Added to the manner of what goes over proxied channels.
 pub(crate) const PORT: u8 = 64;
 
@@ -160,6 +175,18 @@ impl Recorder {
         error
     }
 
+    /// Takes the place of a span of the calling thread that has begun.
+    #[inline(always)]
+    pub(crate) fn prepare(&self, note: Note) -> Prepared {
+        self.threads.prepare(note)
+    }
+
+    /// Notes a span that began then and ends now.
+    #[inline(always)]
+    pub(crate) fn note_prepared(&self, begun: u64, prepared: Prepared) {
+        self.threads.fill(begun, self.now(), prepared);
+    }
+
     /// Notes a span that has ended.
     #[inline]
     pub(crate) fn note_until(&self, begun: u64, ended: u64, note: Note) {
@@ -186,15 +213,40 @@ impl Lane {
     // Of what it does nothing comes back, and what is rare it leaves to others at its end: so it needs no stack.
     #[inline(never)]
     pub(crate) fn note(&self, begun: u64, ended: u64, note: Note) {
+        self.fill(begun, ended, self.prepare(note));
+    }
+
+    /// Takes the next place of the calling thread's block, if there is one.
+    #[inline(always)]
+    fn prepare(&self, note: Note) -> Prepared {
         let number = NUMBER.get();
         let own = if number == MAX_THREADS { None } else { self.ring.cursors.get(usize::from(number)) };
-        match own.and_then(|cursor| self.ring.ring().advance(cursor)) {
-            Some(position) => self.fill(position, number, [begun, ended], note),
+        let ring = self.ring.ring();
+        let position = own.and_then(|cursor| ring.advance(cursor));
+        if let Some(slot) = position.and_then(|position| ring.slot(position + AHEAD)) {
+            fetch_ahead(slot);
+        }
+        Prepared { position, note: Note { rest: note.rest | self.writer(number), ..note } }
+    }
+
+    /// Fills in the record of a span, in its place where that is still its own.
+    #[inline(always)]
+    fn fill(&self, begun: u64, ended: u64, Prepared { position, note }: Prepared) {
+        let ring = self.ring.ring();
+        match position.filter(|position| ring.is_usable(*position)) {
+            Some(position) => ring.fill(position, [begun, ended, note.what, note.rest]),
             None => self.note_elsewhere(begun, ended, note),
         }
     }
 
-    /// Notes a span of a thread that has no number yet, shares one, or has filled its block; the lane has its name from then on.
+    /// What says in the last word of a record who has written it.
+    #[inline]
+    fn writer(&self, number: u8) -> u64 {
+        u64::from(number) << 16 | u64::from(self.epoch) << 8
+    }
+
+    /// Notes a span of a thread that has no number yet, shares one, has filled its block, or has waited while the ring went round; the
+    /// lane has its name from then on.
     #[cold]
     #[inline(never)]
     fn note_elsewhere(&self, begun: u64, ended: u64, note: Note) {
@@ -207,17 +259,7 @@ impl Lane {
         let ring = self.ring.ring();
         let position =
             if number == MAX_THREADS { ring.advance_shared(cursor) } else { ring.take_block(cursor) };
-        self.fill(position, number, [begun, ended], note);
-    }
-
-    #[inline(always)]
-    fn fill(&self, position: u64, number: u8, [begun, ended]: [u64; 2], note: Note) {
-        let rest = note.rest | u64::from(number) << 16 | u64::from(self.epoch) << 8;
-        let ring = self.ring.ring();
-        ring.fill(position, [begun, ended, note.what, rest]);
-        if let Some(slot) = ring.slot(position + AHEAD) {
-            fetch_ahead(slot);
-        }
+        ring.fill(position, [begun, ended, note.what, note.rest | self.writer(number)]);
     }
 
     fn name(&self, first: usize) {

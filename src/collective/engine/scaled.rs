@@ -4,7 +4,7 @@ use super::Engine;
 use crate::collective::algorithm::Manner;
 use crate::collective::call::Call;
 use crate::collective::staged::{self, Form};
-use crate::collective::{small, team::Team};
+use crate::collective::{noting, small, team::Team};
 use crate::error::Result;
 
 impl AsMut<Team> for Engine {
@@ -24,6 +24,7 @@ impl Engine {
         small::input_len(call, self.team.n_members())?;
         // Where members differ is found here: what they add has another operator, and may have another type.
         let met = self.team.board.meet(call.summary().in_manner(manner), call.operation, [0; 2], &[]);
+        noting::prepare(&mut self.team, call);
         let execute = |engine: &mut Self, piece: &mut Call<'_>| engine.execute(piece, manner);
         let done = met.and_then(|()| staged::run(self, call, Form::Widened, execute));
         self.team.board.or_revoke(done)
