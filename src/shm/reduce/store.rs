@@ -34,6 +34,13 @@ pub(super) fn run(places: &Places<'_>, combine: impl FnOnce(Way)) {
     by_experience(to_usize(bytes / 2), to_usize(of_places(targets.len())), Purpose::Combine, combine);
 }
 
+/// How many of the first targets go past the cache, where nobody reads the first one soon, but the others: that one, unless it takes
+/// the place of a source.
+pub(super) fn n_past_but_others(places: &Places<'_>) -> usize {
+    let is_source = |target: &*mut u8| places.sources().contains(&target.cast_const());
+    usize::from(places.len() >= SHORT && places.targets().first().is_some_and(|first| !is_source(first)))
+}
+
 /// How many elements of `width` bytes lie before the first line that starts with an element, which has to be the same number
 /// in all of `targets`.
 pub(super) fn elements_before_line(targets: &[*mut u8], width: usize) -> Option<usize> {
