@@ -5,7 +5,8 @@
 //! Where they fit into the cache it is the other way round, and so it is in place: the line has just been read.
 //!
 //! From what length on depends on where cores and lines are, and on the processor (lines that another core has read have to be taken
-//! from it, store by store): from 16 KiB on it is tried out, as for copies, by what combinations of this thread turn out to cost.
+//! from it, store by store): from 16 KiB on it is tried out, as for copies, by what combinations of this thread turn out to cost
+//! while all ranks store theirs in the same way. Where places fill the cache it is past it, always.
 //!
 //! [`run`] only says which way is the better one. A kernel goes past the cache if it can: with AVX2, or wider vectors, and where
 //! lines begin at the same element in all targets. Operators of a program's own always go through it.
