@@ -275,6 +275,13 @@ fn a_job_is_listed_and_reported_and_asked_by_sigquit_and_goes_on() {
         "{line}"
     );
     assert!(stdout(&["report", &id[..8]]).contains(id));
+    // Whoever names a communicator of a pool by its number does not mean whatever job begins so.
+    for command in ["report", "top"] {
+        let refused = shmccl(&[command, &id[..1]]).output().unwrap();
+        let error = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!((refused.status.code(), refused.stdout.len(), error.lines().count()), (Some(1), 0, 1));
+        assert!(error.contains("give 4 digits at least of ") && error.contains(id), "{error}");
+    }
 
     stuck.signal(Signal::SIGQUIT);
     let mut line = String::new();

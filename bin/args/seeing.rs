@@ -18,7 +18,7 @@ pub(crate) struct PsArgs {
 /// Flags of `shmccl report`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// The job: the beginning of its number, or one of its processes
+    /// The job: the beginning of its number, four digits at least, or one of its processes
     #[arg(value_name = "JOB|PID")]
     pub(crate) job: String,
 }
@@ -26,7 +26,7 @@ pub(crate) struct ReportArgs {
 /// Flags of `shmccl top`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TopArgs {
-    /// One job only: the beginning of its number, or one of its processes
+    /// One job only: the beginning of its number, four digits at least, or one of its processes
     #[arg(value_name = "JOB|PID")]
     pub(crate) job: Option<String>,
     /// The time between two looks, such as 500ms or 2s
