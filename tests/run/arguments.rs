@@ -63,3 +63,18 @@ fn the_heap_can_be_told_by_the_environment() {
     assert!(!output.status.success() && text(&output.stderr).contains("--heap"), "{output:?}");
     assert_eq!(told(&command.env("SHMCCL_HEAP", "8M").output().unwrap()).0, 0);
 }
+
+#[test]
+fn what_ranks_that_were_brought_back_would_not_have_is_refused() {
+    for (flags, flag) in [
+        (&["--segment", "named:shmccl-back"][..], "--segment"),
+        (&["--segment", "file:/tmp"], "--segment"),
+        (&["--proxy", "process"], "--proxy process"),
+    ] {
+        let (code, error) = told(&run(&[&["-n", "2", "--restart", "1"], flags, &["--", "true"]].concat()));
+        let expected = format!("error: {flag} does not go with --restart: ");
+        assert_eq!((code, error.lines().count()), (2, 1), "{error}");
+        assert!(error.starts_with(&expected) && error.ends_with("; leave one out\n"), "{error}");
+        assert_eq!(told(&run(&[&["-n", "2", "-q"], flags, &["--", "true"]].concat())).0, 0, "{flags:?}");
+    }
+}
