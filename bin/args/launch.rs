@@ -1,6 +1,6 @@
 //! The command line of `shmccl run`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -49,7 +49,8 @@ pub(crate) struct RunArgs {
     /// What goes wrong on purpose, such as kill:rank=1,at=12 or `seed=7;drop:one_in=100`: see SHMCCL_FAULTS in the documentation
     #[arg(long, value_name = "SPEC", env = "SHMCCL_FAULTS", hide_env_values = true)]
     pub(crate) faults: Option<Faults>,
-    /// Write what all ranks and proxies did to a file for ui.perfetto.dev, also when the job fails [default: SHMCCL_TRACE]
+    /// Write what all ranks and proxies did to a file for ui.perfetto.dev, also when the job fails; not to -, as standard output is the
+    /// ranks' [default: SHMCCL_TRACE]
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
     /// The newest records to keep of the threads of each rank, and of its proxy: a power of two, 32 bytes each
@@ -84,6 +85,16 @@ impl RunArgs {
         if let Some((_, flag)) = lost.into_iter().find(|(is_given, _)| *is_given && self.restart > 0) {
             return Err(UsageError::new(format!(
                 "{flag} does not go with --restart: ranks that were brought back have anonymous memory and proxies that are threads; leave one out"
+            )));
+        }
+        let (variable, stdout) = (std::env::var_os("SHMCCL_TRACE"), OsStr::new("-"));
+        let (name, trace) = match &self.trace {
+            Some(file) => ("--trace ", Some(file.as_os_str())),
+            None => ("SHMCCL_TRACE=", variable.as_deref()),
+        };
+        if trace == Some(stdout) {
+            return Err(UsageError::new(format!(
+                "{name}- would mix the trace with what the ranks print to standard output; name a file"
             )));
         }
         Ok(())

@@ -21,6 +21,9 @@ pub(crate) struct ReportArgs {
     /// The job: the beginning of its number, four digits at least, or one of its processes
     #[arg(value_name = "JOB|PID")]
     pub(crate) job: String,
+    /// Write the report to a file as well; with - to standard output, and the text to standard error
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
 }
 
 /// Flags of `shmccl top`.
