@@ -10,6 +10,7 @@ mod long;
 mod watchdog;
 
 mod checkpoints;
+mod command;
 mod embedded;
 mod fleet;
 mod garbage;
