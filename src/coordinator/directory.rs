@@ -14,8 +14,10 @@ use std::time::Duration;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
 
+use super::device::Appointed;
 use super::dial::Address;
 use super::fault::Fault;
+use super::id::DeviceId;
 use crate::error::{Error, Result};
 use crate::locks;
 use crate::shm::header::Creator;
@@ -30,6 +32,16 @@ const SWEEPING: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub struct RuntimeDirectory {
     path: PathBuf,
+}
+
+/// What coordinators have left that are dead.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Swept {
+    /// The sockets, and the directories of pools, that were removed or would be.
+    pub removed: Vec<PathBuf>,
+    /// The devices that live and wait for the next coordinator, whose socket is kept for that: without one they would end.
+    pub waiting: Vec<DeviceId>,
 }
 
 /// Says that a coordinator lives. Dropping it removes its socket.
@@ -61,21 +73,31 @@ impl RuntimeDirectory {
     }
 
     /// Finds what coordinators of this user have left that are dead, and removes it unless this is a `dry_run`: the socket of one, and the
-    /// directories of [pools](super::Pool). The next one would do so as well.
+    /// directories of [pools](super::Pool). The next one would do so as well. A socket stays while a device lives that was started for
+    /// it: what that has in its memory is nobody else's to end.
     ///
     /// # Errors
     /// [`Error::Coordinator`] when the directory is not private, [`Error::Os`].
-    pub fn clean(dry_run: bool) -> Result<Vec<PathBuf>> {
+    pub fn clean(dry_run: bool) -> Result<Swept> {
         let path = Self::usual();
         if path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-            return Ok(Vec::new());
+            return Ok(Swept::default());
         }
         let directory = Self::at(path)?;
         let pools = Self::sweep_pools(&directory.path, dry_run)?;
-        Ok(directory.sweep(dry_run)?.into_iter().chain(pools).collect())
+        let mut waiting = Ok(Vec::new());
+        let is_awaited_by_nobody = || {
+            waiting = Appointed::all(&directory);
+            matches!(&waiting, Ok(all) if all.is_empty())
+        };
+        let socket = directory.sweep(dry_run, is_awaited_by_nobody)?;
+        let waiting = waiting.map_err(|error| Error::os("looking for devices that live", error))?;
+        let removed = socket.into_iter().chain(pools).collect();
+        Ok(Swept { removed, waiting: waiting.iter().map(|it| it.device).collect() })
     }
 
-    pub(super) fn sweep(&self, dry_run: bool) -> Result<Option<PathBuf>> {
+    /// Removes the socket of a coordinator that is dead, if it is one and `may_go`, which is asked when no other one can begin.
+    pub(super) fn sweep(&self, dry_run: bool, may_go: impl FnOnce() -> bool) -> Result<Option<PathBuf>> {
         // Whoever lives has it locked, and is not kept from locking it where there is nothing to be found.
         if !self.socket().exists() && !self.coming().exists() {
             return Ok(None);
@@ -85,7 +107,7 @@ impl RuntimeDirectory {
             // One that was killed as it began may have left it.
             let _ = remove(&self.coming());
         }
-        let socket = Some(self.socket()).filter(|socket| socket.exists());
+        let socket = Some(self.socket()).filter(|socket| socket.exists() && may_go());
         let removed = socket.as_deref().filter(|_| !dry_run).map_or(Ok(()), remove);
         removed.map_err(|error| Error::os("removing the socket of a coordinator that is dead", error))?;
         Ok(socket)
@@ -121,6 +143,12 @@ impl RuntimeDirectory {
             Some(is) => Err(Fault::Directory { path, is }.error()),
             None => Ok(Self { path }),
         }
+    }
+
+    /// One of this path, whatever is there.
+    #[cfg(test)]
+    pub(super) fn unchecked(path: &str) -> Self {
+        Self { path: path.into() }
     }
 
     /// Makes one that is nobody else's, within the user's, for a pool of this process. Who has made it removes it.
@@ -347,17 +375,19 @@ mod tests {
     #[test]
     fn the_socket_of_a_dead_coordinator_is_swept_away_and_that_of_a_living_one_stays() {
         let directory = RuntimeDirectory::at(scratch("swept").join("shmccl")).unwrap();
-        assert_eq!(directory.sweep(false).unwrap(), None);
+        assert_eq!(directory.sweep(false, || true).unwrap(), None);
         let mut living = directory.occupy().unwrap();
         let listener = living.listen().unwrap();
-        assert_eq!(directory.sweep(false).unwrap(), None);
+        assert_eq!(directory.sweep(false, || true).unwrap(), None);
         assert!(directory.socket().exists());
         drop((listener, living));
         std::fs::write(directory.socket(), "").unwrap();
-        assert_eq!(directory.sweep(true).unwrap(), Some(directory.socket()));
-        assert_eq!(directory.sweep(false).unwrap(), Some(directory.socket()));
+        assert_eq!(directory.sweep(false, || false).unwrap(), None);
+        assert!(directory.socket().exists(), "somebody waits there");
+        assert_eq!(directory.sweep(true, || true).unwrap(), Some(directory.socket()));
+        assert_eq!(directory.sweep(false, || true).unwrap(), Some(directory.socket()));
         assert!(!directory.socket().exists());
-        assert_eq!(directory.sweep(false).unwrap(), None);
+        assert_eq!(directory.sweep(false, || true).unwrap(), None);
         std::fs::remove_dir_all(directory.path.parent().unwrap()).unwrap();
     }
 }

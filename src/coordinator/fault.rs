@@ -25,8 +25,8 @@ pub enum Fault {
     },
     /// Nobody listens there any more.
     #[error(
-        "the coordinator that listened at {} is dead; start one with `shmccl coordinator`, which takes its place, or remove the socket \
-         that it has left with `shmccl clean`", path.display()
+        "the coordinator that listened at {} is dead; start one with `shmccl coordinator`, and the flags that this one had, which takes \
+         its place, and over those of its devices that live", path.display()
     )]
     Dead {
         /// The socket.
