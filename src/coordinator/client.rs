@@ -1,6 +1,7 @@
 //! A client of the coordinator: allocates devices, runs operations on them, and copies to and from their memory.
 
 mod copies;
+mod watched;
 
 use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
@@ -237,9 +238,13 @@ impl Client {
     }
 
     fn ask(&mut self, request: Request) -> Result<Reply> {
+        self.ask_within(request, self.timeout)
+    }
+
+    fn ask_within(&mut self, request: Request, patience: Duration) -> Result<Reply> {
         self.number += 1;
-        let exchange = Exchange { peer: COORDINATOR, operation: ASKING, patience: self.timeout };
-        let mut stream = Hurried::new(&self.stream, self.timeout);
+        let exchange = Exchange { peer: COORDINATOR, operation: ASKING, patience };
+        let mut stream = Hurried::new(&self.stream, patience);
         write(&mut stream, &Question { number: self.number, request }, exchange).inspect_err(|error| {
             if matches!(error, Error::Coordinator { fault: Fault::TooLong { .. } }) {
                 return;
