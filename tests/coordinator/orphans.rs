@@ -81,3 +81,25 @@ fn a_device_that_gives_up_leaves_the_socket_to_those_that_wait_for_longer() {
     pool.coordinator().wait().unwrap();
     stderr.read_to_string(&mut String::new()).unwrap();
 }
+
+#[test]
+fn a_device_that_is_stopped_while_the_next_coordinator_begins_is_not_replaced_and_comes_back() {
+    let mut pool = Pool::empty("orphans-stopped");
+    let flags = ["-n", "2"];
+    let mut stderr = pool.start_fleet(2, &flags);
+    let mut all = living(&pool);
+    signal(all[0], Signal::SIGSTOP);
+    pool.kill_coordinator();
+    let (coordinator, mut more) = pool.spawn_talking(&[&["coordinator"], &flags[..]].concat());
+    pool.replace_coordinator(coordinator);
+    // The second answer comes when it has started what it is to start.
+    (0..2).for_each(|_| assert_eq!(pool.ctl("devices").line().lines().count(), 2));
+    signal(all[0], Signal::SIGCONT);
+    pool.ctl_until("devices", |table| table.lines().count() == 3);
+    let mut now = living(&pool);
+    [&mut all, &mut now].into_iter().for_each(|them| them.sort_unstable());
+    assert_eq!(now, all);
+    signal(pool.coordinator().id(), Signal::SIGTERM);
+    assert_eq!(pool.coordinator().wait().unwrap().code(), Some(0));
+    [&mut stderr, &mut more].into_iter().for_each(|it| _ = it.read_to_string(&mut String::new()).unwrap());
+}
