@@ -87,7 +87,7 @@ impl Coordinator {
         on_registered: impl FnMut(DeviceId) + Send + 'static,
     ) -> Result<Self> {
         let mut coordinator = Self::open(directory, settings, Ends::by_rope(rope)?)?;
-        coordinator.news = Some(News(Box::new(on_registered)));
+        coordinator.on_registered(on_registered);
         Ok(coordinator)
     }
 
@@ -116,6 +116,11 @@ impl Coordinator {
     /// Has `answer` called at SIGQUIT, which ends nothing. It is not to take long: devices and clients wait meanwhile.
     pub fn on_quit(&mut self, answer: impl FnMut() + Send + 'static) {
         self.ends.on_quit(QuitAnswer(Box::new(answer)));
+    }
+
+    /// Has `tell` called with each device that registers. It is not to take long, either.
+    pub fn on_registered(&mut self, tell: impl FnMut(DeviceId) + Send + 'static) {
+        self.news = Some(News(Box::new(tell)));
     }
 
     /// Serves until it is interrupted (SIGINT, SIGTERM, SIGHUP). Devices live on, for the next coordinator.
