@@ -312,7 +312,7 @@ fn receive(stream: &mut Hurried<'_>, incoming: &mut Frames) -> std::io::Result<(
 /// Connects with the coordinator of `directory`, within `patience`.
 ///
 /// # Errors
-/// [`Fault::Nobody`], [`Fault::Dead`], [`Error::Timeout`], [`Error::Os`].
+/// [`Fault::Nobody`], [`Fault::Dead`], [`Fault::Unusable`], [`Error::Timeout`], [`Error::ResourceLimit`].
 pub(super) fn connect(directory: &RuntimeDirectory, patience: Duration) -> Result<UnixStream> {
     const OPERATION: &str = "connecting with the coordinator";
     let path = directory.socket();
@@ -320,7 +320,10 @@ pub(super) fn connect(directory: &RuntimeDirectory, patience: Duration) -> Resul
     dialled.map_err(|error| match error.kind() {
         ErrorKind::NotFound => Fault::Nobody { path }.error(),
         ErrorKind::ConnectionRefused => Fault::Dead { path }.error(),
-        _ => broken(error, Exchange { peer: COORDINATOR, operation: OPERATION, patience }),
+        _ => match broken(error, Exchange { peer: COORDINATOR, operation: OPERATION, patience }) {
+            Error::Os { source, .. } => Fault::at("connecting with the coordinator at", &path, source),
+            error => error,
+        },
     })
 }
 

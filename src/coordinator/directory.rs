@@ -22,8 +22,14 @@ use crate::error::{Error, Result};
 use crate::locks;
 use crate::shm::header::Creator;
 
+/// The name of a coordinator's socket.
+const SOCKET: &str = "coordinator";
+
 /// What the names of directories of pools begin with; the number of a process and its start time are behind it.
 const POOL: &str = "pool-";
+
+/// The longest path that a socket can have: the system wants room for a zero behind it.
+const MAX_SOCKET: usize = 107;
 
 /// How long a directory may be locked in which nobody listens: whoever sweeps it has it for a moment, and a coordinator that begins.
 const SWEEPING: Duration = Duration::from_secs(1);
@@ -109,13 +115,12 @@ impl RuntimeDirectory {
         }
         let socket = Some(self.socket()).filter(|socket| socket.exists() && may_go());
         let removed = socket.as_deref().filter(|_| !dry_run).map_or(Ok(()), remove);
-        removed.map_err(|error| Error::os("removing the socket of a coordinator that is dead", error))?;
+        removed.map_err(|error| Fault::at("removing", &self.socket(), error))?;
         Ok(socket)
     }
 
     fn file(&self) -> Result<File> {
-        File::open(&self.path)
-            .map_err(|error| Error::os("opening the directory of the coordinator's socket", error))
+        File::open(&self.path).map_err(|error| Fault::at("opening the directory", &self.path, error))
     }
 
     /// Opens the one at `path`, and makes it if it is not there: for a pool that is nobody else's.
@@ -124,15 +129,16 @@ impl RuntimeDirectory {
     /// Those of [`RuntimeDirectory::open`].
     pub fn at(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
+        check_length(&path.join(SOCKET))?;
         match DirBuilder::new().mode(0o700).create(&path) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                return Err(Error::os("making the directory of the coordinator's socket", error));
+                return Err(Fault::at("making the directory", &path, error));
             }
             _ => {}
         }
         // Not through a link: who owns that says nothing about what it leads to.
         let metadata = std::fs::symlink_metadata(&path)
-            .map_err(|error| Error::os("looking at the directory of the coordinator's socket", error))?;
+            .map_err(|error| Fault::at("looking at the directory", &path, error))?;
         let is = match () {
             () if !metadata.is_dir() => Some("is no directory"),
             () if metadata.uid() != geteuid().as_raw() => Some("belongs to another user"),
@@ -166,7 +172,7 @@ impl RuntimeDirectory {
 
     /// Removes the directories of pools within `parent` whose processes are dead, or only finds them.
     fn sweep_pools(parent: &Path, dry_run: bool) -> Result<Vec<PathBuf>> {
-        let sweep = |error| Error::os("removing what a pool that is dead has left", error);
+        let sweep = |error| Fault::at("removing what pools that are dead have left in", parent, error);
         let mut swept = Vec::new();
         for entry in std::fs::read_dir(parent).map_err(sweep)? {
             let entry = entry.map_err(sweep)?;
@@ -203,7 +209,7 @@ impl RuntimeDirectory {
     /// The coordinator's socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
-        self.path.join("coordinator")
+        self.path.join(SOCKET)
     }
 
     /// The socket of a coordinator that begins, until it takes the place of the one before. The name is no longer than that one.
@@ -225,7 +231,7 @@ impl RuntimeDirectory {
     fn lock(&self, patience: Duration) -> Result<Flock<File>> {
         locks::hold(self.file()?, patience, || !self.is_answered()).map_err(|error| match error.kind() {
             ErrorKind::WouldBlock => Fault::Running { path: self.path.clone() }.error(),
-            _ => Error::os("locking the directory of the coordinator's socket", error),
+            _ => Fault::at("locking the directory", &self.path, error),
         })
     }
 
@@ -242,16 +248,33 @@ impl Occupied {
     /// Listens where a coordinator does, instead of one that is dead: there is no moment without a socket if that has left one.
     ///
     /// # Errors
-    /// The system's.
-    pub(super) fn listen(&mut self) -> std::io::Result<UnixListener> {
+    /// [`Fault::Unusable`], [`Error::ResourceLimit`].
+    pub(super) fn listen(&mut self) -> Result<UnixListener> {
+        let listening = |error| Fault::at("listening at", &self.directory.socket(), error);
+        let listener = self.bind().map_err(listening)?;
+        self.listens = true;
+        Ok(listener)
+    }
+
+    fn bind(&self) -> std::io::Result<UnixListener> {
         let coming = self.directory.coming();
         // One that was killed at this point has left it.
         remove(&coming)?;
         let listener = UnixListener::bind(&coming)?;
         listener.set_nonblocking(true)?;
         std::fs::rename(&coming, self.directory.socket())?;
-        self.listens = true;
         Ok(listener)
+    }
+}
+
+/// # Errors
+/// [`Fault::LongPath`].
+fn check_length(socket: &Path) -> Result<()> {
+    match socket.as_os_str().len() {
+        len if len > MAX_SOCKET => {
+            Err(Fault::LongPath { path: socket.to_owned(), len, most: MAX_SOCKET }.error())
+        }
+        _ => Ok(()),
     }
 }
 
@@ -307,6 +330,30 @@ mod tests {
         assert!(refused(parent.join("link")).contains("is no directory"));
         std::fs::write(parent.join("file"), "").unwrap();
         assert!(refused(parent.join("file")).contains("is no directory"));
+        std::fs::remove_dir_all(parent).unwrap();
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_way_to_a_directory_is_told_with_the_path_and_what_helps() {
+        let parent = scratch("unusable");
+        let refused = |path: &Path| RuntimeDirectory::at(path).unwrap_err().to_string();
+        let missing = parent.join("missing/shmccl");
+        let told = refused(&missing);
+        let expected = format!("making the directory {} failed: No such file", missing.display());
+        assert!(told.starts_with(&expected), "{told}");
+        assert!(told.ends_with("; set XDG_RUNTIME_DIR to a directory of this user"), "{told}");
+        let room = MAX_SOCKET - parent.as_os_str().len() - "//coordinator".len();
+        let longest = parent.join("x".repeat(room));
+        drop(RuntimeDirectory::at(&longest).unwrap().occupy().unwrap().listen().unwrap());
+        for longer in [room + 1, 300, 5000] {
+            let path = parent.join("x".repeat(longer));
+            let told = refused(&path);
+            let len = path.as_os_str().len() + "/coordinator".len();
+            let expected = format!("the path of the socket {}/coordinator has {len} bytes", path.display());
+            assert!(told.starts_with(&expected), "{told}");
+            assert!(told.contains("expected 107 at most; set XDG_RUNTIME_DIR"), "{told}");
+            assert!(!path.is_dir(), "nothing was made");
+        }
         std::fs::remove_dir_all(parent).unwrap();
     }
 

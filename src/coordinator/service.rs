@@ -94,8 +94,7 @@ impl Coordinator {
     fn open(directory: &RuntimeDirectory, settings: Settings, ends: Ends) -> Result<Self> {
         let mut occupied = directory.occupy()?;
         raise_descriptors();
-        let listener =
-            occupied.listen().map_err(|error| Error::os("listening for devices and clients", error))?;
+        let listener = occupied.listen()?;
         Ok(Self {
             listener,
             ends,
