@@ -124,6 +124,11 @@ impl Client {
     /// Puts a collective operation into this group; or, if none is named, into the one that is open; or, if none is, executes it at once
     /// as a group of its own. [`Client::status`] tells how that ends.
     ///
+    /// # Ordering
+    /// Groups of a communicator are executed one after the other, and what was copied to its devices before the call is their input. A
+    /// copy that is made while a group is in progress is in no order with it, whichever client makes it: it may read a result before,
+    /// during or after it is written, and overwrite an input at any time. [`Client::status`] that is to be settled comes first.
+    ///
     /// # Errors
     /// [`Refusal::NoSuchGroup`]; [`Refusal::OutOfRange`], [`Refusal::WrongCount`] and the like for the call itself; [`Refusal::Failed`] and
     /// [`Refusal::WrongState`] for a communicator that takes none. Nothing has changed then.

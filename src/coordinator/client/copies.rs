@@ -18,6 +18,11 @@ const COPYING: &str = "copying to or from a device";
 impl Client {
     /// Copies `source` to the bytes from `address` of a device on. The coordinator only says where the device is.
     ///
+    /// # Ordering
+    /// When it returns all bytes are there, for groups that are called then, and copies. With a group that is in progress it is in no
+    /// order, nor with another copy at the same time: what both have to do with is whatever comes of it. [`Client::status`] that is to be
+    /// settled waits until nothing is in progress.
+    ///
     /// # Errors
     /// [`Refusal::OutOfRange`], [`Refusal::NotAllocated`], [`Refusal::NoSuchDevice`]: nothing has changed, unless the device is taken from
     /// its communicator meanwhile. [`Fault::Lost`](crate::coordinator::Fault::Lost) when it has died, or counts as lost since it hangs;
@@ -31,7 +36,8 @@ impl Client {
         })
     }
 
-    /// Copies the bytes from `address` of a device on to `target`.
+    /// Copies the bytes from `address` of a device on to `target`, in the order that [`Client::copy_host_to_device`] tells: a result is
+    /// there when the status of its group is settled, and not as soon as that was called.
     ///
     /// # Errors
     /// Those of [`Client::copy_host_to_device`].
@@ -42,7 +48,7 @@ impl Client {
         stream.have(|stream| stream.read_exact(target).map_err(|error| broken(error, copying)))
     }
 
-    /// Copies `len` bytes from `address` of a device on. There is made room for them when it is known that the device has them.
+    /// Copies `len` bytes from `address` of a device on, as [`Client::copy_device_to_host`]. There is made room for them when it is known that the device has them.
     ///
     /// # Errors
     /// Those of [`Client::copy_host_to_device`]; [`Error::ResourceLimit`] when there is no room.
