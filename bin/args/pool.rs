@@ -149,6 +149,9 @@ pub(crate) enum Ask {
         directory: PathBuf,
     },
     /// Copy a file, or the standard input, to a device
+    ///
+    /// All of it is there for calls that follow. With a group that is in progress it is in no order: wait for that first, with
+    /// `shmccl ctl status COMM --wait`.
     PutH2d {
         /// Which device
         device: u32,
@@ -159,6 +162,8 @@ pub(crate) enum Ask {
         file: Option<PathBuf>,
     },
     /// Copy from a device to the standard output
+    ///
+    /// With a group that is in progress it is in no order: to read a result wait for that first, with `shmccl ctl status COMM --wait`.
     GetD2h {
         /// Which device
         device: u32,

@@ -17,6 +17,7 @@ mod garbage;
 mod growth;
 mod hangs;
 mod metrics;
+mod orphans;
 mod pool;
 mod restarts;
 mod strangers;
