@@ -25,7 +25,8 @@ const ELEMENT: &str = "float";
 const OPERATOR: &str = "sum";
 
 /// Measures all ways at every size: those over one kind of channel take turns in one job. The others follow in a job of their
-/// own, so that no proxy is about when the direct ones are measured: even one that sleeps has devices give way while they wait.
+/// own, so that no proxy is about when the direct ones are measured: even one that sleeps has devices give way while they wait. So
+/// the report compares the two kinds only where the cores were alike in both jobs.
 ///
 /// # Errors
 /// Bad sizes, a job that fails.
