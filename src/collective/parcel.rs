@@ -238,7 +238,7 @@ impl<'a> Parcel<'a> {
 
     /// Whether nothing more of it will be sent: a later one may follow.
     #[inline]
-    fn is_in_pipe(&self) -> bool {
+    pub(crate) fn is_in_pipe(&self) -> bool {
         matches!(self.stage, Stage::Lent(_) | Stage::Done)
     }
 
@@ -399,25 +399,18 @@ impl Letter<'_, '_> {
     }
 }
 
-/// Does what can be done now for each of `parcels`, those of one pipe in their order; whether that was anything.
+/// Does what can be done now for `parcels`, which go through one end of a pipe one after the other; whether that was anything.
+#[inline]
 pub(crate) fn advance<C: Channel>(
     pipes: &mut Pipes<'_, C>,
     parcels: &mut [Parcel<'_>],
     kind: ChannelKind,
 ) -> Result<bool> {
-    // Peers whose pipe, in either direction, an earlier parcel has not left yet.
-    let (mut sending, mut receiving, mut has_moved) = (0_u64, 0_u64, false);
-    for parcel in parcels.iter_mut().filter(|parcel| !parcel.is_done()) {
-        let bit = 1 << parcel.peer;
-        let queue = match parcel.contents {
-            Contents::Sent(_) => &mut sending,
-            Contents::Received(_) => &mut receiving,
-        };
-        if *queue & bit == 0 || matches!(parcel.stage, Stage::Lent(_)) {
-            has_moved |= parcel.advance(pipes, kind)?;
-            if !parcel.is_in_pipe() {
-                *queue |= bit;
-            }
+    let mut has_moved = false;
+    for parcel in parcels {
+        has_moved |= parcel.advance(pipes, kind)?;
+        if !parcel.is_in_pipe() {
+            break;
         }
     }
     Ok(has_moved)
