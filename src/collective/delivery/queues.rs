@@ -1,7 +1,7 @@
 //! The parcels of a batch in queues, one for each end of a pipe that they go through, each in the order of the calls.
 //!
-//! Whoever looks for parcels that are not done looks at the first one of each queue. So a pass costs what there are queues, however
-//! many parcels a group has.
+//! Whoever looks for parcels that are not done looks at the first one of each queue. So what a pass takes depends on how many queues
+//! there are, and not on how many parcels a group has.
 
 use arrayvec::ArrayVec;
 
