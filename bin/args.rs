@@ -28,7 +28,7 @@ pub(crate) use test::Test;
 pub(crate) use tune::TuneArgs;
 
 use crate::failure::UsageError;
-use crate::sizes::{format_size, ladder, parse_size};
+use crate::sizes::{climb, format_size, ladder, parse_size};
 use crate::units::parse_timeout;
 use crate::{clean, ctl, run, top, tune as tuning};
 
@@ -122,7 +122,7 @@ pub(crate) struct SweepArgs {
     /// Smallest size
     #[arg(short = 'b', long, value_name = "SIZE", value_parser = parse_size, default_value = "8")]
     pub(crate) minbytes: u64,
-    /// Largest size
+    /// Largest size; collective operations end below it where the factor steps over it, as in nccl-tests
     #[arg(short = 'e', long, value_name = "SIZE", value_parser = parse_size, default_value = "64MiB")]
     pub(crate) maxbytes: u64,
     /// Factor from one size to the next; 1 steps by bytes, as collective operations can (--stepbytes)
@@ -269,7 +269,24 @@ impl SweepArgs {
     }
 
     /// The sizes to measure, from the smallest to the largest.
+    ///
+    /// # Errors
+    /// Flags that name none.
     pub(crate) fn sizes(&self) -> Result<Vec<u64>, UsageError> {
+        self.check_sizes()?;
+        Ok(ladder(self.minbytes, self.maxbytes, self.stepfactor))
+    }
+
+    /// Those of nccl-tests: from the smallest on, as far as the factor leads to the largest.
+    ///
+    /// # Errors
+    /// Flags that name none.
+    pub(crate) fn climbed(&self) -> Result<Vec<u64>, UsageError> {
+        self.check_sizes()?;
+        Ok(climb(self.minbytes, self.maxbytes, self.stepfactor))
+    }
+
+    fn check_sizes(&self) -> Result<(), UsageError> {
         if self.minbytes > self.maxbytes {
             return Err(UsageError::new(format!(
                 "--minbytes {} is above --maxbytes {}; swap them or leave one out",
@@ -287,7 +304,7 @@ impl SweepArgs {
                 "--stepfactor 1 steps by bytes, which only the collective operations of perf do; take 2 or more",
             ));
         }
-        Ok(ladder(self.minbytes, self.maxbytes, self.stepfactor))
+        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! `shmccl clean`: removes what dead jobs have left in `/dev/shm`, and the socket of a dead coordinator.
 
 use anyhow::Result;
-use shmccl::coordinator::RuntimeDirectory;
+use shmccl::coordinator::{DeviceId, RuntimeDirectory, Swept};
 use shmccl::launch::{Leftover, clean};
 
 use crate::args::CleanArgs;
@@ -12,7 +12,8 @@ pub(crate) const HELP: &str = "\
 Normal operation never needs it: names are left only when the ranks, the launcher and its janitor were all killed. A name goes when \
 nobody has its prefix locked, no process has it open, and the process that has made it is dead, told from a later one of the same \
 number by its start time. Segments in files (--segment file:DIRECTORY) are kept on purpose and not touched. Without PREFIX, the \
-socket of a coordinator that was killed goes as well, which the next one would replace, and so do those of pools within programs.";
+socket of a coordinator that was killed goes as well, which the next one would replace, and so do those of pools within programs. It \
+stays while a device lives that waits there for the next coordinator; without it the device would end, and its memory with it.";
 
 /// Runs the command.
 ///
@@ -25,13 +26,16 @@ pub(crate) fn run(args: &CleanArgs) -> Result<u8> {
     let swept = if args.prefix.is_none() && cleaned.is_ok() {
         RuntimeDirectory::clean(args.dry_run)
     } else {
-        Ok(Vec::new())
+        Ok(Swept::default())
     };
-    for left in swept.iter().flatten() {
+    for left in swept.iter().flat_map(|swept| &swept.removed) {
         let verb = verb(args.dry_run);
         lines.push(format!("{verb} {}, left by a coordinator that is dead\n", left.display()));
     }
-    if lines.is_empty() && swept.is_ok() && cleaned.is_ok() {
+    let waiting = swept.as_ref().map_or(&[][..], |swept| &swept.waiting);
+    if !waiting.is_empty() {
+        output::note(&kept(waiting));
+    } else if lines.is_empty() && swept.is_ok() && cleaned.is_ok() {
         output::note("dead jobs have left nothing");
     }
     output::print(&lines.concat())?;
@@ -45,6 +49,19 @@ fn line(leftover: &Leftover, dry_run: bool) -> String {
     let creator = leftover.creator.map(|pid| format!(", left by process {pid}")).unwrap_or_default();
     let job = leftover.job.map(|job| format!(" of job {job:016x}")).unwrap_or_default();
     format!("{verb} /dev/shm/{}{creator}{job}\n", leftover.name)
+}
+
+/// Why the socket of a coordinator that is dead stays.
+fn kept(waiting: &[DeviceId]) -> String {
+    let numbers = waiting.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let (who, wait, them) = match waiting.len() {
+        1 => ("device", "waits", "it"),
+        _ => ("devices", "wait", "them"),
+    };
+    format!(
+        "the socket of a coordinator that is dead stays, since {who} {numbers} {wait} there for the next one; start that with \
+         `shmccl coordinator`, or end {them} with `kill {numbers}`"
+    )
 }
 
 fn verb(dry_run: bool) -> &'static str {

@@ -1,16 +1,18 @@
 //! `shmccl ctl`: asks the coordinator for communicators and what they do, and copies to and from devices.
 
 use std::io::{Read, Write};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use comfy_table::Cell;
+use serde::Serialize;
 use shmccl::coordinator::{
     Called, Client, CommId, CommStatus, DeviceCall, DeviceId, DeviceStatus, RuntimeDirectory, State,
 };
 
 use crate::args::{Ask, CallArgs, CtlArgs, GroupEdge};
-use crate::failure;
 use crate::output::{self, Look};
+use crate::{failure, file};
 
 /// What `shmccl ctl --help` ends with.
 pub(crate) const HELP: &str = "\
@@ -31,18 +33,30 @@ They find each other in $XDG_RUNTIME_DIR/shmccl, or else /tmp/shmccl-UID.";
 /// # Errors
 /// What is refused, or cannot be asked.
 pub(crate) fn run(args: &CtlArgs) -> Result<u8> {
+    if let Ask::Status { json: Some(path), .. } | Ask::Devices { json: Some(path) } = &args.ask {
+        file::check_writable(path)?;
+    }
     let mut client = Client::connect(&RuntimeDirectory::open()?, args.timeout)?;
     match &args.ask {
         Ask::Init { devices, keep_going } => tell(&client.init(*devices, *keep_going)?)?,
-        Ask::Status { comm: Some(comm), wait } => {
+        Ask::Status { comm: Some(comm), wait, json } => {
             let status = client.status(CommId::new(*comm), *wait)?;
+            write(json.as_deref(), std::slice::from_ref(&status))?;
             tell(&status)?;
             let has_failed = matches!(status.state, State::Failed | State::Destroyed)
                 || status.last.is_some_and(|last| last.failure.is_some());
             return Ok(if *wait && has_failed { failure::FAILED } else { failure::DONE });
         }
-        Ask::Status { comm: None, .. } => client.list()?.iter().try_for_each(tell)?,
-        Ask::Devices => output::print(&table(&client.devices()?))?,
+        Ask::Status { comm: None, json, .. } => {
+            let list = client.list()?;
+            write(json.as_deref(), &list)?;
+            list.iter().try_for_each(tell)?;
+        }
+        Ask::Devices { json } => {
+            let devices = client.devices()?;
+            write(json.as_deref(), &devices)?;
+            output::print(&table(&devices))?;
+        }
         Ask::Metrics => output::print(&client.metrics()?.to_string())?,
         Ask::Group(GroupEdge::Start { comm }) => {
             output::print(&format!("{}\n", client.start_group(CommId::new(*comm))?))?;
@@ -77,6 +91,11 @@ pub(crate) fn run(args: &CtlArgs) -> Result<u8> {
         Ask::Destroy { comm } => client.destroy(CommId::new(*comm))?,
     }
     Ok(failure::DONE)
+}
+
+/// Writes a list where it is asked for.
+fn write<T: Serialize>(json: Option<&Path>, list: &[T]) -> Result<()> {
+    json.map_or(Ok(()), |path| file::write_json(path, &list))
 }
 
 fn call(client: &mut Client, args: &CallArgs) -> Result<()> {
@@ -148,7 +167,7 @@ fn table(devices: &[DeviceStatus]) -> String {
 }
 
 /// What is to be copied to a device.
-fn input(file: Option<&std::path::Path>) -> Result<Vec<u8>> {
+fn input(file: Option<&Path>) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     match file {
         Some(file) => return std::fs::read(file).with_context(|| format!("cannot read {}", file.display())),

@@ -1,6 +1,7 @@
 //! The jobs of this user on this host, as the commands name them.
 
 use shmccl::observe::{Job, Report};
+use shmccl::sync::{LifeStatus, Revocation};
 
 /// A job, and what its ranks were doing a moment ago.
 #[derive(Debug)]
@@ -9,12 +10,29 @@ pub(crate) struct Seen {
     pub(crate) report: Report,
 }
 
+/// A word of fewer digits is no number of a job: by chance it would be the beginning of a stranger's.
+const MIN_DIGITS: usize = 4;
+
+/// No more jobs are named in an error.
+const NAMED: usize = 8;
+
 /// A word that does not name one job.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Misnomer {
     /// It names more than one.
     #[error("{0} is more than one job; see `shmccl ps`")]
     Several(String),
+    /// It may begin the number of a job, and is too short to be meant as that.
+    #[error(
+        "{word} is no process of a job, and too short for a job's number: give {} digits at least of {jobs}; see `shmccl ps`",
+        MIN_DIGITS
+    )]
+    Short {
+        /// The word.
+        word: String,
+        /// The numbers that there are, as far as they fit in a line.
+        jobs: String,
+    },
     /// It names none.
     #[error("no job {0}, and no process of one; see `shmccl ps`")]
     Nobody(String),
@@ -31,19 +49,36 @@ pub(crate) fn all() -> Vec<Seen> {
     seen
 }
 
-/// The job that `word` names: by one of its processes, or else by the beginning of its number.
+/// The job that `word` names: by one of its processes, or else by the beginning of its number, of which four digits are needed.
 ///
 /// # Errors
 /// When there is none, or more than one.
 pub(crate) fn named(word: &str) -> Result<Seen, Misnomer> {
     let (of_process, others): (Vec<_>, Vec<_>) = all().into_iter().partition(|seen| has_process(seen, word));
+    let numbers = numbers(&others);
     let by_number = || others.into_iter().filter(|seen| has_number(seen, word)).collect();
     let mut found = if of_process.is_empty() { by_number() } else { of_process };
     match (found.pop(), found.pop()) {
         (Some(seen), None) => Ok(seen),
         (Some(_), Some(_)) => Err(Misnomer::Several(word.to_owned())),
         _ if is_coordinator(word) => Err(Misnomer::Coordinator(word.to_owned())),
+        _ if is_short(word) => Err(Misnomer::Short { word: word.to_owned(), jobs: numbers }),
         _ => Err(Misnomer::Nobody(word.to_owned())),
+    }
+}
+
+/// `running`, `ended: rank 1 was lost`, ...
+pub(crate) fn state(report: &Report) -> String {
+    let lives = |status| report.ranks.iter().any(|rank| rank.life == status);
+    match report.ended {
+        Some(Revocation::PeerLost(rank)) => format!("ended: rank {rank} lost"),
+        Some(Revocation::ProxyLost) => "ended: proxy lost".to_owned(),
+        Some(Revocation::Aborted(Some(rank))) => format!("ended by rank {rank}"),
+        Some(_) => "ended by its launcher".to_owned(),
+        None if lives(LifeStatus::Absent) => "starting".to_owned(),
+        None if !lives(LifeStatus::Alive) => "over".to_owned(),
+        None if lives(LifeStatus::Left) => "ending".to_owned(),
+        None => "running".to_owned(),
     }
 }
 
@@ -59,7 +94,22 @@ fn has_process(seen: &Seen, word: &str) -> bool {
     word.parse().is_ok_and(|process| seen.job.processes().contains(&process))
 }
 
+/// `0123456789abcdef, 1123456789abcdef and 3 more`, or that there is none.
+fn numbers(jobs: &[Seen]) -> String {
+    let first: Vec<_> = jobs.iter().take(NAMED).map(|seen| format!("{:016x}", seen.report.job)).collect();
+    match jobs.len().saturating_sub(NAMED) {
+        _ if jobs.is_empty() => "one (none is running)".to_owned(),
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
+    }
+}
+
+/// Whether these are digits of a job's number, and too few of them.
+fn is_short(word: &str) -> bool {
+    word.len() < MIN_DIGITS && word.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 fn has_number(seen: &Seen, word: &str) -> bool {
     let word = word.to_lowercase();
-    !word.is_empty() && seen.job.numbers().any(|number| format!("{number:016x}").starts_with(&word))
+    word.len() >= MIN_DIGITS && seen.job.numbers().any(|number| format!("{number:016x}").starts_with(&word))
 }

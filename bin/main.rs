@@ -17,6 +17,7 @@ mod output;
 mod perf;
 mod plot;
 mod pool;
+mod pools;
 mod ps;
 mod report;
 mod row;

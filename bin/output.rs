@@ -99,6 +99,14 @@ pub(crate) fn error(line: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{style}error:{style:#} {line}");
 }
 
+/// What is left free behind each column of a table.
+const GAP: u16 = 2;
+
+/// How many characters a table on a terminal takes beside the words in its columns, which end in a rule's junction each but for the last.
+pub(crate) fn room_between(columns: usize) -> usize {
+    columns * (usize::from(GAP) + 1) - columns.min(1)
+}
+
 /// A table with `head`, the first `left` columns left-aligned and the others right-aligned.
 pub(crate) fn table(
     look: Look,
@@ -124,7 +132,7 @@ pub(crate) fn table(
         table.force_no_tty();
     }
     for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 2));
+        column.set_padding((0, GAP));
         column.set_cell_alignment(if index < left { CellAlignment::Left } else { CellAlignment::Right });
     }
     let mut text = String::new();

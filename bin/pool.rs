@@ -2,6 +2,7 @@
 //! start devices itself, which end with it.
 
 mod kinds;
+mod roll;
 mod scrape;
 mod whereabouts;
 
@@ -14,6 +15,7 @@ use shmccl::coordinator::{
 use shmccl::heap::MIN_ADDRESS;
 use shmccl::launch::Program;
 
+use self::roll::Roll;
 use crate::args::{CoordinatorArgs, DeviceArgs};
 use crate::failure::UsageError;
 use crate::{failure, output};
@@ -28,7 +30,8 @@ A file of devices is TOML. Every key may be left out:
   timeout = \"30s\"    # the longest that it waits for other devices
   core = 1             # the core that it is to run on
 
-Devices that a coordinator starts end with it at Ctrl-C or SIGTERM. When it is killed they go on with what they do, and wait for the \
+Devices that a coordinator starts end with it at Ctrl-C or SIGTERM. One that cannot begin ends the pool, unless that has taken over \
+others, and says why. When it is killed they go on with what they do, and wait for the \
 next one as long as --outlive says; one that is started with the same -n or --devices takes them over, and starts only what is missing \
 of them. At SIGQUIT (Ctrl-\\) it prints what every device of a communicator is doing, and all goes on. Devices of `shmccl device` live on in any case.";
 
@@ -41,7 +44,8 @@ const ADOPTION: Duration = Duration::from_millis(500);
 /// Serves a pool of devices.
 ///
 /// # Errors
-/// When there is a coordinator already, the devices that it is to start are not described well, or the system refuses.
+/// When there is a coordinator already, the devices that it is to start are not described well, one of them ends before it has
+/// registered, or the system refuses.
 pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
     let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let kinds = match (&args.devices, args.number) {
@@ -70,12 +74,19 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
     let asked = directory.clone();
     coordinator.on_quit(move || whereabouts::tell(asked.clone()));
     let program = Program::new(std::env::current_exe().context("finding this executable")?, ["device"]);
-    let tell = |end: &_| output::note(&format!("{end}; the others go on"));
+    let roll = Roll::default();
+    let come = roll.clone();
+    coordinator.on_registered(move |device| come.note_come(device));
     let Some(present) = coordinator.gather()? else { return Ok(failure::DONE) };
+    roll.goes_on_with(&present);
+    let ended = roll.clone();
+    let tell = move |end: &_| ended.note_end(end);
     let missing = DeviceKind::missing(&kinds, &directory, &present);
     let mut fleet = Fleet::outliving(&directory, &program, &missing, args.outlive.unwrap_or(OUTLIVE), tell)?;
     // Devices that end by themselves, as they see the coordinator end, are none to tell of.
     coordinator.serve_until(|| fleet.end())?;
+    drop(fleet);
+    roll.verdict()?;
     Ok(failure::DONE)
 }
 

@@ -1,16 +1,16 @@
 //! `shmccl ps`: the jobs of this user on this host.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
 use comfy_table::Cell;
 use serde::Serialize;
-use shmccl::observe::Report;
-use shmccl::sync::{LifeStatus, Revocation};
 
 use crate::args::PsArgs;
 use crate::jobs::{self, Seen};
 use crate::output::{self, Look};
+use crate::pools::{Owner, Pools};
 use crate::{failure, file};
 
 /// What is told of one job.
@@ -26,6 +26,9 @@ struct Row {
     creator: u64,
     age_s: u64,
     state: String,
+    /// Which communicator of a pool it is, and the directory of the coordinator of that.
+    communicator: Option<u64>,
+    pool: Option<PathBuf>,
     command: String,
 }
 
@@ -37,7 +40,8 @@ pub(crate) fn run(args: &PsArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::check_writable(path)?;
     }
-    let rows: Vec<_> = jobs::all().iter().map(Row::of).collect();
+    let mut pools = Pools::default();
+    let rows: Vec<_> = jobs::all().iter().map(|seen| Row::of(seen, &mut pools)).collect();
     if let Some(path) = &args.json {
         file::write_json(path, &rows)?;
     }
@@ -50,12 +54,14 @@ pub(crate) fn run(args: &PsArgs) -> Result<u8> {
 }
 
 impl Row {
-    fn of(seen: &Seen) -> Self {
+    fn of(seen: &Seen, pools: &mut Pools) -> Self {
         let report = &seen.report;
         let processes: Vec<_> = report.ranks.iter().map(|rank| rank.pid).collect();
         let creator = report.creator.pid;
         let rank = processes.iter().flatten().next();
         let command = rank.copied().or_else(|| u32::try_from(creator).ok()).map(command).unwrap_or_default();
+        let owner = pools.owner(processes.iter().flatten().copied());
+        let (communicator, pool) = owner.map(|Owner { communicator, pool }| (communicator, pool)).unzip();
         Self {
             job: format!("{:016x}", report.job),
             epoch: report.epoch,
@@ -63,37 +69,40 @@ impl Row {
             processes,
             creator,
             age_s: report.age.as_secs(),
-            state: state(report),
+            state: jobs::state(report),
+            communicator,
+            pool,
             command,
+        }
+    }
+
+    /// `1 of /run/user/1000/shmccl`.
+    fn owner(&self) -> String {
+        match (self.communicator, &self.pool) {
+            (Some(communicator), Some(pool)) => format!("{communicator} of {}", pool.display()),
+            _ => "-".to_owned(),
         }
     }
 }
 
+/// Of communicators of pools it is told which, where there is one.
 fn present(look: Look, rows: &[Row]) -> String {
-    let head = ["job", "epoch", "ranks", "creator", "age", "state", "processes", "command"];
+    let has_pools = rows.iter().any(|row| row.communicator.is_some());
+    let (first, pool, last) = (
+        ["job", "epoch", "ranks", "creator", "age", "state"],
+        has_pools.then_some("communicator"),
+        ["processes", "command"],
+    );
+    let head: Vec<_> = first.into_iter().chain(pool).chain(last).collect();
     let cells = |row: &Row| {
         let age = age(Duration::from_secs(row.age_s));
         let (epoch, ranks) = (row.epoch.to_string(), row.ranks.to_string());
         let words = [&row.job, &epoch, &ranks, &row.creator.to_string(), &age, &row.state];
+        let pool = has_pools.then(|| row.owner());
         let rest = [&pids(&row.processes), &row.command];
-        words.into_iter().chain(rest).map(Cell::new).collect()
+        words.into_iter().chain(pool.as_ref()).chain(rest).map(Cell::new).collect()
     };
     output::table(look, &head, head.len(), rows.iter().map(cells))
-}
-
-/// `running`, `ended: rank 1 was lost`, ...
-fn state(report: &Report) -> String {
-    let lives = |status| report.ranks.iter().any(|rank| rank.life == status);
-    match report.ended {
-        Some(Revocation::PeerLost(rank)) => format!("ended: rank {rank} lost"),
-        Some(Revocation::ProxyLost) => "ended: proxy lost".to_owned(),
-        Some(Revocation::Aborted(Some(rank))) => format!("ended by rank {rank}"),
-        Some(_) => "ended by its launcher".to_owned(),
-        None if lives(LifeStatus::Absent) => "starting".to_owned(),
-        None if !lives(LifeStatus::Alive) => "over".to_owned(),
-        None if lives(LifeStatus::Left) => "ending".to_owned(),
-        None => "running".to_owned(),
-    }
 }
 
 /// `12 s`, `3 min`, `5 h`, `2 d`.

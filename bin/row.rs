@@ -44,7 +44,8 @@ pub(crate) struct Row {
     pub(crate) limit: Option<String>,
     /// The limit's median, on the same cores in the same slices.
     pub(crate) limit_p50_ns: Option<f64>,
-    /// Time of the test over time of the limit: the median over slices.
+    /// Time of the test over time of the limit in the same slice: the median over slices. As each slice has its own two medians, this
+    /// is not quite `p50_ns` over `limit_p50_ns`, which are those of all samples of all slices.
     pub(crate) ratio: Option<f64>,
     /// The tenth percentile of that ratio over slices.
     pub(crate) ratio_p10: Option<f64>,

@@ -48,10 +48,17 @@ pub(crate) fn format_about(bytes: f64) -> String {
 
 /// From `min` by a factor to `max`, and `max` itself, which the factor may step over.
 pub(crate) fn ladder(min: u64, max: u64, factor: u64) -> Vec<u64> {
-    let climb = std::iter::successors(Some(min), |size| size.checked_mul(factor).filter(|next| next > size));
-    let mut sizes: Vec<u64> = climb.take_while(|size| *size < max).collect();
-    sizes.push(max);
+    let mut sizes = climb(min, max, factor);
+    if sizes.last() != Some(&max) {
+        sizes.push(max);
+    }
     sizes
+}
+
+/// From `min` by a factor as far as that leads without stepping over `max`.
+pub(crate) fn climb(min: u64, max: u64, factor: u64) -> Vec<u64> {
+    let steps = std::iter::successors(Some(min), |size| size.checked_mul(factor).filter(|next| next > size));
+    steps.take_while(|size| *size <= max).collect()
 }
 
 #[cfg(test)]
@@ -114,11 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn the_ladder_ends_at_the_largest_size_even_when_the_factor_steps_over_it() {
+    fn a_ladder_ends_at_the_largest_size_and_a_climb_below_where_the_factor_steps_over_it() {
         assert_eq!(ladder(8, 64, 2), [8, 16, 32, 64]);
         assert_eq!(ladder(8, 100, 4), [8, 32, 100]);
         assert_eq!(ladder(8, 8, 2), [8]);
         assert_eq!(ladder(0, 8, 2), [0, 8]);
+        assert_eq!(climb(8, 100, 4), [8, 32]);
+        assert_eq!(climb(8, 128, 4), [8, 32, 128]);
+        assert_eq!(climb(0, 8, 2), [0]);
         assert_eq!(ladder(u64::MAX - 1, u64::MAX, 2), [u64::MAX - 1, u64::MAX]);
     }
 }

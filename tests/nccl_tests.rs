@@ -92,7 +92,7 @@ fn every_line_of_every_operation_is_one_of_nccl_tests() {
 #[test]
 fn what_neighbours_send_each_other_is_measured_in_both_places_and_checked_where_it_is_defined() {
     for ranks in ["2", "3"] {
-        let sizes = ["-g", ranks, "-b", "8", "-e", "64K", "-f", "128", "-n", "64", "-w", "0", "--bound"];
+        let sizes = ["-g", ranks, "-b", "8", "-e", "128K", "-f", "128", "-n", "64", "-w", "0", "--bound"];
         let lines = table(&[&["sendrecv"][..], &sizes].concat());
         assert_eq!(lines[0], "# Collective test starting: sendrecv_perf");
         for row in rows(&lines) {
@@ -159,6 +159,9 @@ fn steps_in_bytes_ordinary_memory_and_no_check_are_told_in_the_table() {
     let rows = rows(&lines);
     assert_eq!(rows.iter().map(|row| row[0].as_str()).collect::<Vec<_>>(), ["1024", "2048", "3072"]);
     assert!(rows.iter().all(|row| row.len() == 13 && row[8] == "N/A" && row[12] == "N/A"), "{rows:?}");
+    let stepped_over = table(&["all_reduce", "-b", "8", "-e", "100", "-f", "4", "-n", "4", "-w", "0"]);
+    let sizes: Vec<_> = self::rows(&stepped_over).into_iter().map(|row| row[0].clone()).collect();
+    assert_eq!(sizes, ["8", "32"]);
     let from_nothing = table(&["all_reduce", "-b", "0", "-e", "8", "-i", "8", "-n", "4", "-w", "0"]);
     assert!(from_nothing.iter().all(|line| pattern.is_match(line)), "{from_nothing:?}");
     let sizes: Vec<_> = self::rows(&from_nothing).into_iter().map(|row| row[0].clone()).collect();

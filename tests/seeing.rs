@@ -275,6 +275,22 @@ fn a_job_is_listed_and_reported_and_asked_by_sigquit_and_goes_on() {
         "{line}"
     );
     assert!(stdout(&["report", &id[..8]]).contains(id));
+    // Whoever names a communicator of a pool by its number does not mean whatever job begins so.
+    for command in ["report", "top"] {
+        let refused = shmccl(&[command, &id[..1]]).output().unwrap();
+        let error = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!((refused.status.code(), refused.stdout.len(), error.lines().count()), (Some(1), 0, 1));
+        assert!(error.contains("give 4 digits at least of ") && error.contains(id), "{error}");
+    }
+    let file = std::env::temp_dir().join(format!("shmccl-report-{}.json", std::process::id()));
+    let text = stdout(&["report", id, "--json", file.to_str().unwrap()]);
+    let told: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!((told["job"].as_str(), told["text"].as_str()), (Some(id), Some(text.trim_end())));
+    assert_eq!((&told["held_up_by"], &told["state"]), (&serde_json::json!([0]), &"running".into()));
+    assert_eq!(told["ranks"][1]["awaits"], serde_json::json!([0]));
+    assert_eq!(told["ranks"][2]["call"]["call"], "all_reduce of 1 uint64 by sum");
+    assert_eq!(told["ranks"][0]["last"]["call"], "all_reduce of 1 uint64 by sum");
+    std::fs::remove_file(file).unwrap();
 
     stuck.signal(Signal::SIGQUIT);
     let mut line = String::new();

@@ -2,17 +2,23 @@
 //!
 //! `device_process` is an entry point: it does nothing unless the environment tells it its part.
 
+#[expect(dead_code, reason = "shared with tests that look for processes, too")]
+mod process;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
-use nix::sys::signal::{Signal, raise};
+use nix::sys::signal::{Signal, kill, raise};
+use nix::unistd::Pid;
 use serde_json::Value;
 use shmccl::bootstrap::Options;
 use shmccl::channel::Channel;
 use shmccl::comm::{Member, join_job};
 use shmccl::reduce::{ReduceOp, Scalar};
 use shmccl::{Collectives, Communicator, Group};
+
+use process::wait_until;
 
 const PART: &str = "SHMCCL_TEST_TRACE";
 
@@ -339,4 +345,56 @@ fn ranks_that_are_threads_write_the_file_that_the_environment_names() {
     assert_eq!([0, 1].map(|rank| trace.count(rank, "all_reduce")), [1; 2]);
     let second = Trace::read(&scratch.file("trace-2.json"));
     assert_eq!([0, 1].map(|rank| second.count(rank, "all_reduce")), [1; 2], "of the next communicators");
+}
+
+/// A process that is told to end with the test.
+struct Ending(Child);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let pid = Pid::from_raw(self.0.id().try_into().unwrap());
+        kill(pid, Signal::SIGTERM).unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn devices_of_a_pool_leave_what_others_of_it_have_traced_and_the_next_pool_takes_the_same_names() {
+    let scratch = Scratch::new("trace-pool");
+    let runtime = std::env::temp_dir().join(format!("shmccl-trace-{}", std::process::id()));
+    std::fs::create_dir_all(&runtime).unwrap();
+    let shmccl = |words: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
+        command.args(words.split(' ')).env("XDG_RUNTIME_DIR", &runtime).env("SHMCCL_TUNING", "");
+        command.env("SHMCCL_TRACE", scratch.file("tr.json")).stdin(Stdio::null()).stderr(Stdio::null());
+        command
+    };
+    let ctl = |words: &str| shmccl(&format!("ctl {words}")).output().unwrap().status.success();
+    let call = |comm: u32| {
+        assert!(ctl(&format!("call {comm} all_reduce -n 4 --send 0x1000")), "{comm}");
+        assert!(ctl(&format!("status {comm} --wait")) && ctl(&format!("finalize {comm}")), "{comm}");
+    };
+    let are_written = |names: &[&str]| {
+        names.iter().all(|name| {
+            let text = std::fs::read_to_string(scratch.file(name)).unwrap_or_default();
+            // It may be about to be written.
+            serde_json::from_str::<Value>(&text).is_ok() && text.contains(r#""name":"all_reduce""#)
+        })
+    };
+    let (first, others) =
+        (["tr.0.json", "tr.1.json", "tr.2.json"], ["tr.json", "tr.0-2.json", "tr.1-2.json"]);
+    for _ in 0..2 {
+        let _coordinator = Ending(shmccl("coordinator -n 3").spawn().unwrap());
+        wait_until("the devices have come", || ctl("init 3"));
+        call(1);
+        wait_until("the first are written", || are_written(&first));
+        // One alone, which has no rank to be told from others, and two of whom each has another rank than before.
+        assert!(ctl("init 1") && ctl("init 2"));
+        call(3);
+        call(2);
+        wait_until("the others are written", || are_written(&others));
+        assert!(are_written(&first));
+    }
+    assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), first.len() + others.len());
+    std::fs::remove_dir_all(runtime).unwrap();
 }

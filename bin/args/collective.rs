@@ -127,7 +127,7 @@ impl PerfArgs {
 
     /// The sizes that collective tests measure.
     pub(crate) fn collective_sizes(&self) -> Result<Vec<u64>, UsageError> {
-        let Some(step) = self.step_in_bytes() else { return self.sweep.sizes() };
+        let Some(step) = self.step_in_bytes() else { return self.sweep.climbed() };
         let factor = self.sweep.stepfactor;
         if factor > 1 && self.given.contains(&"stepfactor") {
             return Err(UsageError::new(format!(
@@ -136,7 +136,7 @@ impl PerfArgs {
         }
         let (least, most) = (self.sweep.minbytes, self.sweep.maxbytes);
         match most.checked_sub(least).map(|range| range / step) {
-            None => self.sweep.sizes(),
+            None => self.sweep.climbed(),
             Some(steps @ 0..MOST_STEPS) => Ok((0..=steps).map(|index| least + index * step).collect()),
             Some(_) => {
                 Err(UsageError::new(format!("--stepbytes {step} makes too many sizes; take larger steps")))

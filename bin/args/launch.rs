@@ -1,6 +1,6 @@
 //! The command line of `shmccl run`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use shmccl::bootstrap::SegmentBacking;
 use shmccl::faults::Faults;
 use shmccl::trace::DEFAULT_RECORDS;
 
-use super::{HangArgs, JobArgs, n_ranks};
+use super::{HangArgs, JobArgs, ProxyMode, n_ranks};
+use crate::failure::UsageError;
 use crate::units::parse_time;
 
 /// Flags of `shmccl run`.
@@ -27,14 +28,16 @@ pub(crate) struct RunArgs {
     /// Put the rank in front of every line that a device process prints
     #[arg(long)]
     pub(crate) prefix: bool,
-    /// Do not end the job when a rank is lost: the others are told, and can go on without it
+    /// Do not end the job when a rank is lost: the others are told, and can go on without it, with anonymous memory and proxies that are
+    /// threads
     #[arg(short, long)]
     pub(crate) keep_going: bool,
     /// How long ranks may take to end by themselves once one has failed, or the job was interrupted, such as 500ms, 30s or 2m; whoever is
     /// left then is killed, at once with 0
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "2s")]
     pub(crate) grace: Duration,
-    /// Start ranks again that die, each in its place, so often in all: the others are told, and can bring them back
+    /// Start ranks again that die, each in its place, so often in all: the others are told, and can bring them back. What they come back
+    /// to has anonymous memory and proxies that are threads, so it does not go with --segment or --proxy process
     #[arg(long, value_name = "TIMES", default_value_t = 0)]
     pub(crate) restart: u32,
     #[command(flatten)]
@@ -46,7 +49,8 @@ pub(crate) struct RunArgs {
     /// What goes wrong on purpose, such as kill:rank=1,at=12 or `seed=7;drop:one_in=100`: see SHMCCL_FAULTS in the documentation
     #[arg(long, value_name = "SPEC", env = "SHMCCL_FAULTS", hide_env_values = true)]
     pub(crate) faults: Option<Faults>,
-    /// Write what all ranks and proxies did to a file for ui.perfetto.dev, also when the job fails [default: SHMCCL_TRACE]
+    /// Write what all ranks and proxies did to a file for ui.perfetto.dev, also when the job fails; not to -, as standard output is the
+    /// ranks' [default: SHMCCL_TRACE]
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
     /// The newest records to keep of the threads of each rank, and of its proxy: a power of two, 32 bytes each
@@ -66,6 +70,35 @@ pub(crate) struct BecomeArgs {
     /// The program and its arguments
     #[arg(trailing_var_arg = true, required = true, num_args = 1..)]
     pub(crate) program: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// Refuses what cannot be had together.
+    ///
+    /// # Errors
+    /// The flags, and what to do.
+    pub(crate) fn check(&self) -> Result<(), UsageError> {
+        let lost = [
+            (self.segment != SegmentBacking::Anonymous, "--segment"),
+            (self.job.proxy == ProxyMode::Process, "--proxy process"),
+        ];
+        if let Some((_, flag)) = lost.into_iter().find(|(is_given, _)| *is_given && self.restart > 0) {
+            return Err(UsageError::new(format!(
+                "{flag} does not go with --restart: ranks that were brought back have anonymous memory and proxies that are threads; leave one out"
+            )));
+        }
+        let (variable, stdout) = (std::env::var_os("SHMCCL_TRACE"), OsStr::new("-"));
+        let (name, trace) = match &self.trace {
+            Some(file) => ("--trace ", Some(file.as_os_str())),
+            None => ("SHMCCL_TRACE=", variable.as_deref()),
+        };
+        if trace == Some(stdout) {
+            return Err(UsageError::new(format!(
+                "{name}- would mix the trace with what the ranks print to standard output; name a file"
+            )));
+        }
+        Ok(())
+    }
 }
 
 /// Reads `memfd`, `named:PREFIX` or `file:DIRECTORY`.

@@ -95,9 +95,16 @@ pub(crate) enum Ask {
         /// Wait until nothing is in progress; exit with 1 when it has failed or was destroyed, or its last group has failed
         #[arg(short, long, requires = "comm")]
         wait: bool,
+        /// Write the list to a file as well; with - to standard output, and the lines to standard error
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
     },
     /// List the devices, their addresses, and what they belong to
-    Devices,
+    Devices {
+        /// Write the list to a file as well; with - to standard output, and the table to standard error
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
     /// Print what the coordinator counts, in the text format of Prometheus
     Metrics,
     /// Start, end or cancel a group of calls, which are executed together
@@ -142,6 +149,9 @@ pub(crate) enum Ask {
         directory: PathBuf,
     },
     /// Copy a file, or the standard input, to a device
+    ///
+    /// All of it is there for calls that follow. With a group that is in progress it is in no order: wait for that first, with
+    /// `shmccl ctl status COMM --wait`.
     PutH2d {
         /// Which device
         device: u32,
@@ -152,13 +162,16 @@ pub(crate) enum Ask {
         file: Option<PathBuf>,
     },
     /// Copy from a device to the standard output
+    ///
+    /// With a group that is in progress it is in no order: to read a result wait for that first, with `shmccl ctl status COMM --wait`.
     GetD2h {
         /// Which device
         device: u32,
         /// Where from, such as 0x1000
         #[arg(value_parser = parse_address)]
         address: u64,
-        /// How many bytes
+        /// How many bytes, such as 4096, 4K or 0x1000
+        #[arg(value_parser = parse_length)]
         len: u64,
     },
     /// End a communicator when what is in progress is done, and give its devices back
@@ -268,6 +281,11 @@ fn parse_address(text: &str) -> Result<u64, String> {
     parsed.map_err(|_| "expected an address such as 0x1000 or 4096".to_owned())
 }
 
+/// Reads a number of bytes: a size, or hexadecimal with 0x in front.
+fn parse_length(text: &str) -> Result<u64, String> {
+    if text.starts_with("0x") { parse_address(text) } else { parse_size(text) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -293,6 +311,15 @@ mod tests {
         assert_eq!(parse_address("4096"), Ok(4096));
         for text in ["", "0x", "x", "-1", "0x10000000000000000"] {
             assert!(parse_address(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn lengths_are_sizes_or_hexadecimal() {
+        let lengths = ["16", "4K", "0x10", "1MiB"].map(|text| parse_length(text).unwrap());
+        assert_eq!(lengths, [16, 4096, 16, 1 << 20]);
+        for text in ["", "0x", "x", "-1", "4Q", "1.5K", "0x4K"] {
+            assert!(parse_length(text).is_err(), "{text}");
         }
     }
 }

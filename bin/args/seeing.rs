@@ -18,15 +18,18 @@ pub(crate) struct PsArgs {
 /// Flags of `shmccl report`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// The job: the beginning of its number, or one of its processes
+    /// The job: the beginning of its number, four digits at least, or one of its processes
     #[arg(value_name = "JOB|PID")]
     pub(crate) job: String,
+    /// Write the report to a file as well; with - to standard output, and the text to standard error
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
 }
 
 /// Flags of `shmccl top`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TopArgs {
-    /// One job only: the beginning of its number, or one of its processes
+    /// One job only: the beginning of its number, four digits at least, or one of its processes
     #[arg(value_name = "JOB|PID")]
     pub(crate) job: Option<String>,
     /// The time between two looks, such as 500ms or 2s

@@ -149,6 +149,7 @@ fn a_factor_of_one_steps_by_bytes_as_in_nccl_tests() {
     assert_eq!(sizes(&["-b", "8", "-e", "32", "-f", "1", "-i", "8"]).unwrap(), [8, 16, 24, 32]);
     assert_eq!(sizes(&["-b", "1M", "-e", "3M", "-f", "1"]).unwrap(), [1 << 20, 2 << 20, 3 << 20]);
     assert_eq!(sizes(&["-b", "8", "-e", "16", "-i", "8"]).unwrap(), [8, 16]);
+    assert_eq!(sizes(&["-b", "8", "-e", "100", "-f", "4"]).unwrap(), [8, 32]);
     assert!(sizes(&["-f", "2", "-i", "8"]).unwrap_err().contains("say --stepfactor 1"));
     assert!(perf(&["-c", "5"]).sweep.check() && !perf(&["-c", "0"]).sweep.check());
 }

@@ -26,5 +26,6 @@ pub(crate) mod settings;
 mod staged;
 pub(crate) mod table;
 pub(crate) mod trial;
+pub(crate) mod ways;
 mod words;
 pub(crate) mod workload;

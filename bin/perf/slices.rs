@@ -8,7 +8,7 @@
 use super::stats::{Summary, Times, median, quantile};
 
 /// Two groups of probes are of different kinds when the median of one is this many times that of the other.
-const APART: f64 = 2.2;
+pub(crate) const APART: f64 = 2.2;
 
 /// Probes this many times slower than most were interrupted; they say nothing about the cores.
 const INTERRUPTED: f64 = 20.0;

@@ -4,6 +4,8 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
 use serde::Deserialize;
 use shmccl::coordinator::{DeviceKind, MAX_DEVICES};
 use toml::Spanned;
@@ -25,7 +27,7 @@ struct Entry {
     count: Option<Spanned<usize>>,
     memory: Option<Spanned<String>>,
     timeout: Option<Spanned<String>>,
-    core: Option<usize>,
+    core: Option<Spanned<usize>>,
 }
 
 /// What is wrong, and where in the text.
@@ -84,8 +86,24 @@ impl Entry {
         })?;
         let memory = value(self.memory, plain.memory, |text| parse_memory(text))?;
         let timeout = value(self.timeout, plain.timeout, |text| parse_timeout(text))?;
-        Ok(DeviceKind { name: self.name, count, memory, timeout, core: self.core })
+        let core = value(self.core, None, |core| match is_to_be_had(*core) {
+            true => Ok(Some(*core)),
+            false => {
+                Err("expected a core that this process may run on; `shmccl doctor` lists them".to_owned())
+            }
+        })?;
+        Ok(DeviceKind { name: self.name, count, memory, timeout, core })
     }
+}
+
+/// Whether a device may run on this core. That may be none of those that this process was given, so it is tried out, in a thread that is
+/// gone then.
+fn is_to_be_had(core: usize) -> bool {
+    let try_out = move || {
+        let mut cores = CpuSet::new();
+        cores.set(core).and_then(|()| sched_setaffinity(Pid::from_raw(0), &cores)).is_ok()
+    };
+    std::thread::spawn(try_out).join().unwrap_or(false)
 }
 
 /// What was given for a key, checked, or what it is otherwise.
@@ -106,7 +124,7 @@ mod tests {
 
     #[test]
     fn what_is_not_said_of_a_device_is_as_the_command_has_it() {
-        let content = "[[device]]\n[[device]]\nname = \"big\"\ncount = 2\nmemory = \"1G\"\ntimeout = \"5s\"\ncore = 1\n";
+        let content = "[[device]]\n[[device]]\nname = \"big\"\ncount = 2\nmemory = \"1G\"\ntimeout = \"5s\"\ncore = 0\n";
         let kinds = parse(content).unwrap();
         assert_eq!(kinds[0], DeviceKind::new(1));
         let big = DeviceKind {
@@ -114,7 +132,7 @@ mod tests {
             count: 2,
             memory: 1 << 30,
             timeout: Duration::from_secs(5),
-            core: Some(1),
+            core: Some(0),
         };
         assert_eq!(kinds[1..], [big]);
     }
@@ -137,6 +155,8 @@ mod tests {
                 "timeout: expected a whole number with us, ms, s or m",
             ),
             ("[[device]]\ncore = -1", 2, "core: invalid value: integer `-1`"),
+            ("[[device]]\ncount = 2\ncore = 999", 3, "core: expected a core that this process may run on; "),
+            ("[[device]]\ncore = 1000000", 2, "core: expected a core that this process may run on; "),
             ("[[device]]\ncount = 0", 2, "count: expected one device at least"),
             ("[[device]]\ncount = 1025", 2, "count: expected no more than 1024 devices in all"),
             ("[[device]]\ncore = 1\ncore = 2", 3, "core: duplicate key"),

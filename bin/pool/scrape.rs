@@ -1,17 +1,35 @@
 //! The metrics of a coordinator over HTTP, for a Prometheus on this host. It asks the coordinator as any client does.
+//!
+//! Any user of this host can connect, so nobody is waited for alone: one thread listens to all who are about to ask. Each has a short
+//! time for it, there are few of them, and for one more the one that has taken longest is hung up on.
 
-use std::io::{Read, Write};
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use shmccl::coordinator::{Client, RuntimeDirectory};
 
-/// How long a scraper may take to ask, and the coordinator to answer.
+/// How long the coordinator may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a scraper may take to ask.
+const ASKING: Duration = Duration::from_secs(2);
+
+/// How long it may leave no room for the answer, which is shorter than what a socket takes at once.
+const TAKING: Duration = Duration::from_millis(100);
+
+/// How many may be about to ask.
+const MAX_ASKERS: usize = 16;
 
 /// The longest question that is read.
 const MAX_QUESTION: usize = 8 << 10;
+
+/// For how long nobody is let in when that has failed: whoever knocks stays at the door, and it would fail again at once.
+const SHUT: Duration = Duration::from_millis(50);
 
 /// Answers at `address`, in a thread that ends with the process. Returns where that is.
 ///
@@ -21,10 +39,14 @@ pub(super) fn serve(address: SocketAddr, directory: RuntimeDirectory) -> Result<
     let listener =
         TcpListener::bind(address).with_context(|| format!("cannot serve metrics at {address}"))?;
     let address = listener.local_addr().context("finding the address of the metrics")?;
+    listener.set_nonblocking(true).context("serving metrics")?;
     let answer_all = move || {
-        // A scraper that asks wrongly, or hangs up, concerns nobody else.
-        for stream in listener.incoming().flatten() {
-            let _ = answer(stream, &directory);
+        let mut askers = Askers::default();
+        loop {
+            for (question, stream) in askers.next(&listener) {
+                // A scraper that asks wrongly, or hangs up, concerns nobody else.
+                let _ = answer(&question, stream, &directory);
+            }
         }
     };
     let thread = std::thread::Builder::new().name("shmccl metrics".to_owned()).spawn(answer_all);
@@ -32,9 +54,7 @@ pub(super) fn serve(address: SocketAddr, directory: RuntimeDirectory) -> Result<
     Ok(address)
 }
 
-fn answer(mut stream: TcpStream, directory: &RuntimeDirectory) -> Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let question = question(&mut stream)?;
+fn answer(question: &str, mut stream: TcpStream, directory: &RuntimeDirectory) -> Result<()> {
     let (status, text) = match question.split(' ').take(2).collect::<Vec<_>>()[..] {
         ["GET", "/metrics"] => match Client::connect(directory, PATIENCE).and_then(|mut it| it.metrics()) {
             Ok(metrics) => ("200 OK", metrics.to_string()),
@@ -48,23 +68,131 @@ fn answer(mut stream: TcpStream, directory: &RuntimeDirectory) -> Result<()> {
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n"
     );
+    stream.set_nonblocking(false)?;
+    stream.set_write_timeout(Some(TAKING))?;
     stream.write_all((head + &text).as_bytes())?;
     Ok(())
 }
 
-/// The head of what is asked, which comes within the time for it, however slowly.
-fn question(stream: &mut TcpStream) -> Result<String> {
-    let until = Instant::now() + PATIENCE;
-    let (mut head, mut piece) = (Vec::new(), [0; 1 << 10]);
-    while !head.windows(4).any(|end| end == b"\r\n\r\n") && head.len() < MAX_QUESTION {
-        let left = until.saturating_duration_since(Instant::now());
-        // Zero would be no deadline at all.
-        stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
-        match stream.read(&mut piece)? {
-            0 => break,
-            len => head.extend_from_slice(&piece[..len]),
+/// Those who are about to ask, in the order in which they have come.
+#[derive(Debug, Default)]
+struct Askers {
+    all: VecDeque<Asker>,
+    /// Until when nobody is let in.
+    shut: Option<Instant>,
+}
+
+/// One of them, and as much of its question as has come.
+#[derive(Debug)]
+struct Asker {
+    stream: TcpStream,
+    head: Vec<u8>,
+    until: Instant,
+}
+
+impl Askers {
+    /// Waits until something happens, and returns who has asked.
+    fn next(&mut self, listener: &TcpListener) -> Vec<(String, TcpStream)> {
+        self.wait(listener);
+        let now = Instant::now();
+        if self.shut.is_some_and(|until| until <= now) {
+            self.shut = None;
         }
-        anyhow::ensure!(!left.is_zero(), "too slow");
+        let (mut asked, mut asking) = (Vec::new(), VecDeque::new());
+        for mut asker in self.all.drain(..) {
+            match asker.listen() {
+                Some(question) => asked.push((question, asker.stream)),
+                None if asker.until > now => asking.push_back(asker),
+                None => {}
+            }
+        }
+        self.all = asking;
+        if self.shut.is_none() {
+            self.let_in(listener, now);
+        }
+        asked
     }
-    Ok(String::from_utf8_lossy(&head).into_owned())
+
+    /// Until somebody knocks or says something, or has taken too long.
+    fn wait(&self, listener: &TcpListener) {
+        let now = Instant::now();
+        let door = if self.shut.is_none() { PollFlags::POLLIN } else { PollFlags::empty() };
+        let wakes_at = self.all.iter().map(|asker| asker.until).chain(self.shut).min();
+        let streams = self.all.iter().map(|asker| PollFd::new(asker.stream.as_fd(), PollFlags::POLLIN));
+        let mut watched: Vec<_> = [PollFd::new(listener.as_fd(), door)].into_iter().chain(streams).collect();
+        let timeout = wakes_at.map_or(PollTimeout::NONE, |at| {
+            // Not a moment before.
+            let wait = at.saturating_duration_since(now) + Duration::from_millis(1);
+            PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)
+        });
+        // One that fails is a look at all of them.
+        let _ = poll(&mut watched, timeout);
+    }
+
+    fn let_in(&mut self, listener: &TcpListener, now: Instant) {
+        match listener.accept() {
+            Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
+                if self.all.len() == MAX_ASKERS {
+                    self.all.pop_front();
+                }
+                self.all.push_back(Asker { stream, head: Vec::new(), until: now + ASKING });
+            }
+            Ok(_) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(_) => self.shut = Some(now + SHUT),
+        }
+    }
+}
+
+impl Asker {
+    /// The head of its question, once it is whole, or too long, or nothing more comes.
+    fn listen(&mut self) -> Option<String> {
+        let mut piece = [0; MAX_QUESTION];
+        let is_over = match self.stream.read(&mut piece) {
+            Ok(0) => true,
+            Ok(len) => {
+                self.head.extend_from_slice(&piece[..len]);
+                self.head.windows(4).any(|end| end == b"\r\n\r\n") || self.head.len() >= MAX_QUESTION
+            }
+            Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
+        };
+        is_over.then(|| String::from_utf8_lossy(&self.head).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_been_silent_longest_is_hung_up_on_for_one_more_and_others_are_heard() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut askers = Askers::default();
+        let mut silent: Vec<_> = (0..MAX_ASKERS + 3).map(|_| TcpStream::connect(address).unwrap()).collect();
+        for _ in &silent {
+            assert!(askers.next(&listener).is_empty());
+        }
+        assert_eq!(askers.all.len(), MAX_ASKERS);
+        assert_eq!(silent[0].read(&mut [0]).unwrap(), 0, "it was hung up on");
+        let mut scraper = TcpStream::connect(address).unwrap();
+        scraper.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        let asked =
+            std::iter::repeat_with(|| askers.next(&listener)).find(|asked| !asked.is_empty()).unwrap();
+        assert_eq!((asked.len(), asked[0].0.as_str()), (1, "GET /metrics HTTP/1.1\r\n\r\n"));
+        assert_eq!(askers.all.len(), MAX_ASKERS - 1);
+    }
+
+    #[test]
+    fn who_takes_too_long_is_forgotten() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let mut askers = Askers::default();
+        let mut silent = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        askers.next(&listener);
+        askers.all[0].until = Instant::now();
+        assert!(askers.next(&listener).is_empty() && askers.all.is_empty());
+        assert_eq!(silent.read(&mut [0]).unwrap(), 0);
+    }
 }

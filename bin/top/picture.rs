@@ -24,13 +24,47 @@ const HEAD: [&str; 12] = [
     "beat",
 ];
 
+/// How many of the columns are on the left.
+const LEFT: usize = 5;
+
+/// Which columns go first where a terminal is too narrow for all. Those that are not here stay.
+const EXPENDABLE: [&str; 9] =
+    ["fifo", "signals/s", "number", "beat", "pid", "waiting", "bytes/s", "job", "ops/s"];
+
 /// A table with a line for each rank.
 pub(super) fn draw(look: Look, rates: &[Rate<'_>]) -> String {
     if rates.is_empty() {
         return "no job of this user is running\n\n".to_owned();
     }
-    let rows = rates.iter().map(row);
-    format!("{}\n", output::table(look, &HEAD, 5, rows))
+    format!("{}\n", lay_out(look, rates.iter().map(row).collect()))
+}
+
+/// The columns for which there is room.
+fn lay_out(look: Look, rows: Vec<Vec<Cell>>) -> String {
+    let kept = look.width.map_or_else(|| (0..HEAD.len()).collect(), |width| columns_within(width, &rows));
+    let head: Vec<_> = kept.iter().map(|column| HEAD[*column]).collect();
+    let left = kept.iter().filter(|column| **column < LEFT).count();
+    let rows = rows.into_iter().map(|cells| {
+        let cells = cells.into_iter().enumerate();
+        cells.filter(|(column, _)| kept.contains(column)).map(|(_, cell)| cell).collect()
+    });
+    output::table(look, &head, left, rows)
+}
+
+/// The columns that fit into so many characters beside each other, as none is to be broken into lines.
+fn columns_within(width: usize, rows: &[Vec<Cell>]) -> Vec<usize> {
+    let longest = |column: &usize| {
+        let cells = rows.iter().filter_map(|row| row.get(*column)).map(|cell| cell.content().chars().count());
+        cells.chain([HEAD[*column].len()]).max().unwrap_or(0)
+    };
+    let mut kept: Vec<usize> = (0..HEAD.len()).collect();
+    for name in EXPENDABLE {
+        if kept.iter().map(longest).sum::<usize>() + output::room_between(kept.len()) <= width {
+            break;
+        }
+        kept.retain(|column| HEAD[*column] != name);
+    }
+    kept
 }
 
 /// The first `height` lines of a picture, the last of which says how many there were beyond.
@@ -122,6 +156,41 @@ mod tests {
     fn a_picture_is_drawn_over_the_one_before_and_leaves_nothing_of_it() {
         assert_eq!(over("a\n", 0), "a\u{1b}[K\n\u{1b}[J");
         assert_eq!(over("a\n", 5), "\u{1b}[5A\ra\u{1b}[K\n\u{1b}[J");
+    }
+
+    #[test]
+    fn a_narrow_terminal_has_fewer_columns_and_no_broken_words() {
+        let words = [
+            "01234567",
+            "63",
+            "1234567",
+            "awaited",
+            "(reduce_scatter)",
+            "123456",
+            "45.6k",
+            "1.42 KiB",
+            "7.89M",
+            "12",
+            "100 %",
+            "499 ms",
+        ];
+        for (width, names) in [
+            (122, HEAD.to_vec()),
+            (121, HEAD.into_iter().filter(|name| *name != "fifo").collect()),
+            (80, vec!["job", "rank", "state", "in", "ops/s", "bytes/s", "waiting"]),
+            (60, vec!["job", "rank", "state", "in", "ops/s"]),
+            (40, vec!["rank", "state", "in"]),
+        ] {
+            let look = Look { terminal: true, width: Some(width), ..Look::plain() };
+            let text = lay_out(look, vec![words.map(Cell::new).to_vec()]);
+            let lines: Vec<_> = text.lines().collect();
+            assert_eq!(lines.len(), 3, "a line of each kind, and none is broken: {text}");
+            assert!(lines.iter().all(|line| line.chars().count() <= width), "{text}");
+            assert_eq!(lines[0].split_whitespace().collect::<Vec<_>>(), names, "{width}");
+            let in_line: Vec<_> =
+                names.iter().map(|name| HEAD.iter().position(|it| it == name).unwrap()).collect();
+            assert!(in_line.into_iter().all(|column| lines[2].contains(words[column])), "{text}");
+        }
     }
 
     #[test]

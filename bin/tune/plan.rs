@@ -5,6 +5,7 @@ use shmccl::collective::tuning::BufferKind;
 use shmccl::collective::{Algorithm, Operation};
 
 use crate::perf::collective::layout::Layout;
+use crate::perf::collective::ways::ways;
 
 /// The environment variable that carries the plan, as JSON.
 pub(crate) const VARIABLE: &str = "SHMCCL_TUNE_PLAN";
@@ -69,22 +70,7 @@ impl Plan {
 impl Course {
     /// The algorithms that race among `n_ranks`; each way of doing it once.
     pub(crate) fn algorithms(&self, n_ranks: u32) -> Vec<Algorithm> {
-        let is_power = n_ranks.is_power_of_two();
-        let differs = |algorithm: &Algorithm| match (algorithm, self.operation) {
-            // Past what travels with the announcement this is naive.
-            (Algorithm::OneShot, Operation::Reduce | Operation::Broadcast) => {
-                self.len <= shmccl::collective::tuning::ONE_SHOT_LEN
-            }
-            // Where these need a power of two, they leave it to the ring otherwise.
-            (Algorithm::RecursiveDoubling, Operation::AllGather)
-            | (Algorithm::HalvingDoubling, Operation::ReduceScatter) => is_power,
-            _ => true,
-        };
-        Algorithm::ALL
-            .into_iter()
-            .filter(|algorithm| algorithm.supports(self.operation))
-            .filter(differs)
-            .collect()
+        ways(self.operation, n_ranks, self.len)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Delivers parcels: any number, between any members, of one communicator or several, all at once.
 //!
-//! Nothing here waits for one parcel while another could move: each pass looks at all of them, and only when none can move does
-//! the member wait, for whatever comes first. So sends and receives that were put together never block each other, whatever
+//! Nothing here waits for one parcel while another could move: each pass looks at the first ones of all [queues], and only when none
+//! can move does the member wait, for whatever comes first. So sends and receives that were put together never block each other, whatever
 //! their order here and at the peers.
 //!
 //! A member waits for several peers on one park cell of its own, which whoever sends to it or makes room for it wakes. A proxy
@@ -21,8 +21,10 @@ use crate::rank::RankSet;
 use crate::sync::{SleepWord, Stop, Waiting, WaitingIn, Watch, wait_until};
 
 mod opposition;
+mod queues;
 
 use opposition::Opposition;
+use queues::Queues;
 
 /// The parcels of one communicator.
 #[derive(Debug)]
@@ -35,20 +37,6 @@ pub(crate) struct Batch<'e, 'p, 'a> {
     pub(crate) parcels: &'p mut [Parcel<'a>],
 }
 
-impl Batch<'_, '_, '_> {
-    fn open(&self) -> impl Iterator<Item = &Parcel<'_>> {
-        self.parcels.iter().filter(|parcel| !parcel.is_done())
-    }
-
-    fn advance(&mut self) -> Result<bool> {
-        self.pipework.advance(self.team, self.parcels, self.kind)
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        self.pipework.flush_parcels(self.team, self.kind)
-    }
-}
-
 /// Returns when all parcels are done: what is sent is in the receiver's inbox or buffer, what is received in the buffer here.
 ///
 /// # Errors
@@ -56,19 +44,26 @@ impl Batch<'_, '_, '_> {
 /// [`Board::await_post`](super::board::Board::await_post), naming the operation and the peer of the first parcel that is not done;
 /// [`crate::Error::OutOfRange`] for buffers that are not allocated. The pipes are of no further use then.
 pub(crate) fn run(batches: &mut [Batch<'_, '_, '_>]) -> Result<()> {
+    match batches {
+        [batch] => deliver(&mut [Queues::of(batch)]),
+        batches => deliver(&mut batches.iter_mut().map(Queues::of).collect::<Vec<_>>()),
+    }
+}
+
+fn deliver(batches: &mut [Queues<'_, '_>]) -> Result<()> {
     loop {
         let has_moved = advance(batches)?;
-        if batches.iter().all(|batch| batch.open().next().is_none()) {
-            return batches.iter_mut().try_for_each(Batch::flush);
+        if batches.iter().all(Queues::are_done) {
+            return batches.iter_mut().try_for_each(Queues::flush);
         }
         if !has_moved {
-            batches.iter_mut().try_for_each(Batch::flush)?;
+            batches.iter_mut().try_for_each(Queues::flush)?;
             wait(batches)?;
         }
     }
 }
 
-fn advance(batches: &mut [Batch<'_, '_, '_>]) -> Result<bool> {
+fn advance(batches: &mut [Queues<'_, '_>]) -> Result<bool> {
     let mut has_moved = false;
     for batch in batches {
         has_moved |= batch.advance()?;
@@ -77,8 +72,8 @@ fn advance(batches: &mut [Batch<'_, '_, '_>]) -> Result<bool> {
 }
 
 /// Waits until something has moved.
-fn wait(batches: &mut [Batch<'_, '_, '_>]) -> Result<()> {
-    let first = batches.iter().find_map(|batch| batch.open().next().map(|parcel| (batch.team, parcel)));
+fn wait(batches: &mut [Queues<'_, '_>]) -> Result<()> {
+    let first = batches.iter().find_map(|batch| batch.first().map(|parcel| (batch.team, parcel)));
     let Some((team, parcel)) = first else { return Ok(()) };
     let operation = parcel.operation();
     let (peer, fabric) = (team.members()[parcel.peer()], team.board.fabric());
@@ -99,23 +94,23 @@ fn wait(batches: &mut [Batch<'_, '_, '_>]) -> Result<()> {
 }
 
 /// What `error` is about, if it is about a disagreement in any communicator.
-fn explain(batches: &[Batch<'_, '_, '_>], error: Error) -> Error {
-    let open = batches.iter().filter_map(|batch| Some((batch, batch.open().next()?)));
+fn explain(batches: &[Queues<'_, '_>], error: Error) -> Error {
+    let open = batches.iter().filter_map(|batch| Some((batch, batch.first()?)));
     open.fold(error, |error, (batch, parcel)| batch.team.board.explain(parcel.summary(), error))
 }
 
 /// Watches the epoch, and whether the peers of all parcels that are not done live, have not left, and are not in another call
 /// in which they wait for this member in turn.
-struct PeersWatch<'w, 'b, 'e, 'p, 'a> {
+struct PeersWatch<'w, 'b, 'r, 'a> {
     fabric: &'w Fabric,
     /// Borrowed by turns: the wait looks at its watch when it does not poll.
-    batches: &'w RefCell<&'b mut [Batch<'e, 'p, 'a>]>,
+    batches: &'w RefCell<&'b mut [Queues<'r, 'a>]>,
     /// The number of a batch, and of a peer that was found in another call at the last look.
     suspect: Cell<Option<(usize, usize)>>,
     opposition: &'w Opposition,
 }
 
-impl PeersWatch<'_, '_, '_, '_, '_> {
+impl PeersWatch<'_, '_, '_, '_> {
     /// Ends the epoch when a peer waits for this member elsewhere.
     ///
     /// The first look convicts nobody: what a peer has done for a parcel before it went on has come with the news of that, and is
@@ -138,7 +133,7 @@ impl PeersWatch<'_, '_, '_, '_, '_> {
     }
 }
 
-impl PeersWatch<'_, '_, '_, '_, '_> {
+impl PeersWatch<'_, '_, '_, '_> {
     /// Ends the epoch when a peer waits for a message of this member that waits for one of that peer.
     fn opposed(&self) -> Option<Stop> {
         self.opposition.look(&self.batches.borrow())?;
@@ -146,9 +141,9 @@ impl PeersWatch<'_, '_, '_, '_, '_> {
     }
 }
 
-impl Watch for PeersWatch<'_, '_, '_, '_, '_> {
+impl Watch for PeersWatch<'_, '_, '_, '_> {
     fn check(&self) -> Option<Stop> {
-        let of_batch = |batch: &Batch<'_, '_, '_>| {
+        let of_batch = |batch: &Queues<'_, '_>| {
             batch.open().find_map(|parcel| batch.team.board.check(parcel.peer(), parcel.operation()))
         };
         let peers = || self.batches.borrow().iter().find_map(of_batch);
@@ -169,7 +164,7 @@ impl Watch for PeersWatch<'_, '_, '_, '_, '_> {
     }
 }
 
-impl PeersWatch<'_, '_, '_, '_, '_> {
+impl PeersWatch<'_, '_, '_, '_> {
     /// The wait, as this member tells of it: in the first parcel that is not done, for the peers of all.
     fn wait(&self) -> WaitingIn {
         let batches = self.batches.borrow();

@@ -192,8 +192,9 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// No count has more bits: there is not as much memory.
+    /// No count has more bits: there is not as much memory. What stands for a count keeps to them, too.
     pub(crate) const COUNT_BITS: u32 = 48;
+    const COUNT_MASK: u64 = (1 << Self::COUNT_BITS) - 1;
 
     /// No call at all.
     pub(crate) const NONE: Self = Self { signature: 0, count: 0 };
@@ -215,6 +216,8 @@ impl Summary {
             n_calls += 1;
         }
         group.signature |= (n_calls & 0xff) << 16;
+        // The other bits of the word are somebody else's where it is posted.
+        group.count &= Self::COUNT_MASK;
         group
     }
 
@@ -277,7 +280,7 @@ impl Summary {
 
     #[inline]
     pub(crate) const fn from_words(words: [u64; 2]) -> Self {
-        Self { signature: words[0], count: words[1] & ((1 << Self::COUNT_BITS) - 1) }
+        Self { signature: words[0], count: words[1] & Self::COUNT_MASK }
     }
 
     /// The operation; `None` when a peer has posted what is none.

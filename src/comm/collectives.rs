@@ -345,8 +345,8 @@ pub trait Collectives<'a>: Submit<'a> {
     /// Sends the elements of `send` to `peer`, which calls [`Collectives::recv`] for as many of the same type.
     ///
     /// Between two ranks, what is sent first is received first; there are no tags. It returns when `send` may be written again.
-    /// Up to 1 KiB that is before the peer has called, unless four such messages are waiting for it already. All other
-    /// ranks are not concerned. But every rank makes its calls in one order, those to all and those to one: what was sent
+    /// Up to 1 KiB that is before the peer has called, unless four such messages are waiting for it already; more may have to wait for
+    /// it. All other ranks are not concerned. But every rank makes its calls in one order, those to all and those to one: what was sent
     /// before a call of all ranks is received before it.
     ///
     /// Who is to send and to receive at a time puts both into one [group](super::Group): a rank that sends first may wait for a

@@ -1,6 +1,7 @@
 //! A client of the coordinator: allocates devices, runs operations on them, and copies to and from their memory.
 
 mod copies;
+mod watched;
 
 use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
@@ -123,6 +124,11 @@ impl Client {
     /// Puts a collective operation into this group; or, if none is named, into the one that is open; or, if none is, executes it at once
     /// as a group of its own. [`Client::status`] tells how that ends.
     ///
+    /// # Ordering
+    /// Groups of a communicator are executed one after the other, and what was copied to its devices before the call is their input. A
+    /// copy that is made while a group is in progress is in no order with it, whichever client makes it: it may read a result before,
+    /// during or after it is written, and overwrite an input at any time. [`Client::status`] that is to be settled comes first.
+    ///
     /// # Errors
     /// [`Refusal::NoSuchGroup`]; [`Refusal::OutOfRange`], [`Refusal::WrongCount`] and the like for the call itself; [`Refusal::Failed`] and
     /// [`Refusal::WrongState`] for a communicator that takes none. Nothing has changed then.
@@ -237,9 +243,13 @@ impl Client {
     }
 
     fn ask(&mut self, request: Request) -> Result<Reply> {
+        self.ask_within(request, self.timeout)
+    }
+
+    fn ask_within(&mut self, request: Request, patience: Duration) -> Result<Reply> {
         self.number += 1;
-        let exchange = Exchange { peer: COORDINATOR, operation: ASKING, patience: self.timeout };
-        let mut stream = Hurried::new(&self.stream, self.timeout);
+        let exchange = Exchange { peer: COORDINATOR, operation: ASKING, patience };
+        let mut stream = Hurried::new(&self.stream, patience);
         write(&mut stream, &Question { number: self.number, request }, exchange).inspect_err(|error| {
             if matches!(error, Error::Coordinator { fault: Fault::TooLong { .. } }) {
                 return;
@@ -307,7 +317,7 @@ fn receive(stream: &mut Hurried<'_>, incoming: &mut Frames) -> std::io::Result<(
 /// Connects with the coordinator of `directory`, within `patience`.
 ///
 /// # Errors
-/// [`Fault::Nobody`], [`Fault::Dead`], [`Error::Timeout`], [`Error::Os`].
+/// [`Fault::Nobody`], [`Fault::Dead`], [`Fault::Unusable`], [`Error::Timeout`], [`Error::ResourceLimit`].
 pub(super) fn connect(directory: &RuntimeDirectory, patience: Duration) -> Result<UnixStream> {
     const OPERATION: &str = "connecting with the coordinator";
     let path = directory.socket();
@@ -315,7 +325,10 @@ pub(super) fn connect(directory: &RuntimeDirectory, patience: Duration) -> Resul
     dialled.map_err(|error| match error.kind() {
         ErrorKind::NotFound => Fault::Nobody { path }.error(),
         ErrorKind::ConnectionRefused => Fault::Dead { path }.error(),
-        _ => broken(error, Exchange { peer: COORDINATOR, operation: OPERATION, patience }),
+        _ => match broken(error, Exchange { peer: COORDINATOR, operation: OPERATION, patience }) {
+            Error::Os { source, .. } => Fault::at("connecting with the coordinator at", &path, source),
+            error => error,
+        },
     })
 }
 

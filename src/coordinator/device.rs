@@ -26,7 +26,8 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-pub(super) use self::assignment::{Assignment, is_device};
+use self::assignment::is_outlived;
+pub(super) use self::assignment::{Appointed, Assignment, is_device};
 use self::bond::{Absence, Bond};
 use self::copies::Copies;
 use self::door::{Door, Knocked};
@@ -294,7 +295,8 @@ impl Device {
                 self.looks_at = Instant::now() + LOOK;
                 if self.absence.get_or_insert_with(Absence::new).is_over(self.bond, &error) {
                     // Whoever is the last takes with it what the dead coordinator has left.
-                    let _ = self.directory.sweep(false);
+                    let is_last = || !is_outlived(self.id, self.bond.limit(), &self.directory);
+                    let _ = self.directory.sweep(false, is_last);
                     return Ok(ControlFlow::Break(()));
                 }
             }

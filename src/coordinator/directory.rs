@@ -14,14 +14,22 @@ use std::time::Duration;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
 
+use super::device::Appointed;
 use super::dial::Address;
 use super::fault::Fault;
+use super::id::DeviceId;
 use crate::error::{Error, Result};
 use crate::locks;
 use crate::shm::header::Creator;
 
+/// The name of a coordinator's socket.
+const SOCKET: &str = "coordinator";
+
 /// What the names of directories of pools begin with; the number of a process and its start time are behind it.
 const POOL: &str = "pool-";
+
+/// The longest path that a socket can have: the system wants room for a zero behind it.
+const MAX_SOCKET: usize = 107;
 
 /// How long a directory may be locked in which nobody listens: whoever sweeps it has it for a moment, and a coordinator that begins.
 const SWEEPING: Duration = Duration::from_secs(1);
@@ -30,6 +38,16 @@ const SWEEPING: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub struct RuntimeDirectory {
     path: PathBuf,
+}
+
+/// What coordinators have left that are dead.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Swept {
+    /// The sockets, and the directories of pools, that were removed or would be.
+    pub removed: Vec<PathBuf>,
+    /// The devices that live and wait for the next coordinator, whose socket is kept for that: without one they would end.
+    pub waiting: Vec<DeviceId>,
 }
 
 /// Says that a coordinator lives. Dropping it removes its socket.
@@ -61,21 +79,31 @@ impl RuntimeDirectory {
     }
 
     /// Finds what coordinators of this user have left that are dead, and removes it unless this is a `dry_run`: the socket of one, and the
-    /// directories of [pools](super::Pool). The next one would do so as well.
+    /// directories of [pools](super::Pool). The next one would do so as well. A socket stays while a device lives that was started for
+    /// it: what that has in its memory is nobody else's to end.
     ///
     /// # Errors
     /// [`Error::Coordinator`] when the directory is not private, [`Error::Os`].
-    pub fn clean(dry_run: bool) -> Result<Vec<PathBuf>> {
+    pub fn clean(dry_run: bool) -> Result<Swept> {
         let path = Self::usual();
         if path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-            return Ok(Vec::new());
+            return Ok(Swept::default());
         }
         let directory = Self::at(path)?;
         let pools = Self::sweep_pools(&directory.path, dry_run)?;
-        Ok(directory.sweep(dry_run)?.into_iter().chain(pools).collect())
+        let mut waiting = Ok(Vec::new());
+        let is_awaited_by_nobody = || {
+            waiting = Appointed::all(&directory);
+            matches!(&waiting, Ok(all) if all.is_empty())
+        };
+        let socket = directory.sweep(dry_run, is_awaited_by_nobody)?;
+        let waiting = waiting.map_err(|error| Error::os("looking for devices that live", error))?;
+        let removed = socket.into_iter().chain(pools).collect();
+        Ok(Swept { removed, waiting: waiting.iter().map(|it| it.device).collect() })
     }
 
-    pub(super) fn sweep(&self, dry_run: bool) -> Result<Option<PathBuf>> {
+    /// Removes the socket of a coordinator that is dead, if it is one and `may_go`, which is asked when no other one can begin.
+    pub(super) fn sweep(&self, dry_run: bool, may_go: impl FnOnce() -> bool) -> Result<Option<PathBuf>> {
         // Whoever lives has it locked, and is not kept from locking it where there is nothing to be found.
         if !self.socket().exists() && !self.coming().exists() {
             return Ok(None);
@@ -85,15 +113,14 @@ impl RuntimeDirectory {
             // One that was killed as it began may have left it.
             let _ = remove(&self.coming());
         }
-        let socket = Some(self.socket()).filter(|socket| socket.exists());
+        let socket = Some(self.socket()).filter(|socket| socket.exists() && may_go());
         let removed = socket.as_deref().filter(|_| !dry_run).map_or(Ok(()), remove);
-        removed.map_err(|error| Error::os("removing the socket of a coordinator that is dead", error))?;
+        removed.map_err(|error| Fault::at("removing", &self.socket(), error))?;
         Ok(socket)
     }
 
     fn file(&self) -> Result<File> {
-        File::open(&self.path)
-            .map_err(|error| Error::os("opening the directory of the coordinator's socket", error))
+        File::open(&self.path).map_err(|error| Fault::at("opening the directory", &self.path, error))
     }
 
     /// Opens the one at `path`, and makes it if it is not there: for a pool that is nobody else's.
@@ -102,15 +129,16 @@ impl RuntimeDirectory {
     /// Those of [`RuntimeDirectory::open`].
     pub fn at(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
+        check_length(&path.join(SOCKET))?;
         match DirBuilder::new().mode(0o700).create(&path) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                return Err(Error::os("making the directory of the coordinator's socket", error));
+                return Err(Fault::at("making the directory", &path, error));
             }
             _ => {}
         }
         // Not through a link: who owns that says nothing about what it leads to.
         let metadata = std::fs::symlink_metadata(&path)
-            .map_err(|error| Error::os("looking at the directory of the coordinator's socket", error))?;
+            .map_err(|error| Fault::at("looking at the directory", &path, error))?;
         let is = match () {
             () if !metadata.is_dir() => Some("is no directory"),
             () if metadata.uid() != geteuid().as_raw() => Some("belongs to another user"),
@@ -121,6 +149,12 @@ impl RuntimeDirectory {
             Some(is) => Err(Fault::Directory { path, is }.error()),
             None => Ok(Self { path }),
         }
+    }
+
+    /// One of this path, whatever is there.
+    #[cfg(test)]
+    pub(super) fn unchecked(path: &str) -> Self {
+        Self { path: path.into() }
     }
 
     /// Makes one that is nobody else's, within the user's, for a pool of this process. Who has made it removes it.
@@ -138,7 +172,7 @@ impl RuntimeDirectory {
 
     /// Removes the directories of pools within `parent` whose processes are dead, or only finds them.
     fn sweep_pools(parent: &Path, dry_run: bool) -> Result<Vec<PathBuf>> {
-        let sweep = |error| Error::os("removing what a pool that is dead has left", error);
+        let sweep = |error| Fault::at("removing what pools that are dead have left in", parent, error);
         let mut swept = Vec::new();
         for entry in std::fs::read_dir(parent).map_err(sweep)? {
             let entry = entry.map_err(sweep)?;
@@ -175,7 +209,7 @@ impl RuntimeDirectory {
     /// The coordinator's socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
-        self.path.join("coordinator")
+        self.path.join(SOCKET)
     }
 
     /// The socket of a coordinator that begins, until it takes the place of the one before. The name is no longer than that one.
@@ -197,7 +231,7 @@ impl RuntimeDirectory {
     fn lock(&self, patience: Duration) -> Result<Flock<File>> {
         locks::hold(self.file()?, patience, || !self.is_answered()).map_err(|error| match error.kind() {
             ErrorKind::WouldBlock => Fault::Running { path: self.path.clone() }.error(),
-            _ => Error::os("locking the directory of the coordinator's socket", error),
+            _ => Fault::at("locking the directory", &self.path, error),
         })
     }
 
@@ -214,16 +248,33 @@ impl Occupied {
     /// Listens where a coordinator does, instead of one that is dead: there is no moment without a socket if that has left one.
     ///
     /// # Errors
-    /// The system's.
-    pub(super) fn listen(&mut self) -> std::io::Result<UnixListener> {
+    /// [`Fault::Unusable`], [`Error::ResourceLimit`].
+    pub(super) fn listen(&mut self) -> Result<UnixListener> {
+        let listening = |error| Fault::at("listening at", &self.directory.socket(), error);
+        let listener = self.bind().map_err(listening)?;
+        self.listens = true;
+        Ok(listener)
+    }
+
+    fn bind(&self) -> std::io::Result<UnixListener> {
         let coming = self.directory.coming();
         // One that was killed at this point has left it.
         remove(&coming)?;
         let listener = UnixListener::bind(&coming)?;
         listener.set_nonblocking(true)?;
         std::fs::rename(&coming, self.directory.socket())?;
-        self.listens = true;
         Ok(listener)
+    }
+}
+
+/// # Errors
+/// [`Fault::LongPath`].
+fn check_length(socket: &Path) -> Result<()> {
+    match socket.as_os_str().len() {
+        len if len > MAX_SOCKET => {
+            Err(Fault::LongPath { path: socket.to_owned(), len, most: MAX_SOCKET }.error())
+        }
+        _ => Ok(()),
     }
 }
 
@@ -279,6 +330,30 @@ mod tests {
         assert!(refused(parent.join("link")).contains("is no directory"));
         std::fs::write(parent.join("file"), "").unwrap();
         assert!(refused(parent.join("file")).contains("is no directory"));
+        std::fs::remove_dir_all(parent).unwrap();
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_way_to_a_directory_is_told_with_the_path_and_what_helps() {
+        let parent = scratch("unusable");
+        let refused = |path: &Path| RuntimeDirectory::at(path).unwrap_err().to_string();
+        let missing = parent.join("missing/shmccl");
+        let told = refused(&missing);
+        let expected = format!("making the directory {} failed: No such file", missing.display());
+        assert!(told.starts_with(&expected), "{told}");
+        assert!(told.ends_with("; set XDG_RUNTIME_DIR to a directory of this user"), "{told}");
+        let room = MAX_SOCKET - parent.as_os_str().len() - "//coordinator".len();
+        let longest = parent.join("x".repeat(room));
+        drop(RuntimeDirectory::at(&longest).unwrap().occupy().unwrap().listen().unwrap());
+        for longer in [room + 1, 300, 5000] {
+            let path = parent.join("x".repeat(longer));
+            let told = refused(&path);
+            let len = path.as_os_str().len() + "/coordinator".len();
+            let expected = format!("the path of the socket {}/coordinator has {len} bytes", path.display());
+            assert!(told.starts_with(&expected), "{told}");
+            assert!(told.contains("expected 107 at most; set XDG_RUNTIME_DIR"), "{told}");
+            assert!(!path.is_dir(), "nothing was made");
+        }
         std::fs::remove_dir_all(parent).unwrap();
     }
 
@@ -347,17 +422,19 @@ mod tests {
     #[test]
     fn the_socket_of_a_dead_coordinator_is_swept_away_and_that_of_a_living_one_stays() {
         let directory = RuntimeDirectory::at(scratch("swept").join("shmccl")).unwrap();
-        assert_eq!(directory.sweep(false).unwrap(), None);
+        assert_eq!(directory.sweep(false, || true).unwrap(), None);
         let mut living = directory.occupy().unwrap();
         let listener = living.listen().unwrap();
-        assert_eq!(directory.sweep(false).unwrap(), None);
+        assert_eq!(directory.sweep(false, || true).unwrap(), None);
         assert!(directory.socket().exists());
         drop((listener, living));
         std::fs::write(directory.socket(), "").unwrap();
-        assert_eq!(directory.sweep(true).unwrap(), Some(directory.socket()));
-        assert_eq!(directory.sweep(false).unwrap(), Some(directory.socket()));
+        assert_eq!(directory.sweep(false, || false).unwrap(), None);
+        assert!(directory.socket().exists(), "somebody waits there");
+        assert_eq!(directory.sweep(true, || true).unwrap(), Some(directory.socket()));
+        assert_eq!(directory.sweep(false, || true).unwrap(), Some(directory.socket()));
         assert!(!directory.socket().exists());
-        assert_eq!(directory.sweep(false).unwrap(), None);
+        assert_eq!(directory.sweep(false, || true).unwrap(), None);
         std::fs::remove_dir_all(directory.path.parent().unwrap()).unwrap();
     }
 }

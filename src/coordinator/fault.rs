@@ -1,8 +1,9 @@
 //! What can be wrong with a coordinator, or with the way to it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::refusal::Refusal;
+use crate::bootstrap::resource_error;
 use crate::error::Error;
 
 /// Why a coordinator, or a device of it, cannot be reached or does not do what is asked.
@@ -17,6 +18,29 @@ pub enum Fault {
         /// What it is.
         is: &'static str,
     },
+    /// The system refuses to work with the directory of the sockets, or with one of them.
+    #[error("{action} {} failed: {why}; set XDG_RUNTIME_DIR to a directory of this user", path.display())]
+    Unusable {
+        /// What was attempted.
+        action: &'static str,
+        /// The directory, or the socket.
+        path: PathBuf,
+        /// The system's own error.
+        why: std::io::Error,
+    },
+    /// No socket can have the path that it would have in this directory.
+    #[error(
+        "the path of the socket {} has {len} bytes, expected {most} at most; set XDG_RUNTIME_DIR to a directory with a shorter one",
+        path.display()
+    )]
+    LongPath {
+        /// The socket.
+        path: PathBuf,
+        /// The length of its path.
+        len: usize,
+        /// The longest that the system takes.
+        most: usize,
+    },
     /// Nobody listens there.
     #[error("no coordinator listens at {}; start one with `shmccl coordinator`", path.display())]
     Nobody {
@@ -25,8 +49,8 @@ pub enum Fault {
     },
     /// Nobody listens there any more.
     #[error(
-        "the coordinator that listened at {} is dead; start one with `shmccl coordinator`, which takes its place, or remove the socket \
-         that it has left with `shmccl clean`", path.display()
+        "the coordinator that listened at {} is dead; start one with `shmccl coordinator`, and the flags that this one had, which takes \
+         its place, and over those of its devices that live", path.display()
     )]
     Dead {
         /// The socket.
@@ -95,6 +119,14 @@ impl Fault {
     /// The error of the library.
     pub(super) fn error(self) -> Error {
         Error::Coordinator { fault: self }
+    }
+
+    /// The error for a call of the system on the directory, or a socket in it: of want of a resource, or [`Fault::Unusable`].
+    pub(super) fn at(action: &'static str, path: &Path, why: impl Into<std::io::Error>) -> Error {
+        match resource_error(action, why.into()) {
+            Error::Os { source: why, .. } => Self::Unusable { action, path: path.to_owned(), why }.error(),
+            error => error,
+        }
     }
 }
 

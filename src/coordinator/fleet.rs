@@ -19,7 +19,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 
-use super::device::Assignment;
+use super::device::{Appointed, Assignment};
 use super::directory::RuntimeDirectory;
 use super::id::DeviceId;
 use super::machine::MAX_DEVICES;
@@ -57,11 +57,17 @@ impl DeviceKind {
     }
 
     /// How many of each of `kinds` are yet to be started where `present` are there, of which those count that a fleet has started for
-    /// `directory` before, and no others.
+    /// `directory` before, and no others. Besides, those count that a fleet has started which live and outlive it, and are not there
+    /// yet: they may be busy or stopped, and come back.
     #[must_use]
     pub fn missing(kinds: &[Self], directory: &RuntimeDirectory, present: &[DeviceId]) -> Vec<Self> {
         let mut found: Vec<_> =
             present.iter().filter_map(|device| Assignment::of(*device, directory)).collect();
+        let is_coming = |it: &Appointed| {
+            it.is_orphan && it.assignment.outlives.is_some() && !present.contains(&it.device)
+        };
+        let coming = Appointed::all(directory).unwrap_or_default().into_iter().filter(is_coming);
+        found.extend(coming.map(|it| it.assignment));
         let missing = kinds.iter().map(|kind| {
             let mut wanted = kind.count;
             let assignment = kind.assignment(None);

@@ -1,5 +1,6 @@
 //! How two sides of a connection make sure that they can talk: one user, one version.
 
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -162,9 +163,21 @@ pub(super) fn greet(
     patience: Duration,
 ) -> Result<Welcome> {
     check_peer(stream)?;
+    greet_by(&mut Hurried::new(stream, patience), role, peer, patience)
+}
+
+/// As [`greet`], where it was looked who the other side is; the deadline is that of `stream`, which says that it is `patience`.
+///
+/// # Errors
+/// Those of [`greet`].
+pub(super) fn greet_by(
+    stream: &mut (impl Read + Write),
+    role: Role,
+    peer: &'static str,
+    patience: Duration,
+) -> Result<Welcome> {
     let exchange = frame::Exchange { peer, operation: "greeting the other side of a socket", patience };
-    let mut stream = Hurried::new(stream, patience);
-    frame::write(&mut stream, &Greeting { shmccl: VERSION.to_owned(), role }, exchange)?;
-    let welcome: Welcome = frame::read(&mut stream, exchange)?;
+    frame::write(stream, &Greeting { shmccl: VERSION.to_owned(), role }, exchange)?;
+    let welcome: Welcome = frame::read(stream, exchange)?;
     welcome.check()
 }

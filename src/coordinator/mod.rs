@@ -38,7 +38,7 @@ pub use agent::{Agent, Outcome, Step, Task, Trouble};
 pub use call::{AddressRange, Bytes, Collective, DeviceCall, MAX_CALLS, Operator, UnknownName};
 pub use client::{Called, Client};
 pub use device::{Device, DeviceOptions};
-pub use directory::RuntimeDirectory;
+pub use directory::{RuntimeDirectory, Swept};
 pub use embedded::{Pool, PoolOptions};
 pub use fault::Fault;
 pub use fleet::{DeviceEnd, DeviceKind, Fleet};

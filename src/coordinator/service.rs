@@ -87,15 +87,14 @@ impl Coordinator {
         on_registered: impl FnMut(DeviceId) + Send + 'static,
     ) -> Result<Self> {
         let mut coordinator = Self::open(directory, settings, Ends::by_rope(rope)?)?;
-        coordinator.news = Some(News(Box::new(on_registered)));
+        coordinator.on_registered(on_registered);
         Ok(coordinator)
     }
 
     fn open(directory: &RuntimeDirectory, settings: Settings, ends: Ends) -> Result<Self> {
         let mut occupied = directory.occupy()?;
         raise_descriptors();
-        let listener =
-            occupied.listen().map_err(|error| Error::os("listening for devices and clients", error))?;
+        let listener = occupied.listen()?;
         Ok(Self {
             listener,
             ends,
@@ -116,6 +115,11 @@ impl Coordinator {
     /// Has `answer` called at SIGQUIT, which ends nothing. It is not to take long: devices and clients wait meanwhile.
     pub fn on_quit(&mut self, answer: impl FnMut() + Send + 'static) {
         self.ends.on_quit(QuitAnswer(Box::new(answer)));
+    }
+
+    /// Has `tell` called with each device that registers. It is not to take long, either.
+    pub fn on_registered(&mut self, tell: impl FnMut(DeviceId) + Send + 'static) {
+        self.news = Some(News(Box::new(tell)));
     }
 
     /// Serves until it is interrupted (SIGINT, SIGTERM, SIGHUP). Devices live on, for the next coordinator.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use serde::Serialize;
 use serde::ser::{SerializeMap, SerializeSeq, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::Rings;
 use super::recorder::{FAILED, PORT};
@@ -12,6 +12,7 @@ use super::rings::{Author, NAME_WORDS, RingCells};
 use super::verb::Verb;
 use crate::collective::Algorithm;
 use crate::rank::Rank;
+use crate::shm::header::Creator;
 use crate::sync::{Kept, RECORD_WORDS, plain};
 
 /// The proxy's thread is number one above this.
@@ -53,10 +54,21 @@ impl Scale {
     }
 }
 
+/// Where the file says which process has written it.
+pub(super) const WRITER: &str = "writer";
+
+/// A process, and when it began, in the system's steps since its start.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Writer {
+    pub(super) pid: u64,
+    pub(super) start: u64,
+}
+
 /// What the file says of itself.
 #[derive(Serialize)]
 struct Other {
     written_by: &'static str,
+    writer: Writer,
     /// By rank and author, how many records were overwritten.
     overwritten: BTreeMap<String, u64>,
     /// The same, how many their writers did not finish.
@@ -76,7 +88,9 @@ impl Other {
             tell(&mut overwritten, kept.overwritten);
             tell(&mut unfinished, kept.unfinished);
         }
-        Self { written_by: concat!("shmccl ", env!("CARGO_PKG_VERSION")), overwritten, unfinished }
+        let Creator { pid, start } = Creator::this_process();
+        let (written_by, writer) = (concat!("shmccl ", env!("CARGO_PKG_VERSION")), Writer { pid, start });
+        Self { written_by, writer, overwritten, unfinished }
     }
 }
 

@@ -3,7 +3,9 @@
 //! `shmccl run --trace FILE`, [`Launch::trace`](crate::launch::Launch::trace), or `SHMCCL_TRACE=FILE` in the environment of any program that launches a job has every
 //! rank note its operations, triggers and waits, and the launcher writes them when the last rank has ended. Without a launcher, each
 //! process that finds `SHMCCL_TRACE=trace.json` writes `trace.RANK.json` when the last communicator and channel of its rank are
-//! gone; ranks that are threads of one process share `trace.json`. The file is for <https://ui.perfetto.dev> or `chrome://tracing`.
+//! gone; ranks that are threads of one process share `trace.json`. What stands there of an earlier run is written anew. A file that this
+//! process has written already, or another one that still lives, or that was written since this process began, is left alone, and the
+//! next is `trace.RANK-2.json`: so devices of a pool leave a file for each communicator that they were in. The file is for <https://ui.perfetto.dev> or `chrome://tracing`.
 //!
 //! | in the file | is |
 //! |---|---|

@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use shmccl::coordinator::VERSION;
 
 use crate::long::long;
-use crate::pool::{Pool, Told, entries};
+use crate::pool::{Pool, Told, entries, talking};
 use crate::strangers::frame;
 use crate::walk::{group_of_all_reduces, ranks};
 
@@ -157,8 +157,8 @@ fn a_pool_that_was_killed_is_told_of_with_what_clears_it_away_and_the_next_one_s
     };
     kill_all(&mut pool, &mut stderr);
     let dead = format!(
-        "error: the coordinator that listened at {} is dead; start one with `shmccl coordinator`, which takes its place, or remove the \
-         socket that it has left with `shmccl clean`",
+        "error: the coordinator that listened at {} is dead; start one with `shmccl coordinator`, and the flags that this one had, which \
+         takes its place, and over those of its devices that live",
         pool.socket().display()
     );
     for ask in ["status", "devices", "init 1"] {
@@ -185,8 +185,12 @@ fn a_file_lists_devices_of_several_kinds_and_what_is_wrong_with_it_is_told_befor
     .unwrap();
     let error = refused(&pool, &flags);
     assert!(error.contains("devices.toml:6: cores: unknown field `cores`, expected one of"), "{error}");
+    std::fs::write(&file, "[[device]]\ncount = 2\ncore = 999\n").unwrap();
+    let error = refused(&pool, &flags);
+    assert!(error.contains("devices.toml:3: core: expected a core that this process may run on"), "{error}");
     std::fs::write(&file, "[[device]]\nname = \"small\"\nmemory = \"1M\"\ncount = 2\n[[device]]\ncore = 0\n")
         .unwrap();
+    assert_eq!(entries(&pool.parent), 1, "nothing was started");
     let stderr = pool.start_fleet(3, &flags);
     pool.ctl("init 3").line();
     let mut lasts: Vec<_> = devices(&pool).into_iter().map(|(_, last)| last).collect();
@@ -196,6 +200,42 @@ fn a_file_lists_devices_of_several_kinds_and_what_is_wrong_with_it_is_told_befor
     kill(pid(small), Signal::SIGKILL).unwrap();
     let wanted = format!("device {small} (small) was killed by SIGKILL; the others go on");
     assert!(stderr.lines().map(Result::unwrap).any(|line| line == wanted));
+}
+
+#[test]
+fn a_pool_whose_devices_cannot_begin_ends_and_one_that_has_taken_others_over_goes_on_and_says_so() {
+    let mut pool = Pool::empty("fleet-in-vain");
+    let flags = ["coordinator", "-n", "2"];
+    // What is wrong with it only devices see.
+    let failing = |pool: &Pool| {
+        let mut command = pool.command();
+        command.args(flags).env("SHMCCL_FAULTS", "nonsense");
+        command
+    };
+    let output = failing(&pool).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    let last = stderr.lines().last().unwrap();
+    assert!(last.starts_with("error: device ") && last.contains(" exited with code 2 before it"), "{stderr}");
+    assert!(
+        last.ends_with("registered, so the pool has ended; what was wrong it has told above"),
+        "{stderr}"
+    );
+    assert_eq!(entries(&pool.parent.join("shmccl")), 0);
+
+    let mut stderr = pool.start_fleet(2, &flags[1..]);
+    let left = numbers(&pool);
+    pool.kill_coordinator();
+    kill(pid(left[0]), Signal::SIGKILL).unwrap();
+    let (coordinator, lines) = talking(&mut failing(&pool));
+    pool.replace_coordinator(coordinator);
+    let mut lines = lines.lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.ends_with(" before it had registered, and the pool goes on without it")));
+    assert_eq!(numbers(&pool), left[1..]);
+    kill(pid(pool.coordinator().id()), Signal::SIGTERM).unwrap();
+    assert_eq!(pool.coordinator().wait().unwrap().code(), Some(0));
+    assert_eq!(lines.count(), 0);
+    stderr.read_to_string(&mut String::new()).unwrap();
 }
 
 #[test]

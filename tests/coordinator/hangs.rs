@@ -53,6 +53,40 @@ fn who_was_waited_for_in_vain_is_told_by_its_number_as_a_device() {
     signal(hung, Signal::SIGCONT);
 }
 
+#[test]
+fn a_copy_with_a_device_that_turns_out_to_be_lost_ends_when_that_is_known() {
+    let mut pool = Pool::empty("hung-copy");
+    pool.start_coordinator_with(&["--hung-after", "10/10", "--heartbeat", "300ms"]);
+    (0..3).for_each(|_| _ = pool.start_device());
+    let members = ranks(&pool.ctl("init 3").line());
+    signal(members[1], Signal::SIGSTOP);
+    std::thread::scope(|scope| {
+        // None of them would end by itself before the watchdog barks.
+        let put = scope.spawn(|| {
+            let put = format!("--timeout 60m put-h2d {} 0x1000", members[1]);
+            pool.ctl_with(&put, &[7; 1 << 20])
+        });
+        let get = scope.spawn(|| pool.ctl(&format!("--timeout 60m get-d2h {} 0x1000 8", members[1])));
+        for copy in [put, get] {
+            let told = copy.join().unwrap();
+            // One that begins only now is refused at once.
+            let expected =
+                ["the device has ended, or has hung up", &format!("there is no device {}", members[1])];
+            assert!(expected.iter().any(|it| told.error().contains(it)), "{}", told.stderr);
+        }
+    });
+    // One of which nothing is known is waited for as long as was said.
+    let rest = ranks(&pool.ctl("go-on 1").line());
+    pool.kill_coordinator();
+    pool.start_coordinator_with(&["--hung-after", "never"]);
+    pool.ctl_until("devices", |table| table.matches("communicator 1").count() == 2);
+    signal(rest[0], Signal::SIGSTOP);
+    let short = pool.ctl(&format!("--timeout 1500ms get-d2h {} 0x1000 8", rest[0]));
+    assert!(short.error().contains("timed out after 1.5s"), "{}", short.stderr);
+    signal(rest[0], Signal::SIGCONT);
+    signal(members[1], Signal::SIGCONT);
+}
+
 /// The next message that comes over `stream`.
 fn message(stream: &mut UnixStream) -> String {
     let mut head = [0; 4];

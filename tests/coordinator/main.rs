@@ -10,12 +10,14 @@ mod long;
 mod watchdog;
 
 mod checkpoints;
+mod command;
 mod embedded;
 mod fleet;
 mod garbage;
 mod growth;
 mod hangs;
 mod metrics;
+mod orphans;
 mod pool;
 mod restarts;
 mod strangers;

@@ -211,7 +211,7 @@ impl Drop for Pool {
 }
 
 /// Starts a process, waits for its first line, and returns what it says after that.
-fn talking(command: &mut Command) -> (Child, BufReader<ChildStderr>) {
+pub(crate) fn talking(command: &mut Command) -> (Child, BufReader<ChildStderr>) {
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let (mut line, mut stderr) = (String::new(), BufReader::new(child.stderr.take().unwrap()));
     stderr.read_line(&mut line).unwrap();

@@ -27,15 +27,21 @@ fn no_group_fails_when_the_coordinator_is_killed_and_the_next_one_takes_over() {
             let element = f64::from(kill + rank).to_ne_bytes();
             pool.ctl_with(&format!("put-h2d {device} {:#x}", 0x1000 * rank), &element).line();
         }
+        // One that is stopped cannot say any more that it is through: what is in progress now still is when the coordinator is killed. That
+        // is certain where it is stopped before the call, and chance after it.
+        let stopped = (kill % 2 == 0).then(|| ranks[kill as usize / 2 % 3]);
+        let is_before = kill % 4 == 0;
+        stopped.into_iter().filter(|_| is_before).for_each(|device| signal(device, Signal::SIGSTOP));
         pool.ctl(&format!("call 1 all_reduce -d float64 -n {count} --send 0x1000,0x2000,0x3000")).line();
         for _ in 0..(kill * 37) % 500 {
             std::thread::yield_now();
         }
-        // One that is stopped cannot say any more that it is through: what is in progress now still is when the coordinator is killed.
-        let stopped = (kill % 2 == 0).then(|| ranks[kill as usize / 2 % 3]);
         if let Some(device) = stopped {
             signal(device, Signal::SIGSTOP);
-            in_progress += u32::from(pool.ctl("status 1").line().contains(": in progress"));
+            let status = pool.ctl("status 1").line();
+            let is_in_progress = status.contains(": in progress");
+            assert!(is_in_progress || !is_before, "kill {kill}: {status}");
+            in_progress += u32::from(is_in_progress);
         }
         pool.kill_coordinator();
         stopped.into_iter().for_each(|device| signal(device, Signal::SIGCONT));
@@ -50,10 +56,7 @@ fn no_group_fails_when_the_coordinator_is_killed_and_the_next_one_takes_over() {
     pool.ctl("finalize 1").line();
     assert_eq!(pool.ctl("devices").line().matches("free").count(), 3);
     println!("{kills} coordinators killed, at least {in_progress} in the middle of a group; no group failed");
-    assert!(
-        !long() || in_progress >= kills / 10,
-        "{in_progress} of {kills} were killed in the middle of a group"
-    );
+    assert!(in_progress >= kills / 4, "{in_progress} of {kills} were killed in the middle of a group");
 }
 
 #[test]

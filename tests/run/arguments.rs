@@ -63,3 +63,32 @@ fn the_heap_can_be_told_by_the_environment() {
     assert!(!output.status.success() && text(&output.stderr).contains("--heap"), "{output:?}");
     assert_eq!(told(&command.env("SHMCCL_HEAP", "8M").output().unwrap()).0, 0);
 }
+
+#[test]
+fn what_ranks_that_were_brought_back_would_not_have_is_refused() {
+    for (flags, flag) in [
+        (&["--segment", "named:shmccl-back"][..], "--segment"),
+        (&["--segment", "file:/tmp"], "--segment"),
+        (&["--proxy", "process"], "--proxy process"),
+    ] {
+        let (code, error) = told(&run(&[&["-n", "2", "--restart", "1"], flags, &["--", "true"]].concat()));
+        let expected = format!("error: {flag} does not go with --restart: ");
+        assert_eq!((code, error.lines().count()), (2, 1), "{error}");
+        assert!(error.starts_with(&expected) && error.ends_with("; leave one out\n"), "{error}");
+        assert_eq!(told(&run(&[&["-n", "2", "-q"], flags, &["--", "true"]].concat())).0, 0, "{flags:?}");
+    }
+}
+
+#[test]
+fn a_trace_does_not_go_where_the_ranks_print() {
+    let directory = scratch("trace-to-stdout");
+    for (flags, variable) in [(&["--trace", "-"][..], ""), (&[], "-")] {
+        let mut command = job(&[&["-n", "1", "-q"], flags].concat(), "ring");
+        let output = command.env("SHMCCL_TRACE", variable).current_dir(&directory).output().unwrap();
+        let (code, error) = told(&output);
+        assert_eq!((code, error.lines().count()), (2, 1), "{error}");
+        assert!(error.ends_with("standard output; name a file\n"), "{error}");
+    }
+    // No file of that name.
+    std::fs::remove_dir(directory).unwrap();
+}

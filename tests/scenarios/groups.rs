@@ -1,11 +1,14 @@
 //! Calls that are put together: sends and receives in any order, several communicators, small operations in one hand-over.
 
+use std::time::Instant;
+
 use shmccl::collective::{Algorithm, ChannelKind};
 use shmccl::rank::Rank;
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Group, Result};
 
-use crate::harness::{Job, Random, is_lost, pattern, rank};
+use crate::harness::{Job, Random, figure, is_lost, pattern, rank};
+use crate::long::long;
 
 /// A message of a round: who sends it to whom, and how many bytes.
 #[derive(Clone, Copy)]
@@ -114,6 +117,33 @@ scenario!(ranks_that_send_to_each_other_first_do_not_wait_for_ever, Job::of(2).h
     group.on(joined).recv(&received, peer)?;
     group.end()?;
     assert_eq!(received.get((16 << 20) - 1)?, peer.get().to_le_bytes()[0] + 1);
+});
+
+/// So many messages each way between two ranks: all sends before all receives, as no order of the calls has to fit the peer's.
+fn many_each_way(comm: &mut Communicator, n: u32) -> Result<()> {
+    let (peer, mine) = (comm.right(), comm.rank().get() << 24);
+    let sent: Vec<u32> = (0..n).map(|index| mine | index).collect();
+    let mut received = vec![u32::MAX; sent.len()];
+    comm.barrier()?;
+    let started = Instant::now();
+    let mut group = Group::start();
+    let joined = group.join(comm);
+    for message in sent.chunks(1) {
+        group.on(joined).send(message, peer)?;
+    }
+    for message in received.chunks_mut(1) {
+        group.on(joined).recv(message, peer)?;
+    }
+    group.end()?;
+    let each = started.elapsed() / n;
+    figure(&format!("{n} messages each way in one group: {each:?} for one each way"));
+    assert!(received.iter().zip(&sent).all(|(theirs, mine)| *theirs == mine ^ 1 << 24));
+    Ok(())
+}
+
+scenario!(as_many_messages_as_a_group_holds_arrive_in_their_order, Job::of(2), |comm| {
+    let most = if long() { 1 << 15 } else { 1 << 11 };
+    [most / 16, most].into_iter().try_for_each(|n| many_each_way(comm, n))?;
 });
 
 scenario!(an_inner_end_executes_nothing, Job::of(2), |comm| {

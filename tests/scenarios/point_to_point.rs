@@ -20,8 +20,8 @@ fn lengths(n: usize) -> Vec<usize> {
     let slot = (64 << 10) / n.next_power_of_two().max(2) * 2;
     let fits = slot - 64;
     let mut lengths =
-        vec![0, 1, 31, 32, 33, 1024, 1025, 4097, fits - 1, fits, fits + 1, slot, 4 * fits, 4 * fits + 1];
-    lengths.push(9 * slot + 5);
+        vec![0, 1, 31, 32, 33, 1024, 4097, fits - 1, fits, fits + 1, slot, 4 * fits, 4 * fits + 1];
+    lengths.extend([(16 << 10) - 1, 16 << 10, 64 << 10, (64 << 10) + 1, 9 * slot + 5]);
     lengths
 }
 

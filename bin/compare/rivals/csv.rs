@@ -6,7 +6,7 @@ use crate::row::Row;
 
 type Column = (&'static str, fn(&Row) -> Option<String>);
 
-const COLUMNS: [Column; 13] = [
+const COLUMNS: [Column; 14] = [
     ("bytes", |row| row.bytes.map(|bytes| bytes.to_string())),
     ("channel", |row| row.channel.map(|channel| channel.name().to_owned())),
     ("algorithm", |row| Some(name(row).to_owned())),
@@ -19,6 +19,7 @@ const COLUMNS: [Column; 13] = [
     ("busbw", |row| number(row.collective.as_ref().map(|figures| figures.busbw))),
     ("limit_p50_ns", |row| number(row.limit_p50_ns)),
     ("ratio", |row| number(row.ratio)),
+    ("probe_ns", |row| number(row.probe_ns)),
     ("wrong", |row| row.wrong.map(|wrong| wrong.to_string())),
 ];
 

@@ -1,13 +1,15 @@
 //! Taking the figures: the test of `shmccl perf`, with many ways at once.
 
 use anyhow::{Context, Result};
-use shmccl::collective::{Algorithm, Operation};
+use shmccl::collective::Operation;
 
 use super::report::RivalReport;
 use crate::args::{Channel, CompareArgs, Test};
 use crate::machine::Machine;
 use crate::output;
+use crate::perf::collective::layout::Layout;
 use crate::perf::collective::settings::{Average, Memory, Message, Settings, operation};
+use crate::perf::collective::ways::ways;
 use crate::perf::plan::Plan;
 use crate::perf::{jobs, note_siblings, note_spread};
 use crate::row::Report;
@@ -15,12 +17,16 @@ use crate::row::Report;
 /// Ranks where the user does not say how many.
 const RANKS: u32 = 2;
 
+/// The kinds of channels, in the order in which they are measured.
+const CHANNELS: [Channel; 2] = [Channel::Memory, Channel::Port];
+
 /// What elements are, and how they are reduced.
 const ELEMENT: &str = "float";
 const OPERATOR: &str = "sum";
 
 /// Measures all ways at every size: those over one kind of channel take turns in one job. The others follow in a job of their
-/// own, so that no proxy is about when the direct ones are measured: even one that sleeps has devices give way while they wait.
+/// own, so that no proxy is about when the direct ones are measured: even one that sleeps has devices give way while they wait. So
+/// the report compares the two kinds only where the cores were alike in both jobs.
 ///
 /// # Errors
 /// Bad sizes, a job that fails.
@@ -30,12 +36,13 @@ pub(super) fn measure(args: &CompareArgs, test: Test) -> Result<RivalReport> {
     let sizes = whole_blocks(&args.sweep.sizes()?, operation, n_ranks);
     let one_core = jobs::share_a_core(&args.job)?;
     jobs::note_shared_core(one_core);
-    let rivals = rivals(operation);
-    let progress = output::progress((sizes.len() * 2 * rivals.len()) as u64);
+    let races: Vec<_> = sizes.into_iter().map(|bytes| (bytes, rivals(operation, n_ranks, bytes))).collect();
+    let figures: usize = races.iter().map(|(_, rivals)| CHANNELS.len() * rivals.len()).sum();
+    let progress = output::progress(figures as u64);
     progress.set_message(test.name());
     let mut report = Report { machine: Machine::detect(), rows: Vec::new() };
-    for bytes in sizes {
-        for channel in [Channel::Memory, Channel::Port] {
+    for (bytes, rivals) in races {
+        for channel in CHANNELS {
             let plan = Plan {
                 tests: vec![(test, None)],
                 sizes: vec![bytes],
@@ -79,10 +86,12 @@ fn settings(operation: Operation, channel: Channel, rivals: &[Option<String>]) -
     }
 }
 
-/// What the library does by itself, and every algorithm that can do it.
-fn rivals(operation: Operation) -> Vec<Option<String>> {
-    let able = Algorithm::ALL.into_iter().filter(|algorithm| algorithm.supports(operation));
-    [None].into_iter().chain(able.map(|able| Some(able.name().to_owned()))).collect()
+/// What the library does by itself, and every algorithm that does it in its own way.
+fn rivals(operation: Operation, n_ranks: u32, bytes: u64) -> Vec<Option<String>> {
+    let size = size_of::<f32>() as u64;
+    let len = Layout::new(operation, bytes, size, n_ranks.into()).send() * size;
+    let named = ways(operation, n_ranks, len).into_iter().map(|way| Some(way.name().to_owned()));
+    [None].into_iter().chain(named).collect()
 }
 
 /// Sizes of which each rank has a whole number of elements, each once.
@@ -105,10 +114,17 @@ mod tests {
     }
 
     #[test]
-    fn every_algorithm_that_can_do_it_is_a_rival_of_the_default() {
-        let named =
-            |operation| rivals(operation).into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>();
-        assert_eq!(named(Operation::Gather), ["", "one_shot", "two_shot"]);
-        assert_eq!(named(Operation::AllReduce).len(), 9);
+    fn every_algorithm_that_does_it_in_its_own_way_is_a_rival_of_the_default() {
+        let named = |operation, n_ranks, bytes| {
+            rivals(operation, n_ranks, bytes).into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>()
+        };
+        assert_eq!(named(Operation::Gather, 2, 64), ["", "one_shot", "two_shot"]);
+        assert_eq!(named(Operation::AllReduce, 3, 64).len(), 9);
+        let halving = "halving_doubling".to_owned();
+        assert!(named(Operation::ReduceScatter, 4, 64).contains(&halving));
+        assert!(!named(Operation::ReduceScatter, 3, 192).contains(&halving));
+        let one_shot = "one_shot".to_owned();
+        assert!(named(Operation::Broadcast, 2, 8 << 10).contains(&one_shot));
+        assert!(!named(Operation::Broadcast, 2, 16 << 10).contains(&one_shot));
     }
 }

@@ -6,12 +6,13 @@ use super::verdict::{Lead, Verdict};
 use crate::args::{Channel, ProxyMode, Test};
 use crate::compare::crossing::Crossing;
 use crate::machine::Machine;
+use crate::perf::slices::APART;
 use crate::row::Row;
 
 /// What the library does where nobody chooses.
 pub(super) const BY_DEFAULT: &str = "default";
 
-/// One operation in many ways over sizes, on one machine in one job.
+/// One operation in many ways over sizes, on one machine: at each size in one job over each kind of channel.
 #[derive(Clone, Debug)]
 pub(crate) struct RivalReport {
     /// Where it ran.
@@ -45,8 +46,8 @@ struct Crossovers {
     memory: Vec<Lead>,
     /// The same over port channels.
     port: Vec<Lead>,
-    /// Where the quickest proxied way overtakes the quickest direct one.
-    proxied: Crossing,
+    /// Where the quickest proxied way overtakes the quickest direct one; null where no size can tell.
+    proxied: Option<Crossing>,
 }
 
 impl RivalReport {
@@ -80,6 +81,24 @@ impl RivalReport {
         algorithms.min_by(|a, b| time(a).total_cmp(&time(b)))
     }
 
+    /// How many times as long as the quickest direct way the quickest proxied one takes at a size; `None` where the two cannot be
+    /// [compared](Self::is_even).
+    pub(super) fn factor(&self, bytes: u64) -> Option<f64> {
+        let best = |channel| self.quickest(bytes, channel).map(time);
+        let (direct, proxied) = (best(Channel::Memory)?, best(Channel::Port)?);
+        self.is_even(bytes).then(|| proxied / direct.max(1e-3))
+    }
+
+    /// Whether the cores were of one kind in both jobs of a size, as far as anybody has probed them: they may turn from
+    /// hyper-thread siblings into separate cores and back between the two.
+    pub(super) fn is_even(&self, bytes: u64) -> bool {
+        let probed = |channel| self.at(bytes, channel).find_map(|row| row.probe_ns);
+        match (probed(Channel::Memory), probed(Channel::Port)) {
+            (Some(direct), Some(proxied)) => direct.max(proxied) < direct.min(proxied) * APART,
+            _ => true,
+        }
+    }
+
     fn at(&self, bytes: u64, channel: Channel) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(move |row| (row.bytes, row.channel) == (Some(bytes), Some(channel)))
     }
@@ -106,7 +125,7 @@ impl RivalReport {
             crossover: verdict.too_few.is_none().then_some(Crossovers {
                 memory: verdict.direct,
                 port: verdict.proxied,
-                proxied: verdict.overtaking,
+                proxied: verdict.compared.is_some().then_some(verdict.overtaking),
             }),
             rows: self.rows.clone(),
         }

@@ -47,6 +47,9 @@ fn footer(verdict: &Verdict) -> String {
     let dashes = "Dashed: what the library chooses by itself, and below the machine's limit.";
     match verdict.overtaking.mark() {
         _ if verdict.too_few.is_some() => format!("Too few samples for a crossover. {dashes}"),
+        _ if verdict.compared.is_none() => {
+            format!("No size tells whether proxied overtakes direct. {dashes}")
+        }
         Some(mark) => format!("Proxied overtakes direct at about {}. {dashes}", format_about(mark)),
         None => format!("Proxied and direct do not cross within these sizes. {dashes}"),
     }

@@ -84,6 +84,33 @@ fn whether_proxied_overtakes_direct_is_told_with_where_or_that_it_never_does() {
 }
 
 #[test]
+fn direct_and_proxied_are_compared_only_where_the_cores_were_alike() {
+    let mut report = modelled(3000.0, 0.5);
+    for row in &mut report.rows {
+        row.probe_ns = Some(130.0);
+    }
+    let (even, told) = (Verdict::of(&report), sentences(&report));
+    assert!(!told.contains("hyper-thread"), "{told}");
+    let turned = |row: &&mut Row| row.channel == Some(Channel::Port) && row.bytes == Some(8);
+    report.rows.iter_mut().filter(turned).for_each(|row| row.probe_ns = Some(30.0));
+    assert_eq!((report.factor(8), report.factor(32).is_some()), (None, true));
+    assert_eq!(Verdict::of(&report).overtaking, even.overtaking);
+    let told = sentences(&report);
+    for part in
+        ["x as long at 32 B and ", "Direct is not held against proxied at 8 B: between the two the cores"]
+    {
+        assert!(told.contains(part), "{part}\n{told}");
+    }
+    for row in &mut report.rows {
+        row.probe_ns = Some(if row.channel == Some(Channel::Port) { 30.0 } else { 130.0 });
+    }
+    let told = sentences(&report);
+    assert!(!told.contains("overtakes") && told.contains("64 MiB: between the two"), "{told}");
+    assert!(serde_json::to_value(report.to_file()).unwrap()["crossover"]["proxied"].is_null());
+    assert!(svg::text(&report).unwrap().contains("No size tells whether"));
+}
+
+#[test]
 fn a_lead_within_the_noise_does_not_change_hands() {
     let mut report = modelled(3000.0, 1.0);
     report.rows.retain(|row| row.variant.as_deref() != Some("ring"));

@@ -35,6 +35,8 @@ pub(crate) struct Verdict {
     pub(crate) overtaking: Crossing,
     /// Where it is level, or ahead.
     pub(crate) level: Crossing,
+    /// The smallest and the largest size at which the two can be compared.
+    pub(crate) compared: Option<(u64, u64)>,
     /// Why nothing can be concluded from all this, if nothing can.
     pub(crate) too_few: Option<String>,
 }
@@ -47,6 +49,7 @@ impl Verdict {
         let thin = report.rows.iter().filter(is_thin).count();
         let too_few = more_of(sizes.len(), 2 * thin > report.rows.len());
         let pair = |&bytes: &u64| {
+            report.factor(bytes)?;
             let best = |channel| report.quickest(bytes, channel).map(time);
             Some(Cost { bytes, holder: best(Channel::Memory)?, challenger: best(Channel::Port)? })
         };
@@ -56,6 +59,7 @@ impl Verdict {
             proxied: leads(report, &sizes, Channel::Port),
             overtaking: Crossing::below(&costs, 1.0 - LEVEL),
             level: Crossing::below(&costs, 1.0 + LEVEL),
+            compared: costs.first().zip(costs.last()).map(|(first, last)| (first.bytes, last.bytes)),
             too_few,
         }
     }
@@ -63,9 +67,9 @@ impl Verdict {
     /// What it means: who leads directly, who by proxy, whether the proxy overtakes, and how far the machine's limit is.
     pub(crate) fn sentences(&self, report: &RivalReport) -> Vec<String> {
         let sizes = report.sizes();
-        let (Some(&first), Some(&last)) = (sizes.first(), sizes.last()) else {
+        if sizes.is_empty() {
             return vec!["Nothing was measured.".to_owned()];
-        };
+        }
         if let Some(reason) = &self.too_few {
             return vec![reason.clone()];
         }
@@ -75,16 +79,16 @@ impl Verdict {
             let told = [led, default_sentence(report, &sizes, channel)];
             sentences.push(told.into_iter().flatten().collect::<Vec<_>>().join(" "));
         }
-        sentences.push(self.overtaking_sentence(report, first, last));
+        sentences.extend(self.compared.map(|(first, last)| self.overtaking_sentence(report, first, last)));
+        sentences.extend(uneven_sentence(report, &sizes));
         sentences.extend(limit_sentence(report, &sizes));
         sentences
     }
 
     fn overtaking_sentence(&self, report: &RivalReport, first: u64, last: u64) -> String {
         let times = |bytes| {
-            let best = |channel| report.quickest(bytes, channel).map_or(f64::NAN, time);
-            let ratio = best(Channel::Port) / best(Channel::Memory).max(1e-3);
-            format!("{} x as long at {}", three_digits(ratio), format_size(bytes))
+            let factor = report.factor(bytes).unwrap_or(f64::NAN);
+            format!("{} x as long at {}", three_digits(factor), format_size(bytes))
         };
         let level = match self.level {
             Crossing::Always => "; the two are level at every size".to_owned(),
@@ -196,6 +200,18 @@ fn default_sentence(report: &RivalReport, sizes: &[u64], channel: Channel) -> Op
         format!("takes up to {} x as long as the quickest (at {})", three_digits(most), format_size(bytes))
     };
     Some(format!("What the library chooses by itself {told}."))
+}
+
+/// At which sizes direct and proxied were not measured on alike cores, if there are any.
+fn uneven_sentence(report: &RivalReport, sizes: &[u64]) -> Option<String> {
+    let uneven: Vec<_> =
+        sizes.iter().filter(|&&bytes| !report.is_even(bytes)).map(|&bytes| format_size(bytes)).collect();
+    let told = uneven.join(", ");
+    (!uneven.is_empty()).then(|| {
+        format!(
+            "Direct is not held against proxied at {told}: between the two the cores turned into hyper-thread siblings or back."
+        )
+    })
 }
 
 fn limit_sentence(report: &RivalReport, sizes: &[u64]) -> Option<String> {

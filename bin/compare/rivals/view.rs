@@ -2,7 +2,7 @@
 
 use anstyle::AnsiColor;
 
-use super::report::{RivalReport, name, time};
+use super::report::{RivalReport, name};
 use super::verdict::Verdict;
 use crate::args::Channel;
 use crate::compare::chart::{self, Chart, Series};
@@ -44,17 +44,17 @@ fn quickest(look: Look, report: &RivalReport) -> String {
         let (direct, proxied) = (of(Channel::Memory), of(Channel::Port));
         let told = |row: Option<&Row>| or_dash(row.and_then(|row| row.p50_ns), format_ns);
         let named = |row: Option<&Row>| or_dash(row, |row| name(row).to_owned());
-        let factor = |value: f64| format!("{} x", three_digits(value));
+        let times = |value: f64| format!("{} x", three_digits(value));
         let texts = vec![
             format_size(bytes),
             told(direct),
             named(direct),
             told(proxied),
             named(proxied),
-            or_dash(direct.zip(proxied), |(direct, proxied)| factor(time(proxied) / time(direct).max(1e-3))),
+            or_dash(report.factor(bytes), times),
             or_dash(direct.and_then(|row| row.gb_per_s), three_digits),
             or_dash(direct.and_then(|row| row.limit_p50_ns), format_ns),
-            or_dash(direct.and_then(|row| row.ratio), factor),
+            or_dash(direct.and_then(|row| row.ratio), times),
             or_dash(report.wrong_at(bytes), |wrong| wrong.to_string()),
         ];
         (texts, report.wrong_at(bytes).is_some_and(|wrong| wrong > 0))

@@ -12,7 +12,7 @@ use shmccl::collective::{ChannelKind, Operation};
 use shmccl::reduce::{DataType, ReduceOp};
 use shmccl::{Communicator, Rank};
 
-use super::super::barrier::{Ensemble, YieldBarrier};
+use super::super::barrier::{BARRIERS, Ensemble, YieldBarrier};
 use super::super::contest::{FEWEST_SLICES, Field, Outcome};
 use super::super::cores;
 use super::super::duet::Duet;
@@ -208,7 +208,7 @@ impl Bench<'_> {
             let leads = self.comm.rank().get() == 0;
             ("raw flag ping-pong".to_owned(), Box::new(PingPong::new(Signals(flags), leads)))
         } else {
-            ("bare yield barrier".to_owned(), Box::new(YieldBarrier::new(self.comm, 1)?))
+            ("bare yield barrier".to_owned(), Box::new(YieldBarrier::new(self.comm, BARRIERS)?))
         });
         Ok(limits)
     }

@@ -36,6 +36,7 @@ impl Mark {
 mod tests {
     use super::*;
     use crate::collective::Operation;
+    use crate::reduce::DataType;
 
     #[test]
     fn calls_that_differ_are_told_apart_afterwards_and_their_order_is() {
@@ -48,5 +49,22 @@ mod tests {
             let mark = Mark::new(one.rooted(3), *history);
             assert_eq!(mark.summary(), one.rooted(3));
         }
+    }
+    #[test]
+    fn a_group_hides_no_difference_before_it() {
+        let group = |count| {
+            Summary::of_group([Summary::new(Operation::AllReduce).of(count, DataType::F32); 2].into_iter())
+        };
+        for mark in (1..1000).map(|count| Mark::new(group(count), 0)) {
+            assert_eq!(mark.0[1] >> Summary::COUNT_BITS, 0, "{mark:x?}");
+            assert_eq!(mark.summary().words(), mark.0);
+        }
+        for bit in 0..16 {
+            let [plain, differs] = [0x5a3c, 0x5a3c ^ 1 << bit].map(|history| Mark::new(group(7), history));
+            assert_ne!(plain, differs);
+            assert_ne!(plain.mixed(), differs.mixed());
+            assert_eq!(plain.summary(), differs.summary());
+        }
+        assert_ne!(group(7), group(8));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use super::Batch;
+use super::Queues;
 use crate::collective::parcel::Parcel;
 use crate::collective::standoff::Direction;
 
@@ -25,7 +25,7 @@ struct Faced<'p> {
 
 impl Opposition {
     /// Hears that the wait is long, and puts up notices before its first sleep.
-    pub(super) fn begin(&self, batches: &[Batch<'_, '_, '_>]) {
+    pub(super) fn begin(&self, batches: &[Queues<'_, '_>]) {
         let begun = self.begun.get().saturating_add(1);
         self.begun.set(begun);
         if begun != 2 {
@@ -42,7 +42,7 @@ impl Opposition {
     }
 
     /// Takes down what it has put up.
-    pub(super) fn end(&self, batches: &[Batch<'_, '_, '_>]) {
+    pub(super) fn end(&self, batches: &[Queues<'_, '_>]) {
         if self.begun.get() < 2 {
             return;
         }
@@ -53,7 +53,7 @@ impl Opposition {
     }
 
     /// Complains when a peer certainly waits for this member, which waits for it; nothing can have moved since [`Self::begin`].
-    pub(super) fn look(&self, batches: &[Batch<'_, '_, '_>]) -> Option<()> {
+    pub(super) fn look(&self, batches: &[Queues<'_, '_>]) -> Option<()> {
         if self.begun.get() < 2 {
             return None;
         }
@@ -61,7 +61,7 @@ impl Opposition {
         all.find_map(|(number, batch)| faced(batch).find_map(|faced| self.face(number, batch, &faced)))
     }
 
-    fn face(&self, number: usize, batch: &Batch<'_, '_, '_>, faced: &Faced<'_>) -> Option<()> {
+    fn face(&self, number: usize, batch: &Queues<'_, '_>, faced: &Faced<'_>) -> Option<()> {
         let notices = batch.team.board.notices();
         let theirs = notices.opposed(faced.peer, faced.direction)?;
         let known = (number, faced.peer, theirs.number);
@@ -83,12 +83,12 @@ impl Opposition {
 }
 
 /// Has `member` look around.
-fn wake(batch: &Batch<'_, '_, '_>, member: usize) {
+fn wake(batch: &Queues<'_, '_>, member: usize) {
     batch.team.message_park(member).wake(batch.team.board.fabric().kernel());
 }
 
 /// The peers with which messages of one direction only are left in `batch`.
-fn faced<'b>(batch: &'b Batch<'_, '_, '_>) -> impl Iterator<Item = Faced<'b>> {
+fn faced<'b>(batch: &'b Queues<'_, '_>) -> impl Iterator<Item = Faced<'b>> {
     let bits = |is_sent| {
         let open = batch.open().filter(move |parcel| parcel.is_sent() == is_sent);
         open.fold(0_u64, |bits, parcel| bits | 1 << parcel.peer())

@@ -1,8 +1,9 @@
 //! What a process is told that was started to be a device: by its environment, so that any program can be one.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
@@ -49,20 +50,74 @@ impl Assignment {
 
     /// What a process was told that was started to be a device of the coordinator of `directory`.
     pub(in crate::coordinator) fn of(process: DeviceId, directory: &RuntimeDirectory) -> Option<Self> {
-        let environment = std::fs::read(format!("/proc/{process}/environ")).ok()?;
-        let value = |name: &str| {
-            let mut entries = environment.split(|byte| *byte == 0);
-            entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
-        };
-        (value(POOL)? == directory.path().as_os_str().as_bytes())
-            .then(|| serde_json::from_slice(value(DEVICE)?).ok())
-            .flatten()
+        Appointed::of(process, directory).map(|appointed| appointed.assignment)
     }
 
     /// Whether both are of the same kind, however long they wait.
     pub(in crate::coordinator) fn is_alike(&self, other: &Self) -> bool {
         Self { outlives: None, ..*self } == Self { outlives: None, ..*other }
     }
+}
+
+/// A living process that was started to be a device of a coordinator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::coordinator) struct Appointed {
+    pub(in crate::coordinator) device: DeviceId,
+    pub(in crate::coordinator) assignment: Assignment,
+    /// Whether the process that has started it is dead: as long as that lives it may be about to end the device.
+    pub(in crate::coordinator) is_orphan: bool,
+}
+
+impl Appointed {
+    /// All that belong to the coordinator of `directory`, whether they are registered or not. A process that has ended has no
+    /// environment any more, whoever is yet to wait for it.
+    ///
+    /// # Errors
+    /// The system's, when it lists no processes.
+    pub(in crate::coordinator) fn all(directory: &RuntimeDirectory) -> std::io::Result<Vec<Self>> {
+        let mut all = Vec::new();
+        for entry in std::fs::read_dir("/proc")? {
+            let number = entry?.file_name().to_str().and_then(|name| name.parse().ok());
+            all.extend(number.and_then(|number| Self::of(DeviceId::new(number), directory)));
+        }
+        Ok(all)
+    }
+
+    fn of(process: DeviceId, directory: &RuntimeDirectory) -> Option<Self> {
+        let environment = std::fs::read(format!("/proc/{process}/environ")).ok()?;
+        let value = |name: &str| {
+            let mut entries = environment.split(|byte| *byte == 0);
+            entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+        };
+        if !is_at(process, Path::new(OsStr::from_bytes(value(POOL)?)), directory.path()) {
+            return None;
+        }
+        let assignment = serde_json::from_slice(value(DEVICE)?).ok()?;
+        let launcher: u32 = std::str::from_utf8(value(LAUNCHER)?).ok()?.parse().ok()?;
+        let is_orphan = parent_of(process).is_some_and(|parent| parent != launcher);
+        Some(Self { device: process, assignment, is_orphan })
+    }
+}
+
+/// Whether what a process was `told` is this directory, whichever way it was named.
+fn is_at(process: DeviceId, told: &Path, directory: &Path) -> bool {
+    let place = |path: &Path| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    // As the process finds it; a path from the root on stays as it is.
+    match (place(&Path::new(&format!("/proc/{process}/cwd")).join(told)), place(directory)) {
+        (Some(its), Some(this)) => its == this,
+        _ => told == directory,
+    }
+}
+
+fn parent_of(process: DeviceId) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+}
+
+/// Whether another device of `directory` lives that waits for the next coordinator for longer than `limit`, or may.
+pub(super) fn is_outlived(device: DeviceId, limit: Option<Duration>, directory: &RuntimeDirectory) -> bool {
+    let waits = |it: &Appointed| it.device != device && it.assignment.outlives > limit;
+    Appointed::all(directory).map_or(true, |all| all.iter().any(waits))
 }
 
 /// Whether this process was started to be a device.
@@ -103,5 +158,57 @@ impl Device {
         let options = DeviceOptions { max_address: MIN_ADDRESS.saturating_add(memory), timeout, core };
         let bond = outlives.map_or(Bond::Owned, Bond::Waits);
         Self::open(&RuntimeDirectory::at(directory)?, &options, bond).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::testing::wait_until;
+
+    #[test]
+    fn devices_of_a_directory_are_found_however_it_was_named_until_they_end() {
+        let path = std::env::temp_dir().join(format!("shmccl-appointed-{}", std::process::id()));
+        let [this, other] = ["this", "other"].map(|name| {
+            std::fs::create_dir_all(&path).unwrap();
+            RuntimeDirectory::at(path.join(name)).unwrap()
+        });
+        let assignment = |seconds| Assignment {
+            memory: 4096,
+            timeout: Duration::from_secs(1),
+            core: None,
+            outlives: Some(Duration::from_secs(seconds)),
+        };
+        let start = |assignment: &Assignment, directory: &RuntimeDirectory| {
+            let mut command = Command::new("sleep");
+            command.arg("1000").envs(assignment.variables(directory));
+            command.current_dir(&path).spawn().unwrap()
+        };
+        let mut near = start(&assignment(1), &this);
+        let mut far = start(&assignment(9), &other);
+        let mut same = start(&assignment(2), &RuntimeDirectory::unchecked("./this"));
+        let found = || {
+            let mut all = Appointed::all(&this).unwrap();
+            all.sort_by_key(|it| it.device);
+            all
+        };
+        let expected = [(near.id(), 1), (same.id(), 2)].map(|(process, seconds)| Appointed {
+            device: DeviceId::new(process),
+            assignment: assignment(seconds),
+            is_orphan: false,
+        });
+        assert_eq!(found(), expected);
+        let waits = |process: u32, seconds| {
+            is_outlived(DeviceId::new(process), Some(Duration::from_secs(seconds)), &this)
+        };
+        assert!(waits(near.id(), 1), "the other one waits for two seconds");
+        assert!(!waits(same.id(), 2) && !waits(near.id(), 2), "whoever waits as long gives up as well");
+        near.kill().unwrap();
+        wait_until("one has ended", || found() == expected[1..]);
+        [&mut same, &mut far].into_iter().for_each(|child| child.kill().unwrap());
+        [near, same, far].iter_mut().for_each(|child| _ = child.wait().unwrap());
+        std::fs::remove_dir_all(path).unwrap();
     }
 }

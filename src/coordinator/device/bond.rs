@@ -20,6 +20,16 @@ pub(super) enum Bond {
     Waits(Duration),
 }
 
+impl Bond {
+    /// How long it waits for the next coordinator, if it does and not for ever.
+    pub(super) fn limit(self) -> Option<Duration> {
+        match self {
+            Self::Waits(limit) => Some(limit),
+            Self::Free | Self::Owned => None,
+        }
+    }
+}
+
 /// For how long a device has had no coordinator.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Absence {

@@ -1,0 +1,67 @@
+//! Which devices of a coordinator have come: one that ends before that was not described well, or finds the system not as it should be.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use shmccl::coordinator::{DeviceEnd, DeviceId};
+
+use crate::output;
+
+/// Who has come, and who will not.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Roll(Arc<Mutex<Names>>);
+
+#[derive(Debug, Default)]
+struct Names {
+    come: BTreeSet<DeviceId>,
+    /// Whether the pool goes on though a device fails to come, as it has others to lose.
+    goes_on: bool,
+    /// The first that has failed to come, where the pool has ended by that.
+    failed: Option<String>,
+}
+
+impl Roll {
+    /// Of a pool that has taken over `present`.
+    pub(super) fn goes_on_with(&self, present: &[DeviceId]) {
+        self.names().goes_on = !present.is_empty();
+    }
+
+    pub(super) fn note_come(&self, device: DeviceId) {
+        self.names().come.insert(device);
+    }
+
+    /// Tells of a device that has ended. One that has not come ends the pool with it, as Ctrl-C would, unless that goes on.
+    pub(super) fn note_end(&self, end: &DeviceEnd) {
+        let mut names = self.names();
+        if names.come.contains(&end.device) {
+            return output::note(&format!("{end}; the others go on"));
+        }
+        let told = format!("{end} before it had registered");
+        if names.goes_on {
+            return output::note(&format!("{told}, and the pool goes on without it"));
+        }
+        if names.failed.is_none() {
+            names.failed = Some(told);
+            // Nobody but this process has the number.
+            let _ = kill(Pid::this(), Signal::SIGTERM);
+        }
+    }
+
+    /// What has ended the pool, if it was a device.
+    ///
+    /// # Errors
+    /// That.
+    pub(super) fn verdict(&self) -> Result<()> {
+        match self.names().failed.take() {
+            Some(failed) => bail!("{failed}, so the pool has ended; what was wrong it has told above"),
+            None => Ok(()),
+        }
+    }
+
+    fn names(&self) -> MutexGuard<'_, Names> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

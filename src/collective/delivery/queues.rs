@@ -1,0 +1,107 @@
+//! The parcels of a batch in queues, one for each end of a pipe that they go through, each in the order of the calls.
+//!
+//! Whoever looks for parcels that are not done looks at the first one of each queue. So what a pass takes depends on how many queues
+//! there are, and not on how many parcels a group has.
+
+use arrayvec::ArrayVec;
+
+use super::Batch;
+use crate::collective::algorithm::ChannelKind;
+use crate::collective::parcel::Parcel;
+use crate::collective::pipework::Pipework;
+use crate::collective::team::Team;
+use crate::error::Result;
+use crate::rank::MAX_RANKS;
+
+/// The most queues: to each member and from it.
+const MOST: usize = 2 * MAX_RANKS as usize;
+
+/// No queue has this number.
+const NONE: u8 = u8::MAX;
+
+const _: () = assert!(MOST <= NONE as usize);
+
+/// A batch in queues.
+#[derive(Debug)]
+pub(super) struct Queues<'r, 'a> {
+    pub(super) team: &'r Team,
+    pipework: &'r mut Pipework,
+    kind: ChannelKind,
+    parcels: &'r mut [Parcel<'a>],
+    /// The index of the first parcel of each queue that is not done; past the end where all are.
+    heads: ArrayVec<usize, MOST>,
+    /// The index of the parcel behind each in its queue; past the end for the last. Empty where each queue is of one.
+    behind: Vec<usize>,
+}
+
+impl<'r, 'a> Queues<'r, 'a> {
+    /// Those of `batch`.
+    #[inline]
+    pub(super) fn of(batch: &'r mut Batch<'_, '_, 'a>) -> Self {
+        let Batch { team, pipework, kind, parcels } = batch;
+        let (mut heads, mut lasts) = (ArrayVec::new(), ArrayVec::<usize, MOST>::new());
+        let (mut behind, mut numbers) = (Vec::new(), [NONE; MOST]);
+        for (at, parcel) in parcels.iter().enumerate() {
+            let number = &mut numbers[2 * parcel.peer() + usize::from(parcel.is_sent())];
+            if let Some(last) = lasts.get_mut(usize::from(*number)) {
+                behind.resize(parcels.len(), parcels.len());
+                behind[std::mem::replace(last, at)] = at;
+            } else {
+                *number = u8::try_from(heads.len()).expect("there are fewer queues");
+                heads.push(at);
+                lasts.push(at);
+            }
+        }
+        Self { team, pipework, kind: *kind, parcels, heads, behind }
+    }
+
+    /// Whether no parcel is left.
+    #[inline]
+    pub(super) fn are_done(&self) -> bool {
+        self.heads.iter().all(|&head| head >= self.parcels.len())
+    }
+
+    /// The first parcel that is not done, in the order of the calls.
+    #[inline]
+    pub(super) fn first(&self) -> Option<&Parcel<'a>> {
+        self.parcels.get(*self.heads.iter().min()?)
+    }
+
+    /// The first parcel of each queue that is not done, in the order of the calls.
+    pub(super) fn open(&self) -> impl Iterator<Item = &Parcel<'a>> {
+        let mut heads = self.heads.clone();
+        heads.sort_unstable();
+        heads.into_iter().filter_map(|head| self.parcels.get(head))
+    }
+
+    /// Does what can be done now in each queue, without waiting; whether that was anything.
+    #[inline]
+    pub(super) fn advance(&mut self) -> Result<bool> {
+        let (mut has_moved, end) = (false, self.parcels.len());
+        for head in &mut self.heads {
+            let mut at = *head;
+            // What is lent is left behind on the way: no more parcels than a pipe has slots.
+            while let Some(parcel) = self.parcels.get_mut(at) {
+                if !parcel.is_done() {
+                    let one = std::slice::from_mut(&mut *parcel);
+                    has_moved |= self.pipework.advance(self.team, one, self.kind)?;
+                }
+                let behind = self.behind.get(at).copied().unwrap_or(end);
+                if *head == at && parcel.is_done() {
+                    *head = behind;
+                }
+                if !parcel.is_in_pipe() {
+                    break;
+                }
+                at = behind;
+            }
+        }
+        Ok(has_moved)
+    }
+
+    /// Returns when all messages have left this member's heap.
+    #[inline]
+    pub(super) fn flush(&mut self) -> Result<()> {
+        self.pipework.flush_parcels(self.team, self.kind)
+    }
+}
