@@ -26,7 +26,9 @@
 //! slots begin with a line: plain copies are quicker so.
 //!
 //! Where the output is too long for the cache, results that are taken go past it: nobody finds them there later, and a store
-//! through it would first read the line.
+//! through it would first read the line. So do those that a member makes for its own output, where that fills the cache by itself:
+//! an all-reduce of 24 MiB to 64 MiB between two ranks took 10 % to 15 % less time so, and one of 8 MiB 60 % more (AMD Zen 5, 32 MiB
+//! of shared cache).
 
 mod slots;
 mod sums;
@@ -59,6 +61,8 @@ pub(crate) struct Pipeline {
     returns: bool,
     /// Whether results that are taken are read before they would be driven out of the cache again.
     read_soon: ReadSoon,
+    /// Whether those that a member makes are: what goes to its own output beside that of others.
+    own_read_soon: ReadSoon,
 }
 
 /// Some bytes of one block of a piece.
@@ -90,13 +94,15 @@ impl Pipeline {
         let (size, n_members) = (call.data_type.size() as u64, team.n_members() as u64);
         let slots = Slots::new(call.operation, call.data_type, call.count, n_members, crowded);
         let returns = returns(call.operation);
-        // As where a copy of the whole goes past the cache: a store through it would first read what it overwrites.
-        let is_long = choose(call.count.saturating_mul(size), ReadSoon::Yes).is_streaming();
-        let read_soon = if is_long { ReadSoon::No } else { ReadSoon::Yes };
+        // As where a copy goes past the cache, of the whole or of half: a store through it would first read what it overwrites.
+        let len = call.count.saturating_mul(size);
+        let read_soon =
+            |len| if choose(len, ReadSoon::Yes).is_streaming() { ReadSoon::No } else { ReadSoon::Yes };
+        let (read_soon, own_read_soon) = (read_soon(len), read_soon(len / 2));
         let input_of = |member| team.board.post_of(member).places()[0];
         let behind_of = |member| if returns { behind_line(input_of(member)) } else { 0 };
         let behind = (0..team.n_members()).map(behind_of).collect();
-        Self { slots, behind, size, returns, read_soon }
+        Self { slots, behind, size, returns, read_soon, own_read_soon }
     }
 
     /// Executes `call` after all members have posted.
@@ -270,10 +276,15 @@ impl Pipeline {
     /// Combines `part` of all inputs into the output and the scratches of `receivers`.
     fn combine(&self, team: &Team, call: &mut Call<'_>, part: &Part, receivers: Range<usize>) -> Result<()> {
         let (mut sources, mut targets) = (PerMember::new(), PerMember::new());
+        let has_output = !matches!(call.output, Output::None);
         self.sources(team, call, part, &mut sources)?;
         self.targets(team, &mut call.output, receivers, part, &mut targets)?;
         let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
-        reducer.combine(&sources, &mut targets, part.len() / self.size, true)
+        let count = part.len() / self.size;
+        if self.own_read_soon == ReadSoon::No && has_output && targets.len() > 1 {
+            return reducer.combine_keeping_others(&sources, &mut targets, count);
+        }
+        reducer.combine(&sources, &mut targets, count, true)
     }
 
     /// Finds where `part` of each member's input is.

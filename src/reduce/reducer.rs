@@ -142,15 +142,34 @@ impl Reducer {
         count: u64,
         finish: bool,
     ) -> Result<()> {
-        let Some(len) = count.checked_mul(self.dtype.size() as u64) else {
-            return Err(Error::OutOfRange {
-                what: "elements to reduce",
-                offset: 0,
-                len: count,
-                limit: u64::MAX,
-            });
-        };
-        with_places(sources, targets, len, |places| self.run(places, count, finish))
+        with_places(sources, targets, self.len(count)?, |places| self.run(places, count, finish))
+    }
+
+    /// Combines and finishes as [`combine`](Self::combine) does, for a first target that is written and not read soon: what goes there
+    /// goes past the cache if it can, and what goes to the others goes through it.
+    ///
+    /// # Errors
+    /// Those of [`combine`](Self::combine).
+    pub(crate) fn combine_keeping_others(
+        &self,
+        sources: &[Source<'_>],
+        targets: &mut [Target<'_>],
+        count: u64,
+    ) -> Result<()> {
+        with_places(sources, targets, self.len(count)?, |places| match &self.steps {
+            Steps::Built(kernels) => {
+                kernels.last.run_keeping_others(places, count, self.scalar, self.n_ranks);
+            }
+            Steps::Custom(custom) => custom.combine(places),
+        })
+    }
+
+    /// The bytes of `count` elements.
+    #[inline]
+    fn len(&self, count: u64) -> Result<u64> {
+        let what = "elements to reduce";
+        let too_many = || Error::OutOfRange { what, offset: 0, len: count, limit: u64::MAX };
+        count.checked_mul(self.dtype.size() as u64).ok_or_else(too_many)
     }
 
     #[inline]

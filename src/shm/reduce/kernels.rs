@@ -84,7 +84,8 @@ pub(crate) struct Terms<R> {
 struct Job<'a> {
     places: &'a Places<'a>,
     count: usize,
-    way: Way,
+    /// So many of the targets, the first ones, go past the cache.
+    n_past: usize,
     scalar: [u8; 8],
     divisor: u8,
 }
@@ -101,12 +102,24 @@ impl Kernel {
     /// The same in this way.
     #[inline]
     pub(crate) fn run_by(self, way: Way, places: &Places<'_>, count: u64, scalar: [u8; 8], divisor: u8) {
+        let n_past = if way == Way::Past { places.targets().len() } else { 0 };
+        self.run_past(n_past, places, count, scalar, divisor);
+    }
+
+    /// The same for a first target that nobody reads soon, and others that are read.
+    pub(crate) fn run_keeping_others(self, places: &Places<'_>, count: u64, scalar: [u8; 8], divisor: u8) {
+        self.run_past(store::n_past_but_others(places), places, count, scalar, divisor);
+    }
+
+    /// The same with the first `n_past` targets past the cache.
+    #[inline]
+    fn run_past(self, n_past: usize, places: &Places<'_>, count: u64, scalar: [u8; 8], divisor: u8) {
         let is_within = count.checked_mul(self.width).is_some_and(|len| len <= places.len() as u64);
         assert!(is_within, "{count} elements reach past {} bytes", places.len());
         assert!(divisor > 0 && usize::from(divisor) <= MAX_PLACES, "an average of {divisor} ranks");
         // SAFETY: `Kernels::of` chose by what the processor was found to have; `count` elements lie within the places,
         // asserted just above.
-        unsafe { (self.body)(&Job { places, count: to_usize(count), way, scalar, divisor }) };
+        unsafe { (self.body)(&Job { places, count: to_usize(count), n_past, scalar, divisor }) };
     }
 }
 
@@ -191,9 +204,9 @@ unsafe fn sweep<I: Instructions, T: Arithmetic, O: Operator<T::Register>, const 
     let fresh = job.places.fresh();
     let end = job.count;
     let run = Run::<I, T, O>::new(sources, fresh, targets, terms);
-    let streamed = if I::STREAMS && job.way == Way::Past {
+    let streamed = if I::STREAMS && job.n_past > 0 {
         // SAFETY: the caller's contract.
-        unsafe { run.streamed_blocks::<L>(end) }
+        unsafe { run.streamed_blocks::<L>(end, job.n_past) }
     } else if job.places.len() >= SHORT {
         // Blocks begin with a line, too: a vector that is stored across two of them takes twice as long.
         let head = elements_before_line(targets, size_of::<T>()).unwrap_or(0).min(end);
@@ -267,14 +280,16 @@ impl<'a, I: Instructions, T: Arithmetic, O: Operator<T::Register>> Run<'a, I, T,
         index
     }
 
-    /// Combines whole blocks of `L` elements from the first line of the targets on, which go past the cache; returns what they
-    /// cover. That is nothing where targets have their lines elsewhere than others, or no line begins with an element.
+    /// Combines whole blocks of `L` elements from the first line of the targets on, of which the first `n_past` go past the cache;
+    /// returns what they cover. That is nothing where one of these has its lines elsewhere than others of them, or no line begins
+    /// with an element.
     ///
     /// # Safety
     /// `end` elements lie within the places; the processor has the instructions `I`.
     #[inline(always)]
-    unsafe fn streamed_blocks<const L: usize>(&self, end: usize) -> Range<usize> {
-        let Some(head) = elements_before_line(self.targets, size_of::<T>()) else { return 0..0 };
+    unsafe fn streamed_blocks<const L: usize>(&self, end: usize, n_past: usize) -> Range<usize> {
+        let (past, through) = self.targets.split_at(n_past);
+        let Some(head) = elements_before_line(past, size_of::<T>()) else { return 0..0 };
         let head = head.min(end);
         let mut index = head;
         while end - index >= L {
@@ -282,26 +297,14 @@ impl<'a, I: Instructions, T: Arithmetic, O: Operator<T::Register>> Run<'a, I, T,
             // SAFETY: `index + L <= end`.
             let block = unsafe { self.combined::<L>(offset) };
             // SAFETY: the same; the first block is `head` elements in, where a line begins, and blocks are whole lines.
-            unsafe { self.store_lines(offset, &block) };
+            unsafe { store_lines::<I, T, L>(past, offset, &block) };
+            // SAFETY: `index + L <= end`.
+            unsafe { store_block(through, offset, block) };
             I::by_block();
             index += L;
         }
         I::fence();
         head..index
-    }
-
-    /// # Safety
-    /// `block` fits at byte `offset` of every target, where a line begins; the processor has the instructions `I`.
-    #[inline(always)]
-    unsafe fn store_lines<const L: usize>(&self, offset: usize, block: &[T; L]) {
-        for &target in self.targets {
-            for (index, line) in bytemuck::cast_slice::<T, [u8; LINE]>(block).iter().enumerate() {
-                // SAFETY: the line is within the block, and so within the place.
-                let target = unsafe { target.add(offset + index * LINE) };
-                // SAFETY: writable and the start of a line by the caller's contract.
-                unsafe { I::store_line(target, line) };
-            }
-        }
     }
 
     /// Combines and stores a block.
@@ -312,12 +315,8 @@ impl<'a, I: Instructions, T: Arithmetic, O: Operator<T::Register>> Run<'a, I, T,
     unsafe fn block<const L: usize>(&self, offset: usize) {
         // SAFETY: the caller's contract.
         let block = unsafe { self.combined::<L>(offset) };
-        for &target in self.targets {
-            // SAFETY: `offset` is within the place by the caller's contract.
-            let target = unsafe { target.add(offset) };
-            // SAFETY: `L` elements are writable there by the caller's contract.
-            unsafe { target.cast::<[T; L]>().write_unaligned(block) };
-        }
+        // SAFETY: the caller's contract.
+        unsafe { store_block(self.targets, offset, block) };
     }
 
     /// The results of a block.
@@ -360,6 +359,40 @@ impl<'a, I: Instructions, T: Arithmetic, O: Operator<T::Register>> Run<'a, I, T,
             }
         }
         numbers
+    }
+}
+
+/// Stores a block to `targets`.
+///
+/// # Safety
+/// `block` fits at byte `offset` of each of them.
+#[inline(always)]
+unsafe fn store_block<T: Arithmetic, const L: usize>(targets: &[*mut u8], offset: usize, block: [T; L]) {
+    for &target in targets {
+        // SAFETY: within the place by the caller's contract.
+        let target = unsafe { target.add(offset) };
+        // SAFETY: `L` elements are writable there by the caller's contract.
+        unsafe { target.cast::<[T; L]>().write_unaligned(block) };
+    }
+}
+
+/// Stores a block past the cache to `targets`.
+///
+/// # Safety
+/// `block` fits at byte `offset` of each of them, where a line begins; the processor has the instructions `I`.
+#[inline(always)]
+unsafe fn store_lines<I: Instructions, T: Arithmetic, const L: usize>(
+    targets: &[*mut u8],
+    offset: usize,
+    block: &[T; L],
+) {
+    for &target in targets {
+        for (index, line) in bytemuck::cast_slice::<T, [u8; LINE]>(block).iter().enumerate() {
+            // SAFETY: the line is within the block, and so within the place.
+            let target = unsafe { target.add(offset + index * LINE) };
+            // SAFETY: writable and the start of a line by the caller's contract.
+            unsafe { I::store_line(target, line) };
+        }
     }
 }
 

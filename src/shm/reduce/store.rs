@@ -5,7 +5,8 @@
 //! Where they fit into the cache it is the other way round, and so it is in place: the line has just been read.
 //!
 //! From what length on depends on where cores and lines are, and on the processor (lines that another core has read have to be taken
-//! from it, store by store): from 16 KiB on it is tried out, as for copies, by what combinations of this thread turn out to cost.
+//! from it, store by store): from 16 KiB on it is tried out, as for copies, by what combinations of this thread turn out to cost
+//! while all ranks store theirs in the same way. Where places fill the cache it is past it, always.
 //!
 //! [`run`] only says which way is the better one. A kernel goes past the cache if it can: with AVX2, or wider vectors, and where
 //! lines begin at the same element in all targets. Operators of a program's own always go through it.
@@ -32,6 +33,13 @@ pub(super) fn run(places: &Places<'_>, combine: impl FnOnce(Way)) {
     let of_places = |n: usize| (places.len() as u64).saturating_mul(n as u64);
     let bytes = of_places(places.sources().len() + targets.len());
     by_experience(to_usize(bytes / 2), to_usize(of_places(targets.len())), Purpose::Combine, combine);
+}
+
+/// How many of the first targets go past the cache, where nobody reads the first one soon, but the others: that one, unless it takes
+/// the place of a source.
+pub(super) fn n_past_but_others(places: &Places<'_>) -> usize {
+    let is_source = |target: &*mut u8| places.sources().contains(&target.cast_const());
+    usize::from(places.len() >= SHORT && places.targets().first().is_some_and(|first| !is_source(first)))
 }
 
 /// How many elements of `width` bytes lie before the first line that starts with an element, which has to be the same number

@@ -109,3 +109,20 @@ fn a_result_past_the_cache_may_take_the_place_of_a_source() {
     with_places(&sources, &mut [Target::Slice(&mut both)], len, run).unwrap();
     assert!(both == expected);
 }
+
+#[test]
+fn a_result_past_the_cache_is_the_same_beside_one_in_the_place_of_a_source() {
+    let operands = [operand(DataType::F64, 5), operand(DataType::F64, 6)];
+    let op = ReduceOp::Avg;
+    let expected = oracle::reduce(DataType::F64, &op, 2, &operands.clone().map(|bytes| (bytes, true)), true);
+    for (kernel, behind) in kernels().flat_map(|kernel| [0, 8, 1].map(|behind| (kernel, behind))) {
+        let reducer = Reducer::with_kernel(DataType::F64, &op, 2, kernel).unwrap();
+        let [one, mut staged] = operands.clone();
+        let sources = [SourcePlace::Slice(&one), SourcePlace::Target(1)].map(Source::fresh);
+        let mut own = Output::new(one.len(), behind);
+        let mut targets = [Target::Slice(&mut own.bytes[own.start..]), Target::Slice(&mut staged)];
+        reducer.combine_keeping_others(&sources, &mut targets, LONGEST as u64).unwrap();
+        own.check(&expected, &format!("{kernel} at {behind}"));
+        assert!(staged == expected, "{kernel} at {behind}");
+    }
+}

@@ -21,7 +21,7 @@ impl World {
         let cost = cost_of(way);
         let took = Duration::from_nanos(1000).mul_f32(cost);
         self.now += took;
-        self.record.note(cost, took, self.copies, self.now);
+        self.record.note(Turn::First, cost, took, self.copies, self.now);
         way
     }
 
@@ -164,12 +164,12 @@ fn a_trial_is_never_torn_apart_by_copies_that_are_not_timed() {
     let (mut chosen, mut trials) = (Vec::new(), 0);
     for _ in 0..100_000 {
         now += Duration::from_nanos(1000);
-        match class.turn(TUNED) {
+        match class.turn(TUNED, false) {
             Turn::Untimed => chosen.push(Through),
             turn => {
                 let picked = record.pick(turn, class.copies.get(), now);
                 let cost = [1.0, 1.5][picked as usize];
-                record.note(cost, Duration::from_nanos(1000), class.copies.get(), now);
+                record.note(turn, cost, Duration::from_nanos(1000), class.copies.get(), now);
                 chosen.push(picked);
             }
         }
@@ -179,6 +179,120 @@ fn a_trial_is_never_torn_apart_by_copies_that_are_not_timed() {
         trials += 1;
     }
     assert!(trials > 2);
+}
+
+#[test]
+fn combinations_that_no_cache_can_keep_always_go_the_first_way() {
+    let plan = Plan::of_this_machine();
+    let Some(len) = (14..48).map(|power| 1 << power).find(|&len| !plan.stays_in_cache(len)) else { return };
+    let first = plan.first(len as u64, Purpose::Combine.read_soon());
+    for _ in 0..4 * TRIAL {
+        let mut taken = None;
+        by_experience(len, len, Purpose::Combine, |way| taken = Some(way));
+        assert_eq!(taken, Some(first));
+    }
+}
+
+/// Two ranks that do the same calls, each with what it knows of combinations of one length.
+struct Pair {
+    ranks: [(Class, Record); 2],
+    now: Instant,
+}
+
+impl Pair {
+    fn new(first: Way) -> Self {
+        let rank = || (Class::NEW, Record { is_joint: true, ..Record::new(first, SHORT_PAUSE) });
+        Self { ranks: [rank(), rank()], now: Instant::now() }
+    }
+
+    /// One combination of each, which costs what `cost_of` says of its own way and the other's.
+    fn combine(&mut self, cost_of: impl Fn(Way, Way) -> f32) -> [Way; 2] {
+        let now = self.now;
+        let picked = self.ranks.each_mut().map(|(class, record)| match class.turn(TUNED, true) {
+            Turn::Untimed => (Turn::Untimed, record.best),
+            turn => (turn, record.pick(turn, class.copies.get(), now)),
+        });
+        self.now += Duration::from_micros(4);
+        let ways = picked.map(|(_, way)| way);
+        for (index, (class, record)) in self.ranks.iter_mut().enumerate() {
+            let cost = cost_of(ways[index], ways[1 - index]);
+            if picked[index].0 != Turn::Untimed {
+                let took = Duration::from_nanos(1000).mul_f32(cost);
+                record.note(picked[index].0, cost, took, class.copies.get(), self.now);
+            }
+        }
+        ways
+    }
+
+    /// Combines `n` times; tells how often both went past the cache, and how often one of them did.
+    fn live(&mut self, n: u64, cost_of: impl Fn(Way, Way) -> f32) -> (usize, usize) {
+        let ways: Vec<_> = (0..n).map(|_| self.combine(&cost_of)).collect();
+        let both = ways.iter().filter(|ways| **ways == [Past; 2]).count();
+        (both, ways.iter().filter(|ways| ways.contains(&Past)).count() - both)
+    }
+}
+
+/// Between siblings a stream past the cache is quick as long as the other rank makes none.
+fn between_siblings(mine: Way, others: Way) -> f32 {
+    match (mine, others) {
+        (Through, _) => 0.9,
+        (Past, Through) => 0.7,
+        (Past, Past) => 1.3,
+    }
+}
+
+fn between_cores(mine: Way, _: Way) -> f32 {
+    if mine == Past { 1.4 } else { 3.5 }
+}
+
+#[test]
+fn what_is_quick_only_until_the_other_rank_does_it_too_is_not_taken_up() {
+    for first in [Through, Past] {
+        let mut pair = Pair::new(first);
+        assert_eq!(pair.live(20 * PERIOD, between_siblings), (20 * usize::from(TRIAL), 0));
+    }
+}
+
+#[test]
+fn two_ranks_follow_a_change_of_the_machine_both_ways() {
+    let mut pair = Pair::new(Through);
+    pair.live(PERIOD + 100, between_siblings);
+    // What goes through the cache turns slow: it shows as soon as it is timed.
+    pair.live(3 * sample(TUNED), between_cores);
+    assert_eq!(pair.live(100, between_cores), (100, 0));
+    // It turns fast again: the next joint trial finds out.
+    pair.live(PERIOD, between_siblings);
+    assert_eq!(pair.live(100, between_siblings), (0, 0));
+}
+
+#[test]
+fn joint_trials_are_the_same_on_every_rank_whatever_it_has_found_out() {
+    for first in [Through, Past] {
+        for best in [Through, Past] {
+            let new = Record::new(first, SHORT_PAUSE);
+            let mut record = Record { is_joint: true, best, costs: [1.0, 9.0], trial_left: 2, ..new };
+            let ways = (0..2 * TRIAL).map(|number| record.pick(Turn::Joint(number), 7, Instant::now()));
+            assert_eq!(
+                ways.collect::<Vec<_>>(),
+                [first, first, first, first.other(), first.other(), first.other()]
+            );
+        }
+    }
+}
+
+#[test]
+fn joint_trials_begin_where_copies_are_timed_anyway() {
+    for len in [TUNED, 256 << 10, 2 << 20, 1 << 30] {
+        assert!(PERIOD.is_multiple_of(sample(len)));
+        let class = Class::NEW;
+        let turns: Vec<_> = (0..2 * PERIOD).map(|_| class.turn(len, true)).collect();
+        let joint = (0..2 * TRIAL).map(Turn::Joint).collect::<Vec<_>>();
+        for period in turns.chunks(usize::try_from(PERIOD).unwrap()) {
+            let (trial, rest) = period.split_at(joint.len());
+            assert_eq!(trial, joint);
+            assert!(!rest.iter().any(|turn| matches!(turn, Turn::Joint(_))));
+        }
+    }
 }
 
 #[test]

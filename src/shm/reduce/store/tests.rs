@@ -49,6 +49,18 @@ fn results_in_place_stay_in_the_cache_whatever_their_length() {
 }
 
 #[test]
+fn a_first_target_that_nobody_reads_soon_goes_past_the_cache_unless_it_is_a_source_or_short() {
+    let n_past = |len: usize, in_place: usize| {
+        let (one, mut first, mut second) = (vec![0; len], vec![0; len], vec![0; len]);
+        let sources = [SourcePlace::Slice(&one), SourcePlace::Target(in_place)].map(Source::fresh);
+        let mut targets = [Target::Slice(&mut first), Target::Slice(&mut second)];
+        with_places(&sources, &mut targets, len as u64, n_past_but_others).unwrap()
+    };
+    assert_eq!((n_past(SHORT, 1), n_past(SHORT, 0)), (1, 0));
+    assert_eq!((n_past(SHORT - 1, 1), n_past(0, 1)), (0, 0));
+}
+
+#[test]
 fn lines_are_found_where_they_begin_with_an_element_of_every_target() {
     let at = |addresses: &[usize], width| {
         let targets: Vec<_> = addresses.iter().map(|&at| std::ptr::without_provenance_mut(at)).collect();
