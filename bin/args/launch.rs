@@ -9,8 +9,7 @@ use shmccl::bootstrap::SegmentBacking;
 use shmccl::faults::Faults;
 use shmccl::trace::DEFAULT_RECORDS;
 
-use super::{HangArgs, JobArgs, ProxyMode, n_ranks};
-use crate::failure::UsageError;
+use super::{HangArgs, JobArgs, n_ranks};
 use crate::units::parse_time;
 
 /// Flags of `shmccl run`.
@@ -37,7 +36,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "2s")]
     pub(crate) grace: Duration,
     /// Start ranks again that die, each in its place, so often in all: the others are told, and can bring them back. What they come back
-    /// to has anonymous memory and proxies that are threads, so it does not go with --segment or --proxy process
+    /// to has anonymous memory and proxies that are threads, whatever --segment and --proxy say
     #[arg(long, value_name = "TIMES", default_value_t = 0)]
     pub(crate) restart: u32,
     #[command(flatten)]
@@ -70,35 +69,6 @@ pub(crate) struct BecomeArgs {
     /// The program and its arguments
     #[arg(trailing_var_arg = true, required = true, num_args = 1..)]
     pub(crate) program: Vec<OsString>,
-}
-
-impl RunArgs {
-    /// Refuses what cannot be had together.
-    ///
-    /// # Errors
-    /// The flags, and what to do.
-    pub(crate) fn check(&self) -> Result<(), UsageError> {
-        let lost = [
-            (self.segment != SegmentBacking::Anonymous, "--segment"),
-            (self.job.proxy == ProxyMode::Process, "--proxy process"),
-        ];
-        if let Some((_, flag)) = lost.into_iter().find(|(is_given, _)| *is_given && self.restart > 0) {
-            return Err(UsageError::new(format!(
-                "{flag} does not go with --restart: ranks that were brought back have anonymous memory and proxies that are threads; leave one out"
-            )));
-        }
-        let (variable, stdout) = (std::env::var_os("SHMCCL_TRACE"), OsStr::new("-"));
-        let (name, trace) = match &self.trace {
-            Some(file) => ("--trace ", Some(file.as_os_str())),
-            None => ("SHMCCL_TRACE=", variable.as_deref()),
-        };
-        if trace == Some(stdout) {
-            return Err(UsageError::new(format!(
-                "{name}- would mix the trace with what the ranks print to standard output; name a file"
-            )));
-        }
-        Ok(())
-    }
 }
 
 /// Reads `memfd`, `named:PREFIX` or `file:DIRECTORY`.

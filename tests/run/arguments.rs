@@ -65,21 +65,6 @@ fn the_heap_can_be_told_by_the_environment() {
 }
 
 #[test]
-fn what_ranks_that_were_brought_back_would_not_have_is_refused() {
-    for (flags, flag) in [
-        (&["--segment", "named:shmccl-back"][..], "--segment"),
-        (&["--segment", "file:/tmp"], "--segment"),
-        (&["--proxy", "process"], "--proxy process"),
-    ] {
-        let (code, error) = told(&run(&[&["-n", "2", "--restart", "1"], flags, &["--", "true"]].concat()));
-        let expected = format!("error: {flag} does not go with --restart: ");
-        assert_eq!((code, error.lines().count()), (2, 1), "{error}");
-        assert!(error.starts_with(&expected) && error.ends_with("; leave one out\n"), "{error}");
-        assert_eq!(told(&run(&[&["-n", "2", "-q"], flags, &["--", "true"]].concat())).0, 0, "{flags:?}");
-    }
-}
-
-#[test]
 fn a_trace_does_not_go_where_the_ranks_print() {
     let directory = scratch("trace-to-stdout");
     for (flags, variable) in [(&["--trace", "-"][..], ""), (&[], "-")] {
