@@ -106,7 +106,7 @@ fn numbers(jobs: &[Seen]) -> String {
 
 /// Whether these are digits of a job's number, and too few of them.
 fn is_short(word: &str) -> bool {
-    word.len() < MIN_DIGITS && word.bytes().all(|byte| byte.is_ascii_hexdigit())
+    (1..MIN_DIGITS).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 fn has_number(seen: &Seen, word: &str) -> bool {

@@ -43,6 +43,7 @@ const BY_SIGNAL: i32 = 128;
 /// # Errors
 /// When the job cannot be started.
 pub(crate) fn run(args: &RunArgs) -> Result<u8> {
+    args.check()?;
     if let Err(refusal) = program::check(&args.program[0]) {
         output::error(&refusal.to_string());
         return Ok(refusal.exit_code());

@@ -10,6 +10,7 @@ use shmccl::faults::Faults;
 use shmccl::trace::DEFAULT_RECORDS;
 
 use super::{HangArgs, JobArgs, n_ranks};
+use crate::failure::UsageError;
 use crate::units::parse_time;
 
 /// Flags of `shmccl run`.
@@ -69,6 +70,26 @@ pub(crate) struct BecomeArgs {
     /// The program and its arguments
     #[arg(trailing_var_arg = true, required = true, num_args = 1..)]
     pub(crate) program: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// Refuses a trace where the ranks print.
+    ///
+    /// # Errors
+    /// The flag or the variable, and what to do.
+    pub(crate) fn check(&self) -> Result<(), UsageError> {
+        let (variable, stdout) = (std::env::var_os("SHMCCL_TRACE"), OsStr::new("-"));
+        let (name, trace) = match &self.trace {
+            Some(file) => ("--trace ", Some(file.as_os_str())),
+            None => ("SHMCCL_TRACE=", variable.as_deref()),
+        };
+        if trace == Some(stdout) {
+            return Err(UsageError::new(format!(
+                "{name}- would mix the trace with what the ranks print to standard output; name a file"
+            )));
+        }
+        Ok(())
+    }
 }
 
 /// Reads `memfd`, `named:PREFIX` or `file:DIRECTORY`.

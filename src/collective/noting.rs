@@ -10,8 +10,8 @@ use crate::trace::{FAILED, Note, PORT, Prepared, Recorder, Verb};
 
 /// What is known of the call that a member is in, if it is noted.
 ///
-/// Most of the note is prepared while the member waits for the others anyhow: then a trace costs little more than the two looks at the
-/// clock.
+/// Of a small call, the note is prepared while the member waits for the others anyhow: then a trace costs little more than the two looks
+/// at the clock.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
     is_open: bool,
@@ -25,6 +25,7 @@ pub(crate) struct Draft {
 /// Begins a call of `operation`; says whether it is noted. What is done by messages between all is not.
 #[inline]
 pub(super) fn begin(team: &mut Team, operation: Operation) -> bool {
+    team.draft.is_open = false;
     let Some(recorder) = team.board.fabric().recorder() else { return false };
     if operation == Operation::AllToAllV {
         return false;
@@ -33,8 +34,8 @@ pub(super) fn begin(team: &mut Team, operation: Operation) -> bool {
     true
 }
 
-/// Prepares the note of `call`, if there is to be one: when the member has told the others all that they wait for. The pieces of a call
-/// that was prepared as a whole have none.
+/// Prepares the note of `call`, if there is to be one; of a small call, when the member has told the others all that they wait for. The
+/// pieces of a call that was prepared as a whole have none.
 #[inline]
 pub(super) fn prepare(team: &mut Team, call: &Call<'_>) {
     if !team.draft.is_open || team.draft.prepared.is_some() {

@@ -257,8 +257,11 @@ impl Lane {
             self.name(first);
         }
         let ring = self.ring.ring();
-        let position =
-            if number == MAX_THREADS { ring.advance_shared(cursor) } else { ring.take_block(cursor) };
+        let position = match number {
+            MAX_THREADS => ring.advance_shared(cursor),
+            // A long wait of the thread may have taken a block meanwhile.
+            _ => ring.advance(cursor).unwrap_or_else(|| ring.take_block(cursor)),
+        };
         ring.fill(position, [begun, ended, note.what, note.rest | self.writer(number)]);
     }
 

@@ -50,6 +50,7 @@ mod tests {
             assert_eq!(mark.summary(), one.rooted(3));
         }
     }
+
     #[test]
     fn a_group_hides_no_difference_before_it() {
         let group = |count| {

@@ -21,7 +21,8 @@
 //! two siblings (AMD Zen 5) that add 32 KiB, one took 0.9 us through the cache whatever the other did; past it 0.7 us alone, and 1.0
 //! to 1.4 us as soon as both did. Each found the other way to be the better one, both took it, and both left it again: half of all
 //! calls took 2.0 us instead of 1.2. So a trial is to show what a way costs when all take it. Nothing is agreed upon: ranks
-//! that do the same calls count the same combinations, and each [`PERIOD`] of them begins with a joint trial of both ways.
+//! that combine in the same calls count the same combinations, and each [`PERIOD`] of them begins with a joint trial of both ways.
+//! (Others, such as the roots of reduces that change, try alone.)
 //!
 //! Combinations that no cache can keep are not tried out at all: they go past it. What they cost hangs more on who shares the core
 //! meanwhile than on the way. All-reduces of 64 MiB by 4 ranks on 2 cores took 1.02 to 1.04 times as long as a plain loop, and 1.02

@@ -75,14 +75,16 @@ fn is_of_this_run(path: &Path) -> bool {
     metadata.len() > 0 && (began().unwrap_or(false) || writer(path).is_some_and(|writer| writer.is_alive()))
 }
 
-/// When a process began, rounded up by a step of the system's: what was written just before it began is older than that.
+/// When a process began, rounded up by a step of the system's: what was written just before it began is older than that. (What a peer
+/// writes within that step, and ends, is taken for older, too.) A pause of this thread makes it earlier, not later.
 fn began(process: &Creator) -> Option<SystemTime> {
     let steps = u64::try_from(sysconf(SysconfVar::CLK_TCK).ok()??).ok().filter(|steps| *steps > 0)?;
     let since_boot = Duration::from_nanos(
         u64::try_from((u128::from(process.start) + 1) * 1_000_000_000 / u128::from(steps)).ok()?,
     );
+    let now = SystemTime::now();
     let ago = Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME).ok()?).checked_sub(since_boot);
-    Some(SystemTime::now() - ago.unwrap_or_default())
+    Some(now - ago.unwrap_or_default())
 }
 
 /// Who has written this trace, where the file says so.
