@@ -309,3 +309,31 @@ fn next_number() -> u8 {
 fn low_bits(epoch: u64) -> u8 {
     epoch.to_le_bytes()[0]
 }
+
+#[cfg(all(test, feature = "trace"))]
+mod tests {
+    use super::*;
+    use crate::channel::Era;
+
+    #[test]
+    fn a_wait_that_is_noted_within_another_span_costs_no_block_of_the_ring() {
+        let (rings, _segment) = Rings::create(Era { job: 1, epoch: 1 }, 0, 1, 1024).unwrap();
+        let recorder = Recorder::new(&rings, Rank::known(0), 1).unwrap();
+        let note = Note::of(Verb::PUT);
+        recorder.note(0, note);
+        let mut noted = 1;
+        let last = loop {
+            let prepared = recorder.prepare(note);
+            if prepared.position.is_none() {
+                break prepared;
+            }
+            recorder.note_prepared(0, prepared);
+            noted += 1;
+        };
+        recorder.note(0, Note::of(Verb::LONG_WAIT));
+        recorder.note_prepared(0, last);
+        let ring = rings.ring(Rank::known(0), Author::Threads).unwrap();
+        let kept = ring.ring().kept();
+        assert_eq!((kept.records.len(), kept.unfinished), (noted + 2, 0));
+    }
+}
