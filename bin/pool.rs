@@ -78,11 +78,12 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
     let come = roll.clone();
     coordinator.on_registered(move |device| come.note_come(device));
     let Some(present) = coordinator.gather()? else { return Ok(failure::DONE) };
-    roll.goes_on_with(&present);
+    let missing = DeviceKind::missing(&kinds, &directory, &present);
+    roll.goes_on_with(present.len() + missing.coming.len());
     let ended = roll.clone();
     let tell = move |end: &_| ended.note_end(end);
-    let missing = DeviceKind::missing(&kinds, &directory, &present);
-    let mut fleet = Fleet::outliving(&directory, &program, &missing, args.outlive.unwrap_or(OUTLIVE), tell)?;
+    let outlives = args.outlive.unwrap_or(OUTLIVE);
+    let mut fleet = Fleet::outliving(&directory, &program, &missing.kinds, outlives, tell)?;
     // Devices that end by themselves, as they see the coordinator end, are none to tell of.
     coordinator.serve_until(|| fleet.end())?;
     drop(fleet);

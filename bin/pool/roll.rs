@@ -24,23 +24,24 @@ struct Names {
 }
 
 impl Roll {
-    /// Of a pool that has taken over `present`.
-    pub(super) fn goes_on_with(&self, present: &[DeviceId]) {
-        self.names().goes_on = !present.is_empty();
+    /// Of a pool that has taken over so many devices, or is about to.
+    pub(super) fn goes_on_with(&self, others: usize) {
+        self.names().goes_on = others > 0;
     }
 
     pub(super) fn note_come(&self, device: DeviceId) {
         self.names().come.insert(device);
     }
 
-    /// Tells of a device that has ended. One that has not come ends the pool with it, as Ctrl-C would, unless that goes on.
+    /// Tells of a device that has ended. One that has not come ends the pool with it, as Ctrl-C would, unless that goes on, or the device
+    /// was told to end: nothing is wrong with that one, and a Ctrl-C that has told it so ends the pool anyway.
     pub(super) fn note_end(&self, end: &DeviceEnd) {
         let mut names = self.names();
         if names.come.contains(&end.device) {
             return output::note(&format!("{end}; the others go on"));
         }
         let told = format!("{end} before it had registered");
-        if names.goes_on {
+        if names.goes_on || end.was_told() {
             return output::note(&format!("{told}, and the pool goes on without it"));
         }
         if names.failed.is_none() {

@@ -1,10 +1,11 @@
 //! The metrics of a coordinator over HTTP, for a Prometheus on this host. It asks the coordinator as any client does.
 //!
 //! Any user of this host can connect, so nobody is waited for alone: one thread listens to all who are about to ask. Each has a short
-//! time for it, there are few of them, and for one more the one that has taken longest is hung up on.
+//! time for it, there are few of them, and for one more the one that has taken longest is hung up on. Answers are given one after the
+//! other, each within a short time as well.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -19,8 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a scraper may take to ask.
 const ASKING: Duration = Duration::from_secs(2);
 
-/// How long it may leave no room for the answer, which is shorter than what a socket takes at once.
-const TAKING: Duration = Duration::from_millis(100);
+/// How long it may take to take its answer, from the first byte to the last, before the rest is cut off. The answer grows with the number
+/// of communicators and may be longer than what a socket has room for; others wait for theirs as long as one who takes none.
+const TAKING: Duration = Duration::from_secs(2);
 
 /// How many may be about to ask.
 const MAX_ASKERS: usize = 16;
@@ -54,7 +56,7 @@ pub(super) fn serve(address: SocketAddr, directory: RuntimeDirectory) -> Result<
     Ok(address)
 }
 
-fn answer(question: &str, mut stream: TcpStream, directory: &RuntimeDirectory) -> Result<()> {
+fn answer(question: &str, stream: TcpStream, directory: &RuntimeDirectory) -> Result<()> {
     let (status, text) = match question.split(' ').take(2).collect::<Vec<_>>()[..] {
         ["GET", "/metrics"] => match Client::connect(directory, PATIENCE).and_then(|mut it| it.metrics()) {
             Ok(metrics) => ("200 OK", metrics.to_string()),
@@ -69,8 +71,27 @@ fn answer(question: &str, mut stream: TcpStream, directory: &RuntimeDirectory) -
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n"
     );
     stream.set_nonblocking(false)?;
-    stream.set_write_timeout(Some(TAKING))?;
-    stream.write_all((head + &text).as_bytes())?;
+    give(stream, (head + &text).as_bytes(), Instant::now() + TAKING)?;
+    Ok(())
+}
+
+/// Sends all of the answer, in as many pieces as it takes.
+///
+/// # Errors
+/// The system's, and [`ErrorKind::TimedOut`] when it is `until` before the last byte has found room.
+fn give(mut stream: TcpStream, mut answer: &[u8], until: Instant) -> io::Result<()> {
+    while !answer.is_empty() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_write_timeout(Some(left))?;
+        match stream.write(answer) {
+            Ok(len) => answer = &answer[len..],
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(error) => return Err(error),
+        }
+    }
     Ok(())
 }
 
@@ -171,8 +192,11 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let mut askers = Askers::default();
         let mut silent: Vec<_> = (0..MAX_ASKERS + 3).map(|_| TcpStream::connect(address).unwrap()).collect();
-        for _ in &silent {
+        let last = silent.last().unwrap().local_addr().unwrap();
+        while askers.all.back().is_none_or(|asker| asker.stream.peer_addr().unwrap() != last) {
             assert!(askers.next(&listener).is_empty());
+            // Nobody goes for having taken too long, however slow this machine is.
+            askers.all.iter_mut().for_each(|asker| asker.until += Duration::from_secs(3600));
         }
         assert_eq!(askers.all.len(), MAX_ASKERS);
         assert_eq!(silent[0].read(&mut [0]).unwrap(), 0, "it was hung up on");
@@ -190,9 +214,32 @@ mod tests {
         listener.set_nonblocking(true).unwrap();
         let mut askers = Askers::default();
         let mut silent = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        askers.next(&listener);
+        while askers.all.is_empty() {
+            askers.next(&listener);
+        }
         askers.all[0].until = Instant::now();
         assert!(askers.next(&listener).is_empty() && askers.all.is_empty());
         assert_eq!(silent.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn an_answer_longer_than_what_a_socket_has_room_for_is_given_whole_unless_nobody_takes_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connect = || {
+            let taker = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            (taker, listener.accept().unwrap().0)
+        };
+        let answer: Vec<u8> = (0..64_u32 << 20).map(|index| (index % 251) as u8).collect();
+        let (mut taker, stream) = connect();
+        let taken = std::thread::scope(|scope| {
+            scope.spawn(|| give(stream, &answer, Instant::now() + Duration::from_secs(3600)).unwrap());
+            let mut taken = Vec::new();
+            taker.read_to_end(&mut taken).unwrap();
+            taken
+        });
+        assert!(taken == answer);
+        let (_silent, stream) = connect();
+        let error = give(stream, &answer, Instant::now() + Duration::from_millis(50)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
     }
 }

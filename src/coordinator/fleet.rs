@@ -57,17 +57,17 @@ impl DeviceKind {
     }
 
     /// How many of each of `kinds` are yet to be started where `present` are there, of which those count that a fleet has started for
-    /// `directory` before, and no others. Besides, those count that a fleet has started which live and outlive it, and are not there
-    /// yet: they may be busy or stopped, and come back.
+    /// `directory` before, and no others. Besides, those count that are [coming](Missing::coming).
     #[must_use]
-    pub fn missing(kinds: &[Self], directory: &RuntimeDirectory, present: &[DeviceId]) -> Vec<Self> {
+    pub fn missing(kinds: &[Self], directory: &RuntimeDirectory, present: &[DeviceId]) -> Missing {
         let mut found: Vec<_> =
             present.iter().filter_map(|device| Assignment::of(*device, directory)).collect();
         let is_coming = |it: &Appointed| {
             it.is_orphan && it.assignment.outlives.is_some() && !present.contains(&it.device)
         };
-        let coming = Appointed::all(directory).unwrap_or_default().into_iter().filter(is_coming);
-        found.extend(coming.map(|it| it.assignment));
+        let mut coming = Appointed::all(directory).unwrap_or_default();
+        coming.retain(is_coming);
+        found.extend(coming.iter().map(|it| it.assignment));
         let missing = kinds.iter().map(|kind| {
             let mut wanted = kind.count;
             let assignment = kind.assignment(None);
@@ -78,7 +78,7 @@ impl DeviceKind {
             });
             Self { count: wanted, ..kind.clone() }
         });
-        missing.collect()
+        Missing { kinds: missing.collect(), coming: coming.iter().map(|it| it.device).collect() }
     }
 
     fn assignment(&self, outlives: Option<Duration>) -> Assignment {
@@ -86,7 +86,18 @@ impl DeviceKind {
     }
 }
 
-/// A device that has ended before it was told to. It displays as what has become of it: "device 7 (big) was killed by SIGKILL".
+/// What [`DeviceKind::missing`] finds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Missing {
+    /// The kinds, each with the number of devices that are yet to be started, which may be 0.
+    pub kinds: Vec<DeviceKind>,
+    /// Those that a fleet has started which live and outlive it, and are not there yet, of whatever kind: they may be busy or stopped,
+    /// and come back. A coordinator that ends in order ends them when they do.
+    pub coming: Vec<DeviceId>,
+}
+
+/// A device that has ended before its fleet. It displays as what has become of it: "device 7 (big) was killed by SIGKILL".
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceEnd {
@@ -96,6 +107,17 @@ pub struct DeviceEnd {
     pub name: Option<String>,
     /// How it has ended.
     pub status: ExitStatus,
+}
+
+impl DeviceEnd {
+    /// Whether it has ended as one does that somebody tells to: in order, or by SIGINT, SIGTERM or SIGHUP, which end a device that has
+    /// only just begun at once.
+    #[must_use]
+    pub fn was_told(&self) -> bool {
+        let tells = |signal| [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].contains(&signal);
+        self.status.success()
+            || self.status.signal().is_some_and(|number| Signal::try_from(number).is_ok_and(tells))
+    }
 }
 
 impl fmt::Display for DeviceEnd {
@@ -292,7 +314,7 @@ impl Crew {
             }
             false
         });
-        let were_told = ended.iter().any(|end| end.status.success());
+        let were_told = ended.iter().any(DeviceEnd::was_told);
         if were_told && rope.is_some_and(|rope| self.has_rung(rope, Some(HEARING))) {
             ended.clear();
         }
@@ -332,4 +354,26 @@ impl Member {
 
 fn pid_of(child: &Child) -> Pid {
     Pid::from_raw(child.id().cast_signed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_ends_in_order_or_by_a_signal_that_ends_programs_was_told_to() {
+        let end = |status| DeviceEnd { device: DeviceId::new(7), name: None, status };
+        for (status, was_told) in [
+            (0, true),
+            (Signal::SIGINT as i32, true),
+            (Signal::SIGTERM as i32, true),
+            (Signal::SIGHUP as i32, true),
+            (Signal::SIGKILL as i32, false),
+            (Signal::SIGSEGV as i32, false),
+            (2 << 8, false),
+        ] {
+            let end = end(ExitStatus::from_raw(status));
+            assert_eq!(end.was_told(), was_told, "{end}");
+        }
+    }
 }

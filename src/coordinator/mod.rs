@@ -41,7 +41,7 @@ pub use device::{Device, DeviceOptions};
 pub use directory::{RuntimeDirectory, Swept};
 pub use embedded::{Pool, PoolOptions};
 pub use fault::Fault;
-pub use fleet::{DeviceEnd, DeviceKind, Fleet};
+pub use fleet::{DeviceEnd, DeviceKind, Fleet, Missing};
 pub use greeting::VERSION;
 pub use id::{ClientId, CommId, DeviceId, GroupId, NoGroup};
 pub use machine::{Action, Event, MAX_DEVICES, Machine, Settings, Turn};

@@ -239,6 +239,31 @@ fn a_pool_whose_devices_cannot_begin_ends_and_one_that_has_taken_others_over_goe
 }
 
 #[test]
+fn a_pool_that_counts_on_a_stopped_device_goes_on_though_the_one_that_it_starts_cannot_begin() {
+    let mut pool = Pool::empty("fleet-stopped");
+    let flags = ["-n", "2", "--outlive", "200s"];
+    let mut stderr = pool.start_fleet(2, &flags);
+    let left = numbers(&pool);
+    kill(pid(left[1]), Signal::SIGSTOP).unwrap();
+    pool.kill_coordinator();
+    kill(pid(left[0]), Signal::SIGKILL).unwrap();
+    // What is wrong with it only devices see that are yet to begin.
+    let mut command = pool.command();
+    let (coordinator, lines) =
+        talking(command.arg("coordinator").args(flags).env("SHMCCL_FAULTS", "nonsense"));
+    pool.replace_coordinator(coordinator);
+    let mut lines = lines.lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.ends_with(" before it had registered, and the pool goes on without it")));
+    kill(pid(left[1]), Signal::SIGCONT).unwrap();
+    pool.ctl_until("devices", |table| table.lines().count() == 2);
+    assert_eq!(numbers(&pool), left[1..]);
+    kill(pid(pool.coordinator().id()), Signal::SIGTERM).unwrap();
+    assert_eq!(pool.coordinator().wait().unwrap().code(), Some(0));
+    assert_eq!(lines.count(), 0);
+    stderr.read_to_string(&mut String::new()).unwrap();
+}
+
+#[test]
 fn a_directory_that_has_a_coordinator_gets_no_devices_of_another_one() {
     let mut pool = Pool::empty("fleet-second");
     pool.start_coordinator();

@@ -70,7 +70,8 @@ pub(in crate::coordinator) struct Appointed {
 
 impl Appointed {
     /// All that belong to the coordinator of `directory`, whether they are registered or not. A process that has ended has no
-    /// environment any more, whoever is yet to wait for it.
+    /// environment any more, whoever is yet to wait for it. What a device has started has the environment of that, and is none, as
+    /// long as who has started it lives.
     ///
     /// # Errors
     /// The system's, when it lists no processes.
@@ -80,6 +81,13 @@ impl Appointed {
             let number = entry?.file_name().to_str().and_then(|name| name.parse().ok());
             all.extend(number.and_then(|number| Self::of(DeviceId::new(number), directory)));
         }
+        let devices: Vec<_> = all.iter().map(|it| it.device).collect();
+        // Who has a device for its launcher is one all the same.
+        let is_child = |it: &Self| {
+            it.is_orphan
+                && parent_of(it.device).is_some_and(|parent| devices.contains(&DeviceId::new(parent)))
+        };
+        all.retain(|it| !is_child(it));
         Ok(all)
     }
 
@@ -163,10 +171,38 @@ impl Device {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    use nix::sys::signal::kill;
+    use nix::unistd::Pid;
 
     use super::*;
     use crate::testing::wait_until;
+
+    #[test]
+    fn what_a_device_has_started_is_no_device() {
+        let path = std::env::temp_dir().join(format!("shmccl-appointed-child-{}", std::process::id()));
+        let directory = RuntimeDirectory::at(&path).unwrap();
+        let (memory, timeout, core) = (4096, Duration::from_secs(1), None);
+        let assignment = Assignment { memory, timeout, core, outlives: Some(timeout) };
+        let mut command = Command::new("sh");
+        // A child of its child as well.
+        command
+            .args(["-c", "sh -c 'sleep 1000 & echo $!; wait' & wait"])
+            .envs(assignment.variables(&directory));
+        let mut device = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut started = String::new();
+        BufReader::new(device.stdout.take().unwrap()).read_line(&mut started).unwrap();
+        let started: u32 = started.trim().parse().unwrap();
+        let found = Appointed::all(&directory).unwrap();
+        // Those who wait for it end as well.
+        kill(Pid::from_raw(started.cast_signed()), Signal::SIGKILL).unwrap();
+        let expected = DeviceId::new(device.id());
+        device.wait().unwrap();
+        std::fs::remove_dir_all(path).unwrap();
+        assert_eq!(found, [Appointed { device: expected, assignment, is_orphan: false }]);
+    }
 
     #[test]
     fn devices_of_a_directory_are_found_however_it_was_named_until_they_end() {
