@@ -235,7 +235,7 @@ mod tests {
             assignment: assignment(seconds),
             is_orphan: false,
         });
-        assert_eq!(found(), expected);
+        wait_until("they have become what they are", || found() == expected);
         let waits = |process: u32, seconds| {
             is_outlived(DeviceId::new(process), Some(Duration::from_secs(seconds)), &this)
         };
