@@ -229,12 +229,9 @@ fn a_pool_whose_devices_cannot_begin_ends_and_one_that_has_taken_others_over_goe
     kill(pid(left[0]), Signal::SIGKILL).unwrap();
     let (coordinator, lines) = talking(&mut failing(&pool));
     pool.replace_coordinator(coordinator);
-    let mut lines = lines.lines().map(Result::unwrap);
-    assert!(lines.any(|line| line.ends_with(" before it had registered, and the pool goes on without it")));
+    let lines = until_it_goes_on(lines);
     assert_eq!(numbers(&pool), left[1..]);
-    kill(pid(pool.coordinator().id()), Signal::SIGTERM).unwrap();
-    assert_eq!(pool.coordinator().wait().unwrap().code(), Some(0));
-    assert_eq!(lines.count(), 0);
+    ends_in_order(&mut pool, lines);
     stderr.read_to_string(&mut String::new()).unwrap();
 }
 
@@ -252,15 +249,26 @@ fn a_pool_that_counts_on_a_stopped_device_goes_on_though_the_one_that_it_starts_
     let (coordinator, lines) =
         talking(command.arg("coordinator").args(flags).env("SHMCCL_FAULTS", "nonsense"));
     pool.replace_coordinator(coordinator);
-    let mut lines = lines.lines().map(Result::unwrap);
-    assert!(lines.any(|line| line.ends_with(" before it had registered, and the pool goes on without it")));
+    let lines = until_it_goes_on(lines);
     kill(pid(left[1]), Signal::SIGCONT).unwrap();
     pool.ctl_until("devices", |table| table.lines().count() == 2);
     assert_eq!(numbers(&pool), left[1..]);
+    ends_in_order(&mut pool, lines);
+    stderr.read_to_string(&mut String::new()).unwrap();
+}
+
+/// Reads what a coordinator says until it goes on without a device that could not begin.
+fn until_it_goes_on(said: impl BufRead) -> impl Iterator<Item = String> {
+    let mut lines = said.lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.ends_with(" before it had registered, and the pool goes on without it")));
+    lines
+}
+
+/// Ends the coordinator, which says nothing more to that.
+fn ends_in_order(pool: &mut Pool, lines: impl Iterator<Item = String>) {
     kill(pid(pool.coordinator().id()), Signal::SIGTERM).unwrap();
     assert_eq!(pool.coordinator().wait().unwrap().code(), Some(0));
     assert_eq!(lines.count(), 0);
-    stderr.read_to_string(&mut String::new()).unwrap();
 }
 
 #[test]
