@@ -17,7 +17,7 @@ use crate::sync::{
     ActivityCell, LifeStatus, ParkCell, Revocation, SemaphoreCell, SemaphoreReceiver, SleepWord, Stop,
     WaitPolicy, Waiting, WaitingIn, Watch, plain, spin_until, wait_until,
 };
-use crate::trace::{FAILED, Note, Recorder, Verb};
+use crate::trace::{Note, Recorder, Verb};
 
 /// The receiving side of a channel's semaphore.
 pub(crate) type Inbound = SemaphoreReceiver<CellRef<SemaphoreCell>>;
@@ -424,7 +424,7 @@ impl Fabric {
             return Ok(());
         }
         let done = self.wait_for_peer("wait", peer, |waiting| inbound.wait(waiting));
-        recorder.note_prepared(begun, prepared.done_in(if done.is_ok() { 0 } else { FAILED }));
+        recorder.note_prepared(begun, prepared.failing(done.is_err()));
         done
     }
 

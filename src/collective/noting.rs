@@ -6,7 +6,7 @@ use super::operation::Operation;
 use super::parcel::Parcel;
 use super::team::Team;
 use crate::error::Result;
-use crate::trace::{FAILED, Note, PORT, Prepared, Recorder, Verb};
+use crate::trace::{Note, PORT, Prepared, Recorder, Verb};
 
 /// What is known of the call that a member is in, if it is noted.
 ///
@@ -53,8 +53,7 @@ pub(super) fn end(team: &mut Team, call: &Call<'_>, manner: Manner, has_failed: 
     if let Some(recorder) = team.board.fabric().any_recorder() {
         let Draft { begun, number, prepared, .. } = team.draft;
         let prepared = prepared.unwrap_or_else(|| recorder.prepare(note_of(team, call, number)));
-        let manner = code_of(manner) | if has_failed { FAILED } else { 0 };
-        recorder.note_prepared(begun, prepared.done_in(manner));
+        recorder.note_prepared(begun, prepared.done_in(code_of(manner)).failing(has_failed));
     }
 }
 

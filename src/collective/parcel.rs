@@ -179,8 +179,15 @@ impl<'a> Parcel<'a> {
     }
 
     /// Does what can be done at this end now, without waiting; whether that was anything.
+    ///
+    /// # Errors
+    /// Those of [`super::delivery::run`].
     #[inline]
-    fn advance<C: Channel>(&mut self, pipes: &mut Pipes<'_, C>, kind: ChannelKind) -> Result<bool> {
+    pub(super) fn advance<C: Channel>(
+        &mut self,
+        pipes: &mut Pipes<'_, C>,
+        kind: ChannelKind,
+    ) -> Result<bool> {
         let (stage, moved) = (self.stage, self.moved);
         match self.contents {
             Contents::Sent(_) => self.send(pipes, kind)?,
@@ -397,21 +404,4 @@ impl Letter<'_, '_> {
         }
         self.input.copy(team.view(), self.at, target, Region::new(shifted(place, self.body), self.len))
     }
-}
-
-/// Does what can be done now for `parcels`, which go through one end of a pipe one after the other; whether that was anything.
-#[inline]
-pub(crate) fn advance<C: Channel>(
-    pipes: &mut Pipes<'_, C>,
-    parcels: &mut [Parcel<'_>],
-    kind: ChannelKind,
-) -> Result<bool> {
-    let mut has_moved = false;
-    for parcel in parcels {
-        has_moved |= parcel.advance(pipes, kind)?;
-        if !parcel.is_in_pipe() {
-            break;
-        }
-    }
-    Ok(has_moved)
 }

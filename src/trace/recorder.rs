@@ -50,6 +50,12 @@ impl Prepared {
     pub(crate) fn done_in(self, manner: u8) -> Self {
         Self { note: self.note.done_in(manner), ..self }
     }
+
+    /// The same, of something that has failed, if it has.
+    #[inline]
+    pub(crate) fn failing(self, has_failed: bool) -> Self {
+        Self { note: self.note.failing(has_failed), ..self }
+    }
 }
 
 /// Added to the manner of what goes over proxied channels.

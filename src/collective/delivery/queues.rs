@@ -83,8 +83,7 @@ impl<'r, 'a> Queues<'r, 'a> {
             // What is lent is left behind on the way: no more parcels than a pipe has slots.
             while let Some(parcel) = self.parcels.get_mut(at) {
                 if !parcel.is_done() {
-                    let one = std::slice::from_mut(&mut *parcel);
-                    has_moved |= self.pipework.advance(self.team, one, self.kind)?;
+                    has_moved |= self.pipework.advance(self.team, parcel, self.kind)?;
                 }
                 let behind = self.behind.get(at).copied().unwrap_or(end);
                 if *head == at && parcel.is_done() {
