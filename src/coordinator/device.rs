@@ -14,6 +14,7 @@ mod bond;
 mod calls;
 mod copies;
 mod door;
+mod environment;
 mod worker;
 
 use std::ops::ControlFlow;
@@ -27,10 +28,11 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use self::assignment::is_outlived;
-pub(super) use self::assignment::{Appointed, Assignment, is_device};
+pub(super) use self::assignment::{Appointed, Assignment, POOL, is_device};
 use self::bond::{Absence, Bond};
 use self::copies::Copies;
 use self::door::{Door, Knocked};
+pub(super) use self::environment::Environment;
 use self::worker::Worker;
 use super::agent::{Agent, Step};
 use super::call::AddressRange;

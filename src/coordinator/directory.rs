@@ -4,6 +4,7 @@
 //! a coordinator lives, and ends with it; so a socket without a lock is one of the dead, and is replaced. That is done at one stroke:
 //! where no socket is, a coordinator has ended in order.
 
+use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -14,7 +15,7 @@ use std::time::Duration;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
 
-use super::device::Appointed;
+use super::device::{Appointed, Environment, POOL as APPOINTED};
 use super::dial::Address;
 use super::fault::Fault;
 use super::id::DeviceId;
@@ -72,10 +73,24 @@ impl RuntimeDirectory {
 
     /// Where the user's is, whether it is there or not.
     fn usual() -> PathBuf {
-        match std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty()) {
-            Some(parent) => Path::new(&parent).join("shmccl"),
+        Self::beneath(std::env::var_os("XDG_RUNTIME_DIR").as_deref())
+    }
+
+    /// Where it is for a process whose runtime directory is `parent`; empty or missing there is none.
+    fn beneath(parent: Option<&OsStr>) -> PathBuf {
+        match parent.filter(|path| !path.is_empty()) {
+            Some(parent) => Path::new(parent).join("shmccl"),
             None => PathBuf::from(format!("/tmp/shmccl-{}", geteuid())),
         }
+    }
+
+    /// Where another process of this user would look for its coordinator, were it a device: where it was told to, or at the usual
+    /// place. `None` when there is no such process, or it is somebody else's.
+    pub fn of(process: DeviceId) -> Option<PathBuf> {
+        let environment = Environment::of(process)?;
+        let told = environment.value(APPOINTED).map(PathBuf::from);
+        let path = told.unwrap_or_else(|| Self::beneath(environment.value("XDG_RUNTIME_DIR")));
+        Some(environment.resolve(&path))
     }
 
     /// Finds what coordinators of this user have left that are dead, and removes it unless this is a `dry_run`: the socket of one, and the

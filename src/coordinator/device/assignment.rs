@@ -1,6 +1,6 @@
 //! What a process is told that was started to be a device: by its environment, so that any program can be one.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::getppid;
 use serde::{Deserialize, Serialize};
 
+use super::environment::Environment;
 use super::{Bond, Device, DeviceOptions};
 use crate::bootstrap::{LAUNCHER, bind_to_launcher};
 use crate::coordinator::directory::RuntimeDirectory;
@@ -18,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::heap::MIN_ADDRESS;
 
 /// The directory of the coordinator.
-const POOL: &str = "SHMCCL_POOL";
+pub(in crate::coordinator) const POOL: &str = "SHMCCL_POOL";
 
 /// What the device is to be like.
 pub(super) const DEVICE: &str = "SHMCCL_DEVICE";
@@ -92,28 +93,25 @@ impl Appointed {
     }
 
     fn of(process: DeviceId, directory: &RuntimeDirectory) -> Option<Self> {
-        let environment = std::fs::read(format!("/proc/{process}/environ")).ok()?;
-        let value = |name: &str| {
-            let mut entries = environment.split(|byte| *byte == 0);
-            entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
-        };
-        if !is_at(process, Path::new(OsStr::from_bytes(value(POOL)?)), directory.path()) {
+        let environment = Environment::of(process)?;
+        let told = Path::new(environment.value(POOL)?);
+        // As the process finds it, whichever way it was named.
+        if !is_same(&environment.resolve(told), directory.path()) {
             return None;
         }
-        let assignment = serde_json::from_slice(value(DEVICE)?).ok()?;
-        let launcher: u32 = std::str::from_utf8(value(LAUNCHER)?).ok()?.parse().ok()?;
+        let assignment = serde_json::from_slice(environment.value(DEVICE)?.as_bytes()).ok()?;
+        let launcher: u32 = environment.value(LAUNCHER)?.to_str()?.parse().ok()?;
         let is_orphan = parent_of(process).is_some_and(|parent| parent != launcher);
         Some(Self { device: process, assignment, is_orphan })
     }
 }
 
-/// Whether what a process was `told` is this directory, whichever way it was named.
-fn is_at(process: DeviceId, told: &Path, directory: &Path) -> bool {
+/// Whether both are one directory.
+fn is_same(one: &Path, other: &Path) -> bool {
     let place = |path: &Path| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
-    // As the process finds it; a path from the root on stays as it is.
-    match (place(&Path::new(&format!("/proc/{process}/cwd")).join(told)), place(directory)) {
-        (Some(its), Some(this)) => its == this,
-        _ => told == directory,
+    match (place(one), place(other)) {
+        (Some(one), Some(other)) => one == other,
+        _ => one == other,
     }
 }
 
