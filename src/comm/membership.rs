@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::attach::OwnSegment;
 use super::ports::Ports;
 use super::recovery::Herald;
-use super::supervision::{Number, Supervision};
+use super::supervision::{Number, Supervision, has_service};
 use super::workspace::Workspace;
 use crate::channel::{Blamed, Fabric};
 use crate::collective::Landlord;
@@ -103,7 +103,9 @@ impl Drop for Membership {
         self.report_blame();
         match (&self.supervision, world.revocation().read()) {
             (_, Some(Revocation::PeerLost(lost))) if lost != rank => self.report_loss(lost),
-            (Some(supervision), Some(Revocation::ProxyLost)) => supervision.report(DeviceName::Proxy, 0),
+            (Some(supervision), Some(Revocation::ProxyLost)) if has_service(world) => {
+                supervision.report(DeviceName::Proxy, 0);
+            }
             _ => {}
         }
     }

@@ -9,6 +9,7 @@ use super::unique_id::UniqueId;
 use crate::bootstrap::{Link, LinkEvent, LinkWatch, Pulse};
 use crate::channel::World;
 use crate::error::{DeviceName, Result};
+use crate::launch::FIRST_EPOCH;
 use crate::logs::EPOCH;
 use crate::rank::{Rank, RankSet};
 use crate::sync::{LifeStatus, Revocation};
@@ -109,12 +110,19 @@ impl Followed {
                 }
                 Revocation::PeerLost(rank)
             }
+            // In later epochs proxies are threads: the service process, which may have hung for long, is nobody's there.
+            LinkEvent::Lost { device: DeviceName::Proxy, .. } if !has_service(&world) => return,
             LinkEvent::Lost { device: DeviceName::Proxy, .. } => Revocation::ProxyLost,
             LinkEvent::LauncherGone => Revocation::Aborted(None),
         };
         tracing::warn!(target: EPOCH, epoch = world.era().epoch, ?reason, "the launcher has ended the epoch");
         world.control().revoke(world.kernel(), reason);
     }
+}
+
+/// Whether the service process may be the proxy of this epoch.
+pub(super) fn has_service(world: &World) -> bool {
+    world.era().epoch == FIRST_EPOCH
 }
 
 fn lock(followed: &Mutex<Vec<Followed>>) -> MutexGuard<'_, Vec<Followed>> {

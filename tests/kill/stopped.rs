@@ -32,6 +32,9 @@ const TEST: &str = "stopped::a_rank_that_is_stopped_for_long_is_given_up_and_cha
 const PERIOD: Duration = Duration::from_millis(50);
 const LONG_PERIOD: Duration = Duration::from_millis(100);
 
+/// The longest time between the stop of a rank and that of the service process: several looks of the launcher.
+const SERVICE_LATER_US: u64 = 300_000;
+
 /// How long peers wait that are to give up the stopped rank themselves, also for each other, and those that are not to.
 const DEADLINE: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -62,6 +65,23 @@ fn a_rank_that_is_stopped_for_long_is_given_up_and_changes_nothing_when_it_wakes
     }
     println!("{tally}");
     tally.hold(long());
+}
+
+#[test]
+fn a_service_process_that_is_found_to_hang_when_the_others_are_in_their_next_epoch_ends_nothing() {
+    let draw = |random: &mut Random| StoppedTrial {
+        number: u64::MAX,
+        n_ranks: 3,
+        kind: KINDS[0],
+        mode: "service",
+        algorithm: None,
+        victim: 2,
+        with_service: true,
+        delay_us: random.below(10_000),
+        service_later_us: SERVICE_LATER_US,
+        fate: Fate::SleepsOn(Finder::Killing),
+    };
+    Series::begin("a trial").trial(draw, |trial| trial.run(&mut Tally::default()));
 }
 
 /// Who finds out that a rank is stopped.
@@ -99,6 +119,8 @@ struct StoppedTrial {
     with_service: bool,
     /// After all are up.
     delay_us: u64,
+    /// How much later the service process is stopped than the rank, so that the others may be in their next epoch when it is found.
+    service_later_us: u64,
     fate: Fate,
 }
 
@@ -121,6 +143,7 @@ impl StoppedTrial {
         let drawn = usize::try_from(random.below(1 + Algorithm::ALL.len() as u64)).unwrap();
         let n_ranks = 3 + u32::try_from(random.below(2)).unwrap();
         let may_stop_service = !matches!(fate, Fate::SleepsOn(Peers | Sparing));
+        let are_found = matches!(fate, Fate::Wakes(Sparing) | Fate::SleepsOn(Killing));
         Self {
             number,
             n_ranks,
@@ -130,6 +153,7 @@ impl StoppedTrial {
             victim: u32::try_from(random.below(n_ranks.into())).unwrap(),
             with_service: random.below(2) == 0 && mode == "service" && may_stop_service,
             delay_us: random.below(10_000),
+            service_later_us: if are_found { random.below(SERVICE_LATER_US) } else { 0 },
             fate,
         }
     }
@@ -169,10 +193,10 @@ impl StoppedTrial {
         let name = format!("stopped-{}-{}", std::process::id(), self.number);
         let signs = Signs::new(Path::new(env!("CARGO_TARGET_TMPDIR")).join(name));
         let launch = signs.tell(self.launch());
-        let mut director = Director { trial: self, signs: &signs, stopper: None, log: Log::default() };
+        let mut director = Director { trial: self, signs: &signs, helpers: Vec::new(), log: Log::default() };
         let outcome = launch.supervise(&mut director);
-        let Director { stopper, log, .. } = director;
-        stopper.into_iter().for_each(|stopper| stopper.join().unwrap());
+        let Director { helpers, log, .. } = director;
+        helpers.into_iter().for_each(|helper| helper.join().unwrap());
         signs.remove();
         let context = || format!("{self:?}: {outcome:?}\n{}", log.text);
         let outcome = outcome.as_ref().unwrap_or_else(|_| panic!("{}", context()));
@@ -278,7 +302,7 @@ struct Log {
 struct Director<'t> {
     trial: &'t StoppedTrial,
     signs: &'t Signs,
-    stopper: Option<JoinHandle<()>>,
+    helpers: Vec<JoinHandle<()>>,
     log: Log,
 }
 
@@ -289,6 +313,7 @@ impl Observer for Director<'_> {
 
     fn on_hang(&mut self, device: DeviceName, _silent: Duration, is_killed: bool) {
         self.log.hung.push((device, is_killed));
+        self.end_when_all_is_known();
     }
 
     fn on_output(&mut self, line: OutputLine<'_>) {
@@ -305,7 +330,8 @@ impl Observer for Director<'_> {
             "up" if self.log.up.insert(rank.get()) && self.log.up.len() == n_ranks => self.stop(),
             "on" if self.log.on.insert(rank.get()) => match (self.trial.fate, n_ranks - self.log.on.len()) {
                 (Fate::Wakes(_), 1) => signal(&self.stopped(), Signal::SIGCONT),
-                (Fate::Pauses(_), 0) | (Fate::SleepsOn(_), 1) => self.signs.give("over"),
+                (Fate::Pauses(_), 0) => self.signs.give("over"),
+                (Fate::SleepsOn(_), 1) => self.end_when_all_is_known(),
                 _ => {}
             },
             _ => {}
@@ -316,11 +342,14 @@ impl Observer for Director<'_> {
 impl Director<'_> {
     /// Stops the victim a little later, and wakes it if it pauses only. The launcher looks at heartbeats meanwhile.
     fn stop(&mut self) {
-        let (stopped, delay_us, fate) = (self.stopped(), self.trial.delay_us, self.trial.fate);
-        let signs = self.signs.clone();
-        self.stopper = Some(std::thread::spawn(move || {
+        let StoppedTrial { delay_us, service_later_us, fate, .. } = *self.trial;
+        let (stopped, signs) = (self.stopped(), self.signs.clone());
+        let (services, ranks) = (self.to_stop(true), self.to_stop(false));
+        self.helpers.push(std::thread::spawn(move || {
             doze(delay_us);
-            signal(&stopped, Signal::SIGSTOP);
+            signal(&ranks, Signal::SIGSTOP);
+            doze(service_later_us);
+            signal(&services, Signal::SIGSTOP);
             // Where they do not only pause, somebody may wake or kill them, and the launcher reap them, before this one has looked.
             if let Fate::Pauses(pause_us) = fate {
                 wait_until("all have stopped", || stopped.iter().all(|pid| is_stopped(*pid)));
@@ -331,9 +360,29 @@ impl Director<'_> {
         }));
     }
 
+    /// Ends a trial in which nobody wakes, once all others have gone on and all who are stopped were found, a little later: they are told
+    /// of that meanwhile.
+    fn end_when_all_is_known(&mut self) {
+        let Self { trial, log, .. } = &*self;
+        let have_gone_on = log.on.len() + 1 == trial.n_ranks as usize;
+        let is_service_known = !trial.with_service || log.hung.iter().any(|it| it.0 == DeviceName::Proxy);
+        if matches!(trial.fate, Fate::SleepsOn(_)) && have_gone_on && is_service_known {
+            let signs = self.signs.clone();
+            self.helpers.push(std::thread::spawn(move || {
+                doze(50_000);
+                signs.give("over");
+            }));
+        }
+    }
+
     fn stopped(&self) -> Vec<Pid> {
-        let pids = self.log.pids.iter().filter(|(device, _)| self.trial.is_stopped(*device));
-        pids.map(|(_, pid)| *pid).collect()
+        [self.to_stop(false), self.to_stop(true)].concat()
+    }
+
+    /// The rank that is to be stopped, or the service process if it is.
+    fn to_stop(&self, is_service: bool) -> Vec<Pid> {
+        let is_meant = |device| self.trial.is_stopped(device) && is_service == (device == DeviceName::Proxy);
+        self.log.pids.iter().filter(|(device, _)| is_meant(*device)).map(|(_, pid)| *pid).collect()
     }
 }
 
