@@ -1,8 +1,8 @@
-//! A word reduced once more: the last call of that kind, with the same arguments.
+//! A word reduced once more: one of the last calls of that kind, with the same arguments.
 //!
 //! Programs that agree on a word do so in every step of a loop. What leads up to the hand-over (the operator's loop, the way that
 //! suits the call, what the members compare) follows from the arguments, and takes as long as the hand-over itself where two
-//! members are threads of one core. So the last arguments are kept with what followed from them, and compared first.
+//! members are threads of one core. So the arguments of the last few are kept with what followed from them, and compared first.
 //!
 //! What else it depends on, the tuning and the algorithms that are registered, belongs to the engine, which forgets the call when
 //! they change. That the buffers are memory was found when the call was executed first, and stays so: a watermark only rises, whoever
@@ -25,6 +25,9 @@ use crate::shm::Span;
 /// Half a word, in bytes: one element of the most usual types.
 const HALF_LEN: u64 = WORD_LEN / 2;
 
+/// How many calls are kept: the words that a step of a loop agrees on, one after the other.
+const KEPT: usize = 8;
+
 /// The arguments of an all-reduce of a word, or half a one, of the symmetric heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arguments {
@@ -40,6 +43,14 @@ pub(crate) struct Again {
     /// The length of the word in bytes.
     len: u64,
     reducer: Reducer,
+}
+
+/// The last calls that can be repeated.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    calls: ArrayVec<Again, KEPT>,
+    /// The one that makes room for the next, where all places are taken.
+    oldest: usize,
 }
 
 /// A call that is to be executed once more.
@@ -81,11 +92,25 @@ impl Again {
         let reducer = call.reducer.as_ref().filter(|reducer| reducer.is_plain())?;
         Some(Self { arguments: Arguments { summary, input, output }, len, reducer: reducer.clone() })
     }
+}
 
-    /// The call, for `team` to repeat it, if it had these `arguments`.
+impl Kept {
+    /// Keeps `call`, unless one with the same arguments is kept: those of a stream are executed without a look here.
+    pub(crate) fn keep(&mut self, call: Again) {
+        if self.calls.iter().any(|kept| kept.arguments == call.arguments) {
+            return;
+        }
+        if let Err(refused) = self.calls.try_push(call) {
+            self.calls[self.oldest] = refused.element();
+            self.oldest = (self.oldest + 1) % KEPT;
+        }
+    }
+
+    /// The call that had these `arguments`, for `team` to repeat it.
     #[inline]
     pub(crate) fn repeat<'e>(&'e self, team: &'e mut Team, arguments: &Arguments) -> Option<Repeat<'e>> {
-        (self.arguments == *arguments).then_some(Repeat { again: self, team })
+        let again = self.calls.iter().find(|call| call.arguments == *arguments)?;
+        Some(Repeat { again, team })
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use agreements::check_balance;
 
-use super::again::{Again, Arguments, Repeat};
+use super::again::{Again, Arguments, Kept, Repeat};
 use super::algorithm::{Algorithm, ChannelKind, Manner};
 use super::call::Call;
 use super::custom::Customs;
@@ -45,7 +45,7 @@ pub(crate) struct Engine {
     /// How the call that is being executed is done, for whoever notes it.
     taken: Manner,
     /// The last call that reduced a word.
-    again: Option<Again>,
+    again: Kept,
     /// The last field, since it lets go of what the others use.
     lease: Lease,
 }
@@ -98,7 +98,7 @@ impl Engine {
             tuning,
             customs: Customs::default(),
             taken: Manner::default(),
-            again: None,
+            again: Kept::default(),
             lease,
         })
     }
@@ -150,10 +150,10 @@ impl Engine {
         self
     }
 
-    /// The last call that can be repeated, if it had these `arguments`.
+    /// One of the last calls that can be repeated, if it had these `arguments`.
     #[inline]
     pub(crate) fn repeat(&mut self, arguments: &Arguments) -> Option<Repeat<'_>> {
-        self.again.as_ref()?.repeat(&mut self.team, arguments)
+        self.again.repeat(&mut self.team, arguments)
     }
 
     /// Executes `call` in `manner`.
@@ -226,7 +226,7 @@ impl Engine {
         // Where faults are planned, or checksums taken, every call is looked at: none is repeated without.
         let is_watched = self.team.checksums || self.team.board.fabric().injector().is_some();
         if let Some(again) = Again::of(call, summary, len).filter(|_| !is_watched) {
-            self.again = Some(again);
+            self.again.keep(again);
         }
     }
 

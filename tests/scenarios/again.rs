@@ -56,6 +56,20 @@ scenario!(a_word_is_reduced_in_memory_that_was_freed_and_allocated_anew, Job::of
     }
 });
 
+scenario!(more_words_are_reduced_in_turn_than_are_kept, Job::of(2), |comm| {
+    let mine = u64::from(comm.rank().get()) + 1;
+    let words = (0..20).map(|_| comm.alloc::<u64>(1)).collect::<Result<Vec<_>>>()?;
+    for turn in 1..10 {
+        // Fewer than are kept, as many, more.
+        for n_words in [2, 7, 8, 9, 20] {
+            for (number, word) in (1..).zip(&words[..n_words]) {
+                let sum = reduced(comm, (word, word), &ReduceOp::Sum, mine * turn * number)?;
+                assert_eq!(sum, 3 * turn * number);
+            }
+        }
+    }
+});
+
 /// Leaves each rank its own input: not a reduction, so that it can be told who did it.
 #[derive(Debug)]
 struct Keep;

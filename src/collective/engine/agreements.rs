@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 
 use super::Engine;
+use crate::collective::again::Kept;
 use crate::collective::algorithm::{ChannelKind, Manner};
 use crate::collective::board::INLINE_WORDS;
 use crate::collective::custom::{CustomAlgorithm, Registration};
@@ -106,7 +107,7 @@ impl Engine {
     /// [`Engine::run`]. All end the epoch.
     pub(crate) fn tune(&mut self, table: Result<Table>, crowded: bool) -> Result<()> {
         let agreed = self.agree(table, crowded);
-        self.again = None;
+        self.again = Kept::default();
         self.tuning = agreed.inspect_err(|_| self.team.board.revoke())?;
         self.choices = Choices::new(&self.tuning, self.team.n_members());
         Ok(())
@@ -146,7 +147,7 @@ impl Engine {
                 return Err(Error::AlgorithmMismatch { mine, rank, theirs });
             }
         }
-        self.again = None;
+        self.again = Kept::default();
         self.customs.set(operation, algorithm);
         Ok(())
     }
