@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use half::bf16;
 use shmccl::collective::{Algorithm, ChannelKind, CustomAlgorithm, Operation, Steps};
 use shmccl::reduce::{ReduceOp, Scalar};
 use shmccl::{Collectives, Communicator, Error, Result};
@@ -157,6 +158,21 @@ fn means_and_products(comm: &mut Communicator) -> Result<()> {
     }
     Ok(())
 }
+
+scenario!(short_floats_are_accumulated_in_wide_ones_by_whatever_is_registered, Job::of(3), |comm| {
+    register(comm, Operation::AllReduce, "chain", chain)?;
+    // Rounded after each step, 256 and 1 would be 256 again.
+    let mine = bf16::from_f32(if comm.rank().get() == 0 { 256.0 } else { 1.0 });
+    for count in [1, 1027] {
+        let (mut ordinary, heap) = (vec![mine; count], comm.alloc::<bf16>(count)?);
+        comm.all_reduce_in_place(&mut ordinary, &ReduceOp::Sum)?;
+        heap.fill(mine);
+        comm.all_reduce_in_place(&heap, &ReduceOp::Sum)?;
+        for got in ordinary.into_iter().chain(heap.to_vec()) {
+            assert_eq!(got, bf16::from_f32(258.0));
+        }
+    }
+});
 
 #[test]
 fn two_and_three_and_five_ranks_call_what_they_have_registered() {

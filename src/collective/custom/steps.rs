@@ -138,7 +138,7 @@ impl Steps<'_> {
         self.operation().has_root().then_some(root)
     }
 
-    /// The type of the elements: `f32` in scaled sums of shorter floats.
+    /// The type of the elements: `f32` where shorter floats are reduced by a built-in operator, since every [`Steps::combine`] rounds.
     #[must_use]
     pub fn data_type(&self) -> DataType {
         self.call.data_type
