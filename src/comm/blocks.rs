@@ -89,7 +89,7 @@ pub(super) fn check_distinct(
 }
 
 /// Whether some byte is in both.
-fn overlap(one: Region, other: Region) -> bool {
+pub(super) fn overlap(one: Region, other: Region) -> bool {
     let is_before = |one: Region, other: Region| one.end().is_some_and(|end| end <= other.offset.get());
     one.len > 0 && other.len > 0 && !is_before(one, other) && !is_before(other, one)
 }

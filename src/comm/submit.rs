@@ -1,8 +1,10 @@
 //! What takes collective calls, and what of their arguments a rank can check alone.
 
+use super::blocks::overlap;
 use super::operand::{RecvBuffer, SendBuffer};
 use crate::collective::{Arguments, Call, Input, Operation, Output, Repeat};
 use crate::error::{Error, Result};
+use crate::heap::Region;
 use crate::rank::Rank;
 use crate::reduce::{Element, ReduceOp, Reducer};
 
@@ -26,7 +28,7 @@ pub trait Submit<'a> {
     /// Those of the call, where it is executed at once.
     fn submit(&mut self, call: Call<'a>) -> Result<()>;
 
-    /// The last call that can be repeated, if it had these `arguments`, and is to be executed at once.
+    /// One of the last calls that can be repeated, if it had these `arguments`, and is to be executed at once.
     #[inline]
     fn repeat(&mut self, _arguments: Arguments) -> Option<Repeat<'_>> {
         None
@@ -117,7 +119,7 @@ pub(super) fn all_reduce<'a, T: Element, S: Submit<'a> + ?Sized>(
 /// Has `taker` do a call.
 ///
 /// # Errors
-/// Those of [`Submit::submit`]; [`Error::InvalidArgument`] for an operator of another type.
+/// Those of [`Submit::submit`]; [`Error::InvalidArgument`] for an operator of another type, and for buffers that overlap in part.
 #[inline]
 pub(super) fn submit<'a, T: Element, S: Submit<'a> + ?Sized>(
     taker: &mut S,
@@ -135,7 +137,36 @@ pub(super) fn submit<'a, T: Element, S: Submit<'a> + ?Sized>(
         None => None,
     };
     let layout = None;
+    check_places(taker.standing(), operation, count.saturating_mul(size_of::<T>() as u64), &input, &output)?;
     taker.submit(Call { operation, data_type: T::DATA_TYPE, count, root, reducer, layout, input, output })
+}
+
+/// Refuses buffers of the heap that overlap, unless the call is in place: what is read of one would be written meanwhile.
+#[inline]
+fn check_places(
+    standing: Standing,
+    operation: Operation,
+    block: u64,
+    input: &Input<'_>,
+    output: &Output<'_>,
+) -> Result<()> {
+    let (&Input::Heap(input), &Output::Heap(output)) = (input, output) else { return Ok(()) };
+    let (sent, received) = operation.blocks(standing.n_ranks.into());
+    let (sent, received) =
+        (Region::new(input, sent.saturating_mul(block)), Region::new(output, received.saturating_mul(block)));
+    if sent == received || !overlap(sent, received) || is_own_block(standing, block, sent, received) {
+        return Ok(());
+    }
+    let expected =
+        "one apart from what is sent, or the call's form in place: the same, or the block of this rank";
+    Err(Error::InvalidArgument { name: "the offset of what is received", value: output.get(), expected })
+}
+
+/// Whether the shorter one of two buffers is the block of this rank in the longer one.
+fn is_own_block(standing: Standing, block: u64, sent: Region, received: Region) -> bool {
+    let (whole, part) = if sent.len > received.len { (sent, received) } else { (received, sent) };
+    let before = block.saturating_mul(standing.rank.get().into());
+    whole.len > part.len && whole.offset.get().checked_add(before) == Some(part.offset.get())
 }
 
 /// `count`, if it is what is `expected`.

@@ -237,3 +237,38 @@ scenario!(an_operator_that_panics_ends_the_epoch_for_all, Job::of(2).broken(), |
         }
     }
 });
+
+scenario!(buffers_of_the_heap_that_overlap_in_part_are_refused_before_anything_moves, Job::of(2), |comm| {
+    const COUNT: u64 = 3000;
+    let (heap, me) = (comm.alloc_region(4 * (2 * COUNT + 1), 4)?, u64::from(comm.rank().get()));
+    comm.buffer::<f32>(heap)?.fill(1.0);
+    let part = |comm: &Communicator, at: u64, count: u64| comm.buffer::<f32>(heap.part(4 * at, 4 * count)?);
+    for at in [1, COUNT - 1] {
+        let (send, recv) = (part(comm, 0, COUNT)?, part(comm, at, COUNT)?);
+        for refused in [
+            comm.all_reduce(&send, &recv, &ReduceOp::Sum),
+            comm.all_reduce(&recv, &send, &ReduceOp::Sum),
+            comm.broadcast(&send, &recv, comm.rank()),
+        ] {
+            assert!(matches!(refused, Err(Error::InvalidArgument { .. })), "{at}: {refused:?}");
+        }
+        let all = part(comm, 0, 2 * COUNT)?;
+        // The block of the other rank, and none.
+        for at in [(1 - me) * COUNT, 1 + me * COUNT] {
+            let one = part(comm, at, COUNT)?;
+            for refused in [comm.all_gather(&one, &all), comm.reduce_scatter(&all, &one, &ReduceOp::Sum)] {
+                assert!(matches!(refused, Err(Error::InvalidArgument { .. })), "{at}: {refused:?}");
+            }
+        }
+    }
+    assert!(comm.buffer::<f32>(heap)?.to_vec().iter().all(|element| *element == 1.0));
+    // Side by side, and in place.
+    let (send, recv) = (part(comm, 0, COUNT)?, part(comm, COUNT, COUNT)?);
+    comm.all_reduce(&send, &recv, &ReduceOp::Sum)?;
+    comm.all_reduce(&recv, &recv, &ReduceOp::Sum)?;
+    assert_eq!(recv.to_vec(), vec![4.0; 3000]);
+    let (own, all) = (part(comm, me * COUNT, COUNT)?, part(comm, 0, 2 * COUNT)?);
+    own.fill(me as f32);
+    comm.all_gather(&own, &all)?;
+    assert_eq!([all.get(2999)?, all.get(3000)?], [0.0, 1.0]);
+});
