@@ -72,7 +72,8 @@ pub(crate) struct CollectiveArgs {
     /// is held against float sums, whatever the type and the operator, and what is exchanged in place against an exchange out of place
     #[arg(long)]
     pub(crate) bound: bool,
-    /// Show the least, the median, the 99th percentile and the greatest time as well; of up to 8 KiB those of means of 64 operations
+    /// Show the least, the median, the 99th percentile and the greatest time as well. Ranks with cores of their own have those of means
+    /// of 64 operations up to 8 KiB, which take no longer than the clock; ranks that share cores those of operations timed one by one
     #[arg(short = 'I', long)]
     pub(crate) percentiles: bool,
 }
@@ -116,6 +117,7 @@ impl PerfArgs {
             roots,
             average: Average::numbered(args.average),
             memory: args.memory,
+            percentiles: args.percentiles,
             rivals: Vec::new(),
         })
     }

@@ -82,6 +82,7 @@ fn settings(operation: Operation, channel: Channel, rivals: &[Option<String>]) -
         roots: if operation.has_root() { vec![0] } else { Vec::new() },
         average: Average::Mean,
         memory: Memory::Heap,
+        percentiles: false,
         rivals: rivals.to_vec(),
     }
 }

@@ -61,7 +61,9 @@ pub(crate) fn run(comm: &mut Communicator, plan: &Plan, test: Test, duet: Option
     let stage = if settings.memory == Memory::Ordinary { STAGE_LEN } else { 0 };
     let ground =
         Ground { send: region(largest)?, recv: region(largest)?, mail: region(mail)?, stage: region(stage)? };
+    let is_long = plan.one_core || comm.is_crowded()?;
     let gathering = Gathering::new(comm, settings.average, plan.one_core)?;
+    let gathering = gathering.timing_one_by_one(settings.percentiles && is_long);
     let ensemble = Ensemble::new(comm)?;
     let mut bench = Bench {
         comm,

@@ -30,6 +30,7 @@ pub(crate) struct Gathering {
     ledgers: Vec<Span>,
     rank: usize,
     average: Average,
+    one_by_one: bool,
 }
 
 impl Gathering {
@@ -49,7 +50,17 @@ impl Gathering {
                 Gate::All { barrier: BareBarrier::new(counter, n_ranks), kernel: HostKernel::detect() }
             }
         };
-        Ok(Self { gate, ledgers, rank: comm.rank().index(), average })
+        Ok(Self { gate, ledgers, rank: comm.rank().index(), average, one_by_one: false })
+    }
+
+    /// The same, for operations that are timed one by one however few bytes they move.
+    pub(crate) fn timing_one_by_one(self, one_by_one: bool) -> Self {
+        Self { one_by_one, ..self }
+    }
+
+    /// Whether each operation has a time of its own.
+    pub(crate) fn times_one_by_one(&self) -> bool {
+        self.one_by_one
     }
 
     /// Waits for all others.

@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) average: Average,
     /// Where buffers are.
     pub(crate) memory: Memory,
+    /// Whether the percentiles of times are shown, which single operations have and means have not.
+    pub(crate) percentiles: bool,
     /// Algorithms to be held against each other, out of place, instead of the one above.
     pub(crate) rivals: Vec<Option<String>>,
 }

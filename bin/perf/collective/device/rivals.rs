@@ -50,6 +50,10 @@ impl<T: Number> Lane for Rival<'_, '_, T> {
         self.work.borrow().batch()
     }
 
+    fn per_sample(&self) -> u64 {
+        self.work.borrow().per_sample()
+    }
+
     fn wrong(&self) -> u64 {
         self.wrong
     }
