@@ -32,7 +32,7 @@ use crate::error::{Error, Result};
 /// built-in table it is always one that stays in the order of the ranks.
 ///
 /// Where the caller has not chosen by [`set_algorithm`](crate::Communicator::set_algorithm), no tuning table makes such a reduction go by
-/// one of them: it is done by two_shot instead. A scaled sum, which is staged and widened anyway, goes as one of `f32` in the heap.
+/// one of them: it is done by two_shot instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Algorithm {

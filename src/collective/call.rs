@@ -363,12 +363,13 @@ impl Call<'_> {
         }
     }
 
-    /// Combines `sources`, all of them fresh inputs of one block, into the start of the output.
+    /// Combines `sources`, all of them fresh inputs of one block, each multiplied by its own one of `scalars`, if there are any, into
+    /// the start of the output.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
     #[inline]
-    pub(crate) fn combine(&mut self, team: &Team, sources: &[Source<'_>]) -> Result<()> {
+    pub(crate) fn combine(&mut self, team: &Team, scalars: &[u64], sources: &[Source<'_>]) -> Result<()> {
         let len = self.block_len()?;
         let reducer = self.reducer.as_ref().expect("an operation that reduces has a reducer");
         let view = team.view();
@@ -381,7 +382,7 @@ impl Call<'_> {
             Output::Within(bytes, start) => Target::Slice(part_mut(bytes, *start, len)?),
             Output::None => return Ok(()),
         };
-        reducer.combine(sources, &mut [target], self.count, true)
+        reducer.combine_scaled(scalars, sources, &mut [target], self.count)
     }
 }
 

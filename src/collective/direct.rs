@@ -11,6 +11,7 @@ use super::board::Post;
 use super::call::{Call, Input, Output, shifted};
 use super::operation::Operation;
 use super::per_member::{PerMember, fill};
+use super::scalars;
 use super::team::Team;
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
@@ -159,12 +160,10 @@ fn reduce(
     let (mut sources, mut targets) = (PerMember::new(), PerMember::new());
     fill(&mut sources, (0..team.n_members()).map(source))?;
     fill(&mut targets, receivers.map(target))?;
-    call.reducer.as_ref().expect("an operation that reduces has a reducer").combine(
-        &sources,
-        &mut targets,
-        count,
-        true,
-    )
+    let mut scalars = PerMember::new();
+    scalars::gather(team, call, &mut scalars, scalars::of_large);
+    let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
+    reducer.combine_scaled(&scalars, &sources, &mut targets, count)
 }
 
 /// Copies `len` bytes at `input_at` of the input of `member` to `output_at` of this member's output.

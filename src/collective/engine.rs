@@ -1,7 +1,6 @@
 //! Runs the collective calls of one communicator: picks the way, tells the others, goes.
 
 mod agreements;
-mod scaled;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -25,7 +24,7 @@ use super::region::MAIL_LEN;
 use super::staged::Form;
 use super::team::Team;
 use super::tuning::{BufferKind, Choices, Tuning};
-use super::{direct, fused, small, staged};
+use super::{direct, fused, scalars, small, staged};
 use crate::channel::Fabric;
 use crate::error::{Error, Result};
 use crate::heap::HeapOffset;
@@ -185,11 +184,8 @@ impl Engine {
     }
 
     fn run_guarded(&mut self, call: &mut Call<'_>, manner: Manner) -> Result<()> {
-        if call.has_plain_operator() {
+        if call.has_plain_operator() || call.is_scaled() {
             return self.execute(call, manner);
-        }
-        if call.is_scaled() {
-            return self.run_scaled(call, manner);
         }
         // What the operator leaves behind as it panics is what a peer that died would.
         match catch_unwind(AssertUnwindSafe(|| self.execute(call, manner))) {
@@ -261,7 +257,7 @@ impl Engine {
             pipework.require(team, kind)?;
         }
         team.board.tell_operation(summary);
-        let met = meet(team, call, summary, &[pipework.balance()]);
+        let met = meet(team, call, summary, pipework.balance());
         team.board.or_revoke(met)?;
         let settled = self.settle(call, len, way);
         if settled.is_err() {
@@ -410,7 +406,8 @@ fn suited(operation: Operation, len: u64) -> Algorithm {
     }
 }
 
-/// Tells the other members which call this is and where its buffers are, and waits until they have told the same call.
-fn meet(team: &mut Team, call: &Call<'_>, summary: Summary, data: &[u64]) -> Result<()> {
-    team.board.meet(summary, call.operation, direct::places(call), data)
+/// Tells the other members which call this is, where its buffers are, what its input is multiplied by, and the `balance` of its pipes;
+/// waits until they have told the same call.
+fn meet(team: &mut Team, call: &Call<'_>, summary: Summary, balance: u64) -> Result<()> {
+    team.board.meet(summary, call.operation, direct::places(call), &[balance, scalars::own(call)])
 }

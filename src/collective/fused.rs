@@ -196,7 +196,7 @@ fn deliver_blocks(
 fn hand_out(team: &Team, call: &mut Call<'_>, places: &[SourcePlace<'_>], len: u64) -> Result<()> {
     if call.operation.reduces() {
         let sources: PerMember<_> = places.iter().map(|&place| Source { place, fresh: true }).collect();
-        return call.combine(team, &sources);
+        return call.combine(team, &[], &sources);
     }
     distribute(team, call, places.iter().copied(), len)
 }

@@ -9,8 +9,7 @@
 //! | `direct` | `two_shot` in the symmetric heap | two: where the buffers are, and that they were used |
 //! | `pipeline` | ordinary memory, through each member's scratch | one per piece, one or two pieces ahead |
 //! | `algorithms` | all others, and everything over proxied channels | depends |
-//! | `staged` | the same on ordinary memory, through the heap | as many as the algorithm, per piece |
-//! | `staged` | scaled sums, multiplied there | as many as the sum, per piece, and one before |
+//! | `staged` | the same on ordinary memory, of scaled sums, and as `f32`, through the heap | as many as the algorithm, per piece |
 //!
 //! The algorithms are written once, over *pipes* of either kind of channel (`pipe`, `pipework`).
 //!
@@ -50,6 +49,7 @@ mod pipe;
 mod pipeline;
 mod pipework;
 mod region;
+mod scalars;
 mod small;
 mod staged;
 mod standoff;

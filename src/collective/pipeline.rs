@@ -41,6 +41,7 @@ use super::call::{Call, Input, Output, part_mut, shifted};
 use super::direct::{behind_line, share};
 use super::operation::Operation;
 use super::per_member::{PerMember, fill};
+use super::scalars;
 use super::team::Team;
 use crate::error::{Error, Result};
 use crate::faults::STAGE;
@@ -57,6 +58,8 @@ pub(crate) struct Pipeline {
     behind: PerMember<u64>,
     /// Bytes of an element.
     size: u64,
+    /// What the input of each member is multiplied by, if it is.
+    scalars: PerMember<u64>,
     /// Whether results go through the scratch, too.
     returns: bool,
     /// Whether results that are taken are read before they would be driven out of the cache again.
@@ -102,7 +105,9 @@ impl Pipeline {
         let input_of = |member| team.board.post_of(member).places()[0];
         let behind_of = |member| if returns { behind_line(input_of(member)) } else { 0 };
         let behind = (0..team.n_members()).map(behind_of).collect();
-        Self { slots, behind, size, returns, read_soon, own_read_soon }
+        let mut scalars = PerMember::new();
+        scalars::gather(team, call, &mut scalars, scalars::of_large);
+        Self { slots, behind, size, scalars, returns, read_soon, own_read_soon }
     }
 
     /// Executes `call` after all members have posted.
@@ -282,9 +287,9 @@ impl Pipeline {
         let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
         let count = part.len() / self.size;
         if self.own_read_soon == ReadSoon::No && has_output && targets.len() > 1 {
-            return reducer.combine_keeping_others(&sources, &mut targets, count);
+            return reducer.combine_keeping_others(&self.scalars, &sources, &mut targets, count);
         }
-        reducer.combine(&sources, &mut targets, count, true)
+        reducer.combine_scaled(&self.scalars, &sources, &mut targets, count)
     }
 
     /// Finds where `part` of each member's input is.

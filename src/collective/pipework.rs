@@ -206,6 +206,8 @@ impl Doer<'_> {
     pub(crate) fn form(self, call: &Call<'_>) -> Form {
         let is_short = || call.reducer.as_ref().is_some_and(|reducer| reducer.data_type().is_short_float());
         match self {
+            // Inputs are multiplied in the scratch: short ones as `f32`, or they would be rounded there.
+            _ if call.is_scaled() => Form::Widened,
             // Each source is added once, all at once.
             Self::BuiltIn(algorithm) if algorithm.keeps_rank_order() => Form::Own,
             _ if is_short() => Form::Widened,

@@ -21,7 +21,9 @@ use super::board::INLINE_WORDS;
 use super::call::{Call, Input, Output, part, part_mut};
 use super::noting;
 use super::operation::{Operation, Summary};
+use super::per_member::PerMember;
 use super::region::MAIL_LEN;
+use super::scalars;
 use super::team::Team;
 use crate::error::Result;
 use crate::rank::MAX_RANKS;
@@ -51,7 +53,7 @@ pub(crate) fn input_len(call: &Call<'_>, n_members: usize) -> Result<u64> {
 pub(crate) fn run(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64) -> Result<()> {
     team.board.begin(call.operation)?;
     let is_word = len <= WORD_LEN && matches!(call.operation, Operation::AllReduce | Operation::Reduce);
-    if is_word && !is_watched(team) {
+    if is_word && !is_watched(team) && !call.is_scaled() {
         return reduce_word(team, call, summary, len);
     }
     exchange(team, call, summary, len)
@@ -100,9 +102,9 @@ fn post_inline(team: &mut Team, call: &Call<'_>, summary: Summary, len: u64) -> 
     let len = if matches!(call.input, Input::None) { 0 } else { len };
     call.read_input(team.view(), 0, part_mut(bytemuck::cast_slice_mut(&mut words), 0, len)?)?;
     if is_watched(team) {
-        checked::post_words(team, summary, &words[..words_of(len)]);
+        checked::post_words(team, call, summary, &words[..words_of(len)]);
     } else {
-        team.board.post(summary, [0; 2], &words[..words_of(len)]);
+        team.board.post(summary, [0, scalars::own(call)], &words[..words_of(len)]);
     }
     Ok(words)
 }
@@ -115,7 +117,7 @@ fn post_mail(team: &mut Team, call: &Call<'_>, summary: Summary, len: u64) -> Re
     if is_watched(team) {
         return checked::post_mail(team, call, summary, mail);
     }
-    team.board.post(summary, [0; 2], &[]);
+    team.board.post(summary, [0, scalars::own(call)], &[]);
     Ok(())
 }
 
@@ -174,7 +176,9 @@ fn deliver_among<const N: usize>(
     }
     let sources = &sources[..contributors.len()];
     if call.operation.reduces() {
-        call.combine(team, sources)
+        let mut scalars = PerMember::new();
+        scalars::gather(team, call, &mut scalars, scalars::of_small);
+        call.combine(team, &scalars, sources)
     } else {
         distribute(team, call, sources.iter().map(|source| source.place), block)
     }

@@ -1,5 +1,5 @@
-//! Algorithms on ordinary memory, or on short floats that are to be accumulated as `f32`, and scaled sums: piece by piece through the
-//! heap.
+//! Algorithms over pipes on ordinary memory, or on short floats that are to be accumulated as `f32`, or of scaled sums: piece by piece
+//! through the heap.
 //!
 //! A piece of each input block is copied into this member's scratch, the operation runs there as on any other buffers in the
 //! heap, and the results are copied out. Pieces are small enough to stay in the cache, so that the copies cost less than a
@@ -17,19 +17,18 @@ use crate::reduce::{Reducer, Source, SourcePlace, Target};
 /// Pieces begin at multiples of so many bytes in the scratch.
 const ALIGN: u64 = 128;
 
-/// Executes `call` piece by piece: each of them, in the heap of the team of `runner`, by `execute`.
+/// Executes `call` piece by piece: each of them, in the heap of `team`, by `execute`.
 ///
 /// # Errors
 /// Those of `execute`; [`crate::Error::OutOfRange`] for buffers that are not allocated.
-pub(crate) fn run<R: AsMut<Team>>(
-    runner: &mut R,
+pub(crate) fn run(
+    team: &mut Team,
     call: &mut Call<'_>,
     form: Form,
-    mut execute: impl FnMut(&mut R, &mut Call<'_>) -> Result<()>,
+    mut execute: impl FnMut(&mut Team, &mut Call<'_>) -> Result<()>,
 ) -> Result<()> {
     let inner = Inner::of(call, form);
     let size = inner.call.data_type.size() as u64;
-    let team = runner.as_mut();
     let (inputs, outputs) = call.operation.blocks(team.n_members() as u64);
     let scratch = team.scratch(team.me());
     // Rounded down, so that every block of a piece can begin at a multiple of ALIGN.
@@ -37,9 +36,9 @@ pub(crate) fn run<R: AsMut<Team>>(
     let mut done = 0;
     while done < call.count {
         let piece = Piece { start: done, count: most.min(call.count - done), scratch };
-        let mut staged = inner.stage(runner.as_mut(), call, piece)?;
-        execute(runner, &mut staged)?;
-        inner.take_results(runner.as_mut(), call, piece)?;
+        let mut staged = inner.stage(team, call, piece)?;
+        execute(team, &mut staged)?;
+        inner.take_results(team, call, piece)?;
         done += piece.count;
     }
     Ok(())

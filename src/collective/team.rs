@@ -33,12 +33,6 @@ pub(crate) struct Team {
     pub(crate) board: Board,
 }
 
-impl AsMut<Self> for Team {
-    fn as_mut(&mut self) -> &mut Self {
-        self
-    }
-}
-
 impl Team {
     /// The team of `members`, ranks of the job in the order of their numbers in the team, whose zeroed regions start at `bases`.
     /// This rank has to be one of them. With it comes the hold on those regions, to be dropped after the team; it ends with

@@ -6,7 +6,8 @@ use super::{CustomOp, DataType, F8E4M3, F8E5M2, ReduceKernel, ReduceOp, Scalar, 
 use crate::error::{Error, Result};
 use crate::rank::check_n_ranks;
 use crate::shm::reduce::{
-    Arithmetic, Average, Kernels, Maximum, Minimum, Places, Product, ScaledSum, Sum, Supported, with_places,
+    Arithmetic, Average, Kernels, Maximum, Minimum, Places, Product, ScaledSum, Sum, Supported, Terms,
+    with_places,
 };
 
 /// Combines elements of one type by one operator. Cheap to clone, needs no preparation per call, never allocates.
@@ -16,8 +17,8 @@ pub struct Reducer {
     /// What ranks compare to see whether they mean the same operator.
     code: u32,
     n_ranks: u8,
-    /// What to scale by, where that is done.
-    scalar: [u8; 8],
+    /// What to scale by, where that is done: the bytes of an element, then zeros.
+    scalar: u64,
     steps: Steps,
 }
 
@@ -59,7 +60,7 @@ impl Reducer {
         };
         let n_ranks = u8::try_from(n_ranks).expect("checked above: at most 64");
         let code = op.plain_code().unwrap_or_else(|| short(op.code()) | HASHED);
-        Ok(Self { dtype, code, n_ranks, scalar: op.scalar_bytes(), steps })
+        Ok(Self { dtype, code, n_ranks, scalar: u64::from_ne_bytes(op.scalar_bytes()), steps })
     }
 
     /// The type of its elements.
@@ -82,7 +83,7 @@ impl Reducer {
         let op =
             ReduceOp::PLAIN.into_iter().find(|op| op.plain_code() == Some(self.code)).unwrap_or_else(|| {
                 let mut scalar = [0.0];
-                widening::widen(self.dtype, &self.scalar[..self.dtype.size()], &mut scalar);
+                widening::widen(self.dtype, &self.scalar.to_ne_bytes()[..self.dtype.size()], &mut scalar);
                 ReduceOp::PreMulSum(Scalar::new(scalar[0]))
             });
         Self::new(DataType::F32, &op, self.n_ranks.into()).ok()
@@ -97,6 +98,12 @@ impl Reducer {
     /// Whether it multiplies inputs by a scalar.
     pub(crate) const fn is_scaled(&self) -> bool {
         !self.is_plain() && !self.is_custom()
+    }
+
+    /// What it multiplies inputs by, as others take it for [`combine_scaled`](Self::combine_scaled); 0 where it multiplies none.
+    #[inline]
+    pub(crate) const fn scalar(&self) -> u64 {
+        self.scalar
     }
 
     /// What adds inputs that were multiplied before, where this one multiplies them.
@@ -142,24 +149,48 @@ impl Reducer {
         count: u64,
         finish: bool,
     ) -> Result<()> {
-        with_places(sources, targets, self.len(count)?, |places| self.run(places, count, finish))
+        let terms = self.terms(&[]);
+        with_places(sources, targets, self.len(count)?, |places| self.run(places, count, terms, finish))
     }
 
-    /// Combines and finishes as [`combine`](Self::combine) does, for a first target that is written and not read soon: what goes there
+    /// Combines and finishes as [`combine`](Self::combine) does, and multiplies each source that is marked fresh by its own one of
+    /// `scalars`, the [`scalar`](Self::scalar) of the reducer of its rank. Where there are none, all are multiplied by that of this
+    /// one.
+    ///
+    /// # Errors
+    /// Those of [`combine`](Self::combine).
+    ///
+    /// # Panics
+    /// When there are several scalars, but not as many as sources.
+    #[inline]
+    pub(crate) fn combine_scaled(
+        &self,
+        scalars: &[u64],
+        sources: &[Source<'_>],
+        targets: &mut [Target<'_>],
+        count: u64,
+    ) -> Result<()> {
+        let terms = self.terms(scalars);
+        with_places(sources, targets, self.len(count)?, |places| self.run(places, count, terms, true))
+    }
+
+    /// Combines as [`combine_scaled`](Self::combine_scaled) does, for a first target that is written and not read soon: what goes there
     /// goes past the cache if it can, and what goes to the others goes through it.
     ///
     /// # Errors
     /// Those of [`combine`](Self::combine).
+    ///
+    /// # Panics
+    /// As [`combine_scaled`](Self::combine_scaled).
     pub(crate) fn combine_keeping_others(
         &self,
+        scalars: &[u64],
         sources: &[Source<'_>],
         targets: &mut [Target<'_>],
         count: u64,
     ) -> Result<()> {
         with_places(sources, targets, self.len(count)?, |places| match &self.steps {
-            Steps::Built(kernels) => {
-                kernels.last.run_keeping_others(places, count, self.scalar, self.n_ranks);
-            }
+            Steps::Built(kernels) => kernels.last.run_keeping_others(places, count, self.terms(scalars)),
             Steps::Custom(custom) => custom.combine(places),
         })
     }
@@ -172,12 +203,19 @@ impl Reducer {
         count.checked_mul(self.dtype.size() as u64).ok_or_else(too_many)
     }
 
+    /// What a kernel has to know besides its places; of `scalars`, unless there are none.
     #[inline]
-    fn run(&self, places: &Places<'_>, count: u64, finish: bool) {
+    fn terms<'a>(&'a self, scalars: &'a [u64]) -> Terms<'a> {
+        let scalars = if scalars.is_empty() { std::slice::from_ref(&self.scalar) } else { scalars };
+        Terms { scalars, divisor: self.n_ranks }
+    }
+
+    #[inline]
+    fn run(&self, places: &Places<'_>, count: u64, terms: Terms<'_>, finish: bool) {
         match &self.steps {
             Steps::Built(kernels) => {
                 let kernel = if finish { kernels.last } else { kernels.partial };
-                kernel.run(places, count, self.scalar, self.n_ranks);
+                kernel.run(places, count, terms);
             }
             Steps::Custom(custom) => custom.combine(places),
         }

@@ -10,7 +10,7 @@ use shmccl::channel::{Channel, RefusalReason};
 use shmccl::collective::{Algorithm, ChannelKind};
 use shmccl::comm::{Collectives, Group};
 use shmccl::launch::launch_threads;
-use shmccl::reduce::ReduceOp;
+use shmccl::reduce::{ReduceOp, Scalar};
 use shmccl::{Communicator, Error, Result};
 
 use crate::harness::{Job, Watchdog, pattern, rank};
@@ -41,6 +41,7 @@ port_scenario!(
             comm.set_algorithm(None);
             for count in [1, 2, 3, 30, 1000, 3000, 70_001] {
                 Staged::ALL.into_iter().try_for_each(|staged| staged.call(comm, count))?;
+                scaled_by_each(comm, count)?;
             }
             for len in [0, 1, 32, 33, 64, 1000, 1025, 70_000, 500_000] {
                 let sent = pattern(comm.rank().get().into(), len);
@@ -52,6 +53,19 @@ port_scenario!(
 
 fn operation() -> shmccl::collective::Operation {
     shmccl::collective::Operation::AllReduce
+}
+
+/// Adds inputs that each rank multiplies by a number of its own, in ordinary memory and in the heap.
+fn scaled_by_each(comm: &mut Communicator, count: usize) -> Result<()> {
+    let (mine, n) = (comm.rank().get() + 1, comm.n_ranks());
+    let (op, expected) = (ReduceOp::PreMulSum(Scalar::new(mine)), (1..=n).map(|one| one * one).sum::<u32>());
+    let buffer = comm.alloc::<u32>(count)?;
+    buffer.fill(mine);
+    comm.all_reduce_in_place(&buffer, &op)?;
+    let mut got = vec![0; count];
+    comm.all_reduce(&vec![mine; count], &mut got, &op)?;
+    assert!(buffer.to_vec().iter().chain(&got).all(|&sum| sum == expected), "{count} elements");
+    comm.free(buffer)
 }
 
 /// Sends to the right and returns what comes from the left.

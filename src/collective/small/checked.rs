@@ -11,6 +11,7 @@ use super::super::call::{Call, Input};
 use super::super::checks;
 use super::super::operation::Summary;
 use super::super::pipe::Arrival;
+use super::super::scalars;
 use super::super::team::Team;
 use super::{INLINE_LEN, contributors, words_of};
 use crate::error::Result;
@@ -26,8 +27,8 @@ pub(super) fn is_watched(team: &Team) -> bool {
 /// Posts `words` with their checksum.
 #[cold]
 #[inline(never)]
-pub(super) fn post_words(team: &mut Team, summary: Summary, words: &[u64]) {
-    let places = places(team, crc32c::crc32c(bytemuck::cast_slice(words)));
+pub(super) fn post_words(team: &mut Team, call: &Call<'_>, summary: Summary, words: &[u64]) {
+    let places = places(team, call, crc32c::crc32c(bytemuck::cast_slice(words)));
     // This member's own copy stays as it is.
     let mut posted = [0; INLINE_WORDS];
     let posted = &mut posted[..words.len()];
@@ -44,13 +45,13 @@ pub(super) fn post_words(team: &mut Team, summary: Summary, words: &[u64]) {
 #[inline(never)]
 pub(super) fn post_mail(team: &mut Team, call: &Call<'_>, summary: Summary, mail: Region) -> Result<()> {
     if matches!(call.input, Input::None) {
-        team.board.post(summary, [0; 2], &[]);
+        team.board.post(summary, [0, scalars::own(call)], &[]);
         return Ok(());
     }
     let crc = if team.checksums { checks::of_call(team, call, 0, mail.len)? } else { 0 };
     let fabric = team.board.fabric();
     fabric.damage(POST, Place { rank: fabric.rank(), offset: mail.offset }, mail.len);
-    let places = places(team, crc);
+    let places = places(team, call, crc);
     team.board.post(summary, places, &[]);
     Ok(())
 }
@@ -79,6 +80,6 @@ pub(super) fn check_inputs(team: &Team, call: &Call<'_>, len: u64) -> Result<()>
     Ok(())
 }
 
-fn places(team: &Team, crc: u32) -> [u64; 2] {
-    [if team.checksums { checks::told(crc) } else { 0 }, 0]
+fn places(team: &Team, call: &Call<'_>, crc: u32) -> [u64; 2] {
+    [if team.checksums { checks::told(crc) } else { 0 }, scalars::own(call)]
 }

@@ -96,12 +96,14 @@ floats! {
     F8E5M2 as f32, F8E5M2::to_f32, F8E5M2::from_f32;
 }
 
-/// The result for elements of type `T` that lie in `sources`, each with its mark of being fresh.
-fn reduced<T: Plain>(op: &ReduceOp, n_ranks: u32, sources: &[(Vec<u8>, bool)], finish: bool) -> Vec<u8> {
+/// The result for elements of type `T` that lie in `sources`, each with its mark of being fresh. The operators differ in their scalars
+/// at most: one for each source, or one for all.
+fn reduced<T: Plain>(ops: &[ReduceOp], n_ranks: u32, sources: &[(Vec<u8>, bool)], finish: bool) -> Vec<u8> {
+    let op = &ops[0];
     let width = size_of::<T>();
     let mut result = vec![0; sources[0].0.len()];
     for (index, place) in result.chunks_exact_mut(width).enumerate() {
-        let mut operands = sources.iter().map(|(bytes, fresh)| {
+        let mut operands = sources.iter().zip(ops.iter().cycle()).map(|((bytes, fresh), op)| {
             let wide = bytemuck::pod_read_unaligned::<T>(&bytes[index * width..][..width]).wide();
             match op {
                 ReduceOp::PreMulSum(scalar) if *fresh => {
@@ -119,10 +121,21 @@ fn reduced<T: Plain>(op: &ReduceOp, n_ranks: u32, sources: &[(Vec<u8>, bool)], f
     result
 }
 
-/// The same for elements whose type is a value.
+/// The same for elements whose type is a value, and one operator.
 pub(super) fn reduce(
     dtype: DataType,
     op: &ReduceOp,
+    n_ranks: u32,
+    sources: &[(Vec<u8>, bool)],
+    finish: bool,
+) -> Vec<u8> {
+    reduce_each(dtype, std::slice::from_ref(op), n_ranks, sources, finish)
+}
+
+/// The same for an operator of each source.
+pub(super) fn reduce_each(
+    dtype: DataType,
+    ops: &[ReduceOp],
     n_ranks: u32,
     sources: &[(Vec<u8>, bool)],
     finish: bool,
@@ -141,5 +154,5 @@ pub(super) fn reduce(
         DataType::F8E4M3 => reduced::<F8E4M3>,
         DataType::F8E5M2 => reduced::<F8E5M2>,
     };
-    reduced(op, n_ranks, sources, finish)
+    reduced(ops, n_ranks, sources, finish)
 }

@@ -1,3 +1,4 @@
+mod scaling;
 mod streaming;
 
 use proptest::prelude::*;
@@ -95,7 +96,22 @@ fn check(
     count: usize,
     finish: bool,
 ) {
-    let len = count * reducer.data_type().size();
+    let combine = |sources: &[Source<'_>], targets: &mut [Target<'_>]| {
+        reducer.combine(sources, targets, count as u64, finish)
+    };
+    check_combination(combine, reducer.data_type(), operands, expected, layout, count);
+}
+
+/// The same of a combination of elements `dtype` by `combine`.
+fn check_combination(
+    combine: impl FnOnce(&[Source<'_>], &mut [Target<'_>]) -> Result<()>,
+    dtype: DataType,
+    operands: &[(Vec<u8>, bool)],
+    expected: &[u8],
+    layout: Layout,
+    count: usize,
+) {
+    let len = count * dtype.size();
     let shifted: Vec<Vec<u8>> = operands
         .iter()
         .enumerate()
@@ -119,7 +135,7 @@ fn check(
         .enumerate()
         .map(|(k, output)| Target::Slice(&mut output[layout.offset + k..]))
         .collect();
-    reducer.combine(&sources, &mut targets, count as u64, finish).unwrap();
+    combine(&sources, &mut targets).unwrap();
     for (k, output) in outputs.iter().enumerate() {
         let start = layout.offset + k;
         assert!(output[start..start + len] == expected[..len], "target {k} of {layout:?}, {count} elements");

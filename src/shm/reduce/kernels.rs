@@ -75,9 +75,12 @@ type Body = unsafe fn(&Job<'_>);
 
 /// Numbers that an operator needs besides its operands.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms<R> {
-    pub(crate) scalar: R,
-    pub(crate) divisor: R,
+pub(crate) struct Terms<'a> {
+    /// What the operator scales the sources by that are fresh: a scalar of each source, or one of all. Each begins with the bytes of
+    /// an element.
+    pub(crate) scalars: &'a [u64],
+    /// What an average divides by, not zero.
+    pub(crate) divisor: u8,
 }
 
 /// One run of a kernel.
@@ -86,40 +89,41 @@ struct Job<'a> {
     count: usize,
     /// So many of the targets, the first ones, go past the cache.
     n_past: usize,
-    scalar: [u8; 8],
-    divisor: u8,
+    terms: Terms<'a>,
 }
 
 impl Kernel {
     /// Combines the first `count` elements of all sources into all targets, and stores them in the better way.
-    ///
-    /// `scalar` begins with the bytes of the element to scale by; `divisor` is what an average divides by, not zero.
     #[inline]
-    pub(crate) fn run(self, places: &Places<'_>, count: u64, scalar: [u8; 8], divisor: u8) {
-        store::run(places, |way| self.run_by(way, places, count, scalar, divisor));
+    pub(crate) fn run(self, places: &Places<'_>, count: u64, terms: Terms<'_>) {
+        store::run(places, |way| self.run_by(way, places, count, terms));
     }
 
     /// The same in this way.
     #[inline]
-    pub(crate) fn run_by(self, way: Way, places: &Places<'_>, count: u64, scalar: [u8; 8], divisor: u8) {
+    pub(crate) fn run_by(self, way: Way, places: &Places<'_>, count: u64, terms: Terms<'_>) {
         let n_past = if way == Way::Past { places.targets().len() } else { 0 };
-        self.run_past(n_past, places, count, scalar, divisor);
+        self.run_past(n_past, places, count, terms);
     }
 
     /// The same for a first target that nobody reads soon, and others that are read.
-    pub(crate) fn run_keeping_others(self, places: &Places<'_>, count: u64, scalar: [u8; 8], divisor: u8) {
-        self.run_past(store::n_past_but_others(places), places, count, scalar, divisor);
+    pub(crate) fn run_keeping_others(self, places: &Places<'_>, count: u64, terms: Terms<'_>) {
+        self.run_past(store::n_past_but_others(places), places, count, terms);
     }
 
     /// The same with the first `n_past` targets past the cache.
     #[inline]
-    fn run_past(self, n_past: usize, places: &Places<'_>, count: u64, scalar: [u8; 8], divisor: u8) {
+    fn run_past(self, n_past: usize, places: &Places<'_>, count: u64, terms: Terms<'_>) {
+        let Terms { scalars, divisor } = terms;
         let is_within = count.checked_mul(self.width).is_some_and(|len| len <= places.len() as u64);
         assert!(is_within, "{count} elements reach past {} bytes", places.len());
         assert!(divisor > 0 && usize::from(divisor) <= MAX_PLACES, "an average of {divisor} ranks");
+        let n_sources = places.sources().len();
+        let is_for_each = scalars.len() == 1 || scalars.len() == n_sources;
+        assert!(is_for_each, "{} scalars of {n_sources} sources", scalars.len());
         // SAFETY: `Kernels::of` chose by what the processor was found to have; `count` elements lie within the places,
         // asserted just above.
-        unsafe { (self.body)(&Job { places, count: to_usize(count), n_past, scalar, divisor }) };
+        unsafe { (self.body)(&Job { places, count: to_usize(count), n_past, terms }) };
     }
 }
 
@@ -199,11 +203,10 @@ unsafe fn body<I: Instructions, T: Arithmetic, O: Operator<T::Register>>(job: &J
 /// As for `body`.
 #[inline(always)]
 unsafe fn sweep<I: Instructions, T: Arithmetic, O: Operator<T::Register>, const L: usize>(job: &Job<'_>) {
-    let terms = Terms::of::<T>(job.scalar, job.divisor);
-    let (sources, targets) = (job.places.sources(), job.places.targets());
-    let fresh = job.places.fresh();
-    let end = job.count;
-    let run = Run::<I, T, O>::new(sources, fresh, targets, terms);
+    let (sources, targets, end) = (job.places.sources(), job.places.targets(), job.count);
+    let scalars = job.terms.scalars;
+    let (fresh, divisor) = (job.places.fresh(), T::Register::small(job.terms.divisor));
+    let run = Run::<I, T, O> { sources, scalars, targets, fresh, divisor, code: PhantomData };
     let streamed = if I::STREAMS && job.n_past > 0 {
         // SAFETY: the caller's contract.
         unsafe { run.streamed_blocks::<L>(end, job.n_past) }
@@ -218,13 +221,13 @@ unsafe fn sweep<I: Instructions, T: Arithmetic, O: Operator<T::Register>, const 
     let done = match (sources, targets) {
         (&[one, two], &[target]) => {
             let (sources, targets) = ([one, two], [target]);
-            let run = Run::<I, T, O>::new(&sources, fresh, &targets, terms);
+            let run = Run { sources: &sources, targets: &targets, ..run };
             // SAFETY: the caller's contract.
             unsafe { run.blocks::<L>(start, end) }
         }
         (&[one, two], &[first, second]) => {
             let (sources, targets) = ([one, two], [first, second]);
-            let run = Run::<I, T, O>::new(&sources, fresh, &targets, terms);
+            let run = Run { sources: &sources, targets: &targets, ..run };
             // SAFETY: the caller's contract.
             unsafe { run.blocks::<L>(start, end) }
         }
@@ -240,30 +243,25 @@ unsafe fn sweep<I: Instructions, T: Arithmetic, O: Operator<T::Register>, const 
     }
 }
 
-impl<R: Number> Terms<R> {
-    /// The scalar of which `scalar` begins with the bytes, and the divisor.
-    #[inline(always)]
-    pub(super) fn of<T: Arithmetic<Register = R>>(scalar: [u8; 8], divisor: u8) -> Self {
-        let scalar: T = bytemuck::pod_read_unaligned(&scalar[..size_of::<T>()]);
-        Self { scalar: scalar.widen(), divisor: R::small(divisor) }
-    }
+/// The number of which `word` begins with the bytes.
+#[inline(always)]
+pub(super) fn scalar_of<T: Arithmetic>(word: u64) -> T::Register {
+    let scalar: T = bytemuck::pod_read_unaligned(&word.to_ne_bytes()[..size_of::<T>()]);
+    scalar.widen()
 }
 
 /// Places and terms in the form that the inner loop wants: by value, or of a length known when it is compiled.
 struct Run<'a, I, T: Arithmetic, O> {
     sources: &'a [*const u8],
+    /// One of each source, or one of all.
+    scalars: &'a [u64],
     targets: &'a [*mut u8],
     fresh: u64,
-    terms: Terms<T::Register>,
+    divisor: T::Register,
     code: PhantomData<(I, O)>,
 }
 
-impl<'a, I: Instructions, T: Arithmetic, O: Operator<T::Register>> Run<'a, I, T, O> {
-    #[inline(always)]
-    fn new(sources: &'a [*const u8], fresh: u64, targets: &'a [*mut u8], terms: Terms<T::Register>) -> Self {
-        Self { sources, targets, fresh, terms, code: PhantomData }
-    }
-
+impl<I: Instructions, T: Arithmetic, O: Operator<T::Register>> Run<'_, I, T, O> {
     /// Combines whole blocks of `L` elements from `start` on; returns where less than a block is left before `end`.
     ///
     /// # Safety
@@ -335,7 +333,7 @@ impl<'a, I: Instructions, T: Arithmetic, O: Operator<T::Register>> Run<'a, I, T,
             }
         }
         for number in &mut result {
-            *number = O::finish(*number, &self.terms).settle();
+            *number = O::finish(*number, self.divisor).settle();
         }
         // SAFETY: the caller's contract; settled just above.
         unsafe { T::narrow_block::<I, L>(result) }
@@ -354,8 +352,9 @@ impl<'a, I: Instructions, T: Arithmetic, O: Operator<T::Register>> Run<'a, I, T,
         // SAFETY: the caller's contract.
         let mut numbers = unsafe { T::widen_block::<I, L>(block) };
         if O::SCALES && self.fresh >> index & 1 == 1 {
+            let scalar = scalar_of::<T>(self.scalars[index.min(self.scalars.len() - 1)]);
             for number in &mut numbers {
-                *number = number.multiply(self.terms.scalar);
+                *number = number.multiply(scalar);
             }
         }
         numbers

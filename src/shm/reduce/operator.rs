@@ -1,18 +1,17 @@
 //! The operators, as kernels are generic over them.
 
-use super::kernels::Terms;
 use super::number::Number;
 
 /// What is done to the operands of one element.
 pub(crate) trait Operator<R: Number>: 'static {
-    /// Whether original inputs are multiplied by the scalar first.
+    /// Whether original inputs are multiplied by scalars first.
     const SCALES: bool = false;
 
     fn combine(one: R, other: R) -> R;
 
     /// The last step, before the result is stored.
     #[inline(always)]
-    fn finish(result: R, _terms: &Terms<R>) -> R {
+    fn finish(result: R, _divisor: R) -> R {
         result
     }
 }
@@ -32,7 +31,7 @@ pub(crate) struct Maximum;
 /// Adds, and divides the sum by the number of ranks.
 #[derive(Debug)]
 pub(crate) struct Average;
-/// Adds inputs that are multiplied by the scalar.
+/// Adds inputs that are multiplied by scalars.
 #[derive(Debug)]
 pub(crate) struct ScaledSum;
 
@@ -71,8 +70,8 @@ impl<R: Number> Operator<R> for Average {
     }
 
     #[inline(always)]
-    fn finish(result: R, terms: &Terms<R>) -> R {
-        result.divide(terms.divisor)
+    fn finish(result: R, divisor: R) -> R {
+        result.divide(divisor)
     }
 }
 

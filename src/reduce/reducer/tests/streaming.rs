@@ -32,7 +32,7 @@ impl Output {
 
 fn run_past(reducer: &Reducer, places: &Places<'_>, count: usize) {
     let Steps::Built(kernels) = &reducer.steps else { panic!("an operator of the program's own") };
-    kernels.last.run_by(Way::Past, places, count as u64, reducer.scalar, reducer.n_ranks);
+    kernels.last.run_by(Way::Past, places, count as u64, reducer.terms(&[]));
 }
 
 /// Combines past the cache `count` elements of all operands into targets that begin so many bytes behind a line each.
@@ -121,7 +121,7 @@ fn a_result_past_the_cache_is_the_same_beside_one_in_the_place_of_a_source() {
         let sources = [SourcePlace::Slice(&one), SourcePlace::Target(1)].map(Source::fresh);
         let mut own = Output::new(one.len(), behind);
         let mut targets = [Target::Slice(&mut own.bytes[own.start..]), Target::Slice(&mut staged)];
-        reducer.combine_keeping_others(&sources, &mut targets, LONGEST as u64).unwrap();
+        reducer.combine_keeping_others(&[], &sources, &mut targets, LONGEST as u64).unwrap();
         own.check(&expected, &format!("{kernel} at {behind}"));
         assert!(staged == expected, "{kernel} at {behind}");
     }

@@ -79,7 +79,7 @@ unsafe fn sum<I: Instructions, T: Arithmetic>(shape: Shape, n_past: usize) -> (V
     EVENTS.take();
     with_places(&[source, source], &mut places, len as u64, |places| {
         let n_past = n_past.min(places.targets().len());
-        let job = Job { places, count, n_past, scalar: [0; 8], divisor: 1 };
+        let job = Job { places, count, n_past, terms: Terms { scalars: &[0], divisor: 1 } };
         // SAFETY: `count` elements are as long as the places; the processor has `I` by the caller's contract.
         unsafe { body::<Noted<I>, T, Sum>(&job) }
     })
