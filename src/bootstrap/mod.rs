@@ -57,7 +57,9 @@ pub(crate) use knock::{MeetingPoint, Part, meet, meet_as_newcomer};
 pub use link::{Link, LinkEvent, LinkWatch, Pulse};
 pub use member::{Gift, Joining, Membership, Shared};
 pub use message::CONTRIBUTION_LEN;
-pub use options::{CHECKSUMS, Options, Placement, ProxyMode, SegmentBacking, checksums_from_env};
+pub use options::{
+    CHECKSUMS, CORES, Options, Placement, ProxyMode, SegmentBacking, checksums_from_env, cores_from_env,
+};
 pub(crate) use root::{Event, Offer, Root, Seat};
 pub(crate) use socket::{pair, poll_timeout, resource_error};
 pub(crate) use vigil::{CallOff, Vigil};

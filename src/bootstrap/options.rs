@@ -1,5 +1,6 @@
 //! What the launcher decides for all members of a job, and where each of them is to run.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
@@ -104,6 +105,8 @@ pub struct Options {
     /// Whether data are checked by checksums on their way, as far as [`checksums_from_env`] says; where this says no, the environment may
     /// say yes.
     pub checksums: bool,
+    /// How many cores the ranks count on, as [`cores_from_env`] says; where this says nothing, the environment may, or they are counted.
+    pub cores: Option<NonZeroU32>,
 }
 
 impl Default for Options {
@@ -115,6 +118,7 @@ impl Default for Options {
             timeout: Duration::from_secs(60),
             faults: Faults::default(),
             checksums: false,
+            cores: None,
         }
     }
 }
@@ -150,6 +154,34 @@ pub fn checksums_from_env() -> Result<bool> {
         None | Some(Some("" | "0")) => Ok(false),
         Some(Some("1")) => Ok(true),
         Some(_) => Err(Error::Setting { variable: CHECKSUMS, expected: "1, or 0 for none" }),
+    }
+}
+
+/// The variable by which ranks are told how many cores they have.
+pub const CORES: &str = "SHMCCL_CORES";
+
+/// How many cores [`CORES`] tells the ranks of a job to count on (one or more; nothing where they are to be counted).
+///
+/// With n ranks on k cores, n / k of them (rounded up) share one. Where that is one, ranks that wait spin, and operations are done as is
+/// best among ranks with a core each; otherwise they yield, and are done as is best among crowded ones
+/// ([`Communicator::is_crowded`](crate::Communicator::is_crowded)). By themselves ranks count the cores on which they may run: of a
+/// quota of processor time, or of other jobs on the same cores, they know nothing, and can be told by this. Told of more cores than there
+/// are, they go the ways of a larger machine; what is measured then is not what that machine does.
+///
+/// Proxies are counted as before, and nobody is moved. Ranks that are told different numbers go together all the same: the ways on
+/// which they have to agree are those of crowded ranks, if any counts itself crowded.
+///
+/// # Errors
+/// [`Error::Setting`] for another value.
+pub fn cores_from_env() -> Result<Option<NonZeroU32>> {
+    match std::env::var_os(CORES).as_ref().map(|text| text.to_str()) {
+        None | Some(Some("")) => Ok(None),
+        Some(text) => {
+            let cores = text.and_then(|text| text.parse().ok());
+            cores
+                .map(Some)
+                .ok_or(Error::Setting { variable: CORES, expected: "a number of cores, 1 or more" })
+        }
     }
 }
 

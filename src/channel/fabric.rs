@@ -1,5 +1,6 @@
 //! What all channels of one rank stand on: the mapped epoch, its own heap, its seats, and how it waits.
 
+use std::num::NonZeroU32;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ pub(crate) struct Fabric {
     spinners: AtomicU64,
     /// Whether there was more than one from the start.
     crowded: bool,
+    /// How many cores the ranks were told to count on, instead of those on which they may run.
+    cores: Option<NonZeroU32>,
     /// Where the proxy service process sleeps, when it runs on this rank's core.
     service: Option<CellRef<ParkCell>>,
     /// Where this rank's proxy thread sleeps, once there is one.
@@ -89,6 +92,7 @@ impl Fabric {
             seats,
             spinners,
             crowded,
+            cores: None,
             service: None,
             proxy: OnceLock::new(),
             timeout,
@@ -103,6 +107,12 @@ impl Fabric {
     /// The same, on the core of the proxy service process, which counts as long as it is awake.
     pub(crate) fn beside_service(self) -> Self {
         Self { service: Some(self.world.control().proxy_doorbell()), ..self }
+    }
+
+    /// The same, with as many spinning threads on its core as there are if the ranks have so many `cores`.
+    pub(crate) fn counting_on(self, cores: NonZeroU32) -> Self {
+        let spinners = self.world.n_ranks().div_ceil(cores.get());
+        Self { spinners: AtomicU64::new(spinners.into()), crowded: spinners > 1, cores: Some(cores), ..self }
     }
 
     pub(crate) fn world(&self) -> &Arc<World> {
@@ -148,6 +158,11 @@ impl Fabric {
     /// Whether this rank shares its core, with proxies left aside.
     pub(crate) fn crowded(&self) -> bool {
         self.crowded
+    }
+
+    /// How many cores it was told to count on, where it was.
+    pub(crate) fn told_cores(&self) -> Option<NonZeroU32> {
+        self.cores
     }
 
     #[inline]

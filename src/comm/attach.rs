@@ -1,5 +1,6 @@
 //! How a process becomes a member of a job: it joins, creates its segment, maps everybody's, and says that it is ready.
 
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -84,6 +85,7 @@ pub fn join_job() -> Result<Option<Member>> {
     let terms = Terms {
         mode: membership.options.proxy,
         spinners: membership.placement.devices,
+        cores: wishes.cores,
         beside_service: is_beside_service(membership.options.proxy, membership.placement.proxies),
         timeout: membership.options.timeout,
     };
@@ -113,17 +115,22 @@ impl Communicator {
 /// Joins those whom this process has met without a launcher.
 ///
 /// Nobody needs the host of the meeting from here on, so the line to it is closed. What a launcher would tell, the life
-/// locks tell.
+/// locks tell. Where this rank was `told` how many cores there are, it does not go by who shares its own.
 ///
 /// # Errors
 /// Those of [`join_job`].
-pub(super) fn join_met(mut joining: Joining) -> Result<Communicator> {
+pub(super) fn join_met(mut joining: Joining, told: Option<NonZeroU32>) -> Result<Communicator> {
     let rank = joining.rank().expect("only ranks meet");
     let cores = Cores::own();
     let all: Vec<_> = joining.all_gather(cores.bytes(), None)?.into_iter().map(|gift| gift.bytes).collect();
     let timeout = joining.options().timeout;
-    let terms =
-        Terms { mode: ProxyMode::Thread, spinners: cores.spinners(&all), beside_service: false, timeout };
+    let terms = Terms {
+        mode: ProxyMode::Thread,
+        spinners: cores.spinners(&all),
+        cores: told,
+        beside_service: false,
+        timeout,
+    };
     let Entrance { shared, world, own } = Entrance::of(joining)?;
     let seat = Seat::take(&world, rank)?;
     let formation = Formation::new(&world, rank, terms.spinners, timeout, shared.joining().vigil().cloned());
@@ -162,6 +169,8 @@ pub(super) struct Terms {
     pub(super) mode: ProxyMode,
     /// How many threads that may spin share a core, proxies left aside.
     pub(super) spinners: u32,
+    /// How many cores the ranks were told to count on instead.
+    pub(super) cores: Option<NonZeroU32>,
     /// Whether the proxy service process runs on the same core.
     pub(super) beside_service: bool,
     pub(super) timeout: Duration,
@@ -220,6 +229,10 @@ impl Seat {
     ) -> Result<Communicator> {
         let Self { rank, life, registrar } = self;
         let fabric = Fabric::new(Arc::clone(world), rank, terms.spinners, terms.timeout)?;
+        let fabric = match terms.cores {
+            Some(cores) => fabric.counting_on(cores),
+            None => fabric,
+        };
         let fabric = Arc::new(if terms.beside_service { fabric.beside_service() } else { fabric });
         let (era, n_ranks) = (world.era(), world.n_ranks());
         let job = format_args!("{:016x}", era.job);

@@ -70,7 +70,8 @@ impl Communicator {
         let part = Part { rank: self.rank, n_ranks, n_members: self.n_ranks() };
         let vigil = self.vigil();
         let watched = vigil.clone().or_until(off);
-        let met = meet(&id.meeting_point(), part, &options, Some(watched)).and_then(join_met);
+        let met = meet(&id.meeting_point(), part, &options, Some(watched));
+        let met = met.and_then(|joining| join_met(joining, self.fabric().told_cores()));
         let mut comm = met.map_err(|error| self.explain(error, &vigil))?;
         let mut numbers: Vec<_> =
             self.members.iter().map(|member| self.membership.numbers[member.index()]).collect();
@@ -110,7 +111,8 @@ impl Communicator {
     /// Those of [`Communicator::join_within`]; [`Error::NoMeeting`] when it was called off.
     pub(crate) fn join_until(id: &UniqueId, timeout: Duration, off: Option<CallOff>) -> Result<Self> {
         let wishes = Wishes::of(&Options::default())?;
-        let met = meet_as_newcomer(&id.meeting_point(), timeout, off.map(Vigil::until)).and_then(join_met);
+        let met = meet_as_newcomer(&id.meeting_point(), timeout, off.map(Vigil::until))
+            .and_then(|joining| join_met(joining, wishes.cores));
         met.inspect(|comm| comm.plan(&wishes, false)).map_err(super::init::name_hang_up)
     }
 

@@ -28,7 +28,7 @@ impl Communicator {
     /// length of the heap and kind of backing; each is as patient as its own timeout, in the meeting and afterwards.
     ///
     /// Proxies are threads, since a service process needs a launcher that starts it. Nobody is pinned: a rank takes its
-    /// cores from its affinity mask, and how many share them from the masks of all. A named segment of a rank that is
+    /// cores from its affinity mask, and how many share them from the masks of all, unless it is told. A named segment of a rank that is
     /// killed keeps its name; there is no launcher to remove it.
     ///
     /// When it fails it fails for everybody who has come, within the timeout of the most impatient one, and `id` is
@@ -65,7 +65,7 @@ impl Communicator {
         let part = Part { rank, n_ranks, n_members: n_ranks };
         let (wishes, recorders) = (Wishes::of(options)?, recorders(rank.get(), 1, n_ranks == 1)?);
         let met = meet(&id.meeting_point(), part, options, off.map(Vigil::until))
-            .and_then(join_met)
+            .and_then(|joining| join_met(joining, wishes.cores))
             .map_err(name_hang_up);
         met.inspect(|comm| {
             comm.plan(&wishes, false);
@@ -105,9 +105,16 @@ pub(crate) fn init_threads(job: u64, n_ranks: u32, options: &Options) -> Result<
     let era = Era { job, epoch: FIRST_EPOCH };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let spinners = u32::try_from((n_ranks as usize).div_ceil(cores)).unwrap_or(u32::MAX);
-    let terms = Terms { mode: ProxyMode::Thread, spinners, beside_service: false, timeout: options.timeout };
+    let wishes = Wishes::of(options)?;
+    let terms = Terms {
+        mode: ProxyMode::Thread,
+        spinners,
+        cores: wishes.cores,
+        beside_service: false,
+        timeout: options.timeout,
+    };
     let recorders = recorders(0, n_ranks, true)?;
-    let comms = attach_threads(era, shape, &options.backing, &terms, &Wishes::of(options)?)?;
+    let comms = attach_threads(era, shape, &options.backing, &terms, &wishes)?;
     record(&comms, recorders);
     Ok(comms)
 }

@@ -1,9 +1,10 @@
-//! What is asked for by options or the environment: checks, and what is to go wrong on purpose.
+//! What is asked for by options or the environment: checks, what is to go wrong on purpose, and how many cores to count on.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::Communicator;
-use crate::bootstrap::{Options, checksums_from_env};
+use crate::bootstrap::{Options, checksums_from_env, cores_from_env};
 use crate::error::Result;
 use crate::faults::{Faults, Injector, Strike};
 
@@ -12,14 +13,16 @@ use crate::faults::{Faults, Injector, Strike};
 pub(super) struct Wishes {
     pub(super) faults: Faults,
     pub(super) checksums: bool,
+    pub(super) cores: Option<NonZeroU32>,
 }
 
 impl Wishes {
     /// # Errors
-    /// [`crate::Error::FaultPlan`], [`crate::Error::InvalidArgument`] for what the environment says.
+    /// [`crate::Error::FaultPlan`], [`crate::Error::Setting`] for what the environment says.
     pub(super) fn of(options: &Options) -> Result<Self> {
         let checksums = options.checksums || checksums_from_env()?;
-        Ok(Self { faults: options.faults.or_from_env()?, checksums })
+        let cores = options.cores.map_or_else(cores_from_env, |cores| Ok(Some(cores)))?;
+        Ok(Self { faults: options.faults.or_from_env()?, checksums, cores })
     }
 }
 

@@ -9,7 +9,9 @@ use super::init::name_hang_up;
 use super::join_job;
 use super::supervision::{Number, Supervision};
 use super::unique_id::UniqueId;
-use crate::bootstrap::{CONTRIBUTION_LEN, Joining, Options, Part, Pulse, meet, resource_error};
+use crate::bootstrap::{
+    CONTRIBUTION_LEN, Joining, Options, Part, Pulse, cores_from_env, meet, resource_error,
+};
 use crate::channel::{Control, Era, World};
 use crate::error::{Error, Result};
 use crate::heap::Region;
@@ -209,7 +211,7 @@ pub(super) fn come_together(
     let numbers =
         Rank::of_each(&pasts).map(|(rank, past)| Some(Number { rank, restarts: past.restarts })).collect();
     step("told each other the past");
-    let mut comm = join_met(joining)?;
+    let mut comm = join_met(joining, cores_from_env()?)?;
     let (epoch, was_restarted) = (comm.fabric().world().era().epoch, mine.completed.is_none());
     let recovery = Recovery { epoch, restarted, was_restarted, sequence, inherited };
     let membership = comm.alone();

@@ -245,6 +245,7 @@ impl Own {
         let terms = Terms {
             mode: ProxyMode::Thread,
             spinners: cores.spinners(&all),
+            cores: old.told_cores(),
             beside_service: false,
             timeout: old.timeout(),
         };

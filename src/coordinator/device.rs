@@ -43,7 +43,7 @@ use super::greeting::{Bulletin, PATIENCE, Role, Welcome, greet};
 use super::id::DeviceId;
 use super::link::Link;
 use super::order::Order;
-use crate::bootstrap::{Options, checksums_from_env, poll_timeout};
+use crate::bootstrap::{Options, checksums_from_env, cores_from_env, poll_timeout};
 use crate::comm::Aborter;
 use crate::error::{Error, Result};
 use crate::faults::Faults;
@@ -118,6 +118,7 @@ impl Device {
         // What the environment says wrongly is told now, and not by the first communicator.
         Faults::from_env()?;
         checksums_from_env()?;
+        cores_from_env()?;
         let mut device = Self {
             directory: directory.clone(),
             id,

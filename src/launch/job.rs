@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use super::names::Names;
 use super::output::OutputLine;
 use super::{Launch, Observer, Outcome, spawn_threads, supervise};
-use crate::bootstrap::{Options, ProxyMode, checksums_from_env};
+use crate::bootstrap::{Options, ProxyMode, checksums_from_env, cores_from_env};
 use crate::channel::{Control, Era};
 use crate::comm::{Communicator, Member, init_threads, join_job};
 use crate::error::{DeviceName, Error, ExitCause, Result};
@@ -98,6 +98,7 @@ impl Launch {
     pub fn supervise(&self, observer: &mut dyn Observer) -> Result<Outcome> {
         self.options().faults.check_for(self.n_ranks(), self.options().proxy)?;
         checksums_from_env()?;
+        cores_from_env()?;
         let era = Era { job: self.job_id(), epoch: self.epoch() };
         let (control, segment) = Control::create(self.n_ranks(), era)?;
         let names = Names::claim(&self.options().backing, self.n_ranks(), era.job, &mut |name, creator| {

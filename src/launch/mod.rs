@@ -12,6 +12,7 @@
 //! | `SHMCCL_LAUNCHER` | the process id of the launcher |
 //! | `SHMCCL_TIMEOUT_MS` | how long to wait for the launcher's Welcome |
 //! | `SHMCCL_CHECKSUMS` | 1, where data are to be [checked](Launch::checksums) on their way |
+//! | `SHMCCL_CORES` | how many cores to [count on](Launch::cores), where ranks are told |
 //! | `SHMCCL_FAULTS` | the [plan of faults](crate::faults), where there is one |
 //!
 //! One poll loop, in the thread that started the processes, watches sockets, process descriptors, interrupts and
@@ -45,6 +46,7 @@ mod supervise;
 mod threads;
 
 use std::ffi::{OsStr, OsString};
+use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
 #[cfg(feature = "trace")]
 use std::path::PathBuf;
@@ -333,6 +335,14 @@ impl Launch {
     #[must_use]
     pub fn checksums(mut self, checksums: bool) -> Self {
         self.options.checksums = checksums;
+        self
+    }
+
+    /// Tells the ranks how many cores to count on, as [`cores_from_env`](crate::bootstrap::cores_from_env) says; without it, that is left
+    /// to the environment. Processes are placed as before.
+    #[must_use]
+    pub fn cores(mut self, cores: NonZeroU32) -> Self {
+        self.options.cores = Some(cores);
         self
     }
 

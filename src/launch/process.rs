@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 
 use super::output::{OutputPipe, OutputStream};
 use super::{Launch, Program};
-use crate::bootstrap::{CHECKSUMS, ProxyMode, environment, pair, resource_error};
+use crate::bootstrap::{CHECKSUMS, CORES, ProxyMode, environment, pair, resource_error};
 use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::rank::Rank;
 use crate::shm::system::{pidfd_kill, pidfd_open};
@@ -92,6 +92,9 @@ fn command(launch: &Launch, device: DeviceName) -> Command {
     }
     if launch.options.checksums {
         command.env(CHECKSUMS, "1");
+    }
+    if let Some(cores) = launch.options.cores {
+        command.env(CORES, cores.to_string());
     }
     command.envs(launch.env.iter().map(|(name, value)| (name, value)));
     // What is typed goes to one reader.

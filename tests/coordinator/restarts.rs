@@ -73,7 +73,9 @@ fn a_second_coordinator_is_refused_and_a_device_needs_one_to_begin_with() {
     let empty = Pool::empty("empty");
     assert!(run(&empty, "device").contains("start one with `shmccl coordinator`"));
     assert_eq!(entries(&empty.parent.join("shmccl")), 0);
-    for (variable, value) in [("SHMCCL_FAULTS", "nonsense"), ("SHMCCL_CHECKSUMS", "maybe")] {
+    for (variable, value) in
+        [("SHMCCL_FAULTS", "nonsense"), ("SHMCCL_CHECKSUMS", "maybe"), ("SHMCCL_CORES", "0")]
+    {
         let output = pool.command().arg("device").env(variable, value).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(2) && stderr.contains(variable), "{stderr}");

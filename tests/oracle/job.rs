@@ -16,31 +16,53 @@ use crate::plan::Plan;
 use crate::table::Combination;
 use crate::values::Pool;
 
+/// How many ranks of a job count as sharing a core, whatever this machine has: the ways differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Crowd {
+    /// All of them.
+    One,
+    /// None.
+    Apart,
+}
+
 /// A job of `n` ranks.
-fn job(n: u32) -> Job {
+fn job(n: u32, crowd: Crowd) -> Job {
     // The whole table goes on beside other work, which may stop it for a while.
     let (timeout, patience) = if long() { (600, 4 * 3600) } else { (60, 300) };
     Job::of(n)
+        .cores(if crowd == Crowd::One { 1 } else { n })
         .heap_len(24 << 20)
         .timeout(Duration::from_secs(timeout))
         .patience(Duration::from_secs(patience))
 }
 
 /// Runs `sample` combinations, or all, among `n` ranks in threads over channels of `kind`.
-pub(crate) fn in_threads(n: u32, kind: ChannelKind, sample: usize) {
+pub(crate) fn in_threads((n, crowd): (u32, Crowd), kind: ChannelKind, sample: usize) {
     let verified = Verified::default();
-    job(n).threads("oracle", |comm| all(comm, kind, sample, &verified));
+    job(n, crowd).threads("oracle", |comm| all(comm, crowd, kind, sample, &verified));
 }
 
 /// The same among processes, in the test `name`.
-pub(crate) fn in_processes(name: &str, n: u32, kind: ChannelKind, proxy: ProxyMode, sample: usize) {
-    job(n).processes(name, proxy, |comm| all(comm, kind, sample, &Verified::default()));
+pub(crate) fn in_processes(
+    name: &str,
+    (n, crowd): (u32, Crowd),
+    kind: ChannelKind,
+    proxy: ProxyMode,
+    sample: usize,
+) {
+    job(n, crowd).processes(name, proxy, |comm| all(comm, crowd, kind, sample, &Verified::default()));
 }
 
-fn all(comm: &mut Communicator, kind: ChannelKind, sample: usize, verified: &Verified) -> Result<()> {
+fn all(
+    comm: &mut Communicator,
+    crowd: Crowd,
+    kind: ChannelKind,
+    sample: usize,
+    verified: &Verified,
+) -> Result<()> {
     let seed = agreed_seed(comm)?;
     let (n, me) = (comm.n_ranks() as usize, comm.rank().index());
-    let mut random = Random(seed ^ (n as u64) << 32 ^ (kind as u64) << 40);
+    let mut random = Random(seed ^ (n as u64) << 32 ^ (kind as u64) << 40 ^ (crowd as u64) << 48);
     let pool = Pool::new(random.next());
     let calls = match long() {
         true => Combination::all(&mut random, n),
@@ -49,6 +71,7 @@ fn all(comm: &mut Communicator, kind: ChannelKind, sample: usize, verified: &Ver
     let mut zones = (Zone::new(comm, seed)?, Zone::new(comm, !seed)?);
     // Whatever table there is on this machine: the built-in one takes the order of the ranks.
     comm.set_tuning(Table::default())?;
+    assert_eq!(comm.is_crowded()?, crowd == Crowd::One && n > 1);
     comm.set_channel_kind(kind)?;
     for (number, call) in calls.iter().enumerate() {
         let question = Question { call, number, n, me, pool: &pool, verified };

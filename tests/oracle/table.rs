@@ -76,9 +76,12 @@ impl Combination {
             2..=8 => below(random, 2 * n + 70),
             9..=13 => below(random, 3000.min(most)),
             14 => below(random, most),
-            _ if random.below(6) == 0 => elements(operation, dtype, n, LONGEST) - below(random, 100),
-            // Around the slots of pipes and the mail.
-            _ => ((4 << 10) << random.below(4)) / dtype.size() + below(random, 3) - 1,
+            _ => match random.below(6) {
+                0 => elements(operation, dtype, n, LONGEST) - below(random, 100),
+                1 => below(random, elements(operation, dtype, n, LONGEST)),
+                // Around the slots of pipes and the mail.
+                _ => ((4 << 10) << random.below(4)) / dtype.size() + below(random, 3) - 1,
+            },
         };
         Self {
             operation,

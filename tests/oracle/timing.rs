@@ -138,22 +138,22 @@ fn all(comm: &mut Communicator) -> Result<()> {
     Ok(())
 }
 
-fn among(n: u32) {
-    let job = Job::of(n).heap_len(24 << 20).timeout(Duration::from_secs(60));
+fn among(n: u32, cores: u32) {
+    let job = Job::of(n).cores(cores).heap_len(24 << 20).timeout(Duration::from_secs(60));
     job.patience(Duration::from_secs(300)).threads("timing", all);
 }
 
 #[test]
 fn three_ranks_get_the_same_bits_every_time_over_either_kind_of_channel() {
-    among(3);
+    among(3, 3);
 }
 
 #[test]
 fn four_ranks_get_the_same_bits_every_time_over_either_kind_of_channel() {
-    among(4);
+    among(4, 1);
 }
 
 #[test]
 fn seven_ranks_get_the_same_bits_every_time_over_either_kind_of_channel() {
-    among(7);
+    among(7, 7);
 }

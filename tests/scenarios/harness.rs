@@ -4,6 +4,7 @@
 //! in its environment and becomes a device. Every run has a watchdog that aborts the process with a message, so
 //! that a hang is a failure with a name.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use shmccl::bootstrap::{Options, ProxyMode};
@@ -26,13 +27,23 @@ pub(crate) struct Job {
     broken: bool,
     faults: &'static str,
     checksums: bool,
+    cores: Option<NonZeroU32>,
 }
 
 impl Job {
     /// A scenario of `n_ranks` ranks that end together.
     pub(crate) const fn of(n_ranks: u32) -> Self {
         let (timeout, patience) = (Duration::from_secs(10), Duration::from_secs(60));
-        Self { n_ranks, heap_len: 8 << 20, timeout, patience, broken: false, faults: "", checksums: false }
+        Self {
+            n_ranks,
+            heap_len: 8 << 20,
+            timeout,
+            patience,
+            broken: false,
+            faults: "",
+            checksums: false,
+            cores: None,
+        }
     }
 
     /// How long the waits of its ranks may take. Processes get two seconds at least, as joining the job has to be done in it.
@@ -59,6 +70,12 @@ impl Job {
         self
     }
 
+    /// Its ranks count on so many cores, however many there are.
+    pub(crate) const fn cores(mut self, cores: u32) -> Self {
+        self.cores = NonZeroU32::new(cores);
+        self
+    }
+
     /// When the watchdog bites.
     pub(crate) const fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
@@ -80,6 +97,7 @@ impl Job {
             timeout: self.timeout,
             faults,
             checksums: self.checksums,
+            cores: self.cores,
             ..Options::default()
         };
         let whole = |comm: &mut Communicator| {
@@ -131,6 +149,10 @@ impl Job {
             .faults(self.faults.parse().unwrap())
             .checksums(self.checksums)
             .capture_output(true);
+        let launch = match self.cores {
+            Some(cores) => launch.cores(cores),
+            None => launch,
+        };
         let mut output = Captured(Vec::new());
         if let Err(error) = launch.supervise(&mut output) {
             panic!("{name}: {error}\n{}", String::from_utf8_lossy(&output.0));

@@ -18,6 +18,7 @@ mod checkpoints;
 mod checksums;
 mod collectives;
 mod communicators;
+mod crowds;
 mod custom;
 mod departures;
 mod endings;

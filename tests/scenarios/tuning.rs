@@ -22,7 +22,7 @@ fn cases(comm: &mut Communicator, algorithm: Algorithm, buffers: BufferKind) -> 
 const COUNTS: [usize; 6] = [0, 1, 700, 2048, 2049, 140_001];
 
 /// Every operation of every length, with buffers in the heap, in ordinary memory, and on rank 0 alone in ordinary memory.
-fn everything(comm: &mut Communicator) -> Result<()> {
+pub(crate) fn everything(comm: &mut Communicator) -> Result<()> {
     let (me, n) = (comm.rank().index(), comm.n_ranks() as usize);
     let most = n * COUNTS[5];
     let (heap_send, heap_recv) = (comm.alloc::<f32>(most)?, comm.alloc::<f32>(most)?);
