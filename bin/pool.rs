@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use shmccl::coordinator::{
-    Coordinator, Device, DeviceKind, DeviceOptions, Fleet, RuntimeDirectory, Settings,
+    Coordinator, Device, DeviceEnd, DeviceKind, DeviceOptions, Fleet, FleetOptions, RuntimeDirectory,
+    Settings,
 };
 use shmccl::heap::MIN_ADDRESS;
 use shmccl::launch::Program;
@@ -31,7 +32,8 @@ A file of devices is TOML. Every key may be left out:
   core = 1             # the core that it is to run on
 
 Devices that a coordinator starts end with it at Ctrl-C or SIGTERM. One that cannot begin ends the pool, unless that has taken over \
-others, and says why. When it is killed they go on with what they do, and wait for the \
+others, and says why. One that dies later is gone, unless --restart says how many are started again, each as a new device of the \
+same kind that belongs to nothing; one that was taken over is not. When it is killed they go on with what they do, and wait for the \
 next one as long as --outlive says; one that is started with the same -n or --devices takes them over, and starts only what is missing \
 of them. At SIGQUIT (Ctrl-\\) it prints what every device of a communicator is doing, and all goes on. Devices of `shmccl device` live on in any case.";
 
@@ -56,8 +58,10 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
         }
         (None, None) => Vec::new(),
     };
-    if args.outlive.is_some() && kinds.is_empty() {
-        return Err(UsageError::new("--outlive is of no use without -n or --devices; leave it out").into());
+    let idle = [("--outlive", args.outlive.is_some()), ("--restart", args.restart > 0)];
+    if let Some((flag, _)) = idle.into_iter().find(|(_, is_given)| *is_given && kinds.is_empty()) {
+        let what = format!("{flag} is of no use without -n or --devices; leave it out");
+        return Err(UsageError::new(what).into());
     }
     let directory = RuntimeDirectory::open()?;
     let settings = Settings {
@@ -81,9 +85,16 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
     let missing = DeviceKind::missing(&kinds, &directory, &present);
     roll.goes_on_with(present.len() + missing.coming.len());
     let ended = roll.clone();
-    let tell = move |end: &_| ended.note_end(end);
-    let outlives = args.outlive.unwrap_or(OUTLIVE);
-    let mut fleet = Fleet::outliving(&directory, &program, &missing.kinds, outlives, tell)?;
+    let tally = coordinator.restarts();
+    let is_followed = move |end: &DeviceEnd| {
+        let is_followed = ended.note_end(end);
+        if is_followed {
+            tally.count();
+        }
+        is_followed
+    };
+    let options = FleetOptions { outlives: Some(args.outlive.unwrap_or(OUTLIVE)), restarts: args.restart };
+    let mut fleet = Fleet::start_with(&directory, &program, &missing.kinds, options, is_followed)?;
     // Devices that end by themselves, as they see the coordinator end, are none to tell of.
     coordinator.serve_until(|| fleet.end())?;
     drop(fleet);

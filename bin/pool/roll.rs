@@ -34,21 +34,30 @@ impl Roll {
     }
 
     /// Tells of a device that has ended. One that has not come ends the pool with it, as Ctrl-C would, unless that goes on, or the device
-    /// was told to end: nothing is wrong with that one, and a Ctrl-C that has told it so ends the pool anyway.
-    pub(super) fn note_end(&self, end: &DeviceEnd) {
+    /// was told to end: nothing is wrong with that one, and a Ctrl-C that has told it so ends the pool anyway. Returns whether another one
+    /// is to be started in its place: where it can be, and that place has been taken before.
+    pub(super) fn note_end(&self, end: &DeviceEnd) -> bool {
         let mut names = self.names();
-        if names.come.contains(&end.device) {
-            return output::note(&format!("{end}; the others go on"));
+        let has_come = names.come.remove(&end.device);
+        let told = if has_come { end.to_string() } else { format!("{end} before it had registered") };
+        if end.can_restart() && (has_come || end.was_restarted) {
+            output::note(&format!("{told}; started again ({} more times at most)", end.restarts - 1));
+            return true;
         }
-        let told = format!("{end} before it had registered");
-        if names.goes_on || end.was_told() {
-            return output::note(&format!("{told}, and the pool goes on without it"));
+        if has_come {
+            output::note(&format!("{told}; the others go on"));
+            return false;
+        }
+        if names.goes_on || end.was_restarted || end.was_told() {
+            output::note(&format!("{told}, and the pool goes on without it"));
+            return false;
         }
         if names.failed.is_none() {
             names.failed = Some(told);
             // Nobody but this process has the number.
             let _ = kill(Pid::this(), Signal::SIGTERM);
         }
+        false
     }
 
     /// What has ended the pool, if it was a device.

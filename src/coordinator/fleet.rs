@@ -1,38 +1,35 @@
 //! Devices that a process has started for its coordinator: they end with it, and it is told when one ends before. When it is killed they
-//! end as well, or wait for the next coordinator for a time ([`Fleet::outliving`]).
+//! end as well, or wait for the next coordinator for a time ([`FleetOptions::outlives`]).
 //!
-//! One thread starts them, waits for whichever ends next, and ends them. It is their parent, by whose death the kernel kills them
-//! ([`Device::from_env`](super::Device::from_env)); so it lives as long as they do. It waits for processes that are its own and for
+//! One thread (`crew.rs`) starts them, waits for whichever ends next, and ends them. It is their parent, by whose death the kernel kills
+//! them ([`Device::from_env`](super::Device::from_env)); so it lives as long as they do. It waits for processes that are its own and for
 //! no others: what else the program starts is the program's to wait for.
+//!
+//! In the place of one that has died it starts another where it may ([`FleetOptions::restarts`]). To the coordinator that is a device that
+//! comes, as any may at any time: nothing that it decides depends on whom it follows, and the next coordinator need not know.
+
+mod crew;
+mod restarts;
 
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Sender, channel};
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, poll};
-use nix::sys::signal::{SigSet, Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use super::device::{Appointed, Assignment};
 use super::directory::RuntimeDirectory;
 use super::id::DeviceId;
 use super::machine::MAX_DEVICES;
-use crate::bootstrap::{poll_timeout, resource_error};
+use crate::bootstrap::resource_error;
 use crate::error::{Error, Result};
 use crate::launch::Program;
-use crate::shm::system::pidfd_open;
-
-/// How long devices that are told to end may take for it.
-const GRACE: Duration = Duration::from_secs(2);
-
-/// How long it may take this process to hear of a Ctrl-C that its devices have heard of as well.
-const HEARING: Duration = Duration::from_millis(300);
+use crew::{Crew, Orders};
 
 /// Devices that are alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,6 +94,18 @@ pub struct Missing {
     pub coming: Vec<DeviceId>,
 }
 
+/// How devices of a fleet are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FleetOptions {
+    /// How long they wait for the next coordinator of the directory when this process is killed, after which they end; what they do
+    /// meanwhile goes on. Without it they end with this process.
+    pub outlives: Option<Duration>,
+    /// How many devices may be started, all together, in the place of others that have died: killed, crashed, or ended with an error, and
+    /// not told to end. Each is a new device of the same kind, with fresh memory and another number. One that dies within seconds is
+    /// not followed at once, and the next one less so.
+    pub restarts: u32,
+}
+
 /// A device that has ended before its fleet. It displays as what has become of it: "device 7 (big) was killed by SIGKILL".
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -107,6 +116,10 @@ pub struct DeviceEnd {
     pub name: Option<String>,
     /// How it has ended.
     pub status: ExitStatus,
+    /// Whether it was started in the place of another one.
+    pub was_restarted: bool,
+    /// How many may be started again from now on, in its place or in another's.
+    pub restarts: u32,
 }
 
 impl DeviceEnd {
@@ -117,6 +130,12 @@ impl DeviceEnd {
         let tells = |signal| [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].contains(&signal);
         self.status.success()
             || self.status.signal().is_some_and(|number| Signal::try_from(number).is_ok_and(tells))
+    }
+
+    /// Whether another one may be started in its place.
+    #[must_use]
+    pub fn can_restart(&self) -> bool {
+        self.restarts > 0 && !self.was_told()
     }
 }
 
@@ -145,21 +164,6 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// As [`Fleet::start`], of devices that outlive this process when that is killed: they wait for the next coordinator of `directory` for
-    /// the time `outlives`, and end then. What they do meanwhile goes on.
-    ///
-    /// # Errors
-    /// Those of [`Fleet::start`].
-    pub fn outliving(
-        directory: &RuntimeDirectory,
-        program: &Program,
-        kinds: &[DeviceKind],
-        outlives: Duration,
-        on_end: impl FnMut(&DeviceEnd) + Send + 'static,
-    ) -> Result<Self> {
-        Self::launch(directory, program, (kinds, Some(outlives)), on_end)
-    }
-
     /// Starts `program` for each device of these kinds, which is to be one ([`Device::from_env`](super::Device::from_env)) of the
     /// coordinator of `directory`. `on_end` is told of each that ends before the fleet does.
     ///
@@ -170,16 +174,26 @@ impl Fleet {
         directory: &RuntimeDirectory,
         program: &Program,
         kinds: &[DeviceKind],
-        on_end: impl FnMut(&DeviceEnd) + Send + 'static,
+        mut on_end: impl FnMut(&DeviceEnd) + Send + 'static,
     ) -> Result<Self> {
-        Self::launch(directory, program, (kinds, None), on_end)
+        let tell = move |end: &DeviceEnd| {
+            on_end(end);
+            false
+        };
+        Self::start_with(directory, program, kinds, FleetOptions::default(), tell)
     }
 
-    fn launch(
+    /// As [`Fleet::start`], of devices that are kept in this way. `on_end` says besides whether another device is to be started in the
+    /// place of that one, where that [can be](DeviceEnd::can_restart).
+    ///
+    /// # Errors
+    /// Those of [`Fleet::start`].
+    pub fn start_with(
         directory: &RuntimeDirectory,
         program: &Program,
-        (kinds, outlives): (&[DeviceKind], Option<Duration>),
-        on_end: impl FnMut(&DeviceEnd) + Send + 'static,
+        kinds: &[DeviceKind],
+        options: FleetOptions,
+        on_end: impl FnMut(&DeviceEnd) -> bool + Send + 'static,
     ) -> Result<Self> {
         const ACTION: &str = "starting the devices of a pool";
         let count = kinds.iter().fold(0_usize, |sum, kind| sum.saturating_add(kind.count));
@@ -187,22 +201,23 @@ impl Fleet {
             let (name, expected) = ("the number of devices", "1024 at most");
             return Err(Error::InvalidArgument { name, value: count as u64, expected });
         }
-        let orders = kinds.iter().flat_map(|kind| {
-            let order = move || (command(directory, program, kind, outlives), kind.name.clone());
-            std::iter::repeat_with(order).take(kind.count)
-        });
-        let orders: Vec<_> = orders.collect();
+        let orders = Orders {
+            directory: directory.clone(),
+            program: program.clone(),
+            kinds: kinds.iter().cloned().map(Arc::new).collect(),
+            outlives: options.outlives,
+        };
         let (bell, rope) = UnixStream::pair().map_err(|error| resource_error(ACTION, error))?;
         let (tell, told) = channel();
         let builder = std::thread::Builder::new().name("shmccl fleet".to_owned()).stack_size(256 << 10);
-        let live = move || Crew::default().live(orders, &rope, &tell, on_end);
+        let live = move || Crew::new(orders, options.restarts).live(&rope, &tell, on_end);
         let thread = builder.spawn(live).map_err(|error| resource_error(ACTION, error))?;
         let mut fleet = Self { devices: Vec::new(), bell: Some(bell), thread: Some(thread) };
         fleet.devices = told.recv().expect("the thread tells what it has started")?;
         Ok(fleet)
     }
 
-    /// The devices that were started.
+    /// The devices that were started at first.
     #[must_use]
     pub fn devices(&self) -> &[DeviceId] {
         &self.devices
@@ -221,148 +236,16 @@ impl Drop for Fleet {
     }
 }
 
-fn command(
-    directory: &RuntimeDirectory,
-    program: &Program,
-    kind: &DeviceKind,
-    outlives: Option<Duration>,
-) -> Command {
-    let assignment = kind.assignment(outlives);
-    let mut command = program.command();
-    command.envs(assignment.variables(directory)).stdin(Stdio::null());
-    command
-}
-
-/// The processes that have not been waited for. Whoever is left when it is dropped is killed.
-#[derive(Debug, Default)]
-struct Crew {
-    living: Vec<Member>,
-}
-
-#[derive(Debug)]
-struct Member {
-    child: Child,
-    pidfd: OwnedFd,
-    name: Option<String>,
-}
-
-impl Crew {
-    /// What the thread does.
-    fn live(
-        mut self,
-        orders: Vec<(Command, Option<String>)>,
-        rope: &UnixStream,
-        tell: &Sender<Result<Vec<DeviceId>>>,
-        mut on_end: impl FnMut(&DeviceEnd),
-    ) {
-        let started = orders.into_iter().try_for_each(|(command, name)| self.start(command, name));
-        let is_up = started.is_ok();
-        let devices = started.map(|()| self.living.iter().map(Member::device).collect());
-        if tell.send(devices).is_err() || !is_up {
-            return;
-        }
-        // Signals are for the program's own threads. What it starts has them as they were.
-        let _ = SigSet::all().thread_block();
-        while !self.has_rung(rope, None) {
-            for end in self.reap(Some(rope)) {
-                on_end(&end);
-            }
-        }
-        self.end();
-    }
-
-    fn start(&mut self, mut command: Command, name: Option<String>) -> Result<()> {
-        const ACTION: &str = "starting a device";
-        let mut child = command.spawn().map_err(|error| resource_error(ACTION, error))?;
-        match pidfd_open(pid_of(&child)) {
-            Ok(pidfd) => {
-                self.living.push(Member { child, pidfd, name });
-                Ok(())
-            }
-            Err(error) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                Err(resource_error(ACTION, error))
-            }
-        }
-    }
-
-    /// Waits until a device ends, or the rope is pulled, for so long at the most. Returns whether it was the rope.
-    fn has_rung(&self, rope: &UnixStream, limit: Option<Duration>) -> bool {
-        let mut polled = vec![PollFd::new(rope.as_fd(), PollFlags::POLLIN)];
-        if limit.is_none() {
-            polled.extend(self.living.iter().map(|it| PollFd::new(it.pidfd.as_fd(), PollFlags::POLLIN)));
-        }
-        match poll(&mut polled, poll_timeout(limit)) {
-            Ok(_) => polled[0].any().unwrap_or(true),
-            // Who cannot wait any more cannot answer for devices.
-            Err(errno) => errno != Errno::EINTR,
-        }
-    }
-
-    /// Takes out those who have ended; where the fleet may be about to end as well, it is waited whether it does.
-    fn reap(&mut self, rope: Option<&UnixStream>) -> Vec<DeviceEnd> {
-        let mut ended = Vec::new();
-        self.living.retain_mut(|member| {
-            match member.child.try_wait() {
-                Ok(None) => return true,
-                Ok(Some(status)) => {
-                    ended.push(DeviceEnd { device: member.device(), name: member.name.take(), status });
-                }
-                // The program has waited for all of its children, and for this one, too: how it has ended nobody can tell any more.
-                Err(_) => {}
-            }
-            false
-        });
-        let were_told = ended.iter().any(DeviceEnd::was_told);
-        if were_told && rope.is_some_and(|rope| self.has_rung(rope, Some(HEARING))) {
-            ended.clear();
-        }
-        ended
-    }
-
-    /// Tells all to end, and waits for that for as long as they may take.
-    fn end(&mut self) {
-        // None of them has been waited for, so the numbers are theirs.
-        self.living.iter().for_each(|member| _ = kill(pid_of(&member.child), Signal::SIGTERM));
-        let until = Instant::now() + GRACE;
-        while !self.living.is_empty() {
-            let left = until.saturating_duration_since(Instant::now());
-            let mut polled: Vec<_> =
-                self.living.iter().map(|it| PollFd::new(it.pidfd.as_fd(), PollFlags::POLLIN)).collect();
-            if left.is_zero() || poll(&mut polled, poll_timeout(Some(left))) == Ok(0) {
-                return;
-            }
-            drop(polled);
-            self.reap(None);
-        }
-    }
-}
-
-impl Drop for Crew {
-    fn drop(&mut self) {
-        self.living.iter_mut().for_each(|member| _ = member.child.kill());
-        self.living.iter_mut().for_each(|member| _ = member.child.wait());
-    }
-}
-
-impl Member {
-    fn device(&self) -> DeviceId {
-        DeviceId::new(self.child.id())
-    }
-}
-
-fn pid_of(child: &Child) -> Pid {
-    Pid::from_raw(child.id().cast_signed())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn who_ends_in_order_or_by_a_signal_that_ends_programs_was_told_to() {
-        let end = |status| DeviceEnd { device: DeviceId::new(7), name: None, status };
+        let end = |status| {
+            let (device, name, was_restarted) = (DeviceId::new(7), None, false);
+            DeviceEnd { device, name, status, was_restarted, restarts: 1 }
+        };
         for (status, was_told) in [
             (0, true),
             (Signal::SIGINT as i32, true),
@@ -373,7 +256,7 @@ mod tests {
             (2 << 8, false),
         ] {
             let end = end(ExitStatus::from_raw(status));
-            assert_eq!(end.was_told(), was_told, "{end}");
+            assert_eq!((end.was_told(), end.can_restart()), (was_told, !was_told), "{end}");
         }
     }
 }

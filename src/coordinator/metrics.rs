@@ -49,6 +49,8 @@ pub struct Counts {
     pub registered: u64,
     /// Devices that have died, hung up, or were dropped because they hang.
     pub lost: u64,
+    /// Devices that were started in the place of others that had died.
+    pub restarted: u64,
     /// Devices that have joined a communicator after its first epoch.
     pub joined: u64,
     /// Epochs that have begun with a communicator.
@@ -152,7 +154,7 @@ impl Metrics {
 }
 
 impl Counts {
-    fn families(&self) -> [Family<'_>; 7] {
+    fn families(&self) -> [Family<'_>; 8] {
         [
             Family::plain(
                 "shmccl_devices_registered_total",
@@ -163,6 +165,11 @@ impl Counts {
                 "shmccl_devices_lost_total",
                 "Devices that have died, hung up, or were dropped because they hang.",
                 self.lost,
+            ),
+            Family::plain(
+                "shmccl_devices_restarted_total",
+                "Devices that were started in the place of others that had died.",
+                self.restarted,
             ),
             Family::plain(
                 "shmccl_devices_joined_total",

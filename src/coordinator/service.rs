@@ -11,6 +11,7 @@ mod peer;
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -26,6 +27,8 @@ use super::request::{CommStatus, Reply, State};
 use crate::bootstrap::poll_timeout;
 use crate::error::{Error, Result};
 use crate::logs::COORDINATOR;
+use crate::sync::atomic::AtomicU64;
+use crate::sync::plain;
 use ends::{Answer as QuitAnswer, Ends};
 use peer::{Kind, MAX_CLIENTS, Peer};
 
@@ -45,6 +48,17 @@ impl std::fmt::Debug for News {
     }
 }
 
+/// Counts the devices of a coordinator that whoever has started them starts again.
+#[derive(Clone, Debug, Default)]
+pub struct RestartTally(Arc<AtomicU64>);
+
+impl RestartTally {
+    /// One more.
+    pub fn count(&self) {
+        plain::add(&self.0, 1);
+    }
+}
+
 /// A coordinator that listens.
 #[derive(Debug)]
 pub struct Coordinator {
@@ -53,6 +67,7 @@ pub struct Coordinator {
     /// Who is to hear of devices that register.
     news: Option<News>,
     machine: Machine,
+    restarted: RestartTally,
     peers: BTreeMap<u64, Peer>,
     next_peer: u64,
     /// The connection of each device.
@@ -100,6 +115,7 @@ impl Coordinator {
             ends,
             news: None,
             machine: Machine::new(settings, crate::launch::fresh_job_id()),
+            restarted: RestartTally::default(),
             peers: BTreeMap::new(),
             next_peer: 0,
             devices: BTreeMap::new(),
@@ -120,6 +136,12 @@ impl Coordinator {
     /// Has `tell` called with each device that registers. It is not to take long, either.
     pub fn on_registered(&mut self, tell: impl FnMut(DeviceId) + Send + 'static) {
         self.news = Some(News(Box::new(tell)));
+    }
+
+    /// What its metrics tell of devices that were started again.
+    #[must_use]
+    pub fn restarts(&self) -> RestartTally {
+        self.restarted.clone()
     }
 
     /// Serves until it is interrupted (SIGINT, SIGTERM, SIGHUP). Devices live on, for the next coordinator.
@@ -326,6 +348,7 @@ impl Coordinator {
     /// Adds to an answer what the machine does not know.
     fn complete(&self, mut reply: Reply) -> Reply {
         if let Reply::Metrics(metrics) = &mut reply {
+            metrics.counts.restarted = plain::load(&self.restarted.0);
             let count =
                 |is: fn(Kind) -> bool| self.peers.values().filter(|peer| is(peer.kind)).count() as u64;
             metrics.connections = [

@@ -9,6 +9,7 @@ mod long;
 #[path = "../watchdog/mod.rs"]
 mod watchdog;
 
+mod again;
 mod checkpoints;
 mod command;
 mod embedded;

@@ -136,7 +136,7 @@ impl Device {
     /// `None` when it was not. A program that has a pool asks this first of all, and then [serves](Device::serve).
     ///
     /// From here on the process ends when the process of its pool does: the kernel kills it, provided that the calling thread stays; and
-    /// in any case it ends by itself when its coordinator is gone. One that was told to [outlive](crate::coordinator::Fleet::outliving)
+    /// in any case it ends by itself when its coordinator is gone. One that was told to [outlive](crate::coordinator::FleetOptions::outlives)
     /// it waits for the next coordinator for that time when its own was killed, and ends at once when that has ended in order.
     ///
     /// # Errors

@@ -1,0 +1,235 @@
+//! The thread that is the parent of a fleet's devices.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::unistd::Pid;
+
+use super::restarts::Restarts;
+use super::{DeviceEnd, DeviceKind};
+use crate::bootstrap::{poll_timeout, resource_error};
+use crate::coordinator::directory::RuntimeDirectory;
+use crate::coordinator::id::DeviceId;
+use crate::error::Result;
+use crate::launch::Program;
+use crate::logs::COORDINATOR;
+use crate::shm::system::pidfd_open;
+
+/// How long devices that are told to end may take for it.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How long it may take this process to hear of a Ctrl-C that its devices have heard of as well.
+const HEARING: Duration = Duration::from_millis(300);
+
+/// What is to be started.
+#[derive(Debug)]
+pub(super) struct Orders {
+    pub(super) directory: RuntimeDirectory,
+    pub(super) program: Program,
+    pub(super) kinds: Vec<Arc<DeviceKind>>,
+    pub(super) outlives: Option<Duration>,
+}
+
+impl Orders {
+    fn command(&self, kind: &DeviceKind) -> Command {
+        let assignment = kind.assignment(self.outlives);
+        let mut command = self.program.command();
+        command.envs(assignment.variables(&self.directory)).stdin(Stdio::null());
+        command
+    }
+}
+
+/// The processes that have not been waited for. Whoever is left when it is dropped is killed.
+#[derive(Debug)]
+pub(super) struct Crew {
+    orders: Orders,
+    restarts: Restarts,
+    living: Vec<Member>,
+}
+
+#[derive(Debug)]
+struct Member {
+    child: Child,
+    pidfd: OwnedFd,
+    kind: Arc<DeviceKind>,
+    began: Instant,
+    was_restarted: bool,
+}
+
+/// One who was waited for.
+#[derive(Debug)]
+struct Dead {
+    end: DeviceEnd,
+    kind: Arc<DeviceKind>,
+    lived: Duration,
+}
+
+impl Crew {
+    pub(super) fn new(orders: Orders, restarts: u32) -> Self {
+        Self { orders, restarts: Restarts::new(restarts), living: Vec::new() }
+    }
+
+    /// What the thread does.
+    pub(super) fn live(
+        mut self,
+        rope: &UnixStream,
+        tell: &Sender<Result<Vec<DeviceId>>>,
+        mut on_end: impl FnMut(&DeviceEnd) -> bool,
+    ) {
+        let started = self.start_all();
+        let is_up = started.is_ok();
+        let devices = started.map(|()| self.living.iter().map(Member::device).collect());
+        if tell.send(devices).is_err() || !is_up {
+            return;
+        }
+        // Signals are for the program's own threads. What it starts has them as they were.
+        let before = SigSet::thread_get_mask();
+        let _ = SigSet::all().thread_block();
+        while !self.has_rung(rope, None) {
+            let dead = self.reap(Some(rope));
+            self.replace(dead, rope, &mut on_end, before.as_ref().ok());
+        }
+        self.end();
+    }
+
+    fn start_all(&mut self) -> Result<()> {
+        for kind in self.orders.kinds.clone() {
+            (0..kind.count).try_for_each(|_| self.start(&kind, false).map(drop))?;
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, kind: &Arc<DeviceKind>, was_restarted: bool) -> Result<DeviceId> {
+        const ACTION: &str = "starting a device";
+        let mut child = self.orders.command(kind).spawn().map_err(|error| resource_error(ACTION, error))?;
+        match pidfd_open(pid_of(&child)) {
+            Ok(pidfd) => {
+                let member =
+                    Member { child, pidfd, kind: Arc::clone(kind), began: Instant::now(), was_restarted };
+                let device = member.device();
+                self.living.push(member);
+                Ok(device)
+            }
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(resource_error(ACTION, error))
+            }
+        }
+    }
+
+    /// Tells of those who are dead, and starts others in the place of those of whom `on_end` says so, unless the rope is pulled meanwhile.
+    /// They have the signals `mask`ed that the first ones had.
+    fn replace(
+        &mut self,
+        dead: Vec<Dead>,
+        rope: &UnixStream,
+        on_end: &mut impl FnMut(&DeviceEnd) -> bool,
+        mask: Option<&SigSet>,
+    ) {
+        let (mut places, mut pause) = (Vec::new(), Duration::ZERO);
+        for Dead { mut end, kind, lived } in dead {
+            end.restarts = self.restarts.left();
+            if on_end(&end) && end.can_restart() {
+                pause = self.restarts.take(lived).max(pause);
+                places.push((end.device, kind));
+            }
+        }
+        if places.is_empty() || self.has_rung(rope, Some(pause)) {
+            return;
+        }
+        let ours = SigSet::thread_get_mask();
+        mask.map(SigSet::thread_set_mask);
+        for (dead, kind) in places {
+            let (left, name) = (self.restarts.left(), kind.name.as_deref().unwrap_or_default());
+            match self.start(&kind, true) {
+                Ok(device) => {
+                    tracing::info!(target: COORDINATOR, %device, in_place_of = %dead, name, left, "device started again");
+                }
+                Err(error) => {
+                    tracing::error!(target: COORDINATOR, %error, in_place_of = %dead, name, left, "no device started again");
+                }
+            }
+        }
+        let _ = ours.map(|ours| ours.thread_set_mask());
+    }
+
+    /// Waits until a device ends, or the rope is pulled, for so long at the most. Returns whether it was the rope.
+    fn has_rung(&self, rope: &UnixStream, limit: Option<Duration>) -> bool {
+        let mut polled = vec![PollFd::new(rope.as_fd(), PollFlags::POLLIN)];
+        if limit.is_none() {
+            polled.extend(self.living.iter().map(|it| PollFd::new(it.pidfd.as_fd(), PollFlags::POLLIN)));
+        }
+        match poll(&mut polled, poll_timeout(limit)) {
+            Ok(_) => polled[0].any().unwrap_or(true),
+            // Who cannot wait any more cannot answer for devices.
+            Err(errno) => errno != Errno::EINTR,
+        }
+    }
+
+    /// Takes out those who have ended; where the fleet may be about to end as well, it is waited whether it does.
+    fn reap(&mut self, rope: Option<&UnixStream>) -> Vec<Dead> {
+        let mut ended = Vec::new();
+        self.living.retain_mut(|member| {
+            match member.child.try_wait() {
+                Ok(None) => return true,
+                Ok(Some(status)) => {
+                    let (device, name) = (member.device(), member.kind.name.clone());
+                    let was_restarted = member.was_restarted;
+                    let end = DeviceEnd { device, name, status, was_restarted, restarts: 0 };
+                    let (kind, lived) = (Arc::clone(&member.kind), member.began.elapsed());
+                    ended.push(Dead { end, kind, lived });
+                }
+                // The program has waited for all of its children, and for this one, too: how it has ended nobody can tell any more.
+                Err(_) => {}
+            }
+            false
+        });
+        let were_told = ended.iter().any(|it| it.end.was_told());
+        if were_told && rope.is_some_and(|rope| self.has_rung(rope, Some(HEARING))) {
+            ended.clear();
+        }
+        ended
+    }
+
+    /// Tells all to end, and waits for that for as long as they may take.
+    fn end(&mut self) {
+        // None of them has been waited for, so the numbers are theirs.
+        self.living.iter().for_each(|member| _ = kill(pid_of(&member.child), Signal::SIGTERM));
+        let until = Instant::now() + GRACE;
+        while !self.living.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            let mut polled: Vec<_> =
+                self.living.iter().map(|it| PollFd::new(it.pidfd.as_fd(), PollFlags::POLLIN)).collect();
+            if left.is_zero() || poll(&mut polled, poll_timeout(Some(left))) == Ok(0) {
+                return;
+            }
+            drop(polled);
+            self.reap(None);
+        }
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.living.iter_mut().for_each(|member| _ = member.child.kill());
+        self.living.iter_mut().for_each(|member| _ = member.child.wait());
+    }
+}
+
+impl Member {
+    fn device(&self) -> DeviceId {
+        DeviceId::new(self.child.id())
+    }
+}
+
+fn pid_of(child: &Child) -> Pid {
+    Pid::from_raw(child.id().cast_signed())
+}
