@@ -312,6 +312,7 @@ impl Fabric {
     }
 
     /// Where this rank notes what it does when it does, if there is such a place.
+    #[inline]
     pub(crate) fn any_recorder(&self) -> Option<&Recorder> {
         self.recorder.get()
     }

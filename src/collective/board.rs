@@ -172,8 +172,15 @@ impl Board {
     /// Those of [`Board::await_post`].
     #[inline]
     pub(crate) fn begin(&mut self, operation: Operation) -> Result<()> {
+        let has_room = self.has_room();
         self.sequence = self.sequence.wrapping_add(1);
-        if self.sequence.wrapping_sub(self.floor) >= LAP { self.make_room(operation) } else { Ok(()) }
+        if has_room { Ok(()) } else { self.make_room(operation) }
+    }
+
+    /// Whether the slot of the next operation can be used at once.
+    #[inline]
+    pub(super) fn has_room(&self) -> bool {
+        self.sequence.wrapping_add(1).wrapping_sub(self.floor) < LAP
     }
 
     /// Waits until every member has posted all but the newest operations that a ring holds.

@@ -197,6 +197,7 @@ impl Engine {
     #[inline]
     fn execute(&mut self, call: &mut Call<'_>, manner: Manner) -> Result<()> {
         if call.operation.has_peer() {
+            noting::clock_in(&mut self.team);
             return self.deliver(call, manner.channel);
         }
         if call.operation.is_by_messages() {
@@ -253,6 +254,7 @@ impl Engine {
     #[inline(never)]
     fn run_large(&mut self, call: &mut Call<'_>, summary: Summary, len: u64, way: Way) -> Result<()> {
         let Self { team, pipework, .. } = self;
+        noting::clock_in(team);
         if let Way::Piped(_, kind) | Way::Custom(kind) = way {
             pipework.require(team, kind)?;
         }

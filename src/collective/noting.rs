@@ -10,13 +10,13 @@ use crate::trace::{Note, PORT, Prepared, Recorder, Verb};
 
 /// What is known of the call that a member is in, if it is noted.
 ///
-/// Of a small call, the note is prepared while the member waits for the others anyhow: then a trace costs little more than the two looks
-/// at the clock.
+/// Of a small call, the note is prepared while the member waits for the others anyhow, and where it has little to do before that, the
+/// clock is read then, too: a trace costs little more than the look at the clock at the end.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
     is_open: bool,
-    /// Ticks at the beginning.
-    begun: u64,
+    /// Ticks at the beginning, once the clock was read.
+    begun: Option<u64>,
     /// That of the operation.
     number: u64,
     prepared: Option<Prepared>,
@@ -26,12 +26,28 @@ pub(crate) struct Draft {
 #[inline]
 pub(super) fn begin(team: &mut Team, operation: Operation) -> bool {
     team.draft.is_open = false;
-    let Some(recorder) = team.board.fabric().recorder() else { return false };
-    if operation == Operation::AllToAllV {
+    if team.board.fabric().recorder().is_none() || operation == Operation::AllToAllV {
         return false;
     }
-    team.draft = Draft { is_open: true, begun: recorder.now(), number: next_number(team), prepared: None };
+    team.draft = Draft { is_open: true, begun: None, number: next_number(team), prepared: None };
     true
+}
+
+/// Whether the call that `team` is in is noted, and nobody has read the clock yet.
+#[inline]
+pub(super) fn is_unclocked(team: &Team) -> bool {
+    team.draft.is_open && team.draft.begun.is_none()
+}
+
+/// Reads the clock for the beginning of the call, if it is noted: before all that takes long, and no later than [`prepare`].
+#[inline]
+pub(super) fn clock_in(team: &mut Team) {
+    if !is_unclocked(team) {
+        return;
+    }
+    if let Some(recorder) = team.board.fabric().any_recorder() {
+        team.draft.begun = Some(recorder.now());
+    }
 }
 
 /// Prepares the note of `call`, if there is to be one; of a small call, when the member has told the others all that they wait for. The
@@ -41,6 +57,7 @@ pub(super) fn prepare(team: &mut Team, call: &Call<'_>) {
     if !team.draft.is_open || team.draft.prepared.is_some() {
         return;
     }
+    clock_in(team);
     if let Some(recorder) = team.board.fabric().any_recorder() {
         team.draft.prepared = Some(recorder.prepare(note_of(team, call, team.draft.number)));
     }
@@ -53,6 +70,8 @@ pub(super) fn end(team: &mut Team, call: &Call<'_>, manner: Manner, has_failed: 
     if let Some(recorder) = team.board.fabric().any_recorder() {
         let Draft { begun, number, prepared, .. } = team.draft;
         let prepared = prepared.unwrap_or_else(|| recorder.prepare(note_of(team, call, number)));
+        // What was refused before it did anything took no time.
+        let begun = begun.unwrap_or_else(|| recorder.now());
         recorder.note_prepared(begun, prepared.done_in(code_of(manner)).failing(has_failed));
     }
 }
@@ -153,6 +172,7 @@ fn next_number(team: &Team) -> u64 {
     team.board.sequence().wrapping_add(1)
 }
 
+#[inline]
 fn code_of(manner: Manner) -> u8 {
     let algorithm = manner.algorithm.map_or(0, |algorithm| algorithm as u8);
     algorithm | if manner.channel == ChannelKind::Port { PORT } else { 0 }

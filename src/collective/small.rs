@@ -35,6 +35,9 @@ pub(crate) const INLINE_LEN: u64 = INLINE_WORDS as u64 * 8;
 /// The most bytes that a word holds.
 pub(crate) const WORD_LEN: u64 = 8;
 
+/// Up to so many bytes of its heap a member posts before it reads the clock for a trace: a few tens of nanoseconds.
+const SWIFT_LEN: u64 = 4 << 10;
+
 /// The most bytes that a member contributes to `call` among `n_members`.
 ///
 /// # Errors
@@ -51,6 +54,9 @@ pub(crate) fn input_len(call: &Call<'_>, n_members: usize) -> Result<u64> {
 /// Those of [`super::board::Board::await_post`]; [`crate::Error::OutOfRange`] for buffers that are not allocated.
 #[inline]
 pub(crate) fn run(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64) -> Result<()> {
+    if noting::is_unclocked(team) && !posts_at_once(team, call, len) {
+        noting::clock_in(team);
+    }
     team.board.begin(call.operation)?;
     let is_word = len <= WORD_LEN && matches!(call.operation, Operation::AllReduce | Operation::Reduce);
     if is_word && !is_watched(team) && !call.is_scaled() {
@@ -85,6 +91,7 @@ fn exchange(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64) ->
 fn reduce_word(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64) -> Result<()> {
     let word = call.input_word(team.view(), len)?;
     team.board.post(summary, [0; 2], &[word]);
+    noting::prepare(team, call);
     if matches!(call.output, Output::None) {
         return Ok(());
     }
@@ -119,6 +126,17 @@ fn post_mail(team: &mut Team, call: &Call<'_>, summary: Summary, len: u64) -> Re
     }
     team.board.post(summary, [0, scalars::own(call)], &[]);
     Ok(())
+}
+
+/// Whether this member has next to nothing to do before it posts, and waits for others then.
+fn posts_at_once(team: &Team, call: &Call<'_>, len: u64) -> bool {
+    let awaits_none =
+        matches!(call.operation, Operation::Broadcast | Operation::Scatter) && call.root == team.me();
+    len <= SWIFT_LEN
+        && matches!(call.input, Input::Heap(_) | Input::None)
+        && !(matches!(call.output, Output::None) || awaits_none)
+        && !is_watched(team)
+        && team.board.has_room()
 }
 
 /// Waits for the members whose input this one needs.
