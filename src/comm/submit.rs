@@ -1,7 +1,7 @@
 //! What takes collective calls, and what of their arguments a rank can check alone.
 
 use super::operand::{RecvBuffer, SendBuffer};
-use crate::collective::{Arguments, Call, Input, Operation, Output, Repeat};
+use crate::collective::{Arguments, Call, Input, Layout, Operation, Output, Repeat};
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 use crate::reduce::{Element, ReduceOp, Reducer};
@@ -136,6 +136,30 @@ pub(super) fn submit<'a, T: Element, S: Submit<'a> + ?Sized>(
     };
     let layout = None;
     taker.submit(Call { operation, data_type: T::DATA_TYPE, count, root, reducer, layout, input, output })
+}
+
+/// Has `taker` exchange the blocks of `layout`.
+///
+/// # Errors
+/// Those of [`Submit::submit`].
+pub(super) fn submit_blocks<'a, T: Element, S: Submit<'a> + ?Sized>(
+    taker: &mut S,
+    layout: Layout,
+    input: Input<'a>,
+    output: Output<'a>,
+) -> Result<()> {
+    let operation = Operation::AllToAllV;
+    let layout = Some(Box::new(layout));
+    taker.submit(Call {
+        operation,
+        data_type: T::DATA_TYPE,
+        count: 0,
+        root: 0,
+        reducer: None,
+        layout,
+        input,
+        output,
+    })
 }
 
 /// `count`, if it is what is `expected`.
