@@ -170,7 +170,8 @@ pub(crate) struct PerfArgs {
 /// Flags of `shmccl compare`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CompareArgs {
-    /// Compare the algorithms of a collective operation instead of puts, direct and proxied: all_reduce, all_gather, ...
+    /// Compare the algorithms of a collective operation instead of puts, direct and proxied: all_reduce, all_gather, ... What goes by
+    /// messages between pairs, as sendrecv and all_to_all_v do, has one way only
     #[arg(long, value_name = "OP", value_parser = parse_operation)]
     pub(crate) op: Option<Test>,
     /// Device processes that do the operation [default: 2]

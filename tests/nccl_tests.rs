@@ -6,8 +6,17 @@ use std::sync::{Mutex, PoisonError};
 
 use regex::Regex;
 
-const OPERATIONS: [&str; 8] =
-    ["all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"];
+const OPERATIONS: [&str; 9] = [
+    "all_reduce",
+    "reduce",
+    "broadcast",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "all_to_all_v",
+    "gather",
+    "scatter",
+];
 
 /// Ranks spin for each other: two jobs at a time would each wait for the other's time slices.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -51,7 +60,7 @@ fn nccl_tests_line() -> Regex {
     .join("|");
     let operators = ["   sum", "  prod", "   max", "   min", "   avg", "mulsum", "  none"].join("|");
     let alternatives = [
-        r"# Collective test (starting|concluded): (all_reduce|reduce|broadcast|all_gather|reduce_scatter|alltoall|gather|scatter|sendrecv)_perf".to_owned(),
+        r"# Collective test (starting|concluded): (all_reduce|reduce|broadcast|all_gather|reduce_scatter|alltoall|alltoallv|gather|scatter|sendrecv)_perf".to_owned(),
         r"# nThread \d+ nGpus \d+ minBytes \d+ maxBytes \d+ step: \d+\((factor|bytes)\) warmup iters: \d+ iters: \d+ agg iters: \d+ validation: \d+ graph: \d+".to_owned(),
         r"#".to_owned(),
         r"# Using devices".to_owned(),
@@ -112,6 +121,21 @@ fn what_neighbours_send_each_other_is_measured_in_both_places_and_checked_where_
 }
 
 #[test]
+fn blocks_of_several_lengths_come_out_right_in_both_places_wherever_they_are() {
+    for [ranks, channel, memory] in
+        [["2", "memory", "heap"], ["3", "memory", "ordinary"], ["3", "port", "heap"], ["4", "memory", "heap"]]
+    {
+        let sizes = ["-b", "4", "-e", "256K", "-f", "256", "-n", "64", "-w", "0", "-d", "half", "--bound"];
+        let flags = ["-g", ranks, "--channel", channel, "--memory", memory];
+        let lines = table(&[&["alltoallv"][..], &sizes, &flags].concat());
+        assert_eq!(lines[0], "# Collective test starting: alltoallv_perf");
+        for row in rows(&lines) {
+            assert_eq!((row[8].as_str(), row[12].as_str()), ("0", "0"), "{row:?}");
+        }
+    }
+}
+
+#[test]
 fn every_type_every_operator_and_every_root_is_a_row_of_its_own() {
     let size = ["-b", "3K", "-e", "3K", "-n", "1", "-w", "0"];
     for (words, column, expected) in [
@@ -137,6 +161,7 @@ fn a_limit_that_does_something_else_than_the_operation_says_so_in_its_name() {
         (&["all_reduce", "-d", "double"], [", of float sums"; 2]),
         (&["all_reduce", "-o", "max", "--memory", "ordinary"], [", of float sums"; 2]),
         (&["alltoall", "-d", "double"], ["", ", out of place"]),
+        (&["alltoallv", "--memory", "ordinary"], ["", ", out of place"]),
     ] {
         let size = ["-b", "4M", "-e", "4M", "-n", "1", "-w", "0", "--json", "-"];
         let output = perf(&[words, &size].concat());
@@ -220,6 +245,7 @@ fn what_cannot_be_meant_is_exit_code_two_and_one_line() {
     for (words, told) in [
         (&["broadcast", "-o", "sum"][..], "--op has no effect with broadcast; leave it out"),
         (&["sendrecv", "--algo", "ring"], "--algo has no effect with sendrecv; leave it out"),
+        (&["all_to_all_v", "--algo", "one_shot"], "--algo has no effect with all_to_all_v; leave it out"),
         (&["sendrecv", "-o", "sum"], "--op has no effect with sendrecv; leave it out"),
         (&["all_reduce", "-r", "0"], "--root has no effect with all_reduce; leave it out"),
         (&["put_latency", "-d", "half"], "--datatype has no effect with put_latency; leave it out"),

@@ -55,6 +55,9 @@ pub(crate) enum Test {
     /// A block of each input for each rank
     #[value(alias = "alltoall")]
     AllToAll,
+    /// The same with blocks of several lengths: of n ranks, r sends s as many as 1 + (r + s) mod n of n (n + 1) / 2 parts
+    #[value(alias = "alltoallv")]
+    AllToAllV,
     /// All inputs, at the root
     Gather,
     /// The root's input, divided among the ranks
@@ -90,15 +93,20 @@ impl Test {
             Self::AllGather => "all_gather",
             Self::ReduceScatter => "reduce_scatter",
             Self::AllToAll => "all_to_all",
+            Self::AllToAllV => "all_to_all_v",
             Self::Gather => "gather",
             Self::Scatter => "scatter",
             Self::SendRecv => "sendrecv",
         }
     }
 
-    /// The name of the program of nccl-tests that measures the same, without `_perf`.
+    /// The name of the program of nccl-tests, or of rccl-tests, that measures the same, without `_perf`.
     pub(crate) fn nccl_tests_name(self) -> &'static str {
-        if self == Self::AllToAll { "alltoall" } else { self.name() }
+        match self {
+            Self::AllToAll => "alltoall",
+            Self::AllToAllV => "alltoallv",
+            _ => self.name(),
+        }
     }
 
     /// Whether it measures an operation that all ranks call together, and prints the table of nccl-tests.
@@ -116,7 +124,8 @@ impl Test {
         self < Self::P2p
     }
 
-    /// Whether there is a choice of algorithms for what it measures.
+    /// Whether there is a choice of algorithms for what it measures: not where ranks send each other messages, of whose lengths only the two
+    /// ends know, so that all could not choose alike.
     pub(crate) fn has_algorithms(self) -> bool {
         let supported = |operation| Algorithm::ALL.into_iter().any(|algorithm| algorithm.supports(operation));
         operation(self).is_some_and(supported)

@@ -1,12 +1,15 @@
 //! The parcels of a call in which every rank sends every other a block of its own length.
 
+use std::rc::Rc;
+
 use super::call::{Block, Call, Input, Layout, Output, part, shifted};
 use super::operation::Summary;
-use super::parcel::{Contents, Parcel};
+use super::parcel::{Contents, Parcel, Replaced};
 use crate::error::{Error, Result};
+use crate::heap::HeapOffset;
 
 /// The parcels of `call`, whose buffers they take, of member `me`: two for each member, also where blocks are empty, as both ends
-/// have to learn when they disagree about that.
+/// have to learn when they disagree about that; none for what it keeps in its place.
 ///
 /// # Errors
 /// [`Error::OutOfRange`] for blocks that are not in the buffers.
@@ -14,19 +17,45 @@ pub(crate) fn parcels<'a>(call: &mut Call<'a>, me: usize) -> Result<Vec<Parcel<'
     let Some(layout) = call.layout.take() else { return Ok(Vec::new()) };
     let Layout { sent, received } = *layout;
     let (n, size) = (sent.len(), call.data_type.size() as u64);
+    let in_place: Vec<_> = (0..n).map(|peer| is_in_place(call, sent[peer], received[peer], size)).collect();
     let mut outputs = outputs(std::mem::replace(&mut call.output, Output::None), &received, size)?;
+    let mut take = |peer: usize| std::mem::replace(&mut outputs[peer], Output::None);
+    let replaced = |(peer, in_place): (usize, &bool)| in_place.then(|| Rc::new(Replaced::new(take(peer))));
+    let replaced: Vec<_> = in_place.iter().enumerate().map(replaced).collect();
     let summary = |block: Block| Summary::new(call.operation).of(block.count, call.data_type);
     let mut parcels = Vec::with_capacity(2 * n);
-    for distance in 0..n {
+    let mut put = |block: Block, peer: usize, contents| {
+        parcels.push(Parcel::new(call.operation, summary(block), peer, block.count * size, contents));
+    };
+    // What a member keeps in its place goes nowhere.
+    let first = usize::from(in_place[me]);
+    for distance in first..n {
         // Each begins with the next one, so that they do not all begin with the same.
         let (to, from) = ((me + distance) % n, (me + n - distance) % n);
-        let (block, answer) = (sent[to], received[from]);
-        let source = Contents::Sent(input(&call.input, block, size)?);
-        parcels.push(Parcel::new(call.operation, summary(block), to, block.count * size, source));
-        let target = Contents::Received(std::mem::replace(&mut outputs[from], Output::None));
-        parcels.push(Parcel::new(call.operation, summary(answer), from, answer.count * size, target));
+        let source = match &replaced[to] {
+            Some(replaced) => Contents::Given(Rc::clone(replaced)),
+            None => Contents::Sent(input(&call.input, sent[to], size)?),
+        };
+        put(sent[to], to, source);
+        let target = match &replaced[from] {
+            Some(replaced) => Contents::Taken(Rc::clone(replaced)),
+            None => Contents::Received(take(from)),
+        };
+        put(received[from], from, target);
     }
     Ok(parcels)
+}
+
+/// Whether the block that is `received` from a member takes the place of the one that is `sent` to it.
+fn is_in_place(call: &Call<'_>, sent: Block, received: Block, size: u64) -> bool {
+    match (&call.input, &call.output) {
+        (Input::InOutput(_), _) => true,
+        (Input::Heap(source), Output::Heap(target)) => {
+            let place = |offset: HeapOffset, block: Block| shifted(offset, block.at.saturating_mul(size));
+            sent.count > 0 && sent.count == received.count && place(*source, sent) == place(*target, received)
+        }
+        _ => false,
+    }
 }
 
 /// `block` of `input`, where elements have `size` bytes.
@@ -46,7 +75,7 @@ fn outputs<'a>(output: Output<'a>, blocks: &[Block], size: u64) -> Result<Vec<Ou
             return Ok(blocks.iter().map(|block| Output::Heap(shifted(offset, block.at * size))).collect());
         }
         Output::Memory(bytes) => bytes,
-        // No call of this kind is in place.
+        // Where a call of this kind is in place, every block is.
         Output::Within(..) | Output::None => &mut [],
     };
     let limit = memory.len() as u64;

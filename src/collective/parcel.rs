@@ -21,6 +21,12 @@
 //! Over proxied channels what is not in the heap is copied to a *desk* first, a place in this member's scratch for each
 //! slot of each pipe. It is free again when the slot is; the scratch is not used by anything else in the meantime, as
 //! nothing is left for the proxy when a call returns.
+//!
+//! Two parcels, one each way, may share a block, which is then [replaced].
+
+mod replaced;
+
+use std::rc::Rc;
 
 use super::algorithm::ChannelKind;
 use super::call::{Call, Input, Output, shifted};
@@ -33,6 +39,8 @@ use crate::channel::Channel;
 use crate::error::{Error, Result};
 use crate::faults::MESSAGE;
 use crate::heap::{HeapOffset, Place, Region};
+use replaced::Kept;
+pub(crate) use replaced::Replaced;
 
 /// The length of a header in bytes.
 const HEADER_LEN: u64 = 32;
@@ -83,6 +91,10 @@ pub(crate) struct Parcel<'a> {
 pub(crate) enum Contents<'a> {
     Sent(Input<'a>),
     Received(Output<'a>),
+    /// Sent, from where another parcel is [taken](Self::Taken).
+    Given(Rc<Replaced<'a>>),
+    /// Received, over what was [given](Self::Given).
+    Taken(Rc<Replaced<'a>>),
 }
 
 /// How far a parcel is.
@@ -125,7 +137,7 @@ impl<'a> Parcel<'a> {
 
     /// Whether it is sent.
     pub(crate) fn is_sent(&self) -> bool {
-        matches!(self.contents, Contents::Sent(_))
+        matches!(self.contents, Contents::Sent(_) | Contents::Given(_))
     }
 
     /// Copies this parcel, which is sent, to the other end `received`, which is this member too.
@@ -190,8 +202,8 @@ impl<'a> Parcel<'a> {
     ) -> Result<bool> {
         let (stage, moved) = (self.stage, self.moved);
         match self.contents {
-            Contents::Sent(_) => self.send(pipes, kind)?,
-            Contents::Received(_) => self.receive(pipes)?,
+            Contents::Sent(_) | Contents::Given(_) => self.send(pipes, kind)?,
+            Contents::Received(_) | Contents::Taken(_) => self.receive(pipes)?,
         }
         Ok(self.stage != stage || self.moved != moved)
     }
@@ -204,35 +216,68 @@ impl<'a> Parcel<'a> {
             return Ok(());
         }
         while !self.is_in_pipe() && pipes.has_room(self.peer) {
-            let Contents::Sent(input) = &self.contents else { return Ok(()) };
-            let (number, _) = pipes.next_to(self.peer);
-            let lent = match *input {
-                Input::Heap(offset) if kind == ChannelKind::Memory && is_lent(pipes.team, self.len) => {
-                    Some(offset)
-                }
-                _ => None,
+            let Posted { number, len, is_lent } = match &self.contents {
+                Contents::Sent(input) => self.post(input, pipes, kind)?,
+                Contents::Given(replaced) => self.post_replaced(replaced, pipes, kind)?,
+                Contents::Received(_) | Contents::Taken(_) => return Ok(()),
             };
-            let len = match lent {
-                Some(_) => 0,
-                None => (self.len - self.moved).min(capacity(pipes.team)),
-            };
-            let (header, body) = (self.header(lent, number), body_at(self.len));
-            let letter = Letter { to: self.peer, header, body, input, at: self.moved, len };
-            if pipes.team.checksums {
-                letter.tell_check(pipes, lent.map(|_| self.len))?;
-            }
-            match kind {
-                ChannelKind::Memory => letter.write(pipes)?,
-                ChannelKind::Port => letter.hand_over(pipes)?,
-            }
             self.moved += len;
-            self.stage = match lent {
-                Some(_) => Stage::Lent(number),
-                None if self.moved == self.len => Stage::Done,
-                None => Stage::Begun,
+            if let Contents::Given(replaced) = &self.contents {
+                replaced.give(self.moved);
+            }
+            self.stage = match is_lent {
+                true => Stage::Lent(number),
+                false if self.moved == self.len => Stage::Done,
+                false => Stage::Begun,
             };
         }
         Ok(())
+    }
+
+    /// The same as [`Parcel::post`], of a block that is soon written over.
+    #[inline(never)]
+    fn post_replaced<C: Channel>(
+        &self,
+        replaced: &Replaced<'_>,
+        pipes: &mut Pipes<'_, C>,
+        kind: ChannelKind,
+    ) -> Result<Posted> {
+        replaced.read(|input| self.post(input, pipes, kind))
+    }
+
+    /// Sends the next message, which is of `input` and has room.
+    // In line in the one place that counts, and in the one that does not.
+    #[inline(always)]
+    fn post<C: Channel>(
+        &self,
+        input: &Input<'_>,
+        pipes: &mut Pipes<'_, C>,
+        kind: ChannelKind,
+    ) -> Result<Posted> {
+        let is_replaced = matches!(self.contents, Contents::Given(_));
+        let (number, _) = pipes.next_to(self.peer);
+        let lent = match *input {
+            Input::Heap(offset)
+                if kind == ChannelKind::Memory && !is_replaced && is_lent(pipes.team, self.len) =>
+            {
+                Some(offset)
+            }
+            _ => None,
+        };
+        let len = match lent {
+            Some(_) => 0,
+            None => (self.len - self.moved).min(capacity(pipes.team)),
+        };
+        let (header, body) = (self.header(lent, number), body_at(self.len));
+        let letter = Letter { to: self.peer, header, body, input, at: self.moved, len, is_replaced };
+        if pipes.team.checksums {
+            letter.tell_check(pipes, lent.map(|_| self.len))?;
+        }
+        match kind {
+            ChannelKind::Memory => letter.write(pipes)?,
+            ChannelKind::Port => letter.hand_over(pipes)?,
+        }
+        Ok(Posted { number, len, is_lent: lent.is_some() })
     }
 
     /// The header of the message numbered `number`, if it has one.
@@ -251,7 +296,11 @@ impl<'a> Parcel<'a> {
 
     fn receive<C: Channel>(&mut self, pipes: &mut Pipes<'_, C>) -> Result<()> {
         while self.stage != Stage::Done {
-            let Some((number, at)) = pipes.poll(self.peer) else { return Ok(()) };
+            let message = match &self.contents {
+                Contents::Taken(replaced) => self.poll_over(replaced, pipes)?,
+                _ => pipes.poll(self.peer),
+            };
+            let Some((number, at)) = message else { return Ok(()) };
             if pipes.team.checksums {
                 self.open_checked(pipes, number, at)?;
             } else {
@@ -262,17 +311,57 @@ impl<'a> Parcel<'a> {
         Ok(())
     }
 
+    /// The next message, if it has come and what it is copied over was given.
+    #[inline(never)]
+    fn poll_over<C: Channel>(
+        &self,
+        replaced: &Replaced<'_>,
+        pipes: &mut Pipes<'_, C>,
+    ) -> Result<Option<(u64, HeapOffset)>> {
+        let message = match replaced.kept() {
+            Some(kept) => kept,
+            None => match pipes.poll(self.peer) {
+                Some((number, at)) => self.look_at(pipes, number, at)?,
+                None => return Ok(None),
+            },
+        };
+        Ok(replaced.admits(message).then_some((message.number, message.at)))
+    }
+
+    /// What has to be given before the message numbered `number` may be opened, which is what was sent and called for.
+    fn look_at<C: Channel>(&self, pipes: &Pipes<'_, C>, number: u64, at: HeapOffset) -> Result<Kept> {
+        let team = pipes.team;
+        if team.checksums {
+            pipes.check(self.arrival(number), at)?;
+        }
+        let mine = team.heap_of(team.me(), Region::new(at, HEADER_LEN))?;
+        let is_first = self.stage == Stage::Fresh;
+        let place = if is_first { self.check(team, mine.read(at.get())?, number)? } else { HERE };
+        let needed = if place == HERE { self.len.min(self.moved + capacity(team)) } else { self.len };
+        Ok(Kept { number, at, needed })
+    }
+
+    fn arrival(&self, number: u64) -> Arrival {
+        Arrival { operation: self.operation, member: self.peer, number }
+    }
+
     /// The same as [`Parcel::open`], of what is what was sent.
     #[cold]
     fn open_checked<C: Channel>(&mut self, pipes: &Pipes<'_, C>, number: u64, at: HeapOffset) -> Result<()> {
-        let arrival = Arrival { operation: self.operation, member: self.peer, number };
-        pipes.check(arrival, at)?;
-        let is_lent = self.open(pipes.team, number, at)?;
+        let arrival = self.arrival(number);
+        if let Contents::Received(_) = self.contents {
+            pipes.check(arrival, at)?;
+        }
+        if !self.open(pipes.team, number, at)? {
+            return Ok(());
+        }
+        let check = |output: &Output<'_>| {
+            checks::check_lent(pipes.team, pipes.checks_of(arrival), output, self.len, arrival)
+        };
         match &self.contents {
-            Contents::Received(output) if is_lent => {
-                checks::check_lent(pipes.team, pipes.checks_of(arrival), output, self.len, arrival)
-            }
-            _ => Ok(()),
+            Contents::Received(output) => check(output),
+            Contents::Taken(replaced) => check(&replaced.block().borrow()),
+            Contents::Sent(_) | Contents::Given(_) => Ok(()),
         }
     }
 
@@ -283,23 +372,12 @@ impl<'a> Parcel<'a> {
         let mine = team.heap_of(team.me(), Region::new(at, HEADER_LEN))?;
         let place =
             if self.stage == Stage::Fresh { self.check(team, mine.read(at.get())?, number)? } else { HERE };
-        let Contents::Received(output) = &mut self.contents else { return Ok(false) };
-        if place == HERE {
-            let len = (self.len - self.moved).min(capacity(team));
-            let source = Region::new(shifted(at, body_at(self.len)), len);
-            let heap = team.heap_of(team.me(), source)?;
-            output.copy(team.view(), self.moved, heap, source.offset.get(), len)?;
-            self.moved += len;
-        } else {
-            let source = Region::new(HeapOffset::new(place), self.len);
-            let heap = team.heap_of(self.peer, source)?;
-            output.copy(team.view(), 0, heap, place, self.len)?;
-            self.moved = self.len;
-            if let (&mut Output::Heap(offset), true) = (output, team.board.fabric().is_faulty()) {
-                let place = Place { rank: team.members()[team.me()], offset };
-                team.board.fabric().damage(MESSAGE, place, self.len);
-            }
-        }
+        let opened = Opened { peer: self.peer, len: self.len, moved: self.moved, place, at };
+        self.moved = match &mut self.contents {
+            Contents::Received(output) => opened.unpack(team, output)?,
+            Contents::Taken(replaced) => opened.unpack_over(team, replaced)?,
+            Contents::Sent(_) | Contents::Given(_) => return Ok(false),
+        };
         self.stage = if self.moved == self.len { Stage::Done } else { Stage::Begun };
         Ok(place != HERE)
     }
@@ -314,6 +392,48 @@ impl<'a> Parcel<'a> {
         } else {
             Err(team.board.complain(self.peer, self.summary, theirs))
         }
+    }
+}
+
+/// A message whose contents are to be taken.
+struct Opened {
+    peer: usize,
+    /// Bytes of the parcel, and of those that came before.
+    len: u64,
+    moved: u64,
+    /// Where the elements are in the heap of `peer`, or [`HERE`].
+    place: u64,
+    /// Where the message is.
+    at: HeapOffset,
+}
+
+impl Opened {
+    /// Copies the elements to where they belong in `output`; how many bytes of the parcel are there now.
+    // In line in the one place that counts, and in the one that does not.
+    #[inline(always)]
+    fn unpack(self, team: &Team, output: &mut Output<'_>) -> Result<u64> {
+        let Self { peer, len: all, moved, place, at } = self;
+        if place == HERE {
+            let len = (all - moved).min(capacity(team));
+            let source = Region::new(shifted(at, body_at(all)), len);
+            let heap = team.heap_of(team.me(), source)?;
+            output.copy(team.view(), moved, heap, source.offset.get(), len)?;
+            return Ok(moved + len);
+        }
+        let source = Region::new(HeapOffset::new(place), all);
+        let heap = team.heap_of(peer, source)?;
+        output.copy(team.view(), 0, heap, place, all)?;
+        if let (&mut Output::Heap(offset), true) = (output, team.board.fabric().is_faulty()) {
+            let place = Place { rank: team.members()[team.me()], offset };
+            team.board.fabric().damage(MESSAGE, place, all);
+        }
+        Ok(all)
+    }
+
+    /// The same over what was given.
+    #[inline(never)]
+    fn unpack_over(self, team: &Team, replaced: &Replaced<'_>) -> Result<u64> {
+        self.unpack(team, &mut replaced.block().borrow_mut())
     }
 }
 
@@ -345,6 +465,15 @@ struct Letter<'p, 'a> {
     input: &'p Input<'a>,
     at: u64,
     len: u64,
+    /// Whether the elements are soon written over.
+    is_replaced: bool,
+}
+
+/// A message that was sent: its number, and how many bytes of the parcel are in it, if it is not lent.
+struct Posted {
+    number: u64,
+    len: u64,
+    is_lent: bool,
 }
 
 impl Letter<'_, '_> {
@@ -375,13 +504,13 @@ impl Letter<'_, '_> {
         Ok(())
     }
 
-    /// Has the proxy write it: from where it is, if that is in the heap.
+    /// Has the proxy write it: from where it is, if that is in the heap and stays as it is.
     fn hand_over<C: Channel>(self, pipes: &mut Pipes<'_, C>) -> Result<()> {
         let team = pipes.team;
         let (number, slot) = pipes.next_to(self.to);
         let desk = team.place(team.me(), team.layout().desk(self.to as u64, number % PIPE_SLOTS));
         let channel = pipes.channel(self.to);
-        if let Input::Heap(source) = self.input {
+        if let (Input::Heap(source), false) = (self.input, self.is_replaced) {
             Letter { len: 0, ..self }.lay_out(team, team.me(), desk)?;
             if self.header.is_some() {
                 channel.put(slot, desk, HEADER_LEN)?;

@@ -61,7 +61,8 @@ pub(super) fn check_apart(blocks: &[Block]) -> Result<()> {
     }
 }
 
-/// Refuses blocks that are `sent` and overlap some that are `received`, in buffers of the heap with elements of `size` bytes.
+/// Refuses blocks that are `sent` and overlap some that are `received`, in buffers of the heap with elements of `size` bytes; but what
+/// comes from a rank may take the very place of what goes to it.
 pub(super) fn check_distinct(
     (source, sent): (Region, &[Block]),
     (target, received): (Region, &[Block]),
@@ -76,13 +77,17 @@ pub(super) fn check_distinct(
         };
         blocks.iter().map(region).collect()
     };
-    let targets = places(target, received);
-    let is_hit = |place: &Region| targets.iter().any(|target| overlap(*place, *target));
-    match places(source, sent).iter().zip(sent).find(|(place, _)| is_hit(place)) {
-        Some((_, block)) => Err(Error::InvalidArgument {
+    let (sources, targets) = (places(source, sent), places(target, received));
+    let is_hit = |&rank: &usize| {
+        let place = sources[rank];
+        let mut hit = targets.iter().enumerate().filter(|(_, target)| overlap(place, **target));
+        hit.any(|(other, target)| other != rank || *target != place)
+    };
+    match (0..sources.len()).find(is_hit) {
+        Some(rank) => Err(Error::InvalidArgument {
             name: "the displacement of a block that is sent",
-            value: block.at,
-            expected: "a block apart from all that are received, as there is no all_to_all_v in place; send from a copy",
+            value: sent[rank].at,
+            expected: "a block apart from all that are received, or in the very place of the one that comes from that rank",
         }),
         None => Ok(()),
     }
@@ -126,7 +131,8 @@ mod tests {
         let block = |at, count| Block { at, count };
         let region = |offset, len| Region::new(HeapOffset::new(offset), len);
         let check = |target: u64, sent: Block, received: Block| {
-            check_distinct((region(128, 40), &[sent]), (region(target, 40), &[received]), 4)
+            let none = Block { at: 0, count: 0 };
+            check_distinct((region(128, 40), &[sent, none]), (region(target, 40), &[none, received]), 4)
         };
         for target in [80, 88, 168, 200] {
             assert!(check(target, block(0, 10), block(0, 10)).is_ok(), "buffers that touch at {target}");
@@ -139,5 +145,24 @@ mod tests {
             let refused = check(148, sent, block(0, 5));
             assert!(matches!(refused, Err(Error::InvalidArgument { value, .. }) if value == sent.at));
         }
+    }
+
+    #[test]
+    fn what_comes_from_a_rank_may_take_the_very_place_of_what_goes_to_it() {
+        let block = |at, count| Block { at, count };
+        let region = |offset, len| Region::new(HeapOffset::new(offset), len);
+        let check = |target: u64, sent: [Block; 2], received: [Block; 2]| {
+            check_distinct((region(128, 40), &sent), (region(target, 40), &received), 4)
+        };
+        let blocks = [block(0, 4), block(4, 6)];
+        assert!(check(128, blocks, blocks).is_ok());
+        // The same places by other displacements.
+        assert!(check(124, blocks, [block(1, 4), block(5, 5)]).is_err());
+        assert!(check(124, [block(0, 4), block(4, 5)], [block(1, 4), block(5, 5)]).is_ok());
+        // That of the other rank; some of it; one of two.
+        let swapped = [block(0, 5), block(5, 5)];
+        assert!(check(128, swapped, [swapped[1], swapped[0]]).is_err());
+        assert!(check(128, blocks, [block(0, 3), block(4, 6)]).is_err());
+        assert!(check(128, [block(0, 4), block(8, 2)], [block(0, 4), block(4, 4)]).is_ok());
     }
 }

@@ -5,8 +5,8 @@
 
 use super::blocks::{Blocks, check_apart, check_distinct};
 use super::operand::{Recv, RecvBuffer, Send, SendBuffer};
-use super::submit::{Submit, all_reduce, same, submit};
-use crate::collective::{Call, Input, Layout, Operation, Output};
+use super::submit::{Submit, all_reduce, same, submit, submit_blocks};
+use crate::collective::{Input, Layout, Operation, Output};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
@@ -304,9 +304,13 @@ pub trait Collectives<'a>: Submit<'a> {
         submit::<T, _>(self, Operation::Scatter, count, root.index(), None, input, output)
     }
 
-    /// Sends a block of the input to each rank, and collects the blocks that all ranks send here. What the lengths and the places of
-    /// the blocks are `sent` and `received` say; a block may be empty, and those that are received overlap neither each other nor
-    /// any that is sent: there is no such call in place. The two buffers may be one whose blocks lie apart.
+    /// Sends a block of the input to each rank, and collects the blocks that all ranks send here. Block r of `sent` goes to rank r, and
+    /// block r of `received` is what comes from it: how many elements, and from which on, in the input and in the output. Every rank
+    /// receives as many from each as that one sends it; a block may be empty, and what lies between the blocks stays as it is.
+    ///
+    /// Blocks that are sent may overlap each other. Those that are received overlap neither each other nor any that is sent, where the two
+    /// buffers are one or overlap in the heap; but the block that comes from a rank may be the very one that goes to it, which it then
+    /// replaces, as in [`Collectives::all_to_all_v_in_place`]. That may be so of all blocks or of some.
     ///
     /// # Errors
     /// Those of [`Collectives::all_reduce`]; at once [`Error::InvalidArgument`] and [`Error::OutOfRange`] for blocks that are not
@@ -330,16 +334,29 @@ pub trait Collectives<'a>: Submit<'a> {
             let (sent, received) = ((*source, &layout.sent[..]), (*target, &layout.received[..]));
             check_distinct(sent, received, size_of::<T>() as u64)?;
         }
-        self.submit(Call {
-            operation: Operation::AllToAllV,
-            data_type: T::DATA_TYPE,
-            count: 0,
-            root: 0,
-            reducer: None,
-            layout: Some(Box::new(layout)),
-            input: send.input(),
-            output: recv.output(),
-        })
+        submit_blocks::<T, _>(self, layout, send.input(), recv.output())
+    }
+
+    /// Does [`Collectives::all_to_all_v`] in a `buffer` in which each block that is received takes the place of the one that was sent
+    /// to that rank: so many elements as a rank sends another it receives from it. What lies between the blocks stays as it is, and so
+    /// does this rank's own. `MPI_Alltoallv` does that with `MPI_IN_PLACE`.
+    ///
+    /// It takes no memory besides the buffer: what comes is written over what has left, piece by piece. Ranks need not do alike: what one
+    /// exchanges in place another may send and receive in two buffers, block by block of the same lengths.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::all_to_all_v`], for `blocks` that overlap, too. The block that two ranks disagree on stays as it is.
+    fn all_to_all_v_in_place<T: Element>(
+        &mut self,
+        buffer: impl Into<RecvBuffer<'a, T>>,
+        blocks: Blocks<'_>,
+    ) -> Result<()> {
+        let buffer = buffer.into();
+        let received = blocks.within(buffer.count(), self.standing().n_ranks)?;
+        check_apart(&received)?;
+        let layout = Layout { sent: received.clone(), received };
+        let input = buffer.as_input(0);
+        submit_blocks::<T, _>(self, layout, input, buffer.output())
     }
 
     /// Sends the elements of `send` to `peer`, which calls [`Collectives::recv`] for as many of the same type.

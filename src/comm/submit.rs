@@ -2,7 +2,7 @@
 
 use super::blocks::overlap;
 use super::operand::{RecvBuffer, SendBuffer};
-use crate::collective::{Arguments, Call, Input, Operation, Output, Repeat};
+use crate::collective::{Arguments, Call, Input, Layout, Operation, Output, Repeat};
 use crate::error::{Error, Result};
 use crate::heap::Region;
 use crate::rank::Rank;
@@ -167,6 +167,30 @@ fn is_own_block(standing: Standing, block: u64, sent: Region, received: Region) 
     let (whole, part) = if sent.len > received.len { (sent, received) } else { (received, sent) };
     let before = block.saturating_mul(standing.rank.get().into());
     whole.len > part.len && whole.offset.get().checked_add(before) == Some(part.offset.get())
+}
+
+/// Has `taker` exchange the blocks of `layout`.
+///
+/// # Errors
+/// Those of [`Submit::submit`].
+pub(super) fn submit_blocks<'a, T: Element, S: Submit<'a> + ?Sized>(
+    taker: &mut S,
+    layout: Layout,
+    input: Input<'a>,
+    output: Output<'a>,
+) -> Result<()> {
+    let operation = Operation::AllToAllV;
+    let layout = Some(Box::new(layout));
+    taker.submit(Call {
+        operation,
+        data_type: T::DATA_TYPE,
+        count: 0,
+        root: 0,
+        reducer: None,
+        layout,
+        input,
+        output,
+    })
 }
 
 /// `count`, if it is what is `expected`.

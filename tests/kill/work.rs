@@ -11,7 +11,7 @@ use shmccl::{Communicator, Error, Rank, Result};
 use crate::device::{Neighbours, open};
 
 /// What it is. The first has a fifo full of puts.
-pub(crate) const KINDS: [&str; 21] = [
+pub(crate) const KINDS: [&str; 22] = [
     "flood",
     "all_reduce",
     "large all_reduce",
@@ -28,6 +28,7 @@ pub(crate) const KINDS: [&str; 21] = [
     "all_gather",
     "reduce_scatter",
     "all_to_all_v",
+    "all_to_all_v in place",
     "get",
     "packets",
     "stream",
@@ -104,6 +105,13 @@ fn operate(comm: &mut Communicator, kind: &str, buffer: &DeviceBuffer<f32>) -> R
             let places: Vec<_> = places.collect();
             let each = Blocks::new(&counts, &places);
             comm.all_to_all_v(&blocks, each, &mut vec![0.0_f32; BLOCK * n_ranks], each)
+        }
+        "all_to_all_v in place" => {
+            // More than has room between two ranks.
+            let most = (1 << 19) / n_ranks;
+            let (counts, places) = (vec![most; n_ranks], (0..n_ranks).map(|rank| rank * most));
+            let places: Vec<_> = places.collect();
+            comm.all_to_all_v_in_place(buffer, Blocks::new(&counts, &places))
         }
         "send_recv" => {
             let (sent, mut received) = ([1.0_f32; 5000], [0.0_f32; 5000]);

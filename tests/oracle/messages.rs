@@ -1,5 +1,5 @@
 //! What goes from rank to rank, in groups of messages and in exchanges of blocks of any length: what is received is what was sent, of
-//! every type, and nothing else is written.
+//! every type, and nothing else is written. Of an exchange in place, some ranks do their part in two buffers.
 
 use half::{bf16, f16};
 use shmccl::comm::{RecvBuffer, SendBuffer};
@@ -7,7 +7,7 @@ use shmccl::heap::Region;
 use shmccl::reduce::{DataType, Element, F8E4M3, F8E5M2};
 use shmccl::{Blocks, Collectives, Communicator, Group, Rank, Result};
 
-use crate::call::{recv_buffer, send_buffer};
+use crate::call::{Sides, recv_buffer, send_buffer};
 use crate::harness::{Random, rank};
 use crate::memory::{Side, Zone};
 use crate::table::{Memory, one_of};
@@ -23,11 +23,21 @@ const LONG: u64 = 70_000;
 pub(crate) struct Exchange {
     dtype: DataType,
     memory: Memory,
-    /// By messages, and not by one call of all ranks.
-    by_messages: bool,
+    way: Way,
     /// Elements, by who sends them and who receives them.
     counts: Vec<Vec<usize>>,
     salt: u64,
+}
+
+/// How blocks are exchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// By one call of all ranks.
+    Apart,
+    /// The same, in which blocks take each other's places.
+    InPlace,
+    /// By messages.
+    Messages,
 }
 
 /// Where the blocks of one buffer are, by rank, in elements.
@@ -63,9 +73,15 @@ impl Exchange {
             };
             usize::try_from(random.below(limit / size)).unwrap()
         };
-        let counts = (0..n).map(|_| (0..n).map(|_| count()).collect()).collect();
+        let mut counts: Vec<Vec<_>> = (0..n).map(|_| (0..n).map(|_| count()).collect()).collect();
+        let way = one_of(random, &[Way::Apart, Way::InPlace, Way::Messages]);
+        if way == Way::InPlace {
+            for (one, other) in (0..n).flat_map(|one| (0..one).map(move |other| (one, other))) {
+                counts[one][other] = counts[other][one];
+            }
+        }
         let memory = one_of(random, &[Memory::Heap, Memory::Ordinary, Memory::Mixed]);
-        Self { dtype, memory, by_messages: random.below(2) == 0, counts, salt: random.next() }
+        Self { dtype, memory, way, counts, salt: random.next() }
     }
 
     /// Numbers that only this rank has, for `what`.
@@ -102,11 +118,19 @@ impl Exchange {
         self.chance(rank, 2).bytes(self.layout(rank, false).total * self.dtype.size())
     }
 
+    /// Whether `rank` does its part in one buffer.
+    fn is_in_place(&self, rank: usize) -> bool {
+        self.way == Way::InPlace && self.chance(rank, 12).below(4) > 0
+    }
+
     /// Executes it on this rank, in buffers of `zones`, and looks at all that may have changed.
     ///
     /// # Errors
     /// What is wrong.
     pub(crate) fn run(&self, comm: &mut Communicator, zones: &mut (Zone, Zone)) -> Result<(), String> {
+        if self.is_in_place(comm.rank().index()) {
+            return self.run_in_place(comm, &mut zones.0);
+        }
         let (me, size) = (comm.rank().index(), self.dtype.size());
         let (sent, received) = (self.layout(me, false), self.layout(me, true));
         let lay = |zone, what, len| {
@@ -118,7 +142,7 @@ impl Exchange {
         input.expect(0, &self.contents(me));
         let told = |error: shmccl::Error| error.to_string();
         input.put().and_then(|()| output.put()).map_err(told)?;
-        let sides = (
+        let sides = Sides::Two(
             input.side(0, sent.total * size).map_err(told)?,
             output.side(0, received.total * size).map_err(told)?,
         );
@@ -135,12 +159,27 @@ impl Exchange {
         Ok(())
     }
 
-    fn execute(
-        &self,
-        comm: &mut Communicator,
-        sides: (Side<'_>, Side<'_>),
-        layouts: (&Layout, &Layout),
-    ) -> Result<()> {
+    /// The same in one buffer, of `zone`, in which each block takes the place of the one that goes the other way.
+    fn run_in_place(&self, comm: &mut Communicator, zone: &mut Zone) -> Result<(), String> {
+        let (me, size) = (comm.rank().index(), self.dtype.size());
+        let told = |error: shmccl::Error| error.to_string();
+        let (layout, shift) = (self.layout(me, false), self.chance(me, 8).next());
+        let mut buffer = Zone::lay(zone, shift, self.in_heap(me, 0), size, layout.total * size);
+        buffer.expect(0, &self.contents(me));
+        buffer.put().map_err(told)?;
+        let side = buffer.side(0, layout.total * size).map_err(told)?;
+        self.execute(comm, Sides::One(side), (&layout, &layout)).map_err(told)?;
+        for peer in 0..self.counts.len() {
+            let theirs = self.layout(peer, false).bytes(me, size);
+            buffer.expect(layout.bytes(peer, size).start, &self.contents(peer)[theirs]);
+        }
+        match buffer.first_change().map_err(told)? {
+            Some(at) => Err(format!("byte {at} of the buffer is not what it has to be")),
+            None => Ok(()),
+        }
+    }
+
+    fn execute(&self, comm: &mut Communicator, sides: Sides<'_>, layouts: (&Layout, &Layout)) -> Result<()> {
         let execute = match self.dtype {
             DataType::I8 => Self::execute_of::<i8>,
             DataType::U8 => Self::execute_of::<u8>,
@@ -161,10 +200,16 @@ impl Exchange {
     fn execute_of<T: Element>(
         &self,
         comm: &mut Communicator,
-        (input, output): (Side<'_>, Side<'_>),
+        sides: Sides<'_>,
         (sent, received): (&Layout, &Layout),
     ) -> Result<()> {
-        if !self.by_messages {
+        let (input, output) = match sides {
+            Sides::One(side) => {
+                return comm.all_to_all_v_in_place(recv_buffer::<T>(comm, side)?, sent.blocks());
+            }
+            Sides::Two(input, output) => (input, output),
+        };
+        if self.way != Way::Messages {
             let (input, output) = (send_buffer::<T>(comm, input)?, recv_buffer::<T>(comm, output)?);
             return comm.all_to_all_v(input, sent.blocks(), output, received.blocks());
         }

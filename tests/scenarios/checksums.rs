@@ -8,7 +8,7 @@ use std::time::Duration;
 use shmccl::bootstrap::Options;
 use shmccl::channel::{Channel, RefusalReason};
 use shmccl::collective::{Algorithm, ChannelKind};
-use shmccl::comm::{Collectives, Group};
+use shmccl::comm::{Blocks, Collectives, Group};
 use shmccl::launch::launch_threads;
 use shmccl::reduce::{ReduceOp, Scalar};
 use shmccl::{Communicator, Error, Result};
@@ -119,6 +119,65 @@ scenario!(
         };
         let error = done.unwrap_err();
         assert!(is_told(comm, &error, "recv"), "{error}");
+    }
+);
+
+/// Exchanges a block of as many bytes in place, again and again, until what comes is not what was sent; each time it was, it is
+/// what the peer had.
+fn exchanged_until_told(comm: &mut Communicator, len: usize, in_heap: bool) -> Result<Error> {
+    let me = comm.rank().index();
+    let counts = if me == 0 { [0, len] } else { [len, 0] };
+    let blocks = Blocks::new(&counts, &[0, 0]);
+    let (heap, mut own) = (comm.alloc::<u8>(len)?, vec![0; len]);
+    for round in 0.. {
+        let of = |rank: usize| pattern((round << 8 | rank) as u64, len);
+        own.copy_from_slice(&of(me));
+        heap.copy_from_slice(0, &own)?;
+        let done = match in_heap {
+            true => comm.all_to_all_v_in_place(&heap, blocks),
+            false => comm.all_to_all_v_in_place(&mut own, blocks),
+        };
+        if let Err(error) = done {
+            return Ok(error);
+        }
+        assert!(if in_heap { heap.to_vec() } else { own.clone() } == of(1 - me), "round {round}");
+    }
+    unreachable!("it goes on until an error")
+}
+
+scenario!(
+    a_block_in_place_that_was_corrupted_on_its_way_is_an_error_of_who_gets_it,
+    Job::of(2).checksums().faults("corrupt:rank=0,at=9,of=message").broken(),
+    |comm| {
+        let error = exchanged_until_told(comm, 500_000, false)?;
+        assert!(is_told(comm, &error, "all_to_all_v"), "{error}");
+    }
+);
+
+scenario!(
+    a_short_block_in_the_heap_in_place_that_was_corrupted_on_its_way_is_an_error_too,
+    Job::of(2).checksums().faults("corrupt:rank=0,at=2,of=message").broken(),
+    |comm| {
+        let error = exchanged_until_told(comm, 700, true)?;
+        assert!(is_told(comm, &error, "all_to_all_v"), "{error}");
+    }
+);
+
+scenario!(
+    a_block_that_is_lent_to_who_exchanges_in_place_and_arrives_otherwise_is_an_error,
+    // Rank 1 has sent two messages before it takes what is lent.
+    Job::of(2).checksums().faults("corrupt:rank=1,at=3,of=message").broken(),
+    |comm| {
+        let (buffer, other) = (comm.alloc::<u8>(100_000)?, comm.alloc::<u8>(100_000)?);
+        let done = match comm.rank().get() {
+            0 => {
+                let blocks = Blocks::new(&[0, 100_000], &[0, 0]);
+                comm.all_to_all_v(&buffer, blocks, &other, blocks).and_then(|()| comm.barrier())
+            }
+            _ => comm.all_to_all_v_in_place(&buffer, Blocks::new(&[100_000, 0], &[0, 0])),
+        };
+        let error = done.unwrap_err();
+        assert!(is_told(comm, &error, "all_to_all_v"), "{error}");
     }
 );
 

@@ -35,6 +35,7 @@ mod packets;
 mod point_to_point;
 mod proxies;
 mod refused;
+mod replaced_blocks;
 mod reports;
 mod seats;
 mod standoffs;

@@ -131,7 +131,12 @@ impl Places<'_> {
             Operation::Scatter => Ok((self.input(root, of(rank) + at, len)?, self.output(rank, at, len)?)),
             Operation::Send => Ok((self.input(rank, at, len)?, self.output(me, at, len)?)),
             Operation::AllGather => Ok((self.input(rank, 0, block)?, self.output(me, of(rank), block)?)),
-            _ => Ok((self.input(rank, of(me), block)?, self.output(me, of(rank), block)?)),
+            _ => {
+                let [(from, count), (to, _)] = [(rank, me), (me, rank)]
+                    .map(|(rank, index)| self.task.layout.part(rank.into(), index.into()));
+                let len = count * SIZE;
+                Ok((self.input(rank, from * SIZE, len)?, self.output(me, to * SIZE, len)?))
+            }
         }
     }
 }

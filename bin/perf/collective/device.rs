@@ -242,7 +242,8 @@ impl Bench<'_> {
 
     /// Whether the limit of an operation in place is one that is not.
     fn is_apart(&self, wanted: Wanted<'_>) -> bool {
-        wanted.in_place && matches!(self.operation, Operation::AllToAll | Operation::Send)
+        wanted.in_place
+            && matches!(self.operation, Operation::AllToAll | Operation::AllToAllV | Operation::Send)
     }
 
     /// What hand-written loops do that the operation does not, as it stands behind their names.

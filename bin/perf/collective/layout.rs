@@ -1,4 +1,9 @@
 //! How many elements an operation moves at a size, where they lie, and how its bandwidth is counted: as nccl-tests does.
+//!
+//! What an `all_to_all_v` exchanges among n ranks is cut into n (n + 1) / 2 parts of what a rank sends, and 1 + (r + s) mod n of them go
+//! from rank r to rank s; what does not divide goes to those that get most. So the blocks of a rank have all lengths from one part
+//! to n, all ranks send and receive the same, and two send each other as much, as an exchange in place needs. Sums of ranks say who sends
+//! how much in the `alltoallv` of rccl-tests as well; and bandwidths are counted as there: as if the blocks were of one length.
 
 use shmccl::collective::Operation;
 
@@ -7,7 +12,7 @@ use shmccl::collective::Operation;
 pub(crate) struct Layout {
     operation: Operation,
     n_ranks: u64,
-    /// Elements of a block; what nccl-tests prints as the count.
+    /// Elements of a block, or the mean of blocks of several lengths; what nccl-tests prints as the count.
     pub(crate) block: u64,
 }
 
@@ -33,6 +38,22 @@ impl Layout {
         self.send().max(self.recv())
     }
 
+    /// Block number `index` of the input of `rank`, or of its output: at which element it starts, and how many it has.
+    pub(crate) fn part(self, rank: u64, index: u64) -> (u64, u64) {
+        if self.operation != Operation::AllToAllV {
+            return (index * self.block, self.block);
+        }
+        let start = (0..index).map(|before| self.exchanged(rank, before)).sum();
+        (start, self.exchanged(rank, index))
+    }
+
+    /// Elements that two ranks send each other in an `all_to_all_v`.
+    fn exchanged(self, one: u64, other: u64) -> u64 {
+        let (n, total) = (self.n_ranks, self.send());
+        let (parts, mine) = (n * (n + 1) / 2, 1 + (one + other) % n);
+        total / parts * mine + if mine == n { total % parts } else { 0 }
+    }
+
     /// Where `rank` has its input in a buffer that is its output as well: in its own block, if it sends one block.
     pub(crate) fn send_in_place(self, rank: u64) -> u64 {
         if self.send() < self.recv() { rank * self.block } else { 0 }
@@ -46,7 +67,11 @@ impl Layout {
 
 /// Blocks of the input and of the output of a rank, which receives as much as it sends where it does both.
 fn blocks(operation: Operation, n_ranks: u64) -> (u64, u64) {
-    if operation == Operation::Send { (1, 1) } else { operation.blocks(n_ranks) }
+    match operation {
+        Operation::Send => (1, 1),
+        Operation::AllToAllV => (n_ranks, n_ranks),
+        _ => operation.blocks(n_ranks),
+    }
 }
 
 /// By how much the bandwidth of an operation is multiplied to tell that of the links that it keeps busy.
@@ -57,6 +82,7 @@ pub(crate) fn bus_factor(operation: Operation, n_ranks: u32) -> f64 {
         Operation::AllGather
         | Operation::ReduceScatter
         | Operation::AllToAll
+        | Operation::AllToAllV
         | Operation::Gather
         | Operation::Scatter => others,
         _ => 1.0,
@@ -82,11 +108,29 @@ mod tests {
     }
 
     #[test]
+    fn blocks_of_unequal_lengths_fill_the_buffers_and_are_as_long_both_ways() {
+        for (n, bytes) in (1..=8).flat_map(|n| [0, 4, 8, 100, 4096, 30_000].map(|bytes| (n, bytes))) {
+            let layout = Layout::new(Operation::AllToAllV, bytes, 4, n);
+            assert_eq!(layout.send(), Layout::new(Operation::AllToAll, bytes, 4, n).send());
+            for rank in 0..n {
+                let parts: Vec<_> = (0..n).map(|index| layout.part(rank, index)).collect();
+                let ends = parts.iter().map(|(start, count)| start + count);
+                assert!(ends.eq(parts[1..].iter().map(|part| part.0).chain([layout.recv()])), "{parts:?}");
+                let counts: Vec<_> = (0..n).map(|index| layout.part(index, rank).1).collect();
+                assert!(counts.iter().eq(parts.iter().map(|(_, count)| count)), "{parts:?}, {counts:?}");
+            }
+        }
+        let counts =
+            |rank| [0, 1, 2].map(|index| Layout::new(Operation::AllToAllV, 84, 4, 3).part(rank, index).1);
+        assert_eq!([0, 1, 2].map(counts), [[3, 6, 12], [6, 12, 3], [12, 3, 6]]);
+    }
+
+    #[test]
     fn bus_bandwidth_is_counted_as_nccl_tests_counts_it() {
         let factor = |operation| bus_factor(operation, 4);
         assert_eq!(factor(Operation::AllReduce), 1.5);
         assert_eq!(factor(Operation::AllGather), 0.75);
-        assert_eq!(factor(Operation::Gather), 0.75);
+        assert_eq!((factor(Operation::Gather), factor(Operation::AllToAllV)), (0.75, 0.75));
         assert_eq!((factor(Operation::Reduce), factor(Operation::Broadcast)), (1.0, 1.0));
     }
 }

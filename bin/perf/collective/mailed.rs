@@ -236,12 +236,15 @@ impl Office<'_> {
     /// The letter of `turn` with this block of the input of its writer.
     fn letter(&self, turn: u64, taking: Taking) -> Result<Letter> {
         let layout = self.places.task.layout;
-        let len = layout.block * SIZE;
+        let len_of = |index| layout.part(taking.writer.into(), index).1 * SIZE;
+        let data_at = |len| if SHORT + len <= CELL { SHORT } else { LONG };
+        let stride = |index| (data_at(len_of(index)) + len_of(index)).next_multiple_of(CELL);
         // Blocks of no length are one for each rank at most.
         let n_letters = layout.send().checked_div(layout.block).unwrap_or(self.comm.n_ranks().into());
-        let data_at = if SHORT + len <= CELL { SHORT } else { LONG };
-        let stride = (data_at + len).next_multiple_of(CELL);
-        let at = CELL + (turn * n_letters + u64::from(taking.block)) * stride;
+        let [before, all] = [taking.block.into(), n_letters].map(|end| (0..end).map(stride).sum::<u64>());
+        let at = CELL + turn * all + before;
+        let len = len_of(taking.block.into());
+        let data_at = data_at(len);
         let writer = Rank::new(taking.writer, self.comm.n_ranks())?;
         Ok(Letter {
             flag: self.comm.cell(writer, self.mail.part(at, CELL)?.offset)?,
@@ -250,13 +253,14 @@ impl Office<'_> {
     }
 
     fn input(&self, taking: Taking) -> Result<Span> {
-        let block = self.places.task.layout.block * SIZE;
-        self.places.input(taking.writer, u64::from(taking.block) * block, block)
+        let (start, count) = self.places.task.layout.part(taking.writer.into(), taking.block.into());
+        self.places.input(taking.writer, start * SIZE, count * SIZE)
     }
 
     fn output(&self, taking: Taking) -> Result<Span> {
-        let block = self.places.task.layout.block * SIZE;
-        self.places.output(self.comm.rank().get(), u64::from(taking.to) * block, block)
+        let me = self.comm.rank().get();
+        let (start, count) = self.places.task.layout.part(me.into(), taking.to.into());
+        self.places.output(me, start * SIZE, count * SIZE)
     }
 
     /// What does not leave this rank, and is not where it belongs.

@@ -6,7 +6,7 @@ use shmccl::collective::Operation;
 use shmccl::heap::{DeviceBuffer, Region};
 use shmccl::reduce::ReduceOp;
 use shmccl::shm::yardstick::Own;
-use shmccl::{Collectives, Communicator, Group, Rank, Result};
+use shmccl::{Blocks, Collectives, Communicator, Group, Rank, Result};
 
 use super::layout::Layout;
 use super::number::Number;
@@ -84,6 +84,28 @@ enum Buffers<T> {
     },
 }
 
+/// Which elements a rank exchanges with each, where these are not as many with all.
+#[derive(Debug, Default)]
+struct Parts {
+    counts: Vec<usize>,
+    displacements: Vec<usize>,
+}
+
+impl Parts {
+    fn new(task: &Task, rank: u64, n_ranks: u64) -> Self {
+        if task.operation != Operation::AllToAllV {
+            return Self::default();
+        }
+        let parts = (0..n_ranks).map(|peer| task.layout.part(rank, peer));
+        let (displacements, counts) = parts.map(|(start, count)| (own(start), own(count))).unzip();
+        Self { counts, displacements }
+    }
+
+    fn blocks(&self) -> Blocks<'_> {
+        Blocks::new(&self.counts, &self.displacements)
+    }
+}
+
 /// A rank's part in a [`Task`].
 #[derive(Debug)]
 pub(crate) struct Workload<T> {
@@ -92,6 +114,7 @@ pub(crate) struct Workload<T> {
     /// The rank before this one, in a ring.
     before: u32,
     buffers: Buffers<T>,
+    parts: Parts,
     pattern: Pattern<T>,
     /// The whole data, where they are this short.
     words: Option<Words>,
@@ -140,7 +163,8 @@ impl<T: Number> Workload<T> {
             _ => Vec::new(),
         };
         let before = comm.left().get();
-        Ok(Self { task, rank, before, buffers, pattern, words, copy, sent, turn: 0, wrong: 0 })
+        let parts = Parts::new(&task, rank.into(), comm.n_ranks().into());
+        Ok(Self { task, rank, before, buffers, parts, pattern, words, copy, sent, turn: 0, wrong: 0 })
     }
 
     /// Goes on to the next turn: rewrites the input.
@@ -174,6 +198,9 @@ impl<T: Number> Workload<T> {
                     Operation::AllGather => comm.all_gather($send, $recv),
                     Operation::ReduceScatter => comm.reduce_scatter($send, $recv, op),
                     Operation::AllToAll => comm.all_to_all($send, $recv),
+                    Operation::AllToAllV => {
+                        comm.all_to_all_v($send, self.parts.blocks(), $recv, self.parts.blocks())
+                    }
                     Operation::Gather => comm.gather($send, $recv, root),
                     Operation::Scatter => comm.scatter($send, $recv, root),
                     Operation::Send => {
@@ -205,7 +232,7 @@ impl<T: Number> Workload<T> {
                     }
                     _ => 0..both.len(),
                 };
-                run_in_place(comm, &self.task, &mut both[part])
+                run_in_place(comm, &self.task, &self.parts, &mut both[part])
             }
         }
     }
@@ -236,8 +263,9 @@ impl<T: Number> Workload<T> {
             Operation::Scatter => result.mismatches(share, pattern.input(turn, root))?,
             Operation::Send => result.mismatches(whole, pattern.input(turn, self.before))?,
             operation => {
-                let first = if operation == Operation::AllToAll { me * layout.block } else { 0 };
-                result.mismatched_blocks(layout, first, |rank| pattern.input(turn, rank))?
+                let is_exchange = matches!(operation, Operation::AllToAll | Operation::AllToAllV);
+                let first = |rank: u32| if is_exchange { layout.part(rank.into(), me).0 } else { 0 };
+                result.mismatched_blocks(layout, me, first, |rank| pattern.input(turn, rank))?
             }
         };
         Ok(())
@@ -284,7 +312,12 @@ impl Workload<f32> {
 }
 
 /// Does `task` in ordinary memory that is input and output.
-fn run_in_place<T: Number>(comm: &mut Communicator, task: &Task, buffer: &mut [T]) -> Result<()> {
+fn run_in_place<T: Number>(
+    comm: &mut Communicator,
+    task: &Task,
+    parts: &Parts,
+    buffer: &mut [T],
+) -> Result<()> {
     let (op, root) = (task.op.as_ref().unwrap_or(&ReduceOp::Sum), task.root);
     match task.operation {
         Operation::AllReduce => comm.all_reduce_in_place(buffer, op),
@@ -293,6 +326,7 @@ fn run_in_place<T: Number>(comm: &mut Communicator, task: &Task, buffer: &mut [T
         Operation::AllGather => comm.all_gather_in_place(buffer),
         Operation::ReduceScatter => comm.reduce_scatter_in_place(buffer, op),
         Operation::AllToAll => comm.all_to_all_in_place(buffer),
+        Operation::AllToAllV => comm.all_to_all_v_in_place(buffer, parts.blocks()),
         Operation::Gather => comm.gather_in_place(buffer, root),
         Operation::Scatter => comm.scatter_in_place(buffer, root),
         other => unreachable!("{other} is not done in place"),
@@ -341,20 +375,22 @@ impl<T: Number> Outputs<'_, T> {
         Ok(wrong)
     }
 
-    /// The same of an output with a block from each rank, all from the same place `first`.
+    /// The same of the output of rank `me` with a block from each rank, from where in its input `first` says.
     fn mismatched_blocks<'p>(
         self,
         layout: Layout,
-        first: u64,
+        me: u64,
+        first: impl Fn(u32) -> u64,
         expected: impl Fn(u32) -> &'p [T],
     ) -> Result<u64>
     where
         T: 'p,
     {
-        let (count, mut wrong) = (layout.block, 0);
-        let blocks = layout.recv().checked_div(count).unwrap_or(0);
+        let mut wrong = 0;
+        let blocks = layout.recv().checked_div(layout.block).unwrap_or(0);
         for rank in 0..u32::try_from(blocks).expect("a block for each rank") {
-            let block = Block { start: u64::from(rank) * count, count, first };
+            let (start, count) = layout.part(me, rank.into());
+            let block = Block { start, count, first: first(rank) };
             let part = Outputs { buffers: self.buffers, copy: &mut *self.copy };
             wrong += part.mismatches(block, expected(rank))?;
         }

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use super::Queues;
-use crate::collective::parcel::Parcel;
+use crate::collective::operation::Summary;
 use crate::collective::standoff::Direction;
 
 /// What one wait knows of those that it is for.
@@ -16,11 +16,11 @@ pub(super) struct Opposition {
     known: RefCell<Vec<(usize, usize, u64)>>,
 }
 
-/// A peer with which messages of one direction are left, and the first of them.
-struct Faced<'p> {
+/// A peer with which messages of one direction are left, and what the first of them was called for.
+struct Faced {
     peer: usize,
     direction: Direction,
-    parcel: &'p Parcel<'p>,
+    call: Summary,
 }
 
 impl Opposition {
@@ -33,7 +33,7 @@ impl Opposition {
         }
         for batch in batches {
             for faced in faced(batch) {
-                batch.team.board.notices().put_up(faced.peer, faced.parcel.summary(), faced.direction);
+                batch.team.board.notices().put_up(faced.peer, faced.call, faced.direction);
                 wake(batch, faced.peer);
                 // As if there were a message: it looks at their notices before it sleeps.
                 wake(batch, batch.team.me());
@@ -61,7 +61,7 @@ impl Opposition {
         all.find_map(|(number, batch)| faced(batch).find_map(|faced| self.face(number, batch, &faced)))
     }
 
-    fn face(&self, number: usize, batch: &Queues<'_, '_>, faced: &Faced<'_>) -> Option<()> {
+    fn face(&self, number: usize, batch: &Queues<'_, '_>, faced: &Faced) -> Option<()> {
         let notices = batch.team.board.notices();
         let theirs = notices.opposed(faced.peer, faced.direction)?;
         let known = (number, faced.peer, theirs.number);
@@ -77,7 +77,7 @@ impl Opposition {
             return None;
         }
         // The error is made of the complaint, on both sides.
-        let _told = batch.team.board.complain(faced.peer, faced.parcel.summary(), theirs.call);
+        let _told = batch.team.board.complain(faced.peer, faced.call, theirs.call);
         Some(())
     }
 }
@@ -88,7 +88,7 @@ fn wake(batch: &Queues<'_, '_>, member: usize) {
 }
 
 /// The peers with which messages of one direction only are left in `batch`.
-fn faced<'b>(batch: &'b Queues<'_, '_>) -> impl Iterator<Item = Faced<'b>> {
+fn faced(batch: &Queues<'_, '_>) -> impl Iterator<Item = Faced> {
     let bits = |is_sent| {
         let open = batch.open().filter(move |parcel| parcel.is_sent() == is_sent);
         open.fold(0_u64, |bits, parcel| bits | 1 << parcel.peer())
@@ -100,6 +100,6 @@ fn faced<'b>(batch: &'b Queues<'_, '_>) -> impl Iterator<Item = Faced<'b>> {
         let is_first = one_way & !found & bit != 0;
         found |= bit;
         let direction = if parcel.is_sent() { Direction::Sent } else { Direction::Received };
-        is_first.then_some(Faced { peer, direction, parcel })
+        is_first.then_some(Faced { peer, direction, call: parcel.summary() })
     })
 }

@@ -47,12 +47,14 @@ fn letters_bring_what_the_operations_promise_in_place_and_apart_and_longer_data_
     for n_ranks in [2, 3, 5] {
         launch_threads(n_ranks, &Options::default(), |comm| {
             comm.prepare()?;
-            for operation in Algorithm::OPERATIONS.into_iter().chain([Operation::Send]) {
+            for operation in Algorithm::OPERATIONS.into_iter().chain([Operation::AllToAllV, Operation::Send])
+            {
                 for bytes in [0, 4, 120, 124, 1000, BATCH_BYTES, 8 * BATCH_BYTES] {
                     let layout = Layout::new(operation, bytes, SIZE, n_ranks.into());
                     let is_short = layout.send() * SIZE <= BATCH_BYTES;
                     // Blocks that are exchanged in place have no yardstick of their own.
-                    for in_place in [false, operation != Operation::AllToAll] {
+                    let is_exchange = matches!(operation, Operation::AllToAll | Operation::AllToAllV);
+                    for in_place in [false, !is_exchange] {
                         let wrong = wrong(comm, operation, bytes, in_place)?;
                         assert_eq!(wrong, is_short.then_some(0), "{operation}, {bytes} among {n_ranks}");
                     }

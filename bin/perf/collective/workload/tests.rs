@@ -8,7 +8,7 @@ use super::super::pattern::operator;
 use super::*;
 
 fn operations() -> impl Iterator<Item = Operation> {
-    Algorithm::OPERATIONS.into_iter().chain([Operation::Send])
+    Algorithm::OPERATIONS.into_iter().chain([Operation::AllToAllV, Operation::Send])
 }
 
 fn workload<T: Number>(
