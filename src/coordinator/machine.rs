@@ -332,10 +332,11 @@ impl Machine {
         let Some(owner) = self.pool.remove(device) else { return };
         self.counts.lost += 1;
         self.actions.push(Action::Log(Turn::Lost { device, why: why.clone() }));
-        let comm = owner.and_then(|owner| self.comms.get_mut(&owner));
-        // A newcomer that is gone is missed where it is waited for.
-        if let Some(comm) = comm.filter(|comm| comm.members.contains(&device)) {
-            comm.lost.insert(device);
+        if let Some(comm) = owner.and_then(|owner| self.comms.get_mut(&owner)) {
+            // A newcomer that is gone is missed where it is waited for.
+            if comm.members.contains(&device) {
+                comm.lost.insert(device);
+            }
             comm.hung.extend(why.map(|why| (device, why)));
         }
     }

@@ -462,3 +462,21 @@ fn a_coordinator_that_waits_for_ever_judges_nobody_and_has_a_next_look_at_the_ti
         assert_eq!((bench.dropped.len(), bench.replies.len()), (0, 0), "{settings:?}");
     }
 }
+
+#[test]
+fn a_newcomer_that_hangs_is_named_with_how_that_was_found_and_forgiven_when_it_comes_again() {
+    let mut bench = Bench::new(3);
+    bench.init(2, false);
+    let newcomer = DeviceId::new(3);
+    bench.stopped.insert(newcomer);
+    let in_vain = bench.ask(Request::Grow { comm: COMM, devices: 1 });
+    bench.pass(SETTINGS.patience_ms);
+    let why = bench.replies[&in_vain].as_ref().unwrap_err().to_string();
+    assert!(why.contains("device 3 was lost: it hangs, with an order unheard for 3000 ms;"), "{why}");
+    assert_eq!(bench.status().state, State::Ready);
+    bench.register(Agent::new(newcomer), 3);
+    let again = bench.ask(Request::Grow { comm: COMM, devices: 1 });
+    bench.happen(Event::Gone { device: newcomer });
+    let why = bench.replies[&again].as_ref().unwrap_err().to_string();
+    assert!(why.contains("device 3 was lost;"), "its connection has ended this time: {why}");
+}
