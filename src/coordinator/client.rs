@@ -130,7 +130,8 @@ impl Client {
     /// during or after it is written, and overwrite an input at any time. [`Client::status`] that is to be settled comes first.
     ///
     /// # Errors
-    /// [`Refusal::NoSuchGroup`]; [`Refusal::OutOfRange`], [`Refusal::WrongCount`] and the like for the call itself; [`Refusal::Failed`] and
+    /// [`Refusal::NoSuchGroup`], [`Refusal::GroupFull`], [`Refusal::GroupTooLarge`]; [`Refusal::OutOfRange`], [`Refusal::WrongCount`] and
+    /// the like for the call itself; [`Refusal::Failed`] and
     /// [`Refusal::WrongState`] for a communicator that takes none. Nothing has changed then.
     pub fn call(&mut self, comm: CommId, group: Option<GroupId>, call: DeviceCall) -> Result<Called> {
         match self.ask(Request::Call { comm, group, call })? {
