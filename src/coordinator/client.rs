@@ -48,7 +48,7 @@ impl Client {
     /// [`Error::Coordinator`] when there is none, or one of another version or user; [`Error::Timeout`], [`Error::Os`].
     pub fn connect(directory: &RuntimeDirectory, timeout: Duration) -> Result<Self> {
         let stream = connect(directory, timeout)?;
-        greet(&stream, Role::Client, COORDINATOR, timeout)?;
+        greet(&stream, Role::Client, greeting(timeout))?;
         Ok(Self { stream, timeout, number: 0, incoming: Frames::default() })
     }
 
@@ -331,6 +331,11 @@ pub(super) fn connect(directory: &RuntimeDirectory, patience: Duration) -> Resul
             error => error,
         },
     })
+}
+
+/// What a coordinator is given to answer a greeting.
+pub(super) fn greeting(patience: Duration) -> Exchange {
+    Exchange { peer: COORDINATOR, operation: "greeting the coordinator", patience }
 }
 
 fn unexpected() -> Error {

@@ -212,7 +212,7 @@ mod tests {
     fn begin(copies: &Copies, direction: Direction, len: u64) -> UnixStream {
         let address = SocketAddr::from_abstract_name(copies.socket()).unwrap();
         let mut stream = UnixStream::connect_addr(&address).unwrap();
-        greet(&stream, Role::Client, "device", PATIENCE).unwrap();
+        greet(&stream, Role::Client, Exchange { peer: "device", ..CLIENT }).unwrap();
         let (device, comm) = (DeviceId::new(7), CommId::new(1));
         write(&mut stream, &CopyOrder { device, comm, address: 0x1000, len, direction }, CLIENT).unwrap();
         read::<std::result::Result<(), Refusal>>(&mut stream, CLIENT).unwrap().unwrap();
