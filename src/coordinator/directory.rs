@@ -260,6 +260,10 @@ impl RuntimeDirectory {
 }
 
 impl Occupied {
+    pub(super) fn directory(&self) -> &RuntimeDirectory {
+        &self.directory
+    }
+
     /// Listens where a coordinator does, instead of one that is dead: there is no moment without a socket if that has left one.
     ///
     /// # Errors

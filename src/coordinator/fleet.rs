@@ -29,7 +29,7 @@ use crate::launch::Program;
 use crate::shm::system::pidfd_open;
 
 /// How long devices that are told to end may take for it.
-const GRACE: Duration = Duration::from_secs(2);
+pub(super) const GRACE: Duration = Duration::from_secs(2);
 
 /// How long it may take this process to hear of a Ctrl-C that its devices have heard of as well.
 const HEARING: Duration = Duration::from_millis(300);
@@ -93,7 +93,7 @@ pub struct Missing {
     /// The kinds, each with the number of devices that are yet to be started, which may be 0.
     pub kinds: Vec<DeviceKind>,
     /// Those that a fleet has started which live and outlive it, and are not there yet, of whatever kind: they may be busy or stopped,
-    /// and come back. A coordinator that ends in order ends them when they do.
+    /// and come back. A coordinator that ends in order ends them.
     pub coming: Vec<DeviceId>,
 }
 

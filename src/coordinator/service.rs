@@ -22,6 +22,7 @@ use super::greeting::{Answer, GREETING_TIME, check_peer};
 use super::id::{ClientId, DeviceId};
 use super::link::Link;
 use super::machine::{Action, Event, MAX_DEVICES, Machine, Settings, Turn};
+use super::orphans;
 use super::request::{CommStatus, Reply, State};
 use crate::bootstrap::poll_timeout;
 use crate::error::{Error, Result};
@@ -122,7 +123,8 @@ impl Coordinator {
         self.news = Some(News(Box::new(tell)));
     }
 
-    /// Serves until it is interrupted (SIGINT, SIGTERM, SIGHUP). Devices live on, for the next coordinator.
+    /// Serves until it is interrupted (SIGINT, SIGTERM, SIGHUP). Devices that were started by hand live on, for the next coordinator. Those
+    /// that have outlived the coordinator that has started them end with this one, which waits for that.
     ///
     /// # Errors
     /// [`Error::Os`] when the system cannot wait any more.
@@ -365,6 +367,13 @@ impl Coordinator {
                 }
             }
         }
+    }
+}
+
+impl Drop for Coordinator {
+    /// The socket goes when those have ended of which the next coordinator is not to know.
+    fn drop(&mut self) {
+        orphans::end(self.occupied.directory());
     }
 }
 
