@@ -28,6 +28,7 @@ use crate::bootstrap::poll_timeout;
 use crate::error::{Error, Result};
 use crate::logs::COORDINATOR;
 use ends::{Answer as QuitAnswer, Ends};
+pub(super) use gathering::is_dead;
 use peer::{Kind, MAX_CLIENTS, Peer};
 
 /// The most connections at a time of those who have said who they are, and those who have not: a client too many takes the place of one
@@ -311,8 +312,9 @@ impl Coordinator {
                     }
                 }
                 Action::Log(turn) => {
-                    if let (Turn::Registered { device }, Some(News(tell))) = (&turn, &mut self.news) {
-                        tell(*device);
+                    if let Turn::Registered { device } = &turn {
+                        self.occupied.note_registered(*device);
+                        self.news.iter_mut().for_each(|News(tell)| tell(*device));
                     }
                     log(&turn);
                 }

@@ -179,6 +179,7 @@ fn a_pool_that_was_killed_is_told_of_with_what_clears_it_away_and_the_next_one_s
     pool.ctl("init 2").line();
     let kill_all = |pool: &mut Pool, stderr: &mut BufReader<std::process::ChildStderr>| {
         let all = devices(pool);
+        pool.kill_janitors();
         pool.kill_coordinator();
         all.into_iter().for_each(|(device, _)| kill(pid(device), Signal::SIGKILL).unwrap());
         // Ends with the last of its devices.
