@@ -12,8 +12,8 @@ pub(crate) const HELP: &str = "\
 Normal operation never needs it: names are left only when the ranks, the launcher and its janitor were all killed. A name goes when \
 nobody has its prefix locked, no process has it open, and the process that has made it is dead, told from a later one of the same \
 number by its start time. Segments in files (--segment file:DIRECTORY) are kept on purpose and not touched. Without PREFIX, the \
-socket of a coordinator that was killed goes as well, which the next one would replace, and so do those of pools within programs. It \
-stays while a device lives that waits there for the next coordinator; without it the device would end, and its memory with it.";
+socket of a coordinator that was killed with its janitor goes as well, which the next one would replace, and so do those of pools within \
+programs. It stays while a device lives that waits there for the next coordinator; without it the device would end, and its memory with it.";
 
 /// Runs the command.
 ///

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use comfy_table::Cell;
 use serde::Serialize;
 use shmccl::coordinator::{
@@ -33,6 +33,15 @@ They find each other in $XDG_RUNTIME_DIR/shmccl, or else /tmp/shmccl-UID.";
 /// # Errors
 /// What is refused, or cannot be asked.
 pub(crate) fn run(args: &CtlArgs) -> Result<u8> {
+    ask(args).map_err(|error| match error.downcast_ref() {
+        Some(shmccl::Error::Timeout { .. }) => anyhow!(
+            "{error}; it is busy, or stopped and goes on at `kill -CONT` of its process; --timeout gives it longer"
+        ),
+        _ => error,
+    })
+}
+
+fn ask(args: &CtlArgs) -> Result<u8> {
     if let Ask::Status { json: Some(path), .. } | Ask::Devices { json: Some(path) } = &args.ask {
         file::check_writable(path)?;
     }

@@ -1,5 +1,5 @@
 //! `kill -9` of a whole `shmccl run`, ranks and service process and all, at a random instant: nothing is left, and the next one starts.
-//! The same of a `shmccl coordinator -n`, which leaves its socket, and nothing else; the next one takes its place.
+//! The same of a `shmccl coordinator -n`, whose janitor removes the socket.
 //!
 //! `SHMCCL_LONG=1` kills 300 times, `SHMCCL_SEED` replays a series, `--nocapture` shows what came of it. The test is alone in this file:
 //! whatever a killed job leaves becomes a child of this process, which has to have no others. `device_process` is an entry point.
@@ -102,7 +102,7 @@ fn a_whole_group_that_is_killed_leaves_nothing_and_the_next_job_starts() {
         cycle.run(&scratch, &mut summary);
     }
     summary.tell();
-    for number in 0..cycles / 2 {
+    for number in 0..cycles {
         let _watchdog = Watchdog::start(&format!("pool {number} of seed {seed}"), PATIENCE);
         pools::kill_and_start_again(&scratch, number, &mut random);
     }

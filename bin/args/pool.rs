@@ -112,6 +112,8 @@ pub(crate) enum Ask {
     /// Print what the coordinator counts, in the text format of Prometheus
     Metrics,
     /// Start, end or cancel a group of calls, which are executed together
+    ///
+    /// It has 64 calls at most, and together they read and write no more than twice the bytes that a device has, each operand counted.
     #[command(subcommand)]
     Group(GroupEdge),
     /// Call a collective operation on device memory: at once, as a group of its own; or in the group that is open, if one is

@@ -13,6 +13,10 @@ use crate::reduce::{DataType, ReduceOp};
 /// The most calls that a group may have.
 pub const MAX_CALLS: usize = 64;
 
+/// How many times the bytes of a device the operands of a group may have together, for which it has to find as much memory again. No call
+/// has more by itself.
+pub(super) const MAX_OPERANDS: u64 = 2;
+
 /// The range of addresses of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -100,6 +104,11 @@ impl AddressRange {
     /// [`Refusal::OutOfRange`] unless `bytes` of `device` are all in it.
     pub fn check(self, device: DeviceId, bytes: Bytes) -> Result<(), Refusal> {
         if self.contains(bytes) { Ok(()) } else { Err(Refusal::OutOfRange { device, bytes, range: self }) }
+    }
+
+    /// The most bytes that the operands of a group may have together on a device of this range.
+    pub(super) const fn most_operands(self) -> u64 {
+        self.max.saturating_sub(self.min).saturating_mul(MAX_OPERANDS)
     }
 }
 
@@ -225,6 +234,26 @@ impl DeviceCall {
     }
 }
 
+/// Checks that `calls`, each of which fits by itself, are not too much together for one of the devices, which are in the order of their ranks.
+///
+/// # Errors
+/// [`Refusal::GroupTooLarge`].
+pub(super) fn check_together<'c>(
+    calls: impl Iterator<Item = &'c DeviceCall> + Clone,
+    devices: &[(DeviceId, AddressRange)],
+) -> Result<(), Refusal> {
+    for (rank, (device, range)) in devices.iter().enumerate() {
+        let operands = calls.clone().filter_map(|call| call.operands(rank, devices.len()));
+        let bytes = operands
+            .fold(0_u64, |sum, (sent, received)| sum.saturating_add(sent.len).saturating_add(received.len));
+        let most = range.most_operands();
+        if bytes > most {
+            return Err(Refusal::GroupTooLarge { device: *device, bytes, most });
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,6 +298,19 @@ mod tests {
         let mut rootless = call(Collective::Broadcast, 1, &[0x1000; 2], &[0x1000; 2]);
         rootless.root = 2;
         assert_eq!(rootless.check(&pair()), Err(Refusal::NoSuchRoot { root: 2, devices: 2 }));
+    }
+
+    #[test]
+    fn calls_together_have_no_more_operands_than_twice_what_the_smallest_device_has() {
+        // All of the second device is 8 elements.
+        let all = call(Collective::AllReduce, 8, &[0x1000; 2], &[0x1000; 2]);
+        assert_eq!(check_together([&all].into_iter(), &pair()), Ok(()));
+        let one = call(Collective::Broadcast, 1, &[0x1000; 2], &[0x1000; 2]);
+        let device = DeviceId::new(9);
+        let refused = Err(Refusal::GroupTooLarge { device, bytes: 144, most: 128 });
+        assert_eq!(check_together([&all, &one].into_iter(), &pair()), refused);
+        let halves = [4, 4].map(|count| call(Collective::AllReduce, count, &[0x1000; 2], &[0x1000; 2]));
+        assert_eq!(check_together(halves.iter(), &pair()), Ok(()));
     }
 
     #[test]

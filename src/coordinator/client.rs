@@ -48,7 +48,7 @@ impl Client {
     /// [`Error::Coordinator`] when there is none, or one of another version or user; [`Error::Timeout`], [`Error::Os`].
     pub fn connect(directory: &RuntimeDirectory, timeout: Duration) -> Result<Self> {
         let stream = connect(directory, timeout)?;
-        greet(&stream, Role::Client, COORDINATOR, timeout)?;
+        greet(&stream, Role::Client, greeting(timeout))?;
         Ok(Self { stream, timeout, number: 0, incoming: Frames::default() })
     }
 
@@ -130,7 +130,8 @@ impl Client {
     /// during or after it is written, and overwrite an input at any time. [`Client::status`] that is to be settled comes first.
     ///
     /// # Errors
-    /// [`Refusal::NoSuchGroup`]; [`Refusal::OutOfRange`], [`Refusal::WrongCount`] and the like for the call itself; [`Refusal::Failed`] and
+    /// [`Refusal::NoSuchGroup`], [`Refusal::GroupFull`], [`Refusal::GroupTooLarge`]; [`Refusal::OutOfRange`], [`Refusal::WrongCount`] and
+    /// the like for the call itself; [`Refusal::Failed`] and
     /// [`Refusal::WrongState`] for a communicator that takes none. Nothing has changed then.
     pub fn call(&mut self, comm: CommId, group: Option<GroupId>, call: DeviceCall) -> Result<Called> {
         match self.ask(Request::Call { comm, group, call })? {
@@ -330,6 +331,11 @@ pub(super) fn connect(directory: &RuntimeDirectory, patience: Duration) -> Resul
             error => error,
         },
     })
+}
+
+/// What a coordinator is given to answer a greeting.
+pub(super) fn greeting(patience: Duration) -> Exchange {
+    Exchange { peer: COORDINATOR, operation: "greeting the coordinator", patience }
 }
 
 fn unexpected() -> Error {

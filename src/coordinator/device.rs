@@ -36,7 +36,7 @@ pub(super) use self::environment::Environment;
 use self::worker::Worker;
 use super::agent::{Agent, Step};
 use super::call::AddressRange;
-use super::client::connect;
+use super::client::{connect, greeting};
 use super::directory::RuntimeDirectory;
 use super::fault::Fault;
 use super::greeting::{Bulletin, PATIENCE, Role, Welcome, greet};
@@ -254,7 +254,7 @@ impl Device {
 
     fn register(&mut self) -> Result<()> {
         let stream = connect(&self.directory, PATIENCE)?;
-        let welcome = greet(&stream, Role::Device, COORDINATOR, PATIENCE)?;
+        let welcome = greet(&stream, Role::Device, greeting(PATIENCE))?;
         self.enter(Link::new(stream)?, &welcome);
         Ok(())
     }

@@ -2,11 +2,13 @@
 //!
 //! Nobody but its user may go there: mode and owner are looked at whenever it is opened. A lock on the directory itself says that
 //! a coordinator lives, and ends with it; so a socket without a lock is one of the dead, and is replaced. That is done at one stroke:
-//! where no socket is, a coordinator has ended in order.
+//! where no socket is, a coordinator has ended in order, or was killed and nobody is left who waits for the next one there. Then its
+//! janitor has removed it (`src/shm/janitor/socket.rs`).
 
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -18,10 +20,14 @@ use nix::unistd::geteuid;
 use super::device::{Appointed, Environment, POOL as APPOINTED};
 use super::dial::Address;
 use super::fault::Fault;
+use super::greeting::check_peer;
 use super::id::DeviceId;
+use super::service::is_dead;
 use crate::error::{Error, Result};
 use crate::locks;
+use crate::logs::COORDINATOR;
 use crate::shm::header::Creator;
+use crate::shm::{Mark, SocketJanitor};
 
 /// The name of a coordinator's socket.
 const SOCKET: &str = "coordinator";
@@ -60,6 +66,9 @@ pub(super) struct Occupied {
     listens: bool,
     /// Whether the one before has left its socket, since it was killed.
     pub(super) follows_dead: bool,
+    /// Removes the socket should this process be killed, from before it is there on; if the system lets it. Last: it goes when there is
+    /// nothing to be removed any more.
+    janitor: Option<SocketJanitor>,
 }
 
 impl RuntimeDirectory {
@@ -215,6 +224,16 @@ impl RuntimeDirectory {
         gone(std::fs::remove_dir(&self.path))
     }
 
+    fn employ_janitor(&self) -> std::io::Result<SocketJanitor> {
+        let name = self.path.file_name().and_then(OsStr::to_str);
+        let is_private = name.and_then(owner_of_pool) == Some(Creator::this_process());
+        let names = [self.socket(), self.coming()].map(|path| {
+            let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+            CString::new(name).expect("it is one of two constants")
+        });
+        SocketJanitor::start(&self.path, (&names[0], &names[1]), is_private)
+    }
+
     /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -239,7 +258,7 @@ impl RuntimeDirectory {
     pub(super) fn occupy(&self) -> Result<Occupied> {
         let lock = self.lock(SWEEPING)?;
         let follows_dead = self.socket().symlink_metadata().is_ok();
-        Ok(Occupied { _lock: lock, directory: self.clone(), listens: false, follows_dead })
+        Ok(Occupied { _lock: lock, directory: self.clone(), listens: false, follows_dead, janitor: None })
     }
 
     /// Locks it, within `patience` where it is locked and nobody listens.
@@ -250,25 +269,47 @@ impl RuntimeDirectory {
         })
     }
 
-    /// Whether somebody listens, though perhaps without room for one more.
+    /// Whether somebody listens, though perhaps without room for one more. Of one that was killed a child may have it open that has only
+    /// just begun, and is killed with it.
     fn is_answered(&self) -> bool {
         match Address::of_path(&self.socket()).and_then(|address| address.dial_at_once()) {
-            Ok(_) => true,
+            Ok(stream) => check_peer(&stream)
+                .map_or(true, |listener| listener == 0 || !is_dead(DeviceId::new(listener))),
             Err(error) => !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused),
         }
     }
 }
 
 impl Occupied {
+    pub(super) fn directory(&self) -> &RuntimeDirectory {
+        &self.directory
+    }
+
     /// Listens where a coordinator does, instead of one that is dead: there is no moment without a socket if that has left one.
     ///
     /// # Errors
     /// [`Fault::Unusable`], [`Error::ResourceLimit`].
     pub(super) fn listen(&mut self) -> Result<UnixListener> {
+        self.janitor = self.directory.employ_janitor().inspect_err(note_refusal).ok();
+        Appointed::all(&self.directory).unwrap_or_default().into_iter().for_each(|it| self.watch(it));
         let listening = |error| Fault::at("listening at", &self.directory.socket(), error);
         let listener = self.bind().map_err(listening)?;
         self.listens = true;
         Ok(listener)
+    }
+
+    /// Has the socket stay for `device` when this process was killed, if it waits there then.
+    pub(super) fn note_registered(&self, device: DeviceId) {
+        Appointed::of(device, &self.directory).into_iter().for_each(|it| self.watch(it));
+    }
+
+    fn watch(&self, appointed: Appointed) {
+        let Some(janitor) = self.janitor.as_ref().filter(|_| appointed.assignment.outlives.is_some()) else {
+            return;
+        };
+        if let Some(process) = appointed.hold(&self.directory) {
+            janitor.watch(process.as_fd());
+        }
     }
 
     fn bind(&self) -> std::io::Result<UnixListener> {
@@ -277,9 +318,17 @@ impl Occupied {
         remove(&coming)?;
         let listener = UnixListener::bind(&coming)?;
         listener.set_nonblocking(true)?;
+        if let Some(janitor) = &self.janitor {
+            janitor.mark(Mark::of(&coming)?);
+        }
         std::fs::rename(&coming, self.directory.socket())?;
         Ok(listener)
     }
+}
+
+/// What a killed coordinator leaves is then for the next one.
+fn note_refusal(error: &std::io::Error) {
+    tracing::warn!(target: COORDINATOR, %error, "no janitor; a kill of this process would leave its socket");
 }
 
 /// # Errors

@@ -53,8 +53,8 @@ impl Default for PoolOptions {
 /// A coordinator in a thread of this process, and devices as processes of its own. Dropping it ends all of them, and leaves nothing.
 ///
 /// The running executable is started again for each device, as by [`launch`](crate::launch::launch); so a program that has a pool asks
-/// first of all whether it is a device. When the program is killed the kernel kills its devices. What it leaves then is a socket, which
-/// the next pool, or `shmccl clean`, removes.
+/// first of all whether it is a device. When the program is killed the kernel kills its devices, and a janitor, which is forked as the pool
+/// starts, removes its socket; where that was killed as well the next pool does, or `shmccl clean`.
 ///
 /// ```no_run
 /// use shmccl::coordinator::{Collective, Device, DeviceCall, Operator, Pool};

@@ -29,6 +29,7 @@ use super::machine::MAX_DEVICES;
 use crate::bootstrap::resource_error;
 use crate::error::{Error, Result};
 use crate::launch::Program;
+pub(super) use crew::GRACE;
 use crew::{Crew, Orders};
 
 /// Devices that are alike.
@@ -90,7 +91,7 @@ pub struct Missing {
     /// The kinds, each with the number of devices that are yet to be started, which may be 0.
     pub kinds: Vec<DeviceKind>,
     /// Those that a fleet has started which live and outlive it, and are not there yet, of whatever kind: they may be busy or stopped,
-    /// and come back. A coordinator that ends in order ends them when they do.
+    /// and come back. A coordinator that ends in order ends them.
     pub coming: Vec<DeviceId>,
 }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::call::AddressRange;
 use super::fault::Fault;
-use super::frame;
+use super::frame::{self, Exchange};
 use super::hurried::Hurried;
 use super::id::{CommId, DeviceId};
 use super::order::Report;
@@ -152,31 +152,20 @@ pub(super) fn check_version(theirs: &str) -> Result<()> {
     Err(Fault::Version { mine: VERSION.to_owned(), theirs }.error())
 }
 
-/// Greets `peer`, who listens, as `role`, and gives it `patience` for that. Returns what it answers, which is of this version.
+/// Greets who listens as `role`, within the patience of `exchange`, which names it. Returns what it answers, which is of this version.
 ///
 /// # Errors
 /// [`Error::Coordinator`], [`Error::Timeout`], [`Error::Os`].
-pub(super) fn greet(
-    stream: &UnixStream,
-    role: Role,
-    peer: &'static str,
-    patience: Duration,
-) -> Result<Welcome> {
+pub(super) fn greet(stream: &UnixStream, role: Role, exchange: Exchange) -> Result<Welcome> {
     check_peer(stream)?;
-    greet_by(&mut Hurried::new(stream, patience), role, peer, patience)
+    greet_by(&mut Hurried::new(stream, exchange.patience), role, exchange)
 }
 
-/// As [`greet`], where it was looked who the other side is; the deadline is that of `stream`, which says that it is `patience`.
+/// As [`greet`], where it was looked who the other side is; the deadline is that of `stream`.
 ///
 /// # Errors
 /// Those of [`greet`].
-pub(super) fn greet_by(
-    stream: &mut (impl Read + Write),
-    role: Role,
-    peer: &'static str,
-    patience: Duration,
-) -> Result<Welcome> {
-    let exchange = frame::Exchange { peer, operation: "greeting the other side of a socket", patience };
+pub(super) fn greet_by(stream: &mut (impl Read + Write), role: Role, exchange: Exchange) -> Result<Welcome> {
     frame::write(stream, &Greeting { shmccl: VERSION.to_owned(), role }, exchange)?;
     let welcome: Welcome = frame::read(stream, exchange)?;
     welcome.check()

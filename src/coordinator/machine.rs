@@ -292,13 +292,13 @@ impl Machine {
     #[must_use]
     pub fn next_tick_ms(&self) -> Option<u64> {
         let opens = if self.is_open() { None } else { Some(self.opens_ms.unwrap_or(self.now_ms)) };
-        let silence = self.pool.oldest_unheard().map(|since| since + self.settings.patience_ms);
+        let silence = self.pool.oldest_unheard().map(|since| since.saturating_add(self.settings.patience_ms));
         let comms = self.comms.values().filter_map(Comm::waits_until).min();
         let (look, stuck) = (self.next_look_ms(), self.pool.next_due_ms(self.settings.patience_ms));
         let due = [opens, silence, comms, look, stuck].into_iter().flatten().min()?;
         // Told that often, it sees all of the time that it is there.
         let left = due.saturating_sub(self.now_ms).min(self.longest_pause());
-        Some(self.told_ms.unwrap_or_default() + left)
+        Some(self.told_ms.unwrap_or_default().saturating_add(left))
     }
 
     /// Whether devices have had the time to come back after a restart.
@@ -332,10 +332,11 @@ impl Machine {
         let Some(owner) = self.pool.remove(device) else { return };
         self.counts.lost += 1;
         self.actions.push(Action::Log(Turn::Lost { device, why: why.clone() }));
-        let comm = owner.and_then(|owner| self.comms.get_mut(&owner));
-        // A newcomer that is gone is missed where it is waited for.
-        if let Some(comm) = comm.filter(|comm| comm.members.contains(&device)) {
-            comm.lost.insert(device);
+        if let Some(comm) = owner.and_then(|owner| self.comms.get_mut(&owner)) {
+            // A newcomer that is gone is missed where it is waited for.
+            if comm.members.contains(&device) {
+                comm.lost.insert(device);
+            }
             comm.hung.extend(why.map(|why| (device, why)));
         }
     }
@@ -348,7 +349,7 @@ impl Machine {
     fn tick(&mut self, now_ms: u64) {
         self.set_time(now_ms);
         self.judged_ms = self.now_ms;
-        self.opens_ms.get_or_insert(self.now_ms + self.settings.adopt_ms);
+        self.opens_ms.get_or_insert(self.now_ms.saturating_add(self.settings.adopt_ms));
         let patience_ms = self.settings.patience_ms;
         for device in self.pool.silent(self.now_ms, patience_ms) {
             self.lose(device, Some(format!("it hangs, with an order unheard for {patience_ms} ms")));

@@ -29,6 +29,7 @@ mod link;
 mod machine;
 mod metrics;
 mod order;
+mod orphans;
 mod refusal;
 mod request;
 mod service;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::call::{AddressRange, Bytes, MAX_CALLS};
+use super::call::{AddressRange, Bytes, MAX_CALLS, MAX_OPERANDS};
 use super::id::{CommId, DeviceId, GroupId};
 use super::request::State;
 use super::work::MAX_PATH;
@@ -105,6 +105,20 @@ pub enum Refusal {
     /// A group has as many calls as it may have.
     #[error("the group has {MAX_CALLS} calls, which is the most; end it and start another one")]
     GroupFull,
+    /// The calls of a group would take too much memory of a device: their operands are copied out of it before the first is executed, and
+    /// into it after the last. The group is what it was.
+    #[error(
+        "the operands of the group would have {bytes} bytes on device {device}, and {most} is the most, {MAX_OPERANDS} times its \
+         memory; end it and start another one"
+    )]
+    GroupTooLarge {
+        /// Which.
+        device: DeviceId,
+        /// How many there would be.
+        bytes: u64,
+        /// How many there may be.
+        most: u64,
+    },
     /// A checkpoint was not written, or not read back. The communicator and the memory of its devices are what they were, and so is the
     /// checkpoint before.
     #[error("communicator {comm} is what it was, without this checkpoint: {why}")]

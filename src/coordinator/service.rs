@@ -23,6 +23,7 @@ use super::greeting::{Answer, GREETING_TIME, check_peer};
 use super::id::{ClientId, DeviceId};
 use super::link::Link;
 use super::machine::{Action, Event, MAX_DEVICES, Machine, Settings, Turn};
+use super::orphans;
 use super::request::{CommStatus, Reply, State};
 use crate::bootstrap::poll_timeout;
 use crate::error::{Error, Result};
@@ -30,6 +31,7 @@ use crate::logs::COORDINATOR;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
 use ends::{Answer as QuitAnswer, Ends};
+pub(super) use gathering::is_dead;
 use peer::{Kind, MAX_CLIENTS, Peer};
 
 /// The most connections at a time of those who have said who they are, and those who have not: a client too many takes the place of one
@@ -144,7 +146,8 @@ impl Coordinator {
         self.restarted.clone()
     }
 
-    /// Serves until it is interrupted (SIGINT, SIGTERM, SIGHUP). Devices live on, for the next coordinator.
+    /// Serves until it is interrupted (SIGINT, SIGTERM, SIGHUP). Devices that were started by hand live on, for the next coordinator. Those
+    /// that have outlived the coordinator that has started them end with this one, which waits for that.
     ///
     /// # Errors
     /// [`Error::Os`] when the system cannot wait any more.
@@ -331,8 +334,9 @@ impl Coordinator {
                     }
                 }
                 Action::Log(turn) => {
-                    if let (Turn::Registered { device }, Some(News(tell))) = (&turn, &mut self.news) {
-                        tell(*device);
+                    if let Turn::Registered { device } = &turn {
+                        self.occupied.note_registered(*device);
+                        self.news.iter_mut().for_each(|News(tell)| tell(*device));
                     }
                     log(&turn);
                 }
@@ -388,6 +392,13 @@ impl Coordinator {
                 }
             }
         }
+    }
+}
+
+impl Drop for Coordinator {
+    /// The socket goes when those have ended of which the next coordinator is not to know.
+    fn drop(&mut self) {
+        orphans::end(self.occupied.directory());
     }
 }
 

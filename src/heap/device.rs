@@ -2,7 +2,8 @@
 //!
 //! Addresses run from [`MIN_ADDRESS`] to [`DeviceMemory::max_address`] (not included), so that 0 is never a valid one.
 //! The range is reserved in full when the device is made. The system is asked for memory in chunks of 2 MiB, when
-//! a copy first touches them: running out is an error of that copy, never a SIGBUS. Fresh memory reads as zero.
+//! a copy first touches them: running out is an error of that copy, never a SIGBUS. Fresh memory reads as zero, and takes
+//! none to be copied to the host, where nobody else can have written to it.
 //!
 //! A copy is checked in full before its first byte moves: out of range changes nothing. An empty copy is legal at any
 //! address from the first to one past the last. Copies take no lock and order nothing; threads or processes that
@@ -56,8 +57,8 @@ pub struct DeviceMemory {
     /// One mark per chunk that is known to have memory behind it. Asking for a chunk twice does no harm, so two
     /// threads, or two processes that share the segment, need not agree who asks.
     committed: Box<[OnceLock<()>]>,
-    /// Whether it is used through this view only, so that what has no mark holds nothing.
-    is_own: bool,
+    /// Set once others may use it as well. Until then what has no mark holds nothing.
+    shared: OnceLock<()>,
 }
 
 impl DeviceMemory {
@@ -75,8 +76,12 @@ impl DeviceMemory {
                 expected: "a multiple of 4096 from 0x1000 up",
             });
         }
-        let own = Self::new(Arc::new(Segment::create(backing, max_address.0, identity)?))?;
-        Ok(Self { is_own: true, ..own })
+        let segment = Arc::new(Segment::create(backing, max_address.0, identity)?);
+        match backing {
+            Backing::Anonymous => Self::over(segment, OnceLock::new()),
+            // Others find it, or have written to it before.
+            _ => Self::new(segment),
+        }
     }
 
     /// Looks at a segment as a device's memory: one that another process made, or a file that has survived a restart.
@@ -84,16 +89,21 @@ impl DeviceMemory {
     /// # Errors
     /// What the system refuses.
     pub fn new(segment: Arc<Segment>) -> Result<Self> {
+        Self::over(segment, OnceLock::from(()))
+    }
+
+    fn over(segment: Arc<Segment>, shared: OnceLock<()>) -> Result<Self> {
         let max_address = segment.len();
         let span = segment.map()?.span(0, max_address)?;
         let chunks = usize::try_from(max_address.div_ceil(CHUNK)).expect("it is mapped");
         let committed = std::iter::repeat_with(OnceLock::new).take(chunks).collect();
-        Ok(Self { segment, span, committed, is_own: false })
+        Ok(Self { segment, span, committed, shared })
     }
 
     /// The segment, to be shared with other processes.
     #[must_use]
     pub fn segment(&self) -> &Arc<Segment> {
+        let _ = self.shared.set(());
         &self.segment
     }
 
@@ -124,8 +134,22 @@ impl DeviceMemory {
     /// # Errors
     /// Those of [`DeviceMemory::copy_host_to_device`]; `target` was not changed then.
     pub fn copy_device_to_host(&self, source: DeviceAddress, target: &mut [u8]) -> Result<()> {
-        self.touch(source, target.len() as u64)?;
-        self.span.copy_out(source.0, target)
+        if self.shared.get().is_some() {
+            self.touch(source, target.len() as u64)?;
+        }
+        self.check(source, target.len() as u64)?;
+        let (mut at, mut rest) = (source.0, target);
+        while !rest.is_empty() {
+            let (len, is_fresh) = self.run(at, rest.len());
+            let (piece, others) = rest.split_at_mut(len);
+            if is_fresh {
+                piece.fill(0);
+            } else {
+                self.span.copy_out(at, piece)?;
+            }
+            (at, rest) = (at + len as u64, others);
+        }
+        Ok(())
     }
 
     /// Copies `len` bytes from `source` of this device to `target` of `peer`, which may be this device too.
@@ -161,7 +185,7 @@ impl DeviceMemory {
     /// others may have used.
     pub(crate) fn used(&self) -> Vec<Region> {
         let is_used: Vec<bool> =
-            self.committed.iter().map(|chunk| !self.is_own || chunk.get().is_some()).collect();
+            self.committed.iter().map(|chunk| self.shared.get().or(chunk.get()).is_some()).collect();
         let mut used = Vec::new();
         let mut first = 0;
         for run in is_used.chunk_by(|one, other| one == other) {
@@ -189,13 +213,26 @@ impl DeviceMemory {
         }
     }
 
+    /// How many of the `len` bytes from `at` on, which are in range, are all backed by memory, or all known not to be, and whether it is
+    /// the latter.
+    fn run(&self, at: u64, len: usize) -> (usize, bool) {
+        let is_fresh = |chunk: &OnceLock<()>| chunk.get().is_none();
+        let (first, last) = (index(at), index(at + len as u64 - 1));
+        let chunks = &self.committed[first..=last];
+        let is_first_fresh = is_fresh(&chunks[0]);
+        let Some(alike) = chunks.iter().position(|chunk| is_fresh(chunk) != is_first_fresh) else {
+            return (len, is_first_fresh);
+        };
+        let end = (first + alike) as u64 * CHUNK;
+        (usize::try_from(end - at).expect("it is mapped"), is_first_fresh)
+    }
+
     /// Checks a range and sees to it that there is memory behind all of it.
     pub(crate) fn touch(&self, address: DeviceAddress, len: u64) -> Result<()> {
         self.check(address, len)?;
         if len == 0 {
             return Ok(());
         }
-        let index = |at: u64| usize::try_from(at / CHUNK).expect("it is mapped");
         let (first, last) = (index(address.0), index(address.0 + len - 1));
         let chunks = &self.committed[first..=last];
         let lacks_memory = |chunk: &OnceLock<()>| chunk.get().is_none();
@@ -216,6 +253,11 @@ impl DeviceMemory {
         }
         Ok(())
     }
+}
+
+/// The chunk of a byte.
+fn index(at: u64) -> usize {
+    usize::try_from(at / CHUNK).expect("it is mapped")
 }
 
 #[cfg(test)]

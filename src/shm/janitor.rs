@@ -1,4 +1,5 @@
-//! A process that outlives a killed launcher for as long as it takes to remove the names of its job from `/dev/shm`.
+//! A process that outlives a killed launcher for as long as it takes to remove the names of its job from `/dev/shm`. That of a coordinator
+//! removes its socket (`socket.rs`).
 //!
 //! A launcher that is killed can remove nothing, nor can its ranks, which go with it. So whoever claims names starts a
 //! janitor first. It has a session of its own, so that no signal to the launcher's process group reaches it, it blocks
@@ -28,6 +29,9 @@
 //! the fork. Where the system refuses the process, or somebody kills it, the names of a killed launcher stay until the
 //! next job claims them.
 #![allow(unsafe_code, reason = "src/shm is where the crate keeps its unsafe code")]
+
+#[cfg(feature = "coordinator")]
+pub(super) mod socket;
 
 use std::ffi::{CStr, CString, c_long, c_uint};
 use std::io;
@@ -108,9 +112,18 @@ impl Janitor {
     /// given the [`hold`](Self::hold).
     pub(crate) fn start(sweep: &Sweep, lock: BorrowedFd<'_>) -> io::Result<Self> {
         let (end, hold) = pipe2(OFlag::O_CLOEXEC)?;
+        let mut wait_and_sweep = || {
+            if has_ended(end.as_fd()) {
+                sweep.after_a_kill(lock);
+            }
+        };
+        Self::employ(&mut wait_and_sweep, [lock, end.as_fd()], hold)
+    }
+
+    /// Starts one that does `duty`, which is async-signal-safe, with descriptors that it keeps. The other end of one of them is `hold`.
+    fn employ(duty: &mut dyn FnMut(), kept: [BorrowedFd<'_>; 2], hold: OwnedFd) -> io::Result<Self> {
         let (ready, tell_ready) = pipe2(OFlag::O_CLOEXEC)?;
-        let post = Post { sweep, lock, end: end.as_fd(), tell_ready: tell_ready.as_fd() };
-        let process = fork(&post)?;
+        let process = fork(&mut Post { duty, kept, tell_ready: tell_ready.as_fd() })?;
         drop(tell_ready);
         let janitor = Self { process, hold };
         // From then on no signal to a process group reaches it: there is no name before. One that was killed leaves no less than if it were
@@ -143,14 +156,13 @@ impl Drop for Janitor {
 
 /// What a janitor has and knows.
 struct Post<'p> {
-    sweep: &'p Sweep,
-    lock: BorrowedFd<'p>,
-    end: BorrowedFd<'p>,
+    duty: &'p mut dyn FnMut(),
+    kept: [BorrowedFd<'p>; 2],
     tell_ready: BorrowedFd<'p>,
 }
 
 /// Starts the process, with all signals blocked from its first instruction on: the handlers that it inherits are not for it.
-fn fork(post: &Post<'_>) -> io::Result<OwnedFd> {
+fn fork(post: &mut Post<'_>) -> io::Result<OwnedFd> {
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
     let none: c_long = 0;
     // SAFETY: without flags `clone` is `fork`: the child has a copy of the memory and this thread's stack, and shares
@@ -175,18 +187,17 @@ fn fork(post: &Post<'_>) -> io::Result<OwnedFd> {
 
 /// The life of a janitor: system calls on what was made ready before the fork, and nothing else. `nix` passes paths that are
 /// `CStr` and buffers that are slices on as they are. A panic aborts, since this cannot unwind.
-extern "C" fn serve(post: &Post<'_>) -> ! {
+extern "C" fn serve(post: &mut Post<'_>) -> ! {
     let _ = setsid();
     let _ = set_name(c"shmccl janitor");
     let _ = chdir(c"/");
     // Somebody else's end of a pipe in here would keep him waiting; then rather no janitor.
-    if close_all_but([post.lock, post.end, post.tell_ready]).is_ok() {
+    let [one, other] = post.kept;
+    if close_all_but([one, other, post.tell_ready]).is_ok() {
         let _ = write(post.tell_ready, &[0]);
         let told = post.tell_ready.as_raw_fd().cast_unsigned();
         let _ = close_range(told, told);
-        if has_ended(post.end) {
-            post.sweep.after_a_kill(post.lock);
-        }
+        (post.duty)();
     }
     // SAFETY: ends the process without running anything of the copied program.
     unsafe { libc::_exit(0) }

@@ -82,6 +82,8 @@ pub(crate) use cells::fetch_ahead;
 pub(crate) use header::state_of_process;
 pub use header::{Expected, Identity, SegmentHeader};
 #[cfg(not(loom))]
+#[cfg(feature = "coordinator")]
+pub(crate) use janitor::socket::{Mark, SocketJanitor};
 pub(crate) use janitor::{Janitor, Sweep};
 #[cfg(not(loom))]
 pub(crate) use named::check_name;

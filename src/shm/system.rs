@@ -134,9 +134,15 @@ pub(crate) fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
 
 /// Kills the process behind `pidfd`; one that has ended already is not an error.
 pub(crate) fn pidfd_kill(pidfd: BorrowedFd<'_>) {
+    pidfd_signal(pidfd, Signal::SIGKILL);
+}
+
+/// Sends `signal` to the process behind `pidfd`; one that has ended already is not an error.
+pub(crate) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: Signal) {
     let none: *const libc::siginfo_t = std::ptr::null();
+    let number = signal as libc::c_int;
     // SAFETY: the information pointer may be null; no memory is touched.
-    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, none, 0) };
+    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), number, none, 0) };
 }
 
 /// A request to end that reached this process.

@@ -71,3 +71,21 @@ fn lengths_are_given_as_sizes_or_in_hexadecimal() {
     }
     assert_eq!(pool.ctl(&format!("get-d2h {device} 0x1000 4Q")).code, 2);
 }
+
+#[test]
+fn a_group_whose_operands_are_too_much_is_refused_before_anything_is_executed() {
+    let pool = Pool::start("operands", 2);
+    let device = ranks(&pool.ctl("init 2").line())[0];
+    let group = pool.ctl("group start 1").line();
+    // All of the memory, read and written.
+    let call = format!("call 1 all_reduce -n 16777216 --send 0x1000 --group {group}");
+    assert!(pool.ctl(&call).line().starts_with(&format!("communicator 1: call 1 of group {group}")));
+    let refused = pool.ctl(&call);
+    let why = format!(
+        "the operands of the group would have 268435456 bytes on device {device}, and 134217728 is the most, 2 times its memory; end \
+         it and start another one"
+    );
+    assert!(refused.error().ends_with(&why), "{}", refused.stderr);
+    assert_eq!(pool.ctl("group end 1").line(), "communicator 1: group 1 in progress", "without that call");
+    assert!(pool.ctl("status 1 --wait").line().ends_with("group 1 succeeded"));
+}

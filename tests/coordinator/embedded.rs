@@ -93,9 +93,26 @@ fn a_pool_within_a_program_works_and_leaves_nothing_when_it_is_dropped() {
 }
 
 #[test]
-fn a_program_that_is_killed_takes_its_devices_along_and_the_next_pool_clears_up_after_it() {
+fn a_program_that_is_killed_takes_its_devices_along_and_its_janitor_removes_its_directory() {
+    let outside = pool::Pool::empty("embedded-swept");
+    for part in ["private", "shared"] {
+        let (mut child, stdout, _, devices) = start(&outside.parent, part);
+        assert_eq!(outside.janitors().len(), 1);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // Ends with the last of the devices.
+        await_end(stdout);
+        while !outside.janitors().is_empty() {}
+        assert_eq!(devices.len(), 3);
+        assert_eq!(entries(&outside.parent.join("shmccl")), 0, "{part}");
+    }
+}
+
+#[test]
+fn a_program_that_is_killed_with_its_janitor_is_cleared_up_after_by_the_next_pool() {
     let outside = pool::Pool::empty("embedded-killed");
     let (mut child, stdout, directory, devices) = start(&outside.parent, "private");
+    outside.kill_janitors();
     child.kill().unwrap();
     child.wait().unwrap();
     // Ends with the last of the devices.

@@ -107,6 +107,35 @@ fn devices_that_a_coordinator_has_started_go_on_when_it_is_killed_and_the_next_o
 }
 
 #[test]
+fn devices_that_were_taken_over_end_in_order_with_who_has_them_and_the_next_one_has_none_of_them() {
+    let mut pool = Pool::empty("fleet-inherited");
+    let flags = ["-n", "2", "--memory", "8M"];
+    let mut stderr = pool.start_fleet(2, &flags);
+    let members = ranks(&pool.ctl("init 2").line());
+    pool.ctl_with(&format!("put-h2d {} 0x1000", members[0]), b"old").line();
+    // One cannot hear that it is to end, and one was never heard of by who ends it.
+    for stopped in [None, Some(members[1])] {
+        stopped.into_iter().for_each(|device| kill(pid(device), Signal::SIGSTOP).unwrap());
+        pool.kill_coordinator();
+        let (coordinator, _) = pool.spawn_talking(&[&["coordinator"], &flags[..]].concat());
+        pool.replace_coordinator(coordinator);
+        assert_eq!(pool.ctl("status").line().lines().count(), 1, "it has taken them over");
+    }
+    kill(pid(pool.coordinator().id()), Signal::SIGTERM).unwrap();
+    assert_eq!(pool.coordinator().wait().unwrap().code(), Some(0));
+    // All of them had this stream; whoever was killed had no choice.
+    let mut more = pool.start_fleet(2, &flags);
+    assert!(numbers(&pool).iter().all(|device| !members.contains(device)));
+    assert_eq!(pool.ctl("status").line(), "");
+    let fresh = ranks(&pool.ctl("init 2").line());
+    assert_eq!(pool.ctl(&format!("get-d2h {} 0x1000 3", fresh[0])).stdout, [0; 3]);
+    stderr.read_to_string(&mut String::new()).unwrap();
+    kill(pid(pool.coordinator().id()), Signal::SIGTERM).unwrap();
+    assert_eq!(pool.coordinator().wait().unwrap().code(), Some(0));
+    more.read_to_string(&mut String::new()).unwrap();
+}
+
+#[test]
 fn devices_that_nobody_takes_over_end_by_themselves_and_nothing_is_left() {
     let mut pool = Pool::empty("fleet-orphans");
     let mut stderr = pool.start_fleet(2, &["-n", "2", "--outlive", "300ms"]);
@@ -150,6 +179,7 @@ fn a_pool_that_was_killed_is_told_of_with_what_clears_it_away_and_the_next_one_s
     pool.ctl("init 2").line();
     let kill_all = |pool: &mut Pool, stderr: &mut BufReader<std::process::ChildStderr>| {
         let all = devices(pool);
+        pool.kill_janitors();
         pool.kill_coordinator();
         all.into_iter().for_each(|(device, _)| kill(pid(device), Signal::SIGKILL).unwrap());
         // Ends with the last of its devices.

@@ -62,7 +62,9 @@ fn a_newcomer_that_hangs_does_not_come_and_the_members_go_on_as_they_were() {
         signal(newcomer, Signal::SIGSTOP);
         let in_vain = pool.ctl("grow 1 2");
         assert!(
-            in_vain.error().contains(&format!("communicator 1 did not grow: device {newcomer} was lost")),
+            in_vain
+                .error()
+                .contains(&format!("communicator 1 did not grow: device {newcomer} was lost: it hangs, ")),
             "{}",
             in_vain.stderr
         );

@@ -1,6 +1,6 @@
 //! Devices whose coordinator was killed: what they have is kept for the next one, and they count as its own.
 
-use std::io::Read;
+use std::io::{BufRead, Read};
 use std::os::unix::ffi::OsStrExt;
 
 use nix::sys::signal::Signal;
@@ -53,6 +53,7 @@ fn the_socket_of_a_dead_coordinator_is_kept_for_devices_that_live_and_removed_wh
     assert!(pool.ctl("status 1 --wait").line().contains(": ready, epoch 1"));
     assert_eq!(pool.ctl(&format!("get-d2h {} 0x1000 4", members[1])).stdout, b"kept");
 
+    pool.kill_janitors();
     pool.kill_coordinator();
     living(&pool).into_iter().for_each(|device| signal(device, Signal::SIGKILL));
     // Ends with the last of them.
@@ -60,6 +61,36 @@ fn the_socket_of_a_dead_coordinator_is_kept_for_devices_that_live_and_removed_wh
     more.read_to_string(&mut String::new()).unwrap();
     let removed = format!("removed {}, left by a coordinator that is dead\n", pool.socket().display());
     assert!(String::from_utf8(clean(&pool, &[]).stdout).unwrap().ends_with(&removed));
+    assert_eq!(entries(&pool.parent.join("shmccl")), 0);
+}
+
+#[test]
+fn the_janitor_of_a_coordinator_waits_for_its_devices_and_those_that_it_has_taken_over_and_for_no_others() {
+    let mut pool = Pool::empty("orphans-janitor");
+    let flags = ["-n", "2", "--outlive", "200s"];
+    let mut stderr = pool.start_fleet(2, &flags);
+    let [first] = pool.janitors()[..] else { panic!("one") };
+    let all = living(&pool);
+    // Whoever takes over has not heard of this one when it is killed.
+    signal(all[0], Signal::SIGSTOP);
+    pool.kill_coordinator();
+    let (coordinator, mut more) = pool.spawn_talking(&[&["coordinator", "-n", "3"], &flags[2..]].concat());
+    pool.replace_coordinator(coordinator);
+    more.read_line(&mut String::new()).unwrap();
+    let is_second = |pool: &Pool| matches!(pool.janitors()[..], [janitor] if janitor != first);
+    while !is_second(&pool) {}
+    let started = living(&pool).into_iter().find(|device| !all.contains(device)).unwrap();
+    let coordinator = pool.coordinator().id();
+    pool.kill_coordinator();
+    for device in [started, all[1]] {
+        signal(device, Signal::SIGKILL);
+        while living(&pool).contains(&device) {}
+        assert!(pool.socket().exists() && is_second(&pool), "{coordinator}: one waits for the next");
+    }
+    signal(all[0], Signal::SIGKILL);
+    pool.await_no_socket();
+    while !pool.janitors().is_empty() {}
+    [&mut stderr, &mut more].into_iter().for_each(|it| _ = it.read_to_string(&mut String::new()).unwrap());
     assert_eq!(entries(&pool.parent.join("shmccl")), 0);
 }
 

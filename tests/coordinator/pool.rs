@@ -145,6 +145,32 @@ impl Pool {
         coordinator.wait().unwrap();
     }
 
+    /// The janitors of coordinators of the pool, and of pools within its directory.
+    pub(crate) fn janitors(&self) -> Vec<u32> {
+        let told = [b"XDG_RUNTIME_DIR=", self.parent.as_os_str().as_encoded_bytes()].concat();
+        let processes = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+            let number = entry.unwrap().file_name().to_str()?.parse().ok()?;
+            let name = std::fs::read_to_string(format!("/proc/{number}/comm")).ok()?;
+            let environment = std::fs::read(format!("/proc/{number}/environ")).ok()?;
+            let is_its = environment.split(|byte| *byte == 0).any(|entry| entry == told);
+            (is_its && name == "shmccl janitor\n").then_some(number)
+        });
+        processes.collect()
+    }
+
+    /// Kills the janitors, so that what is killed after that leaves what it has.
+    pub(crate) fn kill_janitors(&self) {
+        for janitor in self.janitors() {
+            kill(Pid::from_raw(janitor.cast_signed()), Signal::SIGKILL).unwrap();
+        }
+        while !self.janitors().is_empty() {}
+    }
+
+    /// Waits until the janitor of the coordinator, which was killed, has removed its socket.
+    pub(crate) fn await_no_socket(&self) {
+        while self.socket().exists() {}
+    }
+
     /// Interrupts the coordinator and all devices. Returns their exit codes.
     pub(crate) fn interrupt(&mut self) -> Vec<Option<i32>> {
         let all = self.coordinator.take().into_iter().chain(self.devices.drain(..));

@@ -111,7 +111,7 @@ fn a_coordinator_that_takes_nobody_is_waited_for_no_longer_than_was_said() {
 fn a_device_does_not_wait_for_a_coordinator_that_does_not_greet() {
     let mut pool = Pool::start("no-greeting", 1);
     pool.kill_coordinator();
-    std::fs::remove_file(pool.socket()).unwrap();
+    pool.await_no_socket();
     let listener = UnixListener::bind(pool.socket()).unwrap();
     let (mut knocking, _) = listener.accept().unwrap();
     knocking.read_exact(&mut [0; 10]).unwrap();

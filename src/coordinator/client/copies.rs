@@ -74,11 +74,12 @@ impl Client {
             return Err(unexpected());
         };
         location.range.check(device, bytes).map_err(Refusal::error)?;
-        let (copying, timeout, comm) = (self.copying(), self.timeout, location.comm);
+        let (copying, comm) = (self.copying(), location.comm);
         let mut stream = Watched::dial(self, device, location)?;
         let Bytes { address, len } = bytes;
         stream.have(|stream| {
-            greet_by(stream, Role::Client, DEVICE, timeout)?;
+            let greeting = Exchange { operation: "greeting the device", ..copying };
+            greet_by(stream, Role::Client, greeting)?;
             write(stream, &CopyOrder { device, comm, address, len, direction }, copying)?;
             read::<std::result::Result<(), Refusal>>(stream, copying)?.map_err(Refusal::error)
         })?;

@@ -1,13 +1,14 @@
 //! What a process is told that was started to be a device: by its environment, so that any program can be one.
 
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
-use nix::unistd::getppid;
+use nix::unistd::{Pid, getppid};
 use serde::{Deserialize, Serialize};
 
 use super::environment::Environment;
@@ -17,6 +18,7 @@ use crate::coordinator::directory::RuntimeDirectory;
 use crate::coordinator::id::DeviceId;
 use crate::error::{Error, Result};
 use crate::heap::MIN_ADDRESS;
+use crate::shm::system::pidfd_open;
 
 /// The directory of the coordinator.
 pub(in crate::coordinator) const POOL: &str = "SHMCCL_POOL";
@@ -92,7 +94,7 @@ impl Appointed {
         Ok(all)
     }
 
-    fn of(process: DeviceId, directory: &RuntimeDirectory) -> Option<Self> {
+    pub(in crate::coordinator) fn of(process: DeviceId, directory: &RuntimeDirectory) -> Option<Self> {
         let environment = Environment::of(process)?;
         let told = Path::new(environment.value(POOL)?);
         // As the process finds it, whichever way it was named.
@@ -103,6 +105,14 @@ impl Appointed {
         let launcher: u32 = environment.value(LAUNCHER)?.to_str()?.parse().ok()?;
         let is_orphan = parent_of(process).is_some_and(|parent| parent != launcher);
         Some(Self { device: process, assignment, is_orphan })
+    }
+
+    /// A descriptor of the process, if it lives and is still what it was.
+    pub(in crate::coordinator) fn hold(self, directory: &RuntimeDirectory) -> Option<OwnedFd> {
+        let process = pidfd_open(Pid::from_raw(self.device.get().cast_signed())).ok()?;
+        // Looked at again once it is held: then it is no later process of this number.
+        let now = Self::of(self.device, directory)?;
+        (now.assignment == self.assignment).then_some(process)
     }
 }
 
@@ -172,11 +182,9 @@ mod tests {
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
 
-    use nix::sys::signal::kill;
-    use nix::unistd::Pid;
-
     use super::*;
     use crate::testing::wait_until;
+    use nix::sys::signal::kill;
 
     #[test]
     fn what_a_device_has_started_is_no_device() {

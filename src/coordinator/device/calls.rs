@@ -1,7 +1,8 @@
 //! Executing a group of calls on the memory of a device.
 //!
 //! A device's memory is its own, and lives longer than any epoch; so operands are copied out of it and results into it. What
-//! fails before the data have moved changes nothing.
+//! fails before the data have moved changes nothing. The coordinator lets no group have more of them than twice that memory
+//! ([`Refusal::GroupTooLarge`](crate::coordinator::Refusal::GroupTooLarge)).
 
 use crate::collective::{Call, Input, Output};
 use crate::comm::Submit;

@@ -147,8 +147,12 @@ impl Room {
         range.check(device, Bytes { address: order.address, len: order.len })
     }
 
-    /// Asks the system for all the memory, before the first byte comes: where there is too little, nothing changes.
+    /// Asks the system for all the memory, before the first byte comes: where there is too little, nothing changes. What is only read
+    /// takes none.
     fn make_room(&self, order: &CopyOrder) -> std::result::Result<(), Refusal> {
+        if order.direction == Direction::Get {
+            return Ok(());
+        }
         let made = self.memory.touch(DeviceAddress::new(order.address), order.len);
         made.map_err(|error| Refusal::DeviceFailed { device: self.device, why: error.to_string() })
     }
@@ -208,7 +212,7 @@ mod tests {
     fn begin(copies: &Copies, direction: Direction, len: u64) -> UnixStream {
         let address = SocketAddr::from_abstract_name(copies.socket()).unwrap();
         let mut stream = UnixStream::connect_addr(&address).unwrap();
-        greet(&stream, Role::Client, "device", PATIENCE).unwrap();
+        greet(&stream, Role::Client, Exchange { peer: "device", ..CLIENT }).unwrap();
         let (device, comm) = (DeviceId::new(7), CommId::new(1));
         write(&mut stream, &CopyOrder { device, comm, address: 0x1000, len, direction }, CLIENT).unwrap();
         read::<std::result::Result<(), Refusal>>(&mut stream, CLIENT).unwrap().unwrap();
@@ -234,5 +238,18 @@ mod tests {
         begin(&copies, Direction::Get, 4).read_exact(&mut bytes).unwrap();
         assert_eq!(bytes, [0; 4], "what has not come whole changes nothing");
         drip.join().unwrap();
+    }
+
+    #[test]
+    fn what_was_never_written_is_read_without_memory_for_it() {
+        let identity = Identity { job: 7, epoch: 0, owner: 0 };
+        let memory = DeviceMemory::create(&Backing::Anonymous, DeviceAddress::new(0x80_1000), identity);
+        let memory = Arc::new(memory.unwrap());
+        let copies = Copies::start(DeviceId::new(7), Arc::clone(&memory)).unwrap();
+        copies.admit(Some(CommId::new(1)));
+        let mut bytes = vec![1; 0x80_0000];
+        begin(&copies, Direction::Get, 0x80_0000).read_exact(&mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 0));
+        assert_eq!(memory.used(), [], "nor does a checkpoint write it");
     }
 }

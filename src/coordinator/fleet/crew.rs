@@ -23,7 +23,7 @@ use crate::logs::COORDINATOR;
 use crate::shm::system::pidfd_open;
 
 /// How long devices that are told to end may take for it.
-const GRACE: Duration = Duration::from_secs(2);
+pub(in crate::coordinator) const GRACE: Duration = Duration::from_secs(2);
 
 /// How long it may take this process to hear of a Ctrl-C that its devices have heard of as well.
 const HEARING: Duration = Duration::from_millis(300);

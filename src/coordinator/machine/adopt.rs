@@ -115,7 +115,7 @@ impl Machine {
         let is_left = missing.iter().any(|member| self.pool.get(*member).is_some());
         let seen = Seen::new(comm.id, comm.epoch, &reports, is_left, !missing.is_empty());
         if !matches!(seen.stage, Stage::Growing { .. }) {
-            for newcomer in std::mem::take(&mut comm.newcomers) {
+            for newcomer in comm.turn_out() {
                 self.pool.take_back(newcomer, comm.id);
             }
         }

@@ -26,7 +26,7 @@ pub(super) struct Comm {
     pub(super) members: Vec<DeviceId>,
     /// Those of them that are gone.
     pub(super) lost: BTreeSet<DeviceId>,
-    /// How it was found that members hang that were lost by that.
+    /// How it was found that members or newcomers hang that were lost by that.
     pub(super) hung: BTreeMap<DeviceId, String>,
     /// Who is about to join the members, while they grow.
     pub(super) newcomers: Vec<DeviceId>,
@@ -155,6 +155,13 @@ impl Comm {
         self.fate.get_or_insert(fate);
     }
 
+    /// The newcomers, who are none any more.
+    pub(super) fn turn_out(&mut self) -> Vec<DeviceId> {
+        let newcomers = std::mem::take(&mut self.newcomers);
+        self.hung.retain(|device, _| !newcomers.contains(device));
+        newcomers
+    }
+
     /// The members that are not lost.
     pub(super) fn living(&self) -> Vec<DeviceId> {
         self.members.iter().copied().filter(|member| !self.lost.contains(member)).collect()
@@ -221,7 +228,7 @@ impl Comm {
         self.members.iter().filter_map(tried).max().unwrap_or_default().saturating_add(1)
     }
 
-    /// That a member was lost, and how, as far as that is known.
+    /// That a member or newcomer was lost, and how, as far as that is known.
     pub(super) fn loss_of(&self, lost: DeviceId) -> String {
         let how = self.hung.get(&lost).map_or_else(String::new, |how| format!(": {how}"));
         format!("device {lost} was lost{how}")

@@ -130,7 +130,7 @@ impl Machine {
 
     fn progress(&self, comm: &Comm, newcomer: DeviceId) -> Progress {
         let Some(device) = self.pool.get(newcomer).filter(|device| device.owner == Some(comm.id)) else {
-            return Progress::Out(format!("device {newcomer} was lost"));
+            return Progress::Out(comm.loss_of(newcomer));
         };
         let Some(membership) = self.pool.membership(newcomer, comm.id) else {
             // It has not heard yet that it is to come, or was not told.
@@ -148,7 +148,7 @@ impl Machine {
 
     /// It goes on as it was, and the newcomers are turned out.
     fn remain(&mut self, comm: &mut Comm, why: &str) -> Moved {
-        for newcomer in std::mem::take(&mut comm.newcomers) {
+        for newcomer in comm.turn_out() {
             self.pool.take_back(newcomer, comm.id);
         }
         for asker in comm.take_waiting(&[Awaited::Grown]) {

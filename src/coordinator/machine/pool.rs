@@ -224,8 +224,9 @@ impl Pool {
 
     /// Who has left an order unheard for `patience_ms`.
     pub(super) fn silent(&self, now_ms: u64, patience_ms: u64) -> Vec<DeviceId> {
-        let is_silent =
-            |device: &Device| device.unheard_since.is_some_and(|since| now_ms >= since + patience_ms);
+        let is_silent = |device: &Device| {
+            device.unheard_since.is_some_and(|since| now_ms >= since.saturating_add(patience_ms))
+        };
         self.iter().filter(|(_, device)| is_silent(device)).map(|(id, _)| id).collect()
     }
 

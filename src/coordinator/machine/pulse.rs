@@ -13,7 +13,7 @@ impl Machine {
     /// Looks, if it is time. A look that comes late is one look.
     pub(super) fn look_for_signs(&mut self) {
         let Some(rule) = self.settings.hang_rule.filter(|_| self.now_ms >= self.looks_ms) else { return };
-        self.looks_ms = self.now_ms + period_ms(rule);
+        self.looks_ms = self.now_ms.saturating_add(period_ms(rule));
         let hung: Vec<DeviceId> = self.pool.look(rule);
         for device in hung {
             self.lose(device, Some(format!("it hangs, without a sign of life in {rule}")));

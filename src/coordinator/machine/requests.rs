@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::comm::{Awaited, Comm, MAX_WAITING, OpenGroup, Stage};
 use super::{Asker, Machine};
-use crate::coordinator::call::{AddressRange, DeviceCall, MAX_CALLS};
+use crate::coordinator::call::{AddressRange, DeviceCall, MAX_CALLS, check_together};
 use crate::coordinator::id::{CommId, DeviceId, GroupId};
 use crate::coordinator::metrics::{CommMetrics, Metrics};
 use crate::coordinator::order::Formation;
@@ -155,6 +155,7 @@ impl Machine {
             }
             Some(open) if open.calls.len() == MAX_CALLS => Err(Refusal::GroupFull),
             Some(open) => {
+                check_together(open.calls.iter().chain([&call]), &devices)?;
                 open.calls.push(call);
                 Ok(Reply::Queued { group: open.id, calls: open.calls.len() })
             }

@@ -167,7 +167,7 @@ impl Machine {
 
     /// Whether a member tells only that another one has ended the epoch, who is about to tell why.
     fn may_be_explained(&self, comm: &mut Comm, trouble: &Finding) -> bool {
-        let until_ms = *comm.cause_by_ms.get_or_insert(self.now_ms + CAUSE_MS);
+        let until_ms = *comm.cause_by_ms.get_or_insert(self.now_ms.saturating_add(CAUSE_MS));
         trouble.weight == FailureKind::Revoked.weight() && self.judged_ms < until_ms
     }
 

@@ -440,3 +440,43 @@ fn a_newcomer_that_stops_after_it_was_told_to_come_is_named() {
     assert!(why.contains("device 3: a rank has not come"), "{why}");
     assert!(why.contains("; device 4 was told to come, and has not;"), "{why}");
 }
+
+#[test]
+fn a_coordinator_that_waits_for_ever_judges_nobody_and_has_a_next_look_at_the_time() {
+    let forever = Settings { adopt_ms: u64::MAX, patience_ms: u64::MAX, hang_rule: None };
+    for (settings, is_open) in [(forever, false), (Settings { adopt_ms: 0, ..forever }, true)] {
+        let mut bench = Bench::new(2);
+        bench.machine = Machine::new(settings, 2);
+        bench.pause(1);
+        for device in [1, 2].map(DeviceId::new) {
+            let agent = bench.devices.remove(&device).unwrap();
+            bench.register(agent, device.get());
+        }
+        bench.stopped.insert(DeviceId::new(1));
+        bench.ask(Request::Init { devices: 2, keep_going: false });
+        for ms in [1, u64::MAX / 2, u64::MAX - bench.now_ms - 1 - u64::MAX / 2] {
+            bench.pause(ms);
+            assert!(bench.machine.next_tick_ms().is_some_and(|tick| tick >= bench.now_ms), "{settings:?}");
+        }
+        assert_eq!((bench.machine.is_open(), bench.now_ms), (is_open, u64::MAX));
+        assert_eq!((bench.dropped.len(), bench.replies.len()), (0, 0), "{settings:?}");
+    }
+}
+
+#[test]
+fn a_newcomer_that_hangs_is_named_with_how_that_was_found_and_forgiven_when_it_comes_again() {
+    let mut bench = Bench::new(3);
+    bench.init(2, false);
+    let newcomer = DeviceId::new(3);
+    bench.stopped.insert(newcomer);
+    let in_vain = bench.ask(Request::Grow { comm: COMM, devices: 1 });
+    bench.pass(SETTINGS.patience_ms);
+    let why = bench.replies[&in_vain].as_ref().unwrap_err().to_string();
+    assert!(why.contains("device 3 was lost: it hangs, with an order unheard for 3000 ms;"), "{why}");
+    assert_eq!(bench.status().state, State::Ready);
+    bench.register(Agent::new(newcomer), 3);
+    let again = bench.ask(Request::Grow { comm: COMM, devices: 1 });
+    bench.happen(Event::Gone { device: newcomer });
+    let why = bench.replies[&again].as_ref().unwrap_err().to_string();
+    assert!(why.contains("device 3 was lost;"), "its connection has ended this time: {why}");
+}

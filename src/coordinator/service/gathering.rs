@@ -53,7 +53,7 @@ impl Coordinator {
 
 /// Whether there is no process of this number, which is the device's, or it has ended and nobody has waited for it. One of which
 /// that cannot be told lives.
-fn is_dead(device: DeviceId) -> bool {
+pub(in crate::coordinator) fn is_dead(device: DeviceId) -> bool {
     match std::fs::read_to_string(format!("/proc/{device}/stat")) {
         Ok(stat) => matches!(state_of_process(&stat), Some("Z" | "X")),
         Err(error) => error.kind() == ErrorKind::NotFound,

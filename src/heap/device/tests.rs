@@ -9,14 +9,20 @@ fn create(max_address: u64) -> Result<DeviceMemory> {
 }
 
 #[test]
-fn what_was_touched_is_known_by_whole_chunks() {
+fn what_was_written_is_known_by_whole_chunks_and_reading_takes_no_memory() {
     let device = device();
     let used = || device.used().iter().map(|it| (it.offset.get(), it.len)).collect::<Vec<_>>();
     assert_eq!(used(), []);
     device.copy_host_to_device(at(3 * CHUNK), &[1]).unwrap();
     assert_eq!(used(), [(3 * CHUNK, MIN_ADDRESS)]);
-    device.copy_device_to_host(at(MIN_ADDRESS), &mut [0]).unwrap();
+    let mut all = read(&device, MIN_ADDRESS, usize::try_from(MAX - MIN_ADDRESS).unwrap());
+    let written = usize::try_from(3 * CHUNK - MIN_ADDRESS).unwrap();
+    assert_eq!(std::mem::take(&mut all[written]), 1);
+    assert!(all.iter().all(|byte| *byte == 0));
+    assert_eq!(used(), [(3 * CHUNK, MIN_ADDRESS)]);
+    device.copy_host_to_device(at(MIN_ADDRESS), &[1]).unwrap();
     assert_eq!(used(), [(MIN_ADDRESS, CHUNK - MIN_ADDRESS), (3 * CHUNK, MIN_ADDRESS)]);
+    assert_eq!(read(&device, CHUNK - 2, 4), [0; 4], "it ends where no memory is");
     device.fill(at(MIN_ADDRESS), MAX - MIN_ADDRESS, 0).unwrap();
     assert_eq!(used(), [(MIN_ADDRESS, MAX - MIN_ADDRESS)]);
 }
@@ -136,6 +142,8 @@ fn two_views_of_one_segment_are_one_memory() {
     let other = DeviceMemory::new(Arc::clone(one.segment())).unwrap();
     one.copy_host_to_device(at(CHUNK), &[1, 2, 3]).unwrap();
     assert_eq!(read(&other, CHUNK, 3), [1, 2, 3]);
+    other.copy_host_to_device(at(2 * CHUNK), &[4, 5, 6]).unwrap();
+    assert_eq!(read(&one, 2 * CHUNK, 3), [4, 5, 6]);
 }
 
 #[test]

@@ -1,0 +1,369 @@
+//! The janitor of a coordinator: removes its socket from the file system when it was killed, and nobody is left who waits there for the
+//! next one.
+//!
+//! It starts before there is anything to remove, and is told over a pair of sockets, whose other end only the coordinator has:
+//!
+//! | message | says | sent |
+//! |---|---|---|
+//! | a [`Mark`] | which file is the socket of this coordinator | before it has its name |
+//! | one byte, and a pidfd | a device that outlives the coordinator, and waits at the socket | when it is known |
+//!
+//! At end of file the coordinator is dead. The janitor waits until all those devices have ended, as their descriptors tell: no number of a
+//! process is involved. Then it locks the directory, as whoever removes anything there does, and removes the socket if it is still the
+//! one that it was told of. That of another coordinator is for the janitor of that one, which knows who waits there by then; so this one
+//! ends as soon as it finds it. Where another process has the lock for longer than a moment it is left to that.
+//!
+//! As all janitors it has a session of its own, allocates nothing and takes no lock of the program.
+
+use std::ffi::{CStr, CString};
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, open};
+use nix::sys::socket::sockopt::SendTimeout;
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, sendmsg, setsockopt, socketpair,
+};
+use nix::sys::stat::{Mode, fstatat, stat};
+use nix::sys::time::{TimeVal, TimeValLike};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+use super::Janitor;
+
+/// How many processes it waits for at a time; of more it does not know.
+const MAX_AWAITED: usize = 2048;
+
+/// How often it looks whether the socket is another coordinator's, once its own is dead.
+const LOOK_MS: libc::c_int = 100;
+
+/// How many seconds a coordinator waits for room for a message, of which there is some for hundreds.
+const HEARING_S: i64 = 1;
+
+/// How many times in a row it tries to lock the directory.
+const TRIES: u32 = 50;
+
+/// Which file a socket is, told from others that have had its name, or its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    device: u64,
+    inode: u64,
+    modified: [i64; 2],
+}
+
+/// A running janitor of a coordinator. Dropping it ends it: what it would remove is then the caller's to remove, before.
+#[derive(Debug)]
+pub(crate) struct SocketJanitor(Janitor);
+
+/// What there is to be removed.
+struct Place<'p> {
+    directory: BorrowedFd<'p>,
+    /// The name of the socket there.
+    socket: &'p CStr,
+    /// The name that it has until it takes the place of another one.
+    coming: &'p CStr,
+    /// The directory's own path, where that is to go as well.
+    own: Option<&'p CStr>,
+}
+
+/// What came of a look at the messages.
+enum Heard {
+    Marked(Mark),
+    Device(RawFd),
+    Nothing,
+    End,
+}
+
+impl Mark {
+    const LEN: usize = 32;
+
+    /// The mark of the file at `path`.
+    pub(crate) fn of(path: &Path) -> io::Result<Self> {
+        Ok(Self::from(stat(path)?))
+    }
+
+    fn to_bytes(self) -> [u8; Self::LEN] {
+        let Self { device, inode, modified: [seconds, nanoseconds] } = self;
+        bytemuck::cast([device, inode, seconds.cast_unsigned(), nanoseconds.cast_unsigned()])
+    }
+
+    fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
+        let [device, inode, seconds, nanoseconds]: [u64; 4] = bytemuck::cast(bytes);
+        Self { device, inode, modified: [seconds.cast_signed(), nanoseconds.cast_signed()] }
+    }
+}
+
+impl From<libc::stat> for Mark {
+    fn from(found: libc::stat) -> Self {
+        #[allow(
+            clippy::useless_conversion,
+            clippy::unnecessary_cast,
+            reason = "their types differ by processor"
+        )]
+        let modified = [found.st_mtime as i64, found.st_mtime_nsec as i64];
+        Self { device: found.st_dev, inode: found.st_ino, modified }
+    }
+}
+
+impl SocketJanitor {
+    /// Starts the janitor of the socket that is about to be made in `directory`, first under the name `coming`. The directory itself goes
+    /// as well if it `is_private`.
+    pub(crate) fn start(
+        directory: &Path,
+        (socket, coming): (&CStr, &CStr),
+        is_private: bool,
+    ) -> io::Result<Self> {
+        // Opened anew: this is not the lock.
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let handle = open(directory, flags, Mode::empty())?;
+        let own = std::path::absolute(directory)?.into_os_string().into_encoded_bytes();
+        let own = if is_private { CString::new(own).ok() } else { None };
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let (news, tell) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+        setsockopt(&tell, SendTimeout, &TimeVal::seconds(HEARING_S))?;
+        let mut awaited = Vec::with_capacity(MAX_AWAITED + 1);
+        let place = Place { directory: handle.as_fd(), socket, coming, own: own.as_deref() };
+        let mut wait_and_sweep = || place.keep(news.as_fd(), &mut awaited);
+        Janitor::employ(&mut wait_and_sweep, [handle.as_fd(), news.as_fd()], tell).map(Self)
+    }
+
+    /// Tells which file is the socket.
+    pub(crate) fn mark(&self, mark: Mark) {
+        self.tell(&mark.to_bytes(), &[]);
+    }
+
+    /// Tells of a process that waits at the socket when the coordinator is dead.
+    pub(crate) fn watch(&self, process: BorrowedFd<'_>) {
+        self.tell(&[0], &[ControlMessage::ScmRights(&[process.as_raw_fd()])]);
+    }
+
+    /// One that is not there any more, or is stopped, does not hear it.
+    fn tell(&self, bytes: &[u8], ancillary: &[ControlMessage<'_>]) {
+        let flags = MsgFlags::MSG_NOSIGNAL;
+        let tell = self.0.hold().as_raw_fd();
+        while sendmsg::<UnixAddr>(tell, &[IoSlice::new(bytes)], ancillary, flags, None) == Err(Errno::EINTR) {
+        }
+    }
+}
+
+impl Place<'_> {
+    /// The life of the janitor. `awaited` has room for all that it is told of.
+    fn keep(&self, news: BorrowedFd<'_>, awaited: &mut Vec<libc::pollfd>) {
+        let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        awaited.push(entry(news.as_raw_fd()));
+        let mut mark = None;
+        loop {
+            wait(awaited, -1);
+            match hear(news) {
+                Heard::Marked(told) => mark = Some(told),
+                Heard::Device(process) if awaited.len() <= MAX_AWAITED => awaited.push(entry(process)),
+                Heard::Device(process) => close(process),
+                Heard::Nothing => {}
+                Heard::End => break,
+            }
+        }
+        awaited.swap_remove(0);
+        while !awaited.is_empty() {
+            if !self.is_there(self.socket, mark) {
+                // Another coordinator has it, or somebody has removed it.
+                return;
+            }
+            wait(awaited, LOOK_MS);
+        }
+        self.sweep(mark, awaited);
+    }
+
+    /// Whether the file of this name is that of the mark.
+    fn is_there(&self, name: &CStr, mark: Option<Mark>) -> bool {
+        let found = fstatat(self.directory, name, AtFlags::AT_SYMLINK_NOFOLLOW).map(Mark::from).ok();
+        found.is_some() && found == mark
+    }
+
+    fn sweep(&self, mark: Option<Mark>, nobody: &mut Vec<libc::pollfd>) {
+        for _ in 0..TRIES {
+            if lock(self.directory) {
+                // Nobody begins meanwhile. It may be gone.
+                let _ = unlinkat(self.directory, self.coming, UnlinkatFlags::NoRemoveDir);
+                if self.is_there(self.socket, mark) {
+                    let _ = unlinkat(self.directory, self.socket, UnlinkatFlags::NoRemoveDir);
+                }
+                if let Some(own) = self.own {
+                    let _ = unlinkat(self.directory, own, UnlinkatFlags::RemoveDir);
+                }
+                return;
+            }
+            if !self.is_there(self.socket, mark) {
+                // Whoever begins here removes the rest.
+                return;
+            }
+            wait(nobody, LOOK_MS);
+        }
+    }
+}
+
+/// Waits for something to happen, but for so long at the most if that is not negative. Lets go of processes that have ended; the first
+/// entry may be no process.
+fn wait(awaited: &mut Vec<libc::pollfd>, timeout_ms: libc::c_int) {
+    // SAFETY: the entries are the vector's own, and as many as it says.
+    let status = unsafe { libc::poll(awaited.as_mut_ptr(), awaited.len() as libc::nfds_t, timeout_ms) };
+    if status <= 0 {
+        return;
+    }
+    let is_news = |index: usize| index == 0 && timeout_ms < 0;
+    for index in (0..awaited.len()).rev() {
+        if awaited[index].revents != 0 && !is_news(index) {
+            close(awaited.swap_remove(index).fd);
+        }
+    }
+}
+
+/// Takes a message, if one has come.
+fn hear(news: BorrowedFd<'_>) -> Heard {
+    let (mut bytes, mut ancillary) = ([0_u8; Mark::LEN], [0_u64; 4]);
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: `msghdr` consists of integers and pointers, for which all-zero is a valid value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = ancillary.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&ancillary) as _;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the message points at `bytes` and `ancillary` with their true lengths; both outlive the call.
+    let len = unsafe { libc::recvmsg(news.as_raw_fd(), &raw mut message, flags) };
+    match usize::try_from(len) {
+        Ok(0) => Heard::End,
+        Ok(Mark::LEN) => Heard::Marked(Mark::from_bytes(bytes)),
+        Ok(_) => descriptor(&message).map_or(Heard::Nothing, Heard::Device),
+        Err(_) if matches!(Errno::last(), Errno::EAGAIN | Errno::EINTR) => Heard::Nothing,
+        Err(_) => Heard::End,
+    }
+}
+
+/// The descriptor that has come with a message.
+fn descriptor(message: &libc::msghdr) -> Option<RawFd> {
+    // SAFETY: `message` was filled in by the kernel in `hear`, its control buffer is alive and 8-aligned.
+    let first = unsafe { libc::CMSG_FIRSTHDR(message) };
+    if first.is_null() {
+        return None;
+    }
+    // SAFETY: a header that is not null lies within the control buffer.
+    let header = unsafe { first.read() };
+    if (header.cmsg_level, header.cmsg_type) != (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+        return None;
+    }
+    // SAFETY: as above; the data follow their header.
+    let data = unsafe { libc::CMSG_DATA(first) };
+    // SAFETY: the kernel writes such a header only with a descriptor behind it, which need not be aligned.
+    Some(unsafe { data.cast::<RawFd>().read_unaligned() })
+}
+
+/// Locks the directory until the process ends, if nobody else has it locked.
+fn lock(directory: BorrowedFd<'_>) -> bool {
+    // SAFETY: the call takes two integers and touches no memory.
+    unsafe { libc::flock(directory.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+}
+
+fn close(descriptor: RawFd) {
+    // SAFETY: it is the descriptor of a process that `hear` has taken, of which nobody else knows, and which is forgotten.
+    unsafe { libc::close(descriptor) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{create_dir, remove_dir, remove_dir_all, write};
+    use std::path::PathBuf;
+    use std::process::{Child, Command};
+
+    use nix::unistd::{Pid, pipe};
+
+    use super::*;
+    use crate::shm::system::pidfd_open;
+    use crate::testing::wait_until;
+
+    /// A coordinator with a device, as the janitor sees them.
+    struct Bench {
+        directory: PathBuf,
+        janitor: SocketJanitor,
+        device: Child,
+    }
+
+    impl Bench {
+        fn new(name: &str, is_private: bool) -> Self {
+            let directory =
+                std::env::temp_dir().join(format!("shmccl-janitor-{name}-{}", std::process::id()));
+            create_dir(&directory).unwrap();
+            let janitor = SocketJanitor::start(&directory, (c"socket", c"coming"), is_private).unwrap();
+            write(directory.join("socket"), "").unwrap();
+            janitor.mark(Mark::of(&directory.join("socket")).unwrap());
+            let device = Command::new("sleep").arg("1000").spawn().unwrap();
+            janitor.watch(pidfd_open(Pid::from_raw(device.id().cast_signed())).unwrap().as_fd());
+            Self { directory, janitor, device }
+        }
+
+        /// The coordinator is killed.
+        fn kill(&mut self) {
+            write(self.directory.join("coming"), "").unwrap();
+            self.janitor.0.hold = pipe().unwrap().1;
+        }
+
+        fn has(&self, name: &str) -> bool {
+            self.directory.join(name).exists()
+        }
+
+        fn has_janitor(&self) -> bool {
+            let mut awaited =
+                [libc::pollfd { fd: self.janitor.0.process.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+            // SAFETY: one entry, which is live.
+            unsafe { libc::poll(awaited.as_mut_ptr(), 1, 0) == 0 }
+        }
+    }
+
+    impl Drop for Bench {
+        fn drop(&mut self) {
+            let _ = self.device.kill();
+            let _ = self.device.wait();
+            let _ = remove_dir_all(&self.directory);
+        }
+    }
+
+    #[test]
+    fn a_socket_stays_until_the_coordinator_and_its_devices_are_dead_and_a_private_directory_goes_with_it() {
+        for (is_private, name) in [(false, "waits"), (true, "waits-private")] {
+            let mut bench = Bench::new(name, is_private);
+            bench.kill();
+            // It looks at the socket meanwhile.
+            std::thread::park_timeout(std::time::Duration::from_millis(250));
+            assert!(bench.has("socket") && bench.has_janitor());
+            bench.device.kill().unwrap();
+            wait_until("the janitor has ended", || !bench.has_janitor());
+            assert_eq!((bench.has("socket"), bench.has("coming")), (false, false));
+            assert_eq!(remove_dir(&bench.directory).is_ok(), !is_private);
+        }
+    }
+
+    #[test]
+    fn the_socket_of_another_coordinator_is_left_alone_and_not_waited_at() {
+        let mut bench = Bench::new("replaced", true);
+        let other = bench.directory.join("other");
+        write(&other, "").unwrap();
+        std::fs::rename(other, bench.directory.join("socket")).unwrap();
+        bench.kill();
+        wait_until("the janitor has ended", || !bench.has_janitor());
+        assert!(bench.has("socket") && bench.device.try_wait().unwrap().is_none());
+    }
+
+    #[test]
+    fn who_has_locked_the_directory_is_waited_for_while_the_socket_is_what_it_was() {
+        let mut bench = Bench::new("locked", false);
+        let directory = std::fs::File::open(&bench.directory).unwrap();
+        assert!(lock(directory.as_fd()));
+        bench.device.kill().unwrap();
+        bench.kill();
+        std::thread::park_timeout(std::time::Duration::from_millis(250));
+        assert!(bench.has("socket") && bench.has("coming") && bench.has_janitor());
+        drop(directory);
+        wait_until("the janitor has ended", || !bench.has_janitor());
+        assert!(!bench.has("socket") && !bench.has("coming"));
+    }
+}
