@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::{Duration, Instant};
+use support::long;
 
-use crate::long::long;
 use crate::pool::Pool;
 use crate::strangers::{device_socket, frame};
 

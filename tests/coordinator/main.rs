@@ -2,13 +2,6 @@
 //! `shmccl ctl`, but for what no client of this version would say. `SHMCCL_LONG=1` kills 200 coordinators, and sends garbage for a minute.
 #![expect(clippy::print_stdout, reason = "long tests say what they have done")]
 
-#[path = "../another_user/mod.rs"]
-mod another_user;
-#[path = "../long/mod.rs"]
-mod long;
-#[path = "../watchdog/mod.rs"]
-mod watchdog;
-
 mod checkpoints;
 mod command;
 mod embedded;

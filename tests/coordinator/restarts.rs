@@ -9,8 +9,8 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use nix::unistd::Pid;
+use support::long;
 
-use crate::long::long;
 use crate::pool::{Pool, entries};
 
 #[test]

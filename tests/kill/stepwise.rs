@@ -8,10 +8,10 @@ use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{Launch, Observer, OutputLine};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Rank};
+use support::Watchdog;
 
 use crate::device::{is_device, say, saying};
 use crate::sorts::all_sorts;
-use crate::watchdog::Watchdog;
 use crate::{PATIENCE, one_at_a_time, this_test};
 
 /// The body of a device process.

@@ -15,10 +15,9 @@ use shmccl::bootstrap::ProxyMode;
 use shmccl::collective::Algorithm;
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{HangRule, Launch, Observer, Outcome, OutputLine};
+use support::{Random, is_running, wait_until};
 
-use crate::chance::Random;
 use crate::device::{is_device, pid, saying};
-use crate::process::{is_running, wait_until};
 use crate::series::Series;
 use crate::woken::{Signs, be_stopped_or_not};
 use crate::work::KINDS;

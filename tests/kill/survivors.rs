@@ -11,10 +11,9 @@ use shmccl::bootstrap::ProxyMode;
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{Launch, Observer, OutputLine};
 use shmccl::{Rank, Result};
+use support::{Random, is_running};
 
-use crate::chance::Random;
 use crate::device::saying;
-use crate::process::is_running;
 use crate::statistics::{Promise, percentiles};
 use crate::work::KINDS;
 use crate::{MODES, doze, now, this_test};

@@ -6,10 +6,10 @@ use shmccl::bootstrap::ProxyMode;
 use shmccl::collective::ChannelKind;
 use shmccl::collective::tuning::Table;
 use shmccl::{Communicator, Result};
+use support::long;
 
 use crate::answer::{Question, Verified};
 use crate::harness::{Job, Random, rank, seed};
-use crate::long::long;
 use crate::memory::Zone;
 use crate::messages::Exchange;
 use crate::plan::Plan;

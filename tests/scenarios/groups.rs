@@ -6,9 +6,9 @@ use shmccl::collective::{Algorithm, ChannelKind};
 use shmccl::rank::Rank;
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Group, Result};
+use support::long;
 
 use crate::harness::{Job, Random, figure, is_lost, pattern, rank};
-use crate::long::long;
 
 /// A message of a round: who sends it to whom, and how many bytes.
 #[derive(Clone, Copy)]

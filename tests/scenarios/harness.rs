@@ -14,7 +14,7 @@ use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{Launch, Observer, OutputLine, Program, Role, launch_threads};
 use shmccl::{Communicator, Error, Rank, Result};
 
-pub(crate) use crate::watchdog::Watchdog;
+pub(crate) use support::Watchdog;
 
 /// How a scenario is run.
 #[derive(Clone, Copy, Debug)]

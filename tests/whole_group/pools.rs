@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use support::Random;
 
-use crate::chance::Random;
 use crate::{MARK, Scratch, await_all_children, marked, names_in};
 
 /// A pool is killed while it starts or when it is up; the socket is all that is left, which is found, and is not in the way of the next
