@@ -19,8 +19,9 @@ use support::{Random, is_running, wait_until};
 
 use crate::device::{is_device, pid, saying};
 use crate::series::Series;
+use crate::sorts::Scratch;
 use crate::woken::{Signs, be_stopped_or_not};
-use crate::work::KINDS;
+use crate::work::{DIRECTORY, KINDS};
 use crate::{MODES, doze, long, this_test};
 
 /// The test that the processes are told to run.
@@ -191,7 +192,8 @@ impl StoppedTrial {
     fn run(&self, tally: &mut Tally) {
         let name = format!("stopped-{}-{}", std::process::id(), self.number);
         let signs = Signs::new(Path::new(env!("CARGO_TARGET_TMPDIR")).join(name));
-        let launch = signs.tell(self.launch());
+        let scratch = Scratch::new("stopped-work");
+        let launch = signs.tell(self.launch()).env(DIRECTORY, scratch.path());
         let mut director = Director { trial: self, signs: &signs, helpers: Vec::new(), log: Log::default() };
         let outcome = launch.supervise(&mut director);
         let Director { helpers, log, .. } = director;
