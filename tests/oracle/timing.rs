@@ -13,8 +13,7 @@ use shmccl::{Collectives, Communicator, Result};
 use support::long;
 
 use crate::call::{Sides, run};
-use crate::harness::{Job, Random};
-use crate::job::agreed_seed;
+use crate::harness::{Job, Random, agreed_seed};
 use crate::memory::Zone;
 use crate::table::{Combination, Memory, Operator};
 use crate::values::{Pool, Values};
