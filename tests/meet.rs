@@ -3,8 +3,6 @@
 //!
 //! The test named `device_process` is the entry point: it does nothing unless the environment tells it its part.
 
-mod another_user;
-
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
@@ -348,7 +346,7 @@ fn a_rank_killed_while_it_meets_the_others_is_named_to_them() {
 
 #[test]
 fn a_process_of_another_user_is_refused_and_the_others_meet() {
-    if !another_user::can_be_played("a_process_of_another_user_is_refused_and_the_others_meet") {
+    if !support::can_be_played("a_process_of_another_user_is_refused_and_the_others_meet") {
         return;
     }
     let id = UniqueId::new().unwrap();

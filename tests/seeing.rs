@@ -2,9 +2,6 @@
 //!
 //! `device_process` is an entry point: it does nothing unless the environment tells it its part.
 
-mod process;
-mod watchdog;
-
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -19,9 +16,7 @@ use shmccl::comm::{Member, join_job};
 use shmccl::observe::Job;
 use shmccl::reduce::ReduceOp;
 use shmccl::{Blocks, Collectives};
-
-use process::{is_running, wait_until};
-use watchdog::Watchdog;
+use support::{Watchdog, is_running, wait_until};
 
 const SCENARIO: &str = "SHMCCL_TEST_SCENARIO";
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -2,9 +2,6 @@
 //!
 //! `device_process` is an entry point: it does nothing unless the environment tells it its part.
 
-#[expect(dead_code, reason = "shared with tests that look for processes, too")]
-mod process;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -17,8 +14,7 @@ use shmccl::channel::Channel;
 use shmccl::comm::{Member, join_job};
 use shmccl::reduce::{ReduceOp, Scalar};
 use shmccl::{Collectives, Communicator, Group};
-
-use process::wait_until;
+use support::wait_until;
 
 const PART: &str = "SHMCCL_TEST_TRACE";
 

@@ -98,6 +98,8 @@ pub struct Agent {
     device: DeviceId,
     report: Report,
     is_busy: bool,
+    /// Whether the coordinator that it is connected with has ordered the newest group.
+    is_ordered_here: bool,
     /// What to do when the present task has ended.
     next: Option<Order>,
 }
@@ -106,7 +108,7 @@ impl Agent {
     /// A device that belongs to nothing.
     #[must_use]
     pub fn new(device: DeviceId) -> Self {
-        Self { device, report: Report::default(), is_busy: false, next: None }
+        Self { device, report: Report::default(), is_busy: false, is_ordered_here: false, next: None }
     }
 
     /// The same, which says that it waits for other devices for `timeout`.
@@ -116,10 +118,23 @@ impl Agent {
         self
     }
 
-    /// What it says of itself.
+    /// What it knows of itself.
     #[must_use]
     pub fn report(&self) -> &Report {
         &self.report
+    }
+
+    /// What it says of itself to the coordinator that it is connected with: the same, but for what a group consists of that came from
+    /// there. So what comes from many devices at once when they begin a long group is short.
+    #[must_use]
+    pub fn bulletin(&self) -> Report {
+        let mut membership = self.report.membership.clone();
+        if let Some(Membership { phase: Phase::Running { work, .. }, .. }) = &mut membership
+            && self.is_ordered_here
+        {
+            *work = None;
+        }
+        Report { membership, ..self.report }
     }
 
     /// The communicator that it belongs to.
@@ -131,6 +146,7 @@ impl Agent {
     /// Takes note that a connection with a coordinator begins.
     pub fn connect(&mut self) {
         (self.report.version, self.report.heard) = (1, 0);
+        self.is_ordered_here = false;
     }
 
     /// Takes an order. Returns what is to be done for it; the report has changed.
@@ -140,6 +156,7 @@ impl Agent {
         if !self.fits(&order) {
             return Vec::new();
         }
+        self.is_ordered_here |= matches!(order, Order::Run { .. });
         let mut steps = self.interrupt(&order);
         if let Order::Grow { .. } = order {
             // The others wait for this one at the door, even if it only tells them that it does not come in.
@@ -250,7 +267,7 @@ impl Agent {
                 Step::Begin(Task::Grow { n_ranks, id })
             }
             Order::Run { group, work, .. } => {
-                self.change(Phase::Running { group, work: work.clone() });
+                self.change(Phase::Running { group, work: Some(work.clone()) });
                 Step::Begin(Task::Run { work })
             }
             Order::GoOn { attempt, groups, last, .. } => {

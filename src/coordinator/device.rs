@@ -246,7 +246,7 @@ impl Device {
 
     fn report(&mut self) {
         let range = self.range();
-        let (socket, report) = (self.copies.socket().to_owned(), Box::new(self.agent.report().clone()));
+        let (socket, report) = (self.copies.socket().to_owned(), Box::new(self.agent.bulletin()));
         if let Some(link) = &mut self.link {
             link.send(&Bulletin::State { range, socket, report });
         }

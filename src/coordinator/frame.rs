@@ -1,6 +1,7 @@
 //! Messages on a stream: four bytes of length, least first, then JSON.
 
 use std::io::{ErrorKind, Read, Write};
+use std::ops::Range;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -13,6 +14,9 @@ use crate::error::{Error, Result};
 pub(super) const MAX_MESSAGE: usize = 512 << 10;
 
 const HEAD: usize = 4;
+
+/// How much memory a connection keeps in either direction while nothing goes there: that of usual messages.
+pub(super) const KEPT: usize = 4 << 10;
 
 /// A message as it goes over the stream.
 ///
@@ -37,28 +41,43 @@ pub(super) struct Frames {
 impl Frames {
     /// Appends what has come.
     pub(super) fn push(&mut self, bytes: &[u8]) {
-        self.bytes.drain(..self.taken);
-        self.taken = 0;
+        self.forget_taken();
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// How many bytes are kept.
+    /// How many bytes have not been taken out: those of messages that are whole, and of the one that is not.
     pub(super) fn len(&self) -> usize {
-        self.bytes.len()
+        self.bytes.len() - self.taken
     }
 
-    /// Takes out the next message, if all of it is there.
+    /// Takes out the next message, if all of it is there. If not, the memory of those before it is given back.
     ///
     /// # Errors
     /// What is wrong with it. Nothing that comes after it makes sense then.
     pub(super) fn next<T: DeserializeOwned>(&mut self) -> std::result::Result<Option<T>, String> {
+        let Some(body) = self.whole()? else {
+            self.forget_taken();
+            return Ok(None);
+        };
+        let message = serde_json::from_slice(&self.bytes[body.clone()]).map_err(|error| error.to_string())?;
+        self.taken = body.end;
+        Ok(Some(message))
+    }
+
+    /// Where the body of the next message is, if all of it is there.
+    fn whole(&self) -> std::result::Result<Option<Range<usize>>, String> {
         let rest = &self.bytes[self.taken..];
         let Some((head, body)) = rest.split_first_chunk::<HEAD>() else { return Ok(None) };
-        let len = length(*head)?;
-        let Some(body) = body.get(..len) else { return Ok(None) };
-        let message = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-        self.taken += HEAD + len;
-        Ok(Some(message))
+        let (len, begin) = (length(*head)?, self.taken + HEAD);
+        Ok((body.len() >= len).then_some(begin..begin + len))
+    }
+
+    fn forget_taken(&mut self) {
+        if self.taken > 0 {
+            self.bytes.drain(..self.taken);
+            self.bytes.shrink_to(KEPT);
+            self.taken = 0;
+        }
     }
 }
 
@@ -135,6 +154,21 @@ mod tests {
             }
             assert_eq!(received, sent, "cut into {cut}");
         }
+    }
+
+    #[test]
+    fn a_message_that_was_taken_out_counts_no_more_and_its_memory_is_given_back() {
+        let long = encode(&"x".repeat(MAX_MESSAGE / 2)).unwrap();
+        let mut frames = Frames::default();
+        frames.push(&[&long[..], &long, &long[..5]].concat());
+        for left in [long.len() + 5, 5] {
+            assert!(frames.next::<String>().unwrap().is_some());
+            assert_eq!(frames.len(), left);
+        }
+        assert!(frames.next::<String>().unwrap().is_none());
+        assert!(frames.len() == 5 && frames.bytes.capacity() <= KEPT, "{} bytes", frames.bytes.capacity());
+        frames.push(&long[5..]);
+        assert!(frames.next::<String>().unwrap().is_some());
     }
 
     #[test]

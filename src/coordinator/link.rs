@@ -9,7 +9,7 @@ use nix::poll::PollFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::frame::{Frames, MAX_MESSAGE, encode};
+use super::frame::{Frames, KEPT, MAX_MESSAGE, encode};
 use crate::error::{Error, Result};
 use crate::logs::COORDINATOR;
 
@@ -51,9 +51,14 @@ impl Link {
         !self.outgoing.is_empty()
     }
 
-    /// How much is kept for it: of a message that has not come whole, and what it has not read.
-    pub(super) fn burden(&self) -> usize {
-        self.incoming.len() + self.outgoing.len()
+    /// How much is kept of a message of its that has not come whole.
+    pub(super) fn unheard(&self) -> usize {
+        self.incoming.len()
+    }
+
+    /// How much is kept of what it has not read.
+    pub(super) fn unread(&self) -> usize {
+        self.outgoing.len()
     }
 
     /// Whether there is no use in it any more.
@@ -107,6 +112,9 @@ impl Link {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(_) => self.is_over = true,
             }
+        }
+        if self.outgoing.is_empty() {
+            self.outgoing.shrink_to(KEPT);
         }
     }
 }

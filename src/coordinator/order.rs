@@ -209,7 +209,7 @@ impl Phase {
     /// Where a checkpoint is that is written or read.
     fn directory(&self) -> Option<&str> {
         match self {
-            Self::Running { work, .. } => work.directory(),
+            Self::Running { work, .. } => work.as_ref()?.directory(),
             _ => None,
         }
     }
@@ -260,8 +260,8 @@ pub enum Phase {
     Running {
         /// Its number.
         group: u64,
-        /// What it consists of, for a coordinator that has not seen it.
-        work: Work,
+        /// What it consists of, for a coordinator that has not ordered it.
+        work: Option<Work>,
     },
     /// A group has failed, or going on has.
     Failed {

@@ -13,9 +13,9 @@ use shmccl::error::DeviceName;
 use shmccl::launch::{Launch, Observer, OutputLine};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Result};
+use support::Watchdog;
 
 use crate::keeper::{DIRECTORY, State};
-use crate::watchdog::Watchdog;
 use crate::{PATIENCE, names, this_test};
 
 /// Says where a small disk is mounted, in a process that sees it.

@@ -13,10 +13,9 @@ use nix::unistd::Pid;
 use shmccl::Error;
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{Launch, Observer, OutputLine};
+use support::{Random, is_running};
 
-use crate::chance::Random;
 use crate::keeper::{COUNT, DIRECTORY};
-use crate::process::is_running;
 use crate::{names, this_test};
 
 /// More checkpoints than any job comes to write.

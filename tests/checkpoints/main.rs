@@ -5,17 +5,6 @@
 //! 300 times at random, `SHMCCL_SEED` replays a series, `--nocapture` shows what came of it.
 #![expect(clippy::print_stdout, reason = "devices report on stdout, and the summary is the result")]
 
-#[path = "../kill/chance.rs"]
-#[expect(dead_code, reason = "shared with the tests of kill, which use more of it")]
-mod chance;
-#[path = "../long/mod.rs"]
-mod long;
-#[path = "../process/mod.rs"]
-#[expect(dead_code, reason = "shared with the tests of run, which use more of it")]
-mod process;
-#[path = "../watchdog/mod.rs"]
-mod watchdog;
-
 mod full;
 mod job;
 mod keeper;
@@ -23,15 +12,12 @@ mod keeper;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::time::{ClockId, clock_gettime};
 use shmccl::launch::Program;
+use support::{Random, Watchdog, long, seed};
 
-use chance::{Random, seed};
 use full::{be_short_of_space, fill_up, with_a_small_disk};
 use job::{Summary, Trial};
 use keeper::be_a_keeper;
-use long::long;
-use watchdog::Watchdog;
 
 /// One job may take so long before the process is aborted.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -119,11 +105,6 @@ fn is_device() -> bool {
 
 fn this_test(name: &str) -> Program {
     Program::new(std::env::current_exe().unwrap(), [name, "--exact", "--nocapture", "--test-threads=1"])
-}
-
-/// Nanoseconds on the clock that all processes share.
-fn now() -> u64 {
-    u64::try_from(Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap()).as_nanos()).unwrap()
 }
 
 /// The names in `directory`, in order.

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use support::long;
 
-use crate::long::long;
 use crate::pool::Pool;
 use crate::walk::ranks;
 

@@ -7,8 +7,8 @@ use std::os::unix::process::ExitStatusExt;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shmccl::coordinator::VERSION;
+use support::long;
 
-use crate::long::long;
 use crate::pool::{Pool, Told, entries, talking};
 use crate::strangers::frame;
 use crate::walk::{group_of_all_reduces, ranks};

@@ -4,20 +4,17 @@ use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::{Duration, Instant};
+use support::{Random, long, seed};
 
-use crate::long::long;
 use crate::pool::Pool;
 use crate::strangers::{device_socket, frame};
 
-/// Numbers drawn from a seed (xorshift, by Marsaglia).
-struct Dice(u64);
+/// Numbers for places in what is sent.
+struct Dice(Random);
 
 impl Dice {
     fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % end as u64).unwrap()
+        usize::try_from(self.0.below(end as u64)).unwrap()
     }
 }
 
@@ -65,9 +62,10 @@ fn garbage_takes_neither_the_coordinator_nor_a_device_down() {
     let time = Duration::from_secs(if long() { 60 } else { 1 });
     let mut pool = Pool::start("garbage", 2);
     let address = SocketAddr::from_abstract_name(device_socket(pool.devices()[0])).unwrap();
-    let seed = std::env::var("SHMCCL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261);
+    let seed = seed();
+    println!("garbage for {time:?}, SHMCCL_SEED={seed}");
     each_state_is_understood(&pool);
-    let (mut dice, began, mut tries) = (Dice(seed), Instant::now(), 0_u64);
+    let (mut dice, began, mut tries) = (Dice(Random(seed)), Instant::now(), 0_u64);
     while began.elapsed() < time {
         tries += 1;
         let to_device = dice.below(3) == 0;
@@ -87,7 +85,7 @@ fn garbage_takes_neither_the_coordinator_nor_a_device_down() {
         assert!(told.contains(&device.to_string()), "seed {seed}: {told}");
     }
     serves_those_who_make_sense(&pool);
-    println!("{tries} conversations of garbage, SHMCCL_SEED={seed}");
+    println!("{tries} conversations of garbage");
 }
 
 /// Registers once by each state as it stands, so that none is turned away for its form alone.

@@ -1,13 +1,7 @@
 //! A coordinator, its devices and clients as real processes, each with a directory of sockets of its own. Everything is asked by
-//! `shmccl ctl`, but for what no client of this version would say. `SHMCCL_LONG=1` kills 200 coordinators, and sends garbage for a minute.
+//! `shmccl ctl`, but for what no client of this version would say, and for groups that follow each other closely. `SHMCCL_LONG=1` kills
+//! coordinators until 200 were in the middle of a group, and sends garbage for a minute; `SHMCCL_SEED` replays either.
 #![expect(clippy::print_stdout, reason = "long tests say what they have done")]
-
-#[path = "../another_user/mod.rs"]
-mod another_user;
-#[path = "../long/mod.rs"]
-mod long;
-#[path = "../watchdog/mod.rs"]
-mod watchdog;
 
 mod again;
 mod checkpoints;

@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-
-use crate::long::long;
-use crate::watchdog::Watchdog;
+use support::{Watchdog, long};
 
 const WATCHDOG: Duration = Duration::from_secs(60);
 

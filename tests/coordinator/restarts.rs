@@ -9,44 +9,229 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use nix::unistd::Pid;
+use shmccl::coordinator::{
+    Client, Collective, CommId, CommStatus, DeviceCall, DeviceId, Operator, RuntimeDirectory, State,
+};
+use shmccl::observe::Job;
+use shmccl::reduce::DataType;
+use support::{Random, long, seed};
 
-use crate::long::long;
 use crate::pool::{Pool, entries};
 
+/// So many calls are in a group of the traffic, each on elements of its own.
+const CALLS: u64 = 8;
+
+/// How long a group is to take at the least.
+const LONG: Duration = Duration::from_millis(40);
+
+/// The most elements of a call, which all calls of a group together have room for in the memory of a device.
+const MOST: u64 = 1 << 18;
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Groups of long all-reduces that go on and on, and what can be seen of them from outside.
+struct Traffic {
+    directory: RuntimeDirectory,
+    client: Client,
+    devices: Vec<DeviceId>,
+    comm: CommId,
+    job: Job,
+    /// How many elements each call has.
+    count: u64,
+    /// How many groups there were, and how many of them before the devices got their first elements.
+    groups: u64,
+    before: u64,
+}
+
+impl Traffic {
+    /// In a communicator of all devices of the pool.
+    fn begin(pool: &Pool) -> Self {
+        let directory = RuntimeDirectory::at(pool.parent.join("shmccl")).unwrap();
+        let mut client = Client::connect(&directory, PATIENCE).unwrap();
+        let n_devices = u32::try_from(pool.devices().len()).unwrap();
+        let CommStatus { comm, devices, .. } = client.init(n_devices, false).unwrap();
+        let is_ours = |job: &Job| devices.iter().all(|device| job.processes().contains(&device.get()));
+        let job = Job::all().into_iter().find(is_ours).unwrap();
+        Self { directory, client, devices, comm, job, count: MOST / 64, groups: 0, before: 0 }
+    }
+
+    /// Gives all devices their first elements.
+    fn fill(&mut self) {
+        for (rank, device) in (0_u64..).zip(&self.devices) {
+            for place in (0..CALLS).map(|call| call * MOST) {
+                let elements: Vec<_> = (place..place + self.count).map(|index| first(rank, index)).collect();
+                let bytes = bytemuck::cast_slice(&elements);
+                self.client.copy_host_to_device(*device, ADDRESS + 8 * place, bytes).unwrap();
+            }
+        }
+        self.before = self.groups;
+    }
+
+    /// Begins a group: each element becomes the sum over all ranks.
+    fn start(&mut self) {
+        self.client.start_group(self.comm).unwrap();
+        for call in 0..CALLS {
+            let addresses = vec![ADDRESS + 8 * MOST * call; self.devices.len()];
+            let call = DeviceCall {
+                collective: Collective::AllReduce,
+                data_type: DataType::U64,
+                op: Operator::Sum,
+                root: 0,
+                count: self.count,
+                send: addresses.clone(),
+                recv: addresses,
+            };
+            self.client.call(self.comm, None, call).unwrap();
+        }
+        self.groups += 1;
+        assert_eq!(self.client.end_group(self.comm, None).unwrap(), self.groups);
+    }
+
+    /// Waits until the group is over, which has not failed.
+    fn end(&mut self) {
+        let status = self.client.status(self.comm, true).unwrap();
+        let last = status.last.clone().unwrap();
+        let is_well = last.group == self.groups && last.failure.is_none();
+        assert!((status.state, status.epoch) == (State::Ready, 1) && is_well, "{status:?}");
+    }
+
+    /// How long a group takes that has begun, of as many elements as make it long enough.
+    fn measure(&mut self) -> Duration {
+        loop {
+            // The first one of a kind takes longer.
+            let took = (0..3).map(|_| self.time()).min().unwrap();
+            if took >= LONG || self.count == MOST {
+                return took;
+            }
+            self.count *= 2;
+        }
+    }
+
+    fn time(&mut self) -> Duration {
+        self.start();
+        let began = Instant::now();
+        self.end();
+        began.elapsed()
+    }
+
+    /// How many operations each rank has done.
+    fn done(&self) -> Vec<u64> {
+        self.job.report().unwrap().ranks.iter().map(|rank| rank.work.operations).collect()
+    }
+
+    /// Whether the coordinator says that a group is in progress.
+    fn is_in_progress(&mut self) -> bool {
+        self.client.status(self.comm, false).unwrap().state == State::InProgress
+    }
+
+    fn reconnect(&mut self) {
+        self.client = Client::connect(&self.directory, PATIENCE).unwrap();
+    }
+
+    /// Looks whether elements of `call` are on `rank` what all groups together make of them.
+    fn check(&mut self, rank: usize, call: u64, elements: std::ops::Range<u64>) {
+        let (device, n) = (self.devices[rank], self.devices.len() as u64);
+        let address = ADDRESS + 8 * (MOST * call + elements.start);
+        let bytes = self.client.read_device(device, address, 8 * (elements.end - elements.start)).unwrap();
+        // After the first group all have the same, which each further one multiplies by their number.
+        let factor = (1..self.groups - self.before).fold(1_u64, |factor, _| factor.wrapping_mul(n));
+        for (index, bytes) in elements.zip(bytes.chunks_exact(8)) {
+            let sum: u64 = (0..n).map(|rank| first(rank, MOST * call + index)).sum();
+            let expected = sum.wrapping_mul(factor);
+            let found = u64::from_ne_bytes(bytes.try_into().unwrap());
+            assert_eq!(
+                found, expected,
+                "element {index} of call {call} on rank {rank} after {} groups",
+                self.groups
+            );
+        }
+    }
+}
+
+/// Where the elements are in each device.
+const ADDRESS: u64 = 0x1000;
+
+/// What `rank` has there to begin with.
+fn first(rank: u64, index: u64) -> u64 {
+    (index + 1) * (2 * rank + 1)
+}
+
 #[test]
-fn no_group_fails_when_the_coordinator_is_killed_and_the_next_one_takes_over() {
+fn no_group_fails_when_the_coordinator_is_killed_in_the_middle_of_its_traffic() {
+    let mut pool = Pool::start("traffic", 3);
+    let mut traffic = Traffic::begin(&pool);
+    let took = traffic.measure();
+    traffic.fill();
+    let seed = seed();
+    let (wanted, mut random) = (if long() { 200 } else { 3 }, Random(seed));
+    let (mut kills, mut in_the_middle) = (0, 0);
+    println!("groups of {took:?}, {CALLS} calls of {} elements, SHMCCL_SEED={seed}", traffic.count);
+    while in_the_middle < wanted {
+        kills += 1;
+        assert!(kills <= 20 * wanted, "{in_the_middle} of {kills} kills were in the middle of a group");
+        let before = traffic.done();
+        traffic.start();
+        // It takes a moment to look and to kill, besides.
+        let delay = Duration::from_nanos(random.below(u64::try_from(took.as_nanos() / 2).unwrap()));
+        std::thread::park_timeout(delay);
+        let is_in_progress = traffic.is_in_progress();
+        let at_kill = traffic.done();
+        pool.kill_coordinator();
+        let killed = traffic.done();
+        assert!(pool.ctl("status 1").error().contains("start one with `shmccl coordinator`"));
+        pool.start_coordinator();
+        traffic.reconnect();
+        traffic.end();
+        let after = traffic.done();
+        // All have done some of the group's calls before the coordinator was killed, and have others to do when it is dead.
+        let all = |some: &[u64], more: &[u64]| some.iter().zip(more).all(|(some, more)| some < more);
+        let is_in_the_middle = is_in_progress && all(&before, &at_kill) && all(&killed, &after);
+        in_the_middle += u64::from(is_in_the_middle);
+        let (rank, call) = (usize::try_from(random.below(3)).unwrap(), random.below(CALLS));
+        for index in [0, traffic.count / 2, traffic.count - 1] {
+            traffic.check(rank, call, index..index + 1);
+        }
+    }
+    (0..3).for_each(|rank| traffic.check(rank, random.below(CALLS), 0..traffic.count));
+    traffic.client.finalize(traffic.comm).unwrap();
+    println!(
+        "{kills} coordinators killed, {in_the_middle} while all devices were in the middle of a group; none failed"
+    );
+}
+
+#[test]
+fn a_group_that_a_stopped_device_has_yet_to_begin_or_to_end_succeeds_when_the_coordinator_is_killed() {
     let mut pool = Pool::start("restarts", 3);
     pool.ctl("init 3").line();
     let mut ranks = pool.devices();
     ranks.sort_unstable();
-    let kills = if long() { 200 } else { 4 };
-    let mut in_progress = 0;
+    let kills: u32 = if long() { 40 } else { 4 };
     for kill in 1..=kills {
-        let count = if kill % 2 == 0 { 1_000_000 } else { 1 + (kill * 7919) % 300_000 };
         for (rank, device) in (1..).zip(&ranks) {
             let element = f64::from(kill + rank).to_ne_bytes();
             pool.ctl_with(&format!("put-h2d {device} {:#x}", 0x1000 * rank), &element).line();
         }
-        // One that is stopped cannot say any more that it is through: what is in progress now still is when the coordinator is killed. That
-        // is certain where it is stopped before the call, and chance after it.
-        let stopped = (kill % 2 == 0).then(|| ranks[kill as usize / 2 % 3]);
-        let is_before = kill % 4 == 0;
-        stopped.into_iter().filter(|_| is_before).for_each(|device| signal(device, Signal::SIGSTOP));
-        pool.ctl(&format!("call 1 all_reduce -d float64 -n {count} --send 0x1000,0x2000,0x3000")).line();
-        for _ in 0..(kill * 37) % 500 {
-            std::thread::yield_now();
-        }
-        if let Some(device) = stopped {
+        // Stopped before the call, it cannot have heard of it when the coordinator is killed; after it, it may not have said that it is
+        // through.
+        let (device, is_before) = (ranks[usize::try_from(kill % 3).unwrap()], kill % 2 == 0);
+        if is_before {
             signal(device, Signal::SIGSTOP);
-            let status = pool.ctl("status 1").line();
-            let is_in_progress = status.contains(": in progress");
-            assert!(is_in_progress || !is_before, "kill {kill}: {status}");
-            in_progress += u32::from(is_in_progress);
         }
+        pool.ctl("call 1 all_reduce -d float64 -n 300000 --send 0x1000,0x2000,0x3000").line();
+        signal(device, Signal::SIGSTOP);
+        let status = pool.ctl("status 1").line();
+        assert!(status.contains(": in progress") || !is_before, "kill {kill}: {status}");
         pool.kill_coordinator();
-        stopped.into_iter().for_each(|device| signal(device, Signal::SIGCONT));
-        assert!(pool.ctl("status 1").error().contains("start one with `shmccl coordinator`"));
-        pool.start_coordinator();
+        // It wakes before the others have told the next coordinator what they are in, or after that.
+        if kill % 4 < 2 {
+            signal(device, Signal::SIGCONT);
+            pool.start_coordinator();
+        } else {
+            pool.start_coordinator();
+            pool.ctl_until("devices", |table| table.matches("communicator 1").count() == 2);
+            signal(device, Signal::SIGCONT);
+        }
         let status = pool.ctl("status 1 --wait").line();
         let succeeded = format!("group {kill} succeeded");
         assert!(status.contains("ready, epoch 1") && status.ends_with(&succeeded), "kill {kill}: {status}");
@@ -55,8 +240,6 @@ fn no_group_fails_when_the_coordinator_is_killed_and_the_next_one_takes_over() {
     }
     pool.ctl("finalize 1").line();
     assert_eq!(pool.ctl("devices").line().matches("free").count(), 3);
-    println!("{kills} coordinators killed, at least {in_progress} in the middle of a group; no group failed");
-    assert!(in_progress >= kills / 4, "{in_progress} of {kills} were killed in the middle of a group");
 }
 
 #[test]

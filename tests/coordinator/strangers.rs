@@ -9,8 +9,8 @@ use std::process::Command;
 use shmccl::bootstrap::{Options, SegmentBacking};
 use shmccl::coordinator::VERSION;
 use shmccl::launch::launch_threads;
+use support::can_be_played;
 
-use crate::another_user::can_be_played;
 use crate::pool::Pool;
 
 /// What the other user's process is to try: the coordinator's socket, a device, and the name of its socket.

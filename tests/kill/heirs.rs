@@ -13,10 +13,10 @@ use shmccl::heap::{HeapOffset, Region};
 use shmccl::launch::{Launch, Observer, OutputLine};
 use shmccl::shm::Span;
 use shmccl::{Communicator, Error, Rank, Result};
+use support::Watchdog;
 
 use crate::device::{is_device, say, saying};
 use crate::series::Series;
-use crate::watchdog::Watchdog;
 use crate::{PATIENCE, one_at_a_time, shared_memory, this_test};
 
 /// What a rank writes into its heap before the deaths.

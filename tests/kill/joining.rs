@@ -14,10 +14,9 @@ use shmccl::comm::{Member, join_job};
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{Launch, Observer, OutputLine};
 use shmccl::{Communicator, Error, Rank, Result, UniqueId};
+use support::{Random, is_running};
 
-use crate::chance::Random;
 use crate::device::{is_device, pid, say, saying};
-use crate::process::is_running;
 use crate::series::Series;
 use crate::statistics::percentiles;
 use crate::survivor::{carry_on, compute};

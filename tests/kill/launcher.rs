@@ -10,10 +10,9 @@ use nix::unistd::Pid;
 use shmccl::Error;
 use shmccl::bootstrap::{ProxyMode, SegmentBacking};
 use shmccl::launch::Launch;
+use support::{Random, await_all_children};
 
-use crate::chance::Random;
 use crate::device::saying;
-use crate::orphans::await_all_children;
 use crate::{MODES, PHASES, descriptors, doze, now, shared_memory, this_test};
 
 /// The test that the launcher and its devices are told to run.

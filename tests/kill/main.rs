@@ -8,16 +8,9 @@
 //! `SHMCCL_SEED` replays a series. `--nocapture` shows the table.
 #![expect(clippy::print_stdout, reason = "devices report on stdout, and the table is the result")]
 
-#[path = "../long/mod.rs"]
-mod long;
-#[path = "../process/mod.rs"]
-mod process;
 #[path = "../sorts/mod.rs"]
 mod sorts;
-#[path = "../watchdog/mod.rs"]
-mod watchdog;
 
-mod chance;
 mod device;
 mod flood;
 mod gathering;
@@ -26,7 +19,6 @@ mod heirs;
 mod hopeless;
 mod joining;
 mod launcher;
-mod orphans;
 mod restarting;
 mod returning;
 mod series;
@@ -48,14 +40,12 @@ use shmccl::bootstrap::ProxyMode;
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::Program;
 use shmccl::{Error, Rank};
+use support::{Random, Watchdog, is_running, long};
 
-use chance::Random;
 use device::{be_a_device, is_device};
 use flood::{be_a_flooder, flood};
 use hopeless::{be_hopeless, run_hopeless};
 use launcher::{LauncherTrial, be_a_launcher, is_launcher};
-use long::long;
-use process::is_running;
 use series::Series;
 use sorts::count_operations;
 use statistics::{Statistics, percentiles};
@@ -63,7 +53,6 @@ use stepwise::{be_struck, kill_at};
 use survivor::be_a_survivor;
 use survivors::{SurvivorsTrial, Times};
 use trial::Trial;
-use watchdog::Watchdog;
 
 /// What ranks do when one of them is killed.
 const PHASES: [&str; 6] = ["init", "put", "wait", "barrier", "flush", "teardown"];

@@ -14,10 +14,9 @@ use nix::unistd::Pid;
 use shmccl::Rank;
 use shmccl::error::{DeviceName, Error, ExitCause};
 use shmccl::launch::{Launch, Observer, Outcome, OutputLine};
+use support::{Random, is_running};
 
-use crate::chance::Random;
 use crate::device::{is_device, pid, saying};
-use crate::process::is_running;
 use crate::returning::be_brought_back;
 use crate::series::Series;
 use crate::statistics::percentiles;

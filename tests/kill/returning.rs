@@ -14,10 +14,9 @@ use shmccl::heap::{HeapOffset, Region};
 use shmccl::launch::{Launch, Observer, Outcome, OutputLine};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Rank, Result};
+use support::{Random, is_running};
 
-use crate::chance::Random;
 use crate::device::{is_device, pid, say, saying};
-use crate::process::is_running;
 use crate::series::Series;
 use crate::statistics::percentiles;
 use crate::{doze, long, now, steps, this_test};

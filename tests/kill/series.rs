@@ -5,9 +5,8 @@ use std::sync::MutexGuard;
 
 use nix::errno::Errno;
 use nix::sys::wait::{WaitPidFlag, waitpid};
+use support::{Random, Watchdog, seed};
 
-use crate::chance::{Random, seed};
-use crate::watchdog::Watchdog;
 use crate::{PATIENCE, descriptors, one_at_a_time};
 
 /// A series of trials. No other one runs meanwhile.

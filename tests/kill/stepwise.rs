@@ -8,16 +8,17 @@ use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{Launch, Observer, OutputLine};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Rank};
+use support::Watchdog;
 
 use crate::device::{is_device, say, saying};
-use crate::sorts::all_sorts;
-use crate::watchdog::Watchdog;
+use crate::sorts::{Scratch, all_sorts};
+use crate::work::{DIRECTORY, told_directory};
 use crate::{PATIENCE, one_at_a_time, this_test};
 
 /// The body of a device process.
 pub(crate) fn be_struck() {
     let Ok(Some(Member::Device(mut comm))) = join_job() else { return };
-    let done = all_sorts(&mut comm).and_then(|()| comm.finalize());
+    let done = all_sorts(&mut comm, &told_directory()).and_then(|()| comm.finalize());
     match done {
         Ok(()) => say("done"),
         Err(Error::PeerLost { rank }) => {
@@ -101,7 +102,8 @@ pub(crate) fn kill_at(name: &str, number: u64) {
     let test = this_test(name);
     let launch = Launch::new(3).unwrap().program(test.clone()).service(test).capture_output(true);
     let launch = launch.heap_len(16 << 20).timeout(Duration::from_secs(10)).env("SHMCCL_TUNING", "");
-    let launch = launch.grace(Duration::from_secs(10));
+    let scratch = Scratch::new("stepwise");
+    let launch = launch.grace(Duration::from_secs(10)).env(DIRECTORY, scratch.path());
     let launch = launch.faults(format!("seed=9;kill:rank=1,at={number}").parse().unwrap());
     let mut said = Said::default();
     let outcome = launch.supervise(&mut said);

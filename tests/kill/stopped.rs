@@ -15,13 +15,13 @@ use shmccl::bootstrap::ProxyMode;
 use shmccl::collective::Algorithm;
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{HangRule, Launch, Observer, Outcome, OutputLine};
+use support::{Random, is_running, wait_until};
 
-use crate::chance::Random;
 use crate::device::{is_device, pid, saying};
-use crate::process::{is_running, wait_until};
 use crate::series::Series;
+use crate::sorts::Scratch;
 use crate::woken::{Signs, be_stopped_or_not};
-use crate::work::KINDS;
+use crate::work::{DIRECTORY, KINDS};
 use crate::{MODES, doze, long, this_test};
 
 /// The test that the processes are told to run.
@@ -192,7 +192,8 @@ impl StoppedTrial {
     fn run(&self, tally: &mut Tally) {
         let name = format!("stopped-{}-{}", std::process::id(), self.number);
         let signs = Signs::new(Path::new(env!("CARGO_TARGET_TMPDIR")).join(name));
-        let launch = signs.tell(self.launch());
+        let scratch = Scratch::new("stopped-work");
+        let launch = signs.tell(self.launch()).env(DIRECTORY, scratch.path());
         let mut director = Director { trial: self, signs: &signs, helpers: Vec::new(), log: Log::default() };
         let outcome = launch.supervise(&mut director);
         let Director { helpers, log, .. } = director;

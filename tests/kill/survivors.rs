@@ -11,12 +11,12 @@ use shmccl::bootstrap::ProxyMode;
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{Launch, Observer, OutputLine};
 use shmccl::{Rank, Result};
+use support::{Random, is_running};
 
-use crate::chance::Random;
 use crate::device::saying;
-use crate::process::is_running;
+use crate::sorts::Scratch;
 use crate::statistics::{Promise, percentiles};
-use crate::work::KINDS;
+use crate::work::{DIRECTORY, KINDS};
 use crate::{MODES, doze, now, this_test};
 
 /// Of whom else dies.
@@ -66,6 +66,8 @@ impl SurvivorsTrial {
         let launch = Launch::new(self.n_ranks).unwrap().program(test.clone()).service(test).proxy(mode);
         let launch = launch.heap_len(32 << 20).timeout(Duration::from_secs(10)).capture_output(true);
         let launch = launch.keep_going(true).env("SURVIVE_KIND", self.kind).env("SURVIVE_MODE", self.mode);
+        let scratch = Scratch::new("survivors");
+        let launch = launch.env(DIRECTORY, scratch.path());
         let mut watcher = Watcher::new(self);
         let lost = launch.supervise(&mut watcher).map(|outcome| outcome.lost);
         let Watcher { killer, pids, histories, output, tell, .. } = watcher;

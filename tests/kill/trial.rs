@@ -10,8 +10,8 @@ use shmccl::bootstrap::{ProxyMode, SegmentBacking};
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{Launch, Observer, OutputLine};
 use shmccl::{Error, Rank, Result};
+use support::Random;
 
-use crate::chance::Random;
 use crate::device::saying;
 use crate::statistics::Statistics;
 use crate::{MODES, PHASES, doze, now, this_test};

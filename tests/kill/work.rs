@@ -1,7 +1,10 @@
 //! What devices do, over and over, until some of them are killed.
 
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use shmccl::channel::{Channel, MemoryChannel};
-use shmccl::collective::ChannelKind;
+use shmccl::collective::{ChannelKind, Operation};
 use shmccl::comm::{Blocks, Collectives, Group};
 use shmccl::heap::DeviceBuffer;
 use shmccl::reduce::ReduceOp;
@@ -9,9 +12,10 @@ use shmccl::shm::packet::{Flag, PacketKind};
 use shmccl::{Communicator, Error, Rank, Result};
 
 use crate::device::{Neighbours, open};
+use crate::sorts::Exchange;
 
 /// What it is. The first has a fifo full of puts.
-pub(crate) const KINDS: [&str; 22] = [
+pub(crate) const KINDS: [&str; 26] = [
     "flood",
     "all_reduce",
     "large all_reduce",
@@ -34,7 +38,18 @@ pub(crate) const KINDS: [&str; 22] = [
     "stream",
     "split",
     "group",
+    "switch",
+    "custom",
+    "derived",
+    "checkpoint",
 ];
+
+/// The variable that says where checkpoints are.
+pub(crate) const DIRECTORY: &str = "WORK_DIRECTORY";
+
+pub(crate) fn told_directory() -> PathBuf {
+    std::env::var_os(DIRECTORY).expect("the launcher tells where checkpoints are").into()
+}
 
 /// The elements of a block, where each rank has one.
 const BLOCK: usize = 3000;
@@ -49,6 +64,11 @@ pub(crate) fn work(comm: &mut Communicator, kind: &str, mode: &str) -> Result<()
     match kind {
         "get" | "packets" => return by_own_core(comm, kind, &buffer),
         "stream" => return by_stream(comm, &buffer),
+        "switch" => return by_switch(comm, &buffer),
+        "derived" => return by_derived(comm, &buffer),
+        "checkpoint" => return to_directory(comm),
+        // From here on all calls of the kind are executed so.
+        "custom" => comm.register_algorithm(Operation::AllToAll, Arc::new(Exchange))?,
         _ => {}
     }
     for round in 0.. {
@@ -99,7 +119,7 @@ fn operate(comm: &mut Communicator, kind: &str, buffer: &DeviceBuffer<f32>) -> R
         "ordinary" => comm.all_reduce_in_place(&mut vec![1.0_f32; 1 << 17], &ReduceOp::Sum),
         "all_gather" => comm.all_gather(&block, &mut blocks),
         "reduce_scatter" => comm.reduce_scatter(&blocks, &mut block, &ReduceOp::Sum),
-        "all_to_all" => comm.all_to_all(&blocks, &mut vec![0.0_f32; BLOCK * n_ranks]),
+        "all_to_all" | "custom" => comm.all_to_all(&blocks, &mut vec![0.0_f32; BLOCK * n_ranks]),
         "all_to_all_v" => {
             let (counts, places) = (vec![BLOCK; n_ranks], (0..n_ranks).map(|rank| rank * BLOCK));
             let places: Vec<_> = places.collect();
@@ -185,5 +205,41 @@ fn by_stream(comm: &mut Communicator, buffer: &DeviceBuffer<f32>) -> Result<()> 
             Error::PeerLost { rank } => Error::PeerLost { rank },
             _ => error,
         })?;
+    }
+}
+
+/// What is done with all members' buffers as if they were one.
+fn by_switch(comm: &mut Communicator, buffer: &DeviceBuffer<f32>) -> Result<()> {
+    let shared = comm.buffer::<f32>(buffer.part(0, 1 << 17)?)?;
+    let mut switch = comm.switch_channel(&shared)?;
+    let (mine, mut sums) = ([1.0_f32; BLOCK], vec![0.0_f32; 1 << 15]);
+    loop {
+        switch.broadcast(comm.rank().index() * BLOCK, &mine)?;
+        switch.barrier()?;
+        switch.reduce(0, &mut sums, &ReduceOp::Sum)?;
+        switch.barrier()?;
+        switch.reduce_broadcast(switch.share(shared.len()), &ReduceOp::Max)?;
+        switch.barrier()?;
+    }
+}
+
+/// What is done in communicators of all ranks and of every other one, again and again in the same ones.
+fn by_derived(comm: &mut Communicator, buffer: &DeviceBuffer<f32>) -> Result<()> {
+    let mut all = comm.duplicate()?;
+    let half = comm.split(Some(comm.rank().get() % 2), 0)?;
+    let mut half = half.expect("it has named a colour");
+    loop {
+        all.all_reduce_in_place(buffer, &ReduceOp::Max)?;
+        half.all_reduce_in_place(&mut [1.0_f32; BLOCK], &ReduceOp::Sum)?;
+        half.broadcast_in_place(buffer, Rank::new(0, half.n_ranks())?)?;
+        all.barrier()?;
+    }
+}
+
+fn to_directory(comm: &mut Communicator) -> Result<()> {
+    let directory = told_directory();
+    loop {
+        comm.checkpoint(&directory)?;
+        comm.restore(&directory)?;
     }
 }

@@ -6,10 +6,10 @@ use shmccl::bootstrap::ProxyMode;
 use shmccl::collective::ChannelKind;
 use shmccl::collective::tuning::Table;
 use shmccl::{Communicator, Result};
+use support::long;
 
 use crate::answer::{Question, Verified};
-use crate::harness::{Job, Random, rank, seed};
-use crate::long::long;
+use crate::harness::{Job, Random, agreed_seed};
 use crate::memory::Zone;
 use crate::messages::Exchange;
 use crate::plan::Plan;
@@ -101,17 +101,4 @@ fn exchange(
         exchange.run(comm, zones).map_err(|wrong| format!("{wrong} in exchange {number}: {exchange:?}"))?;
     }
     Ok(())
-}
-
-/// The seed that rank 0 has drawn.
-pub(crate) fn agreed_seed(comm: &mut Communicator) -> Result<u64> {
-    let cell = comm.alloc::<u64>(1)?;
-    if comm.rank().get() == 0 {
-        let seed = seed();
-        for peer in 0..comm.n_ranks() {
-            comm.memory_channel(rank(comm, peer))?.write(cell.region().offset, seed)?;
-        }
-    }
-    comm.barrier()?;
-    cell.get(0)
 }

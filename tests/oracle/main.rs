@@ -15,13 +15,9 @@ use shmccl::reduce;
 #[macro_use]
 #[allow(dead_code, unused_macros, reason = "shared with the scenarios, which use more of it")]
 mod harness;
-#[path = "../long/mod.rs"]
-mod long;
 /// The oracle of one reduction, which the unit tests of the reducer use too.
 #[path = "../../src/reduce/reducer/oracle.rs"]
 mod plain;
-#[path = "../watchdog/mod.rs"]
-mod watchdog;
 
 mod answer;
 mod call;

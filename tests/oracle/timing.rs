@@ -10,11 +10,10 @@ use shmccl::collective::tuning::Table;
 use shmccl::collective::{Algorithm, ChannelKind, Operation};
 use shmccl::reduce::DataType;
 use shmccl::{Collectives, Communicator, Result};
+use support::long;
 
 use crate::call::{Sides, run};
-use crate::harness::{Job, Random};
-use crate::job::agreed_seed;
-use crate::long::long;
+use crate::harness::{Job, Random, agreed_seed};
 use crate::memory::Zone;
 use crate::table::{Combination, Memory, Operator};
 use crate::values::{Pool, Values};

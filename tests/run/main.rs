@@ -8,12 +8,8 @@ mod faults;
 mod hanging;
 mod logging;
 mod output;
-#[path = "../process/mod.rs"]
-mod process;
 mod segments;
 mod tables;
-#[path = "../watchdog/mod.rs"]
-mod watchdog;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -26,9 +22,7 @@ use shmccl::channel::Channel;
 use shmccl::comm::{Member, join_job};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error};
-
-use process::{is_running, wait_until};
-use watchdog::Watchdog;
+use support::{Watchdog, is_running, wait_until};
 
 /// No started job is there for longer, be the machine as busy as it may.
 const PATIENCE: Duration = Duration::from_secs(120);

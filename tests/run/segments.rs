@@ -5,8 +5,8 @@ use std::process::Stdio;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getsid};
+use support::{is_running, wait_until};
 
-use crate::process::{is_running, wait_until};
 use crate::{Started, job, scratch, text, told};
 
 fn names_in_dev_shm(prefix: &str) -> Vec<String> {

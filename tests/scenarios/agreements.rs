@@ -6,7 +6,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use shmccl::channel::Channel;
 use shmccl::{Communicator, Error, Rank, Result};
 
-use crate::harness::{Job, Random, pattern};
+use crate::harness::{Job, Random, pattern, seed_of};
 
 scenario!(allocations_stand_at_the_same_offset_on_all_ranks_and_freed_memory_is_reused, Job::of(3), |comm| {
     let words = comm.alloc::<u64>(3)?;
@@ -37,7 +37,7 @@ scenario!(allocations_stand_at_the_same_offset_on_all_ranks_and_freed_memory_is_
 });
 
 scenario!(random_allocations_agree_and_keep_their_contents, Job::of(3), |comm| {
-    let mut random = Random(42);
+    let mut random = Random(seed_of(comm, "random allocations")?);
     let mut live: Vec<(u64, shmccl::heap::DeviceBuffer<u8>)> = Vec::new();
     for step in 0..200 {
         if random.below(3) > 0 || live.is_empty() {

@@ -67,7 +67,7 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 /// Processes of a job run in different processes, so that the directory is named after their launcher.
-fn common_directory(name: &str) -> PathBuf {
+pub(crate) fn common_directory(name: &str) -> PathBuf {
     let job = std::env::var("SHMCCL_JOB").unwrap_or_else(|_| std::process::id().to_string());
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{job}"))
 }

@@ -14,7 +14,7 @@ use shmccl::reduce::ReduceOp;
 use shmccl::{Communicator, Error, Rank, Result};
 
 use crate::harness::{Job, Open, Watchdog, is_lost, pattern};
-use crate::sorts::{all_sorts, count_operations};
+use crate::sorts::{Scratch, all_sorts, count_operations};
 
 const SHORT: Duration = Duration::from_millis(100);
 
@@ -27,12 +27,13 @@ fn whatever_the_operation_at_which_a_rank_dies_the_others_lose_that_rank() {
     let _watchdog = Watchdog::start("a death at every operation", Duration::from_secs(120));
     let (victim, operations) = (Rank::new(1, 3).unwrap(), count_operations());
     assert!(operations > 25, "{operations}");
+    let scratch = Scratch::new("deaths");
     for number in 1..=operations {
         let seen = Mutex::new(Vec::new());
         let comms =
             Communicator::init_all_with(3, &with(&format!("seed=5;kill:rank=1,at={number}"))).unwrap();
         let outcome = spawn_threads(comms, |rank, mut comm| {
-            let done = all_sorts(&mut comm).and_then(|()| comm.finalize());
+            let done = all_sorts(&mut comm, scratch.path()).and_then(|()| comm.finalize());
             if rank != victim {
                 let error = done.as_ref().unwrap_err();
                 seen.lock().unwrap().push(is_lost(error, victim));

@@ -6,9 +6,9 @@ use shmccl::collective::{Algorithm, ChannelKind};
 use shmccl::rank::Rank;
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Group, Result};
+use support::long;
 
-use crate::harness::{Job, Random, figure, is_lost, pattern, rank};
-use crate::long::long;
+use crate::harness::{Job, Random, figure, is_lost, pattern, rank, seed_of};
 
 /// A message of a round: who sends it to whom, and how many bytes.
 #[derive(Clone, Copy)]
@@ -62,9 +62,12 @@ fn shuffled(random: &mut Random, messages: &[Message], me: usize) -> Vec<(usize,
 /// Rounds of messages between ranks picked by chance, which each rank puts into its group in an order of its own.
 fn by_chance(comm: &mut Communicator, rounds: u64) -> Result<()> {
     let (n, me) = (u64::from(comm.n_ranks()), comm.rank().index());
+    let seed = seed_of(comm, &format!("messages of {n} ranks in any order"))?;
     for round in 0..rounds {
-        let messages = plan(&mut Random(round * 64 + n), n);
-        let order = shuffled(&mut Random(round << 8 | me as u64), &messages, me);
+        // Each round can be drawn from its own seed alone.
+        let own = Random(seed.wrapping_add(round)).next();
+        let messages = plan(&mut Random(own), n);
+        let order = shuffled(&mut Random(own ^ (1 + me as u64)), &messages, me);
         let sent: Vec<_> =
             messages.iter().enumerate().map(|(index, message)| contents(round, index, message.len)).collect();
         let mut received: Vec<_> = messages.iter().map(|message| vec![0xaa_u8; message.len]).collect();
@@ -85,7 +88,7 @@ fn by_chance(comm: &mut Communicator, rounds: u64) -> Result<()> {
         for (index, message) in messages.iter().enumerate().filter(|(_, message)| message.to == me) {
             assert!(
                 received[index] == sent[index],
-                "round {round}: message {index} of {} bytes",
+                "SHMCCL_SEED={seed}, round {round}: message {index} of {} bytes",
                 message.len
             );
         }

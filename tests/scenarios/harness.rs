@@ -15,7 +15,7 @@ use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{Launch, Observer, OutputLine, Program, Role, launch_threads};
 use shmccl::{Communicator, Error, Rank, Result};
 
-pub(crate) use crate::watchdog::Watchdog;
+pub(crate) use support::Watchdog;
 
 /// How a scenario is run.
 #[derive(Clone, Copy, Debug)]
@@ -338,6 +338,30 @@ pub(crate) fn seed() -> u64 {
             Random(u64::from(now.subsec_nanos()) ^ now.as_secs()).next() >> 1
         }
     }
+}
+
+/// The seed that rank 0 has drawn, told by no more than a few puts.
+pub(crate) fn agreed_seed(comm: &mut Communicator) -> Result<u64> {
+    let cell = comm.alloc::<u64>(1)?;
+    if comm.rank().get() == 0 {
+        let seed = seed();
+        for peer in 0..comm.n_ranks() {
+            comm.memory_channel(rank(comm, peer))?.write(cell.region().offset, seed)?;
+        }
+    }
+    comm.barrier()?;
+    let seed = cell.get(0)?;
+    comm.free(cell)?;
+    Ok(seed)
+}
+
+/// The same; rank 0 prints what it is for.
+pub(crate) fn seed_of(comm: &mut Communicator, what: &str) -> Result<u64> {
+    let seed = agreed_seed(comm)?;
+    if comm.rank().get() == 0 {
+        figure(&format!("{what}, SHMCCL_SEED={seed}"));
+    }
+    Ok(seed)
 }
 
 /// `len` bytes that tell where they come from.

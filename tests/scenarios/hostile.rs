@@ -18,9 +18,9 @@ use shmccl::sync::atomic::AtomicU64;
 use shmccl::sync::plain;
 use shmccl::{Communicator, Result};
 use shmccl_proxy::{Handler, MemoryId, SemaphoreId, Transfer, Trigger};
+use support::long;
 
 use crate::harness::{Job, Random, figure, rank, seed};
-use crate::long::long;
 use crate::refused::{cells, push, raw_producer};
 
 /// Where a rank's fifos start, and how far they are apart; see the table of `heap::layout`.

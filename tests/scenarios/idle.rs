@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use shmccl::bootstrap::ProxyMode;
 use shmccl::{Communicator, Result};
+use support::long;
 
 use crate::harness::{Job, Open, figure, open_memory, open_port, rank, test_name};
-use crate::long::long;
 
 const RANKS: u32 = 8;
 

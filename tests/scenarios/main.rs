@@ -2,12 +2,8 @@
 
 #[macro_use]
 mod harness;
-#[path = "../long/mod.rs"]
-mod long;
 #[path = "../sorts/mod.rs"]
 mod sorts;
-#[path = "../watchdog/mod.rs"]
-mod watchdog;
 
 mod again;
 mod agreements;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use support::Random;
 
-use crate::chance::Random;
 use crate::{MARK, Scratch, await_all_children, marked, names_in};
 
 /// A pool is killed while it starts or when it is up. It leaves nothing, be it that its janitor is a moment later, and is not in the way of

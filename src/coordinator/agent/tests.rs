@@ -45,6 +45,23 @@ fn an_order_that_comes_twice_is_executed_once() {
 }
 
 #[test]
+fn what_a_group_consists_of_is_told_to_a_coordinator_that_has_not_ordered_it_and_to_no_other() {
+    let mut agent = ready();
+    agent.take(run(1));
+    let told = |agent: &Agent| match agent.bulletin().membership.unwrap().phase {
+        Phase::Running { group: 1, work } => work,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(told(&agent), None);
+    agent.take(run(1));
+    assert_eq!(told(&agent), None);
+    agent.connect();
+    assert_eq!(told(&agent), Some(Work::Calls(Vec::new())));
+    agent.finish(Outcome::Ran(Ok(None)));
+    assert_eq!(agent.bulletin(), *agent.report());
+}
+
+#[test]
 fn going_on_ends_what_is_in_progress_and_leaves_the_lost_behind() {
     let mut agent = ready();
     agent.take(run(1));

@@ -190,7 +190,7 @@ impl Seen {
             _ => None,
         });
         let running = reports.iter().find_map(|report| match &report.phase {
-            Phase::Running { group, work } if *group == groups => Some(work.clone()),
+            Phase::Running { group, work } if *group == groups => work.clone(),
             _ => None,
         });
         let is_uneven = reports

@@ -231,7 +231,7 @@ impl World {
         let Some(device) = self.devices.get_mut(&id) else { return Ok(()) };
         device.link = Some(self.links);
         device.agent.connect();
-        let report = device.agent.report().clone();
+        let report = device.agent.bulletin();
         if report.membership.is_some() {
             self.seen.insert("adopted");
         }
@@ -342,7 +342,7 @@ impl World {
                 Step::CallOff => device.is_called_off = true,
             }
         }
-        let report = device.agent.report().clone();
+        let report = device.agent.bulletin();
         self.mail.extend(device.link.map(|link| (id, link, Some(report))));
     }
 

@@ -70,7 +70,7 @@ impl Bench {
 
     pub(super) fn register(&mut self, mut agent: Agent, device: u32) {
         agent.connect();
-        let (device, report) = (DeviceId::new(device), agent.report().clone());
+        let (device, report) = (DeviceId::new(device), agent.bulletin());
         self.devices.insert(device, agent);
         let range = AddressRange { min: 0x1000, max: 0x2000 };
         self.happen(Event::Registered { device, range, socket: String::new(), report });
@@ -115,7 +115,7 @@ impl Bench {
     }
 
     pub(super) fn report(&self, device: DeviceId) -> Option<Event> {
-        let report = self.devices.get(&device)?.report().clone();
+        let report = self.devices.get(&device)?.bulletin();
         Some(Event::Reported { device, report })
     }
 

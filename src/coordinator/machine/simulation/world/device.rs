@@ -39,7 +39,7 @@ impl Device {
     pub(super) fn is_in_checkpoint(&self) -> bool {
         let membership = self.agent.report().membership.as_ref();
         membership.is_some_and(|it| match &it.phase {
-            Phase::Running { work, .. } => work.directory().is_some(),
+            Phase::Running { work: Some(work), .. } => work.directory().is_some(),
             _ => false,
         })
     }

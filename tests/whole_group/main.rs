@@ -5,17 +5,7 @@
 //! whatever a killed job leaves becomes a child of this process, which has to have no others. `device_process` is an entry point.
 #![expect(clippy::print_stdout, reason = "devices report on stdout, and the summary is the result")]
 
-#[path = "kill/chance.rs"]
-#[expect(dead_code, reason = "shared with the tests of kill, which use more of it")]
-mod chance;
-mod long;
-#[path = "kill/orphans.rs"]
-mod orphans;
-#[path = "whole_group/pools.rs"]
 mod pools;
-#[expect(dead_code, reason = "shared with the tests of run, which use more of it")]
-mod process;
-mod watchdog;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
@@ -32,12 +22,7 @@ use shmccl::channel::Channel;
 use shmccl::comm::{Member, join_job};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator};
-
-use chance::{Random, seed};
-use long::long;
-use orphans::await_all_children;
-use process::is_running;
-use watchdog::Watchdog;
+use support::{Random, Watchdog, await_all_children, is_running, long, seed};
 
 /// What devices do until they are killed; one that is to `pass` ends in peace.
 const PART: &str = "SHMCCL_TEST_GROUP_PART";

@@ -5,12 +5,15 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 /// Aborts the process unless it is dropped in time.
-pub(crate) struct Watchdog {
+#[derive(Debug)]
+pub struct Watchdog {
     _alive: mpsc::Sender<()>,
 }
 
 impl Watchdog {
-    pub(crate) fn start(name: &str, patience: Duration) -> Self {
+    /// Watches whatever has this `name`, which is to be over when the patience is.
+    #[must_use]
+    pub fn start(name: &str, patience: Duration) -> Self {
         let (alive, watched) = mpsc::channel();
         let name = name.to_owned();
         std::thread::spawn(move || {

@@ -4,7 +4,7 @@ use nix::errno::Errno;
 use nix::sys::wait::waitpid;
 
 /// Returns when this process has no child any more.
-pub(crate) fn await_all_children() {
+pub fn await_all_children() {
     loop {
         match waitpid(None, None) {
             Ok(_) | Err(Errno::EINTR) => {}

@@ -1,0 +1,17 @@
+//! What the tests of several binaries have in common, and knows nothing of the library.
+//!
+//! It is a package so that each of them is written, compiled and linted once.
+
+mod another_user;
+mod chance;
+mod long;
+mod orphans;
+mod process;
+mod watchdog;
+
+pub use another_user::can_be_played;
+pub use chance::{Random, seed, told_seed};
+pub use long::long;
+pub use orphans::await_all_children;
+pub use process::{is_running, wait_until};
+pub use watchdog::Watchdog;
