@@ -69,8 +69,8 @@ fn some(comm: &mut Communicator) -> shmccl::Result<()> {
     for _ in 0..3 {
         comm.all_reduce_in_place(&word, &ReduceOp::Sum)?;
     }
-    // Done in pieces, by calls within.
-    comm.all_reduce_in_place(&mut [1.0_f32; 500_000], &ReduceOp::PreMulSum(Scalar::new(0.5_f32)))?;
+    // Done in pieces.
+    comm.all_reduce_in_place(&mut vec![1.0_f32; 500_000], &ReduceOp::PreMulSum(Scalar::new(0.5_f32)))?;
     let (here, there) = (buffer.part(0, 512)?, buffer.part(512, 512)?);
     let mut direct = [comm.memory_channel(comm.right())?, comm.memory_channel(comm.left())?];
     let mut proxied = [comm.port_channel(comm.right())?, comm.port_channel(comm.left())?];
