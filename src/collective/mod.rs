@@ -11,7 +11,8 @@
 //! | `algorithms` | all others, and everything over proxied channels | depends |
 //! | `staged` | the same on ordinary memory, of scaled sums, and as `f32`, through the heap | as many as the algorithm, per piece |
 //!
-//! The algorithms are written once, over *pipes* of either kind of channel (`pipe`, `pipework`).
+//! What is in `algorithms` is written once, over *pipes* of either kind of channel (`pipe`, `pipework`). The first three ways are for
+//! direct channels only: there, `one_shot` and `two_shot` are not the loops that a proxy's triggers do.
 //!
 //! What goes from one rank to one other are *parcels* (`parcel`, `delivery`), which use the same pipes. Calls that were put
 //! together in a group are run by `group`; small ones among them are done as one (`fused`).

@@ -1,4 +1,5 @@
-//! The algorithms, each written once for channels of both kinds.
+//! The algorithms, each written once for channels of both kinds. Over direct channels most calls never come here: `two_shot` goes by
+//! [`direct`](super::direct) or [`pipeline`](super::pipeline) then, `one_shot` of up to 8 KiB by [`small`](super::small), which need no pipes.
 //!
 //! | module | does |
 //! |---|---|

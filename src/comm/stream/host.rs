@@ -40,7 +40,8 @@ impl<T> HostBuffer<T> {
         self.len == 0
     }
 
-    /// Lets `visit` read and write the elements, and nobody else meanwhile.
+    /// Lets `visit` read and write the elements, and nobody else meanwhile: a stream waits for its end, without a deadline. So `visit` must
+    /// not wait for a stream that has a copy of this buffer before it.
     pub fn with<R>(&self, visit: impl FnOnce(&mut [T]) -> R) -> R {
         visit(&mut self.lock())
     }
