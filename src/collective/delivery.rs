@@ -50,7 +50,13 @@ pub(crate) fn run(batches: &mut [Batch<'_, '_, '_>]) -> Result<()> {
     }
 }
 
+/// Delivers all of `batches`. Whatever finds that the epoch has ended, members that disagree are told of that.
+#[inline]
 fn deliver(batches: &mut [Queues<'_, '_>]) -> Result<()> {
+    deliver_all(batches).map_err(|error| explain(batches, error))
+}
+
+fn deliver_all(batches: &mut [Queues<'_, '_>]) -> Result<()> {
     loop {
         let has_moved = advance(batches)?;
         if batches.iter().all(Queues::are_done) {
@@ -87,16 +93,14 @@ fn wait(batches: &mut [Queues<'_, '_>]) -> Result<()> {
     };
     let waited = wait_until(&waiting, team.message_park(team.me()), poll);
     opposition.end(&batches.borrow());
-    waited.unwrap_or_else(|stop| {
-        let error = fabric.error(&waiting, stop, operation.name(), Some(peer));
-        Err(explain(&batches.borrow(), error))
-    })
+    waited.unwrap_or_else(|stop| Err(fabric.error(&waiting, stop, operation.name(), Some(peer))))
 }
 
 /// What `error` is about, if it is about a disagreement in any communicator.
+#[cold]
 fn explain(batches: &[Queues<'_, '_>], error: Error) -> Error {
-    let open = batches.iter().filter_map(|batch| Some((batch, batch.first()?)));
-    open.fold(error, |error, (batch, parcel)| batch.team.board.explain(parcel.summary(), error))
+    let concerned = batches.iter().filter_map(|batch| Some((batch, batch.first_or_last()?)));
+    concerned.fold(error, |error, (batch, parcel)| batch.team.board.explain(parcel.summary(), error))
 }
 
 /// Watches the epoch, and whether the peers of all parcels that are not done live, have not left, and are not in another call

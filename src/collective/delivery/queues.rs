@@ -67,6 +67,11 @@ impl<'r, 'a> Queues<'r, 'a> {
         self.parcels.get(*self.heads.iter().min()?)
     }
 
+    /// The same, or the last of all, where all are done.
+    pub(super) fn first_or_last(&self) -> Option<&Parcel<'a>> {
+        self.first().or_else(|| self.parcels.last())
+    }
+
     /// The first parcel of each queue that is not done, in the order of the calls.
     pub(super) fn open(&self) -> impl Iterator<Item = &Parcel<'a>> {
         let mut heads = self.heads.clone();
