@@ -84,6 +84,7 @@ pub use header::{Expected, Identity, SegmentHeader};
 #[cfg(not(loom))]
 #[cfg(feature = "coordinator")]
 pub(crate) use janitor::socket::{Mark, SocketJanitor};
+#[cfg(not(loom))]
 pub(crate) use janitor::{Janitor, Sweep};
 #[cfg(not(loom))]
 pub(crate) use named::check_name;

@@ -34,7 +34,7 @@ mod values;
 use job::Crowd;
 
 /// Combinations in each job of several ranks in threads, of which there are 12 that share a core, and as many that do not.
-const SAMPLE: usize = 300;
+const SAMPLE: usize = 220;
 
 /// Combinations in each job of one rank, which has nobody to agree with.
 const ALONE: usize = 80;
