@@ -22,10 +22,10 @@ use crate::pool::{Pool, entries};
 const CALLS: u64 = 8;
 
 /// How long a group is to take at the least.
-const LONG: Duration = Duration::from_millis(40);
+const LONG: Duration = Duration::from_millis(80);
 
 /// The most elements of a call, which all calls of a group together have room for in the memory of a device.
-const MOST: u64 = 1 << 18;
+const MOST: u64 = 1 << 19;
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(60);
