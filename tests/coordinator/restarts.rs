@@ -188,6 +188,9 @@ fn no_group_fails_when_the_coordinator_is_killed_in_the_middle_of_its_traffic() 
         let all = |some: &[u64], more: &[u64]| some.iter().zip(more).all(|(some, more)| some < more);
         let is_in_the_middle = is_in_progress && all(&before, &at_kill) && all(&killed, &after);
         in_the_middle += u64::from(is_in_the_middle);
+        if is_in_the_middle && in_the_middle.is_multiple_of(20) {
+            println!("{in_the_middle} of {kills} kills in the middle");
+        }
         let (rank, call) = (usize::try_from(random.below(3)).unwrap(), random.below(CALLS));
         for index in [0, traffic.count / 2, traffic.count - 1] {
             traffic.check(rank, call, index..index + 1);
