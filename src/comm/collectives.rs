@@ -19,8 +19,8 @@ use crate::reduce::{Element, ReduceOp};
 ///
 /// The two buffers of a call lie apart, or it is *in place*: they are the very same, or, where one has a block for each rank and
 /// the other has one block, that is this rank's block. Buffers of the heap that overlap otherwise are refused
-/// ([`Error::InvalidArgument`]). For these it is enough to name them so; ordinary memory, which cannot be lent twice, goes to the calls that end in `_in_place`,
-/// and these take buffers of the heap as well. Ranks need not do alike.
+/// ([`Error::InvalidArgument`]). For these it is enough to name them so; ordinary memory, which cannot be lent twice, goes to the calls
+/// that end in `_in_place`, and these take buffers of the heap as well. Ranks need not do alike.
 ///
 /// What is combined is combined in the order of the ranks, and floats of 16 and 8 bits in `f32` over all of them. So it is by the
 /// built-in table, always: the result is the same bit for bit in every run. An algorithm that the program has chosen, or that a

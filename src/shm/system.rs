@@ -34,8 +34,29 @@ pub(crate) struct Received {
     pub(crate) sender: Option<(i32, u32)>,
 }
 
+/// What comes beside the bytes of a message.
+pub(crate) enum Beside {
+    Descriptor(OwnedFd),
+    /// Process and user id of the sender.
+    Sender(i32, u32),
+}
+
 /// Takes one message from `socket` without blocking.
 pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
+    let (mut descriptors, mut sender) = (Vec::new(), None);
+    let (len, truncated) = receive_beside(socket, buffer, |beside| match beside {
+        Beside::Descriptor(descriptor) => descriptors.push(descriptor),
+        Beside::Sender(process, user) => sender = Some((process, user)),
+    })?;
+    Ok(Received { len, descriptors, truncated, sender })
+}
+
+/// The same, and hands what comes beside it to `visit`; how many bytes there are, and whether something was dropped. Allocates nothing.
+pub(crate) fn receive_beside(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    visit: impl FnMut(Beside),
+) -> io::Result<(usize, bool)> {
     let mut ancillary = [0_u64; ANCILLARY_WORDS];
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: `msghdr` consists of integers and pointers, for which all-zero is a valid value.
@@ -48,19 +69,13 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<R
     // SAFETY: the message points at `buffer` and `ancillary` with their true lengths; both outlive the call.
     let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
     let len = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
-    let mut received = Received {
-        len,
-        descriptors: Vec::new(),
-        truncated: message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0,
-        sender: None,
-    };
-    take_ancillary(&message, &mut received);
-    Ok(received)
+    take_ancillary(&message, visit);
+    Ok((len, message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0))
 }
 
 /// Walks the control messages that `recvmsg` has just written for `message`.
-fn take_ancillary(message: &libc::msghdr, received: &mut Received) {
-    // SAFETY: `message` was filled in by the kernel in `receive`, its control buffer is alive and 8-aligned.
+fn take_ancillary(message: &libc::msghdr, mut visit: impl FnMut(Beside)) {
+    // SAFETY: `message` was filled in by the kernel in `receive_beside`, its control buffer is alive and 8-aligned.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !next.is_null() {
         // SAFETY: a non-null header from CMSG_FIRSTHDR or CMSG_NXTHDR lies within the control buffer.
@@ -78,13 +93,13 @@ fn take_ancillary(message: &libc::msghdr, received: &mut Received) {
                     // SAFETY: as above; the array need not be aligned.
                     let raw = unsafe { at.read_unaligned() };
                     // SAFETY: the kernel has opened `raw` for this process in this call, and it is read once.
-                    received.descriptors.push(unsafe { OwnedFd::from_raw_fd(raw) });
+                    visit(Beside::Descriptor(unsafe { OwnedFd::from_raw_fd(raw) }));
                 }
             }
             (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if data_len >= size_of::<libc::ucred>() => {
                 // SAFETY: the kernel wrote a whole `ucred` there, three integers.
                 let sender = unsafe { data.cast::<libc::ucred>().read_unaligned() };
-                received.sender = Some((sender.pid, sender.uid));
+                visit(Beside::Sender(sender.pid, sender.uid));
             }
             _ => {}
         }

@@ -17,7 +17,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, RawFd};
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -31,6 +31,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::Janitor;
+use crate::shm::system::{Beside, receive_beside};
 
 /// How many processes it waits for at a time; of more it does not know.
 const MAX_AWAITED: usize = 2048;
@@ -220,42 +221,19 @@ fn wait(awaited: &mut Vec<libc::pollfd>, timeout_ms: libc::c_int) {
 
 /// Takes a message, if one has come.
 fn hear(news: BorrowedFd<'_>) -> Heard {
-    let (mut bytes, mut ancillary) = ([0_u8; Mark::LEN], [0_u64; 4]);
-    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: `msghdr` consists of integers and pointers, for which all-zero is a valid value.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    message.msg_control = ancillary.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&ancillary) as _;
-    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: the message points at `bytes` and `ancillary` with their true lengths; both outlive the call.
-    let len = unsafe { libc::recvmsg(news.as_raw_fd(), &raw mut message, flags) };
-    match usize::try_from(len) {
-        Ok(0) => Heard::End,
-        Ok(Mark::LEN) => Heard::Marked(Mark::from_bytes(bytes)),
-        Ok(_) => descriptor(&message).map_or(Heard::Nothing, Heard::Device),
-        Err(_) if matches!(Errno::last(), Errno::EAGAIN | Errno::EINTR) => Heard::Nothing,
+    let (mut bytes, mut process) = ([0_u8; Mark::LEN], None);
+    let heard = receive_beside(news, &mut bytes, |beside| {
+        if let Beside::Descriptor(descriptor) = beside {
+            process = Some(descriptor);
+        }
+    });
+    match heard {
+        Ok((0, _)) => Heard::End,
+        Ok((Mark::LEN, _)) => Heard::Marked(Mark::from_bytes(bytes)),
+        Ok(_) => process.map_or(Heard::Nothing, |process| Heard::Device(process.into_raw_fd())),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => Heard::Nothing,
         Err(_) => Heard::End,
     }
-}
-
-/// The descriptor that has come with a message.
-fn descriptor(message: &libc::msghdr) -> Option<RawFd> {
-    // SAFETY: `message` was filled in by the kernel in `hear`, its control buffer is alive and 8-aligned.
-    let first = unsafe { libc::CMSG_FIRSTHDR(message) };
-    if first.is_null() {
-        return None;
-    }
-    // SAFETY: a header that is not null lies within the control buffer.
-    let header = unsafe { first.read() };
-    if (header.cmsg_level, header.cmsg_type) != (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-        return None;
-    }
-    // SAFETY: as above; the data follow their header.
-    let data = unsafe { libc::CMSG_DATA(first) };
-    // SAFETY: the kernel writes such a header only with a descriptor behind it, which need not be aligned.
-    Some(unsafe { data.cast::<RawFd>().read_unaligned() })
 }
 
 /// Locks the directory until the process ends, if nobody else has it locked.
