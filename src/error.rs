@@ -147,9 +147,10 @@ pub enum Error {
     /// Ranks are in different collective calls, or in the same one with different arguments, or wait for each other, one in such a
     /// call and one for a message, or both for messages. The epoch has ended.
     ///
-    /// Calls that can never come together are an [`Error::Timeout`] instead where one rank cannot tell for certain that the other will
-    /// not come, in another thread perhaps: when two ranks are in operations of two *different* communicators, and when three or
-    /// more wait for messages in a circle. [`Communicator::report`](crate::Communicator::report) tells then who waits for whom.
+    /// Most are told at once. Where no two ranks can tell for certain that they will not come together, as three that wait for
+    /// messages in a circle, all are told by the deadline. And ranks that are in operations of two *different* communicators, as they may
+    /// be in different threads, are told [`Error::Timeout`]; [`Communicator::report`](crate::Communicator::report) tells then who
+    /// waits for whom.
     #[cfg(not(loom))]
     #[error("ranks disagree: this rank is in {mine}, rank {rank} in {theirs}")]
     CallMismatch {

@@ -120,6 +120,11 @@ impl Engine {
         self.team.board.explain(mine, error)
     }
 
+    /// Ends the epoch, since this member, in the call `mine`, has found `rank` in the call `theirs`. All members are told.
+    pub(crate) fn convict_rank(&self, rank: Rank, mine: Summary, theirs: Summary) {
+        self.team.board.convict_rank(rank, mine, theirs);
+    }
+
     /// The words that say which members have left.
     pub(crate) fn departures(&self) -> &CellSlice<ProgressCell> {
         self.lease.departures()

@@ -28,8 +28,8 @@ use crate::reduce::{Element, ReduceOp};
 /// ([`Algorithm`](crate::collective::Algorithm)); such a table may say another one where ranks share cores. Then the same calls give the
 /// same bits in every run with the same table on as many cores. In any case the result is the same bit for bit on all ranks.
 ///
-/// Ranks that wait for each other in calls of different communicators, or in a circle of messages of three and more, are told by the
-/// deadline only.
+/// Ranks that wait in a circle of messages of three and more are told by the deadline only, and those in calls of different communicators
+/// by an [`Error::Timeout`].
 ///
 /// Arguments that are wrong in themselves are an error of the call wherever it goes. A call that fails while data move ends the
 /// epoch: what other ranks have of it cannot be told.

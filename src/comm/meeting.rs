@@ -149,12 +149,14 @@ impl Meeting {
         }
         // Nobody ends it by what is found here before this rank has come.
         let has_ended = self.fabric.world().revocation().read().is_some();
-        let words = [Operation::Finalize as u64; AGREEMENT_WORDS];
+        let mut words = [Operation::Finalize as u64; AGREEMENT_WORDS];
+        words[1] = engine.map_or(0, Engine::balance);
         self.agreement.propose(self.barrier.generation(), words);
         self.meet(Operation::Finalize, engine)?;
-        self.proposals(Operation::Finalize)?;
+        let all = self.proposals(Operation::Finalize)?;
+        let balance = all.iter().fold(0_u64, |sum, (_, words)| sum.wrapping_add(words[1]));
         match engine {
-            Some(engine) if !has_ended => engine.check_end().inspect_err(|_| self.revoke()),
+            Some(engine) if !has_ended => engine.check_end(balance).inspect_err(|_| self.revoke()),
             _ => Ok(()),
         }
     }

@@ -251,13 +251,13 @@ impl Communicator {
     ///
     /// # Errors
     /// Those of [`Communicator::barrier`]: the ranks did not all come, or have made different calls of which none was told, as none
-    /// has waited for another since.
+    /// has waited for another since. [`crate::Error::InvalidArgument`] on all ranks when messages were sent that nobody has received.
     pub fn finalize(mut self) -> Result<()> {
         self.reclaim_engine();
         self.fabric().enter(Operation::Finalize.name())?;
         match &mut self.meeting {
             Some(meeting) => meeting.finalize(self.engine.as_deref()),
-            None => self.engine()?.barrier(Operation::Finalize),
+            None => self.engine()?.finalize(),
         }
     }
 

@@ -71,7 +71,10 @@ impl Watch for BarrierWatch<'_> {
             (gone && !cell.has_reached(self.target)).then_some(Stop::PeerLost(rank))
         };
         (0..).zip(&**self.cells).find_map(gone).or_else(|| {
-            self.beside().or_else(|| self.astray())?;
+            let (rank, theirs) = self.beside().or_else(|| self.astray())?;
+            if let Some(engine) = self.engine {
+                engine.convict_rank(rank, Summary::new(self.operation), theirs);
+            }
             self.fabric.abort();
             world.revocation().check()
         })

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::copy::copy_of;
-use crate::channel::{Standing, occupation_name};
+use crate::channel::{PREPARING, Standing, occupation_name};
 use crate::collective::{RegionLayout, Summary, TURNS, post_summary};
 use crate::error::Result;
 use crate::faults::Strike;
@@ -106,6 +106,8 @@ pub struct RankReport {
     /// The last fault that was injected, and how many there were.
     pub struck: Option<(Strike, u64)>,
     pub(super) wait: Option<Wait>,
+    /// How many communicators show their boards.
+    pub(super) n_boards: usize,
 }
 
 impl RankReport {
@@ -136,6 +138,7 @@ impl RankReport {
             heartbeat: None,
             moved: None,
             wait,
+            n_boards: activity.boards.iter().flatten().count(),
         };
         // A segment that cannot be read shows nothing; the rest is told all the same.
         let _unreadable = segment.map(|segment| report.look_into(segment, activity));
@@ -167,6 +170,12 @@ impl RankReport {
     /// What it is doing, as far as others are concerned.
     pub(super) fn standing(&self) -> Standing {
         Standing::new(self.life, self.wait.as_ref().map(|wait| wait.awaited), || self.is_stopped)
+    }
+
+    /// Whether it waits, or has given up waiting, in a call of the only communicator that it has used.
+    pub(super) fn waits_in_only_call(&self) -> bool {
+        let is_call = |wait: &Wait| matches!(wait.on, None | Some(PREPARING));
+        self.n_boards <= 1 && self.call.is_some() && self.wait.as_ref().is_some_and(is_call)
     }
 
     /// Whom it waits for, or has given up waiting for; itself when that is its own proxy.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::copy::copy_of;
 use super::rank::{RankReport, Wait};
 use crate::channel::{CONTROL_LEN, Control, Standing, World, knot, stragglers};
+use crate::collective::Summary;
 use crate::error::{DeviceName, Error, Result};
 use crate::faults::Told;
 use crate::rank::Rank;
@@ -99,6 +100,17 @@ impl Report {
         let knot = knot(&self.standings());
         let is_settled = |rank: Rank| self.ranks[rank.index()].wait.as_ref().is_some_and(Wait::is_settled);
         if knot.iter().all(is_settled) { knot.iter().collect() } else { Vec::new() }
+    }
+
+    /// A rank for which `rank` waits, and in which call that is, where they and others wait in a circle in calls of one communicator: each
+    /// shows no more than that one, so that each has one thread that waits in calls.
+    pub(crate) fn circle(&self, rank: Rank) -> Option<(Rank, Summary)> {
+        let knot = self.knot();
+        if !knot.contains(&rank) || !knot.iter().all(|rank| self.ranks[rank.index()].waits_in_only_call()) {
+            return None;
+        }
+        let next = self.ranks[rank.index()].awaits().into_iter().find(|next| knot.contains(next))?;
+        Some((next, self.ranks[next.index()].call?.summary))
     }
 
     /// Whether the deadline of some rank's last long wait has passed.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use shmccl::collective::tuning::Table;
 use shmccl::collective::{Algorithm, ChannelKind};
 use shmccl::reduce::{CustomOp, ReduceOp, Scalar};
-use shmccl::{Blocks, Collectives, Communicator, Error, Group, Result};
+use shmccl::{Blocks, Collectives, Communicator, Error, Group, Rank, Result};
 
 use crate::harness::{Job, rank};
 
@@ -382,4 +382,93 @@ scenario!(who_waits_for_a_message_takes_nobody_at_the_next_barrier_for_astray, J
         _ => {}
     }
     comm.barrier()?;
+});
+
+/// Calls of two ranks that have nothing to do with the third, and that wait for somebody or more than have room.
+const ELSEWHERE: [Called; 3] = [
+    ("recv of 4 float from rank", |comm| comm.recv(&mut FOUR.clone(), comm.left())),
+    ("send of 1000000 float to rank", |comm| comm.send(&vec![1.0_f32; 1_000_000], comm.right())),
+    RING,
+];
+
+/// Sends to the right, and receives from the left.
+const RING: Called = ("", |comm| {
+    let (left, right, mut four) = (comm.left(), comm.right(), FOUR);
+    let mut group = Group::start();
+    let comm = group.join(comm);
+    group.on(comm).send(&FOUR, right)?;
+    group.on(comm).recv(&mut four, left)?;
+    group.end()
+});
+
+/// Rank 1 makes one of both calls, and the others the other one. All are told by the deadline at the latest.
+fn disagree_by_the_deadline(
+    comm: &mut Communicator,
+    kind: ChannelKind,
+    message: Called,
+    other: Called,
+    is_message: fn(u32) -> bool,
+) -> Result<()> {
+    comm.set_channel_kind(kind)?;
+    all_reduce(comm, &ReduceOp::Sum)?;
+    comm.barrier()?;
+    let mine = if is_message(comm.rank().get()) { message } else { other };
+    let told = (mine.1)(comm).and_then(|()| all_reduce(comm, &ReduceOp::Max)).and_then(|()| comm.barrier());
+    let Err(Error::CallMismatch { mine: own, theirs, .. }) = &told else {
+        panic!("{} beside {} on rank {}: {told:?}", message.0, other.0, comm.rank());
+    };
+    assert_ne!(own, theirs, "{} beside {} on rank {}", message.0, other.0, comm.rank());
+    Ok(())
+}
+
+fn messages_of_others_beside_all(kind: ChannelKind) {
+    let barrier = MET[0];
+    for message in ELSEWHERE {
+        for other in OPERATIONS.into_iter().chain([barrier]) {
+            for is_message in [|rank| rank == 1, |rank| rank != 1] as [fn(u32) -> bool; 2] {
+                let job = Job::of(3).broken().timeout(Duration::from_millis(300));
+                let name = format!("{} beside {}", message.0, other.0);
+                job.threads(&name, |comm| disagree_by_the_deadline(comm, kind, message, other, is_message));
+            }
+        }
+    }
+}
+
+#[test]
+fn messages_between_others_beside_an_operation_are_a_mismatch_over_direct_channels() {
+    messages_of_others_beside_all(ChannelKind::Memory);
+}
+
+#[test]
+fn messages_between_others_beside_an_operation_are_a_mismatch_over_proxied_channels() {
+    messages_of_others_beside_all(ChannelKind::Port);
+}
+
+scenario!(
+    ranks_that_receive_in_a_circle_are_told_so_by_the_deadline,
+    Job::of(3).broken().timeout(Duration::from_millis(300)),
+    |comm| {
+        let (left, right) = (comm.left(), comm.right());
+        let told = comm.recv(&mut FOUR.clone(), left);
+        let Err(Error::CallMismatch { mine, rank, theirs }) = told else { panic!("{told:?}") };
+        assert_eq!(mine.to_string(), format!("recv of 4 float from rank {left}"));
+        assert_eq!((rank, theirs.to_string()), (left, format!("recv of 4 float from rank {right}")));
+    }
+);
+
+// All receive before they leave what was sent to them, but rank 1.
+scenario!(a_message_that_nobody_receives_is_told_of_when_all_leave, Job::of(3).broken(), |comm| {
+    for mut comm in [comm.split(Some(0), 0)?.unwrap(), comm.duplicate()?] {
+        let (zero, one) = (rank(&comm, 0), rank(&comm, 1));
+        match comm.rank().get() {
+            0 => comm.send(&[1_u8], one)?,
+            2 => comm.send(&[1_u8], zero)?,
+            _ => {}
+        }
+        if comm.rank() == zero {
+            comm.recv(&mut [0_u8], Rank::new(2, 3).unwrap())?;
+        }
+        let told = comm.finalize();
+        assert!(matches!(told, Err(Error::InvalidArgument { value: 1, .. })), "{told:?}");
+    }
 });

@@ -4,18 +4,35 @@ use super::{Board, Post, index};
 use crate::collective::operation::{Operation, Summary};
 use crate::collective::region::LAP;
 use crate::error::{Error, Result};
+use crate::observe::Report;
 use crate::rank::Rank;
 
 impl Board {
-    /// The error of a wait in the call `mine`, or, where the epoch was ended because members disagree, what it is that they disagree
-    /// on.
+    /// The error of a wait in the call `mine`, or, where the epoch was ended because members disagree, or the deadline has passed while
+    /// they do, what it is that they disagree on.
     #[cold]
     pub(crate) fn explain(&self, mine: Summary, error: Error) -> Error {
-        if !matches!(error, Error::Revoked { .. }) {
-            return error;
+        let found = match &error {
+            Error::Revoked { .. } => self.disagreement().or_else(|| self.complaints.find(mine)),
+            Error::Timeout { .. } => self.complaints.find(mine),
+            _ => return error,
+        };
+        found.or_else(|| self.absence()).or_else(|| self.circle(mine, &error)).unwrap_or(error)
+    }
+
+    /// The circle in which this member, in the call `mine`, and others have waited for each other, as it seems, until the deadline of one of
+    /// them. A message that was lost looks the same: none is, unless that is asked for.
+    fn circle(&self, mine: Summary, error: &Error) -> Option<Error> {
+        let fabric = &self.fabric;
+        if fabric.is_faulty() {
+            return None;
         }
-        let found = self.disagreement().or_else(|| self.complaints.find(mine));
-        found.or_else(|| self.absence()).unwrap_or(error)
+        let circle = |report: &Report| report.circle(fabric.rank());
+        let (rank, theirs) = match error {
+            Error::Timeout { report, .. } => circle(report.as_deref()?)?,
+            _ => circle(&Report::of(fabric.world()).ok().filter(Report::has_timed_out)?)?,
+        };
+        (theirs != mine).then_some(Error::CallMismatch { mine, rank, theirs })
     }
 
     /// Ends the epoch, since this member is in the call `mine`, and `sender` has sent what does not answer it.
@@ -55,8 +72,28 @@ impl Board {
     /// Ends the epoch, since this member and `member` are in different calls, or have been.
     #[cold]
     pub(super) fn disagree(&self, member: usize, turn: usize) -> Error {
-        self.revoke();
+        let theirs = Post(&self.posts[member][turn]).mark().summary();
+        self.convict(member, self.mine[turn].summary(), theirs);
         self.disagreement().unwrap_or_else(|| self.mismatch(member, turn))
+    }
+
+    /// Ends the epoch, since this member, in the call `mine`, has found `member` in the call `theirs`. All are told: the rest may be in
+    /// messages still.
+    #[cold]
+    fn convict(&self, member: usize, mine: Summary, theirs: Summary) {
+        self.complaints.lodge(member, mine, theirs);
+        let others = (0..self.members.len()).filter(|&other| other != self.me && other != member);
+        others.for_each(|other| self.complaints.pass_on(other, member, theirs));
+        self.revoke();
+    }
+
+    /// The same, for a rank, which need not be a member.
+    #[cold]
+    pub(crate) fn convict_rank(&self, rank: Rank, mine: Summary, theirs: Summary) {
+        match self.members.iter().position(|&member| member == rank) {
+            Some(member) => self.convict(member, mine, theirs),
+            None => self.revoke(),
+        }
     }
 
     fn mismatch(&self, member: usize, turn: usize) -> Error {
@@ -86,8 +123,12 @@ impl Board {
 
     /// The error that a member is elsewhere, if one is.
     fn absence(&self) -> Option<Error> {
-        let mine = self.mine[index(self.posted)].summary();
+        let mine = self.last_posted();
         self.absent().map(|(rank, theirs)| Error::CallMismatch { mine, rank, theirs })
+    }
+
+    pub(super) fn last_posted(&self) -> Summary {
+        self.mine[index(self.posted)].summary()
     }
 
     /// A member that is elsewhere, and in which call, before it has come to what this one has posted last.

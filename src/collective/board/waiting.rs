@@ -65,7 +65,7 @@ impl Board {
 
     /// The call of this member that `operation` is, as far as it can be told: it may not be posted yet.
     pub(super) fn call(&self, operation: Operation) -> Summary {
-        let posted = self.mine[index(self.posted)].summary();
+        let posted = self.last_posted();
         if posted.operation() == Some(operation) { posted } else { Summary::new(operation) }
     }
 }
@@ -91,8 +91,8 @@ impl Watch for MemberWatch<'_> {
         }
         let left = || self.departure.has_reached(LEFT).then_some(Stop::PeerLost(self.rank));
         self.peer.check().or_else(left).or_else(|| {
-            self.board.absent()?;
-            self.board.revoke();
+            let (rank, theirs) = self.board.absent()?;
+            self.board.convict_rank(rank, self.board.last_posted(), theirs);
             self.peer.check()
         })
     }

@@ -54,12 +54,30 @@ impl Engine {
         self.noted(operation, |engine| engine.announce(Summary::new(operation), operation))
     }
 
-    /// Looks, when all members have come to the end, whether they have done the same until then.
+    /// Looks, when all members have come to the end, whether they have done the same until then, and whether each message was
+    /// received: `balance` is the sum of what all had as theirs ([`Engine::balance`]).
     ///
     /// # Errors
-    /// [`Error::CallMismatch`].
-    pub(crate) fn check_end(&self) -> Result<()> {
-        self.team.board.check_end()
+    /// [`Error::CallMismatch`]; [`Error::InvalidArgument`]. All members have the same.
+    pub(crate) fn check_end(&self, balance: u64) -> Result<()> {
+        self.team.board.check_end()?;
+        check_sum(balance, NONE_LEFT)
+    }
+
+    /// How many messages this member has sent, less those that it has received: see [`Pipework::balance`].
+    ///
+    /// [`Pipework::balance`]: crate::collective::pipework::Pipework::balance
+    pub(crate) fn balance(&self) -> u64 {
+        self.pipework.balance()
+    }
+
+    /// Returns when all members have come to the end: their last call.
+    ///
+    /// # Errors
+    /// Those of [`Engine::run`]; [`Error::InvalidArgument`] on all of them when messages were sent that nobody has received.
+    pub(crate) fn finalize(&mut self) -> Result<()> {
+        let told = self.exchange(Operation::Finalize, &[self.balance()])?;
+        check_sum(told.iter().fold(0, |sum, words| sum.wrapping_add(words[0])), NONE_LEFT)
     }
 
     /// Tells all members `words`, at most [`super::board::INLINE_WORDS`] of them, and returns what each has told: as many.
@@ -153,14 +171,18 @@ impl Engine {
     }
 }
 
+/// What is to hold when all members have come to the end.
+const NONE_LEFT: &str = "none when all ranks leave";
+
 /// Refuses a call over pipes in which messages are left, after all members have told their [`Pipework::balance`]: all of them do.
+///
+/// [`Pipework::balance`]: crate::collective::pipework::Pipework::balance
 pub(super) fn check_balance(team: &Team, told: impl Fn(usize) -> u64) -> Result<()> {
-    match (0..team.n_members()).map(told).fold(0, u64::wrapping_add) {
-        0 => Ok(()),
-        value => Err(Error::InvalidArgument {
-            name: "the number of messages that were sent and not received",
-            value,
-            expected: "none when all ranks make a call over the same channels",
-        }),
-    }
+    let sum = (0..team.n_members()).map(told).fold(0, u64::wrapping_add);
+    check_sum(sum, "none when all ranks make a call over the same channels")
+}
+
+fn check_sum(value: u64, expected: &'static str) -> Result<()> {
+    let name = "the number of messages that were sent and not received";
+    if value == 0 { Ok(()) } else { Err(Error::InvalidArgument { name, value, expected }) }
 }
