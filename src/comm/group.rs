@@ -27,7 +27,8 @@ use crate::error::{Error, Result};
 /// The rules are those of NCCL. Sends and receives of a group never wait for each other, whatever their order: all move at once.
 /// Between two ranks, what is sent first is received first. Operations of all ranks are executed in the order in which they
 /// were put in, which is the same on all ranks of a communicator, before sends and receives; of several communicators each
-/// rank may put in what it likes first. Small ones that follow each other cost little more than one.
+/// rank may put in what it likes first. Small ones that follow each other cost little more than one. So all ranks put the same
+/// operations into a group: one that makes them one by one is in other calls ([`Error::CallMismatch`]) wherever some of them are small.
 ///
 /// So a message of a group moves when the operations of all ranks in that group are done, those of other communicators too. A peer that
 /// waits for the message before it comes to such an operation waits for ever: it puts the two into a group as well.
