@@ -82,7 +82,7 @@ pub(crate) enum Command {
     /// Watch what the ranks of all jobs do
     #[command(after_help = top::HELP)]
     Top(TopArgs),
-    /// Remove what dead jobs have left in /dev/shm
+    /// Remove what dead jobs have left in /dev/shm, and the sockets of dead coordinators
     #[command(after_help = clean::HELP)]
     Clean(CleanArgs),
     /// A device process of a measuring job

@@ -37,9 +37,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<u8> {
             Ok(now) => now,
             // It was there before, and has ended; or a second one has begun that the word names as well.
             Err(error @ Misnomer::Several(_)) => return Err(error.into()),
-            Err(Misnomer::Nobody(_) | Misnomer::Short { .. } | Misnomer::Coordinator(_)) => {
-                return Ok(failure::DONE);
-            }
+            Err(_) => return Ok(failure::DONE),
         };
         let look = Look::of_tables();
         let picture = picture::draw(look, &rates::between(&before, &now));
