@@ -29,7 +29,6 @@ use super::machine::MAX_DEVICES;
 use crate::bootstrap::resource_error;
 use crate::error::{Error, Result};
 use crate::launch::Program;
-pub(super) use crew::GRACE;
 use crew::{Crew, Orders};
 
 /// Devices that are alike.
