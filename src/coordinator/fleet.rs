@@ -137,6 +137,14 @@ impl DeviceEnd {
     pub fn can_restart(&self) -> bool {
         self.restarts > 0 && !self.was_told()
     }
+
+    /// Whether another one should be started in its place: one may be, and that place has been taken before, by this one where it
+    /// `has_registered` with its coordinator, or by the one that it has followed. Who has never come was not described well, or finds the
+    /// system not as it should be, and so would the next one.
+    #[must_use]
+    pub fn is_to_be_followed(&self, has_registered: bool) -> bool {
+        self.can_restart() && (has_registered || self.was_restarted)
+    }
 }
 
 impl fmt::Display for DeviceEnd {
@@ -257,6 +265,13 @@ mod tests {
         ] {
             let end = end(ExitStatus::from_raw(status));
             assert_eq!((end.was_told(), end.can_restart()), (was_told, !was_told), "{end}");
+            assert_eq!(
+                (end.is_to_be_followed(true), end.is_to_be_followed(false)),
+                (!was_told, false),
+                "{end}"
+            );
+            let next = DeviceEnd { was_restarted: true, ..end };
+            assert_eq!(next.is_to_be_followed(false), !was_told, "that place has been taken before");
         }
     }
 }
