@@ -78,6 +78,7 @@ pub(crate) enum Command {
     /// List the jobs of this user on this host
     Ps(PsArgs),
     /// Tell what every rank of a job is doing, and who holds the others up
+    #[command(after_help = crate::report::HELP)]
     Report(ReportArgs),
     /// Watch what the ranks of all jobs do
     #[command(after_help = top::HELP)]
