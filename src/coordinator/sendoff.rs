@@ -52,7 +52,9 @@ mod tests {
     use nix::unistd::Pid;
 
     use super::*;
+    use crate::process::is_stopped;
     use crate::shm::system::pidfd_open;
+    use crate::testing::wait_until;
 
     fn pid(child: &Child) -> Pid {
         Pid::from_raw(child.id().cast_signed())
@@ -63,6 +65,8 @@ mod tests {
         let mut children = [(); 3].map(|()| Command::new("sleep").arg("1000").spawn().unwrap());
         let [_, deaf, dead] = &mut children;
         kill(pid(deaf), Signal::SIGSTOP).unwrap();
+        // Until then it may hear of its end first.
+        wait_until("it is stopped", || is_stopped(deaf.id()));
         dead.kill().unwrap();
         let processes = children.each_ref().map(|child| pidfd_open(pid(child)).unwrap());
         // Nobody who is slow to hear it is killed for that.
