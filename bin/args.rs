@@ -255,13 +255,23 @@ impl Cli {
     /// # Errors
     /// What clap has to say: help among it.
     pub(crate) fn read() -> Result<Self, clap::Error> {
-        let matches = Self::command().try_get_matches()?;
+        let matches = with_negative_numbers(Self::command()).try_get_matches()?;
         let mut cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut Self::command()))?;
         if let (Command::Perf(args), Some((_, matches))) = (&mut cli.command, matches.subcommand()) {
             args.given = given(matches);
         }
         Ok(cli)
     }
+}
+
+/// The same command, which takes `-1` for a number, and not for a flag that it has not: so it is told that this number is not one of
+/// those that it can be, and of what.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let takes_values = |arg: clap::Arg| match arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    };
+    command.mut_args(takes_values).mut_subcommands(with_negative_numbers)
 }
 
 impl SweepArgs {

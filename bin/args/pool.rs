@@ -86,7 +86,7 @@ pub(crate) enum Ask {
     /// Make a communicator of N free devices
     Init {
         /// How many devices
-        #[arg(value_name = "N")]
+        #[arg(value_name = "N", value_parser = super::n_ranks(1))]
         devices: u32,
         /// After a loss, go on with the rest without being told
         #[arg(short, long)]

@@ -226,3 +226,37 @@ fn a_source_that_ends_too_soon_is_an_error_and_the_device_has_whole_mebibytes_of
     assert!(refused.to_string().contains("out of range"), "{refused}");
     client.write_device(device, 0x40_1000, 0, std::io::empty()).unwrap();
 }
+
+#[test]
+fn numbers_that_cannot_be_are_wrong_usage_and_others_are_refused_and_none_of_them_changes_anything() {
+    let pool = Pool::start("numbers", 1);
+    for (words, told) in [
+        ("init 0", "0 is not in 1..=64; try 'shmccl ctl init --help'"),
+        ("init 65", "65 is not in 1..=64; try 'shmccl ctl init --help'"),
+        ("init -1", "'-1' for '<N>': -1 is not in 1..=64; try 'shmccl ctl init --help'"),
+        ("put-h2d -1 0x1000", "invalid value '-1' for '<DEVICE>'"),
+        ("get-d2h 1 0x1000 -1", "invalid value '-1' for '<LEN>'"),
+        ("group end one", "try 'shmccl ctl group end --help'"),
+    ] {
+        let told_here = pool.ctl(words);
+        assert_eq!((told_here.code, told_here.stderr.lines().count()), (2, 1), "{}", told_here.stderr);
+        assert!(told_here.stderr.contains(told), "{}", told_here.stderr);
+    }
+    let device = pool.command().args(["device", "--core", "99999"]).output().unwrap();
+    let stderr = String::from_utf8(device.stderr).unwrap();
+    assert_eq!((device.status.code(), stderr.lines().count()), (Some(2), 1), "{stderr}");
+    assert!(pool.ctl("status 18446744073709551615").error().contains("there is no communicator"));
+    assert_eq!(pool.ctl("status").line(), "");
+}
+
+#[test]
+fn a_wait_for_what_has_failed_says_so_by_its_code_though_nobody_reads_what_it_prints() {
+    let pool = Pool::start("unread", 1);
+    pool.ctl("init 1").line();
+    pool.ctl(&format!("restore 1 {}", pool.parent.display())).error();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = pool.command();
+    let output = command.args(["ctl", "status", "1", "--wait"]).stdout(writer).output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(1), 0));
+}
