@@ -78,11 +78,12 @@ pub(crate) enum Command {
     /// List the jobs of this user on this host
     Ps(PsArgs),
     /// Tell what every rank of a job is doing, and who holds the others up
+    #[command(after_help = crate::report::HELP)]
     Report(ReportArgs),
     /// Watch what the ranks of all jobs do
     #[command(after_help = top::HELP)]
     Top(TopArgs),
-    /// Remove what dead jobs have left in /dev/shm
+    /// Remove what dead jobs have left in /dev/shm, and the sockets of dead coordinators
     #[command(after_help = clean::HELP)]
     Clean(CleanArgs),
     /// A device process of a measuring job
@@ -254,13 +255,23 @@ impl Cli {
     /// # Errors
     /// What clap has to say: help among it.
     pub(crate) fn read() -> Result<Self, clap::Error> {
-        let matches = Self::command().try_get_matches()?;
+        let matches = with_negative_numbers(Self::command()).try_get_matches()?;
         let mut cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut Self::command()))?;
         if let (Command::Perf(args), Some((_, matches))) = (&mut cli.command, matches.subcommand()) {
             args.given = given(matches);
         }
         Ok(cli)
     }
+}
+
+/// The same command, which takes `-1` for a number, and not for a flag that it has not: so it is told that this number is not one of
+/// those that it can be, and of what.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let takes_values = |arg: clap::Arg| match arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    };
+    command.mut_args(takes_values).mut_subcommands(with_negative_numbers)
 }
 
 impl SweepArgs {

@@ -5,6 +5,7 @@ use shmccl::coordinator::{DeviceId, RuntimeDirectory, Swept};
 use shmccl::launch::{Leftover, clean};
 
 use crate::args::CleanArgs;
+use crate::failure::UsageError;
 use crate::{failure, output};
 
 /// What `shmccl clean --help` ends with.
@@ -18,11 +19,14 @@ programs. It stays while a device lives that waits there for the next coordinato
 /// Runs the command.
 ///
 /// # Errors
-/// When `/dev/shm` cannot be read, or a name in it not be removed.
+/// When no name can have that prefix, `/dev/shm` cannot be read, or a name in it not be removed.
 pub(crate) fn run(args: &CleanArgs) -> Result<u8> {
     let mut lines = Vec::new();
     let cleaned =
         clean(args.prefix.as_deref(), args.dry_run, &mut |leftover| lines.push(line(leftover, args.dry_run)));
+    if let (Err(shmccl::Error::InvalidArgument { expected, .. }), Some(prefix)) = (&cleaned, &args.prefix) {
+        return Err(UsageError::new(format!("{prefix:?} is no prefix of names: expected {expected}")).into());
+    }
     let swept = if args.prefix.is_none() && cleaned.is_ok() {
         RuntimeDirectory::clean(args.dry_run)
     } else {

@@ -1,6 +1,8 @@
 //! `shmccl ctl`: asks the coordinator for communicators and what they do, and copies to and from devices.
 
-use std::io::{Read, Write};
+mod input;
+
+use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
@@ -35,7 +37,8 @@ They find each other in $XDG_RUNTIME_DIR/shmccl, or else /tmp/shmccl-UID.";
 pub(crate) fn run(args: &CtlArgs) -> Result<u8> {
     ask(args).map_err(|error| match error.downcast_ref() {
         Some(shmccl::Error::Timeout { .. }) => anyhow!(
-            "{error}; it is busy, or stopped and goes on at `kill -CONT` of its process; --timeout gives it longer"
+            "{}; it is busy, or stopped and goes on at `kill -CONT` of its process; --timeout gives it longer",
+            failure::chain(&error)
         ),
         _ => error,
     })
@@ -50,11 +53,15 @@ fn ask(args: &CtlArgs) -> Result<u8> {
         Ask::Init { devices, keep_going } => tell(&client.init(*devices, *keep_going)?)?,
         Ask::Status { comm: Some(comm), wait, json } => {
             let status = client.status(CommId::new(*comm), *wait)?;
-            write(json.as_deref(), std::slice::from_ref(&status))?;
-            tell(&status)?;
+            let told = write(json.as_deref(), std::slice::from_ref(&status)).and_then(|()| tell(&status));
             let has_failed = matches!(status.state, State::Failed | State::Destroyed)
                 || status.last.is_some_and(|last| last.failure.is_some());
-            return Ok(if *wait && has_failed { failure::FAILED } else { failure::DONE });
+            let code = if *wait && has_failed { failure::FAILED } else { failure::DONE };
+            // Whoever looks at the code only may have closed the rest.
+            return told.map(|()| code).or_else(|error| match failure::is_closed_pipe(&error) {
+                true => Ok(code),
+                false => Err(error),
+            });
         }
         Ask::Status { comm: None, json, .. } => {
             let list = client.list()?;
@@ -89,7 +96,7 @@ fn ask(args: &CtlArgs) -> Result<u8> {
             output::print(&format!("communicator {comm}: checkpoint {number} is read back from {place}\n"))?;
         }
         Ask::PutH2d { device, address, file } => {
-            client.copy_host_to_device(DeviceId::new(*device), *address, &input(file.as_deref())?)?;
+            input::put(&mut client, DeviceId::new(*device), *address, file.as_deref())?;
         }
         Ask::GetD2h { device, address, len } => {
             let bytes = client.read_device(DeviceId::new(*device), *address, *len)?;
@@ -173,16 +180,6 @@ fn table(devices: &[DeviceStatus]) -> String {
         vec![Cell::new(device.device), Cell::new(range), Cell::new(owner)]
     });
     output::table(Look::of_tables(), &["device", "addresses", "belongs to"], 3, rows)
-}
-
-/// What is to be copied to a device.
-fn input(file: Option<&Path>) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    match file {
-        Some(file) => return std::fs::read(file).with_context(|| format!("cannot read {}", file.display())),
-        None => std::io::stdin().lock().read_to_end(&mut bytes).context("cannot read the standard input")?,
-    };
-    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -33,6 +33,9 @@ pub(crate) enum Misnomer {
         /// The numbers that there are, as far as they fit in a line.
         jobs: String,
     },
+    /// It is empty.
+    #[error("an empty word names no job; see `shmccl ps`")]
+    Empty,
     /// It names none.
     #[error("no job {0}, and no process of one; see `shmccl ps`")]
     Nobody(String),
@@ -61,6 +64,7 @@ pub(crate) fn named(word: &str) -> Result<Seen, Misnomer> {
     match (found.pop(), found.pop()) {
         (Some(seen), None) => Ok(seen),
         (Some(_), Some(_)) => Err(Misnomer::Several(word.to_owned())),
+        _ if word.is_empty() => Err(Misnomer::Empty),
         _ if is_coordinator(word) => Err(Misnomer::Coordinator(word.to_owned())),
         _ if is_short(word) => Err(Misnomer::Short { word: word.to_owned(), jobs: numbers }),
         _ => Err(Misnomer::Nobody(word.to_owned())),
@@ -74,7 +78,9 @@ pub(crate) fn state(report: &Report) -> String {
         Some(Revocation::PeerLost(rank)) => format!("ended: rank {rank} lost"),
         Some(Revocation::ProxyLost) => "ended: proxy lost".to_owned(),
         Some(Revocation::Aborted(Some(rank))) => format!("ended by rank {rank}"),
-        Some(_) => "ended by its launcher".to_owned(),
+        Some(Revocation::Aborted(None)) => "ended by its launcher".to_owned(),
+        Some(Revocation::Corrupted(rank)) => format!("ended: a put of rank {rank} corrupted"),
+        Some(_) => "ended".to_owned(),
         None if lives(LifeStatus::Absent) => "starting".to_owned(),
         None if !lives(LifeStatus::Alive) => "over".to_owned(),
         None if lives(LifeStatus::Left) => "ending".to_owned(),

@@ -27,6 +27,7 @@ mod top;
 mod tune;
 mod units;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -77,13 +78,18 @@ fn conclude(outcome: anyhow::Result<u8>) -> ExitCode {
     }
 }
 
-/// The command that the first word on the command line names, or else the command itself.
-fn named_command() -> String {
-    let word = std::env::args_os().nth(1).unwrap_or_default();
-    match Cli::command().get_subcommands().find(|command| command.get_name() == word) {
-        Some(command) => format!("shmccl {}", command.get_name()),
-        None => "shmccl".to_owned(),
+/// The command that the words on the command line name, with those within it: `shmccl ctl status`.
+fn named_command(words: impl IntoIterator<Item = OsString>) -> String {
+    let (mut command, mut name) = (Cli::command(), "shmccl".to_owned());
+    for word in words {
+        // A flag between them, and what it takes, is passed over.
+        let within = command.get_subcommands().find(|command| command.get_name() == word).cloned();
+        if let Some(within) = within {
+            name = format!("{name} {}", within.get_name());
+            command = within;
+        }
     }
+    name
 }
 
 /// Prints help and version as clap lays them out, and anything else as one line.
@@ -99,8 +105,26 @@ fn explain(error: &clap::Error) -> anyhow::Result<u8> {
             Ok(failure::USAGE)
         }
         _ => {
-            output::error(&failure::one_line(error, &named_command()));
+            output::error(&failure::one_line(error, &named_command(std::env::args_os().skip(1))));
             Ok(failure::USAGE)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_whose_help_is_named_is_the_innermost_one() {
+        for (words, name) in [
+            (&[][..], "shmccl"),
+            (&["nonsense"], "shmccl"),
+            (&["doctor", "--jsn"], "shmccl doctor"),
+            (&["ctl", "--timeout", "5s", "put-h2d", "status"], "shmccl ctl put-h2d"),
+            (&["ctl", "group", "end", "1"], "shmccl ctl group end"),
+        ] {
+            assert_eq!(named_command(words.iter().map(OsString::from)), name, "{words:?}");
         }
     }
 }

@@ -9,6 +9,7 @@ use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
+use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Set once stdout belongs to a report.
@@ -30,8 +31,10 @@ pub(crate) struct Look {
     pub(crate) colour: bool,
     /// Whether a person looks at it: rules under the head, and wrapping to the width of the terminal.
     pub(crate) terminal: bool,
-    /// How many characters fit in a line, where there is an end to it.
+    /// How many characters fit in a line, where there is an end to it and the terminal says where.
     pub(crate) width: Option<usize>,
+    /// How many lines fit on it, where it says so.
+    pub(crate) height: Option<usize>,
 }
 
 impl Look {
@@ -43,13 +46,16 @@ impl Look {
         } else {
             (stdout.is_terminal(), AutoStream::choice(&stdout))
         };
-        let width = if terminal { Table::new().width().map(usize::from) } else { None };
-        Self { colour: choice != ColorChoice::Never, terminal, width }
+        let term = if is_stdout_taken() { Term::stderr() } else { Term::stdout() };
+        // One that says it has no lines or no columns says nothing.
+        let (height, width) = term.size_checked().filter(|_| terminal).unzip();
+        let (height, width) = (height.map(usize::from), width.map(usize::from));
+        Self { colour: choice != ColorChoice::Never, terminal, width, height }
     }
 
     /// Neither colour nor rules.
     pub(crate) fn plain() -> Self {
-        Self { colour: false, terminal: false, width: None }
+        Self { colour: false, terminal: false, width: None, height: None }
     }
 
     /// `text` in a colour, where colour may be used.
@@ -118,7 +124,9 @@ pub(crate) fn table(
     let rule = LineStyle::none().fill('─').junction('─');
     let style = if look.terminal { TableStyle::new().header_separator(rule) } else { TableStyle::new() };
     table.load_style(style).set_header(head.iter().map(Cell::new)).add_rows(rows);
-    table.set_content_arrangement(if look.terminal {
+    // One whose width nobody knows is not to be asked for it again.
+    let is_wrapped = look.terminal && look.width.is_some();
+    table.set_content_arrangement(if is_wrapped {
         ContentArrangement::Dynamic
     } else {
         ContentArrangement::Disabled

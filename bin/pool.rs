@@ -112,7 +112,10 @@ pub(crate) fn be_device(args: &DeviceArgs) -> Result<u8> {
         None => {
             let max_address = MIN_ADDRESS.saturating_add(args.memory);
             let options = DeviceOptions { max_address, timeout: args.timeout, core: args.core };
-            Device::start(&RuntimeDirectory::open()?, &options)?
+            Device::start(&RuntimeDirectory::open()?, &options).map_err(|error| match error {
+                shmccl::Error::InvalidArgument { .. } => UsageError::new(error.to_string()).into(),
+                error => anyhow::Error::new(error),
+            })?
         }
     };
     let (id, range) = (device.id(), device.range());

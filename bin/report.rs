@@ -2,13 +2,36 @@
 
 use anyhow::Result;
 use serde::Serialize;
-use shmccl::observe::{Call, RankReport, Report};
+use shmccl::collective::Operation;
+use shmccl::observe::{Call, FifoView, RankReport, Report};
 use shmccl::rank::Rank;
+use shmccl::reduce::DataType;
 
 use crate::args::ReportArgs;
 use crate::{failure, file, jobs, output};
 
-/// A report as programs read it. Ranks are numbers, times milliseconds.
+/// What `shmccl report --help` ends with: all names in the JSON.
+pub(crate) const HELP: &str = "\
+The JSON has all that the text has. Times are in milliseconds, and null stands for what is not there or cannot be told.
+  job, epoch, creator, age_ms, state  as in `shmccl ps`
+  ended                  why the epoch has ended
+  held_up_by, knot       the ranks that are awaited and wait for nobody; those that wait for each other in a circle
+  verdict, text          the last line, and all of the text
+  ranks                  of each:
+    rank, process, life    absent, alive, left or lost; is_stopped
+    call, last             what it is in, and the last operation that it has told of:
+      call, number           in words, and which one it is of its communicator
+      operation, data_type, count, operator, root, peer, calls (of a group)
+      algorithm, channel     the algorithm that the caller wants, and memory or port
+    step, waits_on         how many steps of the call it has taken, and the call of a channel or proxy that it waits in
+    awaits, waits_ms       for whom it waits or has given up waiting (itself: for its proxy), and for how long it waits
+    gave_up_ms             how long ago it gave up waiting, if it did; has_timed_out
+    moved_ms, heartbeat_ms how long ago it has done something that others could see, and has beaten
+    operations, signals, waited_ms  what it has done since the epoch began
+    triggers, fifos        triggers in its fifos; of each one that was used: depth, pushed, refused, last
+    fault, faults          the last fault that was injected, and how many were";
+
+/// A report as programs read it. Ranks are numbers, times milliseconds. [`HELP`] names all there is.
 #[derive(Debug, Serialize)]
 struct Told {
     /// Its number, in hexadecimal.
@@ -18,12 +41,11 @@ struct Told {
     age_ms: u128,
     /// As `shmccl ps` has it.
     state: String,
+    ended: Option<String>,
     ranks: Vec<ToldRank>,
-    /// Who is awaited and waits for nobody.
     held_up_by: Vec<u32>,
-    /// Who waits for each other in a circle.
     knot: Vec<u32>,
-    /// All of it as the command prints it.
+    verdict: String,
     text: String,
 }
 
@@ -31,29 +53,48 @@ struct Told {
 struct ToldRank {
     rank: u32,
     process: Option<u32>,
-    /// absent, alive, left or lost.
     life: String,
     is_stopped: bool,
-    /// The call that it is in.
     call: Option<ToldCall>,
     last: Option<ToldCall>,
-    /// What its wait is on, where that is a channel or a proxy.
+    step: Option<u64>,
     waits_on: Option<&'static str>,
     awaits: Vec<u32>,
     waits_ms: Option<u128>,
+    gave_up_ms: Option<u128>,
     has_timed_out: bool,
+    moved_ms: Option<u128>,
     operations: u64,
     signals: u64,
     waited_ms: u128,
-    /// Triggers in its fifos.
     triggers: u64,
+    fifos: Vec<ToldFifo>,
     heartbeat_ms: Option<u128>,
+    fault: Option<String>,
+    faults: u64,
 }
 
 #[derive(Debug, Serialize)]
 struct ToldCall {
     call: String,
     number: u64,
+    operation: Option<&'static str>,
+    data_type: Option<&'static str>,
+    count: Option<u64>,
+    operator: Option<String>,
+    root: Option<u64>,
+    peer: Option<u64>,
+    calls: Option<u64>,
+    algorithm: Option<String>,
+    channel: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct ToldFifo {
+    depth: u64,
+    pushed: u64,
+    refused: u64,
+    last: String,
 }
 
 /// Runs the command.
@@ -80,9 +121,11 @@ impl Told {
             creator: report.creator.pid,
             age_ms: report.age.as_millis(),
             state: jobs::state(report),
+            ended: report.why_ended(),
             ranks: report.ranks.iter().map(ToldRank::of).collect(),
             held_up_by: numbers(&report.stragglers()),
             knot: numbers(&report.knot()),
+            verdict: report.verdict(),
             text: report.to_string(),
         }
     }
@@ -97,22 +140,50 @@ impl ToldRank {
             is_stopped: rank.is_stopped,
             call: rank.call.map(ToldCall::of),
             last: rank.last.map(ToldCall::of),
+            step: rank.step(),
             waits_on: rank.waits_on(),
             awaits: numbers(&rank.awaits()),
             waits_ms: rank.waits_for().map(|time| time.as_millis()),
+            gave_up_ms: rank.gave_up().map(|time| time.as_millis()),
             has_timed_out: rank.has_timed_out(),
+            moved_ms: rank.moved.map(|time| time.as_millis()),
             operations: rank.work.operations,
             signals: rank.work.signals,
             waited_ms: rank.work.waited.as_millis(),
             triggers: rank.fifos.iter().fold(0, |sum, fifo| sum.saturating_add(fifo.depth)),
+            fifos: rank.fifos.iter().map(ToldFifo::of).collect(),
             heartbeat_ms: rank.heartbeat.map(|time| time.as_millis()),
+            fault: rank.struck.map(|(last, _)| last.to_string()),
+            faults: rank.struck.map_or(0, |(_, count)| count),
         }
     }
 }
 
 impl ToldCall {
     fn of(call: Call) -> Self {
-        Self { call: call.summary.to_string(), number: call.sequence }
+        let Call { summary, sequence: number } = call;
+        let data_type = summary.data_type().map(DataType::name);
+        Self {
+            call: summary.to_string(),
+            number,
+            operation: summary.operation().map(Operation::name),
+            data_type,
+            // Of what has no elements it is something else.
+            count: data_type.map(|_| summary.count()),
+            operator: summary.operator_name(),
+            root: summary.root(),
+            peer: summary.peer(),
+            calls: summary.calls(),
+            algorithm: summary.algorithm().map(|algorithm| algorithm.to_string()),
+            channel: summary.channel_kind().map(|kind| kind.to_string()),
+        }
+    }
+}
+
+impl ToldFifo {
+    fn of(fifo: &FifoView) -> Self {
+        let FifoView { depth, pushed, refused, .. } = *fifo;
+        Self { depth, pushed, refused, last: fifo.last_in_words() }
     }
 }
 

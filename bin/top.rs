@@ -10,7 +10,6 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::Result;
-use console::Term;
 use shmccl::observe::Report;
 
 use crate::args::TopArgs;
@@ -23,6 +22,9 @@ pub(crate) const HELP: &str = "\
 Numbers are those of the last interval. Operations are collective ones; bytes are what this rank put into them, for the small ones by the \
 mean of the last eight; signals are those that the rank was sent. Waiting is the share of the interval spent in waits that \
 took more than some microseconds. Beat is how long ago a rank has beaten, which it does twice a second. Where the output is no terminal, pictures follow each other as plain text.";
+
+/// The lines and columns of a terminal that does not say how many it has.
+const USUAL: (usize, usize) = (24, 80);
 
 /// Runs the command.
 ///
@@ -37,15 +39,15 @@ pub(crate) fn run(args: &TopArgs) -> Result<u8> {
             Ok(now) => now,
             // It was there before, and has ended; or a second one has begun that the word names as well.
             Err(error @ Misnomer::Several(_)) => return Err(error.into()),
-            Err(Misnomer::Nobody(_) | Misnomer::Short { .. } | Misnomer::Coordinator(_)) => {
-                return Ok(failure::DONE);
-            }
+            Err(_) => return Ok(failure::DONE),
         };
-        let look = Look::of_tables();
+        let (look, (height, width)) = (Look::of_tables(), USUAL);
+        let (height, width) = (look.height.unwrap_or(height), look.width.unwrap_or(width));
+        let look = Look { width: Some(width).filter(|_| look.terminal), ..look };
         let picture = picture::draw(look, &rates::between(&before, &now));
         if look.terminal && !args.once {
-            let height = usize::from(Term::stdout().size().0);
-            let picture = picture::cut(&picture, height.saturating_sub(1));
+            // The cursor takes a line of its own.
+            let picture = picture::cut(&picture, height.saturating_sub(1), width);
             let lines = picture.lines().count();
             output::print(&picture::over(&picture, lines_up))?;
             lines_up = lines;

@@ -119,6 +119,21 @@ fn wrong_usage_is_exit_code_two_and_one_line_with_the_remedy() {
 }
 
 #[test]
+fn a_word_that_names_no_job_is_told_in_one_line() {
+    for command in ["report", "top"] {
+        for (word, told) in [
+            ("", "an empty word names no job; see `shmccl ps`"),
+            ("../../etc/passwd", "no job ../../etc/passwd, and no process of one; see `shmccl ps`"),
+            ("99999999999999999999", "no job 99999999999999999999, and no process of one; see `shmccl ps`"),
+        ] {
+            let output = run(&[command, word]);
+            let expected = (Some(1), format!("error: {told}\n"));
+            assert_eq!((output.status.code(), stderr(&output)), expected, "{command} {word:?}");
+        }
+    }
+}
+
+#[test]
 fn doctor_gives_every_finding_a_verdict_and_writes_the_same_as_json() {
     let directory = scratch("doctor");
     let path = directory.join("doctor.json");
@@ -203,6 +218,10 @@ fn flags_without_effect_and_flags_that_contradict_each_other_are_wrong_usage() {
         (
             &["perf", "put_latency", "-b", "2M", "-e", "1M"],
             "--minbytes 2 MiB is above --maxbytes 1 MiB; swap them or leave one out",
+        ),
+        (
+            &["clean", "../x"],
+            "\"../x\" is no prefix of names: expected 1 to 200 letters, digits, '.', '_' and '-', not starting with '.'",
         ),
         (
             &["compare", "--csv", "x", "--svg", "x"],

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use shmccl::collective::ChannelKind;
 use shmccl::collective::tuning::Table;
 use shmccl::comm::{Member, join_job};
@@ -254,6 +255,39 @@ fn whoever_looks_on_sees_those_who_have_the_dead_back() {
     whoever_looks_on_follows("recovers", &["-n", "3", "--restart", "1"], "3 ranks", 2);
 }
 
+/// Of a job in which rank 2 is in an all-reduce.
+fn told_as_the_text_tells(text: &str, told: &Value) {
+    let (rank, line) = (&told["ranks"][2], text.lines().find(|line| line.starts_with("rank 2")).unwrap());
+    let call = &rank["call"];
+    let words = ["operation", "data_type", "operator", "channel"].map(|name| call[name].as_str().unwrap());
+    assert_eq!(words, ["all_reduce", "uint64", "sum", "memory"]);
+    assert_eq!((&call["count"], &call["algorithm"], &call["root"]), (&1.into(), &Value::Null, &Value::Null));
+    assert_eq!(rank["step"].as_u64().map(|step| format!(", step {step}")), step_in(line), "{line}");
+    assert!(text.contains(told["verdict"].as_str().unwrap()) && told["ended"].is_null(), "{told}");
+    let help = stdout(&["report", "--help"]);
+    let documented: Vec<_> = help.split(|it: char| !it.is_alphanumeric() && it != '_').collect();
+    let mut names = Vec::new();
+    collect_names(told, &mut names);
+    assert!(names.len() > 40 && names.iter().all(|name| documented.contains(&name.as_str())), "{names:?}");
+}
+
+/// `, step 3`, if that is in a line.
+fn step_in(line: &str) -> Option<String> {
+    let number = line.split(", step ").nth(1)?.split(|it: char| !it.is_ascii_digit()).next()?;
+    Some(format!(", step {number}"))
+}
+
+/// The names of all that an object has, and those within it.
+fn collect_names(value: &Value, names: &mut Vec<String>) {
+    for value in value.as_array().into_iter().flatten() {
+        collect_names(value, names);
+    }
+    for (name, value) in value.as_object().into_iter().flatten() {
+        names.push(name.clone());
+        collect_names(value, names);
+    }
+}
+
 #[test]
 fn a_job_is_listed_and_reported_and_asked_by_sigquit_and_goes_on() {
     let _watchdog = Watchdog::start("listed", PATIENCE);
@@ -279,13 +313,14 @@ fn a_job_is_listed_and_reported_and_asked_by_sigquit_and_goes_on() {
     }
     let file = std::env::temp_dir().join(format!("shmccl-report-{}.json", std::process::id()));
     let text = stdout(&["report", id, "--json", file.to_str().unwrap()]);
-    let told: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let told: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     assert_eq!((told["job"].as_str(), told["text"].as_str()), (Some(id), Some(text.trim_end())));
     assert_eq!((&told["held_up_by"], &told["state"]), (&serde_json::json!([0]), &"running".into()));
     assert_eq!(told["ranks"][1]["awaits"], serde_json::json!([0]));
     assert_eq!(told["ranks"][2]["call"]["call"], "all_reduce of 1 uint64 by sum");
     assert_eq!(told["ranks"][0]["last"]["call"], "all_reduce of 1 uint64 by sum");
     std::fs::remove_file(file).unwrap();
+    told_as_the_text_tells(&text, &told);
 
     stuck.signal(Signal::SIGQUIT);
     let mut line = String::new();

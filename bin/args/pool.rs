@@ -86,7 +86,7 @@ pub(crate) enum Ask {
     /// Make a communicator of N free devices
     Init {
         /// How many devices
-        #[arg(value_name = "N")]
+        #[arg(value_name = "N", value_parser = super::n_ranks(1))]
         devices: u32,
         /// After a loss, go on with the rest without being told
         #[arg(short, long)]
@@ -156,7 +156,9 @@ pub(crate) enum Ask {
     },
     /// Copy a file, or the standard input, to a device
     ///
-    /// All of it is there for calls that follow. With a group that is in progress it is in no order: wait for that first, with
+    /// More than the device has addresses for is an error, which changes nothing. A file of more than 1 MiB is copied piece by piece, and
+    /// one that cannot be read to its end has come as far as that is told; everything else, such as a pipe, is read first, which takes as
+    /// much memory as it has bytes. All of it is there for calls that follow. With a group that is in progress it is in no order: wait for that first, with
     /// `shmccl ctl status COMM --wait`.
     PutH2d {
         /// Which device

@@ -17,10 +17,36 @@ fn perf(words: &[&str]) -> PerfArgs {
 
 #[test]
 fn the_definitions_are_consistent() {
-    Cli::command().debug_assert();
+    with_negative_numbers(Cli::command()).debug_assert();
     PerfArgs::augment_args(clap::Command::new("perf")).debug_assert();
     CompareArgs::augment_args(clap::Command::new("compare")).debug_assert();
     RunArgs::augment_args(clap::Command::new("run")).debug_assert();
+}
+
+#[test]
+fn a_number_below_zero_is_laid_at_the_door_of_whatever_it_was_meant_for() {
+    for (words, told) in [
+        (&["ctl", "init", "-1"][..], "invalid value '-1' for '<N>': -1 is not in 1..=64; "),
+        (&["ctl", "status", "-1"], "invalid value '-1' for '[COMM]': "),
+        (
+            &["ctl", "put-h2d", "7", "-4096"],
+            "invalid value '-4096' for '<ADDRESS>': expected an address such as",
+        ),
+        (&["ctl", "group", "end", "-3"], "invalid value '-3' for '<COMM>': "),
+        (&["coordinator", "-n", "-3"], "invalid value '-3' for '--number <N>': -3 is not in 1..=1024"),
+        (&["coordinator", "--restart", "-1", "-n", "1"], "invalid value '-1' for '--restart <TIMES>': "),
+        (&["device", "--core", "-1"], "invalid value '-1' for '--core <CORE>': "),
+        (&["perf", "-c", "-1"], "invalid value '-1' for '--check <N>': "),
+    ] {
+        let words = ["shmccl"].iter().chain(words);
+        let refused = with_negative_numbers(Cli::command()).try_get_matches_from(words).unwrap_err();
+        let line = one_line(&refused, "shmccl");
+        assert!(line.starts_with(told), "{line}");
+    }
+    let run = ["shmccl", "run", "-n", "2", "--", "./prog", "-1", "-n", "-2"];
+    let matches = with_negative_numbers(Cli::command()).try_get_matches_from(run).unwrap();
+    let Command::Run(args) = Cli::from_arg_matches(&matches).unwrap().command else { panic!("run") };
+    assert_eq!(args.program, ["./prog", "-1", "-n", "-2"]);
 }
 
 #[test]

@@ -55,10 +55,7 @@ pub(super) fn read(file: &Path) -> Result<Vec<DeviceKind>> {
 }
 
 fn parse(content: &str) -> Result<Vec<DeviceKind>, Finding> {
-    let list: List = toml::from_str(content).map_err(|error| {
-        // What is between lines of a longer message is for a terminal.
-        (error.span(), error.message().lines().collect::<Vec<_>>().join(", "))
-    })?;
+    let list: List = toml::from_str(content).map_err(|error| (error.span(), in_words(error.message())))?;
     if list.device.is_empty() {
         return Err((None, "it lists no device; each begins with [[device]]".to_owned()));
     }
@@ -75,6 +72,17 @@ fn parse(content: &str) -> Result<Vec<DeviceKind>, Finding> {
             Ok(kind)
         })
         .collect()
+}
+
+/// What the reader of TOML has to say, without words that only programmers know, and with the remedy where a table stands for a list.
+fn in_words(message: &str) -> String {
+    // What is between lines of a longer message is for a terminal.
+    let line = message.lines().collect::<Vec<_>>().join(", ");
+    let line = line.replace("expected usize", "expected a whole number").replace(" as i128", "");
+    match line.split_once("expected a sequence") {
+        Some((found, _)) => format!("{found}expected a list; each device begins with [[device]]"),
+        None => line,
+    }
 }
 
 impl Entry {
@@ -154,7 +162,19 @@ mod tests {
                 2,
                 "timeout: expected a whole number with us, ms, s or m",
             ),
-            ("[[device]]\ncore = -1", 2, "core: invalid value: integer `-1`"),
+            ("[[device]]\ncore = -1", 2, "core: invalid value: integer `-1`, expected a whole number"),
+            (
+                "[[device]]\ncount = 1.5",
+                2,
+                "count: invalid type: floating point `1.5`, expected a whole number",
+            ),
+            (
+                "[device]\ncount = 1",
+                1,
+                "invalid type: map, expected a list; each device begins with [[device]]",
+            ),
+            ("device = 3", 1, "device: invalid type: integer `3`, expected a list; each device begins with "),
+            ("[[devices]]", 1, "unknown field `devices`, expected `device`"),
             ("[[device]]\ncount = 2\ncore = 999", 3, "core: expected a core that this process may run on; "),
             ("[[device]]\ncore = 1000000", 2, "core: expected a core that this process may run on; "),
             ("[[device]]\ncount = 0", 2, "count: expected one device at least"),

@@ -40,7 +40,7 @@ impl Roll {
         let mut names = self.names();
         let has_come = names.come.remove(&end.device);
         let told = if has_come { end.to_string() } else { format!("{end} before it had registered") };
-        if end.can_restart() && (has_come || end.was_restarted) {
+        if end.is_to_be_followed(has_come) {
             output::note(&format!("{told}; started again ({} more times at most)", end.restarts - 1));
             return true;
         }

@@ -39,9 +39,12 @@ pub(super) fn draw(look: Look, rates: &[Rate<'_>]) -> String {
     format!("{}\n", lay_out(look, rates.iter().map(row).collect()))
 }
 
-/// The columns for which there is room.
+/// The columns for which there is room. Where there is too little even for those that stay, lines are too long, and without colour, so
+/// that they can be cut off anywhere.
 fn lay_out(look: Look, rows: Vec<Vec<Cell>>) -> String {
     let kept = look.width.map_or_else(|| (0..HEAD.len()).collect(), |width| columns_within(width, &rows));
+    let is_cut = look.width.is_some_and(|width| room_for(&kept, &rows) > width);
+    let look = if is_cut { Look { width: None, colour: false, ..look } } else { look };
     let head: Vec<_> = kept.iter().map(|column| HEAD[*column]).collect();
     let left = kept.iter().filter(|column| **column < LEFT).count();
     let rows = rows.into_iter().map(|cells| {
@@ -53,13 +56,9 @@ fn lay_out(look: Look, rows: Vec<Vec<Cell>>) -> String {
 
 /// The columns that fit into so many characters beside each other, as none is to be broken into lines.
 fn columns_within(width: usize, rows: &[Vec<Cell>]) -> Vec<usize> {
-    let longest = |column: &usize| {
-        let cells = rows.iter().filter_map(|row| row.get(*column)).map(|cell| cell.content().chars().count());
-        cells.chain([HEAD[*column].len()]).max().unwrap_or(0)
-    };
     let mut kept: Vec<usize> = (0..HEAD.len()).collect();
     for name in EXPENDABLE {
-        if kept.iter().map(longest).sum::<usize>() + output::room_between(kept.len()) <= width {
+        if room_for(&kept, rows) <= width {
             break;
         }
         kept.retain(|column| HEAD[*column] != name);
@@ -67,20 +66,40 @@ fn columns_within(width: usize, rows: &[Vec<Cell>]) -> Vec<usize> {
     kept
 }
 
-/// The first `height` lines of a picture, the last of which says how many there were beyond.
-pub(super) fn cut(picture: &str, height: usize) -> String {
-    let lines = picture.lines().count();
-    if lines <= height || height == 0 {
-        return picture.to_owned();
-    }
-    let first: String = picture.split_inclusive('\n').take(height - 1).collect();
-    format!("{first}... and {} lines more\n", lines - height + 1)
+/// How many characters these columns take beside each other.
+fn room_for(columns: &[usize], rows: &[Vec<Cell>]) -> usize {
+    let longest = |column: &usize| {
+        let cells = rows.iter().filter_map(|row| row.get(*column)).map(|cell| cell.content().chars().count());
+        cells.chain([HEAD[*column].len()]).max().unwrap_or(0)
+    };
+    columns.iter().map(longest).sum::<usize>() + output::room_between(columns.len())
+}
+
+/// The first `height` lines of a picture, the last of which says how many there were beyond, and of each as much as fits into `width`. There
+/// is one line at least.
+pub(super) fn cut(picture: &str, height: usize, width: usize) -> String {
+    let (lines, height) = (picture.lines().count(), height.max(1));
+    let first = if lines <= height { lines } else { height - 1 };
+    let rest = (first < lines).then(|| format!("... and {} lines more", lines - first));
+    let shown = picture
+        .lines()
+        .take(first)
+        .map(|line| clip(line, width))
+        .chain(rest.as_deref().map(|line| clip(line, width)));
+    shown.flat_map(|line| [line, "\n"]).collect()
+}
+
+/// As much of a line as fits. One with colour has been laid out to fit.
+fn clip(line: &str, width: usize) -> &str {
+    let end = line.char_indices().nth(width).map_or(line.len(), |(end, _)| end);
+    if line.contains('\u{1b}') { line } else { &line[..end] }
 }
 
 /// What draws a picture over one of so many lines, at the end of which the cursor is.
 pub(super) fn over(picture: &str, lines: usize) -> String {
     let up = if lines > 0 { format!("\u{1b}[{lines}A\r") } else { String::new() };
-    let cleared = picture.replace('\n', "\u{1b}[K\n");
+    // Before a line, as behind one that fills the terminal it would take the last character away.
+    let cleared: String = picture.lines().map(|line| format!("\u{1b}[K{line}\n")).collect();
     format!("{up}{cleared}\u{1b}[J")
 }
 
@@ -147,15 +166,38 @@ mod tests {
 
     #[test]
     fn a_picture_that_is_too_high_says_what_is_missing() {
-        assert_eq!(cut("a\nb\nc\n", 3), "a\nb\nc\n");
-        assert_eq!(cut("a\nb\nc\nd\n", 3), "a\nb\n... and 2 lines more\n");
-        assert_eq!(cut("a\n", 0), "a\n");
+        assert_eq!(cut("a\nb\nc\n", 3, 80), "a\nb\nc\n");
+        assert_eq!(cut("a\nb\nc\nd\n", 3, 80), "a\nb\n... and 2 lines more\n");
+        assert_eq!(cut("a\n", 0, 80), "a\n");
+        assert_eq!(cut("a\nb\n", 0, 80), "... and 2 lines more\n");
+    }
+
+    /// A line without its colours.
+    fn plain(line: &str) -> String {
+        let mut parts = line.split('\u{1b}');
+        let first = parts.next().unwrap_or_default().to_owned();
+        first + &parts.map(|part| part.split_once('m').unwrap().1).collect::<String>()
+    }
+
+    #[test]
+    fn no_line_is_longer_than_the_smallest_terminal() {
+        let words = ["0", "1", "2", "awaited", "(reduce_scatter)", "5", "6", "7", "8", "9", "10", "11"];
+        let cells = || words.map(|word| Cell::new(word).fg(Color::Red)).to_vec();
+        for (height, width) in (0..5).flat_map(|height| (0..40).map(move |width| (height, width))) {
+            let look = Look { terminal: true, colour: true, width: Some(width), ..Look::plain() };
+            let picture = cut(&lay_out(look, vec![cells(), cells()]), height, width);
+            assert!((1..=height.max(1)).contains(&picture.lines().count()), "{height} by {width}: {picture}");
+            let is_clipped = |line: &str| line.chars().count() <= width;
+            assert!(picture.lines().all(|line| is_clipped(&plain(line))), "{height} by {width}: {picture}");
+            assert!(width < 35 || height < 4 || picture.contains("(reduce_scatter)"), "{picture}");
+        }
+        assert_eq!(cut("äöü\n", 1, 2), "äö\n");
     }
 
     #[test]
     fn a_picture_is_drawn_over_the_one_before_and_leaves_nothing_of_it() {
-        assert_eq!(over("a\n", 0), "a\u{1b}[K\n\u{1b}[J");
-        assert_eq!(over("a\n", 5), "\u{1b}[5A\ra\u{1b}[K\n\u{1b}[J");
+        assert_eq!(over("a\n", 0), "\u{1b}[Ka\n\u{1b}[J");
+        assert_eq!(over("a\n", 5), "\u{1b}[5A\r\u{1b}[Ka\n\u{1b}[J");
     }
 
     #[test]

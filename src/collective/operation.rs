@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::algorithm::Manner;
+use super::algorithm::{Algorithm, ChannelKind, Manner};
 use crate::channel::PREPARING;
 use crate::reduce::{DataType, ReduceOp};
 
@@ -314,6 +314,32 @@ impl Summary {
         self.operation().filter(|operation| operation.has_peer()).map(|_| self.signature >> 16 & 0xff)
     }
 
+    /// How many calls it has, where it is a group.
+    #[must_use]
+    pub fn calls(self) -> Option<u64> {
+        self.operation()
+            .filter(|operation| *operation == Operation::Group)
+            .map(|_| self.signature >> 16 & 0xff)
+    }
+
+    /// What it reduces by, where it does: one of [`ReduceOp::PLAIN`] by its name, another one as `operator 0x2a`.
+    #[must_use]
+    pub fn operator_name(self) -> Option<String> {
+        self.operator().map(|code| OperatorName(code).to_string())
+    }
+
+    /// The algorithm that the caller wants; `None` where any will do.
+    #[must_use]
+    pub fn algorithm(self) -> Option<Algorithm> {
+        self.manner()?.algorithm
+    }
+
+    /// The kind of channels that it goes over; `None` when a peer has posted what is none.
+    #[must_use]
+    pub fn channel_kind(self) -> Option<ChannelKind> {
+        self.manner().map(|manner| manner.channel)
+    }
+
     fn operator(self) -> Option<u32> {
         let code = u32::try_from(self.signature >> 32).expect("32 bits are left");
         self.operation().filter(|operation| operation.reduces()).map(|_| code)
@@ -326,23 +352,32 @@ impl Summary {
     }
 }
 
+/// An operator by its code: `sum`, `operator 0x2a`.
+struct OperatorName(u32);
+
+impl fmt::Display for OperatorName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match usize::try_from(self.0).ok().and_then(|code| ReduceOp::PLAIN.get(code)) {
+            Some(plain) => plain.fmt(f),
+            None => write!(f, "operator {:#x}", self.0),
+        }
+    }
+}
+
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(operation) = self.operation() else {
             return write!(f, "an unknown operation ({:#x})", self.signature);
         };
         write!(f, "{operation}")?;
-        if operation == Operation::Group {
-            write!(f, " of {} calls", self.signature >> 16 & 0xff)?;
+        if let Some(calls) = self.calls() {
+            write!(f, " of {calls} calls")?;
         }
         if let Some(data_type) = self.data_type() {
             write!(f, " of {} {}", self.count, data_type.name())?;
         }
         if let Some(operator) = self.operator() {
-            match usize::try_from(operator).ok().and_then(|code| ReduceOp::PLAIN.get(code)) {
-                Some(plain) => write!(f, " by {plain}")?,
-                None => write!(f, " by operator {operator:#x}")?,
-            }
+            write!(f, " by {}", OperatorName(operator))?;
         }
         if let Some(root) = self.root() {
             write!(f, " with root {root}")?;

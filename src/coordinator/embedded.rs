@@ -1,7 +1,9 @@
 //! A coordinator and its devices within a program.
 
+use std::collections::BTreeSet;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -11,11 +13,11 @@ use super::client::Client;
 use super::device::is_device;
 use super::directory::RuntimeDirectory;
 use super::fault::Fault;
-use super::fleet::{DeviceEnd, DeviceKind, Fleet};
+use super::fleet::{DeviceEnd, DeviceKind, Fleet, FleetOptions};
 use super::greeting::PATIENCE;
 use super::id::DeviceId;
 use super::machine::Settings;
-use super::service::Coordinator;
+use super::service::{Coordinator, RestartTally};
 use crate::bootstrap::resource_error;
 use crate::error::{Error, Result};
 use crate::launch::Program;
@@ -36,6 +38,9 @@ pub struct PoolOptions {
     pub directory: Option<RuntimeDirectory>,
     /// How long a [`Client`] of the pool waits for an answer.
     pub timeout: Duration,
+    /// How many devices may be started, all together, in the place of others that have registered and die, as
+    /// [`FleetOptions::restarts`] has it: each comes as a free one.
+    pub restarts: u32,
 }
 
 impl Default for PoolOptions {
@@ -46,6 +51,7 @@ impl Default for PoolOptions {
             settings: Settings::default(),
             directory: None,
             timeout: Duration::from_secs(60),
+            restarts: 0,
         }
     }
 }
@@ -54,7 +60,8 @@ impl Default for PoolOptions {
 ///
 /// The running executable is started again for each device, as by [`launch`](crate::launch::launch); so a program that has a pool asks
 /// first of all whether it is a device. When the program is killed the kernel kills its devices, and a janitor, which is forked as the pool
-/// starts, removes its socket; where that was killed as well the next pool does, or `shmccl clean`.
+/// starts, removes its socket; where that was killed as well the next pool does, or `shmccl clean`. The program may have as many descriptors
+/// open from then on as the system lets it (the soft limit is raised), since each connection takes one.
 ///
 /// ```no_run
 /// use shmccl::coordinator::{Collective, Device, DeviceCall, Operator, Pool};
@@ -97,6 +104,16 @@ enum News {
     Ended(DeviceEnd),
 }
 
+/// The devices that have registered, and are not known to have ended.
+#[derive(Clone, Debug, Default)]
+struct Come(Arc<Mutex<BTreeSet<DeviceId>>>);
+
+impl Come {
+    fn devices(&self) -> MutexGuard<'_, BTreeSet<DeviceId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Pool {
     /// Starts a coordinator and so many devices, which are all there when this returns.
     ///
@@ -130,25 +147,39 @@ impl Pool {
             coordinator: None,
             fleet: None,
         };
-        let (tell, told) = channel();
-        pool.start_coordinator(settings, tell.clone())?;
-        let tell_of_end = move |end: &DeviceEnd| {
+        let ((tell, told), come) = (channel(), Come::default());
+        let tally = pool.start_coordinator(settings, tell.clone(), come.clone())?;
+        let is_followed = move |end: &DeviceEnd| {
             tracing::warn!(target: COORDINATOR, device = %end.device, "{end}; the others go on");
             // Nobody listens once all have come.
             let _ = tell.send(News::Ended(end.clone()));
+            let is_followed = end.is_to_be_followed(come.devices().remove(&end.device));
+            if is_followed {
+                tally.count();
+            }
+            is_followed
         };
-        let fleet = Fleet::start(&pool.directory, &options.program, &options.devices, tell_of_end)?;
+        let fleet_options = FleetOptions { restarts: options.restarts, ..FleetOptions::default() };
+        let (program, kinds) = (&options.program, &options.devices);
+        let fleet = Fleet::start_with(&pool.directory, program, kinds, fleet_options, is_followed)?;
         let fleet = pool.fleet.insert(fleet);
         await_devices(fleet.devices(), &told)?;
         Ok(pool)
     }
 
-    fn start_coordinator(&mut self, settings: Settings, tell: Sender<News>) -> Result<()> {
+    fn start_coordinator(
+        &mut self,
+        settings: Settings,
+        tell: Sender<News>,
+        come: Come,
+    ) -> Result<RestartTally> {
         const ACTION: &str = "starting the coordinator of a pool";
         let (bell, rope) = UnixStream::pair().map_err(|error| resource_error(ACTION, error))?;
         let coordinator = Coordinator::within(&self.directory, settings, rope, move |device| {
+            come.devices().insert(device);
             let _ = tell.send(News::Registered(device));
         })?;
+        let tally = coordinator.restarts();
         let serve = move || {
             // Signals are for the program's own threads.
             let _ = SigSet::all().thread_block();
@@ -157,7 +188,7 @@ impl Pool {
         let builder = std::thread::Builder::new().name("shmccl coordinator".to_owned());
         self.coordinator = Some(builder.spawn(serve).map_err(|error| resource_error(ACTION, error))?);
         self.bell = Some(bell);
-        Ok(())
+        Ok(tally)
     }
 
     /// A connection with the coordinator. There may be many, in any threads.
@@ -174,7 +205,7 @@ impl Pool {
         &self.directory
     }
 
-    /// The devices that were started.
+    /// The devices that were started at first. [`Client::devices`] tells which there are now.
     #[must_use]
     pub fn devices(&self) -> &[DeviceId] {
         self.fleet.as_ref().map(Fleet::devices).unwrap_or_default()
@@ -197,7 +228,7 @@ impl Drop for Pool {
 
 /// Waits until all have registered.
 fn await_devices(devices: &[DeviceId], told: &Receiver<News>) -> Result<()> {
-    let mut awaited: std::collections::BTreeSet<_> = devices.iter().copied().collect();
+    let mut awaited: BTreeSet<_> = devices.iter().copied().collect();
     let until = Instant::now() + PATIENCE;
     while let Some(next) = awaited.first() {
         match told.recv_timeout(until.saturating_duration_since(Instant::now())) {

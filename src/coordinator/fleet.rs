@@ -29,7 +29,6 @@ use super::machine::MAX_DEVICES;
 use crate::bootstrap::resource_error;
 use crate::error::{Error, Result};
 use crate::launch::Program;
-pub(super) use crew::GRACE;
 use crew::{Crew, Orders};
 
 /// Devices that are alike.
@@ -137,6 +136,14 @@ impl DeviceEnd {
     #[must_use]
     pub fn can_restart(&self) -> bool {
         self.restarts > 0 && !self.was_told()
+    }
+
+    /// Whether another one should be started in its place: one may be, and that place has been taken before, by this one where it
+    /// `has_registered` with its coordinator, or by the one that it has followed. Who has never come was not described well, or finds the
+    /// system not as it should be, and so would the next one.
+    #[must_use]
+    pub fn is_to_be_followed(&self, has_registered: bool) -> bool {
+        self.can_restart() && (has_registered || self.was_restarted)
     }
 }
 
@@ -258,6 +265,13 @@ mod tests {
         ] {
             let end = end(ExitStatus::from_raw(status));
             assert_eq!((end.was_told(), end.can_restart()), (was_told, !was_told), "{end}");
+            assert_eq!(
+                (end.is_to_be_followed(true), end.is_to_be_followed(false)),
+                (!was_told, false),
+                "{end}"
+            );
+            let next = DeviceEnd { was_restarted: true, ..end };
+            assert_eq!(next.is_to_be_followed(false), !was_told, "that place has been taken before");
         }
     }
 }

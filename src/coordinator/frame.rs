@@ -50,6 +50,11 @@ impl Frames {
         self.bytes.len() - self.taken
     }
 
+    /// Whether there is something to take out: a message that is whole, or what can never become one.
+    pub(super) fn has_next(&self) -> bool {
+        !matches!(self.whole(), Ok(None))
+    }
+
     /// Takes out the next message, if all of it is there. If not, the memory of those before it is given back.
     ///
     /// # Errors

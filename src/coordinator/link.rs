@@ -51,9 +51,14 @@ impl Link {
         !self.outgoing.is_empty()
     }
 
-    /// How much is kept of a message of its that has not come whole.
+    /// How much is kept of messages of its that have not come whole, or were not taken out.
     pub(super) fn unheard(&self) -> usize {
         self.incoming.len()
+    }
+
+    /// Whether a message has come whole.
+    pub(super) fn has_next(&self) -> bool {
+        self.incoming.has_next()
     }
 
     /// How much is kept of what it has not read.

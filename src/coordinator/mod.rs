@@ -32,6 +32,7 @@ mod order;
 mod orphans;
 mod refusal;
 mod request;
+mod sendoff;
 mod service;
 mod work;
 

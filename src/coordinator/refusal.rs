@@ -147,7 +147,7 @@ pub enum Refusal {
         devices: usize,
     },
     /// The root is not a rank.
-    #[error("the root is rank {root}, and the communicator has {devices} devices")]
+    #[error("the root is rank {root}, and the communicator has {devices} devices; ranks begin at 0")]
     NoSuchRoot {
         /// Which was named.
         root: u32,

@@ -178,8 +178,12 @@ impl Coordinator {
         if self.watch()? {
             return Ok(true);
         }
-        let now_ms = self.now_ms();
+        let (now_ms, was_open) = (self.now_ms(), self.machine.is_open());
         self.handle(Event::Tick { now_ms });
+        if !was_open && self.machine.is_open() {
+            let all: Vec<_> = self.peers.keys().copied().collect();
+            all.into_iter().for_each(|number| self.handle_all(number));
+        }
         self.miss_now_and_then();
         self.see_off();
         Ok(false)
@@ -266,6 +270,11 @@ impl Coordinator {
             peer.link.read();
         }
         // What came before the end of a connection counts.
+        self.handle_all(number);
+    }
+
+    /// Handles what a peer has sent.
+    fn handle_all(&mut self, number: u64) {
         while let Some(event) = self.next_event(number) {
             self.handle(event);
         }
@@ -277,6 +286,8 @@ impl Coordinator {
         let (peer, beat) = (self.peers.get_mut(&number)?, self.beat);
         let message = match peer.kind {
             Kind::Stranger { .. } => peer.greeted(beat, room).map(|greeted| greeted.then_some(None)),
+            // Until requests are taken they stay where what is kept for a peer is bounded.
+            Kind::Client { .. } if !self.machine.is_open() => Ok(None),
             Kind::Client { .. } => peer.question(number).map(|event| event.map(Some)),
             Kind::Device { .. } => peer.bulletin().map(|event| event.map(Some)),
         };

@@ -42,8 +42,10 @@ pub struct Leftover {
 /// that was removed. Where `only` is given, jobs whose names have another prefix are passed over.
 ///
 /// # Errors
-/// [`Error::Os`] when `/dev/shm` cannot be read, or a name in it not be removed.
+/// [`Error::InvalidArgument`] when `only` can begin no name, such as one that leads elsewhere: nothing is looked for then. [`Error::Os`]
+/// when `/dev/shm` cannot be read, or a name in it not be removed.
 pub fn clean(only: Option<&str>, dry_run: bool, on_found: &mut dyn FnMut(&Leftover)) -> Result<()> {
+    only.map_or(Ok(()), check_name)?;
     let open_files = open_files();
     let wanted = |prefix: &str| only.is_none_or(|only| only == prefix);
     for (prefix, names) in candidates()?.into_iter().filter(|(prefix, _)| wanted(prefix)) {
@@ -286,6 +288,14 @@ mod tests {
         }
         drop((claim, user));
         names[1..].iter().for_each(|name| remove(name).unwrap());
+    }
+
+    #[test]
+    fn a_prefix_that_no_name_has_is_refused_and_never_leads_out_of_the_directory() {
+        for prefix in ["../x", "x/../y", "/dev/shm/x", "", ".", "..", "a b", "x\n"] {
+            let refused = clean(Some(prefix), false, &mut |left| panic!("{left:?}"));
+            assert!(matches!(refused, Err(Error::InvalidArgument { .. })), "{prefix:?}: {refused:?}");
+        }
     }
 
     #[test]

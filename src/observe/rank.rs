@@ -190,6 +190,19 @@ impl RankReport {
         self.wait.as_ref().and_then(|wait| wait.on)
     }
 
+    /// How many steps of its call were taken when its wait began, where it has any.
+    #[must_use]
+    pub fn step(&self) -> Option<u64> {
+        let wait = self.call.and(self.wait.as_ref())?;
+        Some(wait.step).filter(|step| *step > 0)
+    }
+
+    /// How long ago it has given up its last long wait, by its deadline or otherwise; `None` when it has not, or has begun another one.
+    #[must_use]
+    pub fn gave_up(&self) -> Option<Duration> {
+        self.wait.as_ref().filter(|wait| wait.given_up).map(|wait| wait.lasts)
+    }
+
     /// How long it has waited; `None` when it does not.
     #[must_use]
     pub fn waits_for(&self) -> Option<Duration> {

@@ -13,18 +13,36 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let n_ranks = self.ranks.len();
         write!(f, "job {:016x}, epoch {}, {n_ranks} ranks, for {}", self.job, self.epoch, Span(self.age))?;
-        match self.ended {
-            Some(reason) => writeln!(f, "; ended: {}", Reason(reason))?,
+        match self.why_ended() {
+            Some(reason) => writeln!(f, "; ended: {reason}")?,
             None => writeln!(f)?,
         }
         self.ranks.iter().try_for_each(|rank| writeln!(f, "{rank}"))?;
-        self.write_verdict(f)
+        write!(f, "{}", self.verdict())
     }
 }
 
 impl Report {
-    fn write_verdict(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (stragglers, knot) = (self.stragglers(), self.knot());
+    /// Why it has ended, if it has: `rank 1 was lost`.
+    #[must_use]
+    pub fn why_ended(&self) -> Option<String> {
+        self.ended.map(|reason| Reason(reason).to_string())
+    }
+
+    /// Who holds all up, if anybody does: `held up by rank 0, which waits for nobody`.
+    #[must_use]
+    pub fn verdict(&self) -> String {
+        Verdict(self).to_string()
+    }
+}
+
+/// The last line of a report.
+struct Verdict<'a>(&'a Report);
+
+impl fmt::Display for Verdict<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(report) = self;
+        let (stragglers, knot) = (report.stragglers(), report.knot());
         if !stragglers.is_empty() {
             let waits = if stragglers.len() == 1 { "waits" } else { "wait" };
             return write!(f, "held up by {}, which {waits} for nobody", Ranks(&stragglers));
@@ -32,7 +50,7 @@ impl Report {
         if !knot.is_empty() {
             return write!(f, "nobody goes on: {} wait for each other", Ranks(&knot));
         }
-        if self.has_timed_out() && self.is_anybody_gone_awaited() {
+        if report.has_timed_out() && report.is_anybody_gone_awaited() {
             return write!(f, "whoever held them up has left");
         }
         write!(f, "nobody is held up by another rank")
@@ -54,7 +72,7 @@ impl fmt::Display for RankReport {
             LifeStatus::Alive => write!(f, ": ")?,
         }
         match (self.call, &self.wait) {
-            (Some(call), wait) => write!(f, "in {call}{}", Within(wait.as_ref()))?,
+            (Some(call), _) => write!(f, "in {call}{}", Within(self))?,
             (None, Some(wait)) => write!(f, "in {}", wait.on.unwrap_or("an unknown wait"))?,
             (None, None) => write!(f, "in no operation")?,
         }
@@ -104,16 +122,13 @@ impl RankReport {
     }
 }
 
-/// What a wait adds to the name of the call that it is in.
-struct Within<'a>(Option<&'a Wait>);
+/// What the wait of a rank adds to the name of the call that it is in.
+struct Within<'a>(&'a RankReport);
 
 impl fmt::Display for Within<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(wait) = self.0 else { return Ok(()) };
-        if wait.step > 0 {
-            write!(f, ", step {}", wait.step)?;
-        }
-        wait.on.map_or(Ok(()), |on| write!(f, ", there in {on}"))
+        self.0.step().map_or(Ok(()), |step| write!(f, ", step {step}"))?;
+        self.0.waits_on().map_or(Ok(()), |on| write!(f, ", there in {on}"))
     }
 }
 
@@ -135,7 +150,15 @@ impl fmt::Display for FifoView {
     }
 }
 
-/// A trigger in words: `put of 4096 bytes, signal`.
+impl FifoView {
+    /// The last trigger that was pushed, in words: `put of 4096 bytes, signal`.
+    #[must_use]
+    pub fn last_in_words(&self) -> String {
+        Words(&self.last).to_string()
+    }
+}
+
+/// A trigger in words.
 struct Words<'a>(&'a Trigger);
 
 impl fmt::Display for Words<'_> {

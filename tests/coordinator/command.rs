@@ -1,8 +1,13 @@
 //! What the commands around a pool tell, for people and for programs.
 
-use serde_json::Value;
+use std::fs::File;
+use std::io::Read;
+use std::process::Stdio;
 
-use crate::pool::Pool;
+use serde_json::Value;
+use shmccl::coordinator::{Client, CommId, DeviceId, Fault, Refusal, RuntimeDirectory};
+
+use crate::pool::{Pool, Told};
 use crate::walk::ranks;
 
 /// The JSON in a file, which is gone then.
@@ -88,4 +93,170 @@ fn a_group_whose_operands_are_too_much_is_refused_before_anything_is_executed() 
     assert!(refused.error().ends_with(&why), "{}", refused.stderr);
     assert_eq!(pool.ctl("group end 1").line(), "communicator 1: group 1 in progress", "without that call");
     assert!(pool.ctl("status 1 --wait").line().ends_with("group 1 succeeded"));
+}
+
+/// A pool of one device of 4 MiB, and the device, which is in communicator 1.
+fn small(name: &str) -> (Pool, u32) {
+    let mut pool = Pool::empty(name);
+    drop(pool.start_fleet(1, &["-n", "1", "--memory", "4M"]));
+    let device = ranks(&pool.ctl("init 1").line())[0];
+    (pool, device)
+}
+
+/// What comes of `put-h2d DEVICE ADDRESS` with this as its input.
+fn put(pool: &Pool, device: u32, address: &str, input: impl Into<Stdio>) -> Told {
+    let mut command = pool.command();
+    let output =
+        command.args(["ctl", "put-h2d", &device.to_string(), address]).stdin(input).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    Told { code: output.status.code().unwrap(), stdout: output.stdout, stderr }
+}
+
+#[test]
+fn a_file_is_copied_to_a_device_piece_by_piece_be_it_named_or_the_standard_input_and_read_in_part() {
+    let (pool, device) = small("put");
+    let path = pool.parent.join("file");
+    let content: Vec<u8> = (0..(3_u32 << 20) + 5).map(|index| (index % 251) as u8).collect();
+    std::fs::write(&path, &content).unwrap();
+    let get = |address: u64, len: usize| pool.ctl(&format!("get-d2h {device} {address:#x} {len}")).stdout;
+    assert_eq!(pool.ctl(&format!("put-h2d {device} 0x1003 {}", path.display())).line(), "");
+    assert!(get(0x1003, content.len()) == content);
+    let mut rest = File::open(&path).unwrap();
+    rest.read_exact(&mut [0; 7]).unwrap();
+    assert_eq!(put(&pool, device, "0x1000", rest).line(), "");
+    assert!(get(0x1000, content.len() - 7) == content[7..]);
+    // The kernel does not say how long this is.
+    let made_up = std::fs::read("/proc/version").unwrap();
+    assert_eq!(pool.ctl(&format!("put-h2d {device} 0x1000 /proc/version")).line(), "");
+    assert_eq!(get(0x1000, made_up.len()), made_up);
+}
+
+#[test]
+fn more_than_a_device_has_addresses_for_is_an_error_that_changes_nothing_wherever_it_comes_from() {
+    let (pool, device) = small("put-beyond");
+    let long = pool.parent.join("long");
+    File::create(&long).unwrap().set_len((4 << 20) + 1).unwrap();
+    pool.ctl_with(&format!("put-h2d {device} 0x1000"), b"here").line();
+    let exact = "4194305 bytes at 0x1000 of device";
+    let named = pool.ctl(&format!("put-h2d {device} 0x1000 {}", long.display()));
+    assert!(named.error().contains(exact) && named.stderr.contains("out of range"), "{}", named.stderr);
+    assert!(put(&pool, device, "0x1000", File::open(&long).unwrap()).error().contains(exact));
+    let endless = format!(
+        "has more than the 4194304 bytes that device {device} has from 0x1000 on: its addresses are 0x1000 to 0x401000; nothing was copied"
+    );
+    let zero = pool.ctl(&format!("put-h2d {device} 0x1000 /dev/zero"));
+    assert_eq!(zero.error(), format!("error: /dev/zero {endless}"));
+    let zero = put(&pool, device, "0x1000", File::open("/dev/zero").unwrap());
+    assert_eq!(zero.error(), format!("error: the standard input {endless}"));
+    for address in ["0xfff", "0x401001", "0"] {
+        let beyond = put(&pool, device, address, File::open(&long).unwrap());
+        assert!(beyond.error().contains("4194305 bytes at "), "{}", beyond.stderr);
+        assert!(
+            put(&pool, device, address, File::open("/dev/zero").unwrap())
+                .error()
+                .contains("than the 0 bytes")
+        );
+    }
+    assert!(
+        put(&pool, device, "0x1000", File::open(&pool.parent).unwrap()).error().contains("Is a directory")
+    );
+    assert_eq!(pool.ctl(&format!("get-d2h {device} 0x1000 5")).stdout, b"here\0");
+}
+
+#[test]
+fn a_device_that_takes_nothing_is_told_of_before_the_standard_input_is_read() {
+    let (pool, device) = small("put-unread");
+    // It stays open, and nothing comes.
+    let (input, _nobody_writes) = std::io::pipe().unwrap();
+    let told = put(&pool, device + 1, "0x1000", input.try_clone().unwrap());
+    assert!(told.error().contains("there is no device"), "{}", told.stderr);
+    pool.ctl("finalize 1").line();
+    assert!(put(&pool, device, "0x1000", input).error().contains("belongs to no communicator"));
+}
+
+/// Gives zeros, and once it has given so many ends a communicator.
+struct Ending {
+    left: usize,
+    ender: Client,
+}
+
+impl Read for Ending {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        buffer.fill(0);
+        let was = self.left;
+        self.left = was.saturating_sub(buffer.len());
+        if was > 0 && self.left == 0 {
+            self.ender.destroy(CommId::new(1)).unwrap();
+        }
+        Ok(buffer.len())
+    }
+}
+
+#[test]
+fn whoever_copies_to_a_device_that_is_taken_away_meanwhile_is_told_that_and_not_that_it_has_hung_up() {
+    let pool = Pool::start("put-taken", 1);
+    let device = DeviceId::new(ranks(&pool.ctl("init 1").line())[0]);
+    let directory = RuntimeDirectory::at(pool.parent.join("shmccl")).unwrap();
+    let connect = || Client::connect(&directory, std::time::Duration::from_secs(60)).unwrap();
+    let (mut client, ender) = (connect(), connect());
+    let source = Ending { left: 8 << 20, ender };
+    let refused = client.write_device(device, 0x1000, 64 << 20, source).unwrap_err();
+    let is_told = matches!(
+        refused,
+        shmccl::Error::Coordinator { fault: Fault::Refused(Refusal::NotAllocated { .. }), .. }
+    );
+    assert!(is_told, "{refused:?}");
+    assert_eq!(client.devices().unwrap()[0].comm, None);
+}
+
+#[test]
+fn a_source_that_ends_too_soon_is_an_error_and_the_device_has_whole_mebibytes_of_it() {
+    let (pool, device) = small("put-short");
+    let directory = RuntimeDirectory::at(pool.parent.join("shmccl")).unwrap();
+    let mut client = Client::connect(&directory, std::time::Duration::from_secs(60)).unwrap();
+    let device = DeviceId::new(device);
+    let source = std::io::repeat(7).take((1 << 20) + 9);
+    let error = client.write_device(device, 0x1000, 2 << 20, source).unwrap_err();
+    let why = std::error::Error::source(&error).unwrap().to_string();
+    assert_eq!(why, "it has ended before 2097152 bytes");
+    // What was sent may be on its way.
+    while client.read_device(device, 0x10_0fff, 1).unwrap() != [7] {}
+    assert_eq!(client.read_device(device, 0x10_0fff, 10).unwrap(), [&[7][..], &[0; 9]].concat());
+    let refused = client.write_device(device, 0x40_0fff, 2, std::io::empty()).unwrap_err();
+    assert!(refused.to_string().contains("out of range"), "{refused}");
+    client.write_device(device, 0x40_1000, 0, std::io::empty()).unwrap();
+}
+
+#[test]
+fn numbers_that_cannot_be_are_wrong_usage_and_others_are_refused_and_none_of_them_changes_anything() {
+    let pool = Pool::start("numbers", 1);
+    for (words, told) in [
+        ("init 0", "0 is not in 1..=64; try 'shmccl ctl init --help'"),
+        ("init 65", "65 is not in 1..=64; try 'shmccl ctl init --help'"),
+        ("init -1", "'-1' for '<N>': -1 is not in 1..=64; try 'shmccl ctl init --help'"),
+        ("put-h2d -1 0x1000", "invalid value '-1' for '<DEVICE>'"),
+        ("get-d2h 1 0x1000 -1", "invalid value '-1' for '<LEN>'"),
+        ("group end one", "try 'shmccl ctl group end --help'"),
+    ] {
+        let told_here = pool.ctl(words);
+        assert_eq!((told_here.code, told_here.stderr.lines().count()), (2, 1), "{}", told_here.stderr);
+        assert!(told_here.stderr.contains(told), "{}", told_here.stderr);
+    }
+    let device = pool.command().args(["device", "--core", "99999"]).output().unwrap();
+    let stderr = String::from_utf8(device.stderr).unwrap();
+    assert_eq!((device.status.code(), stderr.lines().count()), (Some(2), 1), "{stderr}");
+    assert!(pool.ctl("status 18446744073709551615").error().contains("there is no communicator"));
+    assert_eq!(pool.ctl("status").line(), "");
+}
+
+#[test]
+fn a_wait_for_what_has_failed_says_so_by_its_code_though_nobody_reads_what_it_prints() {
+    let pool = Pool::start("unread", 1);
+    pool.ctl("init 1").line();
+    pool.ctl(&format!("restore 1 {}", pool.parent.display())).error();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = pool.command();
+    let output = command.args(["ctl", "status", "1", "--wait"]).stdout(writer).output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(1), 0));
 }

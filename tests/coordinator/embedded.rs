@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shmccl::coordinator::{
-    Collective, Device, DeviceCall, DeviceEnd, DeviceKind, Fleet, Operator, Pool, PoolOptions,
+    Collective, Device, DeviceCall, DeviceEnd, DeviceId, DeviceKind, Fleet, Operator, Pool, PoolOptions,
     RuntimeDirectory,
 };
 use shmccl::launch::Program;
@@ -158,6 +158,31 @@ fn a_pool_whose_devices_do_not_come_says_so_and_leaves_nothing() {
     assert_eq!(entries(directory.path()), 0);
     let too_many = Pool::start_with(&PoolOptions { devices: vec![DeviceKind::new(1025)], ..absent });
     assert!(too_many.unwrap_err().to_string().contains("1024 at most"));
+}
+
+#[test]
+fn a_pool_starts_devices_again_that_die_so_often_in_all_and_as_free_ones() {
+    let scratch = pool::Pool::empty("embedded-again");
+    let directory = RuntimeDirectory::at(scratch.parent.join("own")).unwrap();
+    let pool =
+        Pool::start_with(&PoolOptions { directory: Some(directory), restarts: 1, ..options(2) }).unwrap();
+    let mut client = pool.client().unwrap();
+    client.init(2, false).unwrap();
+    let end = |device: DeviceId| kill(Pid::from_raw(device.get().cast_signed()), Signal::SIGKILL).unwrap();
+    let mut numbers = || client.devices().unwrap().iter().map(|it| (it.device, it.comm)).collect::<Vec<_>>();
+    let [killed, other] = pool.devices() else { panic!("two") };
+    end(*killed);
+    let next = loop {
+        if let Some((next, comm)) = numbers().into_iter().find(|(it, _)| !pool.devices().contains(it)) {
+            assert_eq!(comm, None, "it is free");
+            break next;
+        }
+    };
+    assert_eq!(client.metrics().unwrap().counts.restarted, 1);
+    end(next);
+    while client.devices().unwrap().len() != 1 {}
+    assert_eq!(client.devices().unwrap()[0].device, *other, "no other one is started");
+    assert_eq!(client.metrics().unwrap().counts.restarted, 1);
 }
 
 #[test]

@@ -1,21 +1,33 @@
 //! Copies of a client to and from a device's memory, over connections of their own.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 
 use super::watched::{DEVICE, Watched};
 use super::{Client, unexpected};
-use crate::coordinator::call::Bytes;
+use crate::coordinator::call::{AddressRange, Bytes};
+use crate::coordinator::fault::Fault;
 use crate::coordinator::frame::{Exchange, broken, read, write};
 use crate::coordinator::greeting::{CopyOrder, Direction, Role, greet_by};
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::refusal::Refusal;
-use crate::coordinator::request::{Reply, Request};
+use crate::coordinator::request::{Location, Reply, Request};
 use crate::error::{Error, Result};
 
 /// What is waited in when a device does not answer.
 const COPYING: &str = "copying to or from a device";
 
+/// How much is taken of a source at a time: as much as a device takes at a time.
+const PIECE: usize = 1 << 20;
+
 impl Client {
+    /// The addresses of a device that belongs to a communicator.
+    ///
+    /// # Errors
+    /// [`Refusal::NoSuchDevice`], [`Refusal::NotAllocated`]; [`Refusal::WrongState`] while its communicator comes or goes.
+    pub fn address_range(&mut self, device: DeviceId) -> Result<AddressRange> {
+        self.locate(device).map(|location| location.range)
+    }
+
     /// Copies `source` to the bytes from `address` of a device on. The coordinator only says where the device is.
     ///
     /// # Ordering
@@ -25,14 +37,61 @@ impl Client {
     ///
     /// # Errors
     /// [`Refusal::OutOfRange`], [`Refusal::NotAllocated`], [`Refusal::NoSuchDevice`]: nothing has changed, unless the device is taken from
-    /// its communicator meanwhile. [`Fault::Lost`](crate::coordinator::Fault::Lost) when it has died, or counts as lost since it hangs;
+    /// its communicator meanwhile. [`Fault::Lost`] when it has died, or counts as lost since it hangs;
     /// [`Error::Timeout`].
     pub fn copy_host_to_device(&mut self, device: DeviceId, address: u64, source: &[u8]) -> Result<()> {
         let bytes = Bytes { address, len: source.len() as u64 };
+        self.put(device, bytes, |stream, copying| {
+            stream.write_all(source).map_err(|error| broken(error, copying))
+        })
+    }
+
+    /// Copies the next `len` bytes of `source` to the bytes from `address` of a device on, as [`Client::copy_host_to_device`], but without
+    /// room for all of them: a MiB at a time, for each of which the source has half a minute. It is read only when it is known that the
+    /// device has these addresses, and memory for them.
+    ///
+    /// # Errors
+    /// Those of [`Client::copy_host_to_device`]; [`Error::Os`] when the source fails, or ends before that many bytes. Then the device has
+    /// whole MiB of what had come of it, from `address` on.
+    pub fn write_device(
+        &mut self,
+        device: DeviceId,
+        address: u64,
+        len: u64,
+        mut source: impl Read,
+    ) -> Result<()> {
+        let room = usize::try_from(len).map_or(PIECE, |len| len.min(PIECE));
+        self.put(device, Bytes { address, len }, |stream, copying| {
+            let (mut piece, mut left) = (vec![0; room], len);
+            while left > 0 {
+                let next = usize::try_from(left).map_or(PIECE, |left| left.min(PIECE));
+                source.read_exact(&mut piece[..next]).map_err(|error| unread(error, len))?;
+                stream.write_all(&piece[..next]).map_err(|error| broken(error, copying))?;
+                left -= next as u64;
+            }
+            Ok(())
+        })
+    }
+
+    /// Has `feed` send what is to be copied to a device.
+    fn put(
+        &mut self,
+        device: DeviceId,
+        bytes: Bytes,
+        feed: impl FnOnce(&mut Watched<'_>, Exchange) -> Result<()>,
+    ) -> Result<()> {
         let copying = self.copying();
         self.open(device, bytes, Direction::Put)?.have(|stream| {
-            stream.write_all(source).map_err(|error| broken(error, copying))?;
-            read::<std::result::Result<(), Refusal>>(stream, copying)?.map_err(Refusal::error)
+            let fed = feed(stream, copying);
+            if fed.as_ref().is_err_and(|error| !is_hang_up(error)) {
+                return fed;
+            }
+            // One that takes no more says why before it hangs up.
+            match (fed, read::<std::result::Result<(), Refusal>>(stream, copying)) {
+                (_, Ok(Err(refusal))) => Err(refusal.error()),
+                (Ok(()), verdict) => verdict.map(drop),
+                (hang_up, _) => hang_up,
+            }
         })
     }
 
@@ -48,7 +107,8 @@ impl Client {
         stream.have(|stream| stream.read_exact(target).map_err(|error| broken(error, copying)))
     }
 
-    /// Copies `len` bytes from `address` of a device on, as [`Client::copy_device_to_host`]. There is made room for them when it is known that the device has them.
+    /// Copies `len` bytes from `address` of a device on, as [`Client::copy_device_to_host`]. Room is made for them when it is
+    /// known that the device has them.
     ///
     /// # Errors
     /// Those of [`Client::copy_host_to_device`]; [`Error::ResourceLimit`] when there is no room.
@@ -70,9 +130,7 @@ impl Client {
 
     /// Connects with a device, and has it agree to a copy.
     fn open(&mut self, device: DeviceId, bytes: Bytes, direction: Direction) -> Result<Watched<'_>> {
-        let Reply::Located(location) = self.ask(Request::Locate(device))? else {
-            return Err(unexpected());
-        };
+        let location = self.locate(device)?;
         location.range.check(device, bytes).map_err(Refusal::error)?;
         let (copying, comm) = (self.copying(), location.comm);
         let mut stream = Watched::dial(self, device, location)?;
@@ -86,7 +144,28 @@ impl Client {
         Ok(stream)
     }
 
+    fn locate(&mut self, device: DeviceId) -> Result<Location> {
+        match self.ask(Request::Locate(device))? {
+            Reply::Located(location) => Ok(location),
+            _ => Err(unexpected()),
+        }
+    }
+
     fn copying(&self) -> Exchange {
         Exchange { peer: DEVICE, operation: COPYING, patience: self.timeout }
     }
+}
+
+/// The error for a source of `len` bytes that gives no more.
+fn unread(error: io::Error, len: u64) -> Error {
+    let error = match error.kind() {
+        ErrorKind::UnexpectedEof => io::Error::new(error.kind(), format!("it has ended before {len} bytes")),
+        _ => error,
+    };
+    Error::os("reading what is to be copied to a device", error)
+}
+
+/// Whether the other side takes no more.
+fn is_hang_up(error: &Error) -> bool {
+    matches!(error, Error::Coordinator { fault: Fault::Lost { .. } })
 }

@@ -1,6 +1,6 @@
 //! The thread that is the parent of a fleet's devices.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::SigSet;
 use nix::unistd::Pid;
 
 use super::restarts::Restarts;
@@ -17,13 +17,11 @@ use super::{DeviceEnd, DeviceKind};
 use crate::bootstrap::{poll_timeout, resource_error};
 use crate::coordinator::directory::RuntimeDirectory;
 use crate::coordinator::id::DeviceId;
+use crate::coordinator::sendoff;
 use crate::error::Result;
 use crate::launch::Program;
 use crate::logs::COORDINATOR;
-use crate::shm::system::pidfd_open;
-
-/// How long devices that are told to end may take for it.
-pub(in crate::coordinator) const GRACE: Duration = Duration::from_secs(2);
+use crate::shm::system::{pidfd_kill, pidfd_open};
 
 /// How long it may take this process to hear of a Ctrl-C that its devices have heard of as well.
 const HEARING: Duration = Duration::from_millis(300);
@@ -93,10 +91,10 @@ impl Crew {
         let before = SigSet::thread_get_mask();
         let _ = SigSet::all().thread_block();
         while !self.has_rung(rope, None) {
-            let dead = self.reap(Some(rope));
+            let dead = self.reap(rope);
             self.replace(dead, rope, &mut on_end, before.as_ref().ok());
         }
-        self.end();
+        sendoff::end(&self.living);
     }
 
     fn start_all(&mut self) -> Result<()> {
@@ -165,7 +163,7 @@ impl Crew {
     fn has_rung(&self, rope: &UnixStream, limit: Option<Duration>) -> bool {
         let mut polled = vec![PollFd::new(rope.as_fd(), PollFlags::POLLIN)];
         if limit.is_none() {
-            polled.extend(self.living.iter().map(|it| PollFd::new(it.pidfd.as_fd(), PollFlags::POLLIN)));
+            polled.extend(self.living.iter().map(|it| PollFd::new(it.as_fd(), PollFlags::POLLIN)));
         }
         match poll(&mut polled, poll_timeout(limit)) {
             Ok(_) => polled[0].any().unwrap_or(true),
@@ -175,7 +173,7 @@ impl Crew {
     }
 
     /// Takes out those who have ended; where the fleet may be about to end as well, it is waited whether it does.
-    fn reap(&mut self, rope: Option<&UnixStream>) -> Vec<Dead> {
+    fn reap(&mut self, rope: &UnixStream) -> Vec<Dead> {
         let mut ended = Vec::new();
         self.living.retain_mut(|member| {
             match member.child.try_wait() {
@@ -193,33 +191,17 @@ impl Crew {
             false
         });
         let were_told = ended.iter().any(|it| it.end.was_told());
-        if were_told && rope.is_some_and(|rope| self.has_rung(rope, Some(HEARING))) {
+        if were_told && self.has_rung(rope, Some(HEARING)) {
             ended.clear();
         }
         ended
-    }
-
-    /// Tells all to end, and waits for that for as long as they may take.
-    fn end(&mut self) {
-        // None of them has been waited for, so the numbers are theirs.
-        self.living.iter().for_each(|member| _ = kill(pid_of(&member.child), Signal::SIGTERM));
-        let until = Instant::now() + GRACE;
-        while !self.living.is_empty() {
-            let left = until.saturating_duration_since(Instant::now());
-            let mut polled: Vec<_> =
-                self.living.iter().map(|it| PollFd::new(it.pidfd.as_fd(), PollFlags::POLLIN)).collect();
-            if left.is_zero() || poll(&mut polled, poll_timeout(Some(left))) == Ok(0) {
-                return;
-            }
-            drop(polled);
-            self.reap(None);
-        }
     }
 }
 
 impl Drop for Crew {
     fn drop(&mut self) {
-        self.living.iter_mut().for_each(|member| _ = member.child.kill());
+        // The program may have waited for all of its children, and another process may have the number of one.
+        self.living.iter().for_each(|member| pidfd_kill(member.as_fd()));
         self.living.iter_mut().for_each(|member| _ = member.child.wait());
     }
 }
@@ -227,6 +209,12 @@ impl Drop for Crew {
 impl Member {
     fn device(&self) -> DeviceId {
         DeviceId::new(self.child.id())
+    }
+}
+
+impl AsFd for Member {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
     }
 }
 

@@ -136,6 +136,33 @@ mod tests {
     }
 
     #[test]
+    fn questions_that_come_too_early_are_heard_later_and_who_asks_too_much_meanwhile_has_to_go() {
+        let mut bench = Bench::new("early");
+        let question =
+            encode(&Question { number: 1, request: Request::List { from: CommId::new(1) } }).unwrap();
+        let long = |len: usize| {
+            let mut question = question.clone();
+            question.resize(4 + len, b' ');
+            question[..4].copy_from_slice(&u32::try_from(len).unwrap().to_le_bytes());
+            question
+        };
+        let short = bench.connect(CLIENT(), &question, 0);
+        for _ in 0..TOO_MANY {
+            let number = bench.connect(CLIENT(), &long(MAX_MESSAGE), 0);
+            assert!(bench.coordinator.next_event(number).is_none(), "nobody is answered yet");
+            assert!(bench.coordinator.peers[&number].idle_since().is_none(), "it waits all the same");
+        }
+        let left = bench.left();
+        assert!(left.len() <= MAX_BURDEN / MAX_MESSAGE + 1 && left[0] == short, "{} are left", left.len());
+        let mut now_ms = 0;
+        while !bench.coordinator.machine.is_open() {
+            bench.coordinator.handle(crate::coordinator::Event::Tick { now_ms });
+            now_ms += 10;
+        }
+        assert!(left.iter().all(|number| bench.coordinator.next_event(*number).is_some()));
+    }
+
+    #[test]
     fn clients_that_do_not_read_have_to_go_and_devices_that_have_said_all_stay() {
         let mut bench = Bench::new("unread");
         let devices: Vec<_> = (0..TOO_MANY).map(|_| bench.connect(DEVICE(), b"", MAX_MESSAGE - 2)).collect();

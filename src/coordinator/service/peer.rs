@@ -78,17 +78,17 @@ impl Peer {
         Ok(true)
     }
 
-    /// How much is kept for it that it is to answer for: of a message that has not come whole, and of what it has not read. Orders that a
+    /// How much is kept for it that it is to answer for: of messages that have not been taken out, and of what it has not read. Orders that a
     /// device has not read are not its doing, and each device has but a few of them.
     pub(super) fn burden(&self) -> usize {
         let unread = if matches!(self.kind, Kind::Device { .. }) { 0 } else { self.link.unread() };
         self.link.unheard() + unread
     }
 
-    /// Since when it has been a client that waits for no answer, if it is one.
+    /// Since when it has been a client that waits for no answer, and has not asked for one that is yet to be heard, if it is one.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         match self.kind {
-            Kind::Client { asked: 0, heard } => Some(heard),
+            Kind::Client { asked: 0, heard } if !self.link.has_next() => Some(heard),
             _ => None,
         }
     }
