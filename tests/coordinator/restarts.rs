@@ -21,11 +21,8 @@ use crate::pool::{Pool, entries};
 /// So many calls are in a group of the traffic, each on elements of its own.
 const CALLS: u64 = 8;
 
-/// How long a group is to take at the least.
-const LONG: Duration = Duration::from_millis(80);
-
-/// The most elements of a call, which all calls of a group together have room for in the memory of a device.
-const MOST: u64 = 1 << 19;
+/// How many elements each has: all calls of a group together have room in the memory of a device.
+const COUNT: u64 = 1 << 19;
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -37,11 +34,8 @@ struct Traffic {
     devices: Vec<DeviceId>,
     comm: CommId,
     job: Job,
-    /// How many elements each call has.
-    count: u64,
-    /// How many groups there were, and how many of them before the devices got their first elements.
+    /// How many groups there were.
     groups: u64,
-    before: u64,
 }
 
 impl Traffic {
@@ -53,32 +47,31 @@ impl Traffic {
         let CommStatus { comm, devices, .. } = client.init(n_devices, false).unwrap();
         let is_ours = |job: &Job| devices.iter().all(|device| job.processes().contains(&device.get()));
         let job = Job::all().into_iter().find(is_ours).unwrap();
-        Self { directory, client, devices, comm, job, count: MOST / 64, groups: 0, before: 0 }
+        Self { directory, client, devices, comm, job, groups: 0 }
     }
 
     /// Gives all devices their first elements.
     fn fill(&mut self) {
         for (rank, device) in (0_u64..).zip(&self.devices) {
-            for place in (0..CALLS).map(|call| call * MOST) {
-                let elements: Vec<_> = (place..place + self.count).map(|index| first(rank, index)).collect();
+            for place in (0..CALLS).map(|call| call * COUNT) {
+                let elements: Vec<_> = (place..place + COUNT).map(|index| first(rank, index)).collect();
                 let bytes = bytemuck::cast_slice(&elements);
                 self.client.copy_host_to_device(*device, ADDRESS + 8 * place, bytes).unwrap();
             }
         }
-        self.before = self.groups;
     }
 
     /// Begins a group: each element becomes the sum over all ranks.
     fn start(&mut self) {
         self.client.start_group(self.comm).unwrap();
         for call in 0..CALLS {
-            let addresses = vec![ADDRESS + 8 * MOST * call; self.devices.len()];
+            let addresses = vec![ADDRESS + 8 * COUNT * call; self.devices.len()];
             let call = DeviceCall {
                 collective: Collective::AllReduce,
                 data_type: DataType::U64,
                 op: Operator::Sum,
                 root: 0,
-                count: self.count,
+                count: COUNT,
                 send: addresses.clone(),
                 recv: addresses,
             };
@@ -94,25 +87,6 @@ impl Traffic {
         let last = status.last.clone().unwrap();
         let is_well = last.group == self.groups && last.failure.is_none();
         assert!((status.state, status.epoch) == (State::Ready, 1) && is_well, "{status:?}");
-    }
-
-    /// How long a group takes that has begun, of as many elements as make it long enough.
-    fn measure(&mut self) -> Duration {
-        loop {
-            // The first one of a kind takes longer.
-            let took = (0..3).map(|_| self.time()).min().unwrap();
-            if took >= LONG || self.count == MOST {
-                return took;
-            }
-            self.count *= 2;
-        }
-    }
-
-    fn time(&mut self) -> Duration {
-        self.start();
-        let began = Instant::now();
-        self.end();
-        began.elapsed()
     }
 
     /// How many operations each rank has done.
@@ -136,12 +110,12 @@ impl Traffic {
     /// Looks whether elements of `call` are on `rank` what all groups together make of them.
     fn check(&mut self, rank: usize, call: u64, elements: std::ops::Range<u64>) {
         let (device, n) = (self.devices[rank], self.devices.len() as u64);
-        let address = ADDRESS + 8 * (MOST * call + elements.start);
+        let address = ADDRESS + 8 * (COUNT * call + elements.start);
         let bytes = self.client.read_device(device, address, 8 * (elements.end - elements.start)).unwrap();
         // After the first group all have the same, which each further one multiplies by their number.
-        let factor = (1..self.groups - self.before).fold(1_u64, |factor, _| factor.wrapping_mul(n));
+        let factor = (1..self.groups).fold(1_u64, |factor, _| factor.wrapping_mul(n));
         for (index, bytes) in elements.zip(bytes.chunks_exact(8)) {
-            let sum: u64 = (0..n).map(|rank| first(rank, MOST * call + index)).sum();
+            let sum: u64 = (0..n).map(|rank| first(rank, COUNT * call + index)).sum();
             let expected = sum.wrapping_mul(factor);
             let found = u64::from_ne_bytes(bytes.try_into().unwrap());
             assert_eq!(
@@ -165,12 +139,11 @@ fn first(rank: u64, index: u64) -> u64 {
 fn no_group_fails_when_the_coordinator_is_killed_in_the_middle_of_its_traffic() {
     let mut pool = Pool::start("traffic", 3);
     let mut traffic = Traffic::begin(&pool);
-    let took = traffic.measure();
     traffic.fill();
     let seed = seed();
     let (wanted, mut random) = (if long() { 200 } else { 5 }, Random(seed));
     let (mut kills, mut in_the_middle) = (0, 0);
-    println!("groups of {took:?}, {CALLS} calls of {} elements, SHMCCL_SEED={seed}", traffic.count);
+    println!("SHMCCL_SEED={seed}");
     while in_the_middle < wanted {
         kills += 1;
         assert!(kills <= 60 * wanted, "{in_the_middle} of {kills} kills were in the middle of a group");
@@ -191,11 +164,11 @@ fn no_group_fails_when_the_coordinator_is_killed_in_the_middle_of_its_traffic() 
             println!("{in_the_middle} of {kills} kills in the middle");
         }
         let (rank, call) = (usize::try_from(random.below(3)).unwrap(), random.below(CALLS));
-        for index in [0, traffic.count / 2, traffic.count - 1] {
+        for index in [0, COUNT / 2, COUNT - 1] {
             traffic.check(rank, call, index..index + 1);
         }
     }
-    (0..3).for_each(|rank| traffic.check(rank, random.below(CALLS), 0..traffic.count));
+    (0..3).for_each(|rank| traffic.check(rank, random.below(CALLS), 0..COUNT));
     traffic.client.finalize(traffic.comm).unwrap();
     println!(
         "{kills} coordinators killed, {in_the_middle} while all devices were in the middle of a group; none failed"
