@@ -68,6 +68,7 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
         adopt_ms: milliseconds(ADOPTION),
         patience_ms: milliseconds(args.patience),
         hang_rule: args.hangs.rule(args.patience)?,
+        spares_hung: args.hangs.spares_hung(),
     };
     let mut coordinator = Coordinator::start(&directory, settings)?;
     output::note(&format!("coordinator listens at {}; Ctrl-C ends it", directory.socket().display()));
@@ -81,6 +82,7 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
     let roll = Roll::default();
     let come = roll.clone();
     coordinator.on_registered(move |device| come.note_come(device));
+    coordinator.on_hung(|hung| output::note(&hung.to_string()));
     let Some(present) = coordinator.gather()? else { return Ok(failure::DONE) };
     let missing = DeviceKind::missing(&kinds, &directory, &present);
     roll.goes_on_with(present.len() + missing.coming.len());

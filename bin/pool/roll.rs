@@ -40,7 +40,7 @@ impl Roll {
         let mut names = self.names();
         let has_come = names.come.remove(&end.device);
         let told = if has_come { end.to_string() } else { format!("{end} before it had registered") };
-        if end.can_restart() && (has_come || end.was_restarted) {
+        if end.can_restart() && (has_come || end.was_restarted || end.was_taken_over) {
             output::note(&format!("{told}; started again ({} more times at most)", end.restarts - 1));
             return true;
         }
@@ -48,7 +48,7 @@ impl Roll {
             output::note(&format!("{told}; the others go on"));
             return false;
         }
-        if names.goes_on || end.was_restarted || end.was_told() {
+        if names.goes_on || end.was_restarted || end.was_taken_over || end.was_told() {
             output::note(&format!("{told}, and the pool goes on without it"));
             return false;
         }

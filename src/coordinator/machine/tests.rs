@@ -9,7 +9,7 @@ use crate::coordinator::order::{FailureKind, Formation, Membership, Phase};
 use crate::coordinator::request::GroupOutcome;
 use bench::Bench;
 
-const SETTINGS: Settings = Settings { adopt_ms: 400, patience_ms: 3000, hang_rule: None };
+const SETTINGS: Settings = Settings { adopt_ms: 400, patience_ms: 3000, hang_rule: None, spares_hung: false };
 const COMM: CommId = CommId::new(1);
 
 #[test]
@@ -90,6 +90,7 @@ fn what_has_lost_all_devices_says_so_to_who_waits_and_who_wants_to_go_on() {
 #[test]
 fn a_pause_of_the_coordinator_is_no_silence_of_a_device() {
     let mut bench = Bench::new(2);
+    bench.machine.settings.spares_hung = true;
     let device = DeviceId::new(1);
     bench.stopped.insert(device);
     bench.ask(Request::Init { devices: 2, keep_going: false });
@@ -103,6 +104,7 @@ fn a_pause_of_the_coordinator_is_no_silence_of_a_device() {
         [device],
         "it has been heard of by nobody for all of the time that was watched"
     );
+    assert_eq!(bench.killed, [], "and is spared");
 }
 
 #[test]
@@ -138,12 +140,15 @@ fn a_member_that_comes_back_late_is_as_welcome_as_one_that_hears_an_order_late()
     let (mut bench, _) = half_adopted();
     bench.pass(SETTINGS.patience_ms - SETTINGS.adopt_ms);
     assert_eq!((bench.status().state, bench.status().lost), (State::Failed, vec![DeviceId::new(2)]));
+    assert_eq!(bench.killed, [DeviceId::new(2)], "it lives, and is of no use to anybody");
+    assert!(bench.status().why.unwrap().ends_with("it hangs, and has not come back in 3000 ms"));
 }
 
 #[test]
 fn a_member_that_has_died_with_the_coordinator_is_not_waited_for() {
     let (mut bench, _) = half_adopted();
     bench.happen(Event::Gone { device: DeviceId::new(2) });
+    assert_eq!(bench.killed, [], "another process may have its number");
     assert_eq!((bench.status().state, bench.status().lost), (State::Failed, vec![DeviceId::new(2)]));
     assert_eq!(bench.machine.awaited(), [].into());
     // Another process may have its number by and by.
@@ -165,7 +170,7 @@ fn a_member_without_signs_of_life_is_lost_by_that_though_it_has_heard_all_and_is
         bench.happen(Event::Beat { device: up });
         bench.pass(500);
     }
-    assert_eq!(bench.dropped, [hung]);
+    assert_eq!((&bench.dropped[..], &bench.killed[..]), (&[hung][..], &[hung][..]));
     let status = bench.status();
     assert_eq!((status.state, status.lost), (State::Failed, vec![hung]));
     let last = status.last.unwrap();
@@ -443,7 +448,7 @@ fn a_newcomer_that_stops_after_it_was_told_to_come_is_named() {
 
 #[test]
 fn a_coordinator_that_waits_for_ever_judges_nobody_and_has_a_next_look_at_the_time() {
-    let forever = Settings { adopt_ms: u64::MAX, patience_ms: u64::MAX, hang_rule: None };
+    let forever = Settings { adopt_ms: u64::MAX, patience_ms: u64::MAX, ..SETTINGS };
     for (settings, is_open) in [(forever, false), (Settings { adopt_ms: 0, ..forever }, true)] {
         let mut bench = Bench::new(2);
         bench.machine = Machine::new(settings, 2);
