@@ -93,6 +93,9 @@ pub(crate) enum Ask {
         keep_going: bool,
     },
     /// Tell how a communicator is doing, or all of them
+    ///
+    /// It is one line. Where the last group of the one that is named has failed by a wait that has lasted too long, lines follow that tell
+    /// what every rank was in then, and who held them up.
     Status {
         /// Which
         comm: Option<u64>,

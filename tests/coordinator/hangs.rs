@@ -50,7 +50,19 @@ fn who_was_waited_for_in_vain_is_told_by_its_number_as_a_device() {
     // Where those who tell only of the end come long before it, that is told until then.
     let told = pool.ctl_until("status 1", |line| line.contains("timed out after 3s"));
     assert!(told.contains(&format!("(device {hung})")), "{told}");
+    // What everybody was in is told with it, also when nobody is in it any more.
     signal(hung, Signal::SIGCONT);
+    pool.ctl("go-on 1").line();
+    let told = pool.ctl("status 1").line();
+    let lines: Vec<_> = told.lines().skip(1).collect();
+    assert!(lines[0].starts_with("  job ") && lines[0].contains("epoch 1, 3 ranks"), "{told}");
+    for (rank, member) in members.iter().enumerate() {
+        let line = lines.iter().find(|line| line.contains(&format!("rank {rank} (process {member}")));
+        let line = line.unwrap_or_else(|| panic!("{told}"));
+        assert!(rank == 2 || line.contains("in all_reduce of 4 double by sum"), "{told}");
+    }
+    assert!(lines[3].contains("stopped") && lines[4].starts_with("  held up by rank 2"), "{told}");
+    assert_eq!(pool.ctl("status").line().lines().count(), 1, "not in a list");
 }
 
 #[test]

@@ -193,11 +193,15 @@ impl Bench {
     }
 
     pub(super) fn call(&mut self) -> Result<Reply, Refusal> {
+        self.call_on(COMM)
+    }
+
+    pub(super) fn call_on(&mut self, comm: CommId) -> Result<Reply, Refusal> {
         let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, Operator::Sum);
-        let addresses = vec![0x1000; self.machine.comms.get(&COMM).map_or(1, |comm| comm.members.len())];
+        let addresses = vec![0x1000; self.machine.comms.get(&comm).map_or(1, |comm| comm.members.len())];
         let (send, recv) = (addresses.clone(), addresses);
         let call = DeviceCall { collective, data_type, op, root: 0, count: 1, send, recv };
-        self.answer(Request::Call { comm: COMM, group: self.group, call })
+        self.answer(Request::Call { comm, group: self.group, call })
     }
 
     /// All devices end their group like this.
