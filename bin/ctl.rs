@@ -141,7 +141,9 @@ fn tell_progress(comm: u64, group: u64) -> Result<()> {
 }
 
 fn tell(status: &CommStatus) -> Result<()> {
-    output::print(&format!("{}\n", describe(status)))
+    let report = status.last.as_ref().and_then(|last| last.report.as_deref()).unwrap_or_default();
+    let lines: String = report.lines().map(|line| format!("  {line}\n")).collect();
+    output::print(&format!("{}\n{lines}", describe(status)))
 }
 
 /// How a communicator is doing, in one line.
@@ -196,6 +198,7 @@ mod tests {
             failure: Some("device 11 was lost".to_owned()),
             culprit: Some(DeviceId::new(11)),
             checkpoint: None,
+            report: None,
         });
         let (comm, lost, why) =
             (CommId::new(1), vec![DeviceId::new(11)], Some("device 11 was lost".to_owned()));

@@ -13,6 +13,9 @@ use crate::failure::UsageError;
 /// The variable that says what is printed.
 const VARIABLE: &str = "SHMCCL_LOG";
 
+/// What only the ranks of a job tell of that `shmccl run` starts, and they to a subscriber of their own.
+const OF_RANKS: [&str; 2] = ["meeting", "epoch"];
+
 /// What the names of targets begin with.
 const PREFIX: &str = "shmccl::";
 
@@ -43,6 +46,25 @@ fn read(text: &str) -> Result<Targets, UsageError> {
     Ok(targets)
 }
 
+/// What to say of targets that the environment names and that `shmccl run` itself says nothing of, if it names any.
+pub(crate) fn hint_of_ranks() -> Option<String> {
+    hint(&std::env::var(VARIABLE).ok()?)
+}
+
+fn hint(text: &str) -> Option<String> {
+    let named = |name: &&str| {
+        let levels = text.split(',').filter_map(|word| word.trim().split_once('='));
+        levels.into_iter().any(|(target, level)| target == *name && !level.eq_ignore_ascii_case("off"))
+    };
+    let names: Vec<_> = OF_RANKS.into_iter().filter(named).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "{VARIABLE} names {}: of that the ranks tell, and a program prints it that installs a subscriber of `tracing`",
+            names.join(" and ")
+        )
+    })
+}
+
 fn level_of(word: &str, level: &str) -> Result<LevelFilter, UsageError> {
     // Numbers would be levels, too, which nobody remembers.
     let is_word = level.bytes().all(|byte| byte.is_ascii_alphabetic());
@@ -61,6 +83,14 @@ fn refusal(word: &str) -> UsageError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whoever_names_what_only_ranks_tell_of_is_told_that() {
+        assert_eq!(hint("info,launch=debug,proxy=trace,epoch=off"), None);
+        let told = hint("launch=debug, epoch=trace").unwrap();
+        assert!(told.starts_with("SHMCCL_LOG names epoch: of that the ranks tell"), "{told}");
+        assert!(hint("meeting=info,epoch=info").unwrap().contains("names meeting and epoch: "));
+    }
 
     #[test]
     fn what_is_no_filter_is_refused_with_the_names_that_there_are() {

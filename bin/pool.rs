@@ -33,7 +33,10 @@ A file of devices is TOML. Every key may be left out:
 
 Devices that a coordinator starts end with it at Ctrl-C or SIGTERM. One that cannot begin ends the pool, unless that has taken over \
 others, and says why. One that dies later is gone, unless --restart says how many are started again, each as a new device of the \
-same kind that belongs to nothing; one that was taken over is not. When it is killed they go on with what they do, and wait for the \
+same kind that belongs to nothing; those that were taken over are as well. It never comes back in the place of the one that has died: \
+a communicator that has lost one fails, goes on without it at `shmccl ctl go-on COMM`, and has a free device join it at `shmccl ctl grow \
+COMM`, whose memory has what the program copies there. A device that hangs is killed, unless --spare-hung leaves it to a debugger, or it was \
+started by hand. When the coordinator is killed they go on with what they do, and wait for the \
 next one as long as --outlive says; one that is started with the same -n or --devices takes them over, and starts only what is missing \
 of them. At SIGQUIT (Ctrl-\\) it prints what every device of a communicator is doing, and all goes on. Devices of `shmccl device` live on in any case.";
 
@@ -68,6 +71,7 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
         adopt_ms: milliseconds(ADOPTION),
         patience_ms: milliseconds(args.patience),
         hang_rule: args.hangs.rule(args.patience)?,
+        spares_hung: args.hangs.spares_hung(),
     };
     let mut coordinator = Coordinator::start(&directory, settings)?;
     output::note(&format!("coordinator listens at {}; Ctrl-C ends it", directory.socket().display()));
@@ -81,6 +85,7 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
     let roll = Roll::default();
     let come = roll.clone();
     coordinator.on_registered(move |device| come.note_come(device));
+    coordinator.on_hung(|hung| output::note(&hung.to_string()));
     let Some(present) = coordinator.gather()? else { return Ok(failure::DONE) };
     let missing = DeviceKind::missing(&kinds, &directory, &present);
     roll.goes_on_with(present.len() + missing.coming.len());

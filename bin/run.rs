@@ -18,7 +18,7 @@ use shmccl::heap::layout::HeapShape;
 use shmccl::launch::{Launch, Outcome, Program};
 
 use crate::args::{BecomeArgs, RunArgs};
-use crate::{failure, output};
+use crate::{failure, log, output};
 use lines::Lines;
 use orphans::Orphans;
 
@@ -53,6 +53,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8> {
     let launch = job(args)?;
     if !args.quiet {
         output::note(&launch.plan().describe());
+        log::hint_of_ranks().iter().for_each(|hint| output::note(hint));
     }
     let mut lines = Lines::new(launch.job_id());
     let outcome = launch.supervise(&mut lines);

@@ -1,11 +1,13 @@
 //! Locks on files and directories, whose last holder may be about to be gone.
 
-use std::fs::{File, TryLockError};
+use std::fs::{File, Metadata, TryLockError};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 use nix::poll::{PollTimeout, poll};
+use nix::sys::stat::{major, minor};
 
 /// How often a lock is tried that somebody else has.
 const PAUSE_MS: u8 = 5;
@@ -33,6 +35,24 @@ pub(crate) fn lock(file: &File, patience: Duration, may_go: impl Fn() -> bool) -
     }
 }
 
+/// The process that has locked the file or directory of which this is told, as far as the system lists it: `/proc/locks` names who has
+/// taken the lock first, by the numbers of processes here, and files by those of their file system, which some have no one number for.
+pub(crate) fn holder(locked: &Metadata) -> Option<u32> {
+    let (device, inode) = (locked.dev(), locked.ino());
+    let place = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    locks.lines().find_map(|line| holder_in(line, &place))
+}
+
+/// Who has a lock that `/proc/locks` tells of in this line, if it is one on the file at this `place`: `1: FLOCK ADVISORY WRITE 17 fd:01:42 0
+/// EOF`. A line of one who waits for it has an arrow in front.
+fn holder_in(line: &str, place: &str) -> Option<u32> {
+    let mut words = line.split_whitespace().skip(1);
+    let (kind, process) = (words.next()?, words.nth(2)?);
+    let is_it = kind == "FLOCK" && words.next() == Some(place);
+    process.parse().ok().filter(|process| is_it && *process > 0)
+}
+
 /// The same, until what is returned is dropped, whoever has a duplicate.
 ///
 /// # Errors
@@ -41,4 +61,26 @@ pub(crate) fn hold(file: File, patience: Duration, may_go: impl Fn() -> bool) ->
     lock(&file, patience, may_go)?;
     // It is locked already: this only says when that ends.
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_a_lock_is_found_by_the_place_of_the_file_and_who_only_waits_for_it_is_not() {
+        let line = "17: FLOCK  ADVISORY  WRITE 4711 fd:01:1234 0 EOF";
+        assert_eq!(holder_in(line, "fd:01:1234"), Some(4711));
+        assert_eq!(holder_in(line, "fd:01:123"), None);
+        for other in [
+            "17: -> FLOCK  ADVISORY  WRITE 4711 fd:01:1234 0 EOF",
+            "17: POSIX  ADVISORY  WRITE 4711 fd:01:1234 0 EOF",
+            "17: FLOCK  ADVISORY  WRITE -1 fd:01:1234 0 EOF",
+            "17: FLOCK  ADVISORY  WRITE 0 fd:01:1234 0 EOF",
+            "17: FLOCK",
+            "",
+        ] {
+            assert_eq!(holder_in(other, "fd:01:1234"), None, "{other}");
+        }
+    }
 }

@@ -2,6 +2,11 @@
 //!
 //! All of it is read at a moment, and may be over at the next.
 
+#[cfg(feature = "coordinator")]
+use std::os::unix::process::ExitStatusExt;
+#[cfg(feature = "coordinator")]
+use std::process::ExitStatus;
+
 use crate::shm::state_of_process;
 
 /// The process that `thread` belongs to, be it one of many.
@@ -17,9 +22,30 @@ pub(crate) fn is_stopped(process: u32) -> bool {
     matches!(state_of_process(&stat), Some("T" | "t"))
 }
 
+/// How `process` has ended, whoever's child it is, if it has and nobody has waited for it.
+#[cfg(feature = "coordinator")]
+pub(crate) fn exit_of_unreaped(process: u32) -> Option<ExitStatus> {
+    const STATE: usize = 3;
+    const EXIT_CODE: usize = 52;
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let has_ended = state_of_process(&stat) == Some("Z");
+    // The name, which is field 2, may have anything in it.
+    let code = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().nth(EXIT_CODE - STATE)?;
+    code.parse().ok().filter(|_| has_ended).map(ExitStatus::from_raw)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "coordinator")]
+    #[test]
+    fn how_a_process_has_ended_can_be_told_before_its_parent_has_waited_for_it() {
+        let mut child = std::process::Command::new("sh").args(["-c", "exit 7"]).spawn().unwrap();
+        crate::testing::wait_until("it has ended", || exit_of_unreaped(child.id()).is_some());
+        assert_eq!(exit_of_unreaped(child.id()), Some(child.wait().unwrap()));
+        assert_eq!((exit_of_unreaped(child.id()), exit_of_unreaped(std::process::id())), (None, None));
+    }
 
     #[test]
     fn a_thread_leads_to_its_process_and_a_number_that_nobody_has_to_none() {

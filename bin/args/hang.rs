@@ -48,6 +48,10 @@ pub(crate) struct PoolHangArgs {
     /// The time between two looks, such as 100ms or 1s; at least 1ms [default: a tenth of --patience]
     #[arg(long, value_name = "TIME", value_parser = parse_period)]
     heartbeat: Option<Duration>,
+    /// Leave a device that hangs and that a coordinator has started as it is, for a debugger: otherwise it is killed. However that was
+    /// found, by its heartbeat or by --patience
+    #[arg(long)]
+    spare_hung: bool,
 }
 
 /// How many misses of how many looks, if that matters.
@@ -55,6 +59,11 @@ pub(crate) struct PoolHangArgs {
 struct Misses(Option<(u32, u32)>);
 
 impl PoolHangArgs {
+    /// Whether devices that hang are left as they are.
+    pub(crate) fn spares_hung(&self) -> bool {
+        self.spare_hung
+    }
+
     /// The rule that the flags say, if there is to be one, for a coordinator of this patience.
     ///
     /// # Errors

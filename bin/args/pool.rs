@@ -39,8 +39,9 @@ pub(crate) struct CoordinatorArgs {
     /// How long devices that it has started wait for the next coordinator when this one is killed; then they end [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = parse_timeout)]
     pub(crate) outlive: Option<Duration>,
-    /// Start devices again that it has started and that die, each as a free one of the same kind, so often in all; not one that was told
-    /// to end, or could not begin
+    /// Start devices again that it has started or taken over and that die, or that it kills as they hang, so often in all; not one that was
+    /// told to end, or could not begin. What comes is a new, free device of the same kind, in nobody's place: a communicator that has
+    /// lost one goes on without it (`ctl go-on`), and takes the new one in, with empty memory, by `ctl grow`
     #[arg(long, value_name = "TIMES", default_value_t = 0)]
     pub(crate) restart: u32,
     /// Serve metrics for Prometheus over HTTP as well, at a loopback address such as 127.0.0.1:9400, to any user of this machine;
@@ -93,6 +94,9 @@ pub(crate) enum Ask {
         keep_going: bool,
     },
     /// Tell how a communicator is doing, or all of them
+    ///
+    /// It is one line. Where the last group of the one that is named has failed by a wait that has lasted too long, lines follow that tell
+    /// what every rank was in then, and who held them up.
     Status {
         /// Which
         comm: Option<u64>,

@@ -100,7 +100,7 @@ impl Entry {
                 Err("expected a core that this process may run on; `shmccl doctor` lists them".to_owned())
             }
         })?;
-        Ok(DeviceKind { name: self.name, count, memory, timeout, core })
+        Ok(DeviceKind { name: self.name, memory, timeout, core, ..DeviceKind::new(count) })
     }
 }
 
@@ -137,10 +137,10 @@ mod tests {
         assert_eq!(kinds[0], DeviceKind::new(1));
         let big = DeviceKind {
             name: Some("big".to_owned()),
-            count: 2,
             memory: 1 << 30,
             timeout: Duration::from_secs(5),
             core: Some(0),
+            ..DeviceKind::new(2)
         };
         assert_eq!(kinds[1..], [big]);
     }

@@ -48,7 +48,7 @@ impl Roll {
             output::note(&format!("{told}; the others go on"));
             return false;
         }
-        if names.goes_on || end.was_restarted || end.was_told() {
+        if names.goes_on || end.was_restarted || end.was_taken_over || end.was_told() {
             output::note(&format!("{told}, and the pool goes on without it"));
             return false;
         }

@@ -59,6 +59,8 @@ pub struct Trouble {
     pub rank: Option<u32>,
     /// Nothing has changed by it, on any rank, and the epoch goes on.
     pub is_undone: bool,
+    /// What every rank was in, where it was a wait that has lasted too long.
+    pub report: Option<String>,
 }
 
 /// What came of a [`Task`].
@@ -330,7 +332,8 @@ impl Agent {
                 let members = &membership.formation.members;
                 let culprit = rank.and_then(|rank| members.get(rank as usize).copied());
                 let failure = trouble.as_ref().map(|trouble| trouble.why.clone());
-                membership.last = Some(GroupOutcome { group: *group, failure, culprit, checkpoint });
+                let report = trouble.as_ref().and_then(|trouble| trouble.report.clone());
+                membership.last = Some(GroupOutcome { group: *group, failure, culprit, checkpoint, report });
                 match trouble {
                     None | Some(Trouble { is_undone: true, .. }) => ready(group),
                     Some(Trouble { why, kind, .. }) => {
@@ -361,7 +364,7 @@ impl Agent {
 
 impl From<String> for Trouble {
     fn from(why: String) -> Self {
-        Self { why, kind: FailureKind::Other, rank: None, is_undone: false }
+        Self { why, kind: FailureKind::Other, rank: None, is_undone: false, report: None }
     }
 }
 

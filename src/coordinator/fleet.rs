@@ -6,9 +6,11 @@
 //! no others: what else the program starts is the program's to wait for.
 //!
 //! In the place of one that has died it starts another where it may ([`FleetOptions::restarts`]). To the coordinator that is a device that
-//! comes, as any may at any time: nothing that it decides depends on whom it follows, and the next coordinator need not know.
+//! comes, as any may at any time: nothing that it decides depends on whom it follows, and the next coordinator need not know. The fleet of
+//! that one watches those that it finds of its kinds ([`DeviceKind::taken_over`], `inherited.rs`), and follows them as its own.
 
 mod crew;
+mod inherited;
 mod restarts;
 
 use std::fmt;
@@ -44,36 +46,36 @@ pub struct DeviceKind {
     pub timeout: Duration,
     /// The core that they are to run on, if that matters.
     pub core: Option<usize>,
+    /// Those of them that a fleet before has started, whose process is dead, besides the `count`. This one ends none of them, tells of
+    /// each that ends, and starts another in its place as it would for one of its own.
+    pub taken_over: Vec<DeviceId>,
 }
 
 impl DeviceKind {
     /// So many devices of 64 MiB, each of which waits 30 seconds for others and runs on any core.
     #[must_use]
     pub const fn new(count: usize) -> Self {
-        Self { name: None, count, memory: 64 << 20, timeout: Duration::from_secs(30), core: None }
+        let (memory, timeout) = (64 << 20, Duration::from_secs(30));
+        Self { name: None, count, memory, timeout, core: None, taken_over: Vec::new() }
     }
 
     /// How many of each of `kinds` are yet to be started where `present` are there, of which those count that a fleet has started for
     /// `directory` before, and no others. Besides, those count that are [coming](Missing::coming).
     #[must_use]
     pub fn missing(kinds: &[Self], directory: &RuntimeDirectory, present: &[DeviceId]) -> Missing {
-        let mut found: Vec<_> =
-            present.iter().filter_map(|device| Assignment::of(*device, directory)).collect();
+        let is_there = |device: &DeviceId| Some((*device, Assignment::of(*device, directory)?));
+        let mut found: Vec<_> = present.iter().filter_map(is_there).collect();
         let is_coming = |it: &Appointed| {
             it.is_orphan && it.assignment.outlives.is_some() && !present.contains(&it.device)
         };
         let mut coming = Appointed::all(directory).unwrap_or_default();
         coming.retain(is_coming);
-        found.extend(coming.iter().map(|it| it.assignment));
+        found.extend(coming.iter().map(|it| (it.device, it.assignment)));
         let missing = kinds.iter().map(|kind| {
-            let mut wanted = kind.count;
             let assignment = kind.assignment(None);
-            found.retain(|it| {
-                let counts = wanted > 0 && assignment.is_alike(it);
-                wanted -= usize::from(counts);
-                !counts
-            });
-            Self { count: wanted, ..kind.clone() }
+            let alike = found.extract_if(.., |(_, it)| assignment.is_alike(it)).take(kind.count);
+            let taken_over: Vec<_> = alike.map(|(device, _)| device).collect();
+            Self { count: kind.count - taken_over.len(), taken_over, ..kind.clone() }
         });
         Missing { kinds: missing.collect(), coming: coming.iter().map(|it| it.device).collect() }
     }
@@ -87,7 +89,7 @@ impl DeviceKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Missing {
-    /// The kinds, each with the number of devices that are yet to be started, which may be 0.
+    /// The kinds, each with the number of devices that are yet to be started, which may be 0, and those that are there or coming.
     pub kinds: Vec<DeviceKind>,
     /// Those that a fleet has started which live and outlive it, and are not there yet, of whatever kind: they may be busy or stopped,
     /// and come back. A coordinator that ends in order ends them.
@@ -100,8 +102,8 @@ pub struct FleetOptions {
     /// How long they wait for the next coordinator of the directory when this process is killed, after which they end; what they do
     /// meanwhile goes on. Without it they end with this process.
     pub outlives: Option<Duration>,
-    /// How many devices may be started, all together, in the place of others that have died: killed, crashed, or ended with an error, and
-    /// not told to end. Each is a new device of the same kind, with fresh memory and another number. One that dies within seconds is
+    /// How many devices may be started, all together, in the place of others that have died: killed (by the coordinator, too, where one
+    /// hangs), crashed, or ended with an error, and not told to end. Each is a new device of the same kind, with fresh memory and another number. One that dies within seconds is
     /// not followed at once, and the next one less so.
     pub restarts: u32,
 }
@@ -114,10 +116,13 @@ pub struct DeviceEnd {
     pub device: DeviceId,
     /// What its kind is called.
     pub name: Option<String>,
-    /// How it has ended.
-    pub status: ExitStatus,
+    /// How it has ended. `None` for one that was [taken over](DeviceKind::taken_over) where the system tells that to its parent only, which
+    /// is dead: before Linux 6.15. That one counts as one that has died.
+    pub status: Option<ExitStatus>,
     /// Whether it was started in the place of another one.
     pub was_restarted: bool,
+    /// Whether it was [taken over](DeviceKind::taken_over).
+    pub was_taken_over: bool,
     /// How many may be started again from now on, in its place or in another's.
     pub restarts: u32,
 }
@@ -128,8 +133,11 @@ impl DeviceEnd {
     #[must_use]
     pub fn was_told(&self) -> bool {
         let tells = |signal| [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].contains(&signal);
-        self.status.success()
-            || self.status.signal().is_some_and(|number| Signal::try_from(number).is_ok_and(tells))
+        let was_told = |status: ExitStatus| {
+            status.success()
+                || status.signal().is_some_and(|number| Signal::try_from(number).is_ok_and(tells))
+        };
+        self.status.is_some_and(was_told)
     }
 
     /// Whether another one may be started in its place.
@@ -139,11 +147,11 @@ impl DeviceEnd {
     }
 
     /// Whether another one should be started in its place: one may be, and that place has been taken before, by this one where it
-    /// `has_registered` with its coordinator, or by the one that it has followed. Who has never come was not described well, or finds the
-    /// system not as it should be, and so would the next one.
+    /// `has_registered` with its coordinator, or under the one before, or by the one that it has followed. Who has never come was not
+    /// described well, or finds the system not as it should be, and so would the next one.
     #[must_use]
     pub fn is_to_be_followed(&self, has_registered: bool) -> bool {
-        self.can_restart() && (has_registered || self.was_restarted)
+        self.can_restart() && (has_registered || self.was_restarted || self.was_taken_over)
     }
 }
 
@@ -153,11 +161,12 @@ impl fmt::Display for DeviceEnd {
         if let Some(name) = &self.name {
             write!(f, " ({name})")?;
         }
-        match (self.status.signal().map(Signal::try_from), self.status.code()) {
+        let Some(status) = self.status else { return write!(f, " has ended, nobody can tell how") };
+        match (status.signal().map(Signal::try_from), status.code()) {
             (Some(Ok(signal)), _) => write!(f, " was killed by {signal}"),
             (None, Some(0)) => write!(f, " has ended"),
             (None, Some(code)) => write!(f, " exited with code {code}"),
-            _ => write!(f, " has ended as {}", self.status),
+            _ => write!(f, " has ended as {status}"),
         }
     }
 }
@@ -251,8 +260,8 @@ mod tests {
     #[test]
     fn who_ends_in_order_or_by_a_signal_that_ends_programs_was_told_to() {
         let end = |status| {
-            let (device, name, was_restarted) = (DeviceId::new(7), None, false);
-            DeviceEnd { device, name, status, was_restarted, restarts: 1 }
+            let (device, name) = (DeviceId::new(7), None);
+            DeviceEnd { device, name, status, was_restarted: false, was_taken_over: false, restarts: 1 }
         };
         for (status, was_told) in [
             (0, true),
@@ -263,7 +272,7 @@ mod tests {
             (Signal::SIGSEGV as i32, false),
             (2 << 8, false),
         ] {
-            let end = end(ExitStatus::from_raw(status));
+            let end = end(Some(ExitStatus::from_raw(status)));
             assert_eq!((end.was_told(), end.can_restart()), (was_told, !was_told), "{end}");
             assert_eq!(
                 (end.is_to_be_followed(true), end.is_to_be_followed(false)),
@@ -273,5 +282,6 @@ mod tests {
             let next = DeviceEnd { was_restarted: true, ..end };
             assert_eq!(next.is_to_be_followed(false), !was_told, "that place has been taken before");
         }
+        assert!(end(None).can_restart(), "who may have died counts as dead");
     }
 }

@@ -20,7 +20,7 @@ use super::request::{Reply, Request};
 use crate::error::{Error, Result};
 
 /// What both sides of a connection have to have in common: the version, and the number of the format of their messages.
-pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+format.6");
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+format.7");
 
 /// How long a side waits for what the other one has no reason to put off.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);

@@ -19,7 +19,8 @@
 //!
 //! A device whose connection ends counts as dead at once. One that has not even heard an order for the time of
 //! [`Settings::patience_ms`], does not give the signs of life that [`Settings::hang_rule`] asks for, or has not done in time what it was
-//! told, since its worker hangs, is dropped. Each may come back, as a device that is told to leave what it was in.
+//! told, since its worker hangs, is given up: it is dropped, and killed where it is the coordinator's own ([`Action::GiveUp`]). One that
+//! is not, or is spared, may come back, as a device that is told to leave what it was in.
 
 mod adopt;
 mod checkpoint;
@@ -64,6 +65,10 @@ pub struct Settings {
     pub patience_ms: u64,
     /// When a device counts as lost that gives no sign of life, whether it has orders or not.
     pub hang_rule: Option<HangRule>,
+    /// Whether a device that counts as lost though its process lives is left as it is, for a debugger, however that was found. Otherwise it
+    /// is killed, where a process of the coordinator has started it ([`Fleet`](super::Fleet)): it holds memory, and is of no use to anybody.
+    /// One that was started by hand is left alone in any case, and may come back.
+    pub spares_hung: bool,
 }
 
 /// What happens to a coordinator.
@@ -137,10 +142,19 @@ pub enum Action {
         /// The answer.
         reply: Result<Reply, Refusal>,
     },
-    /// End the connection with a device, which counts as lost already.
+    /// End the connection with a device that does not keep to the protocol, or for which there is no room.
     Drop {
         /// Which.
         device: DeviceId,
+    },
+    /// End the connection with a device that hangs, if it has one; it counts as lost already.
+    GiveUp {
+        /// Which.
+        device: DeviceId,
+        /// How that was found.
+        why: String,
+        /// Whether it is to be killed, if it is the coordinator's own.
+        kills: bool,
     },
     /// Log that something has come about.
     Log(Turn),
@@ -207,10 +221,11 @@ pub struct Machine {
 }
 
 impl Default for Settings {
-    /// Half a second for devices to come back, five seconds for orders, and ten looks in vain, one in half a second.
+    /// Half a second for devices to come back, five seconds for orders, and ten looks in vain, one in half a second. None that hangs is
+    /// spared.
     fn default() -> Self {
         let hang_rule = HangRule::new(Duration::from_millis(500), 10, 10).expect("a rule");
-        Self { adopt_ms: 500, patience_ms: 5000, hang_rule: Some(hang_rule) }
+        Self { adopt_ms: 500, patience_ms: 5000, hang_rule: Some(hang_rule), spares_hung: false }
     }
 }
 
@@ -341,6 +356,12 @@ impl Machine {
         }
     }
 
+    /// The device hangs, as is known by this.
+    fn give_up_on(&mut self, device: DeviceId, why: String) {
+        self.lose(device, Some(why.clone()));
+        self.actions.push(Action::GiveUp { device, why, kills: !self.settings.spares_hung });
+    }
+
     fn forget(&mut self, client: ClientId) {
         self.early.retain(|(asker, _)| asker.client != client);
         self.comms.values_mut().for_each(|comm| comm.waiting.retain(|(asker, _)| asker.client != client));
@@ -352,12 +373,10 @@ impl Machine {
         self.opens_ms.get_or_insert(self.now_ms.saturating_add(self.settings.adopt_ms));
         let patience_ms = self.settings.patience_ms;
         for device in self.pool.silent(self.now_ms, patience_ms) {
-            self.lose(device, Some(format!("it hangs, with an order unheard for {patience_ms} ms")));
-            self.actions.push(Action::Drop { device });
+            self.give_up_on(device, format!("it hangs, with an order unheard for {patience_ms} ms"));
         }
         for device in self.pool.stuck(self.now_ms, patience_ms) {
-            self.lose(device, Some("it hangs, and has not ended in time what it was told to".to_owned()));
-            self.actions.push(Action::Drop { device });
+            self.give_up_on(device, "it hangs, and has not ended in time what it was told to".to_owned());
         }
         self.look_for_signs();
         if self.is_open() {

@@ -51,5 +51,5 @@ pub use metrics::{CommMetrics, Counts, Metrics};
 pub use order::{FailureKind, Formation, Membership, Order, Phase, Report, Setback};
 pub use refusal::Refusal;
 pub use request::{CommStatus, DeviceStatus, GroupOutcome, Location, Reply, Request, State};
-pub use service::{Coordinator, RestartTally};
+pub use service::{Coordinator, HungDevice, RestartTally};
 pub use work::Work;

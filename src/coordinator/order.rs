@@ -13,6 +13,9 @@ use crate::rank::MAX_RANKS;
 /// How long a text in a report may be.
 pub(super) const MAX_TEXT: usize = 1 << 10;
 
+/// The most bytes of what a device tells of all ranks where a group has failed by a wait.
+pub(super) const MAX_REPORT: usize = 16 << 10;
+
 /// The weight of a failure that is not the consequence of another one, as far as can be told.
 pub(super) const CAUSE: u8 = 2;
 
@@ -182,6 +185,7 @@ impl Membership {
             && self.phase.directory().is_none_or(|directory| directory.len() <= MAX_PATH)
             // The coordinator has put the name of a device in front.
             && last.into_iter().all(|failure| failure.len() <= 2 * MAX_TEXT)
+            && self.last.iter().filter_map(|last| last.report.as_ref()).all(|it| it.len() <= MAX_REPORT)
     }
 
     /// Whether it is a newcomer that is not with the members of its epoch yet.

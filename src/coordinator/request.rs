@@ -183,6 +183,26 @@ pub struct GroupOutcome {
     pub culprit: Option<DeviceId>,
     /// The number of the checkpoint that was written, or read back, where it was that.
     pub checkpoint: Option<u64>,
+    /// Where it failed by a wait that has lasted too long: what every rank was in at that moment, in lines, as the first device has seen it
+    /// that tells of that. It has 16 KiB at most. [`Request::List`] is answered without it, and so is, after 64 others have ended, how a
+    /// communicator has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report: Option<String>,
+}
+
+impl CommStatus {
+    /// The same without what takes much room.
+    pub(super) fn in_short(mut self) -> Self {
+        self.last = self.last.map(GroupOutcome::in_short);
+        self
+    }
+}
+
+impl GroupOutcome {
+    /// The same without what takes much room.
+    pub(super) fn in_short(self) -> Self {
+        Self { report: None, ..self }
+    }
 }
 
 /// A device of the pool.

@@ -6,9 +6,11 @@
 mod crowd;
 mod ends;
 mod gathering;
+mod own;
 mod peer;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
@@ -32,6 +34,7 @@ use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
 use ends::{Answer as QuitAnswer, Ends};
 pub(super) use gathering::is_dead;
+use own::Own;
 use peer::{Kind, MAX_CLIENTS, Peer};
 
 /// The most connections at a time of those who have said who they are, and those who have not: a client too many takes the place of one
@@ -44,9 +47,39 @@ const SHUT: Duration = Duration::from_millis(50);
 /// Who is told of each device that registers.
 struct News(Box<dyn FnMut(DeviceId) + Send>);
 
-impl std::fmt::Debug for News {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for News {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("News")
+    }
+}
+
+/// A device that counts as lost though its process lives. It displays as what has become of it: "device 7 is lost: it hangs, without
+/// a sign of life in 10 of 10 looks, one in 500ms; it is killed".
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HungDevice {
+    /// Which.
+    pub device: DeviceId,
+    /// How that was found.
+    pub why: String,
+    /// Whether it is killed, as a [`Fleet`](super::Fleet) of the coordinator or of one before it has started it. Otherwise it is left as it
+    /// is, and may come back.
+    pub is_killed: bool,
+}
+
+impl fmt::Display for HungDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let then = if self.is_killed { "it is killed" } else { "it is left as it is, and may come back" };
+        write!(f, "device {} is lost: {}; {then}", self.device, self.why)
+    }
+}
+
+/// Who is told of each device that hangs.
+struct Alarm(Box<dyn FnMut(&HungDevice) + Send>);
+
+impl fmt::Debug for Alarm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Alarm")
     }
 }
 
@@ -68,12 +101,15 @@ pub struct Coordinator {
     ends: Ends,
     /// Who is to hear of devices that register.
     news: Option<News>,
+    /// Who is to hear of devices that hang.
+    alarm: Option<Alarm>,
     machine: Machine,
     restarted: RestartTally,
     peers: BTreeMap<u64, Peer>,
     next_peer: u64,
     /// The connection of each device.
     devices: BTreeMap<DeviceId, u64>,
+    own: Own,
     began: Instant,
     /// When it was looked last whether devices that are to come back live.
     looked_for: Instant,
@@ -116,11 +152,13 @@ impl Coordinator {
             listener,
             ends,
             news: None,
+            alarm: None,
             machine: Machine::new(settings, crate::launch::fresh_job_id()),
             restarted: RestartTally::default(),
             peers: BTreeMap::new(),
             next_peer: 0,
             devices: BTreeMap::new(),
+            own: Own::new(directory),
             began: Instant::now(),
             looked_for: Instant::now(),
             beat: settings.hang_rule.map(|rule| rule.beat()),
@@ -138,6 +176,11 @@ impl Coordinator {
     /// Has `tell` called with each device that registers. It is not to take long, either.
     pub fn on_registered(&mut self, tell: impl FnMut(DeviceId) + Send + 'static) {
         self.news = Some(News(Box::new(tell)));
+    }
+
+    /// Has `tell` called with each device that counts as lost though its process lives: not to take long either.
+    pub fn on_hung(&mut self, tell: impl FnMut(&HungDevice) + Send + 'static) {
+        self.alarm = Some(Alarm(Box::new(tell)));
     }
 
     /// What its metrics tell of devices that were started again.
@@ -347,16 +390,27 @@ impl Coordinator {
                 Action::Log(turn) => {
                     if let Turn::Registered { device } = &turn {
                         self.occupied.note_registered(*device);
+                        self.own.note_registered(*device);
                         self.news.iter_mut().for_each(|News(tell)| tell(*device));
                     }
                     log(&turn);
                 }
-                Action::Drop { device } => {
-                    if let Some(number) = self.devices.remove(&device) {
-                        self.peers.remove(&number);
-                    }
+                Action::Drop { device } => self.hang_up_on(device),
+                Action::GiveUp { device, why, kills } => {
+                    self.hang_up_on(device);
+                    let is_killed = kills && self.own.kill(device);
+                    self.own.forget(device);
+                    let hung = HungDevice { device, why, is_killed };
+                    tracing::warn!(target: COORDINATOR, "{hung}");
+                    self.alarm.iter_mut().for_each(|Alarm(tell)| tell(&hung));
                 }
             }
+        }
+    }
+
+    fn hang_up_on(&mut self, device: DeviceId) {
+        if let Some(number) = self.devices.remove(&device) {
+            self.peers.remove(&number);
         }
     }
 
@@ -399,6 +453,7 @@ impl Coordinator {
                 // It may have another connection by now.
                 if self.devices.get(&device) == Some(&number) {
                     self.devices.remove(&device);
+                    self.own.forget(device);
                     self.handle(Event::Gone { device });
                 }
             }
@@ -433,8 +488,8 @@ fn log(turn: &Turn) {
 
 /// Lets this process have as many descriptors as it may need, as far as it may. Where it may not, connections wait at the door.
 fn raise_descriptors() {
-    // One more for each device that this process starts.
-    let wanted = (MAX_PEERS + MAX_DEVICES) as u64 + 64;
+    // Two more for each device that this process starts: one who is its parent has, and one who may have to kill it.
+    let wanted = (MAX_PEERS + 2 * MAX_DEVICES) as u64 + 64;
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < wanted.min(hard)
     {

@@ -139,7 +139,7 @@ fn one_that_dies_at_once_again_and_again_is_started_so_often_and_a_fleet_that_en
     let ends: Vec<_> = (0..4).map(|_| told.recv().unwrap()).collect();
     let found: Vec<_> = ends.iter().map(|end| (end.was_restarted, end.restarts, end.can_restart())).collect();
     assert_eq!(found, [(false, 3, true), (true, 2, true), (true, 1, true), (true, 0, false)]);
-    assert!(ends.iter().all(|end| end.status.code() == Some(3)));
+    assert!(ends.iter().all(|end| end.status.is_some_and(|status| status.code() == Some(3))));
     assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "that was the last");
     drop(fleet);
     let fleet = start(u32::MAX, Box::new(follow));

@@ -197,3 +197,23 @@ fn die_in_the_second_checkpoint(rank: usize, step: u64, steps: u64) {
     let again = next.ctl(&format!("checkpoint 1 {}", saved(&pool).display())).line();
     assert!(again.contains(&format!("checkpoint {} is written", state + 1)), "{name}: {again}");
 }
+
+#[test]
+fn whoever_has_the_directory_is_named_with_what_helps() {
+    let pool = Pool::start("checkpoints-held", 1);
+    pool.ctl("init 1").line();
+    write(&pool);
+    let held = std::fs::File::open(saved(&pool)).unwrap();
+    held.lock().unwrap();
+    let told = pool.ctl(&format!("checkpoint 1 {}", saved(&pool).display()));
+    let me = std::process::id();
+    // Some file systems have no number by which the system lists their locks.
+    let known = format!(
+        "another job writes a checkpoint there by process {me}; wait for it, `kill {me}` if it hangs, or name another directory"
+    );
+    let unknown =
+        "another job writes a checkpoint there; wait for it, end it if it hangs, or name another directory";
+    assert!(told.error().contains(&known) || told.error().contains(unknown), "{}", told.stderr);
+    drop(held);
+    assert!(write(&pool).contains("checkpoint 2 is written"), "nothing has changed");
+}

@@ -204,17 +204,26 @@ fn devices_of_a_program_end_with_a_coordinator_that_is_another_process() {
 }
 
 #[test]
-fn a_device_that_is_stopped_and_dropped_comes_back_though_it_is_the_programs_own() {
+fn a_device_of_the_programs_own_that_is_stopped_is_killed_unless_it_is_spared_and_comes_back() {
     let scratch = pool::Pool::empty("embedded-stopped");
-    let directory = RuntimeDirectory::at(scratch.parent.join("own")).unwrap();
-    let mut options = PoolOptions { directory: Some(directory), ..options(2) };
-    options.settings.hang_rule =
-        Some(shmccl::launch::HangRule::new(Duration::from_millis(20), 10, 10).unwrap());
-    let pool = Pool::start_with(&options).unwrap();
-    let (mut client, stopped) = (pool.client().unwrap(), pool.devices()[0]);
-    kill(Pid::from_raw(stopped.get().cast_signed()), Signal::SIGSTOP).unwrap();
-    let count = |client: &mut shmccl::coordinator::Client| client.devices().unwrap().len();
-    while count(&mut client) != 1 {}
-    kill(Pid::from_raw(stopped.get().cast_signed()), Signal::SIGCONT).unwrap();
-    while count(&mut client) != 2 {}
+    for spares_hung in [true, false] {
+        let directory = RuntimeDirectory::at(scratch.parent.join("own")).unwrap();
+        let mut options = PoolOptions { directory: Some(directory), ..options(2) };
+        options.settings.hang_rule =
+            Some(shmccl::launch::HangRule::new(Duration::from_millis(20), 10, 10).unwrap());
+        options.settings.spares_hung = spares_hung;
+        let pool = Pool::start_with(&options).unwrap();
+        let (mut client, stopped) = (pool.client().unwrap(), pool.devices()[0]);
+        let process = Pid::from_raw(stopped.get().cast_signed());
+        kill(process, Signal::SIGSTOP).unwrap();
+        let count = |client: &mut shmccl::coordinator::Client| client.devices().unwrap().len();
+        while count(&mut client) != 1 {}
+        if spares_hung {
+            kill(process, Signal::SIGCONT).unwrap();
+            while count(&mut client) != 2 {}
+        } else {
+            // The pool is its parent, and waits for it.
+            while kill(process, None).is_ok() {}
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Devices that hang: found, named, and gone on without.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, Read, Write};
 use std::os::unix::net::UnixStream;
 
 use nix::sys::signal::{Signal, kill};
@@ -50,7 +50,19 @@ fn who_was_waited_for_in_vain_is_told_by_its_number_as_a_device() {
     // Where those who tell only of the end come long before it, that is told until then.
     let told = pool.ctl_until("status 1", |line| line.contains("timed out after 3s"));
     assert!(told.contains(&format!("(device {hung})")), "{told}");
+    // What everybody was in is told with it, also when nobody is in it any more.
     signal(hung, Signal::SIGCONT);
+    pool.ctl("go-on 1").line();
+    let told = pool.ctl("status 1").line();
+    let lines: Vec<_> = told.lines().skip(1).collect();
+    assert!(lines[0].starts_with("  job ") && lines[0].contains("epoch 1, 3 ranks"), "{told}");
+    for (rank, member) in members.iter().enumerate() {
+        let line = lines.iter().find(|line| line.contains(&format!("rank {rank} (process {member}")));
+        let line = line.unwrap_or_else(|| panic!("{told}"));
+        assert!(rank == 2 || line.contains("in all_reduce of 4 double by sum"), "{told}");
+    }
+    assert!(lines[3].contains("stopped") && lines[4].starts_with("  held up by rank 2"), "{told}");
+    assert_eq!(pool.ctl("status").line().lines().count(), 1, "not in a list");
 }
 
 #[test]
@@ -132,4 +144,88 @@ fn a_device_that_hears_and_never_does_what_it_is_told_holds_no_answer_up() {
     assert!(refused.error().contains("was lost: it hangs, and has not ended in time"), "{}", refused.stderr);
     assert_eq!(device.read(&mut [0]).unwrap(), 0, "it is hung up on, and may come back");
     assert_eq!(pool.ctl("devices").line().lines().count(), 1);
+}
+
+/// What makes a pool notice soon that one of its three devices hangs.
+const HASTY: [&str; 8] = ["-n", "3", "--restart", "3", "--patience", "1s", "--heartbeat", "50ms"];
+
+#[test]
+fn a_device_of_the_coordinators_own_that_hangs_is_killed_and_started_again() {
+    let mut pool = Pool::empty("hung-own");
+    let stderr = pool.start_fleet(3, &HASTY);
+    let mut lines = stderr.lines().map(Result::unwrap);
+    let mut told = |wanted: &str| assert!(lines.any(|line| line.contains(wanted)), "{wanted}");
+    let members = ranks(&pool.ctl("init 3").line());
+    let [_, idle, stopped] = members[..] else { panic!("{members:?}") };
+    signal(stopped, Signal::SIGSTOP);
+    told(&format!(
+        "device {stopped} is lost: it hangs, without a sign of life in 10 of 10 looks, one in 50ms; "
+    ));
+    told(&format!("device {stopped} was killed by SIGKILL; started again (2 more times at most)"));
+    pool.ctl_until("devices", |table| table.lines().count() == 4);
+    assert!(pool.ctl("metrics").line().contains("\nshmccl_devices_restarted_total 1\n"));
+    assert!(!std::path::Path::new(&format!("/proc/{stopped}")).exists(), "its parent has waited for it");
+    // Also one that has only just been left out of a communicator, and one whose place was taken before.
+    assert_eq!(ranks(&pool.ctl("go-on 1").line()).len(), 2);
+    let three = ranks(&pool.ctl("grow 1").line());
+    signal(three[2], Signal::SIGSTOP);
+    told(&format!("device {} was killed by SIGKILL; started again (1 more times at most)", three[2]));
+    pool.ctl_until("devices", |table| table.lines().count() == 4 && table.contains(&idle.to_string()));
+}
+
+#[test]
+fn devices_that_were_taken_over_are_under_the_same_policy_as_those_that_a_coordinator_has_started() {
+    let mut pool = Pool::empty("hung-inherited");
+    pool.start_fleet(3, &HASTY);
+    let members = ranks(&pool.ctl("init 3").line());
+    pool.kill_coordinator();
+    // One has stopped before the coordinator was there that is to miss it.
+    signal(members[0], Signal::SIGSTOP);
+    let (coordinator, stderr) = pool.spawn_talking(&[&["coordinator"], &HASTY[..]].concat());
+    pool.replace_coordinator(coordinator);
+    let mut lines = stderr.lines().map(Result::unwrap);
+    let mut told = |wanted: &str| assert!(lines.any(|line| line.contains(wanted)), "{wanted}");
+    told(&format!("device {} is lost: it hangs, and has not come back in 1000 ms; it is killed", members[0]));
+    told("started again (2 more times at most)");
+    signal(members[1], Signal::SIGSTOP);
+    told(&format!("device {} is lost: it hangs, without a sign of life", members[1]));
+    told("started again (1 more times at most)");
+    signal(members[2], Signal::SIGKILL);
+    told("started again (0 more times at most)");
+    pool.ctl_until("devices", |table| {
+        table.lines().count() == 4 && members.iter().all(|member| !table.contains(&member.to_string()))
+    });
+    assert!(pool.ctl("metrics").line().contains("\nshmccl_devices_restarted_total 3\n"));
+}
+
+#[test]
+fn one_that_was_taken_over_and_is_told_to_end_is_not_started_again_where_the_system_tells_how_it_ended() {
+    let release = nix::sys::utsname::uname().unwrap().release().to_string_lossy().into_owned();
+    let mut numbers = release.split('.').map_while(|word| word.parse::<u32>().ok());
+    let tells = (numbers.next(), numbers.next()) >= (Some(6), Some(15));
+    let mut pool = Pool::empty("told-inherited");
+    pool.start_fleet(3, &HASTY);
+    pool.kill_coordinator();
+    let (coordinator, stderr) = pool.spawn_talking(&[&["coordinator"], &HASTY[..]].concat());
+    pool.replace_coordinator(coordinator);
+    let table = pool.ctl("devices").line();
+    let first: u32 = table.lines().nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
+    signal(first, Signal::SIGTERM);
+    let wanted =
+        if tells { "has ended; the others go on" } else { "has ended, nobody can tell how; started" };
+    let wanted = format!("device {first} {wanted}");
+    assert!(stderr.lines().map(Result::unwrap).any(|line| line.contains(&wanted)), "{wanted}");
+}
+
+#[test]
+fn a_device_that_hangs_and_is_spared_comes_back_though_it_is_the_coordinators_own() {
+    let mut pool = Pool::empty("hung-spared");
+    let stderr = pool.start_fleet(3, &[&HASTY[..], &["--spare-hung"]].concat());
+    let stopped = ranks(&pool.ctl("init 3").line())[0];
+    signal(stopped, Signal::SIGSTOP);
+    let mut lines = stderr.lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.ends_with("; it is left as it is, and may come back")));
+    pool.ctl_until("devices", |table| table.lines().count() == 3);
+    signal(stopped, Signal::SIGCONT);
+    pool.ctl_until("devices", |table| table.lines().count() == 4 && table.contains(&stopped.to_string()));
 }

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use nix::fcntl::Flock;
 
-use super::{CheckpointFault, at, io};
+use super::{CheckpointFault, Holder, at, io};
 use crate::channel::Era;
 use crate::error::Result;
 use crate::locks;
+use crate::process;
 use crate::rank::MAX_RANKS;
 use crate::regular;
 
@@ -69,10 +70,16 @@ impl Directory {
         missing.iter().filter_map(|made| made.parent()).try_for_each(sync_directory)?;
         let directory = File::open(&path).map_err(make)?;
         let refused = |error: std::io::Error| match error.kind() {
-            ErrorKind::WouldBlock => at(&self.path, CheckpointFault::InUse),
+            ErrorKind::WouldBlock => at(&self.path, CheckpointFault::InUse { holder: self.holder() }),
             _ => io(&self.path, "locking the directory", error),
         };
         locks::hold(directory, PATIENCE, || true).map_err(refused)
+    }
+
+    /// Who has it, where the system tells that.
+    fn holder(&self) -> Option<Holder> {
+        let process = locks::holder(&fs::metadata(&self.path).ok()?)?;
+        Some(Holder { process, is_stopped: process::is_stopped(process) })
     }
 
     /// The one name that it has whoever looks.
@@ -274,13 +281,28 @@ mod tests {
         fs::create_dir(path.join("generation-2")).unwrap();
         fs::write(path.join("generation-2/thesis"), "").unwrap();
         assert!(directory.sweep(0).is_err() && left("generation-2/thesis"));
-        let in_use = matches!(
-            directory.make(),
-            Err(crate::Error::Checkpoint { fault, .. }) if matches!(*fault, CheckpointFault::InUse)
+        let refused = directory.make().unwrap_err();
+        let crate::Error::Checkpoint { fault, .. } = &refused else { panic!("{refused}") };
+        let CheckpointFault::InUse { holder } = **fault else { panic!("{refused}") };
+        let me = Holder { process: std::process::id(), is_stopped: false };
+        assert!(
+            holder.is_none_or(|holder| holder == me),
+            "the lock is taken, and who has it is named: {refused}"
         );
-        assert!(in_use, "the lock is taken");
         drop(lock);
         fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn what_helps_against_a_stopped_process_that_has_a_directory_is_told() {
+        let told = |holder| CheckpointFault::InUse { holder }.to_string();
+        assert_eq!(
+            told(Some(Holder { process: 7, is_stopped: true })),
+            "another job writes a checkpoint there by process 7, which is stopped: `kill -CONT 7` has it go on, `kill -KILL 7` ends it, \
+             or name another directory"
+        );
+        assert!(told(Some(Holder { process: 7, is_stopped: false })).contains("by process 7; wait for it, "));
+        assert!(told(None).starts_with("another job writes a checkpoint there; wait for it, end it"));
     }
 
     #[test]

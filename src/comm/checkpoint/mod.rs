@@ -31,6 +31,7 @@ mod directory;
 mod file;
 mod held;
 
+use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -46,6 +47,34 @@ use directory::{Current, Directory, Part};
 use file::Reader;
 use held::Held;
 
+/// The process that writes a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// Its number.
+    pub process: u32,
+    /// It was stopped, and has the directory until it goes on or is killed.
+    pub is_stopped: bool,
+}
+
+/// What helps against whoever writes one.
+struct Remedy(Option<Holder>);
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(Holder { process, is_stopped: true }) => write!(
+                f,
+                " by process {process}, which is stopped: `kill -CONT {process}` has it go on, `kill -KILL {process}` ends it"
+            ),
+            Some(Holder { process, .. }) => {
+                write!(f, " by process {process}; wait for it, `kill {process}` if it hangs")
+            }
+            None => f.write_str("; wait for it, end it if it hangs"),
+        }
+    }
+}
+
 /// What is wrong with a checkpoint.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -54,10 +83,11 @@ pub enum CheckpointFault {
     #[error("there is no checkpoint; write one first, or name another directory")]
     Missing,
     /// Somebody else is writing one there, or was stopped while it did.
-    #[error(
-        "another job writes a checkpoint there; wait for it, end it if it hangs, or name another directory"
-    )]
-    InUse,
+    #[error("another job writes a checkpoint there{}, or name another directory", Remedy(*.holder))]
+    InUse {
+        /// Who that is, where the system tells it.
+        holder: Option<Holder>,
+    },
     /// The system refused something.
     #[error("{action} failed: {source}; {remedy}")]
     Io {

@@ -148,7 +148,7 @@ fn a_checkpoint_that_is_undone_leaves_the_device_ready_and_is_told() {
     let order = Order::Run { comm: CommId::new(5), epoch: 1, group: 1, work: work.clone() };
     assert_eq!(agent.take(order), [Step::Begin(Task::Run { work })]);
     let (why, kind) = ("no space".to_owned(), FailureKind::Other);
-    agent.finish(Outcome::Ran(Err(Trouble { why, kind, rank: Some(0), is_undone: true })));
+    agent.finish(Outcome::Ran(Err(Trouble { why, kind, rank: Some(0), is_undone: true, report: None })));
     assert_eq!(phase(&agent), &Phase::Ready { groups: 1, tried: None });
     let last = agent.report().membership.as_ref().unwrap().last.clone().unwrap();
     assert_eq!((last.group, last.failure.as_deref(), last.checkpoint), (1, Some("no space"), None));

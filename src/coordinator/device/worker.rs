@@ -13,7 +13,7 @@ use crate::bootstrap::{CallOff, Options, resource_error};
 use crate::comm::Aborter;
 use crate::coordinator::agent::{Outcome, Task, Trouble};
 use crate::coordinator::id::DeviceId;
-use crate::coordinator::order::{FailureKind, MAX_TEXT};
+use crate::coordinator::order::{FailureKind, MAX_REPORT, MAX_TEXT};
 use crate::coordinator::work::Work;
 use crate::error::{Error, Result};
 use crate::heap::DeviceMemory;
@@ -195,7 +195,11 @@ impl Hands {
 /// What an error of a group says of its cause.
 fn blame(error: Error) -> Trouble {
     let (kind, rank) = kind_of(&error);
-    Trouble { why: tell(error), kind, rank: rank.map(crate::Rank::get), is_undone: false }
+    let report = match error.origin() {
+        Error::Timeout { report: Some(report), .. } => Some(shorten(&report.to_string())),
+        _ => None,
+    };
+    Trouble { why: tell(error), kind, rank: rank.map(crate::Rank::get), is_undone: false, report }
 }
 
 fn kind_of(error: &Error) -> (FailureKind, Option<crate::Rank>) {
@@ -216,4 +220,37 @@ fn tell(error: Error) -> String {
     let mut text = format!("{error:?}");
     text.truncate(text.floor_char_boundary(MAX_TEXT));
     text
+}
+
+/// As many whole lines of a report as there is room for, and its last one, which says who holds the others up.
+fn shorten(report: &str) -> String {
+    if report.len() <= MAX_REPORT {
+        return report.to_owned();
+    }
+    let (ranks, verdict) = report.rsplit_once('\n').unwrap_or(("", report));
+    let verdict = &verdict[..verdict.floor_char_boundary(MAX_TEXT)];
+    let room = MAX_REPORT.saturating_sub(verdict.len() + "...\n\n".len());
+    let cut = &ranks[..ranks.floor_char_boundary(room)];
+    let whole = cut.rfind('\n').map_or("", |end| &cut[..end]);
+    format!("{whole}\n...\n{verdict}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_that_is_too_long_keeps_whole_lines_and_who_holds_the_others_up() {
+        let lines = |n: usize| (0..n).map(|rank| format!("rank {rank}: in ä {}\n", "b".repeat(rank % 300)));
+        let report = |n| lines(n).collect::<String>() + "held up by rank 7";
+        assert_eq!(shorten(&report(64)), report(64));
+        for n in 100..400 {
+            let told = shorten(&report(n));
+            assert!(told.len() <= MAX_REPORT && told.ends_with("\nheld up by rank 7"), "{}", told.len());
+            let whole = told.lines().zip(report(n).lines()).take_while(|(told, line)| told == line).count();
+            assert!(told.len() == report(n).len() || told.lines().nth(whole) == Some("..."), "{n}");
+        }
+        let one = shorten(&"x".repeat(MAX_REPORT + 1));
+        assert!(one.len() <= MAX_REPORT);
+    }
 }

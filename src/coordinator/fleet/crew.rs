@@ -12,6 +12,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::SigSet;
 use nix::unistd::Pid;
 
+use super::inherited::Inherited;
 use super::restarts::Restarts;
 use super::{DeviceEnd, DeviceKind};
 use crate::bootstrap::{poll_timeout, resource_error};
@@ -25,6 +26,9 @@ use crate::shm::system::{pidfd_kill, pidfd_open};
 
 /// How long it may take this process to hear of a Ctrl-C that its devices have heard of as well.
 const HEARING: Duration = Duration::from_millis(300);
+
+/// How often it is looked meanwhile whether the system tells how somebody has ended.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// What is to be started.
 #[derive(Debug)]
@@ -50,6 +54,8 @@ pub(super) struct Crew {
     orders: Orders,
     restarts: Restarts,
     living: Vec<Member>,
+    /// Those that it has not started.
+    inherited: Vec<Inherited>,
 }
 
 #[derive(Debug)]
@@ -63,15 +69,15 @@ struct Member {
 
 /// One who was waited for.
 #[derive(Debug)]
-struct Dead {
-    end: DeviceEnd,
-    kind: Arc<DeviceKind>,
-    lived: Duration,
+pub(super) struct Dead {
+    pub(super) end: DeviceEnd,
+    pub(super) kind: Arc<DeviceKind>,
+    pub(super) lived: Duration,
 }
 
 impl Crew {
     pub(super) fn new(orders: Orders, restarts: u32) -> Self {
-        Self { orders, restarts: Restarts::new(restarts), living: Vec::new() }
+        Self { orders, restarts: Restarts::new(restarts), living: Vec::new(), inherited: Vec::new() }
     }
 
     /// What the thread does.
@@ -91,7 +97,8 @@ impl Crew {
         let before = SigSet::thread_get_mask();
         let _ = SigSet::all().thread_block();
         while !self.has_rung(rope, None) {
-            let dead = self.reap(rope);
+            let mut dead = self.reap(rope);
+            dead.extend(self.reap_inherited(rope));
             self.replace(dead, rope, &mut on_end, before.as_ref().ok());
         }
         sendoff::end(&self.living);
@@ -99,9 +106,37 @@ impl Crew {
 
     fn start_all(&mut self) -> Result<()> {
         for kind in self.orders.kinds.clone() {
-            (0..kind.count).try_for_each(|_| self.start(&kind, false).map(drop))?;
+            let mut missing = kind.count;
+            for device in &kind.taken_over {
+                match Inherited::hold(*device, &kind, &self.orders.directory) {
+                    Some(it) => self.inherited.push(it),
+                    // It has ended since it was found.
+                    None => missing += 1,
+                }
+            }
+            (0..missing).try_for_each(|_| self.start(&kind, false).map(drop))?;
         }
         Ok(())
+    }
+
+    /// Takes out those who have ended that it has not started, unless the rope is pulled while it waits to hear how.
+    fn reap_inherited(&mut self, rope: &UnixStream) -> Vec<Dead> {
+        let until = Instant::now() + HEARING;
+        let ended: Vec<_> = self.inherited.extract_if(.., |it| it.has_ended()).collect();
+        let mut dead = Vec::new();
+        for it in ended {
+            let status = loop {
+                match it.status() {
+                    Ok(None) if Instant::now() < until => {}
+                    told => break told.ok().flatten(),
+                }
+                if self.has_rung(rope, Some(LOOK)) {
+                    return Vec::new();
+                }
+            };
+            dead.push(it.bury(status));
+        }
+        dead
     }
 
     fn start(&mut self, kind: &Arc<DeviceKind>, was_restarted: bool) -> Result<DeviceId> {
@@ -164,6 +199,7 @@ impl Crew {
         let mut polled = vec![PollFd::new(rope.as_fd(), PollFlags::POLLIN)];
         if limit.is_none() {
             polled.extend(self.living.iter().map(|it| PollFd::new(it.as_fd(), PollFlags::POLLIN)));
+            polled.extend(self.inherited.iter().map(|it| PollFd::new(it.as_fd(), PollFlags::POLLIN)));
         }
         match poll(&mut polled, poll_timeout(limit)) {
             Ok(_) => polled[0].any().unwrap_or(true),
@@ -180,8 +216,9 @@ impl Crew {
                 Ok(None) => return true,
                 Ok(Some(status)) => {
                     let (device, name) = (member.device(), member.kind.name.clone());
-                    let was_restarted = member.was_restarted;
-                    let end = DeviceEnd { device, name, status, was_restarted, restarts: 0 };
+                    let (status, was_restarted) = (Some(status), member.was_restarted);
+                    let end =
+                        DeviceEnd { device, name, status, was_restarted, was_taken_over: false, restarts: 0 };
                     let (kind, lived) = (Arc::clone(&member.kind), member.began.elapsed());
                     ended.push(Dead { end, kind, lived });
                 }

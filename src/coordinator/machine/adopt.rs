@@ -27,8 +27,7 @@ impl Machine {
         if found.owner.is_some() || self.ended.contains_key(&id) {
             return;
         }
-        // Whoever lives has as long to come back as it would have for an order.
-        let until_ms = self.now_ms.saturating_add(self.settings.patience_ms.max(self.settings.adopt_ms));
+        let until_ms = self.now_ms.saturating_add(self.return_ms());
         if !membership.is_outside() {
             let new = || Comm::new(&membership.formation, Stage::Adopting { until_ms });
             self.comms.entry(id).or_insert_with(new);
@@ -39,6 +38,11 @@ impl Machine {
             }
             self.comms.insert(id, comm);
         }
+    }
+
+    /// How long a member that lives has to come back: as long as it would have for an order.
+    fn return_ms(&self) -> u64 {
+        self.settings.patience_ms.max(self.settings.adopt_ms)
     }
 
     /// Who belongs to a communicator that is adopted, as all say who may. Some are in the next epoch already: with fewer members, or
@@ -106,6 +110,12 @@ impl Machine {
         self.reckon(comm);
         if self.judged_ms < until_ms && self.missed(comm).next().is_some() {
             return false;
+        }
+        for device in self.missed(comm).collect::<Vec<_>>() {
+            // It lives, and may have stopped long before this coordinator came, which has never known it.
+            let why = format!("it hangs, and has not come back in {} ms", self.return_ms());
+            comm.hung.insert(device, why.clone());
+            self.give_up_on(device, why);
         }
         comm.members.iter().chain(&comm.newcomers).for_each(|device| _ = self.dead.remove(device));
         let reports: Vec<_> =

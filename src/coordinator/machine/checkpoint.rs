@@ -62,6 +62,7 @@ impl Comm {
         });
         let culprit = first.and_then(|(_, last)| last.culprit);
         let checkpoint = told.iter().find_map(|(_, last)| last.checkpoint).filter(|_| failure.is_none());
-        GroupOutcome { group: self.groups, failure, culprit, checkpoint }
+        let report = first.and_then(|(_, last)| last.report.clone());
+        GroupOutcome { group: self.groups, failure, culprit, checkpoint, report }
     }
 }

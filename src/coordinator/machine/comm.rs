@@ -89,6 +89,8 @@ pub(super) struct Finding {
     pub(super) weight: u8,
     /// By which device.
     pub(super) culprit: Option<DeviceId>,
+    /// What every rank was in, where that is known.
+    pub(super) report: Option<String>,
 }
 
 /// What a request waits for.
@@ -241,6 +243,7 @@ impl Comm {
             why: self.loss_of(*lost),
             weight: CAUSE,
             culprit: Some(*lost),
+            report: None,
         });
         let told = self.members.iter().filter_map(|member| self.finding(pool, *member));
         // The last of equals would be taken.
@@ -253,16 +256,19 @@ impl Comm {
         let is_formed = matches!(self.stage, Stage::Ready | Stage::Running { .. } | Stage::Inviting);
         let left = || {
             let (why, weight) = (format!("device {member} has left"), FailureKind::PeerLost.weight());
-            Some(Finding { why, weight, culprit: Some(member) })
+            Some(Finding { why, weight, culprit: Some(member), report: None })
         };
         match pool.phase(member, self.id, self.epoch) {
             Some(Phase::Failed { why, kind, culprit, .. }) => {
                 let named = culprit.map_or_else(String::new, |culprit| format!(" (device {culprit})"));
                 let why = format!("device {member}: {why}{named}");
-                Some(Finding { why, weight: kind.weight(), culprit: *culprit })
+                let last = pool.membership(member, self.id).and_then(|it| it.last.as_ref());
+                let report = last.filter(|last| last.group == self.groups).and_then(|it| it.report.clone());
+                Some(Finding { why, weight: kind.weight(), culprit: *culprit, report })
             }
             Some(Phase::Unmet { why }) => {
-                Some(Finding { why: format!("device {member}: {why}"), weight: CAUSE, culprit: None })
+                let why = format!("device {member}: {why}");
+                Some(Finding { why, weight: CAUSE, culprit: None, report: None })
             }
             Some(Phase::Leaving) => left(),
             // One that is lost is told of as that.

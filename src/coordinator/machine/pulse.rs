@@ -1,6 +1,6 @@
 //! Signs of life: devices give them whether they have orders or not, and who gives too few of them hangs.
 
-use super::{Action, Machine};
+use super::Machine;
 use crate::coordinator::id::DeviceId;
 use crate::launch::HangRule;
 
@@ -16,8 +16,7 @@ impl Machine {
         self.looks_ms = self.now_ms.saturating_add(period_ms(rule));
         let hung: Vec<DeviceId> = self.pool.look(rule);
         for device in hung {
-            self.lose(device, Some(format!("it hangs, without a sign of life in {rule}")));
-            self.actions.push(Action::Drop { device });
+            self.give_up_on(device, format!("it hangs, without a sign of life in {rule}"));
         }
     }
 }

@@ -84,7 +84,7 @@ impl Machine {
 
     /// A page of those from `from` on.
     fn list(&self, from: CommId) -> Reply {
-        let mut rest = self.comms.range(from..).map(|(_, comm)| comm.status());
+        let mut rest = self.comms.range(from..).map(|(_, comm)| comm.status().in_short());
         let comms = rest.by_ref().take(PAGE).collect();
         Reply::List { comms, more: rest.next().is_some() }
     }
@@ -219,7 +219,7 @@ impl Machine {
         let was_running = matches!(found.stage, Stage::Running { .. });
         if was_running {
             let (group, failure) = (found.groups, Some("the communicator was destroyed".to_owned()));
-            found.last = Some(GroupOutcome { group, failure, culprit: None, checkpoint: None });
+            found.last = Some(GroupOutcome { group, failure, culprit: None, checkpoint: None, report: None });
         }
         found.end(Stage::Leaving { gracefully: false }, fate.clone());
         let disappointed = found.take_waiting(&[Awaited::Ready, Awaited::Grown, Awaited::Done]);

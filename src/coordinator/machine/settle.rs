@@ -12,6 +12,9 @@ use crate::coordinator::work::Work;
 /// How long the cause of a failure is waited for.
 const CAUSE_MS: u64 = 200;
 
+/// Of how many communicators that have ended it is remembered what their ranks were in, where the last group has failed by that.
+const WITH_REPORTS: usize = 64;
+
 /// Whether a communicator has come into another stage, so that there may be more to do.
 pub(super) type Moved = bool;
 
@@ -43,6 +46,8 @@ impl Machine {
     fn remember(&mut self, ended: CommStatus) {
         self.ended_in_order.push_back(ended.comm);
         self.ended.insert(ended.comm, ended);
+        let late = self.ended_in_order.iter().rev().nth(WITH_REPORTS).and_then(|it| self.ended.get_mut(it));
+        late.and_then(|late| late.last.as_mut()).into_iter().for_each(|last| last.report = None);
         if self.ended_in_order.len() > REMEMBERED {
             let oldest = self.ended_in_order.pop_front();
             oldest.and_then(|oldest| self.ended.remove(&oldest));
@@ -127,9 +132,9 @@ impl Machine {
             return false;
         }
         comm.cause_by_ms = None;
-        if let Some(Finding { why, culprit, .. }) = trouble {
+        if let Some(Finding { why, culprit, report, .. }) = trouble {
             let failure = Some(why.clone());
-            comm.last = Some(GroupOutcome { group, failure, culprit, checkpoint: None });
+            comm.last = Some(GroupOutcome { group, failure, culprit, checkpoint: None, report });
             self.counts.failed += 1;
             comm.ending = false;
             for asker in comm.take_waiting(&[Awaited::Done, Awaited::Finalized]) {
@@ -178,6 +183,7 @@ impl Machine {
         };
         if let Some(last) = comm.last.as_mut().filter(|last| last.failure.as_deref() == Some(why)) {
             (last.failure, last.culprit) = (Some(cause.why.clone()), cause.culprit);
+            last.report = cause.report;
         }
         comm.stage = Stage::Failed { why: cause.why, weight: cause.weight, in_vain: false };
         true

@@ -19,7 +19,7 @@ const STEPS: u64 = 120;
 const REST: u64 = 400;
 
 /// What one history in two hundred comes to at the least; what is rarest comes in one of sixty.
-const EXPECTED: [&str; 25] = [
+const EXPECTED: [&str; 27] = [
     "ready",
     "group",
     "open group",
@@ -33,6 +33,8 @@ const EXPECTED: [&str; 25] = [
     "hang",
     "no sign of life",
     "stuck",
+    "hung and killed",
+    "hung and spared",
     "not enough",
     "located",
     "not formed",

@@ -9,7 +9,7 @@ use crate::coordinator::order::{FailureKind, Formation, Membership, Phase};
 use crate::coordinator::request::GroupOutcome;
 use bench::Bench;
 
-const SETTINGS: Settings = Settings { adopt_ms: 400, patience_ms: 3000, hang_rule: None };
+const SETTINGS: Settings = Settings { adopt_ms: 400, patience_ms: 3000, hang_rule: None, spares_hung: false };
 const COMM: CommId = CommId::new(1);
 
 #[test]
@@ -90,6 +90,7 @@ fn what_has_lost_all_devices_says_so_to_who_waits_and_who_wants_to_go_on() {
 #[test]
 fn a_pause_of_the_coordinator_is_no_silence_of_a_device() {
     let mut bench = Bench::new(2);
+    bench.machine.settings.spares_hung = true;
     let device = DeviceId::new(1);
     bench.stopped.insert(device);
     bench.ask(Request::Init { devices: 2, keep_going: false });
@@ -103,6 +104,7 @@ fn a_pause_of_the_coordinator_is_no_silence_of_a_device() {
         [device],
         "it has been heard of by nobody for all of the time that was watched"
     );
+    assert_eq!(bench.killed, [], "and is spared");
 }
 
 #[test]
@@ -138,12 +140,15 @@ fn a_member_that_comes_back_late_is_as_welcome_as_one_that_hears_an_order_late()
     let (mut bench, _) = half_adopted();
     bench.pass(SETTINGS.patience_ms - SETTINGS.adopt_ms);
     assert_eq!((bench.status().state, bench.status().lost), (State::Failed, vec![DeviceId::new(2)]));
+    assert_eq!(bench.killed, [DeviceId::new(2)], "it lives, and is of no use to anybody");
+    assert!(bench.status().why.unwrap().ends_with("it hangs, and has not come back in 3000 ms"));
 }
 
 #[test]
 fn a_member_that_has_died_with_the_coordinator_is_not_waited_for() {
     let (mut bench, _) = half_adopted();
     bench.happen(Event::Gone { device: DeviceId::new(2) });
+    assert_eq!(bench.killed, [], "another process may have its number");
     assert_eq!((bench.status().state, bench.status().lost), (State::Failed, vec![DeviceId::new(2)]));
     assert_eq!(bench.machine.awaited(), [].into());
     // Another process may have its number by and by.
@@ -165,7 +170,7 @@ fn a_member_without_signs_of_life_is_lost_by_that_though_it_has_heard_all_and_is
         bench.happen(Event::Beat { device: up });
         bench.pass(500);
     }
-    assert_eq!(bench.dropped, [hung]);
+    assert_eq!((&bench.dropped[..], &bench.killed[..]), (&[hung][..], &[hung][..]));
     let status = bench.status();
     assert_eq!((status.state, status.lost), (State::Failed, vec![hung]));
     let last = status.last.unwrap();
@@ -181,7 +186,7 @@ fn the_member_that_was_waited_for_in_vain_is_named_whoever_tells_of_the_end_firs
     bench.call().unwrap();
     let ran = |kind, rank| {
         let why = format!("{kind:?}");
-        Outcome::Ran(Err(Trouble { why, kind, rank, is_undone: false }))
+        Outcome::Ran(Err(Trouble { why, kind, rank, is_undone: false, report: None }))
     };
     let outcomes = [(3, ran(FailureKind::Revoked, None)), (1, ran(FailureKind::Timeout, Some(1)))];
     for (device, outcome) in outcomes.map(|(device, outcome)| (DeviceId::new(device), outcome)) {
@@ -240,7 +245,7 @@ fn end_checkpoint(bench: &mut Bench, outcomes: &[Result<Option<u64>, Trouble>]) 
 
 fn undone(why: &str, rank: Option<u32>) -> Result<Option<u64>, Trouble> {
     let kind = FailureKind::Other;
-    Err(Trouble { why: why.to_owned(), kind, rank, is_undone: true })
+    Err(Trouble { why: why.to_owned(), kind, rank, is_undone: true, report: None })
 }
 
 #[test]
@@ -317,8 +322,8 @@ fn alone(device: u32, comm: u64, text: &str) -> Report {
     let formation = Formation { comm, incarnation: 9, epoch: 1, members: vec![device], keep_going: false };
     let (kind, why) = (FailureKind::Other, text.to_owned());
     let phase = Phase::Failed { groups: 1, attempt: 1, why, kind, culprit: None };
-    let last =
-        Some(GroupOutcome { group: 1, failure: Some(text.repeat(2)), culprit: None, checkpoint: None });
+    let (failure, report) = (Some(text.repeat(2)), Some(text.repeat(16)));
+    let last = Some(GroupOutcome { group: 1, failure, culprit: None, checkpoint: None, report });
     let membership = Some(Membership { formation, has_met: true, phase, last });
     Report { version: 1, heard: 0, timeout_ms: 0, membership }
 }
@@ -394,7 +399,8 @@ fn a_group_of_which_only_the_end_is_told_fails_by_that_after_a_moment() {
     bench.call().unwrap();
     let (why, kind) = ("revoked".to_owned(), FailureKind::Revoked);
     let device = DeviceId::new(1);
-    bench.finish(device, Outcome::Ran(Err(Trouble { why, kind, rank: None, is_undone: false })));
+    bench
+        .finish(device, Outcome::Ran(Err(Trouble { why, kind, rank: None, is_undone: false, report: None })));
     bench.report(device).into_iter().for_each(|event| bench.happen(event));
     assert_eq!(bench.status().state, State::InProgress);
     bench.pass(200);
@@ -443,7 +449,7 @@ fn a_newcomer_that_stops_after_it_was_told_to_come_is_named() {
 
 #[test]
 fn a_coordinator_that_waits_for_ever_judges_nobody_and_has_a_next_look_at_the_time() {
-    let forever = Settings { adopt_ms: u64::MAX, patience_ms: u64::MAX, hang_rule: None };
+    let forever = Settings { adopt_ms: u64::MAX, patience_ms: u64::MAX, ..SETTINGS };
     for (settings, is_open) in [(forever, false), (Settings { adopt_ms: 0, ..forever }, true)] {
         let mut bench = Bench::new(2);
         bench.machine = Machine::new(settings, 2);
@@ -479,4 +485,40 @@ fn a_newcomer_that_hangs_is_named_with_how_that_was_found_and_forgiven_when_it_c
     bench.happen(Event::Gone { device: newcomer });
     let why = bench.replies[&again].as_ref().unwrap_err().to_string();
     assert!(why.contains("device 3 was lost;"), "its connection has ended this time: {why}");
+}
+
+#[test]
+fn what_all_ranks_were_in_is_told_with_the_group_that_failed_by_that_and_not_in_a_list() {
+    let mut bench = Bench::new(2);
+    for number in 1..=80 {
+        let comm = CommId::new(number);
+        bench.init(2, false);
+        bench.call_on(comm).unwrap();
+        let (why, kind) = ("timeout".to_owned(), FailureKind::Timeout);
+        let report = Some(format!("rank 0: of communicator {number}"));
+        for device in [1, 2].map(DeviceId::new) {
+            let (why, report) = (why.clone(), report.clone());
+            let trouble = Trouble { why, kind, rank: Some(1), is_undone: false, report };
+            bench.finish(device, Outcome::Ran(Err(trouble)));
+        }
+        for device in [1, 2].map(DeviceId::new) {
+            bench.report(device).into_iter().for_each(|event| bench.happen(event));
+        }
+        let Ok(Reply::Status(status)) = bench.answer(Request::Status { comm, settled: true }) else {
+            panic!("no status");
+        };
+        assert_eq!(status.last.unwrap().report, report);
+        let Ok(Reply::List { comms, .. }) = bench.answer(Request::List { from: comm }) else {
+            panic!("no list")
+        };
+        assert!(comms.iter().all(|it| it.last.as_ref().is_some_and(|last| last.report.is_none())));
+        bench.answer(Request::Destroy(comm)).unwrap();
+    }
+    let mut kept = 0;
+    for number in 1..=80 {
+        let status = bench.answer(Request::Status { comm: CommId::new(number), settled: false });
+        let Ok(Reply::Status(status)) = status else { panic!("{status:?}") };
+        kept += usize::from(status.last.unwrap().report.is_some());
+    }
+    assert_eq!(kept, 64, "those that have ended last");
 }

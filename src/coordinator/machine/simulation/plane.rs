@@ -222,14 +222,16 @@ impl Plane {
             }
             let (why, kind) = ("no space".to_owned(), FailureKind::Other);
             let rank = place.device.get().is_multiple_of(2).then_some(0);
-            let trouble = Trouble { why, kind, rank, is_undone: !is_ended };
+            let trouble = Trouble { why, kind, rank, is_undone: !is_ended, report: None };
             return Some(verdict.map(Some).ok_or(trouble));
         }
         epoch.has_ended |= dice.once_in(60);
         let has_ended = epoch.has_ended;
         let kind = dice.pick(&[FailureKind::Revoked, FailureKind::PeerLost, FailureKind::Timeout])?;
         let rank = (kind != FailureKind::Revoked).then_some(0);
-        has_ended.then(|| Err(Trouble { why: "it has ended".to_owned(), kind, rank, is_undone: false }))
+        has_ended.then(|| {
+            Err(Trouble { why: "it has ended".to_owned(), kind, rank, is_undone: false, report: None })
+        })
     }
 
     fn go_on(&mut self, place: &Place, dice: &mut Dice) -> Option<Result<Vec<u32>, String>> {

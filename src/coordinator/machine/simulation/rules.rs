@@ -29,6 +29,9 @@ pub(super) fn always(world: &World) -> Result<(), String> {
         what_is_counted_adds_up(world, machine)?;
     }
     one_ready_epoch(world)?;
+    if let Some(left) = world.killed.iter().find(|killed| world.devices.contains_key(killed)) {
+        return Err(format!("device {left} was given up and is the coordinator's own, and lives"));
+    }
     match world.asked.iter().find(|(_, answers)| **answers > 1) {
         Some((request, answers)) => Err(format!("request {request:?} was answered {answers} times")),
         None => Ok(()),

@@ -20,9 +20,12 @@ use crate::launch::HangRule;
 pub(super) use device::Device;
 use signs::{PATIENCE_MS, SILENCE_MS, TIMEOUT};
 
-fn settings() -> Settings {
+/// How long a coordinator waits for devices of the one before it.
+const ADOPT_MS: u64 = 400;
+
+fn settings(spares_hung: bool) -> Settings {
     let hang_rule = HangRule::new(Duration::from_millis(SILENCE_MS / 2), 3, 3).expect("a rule");
-    Settings { adopt_ms: 400, patience_ms: PATIENCE_MS, hang_rule: Some(hang_rule) }
+    Settings { adopt_ms: ADOPT_MS, patience_ms: PATIENCE_MS, hang_rule: Some(hang_rule), spares_hung }
 }
 
 const RANGE: AddressRange = AddressRange { min: 0x1000, max: 0x2000 };
@@ -44,6 +47,8 @@ pub(super) enum Broken {
     NewcomersKept,
     /// Devices say that they have written checkpoints which are not there.
     NothingWritten,
+    /// Devices of the coordinator's own that are given up live on.
+    HungLeft,
 }
 
 /// See the module.
@@ -57,12 +62,18 @@ pub(super) struct World {
     pub(super) seen: BTreeSet<&'static str>,
     /// Which devices the coordinator has parted with.
     pub(super) dropped: BTreeSet<DeviceId>,
+    /// Those of its own that it has given up, and does not spare.
+    pub(super) killed: BTreeSet<DeviceId>,
     pub(super) log: Vec<String>,
     dice: Dice,
     /// The coordinator lives through all of it, so that nothing can be excused by what it does not know.
     is_steady: bool,
+    /// Devices that hang are left as they are.
+    spares_hung: bool,
     broken: Option<Broken>,
     now_ms: u64,
+    /// When the coordinator has begun that is there.
+    began_ms: u64,
     links: u64,
     incarnations: u64,
     requests: u64,
@@ -87,18 +98,22 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(seed: u64, broken: Option<Broken>) -> Self {
+        let spares_hung = seed.is_multiple_of(4);
         let mut world = Self {
-            machine: Some(Machine::new(settings(), 0)),
+            machine: Some(Machine::new(settings(spares_hung), 0)),
             devices: BTreeMap::new(),
             plane: Plane::new(broken),
             asked: BTreeMap::new(),
             seen: BTreeSet::new(),
             dropped: BTreeSet::new(),
+            killed: BTreeSet::new(),
             log: Vec::new(),
             dice: Dice::new(seed),
             is_steady: seed.is_multiple_of(3),
+            spares_hung,
             broken,
             now_ms: 0,
+            began_ms: 0,
             links: 0,
             incarnations: 1,
             requests: 0,
@@ -201,8 +216,9 @@ impl World {
         self.note(|| "the coordinator dies, or starts".to_owned());
         self.machine = match self.machine {
             Some(_) => None,
-            None => Some(Machine::new(settings(), self.incarnations)),
+            None => Some(Machine::new(settings(self.spares_hung), self.incarnations)),
         };
+        self.began_ms = self.now_ms;
         self.machine.iter_mut().for_each(|machine| machine.set_time(self.now_ms));
         self.incarnations += 1;
         self.seen.insert("restart");
@@ -246,7 +262,7 @@ impl World {
         let mut left = self.dice.below(most);
         while left > 0 {
             // The coordinator is there all the time, and is told the time before what has come by then is taken in.
-            let piece = left.min(settings().adopt_ms / 4);
+            let piece = left.min(ADOPT_MS / 4);
             (self.now_ms, left) = (self.now_ms + piece, left - piece);
             self.machine.iter_mut().for_each(|machine| machine.set_time(self.now_ms));
         }
@@ -379,7 +395,7 @@ impl World {
         let is_short = match &action {
             Action::Order { order, .. } => encode(order).is_ok(),
             Action::Reply { reply, .. } => encode(reply).is_ok(),
-            Action::Drop { .. } | Action::Log(_) => true,
+            Action::Drop { .. } | Action::GiveUp { .. } | Action::Log(_) => true,
         };
         if !is_short {
             return Err(format!("there is no room in a message for {action:?}"));
@@ -391,7 +407,11 @@ impl World {
                     device.inbox.push_back(order);
                 }
             }
-            Action::Drop { device } => self.drop_device(device, waited_for.contains(&device))?,
+            Action::Drop { device } => return Err(format!("device {device} was dropped, which is sound")),
+            Action::GiveUp { device, kills, .. } => {
+                self.give_up(device, waited_for.contains(&device))?;
+                self.kill_hung(device, kills)?;
+            }
             Action::Log(_) => {}
             Action::Reply { client, number, reply } => self.take_reply(client.get(), number, &reply)?,
         }
@@ -400,7 +420,7 @@ impl World {
 }
 
 impl Broken {
-    pub(super) const ALL: [Self; 7] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::AnswersTwice,
         Self::AnswersLost,
         Self::TwoOwners,
@@ -408,5 +428,6 @@ impl Broken {
         Self::HalfGrown,
         Self::NewcomersKept,
         Self::NothingWritten,
+        Self::HungLeft,
     ];
 }

@@ -22,6 +22,8 @@ pub(super) struct Bench {
     /// What comes of meetings.
     pub(super) meetings: Result<(), String>,
     pub(super) dropped: Vec<DeviceId>,
+    /// Those of them that are to be killed, if they are the coordinator's own.
+    pub(super) killed: Vec<DeviceId>,
     pub(super) logged: Vec<Turn>,
     pub(super) replies: BTreeMap<u64, Result<Reply, Refusal>>,
     pub(super) asked: u64,
@@ -41,6 +43,7 @@ impl Bench {
             slow: BTreeSet::new(),
             meetings: Ok(()),
             dropped: Vec::new(),
+            killed: Vec::new(),
             logged: Vec::new(),
             replies: BTreeMap::new(),
             asked: 0,
@@ -104,6 +107,10 @@ impl Bench {
                     }
                     Action::Order { .. } => {}
                     Action::Drop { device } => self.dropped.push(device),
+                    Action::GiveUp { device, kills, .. } => {
+                        self.dropped.push(device);
+                        self.killed.extend(kills.then_some(device));
+                    }
                     Action::Log(turn) => self.logged.push(turn),
                     Action::Reply { client, reply, .. } => _ = self.replies.insert(client.get(), reply),
                 }
@@ -186,11 +193,15 @@ impl Bench {
     }
 
     pub(super) fn call(&mut self) -> Result<Reply, Refusal> {
+        self.call_on(COMM)
+    }
+
+    pub(super) fn call_on(&mut self, comm: CommId) -> Result<Reply, Refusal> {
         let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, Operator::Sum);
-        let addresses = vec![0x1000; self.machine.comms.get(&COMM).map_or(1, |comm| comm.members.len())];
+        let addresses = vec![0x1000; self.machine.comms.get(&comm).map_or(1, |comm| comm.members.len())];
         let (send, recv) = (addresses.clone(), addresses);
         let call = DeviceCall { collective, data_type, op, root: 0, count: 1, send, recv };
-        self.answer(Request::Call { comm: COMM, group: self.group, call })
+        self.answer(Request::Call { comm, group: self.group, call })
     }
 
     /// All devices end their group like this.

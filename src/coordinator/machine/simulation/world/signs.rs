@@ -1,6 +1,6 @@
-//! Signs of life, workers that hang, and devices that are dropped for either.
+//! Signs of life, workers that hang, and devices that are given up for either.
 
-use super::{Device, World};
+use super::{Broken, Device, World};
 use std::time::Duration;
 
 use crate::coordinator::agent::Task;
@@ -16,6 +16,11 @@ pub(super) const PATIENCE_MS: u64 = 3000;
 
 /// How long devices say that they wait for others.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Whether the coordinator's process, or one before it, has started a device.
+fn is_own(device: DeviceId) -> bool {
+    device.get() % 2 == 1
+}
 
 impl World {
     /// Devices that can give signs of life.
@@ -56,12 +61,11 @@ impl World {
         Ok(())
     }
 
-    /// A device is dropped for a reason only.
-    pub(super) fn drop_device(
-        &mut self,
-        device: DeviceId,
-        has_left_orders_unheard: bool,
-    ) -> Result<(), String> {
+    /// A device is given up for a reason only.
+    pub(super) fn give_up(&mut self, device: DeviceId, has_left_orders_unheard: bool) -> Result<(), String> {
+        if !self.known.contains_key(&device) {
+            return self.give_up_unknown(device);
+        }
         let silent_ms = self.now_ms - self.signs.get(&device).copied().unwrap_or(self.now_ms);
         let told_ms = self.now_ms - self.told.get(&device).copied().unwrap_or(self.now_ms);
         let is_stuck = self.devices.get(&device).is_some_and(|device| device.is_stuck);
@@ -83,6 +87,37 @@ impl World {
         if let Some(device) = self.devices.get_mut(&device) {
             device.link = None;
             device.inbox.clear();
+        }
+        Ok(())
+    }
+
+    /// A device that this coordinator has never known, as it has not come back, is given up when it has had the time for it.
+    fn give_up_unknown(&mut self, device: DeviceId) -> Result<(), String> {
+        let waited_ms = self.now_ms - self.began_ms;
+        if waited_ms < PATIENCE_MS {
+            return Err(format!("device {device} was given up when it had {waited_ms} ms to come back"));
+        }
+        self.seen.insert("never came back");
+        Ok(())
+    }
+
+    /// What the process of a coordinator does with a device that is given up, and whoever has started that in its place.
+    pub(super) fn kill_hung(&mut self, device: DeviceId, kills: bool) -> Result<(), String> {
+        if kills == self.spares_hung {
+            return Err(format!("device {device} hangs, and is killed: {kills}"));
+        }
+        if !kills || !is_own(device) {
+            self.seen.insert("hung and spared");
+            return Ok(());
+        }
+        self.killed.insert(device);
+        if self.broken == Some(Broken::HungLeft) {
+            return Ok(());
+        }
+        if self.devices.remove(&device).is_some() {
+            self.seen.insert("hung and killed");
+            self.plane.die(device);
+            self.start_device();
         }
         Ok(())
     }
