@@ -177,10 +177,18 @@ fn run_takes_everything_behind_the_dashes_as_the_program() {
 }
 
 #[test]
-fn compare_writes_its_three_files_where_it_is_told() {
-    let compare: CompareArgs = parse(&["--csv", "a.csv"]).unwrap();
-    assert_eq!(compare.json.to_str(), Some("compare.json"));
-    assert_eq!(compare.csv.to_str(), Some("a.csv"));
+fn compare_writes_the_files_that_are_named_and_three_where_none_is() {
+    let files = |words: &[&str]| {
+        let compare: CompareArgs = parse(words).unwrap();
+        let name =
+            |path: Option<PathBuf>| path.map_or(String::new(), |path| path.to_str().unwrap().to_owned());
+        let Files { json, csv, svg } = compare.files();
+        [json, csv, svg].map(name)
+    };
+    assert_eq!(files(&[]), ["compare.json", "compare.csv", "compare.svg"]);
+    assert_eq!(files(&["--csv", "a.csv"]), ["", "a.csv", ""]);
+    assert_eq!(files(&["--json", "-", "--svg", "b.svg"]), ["-", "", "b.svg"]);
+    let compare: CompareArgs = parse(&[]).unwrap();
     let sizes = compare.sweep.sizes().unwrap();
     assert_eq!((sizes[0], sizes[sizes.len() - 1]), (8, 64 << 20));
 }

@@ -26,10 +26,11 @@ use crate::output::{self, Look};
 /// # Errors
 /// Bad flags, a job that fails, wrong data, files that cannot be written.
 pub(crate) fn run(args: &CompareArgs, test: Test) -> Result<u8> {
-    check_files(args)?;
+    let files = args.files();
+    check_files(&files)?;
     let report = measure::measure(args, test)?;
     // Files first: whoever reads the table may stop reading.
-    write_files(args, &report.to_file(), &csv::text(&report), &svg::text(&report)?)?;
+    write_files(&files, &report.to_file(), &csv::text(&report), &svg::text(&report)?)?;
     let printed = output::print(&view::text(Look::of_tables(), &report));
     match report.wrong_rows() {
         0 => printed.map(|()| failure::DONE),
