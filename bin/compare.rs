@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use crate::args::{CompareArgs, Files};
 use crate::output::{self, Look};
-use crate::{failure, file};
+use crate::{failure, file, tune};
 
 /// Stands below the help.
 pub(crate) const HELP: &str = "\
@@ -42,6 +42,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<u8> {
 fn of_puts(args: &CompareArgs) -> Result<u8> {
     let files = args.files();
     check_files(&files)?;
+    tune::check_table()?;
     let report = measure::measure(args)?;
     // Files first: whoever reads the table may stop reading.
     write_files(&files, &report.to_file(), &csv::text(&report), &svg::text(&report)?)?;

@@ -18,7 +18,7 @@ use shmccl::heap::layout::HeapShape;
 use shmccl::launch::{Launch, Outcome, Program};
 
 use crate::args::{BecomeArgs, RunArgs};
-use crate::{failure, output};
+use crate::{failure, output, tune};
 use lines::Lines;
 use orphans::Orphans;
 
@@ -49,6 +49,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8> {
         return Ok(refusal.exit_code());
     }
     check_directory(&args.segment)?;
+    tune::check_table()?;
     let orphans = Orphans::adopt();
     let launch = job(args)?;
     if !args.quiet {

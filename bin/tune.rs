@@ -77,6 +77,16 @@ pub(crate) fn run(args: &TuneArgs) -> Result<u8> {
     Ok(failure::DONE)
 }
 
+/// Finds out before any process is started that the table which it would find is none. `tune` itself does not ask: it takes the place of
+/// whatever is there.
+///
+/// # Errors
+/// What is wrong with the table, and what to do.
+pub(crate) fn check_table() -> Result<()> {
+    Table::load()?;
+    Ok(())
+}
+
 /// The file for the table: as the user says, or else where programs look for it.
 fn target(args: &TuneArgs) -> Result<PathBuf> {
     if let Some(path) = &args.output {

@@ -18,8 +18,8 @@ use anyhow::Result;
 
 use super::{check_files, write_files};
 use crate::args::{CompareArgs, Test};
-use crate::failure;
 use crate::output::{self, Look};
+use crate::{failure, tune};
 
 /// Measures and presents the operation of `test`.
 ///
@@ -28,6 +28,7 @@ use crate::output::{self, Look};
 pub(crate) fn run(args: &CompareArgs, test: Test) -> Result<u8> {
     let files = args.files();
     check_files(&files)?;
+    tune::check_table()?;
     let report = measure::measure(args, test)?;
     // Files first: whoever reads the table may stop reading.
     write_files(&files, &report.to_file(), &csv::text(&report), &svg::text(&report)?)?;
