@@ -115,7 +115,7 @@ fn job(args: &RunArgs) -> Result<Launch> {
         .checksums(args.checksums)
         .faults(args.faults.clone().unwrap_or_default())
         .heed_quit(true)
-        .trace_records(args.trace_records)
+        .trace_records(args.trace_records())
         .capture_output(args.prefix);
     if let Some(file) = &args.trace {
         launch = launch.trace(file);

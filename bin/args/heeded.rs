@@ -19,7 +19,7 @@ struct Flag {
     heeds: fn(Test) -> bool,
 }
 
-const FLAGS: [Flag; 23] = [
+const FLAGS: [Flag; 22] = [
     Flag { id: "ranks", name: "--ranks", heeds: Test::starts_processes },
     Flag {
         id: "channel",
@@ -43,7 +43,6 @@ const FLAGS: [Flag; 23] = [
         },
     },
     Flag { id: "heap", name: "--heap", heeds: Test::starts_processes },
-    Flag { id: "timeout", name: "--timeout", heeds: Test::starts_processes },
     Flag { id: "no_pin", name: "--no-pin", heeds: Test::starts_processes },
     Flag { id: "op", name: "--op", heeds: |test| operation(test).is_some_and(Operation::reduces) },
     Flag { id: "root", name: "--root", heeds: |test| operation(test).is_some_and(Operation::has_root) },

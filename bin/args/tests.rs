@@ -88,7 +88,7 @@ fn a_flag_without_effect_on_any_named_test_is_refused() {
         assert_eq!(refusal(words), told);
     }
     for words in [
-        &["fifo_rate", "-n", "5"][..],
+        &["fifo_rate", "-n", "5", "--timeout", "5s"][..],
         &["barrier", "put_latency", "-b", "8", "--proxy", "process"],
         &["launch", "--proxy", "process"],
         &["--channel", "memory", "--proxy", "process", "-w", "1"],
@@ -164,6 +164,16 @@ fn run_which_has_no_tests_says_so_of_its_heap() {
     };
     assert_eq!(heap("run"), "Symmetric heap of every rank [default: 256MiB]");
     assert_eq!(heap("perf"), "Symmetric heap of every rank [default: 256MiB, or what a test needs]");
+}
+
+#[test]
+fn run_keeps_as_many_records_as_its_help_says() {
+    let run: RunArgs = parse(&["-n", "1", "--", "true"]).unwrap();
+    let command = Cli::command();
+    let command = command.find_subcommand("run").unwrap();
+    let arg = command.get_arguments().find(|arg| arg.get_id() == "trace_records").unwrap();
+    let told = format!("[default: {}]", run.trace_records());
+    assert!(arg.get_help().unwrap().to_string().ends_with(&told), "{told}");
 }
 
 #[test]
