@@ -27,6 +27,9 @@ const BATCH: u64 = 64;
 /// others.
 const SETTLING: u64 = 2;
 
+/// Up to so many bytes an operation may find what it keeps for itself in the caches.
+const WARMED_BYTES: u64 = 4 << 20;
+
 /// One way to do the operation of a [`Workload`].
 pub(crate) trait Way<T> {
     /// Does it.
@@ -67,6 +70,15 @@ impl<T: Number, W: Way<T>> Trial<T, W> {
     /// operation is timed.
     pub(crate) fn settled(mut self, memory: Memory) -> Self {
         if memory == Memory::Ordinary && self.batch == 1 {
+            self.settling = SETTLING;
+        }
+        self
+    }
+
+    /// The same, where lanes share buffers but not ways: what its own way keeps for itself is brought back into the caches before the
+    /// first operation is timed. Of more bytes than caches hold it would be driven out again.
+    pub(crate) fn warmed(mut self, bytes: u64) -> Self {
+        if bytes <= WARMED_BYTES {
             self.settling = SETTLING;
         }
         self
