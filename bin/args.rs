@@ -143,7 +143,7 @@ pub(crate) struct SweepArgs {
 /// Flags of `shmccl perf`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PerfArgs {
-    /// Tests to run [default: all but p2p and the collective operations]
+    /// Tests to run [default: all but trace_cost, p2p and the collective operations]
     #[arg(value_enum, value_name = "TEST")]
     pub(crate) tests: Vec<Test>,
     /// Device processes [default: 2; several numbers for barrier and launch; one for each core for p2p, from 2 to 8]
@@ -170,6 +170,8 @@ pub(crate) struct PerfArgs {
 
 /// Flags of `shmccl compare`.
 #[derive(Clone, Debug, Args)]
+#[command(mut_arg("maxbytes", |arg| arg.help("Largest size")))]
+#[command(mut_arg("stepfactor", |arg| arg.help("Factor from one size to the next, 2 at least")))]
 pub(crate) struct CompareArgs {
     /// Compare the algorithms of a collective operation instead of puts, direct and proxied: all_reduce, all_gather, ... What goes
     /// by messages between pairs, as sendrecv and all_to_all_v do, has one way only

@@ -155,6 +155,18 @@ fn a_factor_of_one_steps_by_bytes_as_in_nccl_tests() {
 }
 
 #[test]
+fn help_promises_nothing_that_another_command_does() {
+    let help = |name: &str| Cli::command().find_subcommand_mut(name).unwrap().render_long_help().to_string();
+    assert!(help("perf").contains("--stepbytes") && !help("compare").contains("--stepbytes"));
+    let told = help("perf").split_whitespace().collect::<Vec<_>>().join(" ");
+    let on_request =
+        Test::value_variants().iter().filter(|test| test.is_on_request() && !test.is_collective());
+    let names: Vec<_> = on_request.map(|test| test.name()).collect();
+    let default = format!("[default: all but {} and the collective operations]", names.join(", "));
+    assert!(told.contains(&default), "{default}");
+}
+
+#[test]
 fn run_which_has_no_tests_says_so_of_its_heap() {
     let command = Cli::command();
     let heap = |name: &str| {
