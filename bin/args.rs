@@ -30,7 +30,7 @@ pub(crate) use tune::TuneArgs;
 use crate::failure::UsageError;
 use crate::sizes::{climb, format_size, ladder, parse_size};
 use crate::units::parse_timeout;
-use crate::{clean, ctl, run, top, tune as tuning};
+use crate::{clean, compare, ctl, run, top, tune as tuning};
 
 const STYLES: styling::Styles = styling::Styles::styled()
     .header(styling::AnsiColor::Green.on_default().bold())
@@ -64,6 +64,7 @@ pub(crate) enum Command {
     #[command(after_help = run::HELP)]
     Run(RunArgs),
     /// Compare direct with proxied channels, or algorithms, and name the crossover
+    #[command(after_help = compare::HELP)]
     Compare(CompareArgs),
     /// Measure which collective algorithms are best here, and write a tuning table
     #[command(after_help = tuning::HELP)]
@@ -146,13 +147,13 @@ pub(crate) struct SweepArgs {
 /// Flags of `shmccl perf`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PerfArgs {
-    /// Tests to run [default: all but p2p and the collective operations]
+    /// Tests to run [default: all but trace_cost, p2p and the collective operations]
     #[arg(value_enum, value_name = "TEST")]
     pub(crate) tests: Vec<Test>,
     /// Device processes [default: 2; several numbers for barrier and launch; one for each core for p2p, from 2 to 8]
     #[arg(short = 'g', long, value_name = "N", value_parser = parse_ranks)]
     pub(crate) ranks: Option<u32>,
-    /// The channel to measure [default: both, where a test can use both]
+    /// The channel to measure [default: both, where a test can use both; memory for collective operations]
     #[arg(long, value_enum)]
     pub(crate) channel: Option<Channel>,
     /// Write the report to a file as well; with - to standard output, and the table to standard error
@@ -173,9 +174,11 @@ pub(crate) struct PerfArgs {
 
 /// Flags of `shmccl compare`.
 #[derive(Clone, Debug, Args)]
+#[command(mut_arg("maxbytes", |arg| arg.help("Largest size")))]
+#[command(mut_arg("stepfactor", |arg| arg.help("Factor from one size to the next, 2 at least")))]
 pub(crate) struct CompareArgs {
-    /// Compare the algorithms of a collective operation instead of puts, direct and proxied: all_reduce, all_gather, ... What goes by
-    /// messages between pairs, as sendrecv and all_to_all_v do, has one way only
+    /// Compare the algorithms of a collective operation instead of puts, direct and proxied: all_reduce, all_gather, ... What goes
+    /// by messages between pairs, as sendrecv and all_to_all_v do, has one way only
     #[arg(long, value_name = "OP", value_parser = parse_operation)]
     pub(crate) op: Option<Test>,
     /// Device processes that do the operation [default: 2]
@@ -185,15 +188,26 @@ pub(crate) struct CompareArgs {
     pub(crate) sweep: SweepArgs,
     #[command(flatten)]
     pub(crate) job: JobArgs,
-    /// Where the report goes; with - to standard output, and the tables to standard error
-    #[arg(long, value_name = "FILE", default_value = "compare.json")]
-    pub(crate) json: PathBuf,
-    /// Where the table goes as comma-separated values
-    #[arg(long, value_name = "FILE", default_value = "compare.csv")]
-    pub(crate) csv: PathBuf,
-    /// Where the plot goes
-    #[arg(long, value_name = "FILE", default_value = "compare.svg")]
-    pub(crate) svg: PathBuf,
+    /// Write the report to a file; with - to standard output, and the tables to standard error
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the table to a file, as comma-separated values
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Write the plot to a file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// Where a comparison goes, besides to the screen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Files {
+    /// All of it.
+    pub(crate) json: Option<PathBuf>,
+    /// Its table.
+    pub(crate) csv: Option<PathBuf>,
+    /// Its plot.
+    pub(crate) svg: Option<PathBuf>,
 }
 
 /// Flags of `shmccl doctor`.
@@ -320,6 +334,17 @@ impl SweepArgs {
             ));
         }
         Ok(())
+    }
+}
+
+impl CompareArgs {
+    /// The files that are named; where none is, three in the current directory.
+    pub(crate) fn files(&self) -> Files {
+        if self.json.is_none() && self.csv.is_none() && self.svg.is_none() {
+            let usual = |kind: &str| Some(PathBuf::from(format!("compare.{kind}")));
+            return Files { json: usual("json"), csv: usual("csv"), svg: usual("svg") };
+        }
+        Files { json: self.json.clone(), csv: self.csv.clone(), svg: self.svg.clone() }
     }
 }
 

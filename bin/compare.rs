@@ -14,12 +14,19 @@ mod svg;
 mod verdict;
 mod view;
 
+use std::path::PathBuf;
+
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::args::CompareArgs;
+use crate::args::{CompareArgs, Files};
 use crate::output::{self, Look};
-use crate::{failure, file};
+use crate::{failure, file, tune};
+
+/// Stands below the help.
+pub(crate) const HELP: &str = "\
+With none of --json, --csv and --svg it writes compare.json, compare.csv and compare.svg in the
+current directory; with any of them, just what is named.";
 
 /// Measures and presents.
 ///
@@ -33,10 +40,12 @@ pub(crate) fn run(args: &CompareArgs) -> Result<u8> {
 }
 
 fn of_puts(args: &CompareArgs) -> Result<u8> {
-    check_files(args)?;
+    let files = args.files();
+    check_files(&files)?;
+    tune::check_table()?;
     let report = measure::measure(args)?;
     // Files first: whoever reads the table may stop reading.
-    write_files(args, &report.to_file(), &csv::text(&report), &svg::text(&report)?)?;
+    write_files(&files, &report.to_file(), &csv::text(&report), &svg::text(&report)?)?;
     let printed = output::print(&view::text(Look::of_tables(), &report));
     match report.wrong_sides() {
         0 => printed.map(|()| failure::DONE),
@@ -44,28 +53,39 @@ fn of_puts(args: &CompareArgs) -> Result<u8> {
     }
 }
 
-/// Finds out before measuring whether the three files can be written.
+/// Finds out before measuring whether the files can be written.
 ///
 /// # Errors
 /// Says which cannot and why.
-fn check_files(args: &CompareArgs) -> Result<()> {
-    if args.json == args.csv || args.csv == args.svg || args.svg == args.json {
+fn check_files(Files { json, csv, svg }: &Files) -> Result<()> {
+    let same = |one: &Option<PathBuf>, other| one.is_some() && one == other;
+    if same(json, csv) || same(csv, svg) || same(svg, json) {
         let message = "two of --json, --csv and --svg name the same file; give each its own";
         return Err(failure::UsageError::new(message).into());
     }
-    [&args.json, &args.csv, &args.svg].into_iter().try_for_each(|path| file::check_writable(path))
+    [json, csv, svg].into_iter().flatten().try_for_each(|path| file::check_writable(path))
 }
 
-/// Writes the three files.
+/// Writes the files, and tells which.
 ///
 /// # Errors
 /// When one cannot be written.
-fn write_files(args: &CompareArgs, report: &impl Serialize, csv: &str, svg: &str) -> Result<()> {
-    file::write_json(&args.json, report)?;
-    file::write(&args.csv, csv.as_bytes())?;
-    file::write(&args.svg, svg.as_bytes())?;
-    let [json, csv, svg] = [&args.json, &args.csv, &args.svg].map(|path| file::name(path));
-    output::note(&format!("wrote {json}, {csv} and {svg}"));
+fn write_files(files: &Files, report: &impl Serialize, csv: &str, svg: &str) -> Result<()> {
+    if let Some(path) = &files.json {
+        file::write_json(path, report)?;
+    }
+    for (path, text) in [(&files.csv, csv), (&files.svg, svg)] {
+        if let Some(path) = path {
+            file::write(path, text.as_bytes())?;
+        }
+    }
+    let names: Vec<_> =
+        [&files.json, &files.csv, &files.svg].into_iter().flatten().map(|path| file::name(path)).collect();
+    match names.as_slice() {
+        [] => {}
+        [only] => output::note(&format!("wrote {only}")),
+        [first @ .., last] => output::note(&format!("wrote {} and {last}", first.join(", "))),
+    }
     Ok(())
 }
 

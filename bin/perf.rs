@@ -50,7 +50,7 @@ use crate::host::Host;
 use crate::machine::Machine;
 use crate::output::{self, Look};
 use crate::row::{Report, Row};
-use crate::{failure, file};
+use crate::{failure, file, tune};
 use plan::Plan;
 pub(crate) use spread::note_spread;
 
@@ -76,6 +76,9 @@ const RANK_COUNTS: [u32; 3] = [2, 4, 8];
 pub(crate) fn run(args: &PerfArgs) -> Result<u8> {
     let wanted = without_fifo_rate_on_one_core(args)?;
     check_files(args)?;
+    if wanted.iter().any(|(test, _)| test.starts_processes()) {
+        tune::check_table()?;
+    }
     let mut report = Report { machine: Machine::detect(), rows: measure(args, wanted)? };
     note_siblings(&mut report);
     // Files first: whoever reads the table may stop reading.

@@ -19,7 +19,7 @@ use shmccl::launch::Program;
 use self::roll::Roll;
 use crate::args::{CoordinatorArgs, DeviceArgs};
 use crate::failure::UsageError;
-use crate::{failure, output};
+use crate::{failure, output, tune};
 
 /// What `shmccl coordinator --help` ends with.
 pub(crate) const HELP: &str = "\
@@ -65,6 +65,9 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
     if let Some((flag, _)) = idle.into_iter().find(|(_, is_given)| *is_given && kinds.is_empty()) {
         let what = format!("{flag} is of no use without -n or --devices; leave it out");
         return Err(UsageError::new(what).into());
+    }
+    if !kinds.is_empty() {
+        tune::check_table()?;
     }
     let directory = RuntimeDirectory::open()?;
     let settings = Settings {
@@ -115,6 +118,7 @@ pub(crate) fn be_device(args: &DeviceArgs) -> Result<u8> {
     let device = match Device::from_env()? {
         Some(device) => device,
         None => {
+            tune::check_table()?;
             let max_address = MIN_ADDRESS.saturating_add(args.memory);
             let options = DeviceOptions { max_address, timeout: args.timeout, core: args.core };
             Device::start(&RuntimeDirectory::open()?, &options).map_err(|error| match error {

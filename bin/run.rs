@@ -18,7 +18,7 @@ use shmccl::heap::layout::HeapShape;
 use shmccl::launch::{Launch, Outcome, Program};
 
 use crate::args::{BecomeArgs, RunArgs};
-use crate::{failure, log, output};
+use crate::{failure, log, output, tune};
 use lines::Lines;
 use orphans::Orphans;
 
@@ -49,6 +49,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8> {
         return Ok(refusal.exit_code());
     }
     check_directory(&args.segment)?;
+    tune::check_table()?;
     let orphans = Orphans::adopt();
     let launch = job(args)?;
     if !args.quiet {
@@ -115,7 +116,7 @@ fn job(args: &RunArgs) -> Result<Launch> {
         .checksums(args.checksums)
         .faults(args.faults.clone().unwrap_or_default())
         .heed_quit(true)
-        .trace_records(args.trace_records)
+        .trace_records(args.trace_records())
         .capture_output(args.prefix);
     if let Some(file) = &args.trace {
         launch = launch.trace(file);

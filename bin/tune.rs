@@ -13,7 +13,8 @@ mod race;
 mod verdict;
 mod view;
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -31,8 +32,8 @@ use plan::{Figure, Plan, VARIABLE};
 pub(crate) const HELP: &str = "\
 Each algorithm is measured beside the built-in choice, in turns. It takes the place of the built-in
 choice where it is quicker by 5 %, and by more than the built-in choice differs from itself.
-The table is written anew as a whole, and programs find it as they start. SHMCCL_TUNING names
-another file, or nothing for the built-in table. With a table, floating-point numbers may be added
+The table is written anew as a whole. Programs look for it as they start: where SHMCCL_TUNING says,
+which is empty for the built-in table, or else in the usual file. With a table, floating-point numbers may be added
 up in another order; all ranks get the same bits in any case.";
 
 /// The hidden command that device processes run.
@@ -73,8 +74,28 @@ pub(crate) fn run(args: &TuneArgs) -> Result<u8> {
     for line in view::notes(&figures, &rulings) {
         output::note(&line);
     }
-    output::note(&format!("wrote {}", file::name(&target)));
+    output::note(&told(&target, std::env::var_os(tuning::VARIABLE), tuning::usual_file()));
     Ok(failure::DONE)
+}
+
+/// That the table was written to `target`, and what to do for programs to find it there: they look where the variable has it `named`,
+/// or else at the `usual` place.
+fn told(target: &Path, named: Option<OsString>, usual: Option<PathBuf>) -> String {
+    let wrote = format!("wrote {}", file::name(target));
+    match named.map(PathBuf::from).or(usual) {
+        Some(found) if found == target => wrote,
+        _ => format!("{wrote}; programs take it where {} names it", tuning::VARIABLE),
+    }
+}
+
+/// Finds out before any process is started that the table which it would find is none. `tune` itself does not ask: it takes the place of
+/// whatever is there.
+///
+/// # Errors
+/// What is wrong with the table, and what to do.
+pub(crate) fn check_table() -> Result<()> {
+    Table::load()?;
+    Ok(())
 }
 
 /// The file for the table: as the user says, or else where programs look for it.
@@ -129,4 +150,22 @@ fn measure(args: &TuneArgs) -> Result<Vec<Figure>> {
 fn text(table: &Table, machine: &Machine) -> String {
     let Machine { cpu, cores, version, .. } = machine;
     format!("# Measured by shmccl tune {version} on {cpu}, {cores} cores.\n{table}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_writes_a_table_where_no_program_looks_is_told_so() {
+        let usual = || Some(PathBuf::from("/home/x/tuning.toml"));
+        let told =
+            |target: &str, named: Option<&str>| told(Path::new(target), named.map(OsString::from), usual());
+        assert_eq!(told("/home/x/tuning.toml", None), "wrote /home/x/tuning.toml");
+        assert_eq!(told("/a.toml", Some("/a.toml")), "wrote /a.toml");
+        for (target, named) in [("a", None), ("/a", Some("/b")), ("/home/x/tuning.toml", Some(""))] {
+            let expected = format!("wrote {target}; programs take it where SHMCCL_TUNING names it");
+            assert_eq!(told(target, named), expected);
+        }
+    }
 }

@@ -361,6 +361,14 @@ fn compare_writes_its_three_files_and_concludes_nothing_from_a_single_put() {
     assert_eq!(report["rows"].as_array().unwrap().len(), 2);
     assert!(std::fs::read_to_string(directory.join("compare.csv")).unwrap().lines().count() == 2);
     assert!(std::fs::read_to_string(directory.join("compare.svg")).unwrap().contains("Too few samples"));
+    for kind in ["json", "csv", "svg"] {
+        std::fs::remove_file(directory.join("compare").with_extension(kind)).unwrap();
+    }
+    // One that is named is all that is written.
+    let output = compare(&["-b", "8", "-e", "8", "-n", "1", "--csv", "only.csv"], None);
+    assert_eq!(stderr(&output), "wrote only.csv\n");
+    let names = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.collect::<Vec<_>>(), ["only.csv"]);
     let output = compare(&["-b", "8", "-e", "128", "-n", "128"], None);
     let table = stdout(&output);
     // What it concludes depends on how many timings the machine had time for.

@@ -184,6 +184,12 @@ fn steps_in_bytes_ordinary_memory_and_no_check_are_told_in_the_table() {
     let rows = rows(&lines);
     assert_eq!(rows.iter().map(|row| row[0].as_str()).collect::<Vec<_>>(), ["1024", "2048", "3072"]);
     assert!(rows.iter().all(|row| row.len() == 13 && row[8] == "N/A" && row[12] == "N/A"), "{rows:?}");
+    // Where nobody says how many, the head tells how many there are at least.
+    let unsaid = perf(&["broadcast", "-b", "8", "-e", "8", "--json", "-"]);
+    let head = String::from_utf8(unsaid.stderr).unwrap().lines().nth(1).unwrap().to_owned();
+    assert!(pattern.is_match(&head) && head.contains(" warmup iters: 1 iters: 15 agg iters: 1 "), "{head}");
+    let report: serde_json::Value = serde_json::from_slice(&unsaid.stdout).unwrap();
+    assert!(report["rows"].as_array().unwrap().iter().all(|row| row["iterations"].as_u64().unwrap() >= 15));
     let stepped_over = table(&["all_reduce", "-b", "8", "-e", "100", "-f", "4", "-n", "4", "-w", "0"]);
     let sizes: Vec<_> = self::rows(&stepped_over).into_iter().map(|row| row[0].clone()).collect();
     assert_eq!(sizes, ["8", "32"]);
@@ -222,7 +228,7 @@ fn columns_of_our_own_come_last_and_the_report_has_every_figure() {
         ] {
             assert!(row[figure].as_f64().is_some_and(|value| value > 0.0), "{figure}: {row}");
         }
-        // One sample, of a batch of 64, has no percentiles.
+        // One batch of 64 has too few samples for it, of whatever kind these are.
         assert!(row["p99_ns"].is_null(), "{row}");
         assert_eq!(
             (&row["test"], &row["bytes"], &row["ranks"]),

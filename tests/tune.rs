@@ -91,6 +91,37 @@ fn without_a_name_the_table_goes_where_programs_look_for_it() {
 }
 
 #[test]
+fn a_table_that_cannot_be_used_is_one_line_before_any_process_is_started() {
+    let home = scratch("unusable");
+    let table = home.join("table.toml");
+    std::fs::write(&table, "version = 2\n").unwrap();
+    for words in [
+        &["perf", "all_reduce"][..],
+        &["compare", "--op", "gather"],
+        &["compare"],
+        &["run", "-n", "2", "--", "touch", "started"],
+        &["coordinator", "-n", "2"],
+        &["device"],
+    ] {
+        let mut command = shmccl(words, &home);
+        command.current_dir(&home).env("SHMCCL_TUNING", &table).env("XDG_RUNTIME_DIR", &home);
+        let told = failed(&command.output().unwrap());
+        let complaint = format!("error: tuning table {}, line 1: is of version 2, ", table.display());
+        assert!(told.starts_with(&complaint) && told.lines().count() == 1, "{words:?}: {told}");
+        assert!(told.contains("measure one with `shmccl tune`"), "{words:?}: {told}");
+    }
+    assert_eq!(names(&home), ["table.toml"]);
+    // What needs no table does not ask for one, and who measures one takes its place.
+    let words = ["perf", "fifo_rate", "-n", "1"];
+    let output = shmccl(&words, &home).env("SHMCCL_TUNING", &table).output().unwrap();
+    assert!(!text(&output.stderr).contains("tuning table"), "{}", text(&output.stderr));
+    let tuned = shmccl(&["tune", "--quick", "--time", "10ms"], &home).env("SHMCCL_TUNING", &table).output();
+    assert_eq!(tuned.as_ref().unwrap().status.code(), Some(0), "{}", text(&tuned.unwrap().stderr));
+    assert!(Table::read(&table).is_ok());
+    std::fs::remove_dir_all(home).unwrap();
+}
+
+#[test]
 fn what_cannot_be_done_is_told_before_anything_is_measured() {
     let home = scratch("refused");
     for (words, code, part) in [

@@ -19,8 +19,8 @@ struct Flag {
     heeds: fn(Test) -> bool,
 }
 
-const FLAGS: [Flag; 23] = [
-    Flag { id: "ranks", name: "--ranks", heeds: starts_processes },
+const FLAGS: [Flag; 22] = [
+    Flag { id: "ranks", name: "--ranks", heeds: Test::starts_processes },
     Flag {
         id: "channel",
         name: "--channel",
@@ -42,9 +42,8 @@ const FLAGS: [Flag; 23] = [
             test == Test::Launch || test.channels().contains(&Channel::Port) || test.is_collective()
         },
     },
-    Flag { id: "heap", name: "--heap", heeds: starts_processes },
-    Flag { id: "timeout", name: "--timeout", heeds: starts_processes },
-    Flag { id: "no_pin", name: "--no-pin", heeds: starts_processes },
+    Flag { id: "heap", name: "--heap", heeds: Test::starts_processes },
+    Flag { id: "no_pin", name: "--no-pin", heeds: Test::starts_processes },
     Flag { id: "op", name: "--op", heeds: |test| operation(test).is_some_and(Operation::reduces) },
     Flag { id: "root", name: "--root", heeds: |test| operation(test).is_some_and(Operation::has_root) },
     Flag { id: "datatype", name: "--datatype", heeds: Test::is_collective },
@@ -98,11 +97,6 @@ pub(super) fn check(args: &PerfArgs) -> Result<(), UsageError> {
 
 pub(super) fn idle(flag: &str, by: &str) -> UsageError {
     UsageError::new(format!("{flag} has no effect with {by}; leave it out"))
-}
-
-/// All but the fifo between threads of the launcher.
-fn starts_processes(test: Test) -> bool {
-    test != Test::FifoRate
 }
 
 fn is_matrix(test: Test) -> bool {

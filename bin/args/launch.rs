@@ -53,9 +53,10 @@ pub(crate) struct RunArgs {
     /// ranks' [default: SHMCCL_TRACE]
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
-    /// The newest records to keep of the threads of each rank, and of its proxy: a power of two, 32 bytes each
-    #[arg(long, value_name = "N", value_parser = parse_records, default_value_t = DEFAULT_RECORDS)]
-    pub(crate) trace_records: u64,
+    /// The newest records to keep of the threads of each rank, and of its proxy, where there is a trace: a power of two, 32 bytes each
+    /// [default: 32768]
+    #[arg(long, value_name = "N", value_parser = parse_records)]
+    trace_records: Option<u64>,
     /// Do not say which rank runs on which core
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -73,7 +74,7 @@ pub(crate) struct BecomeArgs {
 }
 
 impl RunArgs {
-    /// Refuses a trace where the ranks print.
+    /// Refuses a trace where the ranks print, and records of none.
     ///
     /// # Errors
     /// The flag or the variable, and what to do.
@@ -81,14 +82,24 @@ impl RunArgs {
         let (variable, stdout) = (std::env::var_os("SHMCCL_TRACE"), OsStr::new("-"));
         let (name, trace) = match &self.trace {
             Some(file) => ("--trace ", Some(file.as_os_str())),
-            None => ("SHMCCL_TRACE=", variable.as_deref()),
+            None => ("SHMCCL_TRACE=", variable.as_deref().filter(|file| !file.is_empty())),
         };
         if trace == Some(stdout) {
             return Err(UsageError::new(format!(
                 "{name}- would mix the trace with what the ranks print to standard output; name a file"
             )));
         }
+        if self.trace_records.is_some() && trace.is_none() {
+            return Err(UsageError::new(
+                "--trace-records has no effect without --trace or SHMCCL_TRACE; leave it out, or name a file for the trace",
+            ));
+        }
         Ok(())
+    }
+
+    /// How many records are kept, if there is a trace.
+    pub(crate) fn trace_records(&self) -> u64 {
+        self.trace_records.unwrap_or(DEFAULT_RECORDS)
     }
 }
 

@@ -114,6 +114,11 @@ impl Test {
         self >= Self::AllReduce
     }
 
+    /// Whether it is done by device processes: all but the fifo between threads of the launcher.
+    pub(crate) fn starts_processes(self) -> bool {
+        self != Self::FifoRate
+    }
+
     /// Whether it runs only where it is named: it prints a table of its own, or takes long.
     pub(crate) fn is_on_request(self) -> bool {
         self >= Self::TraceCost

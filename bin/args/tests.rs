@@ -114,7 +114,7 @@ fn a_flag_without_effect_on_any_named_test_is_refused() {
         assert_eq!(refusal(words), told);
     }
     for words in [
-        &["fifo_rate", "-n", "5"][..],
+        &["fifo_rate", "-n", "5", "--timeout", "5s"][..],
         &["barrier", "put_latency", "-b", "8", "--proxy", "process"],
         &["launch", "--proxy", "process"],
         &["--channel", "memory", "--proxy", "process", "-w", "1"],
@@ -181,6 +181,18 @@ fn a_factor_of_one_steps_by_bytes_as_in_nccl_tests() {
 }
 
 #[test]
+fn help_promises_nothing_that_another_command_does() {
+    let help = |name: &str| Cli::command().find_subcommand_mut(name).unwrap().render_long_help().to_string();
+    assert!(help("perf").contains("--stepbytes") && !help("compare").contains("--stepbytes"));
+    let told = help("perf").split_whitespace().collect::<Vec<_>>().join(" ");
+    let on_request =
+        Test::value_variants().iter().filter(|test| test.is_on_request() && !test.is_collective());
+    let names: Vec<_> = on_request.map(|test| test.name()).collect();
+    let default = format!("[default: all but {} and the collective operations]", names.join(", "));
+    assert!(told.contains(&default), "{default}");
+}
+
+#[test]
 fn run_which_has_no_tests_says_so_of_its_heap() {
     let command = Cli::command();
     let heap = |name: &str| {
@@ -190,6 +202,16 @@ fn run_which_has_no_tests_says_so_of_its_heap() {
     };
     assert_eq!(heap("run"), "Symmetric heap of every rank [default: 256MiB]");
     assert_eq!(heap("perf"), "Symmetric heap of every rank [default: 256MiB, or what a test needs]");
+}
+
+#[test]
+fn run_keeps_as_many_records_as_its_help_says() {
+    let run: RunArgs = parse(&["-n", "1", "--", "true"]).unwrap();
+    let command = Cli::command();
+    let command = command.find_subcommand("run").unwrap();
+    let arg = command.get_arguments().find(|arg| arg.get_id() == "trace_records").unwrap();
+    let told = format!("[default: {}]", run.trace_records());
+    assert!(arg.get_help().unwrap().to_string().ends_with(&told), "{told}");
 }
 
 #[test]
@@ -203,10 +225,18 @@ fn run_takes_everything_behind_the_dashes_as_the_program() {
 }
 
 #[test]
-fn compare_writes_its_three_files_where_it_is_told() {
-    let compare: CompareArgs = parse(&["--csv", "a.csv"]).unwrap();
-    assert_eq!(compare.json.to_str(), Some("compare.json"));
-    assert_eq!(compare.csv.to_str(), Some("a.csv"));
+fn compare_writes_the_files_that_are_named_and_three_where_none_is() {
+    let files = |words: &[&str]| {
+        let compare: CompareArgs = parse(words).unwrap();
+        let name =
+            |path: Option<PathBuf>| path.map_or(String::new(), |path| path.to_str().unwrap().to_owned());
+        let Files { json, csv, svg } = compare.files();
+        [json, csv, svg].map(name)
+    };
+    assert_eq!(files(&[]), ["compare.json", "compare.csv", "compare.svg"]);
+    assert_eq!(files(&["--csv", "a.csv"]), ["", "a.csv", ""]);
+    assert_eq!(files(&["--json", "-", "--svg", "b.svg"]), ["-", "", "b.svg"]);
+    let compare: CompareArgs = parse(&[]).unwrap();
     let sizes = compare.sweep.sizes().unwrap();
     assert_eq!((sizes[0], sizes[sizes.len() - 1]), (8, 64 << 20));
 }

@@ -23,7 +23,8 @@ pub(crate) struct TuneArgs {
     /// How long to measure in all, such as 30s or 5m; the largest sizes may take a little longer [default: 2m; 20s with --quick]
     #[arg(long, value_name = "TIME", value_parser = parse_timeout)]
     time: Option<Duration>,
-    /// Where the tuning table goes [default: the file that SHMCCL_TUNING names, or else ~/.config/shmccl/tuning.toml]
+    /// Where the tuning table goes [default: the file that SHMCCL_TUNING names, or else shmccl/tuning.toml in $XDG_CONFIG_HOME or
+    /// ~/.config]
     #[arg(short = 'o', long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Write every figure to a file as well; with - to standard output, and the table to standard error

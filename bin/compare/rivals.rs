@@ -18,18 +18,20 @@ use anyhow::Result;
 
 use super::{check_files, write_files};
 use crate::args::{CompareArgs, Test};
-use crate::failure;
 use crate::output::{self, Look};
+use crate::{failure, tune};
 
 /// Measures and presents the operation of `test`.
 ///
 /// # Errors
 /// Bad flags, a job that fails, wrong data, files that cannot be written.
 pub(crate) fn run(args: &CompareArgs, test: Test) -> Result<u8> {
-    check_files(args)?;
+    let files = args.files();
+    check_files(&files)?;
+    tune::check_table()?;
     let report = measure::measure(args, test)?;
     // Files first: whoever reads the table may stop reading.
-    write_files(args, &report.to_file(), &csv::text(&report), &svg::text(&report)?)?;
+    write_files(&files, &report.to_file(), &csv::text(&report), &svg::text(&report)?)?;
     let printed = output::print(&view::text(Look::of_tables(), &report));
     match report.wrong_rows() {
         0 => printed.map(|()| failure::DONE),

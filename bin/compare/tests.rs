@@ -302,18 +302,12 @@ fn three_files_are_written() {
     let directory = std::env::temp_dir().join(format!("shmccl-compare-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let path = |name: &str| directory.join(name);
-    #[derive(clap::Parser)]
-    struct Line {
-        #[command(flatten)]
-        compare: CompareArgs,
-    }
-    let mut args = <Line as clap::Parser>::parse_from(["compare"]).compare;
-    (args.json, args.csv, args.svg) = (path("a.json"), path("a.csv"), path("a.svg"));
-    check_files(&args).unwrap();
+    let mut files = Files { json: Some(path("a.json")), csv: Some(path("a.csv")), svg: Some(path("a.svg")) };
+    check_files(&files).unwrap();
     let report = modelled(900.0, 4, 0.95);
-    write_files(&args, &report.to_file(), &csv::text(&report), &svg::text(&report).unwrap()).unwrap();
+    write_files(&files, &report.to_file(), &csv::text(&report), &svg::text(&report).unwrap()).unwrap();
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 3);
-    args.svg = path("missing/a.svg");
-    assert!(check_files(&args).is_err());
+    files.svg = Some(path("missing/a.svg"));
+    assert!(check_files(&files).is_err());
     std::fs::remove_dir_all(directory).unwrap();
 }

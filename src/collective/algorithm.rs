@@ -13,9 +13,9 @@ use crate::error::{Error, Result};
 /// |---|---|---|
 /// | one_shot, two_shot, naive | of the ranks, all at one place | yes |
 /// | ring | of the ring: block b as b + 1, b + 2, ..., b (modulo n), many blocks in turns | no |
-/// | recursive_doubling | pairs, pairs of pairs, ...; the lower rank's side first; ranks past a power of two with those so many below, before | no |
+/// | recursive_doubling | pairs, pairs of pairs, ...; the lower rank's side first; before, ranks past a power of two with those below | no |
 /// | halving_doubling | the same with partners at decreasing distances | no |
-/// | tree, double_tree | at each node: of the ranks that it and its children have; the double tree by one tree for each half of the elements | no |
+/// | tree, double_tree | at each node: of the ranks that it and its children have; double tree: by a tree for each half of the elements | no |
 ///
 /// (A reduce-scatter by halving among a number of ranks that is no power of two goes by the ring.) Those that do not stay in the order
 /// of the ranks pass partial results on. So a custom operator that is associative but not **commutative** is wrong with all of them, and

@@ -69,5 +69,6 @@ pub(crate) use elsewhere::call_met;
 pub(crate) use engine::Engine;
 pub(crate) use lease::{GONE, LEFT, Landlord};
 pub use operation::{Operation, Summary};
+pub(crate) use per_member::{PerMember, fill};
 pub(crate) use pipework::OpenPorts;
 pub(crate) use region::{RegionLayout, TURNS};

@@ -11,20 +11,18 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
-
 use super::Communicator;
 use super::operand::{Recv, RecvBuffer, Send, SendBuffer};
 use crate::channel::{Channel, Fabric, MemoryChannel};
-use crate::collective::{Operation, Summary};
+use crate::collective::{Operation, PerMember, Summary, fill};
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapOffset, Region};
-use crate::rank::{MAX_RANKS, Rank};
+use crate::rank::Rank;
 use crate::reduce::{Element, ReduceOp, Reducer, Source, SourcePlace, Target};
 use crate::shm::{ReadSoon, Span};
 
-/// A value for each member.
-type PerMember<T> = ArrayVec<T, { MAX_RANKS as usize }>;
+/// The heap of a member, and where in it its elements are.
+type Place<'a> = (&'a Span, u64);
 
 /// Shares end at multiples of so many bytes, so that no two members write the same pair of cache lines.
 const SHARE_ALIGN: usize = 128;
@@ -129,7 +127,9 @@ impl<T: Element> SwitchChannel<T> {
     pub fn reduce<'a>(&self, at: usize, recv: impl Into<RecvBuffer<'a, T>>, op: &ReduceOp) -> Result<()> {
         let recv = recv.into();
         let count = recv.count();
-        let sources = sources(&self.places("reduce", at, count)?);
+        let mut places = PerMember::new();
+        self.places("reduce", at, count, &mut places)?;
+        let sources = sources(&places);
         let target = match recv.0 {
             Recv::Heap(region) => self.target(region)?,
             Recv::Slice(slice) => Target::Slice(bytemuck::cast_slice_mut(slice)),
@@ -148,7 +148,8 @@ impl<T: Element> SwitchChannel<T> {
     #[inline]
     pub fn broadcast<'a>(&self, at: usize, send: impl Into<SendBuffer<'a, T>>) -> Result<()> {
         let send = send.into();
-        let targets = self.places("broadcast", at, send.count())?;
+        let mut targets = PerMember::new();
+        self.places("broadcast", at, send.count(), &mut targets)?;
         // This rank's own first: so the members do not all begin at the same one.
         let (before, after) = targets.split_at(self.me);
         let mut targets = after.iter().chain(before);
@@ -178,7 +179,8 @@ impl<T: Element> SwitchChannel<T> {
     #[inline]
     pub fn reduce_broadcast(&self, elements: Range<usize>, op: &ReduceOp) -> Result<()> {
         let count = elements.len() as u64;
-        let places = self.places("reduce_broadcast", elements.start, count)?;
+        let mut places = PerMember::new();
+        self.places("reduce_broadcast", elements.start, count, &mut places)?;
         let mut targets: PerMember<_> =
             places.iter().map(|&(span, offset)| Target::Shared(span, offset)).collect();
         self.reducer(op)?.combine(&sources(&places), &mut targets, count, true)
@@ -219,9 +221,15 @@ impl<T: Element> SwitchChannel<T> {
         self.wait()
     }
 
-    /// The heap of each member, and where in it `count` elements of its buffer from index `at` on are.
+    /// Puts into `places` where `count` elements from index `at` on of each member's buffer are.
     #[inline]
-    fn places(&self, operation: &'static str, at: usize, count: u64) -> Result<PerMember<(&Span, u64)>> {
+    fn places<'s>(
+        &'s self,
+        operation: &'static str,
+        at: usize,
+        count: u64,
+        places: &mut PerMember<Place<'s>>,
+    ) -> Result<()> {
         self.fabric.present(operation)?;
         let (at, limit, size) = (at as u64, self.count as u64, size_of::<T>() as u64);
         if at > limit || count > limit - at {
@@ -237,7 +245,7 @@ impl<T: Element> SwitchChannel<T> {
             let region = Region::new(HeapOffset::new(base.get() + at * size), count * size);
             Ok((self.fabric.heap().reach(rank, region)?, region.offset.get()))
         };
-        self.members.iter().zip(&self.bases).map(place).collect()
+        fill(places, self.members.iter().zip(&self.bases).map(place))
     }
 
     /// `region` of this rank's heap as what a result goes to.
@@ -254,6 +262,6 @@ impl<T: Element> SwitchChannel<T> {
 
 /// All `places`, to be read.
 #[inline]
-fn sources<'a>(places: &[(&'a Span, u64)]) -> PerMember<Source<'a>> {
+fn sources<'a>(places: &[Place<'a>]) -> PerMember<Source<'a>> {
     places.iter().map(|&(span, offset)| Source::fresh(SourcePlace::Shared(span, offset))).collect()
 }

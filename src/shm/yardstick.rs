@@ -5,10 +5,14 @@
 //! measurement of the real thing has its limit beside it, taken in the same run. Nothing in the engine uses it.
 
 mod staging;
+#[cfg(feature = "trace")]
+mod stopwatch;
 
 use std::ops::Range;
 
 pub use staging::{Own, add_returning, turn_over};
+#[cfg(feature = "trace")]
+pub use stopwatch::Stopwatch;
 
 use arrayvec::ArrayVec;
 
@@ -22,17 +26,21 @@ const MOST: usize = MAX_RANKS as usize;
 /// A way to add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SumKernel {
-    /// All sources at once, a cache line at a time.
+    /// All sources at once, two cache lines at a time.
     Direct,
     /// The same with stores past the cache.
     Streaming,
+    /// As the first, by vectors of a whole line.
+    Wide,
+    /// The same with stores past the cache.
+    WideStreaming,
     /// One source after the other, a page at a time, by way of the cache.
     Paged,
 }
 
 impl SumKernel {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Direct, Self::Streaming, Self::Paged];
+    pub const ALL: [Self; 5] = [Self::Direct, Self::Streaming, Self::Wide, Self::WideStreaming, Self::Paged];
 
     /// Its name in tables.
     #[must_use]
@@ -40,6 +48,8 @@ impl SumKernel {
         match self {
             Self::Direct => "direct",
             Self::Streaming => "streaming",
+            Self::Wide => "avx512",
+            Self::WideStreaming => "avx512 streaming",
             Self::Paged => "paged",
         }
     }
@@ -47,7 +57,33 @@ impl SumKernel {
     /// Whether this processor can run it.
     #[must_use]
     pub fn is_supported(self) -> bool {
-        self != Self::Streaming || vector::is_supported()
+        match self {
+            Self::Direct | Self::Paged => true,
+            Self::Streaming => vector::is_supported(),
+            Self::Wide | Self::WideStreaming => vector::is_wide(),
+        }
+    }
+
+    /// By the widest vectors of this processor, through the cache and past it.
+    #[must_use]
+    pub fn by_widest() -> [Self; 2] {
+        if vector::is_wide() { [Self::Wide, Self::WideStreaming] } else { [Self::Direct, Self::Streaming] }
+    }
+}
+
+/// How wide vectors are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// Half a cache line.
+    Half,
+    /// A whole one.
+    Wide,
+}
+
+impl Reach {
+    /// The widest that the processor has, where it has vectors at all.
+    fn widest() -> Self {
+        if vector::is_wide() { Self::Wide } else { Self::Half }
     }
 }
 
@@ -91,14 +127,18 @@ fn refused(value: u64, expected: &'static str) -> Result<()> {
 /// `count` elements are readable at each of `sources` and writable at each of `targets`, all of them aligned; the kernel is
 /// supported.
 unsafe fn run(kernel: SumKernel, sources: &[*mut f32], targets: &[*mut f32], count: usize) {
+    let by_vectors = |reach, n_past| {
+        // SAFETY: the caller's contract; instructions as `is_supported` found them.
+        unsafe { vector::add(reach, sources, targets, n_past, count) }
+    };
     let done = match kernel {
         // SAFETY: the caller's contract is the same.
         SumKernel::Paged => unsafe { paged(sources, targets, count) },
-        // SAFETY: the caller's contract; instructions as `is_supported` found them.
-        SumKernel::Direct if vector::is_supported() => unsafe { vector::add(sources, targets, 0, count) },
-        // SAFETY: the same.
-        SumKernel::Streaming => unsafe { vector::add(sources, targets, targets.len(), count) },
+        SumKernel::Direct if vector::is_supported() => by_vectors(Reach::Half, 0),
         SumKernel::Direct => 0,
+        SumKernel::Streaming => by_vectors(Reach::Half, targets.len()),
+        SumKernel::Wide => by_vectors(Reach::Wide, 0),
+        SumKernel::WideStreaming => by_vectors(Reach::Wide, targets.len()),
     };
     // SAFETY: the caller's contract.
     unsafe { one_by_one(sources, targets, done..count) };
@@ -145,91 +185,227 @@ unsafe fn paged(sources: &[*mut f32], targets: &[*mut f32], count: usize) -> usi
 
 #[cfg(target_arch = "x86_64")]
 mod vector {
-    use std::arch::x86_64::{
-        _mm_sfence, _mm256_add_ps, _mm256_loadu_ps, _mm256_setzero_ps, _mm256_storeu_ps, _mm256_stream_ps,
-    };
+    use std::arch::x86_64::_mm_sfence;
 
-    /// Elements of a vector.
-    const WIDTH: usize = 8;
+    use super::Reach;
+
+    /// The loop by vectors of one width.
+    macro_rules! vectors {
+        (
+            $(#[$doc:meta])* $module:ident: $feature:literal, $width:literal, $load:ident, $zero:ident, $add:ident, $store:ident,
+            $stream:ident
+        ) => {
+            $(#[$doc])*
+            mod $module {
+                use std::arch::x86_64::{$add, $load, $store, $stream, $zero};
+
+                use super::Buffers;
+
+                /// Elements of a vector.
+                pub(super) const WIDTH: usize = $width;
+
+                /// Adds as many steps of so many vectors as there are from `done` on, and returns up to where.
+                ///
+                /// # Safety
+                /// As for [`super::super::run`]; the processor has the instructions, and the targets that are written `past` the
+                /// cache have their alignment.
+                #[inline]
+                #[target_feature(enable = $feature)]
+                pub(super) unsafe fn add<const VECTORS: usize>(
+                    buffers: Buffers<impl AsRef<[*mut f32]>, impl AsRef<[*mut f32]>, impl AsRef<[*mut f32]>>,
+                    done: usize,
+                    count: usize,
+                ) -> usize {
+                    let Buffers { sources, past, through } = &buffers;
+                    let (sources, past, through) = (sources.as_ref(), past.as_ref(), through.as_ref());
+                    let steps = (count - done) / (WIDTH * VECTORS);
+                    for start in (0..steps).map(|step| done + step * WIDTH * VECTORS) {
+                        let mut sums = [$zero(); VECTORS];
+                        for (vector, sum) in sums.iter_mut().enumerate() {
+                            // SAFETY: a whole step is left at `start`, by the caller's contract.
+                            *sum = unsafe { $load(sources[0].wrapping_add(start + vector * WIDTH)) };
+                        }
+                        for source in &sources[1..] {
+                            for (vector, sum) in sums.iter_mut().enumerate() {
+                                // SAFETY: as above.
+                                let summand = unsafe { $load(source.wrapping_add(start + vector * WIDTH)) };
+                                *sum = $add(*sum, summand);
+                            }
+                        }
+                        for target in past {
+                            for (vector, sum) in sums.iter().enumerate() {
+                                // SAFETY: as above; aligned by the caller's contract.
+                                unsafe { $stream(target.wrapping_add(start + vector * WIDTH), *sum) };
+                            }
+                        }
+                        for target in through {
+                            for (vector, sum) in sums.iter().enumerate() {
+                                // SAFETY: as above.
+                                unsafe { $store(target.wrapping_add(start + vector * WIDTH), *sum) };
+                            }
+                        }
+                    }
+                    done + steps * WIDTH * VECTORS
+                }
+            }
+        };
+    }
+
+    vectors! {
+        /// Half a cache line at a time.
+        half: "avx2", 8, _mm256_loadu_ps, _mm256_setzero_ps, _mm256_add_ps, _mm256_storeu_ps, _mm256_stream_ps
+    }
+
+    vectors! {
+        /// A cache line at a time.
+        line: "avx512f", 16, _mm512_loadu_ps, _mm512_setzero_ps, _mm512_add_ps, _mm512_storeu_ps, _mm512_stream_ps
+    }
 
     pub(super) fn is_supported() -> bool {
         is_x86_feature_detected!("avx2")
     }
 
-    /// Adds as many whole steps as there are, and returns how many elements that was. The first `n_past` targets go past the
-    /// cache, and are fenced; nothing is added where they lack the alignment for that.
+    pub(super) fn is_wide() -> bool {
+        is_supported() && is_x86_feature_detected!("avx512f")
+    }
+
+    /// Adds as many whole vectors as there are, two cache lines at a time and then what is left, and returns how many elements
+    /// that was. The first `n_past` targets go past the cache, and are fenced; nothing is added where they lack the alignment for
+    /// that.
     ///
     /// # Safety
-    /// As for [`super::run`]; the processor has AVX2.
-    #[target_feature(enable = "avx2")]
+    /// As for [`super::run`]; the processor has AVX2, and AVX-512 where `reach` is wide.
     pub(super) unsafe fn add(
+        reach: Reach,
         sources: &[*mut f32],
         targets: &[*mut f32],
         n_past: usize,
         count: usize,
     ) -> usize {
         let (past, through) = targets.split_at(n_past);
-        if !past.iter().all(|target| target.addr().is_multiple_of(WIDTH * 4)) {
+        let width = if reach == Reach::Wide { line::WIDTH } else { half::WIDTH };
+        if !past.iter().all(|target| target.addr().is_multiple_of(width * 4)) {
             return 0;
         }
-        // Two cache lines of each source at a time, and what is left by single vectors.
-        // SAFETY: the caller's contract; aligned, checked just above.
-        let done = unsafe { add_by::<4>(sources, past, through, 0, count) };
+        // As arrays, the pointers are known not to lie in what is written, and stay in registers.
+        match (sources, past, through) {
+            // SAFETY: the caller's contract; aligned, checked just above.
+            (&[one, other], &[], &[target]) => unsafe {
+                go(reach, Buffers::of([one, other], [], [target]), count)
+            },
+            (&[one, other], &[], &[first, second]) => {
+                // SAFETY: the same.
+                unsafe { go(reach, Buffers::of([one, other], [], [first, second]), count) }
+            }
+            // SAFETY: the same.
+            (&[one, other], &[target], &[]) => unsafe {
+                go(reach, Buffers::of([one, other], [target], []), count)
+            },
+            (&[one, other], &[first], &[second]) => {
+                // SAFETY: the same.
+                unsafe { go(reach, Buffers::of([one, other], [first], [second]), count) }
+            }
+            (&[one, other], &[first, second], &[]) => {
+                // SAFETY: the same.
+                unsafe { go(reach, Buffers::of([one, other], [first, second], []), count) }
+            }
+            // SAFETY: the same.
+            _ => unsafe { go(reach, Buffers::of(sources, past, through), count) },
+        }
+    }
+
+    /// What is added, and where sums go: past the cache, and through it.
+    #[derive(Clone, Copy)]
+    struct Buffers<S, P, T> {
+        sources: S,
+        past: P,
+        through: T,
+    }
+
+    impl<S, P, T> Buffers<S, P, T> {
+        fn of(sources: S, past: P, through: T) -> Self {
+            Self { sources, past, through }
+        }
+    }
+
+    /// # Safety
+    /// As for [`add`]; what goes past the cache is aligned to a vector.
+    unsafe fn go<S, P, T>(reach: Reach, buffers: Buffers<S, P, T>, count: usize) -> usize
+    where
+        S: AsRef<[*mut f32]> + Copy,
+        P: AsRef<[*mut f32]> + Copy,
+        T: AsRef<[*mut f32]> + Copy,
+    {
+        match reach {
+            // SAFETY: the caller's contract.
+            Reach::Wide => unsafe { by_lines(buffers, count) },
+            // SAFETY: the same.
+            Reach::Half => unsafe { by_halves(buffers, count) },
+        }
+    }
+
+    /// # Safety
+    /// As for [`go`]; the processor has AVX-512.
+    #[target_feature(enable = "avx512f")]
+    unsafe fn by_lines<S, P, T>(buffers: Buffers<S, P, T>, count: usize) -> usize
+    where
+        S: AsRef<[*mut f32]> + Copy,
+        P: AsRef<[*mut f32]> + Copy,
+        T: AsRef<[*mut f32]> + Copy,
+    {
+        // SAFETY: the caller's contract.
+        let done = unsafe { line::add::<2>(buffers, 0, count) };
         // SAFETY: the same.
-        let done = unsafe { add_by::<1>(sources, past, through, done, count) };
-        if n_past > 0 {
+        let done = unsafe { line::add::<1>(buffers, done, count) };
+        // SAFETY: the same; the one has the instructions of the other.
+        unsafe { rest(buffers, done, count) }
+    }
+
+    /// # Safety
+    /// As for [`go`].
+    #[target_feature(enable = "avx2")]
+    unsafe fn by_halves<S, P, T>(buffers: Buffers<S, P, T>, count: usize) -> usize
+    where
+        S: AsRef<[*mut f32]> + Copy,
+        P: AsRef<[*mut f32]> + Copy,
+        T: AsRef<[*mut f32]> + Copy,
+    {
+        // SAFETY: the caller's contract.
+        let done = unsafe { half::add::<4>(buffers, 0, count) };
+        // SAFETY: the same.
+        unsafe { rest(buffers, done, count) }
+    }
+
+    /// What is left from `done` on, and the fence.
+    ///
+    /// # Safety
+    /// As for [`go`].
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn rest<S, P, T>(buffers: Buffers<S, P, T>, done: usize, count: usize) -> usize
+    where
+        S: AsRef<[*mut f32]> + Copy,
+        P: AsRef<[*mut f32]> + Copy,
+        T: AsRef<[*mut f32]> + Copy,
+    {
+        // SAFETY: the caller's contract.
+        let done = unsafe { half::add::<1>(buffers, done, count) };
+        if !buffers.past.as_ref().is_empty() {
             _mm_sfence();
         }
         done
-    }
-
-    /// Adds as many steps of so many vectors as there are from `done` on, and returns up to where.
-    ///
-    /// # Safety
-    /// As for [`super::run`]; the processor has AVX2, and the targets that are written `past` the cache have its alignment.
-    #[target_feature(enable = "avx2")]
-    unsafe fn add_by<const VECTORS: usize>(
-        sources: &[*mut f32],
-        past: &[*mut f32],
-        through: &[*mut f32],
-        done: usize,
-        count: usize,
-    ) -> usize {
-        let steps = (count - done) / (WIDTH * VECTORS);
-        for start in (0..steps).map(|step| done + step * WIDTH * VECTORS) {
-            let mut sums = [_mm256_setzero_ps(); VECTORS];
-            for (vector, sum) in sums.iter_mut().enumerate() {
-                // SAFETY: a whole step is left at `start`, by the caller's contract.
-                *sum = unsafe { _mm256_loadu_ps(sources[0].wrapping_add(start + vector * WIDTH)) };
-            }
-            for source in &sources[1..] {
-                for (vector, sum) in sums.iter_mut().enumerate() {
-                    // SAFETY: as above.
-                    *sum = _mm256_add_ps(*sum, unsafe {
-                        _mm256_loadu_ps(source.wrapping_add(start + vector * WIDTH))
-                    });
-                }
-            }
-            for target in past {
-                for (vector, sum) in sums.iter().enumerate() {
-                    // SAFETY: as above; aligned by the caller's contract.
-                    unsafe { _mm256_stream_ps(target.wrapping_add(start + vector * WIDTH), *sum) };
-                }
-            }
-            for target in through {
-                for (vector, sum) in sums.iter().enumerate() {
-                    // SAFETY: as above.
-                    unsafe { _mm256_storeu_ps(target.wrapping_add(start + vector * WIDTH), *sum) };
-                }
-            }
-        }
-        done + steps * WIDTH * VECTORS
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 mod vector {
+    use super::Reach;
+
     pub(super) fn is_supported() -> bool {
+        false
+    }
+
+    pub(super) fn is_wide() -> bool {
         false
     }
 
@@ -237,7 +413,7 @@ mod vector {
     ///
     /// # Safety
     /// None is needed.
-    pub(super) unsafe fn add(_: &[*mut f32], _: &[*mut f32], _: usize, _: usize) -> usize {
+    pub(super) unsafe fn add(_: Reach, _: &[*mut f32], _: &[*mut f32], _: usize, _: usize) -> usize {
         0
     }
 }

@@ -4,16 +4,13 @@ use shmccl::heap::DeviceBuffer;
 use shmccl::{Communicator, Result};
 
 use crate::harness::Random;
-use crate::table::LONGEST;
+use crate::table::most_bytes;
 
 /// Bytes before a buffer and after it that are looked after.
 const GUARD: usize = 512;
 
 /// Buffers start at so many different places.
 const SHIFTS: u64 = 320;
-
-/// Bytes of a zone: the longest buffer with what is around it.
-const ZONE: usize = LONGEST + 2 * GUARD + 512;
 
 /// Where one buffer can be: in the heap, or not.
 #[derive(Debug)]
@@ -27,12 +24,14 @@ pub(crate) struct Zone {
 
 impl Zone {
     pub(crate) fn new(comm: &mut Communicator, seed: u64) -> Result<Self> {
-        let region = comm.alloc_region(ZONE as u64, 128)?;
+        // The longest buffer with what is around it.
+        let len = most_bytes() + 2 * GUARD + 512;
+        let region = comm.alloc_region(len as u64, 128)?;
         let mut fill = Random(seed).bytes(8191);
-        while fill.len() < ZONE {
+        while fill.len() < len {
             fill.extend_from_within(..);
         }
-        Ok(Self { heap: comm.buffer(region)?, ordinary: vec![0; ZONE / 8], fill })
+        Ok(Self { heap: comm.buffer(region)?, ordinary: vec![0; len / 8], fill })
     }
 
     /// A buffer of `len` bytes at some multiple of `align`, in the heap or not. Which contents it has, and where it starts, `chance`

@@ -2,6 +2,7 @@
 
 use shmccl::collective::{Algorithm, Operation};
 use shmccl::reduce::DataType;
+use support::long;
 
 use crate::harness::Random;
 use crate::values::Values;
@@ -61,7 +62,15 @@ const MEMORIES: [Memory; 3] = [Memory::Heap, Memory::Ordinary, Memory::Mixed];
 const LONG: usize = 96 << 10;
 
 /// More than goes through the scratch at once.
-pub(crate) const LONGEST: usize = 1200 << 10;
+const LONGEST: usize = 1200 << 10;
+
+/// More than goes through it several times, and than one core's caches hold: the longest of the whole table.
+const LARGEST: usize = 4 << 20;
+
+/// The most bytes of a buffer.
+pub(crate) fn most_bytes() -> usize {
+    if long() { LARGEST } else { LONGEST }
+}
 
 impl Combination {
     /// Any one among `n` ranks.
@@ -97,7 +106,8 @@ impl Combination {
         }
     }
 
-    /// Every one among `n` ranks; what has no bounds is left to chance.
+    /// Every one among `n` ranks; what has no bounds is left to chance. Where data are many that is also true of types and operators:
+    /// of each algorithm there are two.
     pub(crate) fn all(random: &mut Random, n: usize) -> Vec<Self> {
         let mut all = Vec::new();
         for operation in Algorithm::OPERATIONS {
@@ -105,17 +115,25 @@ impl Combination {
                 for dtype in DataType::ALL {
                     for &operator in operators(operation) {
                         let any = Self::draw(random, n);
-                        Self { operation, algorithm, dtype, operator, ..any }.everywhere(random, n, &mut all);
+                        let counts = counts(operation, dtype, n);
+                        let one = Self { operation, algorithm, dtype, operator, ..any };
+                        one.everywhere(&counts, random, n, &mut all);
                     }
+                }
+                for dtype in [DataType::F32, one_of(random, &DataType::ALL)] {
+                    let counts = large_counts(operation, dtype, n);
+                    let operator = one_of(random, operators(operation));
+                    let one = Self { operation, algorithm, dtype, operator, ..Self::draw(random, n) };
+                    one.everywhere(&counts, random, n, &mut all);
                 }
             }
         }
         all
     }
 
-    /// Adds it to `all` with every count and every place of the buffers.
-    fn everywhere(self, random: &mut Random, n: usize, all: &mut Vec<Self>) {
-        for count in counts(self.operation, self.dtype, n) {
+    /// Adds it to `all` with each of `counts` and every place of the buffers.
+    fn everywhere(self, counts: &[usize], random: &mut Random, n: usize, all: &mut Vec<Self>) {
+        for &count in counts {
             for memory in MEMORIES {
                 for in_place in [false, true] {
                     let (values, root) = (one_of(random, &Values::ALL), below(random, n));
@@ -151,6 +169,14 @@ fn elements(operation: Operation, dtype: DataType, n: usize, bytes: usize) -> us
 fn counts(operation: Operation, dtype: DataType, n: usize) -> [usize; 7] {
     let most = elements(operation, dtype, n, LONG / 4);
     [0, 1, 23, 840, 1009, most, most / 3 - 1]
+}
+
+/// One element more than all slots of a pipe hold, or those of the scratch; one less than three pieces of it; and as many as there are.
+fn large_counts(operation: Operation, dtype: DataType, n: usize) -> [usize; 4] {
+    let (sent, _) = operation.blocks(n as u64);
+    let of = |bytes: usize| bytes / dtype.size() / usize::try_from(sent).unwrap();
+    let most = elements(operation, dtype, n, LARGEST);
+    [of(256 << 10) + 1, of(1 << 20) + 1, of(3 << 19) - 1, most].map(|count| count.min(most))
 }
 
 fn below(random: &mut Random, limit: usize) -> usize {

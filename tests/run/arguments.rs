@@ -65,6 +65,25 @@ fn the_heap_can_be_told_by_the_environment() {
 }
 
 #[test]
+fn records_of_no_trace_are_refused_and_those_of_a_trace_that_the_environment_asks_for_are_not() {
+    let directory = scratch("records-of-no-trace");
+    let words = ["-n", "1", "-q", "--trace-records", "1024"];
+    for (variable, code) in [(None, 2), (Some(""), 2), (Some("trace.json"), 0)] {
+        let mut command = job(&words, "ring");
+        let output =
+            command.envs(variable.map(|value| ("SHMCCL_TRACE", value))).current_dir(&directory).output();
+        let (found, error) = told(&output.unwrap());
+        assert_eq!(found, code, "{variable:?}: {error}");
+        assert_eq!(
+            error.starts_with("error: --trace-records has no effect without --trace"),
+            code == 2,
+            "{error}"
+        );
+    }
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
 fn a_trace_does_not_go_where_the_ranks_print() {
     let directory = scratch("trace-to-stdout");
     for (flags, variable) in [(&["--trace", "-"][..], ""), (&[], "-")] {

@@ -111,6 +111,17 @@ fn direct_and_proxied_are_compared_only_where_the_cores_were_alike() {
 }
 
 #[test]
+fn no_algorithm_is_marked_as_the_quickest_by_too_few_samples() {
+    let mut report = modelled(3000.0, 1.0);
+    let marks = |report: &RivalReport| view::text(Look::plain(), report).matches('*').count();
+    // One for each kind of channel, and what it stands for above each of the two tables.
+    let all = 2 * report.sizes().len() + 2;
+    assert_eq!(marks(&report), all);
+    report.rows.iter_mut().filter(|row| row.bytes == Some(8)).for_each(|row| row.samples = Some(1));
+    assert_eq!(marks(&report), all - 2);
+}
+
+#[test]
 fn a_lead_within_the_noise_does_not_change_hands() {
     let mut report = modelled(3000.0, 1.0);
     report.rows.retain(|row| row.variant.as_deref() != Some("ring"));

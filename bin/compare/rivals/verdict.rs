@@ -45,8 +45,7 @@ impl Verdict {
     /// The verdict on a report.
     pub(crate) fn of(report: &RivalReport) -> Self {
         let sizes = report.sizes();
-        let is_thin = |row: &&Row| row.samples.is_some_and(|samples| samples < FEWEST_SAMPLES);
-        let thin = report.rows.iter().filter(is_thin).count();
+        let thin = report.rows.iter().filter(|row| is_thin(row)).count();
         let too_few = more_of(sizes.len(), 2 * thin > report.rows.len());
         let pair = |&bytes: &u64| {
             report.factor(bytes)?;
@@ -125,6 +124,11 @@ impl Verdict {
             ),
         }
     }
+}
+
+/// Whether there are too few samples for the median of a row to tell anything.
+pub(super) fn is_thin(row: &Row) -> bool {
+    row.samples.is_some_and(|samples| samples < FEWEST_SAMPLES)
 }
 
 /// Who leads over `channel`: of all ways to change the lead from size to size, the one that loses least to the quickest, where

@@ -3,7 +3,7 @@
 use anstyle::AnsiColor;
 
 use super::report::{RivalReport, name};
-use super::verdict::Verdict;
+use super::verdict::{Verdict, is_thin};
 use crate::args::Channel;
 use crate::compare::chart::{self, Chart, Series};
 use crate::fit::Grid;
@@ -76,11 +76,11 @@ fn quickest(look: Look, report: &RivalReport) -> String {
     format!("The quickest algorithm of each kind; bandwidth and limit are those of direct\n{table}")
 }
 
-/// Median times, a column for each algorithm; an asterisk marks the quickest.
+/// Median times, a column for each algorithm; an asterisk marks the quickest, where there are samples enough of it to tell.
 fn by_algorithm(look: Look, report: &RivalReport, word: &str, channel: Channel) -> String {
     let algorithms = report.algorithms();
     let row = |bytes: u64| {
-        let best = report.quickest(bytes, channel).map(name);
+        let best = report.quickest(bytes, channel).filter(|row| !is_thin(row)).map(name);
         let cell = |algorithm: &&str| {
             let mark = if best == Some(*algorithm) { "*" } else { "" };
             let ns = report.row(bytes, channel, algorithm).and_then(|row| row.p50_ns);

@@ -17,9 +17,9 @@ const SHARE_ALIGN: u64 = 128;
 #[derive(Clone, Debug)]
 pub(super) enum Share {
     /// Adds.
-    Sum { kernel: SumKernel, sources: Vec<Span>, targets: Vec<Span> },
+    Sum { name: String, kernel: SumKernel, sources: Vec<Span>, targets: Vec<Span> },
     /// Copies each first to each second.
-    Copies { kernel: CopyKernel, pairs: Vec<(Span, Span)> },
+    Copies { name: String, kernel: CopyKernel, pairs: Vec<(Span, Span)> },
 }
 
 impl Share {
@@ -28,28 +28,42 @@ impl Share {
     /// # Errors
     /// Too little ground.
     pub(super) fn all(places: &Places<'_>) -> Result<Vec<Self>> {
-        if places.task.operation.reduces() {
-            let (sources, targets) = places.sum()?;
-            let of = |kernel| Self::Sum { kernel, sources: sources.clone(), targets: targets.clone() };
-            let sums = SumKernel::ALL.into_iter().filter(|kernel| kernel.is_supported()).map(of);
-            return Ok(sums.collect());
-        }
-        let of = |kernel: CopyKernel, pairs: &[(Span, Span)]| Self::Copies { kernel, pairs: pairs.to_vec() };
-        let kernels = [CopyKernel::Memcpy, CopyKernel::RepMovsb, CopyKernel::Avx2, CopyKernel::Avx2Streaming];
-        let supported = kernels.into_iter().filter(|kernel| kernel.is_supported());
+        if places.task.operation.reduces() { Self::sums(places) } else { Self::all_copies(places) }
+    }
+
+    fn sums(places: &Places<'_>) -> Result<Vec<Self>> {
+        let (sources, targets) = places.sum()?;
+        let alike = SumKernel::ALL.into_iter().filter(|kernel| kernel.is_supported());
+        let alike = alike.map(|kernel| (kernel.name().to_owned(), kernel));
+        let of = |(name, kernel)| {
+            let name = format!("bare sum, {name}");
+            Self::Sum { name, kernel, sources: sources.clone(), targets: targets.clone() }
+        };
+        Ok(alike.chain(places.unlike_sums()).map(of).collect())
+    }
+
+    fn all_copies(places: &Places<'_>) -> Result<Vec<Self>> {
+        let supported = || CopyKernel::ALL.into_iter().filter(|kernel| kernel.is_supported());
+        let alike = || supported().map(|kernel| (kernel.name().to_owned(), kernel));
+        let of = |(name, kernel): (String, CopyKernel), pairs: &[(Span, Span)]| Self::Copies {
+            name: format!("bare copy, {name}"),
+            kernel,
+            pairs: pairs.to_vec(),
+        };
         let divided = places.copies()?;
-        let mut shares: Vec<_> = supported.map(|kernel| of(kernel, &divided)).collect();
+        let mut shares: Vec<_> = alike().map(|way| of(way, &divided)).collect();
         if places.task.operation.has_root() {
-            shares.push(of(CopyKernel::Memcpy, &places.own_copy()?));
+            let own = places.own_copy()?;
+            let ways = alike().map(|(name, kernel)| (format!("{name}, each its own"), kernel));
+            shares.extend(ways.chain(places.unlike_copies()).map(|way| of(way, &own)));
         }
         Ok(shares)
     }
 
     /// Its name in tables.
-    pub(super) fn name(&self) -> String {
+    pub(super) fn name(&self) -> &str {
         match self {
-            Self::Sum { kernel, .. } => format!("bare sum, {}", kernel.name()),
-            Self::Copies { kernel, .. } => format!("bare copy, {}", kernel.name()),
+            Self::Sum { name, .. } | Self::Copies { name, .. } => name,
         }
     }
 }
@@ -67,12 +81,17 @@ impl Share {
     /// What is done between two meetings.
     fn work(&self) -> Result<()> {
         match self {
-            Self::Sum { kernel, sources, targets } => yardstick::add(*kernel, sources, targets),
-            Self::Copies { kernel, pairs } => {
+            Self::Sum { kernel, sources, targets, .. } => yardstick::add(*kernel, sources, targets),
+            Self::Copies { kernel, pairs, .. } => {
                 pairs.iter().try_for_each(|(source, target)| source.copy_with(*kernel, target))
             }
         }
     }
+}
+
+/// The name of a way in which the root does it otherwise than the others.
+fn unlike(root: &str, others: &str) -> String {
+    format!("{root} at the root, {others} elsewhere")
 }
 
 impl Places<'_> {
@@ -81,6 +100,31 @@ impl Places<'_> {
         let each = len.div_ceil(u64::from(self.comm.n_ranks())).next_multiple_of(SHARE_ALIGN);
         let start = (each * u64::from(self.comm.rank().get())).min(len);
         (start, each.min(len - start))
+    }
+
+    /// What this rank takes where the root takes the first, which has the lines of its output, and the others the second.
+    fn at_root<K>(&self, root: K, elsewhere: K) -> K {
+        if self.comm.rank() == self.task.root { root } else { elsewhere }
+    }
+
+    /// Where all sums go to one rank: that one stores through the cache and the others past it, or the other way round.
+    fn unlike_sums(&self) -> Vec<(String, SumKernel)> {
+        let [through, past] = SumKernel::by_widest();
+        if self.task.operation != Operation::Reduce || !past.is_supported() {
+            return Vec::new();
+        }
+        let way = |(root, others): (SumKernel, SumKernel)| {
+            (unlike(root.name(), others.name()), self.at_root(root, others))
+        };
+        [(through, past), (past, through)].map(way).into()
+    }
+
+    /// The same where all data go to one rank.
+    fn unlike_copies(&self) -> Option<(String, CopyKernel)> {
+        let wide = [CopyKernel::Avx512Streaming, CopyKernel::Avx2Streaming];
+        let past = wide.into_iter().find(|kernel| kernel.is_supported())?;
+        let name = unlike(CopyKernel::Memcpy.name(), past.name());
+        (self.task.operation == Operation::Gather).then(|| (name, self.at_root(CopyKernel::Memcpy, past)))
     }
 
     /// Inputs that this rank adds, and where it writes the sums.

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 use shmccl::collective::{ChannelKind, Operation};
 use shmccl::reduce::{DataType, ReduceOp};
+use shmccl::shm::yardstick::Stopwatch;
 use shmccl::{Communicator, Rank};
 
 use super::super::barrier::{BARRIERS, Ensemble, YieldBarrier};
@@ -64,6 +65,8 @@ pub(crate) fn run(comm: &mut Communicator, plan: &Plan, test: Test, duet: Option
     let is_long = plan.one_core || comm.is_crowded()?;
     let gathering = Gathering::new(comm, settings.average, plan.one_core)?;
     let gathering = gathering.timing_one_by_one(settings.percentiles && is_long);
+    let is_brief = settings.percentiles && !is_long;
+    let gathering = gathering.timing_within_batches(is_brief.then(Stopwatch::new).flatten());
     let ensemble = Ensemble::new(comm)?;
     let mut bench = Bench {
         comm,
@@ -232,7 +235,7 @@ impl Bench<'_> {
         }
         if wanted.bytes > BARE_HAND_OVER {
             for share in Share::all(&places)? {
-                lanes.push((share.name(), self.bare_lane(share, &task, wanted.bytes)?));
+                lanes.push((share.name().to_owned(), self.bare_lane(share, &task, wanted.bytes)?));
             }
         }
         let otherwise = self.otherwise(wanted);

@@ -21,9 +21,9 @@ pub(crate) struct Head<'a> {
     pub(crate) most: u64,
     /// From one size to the next: a factor, or bytes.
     pub(crate) step: (u64, &'a str),
-    /// Operations before the clock starts; 0 where nobody said.
+    /// Operations before the clock starts at each size, at least.
     pub(crate) warmup: u64,
-    /// Operations; 0 where nobody said and time decides.
+    /// Operations at each size, at least.
     pub(crate) iters: u64,
     /// How often data are verified, as it was asked for.
     pub(crate) check: u32,

@@ -1,6 +1,7 @@
 //! All ranks between operations: they meet over bare flags, and put their times together.
 
 use shmccl::heap::{HeapOffset, Region};
+use shmccl::shm::yardstick::Stopwatch;
 use shmccl::shm::{CellRef, HostKernel, Span};
 use shmccl::sync::bare::{BareBarrier, BareFlag};
 use shmccl::{Communicator, Rank, Result};
@@ -31,6 +32,7 @@ pub(crate) struct Gathering {
     rank: usize,
     average: Average,
     one_by_one: bool,
+    stopwatch: Option<Stopwatch>,
 }
 
 impl Gathering {
@@ -50,7 +52,7 @@ impl Gathering {
                 Gate::All { barrier: BareBarrier::new(counter, n_ranks), kernel: HostKernel::detect() }
             }
         };
-        Ok(Self { gate, ledgers, rank: comm.rank().index(), average, one_by_one: false })
+        Ok(Self { gate, ledgers, rank: comm.rank().index(), average, one_by_one: false, stopwatch: None })
     }
 
     /// The same, for operations that are timed one by one however few bytes they move.
@@ -58,7 +60,17 @@ impl Gathering {
         Self { one_by_one, ..self }
     }
 
-    /// Whether each operation has a time of its own.
+    /// The same, for operations that are so short that batches of them are timed: each of a batch has its own time, by `stopwatch`.
+    pub(crate) fn timing_within_batches(self, stopwatch: Option<Stopwatch>) -> Self {
+        Self { stopwatch, ..self }
+    }
+
+    /// By what each operation of a batch is timed, if it is.
+    pub(crate) fn stopwatch(&self) -> Option<Stopwatch> {
+        self.stopwatch
+    }
+
+    /// Whether operations are timed one by one by the system's clock.
     pub(crate) fn times_one_by_one(&self) -> bool {
         self.one_by_one
     }

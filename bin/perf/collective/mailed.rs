@@ -20,22 +20,22 @@ use super::places::{Places, SIZE, moving};
 use super::trial::{BATCH_BYTES, Way};
 use super::workload::Workload;
 
-/// Letters in a ring.
+/// Letters in a ring, at least: so many there are of the longest.
 const TURNS: u64 = 8;
+
+/// Letters in a ring at most: of short ones there are more, so that a writer seldom has to learn how far its readers have come.
+const MOST_TURNS: u64 = 32;
 
 /// The same where all who read from each other also write to each other: none is ahead by more than one.
 const TURNS_OF_MUTUAL: u64 = 2;
 
-/// After so many operations a reader tells how far it has come.
-const TOLD: u64 = TURNS / 2;
-
 /// What one writer writes begins at a multiple of so many bytes: pairs of cache lines.
 const CELL: u64 = 128;
 
-/// Where a letter that fits into one cell has its data: behind the flag.
+/// Where a letter that so fits into fewer lines has its data: behind the flag.
 const SHORT: u64 = 8;
 
-/// Where longer ones have them.
+/// Where others have them: where a line begins.
 const LONG: u64 = 64;
 
 /// What a rank reads of what a rank has, itself included: some block of that one's input.
@@ -95,6 +95,8 @@ pub(super) struct Mailed {
     /// Where this rank tells how far it has come, if that matters to anybody.
     told: Option<CellRef<BareFlag>>,
     number: u64,
+    /// After so many operations a reader tells how far it has come.
+    tells_after: u64,
     /// Whether the lines of the next letters are brought here while these are under way.
     ahead: bool,
     /// What to give way by, where ranks share cores.
@@ -130,7 +132,7 @@ impl Mailed {
         let me = comm.rank().get();
         let is_mutual = (0..comm.n_ranks()).all(|rank| office.strangers_to(rank).next().is_none());
         // What is fetched ahead must have been read long ago.
-        let n_turns = if is_mutual && !ahead { TURNS_OF_MUTUAL } else { TURNS };
+        let n_turns = if is_mutual && !ahead { TURNS_OF_MUTUAL } else { office.turns() };
         let turns = (0..n_turns).map(|turn| office.turn(turn)).collect::<Result<_>>()?;
         let own = if places.task.operation.reduces() { Vec::new() } else { office.own()? };
         let readers = office.strangers_to(me).map(|rank| office.told(rank)).collect::<Result<_>>()?;
@@ -144,6 +146,7 @@ impl Mailed {
             readers,
             told: tells.then(|| office.told(me)).transpose()?,
             number: 0,
+            tells_after: n_turns / 2,
             ahead,
             yields: crowded.then(HostKernel::detect),
         }))
@@ -164,8 +167,9 @@ impl Way<f32> for Mailed {
     fn go(&mut self, _workload: &mut Workload<f32>, _gathering: &mut Gathering) -> Result<()> {
         self.number += 1;
         let number = self.number;
-        if number % TOLD == 1 && number > TURNS {
-            self.readers.iter().for_each(|reader| self.wait(reader, number - 1 - TOLD));
+        let n_turns = self.turns.len() as u64;
+        if !self.readers.is_empty() && number % self.tells_after == 1 && number > n_turns {
+            self.readers.iter().for_each(|reader| self.wait(reader, number - 1 - self.tells_after));
         }
         let turn_of = |number: u64| &self.turns[usize::try_from(number).unwrap_or(0) % self.turns.len()];
         let turn = turn_of(number);
@@ -175,7 +179,7 @@ impl Way<f32> for Mailed {
         }
         if self.ahead {
             // They show that already.
-            let shown = (number + 1).saturating_sub(TURNS);
+            let shown = (number + 1).saturating_sub(n_turns);
             turn_of(number + 1).sent.iter().for_each(|(_, letter)| letter.flag.set(shown));
         }
         for (source, target) in &self.own {
@@ -188,10 +192,11 @@ impl Way<f32> for Mailed {
             }
         }
         if let Some(sum) = &self.sum {
-            yardstick::add(SumKernel::Direct, &turn.summands, std::slice::from_ref(sum))?;
+            let [kernel, _] = SumKernel::by_widest();
+            yardstick::add(kernel, &turn.summands, std::slice::from_ref(sum))?;
         }
         if let Some(told) = &self.told
-            && number.is_multiple_of(TOLD)
+            && number.is_multiple_of(self.tells_after)
         {
             told.set(number);
         }
@@ -210,6 +215,13 @@ impl Office<'_> {
     fn takings(&self, reader: u32) -> Vec<Taking> {
         let task = self.places.task;
         takings(task.operation, self.comm.n_ranks(), task.root.get(), reader)
+    }
+
+    /// How many letters the rings have: the same of all writers, and no more than there is mail for.
+    fn turns(&self) -> u64 {
+        let heads = u64::from(self.comm.n_ranks()) * (LONG + CELL);
+        let len = self.places.task.layout.send() * SIZE;
+        (TURNS * (BATCH_BYTES + heads) / (len + heads)).clamp(TURNS, MOST_TURNS) / 2 * 2
     }
 
     /// Whether one rank has something to read of another.
@@ -237,7 +249,8 @@ impl Office<'_> {
     fn letter(&self, turn: u64, taking: Taking) -> Result<Letter> {
         let layout = self.places.task.layout;
         let len_of = |index| layout.part(taking.writer.into(), index).1 * SIZE;
-        let data_at = |len| if SHORT + len <= CELL { SHORT } else { LONG };
+        let data_at =
+            |len| if SHORT + len <= LONG || LONG < len && SHORT + len <= CELL { SHORT } else { LONG };
         let stride = |index| (data_at(len_of(index)) + len_of(index)).next_multiple_of(CELL);
         // Blocks of no length are one for each rank at most.
         let n_letters = layout.send().checked_div(layout.block).unwrap_or(self.comm.n_ranks().into());

@@ -8,6 +8,7 @@ use crate::args::{PerfArgs, Test};
 use crate::fit::Grid;
 use crate::machine::Machine;
 use crate::output::{self, Look};
+use crate::perf::contest::FEWEST_SLICES;
 use crate::perf::plan::Plan;
 use crate::perf::{PATIENCE_MS, jobs};
 use crate::row::Row;
@@ -19,6 +20,9 @@ const RANKS: u32 = 2;
 
 /// Milliseconds for a figure where the user does not say how many operations.
 const FIGURE_MS: u64 = 120;
+
+/// Operations before the clock starts, where the user does not say how many, at least: those that tell how long one takes.
+const FEWEST_WARMUP: u64 = 1;
 
 /// Runs the collective test, prints its table as it grows, and returns its rows.
 ///
@@ -51,8 +55,8 @@ pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<Row>> {
         least: args.sweep.minbytes,
         most: args.sweep.maxbytes,
         step: args.step_in_bytes().map_or((args.sweep.stepfactor, "factor"), |step| (step, "bytes")),
-        warmup: plan.warmup.unwrap_or(0),
-        iters: plan.iters.unwrap_or(0),
+        warmup: plan.warmup.unwrap_or(FEWEST_WARMUP),
+        iters: plan.iters.unwrap_or(FEWEST_SLICES),
         check: args.sweep.check,
         host: &host,
         processor: &processor,

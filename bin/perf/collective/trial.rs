@@ -2,12 +2,13 @@
 //!
 //! The time of an operation is that of the call alone, of data that its own rank has just written and somebody reads next. The
 //! clock takes as long as a small operation: those are timed many at a time, with the rewriting and the reading in between, which
-//! for so few bytes take next to nothing. Where ranks share cores an operation takes microseconds, and is timed alone if percentiles
-//! are asked for.
+//! for so few bytes take next to nothing. If percentiles are asked for, the processor's counter is looked at between any two of a batch:
+//! that takes a few nanoseconds, which are subtracted. Where ranks share cores an operation takes microseconds, and is then timed alone.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use shmccl::shm::yardstick::Stopwatch;
 use shmccl::{Communicator, Result};
 
 use super::super::clock::now_ns;
@@ -26,6 +27,9 @@ const BATCH: u64 = 64;
 /// Operations that bring a lane's buffers into the caches: an operation touches all of them, and the first one still drives out
 /// others.
 const SETTLING: u64 = 2;
+
+/// Up to so many bytes an operation may find what it keeps for itself in the caches.
+const WARMED_BYTES: u64 = 4 << 20;
 
 /// One way to do the operation of a [`Workload`].
 pub(crate) trait Way<T> {
@@ -51,6 +55,8 @@ pub(crate) struct Trial<T, W> {
     workload: Workload<T>,
     gathering: Rc<RefCell<Gathering>>,
     batch: u64,
+    /// By what each operation of a batch is timed, if it is.
+    stopwatch: Option<Stopwatch>,
     /// Operations at the start of a slice that are not timed.
     settling: u64,
 }
@@ -60,13 +66,23 @@ impl<T: Number, W: Way<T>> Trial<T, W> {
     pub(crate) fn new(way: W, workload: Workload<T>, gathering: &Rc<RefCell<Gathering>>, bytes: u64) -> Self {
         let is_short = bytes <= BATCH_BYTES && !gathering.borrow().times_one_by_one();
         let batch = if is_short { BATCH } else { 1 };
-        Self { way, workload, gathering: Rc::clone(gathering), batch, settling: 0 }
+        let stopwatch = if is_short { gathering.borrow().stopwatch() } else { None };
+        Self { way, workload, gathering: Rc::clone(gathering), batch, stopwatch, settling: 0 }
     }
 
     /// The same, where lanes have buffers of their own: what another lane has left in the caches is driven out before the first
     /// operation is timed.
     pub(crate) fn settled(mut self, memory: Memory) -> Self {
         if memory == Memory::Ordinary && self.batch == 1 {
+            self.settling = SETTLING;
+        }
+        self
+    }
+
+    /// The same, where lanes share buffers but not ways: what its own way keeps for itself is brought back into the caches before the
+    /// first operation is timed. Of more bytes than caches hold it would be driven out again.
+    pub(crate) fn warmed(mut self, bytes: u64) -> Self {
+        if bytes <= WARMED_BYTES {
             self.settling = SETTLING;
         }
         self
@@ -102,6 +118,27 @@ impl<T: Number, W: Way<T>> Trial<T, W> {
         }
         Ok((now_ns() - start) as f64 / self.batch as f64)
     }
+
+    /// Does a batch, and appends to `times` that of each operation but the first, by the `stopwatch`: who has just met does not
+    /// begin like who comes from the operation before.
+    fn laps_of(
+        &mut self,
+        stopwatch: Stopwatch,
+        gathering: &mut Gathering,
+        times: &mut Vec<f64>,
+    ) -> Result<()> {
+        gathering.meet()?;
+        let mut before = None;
+        for _ in 0..self.batch {
+            self.workload.rewrite()?;
+            self.way.go(&mut self.workload, gathering)?;
+            self.workload.verify()?;
+            let now = stopwatch.ticks();
+            times.extend(before.map(|before| stopwatch.lap_ns(before, now)));
+            before = Some(now);
+        }
+        Ok(())
+    }
 }
 
 impl<T: Number, W: Way<T>> Lane for Trial<T, W> {
@@ -113,7 +150,11 @@ impl<T: Number, W: Way<T>> Lane for Trial<T, W> {
         }
         let mut times = Vec::new();
         for _ in 0..ops / self.batch {
-            times.push(if self.batch > 1 { self.batch_of(gathering)? } else { self.once(gathering)? });
+            match self.stopwatch {
+                Some(stopwatch) => self.laps_of(stopwatch, gathering, &mut times)?,
+                None if self.batch > 1 => times.push(self.batch_of(gathering)?),
+                None => times.push(self.once(gathering)?),
+            }
         }
         gathering.hand_in(&times, samples)
     }
@@ -123,7 +164,7 @@ impl<T: Number, W: Way<T>> Lane for Trial<T, W> {
     }
 
     fn per_sample(&self) -> u64 {
-        self.batch
+        if self.stopwatch.is_some() { 1 } else { self.batch }
     }
 
     fn wrong(&self) -> u64 {

@@ -3,7 +3,7 @@
 //! Lines are those of the place to which a rank's sums go: no vector is stored across two of them there, nor in the shared buffers
 //! if these begin equally far behind a line.
 
-use super::{one_by_one, refused, vector};
+use super::{Reach, one_by_one, refused, vector};
 use crate::error::Result;
 use crate::shm::mapping::to_usize;
 use crate::shm::view::Span;
@@ -89,8 +89,8 @@ pub fn add_returning(mut own: Own<'_>, staged: &[Span], past: bool) -> Result<()
     unsafe { one_by_one(&sources, &targets, 0..head) };
     let (sources, targets): (Vec<_>, Vec<_>) = (places(from, head), places(into, head));
     let done = if vector::is_supported() {
-        // SAFETY: the same, `head` elements further on; the processor has AVX2.
-        unsafe { vector::add(&sources, &targets, usize::from(past), count - head) }
+        // SAFETY: the same, `head` elements further on; the processor has the instructions.
+        unsafe { vector::add(Reach::widest(), &sources, &targets, usize::from(past), count - head) }
     } else {
         0
     };

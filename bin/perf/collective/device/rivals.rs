@@ -67,7 +67,8 @@ impl Bench<'_> {
         let layout = task.layout;
         let mut limits = self.limits(wanted)?;
         let workload = Workload::<T>::new(self.comm, task, self.ground, self.settings.memory)?;
-        let work = RefCell::new(Trial::new(ByLibrary(self.comm), workload, &self.gathering, wanted.bytes));
+        let work = Trial::new(ByLibrary(self.comm), workload, &self.gathering, wanted.bytes);
+        let work = RefCell::new(work.warmed(wanted.bytes));
         let rival = |name: &Option<String>| {
             Ok(Rival { work: &work, algorithm: name.as_deref().map(str::parse).transpose()?, wrong: 0 })
         };
