@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::algorithm::ChannelKind;
 use super::operation::Summary;
-use super::parcel::Parcel;
+use super::parcel::{Parcel, Replaced};
 use super::pipework::Pipework;
 use super::team::Team;
 use crate::channel::Fabric;
@@ -35,6 +35,8 @@ pub(crate) struct Batch<'e, 'p, 'a> {
     pub(crate) kind: ChannelKind,
     /// Between this member and others, in the order of the calls.
     pub(crate) parcels: &'p mut [Parcel<'a>],
+    /// The blocks that two of them share.
+    pub(crate) replaced: &'p [Replaced<'a>],
 }
 
 /// Returns when all parcels are done: what is sent is in the receiver's inbox or buffer, what is received in the buffer here.

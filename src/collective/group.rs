@@ -17,7 +17,7 @@ use super::delivery::{self, Batch};
 use super::engine::Engine;
 use super::noting::Together;
 use super::operation::{Operation, Summary};
-use super::parcel::Parcel;
+use super::parcel::{Parcel, Replaced};
 use super::team::Team;
 use crate::error::{Error, Result};
 
@@ -49,6 +49,8 @@ pub(crate) struct Share<'e, 'a> {
 struct Messages<'a> {
     /// To and from others: those of operations of all ranks first, which every rank puts there.
     parcels: Vec<Parcel<'a>>,
+    /// The blocks that two of them share.
+    replaced: Vec<Replaced<'a>>,
     /// The operations of all ranks that they belong to. What differs between blocks is left to the parcels.
     announced: Vec<Operation>,
     /// What this member sends to itself, and where it goes.
@@ -117,18 +119,18 @@ impl<'a> Messages<'a> {
         // All ranks put these in one order, but each puts sends and receives between them as it likes.
         calls.sort_by_key(|call| call.operation.has_peer());
         let me = share.engine.team().me();
-        let (mut parcels, mut announced) = (Vec::new(), Vec::new());
+        let (mut parcels, mut replaced, mut announced) = (Vec::new(), Vec::new(), Vec::new());
         for call in &mut calls {
             match call.operation {
                 Operation::AllToAllV => {
                     announced.push(call.operation);
-                    parcels.append(&mut blocks::parcels(call, me)?);
+                    parcels.append(&mut blocks::parcels(call, me, &mut replaced)?);
                 }
                 _ => parcels.push(Parcel::of(call)?),
             }
         }
         let own = pair(parcels.extract_if(.., |parcel| parcel.peer() == me))?;
-        Ok(Self { parcels, announced, own })
+        Ok(Self { parcels, replaced, announced, own })
     }
 }
 
@@ -153,9 +155,9 @@ fn deliver(shares: &mut [Share<'_, '_>], mut messages: Vec<Messages<'_>>) -> Res
         team.board.or_revoke(copied)?;
     }
     let mut batches = Vec::with_capacity(shares.len());
-    for (share, Messages { parcels, .. }) in shares.iter_mut().zip(&mut messages) {
+    for (share, Messages { parcels, replaced, .. }) in shares.iter_mut().zip(&mut messages) {
         if !parcels.is_empty() {
-            batches.push(share.engine.batch(share.manner.channel, parcels)?);
+            batches.push(share.engine.batch(share.manner.channel, parcels, replaced)?);
         }
     }
     let done = delivery::run(&mut batches);

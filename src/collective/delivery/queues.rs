@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 
 use super::Batch;
 use crate::collective::algorithm::ChannelKind;
-use crate::collective::parcel::Parcel;
+use crate::collective::parcel::{Parcel, Replaced};
 use crate::collective::pipework::Pipework;
 use crate::collective::team::Team;
 use crate::error::Result;
@@ -28,6 +28,7 @@ pub(super) struct Queues<'r, 'a> {
     pipework: &'r mut Pipework,
     kind: ChannelKind,
     parcels: &'r mut [Parcel<'a>],
+    replaced: &'r [Replaced<'a>],
     /// The index of the first parcel of each queue that is not done; past the end where all are.
     heads: ArrayVec<usize, MOST>,
     /// The index of the parcel behind each in its queue; past the end for the last. Empty where each queue is of one.
@@ -38,7 +39,7 @@ impl<'r, 'a> Queues<'r, 'a> {
     /// Those of `batch`.
     #[inline]
     pub(super) fn of(batch: &'r mut Batch<'_, '_, 'a>) -> Self {
-        let Batch { team, pipework, kind, parcels } = batch;
+        let Batch { team, pipework, kind, parcels, replaced } = batch;
         let (mut heads, mut lasts) = (ArrayVec::new(), ArrayVec::<usize, MOST>::new());
         let (mut behind, mut numbers) = (Vec::new(), [NONE; MOST]);
         for (at, parcel) in parcels.iter().enumerate() {
@@ -52,7 +53,7 @@ impl<'r, 'a> Queues<'r, 'a> {
                 lasts.push(at);
             }
         }
-        Self { team, pipework, kind: *kind, parcels, heads, behind }
+        Self { team, pipework, kind: *kind, parcels, replaced, heads, behind }
     }
 
     /// Whether no parcel is left.
@@ -88,7 +89,7 @@ impl<'r, 'a> Queues<'r, 'a> {
             // What is lent is left behind on the way: no more parcels than a pipe has slots.
             while let Some(parcel) = self.parcels.get_mut(at) {
                 if !parcel.is_done() {
-                    has_moved |= self.pipework.advance(self.team, parcel, self.kind)?;
+                    has_moved |= self.pipework.advance(self.team, parcel, self.replaced, self.kind)?;
                 }
                 let behind = self.behind.get(at).copied().unwrap_or(end);
                 if *head == at && parcel.is_done() {
