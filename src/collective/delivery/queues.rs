@@ -36,24 +36,30 @@ pub(super) struct Queues<'r, 'a> {
 }
 
 impl<'r, 'a> Queues<'r, 'a> {
-    /// Those of `batch`.
+    /// No queues yet for those of `batch`: see [`Queues::fill`].
     #[inline]
-    pub(super) fn of(batch: &'r mut Batch<'_, '_, 'a>) -> Self {
+    pub(super) fn new(batch: &'r mut Batch<'_, '_, 'a>) -> Self {
         let Batch { team, pipework, kind, parcels, replaced } = batch;
-        let (mut heads, mut lasts) = (ArrayVec::new(), ArrayVec::<usize, MOST>::new());
-        let (mut behind, mut numbers) = (Vec::new(), [NONE; MOST]);
-        for (at, parcel) in parcels.iter().enumerate() {
+        let kind = *kind;
+        Self { team, pipework, kind, parcels, replaced, heads: ArrayVec::new(), behind: Vec::new() }
+    }
+
+    /// Makes the queues, where they stay: to move a kibibyte takes as long as to send a few bytes.
+    #[inline]
+    pub(super) fn fill(&mut self) {
+        let mut lasts = ArrayVec::<usize, MOST>::new();
+        let (mut numbers, end) = ([NONE; MOST], self.parcels.len());
+        for (at, parcel) in self.parcels.iter().enumerate() {
             let number = &mut numbers[2 * parcel.peer() + usize::from(parcel.is_sent())];
             if let Some(last) = lasts.get_mut(usize::from(*number)) {
-                behind.resize(parcels.len(), parcels.len());
-                behind[std::mem::replace(last, at)] = at;
+                self.behind.resize(end, end);
+                self.behind[std::mem::replace(last, at)] = at;
             } else {
-                *number = u8::try_from(heads.len()).expect("there are fewer queues");
-                heads.push(at);
+                *number = u8::try_from(lasts.len()).expect("there are fewer queues");
+                self.heads.push(at);
                 lasts.push(at);
             }
         }
-        Self { team, pipework, kind: *kind, parcels, replaced, heads, behind }
     }
 
     /// Whether no parcel is left.
