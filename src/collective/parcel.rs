@@ -22,8 +22,9 @@
 //! slot of each pipe. It is free again when the slot is; the scratch is not used by anything else in the meantime, as
 //! nothing is left for the proxy when a call returns.
 //!
-//! Two parcels, one each way, may share a block, which is then [replaced].
+//! A parcel of a few bytes takes no slot, but goes on a [card]. Two parcels, one each way, may share a block, which is then [replaced].
 
+mod card;
 mod course;
 mod lent;
 mod receiving;

@@ -24,6 +24,10 @@ impl Course {
         pipes: &mut Pipes<'_, C>,
     ) -> Result<()> {
         while self.stage != Stage::Done {
+            let is_signalled = pipes.is_signalled(self.peer);
+            if self.take_card(output, pipes)? || !is_signalled {
+                return Ok(());
+            }
             let Some((number, at)) = pipes.poll(self.peer) else { return Ok(()) };
             if pipes.team.checksums {
                 pipes.check(self.arrival(number), at)?;
@@ -47,6 +51,10 @@ impl Course {
         pipes: &mut Pipes<'_, C>,
     ) -> Result<()> {
         while self.stage != Stage::Done {
+            pipes.is_signalled(self.peer);
+            if self.take_card_over(replaced, pipes)? {
+                return Ok(());
+            }
             let Some((number, at)) = self.poll_over(replaced, pipes)? else { return Ok(()) };
             let block = &mut *replaced.block().borrow_mut();
             if pipes.team.checksums {

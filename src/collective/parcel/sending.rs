@@ -85,6 +85,9 @@ impl Course {
         pipes: &mut Pipes<'_, C>,
         kind: ChannelKind,
     ) -> Result<()> {
+        if self.post_card(input, pipes, kind)? {
+            return Ok(());
+        }
         let (number, _) = pipes.next_to(self.peer);
         let may_be_lent = kind == ChannelKind::Memory && afterwards == Afterwards::Kept;
         let lent = match *input {
