@@ -1,7 +1,5 @@
 //! The parcels of a call in which every rank sends every other a block of its own length.
 
-use std::rc::Rc;
-
 use super::call::{Block, Call, Input, Layout, Output, part, shifted};
 use super::operation::Summary;
 use super::parcel::{Contents, Parcel, Replaced};
@@ -9,19 +7,27 @@ use crate::error::{Error, Result};
 use crate::heap::HeapOffset;
 
 /// The parcels of `call`, whose buffers they take, of member `me`: two for each member, also where blocks are empty, as both ends
-/// have to learn when they disagree about that; none for what it keeps in its place.
+/// have to learn when they disagree about that; none for what it keeps in its place. Blocks that are replaced join those of other calls
+/// in `replaced`.
 ///
 /// # Errors
 /// [`Error::OutOfRange`] for blocks that are not in the buffers.
-pub(crate) fn parcels<'a>(call: &mut Call<'a>, me: usize) -> Result<Vec<Parcel<'a>>> {
+pub(crate) fn parcels<'a>(
+    call: &mut Call<'a>,
+    me: usize,
+    replaced: &mut Vec<Replaced<'a>>,
+) -> Result<Vec<Parcel<'a>>> {
     let Some(layout) = call.layout.take() else { return Ok(Vec::new()) };
     let Layout { sent, received } = *layout;
     let (n, size) = (sent.len(), call.data_type.size() as u64);
     let in_place: Vec<_> = (0..n).map(|peer| is_in_place(call, sent[peer], received[peer], size)).collect();
     let mut outputs = outputs(std::mem::replace(&mut call.output, Output::None), &received, size)?;
     let mut take = |peer: usize| std::mem::replace(&mut outputs[peer], Output::None);
-    let replaced = |(peer, in_place): (usize, &bool)| in_place.then(|| Rc::new(Replaced::new(take(peer))));
-    let replaced: Vec<_> = in_place.iter().enumerate().map(replaced).collect();
+    let mut share = |peer: usize| {
+        replaced.push(Replaced::new(take(peer)));
+        replaced.len() - 1
+    };
+    let shared: Vec<_> = (0..n).map(|peer| in_place[peer].then(|| share(peer))).collect();
     let summary = |block: Block| Summary::new(call.operation).of(block.count, call.data_type);
     let mut parcels = Vec::with_capacity(2 * n);
     let mut put = |block: Block, peer: usize, contents| {
@@ -32,13 +38,13 @@ pub(crate) fn parcels<'a>(call: &mut Call<'a>, me: usize) -> Result<Vec<Parcel<'
     for distance in first..n {
         // Each begins with the next one, so that they do not all begin with the same.
         let (to, from) = ((me + distance) % n, (me + n - distance) % n);
-        let source = match &replaced[to] {
-            Some(replaced) => Contents::Given(Rc::clone(replaced)),
+        let source = match shared[to] {
+            Some(block) => Contents::Given(block),
             None => Contents::Sent(input(&call.input, sent[to], size)?),
         };
         put(sent[to], to, source);
-        let target = match &replaced[from] {
-            Some(replaced) => Contents::Taken(Rc::clone(replaced)),
+        let target = match shared[from] {
+            Some(block) => Contents::Taken(block),
             None => Contents::Received(take(from)),
         };
         put(received[from], from, target);

@@ -42,6 +42,27 @@ impl<'a> Input<'a> {
         }
     }
 
+    /// Copies the bytes from `at` on into `target`, which is ordinary memory of the engine's own. What is in an output has to be asked of
+    /// its call.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for bytes that are not allocated.
+    #[inline]
+    pub(crate) fn read(&self, view: &HeapView, at: u64, target: &mut [u8]) -> Result<()> {
+        let len = target.len() as u64;
+        match self {
+            Input::Heap(offset) => {
+                let region = Region::new(shifted(*offset, at), len);
+                view.reach(view.rank(), region)?.copy_out(region.offset.get(), target)
+            }
+            Input::Memory(bytes) => {
+                target.copy_from_slice(part(bytes, at, len)?);
+                Ok(())
+            }
+            Input::InOutput(_) | Input::None => Ok(()),
+        }
+    }
+
     /// Copies the bytes from `at` on over all of `target`, a region of the heap `span`. What is in an output has to be asked of its
     /// call.
     ///
@@ -289,21 +310,13 @@ impl Call<'_> {
     /// [`Error::OutOfRange`] for bytes that are not allocated.
     #[inline]
     pub(crate) fn read_input(&self, view: &HeapView, at: u64, target: &mut [u8]) -> Result<()> {
-        let len = target.len() as u64;
         match (&self.input, &self.output) {
-            (Input::Heap(offset), _) => {
-                let region = Region::new(shifted(*offset, at), len);
-                view.reach(view.rank(), region)?.copy_out(region.offset.get(), target)
-            }
-            (Input::Memory(bytes), _) => {
-                target.copy_from_slice(part(bytes, at, len)?);
-                Ok(())
-            }
             (Input::InOutput(start), Output::Memory(bytes) | Output::Within(bytes, _)) => {
+                let len = target.len() as u64;
                 target.copy_from_slice(part(bytes, start.saturating_add(at), len)?);
                 Ok(())
             }
-            (Input::InOutput(_) | Input::None, _) => Ok(()),
+            (input, _) => input.read(view, at, target),
         }
     }
 

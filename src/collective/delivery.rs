@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use super::algorithm::ChannelKind;
 use super::operation::Summary;
-use super::parcel::Parcel;
+use super::parcel::{Parcel, Replaced};
 use super::pipework::Pipework;
 use super::team::Team;
 use crate::channel::Fabric;
 use crate::error::{Error, Result};
 use crate::rank::RankSet;
-use crate::sync::{SleepWord, Stop, Waiting, WaitingIn, Watch, wait_until};
+use crate::sync::{SleepWord, Stop, Waiting, WaitingIn, Watch, spin_until, wait_until};
 
 mod opposition;
 mod queues;
@@ -35,6 +35,8 @@ pub(crate) struct Batch<'e, 'p, 'a> {
     pub(crate) kind: ChannelKind,
     /// Between this member and others, in the order of the calls.
     pub(crate) parcels: &'p mut [Parcel<'a>],
+    /// The blocks that two of them share.
+    pub(crate) replaced: &'p [Replaced<'a>],
 }
 
 /// Returns when all parcels are done: what is sent is in the receiver's inbox or buffer, what is received in the buffer here.
@@ -45,30 +47,46 @@ pub(crate) struct Batch<'e, 'p, 'a> {
 /// [`crate::Error::OutOfRange`] for buffers that are not allocated. The pipes are of no further use then.
 pub(crate) fn run(batches: &mut [Batch<'_, '_, '_>]) -> Result<()> {
     match batches {
-        [batch] => deliver(&mut [Queues::of(batch)]),
-        batches => deliver(&mut batches.iter_mut().map(Queues::of).collect::<Vec<_>>()),
+        [batch] => {
+            let mut queues = Queues::new(batch);
+            deliver(std::slice::from_mut(&mut queues))
+        }
+        batches => deliver(&mut batches.iter_mut().map(Queues::new).collect::<Vec<_>>()),
     }
 }
 
-/// Delivers all of `batches`. Whatever finds that the epoch has ended, members that disagree are told of that.
+/// Delivers all of `batches`, which are not in queues yet. Whatever finds that the epoch has ended, members that disagree are told of that.
 #[inline]
 fn deliver(batches: &mut [Queues<'_, '_>]) -> Result<()> {
+    batches.iter_mut().for_each(Queues::fill);
     deliver_all(batches).map_err(|error| explain(batches, error))
 }
 
 fn deliver_all(batches: &mut [Queues<'_, '_>]) -> Result<()> {
-    loop {
-        let has_moved = advance(batches)?;
-        if batches.iter().all(Queues::are_done) {
-            return batches.iter_mut().try_for_each(Queues::flush);
-        }
-        if !has_moved {
+    while !batches.iter().all(Queues::are_done) {
+        if !advance(batches)? {
             batches.iter_mut().try_for_each(Queues::flush)?;
-            wait(batches)?;
+            await_move(batches)?;
         }
     }
+    batches.iter_mut().try_for_each(Queues::flush)
 }
 
+/// Waits until something has moved. A short wait is spent right here: the way into a long one and back takes as long as a message.
+#[inline]
+fn await_move(batches: &mut [Queues<'_, '_>]) -> Result<()> {
+    let Some(policy) = batches.first().map(|batch| batch.team.board.fabric().policy()) else { return Ok(()) };
+    let mut failed = Ok(());
+    let has_news = || {
+        advance(batches).unwrap_or_else(|error| {
+            failed = Err(error);
+            true
+        })
+    };
+    if spin_until(policy, has_news) { failed } else { wait(batches) }
+}
+
+#[inline]
 fn advance(batches: &mut [Queues<'_, '_>]) -> Result<bool> {
     let mut has_moved = false;
     for batch in batches {
@@ -77,7 +95,8 @@ fn advance(batches: &mut [Queues<'_, '_>]) -> Result<bool> {
     Ok(has_moved)
 }
 
-/// Waits until something has moved.
+/// Waits until something has moved, however long that takes.
+#[inline(never)]
 fn wait(batches: &mut [Queues<'_, '_>]) -> Result<()> {
     let first = batches.iter().find_map(|batch| batch.first().map(|parcel| (batch.team, parcel)));
     let Some((team, parcel)) = first else { return Ok(()) };

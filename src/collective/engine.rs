@@ -17,7 +17,7 @@ use super::group::{self, Share};
 use super::lease::{Landlord, Lease};
 use super::noting::{self, Together};
 use super::operation::{Operation, Summary};
-use super::parcel::Parcel;
+use super::parcel::{Parcel, Replaced};
 use super::pipeline::Pipeline;
 use super::pipework::{Doer, OpenPorts, Pipework};
 use super::region::MAIL_LEN;
@@ -337,11 +337,11 @@ impl Engine {
     fn deliver(&mut self, call: &mut Call<'_>, kind: ChannelKind) -> Result<()> {
         call.check_peer(self.team.me())?;
         let mut parcels = [Parcel::of(call)?];
-        let done = delivery::run(&mut [self.batch(kind, &mut parcels)?]);
+        let done = delivery::run(&mut [self.batch(kind, &mut parcels, &[])?]);
         self.team.board.or_revoke(done)
     }
 
-    /// What delivers `parcels` over channels of `kind`.
+    /// What delivers `parcels`, which share the blocks `replaced`, over channels of `kind`.
     ///
     /// # Errors
     /// [`crate::Error::Unavailable`] when nobody has chosen proxied channels before.
@@ -349,10 +349,11 @@ impl Engine {
         &'e mut self,
         kind: ChannelKind,
         parcels: &'p mut [Parcel<'a>],
+        replaced: &'p [Replaced<'a>],
     ) -> Result<Batch<'e, 'p, 'a>> {
         let Self { team, pipework, .. } = self;
         pipework.require(team, kind)?;
-        Ok(Batch { team, pipework, kind, parcels })
+        Ok(Batch { team, pipework, kind, parcels, replaced })
     }
 
     /// Executes `calls`, operations of all members, one after the other, or together where they are small.

@@ -17,7 +17,7 @@ use super::delivery::{self, Batch};
 use super::engine::Engine;
 use super::noting::Together;
 use super::operation::{Operation, Summary};
-use super::parcel::Parcel;
+use super::parcel::{Parcel, Replaced};
 use super::team::Team;
 use crate::error::{Error, Result};
 
@@ -49,6 +49,8 @@ pub(crate) struct Share<'e, 'a> {
 struct Messages<'a> {
     /// To and from others: those of operations of all ranks first, which every rank puts there.
     parcels: Vec<Parcel<'a>>,
+    /// The blocks that two of them share.
+    replaced: Vec<Replaced<'a>>,
     /// The operations of all ranks that they belong to. What differs between blocks is left to the parcels.
     announced: Vec<Operation>,
     /// What this member sends to itself, and where it goes.
@@ -75,32 +77,41 @@ pub(crate) fn run(shares: &mut [Share<'_, '_>]) -> Result<()> {
     if let ([Share { engine, manner, calls }], false) = (&mut *shares, has_messages) {
         return engine.run_all(calls, *manner);
     }
-    let messages: Vec<_> = shares.iter_mut().map(Messages::of).collect::<Result<_>>()?;
+    if let [share] = shares {
+        let mut messages = Messages::of(share)?;
+        share.run_all(&messages)?;
+        return deliver_noted(shares, std::slice::from_mut(&mut messages));
+    }
+    let mut messages: Vec<_> = shares.iter_mut().map(Messages::of).collect::<Result<_>>()?;
     let mut order: Vec<usize> = (0..shares.len()).collect();
     order.sort_by_key(|&index| shares[index].engine.identity());
     for index in order {
-        let Share { engine, manner, calls } = &mut shares[index];
+        shares[index].run_all(&messages[index])?;
+    }
+    deliver_noted(shares, &mut messages)
+}
+
+impl Share<'_, '_> {
+    /// Executes the operations that are among all members, and announces those that are done by `messages`.
+    fn run_all(&mut self, messages: &Messages<'_>) -> Result<()> {
+        let Self { engine, manner, calls } = self;
         // Whatever fails here, members of other communicators wait for what does not come any more.
         let done = engine.run_all(calls, *manner);
         engine.team().board.or_revoke(done)?;
-        for &operation in &messages[index].announced {
+        for &operation in &messages.announced {
             engine.announce(Summary::new(operation).in_manner(*manner), operation)?;
         }
+        Ok(())
     }
-    deliver_noted(shares, messages)
 }
 
-/// Delivers `messages`, in the order of `shares`, and notes them.
-fn deliver_noted(shares: &mut [Share<'_, '_>], messages: Vec<Messages<'_>>) -> Result<()> {
-    let begin = |(share, messages): (&Share<'_, '_>, &Messages<'_>)| {
-        let team = share.engine.team();
-        let mut begun = Together::begin(team, &[]);
-        messages.announced.iter().for_each(|operation| begun.add_operation(*operation));
-        let own = messages.own.iter().flat_map(|(sent, received)| [sent, received]);
-        messages.parcels.iter().chain(own).for_each(|parcel| begun.add_message(team, parcel));
-        begun
-    };
-    let begun: Vec<_> = shares.iter().zip(&messages).map(begin).collect();
+/// Delivers `messages`, in the order of `shares`, and notes them if this rank notes what it does.
+fn deliver_noted(shares: &mut [Share<'_, '_>], messages: &mut [Messages<'_>]) -> Result<()> {
+    let is_noted = shares.iter().any(|share| share.engine.team().board.fabric().recorder().is_some());
+    if !is_noted {
+        return deliver(shares, messages);
+    }
+    let begun: Vec<_> = shares.iter().zip(&*messages).map(|(share, messages)| messages.note(share)).collect();
     let done = deliver(shares, messages);
     for (share, begun) in shares.iter().zip(begun) {
         let manner = Manner { algorithm: None, channel: share.manner.channel };
@@ -112,23 +123,39 @@ fn deliver_noted(shares: &mut [Share<'_, '_>], messages: Vec<Messages<'_>>) -> R
 impl<'a> Messages<'a> {
     /// Takes the calls out of `share` that are done by messages.
     fn of(share: &mut Share<'_, 'a>) -> Result<Self> {
-        let is_by_messages = |call: &mut Call<'_>| call.operation.is_by_messages();
-        let mut calls: Vec<_> = share.calls.extract_if(.., is_by_messages).collect();
-        // All ranks put these in one order, but each puts sends and receives between them as it likes.
-        calls.sort_by_key(|call| call.operation.has_peer());
         let me = share.engine.team().me();
-        let (mut parcels, mut announced) = (Vec::new(), Vec::new());
-        for call in &mut calls {
-            match call.operation {
-                Operation::AllToAllV => {
-                    announced.push(call.operation);
-                    parcels.append(&mut blocks::parcels(call, me)?);
-                }
-                _ => parcels.push(Parcel::of(call)?),
-            }
+        let mut messages = Self { parcels: Vec::with_capacity(share.calls.len()), ..Self::default() };
+        // All ranks put these in one order, but each puts sends and receives between them as it likes.
+        for call in share.calls.iter_mut().filter(|call| call.operation == Operation::AllToAllV) {
+            messages.announced.push(call.operation);
+            let parcels = blocks::parcels(call, me, &mut messages.replaced)?;
+            messages.parcels.extend(parcels);
         }
-        let own = pair(parcels.extract_if(.., |parcel| parcel.peer() == me))?;
-        Ok(Self { parcels, announced, own })
+        for call in share.calls.iter_mut().filter(|call| call.operation.has_peer()) {
+            messages.parcels.push(Parcel::of(call)?);
+        }
+        share.calls.retain(|call| !call.operation.is_by_messages());
+        if messages.parcels.iter().any(|parcel| parcel.peer() == me) {
+            messages.own = pair(messages.parcels.extract_if(.., |parcel| parcel.peer() == me))?;
+        }
+        Ok(messages)
+    }
+
+    /// What delivers those that go between members, if there are any, over what `share` has.
+    fn batch<'s>(&'s mut self, share: &'s mut Share<'_, '_>) -> Option<Result<Batch<'s, 's, 'a>>> {
+        let Self { parcels, replaced, .. } = self;
+        let is_empty = parcels.is_empty();
+        (!is_empty).then(|| share.engine.batch(share.manner.channel, parcels, replaced))
+    }
+
+    /// Begins to note them as those of `share`.
+    fn note(&self, share: &Share<'_, '_>) -> Together {
+        let team = share.engine.team();
+        let mut begun = Together::begin(team, &[]);
+        self.announced.iter().for_each(|operation| begun.add_operation(*operation));
+        let own = self.own.iter().flat_map(|(sent, received)| [sent, received]);
+        self.parcels.iter().chain(own).for_each(|parcel| begun.add_message(team, parcel));
+        begun
     }
 }
 
@@ -146,19 +173,21 @@ fn pair<'a>(own: impl Iterator<Item = Parcel<'a>>) -> Result<Vec<(Parcel<'a>, Pa
 }
 
 /// Delivers `messages`, in the order of `shares`.
-fn deliver(shares: &mut [Share<'_, '_>], mut messages: Vec<Messages<'_>>) -> Result<()> {
-    for (share, Messages { own, .. }) in shares.iter_mut().zip(&mut messages) {
+fn deliver(shares: &mut [Share<'_, '_>], messages: &mut [Messages<'_>]) -> Result<()> {
+    for (share, Messages { own, .. }) in shares.iter_mut().zip(&mut *messages) {
         let team: &Team = share.engine.team();
         let copied = own.iter_mut().try_for_each(|(sent, received)| sent.copy_to(team, received));
         team.board.or_revoke(copied)?;
     }
-    let mut batches = Vec::with_capacity(shares.len());
-    for (share, Messages { parcels, .. }) in shares.iter_mut().zip(&mut messages) {
-        if !parcels.is_empty() {
-            batches.push(share.engine.batch(share.manner.channel, parcels)?);
-        }
+    if let ([share], [messages]) = (&mut *shares, &mut *messages) {
+        return messages.batch(share).map_or(Ok(()), |batch| deliver_batches(&mut [batch?]));
     }
-    let done = delivery::run(&mut batches);
+    let batches = shares.iter_mut().zip(messages).filter_map(|(share, messages)| messages.batch(share));
+    deliver_batches(&mut batches.collect::<Result<Vec<_>>>()?)
+}
+
+fn deliver_batches(batches: &mut [Batch<'_, '_, '_>]) -> Result<()> {
+    let done = delivery::run(batches);
     match batches.first() {
         Some(Batch { team, .. }) => team.board.or_revoke(done),
         None => done,

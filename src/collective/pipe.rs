@@ -9,8 +9,12 @@
 //! |---|---|---|
 //! | fill slot p mod slots, signal | sender's channel | S1: the receiver sees the message |
 //! | count message p as taken | receiver | C2: the sender may fill the slot again |
+//! | or: leave a card for message p | sender's core | C1: the receiver sees the message |
 //!
 //! Both ends count messages alike, whatever channel they went over, so that operations may change from one kind to the other.
+//!
+//! A *card* ([`parcel::card`](super::parcel)) stands for a slot and its signal: what a short message says is in one place with the stamp
+//! that tells of it. It has the number that the message would have, and its semaphore is not raised for it.
 //!
 //! # Two uses
 //! Algorithms and [parcels](super::parcel) share the pipes of a pair. That is sound, as the calls of a communicator are made in
@@ -40,8 +44,8 @@ use crate::channel::Channel;
 use crate::error::Result;
 use crate::heap::HeapOffset;
 use crate::shm::{CellRef, CellSlice};
-use crate::sync::ProgressCell;
 use crate::sync::atomic::AtomicU64;
+use crate::sync::{PostCell, ProgressCell};
 
 /// What a member keeps of the two pipes that join it to a peer.
 #[derive(Debug)]
@@ -49,6 +53,9 @@ pub(crate) struct End {
     /// Where the peer finds the checksums of what it is sent, and this member those of what it is.
     checks_there: CellSlice<AtomicU64>,
     checks_here: CellSlice<AtomicU64>,
+    /// What this member leaves for the peer without a slot, and the peer for this one.
+    cards_there: CellSlice<PostCell>,
+    cards_here: CellSlice<PostCell>,
     /// Where the peer counts the messages that it took.
     taken_by_peer: CellRef<ProgressCell>,
     /// Where this member counts those that it took.
@@ -61,6 +68,8 @@ pub(crate) struct End {
     /// So many of those are known to have been taken.
     known_taken: u64,
     received: u64,
+    /// Whether the signal of a message was taken that has not been received.
+    signalled: bool,
     /// Whether something was sent that is not known to have left this member's heap.
     pending: bool,
     /// Messages of parcels that were sent here, less those that were received, modulo 2^64.
@@ -77,6 +86,8 @@ impl End {
         Ok(Self {
             checks_there: team.checks(peer, me)?,
             checks_here: team.checks(me, peer)?,
+            cards_there: team.cards(peer, me)?,
+            cards_here: team.cards(me, peer)?,
             taken_by_peer: team.credit(peer, me)?,
             taken_here: team.credit(me, peer)?,
             outbox: team.place(peer, layout.slot(me as u64, 0)),
@@ -84,6 +95,7 @@ impl End {
             sent: 0,
             known_taken: 0,
             received: 0,
+            signalled: false,
             pending: false,
             balance: 0,
         })
@@ -120,9 +132,15 @@ pub(crate) struct Arrival {
     pub(crate) number: u64,
 }
 
+/// Which slot message number `number` has.
+#[inline]
+fn turn(number: u64) -> usize {
+    usize::try_from(number % PIPE_SLOTS).unwrap_or(0)
+}
+
 /// The words of the slot of message number `number`.
 fn words_of(checks: &[AtomicU64], number: u64) -> &[AtomicU64] {
-    let at = usize::try_from(number % PIPE_SLOTS).unwrap_or(0) * checks::WORDS;
+    let at = turn(number) * checks::WORDS;
     &checks[at..at + checks::WORDS]
 }
 
@@ -184,7 +202,10 @@ impl<C: Channel> Pipes<'_, C> {
     /// # Errors
     /// Those of [`Channel::wait`].
     pub(crate) fn receive(&mut self, from: usize) -> Result<HeapOffset> {
-        self.channels[from].as_mut().expect(OTHERS).wait()?;
+        let end = self.ends[from].as_mut().expect(OTHERS);
+        if !std::mem::take(&mut end.signalled) {
+            self.channels[from].as_mut().expect(OTHERS).wait()?;
+        }
         let end = self.ends[from].as_ref().expect(OTHERS);
         let at = HeapOffset::new(end.inbox.get() + end.received % PIPE_SLOTS * self.slot_len());
         if self.team.checksums {
@@ -251,6 +272,24 @@ impl<C: Channel> Pipes<'_, C> {
         (end.sent, HeapOffset::new(end.outbox.get() + end.sent % PIPE_SLOTS * self.slot_len()))
     }
 
+    /// The card that stands for the next message to `to`, and what it has to show as that.
+    #[inline]
+    pub(crate) fn card_to(&self, to: usize) -> (&PostCell, u64) {
+        let end = self.ends[to].as_ref().expect(OTHERS);
+        (&end.cards_there[turn(end.sent)], end.sent.wrapping_add(1))
+    }
+
+    /// The card that `from` has left as its next message, if that is one, until [`Pipes::give_back`].
+    ///
+    /// # Ordering
+    /// Acquires everything `from` did before (C1).
+    #[inline]
+    pub(crate) fn card_of(&self, from: usize) -> Option<&PostCell> {
+        let end = self.ends[from].as_ref().expect(OTHERS);
+        let card = &end.cards_here[turn(end.received)];
+        card.shows(end.received.wrapping_add(1)).then_some(card)
+    }
+
     /// The channel to `to`, for whoever fills a slot by other means than [`Pipes::send`] and says so by [`Pipes::count_sent`].
     #[inline]
     pub(crate) fn channel(&mut self, to: usize) -> &mut C {
@@ -272,16 +311,29 @@ impl<C: Channel> Pipes<'_, C> {
         self.ends[to].as_ref().expect(OTHERS).taken_by_peer.has_reached(number.wrapping_add(1))
     }
 
-    /// Takes the signal of the next message of `from` if it has come, and returns its number and where it lies in this member's heap
-    /// until [`Pipes::give_back`].
+    /// Whether a slot is filled that `from` has not yet been given back. It may be behind cards: these come first, and are seen by whoever
+    /// looks at them after this.
+    ///
+    /// # Ordering
+    /// When true, acquires everything `from` did before (S1).
+    #[inline]
+    pub(crate) fn is_signalled(&mut self, from: usize) -> bool {
+        let end = self.ends[from].as_mut().expect(OTHERS);
+        end.signalled = end.signalled || self.channels[from].as_mut().expect(OTHERS).poll();
+        end.signalled
+    }
+
+    /// Takes the signal of the next message of `from`, which is no card, if it has come, and returns its number and where it lies in this
+    /// member's heap until [`Pipes::give_back`].
     #[inline]
     pub(crate) fn poll(&mut self, from: usize) -> Option<(u64, HeapOffset)> {
-        if !self.channels[from].as_mut().expect(OTHERS).poll() {
+        if !self.is_signalled(from) {
             return None;
         }
-        let end = self.ends[from].as_ref().expect(OTHERS);
-        let at = end.inbox.get() + end.received % PIPE_SLOTS * self.slot_len();
-        Some((end.received, HeapOffset::new(at)))
+        let end = self.ends[from].as_mut().expect(OTHERS);
+        end.signalled = false;
+        let (number, inbox) = (end.received, end.inbox.get());
+        Some((number, HeapOffset::new(inbox + number % PIPE_SLOTS * self.slot_len())))
     }
 
     /// Gives the slot of the message of a parcel that was taken last from `from` back.

@@ -14,7 +14,7 @@ use super::board::INLINE_WORDS;
 use super::call::Call;
 use super::custom::{self, CustomAlgorithm};
 use super::operation::Operation;
-use super::parcel::Parcel;
+use super::parcel::{Parcel, Replaced};
 use super::pipe::{End, Pipes};
 use super::staged::Form;
 use super::team::Team;
@@ -131,7 +131,8 @@ impl Pipework {
         self.ends.iter().flatten().map(End::balance).fold(0, u64::wrapping_add)
     }
 
-    /// Does what can be done now for `parcel`, over pipes of `kind`, which are open; whether that was anything.
+    /// Does what can be done now for `parcel`, one of those that share the blocks `replaced`, over pipes of `kind`, which are open;
+    /// whether that was anything.
     ///
     /// # Errors
     /// Those of [`super::delivery::run`].
@@ -140,15 +141,18 @@ impl Pipework {
         &mut self,
         team: &Team,
         parcel: &mut Parcel<'_>,
+        replaced: &[Replaced<'_>],
         kind: ChannelKind,
     ) -> Result<bool> {
         let Self { ends, memory, ports, .. } = self;
         let operation = Operation::Send;
         match kind {
             ChannelKind::Memory => {
-                parcel.advance(&mut Pipes { team, operation, ends, channels: memory }, kind)
+                parcel.advance(replaced, &mut Pipes { team, operation, ends, channels: memory }, kind)
             }
-            ChannelKind::Port => parcel.advance(&mut Pipes { team, operation, ends, channels: ports }, kind),
+            ChannelKind::Port => {
+                parcel.advance(replaced, &mut Pipes { team, operation, ends, channels: ports }, kind)
+            }
         }
     }
 

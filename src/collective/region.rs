@@ -15,6 +15,7 @@
 //! | awaits, one per member: the last operation in which the member waited for it | n x 128 | the member |
 //! | notices, one per member: it waits for messages of that one alone (`standoff`) | n x 128 | the member |
 //! | checks, one per member: checksums of what lies in its inbox (`checks`), and of one part of what is staged (`pipeline`) | n x (64 + 64) | that member; it and the member |
+//! | cards of pipes: short messages, [`PIPE_SLOTS`] per member (`parcel/card.rs`) | n x slots x 128 | that member |
 //! | mail: data of small operations, one slot per post | [`LAP`] x [`MAIL_LEN`] | the member |
 //! | inboxes of pipes: [`PIPE_SLOTS`] slots per member | n x slots x slot length | that member |
 //! | bench: what is made to be sent, [`PIPE_SLOTS`] slots | slots x slot length | the member |
@@ -104,8 +105,13 @@ impl RegionLayout {
         self.checks(index) + CELL / 2
     }
 
+    /// Where the cards of `sender` are.
+    pub(crate) const fn cards(self, sender: u64) -> u64 {
+        self.checks(self.n_members) + sender * PIPE_SLOTS * CELL
+    }
+
     const fn mail_start(self) -> u64 {
-        self.checks(self.n_members).next_multiple_of(4096)
+        self.cards(self.n_members).next_multiple_of(4096)
     }
 
     /// Where the mail of post number `turn` of the ring is.
@@ -211,6 +217,7 @@ mod tests {
                 layout.awaits(0),
                 layout.notice(0),
                 layout.checks(0),
+                layout.cards(0),
                 layout.mail(0),
                 layout.slot(0, 0),
                 layout.bench(),
@@ -227,7 +234,8 @@ mod tests {
             assert_eq!(layout.complaint(n), layout.awaits(0));
             assert_eq!(layout.awaits(n), layout.notice(0));
             assert_eq!(layout.notice(n), layout.checks(0));
-            assert!(layout.checks(n) <= layout.mail(0));
+            assert_eq!(layout.checks(n), layout.cards(0));
+            assert!(layout.cards(n) <= layout.mail(0));
             assert!(layout.desk(n, 0) <= layout.len() && layout.letter_len() >= 4 << 10);
             assert_eq!(layout.mail(LAP), layout.slot(0, 0));
             assert_eq!(layout.slot(n - 1, PIPE_SLOTS), layout.bench());

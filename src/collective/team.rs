@@ -14,7 +14,7 @@ use crate::heap::{HeapOffset, HeapView, Region};
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice, Span};
 use crate::sync::atomic::AtomicU64;
-use crate::sync::{ParkCell, ProgressCell};
+use crate::sync::{ParkCell, PostCell, ProgressCell};
 
 /// One member's side of a communicator's common state.
 #[derive(Debug)]
@@ -167,6 +167,15 @@ impl Team {
     pub(crate) fn checks(&self, receiver: usize, sender: usize) -> Result<CellSlice<AtomicU64>> {
         let at = self.place(receiver, self.layout.checks(sender as u64));
         self.view.cells(self.members[receiver], at, PIPE_SLOTS * checks::WORDS as u64)
+    }
+
+    /// What `sender` leaves for `receiver` without a slot.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for a region that is not allocated.
+    pub(crate) fn cards(&self, receiver: usize, sender: usize) -> Result<CellSlice<PostCell>> {
+        let at = self.place(receiver, self.layout.cards(sender as u64));
+        self.view.cells(self.members[receiver], at, PIPE_SLOTS)
     }
 
     /// Where the checksums are of part `index` of what `member` stages, by slots (`pipeline/sums.rs`).

@@ -66,6 +66,16 @@ pub struct OnGroup<'g, 'a> {
     joined: Joined,
 }
 
+impl<'a> Party<'a> {
+    /// Its calls and what executes them.
+    fn share(&mut self) -> Result<Share<'_, 'a>> {
+        let Self { comm, calls } = self;
+        let manner = comm.manner;
+        let engine = comm.engine_for(|| group::summary(calls, manner))?;
+        Ok(Share { engine, manner, calls: std::mem::take(calls) })
+    }
+}
+
 impl<'a> Group<'a> {
     /// The most calls of one communicator.
     pub const MAX_CALLS: usize = group::MAX_CALLS;
@@ -114,18 +124,18 @@ impl<'a> Group<'a> {
             return Ok(());
         }
         self.check_job()?;
-        let mut shares = Vec::with_capacity(self.parties.len());
-        for Party { comm, calls } in std::mem::take(&mut self.parties) {
-            if !calls.is_empty() {
-                let manner = comm.manner;
-                if shares.is_empty() {
-                    comm.fabric().enter(Operation::Group.name())?;
-                }
-                let engine = comm.engine_for(|| group::summary(&calls, manner))?;
-                shares.push(Share { engine, manner, calls });
+        let mut parties = std::mem::take(&mut self.parties);
+        parties.retain(|party| !party.calls.is_empty());
+        if let Some(Party { comm, .. }) = parties.first() {
+            comm.fabric().enter(Operation::Group.name())?;
+        }
+        match parties.as_mut_slice() {
+            [party] => group::run(&mut [party.share()?]),
+            parties => {
+                let shares: Result<Vec<_>> = parties.iter_mut().map(Party::share).collect();
+                group::run(&mut shares?)
             }
         }
-        group::run(&mut shares)
     }
 
     /// Jobs have no order between them in which all their ranks could come to their operations.
@@ -144,7 +154,7 @@ impl<'a> Group<'a> {
 }
 
 /// Calls of a communicator for which there is room without asking for more.
-const SOME: usize = 16;
+const SOME: usize = 4;
 
 /// What is wrong with a call after the end.
 const ENDED: Error = Error::Unavailable { operation: "a call in a group", needs: "one that has not ended" };

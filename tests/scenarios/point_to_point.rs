@@ -15,12 +15,30 @@ const KINDS: [ChannelKind; 2] = [ChannelKind::Memory, ChannelKind::Port];
 /// The longest message, which no number of slots holds.
 const LONGEST: usize = 16 << 20;
 
-/// Around what is lent and not copied, what one message of a pipe holds, and what all slots of a pipe hold.
+/// Around what takes no slot, what is lent and not copied, what one message of a pipe holds, and what all slots of a pipe hold.
 fn lengths(n: usize) -> Vec<usize> {
     let slot = (64 << 10) / n.next_power_of_two().max(2) * 2;
     let fits = slot - 64;
-    let mut lengths =
-        vec![0, 1, 31, 32, 33, 1024, 4097, fits - 1, fits, fits + 1, slot, 4 * fits, 4 * fits + 1];
+    let mut lengths = vec![
+        0,
+        1,
+        31,
+        32,
+        33,
+        40,
+        41,
+        63,
+        64,
+        65,
+        1024,
+        4097,
+        fits - 1,
+        fits,
+        fits + 1,
+        slot,
+        4 * fits,
+        4 * fits + 1,
+    ];
     lengths.extend([(16 << 10) - 1, 16 << 10, 64 << 10, (64 << 10) + 1, 9 * slot + 5]);
     lengths
 }
@@ -135,6 +153,26 @@ port_scenario!(messages_come_in_the_order_in_which_they_were_sent, Job::of(2), |
     }
 });
 
+scenario!(
+    short_messages_and_long_ones_between_them_come_in_the_order_in_which_they_were_sent,
+    Job::of(2),
+    |comm| {
+        let peer = comm.right();
+        let mut received = vec![0; 9000];
+        for turn in 0..2000_u64 {
+            for (number, len) in [8, 100, 64, 0, 9000, 1, 65, 41].into_iter().enumerate() {
+                let sent = pattern(turn << 8 | number as u64, len);
+                if comm.rank().get() == 0 {
+                    comm.send(&sent, peer)?;
+                } else {
+                    comm.recv(&mut received[..len], peer)?;
+                    assert!(received[..len] == sent, "message {number} of turn {turn}");
+                }
+            }
+        }
+    }
+);
+
 port_scenario!(a_small_message_is_sent_before_anybody_receives_it, Job::of(2), |comm| {
     let peer = comm.right();
     let mut got = [[0_u64; 32]; 4];
@@ -224,6 +262,38 @@ scenario!(a_message_of_another_count_is_an_error_on_both_ranks, Job::of(2).broke
     }
     assert!(tells_of(&called, me, "send of 4 float to rank 1", "recv of 3 float from rank 0"), "{called:?}");
 });
+
+/// Of two lengths of which one needs a slot and the other does not.
+fn lengths_apart(comm: &mut Communicator, sent: usize, wanted: usize) -> Result<()> {
+    let (me, peer) = (comm.rank(), comm.right());
+    comm.prepare()?;
+    let mut got = vec![0_u8; 9999];
+    let mut called =
+        if me.get() == 0 { comm.send(&vec![1_u8; sent], peer) } else { comm.recv(&mut got[..wanted], peer) };
+    if me.get() == 0 && called.is_ok() {
+        called = comm.recv(&mut got, peer);
+    }
+    let (send, recv) =
+        (format!("send of {sent} uint8 to rank 1"), format!("recv of {wanted} uint8 from rank 0"));
+    assert!(tells_of(&called, me, &send, &recv), "{called:?}");
+    Ok(())
+}
+
+scenario!(
+    a_short_message_where_a_long_one_is_awaited_is_an_error_on_both_ranks,
+    Job::of(2).broken(),
+    |comm| {
+        lengths_apart(comm, 64, 65)?;
+    }
+);
+
+scenario!(
+    a_long_message_where_a_short_one_is_awaited_is_an_error_on_both_ranks,
+    Job::of(2).broken(),
+    |comm| {
+        lengths_apart(comm, 65, 64)?;
+    }
+);
 
 scenario!(a_long_message_of_another_type_is_an_error_on_both_ranks, Job::of(2).broken(), |comm| {
     let (me, peer) = (comm.rank(), comm.right());

@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 
 use super::Batch;
 use crate::collective::algorithm::ChannelKind;
-use crate::collective::parcel::Parcel;
+use crate::collective::parcel::{Parcel, Replaced};
 use crate::collective::pipework::Pipework;
 use crate::collective::team::Team;
 use crate::error::Result;
@@ -28,6 +28,7 @@ pub(super) struct Queues<'r, 'a> {
     pipework: &'r mut Pipework,
     kind: ChannelKind,
     parcels: &'r mut [Parcel<'a>],
+    replaced: &'r [Replaced<'a>],
     /// The index of the first parcel of each queue that is not done; past the end where all are.
     heads: ArrayVec<usize, MOST>,
     /// The index of the parcel behind each in its queue; past the end for the last. Empty where each queue is of one.
@@ -35,24 +36,30 @@ pub(super) struct Queues<'r, 'a> {
 }
 
 impl<'r, 'a> Queues<'r, 'a> {
-    /// Those of `batch`.
+    /// No queues yet for those of `batch`: see [`Queues::fill`].
     #[inline]
-    pub(super) fn of(batch: &'r mut Batch<'_, '_, 'a>) -> Self {
-        let Batch { team, pipework, kind, parcels } = batch;
-        let (mut heads, mut lasts) = (ArrayVec::new(), ArrayVec::<usize, MOST>::new());
-        let (mut behind, mut numbers) = (Vec::new(), [NONE; MOST]);
-        for (at, parcel) in parcels.iter().enumerate() {
+    pub(super) fn new(batch: &'r mut Batch<'_, '_, 'a>) -> Self {
+        let Batch { team, pipework, kind, parcels, replaced } = batch;
+        let kind = *kind;
+        Self { team, pipework, kind, parcels, replaced, heads: ArrayVec::new(), behind: Vec::new() }
+    }
+
+    /// Makes the queues, where they stay: to move a kibibyte takes as long as to send a few bytes.
+    #[inline]
+    pub(super) fn fill(&mut self) {
+        let mut lasts = ArrayVec::<usize, MOST>::new();
+        let (mut numbers, end) = ([NONE; MOST], self.parcels.len());
+        for (at, parcel) in self.parcels.iter().enumerate() {
             let number = &mut numbers[2 * parcel.peer() + usize::from(parcel.is_sent())];
             if let Some(last) = lasts.get_mut(usize::from(*number)) {
-                behind.resize(parcels.len(), parcels.len());
-                behind[std::mem::replace(last, at)] = at;
+                self.behind.resize(end, end);
+                self.behind[std::mem::replace(last, at)] = at;
             } else {
-                *number = u8::try_from(heads.len()).expect("there are fewer queues");
-                heads.push(at);
+                *number = u8::try_from(lasts.len()).expect("there are fewer queues");
+                self.heads.push(at);
                 lasts.push(at);
             }
         }
-        Self { team, pipework, kind: *kind, parcels, heads, behind }
     }
 
     /// Whether no parcel is left.
@@ -88,7 +95,7 @@ impl<'r, 'a> Queues<'r, 'a> {
             // What is lent is left behind on the way: no more parcels than a pipe has slots.
             while let Some(parcel) = self.parcels.get_mut(at) {
                 if !parcel.is_done() {
-                    has_moved |= self.pipework.advance(self.team, parcel, self.kind)?;
+                    has_moved |= self.pipework.advance(self.team, parcel, self.replaced, self.kind)?;
                 }
                 let behind = self.behind.get(at).copied().unwrap_or(end);
                 if *head == at && parcel.is_done() {

@@ -65,6 +65,11 @@ impl<'a> Replaced<'a> {
         self.given.set(bytes);
     }
 
+    /// Whether the first `bytes` were copied out.
+    pub(super) fn has_given(&self, bytes: u64) -> bool {
+        self.given.get() >= bytes
+    }
+
     /// The message that is kept.
     pub(super) fn kept(&self) -> Option<Kept> {
         self.kept.take()
@@ -72,7 +77,7 @@ impl<'a> Replaced<'a> {
 
     /// Says whether `message` may be opened; otherwise keeps it.
     pub(super) fn admits(&self, message: Kept) -> bool {
-        let is_given = self.given.get() >= message.needed;
+        let is_given = self.has_given(message.needed);
         if !is_given {
             self.kept.set(Some(message));
         }
