@@ -41,6 +41,8 @@ pub struct Group<'a> {
     /// Starts that have not ended.
     depth: u32,
     parties: Vec<Party<'a>>,
+    /// So many of them are outside of what is being nested, and not for it to end.
+    floor: u32,
 }
 
 /// A communicator in a group, and its calls.
@@ -72,19 +74,22 @@ impl<'a> Group<'a> {
     /// Starts a group, of nothing yet.
     #[must_use]
     pub const fn start() -> Self {
-        Self { depth: 1, parties: Vec::new() }
+        Self { depth: 1, floor: 0, parties: Vec::new() }
     }
 
     /// Has `put` group calls of its own within this group: an [`Group::end`] in it executes nothing, and none has to be there. For
-    /// functions that group calls whether their caller does so too or not.
+    /// functions that group calls whether their caller does so too or not. A second end in it is one too many, and an error.
     ///
     /// # Errors
-    /// Those of `put`. What it has put in until then stays.
+    /// Those of `put`; what it has put in until then stays. [`Error::Unavailable`] when everything has ended already.
     pub fn nest(&mut self, put: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        let outer = self.depth;
-        self.depth = outer.saturating_add(1);
+        if self.depth == 0 {
+            return Err(ENDED);
+        }
+        let outer = (self.depth, self.floor);
+        (self.depth, self.floor) = (self.depth.saturating_add(1), self.depth);
         let done = put(self);
-        self.depth = outer;
+        (self.depth, self.floor) = outer;
         done
     }
 
@@ -105,10 +110,13 @@ impl<'a> Group<'a> {
     /// # Errors
     /// [`Error::InvalidArgument`] when the communicators are of different jobs: nothing has been executed then.
     /// [`Error::InvalidArgument`] when a rank sends itself what it does not receive, or the other way round: nothing has been
-    /// executed then. [`Error::Unavailable`] when everything has ended already. Otherwise those of the calls; those that end the
-    /// epoch leave it open how far the others have come.
+    /// executed then. [`Error::Unavailable`] when everything has ended already, or everything that was nested. Otherwise those of the
+    /// calls; those that end the epoch leave it open how far the others have come.
     pub fn end(&mut self) -> Result<()> {
-        self.depth = self.depth.checked_sub(1).ok_or(ENDED)?;
+        if self.depth <= self.floor {
+            return Err(ENDED);
+        }
+        self.depth -= 1;
         if self.depth > 0 {
             return Ok(());
         }
