@@ -190,6 +190,27 @@ scenario!(a_second_end_of_what_is_nested_executes_nothing_either, Job::of(2), |c
     assert_eq!(sum, [2]);
 });
 
+#[test]
+fn ranks_of_one_job_in_a_group_are_told_from_those_of_two_jobs() {
+    let mut comms = Communicator::init_all(2).unwrap();
+    comms.extend(Communicator::init_all(1).unwrap());
+    let refusal = |comms: &mut [Communicator]| {
+        let mut group = Group::start();
+        for comm in comms {
+            let joined = group.join(comm);
+            group.on(joined).send(&[1_u8], Rank::new(0, 1).unwrap()).unwrap();
+        }
+        match group.end() {
+            Err(Error::InvalidArgument { name, value, .. }) => (name, value),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (name, value) = refusal(&mut comms[..2]);
+    assert!(name.contains("another rank of the job") && value == 1, "{name}: {value}");
+    let (name, value) = refusal(&mut comms);
+    assert!(name.contains("another job") && value == 1, "{name}: {value}");
+}
+
 scenario!(a_group_that_is_dropped_executes_nothing, Job::of(2), |comm| {
     let mut data = [1_u32; 4];
     {
