@@ -246,8 +246,9 @@ impl Communicator {
     /// }
     /// ```
     ///
-    /// The last communicator of a rank leaves the job. Channels that were opened through any of them move nothing after that:
-    /// they return [`crate::Error::Unavailable`]. Buffers and spans keep their memory mapped and can still be read.
+    /// The last communicator of a rank leaves the job. Channels that were opened through any of them move nothing after that, and
+    /// streams write nothing that was not enqueued before: they return [`crate::Error::Unavailable`]. Buffers and spans keep their
+    /// memory mapped and can still be read; what is written through them is seen by whoever else has it mapped, and by nobody in order.
     ///
     /// # Errors
     /// Those of [`Communicator::barrier`]: the ranks did not all come, or have made different calls of which none was told, as none
