@@ -51,6 +51,7 @@ mod pipeline;
 mod pipework;
 mod region;
 mod scalars;
+mod seating;
 mod small;
 mod staged;
 mod standoff;

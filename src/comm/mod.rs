@@ -139,10 +139,13 @@ impl Communicator {
     }
 
     /// Opens the next direct channel to `peer`. The k-th channel to a peer pairs with the peer's k-th to this rank, whichever
-    /// communicators the two were opened through.
+    /// communicators and threads the two were opened through: no message goes between the ranks, so threads that open channels to one
+    /// peer have to do so in one order on both sides. What ranks open together (switch channels, and proxied channels of
+    /// communicators) does not count here.
     ///
     /// # Errors
-    /// [`crate::Error::Exhausted`] when [`crate::channel::MAX_CHANNELS_PER_PEER`] are open; [`crate::Error::InvalidRank`].
+    /// [`crate::Error::Exhausted`] when [`crate::channel::MAX_CHANNELS_PER_PEER`] are open, those that ranks opened together included;
+    /// [`crate::Error::InvalidRank`].
     pub fn memory_channel(&self, peer: Rank) -> Result<MemoryChannel> {
         MemoryChannel::open(self.fabric(), self.member(peer)?)
     }

@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use shmccl::channel::Channel;
-use shmccl::collective::Operation;
+use shmccl::collective::{ChannelKind, Operation};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Result};
 
-use crate::harness::Job;
+use crate::harness::{Job, Random};
 
 /// The ranks of the job that are members.
 pub(crate) fn members(comm: &Communicator) -> Vec<u32> {
@@ -121,13 +121,70 @@ scenario!(communicators_are_used_by_threads_at_once, Job::of(3).heap_len(64 << 2
 });
 
 port_scenario!(proxied_collectives_run_in_a_derived_communicator, Job::of(4).heap_len(64 << 20), |comm| {
-    comm.set_channel_kind(shmccl::collective::ChannelKind::Port)?;
+    comm.set_channel_kind(ChannelKind::Port)?;
     let mut half = comm.split(Some(comm.rank().get() % 2), 0)?.unwrap();
     check_sum(&mut half)?;
     check_sum(comm)?;
     half.finalize()?;
     check_sum(comm)?;
 });
+
+/// Derives from each of `comms` in a thread of its own, so many times, and uses what comes of it.
+fn derive_at_once(comms: &mut [Communicator], rounds: u64) -> Result<()> {
+    let derive = |comm: &mut Communicator, seed: u64| {
+        let mut random = Random(seed);
+        for round in 0..rounds {
+            // So that threads come in different orders on different ranks.
+            for _ in 0..random.below(200) {
+                std::hint::spin_loop();
+            }
+            let mut twin = comm.duplicate()?;
+            check_sum(&mut twin)?;
+            // With a meeting at the end, and without one.
+            if round % 2 == 0 { twin.finalize()? } else { drop(twin) }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..)
+            .zip(comms)
+            .map(|(index, comm)| {
+                let seed = index << 8 | u64::from(comm.rank().get());
+                scope.spawn(move || derive(comm, seed))
+            })
+            .collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap())
+    })
+}
+
+port_scenario!(
+    threads_derive_proxied_communicators_at_once,
+    Job::of(3).heap_len(128 << 20).timeout(Duration::from_secs(20)),
+    |comm| {
+        comm.set_channel_kind(ChannelKind::Port)?;
+        let mut parents = [comm.duplicate()?, comm.split(Some(0), -i64::from(comm.rank().get()))?.unwrap()];
+        derive_at_once(&mut parents, 20)?;
+    }
+);
+
+port_scenario!(
+    proxied_communicators_that_are_left_at_different_times_do_not_stand_in_the_way,
+    Job::of(2).heap_len(128 << 20),
+    |comm| {
+        comm.set_channel_kind(ChannelKind::Port)?;
+        let mut held: Vec<_> = (0..4).map(|_| comm.duplicate().map(Some)).collect::<Result<_>>()?;
+        // What is free on either side differs, but for one.
+        match comm.rank().get() {
+            0 => drop((held[0].take(), held[2].take(), held[3].take())),
+            _ => drop((held[1].take(), held[3].take())),
+        }
+        check_sum(&mut comm.duplicate()?)?;
+        let mut next = comm.duplicate()?;
+        drop(held);
+        check_sum(&mut next)?;
+        check_sum(&mut comm.duplicate()?)?;
+    }
+);
 
 scenario!(
     a_thousand_communicators_in_a_row_take_the_room_of_one,
