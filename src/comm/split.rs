@@ -98,7 +98,8 @@ impl Communicator {
         let mut told = self.engine()?.exchange(operation, &offer(&taken))?;
         let all_ready = |told: &[Vec<u64>]| told.iter().all(|words| words[0] == READY);
         if !all_ready(&told) && self.has_all_ranks() {
-            let grown = self.within_another(|comm| comm.grow_workspace(operation));
+            let call = Summary::new(operation);
+            let grown = self.within_another(call, |comm| comm.grow_workspace(operation));
             grown.inspect_err(|_| self.give_back(&taken))?;
             if taken.is_err() {
                 taken = self.take_region(n_members);
@@ -139,7 +140,7 @@ impl Communicator {
     pub(super) fn first_engine(&mut self, call: Summary, table: Result<Table>) -> Result<Engine> {
         let operation = call.operation().unwrap_or(Operation::Prepare);
         self.fabric().activity().begin_operation(call.words(), 1);
-        let made = self.within_another(|comm| {
+        let made = self.within_another(call.as_first(), |comm| {
             comm.grow_workspace(operation)?;
             let made = comm.make_first_engine(call, table).map_err(|error| error.within(operation.name()));
             made.inspect_err(|_| comm.revoke())
@@ -170,10 +171,10 @@ impl Communicator {
         Ok(engine)
     }
 
-    /// Does `run` in an operation that this rank has told of already: where all ranks of the job meet for it counts for nothing.
-    fn within_another<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
+    /// Does `run` in a call that this rank has told of already: where all ranks of the job meet for it counts for nothing.
+    fn within_another<R>(&mut self, call: Summary, run: impl FnOnce(&mut Self) -> R) -> R {
         if let Some(meeting) = &mut self.meeting {
-            meeting.begin_within();
+            meeting.begin_within(call);
         }
         let done = run(self);
         if let Some(meeting) = &mut self.meeting {
