@@ -94,15 +94,15 @@ impl Communicator {
     /// Takes a region for each member that gets a communicator, this one's being of `n_members`, or none for anybody. Returns
     /// where all members' regions are.
     fn take_regions(&mut self, operation: Operation, n_members: u64) -> Result<Vec<HeapOffset>> {
-        let mut taken = self.take_region(n_members);
+        let mut taken = self.take_region(None, n_members);
         let mut told = self.engine()?.exchange(operation, &offer(&taken))?;
         let all_ready = |told: &[Vec<u64>]| told.iter().all(|words| words[0] == READY);
         if !all_ready(&told) && self.has_all_ranks() {
             let call = Summary::new(operation);
             let grown = self.within_another(call, |comm| comm.grow_workspace(operation));
-            grown.inspect_err(|_| self.give_back(&taken))?;
+            let part = grown.inspect_err(|_| self.give_back(&taken))?;
             if taken.is_err() {
-                taken = self.take_region(n_members);
+                taken = self.take_region(Some(part), n_members);
             }
             told = self.engine()?.exchange(operation, &offer(&taken))?;
         }
@@ -115,13 +115,17 @@ impl Communicator {
         Err(Error::FailedElsewhere { operation: operation.name(), rank: self.members[failed] })
     }
 
-    /// Takes and clears a region for this rank, if it gets a communicator.
-    fn take_region(&self, n_members: u64) -> Result<Option<Region>> {
+    /// Takes and clears a region for this rank, if it gets a communicator: in the `part` that it has added, or any that is open.
+    fn take_region(&self, part: Option<Region>, n_members: u64) -> Result<Option<Region>> {
         if n_members == 0 {
             return Ok(None);
         }
-        let region = self.membership.workspace.take(n_members)?;
-        self.clear(region, n_members).inspect_err(|_| self.membership.workspace.give_back(region))?;
+        let workspace = &self.membership.workspace;
+        let region = match part {
+            Some(part) => workspace.take_from(part, n_members)?,
+            None => workspace.take(n_members)?,
+        };
+        self.clear(region, n_members).inspect_err(|_| workspace.give_back(region))?;
         Ok(Some(region))
     }
 
@@ -139,10 +143,13 @@ impl Communicator {
     #[cold]
     pub(super) fn first_engine(&mut self, call: Summary, table: Result<Table>) -> Result<Engine> {
         let operation = call.operation().unwrap_or(Operation::Prepare);
+            // All ranks have come here, and each had confirmed it by then.
+            self.membership.workspace.open(part);
         self.fabric().activity().begin_operation(call.words(), 1);
         let made = self.within_another(call.as_first(), |comm| {
-            comm.grow_workspace(operation)?;
-            let made = comm.make_first_engine(call, table).map_err(|error| error.within(operation.name()));
+            let part = comm.grow_workspace(operation)?;
+            let made =
+                comm.make_first_engine(call, table, part).map_err(|error| error.within(operation.name()));
             made.inspect_err(|_| comm.revoke())
         });
         // What a wait that was given up was about stays.
@@ -152,9 +159,10 @@ impl Communicator {
         made
     }
 
-    fn make_first_engine(&mut self, call: Summary, table: Result<Table>) -> Result<Engine> {
+    fn make_first_engine(&mut self, call: Summary, table: Result<Table>, part: Region) -> Result<Engine> {
         let n_members = self.members.len() as u64;
-        let mine = self.membership.workspace.take(n_members)?;
+        // At the same place on all ranks, as nobody else takes from it.
+        let mine = self.membership.workspace.take_from(part, n_members)?;
         self.clear(mine, n_members)?;
         self.reclaim_engine();
         self.come_together()?;
@@ -183,15 +191,19 @@ impl Communicator {
         done
     }
 
-    /// Adds a part to the workspace, within `operation`. All ranks of the job do, whichever of them needs it.
-    fn grow_workspace(&mut self, operation: Operation) -> Result<()> {
+    /// Adds a part to the workspace, within `operation`, that is to be opened when all ranks have met afterwards. All of them do,
+    /// whichever of them needs it.
+    fn grow_workspace(&mut self, operation: Operation) -> Result<Region> {
         self.check_all_ranks()?;
         let region = self.take_memory(Workspace::part_len(self.heap().view().shape()), ALIGN);
-        self.membership.workspace.add(region.map_err(|error| error.within(operation.name()))?)
+        let region = region.map_err(|error| error.within(operation.name()))?;
+        self.membership.workspace.add(region)?;
+        Ok(region)
     }
 
     /// Zeroes the control structures of a region of this rank's, which may have been used for something else.
     fn clear(&self, region: Region, n_members: u64) -> Result<()> {
+        self.membership.workspace.open(part);
         let heap = self.heap().view();
         let len = RegionLayout::new(n_members).mail(0);
         heap.span(heap.rank(), region.part(0, len)?)?.fill(0, len, 0)

@@ -1,6 +1,7 @@
 //! Communicators that are derived from others: who is in them, that they do not disturb each other, and that nothing is
 //! left of them.
 
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use shmccl::channel::Channel;
@@ -183,6 +184,45 @@ port_scenario!(
         drop(held);
         check_sum(&mut next)?;
         check_sum(&mut comm.duplicate()?)?;
+    }
+);
+
+scenario!(
+    threads_derive_while_another_ones_derivation_makes_room,
+    Job::of(3).heap_len(128 << 20).timeout(Duration::from_secs(20)),
+    |comm| {
+        // A communicator of ranks 0 and 1 cannot make room, and takes what that of all ranks has made.
+        let mut pair = comm.split((comm.rank().get() < 2).then_some(0), 0)?;
+        let mut all = comm.duplicate()?;
+        let is_full = AtomicBool::new(false);
+        let greedy = |pair: &mut Communicator| {
+            let mut kept = Vec::new();
+            loop {
+                let mut stop = [u8::from(is_full.load(SeqCst))];
+                pair.all_reduce_in_place(&mut stop, &ReduceOp::Max)?;
+                match pair.duplicate() {
+                    _ if stop == [1] => return Ok(()),
+                    Ok(twin) => kept.push(twin),
+                    Err(Error::Exhausted { .. } | Error::FailedElsewhere { .. }) => kept.truncate(2),
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| pair.as_mut().map_or(Ok(()), greedy));
+            let mut kept = Vec::new();
+            let full = loop {
+                match all.duplicate() {
+                    Ok(twin) => kept.push(twin),
+                    Err(error) => break error,
+                }
+            };
+            is_full.store(true, SeqCst);
+            thread.join().unwrap()?;
+            let is_told = matches!(full, Error::OutOfMemory { .. });
+            assert!(is_told && kept.len() >= 5, "{full} after {}", kept.len());
+            kept.last_mut().map_or(Ok(()), check_sum)
+        })?;
     }
 );
 
