@@ -7,9 +7,9 @@ use std::time::Duration;
 use shmccl::channel::Channel;
 use shmccl::collective::{ChannelKind, Operation};
 use shmccl::reduce::ReduceOp;
-use shmccl::{Collectives, Communicator, Error, Result};
+use shmccl::{Collectives, Communicator, Error, Rank, Result};
 
-use crate::harness::{Job, Random};
+use crate::harness::{Job, Random, rank};
 
 /// The ranks of the job that are members.
 pub(crate) fn members(comm: &Communicator) -> Vec<u32> {
@@ -184,6 +184,36 @@ port_scenario!(
         drop(held);
         check_sum(&mut next)?;
         check_sum(&mut comm.duplicate()?)?;
+    }
+);
+
+port_scenario!(
+    who_has_no_channel_left_keeps_all_from_a_proxied_communicator,
+    Job::of(4).heap_len(64 << 20),
+    |comm| {
+        comm.set_channel_kind(ChannelKind::Port)?;
+        let (me, mut held) = (comm.rank().get(), Vec::new());
+        if me == 0 {
+            while let Ok(channel) = comm.memory_channel(rank(comm, 1)) {
+                held.push(channel);
+            }
+        }
+        for _ in 0..2 {
+            // Ranks 2 and 3 would have a communicator of their own, rank 3 would have none.
+            let colour = (me < 3).then_some(me / 2);
+            let error = comm.split(colour, 0).unwrap_err();
+            let elsewhere = |rank: Rank| rank.get() == 0;
+            match me {
+                0 => assert!(matches!(error, Error::Exhausted { .. }), "{error}"),
+                _ => assert!(
+                    matches!(error, Error::FailedElsewhere { operation: "split", rank } if elsewhere(rank)),
+                    "{error}"
+                ),
+            }
+        }
+        drop(held);
+        check_sum(&mut comm.split(Some(me / 2), 0)?.unwrap())?;
+        check_sum(comm)?;
     }
 );
 
