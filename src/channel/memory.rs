@@ -31,7 +31,15 @@ pub struct MemoryChannel {
 impl MemoryChannel {
     /// Opens the next channel to `peer`.
     pub(crate) fn open(fabric: &Arc<Fabric>, peer: Rank) -> Result<Self> {
-        let seat = fabric.seats().take(peer)?;
+        Self::sit(fabric, fabric.seats().take(peer)?)
+    }
+
+    /// Opens a channel in `seat`, which the peer takes too.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`], not in a job that is intact.
+    pub(crate) fn sit(fabric: &Arc<Fabric>, seat: Seat) -> Result<Self> {
+        let peer = seat.peer;
         let outbound = fabric.semaphore(peer, seat.semaphore_index(fabric.rank()))?;
         let inbound = fabric.semaphore(fabric.rank(), seat.semaphore_index(peer))?;
         Ok(Self {

@@ -42,6 +42,7 @@ pub(crate) use occupation::{PREPARING, code_of as occupation_code, name_of as oc
 pub use port::PortChannel;
 pub(crate) use port::{Port, Pusher};
 pub use seat::MAX_CHANNELS_PER_PEER;
+pub(crate) use seat::SetAside;
 pub(crate) use service::{ProxyThread, Reception, Served, serve_all};
 pub(crate) use straggler::{Standing, knot, stragglers};
 pub(crate) use world::{Era, World, segment_name};

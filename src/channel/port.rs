@@ -88,15 +88,12 @@ impl PortChannel {
         Self::sit(fabric, fabric.seats().take(peer)?, port, true)
     }
 
-    /// Opens a channel to `peer` in the highest free seat, which is not for [`PortChannel::open`] as long as there are others.
-    /// The two ends have to tell each other which [`PortChannel::seat_number`] they got.
-    pub(crate) fn open_from_top(fabric: &Arc<Fabric>, peer: Rank, port: Port) -> Result<Self> {
-        Self::sit(fabric, fabric.seats().take_from_top(peer)?, port, false)
-    }
-
-    /// The number of its seat among those of the pair: the same at both ends, or they do not hear each other.
-    pub(crate) fn seat_number(&self) -> u32 {
-        self.seat.number
+    /// Opens a pipe's channel over `port` in `seat`, which the peer takes too.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`], not in a job that is intact.
+    pub(crate) fn open_in(fabric: &Arc<Fabric>, seat: Seat, port: Port) -> Result<Self> {
+        Self::sit(fabric, seat, port, false)
     }
 
     fn sit(fabric: &Arc<Fabric>, seat: Seat, port: Port, is_own: bool) -> Result<Self> {

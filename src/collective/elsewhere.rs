@@ -44,6 +44,40 @@ impl Elsewhere {
 
 /// The call in which the rank that has put up `proposal` has arrived at the meeting after number `generation`.
 pub(crate) fn call_met(proposal: &AgreementCell, generation: u64) -> Summary {
-    let code = proposal.proposal(generation).map_or(Operation::Barrier as u64, |words| words[0]);
-    Summary::from_words([code, 0])
+    call_proposed(proposal.proposal(generation).map_or(Operation::Barrier as u64, |words| words[0]))
+}
+
+/// The word by which a rank proposes `operation`, which it is in on its own account or within the call `around`.
+pub(crate) fn proposed(operation: Operation, around: Option<Summary>) -> u64 {
+    let word = |call: Summary| call.words()[0] & 0xff | u64::from(call.is_first()) << 8;
+    operation as u64 | around.map_or(0, word) << 8
+}
+
+/// The call of the program's that `word` was proposed in.
+pub(crate) fn call_proposed(word: u64) -> Summary {
+    let [own, around, is_first, ..] = word.to_le_bytes();
+    let summary = Summary::from_words([if around == 0 { own } else { around }.into(), 0]);
+    if is_first == 0 { summary } else { summary.as_first() }
+}
+
+/// Whether ranks that have proposed these words can agree: all in the same operation, within calls or not. What calls those are is not
+/// compared here; each rank may come to the first one of a job by another.
+pub(crate) fn can_agree(one: u64, other: u64) -> bool {
+    let kind = |word: u64| (word & 0xff, word >> 8 == 0);
+    kind(one) == kind(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_proposed_names_the_call_of_the_program_and_is_compared_without() {
+        let (send, recv) =
+            (Summary::new(Operation::Send).as_first(), Summary::new(Operation::Recv).as_first());
+        let words = [None, Some(send), Some(recv)].map(|around| proposed(Operation::Alloc, around));
+        assert_eq!(words.map(call_proposed), [Summary::new(Operation::Alloc), send, recv]);
+        assert!(can_agree(words[1], words[2]) && !can_agree(words[0], words[1]));
+        assert!(!can_agree(words[0], proposed(Operation::Free, None)));
+    }
 }

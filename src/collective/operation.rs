@@ -196,6 +196,9 @@ impl Summary {
     pub(crate) const COUNT_BITS: u32 = 48;
     const COUNT_MASK: u64 = (1 << Self::COUNT_BITS) - 1;
 
+    /// Marks the first call of a job in the word of the count, where it is never posted.
+    const FIRST: u64 = 1 << 63;
+
     /// No call at all.
     pub(crate) const NONE: Self = Self { signature: 0, count: 0 };
 
@@ -261,6 +264,18 @@ impl Summary {
         self
     }
 
+    /// The same as the first collective call or message of a job, to which all ranks come, each to its own.
+    #[must_use]
+    pub(crate) const fn as_first(mut self) -> Self {
+        self.count |= Self::FIRST;
+        self
+    }
+
+    /// Whether it is.
+    pub(crate) const fn is_first(self) -> bool {
+        self.count & Self::FIRST != 0
+    }
+
     /// Whether a message that was sent like `sent` is what this call receives.
     #[inline]
     pub(crate) fn answers(self, sent: Self) -> bool {
@@ -292,7 +307,7 @@ impl Summary {
     /// How many elements.
     #[must_use]
     pub const fn count(self) -> u64 {
-        self.count
+        self.count & Self::COUNT_MASK
     }
 
     /// The type of the elements, where there are any.
@@ -374,7 +389,7 @@ impl fmt::Display for Summary {
             write!(f, " of {calls} calls")?;
         }
         if let Some(data_type) = self.data_type() {
-            write!(f, " of {} {}", self.count, data_type.name())?;
+            write!(f, " of {} {}", self.count(), data_type.name())?;
         }
         if let Some(operator) = self.operator() {
             write!(f, " by {}", OperatorName(operator))?;
@@ -387,9 +402,13 @@ impl fmt::Display for Summary {
             write!(f, " {preposition} rank {peer}")?;
         }
         match self.manner() {
-            Some(manner) if manner == Manner::default() => Ok(()),
-            Some(manner) => write!(f, " by {manner}"),
-            None => write!(f, " by an unknown algorithm"),
+            Some(manner) if manner == Manner::default() => {}
+            Some(manner) => write!(f, " by {manner}")?,
+            None => write!(f, " by an unknown algorithm")?,
         }
+        if self.is_first() {
+            write!(f, " (the first collective call or message of a job, to which all its ranks come)")?;
+        }
+        Ok(())
     }
 }

@@ -1,48 +1,32 @@
 //! Opens the pipes of a communicator, all of one kind at a time.
 //!
 //! Direct pipes have semaphores in the members' regions, and need no agreement: the first call that moves data over them opens
-//! them. Proxied ones need seats, as triggers name semaphores by seat; a seat is taken on either side alone, and the two have to
-//! be the same. Pipes take the highest free ones, which channels of the user's own get last, and all members tell each other
-//! which they got when they choose proxied channels together. All compare all, so that if any two disagree every member knows,
-//! and returns an error instead of waiting for a signal that goes to somebody else.
+//! them. Proxied ones need seats, as triggers name semaphores by seat: members take these together (`seating.rs`) when they choose
+//! proxied channels together.
 
 use std::sync::Arc;
 
 use super::algorithm::{Algorithm, ChannelKind};
 use super::algorithms::{self, Worker};
-use super::board::INLINE_WORDS;
 use super::call::Call;
 use super::custom::{self, CustomAlgorithm};
-use super::operation::Operation;
+use super::operation::{Operation, Summary};
 use super::parcel::{Parcel, Replaced};
 use super::pipe::{End, Pipes};
+use super::seating;
 use super::staged::Form;
 use super::team::Team;
-use crate::channel::{Channel, MemoryChannel, PortChannel};
+use crate::channel::{Channel, MemoryChannel, Port, PortChannel, SetAside};
 use crate::error::{Error, Result};
-use crate::rank::Rank;
 
 /// What opens proxied channels for pipes.
 pub(crate) trait OpenPorts: std::fmt::Debug + Send + Sync {
-    /// Opens a channel to `peer`, a rank of the job, in the highest free seat.
+    /// A place to push triggers for one channel.
     ///
     /// # Errors
-    /// [`Error::Exhausted`] when there are no more seats, or no more producers of a fifo; [`Error::Os`] when the proxy cannot be
-    /// started.
-    fn open_port(&self, peer: Rank) -> Result<PortChannel>;
+    /// [`Error::Exhausted`] when there are no more producers of a fifo; [`Error::Os`] when the proxy cannot be started.
+    fn open_port(&self) -> Result<Port>;
 }
-
-/// Bits of a seat's number.
-const SEAT_BITS: usize = 4;
-/// Seats in a word.
-const PER_WORD: usize = 64 / SEAT_BITS;
-/// Words that name a seat for each of 64 members.
-const SEAT_WORDS: usize = 64 / PER_WORD;
-
-const _: () = assert!(1 + SEAT_WORDS < INLINE_WORDS, "the balance goes with a notice");
-
-/// What a member tells the others about the proxied channels that it has opened: whether it could, and in which seats.
-pub(crate) type Notice = [u64; 1 + SEAT_WORDS];
 
 /// One member's pipes.
 #[derive(Debug)]
@@ -89,39 +73,28 @@ impl Pipework {
         Ok(())
     }
 
-    /// Opens the channels of `kind` that need an agreement with the peers, unless they are open. All members tell each other the
-    /// [`Opening::notice`] then, and [`Pipework::agree`].
+    /// Opens the channels of `kind` that need an agreement with the peers, unless they are open, within the call `summary` of
+    /// [`Operation::SetChannelKind`]. All members call it.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for regions that are not allocated.
-    pub(crate) fn open(&mut self, team: &Team, kind: ChannelKind) -> Result<Opening> {
-        self.open_ends(team)?;
-        let is_needed = kind == ChannelKind::Port && self.ports.is_empty();
-        let opened = is_needed.then(|| each_other(team, |peer| self.opener.open_port(team.members()[peer])));
-        Ok(Opening(opened))
-    }
-
-    /// Keeps what was opened, if all members could open theirs, and in the same seats, as they have `told`.
-    ///
-    /// # Errors
-    /// What kept this member from opening; [`Error::FailedElsewhere`]; [`Error::Mismatch`].
-    pub(crate) fn agree(&mut self, team: &Team, opening: Opening, told: &[Vec<u64>]) -> Result<()> {
-        let Some(opened) = opening.0 else { return Ok(()) };
-        let ports = opened?;
-        if let Some(failed) = told.iter().position(|notice| notice[0] == 0) {
-            let operation = Operation::SetChannelKind.name();
-            return Err(Error::FailedElsewhere { operation, rank: team.members()[failed] });
+    /// What kept this member from opening its own; [`Error::FailedElsewhere`]: nobody has opened any then. Otherwise those of
+    /// [`Team::exchange`]; what fails afterwards ends the epoch.
+    pub(crate) fn open(&mut self, team: &mut Team, summary: Summary, kind: ChannelKind) -> Result<()> {
+        if kind != ChannelKind::Port || !self.ports.is_empty() {
+            return Ok(());
         }
-        for (one, mine) in told.iter().enumerate() {
-            for (other, theirs) in told.iter().enumerate() {
-                let (mine, theirs) = (seat(mine, other), seat(theirs, one));
-                if one != other && mine != theirs {
-                    let (what, rank) = ("the seat of a proxied pipe", team.members()[other]);
-                    return Err(Error::Mismatch { what, mine, rank, theirs });
-                }
-            }
-        }
-        self.ports = ports;
+        let ports = self.open_ends(team).and_then(|()| each_other(team, |_| self.opener.open_port()));
+        let (ports, ready) = match ports {
+            Ok(ports) => (ports, Ok(())),
+            Err(error) => (Vec::new(), Err(error)),
+        };
+        let seats = seating::take(team, Operation::SetChannelKind, summary, ready)?;
+        let open = |(port, seat): (Option<Port>, Option<SetAside>)| {
+            let both = port.zip(seat);
+            both.map(|(port, seat)| PortChannel::open_in(team.board.fabric(), seat.take(), port)).transpose()
+        };
+        let opened = ports.into_iter().zip(seats).map(open).collect::<Result<_>>();
+        self.ports = opened.inspect_err(|_| team.board.revoke())?;
         Ok(())
     }
 
@@ -227,47 +200,8 @@ impl Doer<'_> {
     }
 }
 
-/// Proxied channels that were opened at this end, or what kept this member from opening them; nothing where none were needed.
-#[derive(Debug)]
-pub(crate) struct Opening(Option<Result<Vec<Option<PortChannel>>>>);
-
-impl Opening {
-    /// What the others have to know of it.
-    pub(crate) fn notice(&self) -> Notice {
-        let mut notice = [0; 1 + SEAT_WORDS];
-        if let Some(Ok(ports)) = &self.0 {
-            notice[0] = 1;
-            for (peer, port) in ports.iter().enumerate() {
-                let number = port.as_ref().map_or(0, PortChannel::seat_number);
-                notice[1 + peer / PER_WORD] |= u64::from(number) << (peer % PER_WORD * SEAT_BITS);
-            }
-        }
-        notice
-    }
-}
-
-/// The seat towards `peer` that a member has told of in its notice.
-fn seat(notice: &[u64], peer: usize) -> u64 {
-    notice[1 + peer / PER_WORD] >> (peer % PER_WORD * SEAT_BITS) & ((1 << SEAT_BITS) - 1)
-}
-
 /// What `make` makes for each member but this one.
 fn each_other<T>(team: &Team, make: impl Fn(usize) -> Result<T>) -> Result<Vec<Option<T>>> {
     let one = |member| if member == team.me() { Ok(None) } else { make(member).map(Some) };
     (0..team.n_members()).map(one).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::channel::MAX_CHANNELS_PER_PEER;
-    use crate::rank::MAX_RANKS;
-
-    #[test]
-    fn a_notice_has_room_for_a_seat_towards_every_member() {
-        assert_eq!(1 << SEAT_BITS, MAX_CHANNELS_PER_PEER);
-        assert!(SEAT_WORDS * PER_WORD >= MAX_RANKS as usize);
-        let notice = [1, 0xf, 0, 0x70, 0];
-        assert_eq!((seat(&notice, 0), seat(&notice, 1), seat(&notice, 33)), (15, 0, 7));
-    }
 }

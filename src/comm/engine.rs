@@ -127,6 +127,10 @@ impl Communicator {
 
     /// Prepares what calls need, if none was made yet. Collective; the first call of a job's first communicator does it anyhow.
     ///
+    /// That goes for a message, too, and for a call that is enqueued: the first [`Collectives::send`](super::Collectives::send) of a job
+    /// waits until all ranks have come to a first call or message of theirs, which need not be the same. Where the first messages
+    /// concern some ranks only, all of them call this before.
+    ///
     /// # Errors
     /// Those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
     pub fn prepare(&mut self) -> Result<()> {

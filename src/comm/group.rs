@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Communicator;
+use super::membership::Membership;
 use super::submit::{Standing, Submit};
 use crate::collective::group::{self, Share};
 use crate::collective::{Call, Operation};
@@ -41,6 +42,8 @@ use crate::error::{Error, Result};
 pub struct Group<'a> {
     /// Starts that have not ended.
     depth: u32,
+    /// So many of them are outside of what is being nested, and not for it to end.
+    floor: u32,
     parties: Vec<Party<'a>>,
 }
 
@@ -83,19 +86,22 @@ impl<'a> Group<'a> {
     /// Starts a group, of nothing yet.
     #[must_use]
     pub const fn start() -> Self {
-        Self { depth: 1, parties: Vec::new() }
+        Self { depth: 1, floor: 0, parties: Vec::new() }
     }
 
     /// Has `put` group calls of its own within this group: an [`Group::end`] in it executes nothing, and none has to be there. For
-    /// functions that group calls whether their caller does so too or not.
+    /// functions that group calls whether their caller does so too or not. A second end in it is one too many, and an error.
     ///
     /// # Errors
-    /// Those of `put`. What it has put in until then stays.
+    /// Those of `put`; what it has put in until then stays. [`Error::Unavailable`] when everything has ended already.
     pub fn nest(&mut self, put: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        let outer = self.depth;
-        self.depth = outer.saturating_add(1);
+        if self.depth == 0 {
+            return Err(ENDED);
+        }
+        let outer = (self.depth, self.floor);
+        (self.depth, self.floor) = (self.depth.saturating_add(1), self.depth);
         let done = put(self);
-        self.depth = outer;
+        (self.depth, self.floor) = outer;
         done
     }
 
@@ -114,12 +120,16 @@ impl<'a> Group<'a> {
     /// Ends what was started last. The outermost end executes all calls, and returns when they are done.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when the communicators are of different jobs: nothing has been executed then.
+    /// [`Error::InvalidArgument`] when the communicators are of different jobs, or of different ranks of one: nothing has been executed
+    /// then.
     /// [`Error::InvalidArgument`] when a rank sends itself what it does not receive, or the other way round: nothing has been
-    /// executed then. [`Error::Unavailable`] when everything has ended already. Otherwise those of the calls; those that end the
-    /// epoch leave it open how far the others have come.
+    /// executed then. [`Error::Unavailable`] when everything has ended already, or everything that was nested. Otherwise those of the
+    /// calls; those that end the epoch leave it open how far the others have come.
     pub fn end(&mut self) -> Result<()> {
-        self.depth = self.depth.checked_sub(1).ok_or(ENDED)?;
+        if self.depth <= self.floor {
+            return Err(ENDED);
+        }
+        self.depth -= 1;
         if self.depth > 0 {
             return Ok(());
         }
@@ -138,17 +148,29 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Jobs have no order between them in which all their ranks could come to their operations.
+    /// Jobs have no order between them in which all their ranks could come to their operations; and ranks of one job wait for each
+    /// other, which a single thread does not do for two of them.
     fn check_job(&self) -> Result<()> {
-        let mut jobs = self.parties.iter().map(|party| &party.comm.membership);
-        let Some(first) = jobs.next() else { return Ok(()) };
-        match jobs.filter(|job| !Arc::ptr_eq(job, first)).count() {
-            0 => Ok(()),
-            others => Err(Error::InvalidArgument {
-                name: "the number of communicators in a group that are of another job than the first",
-                value: others as u64,
-                expected: "none; make a group for each job",
-            }),
+        let mut memberships = self.parties.iter().map(|party| &party.comm.membership);
+        let Some(first) = memberships.next() else { return Ok(()) };
+        let era = |membership: &Membership| membership.fabric.world().era();
+        let (mut of_other_ranks, mut of_other_jobs) = (0, 0);
+        for other in memberships.filter(|other| !Arc::ptr_eq(other, first)) {
+            if era(other) == era(first) { of_other_ranks += 1 } else { of_other_jobs += 1 }
+        }
+        let refused = |name, value, expected| Err(Error::InvalidArgument { name, value, expected });
+        match (of_other_jobs, of_other_ranks) {
+            (0, 0) => Ok(()),
+            (0, others) => refused(
+                "the number of communicators in a group that are of another rank of the job than the first",
+                others,
+                "none; make a group for each rank, in a thread of its own",
+            ),
+            (others, _) => refused(
+                "the number of communicators in a group that are of another job, or another epoch, than the first",
+                others,
+                "none; make a group for each",
+            ),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::watch::BarrierWatch;
 use crate::channel::{Fabric, World};
-use crate::collective::{Engine, Operation, Summary};
+use crate::collective::{Engine, Operation, Summary, call_proposed, can_agree, proposed};
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
@@ -23,8 +23,16 @@ pub(super) struct Meeting {
     departures: Option<CellSlice<ProgressCell>>,
     /// How often all have met within an operation that was counted already, or is counted elsewhere.
     aside: u64,
-    /// How often all had met when an operation of which this rank has told began, while it is in one.
-    within: Option<u64>,
+    /// What of the program's this is within, while it is.
+    within: Option<Within>,
+}
+
+/// A call of the program's within which ranks meet.
+#[derive(Clone, Copy, Debug)]
+struct Within {
+    call: Summary,
+    /// How often all had met when it began.
+    since: u64,
 }
 
 impl Meeting {
@@ -49,16 +57,26 @@ impl Meeting {
         }
     }
 
-    /// Counts no meeting until [`Meeting::end_within`]: this rank has told what it is in.
-    pub(super) fn begin_within(&mut self) {
-        self.within.get_or_insert(self.barrier.generation());
+    /// Counts no meeting until [`Meeting::end_within`]: this rank has told that it is in `call`, which errors name, here and on others.
+    pub(super) fn begin_within(&mut self, call: Summary) {
+        self.within.get_or_insert(Within { call, since: self.barrier.generation() });
     }
 
     /// Counts each meeting again.
     pub(super) fn end_within(&mut self) {
-        if let Some(before) = self.within.take() {
-            self.aside = self.aside.wrapping_add(self.barrier.generation().wrapping_sub(before));
+        if let Some(Within { since, .. }) = self.within.take() {
+            self.aside = self.aside.wrapping_add(self.barrier.generation().wrapping_sub(since));
         }
+    }
+
+    /// The call of the program's that is in `operation`.
+    fn call(&self, operation: Operation) -> Summary {
+        self.within.map_or(Summary::new(operation), |within| within.call)
+    }
+
+    /// By what word this rank proposes `operation`.
+    fn word(&self, operation: Operation) -> u64 {
+        proposed(operation, self.within.map(|within| within.call))
     }
 
     /// Lets waits end when one of those ranks has left the communicator, by these words.
@@ -85,7 +103,7 @@ impl Meeting {
                 .check(operation.name())
                 .and(Err(Error::Revoked { by: Some(self.fabric.rank()) }));
         }
-        let mut mine = [operation as u64; AGREEMENT_WORDS];
+        let mut mine = [self.word(operation); AGREEMENT_WORDS];
         mine[1..].copy_from_slice(&arguments);
         self.agreement.propose(self.barrier.generation(), mine);
         self.meet(operation, engine).inspect_err(|_| self.revoke())?;
@@ -102,12 +120,16 @@ impl Meeting {
     fn proposals(&self, operation: Operation) -> Result<Vec<(Rank, [u64; AGREEMENT_WORDS])>> {
         let theirs = |rank: Rank| (rank, self.agreement.theirs(rank.index()).unwrap_or_default());
         let all: Vec<_> = (0..self.fabric.world().n_ranks()).map(Rank::known).map(theirs).collect();
-        let mine = Summary::new(operation);
-        match all.iter().find(|(_, theirs)| theirs[0] != operation as u64) {
+        let mine = self.word(operation);
+        match all.iter().find(|(_, theirs)| !can_agree(mine, theirs[0])) {
             None => Ok(all),
             Some(&(rank, theirs)) => {
                 self.revoke();
-                Err(Error::CallMismatch { mine, rank, theirs: Summary::from_words([theirs[0], 0]) })
+                Err(Error::CallMismatch {
+                    mine: self.call(operation),
+                    rank,
+                    theirs: call_proposed(theirs[0]),
+                })
             }
         }
     }
@@ -178,7 +200,7 @@ impl Meeting {
         self.barrier.wait(&waiting).map_err(|stop| {
             let missing = self.barrier.missing().and_then(|rank| u32::try_from(rank).ok()).map(Rank::known);
             let error = fabric.error(&waiting, stop, operation.name(), missing);
-            let mine = Summary::new(operation);
+            let mine = self.call(operation);
             let error = match (error, watch.beside().or_else(|| watch.astray()), engine) {
                 (Error::Revoked { .. }, Some((rank, theirs)), _) => {
                     Error::CallMismatch { mine, rank, theirs }

@@ -139,10 +139,13 @@ impl Communicator {
     }
 
     /// Opens the next direct channel to `peer`. The k-th channel to a peer pairs with the peer's k-th to this rank, whichever
-    /// communicators the two were opened through.
+    /// communicators and threads the two were opened through: no message goes between the ranks, so threads that open channels to one
+    /// peer have to do so in one order on both sides. What ranks open together (switch channels, and proxied channels of
+    /// communicators) does not count here.
     ///
     /// # Errors
-    /// [`crate::Error::Exhausted`] when [`crate::channel::MAX_CHANNELS_PER_PEER`] are open; [`crate::Error::InvalidRank`].
+    /// [`crate::Error::Exhausted`] when [`crate::channel::MAX_CHANNELS_PER_PEER`] are open, those that ranks opened together included;
+    /// [`crate::Error::InvalidRank`].
     pub fn memory_channel(&self, peer: Rank) -> Result<MemoryChannel> {
         MemoryChannel::open(self.fabric(), self.member(peer)?)
     }
@@ -246,8 +249,9 @@ impl Communicator {
     /// }
     /// ```
     ///
-    /// The last communicator of a rank leaves the job. Channels that were opened through any of them move nothing after that:
-    /// they return [`crate::Error::Unavailable`]. Buffers and spans keep their memory mapped and can still be read.
+    /// The last communicator of a rank leaves the job. Channels that were opened through any of them move nothing after that, and
+    /// streams write nothing that was not enqueued before: they return [`crate::Error::Unavailable`]. Buffers and spans keep their
+    /// memory mapped and can still be read; what is written through them is seen by whoever else has it mapped, and by nobody in order.
     ///
     /// # Errors
     /// Those of [`Communicator::barrier`]: the ranks did not all come, or have made different calls of which none was told, as none

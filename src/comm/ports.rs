@@ -7,13 +7,10 @@ use shmccl_proxy::{Handler, MAX_PRODUCERS, Snapshot};
 use super::Communicator;
 use super::membership::Membership;
 use crate::bootstrap::ProxyMode;
-use crate::channel::{
-    Executor, Fabric, Noting, Port, PortChannel, ProxyFaults, ProxyThread, Pusher, Reception, Served,
-};
+use crate::channel::{Executor, Fabric, Noting, Port, ProxyFaults, ProxyThread, Pusher, Reception, Served};
 use crate::collective::OpenPorts;
 use crate::error::{Error, Result};
 use crate::heap::layout::{FifoCells, N_FIFOS};
-use crate::rank::Rank;
 use crate::sync::WaitPolicy;
 
 /// How a rank's triggers are served.
@@ -129,8 +126,8 @@ fn enough_to_share(n_ranks: u32) -> u32 {
 }
 
 impl OpenPorts for Membership {
-    fn open_port(&self, peer: Rank) -> Result<PortChannel> {
-        PortChannel::open_from_top(&self.fabric, peer, self.ports.open(&self.fabric, Tenant::Pipe)?)
+    fn open_port(&self) -> Result<Port> {
+        self.ports.open(&self.fabric, Tenant::Pipe)
     }
 }
 

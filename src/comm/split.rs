@@ -3,7 +3,9 @@
 //! The members of the parent meet twice on its board. First each tells its colour and its key, so that all know who comes
 //! together with whom. Then each takes and clears its part of the workspace, and tells where that is, or that it has no
 //! room; this is also the barrier between the clearing and the first access of another member. If anybody had no
-//! room, a parent of all ranks makes the workspace larger, and all tell once more. Otherwise nobody gets anything.
+//! room, a parent of all ranks makes the workspace larger, and all tell once more; then all ranks have confirmed what was added, and
+//! it is opened to whatever else takes regions, in other threads. Otherwise nobody gets anything. Where data move over proxied channels,
+//! each new communicator opens its own, and the members of the parent meet a third time to tell how that went.
 //!
 //! By the first meeting every member has left whatever it left before, so what the others need to know for using those regions
 //! again has reached them.
@@ -19,8 +21,11 @@ use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, Region};
 use crate::rank::Rank;
 
-/// What a member tells at the second meeting when it is ready.
+/// What a member tells when it is ready: to have its region used, or with its proxied channels.
 const READY: u64 = 1;
+
+/// What it tells when something has failed that was not up to it.
+const FAILED_ELSEWHERE: u64 = 2;
 
 impl Communicator {
     /// Divides the communicator: members that name the same `color` come together in a new one, in the order of their keys, and
@@ -34,9 +39,9 @@ impl Communicator {
     /// allocations ([`Communicator::alloc`]); one of some ranks cannot.
     ///
     /// # Errors
-    /// [`Error::Exhausted`] or [`Error::OutOfMemory`] when the heap has no room for what a communicator needs, and
-    /// [`Error::FailedElsewhere`] when that happened to another member: nobody gets anything then, and this communicator can be
-    /// used further. [`Error::CallMismatch`] when the members are in different calls; otherwise those of
+    /// [`Error::Exhausted`] or [`Error::OutOfMemory`] when the heap has no room for what a communicator needs, or a proxied channel cannot
+    /// be opened, and [`Error::FailedElsewhere`] when that happened to another member: nobody gets anything then, whatever its colour, and
+    /// this communicator can be used further. [`Error::CallMismatch`] when the members are in different calls; otherwise those of
     /// [`Communicator::barrier`], which end the epoch.
     pub fn split(&mut self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
         self.derive(Operation::Split, color, key)
@@ -68,18 +73,22 @@ impl Communicator {
             group.sort_by_key(|&member| told[member][1].cast_signed());
         }
         let bases = self.take_regions(operation, group.len() as u64)?;
+        let derived = self.make_derived(&group, &bases).inspect_err(|_| self.revoke())?;
+        match self.manner.channel {
+            ChannelKind::Memory => Ok(derived),
+            ChannelKind::Port => self.open_ports(operation, derived),
+        }
+    }
+
+    /// The communicator of the members in `group`, if this is one of them; the regions of all start at `bases`.
+    fn make_derived(&mut self, group: &[usize], bases: &[HeapOffset]) -> Result<Option<Self>> {
         let Some(rank) = group.iter().position(|&member| member == self.rank.index()) else {
             return Ok(None);
         };
         let members: Arc<[Rank]> = group.iter().map(|&member| self.members[member]).collect();
         let bases = group.iter().map(|&member| bases[member]).collect();
         let (tuning, customs) = (self.engine()?.tuning().clone(), self.engine()?.customs().clone());
-        let mut engine = Engine::new(self.fabric(), members.clone(), bases, self.membership.clone(), tuning)
-            .inspect_err(|_| self.revoke())?;
-        if self.manner.channel == ChannelKind::Port {
-            engine.choose_channels(ChannelKind::Port)?;
-            engine.count_as_none();
-        }
+        let engine = Engine::new(self.fabric(), members.clone(), bases, self.membership.clone(), tuning)?;
         Ok(Some(Self {
             rank: Rank::known(u32::try_from(rank).expect("at most 64 members")),
             members,
@@ -91,19 +100,47 @@ impl Communicator {
         }))
     }
 
+    /// Opens the proxied channels of all that was `derived` by members of this communicator, or gives nothing to anybody.
+    fn open_ports(&mut self, operation: Operation, mut derived: Option<Self>) -> Result<Option<Self>> {
+        let opened = match derived.as_mut().and_then(|derived| derived.engine.as_mut()) {
+            Some(engine) => engine.choose_channels(ChannelKind::Port).map(|()| engine.count_as_none()),
+            None => Ok(()),
+        };
+        let outcome = match &opened {
+            Ok(()) => READY,
+            Err(Error::FailedElsewhere { .. }) => FAILED_ELSEWHERE,
+            Err(_) => 0,
+        };
+        // Where the epoch has ended meanwhile, what has ended it here says more.
+        let told = match (self.engine()?.exchange(operation, &[outcome]), opened) {
+            (_, Err(error)) if outcome == 0 => return Err(error),
+            (told, _) => told?,
+        };
+        // Somebody's own failure is behind those that were not.
+        match told.iter().position(|words| words[0] == 0) {
+            Some(failed) => {
+                Err(Error::FailedElsewhere { operation: operation.name(), rank: self.members[failed] })
+            }
+            None => Ok(derived),
+        }
+    }
+
     /// Takes a region for each member that gets a communicator, this one's being of `n_members`, or none for anybody. Returns
     /// where all members' regions are.
     fn take_regions(&mut self, operation: Operation, n_members: u64) -> Result<Vec<HeapOffset>> {
-        let mut taken = self.take_region(n_members);
+        let mut taken = self.take_region(None, n_members);
         let mut told = self.engine()?.exchange(operation, &offer(&taken))?;
         let all_ready = |told: &[Vec<u64>]| told.iter().all(|words| words[0] == READY);
         if !all_ready(&told) && self.has_all_ranks() {
-            let grown = self.within_another(|comm| comm.grow_workspace(operation));
-            grown.inspect_err(|_| self.give_back(&taken))?;
+            let call = Summary::new(operation);
+            let grown = self.within_another(call, |comm| comm.grow_workspace(operation));
+            let part = grown.inspect_err(|_| self.give_back(&taken))?;
             if taken.is_err() {
-                taken = self.take_region(n_members);
+                taken = self.take_region(Some(part), n_members);
             }
             told = self.engine()?.exchange(operation, &offer(&taken))?;
+            // All ranks have come here, and each had confirmed it by then.
+            self.membership.workspace.open(part);
         }
         if all_ready(&told) {
             return Ok(told.iter().map(|words| HeapOffset::new(words[1])).collect());
@@ -114,13 +151,17 @@ impl Communicator {
         Err(Error::FailedElsewhere { operation: operation.name(), rank: self.members[failed] })
     }
 
-    /// Takes and clears a region for this rank, if it gets a communicator.
-    fn take_region(&self, n_members: u64) -> Result<Option<Region>> {
+    /// Takes and clears a region for this rank, if it gets a communicator: in the `part` that it has added, or any that is open.
+    fn take_region(&self, part: Option<Region>, n_members: u64) -> Result<Option<Region>> {
         if n_members == 0 {
             return Ok(None);
         }
-        let region = self.membership.workspace.take(n_members)?;
-        self.clear(region, n_members).inspect_err(|_| self.membership.workspace.give_back(region))?;
+        let workspace = &self.membership.workspace;
+        let region = match part {
+            Some(part) => workspace.take_from(part, n_members)?,
+            None => workspace.take(n_members)?,
+        };
+        self.clear(region, n_members).inspect_err(|_| workspace.give_back(region))?;
         Ok(Some(region))
     }
 
@@ -139,9 +180,10 @@ impl Communicator {
     pub(super) fn first_engine(&mut self, call: Summary, table: Result<Table>) -> Result<Engine> {
         let operation = call.operation().unwrap_or(Operation::Prepare);
         self.fabric().activity().begin_operation(call.words(), 1);
-        let made = self.within_another(|comm| {
-            comm.grow_workspace(operation)?;
-            let made = comm.make_first_engine(call, table).map_err(|error| error.within(operation.name()));
+        let made = self.within_another(call.as_first(), |comm| {
+            let part = comm.grow_workspace(operation)?;
+            let made =
+                comm.make_first_engine(call, table, part).map_err(|error| error.within(operation.name()));
             made.inspect_err(|_| comm.revoke())
         });
         // What a wait that was given up was about stays.
@@ -151,12 +193,14 @@ impl Communicator {
         made
     }
 
-    fn make_first_engine(&mut self, call: Summary, table: Result<Table>) -> Result<Engine> {
+    fn make_first_engine(&mut self, call: Summary, table: Result<Table>, part: Region) -> Result<Engine> {
         let n_members = self.members.len() as u64;
-        let mine = self.membership.workspace.take(n_members)?;
+        // At the same place on all ranks, as nobody else takes from it.
+        let mine = self.membership.workspace.take_from(part, n_members)?;
         self.clear(mine, n_members)?;
         self.reclaim_engine();
         self.come_together()?;
+        self.membership.workspace.open(part);
         let bases = vec![mine.offset; self.members.len()];
         let (host, built_in) = (self.membership.clone(), Tuning::default());
         let mut engine = Engine::new(self.fabric(), self.members.clone(), bases, host, built_in)?;
@@ -170,10 +214,10 @@ impl Communicator {
         Ok(engine)
     }
 
-    /// Does `run` in an operation that this rank has told of already: where all ranks of the job meet for it counts for nothing.
-    fn within_another<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
+    /// Does `run` in a call that this rank has told of already: where all ranks of the job meet for it counts for nothing.
+    fn within_another<R>(&mut self, call: Summary, run: impl FnOnce(&mut Self) -> R) -> R {
         if let Some(meeting) = &mut self.meeting {
-            meeting.begin_within();
+            meeting.begin_within(call);
         }
         let done = run(self);
         if let Some(meeting) = &mut self.meeting {
@@ -182,11 +226,14 @@ impl Communicator {
         done
     }
 
-    /// Adds a part to the workspace, within `operation`. All ranks of the job do, whichever of them needs it.
-    fn grow_workspace(&mut self, operation: Operation) -> Result<()> {
+    /// Adds a part to the workspace, within `operation`, that is to be opened when all ranks have met afterwards. All of them do,
+    /// whichever of them needs it.
+    fn grow_workspace(&mut self, operation: Operation) -> Result<Region> {
         self.check_all_ranks()?;
         let region = self.take_memory(Workspace::part_len(self.heap().view().shape()), ALIGN);
-        self.membership.workspace.add(region.map_err(|error| error.within(operation.name()))?)
+        let region = region.map_err(|error| error.within(operation.name()))?;
+        self.membership.workspace.add(region)?;
+        Ok(region)
     }
 
     /// Zeroes the control structures of a region of this rank's, which may have been used for something else.

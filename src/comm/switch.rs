@@ -44,49 +44,43 @@ pub struct SwitchChannel<T> {
 impl Communicator {
     /// Opens a switch channel over `buffer` of this rank and those that the other members name. Collective.
     ///
-    /// The buffers have the same number of elements; their offsets may differ. The channel takes one direct channel to each
-    /// other member, the next in the sense of [`Communicator::memory_channel`]. It is to be dropped before the buffers are freed.
+    /// The buffers have the same number of elements; their offsets may differ. The channel takes one of the
+    /// [`MAX_CHANNELS_PER_PEER`](crate::channel::MAX_CHANNELS_PER_PEER) to each other member, and does not count in the order of
+    /// those that are opened by [`Communicator::memory_channel`]. It is to be dropped before the buffers are freed.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] when the buffers have different lengths or types; [`Error::Exhausted`] when this rank has no more
-    /// channels to some member, and [`Error::FailedElsewhere`] on the others: nobody gets a switch channel then. Otherwise those of
+    /// [`Error::Mismatch`] when the buffers have different lengths or types; [`Error::Exhausted`] when this rank has no channel left
+    /// to some member, and [`Error::FailedElsewhere`] on the others: nobody gets a switch channel then. Otherwise those of
     /// [`Communicator::barrier`] in a derived communicator.
     pub fn switch_channel<T: Element>(&mut self, buffer: &DeviceBuffer<T>) -> Result<SwitchChannel<T>> {
         let operation = Operation::SwitchChannel;
         self.fabric().enter(operation.name())?;
         self.engine_for(|| Summary::new(operation))?;
-        let opened = self.open_to_all_others();
         let (region, code) = (buffer.region(), u64::from(T::DATA_TYPE.code()));
-        let mine = [u64::from(opened.is_ok()), buffer.len() as u64, code, region.offset.get()];
+        let mine = [buffer.len() as u64, code, region.offset.get()];
         let told = self.engine()?.exchange(operation, &mine)?;
         // Members that all come at once after the end of the epoch do not notice it by themselves.
         self.fabric().check(operation.name())?;
-        let channels = opened?;
         for (&rank, theirs) in self.members.iter().zip(&told) {
-            if theirs[0] != mine[0] {
-                return Err(Error::FailedElsewhere { operation: operation.name(), rank });
-            }
-            for (word, what) in [(1, "the elements of a switch channel"), (2, "their type, by its code")] {
+            for (word, what) in [(0, "the elements of a switch channel"), (1, "their type, by its code")] {
                 if theirs[word] != mine[word] {
                     return Err(Error::Mismatch { what, mine: mine[word], rank, theirs: theirs[word] });
                 }
             }
-            self.heap().view().check(Region::new(HeapOffset::new(theirs[3]), region.len))?;
         }
+        let bases: Vec<_> = told.iter().map(|theirs| HeapOffset::new(theirs[2])).collect();
+        let view = self.heap().view();
+        let reached = bases.iter().try_for_each(|&base| view.check(Region::new(base, region.len)));
+        let channels = self.engine()?.open_memory_channels(operation, reached)?;
         Ok(SwitchChannel {
             fabric: Arc::clone(self.fabric()),
             members: Arc::clone(&self.members),
             me: self.rank.index(),
-            bases: told.iter().map(|theirs| HeapOffset::new(theirs[3])).collect(),
+            bases,
             count: buffer.len(),
             channels,
             element: PhantomData,
         })
-    }
-
-    fn open_to_all_others(&self) -> Result<Vec<MemoryChannel>> {
-        let others = self.members.iter().filter(|&&rank| rank != self.fabric().rank());
-        others.map(|&rank| MemoryChannel::open(self.fabric(), rank)).collect()
     }
 }
 

@@ -4,6 +4,10 @@
 //! rank's own business: the members of a communicator tell each other where their regions are. So a communicator of some
 //! ranks can be made without the others.
 //!
+//! A part that was added is *closed* at first: only the call that has added it takes from it. A rank that has confirmed the
+//! allocation knows nothing of the others, and the members of a communicator that another thread derives might be told of a region
+//! in memory that is not there for them yet. The call opens the part once all ranks have come to a meeting after they confirmed.
+//!
 //! The region of a communicator that this rank has left is *retired* until the other members have left it, too. Nobody
 //! waits for that: whoever needs room looks.
 
@@ -41,6 +45,8 @@ struct Book {
 #[derive(Debug)]
 struct Part {
     region: Region,
+    /// Whether all ranks are known to have it.
+    is_open: bool,
     /// Counts from the start of the part.
     allocator: Allocator,
 }
@@ -59,14 +65,20 @@ impl Workspace {
         (shape.len() / SHARE / one).clamp(1, COMMUNICATORS) * one
     }
 
-    /// Adds `region`, which all ranks have allocated.
+    /// Adds `region`, which this rank has confirmed, as all others do. Nobody takes from it unless by [`Workspace::take_from`], until it is
+    /// [opened](Workspace::open).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a length that is not a multiple of 64 bytes.
     pub(super) fn add(&self, region: Region) -> Result<()> {
         let allocator = Allocator::new(region.len)?;
-        self.book().parts.push(Part { region, allocator });
+        self.book().parts.push(Part { region, is_open: false, allocator });
         Ok(())
+    }
+
+    /// Lets everybody take from the part that was added as `region`: all ranks have confirmed it.
+    pub(super) fn open(&self, region: Region) {
+        self.book().part(region).is_open = true;
     }
 
     /// What it is made of.
@@ -82,11 +94,18 @@ impl Workspace {
         let mut book = self.book();
         book.reclaim();
         let len = RegionLayout::new(n_members).len();
-        book.parts.iter_mut().find_map(|part| part.take(len)).ok_or_else(|| Error::Exhausted {
-            what: "bytes for communicators (finalize some, derive it from a communicator of all ranks, or start with \
-                   a larger heap)",
-            limit: book.parts.iter().map(|part| part.region.len).sum(),
-        })
+        let mut open = book.parts.iter_mut().filter(|part| part.is_open);
+        let taken = open.find_map(|part| part.take(len));
+        taken.ok_or_else(|| exhausted(book.parts.iter().map(|part| part.region.len).sum()))
+    }
+
+    /// The same from the part that was added as `region`, open or not: the lowest room in it.
+    ///
+    /// # Errors
+    /// Those of [`Workspace::take`].
+    pub(super) fn take_from(&self, region: Region, n_members: u64) -> Result<Region> {
+        let taken = self.book().part(region).take(RegionLayout::new(n_members).len());
+        taken.ok_or_else(|| exhausted(region.len))
     }
 
     /// Takes back a region that nobody else has touched, nor will.
@@ -114,8 +133,13 @@ impl Book {
     }
 
     fn free(&mut self, region: Region) {
+        self.part(region).free(region);
+    }
+
+    /// The part that `region` is, or lies in.
+    fn part(&mut self, region: Region) -> &mut Part {
         let part = self.parts.iter_mut().find(|part| part.contains(region));
-        part.expect("a region was taken from some part").free(region);
+        part.expect("it was added, or taken from a part")
     }
 }
 
@@ -135,6 +159,14 @@ impl Part {
     }
 }
 
+fn exhausted(limit: u64) -> Error {
+    Error::Exhausted {
+        what: "bytes for communicators (finalize some, derive it from a communicator of all ranks, or start with \
+               a larger heap)",
+        limit,
+    }
+}
+
 /// What the region of a communicator of `n_members` takes.
 fn room(n_members: u64) -> u64 {
     RegionLayout::new(n_members).len().next_multiple_of(ALIGN)
@@ -147,7 +179,9 @@ mod tests {
     fn workspace(lens: &[u64]) -> Workspace {
         let workspace = Workspace::default();
         for (&len, start) in lens.iter().zip((0..).step_by(64 << 20)) {
-            workspace.add(Region::new(HeapOffset::new(start), len)).unwrap();
+            let region = Region::new(HeapOffset::new(start), len);
+            workspace.add(region).unwrap();
+            workspace.open(region);
         }
         workspace
     }
@@ -183,5 +217,19 @@ mod tests {
             taken.into_iter().for_each(|region| workspace.give_back(region));
             workspace.give_back(workspace.take(64).unwrap());
         }
+    }
+    #[test]
+    fn only_who_has_added_a_part_takes_from_it_until_it_is_opened() {
+        let workspace = Workspace::default();
+        let added = Region::new(HeapOffset::new(2 << 20), 2 * room(3));
+        workspace.add(added).unwrap();
+        assert!(matches!(workspace.take(3), Err(Error::Exhausted { .. })));
+        let first = workspace.take_from(added, 3).unwrap();
+        assert_eq!(first.offset, added.offset);
+        workspace.open(added);
+        let second = workspace.take(3).unwrap();
+        assert!(second.offset > first.offset && workspace.take_from(added, 3).is_err());
+        workspace.give_back(first);
+        assert_eq!(workspace.take(3).unwrap(), first);
     }
 }

@@ -1,14 +1,15 @@
 //! Communicators that are derived from others: who is in them, that they do not disturb each other, and that nothing is
 //! left of them.
 
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use shmccl::channel::Channel;
-use shmccl::collective::Operation;
+use shmccl::collective::{ChannelKind, Operation};
 use shmccl::reduce::ReduceOp;
-use shmccl::{Collectives, Communicator, Error, Result};
+use shmccl::{Collectives, Communicator, Error, Rank, Result};
 
-use crate::harness::Job;
+use crate::harness::{Job, Random, rank};
 
 /// The ranks of the job that are members.
 pub(crate) fn members(comm: &Communicator) -> Vec<u32> {
@@ -121,13 +122,139 @@ scenario!(communicators_are_used_by_threads_at_once, Job::of(3).heap_len(64 << 2
 });
 
 port_scenario!(proxied_collectives_run_in_a_derived_communicator, Job::of(4).heap_len(64 << 20), |comm| {
-    comm.set_channel_kind(shmccl::collective::ChannelKind::Port)?;
+    comm.set_channel_kind(ChannelKind::Port)?;
     let mut half = comm.split(Some(comm.rank().get() % 2), 0)?.unwrap();
     check_sum(&mut half)?;
     check_sum(comm)?;
     half.finalize()?;
     check_sum(comm)?;
 });
+
+/// Derives from each of `comms` in a thread of its own, so many times, and uses what comes of it.
+fn derive_at_once(comms: &mut [Communicator], rounds: u64) -> Result<()> {
+    let derive = |comm: &mut Communicator, seed: u64| {
+        let mut random = Random(seed);
+        for round in 0..rounds {
+            // So that threads come in different orders on different ranks.
+            for _ in 0..random.below(200) {
+                std::hint::spin_loop();
+            }
+            let mut twin = comm.duplicate()?;
+            check_sum(&mut twin)?;
+            // With a meeting at the end, and without one.
+            if round % 2 == 0 { twin.finalize()? } else { drop(twin) }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..)
+            .zip(comms)
+            .map(|(index, comm)| {
+                let seed = index << 8 | u64::from(comm.rank().get());
+                scope.spawn(move || derive(comm, seed))
+            })
+            .collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap())
+    })
+}
+
+port_scenario!(
+    threads_derive_proxied_communicators_at_once,
+    Job::of(3).heap_len(128 << 20).timeout(Duration::from_secs(20)),
+    |comm| {
+        comm.set_channel_kind(ChannelKind::Port)?;
+        let mut parents = [comm.duplicate()?, comm.split(Some(0), -i64::from(comm.rank().get()))?.unwrap()];
+        derive_at_once(&mut parents, 20)?;
+    }
+);
+
+port_scenario!(
+    proxied_communicators_that_are_left_at_different_times_do_not_stand_in_the_way,
+    Job::of(2).heap_len(128 << 20),
+    |comm| {
+        comm.set_channel_kind(ChannelKind::Port)?;
+        let mut held: Vec<_> = (0..4).map(|_| comm.duplicate().map(Some)).collect::<Result<_>>()?;
+        // What is free on either side differs, but for one.
+        match comm.rank().get() {
+            0 => drop((held[0].take(), held[2].take(), held[3].take())),
+            _ => drop((held[1].take(), held[3].take())),
+        }
+        check_sum(&mut comm.duplicate()?)?;
+        let mut next = comm.duplicate()?;
+        drop(held);
+        check_sum(&mut next)?;
+        check_sum(&mut comm.duplicate()?)?;
+    }
+);
+
+port_scenario!(
+    who_has_no_channel_left_keeps_all_from_a_proxied_communicator,
+    Job::of(4).heap_len(64 << 20),
+    |comm| {
+        comm.set_channel_kind(ChannelKind::Port)?;
+        let (me, mut held) = (comm.rank().get(), Vec::new());
+        if me == 0 {
+            while let Ok(channel) = comm.memory_channel(rank(comm, 1)) {
+                held.push(channel);
+            }
+        }
+        for _ in 0..2 {
+            // Ranks 2 and 3 would have a communicator of their own, rank 3 would have none.
+            let colour = (me < 3).then_some(me / 2);
+            let error = comm.split(colour, 0).unwrap_err();
+            let elsewhere = |rank: Rank| rank.get() == 0;
+            match me {
+                0 => assert!(matches!(error, Error::Exhausted { .. }), "{error}"),
+                _ => assert!(
+                    matches!(error, Error::FailedElsewhere { operation: "split", rank } if elsewhere(rank)),
+                    "{error}"
+                ),
+            }
+        }
+        drop(held);
+        check_sum(&mut comm.split(Some(me / 2), 0)?.unwrap())?;
+        check_sum(comm)?;
+    }
+);
+
+scenario!(
+    threads_derive_while_another_ones_derivation_makes_room,
+    Job::of(3).heap_len(128 << 20).timeout(Duration::from_secs(20)),
+    |comm| {
+        // A communicator of ranks 0 and 1 cannot make room, and takes what that of all ranks has made.
+        let mut pair = comm.split((comm.rank().get() < 2).then_some(0), 0)?;
+        let mut all = comm.duplicate()?;
+        let is_full = AtomicBool::new(false);
+        let greedy = |pair: &mut Communicator| {
+            let mut kept = Vec::new();
+            loop {
+                let mut stop = [u8::from(is_full.load(SeqCst))];
+                pair.all_reduce_in_place(&mut stop, &ReduceOp::Max)?;
+                match pair.duplicate() {
+                    _ if stop == [1] => return Ok(()),
+                    Ok(twin) => kept.push(twin),
+                    Err(Error::Exhausted { .. } | Error::FailedElsewhere { .. }) => kept.truncate(2),
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| pair.as_mut().map_or(Ok(()), greedy));
+            let mut kept = Vec::new();
+            let full = loop {
+                match all.duplicate() {
+                    Ok(twin) => kept.push(twin),
+                    Err(error) => break error,
+                }
+            };
+            is_full.store(true, SeqCst);
+            thread.join().unwrap()?;
+            let is_told = matches!(full, Error::OutOfMemory { .. });
+            assert!(is_told && kept.len() >= 5, "{full} after {}", kept.len());
+            kept.last_mut().map_or(Ok(()), check_sum)
+        })?;
+    }
+);
 
 scenario!(
     a_thousand_communicators_in_a_row_take_the_room_of_one,

@@ -168,6 +168,49 @@ scenario!(an_inner_end_executes_nothing, Job::of(2), |comm| {
     assert_eq!(got, [peer.get()]);
 });
 
+scenario!(a_second_end_of_what_is_nested_executes_nothing_either, Job::of(2), |comm| {
+    let mut sum = [1_u32];
+    let mut group = Group::start();
+    let joined = group.join(comm);
+    group.on(joined).all_reduce_in_place(&mut sum, &ReduceOp::Sum)?;
+    let nested = group.nest(|group| {
+        group.end()?;
+        assert!(matches!(group.end(), Err(Error::Unavailable { .. })), "one end too many");
+        // Neither has what is nested here to end what is around it.
+        group.nest(|group| {
+            group.end()?;
+            group.end()
+        })
+    });
+    assert!(matches!(nested, Err(Error::Unavailable { .. })), "{nested:?}");
+    group.end()?;
+    let after = group.nest(|_| Ok(()));
+    assert!(matches!(after, Err(Error::Unavailable { .. })), "{after:?}");
+    drop(group);
+    assert_eq!(sum, [2]);
+});
+
+#[test]
+fn ranks_of_one_job_in_a_group_are_told_from_those_of_two_jobs() {
+    let mut comms = Communicator::init_all(2).unwrap();
+    comms.extend(Communicator::init_all(1).unwrap());
+    let refusal = |comms: &mut [Communicator]| {
+        let mut group = Group::start();
+        for comm in comms {
+            let joined = group.join(comm);
+            group.on(joined).send(&[1_u8], Rank::new(0, 1).unwrap()).unwrap();
+        }
+        match group.end() {
+            Err(Error::InvalidArgument { name, value, .. }) => (name, value),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (name, value) = refusal(&mut comms[..2]);
+    assert!(name.contains("another rank of the job") && value == 1, "{name}: {value}");
+    let (name, value) = refusal(&mut comms);
+    assert!(name.contains("another job") && value == 1, "{name}: {value}");
+}
+
 scenario!(a_group_that_is_dropped_executes_nothing, Job::of(2), |comm| {
     let mut data = [1_u32; 4];
     {
@@ -223,13 +266,18 @@ scenario!(communicators_that_overlap_do_not_wait_for_each_other, Job::of(3).heap
         pairs.reverse();
     }
     for _ in 0..100 {
-        let mut data = [vec![1_u32; 5000], vec![2_u32; 5000]];
+        // The sum tells which pair it is of.
+        let mut data = [vec![me + 1; 5000], vec![me + 1; 5000]];
         let mut group = Group::start();
         for (pair, data) in pairs.iter_mut().zip(&mut data) {
             let joined = group.join(pair);
             group.on(joined).all_reduce_in_place(data, &ReduceOp::Sum)?;
         }
         group.end()?;
+        for (pair, data) in pairs.iter().zip(&data) {
+            let expected = pair.members().iter().map(|rank| rank.get() + 1).sum::<u32>();
+            assert!(data.iter().all(|&sum| sum == expected), "{:?}: {}", pair.members(), data[0]);
+        }
     }
 });
 

@@ -472,3 +472,42 @@ scenario!(a_message_that_nobody_receives_is_told_of_when_all_leave, Job::of(3).b
         assert!(matches!(told, Err(Error::InvalidArgument { value: 1, .. })), "{told:?}");
     }
 });
+
+/// Ranks 0 and 1 exchange the first message of the job, while rank 2 is in `beside`, which is called `other`.
+fn first_message_beside(comm: &mut Communicator, beside: fn(&mut Communicator) -> Result<()>, other: &str) {
+    let told = match comm.rank().get() {
+        0 => comm.send(&[1_u8], rank(comm, 1)),
+        1 => comm.recv(&mut [0_u8], rank(comm, 0)),
+        _ => beside(comm),
+    };
+    let Err(Error::CallMismatch { mine, theirs, .. }) = told else { panic!("{told:?}") };
+    let (mine, theirs) = (mine.to_string(), theirs.to_string());
+    let is_first = |call: &str| call.contains("(the first collective call or message of a job");
+    let named = match comm.rank().get() {
+        0 => {
+            mine.starts_with("send of 1 ")
+                && mine.contains("to rank 1 ")
+                && is_first(&mine)
+                && theirs == other
+        }
+        1 => {
+            mine.starts_with("recv of 1 ")
+                && mine.contains("from rank 0 ")
+                && is_first(&mine)
+                && theirs == other
+        }
+        _ => {
+            let is_theirs = |call: &str| theirs.starts_with(call) && is_first(&theirs);
+            mine == other && (is_theirs("send") || is_theirs("recv"))
+        }
+    };
+    assert!(named, "{mine} beside {theirs}");
+}
+
+scenario!(the_first_message_of_a_job_is_named_as_such_beside_an_allocation, Job::of(3).broken(), |comm| {
+    first_message_beside(comm, |comm| comm.alloc::<u8>(1).map(drop), "alloc");
+});
+
+scenario!(the_first_message_of_a_job_is_named_as_such_beside_a_barrier, Job::of(3).broken(), |comm| {
+    first_message_beside(comm, Communicator::barrier, "barrier");
+});

@@ -1,12 +1,15 @@
 //! The switch channel: all members' buffers read as one, and written as one.
 
+use std::time::Duration;
+
 use half::bf16;
+use shmccl::channel::Channel;
 use shmccl::comm::SwitchChannel;
 use shmccl::heap::DeviceBuffer;
 use shmccl::reduce::{CustomOp, Element, ReduceOp, Scalar};
 use shmccl::{Collectives, Communicator, Error, Result};
 
-use crate::harness::Job;
+use crate::harness::{Job, Random, meet_at_last};
 
 /// Elements of each buffer.
 const LEN: usize = 10_000;
@@ -154,3 +157,82 @@ scenario!(what_does_not_fit_is_refused_and_all_members_learn_of_it, Job::of(3).h
     drop(held);
     comm.switch_channel(&long)?.barrier()?;
 });
+
+scenario!(
+    switch_channels_that_threads_open_at_once_do_not_hear_each_other,
+    Job::of(3).heap_len(64 << 20),
+    |comm| {
+        let (me, n) = (comm.rank().get(), comm.n_ranks());
+        let mut others =
+            [comm.duplicate()?, comm.split(Some(0), -i64::from(me))?.unwrap(), comm.duplicate()?];
+        let buffers = [comm.alloc::<u32>(64)?, comm.alloc::<u32>(64)?, comm.alloc::<u32>(64)?];
+        let use_switch = |comm: &mut Communicator, buffer: &DeviceBuffer<u32>, seed: u64| {
+            let mut random = Random(seed);
+            for round in 0..30 {
+                // So that threads come in different orders on different ranks.
+                for _ in 0..random.below(500) {
+                    std::hint::spin_loop();
+                }
+                let mut switch = comm.switch_channel(buffer)?;
+                for turn in round..round + 3 {
+                    buffer.fill(turn + me);
+                    switch.barrier()?;
+                    let mut sum = [0; 64];
+                    switch.reduce(0, &mut sum, &ReduceOp::Sum)?;
+                    assert_eq!(sum, [n * turn + n * (n - 1) / 2; 64]);
+                    switch.barrier()?;
+                }
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..)
+                .zip(others.iter_mut().zip(&buffers))
+                .map(|(index, (comm, buffer))| {
+                    scope.spawn(move || use_switch(comm, buffer, index << 8 | u64::from(me)))
+                })
+                .collect();
+            threads.into_iter().try_for_each(|thread| thread.join().unwrap())
+        })?;
+    }
+);
+
+scenario!(
+    a_switch_channel_does_not_take_the_seat_that_one_side_has_left,
+    Job::of(2).heap_len(64 << 20),
+    |comm| {
+        let buffer = comm.alloc::<u32>(1)?;
+        let mut held: Vec<_> =
+            (0..3).map(|_| comm.switch_channel(&buffer).map(Some)).collect::<Result<_>>()?;
+        match comm.rank().get() {
+            0 => drop(held[0].take()),
+            _ => drop((held[1].take(), held[2].take())),
+        }
+        let (mut one, mut two) = (comm.switch_channel(&buffer)?, comm.switch_channel(&buffer)?);
+        drop(held);
+        let mut three = comm.switch_channel(&buffer)?;
+        for switch in [&mut one, &mut three, &mut two] {
+            switch.barrier()?;
+        }
+        // Nor do they count among those that the ranks open alone.
+        let (mut own, peer) = (comm.memory_channel(comm.right())?, comm.right());
+        own.signal()?;
+        assert_eq!(own.peer(), peer);
+        own.wait()?;
+    }
+);
+
+scenario!(
+    what_a_dropped_switch_channel_has_not_waited_for_the_next_one_does_not_hear,
+    Job::of(2).timeout(Duration::from_millis(500)),
+    |comm| {
+        let buffer = comm.alloc::<u32>(1)?;
+        let mut first = comm.switch_channel(&buffer)?;
+        first.signal()?;
+        drop(first);
+        let mut second = comm.switch_channel(&buffer)?;
+        let unheard = second.wait();
+        assert!(matches!(unheard, Err(Error::Timeout { .. })), "{unheard:?}");
+        meet_at_last(comm);
+    }
+);

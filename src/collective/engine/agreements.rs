@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
-
 use super::Engine;
+use crate::channel::{MemoryChannel, SetAside};
 use crate::collective::again::Kept;
 use crate::collective::algorithm::{ChannelKind, Manner};
-use crate::collective::board::INLINE_WORDS;
 use crate::collective::custom::{CustomAlgorithm, Registration};
 use crate::collective::noting;
 use crate::collective::operation::{Operation, Summary};
+use crate::collective::seating;
 use crate::collective::team::Team;
 use crate::collective::tuning::{Choices, Table, Tuning};
 use crate::error::{Error, Result};
@@ -110,12 +109,27 @@ impl Engine {
         let Self { team, pipework, .. } = self;
         let operation = Operation::SetChannelKind;
         let summary = Summary::new(operation).in_manner(Manner { algorithm: None, channel: kind });
-        let opening = pipework.open(team, kind)?;
-        let words: ArrayVec<u64, INLINE_WORDS> =
-            opening.notice().into_iter().chain([pipework.balance()]).collect();
-        let told = team.exchange(operation, summary, &words)?;
-        check_balance(team, |member| told[member][words.len() - 1])?;
-        pipework.agree(team, opening, &told)
+        let told = team.exchange(operation, summary, &[pipework.balance()])?;
+        check_balance(team, |member| told[member][0])?;
+        pipework.open(team, summary, kind)
+    }
+
+    /// Has all members open a direct channel to each other one, within `operation` that they have come to before. A member that is not
+    /// `ready` has none opened.
+    ///
+    /// # Errors
+    /// What kept this member from being ready; [`Error::Exhausted`] when it has no channel left to some member;
+    /// [`Error::FailedElsewhere`] when another one had such an error: nobody has opened any then. Otherwise those of [`Engine::run`].
+    pub(crate) fn open_memory_channels(
+        &mut self,
+        operation: Operation,
+        ready: Result<()>,
+    ) -> Result<Vec<MemoryChannel>> {
+        let team = &mut self.team;
+        let seats = seating::take(team, operation, Summary::new(operation), ready)?;
+        let open = |seat: SetAside| MemoryChannel::sit(team.board.fabric(), seat.take());
+        let opened = seats.into_iter().flatten().map(open).collect::<Result<_>>();
+        opened.inspect_err(|_| team.board.revoke())
     }
 
     /// Compares this member's table with those of the others, if it has one, and goes by it from now on. Called by all members.

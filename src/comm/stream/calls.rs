@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Stream;
 use super::line::{Loan, Ticket};
 use crate::collective::group::{self, Share};
-use crate::collective::{Call, Engine, Operation};
+use crate::collective::{Call, Engine, Operation, Summary};
 use crate::comm::Communicator;
 use crate::comm::submit::{Standing, Submit};
 use crate::error::Result;
@@ -22,7 +22,8 @@ impl Stream {
     ///
     /// Calls of one communicator are executed in the order in which they were enqueued, whatever streams they are on, and a call
     /// that it executes at once waits for all of them. They are done in the manner that the communicator has now. The first call of
-    /// a communicator that was not derived from another waits for the other ranks to come to theirs.
+    /// a communicator that was not derived from another waits for the other ranks to come to theirs: a thread that enqueues calls of
+    /// several ranks has each of them [prepare](Communicator::prepare) before, in threads.
     pub fn on<'a>(&'a self, comm: &'a mut Communicator) -> OnStream<'a> {
         OnStream { stream: self, comm }
     }
@@ -39,7 +40,8 @@ impl Submit<'static> for OnStream<'_> {
         call.check_manner(manner)?;
         call.check_peer(self.comm.rank.index())?;
         self.stream.queue.check_room()?;
-        let (ticket, operation) = (self.comm.ticket()?, call.operation.name());
+        let ticket = self.comm.ticket(|| call.summary().in_manner(manner))?;
+        let operation = call.operation.name();
         self.stream.enqueue_call(operation, ticket, move |engine| engine.run(&mut call, manner))
     }
 }
@@ -64,12 +66,12 @@ impl Stream {
 }
 
 impl Communicator {
-    /// The ticket of a call that is enqueued now; lends the engine with the first.
-    fn ticket(&mut self) -> Result<Ticket> {
+    /// The ticket of `call`, which is enqueued now; lends the engine with the first.
+    fn ticket(&mut self, call: impl FnOnce() -> Summary) -> Result<Ticket> {
         if let Some(ticket) = self.loan.ticket() {
             return Ok(ticket);
         }
-        self.engine()?;
+        self.engine_for(call)?;
         let engine = self.engine.take().expect("it was there a moment ago");
         self.loan = Loan::begin(self.fabric(), engine);
         Ok(self.loan.ticket().expect("lent just now"))
@@ -99,7 +101,8 @@ impl StreamGroup<'_> {
     pub fn end(self) -> Result<()> {
         let Self { on: OnStream { stream, comm }, calls } = self;
         stream.queue.check_room()?;
-        let (manner, ticket) = (comm.manner, comm.ticket()?);
+        let manner = comm.manner;
+        let ticket = comm.ticket(|| group::summary(&calls, manner))?;
         let run = move |engine: &mut Engine| group::run(&mut [Share { engine, manner, calls }]);
         stream.enqueue_call(Operation::Group.name(), ticket, run)
     }

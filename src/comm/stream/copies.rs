@@ -7,12 +7,14 @@ use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, Place, Region};
 use crate::shm::ReadSoon;
 
-/// Sizes and places are checked at once. Copies order nothing between ranks: the operations around them do.
+/// Sizes and places are checked at once. Copies order nothing between ranks: the operations around them do. What writes to a heap is
+/// refused with [`Error::Unavailable`] once the last communicator of this rank was finalized or dropped, as it is by channels.
 impl Stream {
     /// Enqueues a copy of all of `source` to `target`, which has as many elements.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for different counts; [`Error::StreamFailed`]; [`Error::Exhausted`] when too many operations are enqueued.
+    /// [`Error::InvalidArgument`] for different counts; [`Error::StreamFailed`]; [`Error::Exhausted`] when too many operations are enqueued;
+    /// [`Error::Unavailable`] when this rank has left the job.
     pub fn copy_host_to_device<T: Pod + Send + Sync>(
         &self,
         source: impl Into<HostSource<T>>,
@@ -20,7 +22,7 @@ impl Stream {
     ) -> Result<()> {
         let (source, target) = (source.into(), target.clone());
         same(source.len(), target.len())?;
-        self.enqueue("copy_host_to_device", move || {
+        self.enqueue_write("copy_host_to_device", move || {
             source.with(|elements| target.copy_from_slice(0, elements))
         })
     }
@@ -28,7 +30,7 @@ impl Stream {
     /// Enqueues a copy of all of `source` to `target`, which has as many elements.
     ///
     /// # Errors
-    /// Those of [`Stream::copy_host_to_device`].
+    /// Those of [`Stream::copy_host_to_device`], but that what was there when this rank left can still be read.
     pub fn copy_device_to_host<T: Pod + Send + Sync>(
         &self,
         source: &DeviceBuffer<T>,
@@ -44,23 +46,33 @@ impl Stream {
     ///
     /// # Errors
     /// [`Error::InvalidRank`]; [`Error::OutOfRange`] for bytes that are not allocated; [`Error::StreamFailed`];
-    /// [`Error::Exhausted`].
+    /// [`Error::Exhausted`]; [`Error::Unavailable`].
     pub fn copy_device_to_device(&self, source: Place, target: Place, len: u64) -> Result<()> {
         let (source, target) = (self.locate(source, len)?, self.locate(target, len)?);
         let view = self.fabric.heap().view().clone();
-        self.enqueue("copy_device_to_device", move || view.copy(source, target, len, ReadSoon::Yes))
+        self.enqueue_write("copy_device_to_device", move || view.copy(source, target, len, ReadSoon::Yes))
     }
 
     /// Enqueues the writing of `element` to every place of `target`.
     ///
     /// # Errors
-    /// [`Error::StreamFailed`]; [`Error::Exhausted`].
+    /// [`Error::StreamFailed`]; [`Error::Exhausted`]; [`Error::Unavailable`].
     pub fn fill<T: Pod + Send + Sync>(&self, target: &DeviceBuffer<T>, element: T) -> Result<()> {
         let target = target.clone();
-        self.enqueue("fill", move || {
+        self.enqueue_write("fill", move || {
             target.fill(element);
             Ok(())
         })
+    }
+
+    /// Enqueues `work`, which writes to a heap.
+    fn enqueue_write(
+        &self,
+        operation: &'static str,
+        work: impl FnOnce() -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        self.fabric.present(operation)?;
+        self.enqueue(operation, work)
     }
 
     /// Checks `len` bytes at a place of the communicator, and returns the same place of the job.

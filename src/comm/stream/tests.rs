@@ -4,6 +4,7 @@ use super::*;
 use crate::bootstrap::Options;
 use crate::collective::Algorithm;
 use crate::comm::Collectives;
+use crate::heap::Place;
 use crate::reduce::ReduceOp;
 
 fn alone() -> Communicator {
@@ -81,6 +82,26 @@ fn a_call_that_is_wrong_in_itself_is_refused_at_once_and_not_enqueued() {
     let to_itself = stream.on(&mut comm).send(&sums, me).unwrap_err();
     assert!(matches!(to_itself, Error::InvalidArgument { .. }), "{to_itself:?}");
     assert_eq!(stream.synchronise().map(|()| stream.query().unwrap()).unwrap(), StreamStatus::Success);
+}
+
+#[test]
+fn a_stream_writes_nothing_once_its_rank_has_left_and_what_is_there_can_be_read() {
+    let mut comm = alone();
+    let (stream, rank) = (comm.stream().unwrap(), comm.rank());
+    let data = comm.alloc::<u32>(4).unwrap();
+    let at = Place { rank, offset: data.region().offset };
+    stream.fill(&data, 7).unwrap();
+    comm.finalize().unwrap();
+    let refused = [
+        stream.fill(&data, 8),
+        stream.copy_host_to_device(vec![8_u32; 4], &data),
+        stream.copy_device_to_device(at, at, 16),
+    ];
+    assert!(refused.iter().all(|done| matches!(done, Err(Error::Unavailable { .. }))), "{refused:?}");
+    let copy = HostBuffer::<u32>::zeroed(4);
+    stream.copy_device_to_host(&data, &copy).unwrap();
+    stream.synchronise().unwrap();
+    assert_eq!(copy.to_vec(), [7; 4]);
 }
 
 #[test]
