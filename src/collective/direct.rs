@@ -3,7 +3,9 @@
 //! After all have posted where their buffers are, each member does its share of the operation in one pass, reading from all
 //! inputs and writing into all outputs that its share belongs to; then all wait until all are done. Every byte is read once and
 //! written once, and nothing is staged. For an all-reduce this is the reduce-scatter by reads of the peers' buffers and the
-//! all-gather by writes into them that MSCCL++ calls two-shot all-pairs, fused.
+//! all-gather by writes into them that MSCCL++ calls two-shot all-pairs, fused. Out of place, a member may write its share of the
+//! results into its own output first, and copy it from its cache to the outputs of others: where these have read what they got the
+//! last time, that can take half as long (`shm/reduce/store.rs`).
 //!
 //! Elements are combined in the order of the members' numbers, by one member for all.
 
@@ -159,11 +161,15 @@ fn reduce(
     };
     let (mut sources, mut targets) = (PerMember::new(), PerMember::new());
     fill(&mut sources, (0..team.n_members()).map(source))?;
-    fill(&mut targets, receivers.map(target))?;
+    // This member's own comes first: from there it may be copied to the others.
+    fill(
+        &mut targets,
+        each_from(team.me(), team.n_members()).filter(|to| receivers.contains(to)).map(target),
+    )?;
     let mut scalars = PerMember::new();
     scalars::gather(team, call, &mut scalars, scalars::of_large);
     let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
-    reducer.combine_scaled(&scalars, &sources, &mut targets, count)
+    reducer.combine_for_all(&scalars, &sources, &mut targets, count)
 }
 
 /// Copies `len` bytes at `input_at` of the input of `member` to `output_at` of this member's output.

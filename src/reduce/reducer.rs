@@ -174,6 +174,28 @@ impl Reducer {
         with_places(sources, targets, self.len(count)?, |places| self.run(places, count, terms, true))
     }
 
+    /// Combines as [`combine_scaled`](Self::combine_scaled) does, for targets of several ranks, each of which does as much for all of them
+    /// at the same time; the first one is this rank's own. What goes to the others may be copied from there.
+    ///
+    /// # Errors
+    /// Those of [`combine`](Self::combine).
+    ///
+    /// # Panics
+    /// As [`combine_scaled`](Self::combine_scaled).
+    #[inline]
+    pub(crate) fn combine_for_all(
+        &self,
+        scalars: &[u64],
+        sources: &[Source<'_>],
+        targets: &mut [Target<'_>],
+        count: u64,
+    ) -> Result<()> {
+        with_places(sources, targets, self.len(count)?, |places| match &self.steps {
+            Steps::Built(kernels) => kernels.last.run_for_all(places, count, self.terms(scalars)),
+            Steps::Custom(custom) => custom.combine(places),
+        })
+    }
+
     /// Combines as [`combine_scaled`](Self::combine_scaled) does, for a first target that is written and not read soon: what goes there
     /// goes past the cache if it can, and what goes to the others goes through it.
     ///

@@ -15,9 +15,17 @@ mod plan;
 mod tuner;
 
 pub(super) use exchange::exchange;
+use plan::Plan;
 pub(crate) use plan::Way;
 pub use plan::{CacheSizes, choose, prepare};
 pub(super) use tuner::by_experience;
+
+/// Whether this processor has a copy that takes lines over from other cores without reading them, and what is read and written
+/// together, `bytes`, is found in a cache later, so that it is worth a try.
+#[inline]
+pub(super) fn takes_over(bytes: u64) -> bool {
+    CopyKernel::RepMovsb.is_supported() && Plan::of_this_machine().fits_cache(bytes)
+}
 
 /// Whether the target of a copy is read next, by a peer that waits for it.
 ///
@@ -41,12 +49,14 @@ pub(super) enum Purpose {
     Get,
     /// Results of a combination.
     Combine,
+    /// The same for several receivers, who do their parts of it at the same time: past the cache stands for copies of the first one's.
+    CombineForAll,
 }
 
 impl Purpose {
     const fn read_soon(self) -> ReadSoon {
         match self {
-            Self::PutReadSoon | Self::Get | Self::Combine => ReadSoon::Yes,
+            Self::PutReadSoon | Self::Get | Self::Combine | Self::CombineForAll => ReadSoon::Yes,
             Self::Put => ReadSoon::No,
         }
     }

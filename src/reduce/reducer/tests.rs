@@ -1,3 +1,4 @@
+mod copying;
 mod scaling;
 mod streaming;
 

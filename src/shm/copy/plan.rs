@@ -135,6 +135,12 @@ impl Plan {
         (len as u64) < self.stream_always_from
     }
 
+    /// Whether `bytes` in all fit into the cache that cores share.
+    #[inline]
+    pub(super) fn fits_cache(&self, bytes: u64) -> bool {
+        bytes / 2 <= self.stream_always_from
+    }
+
     /// The way to begin with.
     #[inline]
     pub(super) fn first(&self, len: u64, read_soon: ReadSoon) -> Way {
@@ -243,6 +249,7 @@ mod tests {
         assert!(!plan.is_tuned(TUNED - 1) && plan.is_tuned(TUNED) && plan.is_tuned(1 << 30));
         assert!(plan.stays_in_cache((16 << 20) - 1) && !plan.stays_in_cache(16 << 20));
         assert!(!Plan::new(CACHES, |kernel| kernel == CopyKernel::Memcpy).is_tuned(1 << 20));
+        assert!(plan.fits_cache(CACHES.shared) && !plan.fits_cache(CACHES.shared + 2));
     }
 
     #[test]

@@ -28,6 +28,9 @@
 //! meanwhile than on the way. All-reduces of 64 MiB by 4 ranks on 2 cores took 1.02 to 1.04 times as long as a plain loop, and 1.02
 //! to 1.15 times where trials were made (AMD Zen 5).
 //!
+//! Where a combination has several receivers the way past the cache stands for another one: results are stored to one of them, and
+//! copied to the others (`shm/reduce/store.rs`). It is tried out in the same manner, and apart from the other combinations.
+//!
 //! A stream past the cache shifts a part of the cost to the reader, whom this thread does not see. Where the target of a copy
 //! is read soon, [`reader_ns`] is added to it. Results of a combination are not charged so: while cores share a cache they
 //! go through it by their own cost, and while they do not, most would have to come from another core's: an all-reduce of
@@ -89,7 +92,7 @@ const NOISE: f32 = 0.96;
 
 const FIRST_CLASS: u32 = TUNED.ilog2();
 const CLASSES: usize = 16;
-const PURPOSES: usize = 4;
+const PURPOSES: usize = 5;
 
 thread_local! {
     static TUNER: Tuner = const { Tuner { classes: [const { [const { Class::NEW }; CLASSES] }; PURPOSES] } };
@@ -161,7 +164,7 @@ pub(super) unsafe fn run(source: *const u8, target: *mut u8, len: usize, purpose
 pub(in crate::shm) fn by_experience(len: usize, stored: usize, purpose: Purpose, work: impl FnOnce(Way)) {
     let plan = Plan::of_this_machine();
     let first = plan.first(len as u64, purpose.read_soon());
-    let is_joint = purpose == Purpose::Combine;
+    let is_joint = matches!(purpose, Purpose::Combine | Purpose::CombineForAll);
     if !plan.is_tuned(len) || is_joint && !plan.stays_in_cache(len) {
         return work(first);
     }

@@ -19,7 +19,7 @@ use super::instructions::{Instructions, Portable};
 use super::number::Number;
 use super::operator::Operator;
 use super::places::Places;
-use super::store::{self, LINE, SHORT, elements_before_line};
+use super::store::{self, LINE, PIECE, SHORT, Storing, elements_before_line};
 use super::word::WordKernel;
 use super::{MAX_PLACES, ReduceKernel, Supported};
 use crate::shm::copy::Way;
@@ -97,6 +97,21 @@ impl Kernel {
     #[inline]
     pub(crate) fn run(self, places: &Places<'_>, count: u64, terms: Terms<'_>) {
         store::run(places, |way| self.run_by(way, places, count, terms));
+    }
+
+    /// The same for results each of whose receivers stores as much to all of them at the same time; the first target is this one's
+    /// own.
+    #[inline]
+    pub(crate) fn run_for_all(self, places: &Places<'_>, count: u64, terms: Terms<'_>) {
+        store::run_for_all(places, |storing| match storing {
+            Storing::Each(way) => self.run_by(way, places, count, terms),
+            Storing::First => self.run_and_copy(places, terms),
+        });
+    }
+
+    /// Combines all elements into the first target, from where they are copied to the others.
+    pub(crate) fn run_and_copy(self, places: &Places<'_>, terms: Terms<'_>) {
+        places.in_pieces(PIECE, |piece| self.run_past(0, piece, piece.len() as u64 / self.width, terms));
     }
 
     /// The same in this way.

@@ -2,6 +2,7 @@
 
 use super::{MAX_PLACES, Source, SourcePlace, Target};
 use crate::error::{Error, Result};
+use crate::shm::copy::CopyKernel;
 use crate::shm::mapping::to_usize;
 
 /// Few enough places for small tables, which cost nothing to clear.
@@ -171,6 +172,31 @@ impl Places<'_> {
             let target = unsafe { target.add(offset) };
             // SAFETY: the bytes are within the place, just checked; no overlap, as in `load`.
             unsafe { target.copy_from_nonoverlapping(buffer.as_ptr(), buffer.len()) };
+        }
+    }
+
+    /// Calls `combine` with pieces of at most `piece` bytes of all sources and the first target, one after the other, and copies what
+    /// it leaves in each to the other targets, by a copy that takes lines over from other cores without reading them.
+    ///
+    /// # Panics
+    /// Where the processor has no such copy.
+    pub(super) fn in_pieces(&self, piece: usize, mut combine: impl FnMut(&Places<'_>)) {
+        assert!(CopyKernel::RepMovsb.is_supported(), "nobody asks for copies that cannot be made");
+        let (&first, others) = self.targets.split_first().expect("a combination has a target");
+        for start in (0..self.len).step_by(piece) {
+            let len = piece.min(self.len - start);
+            let mut sources = [std::ptr::null(); MAX_PLACES];
+            for (part, source) in sources.iter_mut().zip(self.sources) {
+                *part = source.wrapping_add(start);
+            }
+            let done = first.wrapping_add(start);
+            let (sources, targets) = (&sources[..self.sources.len()], &[done][..]);
+            combine(&Places { sources, targets, fresh: self.fresh, len });
+            for other in others.iter().filter(|&&other| other != first) {
+                // SAFETY: `len` bytes from `start` on are within both places, which do not overlap, as they are not the same
+                // (`check_overlap`); the kernel is supported, asserted above.
+                unsafe { CopyKernel::RepMovsb.run(done, other.wrapping_add(start), len) };
+            }
         }
     }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::shm::copy::{ReadSoon, choose};
+use crate::shm::copy::{CacheSizes, CopyKernel, ReadSoon, choose};
 use crate::shm::reduce::{Source, SourcePlace, Target, with_places};
 
 /// From where on a copy goes past the cache, whatever has been found out before; beyond all memory if this processor cannot.
@@ -39,6 +39,47 @@ fn both_ways_are_tried_out_in_between() {
     let (able, len) = (half < 1 << 40, (half / 3).min(256 << 10));
     let ways: Vec<_> = (0..64).map(|_| way(len, false)).collect();
     assert_eq!((ways.contains(&Way::Through), ways.contains(&Way::Past)), (true, able));
+}
+
+/// In which ways the results of two sources of `len` bytes are stored for so many receivers, the first one in place or not.
+fn ways_for_all(len: usize, n_receivers: usize, in_place: bool) -> Vec<Storing> {
+    // All in one, so that those of whole lines have their lines alike.
+    let (source, mut sums) = (vec![0; len], vec![0; n_receivers * len]);
+    let first = if in_place { SourcePlace::Target(0) } else { SourcePlace::Slice(&source) };
+    let sources = [first, SourcePlace::Slice(&source)].map(Source::fresh);
+    let mut targets: Vec<_> = sums.chunks_exact_mut(len).map(Target::Slice).collect();
+    let mut taken = Vec::new();
+    with_places(&sources, &mut targets, len as u64, |places| {
+        (0..64).for_each(|_| run_for_all(places, |storing| taken.push(storing)));
+    })
+    .unwrap();
+    taken
+}
+
+#[test]
+fn copies_from_the_first_receiver_are_tried_out_where_there_are_several_and_none_in_place() {
+    let able = copied_past_from() < 1 << 40 && CopyKernel::RepMovsb.is_supported();
+    let has_copies =
+        |len, n, in_place| ways_for_all(len, n, in_place).into_iter().any(|way| way == Storing::First);
+    let each = Storing::Each(Way::Through);
+    // The first ones of their length: one that has been settled on may be all that later ones take.
+    let ways = ways_for_all(32 << 10, 2, false);
+    assert_eq!((ways.contains(&Storing::First), ways.contains(&each)), (able, true));
+    assert_eq!(has_copies(128 << 10, 3, false), able);
+    assert!(
+        !has_copies(32 << 10, 1, false) && !has_copies(32 << 10, 2, true) && !has_copies(SHORT, 2, false)
+    );
+    assert_eq!(ways_for_all(SHORT - 1, 2, false), [each; 64]);
+}
+
+#[test]
+fn nothing_is_copied_where_all_that_receivers_read_and_write_does_not_fit_into_the_shared_cache() {
+    let shared = CacheSizes::of_this_machine().shared;
+    // Two sources and two targets, of each of two receivers.
+    let len = to_usize(shared / 8 + 64);
+    if len < 1 << 28 {
+        assert!(!ways_for_all(len, 2, false).contains(&Storing::First));
+    }
 }
 
 #[test]
