@@ -19,6 +19,7 @@ mod heirs;
 mod hopeless;
 mod joining;
 mod launcher;
+mod orphaned;
 mod restarting;
 mod returning;
 mod series;
