@@ -25,7 +25,7 @@ use bytemuck::Zeroable;
 use nix::errno::Errno;
 
 use super::message::{
-    self, Blame, CONTRIBUTION_LEN, Contribution, Gathered, Go, Invite, Lost, Message, Ready, Report,
+    self, Blame, CONTRIBUTION_LEN, Contribution, Forsaken, Gathered, Go, Invite, Lost, Message, Ready, Report,
 };
 use super::options::{Options, Placement, ProxyMode};
 use super::socket::{Incoming, resource_error, try_receive};
@@ -120,6 +120,8 @@ pub(crate) struct Root {
     round: u32,
     /// What was told of those who are lost and were not started again.
     losses: Vec<Lost>,
+    /// For whom nobody is started any more.
+    forsaken: Vec<Forsaken>,
     /// Where members that were started again are to come, by the latest word.
     invite: Option<Invite>,
     events: VecDeque<Event>,
@@ -144,6 +146,7 @@ impl Root {
             members: Vec::new(),
             round: 0,
             losses: Vec::new(),
+            forsaken: Vec::new(),
             invite: None,
             events: VecDeque::new(),
             trusting: false,

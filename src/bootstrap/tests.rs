@@ -519,3 +519,25 @@ fn a_member_that_was_started_again_is_told_as_it_comes_back_who_was_lost_on_its_
     assert_eq!(members[0].link.wait_event(WATCHDOG).unwrap(), told);
     assert_eq!(members[0].link.try_event().unwrap(), None);
 }
+
+#[test]
+fn whoever_is_there_or_comes_back_is_told_once_that_nobody_is_started_for_a_lost_rank() {
+    let (mut root, mut members) = root_that_restarts();
+    let again = start_again(&mut root, members.remove(1));
+    let link = &members[0].link;
+    root.declare_lost(Seat(2));
+    root.forsake(Seat(2));
+    root.forsake(Seat(2));
+    let told: Vec<_> = std::iter::from_fn(|| link.try_event().unwrap()).collect();
+    let lost = |number| LinkEvent::Lost { device: rank(number), restarts: 0, hangs: false };
+    assert_eq!(told, [lost(1), lost(2), LinkEvent::Forsaken(rank(2))]);
+    let in_vain = again.await_invite().unwrap_err();
+    assert!(matches!(in_vain, Error::Unavailable { operation: "recover", .. }), "{in_vain}");
+    // So is one that is started only now.
+    drop(again);
+    let (own, theirs) = pair().unwrap();
+    root.reseat(Seat(1), own);
+    let later = std::thread::spawn(move || begin(1, 3, theirs).unwrap().await_invite().unwrap_err());
+    serve_until(&mut root, Event::Joined(Seat(1), std::process::id().try_into().unwrap()));
+    assert_eq!(later.join().unwrap().to_string(), in_vain.to_string());
+}

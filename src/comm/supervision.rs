@@ -38,7 +38,23 @@ pub(super) struct Supervision {
     link: Link,
     /// Whether the launcher starts ranks again that die.
     pub(super) restarting: bool,
-    heard: Arc<Mutex<Heard>>,
+    tidings: Tidings,
+}
+
+/// What is known of the launcher, for whoever waits for others and would wait in vain.
+#[derive(Clone, Debug)]
+pub(super) struct Tidings(Arc<Mutex<Heard>>);
+
+impl Tidings {
+    /// Whether the launcher is gone.
+    pub(super) fn is_orphaned(&self) -> bool {
+        lock(&self.0).events.contains(&LinkEvent::LauncherGone)
+    }
+
+    /// Whether a rank that is lost will not be started again.
+    pub(super) fn is_one_forsaken(&self) -> bool {
+        lock(&self.0).events.iter().any(|event| matches!(event, LinkEvent::Forsaken(_)))
+    }
 }
 
 /// What the launcher has told, and whom it concerns.
@@ -72,16 +88,21 @@ impl Supervision {
         numbers: Vec<Option<Number>>,
     ) -> Result<Self> {
         let followed = vec![Followed { world: Arc::downgrade(world), numbers, served: has_service(world) }];
-        let heard = Arc::new(Mutex::new(Heard { events: Vec::new(), followed }));
-        let listening = Arc::clone(&heard);
-        let watch = link.watch(pulse, move |event| lock(&listening).hear(event))?;
-        Ok(Self { _watch: watch, link, restarting, heard })
+        let tidings = Tidings(Arc::new(Mutex::new(Heard { events: Vec::new(), followed })));
+        let listening = tidings.clone();
+        let watch = link.watch(pulse, move |event| lock(&listening.0).hear(event))?;
+        Ok(Self { _watch: watch, link, restarting, tidings })
     }
 
     /// Follows the epoch of `world`, too, from now on, whose ranks the launcher knows by `numbers`. What the launcher has told before
     /// ends that epoch, too, as far as it concerns it.
     pub(super) fn follow(&self, world: &Arc<World>, numbers: Vec<Option<Number>>) {
-        lock(&self.heard).follow(Followed { world: Arc::downgrade(world), numbers, served: false });
+        lock(&self.tidings.0).follow(Followed { world: Arc::downgrade(world), numbers, served: false });
+    }
+
+    /// What is known of the launcher, from now on, too.
+    pub(super) fn tidings(&self) -> &Tidings {
+        &self.tidings
     }
 
     /// Tells the launcher that a device is lost, by the number that the launcher has for it.
@@ -139,6 +160,8 @@ impl Followed {
             // In later epochs proxies are threads: the service process, which may have hung for long, is nobody's there.
             LinkEvent::Lost { device: DeviceName::Proxy, .. } if !self.served => return,
             LinkEvent::Lost { device: DeviceName::Proxy, .. } => Revocation::ProxyLost,
+            // Its loss has ended the epoch.
+            LinkEvent::Forsaken(_) => return,
             LinkEvent::LauncherGone => Revocation::Aborted(None),
         };
         tracing::warn!(target: EPOCH, epoch = world.era().epoch, ?reason, "the launcher has ended the epoch");

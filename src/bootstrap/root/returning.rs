@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use super::{Event, Phase, Root, Seat};
-use crate::bootstrap::message::{self, Invite};
+use crate::bootstrap::message::{self, Forsaken, Invite, Message};
 use crate::error::DeviceName;
 
 impl Root {
@@ -37,6 +37,29 @@ impl Root {
         self.events.push_back(Event::Returned(seat));
         for lost in self.losses.clone() {
             self.post(seat, &lost, Rc::new([]));
+        }
+    }
+
+    /// Tells the members who are there, or on their way back, that nobody is started for one that is lost; once, whoever it is that is
+    /// lost in its place.
+    pub(crate) fn forsake(&mut self, seat: Seat) {
+        let (head, member) = (Forsaken::head(self.offer.job_id), message::member_code(self.device(seat)));
+        if self.forsaken.iter().any(|forsaken| forsaken.member == member) {
+            return;
+        }
+        let forsaken = Forsaken { head, member, reserved: 0 };
+        self.forsaken.push(forsaken);
+        for other in (0..self.members.len()).map(Seat) {
+            if matches!(self.members[other.0].phase, Phase::Running | Phase::Returning) {
+                self.post(other, &forsaken, Rc::new([]));
+            }
+        }
+    }
+
+    /// Tells a member that comes back in vain of those for whom nobody is started.
+    pub(super) fn tell_forsaken(&mut self, seat: Seat) {
+        for forsaken in self.forsaken.clone() {
+            self.post(seat, &forsaken, Rc::new([]));
         }
     }
 
