@@ -293,9 +293,11 @@ fn a_launcher_that_is_killed_at_whatever_step_of_going_on_has_ended_the_next_epo
     }
     let test = "steps::a_launcher_that_is_killed_at_whatever_step_of_going_on_has_ended_the_next_epoch_too";
     let mut series = Series::begin("steps");
-    for (way, victim) in [("shrink", "0"), ("shrink", "1"), ("grow", "0"), ("grow", "1")] {
+    let again = "who was started again";
+    let survivors = ["shrink", "grow", "recover"].into_iter().flat_map(|way| [(way, "0"), (way, "1")]);
+    for (way, victim) in survivors.chain([("recover", again)]) {
         let steps = at_each_step(way, &mut series, |number| orphan_at(test, way, victim, number));
-        println!("{way}, rank {victim}: {steps} steps");
+        println!("{way}, {victim}: {steps} steps");
         assert!(steps > 5, "{steps}");
     }
 }
