@@ -398,6 +398,12 @@ impl std::fmt::Debug for Error {
 }
 
 impl Error {
+    /// That of taking back lost ranks where there is one that the launcher does not start again.
+    pub(crate) const fn forsaken() -> Self {
+        let needs = "a restart that is left for every lost rank; go on without them, by shrink";
+        Self::Unavailable { operation: "recover", needs }
+    }
+
     /// The error that made an operation of a stream fail, or else this one.
     #[must_use]
     pub fn origin(&self) -> &Self {

@@ -59,9 +59,21 @@ impl Stuck {
     }
 
     fn start_as(scenario: &str, flags: &[&str]) -> Self {
+        Self::start_by(shmccl(&[]), scenario, flags)
+    }
+
+    /// As a shell does that has no terminal, for a command that it does not wait for: SIGINT and SIGQUIT are ignored there.
+    fn start_in_background(flags: &[&str]) -> Self {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", r#"trap "" INT QUIT; exec "$0" "$@""#]).arg(shmccl(&[]).get_program());
+        shell.env("SHMCCL_TUNING", "").env("NO_COLOR", "1");
+        Self::start_by(shell, "stuck", flags)
+    }
+
+    fn start_by(mut command: Command, scenario: &str, flags: &[&str]) -> Self {
         let this = std::env::current_exe().unwrap();
         let program = ["--", this.to_str().unwrap(), "--exact", "device_process", "--nocapture"];
-        let mut command = shmccl(&[&["run", "--quiet"], flags, &program].concat());
+        command.args([&["run", "--quiet"], flags, &program].concat());
         command.env(SCENARIO, scenario).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut launcher = command.spawn().unwrap();
         let stderr = BufReader::new(launcher.stderr.take().unwrap());
@@ -334,6 +346,21 @@ fn a_job_is_listed_and_reported_and_asked_by_sigquit_and_goes_on() {
     let gone = shmccl(&["report", &id]).output().unwrap();
     assert_eq!(gone.status.code(), Some(1));
     assert!(String::from_utf8(gone.stderr).unwrap().contains("no job"));
+}
+
+#[test]
+fn a_launcher_in_the_background_of_a_script_answers_sigquit_and_goes_on_ignoring_sigint() {
+    let _watchdog = Watchdog::start("in the background", PATIENCE);
+    let mut stuck = Stuck::start_in_background(&["-n", "3"]);
+    stuck.report();
+    stuck.signal(Signal::SIGINT);
+    stuck.signal(Signal::SIGQUIT);
+    let mut told = String::new();
+    while !told.ends_with(HELD_UP) {
+        assert_ne!(stuck.stderr.read_line(&mut told).unwrap(), 0, "the job ended: {told}");
+    }
+    stuck.let_go();
+    assert_eq!(stuck.end(), (0, String::new()));
 }
 
 #[test]

@@ -15,8 +15,8 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// How `shmccl run` finds ranks that hang without dying.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct HangArgs {
-    /// Take a rank for lost, and kill it, when so many of the last so many looks for its heartbeat were in vain, such as 5/10
-    /// [default: never]
+    /// Take a rank for lost, and kill it, when so many of the last so many looks for its heartbeat were in vain, such as 5/10;
+    /// not newcomers that join a communicator of the job, nor ranks that meet without a launcher [default: never]
     #[arg(long, value_name = "MISSES/LOOKS", value_parser = parse_misses)]
     hung_after: Option<(u32, u32)>,
     /// The time between two looks, such as 100ms or 1s; at least 1ms

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use super::dismissal::Dismissal;
-use super::message::{self, Dismissed, Lost, Message, Refusal, Refused, Report};
+use super::message::{self, Dismissed, Forsaken, Lost, Message, Refusal, Refused, Report};
 use super::socket::{Deadline, Incoming, Line, resource_error, send, try_receive};
 use super::vigil::{VIGIL_INTERVAL, Vigil};
 use crate::error::{DeviceName, Error, Result};
@@ -83,6 +83,9 @@ impl Channel {
                 DeviceName::Rank(rank) => Error::PeerLost { rank },
                 DeviceName::Proxy => Error::ProxyLost,
             };
+        }
+        if message::read::<Forsaken>(bytes).is_some() {
+            return Error::forsaken();
         }
         if let Some(refused) = message::read::<Refused>(bytes)
             && let Some(refusal) = Refusal::from_code(refused.reason)

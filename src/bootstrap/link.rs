@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{Shutdown, shutdown};
 
-use super::message::{self, Blame, Bye, Invite, Lost, Message, Report};
+use super::message::{self, Blame, Bye, Forsaken, Invite, Lost, Message, Report};
 use super::socket::{Deadline, Incoming, resource_error, send, try_receive};
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::Rank;
@@ -26,6 +26,11 @@ pub enum LinkEvent {
         /// It may live: it has not beaten for too long.
         hangs: bool,
     },
+    /// A member that was lost is not started again, though the launcher starts members again: it has done so too often.
+    Forsaken(
+        /// Which one.
+        DeviceName,
+    ),
     /// The launcher is gone: nobody supervises this job any more.
     LauncherGone,
 }
@@ -93,7 +98,7 @@ impl Link {
                 Incoming::HungUp => Some(LinkEvent::LauncherGone),
                 Incoming::Nothing => None,
                 Incoming::NoDescriptors => continue,
-                Incoming::Message(bytes, _) => match self.read_loss(&bytes) {
+                Incoming::Message(bytes, _) => match self.read_event(&bytes) {
                     Some(event) => Some(event),
                     None => continue,
                 },
@@ -101,10 +106,13 @@ impl Link {
         }
     }
 
-    fn read_loss(&self, bytes: &[u8]) -> Option<LinkEvent> {
+    fn read_event(&self, bytes: &[u8]) -> Option<LinkEvent> {
+        let device = |member| message::member_from_code(member, self.n_ranks);
+        if let Some(Forsaken { member, .. }) = message::read::<Forsaken>(bytes) {
+            return device(member).map(LinkEvent::Forsaken);
+        }
         let Lost { member, restarts, hangs, .. } = message::read::<Lost>(bytes)?;
-        let device = message::member_from_code(member, self.n_ranks)?;
-        Some(LinkEvent::Lost { device, restarts, hangs: hangs != 0 })
+        Some(LinkEvent::Lost { device: device(member)?, restarts, hangs: hangs != 0 })
     }
 
     /// Waits until the launcher tells something, at most for `timeout`.

@@ -10,7 +10,7 @@ use super::message::{
     Welcome,
 };
 use super::options::{Options, Placement, ProxyMode, SegmentBacking};
-use super::socket::{Deadline, Line};
+use super::socket::{Deadline, Line, has_hung_up, resource_error};
 use super::vigil::Vigil;
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::{Rank, check_n_ranks};
@@ -233,6 +233,16 @@ impl Joining {
     /// How often the launcher wants this member to beat.
     pub(crate) fn beat(&self) -> Option<Duration> {
         self.beat
+    }
+
+    /// Looks after the launcher while this member meets the others without it.
+    ///
+    /// # Errors
+    /// [`Error::ResourceLimit`].
+    pub(crate) fn launcher_vigil(&self) -> Result<Vigil> {
+        let line = self.channel.socket.try_clone();
+        let line = line.map_err(|error| resource_error("duplicating the control socket", error))?;
+        Ok(Vigil::new(|| None).unless(move || has_hung_up(&line)))
     }
 
     /// Waits until the others say where they are to be met; returns the token of the id.

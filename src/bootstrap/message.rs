@@ -21,7 +21,7 @@ pub const CONTRIBUTION_LEN: usize = 64;
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"SMCB");
 
 /// Version of these messages.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// The longest message, in bytes: what a receiver's buffer has to hold.
 pub(crate) const MAX_MESSAGE: usize = size_of::<Gathered>();
@@ -151,6 +151,12 @@ messages! {
         restarts: u32,
         /// 1 when it may live: it hangs.
         hangs: u32,
+        reserved: u32,
+    }
+    /// Root to member: nobody is started for one that was lost, and that might have been started again: there is no restart left.
+    Forsaken = 16, 32 bytes {
+        /// The rank.
+        member: u32,
         reserved: u32,
     }
     /// Member to root: it is about to fail because another one was lost.

@@ -41,7 +41,7 @@ mod knock;
 mod link;
 mod meeting;
 mod member;
-mod message;
+pub(crate) mod message;
 mod options;
 mod root;
 mod socket;
@@ -61,5 +61,7 @@ pub use options::{
     CHECKSUMS, CORES, Options, Placement, ProxyMode, SegmentBacking, checksums_from_env, cores_from_env,
 };
 pub(crate) use root::{Event, Offer, Root, Seat};
+#[cfg(test)]
+pub(crate) use socket::send;
 pub(crate) use socket::{pair, poll_timeout, resource_error};
 pub(crate) use vigil::{CallOff, Vigil};

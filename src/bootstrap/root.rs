@@ -25,7 +25,7 @@ use bytemuck::Zeroable;
 use nix::errno::Errno;
 
 use super::message::{
-    self, Blame, CONTRIBUTION_LEN, Contribution, Gathered, Go, Invite, Lost, Message, Ready, Report,
+    self, Blame, CONTRIBUTION_LEN, Contribution, Forsaken, Gathered, Go, Invite, Lost, Message, Ready, Report,
 };
 use super::options::{Options, Placement, ProxyMode};
 use super::socket::{Incoming, resource_error, try_receive};
@@ -118,7 +118,10 @@ pub(crate) struct Root {
     traced: bool,
     members: Vec<Member>,
     round: u32,
-    losses: Vec<DeviceName>,
+    /// What was told of those who are lost and were not started again.
+    losses: Vec<Lost>,
+    /// For whom nobody is started any more.
+    forsaken: Vec<Forsaken>,
     /// Where members that were started again are to come, by the latest word.
     invite: Option<Invite>,
     events: VecDeque<Event>,
@@ -143,6 +146,7 @@ impl Root {
             members: Vec::new(),
             round: 0,
             losses: Vec::new(),
+            forsaken: Vec::new(),
             invite: None,
             events: VecDeque::new(),
             trusting: false,
@@ -276,12 +280,12 @@ impl Root {
     fn announce_loss(&mut self, seat: Seat, hangs: bool) {
         let device = self.members[seat.0].device;
         self.members[seat.0].phase = Phase::Lost;
-        if !self.losses.contains(&device) {
-            self.losses.push(device);
-            let member = message::member_code(device);
+        let member = message::member_code(device);
+        if !self.losses.iter().any(|lost| lost.member == member) {
             let restarts = self.members[seat.0].restarts;
             let head = Lost::head(self.offer.job_id);
             let lost = Lost { head, member, restarts, hangs: hangs.into(), reserved: 0 };
+            self.losses.push(lost);
             // Who is not back yet has lost nobody: those whom it comes back to tell it who is there.
             for other in (0..self.members.len()).map(Seat) {
                 if !self.is_returning(other) {
@@ -347,10 +351,7 @@ impl Root {
                 self.advance(seat, Phase::Contributed, Self::gathered);
             }
             (Phase::Welcomed, Ready::KIND) => self.advance(seat, Phase::Ready, Self::go),
-            (Phase::Returning, Ready::KIND) => {
-                self.members[seat.0].phase = Phase::Running;
-                self.events.push_back(Event::Returned(seat));
-            }
+            (Phase::Returning, Ready::KIND) => self.take_back(seat),
             (Phase::Running, Blame::KIND) => self.hear_blame(seat, &message::read::<Blame>(bytes)?)?,
             (Phase::Running, Invite::KIND) => self.invite(message::read::<Invite>(bytes)?),
             (Phase::Running, message::Bye::KIND) => {

@@ -71,6 +71,16 @@ pub(super) fn hang_up(socket: &impl AsFd) {
     let _ = shutdown(socket.as_fd().as_raw_fd(), Shutdown::Both);
 }
 
+/// Whether the other end of `socket` has hung up. What it has said before may be there to be read.
+pub(super) fn has_hung_up(socket: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(socket.as_fd(), PollFlags::empty())];
+    let found = poll(&mut polled, PollTimeout::ZERO).is_ok_and(|found| found > 0);
+    found
+        && polled[0]
+            .revents()
+            .is_some_and(|events| events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR))
+}
+
 /// The error for a system call that may fail for want of descriptors or processes.
 pub(crate) fn resource_error(action: &'static str, source: std::io::Error) -> Error {
     let (resource, remedy) = match source.raw_os_error().map(Errno::from_raw) {

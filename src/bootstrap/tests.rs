@@ -463,3 +463,81 @@ fn an_overlong_name_is_refused_before_anything_is_started() {
     let offer = Offer { n_ranks: 1, epoch: 1, job_id: JOB, options, restarting: false, beat: None };
     assert!(matches!(Root::new(offer, memory().as_fd()), Err(Error::InvalidArgument { value: 257, .. })));
 }
+
+/// Serves until the root has had that event.
+fn serve_until(root: &mut Root, awaited: Event) {
+    let began = Instant::now();
+    loop {
+        let seats: Vec<_> = root.sockets().map(|(seat, ..)| seat).collect();
+        seats.into_iter().for_each(|seat| root.serve(seat).unwrap());
+        if std::iter::from_fn(|| root.next_event()).any(|event| event == awaited) {
+            return;
+        }
+        assert!(began.elapsed() < WATCHDOG, "no {awaited:?}");
+    }
+}
+
+/// A root of a job that is up, and its three members.
+fn root_that_restarts() -> (Root, Vec<Membership>) {
+    let offer = Offer { n_ranks: 3, epoch: 7, job_id: JOB, options: options(), restarting: true, beat: None };
+    let mut root = Root::new(offer, memory().as_fd()).unwrap();
+    let joining = (0..3).map(|member| {
+        let (own, theirs) = pair().unwrap();
+        root.seat(own, Placement { cpu: None, devices: 1, proxies: 0 });
+        std::thread::spawn(move || join(member, 3, theirs).unwrap())
+    });
+    let joining: Vec<_> = joining.collect();
+    serve_until(&mut root, Event::Up);
+    (root, joining.into_iter().map(|member| member.join().unwrap()).collect())
+}
+
+/// Hangs up for this member, and has it started again: returns what it is before it is back.
+fn start_again(root: &mut Root, member: Membership) -> Joining {
+    let number = member.rank().unwrap().get();
+    let seat = Seat(number as usize);
+    hang_up(member.link);
+    serve_until(root, Event::Lost(seat, ExitCause::HungUp));
+    let (own, theirs) = pair().unwrap();
+    root.reseat(seat, own);
+    let again = std::thread::spawn(move || begin(number, 3, theirs).unwrap());
+    serve_until(root, Event::Joined(seat, std::process::id().try_into().unwrap()));
+    again.join().unwrap()
+}
+
+#[test]
+fn a_member_that_was_started_again_is_told_as_it_comes_back_who_was_lost_on_its_way() {
+    let (mut root, mut members) = root_that_restarts();
+    let again = start_again(&mut root, members.remove(1));
+    root.declare_hung(Seat(2));
+    let link = again.come_back().unwrap();
+    serve_until(&mut root, Event::Returned(Seat(1)));
+    let told = link.wait_event(WATCHDOG).unwrap();
+    assert_eq!(told, LinkEvent::Lost { device: rank(2), restarts: 0, hangs: true });
+    // The others were told as it happened: of the one that has hung up, and then of the one that hangs.
+    let first = members[0].link.wait_event(WATCHDOG).unwrap();
+    assert_eq!(first, LinkEvent::Lost { device: rank(1), restarts: 0, hangs: false });
+    assert_eq!(members[0].link.wait_event(WATCHDOG).unwrap(), told);
+    assert_eq!(members[0].link.try_event().unwrap(), None);
+}
+
+#[test]
+fn whoever_is_there_or_comes_back_is_told_once_that_nobody_is_started_for_a_lost_rank() {
+    let (mut root, mut members) = root_that_restarts();
+    let again = start_again(&mut root, members.remove(1));
+    let link = &members[0].link;
+    root.declare_lost(Seat(2));
+    root.forsake(Seat(2));
+    root.forsake(Seat(2));
+    let told: Vec<_> = std::iter::from_fn(|| link.try_event().unwrap()).collect();
+    let lost = |number| LinkEvent::Lost { device: rank(number), restarts: 0, hangs: false };
+    assert_eq!(told, [lost(1), lost(2), LinkEvent::Forsaken(rank(2))]);
+    let in_vain = again.await_invite().unwrap_err();
+    assert!(matches!(in_vain, Error::Unavailable { operation: "recover", .. }), "{in_vain}");
+    // So is one that is started only now.
+    drop(again);
+    let (own, theirs) = pair().unwrap();
+    root.reseat(Seat(1), own);
+    let later = std::thread::spawn(move || begin(1, 3, theirs).unwrap().await_invite().unwrap_err());
+    serve_until(&mut root, Event::Joined(Seat(1), std::process::id().try_into().unwrap()));
+    assert_eq!(later.join().unwrap().to_string(), in_vain.to_string());
+}

@@ -7,11 +7,12 @@ use crate::rank::Rank;
 use crate::sync::Latch;
 
 /// Looks after ranks that may be lost without the root's hearing of it: they are in an epoch together that it knows nothing of. And
-/// it may be told to wait no longer.
+/// it may be told to wait no longer, or find out that there is no point in it.
 #[derive(Clone)]
 pub(crate) struct Vigil {
     lost: Arc<dyn Fn() -> Option<Rank> + Send + Sync>,
     off: Option<CallOff>,
+    is_vain: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
 
 /// Ends a meeting from another thread than the one that waits there. Whoever has begun with the others by then is with them.
@@ -32,7 +33,7 @@ pub(super) const VIGIL_INTERVAL: Duration = Duration::from_millis(5);
 impl Vigil {
     /// A vigil by `lost`, which returns one of those that are lost, if there is one.
     pub(crate) fn new(lost: impl Fn() -> Option<Rank> + Send + Sync + 'static) -> Self {
-        Self { lost: Arc::new(lost), off: None }
+        Self { lost: Arc::new(lost), off: None, is_vain: None }
     }
 
     /// A vigil for nobody, that ends by `off`.
@@ -45,9 +46,15 @@ impl Vigil {
         Self { off, ..self }
     }
 
+    /// The same, that ends as well once the wait `is_vain`, by what has nothing to do with those who are waited for.
+    pub(crate) fn unless(self, is_vain: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { is_vain: Some(Arc::new(is_vain)), ..self }
+    }
+
     /// Whether the wait is to end.
     pub(crate) fn is_called_off(&self) -> bool {
         self.off.as_ref().is_some_and(|off| off.0.is_open())
+            || self.is_vain.as_ref().is_some_and(|is_vain| is_vain())
     }
 
     /// One of those that are lost.

@@ -69,12 +69,14 @@ pub(super) fn behind_line(place: u64) -> u64 {
 
 /// Whether all members' buffers, as posted, can be worked on where they lie.
 pub(crate) fn applies(team: &Team, operation: Operation) -> bool {
-    (0..team.n_members()).all(|member| {
-        let [input, output] = team.board.post_of(member).places();
-        // Blocks that are exchanged in place would be overwritten before they are read.
-        let is_exchanged = operation == Operation::AllToAll && input == output;
-        !(is_elsewhere(input) || is_elsewhere(output) || is_exchanged)
-    })
+    (0..team.n_members()).all(|member| is_in_heap(team.board.post_of(member).places(), operation))
+}
+
+/// Whether the buffers at these `places`, one member's, can be worked on where they lie.
+pub(crate) fn is_in_heap([input, output]: [u64; 2], operation: Operation) -> bool {
+    // Blocks that are exchanged in place would be overwritten before they are read.
+    let is_exchanged = operation == Operation::AllToAll && input == output;
+    !(is_elsewhere(input) || is_elsewhere(output) || is_exchanged)
 }
 
 /// Executes `call` after all members have posted and [`applies`] says yes.

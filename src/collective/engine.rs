@@ -263,7 +263,9 @@ impl Engine {
         if let Way::Piped(_, kind) | Way::Custom(kind) = way {
             pipework.require(team, kind)?;
         }
-        team.board.tell_operation(summary);
+        let presumed = self.presumed(call, len, way);
+        let Self { team, pipework, .. } = self;
+        team.board.tell_operation(summary.in_manner(presumed));
         let met = meet(team, call, summary, pipework.balance());
         team.board.or_revoke(met)?;
         let settled = self.settle(call, len, way);
@@ -278,6 +280,16 @@ impl Engine {
             self.team.board.tell_done(len);
         }
         self.team.board.or_revoke(done)
+    }
+
+    /// How `call` is done as far as this member knows by itself, for whoever looks on while it waits for the others: unless some of them
+    /// have their buffers elsewhere.
+    fn presumed(&self, call: &Call<'_>, len: u64, way: Way) -> Manner {
+        if way != Way::AsTabled {
+            return way.manner();
+        }
+        let in_heap = direct::is_in_heap(direct::places(call), call.operation);
+        Manner { algorithm: Some(self.by_table(call, len, in_heap)), channel: ChannelKind::Memory }
     }
 
     /// How `call` is done, now that all members have told where their buffers are, and how many messages they have sent.
@@ -321,8 +333,7 @@ impl Engine {
 
     /// How `call` is done by the table, which is no longer a question of the caller's word.
     fn tabled(&mut self, call: &Call<'_>, len: u64, in_heap: bool) -> Result<Way> {
-        let buffers = if in_heap { BufferKind::Heap } else { BufferKind::Ordinary };
-        match call.by_table(self.choices.algorithm(call.operation, buffers, len)) {
+        match self.by_table(call, len, in_heap) {
             Algorithm::TwoShot => Ok(Way::Direct),
             Algorithm::OneShot if len <= MAIL_LEN => Ok(Way::Small),
             algorithm => {
@@ -331,6 +342,11 @@ impl Engine {
                 Ok(Way::Piped(algorithm, ChannelKind::Memory))
             }
         }
+    }
+
+    fn by_table(&self, call: &Call<'_>, len: u64, in_heap: bool) -> Algorithm {
+        let buffers = if in_heap { BufferKind::Heap } else { BufferKind::Ordinary };
+        call.by_table(self.choices.algorithm(call.operation, buffers, len))
     }
 
     /// Executes a send or a receive over channels of `kind`.

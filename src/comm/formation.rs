@@ -101,7 +101,7 @@ impl Formation {
             Outcome::Lost(rank) => Err(Error::PeerLost { rank }),
             Outcome::Failed(rank) => Err(Error::FailedElsewhere { operation: MEETING, rank }),
             // The host has died, and was none of them.
-            Outcome::Repeated => Err(Error::Revoked { by: None }),
+            Outcome::Repeated | Outcome::Vain => Err(Error::Revoked { by: None }),
         }
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::Communicator;
 use super::attach::join_met;
 use super::plan::Wishes;
+use super::supervision::Tidings;
 use super::unique_id::UniqueId;
 use crate::bootstrap::{CallOff, Options, Part, Vigil, meet, meet_as_newcomer};
 use crate::channel::World;
@@ -28,11 +29,13 @@ impl Communicator {
     /// All get the new communicator, or none does. This one stays what it was, and can be used further, also beside the new one;
     /// unless a member has died, which ends its epoch. Channels, buffers and streams belong to the communicator that they
     /// were made from; what is in its heaps can be read until it is dropped. While it waits for newcomers, [`Communicator::revoke`]
-    /// and an [`Aborter`](super::Aborter) of this communicator do not interrupt it: only a death does, and its timeout.
+    /// and an [`Aborter`](super::Aborter) of this communicator do not interrupt it: only a death does, also that of the launcher, and
+    /// its timeout.
     ///
     /// The new communicator is a job of its own, with fresh heaps of the same length. Its segments are anonymous and its proxies
     /// threads; tables and algorithms are to be set anew. A launcher goes on supervising the ranks that it has started, and only
-    /// these: whoever starts a newcomer looks after it.
+    /// these: whoever starts a newcomer looks after it. So [`Launch::detect_hangs`](crate::launch::Launch::detect_hangs) does not find
+    /// one that hangs; its peers' deadlines do.
     ///
     /// # Errors
     /// Ranks are named as the new communicator numbers them.
@@ -41,6 +44,7 @@ impl Communicator {
     /// - [`Error::PeerLost`]: a member or a newcomer has died or left meanwhile. [`Error::NoMeeting`] when it was the maker of the id, and no
     ///   member.
     /// - [`Error::Timeout`]: the rank that it names has not come. [`Error::FailedElsewhere`], [`Error::ResourceLimit`], [`Error::Os`].
+    /// - [`Error::Revoked`]: the launcher is gone, which ends the epoch.
     /// - Those of a barrier, which end the epoch: the members did not all call it.
     ///
     /// # Ordering
@@ -70,6 +74,10 @@ impl Communicator {
         let part = Part { rank: self.rank, n_ranks, n_members: self.n_ranks() };
         let vigil = self.vigil();
         let watched = vigil.clone().or_until(off);
+        let watched = match self.membership.tidings().cloned() {
+            Some(tidings) => watched.unless(move || tidings.is_orphaned()),
+            None => watched,
+        };
         let met = meet(&id.meeting_point(), part, &options, Some(watched));
         let met = met.and_then(|joining| join_met(joining, self.fabric().told_cores()));
         let mut comm = met.map_err(|error| self.explain(error, &vigil))?;
@@ -161,6 +169,10 @@ impl Communicator {
 
     /// What the meeting has failed by. Where that is the death of a member, it ends this epoch, too.
     fn explain(&self, error: Error, vigil: &Vigil) -> Error {
+        // It has ended this epoch, and the one that was to come.
+        if self.membership.tidings().is_some_and(Tidings::is_orphaned) {
+            return Error::Revoked { by: None };
+        }
         let error = match super::init::name_hang_up(error) {
             // If the host was a member, its death shows before its sockets are closed.
             error @ Error::NoMeeting { .. } => vigil.lost().map_or(error, |rank| Error::PeerLost { rank }),

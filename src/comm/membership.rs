@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::attach::OwnSegment;
 use super::ports::Ports;
 use super::recovery::Herald;
-use super::supervision::{Number, Supervision, has_service};
+use super::supervision::{Number, Supervision, Tidings, has_service};
 use super::workspace::Workspace;
 use crate::channel::{Blamed, Fabric};
 use crate::collective::Landlord;
@@ -43,6 +43,11 @@ impl Membership {
     pub(super) fn herald(&self) -> MutexGuard<'_, Herald> {
         // Nobody's code runs while it is locked.
         self.herald.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of the launcher, where there is one.
+    pub(super) fn tidings(&self) -> Option<&Tidings> {
+        self.supervision.as_ref().map(|supervision| supervision.tidings())
     }
 
     /// Tells the launcher, where there is one, that `lost` is, so that it neither waits for that rank nor blames another one.

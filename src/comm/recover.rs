@@ -41,9 +41,11 @@ impl Communicator {
     /// - [`Error::Unavailable`]: there is no launcher that starts ranks again ([`Launch::restart`](crate::launch::Launch::restart)); a
     ///   rank has left in peace, and nobody will be started for it; this is not the job's first communicator, or one that
     ///   has shrunk or grown, or has gone on already.
-    /// - [`Error::Timeout`]: the rank that it names has neither called it nor died, or has not been started again: it has died too
-    ///   often. It can be called again, and so can [`Communicator::shrink`], where the launcher
-    ///   [keeps going](crate::launch::Launch::keep_going).
+    /// - [`Error::Unavailable`], too, when a lost rank is not started again, since no restart is left: all who are left get it, as soon as
+    ///   the launcher knows. They can go on by [`Communicator::shrink`], where it [keeps going](crate::launch::Launch::keep_going).
+    /// - [`Error::Timeout`]: the rank that it names has neither called it nor died, or has been started again and does not come. It can
+    ///   be called again, and so can [`Communicator::shrink`].
+    /// - [`Error::Revoked`]: the launcher is gone, and nobody goes on.
     /// - [`Error::Excluded`], [`Error::ResourceLimit`], [`Error::Os`], [`Error::FailedElsewhere`], [`Error::Exhausted`]: as in
     ///   [`Communicator::shrink`].
     ///
@@ -66,7 +68,7 @@ impl Communicator {
         self.revoke();
         self.reclaim_engine();
         let mine = Past { completed: Some(completed), restarts: own.restarts };
-        let survivor = Survivor::new(self.fabric(), RECOVER);
+        let survivor = Survivor::new(self.fabric(), RECOVER, Some(supervision.tidings()));
         let meet = |round: &OpenRound<'_>, chosen, number| {
             let epoch = survivor.era_after(number).epoch;
             Return { survivor: &survivor, round, chosen, mine, supervision, epoch }.come_together(self)
@@ -109,16 +111,16 @@ impl Return<'_> {
                 return if stands == Outcome::Failed(survivor.fabric.rank()) {
                     Err(error)
                 } else {
-                    survivor.after(stands)
+                    self.after(stands)
                 };
             }
         };
         step("about to offer");
         round.offer();
         step("offered");
-        match survivor.wait(|| round.poll_offers(*chosen), || round.laggard(*chosen)) {
+        match survivor.wait(|| self.poll_offers(), || round.laggard(*chosen)) {
             Ok(None) => {}
-            Ok(Some(outcome)) => return survivor.after(outcome),
+            Ok(Some(outcome)) => return self.after(outcome),
             Err(late) => {
                 round.conclude(Outcome::Repeated);
                 return Err(late);
@@ -143,6 +145,13 @@ impl Return<'_> {
     /// all of them, a death makes them repeat it.
     fn fail(&self, error: Error) -> Result<Option<Communicator>> {
         let Self { survivor, round, chosen, .. } = self;
+        if let Err(orphaned) = survivor.check_launcher() {
+            round.conclude(Outcome::Repeated);
+            return Err(orphaned);
+        }
+        if let Some(stands) = self.end_in_vain() {
+            return self.after(stands);
+        }
         if !is_worth_another_try(&error) {
             round.conclude(Outcome::Failed(survivor.fabric.rank()));
             return Err(error);
@@ -156,7 +165,24 @@ impl Return<'_> {
         };
         // It may live, and have an error that it is about to tell.
         let told = has_hung_up.then(|| survivor.await_reason(round, *chosen)).flatten();
-        survivor.after(told.unwrap_or_else(|| round.conclude(own)))
+        self.after(told.unwrap_or_else(|| round.conclude(own)))
+    }
+
+    /// What to do after a round that has not brought this member to the others.
+    fn after(&self, outcome: Outcome) -> Result<Option<Communicator>> {
+        if outcome == Outcome::Vain { Err(Error::forsaken()) } else { self.survivor.after(outcome) }
+    }
+
+    /// As [`Round::poll_offers`](crate::sync::regroup::Round::poll_offers), while all who are missing can still come.
+    fn poll_offers(&self) -> Option<Option<Outcome>> {
+        self.end_in_vain().map(Some).or_else(|| self.round.poll_offers(self.chosen))
+    }
+
+    /// Ends the round when the launcher has said that somebody will not come back: for all, though it may not have said so to the others
+    /// yet. Who goes on in another way meets them in the next round then, and not in this one. Returns what stands.
+    fn end_in_vain(&self) -> Option<Outcome> {
+        let is_vain = self.supervision.tidings().is_one_forsaken();
+        is_vain.then(|| self.round.conclude(Outcome::Vain))
     }
 
     /// Who is to come back.
@@ -209,12 +235,14 @@ impl Return<'_> {
         Ok(comm)
     }
 
-    /// Looks after those who have survived with this rank.
+    /// Looks after those who have survived with this rank, and after the launcher, which has to start the others.
     fn vigil(&self) -> Vigil {
+        let tidings = self.supervision.tidings().clone();
         let (world, chosen) = (self.survivor.fabric.world().clone(), self.chosen);
         let gone =
             move |rank: &Rank| matches!(world.life(*rank).status(), LifeStatus::Lost | LifeStatus::Left);
-        Vigil::new(move || chosen.iter().find(&gone))
+        let vigil = Vigil::new(move || chosen.iter().find(&gone));
+        vigil.unless(move || tidings.is_orphaned() || tidings.is_one_forsaken())
     }
 }
 

@@ -231,7 +231,8 @@ fn map_heap(descriptor: OwnedFd, is_sealed: bool, shape: HeapShape) -> Result<Ma
 /// where they do not come together, since somebody else has died.
 ///
 /// # Errors
-/// [`Error::Timeout`] when nobody takes it back; those of [`super::join_job`].
+/// [`Error::Timeout`] when nobody takes it back; [`Error::Unavailable`] when nobody can, since another rank is lost for which no restart
+/// is left; [`Error::Revoked`] when the launcher is gone; those of [`super::join_job`].
 pub(super) fn come_back(joining: Joining) -> Result<Communicator> {
     let rank = joining.rank().expect("a service process is not started again");
     let mine = Past { completed: None, restarts: joining.restarts() };
@@ -241,7 +242,8 @@ pub(super) fn come_back(joining: Joining) -> Result<Communicator> {
     let part = Part { rank, n_ranks: joining.n_ranks(), n_members: joining.n_ranks() };
     let (mut comm, numbers) = loop {
         let point = UniqueId::from_words(joining.await_invite()?).meeting_point();
-        let met = meet(&point, part, &options, None).and_then(|joining| come_together(joining, mine, None));
+        let met = meet(&point, part, &options, Some(joining.launcher_vigil()?))
+            .and_then(|joining| come_together(joining, mine, None));
         match met.map_err(name_hang_up) {
             Ok(met) => break met,
             Err(error) if is_worth_another_try(&error) => {}

@@ -73,6 +73,7 @@ impl Communicator {
     /// - [`Error::Timeout`]: the rank that it names has neither called it nor died. It can be called again, after
     ///   [`Communicator::give_up`] if that rank is not to be waited for.
     /// - [`Error::Excluded`]: the others have given this rank up, and go on without it.
+    /// - [`Error::Revoked`]: the launcher is gone, and nobody goes on.
     /// - [`Error::ResourceLimit`], [`Error::Os`]: here; [`Error::FailedElsewhere`] when it was on another rank. All get an error then,
     ///   and can call it again.
     /// - [`Error::Unavailable`]: this is not the job's first communicator, or has gone on already.
@@ -86,7 +87,7 @@ impl Communicator {
         }
         self.revoke();
         self.reclaim_engine();
-        let survivor = Survivor::new(self.fabric(), SHRINK);
+        let survivor = Survivor::new(self.fabric(), SHRINK, self.membership.tidings());
         let (mut comm, chosen) = survivor.go_on(|round, chosen, number| {
             let era = survivor.era_after(number);
             Crossing { survivor: &survivor, round, chosen, era }.come_over()

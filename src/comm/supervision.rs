@@ -1,7 +1,8 @@
 //! The line to the launcher, which a rank keeps from epoch to epoch.
 //!
 //! The launcher numbers ranks as the first epoch does. What it reports, and its own end, ends every epoch that the rank is in
-//! and that concerns it.
+//! and that concerns it; also one that the rank comes into only afterwards. It tells each thing once, and may tell it while the ranks
+//! are on their way from one epoch into the next: so what was told is kept, and said again to each epoch that is followed later.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -37,7 +38,31 @@ pub(super) struct Supervision {
     link: Link,
     /// Whether the launcher starts ranks again that die.
     pub(super) restarting: bool,
-    followed: Arc<Mutex<Vec<Followed>>>,
+    tidings: Tidings,
+}
+
+/// What is known of the launcher, for whoever waits for others and would wait in vain.
+#[derive(Clone, Debug)]
+pub(super) struct Tidings(Arc<Mutex<Heard>>);
+
+impl Tidings {
+    /// Whether the launcher is gone.
+    pub(super) fn is_orphaned(&self) -> bool {
+        lock(&self.0).events.contains(&LinkEvent::LauncherGone)
+    }
+
+    /// Whether a rank that is lost will not be started again.
+    pub(super) fn is_one_forsaken(&self) -> bool {
+        lock(&self.0).events.iter().any(|event| matches!(event, LinkEvent::Forsaken(_)))
+    }
+}
+
+/// What the launcher has told, and whom it concerns.
+#[derive(Debug, Default)]
+struct Heard {
+    /// Each thing once. No more than there were processes, and the launcher's own end.
+    events: Vec<LinkEvent>,
+    followed: Vec<Followed>,
 }
 
 /// An epoch that ends with what the launcher reports.
@@ -46,6 +71,8 @@ struct Followed {
     world: Weak<World>,
     /// The launcher's number of each of its ranks that the launcher has started.
     numbers: Vec<Option<Number>>,
+    /// Whether the service process may be its proxy. Those of all later communicators are threads.
+    served: bool,
 }
 
 impl Supervision {
@@ -60,18 +87,22 @@ impl Supervision {
         world: &Arc<World>,
         numbers: Vec<Option<Number>>,
     ) -> Result<Self> {
-        let followed = Arc::new(Mutex::new(vec![Followed { world: Arc::downgrade(world), numbers }]));
-        let listening = Arc::clone(&followed);
-        let hear = move |event| lock(&listening).iter().for_each(|epoch| epoch.hear(event));
-        let watch = link.watch(pulse, hear)?;
-        Ok(Self { _watch: watch, link, restarting, followed })
+        let followed = vec![Followed { world: Arc::downgrade(world), numbers, served: has_service(world) }];
+        let tidings = Tidings(Arc::new(Mutex::new(Heard { events: Vec::new(), followed })));
+        let listening = tidings.clone();
+        let watch = link.watch(pulse, move |event| lock(&listening.0).hear(event))?;
+        Ok(Self { _watch: watch, link, restarting, tidings })
     }
 
-    /// Follows the epoch of `world`, too, from now on, whose ranks the launcher knows by `numbers`.
+    /// Follows the epoch of `world`, too, from now on, whose ranks the launcher knows by `numbers`. What the launcher has told before
+    /// ends that epoch, too, as far as it concerns it.
     pub(super) fn follow(&self, world: &Arc<World>, numbers: Vec<Option<Number>>) {
-        let mut followed = lock(&self.followed);
-        followed.retain(|epoch| epoch.world.strong_count() > 0);
-        followed.push(Followed { world: Arc::downgrade(world), numbers });
+        lock(&self.tidings.0).follow(Followed { world: Arc::downgrade(world), numbers, served: false });
+    }
+
+    /// What is known of the launcher, from now on, too.
+    pub(super) fn tidings(&self) -> &Tidings {
+        &self.tidings
     }
 
     /// Tells the launcher that a device is lost, by the number that the launcher has for it.
@@ -95,6 +126,22 @@ impl Supervision {
     }
 }
 
+impl Heard {
+    fn hear(&mut self, event: LinkEvent) {
+        if !self.events.contains(&event) {
+            self.events.push(event);
+        }
+        self.followed.iter().for_each(|epoch| epoch.hear(event));
+    }
+
+    /// Nothing is told between what is said again here and the next event: both happen under one lock.
+    fn follow(&mut self, epoch: Followed) {
+        self.events.iter().for_each(|event| epoch.hear(*event));
+        self.followed.retain(|epoch| epoch.world.strong_count() > 0);
+        self.followed.push(epoch);
+    }
+}
+
 impl Followed {
     fn hear(&self, event: LinkEvent) {
         let Some(world) = self.world.upgrade() else { return };
@@ -111,8 +158,10 @@ impl Followed {
                 Revocation::PeerLost(rank)
             }
             // In later epochs proxies are threads: the service process, which may have hung for long, is nobody's there.
-            LinkEvent::Lost { device: DeviceName::Proxy, .. } if !has_service(&world) => return,
+            LinkEvent::Lost { device: DeviceName::Proxy, .. } if !self.served => return,
             LinkEvent::Lost { device: DeviceName::Proxy, .. } => Revocation::ProxyLost,
+            // Its loss has ended the epoch.
+            LinkEvent::Forsaken(_) => return,
             LinkEvent::LauncherGone => Revocation::Aborted(None),
         };
         tracing::warn!(target: EPOCH, epoch = world.era().epoch, ?reason, "the launcher has ended the epoch");
@@ -125,7 +174,10 @@ pub(super) fn has_service(world: &World) -> bool {
     world.era().epoch == FIRST_EPOCH
 }
 
-fn lock(followed: &Mutex<Vec<Followed>>) -> MutexGuard<'_, Vec<Followed>> {
-    // One is added as a whole: a panic leaves nothing half done.
-    followed.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(heard: &Mutex<Heard>) -> MutexGuard<'_, Heard> {
+    // One thing is added as a whole: a panic leaves nothing half done.
+    heard.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,10 +8,11 @@ use crate::logs::step;
 use crate::rank::{Rank, RankSet};
 use crate::shm::{CellRef, CellSlice, HostKernel};
 use crate::sync::regroup::{OfferCell, Outcome, Round, RoundCell};
-use crate::sync::{LifeStatus, ParkCell, Waiting, wait_until};
+use crate::sync::{LifeStatus, ParkCell, Stop, Waiting, Watch, wait_until};
 
 use super::Communicator;
 use super::formation::NoWatch;
+use super::supervision::Tidings;
 
 /// How long it may take until a rank is seen to be dead whose descriptors are gone, or says why it has hung up.
 const REASONS_SHOW: Duration = Duration::from_millis(500);
@@ -26,13 +27,30 @@ pub(super) struct Survivor<'a> {
     pub(super) offers: CellSlice<OfferCell>,
     rounds: CellSlice<RoundCell>,
     operation: &'static str,
+    /// What is known of the launcher, where there is one. Nobody goes on who has lost his: the next epoch would end as it begins.
+    tidings: Option<&'a Tidings>,
+}
+
+/// Watches whether the launcher is gone: who polls sees all else.
+#[derive(Debug)]
+struct OrphanWatch<'a>(Option<&'a Tidings>);
+
+impl Watch for OrphanWatch<'_> {
+    fn check(&self) -> Option<Stop> {
+        self.0.is_some_and(Tidings::is_orphaned).then_some(Stop::Revoked(None))
+    }
 }
 
 impl<'a> Survivor<'a> {
-    pub(super) fn new(fabric: &'a Fabric, operation: &'static str) -> Self {
+    pub(super) fn new(fabric: &'a Fabric, operation: &'static str, tidings: Option<&'a Tidings>) -> Self {
         let control = fabric.world().control();
         let (rounds, park) = control.rounds();
-        Self { fabric, park, offers: control.offers(), rounds, operation }
+        Self { fabric, park, offers: control.offers(), rounds, operation, tidings }
+    }
+
+    /// Fails when the launcher is gone.
+    pub(super) fn check_launcher(&self) -> Result<()> {
+        OrphanWatch(self.tidings).check().map_or(Ok(()), |_| Err(Error::Revoked { by: None }))
     }
 
     /// The communicator of those who go on, and who they are: has `cross` try it in one round after the other, which returns none
@@ -41,6 +59,7 @@ impl<'a> Survivor<'a> {
         &self,
         cross: impl Fn(&OpenRound<'_>, RankSet, u64) -> Result<Option<Communicator>>,
     ) -> Result<(Communicator, RankSet)> {
+        self.check_launcher()?;
         let mut candidates = RankSet::all(self.fabric.world().n_ranks());
         for (number, cell) in (0..MAX_ROUNDS).zip(&*self.rounds) {
             let (comm, chosen) = match (cell.outcome(), cell.chosen(candidates)) {
@@ -88,7 +107,7 @@ impl<'a> Survivor<'a> {
                 let needs = "an epoch that nobody went on from";
                 Err(Error::Unavailable { operation: self.operation, needs })
             }
-            Outcome::Repeated | Outcome::Failed(_) | Outcome::Lost(_) => Ok(None),
+            Outcome::Repeated | Outcome::Failed(_) | Outcome::Lost(_) | Outcome::Vain => Ok(None),
         }
     }
 
@@ -96,6 +115,8 @@ impl<'a> Survivor<'a> {
     pub(super) fn after(&self, outcome: Outcome) -> Result<Option<Communicator>> {
         match outcome {
             Outcome::Failed(rank) => Err(Error::FailedElsewhere { operation: self.operation, rank }),
+            // Whoever was told that goes on in another way, and meets this one in the next round.
+            Outcome::Vain => Ok(None),
             Outcome::Together | Outcome::Repeated | Outcome::Lost(_) => Ok(None),
         }
     }
@@ -107,13 +128,14 @@ impl<'a> Survivor<'a> {
         wait_until(&waiting, &self.park, || round.cell.outcome().or_else(|| round.mourn(chosen))).ok()
     }
 
-    /// Waits for the others; if that takes too long, `awaited` is whom it was for.
+    /// Waits for the others; if that takes too long, `awaited` is whom it was for. It ends when the launcher is gone.
     pub(super) fn wait<T>(
         &self,
         poll: impl FnMut() -> Option<T>,
         awaited: impl FnOnce() -> Option<Rank>,
     ) -> Result<T> {
-        let waiting = self.fabric.waiting(&NoWatch);
+        let watch = OrphanWatch(self.tidings);
+        let waiting = self.fabric.waiting(&watch);
         wait_until(&waiting, &self.park, poll).map_err(|stop| waiting.error(stop, self.operation, awaited()))
     }
 }

@@ -299,6 +299,27 @@ mod tests {
     }
 
     #[test]
+    fn a_job_that_starts_while_leftovers_of_its_prefix_are_removed_waits_for_that() {
+        let prefix = prefix("swept");
+        let dead_claim =
+            |_: &str| std::fs::write(format!("/dev/shm/{prefix}.lock"), format!("shmccl {}", dead()));
+        for leave in [&(|_: &str| Ok(())) as &dyn Fn(&str) -> std::io::Result<()>, &dead_claim] {
+            leave(&prefix).unwrap();
+            let sweeping = Claim::take(&prefix, false).unwrap().unwrap();
+            let backing = SegmentBacking::Named(prefix.clone());
+            let starting = std::thread::spawn(move || Names::claim(&backing, 1, 7, &mut |_, _| {}));
+            let began = std::time::Instant::now();
+            while !starting.is_finished() && began.elapsed() < std::time::Duration::from_millis(30) {
+                std::thread::yield_now();
+            }
+            sweeping.own().into_iter().for_each(|left| remove(&left.name).unwrap());
+            drop(sweeping);
+            drop(starting.join().unwrap().unwrap());
+            assert!(!exists(&format!("{prefix}.lock")));
+        }
+    }
+
+    #[test]
     fn files_of_others_stay_whatever_they_are_called() {
         let prefix = prefix("foreign");
         let [number, lock] = ["1", "lock"].map(|end| format!("/dev/shm/{prefix}.{end}"));

@@ -2,18 +2,21 @@
 //!
 //! | file `PREFIX.lock` | meaning |
 //! |---|---|
-//! | locked, empty | somebody is looking whether the names are free |
-//! | locked, `shmccl` and a process id in it | the names are that launcher's |
+//! | locked, empty | somebody is looking whether the names are free, or removes what dead jobs have left of them |
+//! | locked, `shmccl` and the id of a process that lives | the names are that launcher's |
+//! | locked, `shmccl` and the id of one that is dead | its janitor, or somebody else, removes what it has left |
 //! | not locked | a launcher and its janitor were killed; whoever comes next removes it |
 //!
 //! The file is made without a name, locked, given to the janitor, and linked under its name last: whenever the launcher is
 //! killed, there is no name yet or somebody who removes it. The lock belongs to the open file, which
 //! launcher and janitor share. Only who has it locked removes the name, so a file that is found locked by its finder and
-//! still has its name keeps it until then.
+//! still has its name keeps it until then. Whoever removes leftovers is through in a moment, and is waited for so long.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg, OFlag, open};
@@ -22,11 +25,15 @@ use nix::unistd::{linkat, unlink};
 
 use super::names::{CLAIMING, path};
 use crate::error::{Error, Result};
+use crate::locks;
 use crate::shm::header::Creator;
 use crate::shm::{Janitor, Sweep};
 
 /// What a signed file starts with, in front of the process id.
 const SIGNATURE: &str = "shmccl ";
+
+/// How long a lock may be somebody's who does not say that the names are his: he is about to, or to be gone.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The right to one prefix, for as long as this lives.
 #[derive(Debug)]
@@ -41,7 +48,7 @@ impl PrefixLock {
     /// Takes the lock called `name`, and starts the janitor that does `sweep` should this process be killed.
     ///
     /// # Errors
-    /// [`Error::NameInUse`] when another one has it.
+    /// [`Error::NameInUse`] when another one has it: at once where that is a launcher that lives, after a second otherwise.
     pub(super) fn take(name: String, sweep: &Sweep) -> Result<Self> {
         let file = lock(unnamed()?).map_err(|(_, errno)| Error::os(CLAIMING, errno))?;
         let janitor = Janitor::start(sweep, file.as_fd()).ok();
@@ -99,22 +106,22 @@ fn remove_leftover(name: &str) -> Result<()> {
         Err(Errno::ENOENT) => return Ok(()),
         Err(errno) => return Err(refused(errno)),
     };
-    match lock(file) {
+    match locks::lock(&file, PATIENCE, || holder(&file).is_none()) {
         // The last holder may have removed the name between our opening and locking it.
-        Ok(file) if fstat(&*file).map_err(refused)?.st_nlink == 0 => Ok(()),
-        Ok(_locked) => unlink(path(name).as_c_str()).map_err(refused),
-        Err((file, Errno::EWOULDBLOCK)) => {
-            Err(Error::NameInUse { name: name.to_owned(), holder: holder(file) })
+        Ok(()) if fstat(&file).map_err(refused)?.st_nlink == 0 => Ok(()),
+        Ok(()) => unlink(path(name).as_c_str()).map_err(refused),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(Error::NameInUse { name: name.to_owned(), holder: holder(&file) })
         }
-        Err((_, errno)) => Err(refused(errno)),
+        Err(error) => Err(Error::os(CLAIMING, error)),
     }
 }
 
-/// Who holds a lock, unless he has not come to say so yet.
-fn holder(mut file: File) -> Option<u64> {
-    let mut text = String::new();
-    file.read_to_string(&mut text).ok()?;
-    let pid = signer(&text)?;
+/// The launcher that holds a lock, unless it has not come to say so yet, or is dead.
+fn holder(file: &File) -> Option<u64> {
+    let mut text = [0; 64];
+    let len = file.read_at(&mut text, 0).ok()?;
+    let pid = signer(str::from_utf8(&text[..len]).ok()?)?;
     Creator { pid, start: 0 }.is_alive().then_some(pid)
 }
 

@@ -275,6 +275,8 @@ impl Launch {
     /// job like any other. So does the error exit of a rank that has dropped its communicator, as that of a body given to
     /// [`Launch::run`] has: it has left in peace, and the others do not take it back. A panic is a death.
     ///
+    /// When no restart is left for one that has died the others are told so: `recover` fails at once then.
+    ///
     /// Ranks that go on by [`Communicator::shrink`](crate::Communicator::shrink) need [`Launch::keep_going`] as well: the launcher does
     /// not know that they go without the dead, starts these again, and ends the job when there are no restarts left.
     #[must_use]
@@ -307,13 +309,18 @@ impl Launch {
     /// A rank that hangs ends the epoch as one that dies, and what was asked for that holds for it: the job ends with it, or
     /// [goes on](Self::keep_going), or it is [started again](Self::restart). [`ExitCause::Hung`] tells how long it has not beaten. It is killed,
     /// unless the rule [spares](HangRule::sparing) it; also one that takes its time to die, by writing a core file.
+    ///
+    /// It is for the processes that this launcher starts, in every epoch that they come into. Newcomers to a communicator of theirs
+    /// ([`Communicator::join`](crate::Communicator::join)) are not looked at, nor are ranks that meet without a launcher: one of
+    /// those that hangs is found by its peers' deadlines.
     #[must_use]
     pub fn detect_hangs(mut self, rule: HangRule) -> Self {
         self.hang_rule = Some(rule);
         self
     }
 
-    /// Sets whether SIGQUIT is a question what the job is doing, which is handed to [`Observer::on_quit`], and ends nothing. What ranks do
+    /// Sets whether SIGQUIT is a question what the job is doing, which is handed to [`Observer::on_quit`], and ends nothing; also where
+    /// it was ignored, as in what a script starts in the background. What ranks do
     /// at SIGQUIT is their programs' business; those that are started by way of
     /// [`become_program`](crate::bootstrap::become_program) ignore it.
     #[must_use]

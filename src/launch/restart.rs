@@ -4,6 +4,8 @@
 //! can come together. One that others have given up, or that has hung up, is killed first when it has not ended within the
 //! time of grace. Nobody is started for one that has left in peace, also when it ends with an error: the others do not take it back.
 //! Once a rank is back among the others its failure is forgotten: if the job fails later, that is not why.
+//!
+//! When no restart is left the others are told for whom nobody is started, so that they do not wait to take that rank back.
 
 use std::time::{Duration, Instant};
 
@@ -119,7 +121,18 @@ impl Job<'_> {
                 None => {}
             }
         }
+        self.forsake_the_lost();
         Ok(())
+    }
+
+    /// Tells the others of those who are lost and will not be started again, since all restarts are used up.
+    fn forsake_the_lost(&mut self) {
+        let is_over = self.restarts.left == 0 && self.restarts.launch.restarts > 0;
+        for seat in (0..self.processes.len()).map(Seat) {
+            if is_over && self.told[seat.0] && self.is_rank(seat) {
+                self.root.forsake(seat);
+            }
+        }
     }
 
     fn restart(&mut self, seat: Seat, cause: ExitCause) -> Result<()> {

@@ -220,7 +220,8 @@ static WATCHED: Mutex<bool> = Mutex::new(false);
 /// Turns SIGINT, SIGTERM and SIGHUP, and SIGQUIT where it was asked for, into readiness of a descriptor while it lives.
 ///
 /// Handlers, unlike a blocked mask, work whatever other threads do and are not inherited by programs that are
-/// started meanwhile. A signal that the process ignores stays ignored.
+/// started meanwhile. A signal that the process ignores stays ignored, so that what a shell has started in the background is not ended
+/// from the terminal; but not SIGQUIT, which ends nothing here.
 #[derive(Debug)]
 pub(crate) struct InterruptWatch {
     previous: Vec<(Signal, SigAction)>,
@@ -249,7 +250,7 @@ impl InterruptWatch {
             // SAFETY: `note_interrupt` does only what is allowed in a signal handler.
             let previous = unsafe { sigaction(signal, &action) }?;
             watch.previous.push((signal, previous));
-            if matches!(previous.handler(), SigHandler::SigIgn) {
+            if matches!(previous.handler(), SigHandler::SigIgn) && signal != Signal::SIGQUIT {
                 watch.restore_last();
             }
         }

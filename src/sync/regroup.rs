@@ -41,12 +41,15 @@ pub(crate) enum Outcome {
     Failed(Rank),
     /// This one is gone, and there is no other round: they do not begin.
     Lost(Rank),
+    /// Those who are waited for besides will not come: nobody gets anywhere in this way.
+    Vain,
 }
 
 const TOGETHER: u64 = 1;
 const REPEATED: u64 = 2;
 const FAILED: u64 = 3;
 const LOST: u64 = 1 << 8;
+const VAIN: u64 = 1 << 16;
 
 impl Outcome {
     fn to_word(self) -> u64 {
@@ -55,6 +58,7 @@ impl Outcome {
             Self::Repeated => REPEATED,
             Self::Failed(rank) => FAILED + u64::from(rank.get()),
             Self::Lost(rank) => LOST + u64::from(rank.get()),
+            Self::Vain => VAIN,
         }
     }
 
@@ -66,6 +70,7 @@ impl Outcome {
         };
         match (word, above(FAILED), above(LOST)) {
             (TOGETHER, ..) => Self::Together,
+            (VAIN, ..) => Self::Vain,
             (_, Some(rank), _) => Self::Failed(rank),
             (.., Some(rank)) => Self::Lost(rank),
             _ => Self::Repeated,
@@ -406,7 +411,7 @@ mod tests {
     fn every_word_is_some_outcome() {
         let of_ranks = [0, 63].map(Rank::known);
         let of_ranks = of_ranks.into_iter().flat_map(|rank| [Outcome::Failed(rank), Outcome::Lost(rank)]);
-        for outcome in of_ranks.chain([Outcome::Together, Outcome::Repeated]) {
+        for outcome in of_ranks.chain([Outcome::Together, Outcome::Repeated, Outcome::Vain]) {
             assert_eq!(Outcome::from_word(outcome.to_word()), outcome);
         }
         for forged in [FAILED + 64, u64::MAX, 1 << 32 | FAILED] {

@@ -106,8 +106,10 @@ fn repeat(
 
 /// Says something to whoever reads the output, in a way that the test harness' own output is not taken for.
 pub(crate) fn say(what: &str) {
+    // In one piece: other processes write to the same pipe.
+    let line = format!("\n@ {what}\n");
     let mut out = std::io::stdout().lock();
-    writeln!(out, "\n@ {what}").and_then(|()| out.flush()).unwrap();
+    out.write_all(line.as_bytes()).and_then(|()| out.flush()).unwrap();
 }
 
 pub(crate) fn saying(line: &str) -> Option<Vec<&str>> {

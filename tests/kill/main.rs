@@ -19,6 +19,7 @@ mod heirs;
 mod hopeless;
 mod joining;
 mod launcher;
+mod orphaned;
 mod restarting;
 mod returning;
 mod series;
@@ -44,7 +45,7 @@ use support::{Random, Watchdog, is_running, long};
 
 use device::{be_a_device, is_device};
 use flood::{be_a_flooder, flood};
-use hopeless::{be_hopeless, run_hopeless};
+use hopeless::{be_forsaken, be_hopeless, run_forsaken, run_hopeless};
 use launcher::{LauncherTrial, be_a_launcher, is_launcher};
 use series::Series;
 use sorts::count_operations;
@@ -192,6 +193,21 @@ fn a_rank_that_dies_again_and_again_ends_the_job_by_its_last_death() {
     assert_eq!(restarted, [end; 2]);
     let error = outcome.unwrap_err();
     assert!(matches!(error, Error::DeviceFailed { device, cause } if (device, cause) == end), "{error}");
+}
+
+#[test]
+fn who_is_left_is_told_at_once_that_no_restart_is_and_goes_on_without_the_dead() {
+    if is_device() {
+        return be_forsaken();
+    }
+    let _alone = one_at_a_time();
+    let test = "who_is_left_is_told_at_once_that_no_restart_is_and_goes_on_without_the_dead";
+    for restarts in [1, 2] {
+        let _watchdog = Watchdog::start(test, PATIENCE);
+        let output = run_forsaken(test, restarts);
+        let said = |what: &str| output.lines().filter(|line| line.contains(what)).count();
+        assert_eq!((said("@ in vain: a restart that is left"), said("@ done")), (2, 2), "{output}");
+    }
 }
 
 #[test]

@@ -22,6 +22,7 @@ use crate::device::say;
 use crate::gathering::{self, Gathering};
 use crate::halting;
 use crate::joining::{self, JoiningTrial, Tally};
+use crate::orphaned::{self, orphan_at};
 use crate::returning::{self, ReturningTrial, Returns};
 use crate::series::Series;
 use crate::stepwise::Said;
@@ -34,6 +35,9 @@ pub(crate) const FROM: &str = "STEP_FROM";
 /// Set where the step stops the process instead, until somebody wakes it.
 pub(crate) const STOPS: &str = "STEP_STOPS";
 
+/// Set where the step kills the launcher.
+pub(crate) const ORPHANS: &str = "STEP_ORPHANS";
+
 /// More steps than there are on any way.
 const MOST: u64 = 200;
 
@@ -41,9 +45,13 @@ const MOST: u64 = 200;
 pub(crate) fn count_from(from: &str) {
     if std::env::var(FROM).is_ok_and(|told| told == from) {
         let left = Mutex::new(std::env::var(NUMBER).unwrap().parse().unwrap());
-        let signal = if std::env::var_os(STOPS).is_some() { Signal::SIGSTOP } else { Signal::SIGKILL };
+        let act = match [STOPS, ORPHANS].map(|name| std::env::var_os(name).is_some()) {
+            [true, _] => Act::Stop,
+            [_, true] => Act::Orphan,
+            _ => Act::Die,
+        };
         // It may be counting already.
-        let _ = tracing::subscriber::set_global_default(Counter { left, signal });
+        let _ = tracing::subscriber::set_global_default(Counter { left, act });
     }
 }
 
@@ -54,24 +62,49 @@ pub(crate) fn die_as(name: &str, rank: Rank) {
     }
 }
 
-/// Kills or stops this process when there are no steps left.
+/// Does what it is told to when there are no steps left.
 struct Counter {
     left: Mutex<u64>,
-    signal: Signal,
+    act: Act,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Act {
+    /// This process does.
+    Die,
+    /// It is stopped.
+    Stop,
+    /// The launcher is killed, and it goes on when it has heard of that.
+    Orphan,
+}
+
+impl Act {
+    fn begin(self) {
+        match self {
+            Self::Die => _ = kill(Pid::this(), Signal::SIGKILL),
+            Self::Stop => _ = kill(Pid::this(), Signal::SIGSTOP),
+            Self::Orphan => orphaned::kill_the_launcher(),
+        }
+    }
 }
 
 impl Subscriber for Counter {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target() == shmccl::logs::MEETING
+            || (self.act == Act::Orphan && metadata.target() == shmccl::logs::EPOCH)
     }
 
-    fn event(&self, _event: &Event<'_>) {
+    fn event(&self, event: &Event<'_>) {
+        if event.metadata().target() == shmccl::logs::EPOCH {
+            return orphaned::hear(event);
+        }
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         // Once: who was woken goes on.
         let is_due = *left == 1;
         *left = left.saturating_sub(1);
+        drop(left);
         if is_due {
-            let _ = kill(Pid::this(), self.signal);
+            self.act.begin();
         }
     }
 
@@ -251,6 +284,22 @@ fn whoever_is_killed_at_whatever_step_of_recovering_all_come_together_in_the_end
         |victim, number| ReturningTrial::at_step(test, victim, number).run(&mut returns),
     );
     println!("{returns}");
+}
+
+#[test]
+fn a_launcher_that_is_killed_at_whatever_step_of_going_on_has_ended_the_next_epoch_too() {
+    if orphaned::is_of_a_trial() {
+        return orphaned::be_of_a_trial();
+    }
+    let test = "steps::a_launcher_that_is_killed_at_whatever_step_of_going_on_has_ended_the_next_epoch_too";
+    let mut series = Series::begin("steps");
+    let again = "who was started again";
+    let survivors = ["shrink", "grow", "recover"].into_iter().flat_map(|way| [(way, "0"), (way, "1")]);
+    for (way, victim) in survivors.chain([("recover", again)]) {
+        let steps = at_each_step(way, &mut series, |number| orphan_at(test, way, victim, number));
+        println!("{way}, {victim}: {steps} steps");
+        assert!(steps > 5, "{steps}");
+    }
 }
 
 #[test]

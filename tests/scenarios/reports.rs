@@ -1,14 +1,19 @@
 //! What ranks see of each other while nothing goes on.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use shmccl::channel::Channel;
-use shmccl::collective::Operation;
+use shmccl::collective::{Algorithm, Operation};
 use shmccl::observe::Report;
-use shmccl::reduce::ReduceOp;
+use shmccl::reduce::{CustomOp, ReduceOp};
 use shmccl::{Collectives, Communicator, Error, Result};
 
 use crate::harness::Job;
+
+/// The elements of an operation of many steps.
+const COUNT: usize = 1 << 21;
 
 /// The numbers of the ranks that a report names.
 fn numbers(ranks: &[shmccl::Rank]) -> Vec<u32> {
@@ -64,11 +69,56 @@ scenario!(a_large_operation_is_told_of_with_its_way, Job::of(2).heap_len(64 << 2
         let report = look(comm, |report| wait_for_rank_1(report, &[0]))?;
         let call = report.ranks[0].call.expect("it waits in a call");
         assert_eq!((call.summary.operation(), call.summary.count()), (Some(Operation::AllReduce), 1 << 20));
+        // It knows what the table says before rank 1 has come.
+        assert!(report.to_string().contains("all_reduce of 1048576 float by sum by two_shot"), "{report}");
         let work = &report.ranks[1].work;
         assert_eq!((work.large_operations, work.large_bytes), (1, 4 << 20), "{report}");
     }
     comm.all_reduce(&input, &output, &ReduceOp::Sum)?;
+    comm.set_algorithm(Some(Algorithm::Ring));
+    if comm.rank().get() == 1 {
+        let is_told =
+            |report: &Report| report.to_string().contains("all_reduce of 1048576 float by sum by ring");
+        look(comm, |report| wait_for_rank_1(report, &[0]) && is_told(report))?;
+    }
+    comm.all_reduce(&input, &output, &ReduceOp::Sum)?;
 });
+
+scenario!(
+    a_rank_that_stops_in_the_middle_of_a_large_operation_is_waited_for_in_a_step_of_it,
+    Job::of(2).heap_len(64 << 20),
+    |comm| {
+        let onlooker = Mutex::new(comm.duplicate()?);
+        let (is_rank_1, seen) = (comm.rank().get() == 1, OnceLock::new());
+        let (combined, told) = (AtomicUsize::new(0), Arc::new(seen));
+        let tell = Arc::clone(&told);
+        // Rank 1 stops where it has combined an eighth of all, and looks on until rank 0 can do no more without it.
+        let slow = CustomOp::new::<f32>("slow sum", move |sums, others| {
+            sums.iter_mut().zip(others).for_each(|(sum, other)| *sum += other);
+            let before = combined.fetch_add(sums.len(), Ordering::Relaxed);
+            if is_rank_1 && before >= COUNT / 8 && tell.get().is_none() {
+                let comm = onlooker.lock().unwrap();
+                let waits = |report: &Report| {
+                    report.ranks[0].waits_for().is_some() && report.to_string().contains(", step ")
+                };
+                let _ = tell.set(look(&comm, waits).unwrap());
+            }
+        });
+        let mut data = vec![1.0_f32; COUNT];
+        comm.all_reduce_in_place(&mut data, &ReduceOp::Custom(slow))?;
+        assert!(data.iter().all(|sum| *sum == 2.0));
+        if is_rank_1 {
+            let report = told.get().expect("rank 1 has combined its share");
+            assert_eq!(numbers(&report.ranks[0].awaits()), [1], "{report}");
+            let text = report.to_string();
+            let (_, rest) = text.split_once(&format!("in all_reduce of {COUNT} float by operator ")).unwrap();
+            let (_, rest) = rest.split_once(" by two_shot").unwrap_or_else(|| panic!("{text}"));
+            let (_, rest) = rest.split_once(", step ").unwrap_or_else(|| panic!("{text}"));
+            let digits = rest.find(|char: char| !char.is_ascii_digit()).unwrap();
+            assert!(rest[..digits].parse::<u64>().unwrap() > 0, "{text}");
+        }
+    }
+);
 
 scenario!(
     communicators_beyond_those_that_are_shown_take_nothing_from_the_count,

@@ -54,6 +54,7 @@ impl Root {
         self.members[seat.0].has_joined = true;
         self.post(seat, &welcome, Rc::clone(&self.gifts));
         self.invite.into_iter().for_each(|invite| self.pass_on(seat, &invite));
+        self.tell_forsaken(seat);
         self.events.push_back(Event::Joined(seat, pid));
         Some(())
     }

@@ -9,7 +9,7 @@ use crate::rank::RankSet;
 use crate::sync::WaitingIn;
 
 impl Board {
-    /// Tells that this member is in the call `summary`; again when it is known how that is done.
+    /// Tells that this member is in the call `summary`, and how that is done as far as it knows; again when all know it.
     pub(crate) fn tell_operation(&mut self, summary: Summary) {
         let next = self.number().wrapping_add(1);
         let number = *self.large.get_or_insert(next);
