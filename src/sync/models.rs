@@ -23,6 +23,7 @@ use super::{
 use crate::rank::Rank;
 
 mod barriers;
+mod cards;
 mod endings;
 mod membarrier;
 mod parking;

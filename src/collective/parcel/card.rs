@@ -7,7 +7,8 @@
 //! The stamp is the number of the message and one. A card takes its turn among the messages of the pipe, is given back as a slot is, and
 //! its sender is as far ahead as with slots. Its semaphore is not raised: whoever receives looks for both, at words that stay in its
 //! cache until something comes. So it finds out, too, when the other end has called for more or less than fits on a card. It looks at the
-//! semaphore first: of a signal that it finds then the message may be behind a card, which it sees by that signal (S1).
+//! semaphore first: of a signal that it finds then the message may be behind a card, which it sees by that signal (S1; model in
+//! `src/sync/models/cards.rs`).
 //!
 //! Over proxied channels, with checksums, and where faults are planned, which strike slots, there are no cards.
 

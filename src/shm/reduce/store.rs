@@ -13,10 +13,11 @@
 //! `prefetchw` nor a load of the line beforehand helps much. The string instruction takes lines over without reading them, many at a
 //! time. So where a result has several receivers, none of them in place, the other way that is tried out is not past the cache:
 //! results are stored to the first receiver alone, [`PIECE`] bytes at a time, and copied to the others from there ([`Storing::First`]).
-//! An all-reduce of 512 KiB out of place between two ranks on separate cores (AMD Zen 5) took 17 us so, 51 with a store to each, and
-//! 30 past the cache; one of 2 MiB 65, 162 and 160. Among 4 ranks on 2 such cores 512 KiB took 90, 143 and 120 us, 2 MiB 362, 537 and
-//! 457; among 8 ranks 512 KiB took 243, 324 and 290. While cores share their caches the copies are as quick as a store to each between
-//! two ranks (512 KiB took 9.2 us against 10.5) and among 8, and slower among 4 (46 us against 40): so they are tried out.
+//! With one way forced, an all-reduce of 512 KiB out of place between two ranks on separate cores (AMD Zen 5) took 17 us so, 51 with a
+//! store to each, and 30 past the cache; one of 2 MiB 57 to 67, 162 and 160. Among 4 ranks on 2 such cores 512 KiB took 90 to 100, 143
+//! and 120 us, 2 MiB 350 to 457, 537 and 457; among 8 ranks 512 KiB took 243, 324 and 290. While cores share their caches the copies are
+//! as quick as a store to each between two ranks (512 KiB took 9.2 us against 10.5) and among 8, and slower among 4 (46 us against 40): so
+//! they are tried out.
 //! Where what all read and write does not fit into the shared cache it is past it as before: copies of 8 MiB among 8 took 4.1 ms, 3.5
 //! past the cache.
 //!
