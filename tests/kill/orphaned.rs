@@ -108,8 +108,12 @@ fn be_a_rank() {
 }
 
 fn end(error: &Error) {
-    // Another one has heard of it before this one, and has left.
-    let has_left = matches!(error, Error::Unavailable { operation: "recover", .. });
+    // Another one, perhaps the host of the meeting, has heard of it before this one, and has left.
+    let has_left = match error {
+        Error::Unavailable { operation: "recover", .. } => true,
+        Error::NoMeeting { .. } | Error::FailedElsewhere { .. } => told(WAY) == "grow",
+        _ => false,
+    };
     assert!(has_left || matches!(error, Error::Revoked { by: None }), "{error}");
     say("told");
 }
@@ -186,6 +190,9 @@ fn be_a_newcomer(id: &UniqueId) {
     }
 }
 
+/// How long the process that has killed the launcher waits at its step to hear of that: in some steps nobody listens for it.
+const HEARING: Duration = Duration::from_secs(1);
+
 /// Kills the launcher, and returns when its sockets are closed, and this process has heard of that, if it listens.
 pub(crate) fn kill_the_launcher() {
     let launcher = Pid::from_raw(told(LAUNCHER).parse().unwrap());
@@ -194,7 +201,7 @@ pub(crate) fn kill_the_launcher() {
     kill(launcher, Signal::SIGKILL).unwrap();
     wait_until("the launcher is gone", || !is_running(launcher));
     if LISTENS.get().is_some() {
-        let heard = HAS_HEARD.1.wait_while(has_heard(), |has_heard| !*has_heard);
+        let heard = HAS_HEARD.1.wait_timeout_while(has_heard(), HEARING, |has_heard| !*has_heard);
         drop(heard.unwrap_or_else(PoisonError::into_inner));
     }
 }
