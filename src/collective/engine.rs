@@ -120,6 +120,11 @@ impl Engine {
         self.team.board.explain(mine, error)
     }
 
+    /// What another member has complained of about this one, which is in the call `mine`.
+    pub(crate) fn told(&self, mine: Summary) -> Option<Error> {
+        self.team.board.told(mine)
+    }
+
     /// Ends the epoch, since this member, in the call `mine`, has found `rank` in the call `theirs`. All members are told.
     pub(crate) fn convict_rank(&self, rank: Rank, mine: Summary, theirs: Summary) {
         self.team.board.convict_rank(rank, mine, theirs);

@@ -43,7 +43,7 @@ use bytemuck::Pod;
 use shmccl_proxy::MemoryId;
 
 use crate::channel::{Fabric, MemoryChannel, PortChannel};
-use crate::collective::{Engine, Manner, Operation};
+use crate::collective::{Engine, Manner, Operation, Summary};
 use crate::error::Result;
 use crate::heap::{DeviceBuffer, HeapOffset, HeapUsage, Region, SymmetricHeap};
 use crate::rank::Rank;
@@ -258,7 +258,11 @@ impl Communicator {
     /// has waited for another since. [`crate::Error::InvalidArgument`] on all ranks when messages were sent that nobody has received.
     pub fn finalize(mut self) -> Result<()> {
         self.reclaim_engine();
-        self.fabric().enter(Operation::Finalize.name())?;
+        if let Err(error) = self.fabric().enter(Operation::Finalize.name()) {
+            // Another rank may have found out already that this one was in another call.
+            let end = Summary::new(Operation::Finalize);
+            return Err(self.engine.as_deref().and_then(|engine| engine.told(end)).unwrap_or(error));
+        }
         match &mut self.meeting {
             Some(meeting) => meeting.finalize(self.engine.as_deref()),
             None => self.engine()?.finalize(),

@@ -20,6 +20,12 @@ impl Board {
         found.or_else(|| self.absence()).or_else(|| self.circle(mine, &error)).unwrap_or(error)
     }
 
+    /// What another member has complained of about this one, which is in the call `mine`.
+    #[cold]
+    pub(crate) fn told(&self, mine: Summary) -> Option<Error> {
+        self.complaints.find(mine)
+    }
+
     /// The circle in which this member, in the call `mine`, and others have waited for each other, as it seems, until the deadline of one of
     /// them. A message that was lost looks the same: none is, unless that is asked for.
     fn circle(&self, mine: Summary, error: &Error) -> Option<Error> {
