@@ -33,19 +33,19 @@ current directory; with any of them, just what is named.";
 /// # Errors
 /// Bad flags, a job that fails, wrong data, files that cannot be written.
 pub(crate) fn run(args: &CompareArgs) -> Result<u8> {
-    match args.op {
-        Some(test) => rivals::run(args, test),
-        None => of_puts(args),
-    }
-}
-
-fn of_puts(args: &CompareArgs) -> Result<u8> {
     let files = args.files();
     check_files(&files)?;
     tune::check_table()?;
+    match args.op {
+        Some(test) => rivals::run(args, test, &files),
+        None => of_puts(args, &files),
+    }
+}
+
+fn of_puts(args: &CompareArgs, files: &Files) -> Result<u8> {
     let report = measure::measure(args)?;
     // Files first: whoever reads the table may stop reading.
-    write_files(&files, &report.to_file(), &csv::text(&report), &svg::text(&report)?)?;
+    write_files(files, &report.to_file(), &csv::text(&report), &svg::text(&report)?)?;
     let printed = output::print(&view::text(Look::of_tables(), &report));
     match report.wrong_sides() {
         0 => printed.map(|()| failure::DONE),

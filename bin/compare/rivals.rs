@@ -16,22 +16,19 @@ mod view;
 
 use anyhow::Result;
 
-use super::{check_files, write_files};
-use crate::args::{CompareArgs, Test};
+use super::write_files;
+use crate::args::{CompareArgs, Files, Test};
+use crate::failure;
 use crate::output::{self, Look};
-use crate::{failure, tune};
 
 /// Measures and presents the operation of `test`.
 ///
 /// # Errors
 /// Bad flags, a job that fails, wrong data, files that cannot be written.
-pub(crate) fn run(args: &CompareArgs, test: Test) -> Result<u8> {
-    let files = args.files();
-    check_files(&files)?;
-    tune::check_table()?;
+pub(crate) fn run(args: &CompareArgs, test: Test, files: &Files) -> Result<u8> {
     let report = measure::measure(args, test)?;
     // Files first: whoever reads the table may stop reading.
-    write_files(&files, &report.to_file(), &csv::text(&report), &svg::text(&report)?)?;
+    write_files(files, &report.to_file(), &csv::text(&report), &svg::text(&report)?)?;
     let printed = output::print(&view::text(Look::of_tables(), &report));
     match report.wrong_rows() {
         0 => printed.map(|()| failure::DONE),

@@ -5,7 +5,7 @@ mod agreements;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use agreements::check_balance;
+use agreements::{NONE_TO_BEGIN_WITH, check_balance};
 
 use super::again::{Again, Arguments, Kept, Repeat};
 use super::algorithm::{Algorithm, ChannelKind, Manner};
@@ -304,7 +304,8 @@ impl Engine {
             way => way,
         };
         if let Way::Piped(..) | Way::Custom(_) = way {
-            check_balance(&self.team, |member| self.team.board.post_of(member).data(0))?;
+            let balance = |member| self.team.board.post_of(member).data(0);
+            check_balance((0..self.team.n_members()).map(balance), NONE_TO_BEGIN_WITH)?;
         }
         Ok(way)
     }

@@ -176,9 +176,11 @@ impl Meeting {
         self.agreement.propose(self.barrier.generation(), words);
         self.meet(Operation::Finalize, engine)?;
         let all = self.proposals(Operation::Finalize)?;
-        let balance = all.iter().fold(0_u64, |sum, (_, words)| sum.wrapping_add(words[1]));
         match engine {
-            Some(engine) if !has_ended => engine.check_end(balance).inspect_err(|_| self.revoke()),
+            Some(engine) if !has_ended => {
+                let balances = all.iter().map(|(_, words)| words[1]);
+                engine.check_end(balances).inspect_err(|_| self.revoke())
+            }
             _ => Ok(()),
         }
     }

@@ -218,6 +218,7 @@ mod tests {
             workspace.give_back(workspace.take(64).unwrap());
         }
     }
+
     #[test]
     fn only_who_has_added_a_part_takes_from_it_until_it_is_opened() {
         let workspace = Workspace::default();

@@ -6,8 +6,8 @@ use super::{CustomOp, DataType, F8E4M3, F8E5M2, ReduceKernel, ReduceOp, Scalar, 
 use crate::error::{Error, Result};
 use crate::rank::check_n_ranks;
 use crate::shm::reduce::{
-    Arithmetic, Average, Kernels, Maximum, Minimum, Places, Product, ScaledSum, Sum, Supported, Terms,
-    with_places,
+    Arithmetic, Average, Kernel, Kernels, Maximum, Minimum, Places, Product, ScaledSum, Sum, Supported,
+    Terms, with_places,
 };
 
 /// Combines elements of one type by one operator. Cheap to clone, needs no preparation per call, never allocates.
@@ -190,9 +190,8 @@ impl Reducer {
         targets: &mut [Target<'_>],
         count: u64,
     ) -> Result<()> {
-        with_places(sources, targets, self.len(count)?, |places| match &self.steps {
-            Steps::Built(kernels) => kernels.last.run_for_all(places, count, self.terms(scalars)),
-            Steps::Custom(custom) => custom.combine(places),
+        self.combine_by(sources, targets, count, |last, places| {
+            last.run_for_all(places, count, self.terms(scalars));
         })
     }
 
@@ -211,8 +210,22 @@ impl Reducer {
         targets: &mut [Target<'_>],
         count: u64,
     ) -> Result<()> {
+        self.combine_by(sources, targets, count, |last, places| {
+            last.run_keeping_others(places, count, self.terms(scalars));
+        })
+    }
+
+    /// Combines and takes the final step, a built-in operator by `run` of its kernel.
+    #[inline]
+    fn combine_by(
+        &self,
+        sources: &[Source<'_>],
+        targets: &mut [Target<'_>],
+        count: u64,
+        run: impl FnOnce(Kernel, &Places<'_>),
+    ) -> Result<()> {
         with_places(sources, targets, self.len(count)?, |places| match &self.steps {
-            Steps::Built(kernels) => kernels.last.run_keeping_others(places, count, self.terms(scalars)),
+            Steps::Built(kernels) => run(kernels.last, places),
             Steps::Custom(custom) => custom.combine(places),
         })
     }

@@ -26,7 +26,7 @@ mod store;
 mod word;
 
 pub(crate) use self::arithmetic::Arithmetic;
-pub(crate) use self::kernels::{Kernels, Terms};
+pub(crate) use self::kernels::{Kernel, Kernels, Terms};
 pub(crate) use self::minifloat::MiniFloat;
 pub(crate) use self::operator::{Average, Maximum, Minimum, Product, ScaledSum, Sum};
 pub(crate) use self::places::{Places, with_places};

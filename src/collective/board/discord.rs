@@ -78,8 +78,7 @@ impl Board {
     /// Ends the epoch, since this member and `member` are in different calls, or have been.
     #[cold]
     pub(super) fn disagree(&self, member: usize, turn: usize) -> Error {
-        let theirs = Post(&self.posts[member][turn]).mark().summary();
-        self.convict(member, self.mine[turn].summary(), theirs);
+        self.convict(member, self.mine[turn].summary(), self.theirs(member, turn));
         self.disagreement().unwrap_or_else(|| self.mismatch(member, turn))
     }
 
@@ -103,8 +102,13 @@ impl Board {
     }
 
     fn mismatch(&self, member: usize, turn: usize) -> Error {
-        let theirs = Post(&self.posts[member][turn]).mark().summary();
-        Error::CallMismatch { mine: self.mine[turn].summary(), rank: self.members[member], theirs }
+        let (mine, theirs) = (self.mine[turn].summary(), self.theirs(member, turn));
+        Error::CallMismatch { mine, rank: self.members[member], theirs }
+    }
+
+    /// What `member` has posted in that turn.
+    fn theirs(&self, member: usize, turn: usize) -> Summary {
+        Post(&self.posts[member][turn]).mark().summary()
     }
 
     /// Looks through the ring for the first operation in which some member did something else than this one.
@@ -123,8 +127,7 @@ impl Board {
             let cell = &self.posts[member][turn];
             cell.shows(sequence) && !cell.shows(sequence.wrapping_add(1))
         };
-        let theirs = || Post(&self.posts[member][turn]).mark().summary();
-        is_up(self.me) && is_up(member) && theirs() != self.mine[turn].summary()
+        is_up(self.me) && is_up(member) && self.theirs(member, turn) != self.mine[turn].summary()
     }
 
     /// The error that a member is elsewhere, if one is.

@@ -10,7 +10,6 @@ use crate::collective::custom::{CustomAlgorithm, Registration};
 use crate::collective::noting;
 use crate::collective::operation::{Operation, Summary};
 use crate::collective::seating;
-use crate::collective::team::Team;
 use crate::collective::tuning::{Choices, Table, Tuning};
 use crate::error::{Error, Result};
 
@@ -54,13 +53,13 @@ impl Engine {
     }
 
     /// Looks, when all members have come to the end, whether they have done the same until then, and whether each message was
-    /// received: `balance` is the sum of what all had as theirs ([`Engine::balance`]).
+    /// received: `balances` are those of all members ([`Engine::balance`]).
     ///
     /// # Errors
     /// [`Error::CallMismatch`]; [`Error::InvalidArgument`]. All members have the same.
-    pub(crate) fn check_end(&self, balance: u64) -> Result<()> {
+    pub(crate) fn check_end(&self, balances: impl Iterator<Item = u64>) -> Result<()> {
         self.team.board.check_end()?;
-        check_sum(balance, NONE_LEFT)
+        check_balance(balances, NONE_LEFT)
     }
 
     /// How many messages this member has sent, less those that it has received: see [`Pipework::balance`].
@@ -76,7 +75,7 @@ impl Engine {
     /// Those of [`Engine::run`]; [`Error::InvalidArgument`] on all of them when messages were sent that nobody has received.
     pub(crate) fn finalize(&mut self) -> Result<()> {
         let told = self.exchange(Operation::Finalize, &[self.balance()])?;
-        check_sum(told.iter().fold(0, |sum, words| sum.wrapping_add(words[0])), NONE_LEFT)
+        check_balance(told.iter().map(|words| words[0]), NONE_LEFT)
     }
 
     /// Tells all members `words`, at most [`super::board::INLINE_WORDS`] of them, and returns what each has told: as many.
@@ -110,7 +109,7 @@ impl Engine {
         let operation = Operation::SetChannelKind;
         let summary = Summary::new(operation).in_manner(Manner { algorithm: None, channel: kind });
         let told = team.exchange(operation, summary, &[pipework.balance()])?;
-        check_balance(team, |member| told[member][0])?;
+        check_balance(told.iter().map(|words| words[0]), NONE_TO_BEGIN_WITH)?;
         pipework.open(team, summary, kind)
     }
 
@@ -188,15 +187,17 @@ impl Engine {
 /// What is to hold when all members have come to the end.
 const NONE_LEFT: &str = "none when all ranks leave";
 
-/// Refuses a call over pipes in which messages are left, after all members have told their [`Pipework::balance`]: all of them do.
+/// What is to hold where all members begin a call over pipes.
+pub(super) const NONE_TO_BEGIN_WITH: &str = "none when all ranks make a call over the same channels";
+
+/// Refuses what must not find messages left in pipes, after all members have told their `balances` ([`Pipework::balance`]): all of
+/// them do.
 ///
 /// [`Pipework::balance`]: crate::collective::pipework::Pipework::balance
-pub(super) fn check_balance(team: &Team, told: impl Fn(usize) -> u64) -> Result<()> {
-    let sum = (0..team.n_members()).map(told).fold(0, u64::wrapping_add);
-    check_sum(sum, "none when all ranks make a call over the same channels")
-}
-
-fn check_sum(value: u64, expected: &'static str) -> Result<()> {
+pub(super) fn check_balance(balances: impl Iterator<Item = u64>, expected: &'static str) -> Result<()> {
     let name = "the number of messages that were sent and not received";
-    if value == 0 { Ok(()) } else { Err(Error::InvalidArgument { name, value, expected }) }
+    match balances.fold(0, u64::wrapping_add) {
+        0 => Ok(()),
+        value => Err(Error::InvalidArgument { name, value, expected }),
+    }
 }
