@@ -73,6 +73,8 @@ pub(crate) struct BecomeArgs {
     pub(crate) program: Vec<OsString>,
 }
 
+const _: () = assert!(DEFAULT_RECORDS == 32768, "the help of --trace-records says so");
+
 impl RunArgs {
     /// Refuses a trace where the ranks print, and records of none.
     ///

@@ -103,8 +103,8 @@ pub struct FleetOptions {
     /// meanwhile goes on. Without it they end with this process.
     pub outlives: Option<Duration>,
     /// How many devices may be started, all together, in the place of others that have died: killed (by the coordinator, too, where one
-    /// hangs), crashed, or ended with an error, and not told to end. Each is a new device of the same kind, with fresh memory and another number. One that dies within seconds is
-    /// not followed at once, and the next one less so.
+    /// hangs), crashed, or ended with an error, and not told to end. Each is a new device of the same kind, with fresh memory and another
+    /// number. One that dies within seconds is not followed at once, and the next one less so.
     pub restarts: u32,
 }
 

@@ -25,8 +25,8 @@ pub struct Swept {
 
 impl RuntimeDirectory {
     /// Finds what coordinators of this user have left that are dead, and removes it unless this is a `dry_run`: the socket of one, and the
-    /// directories of [pools](crate::coordinator::Pool). The next one would do so as well. A socket stays while a device lives that was started for
-    /// it: what that has in its memory is nobody else's to end.
+    /// directories of [pools](crate::coordinator::Pool). The next one would do so as well. A socket stays while a device lives that was
+    /// started for it: what that has in its memory is nobody else's to end.
     ///
     /// # Errors
     /// [`Error::Coordinator`] when the directory is not private, [`Error::Os`].
