@@ -49,7 +49,7 @@ pub(super) enum Purpose {
     Get,
     /// Results of a combination.
     Combine,
-    /// The same for several receivers, who do their parts of it at the same time: past the cache stands for copies of the first one's.
+    /// The same for several receivers, who do their parts of it at the same time.
     CombineForAll,
 }
 
@@ -59,6 +59,19 @@ impl Purpose {
             Self::PutReadSoon | Self::Get | Self::Combine | Self::CombineForAll => ReadSoon::Yes,
             Self::Put => ReadSoon::No,
         }
+    }
+
+    /// The ways that there are.
+    const fn ways(self) -> &'static [Way] {
+        match self {
+            Self::CombineForAll => &[Way::Through, Way::Past, Way::Copied],
+            _ => &[Way::Through, Way::Past],
+        }
+    }
+
+    /// Whether all ranks try the ways out at once.
+    const fn is_joint(self) -> bool {
+        matches!(self, Self::Combine | Self::CombineForAll)
     }
 }
 

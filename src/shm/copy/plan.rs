@@ -2,12 +2,13 @@
 
 use std::sync::OnceLock;
 
-use super::{CopyKernel, ReadSoon};
+use super::{CopyKernel, Purpose, ReadSoon};
 
 /// Copies shorter than this, in bytes, are `memcpy` without looking at anything.
 pub(super) const SHORT: usize = 4096;
 
-/// From this length in bytes on it can pay to try the other way than the first.
+/// From this length in bytes on it can pay to try other ways than the first, of combinations and of copies.
+pub(super) const TUNED_COMBINATIONS: usize = 8 << 10;
 pub(super) const TUNED: usize = 16 << 10;
 
 /// A cache line, in bytes.
@@ -20,16 +21,8 @@ pub(crate) enum Way {
     Through,
     /// In memory.
     Past,
-}
-
-impl Way {
-    #[inline]
-    pub(super) const fn other(self) -> Self {
-        match self {
-            Self::Through => Self::Past,
-            Self::Past => Self::Through,
-        }
-    }
+    /// For several receivers: in the cache for one of them, from where it is copied to the others.
+    Copied,
 }
 
 /// Sizes of the caches in bytes, as far as one core can use them.
@@ -126,8 +119,9 @@ impl Plan {
 
     /// Whether experience can tell more than [`first`](Self::first) does.
     #[inline]
-    pub(super) fn is_tuned(&self, len: usize) -> bool {
-        len >= TUNED && self.streaming.is_some()
+    pub(super) fn is_tuned(&self, len: usize, purpose: Purpose) -> bool {
+        let from = if purpose.is_joint() { TUNED_COMBINATIONS } else { TUNED };
+        len >= from && self.streaming.is_some()
     }
 
     /// Whether a target of `len` bytes that goes through the cache is still there when it is read.
@@ -246,9 +240,12 @@ mod tests {
     #[test]
     fn long_copies_are_tuned_where_there_are_two_ways() {
         let plan = Plan::new(CACHES, |_| true);
-        assert!(!plan.is_tuned(TUNED - 1) && plan.is_tuned(TUNED) && plan.is_tuned(1 << 30));
+        for (purpose, from) in [(Purpose::Put, TUNED), (Purpose::CombineForAll, TUNED_COMBINATIONS)] {
+            let is_tuned = |len| plan.is_tuned(len, purpose);
+            assert!(!is_tuned(from - 1) && is_tuned(from) && is_tuned(1 << 30));
+        }
         assert!(plan.stays_in_cache((16 << 20) - 1) && !plan.stays_in_cache(16 << 20));
-        assert!(!Plan::new(CACHES, |kernel| kernel == CopyKernel::Memcpy).is_tuned(1 << 20));
+        assert!(!Plan::new(CACHES, |kernel| kernel == CopyKernel::Memcpy).is_tuned(1 << 20, Purpose::Put));
         assert!(plan.fits_cache(CACHES.shared) && !plan.fits_cache(CACHES.shared + 2));
     }
 

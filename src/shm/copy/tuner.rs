@@ -1,14 +1,14 @@
-//! Finds the best way while copying: through the cache, or past it.
+//! Finds the best way while copying: through the cache, or past it, or what else there is ([`Purpose::ways`]).
 //!
 //! No fixed rule is right. The same copy on the same two virtual cores runs up to 1.4 times faster through the cache than
 //! past it while the cores share one, and up to four times faster past it while they do not; the host changes that
 //! within seconds. But a slow copy shows in its own duration. So every thread times long copies and keeps, for each
-//! class (power of two of the length, and purpose), what the two ways cost. It uses the cheaper one.
+//! class (power of two of the length, and purpose), what the ways cost. It uses the cheapest one.
 //!
 //! ```text
-//! trial of the first, then of the other ---> settled on the cheaper one
+//! trial of the first, then of the others ---> settled on the cheapest one
 //!                             ^                            |
-//!                             '-- it costs more than the --'
+//!                             '-- it costs more than an ---'
 //!                                 other did, or a long time has passed
 //! ```
 //!
@@ -16,20 +16,20 @@
 //! behind a stream past the cache the first two through it find the target in memory. For the same reason the way in
 //! use is as quick as the best of its last [`MEMORY`] copies. A trial ends early where it is hopeless.
 //!
-//! What is said of copies here holds for combinations, too, which store their results in one of the two ways; but these are tried
+//! What is said of copies here holds for combinations, too, which store their results in one of the ways; but these are tried
 //! out by all ranks at once. A stream past the cache costs others more than whose it is, where cores share the way to memory: of
 //! two siblings (AMD Zen 5) that add 32 KiB, one took 0.9 us through the cache whatever the other did; past it 0.7 us alone, and 1.0
 //! to 1.4 us as soon as both did. Each found the other way to be the better one, both took it, and both left it again: half of all
 //! calls took 2.0 us instead of 1.2. So a trial is to show what a way costs when all take it. Nothing is agreed upon: ranks
-//! that combine in the same calls count the same combinations, and each [`PERIOD`] of them begins with a joint trial of both ways.
+//! that combine in the same calls count the same combinations, and each [`PERIOD`] of them begins with a joint trial of all ways.
 //! (Others, such as the roots of reduces that change, try alone.)
 //!
 //! Combinations that no cache can keep are not tried out at all: they go past it. What they cost hangs more on who shares the core
 //! meanwhile than on the way. All-reduces of 64 MiB by 4 ranks on 2 cores took 1.02 to 1.04 times as long as a plain loop, and 1.02
 //! to 1.15 times where trials were made (AMD Zen 5).
 //!
-//! Where a combination has several receivers the way past the cache stands for another one: results are stored to one of them, and
-//! copied to the others (`shm/reduce/store.rs`). It is tried out in the same manner, and apart from the other combinations.
+//! Where a combination has several receivers there is a third way: results are stored to one of them, and copied to the others
+//! (`shm/reduce/store.rs`). Such ones are tried out in the same manner, and apart from the other combinations.
 //!
 //! A stream past the cache shifts a part of the cost to the reader, whom this thread does not see. Where the target of a copy
 //! is read soon, [`reader_ns`] is added to it. Results of a combination are not charged so: while cores share a cache they
@@ -40,7 +40,7 @@
 //! # Invariants
 //! - Where there is one way, where copies are short, and where combinations are too long for any cache, nothing is timed.
 //! - Of a thread's time at most one part in [`REST`] goes into the trials of a class, besides those that a slowdown of the
-//!   way in use prompts. Of combinations, [`TRIAL`] in a [`PERIOD`] go the other way.
+//!   way in use prompts. Of combinations, [`TRIAL`] in a [`PERIOD`] go each of the other ways.
 //! - Which combinations are a joint trial, and which way each of those goes, follows from their number and length alone.
 //! - State is per thread: no atomics, no allocation, no destructor.
 
@@ -48,7 +48,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use super::Purpose;
-use super::plan::{Plan, TUNED, Way};
+use super::plan::{Plan, TUNED_COMBINATIONS, Way};
 
 /// Copies in a trial.
 const TRIAL: u8 = 3;
@@ -90,9 +90,10 @@ const PERIOD: u64 = 1024;
 /// What must be left of the cost for the other way to be used: a smaller difference is noise.
 const NOISE: f32 = 0.96;
 
-const FIRST_CLASS: u32 = TUNED.ilog2();
+const FIRST_CLASS: u32 = TUNED_COMBINATIONS.ilog2();
 const CLASSES: usize = 16;
 const PURPOSES: usize = 5;
+const WAYS: usize = 3;
 
 thread_local! {
     static TUNER: Tuner = const { Tuner { classes: [const { [const { Class::NEW }; CLASSES] }; PURPOSES] } };
@@ -124,10 +125,10 @@ enum Turn {
 
 #[derive(Clone, Copy, Debug)]
 struct Record {
+    /// What the copies are for: which ways there are, and whether all ranks try them at once.
+    purpose: Purpose,
     /// The way to begin with.
     first: Way,
-    /// Whether all ranks try at once.
-    is_joint: bool,
     /// The way in use.
     best: Way,
     /// The way in trial, or last tried; and how many copies of the trial are left.
@@ -141,7 +142,7 @@ struct Record {
     /// How many copies a pause takes where a stream past the cache is in use.
     past_pause: u64,
     /// Nanoseconds per byte of each way; infinite where not known.
-    costs: [f32; 2],
+    costs: [f32; WAYS],
     /// The same of the last copies by the way in use.
     recent: [f32; MEMORY],
 }
@@ -164,17 +165,16 @@ pub(super) unsafe fn run(source: *const u8, target: *mut u8, len: usize, purpose
 pub(in crate::shm) fn by_experience(len: usize, stored: usize, purpose: Purpose, work: impl FnOnce(Way)) {
     let plan = Plan::of_this_machine();
     let first = plan.first(len as u64, purpose.read_soon());
-    let is_joint = matches!(purpose, Purpose::Combine | Purpose::CombineForAll);
-    if !plan.is_tuned(len) || is_joint && !plan.stays_in_cache(len) {
+    if !plan.is_tuned(len, purpose) || purpose.is_joint() && !plan.stays_in_cache(len) {
         return work(first);
     }
     TUNER.with(|tuner| {
         let class = tuner.class(len, purpose);
-        let (turn, copies) = (class.turn(len, is_joint), class.copies.get());
+        let (turn, copies) = (class.turn(len, purpose), class.copies.get());
         if turn == Turn::Untimed {
             return work(class.best().unwrap_or(first));
         }
-        let new = || Record { is_joint, ..Record::new(first, past_pause(plan, len)) };
+        let new = || Record::new(purpose, first, past_pause(plan, len));
         let mut record = class.record.get().unwrap_or_else(new);
         let start = Instant::now();
         let way = record.pick(turn, copies, start);
@@ -188,7 +188,7 @@ pub(in crate::shm) fn by_experience(len: usize, stored: usize, purpose: Purpose,
 impl Tuner {
     #[inline]
     fn class(&self, len: usize, purpose: Purpose) -> &Class {
-        let class = len.max(TUNED).ilog2() - FIRST_CLASS;
+        let class = len.max(TUNED_COMBINATIONS).ilog2() - FIRST_CLASS;
         &self.classes[purpose as usize][(class as usize).min(CLASSES - 1)]
     }
 }
@@ -205,12 +205,12 @@ impl Class {
 
     /// What the copy at hand is good for.
     #[inline]
-    fn turn(&self, len: usize, is_joint: bool) -> Turn {
+    fn turn(&self, len: usize, purpose: Purpose) -> Turn {
         let copies = self.copies.get();
         self.copies.set(copies.wrapping_add(1));
-        if is_joint
+        if purpose.is_joint()
             && let Ok(number) = u8::try_from(copies % PERIOD)
-            && number < 2 * TRIAL
+            && usize::from(number) < joint_trial(purpose)
         {
             return Turn::Joint(number);
         }
@@ -225,10 +225,10 @@ impl Class {
 
 impl Record {
     /// In the trial of the way to begin with.
-    const fn new(first: Way, past_pause: u64) -> Self {
+    const fn new(purpose: Purpose, first: Way, past_pause: u64) -> Self {
         Self {
+            purpose,
             first,
-            is_joint: false,
             best: first,
             trial: first,
             trial_left: TRIAL,
@@ -236,7 +236,7 @@ impl Record {
             pause_until: 0,
             rest_until: None,
             past_pause,
-            costs: [f32::INFINITY; 2],
+            costs: [f32::INFINITY; WAYS],
             recent: [f32::INFINITY; MEMORY],
         }
     }
@@ -247,7 +247,7 @@ impl Record {
             return self.pick_jointly(number);
         }
         if self.trial_left == 0 && turn == Turn::First && self.is_due(copies, now) {
-            self.trial = self.best.other();
+            self.trial = self.rival();
             self.trial_left = TRIAL;
             self.spent = Duration::ZERO;
             self.costs[self.trial as usize] = f32::INFINITY;
@@ -255,20 +255,39 @@ impl Record {
         if self.trial_left > 0 { self.trial } else { self.best }
     }
 
-    /// First the one and then the other, whichever is in use.
+    /// First the one to begin with and then the others, whichever is in use.
     fn pick_jointly(&mut self, number: u8) -> Way {
         if number.is_multiple_of(TRIAL) {
-            self.trial = if number == 0 { self.first } else { self.first.other() };
+            let others = self.others(self.first);
+            self.trial =
+                [self.first].into_iter().chain(others).nth(usize::from(number / TRIAL)).unwrap_or(self.first);
             self.costs[self.trial as usize] = f32::INFINITY;
         }
         self.trial
     }
 
-    /// Whether a trial of the other way begins now: what is known of it is better, or nothing, or old.
+    /// All ways but `one`.
+    fn others(&self, one: Way) -> impl Iterator<Item = Way> + use<> {
+        self.purpose.ways().iter().copied().filter(move |&way| way != one)
+    }
+
+    /// The way that may be better than the one in use: one of which nothing is known, or the cheapest of the others.
+    fn rival(&self) -> Way {
+        let known = |way: &Way| if self.cost_of(*way).is_infinite() { 0.0 } else { self.cost_of(*way) };
+        let rival = self.others(self.best).min_by(|one, other| f32::total_cmp(&known(one), &known(other)));
+        rival.unwrap_or(self.best)
+    }
+
+    fn cost_of(&self, way: Way) -> f32 {
+        self.costs[way as usize]
+    }
+
+    /// Whether a trial of another way begins now: what is known of it is better, or nothing, or old.
     fn is_due(&self, copies: u64, now: Instant) -> bool {
-        let (best, other) = (self.costs[self.best as usize], self.costs[self.best.other() as usize]);
-        let is_old =
-            !self.is_joint && copies >= self.pause_until && self.rest_until.is_none_or(|until| now >= until);
+        let (best, other) = (self.cost_of(self.best), self.cost_of(self.rival()));
+        let is_old = !self.purpose.is_joint()
+            && copies >= self.pause_until
+            && self.rest_until.is_none_or(|until| now >= until);
         other.is_infinite() || other < best * NOISE || is_old
     }
 
@@ -289,14 +308,14 @@ impl Record {
     fn note_jointly(&mut self, number: u8, cost: f32) {
         let tried = self.trial as usize;
         self.costs[tried] = self.costs[tried].min(cost);
-        if number + 1 < 2 * TRIAL {
+        if usize::from(number) + 1 < joint_trial(self.purpose) {
             return;
         }
-        let cost_of = |way: Way| self.costs[way as usize];
-        if cost_of(self.best.other()) < cost_of(self.best) * NOISE {
-            self.best = self.best.other();
+        let rival = self.rival();
+        if self.cost_of(rival) < self.cost_of(self.best) * NOISE {
+            self.best = rival;
         }
-        self.recent = [cost_of(self.best); MEMORY];
+        self.recent = [self.cost_of(self.best); MEMORY];
         self.trial_left = 0;
     }
 
@@ -316,11 +335,16 @@ impl Record {
         }
         let pause = match self.best {
             Way::Past => self.past_pause,
-            Way::Through => LONG_PAUSE,
+            Way::Through | Way::Copied => LONG_PAUSE,
         };
         self.pause_until = copies + pause;
         self.rest_until = now.checked_add(self.spent * REST);
     }
+}
+
+/// Combinations in a joint trial of all ways.
+const fn joint_trial(purpose: Purpose) -> usize {
+    TRIAL as usize * purpose.ways().len()
 }
 
 /// For how many copies of `len` bytes past the cache no trial is made.

@@ -19,7 +19,7 @@ use super::instructions::{Instructions, Portable};
 use super::number::Number;
 use super::operator::Operator;
 use super::places::Places;
-use super::store::{self, LINE, PIECE, SHORT, Storing, elements_before_line};
+use super::store::{self, LINE, PIECE, SHORT, elements_before_line};
 use super::word::WordKernel;
 use super::{MAX_PLACES, ReduceKernel, Supported};
 use crate::shm::copy::Way;
@@ -103,9 +103,9 @@ impl Kernel {
     /// own.
     #[inline]
     pub(crate) fn run_for_all(self, places: &Places<'_>, count: u64, terms: Terms<'_>) {
-        store::run_for_all(places, |storing| match storing {
-            Storing::Each(way) => self.run_by(way, places, count, terms),
-            Storing::First => self.run_and_copy(places, terms),
+        store::run_for_all(places, |way| match way {
+            Way::Copied => self.run_and_copy(places, terms),
+            way => self.run_by(way, places, count, terms),
         });
     }
 

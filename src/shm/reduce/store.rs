@@ -5,14 +5,14 @@
 //! Where they fit into the cache it is the other way round, and so it is in place: the line has just been read.
 //!
 //! From what length on depends on where cores and lines are, and on the processor (lines that another core has read have to be taken
-//! from it, store by store): from 16 KiB on it is tried out, as for copies, by what combinations of this thread turn out to cost
+//! from it, store by store): from 8 KiB on it is tried out, as for copies, by what combinations of this thread turn out to cost
 //! while all ranks store theirs in the same way. Where places fill the cache it is past it, always.
 //!
 //! # Results for several
 //! What a core has written and another one has read takes long to write again, line by line: stores wait for each other, and neither
 //! `prefetchw` nor a load of the line beforehand helps much. The string instruction takes lines over without reading them, many at a
-//! time. So where a result has several receivers, none of them in place, the other way that is tried out is not past the cache:
-//! results are stored to the first receiver alone, [`PIECE`] bytes at a time, and copied to the others from there ([`Storing::First`]).
+//! time. So where a result has several receivers, none of them in place, a third way is tried out: results are stored to the first
+//! receiver alone, [`PIECE`] bytes at a time, and copied to the others from there ([`Way::Copied`]).
 //! With one way forced, an all-reduce of 512 KiB out of place between two ranks on separate cores (AMD Zen 5) took 17 us so, 51 with a
 //! store to each, and 30 past the cache; one of 2 MiB 57 to 67, 162 and 160. Among 4 ranks on 2 such cores 512 KiB took 90 to 100, 143
 //! and 120 us, 2 MiB 350 to 457, 537 and 457; among 8 ranks 512 KiB took 243, 324 and 290. While cores share their caches the copies are
@@ -38,16 +38,7 @@ pub(super) const SHORT: usize = 4096;
 /// meanwhile. A multiple of the widths of all elements. With 32 KiB it took 10 % to 20 % longer between two ranks on separate cores.
 pub(super) const PIECE: usize = 128 << 10;
 
-/// How results reach all targets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Storing {
-    /// Each of them as it is combined, in this way.
-    Each(Way),
-    /// The first one through the cache, and the others by copies of that.
-    First,
-}
-
-/// Does `combine` over all of `places`, its results stored in the better way. Both are right for all places, and give the same bits.
+/// Does `combine` over all of `places`, its results stored in the better way. All are right for all places, and give the same bits.
 ///
 /// Half of all places are to this what a source is to a copy: what is read and what is written fill a cache together.
 #[inline]
@@ -60,17 +51,13 @@ pub(super) fn run(places: &Places<'_>, combine: impl FnOnce(Way)) {
 
 /// The same for results each of whose receivers does as much of the operation at the same time, and stores it to all, too.
 #[inline]
-pub(super) fn run_for_all(places: &Places<'_>, combine: impl FnOnce(Storing)) {
+pub(super) fn run_for_all(places: &Places<'_>, combine: impl FnOnce(Way)) {
     if has_one_way(places) {
-        return combine(Storing::Each(Way::Through));
+        return combine(Way::Through);
     }
     let n_receivers = places.targets().len();
-    if n_receivers == 1 || !takes_over(bytes_of(places).saturating_mul(n_receivers as u64)) {
-        return try_out(places, Purpose::Combine, |way| combine(Storing::Each(way)));
-    }
-    try_out(places, Purpose::CombineForAll, |way| {
-        combine(if way == Way::Past { Storing::First } else { Storing::Each(way) });
-    });
+    let can_be_copied = n_receivers > 1 && takes_over(bytes_of(places).saturating_mul(n_receivers as u64));
+    try_out(places, if can_be_copied { Purpose::CombineForAll } else { Purpose::Combine }, combine);
 }
 
 /// Whether there is nothing to try out.

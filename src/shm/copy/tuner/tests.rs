@@ -1,5 +1,6 @@
 use super::super::CacheSizes;
-use super::Way::{Past, Through};
+use super::super::plan::TUNED;
+use super::Way::{Copied, Past, Through};
 use super::*;
 
 /// A class, and the time that passes while it copies.
@@ -11,7 +12,7 @@ struct World {
 
 impl World {
     fn new(first: Way) -> Self {
-        Self { record: Record::new(first, SHORT_PAUSE), copies: 0, now: Instant::now() }
+        Self { record: Record::new(Purpose::Put, first, SHORT_PAUSE), copies: 0, now: Instant::now() }
     }
 
     /// One copy that costs what `cost_of` says of the way that is picked.
@@ -91,7 +92,7 @@ fn trials_take_no_more_than_their_part_of_the_time() {
             world.live(100, costs);
             let best = world.record.best;
             let used = world.live(20_000, costs);
-            let tried = used[best.other() as usize];
+            let tried = used[1 - best as usize];
             let lost = other * f32::from(u16::try_from(tried).unwrap());
             assert!(lost * 100.0 < 20_000.0 * 1.1, "{other}: {used:?}");
             assert!(tried > 20, "{other}: {used:?}");
@@ -114,7 +115,7 @@ fn what_no_cache_can_keep_is_tried_less_often() {
     let plan = Plan::new(CacheSizes { own: 1 << 20, shared: 32 << 20 }, |_| true);
     assert_eq!(past_pause(&plan, (16 << 20) - 1), SHORT_PAUSE);
     assert_eq!(past_pause(&plan, 16 << 20), LONG_PAUSE);
-    let mut world = World { record: Record::new(Past, LONG_PAUSE), ..World::new(Past) };
+    let mut world = World { record: Record::new(Purpose::Put, Past, LONG_PAUSE), ..World::new(Past) };
     world.live(20, [1.3, 1.0]);
     assert_eq!(world.live(100, [1.3, 1.0]), [0, 100]);
 }
@@ -140,7 +141,7 @@ fn a_copy_that_pays_for_the_one_before_is_not_held_against_a_way() {
         last = world.copy(|way| match (way, last) {
             (Past, _) => 1.0,
             (Through, Past) => 1.5,
-            (Through, Through) => 0.7,
+            (_, _) => 0.7,
         });
     }
     assert_eq!(world.record.best, Through);
@@ -160,11 +161,12 @@ fn a_stream_is_charged_with_what_its_reader_pays() {
 
 #[test]
 fn a_trial_is_never_torn_apart_by_copies_that_are_not_timed() {
-    let (class, mut record, mut now) = (Class::NEW, Record::new(Through, SHORT_PAUSE), Instant::now());
+    let (class, mut record, mut now) =
+        (Class::NEW, Record::new(Purpose::Put, Through, SHORT_PAUSE), Instant::now());
     let (mut chosen, mut trials) = (Vec::new(), 0);
     for _ in 0..100_000 {
         now += Duration::from_nanos(1000);
-        match class.turn(TUNED, false) {
+        match class.turn(TUNED, Purpose::Put) {
             Turn::Untimed => chosen.push(Through),
             turn => {
                 let picked = record.pick(turn, class.copies.get(), now);
@@ -201,14 +203,18 @@ struct Pair {
 
 impl Pair {
     fn new(first: Way) -> Self {
-        let rank = || (Class::NEW, Record { is_joint: true, ..Record::new(first, SHORT_PAUSE) });
+        Self::of(Purpose::Combine, first)
+    }
+
+    fn of(purpose: Purpose, first: Way) -> Self {
+        let rank = || (Class::NEW, Record::new(purpose, first, SHORT_PAUSE));
         Self { ranks: [rank(), rank()], now: Instant::now() }
     }
 
     /// One combination of each, which costs what `cost_of` says of its own way and the other's.
     fn combine(&mut self, cost_of: impl Fn(Way, Way) -> f32) -> [Way; 2] {
         let now = self.now;
-        let picked = self.ranks.each_mut().map(|(class, record)| match class.turn(TUNED, true) {
+        let picked = self.ranks.each_mut().map(|(class, record)| match class.turn(TUNED, record.purpose) {
             Turn::Untimed => (Turn::Untimed, record.best),
             turn => (turn, record.pick(turn, class.copies.get(), now)),
         });
@@ -237,7 +243,7 @@ fn between_siblings(mine: Way, others: Way) -> f32 {
     match (mine, others) {
         (Through, _) => 0.9,
         (Past, Through) => 0.7,
-        (Past, Past) => 1.3,
+        (Past | Copied, _) => 1.3,
     }
 }
 
@@ -266,16 +272,38 @@ fn two_ranks_follow_a_change_of_the_machine_both_ways() {
 }
 
 #[test]
+fn of_three_ways_the_cheapest_is_in_use_whatever_the_first_one_was_and_whatever_comes_after() {
+    for purpose_first in [Through, Past] {
+        for best in [Through, Past, Copied] {
+            let mut pair = Pair::of(Purpose::CombineForAll, purpose_first);
+            let cost = |mine: Way, _: Way| if mine == best { 1.0 } else { 2.0 + f32::from(mine as u8) };
+            pair.live(PERIOD, cost);
+            assert!((0..300).filter(|_| pair.combine(cost) == [best; 2]).count() >= 290);
+            // What was best turns dear: of the others the one that was cheaper is in use soon, long before the next joint trial.
+            let turned = |mine: Way, other: Way| if mine == best { 9.0 } else { cost(mine, other) };
+            pair.live(3 * sample(TUNED), turned);
+            let next = [Through, Past, Copied].into_iter().find(|&way| way != best).unwrap();
+            assert_eq!(pair.combine(turned), [next; 2]);
+        }
+    }
+}
+
+#[test]
 fn joint_trials_are_the_same_on_every_rank_whatever_it_has_found_out() {
-    for first in [Through, Past] {
-        for best in [Through, Past] {
-            let new = Record::new(first, SHORT_PAUSE);
-            let mut record = Record { is_joint: true, best, costs: [1.0, 9.0], trial_left: 2, ..new };
-            let ways = (0..2 * TRIAL).map(|number| record.pick(Turn::Joint(number), 7, Instant::now()));
-            assert_eq!(
-                ways.collect::<Vec<_>>(),
-                [first, first, first, first.other(), first.other(), first.other()]
-            );
+    for (purpose, first, in_turn) in [
+        (Purpose::Combine, Through, &[Through, Past][..]),
+        (Purpose::Combine, Past, &[Past, Through]),
+        (Purpose::CombineForAll, Through, &[Through, Past, Copied]),
+        (Purpose::CombineForAll, Past, &[Past, Through, Copied]),
+    ] {
+        for best in in_turn.iter().copied() {
+            let new = Record::new(purpose, first, SHORT_PAUSE);
+            let mut record = Record { best, costs: [1.0, 9.0, 0.5], trial_left: 2, ..new };
+            let numbers = 0..u8::try_from(joint_trial(purpose)).unwrap();
+            let ways: Vec<_> =
+                numbers.map(|number| record.pick(Turn::Joint(number), 7, Instant::now())).collect();
+            let expected: Vec<_> = in_turn.iter().flat_map(|&way| [way; TRIAL as usize]).collect();
+            assert_eq!(ways, expected);
         }
     }
 }
@@ -285,8 +313,8 @@ fn joint_trials_begin_where_copies_are_timed_anyway() {
     for len in [TUNED, 256 << 10, 2 << 20, 1 << 30] {
         assert!(PERIOD.is_multiple_of(sample(len)));
         let class = Class::NEW;
-        let turns: Vec<_> = (0..2 * PERIOD).map(|_| class.turn(len, true)).collect();
-        let joint = (0..2 * TRIAL).map(Turn::Joint).collect::<Vec<_>>();
+        let turns: Vec<_> = (0..2 * PERIOD).map(|_| class.turn(len, Purpose::CombineForAll)).collect();
+        let joint = (0..3 * TRIAL).map(Turn::Joint).collect::<Vec<_>>();
         for period in turns.chunks(usize::try_from(PERIOD).unwrap()) {
             let (trial, rest) = period.split_at(joint.len());
             assert_eq!(trial, joint);
@@ -298,7 +326,7 @@ fn joint_trials_begin_where_copies_are_timed_anyway() {
 #[test]
 fn every_length_has_a_class() {
     TUNER.with(|tuner| {
-        for len in [TUNED, TUNED + 1, 1 << 20, 1 << 40, usize::MAX] {
+        for len in [TUNED_COMBINATIONS, TUNED, TUNED + 1, 1 << 20, 1 << 40, usize::MAX] {
             for purpose in [Purpose::PutReadSoon, Purpose::Put, Purpose::Get, Purpose::Combine] {
                 tuner.class(len, purpose);
             }

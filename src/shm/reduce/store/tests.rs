@@ -42,7 +42,7 @@ fn both_ways_are_tried_out_in_between() {
 }
 
 /// In which ways the results of two sources of `len` bytes are stored for so many receivers, the first one in place or not.
-fn ways_for_all(len: usize, n_receivers: usize, in_place: bool) -> Vec<Storing> {
+fn ways_for_all(len: usize, n_receivers: usize, in_place: bool) -> Vec<Way> {
     // All in one, so that those of whole lines have their lines alike.
     let (source, mut sums) = (vec![0; len], vec![0; n_receivers * len]);
     let first = if in_place { SourcePlace::Target(0) } else { SourcePlace::Slice(&source) };
@@ -50,7 +50,7 @@ fn ways_for_all(len: usize, n_receivers: usize, in_place: bool) -> Vec<Storing> 
     let mut targets: Vec<_> = sums.chunks_exact_mut(len).map(Target::Slice).collect();
     let mut taken = Vec::new();
     with_places(&sources, &mut targets, len as u64, |places| {
-        (0..64).for_each(|_| run_for_all(places, |storing| taken.push(storing)));
+        (0..64).for_each(|_| run_for_all(places, |way| taken.push(way)));
     })
     .unwrap();
     taken
@@ -60,16 +60,14 @@ fn ways_for_all(len: usize, n_receivers: usize, in_place: bool) -> Vec<Storing> 
 fn copies_from_the_first_receiver_are_tried_out_where_there_are_several_and_none_in_place() {
     let able = copied_past_from() < 1 << 40 && CopyKernel::RepMovsb.is_supported();
     let has_copies =
-        |len, n, in_place| ways_for_all(len, n, in_place).into_iter().any(|way| way == Storing::First);
-    let each = Storing::Each(Way::Through);
+        |len, n, in_place| ways_for_all(len, n, in_place).into_iter().any(|way| way == Way::Copied);
     // The first ones of their length: one that has been settled on may be all that later ones take.
     let ways = ways_for_all(32 << 10, 2, false);
-    assert_eq!((ways.contains(&Storing::First), ways.contains(&each)), (able, true));
+    let tried = [Way::Copied, Way::Past, Way::Through].map(|way| ways.contains(&way));
+    assert_eq!(tried, [able, able, true]);
     assert_eq!(has_copies(128 << 10, 3, false), able);
-    assert!(
-        !has_copies(32 << 10, 1, false) && !has_copies(32 << 10, 2, true) && !has_copies(SHORT, 2, false)
-    );
-    assert_eq!(ways_for_all(SHORT - 1, 2, false), [each; 64]);
+    assert!(!has_copies(32 << 10, 1, false) && !has_copies(32 << 10, 2, true));
+    assert_eq!(ways_for_all(SHORT - 1, 2, false), [Way::Through; 64]);
 }
 
 #[test]
@@ -78,7 +76,7 @@ fn nothing_is_copied_where_all_that_receivers_read_and_write_does_not_fit_into_t
     // Two sources and two targets, of each of two receivers.
     let len = to_usize(shared / 8 + 64);
     if len < 1 << 28 {
-        assert!(!ways_for_all(len, 2, false).contains(&Storing::First));
+        assert!(!ways_for_all(len, 2, false).contains(&Way::Copied));
     }
 }
 
