@@ -4,12 +4,11 @@ use std::sync::OnceLock;
 
 use super::{CopyKernel, Purpose, ReadSoon};
 
-/// Copies shorter than this, in bytes, are `memcpy` without looking at anything.
+/// Copies shorter than this, in bytes, are `memcpy` without looking at anything; from it on it can pay to try another way,
 pub(super) const SHORT: usize = 4096;
 
-/// From this length in bytes on it can pay to try other ways than the first, of combinations and of copies.
-pub(super) const TUNED_COMBINATIONS: usize = 8 << 10;
-pub(super) const TUNED: usize = 16 << 10;
+/// and from this length on it can for combinations: of shorter results, the time that whoever reads them loses is too large a part.
+pub(super) const TUNED_COMBINATION: usize = 16 << 10;
 
 /// A cache line, in bytes.
 const LINE: usize = 64;
@@ -120,7 +119,7 @@ impl Plan {
     /// Whether experience can tell more than [`first`](Self::first) does.
     #[inline]
     pub(super) fn is_tuned(&self, len: usize, purpose: Purpose) -> bool {
-        let from = if purpose.is_joint() { TUNED_COMBINATIONS } else { TUNED };
+        let from = if purpose.is_joint() { TUNED_COMBINATION } else { SHORT };
         len >= from && self.streaming.is_some()
     }
 
@@ -240,7 +239,7 @@ mod tests {
     #[test]
     fn long_copies_are_tuned_where_there_are_two_ways() {
         let plan = Plan::new(CACHES, |_| true);
-        for (purpose, from) in [(Purpose::Put, TUNED), (Purpose::CombineForAll, TUNED_COMBINATIONS)] {
+        for (purpose, from) in [(Purpose::Put, SHORT), (Purpose::Combine, TUNED_COMBINATION)] {
             let is_tuned = |len| plan.is_tuned(len, purpose);
             assert!(!is_tuned(from - 1) && is_tuned(from) && is_tuned(1 << 30));
         }

@@ -48,7 +48,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use super::Purpose;
-use super::plan::{Plan, TUNED_COMBINATIONS, Way};
+use super::plan::{Plan, SHORT, Way};
 
 /// Copies in a trial.
 const TRIAL: u8 = 3;
@@ -81,6 +81,9 @@ const fn sample(len: usize) -> u64 {
     }
 }
 
+/// After a copy that took so long the next one is timed, too: readings of the clock are less than 1 % of it.
+const LONG: Duration = Duration::from_micros(20);
+
 /// So many copies of a class are timed before sampling begins.
 const EAGER: u64 = 32;
 
@@ -90,7 +93,7 @@ const PERIOD: u64 = 1024;
 /// What must be left of the cost for the other way to be used: a smaller difference is noise.
 const NOISE: f32 = 0.96;
 
-const FIRST_CLASS: u32 = TUNED_COMBINATIONS.ilog2();
+const FIRST_CLASS: u32 = SHORT.ilog2();
 const CLASSES: usize = 16;
 const PURPOSES: usize = 5;
 const WAYS: usize = 3;
@@ -107,6 +110,8 @@ struct Tuner {
 struct Class {
     /// How many there have been.
     copies: Cell<u64>,
+    /// Whether the next copy is timed in any case: one of a trial, or one that takes long.
+    is_prompted: Cell<bool>,
     /// Nothing before the first copy.
     record: Cell<Option<Record>>,
 }
@@ -181,26 +186,32 @@ pub(in crate::shm) fn by_experience(len: usize, stored: usize, purpose: Purpose,
         work(way);
         let end = Instant::now();
         record.note(turn, cost(way, purpose, end - start, len, stored), end - start, copies, end);
-        class.record.set(Some(record));
+        class.keep(record, end - start);
     });
 }
 
 impl Tuner {
     #[inline]
     fn class(&self, len: usize, purpose: Purpose) -> &Class {
-        let class = len.max(TUNED_COMBINATIONS).ilog2() - FIRST_CLASS;
+        let class = len.max(SHORT).ilog2() - FIRST_CLASS;
         &self.classes[purpose as usize][(class as usize).min(CLASSES - 1)]
     }
 }
 
 impl Class {
     #[expect(clippy::declare_interior_mutable_const, reason = "every use is to be a new one")]
-    const NEW: Self = Self { copies: Cell::new(0), record: Cell::new(None) };
+    const NEW: Self = Self { copies: Cell::new(0), is_prompted: Cell::new(false), record: Cell::new(None) };
 
     /// The way in use, if there have been copies.
     #[inline]
     fn best(&self) -> Option<Way> {
         self.record.get().map(|record| record.best)
+    }
+
+    #[inline]
+    fn keep(&self, record: Record, took: Duration) {
+        self.is_prompted.set(record.is_prompted() || took >= LONG);
+        self.record.set(Some(record));
     }
 
     /// What the copy at hand is good for.
@@ -215,7 +226,7 @@ impl Class {
             return Turn::Joint(number);
         }
         match copies % sample(len) {
-            _ if copies < EAGER => Turn::First,
+            _ if copies < EAGER || self.is_prompted.get() => Turn::First,
             0 => Turn::First,
             turn if turn < u64::from(TRIAL) => Turn::Following,
             _ => Turn::Untimed,
@@ -284,11 +295,21 @@ impl Record {
 
     /// Whether a trial of another way begins now: what is known of it is better, or nothing, or old.
     fn is_due(&self, copies: u64, now: Instant) -> bool {
-        let (best, other) = (self.cost_of(self.best), self.cost_of(self.rival()));
         let is_old = !self.purpose.is_joint()
             && copies >= self.pause_until
             && self.rest_until.is_none_or(|until| now >= until);
-        other.is_infinite() || other < best * NOISE || is_old
+        self.has_rival() || is_old
+    }
+
+    /// Whether another way is known to be better, or not known at all.
+    fn has_rival(&self) -> bool {
+        let rival = self.cost_of(self.rival());
+        rival.is_infinite() || rival < self.cost_of(self.best) * NOISE
+    }
+
+    /// Whether the next copy is of a trial, or the first of one.
+    fn is_prompted(&self) -> bool {
+        self.trial_left > 0 || self.has_rival()
     }
 
     /// Takes in what the copy at hand cost, and settles which way is best.

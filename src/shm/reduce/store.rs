@@ -5,7 +5,7 @@
 //! Where they fit into the cache it is the other way round, and so it is in place: the line has just been read.
 //!
 //! From what length on depends on where cores and lines are, and on the processor (lines that another core has read have to be taken
-//! from it, store by store): from 8 KiB on it is tried out, as for copies, by what combinations of this thread turn out to cost
+//! from it, store by store): from 16 KiB on it is tried out, as for copies, by what combinations of this thread turn out to cost
 //! while all ranks store theirs in the same way. Where places fill the cache it is past it, always.
 //!
 //! # Results for several

@@ -1,5 +1,4 @@
 use super::super::CacheSizes;
-use super::super::plan::TUNED;
 use super::Way::{Copied, Past, Through};
 use super::*;
 
@@ -166,12 +165,13 @@ fn a_trial_is_never_torn_apart_by_copies_that_are_not_timed() {
     let (mut chosen, mut trials) = (Vec::new(), 0);
     for _ in 0..100_000 {
         now += Duration::from_nanos(1000);
-        match class.turn(TUNED, Purpose::Put) {
+        match class.turn(SHORT, Purpose::Put) {
             Turn::Untimed => chosen.push(Through),
             turn => {
                 let picked = record.pick(turn, class.copies.get(), now);
                 let cost = [1.0, 1.5][picked as usize];
                 record.note(turn, cost, Duration::from_nanos(1000), class.copies.get(), now);
+                class.keep(record, Duration::from_nanos(1000));
                 chosen.push(picked);
             }
         }
@@ -214,7 +214,7 @@ impl Pair {
     /// One combination of each, which costs what `cost_of` says of its own way and the other's.
     fn combine(&mut self, cost_of: impl Fn(Way, Way) -> f32) -> [Way; 2] {
         let now = self.now;
-        let picked = self.ranks.each_mut().map(|(class, record)| match class.turn(TUNED, record.purpose) {
+        let picked = self.ranks.each_mut().map(|(class, record)| match class.turn(SHORT, record.purpose) {
             Turn::Untimed => (Turn::Untimed, record.best),
             turn => (turn, record.pick(turn, class.copies.get(), now)),
         });
@@ -225,6 +225,7 @@ impl Pair {
             if picked[index].0 != Turn::Untimed {
                 let took = Duration::from_nanos(1000).mul_f32(cost);
                 record.note(picked[index].0, cost, took, class.copies.get(), self.now);
+                class.keep(*record, took);
             }
         }
         ways
@@ -264,7 +265,7 @@ fn two_ranks_follow_a_change_of_the_machine_both_ways() {
     let mut pair = Pair::new(Through);
     pair.live(PERIOD + 100, between_siblings);
     // What goes through the cache turns slow: it shows as soon as it is timed.
-    pair.live(3 * sample(TUNED), between_cores);
+    pair.live(sample(SHORT) + 2 * u64::from(TRIAL), between_cores);
     assert_eq!(pair.live(100, between_cores), (100, 0));
     // It turns fast again: the next joint trial finds out.
     pair.live(PERIOD, between_siblings);
@@ -281,7 +282,7 @@ fn of_three_ways_the_cheapest_is_in_use_whatever_the_first_one_was_and_whatever_
             assert!((0..300).filter(|_| pair.combine(cost) == [best; 2]).count() >= 290);
             // What was best turns dear: of the others the one that was cheaper is in use soon, long before the next joint trial.
             let turned = |mine: Way, other: Way| if mine == best { 9.0 } else { cost(mine, other) };
-            pair.live(3 * sample(TUNED), turned);
+            pair.live(sample(SHORT) + 2 * u64::from(TRIAL), turned);
             let next = [Through, Past, Copied].into_iter().find(|&way| way != best).unwrap();
             assert_eq!(pair.combine(turned), [next; 2]);
         }
@@ -310,7 +311,7 @@ fn joint_trials_are_the_same_on_every_rank_whatever_it_has_found_out() {
 
 #[test]
 fn joint_trials_begin_where_copies_are_timed_anyway() {
-    for len in [TUNED, 256 << 10, 2 << 20, 1 << 30] {
+    for len in [SHORT, 256 << 10, 2 << 20, 1 << 30] {
         assert!(PERIOD.is_multiple_of(sample(len)));
         let class = Class::NEW;
         let turns: Vec<_> = (0..2 * PERIOD).map(|_| class.turn(len, Purpose::CombineForAll)).collect();
@@ -326,12 +327,12 @@ fn joint_trials_begin_where_copies_are_timed_anyway() {
 #[test]
 fn every_length_has_a_class() {
     TUNER.with(|tuner| {
-        for len in [TUNED_COMBINATIONS, TUNED, TUNED + 1, 1 << 20, 1 << 40, usize::MAX] {
+        for len in [SHORT, SHORT + 1, 1 << 20, 1 << 40, usize::MAX] {
             for purpose in [Purpose::PutReadSoon, Purpose::Put, Purpose::Get, Purpose::Combine] {
                 tuner.class(len, purpose);
             }
         }
-        assert!(std::ptr::eq(tuner.class(TUNED, Purpose::Put), tuner.class(2 * TUNED - 1, Purpose::Put)));
-        assert!(!std::ptr::eq(tuner.class(TUNED, Purpose::Put), tuner.class(2 * TUNED, Purpose::Put)));
+        assert!(std::ptr::eq(tuner.class(SHORT, Purpose::Put), tuner.class(2 * SHORT - 1, Purpose::Put)));
+        assert!(!std::ptr::eq(tuner.class(SHORT, Purpose::Put), tuner.class(2 * SHORT, Purpose::Put)));
     });
 }
