@@ -1,7 +1,7 @@
 //! Two shots, directly: members read and write each other's buffers where they lie.
 //!
 //! After all have posted where their buffers are, each member does its share of the operation in one pass, reading from all
-//! inputs and writing into all outputs that its share belongs to; then all wait until all are done. Every byte is read once and
+//! inputs and writing into all outputs that its share belongs to; then all wait until all are done. Every input is read once, every output
 //! written once, and nothing is staged. For an all-reduce this is the reduce-scatter by reads of the peers' buffers and the
 //! all-gather by writes into them that MSCCL++ calls two-shot all-pairs, fused. Out of place, a member may write its share of the
 //! results into its own output first, and copy it from its cache to the outputs of others: where these have read what they got the
@@ -20,7 +20,7 @@ use crate::heap::{HeapOffset, Region};
 use crate::reduce::{Source, SourcePlace, Target};
 use crate::shm::ReadSoon;
 
-/// Shares of an operation end at multiples of this many bytes, so that no two members write the same cache line pair.
+/// Shares of an operation, and those of a switch channel, end at multiples of this many bytes, so that no two members write the same cache line pair.
 const SHARE_ALIGN: u64 = 128;
 
 /// A member posts this as the place of a buffer that is in no heap, less the bytes by which that begins behind a cache line.
@@ -132,7 +132,7 @@ fn reduce_share(team: &Team, call: &Call<'_>, receivers: std::ops::Range<usize>)
 }
 
 /// The bytes of `count` elements of `size` that are the share of `member`.
-pub(super) fn share(count: u64, size: u64, member: usize, n_members: usize) -> std::ops::Range<u64> {
+pub(crate) fn share(count: u64, size: u64, member: usize, n_members: usize) -> std::ops::Range<u64> {
     let each = count.div_ceil(n_members as u64).next_multiple_of(SHARE_ALIGN / size);
     let start = each.saturating_mul(member as u64).min(count);
     start * size..start.saturating_add(each).min(count) * size

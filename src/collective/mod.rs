@@ -66,6 +66,7 @@ pub(crate) use board::post_summary;
 pub use call::Call;
 pub(crate) use call::{Block, Input, Layout, Output};
 pub use custom::{CustomAlgorithm, Place, Registration, Steps};
+pub(crate) use direct::share as share_of;
 pub(crate) use elsewhere::{call_met, call_proposed, can_agree, proposed};
 pub(crate) use engine::Engine;
 pub(crate) use lease::{GONE, LEFT, Landlord};

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::Communicator;
 use super::operand::{Recv, RecvBuffer, Send, SendBuffer};
 use crate::channel::{Channel, Fabric, MemoryChannel};
-use crate::collective::{Operation, PerMember, Summary, fill};
+use crate::collective::{Operation, PerMember, Summary, fill, share_of};
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapOffset, Region};
 use crate::rank::Rank;
@@ -23,9 +23,6 @@ use crate::shm::{ReadSoon, Span};
 
 /// The heap of a member, and where in it its elements are.
 type Place<'a> = (&'a Span, u64);
-
-/// Shares end at multiples of so many bytes, so that no two members write the same pair of cache lines.
-const SHARE_ALIGN: usize = 128;
 
 /// A channel to the buffers of all members of a communicator, this rank's included. Its calls allocate nothing.
 #[derive(Debug)]
@@ -100,10 +97,11 @@ impl<T: Element> SwitchChannel<T> {
     /// Which of the first `count` elements are this rank's to work on, when each member takes a share of them.
     #[must_use]
     pub fn share(&self, count: usize) -> Range<usize> {
-        let unit = SHARE_ALIGN / size_of::<T>();
-        let share = count.div_ceil(self.members.len()).next_multiple_of(unit);
-        let edge = |member: usize| share.saturating_mul(member).min(count);
-        edge(self.me)..edge(self.me + 1)
+        let size = size_of::<T>() as u64;
+        let bytes = share_of(count as u64, size, self.me, self.members.len());
+        // At most `count`.
+        let index = |bytes: u64| usize::try_from(bytes / size).unwrap_or(count);
+        index(bytes.start)..index(bytes.end)
     }
 
     /// Combines the elements from index `at` on of all members' buffers into `recv`, as many as it has. They are combined in the

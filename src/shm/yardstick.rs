@@ -16,6 +16,7 @@ pub use stopwatch::Stopwatch;
 
 use arrayvec::ArrayVec;
 
+use super::copy::CopyKernel;
 use super::view::Span;
 use crate::error::{Error, Result};
 use crate::rank::MAX_RANKS;
@@ -36,11 +37,14 @@ pub enum SumKernel {
     WideStreaming,
     /// One source after the other, a page at a time, by way of the cache.
     Paged,
+    /// By the widest vectors into the first target, 128 KiB at a time, from where the string instruction copies it to the others.
+    Copied,
 }
 
 impl SumKernel {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Direct, Self::Streaming, Self::Wide, Self::WideStreaming, Self::Paged];
+    pub const ALL: [Self; 6] =
+        [Self::Direct, Self::Streaming, Self::Wide, Self::WideStreaming, Self::Paged, Self::Copied];
 
     /// Its name in tables.
     #[must_use]
@@ -51,6 +55,7 @@ impl SumKernel {
             Self::Wide => "avx512",
             Self::WideStreaming => "avx512 streaming",
             Self::Paged => "paged",
+            Self::Copied => "copied on",
         }
     }
 
@@ -61,6 +66,7 @@ impl SumKernel {
             Self::Direct | Self::Paged => true,
             Self::Streaming => vector::is_supported(),
             Self::Wide | Self::WideStreaming => vector::is_wide(),
+            Self::Copied => vector::is_supported() && CopyKernel::RepMovsb.is_supported(),
         }
     }
 
@@ -134,6 +140,8 @@ unsafe fn run(kernel: SumKernel, sources: &[*mut f32], targets: &[*mut f32], cou
     let done = match kernel {
         // SAFETY: the caller's contract is the same.
         SumKernel::Paged => unsafe { paged(sources, targets, count) },
+        // SAFETY: the same.
+        SumKernel::Copied => unsafe { copied(sources, targets, count) },
         SumKernel::Direct if vector::is_supported() => by_vectors(Reach::Half, 0),
         SumKernel::Direct => 0,
         SumKernel::Streaming => by_vectors(Reach::Half, targets.len()),
@@ -181,6 +189,32 @@ unsafe fn paged(sources: &[*mut f32], targets: &[*mut f32], count: usize) -> usi
         }
     }
     pages * PAGE
+}
+
+/// Elements that are summed up before they are copied on.
+const PIECE: usize = 32 << 10;
+
+/// Adds all elements, and returns how many that was.
+///
+/// # Safety
+/// As for [`run`].
+unsafe fn copied(sources: &[*mut f32], targets: &[*mut f32], count: usize) -> usize {
+    let Some((&first, others)) = targets.split_first() else { return count };
+    for start in (0..count).step_by(PIECE) {
+        let len = PIECE.min(count - start);
+        let from: ArrayVec<_, MOST> = sources.iter().map(|source| source.wrapping_add(start)).collect();
+        let sum = first.wrapping_add(start);
+        // SAFETY: the caller's contract, for a part of all elements; the widest vectors are those of this processor.
+        let done = unsafe { vector::add(Reach::widest(), &from, &[sum], 0, len) };
+        // SAFETY: the same.
+        unsafe { one_by_one(&from, &[sum], done..len) };
+        for other in others {
+            let (sum, other) = (sum.cast_const().cast(), other.wrapping_add(start).cast());
+            // SAFETY: as many bytes of two targets, which do not overlap; the kernel is supported, with this one.
+            unsafe { CopyKernel::RepMovsb.run(sum, other, len * size_of::<f32>()) };
+        }
+    }
+    count
 }
 
 #[cfg(target_arch = "x86_64")]

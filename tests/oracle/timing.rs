@@ -84,6 +84,41 @@ fn repeat(
     firsts.iter().flatten().try_for_each(|first| agree(comm, call, first))
 }
 
+/// So many calls are made of one length, whose results are stored in every way that is tried out.
+const STORED: usize = 12;
+
+/// Makes one all-reduce again and again, out of place in the heap and with outputs that begin at the same place in lines on all ranks, so
+/// that results go to them in every way that there is.
+fn store(
+    comm: &mut Communicator,
+    (sent, received): (&mut Zone, &mut Zone),
+    pool: &Pool,
+    call: &Combination,
+    delays: &mut Random,
+) -> Result<()> {
+    let (me, size) = (comm.rank().index() as u64, call.dtype.size());
+    let input = pool.input(call.dtype, call.values, call.chance(me), call.count);
+    let scalar = pool.scalar(call.dtype, call.values, call.salt);
+    comm.set_channel_kind(ChannelKind::Memory)?;
+    let mut first = None;
+    for time in 0..STORED {
+        let mut from = sent.lay(call.chance(me + 100), true, size, input.len());
+        let mut to = received.lay(call.chance(0), true, size, input.len());
+        from.expect(0, &input);
+        from.put()?;
+        to.put()?;
+        dawdle(delays);
+        let sides = Sides::Two(from.side(0, input.len())?, to.side(0, input.len())?);
+        run(comm, call, &scalar, sides)?;
+        let result = to.contents()?;
+        assert!(
+            *first.get_or_insert_with(|| result.clone()) == result,
+            "{call:?} gives something else the {time}. time"
+        );
+    }
+    first.iter().try_for_each(|first| agree(comm, call, first))
+}
+
 /// Whether ordinary memory is staged in pieces of which each is cut for itself, as the documentation of [`Algorithm`] has it.
 fn is_cut(call: &Combination) -> bool {
     let cuts = matches!(call.algorithm, Some(Algorithm::Ring | Algorithm::DoubleTree));
@@ -106,7 +141,26 @@ fn all(comm: &mut Communicator) -> Result<()> {
     comm.set_tuning(Table::default())?;
     let (mut random, pool) = (Random(seed), Pool::new(seed));
     let mut delays = Random(seed ^ u64::from(comm.rank().get() + 1) << 48);
-    let mut zone = Zone::new(comm, seed)?;
+    let (mut zone, mut other) = (Zone::new(comm, seed)?, Zone::new(comm, seed + 1)?);
+    for (dtype, operator) in [(DataType::F32, Operator::Sum), (DataType::Bf16, Operator::PreMulSum)] {
+        for count in [COUNTS[2], 4 * COUNTS[2], COUNTS[3]] {
+            let (operation, algorithm, memory) = (Operation::AllReduce, None, Memory::Heap);
+            let (values, in_place, root, salt) = (Values::Bits, false, 0, random.next());
+            let call = Combination {
+                operation,
+                algorithm,
+                dtype,
+                operator,
+                values,
+                count,
+                in_place,
+                memory,
+                root,
+                salt,
+            };
+            store(comm, (&mut zone, &mut other), &pool, &call, &mut delays)?;
+        }
+    }
     for algorithm in Algorithm::ALL.into_iter().map(Some).chain([None]) {
         for dtype in FLOATS {
             let operators =

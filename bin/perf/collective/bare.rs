@@ -137,8 +137,9 @@ impl Places<'_> {
         };
         let sources = (0..n_ranks).map(|rank| self.input(rank, at, len)).collect::<Result<_>>()?;
         let targets = match self.task.operation {
+            // This rank's own first: from there they may be copied to the others.
             Operation::AllReduce => {
-                (0..n_ranks).map(|rank| self.output(rank, at, len)).collect::<Result<_>>()?
+                (me..n_ranks).chain(0..me).map(|rank| self.output(rank, at, len)).collect::<Result<_>>()?
             }
             Operation::Reduce => vec![self.output(self.task.root.get(), at, len)?],
             _ => vec![self.output(me, 0, len)?],

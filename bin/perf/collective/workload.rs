@@ -120,8 +120,6 @@ pub(crate) struct Workload<T> {
     words: Option<Words>,
     /// Where results are copied to be compared: a period.
     copy: Vec<T>,
-    /// What is sent, where ordinary memory is received into that cannot be lent to both at once.
-    sent: Vec<T>,
     turn: u64,
     /// Elements that were not as expected, so far.
     pub(crate) wrong: u64,
@@ -147,10 +145,11 @@ impl<T: Number> Workload<T> {
                 let (send, recv) = ground.regions(layout, rank.into(), size, in_place)?;
                 Buffers::Heap { send: comm.buffer(send)?, recv: comm.buffer(recv)? }
             }
-            (Memory::Ordinary, false) => {
+            // Ordinary memory cannot be lent to a send and a receive at once.
+            (Memory::Ordinary, in_place) if !in_place || task.operation == Operation::Send => {
                 Buffers::Ordinary { send: zeros(layout.send()), recv: zeros(layout.recv()) }
             }
-            (Memory::Ordinary, true) => {
+            (Memory::Ordinary, _) => {
                 let (send, recv) = (layout.send_in_place(rank.into()), layout.recv_in_place(rank.into()));
                 Buffers::OneOrdinary { both: zeros(layout.largest()), send: own(send), recv: own(recv) }
             }
@@ -158,13 +157,9 @@ impl<T: Number> Workload<T> {
         let pattern = Pattern::new(comm.n_ranks(), task.op.as_ref());
         let words = Words::new(&task, &pattern, rank).filter(|_| memory == Memory::Heap);
         let copy = vec![T::zeroed(); PERIOD];
-        let sent = match &buffers {
-            Buffers::OneOrdinary { both, .. } if task.operation == Operation::Send => both.clone(),
-            _ => Vec::new(),
-        };
         let before = comm.left().get();
         let parts = Parts::new(&task, rank.into(), comm.n_ranks().into());
-        Ok(Self { task, rank, before, buffers, parts, pattern, words, copy, sent, turn: 0, wrong: 0 })
+        Ok(Self { task, rank, before, buffers, parts, pattern, words, copy, turn: 0, wrong: 0 })
     }
 
     /// Goes on to the next turn: rewrites the input.
@@ -218,10 +213,6 @@ impl<T: Number> Workload<T> {
         match &mut self.buffers {
             Buffers::Heap { send, recv } => call!(&*send, &*recv),
             Buffers::Ordinary { send, recv } => call!(&*send, recv),
-            Buffers::OneOrdinary { both, .. } if self.task.operation == Operation::Send => {
-                self.sent.copy_from_slice(both);
-                call!(&self.sent, both)
-            }
             Buffers::OneOrdinary { both, send, recv } => {
                 let part = match self.task.operation {
                     Operation::Gather if self.task.root != comm.rank() => {

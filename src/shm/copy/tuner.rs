@@ -22,7 +22,9 @@
 //! to 1.4 us as soon as both did. Each found the other way to be the better one, both took it, and both left it again: half of all
 //! calls took 2.0 us instead of 1.2. So a trial is to show what a way costs when all take it. Nothing is agreed upon: ranks
 //! that combine in the same calls count the same combinations, and each [`PERIOD`] of them begins with a joint trial of all ways.
-//! (Others, such as the roots of reduces that change, try alone.)
+//! (Others, such as the roots of reduces that change, and threads that serve several communicators, try at times of their own.) Between
+//! two of them a rank tries for itself only where the way in use has slowed down to more than another one is known to cost. That
+//! is mostly the machine, which all notice in the same call.
 //!
 //! Combinations that no cache can keep are not tried out at all: they go past it. What they cost hangs more on who shares the core
 //! meanwhile than on the way. All-reduces of 64 MiB by 4 ranks on 2 cores took 1.02 to 1.04 times as long as a plain loop, and 1.02
@@ -41,7 +43,8 @@
 //! - Where there is one way, where copies are short, and where combinations are too long for any cache, nothing is timed.
 //! - Of a thread's time at most one part in [`REST`] goes into the trials of a class, besides those that a slowdown of the
 //!   way in use prompts. Of combinations, [`TRIAL`] in a [`PERIOD`] go each of the other ways.
-//! - Which combinations are a joint trial, and which way each of those goes, follows from their number and length alone.
+//! - Which combinations are a joint trial, and which way each of those goes, follows from their number, length and purpose alone. What
+//!   has one way is not counted.
 //! - State is per thread: no atomics, no allocation, no destructor.
 
 use std::cell::Cell;
@@ -345,7 +348,8 @@ impl Record {
         self.spent += took;
         self.costs[tried] = self.costs[tried].min(cost);
         let best = self.costs[self.best as usize];
-        self.trial_left = if cost > best * HOPELESS { 0 } else { self.trial_left - 1 };
+        let is_hopeless = cost > best * HOPELESS && !self.purpose.is_joint();
+        self.trial_left = if is_hopeless { 0 } else { self.trial_left - 1 };
         if self.trial_left > 0 {
             return;
         }

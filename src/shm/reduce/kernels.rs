@@ -7,7 +7,8 @@
 //! Elements that have to be converted go in longer blocks, which the compiler keeps on the stack and treats in three loops:
 //! convert, combine, convert. Unrolled into registers, long conversions were left scalar, and took six times as long.
 //!
-//! Where results do not fit into the cache beside the sources they go past it ([`store::run`]). An all-reduce of 64 MiB out of place
+//! Where results do not fit into the cache beside the sources they go past it, and below that what is quicker is tried out
+//! ([`store::run`]). An all-reduce of 64 MiB out of place
 //! (AMD EPYC, Zen 3, two cores, 32 MiB of shared cache) takes 15 to 25 % less time so among two, four and eight ranks, one of 16
 //! MiB 10 to 20 %. One of 4 MiB between two ranks fits, and would take more than twice as long.
 
