@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use super::Communicator;
 use super::membership::Membership;
+use super::stream::Stream;
 use super::submit::{Standing, Submit};
 use crate::collective::group::{self, Share};
 use crate::collective::{Call, Operation};
 use crate::error::{Error, Result};
 
-/// Takes calls, of one communicator or several, and executes them at its end.
+/// Takes calls, of one communicator or several, and executes them at its end, at once or [on a stream](Group::end_on).
 ///
 /// ```no_run
 /// # use shmccl::{Collectives, Communicator, Group, Result};
@@ -39,19 +40,19 @@ use crate::error::{Error, Result};
 /// Calls of a group are independent: none reads what another one of it writes. An argument that is wrong is an error of the call,
 /// which is not put in then; everything else is one of [`Group::end`]. A group that is dropped executes nothing.
 #[derive(Debug)]
-pub struct Group<'a> {
+pub struct Group<'c, 'b> {
     /// Starts that have not ended.
     depth: u32,
     /// So many of them are outside of what is being nested, and not for it to end.
     floor: u32,
-    parties: Vec<Party<'a>>,
+    parties: Vec<Party<'c, 'b>>,
 }
 
 /// A communicator in a group, and its calls.
 #[derive(Debug)]
-struct Party<'a> {
-    comm: &'a mut Communicator,
-    calls: Vec<Call<'a>>,
+struct Party<'c, 'b> {
+    comm: &'c mut Communicator,
+    calls: Vec<Call<'b>>,
 }
 
 /// Names a communicator that has joined a [`Group`]: so many joined before. Means nothing to other groups.
@@ -64,14 +65,14 @@ pub struct Joined {
 
 /// Puts the calls of one communicator into a group: see [`Group::on`].
 #[derive(Debug)]
-pub struct OnGroup<'g, 'a> {
-    group: &'g mut Group<'a>,
+pub struct OnGroup<'g, 'c, 'b> {
+    group: &'g mut Group<'c, 'b>,
     joined: Joined,
 }
 
-impl<'a> Party<'a> {
+impl<'b> Party<'_, 'b> {
     /// Its calls and what executes them.
-    fn share(&mut self) -> Result<Share<'_, 'a>> {
+    fn share(&mut self) -> Result<Share<'_, 'b>> {
         let Self { comm, calls } = self;
         let manner = comm.manner;
         let engine = comm.engine_for(|| group::summary(calls, manner))?;
@@ -79,7 +80,7 @@ impl<'a> Party<'a> {
     }
 }
 
-impl<'a> Group<'a> {
+impl<'c, 'b> Group<'c, 'b> {
     /// The most calls of one communicator.
     pub const MAX_CALLS: usize = group::MAX_CALLS;
 
@@ -106,14 +107,14 @@ impl<'a> Group<'a> {
     }
 
     /// Has `comm` join. It makes its calls through the group until the end, by the name that is returned.
-    pub fn join(&mut self, comm: &'a mut Communicator) -> Joined {
+    pub fn join(&mut self, comm: &'c mut Communicator) -> Joined {
         let joined = Joined { index: self.parties.len(), standing: comm.standing() };
         self.parties.push(Party { comm, calls: Vec::with_capacity(SOME) });
         joined
     }
 
     /// Takes the calls of `joined`.
-    pub const fn on<'g>(&'g mut self, joined: Joined) -> OnGroup<'g, 'a> {
+    pub const fn on<'g>(&'g mut self, joined: Joined) -> OnGroup<'g, 'c, 'b> {
         OnGroup { group: self, joined }
     }
 
@@ -126,16 +127,7 @@ impl<'a> Group<'a> {
     /// executed then. [`Error::Unavailable`] when everything has ended already, or everything that was nested. Otherwise those of the
     /// calls; those that end the epoch leave it open how far the others have come.
     pub fn end(&mut self) -> Result<()> {
-        if self.depth <= self.floor {
-            return Err(ENDED);
-        }
-        self.depth -= 1;
-        if self.depth > 0 {
-            return Ok(());
-        }
-        self.check_job()?;
-        let mut parties = std::mem::take(&mut self.parties);
-        parties.retain(|party| !party.calls.is_empty());
+        let mut parties = self.take()?;
         if let Some(Party { comm, .. }) = parties.first() {
             comm.fabric().enter(Operation::Group.name())?;
         }
@@ -146,6 +138,21 @@ impl<'a> Group<'a> {
                 group::run(&mut shares?)
             }
         }
+    }
+
+    /// Ends what was started last, and returns what is to be done: at the outermost end all calls, of communicators that have any.
+    fn take(&mut self) -> Result<Vec<Party<'c, 'b>>> {
+        if self.depth <= self.floor {
+            return Err(ENDED);
+        }
+        self.depth -= 1;
+        if self.depth > 0 {
+            return Ok(Vec::new());
+        }
+        self.check_job()?;
+        let mut parties = std::mem::take(&mut self.parties);
+        parties.retain(|party| !party.calls.is_empty());
+        Ok(parties)
     }
 
     /// Jobs have no order between them in which all their ranks could come to their operations; and ranks of one job wait for each
@@ -175,6 +182,32 @@ impl<'a> Group<'a> {
     }
 }
 
+/// Calls whose buffers are in the symmetric heap, or live for ever.
+impl Group<'_, 'static> {
+    /// Ends what was started last as [`end`](Self::end) does, and has `stream` execute the calls, as one operation. Sends and receives that
+    /// depend on each other on two ranks have to be in one group: on a stream by themselves they are executed in order.
+    ///
+    /// ```no_run
+    /// # use shmccl::{Collectives, Communicator, Group, Result, Stream, heap::DeviceBuffer};
+    /// # fn exchange(comm: &mut Communicator, mine: &DeviceBuffer<u32>, theirs: &DeviceBuffer<u32>, stream: &Stream) -> Result<()> {
+    /// let (left, right) = (comm.left(), comm.right());
+    /// let mut group = Group::start();
+    /// let all = group.join(comm);
+    /// group.on(all).send(mine, right)?;
+    /// group.on(all).recv(theirs, left)?;
+    /// group.end_on(stream)
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::StreamFailed`]; [`Error::Exhausted`] when the stream is full; those of the first call of a communicator;
+    /// [`Error::InvalidArgument`] and [`Error::Unavailable`] as `end` has them, but for messages to oneself: what is wrong with those is
+    /// an error of the operation. Nothing is enqueued then.
+    pub fn end_on(&mut self, stream: &Stream) -> Result<()> {
+        stream.enqueue_group(self.take()?.into_iter().map(|Party { comm, calls }| (comm, calls)))
+    }
+}
+
 /// Calls of a communicator for which there is room without asking for more.
 const SOME: usize = 4;
 
@@ -182,12 +215,12 @@ const SOME: usize = 4;
 const ENDED: Error = Error::Unavailable { operation: "a call in a group", needs: "one that has not ended" };
 
 /// A call of a group waits for its end.
-impl<'a> Submit<'a> for OnGroup<'_, 'a> {
+impl<'b> Submit<'b> for OnGroup<'_, '_, 'b> {
     fn standing(&self) -> Standing {
         self.group.parties.get(self.joined.index).map_or(self.joined.standing, |party| party.comm.standing())
     }
 
-    fn submit(&mut self, call: Call<'a>) -> Result<()> {
+    fn submit(&mut self, call: Call<'b>) -> Result<()> {
         let party = self.group.parties.get_mut(self.joined.index).ok_or(ENDED)?;
         call.check_manner(party.comm.manner)?;
         group::put(&mut party.calls, call)

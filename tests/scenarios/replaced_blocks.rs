@@ -181,9 +181,10 @@ scenario!(streams_exchange_blocks_in_place_one_after_the_other, Job::of(3).heap_
         }
         stream.synchronise()?;
         round.check(&buffer.to_vec(), "three times");
-        let mut group = stream.group(comm);
-        group.all_to_all_v_in_place(&buffer, round.blocks())?;
-        group.end()?;
+        let mut group = Group::start();
+        let all = group.join(comm);
+        group.on(all).all_to_all_v_in_place(&buffer, round.blocks())?;
+        group.end_on(&stream)?;
         stream.synchronise()?;
         assert!(buffer.to_vec() == round.image(false), "back in round {number}");
     }

@@ -9,7 +9,7 @@ use shmccl::collective::Algorithm;
 use shmccl::comm::stream::{Event, HostBuffer, Stream, StreamStatus};
 use shmccl::heap::{DeviceBuffer, Place};
 use shmccl::reduce::ReduceOp;
-use shmccl::{Collectives, Error, Result};
+use shmccl::{Collectives, Error, Group, Result};
 
 use crate::harness::{Job, rank};
 
@@ -314,13 +314,59 @@ scenario!(
         sent.fill(comm.rank().get().to_le_bytes()[0] + 1);
         sums.copy_from_slice(0, &[1; 8])?;
         let stream = comm.stream()?;
-        let mut group = stream.group(comm);
-        group.send(&sent, right)?;
-        group.recv(&received, left)?;
-        group.all_reduce_in_place(&sums, &ReduceOp::Sum)?;
-        group.end()?;
+        let mut group = Group::start();
+        let all = group.join(comm);
+        group.on(all).send(&sent, right)?;
+        group.on(all).recv(&received, left)?;
+        group.on(all).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
+        group.end_on(&stream)?;
         stream.synchronise()?;
         assert_eq!(received.get((1 << 20) - 1)?, left.get().to_le_bytes()[0] + 1);
         assert_eq!(sums.get(7)?, 3);
+    }
+);
+
+scenario!(
+    groups_of_two_communicators_on_streams_do_not_wait_for_each_other_in_whatever_order_ranks_put_them_in,
+    Job::of(3).heap_len(16 << 20),
+    |comm| {
+        let mut other = comm.duplicate()?;
+        let me = comm.rank().get();
+        let (sums, others) = (comm.alloc::<u32>(300)?, comm.alloc::<u32>(5000)?);
+        let (sent, received) = (comm.alloc::<u32>(1)?, comm.alloc::<u32>(1)?);
+        let streams = [comm.stream()?, comm.stream()?];
+        let (right, left) = (comm.right(), comm.left());
+        for round in 0..20 {
+            sums.fill(me + round);
+            others.fill(me);
+            sent.fill(10 * me + round);
+            let mut group = Group::start();
+            let [one, two] = if me == 1 {
+                let two = group.join(&mut other);
+                [group.join(comm), two]
+            } else {
+                [group.join(comm), group.join(&mut other)]
+            };
+            for is_first in [me != 2, me == 2] {
+                group.nest(|group| {
+                    if is_first {
+                        group.on(one).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
+                        group.on(one).recv(&received, left)
+                    } else {
+                        group.on(two).all_reduce_in_place(&others, &ReduceOp::Sum)
+                    }
+                })?;
+            }
+            group.on(one).send(&sent, right)?;
+            // Which stream takes it is each rank's own business.
+            group.end_on(&streams[((me + round) % 2) as usize])?;
+            // And by the other one, behind it.
+            streams[((me + round + 1) % 2) as usize]
+                .on(&mut other)
+                .all_reduce_in_place(&others, &ReduceOp::Sum)?;
+            streams.iter().try_for_each(Stream::synchronise)?;
+            assert_eq!((sums.get(299)?, others.get(4999)?), (3 + 3 * round, 9));
+            assert_eq!(received.get(0)?, 10 * left.get() + round);
+        }
     }
 );

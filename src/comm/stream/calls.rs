@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::Stream;
 use super::line::{Loan, Ticket};
+use crate::channel::Fabric;
 use crate::collective::group::{self, Share};
-use crate::collective::{Call, Engine, Operation, Summary};
+use crate::collective::{Call, Manner, Operation, Summary};
 use crate::comm::Communicator;
 use crate::comm::submit::{Standing, Submit};
 use crate::error::Result;
@@ -40,25 +41,63 @@ impl Submit<'static> for OnStream<'_> {
         call.check_manner(manner)?;
         call.check_peer(self.comm.rank.index())?;
         self.stream.queue.check_room()?;
-        let ticket = self.comm.ticket(|| call.summary().in_manner(manner))?;
-        let operation = call.operation.name();
-        self.stream.enqueue_call(operation, ticket, move |engine| engine.run(&mut call, manner))
+        let mut ticket = self.comm.ticket(|| call.summary().in_manner(manner))?;
+        let (operation, fabric) = (call.operation.name(), Arc::clone(ticket.fabric()));
+        self.stream.enqueue_call(operation, &fabric, move || {
+            let engine = ticket.redeem(operation)?;
+            engine.run(&mut call, manner)
+        })
+    }
+}
+
+/// The calls of one communicator in a group, and its right to make them.
+struct Due {
+    ticket: Ticket,
+    manner: Manner,
+    calls: Vec<Call<'static>>,
+}
+
+impl Due {
+    /// What executes the calls, when its turn has come.
+    fn share(&mut self) -> Result<Share<'_, 'static>> {
+        let engine = self.ticket.redeem(Operation::Group.name())?;
+        Ok(Share { engine, manner: self.manner, calls: std::mem::take(&mut self.calls) })
     }
 }
 
 impl Stream {
-    /// Enqueues the call that has `ticket`. Where it is skipped, the epoch ends: peers would take this rank's next call for it.
+    /// Enqueues the calls of `parties`, each of which has some, as one operation.
+    pub(in crate::comm) fn enqueue_group<'c>(
+        &self,
+        parties: impl Iterator<Item = (&'c mut Communicator, Vec<Call<'static>>)>,
+    ) -> Result<()> {
+        self.queue.check_room()?;
+        let due = |(comm, calls): (&mut Communicator, Vec<_>)| {
+            let manner = comm.manner;
+            let ticket = comm.ticket(|| group::summary(&calls, manner))?;
+            Ok(Due { ticket, manner, calls })
+        };
+        let mut parties = parties.map(due).collect::<Result<Vec<_>>>()?;
+        let Some(first) = parties.first() else { return Ok(()) };
+        let fabric = Arc::clone(first.ticket.fabric());
+        self.enqueue_call(Operation::Group.name(), &fabric, move || {
+            let shares: Result<Vec<_>> = parties.iter_mut().map(Due::share).collect();
+            group::run(&mut shares?)
+        })
+    }
+
+    /// Enqueues what `run` does. Where it is skipped, the epoch ends: peers would take this rank's next call for it.
     fn enqueue_call(
         &self,
         operation: &'static str,
-        ticket: Ticket,
-        run: impl FnOnce(&mut Engine) -> Result<()> + Send + 'static,
+        fabric: &Arc<Fabric>,
+        run: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        let fabric = Arc::clone(ticket.fabric());
-        self.push(operation, &fabric, move |failure| match failure {
-            None => ticket.redeem(operation, run),
+        let skipped = Arc::clone(fabric);
+        self.push(operation, fabric, move |failure| match failure {
+            None => run(),
             Some(_) => {
-                ticket.forfeit();
+                skipped.abort();
                 Ok(())
             }
         })
@@ -75,46 +114,5 @@ impl Communicator {
         let engine = self.engine.take().expect("it was there a moment ago");
         self.loan = Loan::begin(self.fabric(), engine);
         Ok(self.loan.ticket().expect("lent just now"))
-    }
-}
-
-/// Calls of a communicator that a stream executes together: see [`Stream::group`].
-#[derive(Debug)]
-pub struct StreamGroup<'a> {
-    on: OnStream<'a>,
-    calls: Vec<Call<'static>>,
-}
-
-impl Stream {
-    /// Starts a group of calls of `comm`, by the rules of [`Group`](crate::Group). Its end enqueues them as one operation. Sends and
-    /// receives that depend on each other on two ranks have to be in one group: by themselves they are executed in order.
-    pub fn group<'a>(&'a self, comm: &'a mut Communicator) -> StreamGroup<'a> {
-        StreamGroup { on: self.on(comm), calls: Vec::new() }
-    }
-}
-
-impl StreamGroup<'_> {
-    /// Enqueues the calls, as one operation.
-    ///
-    /// # Errors
-    /// [`crate::Error::StreamFailed`]; [`crate::Error::Exhausted`]; those of the first call of a communicator.
-    pub fn end(self) -> Result<()> {
-        let Self { on: OnStream { stream, comm }, calls } = self;
-        stream.queue.check_room()?;
-        let manner = comm.manner;
-        let ticket = comm.ticket(|| group::summary(&calls, manner))?;
-        let run = move |engine: &mut Engine| group::run(&mut [Share { engine, manner, calls }]);
-        stream.enqueue_call(Operation::Group.name(), ticket, run)
-    }
-}
-
-impl Submit<'static> for StreamGroup<'_> {
-    fn standing(&self) -> Standing {
-        self.on.standing()
-    }
-
-    fn submit(&mut self, call: Call<'static>) -> Result<()> {
-        call.check_manner(self.on.comm.manner)?;
-        group::put(&mut self.calls, call)
     }
 }

@@ -93,26 +93,17 @@ impl State {
 }
 
 impl Ticket {
-    /// Makes the call of `operation` by `run`, in turn.
-    pub(super) fn redeem(
-        mut self,
-        operation: &'static str,
-        run: impl FnOnce(&mut Engine) -> Result<()>,
-    ) -> Result<()> {
+    /// Waits for its turn, and takes the engine for a call of `operation`.
+    pub(super) fn redeem(&mut self, operation: &'static str) -> Result<&mut Engine> {
         let engine = self.await_turn();
         let engine = self.engine.insert(engine);
         let fabric = &self.line.fabric;
         fabric.enter(operation).inspect_err(|_| fabric.abort())?;
-        run(engine)
+        Ok(engine)
     }
 
     pub(super) fn fabric(&self) -> &Arc<Fabric> {
         &self.line.fabric
-    }
-
-    /// Makes no call. That ends the epoch.
-    pub(super) fn forfeit(self) {
-        self.line.fabric.abort();
     }
 
     fn await_turn(&self) -> Box<Engine> {

@@ -52,7 +52,7 @@ use crate::channel::Fabric;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 
-pub use calls::{OnStream, StreamGroup};
+pub use calls::OnStream;
 pub use event::Event;
 pub use host::{HostBuffer, HostSource};
 pub(super) use line::Loan;

@@ -3,7 +3,7 @@ use std::sync::mpsc::{Sender, channel};
 use super::*;
 use crate::bootstrap::Options;
 use crate::collective::Algorithm;
-use crate::comm::Collectives;
+use crate::comm::{Collectives, Group};
 use crate::heap::Place;
 use crate::reduce::ReduceOp;
 
@@ -62,9 +62,10 @@ fn a_call_that_cannot_be_done_gives_the_engine_back() {
     let mut comm = alone();
     let (stream, me) = (comm.stream().unwrap(), comm.rank());
     let sums = comm.alloc::<u64>(8).unwrap();
-    let mut group = stream.group(&mut comm);
-    group.send(&sums, me).unwrap();
-    group.end().unwrap();
+    let mut group = Group::start();
+    let all = group.join(&mut comm);
+    group.on(all).send(&sums, me).unwrap();
+    group.end_on(&stream).unwrap();
     comm.all_reduce_in_place(&sums, &ReduceOp::Sum).unwrap();
     let error = stream.synchronise().unwrap_err();
     assert!(matches!(error.origin(), Error::InvalidArgument { .. }), "{error:?}");
@@ -115,12 +116,13 @@ fn a_stream_that_is_full_refuses_more_and_is_none_the_worse() {
     for _ in 2..MAX_ENQUEUED {
         stream.call(|| ()).unwrap();
     }
-    let mut group = stream.group(&mut comm);
-    group.all_reduce_in_place(&sums, &ReduceOp::Sum).unwrap();
+    let mut group = Group::start();
+    let all = group.join(&mut comm);
+    group.on(all).all_reduce_in_place(&sums, &ReduceOp::Sum).unwrap();
     let refused = [
         stream.call(|| ()),
         stream.record(&event),
-        group.end(),
+        group.end_on(&stream),
         stream.on(&mut comm).all_reduce_in_place(&sums, &ReduceOp::Sum),
     ];
     for told in refused {
