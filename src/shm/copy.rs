@@ -51,13 +51,15 @@ pub(super) enum Purpose {
     Combine,
     /// The same for several receivers, who do their parts of it at the same time.
     CombineForAll,
+    /// The same where lines of the receivers begin at different elements.
+    CombineForUnlike,
 }
 
 impl Purpose {
     const fn read_soon(self) -> ReadSoon {
         match self {
-            Self::PutReadSoon | Self::Get | Self::Combine | Self::CombineForAll => ReadSoon::Yes,
             Self::Put => ReadSoon::No,
+            _ => ReadSoon::Yes,
         }
     }
 
@@ -65,13 +67,14 @@ impl Purpose {
     const fn ways(self) -> &'static [Way] {
         match self {
             Self::CombineForAll => &[Way::Through, Way::Past, Way::Copied],
+            Self::CombineForUnlike => &[Way::Through, Way::Copied],
             _ => &[Way::Through, Way::Past],
         }
     }
 
     /// Whether all ranks try the ways out at once.
     const fn is_joint(self) -> bool {
-        matches!(self, Self::Combine | Self::CombineForAll)
+        matches!(self, Self::Combine | Self::CombineForAll | Self::CombineForUnlike)
     }
 }
 

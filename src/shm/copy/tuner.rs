@@ -98,7 +98,7 @@ const NOISE: f32 = 0.96;
 
 const FIRST_CLASS: u32 = SHORT.ilog2();
 const CLASSES: usize = 16;
-const PURPOSES: usize = 5;
+const PURPOSES: usize = 6;
 const WAYS: usize = 3;
 
 thread_local! {

@@ -16,8 +16,10 @@
 //! With one way forced, an all-reduce of 512 KiB out of place between two ranks on separate cores (AMD Zen 5) took 17 us so, 51 with a
 //! store to each, and 30 past the cache; one of 2 MiB 57 to 67, 162 and 160. Among 4 ranks on 2 such cores 512 KiB took 90 to 100, 143
 //! and 120 us, 2 MiB 350 to 457, 537 and 457; among 8 ranks 512 KiB took 243, 324 and 290. While cores share their caches the copies are
-//! as quick as a store to each between two ranks (512 KiB took 9.2 us against 10.5) and among 8, and slower among 4 (46 us against 40): so
-//! they are tried out.
+//! as quick as a store to each between two ranks (512 KiB took 9.2 us against 10.5) and among 8, and slower among 4 (46 us against 40).
+//! On an AMD Zen 4 copies are no match for stores past the cache: between two separate cores 32 KiB took 13 us copied, 20 with a store to
+//! each, and 4.2 past the cache; 128 KiB 47, 84 and 12; 512 KiB 174, 198 and 49. So all three are tried out, and the first two where lines
+//! of the receivers do not begin at the same element.
 //! Where what all read and write does not fit into the shared cache it is past it as before: copies of 8 MiB among 8 took 4.1 ms, 3.5
 //! past the cache.
 //!
@@ -43,7 +45,7 @@ pub(super) const PIECE: usize = 128 << 10;
 /// Half of all places are to this what a source is to a copy: what is read and what is written fill a cache together.
 #[inline]
 pub(super) fn run(places: &Places<'_>, combine: impl FnOnce(Way)) {
-    if has_one_way(places) {
+    if is_short_or_in_place(places) || !are_alike(places) {
         return combine(Way::Through);
     }
     try_out(places, Purpose::Combine, combine);
@@ -52,18 +54,29 @@ pub(super) fn run(places: &Places<'_>, combine: impl FnOnce(Way)) {
 /// The same for results each of whose receivers does as much of the operation at the same time, and stores it to all, too.
 #[inline]
 pub(super) fn run_for_all(places: &Places<'_>, combine: impl FnOnce(Way)) {
-    if has_one_way(places) {
+    if is_short_or_in_place(places) {
         return combine(Way::Through);
     }
     let n_receivers = places.targets().len();
     let can_be_copied = n_receivers > 1 && takes_over(bytes_of(places).saturating_mul(n_receivers as u64));
-    try_out(places, if can_be_copied { Purpose::CombineForAll } else { Purpose::Combine }, combine);
+    match (can_be_copied, are_alike(places)) {
+        (true, true) => try_out(places, Purpose::CombineForAll, combine),
+        (true, false) => try_out(places, Purpose::CombineForUnlike, combine),
+        (false, true) => try_out(places, Purpose::Combine, combine),
+        (false, false) => combine(Way::Through),
+    }
 }
 
-/// Whether there is nothing to try out.
+/// Whether there is nothing to try out, whoever gets the results.
 #[inline]
-fn has_one_way(places: &Places<'_>) -> bool {
-    places.len() < SHORT || places.is_in_place() || elements_before_line(places.targets(), 1).is_none()
+fn is_short_or_in_place(places: &Places<'_>) -> bool {
+    places.len() < SHORT || places.is_in_place()
+}
+
+/// Whether lines of all targets begin at the same element, so that results can go past the cache.
+#[inline]
+fn are_alike(places: &Places<'_>) -> bool {
+    elements_before_line(places.targets(), 1).is_some()
 }
 
 /// All bytes that are read or written.

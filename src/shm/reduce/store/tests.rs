@@ -71,6 +71,15 @@ fn copies_from_the_first_receiver_are_tried_out_where_there_are_several_and_none
 }
 
 #[test]
+fn copies_are_tried_out_where_lines_of_receivers_begin_at_different_elements_and_stores_past_the_cache_are_not()
+ {
+    let able = copied_past_from() < 1 << 40 && CopyKernel::RepMovsb.is_supported();
+    let ways = ways_for_all((48 << 10) + 4, 2, false);
+    let tried = [Way::Copied, Way::Past, Way::Through].map(|way| ways.contains(&way));
+    assert_eq!(tried, [able, false, true]);
+}
+
+#[test]
 fn nothing_is_copied_where_all_that_receivers_read_and_write_does_not_fit_into_the_shared_cache() {
     let shared = CacheSizes::of_this_machine().shared;
     // Two sources and two targets, of each of two receivers.
