@@ -12,6 +12,7 @@ use super::algorithm::{Algorithm, ChannelKind, Manner};
 use super::call::Call;
 use super::custom::Customs;
 use super::delivery::{self, Batch};
+use super::detour::Detours;
 use super::elsewhere::Elsewhere;
 use super::group::{self, Share};
 use super::lease::{Landlord, Lease};
@@ -41,6 +42,7 @@ pub(crate) struct Engine {
     /// What the choices were made by.
     tuning: Tuning,
     customs: Customs,
+    detours: Detours,
     /// How the call that is being executed is done, for whoever notes it.
     taken: Manner,
     /// The last call that reduced a word.
@@ -96,6 +98,7 @@ impl Engine {
             choices,
             tuning,
             customs: Customs::default(),
+            detours: Detours::default(),
             taken: Manner::default(),
             again: Kept::default(),
             lease,
@@ -269,9 +272,9 @@ impl Engine {
             pipework.require(team, kind)?;
         }
         let presumed = self.presumed(call, len, way);
-        let Self { team, pipework, .. } = self;
+        let Self { team, pipework, detours, .. } = self;
         team.board.tell_operation(summary.in_manner(presumed));
-        let met = meet(team, call, summary, pipework.balance());
+        let met = meet(team, call, summary, [pipework.balance(), scalars::own(call), detours.told()]);
         team.board.or_revoke(met)?;
         let settled = self.settle(call, len, way);
         if settled.is_err() {
@@ -312,7 +315,7 @@ impl Engine {
 
     /// Executes `call` after [`meet`].
     fn run_met(&mut self, call: &mut Call<'_>, summary: Summary, len: u64, way: Way) -> Result<()> {
-        let Self { team, pipework, customs, tuning, .. } = self;
+        let Self { team, pipework, customs, tuning, detours, .. } = self;
         let in_heap = direct::applies(team, call.operation);
         let piped = match way {
             Way::Piped(algorithm, kind) => Some((Doer::BuiltIn(algorithm), kind)),
@@ -330,10 +333,17 @@ impl Engine {
                 staged::run(team, call, form, execute)
             };
         }
+        let stage =
+            |team: &mut Team, call: &mut Call<'_>| Pipeline::new(call, team, tuning.crowded).run(team, call);
         match way {
-            Way::Small => small::run(team, call, summary, len),
-            _ if in_heap => direct::run(team, call),
-            _ => Pipeline::new(call, team, tuning.crowded).run(team, call),
+            Way::Small => return small::run(team, call, summary, len),
+            _ if !in_heap => return stage(team, call),
+            _ => {}
+        }
+        match detours.pick(team, call, len) {
+            Some(true) => detours.time(|| stage(team, call)),
+            Some(false) => detours.time(|| direct::run(team, call)),
+            None => direct::run(team, call),
         }
     }
 
@@ -436,8 +446,8 @@ fn suited(operation: Operation, len: u64) -> Algorithm {
     }
 }
 
-/// Tells the other members which call this is, where its buffers are, what its input is multiplied by, and the `balance` of its pipes;
-/// waits until they have told the same call.
-fn meet(team: &mut Team, call: &Call<'_>, summary: Summary, balance: u64) -> Result<()> {
-    team.board.meet(summary, call.operation, direct::places(call), &[balance, scalars::own(call)])
+/// Tells the other members which call this is, where its buffers are, and `words`: the balance of its pipes, what its input is multiplied
+/// by, and how long a call took; waits until they have told the same call.
+fn meet(team: &mut Team, call: &Call<'_>, summary: Summary, words: [u64; 3]) -> Result<()> {
+    team.board.meet(summary, call.operation, direct::places(call), &words)
 }

@@ -36,6 +36,7 @@ mod checks;
 mod complaint;
 mod custom;
 mod delivery;
+mod detour;
 mod direct;
 mod elsewhere;
 mod engine;
