@@ -30,13 +30,19 @@ const FIRST_CLASS: u32 = FROM.ilog2();
 const CLASSES: usize = (UP_TO.ilog2() - FIRST_CLASS) as usize;
 
 /// Calls of a class from one trial of both ways to the next.
-const PERIOD: u64 = 1024;
+const PERIOD: u64 = 256;
+
+/// Calls in a trial, of which the best counts.
+const TRIAL: u8 = 4;
+
+/// The same in the first one: then stores are tried out themselves (`shm/copy/tuner.rs`), and have to be through with it.
+const FIRST_TRIAL: u8 = 12;
 
 /// What must be left of the time for the other way to be taken, in hundredths: a smaller difference is noise.
 const NOISE: u64 = 96;
 
-/// The way in use has slowed down when so many calls in a row did.
-const MEMORY: usize = 3;
+/// The way in use has slowed down when so many calls in a row did: more than stores are tried out in.
+const MEMORY: usize = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
@@ -51,14 +57,6 @@ impl Way {
         match self {
             Self::Directly => Self::Scratch,
             Self::Scratch => Self::Directly,
-        }
-    }
-
-    /// Calls in a trial, of which the best counts. Stores are tried out themselves (`shm/copy/tuner.rs`), and have to be through with it.
-    const fn trial(self) -> u8 {
-        match self {
-            Self::Directly => 12,
-            Self::Scratch => 3,
         }
     }
 }
@@ -157,13 +155,14 @@ impl Class {
         if self.calls.is_multiple_of(PERIOD) {
             self.is_first = true;
             self.begin(Way::Directly);
+            self.left = if self.calls == 0 { FIRST_TRIAL } else { TRIAL };
         }
         self.calls = self.calls.wrapping_add(1);
         if self.left > 0 { self.trial } else { self.best }
     }
 
     fn begin(&mut self, trial: Way) {
-        (self.trial, self.left) = (trial, trial.trial());
+        (self.trial, self.left) = (trial, TRIAL);
         self.costs[trial as usize] = u64::MAX;
     }
 
@@ -232,16 +231,14 @@ mod tests {
 
     #[test]
     fn the_quicker_way_is_taken_and_the_other_one_tried_once_in_a_period() {
-        let (trials, period) =
-            ((Way::Directly.trial(), Way::Scratch.trial()), usize::try_from(PERIOD).unwrap());
-        for (directly, scratch, expected) in [
-            (10_000, 15_000, usize::from(trials.1)),
-            (15_000, 10_000, period - usize::from(trials.0)),
-            (10_000, 9_900, usize::from(trials.1)),
-        ] {
+        let period = usize::try_from(PERIOD).unwrap();
+        for (directly, scratch, is_scratch) in
+            [(10_000, 15_000, false), (15_000, 10_000, true), (10_000, 9_900, false)]
+        {
             let (mut detours, mut last) = (Detours::default(), 0);
-            for _ in 0..3 {
+            for trial in [FIRST_TRIAL, TRIAL, TRIAL] {
                 let taken = live(&mut detours, period, 128 << 10, &mut last, costs(directly, scratch));
+                let expected = if is_scratch { period - usize::from(trial) } else { usize::from(TRIAL) };
                 assert_eq!(taken, expected, "{directly} {scratch}");
             }
         }
@@ -252,7 +249,7 @@ mod tests {
         let (mut detours, mut last) = (Detours::default(), 0);
         live(&mut detours, 100, 1 << 20, &mut last, costs(150_000, 270_000));
         let turned = || costs(650_000, 300_000);
-        live(&mut detours, MEMORY + 1 + usize::from(Way::Scratch.trial()), 1 << 20, &mut last, turned());
+        live(&mut detours, MEMORY + 1 + usize::from(TRIAL), 1 << 20, &mut last, turned());
         assert_eq!(live(&mut detours, 50, 1 << 20, &mut last, turned()), 50);
     }
 

@@ -84,8 +84,8 @@ fn repeat(
     firsts.iter().flatten().try_for_each(|first| agree(comm, call, first))
 }
 
-/// So many calls are made of one length, whose results are stored in every way that is tried out.
-const STORED: usize = 12;
+/// So many calls are made of one length: by then every way to store results has been tried out, and the way by the scratch.
+const STORED: usize = 20;
 
 /// Makes one all-reduce again and again, out of place in the heap and with outputs that begin at the same place in lines on all ranks, so
 /// that results go to them in every way that there is.
