@@ -101,8 +101,9 @@ pub(crate) fn note(line: &str) {
 
 /// Writes the one line with which a command fails.
 pub(crate) fn error(line: &str) {
-    let style = AnsiColor::Red.on_default().bold();
-    let _ = writeln!(anstream::stderr().lock(), "{style}error:{style:#} {line}");
+    let is_plain = AutoStream::choice(&io::stderr()) == ColorChoice::Never;
+    let style = if is_plain { Style::new() } else { AnsiColor::Red.on_default().bold() };
+    note(&format!("{style}error:{style:#} {line}"));
 }
 
 /// What is left free behind each column of a table.
