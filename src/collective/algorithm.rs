@@ -38,7 +38,8 @@ use crate::error::{Error, Result};
 pub enum Algorithm {
     /// Every rank gives what it has to whoever needs it, who combines it: one hop.
     OneShot = 1,
-    /// Every rank combines its share of the elements for all: two hops for an all-reduce. Directly where memory allows it.
+    /// Every rank combines its share of the elements for all: two hops for an all-reduce. Where buffers lie, if they lie in the heap; an
+    /// all-reduce out of place by way of the scratch, where that turns out to be quicker.
     TwoShot,
     /// Data go round from each rank to the next.
     Ring,
