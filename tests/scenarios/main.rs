@@ -24,6 +24,7 @@ mod groups;
 mod growth;
 mod hostile;
 mod idle;
+mod large;
 mod late;
 mod mismatches;
 mod model;
