@@ -12,12 +12,15 @@
 //!
 //! # Invariants
 //! - What is picked follows from the calls of the communicator and from what members have posted, and from nothing else.
-//! - Both ways give the same bits.
+//! - Both routes give the same bits.
+//! - Where a member counts or checks what is staged (faults, checksums), all calls go directly: what it finds does not depend on time.
 
 use std::time::{Duration, Instant};
 
+use arrayvec::ArrayVec;
+
 use super::call::Call;
-use super::operation::Operation;
+use super::operation::{Operation, Summary};
 use super::team::Team;
 
 /// Shorter inputs, in bytes, go directly;
@@ -26,82 +29,91 @@ const FROM: u64 = 16 << 10;
 /// and so do those of so many bytes: what no cache keeps is stored past it.
 const UP_TO: u64 = 8 << 20;
 
-const FIRST_CLASS: u32 = FROM.ilog2();
-const CLASSES: usize = (UP_TO.ilog2() - FIRST_CLASS) as usize;
-
-/// Calls of a class from one trial of both ways to the next.
-const PERIOD: u64 = 256;
+/// Calls of a kind from one trial of both routes to the next. It is prime: a loop of several calls meets each trial at another place.
+const PERIOD: u64 = 257;
 
 /// Calls in a trial, of which the best counts.
 const TRIAL: u8 = 4;
 
-/// The same in the first one: then stores are tried out themselves (`shm/copy/tuner.rs`), and have to be through with it.
+/// Calls in the very first trial, which is of the direct route: stores are tried out themselves (`shm/copy/tuner.rs`), and have to be
+/// through with it.
 const FIRST_TRIAL: u8 = 12;
 
-/// What must be left of the time for the other way to be taken, in hundredths: a smaller difference is noise.
-const NOISE: u64 = 96;
+/// What must be left of the cost for the other route to be taken: a smaller difference is noise.
+const NOISE: f32 = 0.96;
 
-/// The way in use has slowed down when so many calls in a row did: more than stores are tried out in.
+/// The route in use has slowed down when so many calls in a row did: more than stores are tried out in.
 const MEMORY: usize = 10;
 
+/// So many kinds of calls are told apart. What comes after them goes directly.
+const MOST_KINDS: usize = 32;
+
+/// What a member posts who wants all calls to go the same way at all times.
+const DIRECTLY: u64 = u64::MAX;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Route {
     /// Where buffers lie.
-    Directly,
+    Direct,
     /// By the scratch.
     Scratch,
 }
 
-impl Way {
+impl Route {
     const fn other(self) -> Self {
         match self {
-            Self::Directly => Self::Scratch,
-            Self::Scratch => Self::Directly,
+            Self::Direct => Self::Scratch,
+            Self::Scratch => Self::Direct,
         }
     }
 }
 
 /// What the members of a communicator know of their calls.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Detours {
-    classes: [Class; CLASSES],
-    /// The class of the last call, while its time is not known.
-    last: Option<usize>,
+    kinds: ArrayVec<Kind, MOST_KINDS>,
+    /// The kind of the last call, and its length, while its time is not known.
+    last: Option<(usize, u64)>,
     /// How long that took this member.
     took: Duration,
 }
 
-/// The same of inputs of one length, up to a factor of two.
+/// What is known of calls that are alike.
 #[derive(Clone, Copy, Debug)]
-struct Class {
+struct Kind {
+    likeness: Likeness,
     calls: u64,
-    best: Way,
-    trial: Way,
+    best: Route,
+    trial: Route,
     /// Calls of the trial that are left.
     left: u8,
-    /// Whether a trial of the other way follows.
+    /// Whether a trial of the other route follows.
     is_first: bool,
-    /// Nanoseconds by each way, of the member that took longest; the most where not known.
-    costs: [u64; 2],
-    /// The same of the last calls by the way in use.
-    recent: [u64; MEMORY],
+    /// Nanoseconds per byte by each route, of the member that took longest; infinite where not known.
+    costs: [f32; 2],
+    /// The same of the last calls by the route in use.
+    recent: [f32; MEMORY],
 }
 
-impl Default for Detours {
-    fn default() -> Self {
-        Self { classes: [Class::NEW; CLASSES], last: None, took: Duration::ZERO }
-    }
+/// Calls by one operator of elements of one type, of one length up to a factor of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Likeness {
+    signature: u64,
+    magnitude: u32,
 }
 
 impl Detours {
-    /// What this member posts.
-    pub(crate) fn told(&self) -> u64 {
-        u64::try_from(self.took.as_nanos()).unwrap_or(u64::MAX)
+    /// What this member posts; `is_watched` where what it does is counted or checked, as long as that is no ordinary memory.
+    pub(crate) fn told(&self, is_watched: bool) -> u64 {
+        if is_watched {
+            return DIRECTLY;
+        }
+        u64::try_from(self.took.as_nanos()).unwrap_or(u64::MAX).min(DIRECTLY - 1)
     }
 
     /// Whether `call`, to which all members contribute `len` bytes and which they have posted with buffers in the heap, takes the scratch;
     /// `None` where nothing is tried out.
-    pub(crate) fn pick(&mut self, team: &Team, call: &Call<'_>, len: u64) -> Option<bool> {
+    pub(crate) fn pick(&mut self, team: &Team, call: &Call<'_>, summary: Summary, len: u64) -> Option<bool> {
         if call.operation != Operation::AllReduce || !(FROM..UP_TO).contains(&len) {
             return None;
         }
@@ -114,8 +126,9 @@ impl Detours {
         if n_members == 1 || (0..n_members).any(is_in_place) {
             return None;
         }
-        let longest = (0..n_members).map(|member| post_of(member).data(TOLD)).max().unwrap_or(0);
-        Some(self.next(len, longest) == Way::Scratch)
+        let longest = (0..n_members).map(|member| post_of(member).data(TOLD)).max()?;
+        let [signature, _] = summary.words();
+        Some(self.next(signature, len, longest)? == Route::Scratch)
     }
 
     /// Does `work`, the call that was picked, and keeps how long it takes.
@@ -126,62 +139,83 @@ impl Detours {
         done
     }
 
-    /// The way of a call of `len` bytes, when the last one took `longest`.
-    fn next(&mut self, len: u64, longest: u64) -> Way {
-        if let Some(last) = self.last {
-            self.classes[last].note(longest);
+    /// The route of a call of `len` bytes, when the last one took `longest`.
+    fn next(&mut self, signature: u64, len: u64, longest: u64) -> Option<Route> {
+        let last = self.last.take();
+        if longest == DIRECTLY {
+            return None;
         }
-        let class = (len.ilog2() - FIRST_CLASS) as usize;
-        self.last = Some(class);
-        self.classes[class].pick()
+        if let Some((kind, len)) = last {
+            self.kinds[kind].note(cost(longest, len));
+        }
+        let kind = self.kind(Likeness { signature, magnitude: len.ilog2() })?;
+        self.last = Some((kind, len));
+        Some(self.kinds[kind].pick())
+    }
+
+    fn kind(&mut self, likeness: Likeness) -> Option<usize> {
+        let known = self.kinds.iter().position(|kind| kind.likeness == likeness);
+        known.or_else(|| {
+            self.kinds.try_push(Kind::new(likeness)).ok()?;
+            Some(self.kinds.len() - 1)
+        })
     }
 }
 
 /// The word of a post's data that tells how long the last call took.
 pub(crate) const TOLD: usize = 2;
 
-impl Class {
-    const NEW: Self = Self {
-        calls: 0,
-        best: Way::Directly,
-        trial: Way::Directly,
-        left: 0,
-        is_first: false,
-        costs: [u64::MAX; 2],
-        recent: [u64::MAX; MEMORY],
-    };
+/// Nanoseconds per byte.
+#[expect(clippy::cast_precision_loss, reason = "a measure")]
+fn cost(ns: u64, len: u64) -> f32 {
+    ns as f32 / len as f32
+}
 
-    fn pick(&mut self) -> Way {
+impl Kind {
+    const fn new(likeness: Likeness) -> Self {
+        Self {
+            likeness,
+            calls: 0,
+            best: Route::Direct,
+            trial: Route::Direct,
+            left: 0,
+            is_first: false,
+            costs: [f32::INFINITY; 2],
+            recent: [f32::INFINITY; MEMORY],
+        }
+    }
+
+    fn pick(&mut self) -> Route {
         if self.calls.is_multiple_of(PERIOD) {
             self.is_first = true;
-            self.begin(Way::Directly);
+            self.begin(Route::Direct);
             self.left = if self.calls == 0 { FIRST_TRIAL } else { TRIAL };
         }
         self.calls = self.calls.wrapping_add(1);
         if self.left > 0 { self.trial } else { self.best }
     }
 
-    fn begin(&mut self, trial: Way) {
+    fn begin(&mut self, trial: Route) {
         (self.trial, self.left) = (trial, TRIAL);
-        self.costs[trial as usize] = u64::MAX;
+        self.costs[trial as usize] = f32::INFINITY;
     }
 
-    /// Takes in how long the call took that was picked last.
-    fn note(&mut self, longest: u64) {
+    /// Takes in what the call cost that was picked last.
+    fn note(&mut self, cost: f32) {
         if self.left > 0 {
-            return self.note_trial(longest);
+            return self.note_trial(cost);
         }
         self.recent.rotate_right(1);
-        self.recent[0] = longest;
-        self.costs[self.best as usize] = self.recent.into_iter().fold(u64::MAX, u64::min);
+        self.recent[0] = cost;
+        self.costs[self.best as usize] = self.recent.into_iter().fold(f32::INFINITY, f32::min);
         if self.is_beaten() {
             self.begin(self.best.other());
         }
     }
 
-    fn note_trial(&mut self, longest: u64) {
-        let cost = &mut self.costs[self.trial as usize];
-        *cost = longest.min(*cost);
+    fn note_trial(&mut self, cost: f32) {
+        let tried = &mut self.costs[self.trial as usize];
+        *tried = tried.min(cost);
         self.left -= 1;
         if self.left > 0 {
             return;
@@ -196,10 +230,10 @@ impl Class {
         self.recent = [self.costs[self.best as usize]; MEMORY];
     }
 
-    /// Whether the other way is known to take less time than the one in use.
+    /// Whether the other route is known to cost less than the one in use.
     fn is_beaten(&self) -> bool {
-        let [best, other] = [self.best, self.best.other()].map(|way| self.costs[way as usize]);
-        other < best / 100 * NOISE
+        let [best, other] = [self.best, self.best.other()].map(|route| self.costs[route as usize]);
+        other < best * NOISE
     }
 }
 
@@ -213,24 +247,24 @@ mod tests {
         n: usize,
         len: u64,
         last: &mut u64,
-        cost_of: impl Fn(Way) -> u64,
+        cost_of: impl Fn(Route) -> u64,
     ) -> usize {
-        let ways: Vec<_> = (0..n)
+        let routes: Vec<_> = (0..n)
             .map(|_| {
-                let way = detours.next(len, *last);
-                *last = cost_of(way);
-                way
+                let route = detours.next(7, len, *last).unwrap();
+                *last = cost_of(route);
+                route
             })
             .collect();
-        ways.into_iter().filter(|&way| way == Way::Scratch).count()
+        routes.into_iter().filter(|&route| route == Route::Scratch).count()
     }
 
-    fn costs(directly: u64, scratch: u64) -> impl Fn(Way) -> u64 {
-        move |way| if way == Way::Directly { directly } else { scratch }
+    fn costs(directly: u64, scratch: u64) -> impl Fn(Route) -> u64 {
+        move |route| if route == Route::Direct { directly } else { scratch }
     }
 
     #[test]
-    fn the_quicker_way_is_taken_and_the_other_one_tried_once_in_a_period() {
+    fn the_quicker_route_is_taken_and_the_other_one_tried_once_in_a_period() {
         let period = usize::try_from(PERIOD).unwrap();
         for (directly, scratch, is_scratch) in
             [(10_000, 15_000, false), (15_000, 10_000, true), (10_000, 9_900, false)]
@@ -245,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_turns_slow_is_left_within_a_few_calls() {
+    fn a_route_that_turns_slow_is_left_within_a_few_calls() {
         let (mut detours, mut last) = (Detours::default(), 0);
         live(&mut detours, 100, 1 << 20, &mut last, costs(150_000, 270_000));
         let turned = || costs(650_000, 300_000);
@@ -265,9 +299,42 @@ mod tests {
     }
 
     #[test]
+    fn a_loop_over_long_and_short_calls_of_one_kind_goes_the_better_route_wherever_trials_meet_it() {
+        for (scratch, bounds) in [(150, 0..8000 / 20), (70, 8000 - 8000 / 20..8000)] {
+            let (mut detours, mut last, mut taken) = (Detours::default(), 0, 0);
+            for _ in 0..1000 {
+                for len in [1_900_000, 1_100_000] {
+                    taken += live(&mut detours, 4, len, &mut last, costs(len / 100, len / 10_000 * scratch));
+                }
+            }
+            assert!(bounds.contains(&taken), "{taken} of 8000 by the scratch, which takes {scratch} %");
+        }
+    }
+
+    #[test]
+    fn nothing_is_tried_out_where_a_member_says_so_nor_of_more_kinds_than_are_told_apart() {
+        let mut detours = Detours::default();
+        for turn in 0..40 {
+            let told = if turn % 3 == 0 { detours.told(true) } else { 5 };
+            assert_eq!(detours.next(1, FROM, told).is_none(), turn % 3 == 0);
+        }
+        for other in 2..100 {
+            let is_known = other <= MOST_KINDS as u64;
+            assert_eq!(detours.next(other, FROM, 5).is_some(), is_known, "{other}");
+        }
+    }
+
+    #[test]
+    fn within_twenty_calls_both_routes_are_taken_as_the_oracle_counts_on() {
+        let (mut detours, mut last) = (Detours::default(), 0);
+        let taken = live(&mut detours, 20, 64 << 10, &mut last, costs(1000, 2000));
+        assert_eq!(taken, usize::from(TRIAL));
+    }
+
+    #[test]
     fn any_number_that_is_posted_is_taken_in() {
-        let (mut detours, mut last) = (Detours::default(), u64::MAX);
-        for cost in [0, 1, u64::MAX, u64::MAX - 1] {
+        let (mut detours, mut last) = (Detours::default(), u64::MAX - 1);
+        for cost in [0, 1, u64::MAX - 1, u64::MAX - 2] {
             live(&mut detours, 40, 64 << 10, &mut last, |_| cost);
         }
     }

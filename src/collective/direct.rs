@@ -171,7 +171,12 @@ fn reduce(
     let mut scalars = PerMember::new();
     scalars::gather(team, call, &mut scalars, scalars::of_large);
     let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
-    reducer.combine_for_all(&scalars, &sources, &mut targets, count)
+    let most = if call.operation == Operation::ReduceScatter {
+        count
+    } else {
+        share(call.count, size, 0, team.n_members()).end / size
+    };
+    reducer.combine_for_all(&scalars, &sources, &mut targets, count, most)
 }
 
 /// Copies `len` bytes at `input_at` of the input of `member` to `output_at` of this member's output.

@@ -233,9 +233,8 @@ impl Engine {
     /// Keeps `call`, which has been executed, for when it is made again.
     #[inline(never)]
     fn keep(&mut self, call: &Call<'_>, summary: Summary, len: u64) {
-        // Where faults are planned, or checksums taken, every call is looked at: none is repeated without.
-        let is_watched = self.team.checksums || self.team.board.fabric().injector().is_some();
-        if let Some(again) = Again::of(call, summary, len).filter(|_| !is_watched) {
+        // Every call is looked at where one is: none is repeated without.
+        if let Some(again) = Again::of(call, summary, len).filter(|_| !self.team.is_watched()) {
             self.again.keep(again);
         }
     }
@@ -274,7 +273,12 @@ impl Engine {
         let presumed = self.presumed(call, len, way);
         let Self { team, pipework, detours, .. } = self;
         team.board.tell_operation(summary.in_manner(presumed));
-        let met = meet(team, call, summary, [pipework.balance(), scalars::own(call), detours.told()]);
+        let met = meet(
+            team,
+            call,
+            summary,
+            [pipework.balance(), scalars::own(call), detours.told(team.is_watched())],
+        );
         team.board.or_revoke(met)?;
         let settled = self.settle(call, len, way);
         if settled.is_err() {
@@ -340,7 +344,7 @@ impl Engine {
             _ if !in_heap => return stage(team, call),
             _ => {}
         }
-        match detours.pick(team, call, len) {
+        match detours.pick(team, call, summary, len) {
             Some(true) => detours.time(|| stage(team, call)),
             Some(false) => detours.time(|| direct::run(team, call)),
             None => direct::run(team, call),

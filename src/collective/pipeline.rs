@@ -1,4 +1,5 @@
-//! Operations on ordinary memory, piece by piece through the scratch of those who have the data.
+//! Operations on ordinary memory, piece by piece through the scratch of those who have the data; and those on buffers of the heap that are
+//! quicker so ([`detour`](super::detour)).
 //!
 //! No rank can reach another's ordinary memory. So each *stages* what others need of its input in its scratch, where they read
 //! it; what it needs itself it reads where it lies. Elements are combined straight from the scratches into the output and, for

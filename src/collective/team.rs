@@ -69,6 +69,11 @@ impl Team {
         self.members.len()
     }
 
+    /// Whether faults are planned that count what this member does, or checksums taken.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.checksums || self.board.fabric().injector().is_some()
+    }
+
     /// Tells all members `words`, at most [`super::board::INLINE_WORDS`] of them, and returns what each has told: as many.
     /// `summary` says what they agree on by this; how many words there are is compared, too, as nobody has written more.
     ///

@@ -199,11 +199,17 @@ impl Group<'_, 'static> {
     /// # }
     /// ```
     ///
+    /// Where it is nested it executes nothing either, and the outermost end says how all is executed.
+    ///
     /// # Errors
-    /// [`Error::StreamFailed`]; [`Error::Exhausted`] when the stream is full; those of the first call of a communicator;
-    /// [`Error::InvalidArgument`] and [`Error::Unavailable`] as `end` has them, but for messages to oneself: what is wrong with those is
-    /// an error of the operation. Nothing is enqueued then.
+    /// [`Error::Exhausted`] when the stream is full: the group is as it was, so synchronise, and end it again.
+    /// [`Error::StreamFailed`]: it counts as a call that is skipped, which ends the epoch. Those of the first call of a communicator, and
+    /// [`Error::InvalidArgument`] and [`Error::Unavailable`] as `end` has them: nothing is enqueued then. What is wrong with messages to
+    /// oneself is an error of the operation.
     pub fn end_on(&mut self, stream: &Stream) -> Result<()> {
+        if self.depth == 1 && self.floor == 0 && self.parties.iter().any(|party| !party.calls.is_empty()) {
+            stream.check_room()?;
+        }
         stream.enqueue_group(self.take()?.into_iter().map(|Party { comm, calls }| (comm, calls)))
     }
 }

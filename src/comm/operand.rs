@@ -6,7 +6,7 @@ use crate::reduce::Element;
 
 /// The input of a collective call. Made from `&DeviceBuffer<T>`, `&[T]`, `&Vec<T>` or an array.
 ///
-/// Buffers in the symmetric heap are read where they are; slices are copied through it.
+/// Buffers in the symmetric heap are read where they are, unless staging is quicker; slices are copied through it.
 #[derive(Clone, Copy, Debug)]
 pub struct SendBuffer<'a, T>(pub(super) Send<'a, T>);
 

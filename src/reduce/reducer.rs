@@ -175,7 +175,8 @@ impl Reducer {
     }
 
     /// Combines as [`combine_scaled`](Self::combine_scaled) does, for targets of several ranks, each of which does as much for all of them
-    /// at the same time; the first one is this rank's own. What goes to the others may be copied from there.
+    /// at the same time; the first one is this rank's own. What goes to the others may be copied from there. Here it is `count` elements,
+    /// on some rank `most`.
     ///
     /// # Errors
     /// Those of [`combine`](Self::combine).
@@ -189,9 +190,11 @@ impl Reducer {
         sources: &[Source<'_>],
         targets: &mut [Target<'_>],
         count: u64,
+        most: u64,
     ) -> Result<()> {
+        let most_len = self.len(most)?;
         self.combine_by(sources, targets, count, |last, places| {
-            last.run_for_all(places, count, self.terms(scalars));
+            last.run_for_all(places, count, most_len, self.terms(scalars));
         })
     }
 

@@ -113,6 +113,12 @@ pub fn add(kernel: SumKernel, sources: &[Span], targets: &[Span]) -> Result<()> 
     if sources.len().max(targets.len()) > MOST {
         return refused(sources.len() as u64, "at most 64 sources and as many targets");
     }
+    if kernel == SumKernel::Copied && have_common_bytes(targets) {
+        return refused(
+            targets.len() as u64,
+            "targets apart from each other, where one's sums are copied to the others",
+        );
+    }
     // On the stack: a few elements are added in less time than it takes to allocate.
     let starts = |spans: &[Span]| -> ArrayVec<_, MOST> {
         spans.iter().map(|span| span.start().as_ptr().cast::<f32>()).collect()
@@ -125,13 +131,20 @@ pub fn add(kernel: SumKernel, sources: &[Span], targets: &[Span]) -> Result<()> 
     Ok(())
 }
 
+/// Whether two of `spans`, all of one length, overlap.
+fn have_common_bytes(spans: &[Span]) -> bool {
+    let start = |span: &Span| span.start().as_ptr().addr() as u64;
+    let overlap = |one: &Span, other: &Span| start(one).abs_diff(start(other)) < one.len();
+    spans.iter().enumerate().any(|(index, span)| spans[..index].iter().any(|other| overlap(span, other)))
+}
+
 fn refused(value: u64, expected: &'static str) -> Result<()> {
     Err(Error::InvalidArgument { name: "buffers to add", value, expected })
 }
 
 /// # Safety
 /// `count` elements are readable at each of `sources` and writable at each of `targets`, all of them aligned; the kernel is
-/// supported.
+/// supported. No targets of [`SumKernel::Copied`] overlap.
 unsafe fn run(kernel: SumKernel, sources: &[*mut f32], targets: &[*mut f32], count: usize) {
     let by_vectors = |reach, n_past| {
         // SAFETY: the caller's contract; instructions as `is_supported` found them.
@@ -210,7 +223,7 @@ unsafe fn copied(sources: &[*mut f32], targets: &[*mut f32], count: usize) -> us
         unsafe { one_by_one(&from, &[sum], done..len) };
         for other in others {
             let (sum, other) = (sum.cast_const().cast(), other.wrapping_add(start).cast());
-            // SAFETY: as many bytes of two targets, which do not overlap; the kernel is supported, with this one.
+            // SAFETY: as many bytes of two targets, which do not overlap (`add`); the kernel is supported, with this one.
             unsafe { CopyKernel::RepMovsb.run(sum, other, len * size_of::<f32>()) };
         }
     }

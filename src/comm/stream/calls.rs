@@ -40,11 +40,13 @@ impl Submit<'static> for OnStream<'_> {
         let manner = self.comm.manner;
         call.check_manner(manner)?;
         call.check_peer(self.comm.rank.index())?;
-        self.stream.queue.check_room()?;
+        self.stream.check_room()?;
         let mut ticket = self.comm.ticket(|| call.summary().in_manner(manner))?;
         let (operation, fabric) = (call.operation.name(), Arc::clone(ticket.fabric()));
+        let entered = Arc::clone(&fabric);
         self.stream.enqueue_call(operation, &fabric, move || {
-            let engine = ticket.redeem(operation)?;
+            let engine = ticket.redeem();
+            enter(&entered, operation)?;
             engine.run(&mut call, manner)
         })
     }
@@ -59,19 +61,30 @@ struct Due {
 
 impl Due {
     /// What executes the calls, when its turn has come.
-    fn share(&mut self) -> Result<Share<'_, 'static>> {
-        let engine = self.ticket.redeem(Operation::Group.name())?;
-        Ok(Share { engine, manner: self.manner, calls: std::mem::take(&mut self.calls) })
+    fn share(&mut self) -> Share<'_, 'static> {
+        Share { engine: self.ticket.redeem(), manner: self.manner, calls: std::mem::take(&mut self.calls) }
     }
 }
 
+/// Begins `operation` now that its turn has come. Where it cannot, peers are not to wait for it.
+fn enter(fabric: &Fabric, operation: &'static str) -> Result<()> {
+    fabric.enter(operation).inspect_err(|_| fabric.abort())
+}
+
 impl Stream {
+    /// Whether one more operation can wait.
+    ///
+    /// # Errors
+    /// [`crate::Error::Exhausted`].
+    pub(in crate::comm) fn check_room(&self) -> Result<()> {
+        self.queue.check_room()
+    }
+
     /// Enqueues the calls of `parties`, each of which has some, as one operation.
     pub(in crate::comm) fn enqueue_group<'c>(
         &self,
         parties: impl Iterator<Item = (&'c mut Communicator, Vec<Call<'static>>)>,
     ) -> Result<()> {
-        self.queue.check_room()?;
         let due = |(comm, calls): (&mut Communicator, Vec<_>)| {
             let manner = comm.manner;
             let ticket = comm.ticket(|| group::summary(&calls, manner))?;
@@ -80,9 +93,11 @@ impl Stream {
         let mut parties = parties.map(due).collect::<Result<Vec<_>>>()?;
         let Some(first) = parties.first() else { return Ok(()) };
         let fabric = Arc::clone(first.ticket.fabric());
-        self.enqueue_call(Operation::Group.name(), &fabric, move || {
-            let shares: Result<Vec<_>> = parties.iter_mut().map(Due::share).collect();
-            group::run(&mut shares?)
+        let (operation, entered) = (Operation::Group.name(), Arc::clone(&fabric));
+        self.enqueue_call(operation, &fabric, move || {
+            let mut shares: Vec<_> = parties.iter_mut().map(Due::share).collect();
+            enter(&entered, operation)?;
+            group::run(&mut shares)
         })
     }
 

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use super::monitor::Monitor;
 use crate::channel::Fabric;
 use crate::collective::Engine;
-use crate::error::Result;
 
 /// An engine that streams have the use of, and the calls that wait for it.
 #[derive(Debug)]
@@ -93,13 +92,10 @@ impl State {
 }
 
 impl Ticket {
-    /// Waits for its turn, and takes the engine for a call of `operation`.
-    pub(super) fn redeem(&mut self, operation: &'static str) -> Result<&mut Engine> {
+    /// Waits for its turn, and takes the engine.
+    pub(super) fn redeem(&mut self) -> &mut Engine {
         let engine = self.await_turn();
-        let engine = self.engine.insert(engine);
-        let fabric = &self.line.fabric;
-        fabric.enter(operation).inspect_err(|_| fabric.abort())?;
-        Ok(engine)
+        self.engine.insert(engine)
     }
 
     pub(super) fn fabric(&self) -> &Arc<Fabric> {

@@ -116,19 +116,17 @@ fn a_stream_that_is_full_refuses_more_and_is_none_the_worse() {
     for _ in 2..MAX_ENQUEUED {
         stream.call(|| ()).unwrap();
     }
+    let called = stream.on(&mut comm).all_reduce_in_place(&sums, &ReduceOp::Sum);
     let mut group = Group::start();
     let all = group.join(&mut comm);
     group.on(all).all_reduce_in_place(&sums, &ReduceOp::Sum).unwrap();
-    let refused = [
-        stream.call(|| ()),
-        stream.record(&event),
-        group.end_on(&stream),
-        stream.on(&mut comm).all_reduce_in_place(&sums, &ReduceOp::Sum),
-    ];
-    for told in refused {
+    group.nest(|group| group.end_on(&stream)).unwrap();
+    for told in [called, stream.call(|| ()), stream.record(&event), group.end_on(&stream)] {
         assert!(matches!(told, Err(Error::Exhausted { what: "places in a stream", .. })), "{told:?}");
     }
     drop(release);
+    stream.synchronise().unwrap();
+    group.end_on(&stream).unwrap();
     event.synchronise().unwrap();
     comm.all_reduce_in_place(&sums, &ReduceOp::Sum).unwrap();
     stream.synchronise().unwrap();

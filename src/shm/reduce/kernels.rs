@@ -100,11 +100,11 @@ impl Kernel {
         store::run(places, |way| self.run_by(way, places, count, terms));
     }
 
-    /// The same for results each of whose receivers stores as much to all of them at the same time; the first target is this one's
-    /// own.
+    /// The same for results each of whose receivers stores as much to all of them at the same time, one of them `most_len` bytes to each;
+    /// the first target is this one's own.
     #[inline]
-    pub(crate) fn run_for_all(self, places: &Places<'_>, count: u64, terms: Terms<'_>) {
-        store::run_for_all(places, |way| match way {
+    pub(crate) fn run_for_all(self, places: &Places<'_>, count: u64, most_len: u64, terms: Terms<'_>) {
+        store::run_for_all(places, most_len, |way| match way {
             Way::Copied => self.run_and_copy(places, terms),
             way => self.run_by(way, places, count, terms),
         });

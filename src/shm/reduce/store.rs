@@ -45,32 +45,29 @@ pub(super) const PIECE: usize = 128 << 10;
 /// Half of all places are to this what a source is to a copy: what is read and what is written fill a cache together.
 #[inline]
 pub(super) fn run(places: &Places<'_>, combine: impl FnOnce(Way)) {
-    if is_short_or_in_place(places) || !are_alike(places) {
+    if places.len() < SHORT || places.is_in_place() || !are_alike(places) {
         return combine(Way::Through);
     }
-    try_out(places, Purpose::Combine, combine);
+    try_out(places, places.len() as u64, Purpose::Combine, combine);
 }
 
-/// The same for results each of whose receivers does as much of the operation at the same time, and stores it to all, too.
+/// The same for results each of whose receivers does as much of the operation at the same time, and stores it to all, too. The last one
+/// may have less to do: what counts is `most_len`, the bytes of whoever has most, so that all see a call of the same length.
 #[inline]
-pub(super) fn run_for_all(places: &Places<'_>, combine: impl FnOnce(Way)) {
-    if is_short_or_in_place(places) {
+pub(super) fn run_for_all(places: &Places<'_>, most_len: u64, combine: impl FnOnce(Way)) {
+    if most_len < SHORT as u64 || places.is_in_place() {
         return combine(Way::Through);
     }
     let n_receivers = places.targets().len();
-    let can_be_copied = n_receivers > 1 && takes_over(bytes_of(places).saturating_mul(n_receivers as u64));
-    match (can_be_copied, are_alike(places)) {
-        (true, true) => try_out(places, Purpose::CombineForAll, combine),
-        (true, false) => try_out(places, Purpose::CombineForUnlike, combine),
-        (false, true) => try_out(places, Purpose::Combine, combine),
-        (false, false) => combine(Way::Through),
-    }
-}
-
-/// Whether there is nothing to try out, whoever gets the results.
-#[inline]
-fn is_short_or_in_place(places: &Places<'_>) -> bool {
-    places.len() < SHORT || places.is_in_place()
+    let touched = bytes_of(places, most_len);
+    let can_be_copied = n_receivers > 1 && takes_over(touched.saturating_mul(n_receivers as u64));
+    let purpose = match (can_be_copied, are_alike(places)) {
+        (true, true) => Purpose::CombineForAll,
+        (true, false) => Purpose::CombineForUnlike,
+        (false, true) => Purpose::Combine,
+        (false, false) => return combine(Way::Through),
+    };
+    try_out(places, most_len, purpose, combine);
 }
 
 /// Whether lines of all targets begin at the same element, so that results can go past the cache.
@@ -79,17 +76,17 @@ fn are_alike(places: &Places<'_>) -> bool {
     elements_before_line(places.targets(), 1).is_some()
 }
 
-/// All bytes that are read or written.
+/// All bytes that are read or written where each place has `len` of them.
 #[inline]
-fn bytes_of(places: &Places<'_>) -> u64 {
+fn bytes_of(places: &Places<'_>, len: u64) -> u64 {
     let n_places = places.sources().len() + places.targets().len();
-    (places.len() as u64).saturating_mul(n_places as u64)
+    len.saturating_mul(n_places as u64)
 }
 
 #[inline]
-fn try_out(places: &Places<'_>, purpose: Purpose, combine: impl FnOnce(Way)) {
-    let stored = (places.len() as u64).saturating_mul(places.targets().len() as u64);
-    by_experience(to_usize(bytes_of(places) / 2), to_usize(stored), purpose, combine);
+fn try_out(places: &Places<'_>, len: u64, purpose: Purpose, combine: impl FnOnce(Way)) {
+    let stored = len.saturating_mul(places.targets().len() as u64);
+    by_experience(to_usize(bytes_of(places, len) / 2), to_usize(stored), purpose, combine);
 }
 
 /// How many of the first targets go past the cache, where nobody reads the first one soon, but the others: that one, unless it takes

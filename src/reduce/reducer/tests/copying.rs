@@ -49,7 +49,7 @@ fn check(len: usize, behind: &[usize]) {
         if attempt == 0 {
             with_places(&sources, &mut targets, len as u64, |places| run_and_copy(&reducer, places)).unwrap();
         } else {
-            reducer.combine_for_all(&[], &sources, &mut targets, len as u64).unwrap();
+            reducer.combine_for_all(&[], &sources, &mut targets, len as u64, len as u64).unwrap();
         }
         for (bytes, &start) in memory.iter().zip(&starts) {
             assert!(bytes[start..][..len] == sum, "{len} at {behind:?}, attempt {attempt}");
@@ -79,7 +79,7 @@ fn a_receiver_may_be_named_twice_and_inputs_are_scaled_once() {
     for _ in 0..8 {
         span.fill(0, 2 * len as u64, GUARD).unwrap();
         let mut targets = [0, 0, len as u64].map(|at| Target::Shared(&span, at));
-        reducer.combine_for_all(&[3, 4], &sources, &mut targets, len as u64 / 4).unwrap();
+        reducer.combine_for_all(&[3, 4], &sources, &mut targets, len as u64 / 4, len as u64 / 4).unwrap();
         let mut found = vec![0_i32; 2 * len / 4];
         span.copy_out(0, bytemuck::cast_slice_mut(&mut found)).unwrap();
         assert!(found.iter().all(|&number| number == 7));

@@ -50,7 +50,7 @@ fn ways_for_all(len: usize, n_receivers: usize, in_place: bool) -> Vec<Way> {
     let mut targets: Vec<_> = sums.chunks_exact_mut(len).map(Target::Slice).collect();
     let mut taken = Vec::new();
     with_places(&sources, &mut targets, len as u64, |places| {
-        (0..64).for_each(|_| run_for_all(places, |way| taken.push(way)));
+        (0..64).for_each(|_| run_for_all(places, len as u64, |way| taken.push(way)));
     })
     .unwrap();
     taken

@@ -1,0 +1,94 @@
+//! Data that no cache keeps: they are stored past it, and staged in many pieces.
+
+use shmccl::heap::DeviceBuffer;
+use shmccl::reduce::ReduceOp;
+use shmccl::{Collectives, Communicator, Group, Result};
+
+use crate::harness::{Job, rank};
+
+/// More than a large cache shared by all cores holds; a multiple of nothing that data are cut at.
+const LEN: usize = (36 << 20) + 17;
+
+/// After so many bytes data repeat: no length that they are cut at is a multiple of it.
+const PERIOD: usize = 65_537;
+
+/// What `rank` contributes to `round`; the sum of several ranks' fits into a byte.
+fn period_of(rank: u32, round: u32) -> Vec<u8> {
+    (0..PERIOD as u32).map(|index| ((index * 7 + rank * 31 + round * 13) % 64) as u8).collect()
+}
+
+fn sum_of(n_ranks: u32, round: u32) -> Vec<u8> {
+    let mut sum = vec![0; PERIOD];
+    for rank in 0..n_ranks {
+        sum.iter_mut().zip(period_of(rank, round)).for_each(|(sum, addend)| *sum += addend);
+    }
+    sum
+}
+
+fn repeated(period: &[u8]) -> Vec<u8> {
+    period.iter().copied().cycle().take(LEN).collect()
+}
+
+/// Whether `data` repeats `period` from its beginning on.
+fn repeats(data: &[u8], period: &[u8]) -> bool {
+    data.chunks(PERIOD).all(|chunk| *chunk == period[..chunk.len()])
+}
+
+fn read(buffer: &DeviceBuffer<u8>) -> Result<Vec<u8>> {
+    let mut data = vec![0; buffer.len()];
+    buffer.copy_to_slice(0, &mut data)?;
+    Ok(data)
+}
+
+fn sums_in_the_heap(comm: &mut Communicator) -> Result<()> {
+    let (me, n_ranks) = (comm.rank().get(), comm.n_ranks());
+    let (send, recv) = (comm.alloc::<u8>(LEN)?, comm.alloc::<u8>(LEN)?);
+    for round in 0..2 {
+        send.copy_from_slice(0, &repeated(&period_of(me, round)))?;
+        comm.all_reduce(&send, &recv, &ReduceOp::Sum)?;
+        assert!(repeats(&read(&recv)?, &sum_of(n_ranks, round)));
+        assert!(repeats(&read(&send)?, &period_of(me, round)));
+        comm.all_reduce_in_place(&send, &ReduceOp::Sum)?;
+        assert!(repeats(&read(&send)?, &sum_of(n_ranks, round)));
+    }
+    comm.free(send)?;
+    comm.free(recv)
+}
+
+fn sums_in_ordinary_memory(comm: &mut Communicator) -> Result<()> {
+    let (me, n_ranks) = (comm.rank().get(), comm.n_ranks());
+    let (mut send, mut recv) = (repeated(&period_of(me, 2)), vec![0; LEN]);
+    comm.all_reduce(&send, &mut recv, &ReduceOp::Sum)?;
+    assert!(repeats(&recv, &sum_of(n_ranks, 2)) && repeats(&send, &period_of(me, 2)));
+    comm.all_reduce_in_place(&mut send, &ReduceOp::Sum)?;
+    assert!(repeats(&send, &sum_of(n_ranks, 2)));
+    Ok(())
+}
+
+/// To the next rank and from the one before it: from the heap to ordinary memory, and from that to the heap.
+fn messages(comm: &mut Communicator) -> Result<()> {
+    let (me, n_ranks) = (comm.rank().get(), comm.n_ranks());
+    let before_that = |rank| (rank + n_ranks - 1) % n_ranks;
+    let (before, next) = (rank(comm, before_that(me)), rank(comm, (me + 1) % n_ranks));
+    let (own, mut got) = (comm.alloc::<u8>(LEN)?, vec![0; LEN]);
+    own.copy_from_slice(0, &repeated(&period_of(me, 3)))?;
+    let mut group = Group::start();
+    let all = group.join(comm);
+    group.on(all).send(&own, next)?;
+    group.on(all).recv(&mut got, before)?;
+    group.end()?;
+    assert!(repeats(&got, &period_of(before.get(), 3)));
+    let mut group = Group::start();
+    let all = group.join(comm);
+    group.on(all).send(&got, next)?;
+    group.on(all).recv(&own, before)?;
+    group.end()?;
+    assert!(repeats(&read(&own)?, &period_of(before_that(before.get()), 3)));
+    comm.free(own)
+}
+
+scenario!(data_that_no_cache_keeps_arrive_whole, Job::of(2).heap_len(112 << 20), |comm| {
+    sums_in_the_heap(comm)?;
+    sums_in_ordinary_memory(comm)?;
+    messages(comm)?;
+});
