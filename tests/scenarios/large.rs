@@ -14,7 +14,8 @@ const PERIOD: usize = 65_537;
 
 /// What `rank` contributes to `round`; the sum of several ranks' fits into a byte.
 fn period_of(rank: u32, round: u32) -> Vec<u8> {
-    (0..PERIOD as u32).map(|index| ((index * 7 + rank * 31 + round * 13) % 64) as u8).collect()
+    let first = rank * 31 + round * 13;
+    (first..).step_by(7).take(PERIOD).map(|number| (number % 64) as u8).collect()
 }
 
 fn sum_of(n_ranks: u32, round: u32) -> Vec<u8> {
