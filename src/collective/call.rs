@@ -343,6 +343,36 @@ impl Call<'_> {
         }
     }
 
+    /// Copies `len` bytes of the input, from `input_at` on, to `output_at` of the output, if there is one and they are not there already.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for bytes that are not allocated.
+    pub(crate) fn keep(&mut self, view: &HeapView, input_at: u64, output_at: u64, len: u64) -> Result<()> {
+        let (input, output_start) = match (&self.input, &mut self.output) {
+            (Input::InOutput(start), Output::Memory(bytes)) => ((bytes, start), 0),
+            (Input::InOutput(start), Output::Within(bytes, to)) => ((bytes, start), *to),
+            (Input::Heap(from), Output::Heap(to)) if shifted(*from, input_at) == shifted(*to, output_at) => {
+                return Ok(());
+            }
+            (Input::Heap(from), output) => {
+                let region = Region::new(shifted(*from, input_at), len);
+                let mine = view.reach(view.rank(), region)?;
+                return output.copy(view, output_at, mine, region.offset.get(), len);
+            }
+            (Input::Memory(bytes), output) => {
+                return output.write(view, output_at, part(bytes, input_at, len)?);
+            }
+            (Input::InOutput(_) | Input::None, _) => return Ok(()),
+        };
+        let (both, input_start) = input;
+        let from = range(both.len(), input_start.saturating_add(input_at), len)?;
+        let to = range(both.len(), output_start.saturating_add(output_at), len)?;
+        if from != to {
+            both.copy_within(from, to.start);
+        }
+        Ok(())
+    }
+
     /// Copies `region` of the heap `span` to `output_at` of the output ([`Output::copy`]), and then the bytes of the input from
     /// `input_at` on, which lies behind that, over the same region ([`copy_input`](Self::copy_input)): in one pass if it can, and
     /// past the cache if the output is not `read_soon`.

@@ -201,7 +201,7 @@ impl Pipeline {
             return if team.checksums { self.tell_shares(team, call, piece) } else { Ok(()) };
         }
         let blocks = call.operation.blocks(team.n_members() as u64).0;
-        let own = (call.operation == Operation::ReduceScatter).then_some(team.me() as u64);
+        let own = unshared_block(team, call);
         (0..team.n_members()).zip(0..blocks).filter(|&(_, block)| Some(block) != own).try_for_each(
             |(index, block)| {
                 let part = Part::new(piece, block, 0..piece.len);
@@ -236,7 +236,8 @@ impl Pipeline {
         }
     }
 
-    /// Copies block `block` of what `member` has staged to block `to` of this member's output, if it has one.
+    /// Copies block `block` of what `member` has staged to block `to` of this member's output, if it has one; what is its own it takes
+    /// where it lies.
     fn take(
         &self,
         team: &Team,
@@ -247,11 +248,15 @@ impl Pipeline {
         to: u64,
     ) -> Result<()> {
         let part = Part::new(piece, block as u64, 0..piece.len);
+        let at = to * call.block_len()? + piece.start;
+        if member == team.me() {
+            let input_at = part.block * call.block_len()? + piece.start;
+            return call.keep(team.view(), input_at, at, piece.len);
+        }
         if team.checksums && !matches!(call.output, Output::None) {
             self.check_staged(team, call, member, &part, block)?;
         }
         let source = self.slot(team, member, &part);
-        let at = to * call.block_len()? + piece.start;
         let span = team.heap_of(member, source)?;
         call.output.copy(team.view(), at, span, source.offset.get(), source.len)
     }
@@ -359,6 +364,15 @@ fn damage_staged(team: &Team, member: usize, region: Region) {
     let fabric = team.board.fabric();
     if fabric.is_faulty() {
         fabric.damage(STAGE, Place { rank: team.members()[member], offset: region.offset }, region.len);
+    }
+}
+
+/// The block of this member's input that nobody else needs.
+fn unshared_block(team: &Team, call: &Call<'_>) -> Option<u64> {
+    match call.operation {
+        Operation::ReduceScatter | Operation::Scatter | Operation::AllToAll => Some(team.me() as u64),
+        Operation::Gather if call.root == team.me() => Some(0),
+        _ => None,
     }
 }
 

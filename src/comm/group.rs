@@ -202,7 +202,8 @@ impl Group<'_, 'static> {
     /// Where it is nested it executes nothing either, and the outermost end says how all is executed.
     ///
     /// # Errors
-    /// [`Error::Exhausted`] when the stream is full: the group is as it was, so synchronise, and end it again.
+    /// [`Error::Exhausted`] when the stream is full: the group is as it was, so synchronise, and end it again. Where other threads fill
+    /// the stream in this moment, the calls are gone instead.
     /// [`Error::StreamFailed`]: it counts as a call that is skipped, which ends the epoch. Those of the first call of a communicator, and
     /// [`Error::InvalidArgument`] and [`Error::Unavailable`] as `end` has them: nothing is enqueued then. What is wrong with messages to
     /// oneself is an error of the operation.

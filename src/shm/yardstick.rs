@@ -97,8 +97,8 @@ impl Reach {
 /// elements. A target may be the very bytes of a source.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] when lengths differ, no element starts where one should, there is no source, or the
-/// processor lacks the kernel's instructions; nothing was changed.
+/// [`Error::InvalidArgument`] when lengths differ, no element starts where one should, there is no source, the processor lacks the
+/// kernel's instructions, or targets of [`SumKernel::Copied`] overlap; nothing was changed.
 pub fn add(kernel: SumKernel, sources: &[Span], targets: &[Span]) -> Result<()> {
     let Some(len) = sources.first().map(Span::len) else {
         return refused(0, "at least one source");
@@ -508,5 +508,18 @@ mod tests {
             add(SumKernel::Direct, &vec![short.clone(); MOST + 1], std::slice::from_ref(&short)).is_err()
         );
         assert!(add(SumKernel::Direct, &[short.part(0, 3).unwrap()], &[]).is_err());
+    }
+
+    #[test]
+    fn sums_are_not_copied_on_to_where_they_are_already() {
+        let both = memory(128);
+        let [one, other, between] = [0, 64, 32].map(|at| both.part(at, 64).unwrap());
+        let copy_on = |targets: &[Span]| add(SumKernel::Copied, std::slice::from_ref(&one), targets);
+        if SumKernel::Copied.is_supported() {
+            copy_on(&[one.clone(), other.clone()]).unwrap();
+        }
+        for overlapping in [[&one, &one], [&one, &between], [&between, &other]] {
+            assert!(copy_on(&overlapping.map(Clone::clone)).is_err());
+        }
     }
 }

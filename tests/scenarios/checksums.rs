@@ -330,7 +330,7 @@ fn corrupt_each(of: &str, count: usize) -> (usize, u64) {
 fn whatever_is_corrupted_that_was_staged_or_made_of_it_is_an_error_and_never_a_result() {
     let _watchdog = Watchdog::start("corrupted stages", Duration::from_secs(120));
     let (n_told, most) = corrupt_each("stage", 150_000);
-    assert!(n_told > 30 && most > 5, "{n_told}, results among them: {most}");
+    assert!(n_told > 30 && most > 4, "{n_told}, results among them: {most}");
 }
 
 #[test]

@@ -6,16 +6,16 @@ use shmccl::{Collectives, Communicator, Group, Result};
 
 use crate::harness::{Job, rank};
 
-/// More than a large cache shared by all cores holds; a multiple of nothing that data are cut at.
+/// With a second buffer more than most caches hold; a multiple of nothing that data are cut at.
 const LEN: usize = (36 << 20) + 17;
 
 /// After so many bytes data repeat: no length that they are cut at is a multiple of it.
 const PERIOD: usize = 65_537;
 
-/// What `rank` contributes to `round`; the sum of several ranks' fits into a byte.
+/// What `rank` contributes to `round`; the sum of several ranks' fits into a byte. No two stretches of it are alike.
 fn period_of(rank: u32, round: u32) -> Vec<u8> {
-    let first = rank * 31 + round * 13;
-    (first..).step_by(7).take(PERIOD).map(|number| (number % 64) as u8).collect()
+    let seed = 1 + rank * 31 + round * 13;
+    (seed..).take(PERIOD).map(|number| (number.wrapping_mul(0x9e37_79b1) >> 26) as u8).collect()
 }
 
 fn sum_of(n_ranks: u32, round: u32) -> Vec<u8> {

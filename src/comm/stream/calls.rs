@@ -43,10 +43,9 @@ impl Submit<'static> for OnStream<'_> {
         self.stream.check_room()?;
         let mut ticket = self.comm.ticket(|| call.summary().in_manner(manner))?;
         let (operation, fabric) = (call.operation.name(), Arc::clone(ticket.fabric()));
-        let entered = Arc::clone(&fabric);
-        self.stream.enqueue_call(operation, &fabric, move || {
+        self.stream.enqueue_call(operation, &fabric, move |fabric| {
             let engine = ticket.redeem();
-            enter(&entered, operation)?;
+            enter(fabric, operation)?;
             engine.run(&mut call, manner)
         })
     }
@@ -93,10 +92,10 @@ impl Stream {
         let mut parties = parties.map(due).collect::<Result<Vec<_>>>()?;
         let Some(first) = parties.first() else { return Ok(()) };
         let fabric = Arc::clone(first.ticket.fabric());
-        let (operation, entered) = (Operation::Group.name(), Arc::clone(&fabric));
-        self.enqueue_call(operation, &fabric, move || {
+        let operation = Operation::Group.name();
+        self.enqueue_call(operation, &fabric, move |fabric| {
             let mut shares: Vec<_> = parties.iter_mut().map(Due::share).collect();
-            enter(&entered, operation)?;
+            enter(fabric, operation)?;
             group::run(&mut shares)
         })
     }
@@ -106,13 +105,13 @@ impl Stream {
         &self,
         operation: &'static str,
         fabric: &Arc<Fabric>,
-        run: impl FnOnce() -> Result<()> + Send + 'static,
+        run: impl FnOnce(&Fabric) -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        let skipped = Arc::clone(fabric);
+        let own = Arc::clone(fabric);
         self.push(operation, fabric, move |failure| match failure {
-            None => run(),
+            None => run(&own),
             Some(_) => {
-                skipped.abort();
+                own.abort();
                 Ok(())
             }
         })

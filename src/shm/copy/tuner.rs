@@ -168,27 +168,28 @@ pub(super) unsafe fn run(source: *const u8, target: *mut u8, len: usize, purpose
     });
 }
 
-/// Does `work`, which is like a copy of `len` bytes but stores `stored` of them, in the way that has turned out to be the better one.
+/// Does `work`, which is like a copy of `len` bytes, in the way that has turned out to be the better one among those of `most` bytes: of a
+/// joint combination, what the rank has to do that does most.
 #[inline]
-pub(in crate::shm) fn by_experience(len: usize, stored: usize, purpose: Purpose, work: impl FnOnce(Way)) {
+pub(in crate::shm) fn by_experience(most: usize, len: usize, purpose: Purpose, work: impl FnOnce(Way)) {
     let plan = Plan::of_this_machine();
-    let first = plan.first(len as u64, purpose.read_soon());
-    if !plan.is_tuned(len, purpose) || purpose.is_joint() && !plan.stays_in_cache(len) {
+    let first = plan.first(most as u64, purpose.read_soon());
+    if !plan.is_tuned(most, purpose) || purpose.is_joint() && !plan.stays_in_cache(most) {
         return work(first);
     }
     TUNER.with(|tuner| {
-        let class = tuner.class(len, purpose);
-        let (turn, copies) = (class.turn(len, purpose), class.copies.get());
+        let class = tuner.class(most, purpose);
+        let (turn, copies) = (class.turn(most, purpose), class.copies.get());
         if turn == Turn::Untimed {
             return work(class.best().unwrap_or(first));
         }
-        let new = || Record::new(purpose, first, past_pause(plan, len));
+        let new = || Record::new(purpose, first, past_pause(plan, most));
         let mut record = class.record.get().unwrap_or_else(new);
         let start = Instant::now();
         let way = record.pick(turn, copies, start);
         work(way);
         let end = Instant::now();
-        record.note(turn, cost(way, purpose, end - start, len, stored), end - start, copies, end);
+        record.note(turn, cost(way, purpose, end - start, len), end - start, copies, end);
         class.keep(record, end - start);
     });
 }
@@ -377,14 +378,14 @@ fn past_pause(plan: &Plan, len: usize) -> u64 {
     if plan.stays_in_cache(len) { SHORT_PAUSE } else { LONG_PAUSE }
 }
 
-/// Nanoseconds per byte of `len`, with what the reader will pay for those that were stored. Where they are so many that it finds
-/// them in memory whichever way they went, it pays the same for both.
+/// Nanoseconds per byte of `len`, with what the reader of a copy will pay. Where they are so many that it finds them in memory whichever
+/// way they went, it pays the same for both.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-fn cost(way: Way, purpose: Purpose, took: Duration, len: usize, stored: usize) -> f32 {
+fn cost(way: Way, purpose: Purpose, took: Duration, len: usize) -> f32 {
     let is_charged = way == Way::Past
         && matches!(purpose, Purpose::PutReadSoon | Purpose::Get)
         && Plan::of_this_machine().stays_in_cache(len);
-    let reader = if is_charged { reader_ns(stored as f32) } else { 0.0 };
+    let reader = if is_charged { reader_ns(len as f32) } else { 0.0 };
     (took.as_nanos() as f32 + reader) / len as f32
 }
 

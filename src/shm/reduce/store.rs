@@ -52,7 +52,8 @@ pub(super) fn run(places: &Places<'_>, combine: impl FnOnce(Way)) {
 }
 
 /// The same for results each of whose receivers does as much of the operation at the same time, and stores it to all, too. The last one
-/// may have less to do: what counts is `most_len`, the bytes of whoever has most, so that all see a call of the same length.
+/// may have less to do: calls are told apart by `most_len`, the bytes of whoever has most, so that all who have something to do count the
+/// same ones.
 #[inline]
 pub(super) fn run_for_all(places: &Places<'_>, most_len: u64, combine: impl FnOnce(Way)) {
     if most_len < SHORT as u64 || places.is_in_place() {
@@ -84,9 +85,9 @@ fn bytes_of(places: &Places<'_>, len: u64) -> u64 {
 }
 
 #[inline]
-fn try_out(places: &Places<'_>, len: u64, purpose: Purpose, combine: impl FnOnce(Way)) {
-    let stored = len.saturating_mul(places.targets().len() as u64);
-    by_experience(to_usize(bytes_of(places, len) / 2), to_usize(stored), purpose, combine);
+fn try_out(places: &Places<'_>, most_len: u64, purpose: Purpose, combine: impl FnOnce(Way)) {
+    let [most, own] = [most_len, places.len() as u64].map(|len| to_usize(bytes_of(places, len) / 2).max(1));
+    by_experience(most, own, purpose, combine);
 }
 
 /// How many of the first targets go past the cache, where nobody reads the first one soon, but the others: that one, unless it takes

@@ -148,7 +148,7 @@ fn a_copy_that_pays_for_the_one_before_is_not_held_against_a_way() {
 
 #[test]
 fn a_stream_is_charged_with_what_its_reader_pays() {
-    let cost_of = |way, purpose| cost(way, purpose, Duration::from_nanos(3000), 1000, 1000);
+    let cost_of = |way, purpose| cost(way, purpose, Duration::from_nanos(3000), 1000);
     for purpose in [Purpose::PutReadSoon, Purpose::Get] {
         assert!(cost_of(Past, purpose) > cost_of(Through, purpose));
     }

@@ -43,6 +43,11 @@ fn both_ways_are_tried_out_in_between() {
 
 /// In which ways the results of two sources of `len` bytes are stored for so many receivers, the first one in place or not.
 fn ways_for_all(len: usize, n_receivers: usize, in_place: bool) -> Vec<Way> {
+    ways_of_share(len, len, n_receivers, in_place)
+}
+
+/// The same where some rank has `most_len` bytes of each source.
+fn ways_of_share(len: usize, most_len: usize, n_receivers: usize, in_place: bool) -> Vec<Way> {
     // All in one, so that those of whole lines have their lines alike.
     let (source, mut sums) = (vec![0; len], vec![0; n_receivers * len]);
     let first = if in_place { SourcePlace::Target(0) } else { SourcePlace::Slice(&source) };
@@ -50,7 +55,7 @@ fn ways_for_all(len: usize, n_receivers: usize, in_place: bool) -> Vec<Way> {
     let mut targets: Vec<_> = sums.chunks_exact_mut(len).map(Target::Slice).collect();
     let mut taken = Vec::new();
     with_places(&sources, &mut targets, len as u64, |places| {
-        (0..64).for_each(|_| run_for_all(places, len as u64, |way| taken.push(way)));
+        (0..64).for_each(|_| run_for_all(places, most_len as u64, |way| taken.push(way)));
     })
     .unwrap();
     taken
@@ -77,6 +82,15 @@ fn copies_are_tried_out_where_lines_of_receivers_begin_at_different_elements_and
     let ways = ways_for_all((48 << 10) + 4, 2, false);
     let tried = [Way::Copied, Way::Past, Way::Through].map(|way| ways.contains(&way));
     assert_eq!(tried, [able, false, true]);
+}
+
+#[test]
+fn who_has_less_to_do_than_others_tries_out_what_they_try_out() {
+    let able = copied_past_from() < 1 << 40 && CopyKernel::RepMovsb.is_supported();
+    let ways = ways_of_share(SHORT / 2, 24 << 10, 2, false);
+    let others = std::thread::spawn(|| ways_for_all(24 << 10, 2, false)).join().unwrap();
+    assert_eq!(ways[..9], others[..9]);
+    assert_eq!(ways.contains(&Way::Copied), able);
 }
 
 #[test]
