@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result};
@@ -41,16 +42,16 @@ impl Look {
     /// What the stream that tables go to is now.
     pub(crate) fn of_tables() -> Self {
         let (stdout, stderr) = (io::stdout(), io::stderr());
-        let (terminal, choice) = if is_stdout_taken() {
-            (stderr.is_terminal(), AutoStream::choice(&stderr))
+        let (terminal, colour) = if is_stdout_taken() {
+            (stderr.is_terminal(), has_colour(&stderr))
         } else {
-            (stdout.is_terminal(), AutoStream::choice(&stdout))
+            (stdout.is_terminal(), has_colour(&stdout))
         };
         let term = if is_stdout_taken() { Term::stderr() } else { Term::stdout() };
         // One that says it has no lines or no columns says nothing.
         let (height, width) = term.size_checked().filter(|_| terminal).unzip();
         let (height, width) = (height.map(usize::from), width.map(usize::from));
-        Self { colour: choice != ColorChoice::Never, terminal, width, height }
+        Self { colour, terminal, width, height }
     }
 
     /// Neither colour nor rules.
@@ -67,6 +68,11 @@ impl Look {
             text.to_owned()
         }
     }
+}
+
+/// Whether colour may be used on `stream`.
+pub(crate) fn has_colour(stream: &impl RawStream) -> bool {
+    AutoStream::choice(stream) != ColorChoice::Never
 }
 
 /// Writes text to stdout, or to stderr where a report has taken that.
@@ -101,8 +107,7 @@ pub(crate) fn note(line: &str) {
 
 /// Writes the one line with which a command fails.
 pub(crate) fn error(line: &str) {
-    let is_plain = AutoStream::choice(&io::stderr()) == ColorChoice::Never;
-    let style = if is_plain { Style::new() } else { AnsiColor::Red.on_default().bold() };
+    let style = if has_colour(&io::stderr()) { AnsiColor::Red.on_default().bold() } else { Style::new() };
     note(&format!("{style}error:{style:#} {line}"));
 }
 

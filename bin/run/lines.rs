@@ -3,7 +3,6 @@
 use std::io::{self, ErrorKind, Write};
 use std::time::{Duration, Instant};
 
-use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{Observer, OutputLine, OutputStream};
@@ -42,8 +41,8 @@ pub(super) struct Lines {
 impl Lines {
     pub(super) fn new(job: u64) -> Self {
         Self {
-            colour_stdout: AutoStream::choice(&io::stdout()) != ColorChoice::Never,
-            colour_stderr: AutoStream::choice(&io::stderr()) != ColorChoice::Never,
+            colour_stdout: output::has_colour(&io::stdout()),
+            colour_stderr: output::has_colour(&io::stderr()),
             closed: None,
             interrupted: false,
             job,

@@ -348,29 +348,24 @@ impl Call<'_> {
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
     pub(crate) fn keep(&mut self, view: &HeapView, input_at: u64, output_at: u64, len: u64) -> Result<()> {
-        let (input, output_start) = match (&self.input, &mut self.output) {
-            (Input::InOutput(start), Output::Memory(bytes)) => ((bytes, start), 0),
-            (Input::InOutput(start), Output::Within(bytes, to)) => ((bytes, start), *to),
+        match (&self.input, &mut self.output) {
+            (Input::InOutput(start), Output::Memory(both)) => {
+                move_within(both, start.saturating_add(input_at), output_at, len)
+            }
+            (Input::InOutput(start), Output::Within(both, to)) => {
+                move_within(both, start.saturating_add(input_at), to.saturating_add(output_at), len)
+            }
             (Input::Heap(from), Output::Heap(to)) if shifted(*from, input_at) == shifted(*to, output_at) => {
-                return Ok(());
+                Ok(())
             }
             (Input::Heap(from), output) => {
                 let region = Region::new(shifted(*from, input_at), len);
                 let mine = view.reach(view.rank(), region)?;
-                return output.copy(view, output_at, mine, region.offset.get(), len);
+                output.copy(view, output_at, mine, region.offset.get(), len)
             }
-            (Input::Memory(bytes), output) => {
-                return output.write(view, output_at, part(bytes, input_at, len)?);
-            }
-            (Input::InOutput(_) | Input::None, _) => return Ok(()),
-        };
-        let (both, input_start) = input;
-        let from = range(both.len(), input_start.saturating_add(input_at), len)?;
-        let to = range(both.len(), output_start.saturating_add(output_at), len)?;
-        if from != to {
-            both.copy_within(from, to.start);
+            (Input::Memory(bytes), output) => output.write(view, output_at, part(bytes, input_at, len)?),
+            (Input::InOutput(_) | Input::None, _) => Ok(()),
         }
-        Ok(())
     }
 
     /// Copies `region` of the heap `span` to `output_at` of the output ([`Output::copy`]), and then the bytes of the input from
@@ -442,6 +437,15 @@ fn range(total: usize, at: u64, len: u64) -> Result<std::ops::Range<usize>> {
         (Ok(start), Some(Ok(end))) if end <= total => Ok(start..end),
         _ => Err(Error::OutOfRange { what: "memory of a collective call", offset: at, len, limit }),
     }
+}
+
+/// Copies `len` bytes at `from` to `to`, unless they are there.
+fn move_within(bytes: &mut [u8], from: u64, to: u64, len: u64) -> Result<()> {
+    let (from, to) = (range(bytes.len(), from, len)?, range(bytes.len(), to, len)?);
+    if from != to {
+        bytes.copy_within(from, to.start);
+    }
+    Ok(())
 }
 
 #[inline]

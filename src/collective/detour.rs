@@ -15,7 +15,7 @@
 //! - Both routes give the same bits.
 //! - Where a member counts or checks what is staged (faults, checksums), all calls go directly: what it finds does not depend on time.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use arrayvec::ArrayVec;
 
@@ -76,8 +76,8 @@ pub(crate) struct Detours {
     calls: u64,
     /// The kind of the last call, and its length, while its time is not known.
     last: Option<(usize, u64)>,
-    /// How long that took this member.
-    took: Duration,
+    /// How many nanoseconds that took this member.
+    took: u64,
 }
 
 /// What is known of calls that are alike.
@@ -109,10 +109,7 @@ struct Likeness {
 impl Detours {
     /// What this member posts; `is_watched` where it counts or checks what it stages.
     pub(crate) fn told(&self, is_watched: bool) -> u64 {
-        if is_watched {
-            return DIRECTLY;
-        }
-        u64::try_from(self.took.as_nanos()).unwrap_or(u64::MAX).min(DIRECTLY - 1)
+        if is_watched { DIRECTLY } else { self.took }
     }
 
     /// Whether `call`, to which all members contribute `len` bytes and which they have posted with buffers in the heap, takes the scratch;
@@ -139,7 +136,7 @@ impl Detours {
     pub(crate) fn time<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let done = work();
-        self.took = start.elapsed();
+        self.took = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX).min(DIRECTLY - 1);
         done
     }
 
@@ -202,15 +199,15 @@ impl Kind {
     fn pick(&mut self) -> Route {
         if self.calls.is_multiple_of(PERIOD) {
             self.is_first = true;
-            self.begin(Route::Direct);
-            self.left = if self.calls == 0 { FIRST_TRIAL } else { TRIAL };
+            self.begin(Route::Direct, if self.calls == 0 { FIRST_TRIAL } else { TRIAL });
         }
         self.calls = self.calls.wrapping_add(1);
         if self.left > 0 { self.trial } else { self.best }
     }
 
-    fn begin(&mut self, trial: Route) {
-        (self.trial, self.left) = (trial, TRIAL);
+    /// Begins a trial of so many calls.
+    fn begin(&mut self, trial: Route, n_calls: u8) {
+        (self.trial, self.left) = (trial, n_calls);
         self.costs[trial as usize] = f32::INFINITY;
     }
 
@@ -223,7 +220,7 @@ impl Kind {
         self.recent[0] = cost;
         self.costs[self.best as usize] = self.recent.into_iter().fold(f32::INFINITY, f32::min);
         if self.is_beaten() {
-            self.begin(self.best.other());
+            self.begin(self.best.other(), TRIAL);
         }
     }
 
@@ -236,7 +233,7 @@ impl Kind {
         }
         if self.is_first {
             self.is_first = false;
-            return self.begin(self.trial.other());
+            return self.begin(self.trial.other(), TRIAL);
         }
         if self.is_beaten() {
             self.best = self.best.other();

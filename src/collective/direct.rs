@@ -97,7 +97,7 @@ fn work(team: &Team, call: &Call<'_>) -> Result<()> {
     match call.operation {
         Operation::AllReduce => reduce_share(team, call, 0..n),
         Operation::Reduce => reduce_share(team, call, call.root..call.root + 1),
-        Operation::ReduceScatter => reduce(team, call, 0..call.count, mine, me..me + 1, 0),
+        Operation::ReduceScatter => reduce(team, call, 0..call.count, call.count, mine, me..me + 1, 0),
         Operation::Broadcast if gets => pull(team, call.root, 0, 0, block),
         Operation::AllGather => {
             each_from(me, n).try_for_each(|member| pull(team, member, 0, member as u64 * block, block))
@@ -127,8 +127,9 @@ fn output_of(post: Post<'_>, at: u64, len: u64) -> Region {
 /// Combines this member's share of the elements of all inputs into the outputs of `receivers`.
 fn reduce_share(team: &Team, call: &Call<'_>, receivers: std::ops::Range<usize>) -> Result<()> {
     let size = call.data_type.size() as u64;
-    let bytes = share(call.count, size, team.me(), team.n_members());
-    reduce(team, call, bytes.start / size..bytes.end / size, 0, receivers, bytes.start)
+    let share_of = |member| share(call.count, size, member, team.n_members());
+    let (bytes, most) = (share_of(team.me()), share_of(0).end / size);
+    reduce(team, call, bytes.start / size..bytes.end / size, most, 0, receivers, bytes.start)
 }
 
 /// The bytes of `count` elements of `size` that are the share of `member`.
@@ -138,11 +139,13 @@ pub(crate) fn share(count: u64, size: u64, member: usize, n_members: usize) -> s
     start * size..start.saturating_add(each).min(count) * size
 }
 
-/// Combines `elements` of all inputs, `input_at` bytes into them, into the outputs of `receivers`, `output_at` bytes into those.
+/// Combines `elements` of all inputs, `input_at` bytes into them, into the outputs of `receivers`, `output_at` bytes into those. Some
+/// member combines `most`.
 fn reduce(
     team: &Team,
     call: &Call<'_>,
     elements: std::ops::Range<u64>,
+    most: u64,
     input_at: u64,
     receivers: std::ops::Range<usize>,
     output_at: u64,
@@ -171,11 +174,6 @@ fn reduce(
     let mut scalars = PerMember::new();
     scalars::gather(team, call, &mut scalars, scalars::of_large);
     let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
-    let most = if call.operation == Operation::ReduceScatter {
-        count
-    } else {
-        share(call.count, size, 0, team.n_members()).end / size
-    };
     reducer.combine_for_all(&scalars, &sources, &mut targets, count, most)
 }
 
