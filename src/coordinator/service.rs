@@ -30,6 +30,7 @@ use super::request::{CommStatus, Reply, State};
 use crate::bootstrap::poll_timeout;
 use crate::error::{Error, Result};
 use crate::logs::COORDINATOR;
+use crate::shm::system::pidfd_kill;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
 use ends::{Answer as QuitAnswer, Ends};
@@ -178,7 +179,8 @@ impl Coordinator {
         self.news = Some(News(Box::new(tell)));
     }
 
-    /// Has `tell` called with each device that counts as lost though its process lives: not to take long either.
+    /// Has `tell` called with each device that counts as lost though its process lives, before it is killed where it
+    /// is: not to take long either.
     pub fn on_hung(&mut self, tell: impl FnMut(&HungDevice) + Send + 'static) {
         self.alarm = Some(Alarm(Box::new(tell)));
     }
@@ -396,16 +398,20 @@ impl Coordinator {
                     log(&turn);
                 }
                 Action::Drop { device } => self.hang_up_on(device),
-                Action::GiveUp { device, why, kills } => {
-                    self.hang_up_on(device);
-                    let is_killed = kills && self.own.kill(device);
-                    self.own.forget(device);
-                    let hung = HungDevice { device, why, is_killed };
-                    tracing::warn!(target: COORDINATOR, "{hung}");
-                    self.alarm.iter_mut().for_each(|Alarm(tell)| tell(&hung));
-                }
+                Action::GiveUp { device, why, kills } => self.give_up(device, why, kills),
             }
         }
+    }
+
+    /// Tells of a device that hangs before it is killed: whoever has started it tells of its death after that.
+    fn give_up(&mut self, device: DeviceId, why: String, kills: bool) {
+        self.hang_up_on(device);
+        let process = if kills { self.own.take(device) } else { None };
+        self.own.forget(device);
+        let hung = HungDevice { device, why, is_killed: process.is_some() };
+        tracing::warn!(target: COORDINATOR, "{hung}");
+        self.alarm.iter_mut().for_each(|Alarm(tell)| tell(&hung));
+        process.iter().for_each(|process| pidfd_kill(process.as_fd()));
     }
 
     fn hang_up_on(&mut self, device: DeviceId) {
