@@ -95,6 +95,8 @@ pub(crate) struct Board {
     base: HeapOffset,
     /// Which of the caller's operations this member has told of, while it is in one of which it tells.
     large: Option<u64>,
+    /// How many of the numbers so far were those of steps within an operation: the same as this member's progress tells.
+    aside: u64,
 }
 
 impl Board {
@@ -147,6 +149,7 @@ impl Board {
             history: 0,
             base: bases[me],
             large: None,
+            aside: 0,
         })
     }
 

@@ -270,28 +270,38 @@ impl Engine {
         if let Way::Piped(_, kind) | Way::Custom(kind) = way {
             pipework.require(team, kind)?;
         }
-        let presumed = self.presumed(call, len, way);
-        let Self { team, pipework, detours, .. } = self;
-        team.board.tell_operation(summary.in_manner(presumed));
-        let met = meet(
-            team,
-            call,
-            summary,
-            [pipework.balance(), scalars::own(call), detours.told(team.is_watched())],
-        );
-        team.board.or_revoke(met)?;
-        let settled = self.settle(call, len, way);
+        let presumed = self.meet(call, summary, len, way)?;
+        let in_heap = direct::applies(&self.team, call.operation);
+        let settled = self.settle(call, len, way, in_heap);
         if settled.is_err() {
             self.team.board.tell_refused();
         }
-        let way = settled?;
-        self.taken = way.manner();
-        self.team.board.tell_operation(summary.in_manner(way.manner()));
-        let done = self.run_met(call, summary, len, way);
+        let settled = settled?;
+        self.taken = settled.manner();
+        if self.taken != presumed {
+            self.team.board.tell_again(summary.in_manner(self.taken));
+        }
+        let done = self.run_met(call, summary, len, settled, in_heap);
         if done.is_ok() {
-            self.team.board.tell_done(len);
+            self.team.board.tell_done();
         }
         self.team.board.or_revoke(done)
+    }
+
+    /// Tells the other members which call this is, where its buffers are, the balance of this member's pipes, what its input is
+    /// multiplied by, and how long a call took; waits until they have told the same call. Returns how it is done, as far as this member knows.
+    fn meet(&mut self, call: &Call<'_>, summary: Summary, len: u64, way: Way) -> Result<Manner> {
+        let Self { team, pipework, detours, .. } = self;
+        let begun = team.board.begin(call.operation);
+        team.board.or_revoke(begun)?;
+        let words = [pipework.balance(), scalars::own(call), detours.told(team.is_watched())];
+        team.board.post_ahead(summary, direct::places(call), &words);
+        // What the others do not wait for.
+        let presumed = self.presumed(call, len, way);
+        let board = &mut self.team.board;
+        board.tell_posted(summary.in_manner(presumed), len);
+        let met = board.await_posts(call.operation);
+        board.or_revoke(met).map(|()| presumed)
     }
 
     /// How `call` is done as far as this member knows by itself, for whoever looks on while it waits for the others: unless some of them
@@ -305,9 +315,9 @@ impl Engine {
     }
 
     /// How `call` is done, now that all members have told where their buffers are, and how many messages they have sent.
-    fn settle(&mut self, call: &Call<'_>, len: u64, way: Way) -> Result<Way> {
+    fn settle(&mut self, call: &Call<'_>, len: u64, way: Way, in_heap: bool) -> Result<Way> {
         let way = match way {
-            Way::AsTabled => self.tabled(call, len, direct::applies(&self.team, call.operation))?,
+            Way::AsTabled => self.tabled(call, len, in_heap)?,
             way => way,
         };
         if let Way::Piped(..) | Way::Custom(_) = way {
@@ -317,10 +327,16 @@ impl Engine {
         Ok(way)
     }
 
-    /// Executes `call` after [`meet`].
-    fn run_met(&mut self, call: &mut Call<'_>, summary: Summary, len: u64, way: Way) -> Result<()> {
+    /// Executes `call` after [`meet`](Self::meet).
+    fn run_met(
+        &mut self,
+        call: &mut Call<'_>,
+        summary: Summary,
+        len: u64,
+        way: Way,
+        in_heap: bool,
+    ) -> Result<()> {
         let Self { team, pipework, customs, tuning, detours, .. } = self;
-        let in_heap = direct::applies(team, call.operation);
         let piped = match way {
             Way::Piped(algorithm, kind) => Some((Doer::BuiltIn(algorithm), kind)),
             Way::Custom(kind) => {
@@ -448,10 +464,4 @@ fn suited(operation: Operation, len: u64) -> Algorithm {
         Operation::Broadcast => Algorithm::Tree,
         _ => Algorithm::OneShot,
     }
-}
-
-/// Tells the other members which call this is, where its buffers are, and `words`: the balance of its pipes, what its input is multiplied
-/// by, and how long a call took; waits until they have told the same call.
-fn meet(team: &mut Team, call: &Call<'_>, summary: Summary, words: [u64; 3]) -> Result<()> {
-    team.board.meet(summary, call.operation, direct::places(call), &words)
 }

@@ -311,27 +311,27 @@ impl<C: Channel> Pipes<'_, C> {
         self.ends[to].as_ref().expect(OTHERS).taken_by_peer.has_reached(number.wrapping_add(1))
     }
 
-    /// Whether a slot is filled that `from` has not yet been given back. It may be behind cards: these come first, and are seen by whoever
-    /// looks at them after this.
+    /// Looks whether a slot is filled that `from` has not yet been given back. It may be behind cards: these come first, and are seen by
+    /// whoever looks at them after this.
     ///
     /// # Ordering
-    /// When true, acquires everything `from` did before (S1).
+    /// What is found acquires everything `from` did before (S1).
     #[inline]
-    pub(crate) fn is_signalled(&mut self, from: usize) -> bool {
+    pub(crate) fn look_for_signal(&mut self, from: usize) {
         let end = self.ends[from].as_mut().expect(OTHERS);
         end.signalled = end.signalled || self.channels[from].as_mut().expect(OTHERS).poll();
-        end.signalled
     }
 
-    /// Takes the signal of the next message of `from`, which is no card, if it has come, and returns its number and where it lies in this
-    /// member's heap until [`Pipes::give_back`].
+    /// Takes the signal of the next message of `from`, which is no card, if [`look_for_signal`](Self::look_for_signal) has found it, and
+    /// returns the message's number and where it lies in this member's heap until [`Pipes::give_back`].
+    ///
+    /// It does not look once more: a card may have come since the cards were looked at, and the signal of a message behind it.
     #[inline]
-    pub(crate) fn poll(&mut self, from: usize) -> Option<(u64, HeapOffset)> {
-        if !self.is_signalled(from) {
+    pub(crate) fn take_signal(&mut self, from: usize) -> Option<(u64, HeapOffset)> {
+        let end = self.ends[from].as_mut().expect(OTHERS);
+        if !std::mem::take(&mut end.signalled) {
             return None;
         }
-        let end = self.ends[from].as_mut().expect(OTHERS);
-        end.signalled = false;
         let (number, inbox) = (end.received, end.inbox.get());
         Some((number, HeapOffset::new(inbox + number % PIPE_SLOTS * self.slot_len())))
     }

@@ -67,9 +67,9 @@ pub struct FifoView {
 pub struct Work {
     /// Collective operations that it has begun; messages, and what goes by channels alone, are not among them.
     pub operations: u64,
-    /// Bytes that it has put into operations that took microseconds at least.
+    /// Bytes that it puts into those of them that take microseconds at least.
     pub large_bytes: u64,
-    /// How many operations were counted with those bytes.
+    /// How many operations those bytes are of.
     pub large_operations: u64,
     /// Bytes that it has put into one of the others, at the mean of the last few.
     pub small_len: u64,

@@ -34,7 +34,7 @@ pub const MAX_BOARDS: usize = 1;
 /// | since | 48..56 | when it began; 0 when it is over |
 /// | given up | 56..64 | when it was given up, if it was: odd where its deadline had passed, even where it was in vain |
 /// | waits, waited | 64..80 | how many long waits have ended, and how long they took |
-/// | operations, bytes | 80..96 | operations that were counted as they ended, and what this rank put in |
+/// | operations, bytes | 80..96 | operations that were told as they began, and what this rank puts in |
 /// | gone | 96..104 | operations on boards that were shown and are gone |
 /// | boards | 104..128 | where the boards of its communicators are in its heap, plus one |
 ///
@@ -102,9 +102,9 @@ pub struct Activity {
     pub waits: u64,
     /// How long they took together.
     pub waited: Duration,
-    /// Operations that were counted as they ended.
+    /// Operations that were told as they began.
     pub operations: u64,
-    /// How many bytes this rank put into those.
+    /// How many bytes this rank puts into those.
     pub bytes: u64,
     /// Operations on boards that were shown and are gone.
     pub gone: u64,
@@ -149,12 +149,16 @@ impl ActivityCell {
         set(&self.signature, 0);
     }
 
-    /// Tells that the call is over, and counts it: the rank has put `bytes` into it.
-    pub fn end_operation(&self, bytes: u64) {
-        self.drop_operation();
-        set(&self.given_up, 0);
+    /// Counts a call, and the `bytes` that the rank puts into it.
+    pub fn count_operation(&self, bytes: u64) {
         add(&self.operations, 1);
         add(&self.bytes, bytes);
+    }
+
+    /// Tells that the call is over.
+    pub fn end_operation(&self) {
+        self.drop_operation();
+        set(&self.given_up, 0);
     }
 
     /// Tells that the rank waits, and since when.
@@ -280,7 +284,8 @@ mod tests {
         cell.begin_wait(&within, Duration::from_secs(1));
         cell.end_wait(&within, Duration::from_secs(1), Duration::from_secs(2));
         assert_eq!((cell.read().call, cell.read().step), (Some([2, 3]), 1));
-        cell.end_operation(10);
+        cell.count_operation(10);
+        cell.end_operation();
         assert_eq!((cell.read().call, cell.read().operations, cell.read().bytes), (None, 1, 10));
     }
 

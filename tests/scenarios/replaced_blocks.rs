@@ -209,6 +209,24 @@ scenario!(one_block_may_be_replaced_where_another_goes_elsewhere, Job::of(3), |c
     assert_eq!(buffer.to_vec(), expected);
 });
 
+scenario!(a_long_message_does_not_overtake_the_short_block_before_it, Job::of(5).cores(5), |comm| {
+    let (n, me) = (comm.n_ranks() as usize, u64::from(comm.rank().get()));
+    let (next, previous) = (comm.right(), comm.left());
+    let (counts, places) = (vec![1; n], (0..n).collect::<Vec<_>>());
+    for round in 0..100_u64 {
+        let mut blocks = vec![me * 10_000 + round; n];
+        comm.all_to_all_v_in_place(&mut blocks, Blocks::new(&counts, &places))?;
+        let (message, mut answer) = ([round; 30], [0; 30]);
+        let mut group = Group::start();
+        let joined = group.join(comm);
+        group.on(joined).send(&message, next)?;
+        group.on(joined).recv(&mut answer, previous)?;
+        group.end()?;
+        let expected: Vec<_> = (0..n as u64).map(|from| from * 10_000 + round).collect();
+        assert_eq!((blocks, answer), (expected, message), "round {round}");
+    }
+});
+
 /// Ranks 0 and 1 disagree by `theirs - mine` elements about the block that they exchange, in the heap or not; both are told, and the
 /// block stays as it is.
 fn disagree(comm: &mut Communicator, counts: [usize; 2], in_heap: bool) -> Result<()> {

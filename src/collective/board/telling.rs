@@ -9,32 +9,43 @@ use crate::rank::RankSet;
 use crate::sync::WaitingIn;
 
 impl Board {
-    /// Tells that this member is in the call `summary`, and how that is done as far as it knows; again when all know it.
+    /// Tells that this member is in the call `summary`, the next one.
     pub(crate) fn tell_operation(&mut self, summary: Summary) {
-        let next = self.number().wrapping_add(1);
-        let number = *self.large.get_or_insert(next);
+        self.tell_operation_as(self.number().wrapping_add(1), summary);
+    }
+
+    /// Tells that this member is in the call `summary`, which it has just posted and puts `len` bytes into, and how that is done as far
+    /// as it knows.
+    pub(crate) fn tell_posted(&mut self, summary: Summary, len: u64) {
+        self.tell_again(summary);
+        self.fabric.activity().count_operation(len);
+    }
+
+    /// Tells the same when all members know better.
+    pub(crate) fn tell_again(&mut self, summary: Summary) {
+        self.tell_operation_as(self.number(), summary);
+    }
+
+    fn tell_operation_as(&mut self, number: u64, summary: Summary) {
+        let number = *self.large.get_or_insert(number);
         self.fabric.activity().begin_operation(summary.words(), number);
     }
 
     /// How many operations the caller has begun here.
     pub(crate) fn number(&self) -> u64 {
-        self.sequence.wrapping_sub(self.aside())
+        self.sequence.wrapping_sub(self.aside)
     }
 
     /// Takes `n` numbers, of the past or the next ones, for steps within an operation that is counted as one.
     pub(crate) fn set_aside(&mut self, n: u64) {
-        self.progress[self.me].tell_aside(self.aside().wrapping_add(n));
+        self.aside = self.aside.wrapping_add(n);
+        self.progress[self.me].tell_aside(self.aside);
     }
 
-    /// How many of the numbers so far were those of steps within an operation.
-    fn aside(&self) -> u64 {
-        self.progress[self.me].aside()
-    }
-
-    /// Tells that the operation is over, into which this member has put `len` bytes.
-    pub(crate) fn tell_done(&mut self, len: u64) {
+    /// Tells that the operation is over.
+    pub(crate) fn tell_done(&mut self) {
         if self.large.take().is_some() {
-            self.fabric.activity().end_operation(len);
+            self.fabric.activity().end_operation();
         }
     }
 
@@ -43,7 +54,10 @@ impl Board {
         let Some(number) = self.large else { return };
         self.set_aside(self.number().saturating_sub(number));
         match (is_done, self.fabric.world().revocation().read()) {
-            (true, _) => self.tell_done(0),
+            (true, _) => {
+                self.fabric.activity().count_operation(0);
+                self.tell_done();
+            }
             (false, None) => self.tell_refused(),
             // What the wait that was given up was about stays.
             (false, Some(_)) => self.large = None,
@@ -65,7 +79,7 @@ impl Board {
 
     /// What this member tells of a wait for `awaited` in `operation`.
     pub(super) fn waiting_in(&self, operation: Operation, awaited: RankSet) -> WaitingIn {
-        let small = || (self.call(operation).words(), self.posted.wrapping_sub(self.aside()));
+        let small = || (self.call(operation).words(), self.number());
         WaitingIn {
             call: self.large.is_none().then(small),
             kind: 0,

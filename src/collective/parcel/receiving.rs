@@ -24,11 +24,11 @@ impl Course {
         pipes: &mut Pipes<'_, C>,
     ) -> Result<()> {
         while self.stage != Stage::Done {
-            let is_signalled = pipes.is_signalled(self.peer);
-            if self.take_card(output, pipes)? || !is_signalled {
+            pipes.look_for_signal(self.peer);
+            if self.take_card(output, pipes)? {
                 return Ok(());
             }
-            let Some((number, at)) = pipes.poll(self.peer) else { return Ok(()) };
+            let Some((number, at)) = pipes.take_signal(self.peer) else { return Ok(()) };
             if pipes.team.checksums {
                 pipes.check(self.arrival(number), at)?;
                 self.open_checked(output, pipes, number, at)?;
@@ -51,11 +51,11 @@ impl Course {
         pipes: &mut Pipes<'_, C>,
     ) -> Result<()> {
         while self.stage != Stage::Done {
-            pipes.is_signalled(self.peer);
+            pipes.look_for_signal(self.peer);
             if self.take_card_over(replaced, pipes)? {
                 return Ok(());
             }
-            let Some((number, at)) = self.poll_over(replaced, pipes)? else { return Ok(()) };
+            let Some((number, at)) = self.take_signal_over(replaced, pipes)? else { return Ok(()) };
             let block = &mut *replaced.block().borrow_mut();
             if pipes.team.checksums {
                 self.open_checked(block, pipes, number, at)?;
@@ -67,15 +67,15 @@ impl Course {
         Ok(())
     }
 
-    /// The next message, if it has come and what it is copied over was given.
-    fn poll_over<C: Channel>(
+    /// The next message, if its signal was found and what it is copied over was given.
+    fn take_signal_over<C: Channel>(
         &self,
         replaced: &Replaced<'_>,
         pipes: &mut Pipes<'_, C>,
     ) -> Result<Option<(u64, HeapOffset)>> {
         let message = match replaced.kept() {
             Some(kept) => kept,
-            None => match pipes.poll(self.peer) {
+            None => match pipes.take_signal(self.peer) {
                 Some((number, at)) => self.look_at(pipes, number, at)?,
                 None => return Ok(None),
             },
