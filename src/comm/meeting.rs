@@ -177,11 +177,13 @@ impl Meeting {
         self.meet(Operation::Finalize, engine)?;
         let all = self.proposals(Operation::Finalize)?;
         match engine {
-            Some(engine) if !has_ended => {
+            // What ended it may be what others have found while this rank came here.
+            Some(engine) if has_ended => engine.told(Summary::new(Operation::Finalize)).map_or(Ok(()), Err),
+            Some(engine) => {
                 let balances = all.iter().map(|(_, words)| words[1]);
                 engine.check_end(balances).inspect_err(|_| self.revoke())
             }
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 
