@@ -291,6 +291,11 @@ impl Engine {
     /// Tells the other members which call this is, where its buffers are, the balance of this member's pipes, what its input is
     /// multiplied by, and how long a call took; waits until they have told the same call. Returns how it is done, as far as this member knows.
     fn meet(&mut self, call: &Call<'_>, summary: Summary, len: u64, way: Way) -> Result<Manner> {
+        if !self.team.board.has_room() {
+            // It waits before it posts, and tells in what.
+            let presumed = self.presumed(call, len, way);
+            self.team.board.tell_operation(summary.in_manner(presumed));
+        }
         let Self { team, pipework, detours, .. } = self;
         let begun = team.board.begin(call.operation);
         team.board.or_revoke(begun)?;
@@ -356,7 +361,10 @@ impl Engine {
         let stage =
             |team: &mut Team, call: &mut Call<'_>| Pipeline::new(call, team, tuning.crowded).run(team, call);
         match way {
-            Way::Small => return small::run(team, call, summary, len),
+            Way::Small => {
+                team.board.set_aside(1);
+                return small::run(team, call, summary, len);
+            }
             _ if !in_heap => return stage(team, call),
             _ => {}
         }

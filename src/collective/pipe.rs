@@ -236,12 +236,13 @@ impl<C: Channel> Pipes<'_, C> {
         words_of(&self.ends[arrival.member].as_ref().expect(OTHERS).checks_here, arrival.number)
     }
 
-    /// Gives the slot of the message that was received last from `from` back.
+    /// Gives the slot of the message that was received last from `from` back, which may wait for that in a later call, of parcels.
     pub(crate) fn release(&mut self, from: usize) {
         let end = self.ends[from].as_mut().expect(OTHERS);
         end.received = end.received.wrapping_add(1);
         end.taken_here.publish(end.received);
         self.team.board.wake();
+        self.wake(from);
     }
 
     /// Returns when `to` has taken everything sent to it.

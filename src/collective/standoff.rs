@@ -37,7 +37,7 @@ pub(crate) struct Notice {
     pub(crate) number: u64,
     /// The call that it waits in.
     pub(crate) call: Summary,
-    /// The number of the other one's notice that it has seen, and still waits; 0 for none.
+    /// The [mark](mark_of) of the other one's notice that it has seen, and still waits; 0 for none.
     pub(crate) seen: u64,
     direction: u64,
 }
@@ -67,10 +67,10 @@ impl Notices {
 
     /// Tells `member`, for which a notice is up, that its notice `number` was seen; whether that is news.
     pub(crate) fn tell_seen(&self, member: usize, number: u64) -> bool {
-        let mine = read(&self.mine[member]);
-        let is_news = mine.seen != number;
+        let (mine, seen) = (read(&self.mine[member]), mark_of(number));
+        let is_news = mine.seen != seen;
         if is_news {
-            write(&self.mine[member], Notice { seen: number, ..mine });
+            write(&self.mine[member], Notice { seen, ..mine });
         }
         is_news
     }
@@ -80,9 +80,9 @@ impl Notices {
         write(&self.mine[member], Notice { direction: 0, seen: 0, ..read(&self.mine[member]) });
     }
 
-    /// The number of the notice for `member`.
-    pub(crate) fn number(&self, member: usize) -> u64 {
-        self.mine[member].sequence()
+    /// Whether `theirs`, a notice of `member`, tells that the one for it was seen.
+    pub(crate) fn is_seen(&self, member: usize, theirs: Notice) -> bool {
+        theirs.seen == mark_of(self.mine[member].sequence())
     }
 
     /// The notice of `member`, if it waits in the same `direction` as this one: for something that it does not get here.
@@ -95,17 +95,52 @@ impl Notices {
     }
 }
 
-fn write(cell: &PostCell, Notice { number, call, seen, direction }: Notice) {
-    let [signature, count] = call.words();
-    cell.post(number, [seen, direction, signature, count], &[]);
+/// Half a word that tells a notice from any other that may be up at the same time, and from none.
+fn mark_of(number: u64) -> u64 {
+    const ANY: u64 = 1 << (MARK_BITS - 1);
+    number & (ANY - 1) | ANY
 }
 
-/// What is in `cell`. A notice that is just written over may be read as neither this nor that one: a `seen` of the one with a `direction`
-/// of the other. But a member does so only when it goes on, and then nobody can have its number seen.
+/// The bits of half a word.
+const MARK_BITS: u32 = 32;
+
+fn write(cell: &PostCell, Notice { number, call, seen, direction }: Notice) {
+    let [signature, count] = call.words();
+    cell.post(number, [seen << MARK_BITS | mark_of(number), direction, signature, count], &[]);
+}
+
+/// What is in `cell`. A notice that is just written over may be read as neither this nor that one. But what it has seen is in one word with
+/// its own mark, and counts with that alone: a member goes on no more whose notice has seen one that is seen, so that this one is whole.
 fn read(cell: &PostCell) -> Notice {
     let number = cell.sequence();
     // It shows that, or a later one: this is for the edge.
     let _shown = cell.shows(number);
     let call = Summary::from_words([cell.word(2), cell.word(3)]);
-    Notice { number, call, seen: cell.word(0), direction: cell.word(1) }
+    let word = cell.word(0);
+    let is_its_own = word & ((1 << MARK_BITS) - 1) == mark_of(number);
+    Notice { number, call, seen: if is_its_own { word >> MARK_BITS } else { 0 }, direction: cell.word(1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collective::Operation;
+
+    #[test]
+    fn what_a_notice_has_seen_counts_with_its_own_number_alone() {
+        let cell = PostCell::new();
+        assert_eq!(read(&cell).seen, 0);
+        for number in [1, 7, (1 << 31) - 1, 1 << 31, 1 << 32, u64::MAX] {
+            let call = Summary::new(Operation::Recv);
+            let notice = Notice { number, call, seen: mark_of(number), direction: 2 };
+            write(&cell, notice);
+            assert_eq!(read(&cell), notice);
+            write(&cell, Notice { seen: 0, ..notice });
+            assert_eq!(read(&cell).seen, 0);
+            // The next one is being written, or was, since the number was read.
+            let next = mark_of(3) << MARK_BITS | mark_of(number.wrapping_add(1));
+            cell.post(number, [next, 2, 0, 0], &[]);
+            assert_eq!(read(&cell).seen, 0, "{number}");
+        }
+    }
 }

@@ -4,6 +4,8 @@ use std::os::fd::AsFd;
 
 use super::{Job, Report};
 use crate::channel::{CONTROL_LEN, Control, Era, World};
+use crate::collective::tuning::{BufferKind, Case, Step, Table};
+use crate::collective::{Algorithm, Operation};
 use crate::comm::{Collectives, Communicator};
 use crate::error::Error;
 use crate::heap::layout::{CONTROL_LEN as STRUCTURES_LEN, HeapShape};
@@ -107,6 +109,18 @@ fn operations_count_once_whatever_steps_they_take_and_still_when_their_communica
         assert_eq!(counted(comm)?, 6);
         drop(other);
         assert_eq!(counted(comm)?, 6);
+        // Where the heap goes another way, the members meet before they know that one shot will do.
+        let (operation, n_ranks, crowded) = (Operation::AllReduce, 2, comm.is_crowded()?);
+        let case = |(buffers, algorithm)| {
+            let steps = vec![Step { up_to: None, algorithm }];
+            Case { operation, n_ranks, crowded, buffers, steps }
+        };
+        let ways =
+            [(BufferKind::Heap, Algorithm::TwoShot), (BufferKind::Ordinary, Algorithm::OneShot)].map(case);
+        comm.set_tuning(Table::new(&ways).unwrap())?;
+        let before = counted(comm)?;
+        comm.all_reduce_in_place(&mut [1.0_f32; 2], &ReduceOp::Sum)?;
+        assert_eq!(counted(comm)?, before + 1);
         comm.barrier()
     });
     ran.unwrap();

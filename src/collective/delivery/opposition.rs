@@ -73,7 +73,7 @@ impl Opposition {
         if notices.tell_seen(faced.peer, theirs.number) {
             wake(batch, faced.peer);
         }
-        if theirs.seen != notices.number(faced.peer) {
+        if !notices.is_seen(faced.peer, theirs) {
             return None;
         }
         // The error is made of the complaint, on both sides.
