@@ -289,7 +289,9 @@ impl Engine {
     }
 
     /// Tells the other members which call this is, where its buffers are, the balance of this member's pipes, what its input is
-    /// multiplied by, and how long a call took; waits until they have told the same call. Returns how it is done, as far as this member knows.
+    /// multiplied by, and how long a call took; waits until they have told the same call.
+    ///
+    /// Returns how it is done, as far as this member knows.
     fn meet(&mut self, call: &Call<'_>, summary: Summary, len: u64, way: Way) -> Result<Manner> {
         if !self.team.board.has_room() {
             // It waits before it posts, and tells in what.

@@ -236,7 +236,8 @@ impl<C: Channel> Pipes<'_, C> {
         words_of(&self.ends[arrival.member].as_ref().expect(OTHERS).checks_here, arrival.number)
     }
 
-    /// Gives the slot of the message that was received last from `from` back, which may wait for that in a later call, of parcels.
+    /// Gives the slot of the message that was received last from `from` back. Who has sent it may wait for room in a later call already,
+    /// which sends parcels.
     pub(crate) fn release(&mut self, from: usize) {
         let end = self.ends[from].as_mut().expect(OTHERS);
         end.received = end.received.wrapping_add(1);

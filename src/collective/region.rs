@@ -61,7 +61,7 @@ impl RegionLayout {
     pub(crate) const PROGRESS: u64 = CELL;
     /// Where the posts start.
     pub(crate) const POSTS: u64 = 2 * CELL;
-    /// The most that an operation takes which nobody counts as it ends.
+    /// The most that an operation takes which is not counted where ranks tell what they do.
     pub(crate) const SMALL: u64 = MAIL_LEN;
     const SEMAPHORES: u64 = Self::POSTS + LAP * CELL;
 

@@ -169,7 +169,7 @@ impl Meeting {
         if self.barrier.has_arrived() {
             return self.meet(Operation::Finalize, engine);
         }
-        // Nobody ends it by what is found here before this rank has come.
+        // Nobody ends it by what is found below before this rank has come.
         let has_ended = self.fabric.world().revocation().read().is_some();
         let mut words = [Operation::Finalize as u64; AGREEMENT_WORDS];
         words[1] = engine.map_or(0, Engine::balance);
@@ -177,8 +177,11 @@ impl Meeting {
         self.meet(Operation::Finalize, engine)?;
         let all = self.proposals(Operation::Finalize)?;
         match engine {
-            // What ended it may be what others have found while this rank came here.
-            Some(engine) if has_ended => engine.told(Summary::new(Operation::Finalize)).map_or(Ok(()), Err),
+            // Whoever waited here may have found, while this rank was on its way, that it was in another call, and ended it by that.
+            Some(engine) if has_ended => {
+                let told = engine.told(Summary::new(Operation::Finalize)).map_or(Ok(()), Err);
+                told.inspect_err(|_| self.revoke())
+            }
             Some(engine) => {
                 let balances = all.iter().map(|(_, words)| words[1]);
                 engine.check_end(balances).inspect_err(|_| self.revoke())

@@ -67,7 +67,7 @@ pub struct FifoView {
 pub struct Work {
     /// Collective operations that it has begun; messages, and what goes by channels alone, are not among them.
     pub operations: u64,
-    /// Bytes that it puts into those of them that take microseconds at least.
+    /// Bytes that it puts into those of them that take microseconds at least; refused ones count, too.
     pub large_bytes: u64,
     /// How many operations those bytes are of.
     pub large_operations: u64,

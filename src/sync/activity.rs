@@ -1,8 +1,8 @@
 //! What a rank tells of itself to whoever looks on from outside.
 //!
 //! A rank has one [`ActivityCell`] in the control segment. It writes there when a wait has turned out long, when such a wait
-//! ends, and when an operation is done that took microseconds anyway. An operation that is over sooner writes nothing here: it is
-//! seen by its post on the board, whose place the cell tells.
+//! ends, and when an operation begins and ends that takes microseconds anyway. One that is over sooner writes nothing here: it is seen by
+//! its post on the board, whose place the cell tells.
 //!
 //! There is no edge. The words are independent of each other and *approximate*: each is some value that the rank has stored,
 //! and together they are a picture with a little motion blur. Threads of one rank that wait at the same time write over each other;
@@ -34,7 +34,7 @@ pub const MAX_BOARDS: usize = 1;
 /// | since | 48..56 | when it began; 0 when it is over |
 /// | given up | 56..64 | when it was given up, if it was: odd where its deadline had passed, even where it was in vain |
 /// | waits, waited | 64..80 | how many long waits have ended, and how long they took |
-/// | operations, bytes | 80..96 | operations that were told as they began, and what this rank puts in |
+/// | operations, bytes | 80..96 | operations that were told here, and what this rank puts in |
 /// | gone | 96..104 | operations on boards that were shown and are gone |
 /// | boards | 104..128 | where the boards of its communicators are in its heap, plus one |
 ///
@@ -102,7 +102,7 @@ pub struct Activity {
     pub waits: u64,
     /// How long they took together.
     pub waited: Duration,
-    /// Operations that were told as they began.
+    /// Operations that were told here.
     pub operations: u64,
     /// How many bytes this rank puts into those.
     pub bytes: u64,

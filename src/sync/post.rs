@@ -8,19 +8,17 @@
 //! |---|---|---|---|
 //! | C1 post | `PostCell::post`: stamp | `PostCell::shows` | the words, and everything the rank did before |
 //! | C2 done | `ProgressCell::publish` | `ProgressCell::has_reached` | everything the rank did up to that sequence |
-//! | C3 late | `PostCell::post`: fence | `PostCell::showed_not`: fence | whoever has read a word of a notice finds those before it up |
 //!
 //! # Reuse
 //! A slot is written again after a whole lap, while a slow reader may still look at its words. The owner of the ring has
 //! to know that this cannot be: a rank that has *posted* sequence s is done with all reads of the posts before s, since it
 //! executes one operation after the other. So a rank may post s when it has acquired (C1) from every peer some
-//! post numbered s - lap + 1 or later. The board in `src/collective` keeps that account. Who looks at an older post, as for what ranks
-//! disagree on, looks afterwards whether its owner can have begun to write over it ([`PostCell::showed_not`]).
+//! post numbered s - lap + 1 or later. The board in `src/collective` keeps that account.
 //!
 //! Sequence numbers start at 1, so that all zero bytes show nothing. A slot that shows a later sequence than the one asked
 //! for (its owner has run ahead) says as much about the earlier one.
 
-use super::atomic::{AtomicU64, Ordering, Reserved, fence};
+use super::atomic::{AtomicU64, Ordering, Reserved};
 use super::semaphore::reached;
 
 /// How many words a post carries.
@@ -69,7 +67,6 @@ impl PostCell {
     pub fn post<const N: usize>(&self, sequence: u64, head: [u64; N], data: &[u64]) {
         let count = N + data.len();
         assert!(count <= POST_WORDS, "{count} words in a post");
-        fence(Ordering::Release); // C3 late
         // In two loops, as the compiler unrolls the one of known length.
         let (first, rest) = self.words.split_at(N);
         for (cell, word) in first.iter().zip(head) {
@@ -99,17 +96,6 @@ impl PostCell {
     #[must_use]
     pub fn shows(&self, sequence: u64) -> bool {
         reached(self.stamp.load(Ordering::Acquire), sequence) // C1 post
-    }
-
-    /// Whether the notice of `sequence` was not up when this thread read what it has read until now: of what its rank does after that
-    /// notice it has read nothing.
-    ///
-    /// # Ordering
-    /// Where a word was read that the rank has written for a later notice, in any cell, this is false (C3).
-    #[must_use]
-    pub fn showed_not(&self, sequence: u64) -> bool {
-        fence(Ordering::Acquire); // C3 late
-        !reached(self.stamp.load(Ordering::Relaxed), sequence) // Relaxed: ordered by the fence
     }
 
     /// The sequence that is up, now or a moment ago; for reports.

@@ -115,28 +115,19 @@ impl Board {
     fn disagreement(&self) -> Option<Error> {
         let last = (0..LAP).map(|ago| self.sequence.wrapping_sub(ago)).take_while(|&sequence| sequence != 0);
         let both = last.flat_map(|sequence| (0..self.members.len()).map(move |member| (sequence, member)));
-        both.filter_map(|(sequence, member)| self.difference(sequence, member)).last()
+        both.filter(|&(sequence, member)| self.differs(sequence, member))
+            .last()
+            .map(|(sequence, member)| self.mismatch(member, index(sequence)))
     }
 
-    /// What this member and `member` have posted for `sequence`, if that is up, and differs.
-    fn difference(&self, sequence: u64, member: usize) -> Option<Error> {
-        let mine = self.is_up(self.me, sequence).then(|| self.mine[index(sequence)].summary())?;
-        let theirs = self.posted_for(sequence, member)?;
-        let rank = self.members[member];
-        (theirs != mine).then_some(Error::CallMismatch { mine, rank, theirs })
-    }
-
-    fn is_up(&self, member: usize, sequence: u64) -> bool {
-        let cell = &self.posts[member][index(sequence)];
-        cell.shows(sequence) && !cell.shows(sequence.wrapping_add(1))
-    }
-
-    /// What `member` has posted for `sequence`, where that is up for certain: it waits for nobody in some operations, and may be writing
-    /// over it, as soon as it has posted the one before.
-    fn posted_for(&self, sequence: u64, member: usize) -> Option<Summary> {
-        let theirs = self.is_up(member, sequence).then(|| self.theirs(member, index(sequence)))?;
-        let before = sequence.wrapping_add(LAP - 1);
-        self.posts[member][index(before)].showed_not(before).then_some(theirs)
+    /// Whether the posts of this member and of `member` for `sequence` are up, and differ.
+    fn differs(&self, sequence: u64, member: usize) -> bool {
+        let turn = index(sequence);
+        let is_up = |member: usize| {
+            let cell = &self.posts[member][turn];
+            cell.shows(sequence) && !cell.shows(sequence.wrapping_add(1))
+        };
+        is_up(self.me) && is_up(member) && self.theirs(member, turn) != self.mine[turn].summary()
     }
 
     /// The error that a member is elsewhere, if one is.

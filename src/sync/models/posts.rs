@@ -43,29 +43,6 @@ mod c1_post {
     }
 }
 
-mod c3_late {
-    use super::*;
-
-    #[test]
-    fn who_is_late_does_not_take_a_word_of_the_next_lap_for_one_of_this() {
-        model(|| {
-            let ring = Arc::new([PostCell::new(), PostCell::new()]);
-            let other = Arc::clone(&ring);
-            // It waits for nobody.
-            let owner = thread::spawn(move || {
-                for sequence in 1..=3_u64 {
-                    other[(sequence % 2) as usize].post(sequence, [10 * sequence], &[]);
-                }
-            });
-            if ring[1].shows(1) {
-                let word = ring[1].word(0);
-                assert!(!ring[0].showed_not(2) || word == 10, "{word} is not of the first notice");
-            }
-            owner.join().unwrap();
-        });
-    }
-}
-
 mod c2_done {
     use super::*;
 
