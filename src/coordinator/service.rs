@@ -179,8 +179,8 @@ impl Coordinator {
         self.news = Some(News(Box::new(tell)));
     }
 
-    /// Has `tell` called with each device that counts as lost though its process lives, before it is killed where it
-    /// is: not to take long either.
+    /// Has `tell` called with each device that counts as lost though its process lives, before that is killed, if it is: not to take long
+    /// either.
     pub fn on_hung(&mut self, tell: impl FnMut(&HungDevice) + Send + 'static) {
         self.alarm = Some(Alarm(Box::new(tell)));
     }
