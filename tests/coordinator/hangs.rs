@@ -11,8 +11,18 @@ use crate::pool::Pool;
 use crate::strangers::frame;
 use crate::walk::{group_of_all_reduces, ranks};
 
+/// Sends `signal`, and returns when one that stops has stopped it: until one of its threads has heard that, the others go on.
 fn signal(device: u32, signal: Signal) {
     kill(Pid::from_raw(i32::try_from(device).unwrap()), signal).unwrap();
+    while signal == Signal::SIGSTOP && !is_stopped(device) {}
+}
+
+/// Whether all threads of a device are stopped, or it is gone.
+fn is_stopped(device: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{device}/task")) else { return true };
+    let state = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("stat"));
+    let mut states = threads.filter_map(|entry| state(entry.ok()?).ok());
+    states.all(|state| state.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 'Z', 'X'])))
 }
 
 #[test]
