@@ -116,6 +116,8 @@ impl Communicator {
             (_, Err(error)) if outcome == 0 => return Err(error),
             (told, _) => told?,
         };
+        // A member tells of a failure that has ended the epoch as well.
+        self.fabric().check(operation.name())?;
         // Somebody's own failure is behind those that were not.
         match told.iter().position(|words| words[0] == 0) {
             Some(failed) => {
