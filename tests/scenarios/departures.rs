@@ -245,8 +245,15 @@ fn ranks_that_were_in_different_calls_and_waited_for_nobody_are_told_at_the_end(
     let reduce =
         |comm: &mut Communicator| comm.reduce(&[1_u8; 4], &mut [0; 4], &ReduceOp::Sum, rank(comm, 0));
     let nothing = |_: &mut Communicator| Ok(());
-    let cases: [([Call; 2], [&str; 2]); 3] = [
-        ([broadcast, reduce], ["broadcast of 4 uint8 with root 0", "reduce of 4 uint8 by sum with root 0"]),
+    // So many calls ahead as a rank can be.
+    let far_ahead: [Call; 2] = [
+        |comm| (0..7).try_for_each(|_| comm.broadcast(&[1_u8; 4], &mut [0; 4], rank(comm, 0))),
+        |comm| comm.reduce(&[1_u8; 4], &mut [0; 4], &ReduceOp::Sum, rank(comm, 0)),
+    ];
+    let both = ["broadcast of 4 uint8 with root 0", "reduce of 4 uint8 by sum with root 0"];
+    let cases: [([Call; 2], [&str; 2]); 4] = [
+        ([broadcast, reduce], both),
+        (far_ahead, both),
         ([broadcast, nothing], ["broadcast of 4 uint8 with root 0", "finalize"]),
         ([nothing, reduce], ["finalize", "reduce of 4 uint8 by sum with root 0"]),
     ];

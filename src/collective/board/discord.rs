@@ -1,11 +1,13 @@
 //! What a member finds out, and says, when members are in different calls.
 
+use super::mark::Mark;
 use super::{Board, Post, index};
 use crate::collective::operation::{Operation, Summary};
 use crate::collective::region::LAP;
 use crate::error::{Error, Result};
 use crate::observe::Report;
 use crate::rank::Rank;
+use crate::sync::PostCell;
 
 impl Board {
     /// The error of a wait in the call `mine`, or, where the epoch was ended because members disagree, or the deadline has passed while
@@ -115,19 +117,15 @@ impl Board {
     fn disagreement(&self) -> Option<Error> {
         let last = (0..LAP).map(|ago| self.sequence.wrapping_sub(ago)).take_while(|&sequence| sequence != 0);
         let both = last.flat_map(|sequence| (0..self.members.len()).map(move |member| (sequence, member)));
-        both.filter(|&(sequence, member)| self.differs(sequence, member))
-            .last()
-            .map(|(sequence, member)| self.mismatch(member, index(sequence)))
+        both.filter_map(|(sequence, member)| self.difference(sequence, member)).last()
     }
 
-    /// Whether the posts of this member and of `member` for `sequence` are up, and differ.
-    fn differs(&self, sequence: u64, member: usize) -> bool {
-        let turn = index(sequence);
-        let is_up = |member: usize| {
-            let cell = &self.posts[member][turn];
-            cell.shows(sequence) && !cell.shows(sequence.wrapping_add(1))
-        };
-        is_up(self.me) && is_up(member) && self.theirs(member, turn) != self.mine[turn].summary()
+    /// The error that the posts of this member and of `member` for `sequence` are up, and differ, if so.
+    fn difference(&self, sequence: u64, member: usize) -> Option<Error> {
+        shown(&self.posts[self.me], sequence)?;
+        let mine = self.mine[index(sequence)].summary();
+        let theirs = kept(&self.posts[member], sequence)?.summary();
+        (theirs != mine).then_some(Error::CallMismatch { mine, rank: self.members[member], theirs })
     }
 
     /// The error that a member is elsewhere, if one is.
@@ -180,5 +178,49 @@ impl Board {
         posts
             .filter(move |(_, posts)| posts[index(next)].shows(next))
             .map(move |(&rank, posts)| (rank, Post(&posts[index(next)]).mark().summary()))
+    }
+}
+
+/// The mark of the post for `sequence` in the ring of a member, if it is up there.
+fn shown(posts: &[PostCell], sequence: u64) -> Option<Mark> {
+    let cell = &posts[index(sequence)];
+    (cell.shows(sequence) && !cell.shows(sequence.wrapping_add(1))).then(|| Post(cell).mark())
+}
+
+/// The same of a post that is no longer the current one, and that its owner may be writing over: it may be a lap ahead if it has waited
+/// for nobody since. What it has posted next tells of the calls before, and not of what is half written.
+fn kept(posts: &[PostCell], sequence: u64) -> Option<Mark> {
+    let mark = shown(posts, sequence)?;
+    let next = (1..LAP).find_map(|ahead| shown(posts, sequence.wrapping_add(ahead)));
+    next.is_none_or(|next| mark.precedes(next)).then_some(mark)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::TURNS;
+    use super::*;
+
+    #[test]
+    fn a_post_that_is_being_written_over_tells_of_no_call() {
+        let posts: [PostCell; TURNS] = std::array::from_fn(|_| PostCell::new());
+        let (broadcast, reduce) = (Summary::new(Operation::Broadcast), Summary::new(Operation::Reduce));
+        let mut history = 0;
+        for sequence in 1..=LAP {
+            // A number in between is that of a step.
+            if sequence != 3 {
+                let mark = Mark::new(broadcast.rooted(0), history);
+                posts[index(sequence)].post(sequence, mark.0, &[]);
+                history = mark.mixed();
+            }
+            let is_kept =
+                |number| kept(&posts, number).is_some_and(|mark| mark.summary() == broadcast.rooted(0));
+            assert!((1..=sequence).all(|number| is_kept(number) == (number != 3)), "{sequence}");
+        }
+        let [first_word, _] = Mark::new(reduce, history).0;
+        posts[index(1)].fetch(first_word);
+        assert_ne!(shown(&posts, 1).map(Mark::summary), Some(broadcast.rooted(0)), "half of the next one");
+        assert_eq!(kept(&posts, 1), None);
+        posts[index(1)].post(1 + LAP, Mark::new(reduce, history).0, &[]);
+        assert_eq!((kept(&posts, 1), kept(&posts, 1 + LAP).map(Mark::summary)), (None, Some(reduce)));
     }
 }
