@@ -1,11 +1,16 @@
-//! Whether an all-reduce from buffers of the heap to others goes where they lie, or by way of the scratch.
+//! Which of two routes an all-reduce takes, where only measurement can tell.
 //!
-//! Directly every byte is stored once, but into lines that others have read: where that is slow, and above all where many ranks share
-//! few cores, it can take twice as long as to stage everything ([`pipeline`](super::pipeline)), which stores only to lines that it has just
-//! loaded. Of 8 ranks on two separate cores (AMD Zen 4) 512 KiB took 650 us directly and 300 by the scratch, 128 KiB 169 and 98; of two
-//! such ranks 128 KiB took 10 us and 15. So both are tried out.
+//! From buffers of the heap to others it goes where they lie, or by way of the scratch. Directly every byte is stored once, but into lines
+//! that others have read: where that is slow, and above all where many ranks share few cores, it can take twice as long as to stage
+//! everything ([`pipeline`](super::pipeline)), which stores only to lines that it has just loaded. Of 8 ranks on two separate cores (AMD
+//! Zen 4) 512 KiB took 650 us directly and 300 by the scratch, 128 KiB 169 and 98; of two such ranks 128 KiB took 10 us and 15.
 //!
-//! All members have to go the same way. What one of them has measured is no measure for the others, and of ranks that share a core
+//! Between ordinary memory of all members results go to it past the cache, or through it, where what they all read and write is about
+//! as long as the cache that they share. Of two ranks 8 MiB took 0.73 of the time past it on one machine (AMD Zen 4), and 1.6 times as
+//! long on another (Zen 5), both with 32 MiB of cache.
+//!
+//! So both are tried out. All members have to go the same way: by the scratch, because it takes all of them; past the cache, because that
+//! costs the others as much. What one of them has measured is no measure for the others, and of ranks that share a core
 //! the last one counts. So each member posts with every call how long the last one that was tried out took it, from when all had
 //! posted to its return. Whoever goes on has read the posts of all: all members know the same figures, of the same calls, and follow the
 //! same rule. Nothing else is sent, and nobody waits for it.
@@ -13,7 +18,7 @@
 //! # Invariants
 //! - What is picked follows from the calls of the communicator and from what members have posted, and from nothing else.
 //! - Both routes give the same bits.
-//! - Where a member counts or checks what is staged (faults, checksums), all calls go directly: what it finds does not depend on time.
+//! - Where a member counts or checks what is staged (faults, checksums), nothing is tried out: what it finds does not depend on time.
 
 use std::time::Instant;
 
@@ -22,22 +27,20 @@ use arrayvec::ArrayVec;
 use super::call::Call;
 use super::operation::{Operation, Summary};
 use super::team::Team;
+use crate::shm::ReadSoon;
+use crate::shm::copy::choose;
 
-/// Shorter inputs, in bytes, go directly;
+/// Shorter inputs from the heap, in bytes, go directly;
 const FROM: u64 = 16 << 10;
 
 /// and so do those of so many bytes: what no cache keeps is stored past it.
 const UP_TO: u64 = 8 << 20;
 
+/// So many times what fills the cache goes past it in any case.
+const SURELY: u64 = 4;
+
 /// Calls of a kind from one trial of both routes to the next. It is prime: a loop of several calls meets each trial at another place.
 const PERIOD: u64 = 257;
-
-/// Calls in a trial, of which the best counts.
-const TRIAL: u8 = 4;
-
-/// Calls in the very first trial, which is of the direct route: stores are tried out themselves (`shm/copy/tuner.rs`), and have to be
-/// through with it.
-const FIRST_TRIAL: u8 = 12;
 
 /// What must be left of the cost for the other route to be taken: a smaller difference is noise.
 const NOISE: f32 = 0.96;
@@ -51,19 +54,46 @@ const MOST_KINDS: usize = 32;
 /// What a member posts who wants all calls to go the same way at all times.
 const DIRECTLY: u64 = u64::MAX;
 
+/// Between what routes a call can go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fork {
+    /// First where buffers of the heap lie, and second by the scratch.
+    Heap,
+    /// Results in ordinary memory first past the cache, and second through it.
+    Ordinary,
+}
+
+impl Fork {
+    /// Calls in a trial, of which the best counts.
+    const fn trial(self) -> u8 {
+        match self {
+            Self::Heap => 4,
+            // The first one of a route finds in the cache what the other one has left there.
+            Self::Ordinary => 3,
+        }
+    }
+
+    /// Calls in the very first trial, of the first route.
+    const fn first_trial(self) -> u8 {
+        match self {
+            // Stores are tried out themselves (`shm/copy/tuner.rs`), and have to be through with it.
+            Self::Heap => 12,
+            Self::Ordinary => 2,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Route {
-    /// Where buffers lie.
-    Direct,
-    /// By the scratch.
-    Scratch,
+    First,
+    Second,
 }
 
 impl Route {
     const fn other(self) -> Self {
         match self {
-            Self::Direct => Self::Scratch,
-            Self::Scratch => Self::Direct,
+            Self::First => Self::Second,
+            Self::Second => Self::First,
         }
     }
 }
@@ -102,6 +132,7 @@ struct Kind {
 /// Calls by one operator of elements of one type, of one length up to a factor of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Likeness {
+    fork: Fork,
     signature: u64,
     magnitude: u32,
 }
@@ -127,9 +158,27 @@ impl Detours {
         if n_members == 1 || (0..n_members).any(is_in_place) {
             return None;
         }
-        let longest = (0..n_members).map(|member| post_of(member).data(TOLD)).max()?;
-        let [signature, _] = summary.words();
-        Some(self.next(Likeness { signature, magnitude: len.ilog2() }, len, longest)? == Route::Scratch)
+        Some(self.next_of(Fork::Heap, team, summary, len)? == Route::Second)
+    }
+
+    /// Whether results of `call`, of which all members know that not all of its buffers are in the heap, and to which all contribute `len`
+    /// bytes, will be read before they are driven out of the cache; `None` where nothing is tried out.
+    pub(crate) fn pick_results(
+        &mut self,
+        team: &Team,
+        call: &Call<'_>,
+        summary: Summary,
+        len: u64,
+    ) -> Option<ReadSoon> {
+        let all = len.saturating_mul(team.n_members() as u64);
+        let fills_cache = |len| choose(len, ReadSoon::Yes).is_streaming();
+        if call.operation != Operation::AllReduce || !fills_cache(all) || fills_cache(all / SURELY) {
+            return None;
+        }
+        Some(match self.next_of(Fork::Ordinary, team, summary, len)? {
+            Route::First => ReadSoon::No,
+            Route::Second => ReadSoon::Yes,
+        })
     }
 
     /// Does `work`, the call that was picked, and keeps how long it takes.
@@ -138,6 +187,13 @@ impl Detours {
         let done = work();
         self.took = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX).min(DIRECTLY - 1);
         done
+    }
+
+    /// The route of a call of `len` bytes, which all have posted.
+    fn next_of(&mut self, fork: Fork, team: &Team, summary: Summary, len: u64) -> Option<Route> {
+        let longest = (0..team.n_members()).map(|member| team.board.post_of(member).data(TOLD)).max()?;
+        let [signature, _] = summary.words();
+        self.next(Likeness { fork, signature, magnitude: len.ilog2() }, len, longest)
     }
 
     /// The route of a call of `len` bytes, when the last one took `longest`.
@@ -187,8 +243,8 @@ impl Kind {
             likeness,
             calls: 0,
             latest: 0,
-            best: Route::Direct,
-            trial: Route::Direct,
+            best: Route::First,
+            trial: Route::First,
             left: 0,
             is_first: false,
             costs: [f32::INFINITY; 2],
@@ -199,7 +255,8 @@ impl Kind {
     fn pick(&mut self) -> Route {
         if self.calls.is_multiple_of(PERIOD) {
             self.is_first = true;
-            self.begin(Route::Direct, if self.calls == 0 { FIRST_TRIAL } else { TRIAL });
+            let fork = self.likeness.fork;
+            self.begin(Route::First, if self.calls == 0 { fork.first_trial() } else { fork.trial() });
         }
         self.calls = self.calls.wrapping_add(1);
         if self.left > 0 { self.trial } else { self.best }
@@ -220,7 +277,7 @@ impl Kind {
         self.recent[0] = cost;
         self.costs[self.best as usize] = self.recent.into_iter().fold(f32::INFINITY, f32::min);
         if self.is_beaten() {
-            self.begin(self.best.other(), TRIAL);
+            self.begin(self.best.other(), self.likeness.fork.trial());
         }
     }
 
@@ -233,7 +290,7 @@ impl Kind {
         }
         if self.is_first {
             self.is_first = false;
-            return self.begin(self.trial.other(), TRIAL);
+            return self.begin(self.trial.other(), self.likeness.fork.trial());
         }
         if self.is_beaten() {
             self.best = self.best.other();
@@ -252,8 +309,11 @@ impl Kind {
 mod tests {
     use super::*;
 
+    const FIRST_TRIAL: u8 = Fork::Heap.first_trial();
+    const TRIAL: u8 = Fork::Heap.trial();
+
     fn like(signature: u64, len: u64) -> Likeness {
-        Likeness { signature, magnitude: len.ilog2() }
+        Likeness { fork: Fork::Heap, signature, magnitude: len.ilog2() }
     }
 
     /// Makes `n` calls of `len` bytes that take what `cost_of` says; tells how often they went by the scratch.
@@ -271,11 +331,11 @@ mod tests {
                 route
             })
             .collect();
-        routes.into_iter().filter(|&route| route == Route::Scratch).count()
+        routes.into_iter().filter(|&route| route == Route::Second).count()
     }
 
     fn costs(directly: u64, scratch: u64) -> impl Fn(Route) -> u64 {
-        move |route| if route == Route::Direct { directly } else { scratch }
+        move |route| if route == Route::First { directly } else { scratch }
     }
 
     #[test]
@@ -326,6 +386,22 @@ mod tests {
                 }
             }
             assert!(bounds.contains(&taken), "{taken} of 8000 by the scratch, which takes {scratch} for 10");
+        }
+    }
+
+    #[test]
+    fn both_ways_to_ordinary_memory_are_known_after_five_calls() {
+        for (past, through, second) in [(1000, 700, 1), (700, 1000, 0), (1000, 990, 0)] {
+            let (mut detours, mut last) = (Detours::default(), 0);
+            let likeness = Likeness { fork: Fork::Ordinary, ..like(7, 8 << 20) };
+            let mut call = || {
+                let route = detours.next(likeness, 8 << 20, last).unwrap();
+                last = if route == Route::First { past } else { through };
+                usize::from(route == Route::Second)
+            };
+            let taken: Vec<_> = (0..20).map(|_| call()).collect();
+            assert_eq!(taken[..5], [0, 0, 1, 1, 1], "{past} {through}");
+            assert_eq!(taken[5..], [second; 15], "{past} {through}");
         }
     }
 

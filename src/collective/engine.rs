@@ -360,18 +360,24 @@ impl Engine {
                 staged::run(team, call, form, execute)
             };
         }
-        let stage =
-            |team: &mut Team, call: &mut Call<'_>| Pipeline::new(call, team, tuning.crowded).run(team, call);
+        let stage = |team: &mut Team, call: &mut Call<'_>, read_soon| {
+            Pipeline::new(call, team, tuning.crowded, read_soon).run(team, call)
+        };
         match way {
             Way::Small => {
                 team.board.set_aside(1);
                 return small::run(team, call, summary, len);
             }
-            _ if !in_heap => return stage(team, call),
+            _ if !in_heap => {
+                return match detours.pick_results(team, call, summary, len) {
+                    None => stage(team, call, None),
+                    picked => detours.time(|| stage(team, call, picked)),
+                };
+            }
             _ => {}
         }
         match detours.pick(team, call, summary, len) {
-            Some(true) => detours.time(|| stage(team, call)),
+            Some(true) => detours.time(|| stage(team, call, None)),
             Some(false) => detours.time(|| direct::run(team, call)),
             None => direct::run(team, call),
         }

@@ -26,10 +26,9 @@
 //! begins equally far behind one: then no vector that is stored, here or there, reaches into a second line. Where nothing returns,
 //! slots begin with a line: plain copies are quicker so.
 //!
-//! Where the output is too long for the cache, results that are taken go past it: nobody finds them there later, and a store
-//! through it would first read the line. So do those that a member makes for its own output, where that fills the cache by itself:
-//! an all-reduce of 24 MiB to 64 MiB between two ranks took 10 % to 15 % less time so, and one of 8 MiB 60 % more (AMD Zen 5, 32 MiB
-//! of shared cache).
+//! Where what all members read and write is too long for the cache, results go past it, those that are taken and those that a member
+//! makes for its own output: nobody finds them there later, and a store through it would first read the line. Where it is just too long,
+//! both ways are tried out ([`detour`](super::detour)). In place lines are in the cache, and results go there.
 
 mod slots;
 mod sums;
@@ -63,10 +62,8 @@ pub(crate) struct Pipeline {
     scalars: PerMember<u64>,
     /// Whether results go through the scratch, too.
     returns: bool,
-    /// Whether results that are taken are read before they would be driven out of the cache again.
+    /// Whether results are read before they would be driven out of the cache again.
     read_soon: ReadSoon,
-    /// Whether those that a member makes are: what goes to its own output beside that of others.
-    own_read_soon: ReadSoon,
 }
 
 /// Some bytes of one block of a piece.
@@ -93,22 +90,19 @@ impl Part {
 }
 
 impl Pipeline {
-    /// The way to execute `call`, which all members of `team` have posted; `crowded` ones share cores.
-    pub(crate) fn new(call: &Call<'_>, team: &Team, crowded: bool) -> Self {
+    /// The way to execute `call`, which all members of `team` have posted; `crowded` ones share cores. Whether results are `read_soon`
+    /// goes by their length if it is not said.
+    pub(crate) fn new(call: &Call<'_>, team: &Team, crowded: bool, read_soon: Option<ReadSoon>) -> Self {
         let (size, n_members) = (call.data_type.size() as u64, team.n_members() as u64);
         let slots = Slots::new(call.operation, call.data_type, call.count, n_members, crowded);
         let returns = returns(call.operation);
-        // As where a copy goes past the cache, of the whole or of half: a store through it would first read what it overwrites.
-        let len = call.count.saturating_mul(size);
-        let read_soon =
-            |len| if choose(len, ReadSoon::Yes).is_streaming() { ReadSoon::No } else { ReadSoon::Yes };
-        let (read_soon, own_read_soon) = (read_soon(len), read_soon(len / 2));
+        let read_soon = read_soon.unwrap_or_else(|| by_length(call, n_members));
         let input_of = |member| team.board.post_of(member).places()[0];
         let behind_of = |member| if returns { behind_line(input_of(member)) } else { 0 };
         let behind = (0..team.n_members()).map(behind_of).collect();
         let mut scalars = PerMember::new();
         scalars::gather(team, call, &mut scalars, scalars::of_large);
-        Self { slots, behind, size, scalars, returns, read_soon, own_read_soon }
+        Self { slots, behind, size, scalars, returns, read_soon }
     }
 
     /// Executes `call` after all members have posted.
@@ -287,12 +281,12 @@ impl Pipeline {
     /// Combines `part` of all inputs into the output and the scratches of `receivers`.
     fn combine(&self, team: &Team, call: &mut Call<'_>, part: &Part, receivers: Range<usize>) -> Result<()> {
         let (mut sources, mut targets) = (PerMember::new(), PerMember::new());
-        let has_output = !matches!(call.output, Output::None);
+        let is_apart = !matches!((&call.input, &call.output), (Input::InOutput(0), _) | (_, Output::None));
         self.sources(team, call, part, &mut sources)?;
         self.targets(team, &mut call.output, receivers, part, &mut targets)?;
         let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
         let count = part.len() / self.size;
-        if self.own_read_soon == ReadSoon::No && has_output && targets.len() > 1 {
+        if self.read_soon == ReadSoon::No && is_apart && targets.len() > 1 {
             return reducer.combine_keeping_others(&self.scalars, &sources, &mut targets, count);
         }
         reducer.combine_scaled(&self.scalars, &sources, &mut targets, count)
@@ -356,6 +350,14 @@ impl Pipeline {
             call.output.copy(team.view(), part.start(), span, source.offset.get(), source.len)
         })
     }
+}
+
+/// Whether results of `call` are read before what all members read and write has driven them out of the cache: as where a copy goes past
+/// it, a store through it would first read what it overwrites.
+fn by_length(call: &Call<'_>, n_members: u64) -> ReadSoon {
+    let len = call.count.saturating_mul(call.data_type.size() as u64);
+    let all = len.saturating_mul(n_members);
+    if choose(all, ReadSoon::Yes).is_streaming() { ReadSoon::No } else { ReadSoon::Yes }
 }
 
 /// Has faults strike what this member has written to `region` of the heap of `member`.
