@@ -36,6 +36,9 @@ const FROM: u64 = 16 << 10;
 /// and so do those of so many bytes: what no cache keeps is stored past it.
 const UP_TO: u64 = 8 << 20;
 
+/// What all members contribute to a call on ordinary memory that may be tried out, in bytes: about as much as shared caches hold.
+const TRIED: std::ops::Range<u64> = 4 << 20..512 << 20;
+
 /// So many times what fills the cache goes past it in any case.
 const SURELY: u64 = 4;
 
@@ -171,14 +174,14 @@ impl Detours {
         len: u64,
     ) -> Option<ReadSoon> {
         let all = len.saturating_mul(team.n_members() as u64);
-        let fills_cache = |len| choose(len, ReadSoon::Yes).is_streaming();
-        if call.operation != Operation::AllReduce || !fills_cache(all) || fills_cache(all / SURELY) {
+        if call.operation != Operation::AllReduce || !TRIED.contains(&all) {
             return None;
         }
-        Some(match self.next_of(Fork::Ordinary, team, summary, len)? {
-            Route::First => ReadSoon::No,
-            Route::Second => ReadSoon::Yes,
-        })
+        // Counted on all members alike, whatever each of them knows of its caches.
+        let route = self.next_of(Fork::Ordinary, team, summary, len)?;
+        let fills_cache = |len| choose(len, ReadSoon::Yes).is_streaming();
+        let is_past = fills_cache(all) && (fills_cache(all / SURELY) || route == Route::First);
+        Some(if is_past { ReadSoon::No } else { ReadSoon::Yes })
     }
 
     /// Does `work`, the call that was picked, and keeps how long it takes.
