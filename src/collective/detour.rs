@@ -5,7 +5,7 @@
 //! everything ([`pipeline`](super::pipeline)), which stores only to lines that it has just loaded. Of 8 ranks on two separate cores (AMD
 //! Zen 4) 512 KiB took 650 us directly and 300 by the scratch, 128 KiB 169 and 98; of two such ranks 128 KiB took 10 us and 15.
 //!
-//! Between ordinary memory of all members results go to it past the cache, or through it, where what they all read and write is about
+//! Where some buffer is in ordinary memory results go past the cache, or through it, where what they all read and write is about
 //! as long as the cache that they share. Of two ranks 8 MiB took 0.73 of the time past it on one machine (AMD Zen 4), and 1.6 times as
 //! long on another (Zen 5), both with 32 MiB of cache.
 //!

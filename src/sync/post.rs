@@ -13,7 +13,8 @@
 //! A slot is written again after a whole lap, while a slow reader may still look at its words. The owner of the ring has
 //! to know that this cannot be: a rank that has *posted* sequence s is done with all reads of the posts before s, since it
 //! executes one operation after the other. So a rank may post s when it has acquired (C1) from every peer some
-//! post numbered s - lap + 1 or later. The board in `src/collective` keeps that account.
+//! post numbered s - lap + 1 or later. The board in `src/collective` keeps that account. Where it
+//! looks for what ranks have disagreed on, it reads older ones, too, and takes them for what the next post vouches for.
 //!
 //! Sequence numbers start at 1, so that all zero bytes show nothing. A slot that shows a later sequence than the one asked
 //! for (its owner has run ahead) says as much about the earlier one.
