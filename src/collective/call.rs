@@ -370,7 +370,7 @@ impl Call<'_> {
 
     /// Copies `region` of the heap `span` to `output_at` of the output ([`Output::copy`]), and then the bytes of the input from
     /// `input_at` on, which lies behind that, over the same region ([`copy_input`](Self::copy_input)): in one pass if it can, and
-    /// past the cache if the output is not `read_soon`.
+    /// past the cache if the output is another buffer in ordinary memory that is not `read_soon`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.

@@ -25,10 +25,11 @@ use std::time::Instant;
 use arrayvec::ArrayVec;
 
 use super::call::Call;
+use super::direct;
 use super::operation::{Operation, Summary};
 use super::team::Team;
 use crate::shm::ReadSoon;
-use crate::shm::copy::choose;
+use crate::shm::copy::fills_cache;
 
 /// Shorter inputs from the heap, in bytes, go directly;
 const FROM: u64 = 16 << 10;
@@ -54,8 +55,8 @@ const MEMORY: usize = 10;
 /// So many kinds of calls are told apart: one more takes the place of the one that was called longest ago.
 const MOST_KINDS: usize = 32;
 
-/// What a member posts who wants all calls to go the same way at all times.
-const DIRECTLY: u64 = u64::MAX;
+/// What a member posts who wants nothing to be tried out.
+const UNTRIED: u64 = u64::MAX;
 
 /// Between what routes a call can go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,22 +144,13 @@ struct Likeness {
 impl Detours {
     /// What this member posts; `is_watched` where it counts or checks what it stages.
     pub(crate) fn told(&self, is_watched: bool) -> u64 {
-        if is_watched { DIRECTLY } else { self.took }
+        if is_watched { UNTRIED } else { self.took }
     }
 
     /// Whether `call`, to which all members contribute `len` bytes and which they have posted with buffers in the heap, takes the scratch;
     /// `None` where nothing is tried out.
     pub(crate) fn pick(&mut self, team: &Team, call: &Call<'_>, summary: Summary, len: u64) -> Option<bool> {
         if call.operation != Operation::AllReduce || !(FROM..UP_TO).contains(&len) {
-            return None;
-        }
-        let post_of = |member| team.board.post_of(member);
-        let is_in_place = |member| {
-            let [input, output] = post_of(member).places();
-            input == output
-        };
-        let n_members = team.n_members();
-        if n_members == 1 || (0..n_members).any(is_in_place) {
             return None;
         }
         Some(self.next_of(Fork::Heap, team, summary, len)? == Route::Second)
@@ -179,21 +171,22 @@ impl Detours {
         }
         // Counted on all members alike, whatever each of them knows of its caches.
         let route = self.next_of(Fork::Ordinary, team, summary, len)?;
-        let fills_cache = |len| choose(len, ReadSoon::Yes).is_streaming();
-        let is_past = fills_cache(all) && (fills_cache(all / SURELY) || route == Route::First);
-        Some(if is_past { ReadSoon::No } else { ReadSoon::Yes })
+        Some(results(all, route))
     }
 
     /// Does `work`, the call that was picked, and keeps how long it takes.
     pub(crate) fn time<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let done = work();
-        self.took = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX).min(DIRECTLY - 1);
+        self.took = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX).min(UNTRIED - 1);
         done
     }
 
-    /// The route of a call of `len` bytes, which all have posted.
+    /// The route of a call of `len` bytes, which all have posted. In place there is only one.
     fn next_of(&mut self, fork: Fork, team: &Team, summary: Summary, len: u64) -> Option<Route> {
+        if team.n_members() == 1 || direct::is_in_place(team) {
+            return None;
+        }
         let longest = (0..team.n_members()).map(|member| team.board.post_of(member).data(TOLD)).max()?;
         let [signature, _] = summary.words();
         self.next(Likeness { fork, signature, magnitude: len.ilog2() }, len, longest)
@@ -202,7 +195,7 @@ impl Detours {
     /// The route of a call of `len` bytes, when the last one took `longest`.
     fn next(&mut self, likeness: Likeness, len: u64, longest: u64) -> Option<Route> {
         let last = self.last.take();
-        if longest == DIRECTLY {
+        if longest == UNTRIED {
             return None;
         }
         if let Some((kind, len)) = last {
@@ -229,6 +222,12 @@ impl Detours {
         self.kinds[index] = new;
         index
     }
+}
+
+/// Whether results will be read before they are driven out of the cache, where members contribute `all` those bytes together.
+fn results(all: u64, route: Route) -> ReadSoon {
+    let is_past = fills_cache(all) && (fills_cache(all / SURELY) || route == Route::First);
+    if is_past { ReadSoon::No } else { ReadSoon::Yes }
 }
 
 /// The word of a post's data that tells how long the last call took.
@@ -406,6 +405,15 @@ mod tests {
             assert_eq!(taken[..5], [0, 0, 1, 1, 1], "{past} {through}");
             assert_eq!(taken[5..], [second; 15], "{past} {through}");
         }
+    }
+
+    #[test]
+    fn results_that_fill_the_cache_may_go_past_it_and_those_that_fill_it_four_times_do() {
+        let full = (0..48).map(|bits| 1 << bits).find(|&len| fills_cache(len)).unwrap();
+        let both = |all| [Route::First, Route::Second].map(|route| results(all, route));
+        assert_eq!(both(full / 2), [ReadSoon::Yes; 2]);
+        assert_eq!(both(full), [ReadSoon::No, ReadSoon::Yes]);
+        assert_eq!(both(full * SURELY), [ReadSoon::No; 2]);
     }
 
     #[test]

@@ -23,7 +23,8 @@ use crate::shm::ReadSoon;
 /// Shares of an operation, and those of a switch channel, end at multiples of this many bytes, so that no two members write the same cache line pair.
 const SHARE_ALIGN: u64 = 128;
 
-/// A member posts this as the place of a buffer that is in no heap, less the bytes by which that begins behind a cache line.
+/// A member posts this as the place of a buffer that is in no heap, less the bytes by which that begins behind a cache line, and less a
+/// whole line for an input that is a part of the output.
 const ELSEWHERE: u64 = u64::MAX;
 
 /// Bytes of a cache line.
@@ -39,7 +40,7 @@ pub(crate) fn places(call: &Call<'_>) -> [u64; 2] {
     let input = match &call.input {
         Input::Heap(offset) => offset.get(),
         Input::Memory(bytes) => elsewhere(bytes.as_ptr().addr() as u64),
-        Input::InOutput(at) => elsewhere(start.wrapping_add(*at)),
+        Input::InOutput(at) => elsewhere(start.wrapping_add(*at)) - LINE,
         Input::None => 0,
     };
     let output = match call.output {
@@ -59,12 +60,20 @@ fn elsewhere(address: u64) -> u64 {
 
 #[inline]
 fn is_elsewhere(place: u64) -> bool {
-    place > ELSEWHERE - LINE
+    place > ELSEWHERE - 2 * LINE
+}
+
+/// Whether the input of some member, as posted, is its output or a part of that.
+pub(crate) fn is_in_place(team: &Team) -> bool {
+    let of_member = |[input, output]: [u64; 2]| {
+        if is_elsewhere(input) { input <= ELSEWHERE - LINE } else { input == output }
+    };
+    (0..team.n_members()).any(|member| of_member(team.board.post_of(member).places()))
 }
 
 /// By how many bytes the buffer at `place`, as it was posted, begins behind a cache line.
 pub(super) fn behind_line(place: u64) -> u64 {
-    if is_elsewhere(place) { ELSEWHERE - place } else { place % LINE }
+    if is_elsewhere(place) { (ELSEWHERE - place) % LINE } else { place % LINE }
 }
 
 /// Whether all members' buffers, as posted, can be worked on where they lie.

@@ -366,20 +366,17 @@ impl Engine {
         match way {
             Way::Small => {
                 team.board.set_aside(1);
-                return small::run(team, call, summary, len);
+                small::run(team, call, summary, len)
             }
-            _ if !in_heap => {
-                return match detours.pick_results(team, call, summary, len) {
-                    None => stage(team, call, None),
-                    picked => detours.time(|| stage(team, call, picked)),
-                };
-            }
-            _ => {}
-        }
-        match detours.pick(team, call, summary, len) {
-            Some(true) => detours.time(|| stage(team, call, None)),
-            Some(false) => detours.time(|| direct::run(team, call)),
-            None => direct::run(team, call),
+            _ if in_heap => match detours.pick(team, call, summary, len) {
+                Some(true) => detours.time(|| stage(team, call, None)),
+                Some(false) => detours.time(|| direct::run(team, call)),
+                None => direct::run(team, call),
+            },
+            _ => match detours.pick_results(team, call, summary, len) {
+                None => stage(team, call, None),
+                picked => detours.time(|| stage(team, call, picked)),
+            },
         }
     }
 

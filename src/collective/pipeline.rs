@@ -28,7 +28,7 @@
 //!
 //! Where what all members read and write is too long for the cache, results go past it, those that are taken and those that a member
 //! makes for its own output: nobody finds them there later, and a store through it would first read the line. Where it is just too long,
-//! both ways are tried out ([`detour`](super::detour)). In place lines are in the cache, and results go there.
+//! both ways of an all-reduce are tried out ([`detour`](super::detour)). In place lines are in the cache, and results go there.
 
 mod slots;
 mod sums;
@@ -47,7 +47,7 @@ use crate::error::{Error, Result};
 use crate::faults::STAGE;
 use crate::heap::{Place, Region};
 use crate::reduce::{Source, SourcePlace, Target};
-use crate::shm::copy::choose;
+use crate::shm::copy::fills_cache;
 use crate::shm::{ReadSoon, Span};
 
 /// How a call is executed: the same on all members.
@@ -281,12 +281,11 @@ impl Pipeline {
     /// Combines `part` of all inputs into the output and the scratches of `receivers`.
     fn combine(&self, team: &Team, call: &mut Call<'_>, part: &Part, receivers: Range<usize>) -> Result<()> {
         let (mut sources, mut targets) = (PerMember::new(), PerMember::new());
-        let is_apart = !matches!((&call.input, &call.output), (Input::InOutput(0), _) | (_, Output::None));
         self.sources(team, call, part, &mut sources)?;
         self.targets(team, &mut call.output, receivers, part, &mut targets)?;
         let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
         let count = part.len() / self.size;
-        if self.read_soon == ReadSoon::No && is_apart && targets.len() > 1 {
+        if self.read_soon == ReadSoon::No && targets.len() > 1 {
             return reducer.combine_keeping_others(&self.scalars, &sources, &mut targets, count);
         }
         reducer.combine_scaled(&self.scalars, &sources, &mut targets, count)
@@ -356,8 +355,9 @@ impl Pipeline {
 /// it, a store through it would first read what it overwrites.
 fn by_length(call: &Call<'_>, n_members: u64) -> ReadSoon {
     let len = call.count.saturating_mul(call.data_type.size() as u64);
-    let all = len.saturating_mul(n_members);
-    if choose(all, ReadSoon::Yes).is_streaming() { ReadSoon::No } else { ReadSoon::Yes }
+    let n_outputs = if call.operation == Operation::Reduce { 1 } else { n_members };
+    // Half of that is written, as in a copy.
+    if fills_cache(len.saturating_mul(n_members + n_outputs) / 2) { ReadSoon::No } else { ReadSoon::Yes }
 }
 
 /// Has faults strike what this member has written to `region` of the heap of `member`.

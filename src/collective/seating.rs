@@ -22,7 +22,7 @@ use super::board::INLINE_WORDS;
 use super::operation::{Operation, Summary};
 use super::team::Team;
 use crate::channel::{Fabric, MAX_CHANNELS_PER_PEER, SetAside};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::rank::Rank;
 
 /// Bits of a seat's number.
@@ -168,9 +168,7 @@ impl Table {
         std::mem::replace(outcome, Ok(()))?;
         match told.iter().position(|words| words[0] == 0) {
             None => Ok(told),
-            Some(failed) => {
-                Err(Error::FailedElsewhere { operation: operation.name(), rank: self.members[failed] })
-            }
+            Some(failed) => Err(self.fabric.failed_elsewhere(operation.name(), self.members[failed])),
         }
     }
 }

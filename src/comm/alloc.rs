@@ -67,8 +67,11 @@ impl Communicator {
     /// Goes on when this step of an allocation has succeeded on every rank, with the same length, alignment and offset.
     fn in_step<R>(&mut self, [len, align, offset]: [u64; 3], outcome: Result<R>) -> Result<R> {
         let agreed = self.agree(Operation::Alloc, [len, align, offset, u64::from(outcome.is_err())]);
-        let outcome = outcome?;
-        agreed.map(|()| outcome)
+        match (agreed, outcome) {
+            // The failure that all were told of may be this rank's own.
+            (Err(Error::FailedElsewhere { .. }), Err(error)) => Err(error),
+            (agreed, outcome) => agreed.and(outcome),
+        }
     }
 
     /// Counts the next coming together as part of the operation that was counted last.
@@ -121,6 +124,8 @@ impl Communicator {
             return meeting.agree(operation, arguments, self.engine.as_deref());
         }
         let told = self.engine()?.exchange(operation, &arguments)?;
+        // Members that all come at once after the end of the epoch do not notice it by themselves.
+        self.fabric().check(operation.name())?;
         let theirs = |words: &Vec<u64>| std::array::from_fn(|word| words[word]);
         agreed(operation, arguments, self.members.iter().copied().zip(told.iter().map(theirs)))
     }

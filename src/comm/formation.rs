@@ -65,13 +65,16 @@ impl Formation {
         step("the meeting is settled");
         match settled {
             Ok(outcome) => self.read(outcome),
-            // The others may have begun at the last moment: then this one is with them.
-            Err(stop) => match round.conclude(Outcome::Failed(self.rank)) {
-                Outcome::Failed(rank) if rank == self.rank => {
-                    Err(waiting.error(stop, MEETING, round.unready(all)))
+            Err(stop) => {
+                // A meeting that was called off has failed by nobody who is here.
+                let is_called_off = matches!(stop, Stop::Revoked(_));
+                let cause = if is_called_off { Outcome::Repeated } else { Outcome::Failed(self.rank) };
+                // The others may have begun at the last moment: then this one is with them.
+                match round.conclude(cause) {
+                    stands if stands == cause => Err(waiting.error(stop, MEETING, round.unready(all))),
+                    stands => self.read(stands),
                 }
-                outcome => self.read(outcome),
-            },
+            }
         }
     }
 

@@ -108,21 +108,18 @@ impl Communicator {
         };
         let outcome = match &opened {
             Ok(()) => READY,
+            // What has ended the epoch here says more than its end, which the others learn of without this member.
+            Err(_) if self.revoked().is_some() => return opened.map(|()| derived),
             Err(Error::FailedElsewhere { .. }) => FAILED_ELSEWHERE,
             Err(_) => 0,
         };
-        // Where the epoch has ended meanwhile, what has ended it here says more.
-        let told = match (self.engine()?.exchange(operation, &[outcome]), opened) {
-            (_, Err(error)) if outcome == 0 => return Err(error),
-            (told, _) => told?,
-        };
-        // A member tells of a failure that has ended the epoch as well.
-        self.fabric().check(operation.name())?;
+        let told = self.engine()?.exchange(operation, &[outcome])?;
+        if outcome == 0 {
+            opened?;
+        }
         // Somebody's own failure is behind those that were not.
         match told.iter().position(|words| words[0] == 0) {
-            Some(failed) => {
-                Err(Error::FailedElsewhere { operation: operation.name(), rank: self.members[failed] })
-            }
+            Some(failed) => Err(self.fabric().failed_elsewhere(operation.name(), self.members[failed])),
             None => Ok(derived),
         }
     }
@@ -150,7 +147,7 @@ impl Communicator {
         self.give_back(&taken);
         taken?;
         let failed = told.iter().position(|words| words[0] != READY).expect("not all are ready");
-        Err(Error::FailedElsewhere { operation: operation.name(), rank: self.members[failed] })
+        Err(self.fabric().failed_elsewhere(operation.name(), self.members[failed]))
     }
 
     /// Takes and clears a region for this rank, if it gets a communicator: in the `part` that it has added, or any that is open.

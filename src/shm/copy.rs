@@ -17,6 +17,7 @@ mod tuner;
 pub(super) use exchange::exchange;
 use plan::Plan;
 pub(crate) use plan::Way;
+pub(crate) use plan::fills_cache;
 pub use plan::{CacheSizes, choose, prepare};
 pub(super) use tuner::by_experience;
 

@@ -103,6 +103,12 @@ impl Fabric {
         watch.check().map_or(Ok(()), error)
     }
 
+    /// What a member of `operation` fails by when `rank` has told it of a failure: that, or the end of the epoch, which `rank` may have
+    /// failed by.
+    pub(crate) fn failed_elsewhere(&self, operation: &'static str, rank: Rank) -> Error {
+        self.check(operation).err().unwrap_or(Error::FailedElsewhere { operation, rank })
+    }
+
     /// Takes one signal of `peer`: what `wait` is on either kind of channel, be it the program's own or not.
     ///
     /// # Errors

@@ -53,6 +53,11 @@ pub fn choose(len: u64, read_soon: ReadSoon) -> CopyKernel {
     if len < SHORT as u64 { CopyKernel::Memcpy } else { plan.kernel(plan.first(len, read_soon), len) }
 }
 
+/// Whether so many bytes, copied, are too long for the cache: they go past it even if they are read soon.
+pub(crate) fn fills_cache(len: u64) -> bool {
+    choose(len, ReadSoon::Yes).is_streaming()
+}
+
 /// Reads the machine's caches now, so that no copy does it later. Costs a few files of sysfs, once per process.
 pub fn prepare() {
     Plan::of_this_machine();
