@@ -10,9 +10,19 @@ use crate::harness::Job;
 /// Around what fits into a post, into the mail, and into a piece of the scratch.
 const COUNTS: [usize; 12] = [0, 1, 2, 3, 21, 22, 23, 1000, 2048, 2049, 100_003, 300_000];
 
+/// Elements repeat after so many.
+const PERIOD: usize = 64;
+
 /// Element `index` of what `rank` contributes to `round`: small whole numbers, whose sums are exact.
 fn element(round: usize, rank: usize, index: usize) -> f32 {
-    u8::try_from((round * 7 + rank * 31 + index * 13) % 64).unwrap().into()
+    u8::try_from((round * 7 + rank * 31 + index * 13) % PERIOD).unwrap().into()
+}
+
+fn elements(range: std::ops::Range<usize>, element: impl Fn(usize) -> f32) -> Vec<f32> {
+    let period: Vec<_> = (range.start..range.start + PERIOD).map(element).collect();
+    let mut elements = period.repeat(range.len().div_ceil(PERIOD));
+    elements.truncate(range.len());
+    elements
 }
 
 /// The place of one rank in one operation.
@@ -30,11 +40,11 @@ impl Seat {
     }
 
     fn input(self, rank: usize, range: std::ops::Range<usize>) -> Vec<f32> {
-        range.map(|index| element(self.round, rank, index)).collect()
+        elements(range, |index| element(self.round, rank, index))
     }
 
     fn sum(self, range: std::ops::Range<usize>) -> Vec<f32> {
-        range.map(|index| (0..self.n).map(|rank| element(self.round, rank, index)).sum()).collect()
+        elements(range, |index| (0..self.n).map(|rank| element(self.round, rank, index)).sum())
     }
 
     /// Block `index` of a buffer of several.
@@ -43,7 +53,7 @@ impl Seat {
     }
 
     fn all(self, blocks: impl Fn(usize) -> Vec<f32>) -> Vec<f32> {
-        (0..self.n).flat_map(blocks).collect()
+        (0..self.n).map(blocks).collect::<Vec<_>>().concat()
     }
 
     /// `buffer` at the root, nothing elsewhere.

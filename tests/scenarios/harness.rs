@@ -325,7 +325,13 @@ impl Random {
     }
 
     pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).take(len).collect()
+        // Without iterators over bytes, which take most of the time of tests that are not optimised.
+        let mut bytes = Vec::with_capacity(len.next_multiple_of(8));
+        while bytes.len() < len {
+            bytes.extend_from_slice(&self.next().to_le_bytes());
+        }
+        bytes.truncate(len);
+        bytes
     }
 }
 

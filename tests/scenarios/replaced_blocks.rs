@@ -24,8 +24,10 @@ fn count(round: usize, one: usize, other: usize) -> usize {
 
 /// What `from` sends to `to`.
 fn contents(round: usize, from: usize, to: usize) -> Vec<u32> {
-    let bytes = pattern((round << 16 | from << 8 | to) as u64, 4 * count(round, from, to));
-    bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
+    let mut words = vec![0; count(round, from, to)];
+    let bytes = pattern((round << 16 | from << 8 | to) as u64, 4 * words.len());
+    bytemuck::cast_slice_mut::<u32, u8>(&mut words).copy_from_slice(&bytes);
+    words
 }
 
 /// The blocks of a rank in a round, by rank, the last one first.
