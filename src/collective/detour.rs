@@ -171,7 +171,7 @@ impl Detours {
         }
         // Counted on all members alike, whatever each of them knows of its caches.
         let route = self.next_of(Fork::Ordinary, team, summary, len)?;
-        Some(results(all, route))
+        Some(results(all, route, fills_cache))
     }
 
     /// Does `work`, the call that was picked, and keeps how long it takes.
@@ -184,7 +184,7 @@ impl Detours {
 
     /// The route of a call of `len` bytes, which all have posted. In place there is only one.
     fn next_of(&mut self, fork: Fork, team: &Team, summary: Summary, len: u64) -> Option<Route> {
-        if team.n_members() == 1 || direct::is_in_place(team) {
+        if team.n_members() == 1 || direct::some_are_in_place(team) {
             return None;
         }
         let longest = (0..team.n_members()).map(|member| team.board.post_of(member).data(TOLD)).max()?;
@@ -225,7 +225,7 @@ impl Detours {
 }
 
 /// Whether results will be read before they are driven out of the cache, where members contribute `all` those bytes together.
-fn results(all: u64, route: Route) -> ReadSoon {
+fn results(all: u64, route: Route, fills_cache: impl Fn(u64) -> bool) -> ReadSoon {
     let is_past = fills_cache(all) && (fills_cache(all / SURELY) || route == Route::First);
     if is_past { ReadSoon::No } else { ReadSoon::Yes }
 }
@@ -409,10 +409,10 @@ mod tests {
 
     #[test]
     fn results_that_fill_the_cache_may_go_past_it_and_those_that_fill_it_four_times_do() {
-        let full = (0..48).map(|bits| 1 << bits).find(|&len| fills_cache(len)).unwrap();
-        let both = |all| [Route::First, Route::Second].map(|route| results(all, route));
-        assert_eq!(both(full / 2), [ReadSoon::Yes; 2]);
-        assert_eq!(both(full), [ReadSoon::No, ReadSoon::Yes]);
+        let full = 16 << 20;
+        let both = |all| [Route::First, Route::Second].map(|route| results(all, route, |len| len >= full));
+        assert_eq!(both(full - 1), [ReadSoon::Yes; 2]);
+        assert_eq!([full, full * SURELY - 1].map(both), [[ReadSoon::No, ReadSoon::Yes]; 2]);
         assert_eq!(both(full * SURELY), [ReadSoon::No; 2]);
     }
 

@@ -64,11 +64,12 @@ fn is_elsewhere(place: u64) -> bool {
 }
 
 /// Whether the input of some member, as posted, is its output or a part of that.
-pub(crate) fn is_in_place(team: &Team) -> bool {
-    let of_member = |[input, output]: [u64; 2]| {
-        if is_elsewhere(input) { input <= ELSEWHERE - LINE } else { input == output }
-    };
-    (0..team.n_members()).any(|member| of_member(team.board.post_of(member).places()))
+pub(crate) fn some_are_in_place(team: &Team) -> bool {
+    (0..team.n_members()).any(|member| is_in_place(team.board.post_of(member).places()))
+}
+
+fn is_in_place([input, output]: [u64; 2]) -> bool {
+    if is_elsewhere(input) { input <= ELSEWHERE - LINE } else { input == output }
 }
 
 /// By how many bytes the buffer at `place`, as it was posted, begins behind a cache line.
@@ -216,11 +217,15 @@ mod tests {
             let place = elsewhere(address);
             assert!(is_elsewhere(place));
             assert_eq!(behind_line(place), address % LINE);
+            let within = place - LINE;
+            assert!(is_elsewhere(within) && is_in_place([within, place]) && !is_in_place([place, place]));
+            assert_eq!(behind_line(within), address % LINE);
         }
         // Offsets end below the length of a heap, 1 TiB at most.
         for offset in [0, 128, 192 + 16, 1 << 40] {
             assert!(!is_elsewhere(offset));
             assert_eq!(behind_line(offset), offset % LINE);
+            assert!(is_in_place([offset, offset]) && !is_in_place([offset, offset + 1]));
         }
     }
 }

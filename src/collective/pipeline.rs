@@ -356,7 +356,7 @@ impl Pipeline {
 fn by_length(call: &Call<'_>, n_members: u64) -> ReadSoon {
     let len = call.count.saturating_mul(call.data_type.size() as u64);
     let n_outputs = if call.operation == Operation::Reduce { 1 } else { n_members };
-    // Half of that is written, as in a copy.
+    // By half, as a copy reads as much as it writes.
     if fills_cache(len.saturating_mul(n_members + n_outputs) / 2) { ReadSoon::No } else { ReadSoon::Yes }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! That all are ready the host tells them one after the other, and it may die in the midst of that. So they settle it among
 //! themselves as well, by a word of the new epoch's control segment (see [`regroup`](crate::sync::regroup)): it says that they
-//! begin together, or by whose loss or failure they do not, and all read the same.
+//! begin together, or by whose loss or failure they do not, or that it was called off, and all read the same.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +49,8 @@ impl Formation {
     /// Says that this rank is ready, and returns when all are.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] or [`Error::FailedElsewhere`], the same rank for all; [`Error::Timeout`].
+    /// [`Error::PeerLost`] or [`Error::FailedElsewhere`], the same rank for all; [`Error::Timeout`]; [`Error::Revoked`] by nobody when the
+    /// meeting was called off, or its host has died.
     ///
     /// # Ordering
     /// What all did before they called it has happened before it returns.
@@ -103,7 +104,7 @@ impl Formation {
             Outcome::Together => Ok(()),
             Outcome::Lost(rank) => Err(Error::PeerLost { rank }),
             Outcome::Failed(rank) => Err(Error::FailedElsewhere { operation: MEETING, rank }),
-            // The host has died, and was none of them.
+            // The host has died, and was none of them; or the meeting was called off.
             Outcome::Repeated | Outcome::Vain => Err(Error::Revoked { by: None }),
         }
     }

@@ -159,7 +159,7 @@ impl Return<'_> {
         let (own, has_hung_up) = match error {
             Error::FailedElsewhere { rank, .. } if chosen.contains(rank) => (Outcome::Failed(rank), false),
             Error::PeerLost { rank } => (Outcome::Repeated, chosen.contains(rank)),
-            // The host is one of them.
+            // The host is one of them; or another one has called it off, and is about to tell why.
             Error::NoMeeting { .. } => (Outcome::Repeated, true),
             _ => (Outcome::Repeated, false),
         };

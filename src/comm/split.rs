@@ -106,10 +106,13 @@ impl Communicator {
             Some(engine) => engine.choose_channels(ChannelKind::Port).map(|()| engine.count_as_none()),
             None => Ok(()),
         };
+        // The others learn of an end of the epoch without this member; what has ended it here says more.
+        if let (Err(error), Err(end)) = (&opened, self.fabric().check(operation.name())) {
+            let is_told = matches!(error, Error::FailedElsewhere { .. });
+            return if is_told { Err(end) } else { opened.map(|()| derived) };
+        }
         let outcome = match &opened {
             Ok(()) => READY,
-            // What has ended the epoch here says more than its end, which the others learn of without this member.
-            Err(_) if self.revoked().is_some() => return opened.map(|()| derived),
             Err(Error::FailedElsewhere { .. }) => FAILED_ELSEWHERE,
             Err(_) => 0,
         };

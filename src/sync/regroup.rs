@@ -35,7 +35,7 @@ use crate::rank::{Rank, RankSet};
 pub(crate) enum Outcome {
     /// All who were chosen are in the new epoch.
     Together,
-    /// One of them is gone, or took too long: there has to be another round.
+    /// One of them is gone, or took too long: there has to be another round. A meeting was called off.
     Repeated,
     /// This one could not do its part, for want of memory or the like.
     Failed(Rank),
