@@ -13,7 +13,7 @@ use crate::steps;
 
 /// How long everybody waits for the others where one may never come, and where all have: longer than a trial may take.
 const LITTLE_PATIENCE_MS: u64 = 5000;
-const PATIENCE_MS: u64 = 60_000;
+const PATIENCE_MS: u64 = 120_000;
 
 /// The rank of a process, and what it meets under where it is not the host.
 const RANK: &str = "GATHER_RANK";
@@ -47,6 +47,8 @@ pub(crate) fn be_a_rank() {
         Err(Error::PeerLost { rank }) => format!("lost {rank}"),
         Err(Error::NoMeeting { .. }) => "over".to_owned(),
         Err(Error::Timeout { awaited: Some(rank), .. }) => format!("missing {rank}"),
+        // It was not told by a host that is held up whom that misses.
+        Err(Error::Timeout { awaited: None, .. }) => "unheard".to_owned(),
         Err(error) => panic!("{error:?}"),
     });
 }
@@ -83,7 +85,7 @@ impl Gathering {
             End::Said(said) if *said == lost || said == "done" => true,
             // The host is gone, or has lost the victim before this one came.
             End::Said(said) if said == "over" => victim == 0 || ends[0] == End::Said(lost.clone()),
-            End::Said(said) => *said == missing && !self.is_known,
+            End::Said(said) => (*said == missing || said == "unheard") && !self.is_known,
             End::Killed | End::Failed(_) => false,
         };
         assert!(survivors.all(is_right), "{}", context());

@@ -62,7 +62,7 @@ const PHASES: [&str; 6] = ["init", "put", "wait", "barrier", "flush", "teardown"
 const MODES: [&str; 3] = ["direct", "thread proxy", "service"];
 
 /// One trial may take so long before the process is aborted.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The descriptors and children of this process are counted, so one test runs at a time.
 fn one_at_a_time() -> MutexGuard<'static, ()> {

@@ -111,7 +111,8 @@ fn end(error: &Error) {
     // Another one, perhaps the host of the meeting, has heard of it before this one, and has left.
     let has_left = match error {
         Error::Unavailable { operation: "recover", .. } => true,
-        Error::NoMeeting { .. } | Error::FailedElsewhere { .. } => told(WAY) == "grow",
+        Error::NoMeeting { .. } => told(WAY) == "grow",
+        Error::FailedElsewhere { .. } => told(WAY) != "shrink",
         _ => false,
     };
     assert!(has_left || matches!(error, Error::Revoked { by: None }), "{error}");

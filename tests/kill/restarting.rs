@@ -120,9 +120,9 @@ impl RestartingTrial {
         let by_kill = (victim, ExitCause::Signal(Signal::SIGKILL as i32));
         let restarted = match outcome {
             Ok(outcome) => &outcome.restarted,
-            // It was killed when all was done, and the others were gone.
+            // It was killed when all was done, and the others were gone, or are by the time that it is started once more.
             Err(Error::DeviceFailed { device, cause })
-                if (*device, *cause) == by_kill && started.len() == 1 =>
+                if (*device, *cause) == by_kill && !started.is_empty() =>
             {
                 tally.late += 1;
                 return;

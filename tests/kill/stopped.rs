@@ -172,7 +172,10 @@ impl StoppedTrial {
         let mode = if self.mode == "service" { ProxyMode::Process } else { ProxyMode::Thread };
         let launch = Launch::new(self.n_ranks).unwrap().program(this_test(TEST)).service(this_test(TEST));
         let launch = launch.proxy(mode).heap_len(64 << 20).keep_going(true).capture_output(true);
-        let launch = launch.grace(Duration::from_millis(300));
+        // Who sleeps on is killed after it, and who wakes ends by itself.
+        let sleeps_on = matches!(self.fate, Fate::SleepsOn(_));
+        let launch =
+            launch.grace(if sleeps_on { Duration::from_millis(300) } else { Duration::from_secs(10) });
         let launch = launch.env("STOPPED_KIND", self.kind).env("STOPPED_MODE", self.mode);
         let algorithm = self.algorithm.map_or("", Algorithm::name);
         let launch = launch.env("STOPPED_ALGORITHM", algorithm).env("STOPPED_RANK", self.victim.to_string());
