@@ -46,7 +46,7 @@ impl Job {
         }
     }
 
-    /// How long the waits of its ranks may take. Processes get two seconds at least, as joining the job has to be done in it.
+    /// How long the waits of its ranks may take. Processes get four seconds at least, as joining the job has to be done in it.
     pub(crate) const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -143,7 +143,9 @@ impl Job {
             Launch::new(self.n_ranks).unwrap().program(program.clone()).service(program).proxy(proxy);
         let launch = launch
             .heap_len(self.heap_len)
-            .timeout(self.timeout.max(Duration::from_secs(2)))
+            .timeout(self.timeout.max(Duration::from_secs(4)))
+            // What ranks say of a failure does not depend on how soon they are scheduled.
+            .grace(Duration::from_secs(20))
             // Empty, it asks for the built-in table: not for one that was measured on this machine.
             .env(VARIABLE, "")
             .faults(self.faults.parse().unwrap())

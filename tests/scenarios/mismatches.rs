@@ -423,14 +423,21 @@ fn disagree_by_the_deadline(
 
 fn messages_of_others_beside_all(kind: ChannelKind) {
     let barrier = MET[0];
+    let one_or_others: [fn(u32) -> bool; 2] = [|rank| rank == 1, |rank| rank != 1];
     for message in ELSEWHERE {
-        for other in OPERATIONS.into_iter().chain([barrier]) {
-            for is_message in [|rank| rank == 1, |rank| rank != 1] as [fn(u32) -> bool; 2] {
-                let job = Job::of(3).broken().timeout(Duration::from_millis(300));
-                let name = format!("{} beside {}", message.0, other.0);
-                job.threads(&name, |comm| disagree_by_the_deadline(comm, kind, message, other, is_message));
+        // All at once, as each takes as long as its ranks may wait.
+        std::thread::scope(|scope| {
+            for other in OPERATIONS.into_iter().chain([barrier]) {
+                for is_message in one_or_others {
+                    let job = Job::of(3).broken().timeout(Duration::from_secs(2));
+                    let name = format!("{} beside {}", message.0, other.0);
+                    let disagree = move |comm: &mut Communicator| {
+                        disagree_by_the_deadline(comm, kind, message, other, is_message)
+                    };
+                    scope.spawn(move || job.threads(&name, disagree));
+                }
             }
-        }
+        });
     }
 }
 
@@ -446,7 +453,7 @@ fn messages_between_others_beside_an_operation_are_a_mismatch_over_proxied_chann
 
 scenario!(
     ranks_that_receive_in_a_circle_are_told_so_by_the_deadline,
-    Job::of(3).broken().timeout(Duration::from_millis(300)),
+    Job::of(3).broken().timeout(Duration::from_secs(2)),
     |comm| {
         let (left, right) = (comm.left(), comm.right());
         let told = comm.recv(&mut FOUR.clone(), left);

@@ -224,7 +224,7 @@ scenario!(
 
 scenario!(
     what_a_dropped_switch_channel_has_not_waited_for_the_next_one_does_not_hear,
-    Job::of(2).timeout(Duration::from_millis(500)),
+    Job::of(2).timeout(Duration::from_secs(2)),
     |comm| {
         let buffer = comm.alloc::<u32>(1)?;
         let mut first = comm.switch_channel(&buffer)?;
