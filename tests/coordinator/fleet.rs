@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use shmccl::coordinator::VERSION;
 use support::long;
 
-use crate::pool::{Pool, Told, entries, talking};
+use crate::pool::{Pool, Told, entries, signal, talking};
 use crate::strangers::frame;
 use crate::walk::{group_of_all_reduces, ranks};
 
@@ -79,6 +79,7 @@ fn devices_that_a_coordinator_has_started_go_on_when_it_is_killed_and_the_next_o
         assert!(pool.ctl("status 1").error().contains("is dead; start one with `shmccl coordinator`"));
         let (coordinator, _) = pool.spawn_talking(&[&["coordinator"], &flags[..]].concat());
         pool.replace_coordinator(coordinator);
+        pool.ctl_until("devices", |table| table.matches("communicator 1").count() == 3);
         let status = pool.ctl("status 1 --wait").line();
         assert!(
             status.contains("ready, epoch 1") && status.ends_with(&format!("group {kill} succeeded")),
@@ -95,8 +96,8 @@ fn devices_that_a_coordinator_has_started_go_on_when_it_is_killed_and_the_next_o
     let (coordinator, mut line) = pool.spawn_talking(&[&["coordinator"], &flags[..]].concat());
     pool.replace_coordinator(coordinator);
     line.read_line(&mut String::new()).unwrap();
-    assert_eq!(numbers(&pool).len(), 3);
-    // It takes a moment until all who are left have told what they are in.
+    // It takes a moment until all who are left have come back, and have told what they are in.
+    pool.ctl_until("devices", |table| table.lines().count() == 4);
     pool.ctl_until("status 1", |line| line.contains(": failed"));
     assert!(ranks(&pool.ctl("go-on 1").line()).iter().all(|member| all[1..].contains(member)));
     // At an end in order all end: its own, and those that it has taken over.
@@ -115,11 +116,12 @@ fn devices_that_were_taken_over_end_in_order_with_who_has_them_and_the_next_one_
     pool.ctl_with(&format!("put-h2d {} 0x1000", members[0]), b"old").line();
     // One cannot hear that it is to end, and one was never heard of by who ends it.
     for stopped in [None, Some(members[1])] {
-        stopped.into_iter().for_each(|device| kill(pid(device), Signal::SIGSTOP).unwrap());
+        stopped.into_iter().for_each(|device| signal(device, Signal::SIGSTOP));
         pool.kill_coordinator();
         let (coordinator, _) = pool.spawn_talking(&[&["coordinator"], &flags[..]].concat());
         pool.replace_coordinator(coordinator);
-        assert_eq!(pool.ctl("status").line().lines().count(), 1, "it has taken them over");
+        // It has taken them over.
+        pool.ctl_until("status", |list| list.lines().count() == 1);
     }
     kill(pid(pool.coordinator().id()), Signal::SIGTERM).unwrap();
     assert_eq!(pool.coordinator().wait().unwrap().code(), Some(0));
@@ -276,7 +278,7 @@ fn a_pool_that_counts_on_a_stopped_device_goes_on_though_the_one_that_it_starts_
     let flags = ["-n", "2", "--outlive", "200s"];
     let mut stderr = pool.start_fleet(2, &flags);
     let left = numbers(&pool);
-    kill(pid(left[1]), Signal::SIGSTOP).unwrap();
+    signal(left[1], Signal::SIGSTOP);
     pool.kill_coordinator();
     kill(pid(left[0]), Signal::SIGKILL).unwrap();
     // What is wrong with it only devices see that are yet to begin.

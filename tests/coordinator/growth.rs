@@ -1,14 +1,9 @@
 //! Devices that join a communicator, and some that do not come.
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
-use crate::pool::Pool;
+use crate::pool::{Pool, signal};
 use crate::walk::{group_of_all_reduces, ranks};
-
-fn signal(device: u32, signal: Signal) {
-    kill(Pid::from_raw(i32::try_from(device).unwrap()), signal).unwrap();
-}
 
 #[test]
 fn several_devices_join_at_once_and_each_has_the_rank_that_the_status_tells() {
@@ -54,7 +49,7 @@ fn a_communicator_grows_only_when_it_is_ready_and_there_are_not_too_many() {
 #[test]
 fn a_newcomer_that_hangs_does_not_come_and_the_members_go_on_as_they_were() {
     let mut pool = Pool::empty("hangs");
-    pool.start_coordinator_with(&["--patience", "1500ms", "--hung-after", "never"]);
+    pool.start_coordinator_with(&["--patience", "3s", "--hung-after", "never"]);
     (0..2).for_each(|_| _ = pool.start_device());
     let members = ranks(&pool.ctl("init 2").line());
     let (host, guest) = (pool.start_device(), pool.start_device());
@@ -80,7 +75,7 @@ fn a_newcomer_that_hangs_does_not_come_and_the_members_go_on_as_they_were() {
 #[test]
 fn a_member_that_hangs_while_it_grows_is_lost_and_the_newcomer_is_free_again() {
     let mut pool = Pool::empty("member-hangs");
-    pool.start_coordinator_with(&["--patience", "1500ms", "--hung-after", "never"]);
+    pool.start_coordinator_with(&["--patience", "3s", "--hung-after", "never"]);
     (0..3).for_each(|_| _ = pool.start_device());
     let members = ranks(&pool.ctl("init 2").line());
     signal(members[1], Signal::SIGSTOP);
@@ -98,7 +93,7 @@ fn a_member_that_hangs_while_it_grows_is_lost_and_the_newcomer_is_free_again() {
 #[test]
 fn members_that_meet_are_not_kept_waiting_by_one_that_has_died() {
     let mut pool = Pool::empty("meeting");
-    pool.start_coordinator_with(&["--patience", "1500ms", "--hung-after", "never"]);
+    pool.start_coordinator_with(&["--patience", "3s", "--hung-after", "never"]);
     (0..3).for_each(|_| _ = pool.start_device());
     let mut devices = pool.devices();
     devices.sort_unstable();

@@ -3,27 +3,12 @@
 use std::io::{BufRead, Read, Write};
 use std::os::unix::net::UnixStream;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use shmccl::coordinator::VERSION;
 
-use crate::pool::Pool;
+use crate::pool::{Pool, lists, signal};
 use crate::strangers::frame;
 use crate::walk::{group_of_all_reduces, ranks};
-
-/// Sends `signal`, and returns when one that stops has stopped it: until one of its threads has heard that, the others go on.
-fn signal(device: u32, signal: Signal) {
-    kill(Pid::from_raw(i32::try_from(device).unwrap()), signal).unwrap();
-    while signal == Signal::SIGSTOP && !is_stopped(device) {}
-}
-
-/// Whether all threads of a device are stopped, or it is gone.
-fn is_stopped(device: u32) -> bool {
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{device}/task")) else { return true };
-    let state = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("stat"));
-    let mut states = threads.filter_map(|entry| state(entry.ok()?).ok());
-    states.all(|state| state.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 'Z', 'X'])))
-}
 
 #[test]
 fn a_device_that_hangs_in_a_group_is_named_long_before_the_others_lose_patience() {
@@ -129,7 +114,7 @@ fn message(stream: &mut UnixStream) -> String {
 #[test]
 fn a_device_that_hears_and_never_does_what_it_is_told_holds_no_answer_up() {
     let mut pool = Pool::empty("stuck");
-    pool.start_coordinator_with(&["--hung-after", "never", "--patience", "1500ms"]);
+    pool.start_coordinator_with(&["--hung-after", "never", "--patience", "3s"]);
     let mut device = UnixStream::connect(pool.socket()).unwrap();
     let say = |device: &mut UnixStream, text: &str| device.write_all(&frame(text)).unwrap();
     say(&mut device, &format!(r#"{{"shmccl":"{VERSION}","role":"device"}}"#));
@@ -156,8 +141,8 @@ fn a_device_that_hears_and_never_does_what_it_is_told_holds_no_answer_up() {
     assert_eq!(pool.ctl("devices").line().lines().count(), 1);
 }
 
-/// What makes a pool notice soon that one of its three devices hangs.
-const HASTY: [&str; 8] = ["-n", "3", "--restart", "3", "--patience", "1s", "--heartbeat", "50ms"];
+/// What makes a pool notice soon that one of its three devices hangs, and takes none for hung that the machine is too busy for.
+const HASTY: [&str; 8] = ["-n", "3", "--restart", "3", "--patience", "3s", "--heartbeat", "200ms"];
 
 #[test]
 fn a_device_of_the_coordinators_own_that_hangs_is_killed_and_started_again() {
@@ -169,7 +154,7 @@ fn a_device_of_the_coordinators_own_that_hangs_is_killed_and_started_again() {
     let [_, idle, stopped] = members[..] else { panic!("{members:?}") };
     signal(stopped, Signal::SIGSTOP);
     told(&format!(
-        "device {stopped} is lost: it hangs, without a sign of life in 10 of 10 looks, one in 50ms; "
+        "device {stopped} is lost: it hangs, without a sign of life in 10 of 10 looks, one in 200ms; "
     ));
     told(&format!("device {stopped} was killed by SIGKILL; started again (2 more times at most)"));
     pool.ctl_until("devices", |table| table.lines().count() == 4);
@@ -180,33 +165,31 @@ fn a_device_of_the_coordinators_own_that_hangs_is_killed_and_started_again() {
     let three = ranks(&pool.ctl("grow 1").line());
     signal(three[2], Signal::SIGSTOP);
     told(&format!("device {} was killed by SIGKILL; started again (1 more times at most)", three[2]));
-    pool.ctl_until("devices", |table| table.lines().count() == 4 && table.contains(&idle.to_string()));
+    pool.ctl_until("devices", |table| table.lines().count() == 4 && lists(table, idle));
 }
 
 #[test]
 fn devices_that_were_taken_over_are_under_the_same_policy_as_those_that_a_coordinator_has_started() {
     let mut pool = Pool::empty("hung-inherited");
-    // Who comes back late on a machine that is busy is none that hangs.
-    let flags = HASTY.map(|flag| if flag == "1s" { "3s" } else { flag });
-    pool.start_fleet(3, &flags);
+    pool.start_fleet(3, &HASTY);
     let members = ranks(&pool.ctl("init 3").line());
     pool.kill_coordinator();
     // One has stopped before the coordinator was there that is to miss it.
     signal(members[0], Signal::SIGSTOP);
-    let (coordinator, stderr) = pool.spawn_talking(&[&["coordinator"], &flags[..]].concat());
+    let (coordinator, stderr) = pool.spawn_talking(&[&["coordinator"], &HASTY[..]].concat());
     pool.replace_coordinator(coordinator);
     let mut lines = stderr.lines().map(Result::unwrap);
     let mut told = |wanted: &str| assert!(lines.any(|line| line.contains(wanted)), "{wanted}");
     told(&format!("device {} is lost: it hangs, and has not come back in 3000 ms; it is killed", members[0]));
     told("started again (2 more times at most)");
-    pool.ctl_until("devices", |table| members[1..].iter().all(|member| table.contains(&member.to_string())));
+    pool.ctl_until("devices", |table| members[1..].iter().all(|member| lists(table, *member)));
     signal(members[1], Signal::SIGSTOP);
     told(&format!("device {} is lost: it hangs, without a sign of life", members[1]));
     told("started again (1 more times at most)");
     signal(members[2], Signal::SIGKILL);
     told("started again (0 more times at most)");
     pool.ctl_until("devices", |table| {
-        table.lines().count() == 4 && members.iter().all(|member| !table.contains(&member.to_string()))
+        table.lines().count() == 4 && !members.iter().any(|member| lists(table, *member))
     });
     assert!(pool.ctl("metrics").line().contains("\nshmccl_devices_restarted_total 3\n"));
 }
@@ -221,8 +204,9 @@ fn one_that_was_taken_over_and_is_told_to_end_is_not_started_again_where_the_sys
     pool.kill_coordinator();
     let (coordinator, stderr) = pool.spawn_talking(&[&["coordinator"], &HASTY[..]].concat());
     pool.replace_coordinator(coordinator);
-    // The second answer comes when it has taken over whom it has found.
-    let [_, table] = [(); 2].map(|()| pool.ctl("devices").line());
+    pool.ctl_until("devices", |table| table.lines().count() == 4);
+    // A second answer comes when it has taken over whom it has found.
+    let table = pool.ctl("devices").line();
     let first: u32 = table.lines().nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
     signal(first, Signal::SIGTERM);
     let wanted =
@@ -241,5 +225,5 @@ fn a_device_that_hangs_and_is_spared_comes_back_though_it_is_the_coordinators_ow
     assert!(lines.any(|line| line.ends_with("; it is left as it is, and may come back")));
     pool.ctl_until("devices", |table| table.lines().count() == 3);
     signal(stopped, Signal::SIGCONT);
-    pool.ctl_until("devices", |table| table.lines().count() == 4 && table.contains(&stopped.to_string()));
+    pool.ctl_until("devices", |table| table.lines().count() == 4 && lists(table, stopped));
 }

@@ -5,8 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use nix::sys::signal::Signal;
 
-use crate::pool::{Pool, Told, entries};
-use crate::restarts::signal;
+use crate::pool::{Pool, Told, entries, signal};
 use crate::walk::ranks;
 
 /// What `shmccl clean` tells.
@@ -50,6 +49,7 @@ fn the_socket_of_a_dead_coordinator_is_kept_for_devices_that_live_and_removed_wh
     }
     let (coordinator, mut more) = pool.spawn_talking(&[&["coordinator"], &flags[..]].concat());
     pool.replace_coordinator(coordinator);
+    pool.ctl_until("devices", |table| table.matches("communicator 1").count() == 2);
     assert!(pool.ctl("status 1 --wait").line().contains(": ready, epoch 1"));
     assert_eq!(pool.ctl(&format!("get-d2h {} 0x1000 4", members[1])).stdout, b"kept");
 
@@ -123,8 +123,9 @@ fn a_device_that_is_stopped_while_the_next_coordinator_begins_is_not_replaced_an
     pool.kill_coordinator();
     let (coordinator, mut more) = pool.spawn_talking(&[&["coordinator"], &flags[..]].concat());
     pool.replace_coordinator(coordinator);
-    // The second answer comes when it has started what it is to start.
-    (0..2).for_each(|_| assert_eq!(pool.ctl("devices").line().lines().count(), 2));
+    pool.ctl_until("devices", |table| table.lines().count() == 2);
+    // A second answer comes when it has started what it is to start.
+    assert_eq!(pool.ctl("devices").line().lines().count(), 2);
     signal(all[0], Signal::SIGCONT);
     pool.ctl_until("devices", |table| table.lines().count() == 3);
     let mut now = living(&pool);

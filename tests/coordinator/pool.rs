@@ -158,6 +158,8 @@ impl Pool {
 
     /// Kills the janitors, so that what is killed after that leaves what it has.
     pub(crate) fn kill_janitors(&self) {
+        // One that has only just begun has no name yet.
+        while self.janitors().is_empty() {}
         for janitor in self.janitors() {
             kill(Pid::from_raw(janitor.cast_signed()), Signal::SIGKILL).unwrap();
         }
@@ -241,6 +243,25 @@ pub(crate) fn talking(command: &mut Command) -> (Child, BufReader<ChildStderr>) 
     stderr.read_line(&mut line).unwrap();
     assert!(line.contains("Ctrl-C ends it"), "{line}");
     (child, stderr)
+}
+
+/// Whether a table of devices has this one.
+pub(crate) fn lists(table: &str, device: u32) -> bool {
+    table.lines().any(|row| row.split_whitespace().next() == Some(&device.to_string()))
+}
+
+/// Sends `signal`, and returns when one that stops has stopped it: until one of its threads has heard that, the others go on.
+pub(crate) fn signal(process: u32, signal: Signal) {
+    kill(Pid::from_raw(process.cast_signed()), signal).unwrap();
+    while signal == Signal::SIGSTOP && !is_stopped(process) {}
+}
+
+/// Whether all threads of a process are stopped, or it is gone.
+fn is_stopped(process: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{process}/task")) else { return true };
+    let state = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("stat"));
+    let mut states = threads.filter_map(|entry| state(entry.ok()?).ok());
+    states.all(|state| state.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 'Z', 'X'])))
 }
 
 /// What is in a directory.

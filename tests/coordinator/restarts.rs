@@ -6,9 +6,8 @@ use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
-use nix::unistd::Pid;
 use shmccl::coordinator::{
     Client, Collective, CommId, CommStatus, DeviceCall, DeviceId, Operator, RuntimeDirectory, State,
 };
@@ -16,7 +15,7 @@ use shmccl::observe::Job;
 use shmccl::reduce::DataType;
 use support::{Random, long, seed};
 
-use crate::pool::{Pool, entries};
+use crate::pool::{Pool, entries, signal};
 
 /// So many calls are in a group of the traffic, each on elements of its own.
 const CALLS: u64 = 8;
@@ -103,8 +102,10 @@ impl Traffic {
         }
     }
 
+    /// Connects with the next coordinator, and waits until all devices have.
     fn reconnect(&mut self) {
         self.client = Client::connect(&self.directory, PATIENCE).unwrap();
+        while self.client.devices().unwrap().len() < self.devices.len() {}
     }
 
     /// Looks whether elements of `call` are on `rank` what all groups together make of them.
@@ -207,6 +208,7 @@ fn a_group_that_a_stopped_device_has_yet_to_begin_or_to_end_succeeds_when_the_co
             pool.ctl_until("devices", |table| table.matches("communicator 1").count() == 2);
             signal(device, Signal::SIGCONT);
         }
+        pool.ctl_until("devices", |table| table.matches("communicator 1").count() == 3);
         let status = pool.ctl("status 1 --wait").line();
         let succeeded = format!("group {kill} succeeded");
         assert!(status.contains("ready, epoch 1") && status.ends_with(&succeeded), "kill {kill}: {status}");
@@ -238,10 +240,6 @@ fn a_second_coordinator_is_refused_and_a_device_needs_one_to_begin_with() {
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(2) && stderr.contains(variable), "{stderr}");
     }
-}
-
-pub(crate) fn signal(process: u32, signal: Signal) {
-    kill(Pid::from_raw(i32::try_from(process).unwrap()), signal).unwrap();
 }
 
 #[test]

@@ -2,8 +2,7 @@
 
 use nix::sys::signal::Signal;
 
-use crate::pool::{Pool, entries};
-use crate::restarts::signal;
+use crate::pool::{Pool, entries, signal};
 
 /// What an operator does to two elements.
 type Combine = fn(f64, f64) -> f64;
