@@ -117,12 +117,17 @@ impl Started {
     /// The process that cleans up behind the launcher.
     fn janitor(&self) -> Pid {
         let launcher = self.launcher.id();
-        let children = std::fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children")).unwrap();
+        let path = format!("/proc/{launcher}/task/{launcher}/children");
         let is_janitor = |pid: &&str| {
             std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default() == "shmccl janitor\n"
         };
-        let found = children.split_whitespace().find(is_janitor).expect("a job with names has a janitor");
-        Pid::from_raw(found.parse().unwrap())
+        let mut found = None;
+        wait_until("a job with names has a janitor", || {
+            let children = std::fs::read_to_string(&path).unwrap();
+            found = children.split_whitespace().find(is_janitor).map(|pid| pid.parse().unwrap());
+            found.is_some()
+        });
+        Pid::from_raw(found.unwrap())
     }
 
     /// Awaits the end of the launcher, and sees to it that nobody who has spoken is left.
