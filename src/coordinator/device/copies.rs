@@ -223,7 +223,8 @@ mod tests {
     fn clients_that_send_byte_by_byte_keep_nobody_from_the_memory_for_long() {
         let identity = Identity { job: 7, epoch: 0, owner: 0 };
         let memory = DeviceMemory::create(&Backing::Anonymous, DeviceAddress::new(0x10_1000), identity);
-        let patience = Duration::from_millis(50);
+        // Each of them is to have begun in it, be the machine busy.
+        let patience = Duration::from_secs(1);
         let copies = Copies::open(DeviceId::new(7), Arc::new(memory.unwrap()), patience).unwrap();
         copies.admit(Some(CommId::new(1)));
         let slow: Vec<_> = (0..MAX_COPIES).map(|_| begin(&copies, Direction::Put, 0x1_0000)).collect();
