@@ -33,7 +33,7 @@ pub(crate) struct Job {
 impl Job {
     /// A scenario of `n_ranks` ranks that end together.
     pub(crate) const fn of(n_ranks: u32) -> Self {
-        let (timeout, patience) = (Duration::from_secs(10), Duration::from_secs(60));
+        let (timeout, patience) = (Duration::from_secs(10), Duration::from_secs(300));
         Self {
             n_ranks,
             heap_len: 8 << 20,
