@@ -258,7 +258,7 @@ scenario!(
 
 scenario!(
     a_thousand_communicators_in_a_row_take_the_room_of_one,
-    Job::of(3).heap_len(8 << 20).patience(Duration::from_secs(300)),
+    Job::of(3).heap_len(8 << 20).patience(Duration::from_secs(600)),
     |comm| {
         for round in 0..500 {
             let mut twin = comm.duplicate()?;

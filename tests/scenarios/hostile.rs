@@ -203,7 +203,7 @@ fn trigger(random: &mut Random) -> [u64; 2] {
     [len | from << 32, to | source << 32 | target << 41 | semaphore << 50 | kind << 60]
 }
 
-port_scenario!(a_hostile_fifo_harms_nobody, Job::of(2).patience(Duration::from_secs(180)), |comm| {
+port_scenario!(a_hostile_fifo_harms_nobody, Job::of(2).patience(Duration::from_secs(600)), |comm| {
     let arena = comm.alloc::<u8>(ARENA)?;
     let (stopped, honest) = (comm.alloc::<u64>(1)?, comm.alloc::<u64>(2)?);
     let regions = named(arena.region());
