@@ -401,6 +401,38 @@ impl Call<'_> {
         }
     }
 
+    /// Copies the input from `at` on over all of `target`, a region of the heap `span`: half of an [`exchange`](Self::exchange).
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for bytes that are not allocated.
+    pub(crate) fn give_input(&self, view: &HeapView, at: u64, span: &Span, target: Region) -> Result<()> {
+        let given = match (&self.input, &self.output) {
+            (Input::Memory(input), _) => part(input, at, target.len)?,
+            (Input::InOutput(start), Output::Memory(both)) => {
+                part(both, start.saturating_add(at), target.len)?
+            }
+            _ => return self.copy_input(view, at, span, target),
+        };
+        span.give(target.offset.get(), given)
+    }
+
+    /// Copies `source`, a region of the heap `span`, to `at` of the output, if there is one: the other half.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for bytes that are not allocated.
+    pub(crate) fn take_result(
+        &mut self,
+        view: &HeapView,
+        at: u64,
+        span: &Span,
+        source: Region,
+    ) -> Result<()> {
+        match &mut self.output {
+            Output::Memory(output) => span.take(source.offset.get(), part_mut(output, at, source.len)?),
+            output => output.copy(view, at, span, source.offset.get(), source.len),
+        }
+    }
+
     /// Combines `sources`, all of them fresh inputs of one block, each multiplied by its own one of `scalars`, if there are any, into
     /// the start of the output.
     ///

@@ -208,7 +208,12 @@ impl Pipeline {
     fn stage_part(&self, team: &Team, call: &Call<'_>, part: &Part) -> Result<()> {
         let target = self.slot(team, team.me(), part);
         let at = part.block * call.block_len()? + part.start();
-        call.copy_input(team.view(), at, team.heap_of(team.me(), target)?, target)?;
+        let span = team.heap_of(team.me(), target)?;
+        if self.returns {
+            call.give_input(team.view(), at, span, target)?;
+        } else {
+            call.copy_input(team.view(), at, span, target)?;
+        }
         damage_staged(team, team.me(), target);
         Ok(())
     }
@@ -346,7 +351,7 @@ impl Pipeline {
             let part = Part::new(piece, 0, bytes);
             let source = self.slot(team, team.me(), &part);
             let span = team.heap_of(team.me(), source)?;
-            call.output.copy(team.view(), part.start(), span, source.offset.get(), source.len)
+            call.take_result(team.view(), part.start(), span, source)
         })
     }
 }

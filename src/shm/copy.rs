@@ -14,7 +14,7 @@ mod kernels;
 mod plan;
 mod tuner;
 
-pub(super) use exchange::exchange;
+pub(super) use exchange::{exchange, exchange_half};
 use plan::Plan;
 pub(crate) use plan::Way;
 pub(crate) use plan::fills_cache;

@@ -134,6 +134,28 @@ impl Span {
         Ok(())
     }
 
+    /// Copies `given` to `offset`, the second half of an [`exchange`](Self::exchange): a loop, whatever the copies in use are.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; nothing was changed.
+    pub(crate) fn give(&self, offset: u64, given: &[u8]) -> Result<()> {
+        let target = self.locate(offset, given.len() as u64)?;
+        // SAFETY: `locate` found `given.len()` mapped bytes at `target`; no overlap, as in `copy_in_for`.
+        unsafe { copy::exchange_half(given.as_ptr(), target, given.len()) };
+        Ok(())
+    }
+
+    /// Copies the bytes at `offset` into `taken`, the first half of an [`exchange`](Self::exchange): a loop, whatever the copies in use are.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; nothing was changed.
+    pub(crate) fn take(&self, offset: u64, taken: &mut [u8]) -> Result<()> {
+        let source = self.locate(offset, taken.len() as u64)?;
+        // SAFETY: `locate` found `taken.len()` mapped bytes at `source`; no overlap, as in `copy_in_for`.
+        unsafe { copy::exchange_half(source, taken.as_mut_ptr(), taken.len()) };
+        Ok(())
+    }
+
     /// Copies `len` bytes from `offset` to `target_offset` of `target`. The ranges may overlap.
     ///
     /// Overlap is seen by address: two mappings of one segment at different addresses are taken for distinct memory,

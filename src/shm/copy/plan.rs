@@ -40,8 +40,8 @@ pub(super) struct Plan {
     /// Through the cache, where source and target do not fit into the core's own.
     long: CopyKernel,
     long_from: u64,
-    /// Through the cache, where source and target lie differently in their lines.
-    skewed: CopyKernel,
+    /// Through the cache, where source and target lie differently in their lines, and where it is to be a loop in any case.
+    looped: CopyKernel,
     stream_from: u64,
     stream_always_from: u64,
 }
@@ -90,7 +90,7 @@ impl Plan {
             streaming,
             long: or_memcpy(CopyKernel::RepMovsb),
             long_from: caches.own,
-            skewed: or_memcpy(CopyKernel::Avx2),
+            looped: or_memcpy(CopyKernel::Avx2),
             stream_from: caches.shared / 4,
             stream_always_from: caches.shared / 2,
         }
@@ -116,9 +116,14 @@ impl Plan {
     ) -> CopyKernel {
         match self.kernel(way, len as u64) {
             kernel if kernel.is_streaming() => kernel,
-            _ if !(source.addr() ^ target.addr()).is_multiple_of(LINE) => self.skewed,
+            _ if !(source.addr() ^ target.addr()).is_multiple_of(LINE) => self.looped,
             kernel => kernel,
         }
+    }
+
+    /// A loop of loads and stores, through the cache.
+    pub(super) fn looped(&self) -> CopyKernel {
+        self.looped
     }
 
     /// Whether experience can tell more than [`first`](Self::first) does.

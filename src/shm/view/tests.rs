@@ -190,6 +190,31 @@ fn bytes_are_taken_and_others_put_in_their_place() {
 }
 
 #[test]
+fn either_half_of_an_exchange_moves_the_bytes_and_no_others() {
+    let mapping = Mapping::boxed(512).unwrap();
+    let span = mapping.span(0, 512).unwrap();
+    let old: Vec<u8> = (0..=255).chain(0..=255).collect();
+    for (offset, len) in [(0, 0), (0, 1), (3, 63), (64, 64), (1, 129), (5, 507), (0, 512)] {
+        for skew in [0, 3, 16] {
+            span.copy_in(0, &old).unwrap();
+            let (mut taken, given) = (vec![7; skew + len + 1], vec![0x5a; skew + len]);
+            span.take(offset as u64, &mut taken[skew..skew + len]).unwrap();
+            assert_eq!(taken[skew..skew + len], old[offset..offset + len]);
+            assert!(taken[..skew].iter().chain(&taken[skew + len..]).all(|byte| *byte == 7));
+            span.give(offset as u64, &given[skew..]).unwrap();
+            let mut after = vec![0; 512];
+            span.copy_out(0, &mut after).unwrap();
+            assert_eq!(after[offset..offset + len], given[skew..]);
+            assert_eq!((&after[..offset], &after[offset + len..]), (&old[..offset], &old[offset + len..]));
+        }
+    }
+    let (outside, mut none) = (span.give(511, &[9; 2]), [1; 2]);
+    assert!(matches!(outside, Err(Error::OutOfRange { .. })), "{outside:?}");
+    assert!(matches!(span.take(511, &mut none), Err(Error::OutOfRange { .. })));
+    assert_eq!((none, span.read::<u8>(511).unwrap()), ([1; 2], 0x5a));
+}
+
+#[test]
 fn an_exchange_of_different_lengths_or_out_of_range_changes_nothing() {
     let (_mapping, span) = span();
     span.fill(0, LEN, 7).unwrap();
