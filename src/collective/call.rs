@@ -395,8 +395,8 @@ impl Call<'_> {
                 span.exchange(offset, part_mut(output, output_at, len)?, part(input, 0, len)?, ReadSoon::Yes)
             }
             _ => {
-                self.output.copy(view, output_at, span, offset, len)?;
-                self.copy_input(view, input_at, span, region)
+                self.take_result(view, output_at, span, region, read_soon)?;
+                self.give_input(view, input_at, span, region)
             }
         }
     }
@@ -426,11 +426,14 @@ impl Call<'_> {
         at: u64,
         span: &Span,
         source: Region,
+        read_soon: ReadSoon,
     ) -> Result<()> {
-        match &mut self.output {
-            Output::Memory(output) => span.take(source.offset.get(), part_mut(output, at, source.len)?),
-            output => output.copy(view, at, span, source.offset.get(), source.len),
-        }
+        let Output::Memory(output) = &mut self.output else {
+            return self.output.copy(view, at, span, source.offset.get(), source.len);
+        };
+        let is_in_place = matches!(self.input, Input::InOutput(_));
+        let read_soon = if is_in_place { ReadSoon::Yes } else { read_soon };
+        span.take(source.offset.get(), part_mut(output, at, source.len)?, read_soon)
     }
 
     /// Combines `sources`, all of them fresh inputs of one block, each multiplied by its own one of `scalars`, if there are any, into

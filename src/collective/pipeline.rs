@@ -209,6 +209,7 @@ impl Pipeline {
         let target = self.slot(team, team.me(), part);
         let at = part.block * call.block_len()? + part.start();
         let span = team.heap_of(team.me(), target)?;
+        // Lines into which results return stay with this member; others are read by its peers and written to by nobody else.
         if self.returns {
             call.give_input(team.view(), at, span, target)?;
         } else {
@@ -351,7 +352,7 @@ impl Pipeline {
             let part = Part::new(piece, 0, bytes);
             let source = self.slot(team, team.me(), &part);
             let span = team.heap_of(team.me(), source)?;
-            call.take_result(team.view(), part.start(), span, source)
+            call.take_result(team.view(), part.start(), span, source, self.read_soon)
         })
     }
 }

@@ -134,25 +134,26 @@ impl Span {
         Ok(())
     }
 
-    /// Copies `given` to `offset`, the second half of an [`exchange`](Self::exchange): a loop, whatever the copies in use are.
+    /// Copies `given` to `offset`, the second half of an [`exchange`](Self::exchange): by a loop, if the processor has one.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; nothing was changed.
     pub(crate) fn give(&self, offset: u64, given: &[u8]) -> Result<()> {
         let target = self.locate(offset, given.len() as u64)?;
         // SAFETY: `locate` found `given.len()` mapped bytes at `target`; no overlap, as in `copy_in_for`.
-        unsafe { copy::exchange_half(given.as_ptr(), target, given.len()) };
+        unsafe { copy::exchange_half(given.as_ptr(), target, given.len(), ReadSoon::Yes) };
         Ok(())
     }
 
-    /// Copies the bytes at `offset` into `taken`, the first half of an [`exchange`](Self::exchange): a loop, whatever the copies in use are.
+    /// Copies the bytes at `offset` into `taken`, the first half of an [`exchange`](Self::exchange): by a loop, if the processor has one, and
+    /// past the cache if they are not `read_soon`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; nothing was changed.
-    pub(crate) fn take(&self, offset: u64, taken: &mut [u8]) -> Result<()> {
+    pub(crate) fn take(&self, offset: u64, taken: &mut [u8], read_soon: ReadSoon) -> Result<()> {
         let source = self.locate(offset, taken.len() as u64)?;
         // SAFETY: `locate` found `taken.len()` mapped bytes at `source`; no overlap, as in `copy_in_for`.
-        unsafe { copy::exchange_half(source, taken.as_mut_ptr(), taken.len()) };
+        unsafe { copy::exchange_half(source, taken.as_mut_ptr(), taken.len(), read_soon) };
         Ok(())
     }
 

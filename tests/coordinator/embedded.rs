@@ -97,7 +97,7 @@ fn a_program_that_is_killed_takes_its_devices_along_and_its_janitor_removes_its_
     let outside = pool::Pool::empty("embedded-swept");
     for part in ["private", "shared"] {
         let (mut child, stdout, _, devices) = start(&outside.parent, part);
-        while outside.janitors().len() != 1 {}
+        outside.await_janitor();
         child.kill().unwrap();
         child.wait().unwrap();
         // Ends with the last of the devices.

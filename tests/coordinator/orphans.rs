@@ -69,7 +69,7 @@ fn the_janitor_of_a_coordinator_waits_for_its_devices_and_those_that_it_has_take
     let mut pool = Pool::empty("orphans-janitor");
     let flags = ["-n", "2", "--outlive", "200s"];
     let mut stderr = pool.start_fleet(2, &flags);
-    let [first] = pool.janitors()[..] else { panic!("one") };
+    let first = pool.await_janitor();
     let all = living(&pool);
     // Whoever takes over has not heard of this one when it is killed.
     signal(all[0], Signal::SIGSTOP);

@@ -156,12 +156,23 @@ impl Pool {
         processes.collect()
     }
 
+    /// The only one there is, as soon as it has its name.
+    pub(crate) fn await_janitor(&self) -> u32 {
+        loop {
+            if let [janitor] = self.janitors()[..] {
+                return janitor;
+            }
+            std::thread::yield_now();
+        }
+    }
+
     /// Kills the janitors, so that what is killed after that leaves what it has.
     pub(crate) fn kill_janitors(&self) {
         // One that has only just begun has no name yet.
         while self.janitors().is_empty() {}
         for janitor in self.janitors() {
-            kill(Pid::from_raw(janitor.cast_signed()), Signal::SIGKILL).unwrap();
+            // That of a coordinator before may have ended by itself.
+            kill(Pid::from_raw(janitor.cast_signed()), Signal::SIGKILL).ok();
         }
         while !self.janitors().is_empty() {}
     }

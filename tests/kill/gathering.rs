@@ -48,7 +48,7 @@ pub(crate) fn be_a_rank() {
         Err(Error::NoMeeting { .. }) => "over".to_owned(),
         Err(Error::Timeout { awaited: Some(rank), .. }) => format!("missing {rank}"),
         // It was not told by a host that is held up whom that misses.
-        Err(Error::Timeout { awaited: None, .. }) => "unheard".to_owned(),
+        Err(Error::Timeout { awaited: None, .. }) if rank != 0 => "unheard".to_owned(),
         Err(error) => panic!("{error:?}"),
     });
 }
@@ -89,7 +89,8 @@ impl Gathering {
             End::Killed | End::Failed(_) => false,
         };
         assert!(survivors.all(is_right), "{}", context());
-        self.is_known |= !ends.contains(&End::Said(missing));
+        let unheard = End::Said("unheard".to_owned());
+        self.is_known |= !ends.contains(&End::Said(missing)) && !ends.contains(&unheard);
         true
     }
 

@@ -429,7 +429,7 @@ fn messages_of_others_beside_all(kind: ChannelKind) {
         std::thread::scope(|scope| {
             for other in OPERATIONS.into_iter().chain([barrier]) {
                 for is_message in one_or_others {
-                    let job = Job::of(3).broken().timeout(Duration::from_secs(2));
+                    let job = Job::of(3).broken().timeout(Duration::from_secs(5));
                     let name = format!("{} beside {}", message.0, other.0);
                     let disagree = move |comm: &mut Communicator| {
                         disagree_by_the_deadline(comm, kind, message, other, is_message)

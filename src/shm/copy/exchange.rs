@@ -3,8 +3,9 @@
 //! A line that a peer has written comes into this core's cache as it is loaded. Storing to it right then costs nothing, while
 //! it costs a second trip to the peer's cache if the line has been driven out in between, or if it is stored to first.
 //!
-//! Where there is only one of the two it is a loop as well, and not the string instruction, which `memcpy` takes for such lengths. On two
-//! separate cores (AMD Zen 4) all-reduces of 2 MiB in ordinary memory took 160 us or 440 with that, for many calls in a row, and 160 without.
+//! Where there is only one of the two it is a loop as well, if the processor has one, and not the string instruction, which other copies
+//! take for such lengths. On two separate cores (AMD Zen 4) all-reduces of 2 MiB in ordinary memory took 160 us or 440 with that, for many
+//! calls in a row, and 160 without.
 //!
 //! Blocks begin with a line of what is taken, so that no vector is stored across two lines there; and nowhere, if the shared bytes
 //! begin equally far into a line.
@@ -51,13 +52,19 @@ pub(in crate::shm) unsafe fn exchange(
     }
 }
 
-/// One half of an exchange: copies `len` bytes from `source` to `target`, of which one is shared.
+/// One half of an exchange: copies `len` bytes from `source` to `target`, of which one is shared; past the cache where the target is not
+/// read soon, and that can be.
 ///
 /// # Safety
 /// `len` bytes are readable at `source` and writable at `target`, and the ranges do not overlap.
-pub(in crate::shm) unsafe fn exchange_half(source: *const u8, target: *mut u8, len: usize) {
+pub(in crate::shm) unsafe fn exchange_half(
+    source: *const u8,
+    target: *mut u8,
+    len: usize,
+    read_soon: ReadSoon,
+) {
     // SAFETY: the caller's contract; the plan's kernels are supported (`Plan::new`).
-    unsafe { Plan::of_this_machine().looped().run(source, target, len) };
+    unsafe { Plan::of_this_machine().looped(read_soon).run(source, target, len) };
 }
 
 /// Where the whole lines are among the `len` bytes at `taken`.

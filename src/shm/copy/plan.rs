@@ -76,7 +76,8 @@ impl Plan {
     /// their caches, and 27 us against 139 while they did not. So it is taken here.
     ///
     /// But it takes two to three times as long where source and target lie differently in their lines: there it is a loop. That was
-    /// measured on AMD Zen 3 and nowhere else; a loop is not known to be the quicker one on other processors.
+    /// measured on AMD Zen 3 and nowhere else; a loop is not known to be the quicker one on other processors. So are the halves of an
+    /// exchange (`exchange.rs`).
     ///
     /// Past the cache it is the loop over half lines: it fills the same lines as the one over whole lines, and that one took
     /// 12 % to 19 % longer at 16 MiB on AMD Zen 5, and 2 % to 4 % from 4 MiB to 64 MiB otherwise.
@@ -121,9 +122,12 @@ impl Plan {
         }
     }
 
-    /// A loop of loads and stores, through the cache.
-    pub(super) fn looped(&self) -> CopyKernel {
-        self.looped
+    /// A loop of loads and stores, if the processor has one; past the cache where the target is not `read_soon`.
+    pub(super) fn looped(&self, read_soon: ReadSoon) -> CopyKernel {
+        match (read_soon, self.streaming) {
+            (ReadSoon::No, Some(streaming)) => streaming,
+            _ => self.looped,
+        }
     }
 
     /// Whether experience can tell more than [`first`](Self::first) does.

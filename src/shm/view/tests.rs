@@ -191,27 +191,30 @@ fn bytes_are_taken_and_others_put_in_their_place() {
 
 #[test]
 fn either_half_of_an_exchange_moves_the_bytes_and_no_others() {
-    let mapping = Mapping::boxed(512).unwrap();
-    let span = mapping.span(0, 512).unwrap();
-    let old: Vec<u8> = (0..=255).chain(0..=255).collect();
-    for (offset, len) in [(0, 0), (0, 1), (3, 63), (64, 64), (1, 129), (5, 507), (0, 512)] {
-        for skew in [0, 3, 16] {
+    let mapping = Mapping::boxed(2048).unwrap();
+    let span = mapping.span(0, 2048).unwrap();
+    let counted = |from: u8, len: usize| (from..251).chain(0..from).cycle().take(len).collect::<Vec<_>>();
+    let old = counted(0, 2048);
+    for (offset, len) in [(0, 0), (0, 1), (3, 63), (64, 64), (1, 129), (5, 507), (0, 2048), (7, 1999)] {
+        for (read_soon, skew) in
+            [ReadSoon::Yes, ReadSoon::No].into_iter().flat_map(|soon| [0, 3, 16].map(|skew| (soon, skew)))
+        {
             span.copy_in(0, &old).unwrap();
-            let (mut taken, given) = (vec![7; skew + len + 1], vec![0x5a; skew + len]);
-            span.take(offset as u64, &mut taken[skew..skew + len]).unwrap();
+            let (mut taken, given) = (vec![7; skew + len + 1], counted(100, skew + len));
+            span.take(offset as u64, &mut taken[skew..skew + len], read_soon).unwrap();
             assert_eq!(taken[skew..skew + len], old[offset..offset + len]);
             assert!(taken[..skew].iter().chain(&taken[skew + len..]).all(|byte| *byte == 7));
             span.give(offset as u64, &given[skew..]).unwrap();
-            let mut after = vec![0; 512];
+            let mut after = vec![0; 2048];
             span.copy_out(0, &mut after).unwrap();
             assert_eq!(after[offset..offset + len], given[skew..]);
             assert_eq!((&after[..offset], &after[offset + len..]), (&old[..offset], &old[offset + len..]));
         }
     }
-    let (outside, mut none) = (span.give(511, &[9; 2]), [1; 2]);
+    let (outside, mut none, last) = (span.give(2047, &[9; 2]), [1; 2], span.read::<u8>(2047).unwrap());
     assert!(matches!(outside, Err(Error::OutOfRange { .. })), "{outside:?}");
-    assert!(matches!(span.take(511, &mut none), Err(Error::OutOfRange { .. })));
-    assert_eq!((none, span.read::<u8>(511).unwrap()), ([1; 2], 0x5a));
+    assert!(matches!(span.take(2047, &mut none, ReadSoon::Yes), Err(Error::OutOfRange { .. })));
+    assert_eq!((none, span.read::<u8>(2047).unwrap()), ([1; 2], last));
 }
 
 #[test]
