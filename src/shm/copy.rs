@@ -57,6 +57,11 @@ pub(super) enum Purpose {
 }
 
 impl Purpose {
+    /// Whether a peer waits for the stores, and not only this thread for what it does next.
+    const fn is_for_peer(self) -> bool {
+        matches!(self, Self::PutReadSoon | Self::Put)
+    }
+
     const fn read_soon(self) -> ReadSoon {
         match self {
             Self::Put => ReadSoon::No,

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use super::{CopyKernel, Purpose, ReadSoon};
 
 /// Copies shorter than this, in bytes, are `memcpy` without looking at anything; from it on it can pay to try another way,
-pub(super) const SHORT: usize = 4096;
+pub(super) const SHORT: usize = 2048;
 
 /// and from this length on it can for combinations: of shorter results, the time that whoever reads them loses is too large a part.
 pub(super) const TUNED_COMBINATION: usize = 16 << 10;

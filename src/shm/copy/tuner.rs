@@ -34,10 +34,11 @@
 //! (`shm/reduce/store.rs`). Such ones are tried out in the same manner, and apart from the other combinations.
 //!
 //! A stream past the cache shifts a part of the cost to the reader, whom this thread does not see. Where the target of a copy
-//! is read soon, [`reader_ns`] is added to it. Results of a combination are not charged so: while cores share a cache they
-//! go through it by their own cost, and while they do not, most would have to come from another core's: an all-reduce of
-//! 1 MiB by 8 ranks on 2 separate cores took 0.24 ms instead of 0.35, and 0.37 to 0.41 instead of 0.49 to 0.53 with the
-//! reading of its result by all (AMD Zen 5).
+//! is read soon, [`reader_ns`] is added to it; and a copy for a peer has taken until its stores are out, since so long the peer
+//! waits: those of 4 KiB through the cache seem to take 0.7 us between separate cores, and take 1.5 (AMD Zen 4). Results of a
+//! combination are not charged so: while cores share a cache they go through it by their own cost, and while they do not, most
+//! would have to come from another core's: an all-reduce of 1 MiB by 8 ranks on 2 separate cores took 0.24 ms instead of 0.35,
+//! and 0.37 to 0.41 instead of 0.49 to 0.53 with the reading of its result by all (AMD Zen 5).
 //!
 //! # Invariants
 //! - Where there is one way, where copies are short, and where combinations are too long for any cache, nothing is timed.
@@ -48,6 +49,7 @@
 //! - State is per thread: no atomics, no allocation, no destructor.
 
 use std::cell::Cell;
+use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use super::Purpose;
@@ -97,7 +99,7 @@ const PERIOD: u64 = 1024;
 const NOISE: f32 = 0.96;
 
 const FIRST_CLASS: u32 = SHORT.ilog2();
-const CLASSES: usize = 16;
+const CLASSES: usize = 17;
 const PURPOSES: usize = 6;
 const WAYS: usize = 3;
 
@@ -188,6 +190,10 @@ pub(in crate::shm) fn by_experience(most: usize, len: usize, purpose: Purpose, w
         let start = Instant::now();
         let way = record.pick(turn, copies, start);
         work(way);
+        if purpose.is_for_peer() {
+            // For the clock, not for an order: the peer gets nothing before the stores are out, which past the cache have been waited for.
+            fence(Ordering::SeqCst);
+        }
         let end = Instant::now();
         record.note(turn, cost(way, purpose, end - start, len), end - start, copies, end);
         class.keep(record, end - start);
@@ -391,10 +397,13 @@ fn cost(way: Way, purpose: Purpose, took: Duration, len: usize) -> f32 {
 
 /// What a reader pays for data that lie in memory instead of in a cache that it shares with the writer, in ns.
 ///
-/// Measured on two cores of an AMD EPYC (Zen 3) as the difference of the times of copy and read together, less that of
-/// the copies: between 0.03 and 0.04 ns a byte from 64 KiB to 8 MiB, and up to 1 us more for a short one.
+/// Measured between hyper-threads as the difference of the times of copy and read together, less that of the copies: 0.15 to 0.25 us
+/// from 512 B to 2 KiB, 0.34 at 4 KiB, 0.42 at 8 KiB and 0.7 at 16 KiB (AMD Zen 4); between 0.03 and 0.04 ns a byte from 64 KiB to 8 MiB,
+/// and up to 1 us more (AMD Zen 3). Where they share no cache it pays less than nothing: there memory is nearer than the
+/// cache of another core. But what goes through the cache costs the writer so much there that this need not be known: at 2 KiB 0.6 us
+/// and 0.25 past it, at 8 KiB 3.5 and 0.4 (AMD Zen 4).
 fn reader_ns(len: f32) -> f32 {
-    1000.0 + 0.035 * len
+    f32::min(200.0 + 0.05 * len, 1000.0 + 0.035 * len)
 }
 
 #[cfg(test)]
