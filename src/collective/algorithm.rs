@@ -5,6 +5,18 @@ use crate::error::{Error, Result};
 
 /// An algorithm for collective operations.
 ///
+/// # By what it moves data
+/// All but two are written once, over the [`Channel`](crate::channel::Channel) trait, for channels of either [kind](ChannelKind). Those two have a
+/// way of their own where channels are direct:
+///
+/// | algorithm | over direct channels | over proxied channels |
+/// |---|---|---|
+/// | one_shot | what is up to 8 KiB goes with each rank's announcement of the call, without a channel; more in messages | messages |
+/// | two_shot | ranks read and write each other's buffers in the heap, and ordinary memory through each rank's scratch; without a channel | messages |
+/// | all others | messages | messages |
+///
+/// So a comparison of the two kinds of channel by these two compares two bodies of code; by the others, one.
+///
 /// # Order of reduction
 /// The order in which inputs are combined follows from the call and the algorithm, never from who comes first: a result is the same bit
 /// for bit on every rank, and in every run that does the same call by the same algorithm. With n ranks:

@@ -16,7 +16,8 @@
 //! same rule. Nothing else is sent, and nobody waits for it.
 //!
 //! # Invariants
-//! - What is picked follows from the calls of the communicator and from what members have posted, and from nothing else.
+//! - What is picked follows from the calls of the communicator and from what members have posted, and from nothing else. How long a call has to
+//!   be to go past the cache is asked of each member's own machine, and they are on one.
 //! - Both routes give the same bits.
 //! - Where a member counts or checks what is staged (faults, checksums), nothing is tried out: what it finds does not depend on time.
 

@@ -27,7 +27,7 @@
 //! slots begin with a line: plain copies are quicker so.
 //!
 //! Where what all members read and write is too long for the cache, results go past it, those that are taken and those that a member
-//! makes for its own output: nobody finds them there later, and a store through it would first read the line. Where it is just too long,
+//! makes for its own output, if that is a slice: few of them would be found there later, and a store through it would first read the line. Where it is just too long,
 //! both ways of an all-reduce are tried out ([`detour`](super::detour)). In place lines are in the cache, and results go there.
 
 mod slots;
@@ -209,7 +209,8 @@ impl Pipeline {
         let target = self.slot(team, team.me(), part);
         let at = part.block * call.block_len()? + part.start();
         let span = team.heap_of(team.me(), target)?;
-        // Lines into which results return stay with this member; others are read by its peers and written to by nobody else.
+        // Lines into which results return stay with this member, if it is to have some; others are read by its peers and written to
+        // by nobody else.
         if self.returns {
             call.give_input(team.view(), at, span, target)?;
         } else {

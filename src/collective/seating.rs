@@ -41,8 +41,8 @@ const _: () = assert!(SEAT_WORDS < INLINE_WORDS);
 /// `ready` to go on takes part all the same, to say so.
 ///
 /// # Errors
-/// What kept this member from being ready; [`Error::Exhausted`] when a seat is not to be had, and [`Error::FailedElsewhere`] on the
-/// other members: nobody has taken anything then. Otherwise those of [`Team::exchange`].
+/// What kept this member from being ready; [`crate::Error::Exhausted`] when a seat is not to be had, and
+/// [`crate::Error::FailedElsewhere`] on the other members: nobody has taken anything then. Otherwise those of [`Team::exchange`].
 pub(super) fn take(
     team: &mut Team,
     operation: Operation,

@@ -76,8 +76,8 @@ impl Plan {
     /// their caches, and 27 us against 139 while they did not. So it is taken here.
     ///
     /// But it takes two to three times as long where source and target lie differently in their lines: there it is a loop. That was
-    /// measured on AMD Zen 3 and nowhere else; a loop is not known to be the quicker one on other processors. So are the halves of an
-    /// exchange (`exchange.rs`).
+    /// measured on AMD Zen 3 and nowhere else; a loop is not known to be the quicker one on other processors. The halves of an
+    /// exchange are loops, too (`exchange.rs`).
     ///
     /// Past the cache it is the loop over half lines: it fills the same lines as the one over whole lines, and that one took
     /// 12 % to 19 % longer at 16 MiB on AMD Zen 5, and 2 % to 4 % from 4 MiB to 64 MiB otherwise.
