@@ -72,6 +72,22 @@ fn sums_in_ordinary_memory(comm: &mut Communicator) -> Result<()> {
     Ok(())
 }
 
+/// Where the output begins elsewhere in a cache line than the input, and where one of the two is in the heap.
+fn sums_that_lie_unlike(comm: &mut Communicator) -> Result<()> {
+    let (me, n_ranks) = (comm.rank().get(), comm.n_ranks());
+    let root = rank(comm, n_ranks - 1);
+    let (own, mut got) = (comm.alloc::<u8>(LEN)?, vec![0; LEN + 1]);
+    own.copy_from_slice(0, &repeated(&period_of(me, 3)))?;
+    comm.all_reduce(&own, &mut got[1..], &ReduceOp::Sum)?;
+    assert!(repeats(&got[1..], &sum_of(n_ranks, 3)) && got[0] == 0);
+    let send = repeated(&period_of(me, 4));
+    got.fill(0);
+    comm.reduce(&send, &mut got[1..], &ReduceOp::Sum, root)?;
+    let expected = if comm.rank() == root { sum_of(n_ranks, 4) } else { vec![0; PERIOD] };
+    assert!(repeats(&got[1..], &expected) && got[0] == 0);
+    comm.free(own)
+}
+
 /// To the next rank and from the one before it: from the heap to ordinary memory, and from that to the heap.
 fn messages(comm: &mut Communicator) -> Result<()> {
     let (me, n_ranks) = (comm.rank().get(), comm.n_ranks());
@@ -97,5 +113,6 @@ fn messages(comm: &mut Communicator) -> Result<()> {
 scenario!(data_that_no_cache_keeps_arrive_whole, Job::of(2).heap_len(112 << 20), |comm| {
     sums_in_the_heap(comm)?;
     sums_in_ordinary_memory(comm)?;
+    sums_that_lie_unlike(comm)?;
     messages(comm)?;
 });
