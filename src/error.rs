@@ -33,6 +33,16 @@ pub enum Error {
         /// What would have been accepted.
         expected: &'static str,
     },
+    /// A buffer has another number of elements than the call needs.
+    #[error("the number of {name} is {count}, expected {expected}")]
+    WrongCount {
+        /// Which elements.
+        name: &'static str,
+        /// How many there are.
+        count: u64,
+        /// How many there have to be.
+        expected: u64,
+    },
     /// A rank is not part of the communicator.
     #[error("rank {rank} does not exist: the communicator has {n_ranks} ranks")]
     InvalidRank {
@@ -454,5 +464,7 @@ mod tests {
         assert_eq!(died.to_string(), "rank 2 was killed by SIGKILL");
         let range = Error::OutOfRange { what: "symmetric heap", offset: 8, len: 4, limit: 10 };
         assert_eq!(range.to_string(), "symmetric heap: 4 at 8 reaches past 10");
+        let wrong = Error::WrongCount { name: "elements received", count: 3, expected: 4 };
+        assert_eq!(wrong.to_string(), "the number of elements received is 3, expected 4");
     }
 }

@@ -194,15 +194,10 @@ pub(super) fn submit_blocks<'a, T: Element, S: Submit<'a> + ?Sized>(
 }
 
 /// `count`, if it is what is `expected`.
+///
+/// # Errors
+/// [`Error::WrongCount`].
 #[inline]
 pub(super) fn same(name: &'static str, count: u64, expected: u64) -> Result<u64> {
-    if count == expected {
-        Ok(count)
-    } else {
-        Err(Error::InvalidArgument {
-            name,
-            value: count,
-            expected: "as many as the other buffer and the ranks make",
-        })
-    }
+    if count == expected { Ok(count) } else { Err(Error::WrongCount { name, count, expected }) }
 }

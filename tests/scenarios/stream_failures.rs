@@ -16,9 +16,10 @@ use crate::streams::{Log, all_are, names};
 scenario!(arguments_that_are_wrong_are_refused_at_once, Job::of(2), |comm| {
     let stream = comm.stream()?;
     let (three, four) = (comm.alloc::<u32>(3)?, comm.alloc::<u32>(4)?);
-    let refused = |error| matches!(error, Err(Error::InvalidArgument { .. }));
+    let refused = |error| matches!(error, Err(Error::WrongCount { .. }));
     assert!(refused(stream.on(comm).all_reduce(&three, &four, &ReduceOp::Sum)));
-    assert!(refused(stream.on(comm).all_to_all(&three, &three)));
+    let uneven = stream.on(comm).all_to_all(&three, &three);
+    assert!(matches!(uneven, Err(Error::InvalidArgument { value: 3, .. })), "{uneven:?}");
     assert!(refused(stream.copy_host_to_device(vec![0; 4], &three)));
     assert!(refused(stream.copy_device_to_host(&four, &HostBuffer::zeroed(3))));
     let here = Place { rank: comm.rank(), offset: HeapOffset::ZERO };

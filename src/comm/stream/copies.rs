@@ -13,7 +13,7 @@ impl Stream {
     /// Enqueues a copy of all of `source` to `target`, which has as many elements.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for different counts; [`Error::StreamFailed`]; [`Error::Exhausted`] when too many operations are enqueued;
+    /// [`Error::WrongCount`] for different counts; [`Error::StreamFailed`]; [`Error::Exhausted`] when too many operations are enqueued;
     /// [`Error::Unavailable`] when this rank has left the job.
     pub fn copy_host_to_device<T: Pod + Send + Sync>(
         &self,
@@ -90,9 +90,9 @@ fn same(host: usize, device: usize) -> Result<()> {
     if host == device {
         return Ok(());
     }
-    Err(Error::InvalidArgument {
+    Err(Error::WrongCount {
         name: "elements on the host's side",
-        value: host as u64,
-        expected: "as many as the device buffer has",
+        count: host as u64,
+        expected: device as u64,
     })
 }

@@ -122,7 +122,10 @@ fn a_stream_that_is_full_refuses_more_and_is_none_the_worse() {
     group.on(all).all_reduce_in_place(&sums, &ReduceOp::Sum).unwrap();
     group.nest(|group| group.end_on(&stream)).unwrap();
     for told in [called, stream.call(|| ()), stream.record(&event), group.end_on(&stream)] {
-        assert!(matches!(told, Err(Error::Exhausted { what: "places in a stream", .. })), "{told:?}");
+        assert!(
+            matches!(told, Err(Error::Exhausted { what, .. }) if what.contains("synchronise")),
+            "{told:?}"
+        );
     }
     drop(release);
     stream.synchronise().unwrap();

@@ -15,7 +15,10 @@ use crate::sync::Watch;
 pub const MAX_ENQUEUED: usize = 1 << 16;
 
 /// What is said where no more can wait.
-const FULL: Error = Error::Exhausted { what: "places in a stream", limit: MAX_ENQUEUED as u64 };
+const FULL: Error = Error::Exhausted {
+    what: "places in a stream (synchronise it, then enqueue more)",
+    limit: MAX_ENQUEUED as u64,
+};
 
 /// Executes an operation. After a failure it is told of that instead, and has to do no more than tell whoever waits for it.
 type Work = dyn FnOnce(Option<&Failure>) -> Result<()> + Send;
