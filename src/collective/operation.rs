@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::algorithm::{Algorithm, ChannelKind, Manner};
 use crate::channel::PREPARING;
-use crate::reduce::{DataType, ReduceOp};
+use crate::reduce::{DataType, F8E4M3, F8E5M2, ReduceOp, Reducer, Scalar};
 
 /// A collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -337,10 +337,11 @@ impl Summary {
             .map(|_| self.signature >> 16 & 0xff)
     }
 
-    /// What it reduces by, where it does: one of [`ReduceOp::PLAIN`] by its name, another one as `operator 0x2a`.
+    /// What it reduces by, where it does: a built-in operator by its name, another one as
+    /// `an operator of the program's own (0x8000002a)`, with the number that stands for its name and type between ranks.
     #[must_use]
     pub fn operator_name(self) -> Option<String> {
-        self.operator().map(|code| OperatorName(code).to_string())
+        self.operator_named().map(|name| name.to_string())
     }
 
     /// The algorithm that the caller wants; `None` where any will do.
@@ -360,6 +361,10 @@ impl Summary {
         self.operation().filter(|operation| operation.reduces()).map(|_| code)
     }
 
+    fn operator_named(self) -> Option<OperatorName> {
+        self.operator().map(|code| OperatorName { code, data_type: self.data_type() })
+    }
+
     /// How it is done; `None` when a peer has posted what is no manner.
     fn manner(self) -> Option<Manner> {
         let [_, _, _, code, ..] = self.signature.to_le_bytes();
@@ -367,15 +372,42 @@ impl Summary {
     }
 }
 
-/// An operator by its code: `sum`, `operator 0x2a`.
-struct OperatorName(u32);
+/// An operator by its code, for elements of a type: `sum`, `mulsum`, `an operator of the program's own (0x8000002a)`.
+struct OperatorName {
+    code: u32,
+    data_type: Option<DataType>,
+}
 
 impl fmt::Display for OperatorName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match usize::try_from(self.0).ok().and_then(|code| ReduceOp::PLAIN.get(code)) {
-            Some(plain) => plain.fmt(f),
-            None => write!(f, "operator {:#x}", self.0),
+        let plain = usize::try_from(self.code).ok().and_then(|code| ReduceOp::PLAIN.get(code));
+        // The code of a sum that is multiplied before tells of the type, and not of the scalar.
+        let scaled = self.data_type.map(|data_type| (data_type, ReduceOp::PreMulSum(one_of(data_type))));
+        let is_meant = |(data_type, op): &(DataType, ReduceOp)| {
+            Reducer::new(*data_type, op, 1).is_ok_and(|reducer| reducer.code() == self.code)
+        };
+        match plain.or(scaled.as_ref().filter(|scaled| is_meant(scaled)).map(|(_, op)| op)) {
+            Some(op) => op.fmt(f),
+            None => write!(f, "an operator of the program's own ({:#x})", self.code),
         }
+    }
+}
+
+/// Some element of `data_type`.
+fn one_of(data_type: DataType) -> Scalar {
+    match data_type {
+        DataType::I8 => Scalar::new(0_i8),
+        DataType::U8 => Scalar::new(0_u8),
+        DataType::I32 => Scalar::new(0_i32),
+        DataType::U32 => Scalar::new(0_u32),
+        DataType::I64 => Scalar::new(0_i64),
+        DataType::U64 => Scalar::new(0_u64),
+        DataType::F16 => Scalar::new(half::f16::ZERO),
+        DataType::Bf16 => Scalar::new(half::bf16::ZERO),
+        DataType::F32 => Scalar::new(0.0_f32),
+        DataType::F64 => Scalar::new(0.0_f64),
+        DataType::F8E4M3 => Scalar::new(F8E4M3::default()),
+        DataType::F8E5M2 => Scalar::new(F8E5M2::default()),
     }
 }
 
@@ -391,8 +423,8 @@ impl fmt::Display for Summary {
         if let Some(data_type) = self.data_type() {
             write!(f, " of {} {}", self.count(), data_type.name())?;
         }
-        if let Some(operator) = self.operator() {
-            write!(f, " by {}", OperatorName(operator))?;
+        if let Some(operator) = self.operator_named() {
+            write!(f, " by {operator}")?;
         }
         if let Some(root) = self.root() {
             write!(f, " with root {root}")?;
@@ -410,5 +442,29 @@ impl fmt::Display for Summary {
             write!(f, " (the first collective call or message of a job, to which all its ranks come)")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reduce::CustomOp;
+
+    #[test]
+    fn an_operator_is_named_by_its_code_and_the_type_of_its_elements() {
+        let name = |data_type, op: &ReduceOp| {
+            let code = Reducer::new(data_type, op, 4).unwrap().code();
+            Summary::new(Operation::AllReduce).of(4, data_type).by(code).operator_name().unwrap()
+        };
+        for data_type in DataType::ALL {
+            assert_eq!(name(data_type, &ReduceOp::PreMulSum(one_of(data_type))), "mulsum");
+            assert_eq!(name(data_type, &ReduceOp::Max), "max");
+        }
+        assert_eq!(name(DataType::F32, &ReduceOp::PreMulSum(Scalar::new(0.5_f32))), "mulsum");
+        let own = name(DataType::F32, &ReduceOp::Custom(CustomOp::new::<f32>("mulsum", |_, _| ())));
+        assert!(own.starts_with("an operator of the program's own (0x"), "{own}");
+        let of_another_type = Reducer::new(DataType::F64, &ReduceOp::PreMulSum(Scalar::new(1.0)), 4).unwrap();
+        let odd = Summary::new(Operation::AllReduce).of(4, DataType::F32).by(of_another_type.code());
+        assert_ne!(odd.operator_name().unwrap(), "mulsum");
     }
 }

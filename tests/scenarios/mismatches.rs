@@ -50,13 +50,19 @@ const VARIANTS: [(Called, Called); 9] = [
     ),
     (SUM, ("all_reduce of 4 float by max", |comm| all_reduce(comm, &ReduceOp::Max))),
     (
-        ("all_reduce of 4 float by operator 0x", |comm| all_reduce(comm, &scaled(2.0))),
-        ("all_reduce of 4 float by operator 0x", |comm| all_reduce(comm, &named("scaled"))),
+        ("all_reduce of 4 float by mulsum", |comm| all_reduce(comm, &scaled(2.0))),
+        ("all_reduce of 4 float by an operator of the program's own (0x", |comm| {
+            all_reduce(comm, &named("scaled"))
+        }),
     ),
-    (SUM, ("all_reduce of 4 float by operator 0x", |comm| all_reduce(comm, &scaled(2.0)))),
+    (SUM, ("all_reduce of 4 float by mulsum", |comm| all_reduce(comm, &scaled(2.0)))),
     (
-        ("all_reduce of 4 float by operator 0x", |comm| all_reduce(comm, &named("first"))),
-        ("all_reduce of 4 float by operator 0x", |comm| all_reduce(comm, &named("last"))),
+        ("all_reduce of 4 float by an operator of the program's own (0x", |comm| {
+            all_reduce(comm, &named("first"))
+        }),
+        ("all_reduce of 4 float by an operator of the program's own (0x", |comm| {
+            all_reduce(comm, &named("last"))
+        }),
     ),
     (
         FROM_ZERO,
