@@ -106,24 +106,26 @@ impl Communicator {
             Some(engine) => engine.choose_channels(ChannelKind::Port).map(|()| engine.count_as_none()),
             None => Ok(()),
         };
-        // The others learn of an end of the epoch without this member; what has ended it here says more.
-        if let (Err(error), Err(end)) = (&opened, self.fabric().check(operation.name())) {
-            let is_told = matches!(error, Error::FailedElsewhere { .. });
-            return if is_told { Err(end) } else { opened.map(|()| derived) };
-        }
+        // A member that failed returns at once when the epoch has ended: the others learn of that without it. What has failed here says
+        // more than the end of the epoch, and that more than a failure somewhere else.
+        let opened = match (opened, self.fabric().check(operation.name())) {
+            (Err(Error::FailedElsewhere { .. }), Err(end)) => return Err(end),
+            (Err(error), Err(_)) => return Err(error),
+            (opened, _) => opened,
+        };
         let outcome = match &opened {
             Ok(()) => READY,
             Err(Error::FailedElsewhere { .. }) => FAILED_ELSEWHERE,
             Err(_) => 0,
         };
         let told = self.engine()?.exchange(operation, &[outcome])?;
-        if outcome == 0 {
-            opened?;
-        }
-        // Somebody's own failure is behind those that were not.
+        // Somebody's own failure is behind those that were not; whoever had one of its own returns that. A communicator whose channels
+        // are not open is never handed out.
         match told.iter().position(|words| words[0] == 0) {
-            Some(failed) => Err(self.fabric().failed_elsewhere(operation.name(), self.members[failed])),
-            None => Ok(derived),
+            Some(failed) if outcome != 0 => {
+                Err(self.fabric().failed_elsewhere(operation.name(), self.members[failed]))
+            }
+            _ => opened.map(|()| derived),
         }
     }
 
