@@ -326,7 +326,7 @@ impl Communicator {
         self.fabric().check(operation.name())?;
         let outcome = outcome?;
         if let Some(member) = told.iter().position(|words| words[0] != 0) {
-            return Err(Error::FailedElsewhere { operation: operation.name(), rank: self.members[member] });
+            return Err(self.fabric().failed_elsewhere(operation.name(), self.members[member]));
         }
         let mut by_rank = vec![[0; 2]; told.len()];
         for (member, words) in self.members.iter().zip(told) {
