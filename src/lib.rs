@@ -32,6 +32,12 @@
 //! | all communicators of one process, for threads of its own | [`Communicator::init_all`] |
 //! | memory: `alloc`, `free`, typed buffers | [`Communicator`], [`heap`] |
 //! | put, get, signal, wait, flush, packets | [`channel::Channel`] and the two types behind it |
+//! | what ranks do together: all-reduce, broadcast, messages and more | [`Collectives`]; first [`Communicator::prepare`] |
+//! | several such calls put together | [`Group`] |
+//! | types of elements, and how they are combined | [`reduce::DataType`], [`reduce::ReduceOp`] |
+//! | which algorithm does it, or one of one's own | [`collective::Algorithm`], [`collective::tuning`], [`collective::CustomAlgorithm`] |
+//! | reading and writing the buffers of all ranks at once | [`comm::SwitchChannel`] |
+//! | communicators of some of the ranks, or more of all | [`Communicator::split`], [`Communicator::duplicate`] |
 //! | operations that run behind the program's back, in order | [`Stream`], [`Event`], [`comm::stream`] |
 //! | a pool of devices that is asked for communicators, within the program | [`coordinator::Pool`] |
 //! | a proxy with a handler of one's own | [`Communicator::start_proxy`] |
@@ -44,6 +50,9 @@
 //! [`shm`], [`sync`] and [`bootstrap`] are the ground that these stand on: shared memory and everything unsafe,
 //! the protocols with their memory orderings, the first meeting of a job. They are public because tools and
 //! measurements need them; most programs do not.
+//!
+//! The first collective call or message on a job's first communicator prepares memory, and is a call of all ranks:
+//! [`Communicator::prepare`], once after joining, has that done.
 #![deny(unsafe_code)]
 
 #[cfg(not(loom))]

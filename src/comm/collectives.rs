@@ -33,11 +33,33 @@ use crate::reduce::{Element, ReduceOp};
 ///
 /// Arguments that are wrong in themselves are an error of the call wherever it goes. A call that fails while data move ends the
 /// epoch: what other ranks have of it cannot be told.
+///
+/// The first call on a job's first communicator, be it a message, prepares memory and is one of all ranks: none returns from it before
+/// each has come to a first call of its own. Where only some ranks have something to say at first, all call
+/// [`Communicator::prepare`](super::Communicator::prepare) once, after joining.
+///
+/// # Ordering
+/// Whoever gets elements of a rank by a call acquires everything that this rank did before its own call (C1, C2, S1), as by a barrier:
+/// its puts over direct channels, wherever they went, since each was done when it returned, and those over proxied channels that it has
+/// flushed. So a call of one element and more acquires:
+///
+/// | call | acquires what was done before it by |
+/// |---|---|
+/// | all_reduce, all_gather, reduce_scatter, all_to_all | all ranks |
+/// | reduce, gather | all ranks, on the root; on the others nothing |
+/// | broadcast, scatter | the root, on the others; on the root nothing: it may return before anybody has come |
+/// | all_to_all_v | each rank whose block for this one is not empty |
+/// | recv | the sender |
+/// | send | nobody |
+///
+/// A call without elements orders nothing, and none orders what others do after they have come to it: another call does that then, or a
+/// [`barrier`](super::Communicator::barrier). What a rank did before it ended a group, or before it enqueued a call on a stream, it did
+/// before the call.
 pub trait Collectives<'a>: Submit<'a> {
     /// Combines the inputs of all ranks, element by element, into the output of each.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when the buffers have different counts; [`Error::CallMismatch`] when the ranks are in different
+    /// [`Error::WrongCount`] when the buffers have different counts; [`Error::CallMismatch`] when the ranks are in different
     /// calls; [`Error::OutOfRange`]; [`Error::OutOfMemory`] when the heap is too small for the communicator's own use;
     /// [`Error::Timeout`], [`Error::PeerLost`], [`Error::ProxyLost`], [`Error::Revoked`].
     #[inline]
@@ -372,13 +394,17 @@ pub trait Collectives<'a>: Submit<'a> {
     /// Who is to send and to receive at a time puts both into one [group](super::Group): a rank that sends first may wait for a
     /// peer that does the same. Two ranks that do wait so for each other are told ([`Error::CallMismatch`]).
     ///
-    /// The first call of a job's first communicator prepares memory together with all ranks, whatever it is. Where it
-    /// is to be one between two ranks, all call [`Communicator::prepare`](super::Communicator::prepare) before.
+    /// **The first call of a job's first communicator is one of all ranks, even if it is a message:** it prepares memory together with
+    /// them, and waits until each has come to a first call of its own. Where the first messages are between some ranks only, all
+    /// ranks call [`Communicator::prepare`](super::Communicator::prepare) once, after joining.
     ///
     /// # Errors
     /// [`Error::InvalidRank`]; [`Error::InvalidArgument`] for a message to oneself, unless a group receives it;
     /// [`Error::CallMismatch`] on both ranks when the peer has called for something else: on this one by a later call if it was not
     /// waiting any more; on all ranks when the peer waits for this one in an operation of all; otherwise those of [`Collectives::all_reduce`].
+    ///
+    /// # Ordering
+    /// Publishes everything before it to the peer that receives the message (C1, S1), and acquires nothing.
     #[inline]
     fn send<T: Element>(&mut self, send: impl Into<SendBuffer<'a, T>>, peer: Rank) -> Result<()> {
         let send = send.into();
@@ -387,10 +413,14 @@ pub trait Collectives<'a>: Submit<'a> {
         submit::<T, _>(self, Operation::Send, count, peer.index(), None, input, Output::None)
     }
 
-    /// Receives what `peer` sends by [`Collectives::send`]: as many elements as `recv` has, of the same type.
+    /// Receives what `peer` sends by [`Collectives::send`]: as many elements as `recv` has, of the same type. As the first call of a
+    /// job's first communicator it is one of all ranks, as a send is.
     ///
     /// # Errors
     /// Those of [`Collectives::send`].
+    ///
+    /// # Ordering
+    /// Acquires everything that `peer` did before that send, its puts too (C1, S1): those over proxied channels if it has flushed them.
     #[inline]
     fn recv<T: Element>(&mut self, recv: impl Into<RecvBuffer<'a, T>>, peer: Rank) -> Result<()> {
         let recv = recv.into();

@@ -26,16 +26,25 @@ use crate::error::{Error, Result};
 /// # }
 /// ```
 ///
-/// The rules are those of NCCL. Sends and receives of a group never wait for each other, whatever their order: all move at once.
-/// Between two ranks, what is sent first is received first. Operations of all ranks are executed in the order in which they
-/// were put in, which is the same on all ranks of a communicator, before sends and receives; of several communicators each
-/// rank may put in what it likes first. Small ones that follow each other cost little more than one. So all ranks put the same
-/// operations into a group: one that makes them one by one is in other calls ([`Error::CallMismatch`]) wherever some of them are small.
+/// The rules are those of NCCL, but for three:
+///
+/// - A call that fails at once is left out, and the end executes the others; `ncclGroupEnd` returns that error then, and executes nothing.
+///   Here the call itself has returned it: who hands it on by `?` drops the group, which executes nothing either. Who goes on knows
+///   what is left out. Peers that leave out the same stay in step; others that miss an operation of all are told when this rank comes to
+///   its next one ([`Error::CallMismatch`]), where they would wait in vain for a group that never comes.
+/// - One thread does not call for several ranks of a job: the thread that ends a group executes it, and would wait for itself.
+/// - The communicators are of one job. Between two jobs there is no order in which all ranks come to their operations.
+///
+/// Sends and receives of a group never wait for each other, whatever their order: all move at once. Between two ranks, what is sent
+/// first is received first. Operations of all ranks are executed in the order in which they were put in, which is the same on all
+/// ranks of a communicator, before sends and receives; of several communicators each rank may put in what it likes first. Small ones
+/// that follow each other cost little more than one. So all ranks put the same operations into a group: one that makes them one by
+/// one is in other calls ([`Error::CallMismatch`]) wherever some of them are small.
 ///
 /// So a message of a group moves when the operations of all ranks in that group are done, those of other communicators too. A peer that
 /// waits for the message before it comes to such an operation waits for ever: it puts the two into a group as well.
 ///
-/// A group has room for [`Group::MAX_CALLS`] calls of each communicator; one more is [`Error::Exhausted`].
+/// A group has room for [`Group::MAX_CALLS`] calls of each communicator; one more is [`Error::Exhausted`]. End it, and start another.
 ///
 /// Calls of a group are independent: none reads what another one of it writes. An argument that is wrong is an error of the call,
 /// which is not put in then; everything else is one of [`Group::end`]. A group that is dropped executes nothing.

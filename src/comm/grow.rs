@@ -42,8 +42,9 @@ impl Communicator {
     /// - [`Error::InvalidArgument`] when `n_ranks` is no larger than now or too large, [`Error::Mismatch`] when the members do not
     ///   agree on it or on the id, [`Error::Unavailable`] when none of them gives an id: all members get it.
     /// - [`Error::PeerLost`]: a member or a newcomer has died or left meanwhile. [`Error::NoMeeting`] when it was the maker of the id, and no
-    ///   member.
-    /// - [`Error::Timeout`]: the rank that it names has not come. [`Error::FailedElsewhere`], [`Error::ResourceLimit`], [`Error::Os`].
+    ///   member; or when another member has called the meeting off, as its launcher is gone.
+    /// - [`Error::Timeout`]: the rank that it names has not come; it names none where the host was held up and did not say which.
+    ///   [`Error::FailedElsewhere`], [`Error::ResourceLimit`], [`Error::Os`].
     /// - [`Error::Revoked`]: the launcher is gone, which ends the epoch.
     /// - Those of a barrier, which end the epoch: the members did not all call it.
     ///
@@ -103,10 +104,11 @@ impl Communicator {
     /// loses patience first ends the meeting for all, so a newcomer should have at least as much as the members.
     ///
     /// # Errors
-    /// - [`Error::NoMeeting`]: the id is not one, is used up, or its host has ended.
+    /// - [`Error::NoMeeting`]: the id is not one, is used up, or its host has ended; or a member has called the meeting off, as its launcher
+    ///   is gone.
     /// - [`Error::NoPlace`]: there are as many newcomers already as the members wait for.
     /// - [`Error::PeerLost`], [`Error::Timeout`], [`Error::FailedElsewhere`]: they did not come together, and no member has the new
-    ///   communicator either.
+    ///   communicator either. A timeout names no rank where the host was held up and did not say which is missing.
     /// - [`Error::Layout`]: the host is another version of this library, or runs as another user.
     /// - [`Error::ResourceLimit`], [`Error::Os`].
     pub fn join_within(id: &UniqueId, timeout: Duration) -> Result<Self> {

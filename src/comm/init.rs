@@ -39,7 +39,7 @@ impl Communicator {
     ///   arguments; nobody else hears of it.
     /// - [`Error::NoMeeting`]: the id is not one, is used up, or its host has ended.
     /// - [`Error::RankTaken`], [`Error::Mismatch`]: those who came do not fit together; all are told.
-    /// - [`Error::Timeout`]: a rank has not come; it is named.
+    /// - [`Error::Timeout`]: a rank has not come; it is named, unless the host was held up and did not say which.
     /// - [`Error::PeerLost`]: a rank came, and died or got stuck before all were ready.
     /// - [`Error::Layout`]: the host is another version of this library, or runs as another user.
     /// - [`Error::ResourceLimit`], [`Error::Os`]: here, or at the host.

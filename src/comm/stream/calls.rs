@@ -25,6 +25,12 @@ impl Stream {
     /// that it executes at once waits for all of them. They are done in the manner that the communicator has now. The first call of
     /// a communicator that was not derived from another waits for the other ranks to come to theirs: a thread that enqueues calls of
     /// several ranks has each of them [prepare](Communicator::prepare) before, in threads.
+    ///
+    /// Buffers are [`DeviceBuffer`](crate::heap::DeviceBuffer)s, or slices that are `'static`: the call outlives what the caller could
+    /// lend. Other ordinary memory goes through a device buffer, by [`Stream::copy_host_to_device`] and [`Stream::copy_device_to_host`].
+    ///
+    /// A barrier is no operation of a stream. An [all-reduce](crate::Collectives::all_reduce) of one element is one, and orders what the
+    /// ranks did as a barrier does. [`Communicator::barrier`] itself is executed at once, behind all calls of `comm` that are enqueued.
     pub fn on<'a>(&'a self, comm: &'a mut Communicator) -> OnStream<'a> {
         OnStream { stream: self, comm }
     }

@@ -6,6 +6,12 @@
 //! words are those of CUDA and NCCL; what is enqueued depends on what was enqueued before it and on nothing else, so
 //! streams of one process cannot block each other for good.
 //!
+//! # Memory
+//! The program goes on while a call waits in a stream, so the call may borrow nothing of it. Its buffers are
+//! [`DeviceBuffer`](crate::heap::DeviceBuffer)s of the symmetric heap; of ordinary memory it takes slices only that live for ever
+//! (`&'static`). What lies elsewhere goes through a device buffer, by copies of the stream: [`Stream::copy_host_to_device`]
+//! before the call, [`Stream::copy_device_to_host`] to a [`HostBuffer`] behind it.
+//!
 //! # Visibility
 //! An operation sees what its caller had written before it was enqueued. Whoever has seen it done ([`Stream::synchronise`],
 //! [`Stream::query`], [`Event`]) sees what it has written.
@@ -60,6 +66,9 @@ pub use worker::MAX_ENQUEUED;
 use worker::{Failure, Queue, Task};
 
 /// Operations in order, executed by a thread of its own: see the [module](self).
+///
+/// The calls that it takes ([`Stream::on`]) are those of [`Collectives`](super::Collectives), on buffers of the symmetric heap: ordinary
+/// memory has to live for ever, or goes through a device buffer by the stream's copies.
 ///
 /// It may be shared between threads. Dropping it waits until all that was enqueued is done; what is left when the epoch has
 /// ended, or when a thread drops it that panics, is not executed.
