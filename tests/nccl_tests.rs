@@ -161,14 +161,20 @@ fn a_limit_that_does_something_else_than_the_operation_says_so_in_its_name() {
         (&["all_reduce", "-d", "double"], [", of float sums"; 2]),
         (&["all_reduce", "-o", "max", "--memory", "ordinary"], [", of float sums"; 2]),
         (&["alltoall", "-d", "double"], ["", ", out of place"]),
-        (&["alltoallv", "--memory", "ordinary"], ["", ", out of place"]),
+        (&["alltoallv", "--memory", "ordinary"], [", in the heap", ", out of place, in the heap"]),
+        (
+            &["all_reduce", "-o", "max", "--memory", "ordinary", "-b", "4K", "-e", "4K"],
+            [", of float sums, in the heap"; 2],
+        ),
     ] {
-        let size = ["-b", "4M", "-e", "4M", "-n", "1", "-w", "0", "--json", "-"];
-        let output = perf(&[words, &size].concat());
+        let size = ["-b", "4M", "-e", "4M"];
+        let size = if words.contains(&"-b") { &[][..] } else { &size };
+        let output = perf(&[words, size, &["-n", "1", "-w", "0", "--json", "-"]].concat());
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         for (row, name) in report["rows"].as_array().unwrap().iter().zip(names) {
             let limit = row["limit"].as_str().unwrap();
-            let plain = limit.trim_end_matches(", of float sums").trim_end_matches(", out of place");
+            let additions = [", in the heap", ", out of place", ", of float sums"];
+            let plain = additions.into_iter().fold(limit, |limit, addition| limit.trim_end_matches(addition));
             assert_eq!(&limit[plain.len()..], name, "{words:?}");
         }
     }

@@ -47,8 +47,7 @@ pub(crate) struct CollectiveArgs {
     /// Operator: sum, prod, max, min, avg, mulsum or all
     #[arg(short = 'o', long, value_name = "OP", value_parser = parse_op, default_value = "sum")]
     op: String,
-    /// Type of the elements: int8, uint8, int32, uint32, int64, uint64, half, bfloat16, float, double, or one of the 8-bit
-    /// floats by its name; or all
+    /// Type of the elements: int8, uint8, int32, uint32, int64, uint64, half, bfloat16, float, double, f8e4m3 or f8e5m2; or all
     #[arg(short = 'd', long, value_name = "TYPE", value_parser = parse_type, default_value = "float")]
     datatype: String,
     /// Root rank; all or -1 for each in turn
@@ -69,7 +68,8 @@ pub(crate) struct CollectiveArgs {
     #[arg(long, value_name = "NAME")]
     algo: Option<Algorithm>,
     /// Show the machine's limit in columns of the table, and not in a table of its own on stderr, where it has a name. What is reduced
-    /// is held against float sums, whatever the type and the operator, and what is exchanged in place against an exchange out of place
+    /// is held against float sums, whatever the type and the operator, and what is exchanged in place against an exchange out of place.
+    /// Loops over ordinary memory there are for an all-reduce past 8 KiB alone: all else is held against loops in the heap
     #[arg(long)]
     pub(crate) bound: bool,
     /// Show the least, the median, the 99th percentile and the greatest time as well, of operations that are timed one by one. Up to

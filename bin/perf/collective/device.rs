@@ -238,7 +238,7 @@ impl Bench<'_> {
                 lanes.push((share.name().to_owned(), self.bare_lane(share, &task, wanted.bytes)?));
             }
         }
-        let otherwise = self.otherwise(wanted);
+        let otherwise = self.otherwise(wanted) + self.elsewhere();
         lanes.iter_mut().for_each(|(name, _)| *name += &otherwise);
         Ok(lanes)
     }
@@ -255,6 +255,14 @@ impl Bench<'_> {
         let sums = if self.operation.reduces() && !is_float_sum { ", of float sums" } else { "" };
         let apart = if self.is_apart(wanted) { ", out of place" } else { "" };
         format!("{sums}{apart}")
+    }
+
+    /// Where hand-written loops have their buffers, which all ranks have to reach, if the operation has its own elsewhere.
+    fn elsewhere(&self) -> &'static str {
+        match self.settings.memory {
+            Memory::Heap => "",
+            Memory::Ordinary => ", in the heap",
+        }
     }
 
     fn bare_lane<W: Way<f32> + 'static>(&self, way: W, task: &Task, bytes: u64) -> Result<Box<dyn Lane>> {
