@@ -177,8 +177,8 @@ pub(crate) struct PerfArgs {
 #[command(mut_arg("maxbytes", |arg| arg.help("Largest size")))]
 #[command(mut_arg("stepfactor", |arg| arg.help("Factor from one size to the next, 2 at least")))]
 pub(crate) struct CompareArgs {
-    /// Compare the algorithms of a collective operation instead of puts, direct and proxied: all_reduce, all_gather, ... What goes
-    /// by messages between pairs, as sendrecv and all_to_all_v do, has one way only
+    /// Compare the ways of a collective operation instead of puts: all_reduce, all_gather, ..., each algorithm, direct and proxied.
+    /// What goes by messages between pairs, as sendrecv and all_to_all_v do, has no choice of algorithms
     #[arg(long, value_name = "OP", value_parser = parse_operation)]
     pub(crate) op: Option<Test>,
     /// Device processes that do the operation [default: 2]
@@ -386,11 +386,12 @@ impl PerfArgs {
     }
 }
 
-/// Reads the name of a collective operation for which there is a choice of algorithms.
+/// Reads the name of a collective operation, as `perf` does.
 fn parse_operation(text: &str) -> Result<Test, String> {
-    let operations = || Test::value_variants().iter().copied().filter(|test| test.has_algorithms());
-    operations().find(|test| test.name() == text).ok_or_else(|| {
-        let names: Vec<_> = operations().map(Test::name).collect();
+    let named = Test::from_str(text, false).ok().filter(|test| test.is_collective());
+    named.ok_or_else(|| {
+        let operations = Test::value_variants().iter().copied().filter(|test| test.is_collective());
+        let names: Vec<_> = operations.map(Test::name).collect();
         format!("expected one of {}", names.join(", "))
     })
 }

@@ -28,6 +28,7 @@ fn text(bytes: Vec<u8>) -> String {
 #[test]
 fn every_algorithm_is_held_against_every_other_over_both_channels() {
     let directory = scratch("compare-op");
+    // Over ports both shots are one way.
     for (op, ranks, algorithms) in
         [("all_gather", 2, "one_shot two_shot ring recursive_doubling"), ("gather", 3, "one_shot two_shot")]
     {
@@ -42,7 +43,7 @@ fn every_algorithm_is_held_against_every_other_over_both_channels() {
             serde_json::from_slice(&std::fs::read(directory.join("compare.json")).unwrap()).unwrap();
         let rows = report["rows"].as_array().unwrap();
         let ways = 1 + algorithms.split(' ').count();
-        assert_eq!(rows.len(), 3 * 2 * ways, "{report}");
+        assert_eq!(rows.len(), 3 * (ways + ways - 1), "{report}");
         for row in rows {
             assert!(row["p50_ns"].as_f64().unwrap() > 0.0 && row["wrong"] == 0, "{row}");
             assert!(row["ratio"].as_f64().unwrap() > 0.0 && row["in_place"] == false, "{row}");
@@ -50,13 +51,38 @@ fn every_algorithm_is_held_against_every_other_over_both_channels() {
             assert_eq!(row["operations_per_sample"], if is_short { 64 } else { 1 }, "{row}");
             let named =
                 row["variant"].as_str().is_none_or(|name| algorithms.split(' ').any(|other| other == name));
-            assert!(named && (row["channel"] == "memory" || row["channel"] == "port"), "{row}");
+            let is_way =
+                row["channel"] == "memory" || row["channel"] == "port" && row["variant"] != "two_shot";
+            assert!(named && is_way, "{row}");
         }
         let csv = std::fs::read_to_string(directory.join("compare.csv")).unwrap();
         assert_eq!(csv.lines().count(), 1 + rows.len());
         let svg = std::fs::read_to_string(directory.join("compare.svg")).unwrap();
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
         assert!(algorithms.split(' ').all(|name| svg.contains(name) && table.contains(name)), "{table}");
+    }
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn what_goes_by_messages_is_compared_directly_and_by_proxy_though_it_has_no_algorithms() {
+    let directory = scratch("compare-op-messages");
+    // The second by the name that nccl-tests has for it.
+    for (word, op) in [("sendrecv", "sendrecv"), ("alltoallv", "all_to_all_v")] {
+        let output = compare(&directory, &["--op", word, "-b", "1", "-e", "8K", "-f", "64", "-n", "64"]);
+        let (table, error) = (text(output.stdout), text(output.stderr));
+        assert_eq!(output.status.code(), Some(0), "{error}");
+        assert!(table.contains(&format!("{op} over 2 ranks")) && !table.contains("by algorithm"), "{table}");
+        assert!(table.contains("Direct and proxied; "), "{table}");
+        let report = std::fs::read(directory.join("compare.json")).unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
+        assert_eq!(report["op"], op);
+        let rows = report["rows"].as_array().unwrap();
+        for (row, channel) in rows.iter().zip(["memory", "port"].into_iter().cycle()) {
+            assert!(row["channel"] == channel && row["variant"].is_null() && row["wrong"] == 0, "{row}");
+            assert!(row["bytes"].as_u64().unwrap() > 0 && row["p50_ns"].as_f64().unwrap() > 0.0, "{row}");
+        }
+        assert!(rows.len() >= 2 * 3, "{report}");
     }
     std::fs::remove_dir_all(directory).unwrap();
 }

@@ -225,6 +225,20 @@ fn run_takes_everything_behind_the_dashes_as_the_program() {
 }
 
 #[test]
+fn compare_takes_every_collective_test_by_the_names_that_perf_takes() {
+    let operation = |name: &str| parse::<CompareArgs>(&["--op", name]).map(|compare| compare.op);
+    for test in Test::value_variants() {
+        let found = operation(test.name());
+        assert_eq!(found.is_ok_and(|op| op == Some(*test)), test.is_collective(), "{}", test.name());
+        if test.is_collective() {
+            assert_eq!(operation(test.nccl_tests_name()).unwrap(), Some(*test));
+        }
+    }
+    let error = operation("alltoall_v").unwrap_err();
+    assert!(error.contains("expected one of all_reduce, ") && error.contains("all_to_all_v, "), "{error}");
+}
+
+#[test]
 fn compare_writes_the_files_that_are_named_and_three_where_none_is() {
     let files = |words: &[&str]| {
         let compare: CompareArgs = parse(words).unwrap();

@@ -70,15 +70,29 @@ impl RivalReport {
         names
     }
 
+    /// Those of them that were measured over `channel`.
+    pub(super) fn algorithms_over(&self, channel: Channel) -> Vec<&str> {
+        let is_there = |algorithm: &&str| {
+            self.rows.iter().any(|row| row.channel == Some(channel) && name(row) == *algorithm)
+        };
+        self.algorithms().into_iter().filter(is_there).collect()
+    }
+
+    /// Whether there are algorithms to choose from.
+    pub(super) fn has_choice(&self) -> bool {
+        self.rows.iter().any(|row| row.variant.is_some())
+    }
+
     /// What `algorithm` took at a size over `channel`.
     pub(super) fn row(&self, bytes: u64, channel: Channel, algorithm: &str) -> Option<&Row> {
         self.at(bytes, channel).find(|row| name(row) == algorithm)
     }
 
-    /// The quickest algorithm at a size over `channel`.
+    /// The quickest algorithm at a size over `channel`; what the library does by itself where there is none with a name.
     pub(super) fn quickest(&self, bytes: u64, channel: Channel) -> Option<&Row> {
-        let algorithms = self.at(bytes, channel).filter(|row| row.variant.is_some());
-        algorithms.min_by(|a, b| time(a).total_cmp(&time(b)))
+        let is_nameless = |row: &Row| row.variant.is_none();
+        self.at(bytes, channel)
+            .min_by(|a, b| is_nameless(a).cmp(&is_nameless(b)).then(time(a).total_cmp(&time(b))))
     }
 
     /// How many times as long as the quickest direct way the quickest proxied one takes at a size; `None` where the two cannot be

@@ -31,11 +31,12 @@ const COLOURS: [RGBColor; 8] = [
 /// When the drawing library refuses.
 pub(super) fn text(report: &RivalReport) -> Result<String> {
     let (verdict, sizes) = (Verdict::of(report), report.sizes());
-    let title = format!("{} over {} ranks of one host, by algorithm", report.test.name(), report.n_ranks);
+    let what = if report.has_choice() { "by algorithm" } else { "direct and proxied" };
+    let title = format!("{} over {} ranks of one host, {what}", report.test.name(), report.n_ranks);
     let page = Page {
         title: &title,
         machine: &report.machine,
-        footer: footer(&verdict),
+        footer: footer(&verdict, report.has_choice()),
         x_label: "size",
         sizes: &sizes,
         panels: panels(report, &sizes, &verdict),
@@ -43,8 +44,11 @@ pub(super) fn text(report: &RivalReport) -> Result<String> {
     page.svg()
 }
 
-fn footer(verdict: &Verdict) -> String {
-    let dashes = "Dashed: what the library chooses by itself, and below the machine's limit.";
+fn footer(verdict: &Verdict, has_choice: bool) -> String {
+    let dashes = match has_choice {
+        true => "Dashed: what the library chooses by itself, and below the machine's limit.",
+        false => "Dashed: the machine's limit.",
+    };
     match verdict.overtaking.mark() {
         _ if verdict.too_few.is_some() => format!("Too few samples for a crossover. {dashes}"),
         _ if verdict.compared.is_none() => {
@@ -78,15 +82,15 @@ fn panels<'a>(report: &'a RivalReport, sizes: &[u64], verdict: &Verdict) -> [Pan
     ]
 }
 
-/// A line for each algorithm.
+/// A line for each algorithm, in the same colour over both channels; that of the default is dashed beside others.
 fn algorithms<'a>(report: &'a RivalReport, sizes: &[u64], channel: Channel) -> Vec<Line<'a>> {
     let of = |name: &'a str, colour| {
         let value = |bytes| report.row(bytes, channel, name).and_then(|row| row.p50_ns);
-        line(name, colour, name == BY_DEFAULT, sizes, value)
+        line(name, colour, name == BY_DEFAULT && report.has_choice(), sizes, value)
     };
     let named = report.algorithms().into_iter().filter(|name| *name != BY_DEFAULT);
     let lines = named.zip(COLOURS.into_iter().cycle()).map(|(name, colour)| of(name, colour));
-    lines.chain([of(BY_DEFAULT, GREY)]).collect()
+    lines.chain([of(BY_DEFAULT, GREY)]).filter(|line| !line.points.is_empty()).collect()
 }
 
 fn line<'a>(

@@ -172,6 +172,41 @@ fn tables_fit_a_terminal_of_eighty_columns_and_the_quickest_is_marked() {
 }
 
 #[test]
+fn where_there_is_no_choice_the_default_is_held_against_itself_by_proxy() {
+    let mut report = modelled(3000.0, 1.0);
+    report.rows.retain(|row| row.variant.is_none());
+    report.test = Test::SendRecv;
+    assert_eq!(report.quickest(8, Channel::Port).and_then(|row| row.p50_ns), Some(4050.84));
+    let told = sentences(&report);
+    assert!(told.starts_with("Proxied never overtakes direct: it takes 3.85 x as long at 8 B"), "{told}");
+    assert!(told.contains("Against the machine's limit direct takes from 2.00 x"), "{told}");
+    assert!(!told.contains("quickest") && !told.contains("by itself"), "{told}");
+    let seen = view::text(Look::plain(), &report);
+    assert!(seen.contains("Direct and proxied; bandwidth and limit are those of direct"), "{seen}");
+    assert!(!seen.contains("quickest") && !seen.contains("algorithm"), "{seen}");
+    let drawn = svg::text(&report).unwrap();
+    assert!(drawn.contains("sendrecv over 4 ranks of one host, direct and proxied"));
+    assert!(
+        drawn.contains("Dashed: the machine&apos;s limit.") || drawn.contains("Dashed: the machine's limit.")
+    );
+}
+
+#[test]
+fn an_algorithm_is_shown_for_a_channel_where_it_was_measured_over_it() {
+    let mut report = modelled(3000.0, 1.0);
+    let is_proxied = |row: &Row| row.channel == Some(Channel::Port);
+    report.rows.retain(|row| !is_proxied(row) || row.variant.as_deref() != Some("two_shot"));
+    assert!(report.algorithms_over(Channel::Memory).contains(&"two_shot"));
+    assert_eq!(report.algorithms_over(Channel::Port), ["default", "one_shot", "ring"]);
+    let proxied = Verdict::of(&report).proxied;
+    assert!(proxied.iter().all(|lead| lead.algorithm != "two_shot"), "{proxied:?}");
+    let seen = view::text(Look::plain(), &report);
+    let heads: Vec<_> =
+        seen.lines().filter(|line| line.contains("one_shot") && line.contains("ring")).collect();
+    assert!(heads[0].contains("two_shot") && !heads[1].contains("two_shot"), "{heads:?}");
+}
+
+#[test]
 fn the_files_have_every_way_at_every_size() {
     let report = modelled(3000.0, 1.0);
     let json = serde_json::to_value(report.to_file()).unwrap();

@@ -74,8 +74,9 @@ impl Verdict {
         }
         let mut sentences = Vec::new();
         for (leads, channel) in [(&self.direct, Channel::Memory), (&self.proxied, Channel::Port)] {
-            let led = lead_sentence(report, &sizes, channel, leads);
-            let told = [led, default_sentence(report, &sizes, channel)];
+            // Where nobody leads there is nothing to hold the default against.
+            let Some(led) = lead_sentence(report, &sizes, channel, leads) else { continue };
+            let told = [Some(led), default_sentence(report, &sizes, channel)];
             sentences.push(told.into_iter().flatten().collect::<Vec<_>>().join(" "));
         }
         sentences.extend(self.compared.map(|(first, last)| self.overtaking_sentence(report, first, last)));
@@ -118,7 +119,8 @@ impl Verdict {
                 times(last)
             ),
             Crossing::Never => format!(
-                "Proxied never overtakes direct: each at its quickest, it takes {} and {}{level}.",
+                "Proxied never overtakes direct: {}it takes {} and {}{level}.",
+                if report.has_choice() { "each at its quickest, " } else { "" },
                 times(first),
                 times(last)
             ),
@@ -134,7 +136,8 @@ pub(super) fn is_thin(row: &Row) -> bool {
 /// Who leads over `channel`: of all ways to change the lead from size to size, the one that loses least to the quickest, where
 /// a change costs as much as [`CHANGE`] at one size. So noise changes no lead.
 fn leads(report: &RivalReport, sizes: &[u64], channel: Channel) -> Vec<Lead> {
-    let names: Vec<&str> = report.algorithms().into_iter().filter(|name| *name != BY_DEFAULT).collect();
+    let names = report.algorithms_over(channel);
+    let names: Vec<&str> = names.into_iter().filter(|name| *name != BY_DEFAULT).collect();
     let lost = |bytes: u64, name: &str| {
         let own = report.row(bytes, channel, name).map_or(f64::INFINITY, time);
         (own / report.quickest(bytes, channel).map_or(own, time)).ln()
@@ -225,7 +228,8 @@ fn limit_sentence(report: &RivalReport, sizes: &[u64]) -> Option<String> {
     let most = ratios.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1))?;
     let told = |(bytes, ratio): (u64, f64)| format!("{} x (at {})", three_digits(ratio), format_size(bytes));
     Some(format!(
-        "Against the machine's limit the quickest direct way takes from {} to {}.",
+        "Against the machine's limit {} takes from {} to {}.",
+        if report.has_choice() { "the quickest direct way" } else { "direct" },
         told(least),
         told(most)
     ))

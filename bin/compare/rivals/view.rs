@@ -19,8 +19,10 @@ const EXPENDABLE: [&str; 4] = ["limit", "wrong", "GB/s", "direct/limit"];
 pub(super) fn text(look: Look, report: &RivalReport) -> String {
     let verdict = Verdict::of(report);
     let mut parts = vec![head(report), quickest(look, report)];
-    parts.push(by_algorithm(look, report, "Direct", Channel::Memory));
-    parts.push(by_algorithm(look, report, "Proxied", Channel::Port));
+    if report.has_choice() {
+        parts.push(by_algorithm(look, report, "Direct", Channel::Memory));
+        parts.push(by_algorithm(look, report, "Proxied", Channel::Port));
+    }
     parts.extend(drawing(look, report, &verdict));
     parts.push(verdict.sentences(report).join("\n") + "\n");
     parts.join("\n")
@@ -30,55 +32,60 @@ fn head(report: &RivalReport) -> String {
     format!(
         "{}\n\n\
          {} over {} ranks: floats in the heap, out of place.\n\
-         direct:  each rank's own core moves the data (memory channels).\n\
-         proxied: each rank's proxy does (port channels).\n",
+         direct:  each rank's own core moves the data (perf --channel memory).\n\
+         proxied: each rank's proxy does (perf --channel port).\n",
         report.machine.line(),
         report.test.name(),
         report.n_ranks
     )
 }
 
+/// A line for each size; who was the quickest is told where there was a choice.
 fn quickest(look: Look, report: &RivalReport) -> String {
+    let has_choice = report.has_choice();
     let row = |bytes: u64| {
         let of = |channel| report.quickest(bytes, channel);
         let (direct, proxied) = (of(Channel::Memory), of(Channel::Port));
         let told = |row: Option<&Row>| or_dash(row.and_then(|row| row.p50_ns), format_ns);
-        let named = |row: Option<&Row>| or_dash(row, |row| name(row).to_owned());
+        let named = |row: Option<&Row>| has_choice.then(|| or_dash(row, |row| name(row).to_owned()));
         let times = |value: f64| format!("{} x", three_digits(value));
-        let texts = vec![
-            format_size(bytes),
-            told(direct),
+        let texts = [
+            Some(format_size(bytes)),
+            Some(told(direct)),
             named(direct),
-            told(proxied),
+            Some(told(proxied)),
             named(proxied),
-            or_dash(report.factor(bytes), times),
-            or_dash(direct.and_then(|row| row.gb_per_s), three_digits),
-            or_dash(direct.and_then(|row| row.limit_p50_ns), format_ns),
-            or_dash(direct.and_then(|row| row.ratio), times),
-            or_dash(report.wrong_at(bytes), |wrong| wrong.to_string()),
+            Some(or_dash(report.factor(bytes), times)),
+            Some(or_dash(direct.and_then(|row| row.gb_per_s), three_digits)),
+            Some(or_dash(direct.and_then(|row| row.limit_p50_ns), format_ns)),
+            Some(or_dash(direct.and_then(|row| row.ratio), times)),
+            Some(or_dash(report.wrong_at(bytes), |wrong| wrong.to_string())),
         ];
-        (texts, report.wrong_at(bytes).is_some_and(|wrong| wrong > 0))
+        (texts.into_iter().flatten().collect(), report.wrong_at(bytes).is_some_and(|wrong| wrong > 0))
     };
-    let head = vec![
-        "size",
-        "direct p50",
-        "by",
-        "proxied p50",
-        "by",
-        "proxied/direct",
-        "GB/s",
-        "limit",
-        "direct/limit",
-        "wrong",
+    let by = has_choice.then_some("by");
+    let head = [
+        Some("size"),
+        Some("direct p50"),
+        by,
+        Some("proxied p50"),
+        by,
+        Some("proxied/direct"),
+        Some("GB/s"),
+        Some("limit"),
+        Some("direct/limit"),
+        Some("wrong"),
     ];
+    let head = head.into_iter().flatten().collect();
     let rows = report.sizes().into_iter().map(row).collect();
     let table = Grid { head, words: 0, rows }.text(look, &EXPENDABLE);
-    format!("The quickest algorithm of each kind; bandwidth and limit are those of direct\n{table}")
+    let title = if has_choice { "The quickest algorithm of each kind" } else { "Direct and proxied" };
+    format!("{title}; bandwidth and limit are those of direct\n{table}")
 }
 
 /// Median times, a column for each algorithm; an asterisk marks the quickest, where there are samples enough of it to tell.
 fn by_algorithm(look: Look, report: &RivalReport, word: &str, channel: Channel) -> String {
-    let algorithms = report.algorithms();
+    let algorithms = report.algorithms_over(channel);
     let row = |bytes: u64| {
         let best = report.quickest(bytes, channel).filter(|row| !is_thin(row)).map(name);
         let cell = |algorithm: &&str| {
@@ -110,6 +117,6 @@ fn drawing(look: Look, report: &RivalReport, verdict: &Verdict) -> Option<String
         series("proxied", '◇', AnsiColor::Magenta, Channel::Port),
     ];
     let mark = verdict.too_few.is_none().then(|| verdict.overtaking.mark()).flatten();
-    let title = "Time of the quickest (p50) by size";
+    let title = if report.has_choice() { "Time of the quickest (p50) by size" } else { "Time (p50) by size" };
     chart::draw(look, &Chart { title, sizes: &sizes, series: &series, mark })
 }

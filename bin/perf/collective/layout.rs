@@ -66,7 +66,7 @@ impl Layout {
 }
 
 /// Blocks of the input and of the output of a rank, which receives as much as it sends where it does both.
-fn blocks(operation: Operation, n_ranks: u64) -> (u64, u64) {
+pub(crate) fn blocks(operation: Operation, n_ranks: u64) -> (u64, u64) {
     match operation {
         Operation::Send => (1, 1),
         Operation::AllToAllV => (n_ranks, n_ranks),

@@ -3,14 +3,22 @@
 use shmccl::collective::tuning::ONE_SHOT_LEN;
 use shmccl::collective::{Algorithm, Operation};
 
-/// The algorithms that do `operation` among `n_ranks` each in its own way, where a rank contributes `len` bytes.
-pub(crate) fn ways(operation: Operation, n_ranks: u32, len: u64) -> Vec<Algorithm> {
+use crate::args::Channel;
+
+/// The algorithms that do `operation` over `channel` among `n_ranks` each in its own way, where a rank contributes `len` bytes.
+pub(crate) fn ways(operation: Operation, channel: Channel, n_ranks: u32, len: u64) -> Vec<Algorithm> {
+    use Algorithm::{HalvingDoubling, Naive, OneShot, RecursiveDoubling, Ring, TwoShot};
+    use Operation::{AllGather, AllReduce, Broadcast, Reduce, ReduceScatter};
+    let is_direct = channel == Channel::Memory;
     let differs = |algorithm: &Algorithm| match (algorithm, operation) {
+        // Between two there is one tree: a chain is that, and so is a star.
+        (Ring, Broadcast) | (Naive, _) if n_ranks == 2 => false,
         // Past what travels with the announcement this is naive.
-        (Algorithm::OneShot, Operation::Reduce | Operation::Broadcast) => len <= ONE_SHOT_LEN,
+        (OneShot, Reduce | Broadcast) => is_direct && len <= ONE_SHOT_LEN,
+        // Where no rank reaches another's buffers, this is one shot, and naive for what has a tree.
+        (TwoShot, operation) => is_direct || operation == AllReduce,
         // Where these need a power of two, they leave it to the ring otherwise.
-        (Algorithm::RecursiveDoubling, Operation::AllGather)
-        | (Algorithm::HalvingDoubling, Operation::ReduceScatter) => n_ranks.is_power_of_two(),
+        (RecursiveDoubling, AllGather) | (HalvingDoubling, ReduceScatter) => n_ranks.is_power_of_two(),
         _ => true,
     };
     Algorithm::ALL.into_iter().filter(|algorithm| algorithm.supports(operation)).filter(differs).collect()
@@ -20,20 +28,63 @@ pub(crate) fn ways(operation: Operation, n_ranks: u32, len: u64) -> Vec<Algorith
 mod tests {
     use super::*;
 
+    const SHORT: u64 = ONE_SHOT_LEN;
+    const LONG: u64 = ONE_SHOT_LEN + 1;
+
+    fn names(operation: Operation, channel: Channel, n_ranks: u32, len: u64) -> String {
+        let names = ways(operation, channel, n_ranks, len).into_iter().map(Algorithm::name);
+        names.collect::<Vec<_>>().join(" ")
+    }
+
     #[test]
     fn what_would_be_left_to_another_is_no_way_of_its_own() {
-        let has = |algorithm, operation, n_ranks, len| ways(operation, n_ranks, len).contains(&algorithm);
-        for (algorithm, operation) in [
-            (Algorithm::HalvingDoubling, Operation::ReduceScatter),
-            (Algorithm::RecursiveDoubling, Operation::AllGather),
-        ] {
-            assert!(has(algorithm, operation, 4, 1 << 20) && !has(algorithm, operation, 3, 1 << 20));
+        let direct = |operation, n_ranks, len| names(operation, Channel::Memory, n_ranks, len);
+        assert_eq!(direct(Operation::ReduceScatter, 4, LONG), "one_shot two_shot ring halving_doubling");
+        assert_eq!(direct(Operation::ReduceScatter, 3, LONG), "one_shot two_shot ring");
+        assert_eq!(direct(Operation::AllGather, 4, LONG), "one_shot two_shot ring recursive_doubling");
+        assert_eq!(direct(Operation::AllGather, 3, LONG), "one_shot two_shot ring");
+        assert_eq!(direct(Operation::Reduce, 3, SHORT), "one_shot two_shot tree naive");
+        assert_eq!(direct(Operation::Reduce, 3, LONG), "two_shot tree naive");
+        assert_eq!(direct(Operation::Broadcast, 3, SHORT), "one_shot two_shot ring tree naive");
+        assert_eq!(direct(Operation::Broadcast, 3, LONG), "two_shot ring tree naive");
+        assert_eq!(ways(Operation::AllReduce, Channel::Memory, 3, LONG), Algorithm::ALL);
+        assert_eq!(direct(Operation::Gather, 2, 8), "one_shot two_shot");
+    }
+
+    #[test]
+    fn over_ports_both_shots_are_one_but_for_an_all_reduce_and_naive_where_there_is_a_tree() {
+        for len in [SHORT, LONG] {
+            let proxied = |operation, n_ranks| names(operation, Channel::Port, n_ranks, len);
+            assert_eq!(ways(Operation::AllReduce, Channel::Port, 3, len), Algorithm::ALL);
+            assert_eq!(proxied(Operation::AllGather, 4), "one_shot ring recursive_doubling");
+            assert_eq!(proxied(Operation::ReduceScatter, 4), "one_shot ring halving_doubling");
+            assert_eq!(proxied(Operation::Reduce, 3), "tree naive");
+            assert_eq!(proxied(Operation::Broadcast, 3), "ring tree naive");
+            for operation in [Operation::AllToAll, Operation::Gather, Operation::Scatter] {
+                assert_eq!(proxied(operation, 3), "one_shot");
+            }
         }
+    }
+
+    #[test]
+    fn between_two_ranks_there_is_one_tree() {
+        let direct = |operation, len| names(operation, Channel::Memory, 2, len);
+        assert_eq!(direct(Operation::Reduce, SHORT), "one_shot two_shot tree");
+        assert_eq!(direct(Operation::Broadcast, LONG), "two_shot tree");
         for operation in [Operation::Reduce, Operation::Broadcast] {
-            assert!(has(Algorithm::OneShot, operation, 2, ONE_SHOT_LEN));
-            assert!(!has(Algorithm::OneShot, operation, 2, ONE_SHOT_LEN + 1));
+            assert_eq!(names(operation, Channel::Port, 2, SHORT), "tree");
         }
-        assert!(has(Algorithm::OneShot, Operation::AllReduce, 3, 1 << 20));
-        assert!(!has(Algorithm::Ring, Operation::Gather, 2, 8));
+        for channel in [Channel::Memory, Channel::Port] {
+            let all_but_naive = &Algorithm::ALL[..Algorithm::ALL.len() - 1];
+            assert_eq!(ways(Operation::AllReduce, channel, 2, SHORT), all_but_naive);
+        }
+    }
+
+    #[test]
+    fn what_goes_by_messages_has_no_algorithms() {
+        for channel in [Channel::Memory, Channel::Port] {
+            assert!(ways(Operation::Send, channel, 2, 8).is_empty());
+            assert!(ways(Operation::AllToAllV, channel, 3, 8).is_empty());
+        }
     }
 }
