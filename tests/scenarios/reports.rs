@@ -111,7 +111,9 @@ scenario!(
             let report = told.get().expect("rank 1 has combined its share");
             assert_eq!(numbers(&report.ranks[0].awaits()), [1], "{report}");
             let text = report.to_string();
-            let (_, rest) = text.split_once(&format!("in all_reduce of {COUNT} float by an operator of the program's own ")).unwrap();
+            let (_, rest) = text
+                .split_once(&format!("in all_reduce of {COUNT} float by an operator of the program's own "))
+                .unwrap();
             let (_, rest) = rest.split_once(" by two_shot").unwrap_or_else(|| panic!("{text}"));
             let (_, rest) = rest.split_once(", step ").unwrap_or_else(|| panic!("{text}"));
             let digits = rest.find(|char: char| !char.is_ascii_digit()).unwrap();
