@@ -11,7 +11,8 @@
 //!
 //! # Ordering
 //! `signal` publishes every earlier put of its channel; the matching `wait` acquires them (edge S1). Puts of different
-//! channels are not ordered among each other, and nothing is promised about a put that no signal followed.
+//! channels are not ordered among each other, and nothing is promised about a put that neither a signal followed nor, once it was done,
+//! a barrier or another call of the ranks concerned ([`Collectives`](crate::Collectives)).
 
 mod control;
 mod executor;
