@@ -74,4 +74,4 @@ pub(crate) use lease::{GONE, LEFT, Landlord};
 pub use operation::{Operation, Summary};
 pub(crate) use per_member::{PerMember, fill};
 pub(crate) use pipework::OpenPorts;
-pub(crate) use region::{RegionLayout, TURNS};
+pub(crate) use region::{LAP, RegionLayout, TURNS};

@@ -16,7 +16,7 @@ use super::Communicator;
 use super::stream::Loan;
 use super::workspace::{ALIGN, Workspace};
 use crate::collective::tuning::{Table, Tuning};
-use crate::collective::{ChannelKind, Engine, Operation, RegionLayout, Summary};
+use crate::collective::{ChannelKind, Engine, LAP, Operation, RegionLayout, Summary};
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, Region};
 use crate::rank::Rank;
@@ -240,10 +240,11 @@ impl Communicator {
         Ok(region)
     }
 
-    /// Zeroes the control structures of a region of this rank's, which may have been used for something else.
+    /// Zeroes the control structures of a region of this rank's, which may have been used for something else; and the mail, whose pages
+    /// the first calls would wait for otherwise, and take their ways for slow ones.
     fn clear(&self, region: Region, n_members: u64) -> Result<()> {
         let heap = self.heap().view();
-        let len = RegionLayout::new(n_members).mail(0);
+        let len = RegionLayout::new(n_members).mail(LAP);
         heap.span(heap.rank(), region.part(0, len)?)?.fill(0, len, 0)
     }
 }
