@@ -177,7 +177,8 @@ pub(crate) struct PerfArgs {
 #[command(mut_arg("maxbytes", |arg| arg.help("Largest size")))]
 #[command(mut_arg("stepfactor", |arg| arg.help("Factor from one size to the next, 2 at least")))]
 pub(crate) struct CompareArgs {
-    /// Compare the ways of a collective operation instead of puts: all_reduce, all_gather, ..., each algorithm, direct and proxied.
+    /// Compare the ways of a collective operation instead of puts: all_reduce, all_gather, ..., each algorithm that is a loop of its own, direct and
+    /// proxied: between two ranks a chain and naive are the tree.
     /// What goes by messages between pairs, as sendrecv and all_to_all_v do, has no choice of algorithms
     #[arg(long, value_name = "OP", value_parser = parse_operation)]
     pub(crate) op: Option<Test>,

@@ -35,7 +35,8 @@ use crate::reduce::{Element, ReduceOp};
 /// epoch: what other ranks have of it cannot be told.
 ///
 /// The first call on a job's first communicator, be it a message, prepares memory and is one of all ranks: none returns from it before
-/// each has come to a first call of its own. Where only some ranks have something to say at first, all call
+/// each has come to a first collective call or message of its own. A barrier, `alloc` or `free` is none: a rank that comes to one of these
+/// instead is in another call ([`Error::CallMismatch`]). Where only some ranks have something to say at first, all call
 /// [`Communicator::prepare`](super::Communicator::prepare) once, after joining.
 ///
 /// # Ordering
@@ -395,8 +396,8 @@ pub trait Collectives<'a>: Submit<'a> {
     /// peer that does the same. Two ranks that do wait so for each other are told ([`Error::CallMismatch`]).
     ///
     /// **The first call of a job's first communicator is one of all ranks, even if it is a message:** it prepares memory together with
-    /// them, and waits until each has come to a first call of its own. Where the first messages are between some ranks only, all
-    /// ranks call [`Communicator::prepare`](super::Communicator::prepare) once, after joining.
+    /// them, and waits until each has come to a first collective call or message of its own; a barrier is none. Where the first messages are
+    /// between some ranks only, all ranks call [`Communicator::prepare`](super::Communicator::prepare) once, after joining.
     ///
     /// # Errors
     /// [`Error::InvalidRank`]; [`Error::InvalidArgument`] for a message to oneself, unless a group receives it;
@@ -404,7 +405,8 @@ pub trait Collectives<'a>: Submit<'a> {
     /// waiting any more; on all ranks when the peer waits for this one in an operation of all; otherwise those of [`Collectives::all_reduce`].
     ///
     /// # Ordering
-    /// Publishes everything before it to the peer that receives the message (C1, S1), and acquires nothing.
+    /// Publishes everything before it to the peer that receives the message (C1, S1), of puts over proxied channels those that it has
+    /// flushed; and acquires nothing.
     #[inline]
     fn send<T: Element>(&mut self, send: impl Into<SendBuffer<'a, T>>, peer: Rank) -> Result<()> {
         let send = send.into();

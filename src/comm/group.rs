@@ -29,10 +29,11 @@ use crate::error::{Error, Result};
 /// The rules are those of NCCL, but for three:
 ///
 /// - A call that fails at once is left out, and the end executes the others; `ncclGroupEnd` returns that error then, and executes nothing.
-///   Here the call itself has returned it: who hands it on by `?` drops the group, which executes nothing either. Who goes on knows
-///   what is left out. Peers that leave out the same stay in step; others that miss an operation of all are told when this rank comes to
-///   its next one ([`Error::CallMismatch`]), where they would wait in vain for a group that never comes.
-/// - One thread does not call for several ranks of a job: the thread that ends a group executes it, and would wait for itself.
+///   Here the call itself has returned it: who hands it on by `?` drops the group, which executes nothing either. Who goes on has to
+///   see to it that all ranks leave out the same operation of all. If they do not, this rank's next one takes its place: they are told when
+///   the two differ ([`Error::CallMismatch`]), and two that are alike have a result that nobody meant.
+/// - A group is of one rank. So is the thread that ends groups by [`Group::end`]: it executes them, and would wait for itself. On streams
+///   ([`Group::end_on`]) one thread may end groups of several ranks.
 /// - The communicators are of one job. Between two jobs there is no order in which all ranks come to their operations.
 ///
 /// Sends and receives of a group never wait for each other, whatever their order: all move at once. Between two ranks, what is sent
@@ -180,7 +181,7 @@ impl<'c, 'b> Group<'c, 'b> {
             (0, others) => refused(
                 "the number of communicators in a group that are of another rank of the job than the first",
                 others,
-                "none; make a group for each rank, in a thread of its own",
+                "none; make a group for each rank, and end it in a thread of its own, or on a stream",
             ),
             (others, _) => refused(
                 "the number of communicators in a group that are of another job, or another epoch, than the first",

@@ -118,14 +118,14 @@ impl Communicator {
             Err(Error::FailedElsewhere { .. }) => FAILED_ELSEWHERE,
             Err(_) => 0,
         };
-        let told = self.engine()?.exchange(operation, &[outcome])?;
-        // Somebody's own failure is behind those that were not; whoever had one of its own returns that. A communicator whose channels
-        // are not open is never handed out.
-        match told.iter().position(|words| words[0] == 0) {
-            Some(failed) if outcome != 0 => {
-                Err(self.fabric().failed_elsewhere(operation.name(), self.members[failed]))
-            }
-            _ => opened.map(|()| derived),
+        let told = self.engine()?.exchange(operation, &[outcome]);
+        if outcome == 0 {
+            return opened.map(|()| derived);
+        }
+        // Somebody's own failure is behind those that were not. A communicator whose channels are not open is never handed out.
+        match told?.iter().position(|words| words[0] == 0) {
+            Some(failed) => Err(self.fabric().failed_elsewhere(operation.name(), self.members[failed])),
+            None => opened.map(|()| derived),
         }
     }
 

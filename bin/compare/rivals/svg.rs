@@ -77,8 +77,20 @@ fn panels<'a>(report: &'a RivalReport, sizes: &[u64], verdict: &Verdict) -> [Pan
     [
         panel("Direct", "time", format_ns, algorithms(report, sizes, Channel::Memory), None),
         panel("Proxied", "time", format_ns, algorithms(report, sizes, Channel::Port), None),
-        panel("The quickest of each", "time", format_ns, quickest, mark),
-        panel("Bandwidth of the quickest", "GB/s", three_digits, both(|row| row.gb_per_s), None),
+        panel(
+            if report.has_choice() { "The quickest of each" } else { "Both" },
+            "time",
+            format_ns,
+            quickest,
+            mark,
+        ),
+        panel(
+            if report.has_choice() { "Bandwidth of the quickest" } else { "Bandwidth" },
+            "GB/s",
+            three_digits,
+            both(|row| row.gb_per_s),
+            None,
+        ),
     ]
 }
 

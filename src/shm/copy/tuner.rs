@@ -403,7 +403,7 @@ fn cost(way: Way, purpose: Purpose, took: Duration, len: usize) -> f32 {
 /// cache of another core. But what goes through the cache costs the writer so much there that this need not be known: at 2 KiB 0.6 us
 /// and 0.25 past it, at 8 KiB 3.5 and 0.4 (AMD Zen 4).
 fn reader_ns(len: f32) -> f32 {
-    f32::min(200.0 + 0.05 * len, 1000.0 + 0.035 * len)
+    f32::min(100.0 + 0.05 * len, 1000.0 + 0.035 * len)
 }
 
 #[cfg(test)]
