@@ -14,6 +14,12 @@ use super::stats::ENOUGH_FOR_P99;
 /// How long a slice of one lane is to take, in nanoseconds.
 const SLICE_NS: u64 = 800_000;
 
+/// A test has settled after so many operations: the library tries out up to three ways, three times each, and goes on with the best,
+const SETTLED_AFTER: u64 = 12;
+
+/// or after so many nanoseconds: what takes so long goes one way from the start.
+const SETTLING_NS: u64 = 100_000_000;
+
 /// Slices are never fewer, however long an operation takes.
 pub(crate) const FEWEST_SLICES: u64 = 15;
 
@@ -56,7 +62,7 @@ impl Company<'_> {
 pub(crate) struct Effort {
     /// Operations to time, where the user said how many.
     pub(crate) iters: Option<u64>,
-    /// Operations before the clock starts, where the user said how many.
+    /// Operations before the clock starts, at least; where nobody said how many, until the library has settled.
     pub(crate) warmup: Option<u64>,
     /// For how long to go on otherwise.
     pub(crate) time: Duration,
@@ -64,6 +70,21 @@ pub(crate) struct Effort {
     pub(crate) patience: Duration,
     /// How long to leave the cores alone before each limit, so that idle proxies are asleep.
     pub(crate) rest: Duration,
+}
+
+impl Effort {
+    /// The same for a limit, which has nothing to settle.
+    fn of_limit(self) -> Self {
+        Self { warmup: self.warmup.or(Some(0)), ..self }
+    }
+
+    /// Whether `ops` operations, which took so long together, were enough before the clock starts.
+    fn is_warm(&self, ops: u64, took_ns: u64) -> bool {
+        match self.warmup {
+            Some(wanted) => ops >= wanted,
+            None => ops >= SETTLED_AFTER || took_ns >= SETTLING_NS,
+        }
+    }
 }
 
 /// What came out, on the rank that leads.
@@ -161,7 +182,10 @@ pub(crate) fn take_turns(
 ) -> Result<Turns> {
     // Limits, too: where ranks share cores, the operations at the start of a slice are not as quick as those at its end.
     let fewest = ENOUGH_FOR_P99.div_ceil(field.fewest_slices.max(1));
-    let ops = lanes.iter_mut().map(|lane| calibrate(&mut company, *lane, effort, fewest));
+    let ops = lanes.iter_mut().enumerate().map(|(index, lane)| {
+        let effort = if index < field.tests { effort } else { effort.of_limit() };
+        calibrate(&mut company, *lane, effort, fewest)
+    });
     let ops = ops.collect::<Result<Vec<_>>>()?;
     let fewest_ops = ops[..field.tests].iter().copied().min().unwrap_or(0);
     let per_sample = lanes.iter().map(|lane| lane.per_sample()).collect();
@@ -224,7 +248,7 @@ pub(crate) fn calibrate(
     effort: Effort,
     fewest: u64,
 ) -> Result<u64> {
-    let (mut ops, mut warmed) = (lane.batch(), 0);
+    let (began, mut ops, mut warmed) = (now_ns(), lane.batch(), 0);
     let op_ns = loop {
         company.share(0)?;
         let start = now_ns();
@@ -233,10 +257,10 @@ pub(crate) fn calibrate(
         warmed += ops;
         let next = if took < SLICE_NS / 2 {
             (ops * SLICE_NS / took).clamp(ops * 2, ops * 16).next_multiple_of(lane.batch())
-        } else if warmed < effort.warmup.unwrap_or(0) {
-            ops
-        } else {
+        } else if effort.is_warm(warmed, now_ns() - began) {
             0
+        } else {
+            ops
         };
         match company.share(next)? {
             0 => break took as f64 / ops as f64,
