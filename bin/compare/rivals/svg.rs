@@ -72,25 +72,17 @@ fn panels<'a>(report: &'a RivalReport, sizes: &[u64], verdict: &Verdict) -> [Pan
     let mut quickest = both(time);
     let limit = |bytes| report.quickest(bytes, Channel::Memory).and_then(|row| row.limit_p50_ns);
     quickest.push(line("limit", GREY, true, sizes, limit));
+    let [times, bandwidths] = match report.has_choice() {
+        true => ["The quickest of each", "Bandwidth of the quickest"],
+        false => ["Both", "Bandwidth"],
+    };
     let panel =
         |title, y_label, write, lines, mark| Panel { title, y_label, write, logarithmic: true, lines, mark };
     [
         panel("Direct", "time", format_ns, algorithms(report, sizes, Channel::Memory), None),
         panel("Proxied", "time", format_ns, algorithms(report, sizes, Channel::Port), None),
-        panel(
-            if report.has_choice() { "The quickest of each" } else { "Both" },
-            "time",
-            format_ns,
-            quickest,
-            mark,
-        ),
-        panel(
-            if report.has_choice() { "Bandwidth of the quickest" } else { "Bandwidth" },
-            "GB/s",
-            three_digits,
-            both(|row| row.gb_per_s),
-            None,
-        ),
+        panel(times, "time", format_ns, quickest, mark),
+        panel(bandwidths, "GB/s", three_digits, both(|row| row.gb_per_s), None),
     ]
 }
 
