@@ -123,14 +123,20 @@ impl Engine {
         self.team.board.explain(mine, error)
     }
 
-    /// What another member has complained of about this one, which is in the call `mine`.
+    /// What members are known to disagree on when the epoch has ended, for this one in the call `mine`.
     pub(crate) fn told(&self, mine: Summary) -> Option<Error> {
         self.team.board.told(mine)
     }
 
-    /// Ends the epoch, since this member, in the call `mine`, has found `rank` in the call `theirs`. All members are told.
-    pub(crate) fn convict_rank(&self, rank: Rank, mine: Summary, theirs: Summary) {
-        self.team.board.convict_rank(rank, mine, theirs);
+    /// What members have disagreed on first, in calls for which they did not wait for each other.
+    pub(crate) fn disagreement(&self) -> Option<Error> {
+        self.team.board.disagreement()
+    }
+
+    /// Ends the epoch, since this member, in the call `mine`, has found `rank` in the call `theirs`, or since members have disagreed
+    /// before. All members are told.
+    pub(crate) fn convict(&self, rank: Rank, mine: Summary, theirs: Summary) {
+        self.team.board.convict(rank, mine, theirs);
     }
 
     /// The words that say which members have left.

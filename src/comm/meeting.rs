@@ -207,14 +207,7 @@ impl Meeting {
         self.barrier.wait(&waiting).map_err(|stop| {
             let missing = self.barrier.missing().and_then(|rank| u32::try_from(rank).ok()).map(Rank::known);
             let error = fabric.error(&waiting, stop, operation.name(), missing);
-            let mine = self.call(operation);
-            let error = match (error, watch.beside().or_else(|| watch.astray()), engine) {
-                (Error::Revoked { .. }, Some((rank, theirs)), _) => {
-                    Error::CallMismatch { mine, rank, theirs }
-                }
-                (error, _, Some(engine)) => engine.explain(mine, error),
-                (error, ..) => error,
-            };
+            let error = explained(self.call(operation), error, &watch);
             if matches!(error, Error::CallMismatch { .. }) {
                 // Whoever has ended the epoch: this rank's call has failed, too, and cannot be made again.
                 fabric.abort();
@@ -226,6 +219,19 @@ impl Meeting {
     fn revoke(&self) {
         self.fabric.abort();
     }
+}
+
+/// The `error` of a wait in the call `mine`; or, where the epoch was ended because ranks are in different calls, which these are. What
+/// they have disagreed on before goes before what they are in now.
+fn explained(mine: Summary, error: Error, watch: &BarrierWatch<'_>) -> Error {
+    let before = || watch.engine.and_then(Engine::disagreement);
+    let differs = |(rank, theirs)| Error::CallMismatch { mine, rank, theirs };
+    let now = || watch.beside().or_else(|| watch.astray()).map(differs);
+    let found = if matches!(error, Error::Revoked { .. }) { before().or_else(now) } else { None };
+    found.unwrap_or_else(|| match watch.engine {
+        Some(engine) => engine.explain(mine, error),
+        None => error,
+    })
 }
 
 /// Whether all ranks have called `operation` with the arguments that this one has, and it has failed on none of them.

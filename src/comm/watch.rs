@@ -73,7 +73,7 @@ impl Watch for BarrierWatch<'_> {
         (0..).zip(&**self.cells).find_map(gone).or_else(|| {
             let (rank, theirs) = self.beside().or_else(|| self.astray())?;
             if let Some(engine) = self.engine {
-                engine.convict_rank(rank, Summary::new(self.operation), theirs);
+                engine.convict(rank, Summary::new(self.operation), theirs);
             }
             self.fabric.abort();
             world.revocation().check()

@@ -230,8 +230,8 @@ fn finalized_after(calls: [Call; 2]) -> Vec<Result<()>> {
         let comms = Communicator::init_all(2).unwrap();
         let run = |mut comm: Communicator, call: Call| {
             check_sum(&mut comm).unwrap();
-            call(&mut comm).unwrap();
-            comm.finalize()
+            // What it is told may come at its next call already.
+            call(&mut comm).and_then(|()| comm.finalize())
         };
         let running = comms.into_iter().zip(calls).map(|(comm, call)| scope.spawn(move || run(comm, call)));
         let running: Vec<_> = running.collect();
@@ -250,10 +250,26 @@ fn ranks_that_were_in_different_calls_and_waited_for_nobody_are_told_at_the_end(
         |comm| (0..7).try_for_each(|_| comm.broadcast(&[1_u8; 4], &mut [0; 4], rank(comm, 0))),
         |comm| comm.reduce(&[1_u8; 4], &mut [0; 4], &ReduceOp::Sum, rank(comm, 0)),
     ];
+    // The other one waits at the end, and looks for members that are elsewhere, when the next call comes.
+    let later: [Call; 2] = [
+        |comm| {
+            comm.broadcast(&[1_u8; 4], &mut [0; 4], rank(comm, 0))?;
+            while comm.report()?.ranks[1].waits_for().is_none() {
+                std::thread::yield_now();
+            }
+            comm.broadcast(&[1_u8; 4], &mut [0; 4], rank(comm, 0))?;
+            while comm.revoked().is_none() {
+                std::thread::yield_now();
+            }
+            Ok(())
+        },
+        far_ahead[1],
+    ];
     let both = ["broadcast of 4 uint8 with root 0", "reduce of 4 uint8 by sum with root 0"];
-    let cases: [([Call; 2], [&str; 2]); 4] = [
+    let cases: [([Call; 2], [&str; 2]); 5] = [
         ([broadcast, reduce], both),
         (far_ahead, both),
+        (later, both),
         ([broadcast, nothing], ["broadcast of 4 uint8 with root 0", "finalize"]),
         ([nothing, reduce], ["finalize", "reduce of 4 uint8 by sum with root 0"]),
     ];

@@ -15,17 +15,18 @@ impl Board {
     #[cold]
     pub(crate) fn explain(&self, mine: Summary, error: Error) -> Error {
         let found = match &error {
-            Error::Revoked { .. } => self.disagreement().or_else(|| self.complaints.find(mine)),
+            Error::Revoked { .. } => self.told(mine),
             Error::Timeout { .. } => self.complaints.find(mine),
             _ => return error,
         };
         found.or_else(|| self.absence()).or_else(|| self.circle(mine, &error)).unwrap_or(error)
     }
 
-    /// What another member has complained of about this one, which is in the call `mine`.
+    /// What members are known to disagree on when the epoch has ended: what all have posted tells of it, or else what another member has
+    /// complained of about this one, which is in the call `mine`.
     #[cold]
     pub(crate) fn told(&self, mine: Summary) -> Option<Error> {
-        self.complaints.find(mine)
+        self.disagreement().or_else(|| self.complaints.find(mine))
     }
 
     /// The circle in which this member, in the call `mine`, and others have waited for each other, as it seems, until the deadline of one of
@@ -80,52 +81,43 @@ impl Board {
     /// Ends the epoch, since this member and `member` are in different calls, or have been.
     #[cold]
     pub(super) fn disagree(&self, member: usize, turn: usize) -> Error {
-        self.convict(member, self.mine[turn].summary(), self.theirs(member, turn));
-        self.disagreement().unwrap_or_else(|| self.mismatch(member, turn))
+        let (rank, theirs) = (self.members[member], Post(&self.posts[member][turn]).mark().summary());
+        self.convict(rank, self.mine[turn].summary(), theirs)
     }
 
-    /// Ends the epoch, since this member, in the call `mine`, has found `member` in the call `theirs`. All are told: the rest may be in
-    /// messages still.
+    /// Ends the epoch, since this member, in the call `mine`, has found `rank` in the call `theirs`; or since some member differs from
+    /// this one before that. All members are told, who may be in messages still; a rank need not be one.
     #[cold]
-    fn convict(&self, member: usize, mine: Summary, theirs: Summary) {
-        self.complaints.lodge(member, mine, theirs);
-        let others = (0..self.members.len()).filter(|&other| other != self.me && other != member);
-        others.for_each(|other| self.complaints.pass_on(other, member, theirs));
-        self.revoke();
-    }
-
-    /// The same, for a rank, which need not be a member.
-    #[cold]
-    pub(crate) fn convict_rank(&self, rank: Rank, mine: Summary, theirs: Summary) {
-        match self.members.iter().position(|&member| member == rank) {
-            Some(member) => self.convict(member, mine, theirs),
-            None => self.revoke(),
+    pub(crate) fn convict(&self, rank: Rank, mine: Summary, theirs: Summary) -> Error {
+        let (mine, rank, theirs) = self.first_difference().unwrap_or((mine, rank, theirs));
+        if let Some(odd) = self.members.iter().position(|&member| member == rank) {
+            self.complaints.lodge(odd, mine, theirs);
+            let others = (0..self.members.len()).filter(|&other| other != self.me && other != odd);
+            others.for_each(|other| self.complaints.pass_on(other, odd, theirs));
         }
+        self.revoke();
+        Error::CallMismatch { mine, rank, theirs }
     }
 
-    fn mismatch(&self, member: usize, turn: usize) -> Error {
-        let (mine, theirs) = (self.mine[turn].summary(), self.theirs(member, turn));
-        Error::CallMismatch { mine, rank: self.members[member], theirs }
+    /// The error of the first operation in which some member did something else than this one, as far back as the ring goes.
+    #[cold]
+    pub(crate) fn disagreement(&self) -> Option<Error> {
+        self.first_difference().map(|(mine, rank, theirs)| Error::CallMismatch { mine, rank, theirs })
     }
 
-    /// What `member` has posted in that turn.
-    fn theirs(&self, member: usize, turn: usize) -> Summary {
-        Post(&self.posts[member][turn]).mark().summary()
-    }
-
-    /// Looks through the ring for the first operation in which some member did something else than this one.
-    fn disagreement(&self) -> Option<Error> {
+    /// What this member did there, and which rank did what else.
+    fn first_difference(&self) -> Option<(Summary, Rank, Summary)> {
         let last = (0..LAP).map(|ago| self.sequence.wrapping_sub(ago)).take_while(|&sequence| sequence != 0);
         let both = last.flat_map(|sequence| (0..self.members.len()).map(move |member| (sequence, member)));
         both.filter_map(|(sequence, member)| self.difference(sequence, member)).last()
     }
 
-    /// The error that the posts of this member and of `member` for `sequence` are up, and differ, if so.
-    fn difference(&self, sequence: u64, member: usize) -> Option<Error> {
+    /// What the posts of this member and of `member` for `sequence` say, if they are up and differ.
+    fn difference(&self, sequence: u64, member: usize) -> Option<(Summary, Rank, Summary)> {
         shown(&self.posts[self.me], sequence)?;
         let mine = self.mine[index(sequence)].summary();
         let theirs = kept(&self.posts[member], sequence)?.summary();
-        (theirs != mine).then_some(Error::CallMismatch { mine, rank: self.members[member], theirs })
+        (theirs != mine).then_some((mine, self.members[member], theirs))
     }
 
     /// The error that a member is elsewhere, if one is.
@@ -192,8 +184,10 @@ fn shown(posts: &[PostCell], sequence: u64) -> Option<Mark> {
 /// each other that may not be up yet: then an error may name half of another call.
 fn kept(posts: &[PostCell], sequence: u64) -> Option<Mark> {
     let mark = shown(posts, sequence)?;
-    let next = (1..LAP).find_map(|ahead| shown(posts, sequence.wrapping_add(ahead)));
-    next.is_none_or(|next| mark.precedes(next)).then_some(mark)
+    let next = || (1..LAP).find_map(|ahead| shown(posts, sequence.wrapping_add(ahead)));
+    // Its owner may have posted twice while the first look passed from one slot to the next. Whoever sees one post sees those before.
+    let is_kept = next().is_none() || next().is_some_and(|next| mark.precedes(next));
+    is_kept.then_some(mark)
 }
 
 #[cfg(test)]

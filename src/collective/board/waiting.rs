@@ -92,7 +92,7 @@ impl Watch for MemberWatch<'_> {
         let left = || self.departure.has_reached(LEFT).then_some(Stop::PeerLost(self.rank));
         self.peer.check().or_else(left).or_else(|| {
             let (rank, theirs) = self.board.absent()?;
-            self.board.convict_rank(rank, self.board.last_posted(), theirs);
+            self.board.convict(rank, self.board.last_posted(), theirs);
             self.peer.check()
         })
     }
