@@ -140,7 +140,7 @@ pub(crate) struct SweepArgs {
     #[arg(short = 'w', long = "warmup_iters", visible_alias = "warmup-iters", value_name = "N", value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]
     pub(crate) warmup_iters: Option<u64>,
     /// 0 verifies nothing, any other number the data of every operation (nccl-tests: of so many)
-    #[arg(short = 'c', long, value_name = "N", default_value_t = 1)]
+    #[arg(short = 'c', long, value_name = "N", value_parser = parse_check, default_value = "1")]
     pub(crate) check: u32,
 }
 
@@ -397,20 +397,28 @@ fn parse_operation(text: &str) -> Result<Test, String> {
     })
 }
 
+/// Reads whether, or how often, results are verified.
+fn parse_check(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "expected 0 for no verifying, or another whole number".to_owned())
+}
+
 /// Reads how many ranks do something together that is measured.
 fn parse_ranks(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(1) => Err(format!(
+    match text {
+        "1" => Err(format!(
             "1 is not in 2..={MAX_RANKS}: a rank alone hands nothing over, and there is nothing to hold it against"
         )),
-        Ok(number) if (2..=MAX_RANKS).contains(&number) => Ok(number),
-        Ok(number) => Err(format!("{number} is not in 2..={MAX_RANKS}")),
-        Err(error) => Err(error.to_string()),
+        _ => n_ranks(2)(text),
     }
 }
 
-fn n_ranks(least: i64) -> clap::builder::RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(least..=i64::from(MAX_RANKS))
+/// Reads a number of ranks, `least` of them or more.
+fn n_ranks(least: u32) -> impl Fn(&str) -> Result<u32, String> + Clone {
+    move |text| match text.parse::<i64>().map(|number| (number, u32::try_from(number))) {
+        Ok((_, Ok(number))) if (least..=MAX_RANKS).contains(&number) => Ok(number),
+        Ok((number, _)) => Err(format!("{number} is not in {least}..={MAX_RANKS}")),
+        Err(_) => Err(format!("expected a number from {least} to {MAX_RANKS}")),
+    }
 }
 
 #[cfg(test)]

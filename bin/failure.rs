@@ -66,15 +66,18 @@ pub(crate) fn one_line(error: &clap::Error, command: &str) -> String {
         let words = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
         if let Some(message) = words.strip_prefix("error: ") {
             line.push_str(message);
-        } else if !words.is_empty()
-            && !words.starts_with("Usage: ")
-            && !words.starts_with("For more information")
-        {
+        } else if !words.is_empty() && !words.starts_with("Usage: ") && !is_left_out(&words, command) {
             line.push_str("; ");
             line.push_str(words.trim_start_matches("tip: "));
         }
     }
     format!("{line}; try '{command} --help'")
+}
+
+/// Whether `words` of clap's about `command` help nobody. Only what `run` starts has arguments that may begin like a flag.
+fn is_left_out(words: &str, command: &str) -> bool {
+    let is_about_values = words.starts_with("tip: to pass '") && !command.ends_with(" run");
+    is_about_values || words.starts_with("For more information")
 }
 
 #[cfg(test)]

@@ -76,6 +76,9 @@ const RANK_COUNTS: [u32; 3] = [2, 4, 8];
 pub(crate) fn run(args: &PerfArgs) -> Result<u8> {
     let wanted = without_fifo_rate_on_one_core(args)?;
     check_files(args)?;
+    for &(test, _) in wanted.iter().filter(|(test, _)| test.is_collective()) {
+        collective::table::plan(args, test)?;
+    }
     if wanted.iter().any(|(test, _)| test.starts_processes()) {
         tune::check_table()?;
     }

@@ -93,7 +93,8 @@ fn every_line_of_every_operation_is_one_of_nccl_tests() {
         let has_root = ["reduce", "broadcast", "gather", "scatter"].contains(&operation);
         let reduces = operation.contains("reduce");
         assert_eq!(rows[0][4], if has_root { "0" } else { "-1" });
-        assert_eq!(rows[0][3], if reduces { "sum" } else { "none" });
+        let names_operator = reduces || operation == "sendrecv";
+        assert_eq!(rows[0][3], if names_operator { "sum" } else { "none" });
         assert_eq!(rows[2][0], "32768");
     }
 }
@@ -265,6 +266,7 @@ fn what_cannot_be_meant_is_exit_code_two_and_one_line() {
         (&["gather", "--algo", "ring"], "ring cannot do gather; these can: one_shot, two_shot"),
         (&["--bound"], "--bound has no effect with all tests; leave it out, or name a collective operation"),
         (&["reduce", "-r", "2"], "--root 2 is no rank; of 2 the last is 1"),
+        (&["all_reduce", "reduce", "-r", "2"], "--root 2 is no rank; of 2 the last is 1"),
         (&["reduce", "-r", "x"], "expected a rank, all or -1"),
         (
             &["all_reduce", "-o", "xor"],

@@ -54,7 +54,8 @@ pub(crate) struct CollectiveArgs {
     #[arg(short = 'r', long, value_name = "RANK", value_parser = parse_root, allow_hyphen_values = true, default_value = "0")]
     root: Root,
     /// Which rank's time counts: 0 that of rank 0, 1 the mean over the ranks, 2 the shortest, 3 the longest. What the table shows as time,
-    /// and bandwidths are of, is the median over the operations (nccl-tests: the mean)
+    /// and bandwidths are of, is the median over the operations (nccl-tests: the mean). Up to 8 KiB 64 operations are timed as one, with the
+    /// rewriting of inputs and the reading of results between them (without the reading by -c 0), in limits as well
     #[arg(short = 'a', long, value_name = "0-3", value_parser = clap::value_parser!(u8).range(0..=3), default_value_t = 1)]
     average: u8,
     /// Bytes from one size to the next, instead of a factor [default with --stepfactor 1: 1MiB]
@@ -69,7 +70,8 @@ pub(crate) struct CollectiveArgs {
     algo: Option<Algorithm>,
     /// Show the machine's limit in columns of the table, and not in a table of its own on stderr, where it has a name. What is reduced
     /// is held against float sums, whatever the type and the operator, and what is exchanged in place against an exchange out of place.
-    /// Loops over ordinary memory there are for an all-reduce past 8 KiB alone: all else is held against loops in the heap
+    /// Loops over ordinary memory there are for an all-reduce past 8 KiB alone: all else is held against loops in the heap. An all-reduce
+    /// in the heap out of place is held against loops that stage, too
     #[arg(long)]
     pub(crate) bound: bool,
     /// Show the least, the median, the 99th percentile and the greatest time as well, of operations that are timed one by one. Up to
@@ -115,7 +117,12 @@ impl PerfArgs {
             algorithm: args.algo.map(|algorithm| algorithm.name().to_owned()),
             channel: self.channel.unwrap_or(Channel::Memory),
             types: named(&args.datatype, TYPES.into_iter().map(DataType::name)),
-            ops: if reduces { named(&args.op, OPERATORS.into_iter()) } else { vec!["none".to_owned()] },
+            ops: match test {
+                _ if reduces => named(&args.op, OPERATORS.into_iter()),
+                // nccl-tests names an operator there, though none is applied.
+                Test::SendRecv => vec![ReduceOp::Sum.name().to_owned()],
+                _ => vec!["none".to_owned()],
+            },
             roots,
             average: Average::numbered(args.average),
             memory: args.memory,

@@ -10,7 +10,7 @@
 //! | [`trial`], [`gathering`] | how operations are timed; how ranks meet in between |
 //! | [`bare`], [`mailed`] | the limit of buffers in the heap: where ranks meet, and where data are mailed |
 //! | [`places`] | where these are |
-//! | [`staged`] | the limit of ordinary memory |
+//! | [`staged`] | a limit that stages |
 
 mod bare;
 pub(crate) mod device;

@@ -43,8 +43,8 @@ use crate::error::{Error, Result};
 /// upon, and may then differ between lengths, numbers of ranks, kinds of memory, and ranks that share their cores or do not. By the
 /// built-in table it is always one that stays in the order of the ranks.
 ///
-/// Where the caller has not chosen by [`set_algorithm`](crate::Communicator::set_algorithm), no tuning table makes such a reduction go by
-/// one of them: it is done by two_shot instead.
+/// Where the caller has not chosen by [`set_algorithm`](crate::Communicator::set_algorithm), no tuning table has a reduction by a custom
+/// operator, or of 16-bit or 8-bit floats, leave the order of the ranks: it is done by two_shot instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Algorithm {
@@ -57,7 +57,7 @@ pub enum Algorithm {
     Ring,
     /// Ranks exchange all that they have with partners at distances 1, 2, 4 and so on.
     RecursiveDoubling,
-    /// Ranks exchange halves, quarters and so on of the elements, and then the same backwards (Rabenseifner).
+    /// Ranks exchange halves, quarters and so on of the elements, and then the same backwards.
     HalvingDoubling,
     /// Up a binary tree and down again.
     Tree,

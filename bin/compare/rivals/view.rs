@@ -33,7 +33,9 @@ fn head(report: &RivalReport) -> String {
         "{}\n\n\
          {} over {} ranks: floats in the heap, out of place.\n\
          direct:  each rank's own core moves the data (perf --channel memory).\n\
-         proxied: each rank's proxy does (perf --channel port).\n",
+         proxied: each rank's proxy does (perf --channel port).\n\
+         Direct one_shot (up to 8 KiB) and two_shot go without channels: what lies\n\
+         between them and the proxied ones is not due to the channel alone.\n",
         report.machine.line(),
         report.test.name(),
         report.n_ranks

@@ -17,7 +17,7 @@ pub(crate) struct Settings {
     pub(crate) channel: Channel,
     /// Names of element types.
     pub(crate) types: Vec<String>,
-    /// Names of operators; `none` for an operation that only moves.
+    /// Names of operators, as the table has them where the operation only moves.
     pub(crate) ops: Vec<String>,
     /// Roots; none for an operation that has no root.
     pub(crate) roots: Vec<u32>,

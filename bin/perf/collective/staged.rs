@@ -1,9 +1,11 @@
-//! The limit of an all-reduce on ordinary memory: a hand-written loop over it, staged in slots that all ranks can reach.
+//! A limit of an all-reduce on ordinary memory, or out of place in the heap: a hand-written loop over it, staged in slots that all ranks
+//! can reach.
 //!
 //! Each rank has two slots. In step s it takes the sums of piece s - 2 out of one of them and puts its elements of piece s there,
 //! in one pass; then it adds its share of piece s - 1 to what all others have in their other slots, over which the sums return.
 //! Between two steps all ranks meet. So every byte that a rank does not add itself is staged once and taken once, in whatever
-//! way it is done: peers cannot reach it where it lies.
+//! way it is done: peers cannot reach ordinary memory where it lies. Buffers of the heap they can, but then each rank reads and writes those
+//! of all others, while here most of that is in the cache.
 //!
 //! Nothing of it is the library's but the flags over which ranks meet: the loops are those of `shmccl::shm::yardstick`. In which
 //! pieces it goes, and whether sums go past the cache, is tried out in all ways; the quickest is the limit.
@@ -147,8 +149,7 @@ impl Staged {
         self.shares(piece).1.into_iter().try_for_each(|part| {
             let slot = self.slot(self.me, piece, &part)?;
             let at = |start: Option<usize>| start.map(|start| start + part.start);
-            let (taken, given) = places(own, at(taken), at(given), part.len());
-            turn_over(&slot, taken, given, self.past)
+            turn_over(&slot, own, at(taken), at(given), self.past)
         })
     }
 
@@ -157,13 +158,13 @@ impl Staged {
         let share = self.shares(piece).0;
         let others = (0..self.slots.len()).filter(|&rank| rank != self.me);
         let staged = others.map(|rank| self.slot(rank, piece, &share)).collect::<Result<Vec<_>>>()?;
-        add_returning(own.part(piece.start + share.start..piece.start + share.end), &staged, self.past)
+        add_returning(own, piece.start + share.start..piece.start + share.end, &staged, self.past)
     }
 }
 
 impl Way<f32> for Staged {
     fn go(&mut self, workload: &mut Workload<f32>, gathering: &mut Gathering) -> Result<()> {
-        let mut own = workload.own().expect("ordinary memory");
+        let mut own = workload.own().expect("it lies where staging is possible");
         let total = own.count();
         for step in 0..total.div_ceil(self.piece) + 2 {
             if step > 0 {
@@ -176,24 +177,6 @@ impl Way<f32> for Staged {
             }
         }
         Ok(())
-    }
-}
-
-/// The `count` sums from `taken` on, and as many elements from `given` on, where these are wanted.
-fn places<'o>(
-    own: &'o mut Own<'_>,
-    taken: Option<usize>,
-    given: Option<usize>,
-    count: usize,
-) -> (Option<&'o mut [f32]>, Option<&'o [f32]>) {
-    match own {
-        Own::Apart(elements, sums) => {
-            (taken.map(|at| &mut sums[at..][..count]), given.map(|at| &elements[at..][..count]))
-        }
-        Own::InPlace(both) => {
-            let (before, behind) = both.split_at_mut(given.unwrap_or(both.len()));
-            (taken.map(|at| &mut before[at..][..count]), given.map(|_| &behind[..count]))
-        }
     }
 }
 

@@ -24,13 +24,12 @@ const FIGURE_MS: u64 = 120;
 /// Operations before the clock starts, where the user does not say how many, at least: those that tell how long one takes.
 const FEWEST_WARMUP: u64 = 1;
 
-/// Runs the collective test, prints its table as it grows, and returns its rows.
+/// What the collective test is to measure.
 ///
 /// # Errors
-/// Bad combinations of flags, a job that fails, a table that cannot be printed.
-pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<Row>> {
-    let n_ranks = args.ranks.unwrap_or(RANKS);
-    let plan = Plan {
+/// Bad combinations of flags.
+pub(crate) fn plan(args: &PerfArgs, test: Test) -> Result<Plan> {
+    Ok(Plan {
         tests: vec![(test, None)],
         sizes: args.collective_sizes()?,
         iters: args.sweep.iters,
@@ -41,9 +40,21 @@ pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<Row>> {
         patience_ms: if args.collective.percentiles { PATIENCE_MS } else { 0 },
         patient: None,
         proxy: args.job.proxy,
-        collective: Some(args.settings(test, n_ranks)?),
+        collective: Some(args.settings(test, n_ranks(args))?),
         matrix: None,
-    };
+    })
+}
+
+fn n_ranks(args: &PerfArgs) -> u32 {
+    args.ranks.unwrap_or(RANKS)
+}
+
+/// Runs the collective test, prints its table as it grows, and returns its rows.
+///
+/// # Errors
+/// Those of [`plan`], a job that fails, a table that cannot be printed.
+pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<Row>> {
+    let (n_ranks, plan) = (n_ranks(args), plan(args, test)?);
     let is_ordinary = plan.collective.as_ref().is_some_and(|settings| settings.memory == Memory::Ordinary);
     let bound = args.collective.bound;
     let extras = Extras { percentiles: args.collective.percentiles, bound, heap: bound && is_ordinary };

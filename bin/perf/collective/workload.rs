@@ -23,7 +23,7 @@ pub(crate) struct Ground {
     pub(crate) recv: Region,
     /// For letters between hand-written loops.
     pub(crate) mail: Region,
-    /// For what a hand-written loop stages of ordinary memory; empty where there is none.
+    /// For what a hand-written loop stages; empty where there is none.
     pub(crate) stage: Region,
 }
 
@@ -292,10 +292,12 @@ impl<T: Number> Workload<T> {
 }
 
 impl Workload<f32> {
-    /// The buffers, where they are ordinary memory.
+    /// The buffers, where a loop may stage them.
     pub(crate) fn own(&mut self) -> Option<Own<'_>> {
         match &mut self.buffers {
-            Buffers::Heap { .. } => None,
+            Buffers::Heap { send, recv } => {
+                (!self.task.in_place).then(|| Own::Heap(send.span(), recv.span()))
+            }
             Buffers::Ordinary { send, recv } => Some(Own::Apart(send, recv)),
             Buffers::OneOrdinary { both, .. } => Some(Own::InPlace(both)),
         }

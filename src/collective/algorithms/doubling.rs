@@ -1,4 +1,5 @@
-//! Recursive doubling: in round r each member exchanges all that it has with the one at distance 2^r.
+//! Recursive doubling: in round r each member exchanges all that it has with the one at distance 2^r (Thakur, Rabenseifner and Gropp,
+//! Optimization of collective communication operations in MPICH, 2005).
 //!
 //! For an all-reduce, log2 n rounds of the whole vector: for short ones. Members past the largest power of two are folded in
 //! and out ([`Core`]). Both partners combine the same two operands in the same order, the lower member's first, so

@@ -1,4 +1,5 @@
-//! Recursive halving, and doubling back: Rabenseifner's all-reduce, and the first half of it as a reduce-scatter.
+//! Recursive halving, and doubling back: Rabenseifner's all-reduce (Optimization of collective reduction operations, 2004), and the first
+//! half of it as a reduce-scatter.
 //!
 //! In each round a member exchanges with the one at half the distance of the round before, from half the group down to 1. Each
 //! gives the half of its elements that is nearer to the other, and combines the half that it keeps with what comes, the lower

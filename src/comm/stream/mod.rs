@@ -81,7 +81,8 @@ pub struct Stream {
     worker: Option<JoinHandle<()>>,
 }
 
-/// How far a stream is, or whether an event was reached.
+/// How far a stream is, or whether an event was reached. That it has failed is an error of whoever asks: [`Error::StreamFailed`], which
+/// names the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamStatus {
     /// Something is left to be done.

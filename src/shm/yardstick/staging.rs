@@ -3,6 +3,8 @@
 //! Lines are those of the place to which a rank's sums go: no vector is stored across two of them there, nor in the shared buffers
 //! if these begin equally far behind a line.
 
+use std::ops::Range;
+
 use super::{Reach, one_by_one, refused, vector};
 use crate::error::Result;
 use crate::shm::mapping::to_usize;
@@ -14,13 +16,15 @@ const LINE: usize = 64;
 /// Elements of a line.
 const PER_LINE: usize = LINE / size_of::<f32>();
 
-/// Elements in a rank's own memory, which no other rank can reach, and where their sums go there.
+/// A rank's own elements, and where its sums go. Nobody else touches them meanwhile.
 #[derive(Debug)]
 pub enum Own<'a> {
-    /// The sums go to the second; both are equally long.
+    /// In ordinary memory, which no other rank can reach. The sums go to the second; both are equally long.
     Apart(&'a [f32], &'a mut [f32]),
-    /// The sums take the place of the elements.
+    /// There, too; the sums take the place of the elements.
     InPlace(&'a mut [f32]),
+    /// In the heap. The sums go to the second; both are equally long.
+    Heap(&'a Span, &'a Span),
 }
 
 impl Own<'_> {
@@ -30,55 +34,59 @@ impl Own<'_> {
         match self {
             Self::Apart(elements, _) => elements.len(),
             Self::InPlace(elements) => elements.len(),
-        }
-    }
-
-    /// Some of them.
-    ///
-    /// # Panics
-    /// Where there are not so many.
-    #[must_use]
-    pub fn part(&mut self, range: std::ops::Range<usize>) -> Own<'_> {
-        match self {
-            Self::Apart(elements, sums) => Own::Apart(&elements[range.clone()], &mut sums[range]),
-            Self::InPlace(elements) => Own::InPlace(&mut elements[range]),
+            Self::Heap(elements, _) => to_usize(elements.len()) / size_of::<f32>(),
         }
     }
 
     /// By how many bytes the elements begin behind a cache line.
     #[must_use]
     pub fn behind_line(&self) -> usize {
-        match self {
-            Self::Apart(elements, _) => elements.as_ptr().addr() % LINE,
-            Self::InPlace(elements) => elements.as_ptr().addr() % LINE,
-        }
+        let start = match self {
+            Self::Apart(elements, _) => elements.as_ptr(),
+            Self::InPlace(elements) => elements.as_ptr(),
+            Self::Heap(elements, _) => elements.start().as_ptr().cast_const().cast(),
+        };
+        start.addr() % LINE
+    }
+
+    /// Whether there are elements in this range, and a place for their sums.
+    fn has(&self, range: &Range<usize>) -> bool {
+        let is_even = match self {
+            Self::Apart(elements, sums) => elements.len() == sums.len(),
+            Self::InPlace(_) => true,
+            Self::Heap(elements, sums) => [elements, sums].into_iter().all(|span| fits(span, self.count())),
+        };
+        is_even && range.start <= range.end && range.end <= self.count()
     }
 
     /// From where to where.
-    fn places(&mut self) -> (*mut f32, *mut f32) {
+    fn places(&mut self) -> (*const f32, *mut f32) {
         match self {
-            Self::Apart(elements, sums) => (elements.as_ptr().cast_mut(), sums.as_mut_ptr()),
+            Self::Apart(elements, sums) => (elements.as_ptr(), sums.as_mut_ptr()),
             Self::InPlace(elements) => {
                 let start = elements.as_mut_ptr();
-                (start, start)
+                (start.cast_const(), start)
+            }
+            Self::Heap(elements, sums) => {
+                (elements.start().as_ptr().cast_const().cast(), sums.start().as_ptr().cast())
             }
         }
     }
 }
 
-/// Adds this rank's `own` elements and those that others have `staged`, and writes the sums to where they go here, past the cache if
-/// asked, and over what was staged: [`SumKernel::Direct`](super::SumKernel::Direct) for ordinary memory.
+/// Adds this rank's `own` elements in `range` and those that others have `staged`, and writes the sums to where they go here, past the
+/// cache if asked, and over what was staged: [`SumKernel::Direct`](super::SumKernel::Direct) for ordinary memory.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when lengths differ or no element starts where one should; nothing was
 /// changed.
-pub fn add_returning(mut own: Own<'_>, staged: &[Span], past: bool) -> Result<()> {
-    let count = own.count();
-    let is_even = !matches!(&own, Own::Apart(elements, sums) if elements.len() != sums.len());
-    if !is_even || !staged.iter().all(|span| fits(span, count)) {
+pub fn add_returning(own: &mut Own<'_>, range: Range<usize>, staged: &[Span], past: bool) -> Result<()> {
+    let count = range.len();
+    if !own.has(&range) || !staged.iter().all(|span| fits(span, count)) {
         return refused(count as u64, "buffers of one length, of whole aligned elements");
     }
     let (from, into) = own.places();
+    let (from, into) = (from.wrapping_add(range.start).cast_mut(), into.wrapping_add(range.start));
     let head = before_line(into, count);
     let shared =
         |first| staged.iter().map(move |span| span.start().as_ptr().cast::<f32>().wrapping_add(first));
@@ -99,21 +107,33 @@ pub fn add_returning(mut own: Own<'_>, staged: &[Span], past: bool) -> Result<()
     Ok(())
 }
 
-/// Takes the elements of `slot` to `taken`, past the cache if asked, and puts `given` in their place: either or both, in one pass.
+/// Takes the elements of `slot` to where the sums of this rank's `own` go from `taken` on, past the cache if asked, and puts its elements
+/// from `given` on in their place: either or both, in one pass. Where it does both in one buffer, they lie apart.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when lengths differ or no element starts where one should; nothing was
-/// changed.
-pub fn turn_over(slot: &Span, taken: Option<&mut [f32]>, given: Option<&[f32]>, past: bool) -> Result<()> {
+/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when there are not so many elements, or none starts where one should, or
+/// what is taken would go where what is given is; nothing was changed.
+pub fn turn_over(
+    slot: &Span,
+    own: &mut Own<'_>,
+    taken: Option<usize>,
+    given: Option<usize>,
+    past: bool,
+) -> Result<()> {
     let count = to_usize(slot.len()) / size_of::<f32>();
-    let is_even = taken.as_ref().is_none_or(|taken| taken.len() == count)
-        && given.is_none_or(|given| given.len() == count);
-    if !is_even || !fits(slot, count) {
+    let range = |start: usize| start..start.saturating_add(count);
+    let is_apart = match (taken, given) {
+        (Some(taken), Some(given)) => !matches!(own, Own::InPlace(_)) || taken.abs_diff(given) >= count,
+        _ => true,
+    };
+    let has = |start: Option<usize>| start.is_none_or(|start| own.has(&range(start)));
+    if !(is_apart && has(taken) && has(given) && fits(slot, count)) {
         return refused(slot.len(), "buffers of one length, of whole aligned elements");
     }
     let slot = slot.start().as_ptr().cast::<f32>();
-    let taken = taken.map(<[f32]>::as_mut_ptr);
-    let turn = Turn { slot, taken, given: given.map(<[f32]>::as_ptr) };
+    let (from, into) = own.places();
+    let taken = taken.map(|start| into.wrapping_add(start));
+    let turn = Turn { slot, taken, given: given.map(|start| from.wrapping_add(start)) };
     let head = before_line(turn.taken.unwrap_or(slot), count);
     let lines = (count - head) / PER_LINE;
     let behind = head + lines * PER_LINE;
@@ -307,18 +327,30 @@ mod tests {
             let staged = memory(16, count);
             let own = numbered(count, 0.0);
             staged.copy_in(0, bytemuck::cast_slice(&vec![1.0_f32; count])).unwrap();
+            let add = |own: &mut Own<'_>| {
+                add_returning(own, 0..count, std::slice::from_ref(&staged), past).unwrap();
+            };
             let mut sums = vec![0.0; count];
-            add_returning(Own::Apart(&own, &mut sums), std::slice::from_ref(&staged), past).unwrap();
+            add(&mut Own::Apart(&own, &mut sums));
             let mut both = own.clone();
-            add_returning(Own::InPlace(&mut both), std::slice::from_ref(&staged), past).unwrap();
-            let returned = read(&staged);
+            add(&mut Own::InPlace(&mut both));
+            let (elements, shared) = (memory(8, count), memory(0, count));
+            elements.copy_in(0, bytemuck::cast_slice(&own)).unwrap();
+            add(&mut Own::Heap(&elements, &shared));
+            let (shared, returned) = (read(&shared), read(&staged));
             for index in 0..count {
-                let (once, twice) = (index as f32 + 1.0, 2.0 * index as f32 + 1.0);
-                assert_eq!((sums[index], both[index], returned[index]), (once, twice, twice));
+                let times = |n| n * index as f32 + 1.0;
+                assert_eq!((sums[index], both[index]), (times(1.0), times(2.0)));
+                assert_eq!((shared[index], returned[index]), (times(3.0), times(3.0)));
             }
         }
-        assert!(add_returning(Own::InPlace(&mut [1.0; 3]), &[memory(0, 4)], false).is_err());
-        assert!(add_returning(Own::Apart(&[1.0; 3], &mut [1.0; 4]), &[], false).is_err());
+        let refuses = |mut own: Own<'_>, range, staged: &[Span]| {
+            assert!(add_returning(&mut own, range, staged, false).is_err(), "{own:?}");
+        };
+        refuses(Own::InPlace(&mut [1.0; 3]), 0..3, &[memory(0, 4)]);
+        refuses(Own::InPlace(&mut [1.0; 3]), 1..4, &[memory(0, 3)]);
+        refuses(Own::Apart(&[1.0; 3], &mut [1.0; 4]), 0..3, &[]);
+        refuses(Own::Heap(&memory(0, 3), &memory(0, 4)), 0..3, &[]);
     }
 
     #[test]
@@ -328,15 +360,24 @@ mod tests {
             for skew in [0, 1, 4] {
                 let slot = memory(16, count);
                 let (first, second) = (numbered(count, 7.0), numbered(count, -3.0));
-                let mut taken = vec![0.0; count + skew];
-                turn_over(&slot, None, Some(&first), past).unwrap();
-                turn_over(&slot, Some(&mut taken[skew..]), Some(&second), past).unwrap();
-                assert_eq!((&taken[skew..], read(&slot)), (&first[..], second.clone()));
-                turn_over(&slot, Some(&mut taken[skew..]), None, past).unwrap();
-                assert_eq!((&taken[skew..], read(&slot)), (&second[..], second.clone()));
+                let given = [first.clone(), second.clone(), vec![0.0; skew]].concat();
+                let mut taken = vec![0.0; given.len()];
+                let own = &mut Own::Apart(&given, &mut taken);
+                turn_over(&slot, own, None, Some(0), past).unwrap();
+                turn_over(&slot, own, Some(skew), Some(count), past).unwrap();
+                assert_eq!(read(&slot), second);
+                turn_over(&slot, own, Some(count + skew), None, past).unwrap();
+                assert_eq!(taken[skew..], [first, second.clone()].concat());
+                assert_eq!(read(&slot), second);
             }
         }
-        assert!(turn_over(&memory(0, 3), Some(&mut [0.0; 4]), None, false).is_err());
-        assert!(turn_over(&memory(0, 3), None, Some(&[0.0; 2]), false).is_err());
+        let refuses = |mut own: Own<'_>, taken, given| {
+            assert!(turn_over(&memory(0, 3), &mut own, taken, given, false).is_err(), "{own:?}");
+        };
+        refuses(Own::Apart(&[0.0; 3], &mut [0.0; 4]), Some(0), None);
+        refuses(Own::InPlace(&mut [0.0; 5]), None, Some(3));
+        refuses(Own::InPlace(&mut [0.0; 5]), Some(0), Some(2));
+        refuses(Own::InPlace(&mut [0.0; 5]), Some(usize::MAX), None);
+        refuses(Own::Heap(&memory(0, 2), &memory(0, 2)), Some(0), None);
     }
 }
