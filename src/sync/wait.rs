@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! poll once ──► spin (a while) ──► yield ──► ... until park_after ──► announce, sleep ──► ...
-//!  inline        └─ after each: poll; each round: watch, now and then: clock ─┘
+//!  inline        └─ after each: poll; each round, or now and then: watch, clock ─┘
 //! ```
 //!
 //! The caller supplies the poll (one acquire load, as a rule), so this loop has no edge of its own; what it
@@ -12,7 +12,7 @@
 //! on the bell of the watch.
 //!
 //! Invariants: every wait has a deadline and a watch. The first poll costs what it costs to poll; neither
-//! clock nor watch is touched before a whole burst of polls has failed. A sleep is never longer than
+//! clock nor watch is touched before a whole burst of polls has failed, or eight polls with a yield before each. A sleep is never longer than
 //! [`LONGEST_SLEEP`], as a second line of defence behind the wake.
 //!
 //! A wait that is as short as a cache line's way from core to core may have one burst of polls in front of the loop, in
@@ -38,9 +38,9 @@ pub const LONGEST_SLEEP_WITHOUT_BELL: Duration = Duration::from_millis(20);
 /// waits for shares its core, this is what the mistake costs.
 const KEEP: Duration = Duration::from_micros(200);
 
-/// Yields between two looks at the clock, which costs a tenth of a yield. The first look comes after as many,
-/// so that a short wait never takes one.
-const YIELDS_PER_CLOCK: u32 = 8;
+/// Yields between two looks at the watch and the clock, which cost a tenth of a yield or more. The first look comes after as many, so that a
+/// short wait never takes one.
+const YIELDS_PER_LOOK: u32 = 8;
 
 /// Why a wait ended without what it waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -237,7 +237,7 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> Long<'_, '_, K, W> {
     #[inline]
     fn awake<T>(&mut self, poll: &mut impl FnMut() -> Option<T>) -> Outcome<T> {
         let policy = self.context.policy;
-        let rounds_per_clock = if policy.spins == 0 { YIELDS_PER_CLOCK } else { 1 };
+        let rounds_per_look = if policy.spins == 0 { YIELDS_PER_LOOK } else { 1 };
         if policy.park_after.is_zero() {
             return Outcome::TimeToPark;
         }
@@ -250,10 +250,10 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> Long<'_, '_, K, W> {
                     return Outcome::News(value);
                 }
             }
-            if let Some(stop) = self.context.watch.check() {
-                return Outcome::Stopped(stop);
-            }
-            if round.is_multiple_of(rounds_per_clock) {
+            if round.is_multiple_of(rounds_per_look) {
+                if let Some(stop) = self.context.watch.check() {
+                    return Outcome::Stopped(stop);
+                }
                 let waited = self.waited();
                 if waited >= self.context.timeout {
                     return Outcome::Stopped(Stop::Timeout);
