@@ -295,7 +295,7 @@ impl Engine {
     }
 
     /// Tells the other members which call this is, where its buffers are, the balance of this member's pipes, what its input is
-    /// multiplied by, and how long a call took; waits until they have told the same call.
+    /// multiplied by, and how long a call took; waits until they have told the same call, and looks whether it still counts.
     ///
     /// Returns how it is done, as far as this member knows.
     fn meet(&mut self, call: &Call<'_>, summary: Summary, len: u64, way: Way) -> Result<Manner> {
@@ -313,7 +313,8 @@ impl Engine {
         let presumed = self.presumed(call, len, way);
         let board = &mut self.team.board;
         board.tell_posted(summary.in_manner(presumed), len);
-        let met = board.await_posts(call.operation);
+        // Who comes last has waited for nobody, and is about to write where others may have given up.
+        let met = board.await_posts(call.operation).and_then(|()| board.check_epoch(call.operation));
         board.or_revoke(met).map(|()| presumed)
     }
 

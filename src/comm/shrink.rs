@@ -60,6 +60,7 @@ impl Communicator {
     /// The new heap is as long as the old one and empty. Its segments are anonymous and its proxies threads, whatever they were
     /// before; tables and algorithms are to be set anew. This communicator can move nothing any more, nor can those derived from
     /// it; but what is in its heaps can be read until it is dropped, also that of ranks that have died ([`Communicator::span`]).
+    /// Who has called this writes there no more; a rank that was given up in the middle of a call may still write into outputs of that.
     /// Channels, buffers and streams belong to the epoch in which they were made; what streams have begun is waited for first.
     ///
     /// The launcher goes on as well only if it [keeps going](crate::launch::Launch::keep_going); that holds too where it starts ranks

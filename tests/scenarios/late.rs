@@ -1,4 +1,5 @@
-//! Ranks that come late to a call that another one has given up: they do not take its next call for an answer to theirs.
+//! Ranks that come late to a call that others have given up: they do not take the next call of one for an answer to theirs, and write
+//! into no buffer of those that have failed.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use shmccl::heap::DeviceBuffer;
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Group, Result};
 
-use crate::harness::Job;
+use crate::harness::{Job, rank};
 
 /// A call that all ranks make, with a word of the heap.
 type Called = (&'static str, fn(&mut Communicator, &DeviceBuffer<u64>) -> Result<()>);
@@ -64,3 +65,35 @@ fn a_call_that_was_given_up_is_not_made_again_beside_the_next_one() {
         }
     });
 }
+
+/// What `rank` puts in, and keeps when the call has failed.
+fn input_of(rank: u32) -> Vec<u64> {
+    vec![100 + u64::from(rank); 1 << 15]
+}
+
+scenario!(
+    a_rank_that_comes_late_to_a_call_in_the_heap_is_told_and_leaves_the_buffers_of_the_others_alone,
+    Job::of(3).timeout(Duration::from_secs(5)).broken(),
+    |comm| {
+        let me = comm.rank().get();
+        let words = comm.alloc::<u64>(1 << 15)?;
+        words.copy_from_slice(0, &input_of(me))?;
+        comm.prepare()?;
+        comm.barrier()?;
+        if me == 2 {
+            while comm.revoked().is_none() {
+                std::thread::yield_now();
+            }
+        }
+        // When the last rank comes, the posts of all are up.
+        let error = comm.all_reduce_in_place(&words, &ReduceOp::Sum).unwrap_err();
+        let is_told = matches!(error.origin(), Error::Revoked { by: Some(by) } if by.get() < 2);
+        assert!(is_told || me < 2 && matches!(error.origin(), Error::Timeout { .. }), "{error:?}");
+        if me == 2 {
+            for peer in 0..3 {
+                let theirs = comm.span(rank(comm, peer), words.region())?;
+                assert!(theirs.equals(0, bytemuck::cast_slice(&input_of(peer)))?, "rank {peer}'s");
+            }
+        }
+    }
+);

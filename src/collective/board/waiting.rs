@@ -44,6 +44,15 @@ impl Board {
         })
     }
 
+    /// Refuses to go on in `operation`, which all members have posted, when the epoch has ended: some of them may have given it up since.
+    ///
+    /// # Errors
+    /// Those of [`Board::await_post`], as a wait that began now would have them.
+    pub(crate) fn check_epoch(&self, operation: Operation) -> Result<()> {
+        let checked = self.fabric.check(operation.name());
+        checked.map_err(|error| self.explain(self.call(operation), error))
+    }
+
     /// Why a wait for `member` in `operation` is in vain, if it is.
     pub(crate) fn check(&self, member: usize, operation: Operation) -> Option<Stop> {
         self.watch(member, operation).check()
