@@ -201,22 +201,26 @@ fn hand_out(team: &Team, call: &mut Call<'_>, places: &[SourcePlace<'_>], len: u
     distribute(team, call, places.iter().copied(), len)
 }
 
-/// What `error` says of groups that differ, said of the first of their calls that do.
+/// What `error` says of groups that differ, said of the first of their calls that do. Where one group ends before that, the groups
+/// themselves are told apart by how many calls they have.
 #[cold]
 fn name_call(team: &Team, mine: &[Summary], error: Error) -> Error {
     let Error::CallMismatch { mine: group, rank, theirs } = error else { return error };
-    let both = [group, theirs].map(Summary::operation) == [Some(Operation::Group); 2];
-    let first = if both { differing(team, mine, rank).ok().flatten() } else { None };
+    let first = match [group, theirs].map(Summary::calls) {
+        [Some(_), Some(n_theirs)] => differing(team, mine, rank, n_theirs).ok().flatten(),
+        _ => None,
+    };
     let (mine, theirs) = first.unwrap_or((group, theirs));
     Error::CallMismatch { mine, rank, theirs }
 }
 
-/// The first of the calls of this member that is not like that of `rank`, and the latter.
-fn differing(team: &Team, mine: &[Summary], rank: Rank) -> Result<Option<(Summary, Summary)>> {
+/// The first of the calls of this member that is not like that of `rank`, which has `n_theirs`, and the latter.
+fn differing(team: &Team, mine: &[Summary], rank: Rank, n_theirs: u64) -> Result<Option<(Summary, Summary)>> {
     let Some(member) = team.members().iter().position(|&member| member == rank) else { return Ok(None) };
     let mail = team.mail(member, MAIL_LEN)?;
     let heap = team.heap_of(member, mail)?;
-    for (index, &mine) in (0..).zip(mine) {
+    // Behind the summaries of its own calls `rank` has written nothing of this group.
+    for (index, &mine) in (0..n_theirs).zip(mine) {
         let theirs = Summary::from_words(heap.read(mail.offset.get() + index * SUMMARY_LEN)?);
         if theirs != mine {
             return Ok(Some((mine, theirs)));

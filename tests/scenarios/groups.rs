@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use shmccl::collective::{Algorithm, ChannelKind};
+use shmccl::collective::{Algorithm, ChannelKind, Summary};
 use shmccl::rank::Rank;
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Group, Result};
@@ -428,6 +428,37 @@ scenario!(the_call_in_which_groups_differ_is_named_on_all_ranks, Job::of(3).brok
     let mut counts = [mine.count(), theirs.count()];
     counts.sort_unstable();
     assert_eq!(counts, [3, 4], "{mine}, {theirs}");
+});
+
+/// Makes all-reduces of so many elements in one group, which is another one on some rank; what `tell` tells of both, in order.
+fn both_told<T: Ord>(comm: &mut Communicator, counts: &[usize], tell: fn(Summary) -> T) -> Result<[T; 2]> {
+    let mut data: Vec<_> = counts.iter().map(|&count| vec![1_f32; count]).collect();
+    comm.prepare()?;
+    let mut group = Group::start();
+    let joined = group.join(comm);
+    for buffer in &mut data {
+        group.on(joined).all_reduce_in_place(buffer, &ReduceOp::Sum)?;
+    }
+    let called = group.end();
+    let Err(Error::CallMismatch { mine, theirs, .. }) = called else { panic!("{called:?}") };
+    let mut both = [mine, theirs].map(tell);
+    both.sort_unstable();
+    Ok(both)
+}
+
+scenario!(groups_that_begin_alike_and_end_sooner_on_one_rank_are_named, Job::of(3).broken(), |comm| {
+    let counts: &[_] = if comm.rank().get() == 1 { &[4; 2] } else { &[4; 3] };
+    assert_eq!(both_told(comm, counts, Summary::calls)?, [Some(2), Some(3)]);
+});
+
+scenario!(groups_that_differ_in_a_call_that_is_large_on_one_rank_are_named, Job::of(3).broken(), |comm| {
+    let last = if comm.rank().get() == 1 { 100_000 } else { 4 };
+    assert_eq!(both_told(comm, &[4, 4, last], Summary::calls)?, [Some(2), Some(3)]);
+});
+
+scenario!(the_call_in_which_groups_differ_is_named_although_one_ends_sooner, Job::of(3).broken(), |comm| {
+    let counts: &[_] = if comm.rank().get() == 1 { &[4, 3] } else { &[4; 3] };
+    assert_eq!(both_told(comm, counts, Summary::count)?, [3, 4]);
 });
 
 scenario!(a_peer_that_leaves_is_lost_to_a_group_that_waits_for_it, Job::of(3).broken(), |comm| {
