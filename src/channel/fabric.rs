@@ -20,7 +20,7 @@ use crate::sync::{
     ActivityCell, ParkCell, SemaphoreCell, SemaphoreReceiver, WaitPolicy, Waiting, Watch, plain,
 };
 use crate::trace::Recorder;
-pub(crate) use watches::PeerWatch;
+use watches::PeerWatch;
 
 /// The receiving side of a channel's semaphore.
 pub(crate) type Inbound = SemaphoreReceiver<CellRef<SemaphoreCell>>;

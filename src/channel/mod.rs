@@ -35,7 +35,7 @@ use crate::rank::Rank;
 
 pub(crate) use control::{Control, LEN as CONTROL_LEN, MAX_ROUNDS};
 pub use executor::{Executor, RefusalReason};
-pub(crate) use fabric::{Blamed, Fabric, PeerWatch};
+pub(crate) use fabric::{Blamed, Fabric};
 pub(crate) use faulty::ProxyFaults;
 pub use memory::MemoryChannel;
 pub(crate) use noting::Noting;

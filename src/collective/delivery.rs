@@ -142,7 +142,7 @@ impl PeersWatch<'_, '_, '_, '_> {
         let batches = self.batches.borrow();
         let all = batches.iter().enumerate();
         let mut open =
-            all.flat_map(|(number, batch)| batch.open().map(move |parcel| (number, batch, parcel)));
+            all.flat_map(|(number, batch)| batch.open_by_peer().map(move |parcel| (number, batch, parcel)));
         let found = open.find(|(_, batch, parcel)| batch.team.board.awaited_in(parcel.peer()).is_some());
         let suspect = found.as_ref().map(|(number, _, parcel)| (*number, parcel.peer()));
         let (_, batch, parcel) = found?;
@@ -167,7 +167,11 @@ impl PeersWatch<'_, '_, '_, '_> {
 impl Watch for PeersWatch<'_, '_, '_, '_> {
     fn check(&self) -> Option<Stop> {
         let of_batch = |batch: &Queues<'_, '_>| {
-            batch.open().find_map(|parcel| batch.team.board.check(parcel.peer(), parcel.operation()))
+            let board = &batch.team.board;
+            // Whoever is elsewhere is so for all parcels.
+            let absence = || batch.first().and_then(|_| board.check_absence());
+            let mut open = batch.open_by_peer();
+            open.find_map(|parcel| board.check_member(parcel.peer())).or_else(absence)
         };
         let peers = || self.batches.borrow().iter().find_map(of_batch);
         self.fabric.watch(None).check().or_else(peers).or_else(|| self.astray()).or_else(|| self.opposed())

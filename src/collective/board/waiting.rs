@@ -4,12 +4,11 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use super::{Board, index};
-use crate::channel::PeerWatch;
 use crate::collective::lease::LEFT;
 use crate::collective::operation::{Operation, Summary};
 use crate::error::Result;
-use crate::rank::{Rank, RankSet};
-use crate::sync::{ProgressCell, SleepWord, Stop, Waiting, WaitingIn, Watch, wait_until};
+use crate::rank::RankSet;
+use crate::sync::{SleepWord, Stop, Waiting, WaitingIn, Watch, wait_until};
 
 impl Board {
     #[cold]
@@ -53,23 +52,22 @@ impl Board {
         checked.map_err(|error| self.explain(self.call(operation), error))
     }
 
-    /// Why a wait for `member` in `operation` is in vain, if it is.
-    pub(crate) fn check(&self, member: usize, operation: Operation) -> Option<Stop> {
-        self.watch(member, operation).check()
+    /// Why a wait for `member` is in vain, if it is: the epoch has ended, or that member lives no more or has left.
+    pub(crate) fn check_member(&self, member: usize) -> Option<Stop> {
+        let rank = self.members[member];
+        let left = || self.departures[member].has_reached(LEFT).then_some(Stop::PeerLost(rank));
+        self.fabric.watch(Some(rank)).check().or_else(left)
+    }
+
+    /// Why a wait for any member is in vain, if one is elsewhere: the epoch ends then.
+    pub(crate) fn check_absence(&self) -> Option<Stop> {
+        let (rank, theirs) = self.absent()?;
+        self.convict(rank, self.last_posted(), theirs);
+        self.fabric.watch(None).check()
     }
 
     fn watch(&self, member: usize, operation: Operation) -> MemberWatch<'_> {
-        let rank = self.members[member];
-        let peer = self.fabric.watch(Some(rank));
-        MemberWatch {
-            board: self,
-            peer,
-            rank,
-            member,
-            departure: &self.departures[member],
-            operation,
-            untold: Cell::new(None),
-        }
+        MemberWatch { board: self, member, operation, untold: Cell::new(None) }
     }
 
     /// The call of this member that `operation` is, as far as it can be told: it may not be posted yet.
@@ -83,10 +81,7 @@ impl Board {
 #[derive(Debug)]
 struct MemberWatch<'a> {
     board: &'a Board,
-    peer: PeerWatch<'a>,
-    rank: Rank,
     member: usize,
-    departure: &'a ProgressCell,
     /// What this member is in.
     operation: Operation,
     /// The operation that it is awaited in, until it has been told.
@@ -98,16 +93,11 @@ impl Watch for MemberWatch<'_> {
         if let Some(sequence) = self.untold.take() {
             self.board.awaits.tell(self.member, sequence);
         }
-        let left = || self.departure.has_reached(LEFT).then_some(Stop::PeerLost(self.rank));
-        self.peer.check().or_else(left).or_else(|| {
-            let (rank, theirs) = self.board.absent()?;
-            self.board.convict(rank, self.board.last_posted(), theirs);
-            self.peer.check()
-        })
+        self.board.check_member(self.member).or_else(|| self.board.check_absence())
     }
 
     fn bell(&self) -> Option<SleepWord<'_>> {
-        self.peer.bell()
+        Some(self.board.fabric.world().revocation().bell())
     }
 
     fn begin(&self, since: Duration) {
@@ -121,6 +111,6 @@ impl Watch for MemberWatch<'_> {
 
 impl MemberWatch<'_> {
     fn wait(&self) -> WaitingIn {
-        self.board.waiting_in(self.operation, RankSet::from_iter([self.rank]))
+        self.board.waiting_in(self.operation, RankSet::from_iter([self.board.members[self.member]]))
     }
 }

@@ -86,6 +86,17 @@ impl<'r, 'a> Queues<'r, 'a> {
         heads.into_iter().filter_map(|head| self.parcels.get(head))
     }
 
+    /// The first of those for each peer, with which there may be one to send and one to receive.
+    pub(super) fn open_by_peer(&self) -> impl Iterator<Item = &Parcel<'a>> {
+        let mut found = 0_u64;
+        self.open().filter(move |parcel| {
+            let bit = 1 << parcel.peer();
+            let is_first = found & bit == 0;
+            found |= bit;
+            is_first
+        })
+    }
+
     /// Does what can be done now in each queue, without waiting; whether that was anything.
     #[inline]
     pub(super) fn advance(&mut self) -> Result<bool> {
