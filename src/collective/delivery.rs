@@ -59,7 +59,9 @@ pub(crate) fn run(batches: &mut [Batch<'_, '_, '_>]) -> Result<()> {
 #[inline]
 fn deliver(batches: &mut [Queues<'_, '_>]) -> Result<()> {
     batches.iter_mut().for_each(Queues::fill);
-    deliver_all(batches).map_err(|error| explain(batches, error))
+    deliver_all(batches).map_err(|error| explain(batches, error))?;
+    batches.iter().for_each(|batch| batch.team.board.tell_delivered());
+    Ok(())
 }
 
 fn deliver_all(batches: &mut [Queues<'_, '_>]) -> Result<()> {

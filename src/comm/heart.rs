@@ -1,8 +1,9 @@
 //! A rank's heartbeat: that its process lives, and when it has done anything last.
 //!
 //! The life thread beats, which looks up twice a second anyhow, so that no other thread wakes for it and no call does anything for it.
-//! It looks at the numbers that the rank leaves behind as it works: its posts, steps, arrivals, pushes, and signals to others. Where none of
-//! them has changed since the beat before, the rank has done nothing meanwhile that any other could see.
+//! It looks at the numbers that the rank leaves behind as it works: its posts, steps, arrivals, pushes, signals to others, and batches of
+//! messages, once they are delivered. Where none of them has changed since the beat before, the rank has come no further meanwhile with
+//! anything that any other could see; but it may be in the middle of a long copy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +65,8 @@ impl Heart {
     fn add_board(&self, done: &mut Mixed, offset: u64) -> Result<()> {
         let at = |part: u64| HeapOffset::new(offset.saturating_add(part));
         let view = self.world.view(self.rank);
-        done.add(view.cell::<ProgressCell>(self.rank, at(RegionLayout::PROGRESS))?.done());
+        let progress = view.cell::<ProgressCell>(self.rank, at(RegionLayout::PROGRESS))?;
+        [progress.done(), progress.delivered()].into_iter().for_each(|word| done.add(word));
         let posts = view.cells::<PostCell>(self.rank, at(RegionLayout::POSTS), TURNS as u64)?;
         posts.iter().for_each(|post| done.add(post.sequence()));
         Ok(())
@@ -122,6 +124,7 @@ mod tests {
         let ran = crate::launch::launch_threads(2, &options, |comm| {
             let mut channel = comm.memory_channel(comm.right())?;
             let mut port = comm.port_channel(comm.right())?;
+            let (first, peer) = (comm.rank().get() == 0, comm.right());
             let word = comm.alloc::<u64>(1)?;
             comm.prepare()?;
             let heart = Heart::new(comm.fabric().world().clone(), comm.fabric().rank());
@@ -136,6 +139,13 @@ mod tests {
             is_felt("a word", &mut |comm| comm.all_reduce_in_place(&word, &ReduceOp::Sum))?;
             is_felt("much", &mut |comm| {
                 comm.all_reduce_in_place(&mut vec![1.0_f32; 1 << 16], &ReduceOp::Sum)
+            })?;
+            is_felt("a message", &mut |comm| {
+                if first { comm.send(&[1_u8; 4], peer) } else { comm.recv(&mut [0_u8; 4], peer) }
+            })?;
+            is_felt("its answer", &mut |comm| {
+                let (sent, mut received) = (vec![1_u8; 5000], vec![0_u8; 5000]);
+                if first { comm.recv(&mut received, peer) } else { comm.send(&sent, peer) }
             })?;
             is_felt("a signal", &mut |_| channel.signal())?;
             is_felt("a push", &mut |_| port.signal())?;

@@ -21,6 +21,12 @@ impl Board {
         self.fabric.activity().count_operation(len);
     }
 
+    /// Tells that this member has delivered all messages of a batch.
+    #[inline]
+    pub(crate) fn tell_delivered(&self) {
+        self.progress[self.me].count_delivery();
+    }
+
     /// Tells the same when all members know better.
     pub(crate) fn tell_again(&mut self, summary: Summary) {
         self.tell_operation_as(self.number(), summary);
