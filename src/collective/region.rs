@@ -19,7 +19,7 @@
 //! | mail: data of small operations, one slot per post | [`LAP`] x [`MAIL_LEN`] | the member |
 //! | inboxes of pipes: [`PIPE_SLOTS`] slots per member | n x slots x slot length | that member |
 //! | bench: what is made to be sent, [`PIPE_SLOTS`] slots | slots x slot length | the member |
-//! | scratch | [`SCRATCH_LEN`] | the member |
+//! | scratch: what is staged | [`SCRATCH_LEN`] | the member; results of an all-reduce or a reduce (`pipeline`) all members |
 
 use crate::error::Result;
 use crate::heap::{HeapOffset, HeapView, Region};

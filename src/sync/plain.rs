@@ -1,4 +1,4 @@
-//! Words that are shared but order nothing: whatever carries the news of them orders them too.
+//! Words that are shared but order nothing: whatever carries the news of them orders them too. And the one fence that orders nothing either.
 //!
 //! For what is written rarely and read often beside a protocol that has an edge already. The caller says which edge: a
 //! memory table's entry reaches the proxy by F1 (publish) of the fifo, a heap's watermark by whatever told a thread of
@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::atomic::{AtomicU64, Ordering};
+use super::atomic::{AtomicU64, Ordering, fence};
 
 /// Reads the word: some value that was stored in it, at least as new as what the caller knows of.
 #[inline]
@@ -67,4 +67,13 @@ pub fn add(word: &AtomicU64, value: u64) {
 #[inline]
 pub fn next(word: &AtomicU64) -> u64 {
     word.fetch_add(1, Ordering::Relaxed) // Relaxed: a number that nobody else gets, see the module head
+}
+
+/// Returns when the stores of this thread so far are out, where others can get them: for a clock that is to tell how long they took, and
+/// not for an order, of which whatever publishes them takes care.
+#[inline]
+pub fn await_stores() {
+    // SeqCst: no weaker fence holds a later load, such as that of the clock, up until earlier stores are out. Were this one gone, figures
+    // would be wrong and no data.
+    fence(Ordering::SeqCst);
 }

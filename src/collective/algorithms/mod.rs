@@ -7,7 +7,7 @@
 //! | [`ring`] | `ring` |
 //! | [`doubling`] | `recursive_doubling` |
 //! | [`halving`] | `halving_doubling` |
-//! | [`tree`] | `tree`, `double_tree`, `naive`; `ring` and both shots of what has a root |
+//! | [`tree`] | `tree` and `naive` of an all-reduce, a reduce and a broadcast; both shots of the latter two; `double_tree`; `ring` of a broadcast |
 //!
 //! In which order each of them combines elements [`Algorithm`] tells.
 //!

@@ -49,11 +49,11 @@
 //! - State is per thread: no atomics, no allocation, no destructor.
 
 use std::cell::Cell;
-use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use super::Purpose;
 use super::plan::{Plan, SHORT, Way};
+use crate::sync::plain;
 
 /// Copies in a trial.
 const TRIAL: u8 = 3;
@@ -191,8 +191,8 @@ pub(in crate::shm) fn by_experience(most: usize, len: usize, purpose: Purpose, w
         let way = record.pick(turn, copies, start);
         work(way);
         if purpose.is_for_peer() {
-            // For the clock, not for an order: the peer gets nothing before the stores are out, which past the cache have been waited for.
-            fence(Ordering::SeqCst);
+            // Past the cache they have been waited for.
+            plain::await_stores();
         }
         let end = Instant::now();
         record.note(turn, cost(way, purpose, end - start, len), end - start, copies, end);
