@@ -16,7 +16,6 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 
-use self::checked::is_watched;
 use super::board::INLINE_WORDS;
 use super::call::{Call, Input, Output, part, part_mut};
 use super::noting;
@@ -59,7 +58,7 @@ pub(crate) fn run(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u
     }
     team.board.begin(call.operation)?;
     let is_word = len <= WORD_LEN && matches!(call.operation, Operation::AllReduce | Operation::Reduce);
-    if is_word && !is_watched(team) && !call.is_scaled() {
+    if is_word && !team.is_watched() && !call.is_scaled() {
         return reduce_word(team, call, summary, len);
     }
     exchange(team, call, summary, len)
@@ -108,7 +107,7 @@ fn post_inline(team: &mut Team, call: &Call<'_>, summary: Summary, len: u64) -> 
     let mut words = [0; INLINE_WORDS];
     let len = if matches!(call.input, Input::None) { 0 } else { len };
     call.read_input(team.view(), 0, part_mut(bytemuck::cast_slice_mut(&mut words), 0, len)?)?;
-    if is_watched(team) {
+    if team.is_watched() {
         checked::post_words(team, call, summary, &words[..words_of(len)]);
     } else {
         team.board.post(summary, [0, scalars::own(call)], &words[..words_of(len)]);
@@ -121,7 +120,7 @@ fn post_mail(team: &mut Team, call: &Call<'_>, summary: Summary, len: u64) -> Re
     if !matches!(call.input, Input::None) {
         call.copy_input(team.view(), 0, team.heap_of(team.me(), mail)?, mail)?;
     }
-    if is_watched(team) {
+    if team.is_watched() {
         return checked::post_mail(team, call, summary, mail);
     }
     team.board.post(summary, [0, scalars::own(call)], &[]);
@@ -135,7 +134,7 @@ fn posts_at_once(team: &Team, call: &Call<'_>, len: u64) -> bool {
     len <= SWIFT_LEN
         && matches!(call.input, Input::Heap(_) | Input::None)
         && !(matches!(call.output, Output::None) || awaits_none)
-        && !is_watched(team)
+        && !team.is_watched()
         && team.board.has_room()
 }
 

@@ -69,9 +69,10 @@ impl Team {
         self.members.len()
     }
 
-    /// Whether faults are planned that count what this member does, or checksums taken.
+    /// Whether somebody looks at what this member does, or strikes it: checksums are taken, or faults planned.
+    #[inline]
     pub(crate) fn is_watched(&self) -> bool {
-        self.checksums || self.board.fabric().injector().is_some()
+        self.checksums || self.board.fabric().is_faulty()
     }
 
     /// Tells all members `words`, at most [`super::board::INLINE_WORDS`] of them, and returns what each has told: as many.

@@ -18,12 +18,6 @@ use crate::error::Result;
 use crate::faults::POST;
 use crate::heap::{Place, Region};
 
-/// Whether somebody looks at what `team` posts, or strikes it.
-#[inline]
-pub(super) fn is_watched(team: &Team) -> bool {
-    team.checksums || team.board.fabric().is_faulty()
-}
-
 /// Posts `words` with their checksum.
 #[cold]
 #[inline(never)]
