@@ -32,6 +32,7 @@ use super::call::{Call, Input, Output, shifted};
 use super::operation::Operation;
 use super::per_member::{PerMember, fill};
 use super::pipe::Pipes;
+use super::team::Team;
 use crate::channel::Channel;
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
@@ -75,10 +76,10 @@ pub(crate) struct Worker<'a, C> {
 
 /// Elements in this member's heap that are to be combined with others.
 #[derive(Clone, Copy, Debug)]
-struct Operand {
-    at: HeapOffset,
+pub(super) struct Operand {
+    pub(super) at: HeapOffset,
     /// Whether they are some member's input, and not yet combined with anything.
-    fresh: bool,
+    pub(super) fresh: bool,
 }
 
 impl Operand {
@@ -115,27 +116,48 @@ impl<C: Channel> Worker<'_, C> {
 
     /// Combines `len` bytes of each of `operands`, in this order, at `target`; `finish` with the last step of the operator.
     fn combine(&self, operands: &[Operand], target: HeapOffset, len: u64, finish: bool) -> Result<()> {
-        let team = self.pipes.team;
-        let heap = |at| team.heap_of(team.me(), Region::new(at, len));
-        let source = |operand: &Operand| {
-            let place = SourcePlace::Shared(heap(operand.at)?, operand.at.get());
-            Ok(Source { place, fresh: operand.fresh })
-        };
-        let mut sources = PerMember::new();
-        fill(&mut sources, operands.iter().map(source))?;
-        let mut targets = [Target::Shared(heap(target)?, target.get())];
-        let reducer = self.call.reducer.as_ref().expect("an operation that reduces has a reducer");
-        reducer.combine(&sources, &mut targets, len / self.call.data_type.size() as u64, finish)
+        combine(self.pipes.team, self.call, operands.iter().copied(), Region::new(target, len), finish)
     }
 
     /// Copies `len` bytes within this member's heap, unless they are there already.
     fn copy(&self, source: HeapOffset, target: HeapOffset, len: u64) -> Result<()> {
-        if source == target {
-            return Ok(());
-        }
-        let team = self.pipes.team;
-        let heap = team.heap_of(team.me(), Region::new(source, len))?;
-        team.heap_of(team.me(), Region::new(target, len))?;
-        heap.copy_to(source.get(), heap, target.get(), len, ReadSoon::Yes)
+        copy(self.pipes.team, source, Region::new(target, len))
     }
+}
+
+/// Combines as many bytes of each of `operands` as `target` has, in this order, there, by the operator of `call`, which has one; `finish`
+/// with its last step.
+///
+/// # Errors
+/// [`crate::Error::OutOfRange`] for bytes of this member's heap that are not allocated; those of [`crate::reduce::Reducer::combine`].
+pub(super) fn combine(
+    team: &Team,
+    call: &Call<'_>,
+    operands: impl Iterator<Item = Operand>,
+    target: Region,
+    finish: bool,
+) -> Result<()> {
+    let heap = |at| team.heap_of(team.me(), Region::new(at, target.len));
+    let source = |operand: Operand| {
+        let place = SourcePlace::Shared(heap(operand.at)?, operand.at.get());
+        Ok(Source { place, fresh: operand.fresh })
+    };
+    let mut sources = PerMember::new();
+    fill(&mut sources, operands.map(source))?;
+    let mut targets = [Target::Shared(heap(target.offset)?, target.offset.get())];
+    let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
+    reducer.combine(&sources, &mut targets, target.len / call.data_type.size() as u64, finish)
+}
+
+/// Copies as many bytes at `source` as `target` has there, within this member's heap, unless they are there already.
+///
+/// # Errors
+/// [`crate::Error::OutOfRange`] for bytes that are not allocated.
+pub(super) fn copy(team: &Team, source: HeapOffset, target: Region) -> Result<()> {
+    if source == target.offset {
+        return Ok(());
+    }
+    let heap = team.heap_of(team.me(), Region::new(source, target.len))?;
+    team.heap_of(team.me(), target)?;
+    heap.copy_to(source.get(), heap, target.offset.get(), target.len, ReadSoon::Yes)
 }

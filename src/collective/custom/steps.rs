@@ -7,17 +7,15 @@
 use super::CustomAlgorithm;
 use super::place::Place;
 use crate::channel::Channel;
-use crate::collective::algorithms::Worker;
+use crate::collective::algorithms::{self, Operand, Worker};
 use crate::collective::call::{Call, Input, Output};
 use crate::collective::operation::Operation;
-use crate::collective::per_member::{PerMember, fill};
 use crate::collective::pipe::Pipes;
 use crate::collective::team::Team;
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, Region};
 use crate::rank::{MAX_RANKS, Rank};
-use crate::reduce::{DataType, Source, SourcePlace, Target};
-use crate::shm::ReadSoon;
+use crate::reduce::DataType;
 
 /// The pipes of a call, over channels of either kind.
 trait Transport {
@@ -261,14 +259,14 @@ impl Steps<'_> {
     pub fn combine(&self, operands: &[Place], target: Place, finish: bool) -> Result<()> {
         let invalid = |name, value, expected| Err(Error::InvalidArgument { name, value, expected });
         let size = self.data_type().size() as u64;
-        let Some(reducer) = &self.call.reducer else {
+        if self.call.reducer.is_none() {
             let code = self.operation() as u64;
             return invalid(
                 "the code of the operation",
                 code,
                 "one that reduces, for elements to be combined",
             );
-        };
+        }
         if operands.len() > MAX_RANKS as usize {
             return invalid("places to combine", operands.len() as u64, "at most 64");
         }
@@ -279,15 +277,8 @@ impl Steps<'_> {
         if target.is_empty() {
             return Ok(());
         }
-        let heap = |place: Place| self.team.heap_of(self.team.me(), place.region);
-        let source = |operand: &Place| {
-            let place = SourcePlace::Shared(heap(*operand)?, operand.region.offset.get());
-            Ok(Source { place, fresh: operand.fresh })
-        };
-        let mut sources = PerMember::new();
-        fill(&mut sources, operands.iter().map(source))?;
-        let mut targets = [Target::Shared(heap(target)?, target.region.offset.get())];
-        reducer.combine(&sources, &mut targets, target.len() / size, finish)
+        let operands = operands.iter().map(|place| Operand { at: place.region.offset, fresh: place.fresh });
+        algorithms::combine(self.team, self.call, operands, target.region, finish)
     }
 
     /// Copies `source` to `target`, which is as long, unless it is there already.
@@ -296,12 +287,11 @@ impl Steps<'_> {
     /// [`Error::InvalidArgument`] for different lengths; [`Error::OutOfRange`] for places that are not memory.
     pub fn copy(&self, source: Place, target: Place) -> Result<()> {
         target.check_len(source)?;
-        if source.region == target.region || source.is_empty() {
-            return Ok(());
+        if source.is_empty() {
+            Ok(())
+        } else {
+            algorithms::copy(self.team, source.region.offset, target.region)
         }
-        let heap = |place: Place| self.team.heap_of(self.team.me(), place.region);
-        let (from, to) = (source.region.offset.get(), target.region.offset.get());
-        heap(source)?.copy_to(from, heap(target)?, to, source.len(), ReadSoon::Yes)
     }
 
     /// The number of another rank.
