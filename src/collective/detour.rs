@@ -50,8 +50,11 @@ const PERIOD: u64 = 257;
 /// What must be left of the cost for the other route to be taken: a smaller difference is noise.
 const NOISE: f32 = 0.96;
 
-/// The route in use has slowed down when so many calls in a row did: more than stores are tried out in.
+/// What the route in use costs is told by so many calls in a row: more than stores are tried out in.
 const MEMORY: usize = 10;
+
+/// The longest trial.
+const LONGEST: usize = 12;
 
 /// So many kinds of calls are told apart: one more takes the place of the one that was called longest ago.
 const MOST_KINDS: usize = 32;
@@ -69,11 +72,10 @@ enum Fork {
 }
 
 impl Fork {
-    /// Calls in a trial, of which the best counts.
+    /// Calls in a trial.
     const fn trial(self) -> u8 {
         match self {
-            Self::Heap => 4,
-            // The first one of a route finds in the cache what the other one has left there.
+            Self::Heap => 8,
             Self::Ordinary => 3,
         }
     }
@@ -83,6 +85,14 @@ impl Fork {
         match self {
             // Stores are tried out themselves (`shm/copy/tuner.rs`), and have to be through with it.
             Self::Heap => 12,
+            Self::Ordinary => 2,
+        }
+    }
+
+    /// How many of the last calls of a trial count: the first ones find in the cache what the other route has left there.
+    const fn counting(self) -> usize {
+        match self {
+            Self::Heap => 6,
             Self::Ordinary => 2,
         }
     }
@@ -116,7 +126,7 @@ pub(crate) struct Detours {
 }
 
 /// What is known of calls that are alike.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Kind {
     likeness: Likeness,
     calls: u64,
@@ -126,12 +136,18 @@ struct Kind {
     trial: Route,
     /// Calls of the trial that are left.
     left: u8,
+    /// What those took that are over, in nanoseconds per byte, of the member that took longest.
+    tried: ArrayVec<f32, LONGEST>,
     /// Whether a trial of the other route follows.
     is_first: bool,
-    /// Nanoseconds per byte by each route, of the member that took longest; infinite where not known.
+    /// What a call costs by each route, in the same unit; infinite where not known.
     costs: [f32; 2],
-    /// The same of the last calls by the route in use.
+    /// What the last calls took by the route in use.
     recent: [f32; MEMORY],
+    /// Calls since the last trial,
+    rested: u64,
+    /// and how many there are to be before the next one out of turn: twice as many after each that has changed nothing.
+    rest: u64,
 }
 
 /// Calls by one operator of elements of one type, of one length up to a factor of two.
@@ -214,13 +230,12 @@ impl Detours {
         if let Some(known) = self.kinds.iter().position(|kind| kind.likeness == likeness) {
             return known;
         }
-        let new = Kind::new(likeness);
-        if self.kinds.try_push(new).is_ok() {
+        if self.kinds.try_push(Kind::new(likeness)).is_ok() {
             return self.kinds.len() - 1;
         }
         let oldest = self.kinds.iter().enumerate().min_by_key(|(_, kind)| kind.latest);
         let index = oldest.map_or(0, |(index, _)| index);
-        self.kinds[index] = new;
+        self.kinds[index] = Kind::new(likeness);
         index
     }
 }
@@ -234,6 +249,16 @@ fn results(all: u64, route: Route, fills_cache: impl Fn(u64) -> bool) -> ReadSoo
 /// The word of a post's data that tells how long the last call took.
 pub(crate) const TOLD: usize = 2;
 
+/// What is typical of the costs of several calls: the mean of the lower two thirds. The best one would not do: what a call costs depends on
+/// what the program did with the buffers since the last one, and a loop may go well with a route in one of its calls and badly in the others.
+/// The worst ones are those in which a rank was interrupted.
+#[expect(clippy::cast_precision_loss, reason = "a few")]
+fn typical(costs: &mut [f32]) -> f32 {
+    costs.sort_unstable_by(f32::total_cmp);
+    let lower = &costs[..costs.len() - costs.len() / 3];
+    lower.iter().sum::<f32>() / lower.len() as f32
+}
+
 /// Nanoseconds per byte.
 #[expect(clippy::cast_precision_loss, reason = "a measure")]
 fn cost(ns: u64, len: u64) -> f32 {
@@ -241,7 +266,7 @@ fn cost(ns: u64, len: u64) -> f32 {
 }
 
 impl Kind {
-    const fn new(likeness: Likeness) -> Self {
+    fn new(likeness: Likeness) -> Self {
         Self {
             likeness,
             calls: 0,
@@ -249,9 +274,12 @@ impl Kind {
             best: Route::First,
             trial: Route::First,
             left: 0,
+            tried: ArrayVec::new(),
             is_first: false,
             costs: [f32::INFINITY; 2],
             recent: [f32::INFINITY; MEMORY],
+            rested: 0,
+            rest: MEMORY as u64,
         }
     }
 
@@ -268,6 +296,7 @@ impl Kind {
     /// Begins a trial of so many calls.
     fn begin(&mut self, trial: Route, n_calls: u8) {
         (self.trial, self.left) = (trial, n_calls);
+        self.tried.clear();
         self.costs[trial as usize] = f32::INFINITY;
     }
 
@@ -278,26 +307,32 @@ impl Kind {
         }
         self.recent.rotate_right(1);
         self.recent[0] = cost;
-        self.costs[self.best as usize] = self.recent.into_iter().fold(f32::INFINITY, f32::min);
-        if self.is_beaten() {
-            self.begin(self.best.other(), self.likeness.fork.trial());
+        self.costs[self.best as usize] = typical(&mut self.recent.clone());
+        self.rested += 1;
+        if self.rested >= self.rest && self.is_beaten() {
+            self.rest = (2 * self.rest).min(PERIOD);
+            // The route in use, too: some of the calls that count for it were before it slowed down.
+            self.is_first = true;
+            self.begin(self.best, self.likeness.fork.trial());
         }
     }
 
     fn note_trial(&mut self, cost: f32) {
-        let tried = &mut self.costs[self.trial as usize];
-        *tried = tried.min(cost);
+        self.tried.push(cost);
         self.left -= 1;
         if self.left > 0 {
             return;
         }
+        let skipped = self.tried.len().saturating_sub(self.likeness.fork.counting());
+        self.costs[self.trial as usize] = typical(&mut self.tried[skipped..]);
         if self.is_first {
             self.is_first = false;
             return self.begin(self.trial.other(), self.likeness.fork.trial());
         }
         if self.is_beaten() {
-            self.best = self.best.other();
+            (self.best, self.rest) = (self.best.other(), MEMORY as u64);
         }
+        self.rested = 0;
         self.recent = [self.costs[self.best as usize]; MEMORY];
     }
 
@@ -361,7 +396,7 @@ mod tests {
         let (mut detours, mut last) = (Detours::default(), 0);
         live(&mut detours, 100, 1 << 20, &mut last, costs(150_000, 270_000));
         let turned = || costs(650_000, 300_000);
-        live(&mut detours, MEMORY + 1 + usize::from(TRIAL), 1 << 20, &mut last, turned());
+        live(&mut detours, MEMORY + 1 + 2 * usize::from(TRIAL), 1 << 20, &mut last, turned());
         assert_eq!(live(&mut detours, 50, 1 << 20, &mut last, turned()), 50);
     }
 
