@@ -9,6 +9,7 @@ use crate::call::reduce_op;
 use crate::order::Orders;
 use crate::reduction::{Mistake, Reduction};
 use crate::table::{Combination, Operator};
+use crate::turn::MOST;
 use crate::values::{Pool, Values};
 
 /// Results that were found right on some rank, by the number of their call: they are the same on all.
@@ -16,7 +17,7 @@ use crate::values::{Pool, Values};
 pub(crate) struct Verified(Mutex<HashMap<usize, Arc<OnceLock<Vec<u8>>>>>);
 
 /// Results are kept for so many calls: no rank is as far behind another.
-const KEPT: usize = 64;
+const KEPT: usize = 64 * MOST;
 
 impl Verified {
     fn of(&self, number: usize) -> Arc<OnceLock<Vec<u8>>> {

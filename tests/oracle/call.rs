@@ -1,8 +1,8 @@
-//! The calls themselves, for elements whose type is a value.
+//! The calls themselves, for elements whose type is a value, and for whatever takes calls.
 
 use half::{bf16, f16};
 use shmccl::collective::Operation;
-use shmccl::comm::{RecvBuffer, SendBuffer};
+use shmccl::comm::{RecvBuffer, SendBuffer, Submit};
 use shmccl::reduce::{CustomOp, DataType, Element, F8E4M3, F8E5M2, ReduceOp, Scalar};
 use shmccl::{Collectives, Communicator, Rank, Result};
 
@@ -15,6 +15,16 @@ pub(crate) enum Sides<'a> {
     Two(Side<'a>, Side<'a>),
     /// In place.
     One(Side<'a>),
+}
+
+impl Sides<'_> {
+    /// The same for a stream, which takes no ordinary memory but what lives for ever.
+    pub(crate) fn lasting(self) -> Sides<'static> {
+        match self {
+            Self::Two(send, recv) => Sides::Two(send.lasting(), recv.lasting()),
+            Self::One(side) => Sides::One(side.lasting()),
+        }
+    }
 }
 
 /// The operator for `T`; `scalar` is what a scaled sum multiplies by.
@@ -40,6 +50,7 @@ pub(crate) fn send_buffer<'a, T: Element>(comm: &Communicator, side: Side<'a>) -
     Ok(match side {
         Side::Heap(region) => (&comm.buffer::<T>(region)?).into(),
         Side::Ordinary(bytes) => bytemuck::cast_slice::<u8, T>(bytes).into(),
+        Side::Lasting(bytes) => bytemuck::cast_slice::<u8, T>(bytes).into(),
     })
 }
 
@@ -47,49 +58,103 @@ pub(crate) fn recv_buffer<'a, T: Element>(comm: &Communicator, side: Side<'a>) -
     Ok(match side {
         Side::Heap(region) => (&comm.buffer::<T>(region)?).into(),
         Side::Ordinary(bytes) => bytemuck::cast_slice_mut::<u8, T>(bytes).into(),
+        Side::Lasting(_) => unreachable!("nobody could look at what is received there"),
     })
 }
 
-/// Executes `call` on elements `T`.
-fn run_of<T: Element>(
-    comm: &mut Communicator,
-    call: &Combination,
-    scalar: &[u8],
-    sides: Sides<'_>,
-) -> Result<()> {
-    let op = reduce_op_of::<T>(call.operator, scalar);
-    let root = Rank::new(u32::try_from(call.root).unwrap(), comm.n_ranks())?;
-    let (send, recv) = match sides {
-        Sides::One(side) => {
-            let buffer = recv_buffer::<T>(comm, side)?;
-            return match call.operation {
-                Operation::AllReduce => comm.all_reduce_in_place(buffer, &op),
-                Operation::Reduce => comm.reduce_in_place(buffer, &op, root),
-                Operation::Broadcast => comm.broadcast_in_place(buffer, root),
-                Operation::AllGather => comm.all_gather_in_place(buffer),
-                Operation::ReduceScatter => comm.reduce_scatter_in_place(buffer, &op),
-                Operation::AllToAll => comm.all_to_all_in_place(buffer),
-                Operation::Gather => comm.gather_in_place(buffer, root),
-                Operation::Scatter => comm.scatter_in_place(buffer, root),
-                operation => unreachable!("{operation} is not in the table"),
-            };
+/// A call that has all it needs, for whatever takes it.
+pub(crate) type Ready<'a> = Box<dyn FnOnce(&mut dyn Submit<'a>) -> Result<()> + 'a>;
+
+/// How elements are combined, and at which rank.
+struct Manner {
+    operation: Operation,
+    op: ReduceOp,
+    root: Rank,
+}
+
+impl Manner {
+    fn in_place<'a, T: Element>(self, taker: &mut dyn Submit<'a>, buffer: RecvBuffer<'a, T>) -> Result<()> {
+        let Self { operation, op, root } = self;
+        match operation {
+            Operation::AllReduce => taker.all_reduce_in_place(buffer, &op),
+            Operation::Reduce => taker.reduce_in_place(buffer, &op, root),
+            Operation::Broadcast => taker.broadcast_in_place(buffer, root),
+            Operation::AllGather => taker.all_gather_in_place(buffer),
+            Operation::ReduceScatter => taker.reduce_scatter_in_place(buffer, &op),
+            Operation::AllToAll => taker.all_to_all_in_place(buffer),
+            Operation::Gather => taker.gather_in_place(buffer, root),
+            Operation::Scatter => taker.scatter_in_place(buffer, root),
+            operation => unreachable!("{operation} is not in the table"),
         }
-        Sides::Two(send, recv) => (send_buffer::<T>(comm, send)?, recv_buffer::<T>(comm, recv)?),
-    };
-    match call.operation {
-        Operation::AllReduce => comm.all_reduce(send, recv, &op),
-        Operation::Reduce => comm.reduce(send, recv, &op, root),
-        Operation::Broadcast => comm.broadcast(send, recv, root),
-        Operation::AllGather => comm.all_gather(send, recv),
-        Operation::ReduceScatter => comm.reduce_scatter(send, recv, &op),
-        Operation::AllToAll => comm.all_to_all(send, recv),
-        Operation::Gather => comm.gather(send, recv, root),
-        Operation::Scatter => comm.scatter(send, recv, root),
-        operation => unreachable!("{operation} is not in the table"),
+    }
+
+    fn apart<'a, T: Element>(
+        self,
+        taker: &mut dyn Submit<'a>,
+        send: SendBuffer<'a, T>,
+        recv: RecvBuffer<'a, T>,
+    ) -> Result<()> {
+        let Self { operation, op, root } = self;
+        match operation {
+            Operation::AllReduce => taker.all_reduce(send, recv, &op),
+            Operation::Reduce => taker.reduce(send, recv, &op, root),
+            Operation::Broadcast => taker.broadcast(send, recv, root),
+            Operation::AllGather => taker.all_gather(send, recv),
+            Operation::ReduceScatter => taker.reduce_scatter(send, recv, &op),
+            Operation::AllToAll => taker.all_to_all(send, recv),
+            Operation::Gather => taker.gather(send, recv, root),
+            Operation::Scatter => taker.scatter(send, recv, root),
+            operation => unreachable!("{operation} is not in the table"),
+        }
     }
 }
 
-/// Executes `call`, whose scaled sum multiplies by `scalar`, on `sides`.
+fn ready_of<'a, T: Element>(
+    comm: &Communicator,
+    call: &Combination,
+    scalar: &[u8],
+    sides: Sides<'a>,
+) -> Result<Ready<'a>> {
+    let op = reduce_op_of::<T>(call.operator, scalar);
+    let root = Rank::new(u32::try_from(call.root).unwrap(), comm.n_ranks())?;
+    let manner = Manner { operation: call.operation, op, root };
+    Ok(match sides {
+        Sides::One(side) => {
+            let buffer = recv_buffer::<T>(comm, side)?;
+            Box::new(move |taker| manner.in_place(taker, buffer))
+        }
+        Sides::Two(send, recv) => {
+            let (send, recv) = (send_buffer::<T>(comm, send)?, recv_buffer::<T>(comm, recv)?);
+            Box::new(move |taker| manner.apart(taker, send, recv))
+        }
+    })
+}
+
+/// `call`, whose scaled sum multiplies by `scalar`, on `sides`.
+pub(crate) fn ready<'a>(
+    comm: &Communicator,
+    call: &Combination,
+    scalar: &[u8],
+    sides: Sides<'a>,
+) -> Result<Ready<'a>> {
+    let ready = match call.dtype {
+        DataType::I8 => ready_of::<i8>,
+        DataType::U8 => ready_of::<u8>,
+        DataType::I32 => ready_of::<i32>,
+        DataType::U32 => ready_of::<u32>,
+        DataType::I64 => ready_of::<i64>,
+        DataType::U64 => ready_of::<u64>,
+        DataType::F16 => ready_of::<f16>,
+        DataType::Bf16 => ready_of::<bf16>,
+        DataType::F32 => ready_of::<f32>,
+        DataType::F64 => ready_of::<f64>,
+        DataType::F8E4M3 => ready_of::<F8E4M3>,
+        DataType::F8E5M2 => ready_of::<F8E5M2>,
+    };
+    ready(comm, call, scalar, sides)
+}
+
+/// Executes it at once.
 pub(crate) fn run(
     comm: &mut Communicator,
     call: &Combination,
@@ -97,21 +162,7 @@ pub(crate) fn run(
     sides: Sides<'_>,
 ) -> Result<()> {
     comm.set_algorithm(call.algorithm);
-    let run = match call.dtype {
-        DataType::I8 => run_of::<i8>,
-        DataType::U8 => run_of::<u8>,
-        DataType::I32 => run_of::<i32>,
-        DataType::U32 => run_of::<u32>,
-        DataType::I64 => run_of::<i64>,
-        DataType::U64 => run_of::<u64>,
-        DataType::F16 => run_of::<f16>,
-        DataType::Bf16 => run_of::<bf16>,
-        DataType::F32 => run_of::<f32>,
-        DataType::F64 => run_of::<f64>,
-        DataType::F8E4M3 => run_of::<F8E4M3>,
-        DataType::F8E5M2 => run_of::<F8E5M2>,
-    };
-    run(comm, call, scalar, sides)
+    ready(comm, call, scalar, sides)?(comm)
 }
 
 /// The operator for elements of `dtype`, to be looked at; the oracle does not call it.

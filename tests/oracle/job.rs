@@ -12,8 +12,8 @@ use crate::answer::{Question, Verified};
 use crate::harness::{Job, Random, agreed_seed};
 use crate::memory::Zone;
 use crate::messages::Exchange;
-use crate::plan::Plan;
-use crate::table::Combination;
+use crate::table::{Combination, LONG, most_bytes};
+use crate::turn::{MOST, Turn};
 use crate::values::Pool;
 
 /// How many ranks of a job count as sharing a core, whatever this machine has: the ways differ.
@@ -64,29 +64,47 @@ fn all(
     let (n, me) = (comm.n_ranks() as usize, comm.rank().index());
     let mut random = Random(seed ^ (n as u64) << 32 ^ (kind as u64) << 40 ^ (crowd as u64) << 48);
     let pool = Pool::new(random.next());
-    let calls = match long() {
-        true => Combination::all(&mut random, n),
-        false => (0..sample).map(|_| Combination::draw(&mut random, n)).collect(),
-    };
-    let mut zones = (Zone::new(comm, seed)?, Zone::new(comm, !seed)?);
+    let turns = turns(&mut random, n, sample);
+    let mut zones = zones(comm, seed)?;
+    let stream = comm.stream()?;
     // Whatever table there is on this machine: the built-in one takes the order of the ranks.
     comm.set_tuning(Table::default())?;
     assert_eq!(comm.is_crowded()?, crowd == Crowd::One && n > 1);
     comm.set_channel_kind(kind)?;
-    for (number, call) in calls.iter().enumerate() {
-        let question = Question { call, number, n, me, pool: &pool, verified };
-        if let Err(wrong) = Plan::of(&question).run(comm, &mut zones) {
+    for (number, turn) in turns.iter().enumerate() {
+        let question =
+            |(index, call)| Question { call, number: number * MOST + index, n, me, pool: &pool, verified };
+        let questions: Vec<_> = turn.calls.iter().enumerate().map(question).collect();
+        if let Err(wrong) = turn.run(&questions, comm, &mut zones, &stream) {
             panic!(
-                "rank {me} of {n} over {kind} channels: {wrong} in call {number}: {call:?} (SHMCCL_SEED={seed})"
+                "rank {me} of {n} over {kind} channels: {wrong} in turn {number}: {turn:?} (SHMCCL_SEED={seed})"
             );
         }
     }
-    exchange(comm, &mut random, calls.len() / EXCHANGES, &mut zones).map_err(|wrong| {
+    exchange(comm, &mut random, turns.len() / EXCHANGES, &mut zones[0]).map_err(|wrong| {
         panic!("rank {me} of {n} over {kind} channels: {wrong} (SHMCCL_SEED={seed})");
     })
 }
 
-/// Combinations for each exchange.
+/// `sample` turns, or those with all combinations.
+fn turns(random: &mut Random, n: usize, sample: usize) -> Vec<Turn> {
+    if long() {
+        let all = Combination::all(random, n);
+        return all.into_iter().map(|call| Turn::with(random, n, call)).collect();
+    }
+    (0..sample).map(|_| Turn::draw(random, n)).collect()
+}
+
+/// The zones for each of the calls of a turn: those for the first are the longest.
+fn zones(comm: &mut Communicator, seed: u64) -> Result<Vec<(Zone, Zone)>> {
+    let pair = |number: usize| {
+        let (seed, most) = (seed ^ (number as u64) << 56, if number == 0 { most_bytes() } else { LONG });
+        Ok((Zone::of(comm, seed, most)?, Zone::of(comm, !seed, most)?))
+    };
+    (0..MOST).map(pair).collect()
+}
+
+/// Turns for each exchange.
 const EXCHANGES: usize = 6;
 
 /// Makes `sample` exchanges of blocks.

@@ -1,10 +1,15 @@
 //! Buffers with guards around them, in the heap or in ordinary memory.
+//!
+//! Streams take ordinary memory only where it lives for ever. What they write there no safe code gets to see, so only inputs are
+//! there. All else that would be in ordinary memory goes through the heap by copies of the stream.
 
+use shmccl::comm::stream::HostBuffer;
 use shmccl::heap::DeviceBuffer;
-use shmccl::{Communicator, Result};
+use shmccl::{Communicator, Result, Stream};
+use support::long;
 
 use crate::harness::Random;
-use crate::table::most_bytes;
+use crate::table::{LONG, most_bytes};
 
 /// Bytes before a buffer and after it that are looked after.
 const GUARD: usize = 512;
@@ -23,9 +28,15 @@ pub(crate) struct Zone {
 }
 
 impl Zone {
+    /// One for any buffer.
     pub(crate) fn new(comm: &mut Communicator, seed: u64) -> Result<Self> {
+        Self::of(comm, seed, most_bytes())
+    }
+
+    /// One for buffers of up to `bytes`.
+    pub(crate) fn of(comm: &mut Communicator, seed: u64, bytes: usize) -> Result<Self> {
         // The longest buffer with what is around it.
-        let len = most_bytes() + 2 * GUARD + 512;
+        let len = bytes + 2 * GUARD + 512;
         let region = comm.alloc_region(len as u64, 128)?;
         let mut fill = Random(seed).bytes(8191);
         while fill.len() < len {
@@ -40,7 +51,8 @@ impl Zone {
         let shift = usize::try_from(chance % SHIFTS).unwrap() / align * align;
         let total = len + 2 * GUARD;
         let image = self.fill[shift..shift + total].to_vec();
-        Laid { zone: self, in_heap, start: shift, image, len }
+        let home = if in_heap { Home::Heap } else { Home::Ordinary };
+        Laid { zone: self, home, start: shift, image, len }
     }
 }
 
@@ -48,7 +60,7 @@ impl Zone {
 #[derive(Debug)]
 pub(crate) struct Laid<'a> {
     zone: &'a mut Zone,
-    in_heap: bool,
+    home: Home,
     /// Where the guard before it starts.
     start: usize,
     /// What has to be there, guards included.
@@ -57,6 +69,26 @@ pub(crate) struct Laid<'a> {
 }
 
 impl Laid<'_> {
+    pub(crate) fn is_in_heap(&self) -> bool {
+        matches!(self.home, Home::Heap | Home::Copied(_))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Has it be where a stream takes it: an input that `may_last` perhaps in ordinary memory.
+    pub(crate) fn for_stream(&mut self, may_last: bool) {
+        if self.is_in_heap() {
+            return;
+        }
+        self.home = if may_last && self.len <= lasting() {
+            Home::Lasting(&[])
+        } else {
+            Home::Copied(HostBuffer::zeroed(self.image.len()))
+        };
+    }
+
     /// Expects `contents` at `at` of the buffer from now on.
     pub(crate) fn expect(&mut self, at: usize, contents: &[u8]) {
         self.image[GUARD + at..][..contents.len()].copy_from_slice(contents);
@@ -64,12 +96,43 @@ impl Laid<'_> {
 
     /// Puts there what is expected.
     pub(crate) fn put(&mut self) -> Result<()> {
-        if self.in_heap {
+        if self.is_in_heap() {
             return self.zone.heap.copy_from_slice(self.start, &self.image);
         }
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.zone.ordinary);
         bytes[self.start..][..self.image.len()].copy_from_slice(&self.image);
         Ok(())
+    }
+
+    /// The same before calls on `stream`.
+    pub(crate) fn put_by(&mut self, comm: &Communicator, stream: &Stream) -> Result<()> {
+        match &mut self.home {
+            Home::Copied(_) => stream.copy_host_to_device(self.image.clone(), &self.on_device(comm)?),
+            Home::Lasting(bytes) => {
+                // As far from the start of a line as it would be elsewhere.
+                let before = self.start % 64;
+                let all = vec![0_u64; (before + self.len).div_ceil(8)].leak();
+                let all: &'static mut [u8] = bytemuck::cast_slice_mut(all);
+                let its = &mut all[before..][..self.len];
+                its.copy_from_slice(&self.image[GUARD..][..self.len]);
+                *bytes = its;
+                Ok(())
+            }
+            Home::Heap | Home::Ordinary => self.put(),
+        }
+    }
+
+    /// Has `stream` copy it to where it is looked at, behind its calls.
+    pub(crate) fn fetch_by(&self, comm: &Communicator, stream: &Stream) -> Result<()> {
+        match &self.home {
+            Home::Copied(host) => stream.copy_device_to_host(&self.on_device(comm)?, host),
+            _ => Ok(()),
+        }
+    }
+
+    /// The buffer and its guards in the heap.
+    fn on_device(&self, comm: &Communicator) -> Result<DeviceBuffer<u8>> {
+        comm.buffer(self.zone.heap.part(self.start, self.image.len())?)
     }
 
     /// The `len` bytes at `at` of a buffer in the heap, for a call.
@@ -79,8 +142,10 @@ impl Laid<'_> {
 
     /// The `len` bytes at `at` of the buffer, for a call.
     pub(crate) fn side(&mut self, at: usize, len: usize) -> Result<Side<'_>> {
-        if self.in_heap {
-            return self.heap_side(at, len);
+        match self.home {
+            Home::Heap | Home::Copied(_) => return self.heap_side(at, len),
+            Home::Lasting(bytes) => return Ok(Side::Lasting(&bytes[at..at + len])),
+            Home::Ordinary => {}
         }
         let start = self.start + GUARD + at;
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.zone.ordinary);
@@ -103,13 +168,18 @@ impl Laid<'_> {
     }
 
     fn now(&self) -> Result<Vec<u8>> {
-        let mut now = vec![0; self.image.len()];
-        if self.in_heap {
-            self.zone.heap.copy_to_slice(self.start, &mut now)?;
-        } else {
-            now.copy_from_slice(&bytemuck::cast_slice(&self.zone.ordinary)[self.start..][..self.image.len()]);
+        let len = self.image.len();
+        match &self.home {
+            Home::Heap => {
+                let mut now = vec![0; len];
+                self.zone.heap.copy_to_slice(self.start, &mut now)?;
+                Ok(now)
+            }
+            Home::Ordinary => Ok(bytemuck::cast_slice(&self.zone.ordinary)[self.start..][..len].to_vec()),
+            Home::Copied(host) => Ok(host.to_vec()),
+            // Whoever had it could only read it.
+            Home::Lasting(_) => Ok(self.image.clone()),
         }
-        Ok(now)
     }
 }
 
@@ -118,4 +188,33 @@ impl Laid<'_> {
 pub(crate) enum Side<'a> {
     Heap(shmccl::heap::Region),
     Ordinary(&'a mut [u8]),
+    /// Ordinary memory that lives for ever.
+    Lasting(&'static [u8]),
+}
+
+impl Side<'_> {
+    /// The same, which borrows nothing.
+    pub(crate) fn lasting(self) -> Side<'static> {
+        match self {
+            Self::Heap(region) => Side::Heap(region),
+            Self::Lasting(bytes) => Side::Lasting(bytes),
+            Self::Ordinary(_) => unreachable!("a stream takes no memory that is only lent"),
+        }
+    }
+}
+
+/// Where a buffer is.
+#[derive(Debug)]
+enum Home {
+    Heap,
+    Ordinary,
+    /// In the heap, for a call on a stream, which copies the contents there before, and all to this buffer behind it.
+    Copied(HostBuffer<u8>),
+    /// In ordinary memory that lives for ever.
+    Lasting(&'static [u8]),
+}
+
+/// Inputs of up to so many bytes may live for ever: those of the whole table would be too much.
+fn lasting() -> usize {
+    if long() { 4 << 10 } else { LONG }
 }

@@ -261,6 +261,7 @@ fn sends<'a, T: Element>(
             let slice = |range| bytemuck::cast_slice::<u8, T>(&bytes[range]);
             Ok(ranges.map(|(peer, range)| Message::Send(slice(range).into(), peer)).collect())
         }
+        Side::Lasting(_) => unreachable!("it is for streams"),
     }
 }
 
@@ -286,6 +287,7 @@ fn receives<'a, T: Element>(
                 (rest, start) = (Side::Ordinary(behind), range.end);
                 Side::Ordinary(block)
             }
+            Side::Lasting(_) => unreachable!("it is for streams"),
         };
         messages.push(Message::Recv(recv_buffer(comm, block)?, peer_of(comm, peer)));
     }

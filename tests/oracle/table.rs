@@ -59,7 +59,7 @@ const OPERATORS: [Operator; 7] = [
 const MEMORIES: [Memory; 3] = [Memory::Heap, Memory::Ordinary, Memory::Mixed];
 
 /// The most bytes that a rank sends or receives, but for the longest calls.
-const LONG: usize = 96 << 10;
+pub(crate) const LONG: usize = 96 << 10;
 
 /// More than goes through the scratch at once.
 const LONGEST: usize = 1200 << 10;
@@ -160,7 +160,7 @@ fn operators(operation: Operation) -> &'static [Operator] {
 }
 
 /// How many elements a block may have so that no buffer is longer than `bytes`.
-fn elements(operation: Operation, dtype: DataType, n: usize, bytes: usize) -> usize {
+pub(crate) fn elements(operation: Operation, dtype: DataType, n: usize, bytes: usize) -> usize {
     let (sent, received) = operation.blocks(n as u64);
     bytes / dtype.size() / usize::try_from(sent.max(received)).unwrap()
 }
@@ -179,7 +179,7 @@ fn large_counts(operation: Operation, dtype: DataType, n: usize) -> [usize; 4] {
     [of(256 << 10) + 1, of(1 << 20) + 1, of(3 << 19) - 1, most].map(|count| count.min(most))
 }
 
-fn below(random: &mut Random, limit: usize) -> usize {
+pub(crate) fn below(random: &mut Random, limit: usize) -> usize {
     usize::try_from(random.below(limit as u64)).unwrap()
 }
 
