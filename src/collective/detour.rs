@@ -21,9 +21,14 @@
 //! - Both routes give the same bits.
 //! - Where a member counts or checks what is staged (faults, checksums), nothing is tried out: what it finds does not depend on time.
 
+mod short;
+mod trials;
+
 use std::time::Instant;
 
 use arrayvec::ArrayVec;
+pub(crate) use short::Shorts;
+use trials::{Lengths, Route, Trials};
 
 use super::call::Call;
 use super::direct;
@@ -44,18 +49,6 @@ const TRIED: std::ops::Range<u64> = 4 << 20..512 << 20;
 /// So many times what fills the cache goes past it in any case.
 const SURELY: u64 = 4;
 
-/// Calls of a kind from one trial of both routes to the next. It is prime: a loop of several calls meets each trial at another place.
-const PERIOD: u64 = 257;
-
-/// What must be left of the cost for the other route to be taken: a smaller difference is noise.
-const NOISE: f32 = 0.96;
-
-/// What the route in use costs is told by so many calls in a row: more than stores are tried out in.
-const MEMORY: usize = 10;
-
-/// The longest trial.
-const LONGEST: usize = 12;
-
 /// So many kinds of calls are told apart: one more takes the place of the one that was called longest ago.
 const MOST_KINDS: usize = 32;
 
@@ -72,43 +65,11 @@ enum Fork {
 }
 
 impl Fork {
-    /// Calls in a trial.
-    const fn trial(self) -> u8 {
-        match self {
-            Self::Heap => 8,
-            Self::Ordinary => 3,
-        }
-    }
-
-    /// Calls in the very first trial, of the first route.
-    const fn first_trial(self) -> u8 {
+    const fn lengths(self) -> Lengths {
         match self {
             // Stores are tried out themselves (`shm/copy/tuner.rs`), and have to be through with it.
-            Self::Heap => 12,
-            Self::Ordinary => 2,
-        }
-    }
-
-    /// How many of the last calls of a trial count: the first ones find in the cache what the other route has left there.
-    const fn counting(self) -> usize {
-        match self {
-            Self::Heap => 6,
-            Self::Ordinary => 2,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Route {
-    First,
-    Second,
-}
-
-impl Route {
-    const fn other(self) -> Self {
-        match self {
-            Self::First => Self::Second,
-            Self::Second => Self::First,
+            Self::Heap => Lengths { first: 12, other: 8, counting: 6 },
+            Self::Ordinary => Lengths { first: 2, other: 3, counting: 2 },
         }
     }
 }
@@ -129,25 +90,9 @@ pub(crate) struct Detours {
 #[derive(Clone, Debug)]
 struct Kind {
     likeness: Likeness,
-    calls: u64,
     /// The last call of all that was of this kind.
     latest: u64,
-    best: Route,
-    trial: Route,
-    /// Calls of the trial that are left.
-    left: u8,
-    /// What those took that are over, in nanoseconds per byte, of the member that took longest.
-    tried: ArrayVec<f32, LONGEST>,
-    /// Whether a trial of the other route follows.
-    is_first: bool,
-    /// What a call costs by each route, in the same unit; infinite where not known.
-    costs: [f32; 2],
-    /// What the last calls took by the route in use.
-    recent: [f32; MEMORY],
-    /// Calls since the last trial,
-    rested: u64,
-    /// and how many there are to be before the next one out of turn: twice as many after each that has changed nothing.
-    rest: u64,
+    trials: Trials,
 }
 
 /// Calls by one operator of elements of one type, of one length up to a factor of two.
@@ -216,14 +161,14 @@ impl Detours {
             return None;
         }
         if let Some((kind, len)) = last {
-            self.kinds[kind].note(cost(longest, len));
+            self.kinds[kind].trials.note(cost(longest, len));
         }
         let index = self.index_of(likeness);
         self.last = Some((index, len));
         self.calls = self.calls.wrapping_add(1);
         let kind = &mut self.kinds[index];
         kind.latest = self.calls;
-        Some(kind.pick())
+        Some(kind.trials.pick())
     }
 
     fn index_of(&mut self, likeness: Likeness) -> usize {
@@ -240,23 +185,10 @@ impl Detours {
     }
 }
 
-/// Whether results will be read before they are driven out of the cache, where members contribute `all` those bytes together.
-fn results(all: u64, route: Route, fills_cache: impl Fn(u64) -> bool) -> ReadSoon {
-    let is_past = fills_cache(all) && (fills_cache(all / SURELY) || route == Route::First);
-    if is_past { ReadSoon::No } else { ReadSoon::Yes }
-}
-
-/// The word of a post's data that tells how long the last call took.
-pub(crate) const TOLD: usize = 2;
-
-/// What is typical of the costs of several calls: the mean of the lower two thirds. The best one would not do: what a call costs depends on
-/// what the program did with the buffers since the last one, and a loop may go well with a route in one of its calls and badly in the others.
-/// The worst ones are those in which a rank was interrupted.
-#[expect(clippy::cast_precision_loss, reason = "a few")]
-fn typical(costs: &mut [f32]) -> f32 {
-    costs.sort_unstable_by(f32::total_cmp);
-    let lower = &costs[..costs.len() - costs.len() / 3];
-    lower.iter().sum::<f32>() / lower.len() as f32
+impl Kind {
+    fn new(likeness: Likeness) -> Self {
+        Self { likeness, latest: 0, trials: Trials::new(likeness.fork.lengths()) }
+    }
 }
 
 /// Nanoseconds per byte.
@@ -265,90 +197,22 @@ fn cost(ns: u64, len: u64) -> f32 {
     ns as f32 / len as f32
 }
 
-impl Kind {
-    fn new(likeness: Likeness) -> Self {
-        Self {
-            likeness,
-            calls: 0,
-            latest: 0,
-            best: Route::First,
-            trial: Route::First,
-            left: 0,
-            tried: ArrayVec::new(),
-            is_first: false,
-            costs: [f32::INFINITY; 2],
-            recent: [f32::INFINITY; MEMORY],
-            rested: 0,
-            rest: MEMORY as u64,
-        }
-    }
-
-    fn pick(&mut self) -> Route {
-        if self.calls.is_multiple_of(PERIOD) {
-            self.is_first = true;
-            let fork = self.likeness.fork;
-            self.begin(Route::First, if self.calls == 0 { fork.first_trial() } else { fork.trial() });
-        }
-        self.calls = self.calls.wrapping_add(1);
-        if self.left > 0 { self.trial } else { self.best }
-    }
-
-    /// Begins a trial of so many calls.
-    fn begin(&mut self, trial: Route, n_calls: u8) {
-        (self.trial, self.left) = (trial, n_calls);
-        self.tried.clear();
-        self.costs[trial as usize] = f32::INFINITY;
-    }
-
-    /// Takes in what the call cost that was picked last.
-    fn note(&mut self, cost: f32) {
-        if self.left > 0 {
-            return self.note_trial(cost);
-        }
-        self.recent.rotate_right(1);
-        self.recent[0] = cost;
-        self.costs[self.best as usize] = typical(&mut self.recent.clone());
-        self.rested += 1;
-        if self.rested >= self.rest && self.is_beaten() {
-            self.rest = (2 * self.rest).min(PERIOD);
-            // The route in use, too: some of the calls that count for it were before it slowed down.
-            self.is_first = true;
-            self.begin(self.best, self.likeness.fork.trial());
-        }
-    }
-
-    fn note_trial(&mut self, cost: f32) {
-        self.tried.push(cost);
-        self.left -= 1;
-        if self.left > 0 {
-            return;
-        }
-        let skipped = self.tried.len().saturating_sub(self.likeness.fork.counting());
-        self.costs[self.trial as usize] = typical(&mut self.tried[skipped..]);
-        if self.is_first {
-            self.is_first = false;
-            return self.begin(self.trial.other(), self.likeness.fork.trial());
-        }
-        if self.is_beaten() {
-            (self.best, self.rest) = (self.best.other(), MEMORY as u64);
-        }
-        self.rested = 0;
-        self.recent = [self.costs[self.best as usize]; MEMORY];
-    }
-
-    /// Whether the other route is known to cost less than the one in use.
-    fn is_beaten(&self) -> bool {
-        let [best, other] = [self.best, self.best.other()].map(|route| self.costs[route as usize]);
-        other < best * NOISE
-    }
+/// Whether results will be read before they are driven out of the cache, where members contribute `all` those bytes together.
+fn results(all: u64, route: Route, fills_cache: impl Fn(u64) -> bool) -> ReadSoon {
+    let is_past = fills_cache(all) && (fills_cache(all / SURELY) || route == Route::First);
+    if is_past { ReadSoon::No } else { ReadSoon::Yes }
 }
+
+/// The word of a post's data that tells how long the last call took.
+const TOLD: usize = 2;
 
 #[cfg(test)]
 mod tests {
+    use super::trials::{MEMORY, PERIOD};
     use super::*;
 
-    const FIRST_TRIAL: u8 = Fork::Heap.first_trial();
-    const TRIAL: u8 = Fork::Heap.trial();
+    const FIRST_TRIAL: u8 = Fork::Heap.lengths().first;
+    const TRIAL: u8 = Fork::Heap.lengths().other;
 
     fn like(signature: u64, len: u64) -> Likeness {
         Likeness { fork: Fork::Heap, signature, magnitude: len.ilog2() }

@@ -12,7 +12,7 @@ use super::algorithm::{Algorithm, ChannelKind, Manner};
 use super::call::Call;
 use super::custom::Customs;
 use super::delivery::{self, Batch};
-use super::detour::Detours;
+use super::detour::{Detours, Shorts};
 use super::elsewhere::Elsewhere;
 use super::group::{self, Share};
 use super::lease::{Landlord, Lease};
@@ -43,6 +43,7 @@ pub(crate) struct Engine {
     tuning: Tuning,
     customs: Customs,
     detours: Detours,
+    shorts: Shorts,
     /// How the call that is being executed is done, for whoever notes it.
     taken: Manner,
     /// The last call that reduced a word.
@@ -58,6 +59,8 @@ enum Way {
     /// As the table says, once it is known where all buffers are.
     AsTabled,
     Direct,
+    /// What [`Shorts`] has not sent by mail.
+    Short,
     Piped(Algorithm, ChannelKind),
     Custom(ChannelKind),
 }
@@ -67,7 +70,7 @@ impl Way {
     fn manner(self) -> Manner {
         let (algorithm, channel) = match self {
             Self::Small => (Some(Algorithm::OneShot), ChannelKind::Memory),
-            Self::Direct => (Some(Algorithm::TwoShot), ChannelKind::Memory),
+            Self::Direct | Self::Short => (Some(Algorithm::TwoShot), ChannelKind::Memory),
             Self::Piped(algorithm, kind) => (Some(algorithm), kind),
             Self::AsTabled => (None, ChannelKind::Memory),
             Self::Custom(kind) => (None, kind),
@@ -99,6 +102,7 @@ impl Engine {
             tuning,
             customs: Customs::default(),
             detours: Detours::default(),
+            shorts: Shorts::default(),
             taken: Manner::default(),
             again: Kept::default(),
             lease,
@@ -225,6 +229,9 @@ impl Engine {
         let summary = call.summary().in_manner(manner);
         let len = small::input_len(call, self.team.n_members())?;
         match self.way(call, len, manner)? {
+            Way::Small if manner == Manner::default() && self.choices.is_open(call.operation, len) => {
+                self.run_short(call, summary, len)
+            }
             Way::Small => {
                 let done = small::run(&mut self.team, call, summary, len);
                 if len <= small::WORD_LEN && call.operation == Operation::AllReduce && done.is_ok() {
@@ -234,6 +241,27 @@ impl Engine {
             }
             way => self.run_large(call, summary, len, way),
         }
+    }
+
+    /// Executes `call`, of which only measurement can tell whether it is to travel with its announcement.
+    #[inline(never)]
+    fn run_short(&mut self, call: &mut Call<'_>, summary: Summary, len: u64) -> Result<()> {
+        let begun = self.shorts.begin();
+        let done = if self.shorts.is_mailed() {
+            let told = self.shorts.told(self.team.is_watched());
+            let done = small::run_telling(&mut self.team, call, summary, len, told);
+            self.team.board.or_revoke(done).map(|()| self.hear_of_shorts(told, 0))
+        } else {
+            self.run_large(call, summary, len, Way::Short)
+        };
+        self.shorts.end(begun, len);
+        done
+    }
+
+    /// Takes in what the two members have told of short calls, this one `mine`, in that word of the posts that are up.
+    fn hear_of_shorts(&mut self, mine: u64, word: usize) {
+        let theirs = self.team.board.post_of(1 - self.team.me()).data(word);
+        self.shorts.note([mine, theirs]);
     }
 
     /// Keeps `call`, which has been executed, for when it is made again.
@@ -304,10 +332,12 @@ impl Engine {
             let presumed = self.presumed(call, len, way);
             self.team.board.tell_operation(summary.in_manner(presumed));
         }
-        let Self { team, pipework, detours, .. } = self;
+        let Self { team, pipework, detours, shorts, .. } = self;
         let begun = team.board.begin(call.operation);
         team.board.or_revoke(begun)?;
-        let words = [pipework.balance(), scalars::own(call), detours.told(team.is_watched())];
+        let is_watched = team.is_watched();
+        let short = shorts.told(is_watched);
+        let words = [pipework.balance(), scalars::own(call), detours.told(is_watched), short];
         team.board.post_ahead(summary, direct::places(call), &words);
         // What the others do not wait for.
         let presumed = self.presumed(call, len, way);
@@ -315,7 +345,11 @@ impl Engine {
         board.tell_posted(summary.in_manner(presumed), len);
         // Who comes last has waited for nobody, and is about to write where others may have given up.
         let met = board.await_posts(call.operation).and_then(|()| board.check_epoch(call.operation));
-        board.or_revoke(met).map(|()| presumed)
+        board.or_revoke(met)?;
+        if way == Way::Short {
+            self.hear_of_shorts(short, words.len() - 1);
+        }
+        Ok(presumed)
     }
 
     /// How `call` is done as far as this member knows by itself, for whoever looks on while it waits for the others: unless some of them
@@ -375,6 +409,8 @@ impl Engine {
                 team.board.set_aside(1);
                 small::run(team, call, summary, len)
             }
+            Way::Short if in_heap && direct::some_are_in_place(team) => direct::run(team, call),
+            Way::Short => stage(team, call, None),
             _ if in_heap => match detours.pick(team, call, summary, len) {
                 Some(true) => detours.time(|| stage(team, call, None)),
                 Some(false) => detours.time(|| direct::run(team, call)),

@@ -61,18 +61,33 @@ pub(crate) fn run(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u
     if is_word && !team.is_watched() && !call.is_scaled() {
         return reduce_word(team, call, summary, len);
     }
-    exchange(team, call, summary, len)
+    exchange(team, call, summary, len, &[])
 }
 
-/// Executes any call of at most [`MAIL_LEN`] bytes.
+/// The same for a `call` that goes by mail, with which this member posts what it has `told` the others.
+pub(crate) fn run_telling(
+    team: &mut Team,
+    call: &mut Call<'_>,
+    summary: Summary,
+    len: u64,
+    told: u64,
+) -> Result<()> {
+    if noting::is_unclocked(team) {
+        noting::clock_in(team);
+    }
+    team.board.begin(call.operation)?;
+    exchange(team, call, summary, len, &[told])
+}
+
+/// Executes any call of at most [`MAIL_LEN`] bytes; with what goes by mail this member posts what it has `told`.
 #[inline(never)]
-fn exchange(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64) -> Result<()> {
+fn exchange(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64, told: &[u64]) -> Result<()> {
     assert!(len <= MAIL_LEN, "{len} bytes are not small");
     let mut mine = [0; INLINE_WORDS];
     if len <= INLINE_LEN {
         mine = post_inline(team, call, summary, len)?;
     } else {
-        post_mail(team, call, summary, len)?;
+        post_mail(team, call, summary, len, told)?;
     }
     noting::prepare(team, call);
     if matches!(call.output, Output::None) {
@@ -115,15 +130,15 @@ fn post_inline(team: &mut Team, call: &Call<'_>, summary: Summary, len: u64) -> 
     Ok(words)
 }
 
-fn post_mail(team: &mut Team, call: &Call<'_>, summary: Summary, len: u64) -> Result<()> {
+fn post_mail(team: &mut Team, call: &Call<'_>, summary: Summary, len: u64, told: &[u64]) -> Result<()> {
     let mail = team.mail(team.me(), len)?;
     if !matches!(call.input, Input::None) {
         call.copy_input(team.view(), 0, team.heap_of(team.me(), mail)?, mail)?;
     }
     if team.is_watched() {
-        return checked::post_mail(team, call, summary, mail);
+        return checked::post_mail(team, call, summary, mail, told);
     }
-    team.board.post(summary, [0, scalars::own(call)], &[]);
+    team.board.post(summary, [0, scalars::own(call)], told);
     Ok(())
 }
 

@@ -84,7 +84,11 @@ fn repeat(
     firsts.iter().flatten().try_for_each(|first| agree(comm, call, first))
 }
 
-/// So many calls are made of one length: by then every way to store results has been tried out, and the way by the scratch.
+/// Bytes of which two ranks with a core each try out how to hand them over.
+const SHORT: usize = 6000;
+
+/// So many calls are made of one length: by then every way to store results has been tried out, the way by the scratch, and both ways
+/// of what is short.
 const STORED: usize = 20;
 
 /// Makes one all-reduce again and again, out of place in the heap and with outputs that begin at the same place in lines on all ranks, so
@@ -143,7 +147,7 @@ fn all(comm: &mut Communicator) -> Result<()> {
     let mut delays = Random(seed ^ u64::from(comm.rank().get() + 1) << 48);
     let (mut zone, mut other) = (Zone::new(comm, seed)?, Zone::new(comm, seed + 1)?);
     for (dtype, operator) in [(DataType::F32, Operator::Sum), (DataType::Bf16, Operator::PreMulSum)] {
-        for count in [COUNTS[2], 4 * COUNTS[2], COUNTS[3]] {
+        for count in [SHORT / dtype.size(), COUNTS[2], 4 * COUNTS[2], COUNTS[3]] {
             let (operation, algorithm, memory) = (Operation::AllReduce, None, Memory::Heap);
             let (values, in_place, root, salt) = (Values::Bits, false, 0, random.next());
             let call = Combination {
@@ -194,6 +198,11 @@ fn all(comm: &mut Communicator) -> Result<()> {
 fn among(n: u32, cores: u32) {
     let job = Job::of(n).cores(cores).heap_len(24 << 20).timeout(Duration::from_secs(60));
     job.patience(Duration::from_secs(300)).threads("timing", all);
+}
+
+#[test]
+fn two_ranks_get_the_same_bits_every_time_over_either_kind_of_channel() {
+    among(2, 2);
 }
 
 #[test]

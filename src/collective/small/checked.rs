@@ -31,22 +31,28 @@ pub(super) fn post_words(team: &mut Team, call: &Call<'_>, summary: Summary, wor
     team.board.post(summary, places, posted);
 }
 
-/// Posts that the input of `call` is in `mail`, with its checksum.
+/// Posts that the input of `call` is in `mail`, with its checksum and what this member has `told`.
 ///
 /// # Errors
 /// [`crate::Error::OutOfRange`] for a buffer that is not there.
 #[cold]
 #[inline(never)]
-pub(super) fn post_mail(team: &mut Team, call: &Call<'_>, summary: Summary, mail: Region) -> Result<()> {
+pub(super) fn post_mail(
+    team: &mut Team,
+    call: &Call<'_>,
+    summary: Summary,
+    mail: Region,
+    told: &[u64],
+) -> Result<()> {
     if matches!(call.input, Input::None) {
-        team.board.post(summary, [0, scalars::own(call)], &[]);
+        team.board.post(summary, [0, scalars::own(call)], told);
         return Ok(());
     }
     let crc = if team.checksums { checks::of_call(team, call, 0, mail.len)? } else { 0 };
     let fabric = team.board.fabric();
     fabric.damage(POST, Place { rank: fabric.rank(), offset: mail.offset }, mail.len);
     let places = places(team, call, crc);
-    team.board.post(summary, places, &[]);
+    team.board.post(summary, places, told);
     Ok(())
 }
 

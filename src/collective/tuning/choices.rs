@@ -18,7 +18,12 @@ pub(crate) struct Choices {
     one_shot_below: [u64; CODES],
     /// By operation and kind of buffers.
     steps: [[Box<[Step]>; 2]; CODES],
+    /// Whether it is left to measurement how short all-reduces go.
+    is_open: bool,
 }
+
+/// All-reduces of more bytes, of those that travel with the announcement, may be left to measurement.
+const OPEN_ABOVE: u64 = 4 << 10;
 
 impl Choices {
     /// Those among `n_members`.
@@ -27,8 +32,13 @@ impl Choices {
         let tuning = if n_members > 1 { tuning } else { &Tuning::default() };
         let n_ranks = u32::try_from(n_members).unwrap_or(u32::MAX);
         let steps_of = |operation, buffers| tuning.table.steps(operation, n_ranks, tuning.crowded, buffers);
-        let mut choices =
-            Self { one_shot_below: [0; CODES], steps: std::array::from_fn(|_| Default::default()) };
+        let mut choices = Self {
+            one_shot_below: [0; CODES],
+            steps: std::array::from_fn(|_| Default::default()),
+            is_open: n_members == 2
+                && !tuning.crowded
+                && !tuning.table.has_case(Operation::AllReduce, tuning.crowded),
+        };
         for operation in Operation::ALL {
             let both = BufferKind::ALL.map(|buffers| steps_of(operation, buffers));
             let code = operation as usize;
@@ -42,6 +52,13 @@ impl Choices {
     #[inline]
     pub(crate) fn is_small(&self, operation: Operation, len: u64) -> bool {
         len < self.one_shot_below[operation as usize]
+    }
+
+    /// Whether an `operation` to which no rank contributes more than `len` bytes travels with its announcement only where that is
+    /// quicker, by measurement: where no table says it.
+    #[inline]
+    pub(crate) fn is_open(&self, operation: Operation, len: u64) -> bool {
+        len > OPEN_ABOVE && operation == Operation::AllReduce && self.is_open
     }
 
     /// What does an `operation` to which no rank contributes more than `len` bytes.

@@ -97,6 +97,11 @@ impl Table {
         nearest.map_or(&BUILT_IN, |case| &case.steps)
     }
 
+    /// Whether there is a case for `operation` where ranks are as `crowded`.
+    pub(super) fn has_case(&self, operation: Operation, crowded: bool) -> bool {
+        self.cases.iter().any(|case| case.operation == operation && case.crowded == crowded)
+    }
+
     /// The algorithm for an `operation` among `n_ranks` to which none contributes more than `len` bytes.
     #[must_use]
     pub fn algorithm(
