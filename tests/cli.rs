@@ -90,7 +90,7 @@ fn wrong_usage_is_exit_code_two_and_one_line_with_the_remedy() {
         (&["doctor", "--jsn", "x"], "'--json'"),
         (&["doctor", "--heap", "4Q"], "expected a whole number with K, M, G or T behind it"),
         (&["doctor", "-g", "0"], "0 is not in 1..=64"),
-        (&["doctor", "-g", "two"], "invalid digit"),
+        (&["doctor", "-g", "two"], "expected a number from 1 to 64"),
         (&["doctor", "--proxy", "nowhere"], "[possible values: thread, process]"),
         (&["doctor", "--json"], "a value is required for '--json <FILE>'"),
         (&["perf", "put_latncy"], "'put_latency'"),
