@@ -139,7 +139,7 @@ impl PeersWatch<'_, '_, '_, '_> {
     /// Ends the epoch when a peer waits for this member elsewhere.
     ///
     /// The first look convicts nobody: what a peer has done for a parcel before it went on has come with the news of that, and is
-    /// found by the poll before the next look, which comes at once.
+    /// found by the poll before the next look, which comes soon.
     fn astray(&self) -> Option<Stop> {
         let batches = self.batches.borrow();
         let all = batches.iter().enumerate();

@@ -250,7 +250,10 @@ impl Engine {
         let done = if self.shorts.is_mailed() {
             let told = self.shorts.told(self.team.is_watched());
             let done = small::run_telling(&mut self.team, call, summary, len, told);
-            self.team.board.or_revoke(done).map(|()| self.hear_of_shorts(told, 0))
+            // As by the other way: whether who comes late is told of the end is not to hang on the way.
+            let board = &self.team.board;
+            let done = done.and_then(|()| board.check_epoch(call.operation));
+            board.or_revoke(done).map(|()| self.hear_of_shorts(told, 0))
         } else {
             self.run_large(call, summary, len, Way::Short)
         };
@@ -323,7 +326,7 @@ impl Engine {
     }
 
     /// Tells the other members which call this is, where its buffers are, the balance of this member's pipes, what its input is
-    /// multiplied by, and how long a call took; waits until they have told the same call, and looks whether it still counts.
+    /// multiplied by, and how long calls took; waits until they have told the same call, and looks whether it still counts.
     ///
     /// Returns how it is done, as far as this member knows.
     fn meet(&mut self, call: &Call<'_>, summary: Summary, len: u64, way: Way) -> Result<Manner> {

@@ -32,9 +32,10 @@ use crate::reduce::{Element, ReduceOp};
 /// by an [`Error::Timeout`].
 ///
 /// Arguments that are wrong in themselves are an error of the call wherever it goes. A call that fails while data move ends the
-/// epoch: what other ranks have of it cannot be told. Who comes to a call when others have given it up is told of the end, and writes into
-/// none of their buffers. Who has come before may be writing there as they fail, and learns of the end when it waits next: so an output in
-/// the heap may still change until all ranks have left the call.
+/// epoch: what other ranks have of it cannot be told. Who comes to a call when others have given it up is told of the end, at its next wait
+/// at the latest (a short call, or a message, may be answered still), and writes into none of their buffers. Who has come before may be
+/// writing there as they fail, and learns of the end when it waits next: so an output in the heap may still change until all ranks have left
+/// the call.
 ///
 /// The first call on a job's first communicator, be it a message, prepares memory and is one of all ranks: none returns from it before
 /// each has come to a first collective call or message of its own. A barrier, `alloc` or `free` is none: a rank that comes to one of these

@@ -44,7 +44,7 @@ use shmccl_proxy::MemoryId;
 
 use crate::channel::{Fabric, MemoryChannel, PortChannel};
 use crate::collective::{Engine, Manner, Operation, Summary};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapOffset, HeapUsage, Region, SymmetricHeap};
 use crate::rank::Rank;
 use crate::shm::{CellRef, SharedLayout, Span};
@@ -260,8 +260,10 @@ impl Communicator {
         self.reclaim_engine();
         if let Err(error) = self.fabric().enter(Operation::Finalize.name()) {
             // Another rank may have found out already that this one was in another call.
-            let end = Summary::new(Operation::Finalize);
-            return Err(self.engine.as_deref().and_then(|engine| engine.told(end)).unwrap_or(error));
+            let engine = self.engine.as_deref().filter(|_| matches!(error, Error::Revoked { .. }));
+            return Err(engine
+                .and_then(|engine| engine.told(Summary::new(Operation::Finalize)))
+                .unwrap_or(error));
         }
         match &mut self.meeting {
             Some(meeting) => meeting.finalize(self.engine.as_deref()),

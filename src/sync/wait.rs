@@ -97,7 +97,7 @@ impl<W: Watch + ?Sized> Watch for &W {
 /// How a waiter spends its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitPolicy {
-    /// Polls between two looks around, and between two yields once the core is not kept any longer.
+    /// Polls between two looks around (none: eight yields, and a poll after each), and between two yields once the core is not kept any longer.
     pub spins: u32,
     /// How long to wait before going to sleep; zero sleeps as soon as the first poll has failed.
     pub park_after: Duration,

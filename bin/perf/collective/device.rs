@@ -31,7 +31,7 @@ use super::number::{ForType, Number, with_type};
 use super::pattern::operator;
 use super::places::{Places, SIZE};
 use super::settings::{Memory, Message, Seat, Settings};
-use super::staged::{Cut, STAGE_LEN, Staged};
+use super::staged::{Cut, Staged, stage_len};
 use super::trial::{BATCH_BYTES, ByLibrary, Trial, Way};
 use super::workload::{Ground, Task, Workload, is_defined};
 use crate::args::{Channel, Test};
@@ -59,7 +59,7 @@ pub(crate) fn run(comm: &mut Communicator, plan: &Plan, test: Test, duet: Option
     let largest = plan.sizes.iter().copied().max().unwrap_or(0);
     let mail = mail_len(comm.n_ranks());
     let mut region = |len| comm.alloc_region(len, 4096);
-    let stage = if operation == Operation::AllReduce { STAGE_LEN } else { 0 };
+    let stage = if operation == Operation::AllReduce { stage_len(largest) } else { 0 };
     let ground =
         Ground { send: region(largest)?, recv: region(largest)?, mail: region(mail)?, stage: region(stage)? };
     let is_long = plan.one_core || comm.is_crowded()?;
@@ -237,7 +237,7 @@ impl Bench<'_> {
             for share in Share::all(&places)? {
                 lanes.push((share.name().to_owned(), self.bare_lane(share, &task, wanted.bytes)?));
             }
-            for cut in self.heap_cuts(in_place) {
+            for cut in self.heap_cuts(wanted.bytes, in_place) {
                 // Buffers on the ground begin with a line.
                 let mut staged = Staged::new(self.comm, self.ground, 0)?;
                 staged.cut(cut);
@@ -250,10 +250,10 @@ impl Bench<'_> {
     }
 
     /// In which ways a loop over buffers of the heap stages them; in place that is a detour.
-    fn heap_cuts(&self, in_place: bool) -> Vec<Cut> {
+    fn heap_cuts(&self, bytes: u64, in_place: bool) -> Vec<Cut> {
         let is_staged =
             self.operation == Operation::AllReduce && self.settings.memory == Memory::Heap && !in_place;
-        if is_staged { Cut::all(in_place) } else { Vec::new() }
+        if is_staged { Cut::all_of(bytes, in_place) } else { Vec::new() }
     }
 
     /// Whether the limit of an operation in place is one that is not.

@@ -27,8 +27,10 @@ pub(super) const PIECES: [u64; 3] = [128 << 10, 256 << 10, 1 << 20];
 /// Bytes of a cache line.
 const LINE: u64 = 64;
 
-/// What a rank needs to stage the longest ones, wherever in a line they begin.
-pub(super) const STAGE_LEN: u64 = 2 * PIECES[PIECES.len() - 1] + LINE;
+/// What a rank needs to stage up to `largest` bytes in the longest pieces, wherever in a line they begin.
+pub(super) fn stage_len(largest: u64) -> u64 {
+    2 * PIECES[PIECES.len() - 1].min(largest.next_multiple_of(LINE)) + LINE
+}
 
 /// Shares end at multiples of so many elements: no two ranks write to one pair of cache lines.
 const ALIGN: usize = 32;
@@ -50,6 +52,12 @@ impl Cut {
     pub(super) fn all(in_place: bool) -> Vec<Self> {
         let past = if in_place { &[false][..] } else { &[false, true] };
         past.iter().flat_map(|&past| PIECES.map(|piece| Self { piece, past })).collect()
+    }
+
+    /// The same of `bytes`, each once: of pieces that are longer than that one is like the other.
+    pub(super) fn all_of(bytes: u64, in_place: bool) -> Vec<Self> {
+        let shorter = |cut: &Self| PIECES.iter().rev().find(|&&piece| piece < cut.piece).copied();
+        Self::all(in_place).into_iter().filter(|cut| shorter(cut).is_none_or(|piece| piece < bytes)).collect()
     }
 
     /// Its name in tables.
@@ -88,7 +96,7 @@ impl Staged {
         let mut all = vec![0_u64; comm.n_ranks() as usize];
         comm.all_gather(&[behind as u64][..], &mut all[..])?;
         let slots = (0..comm.n_ranks()).zip(&all).map(|(rank, &behind)| {
-            let stage: Region = ground.stage.part(behind, STAGE_LEN - LINE)?;
+            let stage: Region = ground.stage.part(behind, ground.stage.len - LINE)?;
             comm.span(Rank::new(rank, comm.n_ranks())?, stage)
         });
         let slots = slots.collect::<Result<_>>()?;

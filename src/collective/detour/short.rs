@@ -8,6 +8,9 @@
 //! *runs* of three on one way. With the third of a run each member posts how long the second one took it, and when both posts are read,
 //! both members pick the way of the next run. The shorter time counts: whoever came later has waited for nobody to begin.
 //!
+//! All such calls of a communicator are judged together, whatever their types and wherever their buffers lie. A program that makes very
+//! different ones in turn may stay on the slower way until the next trial.
+//!
 //! [`small`]: super::super::small
 
 use std::time::Instant;

@@ -17,7 +17,7 @@
 //! another one (AMD EPYC, Zen 5, two cores; all operations, 8 B to 16 MiB, both kinds of buffers): of 128 pairs of races between two
 //! ranks two differed by where the output was, of 122 among four that shared cores one, by 6 %.
 //!
-//! With the built-in table an all-reduce of 4 to 8 KiB between two ranks with a core each is tried out in both of its ways
+//! Where a table has no case for it, an all-reduce of 4 to 8 KiB between two ranks with a core each is tried out in both of its ways
 //! (`detour/short.rs`).
 //!
 //! They are measured with `f32` sums. Reductions for which it matters that partial results are passed on (by custom operators, and of

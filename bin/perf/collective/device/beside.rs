@@ -69,7 +69,7 @@ impl Bench<'_> {
         let by_hand = self.by_hand(wanted)?;
         let otherwise = self.otherwise(wanted);
         let mut limits = match &by_hand {
-            Some(trial) => by_cuts(trial, wanted.in_place, &otherwise),
+            Some(trial) => by_cuts(trial, wanted, &otherwise),
             None => self.limits(wanted)?,
         };
         let on_heap = Workload::<T>::new(self.comm, task.clone(), self.ground, Memory::Heap)?;
@@ -108,12 +108,16 @@ impl Bench<'_> {
     }
 }
 
-/// `trial` in each way, for sums `in_place` or not; behind the names stands what it does `otherwise` than the operation.
-fn by_cuts<'t>(trial: &'t RefCell<Trial<f32, Staged>>, in_place: bool, otherwise: &str) -> Vec<Limit<'t>> {
+/// `trial` in each way for what is `wanted`; behind the names stands what it does `otherwise` than the operation.
+fn by_cuts<'t>(
+    trial: &'t RefCell<Trial<f32, Staged>>,
+    wanted: Wanted<'_>,
+    otherwise: &str,
+) -> Vec<Limit<'t>> {
     let lane = |cut: Cut| {
         let arrange = move |trial: &mut Trial<f32, Staged>| trial.way().cut(cut);
         let lane: Box<dyn Lane + 't> = Box::new(Turn::new(trial, arrange));
         (cut.name() + otherwise, lane)
     };
-    Cut::all(in_place).into_iter().map(lane).collect()
+    Cut::all_of(wanted.bytes, wanted.in_place).into_iter().map(lane).collect()
 }

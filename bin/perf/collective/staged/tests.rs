@@ -16,7 +16,8 @@ use crate::perf::lane::Lane;
 /// Sums of lengths around those of pieces, by the loop: elements that are wrong.
 fn wrong(comm: &mut Communicator, bytes: u64, in_place: bool) -> Result<u64> {
     let mut region = |len| comm.alloc_region(len, 128);
-    let ground = Ground { send: region(0)?, recv: region(0)?, mail: region(0)?, stage: region(STAGE_LEN)? };
+    let ground =
+        Ground { send: region(0)?, recv: region(0)?, mail: region(0)?, stage: region(stage_len(bytes))? };
     let gathering = Rc::new(RefCell::new(Gathering::new(comm, Average::Mean, false)?));
     let task = Task {
         operation: Operation::AllReduce,
