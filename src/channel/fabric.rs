@@ -150,6 +150,11 @@ impl Fabric {
         self.crowded
     }
 
+    /// How many spinning threads share this rank's core, itself included and proxies left aside.
+    pub(crate) fn sharing(&self) -> u64 {
+        plain::load(&self.spinners)
+    }
+
     /// How many cores it was told to count on, where it was.
     pub(crate) fn told_cores(&self) -> Option<NonZeroU32> {
         self.cores
@@ -161,7 +166,7 @@ impl Fabric {
         let is_awake = |doorbell: &CellRef<ParkCell>| !doorbell.is_slept_on();
         let awake = |proxy: Option<&CellRef<ParkCell>>| u64::from(proxy.is_some_and(is_awake));
         let proxies = awake(self.service.as_ref()) + awake(self.proxy.get());
-        let spinners = plain::load(&self.spinners).saturating_add(proxies);
+        let spinners = self.sharing().saturating_add(proxies);
         WaitPolicy::for_spinners(u32::try_from(spinners).unwrap_or(u32::MAX))
     }
 

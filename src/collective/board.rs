@@ -327,6 +327,14 @@ impl Board {
         self.sequence
     }
 
+    /// Counts `n` steps of the current operation that this member's post has told of, and returns the number of the first one.
+    pub(crate) fn skip_steps(&mut self, n: u64) -> u64 {
+        let first = self.sequence.wrapping_add(1);
+        self.sequence = self.sequence.wrapping_add(n);
+        self.set_aside(n);
+        first
+    }
+
     /// Waits until all members have taken step number `step`.
     ///
     /// # Errors

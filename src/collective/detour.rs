@@ -28,7 +28,8 @@ use std::time::Instant;
 
 use arrayvec::ArrayVec;
 pub(crate) use short::Shorts;
-use trials::{Lengths, Route, Trials};
+pub(crate) use trials::Route;
+use trials::{Lengths, Trials};
 
 use super::call::Call;
 use super::direct;
@@ -80,10 +81,21 @@ pub(crate) struct Detours {
     kinds: ArrayVec<Kind, MOST_KINDS>,
     /// How many calls there have been.
     calls: u64,
-    /// The kind of the last call, and its length, while its time is not known.
-    last: Option<(usize, u64)>,
-    /// How many nanoseconds that took this member.
+    /// The last call, while its time is not known.
+    last: Option<Last>,
+    /// How many nanoseconds that took this member,
     took: u64,
+    /// and what it staged before it posted the call that is under way.
+    ahead: u64,
+}
+
+/// A call whose time all members will tell.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    /// Its place among the kinds.
+    kind: usize,
+    route: Route,
+    len: u64,
 }
 
 /// What is known of calls that are alike.
@@ -109,13 +121,28 @@ impl Detours {
         if is_watched { UNTRIED } else { self.took }
     }
 
-    /// Whether `call`, to which all members contribute `len` bytes and which they have posted with buffers in the heap, takes the scratch;
-    /// `None` where nothing is tried out.
-    pub(crate) fn pick(&mut self, team: &Team, call: &Call<'_>, summary: Summary, len: u64) -> Option<bool> {
+    /// The route of `call`, to which all members contribute `len` bytes, if they will turn out to have their buffers in the heap; `None` where
+    /// nothing is tried out.
+    pub(crate) fn foresee(&mut self, call: &Call<'_>, summary: Summary, len: u64) -> Option<Route> {
+        self.ahead = 0;
         if call.operation != Operation::AllReduce || !(FROM..UP_TO).contains(&len) {
             return None;
         }
-        Some(self.next_of(Fork::Heap, team, summary, len)? == Route::Second)
+        let known = self.kinds.iter().find(|kind| kind.likeness == Likeness::new(Fork::Heap, summary, len));
+        Some(known.map_or(Route::First, |kind| kind.trials.route()))
+    }
+
+    /// Whether `call`, which all members have posted with buffers in the heap and [`foreseen`](Self::foresee), takes the scratch; `None`
+    /// where nothing is tried out.
+    pub(crate) fn pick(
+        &mut self,
+        team: &Team,
+        foreseen: Option<Route>,
+        summary: Summary,
+        len: u64,
+    ) -> Option<bool> {
+        let likeness = Likeness::new(Fork::Heap, summary, len);
+        Some(self.next_of(team, likeness, len, Some(foreseen?))? == Route::Second)
     }
 
     /// Whether results of `call`, of which all members know that not all of its buffers are in the heap, and to which all contribute `len`
@@ -132,43 +159,59 @@ impl Detours {
             return None;
         }
         // Counted on all members alike, whatever each of them knows of its caches.
-        let route = self.next_of(Fork::Ordinary, team, summary, len)?;
+        let route = self.next_of(team, Likeness::new(Fork::Ordinary, summary, len), len, None)?;
         Some(results(all, route, fills_cache))
+    }
+
+    /// Does `work`, what this member stages ahead on the way that it has foreseen, while `sharing` members on its core do the same.
+    pub(crate) fn time_ahead<T>(&mut self, sharing: u64, work: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let done = work();
+        self.ahead = since(start).saturating_mul(sharing);
+        done
     }
 
     /// Does `work`, the call that was picked, and keeps how long it takes.
     pub(crate) fn time<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let done = work();
-        self.took = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX).min(UNTRIED - 1);
+        self.took = since(start).saturating_add(self.ahead).min(UNTRIED - 1);
         done
     }
 
     /// The route of a call of `len` bytes, which all have posted. In place there is only one.
-    fn next_of(&mut self, fork: Fork, team: &Team, summary: Summary, len: u64) -> Option<Route> {
+    fn next_of(
+        &mut self,
+        team: &Team,
+        likeness: Likeness,
+        len: u64,
+        foreseen: Option<Route>,
+    ) -> Option<Route> {
         if team.n_members() == 1 || direct::some_are_in_place(team) {
             return None;
         }
         let longest = (0..team.n_members()).map(|member| team.board.post_of(member).data(TOLD)).max()?;
-        let [signature, _] = summary.words();
-        self.next(Likeness { fork, signature, magnitude: len.ilog2() }, len, longest)
+        self.next(likeness, len, longest, foreseen)
     }
 
-    /// The route of a call of `len` bytes, when the last one took `longest`.
-    fn next(&mut self, likeness: Likeness, len: u64, longest: u64) -> Option<Route> {
-        let last = self.last.take();
+    /// The route of a call of `len` bytes, when the last one took `longest`: what was foreseen before that was known, if it was.
+    fn next(&mut self, likeness: Likeness, len: u64, longest: u64, foreseen: Option<Route>) -> Option<Route> {
         if longest == UNTRIED {
+            // Nothing is staged in vain while that lasts.
+            *self = Self::default();
             return None;
         }
-        if let Some((kind, len)) = last {
-            self.kinds[kind].trials.note(cost(longest, len));
+        if let Some(Last { kind, route, len }) = self.last.take() {
+            self.kinds[kind].trials.note(route, cost(longest, len));
         }
         let index = self.index_of(likeness);
-        self.last = Some((index, len));
-        self.calls = self.calls.wrapping_add(1);
         let kind = &mut self.kinds[index];
+        let route = foreseen.unwrap_or_else(|| kind.trials.route());
+        kind.trials.count();
+        self.calls = self.calls.wrapping_add(1);
         kind.latest = self.calls;
-        Some(kind.trials.pick())
+        self.last = Some(Last { kind: index, route, len });
+        Some(route)
     }
 
     fn index_of(&mut self, likeness: Likeness) -> usize {
@@ -185,10 +228,22 @@ impl Detours {
     }
 }
 
+impl Likeness {
+    fn new(fork: Fork, summary: Summary, len: u64) -> Self {
+        let [signature, _] = summary.words();
+        Self { fork, signature, magnitude: len.ilog2() }
+    }
+}
+
 impl Kind {
     fn new(likeness: Likeness) -> Self {
         Self { likeness, latest: 0, trials: Trials::new(likeness.fork.lengths()) }
     }
+}
+
+/// Nanoseconds since then.
+fn since(start: Instant) -> u64 {
+    u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Nanoseconds per byte.

@@ -68,7 +68,8 @@ pub(crate) fn some_are_in_place(team: &Team) -> bool {
     (0..team.n_members()).any(|member| is_in_place(team.board.post_of(member).places()))
 }
 
-fn is_in_place([input, output]: [u64; 2]) -> bool {
+/// Whether the input at these `places`, one member's, is its output or a part of that.
+pub(crate) fn is_in_place([input, output]: [u64; 2]) -> bool {
     if is_elsewhere(input) { input <= ELSEWHERE - LINE } else { input == output }
 }
 

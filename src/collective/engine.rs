@@ -12,14 +12,14 @@ use super::algorithm::{Algorithm, ChannelKind, Manner};
 use super::call::Call;
 use super::custom::Customs;
 use super::delivery::{self, Batch};
-use super::detour::{Detours, Shorts};
+use super::detour::{Detours, Route, Shorts};
 use super::elsewhere::Elsewhere;
 use super::group::{self, Share};
 use super::lease::{Landlord, Lease};
 use super::noting::{self, Together};
 use super::operation::{Operation, Summary};
 use super::parcel::{Parcel, Replaced};
-use super::pipeline::Pipeline;
+use super::pipeline::{Ahead, Pipeline, stage_ahead};
 use super::pipework::{Doer, OpenPorts, Pipework};
 use super::region::MAIL_LEN;
 use super::staged::Form;
@@ -63,6 +63,16 @@ enum Way {
     Short,
     Piped(Algorithm, ChannelKind),
     Custom(ChannelKind),
+}
+
+/// What all members know of a call before anything is posted.
+#[derive(Clone, Copy, Debug)]
+struct Outset {
+    way: Way,
+    /// The most that a member contributes, in bytes.
+    len: u64,
+    /// The route that it takes if [`Detours`] have the choice.
+    route: Option<Route>,
 }
 
 impl Way {
@@ -307,7 +317,8 @@ impl Engine {
         if let Way::Piped(_, kind) | Way::Custom(kind) = way {
             pipework.require(team, kind)?;
         }
-        let presumed = self.meet(call, summary, len, way)?;
+        let outset = Outset { way, len, route: self.detours.foresee(call, summary, len) };
+        let presumed = self.meet(call, summary, outset)?;
         let in_heap = direct::applies(&self.team, call.operation);
         let settled = self.settle(call, len, way, in_heap);
         if settled.is_err() {
@@ -318,26 +329,32 @@ impl Engine {
         if self.taken != presumed {
             self.team.board.tell_again(summary.in_manner(self.taken));
         }
-        let done = self.run_met(call, summary, len, settled, in_heap);
+        let done = self.run_met(call, summary, outset, settled, in_heap);
         if done.is_ok() {
             self.team.board.tell_done();
         }
         self.team.board.or_revoke(done)
     }
 
-    /// Tells the other members which call this is, where its buffers are, the balance of this member's pipes, what its input is
-    /// multiplied by, and how long calls took; waits until they have told the same call, and looks whether it still counts.
+    /// Stages what it can foresee that it will have to; tells the other members which call this is, where its buffers are, the balance of
+    /// this member's pipes, what its input is multiplied by, and how long calls took; waits until they have told the same call, and looks
+    /// whether it still counts.
     ///
     /// Returns how it is done, as far as this member knows.
-    fn meet(&mut self, call: &Call<'_>, summary: Summary, len: u64, way: Way) -> Result<Manner> {
+    fn meet(&mut self, call: &Call<'_>, summary: Summary, outset: Outset) -> Result<Manner> {
+        let Outset { way, len, .. } = outset;
         if !self.team.board.has_room() {
             // It waits before it posts, and tells in what.
             let presumed = self.presumed(call, len, way);
             self.team.board.tell_operation(summary.in_manner(presumed));
         }
+        let begun = self.team.board.begin(call.operation);
+        self.team.board.or_revoke(begun)?;
+        if self.stages_ahead(call, outset, direct::places(call)) {
+            let staged = self.stage_ahead(call, outset);
+            self.team.board.or_revoke(staged)?;
+        }
         let Self { team, pipework, detours, shorts, .. } = self;
-        let begun = team.board.begin(call.operation);
-        team.board.or_revoke(begun)?;
         let is_watched = team.is_watched();
         let short = shorts.told(is_watched);
         let words = [pipework.balance(), scalars::own(call), detours.told(is_watched), short];
@@ -353,6 +370,37 @@ impl Engine {
             self.hear_of_shorts(short, words.len() - 1);
         }
         Ok(presumed)
+    }
+
+    /// Whether a member whose buffers are at these `places` stages ahead: all members know it of each other.
+    fn stages_ahead(&self, call: &Call<'_>, outset: Outset, places: [u64; 2]) -> bool {
+        let in_heap = direct::is_in_heap(places, call.operation);
+        let is_worked_on = in_heap && direct::is_in_place(places);
+        let takes_scratch = !in_heap || outset.route == Some(Route::Second) && !is_worked_on;
+        match outset.way {
+            Way::Small | Way::Piped(..) | Way::Custom(_) => false,
+            Way::Short => !is_worked_on,
+            Way::Direct => takes_scratch,
+            Way::AsTabled => takes_scratch && self.by_table(call, outset.len, in_heap) == Algorithm::TwoShot,
+        }
+    }
+
+    fn stage_ahead(&mut self, call: &Call<'_>, outset: Outset) -> Result<()> {
+        let Self { team, detours, tuning, .. } = self;
+        let stage = || stage_ahead(call, team, tuning.crowded);
+        match outset.route {
+            Some(Route::Second) => detours.time_ahead(team.board.fabric().sharing(), stage),
+            _ => stage(),
+        }
+    }
+
+    /// Which members have staged ahead, now that all have told where their buffers are.
+    fn who_is_ahead(&self, call: &Call<'_>, outset: Outset) -> Ahead {
+        let has = |member| self.stages_ahead(call, outset, self.team.board.post_of(member).places());
+        if (0..self.team.n_members()).all(has) {
+            return Ahead::All;
+        }
+        if has(self.team.me()) { Ahead::Some } else { Ahead::None }
     }
 
     /// How `call` is done as far as this member knows by itself, for whoever looks on while it waits for the others: unless some of them
@@ -383,10 +431,11 @@ impl Engine {
         &mut self,
         call: &mut Call<'_>,
         summary: Summary,
-        len: u64,
+        outset: Outset,
         way: Way,
         in_heap: bool,
     ) -> Result<()> {
+        let (len, ahead) = (outset.len, self.who_is_ahead(call, outset));
         let Self { team, pipework, customs, tuning, detours, .. } = self;
         let piped = match way {
             Way::Piped(algorithm, kind) => Some((Doer::BuiltIn(algorithm), kind)),
@@ -405,7 +454,7 @@ impl Engine {
             };
         }
         let stage = |team: &mut Team, call: &mut Call<'_>, read_soon| {
-            Pipeline::new(call, team, tuning.crowded, read_soon).run(team, call)
+            Pipeline::new(call, team, tuning.crowded, read_soon).run(team, call, ahead)
         };
         match way {
             Way::Small => {
@@ -414,7 +463,7 @@ impl Engine {
             }
             Way::Short if in_heap && direct::some_are_in_place(team) => direct::run(team, call),
             Way::Short => stage(team, call, None),
-            _ if in_heap => match detours.pick(team, call, summary, len) {
+            _ if in_heap => match detours.pick(team, outset.route, summary, len) {
                 Some(true) => detours.time(|| stage(team, call, None)),
                 Some(false) => detours.time(|| direct::run(team, call)),
                 None => direct::run(team, call),

@@ -6,7 +6,7 @@
 //! those who need the result, over the very bytes that they have staged, from where they take it.
 //!
 //! The scratch is a ring of slots, twice as many as the *lag*. Each member takes the same steps, and tells the others of each by
-//! its progress:
+//! its progress, or of the first ones by its post ([`ahead`]):
 //!
 //! | step | what it has done by then |
 //! |---|---|
@@ -30,15 +30,18 @@
 //! makes for its own output, if that is a slice: few of them would be found there later, and a store through it would first read the line. Where it is just too long,
 //! both ways of an all-reduce are tried out ([`detour`](super::detour)). In place lines are in the cache, and results go there.
 
+mod ahead;
 mod slots;
+mod staging;
 mod sums;
 
 use std::ops::Range;
 
-use slots::{Piece, Slots, returns};
+pub(super) use ahead::{Ahead, stage_ahead};
+use slots::Piece;
+use staging::Staging;
 
-use super::call::{Call, Input, Output, part_mut, shifted};
-use super::direct::{behind_line, share};
+use super::call::{Call, Output, part_mut, shifted};
 use super::operation::Operation;
 use super::per_member::{PerMember, fill};
 use super::scalars;
@@ -53,15 +56,11 @@ use crate::shm::{ReadSoon, Span};
 /// How a call is executed: the same on all members.
 #[derive(Clone, Debug)]
 pub(crate) struct Pipeline {
-    slots: Slots,
+    staging: Staging,
     /// By how many bytes the slots of each member begin behind a line.
     behind: PerMember<u64>,
-    /// Bytes of an element.
-    size: u64,
     /// What the input of each member is multiplied by, if it is.
     scalars: PerMember<u64>,
-    /// Whether results go through the scratch, too.
-    returns: bool,
     /// Whether results are read before they would be driven out of the cache again.
     read_soon: ReadSoon,
 }
@@ -93,48 +92,66 @@ impl Pipeline {
     /// The way to execute `call`, which all members of `team` have posted; `crowded` ones share cores. Whether results are `read_soon`
     /// goes by their length if it is not said.
     pub(crate) fn new(call: &Call<'_>, team: &Team, crowded: bool, read_soon: Option<ReadSoon>) -> Self {
-        let (size, n_members) = (call.data_type.size() as u64, team.n_members() as u64);
-        let slots = Slots::new(call.operation, call.data_type, call.count, n_members, crowded);
-        let returns = returns(call.operation);
-        let read_soon = read_soon.unwrap_or_else(|| by_length(call, n_members));
-        let input_of = |member| team.board.post_of(member).places()[0];
-        let behind_of = |member| if returns { behind_line(input_of(member)) } else { 0 };
+        let staging = Staging::new(call, team, crowded);
+        let read_soon = read_soon.unwrap_or_else(|| by_length(call, team.n_members() as u64));
+        let behind_of = |member| staging.behind(team.board.post_of(member).places());
         let behind = (0..team.n_members()).map(behind_of).collect();
         let mut scalars = PerMember::new();
         scalars::gather(team, call, &mut scalars, scalars::of_large);
-        Self { slots, behind, size, scalars, returns, read_soon }
+        Self { staging, behind, scalars, read_soon }
     }
 
-    /// Executes `call` after all members have posted.
+    /// Executes `call` after all members have posted, and some have staged `ahead`.
     ///
     /// # Errors
     /// Those of [`super::board::Board::await_post`]; [`crate::Error::OutOfRange`] for buffers that are not allocated.
-    pub(crate) fn run(&self, team: &mut Team, call: &mut Call<'_>) -> Result<()> {
-        let first = self.begin(team, call)?;
-        for number in 0..self.slots.pieces + self.slots.lag {
-            team.board.await_step(first.wrapping_add(number), call.operation)?;
-            if let Some(piece) = self.slots.piece(number) {
+    pub(crate) fn run(&self, team: &mut Team, call: &mut Call<'_>, ahead: Ahead) -> Result<()> {
+        let slots = self.staging.slots;
+        let first = self.begin(team, call, ahead)?;
+        let n_told = if ahead == Ahead::All { slots.lag } else { 0 };
+        for number in 0..slots.pieces + slots.lag {
+            if number >= n_told {
+                team.board.await_step(first.wrapping_add(number), call.operation)?;
+            }
+            if let Some(piece) = slots.piece(number) {
                 self.work(team, call, piece)?;
             }
             self.turn_over(team, call, number)?;
-            if number < self.slots.pieces {
+            if number < slots.pieces {
                 team.board.step();
             }
         }
         Ok(())
     }
 
+    /// Takes the steps before which nothing has to be waited for; returns the first.
+    fn begin(&self, team: &mut Team, call: &Call<'_>, ahead: Ahead) -> Result<u64> {
+        let lag = self.staging.slots.lag;
+        if ahead == Ahead::All {
+            return Ok(team.board.skip_steps(lag));
+        }
+        let mut last = 0;
+        for number in 0..lag {
+            if ahead == Ahead::None {
+                self.staging.stage(team, call, number)?;
+            }
+            last = team.board.step();
+        }
+        Ok(last.wrapping_sub(lag - 1))
+    }
+
     /// Takes the results of the piece before `number` whose slot is free then, and stages the next one there.
     fn turn_over(&self, team: &Team, call: &mut Call<'_>, number: u64) -> Result<()> {
-        let next = self.slots.piece(number + self.slots.lag);
-        let done = number.checked_sub(self.slots.lag).and_then(|number| self.slots.piece(number));
-        match (done.filter(|_| self.returns), next) {
+        let slots = self.staging.slots;
+        let later = number + slots.lag;
+        let done = number.checked_sub(slots.lag).and_then(|number| slots.piece(number));
+        match (done.filter(|_| self.staging.returns), slots.piece(later)) {
             (Some(done), Some(next)) if done.count == next.count => self.exchange(team, call, done, next),
-            (Some(done), next) => {
+            (Some(done), _) => {
                 self.take_results(team, call, done)?;
-                self.stage(team, call, next)
+                self.staging.stage(team, call, later)
             }
-            (None, next) => self.stage(team, call, next),
+            (None, _) => self.staging.stage(team, call, later),
         }
     }
 
@@ -143,7 +160,7 @@ impl Pipeline {
         if team.checksums {
             self.check_results(team, call, done)?;
         }
-        self.others_shares(team, done).into_iter().try_for_each(|bytes| {
+        self.staging.others_shares(team, done).into_iter().try_for_each(|bytes| {
             let part = Part::new(done, 0, bytes);
             let region = self.slot(team, team.me(), &part);
             let span = team.heap_of(team.me(), region)?;
@@ -152,72 +169,12 @@ impl Pipeline {
             damage_staged(team, team.me(), region);
             Ok::<_, Error>(())
         })?;
-        if team.checksums { self.tell_shares(team, call, next) } else { Ok(()) }
-    }
-
-    /// Takes the steps before which nothing has to be waited for; returns the first.
-    fn begin(&self, team: &mut Team, call: &Call<'_>) -> Result<u64> {
-        let mut last = 0;
-        for number in 0..self.slots.lag {
-            self.stage(team, call, self.slots.piece(number))?;
-            last = team.board.step();
-        }
-        Ok(last.wrapping_sub(self.slots.lag - 1))
+        if team.checksums { self.staging.tell_shares(team, call, next) } else { Ok(()) }
     }
 
     /// Where `part` is in the scratch of `member`.
     fn slot(&self, team: &Team, member: usize, part: &Part) -> Region {
-        let at = self.slots.place(part.piece, part.block) + self.behind[member] + part.bytes.start;
-        Region::new(shifted(team.scratch(member).offset, at), part.len())
-    }
-
-    /// The bytes of a piece that `member` combines, of those whose results are returned.
-    fn share(&self, team: &Team, member: usize, piece: Piece) -> Range<u64> {
-        share(piece.count, self.size, member, team.n_members())
-    }
-
-    /// The bytes of a piece that this member leaves to others to combine.
-    fn others_shares(&self, team: &Team, piece: Piece) -> [Range<u64>; 2] {
-        let mine = self.share(team, team.me(), piece);
-        [0..mine.start, mine.end..piece.len]
-    }
-
-    /// Copies what others need of a piece of this member's input, if there is that piece, into its scratch.
-    fn stage(&self, team: &Team, call: &Call<'_>, piece: Option<Piece>) -> Result<()> {
-        let Some(piece) = piece.filter(|_| !matches!(call.input, Input::None)) else {
-            return Ok(());
-        };
-        if self.returns {
-            let parts = self.others_shares(team, piece);
-            parts
-                .into_iter()
-                .try_for_each(|bytes| self.stage_part(team, call, &Part::new(piece, 0, bytes)))?;
-            return if team.checksums { self.tell_shares(team, call, piece) } else { Ok(()) };
-        }
-        let blocks = call.operation.blocks(team.n_members() as u64).0;
-        let own = unshared_block(team, call);
-        (0..team.n_members()).zip(0..blocks).filter(|&(_, block)| Some(block) != own).try_for_each(
-            |(index, block)| {
-                let part = Part::new(piece, block, 0..piece.len);
-                self.stage_part(team, call, &part)?;
-                if team.checksums { self.tell_staged(team, call, &part, index) } else { Ok(()) }
-            },
-        )
-    }
-
-    fn stage_part(&self, team: &Team, call: &Call<'_>, part: &Part) -> Result<()> {
-        let target = self.slot(team, team.me(), part);
-        let at = part.block * call.block_len()? + part.start();
-        let span = team.heap_of(team.me(), target)?;
-        // Lines into which results return stay with this member, if it is to have some; others are read by its peers and written to
-        // by nobody else.
-        if self.returns {
-            call.give_input(team.view(), at, span, target)?;
-        } else {
-            call.copy_input(team.view(), at, span, target)?;
-        }
-        damage_staged(team, team.me(), target);
-        Ok(())
+        self.staging.slot(team, member, self.behind[member], part)
     }
 
     /// Uses the inputs that all have staged.
@@ -225,7 +182,7 @@ impl Pipeline {
         let (me, n) = (team.me(), team.n_members());
         match call.operation {
             Operation::AllReduce | Operation::Reduce => {
-                self.reduce(team, call, &Part::new(piece, 0, self.share(team, me, piece)))
+                self.reduce(team, call, &Part::new(piece, 0, self.staging.share(team, me, piece)))
             }
             Operation::ReduceScatter => self.reduce(team, call, &Part::new(piece, me as u64, 0..piece.len)),
             Operation::Broadcast => self.take(team, call, piece, call.root, 0, 0),
@@ -291,7 +248,7 @@ impl Pipeline {
         self.sources(team, call, part, &mut sources)?;
         self.targets(team, &mut call.output, receivers, part, &mut targets)?;
         let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
-        let count = part.len() / self.size;
+        let count = part.len() / self.staging.size;
         if self.read_soon == ReadSoon::No && targets.len() > 1 {
             return reducer.combine_keeping_others(&self.scalars, &sources, &mut targets, count);
         }
@@ -349,7 +306,7 @@ impl Pipeline {
         if team.checksums {
             self.check_results(team, call, piece)?;
         }
-        self.others_shares(team, piece).into_iter().try_for_each(|bytes| {
+        self.staging.others_shares(team, piece).into_iter().try_for_each(|bytes| {
             let part = Part::new(piece, 0, bytes);
             let source = self.slot(team, team.me(), &part);
             let span = team.heap_of(team.me(), source)?;
@@ -373,15 +330,6 @@ fn damage_staged(team: &Team, member: usize, region: Region) {
     let fabric = team.board.fabric();
     if fabric.is_faulty() {
         fabric.damage(STAGE, Place { rank: team.members()[member], offset: region.offset }, region.len);
-    }
-}
-
-/// The block of this member's input that nobody else needs.
-fn unshared_block(team: &Team, call: &Call<'_>) -> Option<u64> {
-    match call.operation {
-        Operation::ReduceScatter | Operation::Scatter | Operation::AllToAll => Some(team.me() as u64),
-        Operation::Gather if call.root == team.me() => Some(0),
-        _ => None,
     }
 }
 

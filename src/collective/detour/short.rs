@@ -16,7 +16,7 @@
 use std::time::Instant;
 
 use super::trials::{Lengths, Route, Trials};
-use super::{UNTRIED, cost};
+use super::{UNTRIED, cost, since};
 
 /// Calls of a run.
 const RUN: u8 = 3;
@@ -29,7 +29,6 @@ const TIMED: u8 = 1;
 pub(crate) struct Shorts {
     /// Of runs.
     trials: Trials,
-    way: Route,
     /// Which call of its run is the next one.
     turn: u8,
     /// How many nanoseconds the timed call took this member, and how many bytes it contributed.
@@ -39,15 +38,15 @@ pub(crate) struct Shorts {
 
 impl Default for Shorts {
     fn default() -> Self {
-        let mut trials = Trials::new(Lengths { first: 4, other: 3, counting: 2 });
-        Self { way: trials.pick(), trials, turn: 0, took: 0, len: 1 }
+        let trials = Trials::new(Lengths { first: 4, other: 3, counting: 2 });
+        Self { trials, turn: 0, took: 0, len: 1 }
     }
 }
 
 impl Shorts {
     /// Whether the next call goes with its announcement.
     pub(crate) fn is_mailed(&self) -> bool {
-        self.way == Route::First
+        self.trials.route() == Route::First
     }
 
     /// What this member posts with it; `is_watched` where it counts or checks what it posts: then nothing is tried out.
@@ -63,7 +62,7 @@ impl Shorts {
     /// Ends the call, of `len` bytes, that has `begun`.
     pub(crate) fn end(&mut self, begun: Option<Instant>, len: u64) {
         if let Some(begun) = begun {
-            self.took = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX).min(UNTRIED - 1);
+            self.took = since(begun).min(UNTRIED - 1);
             self.len = len;
         }
     }
@@ -78,8 +77,8 @@ impl Shorts {
         if self.turn == RUN {
             self.turn = 0;
             let [one, other] = told;
-            self.trials.note(cost(one.min(other), self.len));
-            self.way = self.trials.pick();
+            self.trials.note(self.trials.route(), cost(one.min(other), self.len));
+            self.trials.count();
         }
     }
 }

@@ -6,7 +6,8 @@
 //!                     '-- it costs more than the other did, or a period has passed
 //! ```
 //!
-//! Whoever makes the same calls and notes the same costs picks the same.
+//! Whoever makes the same calls and notes the same costs picks the same. A cost may be noted when the route of the next call is known
+//! already: where that ends a trial, this one call more goes the same way, and does not count.
 
 use arrayvec::ArrayVec;
 
@@ -24,7 +25,7 @@ const LONGEST: usize = 12;
 
 /// One of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Route {
+pub(crate) enum Route {
     First,
     Second,
 }
@@ -74,30 +75,35 @@ pub(super) struct Trials {
 
 impl Trials {
     pub(super) fn new(lengths: Lengths) -> Self {
-        Self {
+        let mut trials = Self {
             lengths,
             calls: 0,
             best: Route::First,
             trial: Route::First,
             left: 0,
             tried: ArrayVec::new(),
-            is_first: false,
+            is_first: true,
             costs: [f32::INFINITY; 2],
             recent: [f32::INFINITY; MEMORY],
             rested: 0,
             rest: MEMORY as u64,
-        }
+        };
+        trials.begin(Route::First, lengths.first);
+        trials
     }
 
-    /// The route of the next call. What that costs is to be noted before the call after it.
-    pub(super) fn pick(&mut self) -> Route {
+    /// The route of the next call.
+    pub(super) fn route(&self) -> Route {
+        if self.left > 0 { self.trial } else { self.best }
+    }
+
+    /// Counts a call.
+    pub(super) fn count(&mut self) {
+        self.calls = self.calls.wrapping_add(1);
         if self.calls.is_multiple_of(PERIOD) {
             self.is_first = true;
-            let Lengths { first, other, .. } = self.lengths;
-            self.begin(Route::First, if self.calls == 0 { first } else { other });
+            self.begin(Route::First, self.lengths.other);
         }
-        self.calls = self.calls.wrapping_add(1);
-        if self.left > 0 { self.trial } else { self.best }
     }
 
     /// Begins a trial of so many calls.
@@ -107,8 +113,11 @@ impl Trials {
         self.costs[trial as usize] = f32::INFINITY;
     }
 
-    /// Takes in what the call cost that was picked last.
-    pub(super) fn note(&mut self, cost: f32) {
+    /// Takes in what a call cost that went by this `route`.
+    pub(super) fn note(&mut self, route: Route, cost: f32) {
+        if route != self.route() {
+            return;
+        }
         if self.left > 0 {
             return self.note_trial(cost);
         }

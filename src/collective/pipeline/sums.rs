@@ -18,6 +18,7 @@ use super::super::checks::{self, PARTS};
 use super::super::pipe::Arrival;
 use super::super::team::Team;
 use super::slots::Piece;
+use super::staging::Staging;
 use super::{Part, Pipeline, receivers, shifted};
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
@@ -30,7 +31,7 @@ enum Kind {
     Result,
 }
 
-impl Pipeline {
+impl Staging {
     /// Tells the checksums of the shares of `piece` that this member has staged for those who combine them.
     #[cold]
     pub(super) fn tell_shares(&self, team: &Team, call: &Call<'_>, piece: Piece) -> Result<()> {
@@ -47,6 +48,31 @@ impl Pipeline {
         self.tell(team, (team.me(), index), (part.piece, Kind::Staged), crc)
     }
 
+    fn tell(
+        &self,
+        team: &Team,
+        (owner, index): (usize, usize),
+        (piece, kind): (Piece, Kind),
+        crc: u32,
+    ) -> Result<()> {
+        if let Some(word) = team.staged_checks(owner, index)?.get(self.word(piece, kind)) {
+            plain::store(word, checks::told(crc));
+        }
+        Ok(())
+    }
+
+    /// Which of the words of a part is for the slot of `piece`.
+    fn word(&self, piece: Piece, kind: Kind) -> usize {
+        let slot =
+            usize::try_from(piece.number % (2 * self.slots.lag)).expect("there are four slots at most");
+        match kind {
+            Kind::Staged => slot,
+            Kind::Result => PARTS / 2 + slot,
+        }
+    }
+}
+
+impl Pipeline {
     /// Holds `part`, number `index` of what `member` has staged in that slot, against what it was.
     ///
     /// # Errors
@@ -69,7 +95,7 @@ impl Pipeline {
         let own = own_result(team, &call.output, part)?;
         for receiver in receivers(call.operation, call.root, team.n_members()).filter(|&it| it != team.me()) {
             let crc = own.map_or_else(|| self.crc_of_slot(team, receiver, part), Ok)?;
-            self.tell(team, (receiver, team.me()), (part.piece, Kind::Result), crc)?;
+            self.staging.tell(team, (receiver, team.me()), (part.piece, Kind::Result), crc)?;
         }
         Ok(())
     }
@@ -84,7 +110,7 @@ impl Pipeline {
             return Ok(());
         }
         others(team).try_for_each(|member| {
-            let part = Part::new(piece, 0, self.share(team, member, piece));
+            let part = Part::new(piece, 0, self.staging.share(team, member, piece));
             self.check(team, call, (team.me(), member, member), (&part, Kind::Result))
         })
     }
@@ -100,37 +126,15 @@ impl Pipeline {
         if part.len() == 0 {
             return Ok(());
         }
-        let told = team.staged_checks(owner, index)?.get(self.word(part.piece, kind)).map_or(0, plain::load);
+        let told =
+            team.staged_checks(owner, index)?.get(self.staging.word(part.piece, kind)).map_or(0, plain::load);
         let from = Arrival { operation: call.operation, member: writer, number: part.piece.number };
         checks::compare(team, from, told, self.crc_of_slot(team, owner, part)?)
-    }
-
-    fn tell(
-        &self,
-        team: &Team,
-        (owner, index): (usize, usize),
-        (piece, kind): (Piece, Kind),
-        crc: u32,
-    ) -> Result<()> {
-        if let Some(word) = team.staged_checks(owner, index)?.get(self.word(piece, kind)) {
-            plain::store(word, checks::told(crc));
-        }
-        Ok(())
     }
 
     fn crc_of_slot(&self, team: &Team, member: usize, part: &Part) -> Result<u32> {
         let (span, offset) = self.staged(team, member, part)?;
         span.crc32c(0, offset, part.len())
-    }
-
-    /// Which of the words of a part is for the slot of `piece`.
-    fn word(&self, piece: Piece, kind: Kind) -> usize {
-        let slot =
-            usize::try_from(piece.number % (2 * self.slots.lag)).expect("there are four slots at most");
-        match kind {
-            Kind::Staged => slot,
-            Kind::Result => PARTS / 2 + slot,
-        }
     }
 }
 
