@@ -6,7 +6,7 @@ use super::team::Team;
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, HeapView, Region};
 use crate::reduce::{DataType, Reducer, Source, SourcePlace, Target};
-use crate::shm::{ReadSoon, Span};
+use crate::shm::{Given, ReadSoon, Span, Taken};
 
 /// Where a rank's input is.
 #[derive(Debug)]
@@ -370,7 +370,7 @@ impl Call<'_> {
 
     /// Copies `region` of the heap `span` to `output_at` of the output ([`take_result`](Self::take_result)), and then the bytes of
     /// the input from `input_at` on, which lies behind that, over the same region ([`give_input`](Self::give_input)): in one pass
-    /// if it can, and past the cache if the output is another buffer in ordinary memory that is not `read_soon`.
+    /// if it can, and past the cache if the output is another buffer that is not `read_soon`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
@@ -394,6 +394,12 @@ impl Call<'_> {
                 let (output, input) = both.split_at_mut(middle);
                 span.exchange(offset, part_mut(output, output_at, len)?, part(input, 0, len)?, ReadSoon::Yes)
             }
+            (Input::Heap(from), Output::Heap(to)) => {
+                let taken = taken_in_heap(view, shifted(*to, output_at), len)?;
+                let given = given_in_heap(view, shifted(*from, input_at), len)?;
+                let read_soon = if from == to { ReadSoon::Yes } else { read_soon };
+                span.exchange_any(offset, taken, given, read_soon)
+            }
             _ => {
                 self.take_result(view, output_at, span, region, read_soon)?;
                 self.give_input(view, input_at, span, region)
@@ -409,9 +415,14 @@ impl Call<'_> {
     /// [`Error::OutOfRange`] for bytes that are not allocated.
     pub(crate) fn give_input(&self, view: &HeapView, at: u64, span: &Span, target: Region) -> Result<()> {
         let given = match (&self.input, &self.output) {
-            (Input::Memory(input), Output::Memory(_) | Output::Heap(_)) => part(input, at, target.len)?,
+            (Input::Memory(input), Output::Memory(_) | Output::Heap(_)) => {
+                Given::Slice(part(input, at, target.len)?)
+            }
             (Input::InOutput(start), Output::Memory(both)) => {
-                part(both, start.saturating_add(at), target.len)?
+                Given::Slice(part(both, start.saturating_add(at), target.len)?)
+            }
+            (Input::Heap(from), Output::Memory(_) | Output::Heap(_)) => {
+                given_in_heap(view, shifted(*from, at), target.len)?
             }
             _ => return self.copy_input(view, at, span, target),
         };
@@ -430,12 +441,17 @@ impl Call<'_> {
         source: Region,
         read_soon: ReadSoon,
     ) -> Result<()> {
-        let Output::Memory(output) = &mut self.output else {
-            return self.output.copy(view, at, span, source.offset.get(), source.len);
+        let is_in_place = match (&self.input, &self.output) {
+            (Input::InOutput(_), _) => true,
+            (Input::Heap(from), Output::Heap(to)) => from == to,
+            _ => false,
         };
-        let is_in_place = matches!(self.input, Input::InOutput(_));
-        let read_soon = if is_in_place { ReadSoon::Yes } else { read_soon };
-        span.take(source.offset.get(), part_mut(output, at, source.len)?, read_soon)
+        let taken = match &mut self.output {
+            Output::Memory(output) => Taken::Slice(part_mut(output, at, source.len)?),
+            Output::Heap(offset) => taken_in_heap(view, shifted(*offset, at), source.len)?,
+            output => return output.copy(view, at, span, source.offset.get(), source.len),
+        };
+        span.take(source.offset.get(), taken, if is_in_place { ReadSoon::Yes } else { read_soon })
     }
 
     /// Combines `sources`, all of them fresh inputs of one block, each multiplied by its own one of `scalars`, if there are any, into
@@ -459,6 +475,18 @@ impl Call<'_> {
         };
         reducer.combine_scaled(scalars, sources, &mut [target], self.count)
     }
+}
+
+/// The bytes at `offset` of this rank's heap, to be put into a place that is shared.
+fn given_in_heap(view: &HeapView, offset: HeapOffset, len: u64) -> Result<Given<'_>> {
+    let region = Region::new(offset, len);
+    Ok(Given::Shared(view.reach(view.rank(), region)?, offset.get(), len))
+}
+
+/// The same bytes, to which what is in such a place is taken.
+fn taken_in_heap(view: &HeapView, offset: HeapOffset, len: u64) -> Result<Taken<'_>> {
+    let region = Region::new(offset, len);
+    Ok(Taken::Shared(view.reach(view.rank(), region)?, offset.get(), len))
 }
 
 /// `offset` and `bytes` more; what is past all addresses is found out of range by whoever uses it.

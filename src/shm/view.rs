@@ -1,8 +1,12 @@
 //! Payload: bytes in a mapping that are copied in and out, never lent.
 
+mod exchange;
+
 use std::ptr::NonNull;
 
 use bytemuck::Pod;
+
+pub(crate) use exchange::{Given, Taken};
 
 use super::copy::{self, CopyKernel, Purpose, ReadSoon};
 use super::in_bounds;
@@ -111,50 +115,6 @@ impl Span {
         // SAFETY: `locate` found as many mapped bytes at `found`; any bytes are initialised.
         let order = unsafe { libc::memcmp(found.cast(), expected.as_ptr().cast(), expected.len()) };
         Ok(order == 0)
-    }
-
-    /// Copies the bytes at `offset` into `taken`, and `given` in their place, in one pass: where a peer has written what is
-    /// taken, and reads what is given, this is quicker than one after the other. What is taken and not `read_soon` goes past the
-    /// cache where the processor can do that.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] when `given` is not as long as `taken`; [`Error::OutOfRange`]; nothing was changed.
-    pub fn exchange(&self, offset: u64, taken: &mut [u8], given: &[u8], read_soon: ReadSoon) -> Result<()> {
-        if given.len() != taken.len() {
-            return Err(Error::InvalidArgument {
-                name: "bytes given",
-                value: given.len() as u64,
-                expected: "as many as are taken",
-            });
-        }
-        let shared = self.locate(offset, taken.len() as u64)?;
-        // SAFETY: `locate` found so many mapped bytes at `shared`; the slices are as long, and do not overlap each other, since
-        // one is borrowed mutably, nor payload, as in `copy_in_for`.
-        unsafe { copy::exchange(shared, taken.as_mut_ptr(), given.as_ptr(), taken.len(), read_soon) };
-        Ok(())
-    }
-
-    /// Copies `given` to `offset`, the second half of an [`exchange`](Self::exchange): by a loop, if the processor has one.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`]; nothing was changed.
-    pub(crate) fn give(&self, offset: u64, given: &[u8]) -> Result<()> {
-        let target = self.locate(offset, given.len() as u64)?;
-        // SAFETY: `locate` found `given.len()` mapped bytes at `target`; no overlap, as in `copy_in_for`.
-        unsafe { copy::exchange_half(given.as_ptr(), target, given.len(), ReadSoon::Yes) };
-        Ok(())
-    }
-
-    /// Copies the bytes at `offset` into `taken`, the first half of an [`exchange`](Self::exchange): by a loop, if the processor has one, and
-    /// past the cache if they are not `read_soon`.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`]; nothing was changed.
-    pub(crate) fn take(&self, offset: u64, taken: &mut [u8], read_soon: ReadSoon) -> Result<()> {
-        let source = self.locate(offset, taken.len() as u64)?;
-        // SAFETY: `locate` found `taken.len()` mapped bytes at `source`; no overlap, as in `copy_in_for`.
-        unsafe { copy::exchange_half(source, taken.as_mut_ptr(), taken.len(), read_soon) };
-        Ok(())
     }
 
     /// Copies `len` bytes from `offset` to `target_offset` of `target`. The ranges may overlap.

@@ -91,8 +91,22 @@ const SHORT: usize = 6000;
 /// of what is short.
 const STORED: usize = 20;
 
+/// As many of them go directly before the way by the scratch is tried out, for which ranks stage before they post.
+const DIRECT: usize = 12;
+
+/// Where a rank has its buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lie {
+    /// Apart in the heap.
+    Apart,
+    /// Apart in ordinary memory.
+    Elsewhere,
+    /// In one place in the heap.
+    InPlace,
+}
+
 /// Makes one all-reduce again and again, out of place in the heap and with outputs that begin at the same place in lines on all ranks, so
-/// that results go to them in every way that there is.
+/// that results go to them in every way that there is. Once ranks stage ahead, one of them every now and then is not where the others are.
 fn store(
     comm: &mut Communicator,
     (sent, received): (&mut Zone, &mut Zone),
@@ -100,27 +114,45 @@ fn store(
     call: &Combination,
     delays: &mut Random,
 ) -> Result<()> {
-    let (me, size) = (comm.rank().index() as u64, call.dtype.size());
+    let (me, n) = (comm.rank().index() as u64, u64::from(comm.n_ranks()));
     let input = pool.input(call.dtype, call.values, call.chance(me), call.count);
     let scalar = pool.scalar(call.dtype, call.values, call.salt);
     comm.set_channel_kind(ChannelKind::Memory)?;
     let mut first = None;
     for time in 0..STORED {
-        let mut from = sent.lay(call.chance(me + 100), true, size, input.len());
-        let mut to = received.lay(call.chance(0), true, size, input.len());
-        from.expect(0, &input);
-        from.put()?;
-        to.put()?;
-        dawdle(delays);
-        let sides = Sides::Two(from.side(0, input.len())?, to.side(0, input.len())?);
-        run(comm, call, &scalar, sides)?;
-        let result = to.contents()?;
-        assert!(
-            *first.get_or_insert_with(|| result.clone()) == result,
-            "{call:?} gives something else the {time}. time"
-        );
+        let odd = if time < DIRECT { &[][..] } else { &[Lie::Elsewhere, Lie::InPlace] };
+        let is_odd = call.chance(time as u64 + 200) % n == me;
+        for &lie in [Lie::Apart].iter().chain(odd) {
+            dawdle(delays);
+            let lie = if is_odd { lie } else { Lie::Apart };
+            let result = store_once(comm, (sent, received), (call, &input, &scalar), lie)?;
+            assert!(
+                *first.get_or_insert_with(|| result.clone()) == result,
+                "{call:?} gives something else the {time}. time, {lie:?}"
+            );
+        }
     }
     first.iter().try_for_each(|first| agree(comm, call, first))
+}
+
+fn store_once(
+    comm: &mut Communicator,
+    (sent, received): (&mut Zone, &mut Zone),
+    (call, input, scalar): (&Combination, &[u8], &[u8]),
+    lie: Lie,
+) -> Result<Vec<u8>> {
+    let (me, size, in_heap) = (comm.rank().index() as u64, call.dtype.size(), lie != Lie::Elsewhere);
+    let mut from = sent.lay(call.chance(me + 100), in_heap, size, input.len());
+    from.expect(0, input);
+    from.put()?;
+    if lie == Lie::InPlace {
+        run(comm, call, scalar, Sides::One(from.side(0, input.len())?))?;
+        return from.contents();
+    }
+    let mut to = received.lay(call.chance(0), in_heap, size, input.len());
+    to.put()?;
+    run(comm, call, scalar, Sides::Two(from.side(0, input.len())?, to.side(0, input.len())?))?;
+    to.contents()
 }
 
 /// Whether ordinary memory is staged in pieces of which each is cut for itself, as the documentation of [`Algorithm`] has it.

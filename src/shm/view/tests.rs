@@ -201,20 +201,58 @@ fn either_half_of_an_exchange_moves_the_bytes_and_no_others() {
         {
             span.copy_in(0, &old).unwrap();
             let (mut taken, given) = (vec![7; skew + len + 1], counted(100, skew + len));
-            span.take(offset as u64, &mut taken[skew..skew + len], read_soon).unwrap();
+            span.take(offset as u64, Taken::Slice(&mut taken[skew..skew + len]), read_soon).unwrap();
             assert_eq!(taken[skew..skew + len], old[offset..offset + len]);
             assert!(taken[..skew].iter().chain(&taken[skew + len..]).all(|byte| *byte == 7));
-            span.give(offset as u64, &given[skew..]).unwrap();
+            span.give(offset as u64, Given::Slice(&given[skew..])).unwrap();
             let mut after = vec![0; 2048];
             span.copy_out(0, &mut after).unwrap();
             assert_eq!(after[offset..offset + len], given[skew..]);
             assert_eq!((&after[..offset], &after[offset + len..]), (&old[..offset], &old[offset + len..]));
         }
     }
-    let (outside, mut none, last) = (span.give(2047, &[9; 2]), [1; 2], span.read::<u8>(2047).unwrap());
+    let (outside, mut none) = (span.give(2047, Given::Slice(&[9; 2])), [1; 2]);
+    let last = span.read::<u8>(2047).unwrap();
     assert!(matches!(outside, Err(Error::OutOfRange { .. })), "{outside:?}");
-    assert!(matches!(span.take(2047, &mut none, ReadSoon::Yes), Err(Error::OutOfRange { .. })));
+    assert!(matches!(span.take(2047, Taken::Slice(&mut none), ReadSoon::Yes), Err(Error::OutOfRange { .. })));
     assert_eq!((none, span.read::<u8>(2047).unwrap()), ([1; 2], last));
+}
+
+#[test]
+fn an_exchange_within_shared_memory_moves_what_it_would_elsewhere() {
+    let mapping = Mapping::boxed(3 * 2048).unwrap();
+    let all = mapping.span(0, 3 * 2048).unwrap();
+    let old: Vec<u8> = (0..251).cycle().take(3 * 2048).collect();
+    // Places apart, side by side, and one over another.
+    for [shared, taken, given] in
+        [[0, 2048, 4096], [2011, 17, 4100], [500, 0, 1000], [0, 700, 300], [64, 64, 4096], [100, 90, 95]]
+    {
+        for (len, read_soon) in
+            [0, 1, 500, 1700].into_iter().flat_map(|len| [(len, ReadSoon::Yes), (len, ReadSoon::No)])
+        {
+            all.copy_in(0, &old).unwrap();
+            let (from, to) = (Given::Shared(&all, given, len), Taken::Shared(&all, taken, len));
+            all.exchange_any(shared, to, from, read_soon).unwrap();
+            let mut expected = old.clone();
+            let is_apart = [(shared, taken), (shared, given), (taken, given)]
+                .into_iter()
+                .all(|(one, other)| one.abs_diff(other) >= len);
+            let at = |place: u64| to_usize(place)..to_usize(place + len);
+            let new = expected[at(given)].to_vec();
+            expected.copy_within(at(shared), to_usize(taken));
+            // What is given is read when what is taken is in its place.
+            let new = if is_apart { new } else { expected[at(given)].to_vec() };
+            expected[at(shared)].copy_from_slice(&new);
+            let mut found = vec![0; old.len()];
+            all.copy_out(0, &mut found).unwrap();
+            assert!(found == expected, "{shared} {taken} {given} {len}");
+        }
+    }
+    let beyond = 3 * 2048 - 1;
+    let place = |at| (Taken::Shared(&all, at, 2), Given::Shared(&all, at, 2));
+    assert!(all.exchange_any(0, place(beyond).0, place(0).1, ReadSoon::Yes).is_err());
+    assert!(all.exchange_any(0, place(0).0, place(beyond).1, ReadSoon::Yes).is_err());
+    assert!(all.exchange_any(beyond, place(0).0, place(4).1, ReadSoon::Yes).is_err());
 }
 
 #[test]

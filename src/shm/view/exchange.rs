@@ -1,0 +1,119 @@
+//! Exchanges: what a peer has written into a place is taken, and what it is to read is put there instead.
+//!
+//! Where a place goes back and forth between two cores, its lines are loaded before they are stored to: loads of many lines are under way at a
+//! time, while stores to lines that another core has wait for one another. So all of this goes by loops, whatever the length.
+
+use super::{Span, copy};
+use crate::error::{Error, Result};
+use crate::shm::ReadSoon;
+use crate::shm::mapping::to_usize;
+
+/// Bytes that are put into a place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Given<'a> {
+    Slice(&'a [u8]),
+    /// So many at an offset.
+    Shared(&'a Span, u64, u64),
+}
+
+/// Where the bytes go that are taken from a place.
+#[derive(Debug)]
+pub(crate) enum Taken<'a> {
+    Slice(&'a mut [u8]),
+    /// So many at an offset.
+    Shared(&'a Span, u64, u64),
+}
+
+impl Given<'_> {
+    fn locate(&self) -> Result<(*const u8, usize)> {
+        match *self {
+            Self::Slice(bytes) => Ok((bytes.as_ptr(), bytes.len())),
+            Self::Shared(span, offset, len) => Ok((span.locate(offset, len)?.cast_const(), to_usize(len))),
+        }
+    }
+}
+
+impl Taken<'_> {
+    fn locate(&mut self) -> Result<(*mut u8, usize)> {
+        match self {
+            Self::Slice(bytes) => Ok((bytes.as_mut_ptr(), bytes.len())),
+            Self::Shared(span, offset, len) => Ok((span.locate(*offset, *len)?, to_usize(*len))),
+        }
+    }
+}
+
+impl Span {
+    /// Copies the bytes at `offset` into `taken`, and `given` in their place, in one pass: where a peer has written what is
+    /// taken, and reads what is given, this is quicker than one after the other. What is taken and not `read_soon` goes past the
+    /// cache where the processor can do that.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when `given` is not as long as `taken`; [`Error::OutOfRange`]; nothing was changed.
+    pub fn exchange(&self, offset: u64, taken: &mut [u8], given: &[u8], read_soon: ReadSoon) -> Result<()> {
+        self.exchange_any(offset, Taken::Slice(taken), Given::Slice(given), read_soon)
+    }
+
+    /// The same wherever the bytes are; where some of the places overlap, they are taken first, and then given.
+    ///
+    /// # Errors
+    /// Those of [`exchange`](Self::exchange).
+    pub(crate) fn exchange_any(
+        &self,
+        offset: u64,
+        mut taken: Taken<'_>,
+        given: Given<'_>,
+        read_soon: ReadSoon,
+    ) -> Result<()> {
+        let ((target, len), (source, n_given)) = (taken.locate()?, given.locate()?);
+        if n_given != len {
+            let (name, value) = ("bytes given", n_given as u64);
+            return Err(Error::InvalidArgument { name, value, expected: "as many as are taken" });
+        }
+        let shared = self.locate(offset, len as u64)?;
+        let is_apart = |one: *const u8, other: *const u8| one.addr().abs_diff(other.addr()) >= len;
+        if is_apart(shared, target) && is_apart(shared, source) && is_apart(target, source) {
+            // SAFETY: `len` bytes are mapped or borrowed at each place, which were located just above, and no two of them overlap.
+            unsafe { copy::exchange(shared, target, source, len, read_soon) };
+            return Ok(());
+        }
+        self.take(offset, taken, read_soon)?;
+        self.give(offset, given)
+    }
+
+    /// Copies `given` to `offset`, the second half of an [`exchange`](Self::exchange): by a loop, if the processor has one.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; nothing was changed.
+    pub(crate) fn give(&self, offset: u64, given: Given<'_>) -> Result<()> {
+        let (source, len) = given.locate()?;
+        let target = self.locate(offset, len as u64)?;
+        // SAFETY: `len` bytes are mapped or borrowed at both places, which were located just above.
+        unsafe { copy_half(source, target, len, ReadSoon::Yes) };
+        Ok(())
+    }
+
+    /// Copies the bytes at `offset` to where they are `taken`, the first half of an [`exchange`](Self::exchange): by a loop, if the processor
+    /// has one, and past the cache if they are not `read_soon`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; nothing was changed.
+    pub(crate) fn take(&self, offset: u64, mut taken: Taken<'_>, read_soon: ReadSoon) -> Result<()> {
+        let (target, len) = taken.locate()?;
+        let source = self.locate(offset, len as u64)?;
+        // SAFETY: `len` bytes are mapped or borrowed at both places, which were located just above.
+        unsafe { copy_half(source, target, len, read_soon) };
+        Ok(())
+    }
+}
+
+/// # Safety
+/// `len` bytes are readable at `source` and writable at `target`.
+unsafe fn copy_half(source: *const u8, target: *mut u8, len: usize, read_soon: ReadSoon) {
+    if source.addr().abs_diff(target.addr()) < len {
+        // SAFETY: the caller's contract; `ptr::copy` allows overlap.
+        unsafe { std::ptr::copy(source, target, len) };
+    } else {
+        // SAFETY: the caller's contract; the ranges are at least `len` apart.
+        unsafe { copy::exchange_half(source, target, len, read_soon) };
+    }
+}
