@@ -151,8 +151,9 @@ impl Detours {
         summary: Summary,
         len: u64,
     ) -> Option<bool> {
+        let foreseen = foreseen?;
         let likeness = Likeness::new(Fork::Heap, summary, len);
-        Some(self.next_of(team, likeness, len, Some(foreseen?))? == Route::Second)
+        Some(self.next_of(team, likeness, len, Some(foreseen))? == Route::Second)
     }
 
     /// Whether results of `call`, of which all members know that not all of its buffers are in the heap, and to which all contribute `len`
