@@ -165,7 +165,7 @@ impl Again {
         let (heap, board) = team.heap_and_board();
         board.begin(Operation::AllReduce)?;
         let word = self.read(heap, input)?;
-        board.post_ahead(summary, [0; 2], &[word]);
+        board.post_first(summary, [0; 2], &[word]);
         board.fetch_next();
         let mut words = ArrayVec::<u64, { MAX_RANKS as usize }>::new();
         board.await_each(Operation::AllReduce, |post| words.push(post.map_or(word, |post| post.data(0))))?;

@@ -1,7 +1,7 @@
 //! Where the ranks of a communicator tell each other which operation they are in.
 //!
-//! Every collective operation begins with a *post* of each member: what it is about to do ([`Summary`]), where its
-//! buffers are, and, if the operation is small, the data themselves. Who needs a member's part waits for its post and
+//! Every collective operation begins with a *post* of each member, before which it touches nothing but what is its own: what it is about to
+//! do ([`Summary`]), where its buffers are, and, if the operation is small, the data themselves. Who needs a member's part waits for its post and
 //! compares the summaries, so that ranks which disagree find out before they touch each other's memory. An operation in
 //! which members read or write each other's buffers ends with a *done* of each of them.
 //!
@@ -226,7 +226,7 @@ impl Board {
     /// Posts as [`Board::post`] does, and keeps its own books only when the others can read it: quicker where they all wait for
     /// it, slower where one of them goes on at once.
     #[inline(always)]
-    pub(crate) fn post_ahead(&mut self, summary: Summary, places: [u64; 2], data: &[u64]) {
+    pub(crate) fn post_first(&mut self, summary: Summary, places: [u64; 2], data: &[u64]) {
         let mark = Mark::new(summary, self.history);
         self.put_up(mark, places, data);
         self.keep(mark);
@@ -331,7 +331,8 @@ impl Board {
     pub(crate) fn skip_steps(&mut self, n: u64) -> u64 {
         let first = self.sequence.wrapping_add(1);
         self.sequence = self.sequence.wrapping_add(n);
-        self.set_aside(n);
+        // Told with the first step that is taken: until then this member's progress says nothing of these.
+        self.aside = self.aside.wrapping_add(n);
         first
     }
 

@@ -408,7 +408,7 @@ impl Call<'_> {
     }
 
     /// Copies the input from `at` on over all of `target`, a region of the heap `span`: half of an [`exchange`](Self::exchange), a loop
-    /// if it is from a slice to where a result returns. Where none does, as to all but the root of a reduce, a copy like any other is up to
+    /// if it is to where a result returns. Where none does, as to all but the root of a reduce, a copy like any other is up to
     /// four times as quick between separate cores (AMD Zen 4, 4 MiB).
     ///
     /// # Errors

@@ -126,8 +126,8 @@ impl Detours {
         if is_watched { UNTRIED } else { self.took }
     }
 
-    /// The route of `call`, to which all members contribute `len` bytes, if they will turn out to have their buffers in the heap; `None` where
-    /// nothing is tried out.
+    /// The route of `call`, to which all members contribute `len` bytes, if they turn out to have their buffers apart in the heap; `None` where
+    /// it is too short or too long to have the choice.
     pub(crate) fn foresee(&mut self, call: &Call<'_>, summary: Summary, len: u64) -> Option<Route> {
         self.ahead = 0;
         if call.operation != Operation::AllReduce || !(FROM..UP_TO).contains(&len) {
@@ -169,6 +169,8 @@ impl Detours {
         if call.operation != Operation::AllReduce || !TRIED.contains(&all) {
             return None;
         }
+        // Nothing of it is staged in one way or the other.
+        self.ahead = 0;
         // Counted on all members alike, whatever each of them knows of its caches.
         let route = self.next_of(team, Likeness::new(Fork::Ordinary, summary, len), len, None)?;
         Some(results(all, route, fills_cache))

@@ -41,7 +41,7 @@ impl BarrierWatch<'_> {
     /// A rank that is in an operation which this one has not come to, and what it does there.
     pub(super) fn astray(&self) -> Option<(Rank, Summary)> {
         // The cell is read after the post: who arrived and went on is not astray.
-        self.engine?.ahead().find(|(rank, _)| !self.cells[rank.index()].has_reached(self.target))
+        self.engine?.gone_on().find(|(rank, _)| !self.cells[rank.index()].has_reached(self.target))
     }
 
     /// The wait, as this rank tells of it: for all who have not arrived.

@@ -6,7 +6,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use shmccl::collective::tuning::Table;
+use shmccl::collective::tuning::{BufferKind, Case, Step, Table};
 use shmccl::collective::{Algorithm, ChannelKind, Operation};
 use shmccl::reduce::DataType;
 use shmccl::{Collectives, Communicator, Result};
@@ -169,14 +169,22 @@ fn agree(comm: &mut Communicator, call: &Combination, result: &[u8]) -> Result<(
     Ok(())
 }
 
+/// A table that sends all-reduces of these buffers round a ring, and others as usual: whose are where says which way all go.
+fn by_ring_in(n_ranks: u32, buffers: BufferKind) -> Table {
+    let steps = vec![Step { up_to: None, algorithm: Algorithm::Ring }];
+    let case =
+        |crowded| Case { operation: Operation::AllReduce, n_ranks, crowded, buffers, steps: steps.clone() };
+    Table::new(&[case(false), case(true)]).unwrap()
+}
+
 fn all(comm: &mut Communicator) -> Result<()> {
     let seed = agreed_seed(comm)?;
     comm.set_tuning(Table::default())?;
     let (mut random, pool) = (Random(seed), Pool::new(seed));
     let mut delays = Random(seed ^ u64::from(comm.rank().get() + 1) << 48);
     let (mut zone, mut other) = (Zone::new(comm, seed)?, Zone::new(comm, seed + 1)?);
-    for (dtype, operator) in [(DataType::F32, Operator::Sum), (DataType::Bf16, Operator::PreMulSum)] {
-        for count in [SHORT / dtype.size(), COUNTS[2], 4 * COUNTS[2], COUNTS[3]] {
+    let mut store_all = |comm: &mut Communicator, dtype: DataType, operator, counts: &[usize]| {
+        counts.iter().try_for_each(|&count| {
             let (operation, algorithm, memory) = (Operation::AllReduce, None, Memory::Heap);
             let (values, in_place, root, salt) = (Values::Bits, false, 0, random.next());
             let call = Combination {
@@ -191,9 +199,17 @@ fn all(comm: &mut Communicator) -> Result<()> {
                 root,
                 salt,
             };
-            store(comm, (&mut zone, &mut other), &pool, &call, &mut delays)?;
-        }
+            store(comm, (&mut zone, &mut other), &pool, &call, &mut delays)
+        })
+    };
+    for (dtype, operator) in [(DataType::F32, Operator::Sum), (DataType::Bf16, Operator::PreMulSum)] {
+        store_all(comm, dtype, operator, &[SHORT / dtype.size(), COUNTS[2], 4 * COUNTS[2], COUNTS[3]])?;
     }
+    for buffers in BufferKind::ALL {
+        comm.set_tuning(by_ring_in(comm.n_ranks(), buffers))?;
+        store_all(comm, DataType::I32, Operator::Sum, &[COUNTS[2]])?;
+    }
+    comm.set_tuning(Table::default())?;
     for algorithm in Algorithm::ALL.into_iter().map(Some).chain([None]) {
         for dtype in FLOATS {
             let operators =

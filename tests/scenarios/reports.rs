@@ -122,6 +122,24 @@ scenario!(
     }
 );
 
+scenario!(an_operation_has_begun_while_its_first_piece_is_combined, Job::of(2).heap_len(64 << 20), |comm| {
+    let onlooker = Mutex::new(comm.duplicate()?);
+    let me = comm.rank().index();
+    let count = move |comm: &Communicator| comm.report().unwrap().ranks[me].work.operations;
+    let seen = Arc::new(OnceLock::new());
+    let tell = Arc::clone(&seen);
+    let looking = CustomOp::new::<f32>("looking sum", move |sums, others| {
+        sums.iter_mut().zip(others).for_each(|(sum, other)| *sum += other);
+        tell.get_or_init(|| count(&onlooker.lock().unwrap()));
+    });
+    let mut data = vec![1.0_f32; 1 << 18];
+    let before = count(comm);
+    comm.all_reduce_in_place(&mut data, &ReduceOp::Custom(looking))?;
+    assert!(data.iter().all(|sum| *sum == 2.0));
+    let during = *seen.get().expect("a share was combined");
+    assert_eq!([during, count(comm)], [before + 1; 2]);
+});
+
 scenario!(
     communicators_beyond_those_that_are_shown_take_nothing_from_the_count,
     Job::of(2).heap_len(64 << 20),

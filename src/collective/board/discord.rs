@@ -149,7 +149,7 @@ impl Board {
             return Err(error);
         }
         let end = Summary::new(Operation::Finalize);
-        if let Some((rank, theirs)) = self.ahead().next() {
+        if let Some((rank, theirs)) = self.gone_on().next() {
             return Err(Error::CallMismatch { mine: end, rank, theirs });
         }
         let turn = index(self.posted);
@@ -163,7 +163,7 @@ impl Board {
     }
 
     /// The members that have gone on to an operation that this one has not come to, and what each does there.
-    pub(crate) fn ahead(&self) -> impl Iterator<Item = (Rank, Summary)> {
+    pub(crate) fn gone_on(&self) -> impl Iterator<Item = (Rank, Summary)> {
         let next = self.sequence.wrapping_add(1);
         let posts = self.members.iter().zip(&self.posts);
         // They stay up: only who has seen a later post of this member would write over them.

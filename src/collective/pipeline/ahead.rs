@@ -6,7 +6,8 @@
 //! members take turns on their cores.
 //!
 //! Who stages ahead follows from what is posted, and from what all members know before: so all know of each other whether they have. What
-//! was staged in vain, as others have their buffers where they are worked on directly, is left there.
+//! was staged in vain, as others have their buffers where they are worked on directly, is left there: calls in which some members are in place
+//! and others are not pay for that each time.
 
 use super::staging::Staging;
 use crate::collective::call::Call;
