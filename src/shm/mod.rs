@@ -88,6 +88,7 @@ pub(crate) use janitor::socket::{Mark, SocketJanitor};
 pub(crate) use janitor::{Janitor, Sweep};
 #[cfg(not(loom))]
 pub(crate) use named::check_name;
+#[cfg(not(loom))]
 pub(crate) use view::{Given, Taken};
 
 /// Whether `len` units at `offset` lie within `limit`; no sum can overflow on the way.
