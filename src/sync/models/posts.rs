@@ -63,3 +63,50 @@ mod c2_done {
         });
     }
 }
+
+mod c1_c2_staged_ahead {
+    use super::*;
+
+    /// Two ranks, each with a slot in which it stages for the other before it posts, and finds what the other has made of it.
+    struct Scratches {
+        posts: [[PostCell; 2]; 2],
+        done: [ProgressCell; 2],
+        slots: [Ghost; 2],
+    }
+
+    fn take_part(scratches: &Scratches, me: usize) {
+        let Scratches { posts, done, slots } = scratches;
+        let (peer, staged) = (1 - me, |call: u64, rank: usize| 10 * call + rank as u64);
+        for call in 1..=2_u64 {
+            let turn = (call % 2) as usize;
+            slots[me].write(staged(call, me));
+            posts[me][turn].post(call, [0], &[]);
+            while !posts[peer][turn].shows(call) {
+                thread::yield_now();
+            }
+            assert_eq!(slots[peer].read(), staged(call, peer));
+            slots[peer].write(100 * call);
+            done[me].publish(call);
+            while !done[peer].has_reached(call) {
+                thread::yield_now();
+            }
+            assert_eq!(slots[me].read(), 100 * call);
+        }
+    }
+
+    #[test]
+    fn a_post_carries_what_was_staged_and_a_step_that_the_slot_is_free_for_the_next_call() {
+        model(|| {
+            let ring = || [PostCell::new(), PostCell::new()];
+            let scratches = Arc::new(Scratches {
+                posts: [ring(), ring()],
+                done: [ProgressCell::new(0), ProgressCell::new(0)],
+                slots: [Ghost::new(), Ghost::new()],
+            });
+            let other = Arc::clone(&scratches);
+            let peer = thread::spawn(move || take_part(&other, 1));
+            take_part(&scratches, 0);
+            peer.join().unwrap();
+        });
+    }
+}
