@@ -27,8 +27,9 @@
 //! slots begin with a line: plain copies are quicker so.
 //!
 //! Where what all members read and write is too long for the cache, results go past it, those that are taken and those that a member
-//! makes for its own output: few of them would be found there later, and a store through it would first read the line. Where it is just too long,
-//! both ways of an all-reduce are tried out ([`detour`](super::detour)). In place lines are in the cache, and results go there.
+//! makes for its own output: few of them would be found there later, and a store through it would first read the line. Where it is just
+//! too long, both ways of an all-reduce on ordinary memory are tried out ([`detour`](super::detour)). In place lines are in the cache, and
+//! results go there.
 
 mod ahead;
 mod slots;
