@@ -14,8 +14,8 @@ use super::stats::ENOUGH_FOR_P99;
 /// How long a slice of one lane is to take, in nanoseconds.
 const SLICE_NS: u64 = 800_000;
 
-/// A test has settled after so many operations: the library tries out up to two routes, and up to three ways to store results on one of
-/// them, in 22 calls at most, and goes on with the best,
+/// A test has settled after so many operations: the library tries out two routes, and up to three ways to store results on one of them, in
+/// 21 calls at most, and goes on with the best,
 const SETTLED_AFTER: u64 = 24;
 
 /// or after so many nanoseconds: what takes so long goes one way from the start.

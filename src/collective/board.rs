@@ -1,9 +1,10 @@
 //! Where the ranks of a communicator tell each other which operation they are in.
 //!
-//! Every collective operation begins with a *post* of each member, before which it touches nothing but what is its own: what it is about to
-//! do ([`Summary`]), where its buffers are, and, if the operation is small, the data themselves. Who needs a member's part waits for its post and
-//! compares the summaries, so that ranks which disagree find out before they touch each other's memory. An operation in
-//! which members read or write each other's buffers ends with a *done* of each of them.
+//! Every collective operation begins with a *post* of each member: what it is about to do ([`Summary`]), where its
+//! buffers are, and, if the operation is small, the data themselves. Before its post a member touches nothing but what is
+//! its own. Who needs a member's part waits for its post and compares the summaries, so that ranks which disagree find out
+//! before they touch each other's memory. An operation in which members read or write each other's buffers ends with a
+//! *done* of each of them.
 //!
 //! Operations are numbered from 1; post s goes into slot s mod [`LAP`] of its member's ring. Before a rank posts s it
 //! makes sure that every member has posted s - [`LAP`] + 1, and is thus done with the slot (see `src/sync/post.rs`). Most

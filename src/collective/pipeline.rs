@@ -133,7 +133,7 @@ impl Pipeline {
         }
         let mut last = 0;
         for number in 0..lag {
-            if ahead == Ahead::None {
+            if ahead == Ahead::NotMe {
                 self.staging.stage(team, call, number)?;
             }
             last = team.board.step();

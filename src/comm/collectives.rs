@@ -56,8 +56,8 @@ use crate::reduce::{Element, ReduceOp};
 /// | recv | the sender |
 /// | send | nobody |
 ///
-/// What a rank contributes has to be there when it makes its call, as it may be read from then on: what others put into its input needs
-/// a wait for their signal before, or another call.
+/// What a rank contributes has to be there when its call begins (on a stream: when its turn comes; in a group: when that ends), as it may
+/// be read from then on: what others put into its input needs a wait for their signal before, or an earlier call.
 ///
 /// A call without elements orders nothing, and none orders what others do after they have come to it: another call does that then, or a
 /// [`barrier`](super::Communicator::barrier). What a rank did before it ended a group, or before it enqueued a call on a stream, it did

@@ -88,8 +88,8 @@ fn repeat(
 const SHORT: usize = 6000;
 
 /// So many calls are made of one length: by then every way to store results has been tried out, the way by the scratch, and both ways
-/// of what is short.
-const STORED: usize = 20;
+/// of what is short (`Lengths` in `src/collective/detour.rs`, `detour/short.rs`).
+const STORED: usize = 24;
 
 /// Where a rank has its buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +169,8 @@ fn agree(comm: &mut Communicator, call: &Combination, result: &[u8]) -> Result<(
     Ok(())
 }
 
-/// A table that sends all-reduces of these buffers round a ring, and others as usual: whose are where says which way all go.
+/// A table by which all-reduces go round a ring where such `buffers` decide, and as usual otherwise: which, hangs on where all ranks have
+/// theirs.
 fn by_ring_in(n_ranks: u32, buffers: BufferKind) -> Table {
     let steps = vec![Step { up_to: None, algorithm: Algorithm::Ring }];
     let case =

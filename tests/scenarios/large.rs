@@ -85,6 +85,16 @@ fn sums_that_lie_unlike(comm: &mut Communicator) -> Result<()> {
     comm.reduce(&send, &mut got[1..], &ReduceOp::Sum, root)?;
     let expected = if comm.rank() == root { sum_of(n_ranks, 4) } else { vec![0; PERIOD] };
     assert!(repeats(&got[1..], &expected) && got[0] == 0);
+    // Where one rank has its buffers elsewhere, those of the others are staged, too, and go past the cache from there.
+    let sums = comm.alloc::<u8>(LEN)?;
+    if me == 0 {
+        comm.all_reduce(&repeated(&period_of(me, 3)), &mut got[1..], &ReduceOp::Sum)?;
+        sums.copy_from_slice(0, &got[1..])?;
+    } else {
+        comm.all_reduce(&own, &sums, &ReduceOp::Sum)?;
+    }
+    assert!(repeats(&read(&sums)?, &sum_of(n_ranks, 3)));
+    comm.free(sums)?;
     comm.free(own)
 }
 

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Whoever makes the same calls and notes the same costs picks the same. A cost may be noted when the route of the next call is known
-//! already: where that ends a trial, this one call more goes the same way, and does not count.
+//! already: where that ends a trial, one call more goes the same way, and counts only if those after it do, too.
 
 use arrayvec::ArrayVec;
 
@@ -97,7 +97,7 @@ impl Trials {
         if self.left > 0 { self.trial } else { self.best }
     }
 
-    /// Counts a call.
+    /// Counts a call: each [`PERIOD`]th begins a trial of both routes.
     pub(super) fn count(&mut self) {
         self.calls = self.calls.wrapping_add(1);
         if self.calls.is_multiple_of(PERIOD) {
@@ -113,7 +113,7 @@ impl Trials {
         self.costs[trial as usize] = f32::INFINITY;
     }
 
-    /// Takes in what a call cost that went by this `route`.
+    /// Takes in what a call cost that went by this `route`: nothing, unless the next one goes there, too.
     pub(super) fn note(&mut self, route: Route, cost: f32) {
         if route != self.route() {
             return;

@@ -1,13 +1,13 @@
 //! Staging before a call is posted.
 //!
-//! Who knows that its input will be needed in its scratch stages the first pieces *ahead*, before it posts. Nobody touches its scratch then:
-//! each operation ends when all that is read or written in it has been. Where all members have, the post tells of the first steps, and nobody
-//! waits for these apart: one hand-over of three is saved where all is one piece, which is most of what a short call takes, above all where
-//! members take turns on their cores.
+//! Who knows that its input will be needed in its scratch stages the first pieces *ahead*, before it posts. Nobody touches its scratch
+//! then: each operation ends when all that is read or written in it has been. Where all members have, the post tells of the first steps,
+//! and nobody waits for these apart: one hand-over of three is saved where all is one piece, which is most of what a short call takes,
+//! above all where members take turns on their cores.
 //!
-//! Who stages ahead follows from what is posted, and from what all members know before: so all know of each other whether they have. What
-//! was staged in vain, as others have their buffers where they are worked on directly, is left there: calls in which some members are in place
-//! and others are not pay for that each time.
+//! Who stages ahead follows from what is posted, and from what all members know before: so all know of each other whether they have. It
+//! is in vain where others turn out to have their buffers elsewhere: in place in the heap, or where a table has another algorithm for
+//! all. Calls in which some members are in place and others are not pay for that each time.
 
 use super::staging::Staging;
 use crate::collective::call::Call;
@@ -18,9 +18,9 @@ use crate::error::Result;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ahead {
     /// Not this one.
-    None,
+    NotMe,
     /// This one, but not all.
-    Some,
+    MeToo,
     All,
 }
 

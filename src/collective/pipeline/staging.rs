@@ -1,4 +1,5 @@
-//! What a member stages of its own input, and where: it depends on the call and on the member's own buffers, and on nothing that others tell.
+//! What a member stages of its own input, and where: it depends on the call and on the member's own buffers, and on nothing that others
+//! tell.
 
 use std::ops::Range;
 
@@ -28,7 +29,7 @@ impl Staging {
         Self { slots, size: call.data_type.size() as u64, returns: returns(call.operation) }
     }
 
-    /// By how many bytes the slots of a member begin behind a line whose buffers are at these `places`, as it posts them.
+    /// By how many bytes the slots of a member whose buffers are at these `places` begin behind a line.
     pub(super) fn behind(&self, [input, _]: [u64; 2]) -> u64 {
         if self.returns { behind_line(input) } else { 0 }
     }

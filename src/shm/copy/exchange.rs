@@ -4,8 +4,8 @@
 //! it costs a second trip to the peer's cache if the line has been driven out in between, or if it is stored to first.
 //!
 //! Where there is only one of the two, it is a loop as well, if the processor has one, and not the string instruction, which
-//! other copies take for such lengths. On two separate cores (AMD Zen 4) all-reduces of 2 MiB in ordinary memory took 160 us or 440 with that, for many
-//! calls in a row, and 160 without.
+//! other copies take for such lengths. On two separate cores (AMD Zen 4) all-reduces of 2 MiB in ordinary memory took 160 us or
+//! 440 with that, for many calls in a row, and 160 without.
 //!
 //! Blocks begin with a line of what is taken, so that no vector is stored across two lines there; and nowhere, if the shared bytes
 //! begin equally far into a line.

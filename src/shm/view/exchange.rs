@@ -1,7 +1,7 @@
 //! Exchanges: what a peer has written into a place is taken, and what it is to read is put there instead.
 //!
-//! Where a place goes back and forth between two cores, its lines are loaded before they are stored to: loads of many lines are under way at a
-//! time, while stores to lines that another core has wait for one another. So all of this goes by loops, whatever the length.
+//! Where a place goes back and forth between two cores, its lines are loaded before they are stored to: loads of many lines are under way
+//! at a time, while stores to lines that another core has wait for one another. So all of this goes by loops, whatever the length.
 
 use super::{Span, copy};
 use crate::error::{Error, Result};
@@ -12,23 +12,21 @@ use crate::shm::mapping::to_usize;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Given<'a> {
     Slice(&'a [u8]),
-    /// So many at an offset.
-    Shared(&'a Span, u64, u64),
+    Shared { span: &'a Span, offset: u64, len: u64 },
 }
 
 /// Where the bytes go that are taken from a place.
 #[derive(Debug)]
 pub(crate) enum Taken<'a> {
     Slice(&'a mut [u8]),
-    /// So many at an offset.
-    Shared(&'a Span, u64, u64),
+    Shared { span: &'a Span, offset: u64, len: u64 },
 }
 
 impl Given<'_> {
     fn locate(&self) -> Result<(*const u8, usize)> {
         match *self {
             Self::Slice(bytes) => Ok((bytes.as_ptr(), bytes.len())),
-            Self::Shared(span, offset, len) => Ok((span.locate(offset, len)?.cast_const(), to_usize(len))),
+            Self::Shared { span, offset, len } => Ok((span.locate(offset, len)?.cast_const(), to_usize(len))),
         }
     }
 }
@@ -37,7 +35,7 @@ impl Taken<'_> {
     fn locate(&mut self) -> Result<(*mut u8, usize)> {
         match self {
             Self::Slice(bytes) => Ok((bytes.as_mut_ptr(), bytes.len())),
-            Self::Shared(span, offset, len) => Ok((span.locate(*offset, *len)?, to_usize(*len))),
+            Self::Shared { span, offset, len } => Ok((span.locate(*offset, *len)?, to_usize(*len))),
         }
     }
 }
@@ -53,7 +51,8 @@ impl Span {
         self.exchange_any(offset, Taken::Slice(taken), Given::Slice(given), read_soon)
     }
 
-    /// The same wherever the bytes are; where some of the places overlap, they are taken first, and then given.
+    /// The same wherever the bytes are. Where places overlap, seen by address as in [`copy_to`](Self::copy_to), all bytes are taken first,
+    /// and then all given.
     ///
     /// # Errors
     /// Those of [`exchange`](Self::exchange).
@@ -92,8 +91,8 @@ impl Span {
         Ok(())
     }
 
-    /// Copies the bytes at `offset` to where they are `taken`, the first half of an [`exchange`](Self::exchange): by a loop, if the processor
-    /// has one, and past the cache if they are not `read_soon`.
+    /// Copies the bytes at `offset` to where they are `taken`, the first half of an [`exchange`](Self::exchange): by a loop, if the
+    /// processor has one, and past the cache if they are not `read_soon`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; nothing was changed.

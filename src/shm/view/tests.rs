@@ -231,28 +231,30 @@ fn an_exchange_within_shared_memory_moves_what_it_would_elsewhere() {
             [0, 1, 500, 1700].into_iter().flat_map(|len| [(len, ReadSoon::Yes), (len, ReadSoon::No)])
         {
             all.copy_in(0, &old).unwrap();
-            let (from, to) = (Given::Shared(&all, given, len), Taken::Shared(&all, taken, len));
+            let (from, to) = (
+                Given::Shared { span: &all, offset: given, len },
+                Taken::Shared { span: &all, offset: taken, len },
+            );
             all.exchange_any(shared, to, from, read_soon).unwrap();
             let mut expected = old.clone();
-            let is_apart = [(shared, taken), (shared, given), (taken, given)]
-                .into_iter()
-                .all(|(one, other)| one.abs_diff(other) >= len);
             let at = |place: u64| to_usize(place)..to_usize(place + len);
-            let new = expected[at(given)].to_vec();
             expected.copy_within(at(shared), to_usize(taken));
             // What is given is read when what is taken is in its place.
-            let new = if is_apart { new } else { expected[at(given)].to_vec() };
-            expected[at(shared)].copy_from_slice(&new);
+            expected.copy_within(at(given), to_usize(shared));
             let mut found = vec![0; old.len()];
             all.copy_out(0, &mut found).unwrap();
             assert!(found == expected, "{shared} {taken} {given} {len}");
         }
     }
-    let beyond = 3 * 2048 - 1;
-    let place = |at| (Taken::Shared(&all, at, 2), Given::Shared(&all, at, 2));
-    assert!(all.exchange_any(0, place(beyond).0, place(0).1, ReadSoon::Yes).is_err());
-    assert!(all.exchange_any(0, place(0).0, place(beyond).1, ReadSoon::Yes).is_err());
-    assert!(all.exchange_any(beyond, place(0).0, place(4).1, ReadSoon::Yes).is_err());
+    let (beyond, span) = (3 * 2048 - 1, &all);
+    for [shared, taken, given] in [[0, beyond, 4], [0, 4, beyond], [beyond, 0, 4]] {
+        all.copy_in(0, &old).unwrap();
+        let (from, to) =
+            (Given::Shared { span, offset: given, len: 2 }, Taken::Shared { span, offset: taken, len: 2 });
+        let refused = all.exchange_any(shared, to, from, ReadSoon::Yes);
+        assert!(matches!(refused, Err(Error::OutOfRange { .. })), "{refused:?}");
+        assert!(all.equals(0, &old).unwrap(), "nothing was changed");
+    }
 }
 
 #[test]
