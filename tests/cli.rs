@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 fn shmccl(words: &[&str]) -> Command {
@@ -322,6 +324,34 @@ fn what_all_ranks_complain_of_is_told_once_with_who_they_are() {
         assert_eq!(error.matches("out of device memory").count(), 1, "{error}");
         assert!(stdout(&output).is_empty());
     }
+}
+
+/// For how many ticks of 10 ms a process has run as itself or in the system.
+fn ticks_of(process: i32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    fields.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn a_rank_that_is_killed_while_others_wait_over_bare_flags_ends_the_measurement_soon() {
+    let words = ["perf", "all_reduce", "-g", "3", "-b", "64K", "-e", "64K", "-n", "100000000"];
+    let launcher = shmccl(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let listed = format!("/proc/{0}/task/{0}/children", launcher.id());
+    let ranks = || -> Vec<i32> {
+        let listed = std::fs::read_to_string(&listed).unwrap();
+        listed.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+    };
+    support::wait_until("there are three ranks", || ranks().len() == 3);
+    // They are measuring by then, and most of their time in slices, which begin and end over such flags.
+    support::wait_until("a rank has computed for a second", || ticks_of(ranks()[1]) > 100);
+    let began = Instant::now();
+    kill(Pid::from_raw(ranks()[1]), Signal::SIGKILL).unwrap();
+    let output = launcher.wait_with_output().unwrap();
+    let error = stderr(&output);
+    assert_eq!((output.status.code(), error.lines().count()), (Some(1), 1), "{error}");
+    assert!(error.ends_with("was killed by SIGKILL\n"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
 }
 
 #[test]

@@ -20,8 +20,9 @@ use crate::row::Row;
 /// The hidden command that device processes run.
 pub(crate) const DEVICE_COMMAND: &str = "perf-device";
 
-/// How long ranks may take to say what is wrong with them once one has: a rank that cannot is ended by its own timeout, or hangs.
-const LAST_WORDS: Duration = Duration::from_secs(30);
+/// How long ranks may take to say what is wrong with them once one has, or was killed. Who waits over bare flags never hears of it, and is
+/// killed then.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The core of each of `n_ranks` ranks; `None` where the scheduler decides.
 ///
