@@ -383,7 +383,7 @@ impl Call<'_> {
         region: Region,
         read_soon: ReadSoon,
     ) -> Result<()> {
-        let (offset, len) = (region.offset.get(), region.len);
+        let (offset, len, read_soon) = (region.offset.get(), region.len, self.read_soon(read_soon));
         match (&self.input, &mut self.output) {
             (Input::Memory(input), Output::Memory(output)) => {
                 let (output, input) = (part_mut(output, output_at, len)?, part(input, input_at, len)?);
@@ -392,12 +392,11 @@ impl Call<'_> {
             (Input::InOutput(start), Output::Memory(both)) => {
                 let middle = range(both.len(), start.saturating_add(input_at), len)?.start;
                 let (output, input) = both.split_at_mut(middle);
-                span.exchange(offset, part_mut(output, output_at, len)?, part(input, 0, len)?, ReadSoon::Yes)
+                span.exchange(offset, part_mut(output, output_at, len)?, part(input, 0, len)?, read_soon)
             }
             (Input::Heap(from), Output::Heap(to)) => {
                 let taken = taken_in_heap(view, shifted(*to, output_at), len)?;
                 let given = given_in_heap(view, shifted(*from, input_at), len)?;
-                let read_soon = if from == to { ReadSoon::Yes } else { read_soon };
                 span.exchange_any(offset, taken, given, read_soon)
             }
             _ => {
@@ -441,17 +440,22 @@ impl Call<'_> {
         source: Region,
         read_soon: ReadSoon,
     ) -> Result<()> {
-        let is_in_place = match (&self.input, &self.output) {
-            (Input::InOutput(_), _) => true,
-            (Input::Heap(from), Output::Heap(to)) => from == to,
-            _ => false,
-        };
+        let read_soon = self.read_soon(read_soon);
         let taken = match &mut self.output {
             Output::Memory(output) => Taken::Slice(part_mut(output, at, source.len)?),
             Output::Heap(offset) => taken_in_heap(view, shifted(*offset, at), source.len)?,
             output => return output.copy(view, at, span, source.offset.get(), source.len),
         };
-        span.take(source.offset.get(), taken, if is_in_place { ReadSoon::Yes } else { read_soon })
+        span.take(source.offset.get(), taken, read_soon)
+    }
+
+    /// How soon results are read that go to the output: in place its lines are in the cache, and they go there.
+    fn read_soon(&self, apart: ReadSoon) -> ReadSoon {
+        match (&self.input, &self.output) {
+            (Input::InOutput(_), _) => ReadSoon::Yes,
+            (Input::Heap(from), Output::Heap(to)) if from == to => ReadSoon::Yes,
+            _ => apart,
+        }
     }
 
     /// Combines `sources`, all of them fresh inputs of one block, each multiplied by its own one of `scalars`, if there are any, into

@@ -350,8 +350,8 @@ impl Engine {
         way: Way,
         in_heap: bool,
     ) -> Result<()> {
-        let (len, ahead) = (outset.len, self.who_is_ahead(call, outset));
-        let Self { team, pipework, customs, tuning, detours, .. } = self;
+        let len = outset.len;
+        let Self { team, pipework, customs, choices, tuning, detours, .. } = self;
         let piped = match way {
             Way::Piped(algorithm, kind) => Some((Doer::BuiltIn(algorithm), kind)),
             Way::Custom(kind) => {
@@ -369,6 +369,7 @@ impl Engine {
             };
         }
         let stage = |team: &mut Team, call: &mut Call<'_>, read_soon| {
+            let ahead = outset.who_is_ahead(team, call, choices);
             Pipeline::new(call, team, tuning.crowded, read_soon).run(team, call, ahead)
         };
         match way {
@@ -392,7 +393,7 @@ impl Engine {
 
     /// How `call` is done by the table, which is no longer a question of the caller's word.
     fn tabled(&mut self, call: &Call<'_>, len: u64, in_heap: bool) -> Result<Way> {
-        match self.by_table(call, len, in_heap) {
+        match by_table(&self.choices, call, len, in_heap) {
             Algorithm::TwoShot => Ok(Way::Direct),
             Algorithm::OneShot if len <= MAIL_LEN => Ok(Way::Small),
             algorithm => {
@@ -401,11 +402,6 @@ impl Engine {
                 Ok(Way::Piped(algorithm, ChannelKind::Memory))
             }
         }
-    }
-
-    fn by_table(&self, call: &Call<'_>, len: u64, in_heap: bool) -> Algorithm {
-        let buffers = if in_heap { BufferKind::Heap } else { BufferKind::Ordinary };
-        call.by_table(self.choices.algorithm(call.operation, buffers, len))
     }
 
     /// Executes a send or a receive over channels of `kind`.
@@ -477,6 +473,12 @@ impl Engine {
     pub(crate) fn team(&self) -> &Team {
         &self.team
     }
+}
+
+/// The algorithm that a table has for `call`, to which no member contributes more than `len` bytes, in the heap or not.
+fn by_table(choices: &Choices, call: &Call<'_>, len: u64, in_heap: bool) -> Algorithm {
+    let buffers = if in_heap { BufferKind::Heap } else { BufferKind::Ordinary };
+    call.by_table(choices.algorithm(call.operation, buffers, len))
 }
 
 /// The algorithm for `operation` over proxied channels, where a member contributes `len` bytes: one that combines in the order of

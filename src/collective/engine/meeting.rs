@@ -1,12 +1,14 @@
 //! How the members of a call that is not small come together: each stages ahead what it can, tells where its buffers are, and waits until
 //! the others have.
 
-use super::{Engine, Way};
+use super::{Engine, Way, by_table};
 use crate::collective::algorithm::{Algorithm, ChannelKind, Manner};
 use crate::collective::call::Call;
 use crate::collective::detour::Route;
 use crate::collective::operation::{Operation, Summary};
 use crate::collective::pipeline::{Ahead, stage_ahead};
+use crate::collective::team::Team;
+use crate::collective::tuning::Choices;
 use crate::collective::{direct, scalars};
 use crate::error::Result;
 
@@ -21,6 +23,20 @@ pub(super) struct Outset {
 }
 
 impl Outset {
+    /// Which members of `team` have staged ahead, now that all have told where their buffers are.
+    pub(super) fn who_is_ahead(self, team: &Team, call: &Call<'_>, choices: &Choices) -> Ahead {
+        let has = |member| self.stages_ahead(call, choices, team.board.post_of(member).places());
+        if (0..team.n_members()).all(has) {
+            return Ahead::All;
+        }
+        if has(team.me()) { Ahead::MeToo } else { Ahead::NotMe }
+    }
+
+    /// Whether a member whose buffers are at these `places` stages ahead: all members know it of each other.
+    fn stages_ahead(self, call: &Call<'_>, choices: &Choices, places: [u64; 2]) -> bool {
+        self.stages(call.operation, places, |in_heap| by_table(choices, call, self.len, in_heap))
+    }
+
     /// Whether a member whose buffers are at these `places` stages ahead, where the table has this algorithm for such an `operation` in the
     /// heap, or elsewhere.
     fn stages(
@@ -49,7 +65,7 @@ impl Engine {
     /// Returns how it is done, as far as this member knows.
     pub(super) fn meet(&mut self, call: &Call<'_>, summary: Summary, outset: Outset) -> Result<Manner> {
         let Outset { way, len, .. } = outset;
-        let stages = self.stages_ahead(call, outset, direct::places(call));
+        let stages = outset.stages_ahead(call, &self.choices, direct::places(call));
         let mut presumed = None;
         if stages || !self.team.board.has_room() {
             // It works or waits before it posts, and tells in what.
@@ -80,11 +96,6 @@ impl Engine {
         Ok(presumed)
     }
 
-    /// Whether a member whose buffers are at these `places` stages ahead: all members know it of each other.
-    fn stages_ahead(&self, call: &Call<'_>, outset: Outset, places: [u64; 2]) -> bool {
-        outset.stages(call.operation, places, |in_heap| self.by_table(call, outset.len, in_heap))
-    }
-
     fn stage_own(&mut self, call: &Call<'_>, outset: Outset) -> Result<()> {
         let Self { team, detours, tuning, .. } = self;
         let stage = || stage_ahead(call, team, tuning.crowded);
@@ -97,15 +108,6 @@ impl Engine {
         }
     }
 
-    /// Which members have staged ahead, now that all have told where their buffers are.
-    pub(super) fn who_is_ahead(&self, call: &Call<'_>, outset: Outset) -> Ahead {
-        let has = |member| self.stages_ahead(call, outset, self.team.board.post_of(member).places());
-        if (0..self.team.n_members()).all(has) {
-            return Ahead::All;
-        }
-        if has(self.team.me()) { Ahead::MeToo } else { Ahead::NotMe }
-    }
-
     /// How `call` is done as far as this member knows by itself, for whoever looks on while it waits for the others: unless some of them
     /// have their buffers elsewhere.
     fn presumed(&self, call: &Call<'_>, len: u64, way: Way) -> Manner {
@@ -113,7 +115,7 @@ impl Engine {
             return way.manner();
         }
         let in_heap = direct::is_in_heap(direct::places(call), call.operation);
-        Manner { algorithm: Some(self.by_table(call, len, in_heap)), channel: ChannelKind::Memory }
+        Manner { algorithm: Some(by_table(&self.choices, call, len, in_heap)), channel: ChannelKind::Memory }
     }
 }
 
