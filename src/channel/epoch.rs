@@ -23,12 +23,12 @@ pub(crate) fn segment_name(prefix: &str, rank: Rank) -> String {
 
 /// Which job and which incarnation of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Era {
+pub(crate) struct EpochId {
     pub(crate) job: u64,
     pub(crate) epoch: u64,
 }
 
-impl Era {
+impl EpochId {
     /// What the header of a segment says: of `owner`, or of nobody in particular.
     pub(crate) fn identity(self, owner: Option<Rank>) -> Identity {
         Identity {
@@ -41,7 +41,7 @@ impl Era {
 
 /// The mapped state of an epoch.
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct EpochMapping {
     shape: HeapShape,
     kernel: HostKernel,
     control: Control,
@@ -56,13 +56,13 @@ pub(crate) struct World {
     boards: Mutex<()>,
 }
 
-impl World {
+impl EpochMapping {
     /// Makes `rank`'s own segment: control structures committed and published, the heap only reserved.
     ///
     /// # Errors
     /// Those of [`Segment::create`].
     pub(crate) fn create_segment(
-        era: Era,
+        epoch_id: EpochId,
         rank: Rank,
         shape: HeapShape,
         backing: &SegmentBacking,
@@ -74,7 +74,7 @@ impl World {
                 Backing::File(std::path::Path::new(folder).join(format!("rank{rank}.shmccl")))
             }
         };
-        let segment = create_segment(&backing, shape, era.identity(Some(rank)))?;
+        let segment = create_segment(&backing, shape, epoch_id.identity(Some(rank)))?;
         // A file may hold the control structures of an earlier job; only its heap is to survive.
         segment.map()?.span(HEADER_LEN, CONTROL_LEN - HEADER_LEN)?.fill(0, CONTROL_LEN - HEADER_LEN, 0)?;
         segment.header().publish();
@@ -86,7 +86,7 @@ impl World {
     /// # Errors
     /// Those of [`Segment::attach`] and of mapping.
     pub(crate) fn attach(
-        era: Era,
+        epoch_id: EpochId,
         shape: HeapShape,
         control: Control,
         descriptors: Vec<OwnedFd>,
@@ -97,7 +97,7 @@ impl World {
             SegmentBacking::Named(_) | SegmentBacking::Files(_) => AttachAs::Unsealed,
         };
         let segment = |(rank, fd): (u32, OwnedFd)| {
-            let identity = Some(era.identity(Some(Rank::new(rank, shape.n_ranks())?)));
+            let identity = Some(epoch_id.identity(Some(Rank::new(rank, shape.n_ranks())?)));
             let expected = Expected { len: Some(shape.segment_len()), identity };
             Segment::attach(fd, attach_as, &expected).map(Arc::new)
         };
@@ -148,9 +148,9 @@ impl World {
     }
 
     /// Which job and which incarnation of it this is, as the headers of its segments say.
-    pub(crate) fn era(&self) -> Era {
+    pub(crate) fn epoch_id(&self) -> EpochId {
         let identity = self.segments[0].header().identity();
-        Era { job: identity.job, epoch: identity.epoch }
+        EpochId { job: identity.job, epoch: identity.epoch }
     }
 
     pub(crate) fn shape(&self) -> HeapShape {

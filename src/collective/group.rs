@@ -107,7 +107,7 @@ impl Share<'_, '_> {
 
 /// Delivers `messages`, in the order of `shares`, and notes them if this rank notes what it does.
 fn deliver_noted(shares: &mut [Share<'_, '_>], messages: &mut [Messages<'_>]) -> Result<()> {
-    let is_noted = shares.iter().any(|share| share.engine.team().board.fabric().recorder().is_some());
+    let is_noted = shares.iter().any(|share| share.engine.team().board.context().recorder().is_some());
     if !is_noted {
         return deliver(shares, messages);
     }
@@ -149,7 +149,7 @@ impl<'a> Messages<'a> {
     }
 
     /// Begins to note them as those of `share`.
-    fn note(&self, share: &Share<'_, '_>) -> Together {
+    fn record(&self, share: &Share<'_, '_>) -> Together {
         let team = share.engine.team();
         let mut begun = Together::begin(team, &[]);
         self.announced.iter().for_each(|operation| begun.add_operation(*operation));

@@ -23,7 +23,7 @@ impl Communicator {
     /// Whether its epoch has ended, by whatever.
     #[cfg(feature = "coordinator")]
     pub(crate) fn has_ended(&self) -> bool {
-        self.fabric().check("looking at an epoch").is_err()
+        self.context().check("looking at an epoch").is_err()
     }
 }
 
@@ -31,15 +31,15 @@ impl Aborter {
     /// Does what [`Communicator::revoke`] does, if the communicator is still there.
     pub fn revoke(&self) {
         let Some(membership) = self.membership.upgrade() else { return };
-        membership.fabric.abort();
+        membership.context.abort();
     }
 
     /// Declares a rank of the job lost, as [`Communicator::give_up`] does, if the communicator is still there. A rank that does not
     /// exist, and this one, are left alone.
     pub fn give_up(&self, rank: Rank) {
         let Some(membership) = self.membership.upgrade() else { return };
-        let fabric = &membership.fabric;
-        if rank != fabric.rank() && rank.get() < fabric.world().n_ranks() {
+        let context = &membership.context;
+        if rank != context.rank() && rank.get() < context.mapped().n_ranks() {
             membership.give_up(rank);
         }
     }
@@ -48,11 +48,11 @@ impl Aborter {
 impl Membership {
     /// Declares `lost` lost, unless it has left in peace. That ends the epoch.
     pub(super) fn give_up(&self, lost: Rank) {
-        let fabric = &self.fabric;
-        let life = fabric.world().life(lost);
+        let context = &self.context;
+        let life = context.mapped().life(lost);
         if matches!(life.status(), LifeStatus::Alive | LifeStatus::Lost) {
-            life.mark_lost(fabric.kernel());
-            fabric.world().control().revoke(fabric.kernel(), Revocation::PeerLost(lost));
+            life.mark_lost(context.kernel());
+            context.mapped().control().revoke(context.kernel(), Revocation::PeerLost(lost));
             self.report_loss(lost);
         }
     }

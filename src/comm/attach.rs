@@ -18,7 +18,7 @@ use super::stream::Loan;
 use super::supervision::{Number, Supervision};
 use super::workspace::Workspace;
 use crate::bootstrap::{Joining, ProxyMode, Pulse, SegmentBacking, Shared, join_from_env};
-use crate::channel::{Control, Era, Fabric, World, serve_all};
+use crate::channel::{Control, EpochId, EpochMapping, RankContext, serve_all};
 use crate::collective::Manner;
 use crate::error::{Error, Result};
 use crate::heap::MemoryRegistrar;
@@ -70,17 +70,17 @@ pub fn join_job() -> Result<Option<Member>> {
     let (restarting, beat, device) = (joining.is_restarting(), joining.beat(), joining.device());
     let wishes = Wishes::of(joining.options())?;
     let rings = rings_of(&joining)?;
-    let Entrance { shared, world, own } = Entrance::of(joining)?;
-    let pulse = beat.map(|every| Pulse::new(world.control().beat(device), every));
+    let Entrance { shared, mapped, own } = Entrance::of(joining)?;
+    let pulse = beat.map(|every| Pulse::new(mapped.control().beat(device), every));
     let Some(rank) = shared.joining().rank() else {
         let membership = shared.ready()?;
         // It hears from the devices when the job is over.
         let _beating = membership.link.watch(pulse, |_| {})?;
         let spinners = membership.placement.devices + membership.placement.proxies;
-        serve_all(&world, spinners, (&wishes.faults, wishes.checksums), rings.as_ref())?;
+        serve_all(&mapped, spinners, (&wishes.faults, wishes.checksums), rings.as_ref())?;
         return Ok(Some(Member::Proxy));
     };
-    let seat = Seat::take(&world, rank)?;
+    let seat = Seat::take(&mapped, rank)?;
     let membership = shared.ready()?;
     let terms = Terms {
         mode: membership.options.proxy,
@@ -89,9 +89,9 @@ pub fn join_job() -> Result<Option<Member>> {
         beside_service: is_beside_service(membership.options.proxy, membership.placement.proxies),
         timeout: membership.options.timeout,
     };
-    let numbers = Number::first(world.n_ranks());
-    let line = Supervision::begin(membership.link, pulse, restarting, &world, numbers)?;
-    let comm = seat.sit(&world, &terms, Some(line), own)?;
+    let numbers = Number::first(mapped.n_ranks());
+    let line = Supervision::begin(membership.link, pulse, restarting, &mapped, numbers)?;
+    let comm = seat.sit(&mapped, &terms, Some(line), own)?;
     comm.plan(&wishes, false);
     comm.record_in(rings.as_ref(), rank);
     Ok(Some(Member::Device(Box::new(comm))))
@@ -99,16 +99,16 @@ pub fn join_job() -> Result<Option<Member>> {
 
 /// The rings in which a member is to note what it does, if it is.
 pub(super) fn rings_of(joining: &Joining) -> Result<Option<Rings>> {
-    let era = Era { job: joining.job_id(), epoch: joining.epoch() };
-    joining.rings().map(|rings| Rings::attach(duplicate(&rings)?, era)).transpose()
+    let epoch_id = EpochId { job: joining.job_id(), epoch: joining.epoch() };
+    joining.rings().map(|rings| Rings::attach(duplicate(&rings)?, epoch_id)).transpose()
 }
 
 impl Communicator {
     /// Notes what this rank does from now on in `rings`, where it is known as `rank`.
     pub(super) fn record_in(&self, rings: Option<&Rings>, rank: Rank) {
-        let fabric = self.fabric();
-        let recorder = rings.and_then(|rings| Recorder::new(rings, rank, fabric.world().era().epoch));
-        recorder.into_iter().for_each(|recorder| fabric.record(recorder));
+        let context = self.context();
+        let recorder = rings.and_then(|rings| Recorder::new(rings, rank, context.mapped().epoch_id().epoch));
+        recorder.into_iter().for_each(|recorder| context.set_recorder(recorder));
     }
 }
 
@@ -131,12 +131,12 @@ pub(super) fn join_met(mut joining: Joining, told: Option<NonZeroU32>) -> Result
         beside_service: false,
         timeout,
     };
-    let Entrance { shared, world, own } = Entrance::of(joining)?;
-    let seat = Seat::take(&world, rank)?;
-    let formation = Formation::new(&world, rank, terms.spinners, timeout, shared.joining().vigil().cloned());
+    let Entrance { shared, mapped, own } = Entrance::of(joining)?;
+    let seat = Seat::take(&mapped, rank)?;
+    let formation = Formation::new(&mapped, rank, terms.spinners, timeout, shared.joining().vigil().cloned());
     // The host is not needed from here on.
     shared.ready().map(drop).map_err(|error| formation.abandon(error))?;
-    let comm = seat.sit(&world, &terms, None, own).map_err(|error| formation.abandon(error))?;
+    let comm = seat.sit(&mapped, &terms, None, own).map_err(|error| formation.abandon(error))?;
     formation.complete()?;
     step("with the others");
     Ok(comm)
@@ -147,19 +147,19 @@ pub(super) fn join_met(mut joining: Joining, told: Option<NonZeroU32>) -> Result
 /// # Errors
 /// Those of creating and mapping segments.
 pub(super) fn attach_threads(
-    era: Era,
+    epoch_id: EpochId,
     shape: HeapShape,
     backing: &SegmentBacking,
     terms: &Terms,
     wishes: &Wishes,
 ) -> Result<Vec<Communicator>> {
-    let (control, _segment) = Control::create(shape.n_ranks(), era)?;
+    let (control, _segment) = Control::create(shape.n_ranks(), epoch_id)?;
     let ranks = || (0..shape.n_ranks()).map(Rank::known);
-    let create = |rank| World::create_segment(era, rank, shape, backing);
+    let create = |rank| EpochMapping::create_segment(epoch_id, rank, shape, backing);
     let segments = ranks().map(|rank| create(rank).map(Arc::new)).collect::<Result<_>>()?;
-    let world = Arc::new(World::over(shape, control, segments)?);
-    let seats = ranks().map(|rank| Seat::take(&world, rank)).collect::<Result<Vec<_>>>()?;
-    let sit = |seat: Seat| seat.sit(&world, terms, None, None).inspect(|comm| comm.plan(wishes, true));
+    let mapped = Arc::new(EpochMapping::over(shape, control, segments)?);
+    let seats = ranks().map(|rank| Seat::take(&mapped, rank)).collect::<Result<Vec<_>>>()?;
+    let sit = |seat: Seat| seat.sit(&mapped, terms, None, None).inspect(|comm| comm.plan(wishes, true));
     seats.into_iter().map(sit).collect()
 }
 
@@ -179,19 +179,19 @@ pub(super) struct Terms {
 /// A member that everybody's segments are mapped into, and its own into everybody.
 struct Entrance {
     shared: Shared,
-    world: Arc<World>,
+    mapped: Arc<EpochMapping>,
     own: Option<OwnSegment>,
 }
 
 impl Entrance {
     fn of(joining: Joining) -> Result<Self> {
         let shape = HeapShape::new(joining.n_ranks(), joining.options().heap_len)?;
-        let era = Era { job: joining.job_id(), epoch: joining.epoch() };
+        let epoch_id = EpochId { job: joining.job_id(), epoch: joining.epoch() };
         let mut own = None;
-        let shared = joining.share(|joining| create_segment(joining, era, shape, &mut own))?;
-        let world = attach(&shared, era, shape)?;
+        let shared = joining.share(|joining| create_segment(joining, epoch_id, shape, &mut own))?;
+        let mapped = attach(&shared, epoch_id, shape)?;
         step("attached to all segments");
-        Ok(Self { shared, world, own })
+        Ok(Self { shared, mapped, own })
     }
 }
 
@@ -211,48 +211,48 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    pub(super) fn take(world: &Arc<World>, rank: Rank) -> Result<Self> {
-        let mut registrar = MemoryRegistrar::new(world.memory_table(rank)?);
-        heap_windows(&mut registrar, world.windows())?;
-        let heart = Heart::new(Arc::clone(world), rank);
-        let life = LifeLock::take(*world.kernel(), world.control().lives(), rank, heart)?;
+    pub(super) fn take(mapped: &Arc<EpochMapping>, rank: Rank) -> Result<Self> {
+        let mut registrar = MemoryRegistrar::new(mapped.memory_table(rank)?);
+        heap_windows(&mut registrar, mapped.windows())?;
+        let heart = Heart::new(Arc::clone(mapped), rank);
+        let life = LifeLock::take(*mapped.kernel(), mapped.control().lives(), rank, heart)?;
         step("seen alive");
         Ok(Self { rank, life, registrar })
     }
 
     pub(super) fn sit(
         self,
-        world: &Arc<World>,
+        mapped: &Arc<EpochMapping>,
         terms: &Terms,
         supervision: Option<Supervision>,
         own: Option<OwnSegment>,
     ) -> Result<Communicator> {
         let Self { rank, life, registrar } = self;
-        let fabric = Fabric::new(Arc::clone(world), rank, terms.spinners, terms.timeout)?;
-        let fabric = match terms.cores {
-            Some(cores) => fabric.counting_on(cores),
-            None => fabric,
+        let context = RankContext::new(Arc::clone(mapped), rank, terms.spinners, terms.timeout)?;
+        let context = match terms.cores {
+            Some(cores) => context.counting_on(cores),
+            None => context,
         };
-        let fabric = Arc::new(if terms.beside_service { fabric.beside_service() } else { fabric });
-        let (era, n_ranks) = (world.era(), world.n_ranks());
-        let job = format_args!("{:016x}", era.job);
-        tracing::info!(target: EPOCH, %job, epoch = era.epoch, %rank, n_ranks, "in an epoch");
-        let meeting = Meeting::new(&fabric);
+        let context = Arc::new(if terms.beside_service { context.beside_service() } else { context });
+        let (epoch_id, n_ranks) = (mapped.epoch_id(), mapped.n_ranks());
+        let job = format_args!("{:016x}", epoch_id.job);
+        tracing::info!(target: EPOCH, %job, epoch = epoch_id.epoch, %rank, n_ranks, "in an epoch");
+        let meeting = Meeting::new(&context);
         let membership = Membership {
-            fabric,
+            context,
             ports: Ports::new(terms.mode, n_ranks),
             registrar: Mutex::new(registrar),
             workspace: Workspace::default(),
             life: Some(life),
             supervision: supervision.map(Arc::new),
-            numbers: Number::first(world.n_ranks()),
+            numbers: Number::first(mapped.n_ranks()),
             was_restarted: false,
             herald: Mutex::default(),
             _own: own,
         };
         Ok(Communicator {
             rank,
-            members: (0..world.n_ranks()).map(Rank::known).collect(),
+            members: (0..mapped.n_ranks()).map(Rank::known).collect(),
             meeting: Some(meeting),
             engine: None,
             loan: Loan::default(),
@@ -264,12 +264,12 @@ impl Seat {
 
 fn create_segment(
     joining: &Joining,
-    era: Era,
+    epoch_id: EpochId,
     shape: HeapShape,
     own: &mut Option<OwnSegment>,
 ) -> Result<OwnedFd> {
     let rank = joining.rank().expect("only devices create segments");
-    let segment = World::create_segment(era, rank, shape, &joining.options().backing)?;
+    let segment = EpochMapping::create_segment(epoch_id, rank, shape, &joining.options().backing)?;
     let hold = joining.hold().map(|hold| duplicate(&hold)).transpose()?;
     let descriptor = duplicate(&segment)?;
     step("made a segment");
@@ -277,11 +277,11 @@ fn create_segment(
     Ok(descriptor)
 }
 
-fn attach(shared: &Shared, era: Era, shape: HeapShape) -> Result<Arc<World>> {
+fn attach(shared: &Shared, epoch_id: EpochId, shape: HeapShape) -> Result<Arc<EpochMapping>> {
     let joining = shared.joining();
-    let control = Control::attach(duplicate(&joining.control())?, joining.n_ranks(), era)?;
+    let control = Control::attach(duplicate(&joining.control())?, joining.n_ranks(), epoch_id)?;
     let segments = shared.segments().iter().map(duplicate).collect::<Result<Vec<_>>>()?;
-    World::attach(era, shape, control, segments, &joining.options().backing).map(Arc::new)
+    EpochMapping::attach(epoch_id, shape, control, segments, &joining.options().backing).map(Arc::new)
 }
 
 /// Whether the service process is among the `proxies` on a device's core.

@@ -30,7 +30,7 @@ impl Communicator {
     /// on the other ranks: nothing has changed then, and all may try again. [`crate::Error::CallMismatch`] when the ranks choose
     /// differently; otherwise those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
     pub fn set_channel_kind(&mut self, kind: ChannelKind) -> Result<()> {
-        self.fabric().enter(Operation::SetChannelKind.name())?;
+        self.context().enter(Operation::SetChannelKind.name())?;
         self.engine_for(|| Summary::new(Operation::SetChannelKind))?.choose_channels(kind)?;
         self.manner.channel = kind;
         Ok(())
@@ -49,7 +49,7 @@ impl Communicator {
         operation: Operation,
         algorithm: Arc<dyn CustomAlgorithm>,
     ) -> Result<()> {
-        self.fabric().enter(Operation::RegisterAlgorithm.name())?;
+        self.context().enter(Operation::RegisterAlgorithm.name())?;
         self.engine_for(|| Summary::new(Operation::RegisterAlgorithm))?.register(operation, Some(algorithm))
     }
 
@@ -58,7 +58,7 @@ impl Communicator {
     /// # Errors
     /// Those of [`Communicator::register_algorithm`].
     pub fn unregister_algorithm(&mut self, operation: Operation) -> Result<()> {
-        self.fabric().enter(Operation::RegisterAlgorithm.name())?;
+        self.context().enter(Operation::RegisterAlgorithm.name())?;
         self.engine_for(|| Summary::new(Operation::RegisterAlgorithm))?.register(operation, None)
     }
 
@@ -69,14 +69,14 @@ impl Communicator {
     /// [`crate::Error::TuningMismatch`] when ranks come with different tables, [`crate::Error::CallMismatch`] when some are in another
     /// call; otherwise those of a barrier. They end the epoch.
     pub fn set_tuning(&mut self, table: Table) -> Result<()> {
-        self.fabric().can_call(Operation::SetTuning.name())?;
+        self.context().can_call(Operation::SetTuning.name())?;
         self.reclaim_engine();
         if self.engine.is_none() {
             let call = Summary::new(Operation::SetTuning);
             self.engine = Some(Box::new(self.first_engine(call, Ok(table))?));
             return Ok(());
         }
-        let crowded = self.fabric().crowded();
+        let crowded = self.context().crowded();
         self.engine()?.tune(Ok(table), crowded)
     }
 
@@ -113,7 +113,7 @@ impl Communicator {
     #[inline]
     pub fn barrier(&mut self) -> Result<()> {
         self.reclaim_engine();
-        self.fabric().enter(Operation::Barrier.name())?;
+        self.context().enter(Operation::Barrier.name())?;
         self.come_together()
     }
 
@@ -196,7 +196,7 @@ impl<'a> Submit<'a> for Communicator {
     #[inline]
     fn submit(&mut self, mut call: Call<'a>) -> Result<()> {
         let manner = self.manner;
-        self.fabric().enter(call.operation.name())?;
+        self.context().enter(call.operation.name())?;
         self.engine_for(|| call.summary().in_manner(manner))?.run(&mut call, manner)
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bootstrap::Vigil;
-use crate::channel::World;
+use crate::channel::EpochMapping;
 use crate::error::{Error, Result};
 use crate::logs::step;
 use crate::rank::{Rank, RankSet};
@@ -22,7 +22,7 @@ const MEETING: &str = "meeting the other ranks";
 /// One rank's side of it.
 #[derive(Debug)]
 pub(super) struct Formation {
-    world: Arc<World>,
+    mapped: Arc<EpochMapping>,
     rank: Rank,
     policy: WaitPolicy,
     timeout: Duration,
@@ -33,17 +33,17 @@ pub(super) struct Formation {
 }
 
 impl Formation {
-    /// The side of `rank`, which is alive in `world` already.
+    /// The side of `rank`, which is alive in `mapped` already.
     pub(super) fn new(
-        world: &Arc<World>,
+        mapped: &Arc<EpochMapping>,
         rank: Rank,
         spinners: u32,
         timeout: Duration,
         vigil: Option<Vigil>,
     ) -> Self {
-        let (cell, park) = world.control().formation();
+        let (cell, park) = mapped.control().formation();
         let policy = WaitPolicy::for_spinners(spinners);
-        Self { world: Arc::clone(world), rank, policy, timeout, vigil, cell, park }
+        Self { mapped: Arc::clone(mapped), rank, policy, timeout, vigil, cell, park }
     }
 
     /// Says that this rank is ready, and returns when all are.
@@ -55,13 +55,13 @@ impl Formation {
     /// # Ordering
     /// What all did before they called it has happened before it returns.
     pub(super) fn complete(&self) -> Result<()> {
-        let all = RankSet::all(self.world.n_ranks());
+        let all = RankSet::all(self.mapped.n_ranks());
         let round = self.round();
         step("about to be ready");
         round.ready();
         step("ready");
         let watch = EndWatch(self.vigil.as_ref());
-        let waiting = Waiting::new(self.world.kernel(), &watch, self.policy, self.timeout);
+        let waiting = Waiting::new(self.mapped.kernel(), &watch, self.policy, self.timeout);
         let settled = wait_until(&waiting, &self.park, || round.poll_start(all));
         step("the meeting is settled");
         match settled {
@@ -96,7 +96,7 @@ impl Formation {
 
     /// Who has died, which may be why the host has hung up: a death shows before its sockets are closed.
     fn dead_host(&self) -> Option<Rank> {
-        RankSet::all(self.world.n_ranks()).iter().find(|rank| self.is_lost(*rank))
+        RankSet::all(self.mapped.n_ranks()).iter().find(|rank| self.is_lost(*rank))
     }
 
     fn read(&self, outcome: Outcome) -> Result<()> {
@@ -110,12 +110,12 @@ impl Formation {
     }
 
     fn is_lost(&self, rank: Rank) -> bool {
-        self.world.life(rank).status() == LifeStatus::Lost
+        self.mapped.life(rank).status() == LifeStatus::Lost
     }
 
     fn round(&self) -> Round<'_, HostKernel, impl Fn(Rank) -> bool> {
-        let gone = |rank| matches!(self.world.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
-        Round { cell: &self.cell, rank: self.rank, kernel: self.world.kernel(), park: &self.park, gone }
+        let gone = |rank| matches!(self.mapped.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
+        Round { cell: &self.cell, rank: self.rank, kernel: self.mapped.kernel(), park: &self.park, gone }
     }
 }
 

@@ -7,7 +7,7 @@ use super::attach::{Terms, attach_threads, join_met};
 use super::plan::Wishes;
 use super::unique_id::UniqueId;
 use crate::bootstrap::{CallOff, Options, Part, ProxyMode, Vigil, meet};
-use crate::channel::Era;
+use crate::channel::EpochId;
 use crate::error::{Error, Result};
 use crate::heap::layout::HeapShape;
 use crate::launch::{FIRST_EPOCH, fresh_job_id};
@@ -102,7 +102,7 @@ impl Communicator {
 pub(crate) fn init_threads(job: u64, n_ranks: u32, options: &Options) -> Result<Vec<Communicator>> {
     options.faults.check_for(n_ranks, options.proxy)?;
     let shape = HeapShape::new(n_ranks, options.heap_len)?;
-    let era = Era { job, epoch: FIRST_EPOCH };
+    let epoch_id = EpochId { job, epoch: FIRST_EPOCH };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let spinners = u32::try_from((n_ranks as usize).div_ceil(cores)).unwrap_or(u32::MAX);
     let wishes = Wishes::of(options)?;
@@ -114,7 +114,7 @@ pub(crate) fn init_threads(job: u64, n_ranks: u32, options: &Options) -> Result<
         timeout: options.timeout,
     };
     let recorders = recorders(0, n_ranks, true)?;
-    let comms = attach_threads(era, shape, &options.backing, &terms, &wishes)?;
+    let comms = attach_threads(epoch_id, shape, &options.backing, &terms, &wishes)?;
     record(&comms, recorders);
     Ok(comms)
 }
@@ -122,8 +122,8 @@ pub(crate) fn init_threads(job: u64, n_ranks: u32, options: &Options) -> Result<
 /// Where ranks from `first` on note what they do, if the environment says so; others may be elsewhere, unless these `are_all`.
 #[cfg(feature = "trace")]
 fn recorders(first: u32, n_ranks: u32, are_all: bool) -> Result<Vec<Recorder>> {
-    let era = Era { job: fresh_job_id(), epoch: FIRST_EPOCH };
-    crate::trace::recorders(era, first, n_ranks, are_all)
+    let epoch_id = EpochId { job: fresh_job_id(), epoch: FIRST_EPOCH };
+    crate::trace::recorders(epoch_id, first, n_ranks, are_all)
 }
 
 #[cfg(not(feature = "trace"))]
@@ -132,7 +132,7 @@ fn recorders(_first: u32, _n_ranks: u32, _are_all: bool) -> Result<Vec<Recorder>
 }
 
 fn record(comms: &[Communicator], recorders: Vec<Recorder>) {
-    comms.iter().zip(recorders).for_each(|(comm, recorder)| comm.fabric().record(recorder));
+    comms.iter().zip(recorders).for_each(|(comm, recorder)| comm.context().set_recorder(recorder));
 }
 
 /// Refuses what takes a launcher.

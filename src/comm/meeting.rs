@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::watch::BarrierWatch;
-use crate::channel::{Fabric, World};
+use crate::channel::{EpochMapping, RankContext};
 use crate::collective::{Engine, Operation, Summary, call_proposed, can_agree, proposed};
 use crate::error::{Error, Result};
 use crate::rank::Rank;
@@ -16,7 +16,7 @@ use crate::trace::{Note, Recorder, Verb};
 /// One rank's side of the meeting.
 #[derive(Debug)]
 pub(super) struct Meeting {
-    fabric: Arc<Fabric>,
+    context: Arc<RankContext>,
     barrier: Barrier<CellSlice<BarrierCell>, CellRef<ParkCell>>,
     agreement: Agreement<CellSlice<AgreementCell>>,
     /// Which ranks have left, once there are words that say so.
@@ -36,17 +36,17 @@ struct Within {
 }
 
 impl Meeting {
-    pub(super) fn new(fabric: &Arc<Fabric>) -> Self {
-        let world: &World = fabric.world();
-        let (cells, park) = world.control().barrier();
-        let member = fabric.rank().index();
+    pub(super) fn new(context: &Arc<RankContext>) -> Self {
+        let mapped: &EpochMapping = context.mapped();
+        let (cells, park) = mapped.control().barrier();
+        let member = context.rank().index();
         Self {
             barrier: Barrier::new(cells, park, member, 0),
-            agreement: Agreement::new(world.control().agreement(), member),
+            agreement: Agreement::new(mapped.control().agreement(), member),
             departures: None,
             aside: 0,
             within: None,
-            fabric: Arc::clone(fabric),
+            context: Arc::clone(context),
         }
     }
 
@@ -99,16 +99,16 @@ impl Meeting {
             self.revoke();
             // Or it was ended by something else, as that barrier was.
             return self
-                .fabric
+                .context
                 .check(operation.name())
-                .and(Err(Error::Revoked { by: Some(self.fabric.rank()) }));
+                .and(Err(Error::Revoked { by: Some(self.context.rank()) }));
         }
         let mut mine = [self.word(operation); AGREEMENT_WORDS];
         mine[1..].copy_from_slice(&arguments);
         self.agreement.propose(self.barrier.generation(), mine);
         self.meet(operation, engine).inspect_err(|_| self.revoke())?;
         let all = self.proposals(operation)?;
-        self.fabric.check(operation.name())?;
+        self.context.check(operation.name())?;
         let rest = |words: [u64; AGREEMENT_WORDS]| std::array::from_fn(|word| words[word + 1]);
         agreed(operation, arguments, all.into_iter().map(|(rank, words)| (rank, rest(words))))
     }
@@ -119,7 +119,7 @@ impl Meeting {
     /// [`Error::CallMismatch`]; it ends the epoch. All ranks read the same, so each of them has it.
     fn proposals(&self, operation: Operation) -> Result<Vec<(Rank, [u64; AGREEMENT_WORDS])>> {
         let theirs = |rank: Rank| (rank, self.agreement.theirs(rank.index()).unwrap_or_default());
-        let all: Vec<_> = (0..self.fabric.world().n_ranks()).map(Rank::known).map(theirs).collect();
+        let all: Vec<_> = (0..self.context.mapped().n_ranks()).map(Rank::known).map(theirs).collect();
         let mine = self.word(operation);
         match all.iter().find(|(_, theirs)| !can_agree(mine, theirs[0])) {
             None => Ok(all),
@@ -140,12 +140,12 @@ impl Meeting {
     /// [`Error::Timeout`] naming a rank that is missing, [`Error::CallMismatch`], [`Error::PeerLost`], [`Error::Revoked`].
     #[inline]
     pub(super) fn meet(&mut self, operation: Operation, engine: Option<&Engine>) -> Result<()> {
-        let Some(begun) = self.fabric.recorder().map(Recorder::now) else {
+        let Some(begun) = self.context.recorder().map(Recorder::now) else {
             return self.pass(operation, engine);
         };
         let sequence = self.barrier.generation().wrapping_add(1);
         let done = self.pass(operation, engine);
-        if let Some(recorder) = self.fabric.recorder() {
+        if let Some(recorder) = self.context.recorder() {
             let note = Note::of(Verb::operation(operation as u8)).numbered(sequence);
             recorder.note(begun, note.failing(done.is_err()));
         }
@@ -156,7 +156,7 @@ impl Meeting {
     fn pass(&mut self, operation: Operation, engine: Option<&Engine>) -> Result<()> {
         // Who proposes something passes with those only that do: a barrier passes by barriers alone.
         let purpose = if operation == Operation::Barrier { Purpose::Meet } else { Purpose::Hear };
-        self.barrier.arrive_to(purpose, self.fabric.kernel());
+        self.barrier.arrive_to(purpose, self.context.kernel());
         if self.barrier.poll() { Ok(()) } else { self.meet_slowly(operation, engine) }
     }
 
@@ -170,7 +170,7 @@ impl Meeting {
             return self.meet(Operation::Finalize, engine);
         }
         // Nobody ends it by what is found below before this rank has come.
-        let has_ended = self.fabric.world().revocation().read().is_some();
+        let has_ended = self.context.mapped().revocation().read().is_some();
         let mut words = [Operation::Finalize as u64; AGREEMENT_WORDS];
         words[1] = engine.map_or(0, Engine::balance);
         self.agreement.propose(self.barrier.generation(), words);
@@ -191,11 +191,11 @@ impl Meeting {
     }
 
     fn meet_slowly(&mut self, operation: Operation, engine: Option<&Engine>) -> Result<()> {
-        let fabric = &self.fabric;
-        let cells = fabric.world().control().barrier().0;
+        let context = &self.context;
+        let cells = context.mapped().control().barrier().0;
         let target = self.barrier.generation().wrapping_add(1);
         let watch = BarrierWatch {
-            fabric,
+            context,
             operation,
             number: self.within.is_none().then(|| target.wrapping_sub(self.aside)),
             cells: &cells,
@@ -203,21 +203,21 @@ impl Meeting {
             departures: self.departures.as_deref(),
             engine,
         };
-        let waiting = Waiting::new(fabric.kernel(), &watch, fabric.policy(), fabric.timeout());
+        let waiting = Waiting::new(context.kernel(), &watch, context.policy(), context.timeout());
         self.barrier.wait(&waiting).map_err(|stop| {
             let missing = self.barrier.missing().and_then(|rank| u32::try_from(rank).ok()).map(Rank::known);
-            let error = fabric.error(&waiting, stop, operation.name(), missing);
+            let error = context.error(&waiting, stop, operation.name(), missing);
             let error = explained(self.call(operation), error, &watch);
             if matches!(error, Error::CallMismatch { .. }) {
                 // Whoever has ended the epoch: this rank's call has failed, too, and cannot be made again.
-                fabric.abort();
+                context.abort();
             }
             error
         })
     }
 
     fn revoke(&self) {
-        self.fabric.abort();
+        self.context.abort();
     }
 }
 

@@ -7,7 +7,7 @@ use super::ports::Ports;
 use super::recovery::Herald;
 use super::supervision::{Number, Supervision, Tidings, has_service};
 use super::workspace::Workspace;
-use crate::channel::{Blamed, Fabric};
+use crate::channel::{Blamed, RankContext};
 use crate::collective::Landlord;
 use crate::error::DeviceName;
 use crate::heap::{MemoryRegistrar, Region};
@@ -19,7 +19,7 @@ use crate::sync::{ProgressCell, Revocation};
 /// [`crate::Error::PeerLost`].
 #[derive(Debug)]
 pub(super) struct Membership {
-    pub(super) fabric: Arc<Fabric>,
+    pub(super) context: Arc<RankContext>,
     pub(super) ports: Ports,
     pub(super) registrar: Mutex<MemoryRegistrar>,
     /// Where communicators keep their regions.
@@ -59,7 +59,7 @@ impl Membership {
 
     /// Tells the launcher, where there is one, by whom this rank has come to nothing although that one was not lost.
     fn report_blame(&self) {
-        let Some(Blamed { rank, is_late }) = self.fabric.blamed() else { return };
+        let Some(Blamed { rank, is_late }) = self.context.blamed() else { return };
         if let (Some(supervision), Some(Some(number))) = (&self.supervision, self.numbers.get(rank.index())) {
             supervision.blame(*number, is_late);
         }
@@ -68,18 +68,18 @@ impl Membership {
     /// Keeps the launcher's line that `old` has, in this new epoch, whose ranks the launcher knows by `numbers`.
     pub(super) fn succeed(&mut self, old: &Self, numbers: Vec<Option<Number>>) {
         self.numbers = numbers;
-        if let Some(recorder) = old.fabric.any_recorder() {
-            self.fabric.record(recorder.in_epoch(self.fabric.world().era().epoch));
-            self.fabric.set_tracing(old.fabric.recorder().is_some());
+        if let Some(recorder) = old.context.any_recorder() {
+            self.context.set_recorder(recorder.in_epoch(self.context.mapped().epoch_id().epoch));
+            self.context.set_tracing(old.context.recorder().is_some());
         }
-        if let Some(injector) = old.fabric.injector() {
-            self.fabric.inject(Arc::clone(injector));
+        if let Some(injector) = old.context.injector() {
+            self.context.plan_faults(Arc::clone(injector));
         }
-        if old.fabric.takes_checksums() {
-            self.fabric.take_checksums();
+        if old.context.takes_checksums() {
+            self.context.take_checksums();
         }
         if let Some(supervision) = &old.supervision {
-            supervision.follow(self.fabric.world(), self.numbers.clone());
+            supervision.follow(self.context.mapped(), self.numbers.clone());
             self.supervision = Some(Arc::clone(supervision));
         }
     }
@@ -95,20 +95,20 @@ impl Drop for Membership {
     /// A rank that leaves because it panics counts as lost; one that leaves because another was lost, has left, or
     /// held it up says so.
     fn drop(&mut self) {
-        let world = self.fabric.world();
-        let rank = self.fabric.rank();
+        let mapped = self.context.mapped();
+        let rank = self.context.rank();
         if std::thread::panicking() {
-            world.life(rank).mark_lost(self.fabric.kernel());
+            mapped.life(rank).mark_lost(self.context.kernel());
         }
         self.ports.stop();
-        self.fabric.leave();
+        self.context.leave();
         drop(self.life.take());
         // The service process ends when nobody is left.
-        world.control().proxy_doorbell().wake(self.fabric.kernel());
+        mapped.control().proxy_doorbell().wake(self.context.kernel());
         self.report_blame();
-        match (&self.supervision, world.revocation().read()) {
+        match (&self.supervision, mapped.revocation().read()) {
             (_, Some(Revocation::PeerLost(lost))) if lost != rank => self.report_loss(lost),
-            (Some(supervision), Some(Revocation::ProxyLost)) if has_service(world) => {
+            (Some(supervision), Some(Revocation::ProxyLost)) if has_service(mapped) => {
                 supervision.report(DeviceName::Proxy, 0);
             }
             _ => {}

@@ -42,7 +42,7 @@ use std::time::Duration;
 use bytemuck::Pod;
 use shmccl_proxy::MemoryId;
 
-use crate::channel::{Fabric, MemoryChannel, PortChannel};
+use crate::channel::{MemoryChannel, PortChannel, RankContext};
 use crate::collective::{Engine, Manner, Operation, Summary};
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapOffset, HeapUsage, Region, SymmetricHeap};
@@ -126,7 +126,7 @@ impl Communicator {
     /// How long a wait may take before it is a [`crate::Error::Timeout`].
     #[must_use]
     pub fn timeout(&self) -> Duration {
-        self.fabric().timeout()
+        self.context().timeout()
     }
 
     /// Leaves what this rank does out of the trace from now on, or notes it again, as at the start; nothing where there is no
@@ -135,7 +135,7 @@ impl Communicator {
     /// For a program that warms up, or of which a part is of interest; see [`trace`](crate::trace). It applies to all channels and
     /// communicators of the rank, and a call that is being made meanwhile may be noted or not.
     pub fn set_tracing(&self, tracing: bool) {
-        self.fabric().set_tracing(tracing);
+        self.context().set_tracing(tracing);
     }
 
     /// Opens the next direct channel to `peer`. The k-th channel to a peer pairs with the peer's k-th to this rank, whichever
@@ -147,7 +147,7 @@ impl Communicator {
     /// [`crate::Error::Exhausted`] when [`crate::channel::MAX_CHANNELS_PER_PEER`] are open, those that ranks opened together included;
     /// [`crate::Error::InvalidRank`].
     pub fn memory_channel(&self, peer: Rank) -> Result<MemoryChannel> {
-        MemoryChannel::open(self.fabric(), self.member(peer)?)
+        MemoryChannel::open(self.context(), self.member(peer)?)
     }
 
     /// Opens the next proxied channel to `peer`; the first one starts the proxy thread, where proxies are threads.
@@ -160,7 +160,7 @@ impl Communicator {
     /// [`crate::Error::Os`] when the proxy cannot be started.
     pub fn port_channel(&self, peer: Rank) -> Result<PortChannel> {
         let peer = self.member(peer)?;
-        PortChannel::open(self.fabric(), peer, self.membership.ports.open(self.fabric(), Tenant::Program)?)
+        PortChannel::open(self.context(), peer, self.membership.ports.open(self.context(), Tenant::Program)?)
     }
 
     /// Gives `region` of the heap of `rank` an id that triggers of this rank can name: see
@@ -181,8 +181,8 @@ impl Communicator {
         self.membership.registrar().unregister(id)
     }
 
-    fn fabric(&self) -> &Arc<Fabric> {
-        &self.membership.fabric
+    fn context(&self) -> &Arc<RankContext> {
+        &self.membership.context
     }
 
     /// The rank in the job of `rank` of this communicator.
@@ -194,7 +194,7 @@ impl Communicator {
     /// The symmetric heap.
     #[must_use]
     pub fn heap(&self) -> &SymmetricHeap {
-        self.fabric().heap()
+        self.context().heap()
     }
 
     /// What the heap holds now.
@@ -230,13 +230,13 @@ impl Communicator {
     /// The reason why the epoch ended, if it has; every wait returns it.
     #[must_use]
     pub fn revoked(&self) -> Option<Revocation> {
-        self.fabric().world().revocation().read()
+        self.context().mapped().revocation().read()
     }
 
     /// Ends the epoch: every wait of every rank returns [`crate::Error::Revoked`] within milliseconds, and so does every collective call
     /// that this rank makes from now on.
     pub fn revoke(&self) {
-        self.fabric().abort();
+        self.context().abort();
     }
 
     /// Leaves the communicator when all its ranks have come here, and have done what they enqueued, so that nobody is missed.
@@ -258,7 +258,7 @@ impl Communicator {
     /// has waited for another since. [`crate::Error::InvalidArgument`] on all ranks when messages were sent that nobody has received.
     pub fn finalize(mut self) -> Result<()> {
         self.reclaim_engine();
-        if let Err(error) = self.fabric().enter(Operation::Finalize.name()) {
+        if let Err(error) = self.context().enter(Operation::Finalize.name()) {
             // Another rank may have found out already that this one was in another call.
             let engine = self.engine.as_deref().filter(|_| matches!(error, Error::Revoked { .. }));
             return Err(engine
@@ -273,6 +273,6 @@ impl Communicator {
 
     /// Whether every rank of the job belongs to it.
     fn has_all_ranks(&self) -> bool {
-        self.n_ranks() == self.fabric().world().n_ranks()
+        self.n_ranks() == self.context().mapped().n_ranks()
     }
 }

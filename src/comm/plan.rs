@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Communicator;
 use crate::bootstrap::{Options, checksums_from_env, cores_from_env};
 use crate::error::Result;
-use crate::faults::{Faults, Injector, Strike};
+use crate::faults::{FaultHit, Faults, Injector};
 
 /// What options, or else the environment, ask for.
 #[derive(Debug)]
@@ -30,20 +30,20 @@ impl Communicator {
     /// The faults that were injected into this rank, in this process, in the order in which they struck; of very many the first
     /// thousand. See [`crate::faults`].
     #[must_use]
-    pub fn strikes(&self) -> Vec<Strike> {
-        self.fabric().injector().map_or_else(Vec::new, |injector| injector.strikes())
+    pub fn fault_hits(&self) -> Vec<FaultHit> {
+        self.context().injector().map_or_else(Vec::new, |injector| injector.fault_hits())
     }
 
     /// Has this new communicator do what is asked for, and suffer what is planned for its rank, which may be a thread among others of its
     /// process.
     pub(super) fn plan(&self, wishes: &Wishes, is_thread: bool) {
         if wishes.checksums {
-            self.fabric().take_checksums();
+            self.context().take_checksums();
         }
-        let fabric = self.fabric();
-        if let Some(injector) = Injector::new(&wishes.faults, fabric.rank(), is_thread) {
-            let told = fabric.world().control().faults(fabric.rank());
-            fabric.inject(Arc::new(injector.telling(told)));
+        let context = self.context();
+        if let Some(injector) = Injector::new(&wishes.faults, context.rank(), is_thread) {
+            let told = context.mapped().control().faults(context.rank());
+            context.plan_faults(Arc::new(injector.telling(told)));
         }
     }
 }

@@ -11,6 +11,6 @@ impl Communicator {
     /// # Errors
     /// [`crate::Error::Os`] when the segments cannot be read.
     pub fn report(&self) -> Result<Report> {
-        Report::of(self.fabric().world())
+        Report::of(self.context().mapped())
     }
 }

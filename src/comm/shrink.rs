@@ -20,7 +20,7 @@ use super::membership::Membership;
 use super::supervision::Number;
 use super::survivor::{OpenRound, Survivor};
 use crate::bootstrap::{CONTRIBUTION_LEN, ProxyMode, SegmentBacking, resource_error};
-use crate::channel::{Control, Era, Fabric, World};
+use crate::channel::{Control, EpochId, EpochMapping, RankContext};
 use crate::error::{Error, Result};
 use crate::heap::layout::HeapShape;
 use crate::logs::{EPOCH, step};
@@ -88,17 +88,17 @@ impl Communicator {
         }
         self.revoke();
         self.reclaim_engine();
-        let survivor = Survivor::new(self.fabric(), SHRINK, self.membership.tidings());
+        let survivor = Survivor::new(self.context(), SHRINK, self.membership.tidings());
         let (mut comm, chosen) = survivor.go_on(|round, chosen, number| {
-            let era = survivor.era_after(number);
-            Crossing { survivor: &survivor, round, chosen, era }.come_over()
+            let epoch_id = survivor.epoch_id_after(number);
+            Crossing { survivor: &survivor, round, chosen, epoch_id }.come_over()
         })?;
         comm.succeed(self, chosen.iter().map(|rank| self.membership.numbers[rank.index()]).collect());
-        let world = self.fabric().world();
-        let lost: Vec<_> = RankSet::all(world.n_ranks()).without(chosen).iter().collect();
+        let mapped = self.context().mapped();
+        let lost: Vec<_> = RankSet::all(mapped.n_ranks()).without(chosen).iter().collect();
         tracing::info!(target: EPOCH, rank = %comm.rank(), n_ranks = comm.n_ranks(), ?lost, "gone on without the lost");
         // Those who left in peace are not lost to the launcher.
-        let is_lost = |rank: &&Rank| world.life(**rank).status() == LifeStatus::Lost;
+        let is_lost = |rank: &&Rank| mapped.life(**rank).status() == LifeStatus::Lost;
         lost.iter().filter(is_lost).for_each(|lost| self.membership.report_loss(*lost));
         Ok(Shrunk { comm, lost })
     }
@@ -122,9 +122,9 @@ impl Communicator {
     /// # Errors
     /// [`Error::InvalidRank`]; [`Error::InvalidArgument`] for this rank itself; [`Error::Excluded`] when it was given up itself.
     pub fn give_up(&self, rank: Rank) -> Result<()> {
-        let fabric = self.fabric();
+        let context = self.context();
         let lost = self.member(rank)?;
-        if lost == fabric.rank() {
+        if lost == context.rank() {
             let (name, value) = ("rank", rank.get().into());
             return Err(Error::InvalidArgument {
                 name,
@@ -132,7 +132,7 @@ impl Communicator {
                 expected: "another rank than the caller's own",
             });
         }
-        if fabric.world().life(fabric.rank()).status() == LifeStatus::Lost {
+        if context.mapped().life(context.rank()).status() == LifeStatus::Lost {
             return Err(Error::Excluded);
         }
         self.membership.give_up(lost);
@@ -140,24 +140,24 @@ impl Communicator {
     }
 }
 
-/// A member's way into the epoch `era` of those who were chosen.
+/// A member's way into the epoch `epoch_id` of those who were chosen.
 struct Crossing<'s> {
     survivor: &'s Survivor<'s>,
     round: &'s OpenRound<'s>,
     chosen: RankSet,
-    era: Era,
+    epoch_id: EpochId,
 }
 
 impl Crossing<'_> {
     /// Joins the epoch; `None` when the round has to be repeated.
     fn come_over(&self) -> Result<Option<Communicator>> {
-        let Self { survivor, round, chosen, era } = self;
+        let Self { survivor, round, chosen, epoch_id } = self;
         let laggard = || round.laggard(*chosen);
-        let own = match Own::make(survivor.fabric, *chosen, *era) {
+        let own = match Own::make(survivor.context, *chosen, *epoch_id) {
             Ok(own) => own,
             Err(error) => return self.fail(error),
         };
-        survivor.offers[survivor.fabric.rank().index()].write(own.offer());
+        survivor.offers[survivor.context.rank().index()].write(own.offer());
         step("about to offer");
         round.offer();
         step("offered");
@@ -169,7 +169,7 @@ impl Crossing<'_> {
                 return Err(late);
             }
         }
-        let comm = match own.join(survivor.fabric, &survivor.offers, *chosen) {
+        let comm = match own.join(survivor.context, &survivor.offers, *chosen) {
             Ok(comm) => comm,
             Err(error) => return self.fail(error),
         };
@@ -189,7 +189,7 @@ impl Crossing<'_> {
     /// Ends the round with the failure of this member, unless it was for a death.
     fn fail(&self, error: Error) -> Result<Option<Communicator>> {
         let Self { survivor, round, .. } = self;
-        let own = Outcome::Failed(survivor.fabric.rank());
+        let own = Outcome::Failed(survivor.context.rank());
         // What a dead rank has offered cannot be had, and that is nobody's failure.
         match survivor.await_reason(round, self.chosen).unwrap_or_else(|| round.conclude(own)) {
             stands if stands == own => Err(error),
@@ -200,7 +200,7 @@ impl Crossing<'_> {
 
 /// What one member makes for the new epoch. It has to stay open until all have it.
 struct Own {
-    era: Era,
+    epoch_id: EpochId,
     shape: HeapShape,
     rank: Rank,
     cores: Cores,
@@ -209,13 +209,13 @@ struct Own {
 }
 
 impl Own {
-    fn make(fabric: &Fabric, chosen: RankSet, era: Era) -> Result<Self> {
-        let shape = HeapShape::new(chosen.len(), fabric.world().shape().len())?;
-        let rank = Rank::new(chosen.place_of(fabric.rank()), chosen.len())?;
-        let segment = World::create_segment(era, rank, shape, &SegmentBacking::Anonymous)?;
+    fn make(context: &RankContext, chosen: RankSet, epoch_id: EpochId) -> Result<Self> {
+        let shape = HeapShape::new(chosen.len(), context.mapped().shape().len())?;
+        let rank = Rank::new(chosen.place_of(context.rank()), chosen.len())?;
+        let segment = EpochMapping::create_segment(epoch_id, rank, shape, &SegmentBacking::Anonymous)?;
         let is_first = rank.get() == 0;
-        let control = is_first.then(|| Control::create(chosen.len(), era).map(|(_, segment)| segment));
-        Ok(Self { era, shape, rank, cores: Cores::own(), segment, control: control.transpose()? })
+        let control = is_first.then(|| Control::create(chosen.len(), epoch_id).map(|(_, segment)| segment));
+        Ok(Self { epoch_id, shape, rank, cores: Cores::own(), segment, control: control.transpose()? })
     }
 
     fn offer(&self) -> [u64; OFFER_WORDS] {
@@ -235,14 +235,14 @@ impl Own {
     }
 
     /// Takes what all who were `chosen` have offered. What this member offers stays open until it returns from the round: the
-    /// world of the new epoch has a descriptor of its own of all segments.
-    fn join(&self, old: &Fabric, offers: &[OfferCell], chosen: RankSet) -> Result<Communicator> {
-        let Self { era, shape, rank, cores, .. } = self;
+    /// mapped of the new epoch has a descriptor of its own of all segments.
+    fn join(&self, old: &RankContext, offers: &[OfferCell], chosen: RankSet) -> Result<Communicator> {
+        let Self { epoch_id, shape, rank, cores, .. } = self;
         let offered: Vec<_> = chosen.iter().map(|rank| offers[rank.index()].read()).collect();
         let first = offered.first().expect("this rank is one of them");
-        let theirs = Control::attach(open(first, first[CONTROL])?, shape.n_ranks(), *era)?;
+        let theirs = Control::attach(open(first, first[CONTROL])?, shape.n_ranks(), *epoch_id)?;
         let segments = offered.iter().map(|words| open(words, words[SEGMENT])).collect::<Result<_>>()?;
-        let world = World::attach(*era, *shape, theirs, segments, &SegmentBacking::Anonymous)?;
+        let mapped = EpochMapping::attach(*epoch_id, *shape, theirs, segments, &SegmentBacking::Anonymous)?;
         let all: Vec<_> = offered.iter().map(cores_of).collect();
         let terms = Terms {
             mode: ProxyMode::Thread,
@@ -251,8 +251,8 @@ impl Own {
             beside_service: false,
             timeout: old.timeout(),
         };
-        let world = Arc::new(world);
-        Seat::take(&world, *rank)?.sit(&world, &terms, None, None)
+        let mapped = Arc::new(mapped);
+        Seat::take(&mapped, *rank)?.sit(&mapped, &terms, None, None)
     }
 }
 

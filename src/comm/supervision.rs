@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::unique_id::UniqueId;
 use crate::bootstrap::{Link, LinkEvent, LinkWatch, Pulse};
-use crate::channel::World;
+use crate::channel::EpochMapping;
 use crate::error::{DeviceName, Result};
 use crate::launch::FIRST_EPOCH;
 use crate::logs::EPOCH;
@@ -68,7 +68,7 @@ struct Heard {
 /// An epoch that ends with what the launcher reports.
 #[derive(Debug)]
 struct Followed {
-    world: Weak<World>,
+    mapped: Weak<EpochMapping>,
     /// The launcher's number of each of its ranks that the launcher has started.
     numbers: Vec<Option<Number>>,
     /// Whether the service process may be its proxy. Those of all later communicators are threads.
@@ -76,7 +76,7 @@ struct Followed {
 }
 
 impl Supervision {
-    /// Listens to `link` in the epoch of `world`, whose ranks the launcher knows by `numbers`, and beats by `pulse`.
+    /// Listens to `link` in the epoch of `mapped`, whose ranks the launcher knows by `numbers`, and beats by `pulse`.
     ///
     /// # Errors
     /// Those of [`Link::watch`].
@@ -84,20 +84,21 @@ impl Supervision {
         link: Link,
         pulse: Option<Pulse>,
         restarting: bool,
-        world: &Arc<World>,
+        mapped: &Arc<EpochMapping>,
         numbers: Vec<Option<Number>>,
     ) -> Result<Self> {
-        let followed = vec![Followed { world: Arc::downgrade(world), numbers, served: has_service(world) }];
+        let followed =
+            vec![Followed { mapped: Arc::downgrade(mapped), numbers, served: has_service(mapped) }];
         let tidings = Tidings(Arc::new(Mutex::new(Heard { events: Vec::new(), followed })));
         let listening = tidings.clone();
         let watch = link.watch(pulse, move |event| lock(&listening.0).hear(event))?;
         Ok(Self { _watch: watch, link, restarting, tidings })
     }
 
-    /// Follows the epoch of `world`, too, from now on, whose ranks the launcher knows by `numbers`. What the launcher has told before
+    /// Follows the epoch of `mapped`, too, from now on, whose ranks the launcher knows by `numbers`. What the launcher has told before
     /// ends that epoch, too, as far as it concerns it.
-    pub(super) fn follow(&self, world: &Arc<World>, numbers: Vec<Option<Number>>) {
-        lock(&self.tidings.0).follow(Followed { world: Arc::downgrade(world), numbers, served: false });
+    pub(super) fn follow(&self, mapped: &Arc<EpochMapping>, numbers: Vec<Option<Number>>) {
+        lock(&self.tidings.0).follow(Followed { mapped: Arc::downgrade(mapped), numbers, served: false });
     }
 
     /// What is known of the launcher, from now on, too.
@@ -137,14 +138,14 @@ impl Heard {
     /// Nothing is told between what is said again here and the next event: both happen under one lock.
     fn follow(&mut self, epoch: Followed) {
         self.events.iter().for_each(|event| epoch.hear(*event));
-        self.followed.retain(|epoch| epoch.world.strong_count() > 0);
+        self.followed.retain(|epoch| epoch.mapped.strong_count() > 0);
         self.followed.push(epoch);
     }
 }
 
 impl Followed {
     fn hear(&self, event: LinkEvent) {
-        let Some(world) = self.world.upgrade() else { return };
+        let Some(mapped) = self.mapped.upgrade() else { return };
         let reason = match event {
             LinkEvent::Lost { device: DeviceName::Rank(rank), restarts, hangs } => {
                 // One that was left behind before concerns nobody here, nor does one that is back.
@@ -152,8 +153,8 @@ impl Followed {
                 let Some(rank) = self.numbers.iter().position(|number| *number == lost) else { return };
                 let rank = Rank::known(u32::try_from(rank).expect("at most 64 ranks"));
                 // The system says of a dead rank that it is; of one that hangs somebody has to.
-                if hangs && world.life(rank).status() == LifeStatus::Alive {
-                    world.life(rank).mark_lost(world.kernel());
+                if hangs && mapped.life(rank).status() == LifeStatus::Alive {
+                    mapped.life(rank).mark_lost(mapped.kernel());
                 }
                 Revocation::PeerLost(rank)
             }
@@ -164,14 +165,14 @@ impl Followed {
             LinkEvent::Forsaken(_) => return,
             LinkEvent::LauncherGone => Revocation::Aborted(None),
         };
-        tracing::warn!(target: EPOCH, epoch = world.era().epoch, ?reason, "the launcher has ended the epoch");
-        world.control().revoke(world.kernel(), reason);
+        tracing::warn!(target: EPOCH, epoch = mapped.epoch_id().epoch, ?reason, "the launcher has ended the epoch");
+        mapped.control().revoke(mapped.kernel(), reason);
     }
 }
 
 /// Whether the service process may be the proxy of this epoch.
-pub(super) fn has_service(world: &World) -> bool {
-    world.era().epoch == FIRST_EPOCH
+pub(super) fn has_service(mapped: &EpochMapping) -> bool {
+    mapped.epoch_id().epoch == FIRST_EPOCH
 }
 
 fn lock(heard: &Mutex<Heard>) -> MutexGuard<'_, Heard> {

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::bootstrap::{Host, MeetingPoint};
-use crate::channel::{Control, Era};
+use crate::channel::{Control, EpochId};
 use crate::error::{Error, Result};
 use crate::launch::FIRST_EPOCH;
 
@@ -61,9 +61,9 @@ impl UniqueId {
         random.map_err(|error| crate::bootstrap::resource_error("drawing a random number", error))?;
         let id = Self { token };
         let point = MeetingPoint { epoch, ..id.meeting_point() };
-        let era = Era { job: point.job_id, epoch: point.epoch };
+        let epoch_id = EpochId { job: point.job_id, epoch: point.epoch };
         settle(Host::open(point)?)
-            .start(move |n_ranks| Control::create(n_ranks, era).map(|(_, segment)| segment))?;
+            .start(move |n_ranks| Control::create(n_ranks, epoch_id).map(|(_, segment)| segment))?;
         Ok(id)
     }
 

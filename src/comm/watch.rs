@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::channel::{Fabric, PREPARING, occupation_code};
+use crate::channel::{PREPARING, RankContext, occupation_code};
 use crate::collective::{Engine, LEFT, Operation, Summary, call_met};
 use crate::rank::{Rank, RankSet};
 use crate::shm::CellSlice;
@@ -11,7 +11,7 @@ use crate::sync::{BarrierCell, LifeStatus, ProgressCell, SleepWord, Stop, Waitin
 /// Watches the epoch, and the lives of the ranks that are missing from generation `target`.
 #[derive(Debug)]
 pub(super) struct BarrierWatch<'a> {
-    pub(super) fabric: &'a Fabric,
+    pub(super) context: &'a RankContext,
     /// What this rank is in.
     pub(super) operation: Operation,
     /// Which of the caller's operations that is; `None` within one of which this rank has told.
@@ -30,11 +30,11 @@ impl BarrierWatch<'_> {
     /// Where `mine` tells that this rank is to hear what others propose, and theirs that they only meet, or the other way
     /// round, nobody passes; so all find each other here, and what they find stays.
     pub(super) fn beside(&self) -> Option<(Rank, Summary)> {
-        let mine = self.cells[self.fabric.rank().index()].purpose(self.target);
+        let mine = self.cells[self.context.rank().index()].purpose(self.target);
         let differs =
             |cell: &BarrierCell| cell.purpose(self.target).is_some_and(|theirs| Some(theirs) != mine);
         let (rank, _) = Rank::of_each(self.cells.iter()).find(|(_, cell)| differs(cell))?;
-        let proposals = self.fabric.world().control().agreement();
+        let proposals = self.context.mapped().control().agreement();
         Some((rank, call_met(&proposals[rank.index()], self.target.wrapping_sub(1))))
     }
 
@@ -59,14 +59,14 @@ impl BarrierWatch<'_> {
 
 impl Watch for BarrierWatch<'_> {
     fn check(&self) -> Option<Stop> {
-        let world = self.fabric.world();
-        if let Some(stop) = world.revocation().check() {
+        let mapped = self.context.mapped();
+        if let Some(stop) = mapped.revocation().check() {
             return Some(stop);
         }
         let gone = |(rank, cell): (u32, &BarrierCell)| {
             let rank = Rank::known(rank);
             let left = self.departures.is_some_and(|words| words[rank.index()].has_reached(LEFT));
-            let gone = left || matches!(world.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
+            let gone = left || matches!(mapped.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
             // The cell is read after those words: who arrived and then left is not missed.
             (gone && !cell.has_reached(self.target)).then_some(Stop::PeerLost(rank))
         };
@@ -75,20 +75,20 @@ impl Watch for BarrierWatch<'_> {
             if let Some(engine) = self.engine {
                 engine.convict(rank, Summary::new(self.operation), theirs);
             }
-            self.fabric.abort();
-            world.revocation().check()
+            self.context.abort();
+            mapped.revocation().check()
         })
     }
 
     fn bell(&self) -> Option<SleepWord<'_>> {
-        Some(self.fabric.world().revocation().bell())
+        Some(self.context.mapped().revocation().bell())
     }
 
     fn begin(&self, since: Duration) {
-        self.fabric.activity().begin_wait(&self.wait(), since);
+        self.context.activity().begin_wait(&self.wait(), since);
     }
 
     fn end(&self, since: Duration, stop: Option<Stop>) {
-        self.fabric.tell_end(&self.wait(), since, stop);
+        self.context.tell_end(&self.wait(), since, stop);
     }
 }

@@ -51,16 +51,16 @@
 //!
 //! Where nothing is planned nothing is looked up: a verb takes a branch or two, by a word that the rank has at hand.
 
+mod hit;
 mod injector;
-mod strike;
 mod text;
 mod wrong;
 
 use std::time::Duration;
 
-pub(crate) use injector::{Event, Injector, Struck};
-pub use strike::Strike;
-pub(crate) use strike::{TOLD_WORDS, Told};
+pub use hit::FaultHit;
+pub(crate) use hit::{FAULT_WORDS, FaultCounters};
+pub(crate) use injector::{DrawnFault, FaultPoint, Injector};
 pub(crate) use text::describe;
 pub use wrong::FaultsFault;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Stream;
 use super::line::{Loan, Ticket};
-use crate::channel::Fabric;
+use crate::channel::RankContext;
 use crate::collective::group::{self, Share};
 use crate::collective::{Call, Manner, Operation, Summary};
 use crate::comm::Communicator;
@@ -48,10 +48,10 @@ impl Submit<'static> for OnStream<'_> {
         call.check_peer(self.comm.rank.index())?;
         self.stream.check_room()?;
         let mut ticket = self.comm.ticket(|| call.summary().in_manner(manner))?;
-        let (operation, fabric) = (call.operation.name(), Arc::clone(ticket.fabric()));
-        self.stream.enqueue_call(operation, &fabric, move |fabric| {
+        let (operation, context) = (call.operation.name(), Arc::clone(ticket.context()));
+        self.stream.enqueue_call(operation, &context, move |context| {
             let engine = ticket.redeem();
-            enter(fabric, operation)?;
+            enter(context, operation)?;
             engine.run(&mut call, manner)
         })
     }
@@ -72,8 +72,8 @@ impl Due {
 }
 
 /// Begins `operation` now that its turn has come. Where it cannot, peers are not to wait for it.
-fn enter(fabric: &Fabric, operation: &'static str) -> Result<()> {
-    fabric.enter(operation).inspect_err(|_| fabric.abort())
+fn enter(context: &RankContext, operation: &'static str) -> Result<()> {
+    context.enter(operation).inspect_err(|_| context.abort())
 }
 
 impl Stream {
@@ -97,11 +97,11 @@ impl Stream {
         };
         let mut parties = parties.map(due).collect::<Result<Vec<_>>>()?;
         let Some(first) = parties.first() else { return Ok(()) };
-        let fabric = Arc::clone(first.ticket.fabric());
+        let context = Arc::clone(first.ticket.context());
         let operation = Operation::Group.name();
-        self.enqueue_call(operation, &fabric, move |fabric| {
+        self.enqueue_call(operation, &context, move |context| {
             let mut shares: Vec<_> = parties.iter_mut().map(Due::share).collect();
-            enter(fabric, operation)?;
+            enter(context, operation)?;
             group::run(&mut shares)
         })
     }
@@ -110,11 +110,11 @@ impl Stream {
     fn enqueue_call(
         &self,
         operation: &'static str,
-        fabric: &Arc<Fabric>,
-        run: impl FnOnce(&Fabric) -> Result<()> + Send + 'static,
+        context: &Arc<RankContext>,
+        run: impl FnOnce(&RankContext) -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        let own = Arc::clone(fabric);
-        self.push(operation, fabric, move |failure| match failure {
+        let own = Arc::clone(context);
+        self.push(operation, context, move |failure| match failure {
             None => run(&own),
             Some(_) => {
                 own.abort();
@@ -132,7 +132,7 @@ impl Communicator {
         }
         self.engine_for(call)?;
         let engine = self.engine.take().expect("it was there a moment ago");
-        self.loan = Loan::begin(self.fabric(), engine);
+        self.loan = Loan::begin(self.context(), engine);
         Ok(self.loan.ticket().expect("lent just now"))
     }
 }

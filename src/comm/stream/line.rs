@@ -10,13 +10,13 @@
 use std::sync::Arc;
 
 use super::monitor::Monitor;
-use crate::channel::Fabric;
+use crate::channel::RankContext;
 use crate::collective::Engine;
 
 /// An engine that streams have the use of, and the calls that wait for it.
 #[derive(Debug)]
 struct Line {
-    fabric: Arc<Fabric>,
+    context: Arc<RankContext>,
     state: Monitor<State>,
 }
 
@@ -45,9 +45,9 @@ pub(super) struct Ticket {
 
 impl Loan {
     /// Lends `engine`.
-    pub(super) fn begin(fabric: &Arc<Fabric>, engine: Box<Engine>) -> Self {
-        let state = Monitor::new(fabric, State { engine: Some(engine), issued: 0, done: 0 });
-        Self(Some(Arc::new(Line { fabric: Arc::clone(fabric), state })))
+    pub(super) fn begin(context: &Arc<RankContext>, engine: Box<Engine>) -> Self {
+        let state = Monitor::new(context, State { engine: Some(engine), issued: 0, done: 0 });
+        Self(Some(Arc::new(Line { context: Arc::clone(context), state })))
     }
 
     /// The ticket of the next call; `None` when nothing is lent.
@@ -72,7 +72,7 @@ impl Drop for Loan {
     fn drop(&mut self) {
         let Some(line) = self.0.take() else { return };
         if std::thread::panicking() && !line.state.look(State::is_done) {
-            line.fabric.mark_own_loss();
+            line.context.mark_own_loss();
         }
         drop(line.close());
     }
@@ -98,8 +98,8 @@ impl Ticket {
         self.engine.insert(engine)
     }
 
-    pub(super) fn fabric(&self) -> &Arc<Fabric> {
-        &self.line.fabric
+    pub(super) fn context(&self) -> &Arc<RankContext> {
+        &self.line.context
     }
 
     fn await_turn(&self) -> Box<Engine> {
@@ -111,7 +111,7 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         if self.engine.is_some() && std::thread::panicking() {
             // A function of the user's has panicked within the call: peers are not to wait for the rest of it.
-            self.line.fabric.mark_own_loss();
+            self.line.context.mark_own_loss();
         }
         let engine = self.engine.take().unwrap_or_else(|| self.await_turn());
         self.line.state.change(|state| {

@@ -11,20 +11,20 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::channel::Fabric;
+use crate::channel::RankContext;
 use crate::sync::{ParkCell, SleepWord, Stop, WaitPolicy, Waiting, Watch, wait_until};
 
 /// A value behind a lock, and those who wait for it to change.
 #[derive(Debug)]
 pub(super) struct Monitor<T> {
-    fabric: Arc<Fabric>,
+    context: Arc<RankContext>,
     value: Mutex<T>,
     park: ParkCell,
 }
 
 /// Sleepers that nothing stops are still woken once by the end of the epoch; afterwards its bell would not let them sleep.
 #[derive(Debug)]
-struct Unstoppable<'a>(&'a Fabric);
+struct Unstoppable<'a>(&'a RankContext);
 
 impl Watch for Unstoppable<'_> {
     fn check(&self) -> Option<Stop> {
@@ -32,14 +32,14 @@ impl Watch for Unstoppable<'_> {
     }
 
     fn bell(&self) -> Option<SleepWord<'_>> {
-        let revocation = self.0.world().revocation();
+        let revocation = self.0.mapped().revocation();
         revocation.read().is_none().then(|| revocation.bell())
     }
 }
 
 impl<T> Monitor<T> {
-    pub(super) fn new(fabric: &Arc<Fabric>, value: T) -> Self {
-        Self { fabric: Arc::clone(fabric), value: Mutex::new(value), park: ParkCell::new() }
+    pub(super) fn new(context: &Arc<RankContext>, value: T) -> Self {
+        Self { context: Arc::clone(context), value: Mutex::new(value), park: ParkCell::new() }
     }
 
     /// Looks at the value.
@@ -50,7 +50,7 @@ impl<T> Monitor<T> {
     /// Changes the value, and wakes whoever waits for that.
     pub(super) fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         let result = change(&mut self.lock());
-        self.park.wake(self.fabric.kernel());
+        self.park.wake(self.context.kernel());
         result
     }
 
@@ -77,8 +77,8 @@ impl<T> Monitor<T> {
         timeout: Duration,
         mut poll: impl FnMut(&mut T) -> Option<R>,
     ) -> Option<R> {
-        let watch = Unstoppable(&self.fabric);
-        let waiting = Waiting::new(self.fabric.kernel(), &watch, policy, timeout);
+        let watch = Unstoppable(&self.context);
+        let waiting = Waiting::new(self.context.kernel(), &watch, policy, timeout);
         wait_until(&waiting, &self.park, || poll(&mut self.lock())).ok()
     }
 

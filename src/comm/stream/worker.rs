@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use super::StreamStatus;
 use super::monitor::Monitor;
-use crate::channel::Fabric;
+use crate::channel::RankContext;
 use crate::error::{Error, Result};
 use crate::sync::Watch;
 
@@ -28,7 +28,7 @@ pub(super) struct Task {
     /// What it is called.
     pub(super) operation: &'static str,
     /// Whose epoch it belongs to.
-    pub(super) fabric: Arc<Fabric>,
+    pub(super) context: Arc<RankContext>,
     pub(super) work: Box<Work>,
 }
 
@@ -56,7 +56,7 @@ impl Failure {
 /// The tasks of a stream, between those who enqueue them and its worker.
 #[derive(Debug)]
 pub(super) struct Queue {
-    fabric: Arc<Fabric>,
+    context: Arc<RankContext>,
     state: Monitor<State>,
 }
 
@@ -77,8 +77,8 @@ impl State {
 }
 
 impl Queue {
-    pub(super) fn new(fabric: &Arc<Fabric>) -> Arc<Self> {
-        Arc::new(Self { fabric: Arc::clone(fabric), state: Monitor::new(fabric, State::default()) })
+    pub(super) fn new(context: &Arc<RankContext>) -> Arc<Self> {
+        Arc::new(Self { context: Arc::clone(context), state: Monitor::new(context, State::default()) })
     }
 
     /// Starts the thread that executes what is enqueued, in order, until the queue is closed and empty.
@@ -144,19 +144,19 @@ impl Queue {
     /// to those operations.
     pub(super) fn close(&self) {
         if std::thread::panicking() && !matches!(self.query(), Ok(StreamStatus::Success)) {
-            self.fabric.mark_own_loss();
+            self.context.mark_own_loss();
         }
         self.state.change(|state| state.is_closed = true);
     }
 
     fn serve(&self) {
-        self.fabric.add_spinner();
+        self.context.add_spinner();
         let mut number = 0;
         let mut failure = None;
         while let Some((task, is_closed)) = self.next() {
             number += 1;
             if failure.is_none() && is_closed {
-                failure = end_of_epoch(&task.fabric).map(|source| failed(task.operation, number, source));
+                failure = end_of_epoch(&task.context).map(|source| failed(task.operation, number, source));
             }
             let operation = task.operation;
             let run = || (task.work)(failure.as_ref());
@@ -169,7 +169,7 @@ impl Queue {
                 state.failure.clone_from(&failure);
             });
         }
-        self.fabric.remove_spinner();
+        self.context.remove_spinner();
     }
 
     /// The next task, and whether it is one of the last; `None` when there will be none. Does not count as a spinner while it
@@ -182,18 +182,18 @@ impl Queue {
         if let Some(next) = self.state.wait_awake(take) {
             return next;
         }
-        self.fabric.remove_spinner();
+        self.context.remove_spinner();
         let next = self.state.wait_asleep(take);
-        self.fabric.add_spinner();
+        self.context.add_spinner();
         next
     }
 }
 
 /// Why an operation of this epoch is not worth doing any more, if so.
-fn end_of_epoch(fabric: &Fabric) -> Option<Error> {
-    let watch = fabric.watch(None);
+fn end_of_epoch(context: &RankContext) -> Option<Error> {
+    let watch = context.watch(None);
     let stop = watch.check()?;
-    Some(fabric.waiting(&watch).error(stop, "stream", None))
+    Some(context.waiting(&watch).error(stop, "stream", None))
 }
 
 fn failed(operation: &'static str, number: u64, source: Error) -> Failure {

@@ -24,7 +24,7 @@ impl Job {
         let (launcher, own) = pair().unwrap();
         let (first, next) = (communicators(3), communicators(2));
         let link = Link::new(own, JOB, 3);
-        let supervision = Supervision::begin(link, None, true, world(&first), Number::first(3)).unwrap();
+        let supervision = Supervision::begin(link, None, true, mapped(&first), Number::first(3)).unwrap();
         Self { launcher: Some(launcher), supervision, first, next }
     }
 
@@ -36,7 +36,7 @@ impl Job {
     /// Waits until the first epoch has ended, and returns why.
     fn first_ends(&self) -> Revocation {
         loop {
-            match world(&self.first).revocation().read() {
+            match mapped(&self.first).revocation().read() {
                 Some(reason) => return reason,
                 None => std::thread::yield_now(),
             }
@@ -45,7 +45,7 @@ impl Job {
 
     /// Goes on into the next epoch, whose ranks the launcher has these numbers for, and returns why it has ended, if it has.
     fn goes_on(&self, numbers: [Option<Number>; 2]) -> Option<Revocation> {
-        let next = world(&self.next);
+        let next = mapped(&self.next);
         self.supervision.follow(next, numbers.to_vec());
         next.revocation().read()
     }
@@ -56,8 +56,8 @@ fn communicators(n_ranks: u32) -> Vec<Communicator> {
     Communicator::init_all_with(n_ranks, &options).unwrap()
 }
 
-fn world(comms: &[Communicator]) -> &Arc<World> {
-    comms[0].fabric().world()
+fn mapped(comms: &[Communicator]) -> &Arc<EpochMapping> {
+    comms[0].context().mapped()
 }
 
 fn number(rank: u32, restarts: u32) -> Option<Number> {
@@ -79,7 +79,7 @@ fn a_rank_that_is_found_to_hang_between_two_epochs_is_lost_to_the_next_one_as_it
     assert_eq!(job.first_ends(), Revocation::PeerLost(Rank::known(2)));
     let lost = Rank::known(1);
     assert_eq!(job.goes_on([number(0, 0), number(2, 0)]), Some(Revocation::PeerLost(lost)));
-    assert_eq!(world(&job.next).life(lost).status(), LifeStatus::Lost);
+    assert_eq!(mapped(&job.next).life(lost).status(), LifeStatus::Lost);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn an_epoch_of_others_than_those_who_were_lost_before_goes_on() {
     // Heard after both of them.
     job.tell(0, 0, true);
     assert_eq!(job.first_ends(), Revocation::PeerLost(Rank::known(2)));
-    while world(&job.first).life(Rank::known(0)).status() != LifeStatus::Lost {
+    while mapped(&job.first).life(Rank::known(0)).status() != LifeStatus::Lost {
         std::thread::yield_now();
     }
     assert_eq!(job.goes_on([number(1, 0), number(2, 1)]), None);
