@@ -409,7 +409,7 @@ impl std::fmt::Debug for Error {
 
 impl Error {
     /// That of taking back lost ranks where there is one that the launcher does not start again.
-    pub(crate) const fn forsaken() -> Self {
+    pub(crate) const fn not_restarted() -> Self {
         let needs = "a restart that is left for every lost rank; go on without them, by shrink";
         Self::Unavailable { operation: "recover", needs }
     }

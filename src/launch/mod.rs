@@ -30,7 +30,7 @@
 //! - What it leaves in `/dev/shm` then is removed by the janitor of the claim, in jobs whose segments have names (`names.rs`).
 //! - No descriptor but its own socket reaches a child.
 
-mod cause;
+mod first_cause;
 mod grace;
 mod hang;
 mod job;
@@ -54,8 +54,8 @@ use std::time::Duration;
 
 pub use hang::HangRule;
 #[cfg(feature = "coordinator")]
-pub(crate) use hang::Record;
-pub use job::{Role, launch, launch_threads};
+pub(crate) use hang::BeatHistory;
+pub use job::{LaunchedAs, launch, launch_threads};
 pub use leftovers::{Leftover, clean};
 pub use observer::Observer;
 pub use output::{OutputLine, OutputStream};
@@ -137,12 +137,12 @@ fn this_executable() -> OsString {
 /// How a job went that ended well.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Outcome {
+pub struct JobOutcome {
     /// Time from the call to the moment when all members were ready; `None` when they never joined.
     pub ready_after: Option<Duration>,
     /// Time from the call to the end of the last process.
     pub ran_for: Duration,
-    /// Who was lost on the way, in the order of seats, and how; only with [`Launch::keep_going`].
+    /// Who was lost on the way, in the order of ids, and how; only with [`Launch::keep_going`].
     pub lost: Vec<(DeviceName, ExitCause)>,
     /// Who was started again, in that order, and how it had ended; only with [`Launch::restart`].
     pub restarted: Vec<(DeviceName, ExitCause)>,
@@ -260,7 +260,7 @@ impl Launch {
     }
 
     /// Sets whether the job goes on when a member is lost. The others are told of the loss, but not ended after it: they can go on
-    /// by [`Communicator::shrink`](crate::Communicator::shrink). The job ends well when a rank does; [`Outcome::lost`] names those that
+    /// by [`Communicator::shrink`](crate::Communicator::shrink). The job ends well when a rank does; [`JobOutcome::lost`] names those that
     /// did not.
     #[must_use]
     pub fn keep_going(mut self, keep_going: bool) -> Self {
@@ -396,7 +396,7 @@ impl Launch {
         &self,
         control: BorrowedFd<'_>,
         observer: &mut dyn Observer,
-    ) -> Result<Outcome> {
+    ) -> Result<JobOutcome> {
         supervise::run(self, control, None, None, observer)
     }
 
