@@ -10,7 +10,7 @@ pub use ending::{DeviceName, ExitCause};
 use words::InLine;
 use words::{Awaited, By, Held, HeldUp, SignalName};
 
-use crate::rank::Rank;
+use crate::rank::{EXPECTED_RANKS, Rank, RankError};
 
 /// What the operations of this crate return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -404,6 +404,18 @@ impl std::fmt::Debug for Error {
             write!(f, "\n{report}")?;
         }
         Ok(())
+    }
+}
+
+impl From<RankError> for Error {
+    #[inline]
+    fn from(error: RankError) -> Self {
+        match error {
+            RankError::NoSuchRank { rank, n_ranks } => Self::InvalidRank { rank, n_ranks },
+            RankError::Count { n_ranks } => {
+                Self::InvalidArgument { name: "n_ranks", value: n_ranks.into(), expected: EXPECTED_RANKS }
+            }
+        }
     }
 }
 
