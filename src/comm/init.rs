@@ -100,7 +100,7 @@ impl Communicator {
 /// # Errors
 /// Those of creating and mapping segments.
 pub(crate) fn init_threads(job: u64, n_ranks: u32, options: &Options) -> Result<Vec<Communicator>> {
-    options.faults.check_for(n_ranks, options.proxy)?;
+    options.check_faults(n_ranks)?;
     let shape = HeapShape::new(n_ranks, options.heap_len)?;
     let era = Era { job, epoch: FIRST_EPOCH };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

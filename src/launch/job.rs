@@ -96,7 +96,7 @@ impl Launch {
     /// # Errors
     /// Those of [`Launch::spawn_and_supervise`], and of making the control segment.
     pub fn supervise(&self, observer: &mut dyn Observer) -> Result<JobOutcome> {
-        self.options().faults.check_for(self.n_ranks(), self.options().proxy)?;
+        self.options().check_faults(self.n_ranks())?;
         checksums_from_env()?;
         cores_from_env()?;
         let era = Era { job: self.job_id(), epoch: self.epoch() };
