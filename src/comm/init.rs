@@ -10,7 +10,7 @@ use crate::bootstrap::{CancelToken, Options, RankClaim, ProxyMode, WaitGuard, me
 use crate::channel::Era;
 use crate::error::{Error, Result};
 use crate::heap::layout::HeapShape;
-use crate::launch::{FIRST_EPOCH, fresh_job_id};
+use crate::epoch_id::{FIRST_EPOCH, fresh_job_id};
 use crate::rank::{Rank, check_n_ranks};
 use crate::trace::Recorder;
 

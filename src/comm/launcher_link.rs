@@ -10,7 +10,7 @@ use super::unique_id::UniqueId;
 use crate::bootstrap::{ControlLink, LinkEvent, LinkWatch, MemberHeartbeat};
 use crate::channel::World;
 use crate::error::{DeviceName, Result};
-use crate::launch::FIRST_EPOCH;
+use crate::epoch_id::FIRST_EPOCH;
 use crate::logs::EPOCH;
 use crate::rank::{Rank, RankSet};
 use crate::sync::{LifeStatus, Revocation};

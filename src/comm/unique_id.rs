@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::bootstrap::{MeetingHost, MeetingPoint};
 use crate::channel::{Control, Era};
 use crate::error::{Error, Result};
-use crate::launch::FIRST_EPOCH;
+use crate::epoch_id::FIRST_EPOCH;
 
 /// What starts the text of an id.
 const PREFIX: &str = "shmccl-";

@@ -11,6 +11,7 @@ use super::{Launch, Observer, JobOutcome, spawn_threads, supervise};
 use crate::bootstrap::{Options, ProxyMode, checksums_from_env, cores_from_env};
 use crate::channel::{Control, Era};
 use crate::comm::{Communicator, JoinedAs, init_threads, join_job};
+use crate::epoch_id::fresh_job_id;
 use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::faults::{FaultKind, Told};
 #[cfg(feature = "trace")]
@@ -62,7 +63,7 @@ pub fn launch_threads<R: Send>(
         return Err(Error::Unavailable { operation: "launch_threads", needs: "proxies that are threads" });
     }
     check_n_ranks(n_ranks)?;
-    let job = super::fresh_job_id();
+    let job = fresh_job_id();
     let _names = ClaimedNames::claim(&options.backing, n_ranks, job, &mut |_, _| {})?;
     spawn_threads(init_threads(job, n_ranks, options)?, |_, mut comm| {
         let result = body(&mut comm)?;

@@ -63,6 +63,7 @@ pub use pin::PinPlan;
 pub use threads::spawn_threads;
 
 use crate::bootstrap::{Offer, Options, ProxyMode, SegmentBacking};
+use crate::epoch_id::{FIRST_EPOCH, fresh_job_id};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::{DeviceName, ExitCause, Result};
@@ -70,9 +71,6 @@ use crate::faults::Faults;
 use crate::rank::check_n_ranks;
 #[cfg(feature = "trace")]
 use crate::trace::DEFAULT_RECORDS;
-
-/// The epoch of a job's first communicator.
-pub(crate) const FIRST_EPOCH: u64 = 1;
 
 /// How to start a job.
 #[derive(Clone, Debug)]
@@ -406,10 +404,4 @@ impl Launch {
         let beat = self.hang_rule.map(|rule| rule.beat());
         Offer { n_ranks: self.n_ranks, epoch: self.epoch(), job_id: self.job_id, options, restarting, beat }
     }
-}
-
-/// A number that no other job of the machine has, never zero.
-pub(crate) fn fresh_job_id() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one((std::process::id(), std::time::SystemTime::now())).max(1)
 }

@@ -9,7 +9,7 @@ use crate::collective::{Algorithm, Operation};
 use crate::comm::{Collectives, Communicator};
 use crate::error::Error;
 use crate::heap::layout::{CONTROL_LEN as STRUCTURES_LEN, HeapShape};
-use crate::launch::fresh_job_id;
+use crate::epoch_id::fresh_job_id;
 use crate::rank::Rank;
 use crate::reduce::ReduceOp;
 use crate::shm::Segment;

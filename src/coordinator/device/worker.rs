@@ -17,7 +17,7 @@ use crate::coordinator::order::{FailureKind, MAX_REPORT, MAX_TEXT};
 use crate::coordinator::work::Work;
 use crate::error::{Error, Result};
 use crate::heap::DeviceMemory;
-use crate::launch::FIRST_EPOCH;
+use crate::epoch_id::FIRST_EPOCH;
 use crate::{Communicator, UniqueId};
 
 /// The way to the worker and back.
