@@ -3,14 +3,14 @@
 use std::sync::{Arc, Weak};
 
 use super::Communicator;
-use super::membership::Membership;
+use super::membership::JobMembership;
 use crate::rank::Rank;
 use crate::sync::{LifeStatus, Revocation};
 
 /// Ends the epoch of a communicator, whatever that does meanwhile. Cheap to clone, and keeps nobody in the job.
 #[derive(Clone, Debug)]
 pub struct Aborter {
-    membership: Weak<Membership>,
+    membership: Weak<JobMembership>,
 }
 
 impl Communicator {
@@ -45,7 +45,7 @@ impl Aborter {
     }
 }
 
-impl Membership {
+impl JobMembership {
     /// Declares `lost` lost, unless it has left in peace. That ends the epoch.
     pub(super) fn give_up(&self, lost: Rank) {
         let context = &self.context;

@@ -6,18 +6,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::Communicator;
-use super::crowd::Cores;
-use super::formation::Formation;
-use super::heart::Heart;
-use super::meeting::Meeting;
-use super::membership::Membership;
-use super::plan::Wishes;
+use super::epoch_commit::EpochCommit;
+use super::heartbeat::Heartbeat;
+use super::job_barrier::JobBarrier;
+use super::launcher_link::{Incarnation, LauncherLink};
+use super::membership::JobMembership;
+use super::overrides::Overrides;
+use super::oversubscription::CoreSet;
 use super::ports::Ports;
 use super::recovery::come_back;
-use super::stream::Loan;
-use super::supervision::{Number, Supervision};
+use super::stream::EngineLoan;
 use super::workspace::Workspace;
-use crate::bootstrap::{Joining, ProxyMode, Pulse, SegmentBacking, Shared, join_from_env};
+use crate::bootstrap::{Joining, MemberHeartbeat, ProxyMode, SegmentBacking, Shared, join_from_env};
 use crate::channel::{Control, EpochId, EpochMapping, RankContext, serve_all};
 use crate::collective::Manner;
 use crate::error::{Error, Result};
@@ -31,7 +31,7 @@ use crate::trace::{Recorder, Rings};
 
 /// What a process is in the job that it was started for.
 #[derive(Debug)]
-pub enum Member {
+pub enum JoinedAs {
     /// A device, with its communicator.
     Device(Box<Communicator>),
     /// The proxy service. It has served until the job ended: nothing is left to do.
@@ -45,8 +45,8 @@ impl Communicator {
     /// [`Error::Environment`] when no launcher started this process; otherwise those of [`join_job`].
     pub fn from_env() -> Result<Self> {
         match join_job()? {
-            Some(Member::Device(comm)) => Ok(*comm),
-            Some(Member::Proxy) | None => Err(Error::Environment {
+            Some(JoinedAs::Device(comm)) => Ok(*comm),
+            Some(JoinedAs::Proxy) | None => Err(Error::Environment {
                 variable: "SHMCCL_SOCKET",
                 expected: "expected the control socket of a launcher",
             }),
@@ -56,45 +56,45 @@ impl Communicator {
 
 /// Joins the job that this process was started for; `None` when no launcher started it.
 ///
-/// In the proxy service process it serves until the job ends and then returns [`Member::Proxy`]. In a rank that the launcher has
+/// In the proxy service process it serves until the job ends and then returns [`JoinedAs::Proxy`]. In a rank that the launcher has
 /// started again ([`Launch::restart`](crate::launch::Launch::restart)) it waits until the others take this rank back
 /// ([`Communicator::recover`]): see [`Communicator::on_recovery`].
 ///
 /// # Errors
 /// Those of [`join_from_env`], of creating and mapping segments, and [`Error::PeerLost`] when a rank is lost meanwhile.
-pub fn join_job() -> Result<Option<Member>> {
+pub fn join_job() -> Result<Option<JoinedAs>> {
     let Some(joining) = join_from_env()? else { return Ok(None) };
     if joining.restarts() > 0 {
-        return Ok(Some(Member::Device(Box::new(come_back(joining)?))));
+        return Ok(Some(JoinedAs::Device(Box::new(come_back(joining)?))));
     }
     let (restarting, beat, device) = (joining.is_restarting(), joining.beat(), joining.device());
-    let wishes = Wishes::of(joining.options())?;
+    let overrides = Overrides::of(joining.options())?;
     let rings = rings_of(&joining)?;
-    let Entrance { shared, mapped, own } = Entrance::of(joining)?;
-    let pulse = beat.map(|every| Pulse::new(mapped.control().beat(device), every));
+    let AttachedMember { shared, mapped, own } = AttachedMember::of(joining)?;
+    let pulse = beat.map(|every| MemberHeartbeat::new(mapped.control().beat(device), every));
     let Some(rank) = shared.joining().rank() else {
         let membership = shared.ready()?;
         // It hears from the devices when the job is over.
         let _beating = membership.link.watch(pulse, |_| {})?;
         let spinners = membership.placement.devices + membership.placement.proxies;
-        serve_all(&mapped, spinners, (&wishes.faults, wishes.checksums), rings.as_ref())?;
-        return Ok(Some(Member::Proxy));
+        serve_all(&mapped, spinners, (&overrides.faults, overrides.checksums), rings.as_ref())?;
+        return Ok(Some(JoinedAs::Proxy));
     };
-    let seat = Seat::take(&mapped, rank)?;
+    let live = LiveRank::announce(&mapped, rank)?;
     let membership = shared.ready()?;
-    let terms = Terms {
+    let terms = JoinParams {
         mode: membership.options.proxy,
         spinners: membership.placement.devices,
-        cores: wishes.cores,
+        cores: overrides.cores,
         beside_service: is_beside_service(membership.options.proxy, membership.placement.proxies),
         timeout: membership.options.timeout,
     };
-    let numbers = Number::first(mapped.n_ranks());
-    let line = Supervision::begin(membership.link, pulse, restarting, &mapped, numbers)?;
-    let comm = seat.sit(&mapped, &terms, Some(line), own)?;
-    comm.plan(&wishes, false);
+    let incarnations = Incarnation::first(mapped.n_ranks());
+    let line = LauncherLink::begin(membership.link, pulse, restarting, &mapped, incarnations)?;
+    let comm = live.join(&mapped, &terms, Some(line), own)?;
+    comm.apply(&overrides, false);
     comm.record_in(rings.as_ref(), rank);
-    Ok(Some(Member::Device(Box::new(comm))))
+    Ok(Some(JoinedAs::Device(Box::new(comm))))
 }
 
 /// The rings in which a member is to note what it does, if it is.
@@ -119,25 +119,26 @@ impl Communicator {
 ///
 /// # Errors
 /// Those of [`join_job`].
-pub(super) fn join_met(mut joining: Joining, told: Option<NonZeroU32>) -> Result<Communicator> {
+pub(super) fn join_assembled(mut joining: Joining, told: Option<NonZeroU32>) -> Result<Communicator> {
     let rank = joining.rank().expect("only ranks meet");
-    let cores = Cores::own();
+    let cores = CoreSet::own();
     let all: Vec<_> = joining.all_gather(cores.bytes(), None)?.into_iter().map(|gift| gift.bytes).collect();
     let timeout = joining.options().timeout;
-    let terms = Terms {
+    let terms = JoinParams {
         mode: ProxyMode::Thread,
         spinners: cores.spinners(&all),
         cores: told,
         beside_service: false,
         timeout,
     };
-    let Entrance { shared, mapped, own } = Entrance::of(joining)?;
-    let seat = Seat::take(&mapped, rank)?;
-    let formation = Formation::new(&mapped, rank, terms.spinners, timeout, shared.joining().vigil().cloned());
+    let AttachedMember { shared, mapped, own } = AttachedMember::of(joining)?;
+    let live = LiveRank::announce(&mapped, rank)?;
+    let epoch_commit =
+        EpochCommit::new(&mapped, rank, terms.spinners, timeout, shared.joining().guard().cloned());
     // The host is not needed from here on.
-    shared.ready().map(drop).map_err(|error| formation.abandon(error))?;
-    let comm = seat.sit(&mapped, &terms, None, own).map_err(|error| formation.abandon(error))?;
-    formation.complete()?;
+    shared.ready().map(drop).map_err(|error| epoch_commit.abandon(error))?;
+    let comm = live.join(&mapped, &terms, None, own).map_err(|error| epoch_commit.abandon(error))?;
+    epoch_commit.complete()?;
     step("with the others");
     Ok(comm)
 }
@@ -150,22 +151,23 @@ pub(super) fn attach_threads(
     epoch_id: EpochId,
     shape: HeapShape,
     backing: &SegmentBacking,
-    terms: &Terms,
-    wishes: &Wishes,
+    terms: &JoinParams,
+    overrides: &Overrides,
 ) -> Result<Vec<Communicator>> {
     let (control, _segment) = Control::create(shape.n_ranks(), epoch_id)?;
     let ranks = || (0..shape.n_ranks()).map(Rank::known);
     let create = |rank| EpochMapping::create_segment(epoch_id, rank, shape, backing);
     let segments = ranks().map(|rank| create(rank).map(Arc::new)).collect::<Result<_>>()?;
     let mapped = Arc::new(EpochMapping::over(shape, control, segments)?);
-    let seats = ranks().map(|rank| Seat::take(&mapped, rank)).collect::<Result<Vec<_>>>()?;
-    let sit = |seat: Seat| seat.sit(&mapped, terms, None, None).inspect(|comm| comm.plan(wishes, true));
-    seats.into_iter().map(sit).collect()
+    let all_live = ranks().map(|rank| LiveRank::announce(&mapped, rank)).collect::<Result<Vec<_>>>()?;
+    let join =
+        |live: LiveRank| live.join(&mapped, terms, None, None).inspect(|comm| comm.apply(overrides, true));
+    all_live.into_iter().map(join).collect()
 }
 
 /// What a job has decided for its ranks.
 #[derive(Clone, Debug)]
-pub(super) struct Terms {
+pub(super) struct JoinParams {
     pub(super) mode: ProxyMode,
     /// How many threads that may spin share a core, proxies left aside.
     pub(super) spinners: u32,
@@ -177,13 +179,13 @@ pub(super) struct Terms {
 }
 
 /// A member that everybody's segments are mapped into, and its own into everybody.
-struct Entrance {
+struct AttachedMember {
     shared: Shared,
     mapped: Arc<EpochMapping>,
     own: Option<OwnSegment>,
 }
 
-impl Entrance {
+impl AttachedMember {
     fn of(joining: Joining) -> Result<Self> {
         let shape = HeapShape::new(joining.n_ranks(), joining.options().heap_len)?;
         let epoch_id = EpochId { job: joining.job_id(), epoch: joining.epoch() };
@@ -204,27 +206,27 @@ pub(super) struct OwnSegment {
 }
 
 /// A rank that peers see alive, and that has nothing to do with them yet.
-pub(super) struct Seat {
+pub(super) struct LiveRank {
     rank: Rank,
     life: LifeLock,
     registrar: MemoryRegistrar,
 }
 
-impl Seat {
-    pub(super) fn take(mapped: &Arc<EpochMapping>, rank: Rank) -> Result<Self> {
+impl LiveRank {
+    pub(super) fn announce(mapped: &Arc<EpochMapping>, rank: Rank) -> Result<Self> {
         let mut registrar = MemoryRegistrar::new(mapped.memory_table(rank)?);
         heap_windows(&mut registrar, mapped.windows())?;
-        let heart = Heart::new(Arc::clone(mapped), rank);
+        let heart = Heartbeat::new(Arc::clone(mapped), rank);
         let life = LifeLock::take(*mapped.kernel(), mapped.control().lives(), rank, heart)?;
         step("seen alive");
         Ok(Self { rank, life, registrar })
     }
 
-    pub(super) fn sit(
+    pub(super) fn join(
         self,
         mapped: &Arc<EpochMapping>,
-        terms: &Terms,
-        supervision: Option<Supervision>,
+        terms: &JoinParams,
+        launcher: Option<LauncherLink>,
         own: Option<OwnSegment>,
     ) -> Result<Communicator> {
         let Self { rank, life, registrar } = self;
@@ -237,25 +239,25 @@ impl Seat {
         let (epoch_id, n_ranks) = (mapped.epoch_id(), mapped.n_ranks());
         let job = format_args!("{:016x}", epoch_id.job);
         tracing::info!(target: EPOCH, %job, epoch = epoch_id.epoch, %rank, n_ranks, "in an epoch");
-        let meeting = Meeting::new(&context);
-        let membership = Membership {
+        let job_barrier = JobBarrier::new(&context);
+        let membership = JobMembership {
             context,
             ports: Ports::new(terms.mode, n_ranks),
             registrar: Mutex::new(registrar),
             workspace: Workspace::default(),
             life: Some(life),
-            supervision: supervision.map(Arc::new),
-            numbers: Number::first(mapped.n_ranks()),
+            launcher: launcher.map(Arc::new),
+            incarnations: Incarnation::first(mapped.n_ranks()),
             was_restarted: false,
-            herald: Mutex::default(),
+            recovery_callbacks: Mutex::default(),
             _own: own,
         };
         Ok(Communicator {
             rank,
             members: (0..mapped.n_ranks()).map(Rank::known).collect(),
-            meeting: Some(meeting),
+            job_barrier: Some(job_barrier),
             engine: None,
-            loan: Loan::default(),
+            loan: EngineLoan::default(),
             manner: Manner::default(),
             membership: Arc::new(membership),
         })

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::attach::OwnSegment;
+use super::launcher_link::{Incarnation, LauncherLink, LauncherState, has_service};
 use super::ports::Ports;
-use super::recovery::Herald;
-use super::supervision::{Number, Supervision, Tidings, has_service};
+use super::recovery::RecoveryCallbacks;
 use super::workspace::Workspace;
 use crate::channel::{Blamed, RankContext};
 use crate::collective::Landlord;
@@ -18,56 +18,56 @@ use crate::sync::{ProgressCell, Revocation};
 /// A rank in a job. Dropping it leaves the job; a peer that still needs this rank then gets
 /// [`crate::Error::PeerLost`].
 #[derive(Debug)]
-pub(super) struct Membership {
+pub(super) struct JobMembership {
     pub(super) context: Arc<RankContext>,
     pub(super) ports: Ports,
     pub(super) registrar: Mutex<MemoryRegistrar>,
     /// Where communicators keep their regions.
     pub(super) workspace: Workspace,
     pub(super) life: Option<LifeLock>,
-    pub(super) supervision: Option<Arc<Supervision>>,
+    pub(super) launcher: Option<Arc<LauncherLink>>,
     /// How the launcher knows each rank of this epoch; none for a rank that it has not started.
-    pub(super) numbers: Vec<Option<Number>>,
+    pub(super) incarnations: Vec<Option<Incarnation>>,
     /// Whether this process takes the place of one that has died.
     pub(super) was_restarted: bool,
-    pub(super) herald: Mutex<Herald>,
+    pub(super) recovery_callbacks: Mutex<RecoveryCallbacks>,
     pub(super) _own: Option<OwnSegment>,
 }
 
-impl Membership {
+impl JobMembership {
     pub(super) fn registrar(&self) -> MutexGuard<'_, MemoryRegistrar> {
         // A panic cannot leave the table half changed: each step checks first and changes last.
         self.registrar.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn herald(&self) -> MutexGuard<'_, Herald> {
+    pub(super) fn recovery_callbacks(&self) -> MutexGuard<'_, RecoveryCallbacks> {
         // Nobody's code runs while it is locked.
-        self.herald.lock().unwrap_or_else(PoisonError::into_inner)
+        self.recovery_callbacks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is known of the launcher, where there is one.
-    pub(super) fn tidings(&self) -> Option<&Tidings> {
-        self.supervision.as_ref().map(|supervision| supervision.tidings())
+    pub(super) fn launcher_state(&self) -> Option<&LauncherState> {
+        self.launcher.as_ref().map(|launcher| launcher.launcher_state())
     }
 
     /// Tells the launcher, where there is one, that `lost` is, so that it neither waits for that rank nor blames another one.
     pub(super) fn report_loss(&self, lost: Rank) {
-        if let (Some(supervision), Some(Some(number))) = (&self.supervision, self.numbers.get(lost.index())) {
-            supervision.report(DeviceName::Rank(number.rank), number.restarts);
+        if let (Some(launcher), Some(Some(number))) = (&self.launcher, self.incarnations.get(lost.index())) {
+            launcher.report(DeviceName::Rank(number.rank), number.restarts);
         }
     }
 
     /// Tells the launcher, where there is one, by whom this rank has come to nothing although that one was not lost.
     fn report_blame(&self) {
         let Some(Blamed { rank, is_late }) = self.context.blamed() else { return };
-        if let (Some(supervision), Some(Some(number))) = (&self.supervision, self.numbers.get(rank.index())) {
-            supervision.blame(*number, is_late);
+        if let (Some(launcher), Some(Some(number))) = (&self.launcher, self.incarnations.get(rank.index())) {
+            launcher.blame(*number, is_late);
         }
     }
 
     /// Keeps the launcher's line that `old` has, in this new epoch, whose ranks the launcher knows by `numbers`.
-    pub(super) fn succeed(&mut self, old: &Self, numbers: Vec<Option<Number>>) {
-        self.numbers = numbers;
+    pub(super) fn succeed(&mut self, old: &Self, incarnations: Vec<Option<Incarnation>>) {
+        self.incarnations = incarnations;
         if let Some(recorder) = old.context.any_recorder() {
             self.context.set_recorder(recorder.in_epoch(self.context.mapped().epoch_id().epoch));
             self.context.set_tracing(old.context.recorder().is_some());
@@ -78,20 +78,20 @@ impl Membership {
         if old.context.takes_checksums() {
             self.context.take_checksums();
         }
-        if let Some(supervision) = &old.supervision {
-            supervision.follow(self.context.mapped(), self.numbers.clone());
-            self.supervision = Some(Arc::clone(supervision));
+        if let Some(launcher) = &old.launcher {
+            launcher.follow(self.context.mapped(), self.incarnations.clone());
+            self.launcher = Some(Arc::clone(launcher));
         }
     }
 }
 
-impl Landlord for Membership {
+impl Landlord for JobMembership {
     fn take_back(&self, region: Region, departures: CellSlice<ProgressCell>) {
         self.workspace.retire(region, departures);
     }
 }
 
-impl Drop for Membership {
+impl Drop for JobMembership {
     /// A rank that leaves because it panics counts as lost; one that leaves because another was lost, has left, or
     /// held it up says so.
     fn drop(&mut self) {
@@ -106,10 +106,10 @@ impl Drop for Membership {
         // The service process ends when nobody is left.
         mapped.control().proxy_doorbell().wake(self.context.kernel());
         self.report_blame();
-        match (&self.supervision, mapped.revocation().read()) {
+        match (&self.launcher, mapped.revocation().read()) {
             (_, Some(Revocation::PeerLost(lost))) if lost != rank => self.report_loss(lost),
-            (Some(supervision), Some(Revocation::ProxyLost)) if has_service(mapped) => {
-                supervision.report(DeviceName::Proxy, 0);
+            (Some(launcher), Some(Revocation::ProxyLost)) if has_service(mapped) => {
+                launcher.report(DeviceName::Proxy, 0);
             }
             _ => {}
         }

@@ -7,20 +7,22 @@
 mod abort;
 mod alloc;
 mod attach;
+mod barrier_watch;
 mod blocks;
 mod checkpoint;
 mod collectives;
-mod crowd;
 mod engine;
-mod formation;
+mod epoch_commit;
 mod group;
 mod grow;
-mod heart;
+mod heartbeat;
 mod init;
-mod meeting;
+mod job_barrier;
+mod launcher_link;
 mod membership;
 mod operand;
-mod plan;
+mod overrides;
+mod oversubscription;
 mod ports;
 mod recover;
 mod recovery;
@@ -29,11 +31,9 @@ mod shrink;
 mod split;
 pub mod stream;
 mod submit;
-mod supervision;
 mod survivor;
 mod switch;
 mod unique_id;
-mod watch;
 mod workspace;
 
 use std::sync::Arc;
@@ -51,19 +51,19 @@ use crate::shm::{CellRef, SharedLayout, Span};
 use crate::sync::Revocation;
 
 pub use abort::Aborter;
-pub use attach::{Member, join_job};
+pub use attach::{JoinedAs, join_job};
 pub use blocks::Blocks;
 pub use checkpoint::CheckpointFault;
 pub use collectives::Collectives;
-pub use group::{Group, Joined, OnGroup};
+pub use group::{Group, GroupMember, OnGroup};
 pub(crate) use init::init_threads;
-use meeting::Meeting;
-use membership::Membership;
+use job_barrier::JobBarrier;
+use membership::JobMembership;
 pub use operand::{RecvBuffer, SendBuffer};
-use ports::Tenant;
+use ports::ChannelUser;
 pub use recovery::Recovery;
 pub use shrink::Shrunk;
-pub use submit::{Standing, Submit};
+pub use submit::{Caller, Submit};
 pub use switch::SwitchChannel;
 pub use unique_id::UniqueId;
 
@@ -81,14 +81,14 @@ pub struct Communicator {
     /// The ranks of the job that belong to it, in the order of their ranks in it.
     members: Arc<[Rank]>,
     /// Where all ranks of the job meet; in the job's first communicator only.
-    meeting: Option<Meeting>,
+    job_barrier: Option<JobBarrier>,
     /// What runs its collectives; made by the first of them.
     engine: Option<Box<Engine>>,
     /// To whom it is lent: streams, while calls of this communicator may be enqueued there.
-    loan: stream::Loan,
+    loan: stream::EngineLoan,
     /// How its collectives are done.
     manner: Manner,
-    membership: Arc<Membership>,
+    membership: Arc<JobMembership>,
 }
 
 impl Communicator {
@@ -160,7 +160,11 @@ impl Communicator {
     /// [`crate::Error::Os`] when the proxy cannot be started.
     pub fn port_channel(&self, peer: Rank) -> Result<PortChannel> {
         let peer = self.member(peer)?;
-        PortChannel::open(self.context(), peer, self.membership.ports.open(self.context(), Tenant::Program)?)
+        PortChannel::open(
+            self.context(),
+            peer,
+            self.membership.ports.open(self.context(), ChannelUser::Program)?,
+        )
     }
 
     /// Gives `region` of the heap of `rank` an id that triggers of this rank can name: see
@@ -265,8 +269,8 @@ impl Communicator {
                 .and_then(|engine| engine.told(Summary::new(Operation::Finalize)))
                 .unwrap_or(error));
         }
-        match &mut self.meeting {
-            Some(meeting) => meeting.finalize(self.engine.as_deref()),
+        match &mut self.job_barrier {
+            Some(job_barrier) => job_barrier.finalize(self.engine.as_deref()),
             None => self.engine()?.finalize(),
         }
     }

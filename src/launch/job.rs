@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::names::Names;
+use super::names::ClaimedNames;
 use super::output::OutputLine;
-use super::{Launch, Observer, Outcome, spawn_threads, supervise};
+use super::{JobOutcome, Launch, Observer, spawn_threads, supervise};
 use crate::bootstrap::{Options, ProxyMode, checksums_from_env, cores_from_env};
 use crate::channel::{Control, EpochId};
-use crate::comm::{Communicator, Member, init_threads, join_job};
+use crate::comm::{Communicator, JoinedAs, init_threads, join_job};
+use crate::epoch_id::fresh_job_id;
 use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::faults::{FaultCounters, FaultKind};
 #[cfg(feature = "trace")]
@@ -23,9 +24,9 @@ use crate::trace::{TraceFile, from_environment};
 
 /// What the process that returns from [`launch`] was in the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum LaunchedAs {
     /// The launcher: all devices have ended well.
-    Launcher(Outcome),
+    Launcher(JobOutcome),
     /// A device: its body has returned.
     Device,
     /// The proxy service: the job is over.
@@ -43,7 +44,7 @@ pub enum Role {
 pub fn launch<E: From<Error>>(
     n_ranks: u32,
     body: impl FnOnce(&mut Communicator) -> Result<(), E>,
-) -> Result<Role, E> {
+) -> Result<LaunchedAs, E> {
     Launch::new(n_ranks)?.run(body)
 }
 
@@ -62,8 +63,8 @@ pub fn launch_threads<R: Send>(
         return Err(Error::Unavailable { operation: "launch_threads", needs: "proxies that are threads" });
     }
     check_n_ranks(n_ranks)?;
-    let job = super::fresh_job_id();
-    let _names = Names::claim(&options.backing, n_ranks, job, &mut |_, _| {})?;
+    let job = fresh_job_id();
+    let _names = ClaimedNames::claim(&options.backing, n_ranks, job, &mut |_, _| {})?;
     spawn_threads(init_threads(job, n_ranks, options)?, |_, mut comm| {
         let result = body(&mut comm)?;
         comm.finalize()?;
@@ -79,15 +80,15 @@ impl Launch {
     pub fn run<E: From<Error>>(
         &self,
         body: impl FnOnce(&mut Communicator) -> Result<(), E>,
-    ) -> Result<Role, E> {
+    ) -> Result<LaunchedAs, E> {
         match join_job()? {
-            Some(Member::Device(mut comm)) => {
+            Some(JoinedAs::Device(mut comm)) => {
                 body(&mut comm)?;
                 comm.finalize()?;
-                Ok(Role::Device)
+                Ok(LaunchedAs::Device)
             }
-            Some(Member::Proxy) => Ok(Role::Proxy),
-            None => Ok(Role::Launcher(self.supervise(&mut Silent)?)),
+            Some(JoinedAs::Proxy) => Ok(LaunchedAs::Proxy),
+            None => Ok(LaunchedAs::Launcher(self.supervise(&mut Silent)?)),
         }
     }
 
@@ -95,17 +96,21 @@ impl Launch {
     ///
     /// # Errors
     /// Those of [`Launch::spawn_and_supervise`], and of making the control segment.
-    pub fn supervise(&self, observer: &mut dyn Observer) -> Result<Outcome> {
-        self.options().faults.check_for(self.n_ranks(), self.options().proxy)?;
+    pub fn supervise(&self, observer: &mut dyn Observer) -> Result<JobOutcome> {
+        self.options().check_faults(self.n_ranks())?;
         checksums_from_env()?;
         cores_from_env()?;
         let epoch_id = EpochId { job: self.job_id(), epoch: self.epoch() };
         let (control, segment) = Control::create(self.n_ranks(), epoch_id)?;
-        let names =
-            Names::claim(&self.options().backing, self.n_ranks(), epoch_id.job, &mut |name, creator| {
+        let names = ClaimedNames::claim(
+            &self.options().backing,
+            self.n_ranks(),
+            epoch_id.job,
+            &mut |name, creator| {
                 observer.on_stale_name(name, creator);
-            })?;
-        let naming = Naming { control: control.clone(), named: Vec::new() };
+            },
+        )?;
+        let naming = FaultNaming { control: control.clone(), named: Vec::new() };
         let (kernel, restarted) = (HostKernel::detect(), Vec::new());
         let mut revoking = Revoking { control, kernel, naming, restarted, observer };
         let run = |rings: Option<BorrowedFd<'_>>| {
@@ -132,8 +137,8 @@ impl Launch {
     fn run_traced(
         &self,
         epoch_id: EpochId,
-        run: impl FnOnce(Option<BorrowedFd<'_>>) -> Result<Outcome>,
-    ) -> Result<Outcome> {
+        run: impl FnOnce(Option<BorrowedFd<'_>>) -> Result<JobOutcome>,
+    ) -> Result<JobOutcome> {
         #[cfg(feature = "trace")]
         if let Some(path) = self.trace.clone().or_else(from_environment) {
             let trace = TraceFile::create(&path, epoch_id, 0, self.n_ranks(), self.trace_records)?;
@@ -159,7 +164,7 @@ impl Observer for Silent {
 struct Revoking<'a> {
     control: Control,
     kernel: HostKernel,
-    naming: Naming,
+    naming: FaultNaming,
     /// Who was started again, and by what it had died, by its name.
     restarted: Vec<(DeviceName, ExitCause)>,
     observer: &'a mut dyn Observer,
@@ -167,12 +172,12 @@ struct Revoking<'a> {
 
 /// Names the faults that have killed devices, of which these tell in the first epoch: each once, as a rank that was started again
 /// suffers none.
-struct Naming {
+struct FaultNaming {
     control: Control,
     named: Vec<Rank>,
 }
 
-impl Naming {
+impl FaultNaming {
     /// The cause by its name, where it was a fault.
     fn name(&mut self, device: DeviceName, cause: ExitCause) -> ExitCause {
         if cause != ExitCause::Signal(Signal::SIGKILL as i32) {
@@ -279,7 +284,7 @@ mod tests {
     #[test]
     fn the_death_of_a_rank_by_a_fault_names_no_other() {
         let (control, _segment) = Control::create(2, EpochId { job: 1, epoch: 1 }).unwrap();
-        let mut naming = Naming { control: control.clone(), named: Vec::new() };
+        let mut naming = FaultNaming { control: control.clone(), named: Vec::new() };
         let (killed, rank) = (ExitCause::Signal(Signal::SIGKILL as i32), Rank::known(1));
         let hit = |kind, at: &'static str| {
             let hit = FaultHit { kind, rank, counted: at, number: 3, at, seed: 7 };

@@ -30,9 +30,9 @@ pub(super) const CLAIMING: &str = "claiming the names of the segments";
 
 /// The claimed names of one job; none where its segments have no names.
 #[derive(Debug)]
-pub(super) struct Names(Option<Claim>);
+pub(super) struct ClaimedNames(Option<PrefixClaim>);
 
-impl Names {
+impl ClaimedNames {
     /// Claims the names that the segments of `job` will get. Names that killed processes have left are removed, and
     /// `on_stale` is told each one and its creator.
     ///
@@ -60,7 +60,7 @@ impl Names {
             }
         }
         lock.sign()?;
-        Ok(Self(Some(Claim { sweep, lock })))
+        Ok(Self(Some(PrefixClaim { sweep, lock })))
     }
 
     /// What every process has to hold that may make one of the names; see [`Janitor::hold`].
@@ -70,13 +70,13 @@ impl Names {
 }
 
 #[derive(Debug)]
-struct Claim {
+struct PrefixClaim {
     sweep: Sweep,
     /// Given back after the names are gone.
     lock: PrefixLock,
 }
 
-impl Drop for Claim {
+impl Drop for PrefixClaim {
     fn drop(&mut self) {
         self.sweep.segments();
     }
@@ -117,8 +117,8 @@ mod tests {
         format!("shmccl-names-{test}-{}", std::process::id())
     }
 
-    fn claim(prefix: &str, job: u64) -> Result<Names> {
-        Names::claim(&SegmentBacking::Named(prefix.to_owned()), 2, job, &mut |_, _| {})
+    fn claim(prefix: &str, job: u64) -> Result<ClaimedNames> {
+        ClaimedNames::claim(&SegmentBacking::Named(prefix.to_owned()), 2, job, &mut |_, _| {})
     }
 
     fn exists(name: &str) -> bool {

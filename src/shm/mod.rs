@@ -70,7 +70,7 @@ pub use self::{
     cells::{CellRef, CellSlice, SharedLayout},
     copy::{CopyKernel, ReadSoon},
     kernel::HostKernel,
-    life::{LifeLock, Vital},
+    life::{LifeLock, LifeObserver},
     mapping::Mapping,
     segment::{Backing, Segment},
     view::Span,

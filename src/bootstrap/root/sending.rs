@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use nix::errno::Errno;
 
-use super::{Member, Root, Seat};
-use crate::bootstrap::message::Message;
+use super::{BootstrapRoot, MemberId, MemberRecord};
+use crate::bootstrap::message::ControlMessage;
 use crate::bootstrap::socket::send;
 use crate::logs::step;
 
@@ -17,32 +17,32 @@ pub(super) struct Outgoing {
     descriptors: Rc<[OwnedFd]>,
 }
 
-impl Root {
+impl BootstrapRoot {
     /// Sends a message to all members.
-    pub(crate) fn tell_all<M: Message>(&mut self, message: &M) {
+    pub(crate) fn tell_all<M: ControlMessage>(&mut self, message: &M) {
         self.broadcast(message, Rc::new([]));
     }
 
-    pub(super) fn broadcast<M: Message>(&mut self, message: &M, descriptors: Rc<[OwnedFd]>) {
+    pub(super) fn broadcast<M: ControlMessage>(&mut self, message: &M, descriptors: Rc<[OwnedFd]>) {
         let bytes: Rc<[u8]> = bytemuck::bytes_of(message).into();
         for index in 0..self.members.len() {
             let outgoing = Outgoing { bytes: Rc::clone(&bytes), descriptors: Rc::clone(&descriptors) };
             self.members[index].outbox.push_back(outgoing);
             step("about to tell one of all");
-            self.flush(Seat(index));
+            self.flush(MemberId(index));
         }
     }
 
-    pub(super) fn post<M: Message>(&mut self, seat: Seat, message: &M, descriptors: Rc<[OwnedFd]>) {
+    pub(super) fn post<M: ControlMessage>(&mut self, id: MemberId, message: &M, descriptors: Rc<[OwnedFd]>) {
         let bytes = bytemuck::bytes_of(message).into();
-        self.members[seat.0].outbox.push_back(Outgoing { bytes, descriptors });
-        self.flush(seat);
+        self.members[id.0].outbox.push_back(Outgoing { bytes, descriptors });
+        self.flush(id);
     }
 
     /// Sends what waits for a member as far as its socket takes it. That it hung up is noticed on reading, after its
     /// last words.
-    pub(super) fn flush(&mut self, seat: Seat) {
-        let Member { socket, outbox, .. } = &mut self.members[seat.0];
+    pub(super) fn flush(&mut self, id: MemberId) {
+        let MemberRecord { socket, outbox, .. } = &mut self.members[id.0];
         let Some(socket) = socket else {
             outbox.clear();
             return;

@@ -4,33 +4,35 @@ use std::rc::Rc;
 
 use bytemuck::Zeroable;
 
-use super::{Event, Phase, Root, Seat};
-use crate::bootstrap::message::{self, Hello, LAYOUT_VERSION, Message, Refusal, Refused, Welcome};
+use super::{BootstrapRoot, MemberId, MemberPhase, RootEvent};
+use crate::bootstrap::message::{
+    self, ControlMessage, Hello, LAYOUT_VERSION, MemberRefusal, Refused, Welcome,
+};
 use crate::error::ExitCause;
 
 /// What does not fit, as the launcher expects it, and as it was found.
-type Misfit = (Refusal, u64, u64);
+type Misfit = (MemberRefusal, u64, u64);
 
-impl Root {
+impl BootstrapRoot {
     /// Answers a Hello.
-    pub(super) fn welcome(&mut self, seat: Seat, bytes: &[u8], sender: Option<(i32, u32)>) -> Option<()> {
-        let member = &self.members[seat.0];
+    pub(super) fn welcome(&mut self, id: MemberId, bytes: &[u8], sender: Option<(i32, u32)>) -> Option<()> {
+        let member = &self.members[id.0];
         let code = message::member_code(member.device);
         let (pid, user) = sender?;
-        let version = message::head_of(bytes)?.version;
+        let version = message::header_of(bytes)?.version;
         let fits = if version == message::VERSION {
             self.check_hello(&message::read(bytes)?, code, user)
         } else {
-            Err((Refusal::Version, message::VERSION.into(), version.into()))
+            Err((MemberRefusal::Version, message::VERSION.into(), version.into()))
         };
         if let Err(misfit) = fits {
-            self.refuse(seat, misfit);
+            self.refuse(id, misfit);
             return Some(());
         }
         let options = &self.offer.options;
         let name = options.backing.name().as_bytes();
         let mut welcome = Welcome {
-            head: Welcome::head(self.offer.job_id),
+            header: Welcome::header(self.offer.job_id),
             epoch: self.offer.epoch,
             heap_len: options.heap_len,
             timeout_ms: u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX),
@@ -49,35 +51,35 @@ impl Root {
             ..Welcome::zeroed()
         };
         welcome.backing_name.get_mut(..name.len())?.copy_from_slice(name);
-        let restarts = self.members[seat.0].restarts;
-        self.members[seat.0].phase = if restarts == 0 { Phase::Welcomed } else { Phase::Returning };
-        self.members[seat.0].has_joined = true;
-        self.post(seat, &welcome, Rc::clone(&self.gifts));
-        self.invite.into_iter().for_each(|invite| self.pass_on(seat, &invite));
-        self.tell_forsaken(seat);
-        self.events.push_back(Event::Joined(seat, pid));
+        let restarts = self.members[id.0].restarts;
+        self.members[id.0].phase = if restarts == 0 { MemberPhase::Welcomed } else { MemberPhase::Returning };
+        self.members[id.0].has_joined = true;
+        self.post(id, &welcome, Rc::clone(&self.descriptors));
+        self.invite.into_iter().for_each(|invite| self.pass_on(id, &invite));
+        self.tell_not_restarted(id);
+        self.events.push_back(RootEvent::Joined(id, pid));
         Some(())
     }
 
-    fn refuse(&mut self, seat: Seat, (refusal, expected, found): Misfit) {
-        let (head, reason) = (Refused::head(self.offer.job_id), refusal.code());
-        self.post(seat, &Refused { head, reason, reserved: 0, expected, found }, Rc::new([]));
+    fn refuse(&mut self, id: MemberId, (refusal, expected, found): Misfit) {
+        let (header, reason) = (Refused::header(self.offer.job_id), refusal.code());
+        self.post(id, &Refused { header, reason, reserved: 0, expected, found }, Rc::new([]));
         let cause = match refusal {
-            Refusal::Version | Refusal::Layout => {
+            MemberRefusal::Version | MemberRefusal::Layout => {
                 ExitCause::Version { what: refusal.what(), launcher: expected, device: found }
             }
-            Refusal::Job | Refusal::User | Refusal::Member => ExitCause::Protocol,
+            MemberRefusal::Job | MemberRefusal::User | MemberRefusal::Member => ExitCause::Protocol,
         };
-        self.cut_off(seat, cause);
+        self.cut_off(id, cause);
     }
 
     fn check_hello(&self, hello: &Hello, code: u32, user: u32) -> std::result::Result<(), Misfit> {
         let differs = |refusal, expected: u64, found: u64| {
             if expected == found { Ok(()) } else { Err((refusal, expected, found)) }
         };
-        differs(Refusal::User, nix::unistd::getuid().as_raw().into(), user.into())?;
-        differs(Refusal::Layout, LAYOUT_VERSION.into(), hello.layout_version.into())?;
-        differs(Refusal::Job, self.offer.job_id, hello.head.job_id)?;
-        differs(Refusal::Member, code.into(), hello.member.into())
+        differs(MemberRefusal::User, nix::unistd::getuid().as_raw().into(), user.into())?;
+        differs(MemberRefusal::Layout, LAYOUT_VERSION.into(), hello.layout_version.into())?;
+        differs(MemberRefusal::Job, self.offer.job_id, hello.header.job_id)?;
+        differs(MemberRefusal::Member, code.into(), hello.member.into())
     }
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::Stream;
-use super::line::{Loan, Ticket};
+use super::line::{EngineLoan, Ticket};
 use crate::channel::RankContext;
 use crate::collective::group::{self, Share};
 use crate::collective::{Call, Manner, Operation, Summary};
 use crate::comm::Communicator;
-use crate::comm::submit::{Standing, Submit};
+use crate::comm::submit::{Caller, Submit};
 use crate::error::Result;
 
 /// A communicator whose calls a stream takes: see [`Stream::on`].
@@ -38,8 +38,8 @@ impl Stream {
 
 /// Buffers are in the symmetric heap, or live for ever.
 impl Submit<'static> for OnStream<'_> {
-    fn standing(&self) -> Standing {
-        self.comm.standing()
+    fn caller(&self) -> Caller {
+        self.comm.caller()
     }
 
     fn submit(&mut self, mut call: Call<'static>) -> Result<()> {
@@ -88,19 +88,19 @@ impl Stream {
     /// Enqueues the calls of `parties`, each of which has some, as one operation.
     pub(in crate::comm) fn enqueue_group<'c>(
         &self,
-        parties: impl Iterator<Item = (&'c mut Communicator, Vec<Call<'static>>)>,
+        comms: impl Iterator<Item = (&'c mut Communicator, Vec<Call<'static>>)>,
     ) -> Result<()> {
         let due = |(comm, calls): (&mut Communicator, Vec<_>)| {
             let manner = comm.manner;
             let ticket = comm.ticket(|| group::summary(&calls, manner))?;
             Ok(Due { ticket, manner, calls })
         };
-        let mut parties = parties.map(due).collect::<Result<Vec<_>>>()?;
-        let Some(first) = parties.first() else { return Ok(()) };
+        let mut comms = comms.map(due).collect::<Result<Vec<_>>>()?;
+        let Some(first) = comms.first() else { return Ok(()) };
         let context = Arc::clone(first.ticket.context());
         let operation = Operation::Group.name();
         self.enqueue_call(operation, &context, move |context| {
-            let mut shares: Vec<_> = parties.iter_mut().map(Due::share).collect();
+            let mut shares: Vec<_> = comms.iter_mut().map(Due::share).collect();
             enter(context, operation)?;
             group::run(&mut shares)
         })
@@ -132,7 +132,7 @@ impl Communicator {
         }
         self.engine_for(call)?;
         let engine = self.engine.take().expect("it was there a moment ago");
-        self.loan = Loan::begin(self.context(), engine);
+        self.loan = EngineLoan::begin(self.context(), engine);
         Ok(self.loan.ticket().expect("lent just now"))
     }
 }

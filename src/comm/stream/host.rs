@@ -71,10 +71,10 @@ impl<T: Pod> HostBuffer<T> {
 /// What a stream copies to a device. Made from a `Vec`, which it takes, an `Arc<[T]>` or `&'static [T]`, which stay as they
 /// are, or a `&HostBuffer`, which is read when the copy is executed.
 #[derive(Debug)]
-pub struct HostSource<T: 'static>(Source<T>);
+pub struct HostSource<T: 'static>(HostMemory<T>);
 
 #[derive(Debug)]
-enum Source<T: 'static> {
+enum HostMemory<T: 'static> {
     Owned(Vec<T>),
     Shared(Arc<[T]>),
     Static(&'static [T]),
@@ -84,44 +84,44 @@ enum Source<T: 'static> {
 impl<T> HostSource<T> {
     pub(super) fn len(&self) -> usize {
         match &self.0 {
-            Source::Owned(elements) => elements.len(),
-            Source::Shared(elements) => elements.len(),
-            Source::Static(elements) => elements.len(),
-            Source::Buffer(buffer) => buffer.len(),
+            HostMemory::Owned(elements) => elements.len(),
+            HostMemory::Shared(elements) => elements.len(),
+            HostMemory::Static(elements) => elements.len(),
+            HostMemory::Buffer(buffer) => buffer.len(),
         }
     }
 
     /// Lets `visit` read the elements.
     pub(super) fn with<R>(&self, visit: impl FnOnce(&[T]) -> R) -> R {
         match &self.0 {
-            Source::Owned(elements) => visit(elements),
-            Source::Shared(elements) => visit(elements),
-            Source::Static(elements) => visit(elements),
-            Source::Buffer(buffer) => visit(&buffer.lock()),
+            HostMemory::Owned(elements) => visit(elements),
+            HostMemory::Shared(elements) => visit(elements),
+            HostMemory::Static(elements) => visit(elements),
+            HostMemory::Buffer(buffer) => visit(&buffer.lock()),
         }
     }
 }
 
 impl<T> From<Vec<T>> for HostSource<T> {
     fn from(elements: Vec<T>) -> Self {
-        Self(Source::Owned(elements))
+        Self(HostMemory::Owned(elements))
     }
 }
 
 impl<T> From<Arc<[T]>> for HostSource<T> {
     fn from(elements: Arc<[T]>) -> Self {
-        Self(Source::Shared(elements))
+        Self(HostMemory::Shared(elements))
     }
 }
 
 impl<T> From<&'static [T]> for HostSource<T> {
     fn from(elements: &'static [T]) -> Self {
-        Self(Source::Static(elements))
+        Self(HostMemory::Static(elements))
     }
 }
 
 impl<T> From<&HostBuffer<T>> for HostSource<T> {
     fn from(buffer: &HostBuffer<T>) -> Self {
-        Self(Source::Buffer(buffer.clone()))
+        Self(HostMemory::Buffer(buffer.clone()))
     }
 }

@@ -15,13 +15,13 @@ use crate::collective::Engine;
 
 /// An engine that streams have the use of, and the calls that wait for it.
 #[derive(Debug)]
-struct Line {
+struct CallQueue {
     context: Arc<RankContext>,
-    state: Monitor<State>,
+    state: Monitor<CallQueueState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct CallQueueState {
     /// Not there while a call is executed, and after the loan.
     engine: Option<Box<Engine>>,
     /// How many tickets there are.
@@ -32,22 +32,22 @@ struct State {
 
 /// The engine of a communicator, as far as it is lent.
 #[derive(Debug, Default)]
-pub(in crate::comm) struct Loan(Option<Arc<Line>>);
+pub(in crate::comm) struct EngineLoan(Option<Arc<CallQueue>>);
 
 /// The right of one call to the engine, when its turn has come. It passes on when it is dropped, used or not: one that was never
 /// enqueued is as if it had not been asked for.
 #[derive(Debug)]
 pub(super) struct Ticket {
-    line: Arc<Line>,
+    line: Arc<CallQueue>,
     number: u64,
     engine: Option<Box<Engine>>,
 }
 
-impl Loan {
+impl EngineLoan {
     /// Lends `engine`.
     pub(super) fn begin(context: &Arc<RankContext>, engine: Box<Engine>) -> Self {
-        let state = Monitor::new(context, State { engine: Some(engine), issued: 0, done: 0 });
-        Self(Some(Arc::new(Line { context: Arc::clone(context), state })))
+        let state = Monitor::new(context, CallQueueState { engine: Some(engine), issued: 0, done: 0 });
+        Self(Some(Arc::new(CallQueue { context: Arc::clone(context), state })))
     }
 
     /// The ticket of the next call; `None` when nothing is lent.
@@ -67,25 +67,25 @@ impl Loan {
     }
 }
 
-/// Waits as [`Loan::end`] does. While it unwinds it ends the epoch first, as peers may never come to those calls.
-impl Drop for Loan {
+/// Waits as [`EngineLoan::end`] does. While it unwinds it ends the epoch first, as peers may never come to those calls.
+impl Drop for EngineLoan {
     fn drop(&mut self) {
         let Some(line) = self.0.take() else { return };
-        if std::thread::panicking() && !line.state.look(State::is_done) {
+        if std::thread::panicking() && !line.state.look(CallQueueState::is_done) {
             line.context.mark_own_loss();
         }
         drop(line.close());
     }
 }
 
-impl Line {
+impl CallQueue {
     #[cold]
     fn close(&self) -> Box<Engine> {
         self.state.wait(|state| if state.is_done() { state.engine.take() } else { None })
     }
 }
 
-impl State {
+impl CallQueueState {
     fn is_done(&self) -> bool {
         self.done == self.issued
     }

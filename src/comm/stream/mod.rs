@@ -61,9 +61,9 @@ use crate::rank::Rank;
 pub use calls::OnStream;
 pub use event::Event;
 pub use host::{HostBuffer, HostSource};
-pub(super) use line::Loan;
+pub(super) use line::EngineLoan;
 pub use worker::MAX_ENQUEUED;
-use worker::{Failure, Queue, Task};
+use worker::{Failure, StreamQueue, StreamTask};
 
 /// Operations in order, executed by a thread of its own: see the [module](self).
 ///
@@ -77,7 +77,7 @@ pub struct Stream {
     context: Arc<RankContext>,
     /// The ranks of the communicator that it was made of, by their ranks in the job.
     members: Arc<[Rank]>,
-    queue: Arc<Queue>,
+    queue: Arc<StreamQueue>,
     worker: Option<JoinHandle<()>>,
 }
 
@@ -108,7 +108,7 @@ impl Stream {
     /// [`Error::Os`] when the thread cannot be started.
     pub fn new(comm: &Communicator) -> Result<Self> {
         let context = Arc::clone(comm.context());
-        let queue = Queue::new(&context);
+        let queue = StreamQueue::new(&context);
         let worker = Some(queue.start()?);
         Ok(Self { context, members: Arc::clone(&comm.members), queue, worker })
     }
@@ -163,7 +163,7 @@ impl Stream {
         context: &Arc<RankContext>,
         work: impl FnOnce(Option<&Failure>) -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        self.queue.push(Task { operation, context: Arc::clone(context), work: Box::new(work) })
+        self.queue.push(StreamTask { operation, context: Arc::clone(context), work: Box::new(work) })
     }
 
     fn is_on_its_thread(&self) -> bool {

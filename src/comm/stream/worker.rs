@@ -21,18 +21,18 @@ const FULL: Error = Error::Exhausted {
 };
 
 /// Executes an operation. After a failure it is told of that instead, and has to do no more than tell whoever waits for it.
-type Work = dyn FnOnce(Option<&Failure>) -> Result<()> + Send;
+type StreamWork = dyn FnOnce(Option<&Failure>) -> Result<()> + Send;
 
 /// One operation of a stream.
-pub(super) struct Task {
+pub(super) struct StreamTask {
     /// What it is called.
     pub(super) operation: &'static str,
     /// Whose epoch it belongs to.
     pub(super) context: Arc<RankContext>,
-    pub(super) work: Box<Work>,
+    pub(super) work: Box<StreamWork>,
 }
 
-impl std::fmt::Debug for Task {
+impl std::fmt::Debug for StreamTask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.operation)
     }
@@ -55,14 +55,14 @@ impl Failure {
 
 /// The tasks of a stream, between those who enqueue them and its worker.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct StreamQueue {
     context: Arc<RankContext>,
-    state: Monitor<State>,
+    state: Monitor<StreamQueueState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    tasks: VecDeque<Task>,
+struct StreamQueueState {
+    tasks: VecDeque<StreamTask>,
     enqueued: u64,
     done: u64,
     failure: Option<Failure>,
@@ -70,15 +70,18 @@ struct State {
     is_closed: bool,
 }
 
-impl State {
+impl StreamQueueState {
     fn failed(&self) -> Result<()> {
         self.failure.as_ref().map_or(Ok(()), |failure| Err(failure.error()))
     }
 }
 
-impl Queue {
+impl StreamQueue {
     pub(super) fn new(context: &Arc<RankContext>) -> Arc<Self> {
-        Arc::new(Self { context: Arc::clone(context), state: Monitor::new(context, State::default()) })
+        Arc::new(Self {
+            context: Arc::clone(context),
+            state: Monitor::new(context, StreamQueueState::default()),
+        })
     }
 
     /// Starts the thread that executes what is enqueued, in order, until the queue is closed and empty.
@@ -105,7 +108,7 @@ impl Queue {
     ///
     /// # Errors
     /// [`Error::StreamFailed`]; [`Error::Exhausted`] where there is no room, and the task is dropped.
-    pub(super) fn push(&self, task: Task) -> Result<()> {
+    pub(super) fn push(&self, task: StreamTask) -> Result<()> {
         let (refused, pushed) = self.state.change(|state| {
             if state.tasks.len() >= MAX_ENQUEUED {
                 return (Some(task), Err(FULL));
@@ -174,8 +177,8 @@ impl Queue {
 
     /// The next task, and whether it is one of the last; `None` when there will be none. Does not count as a spinner while it
     /// sleeps.
-    fn next(&self) -> Option<(Task, bool)> {
-        let take = |state: &mut State| match state.tasks.pop_front() {
+    fn next(&self) -> Option<(StreamTask, bool)> {
+        let take = |state: &mut StreamQueueState| match state.tasks.pop_front() {
             Some(task) => Some(Some((task, state.is_closed))),
             None => state.is_closed.then_some(None),
         };

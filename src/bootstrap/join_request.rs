@@ -10,13 +10,13 @@ use nix::sys::socket::{
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 
-use super::channel::Channel;
-use super::dismissal::MEETING;
+use super::control_channel::ControlChannel;
 use super::member::Joining;
-use super::message::{ANY_RANK, Knock, LAYOUT_VERSION, Message, Met, Refusal};
+use super::message::{ANY_RANK, ControlMessage, JoinRequest, LAYOUT_VERSION, MemberRefusal, Met};
 use super::options::Options;
-use super::socket::{Deadline, Line, resource_error};
-use super::vigil::Vigil;
+use super::rejection::MEETING;
+use super::socket::{ControlSocket, Deadline, resource_error};
+use super::wait_guard::WaitGuard;
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
 
@@ -41,16 +41,16 @@ impl MeetingPoint {
     }
 }
 
-/// As whom a process comes to a meeting that is not a newcomer.
+/// As whom a process comes to a meeting that is not a joiner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct RankClaim {
     pub(crate) rank: Rank,
     pub(crate) n_ranks: u32,
-    /// How many of these ranks come as what they are; the others are for newcomers.
+    /// How many of these ranks come as what they are; the others are for joiners.
     pub(crate) n_members: u32,
 }
 
-/// Comes to a meeting in `part`, and joins the job when all are there. Meanwhile it looks after others by `vigil`.
+/// Comes to a meeting in `part`, and joins the job when all are there. Meanwhile it looks after others by `guard`.
 ///
 /// # Errors
 /// [`Error::NoMeeting`]; [`Error::RankTaken`], [`Error::Mismatch`] or [`Error::PeerLost`] when the meeting has failed
@@ -58,13 +58,13 @@ pub(crate) struct Part {
 /// runs as another user; [`Error::ResourceLimit`], here or at the host.
 pub(crate) fn meet(
     point: &MeetingPoint,
-    part: Part,
+    part: RankClaim,
     options: &Options,
-    vigil: Option<Vigil>,
+    guard: Option<WaitGuard>,
 ) -> Result<Joining> {
-    let Part { rank, n_ranks, n_members } = part;
-    let knock = Knock {
-        head: Knock::head(point.job_id),
+    let RankClaim { rank, n_ranks, n_members } = part;
+    let request = JoinRequest {
+        header: JoinRequest::header(point.job_id),
         layout_version: LAYOUT_VERSION,
         rank: rank.get(),
         n_ranks,
@@ -74,34 +74,39 @@ pub(crate) fn meet(
         heap_len: options.heap_len,
         timeout_ms: milliseconds(options.timeout),
     };
-    Ok(come(point, &knock, options.timeout, vigil)?.with_options(options.clone()))
+    Ok(come(point, &request, options.timeout, guard)?.with_options(options.clone()))
 }
 
-/// Comes to a meeting as a newcomer: takes the first rank that is free for one, and the options of the others but their patience.
-/// Meanwhile it looks after others by `vigil`.
+/// Comes to a meeting as a joiner: takes the first rank that is free for one, and the options of the others but their patience.
+/// Meanwhile it looks after others by `guard`.
 ///
 /// # Errors
 /// Those of [`meet`]; [`Error::NoPlace`].
-pub(crate) fn meet_as_newcomer(
+pub(crate) fn meet_as_joiner(
     point: &MeetingPoint,
     timeout: Duration,
-    vigil: Option<Vigil>,
+    guard: Option<WaitGuard>,
 ) -> Result<Joining> {
-    let knock = Knock {
-        head: Knock::head(point.job_id),
+    let request = JoinRequest {
+        header: JoinRequest::header(point.job_id),
         layout_version: LAYOUT_VERSION,
         rank: ANY_RANK,
         timeout_ms: milliseconds(timeout),
-        ..Knock::zeroed()
+        ..JoinRequest::zeroed()
     };
-    Ok(come(point, &knock, timeout, vigil)?.with_timeout(timeout))
+    Ok(come(point, &request, timeout, guard)?.with_timeout(timeout))
 }
 
 /// Knocks, and says Hello when all have come.
-fn come(point: &MeetingPoint, knock: &Knock, timeout: Duration, vigil: Option<Vigil>) -> Result<Joining> {
+fn come(
+    point: &MeetingPoint,
+    request: &JoinRequest,
+    timeout: Duration,
+    guard: Option<WaitGuard>,
+) -> Result<Joining> {
     let socket = reach(point, timeout)?;
-    let mut channel = Channel { socket, job_id: point.job_id, n_ranks: MAX_RANKS, vigil };
-    channel.say(knock, &[])?;
+    let mut channel = ControlChannel { socket, job_id: point.job_id, n_ranks: MAX_RANKS, guard };
+    channel.say(request, &[])?;
     let (met, _) = channel.hear::<Met>(Deadline::after(timeout.saturating_add(LAST_WORDS)), MEETING)?;
     check_n_ranks(met.n_ranks)?;
     channel.n_ranks = met.n_ranks;
@@ -114,7 +119,7 @@ fn milliseconds(timeout: Duration) -> u64 {
 }
 
 /// Connects to the host, which has to be of the same user.
-pub(super) fn reach(point: &MeetingPoint, timeout: Duration) -> Result<Line> {
+pub(super) fn reach(point: &MeetingPoint, timeout: Duration) -> Result<ControlSocket> {
     let deadline = Deadline::after(timeout);
     let wrap = |errno: Errno| resource_error("coming to a meeting", errno.into());
     let own = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).map_err(wrap)?;
@@ -133,7 +138,7 @@ pub(super) fn reach(point: &MeetingPoint, timeout: Duration) -> Result<Line> {
             Err(errno) => return Err(wrap(errno)),
         }
     }
-    let own = Line::new(own);
+    let own = ControlSocket::new(own);
     check_user(&own)?;
     Ok(own)
 }
@@ -146,5 +151,5 @@ pub(super) fn check_user(socket: &OwnedFd) -> Result<()> {
     if peer.uid() == own {
         return Ok(());
     }
-    Err(Error::Layout { what: Refusal::User.what(), expected: own.into(), found: peer.uid().into() })
+    Err(Error::Layout { what: MemberRefusal::User.what(), expected: own.into(), found: peer.uid().into() })
 }

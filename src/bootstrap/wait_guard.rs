@@ -9,40 +9,40 @@ use crate::sync::Latch;
 /// Looks after ranks that may be lost without the root's hearing of it: they are in an epoch together that it knows nothing of. And
 /// it may be told to wait no longer, or find out that there is no point in it.
 #[derive(Clone)]
-pub(crate) struct Vigil {
+pub(crate) struct WaitGuard {
     lost: Arc<dyn Fn() -> Option<Rank> + Send + Sync>,
-    off: Option<CallOff>,
+    off: Option<CancelToken>,
     is_vain: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
 
 /// Ends a meeting from another thread than the one that waits there. Whoever has begun with the others by then is with them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct CallOff(Arc<Latch>);
+pub(crate) struct CancelToken(Arc<Latch>);
 
-impl CallOff {
+impl CancelToken {
     /// Calls it off, for good.
     #[cfg(feature = "coordinator")]
-    pub(crate) fn call_off(&self) {
+    pub(crate) fn cancel(&self) {
         self.0.open(&crate::shm::HostKernel::detect());
     }
 }
 
-/// How often a vigil is kept.
-pub(super) const VIGIL_INTERVAL: Duration = Duration::from_millis(5);
+/// How often a guard is kept.
+pub(super) const GUARD_INTERVAL: Duration = Duration::from_millis(5);
 
-impl Vigil {
-    /// A vigil by `lost`, which returns one of those that are lost, if there is one.
+impl WaitGuard {
+    /// A guard by `lost`, which returns one of those that are lost, if there is one.
     pub(crate) fn new(lost: impl Fn() -> Option<Rank> + Send + Sync + 'static) -> Self {
         Self { lost: Arc::new(lost), off: None, is_vain: None }
     }
 
-    /// A vigil for nobody, that ends by `off`.
-    pub(crate) fn until(off: CallOff) -> Self {
+    /// A guard for nobody, that ends by `off`.
+    pub(crate) fn until(off: CancelToken) -> Self {
         Self::new(|| None).or_until(Some(off))
     }
 
     /// The same, that ends by `off` as well.
-    pub(crate) fn or_until(self, off: Option<CallOff>) -> Self {
+    pub(crate) fn or_until(self, off: Option<CancelToken>) -> Self {
         Self { off, ..self }
     }
 
@@ -52,7 +52,7 @@ impl Vigil {
     }
 
     /// Whether the wait is to end.
-    pub(crate) fn is_called_off(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.off.as_ref().is_some_and(|off| off.0.is_open())
             || self.is_vain.as_ref().is_some_and(|is_vain| is_vain())
     }
@@ -63,8 +63,8 @@ impl Vigil {
     }
 }
 
-impl std::fmt::Debug for Vigil {
+impl std::fmt::Debug for WaitGuard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Vigil").field(&self.lost()).finish()
+        f.debug_tuple("WaitGuard").field(&self.lost()).finish()
     }
 }

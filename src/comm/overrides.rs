@@ -10,13 +10,13 @@ use crate::faults::{FaultHit, Faults, Injector};
 
 /// What options, or else the environment, ask for.
 #[derive(Debug)]
-pub(super) struct Wishes {
+pub(super) struct Overrides {
     pub(super) faults: Faults,
     pub(super) checksums: bool,
     pub(super) cores: Option<NonZeroU32>,
 }
 
-impl Wishes {
+impl Overrides {
     /// # Errors
     /// [`crate::Error::FaultPlan`], [`crate::Error::Setting`] for what the environment says.
     pub(super) fn of(options: &Options) -> Result<Self> {
@@ -36,12 +36,12 @@ impl Communicator {
 
     /// Has this new communicator do what is asked for, and suffer what is planned for its rank, which may be a thread among others of its
     /// process.
-    pub(super) fn plan(&self, wishes: &Wishes, is_thread: bool) {
-        if wishes.checksums {
+    pub(super) fn apply(&self, overrides: &Overrides, is_thread: bool) {
+        if overrides.checksums {
             self.context().take_checksums();
         }
         let context = self.context();
-        if let Some(injector) = Injector::new(&wishes.faults, context.rank(), is_thread) {
+        if let Some(injector) = Injector::new(&overrides.faults, context.rank(), is_thread) {
             let told = context.mapped().control().faults(context.rank());
             context.plan_faults(Arc::new(injector.telling(told)));
         }

@@ -29,7 +29,7 @@ impl BarrierWatch<'_> {
     ///
     /// Where `mine` tells that this rank is to hear what others propose, and theirs that they only meet, or the other way
     /// round, nobody passes; so all find each other here, and what they find stays.
-    pub(super) fn beside(&self) -> Option<(Rank, Summary)> {
+    pub(super) fn with_other_purpose(&self) -> Option<(Rank, Summary)> {
         let mine = self.cells[self.context.rank().index()].purpose(self.target);
         let differs =
             |cell: &BarrierCell| cell.purpose(self.target).is_some_and(|theirs| Some(theirs) != mine);
@@ -39,7 +39,7 @@ impl BarrierWatch<'_> {
     }
 
     /// A rank that is in an operation which this one has not come to, and what it does there.
-    pub(super) fn astray(&self) -> Option<(Rank, Summary)> {
+    pub(super) fn in_other_call(&self) -> Option<(Rank, Summary)> {
         // The cell is read after the post: who arrived and went on is not astray.
         self.engine?.gone_on().find(|(rank, _)| !self.cells[rank.index()].has_reached(self.target))
     }
@@ -71,7 +71,7 @@ impl Watch for BarrierWatch<'_> {
             (gone && !cell.has_reached(self.target)).then_some(Stop::PeerLost(rank))
         };
         (0..).zip(&**self.cells).find_map(gone).or_else(|| {
-            let (rank, theirs) = self.beside().or_else(|| self.astray())?;
+            let (rank, theirs) = self.with_other_purpose().or_else(|| self.in_other_call())?;
             if let Some(engine) = self.engine {
                 engine.convict(rank, Summary::new(self.operation), theirs);
             }

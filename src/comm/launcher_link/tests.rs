@@ -4,7 +4,7 @@ use bytemuck::bytes_of;
 
 use super::*;
 use crate::Communicator;
-use crate::bootstrap::message::{Lost, Message, PROXY};
+use crate::bootstrap::message::{ControlMessage, Lost, PROXY};
 use crate::bootstrap::{Options, pair, send};
 
 const JOB: u64 = 7;
@@ -12,8 +12,8 @@ const JOB: u64 = 7;
 /// A job of three, of which this process is a rank, in two epochs: what the launcher tells is heard in the first.
 struct Job {
     /// The launcher's end of the line.
-    launcher: Option<OwnedFd>,
-    supervision: Supervision,
+    launcher_end: Option<OwnedFd>,
+    launcher: LauncherLink,
     /// Those of all ranks, of which none has left.
     first: Vec<Communicator>,
     next: Vec<Communicator>,
@@ -21,16 +21,16 @@ struct Job {
 
 impl Job {
     fn begin() -> Self {
-        let (launcher, own) = pair().unwrap();
+        let (launcher_end, own) = pair().unwrap();
         let (first, next) = (communicators(3), communicators(2));
-        let link = Link::new(own, JOB, 3);
-        let supervision = Supervision::begin(link, None, true, mapped(&first), Number::first(3)).unwrap();
-        Self { launcher: Some(launcher), supervision, first, next }
+        let link = ControlLink::new(own, JOB, 3);
+        let launcher = LauncherLink::begin(link, None, true, mapped(&first), Incarnation::first(3)).unwrap();
+        Self { launcher_end: Some(launcher_end), launcher, first, next }
     }
 
     fn tell(&self, member: u32, restarts: u32, hangs: bool) {
-        let lost = Lost { head: Lost::head(JOB), member, restarts, hangs: hangs.into(), reserved: 0 };
-        send(self.launcher.as_ref().unwrap().as_fd(), bytes_of(&lost), &[]).unwrap();
+        let lost = Lost { header: Lost::header(JOB), member, restarts, hangs: hangs.into(), reserved: 0 };
+        send(self.launcher_end.as_ref().unwrap().as_fd(), bytes_of(&lost), &[]).unwrap();
     }
 
     /// Waits until the first epoch has ended, and returns why.
@@ -44,9 +44,9 @@ impl Job {
     }
 
     /// Goes on into the next epoch, whose ranks the launcher has these numbers for, and returns why it has ended, if it has.
-    fn goes_on(&self, numbers: [Option<Number>; 2]) -> Option<Revocation> {
+    fn goes_on(&self, incarnations: [Option<Incarnation>; 2]) -> Option<Revocation> {
         let next = mapped(&self.next);
-        self.supervision.follow(next, numbers.to_vec());
+        self.launcher.follow(next, incarnations.to_vec());
         next.revocation().read()
     }
 }
@@ -60,14 +60,14 @@ fn mapped(comms: &[Communicator]) -> &Arc<EpochMapping> {
     comms[0].context().mapped()
 }
 
-fn number(rank: u32, restarts: u32) -> Option<Number> {
-    Some(Number { rank: Rank::known(rank), restarts })
+fn number(rank: u32, restarts: u32) -> Option<Incarnation> {
+    Some(Incarnation { rank: Rank::known(rank), restarts })
 }
 
 #[test]
 fn a_launcher_that_dies_between_two_epochs_has_ended_the_next_one_as_it_begins() {
     let mut job = Job::begin();
-    drop(job.launcher.take());
+    drop(job.launcher_end.take());
     assert_eq!(job.first_ends(), Revocation::Aborted(None));
     assert_eq!(job.goes_on([number(0, 0), number(1, 0)]), Some(Revocation::Aborted(None)));
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::watch::BarrierWatch;
+use super::barrier_watch::BarrierWatch;
 use crate::channel::{EpochMapping, RankContext};
 use crate::collective::{Engine, Operation, Summary, call_proposed, can_agree, proposed};
 use crate::error::{Error, Result};
@@ -15,7 +15,7 @@ use crate::trace::{Note, Recorder, Verb};
 
 /// One rank's side of the meeting.
 #[derive(Debug)]
-pub(super) struct Meeting {
+pub(super) struct JobBarrier {
     context: Arc<RankContext>,
     barrier: Barrier<CellSlice<BarrierCell>, CellRef<ParkCell>>,
     agreement: Agreement<CellSlice<AgreementCell>>,
@@ -24,18 +24,18 @@ pub(super) struct Meeting {
     /// How often all have met within an operation that was counted already, or is counted elsewhere.
     aside: u64,
     /// What of the program's this is within, while it is.
-    within: Option<Within>,
+    within: Option<EnclosingCall>,
 }
 
 /// A call of the program's within which ranks meet.
 #[derive(Clone, Copy, Debug)]
-struct Within {
+struct EnclosingCall {
     call: Summary,
     /// How often all had met when it began.
     since: u64,
 }
 
-impl Meeting {
+impl JobBarrier {
     pub(super) fn new(context: &Arc<RankContext>) -> Self {
         let mapped: &EpochMapping = context.mapped();
         let (cells, park) = mapped.control().barrier();
@@ -57,14 +57,14 @@ impl Meeting {
         }
     }
 
-    /// Counts no meeting until [`Meeting::end_within`]: this rank has told that it is in `call`, which errors name, here and on others.
+    /// Counts no meeting until [`JobBarrier::end_within`]: this rank has told that it is in `call`, which errors name, here and on others.
     pub(super) fn begin_within(&mut self, call: Summary) {
-        self.within.get_or_insert(Within { call, since: self.barrier.generation() });
+        self.within.get_or_insert(EnclosingCall { call, since: self.barrier.generation() });
     }
 
     /// Counts each meeting again.
     pub(super) fn end_within(&mut self) {
-        if let Some(Within { since, .. }) = self.within.take() {
+        if let Some(EnclosingCall { since, .. }) = self.within.take() {
             self.aside = self.aside.wrapping_add(self.barrier.generation().wrapping_sub(since));
         }
     }
@@ -164,7 +164,7 @@ impl Meeting {
     /// has given up waiting in.
     ///
     /// # Errors
-    /// Those of [`Meeting::meet`].
+    /// Those of [`JobBarrier::meet`].
     pub(super) fn finalize(&mut self, engine: Option<&Engine>) -> Result<()> {
         if self.barrier.has_arrived() {
             return self.meet(Operation::Finalize, engine);
@@ -226,7 +226,7 @@ impl Meeting {
 fn explained(mine: Summary, error: Error, watch: &BarrierWatch<'_>) -> Error {
     let before = || watch.engine.and_then(Engine::disagreement);
     let differs = |(rank, theirs)| Error::CallMismatch { mine, rank, theirs };
-    let now = || watch.beside().or_else(|| watch.astray()).map(differs);
+    let now = || watch.with_other_purpose().or_else(|| watch.in_other_call()).map(differs);
     let found = if matches!(error, Error::Revoked { .. }) { before().or_else(now) } else { None };
     found.unwrap_or_else(|| match watch.engine {
         Some(engine) => engine.explain(mine, error),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::message::{Dismissed, Message};
+use super::message::{ControlMessage, Rejected};
 use super::socket::resource_error;
 use crate::error::Error;
 use crate::rank::{MAX_RANKS, Rank};
@@ -34,14 +34,14 @@ impl Term {
 
 /// The reason, as one of those who came has to see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dismissal {
+pub(super) enum Rejection {
     /// Two processes claim this rank.
     Taken(Rank),
     /// This rank had not come when the first one's patience was at its end.
     Missing(Rank),
     /// The root cannot go on, for this `errno`.
     Failed(i32),
-    /// There are newcomers already for as many ranks as are for them.
+    /// There are joiners already for as many ranks as are for them.
     Full(u32),
     /// Another rank has come with other terms.
     Differs { term: Term, mine: u64, rank: Rank, theirs: u64 },
@@ -54,7 +54,7 @@ const FAILED: u32 = 2;
 const FULL: u32 = 3;
 const DIFFERS: u32 = 4;
 
-impl Dismissal {
+impl Rejection {
     /// The root's own failure, as far as a number can tell it.
     pub(super) fn of_error(error: &Error) -> Self {
         let errno = match error {
@@ -64,7 +64,7 @@ impl Dismissal {
         Self::Failed(errno.unwrap_or(0))
     }
 
-    pub(super) fn message(self, job_id: u64) -> Dismissed {
+    pub(super) fn message(self, job_id: u64) -> Rejected {
         let (reason, rank, mine, theirs) = match self {
             Self::Taken(rank) => (TAKEN, rank.get(), 0, 0),
             Self::Missing(rank) => (MISSING, rank.get(), 0, 0),
@@ -72,12 +72,12 @@ impl Dismissal {
             Self::Full(places) => (FULL, 0, 0, places.into()),
             Self::Differs { term, mine, rank, theirs } => (DIFFERS + term as u32, rank.get(), mine, theirs),
         };
-        Dismissed { head: Dismissed::head(job_id), reason, rank, mine, theirs }
+        Rejected { header: Rejected::header(job_id), reason, rank, mine, theirs }
     }
 
     /// Reads a message; `None` when it says nothing that is known here.
-    pub(super) fn from_message(message: Dismissed) -> Option<Self> {
-        let Dismissed { reason, mine, theirs, .. } = message;
+    pub(super) fn from_message(message: Rejected) -> Option<Self> {
+        let Rejected { reason, mine, theirs, .. } = message;
         let rank = Rank::new(message.rank, MAX_RANKS).ok()?;
         match reason {
             TAKEN => Some(Self::Taken(rank)),
@@ -114,19 +114,19 @@ mod tests {
     #[test]
     fn every_reason_survives_the_socket() {
         let rank = Rank::known(63);
-        let differs = Term::ALL.map(|term| Dismissal::Differs { term, mine: 1, rank, theirs: u64::MAX });
+        let differs = Term::ALL.map(|term| Rejection::Differs { term, mine: 1, rank, theirs: u64::MAX });
         let others =
-            [Dismissal::Taken(rank), Dismissal::Missing(rank), Dismissal::Failed(24), Dismissal::Full(1)];
+            [Rejection::Taken(rank), Rejection::Missing(rank), Rejection::Failed(24), Rejection::Full(1)];
         for reason in others.into_iter().chain(differs) {
-            assert_eq!(Dismissal::from_message(reason.message(7)), Some(reason));
+            assert_eq!(Rejection::from_message(reason.message(7)), Some(reason));
         }
     }
 
     #[test]
     fn a_reason_that_nobody_knows_and_a_rank_that_cannot_be_are_not_believed() {
-        let message = Dismissal::Taken(Rank::known(0)).message(7);
-        assert_eq!(Dismissal::from_message(Dismissed { reason: 8, ..message }), None);
-        assert_eq!(Dismissal::from_message(Dismissed { rank: 64, ..message }), None);
-        assert_eq!(Dismissal::from_message(Dismissed { reason: 2, theirs: u64::MAX, ..message }), None);
+        let message = Rejection::Taken(Rank::known(0)).message(7);
+        assert_eq!(Rejection::from_message(Rejected { reason: 8, ..message }), None);
+        assert_eq!(Rejection::from_message(Rejected { rank: 64, ..message }), None);
+        assert_eq!(Rejection::from_message(Rejected { reason: 2, theirs: u64::MAX, ..message }), None);
     }
 }

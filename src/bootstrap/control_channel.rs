@@ -3,26 +3,26 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use super::dismissal::Dismissal;
-use super::message::{self, Dismissed, Forsaken, Lost, Message, Refusal, Refused, Report};
-use super::socket::{Deadline, Incoming, Line, resource_error, send, try_receive};
-use super::vigil::{VIGIL_INTERVAL, Vigil};
+use super::message::{self, ControlMessage, Lost, MemberRefusal, NotRestarted, Refused, Rejected, Report};
+use super::rejection::Rejection;
+use super::socket::{ControlSocket, Deadline, Incoming, resource_error, send, try_receive};
+use super::wait_guard::{GUARD_INTERVAL, WaitGuard};
 use crate::error::{DeviceName, Error, Result};
 use crate::logs::step;
 
 /// The socket before the job is up.
 #[derive(Debug)]
-pub(super) struct Channel {
-    pub(super) socket: Line,
+pub(super) struct ControlChannel {
+    pub(super) socket: ControlSocket,
     pub(super) job_id: u64,
     pub(super) n_ranks: u32,
     /// Who else is looked at while this waits.
-    pub(super) vigil: Option<Vigil>,
+    pub(super) guard: Option<WaitGuard>,
 }
 
-impl Channel {
-    /// Sends a message. A root that hung up is noticed by the next [`Channel::hear`], after what it had said before.
-    pub(super) fn say<M: Message>(&self, message: &M, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
+impl ControlChannel {
+    /// Sends a message. A root that hung up is noticed by the next [`ControlChannel::hear`], after what it had said before.
+    pub(super) fn say<M: ControlMessage>(&self, message: &M, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
         use nix::errno::Errno;
         step("about to tell the root");
         let sent = send(self.socket.as_fd(), bytemuck::bytes_of(message), descriptors);
@@ -34,7 +34,7 @@ impl Channel {
     }
 
     /// Waits for an `M`, or for news that make it pointless.
-    pub(super) fn hear<M: Message>(
+    pub(super) fn hear<M: ControlMessage>(
         &self,
         deadline: Deadline,
         operation: &'static str,
@@ -44,7 +44,7 @@ impl Channel {
                 Incoming::Message(bytes, received) => (bytes, received),
                 Incoming::Nothing => {
                     self.look_after_others()?;
-                    let nap = self.vigil.as_ref().map_or(Duration::MAX, |_| VIGIL_INTERVAL);
+                    let nap = self.guard.as_ref().map_or(Duration::MAX, |_| GUARD_INTERVAL);
                     deadline.wait_a_while(&self.socket, operation, nap)?;
                     continue;
                 }
@@ -66,11 +66,11 @@ impl Channel {
     /// Ends the wait when it was called off, which the root sees as a hang-up, or when somebody is lost whom the root does not miss
     /// yet, and tells it.
     fn look_after_others(&self) -> Result<()> {
-        if self.vigil.as_ref().is_some_and(Vigil::is_called_off) {
+        if self.guard.as_ref().is_some_and(WaitGuard::is_cancelled) {
             return Err(Error::Revoked { by: None });
         }
-        let Some(rank) = self.vigil.as_ref().and_then(Vigil::lost) else { return Ok(()) };
-        self.say(&Report { head: Report::head(self.job_id), member: rank.get(), restarts: 0 }, &[])?;
+        let Some(rank) = self.guard.as_ref().and_then(WaitGuard::lost) else { return Ok(()) };
+        self.say(&Report { header: Report::header(self.job_id), member: rank.get(), restarts: 0 }, &[])?;
         Err(Error::PeerLost { rank })
     }
 
@@ -84,24 +84,24 @@ impl Channel {
                 DeviceName::Proxy => Error::ProxyLost,
             };
         }
-        if message::read::<Forsaken>(bytes).is_some() {
-            return Error::forsaken();
+        if message::read::<NotRestarted>(bytes).is_some() {
+            return Error::not_restarted();
         }
         if let Some(refused) = message::read::<Refused>(bytes)
-            && let Some(refusal) = Refusal::from_code(refused.reason)
+            && let Some(refusal) = MemberRefusal::from_code(refused.reason)
         {
             return Error::Layout { what: refusal.what(), expected: refused.expected, found: refused.found };
         }
-        if let Some(dismissal) = message::read::<Dismissed>(bytes).and_then(Dismissal::from_message) {
+        if let Some(dismissal) = message::read::<Rejected>(bytes).and_then(Rejection::from_message) {
             return dismissal.into_error(deadline.waited());
         }
-        let found = message::head_of(bytes).map_or(0, |head| u64::from(head.version));
+        let found = message::header_of(bytes).map_or(0, |header| u64::from(header.version));
         Error::Layout { what: "bootstrap version", expected: message::VERSION.into(), found }
     }
 }
 
 fn message_job(bytes: &[u8]) -> u64 {
-    message::head_of(bytes).map_or(0, |head| head.job_id)
+    message::header_of(bytes).map_or(0, |header| header.job_id)
 }
 
 /// The error for what is not as it was agreed.
