@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use shmccl_proxy::Roster;
 
-use super::epoch::EpochId;
+use crate::epoch_id::EpochId;
 use crate::error::{DeviceName, Error, Result};
 use crate::faults::FAULT_WORDS;
 use crate::rank::{MAX_RANKS, Rank, check_n_ranks};

@@ -7,36 +7,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::control::Control;
 use crate::bootstrap::SegmentBacking;
+use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::heap::layout::{CONTROL_LEN, HeapShape, SegmentCells, create_segment};
 use crate::heap::{HeapView, HeapWindows, MemoryTable};
 use crate::rank::Rank;
 use crate::shm::header::HEADER_LEN;
 use crate::shm::segment::AttachAs;
-use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Identity, Segment, Window};
+use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Segment, Window};
 use crate::sync::{ActivityCell, LifeCell, RevokeCell, SemaphoreCell};
 
 /// What the segment of `rank` is called in a job whose segments have names.
 pub(crate) fn segment_name(prefix: &str, rank: Rank) -> String {
     format!("{prefix}.{rank}")
-}
-
-/// Which job and which incarnation of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct EpochId {
-    pub(crate) job: u64,
-    pub(crate) epoch: u64,
-}
-
-impl EpochId {
-    /// What the header of a segment says: of `owner`, or of nobody in particular.
-    pub(crate) fn identity(self, owner: Option<Rank>) -> Identity {
-        Identity {
-            job: self.job,
-            epoch: self.epoch,
-            owner: owner.map_or(0, |rank| u64::from(rank.get()) + 1),
-        }
-    }
 }
 
 /// The mapped state of an epoch.

@@ -35,7 +35,7 @@ use crate::rank::Rank;
 
 pub(crate) use context::{Blamed, RankContext};
 pub(crate) use control::{Control, LEN as CONTROL_LEN, MAX_ROUNDS};
-pub(crate) use epoch::{EpochId, EpochMapping, segment_name};
+pub(crate) use epoch::{EpochMapping, segment_name};
 pub use executor::{Executor, RefusalReason};
 pub(crate) use inject::ProxyFaults;
 pub use memory::MemoryChannel;

@@ -7,10 +7,11 @@ use shmccl_proxy::Handler;
 
 use super::context::RankContext;
 use super::control::Control;
-use super::epoch::{EpochId, EpochMapping};
+use super::epoch::EpochMapping;
 use super::port::{Port, PortChannel, Pusher};
 use super::service::{ProxyThread, ProxyWaitPoint, ServedFifos};
 use crate::bootstrap::SegmentBacking;
+use crate::epoch_id::EpochId;
 use crate::heap::layout::HeapShape;
 use crate::heap::registered::heap_windows;
 use crate::heap::{MemoryRegistrar, Region};

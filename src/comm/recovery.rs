@@ -12,7 +12,8 @@ use super::unique_id::UniqueId;
 use crate::bootstrap::{
     CONTRIBUTION_LEN, Joining, MemberHeartbeat, Options, RankClaim, cores_from_env, meet, resource_error,
 };
-use crate::channel::{Control, EpochId, EpochMapping};
+use crate::channel::{Control, EpochMapping};
+use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::heap::Region;
 use crate::heap::layout::{HEAP, HeapShape};

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::channel::{EpochId, MAX_ROUNDS, RankContext};
+use crate::channel::{MAX_ROUNDS, RankContext};
+use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::logs::step;
 use crate::rank::{Rank, RankSet};

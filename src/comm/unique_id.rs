@@ -7,8 +7,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::bootstrap::{MeetingHost, MeetingPoint};
-use crate::channel::{Control, EpochId};
-use crate::epoch_id::FIRST_EPOCH;
+use crate::channel::Control;
+use crate::epoch_id::{EpochId, FIRST_EPOCH};
 use crate::error::{Error, Result};
 
 /// What starts the text of an id.

@@ -9,9 +9,9 @@ use super::names::ClaimedNames;
 use super::output::OutputLine;
 use super::{JobOutcome, Launch, Observer, spawn_threads, supervise};
 use crate::bootstrap::{Options, ProxyMode, checksums_from_env, cores_from_env};
-use crate::channel::{Control, EpochId};
+use crate::channel::Control;
 use crate::comm::{Communicator, JoinedAs, init_threads, join_job};
-use crate::epoch_id::fresh_job_id;
+use crate::epoch_id::{EpochId, fresh_job_id};
 use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::faults::{FaultCounters, FaultKind};
 #[cfg(feature = "trace")]

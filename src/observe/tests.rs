@@ -3,11 +3,11 @@
 use std::os::fd::AsFd;
 
 use super::{Job, Report};
-use crate::channel::{CONTROL_LEN, Control, EpochId, EpochMapping};
+use crate::channel::{CONTROL_LEN, Control, EpochMapping};
 use crate::collective::tuning::{BufferKind, Case, Step, Table};
 use crate::collective::{Algorithm, Operation};
 use crate::comm::{Collectives, Communicator};
-use crate::epoch_id::fresh_job_id;
+use crate::epoch_id::{EpochId, fresh_job_id};
 use crate::error::Error;
 use crate::heap::layout::{CONTROL_LEN as STRUCTURES_LEN, HeapShape};
 use crate::rank::Rank;

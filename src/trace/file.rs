@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use self::claim::{claim, has_claimed};
 use super::{DEFAULT_RECORDS, Recorder, Rings, json};
-use crate::channel::EpochId;
+use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::logs::LAUNCH;
 use crate::rank::Rank;

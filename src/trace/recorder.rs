@@ -319,7 +319,7 @@ fn low_bits(epoch: u64) -> u8 {
 #[cfg(all(test, feature = "trace"))]
 mod tests {
     use super::*;
-    use crate::channel::EpochId;
+    use crate::epoch_id::EpochId;
 
     #[test]
     fn a_wait_that_is_noted_within_another_span_costs_no_block_of_the_ring() {

@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 #[cfg(feature = "trace")]
 use std::sync::Arc;
 
-use crate::channel::EpochId;
+use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 #[cfg(feature = "trace")]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::fcntl::Flock;
 
 use super::{CheckpointFault, Holder, at, io};
-use crate::channel::EpochId;
+use crate::epoch_id::EpochId;
 use crate::error::Result;
 use crate::locks;
 use crate::process;

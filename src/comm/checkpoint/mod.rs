@@ -38,8 +38,8 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::Flock;
 
 use super::Communicator;
-use crate::channel::EpochId;
 use crate::collective::Operation;
+use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::faults::{FILE, FaultPoint};
 use crate::heap::DeviceMemory;
