@@ -142,7 +142,7 @@ impl PortChannel {
 
     /// Does `run`, and notes it where this rank notes what it does.
     #[inline]
-    fn noted<T>(&mut self, verb: Verb, bytes: u64, run: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+    fn traced<T>(&mut self, verb: Verb, bytes: u64, run: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let begun = self.context.recorder().map(Recorder::now);
         let done = run(self);
         let span = TraceSpan::of(verb).with(self.slot.peer).of_bytes(bytes);

@@ -149,7 +149,7 @@ impl<'a> Messages<'a> {
     }
 
     /// Begins to note them as those of `share`.
-    fn record(&self, share: &Share<'_, '_>) -> Together {
+    fn note(&self, share: &Share<'_, '_>) -> Together {
         let team = share.engine.team();
         let mut begun = Together::begin(team, &[]);
         self.announced.iter().for_each(|operation| begun.add_operation(*operation));

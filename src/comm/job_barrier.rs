@@ -11,7 +11,7 @@ use crate::shm::{CellRef, CellSlice};
 use crate::sync::{
     AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, ParkCell, ProgressCell, Purpose, Waiting,
 };
-use crate::trace::{Note, Recorder, Verb};
+use crate::trace::{Recorder, TraceSpan, Verb};
 
 /// One rank's side of the meeting.
 #[derive(Debug)]
@@ -146,8 +146,8 @@ impl JobBarrier {
         let sequence = self.barrier.generation().wrapping_add(1);
         let done = self.pass(operation, engine);
         if let Some(recorder) = self.context.recorder() {
-            let note = Note::of(Verb::operation(operation as u8)).numbered(sequence);
-            recorder.note(begun, note.failing(done.is_err()));
+            let span = TraceSpan::of(Verb::operation(operation as u8)).numbered(sequence);
+            recorder.record(begun, span.failing(done.is_err()));
         }
         done
     }

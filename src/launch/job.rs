@@ -184,7 +184,7 @@ impl FaultNaming {
             return cause;
         }
         let killed = |rank, kind| {
-            let told = Told::read(&self.control.faults(rank))?;
+            let told = FaultCounters::read(&self.control.faults(rank))?;
             (told.last.kind == kind).then_some(ExitCause::Injected(told.last))
         };
         match device {

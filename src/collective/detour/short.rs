@@ -68,7 +68,7 @@ impl Shorts {
     }
 
     /// Takes in what the members have `told` with the call that is under way.
-    pub(crate) fn record(&mut self, told: [u64; 2]) {
+    pub(crate) fn note(&mut self, told: [u64; 2]) {
         if told.contains(&UNTRIED) {
             *self = Self::default();
             return;

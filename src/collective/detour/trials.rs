@@ -114,7 +114,7 @@ impl Trials {
     }
 
     /// Takes in what a call cost that went by this `route`: nothing, unless the next one goes there, too.
-    pub(super) fn record(&mut self, route: Route, cost: f32) {
+    pub(super) fn note(&mut self, route: Route, cost: f32) {
         if route != self.route() {
             return;
         }

@@ -126,7 +126,7 @@ impl Engine {
     ) -> Result<Vec<MemoryChannel>> {
         let team = &mut self.team;
         let slots = seating::take(team, operation, Summary::new(operation), ready)?;
-        let open = |slot: ReservedSlot| MemoryChannel::sit(team.board.context(), slot.take());
+        let open = |slot: ReservedSlot| MemoryChannel::open_at(team.board.context(), slot.take());
         let opened = slots.into_iter().flatten().map(open).collect::<Result<_>>();
         opened.inspect_err(|_| team.board.revoke())
     }
