@@ -15,7 +15,7 @@ use shmccl::bootstrap::{ProxyMode, SegmentBacking};
 use shmccl::comm::{JoinedAs, join_job};
 use shmccl::error::ExitCause;
 use shmccl::heap::layout::HeapShape;
-use shmccl::launch::{Launch, JobOutcome, Program};
+use shmccl::launch::{JobOutcome, Launch, Program};
 
 use crate::args::{BecomeArgs, RunArgs};
 use crate::{failure, log, output, tune};

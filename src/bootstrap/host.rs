@@ -15,11 +15,11 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, bind, listen, setsockopt, socket, sockopt,
 };
 
-use super::rejection::Rejection;
 use super::join_request::MeetingPoint;
-use super::meeting::{LateRounds, Meeting, AssembledRanks};
+use super::join_request::Rejection;
+use super::meeting::{AssembledRanks, LateRounds, Meeting};
 use super::options::{Options, Placement};
-use super::root::{RootEvent, Offer, BootstrapRoot, MemberId};
+use super::root::{BootstrapRoot, MemberId, Offer, RootEvent};
 use super::socket::{poll_timeout, resource_error};
 use crate::error::{Error, Result};
 use crate::logs::step;
@@ -98,15 +98,20 @@ impl MeetingHost {
 }
 
 /// Leads those who have met from Hello to Go.
-fn preside<C: AsFd>(party: AssembledRanks, point: &MeetingPoint, make_control: impl FnOnce(u32) -> Result<C>) {
+fn preside<C: AsFd>(
+    party: AssembledRanks,
+    point: &MeetingPoint,
+    make_control: impl FnOnce(u32) -> Result<C>,
+) {
     let AssembledRanks { sockets, heap_len, deadline } = party;
     let n_ranks = u32::try_from(sockets.len()).unwrap_or(u32::MAX);
     // Members keep to their own options; that they fit was checked at the door.
     let options = Options { heap_len, ..Options::default() };
     let MeetingPoint { job_id, epoch, .. } = *point;
     let offer = Offer { n_ranks, epoch, job_id, options, restarting: false, beat: None };
-    let root =
-        make_control(n_ranks).and_then(|control| BootstrapRoot::new(offer, control.as_fd())).map(BootstrapRoot::trusting);
+    let root = make_control(n_ranks)
+        .and_then(|control| BootstrapRoot::new(offer, control.as_fd()))
+        .map(BootstrapRoot::trusting);
     match root {
         Ok(mut root) => {
             for socket in sockets {
@@ -172,7 +177,7 @@ fn wait(root: &BootstrapRoot, deadline: Option<Instant>) -> Result<(Vec<MemberId
 mod tests {
     use nix::sys::memfd::{MFdFlags, memfd_create};
 
-    use super::super::message::{Hello, LAYOUT_VERSION, Lost, ControlMessage, Welcome};
+    use super::super::message::{ControlMessage, Hello, LAYOUT_VERSION, Lost, Welcome};
     use super::super::socket::{Incoming, pair, send, try_receive};
     use super::*;
     use crate::bootstrap::message;

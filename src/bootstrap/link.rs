@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{Shutdown, shutdown};
 
-use super::message::{self, Blame, Bye, NotRestarted, Invite, Lost, ControlMessage, Report};
+use super::message::{self, Blame, Bye, ControlMessage, Invite, Lost, NotRestarted, Report};
 use super::socket::{Deadline, Incoming, resource_error, send, try_receive};
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::Rank;
@@ -156,7 +156,12 @@ impl ControlLink {
         Ok(LinkWatch { socket, stopped, thread: Some(thread) })
     }
 
-    fn listen(&self, pulse: Option<&MemberHeartbeat>, stopped: &Mutex<bool>, mut on_event: impl FnMut(LinkEvent)) {
+    fn listen(
+        &self,
+        pulse: Option<&MemberHeartbeat>,
+        stopped: &Mutex<bool>,
+        mut on_event: impl FnMut(LinkEvent),
+    ) {
         loop {
             let patience = pulse.map_or(Duration::MAX, MemberHeartbeat::beat);
             let event = match self.wait_event(patience) {

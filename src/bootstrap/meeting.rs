@@ -24,10 +24,12 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
-use super::rejection::{Rejection, Term};
 use super::join_request::check_user;
-use super::message::{self, ANY_RANK, JoinRequest, LAYOUT_VERSION, Lost, ControlMessage, Met, MemberRefusal, Refused, Report};
-use super::socket::{Incoming, ControlSocket, hang_up, poll_timeout, resource_error, send, try_receive};
+use super::join_request::{Rejection, Term};
+use super::message::{
+    self, ANY_RANK, ControlMessage, JoinRequest, LAYOUT_VERSION, Lost, MemberRefusal, Met, Refused, Report,
+};
+use super::socket::{ControlSocket, Incoming, hang_up, poll_timeout, resource_error, send, try_receive};
 use crate::error::{DeviceName, Error, Result};
 use crate::logs::{MEETING, step};
 use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
@@ -262,7 +264,12 @@ impl Meeting {
                 let rankless = || self.connections.iter().position(|connection| connection.claim.is_none());
                 silent.or_else(rankless).map(|index| self.connections.remove(index));
             }
-            self.connections.push(Connection { socket: Some(socket), has_asked: false, claim: None, until: None });
+            self.connections.push(Connection {
+                socket: Some(socket),
+                has_asked: false,
+                claim: None,
+                until: None,
+            });
         }
     }
 
@@ -314,12 +321,18 @@ impl Meeting {
             return Err(None);
         }
         let rank = Rank::new(request.rank, request.n_members).map_err(|_| None)?;
-        let terms = [request.n_ranks.into(), request.heap_len, request.backing.into(), request.n_members.into()];
+        let terms =
+            [request.n_ranks.into(), request.heap_len, request.backing.into(), request.n_members.into()];
         Ok((Some(ClaimedTerms { rank, terms }), patience))
     }
 
     /// Gives a connection that has knocked its place, where there is one.
-    fn let_in(&mut self, index: usize, claim: Option<ClaimedTerms>, patience: Duration) -> Result<(), MeetingFailure> {
+    fn let_in(
+        &mut self,
+        index: usize,
+        claim: Option<ClaimedTerms>,
+        patience: Duration,
+    ) -> Result<(), MeetingFailure> {
         let until = Instant::now().checked_add(patience);
         self.connections[index].has_asked = true;
         if let Some(claim) = claim {
@@ -386,8 +399,11 @@ impl Meeting {
         self.connections.retain(|connection| connection.claim.is_some());
         self.connections.sort_by_key(|connection| connection.claim.map(|claim| claim.rank));
         let n_ranks = self.n_ranks().unwrap_or(0);
-        let sockets: Vec<_> =
-            self.connections.into_iter().filter_map(|connection| Some(connection.socket?.into_socket())).collect();
+        let sockets: Vec<_> = self
+            .connections
+            .into_iter()
+            .filter_map(|connection| Some(connection.socket?.into_socket()))
+            .collect();
         for (rank, socket) in (0..).zip(&sockets) {
             tracing::debug!(target: MEETING, rank, n_ranks, "met");
             tell(socket, &Met { header: Met::header(self.job_id), rank, n_ranks });

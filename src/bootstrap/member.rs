@@ -3,15 +3,15 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use super::control_channel::WaitGuard;
 use super::control_channel::{ControlChannel, expect};
 use super::link::ControlLink;
 use super::message::{
-    self, CONTRIBUTION_LEN, Contribution, Gathered, Go, Hello, Invite, LAYOUT_VERSION, ControlMessage, Ready,
+    self, CONTRIBUTION_LEN, Contribution, ControlMessage, Gathered, Go, Hello, Invite, LAYOUT_VERSION, Ready,
     Welcome,
 };
 use super::options::{Options, Placement, ProxyMode, SegmentBacking};
-use super::socket::{Deadline, ControlSocket, has_hung_up, resource_error};
-use super::wait_guard::WaitGuard;
+use super::socket::{ControlSocket, Deadline, has_hung_up, resource_error};
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::{Rank, check_n_ranks};
 
@@ -280,7 +280,8 @@ impl Joining {
             DeviceName::Proxy => None,
         };
         let contributions = self.all_gather(&[], own.as_ref().map(AsFd::as_fd))?;
-        let segments: Vec<_> = contributions.into_iter().filter_map(|contribution| contribution.descriptor).collect();
+        let segments: Vec<_> =
+            contributions.into_iter().filter_map(|contribution| contribution.descriptor).collect();
         expect("number of segments", self.n_ranks().into(), segments.len() as u64)?;
         Ok(Shared { joining: self, segments })
     }
@@ -290,7 +291,11 @@ impl Joining {
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for more than [`CONTRIBUTION_LEN`] bytes; otherwise as [`Joining::share`].
-    pub fn all_gather(&mut self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<Vec<RankContribution>> {
+    pub fn all_gather(
+        &mut self,
+        bytes: &[u8],
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<Vec<RankContribution>> {
         let mut padded = [0; CONTRIBUTION_LEN];
         let (len, limit) = (bytes.len() as u64, CONTRIBUTION_LEN as u64);
         let space = padded.get_mut(..bytes.len());

@@ -34,7 +34,6 @@
 //! - Every wait of a member has a deadline, and ends at once when the root hangs up.
 
 mod control_channel;
-mod rejection;
 pub(crate) mod environment;
 mod host;
 mod join_request;
@@ -47,21 +46,20 @@ mod root;
 mod socket;
 #[cfg(test)]
 mod tests;
-mod wait_guard;
 
+pub(crate) use control_channel::{CancelToken, WaitGuard};
 #[cfg(feature = "coordinator")]
 pub(crate) use environment::{LAUNCHER, bind_to_launcher};
 pub use environment::{become_program, join_from_env};
 pub(crate) use host::MeetingHost;
 pub(crate) use join_request::{MeetingPoint, RankClaim, meet, meet_as_joiner};
 pub use link::{ControlLink, LinkEvent, LinkWatch, MemberHeartbeat};
-pub use member::{RankContribution, Joining, ReadyMember, Shared};
+pub use member::{Joining, RankContribution, ReadyMember, Shared};
 pub use message::CONTRIBUTION_LEN;
 pub use options::{
     CHECKSUMS, CORES, Options, Placement, ProxyMode, SegmentBacking, checksums_from_env, cores_from_env,
 };
-pub(crate) use root::{RootEvent, Offer, BootstrapRoot, MemberId};
+pub(crate) use root::{BootstrapRoot, MemberId, Offer, RootEvent};
 #[cfg(test)]
 pub(crate) use socket::send;
 pub(crate) use socket::{pair, poll_timeout, resource_error};
-pub(crate) use wait_guard::{CancelToken, WaitGuard};

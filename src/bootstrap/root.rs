@@ -25,7 +25,8 @@ use bytemuck::Zeroable;
 use nix::errno::Errno;
 
 use super::message::{
-    self, Blame, CONTRIBUTION_LEN, Contribution, NotRestarted, Gathered, Go, Invite, Lost, ControlMessage, Ready, Report,
+    self, Blame, CONTRIBUTION_LEN, Contribution, ControlMessage, Gathered, Go, Invite, Lost, NotRestarted,
+    Ready, Report,
 };
 use super::options::{Options, Placement, ProxyMode};
 use super::socket::{Incoming, resource_error, try_receive};
@@ -171,8 +172,14 @@ impl BootstrapRoot {
     }
 
     fn giving(mut self, descriptor: Option<BorrowedFd<'_>>, action: &'static str) -> Result<Self> {
-        let descriptors = self.descriptors.iter().map(AsFd::as_fd).chain(descriptor).map(|descriptor| descriptor.try_clone_to_owned());
-        self.descriptors = descriptors.collect::<std::io::Result<_>>().map_err(|error| resource_error(action, error))?;
+        let descriptors = self
+            .descriptors
+            .iter()
+            .map(AsFd::as_fd)
+            .chain(descriptor)
+            .map(|descriptor| descriptor.try_clone_to_owned());
+        self.descriptors =
+            descriptors.collect::<std::io::Result<_>>().map_err(|error| resource_error(action, error))?;
         Ok(self)
     }
 
@@ -329,7 +336,8 @@ impl BootstrapRoot {
     ) -> Option<()> {
         let header = message::header_of(bytes)?;
         let phase = self.members[id.0].phase;
-        let report = message::read::<Report>(bytes).filter(|report| report.header.job_id == self.offer.job_id);
+        let report =
+            message::read::<Report>(bytes).filter(|report| report.header.job_id == self.offer.job_id);
         match report {
             Some(report) if phase != MemberPhase::Silent || self.trusting => return self.hear(id, &report),
             _ if phase == MemberPhase::Silent => {
@@ -421,7 +429,8 @@ impl BootstrapRoot {
         let mut descriptors = Vec::new();
         for member in &mut self.members {
             member.phase = MemberPhase::Welcomed;
-            let (bytes, descriptor) = std::mem::replace(&mut member.contribution, ([0; CONTRIBUTION_LEN], None));
+            let (bytes, descriptor) =
+                std::mem::replace(&mut member.contribution, ([0; CONTRIBUTION_LEN], None));
             let DeviceName::Rank(rank) = member.device else { continue };
             gathered.bytes[rank.index()] = bytes;
             if let Some(descriptor) = descriptor {
@@ -443,6 +452,4 @@ impl BootstrapRoot {
     }
 }
 
-mod returning;
 mod sending;
-mod welcome;

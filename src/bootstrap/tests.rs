@@ -9,7 +9,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::fstat;
 
 use super::message::{
-    self, Bye, Contribution, Gathered, Hello, LAYOUT_VERSION, ControlMessage, Ready, Report, Welcome,
+    self, Bye, Contribution, ControlMessage, Gathered, Hello, LAYOUT_VERSION, Ready, Report, Welcome,
 };
 use super::socket::send;
 use super::*;
@@ -359,7 +359,10 @@ fn a_report_names_who_was_lost_and_counts_once_for_each() {
         }
     });
     let reports: Vec<_> = events.iter().filter(|event| matches!(event, RootEvent::Reported(..))).collect();
-    assert_eq!(reports, [1, 0].map(|lost| RootEvent::Reported(MemberId(0), MemberId(lost))).iter().collect::<Vec<_>>());
+    assert_eq!(
+        reports,
+        [1, 0].map(|lost| RootEvent::Reported(MemberId(0), MemberId(lost))).iter().collect::<Vec<_>>()
+    );
 }
 
 #[test]
@@ -461,7 +464,10 @@ fn an_overlong_name_is_refused_before_anything_is_started() {
     let backing = SegmentBacking::Named("x".repeat(257));
     let options = Options { backing, ..options() };
     let offer = Offer { n_ranks: 1, epoch: 1, job_id: JOB, options, restarting: false, beat: None };
-    assert!(matches!(BootstrapRoot::new(offer, memory().as_fd()), Err(Error::InvalidArgument { value: 257, .. })));
+    assert!(matches!(
+        BootstrapRoot::new(offer, memory().as_fd()),
+        Err(Error::InvalidArgument { value: 257, .. })
+    ));
 }
 
 /// Serves until the root has had that event.

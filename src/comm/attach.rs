@@ -6,21 +6,24 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::Communicator;
-use super::oversubscription::CoreSet;
 use super::epoch_commit::EpochCommit;
 use super::heartbeat::Heartbeat;
 use super::job_barrier::JobBarrier;
+use super::launcher_link::{Incarnation, LauncherLink};
 use super::membership::JobMembership;
-use super::overrides::Overrides;
+use super::oversubscription::CoreSet;
 use super::ports::Ports;
 use super::recovery::come_back;
 use super::stream::EngineLoan;
-use super::launcher_link::{Incarnation, LauncherLink};
 use super::workspace::Workspace;
-use crate::bootstrap::{Joining, ProxyMode, MemberHeartbeat, SegmentBacking, Shared, join_from_env};
+use crate::bootstrap::{
+    Joining, MemberHeartbeat, Options, ProxyMode, SegmentBacking, Shared, checksums_from_env, cores_from_env,
+    join_from_env,
+};
 use crate::channel::{Control, Era, Fabric, World, serve_all};
 use crate::collective::Manner;
 use crate::error::{Error, Result};
+use crate::faults::{Faults, Injector, Strike};
 use crate::heap::MemoryRegistrar;
 use crate::heap::layout::HeapShape;
 use crate::heap::registered::heap_windows;
@@ -133,7 +136,8 @@ pub(super) fn join_assembled(mut joining: Joining, told: Option<NonZeroU32>) -> 
     };
     let AttachedMember { shared, world, own } = AttachedMember::of(joining)?;
     let live = LiveRank::announce(&world, rank)?;
-    let epoch_commit = EpochCommit::new(&world, rank, terms.spinners, timeout, shared.joining().guard().cloned());
+    let epoch_commit =
+        EpochCommit::new(&world, rank, terms.spinners, timeout, shared.joining().guard().cloned());
     // The host is not needed from here on.
     shared.ready().map(drop).map_err(|error| epoch_commit.abandon(error))?;
     let comm = live.join(&world, &terms, None, own).map_err(|error| epoch_commit.abandon(error))?;
@@ -159,7 +163,8 @@ pub(super) fn attach_threads(
     let segments = ranks().map(|rank| create(rank).map(Arc::new)).collect::<Result<_>>()?;
     let world = Arc::new(World::over(shape, control, segments)?);
     let all_live = ranks().map(|rank| LiveRank::announce(&world, rank)).collect::<Result<Vec<_>>>()?;
-    let join = |live: LiveRank| live.join(&world, terms, None, None).inspect(|comm| comm.apply(overrides, true));
+    let join =
+        |live: LiveRank| live.join(&world, terms, None, None).inspect(|comm| comm.apply(overrides, true));
     all_live.into_iter().map(join).collect()
 }
 
@@ -292,4 +297,44 @@ fn is_beside_service(mode: ProxyMode, proxies: u32) -> bool {
 fn duplicate(descriptor: &impl AsFd) -> Result<OwnedFd> {
     let copy = descriptor.as_fd().try_clone_to_owned();
     copy.map_err(|source| crate::bootstrap::resource_error("duplicating a descriptor", source))
+}
+
+/// What options, or else the environment, ask for.
+#[derive(Debug)]
+pub(super) struct Overrides {
+    pub(super) faults: Faults,
+    pub(super) checksums: bool,
+    pub(super) cores: Option<NonZeroU32>,
+}
+
+impl Overrides {
+    /// # Errors
+    /// [`crate::Error::FaultPlan`], [`crate::Error::Setting`] for what the environment says.
+    pub(super) fn of(options: &Options) -> Result<Self> {
+        let checksums = options.checksums || checksums_from_env()?;
+        let cores = options.cores.map_or_else(cores_from_env, |cores| Ok(Some(cores)))?;
+        Ok(Self { faults: options.faults.or_from_env()?, checksums, cores })
+    }
+}
+
+impl Communicator {
+    /// The faults that were injected into this rank, in this process, in the order in which they struck; of very many the first
+    /// thousand. See [`crate::faults`].
+    #[must_use]
+    pub fn strikes(&self) -> Vec<Strike> {
+        self.fabric().injector().map_or_else(Vec::new, |injector| injector.strikes())
+    }
+
+    /// Has this new communicator do what is asked for, and suffer what is planned for its rank, which may be a thread among others of its
+    /// process.
+    pub(super) fn apply(&self, overrides: &Overrides, is_thread: bool) {
+        if overrides.checksums {
+            self.fabric().take_checksums();
+        }
+        let fabric = self.fabric();
+        if let Some(injector) = Injector::new(&overrides.faults, fabric.rank(), is_thread) {
+            let told = fabric.world().control().faults(fabric.rank());
+            fabric.inject(Arc::new(injector.telling(told)));
+        }
+    }
 }

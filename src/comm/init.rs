@@ -3,14 +3,14 @@
 use nix::errno::Errno;
 
 use super::Communicator;
+use super::attach::Overrides;
 use super::attach::{JoinParams, attach_threads, join_assembled};
-use super::overrides::Overrides;
 use super::unique_id::UniqueId;
-use crate::bootstrap::{CancelToken, Options, RankClaim, ProxyMode, WaitGuard, meet};
+use crate::bootstrap::{CancelToken, Options, ProxyMode, RankClaim, WaitGuard, meet};
 use crate::channel::Era;
+use crate::epoch_id::{FIRST_EPOCH, fresh_job_id};
 use crate::error::{Error, Result};
 use crate::heap::layout::HeapShape;
-use crate::epoch_id::{FIRST_EPOCH, fresh_job_id};
 use crate::rank::{Rank, check_n_ranks};
 use crate::trace::Recorder;
 

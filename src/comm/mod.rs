@@ -4,13 +4,11 @@
 //! does alone (opening channels, reaching memory) takes `&self`; channels are values of their own and may move to other
 //! threads.
 
-mod abort;
 mod alloc;
 mod attach;
-mod blocks;
+mod buffers;
 mod checkpoint;
 mod collectives;
-mod oversubscription;
 mod engine;
 mod epoch_commit;
 mod group;
@@ -18,22 +16,19 @@ mod grow;
 mod heartbeat;
 mod init;
 mod job_barrier;
+mod launcher_link;
 mod membership;
-mod operand;
-mod overrides;
+mod oversubscription;
 mod ports;
 mod recover;
 mod recovery;
-mod report;
 mod shrink;
 mod split;
 pub mod stream;
 mod submit;
-mod launcher_link;
 mod survivor;
 mod switch;
 mod unique_id;
-mod barrier_watch;
 mod workspace;
 
 use std::sync::Arc;
@@ -46,20 +41,20 @@ use crate::channel::{Fabric, MemoryChannel, PortChannel};
 use crate::collective::{Engine, Manner, Operation, Summary};
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapOffset, HeapUsage, Region, SymmetricHeap};
+use crate::observe::Report;
 use crate::rank::Rank;
 use crate::shm::{CellRef, SharedLayout, Span};
 use crate::sync::Revocation;
 
-pub use abort::Aborter;
 pub use attach::{JoinedAs, join_job};
-pub use blocks::Blocks;
+pub use buffers::{Blocks, RecvBuffer, SendBuffer};
 pub use checkpoint::CheckpointFault;
 pub use collectives::Collectives;
 pub use group::{Group, GroupMember, OnGroup};
 pub(crate) use init::init_threads;
 use job_barrier::JobBarrier;
+pub use membership::Aborter;
 use membership::JobMembership;
-pub use operand::{RecvBuffer, SendBuffer};
 use ports::ChannelUser;
 pub use recovery::Recovery;
 pub use shrink::Shrunk;
@@ -160,7 +155,11 @@ impl Communicator {
     /// [`crate::Error::Os`] when the proxy cannot be started.
     pub fn port_channel(&self, peer: Rank) -> Result<PortChannel> {
         let peer = self.member(peer)?;
-        PortChannel::open(self.fabric(), peer, self.membership.ports.open(self.fabric(), ChannelUser::Program)?)
+        PortChannel::open(
+            self.fabric(),
+            peer,
+            self.membership.ports.open(self.fabric(), ChannelUser::Program)?,
+        )
     }
 
     /// Gives `region` of the heap of `rank` an id that triggers of this rank can name: see
@@ -274,5 +273,14 @@ impl Communicator {
     /// Whether every rank of the job belongs to it.
     fn has_all_ranks(&self) -> bool {
         self.n_ranks() == self.fabric().world().n_ranks()
+    }
+
+    /// What all ranks of the job are doing at this moment, and who holds the others up: for whoever wants to know why a wait was an
+    /// [`crate::Error::Timeout`], or takes so long. Ranks are named as the job numbers them. It costs the others nothing.
+    ///
+    /// # Errors
+    /// [`crate::Error::Os`] when the segments cannot be read.
+    pub fn report(&self) -> Result<Report> {
+        Report::of(self.fabric().world())
     }
 }

@@ -7,8 +7,8 @@
 
 use super::Communicator;
 use super::init::name_hang_up;
-use super::recovery::{Past, come_together, is_worth_another_try};
 use super::launcher_link::{Incarnation, LauncherLink};
+use super::recovery::{Past, come_together, is_worth_another_try};
 use super::survivor::{OpenRound, Survivor};
 use super::unique_id::UniqueId;
 use crate::bootstrap::{Options, RankClaim, WaitGuard, meet};
@@ -83,7 +83,8 @@ impl Communicator {
 
 /// The number of `rank`, where these are all `n_started` ranks that the launcher has started, numbered as it has.
 fn own_number(incarnations: &[Option<Incarnation>], n_started: u32, rank: Rank) -> Option<Incarnation> {
-    let as_started = |(rank, number): (u32, &Option<Incarnation>)| number.is_some_and(|it| it.rank.get() == rank);
+    let as_started =
+        |(rank, number): (u32, &Option<Incarnation>)| number.is_some_and(|it| it.rank.get() == rank);
     let are_all = incarnations.len() == n_started as usize && (0..).zip(incarnations).all(as_started);
     are_all.then(|| incarnations.get(rank.index()).copied().flatten())?
 }

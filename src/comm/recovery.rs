@@ -10,7 +10,7 @@ use super::join_job;
 use super::launcher_link::{Incarnation, LauncherLink};
 use super::unique_id::UniqueId;
 use crate::bootstrap::{
-    CONTRIBUTION_LEN, Joining, Options, RankClaim, MemberHeartbeat, cores_from_env, meet, resource_error,
+    CONTRIBUTION_LEN, Joining, MemberHeartbeat, Options, RankClaim, cores_from_env, meet, resource_error,
 };
 use crate::channel::{Control, Era, World};
 use crate::error::{Error, Result};
@@ -150,7 +150,10 @@ pub(super) struct RecoveryCallbacks {
 impl std::fmt::Debug for RecoveryCallbacks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { callback, untold } = self;
-        f.debug_struct("RecoveryCallbacks").field("listens", &callback.is_some()).field("untold", untold).finish()
+        f.debug_struct("RecoveryCallbacks")
+            .field("listens", &callback.is_some())
+            .field("untold", untold)
+            .finish()
     }
 }
 
@@ -208,8 +211,9 @@ pub(super) fn come_together(
         }
     }
     let sequence = pasts.iter().filter_map(|past| past.completed).min().unwrap_or(0);
-    let incarnations =
-        Rank::of_each(&pasts).map(|(rank, past)| Some(Incarnation { rank, restarts: past.restarts })).collect();
+    let incarnations = Rank::of_each(&pasts)
+        .map(|(rank, past)| Some(Incarnation { rank, restarts: past.restarts }))
+        .collect();
     step("told each other the past");
     let mut comm = join_assembled(joining, cores_from_env()?)?;
     let (epoch, was_restarted) = (comm.fabric().world().era().epoch, mine.completed.is_none());

@@ -14,10 +14,10 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
 use super::Communicator;
-use super::attach::{LiveRank, JoinParams};
-use super::oversubscription::CoreSet;
-use super::membership::JobMembership;
+use super::attach::{JoinParams, LiveRank};
 use super::launcher_link::Incarnation;
+use super::membership::JobMembership;
+use super::oversubscription::CoreSet;
 use super::survivor::{OpenRound, Survivor};
 use crate::bootstrap::{CONTRIBUTION_LEN, ProxyMode, SegmentBacking, resource_error};
 use crate::channel::{Control, Era, Fabric, World};

@@ -42,7 +42,11 @@ impl Watch for OrphanWatch<'_> {
 }
 
 impl<'a> Survivor<'a> {
-    pub(super) fn new(fabric: &'a Fabric, operation: &'static str, launcher_state: Option<&'a LauncherState>) -> Self {
+    pub(super) fn new(
+        fabric: &'a Fabric,
+        operation: &'static str,
+        launcher_state: Option<&'a LauncherState>,
+    ) -> Self {
         let control = fabric.world().control();
         let (rounds, park) = control.rounds();
         Self { fabric, park, offers: control.offers(), rounds, operation, launcher_state }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::bootstrap::{MeetingHost, MeetingPoint};
 use crate::channel::{Control, Era};
-use crate::error::{Error, Result};
 use crate::epoch_id::FIRST_EPOCH;
+use crate::error::{Error, Result};
 
 /// What starts the text of an id.
 const PREFIX: &str = "shmccl-";

@@ -169,7 +169,11 @@ mod tests {
             first_cause.record_failure(MemberId(first), ExitCause::Code(1));
             first_cause.next_round();
             (0..3).for_each(|id| first_cause.record_failure(MemberId(id), ExitCause::Code(1)));
-            assert_eq!(first_cause.first_cause(), Some((MemberId(2), ExitCause::Code(1))), "{first} was seen first");
+            assert_eq!(
+                first_cause.first_cause(),
+                Some((MemberId(2), ExitCause::Code(1))),
+                "{first} was seen first"
+            );
         }
     }
 
@@ -202,7 +206,8 @@ mod tests {
 
     #[test]
     fn how_a_process_that_hung_was_ended_is_not_how_it_failed() {
-        let (mut first_cause, hung) = (FirstCause::new(1), ExitCause::Hung(std::time::Duration::from_secs(1)));
+        let (mut first_cause, hung) =
+            (FirstCause::new(1), ExitCause::Hung(std::time::Duration::from_secs(1)));
         first_cause.record_failure(MemberId(0), hung);
         first_cause.next_round();
         first_cause.record_failure(MemberId(0), ExitCause::Signal(9));

@@ -170,7 +170,11 @@ impl HangWatch {
         for (index, (cell, felt)) in self.beats.iter().zip(&mut self.heartbeats).enumerate() {
             let beat = cell.last();
             let Some(before) = felt.filter(|_| beats(MemberId(index))) else {
-                *felt = beats(MemberId(index)).then(|| LastBeat { beat, since: now, record: BeatHistory::default() });
+                *felt = beats(MemberId(index)).then(|| LastBeat {
+                    beat,
+                    since: now,
+                    record: BeatHistory::default(),
+                });
                 continue;
             };
             let record = before.record.after(beat == before.beat);

@@ -17,8 +17,8 @@ use nix::fcntl::{Flock, OFlag, open};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 use nix::unistd::unlink;
 
-use super::lock::{link, lock, signer, unnamed};
 use super::names::path;
+use super::names::{link, lock, signer, unnamed};
 use crate::error::{Error, Result};
 use crate::rank::MAX_RANKS;
 use crate::shm::{SegmentHeader, check_name};
@@ -276,7 +276,8 @@ mod tests {
     fn names_of_the_living_stay_be_it_by_lock_by_creator_or_by_use() {
         let prefixes = ["claimed", "created", "used"].map(prefix);
         let names = prefixes.each_ref().map(|prefix| format!("{prefix}.0"));
-        let claim = ClaimedNames::claim(&SegmentBacking::Named(prefixes[0].clone()), 1, 7, &mut |_, _| {}).unwrap();
+        let claim =
+            ClaimedNames::claim(&SegmentBacking::Named(prefixes[0].clone()), 1, 7, &mut |_, _| {}).unwrap();
         let pid = dead();
         leave_segment(&names[0], Creator { pid, start: 1 });
         leave_segment(&names[1], Creator::this_process());

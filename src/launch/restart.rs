@@ -36,7 +36,14 @@ impl<'l> RestartState<'l> {
     pub(super) fn new(launch: &'l Launch) -> Self {
         let n_members = devices(launch).count();
         let (restart_deadlines, departed) = (vec![None; n_members], vec![false; n_members]);
-        Self { launch, plan: launch.plan(), left: launch.restarts, done: Vec::new(), restart_deadlines, departed }
+        Self {
+            launch,
+            plan: launch.plan(),
+            left: launch.restarts,
+            done: Vec::new(),
+            restart_deadlines,
+            departed,
+        }
     }
 
     pub(super) fn launch(&self) -> &'l Launch {

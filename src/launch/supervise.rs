@@ -12,11 +12,11 @@ use super::first_cause::FirstCause;
 use super::grace::Grace;
 use super::hang::HangWatch;
 use super::observer::Observer;
-use super::output::{OutputLine, OutputPipe};
+use super::observer::{OutputLine, OutputPipe};
 use super::process::{Process, devices};
 use super::restart::RestartState;
-use super::{Launch, JobOutcome};
-use crate::bootstrap::{RootEvent, BootstrapRoot, MemberId, poll_timeout};
+use super::{JobOutcome, Launch};
+use crate::bootstrap::{BootstrapRoot, MemberId, RootEvent, poll_timeout};
 use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::logs::LAUNCH;
 use crate::shm::system::InterruptWatch;
@@ -263,7 +263,9 @@ impl SupervisedJob<'_> {
                 RootEvent::Lost(id, _) if self.processes[id.0].was_killed() => {}
                 RootEvent::Lost(id, cause) => self.note_failure(id, cause),
                 // Who has left in peace is not lost to the job; it may have failed all the same.
-                RootEvent::Reported(id, lost) if self.root.has_left(lost) => self.first_cause.record_blame(id, lost),
+                RootEvent::Reported(id, lost) if self.root.has_left(lost) => {
+                    self.first_cause.record_blame(id, lost)
+                }
                 RootEvent::Reported(id, lost) => {
                     let (by, device) = (self.root.device(id), self.root.device(lost));
                     warn!(target: LAUNCH, %device, %by, "reported lost");

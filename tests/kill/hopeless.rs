@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use shmccl::comm::{JoinedAs, join_job};
 use shmccl::error::{DeviceName, ExitCause};
-use shmccl::launch::{Launch, Observer, JobOutcome, OutputLine};
+use shmccl::launch::{JobOutcome, Launch, Observer, OutputLine};
 use shmccl::{Error, Rank, Result};
 
 use crate::device::say;

@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shmccl::Rank;
 use shmccl::error::{DeviceName, Error, ExitCause};
-use shmccl::launch::{Launch, Observer, JobOutcome, OutputLine};
+use shmccl::launch::{JobOutcome, Launch, Observer, OutputLine};
 use support::{Random, is_running};
 
 use crate::device::{is_device, pid, saying};

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use shmccl::comm::{JoinedAs, Recovery, join_job};
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::heap::{HeapOffset, Region};
-use shmccl::launch::{Launch, Observer, JobOutcome, OutputLine};
+use shmccl::launch::{JobOutcome, Launch, Observer, OutputLine};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Rank, Result};
 use support::{Random, is_running};

@@ -14,7 +14,7 @@ use shmccl::Rank;
 use shmccl::bootstrap::ProxyMode;
 use shmccl::collective::Algorithm;
 use shmccl::error::{DeviceName, ExitCause};
-use shmccl::launch::{HangRule, Launch, Observer, JobOutcome, OutputLine};
+use shmccl::launch::{HangRule, JobOutcome, Launch, Observer, OutputLine};
 use support::{Random, is_running, wait_until};
 
 use crate::device::{is_device, pid, saying};

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use shmccl::error::{DeviceName, ExitCause};
-use shmccl::launch::{Launch, Observer, JobOutcome, OutputLine, Program};
+use shmccl::launch::{JobOutcome, Launch, Observer, OutputLine, Program};
 use shmccl::{Error, Rank};
 
 const SCENARIO: &str = "SHMCCL_TEST_SCENARIO";

@@ -12,7 +12,7 @@ use shmccl::channel::Channel;
 use shmccl::collective::tuning::VARIABLE;
 use shmccl::comm::{JoinedAs, join_job};
 use shmccl::error::{DeviceName, ExitCause};
-use shmccl::launch::{Launch, Observer, OutputLine, Program, LaunchedAs, launch_threads};
+use shmccl::launch::{Launch, LaunchedAs, Observer, OutputLine, Program, launch_threads};
 use shmccl::{Communicator, Error, Rank, Result};
 
 pub(crate) use support::Watchdog;

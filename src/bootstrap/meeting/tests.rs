@@ -5,7 +5,9 @@ use crate::bootstrap::channel::ControlChannel;
 use crate::bootstrap::join_request::reach;
 use crate::bootstrap::message::Rejected;
 use crate::bootstrap::socket::Deadline;
-use crate::bootstrap::{MeetingHost, Joining, MeetingPoint, Options, RankClaim, WaitGuard, meet, meet_as_joiner};
+use crate::bootstrap::{
+    Joining, MeetingHost, MeetingPoint, Options, RankClaim, WaitGuard, meet, meet_as_joiner,
+};
 
 /// What makes a JoinRequest odd.
 type Change = fn(JoinRequest) -> JoinRequest;
@@ -124,8 +126,7 @@ fn newcomers_get_the_ranks_behind_those_of_the_members_and_their_terms() {
         let point = &hosted(&format!("newcomers-{newcomers_first}"), memory);
         let mut ranks = std::thread::scope(|scope| {
             let joiners = || {
-                [(), ()]
-                    .map(|()| scope.spawn(|| meet_as_joiner(point, WATCHDOG, None).map(rank_of).unwrap()))
+                [(), ()].map(|()| scope.spawn(|| meet_as_joiner(point, WATCHDOG, None).map(rank_of).unwrap()))
             };
             let early = newcomers_first.then(joiners);
             let members = [0, 1].map(|rank| {
@@ -319,7 +320,8 @@ fn whoever_has_come_by_the_deadline_is_received_however_late_the_host_is() {
 fn of_those_who_have_come_by_the_deadline_none_is_said_to_be_missing_however_late_the_host_is() {
     let point = point("late-host-of-some");
     let door = MeetingHost::open(point.clone()).unwrap().try_clone_door().unwrap();
-    let connections = [0, 2].map(|rank| request(&point, |request| JoinRequest { rank, n_ranks: 3, ..request }));
+    let connections =
+        [0, 2].map(|rank| request(&point, |request| JoinRequest { rank, n_ranks: 3, ..request }));
     assert!(Meeting::new(door, point.job_id, Some(Instant::now())).gather().is_none());
     for connection in &connections {
         let told = hear::<Rejected>(connection).and_then(Rejection::from_message);

@@ -132,7 +132,8 @@ pub(super) struct PartWriter {
 impl PartWriter {
     pub(super) fn create(path: &Path, header: &FileHeader) -> Result<Self> {
         let file = File::create_new(path).map_err(|error| io(path, "making a file", error))?;
-        let mut writer = Self { path: path.to_owned(), file, tally: Tally::default(), buffer: header.bytes() };
+        let mut writer =
+            Self { path: path.to_owned(), file, tally: Tally::default(), buffer: header.bytes() };
         writer.put(|_| {})?;
         Ok(writer)
     }

@@ -1,7 +1,7 @@
 //! What a checkpoint is of: the heap of each rank, or memory that each has beside it.
 
 use super::Communicator;
-use super::file::{FileHeader, CheckpointKind, PartReader};
+use super::file::{CheckpointKind, FileHeader, PartReader};
 use crate::error::Result;
 use crate::heap::{DeviceAddress, DeviceMemory, HeapOffset, Region};
 use crate::shm::Span;

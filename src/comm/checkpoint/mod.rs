@@ -284,7 +284,11 @@ impl Communicator {
     }
 
     /// Opens this rank's part of the checkpoint that counts, and looks whether it is whole and fits.
-    fn open_part(&self, source: CheckpointSource<'_>, directory: &Directory) -> Result<(PartReader, Current)> {
+    fn open_part(
+        &self,
+        source: CheckpointSource<'_>,
+        directory: &Directory,
+    ) -> Result<(PartReader, Current)> {
         let current = directory.current()?.ok_or_else(|| at(&directory.path, CheckpointFault::Missing))?;
         let expected = u64::from(self.n_ranks());
         let found = current.parts.len() as u64;

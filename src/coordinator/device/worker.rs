@@ -15,9 +15,9 @@ use crate::coordinator::agent::{Outcome, Task, Trouble};
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::order::{FailureKind, MAX_REPORT, MAX_TEXT};
 use crate::coordinator::work::Work;
+use crate::epoch_id::FIRST_EPOCH;
 use crate::error::{Error, Result};
 use crate::heap::DeviceMemory;
-use crate::epoch_id::FIRST_EPOCH;
 use crate::{Communicator, UniqueId};
 
 /// The way to the worker and back.
