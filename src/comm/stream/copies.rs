@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytemuck::Pod;
 
-use super::{HostBuffer, HostSource, Stream};
+use super::Stream;
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, Place, Region};
 use crate::shm::ReadSoon;
