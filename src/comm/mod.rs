@@ -11,6 +11,7 @@ mod checkpoint;
 mod collectives;
 mod engine;
 mod epoch_commit;
+pub mod failure;
 mod group;
 mod grow;
 mod heartbeat;
