@@ -16,9 +16,9 @@ use nix::sys::socket::{
 };
 
 use super::join_request::MeetingPoint;
+use super::join_request::Rejection;
 use super::meeting::{AssembledRanks, LateRounds, Meeting};
 use super::options::{Options, Placement};
-use super::rejection::Rejection;
 use super::root::{BootstrapRoot, MemberId, Offer, RootEvent};
 use super::socket::{poll_timeout, resource_error};
 use crate::error::{Error, Result};

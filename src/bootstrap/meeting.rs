@@ -25,10 +25,10 @@ use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::join_request::check_user;
+use super::join_request::{Rejection, Term};
 use super::message::{
     self, ANY_RANK, ControlMessage, JoinRequest, LAYOUT_VERSION, Lost, MemberRefusal, Met, Refused, Report,
 };
-use super::rejection::{Rejection, Term};
 use super::socket::{ControlSocket, Incoming, hang_up, poll_timeout, resource_error, send, try_receive};
 use crate::error::{DeviceName, Error, Result};
 use crate::logs::{MEETING, step};

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use super::control_channel::WaitGuard;
 use super::control_channel::{ControlChannel, expect};
 use super::link::ControlLink;
 use super::message::{
@@ -11,7 +12,6 @@ use super::message::{
 };
 use super::options::{Options, Placement, ProxyMode, SegmentBacking};
 use super::socket::{ControlSocket, Deadline, has_hung_up, resource_error};
-use super::wait_guard::WaitGuard;
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::{Rank, check_n_ranks};
 

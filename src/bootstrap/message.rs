@@ -202,7 +202,7 @@ messages! {
     }
     /// Root to member: the meeting has failed, for everybody.
     Rejected = 13, 48 bytes {
-        /// A [`Rejection`](super::rejection::Rejection).
+        /// A [`Rejection`](super::join_request::Rejection).
         reason: u32,
         /// The rank that it is about.
         rank: u32,

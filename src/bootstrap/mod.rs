@@ -47,8 +47,8 @@ mod root;
 mod socket;
 #[cfg(test)]
 mod tests;
-mod wait_guard;
 
+pub(crate) use control_channel::{CancelToken, WaitGuard};
 #[cfg(feature = "coordinator")]
 pub(crate) use environment::{LAUNCHER, bind_to_launcher};
 pub use environment::{become_program, join_from_env};
@@ -64,4 +64,3 @@ pub(crate) use root::{BootstrapRoot, MemberId, Offer, RootEvent};
 #[cfg(test)]
 pub(crate) use socket::send;
 pub(crate) use socket::{pair, poll_timeout, resource_error};
-pub(crate) use wait_guard::{CancelToken, WaitGuard};

@@ -452,6 +452,4 @@ impl BootstrapRoot {
     }
 }
 
-mod returning;
 mod sending;
-mod welcome;

@@ -11,17 +11,20 @@ use super::heartbeat::Heartbeat;
 use super::job_barrier::JobBarrier;
 use super::launcher_link::{Incarnation, LauncherLink};
 use super::membership::JobMembership;
-use super::overrides::Overrides;
 use super::oversubscription::CoreSet;
 use super::ports::Ports;
 use super::recovery::come_back;
 use super::stream::EngineLoan;
 use super::workspace::Workspace;
-use crate::bootstrap::{Joining, MemberHeartbeat, ProxyMode, SegmentBacking, Shared, join_from_env};
+use crate::bootstrap::{
+    Joining, MemberHeartbeat, Options, ProxyMode, SegmentBacking, Shared, checksums_from_env, cores_from_env,
+    join_from_env,
+};
 use crate::channel::{Control, EpochMapping, RankContext, serve_all};
 use crate::collective::Manner;
 use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
+use crate::faults::{FaultHit, Faults, Injector};
 use crate::heap::MemoryRegistrar;
 use crate::heap::layout::HeapShape;
 use crate::heap::registered::heap_windows;
@@ -295,4 +298,44 @@ fn is_beside_service(mode: ProxyMode, proxies: u32) -> bool {
 fn duplicate(descriptor: &impl AsFd) -> Result<OwnedFd> {
     let copy = descriptor.as_fd().try_clone_to_owned();
     copy.map_err(|source| crate::bootstrap::resource_error("duplicating a descriptor", source))
+}
+
+/// What options, or else the environment, ask for.
+#[derive(Debug)]
+pub(super) struct Overrides {
+    pub(super) faults: Faults,
+    pub(super) checksums: bool,
+    pub(super) cores: Option<NonZeroU32>,
+}
+
+impl Overrides {
+    /// # Errors
+    /// [`crate::Error::FaultPlan`], [`crate::Error::Setting`] for what the environment says.
+    pub(super) fn of(options: &Options) -> Result<Self> {
+        let checksums = options.checksums || checksums_from_env()?;
+        let cores = options.cores.map_or_else(cores_from_env, |cores| Ok(Some(cores)))?;
+        Ok(Self { faults: options.faults.or_from_env()?, checksums, cores })
+    }
+}
+
+impl Communicator {
+    /// The faults that were injected into this rank, in this process, in the order in which they struck; of very many the first
+    /// thousand. See [`crate::faults`].
+    #[must_use]
+    pub fn fault_hits(&self) -> Vec<FaultHit> {
+        self.context().injector().map_or_else(Vec::new, |injector| injector.fault_hits())
+    }
+
+    /// Has this new communicator do what is asked for, and suffer what is planned for its rank, which may be a thread among others of its
+    /// process.
+    pub(super) fn apply(&self, overrides: &Overrides, is_thread: bool) {
+        if overrides.checksums {
+            self.context().take_checksums();
+        }
+        let context = self.context();
+        if let Some(injector) = Injector::new(&overrides.faults, context.rank(), is_thread) {
+            let told = context.mapped().control().faults(context.rank());
+            context.plan_faults(Arc::new(injector.telling(told)));
+        }
+    }
 }

@@ -3,8 +3,8 @@
 //! Each is called by all ranks of the communicator, in the same order and with the same arguments, buffers apart: those may
 //! be anywhere, in the symmetric heap or not, on each rank as it likes. Counts are elements.
 
-use super::blocks::{Blocks, check_apart, check_distinct};
-use super::operand::{Recv, RecvBuffer, Send, SendBuffer};
+use super::buffers::{Blocks, check_apart, check_distinct};
+use super::buffers::{Recv, RecvBuffer, Send, SendBuffer};
 use super::submit::{Submit, all_reduce, same, submit, submit_blocks};
 use crate::collective::{Input, Layout, Operation, Output};
 #[cfg(doc)]

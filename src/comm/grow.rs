@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Communicator;
+use super::attach::Overrides;
 use super::attach::join_assembled;
 use super::launcher_link::LauncherState;
-use super::overrides::Overrides;
 use super::unique_id::UniqueId;
 use crate::bootstrap::{CancelToken, Options, RankClaim, WaitGuard, meet, meet_as_joiner};
 use crate::channel::EpochMapping;

@@ -3,8 +3,8 @@
 use nix::errno::Errno;
 
 use super::Communicator;
+use super::attach::Overrides;
 use super::attach::{JoinParams, attach_threads, join_assembled};
-use super::overrides::Overrides;
 use super::unique_id::UniqueId;
 use crate::bootstrap::{CancelToken, Options, ProxyMode, RankClaim, WaitGuard, meet};
 use crate::epoch_id::{EpochId, FIRST_EPOCH, fresh_job_id};

@@ -1,15 +1,16 @@
 //! Where all ranks of a job meet: its barrier, and the comparison of what they are about to do.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::barrier_watch::BarrierWatch;
-use crate::channel::{EpochMapping, RankContext};
-use crate::collective::{Engine, Operation, Summary, call_proposed, can_agree, proposed};
+use crate::channel::{EpochMapping, PREPARING, RankContext, occupation_code};
+use crate::collective::{Engine, LEFT, Operation, Summary, call_met, call_proposed, can_agree, proposed};
 use crate::error::{Error, Result};
-use crate::rank::Rank;
+use crate::rank::{Rank, RankSet};
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{
-    AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, ParkCell, ProgressCell, Purpose, Waiting,
+    AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, LifeStatus, ParkCell, ProgressCell,
+    Purpose, SleepWord, Stop, Waiting, WaitingIn, Watch,
 };
 use crate::trace::{Recorder, TraceSpan, Verb};
 
@@ -263,5 +264,90 @@ pub(super) fn agreed(
     match theirs.into_iter().find(|(_, theirs)| theirs[FAILED] != 0) {
         Some((rank, _)) => Err(Error::FailedElsewhere { operation: operation.name(), rank }),
         None => Ok(()),
+    }
+}
+
+/// Watches the epoch, and the lives of the ranks that are missing from generation `target`.
+#[derive(Debug)]
+pub(super) struct BarrierWatch<'a> {
+    pub(super) context: &'a RankContext,
+    /// What this rank is in.
+    pub(super) operation: Operation,
+    /// Which of the caller's operations that is; `None` within one of which this rank has told.
+    pub(super) number: Option<u64>,
+    pub(super) cells: &'a CellSlice<BarrierCell>,
+    pub(super) target: u64,
+    /// Which ranks have left the communicator, where that can be told.
+    pub(super) departures: Option<&'a [ProgressCell]>,
+    /// What tells whether ranks are in an operation instead.
+    pub(super) engine: Option<&'a Engine>,
+}
+
+impl BarrierWatch<'_> {
+    /// A rank that has arrived for something else than this one, and what that is.
+    ///
+    /// Where `mine` tells that this rank is to hear what others propose, and theirs that they only meet, or the other way
+    /// round, nobody passes; so all find each other here, and what they find stays.
+    pub(super) fn with_other_purpose(&self) -> Option<(Rank, Summary)> {
+        let mine = self.cells[self.context.rank().index()].purpose(self.target);
+        let differs =
+            |cell: &BarrierCell| cell.purpose(self.target).is_some_and(|theirs| Some(theirs) != mine);
+        let (rank, _) = Rank::of_each(self.cells.iter()).find(|(_, cell)| differs(cell))?;
+        let proposals = self.context.mapped().control().agreement();
+        Some((rank, call_met(&proposals[rank.index()], self.target.wrapping_sub(1))))
+    }
+
+    /// A rank that is in an operation which this one has not come to, and what it does there.
+    pub(super) fn in_other_call(&self) -> Option<(Rank, Summary)> {
+        // The cell is read after the post: who arrived and went on is not astray.
+        self.engine?.gone_on().find(|(rank, _)| !self.cells[rank.index()].has_reached(self.target))
+    }
+
+    /// The wait, as this rank tells of it: for all who have not arrived.
+    fn wait(&self) -> WaitingIn {
+        let ranks = Rank::of_each(self.cells.iter());
+        let missing = ranks.filter(|(_, cell)| !cell.has_reached(self.target)).map(|(rank, _)| rank);
+        WaitingIn {
+            call: self.number.map(|number| (Summary::new(self.operation).words(), number)),
+            kind: if self.number.is_none() { occupation_code(PREPARING) } else { 0 },
+            step: 0,
+            awaited: missing.collect::<RankSet>().bits(),
+        }
+    }
+}
+
+impl Watch for BarrierWatch<'_> {
+    fn check(&self) -> Option<Stop> {
+        let mapped = self.context.mapped();
+        if let Some(stop) = mapped.revocation().check() {
+            return Some(stop);
+        }
+        let gone = |(rank, cell): (u32, &BarrierCell)| {
+            let rank = Rank::known(rank);
+            let left = self.departures.is_some_and(|words| words[rank.index()].has_reached(LEFT));
+            let gone = left || matches!(mapped.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
+            // The cell is read after those words: who arrived and then left is not missed.
+            (gone && !cell.has_reached(self.target)).then_some(Stop::PeerLost(rank))
+        };
+        (0..).zip(&**self.cells).find_map(gone).or_else(|| {
+            let (rank, theirs) = self.with_other_purpose().or_else(|| self.in_other_call())?;
+            if let Some(engine) = self.engine {
+                engine.convict(rank, Summary::new(self.operation), theirs);
+            }
+            self.context.abort();
+            mapped.revocation().check()
+        })
+    }
+
+    fn bell(&self) -> Option<SleepWord<'_>> {
+        Some(self.context.mapped().revocation().bell())
+    }
+
+    fn begin(&self, since: Duration) {
+        self.context.activity().begin_wait(&self.wait(), since);
+    }
+
+    fn end(&self, since: Duration, stop: Option<Stop>) {
+        self.context.tell_end(&self.wait(), since, stop);
     }
 }

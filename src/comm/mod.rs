@@ -4,15 +4,14 @@
 //! does alone (opening channels, reaching memory) takes `&self`; channels are values of their own and may move to other
 //! threads.
 
-mod abort;
 mod alloc;
 mod attach;
-mod barrier_watch;
-mod blocks;
+mod buffers;
 mod checkpoint;
 mod collectives;
 mod engine;
 mod epoch_commit;
+pub mod failure;
 mod group;
 mod grow;
 mod heartbeat;
@@ -20,13 +19,10 @@ mod init;
 mod job_barrier;
 mod launcher_link;
 mod membership;
-mod operand;
-mod overrides;
 mod oversubscription;
 mod ports;
 mod recover;
 mod recovery;
-mod report;
 mod shrink;
 mod split;
 pub mod stream;
@@ -46,20 +42,20 @@ use crate::channel::{MemoryChannel, PortChannel, RankContext};
 use crate::collective::{Engine, Manner, Operation, Summary};
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapOffset, HeapUsage, Region, SymmetricHeap};
+use crate::observe::Report;
 use crate::rank::Rank;
 use crate::shm::{CellRef, SharedLayout, Span};
 use crate::sync::Revocation;
 
-pub use abort::Aborter;
 pub use attach::{JoinedAs, join_job};
-pub use blocks::Blocks;
+pub use buffers::{Blocks, RecvBuffer, SendBuffer};
 pub use checkpoint::CheckpointFault;
 pub use collectives::Collectives;
 pub use group::{Group, GroupMember, OnGroup};
 pub(crate) use init::init_threads;
 use job_barrier::JobBarrier;
+pub use membership::Aborter;
 use membership::JobMembership;
-pub use operand::{RecvBuffer, SendBuffer};
 use ports::ChannelUser;
 pub use recovery::Recovery;
 pub use shrink::Shrunk;
@@ -278,5 +274,14 @@ impl Communicator {
     /// Whether every rank of the job belongs to it.
     fn has_all_ranks(&self) -> bool {
         self.n_ranks() == self.context().mapped().n_ranks()
+    }
+
+    /// What all ranks of the job are doing at this moment, and who holds the others up: for whoever wants to know why a wait was an
+    /// [`crate::Error::Timeout`], or takes so long. Ranks are named as the job numbers them. It costs the others nothing.
+    ///
+    /// # Errors
+    /// [`crate::Error::Os`] when the segments cannot be read.
+    pub fn report(&self) -> Result<Report> {
+        Report::of(self.context().mapped())
     }
 }

@@ -1,7 +1,7 @@
 //! What takes collective calls, and what of their arguments a rank can check alone.
 
-use super::blocks::overlap;
-use super::operand::{RecvBuffer, SendBuffer};
+use super::buffers::overlap;
+use super::buffers::{RecvBuffer, SendBuffer};
 use crate::collective::{Arguments, Call, Input, Layout, Operation, Output, Repeat};
 use crate::error::{Error, Result};
 use crate::heap::Region;

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Communicator;
-use super::operand::{Recv, RecvBuffer, Send, SendBuffer};
+use super::buffers::{Recv, RecvBuffer, Send, SendBuffer};
 use crate::channel::{Channel, MemoryChannel, RankContext};
 use crate::collective::{Operation, PerMember, Summary, fill, share_of};
 use crate::error::{Error, Result};

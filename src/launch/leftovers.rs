@@ -17,8 +17,8 @@ use nix::fcntl::{Flock, OFlag, open};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 use nix::unistd::unlink;
 
-use super::lock::{link, lock, signer, unnamed};
 use super::names::path;
+use super::names::{link, lock, signer, unnamed};
 use crate::error::{Error, Result};
 use crate::rank::MAX_RANKS;
 use crate::shm::{SegmentHeader, check_name};

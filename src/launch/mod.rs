@@ -35,15 +35,12 @@ mod grace;
 mod hang;
 mod job;
 mod leftovers;
-mod lock;
 mod names;
 mod observer;
-mod output;
 mod pin;
 mod process;
 mod restart;
 mod supervise;
-mod threads;
 
 use std::ffi::{OsStr, OsString};
 use std::num::NonZeroU32;
@@ -55,12 +52,10 @@ use std::time::Duration;
 #[cfg(feature = "coordinator")]
 pub(crate) use hang::BeatHistory;
 pub use hang::HangRule;
-pub use job::{LaunchedAs, launch, launch_threads};
+pub use job::{LaunchedAs, launch, launch_threads, spawn_threads};
 pub use leftovers::{Leftover, clean};
-pub use observer::Observer;
-pub use output::{OutputLine, OutputStream};
+pub use observer::{Observer, OutputLine, OutputStream};
 pub use pin::PinPlan;
-pub use threads::spawn_threads;
 
 use crate::bootstrap::{Offer, Options, ProxyMode, SegmentBacking};
 use crate::epoch_id::{FIRST_EPOCH, fresh_job_id};

@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::output::{OutputPipe, OutputStream};
+use super::observer::{OutputPipe, OutputStream};
 use super::{Launch, Program};
 use crate::bootstrap::{CHECKSUMS, CORES, ProxyMode, environment, pair, resource_error};
 use crate::error::{DeviceName, Error, ExitCause, Result};

@@ -12,7 +12,7 @@ use super::first_cause::FirstCause;
 use super::grace::Grace;
 use super::hang::HangWatch;
 use super::observer::Observer;
-use super::output::{OutputLine, OutputPipe};
+use super::observer::{OutputLine, OutputPipe};
 use super::process::{Process, devices};
 use super::restart::RestartState;
 use super::{JobOutcome, Launch};

@@ -1,7 +1,7 @@
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::*;
-use crate::bootstrap::channel::ControlChannel;
+use crate::bootstrap::control_channel::ControlChannel;
 use crate::bootstrap::join_request::reach;
 use crate::bootstrap::message::Rejected;
 use crate::bootstrap::socket::Deadline;

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::monitor::Monitor;
 use super::worker::Failure;
+use super::worker::Monitor;
 use super::{Stream, StreamStatus};
 use crate::error::{Error, Result};
 

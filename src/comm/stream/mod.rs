@@ -45,9 +45,6 @@
 mod calls;
 mod copies;
 mod event;
-mod host;
-mod line;
-mod monitor;
 mod worker;
 
 use std::sync::Arc;
@@ -58,10 +55,10 @@ use crate::channel::RankContext;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 
+pub(super) use calls::EngineLoan;
 pub use calls::OnStream;
+pub use copies::{HostBuffer, HostSource};
 pub use event::Event;
-pub use host::{HostBuffer, HostSource};
-pub(super) use line::EngineLoan;
 pub use worker::MAX_ENQUEUED;
 use worker::{Failure, StreamQueue, StreamTask};
 

@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::StreamStatus;
-use super::monitor::Monitor;
 use crate::channel::RankContext;
 use crate::error::{Error, Result};
-use crate::sync::Watch;
+use crate::sync::{ParkCell, SleepWord, Stop, WaitPolicy, Waiting, Watch, wait_until};
 
 /// The most operations that wait in a stream.
 pub const MAX_ENQUEUED: usize = 1 << 16;
@@ -201,4 +201,78 @@ fn end_of_epoch(context: &RankContext) -> Option<Error> {
 
 fn failed(operation: &'static str, number: u64, source: Error) -> Failure {
     Failure { operation, number, source: Arc::new(source) }
+}
+
+/// A value behind a lock, and those who wait for it to change.
+#[derive(Debug)]
+pub(super) struct Monitor<T> {
+    context: Arc<RankContext>,
+    value: Mutex<T>,
+    park: ParkCell,
+}
+
+/// Sleepers that nothing stops are still woken once by the end of the epoch; afterwards its bell would not let them sleep.
+#[derive(Debug)]
+struct Unstoppable<'a>(&'a RankContext);
+
+impl Watch for Unstoppable<'_> {
+    fn check(&self) -> Option<Stop> {
+        None
+    }
+
+    fn bell(&self) -> Option<SleepWord<'_>> {
+        let revocation = self.0.mapped().revocation();
+        revocation.read().is_none().then(|| revocation.bell())
+    }
+}
+
+impl<T> Monitor<T> {
+    pub(super) fn new(context: &Arc<RankContext>, value: T) -> Self {
+        Self { context: Arc::clone(context), value: Mutex::new(value), park: ParkCell::new() }
+    }
+
+    /// Looks at the value.
+    pub(super) fn look<R>(&self, look: impl FnOnce(&T) -> R) -> R {
+        look(&self.lock())
+    }
+
+    /// Changes the value, and wakes whoever waits for that.
+    pub(super) fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
+        let result = change(&mut self.lock());
+        self.park.wake(self.context.kernel());
+        result
+    }
+
+    /// Waits until `poll` returns something. What `poll` changes nobody is told.
+    pub(super) fn wait<R>(&self, poll: impl FnMut(&mut T) -> Option<R>) -> R {
+        self.wait_for(WaitPolicy::CROWDED, Duration::MAX, poll).expect("there is no deadline")
+    }
+
+    /// Waits for as long as waiters stay awake.
+    pub(super) fn wait_awake<R>(&self, poll: impl FnMut(&mut T) -> Option<R>) -> Option<R> {
+        let awake = WaitPolicy { park_after: Duration::MAX, ..WaitPolicy::CROWDED };
+        self.wait_for(awake, WaitPolicy::CROWDED.park_after, poll)
+    }
+
+    /// Waits asleep from the start.
+    pub(super) fn wait_asleep<R>(&self, poll: impl FnMut(&mut T) -> Option<R>) -> R {
+        let asleep = WaitPolicy { park_after: Duration::ZERO, ..WaitPolicy::CROWDED };
+        self.wait_for(asleep, Duration::MAX, poll).expect("there is no deadline")
+    }
+
+    fn wait_for<R>(
+        &self,
+        policy: WaitPolicy,
+        timeout: Duration,
+        mut poll: impl FnMut(&mut T) -> Option<R>,
+    ) -> Option<R> {
+        let watch = Unstoppable(&self.context);
+        let waiting = Waiting::new(self.context.kernel(), &watch, policy, timeout);
+        wait_until(&waiting, &self.park, || poll(&mut self.lock())).ok()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, T> {
+        // What is done under the lock does not panic half way.
+        self.value.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
