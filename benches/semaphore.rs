@@ -13,9 +13,10 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use shmccl::{
     shm::HostKernel,
     sync::{
-        RevokeCell, SemaphoreCell, SemaphoreReceiver, SemaphoreSender, WaitPolicy, Waiting, bare::BareFlag,
+        RevokeCell, SemaphoreCell, SemaphoreReceiver, SemaphoreSender, WaitPolicy, Waiting,
     },
 };
+use shmccl_limits::flags::BareFlag;
 
 use self::pin::pin;
 

@@ -2,7 +2,7 @@
 
 use shmccl::Result;
 use shmccl::collective::Operation;
-use shmccl::shm::yardstick::{self, SumKernel};
+use shmccl_limits::sum::{self, SumKernel};
 use shmccl::shm::{CopyKernel, Span};
 
 use super::gathering::Gathering;
@@ -81,7 +81,7 @@ impl Share {
     /// What is done between two meetings.
     fn work(&self) -> Result<()> {
         match self {
-            Self::Sum { kernel, sources, targets, .. } => yardstick::add(*kernel, sources, targets),
+            Self::Sum { kernel, sources, targets, .. } => sum::add(*kernel, sources, targets),
             Self::Copies { kernel, pairs, .. } => {
                 pairs.iter().try_for_each(|(source, target)| source.copy_with(*kernel, target))
             }

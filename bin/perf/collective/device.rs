@@ -10,7 +10,7 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 use shmccl::collective::{ChannelKind, Operation};
 use shmccl::reduce::{DataType, ReduceOp};
-use shmccl::shm::yardstick::Stopwatch;
+use shmccl_limits::stopwatch::Stopwatch;
 use shmccl::{Communicator, Rank};
 
 use super::super::barrier::{BARRIERS, Ensemble, YieldBarrier};

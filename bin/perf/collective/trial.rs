@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use shmccl::shm::yardstick::Stopwatch;
+use shmccl_limits::stopwatch::Stopwatch;
 use shmccl::{Communicator, Result};
 
 use super::super::clock::now_ns;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use shmccl::collective::Operation;
 use shmccl::heap::{DeviceBuffer, Region};
 use shmccl::reduce::ReduceOp;
-use shmccl::shm::yardstick::Own;
+use shmccl_limits::staged::Own;
 use shmccl::{Blocks, Collectives, Communicator, Group, Rank, Result};
 
 use super::layout::Layout;
