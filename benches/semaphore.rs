@@ -12,9 +12,7 @@ use std::{
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use shmccl::{
     shm::HostKernel,
-    sync::{
-        RevokeCell, SemaphoreCell, SemaphoreReceiver, SemaphoreSender, WaitPolicy, Waiting,
-    },
+    sync::{RevokeCell, SemaphoreCell, SemaphoreReceiver, SemaphoreSender, WaitPolicy, Waiting},
 };
 use shmccl_limits::flags::BareFlag;
 

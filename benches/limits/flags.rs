@@ -13,9 +13,9 @@
 //! | Y3 reuse | `BareConsumer::pop` | `BareProducer::has_room` | the slot may be overwritten |
 //! | Y4 meet | `BareBarrier::meet`: the add | the same: the last load | everything before |
 
+use std::ops::Deref;
 #[cfg(not(loom))]
 use std::thread::yield_now;
-use std::ops::Deref;
 
 #[cfg(loom)]
 use loom::thread::yield_now;

@@ -306,7 +306,6 @@ mod tests {
     use super::*;
     use shmccl::shm::Mapping;
 
-
     /// A buffer of `count` elements that begins `behind` bytes behind a line.
     fn memory(behind: u64, count: usize) -> Span {
         let len = (count * size_of::<f32>()) as u64;

@@ -464,7 +464,6 @@ mod tests {
     use super::*;
     use shmccl::shm::Mapping;
 
-
     fn memory(len: u64) -> Span {
         Mapping::boxed(64 + len).unwrap().span(64, len).unwrap()
     }

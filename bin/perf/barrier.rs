@@ -2,8 +2,8 @@
 
 use shmccl::heap::{HeapOffset, Region};
 use shmccl::shm::{CellRef, Span};
-use shmccl_limits::flags::{BareBarrier, BareFlag};
 use shmccl::{Communicator, Rank, Result};
+use shmccl_limits::flags::{BareBarrier, BareFlag};
 
 use super::clock::now_ns;
 use super::lane::Lane;

@@ -2,8 +2,8 @@
 
 use shmccl::heap::{HeapOffset, Region};
 use shmccl::shm::{CellRef, Span};
-use shmccl_limits::flags::BareFlag;
 use shmccl::{Communicator, Result};
+use shmccl_limits::flags::BareFlag;
 
 use super::clock::now_ns;
 use super::pair::Pair;

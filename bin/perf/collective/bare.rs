@@ -2,8 +2,8 @@
 
 use shmccl::Result;
 use shmccl::collective::Operation;
-use shmccl_limits::sum::{self, SumKernel};
 use shmccl::shm::{CopyKernel, Span};
+use shmccl_limits::sum::{self, SumKernel};
 
 use super::gathering::Gathering;
 use super::places::{Places, SIZE, moving};

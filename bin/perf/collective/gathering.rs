@@ -1,10 +1,10 @@
 //! All ranks between operations: they meet over bare flags, and put their times together.
 
 use shmccl::heap::{HeapOffset, Region};
-use shmccl_limits::stopwatch::Stopwatch;
 use shmccl::shm::{CellRef, Span};
-use shmccl_limits::flags::{BareBarrier, BareFlag};
 use shmccl::{Communicator, Rank, Result};
+use shmccl_limits::flags::{BareBarrier, BareFlag};
+use shmccl_limits::stopwatch::Stopwatch;
 
 use super::super::barrier::fresh;
 use super::super::ends::{FlagEnd, Link};

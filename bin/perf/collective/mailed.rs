@@ -10,10 +10,10 @@
 
 use shmccl::collective::Operation;
 use shmccl::heap::Region;
-use shmccl_limits::sum::{self, SumKernel};
 use shmccl::shm::{CellRef, CopyKernel, Span};
-use shmccl_limits::flags::BareFlag;
 use shmccl::{Communicator, Rank, Result};
+use shmccl_limits::flags::BareFlag;
+use shmccl_limits::sum::{self, SumKernel};
 
 use super::gathering::Gathering;
 use super::places::{Places, SIZE, moving};

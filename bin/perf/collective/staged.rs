@@ -14,8 +14,8 @@ use std::ops::Range;
 
 use shmccl::heap::Region;
 use shmccl::shm::Span;
-use shmccl_limits::staged::{Own, add_returning, turn_over};
 use shmccl::{Collectives, Communicator, Rank, Result};
+use shmccl_limits::staged::{Own, add_returning, turn_over};
 
 use super::gathering::Gathering;
 use super::trial::Way;
