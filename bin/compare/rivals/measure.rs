@@ -8,7 +8,7 @@ use crate::compare::flags::CompareArgs;
 use crate::machine::MachineInfo;
 use crate::output;
 use crate::perf::collective::layout::{Layout, blocks};
-use crate::perf::collective::settings::{Average, Memory, Message, Settings, operation};
+use crate::perf::collective::settings::{Average, Memory, Message, Settings};
 use crate::perf::collective::ways::ways;
 use crate::perf::plan::Plan;
 use crate::perf::report::PerfReport;
@@ -32,7 +32,7 @@ const OPERATOR: &str = "sum";
 /// # Errors
 /// Bad sizes, a job that fails.
 pub(super) fn measure(args: &CompareArgs, test: Test) -> Result<RivalReport> {
-    let operation = operation(test).context("no collective operation")?;
+    let operation = test.operation().context("no collective operation")?;
     let n_ranks = args.ranks.unwrap_or(RANKS);
     let sizes = whole_blocks(&args.sweep.sizes()?, operation, n_ranks);
     let one_core = jobs::share_a_core(&args.job)?;
