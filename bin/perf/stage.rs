@@ -11,7 +11,7 @@ use super::pair::Pair;
 use super::payload::Payload;
 use super::plan::Plan;
 use super::transfer::{BURST_BYTES, MOST_IN_BURST};
-use crate::args::Test;
+use crate::perf::test::Test;
 
 /// From this size on messages carry stamps: the clock takes a few per cent of what it times at most.
 const STAMPED_FROM: u64 = 1024;
