@@ -42,7 +42,6 @@ mod meeting;
 mod member;
 pub(crate) mod message;
 mod options;
-mod rejection;
 mod root;
 mod socket;
 #[cfg(test)]
