@@ -59,7 +59,7 @@ impl Stay {
 
 impl Drop for Stay {
     fn drop(&mut self) {
-        self.0.tell();
+        self.0.count_change();
     }
 }
 
