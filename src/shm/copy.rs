@@ -34,9 +34,9 @@ pub(super) fn takes_over(bytes: u64) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CacheHint {
     /// A peer waits for the data.
-    Yes,
+    Keep,
     /// Nobody reads the data for a while.
-    No,
+    Bypass,
 }
 
 /// What bytes are stored for, as far as the cost goes.

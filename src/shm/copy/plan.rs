@@ -17,11 +17,11 @@ const LINE: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StorePolicy {
     /// In the cache.
-    Through,
+    Cached,
     /// In memory.
-    Past,
+    NonTemporal,
     /// For several receivers: in the cache for one of them, from where it is copied to the others.
-    Copied,
+    CopyForward,
 }
 
 /// Sizes of the caches in bytes, as far as one core can use them.

@@ -1,5 +1,5 @@
 use super::super::CacheSizes;
-use super::StorePolicy::{Copied, Past, Through};
+use super::StorePolicy::{Cached, CopyForward, NonTemporal};
 use super::*;
 
 /// A class, and the time that passes while it copies.
@@ -41,7 +41,9 @@ impl World {
 
 #[test]
 fn whichever_is_best_is_in_use_after_a_trial_of_each() {
-    for (first, best) in [(Through, Through), (Through, Past), (Past, Through), (Past, Past)] {
+    for (first, best) in
+        [(Cached, Cached), (Cached, NonTemporal), (NonTemporal, Cached), (NonTemporal, NonTemporal)]
+    {
         let mut costs = [1.5; 2];
         costs[best as usize] = 1.0;
         let mut world = World::new(first);
@@ -55,30 +57,30 @@ fn whichever_is_best_is_in_use_after_a_trial_of_each() {
 #[test]
 fn a_change_of_the_machine_is_followed_both_ways() {
     let (near, far) = ([1.0, 1.6], [5.0, 1.6]);
-    let mut world = World::new(Through);
+    let mut world = World::new(Cached);
     world.live(10_000, near);
-    assert_eq!(world.record.best, Through);
+    assert_eq!(world.record.best, Cached);
     // What goes through the cache turns slow: it shows by itself, within a few copies.
     world.live(MEMORY + usize::from(TRIAL), far);
-    assert_eq!(world.record.best, Past);
+    assert_eq!(world.record.best, NonTemporal);
     world.live(10_000, far);
-    assert_eq!(world.record.best, Past);
+    assert_eq!(world.record.best, NonTemporal);
     // It turns fast again: the next trial finds out.
     world.live(500, near);
-    assert_eq!(world.record.best, Through);
+    assert_eq!(world.record.best, Cached);
 }
 
 #[test]
 fn the_first_copy_into_new_memory_is_not_held_against_a_way() {
-    let mut world = World::new(Through);
-    assert_eq!(world.copy(|_| 15.0), Through);
+    let mut world = World::new(Cached);
+    assert_eq!(world.copy(|_| 15.0), Cached);
     world.live(2 * usize::from(TRIAL), [1.0, 1.2]);
-    assert_eq!(world.record.best, Through);
+    assert_eq!(world.record.best, Cached);
 }
 
 #[test]
 fn one_or_two_interrupted_copies_change_nothing() {
-    let mut world = World::new(Through);
+    let mut world = World::new(Cached);
     let costs = [1.0, 1.2];
     world.live(50, costs);
     for interrupted in 1..MEMORY {
@@ -91,7 +93,7 @@ fn one_or_two_interrupted_copies_change_nothing() {
 fn trials_take_no_more_than_their_part_of_the_time() {
     for other in [1.1_f32, 1.5, 1.9, 5.0] {
         for costs in [[1.0, other], [other, 1.0]] {
-            let mut world = World::new(Through);
+            let mut world = World::new(Cached);
             world.live(100, costs);
             let best = world.record.best;
             let used = world.live(20_000, costs);
@@ -106,11 +108,11 @@ fn trials_take_no_more_than_their_part_of_the_time() {
 #[test]
 fn a_way_that_comes_to_cost_more_than_the_other_is_left_at_once() {
     // Too little to be noticed by itself, and long before the next trial is due.
-    let mut world = World::new(Through);
+    let mut world = World::new(Cached);
     world.live(20, [1.0, 1.1]);
-    assert_eq!(world.record.best, Through);
+    assert_eq!(world.record.best, Cached);
     world.live(MEMORY + usize::from(TRIAL), [1.25, 1.1]);
-    assert_eq!(world.record.best, Past);
+    assert_eq!(world.record.best, NonTemporal);
 }
 
 #[test]
@@ -118,47 +120,49 @@ fn what_no_cache_can_keep_is_tried_less_often() {
     let plan = CopyPlan::new(CacheSizes { own: 1 << 20, shared: 32 << 20 }, |_| true);
     assert_eq!(past_pause(&plan, (16 << 20) - 1), SHORT_PAUSE);
     assert_eq!(past_pause(&plan, 16 << 20), LONG_PAUSE);
-    let mut world =
-        World { record: PolicyTrials::new(StorePurpose::Put, Past, LONG_PAUSE), ..World::new(Past) };
+    let mut world = World {
+        record: PolicyTrials::new(StorePurpose::Put, NonTemporal, LONG_PAUSE),
+        ..World::new(NonTemporal)
+    };
     world.live(20, [1.3, 1.0]);
     assert_eq!(world.live(100, [1.3, 1.0]), [0, 100]);
 }
 
 #[test]
 fn a_hopeless_trial_is_one_copy() {
-    assert_eq!(World::new(Through).live(20, [1.0, 5.0]), [19, 1]);
+    assert_eq!(World::new(Cached).live(20, [1.0, 5.0]), [19, 1]);
 }
 
 #[test]
 fn differences_within_the_noise_cause_no_changes() {
-    let mut world = World::new(Through);
+    let mut world = World::new(Cached);
     world.live(1000, [1.0, 0.97]);
-    assert_eq!(world.record.best, Through);
+    assert_eq!(world.record.best, Cached);
 }
 
 #[test]
 fn a_copy_that_pays_for_the_one_before_is_not_held_against_a_way() {
-    let mut world = World::new(Past);
-    let mut last = Past;
+    let mut world = World::new(NonTemporal);
+    let mut last = NonTemporal;
     for _ in 0..100 {
         // Through the cache: slow behind a stream, fast behind itself.
         last = world.copy(|way| match (way, last) {
-            (Past, _) => 1.0,
-            (Through, Past) => 1.5,
+            (NonTemporal, _) => 1.0,
+            (Cached, NonTemporal) => 1.5,
             (_, _) => 0.7,
         });
     }
-    assert_eq!(world.record.best, Through);
+    assert_eq!(world.record.best, Cached);
 }
 
 #[test]
 fn a_stream_is_charged_with_what_its_reader_pays() {
     let cost_of = |way, purpose| cost(way, purpose, Duration::from_nanos(3000), 1000);
     for purpose in [StorePurpose::PutReadSoon, StorePurpose::Get] {
-        assert!(cost_of(Past, purpose) > cost_of(Through, purpose));
+        assert!(cost_of(NonTemporal, purpose) > cost_of(Cached, purpose));
     }
     for purpose in [StorePurpose::Put, StorePurpose::Combine] {
-        let (past, through) = (cost_of(Past, purpose), cost_of(Through, purpose));
+        let (past, through) = (cost_of(NonTemporal, purpose), cost_of(Cached, purpose));
         assert!((past - through).abs() < f32::EPSILON);
     }
 }
@@ -166,12 +170,12 @@ fn a_stream_is_charged_with_what_its_reader_pays() {
 #[test]
 fn a_trial_is_never_torn_apart_by_copies_that_are_not_timed() {
     let (class, mut record, mut now) =
-        (Class::NEW, PolicyTrials::new(StorePurpose::Put, Through, SHORT_PAUSE), Instant::now());
+        (Class::NEW, PolicyTrials::new(StorePurpose::Put, Cached, SHORT_PAUSE), Instant::now());
     let (mut chosen, mut trials) = (Vec::new(), 0);
     for _ in 0..100_000 {
         now += Duration::from_nanos(1000);
         match class.turn(SHORT, StorePurpose::Put) {
-            Turn::Untimed => chosen.push(Through),
+            Turn::Untimed => chosen.push(Cached),
             turn => {
                 let picked = record.pick(turn, class.copies.get(), now);
                 let cost = [1.0, 1.5][picked as usize];
@@ -181,7 +185,7 @@ fn a_trial_is_never_torn_apart_by_copies_that_are_not_timed() {
             }
         }
     }
-    for run in chosen.chunk_by(|a, b| a == b).filter(|run| run[0] == Past) {
+    for run in chosen.chunk_by(|a, b| a == b).filter(|run| run[0] == NonTemporal) {
         assert_eq!(run.len(), usize::from(TRIAL));
         trials += 1;
     }
@@ -239,27 +243,27 @@ impl Pair {
     /// Combines `n` times; tells how often both went past the cache, and how often one of them did.
     fn live(&mut self, n: u64, cost_of: impl Fn(StorePolicy, StorePolicy) -> f32) -> (usize, usize) {
         let ways: Vec<_> = (0..n).map(|_| self.combine(&cost_of)).collect();
-        let both = ways.iter().filter(|ways| **ways == [Past; 2]).count();
-        (both, ways.iter().filter(|ways| ways.contains(&Past)).count() - both)
+        let both = ways.iter().filter(|ways| **ways == [NonTemporal; 2]).count();
+        (both, ways.iter().filter(|ways| ways.contains(&NonTemporal)).count() - both)
     }
 }
 
 /// Between siblings a stream past the cache is quick as long as the other rank makes none.
 fn between_siblings(mine: StorePolicy, others: StorePolicy) -> f32 {
     match (mine, others) {
-        (Through, _) => 0.9,
-        (Past, Through) => 0.7,
-        (Past | Copied, _) => 1.3,
+        (Cached, _) => 0.9,
+        (NonTemporal, Cached) => 0.7,
+        (NonTemporal | CopyForward, _) => 1.3,
     }
 }
 
 fn between_cores(mine: StorePolicy, _: StorePolicy) -> f32 {
-    if mine == Past { 1.4 } else { 3.5 }
+    if mine == NonTemporal { 1.4 } else { 3.5 }
 }
 
 #[test]
 fn what_is_quick_only_until_the_other_rank_does_it_too_is_not_taken_up() {
-    for first in [Through, Past] {
+    for first in [Cached, NonTemporal] {
         let mut pair = Pair::new(first);
         assert_eq!(pair.live(20 * PERIOD, between_siblings), (20 * usize::from(TRIAL), 0));
     }
@@ -267,7 +271,7 @@ fn what_is_quick_only_until_the_other_rank_does_it_too_is_not_taken_up() {
 
 #[test]
 fn two_ranks_follow_a_change_of_the_machine_both_ways() {
-    let mut pair = Pair::new(Through);
+    let mut pair = Pair::new(Cached);
     pair.live(PERIOD + 100, between_siblings);
     // What goes through the cache turns slow: it shows as soon as it is timed.
     pair.live(sample(SHORT) + 2 * u64::from(TRIAL), between_cores);
@@ -279,8 +283,8 @@ fn two_ranks_follow_a_change_of_the_machine_both_ways() {
 
 #[test]
 fn of_three_ways_the_cheapest_is_in_use_whatever_the_first_one_was_and_whatever_comes_after() {
-    for purpose_first in [Through, Past] {
-        for best in [Through, Past, Copied] {
+    for purpose_first in [Cached, NonTemporal] {
+        for best in [Cached, NonTemporal, CopyForward] {
             let mut pair = Pair::of(StorePurpose::CombineForAll, purpose_first);
             let cost = |mine: StorePolicy, _: StorePolicy| {
                 if mine == best { 1.0 } else { 2.0 + f32::from(mine as u8) }
@@ -291,7 +295,7 @@ fn of_three_ways_the_cheapest_is_in_use_whatever_the_first_one_was_and_whatever_
             let turned =
                 |mine: StorePolicy, other: StorePolicy| if mine == best { 9.0 } else { cost(mine, other) };
             pair.live(sample(SHORT) + 2 * u64::from(TRIAL), turned);
-            let next = [Through, Past, Copied].into_iter().find(|&way| way != best).unwrap();
+            let next = [Cached, NonTemporal, CopyForward].into_iter().find(|&way| way != best).unwrap();
             assert_eq!(pair.combine(turned), [next; 2]);
         }
     }
@@ -300,10 +304,10 @@ fn of_three_ways_the_cheapest_is_in_use_whatever_the_first_one_was_and_whatever_
 #[test]
 fn joint_trials_are_the_same_on_every_rank_whatever_it_has_found_out() {
     for (purpose, first, in_turn) in [
-        (StorePurpose::Combine, Through, &[Through, Past][..]),
-        (StorePurpose::Combine, Past, &[Past, Through]),
-        (StorePurpose::CombineForAll, Through, &[Through, Past, Copied]),
-        (StorePurpose::CombineForAll, Past, &[Past, Through, Copied]),
+        (StorePurpose::Combine, Cached, &[Cached, NonTemporal][..]),
+        (StorePurpose::Combine, NonTemporal, &[NonTemporal, Cached]),
+        (StorePurpose::CombineForAll, Cached, &[Cached, NonTemporal, CopyForward]),
+        (StorePurpose::CombineForAll, NonTemporal, &[NonTemporal, Cached, CopyForward]),
     ] {
         for best in in_turn.iter().copied() {
             let new = PolicyTrials::new(purpose, first, SHORT_PAUSE);
@@ -375,11 +379,12 @@ fn only_a_copy_for_a_peer_takes_until_its_stores_are_out() {
 #[test]
 fn with_what_the_reader_pays_the_way_is_found_that_takes_the_least_in_all() {
     // Nanoseconds through the cache and past it, and which way was the quicker one with the reading (AMD Zen 4).
-    let siblings = [(2048, 230, 240, Through), (4096, 391, 290, Through), (65_536, 6460, 2434, Past)];
-    let apart = [(2048, 611, 250, Past), (4096, 1502, 280, Past), (8192, 3475, 411, Past)];
+    let siblings = [(2048, 230, 240, Cached), (4096, 391, 290, Cached), (65_536, 6460, 2434, NonTemporal)];
+    let apart =
+        [(2048, 611, 250, NonTemporal), (4096, 1502, 280, NonTemporal), (8192, 3475, 411, NonTemporal)];
     for (len, through, past, best) in siblings.into_iter().chain(apart) {
         let of = |way, ns| cost(way, StorePurpose::PutReadSoon, Duration::from_nanos(ns), len);
-        let found = if of(Past, past) < of(Through, through) * NOISE { Past } else { Through };
+        let found = if of(NonTemporal, past) < of(Cached, through) * NOISE { NonTemporal } else { Cached };
         assert_eq!(found, best, "{len} bytes: {through} and {past} ns");
     }
 }
