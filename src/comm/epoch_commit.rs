@@ -69,7 +69,8 @@ impl EpochCommit {
             Err(stop) => {
                 // A meeting that was called off has failed by nobody who is here.
                 let is_cancelled = matches!(stop, Stop::Revoked(_));
-                let cause = if is_cancelled { Outcome::Repeated } else { Outcome::Failed(self.rank) };
+                let cause =
+                    if is_cancelled { RoundOutcome::Repeated } else { RoundOutcome::Failed(self.rank) };
                 // The others may have begun at the last moment: then this one is with them.
                 match round.conclude(cause) {
                     stands if stands == cause => Err(waiting.error(stop, MEETING, round.unready(all))),

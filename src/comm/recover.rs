@@ -172,8 +172,8 @@ impl Return<'_> {
     }
 
     /// What to do after a round that has not brought this member to the others.
-    fn after(&self, outcome: Outcome) -> Result<Option<Communicator>> {
-        if outcome == Outcome::Vain { Err(Error::not_restarted()) } else { self.survivor.after(outcome) }
+    fn after(&self, outcome: RoundOutcome) -> Result<Option<Communicator>> {
+        if outcome == RoundOutcome::Vain { Err(Error::not_restarted()) } else { self.survivor.after(outcome) }
     }
 
     /// As [`Round::poll_offers`](crate::sync::regroup::Round::poll_offers), while all who are missing can still come.
@@ -183,9 +183,9 @@ impl Return<'_> {
 
     /// Ends the round when the launcher has said that somebody will not come back: for all, though it may not have said so to the others
     /// yet. Who goes on in another way meets them in the next round then, and not in this one. Returns what stands.
-    fn end_in_vain(&self) -> Option<Outcome> {
+    fn end_in_vain(&self) -> Option<RoundOutcome> {
         let is_vain = self.launcher.launcher_state().restarts_exhausted();
-        is_vain.then(|| self.round.conclude(Outcome::Vain))
+        is_vain.then(|| self.round.conclude(RoundOutcome::Vain))
     }
 
     /// Who is to come back.
