@@ -63,7 +63,7 @@ pub(super) fn bytes(context: &RankContext, rank: Rank, region: Region) -> Vec<u8
 /// A proxy of the first fifo of [`OWN`] with a handler.
 pub(super) fn proxy(mapped: &Arc<EpochMapping>, handler: impl Handler + Send + 'static) -> ProxyThread {
     let served = ServedFifos::of(mapped, [OWN], 1, wait_point(mapped)).unwrap();
-    ProxyThread::start(mapped, served, WaitPolicy::CROWDED, handler).unwrap()
+    ProxyThread::start(mapped, served, WaitPolicy::OVERSUBSCRIBED, handler).unwrap()
 }
 
 /// A channel from [`OWN`], whose context it is, to [`PEER`] over that fifo, which it shares with others like it.

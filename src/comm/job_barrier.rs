@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 use crate::rank::{Rank, RankSet};
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{
-    AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, LifeStatus, ParkCell, ProgressCell,
-    Purpose, SleepWord, Stop, Waiting, WaitingIn, Watch,
+    AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, BarrierPurpose, LifeStatus, ParkCell,
+    ProgressCell, SleepWord, Stop, Waiting, WaitingIn, Watch,
 };
 use crate::trace::{Recorder, TraceSpan, Verb};
 
@@ -156,7 +156,8 @@ impl JobBarrier {
     #[inline]
     fn pass(&mut self, operation: Operation, engine: Option<&Engine>) -> Result<()> {
         // Who proposes something passes with those only that do: a barrier passes by barriers alone.
-        let purpose = if operation == Operation::Barrier { Purpose::Meet } else { Purpose::Hear };
+        let purpose =
+            if operation == Operation::Barrier { BarrierPurpose::Meet } else { BarrierPurpose::Hear };
         self.barrier.arrive_to(purpose, self.context.kernel());
         if self.barrier.poll() { Ok(()) } else { self.meet_slowly(operation, engine) }
     }

@@ -110,7 +110,7 @@ impl PortsState {
             .with_checksums(context.takes_checksums());
         let handler = make(executor);
         // The proxy has the rank itself on its core.
-        let policy = WaitPolicy::CROWDED;
+        let policy = WaitPolicy::OVERSUBSCRIBED;
         self.proxy = Some(match context.any_recorder() {
             None => ProxyThread::start(mapped, served, policy, handler)?,
             Some(recorder) => {
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(context.policy(), alone);
         // From a push on it counts; it would fall asleep in a millisecond or so, but that is not for certain to be seen.
         doorbell.wake(context.kernel());
-        assert!(context.policy() == WaitPolicy::CROWDED || doorbell.is_slept_on());
+        assert!(context.policy() == WaitPolicy::OVERSUBSCRIBED || doorbell.is_slept_on());
         channel.signal().unwrap();
         channel.wait().unwrap();
         drop(channel);
