@@ -370,7 +370,6 @@ impl Bench<'_> {
             source: outgoing.clone(),
             target: stage.remote(self.comm)?,
             flags: stage.flags(self.comm, 0)?,
-            kernel: shmccl::shm::HostKernel::detect(),
         };
         let mut limit = Rate::new(bare, stage.leads(), outgoing, incoming, stage.flags(self.comm, 1)?);
         let (outgoing, incoming) = spans(self)?;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use shmccl::proxy::{BATCH, Fifo, FifoHeader, Owner, Push, Refusal, Service, Slot, Transfer, Trigger};
-use shmccl::sync::bare::{BareConsumer, BareFlag, BareProducer, BareSlot};
+use shmccl_limits::flags::{BareConsumer, BareFlag, BareProducer, BareSlot};
 
 use super::clock::now_ns;
 use super::contest::Effort;

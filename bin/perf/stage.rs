@@ -3,7 +3,7 @@
 use shmccl::channel::{Channel, MemoryChannel};
 use shmccl::heap::{HeapOffset, Region};
 use shmccl::shm::packet::PacketKind;
-use shmccl::shm::{CopyKernel, HostKernel, Span};
+use shmccl::shm::{CopyKernel, Span};
 use shmccl::{Communicator, Rank, Result};
 
 use super::ends::{CopyFlagLink, FlagEnd, Link, Messages, PacketLink, PutLink, RawPacketLink};
@@ -152,7 +152,7 @@ impl Stage {
         let flags = FlagEnd {
             mine: comm.cell(self.rank, offset)?,
             theirs: comm.cell(self.peer(), offset)?,
-            yields: self.pair.one_core.then(HostKernel::detect),
+            yields: self.pair.one_core,
         };
         flags.mine.set(0);
         Ok(flags)
@@ -207,7 +207,7 @@ impl Stage {
             remote: halves(self.peer())?,
             packets: halves(self.rank)?,
             unpacked: self.incoming(comm)?.span().clone(),
-            yields: self.pair.one_core.then(HostKernel::detect),
+            yields: self.pair.one_core,
         };
         self.messages(comm, link)
     }

@@ -10,8 +10,8 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 use shmccl::collective::{ChannelKind, Operation};
 use shmccl::reduce::{DataType, ReduceOp};
-use shmccl::shm::yardstick::Stopwatch;
 use shmccl::{Communicator, Rank};
+use shmccl_limits::stopwatch::Stopwatch;
 
 use super::super::barrier::{BARRIERS, Ensemble, YieldBarrier};
 use super::super::contest::{FEWEST_SLICES, Field, Outcome};
