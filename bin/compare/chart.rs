@@ -74,11 +74,8 @@ pub(super) fn draw(look: Look, chart: &Chart<'_>) -> Option<String> {
 
 /// The line between the values.
 fn trace(canvas: &mut Canvas, sizes: &[u64], line: &ChartLine, across: LogScale, up: LogScale) {
-    let points: Vec<(f64, f64)> = sizes
-        .iter()
-        .zip(&line.values)
-        .filter_map(|(size, value)| Some((*size as f64, (*value)?)))
-        .collect();
+    let points: Vec<(f64, f64)> =
+        sizes.iter().zip(&line.values).filter_map(|(size, value)| Some((*size as f64, (*value)?))).collect();
     for pair in points.windows(2) {
         let [(from, start), (to, end)] = pair else { continue };
         for column in across.cell(*from)..=across.cell(*to) {
@@ -107,11 +104,7 @@ fn at(canvas: &mut Canvas, column: usize, row: usize) -> &mut CanvasCell {
 fn frame(look: Look, chart: &Chart<'_>, canvas: &Canvas, across: LogScale, up: LogScale) -> String {
     let mut text = format!("{}    ", chart.title);
     for line in chart.lines {
-        text.push_str(&format!(
-            "{} {}   ",
-            look.paint(&line.glyph.to_string(), line.colour),
-            line.name
-        ));
+        text.push_str(&format!("{} {}   ", look.paint(&line.glyph.to_string(), line.colour), line.name));
     }
     text.push_str(match chart.mark {
         Some(_) => "◈ both   ┆ crossover\n",

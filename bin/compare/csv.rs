@@ -53,7 +53,12 @@ pub(super) fn text(series: &Series) -> String {
             let names = |side: &str| OF_PUTS.map(|(name, _)| format!("{side}_{name}")).join(",");
             let head = format!("bytes,{},{}", names("direct"), names("proxied"));
             let lines = series.points().into_iter().map(|point| {
-                format!("{},{},{}", point.bytes, fields(&OF_PUTS, point.direct), fields(&OF_PUTS, point.proxied))
+                format!(
+                    "{},{},{}",
+                    point.bytes,
+                    fields(&OF_PUTS, point.direct),
+                    fields(&OF_PUTS, point.proxied)
+                )
             });
             [head].into_iter().chain(lines).collect()
         }

@@ -41,19 +41,13 @@ type JobTests = &'static [(Test, Option<TestChannel>)];
 const JOBS: [(&str, JobTests); 3] = [
     (
         "direct",
-        &[
-            (Test::PutLatency, Some(TestChannel::Memory)),
-            (Test::PutBandwidth, Some(TestChannel::Memory)),
-        ],
+        &[(Test::PutLatency, Some(TestChannel::Memory)), (Test::PutBandwidth, Some(TestChannel::Memory))],
     ),
     (
         "proxied",
         &[(Test::PutLatency, Some(TestChannel::Port)), (Test::PutBandwidth, Some(TestChannel::Port))],
     ),
-    (
-        "overlap",
-        &[(Test::Overlap, Some(TestChannel::Memory)), (Test::Overlap, Some(TestChannel::Port))],
-    ),
+    ("overlap", &[(Test::Overlap, Some(TestChannel::Memory)), (Test::Overlap, Some(TestChannel::Port))]),
 ];
 
 /// Measures puts over both channels at every size.
@@ -82,7 +76,8 @@ pub(super) fn puts(args: &CompareArgs) -> Result<Series> {
     let overlap = report.rows.iter().find(|row| row.test == Test::Overlap && row.variant.is_some());
     let subject = Subject::Puts { overlap_place: overlap.and_then(|row| row.variant.clone()) };
     let points = sizes.iter().flat_map(|&bytes| CHANNELS.map(|channel| (bytes, channel)));
-    report.rows = points.map(|(bytes, channel)| merged(&report.rows, channel, bytes)).collect::<Result<_>>()?;
+    report.rows =
+        points.map(|(bytes, channel)| merged(&report.rows, channel, bytes)).collect::<Result<_>>()?;
     Ok(Series { report, proxy: args.job.proxy, subject })
 }
 

@@ -113,7 +113,8 @@ fn overlap_note(place: Option<&str>) -> String {
 /// Says which percentiles are not of single puts.
 fn of_means(points: &[Point<'_>]) -> String {
     let told = |name: &str, side: fn(&Point<'_>) -> Option<u64>| {
-        let means = points.iter().filter_map(|point| Some((point.bytes, side(point).filter(|puts| *puts > 2)?)));
+        let means =
+            points.iter().filter_map(|point| Some((point.bytes, side(point).filter(|puts| *puts > 2)?)));
         let (bytes, puts) = means.max_by_key(|(bytes, _)| *bytes)?;
         Some(format!(
             "p50, p99: {name} up to {}, of means of {puts} puts, since one is too short for the clock.\n",
@@ -170,7 +171,8 @@ fn fifo_table(look: Look, points: &[Point<'_>]) -> Option<String> {
             or_dash(share_of_stalls(stalls, pushes), fine_percent),
         ]
     };
-    let table = table_of(&["size", "pushes", "depth p50", "depth max", "stalls"], points, row).text(look, &[]);
+    let table =
+        table_of(&["size", "pushes", "depth p50", "depth max", "stalls"], points, row).text(look, &[]);
     let turn = fine_percent(1.0 / FIFO_SLOTS as f64);
     let mut text = format!(
         "The fifo under proxied puts pushed as fast as they can be, without a flush\n{table}\
@@ -253,11 +255,7 @@ fn charts(look: Look, series: &Series, conclusions: &Conclusions) -> Vec<String>
     let (time, device_time): (Figure, Figure) = (|row| row.p50_ns, |row| row.device_cpu_ns);
     let charts = match &series.subject {
         Subject::Puts { .. } => vec![
-            (
-                "Latency of one put (p50) by size",
-                time,
-                conclusions.mark_of_puts(|found| Some(found.latency)),
-            ),
+            ("Latency of one put (p50) by size", time, conclusions.mark_of_puts(|found| Some(found.latency))),
             (
                 "CPU time of the device thread for one put by size",
                 device_time,

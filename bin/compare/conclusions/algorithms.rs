@@ -136,12 +136,7 @@ fn leads(series: &Series, sizes: &[u64], channel: TestChannel) -> Vec<Lead> {
 }
 
 /// Who leads, and how far it is behind the quickest at most.
-fn lead_sentence(
-    series: &Series,
-    sizes: &[u64],
-    channel: TestChannel,
-    leads: &[Lead],
-) -> Option<String> {
+fn lead_sentence(series: &Series, sizes: &[u64], channel: TestChannel, leads: &[Lead]) -> Option<String> {
     let word = match channel {
         TestChannel::Memory => "Direct",
         TestChannel::Port => "Proxied",

@@ -57,7 +57,8 @@ impl PutCrossovers {
     pub(super) fn summary(&self, series: &Series) -> Vec<String> {
         let points = series.points();
         let (Some(first), Some(last)) = (points.first(), points.last()) else { return Vec::new() };
-        let mut sentences = vec![self.crossover_sentence(series, &points), self.latency_sentence(first, last)];
+        let mut sentences =
+            vec![self.crossover_sentence(series, &points), self.latency_sentence(first, last)];
         sentences.extend(device_sentence(first, last));
         sentences.extend(overlap_sentence(&points));
         sentences

@@ -38,7 +38,7 @@ fn modelled(proxy_ns: f64, proxy_per_byte: f64) -> Series {
         }
     }
     Series {
-        series: PerfReport { machine: fixed_machine(), rows },
+        report: PerfReport { machine: fixed_machine(), rows },
         proxy: ProxyPlace::Thread,
         subject: Subject::Operation { test: Test::AllReduce, n_ranks: 4 },
     }
@@ -240,4 +240,21 @@ fn wrong_data_of_any_way_are_counted() {
     assert_eq!((series.report.wrong_rows(), series.wrong_at(8)), (1, Some(3)));
     series.report.rows[3].wrong = None;
     assert_eq!(series.wrong_at(8), None);
+}
+
+#[test]
+fn all_forms_of_a_comparison_of_algorithms_are_as_they_were_byte_for_byte() {
+    let mut series = modelled(3000.0, 0.5);
+    let sizes: Vec<u64> = series.sizes().into_iter().step_by(3).collect();
+    series.report.rows.retain(|row| row.bytes.is_some_and(|bytes| sizes.contains(&bytes)));
+    for (index, row) in series.report.rows.iter_mut().enumerate() {
+        let is_turned = row.channel == Some(TestChannel::Port) && row.bytes == Some(8);
+        row.probe_ns = Some(if is_turned { 30.0 } else { 130.0 });
+        (row.min_ns, row.p99_ns, row.max_ns) = (Some(10.0), Some(1e4), Some(2e4));
+        row.wrong = Some(u64::from(index % 9 == 0));
+    }
+    assert_unchanged("algorithms", &series, [0xef40_bb39_2cb9_88ee, 0xd5da_ffa6_5167_60ce]);
+    series.report.rows.retain(|row| row.variant.is_none());
+    series.subject = Subject::Operation { test: Test::SendRecv, n_ranks: 4 };
+    assert_unchanged("sendrecv", &series, [0x8b46_8443_f069_8681, 0xdd34_a4bb_8be7_948c]);
 }

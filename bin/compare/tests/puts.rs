@@ -170,7 +170,7 @@ fn the_fifo_has_a_table_of_its_own_that_says_what_its_columns_mean() {
     let (notes, _) = table.split_once("\n\n").unwrap();
     assert!(notes.lines().all(|line| line.chars().count() <= 80), "{notes}");
     let mut small = series.clone();
-    small.series.rows.truncate(8);
+    small.report.rows.truncate(8);
     assert!(!super::text(Look::plain(), &small).contains("-:      not measured"));
     series.report.rows.retain(|row| row.bytes > Some(2 << 20));
     assert!(!super::text(Look::plain(), &series).contains("The fifo under"));
@@ -193,7 +193,7 @@ fn from_too_few_samples_nothing_is_concluded() {
         format!("{begins}measure 3 sizes at least (-b, -e, -f), each more often (-n).")
     );
     let mut one_size = modelled(900.0, 4, 0.95);
-    one_size.series.rows.truncate(4);
+    one_size.report.rows.truncate(4);
     assert_eq!(sentences(&one_size), format!("{begins}measure 3 sizes at least (-b, -e, -f)."));
     // The longest transfers are few in any run.
     let mut usual = modelled(900.0, 4, 0.95);
@@ -290,7 +290,8 @@ fn three_files_are_written() {
     let directory = std::env::temp_dir().join(format!("shmccl-compare-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let path = |name: &str| directory.join(name);
-    let mut files = CompareFiles { json: Some(path("a.json")), csv: Some(path("a.csv")), svg: Some(path("a.svg")) };
+    let mut files =
+        CompareFiles { json: Some(path("a.json")), csv: Some(path("a.csv")), svg: Some(path("a.svg")) };
     check_files(&files).unwrap();
     let series = modelled(900.0, 4, 0.95);
     write_files(&files, &series, &Conclusions::of(&series)).unwrap();
@@ -298,4 +299,19 @@ fn three_files_are_written() {
     files.svg = Some(path("missing/a.svg"));
     assert!(check_files(&files).is_err());
     std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn all_forms_of_a_comparison_of_puts_are_as_they_were_byte_for_byte() {
+    let mut series = modelled(900.0, 4, 0.95);
+    let sizes: Vec<u64> = series.sizes().into_iter().step_by(3).collect();
+    series.report.rows.retain(|row| row.bytes.is_some_and(|bytes| sizes.contains(&bytes)));
+    for (index, row) in series.report.rows.iter_mut().enumerate() {
+        row.device_cpu_p10_ns = row.device_cpu_ns.map(|ns| ns / 1.5);
+        row.device_cpu_p90_ns = row.device_cpu_ns.map(|ns| ns * 1.5);
+        row.samples = Some(100 / (index as u64 + 1));
+        row.operations_per_sample = Some(if index < 4 { 32 } else { 2 });
+        row.p99_ns = row.p99_ns.filter(|_| index < 6);
+    }
+    assert_unchanged("puts", &series, [0x91fa_d69d_7fb9_9e68, 0xe702_b7cb_3beb_c09e]);
 }
