@@ -91,6 +91,8 @@ pub mod sync;
 mod testing;
 #[cfg(not(loom))]
 pub mod trace;
+#[cfg(not(loom))]
+mod trials;
 
 #[cfg(not(loom))]
 pub use comm::stream::{Event, Stream};
