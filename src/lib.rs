@@ -85,6 +85,7 @@ pub mod rank;
 pub mod reduce;
 #[cfg(not(loom))]
 mod regular;
+#[cfg(not(loom))]
 pub mod shm;
 pub mod sync;
 #[cfg(all(test, not(loom)))]

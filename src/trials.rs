@@ -27,7 +27,7 @@
 pub(crate) const NOISE: f32 = 0.96;
 
 /// One of several ways to do something, numbered from 0.
-pub(crate) trait Way: Copy + PartialEq + 'static {
+pub(crate) trait Alternative: Copy + PartialEq + 'static {
     /// Its number, less than the `N` of the [`Trials`] that it is part of.
     fn index(self) -> usize;
 }
@@ -50,7 +50,7 @@ pub(crate) struct Trials<W: 'static, const N: usize, const MEMORY: usize> {
     costs: [f32; N],
 }
 
-impl<W: Way, const N: usize, const MEMORY: usize> Trials<W, N, MEMORY> {
+impl<W: Alternative, const N: usize, const MEMORY: usize> Trials<W, N, MEMORY> {
     /// Begins with a trial of `first`, of `n_calls` calls. Nothing is known of any of the `ways`.
     pub(crate) const fn new(ways: &'static [W], first: W, n_calls: u8) -> Self {
         let unknown = [f32::INFINITY; MEMORY];
@@ -159,7 +159,7 @@ mod tests {
 
     use Road::{Direct, Scenic, Toll};
 
-    impl Way for Road {
+    impl Alternative for Road {
         fn index(self) -> usize {
             self as usize
         }

@@ -26,8 +26,8 @@ use nix::unistd::{linkat, unlink};
 use super::names::{CLAIMING, path};
 use crate::error::{Error, Result};
 use crate::locks;
-use crate::shm::header::Creator;
 use crate::shm::{Janitor, Sweep};
+use crate::sync::header::Creator;
 
 /// What a signed file starts with, in front of the process id.
 const SIGNATURE: &str = "shmccl ";

@@ -54,7 +54,7 @@ use std::time::{Duration, Instant};
 use super::StorePurpose;
 use super::plan::{CopyPlan, SHORT, StorePolicy};
 use crate::sync::plain;
-use crate::trials::{Trials, Way};
+use crate::trials::{Alternative, Trials};
 
 /// Copies in a trial.
 const TRIAL: u8 = 3;
@@ -324,7 +324,7 @@ impl PolicyTrials {
     }
 }
 
-impl Way for StorePolicy {
+impl Alternative for StorePolicy {
     fn index(self) -> usize {
         self as usize
     }
