@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use shmccl::coordinator::{
-    Coordinator, Device, DeviceEnd, DeviceKind, DeviceOptions, Fleet, FleetOptions, RuntimeDirectory,
-    Settings,
+    Coordinator, CoordinatorSettings, Device, DeviceEnd, DeviceKind, DeviceOptions, Fleet, FleetOptions,
+    RuntimeDirectory,
 };
 use shmccl::heap::MIN_ADDRESS;
 use shmccl::launch::Program;
@@ -70,7 +70,7 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
         tune::check_table()?;
     }
     let directory = RuntimeDirectory::open()?;
-    let settings = Settings {
+    let settings = CoordinatorSettings {
         adopt_ms: milliseconds(ADOPTION),
         patience_ms: milliseconds(args.patience),
         hang_rule: args.hangs.rule(args.patience)?,

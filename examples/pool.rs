@@ -12,7 +12,7 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shmccl::Result;
-use shmccl::coordinator::{Client, Collective, CommStatus, Device, DeviceCall, Operator, Pool};
+use shmccl::coordinator::{Client, Collective, CommStatus, Device, DeviceCall, DeviceReduceOp, Pool};
 use shmccl::reduce::DataType;
 
 const COUNT: usize = 1000;
@@ -51,7 +51,7 @@ fn sum(client: &mut Client, comm: &CommStatus) -> Result<f64> {
         client.copy_host_to_device(*device, INPUT, &vector)?;
     }
     let (send, recv) = (vec![INPUT; comm.devices.len()], vec![OUTPUT; comm.devices.len()]);
-    let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, Operator::Sum);
+    let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, DeviceReduceOp::Sum);
     client.call(
         comm.comm,
         None,

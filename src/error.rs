@@ -370,7 +370,7 @@ pub enum Error {
     #[error(transparent)]
     Coordinator {
         /// What is wrong.
-        fault: crate::coordinator::Fault,
+        fault: crate::coordinator::CoordinatorError,
     },
     /// A device process ended before its work was done: the first one that did.
     #[error("{device} {cause}")]

@@ -12,13 +12,13 @@ use std::time::Duration;
 use super::call::DeviceCall;
 use super::dial::Address;
 use super::directory::RuntimeDirectory;
-use super::fault::Fault;
-use super::frame::{Exchange, Frames, broken, write};
-use super::greeting::{Answer, Question, Role, greet};
-use super::hurried::Hurried;
+use super::fault::CoordinatorError;
+use super::frame::{Frames, IoContext, broken, write};
+use super::greeting::{NumberedReply, NumberedRequest, PeerRole, greet};
+use super::hurried::DeadlineStream;
 use super::id::{CommId, GroupId};
 use super::metrics::Metrics;
-use super::refusal::Refusal;
+use super::refusal::RequestError;
 use super::request::{CommStatus, DeviceStatus, Reply, Request};
 use crate::error::{Error, Result};
 
@@ -29,7 +29,7 @@ const ASKING: &str = "asking the coordinator";
 
 /// A connection with a coordinator.
 ///
-/// Every method fails with [`Fault::Lost`] when the coordinator has ended: what it ordered goes on, and the next coordinator
+/// Every method fails with [`CoordinatorError::Lost`] when the coordinator has ended: what it ordered goes on, and the next coordinator
 /// knows of it. [`Error::Timeout`] says that it does not answer.
 #[derive(Debug)]
 pub struct Client {
@@ -48,14 +48,14 @@ impl Client {
     /// [`Error::Coordinator`] when there is none, or one of another version or user; [`Error::Timeout`], [`Error::Os`].
     pub fn connect(directory: &RuntimeDirectory, timeout: Duration) -> Result<Self> {
         let stream = connect(directory, timeout)?;
-        greet(&stream, Role::Client, greeting(timeout))?;
+        greet(&stream, PeerRole::Client, greeting(timeout))?;
         Ok(Self { stream, timeout, number: 0, incoming: Frames::default() })
     }
 
     /// Makes a communicator of so many free devices, which goes on by itself after a loss if it is to keep going.
     ///
     /// # Errors
-    /// [`Refusal::NotEnoughDevices`], [`Refusal::BadSize`], [`Refusal::NotFormed`].
+    /// [`RequestError::NotEnoughDevices`], [`RequestError::BadSize`], [`RequestError::NotFormed`].
     pub fn init(&mut self, devices: u32, keep_going: bool) -> Result<CommStatus> {
         self.status_of(Request::Init { devices, keep_going })
     }
@@ -63,7 +63,7 @@ impl Client {
     /// How a communicator is doing, or has ended; where it is to be settled, when nothing is in progress any more.
     ///
     /// # Errors
-    /// [`Refusal::NoSuchComm`]; [`Refusal::Ended`] where 4,096 others have ended since, or another coordinator has.
+    /// [`RequestError::NoSuchComm`]; [`RequestError::Ended`] where 4,096 others have ended since, or another coordinator has.
     pub fn status(&mut self, comm: CommId, settled: bool) -> Result<CommStatus> {
         self.status_of(Request::Status { comm, settled })
     }
@@ -113,7 +113,7 @@ impl Client {
     /// executed alone, should the group be gone with its coordinator.
     ///
     /// # Errors
-    /// [`Refusal::GroupOpen`], and those of [`Client::call`].
+    /// [`RequestError::GroupOpen`], and those of [`Client::call`].
     pub fn start_group(&mut self, comm: CommId) -> Result<GroupId> {
         match self.ask(Request::GroupStart(comm))? {
             Reply::GroupStarted(group) => Ok(group),
@@ -130,13 +130,13 @@ impl Client {
     /// during or after it is written, and overwrite an input at any time. [`Client::status`] that is to be settled comes first.
     ///
     /// # Errors
-    /// [`Refusal::NoSuchGroup`], [`Refusal::GroupFull`], [`Refusal::GroupTooLarge`]; [`Refusal::OutOfRange`], [`Refusal::WrongCount`] and
-    /// the like for the call itself; [`Refusal::Failed`] and
-    /// [`Refusal::WrongState`] for a communicator that takes none. Nothing has changed then.
-    pub fn call(&mut self, comm: CommId, group: Option<GroupId>, call: DeviceCall) -> Result<Called> {
+    /// [`RequestError::NoSuchGroup`], [`RequestError::GroupFull`], [`RequestError::GroupTooLarge`]; [`RequestError::OutOfRange`], [`RequestError::WrongCount`] and
+    /// the like for the call itself; [`RequestError::Failed`] and
+    /// [`RequestError::WrongState`] for a communicator that takes none. Nothing has changed then.
+    pub fn call(&mut self, comm: CommId, group: Option<GroupId>, call: DeviceCall) -> Result<CallProgress> {
         match self.ask(Request::Call { comm, group, call })? {
-            Reply::Queued { group, calls } => Ok(Called::Queued { group, calls }),
-            Reply::InProgress(group) => Ok(Called::InProgress(group)),
+            Reply::Queued { group, calls } => Ok(CallProgress::Queued { group, calls }),
+            Reply::InProgress(group) => Ok(CallProgress::InProgress(group)),
             _ => Err(unexpected()),
         }
     }
@@ -144,7 +144,7 @@ impl Client {
     /// Ends this group, or the one that is open; its calls are executed together. Returns its number.
     ///
     /// # Errors
-    /// [`Refusal::GroupOpen`], [`Refusal::NoSuchGroup`], and those of [`Client::call`].
+    /// [`RequestError::GroupOpen`], [`RequestError::NoSuchGroup`], and those of [`Client::call`].
     pub fn end_group(&mut self, comm: CommId, group: Option<GroupId>) -> Result<u64> {
         match self.ask(Request::GroupEnd { comm, group })? {
             Reply::InProgress(group) => Ok(group),
@@ -155,7 +155,7 @@ impl Client {
     /// Gives up this group, or the one that is open; nothing of it is executed.
     ///
     /// # Errors
-    /// [`Refusal::GroupOpen`], [`Refusal::NoSuchGroup`].
+    /// [`RequestError::GroupOpen`], [`RequestError::NoSuchGroup`].
     pub fn cancel_group(&mut self, comm: CommId, group: Option<GroupId>) -> Result<()> {
         match self.ask(Request::GroupCancel { comm, group })? {
             Reply::GroupCancelled => Ok(()),
@@ -166,7 +166,7 @@ impl Client {
     /// Has a communicator that has failed go on with the devices that are left.
     ///
     /// # Errors
-    /// [`Refusal::Failed`] when they cannot; [`Refusal::WrongState`] when it has not failed.
+    /// [`RequestError::Failed`] when they cannot; [`RequestError::WrongState`] when it has not failed.
     pub fn go_on(&mut self, comm: CommId) -> Result<CommStatus> {
         self.status_of(Request::GoOn(comm))
     }
@@ -175,8 +175,8 @@ impl Client {
     /// are, and an epoch begins.
     ///
     /// # Errors
-    /// [`Refusal::NotEnoughDevices`], [`Refusal::BadSize`], [`Refusal::GroupOpen`]; [`Refusal::WrongState`] while a group is in
-    /// progress: nothing has changed. [`Refusal::NotGrown`] when they did not come together; [`Refusal::Failed`] when the
+    /// [`RequestError::NotEnoughDevices`], [`RequestError::BadSize`], [`RequestError::GroupOpen`]; [`RequestError::WrongState`] while a group is in
+    /// progress: nothing has changed. [`RequestError::NotGrown`] when they did not come together; [`RequestError::Failed`] when the
     /// communicator had failed before, or has grown and lost a device.
     pub fn grow(&mut self, comm: CommId, devices: u32) -> Result<CommStatus> {
         self.status_of(Request::Grow { comm, devices })
@@ -187,8 +187,8 @@ impl Client {
     /// One that was there before stays valid until this one is whole and on the disk, whatever happens.
     ///
     /// # Errors
-    /// [`Refusal::CheckpointFailed`], after which the communicator is ready and everything is as before; [`Refusal::Failed`] when it
-    /// failed itself, by the loss of a device; [`Refusal::WrongState`], [`Refusal::BadDirectory`]; [`Error::Timeout`] when it takes
+    /// [`RequestError::CheckpointFailed`], after which the communicator is ready and everything is as before; [`RequestError::Failed`] when it
+    /// failed itself, by the loss of a device; [`RequestError::WrongState`], [`RequestError::BadDirectory`]; [`Error::Timeout`] when it takes
     /// longer than an answer may, and goes on.
     pub fn checkpoint(&mut self, comm: CommId, directory: impl AsRef<Path>) -> Result<u64> {
         let directory = whole_path(directory.as_ref())?;
@@ -209,7 +209,7 @@ impl Client {
     /// Ends a communicator when what is in progress is done, and gives its devices back.
     ///
     /// # Errors
-    /// [`Refusal::Failed`], [`Refusal::Ended`], [`Refusal::GroupOpen`].
+    /// [`RequestError::Failed`], [`RequestError::Ended`], [`RequestError::GroupOpen`].
     pub fn finalize(&mut self, comm: CommId) -> Result<()> {
         self.end(Request::Finalize(comm))
     }
@@ -217,7 +217,7 @@ impl Client {
     /// Ends a communicator at once, and gives back those of its devices that live.
     ///
     /// # Errors
-    /// [`Refusal::Ended`].
+    /// [`RequestError::Ended`].
     pub fn destroy(&mut self, comm: CommId) -> Result<()> {
         self.end(Request::Destroy(comm))
     }
@@ -249,17 +249,19 @@ impl Client {
 
     fn ask_within(&mut self, request: Request, patience: Duration) -> Result<Reply> {
         self.number += 1;
-        let exchange = Exchange { peer: COORDINATOR, operation: ASKING, patience };
-        let mut stream = Hurried::new(&self.stream, patience);
-        write(&mut stream, &Question { number: self.number, request }, exchange).inspect_err(|error| {
-            if matches!(error, Error::Coordinator { fault: Fault::TooLong { .. } }) {
-                return;
-            }
-            // Half a question may have gone: nothing that comes after it makes sense.
-            let _ = self.stream.shutdown(Shutdown::Both);
-        })?;
+        let exchange = IoContext { peer: COORDINATOR, operation: ASKING, patience };
+        let mut stream = DeadlineStream::new(&self.stream, patience);
+        write(&mut stream, &NumberedRequest { number: self.number, request }, exchange).inspect_err(
+            |error| {
+                if matches!(error, Error::Coordinator { fault: CoordinatorError::TooLong { .. } }) {
+                    return;
+                }
+                // Half a question may have gone: nothing that comes after it makes sense.
+                let _ = self.stream.shutdown(Shutdown::Both);
+            },
+        )?;
         loop {
-            let answer: Answer = match self.incoming.next().map_err(garbled)? {
+            let answer: NumberedReply = match self.incoming.next().map_err(garbled)? {
                 Some(answer) => answer,
                 None => {
                     receive(&mut stream, &mut self.incoming).map_err(|error| broken(error, exchange))?;
@@ -271,7 +273,7 @@ impl Client {
             }
             // One with a lower number has come too late for who asked.
             if answer.number == self.number {
-                return answer.reply.map_err(Refusal::error);
+                return answer.reply.map_err(RequestError::error);
             }
         }
     }
@@ -279,7 +281,7 @@ impl Client {
 
 /// What became of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Called {
+pub enum CallProgress {
     /// It was put into a group that is open, and is executed when that ends.
     Queued {
         /// Which.
@@ -295,14 +297,14 @@ pub enum Called {
 fn whole_path(directory: &Path) -> Result<String> {
     let refused = |is: &str| {
         let directory = directory.display().to_string().chars().take(64).collect();
-        Refusal::BadDirectory { directory, is: is.to_owned() }.error()
+        RequestError::BadDirectory { directory, is: is.to_owned() }.error()
     };
     let whole = std::path::absolute(directory).map_err(|_| refused("cannot be found"))?;
     whole.into_os_string().into_string().map_err(|_| refused("is no text in UTF-8"))
 }
 
 /// Takes in what has come, or comes in time.
-fn receive(stream: &mut Hurried<'_>, incoming: &mut Frames) -> std::io::Result<()> {
+fn receive(stream: &mut DeadlineStream<'_>, incoming: &mut Frames) -> std::io::Result<()> {
     let mut bytes = [0; 16 << 10];
     match stream.read(&mut bytes) {
         Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
@@ -318,24 +320,26 @@ fn receive(stream: &mut Hurried<'_>, incoming: &mut Frames) -> std::io::Result<(
 /// Connects with the coordinator of `directory`, within `patience`.
 ///
 /// # Errors
-/// [`Fault::Nobody`], [`Fault::Dead`], [`Fault::Unusable`], [`Error::Timeout`], [`Error::ResourceLimit`].
+/// [`CoordinatorError::Nobody`], [`CoordinatorError::Dead`], [`CoordinatorError::Unusable`], [`Error::Timeout`], [`Error::ResourceLimit`].
 pub(super) fn connect(directory: &RuntimeDirectory, patience: Duration) -> Result<UnixStream> {
     const OPERATION: &str = "connecting with the coordinator";
     let path = directory.socket();
     let dialled = Address::of_path(&path).and_then(|address| address.dial(patience));
     dialled.map_err(|error| match error.kind() {
-        ErrorKind::NotFound => Fault::Nobody { path }.error(),
-        ErrorKind::ConnectionRefused => Fault::Dead { path }.error(),
-        _ => match broken(error, Exchange { peer: COORDINATOR, operation: OPERATION, patience }) {
-            Error::Os { source, .. } => Fault::at("connecting with the coordinator at", &path, source),
+        ErrorKind::NotFound => CoordinatorError::Nobody { path }.error(),
+        ErrorKind::ConnectionRefused => CoordinatorError::Dead { path }.error(),
+        _ => match broken(error, IoContext { peer: COORDINATOR, operation: OPERATION, patience }) {
+            Error::Os { source, .. } => {
+                CoordinatorError::at("connecting with the coordinator at", &path, source)
+            }
             error => error,
         },
     })
 }
 
 /// What a coordinator is given to answer a greeting.
-pub(super) fn greeting(patience: Duration) -> Exchange {
-    Exchange { peer: COORDINATOR, operation: "greeting the coordinator", patience }
+pub(super) fn greeting(patience: Duration) -> IoContext {
+    IoContext { peer: COORDINATOR, operation: "greeting the coordinator", patience }
 }
 
 fn unexpected() -> Error {
@@ -343,5 +347,5 @@ fn unexpected() -> Error {
 }
 
 fn garbled(what: String) -> Error {
-    Fault::Garbled { peer: COORDINATOR, what }.error()
+    CoordinatorError::Garbled { peer: COORDINATOR, what }.error()
 }

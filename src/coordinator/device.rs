@@ -28,21 +28,21 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use self::assignment::is_outlived;
-pub(super) use self::assignment::{Appointed, Assignment, POOL, is_device};
-use self::bond::{Absence, Bond};
+pub(super) use self::assignment::{Assignment, POOL, StartedDevice, is_device};
+use self::bond::{Absence, OnCoordinatorLoss};
 use self::copies::Copies;
-use self::door::{Door, Knocked};
-pub(super) use self::environment::Environment;
-use self::worker::Worker;
-use super::agent::{Agent, Step};
+use self::door::{Reconnect, ReconnectState};
+pub(super) use self::environment::ProcessEnvironment;
+use self::worker::DeviceWorker;
+use super::agent::{Agent, AgentStep};
 use super::call::AddressRange;
 use super::client::{connect, greeting};
 use super::directory::RuntimeDirectory;
-use super::fault::Fault;
-use super::greeting::{Bulletin, PATIENCE, Role, Welcome, greet};
+use super::fault::CoordinatorError;
+use super::greeting::{DeviceMessage, HelloReply, PATIENCE, PeerRole, greet};
 use super::id::DeviceId;
-use super::link::Link;
-use super::order::Order;
+use super::link::Connection;
+use super::order::DeviceOrder;
 use crate::bootstrap::{Options, checksums_from_env, cores_from_env, poll_timeout};
 use crate::comm::Aborter;
 use crate::error::{Error, Result};
@@ -73,14 +73,14 @@ pub struct DeviceOptions {
 pub struct Device {
     directory: RuntimeDirectory,
     id: DeviceId,
-    bond: Bond,
+    bond: OnCoordinatorLoss,
     /// Since it has no coordinator, if it has none.
     absence: Option<Absence>,
     agent: Agent,
-    link: Option<Link>,
+    link: Option<Connection>,
     /// The next coordinator, where there is no link and it was found.
-    door: Option<Door>,
-    worker: Worker,
+    door: Option<Reconnect>,
+    worker: DeviceWorker,
     copies: Copies,
     memory: Arc<DeviceMemory>,
     /// What ends the epoch of which the agent knows.
@@ -100,10 +100,10 @@ impl Device {
     /// highest address or the core; [`Error::FaultPlan`], [`Error::Setting`] for the environment; [`Error::ResourceLimit`],
     /// [`Error::Os`].
     pub fn start(directory: &RuntimeDirectory, options: &DeviceOptions) -> Result<Self> {
-        Self::open(directory, options, Bond::Free)
+        Self::open(directory, options, OnCoordinatorLoss::Free)
     }
 
-    fn open(directory: &RuntimeDirectory, options: &DeviceOptions, bond: Bond) -> Result<Self> {
+    fn open(directory: &RuntimeDirectory, options: &DeviceOptions, bond: OnCoordinatorLoss) -> Result<Self> {
         if let Some(core) = options.core {
             run_on(core)?;
         }
@@ -127,7 +127,7 @@ impl Device {
             agent: Agent::new(id).patient_for(options.timeout),
             link: None,
             door: None,
-            worker: Worker::start(Arc::clone(&memory), comm_options)?,
+            worker: DeviceWorker::start(Arc::clone(&memory), comm_options)?,
             copies: Copies::start(id, Arc::clone(&memory))?,
             memory,
             aborter: None,
@@ -165,7 +165,7 @@ impl Device {
                 let steps = self.agent.finish(outcome);
                 self.perform(steps);
             }
-            if self.link.as_ref().is_some_and(Link::is_over) {
+            if self.link.as_ref().is_some_and(Connection::is_over) {
                 // One that drops this device at once is not to be kept busy with it.
                 (self.link, self.looks_at, self.beat) = (None, Instant::now() + LOOK, None);
                 self.absence = Some(Absence::new());
@@ -183,7 +183,7 @@ impl Device {
         polled.extend(self.link.iter().map(|link| PollFd::new(link.descriptor(), link.interest())));
         polled.extend(self.interrupts.iter().map(|it| PollFd::new(it.descriptor(), PollFlags::POLLIN)));
         polled.extend(self.door.iter().map(|door| PollFd::new(door.descriptor(), door.interest())));
-        let looks_at = self.door.as_ref().map_or(self.looks_at, Door::until);
+        let looks_at = self.door.as_ref().map_or(self.looks_at, Reconnect::until);
         let look = self.link.is_none().then(|| looks_at.saturating_duration_since(Instant::now()));
         let beat = self.beat.map(|(_, at)| at.saturating_duration_since(Instant::now()));
         match poll(&mut polled, poll_timeout(look.into_iter().chain(beat).min())) {
@@ -204,7 +204,7 @@ impl Device {
         if *at <= now {
             *at = now + *period;
             if !link.is_behind() {
-                link.send(&Bulletin::Beat);
+                link.send(&DeviceMessage::Beat);
             }
         }
     }
@@ -216,20 +216,21 @@ impl Device {
         link.read();
         loop {
             let Some(link) = &mut self.link else { return Ok(()) };
-            let order =
-                link.next::<Order>().map_err(|what| Fault::Garbled { peer: COORDINATOR, what }.error())?;
+            let order = link
+                .next::<DeviceOrder>()
+                .map_err(|what| CoordinatorError::Garbled { peer: COORDINATOR, what }.error())?;
             let Some(order) = order else { return Ok(()) };
             let steps = self.agent.take(order);
             self.perform(steps);
         }
     }
 
-    fn perform(&mut self, steps: Vec<Step>) {
+    fn perform(&mut self, steps: Vec<AgentStep>) {
         for step in steps {
             match step {
-                Step::Begin(task) => self.worker.begin(task),
-                Step::Interrupt { lost } => self.interrupt(&lost),
-                Step::CallOff => self.worker.call_off(),
+                AgentStep::Begin(task) => self.worker.begin(task),
+                AgentStep::Interrupt { lost } => self.interrupt(&lost),
+                AgentStep::CallOff => self.worker.call_off(),
             }
         }
         self.copies.admit(self.agent.comm());
@@ -248,19 +249,19 @@ impl Device {
         let range = self.range();
         let (socket, report) = (self.copies.socket().to_owned(), Box::new(self.agent.bulletin()));
         if let Some(link) = &mut self.link {
-            link.send(&Bulletin::State { range, socket, report });
+            link.send(&DeviceMessage::State { range, socket, report });
         }
     }
 
     fn register(&mut self) -> Result<()> {
         let stream = connect(&self.directory, PATIENCE)?;
-        let welcome = greet(&stream, Role::Device, greeting(PATIENCE))?;
-        self.enter(Link::new(stream)?, &welcome);
+        let welcome = greet(&stream, PeerRole::Device, greeting(PATIENCE))?;
+        self.enter(Connection::new(stream)?, &welcome);
         Ok(())
     }
 
     /// Is with the coordinator at the other side of `link` from now on.
-    fn enter(&mut self, link: Link, welcome: &Welcome) {
+    fn enter(&mut self, link: Connection, welcome: &HelloReply) {
         (self.link, self.absence) = (Some(link), None);
         self.beat = welcome.beat_us.map(|us| (Duration::from_micros(us), Instant::now()));
         self.agent.connect();
@@ -271,25 +272,30 @@ impl Device {
     /// wait for.
     ///
     /// # Errors
-    /// [`Fault::Version`], [`Fault::OtherUser`], [`Fault::Refused`].
+    /// [`CoordinatorError::Version`], [`CoordinatorError::OtherUser`], [`CoordinatorError::Refused`].
     fn look_for_another(&mut self) -> Result<ControlFlow<()>> {
         let knocked = match self.door.take() {
             Some(door) => door.listen(),
             None if self.looks_at > Instant::now() => return Ok(ControlFlow::Continue(())),
             None => {
                 self.looks_at = Instant::now() + LOOK;
-                Door::knock(&self.directory).map(Knocked::Waits)
+                Reconnect::knock(&self.directory).map(ReconnectState::Waits)
             }
         };
         match knocked {
-            Ok(Knocked::Open(link, welcome)) => self.enter(link, &welcome),
-            Ok(Knocked::Waits(door)) => {
+            Ok(ReconnectState::Open(link, welcome)) => self.enter(link, &welcome),
+            Ok(ReconnectState::Waits(door)) => {
                 self.door = Some(door);
                 self.absence.iter_mut().for_each(Absence::is_answered);
             }
-            Ok(Knocked::Shut) => self.looks_at = Instant::now() + LOOK,
+            Ok(ReconnectState::Shut) => self.looks_at = Instant::now() + LOOK,
             Err(Error::Coordinator { fault })
-                if matches!(fault, Fault::Version { .. } | Fault::OtherUser { .. } | Fault::Refused(_)) =>
+                if matches!(
+                    fault,
+                    CoordinatorError::Version { .. }
+                        | CoordinatorError::OtherUser { .. }
+                        | CoordinatorError::Refused(_)
+                ) =>
             {
                 return Err(fault.error());
             }

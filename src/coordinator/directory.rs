@@ -18,12 +18,12 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
 
-use super::device::{Environment, POOL as APPOINTED};
-use super::fault::Fault;
+use super::device::{POOL as APPOINTED, ProcessEnvironment};
+use super::fault::CoordinatorError;
 use super::id::DeviceId;
 use crate::error::Result;
 use crate::shm::header::Creator;
-pub(super) use occupied::Occupied;
+pub(super) use occupied::ClaimedDirectory;
 pub use sweep::Swept;
 
 /// The name of a coordinator's socket.
@@ -66,7 +66,7 @@ impl RuntimeDirectory {
     /// Where another process of this user would look for its coordinator, were it a device: where it was told to, or at the usual
     /// place. `None` when there is no such process, or it is somebody else's.
     pub fn of(process: DeviceId) -> Option<PathBuf> {
-        let environment = Environment::of(process)?;
+        let environment = ProcessEnvironment::of(process)?;
         let told = environment.value(APPOINTED).map(PathBuf::from);
         let path = told.unwrap_or_else(|| Self::beneath(environment.value("XDG_RUNTIME_DIR")));
         Some(environment.resolve(&path))
@@ -81,13 +81,13 @@ impl RuntimeDirectory {
         check_length(&path.join(SOCKET))?;
         match DirBuilder::new().mode(0o700).create(&path) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                return Err(Fault::at("making the directory", &path, error));
+                return Err(CoordinatorError::at("making the directory", &path, error));
             }
             _ => {}
         }
         // Not through a link: who owns that says nothing about what it leads to.
         let metadata = std::fs::symlink_metadata(&path)
-            .map_err(|error| Fault::at("looking at the directory", &path, error))?;
+            .map_err(|error| CoordinatorError::at("looking at the directory", &path, error))?;
         let is = match () {
             () if !metadata.is_dir() => Some("is no directory"),
             () if metadata.uid() != geteuid().as_raw() => Some("belongs to another user"),
@@ -95,7 +95,7 @@ impl RuntimeDirectory {
             () => None,
         };
         match is {
-            Some(is) => Err(Fault::Directory { path, is }.error()),
+            Some(is) => Err(CoordinatorError::Directory { path, is }.error()),
             None => Ok(Self { path }),
         }
     }
@@ -137,16 +137,17 @@ impl RuntimeDirectory {
     }
 
     fn file(&self) -> Result<File> {
-        File::open(&self.path).map_err(|error| Fault::at("opening the directory", &self.path, error))
+        File::open(&self.path)
+            .map_err(|error| CoordinatorError::at("opening the directory", &self.path, error))
     }
 }
 
 /// # Errors
-/// [`Fault::LongPath`].
+/// [`CoordinatorError::LongPath`].
 fn check_length(socket: &Path) -> Result<()> {
     match socket.as_os_str().len() {
         len if len > MAX_SOCKET => {
-            Err(Fault::LongPath { path: socket.to_owned(), len, most: MAX_SOCKET }.error())
+            Err(CoordinatorError::LongPath { path: socket.to_owned(), len, most: MAX_SOCKET }.error())
         }
         _ => Ok(()),
     }

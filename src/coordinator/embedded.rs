@@ -12,11 +12,11 @@ use nix::sys::signal::SigSet;
 use super::client::Client;
 use super::device::is_device;
 use super::directory::RuntimeDirectory;
-use super::fault::Fault;
+use super::fault::CoordinatorError;
 use super::fleet::{DeviceEnd, DeviceKind, Fleet, FleetOptions};
 use super::greeting::PATIENCE;
 use super::id::DeviceId;
-use super::machine::Settings;
+use super::machine::CoordinatorSettings;
 use super::service::{Coordinator, RestartTally};
 use crate::bootstrap::resource_error;
 use crate::error::{Error, Result};
@@ -32,7 +32,7 @@ pub struct PoolOptions {
     /// the running executable, with the arguments that it was itself given.
     pub program: Program,
     /// How patient the coordinator is.
-    pub settings: Settings,
+    pub settings: CoordinatorSettings,
     /// Where the coordinator is to be found: in a directory of the pool's own, which goes with it, if nothing else is said. In the user's
     /// ([`RuntimeDirectory::open`]) it can be asked by `shmccl ctl` as well.
     pub directory: Option<RuntimeDirectory>,
@@ -48,7 +48,7 @@ impl Default for PoolOptions {
         Self {
             devices: Vec::new(),
             program: Program::this(),
-            settings: Settings::default(),
+            settings: CoordinatorSettings::default(),
             directory: None,
             timeout: Duration::from_secs(60),
             restarts: 0,
@@ -64,7 +64,7 @@ impl Default for PoolOptions {
 /// open from then on as the system lets it (the soft limit is raised), since each connection takes one.
 ///
 /// ```no_run
-/// use shmccl::coordinator::{Collective, Device, DeviceCall, Operator, Pool};
+/// use shmccl::coordinator::{Collective, Device, DeviceCall, DeviceReduceOp, Pool};
 /// use shmccl::reduce::DataType;
 ///
 /// fn main() -> shmccl::Result<()> {
@@ -78,7 +78,7 @@ impl Default for PoolOptions {
 ///         client.copy_host_to_device(*device, 0x1000, &2.0_f64.to_ne_bytes())?;
 ///     }
 ///     let (send, recv) = (vec![0x1000; 3], vec![0x2000; 3]);
-///     let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, Operator::Prod);
+///     let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, DeviceReduceOp::Prod);
 ///     client.call(comm.comm, None, DeviceCall { collective, data_type, op, root: 0, count: 1, send, recv })?;
 ///     assert!(client.status(comm.comm, true)?.last.is_some_and(|last| last.failure.is_none()));
 ///     assert_eq!(client.read_device(comm.devices[2], 0x2000, 8)?, 8.0_f64.to_ne_bytes());
@@ -99,16 +99,16 @@ pub struct Pool {
 
 /// What is heard of devices while they start.
 #[derive(Debug)]
-enum News {
+enum StartEvent {
     Registered(DeviceId),
     Ended(DeviceEnd),
 }
 
 /// The devices that have registered, and are not known to have ended.
 #[derive(Clone, Debug, Default)]
-struct Come(Arc<Mutex<BTreeSet<DeviceId>>>);
+struct RegisteredDevices(Arc<Mutex<BTreeSet<DeviceId>>>);
 
-impl Come {
+impl RegisteredDevices {
     fn devices(&self) -> MutexGuard<'_, BTreeSet<DeviceId>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -126,7 +126,7 @@ impl Pool {
     /// Starts a coordinator and these devices, which are all there when this returns.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] in a process that is a device itself; [`Fault::NotStarted`] when one of the devices does not come; those of
+    /// [`Error::Unavailable`] in a process that is a device itself; [`CoordinatorError::NotStarted`] when one of the devices does not come; those of
     /// [`Coordinator::start`] and [`Fleet::start`]. Nothing is left then.
     pub fn start_with(options: &PoolOptions) -> Result<Self> {
         if is_device() {
@@ -137,7 +137,7 @@ impl Pool {
         let (directory, settings) = match &options.directory {
             Some(directory) => (directory.clone(), options.settings),
             // Where nobody was before nobody comes back.
-            None => (RuntimeDirectory::private()?, Settings { adopt_ms: 0, ..options.settings }),
+            None => (RuntimeDirectory::private()?, CoordinatorSettings { adopt_ms: 0, ..options.settings }),
         };
         let mut pool = Self {
             directory,
@@ -147,12 +147,12 @@ impl Pool {
             coordinator: None,
             fleet: None,
         };
-        let ((tell, told), come) = (channel(), Come::default());
+        let ((tell, told), come) = (channel(), RegisteredDevices::default());
         let tally = pool.start_coordinator(settings, tell.clone(), come.clone())?;
         let is_followed = move |end: &DeviceEnd| {
             tracing::warn!(target: COORDINATOR, device = %end.device, "{end}; the others go on");
             // Nobody listens once all have come.
-            let _ = tell.send(News::Ended(end.clone()));
+            let _ = tell.send(StartEvent::Ended(end.clone()));
             let is_followed = end.is_to_be_followed(come.devices().remove(&end.device));
             if is_followed {
                 tally.count();
@@ -169,15 +169,15 @@ impl Pool {
 
     fn start_coordinator(
         &mut self,
-        settings: Settings,
-        tell: Sender<News>,
-        come: Come,
+        settings: CoordinatorSettings,
+        tell: Sender<StartEvent>,
+        come: RegisteredDevices,
     ) -> Result<RestartTally> {
         const ACTION: &str = "starting the coordinator of a pool";
         let (bell, rope) = UnixStream::pair().map_err(|error| resource_error(ACTION, error))?;
         let coordinator = Coordinator::within(&self.directory, settings, rope, move |device| {
             come.devices().insert(device);
-            let _ = tell.send(News::Registered(device));
+            let _ = tell.send(StartEvent::Registered(device));
         })?;
         let tally = coordinator.restarts();
         let serve = move || {
@@ -227,19 +227,19 @@ impl Drop for Pool {
 }
 
 /// Waits until all have registered.
-fn await_devices(devices: &[DeviceId], told: &Receiver<News>) -> Result<()> {
+fn await_devices(devices: &[DeviceId], told: &Receiver<StartEvent>) -> Result<()> {
     let mut awaited: BTreeSet<_> = devices.iter().copied().collect();
     let until = Instant::now() + PATIENCE;
     while let Some(next) = awaited.first() {
         match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(News::Registered(device)) => _ = awaited.remove(&device),
-            Ok(News::Ended(end)) if awaited.contains(&end.device) => {
-                return Err(Fault::NotStarted { how: end.to_string() }.error());
+            Ok(StartEvent::Registered(device)) => _ = awaited.remove(&device),
+            Ok(StartEvent::Ended(end)) if awaited.contains(&end.device) => {
+                return Err(CoordinatorError::NotStarted { how: end.to_string() }.error());
             }
-            Ok(News::Ended(_)) => {}
+            Ok(StartEvent::Ended(_)) => {}
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                 let how = format!("device {next} has not registered in {PATIENCE:?}");
-                return Err(Fault::NotStarted { how }.error());
+                return Err(CoordinatorError::NotStarted { how }.error());
             }
         }
     }

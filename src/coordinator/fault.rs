@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::refusal::Refusal;
+use super::refusal::RequestError;
 use crate::bootstrap::resource_error;
 use crate::error::Error;
 
 /// Why a coordinator, or a device of it, cannot be reached or does not do what is asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum CoordinatorError {
     /// The directory of the sockets is not private.
     #[error("{} {is}, and is to be a directory of mode 0700 of this user; remove it, or set XDG_RUNTIME_DIR", path.display())]
     Directory {
@@ -110,18 +110,18 @@ pub enum Fault {
     },
     /// It was refused.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] RequestError),
 }
 
 // No `From`: with a second one for the error type, `?` in closures would not say any more which error it gives.
 
-impl Fault {
+impl CoordinatorError {
     /// The error of the library.
     pub(super) fn error(self) -> Error {
         Error::Coordinator { fault: self }
     }
 
-    /// The error for a call of the system on the directory, or a socket in it: of want of a resource, or [`Fault::Unusable`].
+    /// The error for a call of the system on the directory, or a socket in it: of want of a resource, or [`CoordinatorError::Unusable`].
     pub(super) fn at(action: &'static str, path: &Path, why: impl Into<std::io::Error>) -> Error {
         match resource_error(action, why.into()) {
             Error::Os { source: why, .. } => Self::Unusable { action, path: path.to_owned(), why }.error(),
@@ -130,9 +130,9 @@ impl Fault {
     }
 }
 
-impl Refusal {
+impl RequestError {
     /// The error of the library.
     pub(super) fn error(self) -> Error {
-        Fault::Refused(self).error()
+        CoordinatorError::Refused(self).error()
     }
 }

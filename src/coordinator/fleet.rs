@@ -24,14 +24,14 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::device::{Appointed, Assignment};
+use super::device::{Assignment, StartedDevice};
 use super::directory::RuntimeDirectory;
 use super::id::DeviceId;
 use super::machine::MAX_DEVICES;
 use crate::bootstrap::resource_error;
 use crate::error::{Error, Result};
 use crate::launch::Program;
-use crew::{Crew, Orders};
+use crew::{Crew, FleetPlan};
 
 /// Devices that are alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,13 +62,13 @@ impl DeviceKind {
     /// How many of each of `kinds` are yet to be started where `present` are there, of which those count that a fleet has started for
     /// `directory` before, and no others. Besides, those count that are [coming](Missing::coming).
     #[must_use]
-    pub fn missing(kinds: &[Self], directory: &RuntimeDirectory, present: &[DeviceId]) -> Missing {
+    pub fn missing(kinds: &[Self], directory: &RuntimeDirectory, present: &[DeviceId]) -> MissingDevices {
         let is_there = |device: &DeviceId| Some((*device, Assignment::of(*device, directory)?));
         let mut found: Vec<_> = present.iter().filter_map(is_there).collect();
-        let is_coming = |it: &Appointed| {
+        let is_coming = |it: &StartedDevice| {
             it.is_orphan && it.assignment.outlives.is_some() && !present.contains(&it.device)
         };
-        let mut coming = Appointed::all(directory).unwrap_or_default();
+        let mut coming = StartedDevice::all(directory).unwrap_or_default();
         coming.retain(is_coming);
         found.extend(coming.iter().map(|it| (it.device, it.assignment)));
         let missing = kinds.iter().map(|kind| {
@@ -77,7 +77,7 @@ impl DeviceKind {
             let taken_over: Vec<_> = alike.map(|(device, _)| device).collect();
             Self { count: kind.count - taken_over.len(), taken_over, ..kind.clone() }
         });
-        Missing { kinds: missing.collect(), coming: coming.iter().map(|it| it.device).collect() }
+        MissingDevices { kinds: missing.collect(), coming: coming.iter().map(|it| it.device).collect() }
     }
 
     fn assignment(&self, outlives: Option<Duration>) -> Assignment {
@@ -88,7 +88,7 @@ impl DeviceKind {
 /// What [`DeviceKind::missing`] finds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Missing {
+pub struct MissingDevices {
     /// The kinds, each with the number of devices that are yet to be started, which may be 0, and those that are there or coming.
     pub kinds: Vec<DeviceKind>,
     /// Those that a fleet has started which live and outlive it, and are not there yet, of whatever kind: they may be busy or stopped,
@@ -218,7 +218,7 @@ impl Fleet {
             let (name, expected) = ("the number of devices", "1024 at most");
             return Err(Error::InvalidArgument { name, value: count as u64, expected });
         }
-        let orders = Orders {
+        let orders = FleetPlan {
             directory: directory.clone(),
             program: program.clone(),
             kinds: kinds.iter().cloned().map(Arc::new).collect(),

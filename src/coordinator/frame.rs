@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::fault::Fault;
+use super::fault::CoordinatorError;
 use crate::error::{Error, Result};
 
 /// The longest message: room for a full group on the largest communicator.
@@ -99,7 +99,7 @@ fn check_length(len: usize) -> std::result::Result<usize, String> {
 
 /// Whom something is said to or heard from, what for, and how long that is waited for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Exchange {
+pub(super) struct IoContext {
     pub(super) peer: &'static str,
     pub(super) operation: &'static str,
     pub(super) patience: Duration,
@@ -108,9 +108,9 @@ pub(super) struct Exchange {
 /// Waits for a message of the peer.
 ///
 /// # Errors
-/// [`Fault::Lost`], [`Fault::Garbled`]; [`Error::Timeout`] of the operation where the stream has a deadline; [`Error::Os`].
-pub(super) fn read<T: DeserializeOwned>(stream: &mut impl Read, exchange: Exchange) -> Result<T> {
-    let garbled = |what| Fault::Garbled { peer: exchange.peer, what }.error();
+/// [`CoordinatorError::Lost`], [`CoordinatorError::Garbled`]; [`Error::Timeout`] of the operation where the stream has a deadline; [`Error::Os`].
+pub(super) fn read<T: DeserializeOwned>(stream: &mut impl Read, exchange: IoContext) -> Result<T> {
+    let garbled = |what| CoordinatorError::Garbled { peer: exchange.peer, what }.error();
     let mut head = [0; HEAD];
     stream.read_exact(&mut head).map_err(|error| broken(error, exchange))?;
     let mut body = vec![0; length(head).map_err(garbled)?];
@@ -121,18 +121,19 @@ pub(super) fn read<T: DeserializeOwned>(stream: &mut impl Read, exchange: Exchan
 /// Sends a message to the peer.
 ///
 /// # Errors
-/// Those of [`read`]; [`Fault::TooLong`], and then nothing was sent.
-pub(super) fn write<T: Serialize>(stream: &mut impl Write, message: &T, exchange: Exchange) -> Result<()> {
-    let bytes = encode(message).map_err(|what| Fault::TooLong { peer: exchange.peer, what }.error())?;
+/// Those of [`read`]; [`CoordinatorError::TooLong`], and then nothing was sent.
+pub(super) fn write<T: Serialize>(stream: &mut impl Write, message: &T, exchange: IoContext) -> Result<()> {
+    let bytes =
+        encode(message).map_err(|what| CoordinatorError::TooLong { peer: exchange.peer, what }.error())?;
     stream.write_all(&bytes).map_err(|error| broken(error, exchange))
 }
 
 /// The error for a stream that takes or gives no more.
-pub(super) fn broken(error: std::io::Error, exchange: Exchange) -> Error {
-    let Exchange { peer, operation, patience } = exchange;
+pub(super) fn broken(error: std::io::Error, exchange: IoContext) -> Error {
+    let IoContext { peer, operation, patience } = exchange;
     match error.kind() {
         ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
-            Fault::Lost { peer }.error()
+            CoordinatorError::Lost { peer }.error()
         }
         ErrorKind::WouldBlock | ErrorKind::TimedOut => Error::timed_out(operation, None, patience),
         _ => Error::os(operation, error),

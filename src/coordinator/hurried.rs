@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 /// A stream until a point in time.
 #[derive(Debug)]
-pub(super) struct Hurried<'a> {
+pub(super) struct DeadlineStream<'a> {
     stream: &'a UnixStream,
     until: Instant,
 }
 
-impl<'a> Hurried<'a> {
+impl<'a> DeadlineStream<'a> {
     /// Gives everything together `limit` from now on. The deadlines of the stream itself are other ones afterwards.
     pub(super) fn new(stream: &'a UnixStream, limit: Duration) -> Self {
         let now = Instant::now();
@@ -26,14 +26,14 @@ impl<'a> Hurried<'a> {
     }
 }
 
-impl Read for Hurried<'_> {
+impl Read for DeadlineStream<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         self.stream.set_read_timeout(Some(self.left()?))?;
         self.stream.read(buffer)
     }
 }
 
-impl Write for Hurried<'_> {
+impl Write for DeadlineStream<'_> {
     fn write(&mut self, bytes: &[u8]) -> Result<usize> {
         self.stream.set_write_timeout(Some(self.left()?))?;
         self.stream.write(bytes)
@@ -58,8 +58,9 @@ mod tests {
             }
         });
         let began = Instant::now();
-        let error =
-            Hurried::new(&stream, Duration::from_millis(50)).read_exact(&mut [0; 1 << 20]).unwrap_err();
+        let error = DeadlineStream::new(&stream, Duration::from_millis(50))
+            .read_exact(&mut [0; 1 << 20])
+            .unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock), "{error}");
         assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
         drop(stream);

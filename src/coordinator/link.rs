@@ -21,7 +21,7 @@ const SLICE: usize = 64 << 10;
 
 /// One side of a connection.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct Connection {
     stream: UnixStream,
     incoming: Frames,
     outgoing: VecDeque<u8>,
@@ -29,7 +29,7 @@ pub(super) struct Link {
     is_over: bool,
 }
 
-impl Link {
+impl Connection {
     /// # Errors
     /// [`Error::Os`].
     pub(super) fn new(stream: UnixStream) -> Result<Self> {

@@ -3,9 +3,9 @@
 //! It owns lifecycle and membership and nothing else. Data move between devices, and between a device and a client; what runs
 //! is not disturbed when the coordinator dies, and the next one takes over from what the devices report.
 //!
-//! - [`Machine`] decides for the coordinator, [`Agent`] for a device. Both are pure: they are tested together, in simulated
+//! - [`CoordinatorMachine`] decides for the coordinator, [`Agent`] for a device. Both are pure: they are tested together, in simulated
 //!   histories, against a model of what goes on between devices.
-//! - [`Order`] and [`Report`] go between the two, [`Request`] and [`Reply`] between a client and the coordinator.
+//! - [`DeviceOrder`] and [`DeviceReport`] go between the two, [`Request`] and [`Reply`] between a client and the coordinator.
 //!   [`DeviceCall`] is a collective operation by device addresses.
 //! - [`Coordinator`], [`Device`] and [`Client`] are the three as processes, which find each other in a private
 //!   [`RuntimeDirectory`]. Payload goes between a client and a device directly.
@@ -36,20 +36,24 @@ mod sendoff;
 mod service;
 mod work;
 
-pub use agent::{Agent, Outcome, Step, Task, Trouble};
-pub use call::{AddressRange, Bytes, Collective, DeviceCall, MAX_CALLS, Operator, UnknownName};
-pub use client::{Called, Client};
+pub use agent::{Agent, AgentStep, DeviceTask, GroupFailure, TaskOutcome};
+pub use call::{AddressRange, Bytes, Collective, DeviceCall, DeviceReduceOp, MAX_CALLS, UnknownName};
+pub use client::{CallProgress, Client};
 pub use device::{Device, DeviceOptions};
 pub use directory::{RuntimeDirectory, Swept};
 pub use embedded::{Pool, PoolOptions};
-pub use fault::Fault;
-pub use fleet::{DeviceEnd, DeviceKind, Fleet, FleetOptions, Missing};
+pub use fault::CoordinatorError;
+pub use fleet::{DeviceEnd, DeviceKind, Fleet, FleetOptions, MissingDevices};
 pub use greeting::VERSION;
-pub use id::{ClientId, CommId, DeviceId, GroupId, NoGroup};
-pub use machine::{Action, Event, MAX_DEVICES, Machine, Settings, Turn};
-pub use metrics::{CommMetrics, Counts, Metrics};
-pub use order::{FailureKind, Formation, Membership, Order, Phase, Report, Setback};
-pub use refusal::Refusal;
-pub use request::{CommStatus, DeviceStatus, GroupOutcome, Location, Reply, Request, State};
+pub use id::{ClientId, CommId, DeviceId, GroupId, InvalidGroupId};
+pub use machine::{
+    CoordinatorAction, CoordinatorEvent, CoordinatorMachine, CoordinatorSettings, LogEntry, MAX_DEVICES,
+};
+pub use metrics::{CommMetrics, CoordinatorCounters, Metrics};
+pub use order::{
+    CommFormation, DeviceMembership, DeviceOrder, DevicePhase, DeviceReport, FailedGrowth, FailureKind,
+};
+pub use refusal::RequestError;
+pub use request::{CommState, CommStatus, DeviceStatus, GroupOutcome, Location, Reply, Request};
 pub use service::{Coordinator, HungDevice, RestartTally};
-pub use work::Work;
+pub use work::GroupWork;

@@ -3,14 +3,14 @@
 
 use std::os::fd::OwnedFd;
 
-use super::device::Appointed;
+use super::device::StartedDevice;
 use super::directory::RuntimeDirectory;
 use super::sendoff;
 
 /// Ends those of `directory`, of which this process has the lock, registered or not, and waits for that.
 pub(super) fn end(directory: &RuntimeDirectory) {
-    let waits = |it: &Appointed| it.is_orphan && it.assignment.outlives.is_some();
-    let all = Appointed::all(directory).unwrap_or_default().into_iter().filter(waits);
+    let waits = |it: &StartedDevice| it.is_orphan && it.assignment.outlives.is_some();
+    let all = StartedDevice::all(directory).unwrap_or_default().into_iter().filter(waits);
     let living: Vec<OwnedFd> = all.filter_map(|it| it.hold(directory)).collect();
     sendoff::end(&living);
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::call::{AddressRange, Bytes, MAX_CALLS, MAX_OPERANDS};
 use super::id::{CommId, DeviceId, GroupId};
-use super::request::State;
+use super::request::CommState;
 use super::work::MAX_PATH;
 use crate::rank::MAX_RANKS;
 
@@ -14,7 +14,7 @@ use crate::rank::MAX_RANKS;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum RequestError {
     /// The pool has fewer free devices than were asked for.
     #[error(
         "{asked} devices were asked for, and {free} of {devices} are free; start more with `shmccl device`, or give some back \
@@ -68,7 +68,7 @@ pub enum Refusal {
         /// Which.
         comm: CommId,
         /// Its state.
-        state: State,
+        state: CommState,
         /// What it would have to be.
         needs: String,
     },

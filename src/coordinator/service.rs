@@ -20,23 +20,25 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use super::directory::{Occupied, RuntimeDirectory};
-use super::greeting::{Answer, GREETING_TIME, check_peer};
+use super::directory::{ClaimedDirectory, RuntimeDirectory};
+use super::greeting::{GREETING_TIME, NumberedReply, check_peer};
 use super::id::{ClientId, DeviceId};
-use super::link::Link;
-use super::machine::{Action, Event, MAX_DEVICES, Machine, Settings, Turn};
+use super::link::Connection;
+use super::machine::{
+    CoordinatorAction, CoordinatorEvent, CoordinatorMachine, CoordinatorSettings, LogEntry, MAX_DEVICES,
+};
 use super::orphans;
-use super::request::{CommStatus, Reply, State};
+use super::request::{CommState, CommStatus, Reply};
 use crate::bootstrap::poll_timeout;
 use crate::error::{Error, Result};
 use crate::logs::COORDINATOR;
 use crate::shm::system::pidfd_kill;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
-use ends::{Answer as QuitAnswer, Ends};
+use ends::{Answer as QuitAnswer, Shutdown};
 pub(super) use gathering::is_dead;
-use own::Own;
-use peer::{Kind, MAX_CLIENTS, Peer};
+use own::KillableDevices;
+use peer::{MAX_CLIENTS, Peer, PeerState};
 
 /// The most connections at a time of those who have said who they are, and those who have not: a client too many takes the place of one
 /// that waits for no answer, and more of the others wait at the door. So devices have room, however many clients there are.
@@ -99,18 +101,18 @@ impl RestartTally {
 #[derive(Debug)]
 pub struct Coordinator {
     listener: UnixListener,
-    ends: Ends,
+    ends: Shutdown,
     /// Who is to hear of devices that register.
     news: Option<News>,
     /// Who is to hear of devices that hang.
     alarm: Option<Alarm>,
-    machine: Machine,
+    machine: CoordinatorMachine,
     restarted: RestartTally,
     peers: BTreeMap<u64, Peer>,
     next_peer: u64,
     /// The connection of each device.
     devices: BTreeMap<DeviceId, u64>,
-    own: Own,
+    own: KillableDevices,
     began: Instant,
     /// When it was looked last whether devices that are to come back live.
     looked_for: Instant,
@@ -120,7 +122,7 @@ pub struct Coordinator {
     /// Whether it was noted that the system had no room for another connection.
     has_noted: bool,
     /// Last, so that the socket goes when nobody listens any more.
-    occupied: Occupied,
+    occupied: ClaimedDirectory,
 }
 
 impl Coordinator {
@@ -128,24 +130,24 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`Error::Coordinator`] when it has a coordinator; [`Error::Os`].
-    pub fn start(directory: &RuntimeDirectory, settings: Settings) -> Result<Self> {
-        Self::open(directory, settings, Ends::by_interrupt()?)
+    pub fn start(directory: &RuntimeDirectory, settings: CoordinatorSettings) -> Result<Self> {
+        Self::open(directory, settings, Shutdown::by_interrupt()?)
     }
 
     /// As [`Coordinator::start`], for a thread of a program: it serves until the other side of `rope` is dropped, and tells of each
     /// device that registers.
     pub(super) fn within(
         directory: &RuntimeDirectory,
-        settings: Settings,
+        settings: CoordinatorSettings,
         rope: UnixStream,
         on_registered: impl FnMut(DeviceId) + Send + 'static,
     ) -> Result<Self> {
-        let mut coordinator = Self::open(directory, settings, Ends::by_rope(rope)?)?;
+        let mut coordinator = Self::open(directory, settings, Shutdown::by_rope(rope)?)?;
         coordinator.on_registered(on_registered);
         Ok(coordinator)
     }
 
-    fn open(directory: &RuntimeDirectory, settings: Settings, ends: Ends) -> Result<Self> {
+    fn open(directory: &RuntimeDirectory, settings: CoordinatorSettings, ends: Shutdown) -> Result<Self> {
         let mut occupied = directory.occupy()?;
         raise_descriptors();
         let listener = occupied.listen()?;
@@ -154,12 +156,12 @@ impl Coordinator {
             ends,
             news: None,
             alarm: None,
-            machine: Machine::new(settings, crate::launch::fresh_job_id()),
+            machine: CoordinatorMachine::new(settings, crate::launch::fresh_job_id()),
             restarted: RestartTally::default(),
             peers: BTreeMap::new(),
             next_peer: 0,
             devices: BTreeMap::new(),
-            own: Own::new(directory),
+            own: KillableDevices::new(directory),
             began: Instant::now(),
             looked_for: Instant::now(),
             beat: settings.hang_rule.map(|rule| rule.beat()),
@@ -207,7 +209,7 @@ impl Coordinator {
     /// Those of [`Coordinator::serve`].
     pub fn serve_until(mut self, end: impl FnOnce()) -> Result<()> {
         let now_ms = self.now_ms();
-        self.handle(Event::Tick { now_ms });
+        self.handle(CoordinatorEvent::Tick { now_ms });
         let served = loop {
             match self.serve_once() {
                 Ok(false) => {}
@@ -224,7 +226,7 @@ impl Coordinator {
             return Ok(true);
         }
         let (now_ms, was_open) = (self.now_ms(), self.machine.is_open());
-        self.handle(Event::Tick { now_ms });
+        self.handle(CoordinatorEvent::Tick { now_ms });
         if !was_open && self.machine.is_open() {
             let all: Vec<_> = self.peers.keys().copied().collect();
             all.into_iter().for_each(|number| self.handle_all(number));
@@ -273,7 +275,7 @@ impl Coordinator {
         let tick =
             self.machine.next_tick_ms().map(|tick| Duration::from_millis(tick.saturating_sub(self.now_ms())));
         let strangers = self.peers.values().filter_map(|peer| match peer.kind {
-            Kind::Stranger { until } => Some(until.saturating_duration_since(now)),
+            PeerState::Unidentified { until } => Some(until.saturating_duration_since(now)),
             _ => None,
         });
         let shut = self.is_shut.then_some(SHUT);
@@ -301,8 +303,8 @@ impl Coordinator {
 
     fn admit(&mut self, stream: UnixStream) -> Result<()> {
         let pid = check_peer(&stream)?;
-        let kind = Kind::Stranger { until: Instant::now() + GREETING_TIME };
-        self.peers.insert(self.next_peer, Peer { link: Link::new(stream)?, pid, kind });
+        let kind = PeerState::Unidentified { until: Instant::now() + GREETING_TIME };
+        self.peers.insert(self.next_peer, Peer { link: Connection::new(stream)?, pid, kind });
         self.next_peer += 1;
         Ok(())
     }
@@ -326,15 +328,15 @@ impl Coordinator {
     }
 
     /// The next event that a peer has sent; `None` as well when that was the last that is heard of it.
-    fn next_event(&mut self, number: u64) -> Option<Event> {
+    fn next_event(&mut self, number: u64) -> Option<CoordinatorEvent> {
         let room = self.room(number)?;
         let (peer, beat) = (self.peers.get_mut(&number)?, self.beat);
         let message = match peer.kind {
-            Kind::Stranger { .. } => peer.greeted(beat, room).map(|greeted| greeted.then_some(None)),
+            PeerState::Unidentified { .. } => peer.greeted(beat, room).map(|greeted| greeted.then_some(None)),
             // Until requests are taken they stay where what is kept for a peer is bounded.
-            Kind::Client { .. } if !self.machine.is_open() => Ok(None),
-            Kind::Client { .. } => peer.question(number).map(|event| event.map(Some)),
-            Kind::Device { .. } => peer.bulletin().map(|event| event.map(Some)),
+            PeerState::Client { .. } if !self.machine.is_open() => Ok(None),
+            PeerState::Client { .. } => peer.question(number).map(|event| event.map(Some)),
+            PeerState::Device { .. } => peer.bulletin().map(|event| event.map(Some)),
         };
         match message {
             Ok(Some(Some(event))) if self.is_present(&event, number) => return Some(event),
@@ -350,55 +352,57 @@ impl Coordinator {
     }
 
     /// Whether the event comes over the connection that counts: a device's latest.
-    fn is_present(&mut self, event: &Event, number: u64) -> bool {
+    fn is_present(&mut self, event: &CoordinatorEvent, number: u64) -> bool {
         match event {
-            Event::Registered { device, .. } => {
+            CoordinatorEvent::Registered { device, .. } => {
                 self.devices.insert(*device, number);
                 true
             }
-            Event::Reported { device, .. } | Event::Beat { device } => {
+            CoordinatorEvent::Reported { device, .. } | CoordinatorEvent::Beat { device } => {
                 self.devices.get(device) == Some(&number)
             }
             _ => true,
         }
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: CoordinatorEvent) {
         match event {
-            Event::Tick { .. } | Event::Beat { .. } => tracing::trace!(target: COORDINATOR, ?event, "heard"),
+            CoordinatorEvent::Tick { .. } | CoordinatorEvent::Beat { .. } => {
+                tracing::trace!(target: COORDINATOR, ?event, "heard")
+            }
             _ => tracing::debug!(target: COORDINATOR, ?event, "heard"),
         }
         for action in self.machine.handle(event) {
-            if !matches!(action, Action::Log(_)) {
+            if !matches!(action, CoordinatorAction::Log(_)) {
                 tracing::debug!(target: COORDINATOR, ?action, "decided");
             }
             match action {
-                Action::Order { device, order } => {
+                CoordinatorAction::Order { device, order } => {
                     if let Some(peer) =
                         self.devices.get(&device).and_then(|number| self.peers.get_mut(number))
                     {
                         peer.link.send(&order);
                     }
                 }
-                Action::Reply { client, number, reply } => {
+                CoordinatorAction::Reply { client, number, reply } => {
                     let reply = reply.map(|reply| self.complete(reply));
                     if let Some(peer) = self.peers.get_mut(&client.get()) {
-                        peer.link.send(&Answer { number, reply });
-                        if let Kind::Client { asked, .. } = &mut peer.kind {
+                        peer.link.send(&NumberedReply { number, reply });
+                        if let PeerState::Client { asked, .. } = &mut peer.kind {
                             *asked = asked.saturating_sub(1);
                         }
                     }
                 }
-                Action::Log(turn) => {
-                    if let Turn::Registered { device } = &turn {
+                CoordinatorAction::Log(turn) => {
+                    if let LogEntry::Registered { device } = &turn {
                         self.occupied.note_registered(*device);
                         self.own.note_registered(*device);
                         self.news.iter_mut().for_each(|News(tell)| tell(*device));
                     }
                     log(&turn);
                 }
-                Action::Drop { device } => self.hang_up_on(device),
-                Action::GiveUp { device, why, kills } => self.give_up(device, why, kills),
+                CoordinatorAction::Drop { device } => self.hang_up_on(device),
+                CoordinatorAction::GiveUp { device, why, kills } => self.give_up(device, why, kills),
             }
         }
     }
@@ -425,11 +429,11 @@ impl Coordinator {
         if let Reply::Metrics(metrics) = &mut reply {
             metrics.counts.restarted = plain::load(&self.restarted.0);
             let count =
-                |is: fn(Kind) -> bool| self.peers.values().filter(|peer| is(peer.kind)).count() as u64;
+                |is: fn(PeerState) -> bool| self.peers.values().filter(|peer| is(peer.kind)).count() as u64;
             metrics.connections = [
-                count(|kind| matches!(kind, Kind::Device { .. })),
-                count(|kind| matches!(kind, Kind::Client { .. })),
-                count(|kind| matches!(kind, Kind::Stranger { .. })),
+                count(|kind| matches!(kind, PeerState::Device { .. })),
+                count(|kind| matches!(kind, PeerState::Client { .. })),
+                count(|kind| matches!(kind, PeerState::Unidentified { .. })),
             ];
         }
         reply
@@ -438,7 +442,7 @@ impl Coordinator {
     /// Parts with those who have hung up, or have not said who they are.
     fn see_off(&mut self) {
         let now = Instant::now();
-        let is_late = |kind| matches!(kind, Kind::Stranger { until } if until <= now);
+        let is_late = |kind| matches!(kind, PeerState::Unidentified { until } if until <= now);
         let leaving: Vec<_> = self
             .peers
             .iter()
@@ -452,15 +456,17 @@ impl Coordinator {
     fn part(&mut self, number: u64) {
         let Some(peer) = self.peers.remove(&number) else { return };
         match peer.kind {
-            Kind::Stranger { .. } => {}
-            Kind::Client { .. } => self.handle(Event::ClientGone { client: ClientId::new(number) }),
-            Kind::Device { .. } => {
+            PeerState::Unidentified { .. } => {}
+            PeerState::Client { .. } => {
+                self.handle(CoordinatorEvent::ClientGone { client: ClientId::new(number) })
+            }
+            PeerState::Device { .. } => {
                 let device = DeviceId::new(peer.pid);
                 // It may have another connection by now.
                 if self.devices.get(&device) == Some(&number) {
                     self.devices.remove(&device);
                     self.own.forget(device);
-                    self.handle(Event::Gone { device });
+                    self.handle(CoordinatorEvent::Gone { device });
                 }
             }
         }
@@ -474,18 +480,18 @@ impl Drop for Coordinator {
     }
 }
 
-fn log(turn: &Turn) {
+fn log(turn: &LogEntry) {
     match turn {
-        Turn::Registered { device } => tracing::info!(target: COORDINATOR, %device, "device registered"),
-        Turn::Lost { device, why } => {
+        LogEntry::Registered { device } => tracing::info!(target: COORDINATOR, %device, "device registered"),
+        LogEntry::Lost { device, why } => {
             let why = why.as_deref().unwrap_or("its connection has ended");
             tracing::warn!(target: COORDINATOR, %device, why, "device lost");
         }
-        Turn::Comm(CommStatus { comm, state: State::Failed, epoch, why, .. }) => {
+        LogEntry::Comm(CommStatus { comm, state: CommState::Failed, epoch, why, .. }) => {
             let why = why.as_deref().unwrap_or_default();
             tracing::warn!(target: COORDINATOR, %comm, epoch, why, "communicator failed");
         }
-        Turn::Comm(CommStatus { comm, state, epoch, why, devices, .. }) => {
+        LogEntry::Comm(CommStatus { comm, state, epoch, why, devices, .. }) => {
             let (devices, why) = (devices.len(), why.as_deref().unwrap_or_default());
             tracing::info!(target: COORDINATOR, %comm, %state, epoch, devices, why, "communicator");
         }
@@ -512,7 +518,8 @@ mod tests {
         let path = std::env::temp_dir().join(format!("shmccl-serve-until-{}", std::process::id()));
         let directory = RuntimeDirectory::at(&path).unwrap();
         let (bell, rope) = UnixStream::pair().unwrap();
-        let coordinator = Coordinator::within(&directory, Settings::default(), rope, |_| {}).unwrap();
+        let coordinator =
+            Coordinator::within(&directory, CoordinatorSettings::default(), rope, |_| {}).unwrap();
         drop(bell);
         let mut is_told = false;
         coordinator

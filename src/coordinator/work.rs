@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::call::DeviceCall;
-use super::refusal::Refusal;
+use super::refusal::RequestError;
 
 /// The longest path of a directory, in bytes: no system takes a longer one.
 pub(super) const MAX_PATH: usize = 4096;
@@ -13,7 +13,7 @@ pub(super) const MAX_PATH: usize = 4096;
 /// What a group consists of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Work {
+pub enum GroupWork {
     /// Collective operations, which are executed together.
     Calls(Vec<DeviceCall>),
     /// The memory of all devices is written to this directory.
@@ -22,7 +22,7 @@ pub enum Work {
     Restore(String),
 }
 
-impl Work {
+impl GroupWork {
     /// Where a checkpoint is that it is about.
     pub(super) fn directory(&self) -> Option<&str> {
         match self {
@@ -32,8 +32,8 @@ impl Work {
     }
 
     /// # Errors
-    /// [`Refusal::BadDirectory`] for a directory that is not the same for all devices, wherever they were started.
-    pub(super) fn check(&self) -> Result<(), Refusal> {
+    /// [`RequestError::BadDirectory`] for a directory that is not the same for all devices, wherever they were started.
+    pub(super) fn check(&self) -> Result<(), RequestError> {
         let Some(directory) = self.directory() else { return Ok(()) };
         let is = match () {
             () if directory.len() > MAX_PATH => "is too long",
@@ -42,6 +42,6 @@ impl Work {
             () => return Ok(()),
         };
         let directory = directory.chars().take(64).collect();
-        Err(Refusal::BadDirectory { directory, is: is.to_owned() })
+        Err(RequestError::BadDirectory { directory, is: is.to_owned() })
     }
 }

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::process::Stdio;
 
 use serde_json::Value;
-use shmccl::coordinator::{Client, CommId, DeviceId, Fault, Refusal, RuntimeDirectory};
+use shmccl::coordinator::{Client, CommId, CoordinatorError, DeviceId, RequestError, RuntimeDirectory};
 
 use crate::pool::{Pool, Told};
 use crate::walk::ranks;
@@ -203,7 +203,10 @@ fn whoever_copies_to_a_device_that_is_taken_away_meanwhile_is_told_that_and_not_
     let refused = client.write_device(device, 0x1000, 64 << 20, source).unwrap_err();
     let is_told = matches!(
         refused,
-        shmccl::Error::Coordinator { fault: Fault::Refused(Refusal::NotAllocated { .. }), .. }
+        shmccl::Error::Coordinator {
+            fault: CoordinatorError::Refused(RequestError::NotAllocated { .. }),
+            ..
+        }
     );
     assert!(is_told, "{refused:?}");
     assert_eq!(client.devices().unwrap()[0].comm, None);

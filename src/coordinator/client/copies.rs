@@ -2,14 +2,14 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 
-use super::watched::{DEVICE, Watched};
+use super::watched::{DEVICE, WatchedStream};
 use super::{Client, unexpected};
 use crate::coordinator::call::{AddressRange, Bytes};
-use crate::coordinator::fault::Fault;
-use crate::coordinator::frame::{Exchange, broken, read, write};
-use crate::coordinator::greeting::{CopyOrder, Direction, Role, greet_by};
+use crate::coordinator::fault::CoordinatorError;
+use crate::coordinator::frame::{IoContext, broken, read, write};
+use crate::coordinator::greeting::{CopyDirection, CopyOrder, PeerRole, greet_by};
 use crate::coordinator::id::DeviceId;
-use crate::coordinator::refusal::Refusal;
+use crate::coordinator::refusal::RequestError;
 use crate::coordinator::request::{Location, Reply, Request};
 use crate::error::{Error, Result};
 
@@ -23,7 +23,7 @@ impl Client {
     /// The addresses of a device that belongs to a communicator.
     ///
     /// # Errors
-    /// [`Refusal::NoSuchDevice`], [`Refusal::NotAllocated`]; [`Refusal::WrongState`] while its communicator comes or goes.
+    /// [`RequestError::NoSuchDevice`], [`RequestError::NotAllocated`]; [`RequestError::WrongState`] while its communicator comes or goes.
     pub fn address_range(&mut self, device: DeviceId) -> Result<AddressRange> {
         self.locate(device).map(|location| location.range)
     }
@@ -36,8 +36,8 @@ impl Client {
     /// settled waits until nothing is in progress.
     ///
     /// # Errors
-    /// [`Refusal::OutOfRange`], [`Refusal::NotAllocated`], [`Refusal::NoSuchDevice`]: nothing has changed, unless the device is taken from
-    /// its communicator meanwhile. [`Fault::Lost`] when it has died, or counts as lost since it hangs;
+    /// [`RequestError::OutOfRange`], [`RequestError::NotAllocated`], [`RequestError::NoSuchDevice`]: nothing has changed, unless the device is taken from
+    /// its communicator meanwhile. [`CoordinatorError::Lost`] when it has died, or counts as lost since it hangs;
     /// [`Error::Timeout`].
     pub fn copy_host_to_device(&mut self, device: DeviceId, address: u64, source: &[u8]) -> Result<()> {
         let bytes = Bytes { address, len: source.len() as u64 };
@@ -78,16 +78,16 @@ impl Client {
         &mut self,
         device: DeviceId,
         bytes: Bytes,
-        feed: impl FnOnce(&mut Watched<'_>, Exchange) -> Result<()>,
+        feed: impl FnOnce(&mut WatchedStream<'_>, IoContext) -> Result<()>,
     ) -> Result<()> {
         let copying = self.copying();
-        self.open(device, bytes, Direction::Put)?.have(|stream| {
+        self.open(device, bytes, CopyDirection::Put)?.have(|stream| {
             let fed = feed(stream, copying);
             if fed.as_ref().is_err_and(|error| !is_hang_up(error)) {
                 return fed;
             }
             // One that takes no more says why before it hangs up.
-            match (fed, read::<std::result::Result<(), Refusal>>(stream, copying)) {
+            match (fed, read::<std::result::Result<(), RequestError>>(stream, copying)) {
                 (_, Ok(Err(refusal))) => Err(refusal.error()),
                 (Ok(()), verdict) => verdict.map(drop),
                 (hang_up, _) => hang_up,
@@ -103,7 +103,7 @@ impl Client {
     pub fn copy_device_to_host(&mut self, device: DeviceId, address: u64, target: &mut [u8]) -> Result<()> {
         let bytes = Bytes { address, len: target.len() as u64 };
         let copying = self.copying();
-        let mut stream = self.open(device, bytes, Direction::Get)?;
+        let mut stream = self.open(device, bytes, CopyDirection::Get)?;
         stream.have(|stream| stream.read_exact(target).map_err(|error| broken(error, copying)))
     }
 
@@ -114,7 +114,7 @@ impl Client {
     /// Those of [`Client::copy_host_to_device`]; [`Error::ResourceLimit`] when there is no room.
     pub fn read_device(&mut self, device: DeviceId, address: u64, len: u64) -> Result<Vec<u8>> {
         let copying = self.copying();
-        let mut stream = self.open(device, Bytes { address, len }, Direction::Get)?;
+        let mut stream = self.open(device, Bytes { address, len }, CopyDirection::Get)?;
         let mut target = Vec::new();
         let room = usize::try_from(len).ok().filter(|len| target.try_reserve_exact(*len).is_ok());
         let len = room.ok_or_else(|| Error::ResourceLimit {
@@ -129,17 +129,22 @@ impl Client {
     }
 
     /// Connects with a device, and has it agree to a copy.
-    fn open(&mut self, device: DeviceId, bytes: Bytes, direction: Direction) -> Result<Watched<'_>> {
+    fn open(
+        &mut self,
+        device: DeviceId,
+        bytes: Bytes,
+        direction: CopyDirection,
+    ) -> Result<WatchedStream<'_>> {
         let location = self.locate(device)?;
-        location.range.check(device, bytes).map_err(Refusal::error)?;
+        location.range.check(device, bytes).map_err(RequestError::error)?;
         let (copying, comm) = (self.copying(), location.comm);
-        let mut stream = Watched::dial(self, device, location)?;
+        let mut stream = WatchedStream::dial(self, device, location)?;
         let Bytes { address, len } = bytes;
         stream.have(|stream| {
-            let greeting = Exchange { operation: "greeting the device", ..copying };
-            greet_by(stream, Role::Client, greeting)?;
+            let greeting = IoContext { operation: "greeting the device", ..copying };
+            greet_by(stream, PeerRole::Client, greeting)?;
             write(stream, &CopyOrder { device, comm, address, len, direction }, copying)?;
-            read::<std::result::Result<(), Refusal>>(stream, copying)?.map_err(Refusal::error)
+            read::<std::result::Result<(), RequestError>>(stream, copying)?.map_err(RequestError::error)
         })?;
         Ok(stream)
     }
@@ -151,8 +156,8 @@ impl Client {
         }
     }
 
-    fn copying(&self) -> Exchange {
-        Exchange { peer: DEVICE, operation: COPYING, patience: self.timeout }
+    fn copying(&self) -> IoContext {
+        IoContext { peer: DEVICE, operation: COPYING, patience: self.timeout }
     }
 }
 
@@ -167,5 +172,5 @@ fn unread(error: io::Error, len: u64) -> Error {
 
 /// Whether the other side takes no more.
 fn is_hang_up(error: &Error) -> bool {
-    matches!(error, Error::Coordinator { fault: Fault::Lost { .. } })
+    matches!(error, Error::Coordinator { fault: CoordinatorError::Lost { .. } })
 }

@@ -11,8 +11,8 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getppid};
 use serde::{Deserialize, Serialize};
 
-use super::environment::Environment;
-use super::{Bond, Device, DeviceOptions};
+use super::environment::ProcessEnvironment;
+use super::{Device, DeviceOptions, OnCoordinatorLoss};
 use crate::bootstrap::{LAUNCHER, bind_to_launcher};
 use crate::coordinator::directory::RuntimeDirectory;
 use crate::coordinator::id::DeviceId;
@@ -53,7 +53,7 @@ impl Assignment {
 
     /// What a process was told that was started to be a device of the coordinator of `directory`.
     pub(in crate::coordinator) fn of(process: DeviceId, directory: &RuntimeDirectory) -> Option<Self> {
-        Appointed::of(process, directory).map(|appointed| appointed.assignment)
+        StartedDevice::of(process, directory).map(|appointed| appointed.assignment)
     }
 
     /// Whether both are of the same kind, however long they wait.
@@ -64,14 +64,14 @@ impl Assignment {
 
 /// A living process that was started to be a device of a coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::coordinator) struct Appointed {
+pub(in crate::coordinator) struct StartedDevice {
     pub(in crate::coordinator) device: DeviceId,
     pub(in crate::coordinator) assignment: Assignment,
     /// Whether the process that has started it is dead: as long as that lives it may be about to end the device.
     pub(in crate::coordinator) is_orphan: bool,
 }
 
-impl Appointed {
+impl StartedDevice {
     /// All that belong to the coordinator of `directory`, whether they are registered or not. A process that has ended has no
     /// environment any more, whoever is yet to wait for it. What a device has started has the environment of that, and is none, as
     /// long as who has started it lives.
@@ -95,7 +95,7 @@ impl Appointed {
     }
 
     pub(in crate::coordinator) fn of(process: DeviceId, directory: &RuntimeDirectory) -> Option<Self> {
-        let environment = Environment::of(process)?;
+        let environment = ProcessEnvironment::of(process)?;
         let told = Path::new(environment.value(POOL)?);
         // As the process finds it, whichever way it was named.
         if !is_same(&environment.resolve(told), directory.path()) {
@@ -132,8 +132,8 @@ fn parent_of(process: DeviceId) -> Option<u32> {
 
 /// Whether another device of `directory` lives that waits for the next coordinator for longer than `limit`, or may.
 pub(super) fn is_outlived(device: DeviceId, limit: Option<Duration>, directory: &RuntimeDirectory) -> bool {
-    let waits = |it: &Appointed| it.device != device && it.assignment.outlives > limit;
-    Appointed::all(directory).map_or(true, |all| all.iter().any(waits))
+    let waits = |it: &StartedDevice| it.device != device && it.assignment.outlives > limit;
+    StartedDevice::all(directory).map_or(true, |all| all.iter().any(waits))
 }
 
 /// Whether this process was started to be a device.
@@ -172,7 +172,7 @@ impl Device {
         [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| ending.add(signal));
         let _ = ending.thread_unblock();
         let options = DeviceOptions { max_address: MIN_ADDRESS.saturating_add(memory), timeout, core };
-        let bond = outlives.map_or(Bond::Owned, Bond::Waits);
+        let bond = outlives.map_or(OnCoordinatorLoss::Owned, OnCoordinatorLoss::Waits);
         Self::open(&RuntimeDirectory::at(directory)?, &options, bond).map(Some)
     }
 }
@@ -201,13 +201,13 @@ mod tests {
         let mut started = String::new();
         BufReader::new(device.stdout.take().unwrap()).read_line(&mut started).unwrap();
         let started: u32 = started.trim().parse().unwrap();
-        let found = Appointed::all(&directory).unwrap();
+        let found = StartedDevice::all(&directory).unwrap();
         // Those who wait for it end as well.
         kill(Pid::from_raw(started.cast_signed()), Signal::SIGKILL).unwrap();
         let expected = DeviceId::new(device.id());
         device.wait().unwrap();
         std::fs::remove_dir_all(path).unwrap();
-        assert_eq!(found, [Appointed { device: expected, assignment, is_orphan: false }]);
+        assert_eq!(found, [StartedDevice { device: expected, assignment, is_orphan: false }]);
     }
 
     #[test]
@@ -232,11 +232,11 @@ mod tests {
         let mut far = start(&assignment(9), &other);
         let mut same = start(&assignment(2), &RuntimeDirectory::unchecked("./this"));
         let found = || {
-            let mut all = Appointed::all(&this).unwrap();
+            let mut all = StartedDevice::all(&this).unwrap();
             all.sort_by_key(|it| it.device);
             all
         };
-        let expected = [(near.id(), 1), (same.id(), 2)].map(|(process, seconds)| Appointed {
+        let expected = [(near.id(), 1), (same.id(), 2)].map(|(process, seconds)| StartedDevice {
             device: DeviceId::new(process),
             assignment: assignment(seconds),
             is_orphan: false,

@@ -10,7 +10,7 @@ const MISSING: Duration = Duration::from_secs(1);
 
 /// How a device depends on its coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bond {
+pub(super) enum OnCoordinatorLoss {
     /// It was started by hand, and waits for the next coordinator for ever.
     Free,
     /// It ends with its coordinator.
@@ -20,7 +20,7 @@ pub(super) enum Bond {
     Waits(Duration),
 }
 
-impl Bond {
+impl OnCoordinatorLoss {
     /// How long it waits for the next coordinator, if it does and not for ever.
     pub(super) fn limit(self) -> Option<Duration> {
         match self {
@@ -49,7 +49,7 @@ impl Absence {
     }
 
     /// Takes note of how the way to a coordinator has failed. Returns whether a device of this bond gives up.
-    pub(super) fn is_over(&mut self, bond: Bond, error: &Error) -> bool {
+    pub(super) fn is_over(&mut self, bond: OnCoordinatorLoss, error: &Error) -> bool {
         let kind = match error {
             Error::Os { source, .. } => source.kind(),
             _ => ErrorKind::Other,
@@ -58,11 +58,11 @@ impl Absence {
             self.missing = None;
         }
         match (bond, kind) {
-            (Bond::Owned, ErrorKind::NotFound | ErrorKind::ConnectionRefused) => true,
-            (Bond::Waits(_), ErrorKind::NotFound) => {
+            (OnCoordinatorLoss::Owned, ErrorKind::NotFound | ErrorKind::ConnectionRefused) => true,
+            (OnCoordinatorLoss::Waits(_), ErrorKind::NotFound) => {
                 self.missing.get_or_insert_with(Instant::now).elapsed() >= MISSING
             }
-            (Bond::Waits(limit), ErrorKind::ConnectionRefused) => self.since.elapsed() >= limit,
+            (OnCoordinatorLoss::Waits(limit), ErrorKind::ConnectionRefused) => self.since.elapsed() >= limit,
             _ => false,
         }
     }
@@ -83,17 +83,17 @@ mod tests {
         let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
         let absence = Absence { since: long_ago, missing: None };
         for (bond, expected) in [
-            (Bond::Free, [false, false]),
-            (Bond::Owned, [true, true]),
-            (Bond::Waits(Duration::from_secs(59)), [false, true]),
-            (Bond::Waits(Duration::from_secs(3600)), [false, false]),
+            (OnCoordinatorLoss::Free, [false, false]),
+            (OnCoordinatorLoss::Owned, [true, true]),
+            (OnCoordinatorLoss::Waits(Duration::from_secs(59)), [false, true]),
+            (OnCoordinatorLoss::Waits(Duration::from_secs(3600)), [false, false]),
         ] {
             let told = [&missing, &refused].map(|error| absence.clone().is_over(bond, error));
             assert_eq!(told, expected, "{bond:?}");
             assert!(!absence.clone().is_over(bond, &busy));
         }
         // A coordinator that is started again at once is there at the next look.
-        let bond = Bond::Waits(Duration::from_secs(3600));
+        let bond = OnCoordinatorLoss::Waits(Duration::from_secs(3600));
         let mut replaced = Absence { since: long_ago, missing: Some(long_ago) };
         assert!(replaced.clone().is_over(bond, &missing), "it is gone for good");
         assert!(!replaced.is_over(bond, &refused) && !replaced.is_over(bond, &missing));

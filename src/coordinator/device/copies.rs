@@ -11,19 +11,19 @@ use nix::sys::signal::SigSet;
 
 use crate::bootstrap::{poll_timeout, resource_error};
 use crate::coordinator::call::{AddressRange, Bytes};
-use crate::coordinator::fault::Fault;
-use crate::coordinator::frame::{Exchange, broken, read, write};
+use crate::coordinator::fault::CoordinatorError;
+use crate::coordinator::frame::{IoContext, broken, read, write};
 use crate::coordinator::greeting::{
-    CopyOrder, Direction, GREETING_TIME, Greeting, PATIENCE, Welcome, check_peer, check_version,
+    CopyDirection, CopyOrder, GREETING_TIME, Hello, HelloReply, PATIENCE, check_peer, check_version,
 };
-use crate::coordinator::hurried::Hurried;
+use crate::coordinator::hurried::DeadlineStream;
 use crate::coordinator::id::{CommId, DeviceId};
-use crate::coordinator::refusal::Refusal;
+use crate::coordinator::refusal::RequestError;
 use crate::error::{Error, Result};
 use crate::heap::{DeviceAddress, DeviceMemory};
 
-const CLIENT: Exchange =
-    Exchange { peer: "client", operation: "copying between a client and a device", patience: PATIENCE };
+const CLIENT: IoContext =
+    IoContext { peer: "client", operation: "copying between a client and a device", patience: PATIENCE };
 
 /// How many copies may be in progress at a time; others wait at the door.
 const MAX_COPIES: usize = 16;
@@ -38,12 +38,12 @@ const SHUT: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct Copies {
     socket: String,
-    room: Arc<Room>,
+    room: Arc<CopyService>,
 }
 
 /// What is behind the door.
 #[derive(Debug)]
-struct Room {
+struct CopyService {
     device: DeviceId,
     memory: Arc<DeviceMemory>,
     /// The communicator whose clients are let in. It does not change while a piece is copied.
@@ -71,7 +71,7 @@ impl Copies {
         let address = SocketAddr::from_abstract_name(&socket);
         let listener = address.and_then(|address| UnixListener::bind_addr(&address));
         let listener = Arc::new(listener.map_err(|error| resource_error(ACTION, error))?);
-        let room = Arc::new(Room { device, memory, comm: RwLock::new(None), patience });
+        let room = Arc::new(CopyService { device, memory, comm: RwLock::new(None), patience });
         for _ in 0..MAX_COPIES {
             let (listener, room) = (Arc::clone(&listener), Arc::clone(&room));
             let serve = move || {
@@ -103,7 +103,7 @@ impl Copies {
     }
 }
 
-impl Room {
+impl CopyService {
     fn serve(&self, mut stream: UnixStream) -> Result<()> {
         check_peer(&stream)?;
         let order = Self::welcome(&stream)?;
@@ -112,34 +112,34 @@ impl Room {
         deadline.map_err(|error| Error::os(CLIENT.operation, error))?;
         let verdict = self.check(&order).and_then(|()| self.make_room(&order));
         write(&mut stream, &verdict, CLIENT)?;
-        verdict.map_err(Refusal::error)?;
+        verdict.map_err(RequestError::error)?;
         match order.direction {
-            Direction::Put => {
+            CopyDirection::Put => {
                 let outcome = self.put(&order, &stream);
-                if let Err(Error::Coordinator { fault: Fault::Refused(refusal) }) = outcome {
+                if let Err(Error::Coordinator { fault: CoordinatorError::Refused(refusal) }) = outcome {
                     return write(&mut stream, &Err::<(), _>(refusal), CLIENT);
                 }
                 outcome?;
-                write(&mut stream, &Ok::<(), Refusal>(()), CLIENT)
+                write(&mut stream, &Ok::<(), RequestError>(()), CLIENT)
             }
-            Direction::Get => self.get(&order, &stream),
+            CopyDirection::Get => self.get(&order, &stream),
         }
     }
 
     /// Takes a greeting and what is to be copied, which are not waited for for long: others are at the door.
     fn welcome(stream: &UnixStream) -> Result<CopyOrder> {
-        const GREETING: Exchange = Exchange { patience: GREETING_TIME, ..CLIENT };
-        let mut stream = Hurried::new(stream, GREETING_TIME);
-        let greeting: Greeting = read(&mut stream, GREETING)?;
-        write(&mut stream, &Welcome::new(None), GREETING)?;
+        const GREETING: IoContext = IoContext { patience: GREETING_TIME, ..CLIENT };
+        let mut stream = DeadlineStream::new(stream, GREETING_TIME);
+        let greeting: Hello = read(&mut stream, GREETING)?;
+        write(&mut stream, &HelloReply::new(None), GREETING)?;
         check_version(&greeting.shmccl)?;
         read(&mut stream, GREETING)
     }
 
-    fn check(&self, order: &CopyOrder) -> std::result::Result<(), Refusal> {
+    fn check(&self, order: &CopyOrder) -> std::result::Result<(), RequestError> {
         let device = self.device;
         if order.device != device {
-            return Err(Refusal::NoSuchDevice { device: order.device });
+            return Err(RequestError::NoSuchDevice { device: order.device });
         }
         drop(self.enter(order)?);
         let range =
@@ -149,34 +149,43 @@ impl Room {
 
     /// Asks the system for all the memory, before the first byte comes: where there is too little, nothing changes. What is only read
     /// takes none.
-    fn make_room(&self, order: &CopyOrder) -> std::result::Result<(), Refusal> {
-        if order.direction == Direction::Get {
+    fn make_room(&self, order: &CopyOrder) -> std::result::Result<(), RequestError> {
+        if order.direction == CopyDirection::Get {
             return Ok(());
         }
         let made = self.memory.touch(DeviceAddress::new(order.address), order.len);
-        made.map_err(|error| Refusal::DeviceFailed { device: self.device, why: error.to_string() })
+        made.map_err(|error| RequestError::DeviceFailed { device: self.device, why: error.to_string() })
     }
 
     /// Keeps the device in the communicator of `order`, until the guard goes.
-    fn enter(&self, order: &CopyOrder) -> std::result::Result<RwLockReadGuard<'_, Option<CommId>>, Refusal> {
+    fn enter(
+        &self,
+        order: &CopyOrder,
+    ) -> std::result::Result<RwLockReadGuard<'_, Option<CommId>>, RequestError> {
         let comm = self.comm.read().unwrap_or_else(PoisonError::into_inner);
-        if *comm == Some(order.comm) { Ok(comm) } else { Err(Refusal::NotAllocated { device: self.device }) }
+        if *comm == Some(order.comm) {
+            Ok(comm)
+        } else {
+            Err(RequestError::NotAllocated { device: self.device })
+        }
     }
 
     fn put(&self, order: &CopyOrder, stream: &UnixStream) -> Result<()> {
         self.in_pieces(order, |address, piece| {
-            Hurried::new(stream, self.patience).read_exact(piece).map_err(|error| broken(error, CLIENT))?;
-            let _entered = self.enter(order).map_err(Refusal::error)?;
+            DeadlineStream::new(stream, self.patience)
+                .read_exact(piece)
+                .map_err(|error| broken(error, CLIENT))?;
+            let _entered = self.enter(order).map_err(RequestError::error)?;
             self.memory.copy_host_to_device(address, piece).map_err(|error| self.refusal(&error))
         })
     }
 
     fn get(&self, order: &CopyOrder, stream: &UnixStream) -> Result<()> {
         self.in_pieces(order, |address, piece| {
-            let entered = self.enter(order).map_err(Refusal::error)?;
+            let entered = self.enter(order).map_err(RequestError::error)?;
             self.memory.copy_device_to_host(address, piece)?;
             drop(entered);
-            Hurried::new(stream, self.patience).write_all(piece).map_err(|error| broken(error, CLIENT))
+            DeadlineStream::new(stream, self.patience).write_all(piece).map_err(|error| broken(error, CLIENT))
         })
     }
 
@@ -198,24 +207,24 @@ impl Room {
 
     /// The system has no memory for what a client puts there.
     fn refusal(&self, error: &Error) -> Error {
-        Refusal::DeviceFailed { device: self.device, why: format!("{error:?}") }.error()
+        RequestError::DeviceFailed { device: self.device, why: format!("{error:?}") }.error()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::coordinator::greeting::{Role, greet};
+    use crate::coordinator::greeting::{PeerRole, greet};
     use crate::shm::{Backing, Identity};
 
     /// A copy of so many bytes that has been let in.
-    fn begin(copies: &Copies, direction: Direction, len: u64) -> UnixStream {
+    fn begin(copies: &Copies, direction: CopyDirection, len: u64) -> UnixStream {
         let address = SocketAddr::from_abstract_name(copies.socket()).unwrap();
         let mut stream = UnixStream::connect_addr(&address).unwrap();
-        greet(&stream, Role::Client, Exchange { peer: "device", ..CLIENT }).unwrap();
+        greet(&stream, PeerRole::Client, IoContext { peer: "device", ..CLIENT }).unwrap();
         let (device, comm) = (DeviceId::new(7), CommId::new(1));
         write(&mut stream, &CopyOrder { device, comm, address: 0x1000, len, direction }, CLIENT).unwrap();
-        read::<std::result::Result<(), Refusal>>(&mut stream, CLIENT).unwrap().unwrap();
+        read::<std::result::Result<(), RequestError>>(&mut stream, CLIENT).unwrap().unwrap();
         stream
     }
 
@@ -227,7 +236,7 @@ mod tests {
         let patience = Duration::from_secs(1);
         let copies = Copies::open(DeviceId::new(7), Arc::new(memory.unwrap()), patience).unwrap();
         copies.admit(Some(CommId::new(1)));
-        let slow: Vec<_> = (0..MAX_COPIES).map(|_| begin(&copies, Direction::Put, 0x1_0000)).collect();
+        let slow: Vec<_> = (0..MAX_COPIES).map(|_| begin(&copies, CopyDirection::Put, 0x1_0000)).collect();
         let drip = std::thread::spawn(move || {
             // Until the last of them was hung up on.
             let is_heard = |mut stream: &UnixStream| stream.write_all(&[1]).is_ok();
@@ -236,7 +245,7 @@ mod tests {
             }
         });
         let mut bytes = [1; 4];
-        begin(&copies, Direction::Get, 4).read_exact(&mut bytes).unwrap();
+        begin(&copies, CopyDirection::Get, 4).read_exact(&mut bytes).unwrap();
         assert_eq!(bytes, [0; 4], "what has not come whole changes nothing");
         drip.join().unwrap();
     }
@@ -249,7 +258,7 @@ mod tests {
         let copies = Copies::start(DeviceId::new(7), Arc::clone(&memory)).unwrap();
         copies.admit(Some(CommId::new(1)));
         let mut bytes = vec![1; 0x80_0000];
-        begin(&copies, Direction::Get, 0x80_0000).read_exact(&mut bytes).unwrap();
+        begin(&copies, CopyDirection::Get, 0x80_0000).read_exact(&mut bytes).unwrap();
         assert!(bytes.iter().all(|byte| *byte == 0));
         assert_eq!(memory.used(), [], "nor does a checkpoint write it");
     }

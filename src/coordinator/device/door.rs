@@ -8,40 +8,40 @@ use nix::poll::PollFlags;
 use super::COORDINATOR;
 use crate::coordinator::dial::Address;
 use crate::coordinator::directory::RuntimeDirectory;
-use crate::coordinator::fault::Fault;
-use crate::coordinator::greeting::{Greeting, PATIENCE, Role, VERSION, Welcome, check_peer};
-use crate::coordinator::link::Link;
+use crate::coordinator::fault::CoordinatorError;
+use crate::coordinator::greeting::{Hello, HelloReply, PATIENCE, PeerRole, VERSION, check_peer};
+use crate::coordinator::link::Connection;
 use crate::error::{Error, Result};
 
 /// A coordinator that was greeted, and has not answered yet.
 #[derive(Debug)]
-pub(super) struct Door {
-    link: Link,
+pub(super) struct Reconnect {
+    link: Connection,
     until: Instant,
 }
 
 /// What came of it.
 #[derive(Debug)]
-pub(super) enum Knocked {
+pub(super) enum ReconnectState {
     /// It has not answered yet.
-    Waits(Door),
+    Waits(Reconnect),
     /// It has.
-    Open(Link, Welcome),
+    Open(Connection, HelloReply),
     /// It has hung up, or does not answer.
     Shut,
 }
 
-impl Door {
+impl Reconnect {
     /// Greets the coordinator of `directory`, if there is one.
     ///
     /// # Errors
-    /// [`Fault::OtherUser`]; [`Error::Os`] when there is none, or it has no time.
+    /// [`CoordinatorError::OtherUser`]; [`Error::Os`] when there is none, or it has no time.
     pub(super) fn knock(directory: &RuntimeDirectory) -> Result<Self> {
         let stream = Address::of_path(&directory.socket()).and_then(|address| address.dial_at_once());
         let stream = stream.map_err(|error| Error::os("connecting with the next coordinator", error))?;
         check_peer(&stream)?;
-        let mut link = Link::new(stream)?;
-        link.send(&Greeting { shmccl: VERSION.to_owned(), role: Role::Device });
+        let mut link = Connection::new(stream)?;
+        link.send(&Hello { shmccl: VERSION.to_owned(), role: PeerRole::Device });
         Ok(Self { link, until: Instant::now() + PATIENCE })
     }
 
@@ -61,16 +61,17 @@ impl Door {
     /// Takes the answer, if it has come.
     ///
     /// # Errors
-    /// [`Fault::Version`], [`Fault::Refused`], [`Fault::Garbled`].
-    pub(super) fn listen(mut self) -> Result<Knocked> {
+    /// [`CoordinatorError::Version`], [`CoordinatorError::Refused`], [`CoordinatorError::Garbled`].
+    pub(super) fn listen(mut self) -> Result<ReconnectState> {
         self.link.flush();
         self.link.read();
-        let welcome = self.link.next::<Welcome>();
-        let welcome = welcome.map_err(|what| Fault::Garbled { peer: COORDINATOR, what }.error())?;
+        let welcome = self.link.next::<HelloReply>();
+        let welcome =
+            welcome.map_err(|what| CoordinatorError::Garbled { peer: COORDINATOR, what }.error())?;
         if let Some(welcome) = welcome {
-            return Ok(Knocked::Open(self.link, welcome.check()?));
+            return Ok(ReconnectState::Open(self.link, welcome.check()?));
         }
         let is_over = self.link.is_over() || self.until <= Instant::now();
-        Ok(if is_over { Knocked::Shut } else { Knocked::Waits(self) })
+        Ok(if is_over { ReconnectState::Shut } else { ReconnectState::Waits(self) })
     }
 }

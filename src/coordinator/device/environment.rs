@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use crate::coordinator::id::DeviceId;
 
 /// The environment that a living process began with.
-pub(in crate::coordinator) struct Environment {
+pub(in crate::coordinator) struct ProcessEnvironment {
     process: DeviceId,
     entries: Vec<u8>,
 }
 
-impl Environment {
+impl ProcessEnvironment {
     /// That of `process`. One that has ended has none any more, whoever is yet to wait for it.
     pub(in crate::coordinator) fn of(process: DeviceId) -> Option<Self> {
         let entries = std::fs::read(format!("/proc/{process}/environ")).ok()?;

@@ -11,10 +11,10 @@ use nix::sys::signal::SigSet;
 use super::calls::execute;
 use crate::bootstrap::{CallOff, Options, resource_error};
 use crate::comm::Aborter;
-use crate::coordinator::agent::{Outcome, Task, Trouble};
+use crate::coordinator::agent::{DeviceTask, GroupFailure, TaskOutcome};
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::order::{FailureKind, MAX_REPORT, MAX_TEXT};
-use crate::coordinator::work::Work;
+use crate::coordinator::work::GroupWork;
 use crate::error::{Error, Result};
 use crate::heap::DeviceMemory;
 use crate::launch::FIRST_EPOCH;
@@ -22,9 +22,9 @@ use crate::{Communicator, UniqueId};
 
 /// The way to the worker and back.
 #[derive(Debug)]
-pub(super) struct Worker {
-    tasks: Sender<(Task, CallOff)>,
-    outcomes: Receiver<(Outcome, Option<Aborter>)>,
+pub(super) struct DeviceWorker {
+    tasks: Sender<(DeviceTask, CallOff)>,
+    outcomes: Receiver<(TaskOutcome, Option<Aborter>)>,
     /// Readable when there may be an outcome.
     bell: UnixStream,
     /// Ends the present task where that is to meet others.
@@ -32,13 +32,13 @@ pub(super) struct Worker {
 }
 
 /// What the thread has.
-struct Hands {
+struct WorkerThread {
     memory: Arc<DeviceMemory>,
     options: Options,
     comm: Option<Communicator>,
 }
 
-impl Worker {
+impl DeviceWorker {
     /// Starts the thread, which ends with the process.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl Worker {
         let work = move || {
             // Signals are for the thread that serves.
             let _ = SigSet::all().thread_block();
-            let mut hands = Hands { memory, options, comm: None };
+            let mut hands = WorkerThread { memory, options, comm: None };
             for (task, off) in todo {
                 let outcome = hands.work(task, off);
                 if done.send((outcome, hands.comm.as_ref().map(Communicator::aborter))).is_err() {
@@ -77,7 +77,7 @@ impl Worker {
     }
 
     /// Gives it a task, when it has none.
-    pub(super) fn begin(&mut self, task: Task) {
+    pub(super) fn begin(&mut self, task: DeviceTask) {
         self.off = CallOff::default();
         // It ends with the process only.
         let _ = self.tasks.send((task, self.off.clone()));
@@ -92,7 +92,7 @@ impl Worker {
     ///
     /// # Errors
     /// [`Error::Unavailable`] when the thread has panicked: a device without a worker is none.
-    pub(super) fn finished(&mut self) -> Result<Option<(Outcome, Option<Aborter>)>> {
+    pub(super) fn finished(&mut self) -> Result<Option<(TaskOutcome, Option<Aborter>)>> {
         let mut rung = [0; 64];
         let _ = self.bell.read(&mut rung);
         match self.outcomes.try_recv() {
@@ -106,11 +106,11 @@ impl Worker {
     }
 }
 
-impl Hands {
-    fn work(&mut self, task: Task, off: CallOff) -> Outcome {
+impl WorkerThread {
+    fn work(&mut self, task: DeviceTask, off: CallOff) -> TaskOutcome {
         match task {
-            Task::Host => Outcome::Hosted(self.host().map_err(tell)),
-            Task::Meet { n_ranks, rank, id } => Outcome::Met(
+            DeviceTask::Host => TaskOutcome::Hosted(self.host().map_err(tell)),
+            DeviceTask::Meet { n_ranks, rank, id } => TaskOutcome::Met(
                 id.parse()
                     .and_then(|id| {
                         Communicator::init_rank_until(n_ranks, &id, rank, &self.options, Some(off))
@@ -118,18 +118,18 @@ impl Hands {
                     .map(|comm| self.enter(comm))
                     .map_err(tell),
             ),
-            Task::Join { id } => Outcome::Met(
+            DeviceTask::Join { id } => TaskOutcome::Met(
                 id.parse()
                     .and_then(|id| Communicator::join_until(&id, self.options.timeout, Some(off)))
                     .map(|comm| self.enter(comm))
                     .map_err(tell),
             ),
-            Task::Grow { n_ranks, id } => self.grow(n_ranks, &id, off),
-            Task::Run { work } => Outcome::Ran(self.run(&work)),
-            Task::GoOn => Outcome::WentOn(self.go_on().map_err(tell)),
-            Task::Leave { gracefully } => {
+            DeviceTask::Grow { n_ranks, id } => self.grow(n_ranks, &id, off),
+            DeviceTask::Run { work } => TaskOutcome::Ran(self.run(&work)),
+            DeviceTask::GoOn => TaskOutcome::WentOn(self.go_on().map_err(tell)),
+            DeviceTask::Leave { gracefully } => {
                 self.leave(gracefully);
-                Outcome::Left
+                TaskOutcome::Left
             }
         }
     }
@@ -147,14 +147,14 @@ impl Hands {
         members
     }
 
-    fn grow(&mut self, n_ranks: u32, id: &str, off: CallOff) -> Outcome {
+    fn grow(&mut self, n_ranks: u32, id: &str, off: CallOff) -> TaskOutcome {
         let grown = self.comm().and_then(|(comm, _)| comm.grow_until(n_ranks, Some(&id.parse()?), Some(off)));
         match grown {
-            Ok(grown) => Outcome::Met(Ok(self.enter(grown))),
+            Ok(grown) => TaskOutcome::Met(Ok(self.enter(grown))),
             Err(error) if self.comm.as_ref().is_none_or(Communicator::has_ended) => {
-                Outcome::Ended(tell(error))
+                TaskOutcome::Ended(tell(error))
             }
-            Err(error) => Outcome::Met(Err(tell(error))),
+            Err(error) => TaskOutcome::Met(Err(tell(error))),
         }
     }
 
@@ -164,15 +164,15 @@ impl Hands {
         Ok((self.comm.as_mut().ok_or(missing)?, &self.memory))
     }
 
-    fn run(&mut self, work: &Work) -> std::result::Result<Option<u64>, Trouble> {
+    fn run(&mut self, work: &GroupWork) -> std::result::Result<Option<u64>, GroupFailure> {
         let (comm, memory) = self.comm().map_err(blame)?;
         let outcome = match work {
-            Work::Calls(calls) => execute(comm, memory, calls).map(|()| None),
-            Work::Checkpoint(directory) => comm.checkpoint_memory(memory, directory).map(Some),
-            Work::Restore(directory) => comm.restore_memory(memory, directory).map(Some),
+            GroupWork::Calls(calls) => execute(comm, memory, calls).map(|()| None),
+            GroupWork::Checkpoint(directory) => comm.checkpoint_memory(memory, directory).map(Some),
+            GroupWork::Restore(directory) => comm.restore_memory(memory, directory).map(Some),
         };
-        let is_undone = !matches!(work, Work::Calls(_)) && !comm.has_ended();
-        outcome.map_err(|error| Trouble { is_undone, ..blame(error) })
+        let is_undone = !matches!(work, GroupWork::Calls(_)) && !comm.has_ended();
+        outcome.map_err(|error| GroupFailure { is_undone, ..blame(error) })
     }
 
     fn go_on(&mut self) -> Result<Vec<u32>> {
@@ -193,13 +193,13 @@ impl Hands {
 }
 
 /// What an error of a group says of its cause.
-fn blame(error: Error) -> Trouble {
+fn blame(error: Error) -> GroupFailure {
     let (kind, rank) = kind_of(&error);
     let report = match error.origin() {
         Error::Timeout { report: Some(report), .. } => Some(shorten(&report.to_string())),
         _ => None,
     };
-    Trouble { why: tell(error), kind, rank: rank.map(crate::Rank::get), is_undone: false, report }
+    GroupFailure { why: tell(error), kind, rank: rank.map(crate::Rank::get), is_undone: false, report }
 }
 
 fn kind_of(error: &Error) -> (FailureKind, Option<crate::Rank>) {

@@ -11,9 +11,9 @@ use nix::fcntl::Flock;
 
 use super::RuntimeDirectory;
 use super::sweep::{owner_of_pool, remove};
-use crate::coordinator::device::Appointed;
+use crate::coordinator::device::StartedDevice;
 use crate::coordinator::dial::Address;
-use crate::coordinator::fault::Fault;
+use crate::coordinator::fault::CoordinatorError;
 use crate::coordinator::greeting::check_peer;
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::service::is_dead;
@@ -28,7 +28,7 @@ const SWEEPING: Duration = Duration::from_secs(1);
 
 /// Says that a coordinator lives. Dropping it removes its socket.
 #[derive(Debug)]
-pub(in crate::coordinator) struct Occupied {
+pub(in crate::coordinator) struct ClaimedDirectory {
     _lock: Flock<File>,
     directory: RuntimeDirectory,
     /// Whether the socket is its own.
@@ -41,21 +41,27 @@ pub(in crate::coordinator) struct Occupied {
 }
 
 impl RuntimeDirectory {
-    /// Takes the directory for a coordinator. The socket of one that is dead stays until [`Occupied::listen`].
+    /// Takes the directory for a coordinator. The socket of one that is dead stays until [`ClaimedDirectory::listen`].
     ///
     /// # Errors
-    /// [`Fault::Running`], [`Error::Os`].
-    pub(in crate::coordinator) fn occupy(&self) -> Result<Occupied> {
+    /// [`CoordinatorError::Running`], [`Error::Os`].
+    pub(in crate::coordinator) fn occupy(&self) -> Result<ClaimedDirectory> {
         let lock = self.lock(SWEEPING)?;
         let follows_dead = self.socket().symlink_metadata().is_ok();
-        Ok(Occupied { _lock: lock, directory: self.clone(), listens: false, follows_dead, janitor: None })
+        Ok(ClaimedDirectory {
+            _lock: lock,
+            directory: self.clone(),
+            listens: false,
+            follows_dead,
+            janitor: None,
+        })
     }
 
     /// Locks it, within `patience` where it is locked and nobody listens.
     pub(super) fn lock(&self, patience: Duration) -> Result<Flock<File>> {
         locks::hold(self.file()?, patience, || !self.is_answered()).map_err(|error| match error.kind() {
-            ErrorKind::WouldBlock => Fault::Running { path: self.path.clone() }.error(),
-            _ => Fault::at("locking the directory", &self.path, error),
+            ErrorKind::WouldBlock => CoordinatorError::Running { path: self.path.clone() }.error(),
+            _ => CoordinatorError::at("locking the directory", &self.path, error),
         })
     }
 
@@ -80,7 +86,7 @@ impl RuntimeDirectory {
     }
 }
 
-impl Occupied {
+impl ClaimedDirectory {
     pub(in crate::coordinator) fn directory(&self) -> &RuntimeDirectory {
         &self.directory
     }
@@ -88,11 +94,11 @@ impl Occupied {
     /// Listens where a coordinator does, instead of one that is dead: there is no moment without a socket if that has left one.
     ///
     /// # Errors
-    /// [`Fault::Unusable`], [`Error::ResourceLimit`].
+    /// [`CoordinatorError::Unusable`], [`Error::ResourceLimit`].
     pub(in crate::coordinator) fn listen(&mut self) -> Result<UnixListener> {
         self.janitor = self.directory.employ_janitor().inspect_err(note_refusal).ok();
-        Appointed::all(&self.directory).unwrap_or_default().into_iter().for_each(|it| self.watch(it));
-        let listening = |error| Fault::at("listening at", &self.directory.socket(), error);
+        StartedDevice::all(&self.directory).unwrap_or_default().into_iter().for_each(|it| self.watch(it));
+        let listening = |error| CoordinatorError::at("listening at", &self.directory.socket(), error);
         let listener = self.bind().map_err(listening)?;
         self.listens = true;
         Ok(listener)
@@ -100,10 +106,10 @@ impl Occupied {
 
     /// Has the socket stay for `device` when this process was killed, if it waits there then.
     pub(in crate::coordinator) fn note_registered(&self, device: DeviceId) {
-        Appointed::of(device, &self.directory).into_iter().for_each(|it| self.watch(it));
+        StartedDevice::of(device, &self.directory).into_iter().for_each(|it| self.watch(it));
     }
 
-    fn watch(&self, appointed: Appointed) {
+    fn watch(&self, appointed: StartedDevice) {
         let Some(janitor) = self.janitor.as_ref().filter(|_| appointed.assignment.outlives.is_some()) else {
             return;
         };
@@ -126,7 +132,7 @@ impl Occupied {
     }
 }
 
-impl Drop for Occupied {
+impl Drop for ClaimedDirectory {
     fn drop(&mut self) {
         // It may be gone; the next coordinator would replace it as well. That of another one, which could not be replaced, is not missed
         // as if it had ended in order.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg};
 
 use super::{POOL, RuntimeDirectory};
-use crate::coordinator::device::Appointed;
-use crate::coordinator::fault::Fault;
+use crate::coordinator::device::StartedDevice;
+use crate::coordinator::fault::CoordinatorError;
 use crate::coordinator::id::DeviceId;
 use crate::error::{Error, Result};
 use crate::shm::header::Creator;
@@ -39,7 +39,7 @@ impl RuntimeDirectory {
         let pools = Self::sweep_pools(&directory.path, dry_run)?;
         let mut waiting = Ok(Vec::new());
         let is_awaited_by_nobody = || {
-            waiting = Appointed::all(&directory);
+            waiting = StartedDevice::all(&directory);
             matches!(&waiting, Ok(all) if all.is_empty())
         };
         let socket = directory.sweep(dry_run, is_awaited_by_nobody)?;
@@ -65,13 +65,14 @@ impl RuntimeDirectory {
         }
         let socket = Some(self.socket()).filter(|socket| socket.exists() && may_go());
         let removed = socket.as_deref().filter(|_| !dry_run).map_or(Ok(()), remove);
-        removed.map_err(|error| Fault::at("removing", &self.socket(), error))?;
+        removed.map_err(|error| CoordinatorError::at("removing", &self.socket(), error))?;
         Ok(socket)
     }
 
     /// Removes the directories of pools within `parent` whose processes are dead, or only finds them.
     pub(super) fn sweep_pools(parent: &Path, dry_run: bool) -> Result<Vec<PathBuf>> {
-        let sweep = |error| Fault::at("removing what pools that are dead have left in", parent, error);
+        let sweep =
+            |error| CoordinatorError::at("removing what pools that are dead have left in", parent, error);
         let mut swept = Vec::new();
         for entry in std::fs::read_dir(parent).map_err(sweep)? {
             let entry = entry.map_err(sweep)?;

@@ -12,8 +12,8 @@ use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::SigSet;
 use nix::unistd::Pid;
 
-use super::inherited::Inherited;
-use super::restarts::Restarts;
+use super::inherited::AdoptedDevice;
+use super::restarts::RestartBudget;
 use super::{DeviceEnd, DeviceKind};
 use crate::bootstrap::{poll_timeout, resource_error};
 use crate::coordinator::directory::RuntimeDirectory;
@@ -32,14 +32,14 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// What is to be started.
 #[derive(Debug)]
-pub(super) struct Orders {
+pub(super) struct FleetPlan {
     pub(super) directory: RuntimeDirectory,
     pub(super) program: Program,
     pub(super) kinds: Vec<Arc<DeviceKind>>,
     pub(super) outlives: Option<Duration>,
 }
 
-impl Orders {
+impl FleetPlan {
     fn command(&self, kind: &DeviceKind) -> Command {
         let assignment = kind.assignment(self.outlives);
         let mut command = self.program.command();
@@ -51,15 +51,15 @@ impl Orders {
 /// The processes that have not been waited for. Whoever is left when it is dropped is killed.
 #[derive(Debug)]
 pub(super) struct Crew {
-    orders: Orders,
-    restarts: Restarts,
-    living: Vec<Member>,
+    orders: FleetPlan,
+    restarts: RestartBudget,
+    living: Vec<ChildDevice>,
     /// Those that it has not started.
-    inherited: Vec<Inherited>,
+    inherited: Vec<AdoptedDevice>,
 }
 
 #[derive(Debug)]
-struct Member {
+struct ChildDevice {
     child: Child,
     pidfd: OwnedFd,
     kind: Arc<DeviceKind>,
@@ -69,15 +69,15 @@ struct Member {
 
 /// One who was waited for.
 #[derive(Debug)]
-pub(super) struct Dead {
+pub(super) struct EndedDevice {
     pub(super) end: DeviceEnd,
     pub(super) kind: Arc<DeviceKind>,
     pub(super) lived: Duration,
 }
 
 impl Crew {
-    pub(super) fn new(orders: Orders, restarts: u32) -> Self {
-        Self { orders, restarts: Restarts::new(restarts), living: Vec::new(), inherited: Vec::new() }
+    pub(super) fn new(orders: FleetPlan, restarts: u32) -> Self {
+        Self { orders, restarts: RestartBudget::new(restarts), living: Vec::new(), inherited: Vec::new() }
     }
 
     /// What the thread does.
@@ -89,7 +89,7 @@ impl Crew {
     ) {
         let started = self.start_all();
         let is_up = started.is_ok();
-        let devices = started.map(|()| self.living.iter().map(Member::device).collect());
+        let devices = started.map(|()| self.living.iter().map(ChildDevice::device).collect());
         if tell.send(devices).is_err() || !is_up {
             return;
         }
@@ -108,7 +108,7 @@ impl Crew {
         for kind in self.orders.kinds.clone() {
             let mut missing = kind.count;
             for device in &kind.taken_over {
-                match Inherited::hold(*device, &kind, &self.orders.directory) {
+                match AdoptedDevice::hold(*device, &kind, &self.orders.directory) {
                     Some(it) => self.inherited.push(it),
                     // It has ended since it was found.
                     None => missing += 1,
@@ -120,7 +120,7 @@ impl Crew {
     }
 
     /// Takes out those who have ended that it has not started, unless the rope is pulled while it waits to hear how.
-    fn reap_inherited(&mut self, rope: &UnixStream) -> Vec<Dead> {
+    fn reap_inherited(&mut self, rope: &UnixStream) -> Vec<EndedDevice> {
         let until = Instant::now() + HEARING;
         let ended: Vec<_> = self.inherited.extract_if(.., |it| it.has_ended()).collect();
         let mut dead = Vec::new();
@@ -144,8 +144,13 @@ impl Crew {
         let mut child = self.orders.command(kind).spawn().map_err(|error| resource_error(ACTION, error))?;
         match pidfd_open(pid_of(&child)) {
             Ok(pidfd) => {
-                let member =
-                    Member { child, pidfd, kind: Arc::clone(kind), began: Instant::now(), was_restarted };
+                let member = ChildDevice {
+                    child,
+                    pidfd,
+                    kind: Arc::clone(kind),
+                    began: Instant::now(),
+                    was_restarted,
+                };
                 let device = member.device();
                 self.living.push(member);
                 Ok(device)
@@ -162,13 +167,13 @@ impl Crew {
     /// They have the signals `mask`ed that the first ones had.
     fn replace(
         &mut self,
-        dead: Vec<Dead>,
+        dead: Vec<EndedDevice>,
         rope: &UnixStream,
         on_end: &mut impl FnMut(&DeviceEnd) -> bool,
         mask: Option<&SigSet>,
     ) {
         let (mut places, mut pause) = (Vec::new(), Duration::ZERO);
-        for Dead { mut end, kind, lived } in dead {
+        for EndedDevice { mut end, kind, lived } in dead {
             end.restarts = self.restarts.left();
             if on_end(&end) && end.can_restart() {
                 pause = self.restarts.take(lived).max(pause);
@@ -209,7 +214,7 @@ impl Crew {
     }
 
     /// Takes out those who have ended; where the fleet may be about to end as well, it is waited whether it does.
-    fn reap(&mut self, rope: &UnixStream) -> Vec<Dead> {
+    fn reap(&mut self, rope: &UnixStream) -> Vec<EndedDevice> {
         let mut ended = Vec::new();
         self.living.retain_mut(|member| {
             match member.child.try_wait() {
@@ -220,7 +225,7 @@ impl Crew {
                     let end =
                         DeviceEnd { device, name, status, was_restarted, was_taken_over: false, restarts: 0 };
                     let (kind, lived) = (Arc::clone(&member.kind), member.began.elapsed());
-                    ended.push(Dead { end, kind, lived });
+                    ended.push(EndedDevice { end, kind, lived });
                 }
                 // The program has waited for all of its children, and for this one, too: how it has ended nobody can tell any more.
                 Err(_) => {}
@@ -243,13 +248,13 @@ impl Drop for Crew {
     }
 }
 
-impl Member {
+impl ChildDevice {
     fn device(&self) -> DeviceId {
         DeviceId::new(self.child.id())
     }
 }
 
-impl AsFd for Member {
+impl AsFd for ChildDevice {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }

@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::crew::Dead;
+use super::crew::EndedDevice;
 use super::{DeviceEnd, DeviceKind};
-use crate::coordinator::device::Appointed;
+use crate::coordinator::device::StartedDevice;
 use crate::coordinator::directory::RuntimeDirectory;
 use crate::coordinator::id::DeviceId;
 use crate::process;
@@ -19,21 +19,21 @@ use crate::shm::system::pidfd_exit;
 
 /// One of them.
 #[derive(Debug)]
-pub(super) struct Inherited {
+pub(super) struct AdoptedDevice {
     device: DeviceId,
     process: OwnedFd,
     kind: Arc<DeviceKind>,
     since: Instant,
 }
 
-impl Inherited {
+impl AdoptedDevice {
     /// That device, if it lives.
     pub(super) fn hold(
         device: DeviceId,
         kind: &Arc<DeviceKind>,
         directory: &RuntimeDirectory,
     ) -> Option<Self> {
-        let process = Appointed::of(device, directory)?.hold(directory)?;
+        let process = StartedDevice::of(device, directory)?.hold(directory)?;
         Some(Self { device, process, kind: Arc::clone(kind), since: Instant::now() })
     }
 
@@ -56,15 +56,15 @@ impl Inherited {
     }
 
     /// It has ended, in this way as far as that is known.
-    pub(super) fn bury(self, status: Option<ExitStatus>) -> Dead {
+    pub(super) fn bury(self, status: Option<ExitStatus>) -> EndedDevice {
         let Self { device, kind, since, .. } = self;
         let name = kind.name.clone();
         let end = DeviceEnd { device, name, status, was_restarted: false, was_taken_over: true, restarts: 0 };
-        Dead { end, kind, lived: since.elapsed() }
+        EndedDevice { end, kind, lived: since.elapsed() }
     }
 }
 
-impl AsFd for Inherited {
+impl AsFd for AdoptedDevice {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.process.as_fd()
     }

@@ -11,13 +11,13 @@ const LONGEST: Duration = Duration::from_secs(5);
 
 /// What is left of them.
 #[derive(Debug)]
-pub(super) struct Restarts {
+pub(super) struct RestartBudget {
     left: u32,
     /// How long the newest one is waited for.
     pause: Duration,
 }
 
-impl Restarts {
+impl RestartBudget {
     pub(super) fn new(left: u32) -> Self {
         Self { left, pause: Duration::ZERO }
     }
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn whoever_dies_at_once_again_and_again_is_waited_for_longer_and_longer_and_not_for_ever() {
-        let mut restarts = Restarts::new(9);
+        let mut restarts = RestartBudget::new(9);
         let pauses: Vec<_> = (0..8).map(|_| restarts.take(Duration::from_millis(3)).as_millis()).collect();
         assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
         assert_eq!(restarts.take(STEADY), Duration::ZERO, "one that has lived is followed at once");

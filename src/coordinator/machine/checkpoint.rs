@@ -3,22 +3,27 @@
 //! Devices write and read, each its own memory, and agree on whether it went well; the coordinator only tells them to. What fails
 //! leaves the communicator as it was, so it stays ready. A member that dies meanwhile is a failure of the communicator, as in any group.
 
-use super::comm::{Awaited, Comm, Stage};
-use super::pool::Pool;
-use super::requests::Answer;
+use super::comm::{Comm, CommStage, WaitCondition};
+use super::pool::DeviceTable;
+use super::requests::MaybeReply;
 use super::settle::Moved;
-use super::{Asker, Machine};
+use super::{CoordinatorMachine, RequestId};
 use crate::coordinator::id::{CommId, DeviceId};
-use crate::coordinator::refusal::Refusal;
-use crate::coordinator::request::{GroupOutcome, Reply, State};
-use crate::coordinator::work::Work;
+use crate::coordinator::refusal::RequestError;
+use crate::coordinator::request::{CommState, GroupOutcome, Reply};
+use crate::coordinator::work::GroupWork;
 
-impl Machine {
-    pub(super) fn ask_for_checkpoint(&mut self, asker: Asker, comm: CommId, work: Work) -> Answer {
+impl CoordinatorMachine {
+    pub(super) fn ask_for_checkpoint(
+        &mut self,
+        asker: RequestId,
+        comm: CommId,
+        work: GroupWork,
+    ) -> MaybeReply {
         work.check()?;
         let found = self.comm(comm)?;
-        found.check_usable(&[State::Ready])?;
-        let answer = found.wait(asker, Awaited::Done)?;
+        found.check_usable(&[CommState::Ready])?;
+        let answer = found.wait(asker, WaitCondition::Done)?;
         found.dispatch(work);
         self.counts.started += 1;
         Ok(answer)
@@ -30,25 +35,25 @@ impl Machine {
         comm.last = Some(outcome.clone());
         *(if outcome.failure.is_none() { &mut self.counts.succeeded } else { &mut self.counts.failed }) += 1;
         let Some(why) = outcome.failure else {
-            for asker in comm.take_waiting(&[Awaited::Done]) {
+            for asker in comm.take_waiting(&[WaitCondition::Done]) {
                 // Whoever waits has asked for one that has a number.
                 self.reply(asker, Ok(Reply::Checkpoint(outcome.checkpoint.unwrap_or_default())));
             }
-            comm.stage = if comm.ending { Stage::Leaving { gracefully: true } } else { Stage::Ready };
+            comm.stage = if comm.ending { CommStage::Leaving { gracefully: true } } else { CommStage::Ready };
             return true;
         };
         comm.ending = false;
-        for asker in comm.take_waiting(&[Awaited::Done, Awaited::Finalized]) {
-            self.reply(asker, Err(Refusal::CheckpointFailed { comm: comm.id, why: why.clone() }));
+        for asker in comm.take_waiting(&[WaitCondition::Done, WaitCondition::Finalized]) {
+            self.reply(asker, Err(RequestError::CheckpointFailed { comm: comm.id, why: why.clone() }));
         }
-        comm.stage = Stage::Ready;
+        comm.stage = CommStage::Ready;
         true
     }
 }
 
 impl Comm {
     /// What came of the newest group, as its members tell, who are all ready after it.
-    fn outcome(&self, pool: &Pool) -> GroupOutcome {
+    fn outcome(&self, pool: &DeviceTable) -> GroupOutcome {
         let told = |member: &DeviceId| {
             let last = pool.membership(*member, self.id)?.last.clone()?;
             (last.group == self.groups).then_some((*member, last))

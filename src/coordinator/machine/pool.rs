@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::comm::Comm;
 use crate::coordinator::call::AddressRange;
 use crate::coordinator::id::{CommId, DeviceId};
-use crate::coordinator::order::{Membership, Order, Phase, Report};
+use crate::coordinator::order::{DeviceMembership, DeviceOrder, DevicePhase, DeviceReport};
 use crate::launch::{HangRule, Record};
 
 /// How often a device may wait for others in a row while it does what it was told: until all have come, have made what they share, and
@@ -14,23 +14,23 @@ const WAITS: u64 = 4;
 
 /// All devices that are connected.
 #[derive(Debug, Default)]
-pub(super) struct Pool {
-    devices: BTreeMap<DeviceId, Device>,
+pub(super) struct DeviceTable {
+    devices: BTreeMap<DeviceId, DeviceRecord>,
 }
 
 /// A device that is connected.
 #[derive(Debug)]
-pub(super) struct Device {
+pub(super) struct DeviceRecord {
     pub(super) range: AddressRange,
     /// Where its memory can be reached.
     pub(super) socket: String,
-    pub(super) report: Report,
+    pub(super) report: DeviceReport,
     /// The communicator that it was given to.
     pub(super) owner: Option<CommId>,
     /// When it came.
     added_ms: u64,
     /// What it was told last, and when.
-    last_order: Option<(Order, u64)>,
+    last_order: Option<(DeviceOrder, u64)>,
     /// How many orders were sent over this connection.
     sent: u64,
     /// When the oldest order was sent that it has not heard, as far as is known.
@@ -40,7 +40,7 @@ pub(super) struct Device {
     looks: Record,
 }
 
-impl Device {
+impl DeviceRecord {
     /// Whether its report tells what all orders have led to so far.
     pub(super) fn has_heard_all(&self) -> bool {
         self.report.heard == self.sent
@@ -49,7 +49,7 @@ impl Device {
     /// Whether the last thing that it was told was to come to this epoch of `comm`.
     pub(super) fn is_told_to_come(&self, comm: CommId, epoch: u64) -> bool {
         match self.last_order.as_ref().map(|(order, _)| order) {
-            Some(Order::Host(formation) | Order::Join { formation, .. }) => {
+            Some(DeviceOrder::Host(formation) | DeviceOrder::Join { formation, .. }) => {
                 (formation.comm, formation.epoch) == (comm, epoch)
             }
             _ => false,
@@ -60,7 +60,8 @@ impl Device {
     /// that is done, or is a group, which takes as long as it takes. What it can do alone, and ending what it is in, may take
     /// `patience_ms`; what it does with others as long as they are waited for besides, which may be several times in a row.
     fn due_ms(&self, patience_ms: u64) -> Option<u64> {
-        let (Some(Membership { formation, phase, .. }), Some(_)) = (&self.report.membership, self.owner)
+        let (Some(DeviceMembership { formation, phase, .. }), Some(_)) =
+            (&self.report.membership, self.owner)
         else {
             return None;
         };
@@ -70,16 +71,22 @@ impl Device {
         let alone_ms = since.saturating_add(patience_ms);
         let together_ms = alone_ms.saturating_add(self.report.timeout_ms.saturating_mul(WAITS));
         match (order, phase) {
-            (Some(Order::Leave { comm, gracefully: false }), _) if *comm == formation.comm => Some(alone_ms),
-            (_, Phase::Hosting { id: None }) => Some(alone_ms),
-            (_, Phase::Joining { .. } | Phase::Growing { .. } | Phase::GoingOn { .. } | Phase::Leaving) => {
-                Some(together_ms)
+            (Some(DeviceOrder::Leave { comm, gracefully: false }), _) if *comm == formation.comm => {
+                Some(alone_ms)
             }
-            (Some(Order::Leave { comm, .. }), _) if *comm == formation.comm => Some(alone_ms),
-            (Some(Order::GoOn { comm, epoch, attempt, .. }), phase)
+            (_, DevicePhase::Hosting { id: None }) => Some(alone_ms),
+            (
+                _,
+                DevicePhase::Joining { .. }
+                | DevicePhase::Growing { .. }
+                | DevicePhase::GoingOn { .. }
+                | DevicePhase::Leaving,
+            ) => Some(together_ms),
+            (Some(DeviceOrder::Leave { comm, .. }), _) if *comm == formation.comm => Some(alone_ms),
+            (Some(DeviceOrder::GoOn { comm, epoch, attempt, .. }), phase)
                 if (*comm, *epoch) == (formation.comm, formation.epoch) =>
             {
-                let is_done = matches!(phase, Phase::Failed { attempt: tried, .. } if tried >= attempt);
+                let is_done = matches!(phase, DevicePhase::Failed { attempt: tried, .. } if tried >= attempt);
                 (!is_done).then_some(alone_ms)
             }
             _ => None,
@@ -97,16 +104,16 @@ impl Device {
     }
 }
 
-impl Pool {
+impl DeviceTable {
     pub(super) fn len(&self) -> usize {
         self.devices.len()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (DeviceId, &Device)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (DeviceId, &DeviceRecord)> {
         self.devices.iter().map(|(id, device)| (*id, device))
     }
 
-    pub(super) fn get(&self, device: DeviceId) -> Option<&Device> {
+    pub(super) fn get(&self, device: DeviceId) -> Option<&DeviceRecord> {
         self.devices.get(&device)
     }
 
@@ -114,11 +121,11 @@ impl Pool {
         &mut self,
         device: DeviceId,
         memory: (AddressRange, String),
-        report: Report,
+        report: DeviceReport,
         now_ms: u64,
     ) {
         let (range, socket) = memory;
-        let new = Device {
+        let new = DeviceRecord {
             range,
             socket,
             report,
@@ -139,7 +146,7 @@ impl Pool {
     }
 
     /// Takes a report, unless a newer one has come before.
-    pub(super) fn report(&mut self, device: DeviceId, report: Report) -> bool {
+    pub(super) fn report(&mut self, device: DeviceId, report: DeviceReport) -> bool {
         let Some(device) = self.devices.get_mut(&device) else { return false };
         if report.version <= device.report.version || report.heard > device.sent {
             return false;
@@ -183,7 +190,7 @@ impl Pool {
     }
 
     /// Notes an order. Returns whether it is to be sent: it is not the one that was sent last, and there is somebody to hear it.
-    pub(super) fn order(&mut self, device: DeviceId, order: &Order, now_ms: u64) -> bool {
+    pub(super) fn order(&mut self, device: DeviceId, order: &DeviceOrder, now_ms: u64) -> bool {
         let Some(device) = self.devices.get_mut(&device) else { return false };
         if device.last_order.as_ref().is_some_and(|(last, _)| last == order) {
             return false;
@@ -195,14 +202,18 @@ impl Pool {
     }
 
     /// Where `device` says that it is in `comm`, of which it is a member and nobody else's.
-    pub(super) fn membership(&self, device: DeviceId, comm: CommId) -> Option<&Membership> {
+    pub(super) fn membership(&self, device: DeviceId, comm: CommId) -> Option<&DeviceMembership> {
         let device = self.devices.get(&device).filter(|device| device.owner == Some(comm))?;
         device.report.membership.as_ref().filter(|membership| membership.formation.comm == comm)
     }
 
     /// Where `member` says that it is in `comm`, unless it leaves or has left: then it is taken back, and lost to the others.
-    pub(super) fn membership_or_loss(&mut self, member: DeviceId, comm: &mut Comm) -> Option<&Membership> {
-        let is_in = |membership: &Membership| membership.phase != Phase::Leaving;
+    pub(super) fn membership_or_loss(
+        &mut self,
+        member: DeviceId,
+        comm: &mut Comm,
+    ) -> Option<&DeviceMembership> {
+        let is_in = |membership: &DeviceMembership| membership.phase != DevicePhase::Leaving;
         if !self.membership(member, comm.id).is_some_and(is_in) {
             self.take_back(member, comm.id);
             comm.lost.insert(member);
@@ -212,7 +223,7 @@ impl Pool {
     }
 
     /// How far `device` says that it is in `epoch` of `comm`.
-    pub(super) fn phase(&self, device: DeviceId, comm: CommId, epoch: u64) -> Option<&Phase> {
+    pub(super) fn phase(&self, device: DeviceId, comm: CommId, epoch: u64) -> Option<&DevicePhase> {
         let membership = self.membership(device, comm)?;
         (membership.formation.epoch == epoch).then_some(&membership.phase)
     }
@@ -224,7 +235,7 @@ impl Pool {
 
     /// Who has left an order unheard for `patience_ms`.
     pub(super) fn silent(&self, now_ms: u64, patience_ms: u64) -> Vec<DeviceId> {
-        let is_silent = |device: &Device| {
+        let is_silent = |device: &DeviceRecord| {
             device.unheard_since.is_some_and(|since| now_ms >= since.saturating_add(patience_ms))
         };
         self.iter().filter(|(_, device)| is_silent(device)).map(|(id, _)| id).collect()
@@ -232,7 +243,7 @@ impl Pool {
 
     /// Who has not done for too long what it was told.
     pub(super) fn stuck(&self, now_ms: u64, patience_ms: u64) -> Vec<DeviceId> {
-        let is_stuck = |device: &Device| device.due_ms(patience_ms).is_some_and(|due| now_ms >= due);
+        let is_stuck = |device: &DeviceRecord| device.due_ms(patience_ms).is_some_and(|due| now_ms >= due);
         self.iter().filter(|(_, device)| is_stuck(device)).map(|(id, _)| id).collect()
     }
 

@@ -1,10 +1,10 @@
 //! Signs of life: devices give them whether they have orders or not, and who gives too few of them hangs.
 
-use super::Machine;
+use super::CoordinatorMachine;
 use crate::coordinator::id::DeviceId;
 use crate::launch::HangRule;
 
-impl Machine {
+impl CoordinatorMachine {
     /// When it looks next, if there is anybody to look for.
     pub(super) fn next_look_ms(&self) -> Option<u64> {
         (self.settings.hang_rule.is_some() && self.pool.len() > 0).then_some(self.looks_ms)

@@ -3,67 +3,68 @@
 mod bench;
 
 use super::*;
-use crate::coordinator::agent::{Agent, Outcome, Trouble};
+use crate::coordinator::agent::{Agent, GroupFailure, TaskOutcome};
 use crate::coordinator::id::MAX_NUMBER;
-use crate::coordinator::order::{FailureKind, Formation, Membership, Phase};
+use crate::coordinator::order::{CommFormation, DeviceMembership, DevicePhase, FailureKind};
 use crate::coordinator::request::GroupOutcome;
-use bench::Bench;
+use bench::Fixture;
 
-const SETTINGS: Settings = Settings { adopt_ms: 400, patience_ms: 3000, hang_rule: None, spares_hung: false };
+const SETTINGS: CoordinatorSettings =
+    CoordinatorSettings { adopt_ms: 400, patience_ms: 3000, hang_rule: None, spares_hung: false };
 const COMM: CommId = CommId::new(1);
 
 #[test]
 fn what_was_finalized_is_left_when_its_group_is_done_though_nobody_waits_for_it_any_more() {
-    let mut bench = Bench::new(2);
+    let mut bench = Fixture::new(2);
     bench.init(2, false);
     bench.call().unwrap();
     let asker = bench.ask(Request::Finalize(COMM));
-    assert_eq!(bench.status().state, State::Finalizing);
-    bench.happen(Event::ClientGone { client: ClientId::new(asker) });
-    assert_eq!(bench.status().state, State::Finalizing);
-    assert!(matches!(bench.call(), Err(Refusal::WrongState { state: State::Finalizing, .. })));
+    assert_eq!(bench.status().state, CommState::Finalizing);
+    bench.happen(CoordinatorEvent::ClientGone { client: ClientId::new(asker) });
+    assert_eq!(bench.status().state, CommState::Finalizing);
+    assert!(matches!(bench.call(), Err(RequestError::WrongState { state: CommState::Finalizing, .. })));
     bench.end_group(&Ok(()));
-    assert!(matches!(bench.call(), Err(Refusal::Ended { .. })));
+    assert!(matches!(bench.call(), Err(RequestError::Ended { .. })));
     assert_eq!(bench.machine.pool.free().len(), 2);
 }
 
 #[test]
 fn a_group_that_fails_undoes_finalizing() {
-    let mut bench = Bench::new(2);
+    let mut bench = Fixture::new(2);
     bench.init(2, false);
     bench.call().unwrap();
     let asker = bench.ask(Request::Finalize(COMM));
     bench.end_group(&Err("it went wrong".to_owned()));
-    assert!(matches!(bench.replies[&asker], Err(Refusal::Failed { .. })));
-    assert_eq!(bench.status().state, State::Failed);
+    assert!(matches!(bench.replies[&asker], Err(RequestError::Failed { .. })));
+    assert_eq!(bench.status().state, CommState::Failed);
     bench.answer(Request::GoOn(COMM)).unwrap();
     bench.call().unwrap();
-    assert_eq!(bench.status().state, State::InProgress, "it is of use");
+    assert_eq!(bench.status().state, CommState::InProgress, "it is of use");
 }
 
 #[test]
 fn how_a_communicator_has_ended_is_told_as_long_as_it_is_remembered() {
-    let mut bench = Bench::new(3);
+    let mut bench = Fixture::new(3);
     bench.init(2, false);
     bench.call().unwrap();
     bench.end_group(&Ok(()));
     bench.answer(Request::Finalize(COMM)).unwrap();
     let status = bench.status();
-    assert_eq!((status.state, status.why), (State::Finalized, None));
+    assert_eq!((status.state, status.why), (CommState::Finalized, None));
     assert_eq!(status.last.map(|last| last.failure), Some(None));
 
-    let mut bench = Bench::new(3);
+    let mut bench = Fixture::new(3);
     bench.init(2, false);
     bench.call().unwrap();
     bench.answer(Request::Destroy(COMM)).unwrap();
     let status = bench.status();
-    assert_eq!((status.state, status.why.as_deref()), (State::Destroyed, Some("it was destroyed")));
+    assert_eq!((status.state, status.why.as_deref()), (CommState::Destroyed, Some("it was destroyed")));
     assert!(status.last.unwrap().failure.unwrap().contains("destroyed"), "the group did not end by itself");
 }
 
 #[test]
 fn what_has_lost_all_devices_says_so_to_who_waits_and_who_wants_to_go_on() {
-    let mut bench = Bench::new(2);
+    let mut bench = Fixture::new(2);
     bench.init(2, false);
     bench.call().unwrap();
     let waiting = bench.ask(Request::Status { comm: COMM, settled: true });
@@ -72,12 +73,12 @@ fn what_has_lost_all_devices_says_so_to_who_waits_and_who_wants_to_go_on() {
         bench.devices.remove(&device);
     }
     for device in [1, 2].map(DeviceId::new) {
-        bench.happen(Event::Gone { device });
+        bench.happen(CoordinatorEvent::Gone { device });
     }
     let Some(Ok(Reply::Status(told))) = bench.replies.remove(&waiting) else { panic!("no answer") };
-    assert_eq!(told.state, State::Failed, "when the first is lost");
+    assert_eq!(told.state, CommState::Failed, "when the first is lost");
     let status = bench.status();
-    assert_eq!((status.state, status.lost.len()), (State::Destroyed, 2));
+    assert_eq!((status.state, status.lost.len()), (CommState::Destroyed, 2));
     assert!(status.why.unwrap().starts_with("all its devices were lost: device 1"), "and why");
     assert_eq!(status.last.unwrap().group, 1);
     let refused = bench.answer(Request::GoOn(COMM)).unwrap_err().to_string();
@@ -89,7 +90,7 @@ fn what_has_lost_all_devices_says_so_to_who_waits_and_who_wants_to_go_on() {
 
 #[test]
 fn a_pause_of_the_coordinator_is_no_silence_of_a_device() {
-    let mut bench = Bench::new(2);
+    let mut bench = Fixture::new(2);
     bench.machine.settings.spares_hung = true;
     let device = DeviceId::new(1);
     bench.stopped.insert(device);
@@ -109,7 +110,7 @@ fn a_pause_of_the_coordinator_is_no_silence_of_a_device() {
 
 #[test]
 fn a_pause_of_a_new_coordinator_leaves_devices_the_time_to_come_back() {
-    let mut bench = Bench::new(0);
+    let mut bench = Fixture::new(0);
     bench.begin_anew();
     bench.pause(100 * SETTINGS.adopt_ms);
     assert!(!bench.machine.is_open(), "who came meanwhile has yet to be taken in");
@@ -120,12 +121,12 @@ fn a_pause_of_a_new_coordinator_leaves_devices_the_time_to_come_back() {
 }
 
 /// A communicator of two, and another coordinator to which only the first of them has come back in the time for adoption.
-fn half_adopted() -> (Bench, Agent) {
-    let mut bench = Bench::new(2);
+fn half_adopted() -> (Fixture, Agent) {
+    let mut bench = Fixture::new(2);
     bench.init(2, false);
     let late = bench.devices.remove(&DeviceId::new(2)).unwrap();
     bench.restart();
-    assert_eq!(bench.status().state, State::Init);
+    assert_eq!(bench.status().state, CommState::Init);
     assert_eq!(bench.machine.awaited(), [DeviceId::new(2)].into());
     (bench, late)
 }
@@ -134,12 +135,12 @@ fn half_adopted() -> (Bench, Agent) {
 fn a_member_that_comes_back_late_is_as_welcome_as_one_that_hears_an_order_late() {
     let (mut bench, late) = half_adopted();
     bench.pass(SETTINGS.patience_ms - SETTINGS.adopt_ms - 1);
-    assert_eq!(bench.status().state, State::Init);
+    assert_eq!(bench.status().state, CommState::Init);
     bench.register(late, 2);
-    assert_eq!((bench.status().state, bench.status().lost), (State::Ready, vec![]));
+    assert_eq!((bench.status().state, bench.status().lost), (CommState::Ready, vec![]));
     let (mut bench, _) = half_adopted();
     bench.pass(SETTINGS.patience_ms - SETTINGS.adopt_ms);
-    assert_eq!((bench.status().state, bench.status().lost), (State::Failed, vec![DeviceId::new(2)]));
+    assert_eq!((bench.status().state, bench.status().lost), (CommState::Failed, vec![DeviceId::new(2)]));
     assert_eq!(bench.killed, [DeviceId::new(2)], "it lives, and is of no use to anybody");
     assert!(bench.status().why.unwrap().ends_with("it hangs, and has not come back in 3000 ms"));
 }
@@ -147,9 +148,9 @@ fn a_member_that_comes_back_late_is_as_welcome_as_one_that_hears_an_order_late()
 #[test]
 fn a_member_that_has_died_with_the_coordinator_is_not_waited_for() {
     let (mut bench, _) = half_adopted();
-    bench.happen(Event::Gone { device: DeviceId::new(2) });
+    bench.happen(CoordinatorEvent::Gone { device: DeviceId::new(2) });
     assert_eq!(bench.killed, [], "another process may have its number");
-    assert_eq!((bench.status().state, bench.status().lost), (State::Failed, vec![DeviceId::new(2)]));
+    assert_eq!((bench.status().state, bench.status().lost), (CommState::Failed, vec![DeviceId::new(2)]));
     assert_eq!(bench.machine.awaited(), [].into());
     // Another process may have its number by and by.
     bench.register(Agent::new(DeviceId::new(2)), 2);
@@ -159,7 +160,7 @@ fn a_member_that_has_died_with_the_coordinator_is_not_waited_for() {
 #[test]
 fn a_member_without_signs_of_life_is_lost_by_that_though_it_has_heard_all_and_is_named() {
     let rule = HangRule::new(std::time::Duration::from_millis(500), 3, 4).unwrap();
-    let mut bench = Bench::new(2);
+    let mut bench = Fixture::new(2);
     bench.machine.settings.hang_rule = Some(rule);
     bench.init(2, false);
     bench.call().unwrap();
@@ -167,12 +168,12 @@ fn a_member_without_signs_of_life_is_lost_by_that_though_it_has_heard_all_and_is
     bench.pass(1);
     for look in 0..3 {
         assert_eq!(bench.dropped, [], "look {look}");
-        bench.happen(Event::Beat { device: up });
+        bench.happen(CoordinatorEvent::Beat { device: up });
         bench.pass(500);
     }
     assert_eq!((&bench.dropped[..], &bench.killed[..]), (&[hung][..], &[hung][..]));
     let status = bench.status();
-    assert_eq!((status.state, status.lost), (State::Failed, vec![hung]));
+    assert_eq!((status.state, status.lost), (CommState::Failed, vec![hung]));
     let last = status.last.unwrap();
     assert_eq!(last.culprit, Some(hung));
     let why = last.failure.unwrap();
@@ -181,12 +182,12 @@ fn a_member_without_signs_of_life_is_lost_by_that_though_it_has_heard_all_and_is
 
 #[test]
 fn the_member_that_was_waited_for_in_vain_is_named_whoever_tells_of_the_end_first() {
-    let mut bench = Bench::new(3);
+    let mut bench = Fixture::new(3);
     bench.init(3, false);
     bench.call().unwrap();
     let ran = |kind, rank| {
         let why = format!("{kind:?}");
-        Outcome::Ran(Err(Trouble { why, kind, rank, is_undone: false, report: None }))
+        TaskOutcome::Ran(Err(GroupFailure { why, kind, rank, is_undone: false, report: None }))
     };
     let outcomes = [(3, ran(FailureKind::Revoked, None)), (1, ran(FailureKind::Timeout, Some(1)))];
     for (device, outcome) in outcomes.map(|(device, outcome)| (DeviceId::new(device), outcome)) {
@@ -196,7 +197,7 @@ fn the_member_that_was_waited_for_in_vain_is_named_whoever_tells_of_the_end_firs
     }
     let status = bench.status();
     let expected = Some("device 1: Timeout (device 2)".to_owned());
-    assert_eq!((status.why, status.state), (expected.clone(), State::Failed));
+    assert_eq!((status.why, status.state), (expected.clone(), CommState::Failed));
     assert_eq!(
         status.last.map(|last| (last.failure, last.culprit)),
         Some((expected, Some(DeviceId::new(2))))
@@ -205,9 +206,9 @@ fn the_member_that_was_waited_for_in_vain_is_named_whoever_tells_of_the_end_firs
 
 #[test]
 fn a_call_that_names_a_group_is_executed_in_that_or_not_at_all() {
-    let mut bench = Bench::new(2);
+    let mut bench = Fixture::new(2);
     bench.init(2, false);
-    let start = |bench: &mut Bench| match bench.answer(Request::GroupStart(COMM)) {
+    let start = |bench: &mut Fixture| match bench.answer(Request::GroupStart(COMM)) {
         Ok(Reply::GroupStarted(group)) => group,
         other => panic!("{other:?}"),
     };
@@ -215,17 +216,21 @@ fn a_call_that_names_a_group_is_executed_in_that_or_not_at_all() {
     bench.group = Some(first);
     assert!(matches!(bench.call(), Ok(Reply::Queued { calls: 1, .. })));
     assert_eq!(bench.answer(cancel.clone()), Ok(Reply::GroupCancelled));
-    assert_eq!(bench.answer(cancel), Err(Refusal::GroupOpen { comm: COMM, open: false }));
-    assert_eq!(bench.call(), Err(Refusal::NoSuchGroup { comm: COMM, group: first }));
+    assert_eq!(bench.answer(cancel), Err(RequestError::GroupOpen { comm: COMM, open: false }));
+    assert_eq!(bench.call(), Err(RequestError::NoSuchGroup { comm: COMM, group: first }));
     let second = start(&mut bench);
-    assert_eq!(bench.call(), Err(Refusal::NoSuchGroup { comm: COMM, group: first }), "it is another one");
+    assert_eq!(
+        bench.call(),
+        Err(RequestError::NoSuchGroup { comm: COMM, group: first }),
+        "it is another one"
+    );
     bench.group = Some(second);
     assert!(matches!(bench.call(), Ok(Reply::Queued { calls: 1, .. })));
 
     bench.restart();
-    assert_eq!(bench.call(), Err(Refusal::NoSuchGroup { comm: COMM, group: second }));
+    assert_eq!(bench.call(), Err(RequestError::NoSuchGroup { comm: COMM, group: second }));
     let end = Request::GroupEnd { comm: COMM, group: Some(second) };
-    assert_eq!(bench.answer(end), Err(Refusal::NoSuchGroup { comm: COMM, group: second }));
+    assert_eq!(bench.answer(end), Err(RequestError::NoSuchGroup { comm: COMM, group: second }));
     assert_ne!(start(&mut bench), first, "whatever the coordinator");
     assert_eq!(bench.status().last, None, "nothing was executed");
 }
@@ -235,49 +240,53 @@ fn checkpoint() -> Request {
 }
 
 /// All devices end their group like this, in the order of their numbers.
-fn end_checkpoint(bench: &mut Bench, outcomes: &[Result<Option<u64>, Trouble>]) {
+fn end_checkpoint(bench: &mut Fixture, outcomes: &[Result<Option<u64>, GroupFailure>]) {
     for (device, outcome) in (1..).map(DeviceId::new).zip(outcomes) {
-        assert!(matches!(bench.status().state, State::InProgress | State::Finalizing));
-        bench.finish(device, Outcome::Ran(outcome.clone()));
+        assert!(matches!(bench.status().state, CommState::InProgress | CommState::Finalizing));
+        bench.finish(device, TaskOutcome::Ran(outcome.clone()));
         bench.report(device).into_iter().for_each(|event| bench.happen(event));
     }
 }
 
-fn undone(why: &str, rank: Option<u32>) -> Result<Option<u64>, Trouble> {
+fn undone(why: &str, rank: Option<u32>) -> Result<Option<u64>, GroupFailure> {
     let kind = FailureKind::Other;
-    Err(Trouble { why: why.to_owned(), kind, rank, is_undone: true, report: None })
+    Err(GroupFailure { why: why.to_owned(), kind, rank, is_undone: true, report: None })
 }
 
 #[test]
 fn a_checkpoint_is_in_progress_until_all_have_written_it_and_is_told_by_its_number() {
-    let mut bench = Bench::new(2);
+    let mut bench = Fixture::new(2);
     bench.init(2, false);
     let asker = bench.ask(checkpoint());
-    assert!(matches!(bench.call(), Err(Refusal::WrongState { state: State::InProgress, .. })));
-    assert!(matches!(bench.answer(checkpoint()), Err(Refusal::WrongState { .. })), "one at a time");
+    assert!(matches!(bench.call(), Err(RequestError::WrongState { state: CommState::InProgress, .. })));
+    assert!(matches!(bench.answer(checkpoint()), Err(RequestError::WrongState { .. })), "one at a time");
     end_checkpoint(&mut bench, &[Ok(Some(5)), Ok(Some(5))]);
     assert_eq!(bench.replies[&asker], Ok(Reply::Checkpoint(5)));
     let last = bench.status().last.unwrap();
     assert_eq!((last.group, last.failure, last.checkpoint), (1, None, Some(5)));
     for directory in ["here", "", "/zero\0", &format!("/{}", "x".repeat(4096))] {
         let request = Request::Restore { comm: COMM, directory: directory.to_owned() };
-        assert!(matches!(bench.answer(request), Err(Refusal::BadDirectory { .. })), "{directory}");
+        assert!(matches!(bench.answer(request), Err(RequestError::BadDirectory { .. })), "{directory}");
     }
 }
 
 #[test]
 fn a_checkpoint_that_fails_is_told_by_who_knows_why_and_the_communicator_is_of_use() {
-    let mut bench = Bench::new(3);
+    let mut bench = Fixture::new(3);
     bench.init(3, false);
     let asker = bench.ask(checkpoint());
     let finalizing = bench.ask(Request::Finalize(COMM));
     let elsewhere = undone("failed on rank 1", Some(1));
     end_checkpoint(&mut bench, &[elsewhere.clone(), undone("no space", None), elsewhere]);
     let why = "device 2: no space".to_owned();
-    let refused = Err(Refusal::CheckpointFailed { comm: COMM, why: why.clone() });
+    let refused = Err(RequestError::CheckpointFailed { comm: COMM, why: why.clone() });
     assert_eq!((&bench.replies[&asker], &bench.replies[&finalizing]), (&refused, &refused));
     let status = bench.status();
-    assert_eq!((status.state, status.why), (State::Ready, None), "not even finalized: the data are there");
+    assert_eq!(
+        (status.state, status.why),
+        (CommState::Ready, None),
+        "not even finalized: the data are there"
+    );
     assert_eq!(status.last.unwrap().failure, Some(why));
     bench.call().unwrap();
     bench.end_group(&Ok(()));
@@ -286,54 +295,57 @@ fn a_checkpoint_that_fails_is_told_by_who_knows_why_and_the_communicator_is_of_u
 
 #[test]
 fn a_device_that_dies_in_a_checkpoint_is_a_failure_and_one_that_is_destroyed_is_told() {
-    let mut bench = Bench::new(2);
+    let mut bench = Fixture::new(2);
     bench.init(2, false);
     let asker = bench.ask(checkpoint());
     bench.devices.remove(&DeviceId::new(2));
     bench.tasks.remove(&DeviceId::new(2));
-    bench.happen(Event::Gone { device: DeviceId::new(2) });
-    assert!(matches!(&bench.replies[&asker], Err(Refusal::Failed { why, .. }) if why == "device 2 was lost"));
-    assert_eq!(bench.status().state, State::Failed);
+    bench.happen(CoordinatorEvent::Gone { device: DeviceId::new(2) });
+    assert!(
+        matches!(&bench.replies[&asker], Err(RequestError::Failed { why, .. }) if why == "device 2 was lost")
+    );
+    assert_eq!(bench.status().state, CommState::Failed);
     bench.answer(Request::GoOn(COMM)).unwrap();
     let asker = bench.ask(checkpoint());
     bench.answer(Request::Destroy(COMM)).unwrap();
-    assert!(matches!(&bench.replies[&asker], Err(Refusal::Ended { .. })));
+    assert!(matches!(&bench.replies[&asker], Err(RequestError::Ended { .. })));
 }
 
 #[test]
 fn a_coordinator_that_takes_over_in_a_checkpoint_comes_to_know_how_it_ended() {
     for (outcome, failure) in [(Ok(Some(3)), None), (undone("no space", None), Some("no space"))] {
-        let mut bench = Bench::new(2);
+        let mut bench = Fixture::new(2);
         bench.init(2, false);
         bench.ask(checkpoint());
         bench.restart();
-        assert_eq!(bench.status().state, State::InProgress);
+        assert_eq!(bench.status().state, CommState::InProgress);
         end_checkpoint(&mut bench, &[outcome.clone(), outcome]);
         let status = bench.status();
-        assert_eq!(status.state, State::Ready);
+        assert_eq!(status.state, CommState::Ready);
         let told = status.last.unwrap().failure;
         assert_eq!(told.as_deref().map(|told| told.trim_start_matches("device 1: ")), failure);
     }
 }
 
 /// What a device says that claims to be alone in a communicator of this number.
-fn alone(device: u32, comm: u64, text: &str) -> Report {
+fn alone(device: u32, comm: u64, text: &str) -> DeviceReport {
     let (device, comm) = (DeviceId::new(device), CommId::new(comm));
-    let formation = Formation { comm, incarnation: 9, epoch: 1, members: vec![device], keep_going: false };
+    let formation =
+        CommFormation { comm, incarnation: 9, epoch: 1, members: vec![device], keep_going: false };
     let (kind, why) = (FailureKind::Other, text.to_owned());
-    let phase = Phase::Failed { groups: 1, attempt: 1, why, kind, culprit: None };
+    let phase = DevicePhase::Failed { groups: 1, attempt: 1, why, kind, culprit: None };
     let (failure, report) = (Some(text.repeat(2)), Some(text.repeat(16)));
     let last = Some(GroupOutcome { group: 1, failure, culprit: None, checkpoint: None, report });
-    let membership = Some(Membership { formation, has_met: true, phase, last });
-    Report { version: 1, heard: 0, timeout_ms: 0, membership }
+    let membership = Some(DeviceMembership { formation, has_met: true, phase, last });
+    DeviceReport { version: 1, heard: 0, timeout_ms: 0, membership }
 }
 
 #[test]
 fn numbers_for_communicators_do_not_run_out_by_one_that_a_device_makes_up() {
-    let mut bench = Bench::new(3);
+    let mut bench = Fixture::new(3);
     let (range, socket) = (AddressRange { min: 0x1000, max: 0x2000 }, String::new());
     let report = alone(9, MAX_NUMBER - 1, "");
-    bench.happen(Event::Registered { device: DeviceId::new(9), range, socket, report });
+    bench.happen(CoordinatorEvent::Registered { device: DeviceId::new(9), range, socket, report });
     for expected in 1..=2 {
         match bench.answer(Request::Init { devices: 1, keep_going: false }) {
             Ok(Reply::Status(status)) => assert_eq!(status.comm.get(), expected),
@@ -349,12 +361,12 @@ fn numbers_for_communicators_do_not_run_out_by_one_that_a_device_makes_up() {
 
 #[test]
 fn a_list_of_communicators_that_have_much_to_say_comes_in_messages_that_are_short_enough() {
-    let mut bench = Bench::new(0);
+    let mut bench = Fixture::new(0);
     for device in 1..=100 {
         let (range, socket) = (AddressRange { min: 0x1000, max: 0x2000 }, String::new());
         // Each of these takes six bytes in a message.
         let report = alone(device, 1000 + u64::from(device), &"\u{1}".repeat(1 << 10));
-        bench.happen(Event::Registered { device: DeviceId::new(device), range, socket, report });
+        bench.happen(CoordinatorEvent::Registered { device: DeviceId::new(device), range, socket, report });
     }
     let (mut from, mut listed) = (CommId::default(), 0);
     loop {
@@ -372,20 +384,20 @@ fn a_list_of_communicators_that_have_much_to_say_comes_in_messages_that_are_shor
 
 #[test]
 fn a_log_has_a_line_for_each_turn_and_none_for_what_only_goes_on() {
-    let mut bench = Bench::new(2);
+    let mut bench = Fixture::new(2);
     bench.init(2, false);
     bench.call().unwrap();
     bench.end_group(&Ok(()));
     bench.pass(10 * SETTINGS.patience_ms);
     let lost = DeviceId::new(2);
     bench.devices.remove(&lost);
-    bench.happen(Event::Gone { device: lost });
+    bench.happen(CoordinatorEvent::Gone { device: lost });
     bench.answer(Request::GoOn(COMM)).unwrap();
     bench.answer(Request::Finalize(COMM)).unwrap();
     let words = bench.logged.iter().map(|turn| match turn {
-        Turn::Registered { device } => format!("{device} registered"),
-        Turn::Lost { device, .. } => format!("{device} lost"),
-        Turn::Comm(status) => format!("{} {}", status.state, status.epoch),
+        LogEntry::Registered { device } => format!("{device} registered"),
+        LogEntry::Lost { device, .. } => format!("{device} lost"),
+        LogEntry::Comm(status) => format!("{} {}", status.state, status.epoch),
     });
     let expected =
         ["1 registered", "2 registered", "ready 1", "2 lost", "failed 1", "ready 2", "finalized 2"];
@@ -394,29 +406,31 @@ fn a_log_has_a_line_for_each_turn_and_none_for_what_only_goes_on() {
 
 #[test]
 fn a_group_of_which_only_the_end_is_told_fails_by_that_after_a_moment() {
-    let mut bench = Bench::new(2);
+    let mut bench = Fixture::new(2);
     bench.init(2, false);
     bench.call().unwrap();
     let (why, kind) = ("revoked".to_owned(), FailureKind::Revoked);
     let device = DeviceId::new(1);
-    bench
-        .finish(device, Outcome::Ran(Err(Trouble { why, kind, rank: None, is_undone: false, report: None })));
+    bench.finish(
+        device,
+        TaskOutcome::Ran(Err(GroupFailure { why, kind, rank: None, is_undone: false, report: None })),
+    );
     bench.report(device).into_iter().for_each(|event| bench.happen(event));
-    assert_eq!(bench.status().state, State::InProgress);
+    assert_eq!(bench.status().state, CommState::InProgress);
     bench.pass(200);
     assert_eq!(bench.status().why.as_deref(), Some("device 1: revoked"));
 }
 
 #[test]
 fn a_device_whose_worker_hangs_is_gone_on_without_and_holds_no_answer_up() {
-    let mut bench = Bench::new(3);
+    let mut bench = Fixture::new(3);
     bench.init(3, false);
     bench.slow.insert(DeviceId::new(3));
     bench.call().unwrap();
     let lost = DeviceId::new(1);
     bench.tasks.remove(&lost);
     bench.devices.remove(&lost);
-    bench.happen(Event::Gone { device: lost });
+    bench.happen(CoordinatorEvent::Gone { device: lost });
     let asker = bench.ask(Request::GoOn(COMM));
     bench.pass(SETTINGS.patience_ms - 1);
     assert_eq!(
@@ -430,15 +444,15 @@ fn a_device_whose_worker_hangs_is_gone_on_without_and_holds_no_answer_up() {
     assert!(!bench.replies.contains_key(&asker));
     // Nor does it hold up that it is destroyed, though now nobody gets anything done.
     let destroyer = bench.ask(Request::Destroy(COMM));
-    assert!(matches!(bench.replies[&asker], Err(Refusal::Ended { .. })));
+    assert!(matches!(bench.replies[&asker], Err(RequestError::Ended { .. })));
     bench.pass(SETTINGS.patience_ms);
     assert_eq!(bench.replies[&destroyer], Ok(Reply::Ended));
-    assert_eq!(bench.status().state, State::Destroyed);
+    assert_eq!(bench.status().state, CommState::Destroyed);
 }
 
 #[test]
 fn a_newcomer_that_stops_after_it_was_told_to_come_is_named() {
-    let mut bench = Bench::new(4);
+    let mut bench = Fixture::new(4);
     bench.init(2, false);
     bench.slow.insert(DeviceId::new(4));
     bench.meetings = Err("a rank has not come".to_owned());
@@ -449,10 +463,10 @@ fn a_newcomer_that_stops_after_it_was_told_to_come_is_named() {
 
 #[test]
 fn a_coordinator_that_waits_for_ever_judges_nobody_and_has_a_next_look_at_the_time() {
-    let forever = Settings { adopt_ms: u64::MAX, patience_ms: u64::MAX, ..SETTINGS };
-    for (settings, is_open) in [(forever, false), (Settings { adopt_ms: 0, ..forever }, true)] {
-        let mut bench = Bench::new(2);
-        bench.machine = Machine::new(settings, 2);
+    let forever = CoordinatorSettings { adopt_ms: u64::MAX, patience_ms: u64::MAX, ..SETTINGS };
+    for (settings, is_open) in [(forever, false), (CoordinatorSettings { adopt_ms: 0, ..forever }, true)] {
+        let mut bench = Fixture::new(2);
+        bench.machine = CoordinatorMachine::new(settings, 2);
         bench.pause(1);
         for device in [1, 2].map(DeviceId::new) {
             let agent = bench.devices.remove(&device).unwrap();
@@ -471,7 +485,7 @@ fn a_coordinator_that_waits_for_ever_judges_nobody_and_has_a_next_look_at_the_ti
 
 #[test]
 fn a_newcomer_that_hangs_is_named_with_how_that_was_found_and_forgiven_when_it_comes_again() {
-    let mut bench = Bench::new(3);
+    let mut bench = Fixture::new(3);
     bench.init(2, false);
     let newcomer = DeviceId::new(3);
     bench.stopped.insert(newcomer);
@@ -479,17 +493,17 @@ fn a_newcomer_that_hangs_is_named_with_how_that_was_found_and_forgiven_when_it_c
     bench.pass(SETTINGS.patience_ms);
     let why = bench.replies[&in_vain].as_ref().unwrap_err().to_string();
     assert!(why.contains("device 3 was lost: it hangs, with an order unheard for 3000 ms;"), "{why}");
-    assert_eq!(bench.status().state, State::Ready);
+    assert_eq!(bench.status().state, CommState::Ready);
     bench.register(Agent::new(newcomer), 3);
     let again = bench.ask(Request::Grow { comm: COMM, devices: 1 });
-    bench.happen(Event::Gone { device: newcomer });
+    bench.happen(CoordinatorEvent::Gone { device: newcomer });
     let why = bench.replies[&again].as_ref().unwrap_err().to_string();
     assert!(why.contains("device 3 was lost;"), "its connection has ended this time: {why}");
 }
 
 #[test]
 fn what_all_ranks_were_in_is_told_with_the_group_that_failed_by_that_and_not_in_a_list() {
-    let mut bench = Bench::new(2);
+    let mut bench = Fixture::new(2);
     for number in 1..=80 {
         let comm = CommId::new(number);
         bench.init(2, false);
@@ -498,8 +512,8 @@ fn what_all_ranks_were_in_is_told_with_the_group_that_failed_by_that_and_not_in_
         let report = Some(format!("rank 0: of communicator {number}"));
         for device in [1, 2].map(DeviceId::new) {
             let (why, report) = (why.clone(), report.clone());
-            let trouble = Trouble { why, kind, rank: Some(1), is_undone: false, report };
-            bench.finish(device, Outcome::Ran(Err(trouble)));
+            let trouble = GroupFailure { why, kind, rank: Some(1), is_undone: false, report };
+            bench.finish(device, TaskOutcome::Ran(Err(trouble)));
         }
         for device in [1, 2].map(DeviceId::new) {
             bench.report(device).into_iter().for_each(|event| bench.happen(event));

@@ -1,7 +1,7 @@
 //! Who has to go where there are too many, or what they have sent and not read is too much.
 
 use super::Coordinator;
-use super::peer::{Kind, MAX_CLIENTS, Peer, Room};
+use super::peer::{MAX_CLIENTS, Peer, PeerCapacity, PeerState};
 use crate::coordinator::frame::MAX_MESSAGE;
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::machine::MAX_DEVICES;
@@ -11,14 +11,17 @@ const MAX_BURDEN: usize = 64 * MAX_MESSAGE;
 
 impl Coordinator {
     /// What room there is for one who may be about to greet, or `None` where nobody is there.
-    pub(super) fn room(&self, number: u64) -> Option<Room> {
+    pub(super) fn room(&self, number: u64) -> Option<PeerCapacity> {
         let peer = self.peers.get(&number)?;
-        if !matches!(peer.kind, Kind::Stranger { .. }) {
-            return Some(Room::default());
+        if !matches!(peer.kind, PeerState::Unidentified { .. }) {
+            return Some(PeerCapacity::default());
         }
         let is_back = self.devices.contains_key(&DeviceId::new(peer.pid));
         let is_full_of_clients = self.clients() >= MAX_CLIENTS && self.most_idle().is_none();
-        Some(Room { is_full_of_devices: self.devices.len() >= MAX_DEVICES && !is_back, is_full_of_clients })
+        Some(PeerCapacity {
+            is_full_of_devices: self.devices.len() >= MAX_DEVICES && !is_back,
+            is_full_of_clients,
+        })
     }
 
     /// Parts with the client that has waited for no answer for longest, where the newest one is one too many.
@@ -29,7 +32,7 @@ impl Coordinator {
     }
 
     fn clients(&self) -> usize {
-        self.peers.values().filter(|peer| matches!(peer.kind, Kind::Client { .. })).count()
+        self.peers.values().filter(|peer| matches!(peer.kind, PeerState::Client { .. })).count()
     }
 
     fn most_idle(&self) -> Option<u64> {
@@ -57,40 +60,41 @@ mod tests {
     use super::*;
     use crate::coordinator::RuntimeDirectory;
     use crate::coordinator::frame::encode;
-    use crate::coordinator::greeting::Question;
+    use crate::coordinator::greeting::NumberedRequest;
     use crate::coordinator::id::CommId;
-    use crate::coordinator::link::Link;
-    use crate::coordinator::machine::Settings;
+    use crate::coordinator::link::Connection;
+    use crate::coordinator::machine::CoordinatorSettings;
     use crate::coordinator::request::Request;
 
-    const CLIENT: fn() -> Kind = || Kind::Client { asked: 0, heard: Instant::now() };
-    const DEVICE: fn() -> Kind = || Kind::Device { is_known: true };
+    const CLIENT: fn() -> PeerState = || PeerState::Client { asked: 0, heard: Instant::now() };
+    const DEVICE: fn() -> PeerState = || PeerState::Device { is_known: true };
 
     /// A coordinator that does not serve, in a directory of its own.
-    struct Bench {
+    struct Fixture {
         coordinator: Coordinator,
         /// What keeps it from its end, and the other sides of all connections.
         held: Vec<UnixStream>,
         path: std::path::PathBuf,
     }
 
-    impl Bench {
+    impl Fixture {
         fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("shmccl-crowd-{name}-{}", std::process::id()));
             let (bell, rope) = UnixStream::pair().unwrap();
             let directory = RuntimeDirectory::at(&path).unwrap();
-            let coordinator = Coordinator::within(&directory, Settings::default(), rope, |_| {}).unwrap();
+            let coordinator =
+                Coordinator::within(&directory, CoordinatorSettings::default(), rope, |_| {}).unwrap();
             Self { coordinator, held: vec![bell], path }
         }
 
         /// Connects one who has sent `unheard`, and has not read a message of `unread` bytes.
-        fn connect(&mut self, kind: Kind, unheard: &[u8], unread: usize) -> u64 {
+        fn connect(&mut self, kind: PeerState, unheard: &[u8], unread: usize) -> u64 {
             let (here, mut there) = UnixStream::pair().unwrap();
             // So that hardly anything is in the system's hands.
             setsockopt(&here, SndBuf, &4096).unwrap();
             let number = self.coordinator.next_peer;
             self.coordinator.next_peer += 1;
-            let mut peer = Peer { link: Link::new(here).unwrap(), pid: 1 << 30, kind };
+            let mut peer = Peer { link: Connection::new(here).unwrap(), pid: 1 << 30, kind };
             for piece in unheard.chunks(16 << 10) {
                 there.write_all(piece).unwrap();
                 peer.link.read();
@@ -110,7 +114,7 @@ mod tests {
         }
     }
 
-    impl Drop for Bench {
+    impl Drop for Fixture {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.path);
         }
@@ -121,9 +125,9 @@ mod tests {
 
     #[test]
     fn who_has_been_answered_and_is_quiet_stays_however_long_its_question_was() {
-        let mut bench = Bench::new("answered");
+        let mut bench = Fixture::new("answered");
         let mut question =
-            encode(&Question { number: 1, request: Request::List { from: CommId::new(1) } }).unwrap();
+            encode(&NumberedRequest { number: 1, request: Request::List { from: CommId::new(1) } }).unwrap();
         question.resize(MAX_MESSAGE, b' ');
         let len = u32::try_from(question.len() - 4).unwrap();
         question[..4].copy_from_slice(&len.to_le_bytes());
@@ -137,9 +141,9 @@ mod tests {
 
     #[test]
     fn questions_that_come_too_early_are_heard_later_and_who_asks_too_much_meanwhile_has_to_go() {
-        let mut bench = Bench::new("early");
+        let mut bench = Fixture::new("early");
         let question =
-            encode(&Question { number: 1, request: Request::List { from: CommId::new(1) } }).unwrap();
+            encode(&NumberedRequest { number: 1, request: Request::List { from: CommId::new(1) } }).unwrap();
         let long = |len: usize| {
             let mut question = question.clone();
             question.resize(4 + len, b' ');
@@ -156,7 +160,7 @@ mod tests {
         assert!(left.len() <= MAX_BURDEN / MAX_MESSAGE + 1 && left[0] == short, "{} are left", left.len());
         let mut now_ms = 0;
         while !bench.coordinator.machine.is_open() {
-            bench.coordinator.handle(crate::coordinator::Event::Tick { now_ms });
+            bench.coordinator.handle(crate::coordinator::CoordinatorEvent::Tick { now_ms });
             now_ms += 10;
         }
         assert!(left.iter().all(|number| bench.coordinator.next_event(*number).is_some()));
@@ -164,7 +168,7 @@ mod tests {
 
     #[test]
     fn clients_that_do_not_read_have_to_go_and_devices_that_have_said_all_stay() {
-        let mut bench = Bench::new("unread");
+        let mut bench = Fixture::new("unread");
         let devices: Vec<_> = (0..TOO_MANY).map(|_| bench.connect(DEVICE(), b"", MAX_MESSAGE - 2)).collect();
         let quiet = bench.connect(CLIENT(), b"some", 0);
         assert_eq!(bench.left(), [&devices[..], &[quiet]].concat(), "of orders nothing counts");
@@ -176,7 +180,7 @@ mod tests {
 
     #[test]
     fn whoever_never_ends_a_long_message_has_to_go_be_it_a_device() {
-        let mut bench = Bench::new("unheard");
+        let mut bench = Fixture::new("unheard");
         let mut begun = u32::try_from(MAX_MESSAGE).unwrap().to_le_bytes().to_vec();
         begun.resize(MAX_MESSAGE, b' ');
         let quiet = bench.connect(DEVICE(), b"", 0);

@@ -20,7 +20,7 @@ impl std::fmt::Debug for Answer {
 
 /// How it comes to its end.
 #[derive(Debug)]
-pub(super) enum Ends {
+pub(super) enum Shutdown {
     /// By a signal, where this process has nobody else who waits for that.
     /// SIGQUIT is a question.
     Interrupt(Option<InterruptWatch>, Option<Answer>),
@@ -28,7 +28,7 @@ pub(super) enum Ends {
     Rope(UnixStream),
 }
 
-impl Ends {
+impl Shutdown {
     pub(super) fn by_interrupt() -> Result<Self> {
         let watch = InterruptWatch::start(true);
         watch

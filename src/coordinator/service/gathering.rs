@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::Coordinator;
 use crate::coordinator::id::DeviceId;
-use crate::coordinator::machine::Event;
+use crate::coordinator::machine::CoordinatorEvent;
 use crate::error::Result;
 use crate::shm::state_of_process;
 
@@ -21,7 +21,7 @@ impl Coordinator {
     pub fn gather(&mut self) -> Result<Option<Vec<DeviceId>>> {
         if self.occupied.follows_dead {
             let now_ms = self.now_ms();
-            self.handle(Event::Tick { now_ms });
+            self.handle(CoordinatorEvent::Tick { now_ms });
             while !self.machine.is_open() {
                 if self.serve_once()? {
                     return Ok(None);
@@ -45,7 +45,7 @@ impl Coordinator {
     fn miss(&mut self) {
         for device in self.machine.awaited() {
             if is_dead(device) {
-                self.handle(Event::Gone { device });
+                self.handle(CoordinatorEvent::Gone { device });
             }
         }
     }

@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-use crate::coordinator::device::Appointed;
+use crate::coordinator::device::StartedDevice;
 use crate::coordinator::directory::RuntimeDirectory;
 use crate::coordinator::id::DeviceId;
 
 /// See the module. They are held from the moment that they register: where a process hangs for good, what the system tells of
 /// its memory, and so of its environment, may be waited for in vain.
 #[derive(Debug)]
-pub(super) struct Own {
+pub(super) struct KillableDevices {
     directory: RuntimeDirectory,
     held: BTreeMap<DeviceId, OwnedFd>,
 }
 
-impl Own {
+impl KillableDevices {
     pub(super) fn new(directory: &RuntimeDirectory) -> Self {
         Self { directory: directory.clone(), held: BTreeMap::new() }
     }
@@ -36,6 +36,6 @@ impl Own {
     }
 
     fn hold(&self, device: DeviceId) -> Option<OwnedFd> {
-        Appointed::of(device, &self.directory)?.hold(&self.directory)
+        StartedDevice::of(device, &self.directory)?.hold(&self.directory)
     }
 }

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::coordinator::greeting::{Bulletin, Greeting, Question, Role, VERSION, Welcome};
+use crate::coordinator::greeting::{DeviceMessage, Hello, HelloReply, NumberedRequest, PeerRole, VERSION};
 use crate::coordinator::id::{ClientId, DeviceId};
-use crate::coordinator::link::Link;
-use crate::coordinator::machine::{Event, MAX_DEVICES};
-use crate::coordinator::refusal::Refusal;
+use crate::coordinator::link::Connection;
+use crate::coordinator::machine::{CoordinatorEvent, MAX_DEVICES};
+use crate::coordinator::refusal::RequestError;
 
 /// The most clients at a time. Devices, and those who have not said yet who they are, have places of their own.
 pub(super) const MAX_CLIENTS: usize = 448;
@@ -17,33 +17,33 @@ const MAX_ASKED: usize = 64;
 /// Who is at the other side of a connection.
 #[derive(Debug)]
 pub(super) struct Peer {
-    pub(super) link: Link,
+    pub(super) link: Connection,
     pub(super) pid: u32,
-    pub(super) kind: Kind,
+    pub(super) kind: PeerState,
 }
 
 /// For whom there is no room any more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct PeerCapacity {
     pub(super) is_full_of_devices: bool,
     pub(super) is_full_of_clients: bool,
 }
 
-impl Room {
-    fn refusal(self, role: Role) -> Option<Refusal> {
+impl PeerCapacity {
+    fn refusal(self, role: PeerRole) -> Option<RequestError> {
         let (what, limit) = match role {
-            Role::Device if self.is_full_of_devices => ("places for devices in the pool", MAX_DEVICES),
-            Role::Client if self.is_full_of_clients => ("places for clients", MAX_CLIENTS),
+            PeerRole::Device if self.is_full_of_devices => ("places for devices in the pool", MAX_DEVICES),
+            PeerRole::Client if self.is_full_of_clients => ("places for clients", MAX_CLIENTS),
             _ => return None,
         };
-        Some(Refusal::Exhausted { what: what.to_owned(), limit })
+        Some(RequestError::Exhausted { what: what.to_owned(), limit })
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum PeerState {
     /// It has not said yet.
-    Stranger { until: Instant },
+    Unidentified { until: Instant },
     /// It asks, waits for so many answers, and has greeted or asked last then.
     Client { asked: usize, heard: Instant },
     /// A device, which the machine may know already.
@@ -55,25 +55,27 @@ impl Peer {
     pub(super) fn greeted(
         &mut self,
         beat: Option<Duration>,
-        room: Room,
+        room: PeerCapacity,
     ) -> std::result::Result<bool, String> {
-        let Some(Greeting { shmccl, role }) = self.link.next()? else { return Ok(false) };
+        let Some(Hello { shmccl, role }) = self.link.next()? else { return Ok(false) };
         let is_ours = shmccl == VERSION;
-        let beat = beat.filter(|_| role == Role::Device && is_ours);
+        let beat = beat.filter(|_| role == PeerRole::Device && is_ours);
         let beat_us = beat.map(|beat| u64::try_from(beat.as_micros()).unwrap_or(u64::MAX));
         let refusal = room.refusal(role).filter(|_| is_ours);
         let is_refused = refusal.is_some();
-        self.link.send(&Welcome { refusal, ..Welcome::new(beat_us) });
+        self.link.send(&HelloReply { refusal, ..HelloReply::new(beat_us) });
         if !is_ours {
             return Err("another version".to_owned());
         }
         self.kind = match role {
             _ if is_refused => return Err("one too many".to_owned()),
-            Role::Client => Kind::Client { asked: 0, heard: Instant::now() },
+            PeerRole::Client => PeerState::Client { asked: 0, heard: Instant::now() },
             // A device whose process cannot be seen from here cannot be named.
-            Role::Device if self.pid == 0 => return Err("a device of another process namespace".to_owned()),
-            Role::Device => Kind::Device { is_known: false },
-            Role::Unknown => return Err("neither a client nor a device".to_owned()),
+            PeerRole::Device if self.pid == 0 => {
+                return Err("a device of another process namespace".to_owned());
+            }
+            PeerRole::Device => PeerState::Device { is_known: false },
+            PeerRole::Unknown => return Err("neither a client nor a device".to_owned()),
         };
         Ok(true)
     }
@@ -81,41 +83,43 @@ impl Peer {
     /// How much is kept for it that it is to answer for: of messages that have not been taken out, and of what it has not read. Orders that a
     /// device has not read are not its doing, and each device has but a few of them.
     pub(super) fn burden(&self) -> usize {
-        let unread = if matches!(self.kind, Kind::Device { .. }) { 0 } else { self.link.unread() };
+        let unread = if matches!(self.kind, PeerState::Device { .. }) { 0 } else { self.link.unread() };
         self.link.unheard() + unread
     }
 
     /// Since when it has been a client that waits for no answer, and has not asked for one that is yet to be heard, if it is one.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         match self.kind {
-            Kind::Client { asked: 0, heard } if !self.link.has_next() => Some(heard),
+            PeerState::Client { asked: 0, heard } if !self.link.has_next() => Some(heard),
             _ => None,
         }
     }
 
-    pub(super) fn question(&mut self, number: u64) -> std::result::Result<Option<Event>, String> {
-        let Kind::Client { asked, heard } = &mut self.kind else { return Ok(None) };
-        let Some(question) = self.link.next::<Question>()? else { return Ok(None) };
+    pub(super) fn question(&mut self, number: u64) -> std::result::Result<Option<CoordinatorEvent>, String> {
+        let PeerState::Client { asked, heard } = &mut self.kind else { return Ok(None) };
+        let Some(question) = self.link.next::<NumberedRequest>()? else { return Ok(None) };
         (*asked, *heard) = (*asked + 1, Instant::now());
         if *asked > MAX_ASKED {
             return Err("too many requests at a time".to_owned());
         }
-        let (client, Question { number, request }) = (ClientId::new(number), question);
-        Ok(Some(Event::Requested { client, number, request }))
+        let (client, NumberedRequest { number, request }) = (ClientId::new(number), question);
+        Ok(Some(CoordinatorEvent::Requested { client, number, request }))
     }
 
-    pub(super) fn bulletin(&mut self) -> std::result::Result<Option<Event>, String> {
-        let Kind::Device { is_known } = &mut self.kind else { return Ok(None) };
-        let Some(bulletin) = self.link.next::<Bulletin>()? else { return Ok(None) };
+    pub(super) fn bulletin(&mut self) -> std::result::Result<Option<CoordinatorEvent>, String> {
+        let PeerState::Device { is_known } = &mut self.kind else { return Ok(None) };
+        let Some(bulletin) = self.link.next::<DeviceMessage>()? else { return Ok(None) };
         let device = DeviceId::new(self.pid);
         match bulletin {
-            Bulletin::Beat if *is_known => Ok(Some(Event::Beat { device })),
-            Bulletin::Beat => Err("a device that has not said how it is".to_owned()),
-            Bulletin::State { range, socket, report } => Ok(Some(if std::mem::replace(is_known, true) {
-                Event::Reported { device, report: *report }
-            } else {
-                Event::Registered { device, range, socket, report: *report }
-            })),
+            DeviceMessage::Beat if *is_known => Ok(Some(CoordinatorEvent::Beat { device })),
+            DeviceMessage::Beat => Err("a device that has not said how it is".to_owned()),
+            DeviceMessage::State { range, socket, report } => {
+                Ok(Some(if std::mem::replace(is_known, true) {
+                    CoordinatorEvent::Reported { device, report: *report }
+                } else {
+                    CoordinatorEvent::Registered { device, range, socket, report: *report }
+                }))
+            }
         }
     }
 }
@@ -125,21 +129,21 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::coordinator::frame::{Exchange, encode, read};
+    use crate::coordinator::frame::{IoContext, encode, read};
     use crate::coordinator::greeting::GREETING_TIME;
 
     /// What who greets as this is told, and what becomes of it, where there is no room for anybody.
     fn greet(shmccl: &str, role: &str) -> (String, std::result::Result<bool, String>) {
         let (here, mut there) = UnixStream::pair().unwrap();
-        let kind = Kind::Stranger { until: Instant::now() };
-        let mut peer = Peer { link: Link::new(here).unwrap(), pid: 7, kind };
+        let kind = PeerState::Unidentified { until: Instant::now() };
+        let mut peer = Peer { link: Connection::new(here).unwrap(), pid: 7, kind };
         let greeting = serde_json::json!({ "shmccl": shmccl, "role": role });
         std::io::Write::write_all(&mut there, &encode(&greeting).unwrap()).unwrap();
         peer.link.read();
-        let room = Room { is_full_of_devices: true, is_full_of_clients: true };
+        let room = PeerCapacity { is_full_of_devices: true, is_full_of_clients: true };
         let greeted = peer.greeted(None, room);
-        let exchange = Exchange { peer: "coordinator", operation: "asking", patience: GREETING_TIME };
-        let welcome = read::<Welcome>(&mut there, exchange).unwrap();
+        let exchange = IoContext { peer: "coordinator", operation: "asking", patience: GREETING_TIME };
+        let welcome = read::<HelloReply>(&mut there, exchange).unwrap();
         (welcome.check().map_or_else(|error| error.to_string(), |welcome| welcome.shmccl), greeted)
     }
 

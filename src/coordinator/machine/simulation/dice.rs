@@ -1,9 +1,9 @@
 //! Numbers drawn from a seed (SplitMix64, by Steele, Lea and Flood).
 
 /// Draws numbers.
-pub(super) struct Dice(u64);
+pub(super) struct Random(u64);
 
-impl Dice {
+impl Random {
     pub(super) fn new(seed: u64) -> Self {
         Self(seed)
     }

@@ -1,18 +1,18 @@
 //! What clients ask, and whether they are answered.
 
 use super::{Broken, RANGE, World};
-use crate::coordinator::call::{Collective, DeviceCall, Operator};
+use crate::coordinator::call::{Collective, DeviceCall, DeviceReduceOp};
 use crate::coordinator::id::{ClientId, CommId, DeviceId, GroupId};
-use crate::coordinator::machine::Event;
-use crate::coordinator::refusal::Refusal;
-use crate::coordinator::request::{Reply, Request, State};
+use crate::coordinator::machine::CoordinatorEvent;
+use crate::coordinator::refusal::RequestError;
+use crate::coordinator::request::{CommState, Reply, Request};
 use crate::reduce::DataType;
 
 impl World {
     pub(super) fn lose_client(&mut self) -> Result<(), String> {
         let client = self.dice.below(3);
         self.asked.retain(|(asker, _), _| *asker != client);
-        self.happen(Event::ClientGone { client: ClientId::new(client) })
+        self.happen(CoordinatorEvent::ClientGone { client: ClientId::new(client) })
     }
 
     pub(super) fn ask(&mut self) -> Result<(), String> {
@@ -33,7 +33,7 @@ impl World {
         }
         self.asked.insert((client, number), 0);
         self.note(|| format!("request {number} of client {client}: {request:?}"));
-        self.happen(Event::Requested { client: ClientId::new(client), number, request })
+        self.happen(CoordinatorEvent::Requested { client: ClientId::new(client), number, request })
     }
 
     fn draw_request(&mut self) -> Request {
@@ -72,7 +72,7 @@ impl World {
     fn draw_call(&mut self, comm: CommId) -> DeviceCall {
         let found = self.machine.as_ref().and_then(|machine| machine.comms.get(&comm));
         let addresses = vec![0x1000; found.map_or(1, |comm| comm.members.len())];
-        let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, Operator::Sum);
+        let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, DeviceReduceOp::Sum);
         // One in so many is an element too long.
         let count = 1 + self.dice.below(RANGE.max - RANGE.min) / 8 + u64::from(self.dice.once_in(8)) * 512;
         DeviceCall { collective, data_type, op, root: 0, count, send: addresses.clone(), recv: addresses }
@@ -82,26 +82,26 @@ impl World {
         &mut self,
         client: u64,
         number: u64,
-        reply: &Result<Reply, Refusal>,
+        reply: &Result<Reply, RequestError>,
     ) -> Result<(), String> {
         self.seen.extend(match reply {
             Ok(Reply::Status(_)) if self.growing.contains(&number) => Some("grown"),
-            Ok(Reply::Status(status)) if status.state == State::Ready => Some("ready"),
-            Ok(Reply::Status(status)) if status.state == State::Failed => Some("failed"),
+            Ok(Reply::Status(status)) if status.state == CommState::Ready => Some("ready"),
+            Ok(Reply::Status(status)) if status.state == CommState::Failed => Some("failed"),
             Ok(Reply::InProgress(_)) => Some("group"),
             Ok(Reply::Ended) if self.finalizing.contains(&number) => Some("finalized"),
             Ok(Reply::Ended) => Some("destroyed"),
             Ok(Reply::Queued { .. }) => Some("open group"),
             Ok(Reply::Located(_)) => Some("located"),
             Ok(Reply::Checkpoint(_)) => Some("checkpoint"),
-            Err(Refusal::CheckpointFailed { .. }) => Some("checkpoint failed"),
+            Err(RequestError::CheckpointFailed { .. }) => Some("checkpoint failed"),
             Ok(Reply::GroupCancelled) => Some("group cancelled"),
-            Err(Refusal::NoSuchGroup { .. }) => Some("no such group"),
-            Err(Refusal::NotFormed { .. }) => Some("not formed"),
-            Err(Refusal::NotGrown { .. }) => Some("not grown"),
-            Err(Refusal::OutOfRange { .. }) => Some("out of range"),
-            Err(Refusal::Failed { .. }) => Some("failed"),
-            Err(Refusal::NotEnoughDevices { .. }) => Some("not enough"),
+            Err(RequestError::NoSuchGroup { .. }) => Some("no such group"),
+            Err(RequestError::NotFormed { .. }) => Some("not formed"),
+            Err(RequestError::NotGrown { .. }) => Some("not grown"),
+            Err(RequestError::OutOfRange { .. }) => Some("out of range"),
+            Err(RequestError::Failed { .. }) => Some("failed"),
+            Err(RequestError::NotEnoughDevices { .. }) => Some("not enough"),
             _ => None,
         });
         match reply {
