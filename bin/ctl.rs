@@ -9,7 +9,8 @@ use anyhow::{Context, Result, anyhow};
 use comfy_table::Cell;
 use serde::Serialize;
 use shmccl::coordinator::{
-    CallProgress, Client, CommId, CommState, CommStatus, DeviceCall, DeviceId, DeviceStatus, RuntimeDirectory,
+    CallProgress, Client, CommId, CommState, CommStatus, CoordinatorError, DeviceCall, DeviceId,
+    DeviceStatus, RuntimeDirectory,
 };
 
 use crate::args::{Ask, CallArgs, CtlArgs, GroupEdge};
@@ -36,7 +37,7 @@ They find each other in $XDG_RUNTIME_DIR/shmccl, or else /tmp/shmccl-UID.";
 /// What is refused, or cannot be asked.
 pub(crate) fn run(args: &CtlArgs) -> Result<u8> {
     ask(args).map_err(|error| match error.downcast_ref() {
-        Some(shmccl::Error::Timeout { .. }) => anyhow!(
+        Some(CoordinatorError::Engine(shmccl::Error::Timeout { .. })) => anyhow!(
             "{}; it is busy, or stopped and goes on at `kill -CONT` of its process; --timeout gives it longer",
             failure::chain(&error)
         ),

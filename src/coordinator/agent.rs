@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
+use super::call::GroupWork;
 use super::id::{CommId, DeviceId};
 use super::order::{
     CommFormation, DeviceMembership, DeviceOrder, DevicePhase, DeviceReport, FailedGrowth, FailureKind,
 };
 use super::request::GroupOutcome;
-use super::work::GroupWork;
 
 /// What the worker of a device is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,7 +117,7 @@ impl Agent {
 
     /// The same, which says that it waits for other devices for `timeout`.
     #[must_use]
-    pub fn patient_for(mut self, timeout: Duration) -> Self {
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.report.timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         self
     }
@@ -131,7 +131,7 @@ impl Agent {
     /// What it says of itself to the coordinator that it is connected with: the same, but for what a group consists of that came from
     /// there. So what comes from many devices at once when they begin a long group is short.
     #[must_use]
-    pub fn bulletin(&self) -> DeviceReport {
+    pub fn outgoing_report(&self) -> DeviceReport {
         let mut membership = self.report.membership.clone();
         if let Some(DeviceMembership { phase: DevicePhase::Running { work, .. }, .. }) = &mut membership
             && self.is_ordered_here

@@ -1,11 +1,12 @@
 //! Collective calls as clients make them: by the addresses of each device's memory.
 
+use std::path::Path;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::error::RequestError;
 use super::id::DeviceId;
-use super::refusal::RequestError;
 use crate::collective::Operation;
 use crate::rank::MAX_RANKS;
 use crate::reduce::{DataType, ReduceOp};
@@ -16,6 +17,9 @@ pub const MAX_CALLS: usize = 64;
 /// How many times the bytes of a device the operands of a group may have together, for which it has to find as much memory again. No call
 /// has more by itself.
 pub(super) const MAX_OPERANDS: u64 = 2;
+
+/// The longest path of a directory, in bytes: Linux takes no longer one.
+pub(super) const MAX_PATH: usize = 4096;
 
 /// The range of addresses of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -235,6 +239,42 @@ impl DeviceCall {
             range.check(*device, received)?;
         }
         Ok(())
+    }
+}
+
+/// What a group consists of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum GroupWork {
+    /// Collective operations, which are executed together.
+    Calls(Vec<DeviceCall>),
+    /// The memory of all devices is written to this directory.
+    Checkpoint(String),
+    /// The memory of all devices is read back from this directory.
+    Restore(String),
+}
+
+impl GroupWork {
+    /// Where a checkpoint is that it is about.
+    pub(super) fn directory(&self) -> Option<&str> {
+        match self {
+            Self::Calls(_) => None,
+            Self::Checkpoint(directory) | Self::Restore(directory) => Some(directory),
+        }
+    }
+
+    /// # Errors
+    /// [`RequestError::BadDirectory`] for a directory that is not the same for all devices, wherever they were started.
+    pub(super) fn check(&self) -> Result<(), RequestError> {
+        let Some(directory) = self.directory() else { return Ok(()) };
+        let is = match () {
+            () if directory.len() > MAX_PATH => "is too long",
+            () if directory.contains('\0') => "has a zero byte in it",
+            () if !Path::new(directory).is_absolute() => "does not begin with a slash",
+            () => return Ok(()),
+        };
+        let directory = directory.chars().take(64).collect();
+        Err(RequestError::BadDirectory { directory, is: is.to_owned() })
     }
 }
 

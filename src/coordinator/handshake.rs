@@ -1,6 +1,7 @@
-//! How two sides of a connection make sure that they can talk: one user, one version.
+//! The first messages of a connection, by which both sides make sure that they are of one user and one
+//! version, and the messages that follow.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -10,87 +11,91 @@ use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
 use super::call::AddressRange;
-use super::fault::CoordinatorError;
-use super::frame::{self, IoContext};
-use super::hurried::DeadlineStream;
+use super::deadline_stream::{Address, DeadlineStream};
+use super::directory::RuntimeDirectory;
+use super::error::{CoordinatorError, RequestError};
 use super::id::{CommId, DeviceId};
 use super::order::DeviceReport;
-use super::refusal::RequestError;
 use super::request::{Reply, Request};
-use crate::error::{Error, Result};
+use super::wire::{self, IoContext};
+use crate::error::Error;
 
-/// What both sides of a connection have to have in common: the version, and the number of the format of their messages.
-pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+format.7");
+/// The version that both sides of a connection must have, and the number of the format of their
+/// messages.
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+format.8");
 
-/// How long a side waits for what the other one has no reason to put off.
+/// How the coordinator is named in errors.
+pub(super) const COORDINATOR: &str = "coordinator";
+
+/// How long a side waits for an answer that the other one has no reason to put off.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long who has connected may take to say who it is.
+/// How long a peer that has connected may take to greet.
 pub(super) const GREETING_TIME: Duration = Duration::from_secs(5);
 
-/// The first message of who connects. Whatever the version, it has these fields.
+/// The first message of the side that connects. Every version has these fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hello {
     /// The version.
     pub(super) shmccl: String,
-    /// What it is.
+    /// The role of the peer.
     pub(super) role: PeerRole,
 }
 
-/// The answer to it, from who listens; the end of the connection, if the versions are not the same.
+/// The answer of the side that listens. The connection ends after it if the versions differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct HelloReply {
     /// The version.
     pub(super) shmccl: String,
-    /// How often a device is to give a sign of life, in microseconds, if it is to.
+    /// How often a device is to send a heartbeat, in microseconds, if it is to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) beat_us: Option<u64>,
-    /// Why a device is not taken, after which the connection ends.
+    pub(super) heartbeat_us: Option<u64>,
+    /// Why the peer is refused, after which the connection ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) refusal: Option<RequestError>,
 }
 
 impl HelloReply {
-    /// Whoever is greeted with this is let in.
-    pub(super) fn new(beat_us: Option<u64>) -> Self {
-        Self { shmccl: VERSION.to_owned(), beat_us, refusal: None }
+    /// Accepts a peer.
+    pub(super) fn new(heartbeat_us: Option<u64>) -> Self {
+        Self { shmccl: VERSION.to_owned(), heartbeat_us, refusal: None }
     }
 
     /// # Errors
-    /// [`CoordinatorError::Version`], [`CoordinatorError::Refused`].
-    pub(super) fn check(self) -> Result<Self> {
+    /// [`CoordinatorError::VersionMismatch`], [`CoordinatorError::Refused`].
+    pub(super) fn check(self) -> Result<Self, CoordinatorError> {
         check_version(&self.shmccl)?;
         match self.refusal {
-            Some(refusal) => Err(refusal.error()),
+            Some(refusal) => Err(refusal.into()),
             None => Ok(self),
         }
     }
 }
 
-/// What connects.
+/// The role of a peer that connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum PeerRole {
-    /// Somebody who asks.
+    /// It sends requests.
     Client,
     /// A device of the pool.
     Device,
-    /// What another version may have, and this one does not know.
+    /// A role of another version.
     #[serde(other)]
     Unknown,
 }
 
-/// What a device tells the coordinator.
+/// A message of a device to the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum DeviceMessage {
-    /// How it is: first of all, and whenever that has changed.
+    /// Its state: first of all, and whenever that has changed.
     State { range: AddressRange, socket: String, report: Box<DeviceReport> },
-    /// That it does not hang.
-    Beat,
+    /// A sign that it does not hang.
+    Heartbeat,
 }
 
-/// What a client asks the coordinator.
+/// A message of a client to the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NumberedRequest {
@@ -98,15 +103,15 @@ pub(super) struct NumberedRequest {
     pub(super) request: Request,
 }
 
-/// What a client is answered.
+/// The answer to a [`NumberedRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NumberedReply {
     pub(super) number: u64,
-    pub(super) reply: std::result::Result<Reply, RequestError>,
+    pub(super) reply: Result<Reply, RequestError>,
 }
 
-/// What a client asks a device: after that, and a device's answer, the bytes themselves.
+/// A message of a client to a device. After it and the answer, the bytes themselves follow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CopyOrder {
@@ -117,7 +122,7 @@ pub(super) struct CopyOrder {
     pub(super) direction: CopyDirection,
 }
 
-/// Which way bytes go.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum CopyDirection {
@@ -127,50 +132,83 @@ pub(super) enum CopyDirection {
     Get,
 }
 
-/// The process at the other side of `stream`, if it is this user's.
+/// Returns the process at the other side of `stream`, if it is this user's.
 ///
 /// # Errors
 /// [`CoordinatorError::OtherUser`], [`Error::Os`].
-pub(super) fn check_peer(stream: &impl AsFd) -> Result<u32> {
+pub(super) fn check_peer(stream: &impl AsFd) -> Result<u32, CoordinatorError> {
     let peer = getsockopt(stream, PeerCredentials)
         .map_err(|errno| Error::os("asking who is at the other side of a socket", errno))?;
     let mine = geteuid().as_raw();
     if peer.uid() != mine {
-        return Err(CoordinatorError::OtherUser { mine, theirs: peer.uid() }.error());
+        return Err(CoordinatorError::OtherUser { mine, theirs: peer.uid() });
     }
     Ok(u32::try_from(peer.pid()).unwrap_or_default())
 }
 
 /// # Errors
-/// [`CoordinatorError::Version`] unless `theirs` is the version of this side.
-pub(super) fn check_version(theirs: &str) -> Result<()> {
+/// [`CoordinatorError::VersionMismatch`] unless `theirs` is the version of this side.
+pub(super) fn check_version(theirs: &str) -> Result<(), CoordinatorError> {
     if theirs == VERSION {
         return Ok(());
     }
-    // As much of it as a version can be long.
+    // No more of it than a version can be long.
     let theirs = theirs.chars().filter(|it| !it.is_control()).take(32).collect();
-    Err(CoordinatorError::Version { mine: VERSION.to_owned(), theirs }.error())
+    Err(CoordinatorError::VersionMismatch { mine: VERSION.to_owned(), theirs })
 }
 
-/// Greets who listens as `role`, within the patience of `exchange`, which names it. Returns what it answers, which is of this version.
+/// Greets the side that listens as `role`, within the patience of `context`, which names it. Returns its
+/// answer, which is of this version.
 ///
 /// # Errors
-/// [`Error::Coordinator`], [`Error::Timeout`], [`Error::Os`].
-pub(super) fn greet(stream: &UnixStream, role: PeerRole, exchange: IoContext) -> Result<HelloReply> {
+/// [`CoordinatorError::OtherUser`], [`CoordinatorError::VersionMismatch`], [`CoordinatorError::Refused`];
+/// those of [`wire::read`].
+pub(super) fn greet(
+    stream: &UnixStream,
+    role: PeerRole,
+    context: IoContext,
+) -> Result<HelloReply, CoordinatorError> {
     check_peer(stream)?;
-    greet_by(&mut DeadlineStream::new(stream, exchange.patience), role, exchange)
+    greet_checked(&mut DeadlineStream::new(stream, context.patience), role, context)
 }
 
-/// As [`greet`], where it was looked who the other side is; the deadline is that of `stream`.
+/// Like [`greet`], but for a peer whose user was checked. The deadline is that of `stream`.
 ///
 /// # Errors
 /// Those of [`greet`].
-pub(super) fn greet_by(
+pub(super) fn greet_checked(
     stream: &mut (impl Read + Write),
     role: PeerRole,
-    exchange: IoContext,
-) -> Result<HelloReply> {
-    frame::write(stream, &Hello { shmccl: VERSION.to_owned(), role }, exchange)?;
-    let welcome: HelloReply = frame::read(stream, exchange)?;
-    welcome.check()
+    context: IoContext,
+) -> Result<HelloReply, CoordinatorError> {
+    wire::write(stream, &Hello { shmccl: VERSION.to_owned(), role }, context)?;
+    let reply: HelloReply = wire::read(stream, context)?;
+    reply.check()
+}
+
+/// Connects with the coordinator of `directory`, and greets it as `role`, each within `patience`.
+///
+/// # Errors
+/// [`CoordinatorError::NotRunning`], [`CoordinatorError::Dead`], [`CoordinatorError::Unusable`],
+/// [`Error::Timeout`], [`Error::ResourceLimit`]; those of [`greet`].
+pub(super) fn connect(
+    directory: &RuntimeDirectory,
+    role: PeerRole,
+    patience: Duration,
+) -> Result<(UnixStream, HelloReply), CoordinatorError> {
+    let connecting = IoContext { peer: COORDINATOR, operation: "connecting with the coordinator", patience };
+    let path = directory.socket();
+    let connected = Address::of_path(&path).and_then(|address| address.connect_within(patience));
+    let stream = connected.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => CoordinatorError::NotRunning { path },
+        ErrorKind::ConnectionRefused => CoordinatorError::Dead { path },
+        _ => match connecting.error(error) {
+            CoordinatorError::Engine(Error::Os { source, .. }) => {
+                CoordinatorError::at("connecting with the coordinator at", &path, source)
+            }
+            error => error,
+        },
+    })?;
+    let reply = greet(&stream, role, IoContext { operation: "greeting the coordinator", ..connecting })?;
+    Ok((stream, reply))
 }

@@ -22,12 +22,9 @@
 //! told, since its worker hangs, is given up: it is dropped, and killed where it is the coordinator's own ([`CoordinatorAction::GiveUp`]). One that
 //! is not, or is spared, may come back, as a device that is told to leave what it was in.
 
-mod adopt;
-mod checkpoint;
-mod comm;
+pub(super) mod comm;
+mod device_table;
 mod grow;
-mod pool;
-mod pulse;
 mod requests;
 mod settle;
 #[cfg(test)]
@@ -39,14 +36,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::call::AddressRange;
+use super::error::RequestError;
 use super::id::{ClientId, CommId, DeviceId};
 use super::metrics::CoordinatorCounters;
 use super::order::{DeviceOrder, DeviceReport};
-use super::refusal::RequestError;
 use super::request::{CommState, CommStatus, Reply, Request};
 use crate::launch::HangRule;
 use comm::Comm;
-use pool::DeviceTable;
+use device_table::DeviceTable;
 
 /// The most devices in the pool.
 pub const MAX_DEVICES: usize = 1024;
@@ -92,8 +89,8 @@ pub enum CoordinatorEvent {
         /// Its state.
         report: DeviceReport,
     },
-    /// A device has given a sign of life.
-    Beat {
+    /// A device has sent a heartbeat.
+    Heartbeat {
         /// Which.
         device: DeviceId,
     },
@@ -180,9 +177,9 @@ pub enum LogEntry {
     Comm(CommStatus),
 }
 
-/// Who asked, and by what number.
+/// A request of a client, by the number that the client has given it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct RequestId {
+pub(crate) struct RequestId {
     client: ClientId,
     number: u64,
 }
@@ -190,34 +187,34 @@ struct RequestId {
 /// The state machine. See the module.
 #[derive(Debug)]
 pub struct CoordinatorMachine {
-    settings: CoordinatorSettings,
+    pub(super) settings: CoordinatorSettings,
     incarnation: u64,
     /// The time as it was told last, once it was.
     told_ms: Option<u64>,
     /// The time without its own pauses, by which orders are stamped.
-    now_ms: u64,
+    pub(super) now_ms: u64,
     /// The time of the last tick, by which all is judged: whatever had come by then has been taken in.
-    judged_ms: u64,
+    pub(super) judged_ms: u64,
     /// When requests are taken, once it is known when the coordinator started.
     opens_ms: Option<u64>,
     /// When it looks for signs of life next, if it does.
     looks_ms: u64,
-    pool: DeviceTable,
-    comms: BTreeMap<CommId, Comm>,
-    newest: CommId,
+    pub(super) pool: DeviceTable,
+    pub(super) comms: BTreeMap<CommId, Comm>,
+    pub(super) newest: CommId,
     /// How many groups were opened.
     opened: u64,
     /// How communicators have ended that were the last to, and in which order.
-    ended: BTreeMap<CommId, CommStatus>,
+    pub(super) ended: BTreeMap<CommId, CommStatus>,
     ended_in_order: VecDeque<CommId>,
     /// In which state and epoch communicators were when they were looked at last.
     told: BTreeMap<CommId, (CommState, u64)>,
     /// Requests that came before the coordinator knew its devices.
     early: Vec<(RequestId, Request)>,
     /// Members of communicators that are adopted which are dead, and do not come back.
-    dead: BTreeSet<DeviceId>,
+    pub(super) dead: BTreeSet<DeviceId>,
     counts: CoordinatorCounters,
-    actions: Vec<CoordinatorAction>,
+    pub(super) actions: Vec<CoordinatorAction>,
 }
 
 impl Default for CoordinatorSettings {
@@ -283,7 +280,7 @@ impl CoordinatorMachine {
                     self.place(device);
                 }
             }
-            CoordinatorEvent::Beat { device } => {
+            CoordinatorEvent::Heartbeat { device } => {
                 // Nothing follows from it before the next look.
                 self.pool.beat(device);
                 return Vec::new();
@@ -343,7 +340,7 @@ impl CoordinatorMachine {
     }
 
     /// The device is dead, or as good as that; and why it is taken for that, where its connection has not ended.
-    fn lose(&mut self, device: DeviceId, why: Option<String>) {
+    pub(super) fn lose(&mut self, device: DeviceId, why: Option<String>) {
         let Some(owner) = self.pool.remove(device) else { return };
         self.counts.lost += 1;
         self.actions.push(CoordinatorAction::Log(LogEntry::Lost { device, why: why.clone() }));
@@ -357,7 +354,7 @@ impl CoordinatorMachine {
     }
 
     /// The device hangs, as is known by this.
-    fn give_up_on(&mut self, device: DeviceId, why: String) {
+    pub(super) fn give_up_on(&mut self, device: DeviceId, why: String) {
         self.lose(device, Some(why.clone()));
         self.actions.push(CoordinatorAction::GiveUp { device, why, kills: !self.settings.spares_hung });
     }

@@ -5,9 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::call::{GroupWork, MAX_PATH};
 use super::id::{CommId, DeviceId, MAX_NUMBER};
 use super::request::GroupOutcome;
-use super::work::{GroupWork, MAX_PATH};
 use crate::rank::MAX_RANKS;
 
 /// How long a text in a report may be.

@@ -152,7 +152,7 @@ fn a_pool_whose_devices_do_not_come_says_so_and_leaves_nothing() {
     let program = Program::new("false", [""; 0]);
     let settings = PoolOptions { directory: Some(directory.clone()), program, ..options(2) };
     let refused = Pool::start_with(&settings).unwrap_err().to_string();
-    assert!(refused.contains(" exited with code 1; a program that is to be one asks"), "{refused}");
+    assert!(refused.contains(" exited with code 1; a program that is to be a device calls"), "{refused}");
     let absent = PoolOptions { program: Program::new("/no/such/program", [""; 0]), ..settings };
     assert!(Pool::start_with(&absent).is_err());
     assert_eq!(entries(directory.path()), 0);

@@ -1,25 +1,31 @@
-//! The devices of a coordinator that was killed, which come back to the one that follows it.
+//! A coordinator that follows a dead one waits for the devices of that to come back, and ends those that
+//! are left when it ends itself.
 
-use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use super::Coordinator;
+use crate::coordinator::assignment::{StartedDevice, is_dead};
+use crate::coordinator::directory::RuntimeDirectory;
+use crate::coordinator::error::CoordinatorError;
+use crate::coordinator::fleet::terminate;
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::machine::CoordinatorEvent;
-use crate::error::Result;
-use crate::shm::state_of_process;
+use crate::coordinator::service::Coordinator;
 
-/// How often it is looked whether devices live that are waited for.
-const LOOK: Duration = Duration::from_millis(100);
+/// How often it is checked whether the devices that may come back live.
+const CHECK: Duration = Duration::from_millis(100);
 
 impl Coordinator {
-    /// Serves until devices of the one before it have had the time to come back, where that was killed. Returns who is there then, and
-    /// who lives and is in a communicator with those, or `None` when it was interrupted meanwhile.
+    /// Serves until the devices of a killed predecessor have had the time to come back.
+    ///
+    /// Returns the devices that have registered then, and the living ones that are in a communicator
+    /// with those; `None` when it was interrupted meanwhile. Returns at once where the predecessor has
+    /// ended in order.
     ///
     /// # Errors
     /// Those of [`Coordinator::serve`].
-    pub fn gather(&mut self) -> Result<Option<Vec<DeviceId>>> {
-        if self.occupied.follows_dead {
+    pub fn await_adoption(&mut self) -> Result<Option<Vec<DeviceId>>, CoordinatorError> {
+        if self.claimed.follows_dead {
             let now_ms = self.now_ms();
             self.handle(CoordinatorEvent::Tick { now_ms });
             while !self.machine.is_open() {
@@ -27,22 +33,21 @@ impl Coordinator {
                     return Ok(None);
                 }
             }
-            self.miss();
+            self.drop_dead();
         }
         let present = self.devices.keys().copied().chain(self.machine.awaited());
         Ok(Some(present.collect()))
     }
 
-    /// Looks, if it is time, which of the devices that are to come back are dead.
-    pub(super) fn miss_now_and_then(&mut self) {
-        if self.looked_for.elapsed() >= LOOK && self.machine.is_open() {
-            self.looked_for = Instant::now();
-            self.miss();
+    /// Drops the dead among the devices that may come back, if it is time for that.
+    pub(in crate::coordinator) fn drop_dead_in_time(&mut self) {
+        if self.checked_at.elapsed() >= CHECK && self.machine.is_open() {
+            self.checked_at = Instant::now();
+            self.drop_dead();
         }
     }
 
-    /// Looks which of the devices that are to come back are dead: nobody waits for those.
-    fn miss(&mut self) {
+    fn drop_dead(&mut self) {
         for device in self.machine.awaited() {
             if is_dead(device) {
                 self.handle(CoordinatorEvent::Gone { device });
@@ -51,31 +56,14 @@ impl Coordinator {
     }
 }
 
-/// Whether there is no process of this number, which is the device's, or it has ended and nobody has waited for it. One of which
-/// that cannot be told lives.
-pub(in crate::coordinator) fn is_dead(device: DeviceId) -> bool {
-    match std::fs::read_to_string(format!("/proc/{device}/stat")) {
-        Ok(stat) => matches!(state_of_process(&stat), Some("Z" | "X")),
-        Err(error) => error.kind() == ErrorKind::NotFound,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::process::Command;
-
-    use super::*;
-    use crate::testing::wait_until;
-
-    #[test]
-    fn a_device_that_was_killed_is_dead_whether_anybody_has_waited_for_it_or_not() {
-        assert!(!is_dead(DeviceId::new(std::process::id())));
-        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
-        let device = DeviceId::new(child.id());
-        assert!(!is_dead(device));
-        child.kill().unwrap();
-        wait_until("it has ended", || is_dead(device));
-        child.wait().unwrap();
-        assert!(is_dead(device));
-    }
+/// Ends the devices of `directory` that have outlived the process which has started them, registered or
+/// not, and waits until they have ended.
+///
+/// The caller holds the lock of the directory. A coordinator that ends in order ends these devices as it
+/// ends its own.
+pub(in crate::coordinator) fn end_orphans(directory: &RuntimeDirectory) {
+    let is_left = |it: &StartedDevice| it.is_orphan && it.assignment.outlives.is_some();
+    let left = StartedDevice::all(directory).unwrap_or_default().into_iter().filter(is_left);
+    let living: Vec<OwnedFd> = left.filter_map(|it| it.hold(directory)).collect();
+    terminate(&living);
 }

@@ -1,16 +1,17 @@
-//! Taking over from reports: after a restart, communicators are there of which this coordinator knows nothing.
+//! Rebuilding communicators from what their devices report to a coordinator that has not made them.
 
 use std::collections::BTreeSet;
 
-use super::comm::{Comm, CommStage};
-use super::{CoordinatorAction, CoordinatorMachine};
 use crate::coordinator::id::{CommId, DeviceId};
+use crate::coordinator::machine::comm::{Comm, CommStage};
+use crate::coordinator::machine::{CoordinatorAction, CoordinatorMachine};
 use crate::coordinator::order::{CAUSE, CommFormation, DeviceMembership, DevicePhase};
 use crate::coordinator::request::GroupOutcome;
 
 impl CoordinatorMachine {
-    /// Gives a device to the communicator that it says it is a member of: if that knows it, or is not known yet.
-    pub(super) fn place(&mut self, device: DeviceId) {
+    /// Gives a device to the communicator of which it reports to be a member. Makes the communicator if
+    /// it is not known yet.
+    pub(in crate::coordinator) fn place(&mut self, device: DeviceId) {
         let Some(found) = self.pool.get(device) else { return };
         let Some(membership) = found.report.membership.clone() else { return };
         if !membership.is_sound() {
@@ -20,7 +21,7 @@ impl CoordinatorMachine {
         }
         let id = membership.formation.comm;
         if !membership.formation.members.contains(&device) {
-            // It makes this up: no number is to be used up by that.
+            // The device makes this up. No number of a communicator is to be used up by that.
             return;
         }
         self.newest = self.newest.max(id);
@@ -34,20 +35,22 @@ impl CoordinatorMachine {
         }
         if let Some(mut comm) = self.comms.remove(&id) {
             if comm.is_adopted() {
-                self.reckon(&mut comm);
+                self.rebuild(&mut comm);
             }
             self.comms.insert(id, comm);
         }
     }
 
-    /// How long a member that lives has to come back: as long as it would have for an order.
+    /// Returns how long a living member has to come back: as long as it would have for an order.
     fn return_ms(&self) -> u64 {
         self.settings.patience_ms.max(self.settings.adopt_ms)
     }
 
-    /// Who belongs to a communicator that is adopted, as all say who may. Some are in the next epoch already: with fewer members, or
-    /// with newcomers. Whoever is further behind than that was lost to the others long ago.
-    fn reckon(&mut self, comm: &mut Comm) {
+    /// Sets the epoch, members and newcomers of an adopted communicator by what all its devices report.
+    ///
+    /// Some may be in the next epoch already, with fewer members or with newcomers. A device that is
+    /// further behind was lost to the others long ago.
+    fn rebuild(&mut self, comm: &mut Comm) {
         let is_its = |formation: &CommFormation| {
             (formation.comm, formation.incarnation) == (comm.id, comm.incarnation)
         };
@@ -60,7 +63,8 @@ impl CoordinatorMachine {
             .collect();
         let inside = || all.iter().map(|(_, membership)| membership).filter(|it| !it.is_outside());
         let highest = inside().map(|it| it.formation.epoch).max().unwrap_or_default();
-        // An epoch in which something has been done has begun for all whom it has: who is not in it by now was left behind.
+        // An epoch in which something has been done has begun for all its members: a device that is not
+        // in it by now was left behind.
         let is_new = inside()
             .filter(|it| it.formation.epoch == highest)
             .all(|it| matches!(it.phase, DevicePhase::Ready { .. } | DevicePhase::Leaving));
@@ -95,7 +99,7 @@ impl CoordinatorMachine {
         }
     }
 
-    /// Of whom nothing is known in a communicator that is adopted.
+    /// Returns the devices of an adopted communicator that have not come back and are not known dead.
     fn missed(&self, comm: &Comm) -> impl Iterator<Item = DeviceId> {
         let is_known = |device: &DeviceId| {
             self.pool.get(*device).is_some() || comm.lost.contains(device) || self.dead.contains(device)
@@ -103,19 +107,21 @@ impl CoordinatorMachine {
         comm.members.iter().chain(&comm.newcomers).copied().filter(move |device| !is_known(device))
     }
 
-    /// Devices of the coordinator before this one that are waited for, since others say that they are members with them.
+    /// Returns the devices of the coordinator before that are waited for, since others report to be in a
+    /// communicator with them.
     pub(in crate::coordinator) fn awaited(&self) -> BTreeSet<DeviceId> {
         self.comms.values().filter(|comm| comm.is_adopted()).flat_map(|comm| self.missed(comm)).collect()
     }
 
-    /// Waits for the members to come back; then their reports say where the communicator is.
-    pub(super) fn adopt(&mut self, comm: &mut Comm, until_ms: u64) -> bool {
-        self.reckon(comm);
+    /// Waits until the members have come back; then their reports tell the stage of the communicator.
+    /// Returns whether that is so.
+    pub(in crate::coordinator) fn adopt(&mut self, comm: &mut Comm, until_ms: u64) -> bool {
+        self.rebuild(comm);
         if self.judged_ms < until_ms && self.missed(comm).next().is_some() {
             return false;
         }
         for device in self.missed(comm).collect::<Vec<_>>() {
-            // It lives, and may have stopped long before this coordinator came, which has never known it.
+            // It lives, and may have stopped long before this coordinator began.
             let why = format!("it hangs, and has not come back in {} ms", self.return_ms());
             comm.hung.insert(device, why.clone());
             self.give_up_on(device, why);
@@ -147,7 +153,7 @@ impl CoordinatorMachine {
     }
 }
 
-/// What the reports of the members amount to.
+/// The state of an adopted communicator, by the reports of its members.
 struct AdoptedState {
     stage: CommStage,
     groups: u64,
@@ -155,7 +161,8 @@ struct AdoptedState {
 }
 
 impl AdoptedState {
-    /// `is_left` is whether a member lives that says it is none, which is lost to those that have met, `is_short` whether one does not say that it is one.
+    /// Combines `reports`. `is_short` is whether a member does not report to be one, `is_left` whether
+    /// such a member lives; it is lost to those that have met.
     fn new(id: CommId, epoch: u64, reports: &[&DeviceMembership], is_left: bool, is_short: bool) -> Self {
         let groups = reports.iter().map(|report| report.phase.groups()).max().unwrap_or_default();
         let present = || reports.iter().filter(|report| report.formation.epoch == epoch);
@@ -177,19 +184,20 @@ impl AdoptedState {
         Self { stage, groups, last: Self::outcome(reports, groups, is_short) }
     }
 
-    /// What came of the newest group, where the members say so. One of which a member is missing may have failed there.
+    /// Returns how the newest group has ended, where the members report that. Where a member is missing,
+    /// the group may have failed there.
     fn outcome(reports: &[&DeviceMembership], groups: u64, is_short: bool) -> Option<GroupOutcome> {
         let newest =
             |report: &&&DeviceMembership| report.last.as_ref().filter(|last| last.group == groups).cloned();
-        let told: Vec<_> = reports.iter().filter_map(|report| newest(&report)).collect();
-        let is_told_by_all = !is_short && told.len() == reports.len();
-        let failed = || told.iter().filter(|last| last.failure.is_some());
-        // Who names another one tells only that it failed there.
+        let outcomes: Vec<_> = reports.iter().filter_map(|report| newest(&report)).collect();
+        let all_report = !is_short && outcomes.len() == reports.len();
+        let failed = || outcomes.iter().filter(|last| last.failure.is_some());
+        // A failure that names another device only reports that the group has failed there.
         let cause = failed().find(|last| last.culprit.is_none()).or_else(|| failed().next());
-        cause.or_else(|| told.first().filter(|_| is_told_by_all)).cloned()
+        cause.or_else(|| outcomes.first().filter(|_| all_report)).cloned()
     }
 
-    /// The stage of a communicator of which nobody is going on.
+    /// Returns the stage of a communicator of which no member is growing or going on.
     fn at_rest(reports: &[&DeviceMembership], groups: u64, is_left: bool, is_short: bool) -> CommStage {
         let any = |is: fn(&DevicePhase) -> bool| reports.iter().any(|report| is(&report.phase));
         let has_met = any(|phase| {
@@ -202,7 +210,8 @@ impl AdoptedState {
             matches!(phase, DevicePhase::Leaving | DevicePhase::Unmet { .. } | DevicePhase::Hosting { .. })
         }) || (is_left && !has_met)
         {
-            // Who was told to leave, or not told to join, by a coordinator that is gone cannot be told otherwise.
+            // A device that the dead coordinator has told to leave, or not told to join, cannot be told
+            // otherwise.
             return CommStage::Leaving { gracefully: false };
         }
         let meeting = reports.iter().find_map(|report| match &report.phase {
@@ -219,7 +228,7 @@ impl AdoptedState {
         match (meeting, running) {
             (Some(id), _) => CommStage::Meeting { id },
             (None, Some(work)) => CommStage::Running { work },
-            // What the others have executed nobody can tell this one.
+            // The member cannot catch up: no report has what the others have executed.
             (None, None) if is_uneven && !is_short => {
                 let why = "a member has missed a group".to_owned();
                 CommStage::Failed { why, weight: CAUSE, in_vain: false }

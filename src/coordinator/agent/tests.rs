@@ -51,7 +51,7 @@ fn an_order_that_comes_twice_is_executed_once() {
 fn what_a_group_consists_of_is_told_to_a_coordinator_that_has_not_ordered_it_and_to_no_other() {
     let mut agent = ready();
     agent.take(run(1));
-    let told = |agent: &Agent| match agent.bulletin().membership.unwrap().phase {
+    let told = |agent: &Agent| match agent.outgoing_report().membership.unwrap().phase {
         DevicePhase::Running { group: 1, work } => work,
         other => panic!("{other:?}"),
     };
@@ -61,7 +61,7 @@ fn what_a_group_consists_of_is_told_to_a_coordinator_that_has_not_ordered_it_and
     agent.connect();
     assert_eq!(told(&agent), Some(GroupWork::Calls(Vec::new())));
     agent.finish(TaskOutcome::Ran(Ok(None)));
-    assert_eq!(agent.bulletin(), *agent.report());
+    assert_eq!(agent.outgoing_report(), *agent.report());
 }
 
 #[test]

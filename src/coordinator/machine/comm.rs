@@ -3,60 +3,59 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::RequestId;
-use super::pool::DeviceTable;
-use crate::coordinator::call::DeviceCall;
+use super::device_table::DeviceTable;
+use crate::coordinator::call::{DeviceCall, GroupWork};
 use crate::coordinator::id::{CommId, DeviceId, GroupId};
 use crate::coordinator::order::{CAUSE, CommFormation, DevicePhase, FailureKind};
 use crate::coordinator::request::{CommState, CommStatus, GroupOutcome};
-use crate::coordinator::work::GroupWork;
 
 /// How many requests may wait for one communicator, other than to destroy it.
-pub(super) const MAX_WAITING: usize = 64;
+pub(crate) const MAX_WAITING: usize = 64;
 
 /// How many times the members are told to go on before it is left to the client.
 const MAX_ATTEMPTS: u32 = 3;
 
 /// A communicator, and who waits for it.
 #[derive(Clone, Debug)]
-pub(super) struct Comm {
-    pub(super) id: CommId,
+pub(crate) struct Comm {
+    pub(crate) id: CommId,
     /// The coordinator that made it.
-    pub(super) incarnation: u64,
+    pub(crate) incarnation: u64,
     /// The members of this epoch, in the order of their ranks.
-    pub(super) members: Vec<DeviceId>,
+    pub(crate) members: Vec<DeviceId>,
     /// Those of them that are gone.
-    pub(super) lost: BTreeSet<DeviceId>,
+    pub(crate) lost: BTreeSet<DeviceId>,
     /// How it was found that members or newcomers hang that were lost by that.
-    pub(super) hung: BTreeMap<DeviceId, String>,
+    pub(crate) hung: BTreeMap<DeviceId, String>,
     /// Who is about to join the members, while they grow.
-    pub(super) newcomers: Vec<DeviceId>,
-    pub(super) epoch: u64,
+    pub(crate) newcomers: Vec<DeviceId>,
+    pub(crate) epoch: u64,
     /// The number of the newest group.
-    pub(super) groups: u64,
+    pub(crate) groups: u64,
     /// What a client has put into a group that has not ended.
-    pub(super) open: Option<OpenGroup>,
-    pub(super) keep_going: bool,
+    pub(crate) open: Option<OpenGroup>,
+    pub(crate) keep_going: bool,
     /// It was finalized: it is left when what is in progress is done, whoever waits for that. A failure undoes it.
-    pub(super) ending: bool,
+    pub(crate) ending: bool,
     /// Why it ends, where it was not finalized.
-    pub(super) fate: Option<String>,
-    pub(super) stage: CommStage,
-    pub(super) last: Option<GroupOutcome>,
+    pub(crate) fate: Option<String>,
+    pub(crate) stage: CommStage,
+    pub(crate) last: Option<GroupOutcome>,
     /// Until when the cause of a failure is waited for, of which only consequences have been told.
-    pub(super) cause_by_ms: Option<u64>,
-    pub(super) waiting: Vec<(RequestId, WaitCondition)>,
+    pub(crate) cause_by_ms: Option<u64>,
+    pub(crate) waiting: Vec<(RequestId, WaitCondition)>,
 }
 
 /// A group that takes calls.
 #[derive(Clone, Debug)]
-pub(super) struct OpenGroup {
-    pub(super) id: GroupId,
-    pub(super) calls: Vec<DeviceCall>,
+pub(crate) struct OpenGroup {
+    pub(crate) id: GroupId,
+    pub(crate) calls: Vec<DeviceCall>,
 }
 
 /// Where a communicator is in its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum CommStage {
+pub(crate) enum CommStage {
     /// Rank 0 makes the id of the meeting.
     Hosting,
     /// All meet under this id.
@@ -83,19 +82,19 @@ pub(super) enum CommStage {
 
 /// What is wrong with a communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct CommFailure {
-    pub(super) why: String,
+pub(crate) struct CommFailure {
+    pub(crate) why: String,
     /// How near it is to the cause: of [`FailureKind::weight`](crate::coordinator::order::FailureKind::weight).
-    pub(super) weight: u8,
+    pub(crate) weight: u8,
     /// By which device.
-    pub(super) culprit: Option<DeviceId>,
+    pub(crate) culprit: Option<DeviceId>,
     /// What every rank was in, where that is known.
-    pub(super) report: Option<String>,
+    pub(crate) report: Option<String>,
 }
 
 /// What a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WaitCondition {
+pub(crate) enum WaitCondition {
     /// That it is ready, from the start or after a loss.
     Ready,
     /// That it has grown.
@@ -112,13 +111,13 @@ pub(super) enum WaitCondition {
 
 impl CommStage {
     /// The members go on, from this attempt on.
-    pub(super) fn going_on(attempt: u32, why: String) -> Self {
+    pub(crate) fn going_on(attempt: u32, why: String) -> Self {
         Self::GoingOn { attempt, last: attempt.saturating_add(MAX_ATTEMPTS - 1), why }
     }
 }
 
 impl Comm {
-    pub(super) fn new(formation: &CommFormation, stage: CommStage) -> Self {
+    pub(crate) fn new(formation: &CommFormation, stage: CommStage) -> Self {
         Self {
             id: formation.comm,
             incarnation: formation.incarnation,
@@ -140,36 +139,36 @@ impl Comm {
     }
 
     /// What its members are told that it is.
-    pub(super) fn formation(&self) -> CommFormation {
+    pub(crate) fn formation(&self) -> CommFormation {
         let Self { id: comm, incarnation, epoch, keep_going, .. } = *self;
         CommFormation { comm, incarnation, epoch, members: self.members.clone(), keep_going }
     }
 
     /// What it is when it has grown, whoever of the newcomers comes first.
-    pub(super) fn next_formation(&self) -> CommFormation {
+    pub(crate) fn next_formation(&self) -> CommFormation {
         let members = self.members.iter().chain(&self.newcomers).copied().collect();
         CommFormation { epoch: self.epoch + 1, members, ..self.formation() }
     }
 
     /// It ends now or when all have left it, and was not finalized.
-    pub(super) fn end(&mut self, stage: CommStage, fate: String) {
+    pub(crate) fn end(&mut self, stage: CommStage, fate: String) {
         (self.ending, self.stage) = (false, stage);
         self.fate.get_or_insert(fate);
     }
 
     /// The newcomers, who are none any more.
-    pub(super) fn turn_out(&mut self) -> Vec<DeviceId> {
+    pub(crate) fn turn_out(&mut self) -> Vec<DeviceId> {
         let newcomers = std::mem::take(&mut self.newcomers);
         self.hung.retain(|device, _| !newcomers.contains(device));
         newcomers
     }
 
     /// The members that are not lost.
-    pub(super) fn living(&self) -> Vec<DeviceId> {
+    pub(crate) fn living(&self) -> Vec<DeviceId> {
         self.members.iter().copied().filter(|member| !self.lost.contains(member)).collect()
     }
 
-    pub(super) fn state(&self) -> CommState {
+    pub(crate) fn state(&self) -> CommState {
         match self.stage {
             CommStage::Hosting | CommStage::Meeting { .. } | CommStage::Adopting { .. } => CommState::Init,
             CommStage::Ready => CommState::Ready,
@@ -183,7 +182,7 @@ impl Comm {
         }
     }
 
-    pub(super) fn status(&self) -> CommStatus {
+    pub(crate) fn status(&self) -> CommStatus {
         let why = match &self.stage {
             CommStage::Failed { why, .. } | CommStage::GoingOn { why, .. } => Some(why.clone()),
             _ => self.fate.clone(),
@@ -200,12 +199,12 @@ impl Comm {
     }
 
     /// Whether it waits for the members that it had before this coordinator.
-    pub(super) fn is_adopted(&self) -> bool {
+    pub(crate) fn is_adopted(&self) -> bool {
         matches!(self.stage, CommStage::Adopting { .. })
     }
 
     /// When it does not wait any longer for its adoption, or the cause of a failure, if it does.
-    pub(super) fn waits_until(&self) -> Option<u64> {
+    pub(crate) fn waits_until(&self) -> Option<u64> {
         match self.stage {
             CommStage::Adopting { until_ms } => Some(until_ms),
             CommStage::Running { .. } => self.cause_by_ms,
@@ -214,7 +213,7 @@ impl Comm {
     }
 
     /// Takes out those who wait for one of `awaited`.
-    pub(super) fn take_waiting(&mut self, awaited: &[WaitCondition]) -> Vec<RequestId> {
+    pub(crate) fn take_waiting(&mut self, awaited: &[WaitCondition]) -> Vec<RequestId> {
         let (taken, kept) = self.waiting.drain(..).partition(|(_, it)| awaited.contains(it));
         self.waiting = kept;
         let taken: Vec<(RequestId, WaitCondition)> = taken;
@@ -222,7 +221,7 @@ impl Comm {
     }
 
     /// The number of the next attempt to go on: members pass over those that they have tried.
-    pub(super) fn next_attempt(&self, pool: &DeviceTable) -> u32 {
+    pub(crate) fn next_attempt(&self, pool: &DeviceTable) -> u32 {
         let tried = |member: &DeviceId| match pool.phase(*member, self.id, self.epoch) {
             Some(DevicePhase::Failed { attempt, .. } | DevicePhase::GoingOn { attempt, .. }) => {
                 Some(*attempt)
@@ -233,14 +232,14 @@ impl Comm {
     }
 
     /// That a member or newcomer was lost, and how, as far as that is known.
-    pub(super) fn loss_of(&self, lost: DeviceId) -> String {
+    pub(crate) fn loss_of(&self, lost: DeviceId) -> String {
         let how = self.hung.get(&lost).map_or_else(String::new, |how| format!(": {how}"));
         format!("device {lost} was lost{how}")
     }
 
     /// What is wrong with its members, if anything: one is lost, tells of a failure, or has left as another coordinator told it. Of
     /// several findings it is the first one of those that are nearest to the cause.
-    pub(super) fn trouble(&self, pool: &DeviceTable) -> Option<CommFailure> {
+    pub(crate) fn trouble(&self, pool: &DeviceTable) -> Option<CommFailure> {
         let lost = self.lost.first().map(|lost| CommFailure {
             why: self.loss_of(*lost),
             weight: CAUSE,

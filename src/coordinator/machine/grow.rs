@@ -8,9 +8,9 @@ use super::comm::{Comm, CommFailure, CommStage, WaitCondition};
 use super::requests::MaybeReply;
 use super::settle::Moved;
 use super::{CoordinatorMachine, RequestId};
+use crate::coordinator::error::RequestError;
 use crate::coordinator::id::{CommId, DeviceId};
 use crate::coordinator::order::{CommFormation, DeviceOrder, DevicePhase};
-use crate::coordinator::refusal::RequestError;
 use crate::coordinator::request::CommState;
 use crate::rank::MAX_RANKS;
 

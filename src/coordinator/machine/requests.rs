@@ -4,13 +4,12 @@ use std::collections::BTreeSet;
 
 use super::comm::{Comm, CommStage, MAX_WAITING, OpenGroup, WaitCondition};
 use super::{CoordinatorMachine, RequestId};
-use crate::coordinator::call::{AddressRange, DeviceCall, MAX_CALLS, check_together};
+use crate::coordinator::call::{AddressRange, DeviceCall, GroupWork, MAX_CALLS, check_together};
+use crate::coordinator::error::RequestError;
 use crate::coordinator::id::{CommId, DeviceId, GroupId};
 use crate::coordinator::metrics::{CommMetrics, Metrics};
 use crate::coordinator::order::CommFormation;
-use crate::coordinator::refusal::RequestError;
 use crate::coordinator::request::{CommState, DeviceStatus, GroupOutcome, Location, Reply, Request};
-use crate::coordinator::work::GroupWork;
 use crate::rank::MAX_RANKS;
 
 /// How many communicators an answer lists: as many as fit into a message, whatever they have to say.
@@ -102,7 +101,7 @@ impl CoordinatorMachine {
     }
 
     fn devices(&self) -> Reply {
-        let status = |(device, found): (DeviceId, &super::pool::DeviceRecord)| DeviceStatus {
+        let status = |(device, found): (DeviceId, &super::device_table::DeviceRecord)| DeviceStatus {
             device,
             range: found.range,
             comm: found.owner.or(found.report.membership.as_ref().map(|it| it.formation.comm)),
@@ -193,6 +192,21 @@ impl CoordinatorMachine {
             CommState::Failed => found.wait(asker, WaitCondition::Ready),
             state => Err(RequestError::WrongState { comm, state, needs: CommState::Failed.to_string() }),
         }
+    }
+
+    pub(super) fn ask_for_checkpoint(
+        &mut self,
+        asker: RequestId,
+        comm: CommId,
+        work: GroupWork,
+    ) -> MaybeReply {
+        work.check()?;
+        let found = self.comm(comm)?;
+        found.check_usable(&[CommState::Ready])?;
+        let answer = found.wait(asker, WaitCondition::Done)?;
+        found.dispatch(work);
+        self.counts.started += 1;
+        Ok(answer)
     }
 
     fn locate(&mut self, device: DeviceId) -> Result<Reply, RequestError> {

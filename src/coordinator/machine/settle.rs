@@ -1,13 +1,13 @@
 //! Settling: what members report decides how a communicator's life goes on, and what they are to do for it.
 
 use super::comm::{Comm, CommFailure, CommStage, WaitCondition};
-use super::pool::DeviceRecord;
+use super::device_table::{DeviceRecord, DeviceTable};
 use super::{CoordinatorAction, CoordinatorMachine, LogEntry, REMEMBERED};
+use crate::coordinator::call::GroupWork;
+use crate::coordinator::error::RequestError;
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::order::{CAUSE, DeviceMembership, DeviceOrder, DevicePhase, FailureKind};
-use crate::coordinator::refusal::RequestError;
 use crate::coordinator::request::{CommState, CommStatus, GroupOutcome, Reply};
-use crate::coordinator::work::GroupWork;
 
 /// How long the cause of a failure is waited for.
 const CAUSE_MS: u64 = 200;
@@ -152,6 +152,27 @@ impl CoordinatorMachine {
             }
         }
         all_done && self.conclude_group(comm)
+    }
+
+    /// All members have ended the newest group and are ready: it has succeeded, or is undone.
+    pub(super) fn conclude_group(&mut self, comm: &mut Comm) -> Moved {
+        let outcome = comm.outcome(&self.pool);
+        comm.last = Some(outcome.clone());
+        *(if outcome.failure.is_none() { &mut self.counts.succeeded } else { &mut self.counts.failed }) += 1;
+        let Some(why) = outcome.failure else {
+            for asker in comm.take_waiting(&[WaitCondition::Done]) {
+                // Whoever waits has asked for one that has a number.
+                self.reply(asker, Ok(Reply::Checkpoint(outcome.checkpoint.unwrap_or_default())));
+            }
+            comm.stage = if comm.ending { CommStage::Leaving { gracefully: true } } else { CommStage::Ready };
+            return true;
+        };
+        comm.ending = false;
+        for asker in comm.take_waiting(&[WaitCondition::Done, WaitCondition::Finalized]) {
+            self.reply(asker, Err(RequestError::CheckpointFailed { comm: comm.id, why: why.clone() }));
+        }
+        comm.stage = CommStage::Ready;
+        true
     }
 
     fn wait_to_go_on(&self, comm: &mut Comm, (why, weight): (String, u8), in_vain: bool) -> Moved {
@@ -331,6 +352,27 @@ impl CoordinatorMachine {
         for (device, order) in strays {
             self.order(device, &order);
         }
+    }
+}
+
+impl Comm {
+    /// What came of the newest group, as its members tell, who are all ready after it.
+    fn outcome(&self, pool: &DeviceTable) -> GroupOutcome {
+        let told = |member: &DeviceId| {
+            let last = pool.membership(*member, self.id)?.last.clone()?;
+            (last.group == self.groups).then_some((*member, last))
+        };
+        let told: Vec<_> = self.members.iter().filter_map(told).collect();
+        let failed = || told.iter().filter(|(_, last)| last.failure.is_some());
+        // Who names another one tells only that it failed there.
+        let first = failed().find(|(_, last)| last.culprit.is_none()).or_else(|| failed().next());
+        let failure = first.and_then(|(member, last)| {
+            last.failure.as_ref().map(|failure| format!("device {member}: {failure}"))
+        });
+        let culprit = first.and_then(|(_, last)| last.culprit);
+        let checkpoint = told.iter().find_map(|(_, last)| last.checkpoint).filter(|_| failure.is_none());
+        let report = first.and_then(|(_, last)| last.report.clone());
+        GroupOutcome { group: self.groups, failure, culprit, checkpoint, report }
     }
 }
 

@@ -7,12 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::dice::Random;
+use super::Random;
 use super::world::Broken;
 use crate::coordinator::agent::{DeviceTask, GroupFailure, TaskOutcome};
+use crate::coordinator::call::GroupWork;
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::order::FailureKind;
-use crate::coordinator::work::GroupWork;
 
 /// One incarnation of a communicator.
 #[derive(Debug, Default)]
@@ -72,7 +72,7 @@ pub(super) struct Position {
 
 impl Meeting {
     /// One of those who are there may end it, or time does. Returns the members when all have come, and that is news.
-    fn go_on(&mut self, place: &Position, dice: &mut Random) -> Option<Vec<DeviceId>> {
+    fn go_on(&mut self, place: &Position, random: &mut Random) -> Option<Vec<DeviceId>> {
         if self.outcome.is_some() {
             return None;
         }
@@ -82,7 +82,7 @@ impl Meeting {
         } else if self.awaited == Some(there) {
             self.outcome = Some(true);
             return Some(self.guests.values().chain(&self.newcomers).copied().collect());
-        } else if dice.once_in(20) {
+        } else if random.once_in(20) {
             self.outcome = Some(false);
         }
         None
@@ -122,10 +122,10 @@ impl Network {
         &mut self,
         place: &Position,
         task: &DeviceTask,
-        dice: &mut Random,
+        random: &mut Random,
     ) -> Option<TaskOutcome> {
         match task {
-            DeviceTask::Host if dice.once_in(30) => Some(TaskOutcome::Hosted(Err("no socket".to_owned()))),
+            DeviceTask::Host if random.once_in(30) => Some(TaskOutcome::Hosted(Err("no socket".to_owned()))),
             DeviceTask::Host => {
                 let id = format!("meeting {}", self.meetings.len());
                 self.meetings.insert(id.clone(), Meeting { host: Some(place.device), ..Meeting::default() });
@@ -135,18 +135,18 @@ impl Network {
                 let meeting = self.meetings.entry(id.clone()).or_default();
                 meeting.guests.insert(*rank, place.device);
                 meeting.awaited = Some((*n_ranks as usize, *n_ranks as usize));
-                self.meet(place, (id, 1), dice).map(TaskOutcome::Met)
+                self.meet(place, (id, 1), random).map(TaskOutcome::Met)
             }
             DeviceTask::Join { id } => {
                 let meeting = self.meetings.entry(id.clone()).or_default();
                 if !meeting.newcomers.contains(&place.device) {
                     meeting.newcomers.push(place.device);
                 }
-                self.meet(place, (id, place.epoch), dice).map(TaskOutcome::Met)
+                self.meet(place, (id, place.epoch), random).map(TaskOutcome::Met)
             }
-            DeviceTask::Grow { n_ranks, id } => self.grow(place, *n_ranks as usize, id, dice),
-            DeviceTask::Run { work } => self.run(place, work, dice).map(TaskOutcome::Ran),
-            DeviceTask::GoOn => self.go_on(place, dice).map(TaskOutcome::WentOn),
+            DeviceTask::Grow { n_ranks, id } => self.grow(place, *n_ranks as usize, id, random),
+            DeviceTask::Run { work } => self.run(place, work, random).map(TaskOutcome::Ran),
+            DeviceTask::GoOn => self.go_on(place, random).map(TaskOutcome::WentOn),
             DeviceTask::Leave { gracefully } => self.leave(place, *gracefully).then_some(TaskOutcome::Left),
         }
     }
@@ -160,11 +160,11 @@ impl Network {
         &mut self,
         place: &Position,
         (id, epoch): (&str, u64),
-        dice: &mut Random,
+        random: &mut Random,
     ) -> Option<Result<Vec<DeviceId>, String>> {
         let meeting = self.meetings.get_mut(id)?;
         let key = (id.to_owned(), epoch);
-        if let Some(members) = meeting.go_on(place, dice) {
+        if let Some(members) = meeting.go_on(place, random) {
             self.epochs.insert(key.clone(), Epoch { members, ..Epoch::default() });
         }
         match meeting.outcome? {
@@ -173,14 +173,20 @@ impl Network {
         }
     }
 
-    fn grow(&mut self, place: &Position, n_ranks: usize, id: &str, dice: &mut Random) -> Option<TaskOutcome> {
+    fn grow(
+        &mut self,
+        place: &Position,
+        n_ranks: usize,
+        id: &str,
+        random: &mut Random,
+    ) -> Option<TaskOutcome> {
         let epoch = self.epoch(place)?;
         let n_members = epoch.members.len();
         let rank = epoch.members.iter().position(|member| *member == place.device)?;
         let agreed = epoch.growing.entry(id.to_owned()).or_default();
         agreed.insert(place.device);
         if agreed.len() < n_members {
-            epoch.has_ended |= dice.once_in(60);
+            epoch.has_ended |= random.once_in(60);
             return epoch.has_ended.then(|| TaskOutcome::Ended("they have not agreed".to_owned()));
         }
         let is_one_gone = !epoch.gone.is_empty();
@@ -190,7 +196,7 @@ impl Network {
         if is_one_gone {
             meeting.outcome.get_or_insert(false);
         }
-        let met = self.meet(place, (id, place.epoch + 1), dice)?;
+        let met = self.meet(place, (id, place.epoch + 1), random)?;
         let broken = self.broken == Some(Broken::HalfGrown) && rank > 0;
         let epoch = self.epoch(place)?;
         match met {
@@ -210,7 +216,7 @@ impl Network {
         &mut self,
         place: &Position,
         work: &GroupWork,
-        dice: &mut Random,
+        random: &mut Random,
     ) -> Option<Result<Option<u64>, GroupFailure>> {
         let newest = self.written.last().map_or(1, |newest| newest + 1);
         let is_made_up = self.broken == Some(Broken::NothingWritten);
@@ -221,11 +227,11 @@ impl Network {
         if all_came && matches!(work, GroupWork::Calls(_)) {
             return Some(Ok(None));
         }
-        if all_came && !(epoch.has_ended && dice.once_in(4)) {
+        if all_came && !(epoch.has_ended && random.once_in(4)) {
             let is_ended = epoch.has_ended;
             let is_new = !epoch.checkpoints.contains_key(&place.group);
             // All of them agree on how it went.
-            let draw = || if is_ended || dice.once_in(3) { None } else { Some(newest) };
+            let draw = || if is_ended || random.once_in(3) { None } else { Some(newest) };
             let verdict = *epoch.checkpoints.entry(place.group).or_insert_with(draw);
             if is_new && !is_made_up {
                 self.written.extend(verdict);
@@ -235,16 +241,16 @@ impl Network {
             let trouble = GroupFailure { why, kind, rank, is_undone: !is_ended, report: None };
             return Some(verdict.map(Some).ok_or(trouble));
         }
-        epoch.has_ended |= dice.once_in(60);
+        epoch.has_ended |= random.once_in(60);
         let has_ended = epoch.has_ended;
-        let kind = dice.pick(&[FailureKind::Revoked, FailureKind::PeerLost, FailureKind::Timeout])?;
+        let kind = random.pick(&[FailureKind::Revoked, FailureKind::PeerLost, FailureKind::Timeout])?;
         let rank = (kind != FailureKind::Revoked).then_some(0);
         has_ended.then(|| {
             Err(GroupFailure { why: "it has ended".to_owned(), kind, rank, is_undone: false, report: None })
         })
     }
 
-    fn go_on(&mut self, place: &Position, dice: &mut Random) -> Option<Result<Vec<u32>, String>> {
+    fn go_on(&mut self, place: &Position, random: &mut Random) -> Option<Result<Vec<u32>, String>> {
         let (device, next) = (place.device, (place.job.clone()?, place.epoch + 1));
         let epoch = self.epoch(place)?;
         epoch.has_ended = true;
@@ -259,7 +265,7 @@ impl Network {
         };
         if epoch.successors.is_none() && epoch.members.iter().all(is_known) {
             let going_on = std::mem::take(&mut epoch.going_on);
-            if dice.once_in(6) {
+            if random.once_in(6) {
                 epoch.disappointed = going_on;
                 return None;
             }
@@ -272,7 +278,7 @@ impl Network {
         }
         let epoch = self.epoch(place)?;
         let Some(successors) = &epoch.successors else {
-            let times_out = dice.once_in(60).then(|| Err("timed out".to_owned()));
+            let times_out = random.once_in(60).then(|| Err("timed out".to_owned()));
             if times_out.is_some() {
                 epoch.going_on.remove(&device);
             }

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::world::World;
+use crate::coordinator::call::GroupWork;
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::machine::CoordinatorMachine;
 use crate::coordinator::machine::comm::{Comm, CommStage};
 use crate::coordinator::order::{CommFormation, DeviceMembership, DevicePhase};
 use crate::coordinator::request::{CommState, CommStatus};
-use crate::coordinator::work::GroupWork;
 
 /// What has to hold after every step.
 ///
@@ -247,7 +247,7 @@ fn one_ready_epoch(world: &World) -> Result<(), String> {
         let is_up = matches!(membership.phase, DevicePhase::Ready { .. } | DevicePhase::Running { .. });
         let CommFormation { comm, incarnation, epoch, .. } = membership.formation;
         let place = (job.clone(), epoch);
-        if is_up && world.plane.epochs.get(&place).is_some_and(|epoch| !epoch.has_ended) {
+        if is_up && world.network.epochs.get(&place).is_some_and(|epoch| !epoch.has_ended) {
             let other = alive.entry((comm, incarnation)).or_insert_with(|| place.clone());
             if *other != place {
                 return Err(format!("epochs {other:?} and {place:?} of {comm} are both ready"));

@@ -7,17 +7,17 @@ mod signs;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::dice::Random;
-use super::plane::Network;
+use super::Random;
+use super::network::Network;
 use super::rules;
 use crate::coordinator::agent::{Agent, AgentStep, DeviceTask, TaskOutcome};
 use crate::coordinator::call::AddressRange;
-use crate::coordinator::frame::encode;
 use crate::coordinator::id::{CommId, DeviceId, GroupId};
 use crate::coordinator::machine::{
     CoordinatorAction, CoordinatorEvent, CoordinatorMachine, CoordinatorSettings,
 };
 use crate::coordinator::order::DeviceReport;
+use crate::coordinator::wire::encode;
 use crate::launch::HangRule;
 pub(super) use device::SimDevice;
 use signs::{PATIENCE_MS, SILENCE_MS, TIMEOUT};
@@ -62,7 +62,7 @@ pub(super) enum Broken {
 pub(super) struct World {
     pub(super) machine: Option<CoordinatorMachine>,
     pub(super) devices: BTreeMap<DeviceId, SimDevice>,
-    pub(super) plane: Network,
+    pub(super) network: Network,
     /// How often each request was answered that can still be.
     pub(super) asked: BTreeMap<(u64, u64), u32>,
     /// What has come to pass.
@@ -72,7 +72,7 @@ pub(super) struct World {
     /// Those of its own that it has given up, and does not spare.
     pub(super) killed: BTreeSet<DeviceId>,
     pub(super) log: Vec<String>,
-    dice: Random,
+    random: Random,
     /// The coordinator lives through all of it, so that nothing can be excused by what it does not know.
     is_steady: bool,
     /// Devices that hang are left as they are.
@@ -109,13 +109,13 @@ impl World {
         let mut world = Self {
             machine: Some(CoordinatorMachine::new(settings(spares_hung), 0)),
             devices: BTreeMap::new(),
-            plane: Network::new(broken),
+            network: Network::new(broken),
             asked: BTreeMap::new(),
             seen: BTreeSet::new(),
             dropped: BTreeSet::new(),
             killed: BTreeSet::new(),
             log: Vec::new(),
-            dice: Random::new(seed),
+            random: Random::new(seed),
             is_steady: seed.is_multiple_of(3),
             spares_hung,
             broken,
@@ -134,7 +134,7 @@ impl World {
             told: BTreeMap::new(),
             signs: BTreeMap::new(),
         };
-        (0..2 + world.dice.below(4)).for_each(|_| world.start_device());
+        (0..2 + world.random.below(4)).for_each(|_| world.start_device());
         world
     }
 
@@ -143,10 +143,10 @@ impl World {
     /// # Errors
     /// What is wrong with it.
     pub(super) fn step(&mut self) -> Result<(), String> {
-        if self.devices.values().any(SimDevice::is_soon_over) && !self.is_steady && self.dice.once_in(8) {
+        if self.devices.values().any(SimDevice::is_soon_over) && !self.is_steady && self.random.once_in(8) {
             self.restart();
         }
-        match self.dice.below(100) {
+        match self.random.below(100) {
             0..3 if self.devices.len() < 8 => self.start_device(),
             3..5 => self.kill(),
             5..7 => self.stop_or_wake(),
@@ -157,7 +157,7 @@ impl World {
             45..65 => self.connect()?,
             _ => self.pass_time(700)?,
         }
-        (0..self.dice.below(12)).try_for_each(|_| self.bustle())
+        (0..self.random.below(12)).try_for_each(|_| self.bustle())
     }
 
     /// Nothing new happens, and what is in progress goes on.
@@ -183,7 +183,7 @@ impl World {
     fn start_device(&mut self) {
         let id = DeviceId::new(self.next_device);
         self.next_device += 1;
-        let (agent, inbox) = (Agent::new(id).patient_for(TIMEOUT), VecDeque::new());
+        let (agent, inbox) = (Agent::new(id).with_timeout(TIMEOUT), VecDeque::new());
         let (job, task, link) = (None, None, None);
         let (is_stopped, is_stuck, is_called_off) = (false, false, false);
         let device = SimDevice { agent, inbox, job, task, is_stopped, is_stuck, is_called_off, link };
@@ -192,13 +192,13 @@ impl World {
 
     fn any_device(&mut self) -> Option<DeviceId> {
         let all: Vec<_> = self.devices.keys().copied().collect();
-        self.dice.pick(&all)
+        self.random.pick(&all)
     }
 
     fn kill(&mut self) {
         let soon_over: Vec<_> =
             self.devices.iter().filter(|it| it.1.is_soon_over()).map(|it| *it.0).collect();
-        let Some(id) = self.dice.pick(&soon_over).or_else(|| self.any_device()) else { return };
+        let Some(id) = self.random.pick(&soon_over).or_else(|| self.any_device()) else { return };
         self.note(|| format!("device {id} dies"));
         if self.devices.get(&id).is_some_and(SimDevice::grows) {
             self.seen.insert("death while growing");
@@ -207,7 +207,7 @@ impl World {
             self.seen.insert("death in a checkpoint");
         }
         let device = self.devices.remove(&id).and_then(|device| device.link);
-        self.plane.die(id);
+        self.network.die(id);
         self.mail.extend(device.map(|link| (id, link, None)));
     }
 
@@ -250,12 +250,12 @@ impl World {
             (!device.is_stopped && device.link.is_none()).then_some(*id)
         };
         let apart: Vec<_> = self.devices.iter().filter_map(is_apart).collect();
-        let (Some(id), true) = (self.dice.pick(&apart), self.machine.is_some()) else { return Ok(()) };
+        let (Some(id), true) = (self.random.pick(&apart), self.machine.is_some()) else { return Ok(()) };
         self.links += 1;
         let Some(device) = self.devices.get_mut(&id) else { return Ok(()) };
         device.link = Some(self.links);
         device.agent.connect();
-        let report = device.agent.bulletin();
+        let report = device.agent.outgoing_report();
         if report.membership.is_some() {
             self.seen.insert("adopted");
         }
@@ -267,7 +267,7 @@ impl World {
     }
 
     fn pass_time(&mut self, most: u64) -> Result<(), String> {
-        let mut left = self.dice.below(most);
+        let mut left = self.random.below(most);
         while left > 0 {
             // The coordinator is there all the time, and is told the time before what has come by then is taken in.
             let piece = left.min(ADOPT_MS / 4);
@@ -276,7 +276,7 @@ impl World {
         }
         self.give_signs()?;
         self.miss()?;
-        if self.dice.once_in(3) {
+        if self.random.once_in(3) {
             return Ok(());
         }
         self.happen(CoordinatorEvent::Tick { now_ms: self.now_ms })
@@ -287,13 +287,13 @@ impl World {
         let awaited = self.machine.as_ref().map(CoordinatorMachine::awaited).unwrap_or_default();
         let mut dead =
             awaited.into_iter().filter(|device| !self.devices.contains_key(device)).collect::<Vec<_>>();
-        dead.retain(|_| self.dice.once_in(2));
+        dead.retain(|_| self.random.once_in(2));
         dead.into_iter().try_for_each(|device| self.happen(CoordinatorEvent::Gone { device }))
     }
 
     /// Something that is on its way arrives, or somebody works.
     fn bustle(&mut self) -> Result<(), String> {
-        if self.dice.once_in(2) && !self.mail.is_empty() {
+        if self.random.once_in(2) && !self.mail.is_empty() {
             return self.deliver();
         }
         let Some(id) = self.any_device() else { return Ok(()) };
@@ -301,7 +301,7 @@ impl World {
             return Ok(());
         };
         let has_order = !device.inbox.is_empty();
-        if has_order && (device.task.is_none() || self.dice.once_in(2)) {
+        if has_order && (device.task.is_none() || self.random.once_in(2)) {
             self.take_order(id);
         } else {
             self.work(id);
@@ -312,9 +312,9 @@ impl World {
     /// A report arrives, in any order; some come twice.
     fn deliver(&mut self) -> Result<(), String> {
         let all: Vec<_> = (0..self.mail.len()).collect();
-        let Some(index) = self.dice.pick(&all) else { return Ok(()) };
+        let Some(index) = self.random.pick(&all) else { return Ok(()) };
         let (device, link, mut report) =
-            if self.dice.once_in(8) { self.mail[index].clone() } else { self.mail.swap_remove(index) };
+            if self.random.once_in(8) { self.mail[index].clone() } else { self.mail.swap_remove(index) };
         if self.known.get(&device) != Some(&link) {
             return Ok(());
         }
@@ -340,7 +340,7 @@ impl World {
     fn work(&mut self, id: DeviceId) {
         let Some(device) = self.devices.get_mut(&id) else { return };
         let Some(task) = device.task.clone().filter(|_| !device.is_stuck) else { return };
-        let Some(outcome) = self.plane.work(&device.place(id), &task, &mut self.dice) else { return };
+        let Some(outcome) = self.network.work(&device.place(id), &task, &mut self.random) else { return };
         device.task = None;
         match (&task, &outcome) {
             (
@@ -364,12 +364,12 @@ impl World {
                 AgentStep::Begin(task) => (device.task, device.is_called_off) = (Some(task), false),
                 AgentStep::Interrupt { lost } => {
                     device.is_called_off = true;
-                    self.plane.interrupt(&device.place(id), &lost);
+                    self.network.interrupt(&device.place(id), &lost);
                 }
                 AgentStep::CallOff => device.is_called_off = true,
             }
         }
-        let report = device.agent.bulletin();
+        let report = device.agent.outgoing_report();
         self.mail.extend(device.link.map(|link| (id, link, Some(report))));
     }
 
@@ -389,7 +389,7 @@ impl World {
         if let (Some(Broken::TwoOwners), Some(device)) = (self.broken, owned) {
             machine.pool.give(device, CommId::new(99));
         }
-        let turned_out = |(id, device): (DeviceId, &super::super::pool::SimDevice)| {
+        let turned_out = |(id, device): (DeviceId, &super::super::device_table::SimDevice)| {
             let membership = device.report.membership.as_ref()?;
             let is_turned_out = device.owner.is_none() && membership.is_outside();
             is_turned_out.then_some((id, membership.formation.comm))

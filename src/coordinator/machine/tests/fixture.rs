@@ -35,7 +35,7 @@ pub(super) struct Fixture {
 impl Fixture {
     /// Devices 1 to `devices`, and a coordinator that takes requests.
     pub(super) fn new(devices: u32) -> Self {
-        let mut bench = Self {
+        let mut fixture = Self {
             machine: CoordinatorMachine::new(SETTINGS, 1),
             devices: BTreeMap::new(),
             tasks: BTreeMap::new(),
@@ -50,10 +50,10 @@ impl Fixture {
             group: None,
             now_ms: 0,
         };
-        bench.pass(0);
-        (1..=devices).for_each(|device| bench.register(Agent::new(DeviceId::new(device)), device));
-        bench.pass(SETTINGS.adopt_ms);
-        bench
+        fixture.pass(0);
+        (1..=devices).for_each(|device| fixture.register(Agent::new(DeviceId::new(device)), device));
+        fixture.pass(SETTINGS.adopt_ms);
+        fixture
     }
 
     /// Another coordinator takes over.
@@ -73,7 +73,7 @@ impl Fixture {
 
     pub(super) fn register(&mut self, mut agent: Agent, device: u32) {
         agent.connect();
-        let (device, report) = (DeviceId::new(device), agent.bulletin());
+        let (device, report) = (DeviceId::new(device), agent.outgoing_report());
         self.devices.insert(device, agent);
         let range = AddressRange { min: 0x1000, max: 0x2000 };
         self.happen(CoordinatorEvent::Registered { device, range, socket: String::new(), report });
@@ -124,7 +124,7 @@ impl Fixture {
     }
 
     pub(super) fn report(&self, device: DeviceId) -> Option<CoordinatorEvent> {
-        let report = self.devices.get(&device)?.bulletin();
+        let report = self.devices.get(&device)?.outgoing_report();
         Some(CoordinatorEvent::Reported { device, report })
     }
 

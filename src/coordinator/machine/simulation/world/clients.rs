@@ -2,15 +2,15 @@
 
 use super::{Broken, RANGE, World};
 use crate::coordinator::call::{Collective, DeviceCall, DeviceReduceOp};
+use crate::coordinator::error::RequestError;
 use crate::coordinator::id::{ClientId, CommId, DeviceId, GroupId};
 use crate::coordinator::machine::CoordinatorEvent;
-use crate::coordinator::refusal::RequestError;
 use crate::coordinator::request::{CommState, Reply, Request};
 use crate::reduce::DataType;
 
 impl World {
     pub(super) fn lose_client(&mut self) -> Result<(), String> {
-        let client = self.dice.below(3);
+        let client = self.random.below(3);
         self.asked.retain(|(asker, _), _| *asker != client);
         self.happen(CoordinatorEvent::ClientGone { client: ClientId::new(client) })
     }
@@ -20,7 +20,7 @@ impl World {
             return Ok(());
         }
         let request = self.draw_request();
-        let (client, number) = (self.dice.below(3), self.requests);
+        let (client, number) = (self.random.below(3), self.requests);
         self.requests += 1;
         if matches!(request, Request::Finalize(_)) {
             self.finalizing.insert(number);
@@ -38,25 +38,25 @@ impl World {
 
     fn draw_request(&mut self) -> Request {
         let all: Vec<_> = self.machine.iter().flat_map(|machine| machine.comms.keys().copied()).collect();
-        let any = CommId::new(self.dice.below(5));
-        let comm = if self.dice.once_in(8) { any } else { self.dice.pick(&all).unwrap_or(any) };
-        match self.dice.below(36) {
+        let any = CommId::new(self.random.below(5));
+        let comm = if self.random.once_in(8) { any } else { self.random.pick(&all).unwrap_or(any) };
+        match self.random.below(36) {
             0..5 => Request::Init {
-                devices: self.dice.below(4).try_into().unwrap_or(0),
-                keep_going: self.dice.once_in(3),
+                devices: self.random.below(4).try_into().unwrap_or(0),
+                keep_going: self.random.once_in(3),
             },
-            5 => Request::Status { comm, settled: self.dice.once_in(2) },
+            5 => Request::Status { comm, settled: self.random.once_in(2) },
             6 => Request::List { from: any },
-            7 if self.dice.once_in(2) => Request::Metrics,
+            7 if self.random.once_in(2) => Request::Metrics,
             7 => Request::Devices,
             8 => Request::GroupStart(comm),
-            9 if self.dice.once_in(4) => Request::GroupCancel { comm, group: self.draw_group() },
+            9 if self.random.once_in(4) => Request::GroupCancel { comm, group: self.draw_group() },
             9 => Request::GroupEnd { comm, group: self.draw_group() },
             10..18 => Request::Call { comm, group: self.draw_group(), call: self.draw_call(comm) },
             18..21 => Request::GoOn(comm),
             21 => Request::Locate(DeviceId::new(self.next_device - 1)),
             22 => Request::Finalize(comm),
-            23..31 => Request::Grow { comm, devices: self.dice.below(3).try_into().unwrap_or(0) },
+            23..31 => Request::Grow { comm, devices: self.random.below(3).try_into().unwrap_or(0) },
             31..33 => Request::Checkpoint { comm, directory: "/there".to_owned() },
             33 => Request::Restore { comm, directory: "/there".to_owned() },
             34 => Request::Restore { comm, directory: "elsewhere".to_owned() },
@@ -66,7 +66,7 @@ impl World {
 
     /// None, for the most part, or one that is open or was.
     fn draw_group(&mut self) -> Option<GroupId> {
-        if self.dice.once_in(3) { self.dice.pick(&self.groups) } else { None }
+        if self.random.once_in(3) { self.random.pick(&self.groups) } else { None }
     }
 
     fn draw_call(&mut self, comm: CommId) -> DeviceCall {
@@ -74,7 +74,8 @@ impl World {
         let addresses = vec![0x1000; found.map_or(1, |comm| comm.members.len())];
         let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, DeviceReduceOp::Sum);
         // One in so many is an element too long.
-        let count = 1 + self.dice.below(RANGE.max - RANGE.min) / 8 + u64::from(self.dice.once_in(8)) * 512;
+        let count =
+            1 + self.random.below(RANGE.max - RANGE.min) / 8 + u64::from(self.random.once_in(8)) * 512;
         DeviceCall { collective, data_type, op, root: 0, count, send: addresses.clone(), recv: addresses }
     }
 
@@ -109,7 +110,7 @@ impl World {
                 return Err(format!("group {group} was started twice"));
             }
             Ok(Reply::GroupStarted(group)) => self.groups.push(*group),
-            Ok(Reply::Checkpoint(written)) if !self.plane.written.contains(written) => {
+            Ok(Reply::Checkpoint(written)) if !self.network.written.contains(written) => {
                 return Err(format!("checkpoint {written} was told to client {client}, and nobody wrote it"));
             }
             Ok(Reply::InProgress(_)) if self.grouped.contains(&number) => {
@@ -117,10 +118,10 @@ impl World {
             }
             _ => {}
         }
-        if self.broken == Some(Broken::AnswersLost) && self.dice.once_in(4) {
+        if self.broken == Some(Broken::AnswersLost) && self.random.once_in(4) {
             return Ok(());
         }
-        let answers = if self.broken == Some(Broken::AnswersTwice) && self.dice.once_in(4) { 2 } else { 1 };
+        let answers = if self.broken == Some(Broken::AnswersTwice) && self.random.once_in(4) { 2 } else { 1 };
         match self.asked.get_mut(&(client, number)) {
             Some(count) => *count += answers,
             None => return Err(format!("request {number} was answered, and client {client} is not there")),

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::super::plane::Position;
+use super::super::network::Position;
 use crate::coordinator::agent::{Agent, DeviceTask};
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::order::{DeviceOrder, DevicePhase};

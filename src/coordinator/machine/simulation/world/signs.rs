@@ -31,7 +31,7 @@ impl World {
         for device in self.devices.iter().filter_map(is_up).collect::<Vec<_>>() {
             if self.known.contains_key(&device) {
                 self.signs.insert(device, self.now_ms);
-                self.happen(CoordinatorEvent::Beat { device })?;
+                self.happen(CoordinatorEvent::Heartbeat { device })?;
             }
         }
         Ok(())
@@ -41,7 +41,7 @@ impl World {
     pub(super) fn stick(&mut self) {
         let is_busy = |(id, device): (&DeviceId, &SimDevice)| device.task.is_some().then_some(*id);
         let busy: Vec<_> = self.devices.iter().filter_map(is_busy).collect();
-        let Some(id) = self.dice.pick(&busy).filter(|_| self.dice.once_in(2)) else { return };
+        let Some(id) = self.random.pick(&busy).filter(|_| self.random.once_in(2)) else { return };
         self.note(|| format!("the worker of device {id} hangs"));
         self.devices.entry(id).and_modify(|device| device.is_stuck = true);
     }
@@ -118,7 +118,7 @@ impl World {
         }
         if self.devices.remove(&device).is_some() {
             self.seen.insert("hung and killed");
-            self.plane.die(device);
+            self.network.die(device);
             self.start_device();
         }
         Ok(())
