@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-use shmccl::proxy::{BATCH, Fifo, FifoHeader, Owner, Push, Refusal, Service, Slot, Transfer, Trigger};
-use shmccl::sync::bare::{BareConsumer, BareFlag, BareProducer, BareSlot};
+use shmccl::proxy::{
+    BATCH, Fifo, FifoHeader, ProducerOwner, Push, Service, Slot, Transfer, Trigger, TriggerRefusal,
+};
+use shmccl_limits::flags::{BareConsumer, BareFlag, BareProducer, BareSlot};
 
 use super::clock::now_ns;
 use super::contest::Effort;
@@ -16,8 +18,8 @@ use super::cores::{affinity, pin};
 use super::figures::row_of;
 use super::slices::Slices;
 use super::stats::ENOUGH_FOR_P99;
-use crate::args::Test;
-use crate::row::Row;
+use crate::perf::report::PerfRow;
+use crate::perf::test::Test;
 
 /// Slots of every ring, as in a rank's segment.
 const SLOTS: usize = 512;
@@ -80,7 +82,7 @@ const SETUPS: [Setup; 5] = [
 ///
 /// # Errors
 /// When a thread cannot be pinned, or nothing has come out of a fifo for `patience`.
-pub(crate) fn measure(effort: Effort, patience: Duration) -> Result<Vec<Row>> {
+pub(crate) fn measure(effort: Effort, patience: Duration) -> Result<Vec<PerfRow>> {
     let mask = affinity()?;
     let cores = ends_of(&mask)?;
     let rows = SETUPS.iter().map(|setup| measure_one(*setup, cores, effort, patience)).collect();
@@ -89,7 +91,7 @@ pub(crate) fn measure(effort: Effort, patience: Duration) -> Result<Vec<Row>> {
     rows
 }
 
-fn measure_one(setup: Setup, cores: Cores, effort: Effort, patience: Duration) -> Result<Row> {
+fn measure_one(setup: Setup, cores: Cores, effort: Effort, patience: Duration) -> Result<PerfRow> {
     let mut slices = Slices::of_means(SLICE.into());
     let mut wrong = 0;
     let started = now_ns();
@@ -144,7 +146,7 @@ fn fifo(setup: Setup, cores: Cores, patience: Duration) -> Result<(f64, u64)> {
     let mut service = Service::new(fifos.iter().map(Fifo::consumer));
     let share = SLICE / setup.producers;
     let mut ledger = Ledger::new(setup.producers);
-    let mut handler = |_: usize, trigger: &Trigger| -> Result<(), Refusal> {
+    let mut handler = |_: usize, trigger: &Trigger| -> Result<(), TriggerRefusal> {
         ledger.note(trigger);
         Ok(())
     };
@@ -162,7 +164,7 @@ fn fifo(setup: Setup, cores: Cores, patience: Duration) -> Result<(f64, u64)> {
                 if setup.exclusive {
                     produce(fifo.producer()?, run);
                 } else {
-                    let owner = Owner::new(NonZeroU32::MIN.saturating_add(producer));
+                    let owner = ProducerOwner::new(NonZeroU32::MIN.saturating_add(producer));
                     produce(fifo.shared_producer(owner)?, run);
                 }
                 Ok(())

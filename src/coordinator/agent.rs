@@ -93,7 +93,7 @@ pub enum AgentStep {
         lost: Vec<u32>,
     },
     /// End the meeting that the worker waits at, and nothing else.
-    CallOff,
+    CancelMeeting,
 }
 
 /// The state machine of a device. See the module.
@@ -242,7 +242,7 @@ impl Agent {
         let Some(membership) = &self.report.membership else { return Vec::new() };
         let rank = |lost: &DeviceId| rank_of(&membership.formation, *lost);
         match order {
-            DeviceOrder::Grow { off: Some(lost), .. } if lost.is_empty() => vec![AgentStep::CallOff],
+            DeviceOrder::Grow { off: Some(lost), .. } if lost.is_empty() => vec![AgentStep::CancelMeeting],
             DeviceOrder::GoOn { lost, .. } | DeviceOrder::Grow { off: Some(lost), .. } => {
                 vec![AgentStep::Interrupt { lost: lost.iter().filter_map(rank).collect() }]
             }

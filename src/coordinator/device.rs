@@ -279,7 +279,7 @@ impl Device {
             match step {
                 AgentStep::Begin(task) => self.worker.begin(task),
                 AgentStep::Interrupt { lost } => self.interrupt(&lost),
-                AgentStep::CallOff => self.worker.call_off(),
+                AgentStep::CancelMeeting => self.worker.call_off(),
             }
         }
         self.copies.admit(self.agent.comm());

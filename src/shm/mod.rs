@@ -21,8 +21,7 @@
 //! [`Segment`] (what there is: a descriptor with pages behind it) -> [`Mapping`] (where it is in this process), alone or
 //! at its place in a [`Window`] -> [`CellRef`] (control words) and [`Span`] (payload), which keep the mapping alive.
 //! `copy` holds the copy kernels and the rule that picks one, `reduce` the kernels that combine elements, `packet` data that carry their own flag, `header` what
-//! the first bytes of a segment say about it; `janitor` removes names when nobody else can; `yardstick` is what reductions
-//! are measured against.
+//! the first bytes of a segment say about it; `janitor` removes names when nobody else can.
 #![allow(unsafe_code, reason = "this directory is where the engine's unsafe code is confined")]
 
 #[cfg(not(loom))]
@@ -57,39 +56,37 @@ pub mod segment;
 #[cfg(not(loom))]
 pub(crate) mod system;
 #[cfg(not(loom))]
-pub(crate) mod ticks;
+pub mod ticks;
 #[cfg(not(loom))]
 pub mod view;
 #[cfg(not(loom))]
 pub mod window;
-#[cfg(not(loom))]
-pub mod yardstick;
 
 #[cfg(not(loom))]
 pub use self::{
     cells::{CellRef, CellSlice, SharedLayout},
-    copy::{CopyKernel, ReadSoon},
+    copy::{CacheHint, CopyKernel},
     kernel::HostKernel,
-    life::{LifeLock, Vital},
+    life::{LifeLock, LifeObserver},
     mapping::Mapping,
     segment::{Backing, Segment},
     view::Span,
     window::Window,
 };
 #[cfg(not(loom))]
-pub(crate) use cells::fetch_ahead;
+pub(crate) use cells::prefetch_for_write;
 #[cfg(not(loom))]
 pub(crate) use header::state_of_process;
 pub use header::{Expected, Identity, SegmentHeader};
 #[cfg(not(loom))]
 #[cfg(feature = "coordinator")]
-pub(crate) use janitor::socket::{Mark, SocketJanitor};
+pub(crate) use janitor::socket::{SocketFileId, SocketJanitor};
 #[cfg(not(loom))]
 pub(crate) use janitor::{Janitor, Sweep};
 #[cfg(not(loom))]
 pub(crate) use named::check_name;
 #[cfg(not(loom))]
-pub(crate) use view::{Given, Taken};
+pub(crate) use view::{GivenBytes, TakenBytes};
 
 /// Whether `len` units at `offset` lie within `limit`; no sum can overflow on the way.
 ///

@@ -16,11 +16,10 @@
 //! | [`life`] | a rank's presence, which the operating system withdraws when the rank dies | L1 |
 //! | [`plain`] | single words that order nothing | none |
 //! | [`activity`] | what a rank tells of itself to whoever looks on | none |
-//! | [`beat`] | the time of a rank's last heartbeat | none |
+//! | [`heartbeat`] | the time of a rank's last heartbeat | none |
 //! | [`record`] | a ring in which a thread notes what it does | none |
 //! | [`wait`] | the one waiting loop of the engine | none of its own |
 //! | [`latch`] | a word that opens once | T1 |
-//! | [`bare`] | the machine's yardsticks, for measuring only | Y1 to Y4 |
 //!
 //! `Ordering` appears in this module, in the proxy crate and in the hand-over of the segment header, and nowhere
 //! else. A site that orders names its edge at the end of the line; the table at the head of each file says what
@@ -29,9 +28,8 @@
 pub mod activity;
 pub mod agreement;
 pub mod atomic;
-pub mod bare;
 pub mod barrier;
-pub mod beat;
+pub mod heartbeat;
 pub mod kernel;
 pub mod latch;
 pub mod life;
@@ -48,14 +46,14 @@ pub mod wait;
 
 pub use activity::{Activity, ActivityCell, WaitingIn};
 pub use agreement::{AGREEMENT_WORDS, Agreement, AgreementCell};
-pub use barrier::{Barrier, BarrierCell, Purpose};
-pub use beat::BeatCell;
+pub use barrier::{Barrier, BarrierCell, BarrierPurpose};
+pub use heartbeat::HeartbeatCell;
 pub use kernel::{Kernel, SleepWord};
 pub use latch::Latch;
 pub use life::{LifeCell, LifeStatus};
 pub use park::ParkCell;
 pub use post::{POST_WORDS, PostCell, ProgressCell};
-pub use record::{CursorCell, Kept, RECORD_WORDS, RecordCell, RecordRing};
+pub use record::{CursorCell, KeptRecords, RECORD_WORDS, RecordCell, RecordRing};
 pub use revoke::{Revocation, RevokeCell};
 pub use semaphore::{SemaphoreCell, SemaphoreReceiver, SemaphoreSender};
 pub use wait::{Stop, WaitPolicy, Waiting, Watch, spin_until, wait_until};

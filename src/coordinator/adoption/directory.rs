@@ -26,7 +26,7 @@ use crate::error::Error;
 use crate::locks;
 use crate::logs::COORDINATOR;
 use crate::shm::header::Creator;
-use crate::shm::{Mark, SocketJanitor};
+use crate::shm::{SocketFileId, SocketJanitor};
 
 /// How long a directory may be locked in which no coordinator listens: a sweep, or a coordinator that
 /// begins, has it for a moment.
@@ -135,7 +135,7 @@ impl ClaimedDirectory {
         let listener = UnixListener::bind(&coming)?;
         listener.set_nonblocking(true)?;
         if let Some(janitor) = &self.janitor {
-            janitor.mark(Mark::of(&coming)?);
+            janitor.mark(SocketFileId::of(&coming)?);
         }
         std::fs::rename(&coming, self.directory.socket())?;
         Ok(listener)

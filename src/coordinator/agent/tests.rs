@@ -122,7 +122,7 @@ fn what_has_grown_in_vain_stays_what_it_was_and_is_not_tried_again_under_that_id
     let task = |id: &str| AgentStep::Begin(DeviceTask::Grow { n_ranks: 4, id: id.to_owned() });
     assert_eq!(agent.take(grow("a", false)), [task("a")]);
     assert_eq!(agent.take(grow("a", false)), []);
-    assert_eq!(agent.take(grow("a", true)), [AgentStep::CallOff]);
+    assert_eq!(agent.take(grow("a", true)), [AgentStep::CancelMeeting]);
     assert_eq!(agent.finish(TaskOutcome::Met(Err("nobody came".to_owned()))), []);
     assert_eq!(agent.take(grow("a", true)), []);
     assert_eq!(
@@ -131,7 +131,7 @@ fn what_has_grown_in_vain_stays_what_it_was_and_is_not_tried_again_under_that_id
         "it is of use"
     );
     agent.finish(TaskOutcome::Ran(Ok(None)));
-    assert_eq!(agent.take(grow("b", true)), [task("b"), AgentStep::CallOff], "the others count on it");
+    assert_eq!(agent.take(grow("b", true)), [task("b"), AgentStep::CancelMeeting], "the others count on it");
     let members = [1, 2, 3, 7].map(DeviceId::new).to_vec();
     agent.finish(TaskOutcome::Met(Ok(members.clone())));
     let membership = agent.report().membership.as_ref().unwrap();

@@ -366,7 +366,7 @@ impl World {
                     device.is_called_off = true;
                     self.network.interrupt(&device.place(id), &lost);
                 }
-                AgentStep::CallOff => device.is_called_off = true,
+                AgentStep::CancelMeeting => device.is_called_off = true,
             }
         }
         let report = device.agent.outgoing_report();
