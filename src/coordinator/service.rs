@@ -149,7 +149,7 @@ impl Coordinator {
             shutdown,
             on_registered: None,
             on_hung: None,
-            machine: CoordinatorMachine::new(settings, crate::launch::fresh_job_id()),
+            machine: CoordinatorMachine::new(settings, crate::epoch_id::fresh_job_id()),
             restarted: RestartTally::default(),
             peers: BTreeMap::new(),
             next_peer: 0,

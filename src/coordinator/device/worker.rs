@@ -9,26 +9,26 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use nix::sys::signal::SigSet;
 
 use super::calls::execute;
-use crate::bootstrap::{CallOff, Options, resource_error};
+use crate::bootstrap::{CancelToken, Options, resource_error};
 use crate::comm::Aborter;
 use crate::coordinator::agent::{DeviceTask, GroupFailure, TaskOutcome};
 use crate::coordinator::call::GroupWork;
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::order::{FailureKind, MAX_REPORT, MAX_TEXT};
+use crate::epoch_id::FIRST_EPOCH;
 use crate::error::{Error, Result};
 use crate::heap::DeviceMemory;
-use crate::launch::FIRST_EPOCH;
 use crate::{Communicator, UniqueId};
 
 /// The channels to the worker thread and back.
 #[derive(Debug)]
 pub(super) struct DeviceWorker {
-    tasks: Sender<(DeviceTask, CallOff)>,
+    tasks: Sender<(DeviceTask, CancelToken)>,
     outcomes: Receiver<(TaskOutcome, Option<Aborter>)>,
     /// Readable when there may be an outcome.
     wakeup: UnixStream,
     /// Cancels the present task where that is to meet others.
-    off: CallOff,
+    off: CancelToken,
 }
 
 /// The state of the thread.
@@ -69,7 +69,7 @@ impl DeviceWorker {
         };
         let thread = std::thread::Builder::new().name("shmccl device".to_owned()).spawn(work);
         thread.map_err(|error| resource_error("starting a device's worker", error))?;
-        Ok(Self { tasks, outcomes, wakeup, off: CallOff::default() })
+        Ok(Self { tasks, outcomes, wakeup, off: CancelToken::default() })
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -78,14 +78,14 @@ impl DeviceWorker {
 
     /// Gives the thread a task. It must have none.
     pub(super) fn begin(&mut self, task: DeviceTask) {
-        self.off = CallOff::default();
+        self.off = CancelToken::default();
         // The receiver lives as long as the process.
         let _ = self.tasks.send((task, self.off.clone()));
     }
 
     /// Cancels the task, if that is to meet others and they have not come together yet.
     pub(super) fn call_off(&self) {
-        self.off.call_off();
+        self.off.cancel();
     }
 
     /// Returns the outcome of the task, when it is done, and what aborts the epoch that the worker is in
@@ -108,7 +108,7 @@ impl DeviceWorker {
 }
 
 impl WorkerThread {
-    fn work(&mut self, task: DeviceTask, off: CallOff) -> TaskOutcome {
+    fn work(&mut self, task: DeviceTask, off: CancelToken) -> TaskOutcome {
         match task {
             DeviceTask::Host => TaskOutcome::Hosted(self.host().map_err(one_line)),
             DeviceTask::Meet { n_ranks, rank, id } => TaskOutcome::Met(
@@ -148,7 +148,7 @@ impl WorkerThread {
         members
     }
 
-    fn grow(&mut self, n_ranks: u32, id: &str, off: CallOff) -> TaskOutcome {
+    fn grow(&mut self, n_ranks: u32, id: &str, off: CancelToken) -> TaskOutcome {
         let grown = self.comm().and_then(|(comm, _)| comm.grow_until(n_ranks, Some(&id.parse()?), Some(off)));
         match grown {
             Ok(grown) => TaskOutcome::Met(Ok(self.enter(grown))),
