@@ -389,7 +389,7 @@ impl World {
         if let (Some(Broken::TwoOwners), Some(device)) = (self.broken, owned) {
             machine.pool.give(device, CommId::new(99));
         }
-        let turned_out = |(id, device): (DeviceId, &super::super::device_table::SimDevice)| {
+        let turned_out = |(id, device): (DeviceId, &super::super::device_table::DeviceRecord)| {
             let membership = device.report.membership.as_ref()?;
             let is_turned_out = device.owner.is_none() && membership.is_outside();
             is_turned_out.then_some((id, membership.formation.comm))
