@@ -323,7 +323,7 @@ mod tests {
         let parent = scratch("pools");
         let Creator { pid, start } = Creator::this_process();
         let names =
-            [format!("pool-{pid}-{start}-a"), format!("pool-{pid}-{}-b", start + 1), format!("pool-1")];
+            [format!("pool-{pid}-{start}-a"), format!("pool-{pid}-{}-b", start + 1), "pool-1".to_owned()];
         names.iter().for_each(|name| std::fs::create_dir(parent.join(name)).unwrap());
         let left = [parent.join(&names[1])];
         assert_eq!(RuntimeDirectory::sweep_pools(&parent, true).unwrap(), left);
