@@ -15,7 +15,7 @@ use nix::unistd::geteuid;
 
 use super::error::CoordinatorError;
 use super::id::DeviceId;
-use crate::shm::header::Creator;
+use crate::sync::header::Creator;
 
 /// The variable that tells a started device the directory of its coordinator.
 pub(super) const DIRECTORY: &str = "SHMCCL_POOL";

@@ -25,8 +25,8 @@ use crate::coordinator::id::DeviceId;
 use crate::error::Error;
 use crate::locks;
 use crate::logs::COORDINATOR;
-use crate::shm::header::Creator;
 use crate::shm::{SocketFileId, SocketJanitor};
+use crate::sync::header::Creator;
 
 /// How long a directory may be locked in which no coordinator listens: a sweep, or a coordinator that
 /// begins, has it for a moment.
