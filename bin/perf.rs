@@ -2,10 +2,10 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`plan`], [`jobs`], [`complaints`] | what device processes are told to do; starting them, collecting their rows and their errors |
-//! | [`device`] | what they do: a contest for each figure |
-//! | [`contest`] | a test and its limits, taking turns in slices; [`lane`]: what takes turns |
-//! | [`pair`], [`duet`], [`stage`], [`payload`], [`clock`], [`cores`] | two ranks, how they keep in step, their memory, their data, their clock, their cores |
+//! | [`plan`], [`jobs`], [`errors`] | what device processes are told to do; starting them, collecting their rows and their errors |
+//! | [`device`] | what they do: a interleave for each figure |
+//! | [`interleave`] | a test and its limits, taking turns in slices; [`contender`]: what takes turns |
+//! | [`pair`], [`pair_sync`], [`stage`], [`payload`], [`clock`], [`cores`] | two ranks, how they keep in step, their memory, their data, their clock, their cores |
 //! | [`ends`], [`transfer`], [`pulls`], [`completion`], [`rate`], [`barrier`], [`handoff`], [`overlap`] | the tests and their limits |
 //! | [`collective`] | collective operations, in nccl-tests' table |
 //! | [`matrix`] | every pair of ranks |
@@ -15,20 +15,20 @@
 pub(crate) mod barrier;
 pub(crate) mod clock;
 pub(crate) mod collective;
-mod complaints;
+mod errors;
 mod completion;
-pub(crate) mod contest;
+pub(crate) mod interleave;
 mod cores;
 pub(crate) mod device;
 mod dither;
-mod duet;
+mod pair_sync;
 mod ends;
 mod fifo;
 mod figures;
 pub(crate) mod flags;
 mod handoff;
 pub(crate) mod jobs;
-pub(crate) mod lane;
+pub(crate) mod contender;
 mod launching;
 pub(crate) mod matrix;
 mod overlap;
@@ -56,7 +56,7 @@ use crate::perf::flags::PerfArgs;
 use crate::perf::report::{PerfReport, PerfRow};
 use crate::perf::test::{Test, TestChannel};
 use crate::{failure, file};
-use plan::Plan;
+use plan::PerfPlan;
 pub(crate) use spread::note_spread;
 
 /// Milliseconds for a figure where the user does not say how many operations.
@@ -229,8 +229,8 @@ fn trace_cost(args: &PerfArgs) -> Result<Vec<PerfRow>> {
     Ok(jobs::run(&plan, args.ranks.unwrap_or(2), &args.job, &mut |_| {})?.rows)
 }
 
-fn plan(args: &PerfArgs, tests: Vec<(Test, Option<TestChannel>)>) -> Result<Plan> {
-    Ok(Plan {
+fn plan(args: &PerfArgs, tests: Vec<(Test, Option<TestChannel>)>) -> Result<PerfPlan> {
+    Ok(PerfPlan {
         tests,
         sizes: args.sweep.sizes()?,
         iters: args.sweep.iters,

@@ -6,7 +6,7 @@ use super::report::{CompareReport, Point, Side};
 use crate::compare::flags::CompareArgs;
 use crate::machine::MachineInfo;
 use crate::output;
-use crate::perf::plan::Plan;
+use crate::perf::plan::PerfPlan;
 use crate::perf::report::{PerfReport, PerfRow};
 use crate::perf::test::{Test, TestChannel};
 use crate::perf::{jobs, note_siblings, note_spread};
@@ -49,7 +49,7 @@ pub(crate) fn measure(args: &CompareArgs) -> Result<CompareReport> {
     let mut report = PerfReport { machine: MachineInfo::detect(), rows: Vec::new() };
     for (name, tests) in JOBS {
         progress.set_message(name);
-        let plan = Plan {
+        let plan = PerfPlan {
             tests: tests.to_vec(),
             sizes: sizes.clone(),
             iters: args.sweep.iters,

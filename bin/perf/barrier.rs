@@ -6,18 +6,18 @@ use shmccl::{Communicator, Rank, Result};
 use shmccl_limits::flags::{BareBarrier, BareFlag};
 
 use super::clock::now_ns;
-use super::lane::Lane;
+use super::contender::Contender;
 
 /// All ranks between two slices: they meet and agree on a number, over a bare barrier.
 #[derive(Debug)]
-pub(crate) struct Ensemble {
+pub(crate) struct AllSync {
     leads: bool,
     n_ranks: u32,
     barrier: BareBarrier<CellRef<BareFlag>>,
     number: Span,
 }
 
-impl Ensemble {
+impl AllSync {
     /// Sets all ranks up. Collective.
     pub(crate) fn new(comm: &mut Communicator) -> Result<Self> {
         let region = fresh(comm, 256)?;
@@ -65,7 +65,7 @@ pub(crate) struct CommBarrier<'c> {
     pub(crate) comm: &'c mut Communicator,
 }
 
-impl Lane for CommBarrier<'_> {
+impl Contender for CommBarrier<'_> {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
         means(ops, BARRIERS, samples, || self.comm.barrier())
     }
@@ -96,7 +96,7 @@ impl YieldBarrier {
     }
 }
 
-impl Lane for YieldBarrier {
+impl Contender for YieldBarrier {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
         means(ops, self.per_sample, samples, || {
             self.barrier.meet();

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`settings`], [`figures`] | what device processes are told, and what they tell |
 //! | [`table`], [`format`] | starting them; nccl-tests' table |
-//! | [`device`] | what they do: a contest for each figure |
+//! | [`device`] | what they do: a interleave for each figure |
 //! | [`workload`], [`words`], [`layout`] | one operation at one size: buffers, call, verification |
 //! | [`pattern`], [`number`] | data whose reduction is exact in every type |
 //! | [`trial`], [`gathering`] | how operations are timed; how ranks meet in between |

@@ -1,4 +1,40 @@
 //! The device side of a measuring job: does what the plan says; a rank that keeps the time prints a row as JSON for each figure.
+//!
+//! MERGED:
+//! The yardsticks of all tests, by themselves.
+
+use std::cell::Cell;
+use anyhow::{Context, Result};
+use shmccl::Communicator;
+use shmccl::comm::{Member, join_job};
+use shmccl::shm::CopyKernel;
+use shmccl::shm::packet::PacketKind;
+use super::barrier::{BARRIERS, CommBarrier, AllSync, YieldBarrier};
+use super::collective;
+use super::interleave::{Participants, Measured, LimitRule, interleave, second};
+use super::pair_sync::PairSync;
+use super::ends::{SignalLink, SignalEnd};
+use super::figures::{best_of, best_with_handoffs, row_of};
+use super::handoff::YieldHandoff;
+use super::contender::{Contender, PingPong};
+use super::matrix::figure::MatrixFigure;
+use super::pair::RankPair;
+use super::plan::{PerfPlan, VARIABLE};
+use super::rate::{BareStream, MESSAGE, PutStream, MessageRate, WINDOW};
+use super::stage::PairBuffers;
+use super::transfer::flood::{self, Counters, Level};
+use super::transfer::{TransferDirection, Mover, PlainCopy, Put, BulkTransfer};
+use crate::output;
+use crate::perf::report::PerfRow;
+use crate::perf::test::{Test, TestChannel};
+use anyhow::Result;
+use super::DeviceBench;
+use crate::perf::interleave::{Measured, LimitRule};
+use crate::perf::pair_sync::PairSync;
+use crate::perf::ends::SignalEnd;
+use crate::perf::handoff::YieldHandoff;
+use crate::perf::contender::PingPong;
+use crate::perf::transfer::{TransferDirection, PlainCopy, BulkTransfer};
 
 /// A channel of either kind, so that a test is written once.
 macro_rules! with_channel {
@@ -22,32 +58,8 @@ mod matrix;
 mod proxies;
 mod tracing;
 
-use std::cell::Cell;
 
-use anyhow::{Context, Result};
-use shmccl::Communicator;
-use shmccl::comm::{Member, join_job};
-use shmccl::shm::CopyKernel;
-use shmccl::shm::packet::PacketKind;
 
-use super::barrier::{BARRIERS, CommBarrier, Ensemble, YieldBarrier};
-use super::collective;
-use super::contest::{Company, Outcome, Yardstick, contest, second};
-use super::duet::Duet;
-use super::ends::{SignalLink, Signals};
-use super::figures::{best_of, best_with_handoffs, row_of};
-use super::handoff::YieldHandoff;
-use super::lane::{Lane, PingPong};
-use super::matrix::figure::Figure;
-use super::pair::Pair;
-use super::plan::{Plan, VARIABLE};
-use super::rate::{BareStream, MESSAGE, PutStream, Rate, WINDOW};
-use super::stage::Stage;
-use super::transfer::flood::{self, Counters, Level};
-use super::transfer::{Direction, Mover, PlainCopy, Put, Transfer};
-use crate::output;
-use crate::perf::report::PerfRow;
-use crate::perf::test::{Test, TestChannel};
 
 /// Runs as a member of a measuring job; `false` when the process was not started as one.
 ///
@@ -55,18 +67,18 @@ use crate::perf::test::{Test, TestChannel};
 /// Whatever the job fails with.
 pub(crate) fn run() -> Result<()> {
     let plan = std::env::var(VARIABLE).with_context(|| format!("{VARIABLE} is set by `shmccl perf` only"))?;
-    let plan: Plan = serde_json::from_str(&plan).with_context(|| format!("{VARIABLE} holds no plan"))?;
+    let plan: PerfPlan = serde_json::from_str(&plan).with_context(|| format!("{VARIABLE} holds no plan"))?;
     match join_job()? {
         Some(Member::Device(mut comm)) => {
-            let pair = Pair::new(0, 1, comm.n_ranks(), plan.one_core)?;
-            let mut duet = Duet::new(&mut comm, pair)?;
+            let pair = RankPair::new(0, 1, comm.n_ranks(), plan.one_core)?;
+            let mut pair_sync = PairSync::new(&mut comm, pair)?;
             for (test, channel) in &plan.tests {
                 if test.is_collective() {
-                    collective::device::run(&mut comm, &plan, *test, duet.as_mut())
+                    collective::device::run(&mut comm, &plan, *test, pair_sync.as_mut())
                         .with_context(|| format!("in {}", test.name()))?;
                     continue;
                 }
-                let mut bench = Bench {
+                let mut bench = DeviceBench {
                     counted: Cell::new(Counters::of(&comm)?),
                     comm: &mut comm,
                     plan: &plan,
@@ -75,7 +87,7 @@ pub(crate) fn run() -> Result<()> {
                     pair,
                     figure: None,
                 };
-                bench.run(duet.as_mut()).with_context(|| format!("in {}", test.name()))?;
+                bench.run(pair_sync.as_mut()).with_context(|| format!("in {}", test.name()))?;
             }
             Ok(comm.finalize()?)
         }
@@ -85,33 +97,33 @@ pub(crate) fn run() -> Result<()> {
 }
 
 /// One test over one channel.
-struct Bench<'a> {
+struct DeviceBench<'a> {
     comm: &'a mut Communicator,
-    plan: &'a Plan,
+    plan: &'a PerfPlan,
     test: Test,
     channel: Option<TestChannel>,
-    pair: Pair,
+    pair: RankPair,
     /// What of a matrix is measured.
-    figure: Option<Figure>,
+    figure: Option<MatrixFigure>,
     /// What this rank's fifos had counted at the last row.
     counted: Cell<Counters>,
 }
 
-impl Bench<'_> {
-    fn run(&mut self, duet: Option<&mut Duet>) -> Result<()> {
+impl DeviceBench<'_> {
+    fn run(&mut self, pair_sync: Option<&mut PairSync>) -> Result<()> {
         match self.test {
-            Test::Limits => self.limits(duet),
-            Test::SignalLatency => self.two(duet, &[8], Self::signal_latency),
-            Test::PutLatency => self.two(duet, &self.plan.sizes.clone(), Self::put_latency),
-            Test::PacketLatency => self.two(duet, &self.plan.sizes.clone(), Self::packet_latency),
-            Test::GetLatency => self.two(duet, &self.plan.sizes.clone(), Self::get_latency),
-            Test::PutBandwidth => self.two(duet, &self.plan.sizes.clone(), Self::put_bandwidth),
-            Test::PutBidirectional => self.two(duet, &self.plan.sizes.clone(), Self::put_bidirectional),
-            Test::MessageRate => self.two(duet, &[WINDOW * MESSAGE], Self::message_rate),
-            Test::ProxyRoundTrip => self.two(duet, &[8], Self::proxy_round_trip),
-            Test::Overlap => self.two(duet, &self.plan.sizes.clone(), Self::overlap),
+            Test::Limits => self.limits(pair_sync),
+            Test::SignalLatency => self.two(pair_sync, &[8], Self::signal_latency),
+            Test::PutLatency => self.two(pair_sync, &self.plan.sizes.clone(), Self::put_latency),
+            Test::PacketLatency => self.two(pair_sync, &self.plan.sizes.clone(), Self::packet_latency),
+            Test::GetLatency => self.two(pair_sync, &self.plan.sizes.clone(), Self::get_latency),
+            Test::PutBandwidth => self.two(pair_sync, &self.plan.sizes.clone(), Self::put_bandwidth),
+            Test::PutBidirectional => self.two(pair_sync, &self.plan.sizes.clone(), Self::put_bidirectional),
+            Test::MessageRate => self.two(pair_sync, &[WINDOW * MESSAGE], Self::message_rate),
+            Test::ProxyRoundTrip => self.two(pair_sync, &[8], Self::proxy_round_trip),
+            Test::Overlap => self.two(pair_sync, &self.plan.sizes.clone(), Self::overlap),
             Test::Barrier => self.barrier(),
-            Test::TraceCost => self.trace_cost(duet),
+            Test::TraceCost => self.trace_cost(pair_sync),
             Test::P2p => self.matrix(),
             Test::FifoRate | Test::Launch => unreachable!("measured by the launcher"),
             collective => unreachable!("{} has a device side of its own", collective.name()),
@@ -121,41 +133,41 @@ impl Bench<'_> {
     /// Lets the pair measure at each size, while the others sleep in the barrier.
     fn two(
         &mut self,
-        mut duet: Option<&mut Duet>,
+        mut pair_sync: Option<&mut PairSync>,
         sizes: &[u64],
-        measure: impl Fn(&mut Self, &mut Duet, &Stage) -> Result<()>,
+        measure: impl Fn(&mut Self, &mut PairSync, &PairBuffers) -> Result<()>,
     ) -> Result<()> {
         let yields = self.channel == Some(TestChannel::Port) || self.comm.n_ranks() > 2;
         for &len in sizes {
-            let stage = Stage::set(self.comm, self.pair, len, self.test, self.plan)?;
-            if let Some(duet) = duet.as_deref_mut() {
-                duet.set_yields(yields);
-                measure(self, duet, &stage)?;
+            let stage = PairBuffers::alloc(self.comm, self.pair, len, self.test, self.plan)?;
+            if let Some(pair_sync) = pair_sync.as_deref_mut() {
+                pair_sync.set_yields(yields);
+                measure(self, pair_sync, &stage)?;
             }
             self.comm.barrier()?;
-            stage.strike(self.comm)?;
+            stage.free(self.comm)?;
         }
         Ok(())
     }
 
-    fn contest(
+    fn interleave(
         &self,
-        duet: &mut Duet,
-        lanes: &mut [&mut dyn Lane],
-        yardsticks: &[Yardstick],
-    ) -> Result<Outcome> {
+        pair_sync: &mut PairSync,
+        contenders: &mut [&mut dyn Contender],
+        rules: &[LimitRule],
+    ) -> Result<Measured> {
         let outcome =
-            contest(Company::Two(duet), lanes, yardsticks, self.plan.effort(self.test, self.channel))?;
+            interleave(Participants::Two(pair_sync), contenders, rules, self.plan.effort(self.test, self.channel))?;
         // What the other rank found wrong counts as well.
-        let wrong = outcome.wrong + duet.share_back(outcome.wrong);
-        Ok(Outcome { wrong, ..outcome })
+        let wrong = outcome.wrong + pair_sync.share_back(outcome.wrong);
+        Ok(Measured { wrong, ..outcome })
     }
 
     /// Prints the row of a figure on the leader.
     fn report(
         &self,
         leads: bool,
-        outcome: &Outcome,
+        outcome: &Measured,
         bytes: Option<u64>,
         limit: &str,
         adjust: impl Fn(&mut PerfRow),
@@ -183,7 +195,7 @@ impl Bench<'_> {
     fn note_place(&self, row: &mut PerfRow) {
         let Some(figure) = self.figure else { return };
         row.variant = Some(figure.name().to_owned());
-        let settings = self.plan.matrix.as_ref().filter(|_| figure != Figure::AllToAll);
+        let settings = self.plan.matrix.as_ref().filter(|_| figure != MatrixFigure::AllToAll);
         row.place = settings.map(|settings| settings.place(self.pair));
     }
 
@@ -205,22 +217,22 @@ impl Bench<'_> {
         }
     }
 
-    fn signal_latency(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
+    fn signal_latency(&mut self, pair_sync: &mut PairSync, buffers: &PairBuffers) -> Result<()> {
         let flags = stage.flags(self.comm, 0)?;
-        duet.meet();
-        let mut limit = PingPong::new(Signals(flags), stage.leads());
+        pair_sync.meet();
+        let mut limit = PingPong::new(SignalEnd(flags), stage.leads());
         with_channel!(self, stage.peer(), channel => {
-            let mut test = PingPong::new(Signals(SignalLink { channel }), stage.leads());
-            let mut lanes: Vec<&mut dyn Lane> = vec![&mut test, &mut limit];
+            let mut test = PingPong::new(SignalEnd(SignalLink { channel }), stage.leads());
+            let mut contenders: Vec<&mut dyn Contender> = vec![&mut test, &mut limit];
             let mut handoff = YieldHandoff::new(stage.leads());
             let hands_off = self.hands_off()?;
-            let yardsticks = if hands_off {
-                lanes.push(&mut handoff);
+            let rules = if hands_off {
+                contenders.push(&mut handoff);
                 best_with_handoffs(1)
             } else {
                 best_of(1)
             };
-            let outcome = self.contest(duet, &mut lanes, &yardsticks)?;
+            let outcome = self.interleave(pair_sync, &mut contenders, &rules)?;
             let name = self.flag_limit(&self.beside_proxy("raw flag ping-pong", hands_off));
             self.report(stage.leads(), &outcome, None, &name, |row| row.wrong = None)
         })
@@ -228,7 +240,7 @@ impl Bench<'_> {
 
     /// A put with signal against plain copies and a flag, for long messages in other ways, too; the best of them is the limit. Where a
     /// proxy on the device's own core is told to do it, two hand-offs are added.
-    fn put_latency(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
+    fn put_latency(&mut self, pair_sync: &mut PairSync, buffers: &PairBuffers) -> Result<()> {
         let streaming = [CopyKernel::Avx2Streaming, CopyKernel::Avx512Streaming];
         let quickest = streaming.into_iter().find(|kernel| kernel.is_supported());
         let string = Some(CopyKernel::RepMovsb).filter(|kernel| kernel.is_supported());
@@ -239,20 +251,20 @@ impl Bench<'_> {
             let copy = stage.copy_and_flag(self.comm, pair, kernel)?;
             plain.push(PingPong::of_messages(copy, stage.leads(), stage.len()));
         }
-        duet.meet();
+        pair_sync.meet();
         with_channel!(self, stage.peer(), channel => {
             let mut test = PingPong::of_messages(stage.put(self.comm, channel)?, stage.leads(), stage.len());
-            let mut lanes: Vec<&mut dyn Lane> = vec![&mut test];
-            lanes.extend(plain.iter_mut().map(|lane| lane as &mut dyn Lane));
+            let mut contenders: Vec<&mut dyn Contender> = vec![&mut test];
+            contenders.extend(plain.iter_mut().map(|contender| contender as &mut dyn Contender));
             let mut handoff = YieldHandoff::new(stage.leads());
             let hands_off = self.hands_off()?;
-            let yardsticks = if hands_off {
-                lanes.push(&mut handoff);
+            let rules = if hands_off {
+                contenders.push(&mut handoff);
                 best_with_handoffs(kernels.len())
             } else {
                 best_of(kernels.len())
             };
-            let outcome = self.contest(duet, &mut lanes, &yardsticks)?;
+            let outcome = self.interleave(pair_sync, &mut contenders, &rules)?;
             let Some((best, outcome)) = outcome.with_lowest_limit() else { return Ok(()) };
             let name = match kernels[best] {
                 CopyKernel::Memcpy => "raw copy + flag".to_owned(),
@@ -263,17 +275,17 @@ impl Bench<'_> {
         })
     }
 
-    fn packet_latency(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
+    fn packet_latency(&mut self, pair_sync: &mut PairSync, buffers: &PairBuffers) -> Result<()> {
         for kind in [PacketKind::Ll8, PacketKind::Ll16] {
             let copy = stage.copy_and_flag(self.comm, 0, CopyKernel::Memcpy)?;
-            duet.meet();
+            pair_sync.meet();
             let mut limit = PingPong::of_messages(copy, stage.leads(), stage.len());
             let channel = self.comm.memory_channel(stage.peer())?;
             let end = stage.put_packets(self.comm, channel, kind)?;
             let mut test = PingPong::of_messages(end, stage.leads(), stage.len());
             let raw = stage.raw_packets(self.comm, kind)?;
             let mut raw = PingPong::of_messages(raw, stage.leads(), stage.len());
-            let outcome = self.contest(duet, &mut [&mut test, &mut limit, &mut raw], &best_of(2))?;
+            let outcome = self.interleave(pair_sync, &mut [&mut test, &mut limit, &mut raw], &best_of(2))?;
             let Some((best, outcome)) = outcome.with_lowest_limit() else { return Ok(()) };
             let name = ["raw copy + flag", "raw packets"][best];
             let (len, name) = (stage.len(), self.flag_limit(name));
@@ -288,54 +300,54 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn put_bandwidth(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
-        self.put_transfer(duet, stage, Direction::Push)
+    fn put_bandwidth(&mut self, pair_sync: &mut PairSync, buffers: &PairBuffers) -> Result<()> {
+        self.put_transfer(pair_sync, stage, TransferDirection::Push)
     }
 
-    fn put_bidirectional(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
-        self.put_transfer(duet, stage, Direction::Both)
+    fn put_bidirectional(&mut self, pair_sync: &mut PairSync, buffers: &PairBuffers) -> Result<()> {
+        self.put_transfer(pair_sync, stage, TransferDirection::Both)
     }
 
-    fn put_transfer(&mut self, duet: &mut Duet, stage: &Stage, direction: Direction) -> Result<()> {
+    fn put_transfer(&mut self, pair_sync: &mut PairSync, buffers: &PairBuffers, direction: TransferDirection) -> Result<()> {
         let from = |bench: &Self| Ok((stage.outgoing(bench.comm)?.span().clone(), stage.remote(bench.comm)?));
         with_channel!(self, stage.peer(), channel => {
             let put = Put { channel, source: stage.source(), target: stage.target(), len: stage.len() };
-            self.transfer(duet, stage, direction, put, from)
+            self.transfer(pair_sync, stage, direction, put, from)
         })
     }
 
     /// A transfer against plain copies by every kernel that this processor has; the best of them is the limit.
     fn transfer<M: Mover>(
         &mut self,
-        duet: &mut Duet,
-        stage: &Stage,
-        direction: Direction,
+        pair_sync: &mut PairSync,
+        buffers: &PairBuffers,
+        direction: TransferDirection,
         mover: M,
         from: impl Fn(&Self) -> Result<(shmccl::shm::Span, shmccl::shm::Span)>,
     ) -> Result<()> {
         let kernels: Vec<_> = CopyKernel::ALL.into_iter().filter(|kernel| kernel.is_supported()).collect();
-        let lane = |bench: &Self, pair| -> Result<_> {
+        let contender = |bench: &Self, pair| -> Result<_> {
             Ok((stage.outgoing(bench.comm)?, stage.incoming(bench.comm)?, stage.flags(bench.comm, pair)?))
         };
-        let (outgoing, incoming, flags) = lane(self, 0)?;
-        let mut test = Transfer::new(mover, direction, stage.leads(), outgoing, incoming, flags);
+        let (outgoing, incoming, flags) = contender(self, 0)?;
+        let mut test = BulkTransfer::new(mover, direction, stage.leads(), outgoing, incoming, flags);
         let mut plain = Vec::new();
         for (pair, &kernel) in (1..).zip(&kernels) {
             let (source, target) = from(self)?;
-            let (outgoing, incoming, flags) = lane(self, pair)?;
+            let (outgoing, incoming, flags) = contender(self, pair)?;
             let copy = PlainCopy { source, target, kernel };
-            plain.push(Transfer::new(copy, direction, stage.leads(), outgoing, incoming, flags));
+            plain.push(BulkTransfer::new(copy, direction, stage.leads(), outgoing, incoming, flags));
         }
-        duet.meet();
-        let mut lanes: Vec<&mut dyn Lane> = vec![&mut test];
-        lanes.extend(plain.iter_mut().map(|lane| lane as &mut dyn Lane));
-        let outcome = self.contest(duet, &mut lanes, &best_of(kernels.len()))?;
-        let (level, wrong) = self.flood(duet, stage.len(), &mut test, &outcome)?;
-        let outcome = Outcome { wrong: outcome.wrong + wrong, ..outcome };
+        pair_sync.meet();
+        let mut contenders: Vec<&mut dyn Contender> = vec![&mut test];
+        contenders.extend(plain.iter_mut().map(|contender| contender as &mut dyn Contender));
+        let outcome = self.interleave(pair_sync, &mut contenders, &best_of(kernels.len()))?;
+        let (level, wrong) = self.flood(pair_sync, stage.len(), &mut test, &outcome)?;
+        let outcome = Measured { wrong: outcome.wrong + wrong, ..outcome };
         let Some((best, outcome)) = outcome.with_lowest_limit() else { return Ok(()) };
         let limit = format!("plain copy ({})", kernels[best]);
         let len = stage.len();
-        let both = if direction == Direction::Both { 2 } else { 1 };
+        let both = if direction == TransferDirection::Both { 2 } else { 1 };
         self.report(stage.leads(), &outcome, Some(len), &limit, |row| {
             row.set_bandwidth(both * len);
             row.set_level(level);
@@ -345,23 +357,23 @@ impl Bench<'_> {
     /// Floods the fifo of a proxied transfer: how full it was, unless that takes too long, and the words that came wrong.
     fn flood<M: Mover>(
         &self,
-        duet: &mut Duet,
+        pair_sync: &mut PairSync,
         len: u64,
-        test: &mut Transfer<M>,
-        outcome: &Outcome,
+        test: &mut BulkTransfer<M>,
+        outcome: &Measured,
     ) -> Result<(Option<Level>, u64)> {
         if self.channel != Some(TestChannel::Port) || !flood::can_flood(len) {
             return Ok((None, 0));
         }
         let put_ns = outcome.verdicts.first().map_or(0.0, |verdict| verdict.test.p50_ns);
-        let puts = duet.share(flood::puts(put_ns));
+        let puts = pair_sync.share(flood::puts(put_ns));
         let before = test.wrong();
         let level = test.flood(puts, || Counters::of(self.comm))?;
         let wrong = test.wrong() - before;
-        Ok((level, wrong + duet.share_back(wrong)))
+        Ok((level, wrong + pair_sync.share_back(wrong)))
     }
 
-    fn message_rate(&mut self, duet: &mut Duet, stage: &Stage) -> Result<()> {
+    fn message_rate(&mut self, pair_sync: &mut PairSync, buffers: &PairBuffers) -> Result<()> {
         let spans = |bench: &Self| -> Result<_> {
             Ok((stage.outgoing(bench.comm)?.span().clone(), stage.incoming(bench.comm)?.span().clone()))
         };
@@ -371,14 +383,14 @@ impl Bench<'_> {
             target: stage.remote(self.comm)?,
             flags: stage.flags(self.comm, 0)?,
         };
-        let mut limit = Rate::new(bare, stage.leads(), outgoing, incoming, stage.flags(self.comm, 1)?);
+        let mut limit = MessageRate::new(bare, stage.leads(), outgoing, incoming, stage.flags(self.comm, 1)?);
         let (outgoing, incoming) = spans(self)?;
         let answer = stage.flags(self.comm, 2)?;
-        duet.meet();
+        pair_sync.meet();
         with_channel!(self, stage.peer(), channel => {
             let puts = PutStream { channel, source: stage.source(), target: stage.target() };
-            let mut test = Rate::new(puts, stage.leads(), outgoing, incoming, answer);
-            let outcome = self.contest(duet, &mut [&mut test, &mut limit], &[second])?;
+            let mut test = MessageRate::new(puts, stage.leads(), outgoing, incoming, answer);
+            let outcome = self.interleave(pair_sync, &mut [&mut test, &mut limit], &[second])?;
             self.report(stage.leads(), &outcome, Some(MESSAGE), "raw word + flag, streamed", |row| {
                 row.per_s = row.p50_ns.map(|ns| 1e9 / ns);
             })
@@ -386,14 +398,72 @@ impl Bench<'_> {
     }
 
     fn barrier(&mut self) -> Result<()> {
-        let mut ensemble = Ensemble::new(self.comm)?;
+        let mut all_sync = AllSync::new(self.comm)?;
         let mut limit = YieldBarrier::new(self.comm, BARRIERS)?;
         let effort = self.plan.effort(self.test, None);
-        let leads = ensemble.leads();
+        let leads = all_sync.leads();
         let outcome = {
             let mut test = CommBarrier { comm: &mut *self.comm };
-            contest(Company::All(&mut ensemble), &mut [&mut test, &mut limit], &[second], effort)?
+            interleave(Participants::All(&mut all_sync), &mut [&mut test, &mut limit], &[second], effort)?
         };
         self.report(leads, &outcome, None, "bare yield barrier", |row| row.wrong = None)
+    }
+}
+
+impl DeviceBench<'_> {
+    /// The yardsticks by themselves.
+    pub(crate) fn limits(&mut self, mut pair_sync: Option<&mut PairSync>) -> Result<()> {
+        let none: &[LimitRule] = &[];
+        self.two(pair_sync.as_deref_mut(), &[8], |bench, pair_sync, stage| {
+            let flags = stage.flags(bench.comm, 0)?;
+            pair_sync.meet();
+            let mut contender = PingPong::new(SignalEnd(flags), stage.leads());
+            let outcome = bench.interleave(pair_sync, &mut [&mut contender], none)?;
+            bench.report_limit(stage.leads(), &outcome, None, &bench.flag_limit("raw flag ping-pong"))?;
+            let mut contender = YieldHandoff::new(stage.leads());
+            let outcome = bench.interleave(pair_sync, &mut [&mut contender], none)?;
+            bench.report_limit(stage.leads(), &outcome, None, "same-core yield hand-off")
+        })?;
+        self.two(pair_sync.as_deref_mut(), &self.plan.sizes.clone(), |bench, pair_sync, stage| {
+            let copy = stage.copy_and_flag(bench.comm, 0, CopyKernel::Memcpy)?;
+            pair_sync.meet();
+            let mut contender = PingPong::of_messages(copy, stage.leads(), stage.len());
+            let outcome = bench.interleave(pair_sync, &mut [&mut contender], none)?;
+            let name = bench.flag_limit("raw copy + flag");
+            bench.report_limit(stage.leads(), &outcome, Some(stage.len()), &name)
+        })?;
+        self.two(pair_sync, &self.plan.sizes.clone(), |bench, pair_sync, stage| {
+            for kernel in CopyKernel::ALL.into_iter().filter(|kernel| kernel.is_supported()) {
+                let copy = PlainCopy {
+                    source: stage.outgoing(bench.comm)?.span().clone(),
+                    target: stage.remote(bench.comm)?,
+                    kernel,
+                };
+                let (outgoing, incoming) = (stage.outgoing(bench.comm)?, stage.incoming(bench.comm)?);
+                let flags = stage.flags(bench.comm, 0)?;
+                pair_sync.meet();
+                let mut contender = BulkTransfer::new(copy, TransferDirection::Push, stage.leads(), outgoing, incoming, flags);
+                let outcome = bench.interleave(pair_sync, &mut [&mut contender], none)?;
+                bench.report_limit(
+                    stage.leads(),
+                    &outcome,
+                    Some(stage.len()),
+                    &format!("plain copy ({kernel})"),
+                )?;
+            }
+            Ok(())
+        })
+    }
+
+    fn report_limit(&self, leads: bool, outcome: &Measured, bytes: Option<u64>, name: &str) -> Result<()> {
+        self.report(leads, outcome, bytes, "", |row| {
+            row.variant = Some(name.to_owned());
+            row.limit = None;
+            if let Some(len) = bytes {
+                row.set_bandwidth(len);
+            } else {
+                row.wrong = None;
+            }
+        })
     }
 }

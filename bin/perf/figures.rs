@@ -1,8 +1,8 @@
 //! From what slices say to rows.
 
-use super::contest::{Outcome, Yardstick};
-use super::slices::{Kind, UNPROBED, Verdict};
-use super::stats::{Summary, median};
+use super::interleave::{Measured, LimitRule};
+use super::slices::{SliceKind, UNPROBED, SliceComparison};
+use super::stats::{TimeSummary, median};
 use super::transfer::flood::{Counters, Level};
 use crate::perf::report::PerfRow;
 use crate::perf::test::{Test, TestChannel};
@@ -12,7 +12,7 @@ pub(crate) fn row_of(
     test: Test,
     channel: Option<TestChannel>,
     ranks: u32,
-    verdict: &Verdict,
+    verdict: &SliceComparison,
     limit: &str,
 ) -> PerfRow {
     let mut row = PerfRow::new(test, ranks);
@@ -36,13 +36,13 @@ pub(crate) fn row_of(
         row.device_cpu_p90_ns = Some(cpu.p90);
     }
     row.probe_ns = (verdict.probe_ns > UNPROBED).then_some(verdict.probe_ns);
-    row.sibling_slices = (verdict.kind != Kind::Alike).then_some(verdict.sibling_share);
+    row.sibling_slices = (verdict.kind != SliceKind::Alike).then_some(verdict.sibling_share);
     row
 }
 
-/// Yardsticks of a contest whose lanes from the second on are limits, each by itself.
-pub(crate) fn best_of(limits: usize) -> Vec<Yardstick> {
-    const EACH: [Yardstick; 6] = [
+/// Yardsticks of a interleave whose contenders from the second on are limits, each by itself.
+pub(crate) fn best_of(limits: usize) -> Vec<LimitRule> {
+    const EACH: [LimitRule; 6] = [
         |samples| samples[1].clone(),
         |samples| samples[2].clone(),
         |samples| samples[3].clone(),
@@ -53,9 +53,9 @@ pub(crate) fn best_of(limits: usize) -> Vec<Yardstick> {
     EACH[..limits].to_vec()
 }
 
-/// The same, each with two hand-offs, which the last lane times.
-pub(crate) fn best_with_handoffs(limits: usize) -> Vec<Yardstick> {
-    const EACH: [Yardstick; 3] = [
+/// The same, each with two hand-offs, which the last contender times.
+pub(crate) fn best_with_handoffs(limits: usize) -> Vec<LimitRule> {
+    const EACH: [LimitRule; 3] = [
         |samples| handed_off(samples, 1),
         |samples| handed_off(samples, 2),
         |samples| handed_off(samples, 3),
@@ -63,23 +63,23 @@ pub(crate) fn best_with_handoffs(limits: usize) -> Vec<Yardstick> {
     EACH[..limits].to_vec()
 }
 
-/// The median of a lane and twice that of the last one.
-fn handed_off(samples: &[Vec<f64>], lane: usize) -> Vec<f64> {
+/// The median of a contender and twice that of the last one.
+fn handed_off(samples: &[Vec<f64>], contender: usize) -> Vec<f64> {
     let middle = |samples: Option<&Vec<f64>>| median(&mut samples?.clone());
-    let parts = middle(samples.get(lane)).zip(middle(samples.last()));
+    let parts = middle(samples.get(contender)).zip(middle(samples.last()));
     parts.map(|(one, handoff)| one + 2.0 * handoff).into_iter().collect()
 }
 
-/// Twice the median of the last lane: two hand-offs and nothing else.
+/// Twice the median of the last contender: two hand-offs and nothing else.
 pub(crate) fn two_handoffs(samples: &[Vec<f64>]) -> Vec<f64> {
     let handoff = samples.last().and_then(|samples| median(&mut samples.clone()));
     handoff.map(|handoff| 2.0 * handoff).into_iter().collect()
 }
 
-impl Outcome {
+impl Measured {
     /// Keeps only the verdict against the lowest limit; which one that is, on the rank that leads, and 0 elsewhere.
     pub(crate) fn with_lowest_limit(self) -> Option<(usize, Self)> {
-        let p50 = |verdict: &Verdict| verdict.limit.map_or(f64::INFINITY, |limit| limit.p50_ns);
+        let p50 = |verdict: &SliceComparison| verdict.limit.map_or(f64::INFINITY, |limit| limit.p50_ns);
         let lowest = self.verdicts.iter().enumerate().min_by(|a, b| p50(a.1).total_cmp(&p50(b.1)));
         let Some((best, verdict)) = lowest else { return Some((0, self)) };
         Some((best, Self { verdicts: vec![verdict.clone()], ..self }))
@@ -88,7 +88,7 @@ impl Outcome {
 
 impl PerfRow {
     /// Fills in the times of an operation.
-    pub(crate) fn set_times(&mut self, times: Option<Summary>) {
+    pub(crate) fn set_times(&mut self, times: Option<TimeSummary>) {
         if let Some(times) = times {
             self.iterations = times.count;
             self.min_ns = Some(times.min_ns);
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn the_limit_of_what_is_handed_to_a_proxy_and_back_has_two_handoffs_in_it() {
         let samples = [vec![9000.0], vec![50.0, 70.0, 60.0], vec![40.0], vec![1000.0]];
-        let limits: Vec<_> = best_with_handoffs(2).iter().map(|yardstick| yardstick(&samples)).collect();
+        let limits: Vec<_> = best_with_handoffs(2).iter().map(|rule| rule(&samples)).collect();
         assert_eq!(limits, [[2060.0], [2040.0]]);
         assert_eq!(two_handoffs(&samples), [2000.0]);
         // The rank that does not keep the time has no samples.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use super::clock::now_ns;
 use super::figures::row_of;
 use super::jobs;
-use super::plan::Plan;
+use super::plan::PerfPlan;
 use super::slices::{Slices, UNPROBED};
 use super::stats::ENOUGH_FOR_P99;
 use crate::flags::JobArgs;
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// # Errors
 /// Whatever keeps a job from starting.
 pub(crate) fn measure(ranks: u32, iters: Option<u64>, args: &JobArgs) -> Result<PerfRow> {
-    let plan = Plan::of_nothing();
+    let plan = PerfPlan::of_nothing();
     let mut slices = Slices::new();
     let [fewest, most] = iters.map_or(JOBS, |iters| [iters; 2]);
     let (started, mut jobs) = (Instant::now(), 0);

@@ -5,8 +5,8 @@ use shmccl::channel::Channel;
 use shmccl::heap::HeapOffset;
 
 use super::clock::now_ns;
-use super::contest::Effort;
-use super::duet::Duet;
+use super::interleave::Effort;
+use super::pair_sync::PairSync;
 use super::payload::Payload;
 use super::slices::Slices;
 use super::stats::{ENOUGH_FOR_P99, median};
@@ -35,8 +35,8 @@ pub(crate) struct Overlap {
 }
 
 /// The two ranks of the measurement.
-pub(crate) struct Scene<'d, C> {
-    pub(crate) duet: &'d mut Duet,
+pub(crate) struct OverlapTest<'d, C> {
+    pub(crate) pair_sync: &'d mut PairSync,
     pub(crate) channel: C,
     pub(crate) outgoing: Payload,
     pub(crate) incoming: Payload,
@@ -44,7 +44,7 @@ pub(crate) struct Scene<'d, C> {
     pub(crate) target: HeapOffset,
 }
 
-impl<C: Channel> Scene<'_, C> {
+impl<C: Channel> OverlapTest<'_, C> {
     /// Times transfer, computation and both together, in turns. The computation is as long as the transfer.
     pub(crate) fn play(mut self, effort: Effort) -> Result<Overlap> {
         let mut wrong = 0;
@@ -59,14 +59,14 @@ impl<C: Channel> Scene<'_, C> {
         let warmup = effort.warmup.unwrap_or(WARMUP).max(1);
         let mut warm: Vec<f64> = (0..warmup).map(|_| round(&mut self, None)).collect::<Result<_>>()?;
         let mine = steps_for(median(&mut warm).unwrap_or(0.0));
-        let steps = self.duet.share(mine);
+        let steps = self.pair_sync.share(mine);
         let (mut alone, mut computing, mut both) = (Vec::new(), Vec::new(), Vec::new());
         let round_ns = 3 * (now_ns() - began) / warmup;
         let affordable = u64::try_from(effort.patience.as_nanos()).unwrap_or(u64::MAX) / round_ns.max(1);
-        let rounds = self.duet.share(effort.iters.unwrap_or(affordable.clamp(ROUNDS, ENOUGH_FOR_P99)));
+        let rounds = self.pair_sync.share(effort.iters.unwrap_or(affordable.clamp(ROUNDS, ENOUGH_FOR_P99)));
         let mut slices = Slices::new();
         for _ in 0..rounds {
-            let probe = self.duet.probe();
+            let probe = self.pair_sync.probe();
             alone.push(round(&mut self, None)?);
             let start = now_ns();
             compute(steps);
@@ -83,9 +83,9 @@ impl<C: Channel> Scene<'_, C> {
 
     /// One transfer, with `work` done between handing it over and its completion; the leader's time for all.
     fn round(&mut self, seq: u64, work: Option<u64>) -> Result<(f64, u64)> {
-        if self.duet.leads() {
+        if self.pair_sync.leads() {
             self.outgoing.rewrite(seq);
-            self.duet.meet();
+            self.pair_sync.meet();
             let start = now_ns();
             self.channel.put_with_signal(self.target, self.source, self.outgoing.span().len())?;
             if let Some(steps) = work {
@@ -96,7 +96,7 @@ impl<C: Channel> Scene<'_, C> {
             self.channel.wait()?;
             Ok((took, 0))
         } else {
-            self.duet.meet();
+            self.pair_sync.meet();
             self.channel.wait()?;
             let wrong = self.incoming.read(seq, false).wrong;
             self.channel.signal()?;

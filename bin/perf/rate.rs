@@ -7,7 +7,7 @@ use shmccl::shm::Span;
 
 use super::clock::now_ns;
 use super::ends::FlagEnd;
-use super::lane::Lane;
+use super::contender::Contender;
 
 /// Messages in a window: each has a slot of its own, and the receiver answers when all have come.
 pub(crate) const WINDOW: u64 = 1024;
@@ -16,7 +16,7 @@ pub(crate) const WINDOW: u64 = 1024;
 pub(crate) const MESSAGE: u64 = 8;
 
 /// Sends and receives messages of one word.
-pub(crate) trait Stream {
+pub(crate) trait MessageStream {
     /// Sends the message at `offset` of the window, the `count`-th in all.
     fn send(&mut self, offset: u64, count: u64) -> Result<()>;
 
@@ -35,7 +35,7 @@ pub(crate) struct BareStream {
     pub(crate) flags: FlagEnd,
 }
 
-impl Stream for BareStream {
+impl MessageStream for BareStream {
     #[inline]
     fn send(&mut self, offset: u64, count: u64) -> Result<()> {
         self.target.write(offset, self.source.read::<u64>(offset)?)?;
@@ -60,7 +60,7 @@ pub(crate) struct PutStream<C> {
     pub(crate) target: HeapOffset,
 }
 
-impl<C: Channel> Stream for PutStream<C> {
+impl<C: Channel> MessageStream for PutStream<C> {
     #[inline]
     fn send(&mut self, offset: u64, _count: u64) -> Result<()> {
         let at = |base: HeapOffset| HeapOffset::new(base.get() + offset);
@@ -74,7 +74,7 @@ impl<C: Channel> Stream for PutStream<C> {
 
 /// Windows of messages from the leader to the other rank.
 #[derive(Debug)]
-pub(crate) struct Rate<S> {
+pub(crate) struct MessageRate<S> {
     stream: S,
     leads: bool,
     outgoing: Span,
@@ -85,7 +85,7 @@ pub(crate) struct Rate<S> {
     wrong: u64,
 }
 
-impl<S: Stream> Rate<S> {
+impl<S: MessageStream> MessageRate<S> {
     /// Sends `outgoing` into the peer's `incoming`, message by message.
     pub(crate) fn new(stream: S, leads: bool, outgoing: Span, incoming: Span, answer: FlagEnd) -> Self {
         Self { stream, leads, outgoing, incoming, answer, windows: 0, wrong: 0 }
@@ -114,7 +114,7 @@ impl<S: Stream> Rate<S> {
     }
 }
 
-impl<S: Stream> Lane for Rate<S> {
+impl<S: MessageStream> Contender for MessageRate<S> {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
         for _ in 0..ops / WINDOW {
             self.windows += 1;

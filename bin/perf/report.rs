@@ -1,11 +1,14 @@
 //! What the measuring commands report: one row per figure, and the machine it was measured on.
+//!
+//! MERGED:
+//! What a row says of a collective operation, beyond what it says of any test.
 
 use serde::{Deserialize, Serialize};
-
 use crate::machine::MachineInfo;
-use crate::perf::collective::figures::Figures;
-use crate::perf::matrix::figure::Place;
+use crate::perf::collective::figures::CollectiveFigures;
+use crate::perf::matrix::figure::PairPlacement;
 use crate::perf::test::{Test, TestChannel};
+use super::settings::Memory;
 
 /// One figure. What does not apply to a test is `None`, and null in JSON; times are per operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -76,10 +79,10 @@ pub(crate) struct PerfRow {
     pub(crate) wrong: Option<u64>,
     /// What there is to say of a collective operation, among the other keys.
     #[serde(flatten)]
-    pub(crate) collective: Option<Figures>,
+    pub(crate) collective: Option<CollectiveFigures>,
     /// Between which ranks, in a matrix, among the other keys.
     #[serde(flatten)]
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<PairPlacement>,
 }
 
 impl PerfRow {
@@ -143,6 +146,34 @@ impl PerfReport {
 pub(crate) fn share_of_stalls(stalls: Option<u64>, pushes: Option<u64>) -> Option<f64> {
     let (stalls, pushes) = stalls.zip(pushes)?;
     (pushes > 0).then(|| stalls as f64 / pushes as f64)
+}
+
+/// The figures that nccl-tests prints, and the circumstances.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct CollectiveFigures {
+    /// 10^9 bytes per second of the operation's size.
+    pub(crate) algbw: f64,
+    /// The same of the links that the operation keeps busy.
+    pub(crate) busbw: f64,
+    /// Where the buffers were.
+    pub(crate) memory: Memory,
+    /// Whether the output took the place of the input.
+    pub(crate) in_place: bool,
+    /// The type of the elements.
+    #[serde(rename = "type")]
+    pub(crate) data_type: String,
+    /// The operator, or `none`.
+    pub(crate) redop: String,
+    /// The root, or -1.
+    pub(crate) root: i64,
+    /// Elements of a block.
+    pub(crate) count: u64,
+    /// The same operation on buffers in the heap, in the same run, where these are not: the median of its times, in nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) heap_p50_ns: Option<f64>,
+    /// How many times as long this one took in the same slice: the median over slices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) heap_ratio: Option<f64>,
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use shmccl::shm::{CopyKernel, Span};
 
 use super::clock::{now_ns, thread_cpu_ns};
 use super::ends::FlagEnd;
-use super::lane::{Lane, settling};
+use super::contender::{Contender, settling};
 use super::payload::Payload;
 
 /// Moves one message, and says when its source may be rewritten.
@@ -28,18 +28,18 @@ pub(crate) trait Mover {
 }
 
 /// A channel that may have a proxy behind it.
-pub(crate) trait Queue {
+pub(crate) trait QueueDepth {
     /// How many triggers wait for the proxy, where there is one.
     fn queued(&self) -> Option<u64>;
 }
 
-impl Queue for MemoryChannel {
+impl QueueDepth for MemoryChannel {
     fn queued(&self) -> Option<u64> {
         None
     }
 }
 
-impl Queue for PortChannel {
+impl QueueDepth for PortChannel {
     fn queued(&self) -> Option<u64> {
         Some(Self::queued(self))
     }
@@ -80,7 +80,7 @@ pub(crate) struct Put<C> {
     pub(crate) len: u64,
 }
 
-impl<C: Channel + Queue> Mover for Put<C> {
+impl<C: Channel + QueueDepth> Mover for Put<C> {
     #[inline]
     fn start(&mut self) -> Result<()> {
         self.channel.put(self.target, self.source, self.len)
@@ -97,7 +97,7 @@ impl<C: Channel + Queue> Mover for Put<C> {
 
 /// Who moves, who rewrites the source, and who reads the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub(crate) enum TransferDirection {
     /// The leader rewrites and moves, the other reads.
     Push,
     /// Both rewrite, move at the same time, and read.
@@ -107,9 +107,9 @@ pub(crate) enum Direction {
 /// Transfers in one direction or both. A sample is the time of one transfer; rewriting the source before, and reading
 /// the target after, are not in it.
 #[derive(Debug)]
-pub(crate) struct Transfer<M> {
+pub(crate) struct BulkTransfer<M> {
     mover: M,
-    direction: Direction,
+    direction: TransferDirection,
     leads: bool,
     /// Transfers of the same message in a row, which share a sample.
     burst: u64,
@@ -157,11 +157,11 @@ pub(crate) const BURST_BYTES: u64 = 64 << 10;
 /// Or so many times.
 pub(crate) const MOST_IN_BURST: u64 = 64;
 
-impl<M: Mover> Transfer<M> {
-    /// Transfers between `outgoing` of one rank and `incoming` of the other; `flags` are this lane's own.
+impl<M: Mover> BulkTransfer<M> {
+    /// Transfers between `outgoing` of one rank and `incoming` of the other; `flags` are this contender's own.
     pub(crate) fn new(
         mover: M,
-        direction: Direction,
+        direction: TransferDirection,
         leads: bool,
         outgoing: Payload,
         incoming: Payload,
@@ -194,11 +194,11 @@ impl<M: Mover> Transfer<M> {
     }
 
     fn moves(&self) -> bool {
-        self.direction == Direction::Both || self.leads
+        self.direction == TransferDirection::Both || self.leads
     }
 
     fn reads(&self) -> bool {
-        self.direction == Direction::Both || !self.leads
+        self.direction == TransferDirection::Both || !self.leads
     }
 
     /// Moves fresh data once, and has them read; the sample where this rank moves. What a proxy moves is handed over again where it is
@@ -231,7 +231,7 @@ impl<M: Mover> Transfer<M> {
 
     /// Whether both move, but on one core, so that one has to wait until the other is done.
     fn takes_turns(&self) -> bool {
-        self.direction == Direction::Both && self.flags.yields
+        self.direction == TransferDirection::Both && self.flags.yields
     }
 
     /// The rest of such an exchange. The leader's sample begins before the other may and ends when both are done, or it would be
@@ -301,7 +301,7 @@ fn charged(took_ns: f64, len: u64) -> u64 {
     many.clamp(fewest, FIFO_SLOTS / 2)
 }
 
-impl<M: Mover> Lane for Transfer<M> {
+impl<M: Mover> Contender for BulkTransfer<M> {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
         for _ in 0..settling(self.outgoing.span().len()) {
             self.exchange(false)?;

@@ -7,10 +7,10 @@ use super::report::RivalReport;
 use crate::compare::flags::CompareArgs;
 use crate::machine::MachineInfo;
 use crate::output;
-use crate::perf::collective::layout::{Layout, blocks};
-use crate::perf::collective::settings::{Average, Memory, Message, Settings};
+use crate::perf::collective::layout::{CaseLayout, blocks};
+use crate::perf::collective::settings::{RankAverage, Memory, DeviceLine, CollectiveSettings};
 use crate::perf::collective::ways::ways;
-use crate::perf::plan::Plan;
+use crate::perf::plan::PerfPlan;
 use crate::perf::report::PerfReport;
 use crate::perf::test::{Test, TestChannel};
 use crate::perf::{jobs, note_siblings, note_spread};
@@ -45,7 +45,7 @@ pub(super) fn measure(args: &CompareArgs, test: Test) -> Result<RivalReport> {
     progress.set_message(test.name());
     let mut report = PerfReport { machine: MachineInfo::detect(), rows: Vec::new() };
     for (bytes, channel, rivals) in races {
-        let plan = Plan {
+        let plan = PerfPlan {
             tests: vec![(test, None)],
             sizes: vec![bytes],
             iters: args.sweep.iters,
@@ -61,7 +61,7 @@ pub(super) fn measure(args: &CompareArgs, test: Test) -> Result<RivalReport> {
             matrix: None,
         };
         jobs::supervise(&plan, n_ranks, &args.job, &mut |line| {
-            if let Message::Figure(row) = Message::read(line)? {
+            if let DeviceLine::Figure(row) = DeviceLine::read(line)? {
                 progress.inc(1);
                 report.rows.push(*row);
             }
@@ -74,14 +74,14 @@ pub(super) fn measure(args: &CompareArgs, test: Test) -> Result<RivalReport> {
     Ok(RivalReport { machine: report.machine, proxy: args.job.proxy, test, n_ranks, rows: report.rows })
 }
 
-fn settings(operation: Operation, channel: TestChannel, rivals: &[Option<String>]) -> Settings {
-    Settings {
+fn settings(operation: Operation, channel: TestChannel, rivals: &[Option<String>]) -> CollectiveSettings {
+    CollectiveSettings {
         algorithm: None,
         channel,
         types: vec![ELEMENT.to_owned()],
         ops: vec![if operation.reduces() { OPERATOR } else { "none" }.to_owned()],
         roots: if operation.has_root() { vec![0] } else { Vec::new() },
-        average: Average::Mean,
+        average: RankAverage::Mean,
         memory: Memory::Heap,
         percentiles: false,
         rivals: rivals.to_vec(),
@@ -91,7 +91,7 @@ fn settings(operation: Operation, channel: TestChannel, rivals: &[Option<String>
 /// What the library does by itself, and every algorithm that does it in its own way.
 fn rivals(operation: Operation, channel: TestChannel, n_ranks: u32, bytes: u64) -> Vec<Option<String>> {
     let size = size_of::<f32>() as u64;
-    let len = Layout::new(operation, bytes, size, n_ranks.into()).send() * size;
+    let len = CaseLayout::new(operation, bytes, size, n_ranks.into()).send() * size;
     let named = ways(operation, channel, n_ranks, len).into_iter().map(|way| Some(way.name().to_owned()));
     [None].into_iter().chain(named).collect()
 }

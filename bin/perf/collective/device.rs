@@ -1,4 +1,4 @@
-//! The device side of a collective test: a contest between the library and the machine for each figure.
+//! The device side of a collective test: a interleave between the library and the machine for each figure.
 
 mod beside;
 mod rivals;
@@ -13,27 +13,27 @@ use shmccl::reduce::{DataType, ReduceOp};
 use shmccl::{Communicator, Rank};
 use shmccl_limits::stopwatch::Stopwatch;
 
-use super::super::barrier::{BARRIERS, Ensemble, YieldBarrier};
-use super::super::contest::{FEWEST_SLICES, Field, Outcome};
+use super::super::barrier::{BARRIERS, AllSync, YieldBarrier};
+use super::super::interleave::{FEWEST_SLICES, Field, Measured};
 use super::super::cores;
-use super::super::duet::Duet;
-use super::super::ends::Signals;
+use super::super::pair_sync::PairSync;
+use super::super::ends::SignalEnd;
 use super::super::figures::row_of;
-use super::super::lane::{Lane, PingPong};
-use super::super::plan::Plan;
-use super::super::slices::Verdict;
-use super::bare::Share;
-use super::figures::Figures;
+use super::super::contender::{Contender, PingPong};
+use super::super::plan::PerfPlan;
+use super::super::slices::SliceComparison;
+use super::bare::HeapLimit;
+use super::figures::CollectiveFigures;
 use super::gathering::{Gathering, flags};
-use super::layout::{Layout, bus_factor};
-use super::mailed::{Mailed, mail_len};
-use super::number::{ForType, Number, with_type};
+use super::layout::{CaseLayout, bus_factor};
+use super::mailed::{EagerLimit, mail_len};
+use super::number::{ForType, TestElement, with_type};
 use super::pattern::operator;
-use super::places::{Places, SIZE};
-use super::settings::{Memory, Message, Seat, Settings};
-use super::staged::{Cut, Staged, stage_len};
-use super::trial::{BATCH_BYTES, ByLibrary, Trial, Way};
-use super::workload::{Ground, Task, Workload, is_defined};
+use super::places::{RankBuffers, SIZE};
+use super::settings::{Memory, DeviceLine, RankPlacement, CollectiveSettings};
+use super::staged::{StagedVariant, StagedLimit, stage_len};
+use super::timed_case::{BATCH_BYTES, ByLibrary, TimedCase, RunCase};
+use super::case::{CollectiveBuffers, CaseSpec, CaseData, is_defined};
 use crate::output;
 use crate::perf::test::{Test, TestChannel};
 use beside::Beside;
@@ -47,10 +47,10 @@ const BARE_HAND_OVER: u64 = 64;
 ///
 /// # Errors
 /// Whatever the job fails with.
-pub(crate) fn run(comm: &mut Communicator, plan: &Plan, test: Test, duet: Option<&mut Duet>) -> Result<()> {
+pub(crate) fn run(comm: &mut Communicator, plan: &PerfPlan, test: Test, pair_sync: Option<&mut PairSync>) -> Result<()> {
     let settings = plan.collective.as_ref().context("the plan does not say what to measure")?;
     let operation = test.operation().context("no collective operation")?;
-    send(&Message::Seat(seat(comm)?))?;
+    send(&DeviceLine::RankPlacement(placement(comm)?))?;
     comm.set_algorithm(settings.algorithm.as_deref().map(str::parse).transpose()?);
     comm.set_channel_kind(match settings.channel {
         TestChannel::Memory => ChannelKind::Memory,
@@ -61,14 +61,14 @@ pub(crate) fn run(comm: &mut Communicator, plan: &Plan, test: Test, duet: Option
     let mut region = |len| comm.alloc_region(len, 4096);
     let stage = if operation == Operation::AllReduce { stage_len(largest) } else { 0 };
     let ground =
-        Ground { send: region(largest)?, recv: region(largest)?, mail: region(mail)?, stage: region(stage)? };
+        CollectiveBuffers { send: region(largest)?, recv: region(largest)?, mail: region(mail)?, stage: region(stage)? };
     let is_long = plan.one_core || comm.is_crowded()?;
     let gathering = Gathering::new(comm, settings.average, plan.one_core)?;
     let gathering = gathering.timing_one_by_one(settings.percentiles && is_long);
     let is_brief = settings.percentiles && !is_long;
     let gathering = gathering.timing_within_batches(is_brief.then(Stopwatch::new).flatten());
-    let ensemble = Ensemble::new(comm)?;
-    let mut bench = Bench {
+    let all_sync = AllSync::new(comm)?;
+    let mut bench = CollectiveBench {
         comm,
         plan,
         settings,
@@ -76,34 +76,34 @@ pub(crate) fn run(comm: &mut Communicator, plan: &Plan, test: Test, duet: Option
         operation,
         ground,
         gathering: Rc::new(RefCell::new(gathering)),
-        duet,
-        ensemble,
+        pair_sync,
+        all_sync,
     };
     bench.all()
 }
 
-fn seat(comm: &Communicator) -> Result<Seat> {
+fn placement(comm: &Communicator) -> Result<RankPlacement> {
     let allowed = cores::affinity()?;
     let may_run = |core: &usize| allowed.is_set(*core).unwrap_or(false);
     let core = (0..nix::sched::CpuSet::count()).find(may_run).unwrap_or(0);
-    Ok(Seat { rank: comm.rank().get(), pid: std::process::id(), core })
+    Ok(RankPlacement { rank: comm.rank().get(), pid: std::process::id(), core })
 }
 
 /// Prints a line for the launcher.
-fn send(message: &Message) -> Result<()> {
+fn send(message: &DeviceLine) -> Result<()> {
     output::print(&format!("{}\n", serde_json::to_string(message)?))
 }
 
-struct Bench<'a> {
+struct CollectiveBench<'a> {
     comm: &'a mut Communicator,
-    plan: &'a Plan,
-    settings: &'a Settings,
+    plan: &'a PerfPlan,
+    settings: &'a CollectiveSettings,
     test: Test,
     operation: Operation,
-    ground: Ground,
+    ground: CollectiveBuffers,
     gathering: Rc<RefCell<Gathering>>,
-    duet: Option<&'a mut Duet>,
-    ensemble: Ensemble,
+    pair_sync: Option<&'a mut PairSync>,
+    all_sync: AllSync,
 }
 
 /// One figure that is wanted.
@@ -117,20 +117,20 @@ struct Wanted<'w> {
 }
 
 /// What the library is held against.
-type Limit<'l> = (String, Box<dyn Lane + 'l>);
+type Limit<'l> = (String, Box<dyn Contender + 'l>);
 
 /// A figure of elements of some type.
-struct Figure<'b, 'a, 'w>(&'b mut Bench<'a>, Wanted<'w>);
+struct Figure<'b, 'a, 'w>(&'b mut CollectiveBench<'a>, Wanted<'w>);
 
 impl ForType for Figure<'_, '_, '_> {
     type Outcome = Result<()>;
 
-    fn run<T: Number>(self) -> Result<()> {
+    fn run<T: TestElement>(self) -> Result<()> {
         self.0.figure::<T>(self.1)
     }
 }
 
-impl Bench<'_> {
+impl CollectiveBench<'_> {
     /// Types, operators, roots, sizes, in nccl-tests' order.
     fn all(&mut self) -> Result<()> {
         let settings = self.settings;
@@ -169,14 +169,14 @@ impl Bench<'_> {
         }
     }
 
-    fn figure<T: Number>(&mut self, wanted: Wanted<'_>) -> Result<()> {
+    fn figure<T: TestElement>(&mut self, wanted: Wanted<'_>) -> Result<()> {
         let op = self.operation.reduces().then(|| operator::<T>(wanted.op, self.comm.rank())).transpose()?;
         let task = self.task(wanted, op, size_of::<T>() as u64)?;
         let layout = task.layout;
         let mut limits = self.limits(wanted)?;
-        let workload = Workload::<T>::new(self.comm, task, self.ground, self.settings.memory)?;
-        let mut test = Trial::new(ByLibrary(self.comm), workload, &self.gathering, wanted.bytes);
-        let company = (&mut self.duet, &mut self.ensemble);
+        let workload = CaseData::<T>::new(self.comm, task, self.ground, self.settings.memory)?;
+        let mut test = TimedCase::new(ByLibrary(self.comm), workload, &self.gathering, wanted.bytes);
+        let company = (&mut self.pair_sync, &mut self.all_sync);
         let field = Field { tests: 1, fewest_slices: FEWEST_SLICES };
         let race = race(company, vec![&mut test], &mut limits, field, self.plan.effort(self.test, None))?;
         let wrong = self.gathering.borrow_mut().total(test.wrong())?;
@@ -186,13 +186,13 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn task(&self, wanted: Wanted<'_>, op: Option<ReduceOp>, size: u64) -> Result<Task> {
+    fn task(&self, wanted: Wanted<'_>, op: Option<ReduceOp>, size: u64) -> Result<CaseSpec> {
         let n_ranks = self.comm.n_ranks();
-        Ok(Task {
+        Ok(CaseSpec {
             operation: self.operation,
             op,
             root: Rank::new(wanted.root.unwrap_or(0), n_ranks)?,
-            layout: Layout::new(self.operation, wanted.bytes, size, n_ranks.into()),
+            layout: CaseLayout::new(self.operation, wanted.bytes, size, n_ranks.into()),
             in_place: wanted.in_place,
             check: self.is_checked(wanted),
         })
@@ -211,7 +211,7 @@ impl Bench<'_> {
         limits.push(if self.comm.n_ranks() == 2 {
             let flags = flags(self.comm, self.plan.one_core)?;
             let leads = self.comm.rank().get() == 0;
-            ("raw flag ping-pong".to_owned(), Box::new(PingPong::new(Signals(flags), leads)))
+            ("raw flag ping-pong".to_owned(), Box::new(PingPong::new(SignalEnd(flags), leads)))
         } else {
             ("bare yield barrier".to_owned(), Box::new(YieldBarrier::new(self.comm, BARRIERS)?))
         });
@@ -225,35 +225,35 @@ impl Bench<'_> {
         let op = self.operation.reduces().then_some(ReduceOp::Sum);
         let task = self.task(Wanted { in_place, ..wanted }, op, SIZE)?;
         let crowded = self.plan.one_core || self.comm.is_crowded()?;
-        let places = Places { comm: self.comm, task: &task, ground: self.ground };
-        let mut lanes = Vec::new();
+        let places = RankBuffers { comm: self.comm, task: &task, ground: self.ground };
+        let mut contenders = Vec::new();
         for (name, ahead) in [("bare loop, mailed", false), ("bare loop, mailed, fetched ahead", true)] {
-            let mailed = Mailed::new(&places, &mut self.gathering.borrow_mut(), crowded, ahead)?;
+            let mailed = EagerLimit::new(&places, &mut self.gathering.borrow_mut(), crowded, ahead)?;
             if let Some(mailed) = mailed {
-                lanes.push((name.to_owned(), self.bare_lane(mailed, &task, wanted.bytes)?));
+                contenders.push((name.to_owned(), self.bare_lane(mailed, &task, wanted.bytes)?));
             }
         }
         if wanted.bytes > BARE_HAND_OVER {
-            for share in Share::all(&places)? {
-                lanes.push((share.name().to_owned(), self.bare_lane(share, &task, wanted.bytes)?));
+            for share in HeapLimit::all(&places)? {
+                contenders.push((share.name().to_owned(), self.bare_lane(share, &task, wanted.bytes)?));
             }
             for cut in self.heap_cuts(wanted.bytes, in_place) {
                 // Buffers on the ground begin with a line.
-                let mut staged = Staged::new(self.comm, self.ground, 0)?;
+                let mut staged = StagedLimit::new(self.comm, self.ground, 0)?;
                 staged.cut(cut);
-                lanes.push((cut.name(), self.bare_lane(staged, &task, wanted.bytes)?));
+                contenders.push((cut.name(), self.bare_lane(staged, &task, wanted.bytes)?));
             }
         }
         let otherwise = self.otherwise(wanted) + self.elsewhere();
-        lanes.iter_mut().for_each(|(name, _)| *name += &otherwise);
-        Ok(lanes)
+        contenders.iter_mut().for_each(|(name, _)| *name += &otherwise);
+        Ok(contenders)
     }
 
     /// In which ways a loop over buffers of the heap stages them; in place that is a detour.
-    fn heap_cuts(&self, bytes: u64, in_place: bool) -> Vec<Cut> {
+    fn heap_cuts(&self, bytes: u64, in_place: bool) -> Vec<StagedVariant> {
         let is_staged =
             self.operation == Operation::AllReduce && self.settings.memory == Memory::Heap && !in_place;
-        if is_staged { Cut::all_of(bytes, in_place) } else { Vec::new() }
+        if is_staged { StagedVariant::all_of(bytes, in_place) } else { Vec::new() }
     }
 
     /// Whether the limit of an operation in place is one that is not.
@@ -278,20 +278,20 @@ impl Bench<'_> {
         }
     }
 
-    fn bare_lane<W: Way<f32> + 'static>(&self, way: W, task: &Task, bytes: u64) -> Result<Box<dyn Lane>> {
-        let workload = Workload::<f32>::new(self.comm, task.clone(), self.ground, Memory::Heap)?;
-        Ok(Box::new(Trial::new(way, workload, &self.gathering, bytes).settled(self.settings.memory)))
+    fn bare_lane<W: RunCase<f32> + 'static>(&self, way: W, task: &CaseSpec, bytes: u64) -> Result<Box<dyn Contender>> {
+        let workload = CaseData::<f32>::new(self.comm, task.clone(), self.ground, Memory::Heap)?;
+        Ok(Box::new(TimedCase::new(way, workload, &self.gathering, bytes).settled(self.settings.memory)))
     }
 
     /// Prints the row of a figure, beside that of the same operation in the heap if there is one.
     fn report(
         &self,
         wanted: Wanted<'_>,
-        layout: Layout,
+        layout: CaseLayout,
         algorithm: &Option<String>,
         limits: &[Limit<'_>],
-        outcome: Outcome,
-        heap: Option<&Verdict>,
+        outcome: Measured,
+        heap: Option<&SliceComparison>,
     ) -> Result<()> {
         let bytes = layout.largest() * wanted.data_type.size() as u64;
         let wrong = outcome.wrong;
@@ -305,7 +305,7 @@ impl Bench<'_> {
         row.wrong = self.is_checked(wanted).then_some(wrong);
         row.set_bandwidth(bytes);
         let algbw = row.gb_per_s.unwrap_or(0.0);
-        row.collective = Some(Figures {
+        row.collective = Some(CollectiveFigures {
             algbw,
             busbw: algbw * bus_factor(self.operation, n_ranks),
             memory: self.settings.memory,
@@ -317,6 +317,6 @@ impl Bench<'_> {
             heap_p50_ns: heap.and_then(|verdict| verdict.limit).map(|times| times.p50_ns),
             heap_ratio: heap.and_then(|verdict| verdict.ratio).map(|ratio| ratio.median),
         });
-        send(&Message::Figure(Box::new(row)))
+        send(&DeviceLine::Figure(Box::new(row)))
     }
 }

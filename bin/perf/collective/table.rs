@@ -2,13 +2,13 @@
 
 use anyhow::Result;
 
-use super::format::{self, Extras, Head};
-use super::settings::{Memory, Message, Seat};
+use super::format::{self, Extras, TableHead};
+use super::settings::{Memory, DeviceLine, RankPlacement};
 use crate::machine::MachineInfo;
 use crate::output::{self, Look};
-use crate::perf::contest::FEWEST_SLICES;
+use crate::perf::interleave::FEWEST_SLICES;
 use crate::perf::flags::PerfArgs;
-use crate::perf::plan::Plan;
+use crate::perf::plan::PerfPlan;
 use crate::perf::report::PerfRow;
 use crate::perf::test::Test;
 use crate::perf::{PATIENCE_MS, jobs};
@@ -28,8 +28,8 @@ const FEWEST_WARMUP: u64 = 1;
 ///
 /// # Errors
 /// Bad combinations of flags.
-pub(crate) fn plan(args: &PerfArgs, test: Test) -> Result<Plan> {
-    Ok(Plan {
+pub(crate) fn plan(args: &PerfArgs, test: Test) -> Result<PerfPlan> {
+    Ok(PerfPlan {
         tests: vec![(test, None)],
         sizes: args.collective_sizes()?,
         iters: args.sweep.iters,
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<PerfRow>> {
     let extras = Extras { percentiles: args.collective.percentiles, bound, heap: bound && is_ordinary };
     let host = nix::sys::utsname::uname()?.nodename().to_string_lossy().into_owned();
     let processor = MachineInfo::detect().cpu;
-    let head = Head {
+    let head = TableHead {
         test: test.nccl_tests_name(),
         n_ranks,
         least: args.sweep.minbytes,
@@ -72,8 +72,8 @@ pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<PerfRow>> {
         host: &host,
         processor: &processor,
     };
-    let mut table = Table { head, extras, seats: Vec::new(), rows: Vec::new(), printed: 0, begun: false };
-    jobs::supervise(&plan, n_ranks, &args.job, &mut |line| table.take(Message::read(line)?))?;
+    let mut table = NcclTable { head, extras, placements: Vec::new(), rows: Vec::new(), printed: 0, begun: false };
+    jobs::supervise(&plan, n_ranks, &args.job, &mut |line| table.take(DeviceLine::read(line)?))?;
     table.finish()?;
     if !extras.bound {
         output::note(&limits(&table.rows));
@@ -82,27 +82,27 @@ pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<PerfRow>> {
 }
 
 /// A table that grows.
-struct Table<'a> {
-    head: Head<'a>,
+struct NcclTable<'a> {
+    head: TableHead<'a>,
     extras: Extras,
-    seats: Vec<Seat>,
+    placements: Vec<RankPlacement>,
     rows: Vec<PerfRow>,
-    /// Rows of [`Table::rows`] that stand in the table.
+    /// Rows of [`NcclTable::rows`] that stand in the table.
     printed: usize,
     begun: bool,
 }
 
-impl Table<'_> {
+impl NcclTable<'_> {
     /// Takes what a device process has told, and prints what can be printed.
-    fn take(&mut self, message: Message) -> Result<()> {
+    fn take(&mut self, message: DeviceLine) -> Result<()> {
         match message {
-            Message::Seat(seat) => self.seats.push(seat),
-            Message::Figure(row) => self.rows.push(*row),
+            DeviceLine::RankPlacement(placement) => self.placements.push(placement),
+            DeviceLine::Figure(row) => self.rows.push(*row),
         }
-        if !self.begun && self.seats.len() == self.head.n_ranks as usize {
+        if !self.begun && self.placements.len() == self.head.n_ranks as usize {
             self.begun = true;
-            self.seats.sort_unstable();
-            output::print(&self.head.text(&self.seats, self.extras))?;
+            self.placements.sort_unstable();
+            output::print(&self.head.text(&self.placements, self.extras))?;
         }
         if self.begun { self.print() } else { Ok(()) }
     }

@@ -65,7 +65,7 @@ pub(crate) fn given(matches: &ArgMatches) -> Vec<&'static str> {
 
 /// # Errors
 /// Names the first flag that none of the named tests heeds.
-pub(super) fn check(args: &PerfArgs) -> Result<(), UsageError> {
+pub(crate) fn check(args: &PerfArgs) -> Result<(), UsageError> {
     let tests = args.wanted();
     for flag in FLAGS.iter().filter(|flag| args.given.contains(&flag.id)) {
         if tests.iter().any(|test| (flag.heeds)(*test)) {

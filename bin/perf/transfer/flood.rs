@@ -6,7 +6,7 @@
 use shmccl::heap::layout::FIFO_SLOTS;
 use shmccl::{Communicator, Result};
 
-use super::{Mover, Transfer};
+use super::{Mover, BulkTransfer};
 
 /// A flood goes on for about this long, or for a lap.
 const FLOOD_NS: f64 = 20e6;
@@ -85,7 +85,7 @@ pub(crate) fn puts(put_ns: f64) -> u64 {
     puts.max(FIFO_SLOTS)
 }
 
-impl<M: Mover> Transfer<M> {
+impl<M: Mover> BulkTransfer<M> {
     /// Floods with a lap and `puts` more, and has what the last one carried read; how full the fifo was, where this rank moves.
     pub(crate) fn flood(
         &mut self,

@@ -8,15 +8,15 @@ use shmccl::reduce::ReduceOp;
 use shmccl::{Blocks, Collectives, Communicator, Group, Rank, Result};
 use shmccl_limits::staged::Own;
 
-use super::layout::Layout;
-use super::number::Number;
+use super::layout::CaseLayout;
+use super::number::TestElement;
 use super::pattern::{PERIOD, Pattern};
 use super::settings::Memory;
-use super::words::Words;
+use super::words::OneWordData;
 
 /// Where all ranks have room for buffers in their heaps.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ground {
+pub(crate) struct CollectiveBuffers {
     /// For inputs.
     pub(crate) send: Region,
     /// For outputs, and for buffers that are both.
@@ -27,14 +27,14 @@ pub(crate) struct Ground {
     pub(crate) stage: Region,
 }
 
-impl Ground {
+impl CollectiveBuffers {
     /// The input of `rank`, and its output, of an operation with this `layout` on elements of `size` bytes.
     ///
     /// # Errors
     /// Too little ground.
     pub(crate) fn regions(
         self,
-        layout: Layout,
+        layout: CaseLayout,
         rank: u64,
         size: u64,
         in_place: bool,
@@ -50,7 +50,7 @@ impl Ground {
 
 /// What is asked of all ranks, again and again.
 #[derive(Clone, Debug)]
-pub(crate) struct Task {
+pub(crate) struct CaseSpec {
     /// The operation.
     pub(crate) operation: Operation,
     /// By what it reduces, if it does.
@@ -58,7 +58,7 @@ pub(crate) struct Task {
     /// Its root, where it has one.
     pub(crate) root: Rank,
     /// How large it is.
-    pub(crate) layout: Layout,
+    pub(crate) layout: CaseLayout,
     /// Whether the output takes the place of the input.
     pub(crate) in_place: bool,
     /// Whether results are verified.
@@ -92,7 +92,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(task: &Task, rank: u64, n_ranks: u64) -> Self {
+    fn new(task: &CaseSpec, rank: u64, n_ranks: u64) -> Self {
         if task.operation != Operation::AllToAllV {
             return Self::default();
         }
@@ -106,10 +106,10 @@ impl Parts {
     }
 }
 
-/// A rank's part in a [`Task`].
+/// A rank's part in a [`CaseSpec`].
 #[derive(Debug)]
-pub(crate) struct Workload<T> {
-    task: Task,
+pub(crate) struct CaseData<T> {
+    task: CaseSpec,
     rank: u32,
     /// The rank before this one, in a ring.
     before: u32,
@@ -117,7 +117,7 @@ pub(crate) struct Workload<T> {
     parts: Parts,
     pattern: Pattern<T>,
     /// The whole data, where they are this short.
-    words: Option<Words>,
+    words: Option<OneWordData>,
     /// Where results are copied to be compared: a period.
     copy: Vec<T>,
     turn: u64,
@@ -131,12 +131,12 @@ pub(crate) fn is_defined(operation: Operation, in_place: bool) -> bool {
     operation != Operation::Send || !in_place
 }
 
-impl<T: Number> Workload<T> {
+impl<T: TestElement> CaseData<T> {
     /// Lays the buffers out on `ground`, or takes ordinary memory.
     ///
     /// # Errors
     /// Too little ground.
-    pub(crate) fn new(comm: &Communicator, task: Task, ground: Ground, memory: Memory) -> Result<Self> {
+    pub(crate) fn new(comm: &Communicator, task: CaseSpec, ground: CollectiveBuffers, memory: Memory) -> Result<Self> {
         let (layout, rank) = (task.layout, comm.rank().get());
         let zeros = |count: u64| vec![T::zeroed(); own(count)];
         let buffers = match (memory, task.in_place) {
@@ -155,7 +155,7 @@ impl<T: Number> Workload<T> {
             }
         };
         let pattern = Pattern::new(comm.n_ranks(), task.op.as_ref());
-        let words = Words::new(&task, &pattern, rank).filter(|_| memory == Memory::Heap);
+        let words = OneWordData::new(&task, &pattern, rank).filter(|_| memory == Memory::Heap);
         let copy = vec![T::zeroed(); PERIOD];
         let before = comm.left().get();
         let parts = Parts::new(&task, rank.into(), comm.n_ranks().into());
@@ -243,8 +243,8 @@ impl<T: Number> Workload<T> {
             return Ok(());
         }
         let (layout, turn, me) = (self.task.layout, self.turn, u64::from(self.rank));
-        let whole = Block { start: 0, count: layout.recv(), first: 0 };
-        let share = Block { first: me * layout.block, ..whole };
+        let whole = ExpectedBlock { start: 0, count: layout.recv(), first: 0 };
+        let share = ExpectedBlock { first: me * layout.block, ..whole };
         let (pattern, root) = (&self.pattern, self.task.root.get());
         let result = Outputs { buffers: &self.buffers, copy: &mut self.copy };
         self.wrong += match self.task.operation {
@@ -291,7 +291,7 @@ impl<T: Number> Workload<T> {
     }
 }
 
-impl Workload<f32> {
+impl CaseData<f32> {
     /// The buffers, where a loop may stage them.
     pub(crate) fn own(&mut self) -> Option<Own<'_>> {
         match &mut self.buffers {
@@ -305,9 +305,9 @@ impl Workload<f32> {
 }
 
 /// Does `task` in ordinary memory that is input and output.
-fn run_in_place<T: Number>(
+fn run_in_place<T: TestElement>(
     comm: &mut Communicator,
-    task: &Task,
+    task: &CaseSpec,
     parts: &Parts,
     buffer: &mut [T],
 ) -> Result<()> {
@@ -333,7 +333,7 @@ fn own(count: u64) -> usize {
 
 /// Elements of an output, and where in the input that they came from they began.
 #[derive(Clone, Copy)]
-struct Block {
+struct ExpectedBlock {
     start: u64,
     count: u64,
     first: u64,
@@ -345,10 +345,10 @@ struct Outputs<'w, T> {
     copy: &'w mut [T],
 }
 
-impl<T: Number> Outputs<'_, T> {
+impl<T: TestElement> Outputs<'_, T> {
     /// How many elements of `block` differ from `expected`, which repeats.
     #[inline]
-    fn mismatches(self, block: Block, expected: &[T]) -> Result<u64> {
+    fn mismatches(self, block: ExpectedBlock, expected: &[T]) -> Result<u64> {
         let start = usize::try_from(block.start).expect("within the output");
         let mut wrong = 0;
         for (at, part) in periods(block.first, block.count) {
@@ -371,7 +371,7 @@ impl<T: Number> Outputs<'_, T> {
     /// The same of the output of rank `me` with a block from each rank, from where in its input `first` says.
     fn mismatched_blocks<'p>(
         self,
-        layout: Layout,
+        layout: CaseLayout,
         me: u64,
         first: impl Fn(u32) -> u64,
         expected: impl Fn(u32) -> &'p [T],
@@ -383,7 +383,7 @@ impl<T: Number> Outputs<'_, T> {
         let blocks = layout.recv().checked_div(layout.block).unwrap_or(0);
         for rank in 0..u32::try_from(blocks).expect("a block for each rank") {
             let (start, count) = layout.part(me, rank.into());
-            let block = Block { start, count, first: first(rank) };
+            let block = ExpectedBlock { start, count, first: first(rank) };
             let part = Outputs { buffers: self.buffers, copy: &mut *self.copy };
             wrong += part.mismatches(block, expected(rank))?;
         }
@@ -393,19 +393,19 @@ impl<T: Number> Outputs<'_, T> {
 
 /// Whether `expected` is in `buffer` from element `at` on.
 #[inline]
-fn is_in<T: Number>(buffer: &DeviceBuffer<T>, at: usize, expected: &[T]) -> Result<bool> {
+fn is_in<T: TestElement>(buffer: &DeviceBuffer<T>, at: usize, expected: &[T]) -> Result<bool> {
     buffer.span().equals((at * size_of::<T>()) as u64, bytemuck::cast_slice(expected))
 }
 
 /// Elements that differ in any bit.
 #[inline]
-fn differing<T: Number>(found: &[T], expected: &[T]) -> u64 {
+fn differing<T: TestElement>(found: &[T], expected: &[T]) -> u64 {
     let bytes = bytemuck::cast_slice::<T, u8>;
     if bytes(found) == bytes(expected) { 0 } else { count_differing(found, expected) }
 }
 
 #[cold]
-fn count_differing<T: Number>(found: &[T], expected: &[T]) -> u64 {
+fn count_differing<T: TestElement>(found: &[T], expected: &[T]) -> u64 {
     let differs = |(a, b): &(&T, &T)| bytemuck::bytes_of(*a) != bytemuck::bytes_of(*b);
     found.iter().zip(expected).filter(differs).count() as u64
 }

@@ -1,14 +1,160 @@
+//! Two ranks between two slices: they meet, agree on a number, and probe their cores, over bare flags.
+//!
+//! MERGED:
+//! The two ranks that measure while all others sleep.
+//!
+//! MERGED:
 //! All ranks between operations: they meet over bare flags, and put their times together.
 
 use shmccl::heap::{HeapOffset, Region};
 use shmccl::shm::{CellRef, Span};
+use shmccl::{Communicator, Result};
+use shmccl_limits::flags::BareFlag;
+use super::clock::now_ns;
+use super::pair::RankPair;
+use super::slices::UNPROBED;
+use shmccl::{Rank, Result};
 use shmccl::{Communicator, Rank, Result};
 use shmccl_limits::flags::{BareBarrier, BareFlag};
 use shmccl_limits::stopwatch::Stopwatch;
-
 use super::super::barrier::fresh;
-use super::super::ends::{FlagEnd, Link};
-use super::settings::Average;
+use super::super::ends::{FlagEnd, MessageLink};
+use super::settings::RankAverage;
+
+/// Round trips of a probe.
+const PROBE: u64 = 64;
+
+/// Bytes of the board: two flags and a number.
+const BOARD: u64 = 3 * FLAG;
+const FLAG: u64 = 128;
+
+/// One of the two ranks.
+#[derive(Debug)]
+pub(crate) struct PairSync {
+    leads: bool,
+    mine: CellRef<BareFlag>,
+    theirs: CellRef<BareFlag>,
+    number: Span,
+    turn: u64,
+    one_core: bool,
+    yields: bool,
+}
+
+impl PairSync {
+    /// Sets `pair` up. Every rank has to call it, since it allocates; only the two get one.
+    pub(crate) fn new(comm: &mut Communicator, pair: RankPair) -> Result<Option<Self>> {
+        let region = comm.alloc_region(BOARD, FLAG)?;
+        comm.span(comm.rank(), region)?.fill(0, BOARD, 0)?;
+        comm.barrier()?;
+        if !pair.has(comm.rank()) {
+            return Ok(None);
+        }
+        let number = Region::new(HeapOffset::new(region.offset.get() + 2 * FLAG), 8);
+        Ok(Some(Self {
+            leads: comm.rank() == pair.leader,
+            mine: comm.cell(comm.rank(), region.offset)?,
+            theirs: comm.cell(pair.peer_of(comm.rank()), region.offset)?,
+            number: comm.span(pair.leader, number)?,
+            turn: 0,
+            one_core: pair.one_core,
+            yields: true,
+        }))
+    }
+
+    /// Says whether something else may need the cores: a proxy, or more ranks. Then waiting gives way.
+    pub(crate) fn set_yields(&mut self, yields: bool) {
+        self.yields = yields || self.one_core;
+    }
+
+    /// Whether this rank keeps the time.
+    pub(crate) fn leads(&self) -> bool {
+        self.leads
+    }
+
+    /// Waits for the other.
+    pub(crate) fn meet(&mut self) {
+        self.turn += 1;
+        self.theirs.set(self.turn);
+        if self.yields {
+            self.mine.spin_yielding(self.turn);
+        } else {
+            self.mine.spin(self.turn);
+        }
+    }
+
+    /// Returns the leader's `value` on both.
+    pub(crate) fn share(&mut self, value: u64) -> u64 {
+        if self.leads {
+            self.number.write(0, value).expect("allocated");
+        }
+        self.meet();
+        let shared = self.number.read(0).expect("allocated");
+        self.meet();
+        shared
+    }
+
+    /// Returns the other rank's `value` on the leader, and 0 on the other.
+    pub(crate) fn share_back(&mut self, value: u64) -> u64 {
+        if !self.leads {
+            self.number.write(0, value).expect("allocated");
+        }
+        self.meet();
+        let theirs = if self.leads { self.number.read(0).expect("allocated") } else { 0 };
+        self.meet();
+        theirs
+    }
+
+    /// Nanoseconds that a bare flag takes one way, on the leader. One core has no other that it could be a sibling of.
+    pub(crate) fn probe(&mut self) -> f64 {
+        self.meet();
+        if self.one_core {
+            return UNPROBED;
+        }
+        let start = now_ns();
+        for _ in 0..PROBE {
+            self.turn += 1;
+            if self.leads {
+                self.theirs.set(self.turn);
+                self.mine.spin(self.turn);
+            } else {
+                self.mine.spin(self.turn);
+                self.theirs.set(self.turn);
+            }
+        }
+        (now_ns() - start) as f64 / (2 * PROBE) as f64
+    }
+}
+
+/// Who keeps the time, and with whom.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RankPair {
+    /// Keeps the time, and sends first.
+    pub(crate) leader: Rank,
+    /// Does what the leader says.
+    pub(crate) other: Rank,
+    /// Whether both share a core.
+    pub(crate) one_core: bool,
+}
+
+impl RankPair {
+    /// Two of `n_ranks` ranks.
+    ///
+    /// # Errors
+    /// A number that is no rank.
+    pub(crate) fn new(leader: u32, other: u32, n_ranks: u32, one_core: bool) -> Result<Self> {
+        Ok(Self { leader: Rank::new(leader, n_ranks)?, other: Rank::new(other, n_ranks)?, one_core })
+    }
+
+    /// Whether `rank` is one of the two.
+    pub(crate) fn has(self, rank: Rank) -> bool {
+        rank == self.leader || rank == self.other
+    }
+
+    /// Whom `rank` measures with; the leader, for ranks that do not.
+    pub(crate) fn peer_of(self, rank: Rank) -> Rank {
+        if rank == self.leader { self.other } else { self.leader }
+    }
+}
 
 /// How many times of a slice a rank can hand in; later ones are not counted.
 const MOST_TIMES: u64 = 4096;
@@ -30,7 +176,7 @@ pub(crate) struct Gathering {
     /// Where each rank hands in its times.
     ledgers: Vec<Span>,
     rank: usize,
-    average: Average,
+    average: RankAverage,
     one_by_one: bool,
     stopwatch: Option<Stopwatch>,
 }
@@ -40,7 +186,7 @@ impl Gathering {
     ///
     /// # Errors
     /// No memory; ranks that do not come.
-    pub(crate) fn new(comm: &mut Communicator, average: Average, one_core: bool) -> Result<Self> {
+    pub(crate) fn new(comm: &mut Communicator, average: RankAverage, one_core: bool) -> Result<Self> {
         let ledger = comm.alloc_region(MOST_TIMES * 8, 128)?;
         let ranks = (0..comm.n_ranks()).map(|rank| Rank::new(rank, comm.n_ranks()));
         let ledgers = ranks.map(|rank| comm.span(rank?, ledger)).collect::<Result<_>>()?;

@@ -11,33 +11,33 @@ fn operations() -> impl Iterator<Item = Operation> {
     Algorithm::OPERATIONS.into_iter().chain([Operation::AllToAllV, Operation::Send])
 }
 
-fn workload<T: Number>(
+fn workload<T: TestElement>(
     comm: &mut Communicator,
     operation: Operation,
     memory: Memory,
     in_place: bool,
     bytes: u64,
-) -> Result<Workload<T>> {
+) -> Result<CaseData<T>> {
     comm.prepare()?;
     let mut region = |len| comm.alloc_region(len, 64);
-    let ground = Ground { send: region(bytes)?, recv: region(bytes)?, mail: region(0)?, stage: region(0)? };
-    let task = Task {
+    let ground = CollectiveBuffers { send: region(bytes)?, recv: region(bytes)?, mail: region(0)?, stage: region(0)? };
+    let task = CaseSpec {
         operation,
         op: operation.reduces().then_some(ReduceOp::Sum),
         root: Rank::new(1, comm.n_ranks())?,
-        layout: Layout::new(operation, bytes, size_of::<T>() as u64, comm.n_ranks().into()),
+        layout: CaseLayout::new(operation, bytes, size_of::<T>() as u64, comm.n_ranks().into()),
         in_place,
         check: true,
     };
-    Workload::new(comm, task, ground, memory)
+    CaseData::new(comm, task, ground, memory)
 }
 
-fn is_right<T: Number>(comm: &mut Communicator) -> Result<()> {
+fn is_right<T: TestElement>(comm: &mut Communicator) -> Result<()> {
     for operation in operations() {
         for memory in [Memory::Heap, Memory::Ordinary] {
             for in_place in [false, true] {
                 for bytes in [0, 24, 30_000] {
-                    let mut workload = workload::<T>(comm, operation, memory, in_place, bytes)?;
+                    let mut workload = case::<T>(comm, operation, memory, in_place, bytes)?;
                     for _ in 0..7 {
                         workload.rewrite()?;
                         workload.run(comm)?;
@@ -64,10 +64,10 @@ struct EveryOperator<'c>(&'c mut Communicator);
 impl ForType for EveryOperator<'_> {
     type Outcome = Result<()>;
 
-    fn run<T: Number>(self) -> Result<()> {
+    fn run<T: TestElement>(self) -> Result<()> {
         for name in ["sum", "prod", "min", "max", "avg", "mulsum"] {
             let op = operator::<T>(name, self.0.rank()).unwrap();
-            let mut workload = workload::<T>(self.0, Operation::AllReduce, Memory::Heap, true, 20_000)?;
+            let mut workload = case::<T>(self.0, Operation::AllReduce, Memory::Heap, true, 20_000)?;
             workload.pattern = Pattern::new(self.0.n_ranks(), Some(&op));
             workload.task.op = Some(op);
             for _ in 0..5 {
@@ -93,7 +93,7 @@ fn every_operator_gives_what_is_expected_of_it_in_every_type() {
 fn every_element_that_is_corrupted_is_counted_and_no_other() {
     launch_threads(2, &Options::default(), |comm| {
         for operation in operations() {
-            let mut workload = workload::<f32>(comm, operation, Memory::Heap, false, 16 << 10)?;
+            let mut workload = case::<f32>(comm, operation, Memory::Heap, false, 16 << 10)?;
             workload.rewrite()?;
             workload.run(comm)?;
             let Buffers::Heap { recv, .. } = &workload.buffers else { panic!("not in the heap") };
@@ -113,7 +113,7 @@ fn every_element_that_is_corrupted_is_counted_and_no_other() {
 fn a_result_of_the_turn_before_is_wrong() {
     launch_threads(2, &Options::default(), |comm| {
         for operation in operations() {
-            let mut workload = workload::<f32>(comm, operation, Memory::Ordinary, false, 4 << 10)?;
+            let mut workload = case::<f32>(comm, operation, Memory::Ordinary, false, 4 << 10)?;
             workload.rewrite()?;
             workload.run(comm)?;
             workload.rewrite()?;

@@ -14,11 +14,10 @@ use shmccl::shm::{CellRef, CopyKernel, Span};
 use shmccl::{Communicator, Rank, Result};
 use shmccl_limits::flags::BareFlag;
 use shmccl_limits::sum::{self, SumKernel};
-
 use super::gathering::Gathering;
-use super::places::{Places, SIZE, moving};
-use super::trial::{BATCH_BYTES, Way};
-use super::workload::Workload;
+use super::places::{RankBuffers, SIZE, moving};
+use super::timed_case::{BATCH_BYTES, RunCase};
+use super::case::CaseData;
 
 /// Letters in a ring, at least: so many there are of the longest.
 const TURNS: u64 = 8;
@@ -40,7 +39,7 @@ const LONG: u64 = 64;
 
 /// What a rank reads of what a rank has, itself included: some block of that one's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Taking {
+struct BlockRead {
     writer: u32,
     /// Which block of its input; letters are told apart by it.
     block: u32,
@@ -49,9 +48,9 @@ struct Taking {
 }
 
 /// What a rank reads in an operation with this `root`.
-fn takings(operation: Operation, n_ranks: u32, root: u32, reader: u32) -> Vec<Taking> {
+fn takings(operation: Operation, n_ranks: u32, root: u32, reader: u32) -> Vec<BlockRead> {
     let (all, is_root) = (0..n_ranks, reader == root);
-    let of = |writer, block, to| Taking { writer, block, to };
+    let of = |writer, block, to| BlockRead { writer, block, to };
     match operation {
         Operation::Broadcast => vec![of(root, 0, 0)],
         Operation::Scatter => vec![of(root, reader, 0)],
@@ -66,7 +65,7 @@ fn takings(operation: Operation, n_ranks: u32, root: u32, reader: u32) -> Vec<Ta
 
 /// A letter, as its writer and its readers see it.
 #[derive(Clone, Debug)]
-struct Letter {
+struct EagerSlot {
     flag: CellRef<BareFlag>,
     data: Span,
 }
@@ -75,16 +74,16 @@ struct Letter {
 #[derive(Clone, Debug)]
 struct Turn {
     /// What goes into which letter.
-    sent: Vec<(Span, Letter)>,
+    sent: Vec<(Span, EagerSlot)>,
     /// What comes in which letter, and where it goes.
-    taken: Vec<(Letter, Span)>,
+    taken: Vec<(EagerSlot, Span)>,
     /// What is added, if anything is.
     summands: Vec<Span>,
 }
 
 /// The part of one rank.
 #[derive(Debug)]
-pub(super) struct Mailed {
+pub(crate) struct EagerLimit {
     turns: Vec<Turn>,
     /// What does not leave the rank.
     own: Vec<(Span, Span)>,
@@ -108,14 +107,14 @@ pub(crate) fn mail_len(n_ranks: u32) -> u64 {
     2 * (CELL + TURNS * (BATCH_BYTES + u64::from(n_ranks) * (LONG + CELL))).next_multiple_of(CELL)
 }
 
-impl Mailed {
+impl EagerLimit {
     /// The part of this rank in the task of `places`, if its data are few. Lines of letters are fetched `ahead` or not: it gains where
     /// cores are far apart, and costs where they are near. Collective: letters are emptied.
     ///
     /// # Errors
     /// Too little ground.
-    pub(super) fn new(
-        places: &Places<'_>,
+    pub(crate) fn new(
+        places: &RankBuffers<'_>,
         gathering: &mut Gathering,
         crowded: bool,
         ahead: bool,
@@ -128,7 +127,7 @@ impl Mailed {
         let mail = places.ground.mail.part(u64::from(ahead) * half, half)?;
         comm.span(comm.rank(), mail)?.fill(0, mail.len, 0)?;
         gathering.meet()?;
-        let office = Office { comm, places, mail };
+        let office = SlotMap { comm, places, mail };
         let me = comm.rank().get();
         let is_mutual = (0..comm.n_ranks()).all(|rank| office.strangers_to(rank).next().is_none());
         // What is fetched ahead must have been read long ago.
@@ -163,9 +162,9 @@ impl Mailed {
     }
 }
 
-impl Way<f32> for Mailed {
+impl RunCase<f32> for EagerLimit {
     #[inline]
-    fn go(&mut self, _workload: &mut Workload<f32>, _gathering: &mut Gathering) -> Result<()> {
+    fn go(&mut self, _workload: &mut CaseData<f32>, _gathering: &mut Gathering) -> Result<()> {
         self.number += 1;
         let number = self.number;
         let n_turns = self.turns.len() as u64;
@@ -206,14 +205,14 @@ impl Way<f32> for Mailed {
 }
 
 /// Where letters lie.
-struct Office<'a> {
+struct SlotMap<'a> {
     comm: &'a Communicator,
-    places: &'a Places<'a>,
+    places: &'a RankBuffers<'a>,
     mail: Region,
 }
 
-impl Office<'_> {
-    fn takings(&self, reader: u32) -> Vec<Taking> {
+impl SlotMap<'_> {
+    fn takings(&self, reader: u32) -> Vec<BlockRead> {
         let task = self.places.task;
         takings(task.operation, self.comm.n_ranks(), task.root.get(), reader)
     }
@@ -247,7 +246,7 @@ impl Office<'_> {
     }
 
     /// The letter of `turn` with this block of the input of its writer.
-    fn letter(&self, turn: u64, taking: Taking) -> Result<Letter> {
+    fn letter(&self, turn: u64, taking: BlockRead) -> Result<EagerSlot> {
         let layout = self.places.task.layout;
         let len_of = |index| layout.part(taking.writer.into(), index).1 * SIZE;
         let data_at =
@@ -260,18 +259,18 @@ impl Office<'_> {
         let len = len_of(taking.block.into());
         let data_at = data_at(len);
         let writer = Rank::new(taking.writer, self.comm.n_ranks())?;
-        Ok(Letter {
+        Ok(EagerSlot {
             flag: self.comm.cell(writer, self.mail.part(at, CELL)?.offset)?,
             data: self.comm.span(writer, self.mail.part(at + data_at, len)?)?,
         })
     }
 
-    fn input(&self, taking: Taking) -> Result<Span> {
+    fn input(&self, taking: BlockRead) -> Result<Span> {
         let (start, count) = self.places.task.layout.part(taking.writer.into(), taking.block.into());
         self.places.input(taking.writer, start * SIZE, count * SIZE)
     }
 
-    fn output(&self, taking: Taking) -> Result<Span> {
+    fn output(&self, taking: BlockRead) -> Result<Span> {
         let me = self.comm.rank().get();
         let (start, count) = self.places.task.layout.part(me.into(), taking.to.into());
         self.places.output(me, start * SIZE, count * SIZE)
@@ -288,7 +287,7 @@ impl Office<'_> {
     /// The letters of one turn that this rank writes and reads.
     fn turn(&self, turn: u64) -> Result<Turn> {
         let me = self.comm.rank().get();
-        let mut blocks: Vec<Taking> = Vec::new();
+        let mut blocks: Vec<BlockRead> = Vec::new();
         for taking in self.others().flat_map(|reader| self.takings(reader)) {
             if taking.writer == me && blocks.iter().all(|known| known.block != taking.block) {
                 blocks.push(taking);
@@ -314,4 +313,70 @@ impl Office<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use shmccl::bootstrap::Options;
+    use shmccl::collective::Algorithm;
+    use shmccl::launch::launch_threads;
+    use shmccl::reduce::ReduceOp;
+    use super::super::layout::CaseLayout;
+    use super::super::settings::{RankAverage, Memory};
+    use super::super::timed_case::TimedCase;
+    use super::super::case::{CollectiveBuffers, CaseSpec};
+    use super::*;
+    use crate::perf::contender::Contender;
+
+    /// Operations by letters: elements that are wrong; `None` where there are too many for that.
+    fn wrong(comm: &mut Communicator, operation: Operation, bytes: u64, in_place: bool) -> Result<Option<u64>> {
+        let mail = mail_len(comm.n_ranks());
+        let mut region = |len| comm.alloc_region(len, 128);
+        let ground =
+            CollectiveBuffers { send: region(bytes)?, recv: region(bytes)?, mail: region(mail)?, stage: region(0)? };
+        let gathering = Rc::new(RefCell::new(Gathering::new(comm, RankAverage::Mean, false)?));
+        let task = CaseSpec {
+            operation,
+            op: operation.reduces().then_some(ReduceOp::Sum),
+            root: Rank::new(1, comm.n_ranks())?,
+            layout: CaseLayout::new(operation, bytes, SIZE, comm.n_ranks().into()),
+            in_place,
+            check: true,
+        };
+        let places = RankBuffers { comm, task: &task, ground };
+        let mut wrong = None;
+        for ahead in [false, true] {
+            let Some(mailed) = EagerLimit::new(&places, &mut gathering.borrow_mut(), true, ahead)? else {
+                continue;
+            };
+            let workload = CaseData::<f32>::new(comm, task.clone(), ground, Memory::Heap)?;
+            let mut trial = TimedCase::new(mailed, workload, &gathering, bytes);
+            trial.slice(2 * trial.batch(), &mut Vec::new())?;
+            wrong = Some(wrong.unwrap_or(0) + trial.wrong());
+        }
+        Ok(wrong)
+    }
+
+    #[test]
+    fn letters_bring_what_the_operations_promise_in_place_and_apart_and_longer_data_take_none() {
+        for n_ranks in [2, 3, 5] {
+            launch_threads(n_ranks, &Options::default(), |comm| {
+                comm.prepare()?;
+                for operation in Algorithm::OPERATIONS.into_iter().chain([Operation::AllToAllV, Operation::Send])
+                {
+                    for bytes in [0, 4, 120, 124, 1000, BATCH_BYTES, 8 * BATCH_BYTES] {
+                        let layout = CaseLayout::new(operation, bytes, SIZE, n_ranks.into());
+                        let is_short = layout.send() * SIZE <= BATCH_BYTES;
+                        // Blocks that are exchanged in place have no yardstick of their own.
+                        let is_exchange = matches!(operation, Operation::AllToAll | Operation::AllToAllV);
+                        for in_place in [false, !is_exchange] {
+                            let wrong = wrong(comm, operation, bytes, in_place)?;
+                            assert_eq!(wrong, is_short.then_some(0), "{operation}, {bytes} among {n_ranks}");
+                        }
+                    }
+                }
+                Ok(())
+            })
+            .unwrap();
+        }
+    }
+}

@@ -1,37 +1,43 @@
 //! The limit of an operation: all ranks meet, each does its share by the plainest loop over all ranks' buffers, all meet again.
+//!
+//! MERGED:
+//! Where the buffers of all ranks are, for loops over them that are written by hand.
 
 use shmccl::Result;
 use shmccl::collective::Operation;
 use shmccl::shm::{CopyKernel, Span};
 use shmccl_limits::sum::{self, SumKernel};
-
 use super::gathering::Gathering;
-use super::places::{Places, SIZE, moving};
-use super::trial::Way;
-use super::workload::Workload;
+use super::places::{RankBuffers, SIZE, moving};
+use super::timed_case::RunCase;
+use super::case::CaseData;
+use shmccl::heap::Region;
+use shmccl::shm::Span;
+use shmccl::{Communicator, Rank, Result};
+use super::case::{CollectiveBuffers, CaseSpec};
 
 /// Shares end at multiples of so many bytes: no two ranks write to one pair of cache lines.
 const SHARE_ALIGN: u64 = 128;
 
 /// What one rank does for an operation on `f32` elements.
 #[derive(Clone, Debug)]
-pub(super) enum Share {
+pub(crate) enum HeapLimit {
     /// Adds.
     Sum { name: String, kernel: SumKernel, sources: Vec<Span>, targets: Vec<Span> },
     /// Copies each first to each second.
     Copies { name: String, kernel: CopyKernel, pairs: Vec<(Span, Span)> },
 }
 
-impl Share {
+impl HeapLimit {
     /// The share of this rank in the task of `places`, in every way in which it can be done.
     ///
     /// # Errors
     /// Too little ground.
-    pub(super) fn all(places: &Places<'_>) -> Result<Vec<Self>> {
+    pub(crate) fn all(places: &RankBuffers<'_>) -> Result<Vec<Self>> {
         if places.task.operation.reduces() { Self::sums(places) } else { Self::all_copies(places) }
     }
 
-    fn sums(places: &Places<'_>) -> Result<Vec<Self>> {
+    fn sums(places: &RankBuffers<'_>) -> Result<Vec<Self>> {
         let (sources, targets) = places.sum()?;
         let alike = SumKernel::ALL.into_iter().filter(|kernel| kernel.is_supported());
         let alike = alike.map(|kernel| (kernel.name().to_owned(), kernel));
@@ -42,7 +48,7 @@ impl Share {
         Ok(alike.chain(places.unlike_sums()).map(of).collect())
     }
 
-    fn all_copies(places: &Places<'_>) -> Result<Vec<Self>> {
+    fn all_copies(places: &RankBuffers<'_>) -> Result<Vec<Self>> {
         let supported = || CopyKernel::ALL.into_iter().filter(|kernel| kernel.is_supported());
         let alike = || supported().map(|kernel| (kernel.name().to_owned(), kernel));
         let of = |(name, kernel): (String, CopyKernel), pairs: &[(Span, Span)]| Self::Copies {
@@ -61,23 +67,23 @@ impl Share {
     }
 
     /// Its name in tables.
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         match self {
             Self::Sum { name, .. } | Self::Copies { name, .. } => name,
         }
     }
 }
 
-impl Way<f32> for Share {
+impl RunCase<f32> for HeapLimit {
     #[inline]
-    fn go(&mut self, _workload: &mut Workload<f32>, gathering: &mut Gathering) -> Result<()> {
+    fn go(&mut self, _workload: &mut CaseData<f32>, gathering: &mut Gathering) -> Result<()> {
         gathering.meet()?;
         self.work()?;
         gathering.meet()
     }
 }
 
-impl Share {
+impl HeapLimit {
     /// What is done between two meetings.
     fn work(&self) -> Result<()> {
         match self {
@@ -94,7 +100,7 @@ fn unlike(root: &str, others: &str) -> String {
     format!("{root} at the root, {others} elsewhere")
 }
 
-impl Places<'_> {
+impl RankBuffers<'_> {
     /// Where this rank's share of `len` bytes starts, and how long it is.
     fn share(&self, len: u64) -> (u64, u64) {
         let each = len.div_ceil(u64::from(self.comm.n_ranks())).next_multiple_of(SHARE_ALIGN);
@@ -184,4 +190,43 @@ impl Places<'_> {
             }
         }
     }
+}
+
+/// Bytes of an element: of `f32`, which the loops know alone.
+pub(crate) const SIZE: u64 = size_of::<f32>() as u64;
+
+/// The buffers of all ranks in a task.
+pub(crate) struct RankBuffers<'a> {
+    pub(crate) comm: &'a Communicator,
+    pub(crate) task: &'a CaseSpec,
+    pub(crate) ground: CollectiveBuffers,
+}
+
+impl RankBuffers<'_> {
+    /// The `len` bytes at `at` of the input of `rank`.
+    ///
+    /// # Errors
+    /// Too little ground.
+    pub(crate) fn input(&self, rank: u32, at: u64, len: u64) -> Result<Span> {
+        let (send, _) = self.ground.regions(self.task.layout, rank.into(), SIZE, self.task.in_place)?;
+        self.span(rank, send, at, len)
+    }
+
+    /// The same of its output.
+    ///
+    /// # Errors
+    /// Too little ground.
+    pub(crate) fn output(&self, rank: u32, at: u64, len: u64) -> Result<Span> {
+        let (_, recv) = self.ground.regions(self.task.layout, rank.into(), SIZE, self.task.in_place)?;
+        self.span(rank, recv, at, len)
+    }
+
+    fn span(&self, rank: u32, region: Region, at: u64, len: u64) -> Result<Span> {
+        self.comm.span(Rank::new(rank, self.comm.n_ranks())?, region.part(at, len)?)
+    }
+}
+
+/// Those of `pairs` whose data are not where they belong already.
+pub(crate) fn moving(pairs: Vec<(Span, Span)>) -> Vec<(Span, Span)> {
+    pairs.into_iter().filter(|(source, target)| source.start() != target.start()).collect()
 }

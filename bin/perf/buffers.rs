@@ -1,17 +1,24 @@
 //! The memory that two ranks play on: what goes out, what comes in, and bare flags.
+//!
+//! MERGED:
+//! Data that a receiver can check: every word tells its message and its place.
 
 use shmccl::channel::{Channel, MemoryChannel};
 use shmccl::heap::{HeapOffset, Region};
 use shmccl::shm::packet::PacketKind;
 use shmccl::shm::{CopyKernel, Span};
 use shmccl::{Communicator, Rank, Result};
-
-use super::ends::{CopyFlagLink, FlagEnd, Link, Messages, PacketLink, PutLink, RawPacketLink};
-use super::pair::Pair;
+use super::ends::{CopyFlagLink, FlagEnd, MessageLink, MessageEnd, PacketLink, PutLink, RawPacketLink};
+use super::pair::RankPair;
 use super::payload::Payload;
-use super::plan::Plan;
+use super::plan::PerfPlan;
 use super::transfer::{BURST_BYTES, MOST_IN_BURST};
 use crate::perf::test::Test;
+use std::cell::RefCell;
+use shmccl::Result;
+use shmccl::shm::Span;
+use super::clock::now_ns;
+use super::contender::Arrival;
 
 /// From this size on messages carry stamps: the clock takes a few per cent of what it times at most.
 const STAMPED_FROM: u64 = 1024;
@@ -34,9 +41,9 @@ fn stride(len: u64) -> u64 {
 
 /// Two buffers of one size and two flags on every rank.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct PairBuffers {
     rank: Rank,
-    pair: Pair,
+    pair: RankPair,
     len: u64,
     /// Room for messages that go out, each in lines of its own.
     out: Region,
@@ -47,15 +54,15 @@ pub(crate) struct Stage {
     check: bool,
 }
 
-impl Stage {
+impl PairBuffers {
     /// Allocates for messages of `len` bytes of `test` between `pair`. Collective; other ranks get a stage too and have
     /// nothing to do on it.
     pub(crate) fn set(
         comm: &mut Communicator,
-        pair: Pair,
+        pair: RankPair,
         len: u64,
         test: Test,
-        plan: &Plan,
+        plan: &PerfPlan,
     ) -> Result<Self> {
         let packed = if test == Test::PacketLatency { 4 * len.next_multiple_of(16) } else { 0 };
         let places =
@@ -74,7 +81,7 @@ impl Stage {
     }
 
     /// Frees it all. Collective.
-    pub(crate) fn strike(self, comm: &mut Communicator) -> Result<()> {
+    pub(crate) fn free(self, comm: &mut Communicator) -> Result<()> {
         for region in [self.out, self.into, self.flags, self.packets] {
             comm.free_region(region)?;
         }
@@ -170,13 +177,13 @@ impl Stage {
         comm: &Communicator,
         pair: u64,
         kernel: CopyKernel,
-    ) -> Result<Messages<CopyFlagLink>> {
+    ) -> Result<MessageEnd<CopyFlagLink>> {
         let (flags, source) = (self.flags(comm, pair)?, comm.span(self.rank, self.first(self.out))?);
         self.messages(comm, CopyFlagLink { flags, source, remote: self.remote(comm)?, kernel })
     }
 
     /// A put with signal over `channel`.
-    pub(crate) fn put<C: Channel>(&self, comm: &Communicator, channel: C) -> Result<Messages<PutLink<C>>> {
+    pub(crate) fn put<C: Channel>(&self, comm: &Communicator, channel: C) -> Result<MessageEnd<PutLink<C>>> {
         let (source, target) = (self.source(), self.target());
         self.messages(comm, PutLink { channel, source, target, len: self.len() })
     }
@@ -187,7 +194,7 @@ impl Stage {
         comm: &Communicator,
         channel: MemoryChannel,
         kind: PacketKind,
-    ) -> Result<Messages<PacketLink>> {
+    ) -> Result<MessageEnd<PacketLink>> {
         let (source, unpacked, packets) = (self.source(), self.target(), self.packets());
         self.messages(comm, PacketLink { channel, kind, source, packets, unpacked, len: self.len() })
     }
@@ -197,7 +204,7 @@ impl Stage {
         &self,
         comm: &Communicator,
         kind: PacketKind,
-    ) -> Result<Messages<RawPacketLink>> {
+    ) -> Result<MessageEnd<RawPacketLink>> {
         let half = |rank, start| comm.span(rank, Region::new(start, self.packets.len / 2));
         let [first, second] = self.packets();
         let halves = |rank| -> Result<[Span; 2]> { Ok([half(rank, first)?, half(rank, second)?]) };
@@ -212,8 +219,133 @@ impl Stage {
         self.messages(comm, link)
     }
 
-    fn messages<L: Link>(&self, comm: &Communicator, link: L) -> Result<Messages<L>> {
+    fn messages<L: MessageLink>(&self, comm: &Communicator, link: L) -> Result<MessageEnd<L>> {
         let (outgoing, incoming) = (self.outgoing(comm)?, self.incoming(comm)?);
-        Ok(Messages { link, outgoing, incoming, stamped: self.stamped() })
+        Ok(MessageEnd { link, outgoing, incoming, stamped: self.stamped() })
     }
+}
+
+/// Words that are generated or checked at a time, in cache.
+const CHUNK: usize = 512;
+
+/// A message of fixed length that is rewritten for every sending and read after every arrival.
+#[derive(Debug)]
+pub(crate) struct Payload {
+    span: Span,
+    check: bool,
+    /// Room for a part of it, as it is, and as it should be.
+    parts: RefCell<[Vec<u64>; 2]>,
+}
+
+impl Payload {
+    /// A message in all of `span`; `check` compares every word on arrival, otherwise it is only read.
+    pub(crate) fn new(span: Span, check: bool) -> Self {
+        let words = usize::try_from(span.len().div_ceil(8)).map_or(CHUNK, |words| words.min(CHUNK));
+        Self { span, check, parts: RefCell::new([vec![0; words], vec![0; words]]) }
+    }
+
+    /// The memory that holds it.
+    pub(crate) fn span(&self) -> &Span {
+        &self.span
+    }
+
+    /// What it begins with, as soon as that is there.
+    #[inline]
+    pub(crate) fn first(&self) -> Result<usize> {
+        Ok(if self.span.len() >= 8 { self.span.read(0)? } else { usize::from(self.span.read::<u8>(0)?) })
+    }
+
+    /// Rewrites it as message `seq`.
+    #[inline]
+    pub(crate) fn rewrite(&self, seq: u64) {
+        if self.span.len() == 8 {
+            self.span.write(0, pattern(seq, 0)).expect("in range");
+        } else {
+            self.rewrite_long(seq).expect("in range");
+        }
+    }
+
+    fn rewrite_long(&self, seq: u64) -> Result<()> {
+        let [part, _] = &mut *self.parts.borrow_mut();
+        for (start, len) in chunks(self.span.len()) {
+            generate(part, seq, start / 8);
+            self.span.copy_in(start, &bytemuck::cast_slice(part)[..len])?;
+        }
+        Ok(())
+    }
+
+    /// Replaces the first word by a stamp.
+    pub(crate) fn stamp(&self, stamp: u64) {
+        self.span.write(0, stamp).expect("a stamped message has a first word");
+    }
+
+    /// Reads all of it and returns its first word (or 0) and how many words are not those of message `seq`; the
+    /// first word is not counted when it is a stamp. Then it also tells when the last byte had been read, before any was compared.
+    #[inline]
+    pub(crate) fn read(&self, seq: u64, stamped: bool) -> Arrival {
+        if self.span.len() == 8 {
+            let word: u64 = self.span.read(0).expect("in range");
+            let wrong = u64::from(self.check && word != pattern(seq, 0));
+            return Arrival { first: word, read_at: 0, wrong };
+        }
+        self.read_long(seq, stamped).expect("in range")
+    }
+
+    fn read_long(&self, seq: u64, stamped: bool) -> Result<Arrival> {
+        let [found, expected] = &mut *self.parts.borrow_mut();
+        let mut received = Arrival::default();
+        if stamped {
+            for (start, len) in chunks(self.span.len()) {
+                self.span.copy_out(start, &mut bytemuck::cast_slice_mut(found)[..len])?;
+                std::hint::black_box(&mut *found);
+            }
+            received.read_at = now_ns();
+        }
+        for (start, len) in chunks(self.span.len()) {
+            self.span.copy_out(start, &mut bytemuck::cast_slice_mut(found)[..len])?;
+            std::hint::black_box(&mut *found);
+            let first = if start == 0 { found.first().copied() } else { None };
+            received.first = first.unwrap_or(received.first);
+            if self.check {
+                generate(expected, seq, start / 8);
+                if stamped {
+                    expected[0] = first.unwrap_or(expected[0]);
+                }
+                received.wrong +=
+                    differing(&bytemuck::cast_slice(found)[..len], bytemuck::cast_slice(expected));
+            }
+        }
+        Ok(received)
+    }
+}
+
+/// How many words of `found`, the last of which may be cut off, are not as `expected`.
+fn differing(found: &[u8], expected: &[u8]) -> u64 {
+    let expected = &expected[..found.len()];
+    if found == expected {
+        return 0;
+    }
+    let differs = |(one, other): (&[u8], &[u8])| u64::from(one != other);
+    found.chunks(8).zip(expected.chunks(8)).map(differs).sum()
+}
+
+/// Word `index` of message `seq`.
+#[inline]
+fn pattern(seq: u64, index: u64) -> u64 {
+    seq.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(index)
+}
+
+fn generate(part: &mut [u64], seq: u64, first: u64) {
+    let base = pattern(seq, first);
+    for (index, word) in (0..).zip(part) {
+        *word = base.wrapping_add(index);
+    }
+}
+
+/// Where parts of a message of `len` bytes begin, and how many bytes they have.
+fn chunks(len: u64) -> impl Iterator<Item = (u64, usize)> {
+    const BYTES: usize = 8 * CHUNK;
+    (0..len)
+        .step_by(BYTES)
+        .map(move |start| (start, usize::try_from(len - start).map_or(BYTES, |rest| rest.min(BYTES))))
 }

@@ -7,8 +7,8 @@ use super::stage::is_stamped;
 
 /// Work that all its ranks do together and that can be timed in slices.
 ///
-/// Lanes of one contest take turns, slice by slice, so that whatever the machine does to one it does to all.
-pub(crate) trait Lane {
+/// Lanes of one interleave take turns, slice by slice, so that whatever the machine does to one it does to all.
+pub(crate) trait Contender {
     /// Does `ops` operations; the rank that keeps the time appends one sample (nanoseconds per operation) per timing.
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()>;
 
@@ -37,7 +37,7 @@ pub(crate) trait Lane {
 }
 
 /// The first transfers of a slice are no samples: past or through the cache, each way to copy leaves the target in a state
-/// that the next lane pays for. Measured after a stream past the cache, the third one through it costs the usual.
+/// that the next contender pays for. Measured after a stream past the cache, the third one through it costs the usual.
 const SETTLING: u64 = 3;
 
 /// It takes fewer transfers where each of them turns the caches over. A source and a target of 16 MiB do not quite: there the
@@ -50,7 +50,7 @@ pub(crate) fn settling(len: u64) -> u64 {
 }
 
 /// One end of a link over which two ranks throw something back and forth.
-pub(crate) trait End {
+pub(crate) trait PingPongEnd {
     /// Rewrites what is to be sent as throw number `seq`. Not part of a stamped sample.
     fn prepare(&mut self, seq: u64);
 
@@ -61,12 +61,12 @@ pub(crate) trait End {
     fn send(&mut self, seq: u64) -> Result<()>;
 
     /// Waits for throw number `seq` and reads all of it.
-    fn receive(&mut self, seq: u64) -> Result<Received>;
+    fn receive(&mut self, seq: u64) -> Result<Arrival>;
 }
 
 /// What a receiver found.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Received {
+pub(crate) struct Arrival {
     /// The first word, where it is long enough: the sender's stamp, where it set one.
     pub(crate) first: u64,
     /// When the last byte of a stamped message had been read.
@@ -75,7 +75,7 @@ pub(crate) struct Received {
     pub(crate) wrong: u64,
 }
 
-/// Two ranks that throw back and forth over an [`End`] each.
+/// Two ranks that throw back and forth over an [`PingPongEnd`] each.
 ///
 /// A sample of short messages is half the time of a round trip, or of as many in a row as leave the clock out of it. Before each the
 /// leader lets a delay of no pattern pass, which is measured by itself and deducted.
@@ -114,7 +114,7 @@ fn enough_for(reading_ns: f64, op_ns: f64) -> u64 {
     wanted.clamp(1, BATCH).next_power_of_two()
 }
 
-impl<E: End> PingPong<E> {
+impl<E: PingPongEnd> PingPong<E> {
     /// Messages too short for the clock, or without room for a stamp.
     pub(crate) fn new(end: E, leads: bool) -> Self {
         Self {
@@ -146,13 +146,13 @@ impl<E: End> PingPong<E> {
         self.end.send(self.seq)
     }
 
-    fn catch(&mut self) -> Result<Received> {
+    fn catch(&mut self) -> Result<Arrival> {
         let received = self.end.receive(self.seq)?;
         self.wrong += received.wrong;
         Ok(received)
     }
 
-    fn round_trip(&mut self) -> Result<Received> {
+    fn round_trip(&mut self) -> Result<Arrival> {
         self.seq += 1;
         if self.leads {
             self.throw()?;
@@ -178,7 +178,7 @@ impl<E: End> PingPong<E> {
     }
 }
 
-impl<E: End> Lane for PingPong<E> {
+impl<E: PingPongEnd> Contender for PingPong<E> {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
         if self.stamped {
             for _ in 0..self.settling {

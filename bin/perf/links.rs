@@ -1,6 +1,6 @@
 //! The ends between which two ranks throw: bare, direct, proxied, in packets.
 //!
-//! A [`Link`] says how something travels. [`Signals`] throw a link's signal and nothing else; [`Messages`] throw data
+//! A [`MessageLink`] says how something travels. [`SignalEnd`] throw a link's signal and nothing else; [`MessageEnd`] throw data
 //! that are rewritten before each throw and read after it, in the same way whatever the link.
 
 use shmccl::Result;
@@ -10,11 +10,11 @@ use shmccl::shm::packet::{Flag, PacketKind};
 use shmccl::shm::{CellRef, CopyKernel, Span};
 use shmccl_limits::flags::BareFlag;
 
-use super::lane::{End, Received};
+use super::contender::{PingPongEnd, Arrival};
 use super::payload::Payload;
 
 /// How a throw travels from one rank to the other.
-pub(crate) trait Link {
+pub(crate) trait MessageLink {
     /// Sends throw number `seq`.
     fn send(&mut self, seq: u64) -> Result<()>;
 
@@ -24,9 +24,9 @@ pub(crate) trait Link {
 
 /// Throws that carry nothing.
 #[derive(Debug)]
-pub(crate) struct Signals<L>(pub(crate) L);
+pub(crate) struct SignalEnd<L>(pub(crate) L);
 
-impl<L: Link> End for Signals<L> {
+impl<L: MessageLink> PingPongEnd for SignalEnd<L> {
     #[inline]
     fn prepare(&mut self, _seq: u64) {}
 
@@ -38,15 +38,15 @@ impl<L: Link> End for Signals<L> {
     }
 
     #[inline]
-    fn receive(&mut self, seq: u64) -> Result<Received> {
+    fn receive(&mut self, seq: u64) -> Result<Arrival> {
         self.0.receive(seq)?;
-        Ok(Received::default())
+        Ok(Arrival::default())
     }
 }
 
 /// Throws of a message.
 #[derive(Debug)]
-pub(crate) struct Messages<L> {
+pub(crate) struct MessageEnd<L> {
     /// How they travel.
     pub(crate) link: L,
     /// What is sent.
@@ -57,7 +57,7 @@ pub(crate) struct Messages<L> {
     pub(crate) stamped: bool,
 }
 
-impl<L: Link> End for Messages<L> {
+impl<L: MessageLink> PingPongEnd for MessageEnd<L> {
     #[inline]
     fn prepare(&mut self, seq: u64) {
         self.outgoing.rewrite(seq);
@@ -73,7 +73,7 @@ impl<L: Link> End for Messages<L> {
     }
 
     #[inline]
-    fn receive(&mut self, seq: u64) -> Result<Received> {
+    fn receive(&mut self, seq: u64) -> Result<Arrival> {
         self.link.receive(seq)?;
         Ok(self.incoming.read(seq, self.stamped))
     }
@@ -90,7 +90,7 @@ pub(crate) struct FlagEnd {
     pub(crate) yields: bool,
 }
 
-impl Link for FlagEnd {
+impl MessageLink for FlagEnd {
     #[inline]
     fn send(&mut self, seq: u64) -> Result<()> {
         self.theirs.set(seq);
@@ -121,7 +121,7 @@ pub(crate) struct CopyFlagLink {
     pub(crate) kernel: CopyKernel,
 }
 
-impl Link for CopyFlagLink {
+impl MessageLink for CopyFlagLink {
     #[inline]
     fn send(&mut self, seq: u64) -> Result<()> {
         self.source.copy_with(self.kernel, &self.remote)?;
@@ -141,7 +141,7 @@ pub(crate) struct SignalLink<C> {
     pub(crate) channel: C,
 }
 
-impl<C: Channel> Link for SignalLink<C> {
+impl<C: Channel> MessageLink for SignalLink<C> {
     #[inline]
     fn send(&mut self, _seq: u64) -> Result<()> {
         self.channel.signal()
@@ -166,7 +166,7 @@ pub(crate) struct PutLink<C> {
     pub(crate) len: u64,
 }
 
-impl<C: Channel> Link for PutLink<C> {
+impl<C: Channel> MessageLink for PutLink<C> {
     #[inline]
     fn send(&mut self, _seq: u64) -> Result<()> {
         self.channel.put_with_signal(self.target, self.source, self.len)
@@ -215,7 +215,7 @@ pub(crate) struct RawPacketLink {
 /// Packets of the library and of its limit meet in one memory, and are told apart by their flags.
 const OTHER_FLAGS: u64 = 1 << 31;
 
-impl Link for RawPacketLink {
+impl MessageLink for RawPacketLink {
     #[inline]
     fn send(&mut self, seq: u64) -> Result<()> {
         let (half, flag) = PacketLink::flag(OTHER_FLAGS + seq);
@@ -241,7 +241,7 @@ impl PacketLink {
     }
 }
 
-impl Link for PacketLink {
+impl MessageLink for PacketLink {
     #[inline]
     fn send(&mut self, seq: u64) -> Result<()> {
         let (half, flag) = Self::flag(seq);

@@ -2,18 +2,28 @@
 //!
 //! A short get takes less than its clock. So many are timed together, each from lines of its own that the peer has rewritten; the
 //! dependency keeps the processor from fetching several at a time, which would make a rate of a latency.
+//!
+//! MERGED:
+//! Gets against plain copies.
 
 use std::hint::black_box;
-
 use shmccl::Result;
 use shmccl::channel::MemoryChannel;
 use shmccl::heap::HeapOffset;
-
 use super::clock::now_ns;
 use super::ends::FlagEnd;
-use super::lane::{Lane, settling};
+use super::contender::{Contender, settling};
 use super::payload::Payload;
 use super::transfer::{Mover, PlainCopy};
+use anyhow::Result;
+use shmccl::shm::CopyKernel;
+use super::DeviceBench;
+use crate::perf::pair_sync::PairSync;
+use crate::perf::figures::best_of;
+use crate::perf::contender::Contender;
+use crate::perf::pulls::{Gets, PlainPulls, Pulls};
+use crate::perf::stage::PairBuffers;
+use crate::perf::transfer::PlainCopy;
 
 /// Fetches messages by their places.
 pub(crate) trait Pull {
@@ -65,7 +75,7 @@ pub(crate) struct Pulls<P> {
 }
 
 impl<P: Pull> Pulls<P> {
-    /// Fetches `outgoing` of the other rank into `incoming`; `flags` are this lane's own.
+    /// Fetches `outgoing` of the other rank into `incoming`; `flags` are this contender's own.
     pub(crate) fn new(
         pull: P,
         leads: bool,
@@ -125,7 +135,7 @@ fn one_after_the_other(count: usize, mut fetch: impl FnMut(usize) -> Result<usiz
     Ok(())
 }
 
-impl<P: Pull> Lane for Pulls<P> {
+impl<P: Pull> Contender for Pulls<P> {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
         for _ in 0..settling(self.outgoing[0].span().len()) {
             self.exchange()?;
@@ -146,6 +156,38 @@ impl<P: Pull> Lane for Pulls<P> {
 
     fn wrong(&self) -> u64 {
         self.wrong
+    }
+}
+
+impl DeviceBench<'_> {
+    /// Gets against plain copies by every kernel that this processor has; the best of them is the limit.
+    pub(crate) fn get_latency(&mut self, pair_sync: &mut PairSync, buffers: &PairBuffers) -> Result<()> {
+        let kernels: Vec<_> = CopyKernel::ALL.into_iter().filter(|kernel| kernel.is_supported()).collect();
+        let places = stage.places().map(|(source, target)| (source.offset, target.offset)).collect();
+        let gets = Gets { channel: self.comm.memory_channel(stage.peer())?, places, len: stage.len() };
+        let mut test = self.pulls(stage, gets, 0)?;
+        let mut plain = Vec::new();
+        for (pair, &kernel) in (1..).zip(&kernels) {
+            let copy = |(out, into)| -> Result<_> {
+                let source = self.comm.span(stage.peer(), out)?;
+                Ok(PlainCopy { source, target: self.comm.span(self.comm.rank(), into)?, kernel })
+            };
+            let copies = PlainPulls(stage.places().map(copy).collect::<Result<_>>()?);
+            plain.push(self.pulls(stage, copies, pair)?);
+        }
+        pair_sync.meet();
+        let mut contenders: Vec<&mut dyn Contender> = vec![&mut test];
+        contenders.extend(plain.iter_mut().map(|contender| contender as &mut dyn Contender));
+        let outcome = self.interleave(pair_sync, &mut contenders, &best_of(kernels.len()))?;
+        let Some((best, outcome)) = outcome.with_lowest_limit() else { return Ok(()) };
+        let (len, limit) = (stage.len(), format!("plain copy ({})", kernels[best]));
+        self.report(stage.leads(), &outcome, Some(len), &limit, |row| row.set_bandwidth(len))
+    }
+
+    /// A contender of gets with bare flags of its own `pair`.
+    fn pulls<P: crate::perf::pulls::Pull>(&self, buffers: &PairBuffers, pull: P, pair: u64) -> Result<Pulls<P>> {
+        let (outgoing, incoming) = stage.payloads(self.comm)?;
+        Ok(Pulls::new(pull, stage.leads(), outgoing, incoming, stage.flags(self.comm, pair)?))
     }
 }
 

@@ -1,4 +1,4 @@
-//! An operation as a lane: how it is timed, for the library's operation and for its limit alike.
+//! An operation as a contender: how it is timed, for the library's operation and for its limit alike.
 //!
 //! The time of an operation is that of the call alone, of data that its own rank has just written and somebody reads next. The
 //! clock takes as long as a small operation: those are timed many at a time, with the rewriting and the reading in between, which
@@ -12,11 +12,11 @@ use shmccl::{Communicator, Result};
 use shmccl_limits::stopwatch::Stopwatch;
 
 use super::super::clock::now_ns;
-use super::super::lane::Lane;
+use super::super::contender::Contender;
 use super::gathering::Gathering;
-use super::number::Number;
+use super::number::TestElement;
 use super::settings::Memory;
-use super::workload::Workload;
+use super::case::CaseData;
 
 /// Up to this many bytes operations are timed in batches.
 pub(crate) const BATCH_BYTES: u64 = 8 << 10;
@@ -24,35 +24,35 @@ pub(crate) const BATCH_BYTES: u64 = 8 << 10;
 /// Operations of a batch.
 const BATCH: u64 = 64;
 
-/// Operations that bring a lane's buffers into the caches: an operation touches all of them, and the first one still drives out
+/// Operations that bring a contender's buffers into the caches: an operation touches all of them, and the first one still drives out
 /// others.
 const SETTLING: u64 = 2;
 
 /// Up to so many bytes an operation may find what it keeps for itself in the caches.
 const WARMED_BYTES: u64 = 4 << 20;
 
-/// One way to do the operation of a [`Workload`].
-pub(crate) trait Way<T> {
+/// One way to do the operation of a [`CaseData`].
+pub(crate) trait RunCase<T> {
     /// Does it.
-    fn go(&mut self, workload: &mut Workload<T>, gathering: &mut Gathering) -> Result<()>;
+    fn go(&mut self, workload: &mut CaseData<T>, gathering: &mut Gathering) -> Result<()>;
 }
 
 /// The library's way.
 #[derive(Debug)]
 pub(crate) struct ByLibrary<'c>(pub(crate) &'c mut Communicator);
 
-impl<T: Number> Way<T> for ByLibrary<'_> {
+impl<T: TestElement> RunCase<T> for ByLibrary<'_> {
     #[inline]
-    fn go(&mut self, workload: &mut Workload<T>, _gathering: &mut Gathering) -> Result<()> {
+    fn go(&mut self, workload: &mut CaseData<T>, _gathering: &mut Gathering) -> Result<()> {
         workload.run(self.0)
     }
 }
 
 /// An operation that is done again and again in one way.
 #[derive(Debug)]
-pub(crate) struct Trial<T, W> {
+pub(crate) struct TimedCase<T, W> {
     way: W,
-    workload: Workload<T>,
+    workload: CaseData<T>,
     gathering: Rc<RefCell<Gathering>>,
     batch: u64,
     /// By what each operation of a batch is timed, if it is.
@@ -61,16 +61,16 @@ pub(crate) struct Trial<T, W> {
     settling: u64,
 }
 
-impl<T: Number, W: Way<T>> Trial<T, W> {
+impl<T: TestElement, W: RunCase<T>> TimedCase<T, W> {
     /// Does the operation of `workload`, of `bytes`, in this `way`.
-    pub(crate) fn new(way: W, workload: Workload<T>, gathering: &Rc<RefCell<Gathering>>, bytes: u64) -> Self {
+    pub(crate) fn new(way: W, workload: CaseData<T>, gathering: &Rc<RefCell<Gathering>>, bytes: u64) -> Self {
         let is_short = bytes <= BATCH_BYTES && !gathering.borrow().times_one_by_one();
         let batch = if is_short { BATCH } else { 1 };
         let stopwatch = if is_short { gathering.borrow().stopwatch() } else { None };
         Self { way, workload, gathering: Rc::clone(gathering), batch, stopwatch, settling: 0 }
     }
 
-    /// The same, where lanes have buffers of their own: what another lane has left in the caches is driven out before the first
+    /// The same, where contenders have buffers of their own: what another contender has left in the caches is driven out before the first
     /// operation is timed.
     pub(crate) fn settled(mut self, memory: Memory) -> Self {
         if memory == Memory::Ordinary && self.batch == 1 {
@@ -79,7 +79,7 @@ impl<T: Number, W: Way<T>> Trial<T, W> {
         self
     }
 
-    /// The same, where lanes share buffers but not ways: what its own way keeps for itself is brought back into the caches before the
+    /// The same, where contenders share buffers but not ways: what its own way keeps for itself is brought back into the caches before the
     /// first operation is timed. Of more bytes than caches hold it would be driven out again.
     pub(crate) fn warmed(mut self, bytes: u64) -> Self {
         if bytes <= WARMED_BYTES {
@@ -89,7 +89,7 @@ impl<T: Number, W: Way<T>> Trial<T, W> {
     }
 
     /// Lets this trial go on with another workload, and takes its own in exchange.
-    pub(crate) fn swap(&mut self, workload: &mut Workload<T>) {
+    pub(crate) fn swap(&mut self, workload: &mut CaseData<T>) {
         std::mem::swap(&mut self.workload, workload);
     }
 
@@ -141,7 +141,7 @@ impl<T: Number, W: Way<T>> Trial<T, W> {
     }
 }
 
-impl<T: Number, W: Way<T>> Lane for Trial<T, W> {
+impl<T: TestElement, W: RunCase<T>> Contender for TimedCase<T, W> {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
         let gathering = Rc::clone(&self.gathering);
         let gathering = &mut *gathering.borrow_mut();
