@@ -22,12 +22,16 @@ use clap::Args;
 use serde::Serialize;
 use shmccl::collective::tuning::{self, Table};
 
-use crate::flags::{JobArgs, ProxyPlace, n_ranks};
+use crate::failure;
+use crate::file;
+use crate::flags::JobArgs;
+use crate::flags::ProxyPlace;
+use crate::flags::n_ranks;
 use crate::machine::MachineInfo;
-use crate::output::{self, Look};
+use crate::output;
+use crate::output::Look;
 use crate::perf::jobs;
 use crate::units::parse_timeout;
-use crate::{failure, file};
 use plan::{Figure, Plan, VARIABLE};
 
 /// Stands below the help.

@@ -2,14 +2,17 @@
 
 use anyhow::{Context, Result};
 
-use super::report::{CompareReport, Point, Side};
+use super::report::CompareReport;
+use super::report::Point;
+use super::report::Side;
 use crate::compare::flags::CompareArgs;
 use crate::machine::MachineInfo;
 use crate::output;
 use crate::perf::plan::PerfPlan;
 use crate::perf::report::{PerfReport, PerfRow};
 use crate::perf::test::{Test, TestChannel};
-use crate::perf::{jobs, note_siblings, note_spread};
+use crate::perf::view::note_spread;
+use crate::perf::{jobs, note_siblings};
 
 /// Milliseconds for a figure where the user does not say how many operations.
 const FIGURE_MS: u64 = 120;

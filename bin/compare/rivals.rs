@@ -16,10 +16,12 @@ mod view;
 
 use anyhow::Result;
 
-use super::flags::{CompareArgs, Files};
+use super::flags::CompareArgs;
+use super::flags::Files;
 use super::write_files;
 use crate::failure;
-use crate::output::{self, Look};
+use crate::output;
+use crate::output::Look;
 use crate::perf::test::Test;
 
 /// Measures and presents the operation of `test`.

@@ -3,14 +3,23 @@
 use anstyle::AnsiColor;
 use shmccl::heap::layout::FIFO_SLOTS;
 
-use super::chart::{self, Chart, Series};
-use super::report::{CompareReport, Point, Side};
+use super::chart;
+use super::chart::Chart;
+use super::chart::Series;
+use super::report::CompareReport;
+use super::report::Point;
+use super::report::Side;
 use super::verdict::Verdict;
 use crate::flags::ProxyPlace;
 use crate::output::Look;
 use crate::perf::report::share_of_stalls;
 use crate::table::TextTable;
-use crate::units::{fine_percent, format_ns, format_size, or_dash, percent, three_digits};
+use crate::units::fine_percent;
+use crate::units::format_ns;
+use crate::units::format_size;
+use crate::units::or_dash;
+use crate::units::percent;
+use crate::units::three_digits;
 
 /// Everything that goes to stdout.
 pub(crate) fn text(look: Look, report: &CompareReport) -> String {

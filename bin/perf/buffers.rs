@@ -1,29 +1,26 @@
-//! The memory that two ranks play on: what goes out, what comes in, and bare flags.
-//!
-//! MERGED:
-//! Data that a receiver can check: every word tells its message and its place.
+//! The memory that two ranks measure on, and the data in it, which the receiver can check.
+
+use std::cell::RefCell;
 
 use shmccl::channel::{Channel, MemoryChannel};
 use shmccl::heap::{HeapOffset, Region};
 use shmccl::shm::packet::PacketKind;
 use shmccl::shm::{CopyKernel, Span};
 use shmccl::{Communicator, Rank, Result};
-use super::ends::{CopyFlagLink, FlagEnd, MessageLink, MessageEnd, PacketLink, PutLink, RawPacketLink};
-use super::pair::RankPair;
-use super::payload::Payload;
-use super::plan::PerfPlan;
-use super::transfer::{BURST_BYTES, MOST_IN_BURST};
-use crate::perf::test::Test;
-use std::cell::RefCell;
-use shmccl::Result;
-use shmccl::shm::Span;
-use super::clock::now_ns;
-use super::contender::Arrival;
 
-/// From this size on messages carry stamps: the clock takes a few per cent of what it times at most.
+use super::clock::now_ns;
+use super::links::{
+    Arrival, CopyFlagLink, FlagEnd, MessageEnd, MessageLink, PacketLink, PutLink, RawPacketLink,
+};
+use super::plan::PerfPlan;
+use super::sync::RankPair;
+use super::test::Test;
+use super::transfer::{BURST_BYTES, MOST_IN_BURST};
+
+/// From this size on messages carry stamps: reading the clock then takes a few per cent at most.
 const STAMPED_FROM: u64 = 1024;
 
-/// Whether messages of `len` bytes carry stamps.
+/// Returns whether messages of `len` bytes carry stamps.
 pub(crate) const fn is_stamped(len: u64) -> bool {
     len >= STAMPED_FROM
 }
@@ -34,30 +31,44 @@ const FLAGS: u64 = 8;
 /// Alignment of message buffers, in bytes.
 const ALIGN: u64 = 4096;
 
-/// How far places of messages of `len` bytes lie apart: they share no pair of lines, which the prefetcher would bring together.
+/// Returns the bytes from one slot for messages of `len` bytes to the next. Slots share no pair of
+/// cache lines, which the prefetcher would fetch together.
 fn stride(len: u64) -> u64 {
     len.max(1).next_multiple_of(128)
 }
 
-/// Two buffers of one size and two flags on every rank.
+/// Two message buffers and bare flags on every rank.
 #[derive(Debug)]
 pub(crate) struct PairBuffers {
     rank: Rank,
     pair: RankPair,
     len: u64,
-    /// Room for messages that go out, each in lines of its own.
+    /// Slots for messages that go out.
     out: Region,
-    /// The same for those that come in.
+    /// Slots for messages that come in.
     into: Region,
     flags: Region,
     packets: Region,
     check: bool,
 }
 
+/// What a rank needs to exchange messages with the other one of its pair.
+#[derive(Debug)]
+pub(crate) struct PairEnds {
+    /// Whether this rank keeps the time.
+    pub(crate) leads: bool,
+    /// What this rank sends.
+    pub(crate) outgoing: Payload,
+    /// What this rank receives.
+    pub(crate) incoming: Payload,
+    /// Flags that no other contender uses.
+    pub(crate) flags: FlagEnd,
+}
+
 impl PairBuffers {
-    /// Allocates for messages of `len` bytes of `test` between `pair`. Collective; other ranks get a stage too and have
-    /// nothing to do on it.
-    pub(crate) fn set(
+    /// Allocates for messages of `len` bytes of `test` between `pair`. Collective; ranks outside of the
+    /// pair get buffers too, and do not use them.
+    pub(crate) fn alloc(
         comm: &mut Communicator,
         pair: RankPair,
         len: u64,
@@ -65,9 +76,9 @@ impl PairBuffers {
         plan: &PerfPlan,
     ) -> Result<Self> {
         let packed = if test == Test::PacketLatency { 4 * len.next_multiple_of(16) } else { 0 };
-        let places =
-            if test == Test::GetLatency { (BURST_BYTES / len.max(1)).clamp(1, MOST_IN_BURST) } else { 1 };
-        let room = (places - 1) * stride(len) + len;
+        let gets = (BURST_BYTES / len.max(1)).clamp(1, MOST_IN_BURST);
+        let slots = if test == Test::GetLatency { gets } else { 1 };
+        let room = (slots - 1) * stride(len) + len;
         Ok(Self {
             rank: comm.rank(),
             pair,
@@ -88,72 +99,67 @@ impl PairBuffers {
         Ok(())
     }
 
-    /// Whether this rank keeps the time.
+    /// Returns whether this rank keeps the time.
     pub(crate) fn leads(&self) -> bool {
         self.rank == self.pair.leader
     }
 
-    /// The other rank.
+    /// Returns the other rank.
     pub(crate) fn peer(&self) -> Rank {
         self.pair.peer_of(self.rank)
     }
 
-    /// Where what goes out is, in this rank's heap.
+    /// Returns where outgoing messages are in this rank's heap.
     pub(crate) fn source(&self) -> HeapOffset {
         self.out.offset
     }
 
-    /// Where what comes in is, in either heap.
+    /// Returns where incoming messages are in either heap.
     pub(crate) fn target(&self) -> HeapOffset {
         self.into.offset
     }
 
-    /// The length of a message in bytes.
+    /// Returns the length of a message in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Where messages are in the room for them, each in lines of its own: one, or as many as gets are timed together.
-    pub(crate) fn places(&self) -> impl Iterator<Item = (Region, Region)> + '_ {
+    /// Returns the slots, outgoing and incoming: one, or as many as gets are timed together.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (Region, Region)> + '_ {
         let at = |room: Region, start| Region::new(HeapOffset::new(room.offset.get() + start), self.len);
-        let starts = (0..=(self.out.len - self.len) / stride(self.len)).map(|place| place * stride(self.len));
+        let starts = (0..=(self.out.len - self.len) / stride(self.len)).map(|slot| slot * stride(self.len));
         starts.map(move |start| (at(self.out, start), at(self.into, start)))
     }
 
-    /// The messages of all places: what goes out, and what comes in.
+    /// Returns the messages of all slots, outgoing and incoming.
     pub(crate) fn payloads(&self, comm: &Communicator) -> Result<(Vec<Payload>, Vec<Payload>)> {
-        let payload = |region| Ok(Payload::new(comm.span(self.rank, region)?, self.check));
-        let both = self.places().map(|(out, into)| Ok((payload(out)?, payload(into)?)));
+        let both = self.slots().map(|(out, into)| Ok((self.payload(comm, out)?, self.payload(comm, into)?)));
         Ok(both.collect::<Result<Vec<_>>>()?.into_iter().unzip())
     }
 
-    /// Whether messages of this length carry stamps.
+    /// Returns whether messages of this length carry stamps.
     pub(crate) fn stamped(&self) -> bool {
         is_stamped(self.len())
     }
 
-    /// What goes out.
-    pub(crate) fn outgoing(&self, comm: &Communicator) -> Result<Payload> {
-        Ok(Payload::new(comm.span(self.rank, self.first(self.out))?, self.check))
+    /// Returns both messages, and flags number `pair`.
+    pub(crate) fn ends(&self, comm: &Communicator, pair: u64) -> Result<PairEnds> {
+        let [outgoing, incoming] = self.messages(comm)?;
+        Ok(PairEnds { leads: self.leads(), outgoing, incoming, flags: self.flags(comm, pair)? })
     }
 
-    /// What comes in.
-    pub(crate) fn incoming(&self, comm: &Communicator) -> Result<Payload> {
-        Ok(Payload::new(comm.span(self.rank, self.first(self.into))?, self.check))
+    /// Returns the memory of the outgoing message.
+    pub(crate) fn outgoing(&self, comm: &Communicator) -> Result<Span> {
+        comm.span(self.rank, self.first(self.out))
     }
 
-    /// The peer's memory for what this rank sends.
+    /// Returns the peer's memory for the message that this rank sends.
     pub(crate) fn remote(&self, comm: &Communicator) -> Result<Span> {
         comm.span(self.peer(), self.first(self.into))
     }
 
-    /// The first place of a room.
-    fn first(&self, room: Region) -> Region {
-        Region::new(room.offset, self.len)
-    }
-
-    /// One bare flag each way. They start at zero with every stage: pairs of ends that are in use at the same time
-    /// take different `pair`s, from 0 to 7.
+    /// Returns one bare flag each way, showing zero. Contenders that take turns use different `pair`s,
+    /// from 0 to 7.
     pub(crate) fn flags(&self, comm: &Communicator, pair: u64) -> Result<FlagEnd> {
         let offset = HeapOffset::new(self.flags.offset.get() + 128 * pair);
         let flags = FlagEnd {
@@ -165,30 +171,24 @@ impl PairBuffers {
         Ok(flags)
     }
 
-    /// Where packets go, in either heap: two halves.
-    fn packets(&self) -> [HeapOffset; 2] {
-        let start = self.packets.offset.get();
-        [HeapOffset::new(start), HeapOffset::new(start + self.packets.len / 2)]
-    }
-
-    /// The limit of a put with signal, with bare flags of its own `pair`.
+    /// Returns the limit of a put with signal: a copy by `kernel` and bare flags number `pair`.
     pub(crate) fn copy_and_flag(
         &self,
         comm: &Communicator,
         pair: u64,
         kernel: CopyKernel,
     ) -> Result<MessageEnd<CopyFlagLink>> {
-        let (flags, source) = (self.flags(comm, pair)?, comm.span(self.rank, self.first(self.out))?);
-        self.messages(comm, CopyFlagLink { flags, source, remote: self.remote(comm)?, kernel })
+        let (flags, source) = (self.flags(comm, pair)?, self.outgoing(comm)?);
+        self.over(comm, CopyFlagLink { flags, source, remote: self.remote(comm)?, kernel })
     }
 
-    /// A put with signal over `channel`.
+    /// Returns puts with signal over `channel`.
     pub(crate) fn put<C: Channel>(&self, comm: &Communicator, channel: C) -> Result<MessageEnd<PutLink<C>>> {
         let (source, target) = (self.source(), self.target());
-        self.messages(comm, PutLink { channel, source, target, len: self.len() })
+        self.over(comm, PutLink { channel, source, target, len: self.len() })
     }
 
-    /// A put in packets of one kind over `channel`.
+    /// Returns puts in packets of one kind over `channel`.
     pub(crate) fn put_packets(
         &self,
         comm: &Communicator,
@@ -196,10 +196,10 @@ impl PairBuffers {
         kind: PacketKind,
     ) -> Result<MessageEnd<PacketLink>> {
         let (source, unpacked, packets) = (self.source(), self.target(), self.packets());
-        self.messages(comm, PacketLink { channel, kind, source, packets, unpacked, len: self.len() })
+        self.over(comm, PacketLink { channel, kind, source, packets, unpacked, len: self.len() })
     }
 
-    /// The limit of that: the same packets, with flags of their own, without a channel.
+    /// Returns the limit of puts in packets: such packets without a channel.
     pub(crate) fn raw_packets(
         &self,
         comm: &Communicator,
@@ -210,17 +210,37 @@ impl PairBuffers {
         let halves = |rank| -> Result<[Span; 2]> { Ok([half(rank, first)?, half(rank, second)?]) };
         let link = RawPacketLink {
             kind,
-            source: self.outgoing(comm)?.span().clone(),
+            source: self.outgoing(comm)?,
             remote: halves(self.peer())?,
             packets: halves(self.rank)?,
-            unpacked: self.incoming(comm)?.span().clone(),
+            unpacked: comm.span(self.rank, self.first(self.into))?,
             yields: self.pair.one_core,
         };
-        self.messages(comm, link)
+        self.over(comm, link)
     }
 
-    fn messages<L: MessageLink>(&self, comm: &Communicator, link: L) -> Result<MessageEnd<L>> {
-        let (outgoing, incoming) = (self.outgoing(comm)?, self.incoming(comm)?);
+    /// Returns where packets go, in either heap: two halves.
+    fn packets(&self) -> [HeapOffset; 2] {
+        let start = self.packets.offset.get();
+        [HeapOffset::new(start), HeapOffset::new(start + self.packets.len / 2)]
+    }
+
+    /// Returns the first slot of `room`.
+    fn first(&self, room: Region) -> Region {
+        Region::new(room.offset, self.len)
+    }
+
+    fn payload(&self, comm: &Communicator, region: Region) -> Result<Payload> {
+        Ok(Payload::new(comm.span(self.rank, region)?, self.check))
+    }
+
+    /// Returns the outgoing and the incoming message.
+    fn messages(&self, comm: &Communicator) -> Result<[Payload; 2]> {
+        Ok([self.payload(comm, self.first(self.out))?, self.payload(comm, self.first(self.into))?])
+    }
+
+    fn over<L: MessageLink>(&self, comm: &Communicator, link: L) -> Result<MessageEnd<L>> {
+        let [outgoing, incoming] = self.messages(comm)?;
         Ok(MessageEnd { link, outgoing, incoming, stamped: self.stamped() })
     }
 }
@@ -233,29 +253,29 @@ const CHUNK: usize = 512;
 pub(crate) struct Payload {
     span: Span,
     check: bool,
-    /// Room for a part of it, as it is, and as it should be.
+    /// Room for a part of the message as it is, and as it should be.
     parts: RefCell<[Vec<u64>; 2]>,
 }
 
 impl Payload {
-    /// A message in all of `span`; `check` compares every word on arrival, otherwise it is only read.
+    /// Makes a message of all of `span`. With `check` every word is compared on arrival, not only read.
     pub(crate) fn new(span: Span, check: bool) -> Self {
         let words = usize::try_from(span.len().div_ceil(8)).map_or(CHUNK, |words| words.min(CHUNK));
         Self { span, check, parts: RefCell::new([vec![0; words], vec![0; words]]) }
     }
 
-    /// The memory that holds it.
+    /// Returns the memory that holds the message.
     pub(crate) fn span(&self) -> &Span {
         &self.span
     }
 
-    /// What it begins with, as soon as that is there.
+    /// Returns the beginning of the message, as soon as that is there.
     #[inline]
     pub(crate) fn first(&self) -> Result<usize> {
         Ok(if self.span.len() >= 8 { self.span.read(0)? } else { usize::from(self.span.read::<u8>(0)?) })
     }
 
-    /// Rewrites it as message `seq`.
+    /// Rewrites the memory as message `seq`.
     #[inline]
     pub(crate) fn rewrite(&self, seq: u64) {
         if self.span.len() == 8 {
@@ -279,8 +299,10 @@ impl Payload {
         self.span.write(0, stamp).expect("a stamped message has a first word");
     }
 
-    /// Reads all of it and returns its first word (or 0) and how many words are not those of message `seq`; the
-    /// first word is not counted when it is a stamp. Then it also tells when the last byte had been read, before any was compared.
+    /// Reads all of the message, and counts the words that are not those of message `seq`.
+    ///
+    /// A stamp is not counted. Of a stamped message it also returns when the last byte had been read,
+    /// before any was compared.
     #[inline]
     pub(crate) fn read(&self, seq: u64, stamped: bool) -> Arrival {
         if self.span.len() == 8 {
@@ -319,7 +341,7 @@ impl Payload {
     }
 }
 
-/// How many words of `found`, the last of which may be cut off, are not as `expected`.
+/// Counts the words of `found` that differ from `expected`. The last one may be cut off.
 fn differing(found: &[u8], expected: &[u8]) -> u64 {
     let expected = &expected[..found.len()];
     if found == expected {
@@ -329,7 +351,7 @@ fn differing(found: &[u8], expected: &[u8]) -> u64 {
     found.chunks(8).zip(expected.chunks(8)).map(differs).sum()
 }
 
-/// Word `index` of message `seq`.
+/// Returns word `index` of message `seq`.
 #[inline]
 fn pattern(seq: u64, index: u64) -> u64 {
     seq.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(index)
@@ -342,7 +364,7 @@ fn generate(part: &mut [u64], seq: u64, first: u64) {
     }
 }
 
-/// Where parts of a message of `len` bytes begin, and how many bytes they have.
+/// Returns where parts of a message of `len` bytes begin, and their lengths.
 fn chunks(len: u64) -> impl Iterator<Item = (u64, usize)> {
     const BYTES: usize = 8 * CHUNK;
     (0..len)

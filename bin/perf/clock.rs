@@ -1,15 +1,8 @@
-//! The clocks of the measurements.
-//!
-//! MERGED:
-//! Delays of no pattern, so that two loops that wait for each other do not fall in step.
-//!
-//! A loop with a pause in it looks at its flag every dozen nanoseconds, and so does the one that it answers. Thrown back and forth at once,
-//! a short message arrives at the same point of that period each time, for whole runs: siblings took 28 ns or 42 ns for one and the same
-//! code, by luck. With a delay before each throw it arrives at any point, as a message does that somebody has worked on before.
+//! The clocks of the measurements, and random delays between them.
+
+use std::hint::black_box;
 
 use nix::time::{ClockId, clock_gettime};
-use std::hint::black_box;
-use super::clock::now_ns;
 
 /// Nanoseconds on the clock that all processes of the host share.
 pub(crate) fn now_ns() -> u64 {

@@ -10,13 +10,12 @@ use nix::unistd::Pid;
 use shmccl::proxy::{BATCH, Fifo, FifoHeader, Owner, Push, Refusal, Service, Slot, Transfer, Trigger};
 use shmccl_limits::flags::{BareConsumer, BareFlag, BareProducer, BareSlot};
 
-use super::clock::now_ns;
-use super::interleave::Effort;
-use super::cores::{affinity, pin};
-use super::figures::row_of;
-use super::slices::Slices;
-use super::stats::ENOUGH_FOR_P99;
-use crate::perf::report::PerfRow;
+use crate::perf::clock::now_ns;
+use crate::perf::cores::{affinity, pin};
+use crate::perf::interleave::Effort;
+use crate::perf::report::{PerfRow, row_of};
+use crate::perf::slices::Slices;
+use crate::perf::stats::ENOUGH_FOR_P99;
 use crate::perf::test::Test;
 
 /// Slots of every ring, as in a rank's segment.
@@ -115,8 +114,8 @@ fn measure_one(setup: Setup, cores: FifoCores, effort: Effort, patience: Duratio
         pushed += u64::from(SLICE);
         slices.push(probe, &[fifo], &[bare]);
     }
-    let verdict = slices.verdict().context("nothing was measured")?;
-    let mut row = row_of(Test::FifoRate, None, 1, &verdict, "raw two-word ring");
+    let comparison = slices.compare().context("nothing was measured")?;
+    let mut row = row_of(Test::FifoRate, None, 1, &comparison, "raw two-word ring");
     row.iterations = pushed;
     row.variant = Some(setup.to_string());
     row.per_s = row.p50_ns.map(|ns| 1e9 / ns);

@@ -1,70 +1,64 @@
-//! Gets, one after the other: each fetches what the peer has just written, and where the next one begins depends on it.
+//! Gets, one after the other. Each fetches what the peer has just written, and the address of the next
+//! one depends on it.
 //!
-//! A short get takes less than its clock. So many are timed together, each from lines of its own that the peer has rewritten; the
-//! dependency keeps the processor from fetching several at a time, which would make a rate of a latency.
-//!
-//! MERGED:
-//! Gets against plain copies.
+//! A short get takes less than reading its clock, so many are timed together, each from a slot of its
+//! own that the peer has rewritten. The dependency keeps the processor from fetching several at a time,
+//! which would make a rate of a latency.
 
 use std::hint::black_box;
+
 use shmccl::Result;
 use shmccl::channel::MemoryChannel;
 use shmccl::heap::HeapOffset;
-use super::clock::now_ns;
-use super::ends::FlagEnd;
-use super::contender::{Contender, settling};
-use super::payload::Payload;
-use super::transfer::{Mover, PlainCopy};
-use anyhow::Result;
-use shmccl::shm::CopyKernel;
-use super::DeviceBench;
-use crate::perf::pair_sync::PairSync;
-use crate::perf::figures::best_of;
-use crate::perf::contender::Contender;
-use crate::perf::pulls::{Gets, PlainPulls, Pulls};
-use crate::perf::stage::PairBuffers;
-use crate::perf::transfer::PlainCopy;
 
-/// Fetches messages by their places.
-pub(crate) trait Pull {
-    /// Fetches the message in this place.
-    fn pull(&mut self, place: usize) -> Result<()>;
+use super::buffers::{PairBuffers, Payload};
+use super::clock::now_ns;
+use super::device::{TestBench, copy_kernels, lineup};
+use super::interleave::{Contender, each_of};
+use super::links::FlagEnd;
+use super::ping_pong::settling;
+use super::sync::PairSync;
+use super::transfer::{Mover, PlainCopy};
+
+/// Fetches messages by their slots.
+trait FetchSlot {
+    /// Fetches the message in `slot`.
+    fn fetch(&mut self, slot: usize) -> Result<()>;
 }
 
 /// Gets over a direct channel.
 #[derive(Debug)]
-pub(crate) struct Gets {
-    /// The channel.
-    pub(crate) channel: MemoryChannel,
-    /// From where in the peer's heap, and to where in this rank's.
-    pub(crate) places: Vec<(HeapOffset, HeapOffset)>,
-    /// How much.
-    pub(crate) len: u64,
+struct ChannelGets {
+    channel: MemoryChannel,
+    /// Where slots are in the peer's heap, and in this rank's.
+    slots: Vec<(HeapOffset, HeapOffset)>,
+    len: u64,
 }
 
-impl Pull for Gets {
+impl FetchSlot for ChannelGets {
     #[inline]
-    fn pull(&mut self, place: usize) -> Result<()> {
-        let (source, target) = self.places[place];
+    fn fetch(&mut self, slot: usize) -> Result<()> {
+        let (source, target) = self.slots[slot];
         self.channel.get(target, source, self.len)
     }
 }
 
 /// Plain copies by one kernel: the limit.
 #[derive(Debug)]
-pub(crate) struct PlainPulls(pub(crate) Vec<PlainCopy>);
+struct PlainGets(Vec<PlainCopy>);
 
-impl Pull for PlainPulls {
+impl FetchSlot for PlainGets {
     #[inline]
-    fn pull(&mut self, place: usize) -> Result<()> {
-        self.0[place].start()
+    fn fetch(&mut self, slot: usize) -> Result<()> {
+        self.0[slot].start()
     }
 }
 
-/// The other rank rewrites all messages, the leader fetches and reads them. A sample is the mean of one after the other.
+/// Gets of one rank. The other rank rewrites all messages; the leader fetches and reads them. A sample
+/// is the mean of all slots, one after the other.
 #[derive(Debug)]
-pub(crate) struct Pulls<P> {
-    pull: P,
+struct Gets<F> {
+    fetch: F,
     leads: bool,
     outgoing: Vec<Payload>,
     incoming: Vec<Payload>,
@@ -74,26 +68,14 @@ pub(crate) struct Pulls<P> {
     wrong: u64,
 }
 
-impl<P: Pull> Pulls<P> {
-    /// Fetches `outgoing` of the other rank into `incoming`; `flags` are this contender's own.
-    pub(crate) fn new(
-        pull: P,
-        leads: bool,
-        outgoing: Vec<Payload>,
-        incoming: Vec<Payload>,
-        flags: FlagEnd,
-    ) -> Self {
-        Self { pull, leads, outgoing, incoming, flags, turn: 0, seq: 0, wrong: 0 }
-    }
-
+impl<F: FetchSlot> Gets<F> {
     fn count(&self) -> u64 {
         self.outgoing.len() as u64
     }
 
     fn meet(&mut self) {
         self.turn += 1;
-        self.flags.theirs.set(self.turn);
-        self.flags.mine.spin_yielding(self.turn);
+        self.flags.meet(self.turn);
     }
 
     fn exchange(&mut self) -> Result<Option<f64>> {
@@ -113,29 +95,29 @@ impl<P: Pull> Pulls<P> {
     }
 
     fn time(&mut self) -> Result<f64> {
-        let (pull, incoming) = (&mut self.pull, &self.incoming);
+        let (fetch, incoming) = (&mut self.fetch, &self.incoming);
         let start = now_ns();
-        one_after_the_other(incoming.len(), |place| {
-            pull.pull(place)?;
-            incoming[place].first()
+        one_after_the_other(incoming.len(), |slot| {
+            fetch.fetch(slot)?;
+            incoming[slot].first()
         })?;
         Ok((now_ns() - start) as f64 / incoming.len() as f64)
     }
 }
 
-/// Calls `fetch` with each place from 0 on, and with none before what the last call has returned is there.
+/// Calls `fetch` with each slot from 0 on, and only after the value of the last call has arrived.
 #[inline]
 fn one_after_the_other(count: usize, mut fetch: impl FnMut(usize) -> Result<usize>) -> Result<()> {
-    let mut place = 0;
+    let mut slot = 0;
     for _ in 0..count {
         // Nothing is added, but neither compiler nor processor knows.
-        let nothing = black_box(fetch(place)?) & black_box(0);
-        place += 1 + nothing;
+        let nothing = black_box(fetch(slot)?) & black_box(0);
+        slot += 1 + nothing;
     }
     Ok(())
 }
 
-impl<P: Pull> Contender for Pulls<P> {
+impl<F: FetchSlot> Contender for Gets<F> {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
         for _ in 0..settling(self.outgoing[0].span().len()) {
             self.exchange()?;
@@ -159,35 +141,35 @@ impl<P: Pull> Contender for Pulls<P> {
     }
 }
 
-impl DeviceBench<'_> {
-    /// Gets against plain copies by every kernel that this processor has; the best of them is the limit.
-    pub(crate) fn get_latency(&mut self, pair_sync: &mut PairSync, buffers: &PairBuffers) -> Result<()> {
-        let kernels: Vec<_> = CopyKernel::ALL.into_iter().filter(|kernel| kernel.is_supported()).collect();
-        let places = stage.places().map(|(source, target)| (source.offset, target.offset)).collect();
-        let gets = Gets { channel: self.comm.memory_channel(stage.peer())?, places, len: stage.len() };
-        let mut test = self.pulls(stage, gets, 0)?;
-        let mut plain = Vec::new();
+impl TestBench<'_> {
+    /// Measures gets against plain copies by every kernel; the best of them is the limit.
+    pub(crate) fn get_latency(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> anyhow::Result<()> {
+        let kernels = copy_kernels();
+        let slots = buffers.slots().map(|(source, target)| (source.offset, target.offset)).collect();
+        let channel = self.comm.memory_channel(buffers.peer())?;
+        let mut test = self.gets(buffers, ChannelGets { channel, slots, len: buffers.len() }, 0)?;
+        let mut limits = Vec::new();
         for (pair, &kernel) in (1..).zip(&kernels) {
             let copy = |(out, into)| -> Result<_> {
-                let source = self.comm.span(stage.peer(), out)?;
+                let source = self.comm.span(buffers.peer(), out)?;
                 Ok(PlainCopy { source, target: self.comm.span(self.comm.rank(), into)?, kernel })
             };
-            let copies = PlainPulls(stage.places().map(copy).collect::<Result<_>>()?);
-            plain.push(self.pulls(stage, copies, pair)?);
+            let copies = PlainGets(buffers.slots().map(copy).collect::<Result<_>>()?);
+            limits.push(self.gets(buffers, copies, pair)?);
         }
-        pair_sync.meet();
-        let mut contenders: Vec<&mut dyn Contender> = vec![&mut test];
-        contenders.extend(plain.iter_mut().map(|contender| contender as &mut dyn Contender));
-        let outcome = self.interleave(pair_sync, &mut contenders, &best_of(kernels.len()))?;
-        let Some((best, outcome)) = outcome.with_lowest_limit() else { return Ok(()) };
-        let (len, limit) = (stage.len(), format!("plain copy ({})", kernels[best]));
-        self.report(stage.leads(), &outcome, Some(len), &limit, |row| row.set_bandwidth(len))
+        sync.meet();
+        let mut contenders = lineup(&mut test, &mut limits);
+        let measured = self.interleave(sync, &mut contenders, &each_of(kernels.len()))?;
+        let (best, measured) = measured.with_lowest_limit();
+        let (len, limit) = (buffers.len(), format!("plain copy ({})", kernels[best]));
+        self.report(buffers.leads(), &measured, Some(len), &limit, |row| row.set_bandwidth(len))
     }
 
-    /// A contender of gets with bare flags of its own `pair`.
-    fn pulls<P: crate::perf::pulls::Pull>(&self, buffers: &PairBuffers, pull: P, pair: u64) -> Result<Pulls<P>> {
-        let (outgoing, incoming) = stage.payloads(self.comm)?;
-        Ok(Pulls::new(pull, stage.leads(), outgoing, incoming, stage.flags(self.comm, pair)?))
+    /// Returns gets by `fetch` with bare flags number `pair`.
+    fn gets<F: FetchSlot>(&self, buffers: &PairBuffers, fetch: F, pair: u64) -> Result<Gets<F>> {
+        let (outgoing, incoming) = buffers.payloads(self.comm)?;
+        let (leads, flags) = (buffers.leads(), buffers.flags(self.comm, pair)?);
+        Ok(Gets { fetch, leads, outgoing, incoming, flags, turn: 0, seq: 0, wrong: 0 })
     }
 }
 
@@ -196,14 +178,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_place_is_fetched_once_whatever_was_found_there() {
-        let mut places = Vec::new();
-        one_after_the_other(5, |place| {
-            places.push(place);
-            Ok(usize::MAX - place)
+    fn every_slot_is_fetched_once_whatever_was_found_there() {
+        let mut slots = Vec::new();
+        one_after_the_other(5, |slot| {
+            slots.push(slot);
+            Ok(usize::MAX - slot)
         })
         .unwrap();
-        assert_eq!(places, [0, 1, 2, 3, 4]);
+        assert_eq!(slots, [0, 1, 2, 3, 4]);
         one_after_the_other(0, |_| panic!("there is none")).unwrap();
     }
 }

@@ -1,24 +1,22 @@
-//! The launcher side of measuring: starts device processes for a plan and collects the rows that rank 0 prints.
-//!
-//! MERGED:
-//! What device processes say before they fail, made into the one line that a user is to read.
+//! The launcher side of measuring: starts device processes for a plan, collects the rows of rank 0, and
+//! makes one error of what failing processes say.
 
 use std::time::Duration;
+
 use anyhow::{Context, Result};
-use shmccl::Rank;
 use shmccl::bootstrap::ProxyMode;
 use shmccl::error::DeviceName;
 use shmccl::heap::layout::HeapShape;
 use shmccl::launch::{Launch, Observer, OutputLine, OutputStream, Program};
-use super::errors::DeviceErrors;
+use shmccl::{Error, Rank};
+
 use super::plan::{PerfPlan, VARIABLE};
+use super::report::PerfRow;
+use super::test::Test;
 use crate::failure::UsageError;
 use crate::flags::JobArgs;
 use crate::host::HostFiles;
 use crate::output;
-use crate::perf::report::PerfRow;
-use crate::perf::test::Test;
-use shmccl::Error;
 
 /// The hidden command that device processes run.
 pub(crate) const DEVICE_COMMAND: &str = "perf-device";
@@ -229,9 +227,9 @@ fn names(devices: &[DeviceName]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use shmccl::Rank;
     use shmccl::error::ExitCause;
-    use super::*;
 
     fn rank(rank: u32) -> DeviceName {
         DeviceName::Rank(Rank::new(rank, 64).unwrap())

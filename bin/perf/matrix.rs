@@ -2,33 +2,26 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`settings`] | what device processes are told |
-//! | [`figure`] | what is measured between two ranks, and where they are |
-//! | [`exchange`] | all ranks at once, and their limit |
+//! | [`device`] | the side of device processes: pairs, and all at once |
 //! | [`cells`] | rows put in order of ranks |
 //! | [`view`], [`heat`] | the tables, the heat map |
 
 use anyhow::Result;
 use indicatif::ProgressBar;
+
+use super::flags::PerfArgs;
 use super::jobs;
-use super::plan::PerfPlan;
+use super::plan::{MatrixSettings, PerfPlan};
+use super::report::PerfRow;
+use super::test::{Test, TestChannel};
 use crate::host::HostFiles;
-use crate::perf::flags::PerfArgs;
-use crate::perf::report::PerfRow;
-use crate::perf::test::{Test, TestChannel};
-use settings::MatrixSettings;
 pub(crate) use heat::text as svg;
 pub(crate) use view::text;
 
 mod cells;
-pub(crate) mod exchange;
-pub(crate) mod figure;
+mod device;
 mod heat;
-pub(crate) mod settings;
 mod view;
-
-
-
 
 /// Ranks where the user does not say how many: one for each core, but no more than a narrow table has room for.
 const MOST_RANKS: usize = 8;
@@ -70,11 +63,11 @@ pub(crate) fn run(
 
 #[cfg(test)]
 mod tests {
-    use super::figure::{MatrixFigure, PairPlacement};
     use super::*;
     use crate::machine::MachineInfo;
     use crate::output::Look;
-    use crate::perf::report::PerfReport;
+    use crate::perf::plan::MatrixFigure;
+    use crate::perf::report::{PairPlacement, PerfReport};
     use crate::units::three_digits;
 
     /// What a pair of a modelled matrix came to: no two alike.
@@ -128,7 +121,8 @@ mod tests {
         for line in text.lines().skip(1) {
             assert!(line.chars().count() <= 80, "{line}");
         }
-        let head: Vec<&str> = text.lines().find(|line| line.starts_with("rank")).unwrap().split(' ').collect();
+        let head: Vec<&str> =
+            text.lines().find(|line| line.starts_with("rank")).unwrap().split(' ').collect();
         let names: Vec<&str> = head.into_iter().filter(|word| !word.is_empty()).collect();
         assert_eq!(names, ["rank", "core", "0", "1", "2", "3", "4", "5", "6", "7"]);
         assert!(text.contains("\n   7     1  ") || text.contains("\n   7 "), "{text}");
@@ -192,7 +186,8 @@ mod tests {
                     }
                 }
             }
-            for part in ["0 GB/s", "0 ns", "to rank", "All to all at once: memory 40.0 GB/s in blocks of 8 B"] {
+            for part in ["0 GB/s", "0 ns", "to rank", "All to all at once: memory 40.0 GB/s in blocks of 8 B"]
+            {
                 assert!(drawn.contains(part), "{part}");
             }
         }

@@ -5,7 +5,7 @@
 //! Slices are then sorted into kinds by their probe, and only what was measured in the same slice, in the kind that most slices
 //! belong to, is compared. The ratio is the median over slices of (median of the test / median of the limit).
 
-use super::stats::{TimeSummary, TimeHistogram, median, quantile};
+use crate::perf::stats::{TimeHistogram, TimeSummary, median, quantile};
 
 /// Two groups of probes are of different kinds when the median of one is this many times that of the other.
 pub(crate) const APART: f64 = 2.2;
@@ -116,7 +116,7 @@ impl Slices {
     }
 
     /// Sorts the slices by kind and compares like with like; `None` when there is no slice.
-    pub(crate) fn verdict(&self) -> Option<SliceComparison> {
+    pub(crate) fn compare(&self) -> Option<SliceComparison> {
         let kinds = classify(&self.slices.iter().map(|slice| slice.probe_ns).collect::<Vec<_>>());
         let kind = dominant(&kinds)?;
         let chosen: Vec<&Slice> = self
@@ -278,15 +278,15 @@ mod tests {
 
     #[test]
     fn no_slice_has_no_verdict() {
-        assert_eq!(Slices::new().verdict(), None);
+        assert_eq!(Slices::new().compare(), None);
         let mut empty = Slices::new();
         empty.push(100.0, &[], &[1.0]);
-        assert_eq!(empty.verdict(), None);
+        assert_eq!(empty.compare(), None);
     }
 
     #[test]
     fn slices_that_are_all_alike_stay_together() {
-        let verdict = slices(&[(100, 130.0, 150.0, 130.0)]).verdict().unwrap();
+        let verdict = slices(&[(100, 130.0, 150.0, 130.0)]).compare().unwrap();
         assert_eq!(
             (verdict.kind, verdict.slices, verdict.of, verdict.sibling_share),
             (SliceKind::Alike, 100, 100, 0.0)
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn like_is_compared_with_like_when_the_cores_turn_into_siblings() {
         // Pooled, the test would seem as quick as its limit.
-        let verdict = slices(&[(60, 130.0, 156.0, 130.0), (40, 20.0, 60.0, 20.0)]).verdict().unwrap();
+        let verdict = slices(&[(60, 130.0, 156.0, 130.0), (40, 20.0, 60.0, 20.0)]).compare().unwrap();
         assert_eq!((verdict.kind, verdict.slices, verdict.of), (SliceKind::Separate, 60, 100));
         assert!((verdict.sibling_share - 0.4).abs() < 1e-9);
         assert!((verdict.ratio.unwrap().median - 1.2).abs() < 1e-9);
@@ -307,17 +307,17 @@ mod tests {
 
     #[test]
     fn the_median_of_all_samples_leaves_no_slice_out() {
-        let verdict = slices(&[(51, 130.0, 156.0, 130.0), (49, 20.0, 60.0, 20.0)]).verdict().unwrap();
+        let verdict = slices(&[(51, 130.0, 156.0, 130.0), (49, 20.0, 60.0, 20.0)]).compare().unwrap();
         assert_eq!(verdict.kind, SliceKind::Separate);
         // Half of all lies among the siblings, so that the quickest of the others is in the middle.
         assert!(verdict.p50_all_ns < verdict.test.p50_ns * 0.99, "{verdict:?}");
-        let alike = slices(&[(100, 130.0, 150.0, 130.0)]).verdict().unwrap();
+        let alike = slices(&[(100, 130.0, 150.0, 130.0)]).compare().unwrap();
         assert_eq!(alike.p50_all_ns, alike.test.p50_ns);
     }
 
     #[test]
     fn a_run_that_was_mostly_on_siblings_is_judged_by_those() {
-        let verdict = slices(&[(10, 130.0, 156.0, 130.0), (90, 20.0, 22.0, 20.0)]).verdict().unwrap();
+        let verdict = slices(&[(10, 130.0, 156.0, 130.0), (90, 20.0, 22.0, 20.0)]).compare().unwrap();
         assert_eq!((verdict.kind, verdict.slices), (SliceKind::Siblings, 90));
         assert!((verdict.ratio.unwrap().median - 1.1).abs() < 1e-9);
         assert!((verdict.sibling_share - 0.9).abs() < 1e-9);
@@ -326,17 +326,17 @@ mod tests {
     #[test]
     fn a_few_quick_probes_are_siblings_and_a_few_slow_ones_an_interruption() {
         let verdict = slices(&[(97, 130.0, 150.0, 130.0), (2, 20.0, 25.0, 20.0), (1, 9000.0, 9000.0, 130.0)])
-            .verdict()
+            .compare()
             .unwrap();
         assert_eq!((verdict.kind, verdict.slices), (SliceKind::Separate, 97));
         assert!((verdict.sibling_share - 0.02).abs() < 1e-9);
-        let slow = slices(&[(98, 130.0, 150.0, 130.0), (2, 600.0, 700.0, 130.0)]).verdict().unwrap();
+        let slow = slices(&[(98, 130.0, 150.0, 130.0), (2, 600.0, 700.0, 130.0)]).compare().unwrap();
         assert_eq!((slow.kind, slow.slices, slow.sibling_share), (SliceKind::Alike, 98, 0.0));
     }
 
     #[test]
     fn many_interrupted_probes_do_not_make_the_others_siblings() {
-        let verdict = slices(&[(80, 130.0, 150.0, 130.0), (20, 50_000.0, 150.0, 130.0)]).verdict().unwrap();
+        let verdict = slices(&[(80, 130.0, 150.0, 130.0), (20, 50_000.0, 150.0, 130.0)]).compare().unwrap();
         assert_eq!((verdict.kind, verdict.slices, verdict.sibling_share), (SliceKind::Alike, 80, 0.0));
     }
 
@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn a_single_slice_is_its_own_verdict() {
-        let verdict = slices(&[(1, 130.0, 150.0, 100.0)]).verdict().unwrap();
+        let verdict = slices(&[(1, 130.0, 150.0, 100.0)]).compare().unwrap();
         assert_eq!((verdict.kind, verdict.slices), (SliceKind::Alike, 1));
         assert_eq!(verdict.ratio.unwrap(), Spread { median: 1.5, p10: 1.5, p90: 1.5 });
     }
@@ -368,17 +368,17 @@ mod tests {
         let mut slices = Slices::new();
         (0..60).for_each(|_| slices.push_charged(130.0, &[150.0], &[130.0], Some(40.0)));
         (0..40).for_each(|_| slices.push_charged(20.0, &[25.0], &[20.0], Some(9.0)));
-        let cpu = slices.verdict().unwrap().cpu_ns.unwrap();
+        let cpu = slices.compare().unwrap().cpu_ns.unwrap();
         assert_eq!(cpu, Spread { median: 40.0, p10: 40.0, p90: 40.0 });
         slices.push(130.0, &[150.0], &[130.0]);
-        assert_eq!(slices.verdict().unwrap().cpu_ns, Some(cpu));
+        assert_eq!(slices.compare().unwrap().cpu_ns, Some(cpu));
     }
 
     #[test]
     fn a_test_without_a_limit_has_no_ratio() {
         let mut slices = Slices::new();
         slices.push(130.0, &[5.0, 7.0, 6.0], &[]);
-        let verdict = slices.verdict().unwrap();
+        let verdict = slices.compare().unwrap();
         assert_eq!((verdict.limit, verdict.ratio), (None, None));
         assert_eq!((verdict.test.min_ns, verdict.test.max_ns), (5.0, 7.0));
     }
@@ -389,7 +389,7 @@ mod tests {
         for step in 0..=10 {
             slices.push(130.0, &[100.0 + f64::from(step)], &[100.0]);
         }
-        let ratio = slices.verdict().unwrap().ratio.unwrap();
+        let ratio = slices.compare().unwrap().ratio.unwrap();
         assert!(
             (ratio.p10 - 1.01).abs() < 1e-9
                 && (ratio.median - 1.05).abs() < 1e-9

@@ -1,34 +1,58 @@
-//! Two ranks between two slices: they meet, agree on a number, and probe their cores, over bare flags.
-//!
-//! MERGED:
-//! The two ranks that measure while all others sleep.
-//!
-//! MERGED:
-//! All ranks between operations: they meet over bare flags, and put their times together.
+//! How ranks keep in step between operations, over bare flags: a pair of them ([`PairSync`]), all of
+//! them ([`AllSync`]), and all of them with their times ([`Gathering`]).
 
 use shmccl::heap::{HeapOffset, Region};
 use shmccl::shm::{CellRef, Span};
-use shmccl::{Communicator, Result};
-use shmccl_limits::flags::BareFlag;
-use super::clock::now_ns;
-use super::pair::RankPair;
-use super::slices::UNPROBED;
-use shmccl::{Rank, Result};
 use shmccl::{Communicator, Rank, Result};
 use shmccl_limits::flags::{BareBarrier, BareFlag};
 use shmccl_limits::stopwatch::Stopwatch;
-use super::super::barrier::fresh;
-use super::super::ends::{FlagEnd, MessageLink};
-use super::settings::RankAverage;
+
+use super::clock::now_ns;
+use super::links::{FlagEnd, MessageLink};
+use super::plan::RankAverage;
+use super::slices::UNPROBED;
 
 /// Round trips of a probe.
 const PROBE: u64 = 64;
 
-/// Bytes of the board: two flags and a number.
-const BOARD: u64 = 3 * FLAG;
+/// Bytes from one flag to the next: a pair of cache lines.
 const FLAG: u64 = 128;
 
-/// One of the two ranks.
+/// Bytes of two flags and a number.
+const PAIR_STATE: u64 = 3 * FLAG;
+
+/// The two ranks that measure while all others sleep.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RankPair {
+    /// Keeps the time, and sends first.
+    pub(crate) leader: Rank,
+    /// Does what the leader says.
+    pub(crate) other: Rank,
+    /// Whether both share a core.
+    pub(crate) one_core: bool,
+}
+
+impl RankPair {
+    /// Makes a pair of two of `n_ranks` ranks.
+    ///
+    /// # Errors
+    /// A number that is no rank.
+    pub(crate) fn new(leader: u32, other: u32, n_ranks: u32, one_core: bool) -> Result<Self> {
+        Ok(Self { leader: Rank::new(leader, n_ranks)?, other: Rank::new(other, n_ranks)?, one_core })
+    }
+
+    /// Returns whether `rank` is one of the two.
+    pub(crate) fn has(self, rank: Rank) -> bool {
+        rank == self.leader || rank == self.other
+    }
+
+    /// Returns the rank that `rank` measures with; the leader, for ranks that do not measure.
+    pub(crate) fn peer_of(self, rank: Rank) -> Rank {
+        if rank == self.leader { self.other } else { self.leader }
+    }
+}
+
+/// One rank of a pair: meets the other, agrees with it on numbers, and probes the cores.
 #[derive(Debug)]
 pub(crate) struct PairSync {
     leads: bool,
@@ -41,11 +65,9 @@ pub(crate) struct PairSync {
 }
 
 impl PairSync {
-    /// Sets `pair` up. Every rank has to call it, since it allocates; only the two get one.
+    /// Sets `pair` up. Collective, since it allocates; returns a value on the two ranks only.
     pub(crate) fn new(comm: &mut Communicator, pair: RankPair) -> Result<Option<Self>> {
-        let region = comm.alloc_region(BOARD, FLAG)?;
-        comm.span(comm.rank(), region)?.fill(0, BOARD, 0)?;
-        comm.barrier()?;
+        let region = zeroed(comm, PAIR_STATE)?;
         if !pair.has(comm.rank()) {
             return Ok(None);
         }
@@ -61,17 +83,17 @@ impl PairSync {
         }))
     }
 
-    /// Says whether something else may need the cores: a proxy, or more ranks. Then waiting gives way.
+    /// Sets whether something else may need the cores: a proxy, or more ranks. Waits then yield.
     pub(crate) fn set_yields(&mut self, yields: bool) {
         self.yields = yields || self.one_core;
     }
 
-    /// Whether this rank keeps the time.
+    /// Returns whether this rank keeps the time.
     pub(crate) fn leads(&self) -> bool {
         self.leads
     }
 
-    /// Waits for the other.
+    /// Waits for the other rank.
     pub(crate) fn meet(&mut self) {
         self.turn += 1;
         self.theirs.set(self.turn);
@@ -82,7 +104,7 @@ impl PairSync {
         }
     }
 
-    /// Returns the leader's `value` on both.
+    /// Returns the leader's `value` on both ranks.
     pub(crate) fn share(&mut self, value: u64) -> u64 {
         if self.leads {
             self.number.write(0, value).expect("allocated");
@@ -104,7 +126,8 @@ impl PairSync {
         theirs
     }
 
-    /// Nanoseconds that a bare flag takes one way, on the leader. One core has no other that it could be a sibling of.
+    /// Measures the nanoseconds that a bare flag takes one way, on the leader. Ranks that share a core
+    /// have no other core to probe.
     pub(crate) fn probe(&mut self) -> f64 {
         self.meet();
         if self.one_core {
@@ -125,54 +148,86 @@ impl PairSync {
     }
 }
 
-/// Who keeps the time, and with whom.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RankPair {
-    /// Keeps the time, and sends first.
-    pub(crate) leader: Rank,
-    /// Does what the leader says.
-    pub(crate) other: Rank,
-    /// Whether both share a core.
-    pub(crate) one_core: bool,
+/// One of all ranks: meets the others, and agrees with them on numbers.
+#[derive(Debug)]
+pub(crate) struct AllSync {
+    leads: bool,
+    n_ranks: u32,
+    barrier: BareBarrier<CellRef<BareFlag>>,
+    number: Span,
 }
 
-impl RankPair {
-    /// Two of `n_ranks` ranks.
-    ///
-    /// # Errors
-    /// A number that is no rank.
-    pub(crate) fn new(leader: u32, other: u32, n_ranks: u32, one_core: bool) -> Result<Self> {
-        Ok(Self { leader: Rank::new(leader, n_ranks)?, other: Rank::new(other, n_ranks)?, one_core })
+impl AllSync {
+    /// Sets all ranks up. Collective.
+    pub(crate) fn new(comm: &mut Communicator) -> Result<Self> {
+        let region = zeroed(comm, 2 * FLAG)?;
+        let leader = Rank::new(0, comm.n_ranks())?;
+        let number = Region::new(HeapOffset::new(region.offset.get() + FLAG), 8);
+        Ok(Self {
+            leads: comm.rank() == leader,
+            n_ranks: comm.n_ranks(),
+            barrier: BareBarrier::new(comm.cell(leader, region.offset)?, comm.n_ranks()),
+            number: comm.span(leader, number)?,
+        })
     }
 
-    /// Whether `rank` is one of the two.
-    pub(crate) fn has(self, rank: Rank) -> bool {
-        rank == self.leader || rank == self.other
+    /// Returns whether this is rank 0.
+    pub(crate) fn leads(&self) -> bool {
+        self.leads
     }
 
-    /// Whom `rank` measures with; the leader, for ranks that do not.
-    pub(crate) fn peer_of(self, rank: Rank) -> Rank {
-        if rank == self.leader { self.other } else { self.leader }
+    /// Returns the number of ranks.
+    pub(crate) fn n_ranks(&self) -> u32 {
+        self.n_ranks
     }
+
+    /// Returns the leader's `value` on every rank.
+    pub(crate) fn share(&mut self, value: u64) -> Result<u64> {
+        if self.leads {
+            self.number.write(0, value)?;
+        }
+        self.barrier.meet();
+        let shared = self.number.read(0)?;
+        self.barrier.meet();
+        Ok(shared)
+    }
+}
+
+/// Allocates flags that show zero. Collective.
+pub(crate) fn zeroed(comm: &mut Communicator, len: u64) -> Result<Region> {
+    let region = comm.alloc_region(len, FLAG)?;
+    comm.span(comm.rank(), region)?.fill(0, len, 0)?;
+    comm.barrier()?;
+    Ok(region)
+}
+
+/// Allocates a bare flag for each of two ranks. Collective.
+///
+/// # Errors
+/// No memory; ranks that do not come.
+pub(crate) fn flags(comm: &mut Communicator, one_core: bool) -> Result<FlagEnd> {
+    let Region { offset, .. } = zeroed(comm, FLAG)?;
+    let (mine, theirs) = (comm.cell(comm.rank(), offset)?, comm.cell(comm.right(), offset)?);
+    Ok(FlagEnd { mine, theirs, yields: one_core })
 }
 
 /// How many times of a slice a rank can hand in; later ones are not counted.
 const MOST_TIMES: u64 = 4096;
 
-/// Where all ranks meet.
+/// How all ranks meet between operations.
 #[derive(Debug)]
-enum Gate {
-    /// Two, each waiting for the other's flag: one and another by turns, so that who shows the next is not held up by whoever still
-    /// looks at the last.
+enum MeetingFlags {
+    /// Two ranks wait for each other's flag. Two flags take turns, so that the next one can be set
+    /// while the other rank still polls the last.
     Pair { flags: [FlagEnd; 2], turn: u64 },
-    /// A counter, polled between yields.
+    /// All ranks count up, and poll the counter between yields.
     All(BareBarrier<CellRef<BareFlag>>),
 }
 
-/// A rank among all.
+/// One of all ranks between operations: meets the others, and hands in its times.
 #[derive(Debug)]
 pub(crate) struct Gathering {
-    gate: Gate,
+    meeting: MeetingFlags,
     /// Where each rank hands in its times.
     ledgers: Vec<Span>,
     rank: usize,
@@ -182,41 +237,42 @@ pub(crate) struct Gathering {
 }
 
 impl Gathering {
-    /// Sets all ranks up. Collective. Two ranks that have `one_core` between them give way while they wait.
+    /// Sets all ranks up. Collective. Two ranks that share a core yield while they wait.
     ///
     /// # Errors
     /// No memory; ranks that do not come.
     pub(crate) fn new(comm: &mut Communicator, average: RankAverage, one_core: bool) -> Result<Self> {
-        let ledger = comm.alloc_region(MOST_TIMES * 8, 128)?;
+        let ledger = comm.alloc_region(MOST_TIMES * 8, FLAG)?;
         let ranks = (0..comm.n_ranks()).map(|rank| Rank::new(rank, comm.n_ranks()));
         let ledgers = ranks.map(|rank| comm.span(rank?, ledger)).collect::<Result<_>>()?;
-        let gate = match comm.n_ranks() {
-            2 => Gate::Pair { flags: [flags(comm, one_core)?, flags(comm, one_core)?], turn: 0 },
+        let meeting = match comm.n_ranks() {
+            2 => MeetingFlags::Pair { flags: [flags(comm, one_core)?, flags(comm, one_core)?], turn: 0 },
             n_ranks => {
-                let region = fresh(comm, 128)?;
+                let region = zeroed(comm, FLAG)?;
                 let counter = comm.cell(Rank::new(0, n_ranks)?, region.offset)?;
-                Gate::All(BareBarrier::new(counter, n_ranks))
+                MeetingFlags::All(BareBarrier::new(counter, n_ranks))
             }
         };
-        Ok(Self { gate, ledgers, rank: comm.rank().index(), average, one_by_one: false, stopwatch: None })
+        let rank = comm.rank().index();
+        Ok(Self { meeting, ledgers, rank, average, one_by_one: false, stopwatch: None })
     }
 
-    /// The same, for operations that are timed one by one however few bytes they move.
+    /// Sets whether operations are timed one by one, however few bytes they move.
     pub(crate) fn timing_one_by_one(self, one_by_one: bool) -> Self {
         Self { one_by_one, ..self }
     }
 
-    /// The same, for operations that are so short that batches of them are timed: each of a batch has its own time, by `stopwatch`.
+    /// Sets the `stopwatch` by which each operation of a batch has a time of its own.
     pub(crate) fn timing_within_batches(self, stopwatch: Option<Stopwatch>) -> Self {
         Self { stopwatch, ..self }
     }
 
-    /// By what each operation of a batch is timed, if it is.
+    /// Returns the stopwatch that times each operation of a batch, if there is one.
     pub(crate) fn stopwatch(&self) -> Option<Stopwatch> {
         self.stopwatch
     }
 
-    /// Whether operations are timed one by one by the system's clock.
+    /// Returns whether operations are timed one by one by the system's clock.
     pub(crate) fn times_one_by_one(&self) -> bool {
         self.one_by_one
     }
@@ -224,21 +280,21 @@ impl Gathering {
     /// Waits for all others.
     #[inline]
     pub(crate) fn meet(&mut self) -> Result<()> {
-        match &mut self.gate {
-            Gate::Pair { flags, turn } => {
+        match &mut self.meeting {
+            MeetingFlags::Pair { flags, turn } => {
                 *turn += 1;
                 let flags = &mut flags[usize::from(*turn % 2 == 1)];
                 flags.send(*turn)?;
                 flags.receive(*turn)
             }
-            Gate::All(barrier) => {
+            MeetingFlags::All(barrier) => {
                 barrier.meet();
                 Ok(())
             }
         }
     }
 
-    /// Puts the `times` of all ranks together into `samples` of rank 0. All ranks have equally many.
+    /// Combines the `times` of all ranks into `samples` of rank 0. All ranks have equally many.
     ///
     /// # Errors
     /// None while the job lasts.
@@ -258,7 +314,7 @@ impl Gathering {
         self.meet()
     }
 
-    /// The sum of what all ranks have counted, on rank 0; 0 elsewhere.
+    /// Returns the sum of all ranks' counts on rank 0, and 0 elsewhere.
     ///
     /// # Errors
     /// None while the job lasts.
@@ -272,18 +328,4 @@ impl Gathering {
         self.meet()?;
         Ok(total)
     }
-}
-
-/// A bare flag for each of two ranks. Collective.
-///
-/// # Errors
-/// No memory; ranks that do not come.
-pub(crate) fn flags(comm: &mut Communicator, one_core: bool) -> Result<FlagEnd> {
-    let Region { offset, .. } = fresh(comm, 128)?;
-    let cell = |comm: &Communicator, rank: Rank, offset: HeapOffset| comm.cell(rank, offset);
-    Ok(FlagEnd {
-        mine: cell(comm, comm.rank(), offset)?,
-        theirs: cell(comm, comm.right(), offset)?,
-        yields: one_core,
-    })
 }

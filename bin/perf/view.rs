@@ -1,16 +1,11 @@
-//! The report of `shmccl perf` as a table: a line per row, a column per figure that any row has.
-//!
-//! MERGED:
-//! A warning where what was measured differs too much from itself.
+//! The report of `shmccl perf` as a table: a line per row, a column per figure that any row has. And a
+//! warning where what was measured differs too much from itself.
 
-use crate::output::Look;
-use crate::perf::report::{PerfReport, PerfRow, share_of_stalls};
-use crate::perf::test::Test;
+use super::report::{PerfReport, PerfRow, share_of_stalls};
+use super::test::Test;
+use crate::output::{self, Look};
 use crate::table::TextTable;
 use crate::units::{fine_percent, format_ns, format_size, percent, three_digits};
-use crate::output;
-use crate::perf::report::PerfRow;
-use crate::units::{format_size, three_digits};
 
 type PerfColumn = (&'static str, fn(&PerfRow) -> Option<String>);
 
@@ -159,7 +154,6 @@ fn warning(rows: &[PerfRow]) -> Option<String> {
 mod tests {
     use super::*;
     use crate::machine::MachineInfo;
-    use crate::perf::test::TestChannel;
     use crate::perf::test::{Test, TestChannel};
 
     #[test]

@@ -10,15 +10,18 @@ use shmccl::comm::{Member, join_job};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Communicator, Rank};
 
-use super::plan::{Course, Figure, Plan, VARIABLE};
+use super::plan::Course;
+use super::plan::Figure;
+use super::plan::Plan;
+use super::plan::VARIABLE;
 use super::race::race;
 use crate::output;
-use crate::perf::barrier::AllSync;
-use crate::perf::collective::gathering::Gathering;
-use crate::perf::collective::settings::{RankAverage, Memory};
+use crate::perf::collective::case::{CaseData, CaseSpec, CollectiveBuffers};
 use crate::perf::collective::timed_case::{ByLibrary, TimedCase};
-use crate::perf::collective::case::{CollectiveBuffers, CaseSpec, CaseData};
-use crate::perf::contender::Contender;
+use crate::perf::interleave::Contender;
+use crate::perf::plan::RankAverage;
+use crate::perf::report::Memory;
+use crate::perf::sync::{AllSync, Gathering};
 
 /// Runs as a member of a tuning job.
 ///
@@ -41,7 +44,7 @@ pub(crate) fn run() -> Result<()> {
 struct Track<'c> {
     comm: &'c mut Communicator,
     crowded: bool,
-    ground: CollectiveBuffers,
+    data_buffers: CollectiveBuffers,
     gathering: Rc<RefCell<Gathering>>,
     all_sync: AllSync,
 }
@@ -50,13 +53,12 @@ impl<'c> Track<'c> {
     fn new(comm: &'c mut Communicator, plan: &Plan) -> Result<Self> {
         let elements = plan.courses(comm.n_ranks()).iter().map(|course| course.layout.largest()).max();
         let len = elements.unwrap_or(0) * size_of::<f32>() as u64;
-        let mut region = |len| comm.alloc_region(len, 4096);
-        let ground = CollectiveBuffers { send: region(len)?, recv: region(len)?, mail: region(128)?, stage: region(0)? };
+        let buffers = CollectiveBuffers::alloc(comm, len, 128, 0)?;
         let crowded = comm.is_crowded()?;
         // An operation is over when it is over everywhere.
         let gathering = Rc::new(RefCell::new(Gathering::new(comm, RankAverage::Most, crowded)?));
         let all_sync = AllSync::new(comm)?;
-        Ok(Self { comm, crowded, ground, gathering, all_sync })
+        Ok(Self { comm, crowded, data_buffers: buffers, gathering, all_sync })
     }
 
     /// All races of the plan, with as much time for each as is left for all.
@@ -103,7 +105,7 @@ impl<'c> Track<'c> {
     }
 
     fn workload(&self, course: Course) -> Result<CaseData<f32>> {
-        let task = CaseSpec {
+        let spec = CaseSpec {
             operation: course.operation,
             op: course.operation.reduces().then_some(ReduceOp::Sum),
             root: Rank::new(0, self.comm.n_ranks())?,
@@ -115,6 +117,6 @@ impl<'c> Track<'c> {
             BufferKind::Heap => Memory::Heap,
             BufferKind::Ordinary => Memory::Ordinary,
         };
-        Ok(CaseData::new(self.comm, task, self.ground, memory)?)
+        Ok(CaseData::new(self.comm, spec, self.data_buffers, memory)?)
     }
 }

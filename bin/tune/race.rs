@@ -10,12 +10,11 @@ use shmccl::collective::Algorithm;
 use shmccl::{Communicator, Result};
 
 use super::plan::Entrant;
-use crate::perf::barrier::AllSync;
 use crate::perf::clock::now_ns;
 use crate::perf::collective::timed_case::{ByLibrary, TimedCase};
-use crate::perf::interleave::{Participants, Effort, calibrate};
-use crate::perf::contender::Contender;
+use crate::perf::interleave::{Contender, Effort, Participants, calibrate};
 use crate::perf::stats::{median, quantile};
+use crate::perf::sync::AllSync;
 
 /// Rounds of a race, however long one takes.
 const FEWEST_ROUNDS: usize = 5;
@@ -80,7 +79,7 @@ pub(super) fn race(
 }
 
 fn comm_of<'w>(work: &'w mut Work<'_>) -> &'w mut Communicator {
-    work.way().0
+    work.runner().0
 }
 
 /// Who runs the next round, a bit for each; none when the race is over.

@@ -1,6 +1,7 @@
 //! A comparison of ways as comma-separated values: one line per way and size, empty where a figure does not apply.
 
-use super::report::{RivalReport, name};
+use super::report::RivalReport;
+use super::report::name;
 use crate::compare::csv::number;
 use crate::perf::report::PerfRow;
 

@@ -7,11 +7,10 @@ use super::report::RivalReport;
 use crate::compare::flags::CompareArgs;
 use crate::machine::MachineInfo;
 use crate::output;
+use crate::perf::collective::algorithms::ways;
 use crate::perf::collective::layout::{CaseLayout, blocks};
-use crate::perf::collective::settings::{RankAverage, Memory, DeviceLine, CollectiveSettings};
-use crate::perf::collective::ways::ways;
-use crate::perf::plan::PerfPlan;
-use crate::perf::report::PerfReport;
+use crate::perf::plan::{CollectiveSettings, DeviceLine, PerfPlan, RankAverage};
+use crate::perf::report::{Memory, PerfReport};
 use crate::perf::test::{Test, TestChannel};
 use crate::perf::{jobs, note_siblings, note_spread};
 
@@ -84,7 +83,7 @@ fn settings(operation: Operation, channel: TestChannel, rivals: &[Option<String>
         average: RankAverage::Mean,
         memory: Memory::Heap,
         percentiles: false,
-        rivals: rivals.to_vec(),
+        algorithms: rivals.to_vec(),
     }
 }
 

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::verdict::{Lead, Verdict};
+use super::verdict::Lead;
+use super::verdict::Verdict;
 use crate::compare::crossing::Crossing;
 use crate::flags::ProxyPlace;
 use crate::machine::MachineInfo;

@@ -3,14 +3,20 @@
 use anyhow::Result;
 use plotters::style::RGBColor;
 
-use super::report::{BY_DEFAULT, RivalReport};
+use super::report::BY_DEFAULT;
+use super::report::RivalReport;
 use super::verdict::Verdict;
-use crate::compare::panel::{Line, Page, Panel};
-use crate::compare::svg::{DIRECT, PROXIED};
+use crate::compare::panel::Line;
+use crate::compare::panel::Page;
+use crate::compare::panel::Panel;
+use crate::compare::svg::DIRECT;
+use crate::compare::svg::PROXIED;
 use crate::perf::report::PerfRow;
 use crate::perf::test::TestChannel;
 use crate::plot::GREY;
-use crate::units::{format_about, format_ns, three_digits};
+use crate::units::format_about;
+use crate::units::format_ns;
+use crate::units::three_digits;
 
 /// One for each algorithm: colours that most eyes tell apart, and printers too.
 const COLOURS: [RGBColor; 8] = [

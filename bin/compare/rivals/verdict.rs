@@ -2,12 +2,21 @@
 
 use serde::Serialize;
 
-use super::report::{BY_DEFAULT, RivalReport, time};
-use crate::compare::crossing::{Cost, Crossing, LEVEL};
-use crate::compare::verdict::{FEWEST_SAMPLES, between, more_of};
+use super::report::BY_DEFAULT;
+use super::report::RivalReport;
+use super::report::time;
+use crate::compare::crossing::Cost;
+use crate::compare::crossing::Crossing;
+use crate::compare::crossing::LEVEL;
+use crate::compare::verdict::FEWEST_SAMPLES;
+use crate::compare::verdict::between;
+use crate::compare::verdict::more_of;
 use crate::perf::report::PerfRow;
 use crate::perf::test::TestChannel;
-use crate::units::{format_about, format_size, percent, three_digits};
+use crate::units::format_about;
+use crate::units::format_size;
+use crate::units::percent;
+use crate::units::three_digits;
 
 /// A change of the lead has to gain so much, over all sizes that it is for, multiplied up.
 const CHANGE: f64 = 1.2;

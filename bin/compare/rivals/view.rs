@@ -2,14 +2,21 @@
 
 use anstyle::AnsiColor;
 
-use super::report::{RivalReport, name};
-use super::verdict::{Verdict, is_thin};
-use crate::compare::chart::{self, Chart, Series};
+use super::report::RivalReport;
+use super::report::name;
+use super::verdict::Verdict;
+use super::verdict::is_thin;
+use crate::compare::chart;
+use crate::compare::chart::Chart;
+use crate::compare::chart::Series;
 use crate::output::Look;
 use crate::perf::report::PerfRow;
 use crate::perf::test::TestChannel;
 use crate::table::TextTable;
-use crate::units::{format_ns, format_size, or_dash, three_digits};
+use crate::units::format_ns;
+use crate::units::format_size;
+use crate::units::or_dash;
+use crate::units::three_digits;
 
 /// What a narrow terminal goes without in the table of the quickest.
 const EXPENDABLE: [&str; 4] = ["limit", "wrong", "GB/s", "direct/limit"];

@@ -8,16 +8,16 @@
 //! letter after the other. Readers that do not write back tell now and then how far they have come, and the writer looks there as
 //! often.
 
+use crate::perf::collective::case::CaseData;
+use crate::perf::collective::limit::{RankBuffers, SIZE, moving};
+use crate::perf::collective::timed_case::{BATCH_BYTES, RunCase};
+use crate::perf::sync::Gathering;
 use shmccl::collective::Operation;
 use shmccl::heap::Region;
 use shmccl::shm::{CellRef, CopyKernel, Span};
 use shmccl::{Communicator, Rank, Result};
 use shmccl_limits::flags::BareFlag;
 use shmccl_limits::sum::{self, SumKernel};
-use super::gathering::Gathering;
-use super::places::{RankBuffers, SIZE, moving};
-use super::timed_case::{BATCH_BYTES, RunCase};
-use super::case::CaseData;
 
 /// Letters in a ring, at least: so many there are of the longest.
 const TURNS: u64 = 8;
@@ -103,7 +103,7 @@ pub(crate) struct EagerLimit {
 }
 
 /// What the letters of a rank take up in its heap, for inputs of up to [`BATCH_BYTES`], in both ways.
-pub(crate) fn mail_len(n_ranks: u32) -> u64 {
+pub(crate) fn eager_len(n_ranks: u32) -> u64 {
     2 * (CELL + TURNS * (BATCH_BYTES + u64::from(n_ranks) * (LONG + CELL))).next_multiple_of(CELL)
 }
 
@@ -114,36 +114,36 @@ impl EagerLimit {
     /// # Errors
     /// Too little ground.
     pub(crate) fn new(
-        places: &RankBuffers<'_>,
+        all: &RankBuffers<'_>,
         gathering: &mut Gathering,
         crowded: bool,
         ahead: bool,
     ) -> Result<Option<Self>> {
-        let comm = places.comm;
-        if places.task.layout.send() * SIZE > BATCH_BYTES {
+        let comm = all.comm;
+        if all.spec.layout.send() * SIZE > BATCH_BYTES {
             return Ok(None);
         }
-        let half = places.ground.mail.len / 2;
-        let mail = places.ground.mail.part(u64::from(ahead) * half, half)?;
-        comm.span(comm.rank(), mail)?.fill(0, mail.len, 0)?;
+        let half = all.buffers.eager.len / 2;
+        let slots = all.buffers.eager.part(u64::from(ahead) * half, half)?;
+        comm.span(comm.rank(), slots)?.fill(0, slots.len, 0)?;
         gathering.meet()?;
-        let office = SlotMap { comm, places, mail };
+        let map = SlotMap { comm, all, slots };
         let me = comm.rank().get();
-        let is_mutual = (0..comm.n_ranks()).all(|rank| office.strangers_to(rank).next().is_none());
+        let is_mutual = (0..comm.n_ranks()).all(|rank| map.strangers_to(rank).next().is_none());
         // What is fetched ahead must have been read long ago.
-        let n_turns = if is_mutual && !ahead { TURNS_OF_MUTUAL } else { office.turns() };
-        let turns = (0..n_turns).map(|turn| office.turn(turn)).collect::<Result<_>>()?;
-        let own = if places.task.operation.reduces() { Vec::new() } else { office.own()? };
-        let readers = office.strangers_to(me).map(|rank| office.told(rank)).collect::<Result<_>>()?;
-        let tells = (0..comm.n_ranks()).any(|writer| office.strangers_to(writer).any(|rank| rank == me));
-        let sums = places.task.operation.reduces() && !office.takings(me).is_empty();
-        let block = places.task.layout.block * SIZE;
+        let n_turns = if is_mutual && !ahead { TURNS_OF_MUTUAL } else { map.turns() };
+        let turns = (0..n_turns).map(|turn| map.turn(turn)).collect::<Result<_>>()?;
+        let own = if all.spec.operation.reduces() { Vec::new() } else { map.own()? };
+        let readers = map.strangers_to(me).map(|rank| map.told(rank)).collect::<Result<_>>()?;
+        let tells = (0..comm.n_ranks()).any(|writer| map.strangers_to(writer).any(|rank| rank == me));
+        let sums = all.spec.operation.reduces() && !map.takings(me).is_empty();
+        let block = all.spec.layout.block * SIZE;
         Ok(Some(Self {
             turns,
             own,
-            sum: sums.then(|| places.output(me, 0, block)).transpose()?,
+            sum: sums.then(|| all.output(me, 0, block)).transpose()?,
             readers,
-            told: tells.then(|| office.told(me)).transpose()?,
+            told: tells.then(|| map.told(me)).transpose()?,
             number: 0,
             tells_after: n_turns / 2,
             ahead,
@@ -164,7 +164,7 @@ impl EagerLimit {
 
 impl RunCase<f32> for EagerLimit {
     #[inline]
-    fn go(&mut self, _workload: &mut CaseData<f32>, _gathering: &mut Gathering) -> Result<()> {
+    fn run(&mut self, _data: &mut CaseData<f32>, _gathering: &mut Gathering) -> Result<()> {
         self.number += 1;
         let number = self.number;
         let n_turns = self.turns.len() as u64;
@@ -207,20 +207,20 @@ impl RunCase<f32> for EagerLimit {
 /// Where letters lie.
 struct SlotMap<'a> {
     comm: &'a Communicator,
-    places: &'a RankBuffers<'a>,
-    mail: Region,
+    all: &'a RankBuffers<'a>,
+    slots: Region,
 }
 
 impl SlotMap<'_> {
     fn takings(&self, reader: u32) -> Vec<BlockRead> {
-        let task = self.places.task;
-        takings(task.operation, self.comm.n_ranks(), task.root.get(), reader)
+        let spec = self.all.spec;
+        reads(spec.operation, self.comm.n_ranks(), spec.root.get(), reader)
     }
 
     /// How many letters the rings have: the same of all writers, and no more than there is mail for.
     fn turns(&self) -> u64 {
         let heads = u64::from(self.comm.n_ranks()) * (LONG + CELL);
-        let len = self.places.task.layout.send() * SIZE;
+        let len = self.all.spec.layout.send() * SIZE;
         (TURNS * (BATCH_BYTES + heads) / (len + heads)).clamp(TURNS, MOST_TURNS) / 2 * 2
     }
 
@@ -242,12 +242,12 @@ impl SlotMap<'_> {
     }
 
     fn told(&self, rank: u32) -> Result<CellRef<BareFlag>> {
-        self.comm.cell(Rank::new(rank, self.comm.n_ranks())?, self.mail.offset)
+        self.comm.cell(Rank::new(rank, self.comm.n_ranks())?, self.slots.offset)
     }
 
     /// The letter of `turn` with this block of the input of its writer.
     fn letter(&self, turn: u64, taking: BlockRead) -> Result<EagerSlot> {
-        let layout = self.places.task.layout;
+        let layout = self.all.spec.layout;
         let len_of = |index| layout.part(taking.writer.into(), index).1 * SIZE;
         let data_at =
             |len| if SHORT + len <= LONG || LONG < len && SHORT + len <= CELL { SHORT } else { LONG };
@@ -260,20 +260,20 @@ impl SlotMap<'_> {
         let data_at = data_at(len);
         let writer = Rank::new(taking.writer, self.comm.n_ranks())?;
         Ok(EagerSlot {
-            flag: self.comm.cell(writer, self.mail.part(at, CELL)?.offset)?,
-            data: self.comm.span(writer, self.mail.part(at + data_at, len)?)?,
+            flag: self.comm.cell(writer, self.slots.part(at, CELL)?.offset)?,
+            data: self.comm.span(writer, self.slots.part(at + data_at, len)?)?,
         })
     }
 
     fn input(&self, taking: BlockRead) -> Result<Span> {
-        let (start, count) = self.places.task.layout.part(taking.writer.into(), taking.block.into());
-        self.places.input(taking.writer, start * SIZE, count * SIZE)
+        let (start, count) = self.all.spec.layout.part(taking.writer.into(), taking.block.into());
+        self.all.input(taking.writer, start * SIZE, count * SIZE)
     }
 
     fn output(&self, taking: BlockRead) -> Result<Span> {
         let me = self.comm.rank().get();
-        let (start, count) = self.places.task.layout.part(me.into(), taking.to.into());
-        self.places.output(me, start * SIZE, count * SIZE)
+        let (start, count) = self.all.spec.layout.part(me.into(), taking.to.into());
+        self.all.output(me, start * SIZE, count * SIZE)
     }
 
     /// What does not leave this rank, and is not where it belongs.
@@ -303,7 +303,7 @@ impl SlotMap<'_> {
             .collect::<Result<_>>()?;
         let letters = taken.iter().map(|(letter, _)| Ok(letter.data.clone()));
         let own = own.into_iter().map(|taking| self.input(taking));
-        let summands = if self.places.task.operation.reduces() {
+        let summands = if self.all.spec.operation.reduces() {
             own.chain(letters).collect::<Result<_>>()?
         } else {
             Vec::new()
@@ -314,27 +314,30 @@ impl SlotMap<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
-    use std::rc::Rc;
+    use super::*;
+    use crate::perf::collective::case::{CaseSpec, CollectiveBuffers};
+    use crate::perf::collective::layout::CaseLayout;
+    use crate::perf::collective::timed_case::TimedCase;
+    use crate::perf::ping_pong::Contender;
+    use crate::perf::plan::{Memory, RankAverage};
     use shmccl::bootstrap::Options;
     use shmccl::collective::Algorithm;
     use shmccl::launch::launch_threads;
     use shmccl::reduce::ReduceOp;
-    use super::super::layout::CaseLayout;
-    use super::super::settings::{RankAverage, Memory};
-    use super::super::timed_case::TimedCase;
-    use super::super::case::{CollectiveBuffers, CaseSpec};
-    use super::*;
-    use crate::perf::contender::Contender;
+    use std::cell::RefCell;
+    use std::rc::Rc;
 
     /// Operations by letters: elements that are wrong; `None` where there are too many for that.
-    fn wrong(comm: &mut Communicator, operation: Operation, bytes: u64, in_place: bool) -> Result<Option<u64>> {
-        let mail = mail_len(comm.n_ranks());
-        let mut region = |len| comm.alloc_region(len, 128);
-        let ground =
-            CollectiveBuffers { send: region(bytes)?, recv: region(bytes)?, mail: region(mail)?, stage: region(0)? };
+    fn wrong(
+        comm: &mut Communicator,
+        operation: Operation,
+        bytes: u64,
+        in_place: bool,
+    ) -> Result<Option<u64>> {
+        let eager = eager_len(comm.n_ranks());
+        let buffers = CollectiveBuffers::alloc(comm, bytes, eager, 0)?;
         let gathering = Rc::new(RefCell::new(Gathering::new(comm, RankAverage::Mean, false)?));
-        let task = CaseSpec {
+        let spec = CaseSpec {
             operation,
             op: operation.reduces().then_some(ReduceOp::Sum),
             root: Rank::new(1, comm.n_ranks())?,
@@ -342,16 +345,16 @@ mod tests {
             in_place,
             check: true,
         };
-        let places = RankBuffers { comm, task: &task, ground };
+        let all = RankBuffers { comm, spec: &spec, buffers };
         let mut wrong = None;
         for ahead in [false, true] {
-            let Some(mailed) = EagerLimit::new(&places, &mut gathering.borrow_mut(), true, ahead)? else {
+            let Some(eager) = EagerLimit::new(&all, &mut gathering.borrow_mut(), true, ahead)? else {
                 continue;
             };
-            let workload = CaseData::<f32>::new(comm, task.clone(), ground, Memory::Heap)?;
-            let mut trial = TimedCase::new(mailed, workload, &gathering, bytes);
-            trial.slice(2 * trial.batch(), &mut Vec::new())?;
-            wrong = Some(wrong.unwrap_or(0) + trial.wrong());
+            let data = CaseData::<f32>::new(comm, spec.clone(), buffers, Memory::Heap)?;
+            let mut case = TimedCase::new(eager, data, &gathering, bytes);
+            case.slice(2 * case.batch(), &mut Vec::new())?;
+            wrong = Some(wrong.unwrap_or(0) + case.wrong());
         }
         Ok(wrong)
     }
@@ -361,7 +364,8 @@ mod tests {
         for n_ranks in [2, 3, 5] {
             launch_threads(n_ranks, &Options::default(), |comm| {
                 comm.prepare()?;
-                for operation in Algorithm::OPERATIONS.into_iter().chain([Operation::AllToAllV, Operation::Send])
+                for operation in
+                    Algorithm::OPERATIONS.into_iter().chain([Operation::AllToAllV, Operation::Send])
                 {
                     for bytes in [0, 4, 120, 124, 1000, BATCH_BYTES, 8 * BATCH_BYTES] {
                         let layout = CaseLayout::new(operation, bytes, SIZE, n_ranks.into());

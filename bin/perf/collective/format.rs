@@ -2,11 +2,9 @@
 //!
 //! Each function is one `printf` of nccl-tests. Columns of our own come behind theirs, and only where they are asked for.
 
-use crate::perf::report::PerfRow;
+use crate::perf::plan::RankPlacement;
+use crate::perf::report::{CollectiveFigures, PerfRow};
 use crate::units::three_digits;
-
-use super::figures::CollectiveFigures;
-use super::settings::RankPlacement;
 
 /// What the first lines tell.
 #[derive(Clone, Copy, Debug)]
@@ -188,8 +186,8 @@ fn general(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::settings::Memory;
     use super::*;
+    use crate::perf::plan::Memory;
     use crate::perf::test::Test;
 
     const PLAIN: Extras = Extras { percentiles: false, bound: false, heap: false };

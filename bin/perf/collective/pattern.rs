@@ -11,16 +11,14 @@
 //! The data of the shortest operations, ready to be written and compared in one go: around an operation that takes as long as
 //! a cache line takes from core to core, anything else would be most of the time.
 
-use shmccl::Rank;
-use shmccl::reduce::{ReduceOp, Scalar};
-use super::number::TestElement;
+use crate::perf::collective::case::CaseSpec;
 use half::{bf16, f16};
-use shmccl::reduce::{DataType, Element, F8E4M3, F8E5M2};
+use shmccl::Rank;
 use shmccl::Result;
 use shmccl::collective::Operation;
+use shmccl::reduce::{DataType, Element, F8E4M3, F8E5M2};
+use shmccl::reduce::{ReduceOp, Scalar};
 use shmccl::shm::Span;
-use super::pattern::{Pattern, TURNS};
-use super::case::CaseSpec;
 
 /// Elements after which a buffer repeats itself.
 pub(crate) const PERIOD: usize = 509;
@@ -269,10 +267,10 @@ pub(crate) struct OneWordData {
 
 impl OneWordData {
     /// The words of `rank` in `task`, if every rank's input and output are just that.
-    pub(crate) fn new<T: TestElement>(task: &CaseSpec, pattern: &Pattern<T>, rank: u32) -> Option<Self> {
+    pub(crate) fn new<T: TestElement>(spec: &CaseSpec, pattern: &Pattern<T>, rank: u32) -> Option<Self> {
         let count = size_of::<u64>() / size_of::<T>();
-        let is_short = task.layout.send() == count as u64 && task.layout.recv() == count as u64;
-        if task.operation != Operation::AllReduce || !is_short {
+        let is_short = spec.layout.send() == count as u64 && spec.layout.recv() == count as u64;
+        if spec.operation != Operation::AllReduce || !is_short {
             return None;
         }
         let word = |data: &[T]| bytemuck::pod_read_unaligned(bytemuck::cast_slice(&data[..count]));
@@ -308,9 +306,8 @@ fn index(turn: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use shmccl::reduce::DataType;
-    use super::super::number::{ForType, with_type};
     use super::*;
+    use shmccl::reduce::DataType;
 
     const OPERATORS: [&str; 6] = ["sum", "prod", "min", "max", "avg", "mulsum"];
 

@@ -10,14 +10,14 @@
 //! Nothing of it is the library's but the flags over which ranks meet: the loops are those of `shmccl-limits`. In which
 //! pieces it goes, and whether sums go past the cache, is tried out in all ways; the quickest is the limit.
 
-use std::ops::Range;
+use crate::perf::collective::case::{CaseData, CollectiveBuffers};
+use crate::perf::collective::timed_case::RunCase;
+use crate::perf::sync::Gathering;
 use shmccl::heap::Region;
 use shmccl::shm::Span;
 use shmccl::{Collectives, Communicator, Rank, Result};
 use shmccl_limits::staged::{Own, add_returning, turn_over};
-use super::gathering::Gathering;
-use super::timed_case::RunCase;
-use super::case::{CollectiveBuffers, CaseData};
+use std::ops::Range;
 
 /// The lengths of pieces that are tried, in bytes: which is best depends on the caches and on how many wait for each other.
 pub(crate) const PIECES: [u64; 3] = [128 << 10, 256 << 10, 1 << 20];
@@ -26,7 +26,7 @@ pub(crate) const PIECES: [u64; 3] = [128 << 10, 256 << 10, 1 << 20];
 const LINE: u64 = 64;
 
 /// What a rank needs to stage up to `largest` bytes in the longest pieces, wherever in a line they begin.
-pub(crate) fn stage_len(largest: u64) -> u64 {
+pub(crate) fn staging_len(largest: u64) -> u64 {
     2 * PIECES[PIECES.len() - 1].min(largest.next_multiple_of(LINE)) + LINE
 }
 
@@ -54,7 +54,7 @@ impl StagedVariant {
 
     /// The same of `bytes`, each once: of pieces that are longer than that one is like the other.
     pub(crate) fn all_of(bytes: u64, in_place: bool) -> Vec<Self> {
-        let shorter = |cut: &Self| PIECES.iter().rev().find(|&&piece| piece < cut.piece).copied();
+        let shorter = |cut: &Self| PIECES.iter().rev().find(|&&piece| piece < variant.piece).copied();
         Self::all(in_place).into_iter().filter(|cut| shorter(cut).is_none_or(|piece| piece < bytes)).collect()
     }
 
@@ -86,27 +86,27 @@ struct StagedPiece {
 }
 
 impl StagedLimit {
-    /// Stages elements that begin so many bytes `behind` a line, on `ground`. Collective.
+    /// Stages elements that begin so many bytes `behind` a line, on `buffers`. Collective.
     ///
     /// # Errors
-    /// Too little ground.
-    pub(crate) fn new(comm: &mut Communicator, ground: CollectiveBuffers, behind: usize) -> Result<Self> {
+    /// Too little buffers.
+    pub(crate) fn new(comm: &mut Communicator, buffers: CollectiveBuffers, behind: usize) -> Result<Self> {
         let mut all = vec![0_u64; comm.n_ranks() as usize];
         comm.all_gather(&[behind as u64][..], &mut all[..])?;
         let slots = (0..comm.n_ranks()).zip(&all).map(|(rank, &behind)| {
-            let stage: Region = ground.stage.part(behind, ground.stage.len - LINE)?;
+            let stage: Region = buffers.staging.part(behind, buffers.staging.len - LINE)?;
             comm.span(Rank::new(rank, comm.n_ranks())?, stage)
         });
         let slots = slots.collect::<Result<_>>()?;
         let mut staged = Self { slots, me: comm.rank().index(), piece: 0, past: false };
-        staged.cut(StagedVariant { piece: PIECES[0], past: false });
+        staged.set_variant(StagedVariant { piece: PIECES[0], past: false });
         Ok(staged)
     }
 
     /// Goes on in this way.
-    pub(crate) fn cut(&mut self, cut: StagedVariant) {
-        self.piece = usize::try_from(cut.piece).expect("a length in memory") / SIZE;
-        self.past = cut.past;
+    pub(crate) fn set_variant(&mut self, variant: StagedVariant) {
+        self.piece = usize::try_from(variant.piece).expect("a length in memory") / SIZE;
+        self.past = variant.past;
     }
 
     /// Piece `number` of `total` elements, if there is that one.
@@ -131,7 +131,12 @@ impl StagedLimit {
     }
 
     /// Takes the sums of `done`, and stages `next` in their place.
-    fn turn_over(&self, own: &mut Own<'_>, done: Option<StagedPiece>, next: Option<StagedPiece>) -> Result<()> {
+    fn turn_over(
+        &self,
+        own: &mut Own<'_>,
+        done: Option<StagedPiece>,
+        next: Option<StagedPiece>,
+    ) -> Result<()> {
         if let (Some(done), Some(next)) = (done, next)
             && done.count == next.count
         {
@@ -169,8 +174,8 @@ impl StagedLimit {
 }
 
 impl RunCase<f32> for StagedLimit {
-    fn go(&mut self, workload: &mut CaseData<f32>, gathering: &mut Gathering) -> Result<()> {
-        let mut own = workload.own().expect("it lies where staging is possible");
+    fn run(&mut self, data: &mut CaseData<f32>, gathering: &mut Gathering) -> Result<()> {
+        let mut own = data.own().expect("it lies where staging is possible");
         let total = own.count();
         for step in 0..total.div_ceil(self.piece) + 2 {
             if step > 0 {
@@ -188,26 +193,24 @@ impl RunCase<f32> for StagedLimit {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
-    use std::rc::Rc;
+    use super::*;
+    use crate::perf::collective::case::CaseSpec;
+    use crate::perf::collective::layout::CaseLayout;
+    use crate::perf::collective::timed_case::TimedCase;
+    use crate::perf::ping_pong::Contender;
+    use crate::perf::plan::{Memory, RankAverage};
     use shmccl::bootstrap::Options;
     use shmccl::collective::Operation;
     use shmccl::launch::launch_threads;
     use shmccl::reduce::ReduceOp;
-    use super::super::layout::CaseLayout;
-    use super::super::settings::{RankAverage, Memory};
-    use super::super::timed_case::TimedCase;
-    use super::super::case::CaseSpec;
-    use super::*;
-    use crate::perf::contender::Contender;
+    use std::cell::RefCell;
+    use std::rc::Rc;
 
     /// Sums of lengths around those of pieces, by the loop: elements that are wrong.
     fn wrong(comm: &mut Communicator, bytes: u64, in_place: bool) -> Result<u64> {
-        let mut region = |len| comm.alloc_region(len, 128);
-        let ground =
-            CollectiveBuffers { send: region(0)?, recv: region(0)?, mail: region(0)?, stage: region(stage_len(bytes))? };
+        let buffers = CollectiveBuffers::alloc(comm, 0, 0, staging_len(bytes))?;
         let gathering = Rc::new(RefCell::new(Gathering::new(comm, RankAverage::Mean, false)?));
-        let task = CaseSpec {
+        let spec = CaseSpec {
             operation: Operation::AllReduce,
             op: Some(ReduceOp::Sum),
             root: comm.rank(),
@@ -215,15 +218,15 @@ mod tests {
             in_place,
             check: true,
         };
-        let mut workload = CaseData::<f32>::new(comm, task, ground, Memory::Ordinary)?;
-        let behind = workload.own().expect("ordinary memory").behind_line();
-        let staged = StagedLimit::new(comm, ground, behind)?;
-        let mut trial = TimedCase::new(staged, workload, &gathering, u64::MAX).settled(Memory::Ordinary);
+        let mut data = CaseData::<f32>::new(comm, spec, buffers, Memory::Ordinary)?;
+        let behind = data.own().expect("ordinary memory").behind_line();
+        let staged = StagedLimit::new(comm, buffers, behind)?;
+        let mut case = TimedCase::new(staged, data, &gathering, u64::MAX).settled(Memory::Ordinary);
         for cut in StagedVariant::all(false) {
-            trial.way().cut(cut);
-            trial.slice(2, &mut Vec::new())?;
+            case.runner().set_variant(variant);
+            case.slice(2, &mut Vec::new())?;
         }
-        Ok(trial.wrong())
+        Ok(case.wrong())
     }
 
     #[test]

@@ -2,24 +2,25 @@
 
 use anyhow::Result;
 
-use super::format::{self, Extras, TableHead};
-use super::settings::{Memory, DeviceLine, RankPlacement};
 use crate::machine::MachineInfo;
-use crate::output::{self, Look};
-use crate::perf::interleave::FEWEST_SLICES;
+use crate::output;
+use crate::output::Look;
+use crate::perf::collective::format;
+use crate::perf::collective::format::{Extras, TableHead};
 use crate::perf::flags::PerfArgs;
-use crate::perf::plan::PerfPlan;
+use crate::perf::interleave::FEWEST_SLICES;
+use crate::perf::plan::{DeviceLine, Memory, PerfPlan, RankPlacement};
 use crate::perf::report::PerfRow;
 use crate::perf::test::Test;
 use crate::perf::{PATIENCE_MS, jobs};
 use crate::table::TextTable;
-use crate::units::{format_ns, format_size, or_dash, three_digits};
+use crate::units::format_ns;
+use crate::units::format_size;
+use crate::units::or_dash;
+use crate::units::three_digits;
 
 /// Ranks where the user does not say how many.
 const RANKS: u32 = 2;
-
-/// Milliseconds for a figure where the user does not say how many operations.
-const FIGURE_MS: u64 = 120;
 
 /// Operations before the clock starts, where the user does not say how many, at least: those that tell how long one takes.
 const FEWEST_WARMUP: u64 = 1;
@@ -29,20 +30,11 @@ const FEWEST_WARMUP: u64 = 1;
 /// # Errors
 /// Bad combinations of flags.
 pub(crate) fn plan(args: &PerfArgs, test: Test) -> Result<PerfPlan> {
-    Ok(PerfPlan {
-        tests: vec![(test, None)],
-        sizes: args.collective_sizes()?,
-        iters: args.sweep.iters,
-        warmup: args.sweep.warmup_iters,
-        check: args.sweep.check(),
-        one_core: jobs::share_a_core(&args.job)?,
-        figure_ms: FIGURE_MS,
-        patience_ms: if args.collective.percentiles { PATIENCE_MS } else { 0 },
-        patient: None,
-        proxy: args.job.proxy,
-        collective: Some(args.settings(test, n_ranks(args))?),
-        matrix: None,
-    })
+    let (sizes, one_core) = (args.collective_sizes()?, jobs::share_a_core(&args.job)?);
+    let plan = PerfPlan::new(vec![(test, None)], sizes, &args.sweep, &args.job, one_core);
+    let patience_ms = if args.collective.percentiles { PATIENCE_MS } else { 0 };
+    let collective = Some(args.settings(test, n_ranks(args))?);
+    Ok(PerfPlan { patience_ms, collective, ..plan })
 }
 
 fn n_ranks(args: &PerfArgs) -> u32 {
@@ -72,7 +64,8 @@ pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<PerfRow>> {
         host: &host,
         processor: &processor,
     };
-    let mut table = NcclTable { head, extras, placements: Vec::new(), rows: Vec::new(), printed: 0, begun: false };
+    let mut table =
+        NcclTable { head, extras, placements: Vec::new(), rows: Vec::new(), printed: 0, begun: false };
     jobs::supervise(&plan, n_ranks, &args.job, &mut |line| table.take(DeviceLine::read(line)?))?;
     table.finish()?;
     if !extras.bound {

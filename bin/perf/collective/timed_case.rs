@@ -1,9 +1,11 @@
-//! An operation as a contender: how it is timed, for the library's operation and for its limit alike.
+//! An operation as a contender: how it is timed, for the library and for its limits alike.
 //!
-//! The time of an operation is that of the call alone, of data that its own rank has just written and somebody reads next. The
-//! clock takes as long as a small operation: those are timed many at a time, with the rewriting and the reading in between, which
-//! for so few bytes take next to nothing. If percentiles are asked for, the processor's counter is looked at between any two of a batch:
-//! that takes a few nanoseconds, which are subtracted. Where ranks share cores an operation takes microseconds, and is then timed alone.
+//! The time of an operation is that of the call alone, on data that its own rank has just written and
+//! that are read next. Reading the clock takes as long as a small operation, so small ones are timed
+//! many at a time. Rewriting and reading in between then count, and take next to nothing.
+//! If percentiles are asked for, the processor's counter is read between any two of a batch; the few
+//! nanoseconds of that are subtracted. Where ranks share cores, an operation takes microseconds and is
+//! timed alone.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,12 +13,12 @@ use std::rc::Rc;
 use shmccl::{Communicator, Result};
 use shmccl_limits::stopwatch::Stopwatch;
 
-use super::super::clock::now_ns;
-use super::super::contender::Contender;
-use super::gathering::Gathering;
-use super::number::TestElement;
-use super::settings::Memory;
 use super::case::CaseData;
+use super::pattern::TestElement;
+use crate::perf::clock::now_ns;
+use crate::perf::interleave::Contender;
+use crate::perf::report::Memory;
+use crate::perf::sync::Gathering;
 
 /// Up to this many bytes operations are timed in batches.
 pub(crate) const BATCH_BYTES: u64 = 8 << 10;
@@ -24,54 +26,54 @@ pub(crate) const BATCH_BYTES: u64 = 8 << 10;
 /// Operations of a batch.
 const BATCH: u64 = 64;
 
-/// Operations that bring a contender's buffers into the caches: an operation touches all of them, and the first one still drives out
-/// others.
+/// Operations that bring a contender's buffers into the caches. An operation touches all of them, and
+/// the first one still drives out others.
 const SETTLING: u64 = 2;
 
-/// Up to so many bytes an operation may find what it keeps for itself in the caches.
+/// Up to so many bytes the library may find its own memory in the caches.
 const WARMED_BYTES: u64 = 4 << 20;
 
-/// One way to do the operation of a [`CaseData`].
+/// A way to do the operation of a [`CaseData`].
 pub(crate) trait RunCase<T> {
-    /// Does it.
-    fn go(&mut self, workload: &mut CaseData<T>, gathering: &mut Gathering) -> Result<()>;
+    /// Does the operation.
+    fn run(&mut self, data: &mut CaseData<T>, gathering: &mut Gathering) -> Result<()>;
 }
 
-/// The library's way.
+/// The operation done by the library.
 #[derive(Debug)]
 pub(crate) struct ByLibrary<'c>(pub(crate) &'c mut Communicator);
 
 impl<T: TestElement> RunCase<T> for ByLibrary<'_> {
     #[inline]
-    fn go(&mut self, workload: &mut CaseData<T>, _gathering: &mut Gathering) -> Result<()> {
-        workload.run(self.0)
+    fn run(&mut self, data: &mut CaseData<T>, _gathering: &mut Gathering) -> Result<()> {
+        data.run(self.0)
     }
 }
 
-/// An operation that is done again and again in one way.
+/// An operation that is done again and again by one runner.
 #[derive(Debug)]
-pub(crate) struct TimedCase<T, W> {
-    way: W,
-    workload: CaseData<T>,
+pub(crate) struct TimedCase<T, R> {
+    runner: R,
+    data: CaseData<T>,
     gathering: Rc<RefCell<Gathering>>,
     batch: u64,
-    /// By what each operation of a batch is timed, if it is.
+    /// The clock of each operation of a batch, if each is timed.
     stopwatch: Option<Stopwatch>,
     /// Operations at the start of a slice that are not timed.
     settling: u64,
 }
 
-impl<T: TestElement, W: RunCase<T>> TimedCase<T, W> {
-    /// Does the operation of `workload`, of `bytes`, in this `way`.
-    pub(crate) fn new(way: W, workload: CaseData<T>, gathering: &Rc<RefCell<Gathering>>, bytes: u64) -> Self {
+impl<T: TestElement, R: RunCase<T>> TimedCase<T, R> {
+    /// Times the operation of `data`, of `bytes`, done by `runner`.
+    pub(crate) fn new(runner: R, data: CaseData<T>, gathering: &Rc<RefCell<Gathering>>, bytes: u64) -> Self {
         let is_short = bytes <= BATCH_BYTES && !gathering.borrow().times_one_by_one();
         let batch = if is_short { BATCH } else { 1 };
         let stopwatch = if is_short { gathering.borrow().stopwatch() } else { None };
-        Self { way, workload, gathering: Rc::clone(gathering), batch, stopwatch, settling: 0 }
+        Self { runner, data, gathering: Rc::clone(gathering), batch, stopwatch, settling: 0 }
     }
 
-    /// The same, where contenders have buffers of their own: what another contender has left in the caches is driven out before the first
-    /// operation is timed.
+    /// Adds untimed operations at the start of a slice where contenders have buffers of their own. They
+    /// drive out of the caches what another contender has left there.
     pub(crate) fn settled(mut self, memory: Memory) -> Self {
         if memory == Memory::Ordinary && self.batch == 1 {
             self.settling = SETTLING;
@@ -79,8 +81,8 @@ impl<T: TestElement, W: RunCase<T>> TimedCase<T, W> {
         self
     }
 
-    /// The same, where contenders share buffers but not ways: what its own way keeps for itself is brought back into the caches before the
-    /// first operation is timed. Of more bytes than caches hold it would be driven out again.
+    /// Adds untimed operations where contenders share buffers but not algorithms. They bring the memory of
+    /// the algorithm back into the caches, which hold it up to [`WARMED_BYTES`] only.
     pub(crate) fn warmed(mut self, bytes: u64) -> Self {
         if bytes <= WARMED_BYTES {
             self.settling = SETTLING;
@@ -88,23 +90,23 @@ impl<T: TestElement, W: RunCase<T>> TimedCase<T, W> {
         self
     }
 
-    /// Lets this trial go on with another workload, and takes its own in exchange.
-    pub(crate) fn swap(&mut self, workload: &mut CaseData<T>) {
-        std::mem::swap(&mut self.workload, workload);
+    /// Exchanges the data with `data`.
+    pub(crate) fn swap(&mut self, data: &mut CaseData<T>) {
+        std::mem::swap(&mut self.data, data);
     }
 
-    /// In which way it is done.
-    pub(crate) fn way(&mut self) -> &mut W {
-        &mut self.way
+    /// Returns what does the operation.
+    pub(crate) fn runner(&mut self) -> &mut R {
+        &mut self.runner
     }
 
     fn once(&mut self, gathering: &mut Gathering) -> Result<f64> {
-        self.workload.rewrite()?;
+        self.data.rewrite()?;
         gathering.meet()?;
         let start = now_ns();
-        self.way.go(&mut self.workload, gathering)?;
+        self.runner.run(&mut self.data, gathering)?;
         let took = now_ns() - start;
-        self.workload.verify()?;
+        self.data.verify()?;
         Ok(took as f64)
     }
 
@@ -112,15 +114,15 @@ impl<T: TestElement, W: RunCase<T>> TimedCase<T, W> {
         gathering.meet()?;
         let start = now_ns();
         for _ in 0..self.batch {
-            self.workload.rewrite()?;
-            self.way.go(&mut self.workload, gathering)?;
-            self.workload.verify()?;
+            self.data.rewrite()?;
+            self.runner.run(&mut self.data, gathering)?;
+            self.data.verify()?;
         }
         Ok((now_ns() - start) as f64 / self.batch as f64)
     }
 
-    /// Does a batch, and appends to `times` that of each operation but the first, by the `stopwatch`: who has just met does not
-    /// begin like who comes from the operation before.
+    /// Does a batch, and appends to `times` that of each operation but the first, by the `stopwatch`. The
+    /// first begins after a meeting, unlike the others.
     fn laps_of(
         &mut self,
         stopwatch: Stopwatch,
@@ -130,9 +132,9 @@ impl<T: TestElement, W: RunCase<T>> TimedCase<T, W> {
         gathering.meet()?;
         let mut before = None;
         for _ in 0..self.batch {
-            self.workload.rewrite()?;
-            self.way.go(&mut self.workload, gathering)?;
-            self.workload.verify()?;
+            self.data.rewrite()?;
+            self.runner.run(&mut self.data, gathering)?;
+            self.data.verify()?;
             let now = stopwatch.ticks();
             times.extend(before.map(|before| stopwatch.lap_ns(before, now)));
             before = Some(now);
@@ -141,7 +143,7 @@ impl<T: TestElement, W: RunCase<T>> TimedCase<T, W> {
     }
 }
 
-impl<T: TestElement, W: RunCase<T>> Contender for TimedCase<T, W> {
+impl<T: TestElement, R: RunCase<T>> Contender for TimedCase<T, R> {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
         let gathering = Rc::clone(&self.gathering);
         let gathering = &mut *gathering.borrow_mut();
@@ -168,6 +170,6 @@ impl<T: TestElement, W: RunCase<T>> Contender for TimedCase<T, W> {
     }
 
     fn wrong(&self) -> u64 {
-        self.workload.wrong
+        self.data.wrong
     }
 }

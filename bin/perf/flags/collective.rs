@@ -4,9 +4,9 @@ use clap::Args;
 use shmccl::collective::Algorithm;
 use shmccl::reduce::{DataType, ReduceOp};
 
-use super::PerfArgs;
 use crate::failure::UsageError;
-use crate::perf::collective::settings::{RankAverage, Memory, CollectiveSettings};
+use crate::perf::flags::PerfArgs;
+use crate::perf::plan::{CollectiveSettings, Memory, RankAverage};
 use crate::perf::test::{Test, TestChannel};
 use crate::units::parse_size;
 
@@ -128,7 +128,7 @@ impl PerfArgs {
             average: RankAverage::numbered(args.average),
             memory: args.memory,
             percentiles: args.percentiles,
-            rivals: Vec::new(),
+            algorithms: Vec::new(),
         })
     }
 

@@ -5,8 +5,8 @@ use clap::ArgMatches;
 use clap::parser::ValueSource;
 use shmccl::collective::Operation;
 
-use super::PerfArgs;
 use crate::failure::UsageError;
+use crate::perf::flags::PerfArgs;
 use crate::perf::test::{Test, TestChannel};
 
 /// A flag that not every test heeds.

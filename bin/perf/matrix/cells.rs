@@ -1,6 +1,6 @@
 //! Rows of pairs, put in order of their ranks.
 
-use super::figure::MatrixFigure;
+use crate::perf::plan::MatrixFigure;
 use crate::perf::report::PerfRow;
 use crate::perf::test::TestChannel;
 use crate::units::{format_size, three_digits};

@@ -5,7 +5,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
 use super::cells::{Cell, Matrix};
-use super::figure::MatrixFigure;
+use crate::perf::plan::MatrixFigure;
 use crate::perf::report::{PerfReport, PerfRow};
 use crate::plot::{self, Area, Drawn, GREY, anchored, centred};
 use crate::units::{format_size, or_dash, three_digits, without_zeros};

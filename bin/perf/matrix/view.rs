@@ -1,8 +1,8 @@
 //! Matrices as tables, which a terminal of 80 characters has room for up to eight ranks.
 
 use super::cells::{Cell, Matrix};
-use super::figure::MatrixFigure;
 use crate::output::Look;
+use crate::perf::plan::MatrixFigure;
 use crate::perf::report::{PerfReport, PerfRow};
 use crate::perf::test::TestChannel;
 use crate::table::TextTable;
