@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-use shmccl::proxy::{BATCH, Fifo, FifoHeader, Owner, Push, Refusal, Service, Slot, Transfer, Trigger};
+use shmccl::proxy::{BATCH, Fifo, FifoHeader, ProducerOwner, Push, TriggerRefusal, Service, Slot, Transfer, Trigger};
 use shmccl_limits::flags::{BareConsumer, BareFlag, BareProducer, BareSlot};
 
 use crate::perf::clock::now_ns;
@@ -143,7 +143,7 @@ fn fifo(setup: Setup, cores: FifoCores, patience: Duration) -> Result<(f64, u64)
     let mut service = Service::new(fifos.iter().map(Fifo::consumer));
     let share = SLICE / setup.producers;
     let mut ledger = ArrivalCheck::new(setup.producers);
-    let mut handler = |_: usize, trigger: &Trigger| -> Result<(), Refusal> {
+    let mut handler = |_: usize, trigger: &Trigger| -> Result<(), TriggerRefusal> {
         ledger.note(trigger);
         Ok(())
     };
@@ -161,7 +161,7 @@ fn fifo(setup: Setup, cores: FifoCores, patience: Duration) -> Result<(f64, u64)
                 if setup.exclusive {
                     produce(fifo.producer()?, run);
                 } else {
-                    let owner = Owner::new(NonZeroU32::MIN.saturating_add(producer));
+                    let owner = ProducerOwner::new(NonZeroU32::MIN.saturating_add(producer));
                     produce(fifo.shared_producer(owner)?, run);
                 }
                 Ok(())

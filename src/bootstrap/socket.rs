@@ -15,7 +15,7 @@ use nix::sys::socket::{
 
 use super::message::MAX_MESSAGE;
 use crate::error::{Error, Result};
-use crate::shm::system::{Received, receive};
+use crate::shm::system::{ReceivedMessage, receive};
 
 /// Makes a connected pair of control sockets, the root's end first, closed on exec.
 ///
@@ -37,9 +37,9 @@ pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd)> {
 /// Closing a descriptor hangs up only where nobody else has it. A process that was forked meanwhile has: until it executes a program,
 /// or for all its life. What this says to the other end does not wait for that.
 #[derive(Debug)]
-pub(super) struct Line(Option<OwnedFd>);
+pub(super) struct ControlSocket(Option<OwnedFd>);
 
-impl Line {
+impl ControlSocket {
     pub(super) fn new(socket: OwnedFd) -> Self {
         Self(Some(socket))
     }
@@ -50,14 +50,14 @@ impl Line {
     }
 }
 
-impl Deref for Line {
+impl Deref for ControlSocket {
     type Target = OwnedFd;
     fn deref(&self) -> &OwnedFd {
         self.0.as_ref().expect("there until it is consumed")
     }
 }
 
-impl Drop for Line {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
         if let Some(socket) = &self.0 {
             hang_up(socket);
@@ -113,7 +113,7 @@ pub(crate) fn send(
 #[derive(Debug)]
 pub(crate) enum Incoming {
     /// A message, its bytes and what came along.
-    Message(Vec<u8>, Received),
+    Message(Vec<u8>, ReceivedMessage),
     /// Nothing yet.
     Nothing,
     /// The peer hung up.

@@ -7,12 +7,12 @@ use crate::error::{Error, Result};
 use crate::logs::step;
 use crate::rank::{Rank, RankSet};
 use crate::shm::{CellRef, CellSlice, HostKernel};
-use crate::sync::regroup::{OfferCell, Outcome, Round, RoundCell};
+use crate::sync::regroup::{OfferCell, Round, RoundCell, RoundOutcome};
 use crate::sync::{LifeStatus, ParkCell, Stop, Waiting, Watch, wait_until};
 
 use super::Communicator;
-use super::formation::NoWatch;
-use super::supervision::Tidings;
+use super::epoch_commit::NoWatch;
+use super::launcher_link::LauncherState;
 
 /// How long it may take until a rank is seen to be dead whose descriptors are gone, or says why it has hung up.
 const REASONS_SHOW: Duration = Duration::from_millis(500);
@@ -28,34 +28,38 @@ pub(super) struct Survivor<'a> {
     rounds: CellSlice<RoundCell>,
     operation: &'static str,
     /// What is known of the launcher, where there is one. Nobody goes on who has lost his: the next epoch would end as it begins.
-    tidings: Option<&'a Tidings>,
+    launcher_state: Option<&'a LauncherState>,
 }
 
 /// Watches whether the launcher is gone: who polls sees all else.
 #[derive(Debug)]
-struct OrphanWatch<'a>(Option<&'a Tidings>);
+struct OrphanWatch<'a>(Option<&'a LauncherState>);
 
 impl Watch for OrphanWatch<'_> {
     fn check(&self) -> Option<Stop> {
-        self.0.is_some_and(Tidings::is_orphaned).then_some(Stop::Revoked(None))
+        self.0.is_some_and(LauncherState::is_orphaned).then_some(Stop::Revoked(None))
     }
 }
 
 impl<'a> Survivor<'a> {
-    pub(super) fn new(fabric: &'a Fabric, operation: &'static str, tidings: Option<&'a Tidings>) -> Self {
+    pub(super) fn new(
+        fabric: &'a Fabric,
+        operation: &'static str,
+        launcher_state: Option<&'a LauncherState>,
+    ) -> Self {
         let control = fabric.world().control();
         let (rounds, park) = control.rounds();
-        Self { fabric, park, offers: control.offers(), rounds, operation, tidings }
+        Self { fabric, park, offers: control.offers(), rounds, operation, launcher_state }
     }
 
     /// Fails when the launcher is gone.
     pub(super) fn check_launcher(&self) -> Result<()> {
-        OrphanWatch(self.tidings).check().map_or(Ok(()), |_| Err(Error::Revoked { by: None }))
+        OrphanWatch(self.launcher_state).check().map_or(Ok(()), |_| Err(Error::Revoked { by: None }))
     }
 
     /// The communicator of those who go on, and who they are: has `cross` try it in one round after the other, which returns none
     /// where there has to be another round.
-    pub(super) fn go_on(
+    pub(super) fn continue_with(
         &self,
         cross: impl Fn(&OpenRound<'_>, RankSet, u64) -> Result<Option<Communicator>>,
     ) -> Result<(Communicator, RankSet)> {
@@ -100,32 +104,37 @@ impl<'a> Survivor<'a> {
     }
 
     /// A round that was over before this rank looked: of an earlier call, or it was slow and has been given up meanwhile.
-    fn look_back(&self, outcome: Outcome, chosen: RankSet) -> Result<Option<Communicator>> {
+    fn look_back(&self, outcome: RoundOutcome, chosen: RankSet) -> Result<Option<Communicator>> {
         match outcome {
             _ if !chosen.contains(self.fabric.rank()) => Err(Error::Excluded),
-            Outcome::Together => {
+            RoundOutcome::Together => {
                 let needs = "an epoch that nobody went on from";
                 Err(Error::Unavailable { operation: self.operation, needs })
             }
-            Outcome::Repeated | Outcome::Failed(_) | Outcome::Lost(_) | Outcome::Vain => Ok(None),
+            RoundOutcome::Repeated | RoundOutcome::Failed(_) | RoundOutcome::Lost(_) | RoundOutcome::Vain => {
+                Ok(None)
+            }
         }
     }
 
     /// What to do after a round that has not brought this member into the new epoch.
-    pub(super) fn after(&self, outcome: Outcome) -> Result<Option<Communicator>> {
+    pub(super) fn after(&self, outcome: RoundOutcome) -> Result<Option<Communicator>> {
         match outcome {
-            Outcome::Failed(rank) => Err(Error::FailedElsewhere { operation: self.operation, rank }),
+            RoundOutcome::Failed(rank) => Err(Error::FailedElsewhere { operation: self.operation, rank }),
             // Whoever was told that goes on in another way, and meets this one in the next round.
-            Outcome::Vain => Ok(None),
-            Outcome::Together | Outcome::Repeated | Outcome::Lost(_) => Ok(None),
+            RoundOutcome::Vain => Ok(None),
+            RoundOutcome::Together | RoundOutcome::Repeated | RoundOutcome::Lost(_) => Ok(None),
         }
     }
 
     /// What a round ends with that cannot go on because one of `chosen` is not to be had; none where it is not seen to have died and
     /// does not say why.
-    pub(super) fn await_reason(&self, round: &OpenRound<'_>, chosen: RankSet) -> Option<Outcome> {
+    pub(super) fn await_reason(&self, round: &OpenRound<'_>, chosen: RankSet) -> Option<RoundOutcome> {
         let waiting = Waiting::new(self.fabric.kernel(), &NoWatch, self.fabric.policy(), REASONS_SHOW);
-        wait_until(&waiting, &self.park, || round.cell.outcome().or_else(|| round.mourn(chosen))).ok()
+        wait_until(&waiting, &self.park, || {
+            round.cell.outcome().or_else(|| round.repeat_if_one_is_gone(chosen))
+        })
+        .ok()
     }
 
     /// Waits for the others; if that takes too long, `awaited` is whom it was for. It ends when the launcher is gone.
@@ -134,7 +143,7 @@ impl<'a> Survivor<'a> {
         poll: impl FnMut() -> Option<T>,
         awaited: impl FnOnce() -> Option<Rank>,
     ) -> Result<T> {
-        let watch = OrphanWatch(self.tidings);
+        let watch = OrphanWatch(self.launcher_state);
         let waiting = self.fabric.waiting(&watch);
         wait_until(&waiting, &self.park, poll).map_err(|stop| waiting.error(stop, self.operation, awaited()))
     }

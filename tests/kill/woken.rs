@@ -7,11 +7,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use shmccl::channel::{Channel, MemoryChannel, PortChannel};
-use shmccl::comm::{Aborter, Member, join_job};
+use shmccl::comm::{Aborter, JoinedAs, join_job};
 use shmccl::heap::{DeviceBuffer, HeapOffset};
 use shmccl::launch::Launch;
 use shmccl::reduce::ReduceOp;
-use shmccl::shm::packet::{Flag, PacketKind};
+use shmccl::shm::packet::{PacketFlag, PacketKind};
 use shmccl::{Collectives, Communicator, Error, Rank, Result};
 
 use crate::device::{open, say};
@@ -82,7 +82,7 @@ enum Fate {
 /// The body of every process of a trial.
 pub(crate) fn be_stopped_or_not() {
     say(&format!("start {}", std::process::id()));
-    let Ok(Some(Member::Device(mut comm))) = join_job() else { return };
+    let Ok(Some(JoinedAs::Device(mut comm))) = join_job() else { return };
     let victim = Rank::new(told("STOPPED_RANK").parse().unwrap(), comm.n_ranks()).unwrap();
     let fate = match told("STOPPED_FATE").as_str() {
         "pauses" => Fate::Pauses,
@@ -257,7 +257,7 @@ fn put(channel: &mut impl Channel, data: &DeviceBuffer<u64>) -> Result<()> {
 fn put_packets(channel: &mut MemoryChannel, data: &DeviceBuffer<u64>) -> Result<()> {
     // As packets they take twice the room.
     let half = data.part(0, WORDS / 2)?;
-    channel.put_packets(PacketKind::Ll8, half.offset, half.offset, half.len, Flag::FIRST)
+    channel.put_packets(PacketKind::Ll8, half.offset, half.offset, half.len, PacketFlag::FIRST)
 }
 
 /// Nobody serves its fifo any more.

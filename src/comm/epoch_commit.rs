@@ -7,13 +7,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::bootstrap::Vigil;
+use crate::bootstrap::WaitGuard;
 use crate::channel::World;
 use crate::error::{Error, Result};
 use crate::logs::step;
 use crate::rank::{Rank, RankSet};
 use crate::shm::{CellRef, HostKernel};
-use crate::sync::regroup::{Outcome, Round, RoundCell};
+use crate::sync::regroup::{Round, RoundCell, RoundOutcome};
 use crate::sync::{LifeStatus, ParkCell, Stop, WaitPolicy, Waiting, Watch, wait_until};
 
 /// What all of them are in.
@@ -21,29 +21,29 @@ const MEETING: &str = "meeting the other ranks";
 
 /// One rank's side of it.
 #[derive(Debug)]
-pub(super) struct Formation {
+pub(super) struct EpochCommit {
     world: Arc<World>,
     rank: Rank,
     policy: WaitPolicy,
     timeout: Duration,
     /// What ends its wait, besides.
-    vigil: Option<Vigil>,
+    guard: Option<WaitGuard>,
     cell: CellRef<RoundCell>,
     park: CellRef<ParkCell>,
 }
 
-impl Formation {
+impl EpochCommit {
     /// The side of `rank`, which is alive in `world` already.
     pub(super) fn new(
         world: &Arc<World>,
         rank: Rank,
         spinners: u32,
         timeout: Duration,
-        vigil: Option<Vigil>,
+        guard: Option<WaitGuard>,
     ) -> Self {
         let (cell, park) = world.control().formation();
         let policy = WaitPolicy::for_spinners(spinners);
-        Self { world: Arc::clone(world), rank, policy, timeout, vigil, cell, park }
+        Self { world: Arc::clone(world), rank, policy, timeout, guard, cell, park }
     }
 
     /// Says that this rank is ready, and returns when all are.
@@ -60,7 +60,7 @@ impl Formation {
         step("about to be ready");
         round.ready();
         step("ready");
-        let watch = EndWatch(self.vigil.as_ref());
+        let watch = EndWatch(self.guard.as_ref());
         let waiting = Waiting::new(self.world.kernel(), &watch, self.policy, self.timeout);
         let settled = wait_until(&waiting, &self.park, || round.poll_start(all));
         step("the meeting is settled");
@@ -68,8 +68,9 @@ impl Formation {
             Ok(outcome) => self.read(outcome),
             Err(stop) => {
                 // A meeting that was called off has failed by nobody who is here.
-                let is_called_off = matches!(stop, Stop::Revoked(_));
-                let cause = if is_called_off { Outcome::Repeated } else { Outcome::Failed(self.rank) };
+                let is_cancelled = matches!(stop, Stop::Revoked(_));
+                let cause =
+                    if is_cancelled { RoundOutcome::Repeated } else { RoundOutcome::Failed(self.rank) };
                 // The others may have begun at the last moment: then this one is with them.
                 match round.conclude(cause) {
                     stands if stands == cause => Err(waiting.error(stop, MEETING, round.unready(all))),
@@ -83,10 +84,10 @@ impl Formation {
     pub(super) fn abandon(&self, error: Error) -> Error {
         let (cause, error) = match (error, self.dead_host()) {
             (Error::PeerLost { rank }, _) | (Error::Revoked { by: None }, Some(rank)) => {
-                (Outcome::Lost(rank), Error::PeerLost { rank })
+                (RoundOutcome::Lost(rank), Error::PeerLost { rank })
             }
-            (error @ Error::Revoked { by: None }, None) => (Outcome::Repeated, error),
-            (error, _) => (Outcome::Failed(self.rank), error),
+            (error @ Error::Revoked { by: None }, None) => (RoundOutcome::Repeated, error),
+            (error, _) => (RoundOutcome::Failed(self.rank), error),
         };
         match self.round().conclude(cause) {
             stands if stands == cause => error,
@@ -99,13 +100,13 @@ impl Formation {
         RankSet::all(self.world.n_ranks()).iter().find(|rank| self.is_lost(*rank))
     }
 
-    fn read(&self, outcome: Outcome) -> Result<()> {
+    fn read(&self, outcome: RoundOutcome) -> Result<()> {
         match outcome {
-            Outcome::Together => Ok(()),
-            Outcome::Lost(rank) => Err(Error::PeerLost { rank }),
-            Outcome::Failed(rank) => Err(Error::FailedElsewhere { operation: MEETING, rank }),
+            RoundOutcome::Together => Ok(()),
+            RoundOutcome::Lost(rank) => Err(Error::PeerLost { rank }),
+            RoundOutcome::Failed(rank) => Err(Error::FailedElsewhere { operation: MEETING, rank }),
             // The host has died, and was none of them; or the meeting was called off.
-            Outcome::Repeated | Outcome::Vain => Err(Error::Revoked { by: None }),
+            RoundOutcome::Repeated | RoundOutcome::Vain => Err(Error::Revoked { by: None }),
         }
     }
 
@@ -121,11 +122,11 @@ impl Formation {
 
 /// Watches whether the meeting was called off: who polls sees who is gone.
 #[derive(Debug)]
-struct EndWatch<'a>(Option<&'a Vigil>);
+struct EndWatch<'a>(Option<&'a WaitGuard>);
 
 impl Watch for EndWatch<'_> {
     fn check(&self) -> Option<Stop> {
-        self.0.is_some_and(Vigil::is_called_off).then_some(Stop::Revoked(None))
+        self.0.is_some_and(WaitGuard::is_cancelled).then_some(Stop::Revoked(None))
     }
 }
 
