@@ -11,8 +11,7 @@ use crate::output;
 use crate::perf::plan::PerfPlan;
 use crate::perf::report::{PerfReport, PerfRow};
 use crate::perf::test::{Test, TestChannel};
-use crate::perf::view::note_spread;
-use crate::perf::{jobs, note_siblings};
+use crate::perf::{jobs, note_siblings, note_spread};
 
 /// Milliseconds for a figure where the user does not say how many operations.
 const FIGURE_MS: u64 = 120;

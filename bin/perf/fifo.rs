@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-use shmccl::proxy::{BATCH, Fifo, FifoHeader, ProducerOwner, Push, TriggerRefusal, Service, Slot, Transfer, Trigger};
+use shmccl::proxy::{
+    BATCH, Fifo, FifoHeader, ProducerOwner, Push, Service, Slot, Transfer, Trigger, TriggerRefusal,
+};
 use shmccl_limits::flags::{BareConsumer, BareFlag, BareProducer, BareSlot};
 
 use crate::perf::clock::now_ns;

@@ -247,7 +247,7 @@ impl Interleaved {
         let comparisons = if limits.is_empty() {
             self.compare(test, |_| Vec::new()).into_iter().collect()
         } else {
-            let against = |limit| self.compare(test, move |samples| samples[limit].clone());
+            let against = |limit: usize| self.compare(test, move |samples| samples[limit].clone());
             limits.filter_map(against).collect()
         };
         Measured { comparisons, operations: self.operations, wrong }

@@ -10,7 +10,7 @@ use shmccl_limits::staged::Own;
 
 use crate::perf::collective::layout::CaseLayout;
 use crate::perf::collective::pattern::{OneWordData, PERIOD, Pattern, TestElement};
-use crate::perf::plan::Memory;
+use crate::perf::report::Memory;
 
 /// Where all ranks have room for buffers in their heaps.
 #[derive(Clone, Copy, Debug)]

@@ -214,7 +214,7 @@ struct SlotMap<'a> {
 impl SlotMap<'_> {
     fn takings(&self, reader: u32) -> Vec<BlockRead> {
         let spec = self.all.spec;
-        reads(spec.operation, self.comm.n_ranks(), spec.root.get(), reader)
+        takings(spec.operation, self.comm.n_ranks(), spec.root.get(), reader)
     }
 
     /// How many letters the rings have: the same of all writers, and no more than there is mail for.
@@ -318,8 +318,9 @@ mod tests {
     use crate::perf::collective::case::{CaseSpec, CollectiveBuffers};
     use crate::perf::collective::layout::CaseLayout;
     use crate::perf::collective::timed_case::TimedCase;
-    use crate::perf::ping_pong::Contender;
-    use crate::perf::plan::{Memory, RankAverage};
+    use crate::perf::interleave::Contender;
+    use crate::perf::plan::RankAverage;
+    use crate::perf::report::Memory;
     use shmccl::bootstrap::Options;
     use shmccl::collective::Algorithm;
     use shmccl::launch::launch_threads;

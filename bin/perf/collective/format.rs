@@ -187,7 +187,7 @@ fn general(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perf::plan::Memory;
+    use crate::perf::report::Memory;
     use crate::perf::test::Test;
 
     const PLAIN: Extras = Extras { percentiles: false, bound: false, heap: false };

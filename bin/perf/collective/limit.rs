@@ -45,8 +45,7 @@ impl HeapLimit {
     }
 
     fn all_copies(all: &RankBuffers<'_>) -> Result<Vec<Self>> {
-        let supported = || CopyKernel::ALL.into_iter().filter(|kernel| kernel.is_supported());
-        let alike = || supported().map(|kernel| (kernel.name().to_owned(), kernel));
+        let alike = || copy_kernels().into_iter().map(|kernel| (kernel.name().to_owned(), kernel));
         let of = |(name, kernel): (String, CopyKernel), pairs: &[(Span, Span)]| Self::Copies {
             name: format!("bare copy, {name}"),
             kernel,

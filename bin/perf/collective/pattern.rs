@@ -299,11 +299,6 @@ impl OneWordData {
     }
 }
 
-#[inline]
-fn index(turn: u64) -> usize {
-    usize::try_from(turn).map_or(0, |turn| turn % TURNS)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

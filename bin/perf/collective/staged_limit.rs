@@ -54,7 +54,7 @@ impl StagedVariant {
 
     /// The same of `bytes`, each once: of pieces that are longer than that one is like the other.
     pub(crate) fn all_of(bytes: u64, in_place: bool) -> Vec<Self> {
-        let shorter = |cut: &Self| PIECES.iter().rev().find(|&&piece| piece < variant.piece).copied();
+        let shorter = |cut: &Self| PIECES.iter().rev().find(|&&piece| piece < cut.piece).copied();
         Self::all(in_place).into_iter().filter(|cut| shorter(cut).is_none_or(|piece| piece < bytes)).collect()
     }
 
@@ -197,8 +197,9 @@ mod tests {
     use crate::perf::collective::case::CaseSpec;
     use crate::perf::collective::layout::CaseLayout;
     use crate::perf::collective::timed_case::TimedCase;
-    use crate::perf::ping_pong::Contender;
-    use crate::perf::plan::{Memory, RankAverage};
+    use crate::perf::interleave::Contender;
+    use crate::perf::plan::RankAverage;
+    use crate::perf::report::Memory;
     use shmccl::bootstrap::Options;
     use shmccl::collective::Operation;
     use shmccl::launch::launch_threads;
@@ -223,7 +224,7 @@ mod tests {
         let staged = StagedLimit::new(comm, buffers, behind)?;
         let mut case = TimedCase::new(staged, data, &gathering, u64::MAX).settled(Memory::Ordinary);
         for cut in StagedVariant::all(false) {
-            case.runner().set_variant(variant);
+            case.runner().set_variant(cut);
             case.slice(2, &mut Vec::new())?;
         }
         Ok(case.wrong())

@@ -9,8 +9,8 @@ use crate::perf::collective::format;
 use crate::perf::collective::format::{Extras, TableHead};
 use crate::perf::flags::PerfArgs;
 use crate::perf::interleave::FEWEST_SLICES;
-use crate::perf::plan::{DeviceLine, Memory, PerfPlan, RankPlacement};
-use crate::perf::report::PerfRow;
+use crate::perf::plan::{DeviceLine, PerfPlan, RankPlacement};
+use crate::perf::report::{Memory, PerfRow};
 use crate::perf::test::Test;
 use crate::perf::{PATIENCE_MS, jobs};
 use crate::table::TextTable;
@@ -89,7 +89,7 @@ impl NcclTable<'_> {
     /// Takes what a device process has told, and prints what can be printed.
     fn take(&mut self, message: DeviceLine) -> Result<()> {
         match message {
-            DeviceLine::RankPlacement(placement) => self.placements.push(placement),
+            DeviceLine::Placement(placement) => self.placements.push(placement),
             DeviceLine::Figure(row) => self.rows.push(*row),
         }
         if !self.begun && self.placements.len() == self.head.n_ranks as usize {

@@ -6,7 +6,8 @@ use shmccl::reduce::{DataType, ReduceOp};
 
 use crate::failure::UsageError;
 use crate::perf::flags::PerfArgs;
-use crate::perf::plan::{CollectiveSettings, Memory, RankAverage};
+use crate::perf::plan::{CollectiveSettings, RankAverage};
+use crate::perf::report::Memory;
 use crate::perf::test::{Test, TestChannel};
 use crate::units::parse_size;
 

@@ -71,7 +71,7 @@ struct AllPairsExchange<M> {
 /// Returns all other ranks from the next one on, so that no two ranks begin with the same.
 fn others(comm: &Communicator) -> shmccl::Result<Vec<Rank>> {
     let (me, n_ranks) = (comm.rank().get(), comm.n_ranks());
-    (1..n_ranks).map(|step| Rank::new((me + step) % n_ranks, n_ranks)).collect()
+    (1..n_ranks).map(|step| Ok(Rank::new((me + step) % n_ranks, n_ranks)?)).collect()
 }
 
 impl<M: Mover> AllPairsExchange<M> {
