@@ -4,12 +4,9 @@
 //! speed of memory, and data in a wrong place are still seen. Values are chosen so that no sum of any ranks, in whatever
 //! order, leaves the whole numbers that the type holds exactly.
 //!
-//! MERGED:
-//! Whole numbers as elements of every type, and which of them each type holds exactly.
-//!
-//! MERGED:
-//! The data of the shortest operations, ready to be written and compared in one go: around an operation that takes as long as
-//! a cache line takes from core to core, anything else would be most of the time.
+//! [`TestElement`] says which whole numbers each type holds exactly. [`OneWordData`] holds the data of the
+//! shortest operations, ready to be written and compared in one go: beside an operation that takes as
+//! long as a cache line from core to core, anything else would be most of the time.
 
 use crate::perf::collective::case::CaseSpec;
 use half::{bf16, f16};
