@@ -177,7 +177,7 @@ fn settings(
         average: RankAverage::Mean,
         memory: Memory::Heap,
         percentiles: false,
-        algorithms: algorithms,
+        algorithms,
     }
 }
 
