@@ -273,7 +273,7 @@ const TOLD: usize = 2;
 
 #[cfg(test)]
 mod tests {
-    use super::trials::{MEMORY, PERIOD};
+    use super::super::trials::{MEMORY, PERIOD};
     use super::*;
 
     const FIRST_TRIAL: u8 = Fork::Heap.lengths().first + 1;

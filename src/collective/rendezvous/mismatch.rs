@@ -193,7 +193,7 @@ fn kept(posts: &[PostCell], sequence: u64) -> Option<Mark> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collective::rendezvous::board::TURNS;
+    use crate::collective::region::TURNS;
 
     #[test]
     fn a_post_that_is_being_written_over_tells_of_no_call() {
