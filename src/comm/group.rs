@@ -84,9 +84,9 @@ impl<'b> Party<'_, 'b> {
     /// Its calls and what executes them.
     fn share(&mut self) -> Result<Share<'_, 'b>> {
         let Self { comm, calls } = self;
-        let manner = comm.manner;
-        let engine = comm.engine_for(|| group::summary(calls, manner))?;
-        Ok(Share { engine, manner, calls: std::mem::take(calls) })
+        let choice = comm.choice;
+        let engine = comm.engine_for(|| group::signature(calls, choice))?;
+        Ok(Share { engine, choice, calls: std::mem::take(calls) })
     }
 }
 
@@ -239,7 +239,7 @@ impl<'b> Submit<'b> for OnGroup<'_, '_, 'b> {
 
     fn submit(&mut self, call: Call<'b>) -> Result<()> {
         let party = self.group.parties.get_mut(self.joined.index).ok_or(ENDED)?;
-        call.check_manner(party.comm.manner)?;
+        call.check_choice(party.comm.choice)?;
         group::put(&mut party.calls, call)
     }
 }

@@ -11,24 +11,24 @@ use crate::reduce::{DataType, Reducer};
 use crate::shm::{Given, ReadSoon, Span, Taken};
 use buffers::{given_in_heap, move_within, range, taken_in_heap};
 
-pub(crate) use algorithm::Manner;
+pub(crate) use algorithm::Choice;
 pub use algorithm::{Algorithm, ChannelKind, UnknownAlgorithm, UnknownChannelKind};
 pub(crate) use buffers::{Input, Output, part, part_mut, shifted};
 pub use operation::Operation;
-pub use signature::Summary;
+pub use signature::CallSignature;
 
 /// Some elements of a buffer: where the first is, and how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Block {
+pub(crate) struct CallBlock {
     pub(crate) at: u64,
     pub(crate) count: u64,
 }
 
 /// The blocks of both buffers of a call, by the members that they go to and come from. Those that come lie apart.
 #[derive(Debug)]
-pub(crate) struct Layout {
-    pub(crate) sent: Vec<Block>,
-    pub(crate) received: Vec<Block>,
+pub(crate) struct BlockLayout {
+    pub(crate) sent: Vec<CallBlock>,
+    pub(crate) received: Vec<CallBlock>,
 }
 
 /// A collective call of one rank, as far as it can be checked alone.
@@ -44,7 +44,7 @@ pub struct Call<'a> {
     /// How elements are combined, where they are.
     pub(crate) reducer: Option<Reducer>,
     /// Where blocks are whose lengths differ; `count` says nothing then.
-    pub(crate) layout: Option<Box<Layout>>,
+    pub(crate) layout: Option<Box<BlockLayout>>,
     pub(crate) input: Input<'a>,
     pub(crate) output: Output<'a>,
 }
@@ -68,12 +68,12 @@ impl Call<'_> {
         Call { layout: None, reducer: None, input: Input::None, output: Output::None, ..*self }
     }
 
-    /// Refuses what cannot be done in `manner`.
+    /// Refuses what cannot be done in `choice`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when the algorithm cannot do the operation.
-    pub(crate) fn check_manner(&self, manner: Manner) -> Result<()> {
-        match manner.algorithm {
+    pub(crate) fn check_choice(&self, choice: Choice) -> Result<()> {
+        match choice.algorithm {
             Some(algorithm) if !self.operation.is_by_messages() => algorithm.check(self.operation),
             _ => Ok(()),
         }
@@ -133,12 +133,12 @@ impl Call<'_> {
 
     /// What all ranks have to agree on.
     #[inline]
-    pub(crate) fn summary(&self) -> Summary {
+    pub(crate) fn signature(&self) -> CallSignature {
         let root = u8::try_from(self.root).expect("there are at most 64 members");
-        let summary = Summary::new(self.operation).of(self.count, self.data_type).rooted(root);
+        let signature = CallSignature::new(self.operation).of(self.count, self.data_type).rooted(root);
         match &self.reducer {
-            Some(reducer) => summary.by(reducer.code()),
-            None => summary,
+            Some(reducer) => signature.by(reducer.code()),
+            None => signature,
         }
     }
 

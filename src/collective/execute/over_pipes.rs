@@ -1,11 +1,11 @@
 //! Calls over pipes, by an algorithm that is built in or the user's own.
 
-use super::algorithms::{self, Worker};
-use super::chunked::Form;
+use super::algorithms::{self, PipeWorker};
+use super::chunked::ElementForm;
 use super::custom::{self, CustomAlgorithm};
 use crate::channel::Channel;
 use crate::collective::call::{Algorithm, Call, ChannelKind};
-use crate::collective::rendezvous::members::Team;
+use crate::collective::rendezvous::members::Members;
 use crate::collective::transport::Pipework;
 use crate::collective::transport::pipe::Pipes;
 use crate::error::Result;
@@ -19,19 +19,19 @@ pub(crate) enum Doer<'d> {
 
 impl Doer<'_> {
     /// As what the elements of `call` have to be passed on.
-    pub(crate) fn form(self, call: &Call<'_>) -> Form {
+    pub(crate) fn form(self, call: &Call<'_>) -> ElementForm {
         let is_short = || call.reducer.as_ref().is_some_and(|reducer| reducer.data_type().is_short_float());
         match self {
             // Inputs are multiplied in the scratch: short ones as `f32`, or they would be rounded there.
-            _ if call.is_scaled() => Form::Widened,
+            _ if call.is_scaled() => ElementForm::Widened,
             // Each source is added once, all at once.
-            Self::BuiltIn(algorithm) if algorithm.keeps_rank_order() => Form::Own,
-            _ if is_short() => Form::Widened,
-            _ => Form::Own,
+            Self::BuiltIn(algorithm) if algorithm.keeps_rank_order() => ElementForm::Own,
+            _ if is_short() => ElementForm::Widened,
+            _ => ElementForm::Own,
         }
     }
 
-    fn run<C: Channel>(self, worker: &mut Worker<'_, C>) -> Result<()> {
+    fn run<C: Channel>(self, worker: &mut PipeWorker<'_, C>) -> Result<()> {
         match self {
             Self::BuiltIn(algorithm) => algorithms::run(worker, algorithm),
             Self::Custom(algorithm) => custom::run(worker, algorithm),
@@ -46,7 +46,7 @@ impl Pipework {
     /// Those of [`algorithms::run`] and [`custom::run`].
     pub(crate) fn run(
         &mut self,
-        team: &Team,
+        members: &Members,
         call: &Call<'_>,
         doer: Doer<'_>,
         kind: ChannelKind,
@@ -55,12 +55,12 @@ impl Pipework {
         let operation = call.operation;
         match kind {
             ChannelKind::Memory => {
-                let pipes = Pipes { team, operation, ends, channels: memory };
-                doer.run(&mut Worker { pipes, call })
+                let pipes = Pipes { members, operation, ends, channels: memory };
+                doer.run(&mut PipeWorker { pipes, call })
             }
             ChannelKind::Port => {
-                let pipes = Pipes { team, operation, ends, channels: ports };
-                doer.run(&mut Worker { pipes, call })
+                let pipes = Pipes { members, operation, ends, channels: ports };
+                doer.run(&mut PipeWorker { pipes, call })
             }
         }
     }

@@ -1,8 +1,8 @@
 //! What is noted of collective calls, where this rank notes what it does.
 
-use super::members::Team;
-use crate::collective::call::{Call, ChannelKind, Manner, Operation};
-use crate::collective::message::Parcel;
+use super::members::Members;
+use crate::collective::call::{Call, ChannelKind, Choice, Operation};
+use crate::collective::message::MessageEnd;
 use crate::error::Result;
 use crate::trace::{Note, PORT, Prepared, Recorder, Verb};
 
@@ -22,55 +22,55 @@ pub(crate) struct Draft {
 
 /// Begins a call of `operation`; says whether it is noted. What is done by messages between all is not.
 #[inline]
-pub(crate) fn begin(team: &mut Team, operation: Operation) -> bool {
-    team.draft.is_open = false;
-    if team.board.fabric().recorder().is_none() || operation == Operation::AllToAllV {
+pub(crate) fn begin(members: &mut Members, operation: Operation) -> bool {
+    members.draft.is_open = false;
+    if members.board.fabric().recorder().is_none() || operation == Operation::AllToAllV {
         return false;
     }
-    team.draft = Draft { is_open: true, begun: None, number: next_number(team), prepared: None };
+    members.draft = Draft { is_open: true, begun: None, number: next_number(members), prepared: None };
     true
 }
 
-/// Whether the call that `team` is in is noted, and nobody has read the clock yet.
+/// Whether the call that `members` is in is noted, and nobody has read the clock yet.
 #[inline]
-pub(crate) fn is_unclocked(team: &Team) -> bool {
-    team.draft.is_open && team.draft.begun.is_none()
+pub(crate) fn is_unclocked(members: &Members) -> bool {
+    members.draft.is_open && members.draft.begun.is_none()
 }
 
 /// Reads the clock for the beginning of the call, if it is noted: before all that takes long, and no later than [`prepare`].
 #[inline]
-pub(crate) fn clock_in(team: &mut Team) {
-    if !is_unclocked(team) {
+pub(crate) fn clock_in(members: &mut Members) {
+    if !is_unclocked(members) {
         return;
     }
-    if let Some(recorder) = team.board.fabric().any_recorder() {
-        team.draft.begun = Some(recorder.now());
+    if let Some(recorder) = members.board.fabric().any_recorder() {
+        members.draft.begun = Some(recorder.now());
     }
 }
 
 /// Prepares the note of `call`, if there is to be one; of a small call, when the member has told the others all that they wait for. The
 /// pieces of a call that was prepared as a whole have none.
 #[inline]
-pub(crate) fn prepare(team: &mut Team, call: &Call<'_>) {
-    if !team.draft.is_open || team.draft.prepared.is_some() {
+pub(crate) fn prepare(members: &mut Members, call: &Call<'_>) {
+    if !members.draft.is_open || members.draft.prepared.is_some() {
         return;
     }
-    clock_in(team);
-    if let Some(recorder) = team.board.fabric().any_recorder() {
-        team.draft.prepared = Some(recorder.prepare(note_of(team, call, team.draft.number)));
+    clock_in(members);
+    if let Some(recorder) = members.board.fabric().any_recorder() {
+        members.draft.prepared = Some(recorder.prepare(note_of(members, call, members.draft.number)));
     }
 }
 
-/// Ends `call`, which is noted, done in `manner`.
+/// Ends `call`, which is noted, done in `choice`.
 #[inline]
-pub(crate) fn end(team: &mut Team, call: &Call<'_>, manner: Manner, has_failed: bool) {
-    team.draft.is_open = false;
-    if let Some(recorder) = team.board.fabric().any_recorder() {
-        let Draft { begun, number, prepared, .. } = team.draft;
-        let prepared = prepared.unwrap_or_else(|| recorder.prepare(note_of(team, call, number)));
+pub(crate) fn end(members: &mut Members, call: &Call<'_>, choice: Choice, has_failed: bool) {
+    members.draft.is_open = false;
+    if let Some(recorder) = members.board.fabric().any_recorder() {
+        let Draft { begun, number, prepared, .. } = members.draft;
+        let prepared = prepared.unwrap_or_else(|| recorder.prepare(note_of(members, call, number)));
         // What was refused before it did anything took no time.
         let begun = begun.unwrap_or_else(|| recorder.now());
-        recorder.note_prepared(begun, prepared.done_in(code_of(manner)).failing(has_failed));
+        recorder.note_prepared(begun, prepared.done_in(code_of(choice)).failing(has_failed));
     }
 }
 
@@ -80,24 +80,24 @@ pub(crate) struct Begun(Option<(u64, Note)>);
 
 /// Begins an all-reduce of a word of `len` bytes.
 #[inline]
-pub(crate) fn begin_word(team: &Team, len: u64) -> Begun {
-    let Begun(begun) = begin_operation(team, Operation::AllReduce);
+pub(crate) fn begin_word(members: &Members, len: u64) -> Begun {
+    let Begun(begun) = begin_operation(members, Operation::AllReduce);
     Begun(begun.map(|(begun, note)| (begun, note.of_bytes(len))))
 }
 
 /// Begins `operation`, which moves no data of the program's.
-pub(crate) fn begin_operation(team: &Team, operation: Operation) -> Begun {
-    let note = Note::of(Verb::operation(operation as u8)).numbered(next_number(team));
-    Begun(team.board.fabric().recorder().map(|recorder| (recorder.now(), note)))
+pub(crate) fn begin_operation(members: &Members, operation: Operation) -> Begun {
+    let note = Note::of(Verb::operation(operation as u8)).numbered(next_number(members));
+    Begun(members.board.fabric().recorder().map(|recorder| (recorder.now(), note)))
 }
 
 impl Begun {
-    /// Ends it, done in `manner`, and hands on what came of it.
+    /// Ends it, done in `choice`, and hands on what came of it.
     #[inline(always)]
-    pub(crate) fn end<T>(self, team: &Team, manner: Manner, done: Result<T>) -> Result<T> {
-        match (self.0, team.board.fabric().recorder()) {
+    pub(crate) fn end<T>(self, members: &Members, choice: Choice, done: Result<T>) -> Result<T> {
+        match (self.0, members.board.fabric().recorder()) {
             (Some((begun, note)), Some(recorder)) => {
-                recorder.ended(begun, note.done_in(code_of(manner)), done)
+                recorder.ended(begun, note.done_in(code_of(choice)), done)
             }
             _ => done,
         }
@@ -113,9 +113,10 @@ pub(crate) struct Together {
 
 impl Together {
     /// Begins `calls`.
-    pub(crate) fn begin(team: &Team, calls: &[Call<'_>]) -> Self {
-        let begun = team.board.fabric().recorder().map(Recorder::now);
-        let notes = begun.map(|_| calls.iter().map(|call| note_of(team, call, next_number(team))).collect());
+    pub(crate) fn begin(members: &Members, calls: &[Call<'_>]) -> Self {
+        let begun = members.board.fabric().recorder().map(Recorder::now);
+        let notes =
+            begun.map(|_| calls.iter().map(|call| note_of(members, call, next_number(members))).collect());
         Self { begun, notes: notes.unwrap_or_default() }
     }
 
@@ -126,52 +127,52 @@ impl Together {
         }
     }
 
-    /// Adds `parcel`, if it is a message of its own.
-    pub(crate) fn add_message(&mut self, team: &Team, parcel: &Parcel<'_>) {
-        if self.begun.is_some() && parcel.operation().has_peer() {
-            let peer = team.members().get(parcel.peer()).copied();
-            let note = Note::of(Verb::operation(parcel.operation() as u8)).of_bytes(parcel.len());
+    /// Adds `message`, if it is a message of its own.
+    pub(crate) fn add_message(&mut self, members: &Members, message: &MessageEnd<'_>) {
+        if self.begun.is_some() && message.operation().has_peer() {
+            let peer = members.ranks().get(message.peer()).copied();
+            let note = Note::of(Verb::operation(message.operation() as u8)).of_bytes(message.len());
             self.notes.push(peer.map_or(note, |peer| note.with(peer)));
         }
     }
 
-    /// Ends all of them at once, done in `manner`.
-    pub(crate) fn end(self, team: &Team, manner: Manner, has_failed: bool) {
-        if let (Some(begun), Some(recorder)) = (self.begun, team.board.fabric().recorder()) {
+    /// Ends all of them at once, done in `choice`.
+    pub(crate) fn end(self, members: &Members, choice: Choice, has_failed: bool) {
+        if let (Some(begun), Some(recorder)) = (self.begun, members.board.fabric().recorder()) {
             let ended = recorder.now();
             for note in self.notes {
-                recorder.note_until(begun, ended, note.done_in(code_of(manner)).failing(has_failed));
+                recorder.note_until(begun, ended, note.done_in(code_of(choice)).failing(has_failed));
             }
         }
     }
 }
 
 #[inline]
-fn note_of(team: &Team, call: &Call<'_>, number: u64) -> Note {
+fn note_of(members: &Members, call: &Call<'_>, number: u64) -> Note {
     let operation = call.operation;
-    let note = Note::of(Verb::operation(operation as u8)).of_bytes(bytes_of(team, call));
+    let note = Note::of(Verb::operation(operation as u8)).of_bytes(bytes_of(members, call));
     let note = if operation.has_peer() { note } else { note.numbered(number) };
     if !(operation.has_peer() || operation.has_root()) {
         return note;
     }
-    team.members().get(call.root).map_or(note, |peer| note.with(*peer))
+    members.ranks().get(call.root).map_or(note, |peer| note.with(*peer))
 }
 
 /// How many bytes this member contributes to `call`; as good as none where they cannot be counted, and the call fails.
 #[inline]
-fn bytes_of(team: &Team, call: &Call<'_>) -> u64 {
-    let (blocks, _) = call.operation.blocks(team.n_members() as u64);
+fn bytes_of(members: &Members, call: &Call<'_>) -> u64 {
+    let (blocks, _) = call.operation.blocks(members.n_members() as u64);
     let block = call.count.checked_mul(call.data_type.size() as u64);
     block.unwrap_or(0).saturating_mul(blocks)
 }
 
 /// The number that the next operation gets.
-fn next_number(team: &Team) -> u64 {
-    team.board.sequence().wrapping_add(1)
+fn next_number(members: &Members) -> u64 {
+    members.board.sequence().wrapping_add(1)
 }
 
 #[inline]
-fn code_of(manner: Manner) -> u8 {
-    let algorithm = manner.algorithm.map_or(0, |algorithm| algorithm as u8);
-    algorithm | if manner.channel == ChannelKind::Port { PORT } else { 0 }
+fn code_of(choice: Choice) -> u8 {
+    let algorithm = choice.algorithm.map_or(0, |algorithm| algorithm as u8);
+    algorithm | if choice.channel == ChannelKind::Port { PORT } else { 0 }
 }

@@ -1,12 +1,12 @@
-//! Operations on ordinary memory, piece by piece through the scratch of those who have the data; and those on buffers of the heap that are
+//! Operations on ordinary memory, piece by piece through the staging area of those who have the data; and those on buffers of the heap that are
 //! quicker so ([`detour`](crate::collective::plan::measured)).
 //!
-//! No rank can reach another's ordinary memory. So each *stages* what others need of its input in its scratch, where they read
-//! it; what it needs itself it reads where it lies. Elements are combined straight from the scratches into the output and, for
+//! No rank can reach another's ordinary memory. So each *stages* what others need of its input in its staging area, where they read
+//! it; what it needs itself it reads where it lies. Elements are combined straight from the staging areas into the output and, for
 //! those who need the result, over the very bytes that they have staged, from where they take it.
 //!
-//! The scratch is a ring of slots, twice as many as the *lag*. Each member takes the same steps, and tells the others of each by
-//! its progress, or of the first ones by its post ([`ahead`]):
+//! The staging area is a ring of slots, twice as many as the *lag*. Each member takes the same steps, and tells the others of each by
+//! its progress, or of the first ones by its post ([`prestaged`]):
 //!
 //! | step | what it has done by then |
 //! |---|---|
@@ -15,7 +15,7 @@
 //!
 //! Before it works on piece s it waits until all have taken step s: then all have staged piece s, and all have worked on piece
 //! s - lag, whose results it takes now. Nobody needs that slot any more, so the next piece can be staged there. So a member may
-//! be late by lag - 1 pieces and holds nobody up. Everybody waits for everybody's last step, and then the scratch is free.
+//! be late by lag - 1 pieces and holds nobody up. Everybody waits for everybody's last step, and then the staging area is free.
 //!
 //! # Why results go where the input was
 //! What a core has written and another one reads moves into the other's cache, and to write there again takes as long as to read
@@ -39,20 +39,20 @@ use std::ops::Range;
 
 use super::combine;
 use crate::collective::call::{Call, Operation, Output, part_mut, shifted};
-use crate::collective::rendezvous::members::{PerMember, Team, fill};
+use crate::collective::rendezvous::members::{Members, PerMember, fill};
 use crate::error::{Error, Result};
 use crate::faults::STAGE;
 use crate::heap::{Place, Region};
 use crate::reduce::{Source, SourcePlace, Target};
 use crate::shm::copy::fills_cache;
 use crate::shm::{ReadSoon, Span};
-use slots::Piece;
+use slots::StagedPiece;
 use staging::Staging;
-pub(crate) use staging::{Ahead, stage_ahead};
+pub(crate) use staging::{Prestaged, prestage};
 
 /// How a call is executed: the same on all members.
 #[derive(Clone, Debug)]
-pub(crate) struct Pipeline {
+pub(crate) struct StagedCall {
     staging: Staging,
     /// By how many bytes the slots of each member begin behind a line.
     behind: PerMember<u64>,
@@ -64,14 +64,14 @@ pub(crate) struct Pipeline {
 
 /// Some bytes of one block of a piece.
 #[derive(Clone, Debug)]
-struct Part {
-    piece: Piece,
+struct StagedPart {
+    piece: StagedPiece,
     block: u64,
     bytes: Range<u64>,
 }
 
-impl Part {
-    fn new(piece: Piece, block: u64, bytes: Range<u64>) -> Self {
+impl StagedPart {
+    fn new(piece: StagedPiece, block: u64, bytes: Range<u64>) -> Self {
         Self { piece, block, bytes }
     }
 
@@ -85,109 +85,122 @@ impl Part {
     }
 }
 
-impl Pipeline {
-    /// The way to execute `call`, which all members of `team` have posted; `crowded` ones share cores. Whether results are `read_soon`
+impl StagedCall {
+    /// The way to execute `call`, which all members of `members` have posted; `oversubscribed` ones share cores. Whether results are `read_soon`
     /// goes by their length if it is not said.
-    pub(crate) fn new(call: &Call<'_>, team: &Team, crowded: bool, read_soon: Option<ReadSoon>) -> Self {
-        let staging = Staging::new(call, team, crowded);
-        let read_soon = read_soon.unwrap_or_else(|| by_length(call, team.n_members() as u64));
-        let behind_of = |member| staging.behind(team.board.post_of(member).places());
-        let behind = (0..team.n_members()).map(behind_of).collect();
+    pub(crate) fn new(
+        call: &Call<'_>,
+        members: &Members,
+        oversubscribed: bool,
+        read_soon: Option<ReadSoon>,
+    ) -> Self {
+        let staging = Staging::new(call, members, oversubscribed);
+        let read_soon = read_soon.unwrap_or_else(|| by_length(call, members.n_members() as u64));
+        let behind_of = |member| staging.behind(members.board.post_of(member).places());
+        let behind = (0..members.n_members()).map(behind_of).collect();
         let mut scalars = PerMember::new();
-        combine::gather_scalars(team, call, &mut scalars, combine::scalar_of_large);
+        combine::gather_scalars(members, call, &mut scalars, combine::scalar_of_large);
         Self { staging, behind, scalars, read_soon }
     }
 
-    /// Executes `call` after all members have posted, and some have staged `ahead`.
+    /// Executes `call` after all members have posted, and some have staged `prestaged`.
     ///
     /// # Errors
-    /// Those of [`crate::collective::rendezvous::board::Board::await_post`]; [`crate::Error::OutOfRange`] for buffers that are not allocated.
-    pub(crate) fn run(&self, team: &mut Team, call: &mut Call<'_>, ahead: Ahead) -> Result<()> {
+    /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`]; [`crate::Error::OutOfRange`] for buffers that are not allocated.
+    pub(crate) fn run(&self, members: &mut Members, call: &mut Call<'_>, prestaged: Prestaged) -> Result<()> {
         let slots = self.staging.slots;
-        let first = self.begin(team, call, ahead)?;
-        let n_told = if ahead == Ahead::All { slots.lag } else { 0 };
+        let first = self.begin(members, call, prestaged)?;
+        let n_told = if prestaged == Prestaged::All { slots.lag } else { 0 };
         for number in 0..slots.pieces + slots.lag {
             if number >= n_told {
-                team.board.await_step(first.wrapping_add(number), call.operation)?;
+                members.board.await_step(first.wrapping_add(number), call.operation)?;
             }
             if let Some(piece) = slots.piece(number) {
-                self.work(team, call, piece)?;
+                self.work(members, call, piece)?;
             }
-            self.turn_over(team, call, number)?;
+            self.turn_over(members, call, number)?;
             if number < slots.pieces {
-                team.board.step();
+                members.board.step();
             }
         }
         Ok(())
     }
 
     /// Takes the steps before which nothing has to be waited for; returns the first.
-    fn begin(&self, team: &mut Team, call: &Call<'_>, ahead: Ahead) -> Result<u64> {
+    fn begin(&self, members: &mut Members, call: &Call<'_>, prestaged: Prestaged) -> Result<u64> {
         let lag = self.staging.slots.lag;
-        if ahead == Ahead::All {
-            return Ok(team.board.skip_steps(lag));
+        if prestaged == Prestaged::All {
+            return Ok(members.board.skip_steps(lag));
         }
         let mut last = 0;
         for number in 0..lag {
-            if ahead == Ahead::NotMe {
-                self.staging.stage(team, call, number)?;
+            if prestaged == Prestaged::NotMe {
+                self.staging.stage(members, call, number)?;
             }
-            last = team.board.step();
+            last = members.board.step();
         }
         Ok(last.wrapping_sub(lag - 1))
     }
 
     /// Takes the results of the piece before `number` whose slot is free then, and stages the next one there.
-    fn turn_over(&self, team: &Team, call: &mut Call<'_>, number: u64) -> Result<()> {
+    fn turn_over(&self, members: &Members, call: &mut Call<'_>, number: u64) -> Result<()> {
         let slots = self.staging.slots;
         let later = number + slots.lag;
         let done = number.checked_sub(slots.lag).and_then(|number| slots.piece(number));
         match (done.filter(|_| self.staging.returns), slots.piece(later)) {
-            (Some(done), Some(next)) if done.count == next.count => self.exchange(team, call, done, next),
+            (Some(done), Some(next)) if done.count == next.count => self.exchange(members, call, done, next),
             (Some(done), _) => {
-                self.take_results(team, call, done)?;
-                self.staging.stage(team, call, later)
+                self.take_results(members, call, done)?;
+                self.staging.stage(members, call, later)
             }
-            (None, _) => self.staging.stage(team, call, later),
+            (None, _) => self.staging.stage(members, call, later),
         }
     }
 
     /// Takes the results of `done` out of the slot in which it stages `next`, of which it is as long.
-    fn exchange(&self, team: &Team, call: &mut Call<'_>, done: Piece, next: Piece) -> Result<()> {
-        if team.checksums {
-            self.check_results(team, call, done)?;
+    fn exchange(
+        &self,
+        members: &Members,
+        call: &mut Call<'_>,
+        done: StagedPiece,
+        next: StagedPiece,
+    ) -> Result<()> {
+        if members.checksums {
+            self.check_results(members, call, done)?;
         }
-        self.staging.others_shares(team, done).into_iter().try_for_each(|bytes| {
-            let part = Part::new(done, 0, bytes);
-            let region = self.slot(team, team.me(), &part);
-            let span = team.heap_of(team.me(), region)?;
+        self.staging.others_shares(members, done).into_iter().try_for_each(|bytes| {
+            let part = StagedPart::new(done, 0, bytes);
+            let region = self.slot(members, members.me(), &part);
+            let span = members.heap_of(members.me(), region)?;
             let input_at = next.start + part.bytes.start;
-            call.exchange(team.view(), part.start(), input_at, span, region, self.read_soon)?;
-            damage_staged(team, team.me(), region);
+            call.exchange(members.view(), part.start(), input_at, span, region, self.read_soon)?;
+            damage_staged(members, members.me(), region);
             Ok::<_, Error>(())
         })?;
-        if team.checksums { self.staging.tell_shares(team, call, next) } else { Ok(()) }
+        if members.checksums { self.staging.tell_shares(members, call, next) } else { Ok(()) }
     }
 
     /// Where `part` is in the scratch of `member`.
-    fn slot(&self, team: &Team, member: usize, part: &Part) -> Region {
-        self.staging.slot(team, member, self.behind[member], part)
+    fn slot(&self, members: &Members, member: usize, part: &StagedPart) -> Region {
+        self.staging.slot(members, member, self.behind[member], part)
     }
 
     /// Uses the inputs that all have staged.
-    fn work(&self, team: &Team, call: &mut Call<'_>, piece: Piece) -> Result<()> {
-        let (me, n) = (team.me(), team.n_members());
+    fn work(&self, members: &Members, call: &mut Call<'_>, piece: StagedPiece) -> Result<()> {
+        let (me, n) = (members.me(), members.n_members());
         match call.operation {
             Operation::AllReduce | Operation::Reduce => {
-                self.reduce(team, call, &Part::new(piece, 0, self.staging.share(team, me, piece)))
+                self.reduce(members, call, &StagedPart::new(piece, 0, self.staging.share(members, me, piece)))
             }
-            Operation::ReduceScatter => self.reduce(team, call, &Part::new(piece, me as u64, 0..piece.len)),
-            Operation::Broadcast => self.take(team, call, piece, call.root, 0, 0),
-            Operation::Scatter => self.take(team, call, piece, call.root, me, 0),
+            Operation::ReduceScatter => {
+                self.reduce(members, call, &StagedPart::new(piece, me as u64, 0..piece.len))
+            }
+            Operation::Broadcast => self.take(members, call, piece, call.root, 0, 0),
+            Operation::Scatter => self.take(members, call, piece, call.root, me, 0),
             Operation::AllToAll => {
-                (0..n).try_for_each(|member| self.take(team, call, piece, member, me, member as u64))
+                (0..n).try_for_each(|member| self.take(members, call, piece, member, me, member as u64))
             }
-            _ => (0..n).try_for_each(|member| self.take(team, call, piece, member, 0, member as u64)),
+            _ => (0..n).try_for_each(|member| self.take(members, call, piece, member, 0, member as u64)),
         }
     }
 
@@ -195,55 +208,61 @@ impl Pipeline {
     /// where it lies.
     fn take(
         &self,
-        team: &Team,
+        members: &Members,
         call: &mut Call<'_>,
-        piece: Piece,
+        piece: StagedPiece,
         member: usize,
         block: usize,
         to: u64,
     ) -> Result<()> {
-        let part = Part::new(piece, block as u64, 0..piece.len);
+        let part = StagedPart::new(piece, block as u64, 0..piece.len);
         let at = to * call.block_len()? + piece.start;
-        if member == team.me() {
+        if member == members.me() {
             let input_at = part.block * call.block_len()? + piece.start;
-            return call.keep(team.view(), input_at, at, piece.len);
+            return call.keep(members.view(), input_at, at, piece.len);
         }
-        if team.checksums && !matches!(call.output, Output::None) {
-            self.check_staged(team, call, member, &part, block)?;
+        if members.checksums && !matches!(call.output, Output::None) {
+            self.check_staged(members, call, member, &part, block)?;
         }
-        let source = self.slot(team, member, &part);
-        let span = team.heap_of(member, source)?;
-        call.output.copy(team.view(), at, span, source.offset.get(), source.len)
+        let source = self.slot(members, member, &part);
+        let span = members.heap_of(member, source)?;
+        call.output.copy(members.view(), at, span, source.offset.get(), source.len)
     }
 
-    /// Combines `part` of all inputs, this member's own where it lies, into its output and the scratches of those who need the
+    /// Combines `part` of all inputs, this member's own where it lies, into its output and the staging areas of those who need the
     /// result.
-    fn reduce(&self, team: &Team, call: &mut Call<'_>, part: &Part) -> Result<()> {
+    fn reduce(&self, members: &Members, call: &mut Call<'_>, part: &StagedPart) -> Result<()> {
         if part.len() == 0 {
             return Ok(());
         }
-        let (me, members) = (team.me(), 0..team.n_members());
-        if team.checksums {
-            let mut others = members.clone().filter(|&member| member != me);
-            others.try_for_each(|member| self.check_staged(team, call, member, part, me))?;
+        let (me, n) = (members.me(), members.n_members());
+        if members.checksums {
+            let mut others = (0..n).filter(|&member| member != me);
+            others.try_for_each(|member| self.check_staged(members, call, member, part, me))?;
         }
-        let receivers = receivers(call.operation, call.root, members.end);
-        self.combine(team, call, part, receivers.clone())?;
-        if team.checksums {
-            self.tell_result(team, call, part)?;
+        let receivers = receivers(call.operation, call.root, n);
+        self.combine(members, call, part, receivers.clone())?;
+        if members.checksums {
+            self.tell_result(members, call, part)?;
         }
-        if team.board.fabric().is_faulty() {
+        if members.board.fabric().is_faulty() {
             let others = receivers.filter(|&member| member != me);
-            others.for_each(|member| damage_staged(team, member, self.slot(team, member, part)));
+            others.for_each(|member| damage_staged(members, member, self.slot(members, member, part)));
         }
         Ok(())
     }
 
-    /// Combines `part` of all inputs into the output and the scratches of `receivers`.
-    fn combine(&self, team: &Team, call: &mut Call<'_>, part: &Part, receivers: Range<usize>) -> Result<()> {
+    /// Combines `part` of all inputs into the output and the staging areas of `receivers`.
+    fn combine(
+        &self,
+        members: &Members,
+        call: &mut Call<'_>,
+        part: &StagedPart,
+        receivers: Range<usize>,
+    ) -> Result<()> {
         let (mut sources, mut targets) = (PerMember::new(), PerMember::new());
-        self.sources(team, call, part, &mut sources)?;
-        self.targets(team, &mut call.output, receivers, part, &mut targets)?;
+        self.sources(members, call, part, &mut sources)?;
+        self.targets(members, &mut call.output, receivers, part, &mut targets)?;
         let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
         let count = part.len() / self.staging.size;
         if self.read_soon == ReadSoon::No && targets.len() > 1 {
@@ -256,20 +275,20 @@ impl Pipeline {
     #[inline]
     fn sources<'a>(
         &self,
-        team: &'a Team,
+        members: &'a Members,
         call: &Call<'a>,
-        part: &Part,
+        part: &StagedPart,
         sources: &mut PerMember<Source<'a>>,
     ) -> Result<()> {
         let input_at = part.block * call.block_len()? + part.start();
         let source = |member| {
-            if member == team.me() {
-                return call.input.place(team.view(), input_at, part.len()).map(Source::fresh);
+            if member == members.me() {
+                return call.input.place(members.view(), input_at, part.len()).map(Source::fresh);
             }
-            let (span, offset) = self.staged(team, member, part)?;
+            let (span, offset) = self.staged(members, member, part)?;
             Ok(Source::fresh(SourcePlace::Shared(span, offset)))
         };
-        fill(sources, (0..team.n_members()).map(source))
+        fill(sources, (0..members.n_members()).map(source))
     }
 
     /// Finds where the results of `part` go: into `output`, which comes first if there is one, and over what the other `receivers`
@@ -277,37 +296,37 @@ impl Pipeline {
     #[inline]
     fn targets<'a>(
         &self,
-        team: &'a Team,
+        members: &'a Members,
         output: &'a mut Output<'_>,
         receivers: Range<usize>,
-        part: &Part,
+        part: &StagedPart,
         targets: &mut PerMember<Target<'a>>,
     ) -> Result<()> {
-        targets.extend(own_output(team, output, part.start(), part.len())?);
-        let others = receivers.filter(|&member| member != team.me());
+        targets.extend(own_output(members, output, part.start(), part.len())?);
+        let others = receivers.filter(|&member| member != members.me());
         let staged = |member| {
-            let (span, offset) = self.staged(team, member, part)?;
+            let (span, offset) = self.staged(members, member, part)?;
             Ok(Target::Shared(span, offset))
         };
         fill(targets, others.map(staged))
     }
 
     /// The heap in which `part` of the input of `member` is staged, and where.
-    fn staged<'a>(&self, team: &'a Team, member: usize, part: &Part) -> Result<(&'a Span, u64)> {
-        let region = self.slot(team, member, part);
-        Ok((team.heap_of(member, region)?, region.offset.get()))
+    fn staged<'a>(&self, members: &'a Members, member: usize, part: &StagedPart) -> Result<(&'a Span, u64)> {
+        let region = self.slot(members, member, part);
+        Ok((members.heap_of(member, region)?, region.offset.get()))
     }
 
-    /// Copies the results that others have left in this member's scratch into its output, if it has one.
-    fn take_results(&self, team: &Team, call: &mut Call<'_>, piece: Piece) -> Result<()> {
-        if team.checksums {
-            self.check_results(team, call, piece)?;
+    /// Copies the results that others have left in this member's staging area into its output, if it has one.
+    fn take_results(&self, members: &Members, call: &mut Call<'_>, piece: StagedPiece) -> Result<()> {
+        if members.checksums {
+            self.check_results(members, call, piece)?;
         }
-        self.staging.others_shares(team, piece).into_iter().try_for_each(|bytes| {
-            let part = Part::new(piece, 0, bytes);
-            let source = self.slot(team, team.me(), &part);
-            let span = team.heap_of(team.me(), source)?;
-            call.take_result(team.view(), part.start(), span, source, self.read_soon)
+        self.staging.others_shares(members, piece).into_iter().try_for_each(|bytes| {
+            let part = StagedPart::new(piece, 0, bytes);
+            let source = self.slot(members, members.me(), &part);
+            let span = members.heap_of(members.me(), source)?;
+            call.take_result(members.view(), part.start(), span, source, self.read_soon)
         })
     }
 }
@@ -323,10 +342,10 @@ fn by_length(call: &Call<'_>, n_members: u64) -> ReadSoon {
 
 /// Has faults strike what this member has written to `region` of the heap of `member`.
 #[inline]
-fn damage_staged(team: &Team, member: usize, region: Region) {
-    let fabric = team.board.fabric();
+fn damage_staged(members: &Members, member: usize, region: Region) {
+    let fabric = members.board.fabric();
     if fabric.is_faulty() {
-        fabric.damage(STAGE, Place { rank: team.members()[member], offset: region.offset }, region.len);
+        fabric.damage(STAGE, Place { rank: members.ranks()[member], offset: region.offset }, region.len);
     }
 }
 
@@ -341,12 +360,12 @@ fn receivers(operation: Operation, root: usize, n_members: usize) -> Range<usize
 
 /// Where the `len` bytes at `at` of this member's output go, if it has one.
 fn own_output<'a>(
-    team: &'a Team,
+    members: &'a Members,
     output: &'a mut Output<'_>,
     at: u64,
     len: u64,
 ) -> Result<Option<Target<'a>>> {
-    let view = team.view();
+    let view = members.view();
     Ok(match output {
         Output::Heap(offset) => {
             let region = Region::new(shifted(*offset, at), len);
