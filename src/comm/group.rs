@@ -6,7 +6,7 @@ use super::Communicator;
 use super::membership::Membership;
 use super::stream::Stream;
 use super::submit::{Standing, Submit};
-use crate::collective::group::{self, Share};
+use crate::collective::group::{self, GroupShare};
 use crate::collective::{Call, Operation};
 use crate::error::{Error, Result};
 
@@ -82,11 +82,11 @@ pub struct OnGroup<'g, 'c, 'b> {
 
 impl<'b> Party<'_, 'b> {
     /// Its calls and what executes them.
-    fn share(&mut self) -> Result<Share<'_, 'b>> {
+    fn share(&mut self) -> Result<GroupShare<'_, 'b>> {
         let Self { comm, calls } = self;
         let choice = comm.choice;
         let engine = comm.engine_for(|| group::signature(calls, choice))?;
-        Ok(Share { engine, choice, calls: std::mem::take(calls) })
+        Ok(GroupShare { engine, choice, calls: std::mem::take(calls) })
     }
 }
 

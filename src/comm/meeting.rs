@@ -224,7 +224,7 @@ impl Meeting {
 /// The `error` of a wait in the call `mine`; or, where the epoch was ended because ranks are in different calls, which these are. What
 /// they have disagreed on before goes before what they are in now.
 fn explained(mine: CallSignature, error: Error, watch: &BarrierWatch<'_>) -> Error {
-    let before = || watch.engine.and_then(Engine::disagreement);
+    let before = || watch.engine.and_then(Engine::first_mismatch);
     let differs = |(rank, theirs)| Error::CallMismatch { mine, rank, theirs };
     let now = || watch.beside().or_else(|| watch.astray()).map(differs);
     let found = if matches!(error, Error::Revoked { .. }) { before().or_else(now) } else { None };

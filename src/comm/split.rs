@@ -249,7 +249,7 @@ impl Communicator {
     /// the first calls would wait for otherwise, and take their ways for slow ones.
     fn clear(&self, region: Region, n_members: u64) -> Result<()> {
         let heap = self.heap().view();
-        let len = CommLayout::new(n_members).mail(LAP);
+        let len = CommLayout::new(n_members).eager_slot(LAP);
         heap.span(heap.rank(), region.part(0, len)?)?.fill(0, len, 0)
     }
 }

@@ -284,7 +284,7 @@ impl Posts {
     fn small_len(&self) -> u64 {
         let lens = self.calls.iter().filter_map(|call| {
             let size = call.signature.data_type()?.size() as u64;
-            Some(call.signature.count().saturating_mul(size)).filter(|len| *len <= CommLayout::SMALL)
+            Some(call.signature.count().saturating_mul(size)).filter(|len| *len <= CommLayout::EAGER)
         });
         let (sum, count) = lens.fold((0_u64, 0), |(sum, count), len| (sum + len, count + 1));
         sum.checked_div(count).unwrap_or(0)

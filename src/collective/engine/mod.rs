@@ -156,7 +156,7 @@ impl Engine {
     }
 
     /// What an operation to which no member contributes more than `len` bytes is done by, where the caller has not said.
-    pub(crate) fn choice(&self, operation: Operation, buffers: BufferKind, len: u64) -> Algorithm {
+    pub(crate) fn algorithm_for(&self, operation: Operation, buffers: BufferKind, len: u64) -> Algorithm {
         if self.table.is_eager(operation, len) {
             return Algorithm::OneShot;
         }

@@ -3,7 +3,7 @@
 //! The inputs lie one after the other, each at a multiple of 8 bytes, in the post itself if they fit, or else in its mail. Every
 //! member leaves room for every input, also for those that only a root has, so all find them at the same places.
 //!
-//! The post shows a summary of all calls, by which members that are in different ones find out. Which call it is they learn
+//! The post shows the signature of all calls, by which members that are in different ones find out. Which call it is they learn
 //! from the mail, at the start of which each member has put the summaries of its own; nobody looks there otherwise.
 
 use arrayvec::ArrayVec;
@@ -21,7 +21,7 @@ use crate::reduce::{Source, SourcePlace};
 /// The most calls that are fused.
 pub(crate) const MOST: usize = 64;
 
-/// The length of a summary in the mail, in bytes.
+/// The length of a signature in the eager slot, in bytes.
 const SUMMARY_LEN: u64 = 16;
 
 /// Inputs start at multiples of so many bytes.

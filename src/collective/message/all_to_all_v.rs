@@ -19,21 +19,21 @@ pub(crate) fn messages<'a>(
     let Some(layout) = call.layout.take() else { return Ok(Vec::new()) };
     let BlockLayout { sent, received } = *layout;
     let (n, size) = (sent.len(), call.data_type.size() as u64);
-    let in_place: Vec<_> = (0..n).map(|peer| is_in_place(call, sent[peer], received[peer], size)).collect();
+    let stays: Vec<_> = (0..n).map(|peer| is_in_place(call, sent[peer], received[peer], size)).collect();
     let mut outputs = outputs(std::mem::replace(&mut call.output, Output::None), &received, size)?;
     let mut take = |peer: usize| std::mem::replace(&mut outputs[peer], Output::None);
     let mut share = |peer: usize| {
         in_place.push(InPlaceBlock::new(take(peer)));
         in_place.len() - 1
     };
-    let shared: Vec<_> = (0..n).map(|peer| in_place[peer].then(|| share(peer))).collect();
+    let shared: Vec<_> = (0..n).map(|peer| stays[peer].then(|| share(peer))).collect();
     let signature = |block: CallBlock| CallSignature::new(call.operation).of(block.count, call.data_type);
     let mut messages = Vec::with_capacity(2 * n);
     let mut put = |block: CallBlock, peer: usize, contents| {
         messages.push(MessageEnd::new(call.operation, signature(block), peer, block.count * size, contents));
     };
     // What a member keeps in its place goes nowhere.
-    let first = usize::from(in_place[me]);
+    let first = usize::from(stays[me]);
     for distance in first..n {
         // Each begins with the next one, so that they do not all begin with the same.
         let (to, from) = ((me + distance) % n, (me + n - distance) % n);

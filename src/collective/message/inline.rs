@@ -2,7 +2,7 @@
 //!
 //! Elements in a slot lie in one cache line and the semaphore that tells of them in another, and both have to come from core to core: of a
 //! message of a few bytes that is most of its time. So such a message is posted like a small operation ([`crate::sync::PostCell`]): a stamp,
-//! and behind it the sender's summary and the elements. Up to 40 bytes all of it is one line, up to [`MOST`] the pair of a line.
+//! and behind it the sender's signature and the elements. Up to 40 bytes all of it is one line, up to [`MOST`] the pair of a line.
 //!
 //! The stamp is the number of the message and one. An inline message takes its turn among the messages of the pipe, is given back as a slot is, and
 //! its sender is as far ahead as with slots. Its semaphore is not raised: whoever receives looks for both, at words that stay in its
@@ -28,7 +28,7 @@ const MOST: u64 = 64;
 /// Words that hold as many.
 const WORDS: usize = 8;
 
-/// Words of the summary, which come first.
+/// Words of the signature, which come first.
 const HEAD: usize = 2;
 
 const _: () = assert!(HEAD + WORDS <= POST_WORDS && MOST == 8 * WORDS as u64);

@@ -1,6 +1,6 @@
 //! The receiving end of a message: its elements come out of fragments, or are copied from where they are lent.
 
-use super::in_place::{InPlaceBlock, Kept};
+use super::in_place::{InPlaceBlock, WaitingFragment};
 use super::state::{HEADER_LEN, HERE, MessageStage, MessageState, body_at, capacity};
 use crate::channel::Channel;
 use crate::collective::call::{Output, shifted};

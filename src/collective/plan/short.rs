@@ -39,7 +39,7 @@ pub(crate) struct Shorts {
 impl Default for Shorts {
     fn default() -> Self {
         let trials = Trials::new(Lengths { first: 4, other: 3, counting: 2 });
-        Self { trials, turn: 0, took: 0, len: 1 }
+        Self { trials, turn: 0, last_duration: 0, len: 1 }
     }
 }
 

@@ -31,7 +31,7 @@ use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{ParkCell, PostCell, ProgressCell, spin_until};
 
-/// The words of a post that come before its data: summary, and where the input and the output are.
+/// The words of a post that come before its data: signature, and where the input and the output are.
 const HEAD: usize = 4;
 
 /// The words of a post that can hold data.

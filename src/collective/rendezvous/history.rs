@@ -5,7 +5,7 @@
 
 use crate::collective::call::CallSignature;
 
-/// The words of a summary, with a mixture of all the calls before in the bits that no count has.
+/// The words of a signature, with a mixture of all the calls before in the bits that no count has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CallWithHistory(pub(super) [u64; 2]);
 

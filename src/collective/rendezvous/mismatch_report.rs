@@ -33,7 +33,7 @@ impl MismatchReports {
     /// # Errors
     /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base that is not where a region can be.
     pub(crate) fn new(view: &HeapView, ranks: &Arc<[Rank]>, bases: &[HeapOffset], me: usize) -> Result<Self> {
-        let [mine, about_me] = cells_between(view, ranks, bases, me, CommLayout::report)?;
+        let [mine, about_me] = cells_between(view, ranks, bases, me, CommLayout::mismatch_report)?;
         Ok(Self { ranks: Arc::clone(ranks), me, about_me, mine })
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Stream;
 use super::line::{Loan, Ticket};
 use crate::channel::Fabric;
-use crate::collective::group::{self, Share};
+use crate::collective::group::{self, GroupShare};
 use crate::collective::{Call, CallSignature, Choice, Operation};
 use crate::comm::Communicator;
 use crate::comm::submit::{Standing, Submit};
@@ -66,8 +66,12 @@ struct Due {
 
 impl Due {
     /// What executes the calls, when its turn has come.
-    fn share(&mut self) -> Share<'_, 'static> {
-        Share { engine: self.ticket.redeem(), choice: self.choice, calls: std::mem::take(&mut self.calls) }
+    fn share(&mut self) -> GroupShare<'_, 'static> {
+        GroupShare {
+            engine: self.ticket.redeem(),
+            choice: self.choice,
+            calls: std::mem::take(&mut self.calls),
+        }
     }
 }
 
