@@ -93,11 +93,11 @@ fn a_table_is_read_as_it_was_written_and_the_order_of_its_cases_does_not_matter(
         },
     ];
     let table = Table::new(&cases).unwrap();
-    let again = text::parse(&table.to_string()).unwrap();
+    let again = format::parse(&table.to_string()).unwrap();
     assert_eq!((&again, again.checksum()), (&table, table.checksum()));
     cases.reverse();
     assert_eq!(Table::new(&cases).unwrap().checksum(), table.checksum());
-    assert_eq!(text::parse("version = 1").unwrap(), Table::default());
+    assert_eq!(format::parse("version = 1").unwrap(), Table::default());
 }
 
 #[test]
@@ -159,13 +159,13 @@ fn whatever_is_wrong_with_a_table_is_told_with_its_line() {
         (table_with("algorithms = [\"one_shot\", \"rings\", \"naive\"]"), 9, no_algorithm),
         (table_with("algorithms = [\"one_shot\", \"tree\", \"ring\"]"), 9, "ring cannot do reduce"),
     ] {
-        let (found, fault) = text::parse(&text).expect_err(&text);
+        let (found, fault) = format::parse(&text).expect_err(&text);
         let told = fault.to_string();
         assert!(told.contains(words) && !told.contains('\n'), "{text}: {told}");
         assert_eq!(found, Some(line), "{text}: {told}");
     }
     let twice = format!("{}{}", table_with("ranks = 2"), &table_with("ranks = 2")["version = 1\n".len()..]);
-    let (line, fault) = text::parse(&twice).unwrap_err();
+    let (line, fault) = format::parse(&twice).unwrap_err();
     assert!(matches!(fault, TuningFault::Twice) && line == Some(12), "{line:?}: {fault}");
 }
 

@@ -1,11 +1,8 @@
-//! What `shmccl perf` can measure.
+//! What `shmccl perf` can measure, and over which channels.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use shmccl::collective::Algorithm;
-
-use super::Channel;
-use crate::perf::collective::settings::operation;
+use shmccl::collective::{Algorithm, Operation};
 
 /// The tests of `shmccl perf`, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Serialize, Deserialize)]
@@ -133,23 +130,54 @@ impl Test {
     /// ends know, so that all could not choose alike.
     pub(crate) fn has_algorithms(self) -> bool {
         let supported = |operation| Algorithm::ALL.into_iter().any(|algorithm| algorithm.supports(operation));
-        operation(self).is_some_and(supported)
+        self.operation().is_some_and(supported)
     }
 
     /// The channels that the test can use; none for a test that uses no channel.
-    pub(crate) fn channels(self) -> &'static [Channel] {
+    pub(crate) fn channels(self) -> &'static [TestChannel] {
         match self {
             Self::Limits | Self::FifoRate | Self::Barrier | Self::Launch | Self::TraceCost => &[],
-            Self::PacketLatency | Self::GetLatency => &[Channel::Memory],
-            Self::ProxyRoundTrip => &[Channel::Port],
+            Self::PacketLatency | Self::GetLatency => &[TestChannel::Memory],
+            Self::ProxyRoundTrip => &[TestChannel::Port],
             Self::SignalLatency
             | Self::PutLatency
             | Self::PutBandwidth
             | Self::PutBidirectional
             | Self::MessageRate
             | Self::Overlap
-            | Self::P2p => &[Channel::Memory, Channel::Port],
+            | Self::P2p => &[TestChannel::Memory, TestChannel::Port],
             _ => &[],
+        }
+    }
+
+    /// The operation that the test measures, if it measures a collective one. A send stands for one of every rank to the next, and for
+    /// what the one before it sends.
+    pub(crate) fn operation(self) -> Option<Operation> {
+        match self {
+            Self::SendRecv => Some(Operation::Send),
+            _ => Operation::ALL
+                .into_iter()
+                .find(|operation| *operation != Operation::Barrier && operation.name() == self.name()),
+        }
+    }
+}
+
+/// Who moves the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum TestChannel {
+    /// The device thread itself: direct
+    Memory,
+    /// A proxy, told by a trigger: proxied
+    Port,
+}
+
+impl TestChannel {
+    /// The name, as on the command line and in reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Port => "port",
         }
     }
 }

@@ -4,10 +4,11 @@ use clap::Args;
 use shmccl::collective::Algorithm;
 use shmccl::reduce::{DataType, ReduceOp};
 
-use super::{Channel, PerfArgs, Test};
+use super::PerfArgs;
 use crate::failure::UsageError;
-use crate::perf::collective::settings::{Average, Memory, Settings, operation};
-use crate::sizes::parse_size;
+use crate::perf::collective::settings::{Average, Memory, Settings};
+use crate::perf::test::{Test, TestChannel};
+use crate::units::parse_size;
 
 /// The operator that multiplies by a scalar first, which is not part of its name.
 const SCALED: &str = "mulsum";
@@ -94,7 +95,7 @@ impl PerfArgs {
     pub(crate) fn settings(&self, test: Test, n_ranks: u32) -> Result<Settings, UsageError> {
         let args = &self.collective;
         let (reduces, has_root) =
-            operation(test).map_or((false, false), |operation| (operation.reduces(), operation.has_root()));
+            test.operation().map_or((false, false), |operation| (operation.reduces(), operation.has_root()));
         let roots = match args.root {
             _ if !has_root => Vec::new(),
             Root::All => (0..n_ranks).collect(),
@@ -106,7 +107,7 @@ impl PerfArgs {
                 )));
             }
         };
-        if let (Some(algorithm), Some(operation)) = (args.algo, operation(test))
+        if let (Some(algorithm), Some(operation)) = (args.algo, test.operation())
             && !algorithm.supports(operation)
         {
             let able = Algorithm::ALL.into_iter().filter(|other| other.supports(operation));
@@ -115,7 +116,7 @@ impl PerfArgs {
         }
         Ok(Settings {
             algorithm: args.algo.map(|algorithm| algorithm.name().to_owned()),
-            channel: self.channel.unwrap_or(Channel::Memory),
+            channel: self.channel.unwrap_or(TestChannel::Memory),
             types: named(&args.datatype, TYPES.into_iter().map(DataType::name)),
             ops: match test {
                 _ if reduces => named(&args.op, OPERATORS.into_iter()),

@@ -14,11 +14,12 @@
 //! | Y4 meet | `BareBarrier::meet`: the add | the same: the last load | everything before |
 
 use std::ops::Deref;
+#[cfg(not(loom))]
+use std::thread::yield_now;
 
-use super::{
-    atomic::{AtomicU64, Ordering, Reserved, spin_loop},
-    kernel::Kernel,
-};
+#[cfg(loom)]
+use loom::thread::yield_now;
+use shmccl::sync::atomic::{AtomicU64, Ordering, spin_loop};
 
 /// Looks at a flag before a processor that shares its core is given way to: a pause takes as long as a line from core to core, so
 /// that a flag which is set at once is seen a tenth earlier. One under loom, which would try each of them.
@@ -29,14 +30,16 @@ const LOOKS: u32 = if cfg!(loom) { 1 } else { 20 };
 #[derive(Debug)]
 pub struct BareFlag {
     value: AtomicU64,
-    reserved: Reserved<30>,
 }
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<BareFlag>() == 128 && align_of::<BareFlag>() == 128);
 
 impl BareFlag {
     /// A flag that shows `value`.
     #[must_use]
     pub fn new(value: u64) -> Self {
-        Self { value: AtomicU64::new(value), reserved: Reserved::new() }
+        Self { value: AtomicU64::new(value) }
     }
 
     /// Shows `value`, and with it everything before (Y1).
@@ -65,9 +68,9 @@ impl BareFlag {
 
     /// The same, giving way to other threads of this core between two looks.
     #[inline]
-    pub fn spin_yielding<K: Kernel + ?Sized>(&self, kernel: &K, value: u64) {
+    pub fn spin_yielding(&self, value: u64) {
         while !self.shows(value) {
-            kernel.yield_now();
+            yield_now();
         }
     }
 }
@@ -85,6 +88,9 @@ pub struct BareSlot {
     first: AtomicU64,
     second: AtomicU64,
 }
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<BareSlot>() == 16);
 
 impl BareSlot {
     /// An empty slot.
@@ -208,11 +214,11 @@ impl<F: Deref<Target = BareFlag>> BareBarrier<F> {
 
     /// Arrives, and gives way to the other threads of this core until all have.
     #[inline]
-    pub fn meet<K: Kernel + ?Sized>(&mut self, kernel: &K) {
+    pub fn meet(&mut self) {
         self.target += self.n_ranks;
         self.counter.value.fetch_add(1, Ordering::Release); // Y4 meet
         while !self.complete() {
-            kernel.yield_now();
+            yield_now();
         }
     }
 
@@ -220,6 +226,19 @@ impl<F: Deref<Target = BareFlag>> BareBarrier<F> {
     fn complete(&self) -> bool {
         self.counter.value.load(Ordering::Acquire) >= self.target // Y4 meet
     }
+}
+
+#[cfg(not(loom))]
+#[allow(unsafe_code, reason = "these live in shared memory")]
+mod layouts {
+    use shmccl::shm::SharedLayout;
+
+    use super::{BareFlag, BareSlot};
+
+    // SAFETY: `repr(C)`, an atomic integer, and padding at the end.
+    unsafe impl SharedLayout for BareFlag {}
+    // SAFETY: `repr(C)` and atomic integers throughout.
+    unsafe impl SharedLayout for BareSlot {}
 }
 
 #[cfg(all(test, not(loom)))]

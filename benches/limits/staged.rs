@@ -3,12 +3,14 @@
 //! Lines are those of the place to which a rank's sums go: no vector is stored across two of them there, nor in the shared buffers
 //! if these begin equally far behind a line.
 
+#![allow(unsafe_code, reason = "vectors are loaded from and stored to memory that other processes map")]
+
 use std::ops::Range;
 
-use super::{Reach, one_by_one, refused, vector};
-use crate::error::Result;
-use crate::shm::mapping::to_usize;
-use crate::shm::view::Span;
+use shmccl::Result;
+use shmccl::shm::Span;
+
+use crate::sum::{Reach, one_by_one, refused, to_usize, vector};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -75,10 +77,10 @@ impl Own<'_> {
 }
 
 /// Adds this rank's `own` elements in `range` and those that others have `staged`, and writes the sums to where they go here, past the
-/// cache if asked, and over what was staged: [`SumKernel::Direct`](super::SumKernel::Direct) for ordinary memory.
+/// cache if asked, and over what was staged: [`SumKernel::Direct`](crate::sum::SumKernel::Direct) for ordinary memory.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when lengths differ or no element starts where one should; nothing was
+/// [`Error::InvalidArgument`](shmccl::Error::InvalidArgument) when lengths differ or no element starts where one should; nothing was
 /// changed.
 pub fn add_returning(own: &mut Own<'_>, range: Range<usize>, staged: &[Span], past: bool) -> Result<()> {
     let count = range.len();
@@ -111,7 +113,7 @@ pub fn add_returning(own: &mut Own<'_>, range: Range<usize>, staged: &[Span], pa
 /// from `given` on in their place: either or both, in one pass. Where it does both in one buffer, they lie apart.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when there are not so many elements, or none starts where one should, or
+/// [`Error::InvalidArgument`](shmccl::Error::InvalidArgument) when there are not so many elements, or none starts where one should, or
 /// what is taken would go where what is given is; nothing was changed.
 pub fn turn_over(
     slot: &Span,
@@ -200,7 +202,7 @@ mod lines {
     const WIDTH: usize = 8;
 
     pub(super) fn lines_are_supported() -> bool {
-        super::vector::is_supported()
+        crate::sum::vector::is_supported()
     }
 
     impl Turn {
@@ -302,7 +304,7 @@ impl Turn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shm::Mapping;
+    use shmccl::shm::Mapping;
 
     /// A buffer of `count` elements that begins `behind` bytes behind a line.
     fn memory(behind: u64, count: usize) -> Span {

@@ -1,21 +1,18 @@
-//! Tables that fit a narrow terminal: columns that matter least are left out, and named below.
+//! Tables as text. Those that do not fit a narrow terminal leave out the columns that matter least, and name them below.
 
 use std::ops::Range;
 
 use anstyle::AnsiColor;
-use comfy_table::Cell;
+use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 
-use crate::output::{self, Look};
+use crate::output::Look;
 
 /// Blanks behind a column.
-const GAP: usize = 2;
-
-/// The same where a rule stands under the head, which parts columns by one more.
-const GAP_WITH_RULE: usize = 3;
+const GAP: u16 = 2;
 
 /// A table as text, before it is laid out.
 #[derive(Clone, Debug)]
-pub(crate) struct Grid<'a> {
+pub(crate) struct TextTable<'a> {
     /// The names of the columns.
     pub(crate) head: Vec<&'a str>,
     /// How many columns, from the first, hold words and not figures.
@@ -24,10 +21,11 @@ pub(crate) struct Grid<'a> {
     pub(crate) rows: Vec<(Vec<String>, bool)>,
 }
 
-impl Grid<'_> {
+impl TextTable<'_> {
     /// Whether its lines are as long as `look` has room for, or shorter.
     pub(crate) fn fits(&self, look: Look) -> bool {
-        let gap = if look.terminal { GAP_WITH_RULE } else { GAP };
+        // A rule under the head parts columns by one more.
+        let gap = usize::from(GAP) + usize::from(look.terminal);
         let needed: usize = (0..self.head.len()).map(|column| self.width_of(column) + gap).sum();
         look.width.is_none_or(|width| needed <= width)
     }
@@ -57,7 +55,7 @@ impl Grid<'_> {
             };
             texts.iter().map(cell).collect()
         });
-        let table = output::table(look, &self.head, self.words, rows);
+        let table = lay_out(look, &self.head, self.words, rows);
         if dropped.is_empty() {
             return table;
         }
@@ -112,13 +110,78 @@ impl Grid<'_> {
     }
 }
 
+/// How many characters a table on a terminal takes beside the words in its columns, which end in a rule's junction each but for the last.
+pub(crate) fn room_between(columns: usize) -> usize {
+    columns * (usize::from(GAP) + 1) - columns.min(1)
+}
+
+/// A table with `head`, the first `left` columns left-aligned and the others right-aligned.
+pub(crate) fn lay_out(
+    look: Look,
+    head: &[&str],
+    left: usize,
+    rows: impl IntoIterator<Item = Vec<Cell>>,
+) -> String {
+    let mut table = Table::new();
+    let rule = LineStyle::none().fill('─').junction('─');
+    let style = if look.terminal { TableStyle::new().header_separator(rule) } else { TableStyle::new() };
+    table.load_style(style).set_header(head.iter().map(Cell::new)).add_rows(rows);
+    // One whose width nobody knows is not to be asked for it again.
+    let is_wrapped = look.terminal && look.width.is_some();
+    table.set_content_arrangement(if is_wrapped {
+        ContentArrangement::Dynamic
+    } else {
+        ContentArrangement::Disabled
+    });
+    if let Some(width) = look.width {
+        table.set_width(u16::try_from(width).unwrap_or(u16::MAX));
+    }
+    if look.colour {
+        table.enforce_styling();
+    } else {
+        table.force_no_tty();
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, GAP));
+        column.set_cell_alignment(if index < left { CellAlignment::Left } else { CellAlignment::Right });
+    }
+    let mut text = String::new();
+    for line in table.lines() {
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn grid() -> Grid<'static> {
+    fn cells(words: &[&str]) -> Vec<Cell> {
+        words.iter().map(Cell::new).collect()
+    }
+
+    #[test]
+    fn a_piped_table_is_plain_text_in_columns() {
+        let text = lay_out(
+            Look::plain(),
+            &["size", "p50"],
+            1,
+            [cells(&["8 B", "134 ns"]), cells(&["4 KiB", "1 us"])],
+        );
+        assert_eq!(text, "size      p50\n8 B    134 ns\n4 KiB    1 us\n");
+    }
+
+    #[test]
+    fn long_text_is_never_wrapped_when_piped() {
+        let long = "word ".repeat(100);
+        let text = lay_out(Look::plain(), &["a"], 1, [cells(&[long.trim()])]);
+        assert_eq!(text.lines().count(), 2);
+    }
+
+    fn grid() -> TextTable<'static> {
         let row = |texts: [&str; 4]| (texts.map(str::to_owned).to_vec(), false);
-        Grid {
+        TextTable {
             head: vec!["test", "min", "p50", "min"],
             words: 1,
             rows: vec![row(["barrier", "1", "22", "4"]), row(["get", "1", "2", "4"])],
@@ -148,7 +211,7 @@ mod tests {
         assert_eq!(grid().in_parts(Look::plain(), 1), grid().text(Look::plain(), &[]));
         // Where even one column is too many, there is one in each part.
         assert_eq!(grid().in_parts(narrow(1), 1).lines().count(), 9);
-        let bare = Grid { head: vec!["test"], words: 1, rows: vec![] };
+        let bare = TextTable { head: vec!["test"], words: 1, rows: vec![] };
         assert_eq!(bare.in_parts(narrow(80), 1), "test\n");
     }
 

@@ -3,12 +3,11 @@
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
-
 use shmccl::collective::Operation;
 
-use super::{Channel, PerfArgs, Test};
+use super::PerfArgs;
 use crate::failure::UsageError;
-use crate::perf::collective::settings::operation;
+use crate::perf::test::{Test, TestChannel};
 
 /// A flag that not every test heeds.
 struct Flag {
@@ -39,13 +38,13 @@ const FLAGS: [Flag; 22] = [
         id: "proxy",
         name: "--proxy",
         heeds: |test| {
-            test == Test::Launch || test.channels().contains(&Channel::Port) || test.is_collective()
+            test == Test::Launch || test.channels().contains(&TestChannel::Port) || test.is_collective()
         },
     },
     Flag { id: "heap", name: "--heap", heeds: Test::starts_processes },
     Flag { id: "no_pin", name: "--no-pin", heeds: Test::starts_processes },
-    Flag { id: "op", name: "--op", heeds: |test| operation(test).is_some_and(Operation::reduces) },
-    Flag { id: "root", name: "--root", heeds: |test| operation(test).is_some_and(Operation::has_root) },
+    Flag { id: "op", name: "--op", heeds: |test| test.operation().is_some_and(Operation::reduces) },
+    Flag { id: "root", name: "--root", heeds: |test| test.operation().is_some_and(Operation::has_root) },
     Flag { id: "datatype", name: "--datatype", heeds: Test::is_collective },
     Flag { id: "average", name: "--average", heeds: Test::is_collective },
     Flag { id: "stepbytes", name: "--stepbytes", heeds: Test::is_collective },
@@ -81,22 +80,18 @@ pub(super) fn check(args: &PerfArgs) -> Result<(), UsageError> {
             )));
         }
         let names: Vec<_> = args.tests.iter().map(|test| test.name()).collect();
-        return Err(idle(flag.name, &names.join(" and ")));
+        return Err(UsageError::no_effect(flag.name, &names.join(" and ")));
     }
     // Collective operations go over memory channels unless told otherwise.
     let direct = match args.channel {
-        Some(channel) => channel == Channel::Memory,
+        Some(channel) => channel == TestChannel::Memory,
         None => tests.iter().all(|test| test.is_collective()),
     };
     let no_proxy = direct && !args.tests.contains(&Test::Launch);
     if no_proxy && !args.tests.is_empty() && args.given.contains(&"proxy") {
-        return Err(idle("--proxy", "--channel memory"));
+        return Err(UsageError::no_effect("--proxy", "--channel memory"));
     }
     Ok(())
-}
-
-pub(super) fn idle(flag: &str, by: &str) -> UsageError {
-    UsageError::new(format!("{flag} has no effect with {by}; leave it out"))
 }
 
 fn is_matrix(test: Test) -> bool {

@@ -1,16 +1,18 @@
-//! The command line of `shmccl run`.
+//! Flags of `shmccl run`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Result;
 use clap::Args;
 use shmccl::bootstrap::SegmentBacking;
 use shmccl::faults::Faults;
+use shmccl::launch::HangRule;
 use shmccl::trace::DEFAULT_RECORDS;
 
-use super::{HangArgs, JobArgs, n_ranks};
 use crate::failure::UsageError;
+use crate::flags::{JobArgs, n_ranks, parse_misses, parse_period};
 use crate::units::parse_time;
 
 /// Flags of `shmccl run`.
@@ -65,6 +67,21 @@ pub(crate) struct RunArgs {
     pub(crate) program: Vec<OsString>,
 }
 
+/// How `shmccl run` finds ranks that hang without dying.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct HangArgs {
+    /// Take a rank for lost, and kill it, when so many of the last so many looks for its heartbeat were in vain, such as 5/10;
+    /// not newcomers that join a communicator of the job, nor ranks that meet without a launcher [default: never]
+    #[arg(long, value_name = "MISSES/LOOKS", value_parser = parse_misses)]
+    hung_after: Option<(u32, u32)>,
+    /// The time between two looks, such as 100ms or 1s; at least 1ms
+    #[arg(long, value_name = "TIME", value_parser = parse_period, default_value = "100ms", requires = "hung_after")]
+    heartbeat: Duration,
+    /// Leave a rank that hangs as it is, for a debugger, until the others are through
+    #[arg(long, requires = "hung_after")]
+    spare_hung: bool,
+}
+
 /// What the trampoline of `shmccl run` takes.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct BecomeArgs {
@@ -105,6 +122,18 @@ impl RunArgs {
     }
 }
 
+impl HangArgs {
+    /// The rule that the flags say, if there is to be one.
+    ///
+    /// # Errors
+    /// When it could never be broken, or always would.
+    pub(crate) fn rule(&self) -> Result<Option<HangRule>> {
+        let Some((misses, looks)) = self.hung_after else { return Ok(None) };
+        let rule = HangRule::new(self.heartbeat, misses, looks)?;
+        Ok(Some(if self.spare_hung { rule.sparing() } else { rule }))
+    }
+}
+
 /// Reads `memfd`, `named:PREFIX` or `file:DIRECTORY`.
 fn parse_backing(text: &str) -> Result<SegmentBacking, String> {
     match text.split_once(':') {
@@ -127,4 +156,37 @@ fn parse_records(text: &str) -> Result<u64, String> {
 fn is_name(text: &str) -> bool {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     (1..=190).contains(&text.len()) && !text.starts_with('.') && text.bytes().all(legal)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::FromArgMatches;
+
+    use super::*;
+    use crate::failure::one_line;
+
+    fn parse(words: &[&str]) -> Result<RunArgs, String> {
+        let command = RunArgs::augment_args(clap::Command::new("shmccl").no_binary_name(true));
+        let matches = command.try_get_matches_from(words).map_err(|error| one_line(&error, "shmccl"))?;
+        RunArgs::from_arg_matches(&matches).map_err(|error| one_line(&error, "shmccl"))
+    }
+
+    #[test]
+    fn run_takes_everything_behind_the_dashes_as_the_program() {
+        let run = parse(&["-n", "3", "--prefix", "--", "./prog", "-n", "9", "--prefix"]).unwrap();
+        assert_eq!(run.ranks, 3);
+        assert_eq!(run.program, ["./prog", "-n", "9", "--prefix"]);
+        let none = parse(&["-n", "3"]).unwrap_err();
+        assert!(none.contains("PROGRAM") && !none.contains('\n'), "{none}");
+        assert!(parse(&["--", "./prog"]).unwrap_err().contains("--ranks"));
+    }
+
+    #[test]
+    fn as_many_records_are_kept_as_the_help_says() {
+        let run = parse(&["-n", "1", "--", "true"]).unwrap();
+        let command = RunArgs::augment_args(clap::Command::new("run"));
+        let arg = command.get_arguments().find(|arg| arg.get_id() == "trace_records").unwrap();
+        let told = format!("[default: {}]", run.trace_records());
+        assert!(arg.get_help().unwrap().to_string().ends_with(&told), "{told}");
+    }
 }

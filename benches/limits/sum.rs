@@ -4,22 +4,14 @@
 //! It knows one type and one operator, chooses nothing and promises nothing about the order of additions, so that a
 //! measurement of the real thing has its limit beside it, taken in the same run. Nothing in the engine uses it.
 
-mod staging;
-#[cfg(feature = "trace")]
-mod stopwatch;
+#![allow(unsafe_code, reason = "vectors are loaded from and stored to memory that other processes map")]
 
 use std::ops::Range;
 
-pub use staging::{Own, add_returning, turn_over};
-#[cfg(feature = "trace")]
-pub use stopwatch::Stopwatch;
-
 use arrayvec::ArrayVec;
-
-use super::copy::CopyKernel;
-use super::view::Span;
-use crate::error::{Error, Result};
-use crate::rank::MAX_RANKS;
+use shmccl::rank::MAX_RANKS;
+use shmccl::shm::{CopyKernel, Span};
+use shmccl::{Error, Result};
 
 /// Buffers that are added or written at a time: one of each rank.
 const MOST: usize = MAX_RANKS as usize;
@@ -79,7 +71,7 @@ impl SumKernel {
 
 /// How wide vectors are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reach {
+pub(crate) enum Reach {
     /// Half a cache line.
     Half,
     /// A whole one.
@@ -88,7 +80,7 @@ enum Reach {
 
 impl Reach {
     /// The widest that the processor has, where it has vectors at all.
-    fn widest() -> Self {
+    pub(crate) fn widest() -> Self {
         if vector::is_wide() { Self::Wide } else { Self::Half }
     }
 }
@@ -119,12 +111,15 @@ pub fn add(kernel: SumKernel, sources: &[Span], targets: &[Span]) -> Result<()> 
             "targets apart from each other, where one's sums are copied to the others",
         );
     }
+    if kernel == SumKernel::Copied {
+        return copied(sources, targets, len);
+    }
     // On the stack: a few elements are added in less time than it takes to allocate.
     let starts = |spans: &[Span]| -> ArrayVec<_, MOST> {
         spans.iter().map(|span| span.start().as_ptr().cast::<f32>()).collect()
     };
     let (from, into) = (starts(sources), starts(targets));
-    let count = super::mapping::to_usize(len) / size_of::<f32>();
+    let count = to_usize(len) / size_of::<f32>();
     // SAFETY: each pointer is the aligned start of `count` mapped elements of a span that is borrowed here, checked just
     // above; the kernel is supported. Racing writers are the trust model's business.
     unsafe { run(kernel, &from, &into, count) };
@@ -138,13 +133,18 @@ fn have_common_bytes(spans: &[Span]) -> bool {
     spans.iter().enumerate().any(|(index, span)| spans[..index].iter().any(|other| overlap(span, other)))
 }
 
-fn refused(value: u64, expected: &'static str) -> Result<()> {
+/// `value` as a length in memory.
+pub(crate) fn to_usize(value: u64) -> usize {
+    usize::try_from(value).expect("lengths of mapped memory fit a pointer")
+}
+
+pub(crate) fn refused(value: u64, expected: &'static str) -> Result<()> {
     Err(Error::InvalidArgument { name: "buffers to add", value, expected })
 }
 
 /// # Safety
 /// `count` elements are readable at each of `sources` and writable at each of `targets`, all of them aligned; the kernel is
-/// supported. No targets of [`SumKernel::Copied`] overlap.
+/// supported.
 unsafe fn run(kernel: SumKernel, sources: &[*mut f32], targets: &[*mut f32], count: usize) {
     let by_vectors = |reach, n_past| {
         // SAFETY: the caller's contract; instructions as `is_supported` found them.
@@ -153,10 +153,9 @@ unsafe fn run(kernel: SumKernel, sources: &[*mut f32], targets: &[*mut f32], cou
     let done = match kernel {
         // SAFETY: the caller's contract is the same.
         SumKernel::Paged => unsafe { paged(sources, targets, count) },
-        // SAFETY: the same.
-        SumKernel::Copied => unsafe { copied(sources, targets, count) },
         SumKernel::Direct if vector::is_supported() => by_vectors(Reach::Half, 0),
-        SumKernel::Direct => 0,
+        // `copied` sums up by one of the others.
+        SumKernel::Direct | SumKernel::Copied => 0,
         SumKernel::Streaming => by_vectors(Reach::Half, targets.len()),
         SumKernel::Wide => by_vectors(Reach::Wide, 0),
         SumKernel::WideStreaming => by_vectors(Reach::Wide, targets.len()),
@@ -167,7 +166,7 @@ unsafe fn run(kernel: SumKernel, sources: &[*mut f32], targets: &[*mut f32], cou
 
 /// # Safety
 /// As for [`run`], with the end of `range` for `count`.
-unsafe fn one_by_one(sources: &[*mut f32], targets: &[*mut f32], range: Range<usize>) {
+pub(crate) unsafe fn one_by_one(sources: &[*mut f32], targets: &[*mut f32], range: Range<usize>) {
     for index in range {
         // SAFETY: within the range; otherwise the caller's contract.
         let sum = sources.iter().map(|source| unsafe { source.wrapping_add(index).read() }).sum::<f32>();
@@ -204,34 +203,29 @@ unsafe fn paged(sources: &[*mut f32], targets: &[*mut f32], count: usize) -> usi
     pages * PAGE
 }
 
-/// Elements that are summed up before they are copied on.
-const PIECE: usize = 32 << 10;
+/// Bytes that are summed up before they are copied on.
+const PIECE: u64 = 128 << 10;
 
-/// Adds all elements, and returns how many that was.
-///
-/// # Safety
-/// As for [`run`].
-unsafe fn copied(sources: &[*mut f32], targets: &[*mut f32], count: usize) -> usize {
-    let Some((&first, others)) = targets.split_first() else { return count };
-    for start in (0..count).step_by(PIECE) {
-        let len = PIECE.min(count - start);
-        let from: ArrayVec<_, MOST> = sources.iter().map(|source| source.wrapping_add(start)).collect();
-        let sum = first.wrapping_add(start);
-        // SAFETY: the caller's contract, for a part of all elements; the widest vectors are those of this processor.
-        let done = unsafe { vector::add(Reach::widest(), &from, &[sum], 0, len) };
-        // SAFETY: the same.
-        unsafe { one_by_one(&from, &[sum], done..len) };
+/// Adds a piece of the sources into the first target, and copies it from there to the others, piece by piece.
+fn copied(sources: &[Span], targets: &[Span], len: u64) -> Result<()> {
+    let Some((first, others)) = targets.split_first() else { return Ok(()) };
+    let [through_cache, _] = SumKernel::by_widest();
+    let mut start = 0;
+    while start < len {
+        let piece = |span: &Span| span.part(start, PIECE.min(len - start));
+        let from = sources.iter().map(piece).collect::<Result<ArrayVec<_, MOST>>>()?;
+        let sum = piece(first)?;
+        add(through_cache, &from, std::slice::from_ref(&sum))?;
         for other in others {
-            let (sum, other) = (sum.cast_const().cast(), other.wrapping_add(start).cast());
-            // SAFETY: as many bytes of two targets, which do not overlap (`add`); the kernel is supported, with this one.
-            unsafe { CopyKernel::RepMovsb.run(sum, other, len * size_of::<f32>()) };
+            sum.copy_with(CopyKernel::RepMovsb, &piece(other)?)?;
         }
+        start += PIECE;
     }
-    count
+    Ok(())
 }
 
 #[cfg(target_arch = "x86_64")]
-mod vector {
+pub(crate) mod vector {
     use std::arch::x86_64::_mm_sfence;
 
     use super::Reach;
@@ -308,11 +302,11 @@ mod vector {
         line: "avx512f", 16, _mm512_loadu_ps, _mm512_setzero_ps, _mm512_add_ps, _mm512_storeu_ps, _mm512_stream_ps
     }
 
-    pub(super) fn is_supported() -> bool {
+    pub(crate) fn is_supported() -> bool {
         is_x86_feature_detected!("avx2")
     }
 
-    pub(super) fn is_wide() -> bool {
+    pub(crate) fn is_wide() -> bool {
         is_supported() && is_x86_feature_detected!("avx512f")
     }
 
@@ -322,7 +316,7 @@ mod vector {
     ///
     /// # Safety
     /// As for [`super::run`]; the processor has AVX2, and AVX-512 where `reach` is wide.
-    pub(super) unsafe fn add(
+    pub(crate) unsafe fn add(
         reach: Reach,
         sources: &[*mut f32],
         targets: &[*mut f32],
@@ -445,14 +439,14 @@ mod vector {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-mod vector {
+pub(crate) mod vector {
     use super::Reach;
 
-    pub(super) fn is_supported() -> bool {
+    pub(crate) fn is_supported() -> bool {
         false
     }
 
-    pub(super) fn is_wide() -> bool {
+    pub(crate) fn is_wide() -> bool {
         false
     }
 
@@ -460,7 +454,7 @@ mod vector {
     ///
     /// # Safety
     /// None is needed.
-    pub(super) unsafe fn add(_: Reach, _: &[*mut f32], _: &[*mut f32], _: usize, _: usize) -> usize {
+    pub(crate) unsafe fn add(_: Reach, _: &[*mut f32], _: &[*mut f32], _: usize, _: usize) -> usize {
         0
     }
 }
@@ -468,7 +462,7 @@ mod vector {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shm::Mapping;
+    use shmccl::shm::Mapping;
 
     fn memory(len: u64) -> Span {
         Mapping::boxed(64 + len).unwrap().span(64, len).unwrap()

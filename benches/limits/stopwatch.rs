@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use crate::shm::ticks::TickSource;
+use shmccl::shm::ticks::TickSource;
 
 /// Nanoseconds over which ticks are held against the system's clock.
 const CALIBRATION_NS: u64 = 10_000_000;

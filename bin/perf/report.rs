@@ -2,18 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::args::{Channel, Test};
-use crate::machine::Machine;
+use crate::machine::MachineInfo;
 use crate::perf::collective::figures::Figures;
 use crate::perf::matrix::figure::Place;
+use crate::perf::test::{Test, TestChannel};
 
 /// One figure. What does not apply to a test is `None`, and null in JSON; times are per operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Row {
+pub(crate) struct PerfRow {
     /// The test.
     pub(crate) test: Test,
     /// The channel under test, where the test uses one.
-    pub(crate) channel: Option<Channel>,
+    pub(crate) channel: Option<TestChannel>,
     /// What tells this row from others of its test: `4 producers`, `thread proxy`.
     pub(crate) variant: Option<String>,
     /// Device processes that took part.
@@ -82,7 +82,7 @@ pub(crate) struct Row {
     pub(crate) place: Option<Place>,
 }
 
-impl Row {
+impl PerfRow {
     /// A row that holds nothing yet but what was measured, with how many ranks.
     pub(crate) fn new(test: Test, ranks: u32) -> Self {
         Self {
@@ -125,14 +125,14 @@ impl Row {
 
 /// A whole run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Report {
+pub(crate) struct PerfReport {
     /// Where it ran.
-    pub(crate) machine: Machine,
+    pub(crate) machine: MachineInfo,
     /// What was measured, in the order in which it was.
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<PerfRow>,
 }
 
-impl Report {
+impl PerfReport {
     /// How many rows carry wrong data: the run fails when there is one.
     pub(crate) fn wrong_rows(&self) -> usize {
         self.rows.iter().filter(|row| row.wrong.is_some_and(|wrong| wrong > 0)).count()
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn what_does_not_apply_is_null_in_json_and_every_key_is_there() {
-        let json = serde_json::to_value(Row::new(Test::Barrier, 8)).unwrap();
+        let json = serde_json::to_value(PerfRow::new(Test::Barrier, 8)).unwrap();
         let object = json.as_object().unwrap();
         for key in [
             "test",
@@ -174,12 +174,13 @@ mod tests {
         }
         assert_eq!(object["test"], "barrier");
         assert!(object["bytes"].is_null() && object["wrong"].is_null());
-        assert_eq!(serde_json::from_value::<Row>(json).unwrap(), Row::new(Test::Barrier, 8));
+        assert_eq!(serde_json::from_value::<PerfRow>(json).unwrap(), PerfRow::new(Test::Barrier, 8));
     }
 
     #[test]
     fn a_row_with_wrong_data_is_counted_and_one_that_was_not_checked_is_not() {
-        let mut report = Report { machine: Machine::detect(), rows: vec![Row::new(Test::PutLatency, 2); 3] };
+        let mut report =
+            PerfReport { machine: MachineInfo::detect(), rows: vec![PerfRow::new(Test::PutLatency, 2); 3] };
         report.rows[0].wrong = Some(0);
         report.rows[1].wrong = Some(7);
         assert_eq!(report.wrong_rows(), 1);
