@@ -148,11 +148,7 @@ impl Mailed {
             number: 0,
             tells_after: n_turns / 2,
             ahead,
-<<<<<<< HEAD
-            yields: oversubscribed.then(HostKernel::detect),
-=======
             yields: oversubscribed,
->>>>>>> room/collective
         }))
     }
 

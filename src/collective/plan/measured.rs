@@ -419,15 +419,15 @@ mod tests {
     #[test]
     fn what_was_foreseen_is_taken_whatever_the_last_call_turns_out_to_have_taken() {
         let (mut routes, mut last) = (MeasuredRoutes::default(), 0);
-        let (mut routes, mut turned) = ([0; 2], 0);
+        let (mut taken, mut turned) = ([0; 2], 0);
         for call in 0..3 * PERIOD {
             let foreseen = routes.route(like(7, FROM));
             last = (last + 7919 * call) % 5000;
             assert_eq!(routes.next(like(7, FROM), FROM, last, Some(foreseen)), Some(foreseen));
-            routes[foreseen as usize] += 1;
+            taken[foreseen as usize] += 1;
             turned += usize::from(routes.route(like(7, FROM)) != foreseen);
         }
-        assert!(routes.into_iter().all(|taken| taken > 100) && turned >= 4, "{routes:?} {turned}");
+        assert!(taken.into_iter().all(|n| n > 100) && turned >= 4, "{taken:?} {turned}");
     }
 
     #[test]

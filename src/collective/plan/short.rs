@@ -94,7 +94,7 @@ mod tests {
             let [one, other] = [0, 1].map(|member| members[member].is_eager());
             assert_eq!(one, other, "both go the same way");
             mailed += usize::from(one);
-            let told = [0, 1].map(|member| members[member].told(false));
+            let told = [0, 1].map(|member| members[member].last_duration(false));
             for (index, member) in members.iter_mut().enumerate() {
                 let turn = member.turn;
                 member.note(told);

@@ -216,11 +216,11 @@ mod tests {
                 layout.credit(0),
                 layout.departure(0),
                 layout.mismatch_report(0),
-                layout.awaits(0),
+                layout.waits_for(0),
                 layout.notice(0),
                 layout.checks(0),
                 layout.inline_messages(0),
-                layout.mail(0),
+                layout.eager_slot(0),
                 layout.slot(0, 0),
                 layout.send_staging(),
                 layout.staging(),
@@ -233,13 +233,13 @@ mod tests {
             assert_eq!(layout.semaphore(n), layout.credit(0));
             assert_eq!(layout.credit(n), layout.departure(0));
             assert_eq!(layout.departure(n), layout.mismatch_report(0));
-            assert_eq!(layout.mismatch_report(n), layout.awaits(0));
-            assert_eq!(layout.awaits(n), layout.notice(0));
+            assert_eq!(layout.mismatch_report(n), layout.waits_for(0));
+            assert_eq!(layout.waits_for(n), layout.notice(0));
             assert_eq!(layout.notice(n), layout.checks(0));
             assert_eq!(layout.checks(n), layout.inline_messages(0));
-            assert!(layout.inline_messages(n) <= layout.mail(0));
+            assert!(layout.inline_messages(n) <= layout.eager_slot(0));
             assert!(layout.bounce(n, 0) <= layout.len() && layout.fragment_len() >= 4 << 10);
-            assert_eq!(layout.mail(LAP), layout.slot(0, 0));
+            assert_eq!(layout.eager_slot(LAP), layout.slot(0, 0));
             assert_eq!(layout.slot(n - 1, PIPE_SLOTS), layout.send_staging());
             assert_eq!(layout.send_staging() + layout.send_staging_len(), layout.staging());
             assert!(layout.len() < 4 << 20, "{n}: {} bytes", layout.len());
