@@ -8,7 +8,7 @@ mod signature;
 use crate::error::{Error, Result};
 use crate::heap::{HeapView, Region};
 use crate::reduce::{DataType, Reducer};
-use crate::shm::{Given, ReadSoon, Span, Taken};
+use crate::shm::{CacheHint, GivenBytes, Span, TakenBytes};
 use buffers::{given_in_heap, move_within, range, taken_in_heap};
 
 pub(crate) use algorithm::Choice;
@@ -238,7 +238,7 @@ impl Call<'_> {
 
     /// Copies `region` of the heap `span` to `output_at` of the output ([`take_result`](Self::take_result)), and then the bytes of
     /// the input from `input_at` on, which lies behind that, over the same region ([`give_input`](Self::give_input)): in one pass
-    /// if it can, and past the cache if the output is another buffer that is not `read_soon`.
+    /// if it can, and past the cache if the output is another buffer that is not `cache_hint`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
@@ -249,26 +249,26 @@ impl Call<'_> {
         input_at: u64,
         span: &Span,
         region: Region,
-        read_soon: ReadSoon,
+        cache_hint: CacheHint,
     ) -> Result<()> {
-        let (offset, len, read_soon) = (region.offset.get(), region.len, self.read_soon(read_soon));
+        let (offset, len, cache_hint) = (region.offset.get(), region.len, self.cache_hint(cache_hint));
         match (&self.input, &mut self.output) {
             (Input::Memory(input), Output::Memory(output)) => {
                 let (output, input) = (part_mut(output, output_at, len)?, part(input, input_at, len)?);
-                span.exchange(offset, output, input, read_soon)
+                span.exchange(offset, output, input, cache_hint)
             }
             (Input::InOutput(start), Output::Memory(both)) => {
                 let middle = range(both.len(), start.saturating_add(input_at), len)?.start;
                 let (output, input) = both.split_at_mut(middle);
-                span.exchange(offset, part_mut(output, output_at, len)?, part(input, 0, len)?, read_soon)
+                span.exchange(offset, part_mut(output, output_at, len)?, part(input, 0, len)?, cache_hint)
             }
             (Input::Heap(from), Output::Heap(to)) => {
                 let taken = taken_in_heap(view, shifted(*to, output_at), len)?;
                 let given = given_in_heap(view, shifted(*from, input_at), len)?;
-                span.exchange_any(offset, taken, given, read_soon)
+                span.exchange_any(offset, taken, given, cache_hint)
             }
             _ => {
-                self.take_result(view, output_at, span, region, read_soon)?;
+                self.take_result(view, output_at, span, region, cache_hint)?;
                 self.give_input(view, input_at, span, region)
             }
         }
@@ -283,10 +283,10 @@ impl Call<'_> {
     pub(crate) fn give_input(&self, view: &HeapView, at: u64, span: &Span, target: Region) -> Result<()> {
         let given = match (&self.input, &self.output) {
             (Input::Memory(input), Output::Memory(_) | Output::Heap(_)) => {
-                Given::Slice(part(input, at, target.len)?)
+                GivenBytes::Slice(part(input, at, target.len)?)
             }
             (Input::InOutput(start), Output::Memory(both)) => {
-                Given::Slice(part(both, start.saturating_add(at), target.len)?)
+                GivenBytes::Slice(part(both, start.saturating_add(at), target.len)?)
             }
             (Input::Heap(from), Output::Memory(_) | Output::Heap(_)) => {
                 given_in_heap(view, shifted(*from, at), target.len)?
@@ -306,22 +306,22 @@ impl Call<'_> {
         at: u64,
         span: &Span,
         source: Region,
-        read_soon: ReadSoon,
+        cache_hint: CacheHint,
     ) -> Result<()> {
-        let read_soon = self.read_soon(read_soon);
+        let cache_hint = self.cache_hint(cache_hint);
         let taken = match &mut self.output {
-            Output::Memory(output) => Taken::Slice(part_mut(output, at, source.len)?),
+            Output::Memory(output) => TakenBytes::Slice(part_mut(output, at, source.len)?),
             Output::Heap(offset) => taken_in_heap(view, shifted(*offset, at), source.len)?,
             output => return output.copy(view, at, span, source.offset.get(), source.len),
         };
-        span.take(source.offset.get(), taken, read_soon)
+        span.take(source.offset.get(), taken, cache_hint)
     }
 
     /// How soon results are read that go to the output: in place its lines are in the cache, and they go there.
-    fn read_soon(&self, apart: ReadSoon) -> ReadSoon {
+    fn cache_hint(&self, apart: CacheHint) -> CacheHint {
         match (&self.input, &self.output) {
-            (Input::InOutput(_), _) => ReadSoon::Yes,
-            (Input::Heap(from), Output::Heap(to)) if from == to => ReadSoon::Yes,
+            (Input::InOutput(_), _) => CacheHint::Keep,
+            (Input::Heap(from), Output::Heap(to)) if from == to => CacheHint::Keep,
             _ => apart,
         }
     }

@@ -369,9 +369,9 @@ impl Engine {
                 chunked::run(members, call, form, execute)
             };
         }
-        let stage = |members: &mut Members, call: &mut Call<'_>, read_soon| {
+        let stage = |members: &mut Members, call: &mut Call<'_>, cache_hint| {
             let prestaged = outset.who_has_prestaged(members, call, table);
-            StagedCall::new(call, members, tuning.oversubscribed, read_soon).run(members, call, prestaged)
+            StagedCall::new(call, members, tuning.oversubscribed, cache_hint).run(members, call, prestaged)
         };
         match way {
             Way::Eager => {

@@ -15,7 +15,7 @@ use crate::collective::transport::checksum;
 use crate::collective::transport::pipe::FragmentArrival;
 use crate::error::Result;
 use crate::faults::POST;
-use crate::heap::{Place, Region};
+use crate::heap::{HeapPlace, Region};
 
 /// Posts `words` with their checksum.
 #[cold]
@@ -49,7 +49,7 @@ pub(super) fn post_in_slot(
     }
     let crc = if members.checksums { checksum::of_call(members, call, 0, slot.len)? } else { 0 };
     let fabric = members.board.fabric();
-    fabric.damage(POST, Place { rank: fabric.rank(), offset: slot.offset }, slot.len);
+    fabric.damage(POST, HeapPlace { rank: fabric.rank(), offset: slot.offset }, slot.len);
     let places = places(members, call, crc);
     members.board.post(signature, places, told);
     Ok(())

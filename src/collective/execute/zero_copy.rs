@@ -16,7 +16,7 @@ use crate::collective::rendezvous::members::{Members, PerMember, fill};
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
 use crate::reduce::{Source, SourcePlace, Target};
-use crate::shm::ReadSoon;
+use crate::shm::CacheHint;
 
 /// Shares of an operation, and those of a switch channel, end at multiples of this many bytes, so that no two members write the same cache line pair.
 const SHARE_ALIGN: u64 = 128;
@@ -136,5 +136,11 @@ fn transfer(members: &Members, from: (usize, u64), to: (usize, u64), len: u64) -
         return Ok(());
     }
     let span = members.heap_of(from.0, source)?;
-    span.copy_to(source.offset.get(), members.heap_of(to.0, target)?, target.offset.get(), len, ReadSoon::Yes)
+    span.copy_to(
+        source.offset.get(),
+        members.heap_of(to.0, target)?,
+        target.offset.get(),
+        len,
+        CacheHint::Keep,
+    )
 }

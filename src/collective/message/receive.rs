@@ -9,7 +9,7 @@ use crate::collective::transport::checksum;
 use crate::collective::transport::pipe::{FragmentArrival, Pipes};
 use crate::error::Result;
 use crate::faults::MESSAGE;
-use crate::heap::{HeapOffset, Place, Region};
+use crate::heap::{HeapOffset, HeapPlace, Region};
 
 impl MessageState {
     /// Takes what has come into `output`.
@@ -160,7 +160,7 @@ impl MessageState {
         output.copy(members.view(), 0, heap, place.get(), self.len)?;
         self.moved = self.len;
         if let (&mut Output::Heap(offset), true) = (output, members.board.fabric().is_faulty()) {
-            let place = Place { rank: members.ranks()[members.me()], offset };
+            let place = HeapPlace { rank: members.ranks()[members.me()], offset };
             members.board.fabric().damage(MESSAGE, place, self.len);
         }
         Ok(())

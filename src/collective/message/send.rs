@@ -11,7 +11,7 @@ use crate::collective::transport::checksum::{self, FragmentCheck};
 use crate::collective::transport::pipe::Pipes;
 use crate::error::Result;
 use crate::faults::MESSAGE;
-use crate::heap::{HeapOffset, Place, Region};
+use crate::heap::{HeapOffset, HeapPlace, Region};
 
 /// The shortest message in the heap that is lent by who has a core of its own. One that is lent is copied once and not twice, but its
 /// sender waits until it is told that it was taken.
@@ -174,7 +174,7 @@ impl Fragment<'_, '_> {
         self.lay_out(pipes.members, self.to, slot)?;
         let fabric = pipes.members.board.fabric();
         if fabric.is_faulty() {
-            let place = Place { rank: pipes.members.ranks()[self.to], offset: shifted(slot, self.body) };
+            let place = HeapPlace { rank: pipes.members.ranks()[self.to], offset: shifted(slot, self.body) };
             fabric.damage(MESSAGE, place, self.len);
         }
         pipes.channel(self.to).signal()?;

@@ -45,7 +45,7 @@ impl CallBoard {
     /// Takes `n` numbers, of the past or the next ones, for steps within an operation that is counted as one.
     pub(crate) fn count_inner_steps(&mut self, n: u64) {
         self.inner_steps = self.inner_steps.wrapping_add(n);
-        self.progress[self.me].tell_aside(self.inner_steps);
+        self.progress[self.me].set_inner_steps(self.inner_steps);
     }
 
     /// Tells that the operation is over.

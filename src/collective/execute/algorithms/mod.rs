@@ -34,7 +34,7 @@ use crate::collective::transport::pipe::Pipes;
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
 use crate::reduce::{Source, SourcePlace, Target};
-use crate::shm::ReadSoon;
+use crate::shm::CacheHint;
 use tree::{Numbering, Shape};
 
 /// Executes the worker's call by `algorithm`, which can do it, among two members or more.
@@ -156,5 +156,5 @@ pub(crate) fn copy(members: &Members, source: HeapOffset, target: Region) -> Res
     }
     let heap = members.heap_of(members.me(), Region::new(source, target.len))?;
     members.heap_of(members.me(), target)?;
-    heap.copy_to(source.get(), heap, target.offset.get(), target.len, ReadSoon::Yes)
+    heap.copy_to(source.get(), heap, target.offset.get(), target.len, CacheHint::Keep)
 }

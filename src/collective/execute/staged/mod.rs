@@ -42,10 +42,10 @@ use crate::collective::call::{Call, Operation, Output, part_mut, shifted};
 use crate::collective::rendezvous::members::{Members, PerMember, fill};
 use crate::error::{Error, Result};
 use crate::faults::STAGE;
-use crate::heap::{Place, Region};
+use crate::heap::{HeapPlace, Region};
 use crate::reduce::{Source, SourcePlace, Target};
 use crate::shm::copy::fills_cache;
-use crate::shm::{ReadSoon, Span};
+use crate::shm::{CacheHint, Span};
 use slots::StagedPiece;
 use staging::Staging;
 pub(crate) use staging::{Prestaged, prestage};
@@ -59,7 +59,7 @@ pub(crate) struct StagedCall {
     /// What the input of each member is multiplied by, if it is.
     scalars: PerMember<u64>,
     /// Whether results are read before they would be driven out of the cache again.
-    read_soon: ReadSoon,
+    cache_hint: CacheHint,
 }
 
 /// Some bytes of one block of a piece.
@@ -86,21 +86,21 @@ impl StagedPart {
 }
 
 impl StagedCall {
-    /// The way to execute `call`, which all members of `members` have posted; `oversubscribed` ones share cores. Whether results are `read_soon`
+    /// The way to execute `call`, which all members of `members` have posted; `oversubscribed` ones share cores. Whether results are `cache_hint`
     /// goes by their length if it is not said.
     pub(crate) fn new(
         call: &Call<'_>,
         members: &Members,
         oversubscribed: bool,
-        read_soon: Option<ReadSoon>,
+        cache_hint: Option<CacheHint>,
     ) -> Self {
         let staging = Staging::new(call, members, oversubscribed);
-        let read_soon = read_soon.unwrap_or_else(|| by_length(call, members.n_members() as u64));
+        let cache_hint = cache_hint.unwrap_or_else(|| by_length(call, members.n_members() as u64));
         let behind_of = |member| staging.behind(members.board.post_of(member).places());
         let behind = (0..members.n_members()).map(behind_of).collect();
         let mut scalars = PerMember::new();
         combine::gather_scalars(members, call, &mut scalars, combine::scalar_of_large);
-        Self { staging, behind, scalars, read_soon }
+        Self { staging, behind, scalars, cache_hint }
     }
 
     /// Executes `call` after all members have posted, and some have staged `prestaged`.
@@ -173,7 +173,7 @@ impl StagedCall {
             let region = self.slot(members, members.me(), &part);
             let span = members.heap_of(members.me(), region)?;
             let input_at = next.start + part.bytes.start;
-            call.exchange(members.view(), part.start(), input_at, span, region, self.read_soon)?;
+            call.exchange(members.view(), part.start(), input_at, span, region, self.cache_hint)?;
             damage_staged(members, members.me(), region);
             Ok::<_, Error>(())
         })?;
@@ -265,7 +265,7 @@ impl StagedCall {
         self.targets(members, &mut call.output, receivers, part, &mut targets)?;
         let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
         let count = part.len() / self.staging.size;
-        if self.read_soon == ReadSoon::No && targets.len() > 1 {
+        if self.cache_hint == CacheHint::Bypass && targets.len() > 1 {
             return reducer.combine_keeping_others(&self.scalars, &sources, &mut targets, count);
         }
         reducer.combine_scaled(&self.scalars, &sources, &mut targets, count)
@@ -326,18 +326,22 @@ impl StagedCall {
             let part = StagedPart::new(piece, 0, bytes);
             let source = self.slot(members, members.me(), &part);
             let span = members.heap_of(members.me(), source)?;
-            call.take_result(members.view(), part.start(), span, source, self.read_soon)
+            call.take_result(members.view(), part.start(), span, source, self.cache_hint)
         })
     }
 }
 
 /// Whether results of `call` are read before what all members read and write has driven them out of the cache: as where a copy goes past
 /// it, a store through it would first read what it overwrites.
-fn by_length(call: &Call<'_>, n_members: u64) -> ReadSoon {
+fn by_length(call: &Call<'_>, n_members: u64) -> CacheHint {
     let len = call.count.saturating_mul(call.data_type.size() as u64);
     let n_outputs = if call.operation == Operation::Reduce { 1 } else { n_members };
     // By half, as a copy reads as much as it writes.
-    if fills_cache(len.saturating_mul(n_members + n_outputs) / 2) { ReadSoon::No } else { ReadSoon::Yes }
+    if fills_cache(len.saturating_mul(n_members + n_outputs) / 2) {
+        CacheHint::Bypass
+    } else {
+        CacheHint::Keep
+    }
 }
 
 /// Has faults strike what this member has written to `region` of the heap of `member`.
@@ -345,7 +349,7 @@ fn by_length(call: &Call<'_>, n_members: u64) -> ReadSoon {
 fn damage_staged(members: &Members, member: usize, region: Region) {
     let fabric = members.board.fabric();
     if fabric.is_faulty() {
-        fabric.damage(STAGE, Place { rank: members.ranks()[member], offset: region.offset }, region.len);
+        fabric.damage(STAGE, HeapPlace { rank: members.ranks()[member], offset: region.offset }, region.len);
     }
 }
 
