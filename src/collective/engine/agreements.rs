@@ -7,9 +7,9 @@ use crate::channel::{MemoryChannel, SetAside};
 use crate::collective::call::{CallSignature, ChannelKind, Choice, Operation};
 use crate::collective::execute::cached::Kept;
 use crate::collective::execute::custom::{CustomAlgorithm, Registration};
-use crate::collective::plan::tuning::{CommTable, Table, Tuning};
+use crate::collective::plan::tuning::{Table, Tuning};
 use crate::collective::rendezvous::trace;
-use crate::collective::transport::agree_slots;
+use crate::collective::transport::{NONE_LEFT, NONE_TO_BEGIN_WITH, agree_slots, check_balance};
 use crate::error::{Error, Result};
 
 impl Engine {
@@ -19,7 +19,7 @@ impl Engine {
     /// Those of [`Engine::run`].
     pub(crate) fn announce(&mut self, signature: CallSignature, operation: Operation) -> Result<()> {
         let board = &mut self.members.board;
-        let met = board.meet(signature, operation, [0; 2], &[]);
+        let met = board.meet(signature, operation, &[]);
         board.or_revoke(met)
     }
 
@@ -77,7 +77,7 @@ impl Engine {
         check_balance(told.iter().map(|words| words[0]), NONE_LEFT)
     }
 
-    /// Tells all members `words`, at most [`super::board::INLINE_WORDS`] of them, and returns what each has told: as many.
+    /// Tells all members `words`, at most [`INLINE_WORDS`](crate::collective::rendezvous::post::INLINE_WORDS) of them, and returns what each has told: as many.
     ///
     /// # Errors
     /// Those of [`Engine::run`].
@@ -140,8 +140,7 @@ impl Engine {
     pub(crate) fn tune(&mut self, table: Result<Table>, oversubscribed: bool) -> Result<()> {
         let agreed = self.agree(table, oversubscribed);
         self.again = Kept::default();
-        self.tuning = agreed.inspect_err(|_| self.members.board.revoke())?;
-        self.table = CommTable::new(&self.tuning, self.members.n_members());
+        self.planner.set_tuning(agreed.inspect_err(|_| self.members.board.revoke())?);
         Ok(())
     }
 
@@ -180,25 +179,7 @@ impl Engine {
             }
         }
         self.again = Kept::default();
-        self.customs.set(operation, algorithm);
+        self.planner.register(operation, algorithm);
         Ok(())
-    }
-}
-
-/// What is to hold when all members have come to the end.
-const NONE_LEFT: &str = "none when all ranks leave";
-
-/// What is to hold where all members begin a call over pipes.
-pub(super) const NONE_TO_BEGIN_WITH: &str = "none when all ranks make a call over the same channels";
-
-/// Refuses what must not find messages left in pipes, after all members have told their `balances` ([`Pipework::balance`]): all of
-/// them do.
-///
-/// [`Pipework::balance`]: crate::collective::transport::Pipework::balance
-pub(super) fn check_balance(balances: impl Iterator<Item = u64>, expected: &'static str) -> Result<()> {
-    let name = "the number of messages that were sent and not received";
-    match balances.fold(0, u64::wrapping_add) {
-        0 => Ok(()),
-        value => Err(Error::InvalidArgument { name, value, expected }),
     }
 }

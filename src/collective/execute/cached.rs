@@ -15,6 +15,7 @@ use crate::collective::call::{
     Algorithm, Call, CallSignature, ChannelKind, Choice, Input, Operation, Output,
 };
 use crate::collective::rendezvous::members::Members;
+use crate::collective::rendezvous::post::EagerPost;
 use crate::collective::rendezvous::trace;
 use crate::error::Result;
 use crate::heap::HeapOffset;
@@ -169,10 +170,10 @@ impl Again {
         let (heap, board) = members.heap_and_board();
         board.begin(Operation::AllReduce)?;
         let word = self.read(heap, input)?;
-        board.post_first(signature, [0; 2], &[word]);
+        board.post_first(signature, EagerPost::of(&[word]));
         board.fetch_next();
         let mut words = ArrayVec::<u64, { MAX_RANKS as usize }>::new();
-        board.await_each(Operation::AllReduce, |post| words.push(post.map_or(word, |post| post.data(0))))?;
+        board.await_each(Operation::AllReduce, |post| words.push(post.map_or(word, |post| post.eager().data(0))))?;
         let len = usize::try_from(self.len).unwrap_or(0);
         self.write(heap, output, self.reducer.combine_words(&words, len))
     }

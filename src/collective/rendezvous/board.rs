@@ -21,6 +21,7 @@ use super::at_barrier::AtBarrier;
 use super::deadlock::DeadlockNotices;
 use super::history::CallWithHistory;
 use super::mismatch_report::MismatchReports;
+use super::post::{EagerPost, HEAD, LargePost, Post};
 use super::waiting::WaitsFor;
 use crate::channel::Fabric;
 use crate::collective::call::{CallSignature, Operation};
@@ -30,34 +31,6 @@ use crate::heap::HeapOffset;
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{ParkCell, PostCell, ProgressCell, spin_until};
-
-/// The words of a post that come before its data: signature, and where the input and the output are.
-const HEAD: usize = 4;
-
-/// The words of a post that can hold data.
-pub(crate) const INLINE_WORDS: usize = crate::sync::POST_WORDS - HEAD;
-
-/// What one member has posted.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Post<'a>(pub(super) &'a PostCell);
-
-impl Post<'_> {
-    pub(super) fn call(self) -> CallWithHistory {
-        CallWithHistory([self.0.word(0), self.0.word(1)])
-    }
-
-    /// The two words about its buffers, whatever the operation takes them for. To be checked before use.
-    #[inline]
-    pub(crate) fn places(self) -> [u64; 2] {
-        [self.0.word(2), self.0.word(3)]
-    }
-
-    /// Word number `index` of the data.
-    #[inline]
-    pub(crate) fn data(self, index: usize) -> u64 {
-        self.0.word(HEAD + index)
-    }
-}
 
 /// One member's side of the board.
 #[derive(Debug)]
@@ -193,7 +166,7 @@ impl CallBoard {
         Ok(())
     }
 
-    /// Begins the next operation, posts what this member does, and waits until all members have posted the same call.
+    /// Begins the next operation, posts `words`, and waits until all members have posted the same call.
     ///
     /// # Errors
     /// Those of [`CallBoard::await_post`].
@@ -201,29 +174,39 @@ impl CallBoard {
         &mut self,
         signature: CallSignature,
         operation: Operation,
-        places: [u64; 2],
-        data: &[u64],
+        words: &[u64],
     ) -> Result<()> {
         self.begin(operation)?;
-        self.post(signature, places, data);
+        self.post(signature, EagerPost::of(words));
         self.await_posts(operation)
     }
 
-    /// Posts what this member does: `signature`, where its buffers are, and `data`.
+    /// Posts an eager call.
     // In line whoever calls it: how many words there are is known there as a rule.
     #[inline(always)]
-    pub(crate) fn post(&mut self, signature: CallSignature, places: [u64; 2], data: &[u64]) {
+    pub(crate) fn post(&mut self, signature: CallSignature, post: EagerPost<'_>) {
         let call = CallWithHistory::new(signature, self.history);
+        let (head, data) = post.to_words();
         self.keep(call);
-        self.put_up(call, places, data);
+        self.put_up(call, head, data);
     }
 
     /// Posts as [`CallBoard::post`] does, and keeps its own books only when the others can read it: quicker where they all wait for
     /// it, slower where one of them goes on at once.
     #[inline(always)]
-    pub(crate) fn post_first(&mut self, signature: CallSignature, places: [u64; 2], data: &[u64]) {
+    pub(crate) fn post_first(&mut self, signature: CallSignature, post: EagerPost<'_>) {
         let call = CallWithHistory::new(signature, self.history);
-        self.put_up(call, places, data);
+        let (head, data) = post.to_words();
+        self.put_up(call, head, data);
+        self.keep(call);
+    }
+
+    /// Posts a call that is not eager, and keeps its own books afterwards.
+    #[inline(always)]
+    pub(crate) fn post_large(&mut self, signature: CallSignature, post: LargePost) {
+        let call = CallWithHistory::new(signature, self.history);
+        let (head, data) = post.to_words();
+        self.put_up(call, head, &data);
         self.keep(call);
     }
 
@@ -236,8 +219,8 @@ impl CallBoard {
     }
 
     #[inline(always)]
-    fn put_up(&self, call: CallWithHistory, places: [u64; 2], data: &[u64]) {
-        let head: [u64; HEAD] = [call.0[0], call.0[1], places[0], places[1]];
+    fn put_up(&self, call: CallWithHistory, own: [u64; 2], data: &[u64]) {
+        let head: [u64; HEAD] = [call.0[0], call.0[1], own[0], own[1]];
         self.posts[self.me][self.turn_index()].post(self.sequence, head, data);
         self.park.wake(self.fabric.kernel());
     }

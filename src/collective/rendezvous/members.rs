@@ -74,7 +74,7 @@ impl Members {
         self.checksums || self.board.fabric().is_faulty()
     }
 
-    /// Tells all members `words`, at most [`super::board::INLINE_WORDS`] of them, and returns what each has told: as many.
+    /// Tells all members `words`, at most [`super::post::INLINE_WORDS`] of them, and returns what each has told: as many.
     /// `signature` says what they agree on by this; how many words there are is compared, too, as nobody has written more.
     ///
     /// # Errors
@@ -85,9 +85,9 @@ impl Members {
         signature: CallSignature,
         words: &[u64],
     ) -> Result<Vec<Vec<u64>>> {
-        let met = self.board.meet(signature.of_words(words.len()), operation, [0; 2], words);
+        let met = self.board.meet(signature.of_words(words.len()), operation, words);
         self.board.or_revoke(met)?;
-        let told = |member| (0..words.len()).map(|index| self.board.post_of(member).data(index)).collect();
+        let told = |member| (0..words.len()).map(|index| self.board.post_of(member).word(index)).collect();
         Ok((0..self.n_members()).map(told).collect())
     }
 

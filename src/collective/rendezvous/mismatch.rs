@@ -1,7 +1,8 @@
 //! What a member finds out, and says, when members are in different calls.
 
-use super::board::{CallBoard, Post, index};
+use super::board::{CallBoard, index};
 use super::history::CallWithHistory;
+use super::post::Post;
 use crate::collective::call::{CallSignature, Operation};
 use crate::collective::region::LAP;
 use crate::error::{Error, Result};

@@ -8,6 +8,7 @@ pub(crate) mod history;
 pub(crate) mod members;
 pub(crate) mod mismatch;
 pub(crate) mod mismatch_report;
+pub(crate) mod post;
 pub(crate) mod progress;
 pub(crate) mod trace;
 pub(crate) mod waiting;

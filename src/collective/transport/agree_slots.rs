@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use crate::channel::{Fabric, MAX_CHANNELS_PER_PEER, SetAside};
 use crate::collective::call::{CallSignature, Operation};
-use crate::collective::rendezvous::board::INLINE_WORDS;
+use crate::collective::rendezvous::post::INLINE_WORDS;
 use crate::collective::rendezvous::members::Members;
 use crate::error::Result;
 use crate::rank::Rank;

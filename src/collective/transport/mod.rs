@@ -113,3 +113,19 @@ fn each_other<T>(members: &Members, make: impl Fn(usize) -> Result<T>) -> Result
     let one = |member| if member == members.me() { Ok(None) } else { make(member).map(Some) };
     (0..members.n_members()).map(one).collect()
 }
+
+/// What is to hold when all members have come to the end.
+pub(crate) const NONE_LEFT: &str = "none when all ranks leave";
+
+/// What is to hold where all members begin a call over pipes.
+pub(crate) const NONE_TO_BEGIN_WITH: &str = "none when all ranks make a call over the same channels";
+
+/// Refuses what must not find messages left in pipes, after all members have told their `balances` ([`Pipework::balance`]): all of
+/// them do.
+pub(crate) fn check_balance(balances: impl Iterator<Item = u64>, expected: &'static str) -> Result<()> {
+    let name = "the number of messages that were sent and not received";
+    match balances.fold(0, u64::wrapping_add) {
+        0 => Ok(()),
+        value => Err(Error::InvalidArgument { name, value, expected }),
+    }
+}

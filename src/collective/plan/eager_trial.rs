@@ -26,7 +26,7 @@ const TIMED: u8 = 1;
 
 /// What both members know.
 #[derive(Debug)]
-pub(crate) struct Shorts {
+pub(crate) struct EagerTrial {
     /// Of runs.
     trials: Trials,
     /// Which call of its run is the next one.
@@ -36,14 +36,14 @@ pub(crate) struct Shorts {
     len: u64,
 }
 
-impl Default for Shorts {
+impl Default for EagerTrial {
     fn default() -> Self {
         let trials = Trials::new(Lengths { first: 4, other: 3, counting: 2 });
         Self { trials, turn: 0, last_duration: 0, len: 1 }
     }
 }
 
-impl Shorts {
+impl EagerTrial {
     /// Whether the next call goes with its announcement.
     pub(crate) fn is_eager(&self) -> bool {
         self.trials.route() == Route::First
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     /// Makes `n` calls on both members, which take what `cost_of` says and a delay that only one of them has; tells how many were mailed.
-    fn live(members: &mut [Shorts; 2], n: usize, cost_of: impl Fn(bool) -> u64) -> usize {
+    fn live(members: &mut [EagerTrial; 2], n: usize, cost_of: impl Fn(bool) -> u64) -> usize {
         let mut mailed = 0;
         for call in 0..n {
             let [one, other] = [0, 1].map(|member| members[member].is_eager());
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn both_members_take_the_quicker_way_after_a_few_runs_and_change_it_when_cores_turn() {
-        let mut members = [Shorts::default(), Shorts::default()];
+        let mut members = [EagerTrial::default(), EagerTrial::default()];
         live(&mut members, 24, costs(1500, 1100));
         assert_eq!(live(&mut members, 60, costs(1500, 1100)), 0);
         live(&mut members, 60, costs(1750, 2600));
@@ -122,26 +122,26 @@ mod tests {
 
     #[test]
     fn within_twenty_calls_both_ways_are_gone_as_the_oracle_counts_on() {
-        let mut members = [Shorts::default(), Shorts::default()];
+        let mut members = [EagerTrial::default(), EagerTrial::default()];
         assert_eq!(live(&mut members, 20, costs(1000, 2000)), 12);
     }
 
     #[test]
     fn nothing_is_tried_out_where_a_member_says_so() {
-        let mut shorts = Shorts::default();
+        let mut trial = EagerTrial::default();
         for _ in 0..100 {
-            assert!(shorts.is_eager());
-            shorts.note([shorts.last_duration(true), 100]);
+            assert!(trial.is_eager());
+            trial.note([trial.last_duration(true), 100]);
         }
     }
 
     #[test]
     fn only_one_call_of_a_run_is_timed() {
-        let mut shorts = Shorts::default();
+        let mut trial = EagerTrial::default();
         let mut is_timed = || {
-            let begun = shorts.begin();
-            shorts.note([1, 1]);
-            shorts.end(begun, 8192);
+            let begun = trial.begin();
+            trial.note([1, 1]);
+            trial.end(begun, 8192);
             begun.is_some()
         };
         assert_eq!([(); 6].map(|()| is_timed()), [false, true, false, false, true, false]);

@@ -18,11 +18,11 @@ pub(crate) struct CommTable {
     /// By operation and kind of buffers.
     steps: [[Box<[Step]>; 2]; CODES],
     /// Whether it is left to measurement how short all-reduces go.
-    is_open: bool,
+    is_on_trial: bool,
 }
 
 /// All-reduces of more bytes, of those that travel with the announcement, may be left to measurement.
-const OPEN_ABOVE: u64 = 4 << 10;
+const TRIED_ABOVE: u64 = 4 << 10;
 
 impl CommTable {
     /// Those among `n_members`.
@@ -32,20 +32,20 @@ impl CommTable {
         let n_ranks = u32::try_from(n_members).unwrap_or(u32::MAX);
         let steps_of =
             |operation, buffers| tuning.table.steps(operation, n_ranks, tuning.oversubscribed, buffers);
-        let mut choices = Self {
+        let mut table = Self {
             eager_below: [0; CODES],
             steps: std::array::from_fn(|_| Default::default()),
-            is_open: n_members == 2
+            is_on_trial: n_members == 2
                 && !tuning.oversubscribed
                 && !tuning.table.has_case(Operation::AllReduce, tuning.oversubscribed),
         };
         for operation in Operation::ALL {
             let both = BufferKind::ALL.map(|buffers| steps_of(operation, buffers));
             let code = operation as usize;
-            choices.eager_below[code] = both.into_iter().map(eager_below).min().unwrap_or(0);
-            choices.steps[code] = both.map(Box::from);
+            table.eager_below[code] = both.into_iter().map(eager_below).min().unwrap_or(0);
+            table.steps[code] = both.map(Box::from);
         }
-        choices
+        table
     }
 
     /// Whether data of an `operation` to which no rank contributes more than `len` bytes travel with its announcement.
@@ -57,8 +57,8 @@ impl CommTable {
     /// Whether an `operation` to which no rank contributes more than `len` bytes travels with its announcement only where that is
     /// quicker, by measurement: where no table says it.
     #[inline]
-    pub(crate) fn is_open(&self, operation: Operation, len: u64) -> bool {
-        len > OPEN_ABOVE && operation == Operation::AllReduce && self.is_open
+    pub(crate) fn is_on_trial(&self, operation: Operation, len: u64) -> bool {
+        len > TRIED_ABOVE && operation == Operation::AllReduce && self.is_on_trial
     }
 
     /// What does an `operation` to which no rank contributes more than `len` bytes.
