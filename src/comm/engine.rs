@@ -94,7 +94,7 @@ impl Communicator {
         buffers: BufferKind,
         len: u64,
     ) -> Result<Algorithm> {
-        Ok(self.engine()?.algorithm_for(operation, buffers, len))
+        Ok(self.engine()?.planner().algorithm_for(operation, buffers, len))
     }
 
     /// Whether some rank shares its core with another, or with the proxy service: those that wait then give way. The first call is
@@ -103,7 +103,7 @@ impl Communicator {
     /// # Errors
     /// Those of [`Communicator::algorithm_for`].
     pub fn is_oversubscribed(&mut self) -> Result<bool> {
-        Ok(self.engine()?.tuning().oversubscribed)
+        Ok(self.engine()?.planner().tuning().oversubscribed)
     }
 
     /// Returns when all ranks have called it. Acquires everything that any of them did before.

@@ -297,9 +297,12 @@ impl Engine {
             while n_eager < rest.len().min(fused::MOST) && self.can_be_fused(&rest[n_eager], choice)? {
                 n_eager += 1;
             }
-            let n_fused =
-                fused::fitting(&rest[..n_eager], self.members.n_members(), self.planner.tuning().oversubscribed)?
-                    .max(1);
+            let n_fused = fused::fitting(
+                &rest[..n_eager],
+                self.members.n_members(),
+                self.planner.tuning().oversubscribed,
+            )?
+            .max(1);
             let (now, later) = rest.split_at_mut(n_fused);
             match now {
                 [call] => self.run(call, choice)?,

@@ -173,7 +173,9 @@ impl Again {
         board.post_first(signature, EagerPost::of(&[word]));
         board.fetch_next();
         let mut words = ArrayVec::<u64, { MAX_RANKS as usize }>::new();
-        board.await_each(Operation::AllReduce, |post| words.push(post.map_or(word, |post| post.eager().data(0))))?;
+        board.await_each(Operation::AllReduce, |post| {
+            words.push(post.map_or(word, |post| post.eager().data(0)))
+        })?;
         let len = usize::try_from(self.len).unwrap_or(0);
         self.write(heap, output, self.reducer.combine_words(&words, len))
     }

@@ -17,8 +17,8 @@ use arrayvec::ArrayVec;
 use super::{combine, eager_checked};
 use crate::collective::call::{Call, CallSignature, Input, Operation, Output, part, part_mut};
 use crate::collective::region::EAGER_LEN;
-use crate::collective::rendezvous::post::{EagerPost, INLINE_WORDS};
 use crate::collective::rendezvous::members::{Members, PerMember};
+use crate::collective::rendezvous::post::{EagerPost, INLINE_WORDS};
 use crate::collective::rendezvous::trace;
 use crate::error::Result;
 use crate::rank::MAX_RANKS;
@@ -107,7 +107,9 @@ fn reduce_word(members: &mut Members, call: &mut Call<'_>, signature: CallSignat
         return Ok(());
     }
     let mut words = ArrayVec::<u64, { MAX_RANKS as usize }>::new();
-    members.board.await_each(call.operation, |post| words.push(post.map_or(word, |post| post.eager().data(0))))?;
+    members
+        .board
+        .await_each(call.operation, |post| words.push(post.map_or(word, |post| post.eager().data(0))))?;
     let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
     let result = reducer.combine_words(&words, usize::try_from(len).unwrap_or(0));
     call.write_word(members.view(), result, len)

@@ -9,8 +9,8 @@
 use super::combine;
 use super::eager::{INLINE_LEN, contributors, words_of};
 use crate::collective::call::{Call, CallSignature, Input};
-use crate::collective::rendezvous::post::{EagerPost, INLINE_WORDS};
 use crate::collective::rendezvous::members::Members;
+use crate::collective::rendezvous::post::{EagerPost, INLINE_WORDS};
 use crate::collective::transport::checksum;
 use crate::collective::transport::pipe::FragmentArrival;
 use crate::error::Result;
@@ -44,7 +44,9 @@ pub(super) fn post_in_slot(
     told: &[u64],
 ) -> Result<()> {
     if matches!(call.input, Input::None) {
-        members.board.post(signature, EagerPost { checksum: 0, scalar: combine::own_scalar(call), data: told });
+        members
+            .board
+            .post(signature, EagerPost { checksum: 0, scalar: combine::own_scalar(call), data: told });
         return Ok(());
     }
     let crc = if members.checksums { checksum::of_call(members, call, 0, slot.len)? } else { 0 };

@@ -47,7 +47,8 @@ pub(crate) fn run(
                 // Direct pipes need no agreement.
                 pipework.require(members, kind)?;
             }
-            let mut run = |members: &mut Members, piece: &mut Call<'_>| pipework.run(members, piece, algorithm, kind);
+            let mut run =
+                |members: &mut Members, piece: &mut Call<'_>| pipework.run(members, piece, algorithm, kind);
             match chunked {
                 None => run(members, call),
                 Some(form) => chunked::run(members, call, form, run),

@@ -11,8 +11,8 @@
 
 use super::combine;
 use crate::collective::call::{Call, Operation, Output, shifted};
-use crate::collective::rendezvous::post::PostedLarge;
 use crate::collective::rendezvous::members::{Members, PerMember, fill};
+use crate::collective::rendezvous::post::PostedLarge;
 use crate::error::Result;
 use crate::heap::Region;
 use crate::reduce::{Source, SourcePlace, Target};

@@ -91,11 +91,7 @@ pub(crate) enum Execution<'p> {
     /// Members read and write each other's buffers where these lie.
     ZeroCopy,
     /// Members stage what others need.
-    Staged {
-        prestaged: Prestaged,
-        hint: CacheHint,
-        oversubscribed: bool,
-    },
+    Staged { prestaged: Prestaged, hint: CacheHint, oversubscribed: bool },
     /// An algorithm sends fragments from member to member: over the buffers themselves, or, in this form, over chunks of these in the heap.
     OverPipes { algorithm: PipeAlgorithm<'p>, kind: ChannelKind, chunked: Option<ElementForm> },
 }
@@ -373,7 +369,9 @@ impl Planner {
         let in_heap = (0..n).all(|member| buffers(member).are_reachable(call.operation));
         let way = if proposal.way == Way::ByTable { self.tabled(call, len, in_heap) } else { proposal.way };
         match way {
-            Way::TwoShot | Way::TwoShotOnTrial => Ok(self.two_shots(proposal, call, signature, in_heap, me, posts)),
+            Way::TwoShot | Way::TwoShotOnTrial => {
+                Ok(self.two_shots(proposal, call, signature, in_heap, me, posts))
+            }
             Way::OverPipes(..) | Way::Custom(_) => {
                 check_balance((0..n).map(|member| posts(member).balance()), NONE_TO_BEGIN_WITH)?;
                 Ok(Plan::unmeasured(self.over_pipes(way, call, in_heap)))
@@ -427,7 +425,8 @@ impl Planner {
     fn over_pipes(&self, way: Way, call: &Call<'_>, in_heap: bool) -> Execution<'_> {
         let (algorithm, kind) = match way {
             Way::Custom(kind) => {
-                let custom = self.customs.get(call.operation).expect("an algorithm that was proposed is registered");
+                let custom =
+                    self.customs.get(call.operation).expect("an algorithm that was proposed is registered");
                 (PipeAlgorithm::Custom(custom.as_ref()), kind)
             }
             Way::OverPipes(algorithm, kind) => (PipeAlgorithm::BuiltIn(algorithm), kind),

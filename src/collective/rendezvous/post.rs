@@ -63,7 +63,7 @@ impl<'d> EagerPost<'d> {
     }
 
     #[inline(always)]
-    pub(super) const fn to_words(self) -> ([u64; 2], &'d [u64]) {
+    pub(crate) const fn to_words(self) -> ([u64; 2], &'d [u64]) {
         ([self.checksum, self.scalar], self.data)
     }
 }
@@ -84,15 +84,16 @@ pub(crate) struct LargePost {
 
 impl LargePost {
     #[inline(always)]
-    pub(super) const fn to_words(self) -> ([u64; 2], [u64; LARGE_WORDS]) {
-        let Self { buffers: Buffers { input, output }, balance, scalar, last_duration, last_short_duration } = self;
+    pub(crate) const fn to_words(self) -> ([u64; 2], [u64; LARGE_WORDS]) {
+        let Self { buffers: Buffers { input, output }, balance, scalar, last_duration, last_short_duration } =
+            self;
         ([input.to_word(), output.to_word()], [balance, scalar, last_duration, last_short_duration])
     }
 }
 
 /// What one member has posted, of whatever kind.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Post<'a>(pub(super) &'a PostCell);
+pub(crate) struct Post<'a>(pub(crate) &'a PostCell);
 
 impl<'a> Post<'a> {
     pub(super) fn call(self) -> CallWithHistory {

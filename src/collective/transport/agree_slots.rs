@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 use crate::channel::{Fabric, MAX_CHANNELS_PER_PEER, SetAside};
 use crate::collective::call::{CallSignature, Operation};
-use crate::collective::rendezvous::post::INLINE_WORDS;
 use crate::collective::rendezvous::members::Members;
+use crate::collective::rendezvous::post::INLINE_WORDS;
 use crate::error::Result;
 use crate::rank::Rank;
 
