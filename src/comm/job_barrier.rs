@@ -1,22 +1,28 @@
 //! Where all ranks of a job meet: its barrier, and the comparison of what they are about to do.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+<<<<<<< HEAD:src/comm/meeting.rs
 use super::watch::BarrierWatch;
 use crate::channel::{Fabric, World};
 use crate::collective::{CallSignature, Engine, Operation, call_proposed, can_agree, proposed};
+=======
+use crate::channel::{Fabric, PREPARING, World, occupation_code};
+use crate::collective::{Engine, LEFT, Operation, CallSignature, call_met, call_proposed, can_agree, proposed};
+>>>>>>> main:src/comm/job_barrier.rs
 use crate::error::{Error, Result};
-use crate::rank::Rank;
+use crate::rank::{Rank, RankSet};
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{
-    AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, BarrierPurpose, ParkCell, ProgressCell,
-    Waiting,
+    AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, BarrierPurpose, LifeStatus, ParkCell,
+    ProgressCell, SleepWord, Stop, Waiting, WaitingIn, Watch,
 };
 use crate::trace::{Note, Recorder, Verb};
 
 /// One rank's side of the meeting.
 #[derive(Debug)]
-pub(super) struct Meeting {
+pub(super) struct JobBarrier {
     fabric: Arc<Fabric>,
     barrier: Barrier<CellSlice<BarrierCell>, CellRef<ParkCell>>,
     agreement: Agreement<CellSlice<AgreementCell>>,
@@ -25,18 +31,23 @@ pub(super) struct Meeting {
     /// How often all have met within an operation that was counted already, or is counted elsewhere.
     aside: u64,
     /// What of the program's this is within, while it is.
-    within: Option<Within>,
+    within: Option<EnclosingCall>,
 }
 
 /// A call of the program's within which ranks meet.
 #[derive(Clone, Copy, Debug)]
+<<<<<<< HEAD:src/comm/meeting.rs
 struct Within {
     call: CallSignature,
+=======
+struct EnclosingCall {
+    call: CallSignature,
+>>>>>>> main:src/comm/job_barrier.rs
     /// How often all had met when it began.
     since: u64,
 }
 
-impl Meeting {
+impl JobBarrier {
     pub(super) fn new(fabric: &Arc<Fabric>) -> Self {
         let world: &World = fabric.world();
         let (cells, park) = world.control().barrier();
@@ -58,14 +69,20 @@ impl Meeting {
         }
     }
 
+<<<<<<< HEAD:src/comm/meeting.rs
     /// Counts no meeting until [`Meeting::end_within`]: this rank has told that it is in `call`, which errors name, here and on others.
     pub(super) fn begin_within(&mut self, call: CallSignature) {
         self.within.get_or_insert(Within { call, since: self.barrier.generation() });
+=======
+    /// Counts no meeting until [`JobBarrier::end_within`]: this rank has told that it is in `call`, which errors name, here and on others.
+    pub(super) fn begin_within(&mut self, call: CallSignature) {
+        self.within.get_or_insert(EnclosingCall { call, since: self.barrier.generation() });
+>>>>>>> main:src/comm/job_barrier.rs
     }
 
     /// Counts each meeting again.
     pub(super) fn end_within(&mut self) {
-        if let Some(Within { since, .. }) = self.within.take() {
+        if let Some(EnclosingCall { since, .. }) = self.within.take() {
             self.aside = self.aside.wrapping_add(self.barrier.generation().wrapping_sub(since));
         }
     }
@@ -166,7 +183,7 @@ impl Meeting {
     /// has given up waiting in.
     ///
     /// # Errors
-    /// Those of [`Meeting::meet`].
+    /// Those of [`JobBarrier::meet`].
     pub(super) fn finalize(&mut self, engine: Option<&Engine>) -> Result<()> {
         if self.barrier.has_arrived() {
             return self.meet(Operation::Finalize, engine);
@@ -228,7 +245,7 @@ impl Meeting {
 fn explained(mine: CallSignature, error: Error, watch: &BarrierWatch<'_>) -> Error {
     let before = || watch.engine.and_then(Engine::first_mismatch);
     let differs = |(rank, theirs)| Error::CallMismatch { mine, rank, theirs };
-    let now = || watch.beside().or_else(|| watch.astray()).map(differs);
+    let now = || watch.with_other_purpose().or_else(|| watch.in_other_call()).map(differs);
     let found = if matches!(error, Error::Revoked { .. }) { before().or_else(now) } else { None };
     found.unwrap_or_else(|| match watch.engine {
         Some(engine) => engine.explain(mine, error),
@@ -265,5 +282,90 @@ pub(super) fn agreed(
     match theirs.into_iter().find(|(_, theirs)| theirs[FAILED] != 0) {
         Some((rank, _)) => Err(Error::FailedElsewhere { operation: operation.name(), rank }),
         None => Ok(()),
+    }
+}
+
+/// Watches the epoch, and the lives of the ranks that are missing from generation `target`.
+#[derive(Debug)]
+pub(super) struct BarrierWatch<'a> {
+    pub(super) fabric: &'a Fabric,
+    /// What this rank is in.
+    pub(super) operation: Operation,
+    /// Which of the caller's operations that is; `None` within one of which this rank has told.
+    pub(super) number: Option<u64>,
+    pub(super) cells: &'a CellSlice<BarrierCell>,
+    pub(super) target: u64,
+    /// Which ranks have left the communicator, where that can be told.
+    pub(super) departures: Option<&'a [ProgressCell]>,
+    /// What tells whether ranks are in an operation instead.
+    pub(super) engine: Option<&'a Engine>,
+}
+
+impl BarrierWatch<'_> {
+    /// A rank that has arrived for something else than this one, and what that is.
+    ///
+    /// Where `mine` tells that this rank is to hear what others propose, and theirs that they only meet, or the other way
+    /// round, nobody passes; so all find each other here, and what they find stays.
+    pub(super) fn with_other_purpose(&self) -> Option<(Rank, CallSignature)> {
+        let mine = self.cells[self.fabric.rank().index()].purpose(self.target);
+        let differs =
+            |cell: &BarrierCell| cell.purpose(self.target).is_some_and(|theirs| Some(theirs) != mine);
+        let (rank, _) = Rank::of_each(self.cells.iter()).find(|(_, cell)| differs(cell))?;
+        let proposals = self.fabric.world().control().agreement();
+        Some((rank, call_met(&proposals[rank.index()], self.target.wrapping_sub(1))))
+    }
+
+    /// A rank that is in an operation which this one has not come to, and what it does there.
+    pub(super) fn in_other_call(&self) -> Option<(Rank, CallSignature)> {
+        // The cell is read after the post: who arrived and went on is not astray.
+        self.engine?.gone_on().find(|(rank, _)| !self.cells[rank.index()].has_reached(self.target))
+    }
+
+    /// The wait, as this rank tells of it: for all who have not arrived.
+    fn wait(&self) -> WaitingIn {
+        let ranks = Rank::of_each(self.cells.iter());
+        let missing = ranks.filter(|(_, cell)| !cell.has_reached(self.target)).map(|(rank, _)| rank);
+        WaitingIn {
+            call: self.number.map(|number| (CallSignature::new(self.operation).words(), number)),
+            kind: if self.number.is_none() { occupation_code(PREPARING) } else { 0 },
+            step: 0,
+            awaited: missing.collect::<RankSet>().bits(),
+        }
+    }
+}
+
+impl Watch for BarrierWatch<'_> {
+    fn check(&self) -> Option<Stop> {
+        let world = self.fabric.world();
+        if let Some(stop) = world.revocation().check() {
+            return Some(stop);
+        }
+        let gone = |(rank, cell): (u32, &BarrierCell)| {
+            let rank = Rank::known(rank);
+            let left = self.departures.is_some_and(|words| words[rank.index()].has_reached(LEFT));
+            let gone = left || matches!(world.life(rank).status(), LifeStatus::Lost | LifeStatus::Left);
+            // The cell is read after those words: who arrived and then left is not missed.
+            (gone && !cell.has_reached(self.target)).then_some(Stop::PeerLost(rank))
+        };
+        (0..).zip(&**self.cells).find_map(gone).or_else(|| {
+            let (rank, theirs) = self.with_other_purpose().or_else(|| self.in_other_call())?;
+            if let Some(engine) = self.engine {
+                engine.end_by_mismatch(rank, CallSignature::new(self.operation), theirs);
+            }
+            self.fabric.abort();
+            world.revocation().check()
+        })
+    }
+
+    fn bell(&self) -> Option<SleepWord<'_>> {
+        Some(self.fabric.world().revocation().bell())
+    }
+
+    fn begin(&self, since: Duration) {
+        self.fabric.activity().begin_wait(&self.wait(), since);
+    }
+
+    fn end(&self, since: Duration, stop: Option<Stop>) {
+        self.fabric.tell_end(&self.wait(), since, stop);
     }
 }

@@ -16,9 +16,9 @@ const SHARE: u64 = 1 << 32;
 /// The cores on which a rank may run, one bit each. Those that have no bit share one with another core, which can only
 /// raise the count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cores([u8; CONTRIBUTION_LEN]);
+pub(super) struct CoreSet([u8; CONTRIBUTION_LEN]);
 
-impl Cores {
+impl CoreSet {
     /// The cores of the calling thread; all, where the system does not tell.
     pub(super) fn own() -> Self {
         let Ok(set) = sched_getaffinity(Pid::from_raw(0)) else { return Self([u8::MAX; CONTRIBUTION_LEN]) };
@@ -59,7 +59,7 @@ impl Cores {
 mod tests {
     use super::*;
 
-    fn spinners(all: &[Cores]) -> Vec<u32> {
+    fn spinners(all: &[CoreSet]) -> Vec<u32> {
         let bits: Vec<_> = all.iter().map(|cores| *cores.bytes()).collect();
         all.iter().map(|cores| cores.spinners(&bits)).collect()
     }
@@ -68,7 +68,7 @@ mod tests {
     fn ranks_on_the_same_cores_share_them_when_there_are_more_ranks_than_cores() {
         for n_cores in [1, 2, 3, 7, 64, 512] {
             for n_ranks in [1, n_cores - 1, n_cores, n_cores + 1, 64] {
-                let cores = Cores::of(0..n_cores);
+                let cores = CoreSet::of(0..n_cores);
                 let count = cores.spinners(&vec![*cores.bytes(); n_ranks]) as usize;
                 assert_eq!(count, n_ranks.div_ceil(n_cores).max(1), "{n_ranks} on {n_cores}");
             }
@@ -77,15 +77,15 @@ mod tests {
 
     #[test]
     fn a_rank_with_a_core_of_its_own_counts_itself_alone() {
-        let one = |core| Cores::of([core]);
+        let one = |core| CoreSet::of([core]);
         assert_eq!(spinners(&[one(0), one(1), one(1), one(511)]), [1, 2, 2, 1]);
         // The second one may run anywhere, and goes where the first is not; the first cannot know.
-        assert_eq!(spinners(&[one(0), Cores::of([0, 1])]), [2, 1]);
+        assert_eq!(spinners(&[one(0), CoreSet::of([0, 1])]), [2, 1]);
     }
 
     #[test]
     fn cores_beyond_the_bits_and_masks_of_nothing_still_count() {
-        assert_eq!(spinners(&[Cores::of([0]), Cores::of([512])]), [2, 2]);
-        assert_eq!(spinners(&[Cores::of([])]), [1]);
+        assert_eq!(spinners(&[CoreSet::of([0]), CoreSet::of([512])]), [2, 2]);
+        assert_eq!(spinners(&[CoreSet::of([])]), [1]);
     }
 }

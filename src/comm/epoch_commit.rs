@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::bootstrap::Vigil;
+use crate::bootstrap::WaitGuard;
 use crate::channel::World;
 use crate::error::{Error, Result};
 use crate::logs::step;
@@ -21,29 +21,29 @@ const MEETING: &str = "meeting the other ranks";
 
 /// One rank's side of it.
 #[derive(Debug)]
-pub(super) struct Formation {
+pub(super) struct EpochCommit {
     world: Arc<World>,
     rank: Rank,
     policy: WaitPolicy,
     timeout: Duration,
     /// What ends its wait, besides.
-    vigil: Option<Vigil>,
+    guard: Option<WaitGuard>,
     cell: CellRef<RoundCell>,
     park: CellRef<ParkCell>,
 }
 
-impl Formation {
+impl EpochCommit {
     /// The side of `rank`, which is alive in `world` already.
     pub(super) fn new(
         world: &Arc<World>,
         rank: Rank,
         spinners: u32,
         timeout: Duration,
-        vigil: Option<Vigil>,
+        guard: Option<WaitGuard>,
     ) -> Self {
         let (cell, park) = world.control().formation();
         let policy = WaitPolicy::for_spinners(spinners);
-        Self { world: Arc::clone(world), rank, policy, timeout, vigil, cell, park }
+        Self { world: Arc::clone(world), rank, policy, timeout, guard, cell, park }
     }
 
     /// Says that this rank is ready, and returns when all are.
@@ -60,7 +60,7 @@ impl Formation {
         step("about to be ready");
         round.ready();
         step("ready");
-        let watch = EndWatch(self.vigil.as_ref());
+        let watch = EndWatch(self.guard.as_ref());
         let waiting = Waiting::new(self.world.kernel(), &watch, self.policy, self.timeout);
         let settled = wait_until(&waiting, &self.park, || round.poll_start(all));
         step("the meeting is settled");
@@ -68,9 +68,9 @@ impl Formation {
             Ok(outcome) => self.read(outcome),
             Err(stop) => {
                 // A meeting that was called off has failed by nobody who is here.
-                let is_called_off = matches!(stop, Stop::Revoked(_));
+                let is_cancelled = matches!(stop, Stop::Revoked(_));
                 let cause =
-                    if is_called_off { RoundOutcome::Repeated } else { RoundOutcome::Failed(self.rank) };
+                    if is_cancelled { RoundOutcome::Repeated } else { RoundOutcome::Failed(self.rank) };
                 // The others may have begun at the last moment: then this one is with them.
                 match round.conclude(cause) {
                     stands if stands == cause => Err(waiting.error(stop, MEETING, round.unready(all))),
@@ -122,11 +122,11 @@ impl Formation {
 
 /// Watches whether the meeting was called off: who polls sees who is gone.
 #[derive(Debug)]
-struct EndWatch<'a>(Option<&'a Vigil>);
+struct EndWatch<'a>(Option<&'a WaitGuard>);
 
 impl Watch for EndWatch<'_> {
     fn check(&self) -> Option<Stop> {
-        self.0.is_some_and(Vigil::is_called_off).then_some(Stop::Revoked(None))
+        self.0.is_some_and(WaitGuard::is_cancelled).then_some(Stop::Revoked(None))
     }
 }
 

@@ -26,14 +26,14 @@ const LEAST: Duration = Duration::from_millis(250);
 
 /// What the life thread of a rank does in an epoch.
 #[derive(Debug)]
-pub(super) struct Heart {
+pub(super) struct Heartbeat {
     world: Arc<World>,
     rank: Rank,
     /// When it has beaten last, and what the rank had done by then.
     last: Option<(Duration, u64)>,
 }
 
-impl Heart {
+impl Heartbeat {
     pub(super) const fn new(world: Arc<World>, rank: Rank) -> Self {
         Self { world, rank, last: None }
     }
@@ -73,7 +73,7 @@ impl Heart {
     }
 }
 
-impl LifeObserver for Heart {
+impl LifeObserver for Heartbeat {
     fn on_loss(&mut self, lost: Rank) {
         tracing::warn!(target: EPOCH, rank = %self.rank, %lost, "a peer was lost");
         self.world.control().revoke(self.world.kernel(), Revocation::PeerLost(lost));
@@ -127,7 +127,7 @@ mod tests {
             let (first, peer) = (comm.rank().get() == 0, comm.right());
             let word = comm.alloc::<u64>(1)?;
             comm.prepare()?;
-            let heart = Heart::new(comm.fabric().world().clone(), comm.fabric().rank());
+            let heart = Heartbeat::new(comm.fabric().world().clone(), comm.fabric().rank());
             let mut is_felt = |what: &str, act: Act<'_>| -> Result<()> {
                 let before = heart.done();
                 assert_eq!(heart.done(), before, "rest before {what}");
@@ -171,7 +171,7 @@ mod tests {
         let ran = crate::launch::launch_threads(1, &options, |comm| {
             let (world, rank) = (comm.fabric().world().clone(), comm.fabric().rank());
             let cell = world.control().beat(DeviceName::Rank(rank));
-            let mut heart = Heart::new(Arc::clone(&world), rank);
+            let mut heart = Heartbeat::new(Arc::clone(&world), rank);
             heart.beat();
             let (first, _) = heart.last.expect("it has beaten");
             assert!(cell.last_moved() >= Some(first));
