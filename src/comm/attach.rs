@@ -260,13 +260,8 @@ impl LiveRank {
             members: (0..world.n_ranks()).map(Rank::known).collect(),
             job_barrier: Some(job_barrier),
             engine: None,
-<<<<<<< HEAD
-            loan: Loan::default(),
-            choice: Choice::default(),
-=======
             loan: EngineLoan::default(),
             choice: Choice::default(),
->>>>>>> main
             membership: Arc::new(membership),
         })
     }

@@ -1,10 +1,6 @@
 //! What a collective call reads and writes: device buffers, or slices of ordinary memory.
 
-<<<<<<< HEAD:src/comm/blocks.rs
-use crate::collective::CallBlock;
-=======
 use crate::collective::{CallBlock, Input, Output};
->>>>>>> main:src/comm/buffers.rs
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapOffset, Region};
 use crate::reduce::Element;

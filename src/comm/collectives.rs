@@ -356,13 +356,8 @@ pub trait Collectives<'a>: Submit<'a> {
         received: Blocks<'_>,
     ) -> Result<()> {
         let (send, recv) = (send.into(), recv.into());
-<<<<<<< HEAD
-        let n_ranks = self.standing().n_ranks;
-        let layout = BlockLayout {
-=======
         let n_ranks = self.caller().n_ranks;
         let layout = BlockLayout {
->>>>>>> main
             sent: sent.within(send.count(), n_ranks)?,
             received: received.within(recv.count(), n_ranks)?,
         };

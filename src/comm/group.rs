@@ -5,13 +5,8 @@ use std::sync::Arc;
 use super::Communicator;
 use super::membership::JobMembership;
 use super::stream::Stream;
-<<<<<<< HEAD
-use super::submit::{Standing, Submit};
-use crate::collective::group::{self, GroupShare};
-=======
 use super::submit::{Caller, Submit};
 use crate::collective::group::{self, GroupShare};
->>>>>>> main
 use crate::collective::{Call, Operation};
 use crate::error::{Error, Result};
 
@@ -243,14 +238,8 @@ impl<'b> Submit<'b> for OnGroup<'_, '_, 'b> {
     }
 
     fn submit(&mut self, call: Call<'b>) -> Result<()> {
-<<<<<<< HEAD
-        let party = self.group.parties.get_mut(self.joined.index).ok_or(ENDED)?;
-        call.check_choice(party.comm.choice)?;
-        group::put(&mut party.calls, call)
-=======
         let member = self.group.comms.get_mut(self.joined.index).ok_or(ENDED)?;
         call.check_choice(member.comm.choice)?;
         group::put(&mut member.calls, call)
->>>>>>> main
     }
 }

@@ -3,14 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-<<<<<<< HEAD:src/comm/meeting.rs
-use super::watch::BarrierWatch;
-use crate::channel::{Fabric, World};
-use crate::collective::{CallSignature, Engine, Operation, call_proposed, can_agree, proposed};
-=======
 use crate::channel::{Fabric, PREPARING, World, occupation_code};
-use crate::collective::{Engine, LEFT, Operation, CallSignature, call_met, call_proposed, can_agree, proposed};
->>>>>>> main:src/comm/job_barrier.rs
+use crate::collective::{
+    CallSignature, Engine, LEFT, Operation, call_met, call_proposed, can_agree, proposed,
+};
 use crate::error::{Error, Result};
 use crate::rank::{Rank, RankSet};
 use crate::shm::{CellRef, CellSlice};
@@ -36,13 +32,8 @@ pub(super) struct JobBarrier {
 
 /// A call of the program's within which ranks meet.
 #[derive(Clone, Copy, Debug)]
-<<<<<<< HEAD:src/comm/meeting.rs
-struct Within {
-    call: CallSignature,
-=======
 struct EnclosingCall {
     call: CallSignature,
->>>>>>> main:src/comm/job_barrier.rs
     /// How often all had met when it began.
     since: u64,
 }
@@ -69,15 +60,9 @@ impl JobBarrier {
         }
     }
 
-<<<<<<< HEAD:src/comm/meeting.rs
-    /// Counts no meeting until [`Meeting::end_within`]: this rank has told that it is in `call`, which errors name, here and on others.
-    pub(super) fn begin_within(&mut self, call: CallSignature) {
-        self.within.get_or_insert(Within { call, since: self.barrier.generation() });
-=======
     /// Counts no meeting until [`JobBarrier::end_within`]: this rank has told that it is in `call`, which errors name, here and on others.
     pub(super) fn begin_within(&mut self, call: CallSignature) {
         self.within.get_or_insert(EnclosingCall { call, since: self.barrier.generation() });
->>>>>>> main:src/comm/job_barrier.rs
     }
 
     /// Counts each meeting again.

@@ -86,11 +86,7 @@ impl JobMembership {
     }
 }
 
-<<<<<<< HEAD
-impl RegionOwner for Membership {
-=======
 impl RegionOwner for JobMembership {
->>>>>>> main
     fn take_back(&self, region: Region, departures: CellSlice<ProgressCell>) {
         self.workspace.retire(region, departures);
     }

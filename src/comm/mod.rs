@@ -83,13 +83,8 @@ pub struct Communicator {
     /// To whom it is lent: streams, while calls of this communicator may be enqueued there.
     loan: stream::EngineLoan,
     /// How its collectives are done.
-<<<<<<< HEAD
-    choice: Choice,
-    membership: Arc<Membership>,
-=======
     choice: Choice,
     membership: Arc<JobMembership>,
->>>>>>> main
 }
 
 impl Communicator {

@@ -94,13 +94,8 @@ impl Communicator {
             members,
             job_barrier: None,
             engine: Some(Box::new(engine.with_customs(customs))),
-<<<<<<< HEAD
-            loan: Loan::default(),
-            choice: self.choice,
-=======
             loan: EngineLoan::default(),
             choice: self.choice,
->>>>>>> main
             membership: self.membership.clone(),
         }))
     }
@@ -218,15 +213,9 @@ impl Communicator {
         let bases = vec![mine.offset; self.members.len()];
         let (host, built_in) = (self.membership.clone(), Tuning::default());
         let mut engine = Engine::new(self.fabric(), self.members.clone(), bases, host, built_in)?;
-<<<<<<< HEAD
-        if let Some(meeting) = &mut self.meeting {
-            meeting.watch_departures(engine.departures().clone());
-            engine.watch_barrier();
-=======
         if let Some(job_barrier) = &mut self.job_barrier {
             job_barrier.watch_departures(engine.departures().clone());
             engine.watch_barrier();
->>>>>>> main
         }
         engine.begin_several(call);
         engine.tune(table, self.fabric().oversubscribed())?;
@@ -235,15 +224,9 @@ impl Communicator {
     }
 
     /// Does `run` in a call that this rank has told of already: where all ranks of the job meet for it counts for nothing.
-<<<<<<< HEAD
-    fn within_another<R>(&mut self, call: CallSignature, run: impl FnOnce(&mut Self) -> R) -> R {
-        if let Some(meeting) = &mut self.meeting {
-            meeting.begin_within(call);
-=======
     fn within_another<R>(&mut self, call: CallSignature, run: impl FnOnce(&mut Self) -> R) -> R {
         if let Some(job_barrier) = &mut self.job_barrier {
             job_barrier.begin_within(call);
->>>>>>> main
         }
         let done = run(self);
         if let Some(job_barrier) = &mut self.job_barrier {

@@ -1,14 +1,8 @@
 //! What takes collective calls, and what of their arguments a rank can check alone.
 
-<<<<<<< HEAD
-use super::blocks::overlap;
-use super::operand::{RecvBuffer, SendBuffer};
-use crate::collective::{Arguments, BlockLayout, Call, Input, Operation, Output, Repeat};
-=======
 use super::buffers::overlap;
 use super::buffers::{RecvBuffer, SendBuffer};
-use crate::collective::{Arguments, Call, Input, BlockLayout, Operation, Output, Repeat};
->>>>>>> main
+use crate::collective::{Arguments, BlockLayout, Call, Input, Operation, Output, Repeat};
 use crate::error::{Error, Result};
 use crate::heap::Region;
 use crate::rank::Rank;

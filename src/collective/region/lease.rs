@@ -67,7 +67,7 @@ impl Lease {
         let view = fabric.heap().view();
         let word =
             |leaver, base| layout.part(base, layout.departure(leaver), 128).map(|region| region.offset);
-        let mine = members.iter().zip(bases).map(|(&rank, &base)| view.cell(rank, word(me as u64, base)?));
+        let mine = ranks.iter().zip(bases).map(|(&rank, &base)| view.cell(rank, word(me as u64, base)?));
         let park = layout.part(bases[0], CommLayout::PARK, 128)?.offset;
         Ok(Self {
             mine: mine.collect::<Result<_>>()?,

@@ -5,13 +5,8 @@ use std::sync::Arc;
 use super::Stream;
 use super::worker::Monitor;
 use crate::channel::Fabric;
-<<<<<<< HEAD
 use crate::collective::group::{self, GroupShare};
-use crate::collective::{Call, CallSignature, Choice, Operation};
-=======
-use crate::collective::group::{self, GroupShare};
-use crate::collective::{Call, Engine, Choice, Operation, CallSignature};
->>>>>>> main
+use crate::collective::{Call, CallSignature, Choice, Engine, Operation};
 use crate::comm::Communicator;
 use crate::comm::submit::{Caller, Submit};
 use crate::error::Result;
