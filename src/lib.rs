@@ -65,6 +65,8 @@ pub mod collective;
 pub mod comm;
 #[cfg(all(feature = "coordinator", not(loom)))]
 pub mod coordinator;
+#[cfg(not(loom))]
+mod epoch_id;
 pub mod error;
 #[cfg(not(loom))]
 pub mod faults;

@@ -26,7 +26,7 @@ use std::cell::Cell;
 
 use anyhow::{Context, Result};
 use shmccl::Communicator;
-use shmccl::comm::{Member, join_job};
+use shmccl::comm::{JoinedAs, join_job};
 use shmccl::shm::CopyKernel;
 use shmccl::shm::packet::PacketKind;
 
@@ -57,7 +57,7 @@ pub(crate) fn run() -> Result<()> {
     let plan = std::env::var(VARIABLE).with_context(|| format!("{VARIABLE} is set by `shmccl perf` only"))?;
     let plan: Plan = serde_json::from_str(&plan).with_context(|| format!("{VARIABLE} holds no plan"))?;
     match join_job()? {
-        Some(Member::Device(mut comm)) => {
+        Some(JoinedAs::Device(mut comm)) => {
             let pair = Pair::new(0, 1, comm.n_ranks(), plan.one_core)?;
             let mut duet = Duet::new(&mut comm, pair)?;
             for (test, channel) in &plan.tests {
@@ -79,7 +79,7 @@ pub(crate) fn run() -> Result<()> {
             }
             Ok(comm.finalize()?)
         }
-        Some(Member::Proxy) => Ok(()),
+        Some(JoinedAs::Proxy) => Ok(()),
         None => anyhow::bail!("this command is for the launcher's own use"),
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use shmccl::collective::tuning::{BufferKind, Table};
-use shmccl::comm::{Member, join_job};
+use shmccl::comm::{JoinedAs, join_job};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Communicator, Rank};
 
@@ -28,11 +28,11 @@ pub(crate) fn run() -> Result<()> {
     let plan = std::env::var(VARIABLE).with_context(|| format!("{VARIABLE} is set by `shmccl tune` only"))?;
     let plan: Plan = serde_json::from_str(&plan).with_context(|| format!("{VARIABLE} holds no plan"))?;
     match join_job()? {
-        Some(Member::Device(mut comm)) => {
+        Some(JoinedAs::Device(mut comm)) => {
             Track::new(&mut comm, &plan)?.run(&plan)?;
             Ok(comm.finalize()?)
         }
-        Some(Member::Proxy) => Ok(()),
+        Some(JoinedAs::Proxy) => Ok(()),
         None => anyhow::bail!("this command is for the launcher's own use"),
     }
 }

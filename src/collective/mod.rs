@@ -32,6 +32,7 @@ mod message;
 mod plan;
 mod region;
 mod rendezvous;
+pub mod semantics;
 mod transport;
 
 pub use call::{

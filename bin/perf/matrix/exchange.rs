@@ -80,7 +80,7 @@ pub(crate) struct Exchange<M> {
 /// None: all are ranks.
 pub(crate) fn others(comm: &Communicator) -> Result<Vec<Rank>> {
     let (me, n_ranks) = (comm.rank().get(), comm.n_ranks());
-    (1..n_ranks).map(|step| Rank::new((me + step) % n_ranks, n_ranks)).collect()
+    (1..n_ranks).map(|step| Ok(Rank::new((me + step) % n_ranks, n_ranks)?)).collect()
 }
 
 impl<M: Mover> Exchange<M> {
