@@ -8,33 +8,40 @@ use shmccl::reduce::ReduceOp;
 use shmccl::{Blocks, Collectives, Communicator, Group, Rank, Result};
 use shmccl_limits::staged::Own;
 
-use super::layout::Layout;
-use super::number::Number;
-use super::pattern::{PERIOD, Pattern};
-use super::settings::Memory;
-use super::words::Words;
+use crate::perf::collective::layout::CaseLayout;
+use crate::perf::collective::pattern::{OneWordData, PERIOD, Pattern, TestElement};
+use crate::perf::report::Memory;
 
 /// Where all ranks have room for buffers in their heaps.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ground {
+pub(crate) struct CollectiveBuffers {
     /// For inputs.
     pub(crate) send: Region,
     /// For outputs, and for buffers that are both.
     pub(crate) recv: Region,
-    /// For letters between hand-written loops.
-    pub(crate) mail: Region,
-    /// For what a hand-written loop stages; empty where there is none.
-    pub(crate) stage: Region,
+    /// For the slots of hand-written eager loops.
+    pub(crate) eager: Region,
+    /// For the slots of hand-written staging loops.
+    pub(crate) staging: Region,
 }
 
-impl Ground {
+impl CollectiveBuffers {
+    /// Allocates for inputs and outputs of `len` bytes, and for hand-written loops. Collective.
+    ///
+    /// # Errors
+    /// No memory; ranks that do not come.
+    pub(crate) fn alloc(comm: &mut Communicator, len: u64, eager: u64, staging: u64) -> Result<Self> {
+        let mut region = |len| comm.alloc_region(len, 4096);
+        Ok(Self { send: region(len)?, recv: region(len)?, eager: region(eager)?, staging: region(staging)? })
+    }
+
     /// The input of `rank`, and its output, of an operation with this `layout` on elements of `size` bytes.
     ///
     /// # Errors
     /// Too little ground.
     pub(crate) fn regions(
         self,
-        layout: Layout,
+        layout: CaseLayout,
         rank: u64,
         size: u64,
         in_place: bool,
@@ -50,7 +57,7 @@ impl Ground {
 
 /// What is asked of all ranks, again and again.
 #[derive(Clone, Debug)]
-pub(crate) struct Task {
+pub(crate) struct CaseSpec {
     /// The operation.
     pub(crate) operation: Operation,
     /// By what it reduces, if it does.
@@ -58,7 +65,7 @@ pub(crate) struct Task {
     /// Its root, where it has one.
     pub(crate) root: Rank,
     /// How large it is.
-    pub(crate) layout: Layout,
+    pub(crate) layout: CaseLayout,
     /// Whether the output takes the place of the input.
     pub(crate) in_place: bool,
     /// Whether results are verified.
@@ -92,11 +99,11 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(task: &Task, rank: u64, n_ranks: u64) -> Self {
-        if task.operation != Operation::AllToAllV {
+    fn new(spec: &CaseSpec, rank: u64, n_ranks: u64) -> Self {
+        if spec.operation != Operation::AllToAllV {
             return Self::default();
         }
-        let parts = (0..n_ranks).map(|peer| task.layout.part(rank, peer));
+        let parts = (0..n_ranks).map(|peer| spec.layout.part(rank, peer));
         let (displacements, counts) = parts.map(|(start, count)| (own(start), own(count))).unzip();
         Self { counts, displacements }
     }
@@ -106,10 +113,10 @@ impl Parts {
     }
 }
 
-/// A rank's part in a [`Task`].
+/// A rank's part in a [`CaseSpec`].
 #[derive(Debug)]
-pub(crate) struct Workload<T> {
-    task: Task,
+pub(crate) struct CaseData<T> {
+    spec: CaseSpec,
     rank: u32,
     /// The rank before this one, in a ring.
     before: u32,
@@ -117,7 +124,7 @@ pub(crate) struct Workload<T> {
     parts: Parts,
     pattern: Pattern<T>,
     /// The whole data, where they are this short.
-    words: Option<Words>,
+    words: Option<OneWordData>,
     /// Where results are copied to be compared: a period.
     copy: Vec<T>,
     turn: u64,
@@ -131,22 +138,27 @@ pub(crate) fn is_defined(operation: Operation, in_place: bool) -> bool {
     operation != Operation::Send || !in_place
 }
 
-impl<T: Number> Workload<T> {
+impl<T: TestElement> CaseData<T> {
     /// Lays the buffers out on `ground`, or takes ordinary memory.
     ///
     /// # Errors
     /// Too little ground.
-    pub(crate) fn new(comm: &Communicator, task: Task, ground: Ground, memory: Memory) -> Result<Self> {
-        let (layout, rank) = (task.layout, comm.rank().get());
+    pub(crate) fn new(
+        comm: &Communicator,
+        spec: CaseSpec,
+        buffers: CollectiveBuffers,
+        memory: Memory,
+    ) -> Result<Self> {
+        let (layout, rank) = (spec.layout, comm.rank().get());
         let zeros = |count: u64| vec![T::zeroed(); own(count)];
-        let buffers = match (memory, task.in_place) {
+        let buffers = match (memory, spec.in_place) {
             (Memory::Heap, in_place) => {
                 let size = size_of::<T>() as u64;
-                let (send, recv) = ground.regions(layout, rank.into(), size, in_place)?;
+                let (send, recv) = buffers.regions(layout, rank.into(), size, in_place)?;
                 Buffers::Heap { send: comm.buffer(send)?, recv: comm.buffer(recv)? }
             }
             // Ordinary memory cannot be lent to a send and a receive at once.
-            (Memory::Ordinary, in_place) if !in_place || task.operation == Operation::Send => {
+            (Memory::Ordinary, in_place) if !in_place || spec.operation == Operation::Send => {
                 Buffers::Ordinary { send: zeros(layout.send()), recv: zeros(layout.recv()) }
             }
             (Memory::Ordinary, _) => {
@@ -154,12 +166,12 @@ impl<T: Number> Workload<T> {
                 Buffers::OneOrdinary { both: zeros(layout.largest()), send: own(send), recv: own(recv) }
             }
         };
-        let pattern = Pattern::new(comm.n_ranks(), task.op.as_ref());
-        let words = Words::new(&task, &pattern, rank).filter(|_| memory == Memory::Heap);
+        let pattern = Pattern::new(comm.n_ranks(), spec.op.as_ref());
+        let words = OneWordData::new(&spec, &pattern, rank).filter(|_| memory == Memory::Heap);
         let copy = vec![T::zeroed(); PERIOD];
         let before = comm.left().get();
-        let parts = Parts::new(&task, rank.into(), comm.n_ranks().into());
-        Ok(Self { task, rank, before, buffers, parts, pattern, words, copy, turn: 0, wrong: 0 })
+        let parts = Parts::new(&spec, rank.into(), comm.n_ranks().into());
+        Ok(Self { spec, rank, before, buffers, parts, pattern, words, copy, turn: 0, wrong: 0 })
     }
 
     /// Goes on to the next turn: rewrites the input.
@@ -170,7 +182,7 @@ impl<T: Number> Workload<T> {
             return words.write(self.turn, send.span());
         }
         if self.sends() {
-            let count = self.task.layout.send();
+            let count = self.spec.layout.send();
             self.write(count)?;
         }
         Ok(())
@@ -184,9 +196,9 @@ impl<T: Number> Workload<T> {
     pub(crate) fn run(&mut self, comm: &mut Communicator) -> Result<()> {
         macro_rules! call {
             ($send:expr, $recv:expr) => {{
-                let op = self.task.op.as_ref().unwrap_or(&ReduceOp::Sum);
-                let root = self.task.root;
-                match self.task.operation {
+                let op = self.spec.op.as_ref().unwrap_or(&ReduceOp::Sum);
+                let root = self.spec.root;
+                match self.spec.operation {
                     Operation::AllReduce => comm.all_reduce($send, $recv, op),
                     Operation::Reduce => comm.reduce($send, $recv, op, root),
                     Operation::Broadcast => comm.broadcast($send, $recv, root),
@@ -214,16 +226,16 @@ impl<T: Number> Workload<T> {
             Buffers::Heap { send, recv } => call!(&*send, &*recv),
             Buffers::Ordinary { send, recv } => call!(&*send, recv),
             Buffers::OneOrdinary { both, send, recv } => {
-                let part = match self.task.operation {
-                    Operation::Gather if self.task.root != comm.rank() => {
-                        *send..*send + own(self.task.layout.send())
+                let part = match self.spec.operation {
+                    Operation::Gather if self.spec.root != comm.rank() => {
+                        *send..*send + own(self.spec.layout.send())
                     }
-                    Operation::Scatter if self.task.root != comm.rank() => {
-                        *recv..*recv + own(self.task.layout.recv())
+                    Operation::Scatter if self.spec.root != comm.rank() => {
+                        *recv..*recv + own(self.spec.layout.recv())
                     }
                     _ => 0..both.len(),
                 };
-                run_in_place(comm, &self.task, &self.parts, &mut both[part])
+                run_in_place(comm, &self.spec, &self.parts, &mut both[part])
             }
         }
     }
@@ -234,7 +246,7 @@ impl<T: Number> Workload<T> {
     /// None while the buffers last.
     #[inline]
     pub(crate) fn verify(&mut self) -> Result<()> {
-        if !self.task.check || !self.receives() {
+        if !self.spec.check || !self.receives() {
             return Ok(());
         }
         if let (Some(words), Buffers::Heap { recv, .. }) = (&self.words, &self.buffers)
@@ -242,12 +254,12 @@ impl<T: Number> Workload<T> {
         {
             return Ok(());
         }
-        let (layout, turn, me) = (self.task.layout, self.turn, u64::from(self.rank));
-        let whole = Block { start: 0, count: layout.recv(), first: 0 };
-        let share = Block { first: me * layout.block, ..whole };
-        let (pattern, root) = (&self.pattern, self.task.root.get());
+        let (layout, turn, me) = (self.spec.layout, self.turn, u64::from(self.rank));
+        let whole = ExpectedBlock { start: 0, count: layout.recv(), first: 0 };
+        let share = ExpectedBlock { first: me * layout.block, ..whole };
+        let (pattern, root) = (&self.pattern, self.spec.root.get());
         let result = Outputs { buffers: &self.buffers, copy: &mut self.copy };
-        self.wrong += match self.task.operation {
+        self.wrong += match self.spec.operation {
             Operation::AllReduce | Operation::Reduce => result.mismatches(whole, pattern.reduced(turn))?,
             Operation::ReduceScatter => result.mismatches(share, pattern.reduced(turn))?,
             Operation::Broadcast => result.mismatches(whole, pattern.input(turn, root))?,
@@ -263,15 +275,15 @@ impl<T: Number> Workload<T> {
     }
 
     fn sends(&self) -> bool {
-        !matches!(self.task.operation, Operation::Broadcast | Operation::Scatter) || self.is_root()
+        !matches!(self.spec.operation, Operation::Broadcast | Operation::Scatter) || self.is_root()
     }
 
     fn receives(&self) -> bool {
-        !matches!(self.task.operation, Operation::Reduce | Operation::Gather) || self.is_root()
+        !matches!(self.spec.operation, Operation::Reduce | Operation::Gather) || self.is_root()
     }
 
     fn is_root(&self) -> bool {
-        self.rank == self.task.root.get()
+        self.rank == self.spec.root.get()
     }
 
     /// Writes this turn's input.
@@ -291,12 +303,12 @@ impl<T: Number> Workload<T> {
     }
 }
 
-impl Workload<f32> {
+impl CaseData<f32> {
     /// The buffers, where a loop may stage them.
     pub(crate) fn own(&mut self) -> Option<Own<'_>> {
         match &mut self.buffers {
             Buffers::Heap { send, recv } => {
-                (!self.task.in_place).then(|| Own::Heap(send.span(), recv.span()))
+                (!self.spec.in_place).then(|| Own::Heap(send.span(), recv.span()))
             }
             Buffers::Ordinary { send, recv } => Some(Own::Apart(send, recv)),
             Buffers::OneOrdinary { both, .. } => Some(Own::InPlace(both)),
@@ -305,14 +317,14 @@ impl Workload<f32> {
 }
 
 /// Does `task` in ordinary memory that is input and output.
-fn run_in_place<T: Number>(
+fn run_in_place<T: TestElement>(
     comm: &mut Communicator,
-    task: &Task,
+    spec: &CaseSpec,
     parts: &Parts,
     buffer: &mut [T],
 ) -> Result<()> {
-    let (op, root) = (task.op.as_ref().unwrap_or(&ReduceOp::Sum), task.root);
-    match task.operation {
+    let (op, root) = (spec.op.as_ref().unwrap_or(&ReduceOp::Sum), spec.root);
+    match spec.operation {
         Operation::AllReduce => comm.all_reduce_in_place(buffer, op),
         Operation::Reduce => comm.reduce_in_place(buffer, op, root),
         Operation::Broadcast => comm.broadcast_in_place(buffer, root),
@@ -333,7 +345,7 @@ fn own(count: u64) -> usize {
 
 /// Elements of an output, and where in the input that they came from they began.
 #[derive(Clone, Copy)]
-struct Block {
+struct ExpectedBlock {
     start: u64,
     count: u64,
     first: u64,
@@ -345,10 +357,10 @@ struct Outputs<'w, T> {
     copy: &'w mut [T],
 }
 
-impl<T: Number> Outputs<'_, T> {
+impl<T: TestElement> Outputs<'_, T> {
     /// How many elements of `block` differ from `expected`, which repeats.
     #[inline]
-    fn mismatches(self, block: Block, expected: &[T]) -> Result<u64> {
+    fn mismatches(self, block: ExpectedBlock, expected: &[T]) -> Result<u64> {
         let start = usize::try_from(block.start).expect("within the output");
         let mut wrong = 0;
         for (at, part) in periods(block.first, block.count) {
@@ -371,7 +383,7 @@ impl<T: Number> Outputs<'_, T> {
     /// The same of the output of rank `me` with a block from each rank, from where in its input `first` says.
     fn mismatched_blocks<'p>(
         self,
-        layout: Layout,
+        layout: CaseLayout,
         me: u64,
         first: impl Fn(u32) -> u64,
         expected: impl Fn(u32) -> &'p [T],
@@ -383,7 +395,7 @@ impl<T: Number> Outputs<'_, T> {
         let blocks = layout.recv().checked_div(layout.block).unwrap_or(0);
         for rank in 0..u32::try_from(blocks).expect("a block for each rank") {
             let (start, count) = layout.part(me, rank.into());
-            let block = Block { start, count, first: first(rank) };
+            let block = ExpectedBlock { start, count, first: first(rank) };
             let part = Outputs { buffers: self.buffers, copy: &mut *self.copy };
             wrong += part.mismatches(block, expected(rank))?;
         }
@@ -393,19 +405,19 @@ impl<T: Number> Outputs<'_, T> {
 
 /// Whether `expected` is in `buffer` from element `at` on.
 #[inline]
-fn is_in<T: Number>(buffer: &DeviceBuffer<T>, at: usize, expected: &[T]) -> Result<bool> {
+fn is_in<T: TestElement>(buffer: &DeviceBuffer<T>, at: usize, expected: &[T]) -> Result<bool> {
     buffer.span().equals((at * size_of::<T>()) as u64, bytemuck::cast_slice(expected))
 }
 
 /// Elements that differ in any bit.
 #[inline]
-fn differing<T: Number>(found: &[T], expected: &[T]) -> u64 {
+fn differing<T: TestElement>(found: &[T], expected: &[T]) -> u64 {
     let bytes = bytemuck::cast_slice::<T, u8>;
     if bytes(found) == bytes(expected) { 0 } else { count_differing(found, expected) }
 }
 
 #[cold]
-fn count_differing<T: Number>(found: &[T], expected: &[T]) -> u64 {
+fn count_differing<T: TestElement>(found: &[T], expected: &[T]) -> u64 {
     let differs = |(a, b): &(&T, &T)| bytemuck::bytes_of(*a) != bytemuck::bytes_of(*b);
     found.iter().zip(expected).filter(differs).count() as u64
 }

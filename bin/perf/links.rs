@@ -1,7 +1,7 @@
-//! The ends between which two ranks throw: bare, direct, proxied, in packets.
+//! How messages travel between two ranks: by bare flags, over channels, in packets.
 //!
-//! A [`Link`] says how something travels. [`Signals`] throw a link's signal and nothing else; [`Messages`] throw data
-//! that are rewritten before each throw and read after it, in the same way whatever the link.
+//! A [`MessageLink`] is one way to travel. [`SignalEnd`] sends a link's signal and nothing else;
+//! [`MessageEnd`] sends data that are rewritten before each message and read after it.
 
 use shmccl::Result;
 use shmccl::channel::{Channel, MemoryChannel};
@@ -10,23 +10,48 @@ use shmccl::shm::packet::{PacketFlag, PacketKind};
 use shmccl::shm::{CellRef, CopyKernel, Span};
 use shmccl_limits::flags::BareFlag;
 
-use super::lane::{End, Received};
-use super::payload::Payload;
+use super::buffers::Payload;
 
-/// How a throw travels from one rank to the other.
-pub(crate) trait Link {
-    /// Sends throw number `seq`.
+/// One end of what two ranks send back and forth.
+pub(crate) trait PingPongEnd {
+    /// Rewrites what is to be sent as message number `seq`. Not part of a stamped sample.
+    fn prepare(&mut self, seq: u64);
+
+    /// Notes the time in what is to be sent, where it has room.
+    fn stamp(&mut self, now: u64);
+
+    /// Sends message number `seq`.
     fn send(&mut self, seq: u64) -> Result<()>;
 
-    /// Returns when throw number `seq` is there.
+    /// Waits for message number `seq` and reads all of it.
+    fn receive(&mut self, seq: u64) -> Result<Arrival>;
+}
+
+/// What a receiver found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Arrival {
+    /// The first word, where there is one: the sender's stamp, if the message is stamped.
+    pub(crate) first: u64,
+    /// When the last byte of a stamped message had been read.
+    pub(crate) read_at: u64,
+    /// Words that were not what the sender wrote.
+    pub(crate) wrong: u64,
+}
+
+/// A way for messages from one rank to the other.
+pub(crate) trait MessageLink {
+    /// Sends message number `seq`.
+    fn send(&mut self, seq: u64) -> Result<()>;
+
+    /// Returns when message number `seq` is there.
     fn receive(&mut self, seq: u64) -> Result<()>;
 }
 
-/// Throws that carry nothing.
+/// Messages that carry nothing.
 #[derive(Debug)]
-pub(crate) struct Signals<L>(pub(crate) L);
+pub(crate) struct SignalEnd<L>(pub(crate) L);
 
-impl<L: Link> End for Signals<L> {
+impl<L: MessageLink> PingPongEnd for SignalEnd<L> {
     #[inline]
     fn prepare(&mut self, _seq: u64) {}
 
@@ -38,16 +63,16 @@ impl<L: Link> End for Signals<L> {
     }
 
     #[inline]
-    fn receive(&mut self, seq: u64) -> Result<Received> {
+    fn receive(&mut self, seq: u64) -> Result<Arrival> {
         self.0.receive(seq)?;
-        Ok(Received::default())
+        Ok(Arrival::default())
     }
 }
 
-/// Throws of a message.
+/// Messages with data.
 #[derive(Debug)]
-pub(crate) struct Messages<L> {
-    /// How they travel.
+pub(crate) struct MessageEnd<L> {
+    /// How messages travel.
     pub(crate) link: L,
     /// What is sent.
     pub(crate) outgoing: Payload,
@@ -57,7 +82,7 @@ pub(crate) struct Messages<L> {
     pub(crate) stamped: bool,
 }
 
-impl<L: Link> End for Messages<L> {
+impl<L: MessageLink> PingPongEnd for MessageEnd<L> {
     #[inline]
     fn prepare(&mut self, seq: u64) {
         self.outgoing.rewrite(seq);
@@ -73,7 +98,7 @@ impl<L: Link> End for Messages<L> {
     }
 
     #[inline]
-    fn receive(&mut self, seq: u64) -> Result<Received> {
+    fn receive(&mut self, seq: u64) -> Result<Arrival> {
         self.link.receive(seq)?;
         Ok(self.incoming.read(seq, self.stamped))
     }
@@ -90,7 +115,15 @@ pub(crate) struct FlagEnd {
     pub(crate) yields: bool,
 }
 
-impl Link for FlagEnd {
+impl FlagEnd {
+    /// Waits until the other rank has come to turn number `turn`, too.
+    pub(crate) fn meet(&self, turn: u64) {
+        self.theirs.set(turn);
+        self.mine.spin_yielding(turn);
+    }
+}
+
+impl MessageLink for FlagEnd {
     #[inline]
     fn send(&mut self, seq: u64) -> Result<()> {
         self.theirs.set(seq);
@@ -121,7 +154,7 @@ pub(crate) struct CopyFlagLink {
     pub(crate) kernel: CopyKernel,
 }
 
-impl Link for CopyFlagLink {
+impl MessageLink for CopyFlagLink {
     #[inline]
     fn send(&mut self, seq: u64) -> Result<()> {
         self.source.copy_with(self.kernel, &self.remote)?;
@@ -141,7 +174,7 @@ pub(crate) struct SignalLink<C> {
     pub(crate) channel: C,
 }
 
-impl<C: Channel> Link for SignalLink<C> {
+impl<C: Channel> MessageLink for SignalLink<C> {
     #[inline]
     fn send(&mut self, _seq: u64) -> Result<()> {
         self.channel.signal()
@@ -166,7 +199,7 @@ pub(crate) struct PutLink<C> {
     pub(crate) len: u64,
 }
 
-impl<C: Channel> Link for PutLink<C> {
+impl<C: Channel> MessageLink for PutLink<C> {
     #[inline]
     fn send(&mut self, _seq: u64) -> Result<()> {
         self.channel.put_with_signal(self.target, self.source, self.len)
@@ -187,7 +220,8 @@ pub(crate) struct PacketLink {
     pub(crate) kind: PacketKind,
     /// From where in this rank's heap.
     pub(crate) source: HeapOffset,
-    /// Where packets go, in either heap: two halves that alternate, since a packet may be overwritten only after it was read.
+    /// Where packets go, in either heap. Two halves alternate, since a packet may be overwritten only
+    /// after it was read.
     pub(crate) packets: [HeapOffset; 2],
     /// Where the unpacked message goes in this rank's heap.
     pub(crate) unpacked: HeapOffset,
@@ -195,7 +229,7 @@ pub(crate) struct PacketLink {
     pub(crate) len: u64,
 }
 
-/// The limit of a put in packets: the same packets, without a channel.
+/// The limit of a put in packets: such packets without a channel.
 #[derive(Debug)]
 pub(crate) struct RawPacketLink {
     /// The kind of packet.
@@ -212,10 +246,10 @@ pub(crate) struct RawPacketLink {
     pub(crate) yields: bool,
 }
 
-/// Packets of the library and of its limit meet in one memory, and are told apart by their flags.
+/// The flags of raw packets. They differ from those of the library's packets in the same memory.
 const OTHER_FLAGS: u64 = 1 << 31;
 
-impl Link for RawPacketLink {
+impl MessageLink for RawPacketLink {
     #[inline]
     fn send(&mut self, seq: u64) -> Result<()> {
         let (half, flag) = PacketLink::flag(OTHER_FLAGS + seq);
@@ -234,14 +268,15 @@ impl Link for RawPacketLink {
 }
 
 impl PacketLink {
-    /// A flag that is never zero and differs from the last two in the same half.
+    /// Returns the half for message `seq`, and a flag that is never zero and differs from the last two
+    /// in that half.
     fn flag(seq: u64) -> (usize, PacketFlag) {
         let flag = u32::try_from(seq % u64::from(u32::MAX)).unwrap_or(0) + 1;
         (usize::from(seq % 2 == 1), PacketFlag::new(flag).expect("one is added"))
     }
 }
 
-impl Link for PacketLink {
+impl MessageLink for PacketLink {
     #[inline]
     fn send(&mut self, seq: u64) -> Result<()> {
         let (half, flag) = Self::flag(seq);

@@ -3,49 +3,47 @@ use shmccl::collective::Algorithm;
 use shmccl::launch::launch_threads;
 use shmccl::reduce::{DataType, F8E5M2};
 
-use super::super::number::{ForType, with_type};
-use super::super::pattern::operator;
 use super::*;
+use crate::perf::collective::pattern::{ForType, operator, with_type};
 
 fn operations() -> impl Iterator<Item = Operation> {
     Algorithm::OPERATIONS.into_iter().chain([Operation::AllToAllV, Operation::Send])
 }
 
-fn workload<T: Number>(
+fn case_of<T: TestElement>(
     comm: &mut Communicator,
     operation: Operation,
     memory: Memory,
     in_place: bool,
     bytes: u64,
-) -> Result<Workload<T>> {
+) -> Result<CaseData<T>> {
     comm.prepare()?;
-    let mut region = |len| comm.alloc_region(len, 64);
-    let ground = Ground { send: region(bytes)?, recv: region(bytes)?, mail: region(0)?, stage: region(0)? };
-    let task = Task {
+    let buffers = CollectiveBuffers::alloc(comm, bytes, 0, 0)?;
+    let spec = CaseSpec {
         operation,
         op: operation.reduces().then_some(ReduceOp::Sum),
         root: Rank::new(1, comm.n_ranks())?,
-        layout: Layout::new(operation, bytes, size_of::<T>() as u64, comm.n_ranks().into()),
+        layout: CaseLayout::new(operation, bytes, size_of::<T>() as u64, comm.n_ranks().into()),
         in_place,
         check: true,
     };
-    Workload::new(comm, task, ground, memory)
+    CaseData::new(comm, spec, buffers, memory)
 }
 
-fn is_right<T: Number>(comm: &mut Communicator) -> Result<()> {
+fn is_right<T: TestElement>(comm: &mut Communicator) -> Result<()> {
     for operation in operations() {
         for memory in [Memory::Heap, Memory::Ordinary] {
             for in_place in [false, true] {
                 for bytes in [0, 24, 30_000] {
-                    let mut workload = workload::<T>(comm, operation, memory, in_place, bytes)?;
+                    let mut case = case_of::<T>(comm, operation, memory, in_place, bytes)?;
                     for _ in 0..7 {
-                        workload.rewrite()?;
-                        workload.run(comm)?;
+                        case.rewrite()?;
+                        case.run(comm)?;
                         if is_defined(operation, in_place) {
-                            workload.verify()?;
+                            case.verify()?;
                         }
                     }
-                    assert_eq!(workload.wrong, 0, "{operation} {memory:?} {in_place} {bytes}");
+                    assert_eq!(case.wrong, 0, "{operation} {memory:?} {in_place} {bytes}");
                 }
             }
         }
@@ -64,18 +62,18 @@ struct EveryOperator<'c>(&'c mut Communicator);
 impl ForType for EveryOperator<'_> {
     type Outcome = Result<()>;
 
-    fn run<T: Number>(self) -> Result<()> {
+    fn run<T: TestElement>(self) -> Result<()> {
         for name in ["sum", "prod", "min", "max", "avg", "mulsum"] {
             let op = operator::<T>(name, self.0.rank()).unwrap();
-            let mut workload = workload::<T>(self.0, Operation::AllReduce, Memory::Heap, true, 20_000)?;
-            workload.pattern = Pattern::new(self.0.n_ranks(), Some(&op));
-            workload.task.op = Some(op);
+            let mut case = case_of::<T>(self.0, Operation::AllReduce, Memory::Heap, true, 20_000)?;
+            case.pattern = Pattern::new(self.0.n_ranks(), Some(&op));
+            case.spec.op = Some(op);
             for _ in 0..5 {
-                workload.rewrite()?;
-                workload.run(self.0)?;
-                workload.verify()?;
+                case.rewrite()?;
+                case.run(self.0)?;
+                case.verify()?;
             }
-            assert_eq!(workload.wrong, 0, "{:?} {name}", T::DATA_TYPE);
+            assert_eq!(case.wrong, 0, "{:?} {name}", T::DATA_TYPE);
         }
         Ok(())
     }
@@ -93,16 +91,16 @@ fn every_operator_gives_what_is_expected_of_it_in_every_type() {
 fn every_element_that_is_corrupted_is_counted_and_no_other() {
     launch_threads(2, &Options::default(), |comm| {
         for operation in operations() {
-            let mut workload = workload::<f32>(comm, operation, Memory::Heap, false, 16 << 10)?;
-            workload.rewrite()?;
-            workload.run(comm)?;
-            let Buffers::Heap { recv, .. } = &workload.buffers else { panic!("not in the heap") };
+            let mut case = case_of::<f32>(comm, operation, Memory::Heap, false, 16 << 10)?;
+            case.rewrite()?;
+            case.run(comm)?;
+            let Buffers::Heap { recv, .. } = &case.buffers else { panic!("not in the heap") };
             for index in [0, 7, 509, recv.len() - 1] {
                 recv.set(index, recv.get(index)? + 0.5)?;
             }
-            workload.verify()?;
-            let counted = if workload.receives() { 4 } else { 0 };
-            assert_eq!(workload.wrong, counted, "{operation}");
+            case.verify()?;
+            let counted = if case.receives() { 4 } else { 0 };
+            assert_eq!(case.wrong, counted, "{operation}");
         }
         Ok(())
     })
@@ -113,12 +111,12 @@ fn every_element_that_is_corrupted_is_counted_and_no_other() {
 fn a_result_of_the_turn_before_is_wrong() {
     launch_threads(2, &Options::default(), |comm| {
         for operation in operations() {
-            let mut workload = workload::<f32>(comm, operation, Memory::Ordinary, false, 4 << 10)?;
-            workload.rewrite()?;
-            workload.run(comm)?;
-            workload.rewrite()?;
-            workload.verify()?;
-            assert!(workload.wrong > 0 || !workload.receives(), "{operation}");
+            let mut case = case_of::<f32>(comm, operation, Memory::Ordinary, false, 4 << 10)?;
+            case.rewrite()?;
+            case.run(comm)?;
+            case.rewrite()?;
+            case.verify()?;
+            assert!(case.wrong > 0 || !case.receives(), "{operation}");
         }
         Ok(())
     })

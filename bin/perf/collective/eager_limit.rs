@@ -8,17 +8,16 @@
 //! letter after the other. Readers that do not write back tell now and then how far they have come, and the writer looks there as
 //! often.
 
+use crate::perf::collective::case::CaseData;
+use crate::perf::collective::limit::{RankBuffers, SIZE, moving};
+use crate::perf::collective::timed_case::{BATCH_BYTES, RunCase};
+use crate::perf::sync::Gathering;
 use shmccl::collective::Operation;
 use shmccl::heap::Region;
 use shmccl::shm::{CellRef, CopyKernel, Span};
 use shmccl::{Communicator, Rank, Result};
 use shmccl_limits::flags::BareFlag;
 use shmccl_limits::sum::{self, SumKernel};
-
-use super::gathering::Gathering;
-use super::places::{Places, SIZE, moving};
-use super::trial::{BATCH_BYTES, Way};
-use super::workload::Workload;
 
 /// Letters in a ring, at least: so many there are of the longest.
 const TURNS: u64 = 8;
@@ -40,7 +39,7 @@ const LONG: u64 = 64;
 
 /// What a rank reads of what a rank has, itself included: some block of that one's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Taking {
+struct BlockRead {
     writer: u32,
     /// Which block of its input; letters are told apart by it.
     block: u32,
@@ -49,9 +48,9 @@ struct Taking {
 }
 
 /// What a rank reads in an operation with this `root`.
-fn takings(operation: Operation, n_ranks: u32, root: u32, reader: u32) -> Vec<Taking> {
+fn takings(operation: Operation, n_ranks: u32, root: u32, reader: u32) -> Vec<BlockRead> {
     let (all, is_root) = (0..n_ranks, reader == root);
-    let of = |writer, block, to| Taking { writer, block, to };
+    let of = |writer, block, to| BlockRead { writer, block, to };
     match operation {
         Operation::Broadcast => vec![of(root, 0, 0)],
         Operation::Scatter => vec![of(root, reader, 0)],
@@ -66,7 +65,7 @@ fn takings(operation: Operation, n_ranks: u32, root: u32, reader: u32) -> Vec<Ta
 
 /// A letter, as its writer and its readers see it.
 #[derive(Clone, Debug)]
-struct Letter {
+struct EagerSlot {
     flag: CellRef<BareFlag>,
     data: Span,
 }
@@ -75,16 +74,16 @@ struct Letter {
 #[derive(Clone, Debug)]
 struct Turn {
     /// What goes into which letter.
-    sent: Vec<(Span, Letter)>,
+    sent: Vec<(Span, EagerSlot)>,
     /// What comes in which letter, and where it goes.
-    taken: Vec<(Letter, Span)>,
+    taken: Vec<(EagerSlot, Span)>,
     /// What is added, if anything is.
     summands: Vec<Span>,
 }
 
 /// The part of one rank.
 #[derive(Debug)]
-pub(super) struct Mailed {
+pub(crate) struct EagerLimit {
     turns: Vec<Turn>,
     /// What does not leave the rank.
     own: Vec<(Span, Span)>,
@@ -104,47 +103,47 @@ pub(super) struct Mailed {
 }
 
 /// What the letters of a rank take up in its heap, for inputs of up to [`BATCH_BYTES`], in both ways.
-pub(crate) fn mail_len(n_ranks: u32) -> u64 {
+pub(crate) fn eager_len(n_ranks: u32) -> u64 {
     2 * (CELL + TURNS * (BATCH_BYTES + u64::from(n_ranks) * (LONG + CELL))).next_multiple_of(CELL)
 }
 
-impl Mailed {
+impl EagerLimit {
     /// The part of this rank in the task of `places`, if its data are few. Lines of letters are fetched `ahead` or not: it gains where
     /// cores are far apart, and costs where they are near. Collective: letters are emptied.
     ///
     /// # Errors
     /// Too little ground.
-    pub(super) fn new(
-        places: &Places<'_>,
+    pub(crate) fn new(
+        all: &RankBuffers<'_>,
         gathering: &mut Gathering,
         oversubscribed: bool,
         ahead: bool,
     ) -> Result<Option<Self>> {
-        let comm = places.comm;
-        if places.task.layout.send() * SIZE > BATCH_BYTES {
+        let comm = all.comm;
+        if all.spec.layout.send() * SIZE > BATCH_BYTES {
             return Ok(None);
         }
-        let half = places.ground.mail.len / 2;
-        let mail = places.ground.mail.part(u64::from(ahead) * half, half)?;
-        comm.span(comm.rank(), mail)?.fill(0, mail.len, 0)?;
+        let half = all.buffers.eager.len / 2;
+        let slots = all.buffers.eager.part(u64::from(ahead) * half, half)?;
+        comm.span(comm.rank(), slots)?.fill(0, slots.len, 0)?;
         gathering.meet()?;
-        let office = Office { comm, places, mail };
+        let map = SlotMap { comm, all, slots };
         let me = comm.rank().get();
-        let is_mutual = (0..comm.n_ranks()).all(|rank| office.strangers_to(rank).next().is_none());
+        let is_mutual = (0..comm.n_ranks()).all(|rank| map.strangers_to(rank).next().is_none());
         // What is fetched ahead must have been read long ago.
-        let n_turns = if is_mutual && !ahead { TURNS_OF_MUTUAL } else { office.turns() };
-        let turns = (0..n_turns).map(|turn| office.turn(turn)).collect::<Result<_>>()?;
-        let own = if places.task.operation.reduces() { Vec::new() } else { office.own()? };
-        let readers = office.strangers_to(me).map(|rank| office.told(rank)).collect::<Result<_>>()?;
-        let tells = (0..comm.n_ranks()).any(|writer| office.strangers_to(writer).any(|rank| rank == me));
-        let sums = places.task.operation.reduces() && !office.takings(me).is_empty();
-        let block = places.task.layout.block * SIZE;
+        let n_turns = if is_mutual && !ahead { TURNS_OF_MUTUAL } else { map.turns() };
+        let turns = (0..n_turns).map(|turn| map.turn(turn)).collect::<Result<_>>()?;
+        let own = if all.spec.operation.reduces() { Vec::new() } else { map.own()? };
+        let readers = map.strangers_to(me).map(|rank| map.told(rank)).collect::<Result<_>>()?;
+        let tells = (0..comm.n_ranks()).any(|writer| map.strangers_to(writer).any(|rank| rank == me));
+        let sums = all.spec.operation.reduces() && !map.takings(me).is_empty();
+        let block = all.spec.layout.block * SIZE;
         Ok(Some(Self {
             turns,
             own,
-            sum: sums.then(|| places.output(me, 0, block)).transpose()?,
+            sum: sums.then(|| all.output(me, 0, block)).transpose()?,
             readers,
-            told: tells.then(|| office.told(me)).transpose()?,
+            told: tells.then(|| map.told(me)).transpose()?,
             number: 0,
             tells_after: n_turns / 2,
             ahead,
@@ -163,9 +162,9 @@ impl Mailed {
     }
 }
 
-impl Way<f32> for Mailed {
+impl RunCase<f32> for EagerLimit {
     #[inline]
-    fn go(&mut self, _workload: &mut Workload<f32>, _gathering: &mut Gathering) -> Result<()> {
+    fn run(&mut self, _data: &mut CaseData<f32>, _gathering: &mut Gathering) -> Result<()> {
         self.number += 1;
         let number = self.number;
         let n_turns = self.turns.len() as u64;
@@ -206,22 +205,22 @@ impl Way<f32> for Mailed {
 }
 
 /// Where letters lie.
-struct Office<'a> {
+struct SlotMap<'a> {
     comm: &'a Communicator,
-    places: &'a Places<'a>,
-    mail: Region,
+    all: &'a RankBuffers<'a>,
+    slots: Region,
 }
 
-impl Office<'_> {
-    fn takings(&self, reader: u32) -> Vec<Taking> {
-        let task = self.places.task;
-        takings(task.operation, self.comm.n_ranks(), task.root.get(), reader)
+impl SlotMap<'_> {
+    fn takings(&self, reader: u32) -> Vec<BlockRead> {
+        let spec = self.all.spec;
+        takings(spec.operation, self.comm.n_ranks(), spec.root.get(), reader)
     }
 
     /// How many letters the rings have: the same of all writers, and no more than there is mail for.
     fn turns(&self) -> u64 {
         let heads = u64::from(self.comm.n_ranks()) * (LONG + CELL);
-        let len = self.places.task.layout.send() * SIZE;
+        let len = self.all.spec.layout.send() * SIZE;
         (TURNS * (BATCH_BYTES + heads) / (len + heads)).clamp(TURNS, MOST_TURNS) / 2 * 2
     }
 
@@ -243,12 +242,12 @@ impl Office<'_> {
     }
 
     fn told(&self, rank: u32) -> Result<CellRef<BareFlag>> {
-        self.comm.cell(Rank::new(rank, self.comm.n_ranks())?, self.mail.offset)
+        self.comm.cell(Rank::new(rank, self.comm.n_ranks())?, self.slots.offset)
     }
 
     /// The letter of `turn` with this block of the input of its writer.
-    fn letter(&self, turn: u64, taking: Taking) -> Result<Letter> {
-        let layout = self.places.task.layout;
+    fn letter(&self, turn: u64, taking: BlockRead) -> Result<EagerSlot> {
+        let layout = self.all.spec.layout;
         let len_of = |index| layout.part(taking.writer.into(), index).1 * SIZE;
         let data_at =
             |len| if SHORT + len <= LONG || LONG < len && SHORT + len <= CELL { SHORT } else { LONG };
@@ -260,21 +259,21 @@ impl Office<'_> {
         let len = len_of(taking.block.into());
         let data_at = data_at(len);
         let writer = Rank::new(taking.writer, self.comm.n_ranks())?;
-        Ok(Letter {
-            flag: self.comm.cell(writer, self.mail.part(at, CELL)?.offset)?,
-            data: self.comm.span(writer, self.mail.part(at + data_at, len)?)?,
+        Ok(EagerSlot {
+            flag: self.comm.cell(writer, self.slots.part(at, CELL)?.offset)?,
+            data: self.comm.span(writer, self.slots.part(at + data_at, len)?)?,
         })
     }
 
-    fn input(&self, taking: Taking) -> Result<Span> {
-        let (start, count) = self.places.task.layout.part(taking.writer.into(), taking.block.into());
-        self.places.input(taking.writer, start * SIZE, count * SIZE)
+    fn input(&self, taking: BlockRead) -> Result<Span> {
+        let (start, count) = self.all.spec.layout.part(taking.writer.into(), taking.block.into());
+        self.all.input(taking.writer, start * SIZE, count * SIZE)
     }
 
-    fn output(&self, taking: Taking) -> Result<Span> {
+    fn output(&self, taking: BlockRead) -> Result<Span> {
         let me = self.comm.rank().get();
-        let (start, count) = self.places.task.layout.part(me.into(), taking.to.into());
-        self.places.output(me, start * SIZE, count * SIZE)
+        let (start, count) = self.all.spec.layout.part(me.into(), taking.to.into());
+        self.all.output(me, start * SIZE, count * SIZE)
     }
 
     /// What does not leave this rank, and is not where it belongs.
@@ -288,7 +287,7 @@ impl Office<'_> {
     /// The letters of one turn that this rank writes and reads.
     fn turn(&self, turn: u64) -> Result<Turn> {
         let me = self.comm.rank().get();
-        let mut blocks: Vec<Taking> = Vec::new();
+        let mut blocks: Vec<BlockRead> = Vec::new();
         for taking in self.others().flat_map(|reader| self.takings(reader)) {
             if taking.writer == me && blocks.iter().all(|known| known.block != taking.block) {
                 blocks.push(taking);
@@ -304,7 +303,7 @@ impl Office<'_> {
             .collect::<Result<_>>()?;
         let letters = taken.iter().map(|(letter, _)| Ok(letter.data.clone()));
         let own = own.into_iter().map(|taking| self.input(taking));
-        let summands = if self.places.task.operation.reduces() {
+        let summands = if self.all.spec.operation.reduces() {
             own.chain(letters).collect::<Result<_>>()?
         } else {
             Vec::new()
@@ -314,4 +313,75 @@ impl Office<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::perf::collective::case::{CaseSpec, CollectiveBuffers};
+    use crate::perf::collective::layout::CaseLayout;
+    use crate::perf::collective::timed_case::TimedCase;
+    use crate::perf::interleave::Contender;
+    use crate::perf::plan::RankAverage;
+    use crate::perf::report::Memory;
+    use shmccl::bootstrap::Options;
+    use shmccl::collective::Algorithm;
+    use shmccl::launch::launch_threads;
+    use shmccl::reduce::ReduceOp;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    /// Operations by letters: elements that are wrong; `None` where there are too many for that.
+    fn wrong(
+        comm: &mut Communicator,
+        operation: Operation,
+        bytes: u64,
+        in_place: bool,
+    ) -> Result<Option<u64>> {
+        let eager = eager_len(comm.n_ranks());
+        let buffers = CollectiveBuffers::alloc(comm, bytes, eager, 0)?;
+        let gathering = Rc::new(RefCell::new(Gathering::new(comm, RankAverage::Mean, false)?));
+        let spec = CaseSpec {
+            operation,
+            op: operation.reduces().then_some(ReduceOp::Sum),
+            root: Rank::new(1, comm.n_ranks())?,
+            layout: CaseLayout::new(operation, bytes, SIZE, comm.n_ranks().into()),
+            in_place,
+            check: true,
+        };
+        let all = RankBuffers { comm, spec: &spec, buffers };
+        let mut wrong = None;
+        for ahead in [false, true] {
+            let Some(eager) = EagerLimit::new(&all, &mut gathering.borrow_mut(), true, ahead)? else {
+                continue;
+            };
+            let data = CaseData::<f32>::new(comm, spec.clone(), buffers, Memory::Heap)?;
+            let mut case = TimedCase::new(eager, data, &gathering, bytes);
+            case.slice(2 * case.batch(), &mut Vec::new())?;
+            wrong = Some(wrong.unwrap_or(0) + case.wrong());
+        }
+        Ok(wrong)
+    }
+
+    #[test]
+    fn letters_bring_what_the_operations_promise_in_place_and_apart_and_longer_data_take_none() {
+        for n_ranks in [2, 3, 5] {
+            launch_threads(n_ranks, &Options::default(), |comm| {
+                comm.prepare()?;
+                for operation in
+                    Algorithm::OPERATIONS.into_iter().chain([Operation::AllToAllV, Operation::Send])
+                {
+                    for bytes in [0, 4, 120, 124, 1000, BATCH_BYTES, 8 * BATCH_BYTES] {
+                        let layout = CaseLayout::new(operation, bytes, SIZE, n_ranks.into());
+                        let is_short = layout.send() * SIZE <= BATCH_BYTES;
+                        // Blocks that are exchanged in place have no yardstick of their own.
+                        let is_exchange = matches!(operation, Operation::AllToAll | Operation::AllToAllV);
+                        for in_place in [false, !is_exchange] {
+                            let wrong = wrong(comm, operation, bytes, in_place)?;
+                            assert_eq!(wrong, is_short.then_some(0), "{operation}, {bytes} among {n_ranks}");
+                        }
+                    }
+                }
+                Ok(())
+            })
+            .unwrap();
+        }
+    }
+}
