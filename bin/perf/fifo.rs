@@ -157,11 +157,8 @@ fn fifo(setup: Setup, cores: FifoCores, patience: Duration) -> Result<(f64, u64)
         let mut handles = Vec::new();
         for producer in 0..setup.producers {
             let fifo = &fifos[(producer % setup.fifos) as usize];
-<<<<<<< HEAD
-            let run = Run { producer, share, oversubscribed, start_line: &start_line, given_up: &given_up };
-=======
-            let run = ProducerRun { producer, share, oversubscribed, start_line: &start_line, given_up: &given_up };
->>>>>>> main
+            let run =
+                ProducerRun { producer, share, oversubscribed, start_line: &start_line, given_up: &given_up };
             handles.push(scope.spawn(move || -> Result<()> {
                 pin(cores.producers)?;
                 if setup.exclusive {

@@ -43,13 +43,8 @@ pub(crate) fn run() -> Result<()> {
 /// Where races take place.
 struct Track<'c> {
     comm: &'c mut Communicator,
-<<<<<<< HEAD
-    oversubscribed: bool,
-    ground: Ground,
-=======
     oversubscribed: bool,
     data_buffers: CollectiveBuffers,
->>>>>>> main
     gathering: Rc<RefCell<Gathering>>,
     all_sync: AllSync,
 }
@@ -58,22 +53,12 @@ impl<'c> Track<'c> {
     fn new(comm: &'c mut Communicator, plan: &Plan) -> Result<Self> {
         let elements = plan.courses(comm.n_ranks()).iter().map(|course| course.layout.largest()).max();
         let len = elements.unwrap_or(0) * size_of::<f32>() as u64;
-<<<<<<< HEAD
-        let mut region = |len| comm.alloc_region(len, 4096);
-        let ground = Ground { send: region(len)?, recv: region(len)?, mail: region(128)?, stage: region(0)? };
-        let oversubscribed = comm.is_oversubscribed()?;
-        // An operation is over when it is over everywhere.
-        let gathering = Rc::new(RefCell::new(Gathering::new(comm, Average::Most, oversubscribed)?));
-        let ensemble = Ensemble::new(comm)?;
-        Ok(Self { comm, oversubscribed, ground, gathering, ensemble })
-=======
         let buffers = CollectiveBuffers::alloc(comm, len, 128, 0)?;
         let oversubscribed = comm.is_oversubscribed()?;
         // An operation is over when it is over everywhere.
         let gathering = Rc::new(RefCell::new(Gathering::new(comm, RankAverage::Most, oversubscribed)?));
         let all_sync = AllSync::new(comm)?;
         Ok(Self { comm, oversubscribed, data_buffers: buffers, gathering, all_sync })
->>>>>>> main
     }
 
     /// All races of the plan, with as much time for each as is left for all.
@@ -94,12 +79,8 @@ impl<'c> Track<'c> {
 
     /// One race; the figure on rank 0.
     fn race(&mut self, course: Course, time: Duration) -> Result<Option<Figure>> {
-<<<<<<< HEAD
         let (n_ranks, oversubscribed, leads) =
-            (self.comm.n_ranks(), self.oversubscribed, self.ensemble.leads());
-=======
-        let (n_ranks, oversubscribed, leads) = (self.comm.n_ranks(), self.oversubscribed, self.all_sync.leads());
->>>>>>> main
+            (self.comm.n_ranks(), self.oversubscribed, self.all_sync.leads());
         let built_in =
             Table::default().algorithm(course.operation, n_ranks, oversubscribed, course.buffers, course.len);
         let mut algorithms = vec![built_in, built_in];

@@ -55,18 +55,9 @@ pub(crate) fn run(
         TestChannel::Port => ChannelKind::Port,
     })?;
     let largest = plan.sizes.iter().copied().max().unwrap_or(0);
-<<<<<<< HEAD
-    let mail = mail_len(comm.n_ranks());
-    let mut region = |len| comm.alloc_region(len, 4096);
-    let stage = if operation == Operation::AllReduce { stage_len(largest) } else { 0 };
-    let ground =
-        Ground { send: region(largest)?, recv: region(largest)?, mail: region(mail)?, stage: region(stage)? };
-    let is_long = plan.one_core || comm.is_oversubscribed()?;
-=======
     let staging = if operation == Operation::AllReduce { staging_len(largest) } else { 0 };
     let buffers = CollectiveBuffers::alloc(comm, largest, eager_len(comm.n_ranks()), staging)?;
     let is_long = plan.one_core || comm.is_oversubscribed()?;
->>>>>>> main
     let gathering = Gathering::new(comm, settings.average, plan.one_core)?;
     let gathering = gathering.timing_one_by_one(settings.percentiles && is_long);
     let is_brief = settings.percentiles && !is_long;
@@ -235,16 +226,6 @@ impl CollectiveBench<'_> {
         // exchange out of place.
         let in_place = wanted.in_place && !self.is_apart(wanted);
         let op = self.operation.reduces().then_some(ReduceOp::Sum);
-<<<<<<< HEAD
-        let task = self.task(Wanted { in_place, ..wanted }, op, SIZE)?;
-        let oversubscribed = self.plan.one_core || self.comm.is_oversubscribed()?;
-        let places = Places { comm: self.comm, task: &task, ground: self.ground };
-        let mut lanes = Vec::new();
-        for (name, ahead) in [("bare loop, mailed", false), ("bare loop, mailed, fetched ahead", true)] {
-            let mailed = Mailed::new(&places, &mut self.gathering.borrow_mut(), oversubscribed, ahead)?;
-            if let Some(mailed) = mailed {
-                lanes.push((name.to_owned(), self.bare_lane(mailed, &task, wanted.bytes)?));
-=======
         let spec = self.spec(Wanted { in_place, ..wanted }, op, SIZE)?;
         let oversubscribed = self.plan.one_core || self.comm.is_oversubscribed()?;
         let all = RankBuffers { comm: self.comm, spec: &spec, buffers: self.buffers };
@@ -253,7 +234,6 @@ impl CollectiveBench<'_> {
             let eager = EagerLimit::new(&all, &mut self.gathering.borrow_mut(), oversubscribed, ahead)?;
             if let Some(eager) = eager {
                 limits.push((name.to_owned(), self.timed_limit(eager, &spec, wanted.bytes)?));
->>>>>>> main
             }
         }
         if wanted.bytes > FLAG_BYTES {
