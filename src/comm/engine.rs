@@ -5,9 +5,7 @@ use std::sync::Arc;
 use super::Communicator;
 use super::submit::{Caller, Submit};
 use crate::collective::tuning::{BufferKind, Table};
-use crate::collective::{
-    Algorithm, Arguments, Call, CallSignature, ChannelKind, CustomAlgorithm, Engine, Operation, Repeat,
-};
+use crate::collective::{Algorithm, CallSignature, ChannelKind, CustomAlgorithm, Engine, Operation, Request};
 use crate::error::Result;
 
 impl Communicator {
@@ -195,14 +193,13 @@ impl<'a> Submit<'a> for Communicator {
     }
 
     #[inline]
-    fn submit(&mut self, mut call: Call<'a>) -> Result<()> {
+    fn submit(&mut self, request: Request<'a, '_>) -> Result<()> {
         let choice = self.choice;
+        if let Some(word) = self.engine.as_mut().and_then(|engine| engine.known(&request, choice)) {
+            return word.run();
+        }
+        let mut call = request.check(self.rank, self.n_ranks())?;
         self.fabric().enter(call.operation.name())?;
         self.engine_for(|| call.signature().with_choice(choice))?.run(&mut call, choice)
-    }
-
-    #[inline]
-    fn repeat(&mut self, arguments: Arguments) -> Option<Repeat<'_>> {
-        self.engine.as_mut()?.repeat(&arguments.with_choice(self.choice))
     }
 }

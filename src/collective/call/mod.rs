@@ -3,6 +3,7 @@
 mod algorithm;
 mod buffers;
 mod operation;
+mod request;
 mod signature;
 
 use crate::error::{Error, Result};
@@ -15,6 +16,7 @@ pub(crate) use algorithm::Choice;
 pub use algorithm::{Algorithm, ChannelKind, UnknownAlgorithm, UnknownChannelKind};
 pub(crate) use buffers::{Input, Output, part, part_mut, shifted};
 pub use operation::Operation;
+pub use request::Request;
 pub use signature::CallSignature;
 
 /// Some elements of a buffer: where the first is, and how many there are.

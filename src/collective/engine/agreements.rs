@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::Engine;
 use crate::channel::{MemoryChannel, SetAside};
 use crate::collective::call::{CallSignature, ChannelKind, Choice, Operation};
-use crate::collective::execute::cached::Kept;
 use crate::collective::execute::custom::{CustomAlgorithm, Registration};
 use crate::collective::plan::tuning::{Table, Tuning};
 use crate::collective::rendezvous::trace;
@@ -139,7 +138,6 @@ impl Engine {
     /// [`Engine::run`]. All end the epoch.
     pub(crate) fn tune(&mut self, table: Result<Table>, oversubscribed: bool) -> Result<()> {
         let agreed = self.agree(table, oversubscribed);
-        self.again = Kept::default();
         self.planner.set_tuning(agreed.inspect_err(|_| self.members.board.revoke())?);
         Ok(())
     }
@@ -178,7 +176,6 @@ impl Engine {
                 return Err(Error::AlgorithmMismatch { mine, rank, theirs });
             }
         }
-        self.again = Kept::default();
         self.planner.register(operation, algorithm);
         Ok(())
     }

@@ -8,14 +8,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::channel::Fabric;
-use crate::collective::call::{Call, CallSignature, ChannelKind, Choice, Operation};
-use crate::collective::execute::cached::{Again, Arguments, Kept, Repeat};
+use crate::collective::call::{Call, CallSignature, ChannelKind, Choice, Operation, Request};
 use crate::collective::execute::custom::Customs;
+use crate::collective::execute::word::WordRun;
 use crate::collective::execute::{self, eager, fused};
 use crate::collective::message::progress::{self, MessageBatch};
 use crate::collective::message::{InPlaceBlock, MessageEnd};
 use crate::collective::plan::tuning::Tuning;
-use crate::collective::plan::{Planner, Proposal, Way};
+use crate::collective::plan::{Planner, Proposal, WORD_LEN, Way};
 use crate::collective::region::lease::{Lease, RegionOwner};
 use crate::collective::rendezvous::at_barrier::AtBarrier;
 use crate::collective::rendezvous::members::Members;
@@ -36,8 +36,6 @@ pub(crate) struct Engine {
     planner: Planner,
     /// How the call that is being executed is done, for whoever notes it.
     taken: Choice,
-    /// The last call that reduced a word.
-    again: Kept,
     /// The last field, since it lets go of what the others use.
     lease: Lease,
 }
@@ -58,14 +56,7 @@ impl Engine {
     ) -> Result<Self> {
         let planner = Planner::new(tuning, ranks.len());
         let (members, lease) = Members::new(fabric, ranks, bases, host.clone())?;
-        Ok(Self {
-            members,
-            pipework: Pipework::new(host),
-            planner,
-            taken: Choice::default(),
-            again: Kept::default(),
-            lease,
-        })
+        Ok(Self { members, pipework: Pipework::new(host), planner, taken: Choice::default(), lease })
     }
 
     /// Looks in every wait whether members are where all ranks of the job meet. For a communicator that meets there, too.
@@ -118,10 +109,11 @@ impl Engine {
         self
     }
 
-    /// One of the last calls that can be repeated, if it had these `arguments`.
+    /// Finds the word that `request` reduces once more, done as `choice` says.
     #[inline]
-    pub(crate) fn repeat(&mut self, arguments: &Arguments) -> Option<Repeat<'_>> {
-        self.again.repeat(&mut self.members, arguments)
+    pub(crate) fn known(&mut self, request: &Request<'_, '_>, choice: Choice) -> Option<WordRun<'_>> {
+        let word = self.planner.known(request, choice)?;
+        Some(WordRun { word, members: &mut self.members })
     }
 
     /// Executes `call` in `choice`.
@@ -185,8 +177,10 @@ impl Engine {
     #[inline]
     fn run_eager(&mut self, call: &mut Call<'_>, signature: CallSignature, len: u64) -> Result<()> {
         let done = eager::run(&mut self.members, call, signature, len);
-        if len <= eager::WORD_LEN && call.operation == Operation::AllReduce && done.is_ok() {
-            self.keep(call, signature, len);
+        let is_word = len <= WORD_LEN && call.operation == Operation::AllReduce;
+        // Every call is looked at where one is: none is repeated without.
+        if is_word && done.is_ok() && !self.members.is_watched() {
+            self.planner.remember(call, signature, len);
         }
         self.members.board.or_revoke(done)
     }
@@ -219,15 +213,6 @@ impl Engine {
         let theirs = members.board.post_of(1 - members.me()).eager().last_short_duration();
         planner.eager_trial().note([mine, theirs]);
         Ok(())
-    }
-
-    /// Keeps `call`, which has been executed, for when it is made again.
-    #[inline(never)]
-    fn keep(&mut self, call: &Call<'_>, signature: CallSignature, len: u64) {
-        // Every call is looked at where one is: none is repeated without.
-        if let Some(again) = Again::of(call, signature, len).filter(|_| !self.members.is_watched()) {
-            self.again.keep(again);
-        }
     }
 
     /// Executes `call` once all members have posted where their buffers are.

@@ -16,6 +16,7 @@ use arrayvec::ArrayVec;
 
 use super::{combine, eager_checked};
 use crate::collective::call::{Call, CallSignature, Input, Operation, Output, part, part_mut};
+use crate::collective::plan::WORD_LEN;
 use crate::collective::region::EAGER_LEN;
 use crate::collective::rendezvous::members::{Members, PerMember};
 use crate::collective::rendezvous::post::{EagerPost, INLINE_WORDS};
@@ -26,9 +27,6 @@ use crate::reduce::{Source, SourcePlace};
 
 /// The most bytes of input that fit into a post.
 pub(crate) const INLINE_LEN: u64 = INLINE_WORDS as u64 * 8;
-
-/// The most bytes that a word holds.
-pub(crate) const WORD_LEN: u64 = 8;
 
 /// Up to so many bytes of its heap a member posts before it reads the clock for a trace: a few tens of nanoseconds.
 const SWIFT_LEN: u64 = 4 << 10;

@@ -8,8 +8,9 @@
 
 use arrayvec::ArrayVec;
 
-use super::eager::{INLINE_LEN, WORD_LEN, contributors, distribute, skipped};
+use super::eager::{INLINE_LEN, contributors, distribute, skipped};
 use crate::collective::call::{Call, CallSignature, Choice, Input, Operation, Output, part, part_mut};
+use crate::collective::plan::WORD_LEN;
 use crate::collective::region::EAGER_LEN;
 use crate::collective::rendezvous::members::{Members, PerMember, fill};
 use crate::collective::rendezvous::post::{EagerPost, INLINE_WORDS, Post};

@@ -1,7 +1,6 @@
 //! How calls are done, once it is decided how: what executes a plan decides nothing.
 
 pub(crate) mod algorithms;
-pub(crate) mod cached;
 pub(crate) mod chunked;
 pub(crate) mod combine;
 pub(crate) mod custom;
@@ -11,6 +10,7 @@ pub(crate) mod fused;
 pub(crate) mod over_pipes;
 pub(crate) mod staged;
 pub(crate) mod widened;
+pub(crate) mod word;
 pub(crate) mod zero_copy;
 
 use super::call::{Call, CallSignature, ChannelKind};

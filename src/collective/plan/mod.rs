@@ -14,13 +14,14 @@
 
 mod eager_trial;
 mod measured;
+mod recent;
 mod trials;
 pub mod tuning;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::collective::call::{Algorithm, Call, CallSignature, ChannelKind, Choice, Operation};
+use crate::collective::call::{Algorithm, Call, CallSignature, ChannelKind, Choice, Operation, Request};
 use crate::collective::execute::custom::{CustomAlgorithm, Customs};
 use crate::collective::region::EAGER_LEN;
 use crate::collective::rendezvous::buffers::Buffers;
@@ -32,6 +33,8 @@ use crate::shm::CacheHint;
 use crate::shm::copy::fills_cache;
 use eager_trial::EagerTrial;
 use measured::MeasuredRoutes;
+use recent::RecentWords;
+pub(crate) use recent::{KnownWord, WORD_LEN, WordArguments};
 use trials::Route;
 use tuning::{BufferKind, CommTable, Tuning};
 
@@ -45,6 +48,7 @@ pub(crate) struct Planner {
     customs: Customs,
     routes: MeasuredRoutes,
     eager_trial: EagerTrial,
+    recent: RecentWords,
 }
 
 /// How a call is to be done, as far as that is known before anything is posted.
@@ -225,6 +229,7 @@ impl Planner {
             customs: Customs::default(),
             routes: MeasuredRoutes::default(),
             eager_trial: EagerTrial::default(),
+            recent: RecentWords::default(),
         }
     }
 
@@ -235,6 +240,7 @@ impl Planner {
 
     /// Goes by `tuning` from now on.
     pub(crate) fn set_tuning(&mut self, tuning: Tuning) {
+        self.recent = RecentWords::default();
         self.table = CommTable::new(&tuning, self.n_members);
         self.tuning = tuning;
     }
@@ -251,6 +257,7 @@ impl Planner {
 
     /// Has `operation` done by `algorithm`, where the caller has not chosen one.
     pub(crate) fn register(&mut self, operation: Operation, algorithm: Option<Arc<dyn CustomAlgorithm>>) {
+        self.recent = RecentWords::default();
         self.customs.set(operation, algorithm);
     }
 
@@ -284,6 +291,18 @@ impl Planner {
             return Ok(proposal);
         }
         Ok(self.try_out(proposal, call, signature))
+    }
+
+    /// Finds the word that `request` reduces once more, done as `choice` says.
+    #[inline]
+    pub(crate) fn known(&self, request: &Request<'_, '_>, choice: Choice) -> Option<&KnownWord> {
+        self.recent.find(request, choice)
+    }
+
+    /// Keeps `call`, which has been executed, for when it is made again.
+    #[inline(never)]
+    pub(crate) fn remember(&mut self, call: &Call<'_>, signature: CallSignature, len: u64) {
+        self.recent.keep(call, signature, len);
     }
 
     /// Says whether `call` travels with its post, and may do so with others.
