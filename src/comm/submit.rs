@@ -1,4 +1,4 @@
-//! What takes collective calls, and what of their arguments a rank can check alone.
+//! Takes collective calls, and checks those of their arguments that a rank can check alone.
 
 use super::buffers::{RecvBuffer, SendBuffer};
 use crate::collective::{BlockLayout, Input, Operation, Output, Request};
@@ -6,35 +6,35 @@ use crate::error::{Error, Result};
 use crate::rank::Rank;
 use crate::reduce::{Element, ReduceOp};
 
-/// Who makes a call: a rank, among so many.
+/// The caller of a collective call: a rank among a number of ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
     pub(super) rank: Rank,
     pub(super) n_ranks: u32,
 }
 
-/// What takes collective calls: to execute them at once, or later.
+/// Takes collective calls, to execute them at once or later.
 ///
-/// It is this crate's to implement.
+/// Only this crate implements it.
 pub trait Submit<'a> {
-    /// Returns who calls.
+    /// Returns the caller.
     fn caller(&self) -> Caller;
 
-    /// Takes the call that `request` asks for, once it is checked.
+    /// Checks what `request` asks for, and takes the call.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an operator of another type, and for buffers that overlap in part; those of the call, where it is
-    /// executed at once.
+    /// [`Error::InvalidArgument`] for an operator of another type, and for buffers that overlap in
+    /// part; those of the call, where it is executed at once.
     fn submit(&mut self, request: Request<'a, '_>) -> Result<()>;
 }
 
 impl Caller {
-    /// The elements of as many blocks of `count` as there are ranks.
+    /// Returns the number of elements in a block of `count` for each rank.
     pub(super) fn blocks(self, count: u64) -> u64 {
         count.saturating_mul(self.n_ranks.into())
     }
 
-    /// The input that only `root` has, of `count` elements.
+    /// Returns the input of `count` elements that only `root` has.
     #[inline]
     pub(super) fn input_at<'a, T: Element>(
         &self,
@@ -49,7 +49,7 @@ impl Caller {
         Ok(send.input())
     }
 
-    /// The output that only `root` has, of `count` elements.
+    /// Returns the output of `count` elements that only `root` has.
     #[inline]
     pub(super) fn output_at<'a, T: Element>(
         &self,
@@ -64,21 +64,21 @@ impl Caller {
         Ok(recv.output())
     }
 
-    /// Whether this is `root`, a rank of the communicator.
+    /// Returns whether this is `root`, a rank of the communicator.
     #[inline]
     pub(super) fn is_root(&self, root: Rank) -> Result<bool> {
         Rank::new(root.get(), self.n_ranks)?;
         Ok(self.rank == root)
     }
 
-    /// The elements of one of as many blocks as there are ranks, of `total` elements `T` together, and how many bytes come before this
-    /// rank's.
+    /// Divides `total` elements `T` into a block for each rank. Returns the elements of a block,
+    /// and the bytes before this rank's.
     pub(super) fn own_block<T: Element>(&self, total: u64) -> Result<(u64, u64)> {
         let count = self.block_of(total)?;
         Ok((count, count * u64::from(self.rank.get()) * size_of::<T>() as u64))
     }
 
-    /// The block of which `total` elements are one for each rank.
+    /// Returns the elements of one block, when `total` elements are a block for each rank.
     #[inline]
     pub(super) fn block_of(&self, total: u64) -> Result<u64> {
         let n_ranks = u64::from(self.n_ranks);

@@ -1,26 +1,27 @@
-//! Taking over from reports: after a restart, communicators are there of which this coordinator knows nothing.
+//! Rebuilding communicators from what their devices report to a coordinator that has not made them.
 
 use std::collections::BTreeSet;
 
-use super::comm::{Comm, Stage};
-use super::{Action, Machine};
 use crate::coordinator::id::{CommId, DeviceId};
-use crate::coordinator::order::{CAUSE, Formation, Membership, Phase};
+use crate::coordinator::machine::comm::{Comm, CommStage};
+use crate::coordinator::machine::{CoordinatorAction, CoordinatorMachine};
+use crate::coordinator::order::{CAUSE, CommFormation, DeviceMembership, DevicePhase};
 use crate::coordinator::request::GroupOutcome;
 
-impl Machine {
-    /// Gives a device to the communicator that it says it is a member of: if that knows it, or is not known yet.
-    pub(super) fn place(&mut self, device: DeviceId) {
+impl CoordinatorMachine {
+    /// Gives a device to the communicator of which it reports to be a member. Makes the communicator if
+    /// it is not known yet.
+    pub(in crate::coordinator) fn place(&mut self, device: DeviceId) {
         let Some(found) = self.pool.get(device) else { return };
         let Some(membership) = found.report.membership.clone() else { return };
         if !membership.is_sound() {
             self.lose(device, None);
-            self.actions.push(Action::Drop { device });
+            self.actions.push(CoordinatorAction::Drop { device });
             return;
         }
         let id = membership.formation.comm;
         if !membership.formation.members.contains(&device) {
-            // It makes this up: no number is to be used up by that.
+            // The device makes this up. No number of a communicator is to be used up by that.
             return;
         }
         self.newest = self.newest.max(id);
@@ -29,28 +30,31 @@ impl Machine {
         }
         let until_ms = self.now_ms.saturating_add(self.return_ms());
         if !membership.is_outside() {
-            let new = || Comm::new(&membership.formation, Stage::Adopting { until_ms });
+            let new = || Comm::new(&membership.formation, CommStage::Adopting { until_ms });
             self.comms.entry(id).or_insert_with(new);
         }
         if let Some(mut comm) = self.comms.remove(&id) {
             if comm.is_adopted() {
-                self.reckon(&mut comm);
+                self.rebuild(&mut comm);
             }
             self.comms.insert(id, comm);
         }
     }
 
-    /// How long a member that lives has to come back: as long as it would have for an order.
+    /// Returns how long a living member has to come back: as long as it would have for an order.
     fn return_ms(&self) -> u64 {
         self.settings.patience_ms.max(self.settings.adopt_ms)
     }
 
-    /// Who belongs to a communicator that is adopted, as all say who may. Some are in the next epoch already: with fewer members, or
-    /// with newcomers. Whoever is further behind than that was lost to the others long ago.
-    fn reckon(&mut self, comm: &mut Comm) {
-        let is_its =
-            |formation: &Formation| (formation.comm, formation.incarnation) == (comm.id, comm.incarnation);
-        let all: Vec<(DeviceId, Membership)> = self
+    /// Sets the epoch, members and newcomers of an adopted communicator by what all its devices report.
+    ///
+    /// Some may be in the next epoch already, with fewer members or with newcomers. A device that is
+    /// further behind was lost to the others long ago.
+    fn rebuild(&mut self, comm: &mut Comm) {
+        let is_its = |formation: &CommFormation| {
+            (formation.comm, formation.incarnation) == (comm.id, comm.incarnation)
+        };
+        let all: Vec<(DeviceId, DeviceMembership)> = self
             .pool
             .iter()
             .filter(|(id, found)| found.owner.is_none_or(|owner| owner == comm.id) && !comm.lost.contains(id))
@@ -59,15 +63,16 @@ impl Machine {
             .collect();
         let inside = || all.iter().map(|(_, membership)| membership).filter(|it| !it.is_outside());
         let highest = inside().map(|it| it.formation.epoch).max().unwrap_or_default();
-        // An epoch in which something has been done has begun for all whom it has: who is not in it by now was left behind.
+        // An epoch in which something has been done has begun for all its members: a device that is not
+        // in it by now was left behind.
         let is_new = inside()
             .filter(|it| it.formation.epoch == highest)
-            .all(|it| matches!(it.phase, Phase::Ready { .. } | Phase::Leaving));
-        let is_there = |it: &&Membership| it.formation.epoch == highest;
+            .all(|it| matches!(it.phase, DevicePhase::Ready { .. } | DevicePhase::Leaving));
+        let is_there = |it: &&DeviceMembership| it.formation.epoch == highest;
         let is_awaited =
             |device: &DeviceId| inside().filter(is_there).all(|it| it.formation.members.contains(device));
-        let is_coming = |(device, it): &&(DeviceId, Membership)| {
-            let is_on_the_way = matches!(it.phase, Phase::GoingOn { .. } | Phase::Growing { .. });
+        let is_coming = |(device, it): &&(DeviceId, DeviceMembership)| {
+            let is_on_the_way = matches!(it.phase, DevicePhase::GoingOn { .. } | DevicePhase::Growing { .. });
             is_new && is_on_the_way && it.formation.epoch + 1 == highest && is_awaited(device)
         };
         let coming = all.iter().find(is_coming).map(|(_, membership)| membership);
@@ -75,7 +80,9 @@ impl Machine {
         (comm.epoch, comm.members) = (first.formation.epoch, first.formation.members.clone());
         let next = inside().filter_map(|it| match &it.phase {
             _ if it.formation.epoch > comm.epoch => Some(&it.formation.members),
-            Phase::Growing { formation, .. } if it.formation.epoch == comm.epoch => Some(&formation.members),
+            DevicePhase::Growing { formation, .. } if it.formation.epoch == comm.epoch => {
+                Some(&formation.members)
+            }
             _ => None,
         });
         let newcomers: BTreeSet<_> =
@@ -92,7 +99,7 @@ impl Machine {
         }
     }
 
-    /// Of whom nothing is known in a communicator that is adopted.
+    /// Returns the devices of an adopted communicator that have not come back and are not known dead.
     fn missed(&self, comm: &Comm) -> impl Iterator<Item = DeviceId> {
         let is_known = |device: &DeviceId| {
             self.pool.get(*device).is_some() || comm.lost.contains(device) || self.dead.contains(device)
@@ -100,19 +107,21 @@ impl Machine {
         comm.members.iter().chain(&comm.newcomers).copied().filter(move |device| !is_known(device))
     }
 
-    /// Devices of the coordinator before this one that are waited for, since others say that they are members with them.
+    /// Returns the devices of the coordinator before that are waited for, since others report to be in a
+    /// communicator with them.
     pub(in crate::coordinator) fn awaited(&self) -> BTreeSet<DeviceId> {
         self.comms.values().filter(|comm| comm.is_adopted()).flat_map(|comm| self.missed(comm)).collect()
     }
 
-    /// Waits for the members to come back; then their reports say where the communicator is.
-    pub(super) fn adopt(&mut self, comm: &mut Comm, until_ms: u64) -> bool {
-        self.reckon(comm);
+    /// Waits until the members have come back; then their reports tell the stage of the communicator.
+    /// Returns whether that is so.
+    pub(in crate::coordinator) fn adopt(&mut self, comm: &mut Comm, until_ms: u64) -> bool {
+        self.rebuild(comm);
         if self.judged_ms < until_ms && self.missed(comm).next().is_some() {
             return false;
         }
         for device in self.missed(comm).collect::<Vec<_>>() {
-            // It lives, and may have stopped long before this coordinator came, which has never known it.
+            // It lives, and may have stopped long before this coordinator began.
             let why = format!("it hangs, and has not come back in {} ms", self.return_ms());
             comm.hung.insert(device, why.clone());
             self.give_up_on(device, why);
@@ -123,8 +132,8 @@ impl Machine {
         let missing = comm.members.iter().filter(|member| self.pool.membership(**member, comm.id).is_none());
         let missing: Vec<DeviceId> = missing.copied().collect();
         let is_left = missing.iter().any(|member| self.pool.get(*member).is_some());
-        let seen = Seen::new(comm.id, comm.epoch, &reports, is_left, !missing.is_empty());
-        if !matches!(seen.stage, Stage::Growing { .. }) {
+        let seen = AdoptedState::new(comm.id, comm.epoch, &reports, is_left, !missing.is_empty());
+        if !matches!(seen.stage, CommStage::Growing { .. }) {
             for newcomer in comm.turn_out() {
                 self.pool.take_back(newcomer, comm.id);
             }
@@ -135,7 +144,7 @@ impl Machine {
         }
         (comm.groups, comm.last) = (seen.groups, seen.last);
         match seen.stage {
-            leaving @ Stage::Leaving { .. } => {
+            leaving @ CommStage::Leaving { .. } => {
                 comm.end(leaving, "it was not whole when its coordinator was replaced".to_owned());
             }
             stage => comm.stage = stage,
@@ -144,77 +153,87 @@ impl Machine {
     }
 }
 
-/// What the reports of the members amount to.
-struct Seen {
-    stage: Stage,
+/// The state of an adopted communicator, by the reports of its members.
+struct AdoptedState {
+    stage: CommStage,
     groups: u64,
     last: Option<GroupOutcome>,
 }
 
-impl Seen {
-    /// `is_left` is whether a member lives that says it is none, which is lost to those that have met, `is_short` whether one does not say that it is one.
-    fn new(id: CommId, epoch: u64, reports: &[&Membership], is_left: bool, is_short: bool) -> Self {
+impl AdoptedState {
+    /// Combines `reports`. `is_short` is whether a member does not report to be one, `is_left` whether
+    /// such a member lives; it is lost to those that have met.
+    fn new(id: CommId, epoch: u64, reports: &[&DeviceMembership], is_left: bool, is_short: bool) -> Self {
         let groups = reports.iter().map(|report| report.phase.groups()).max().unwrap_or_default();
         let present = || reports.iter().filter(|report| report.formation.epoch == epoch);
         let tries = present().filter_map(|report| match report.phase {
-            Phase::GoingOn { attempt, .. } => Some(attempt),
+            DevicePhase::GoingOn { attempt, .. } => Some(attempt),
             _ => None,
         });
         let growing = present().find_map(|report| match &report.phase {
-            Phase::Growing { id, .. } => Some(id.clone()),
+            DevicePhase::Growing { id, .. } => Some(id.clone()),
             _ => None,
         });
         let stage = match (growing, tries.max()) {
-            (Some(id), _) => Stage::Growing { id, off: None },
-            (None, Some(attempt)) => Stage::going_on(attempt, format!("communicator {id} has lost a device")),
+            (Some(id), _) => CommStage::Growing { id, off: None },
+            (None, Some(attempt)) => {
+                CommStage::going_on(attempt, format!("communicator {id} has lost a device"))
+            }
             (None, None) => Self::at_rest(reports, groups, is_left, is_short),
         };
         Self { stage, groups, last: Self::outcome(reports, groups, is_short) }
     }
 
-    /// What came of the newest group, where the members say so. One of which a member is missing may have failed there.
-    fn outcome(reports: &[&Membership], groups: u64, is_short: bool) -> Option<GroupOutcome> {
+    /// Returns how the newest group has ended, where the members report that. Where a member is missing,
+    /// the group may have failed there.
+    fn outcome(reports: &[&DeviceMembership], groups: u64, is_short: bool) -> Option<GroupOutcome> {
         let newest =
-            |report: &&&Membership| report.last.as_ref().filter(|last| last.group == groups).cloned();
-        let told: Vec<_> = reports.iter().filter_map(|report| newest(&report)).collect();
-        let is_told_by_all = !is_short && told.len() == reports.len();
-        let failed = || told.iter().filter(|last| last.failure.is_some());
-        // Who names another one tells only that it failed there.
+            |report: &&&DeviceMembership| report.last.as_ref().filter(|last| last.group == groups).cloned();
+        let outcomes: Vec<_> = reports.iter().filter_map(|report| newest(&report)).collect();
+        let all_report = !is_short && outcomes.len() == reports.len();
+        let failed = || outcomes.iter().filter(|last| last.failure.is_some());
+        // A failure that names another device only reports that the group has failed there.
         let cause = failed().find(|last| last.culprit.is_none()).or_else(|| failed().next());
-        cause.or_else(|| told.first().filter(|_| is_told_by_all)).cloned()
+        cause.or_else(|| outcomes.first().filter(|_| all_report)).cloned()
     }
 
-    /// The stage of a communicator of which nobody is going on.
-    fn at_rest(reports: &[&Membership], groups: u64, is_left: bool, is_short: bool) -> Stage {
-        let any = |is: fn(&Phase) -> bool| reports.iter().any(|report| is(&report.phase));
-        let has_met =
-            any(|phase| matches!(phase, Phase::Ready { .. } | Phase::Running { .. } | Phase::Failed { .. }));
-        if any(|phase| matches!(phase, Phase::Leaving | Phase::Unmet { .. } | Phase::Hosting { .. }))
-            || (is_left && !has_met)
+    /// Returns the stage of a communicator of which no member is growing or going on.
+    fn at_rest(reports: &[&DeviceMembership], groups: u64, is_left: bool, is_short: bool) -> CommStage {
+        let any = |is: fn(&DevicePhase) -> bool| reports.iter().any(|report| is(&report.phase));
+        let has_met = any(|phase| {
+            matches!(
+                phase,
+                DevicePhase::Ready { .. } | DevicePhase::Running { .. } | DevicePhase::Failed { .. }
+            )
+        });
+        if any(|phase| {
+            matches!(phase, DevicePhase::Leaving | DevicePhase::Unmet { .. } | DevicePhase::Hosting { .. })
+        }) || (is_left && !has_met)
         {
-            // Who was told to leave, or not told to join, by a coordinator that is gone cannot be told otherwise.
-            return Stage::Leaving { gracefully: false };
+            // A device that the dead coordinator has told to leave, or not told to join, cannot be told
+            // otherwise.
+            return CommStage::Leaving { gracefully: false };
         }
         let meeting = reports.iter().find_map(|report| match &report.phase {
-            Phase::Joining { id, .. } => Some(id.clone()),
+            DevicePhase::Joining { id, .. } => Some(id.clone()),
             _ => None,
         });
         let running = reports.iter().find_map(|report| match &report.phase {
-            Phase::Running { group, work } if *group == groups => work.clone(),
+            DevicePhase::Running { group, work } if *group == groups => work.clone(),
             _ => None,
         });
         let is_uneven = reports
             .iter()
-            .any(|report| matches!(&report.phase, Phase::Ready { groups: done, .. } if *done < groups));
+            .any(|report| matches!(&report.phase, DevicePhase::Ready { groups: done, .. } if *done < groups));
         match (meeting, running) {
-            (Some(id), _) => Stage::Meeting { id },
-            (None, Some(work)) => Stage::Running { work },
-            // What the others have executed nobody can tell this one.
+            (Some(id), _) => CommStage::Meeting { id },
+            (None, Some(work)) => CommStage::Running { work },
+            // The member cannot catch up: no report has what the others have executed.
             (None, None) if is_uneven && !is_short => {
                 let why = "a member has missed a group".to_owned();
-                Stage::Failed { why, weight: CAUSE, in_vain: false }
+                CommStage::Failed { why, weight: CAUSE, in_vain: false }
             }
-            (None, None) => Stage::Ready,
+            (None, None) => CommStage::Ready,
         }
     }
 }

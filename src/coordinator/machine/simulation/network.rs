@@ -7,12 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::dice::Dice;
+use super::Random;
 use super::world::Broken;
-use crate::coordinator::agent::{Outcome, Task, Trouble};
+use crate::coordinator::agent::{DeviceTask, GroupFailure, TaskOutcome};
+use crate::coordinator::call::GroupWork;
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::order::FailureKind;
-use crate::coordinator::work::Work;
 
 /// One incarnation of a communicator.
 #[derive(Debug, Default)]
@@ -48,7 +48,7 @@ struct Meeting {
 
 /// Everything between devices.
 #[derive(Debug, Default)]
-pub(super) struct Plane {
+pub(super) struct Network {
     /// A promise that is not kept on purpose.
     broken: Option<Broken>,
     meetings: BTreeMap<String, Meeting>,
@@ -60,7 +60,7 @@ pub(super) struct Plane {
 
 /// A device and where it is, as the model sees it.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct Position {
     pub(super) device: DeviceId,
     pub(super) job: Option<String>,
     pub(super) epoch: u64,
@@ -72,7 +72,7 @@ pub(super) struct Place {
 
 impl Meeting {
     /// One of those who are there may end it, or time does. Returns the members when all have come, and that is news.
-    fn go_on(&mut self, place: &Place, dice: &mut Dice) -> Option<Vec<DeviceId>> {
+    fn go_on(&mut self, place: &Position, random: &mut Random) -> Option<Vec<DeviceId>> {
         if self.outcome.is_some() {
             return None;
         }
@@ -82,14 +82,14 @@ impl Meeting {
         } else if self.awaited == Some(there) {
             self.outcome = Some(true);
             return Some(self.guests.values().chain(&self.newcomers).copied().collect());
-        } else if dice.once_in(20) {
+        } else if random.once_in(20) {
             self.outcome = Some(false);
         }
         None
     }
 }
 
-impl Plane {
+impl Network {
     pub(super) fn new(broken: Option<Broken>) -> Self {
         Self { broken, ..Self::default() }
     }
@@ -109,7 +109,7 @@ impl Plane {
     }
 
     /// A device ends its epoch, and gives these up.
-    pub(super) fn interrupt(&mut self, place: &Place, lost: &[u32]) {
+    pub(super) fn interrupt(&mut self, place: &Position, lost: &[u32]) {
         let Some(epoch) = self.epoch(place) else { return };
         epoch.has_ended = true;
         let ranks = lost.iter().filter_map(|rank| epoch.members.get(*rank as usize).copied());
@@ -118,48 +118,53 @@ impl Plane {
     }
 
     /// What comes of `task` now; `None` when it has to wait.
-    pub(super) fn work(&mut self, place: &Place, task: &Task, dice: &mut Dice) -> Option<Outcome> {
+    pub(super) fn work(
+        &mut self,
+        place: &Position,
+        task: &DeviceTask,
+        random: &mut Random,
+    ) -> Option<TaskOutcome> {
         match task {
-            Task::Host if dice.once_in(30) => Some(Outcome::Hosted(Err("no socket".to_owned()))),
-            Task::Host => {
+            DeviceTask::Host if random.once_in(30) => Some(TaskOutcome::Hosted(Err("no socket".to_owned()))),
+            DeviceTask::Host => {
                 let id = format!("meeting {}", self.meetings.len());
                 self.meetings.insert(id.clone(), Meeting { host: Some(place.device), ..Meeting::default() });
-                Some(Outcome::Hosted(Ok(id)))
+                Some(TaskOutcome::Hosted(Ok(id)))
             }
-            Task::Meet { n_ranks, rank, id } => {
+            DeviceTask::Meet { n_ranks, rank, id } => {
                 let meeting = self.meetings.entry(id.clone()).or_default();
                 meeting.guests.insert(*rank, place.device);
                 meeting.awaited = Some((*n_ranks as usize, *n_ranks as usize));
-                self.meet(place, (id, 1), dice).map(Outcome::Met)
+                self.meet(place, (id, 1), random).map(TaskOutcome::Met)
             }
-            Task::Join { id } => {
+            DeviceTask::Join { id } => {
                 let meeting = self.meetings.entry(id.clone()).or_default();
                 if !meeting.newcomers.contains(&place.device) {
                     meeting.newcomers.push(place.device);
                 }
-                self.meet(place, (id, place.epoch), dice).map(Outcome::Met)
+                self.meet(place, (id, place.epoch), random).map(TaskOutcome::Met)
             }
-            Task::Grow { n_ranks, id } => self.grow(place, *n_ranks as usize, id, dice),
-            Task::Run { work } => self.run(place, work, dice).map(Outcome::Ran),
-            Task::GoOn => self.go_on(place, dice).map(Outcome::WentOn),
-            Task::Leave { gracefully } => self.leave(place, *gracefully).then_some(Outcome::Left),
+            DeviceTask::Grow { n_ranks, id } => self.grow(place, *n_ranks as usize, id, random),
+            DeviceTask::Run { work } => self.run(place, work, random).map(TaskOutcome::Ran),
+            DeviceTask::GoOn => self.go_on(place, random).map(TaskOutcome::WentOn),
+            DeviceTask::Leave { gracefully } => self.leave(place, *gracefully).then_some(TaskOutcome::Left),
         }
     }
 
-    fn epoch(&mut self, place: &Place) -> Option<&mut Epoch> {
+    fn epoch(&mut self, place: &Position) -> Option<&mut Epoch> {
         self.epochs.get_mut(&(place.job.clone()?, place.epoch))
     }
 
     /// Waits for the others at a meeting that leads to `epoch`.
     fn meet(
         &mut self,
-        place: &Place,
+        place: &Position,
         (id, epoch): (&str, u64),
-        dice: &mut Dice,
+        random: &mut Random,
     ) -> Option<Result<Vec<DeviceId>, String>> {
         let meeting = self.meetings.get_mut(id)?;
         let key = (id.to_owned(), epoch);
-        if let Some(members) = meeting.go_on(place, dice) {
+        if let Some(members) = meeting.go_on(place, random) {
             self.epochs.insert(key.clone(), Epoch { members, ..Epoch::default() });
         }
         match meeting.outcome? {
@@ -168,15 +173,21 @@ impl Plane {
         }
     }
 
-    fn grow(&mut self, place: &Place, n_ranks: usize, id: &str, dice: &mut Dice) -> Option<Outcome> {
+    fn grow(
+        &mut self,
+        place: &Position,
+        n_ranks: usize,
+        id: &str,
+        random: &mut Random,
+    ) -> Option<TaskOutcome> {
         let epoch = self.epoch(place)?;
         let n_members = epoch.members.len();
         let rank = epoch.members.iter().position(|member| *member == place.device)?;
         let agreed = epoch.growing.entry(id.to_owned()).or_default();
         agreed.insert(place.device);
         if agreed.len() < n_members {
-            epoch.has_ended |= dice.once_in(60);
-            return epoch.has_ended.then(|| Outcome::Ended("they have not agreed".to_owned()));
+            epoch.has_ended |= random.once_in(60);
+            return epoch.has_ended.then(|| TaskOutcome::Ended("they have not agreed".to_owned()));
         }
         let is_one_gone = !epoch.gone.is_empty();
         let meeting = self.meetings.entry(id.to_owned()).or_default();
@@ -185,56 +196,61 @@ impl Plane {
         if is_one_gone {
             meeting.outcome.get_or_insert(false);
         }
-        let met = self.meet(place, (id, place.epoch + 1), dice)?;
+        let met = self.meet(place, (id, place.epoch + 1), random)?;
         let broken = self.broken == Some(Broken::HalfGrown) && rank > 0;
         let epoch = self.epoch(place)?;
         match met {
-            Ok(_) if broken => Some(Outcome::Met(Err("it has missed the others".to_owned()))),
+            Ok(_) if broken => Some(TaskOutcome::Met(Err("it has missed the others".to_owned()))),
             Ok(members) => {
                 epoch.gone.insert(place.device);
-                Some(Outcome::Met(Ok(members)))
+                Some(TaskOutcome::Met(Ok(members)))
             }
             Err(why) => {
                 epoch.has_ended |= is_one_gone;
-                Some(if epoch.has_ended { Outcome::Ended(why) } else { Outcome::Met(Err(why)) })
+                Some(if epoch.has_ended { TaskOutcome::Ended(why) } else { TaskOutcome::Met(Err(why)) })
             }
         }
     }
 
-    fn run(&mut self, place: &Place, work: &Work, dice: &mut Dice) -> Option<Result<Option<u64>, Trouble>> {
+    fn run(
+        &mut self,
+        place: &Position,
+        work: &GroupWork,
+        random: &mut Random,
+    ) -> Option<Result<Option<u64>, GroupFailure>> {
         let newest = self.written.last().map_or(1, |newest| newest + 1);
         let is_made_up = self.broken == Some(Broken::NothingWritten);
         let epoch = self.epoch(place)?;
         let came = epoch.groups.entry(place.group).or_default();
         came.insert(place.device);
         let all_came = came.len() == epoch.members.len();
-        if all_came && matches!(work, Work::Calls(_)) {
+        if all_came && matches!(work, GroupWork::Calls(_)) {
             return Some(Ok(None));
         }
-        if all_came && !(epoch.has_ended && dice.once_in(4)) {
+        if all_came && !(epoch.has_ended && random.once_in(4)) {
             let is_ended = epoch.has_ended;
             let is_new = !epoch.checkpoints.contains_key(&place.group);
             // All of them agree on how it went.
-            let draw = || if is_ended || dice.once_in(3) { None } else { Some(newest) };
+            let draw = || if is_ended || random.once_in(3) { None } else { Some(newest) };
             let verdict = *epoch.checkpoints.entry(place.group).or_insert_with(draw);
             if is_new && !is_made_up {
                 self.written.extend(verdict);
             }
             let (why, kind) = ("no space".to_owned(), FailureKind::Other);
             let rank = place.device.get().is_multiple_of(2).then_some(0);
-            let trouble = Trouble { why, kind, rank, is_undone: !is_ended, report: None };
+            let trouble = GroupFailure { why, kind, rank, is_undone: !is_ended, report: None };
             return Some(verdict.map(Some).ok_or(trouble));
         }
-        epoch.has_ended |= dice.once_in(60);
+        epoch.has_ended |= random.once_in(60);
         let has_ended = epoch.has_ended;
-        let kind = dice.pick(&[FailureKind::Revoked, FailureKind::PeerLost, FailureKind::Timeout])?;
+        let kind = random.pick(&[FailureKind::Revoked, FailureKind::PeerLost, FailureKind::Timeout])?;
         let rank = (kind != FailureKind::Revoked).then_some(0);
         has_ended.then(|| {
-            Err(Trouble { why: "it has ended".to_owned(), kind, rank, is_undone: false, report: None })
+            Err(GroupFailure { why: "it has ended".to_owned(), kind, rank, is_undone: false, report: None })
         })
     }
 
-    fn go_on(&mut self, place: &Place, dice: &mut Dice) -> Option<Result<Vec<u32>, String>> {
+    fn go_on(&mut self, place: &Position, random: &mut Random) -> Option<Result<Vec<u32>, String>> {
         let (device, next) = (place.device, (place.job.clone()?, place.epoch + 1));
         let epoch = self.epoch(place)?;
         epoch.has_ended = true;
@@ -249,7 +265,7 @@ impl Plane {
         };
         if epoch.successors.is_none() && epoch.members.iter().all(is_known) {
             let going_on = std::mem::take(&mut epoch.going_on);
-            if dice.once_in(6) {
+            if random.once_in(6) {
                 epoch.disappointed = going_on;
                 return None;
             }
@@ -262,7 +278,7 @@ impl Plane {
         }
         let epoch = self.epoch(place)?;
         let Some(successors) = &epoch.successors else {
-            let times_out = dice.once_in(60).then(|| Err("timed out".to_owned()));
+            let times_out = random.once_in(60).then(|| Err("timed out".to_owned()));
             if times_out.is_some() {
                 epoch.going_on.remove(&device);
             }
@@ -275,7 +291,7 @@ impl Plane {
         Some(Ok((0..).zip(&epoch.members).filter(is_left).map(|(rank, _)| rank).collect()))
     }
 
-    fn leave(&mut self, place: &Place, gracefully: bool) -> bool {
+    fn leave(&mut self, place: &Position, gracefully: bool) -> bool {
         let Some(epoch) = self.epoch(place) else { return true };
         epoch.leaving.insert(place.device);
         let all_leave =

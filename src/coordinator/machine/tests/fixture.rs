@@ -4,17 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::*;
 use super::{COMM, SETTINGS};
-use crate::coordinator::agent::{Agent, Outcome, Step, Task, Trouble};
-use crate::coordinator::call::{Collective, DeviceCall, Operator};
+use crate::coordinator::agent::{Agent, AgentStep, DeviceTask, GroupFailure, TaskOutcome};
+use crate::coordinator::call::{Collective, DeviceCall, DeviceReduceOp};
 use crate::coordinator::id::GroupId;
 use crate::coordinator::request::CommStatus;
 use crate::reduce::DataType;
 
 /// A coordinator, devices, and clients, of whom each asks one thing.
-pub(super) struct Bench {
-    pub(super) machine: Machine,
+pub(super) struct Fixture {
+    pub(super) machine: CoordinatorMachine,
     pub(super) devices: BTreeMap<DeviceId, Agent>,
-    pub(super) tasks: BTreeMap<DeviceId, Task>,
+    pub(super) tasks: BTreeMap<DeviceId, DeviceTask>,
     /// Who hears nothing.
     pub(super) stopped: BTreeSet<DeviceId>,
     /// Who hears all, and does not get its tasks done.
@@ -24,19 +24,19 @@ pub(super) struct Bench {
     pub(super) dropped: Vec<DeviceId>,
     /// Those of them that are to be killed, if they are the coordinator's own.
     pub(super) killed: Vec<DeviceId>,
-    pub(super) logged: Vec<Turn>,
-    pub(super) replies: BTreeMap<u64, Result<Reply, Refusal>>,
+    pub(super) logged: Vec<LogEntry>,
+    pub(super) replies: BTreeMap<u64, Result<Reply, RequestError>>,
     pub(super) asked: u64,
     /// The group that calls name.
     pub(super) group: Option<GroupId>,
     pub(super) now_ms: u64,
 }
 
-impl Bench {
+impl Fixture {
     /// Devices 1 to `devices`, and a coordinator that takes requests.
     pub(super) fn new(devices: u32) -> Self {
-        let mut bench = Self {
-            machine: Machine::new(SETTINGS, 1),
+        let mut fixture = Self {
+            machine: CoordinatorMachine::new(SETTINGS, 1),
             devices: BTreeMap::new(),
             tasks: BTreeMap::new(),
             stopped: BTreeSet::new(),
@@ -50,10 +50,10 @@ impl Bench {
             group: None,
             now_ms: 0,
         };
-        bench.pass(0);
-        (1..=devices).for_each(|device| bench.register(Agent::new(DeviceId::new(device)), device));
-        bench.pass(SETTINGS.adopt_ms);
-        bench
+        fixture.pass(0);
+        (1..=devices).for_each(|device| fixture.register(Agent::new(DeviceId::new(device)), device));
+        fixture.pass(SETTINGS.adopt_ms);
+        fixture
     }
 
     /// Another coordinator takes over.
@@ -67,16 +67,16 @@ impl Bench {
 
     /// Another coordinator begins, which knows nobody.
     pub(super) fn begin_anew(&mut self) {
-        self.machine = Machine::new(SETTINGS, self.machine.incarnation + 1);
+        self.machine = CoordinatorMachine::new(SETTINGS, self.machine.incarnation + 1);
         self.pause(0);
     }
 
     pub(super) fn register(&mut self, mut agent: Agent, device: u32) {
         agent.connect();
-        let (device, report) = (DeviceId::new(device), agent.bulletin());
+        let (device, report) = (DeviceId::new(device), agent.outgoing_report());
         self.devices.insert(device, agent);
         let range = AddressRange { min: 0x1000, max: 0x2000 };
-        self.happen(Event::Registered { device, range, socket: String::new(), report });
+        self.happen(CoordinatorEvent::Registered { device, range, socket: String::new(), report });
     }
 
     /// Time passes while the coordinator is there.
@@ -91,28 +91,30 @@ impl Bench {
     /// Time passes, and the coordinator comes to know of it afterwards.
     pub(super) fn pause(&mut self, ms: u64) {
         self.now_ms += ms;
-        self.happen(Event::Tick { now_ms: self.now_ms });
+        self.happen(CoordinatorEvent::Tick { now_ms: self.now_ms });
     }
 
-    pub(super) fn happen(&mut self, event: Event) {
+    pub(super) fn happen(&mut self, event: CoordinatorEvent) {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
             for action in self.machine.handle(event) {
                 match action {
-                    Action::Order { device, order } if !self.stopped.contains(&device) => {
+                    CoordinatorAction::Order { device, order } if !self.stopped.contains(&device) => {
                         let Some(agent) = self.devices.get_mut(&device) else { continue };
                         let steps = agent.take(order);
                         self.perform(device, steps);
                         events.extend(self.report(device));
                     }
-                    Action::Order { .. } => {}
-                    Action::Drop { device } => self.dropped.push(device),
-                    Action::GiveUp { device, kills, .. } => {
+                    CoordinatorAction::Order { .. } => {}
+                    CoordinatorAction::Drop { device } => self.dropped.push(device),
+                    CoordinatorAction::GiveUp { device, kills, .. } => {
                         self.dropped.push(device);
                         self.killed.extend(kills.then_some(device));
                     }
-                    Action::Log(turn) => self.logged.push(turn),
-                    Action::Reply { client, reply, .. } => _ = self.replies.insert(client.get(), reply),
+                    CoordinatorAction::Log(turn) => self.logged.push(turn),
+                    CoordinatorAction::Reply { client, reply, .. } => {
+                        _ = self.replies.insert(client.get(), reply)
+                    }
                 }
             }
             if events.is_empty() {
@@ -121,33 +123,36 @@ impl Bench {
         }
     }
 
-    pub(super) fn report(&self, device: DeviceId) -> Option<Event> {
-        let report = self.devices.get(&device)?.bulletin();
-        Some(Event::Reported { device, report })
+    pub(super) fn report(&self, device: DeviceId) -> Option<CoordinatorEvent> {
+        let report = self.devices.get(&device)?.outgoing_report();
+        Some(CoordinatorEvent::Reported { device, report })
     }
 
-    pub(super) fn perform(&mut self, device: DeviceId, steps: Vec<Step>) {
+    pub(super) fn perform(&mut self, device: DeviceId, steps: Vec<AgentStep>) {
         for step in steps {
             match (step, self.tasks.get(&device)) {
-                (Step::Begin(task), _) => _ = self.tasks.insert(device, task),
-                (Step::Interrupt { .. }, Some(Task::Run { .. })) if !self.slow.contains(&device) => {
-                    self.finish(device, Outcome::Ran(Err("it was interrupted".to_owned().into())));
+                (AgentStep::Begin(task), _) => _ = self.tasks.insert(device, task),
+                (AgentStep::Interrupt { .. }, Some(DeviceTask::Run { .. }))
+                    if !self.slow.contains(&device) =>
+                {
+                    self.finish(device, TaskOutcome::Ran(Err("it was interrupted".to_owned().into())));
                 }
                 _ => {}
             }
         }
     }
 
-    pub(super) fn finish(&mut self, device: DeviceId, outcome: Outcome) {
+    pub(super) fn finish(&mut self, device: DeviceId, outcome: TaskOutcome) {
         self.tasks.remove(&device);
         let steps = self.devices.get_mut(&device).map(|agent| agent.finish(outcome));
         self.perform(device, steps.unwrap_or_default());
     }
 
     /// Does one task that is no group. Returns what the device says of it.
-    pub(super) fn work(&mut self) -> Option<Event> {
-        let is_to_do =
-            |device: &DeviceId, task: &Task| !matches!(task, Task::Run { .. }) && !self.slow.contains(device);
+    pub(super) fn work(&mut self) -> Option<CoordinatorEvent> {
+        let is_to_do = |device: &DeviceId, task: &DeviceTask| {
+            !matches!(task, DeviceTask::Run { .. }) && !self.slow.contains(device)
+        };
         // Newcomers come first to see what has become of a meeting.
         let found = self.tasks.iter().rfind(|(device, task)| is_to_do(device, task));
         let (device, task) = found.map(|(device, task)| (*device, task.clone()))?;
@@ -157,10 +162,10 @@ impl Bench {
         self.finish(
             device,
             match task {
-                Task::Host => Outcome::Hosted(Ok("id".to_owned())),
-                Task::GoOn => Outcome::WentOn(Ok(lost)),
-                Task::Leave { .. } => Outcome::Left,
-                _ => Outcome::Met(self.meetings.clone().map(|()| members)),
+                DeviceTask::Host => TaskOutcome::Hosted(Ok("id".to_owned())),
+                DeviceTask::GoOn => TaskOutcome::WentOn(Ok(lost)),
+                DeviceTask::Leave { .. } => TaskOutcome::Left,
+                _ => TaskOutcome::Met(self.meetings.clone().map(|()| members)),
             },
         );
         self.report(device)
@@ -170,12 +175,12 @@ impl Bench {
     pub(super) fn ask(&mut self, request: Request) -> u64 {
         self.asked += 1;
         let client = ClientId::new(self.asked);
-        self.happen(Event::Requested { client, number: 1, request });
+        self.happen(CoordinatorEvent::Requested { client, number: 1, request });
         self.asked
     }
 
     #[track_caller]
-    pub(super) fn answer(&mut self, request: Request) -> Result<Reply, Refusal> {
+    pub(super) fn answer(&mut self, request: Request) -> Result<Reply, RequestError> {
         let client = self.ask(request);
         self.replies.remove(&client).expect("an answer at once")
     }
@@ -192,12 +197,12 @@ impl Bench {
         self.answer(Request::Init { devices, keep_going }).unwrap();
     }
 
-    pub(super) fn call(&mut self) -> Result<Reply, Refusal> {
+    pub(super) fn call(&mut self) -> Result<Reply, RequestError> {
         self.call_on(COMM)
     }
 
-    pub(super) fn call_on(&mut self, comm: CommId) -> Result<Reply, Refusal> {
-        let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, Operator::Sum);
+    pub(super) fn call_on(&mut self, comm: CommId) -> Result<Reply, RequestError> {
+        let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, DeviceReduceOp::Sum);
         let addresses = vec![0x1000; self.machine.comms.get(&comm).map_or(1, |comm| comm.members.len())];
         let (send, recv) = (addresses.clone(), addresses);
         let call = DeviceCall { collective, data_type, op, root: 0, count: 1, send, recv };
@@ -207,7 +212,7 @@ impl Bench {
     /// All devices end their group like this.
     pub(super) fn end_group(&mut self, outcome: &Result<(), String>) {
         for device in self.tasks.keys().copied().collect::<Vec<_>>() {
-            self.finish(device, Outcome::Ran(outcome.clone().map(|()| None).map_err(Trouble::from)));
+            self.finish(device, TaskOutcome::Ran(outcome.clone().map(|()| None).map_err(GroupFailure::from)));
             self.report(device).into_iter().for_each(|event| self.happen(event));
         }
     }
