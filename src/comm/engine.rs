@@ -32,7 +32,7 @@ impl Communicator {
     /// - [`crate::Error::CallMismatch`] when the ranks choose differently.
     /// - Otherwise those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
     pub fn set_channel_kind(&mut self, kind: ChannelKind) -> Result<()> {
-        self.fabric().enter(Operation::SetChannelKind.name())?;
+        self.context().enter(Operation::SetChannelKind.name())?;
         self.engine_for(|| CallSignature::new(Operation::SetChannelKind))?.choose_channels(kind)?;
         self.choice.channel = kind;
         Ok(())
@@ -53,7 +53,7 @@ impl Communicator {
         operation: Operation,
         algorithm: Arc<dyn CustomAlgorithm>,
     ) -> Result<()> {
-        self.fabric().enter(Operation::RegisterAlgorithm.name())?;
+        self.context().enter(Operation::RegisterAlgorithm.name())?;
         self.engine_for(|| CallSignature::new(Operation::RegisterAlgorithm))?
             .register(operation, Some(algorithm))
     }
@@ -63,7 +63,7 @@ impl Communicator {
     /// # Errors
     /// Those of [`Communicator::register_algorithm`].
     pub fn unregister_algorithm(&mut self, operation: Operation) -> Result<()> {
-        self.fabric().enter(Operation::RegisterAlgorithm.name())?;
+        self.context().enter(Operation::RegisterAlgorithm.name())?;
         self.engine_for(|| CallSignature::new(Operation::RegisterAlgorithm))?.register(operation, None)
     }
 
@@ -77,14 +77,14 @@ impl Communicator {
     /// - [`crate::Error::CallMismatch`] when some ranks are in another call.
     /// - Otherwise those of a barrier.
     pub fn set_tuning(&mut self, table: Table) -> Result<()> {
-        self.fabric().can_call(Operation::SetTuning.name())?;
+        self.context().can_call(Operation::SetTuning.name())?;
         self.reclaim_engine();
         if self.engine.is_none() {
             let call = CallSignature::new(Operation::SetTuning);
             self.engine = Some(Box::new(self.first_engine(call, Ok(table))?));
             return Ok(());
         }
-        let oversubscribed = self.fabric().oversubscribed();
+        let oversubscribed = self.context().oversubscribed();
         self.engine()?.tune(Ok(table), oversubscribed)
     }
 
@@ -127,7 +127,7 @@ impl Communicator {
     #[inline]
     pub fn barrier(&mut self) -> Result<()> {
         self.reclaim_engine();
-        self.fabric().enter(Operation::Barrier.name())?;
+        self.context().enter(Operation::Barrier.name())?;
         self.come_together()
     }
 
@@ -216,7 +216,7 @@ impl<'a> Submit<'a> for Communicator {
             return word.run();
         }
         let mut call = request.check(self.rank, self.n_ranks())?;
-        self.fabric().enter(call.operation.name())?;
+        self.context().enter(call.operation.name())?;
         self.engine_for(|| call.signature().with_choice(choice))?.run(&mut call, choice)
     }
 }

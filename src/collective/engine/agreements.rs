@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Engine;
-use crate::channel::{MemoryChannel, SetAside};
+use crate::channel::{MemoryChannel, ReservedSlot};
 use crate::collective::call::{CallSignature, ChannelKind, Choice, Operation};
 use crate::collective::execute::custom::{CustomAlgorithm, Registration};
 use crate::collective::plan::tuning::{Table, Tuning};
@@ -125,9 +125,9 @@ impl Engine {
         ready: Result<()>,
     ) -> Result<Vec<MemoryChannel>> {
         let members = &mut self.members;
-        let seats = agree_slots::take(members, operation, CallSignature::new(operation), ready)?;
-        let open = |seat: SetAside| MemoryChannel::sit(members.board.fabric(), seat.take());
-        let opened = seats.into_iter().flatten().map(open).collect::<Result<_>>();
+        let slots = agree_slots::take(members, operation, CallSignature::new(operation), ready)?;
+        let open = |slot: ReservedSlot| MemoryChannel::open_at(members.board.context(), slot.take());
+        let opened = slots.into_iter().flatten().map(open).collect::<Result<_>>();
         opened.inspect_err(|_| members.board.revoke())
     }
 

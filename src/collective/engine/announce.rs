@@ -55,7 +55,7 @@ impl Engine {
 
     fn stage_own(&mut self, call: &Call<'_>, proposal: &Proposal) -> Result<()> {
         let Self { members, planner, .. } = self;
-        let sharing = members.board.fabric().sharing().min(members.n_members() as u64);
+        let sharing = members.board.context().sharing().min(members.n_members() as u64);
         let oversubscribed = planner.tuning().oversubscribed;
         planner.time_prestage(proposal, sharing, || prestage(call, members, oversubscribed))
     }

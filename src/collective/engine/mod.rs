@@ -7,7 +7,7 @@ pub(crate) mod group;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crate::channel::Fabric;
+use crate::channel::RankContext;
 use crate::collective::call::{Call, CallSignature, ChannelKind, Choice, Operation, Request};
 use crate::collective::execute::custom::Customs;
 use crate::collective::execute::word::WordRun;
@@ -48,21 +48,21 @@ impl Engine {
     /// # Errors
     /// Those of [`Members::new`].
     pub(crate) fn new<H: OpenPorts + RegionOwner + 'static>(
-        fabric: &Arc<Fabric>,
+        context: &Arc<RankContext>,
         ranks: Arc<[Rank]>,
         bases: Vec<HeapOffset>,
         host: Arc<H>,
         tuning: Tuning,
     ) -> Result<Self> {
         let planner = Planner::new(tuning, ranks.len());
-        let (members, lease) = Members::new(fabric, ranks, bases, host.clone())?;
+        let (members, lease) = Members::new(context, ranks, bases, host.clone())?;
         Ok(Self { members, pipework: Pipework::new(host), planner, taken: Choice::default(), lease })
     }
 
     /// Looks in every wait whether members are where all ranks of the job meet. For a communicator that meets there, too.
     pub(crate) fn watch_barrier(&mut self) {
         let board = &mut self.members.board;
-        let at_barrier = AtBarrier::new(board.fabric());
+        let at_barrier = AtBarrier::new(board.context());
         board.watch_barrier(at_barrier);
     }
 

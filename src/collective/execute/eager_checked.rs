@@ -26,7 +26,7 @@ pub(super) fn post_words(members: &mut Members, call: &Call<'_>, signature: Call
     let mut posted = [0; INLINE_WORDS];
     let posted = &mut posted[..words.len()];
     posted.copy_from_slice(words);
-    members.board.fabric().spoil(POST, bytemuck::cast_slice_mut(posted));
+    members.board.context().spoil(POST, bytemuck::cast_slice_mut(posted));
     members.board.post(signature, EagerPost { checksum, scalar: combine::own_scalar(call), data: posted });
 }
 
@@ -50,8 +50,8 @@ pub(super) fn post_in_slot(
         return Ok(());
     }
     let crc = if members.checksums { checksum::of_call(members, call, 0, slot.len)? } else { 0 };
-    let fabric = members.board.fabric();
-    fabric.damage(POST, HeapPlace { rank: fabric.rank(), offset: slot.offset }, slot.len);
+    let context = members.board.context();
+    context.damage(POST, HeapPlace { rank: context.rank(), offset: slot.offset }, slot.len);
     let checksum = checksum_word(members, crc);
     members.board.post(signature, EagerPost { checksum, scalar: combine::own_scalar(call), data: told });
     Ok(())

@@ -27,7 +27,7 @@ impl WordRun<'_> {
     // Not in line: the result goes straight to where the caller's goes. To copy it costs as much as all the rest.
     #[inline(never)]
     pub(crate) fn run(self) -> Result<()> {
-        if !self.members.board.fabric().is_plain() {
+        if !self.members.board.context().is_plain() {
             return self.run_watched();
         }
         self.run_plain()
@@ -45,9 +45,9 @@ impl WordRun<'_> {
     /// Executes the call of a rank that has failed in one before, or notes what it does.
     #[inline(never)]
     fn run_watched(self) -> Result<()> {
-        let fabric = self.members.board.fabric();
-        fabric.can_call(Operation::AllReduce.name())?;
-        if fabric.recorder().is_some() { self.run_noted() } else { self.run_plain() }
+        let context = self.members.board.context();
+        context.can_call(Operation::AllReduce.name())?;
+        if context.recorder().is_some() { self.run_noted() } else { self.run_plain() }
     }
 
     #[inline(never)]

@@ -67,7 +67,7 @@ impl MessageState {
     ) -> Result<bool> {
         let members = pipes.members;
         let may_be = self.len <= MOST && kind == ChannelKind::Memory;
-        if !may_be || members.checksums || members.board.fabric().is_faulty() {
+        if !may_be || members.checksums || members.board.context().is_faulty() {
             return Ok(false);
         }
         let words = words(input, members.view(), self.len)?;

@@ -159,9 +159,9 @@ impl MessageState {
         let heap = members.heap_of(self.peer, Region::new(place, self.len))?;
         output.copy(members.view(), 0, heap, place.get(), self.len)?;
         self.moved = self.len;
-        if let (&mut Output::Heap(offset), true) = (output, members.board.fabric().is_faulty()) {
+        if let (&mut Output::Heap(offset), true) = (output, members.board.context().is_faulty()) {
             let place = HeapPlace { rank: members.ranks()[members.me()], offset };
-            members.board.fabric().damage(MESSAGE, place, self.len);
+            members.board.context().damage(MESSAGE, place, self.len);
         }
         Ok(())
     }

@@ -37,7 +37,7 @@ const COPIED_UP_TO: u64 = 64 << 10;
 /// Whether a message of `len` bytes in the heap is lent.
 #[inline]
 fn uses_get(members: &Members, len: u64) -> bool {
-    let is_oversubscribed = members.board.fabric().oversubscribed();
+    let is_oversubscribed = members.board.context().oversubscribed();
     len >= GET_FROM && (!is_oversubscribed || len > COPIED_UP_TO.min(PIPE_SLOTS * capacity(members)))
 }
 
@@ -172,10 +172,10 @@ impl Fragment<'_, '_> {
     fn write<C: Channel>(self, pipes: &mut Pipes<'_, C>) -> Result<()> {
         let (_, slot) = pipes.next_to(self.to);
         self.lay_out(pipes.members, self.to, slot)?;
-        let fabric = pipes.members.board.fabric();
-        if fabric.is_faulty() {
+        let context = pipes.members.board.context();
+        if context.is_faulty() {
             let place = HeapPlace { rank: pipes.members.ranks()[self.to], offset: shifted(slot, self.body) };
-            fabric.damage(MESSAGE, place, self.len);
+            context.damage(MESSAGE, place, self.len);
         }
         pipes.channel(self.to).signal()?;
         pipes.count_sent(self.to);

@@ -23,7 +23,7 @@ use super::history::CallWithHistory;
 use super::mismatch_report::MismatchReports;
 use super::post::{EagerPost, HEAD, LargePost, Post};
 use super::waiting::WaitsFor;
-use crate::channel::Fabric;
+use crate::channel::RankContext;
 use crate::collective::call::{CallSignature, Operation};
 use crate::collective::region::{CommLayout, LAP, TURNS};
 use crate::error::Result;
@@ -35,7 +35,7 @@ use crate::sync::{ParkCell, PostCell, ProgressCell, spin_until};
 /// One member's side of the board.
 #[derive(Debug)]
 pub(crate) struct CallBoard {
-    pub(super) fabric: Arc<Fabric>,
+    pub(super) context: Arc<RankContext>,
     pub(super) ranks: Arc<[Rank]>,
     pub(super) me: usize,
     pub(super) posts: Vec<CellSlice<PostCell>>,
@@ -74,14 +74,14 @@ impl CallBoard {
     /// # Errors
     /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base that is not where a region can be.
     pub(crate) fn new(
-        fabric: &Arc<Fabric>,
+        context: &Arc<RankContext>,
         ranks: &Arc<[Rank]>,
         bases: &[HeapOffset],
         me: usize,
         departures: CellSlice<ProgressCell>,
     ) -> Result<Self> {
         let layout = CommLayout::new(ranks.len() as u64);
-        let view = fabric.heap().view();
+        let view = context.heap().view();
         let both = || ranks.iter().zip(bases);
         let at = |base: HeapOffset, at, len| layout.part(base, at, len).map(|region| region.offset);
         let posts = both()
@@ -92,14 +92,14 @@ impl CallBoard {
             .collect::<Result<_>>()?;
         let park = view.cell(ranks[0], at(bases[0], CommLayout::PARK, 8)?)?;
         let mismatch_reports = MismatchReports::new(view, ranks, bases, me)?;
-        let waits_for = WaitsFor::new(fabric, ranks, bases, me)?;
+        let waits_for = WaitsFor::new(context, ranks, bases, me)?;
         let notices = DeadlockNotices::new(view, ranks, bases, me)?;
         // Last, since what is shown is to be hidden again by drop.
-        let held = fabric.world().hold_boards();
-        fabric.activity().show_board(bases[me].get());
+        let held = context.mapped().hold_boards();
+        context.activity().show_board(bases[me].get());
         drop(held);
         Ok(Self {
-            fabric: Arc::clone(fabric),
+            context: Arc::clone(context),
             ranks: Arc::clone(ranks),
             me,
             posts,
@@ -222,7 +222,7 @@ impl CallBoard {
     fn put_up(&self, call: CallWithHistory, own: [u64; 2], data: &[u64]) {
         let head: [u64; HEAD] = [call.0[0], call.0[1], own[0], own[1]];
         self.posts[self.me][self.turn_index()].post(self.sequence, head, data);
-        self.park.wake(self.fabric.kernel());
+        self.park.wake(self.context.kernel());
     }
 
     /// Has the cache line of the next post brought here while the answer to this one is under way: worth it where the next operation
@@ -248,7 +248,7 @@ impl CallBoard {
         let cell = &self.posts[member][turn];
         // A short wait is spent right here: the way back out of a long one takes as long as a post takes to arrive.
         let shows = || cell.shows(self.sequence);
-        if !shows() && !spin_until(self.fabric.policy(), shows) {
+        if !shows() && !spin_until(self.context.policy(), shows) {
             self.await_sequence(member, self.sequence, operation)?;
         }
         let post = Post(cell);
@@ -293,7 +293,7 @@ impl CallBoard {
     #[inline]
     pub(crate) fn done(&self) {
         self.progress[self.me].publish(self.sequence);
-        self.park.wake(self.fabric.kernel());
+        self.park.wake(self.context.kernel());
     }
 
     /// Tells that this member has taken a step of the current operation, and returns the step's number: operations in
@@ -344,7 +344,7 @@ impl CallBoard {
     pub(crate) fn await_done(&self, member: usize, operation: Operation) -> Result<()> {
         let cell = &self.progress[member];
         let is_done = || cell.has_reached(self.sequence);
-        if is_done() || spin_until(self.fabric.policy(), is_done) {
+        if is_done() || spin_until(self.context.policy(), is_done) {
             return Ok(());
         }
         self.wait(member, operation, is_done)
@@ -362,7 +362,7 @@ impl CallBoard {
     /// Wakes the members that wait.
     #[inline]
     pub(crate) fn wake(&self) {
-        self.park.wake(self.fabric.kernel());
+        self.park.wake(self.context.kernel());
     }
 
     /// What this member and others tell each other of waits for messages between them.
@@ -371,8 +371,8 @@ impl CallBoard {
     }
 
     /// What the channels of this member stand on.
-    pub(crate) fn fabric(&self) -> &Arc<Fabric> {
-        &self.fabric
+    pub(crate) fn context(&self) -> &Arc<RankContext> {
+        &self.context
     }
 
     /// Ends the epoch when `done` is an error: peers that come later would take what this member has posted for valid, and what
@@ -392,7 +392,7 @@ impl CallBoard {
     /// Ends the epoch: the members cannot go on together.
     #[cold]
     pub(crate) fn revoke(&self) {
-        self.fabric.abort();
+        self.context.abort();
     }
 
     #[inline]

@@ -4,7 +4,7 @@ use super::members::Members;
 use crate::collective::call::{Call, ChannelKind, Choice, Operation};
 use crate::collective::message::MessageEnd;
 use crate::error::Result;
-use crate::trace::{Note, PORT, Prepared, Recorder, Verb};
+use crate::trace::{PORT, Recorder, ReservedSpan, TraceSpan, Verb};
 
 /// What is known of the call that a member is in, if it is noted.
 ///
@@ -17,14 +17,14 @@ pub(crate) struct Draft {
     begun: Option<u64>,
     /// That of the operation.
     number: u64,
-    prepared: Option<Prepared>,
+    prepared: Option<ReservedSpan>,
 }
 
 /// Begins a call of `operation`; says whether it is noted. What is done by messages between all is not.
 #[inline]
 pub(crate) fn begin(members: &mut Members, operation: Operation) -> bool {
     members.draft.is_open = false;
-    if members.board.fabric().recorder().is_none() || operation == Operation::AllToAllV {
+    if members.board.context().recorder().is_none() || operation == Operation::AllToAllV {
         return false;
     }
     members.draft = Draft { is_open: true, begun: None, number: next_number(members), prepared: None };
@@ -43,7 +43,7 @@ pub(crate) fn clock_in(members: &mut Members) {
     if !is_unclocked(members) {
         return;
     }
-    if let Some(recorder) = members.board.fabric().any_recorder() {
+    if let Some(recorder) = members.board.context().any_recorder() {
         members.draft.begun = Some(recorder.now());
     }
 }
@@ -56,8 +56,8 @@ pub(crate) fn prepare(members: &mut Members, call: &Call<'_>) {
         return;
     }
     clock_in(members);
-    if let Some(recorder) = members.board.fabric().any_recorder() {
-        members.draft.prepared = Some(recorder.prepare(note_of(members, call, members.draft.number)));
+    if let Some(recorder) = members.board.context().any_recorder() {
+        members.draft.prepared = Some(recorder.reserve(span_of(members, call, members.draft.number)));
     }
 }
 
@@ -65,39 +65,39 @@ pub(crate) fn prepare(members: &mut Members, call: &Call<'_>) {
 #[inline]
 pub(crate) fn end(members: &mut Members, call: &Call<'_>, choice: Choice, has_failed: bool) {
     members.draft.is_open = false;
-    if let Some(recorder) = members.board.fabric().any_recorder() {
+    if let Some(recorder) = members.board.context().any_recorder() {
         let Draft { begun, number, prepared, .. } = members.draft;
-        let prepared = prepared.unwrap_or_else(|| recorder.prepare(note_of(members, call, number)));
+        let prepared = prepared.unwrap_or_else(|| recorder.reserve(span_of(members, call, number)));
         // What was refused before it did anything took no time.
         let begun = begun.unwrap_or_else(|| recorder.now());
-        recorder.note_prepared(begun, prepared.done_in(code_of(choice)).failing(has_failed));
+        recorder.record_reserved(begun, prepared.done_in(code_of(choice)).failing(has_failed));
     }
 }
 
 /// An operation that has begun, if it is noted at all.
 #[derive(Debug)]
-pub(crate) struct Begun(Option<(u64, Note)>);
+pub(crate) struct Begun(Option<(u64, TraceSpan)>);
 
 /// Begins an all-reduce of a word of `len` bytes.
 #[inline]
 pub(crate) fn begin_word(members: &Members, len: u64) -> Begun {
     let Begun(begun) = begin_operation(members, Operation::AllReduce);
-    Begun(begun.map(|(begun, note)| (begun, note.of_bytes(len))))
+    Begun(begun.map(|(begun, span)| (begun, span.of_bytes(len))))
 }
 
 /// Begins `operation`, which moves no data of the program's.
 pub(crate) fn begin_operation(members: &Members, operation: Operation) -> Begun {
-    let note = Note::of(Verb::operation(operation as u8)).numbered(next_number(members));
-    Begun(members.board.fabric().recorder().map(|recorder| (recorder.now(), note)))
+    let span = TraceSpan::of(Verb::operation(operation as u8)).numbered(next_number(members));
+    Begun(members.board.context().recorder().map(|recorder| (recorder.now(), span)))
 }
 
 impl Begun {
     /// Ends it, done in `choice`, and hands on what came of it.
     #[inline(always)]
     pub(crate) fn end<T>(self, members: &Members, choice: Choice, done: Result<T>) -> Result<T> {
-        match (self.0, members.board.fabric().recorder()) {
-            (Some((begun, note)), Some(recorder)) => {
-                recorder.ended(begun, note.done_in(code_of(choice)), done)
+        match (self.0, members.board.context().recorder()) {
+            (Some((begun, span)), Some(recorder)) => {
+                recorder.ended(begun, span.done_in(code_of(choice)), done)
             }
             _ => done,
         }
@@ -108,22 +108,22 @@ impl Begun {
 #[derive(Debug)]
 pub(crate) struct Together {
     begun: Option<u64>,
-    notes: Vec<Note>,
+    spans: Vec<TraceSpan>,
 }
 
 impl Together {
     /// Begins `calls`.
     pub(crate) fn begin(members: &Members, calls: &[Call<'_>]) -> Self {
-        let begun = members.board.fabric().recorder().map(Recorder::now);
-        let notes =
-            begun.map(|_| calls.iter().map(|call| note_of(members, call, next_number(members))).collect());
-        Self { begun, notes: notes.unwrap_or_default() }
+        let begun = members.board.context().recorder().map(Recorder::now);
+        let spans =
+            begun.map(|_| calls.iter().map(|call| span_of(members, call, next_number(members))).collect());
+        Self { begun, spans: spans.unwrap_or_default() }
     }
 
     /// Adds an operation that is done by messages.
     pub(crate) fn add_operation(&mut self, operation: Operation) {
         if self.begun.is_some() {
-            self.notes.push(Note::of(Verb::operation(operation as u8)));
+            self.spans.push(TraceSpan::of(Verb::operation(operation as u8)));
         }
     }
 
@@ -131,31 +131,31 @@ impl Together {
     pub(crate) fn add_message(&mut self, members: &Members, message: &MessageEnd<'_>) {
         if self.begun.is_some() && message.operation().has_peer() {
             let peer = members.ranks().get(message.peer()).copied();
-            let note = Note::of(Verb::operation(message.operation() as u8)).of_bytes(message.len());
-            self.notes.push(peer.map_or(note, |peer| note.with(peer)));
+            let span = TraceSpan::of(Verb::operation(message.operation() as u8)).of_bytes(message.len());
+            self.spans.push(peer.map_or(span, |peer| span.with(peer)));
         }
     }
 
     /// Ends all of them at once, done in `choice`.
     pub(crate) fn end(self, members: &Members, choice: Choice, has_failed: bool) {
-        if let (Some(begun), Some(recorder)) = (self.begun, members.board.fabric().recorder()) {
+        if let (Some(begun), Some(recorder)) = (self.begun, members.board.context().recorder()) {
             let ended = recorder.now();
-            for note in self.notes {
-                recorder.note_until(begun, ended, note.done_in(code_of(choice)).failing(has_failed));
+            for span in self.spans {
+                recorder.record_until(begun, ended, span.done_in(code_of(choice)).failing(has_failed));
             }
         }
     }
 }
 
 #[inline]
-fn note_of(members: &Members, call: &Call<'_>, number: u64) -> Note {
+fn span_of(members: &Members, call: &Call<'_>, number: u64) -> TraceSpan {
     let operation = call.operation;
-    let note = Note::of(Verb::operation(operation as u8)).of_bytes(bytes_of(members, call));
-    let note = if operation.has_peer() { note } else { note.numbered(number) };
+    let span = TraceSpan::of(Verb::operation(operation as u8)).of_bytes(bytes_of(members, call));
+    let span = if operation.has_peer() { span } else { span.numbered(number) };
     if !(operation.has_peer() || operation.has_root()) {
-        return note;
+        return span;
     }
-    members.ranks().get(call.root).map_or(note, |peer| note.with(*peer))
+    members.ranks().get(call.root).map_or(span, |peer| span.with(*peer))
 }
 
 /// How many bytes this member contributes to `call`; as good as none where they cannot be counted, and the call fails.

@@ -1,7 +1,7 @@
 //! Opens the pipes of a communicator, all of one kind at a time.
 //!
 //! Direct pipes have semaphores in the members' regions, and need no agreement: the first call that moves data over them opens
-//! them. Proxied ones need seats, as triggers name semaphores by seat: members take these together (`seating.rs`) when they choose
+//! them. Proxied ones need slots, as triggers name semaphores by slot: members take these together (`seating.rs`) when they choose
 //! proxied channels together.
 
 pub(crate) mod agree_slots;
@@ -10,7 +10,7 @@ pub(crate) mod pipe;
 
 use std::sync::Arc;
 
-use crate::channel::{MemoryChannel, Port, PortChannel, SetAside};
+use crate::channel::{MemoryChannel, Port, PortChannel, ReservedSlot};
 use crate::collective::call::{CallSignature, ChannelKind, Operation};
 use crate::collective::rendezvous::members::Members;
 use crate::error::{Error, Result};
@@ -90,13 +90,13 @@ impl Pipework {
             Ok(ports) => (ports, Ok(())),
             Err(error) => (Vec::new(), Err(error)),
         };
-        let seats = agree_slots::take(members, Operation::SetChannelKind, signature, ready)?;
-        let open = |(port, seat): (Option<Port>, Option<SetAside>)| {
-            let both = port.zip(seat);
-            both.map(|(port, seat)| PortChannel::open_in(members.board.fabric(), seat.take(), port))
+        let slots = agree_slots::take(members, Operation::SetChannelKind, signature, ready)?;
+        let open = |(port, slot): (Option<Port>, Option<ReservedSlot>)| {
+            let both = port.zip(slot);
+            both.map(|(port, slot)| PortChannel::open_in(members.board.context(), slot.take(), port))
                 .transpose()
         };
-        let opened = ports.into_iter().zip(seats).map(open).collect::<Result<_>>();
+        let opened = ports.into_iter().zip(slots).map(open).collect::<Result<_>>();
         self.ports = opened.inspect_err(|_| members.board.revoke())?;
         Ok(())
     }

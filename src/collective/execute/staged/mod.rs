@@ -244,7 +244,7 @@ impl StagedCall {
         if members.checksums {
             self.tell_result(members, call, part)?;
         }
-        if members.board.fabric().is_faulty() {
+        if members.board.context().is_faulty() {
             let others = receivers.filter(|&member| member != me);
             others.for_each(|member| damage_staged(members, member, self.slot(members, member, part)));
         }
@@ -333,9 +333,9 @@ impl StagedCall {
 /// Has faults strike what this member has written to `region` of the heap of `member`.
 #[inline]
 fn damage_staged(members: &Members, member: usize, region: Region) {
-    let fabric = members.board.fabric();
-    if fabric.is_faulty() {
-        fabric.damage(STAGE, HeapPlace { rank: members.ranks()[member], offset: region.offset }, region.len);
+    let context = members.board.context();
+    if context.is_faulty() {
+        context.damage(STAGE, HeapPlace { rank: members.ranks()[member], offset: region.offset }, region.len);
     }
 }
 
