@@ -7,7 +7,6 @@ use super::copy::copy_of;
 use super::rank::{RankReport, Wait};
 use super::straggler::{WaitState, stragglers, wait_cycle, worst_straggler};
 use crate::channel::{CONTROL_LEN, Control, EpochMapping};
-use crate::collective::Summary;
 use crate::error::{DeviceName, EpochReport, Error, Result};
 use crate::faults::FaultCounters;
 use crate::rank::Rank;
@@ -138,7 +137,7 @@ impl EpochReport for Report {
             return None;
         }
         let next = self.ranks[rank.index()].awaits().into_iter().find(|next| circle.contains(next))?;
-        Some((next, self.ranks[next.index()].call?.summary.words()))
+        Some((next, self.ranks[next.index()].call?.signature.words()))
     }
 }
 
