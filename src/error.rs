@@ -432,13 +432,7 @@ impl Error {
 
     /// A wait in `operation`, for `awaited` if for a rank, that has lasted for as long as it may.
     pub(crate) fn timed_out(operation: &'static str, awaited: Option<Rank>, waited: Duration) -> Self {
-        Self::Timeout {
-            operation,
-            awaited,
-            waited,
-            straggler: None,
-            report: None,
-        }
+        Self::Timeout { operation, awaited, waited, straggler: None, report: None }
     }
 
     /// The same of a wait that was part of `operation`.

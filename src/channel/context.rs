@@ -78,6 +78,7 @@ impl RankContext {
         rank: Rank,
         spinners: u32,
         timeout: Duration,
+        observe: Observe,
     ) -> Result<Self> {
         let segment = Arc::clone(mapped.segment(rank));
         let heap = SymmetricHeap::new(Arc::clone(mapped.view(rank).window()), segment, rank, mapped.shape())?;

@@ -32,7 +32,7 @@ use crate::error::Result;
 use crate::heap::HeapOffset;
 use crate::rank::Rank;
 
-pub(crate) use context::{Blamed, Observe, RankContext};
+pub(crate) use context::{Blamed, RankContext};
 pub(crate) use control::{Control, LEN as CONTROL_LEN, MAX_ROUNDS};
 pub(crate) use epoch::{EpochMapping, segment_name};
 pub use executor::{Executor, RefusalReason};

@@ -36,11 +36,12 @@ pub mod semantics;
 mod transport;
 
 pub use call::{
-    Algorithm, Call, CallSignature, ChannelKind, Operation, Request, UnknownAlgorithm, UnknownChannelKind,
+    Algorithm, Call, CallMismatch, CallSignature, ChannelKind, Operation, Request, UnknownAlgorithm,
+    UnknownChannelKind,
 };
 pub(crate) use call::{BlockLayout, CallBlock, Choice, Input, Output};
 pub(crate) use engine::{Engine, group};
-pub use execute::custom::{CustomAlgorithm, Place, Registration, Steps};
+pub use execute::custom::{AlgorithmMismatch, CustomAlgorithm, Place, Registration, Steps};
 pub(crate) use execute::zero_copy::share as share_of;
 pub use plan::tuning;
 pub(crate) use region::lease::{GONE, LEFT, RegionOwner};
@@ -48,4 +49,5 @@ pub(crate) use region::{CommLayout, LAP, TURNS};
 pub(crate) use rendezvous::at_barrier::{call_met, call_proposed, can_agree, proposed};
 pub(crate) use rendezvous::board::posted_signature;
 pub(crate) use rendezvous::members::{PerMember, fill};
+pub(crate) use rendezvous::trace::CALL_NAMES;
 pub(crate) use transport::OpenPorts;

@@ -67,7 +67,7 @@ impl std::fmt::Display for ExitCause {
             }
             Self::Hung(silent) => write!(f, "hung: no heartbeat for {} ms", silent.as_millis()),
             Self::Panicked => f.write_str("panicked"),
-                        Self::Injected(hit) => write!(f, "was killed by an injected fault: {hit}"),
+            Self::Injected(hit) => write!(f, "was killed by an injected fault: {hit}"),
         }
     }
 }

@@ -24,7 +24,8 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    pub(crate) const ALL: [Self; 6] = [Self::Kill, Self::Delay, Self::Drop, Self::Fail, Self::Corrupt, Self::Stop];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Kill, Self::Delay, Self::Drop, Self::Fail, Self::Corrupt, Self::Stop];
 
     /// Its name in a plan.
     #[must_use]

@@ -1,7 +1,6 @@
 //! What a fault has done, and how others are told of it.
 
 use super::{FaultHit, FaultKind, OTHERS, VERBS, counted, known};
-use crate::rank::Rank;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
 

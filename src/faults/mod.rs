@@ -61,7 +61,7 @@ pub(crate) use counters::{FAULT_WORDS, FaultCounters};
 pub(crate) use injector::{DrawnFault, FaultPoint, Injector};
 pub use text::FaultPlanError;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 pub use crate::error::{FaultHit, FaultKind};
 use crate::rank::Rank;
 
@@ -265,7 +265,7 @@ impl Faults {
     /// The same, and `fault`.
     ///
     /// # Errors
-    /// [`Error::FaultPlan`] when it makes no sense, or is one too many.
+    /// [`crate::Error::FaultPlan`] when it makes no sense, or is one too many.
     pub fn with(mut self, fault: Fault) -> Result<Self> {
         if self.faults.len() == MAX_FAULTS {
             return Err(FaultPlanError::TooMany.into());
@@ -278,7 +278,7 @@ impl Faults {
     /// The plan in [`VARIABLE`]; nothing where that is not set, or empty.
     ///
     /// # Errors
-    /// [`Error::FaultPlan`].
+    /// [`crate::Error::FaultPlan`].
     pub fn from_env() -> Result<Self> {
         match std::env::var_os(VARIABLE) {
             None => Ok(Self::default()),
@@ -298,7 +298,7 @@ impl Faults {
     /// environment's in its place.
     ///
     /// # Errors
-    /// Those of [`Faults::from_env`]; [`Error::FaultPlan`].
+    /// Those of [`Faults::from_env`]; [`crate::Error::FaultPlan`].
     pub(crate) fn check_for(&self, n_ranks: u32, has_service: bool) -> Result<()> {
         let plan = self.or_from_env()?;
         let stranger = plan.faults.iter().filter_map(|fault| fault.rank).find(|rank| *rank >= n_ranks);

@@ -148,8 +148,9 @@ impl Launch {
             let trace = TraceFile::create(&path, epoch_id, 0, self.n_ranks(), self.trace_records)?;
             let outcome = run(Some(trace.descriptor()));
             // A failed job is the one whose trace matters most.
-            let written =
-                trace.write(CALL_NAMES).inspect_err(|error| tracing::warn!(target: LAUNCH, %error, "a trace is lost"));
+            let written = trace
+                .write(CALL_NAMES)
+                .inspect_err(|error| tracing::warn!(target: LAUNCH, %error, "a trace is lost"));
             return outcome.and_then(|outcome| written.map(|()| outcome));
         }
         run(None)

@@ -84,7 +84,8 @@ impl RankContext {
         let mut error = waiting.error(self.settle(stop), operation, awaited);
         if let Error::Timeout { straggler, report, .. } = &mut error {
             *report = self.observe();
-            *straggler = report.as_ref().and_then(|report| report.straggler()).filter(|rank| *rank != self.rank);
+            *straggler =
+                report.as_ref().and_then(|report| report.straggler()).filter(|rank| *rank != self.rank);
             if let Some(rank) = *straggler {
                 self.blame(Blamed { rank, is_late: true });
             }

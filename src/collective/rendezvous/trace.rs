@@ -1,10 +1,18 @@
 //! What is noted of collective calls, where this rank notes what it does.
 
 use super::members::Members;
-use crate::collective::call::{Call, ChannelKind, Choice, Operation};
+use crate::collective::call::{Algorithm, Call, ChannelKind, Choice, Operation};
 use crate::collective::message::MessageEnd;
 use crate::error::Result;
-use crate::trace::{PORT, Recorder, ReservedSpan, TraceSpan, Verb};
+use crate::trace::{CallNames, PORT, Recorder, ReservedSpan, TraceSpan, Verb};
+
+/// How traces name operations and algorithms.
+pub(crate) const CALL_NAMES: CallNames = CallNames {
+    operation: |code| Operation::from_code(code.into()).map(Operation::name),
+    algorithm: |code| {
+        Algorithm::ALL.into_iter().find(|algorithm| *algorithm as u8 == code).map(Algorithm::name)
+    },
+};
 
 /// What is known of the call that a member is in, if it is noted.
 ///
