@@ -75,6 +75,7 @@ fn name_of(code: u64) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rank::Rank;
 
     #[test]
     fn what_is_told_of_a_strike_is_what_others_read() {

@@ -43,7 +43,7 @@
 //! Examples: `kill:rank=1,at=12`, `seed=7;drop:one_in=100`, `delay:rank=0,at=3,of=all_reduce,time=50ms`.
 //!
 //! A rank that the launcher has started again suffers none. A strike is told where failures are: the error of a rank that is lost
-//! by one ([`Error::FaultInjected`], [`ExitCause::Injected`](crate::error::ExitCause::Injected)) names it, refused triggers have
+//! by one ([`crate::Error::FaultInjected`], [`ExitCause::Injected`](crate::error::ExitCause::Injected)) names it, refused triggers have
 //! [`RefusalReason::Injected`](crate::channel::RefusalReason::Injected), and reports of the job
 //! ([`Communicator::report`](crate::Communicator::report), `shmccl report`) name the last of each rank, or the one that has ended it, with the seed.
 //! [`Communicator::fault_hits`](crate::Communicator::fault_hits) lists all of this process. The launcher names the fault
