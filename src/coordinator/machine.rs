@@ -411,7 +411,7 @@ impl CoordinatorMachine {
         }
     }
 
-    fn reply(&mut self, id: RequestId, reply: Result<Reply, RequestError>) {
+    fn reply(&mut self, request_id: RequestId, reply: Result<Reply, RequestError>) {
         let RequestId { client, number } = request_id;
         *(if reply.is_ok() { &mut self.counts.answered } else { &mut self.counts.refused }) += 1;
         self.actions.push(CoordinatorAction::Reply { client, number, reply });

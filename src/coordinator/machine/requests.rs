@@ -124,7 +124,7 @@ impl CoordinatorMachine {
         };
         let (devices, free) = (self.table.len() as u64, self.table.free().len() as u64);
         Metrics {
-            uptime_ms: self.told_ms.unwrap_or_default(),
+            uptime_ms: self.clock_ms.unwrap_or_default(),
             connections: [devices, 0, 0],
             free,
             allocated: devices - free,
