@@ -12,10 +12,9 @@ use std::{
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use shmccl::{
     shm::HostKernel,
-    sync::{
-        RevokeCell, SemaphoreCell, SemaphoreReceiver, SemaphoreSender, WaitPolicy, Waiting, bare::BareFlag,
-    },
+    sync::{RevokeCell, SemaphoreCell, SemaphoreReceiver, SemaphoreSender, WaitPolicy, Waiting},
 };
+use shmccl_limits::flags::BareFlag;
 
 use self::pin::pin;
 

@@ -13,11 +13,10 @@ use shmccl::{
     shm::HostKernel,
     sync::{
         Barrier, BarrierCell, Kernel, ParkCell, RevokeCell, SemaphoreCell, SemaphoreReceiver,
-        SemaphoreSender, WaitPolicy, Waiting,
-        bare::{BareBarrier, BareFlag},
-        wait_until,
+        SemaphoreSender, WaitPolicy, Waiting, wait_until,
     },
 };
+use shmccl_limits::flags::{BareBarrier, BareFlag};
 
 use self::pin::pin;
 
@@ -98,7 +97,7 @@ fn barrier(criterion: &mut Criterion) {
             timed_on(&cores, |_| {
                 let mut barrier = BareBarrier::new(&counter, 8);
                 for _ in 0..rounds {
-                    barrier.meet(&kernel);
+                    barrier.meet();
                 }
             })
         });

@@ -1,10 +1,10 @@
 //! `shmccl clean`: removes what dead jobs have left in `/dev/shm`, and the socket of a dead coordinator.
 
 use anyhow::Result;
+use clap::Args;
 use shmccl::coordinator::{DeviceId, RuntimeDirectory, Swept};
 use shmccl::launch::{Leftover, clean};
 
-use crate::args::CleanArgs;
 use crate::failure::UsageError;
 use crate::{failure, output};
 
@@ -15,6 +15,17 @@ nobody has its prefix locked, no process has it open, and the process that has m
 number by its start time. Segments in files (--segment file:DIRECTORY) are kept on purpose and not touched. Without PREFIX, the \
 socket of a coordinator that was killed with its janitor goes as well, which the next one would replace, and so do those of pools within \
 programs. It stays while a device lives that waits there for the next coordinator; without it the device would end, and its memory with it.";
+
+/// Flags of `shmccl clean`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CleanArgs {
+    /// Only names that were claimed by this prefix (of --segment named:PREFIX)
+    #[arg(value_name = "PREFIX")]
+    pub(crate) prefix: Option<String>,
+    /// Only say what would be removed
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+}
 
 /// Runs the command.
 ///

@@ -6,6 +6,7 @@
 mod chart;
 pub(crate) mod crossing;
 mod csv;
+pub(crate) mod flags;
 mod measure;
 mod panel;
 pub(crate) mod report;
@@ -18,10 +19,11 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use serde::Serialize;
+use shmccl::collective::tuning::Table;
 
-use crate::args::{CompareArgs, Files};
 use crate::output::{self, Look};
-use crate::{failure, file, tune};
+use crate::{failure, file};
+use flags::{CompareArgs, Files};
 
 /// Stands below the help.
 pub(crate) const HELP: &str = "\
@@ -35,7 +37,7 @@ current directory; with any of them, just what is named.";
 pub(crate) fn run(args: &CompareArgs) -> Result<u8> {
     let files = args.files();
     check_files(&files)?;
-    tune::check_table()?;
+    Table::load()?;
     match args.op {
         Some(test) => rivals::run(args, test, &files),
         None => of_puts(args, &files),

@@ -1,5 +1,6 @@
 //! `shmccl ctl`: asks the coordinator for communicators and what they do, and copies to and from devices.
 
+pub(crate) mod flags;
 mod input;
 
 use std::io::Write;
@@ -12,9 +13,9 @@ use shmccl::coordinator::{
     Called, Client, CommId, CommStatus, DeviceCall, DeviceId, DeviceStatus, RuntimeDirectory, State,
 };
 
-use crate::args::{Ask, CallArgs, CtlArgs, GroupEdge};
 use crate::output::{self, Look};
-use crate::{failure, file};
+use crate::{failure, file, table};
+use flags::{Ask, CallArgs, CtlArgs, GroupEdge};
 
 /// What `shmccl ctl --help` ends with.
 pub(crate) const HELP: &str = "\
@@ -181,7 +182,7 @@ fn table(devices: &[DeviceStatus]) -> String {
         let range = format!("{:#x} to {:#x}", device.range.min, device.range.max);
         vec![Cell::new(device.device), Cell::new(range), Cell::new(owner)]
     });
-    output::table(Look::of_tables(), &["device", "addresses", "belongs to"], 3, rows)
+    table::lay_out(Look::of_tables(), &["device", "addresses", "belongs to"], 3, rows)
 }
 
 #[cfg(test)]

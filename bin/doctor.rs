@@ -5,17 +5,38 @@ mod kernel;
 mod limits;
 mod memory;
 
+use std::path::PathBuf;
+
 use anstyle::AnsiColor;
 use anyhow::Result;
+use clap::Args;
 use comfy_table::{Attribute, Cell, Color};
 use serde::Serialize;
 use shmccl::shm::HostKernel;
 
-use crate::args::{DoctorArgs, ProxyMode};
-use crate::host::Host;
-use crate::machine::Machine;
+use crate::flags::{ProxyPlace, n_ranks};
+use crate::host::HostFiles;
+use crate::machine::MachineInfo;
 use crate::output::{self, Look};
-use crate::{failure, file};
+use crate::units::parse_size;
+use crate::{failure, file, table};
+
+/// Flags of `shmccl doctor`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Device processes that the machine is to carry
+    #[arg(short = 'g', long, value_name = "N", value_parser = n_ranks(1), default_value_t = 2)]
+    pub(crate) ranks: u32,
+    /// Where their proxies would run
+    #[arg(long, value_enum, value_name = "WHERE", default_value_t = ProxyPlace::Thread)]
+    pub(crate) proxy: ProxyPlace,
+    /// Symmetric heap that each of them would have
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MiB")]
+    pub(crate) heap: u64,
+    /// Write the findings to a file as well; with - to standard output, and the table to standard error
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
 
 /// How good a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -48,14 +69,14 @@ pub(crate) struct Job {
     /// Device processes.
     pub(crate) ranks: u32,
     /// Where their proxies run.
-    pub(crate) proxy: ProxyMode,
+    pub(crate) proxy: ProxyPlace,
     /// Symmetric heap of each.
     pub(crate) heap: u64,
 }
 
 #[derive(Debug, Serialize)]
 struct Diagnosis {
-    machine: Machine,
+    machine: MachineInfo,
     ranks: u32,
     verdict: Verdict,
     findings: Vec<Finding>,
@@ -113,9 +134,9 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
         file::check_writable(path)?;
     }
     let job = Job { ranks: args.ranks, proxy: args.proxy, heap: args.heap };
-    let findings = examine(&Host::new(), job);
+    let findings = examine(&HostFiles::new(), job);
     let verdict = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Ok);
-    let diagnosis = Diagnosis { machine: Machine::detect(), ranks: args.ranks, verdict, findings };
+    let diagnosis = Diagnosis { machine: MachineInfo::detect(), ranks: args.ranks, verdict, findings };
     if let Some(path) = &args.json {
         file::write_json(path, &diagnosis)?;
     }
@@ -123,7 +144,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
     Ok(if verdict == Verdict::Bad { failure::FAILED } else { failure::DONE })
 }
 
-fn examine(host: &Host, job: Job) -> Vec<Finding> {
+fn examine(host: &HostFiles, job: Job) -> Vec<Finding> {
     let mut findings = cores::examine(host, job);
     findings.extend(memory::examine(host, job));
     findings.extend(limits::examine(job));
@@ -135,7 +156,7 @@ fn present(look: Look, diagnosis: &Diagnosis) -> String {
     let row =
         |finding: &Finding| vec![finding.verdict.cell(), Cell::new(finding.topic), Cell::new(&finding.found)];
     let mut text = format!("{}\n\n", diagnosis.machine.line());
-    text.push_str(&output::table(look, &["", "looked at", "found"], 3, diagnosis.findings.iter().map(row)));
+    text.push_str(&table::lay_out(look, &["", "looked at", "found"], 3, diagnosis.findings.iter().map(row)));
     text.push('\n');
     for finding in &diagnosis.findings {
         if let Some(advice) = &finding.advice {
@@ -165,13 +186,13 @@ mod tests {
     use super::*;
 
     fn diagnosis(findings: Vec<Finding>, verdict: Verdict) -> Diagnosis {
-        Diagnosis { machine: Machine::detect(), ranks: 2, verdict, findings }
+        Diagnosis { machine: MachineInfo::detect(), ranks: 2, verdict, findings }
     }
 
     #[test]
     fn every_finding_that_is_not_ok_comes_with_advice() {
-        let job = Job { ranks: 64, proxy: ProxyMode::Thread, heap: 1 << 50 };
-        for finding in examine(&Host::new(), job) {
+        let job = Job { ranks: 64, proxy: ProxyPlace::Thread, heap: 1 << 50 };
+        for finding in examine(&HostFiles::new(), job) {
             assert_eq!(finding.verdict != Verdict::Ok, finding.advice.is_some(), "{finding:?}");
             let lines =
                 finding.found.lines().count() + finding.advice.as_deref().unwrap_or("").lines().count();
@@ -181,8 +202,8 @@ mod tests {
 
     #[test]
     fn a_machine_that_tells_nothing_is_still_examined() {
-        let job = Job { ranks: 2, proxy: ProxyMode::Process, heap: 1 << 20 };
-        assert!(!examine(&Host::at("/nonexistent"), job).is_empty());
+        let job = Job { ranks: 2, proxy: ProxyPlace::Process, heap: 1 << 20 };
+        assert!(!examine(&HostFiles::at("/nonexistent"), job).is_empty());
     }
 
     #[test]

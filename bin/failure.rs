@@ -23,6 +23,11 @@ impl UsageError {
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self { message: message.into() }
     }
+
+    /// A usage error about a flag that changes nothing for whatever is done.
+    pub(crate) fn no_effect(flag: &str, with: &str) -> Self {
+        Self::new(format!("{flag} has no effect with {with}; leave it out"))
+    }
 }
 
 /// The exit code that belongs to an error.

@@ -9,7 +9,7 @@ use shmccl::shm::control_group::{self, GroupMemory};
 
 /// A view of `/proc` and `/sys`.
 #[derive(Clone, Debug)]
-pub(crate) struct Host {
+pub(crate) struct HostFiles {
     root: PathBuf,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct CgroupLimits {
     pub(crate) pids: Option<u64>,
 }
 
-impl Host {
+impl HostFiles {
     /// The machine that this process runs on.
     pub(crate) fn new() -> Self {
         Self::at("/")

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::host::Host;
+use crate::host::HostFiles;
 
 /// Where a run took place: enough to tell whether two reports may be compared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Machine {
+pub(crate) struct MachineInfo {
     /// Cores that this process may run on.
     pub(crate) cores: usize,
     /// Cores that are online.
@@ -30,10 +30,10 @@ pub(crate) struct Machine {
     pub(crate) optimised: bool,
 }
 
-impl Machine {
+impl MachineInfo {
     /// Describes the machine that this process runs on.
     pub(crate) fn detect() -> Self {
-        let host = Host::new();
+        let host = HostFiles::new();
         let allowed = host.allowed_cpus();
         Self {
             cores: allowed.len(),
@@ -80,14 +80,14 @@ mod tests {
 
     #[test]
     fn the_machine_has_a_core_and_a_name() {
-        let machine = Machine::detect();
+        let machine = MachineInfo::detect();
         assert!(machine.cores >= 1);
         assert!(!machine.kernel.is_empty() && !machine.cpu.is_empty());
     }
 
     #[test]
     fn siblings_seen_by_a_probe_are_named_in_the_head_line() {
-        let mut machine = Machine { siblings_seen: false, sibling_slices: None, ..Machine::detect() };
+        let mut machine = MachineInfo { siblings_seen: false, sibling_slices: None, ..MachineInfo::detect() };
         machine.saw_siblings(0.0);
         assert!(!machine.siblings_seen && !machine.line().contains("hyper-thread"));
         machine.saw_siblings(0.25);

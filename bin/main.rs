@@ -1,14 +1,13 @@
 //! The command `shmccl`. The only place in the project that prints.
 #![forbid(unsafe_code)]
 
-mod args;
 mod clean;
 mod compare;
 mod ctl;
 mod doctor;
 mod failure;
 mod file;
-mod fit;
+mod flags;
 mod host;
 mod jobs;
 mod log;
@@ -20,9 +19,8 @@ mod pool;
 mod pools;
 mod ps;
 mod report;
-mod row;
 mod run;
-mod sizes;
+mod table;
 mod top;
 mod tune;
 mod units;
@@ -31,10 +29,112 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::CommandFactory;
+use clap::builder::styling;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use args::{Cli, Command};
+use compare::flags::CompareArgs;
+use ctl::flags::CtlArgs;
+use perf::flags::PerfArgs;
+use pool::flags::{CoordinatorArgs, DeviceArgs};
+use run::flags::{BecomeArgs, RunArgs};
+
+const STYLES: styling::Styles = styling::Styles::styled()
+    .header(styling::AnsiColor::Green.on_default().bold())
+    .usage(styling::AnsiColor::Green.on_default().bold())
+    .literal(styling::AnsiColor::Cyan.on_default().bold())
+    .placeholder(styling::AnsiColor::Cyan.on_default());
+
+const SIZES: &str = "SHMCCL_LOG=launch=debug,info has turns in the life of jobs told on stderr, by subsystem and level, as far as this \
+                     command's own processes see them: launch in run, coordinator in coordinator, meeting, epoch and proxy in device, \
+                     perf, compare and tune. The ranks of run are programs of their own, and print what a subscriber of `tracing` \
+                     prints that they install.\n\
+                     Sizes are whole numbers with K, M, G or T behind them (4K, 64MiB), all powers of two.\n\
+                     Tables go to stdout, everything else to stderr. NO_COLOR turns colour off.\n\
+                     Exit code: 0 done, 1 failed or wrong data, 2 wrong usage.\n";
+
+/// Shared-memory collective communication between the processes of one host.
+#[derive(Debug, Parser)]
+#[command(name = "shmccl", version, styles = STYLES, after_help = SIZES, max_term_width = 100)]
+struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Measure latencies, bandwidths and rates, each beside the machine's own limit
+    Perf(PerfArgs),
+    /// Start a program as device processes, watch over them, and end them together
+    #[command(after_help = run::HELP)]
+    Run(RunArgs),
+    /// Compare direct with proxied channels, or algorithms, and name the crossover
+    #[command(after_help = compare::HELP)]
+    Compare(CompareArgs),
+    /// Measure which collective algorithms are best here, and write a tuning table
+    #[command(after_help = tune::HELP)]
+    Tune(tune::TuneArgs),
+    /// Check this machine: cores, memory, limits, and what to do about them
+    Doctor(doctor::DoctorArgs),
+    /// Serve a pool of devices, until Ctrl-C
+    #[command(after_help = pool::HELP)]
+    Coordinator(CoordinatorArgs),
+    /// Be a device of the coordinator's pool, until Ctrl-C
+    Device(DeviceArgs),
+    /// Ask the coordinator for communicators, and run operations on them
+    #[command(after_help = ctl::HELP)]
+    Ctl(CtlArgs),
+    /// List the jobs of this user on this host
+    Ps(ps::PsArgs),
+    /// Tell what every rank of a job is doing, and who holds the others up
+    #[command(after_help = report::HELP)]
+    Report(report::ReportArgs),
+    /// Watch what the ranks of all jobs do
+    #[command(after_help = top::HELP)]
+    Top(top::TopArgs),
+    /// Remove what dead jobs have left in /dev/shm, and the sockets of dead coordinators
+    #[command(after_help = clean::HELP)]
+    Clean(clean::CleanArgs),
+    /// A device process of a measuring job
+    #[command(hide = true)]
+    PerfDevice,
+    /// A device process of a tuning job
+    #[command(hide = true)]
+    TuneDevice,
+    /// The proxy service process of a job
+    #[command(hide = true)]
+    ProxyService,
+    /// Becomes a program, bound to the life of the launcher
+    #[command(hide = true)]
+    Become(BecomeArgs),
+}
+
+impl Cli {
+    /// Reads the command line of this process.
+    ///
+    /// # Errors
+    /// What clap has to say: help among it.
+    fn read() -> Result<Self, clap::Error> {
+        let matches = with_negative_numbers(Self::command()).try_get_matches()?;
+        let mut cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut Self::command()))?;
+        if let (Command::Perf(args), Some((_, matches))) = (&mut cli.command, matches.subcommand()) {
+            args.given = perf::flags::given(matches);
+        }
+        Ok(cli)
+    }
+}
+
+/// The same command, which takes `-1` for a number, and not for a flag that it has not: so it is told that this number is not one of
+/// those that it can be, and of what.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let takes_values = |arg: clap::Arg| match arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    };
+    command.mut_args(takes_values).mut_subcommands(with_negative_numbers)
+}
 
 fn main() -> ExitCode {
     let cli = match Cli::read() {
@@ -113,7 +213,11 @@ fn explain(error: &clap::Error) -> anyhow::Result<u8> {
 
 #[cfg(test)]
 mod tests {
+    use clap::{Args, ValueEnum};
+
     use super::*;
+    use failure::one_line;
+    use perf::test::Test;
 
     #[test]
     fn the_command_whose_help_is_named_is_the_innermost_one() {
@@ -126,5 +230,64 @@ mod tests {
         ] {
             assert_eq!(named_command(words.iter().map(OsString::from)), name, "{words:?}");
         }
+    }
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        with_negative_numbers(Cli::command()).debug_assert();
+        PerfArgs::augment_args(clap::Command::new("perf")).debug_assert();
+        CompareArgs::augment_args(clap::Command::new("compare")).debug_assert();
+        RunArgs::augment_args(clap::Command::new("run")).debug_assert();
+    }
+
+    #[test]
+    fn a_number_below_zero_is_laid_at_the_door_of_whatever_it_was_meant_for() {
+        for (words, told) in [
+            (&["ctl", "init", "-1"][..], "invalid value '-1' for '<N>': -1 is not in 1..=64; "),
+            (&["ctl", "status", "-1"], "invalid value '-1' for '[COMM]': "),
+            (
+                &["ctl", "put-h2d", "7", "-4096"],
+                "invalid value '-4096' for '<ADDRESS>': expected an address such as",
+            ),
+            (&["ctl", "group", "end", "-3"], "invalid value '-3' for '<COMM>': "),
+            (&["coordinator", "-n", "-3"], "invalid value '-3' for '--number <N>': -3 is not in 1..=1024"),
+            (&["coordinator", "--restart", "-1", "-n", "1"], "invalid value '-1' for '--restart <TIMES>': "),
+            (&["device", "--core", "-1"], "invalid value '-1' for '--core <CORE>': "),
+            (&["perf", "-c", "-1"], "invalid value '-1' for '--check <N>': "),
+        ] {
+            let words = ["shmccl"].iter().chain(words);
+            let refused = with_negative_numbers(Cli::command()).try_get_matches_from(words).unwrap_err();
+            let line = one_line(&refused, "shmccl");
+            assert!(line.starts_with(told), "{line}");
+        }
+        let run = ["shmccl", "run", "-n", "2", "--", "./prog", "-1", "-n", "-2"];
+        let matches = with_negative_numbers(Cli::command()).try_get_matches_from(run).unwrap();
+        let Command::Run(args) = Cli::from_arg_matches(&matches).unwrap().command else { panic!("run") };
+        assert_eq!(args.program, ["./prog", "-1", "-n", "-2"]);
+    }
+
+    #[test]
+    fn help_promises_nothing_that_another_command_does() {
+        let help =
+            |name: &str| Cli::command().find_subcommand_mut(name).unwrap().render_long_help().to_string();
+        assert!(help("perf").contains("--stepbytes") && !help("compare").contains("--stepbytes"));
+        let told = help("perf").split_whitespace().collect::<Vec<_>>().join(" ");
+        let on_request =
+            Test::value_variants().iter().filter(|test| test.is_on_request() && !test.is_collective());
+        let names: Vec<_> = on_request.map(|test| test.name()).collect();
+        let default = format!("[default: all but {} and the collective operations]", names.join(", "));
+        assert!(told.contains(&default), "{default}");
+    }
+
+    #[test]
+    fn run_which_has_no_tests_says_so_of_its_heap() {
+        let command = Cli::command();
+        let heap = |name: &str| {
+            let command = command.find_subcommand(name).unwrap();
+            let arg = command.get_arguments().find(|arg| arg.get_id() == "heap").unwrap();
+            arg.get_help().unwrap().to_string()
+        };
+        assert_eq!(heap("run"), "Symmetric heap of every rank [default: 256MiB]");
+        assert_eq!(heap("perf"), "Symmetric heap of every rank [default: 256MiB, or what a test needs]");
     }
 }

@@ -9,7 +9,6 @@ use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result};
-use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -111,52 +110,6 @@ pub(crate) fn error(line: &str) {
     note(&format!("{style}error:{style:#} {line}"));
 }
 
-/// What is left free behind each column of a table.
-const GAP: u16 = 2;
-
-/// How many characters a table on a terminal takes beside the words in its columns, which end in a rule's junction each but for the last.
-pub(crate) fn room_between(columns: usize) -> usize {
-    columns * (usize::from(GAP) + 1) - columns.min(1)
-}
-
-/// A table with `head`, the first `left` columns left-aligned and the others right-aligned.
-pub(crate) fn table(
-    look: Look,
-    head: &[&str],
-    left: usize,
-    rows: impl IntoIterator<Item = Vec<Cell>>,
-) -> String {
-    let mut table = Table::new();
-    let rule = LineStyle::none().fill('─').junction('─');
-    let style = if look.terminal { TableStyle::new().header_separator(rule) } else { TableStyle::new() };
-    table.load_style(style).set_header(head.iter().map(Cell::new)).add_rows(rows);
-    // One whose width nobody knows is not to be asked for it again.
-    let is_wrapped = look.terminal && look.width.is_some();
-    table.set_content_arrangement(if is_wrapped {
-        ContentArrangement::Dynamic
-    } else {
-        ContentArrangement::Disabled
-    });
-    if let Some(width) = look.width {
-        table.set_width(u16::try_from(width).unwrap_or(u16::MAX));
-    }
-    if look.colour {
-        table.enforce_styling();
-    } else {
-        table.force_no_tty();
-    }
-    for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, GAP));
-        column.set_cell_alignment(if index < left { CellAlignment::Left } else { CellAlignment::Right });
-    }
-    let mut text = String::new();
-    for line in table.lines() {
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
-}
-
 /// A progress bar on stderr over `steps`, or nothing when stderr is no terminal. It goes away when dropped or finished.
 pub(crate) fn progress(steps: u64) -> ProgressBar {
     let target =
@@ -171,24 +124,6 @@ pub(crate) fn progress(steps: u64) -> ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn cells(words: &[&str]) -> Vec<Cell> {
-        words.iter().map(Cell::new).collect()
-    }
-
-    #[test]
-    fn a_piped_table_is_plain_text_in_columns() {
-        let text =
-            table(Look::plain(), &["size", "p50"], 1, [cells(&["8 B", "134 ns"]), cells(&["4 KiB", "1 us"])]);
-        assert_eq!(text, "size      p50\n8 B    134 ns\n4 KiB    1 us\n");
-    }
-
-    #[test]
-    fn long_text_is_never_wrapped_when_piped() {
-        let long = "word ".repeat(100);
-        let text = table(Look::plain(), &["a"], 1, [cells(&[long.trim()])]);
-        assert_eq!(text.lines().count(), 2);
-    }
 
     #[test]
     fn colour_is_used_only_where_the_look_has_it() {

@@ -25,6 +25,7 @@ mod duet;
 mod ends;
 mod fifo;
 mod figures;
+pub(crate) mod flags;
 mod handoff;
 pub(crate) mod jobs;
 pub(crate) mod lane;
@@ -36,21 +37,25 @@ mod payload;
 pub(crate) mod plan;
 mod pulls;
 mod rate;
+pub(crate) mod report;
 pub(crate) mod slices;
 mod spread;
 mod stage;
 pub(crate) mod stats;
+pub(crate) mod test;
 mod transfer;
 pub(crate) mod view;
 
 use anyhow::Result;
+use shmccl::collective::tuning::Table;
 
-use crate::args::{Channel, PerfArgs, Test};
-use crate::host::Host;
-use crate::machine::Machine;
+use crate::host::HostFiles;
+use crate::machine::MachineInfo;
 use crate::output::{self, Look};
-use crate::row::{Report, Row};
-use crate::{failure, file, tune};
+use crate::perf::flags::PerfArgs;
+use crate::perf::report::{PerfReport, PerfRow};
+use crate::perf::test::{Test, TestChannel};
+use crate::{failure, file};
 use plan::Plan;
 pub(crate) use spread::note_spread;
 
@@ -80,9 +85,9 @@ pub(crate) fn run(args: &PerfArgs) -> Result<u8> {
         collective::table::plan(args, test)?;
     }
     if wanted.iter().any(|(test, _)| test.starts_processes()) {
-        tune::check_table()?;
+        Table::load()?;
     }
-    let mut report = Report { machine: Machine::detect(), rows: measure(args, wanted)? };
+    let mut report = PerfReport { machine: MachineInfo::detect(), rows: measure(args, wanted)? };
     note_siblings(&mut report);
     // Files first: whoever reads the table may stop reading.
     write_files(args, &report)?;
@@ -106,7 +111,7 @@ fn check_files(args: &PerfArgs) -> Result<()> {
     [&args.json, &args.matrix.svg].into_iter().flatten().try_for_each(|path| file::check_writable(path))
 }
 
-fn write_files(args: &PerfArgs, report: &Report) -> Result<()> {
+fn write_files(args: &PerfArgs, report: &PerfReport) -> Result<()> {
     if let Some(path) = &args.json {
         file::write_json(path, report)?;
     }
@@ -117,11 +122,11 @@ fn write_files(args: &PerfArgs, report: &Report) -> Result<()> {
 }
 
 /// Prints the rows that were not printed as they came: matrices by themselves, all others in one table.
-fn print(report: &Report) -> Result<()> {
+fn print(report: &PerfReport) -> Result<()> {
     let look = Look::of_tables();
     let rows = |wanted: fn(Test) -> bool| {
         let rows = report.rows.iter().filter(|row| wanted(row.test)).cloned().collect();
-        Report { rows, ..report.clone() }
+        PerfReport { rows, ..report.clone() }
     };
     let (others, matrices) = (rows(Test::is_in_table), rows(|test| test == Test::P2p));
     let mut texts = Vec::new();
@@ -135,14 +140,14 @@ fn print(report: &Report) -> Result<()> {
 }
 
 /// Tells the machine's description what the slices have seen of its cores.
-pub(crate) fn note_siblings(report: &mut Report) {
+pub(crate) fn note_siblings(report: &mut PerfReport) {
     let shares: Vec<f64> = report.rows.iter().filter_map(|row| row.sibling_slices).collect();
     if !shares.is_empty() {
         report.machine.saw_siblings(shares.iter().sum::<f64>() / shares.len() as f64);
     }
 }
 
-fn measure(args: &PerfArgs, wanted: Vec<(Test, Vec<Channel>)>) -> Result<Vec<Row>> {
+fn measure(args: &PerfArgs, wanted: Vec<(Test, Vec<TestChannel>)>) -> Result<Vec<PerfRow>> {
     let one_core = jobs::share_a_core(&args.job)?;
     jobs::note_shared_core(one_core);
     let progress = output::progress(wanted.len() as u64);
@@ -189,9 +194,9 @@ fn measure(args: &PerfArgs, wanted: Vec<(Test, Vec<Channel>)>) -> Result<Vec<Row
 ///
 /// # Errors
 /// Wrong usage, and `fifo_rate` by name on a single core.
-fn without_fifo_rate_on_one_core(args: &PerfArgs) -> Result<Vec<(Test, Vec<Channel>)>> {
+fn without_fifo_rate_on_one_core(args: &PerfArgs) -> Result<Vec<(Test, Vec<TestChannel>)>> {
     let mut wanted = args.plan()?;
-    if Host::new().allowed_cpus().len() < 2 {
+    if HostFiles::new().allowed_cpus().len() < 2 {
         const REASON: &str =
             "fifo_rate needs two cores, one to push and one to serve; this process may use one";
         if args.tests.contains(&Test::FifoRate) {
@@ -209,13 +214,13 @@ fn counts(args: &PerfArgs) -> Vec<u32> {
     args.ranks.map_or_else(|| RANK_COUNTS.to_vec(), |ranks| vec![ranks])
 }
 
-fn job(args: &PerfArgs, test: Test, channel: Option<Channel>, ranks: u32) -> Result<Vec<Row>> {
+fn job(args: &PerfArgs, test: Test, channel: Option<TestChannel>, ranks: u32) -> Result<Vec<PerfRow>> {
     let plan = plan(args, vec![(test, channel)])?;
     Ok(jobs::run(&plan, ranks, &args.job, &mut |_| {})?.rows)
 }
 
 /// At one size, where the user does not say which.
-fn trace_cost(args: &PerfArgs) -> Result<Vec<Row>> {
+fn trace_cost(args: &PerfArgs) -> Result<Vec<PerfRow>> {
     let mut plan = plan(args, vec![(Test::TraceCost, None)])?;
     plan.figure_ms = FINE_FIGURE_MS;
     if !["minbytes", "maxbytes"].iter().any(|flag| args.given.contains(flag)) {
@@ -224,7 +229,7 @@ fn trace_cost(args: &PerfArgs) -> Result<Vec<Row>> {
     Ok(jobs::run(&plan, args.ranks.unwrap_or(2), &args.job, &mut |_| {})?.rows)
 }
 
-fn plan(args: &PerfArgs, tests: Vec<(Test, Option<Channel>)>) -> Result<Plan> {
+fn plan(args: &PerfArgs, tests: Vec<(Test, Option<TestChannel>)>) -> Result<Plan> {
     Ok(Plan {
         tests,
         sizes: args.sweep.sizes()?,

@@ -1,6 +1,7 @@
 //! `shmccl coordinator` and `shmccl device`: the two sides of a pool, each in the foreground until it is interrupted. A coordinator may
 //! start devices itself, which end with it.
 
+pub(crate) mod flags;
 mod kinds;
 mod roll;
 mod scrape;
@@ -9,6 +10,7 @@ mod whereabouts;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use shmccl::collective::tuning::Table;
 use shmccl::coordinator::{
     Coordinator, Device, DeviceEnd, DeviceKind, DeviceOptions, Fleet, FleetOptions, RuntimeDirectory,
     Settings,
@@ -16,10 +18,10 @@ use shmccl::coordinator::{
 use shmccl::heap::MIN_ADDRESS;
 use shmccl::launch::Program;
 
+use self::flags::{CoordinatorArgs, DeviceArgs};
 use self::roll::Roll;
-use crate::args::{CoordinatorArgs, DeviceArgs};
 use crate::failure::UsageError;
-use crate::{failure, output, tune};
+use crate::{failure, output};
 
 /// What `shmccl coordinator --help` ends with.
 pub(crate) const HELP: &str = "\
@@ -67,7 +69,7 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
         return Err(UsageError::new(what).into());
     }
     if !kinds.is_empty() {
-        tune::check_table()?;
+        Table::load()?;
     }
     let directory = RuntimeDirectory::open()?;
     let settings = Settings {
@@ -118,7 +120,7 @@ pub(crate) fn be_device(args: &DeviceArgs) -> Result<u8> {
     let device = match Device::from_env()? {
         Some(device) => device,
         None => {
-            tune::check_table()?;
+            Table::load()?;
             let max_address = MIN_ADDRESS.saturating_add(args.memory);
             let options = DeviceOptions { max_address, timeout: args.timeout, core: args.core };
             Device::start(&RuntimeDirectory::open()?, &options).map_err(|error| match error {

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
+use clap::Args;
 use comfy_table::Cell;
 use serde::Serialize;
 
-use crate::args::PsArgs;
 use crate::jobs::{self, Seen};
 use crate::output::{self, Look};
 use crate::pools::{Owner, Pools};
-use crate::{failure, file};
+use crate::{failure, file, table};
 
 /// What is told of one job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -30,6 +30,14 @@ struct Row {
     communicator: Option<u64>,
     pool: Option<PathBuf>,
     command: String,
+}
+
+/// Flags of `shmccl ps`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PsArgs {
+    /// Write the list to a file as well; with - to standard output, and the table to standard error
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
 }
 
 /// Runs the command.
@@ -102,7 +110,7 @@ fn present(look: Look, rows: &[Row]) -> String {
         let rest = [&pids(&row.processes), &row.command];
         words.into_iter().chain(pool.as_ref()).chain(rest).map(Cell::new).collect()
     };
-    output::table(look, &head, head.len(), rows.iter().map(cells))
+    table::lay_out(look, &head, head.len(), rows.iter().map(cells))
 }
 
 /// `12 s`, `3 min`, `5 h`, `2 d`.

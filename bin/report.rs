@@ -1,13 +1,15 @@
 //! `shmccl report`: what every rank of a job is doing, and who holds the others up.
 
+use std::path::PathBuf;
+
 use anyhow::Result;
+use clap::Args;
 use serde::Serialize;
 use shmccl::collective::Operation;
 use shmccl::observe::{Call, FifoView, RankReport, Report};
 use shmccl::rank::Rank;
 use shmccl::reduce::DataType;
 
-use crate::args::ReportArgs;
 use crate::{failure, file, jobs, output};
 
 /// What `shmccl report --help` ends with: all names in the JSON.
@@ -95,6 +97,17 @@ struct ToldFifo {
     pushed: u64,
     refused: u64,
     last: String,
+}
+
+/// Flags of `shmccl report`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ReportArgs {
+    /// The job: the beginning of its number, four digits at least, or one of its processes
+    #[arg(value_name = "JOB|PID")]
+    pub(crate) job: String,
+    /// Write the report to a file as well; with - to standard output, and the text to standard error
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
 }
 
 /// Runs the command.

@@ -4,6 +4,7 @@
 //! every rank to the life of the launcher before the program takes its place, so that programs which know nothing of
 //! this library go down with it as well.
 
+pub(crate) mod flags;
 mod lines;
 mod orphans;
 mod program;
@@ -12,13 +13,14 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
 use shmccl::Error;
 use shmccl::bootstrap::{ProxyMode, SegmentBacking};
+use shmccl::collective::tuning::Table;
 use shmccl::comm::{Member, join_job};
 use shmccl::error::ExitCause;
 use shmccl::heap::layout::HeapShape;
 use shmccl::launch::{Launch, Outcome, Program};
 
-use crate::args::{BecomeArgs, RunArgs};
-use crate::{failure, log, output, tune};
+use crate::{failure, log, output};
+use flags::{BecomeArgs, RunArgs};
 use lines::Lines;
 use orphans::Orphans;
 
@@ -31,7 +33,7 @@ started; 2 wrong usage; 126 when the program cannot be executed, 127 when it doe
 The first Ctrl-C (or SIGTERM, SIGHUP) is passed on to all ranks, which then have some time to end (--grace); a second \
 one kills them. SIGQUIT (Ctrl-\\) prints what every rank is doing, and who holds the others up; the job goes on. What ranks print goes where the launcher's output goes; what is typed goes to rank 0.";
 
-/// Hidden commands, as `args::Command` names them.
+/// Hidden commands, as `main.rs` names them.
 const SERVICE: &str = "proxy-service";
 const TRAMPOLINE: &str = "become";
 
@@ -49,7 +51,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8> {
         return Ok(refusal.exit_code());
     }
     check_directory(&args.segment)?;
-    tune::check_table()?;
+    Table::load()?;
     let orphans = Orphans::adopt();
     let launch = job(args)?;
     if !args.quiet {

@@ -10,12 +10,13 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::Result;
+use clap::Args;
 use shmccl::observe::Report;
 
-use crate::args::TopArgs;
 use crate::failure;
 use crate::jobs::{self, Misnomer};
 use crate::output::{self, Look};
+use crate::units::parse_timeout;
 
 /// What `shmccl top --help` ends with.
 pub(crate) const HELP: &str = "\
@@ -25,6 +26,20 @@ took more than some microseconds. Beat is how long ago a rank has beaten, which 
 
 /// The lines and columns of a terminal that does not say how many it has.
 const USUAL: (usize, usize) = (24, 80);
+
+/// Flags of `shmccl top`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TopArgs {
+    /// One job only: the beginning of its number, four digits at least, or one of its processes
+    #[arg(value_name = "JOB|PID")]
+    pub(crate) job: Option<String>,
+    /// The time between two looks, such as 500ms or 2s
+    #[arg(short, long, value_name = "TIME", value_parser = parse_timeout, default_value = "1s")]
+    pub(crate) interval: Duration,
+    /// Print one picture, and end
+    #[arg(long)]
+    pub(crate) once: bool,
+}
 
 /// Runs the command.
 ///

@@ -15,16 +15,18 @@ mod view;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use clap::Args;
 use serde::Serialize;
 use shmccl::collective::tuning::{self, Table};
 
-use crate::args::TuneArgs;
-use crate::machine::Machine;
+use crate::flags::{JobArgs, ProxyPlace, n_ranks};
+use crate::machine::MachineInfo;
 use crate::output::{self, Look};
 use crate::perf::jobs;
+use crate::units::parse_timeout;
 use crate::{failure, file};
 use plan::{Figure, Plan, VARIABLE};
 
@@ -39,10 +41,64 @@ up in another order; all ranks get the same bits in any case.";
 /// The hidden command that device processes run.
 const DEVICE_COMMAND: &str = "tune-device";
 
+/// Numbers of ranks where the user does not say which.
+const RANKS: [u32; 3] = [2, 4, 8];
+
+/// What is measured, and where it goes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TuneArgs {
+    /// Numbers of device processes to measure with, such as 2,4,8 [default: 2,4,8; 2 with --quick]
+    #[arg(short = 'g', long, value_name = "LIST", value_delimiter = ',', value_parser = n_ranks(2))]
+    ranks: Vec<u32>,
+    /// Measure few sizes, and each for a shorter time
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// How long to measure in all, such as 30s or 5m; the largest sizes may take a little longer [default: 2m; 20s with --quick]
+    #[arg(long, value_name = "TIME", value_parser = parse_timeout)]
+    time: Option<Duration>,
+    /// Where the tuning table goes [default: the file that SHMCCL_TUNING names, or else shmccl/tuning.toml in $XDG_CONFIG_HOME or
+    /// ~/.config]
+    #[arg(short = 'o', long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Write every figure to a file as well; with - to standard output, and the table to standard error
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// The longest that any wait may take, such as 500ms, 30s or 2m
+    #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "30s")]
+    timeout: Duration,
+    /// Leave it to the scheduler on which cores ranks run
+    #[arg(long)]
+    no_pin: bool,
+}
+
+impl TuneArgs {
+    /// The numbers of ranks, each once, by size.
+    pub(crate) fn ranks(&self) -> Vec<u32> {
+        let mut ranks = match (self.ranks.as_slice(), self.quick) {
+            ([], true) => RANKS[..1].to_vec(),
+            ([], false) => RANKS.to_vec(),
+            (given, _) => given.to_vec(),
+        };
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks
+    }
+
+    /// How long to measure in all.
+    pub(crate) fn time(&self) -> Duration {
+        self.time.unwrap_or(Duration::from_secs(if self.quick { 20 } else { 120 }))
+    }
+
+    /// How device processes are started.
+    pub(crate) fn job(&self) -> JobArgs {
+        JobArgs { proxy: ProxyPlace::Thread, heap: None, timeout: self.timeout, no_pin: self.no_pin }
+    }
+}
+
 /// What `--json` writes.
 #[derive(Serialize)]
 struct Report<'a> {
-    machine: Machine,
+    machine: MachineInfo,
     figures: &'a [Figure],
 }
 
@@ -64,7 +120,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<u8> {
     anyhow::ensure!(wrong == 0, "wrong data in {wrong} of {} figures; no table was written", figures.len());
     let rulings = verdict::rule(&figures)?;
     let table = Table::new(&verdict::cases(&rulings)).context("making a table of what was measured")?;
-    let machine = Machine::detect();
+    let machine = MachineInfo::detect();
     // Files first: whoever reads the output may stop reading.
     file::write(&target, text(&table, &machine).as_bytes())?;
     if let Some(path) = &args.json {
@@ -86,16 +142,6 @@ fn told(target: &Path, named: Option<OsString>, usual: Option<PathBuf>) -> Strin
         Some(found) if found == target => wrote,
         _ => format!("{wrote}; programs take it where {} names it", tuning::VARIABLE),
     }
-}
-
-/// Finds out before any process is started that the table which it would find is none. `tune` itself does not ask: it takes the place of
-/// whatever is there.
-///
-/// # Errors
-/// What is wrong with the table, and what to do.
-pub(crate) fn check_table() -> Result<()> {
-    Table::load()?;
-    Ok(())
 }
 
 /// The file for the table: as the user says, or else where programs look for it.
@@ -147,8 +193,8 @@ fn measure(args: &TuneArgs) -> Result<Vec<Figure>> {
 }
 
 /// The table with a head that says where it comes from.
-fn text(table: &Table, machine: &Machine) -> String {
-    let Machine { cpu, cores, version, .. } = machine;
+fn text(table: &Table, machine: &MachineInfo) -> String {
+    let MachineInfo { cpu, cores, version, .. } = machine;
     format!("# Measured by shmccl tune {version} on {cpu}, {cores} cores.\n{table}")
 }
 

@@ -1,6 +1,65 @@
-//! Times and rates as people read and write them.
+//! Sizes, times and rates as people read and write them, and the ladder of sizes that a test climbs.
 
 use std::time::Duration;
+
+/// Reads `8`, `4K`, `1M`, `64MiB`, `2GB`: a whole number and a unit. Every unit is a power of two, and case does not matter.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let expected = || "expected a whole number with K, M, G or T behind it, such as 4K or 64MiB".to_owned();
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    if number.is_empty() {
+        return Err(expected());
+    }
+    let shift = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return Err(expected()),
+    };
+    let too_large = || "too large: sizes go up to 16 EiB".to_owned();
+    let number: u64 = number.parse().map_err(|_| too_large())?;
+    number.checked_mul(1 << shift).ok_or_else(too_large)
+}
+
+/// Writes a size in the largest unit that divides it: `8 B`, `4 KiB`, `64 MiB`; and `1000 B`.
+pub(crate) fn format_size(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    match units.into_iter().find(|(shift, _)| bytes != 0 && bytes.is_multiple_of(1 << shift)) {
+        Some((shift, unit)) => format!("{} {unit}", bytes >> shift),
+        None => format!("{bytes} B"),
+    }
+}
+
+/// Writes a size that need not be round to three digits: `1.42 KiB`.
+pub(crate) fn format_about(bytes: f64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let scaled = units.into_iter().map(|(shift, unit)| (bytes / f64::from(shift).exp2(), unit));
+    let (value, unit) = scaled.into_iter().find(|(value, _)| *value >= 1.0).unwrap_or((bytes, "B"));
+    let decimals = match value {
+        value if value >= 100.0 => 0,
+        value if value >= 10.0 => 1,
+        _ => 2,
+    };
+    let digits = format!("{value:.decimals$}");
+    without_zeros(&format!("{digits} {unit}"))
+}
+
+/// From `min` by a factor to `max`, and `max` itself, which the factor may step over.
+pub(crate) fn ladder(min: u64, max: u64, factor: u64) -> Vec<u64> {
+    let mut sizes = climb(min, max, factor);
+    if sizes.last() != Some(&max) {
+        sizes.push(max);
+    }
+    sizes
+}
+
+/// From `min` by a factor as far as that leads without stepping over `max`.
+pub(crate) fn climb(min: u64, max: u64, factor: u64) -> Vec<u64> {
+    let steps = std::iter::successors(Some(min), |size| size.checked_mul(factor).filter(|next| next > size));
+    steps.take_while(|size| *size <= max).collect()
+}
 
 /// Reads what [`parse_time`] does. Zero is refused: nothing could ever be waited for.
 pub(crate) fn parse_timeout(text: &str) -> Result<Duration, String> {
@@ -77,6 +136,73 @@ pub(crate) fn fine_percent(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn units_are_powers_of_two_in_every_spelling() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("8", 8),
+            ("8B", 8),
+            ("4K", 4096),
+            ("4k", 4096),
+            ("4KB", 4096),
+            ("64MiB", 64 << 20),
+            ("1m", 1 << 20),
+            ("2G", 2 << 30),
+            ("1TiB", 1 << 40),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused() {
+        for text in [
+            "",
+            "K",
+            "-1",
+            "+1",
+            "1.5M",
+            "4 K",
+            "4KiBs",
+            "4X",
+            "0x10",
+            "99999999999999999999",
+            "17179869184T",
+        ] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_can_be_read_again() {
+        for bytes in [0, 1, 8, 1000, 1023, 1024, 1025, 1 << 20, 3 << 20, 64 << 20, 1 << 40, u64::MAX] {
+            assert_eq!(parse_size(&format_size(bytes).replace(' ', "")), Ok(bytes));
+        }
+        assert_eq!(format_size(64 << 20), "64 MiB");
+        assert_eq!(format_size(1536), "1536 B");
+    }
+
+    #[test]
+    fn a_size_that_is_not_round_is_written_to_three_digits() {
+        assert_eq!(format_about(8.0), "8 B");
+        assert_eq!(format_about(1454.0), "1.42 KiB");
+        assert_eq!(format_about(20480.0), "20 KiB");
+        assert_eq!(format_about(1048576.0 * 300.0), "300 MiB");
+    }
+
+    #[test]
+    fn a_ladder_ends_at_the_largest_size_and_a_climb_below_where_the_factor_steps_over_it() {
+        assert_eq!(ladder(8, 64, 2), [8, 16, 32, 64]);
+        assert_eq!(ladder(8, 100, 4), [8, 32, 100]);
+        assert_eq!(ladder(8, 8, 2), [8]);
+        assert_eq!(ladder(0, 8, 2), [0, 8]);
+        assert_eq!(climb(8, 100, 4), [8, 32]);
+        assert_eq!(climb(8, 128, 4), [8, 32, 128]);
+        assert_eq!(climb(0, 8, 2), [0]);
+        assert_eq!(ladder(u64::MAX - 1, u64::MAX, 2), [u64::MAX - 1, u64::MAX]);
+    }
 
     #[test]
     fn timeouts_are_read_in_every_unit() {

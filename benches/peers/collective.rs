@@ -12,9 +12,9 @@ use shmccl::collective::Operation;
 use shmccl::heap::{DeviceBuffer, HeapOffset, Region};
 use shmccl::launch::launch;
 use shmccl::reduce::ReduceOp;
-use shmccl::shm::{CellRef, HostKernel, Span};
-use shmccl::sync::bare::{BareBarrier, BareFlag};
+use shmccl::shm::{CellRef, Span};
 use shmccl::{Collectives, Communicator, Error, Rank, Result};
+use shmccl_limits::flags::{BareBarrier, BareFlag};
 
 const BATCH: u64 = 64;
 const BATCH_BYTES: u64 = 8192;
@@ -406,7 +406,6 @@ struct Gate {
     /// Own and the other's, for odd and even meetings.
     flags: Option<[[CellRef<BareFlag>; 2]; 2]>,
     barrier: BareBarrier<CellRef<BareFlag>>,
-    kernel: HostKernel,
     met: u64,
     /// Where ranks hand in their times, and rank 0 its decisions.
     ledgers: Vec<Span>,
@@ -429,7 +428,6 @@ impl Gate {
         Ok(Self {
             flags,
             barrier: BareBarrier::new(cell(Rank::new(0, n_ranks)?, 2)?, n_ranks),
-            kernel: HostKernel::detect(),
             met: 0,
             ledgers: ledgers.collect::<Result<_>>()?,
             rank: comm.rank().index(),
@@ -446,7 +444,7 @@ impl Gate {
                 other.set(self.met);
                 own.spin(self.met);
             }
-            None => self.barrier.meet(&self.kernel),
+            None => self.barrier.meet(),
         }
     }
 

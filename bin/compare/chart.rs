@@ -3,8 +3,7 @@
 use anstyle::AnsiColor;
 
 use crate::output::Look;
-use crate::sizes::{format_about, format_size};
-use crate::units::{format_ns, without_zeros};
+use crate::units::{format_about, format_ns, format_size, without_zeros};
 
 const WIDTH: usize = 66;
 const HEIGHT: usize = 15;

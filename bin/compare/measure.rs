@@ -3,12 +3,13 @@
 use anyhow::{Context, Result};
 
 use super::report::{CompareReport, Point, Side};
-use crate::args::{Channel, CompareArgs, Test};
-use crate::machine::Machine;
+use crate::compare::flags::CompareArgs;
+use crate::machine::MachineInfo;
 use crate::output;
 use crate::perf::plan::Plan;
+use crate::perf::report::{PerfReport, PerfRow};
+use crate::perf::test::{Test, TestChannel};
 use crate::perf::{jobs, note_siblings, note_spread};
-use crate::row::{Report, Row};
 
 /// Milliseconds for a figure where the user does not say how many operations.
 const FIGURE_MS: u64 = 120;
@@ -20,14 +21,20 @@ const PATIENCE_MS: u64 = 2000;
 const RANKS: u32 = 2;
 
 /// What is measured in one job.
-type Tests = &'static [(Test, Option<Channel>)];
+type Tests = &'static [(Test, Option<TestChannel>)];
 
 /// A job for each channel, so that no proxy is about when the direct one is measured; and one for overlap, whose proxies
 /// run elsewhere.
 const JOBS: [(&str, Tests); 3] = [
-    ("direct", &[(Test::PutLatency, Some(Channel::Memory)), (Test::PutBandwidth, Some(Channel::Memory))]),
-    ("proxied", &[(Test::PutLatency, Some(Channel::Port)), (Test::PutBandwidth, Some(Channel::Port))]),
-    ("overlap", &[(Test::Overlap, Some(Channel::Memory)), (Test::Overlap, Some(Channel::Port))]),
+    (
+        "direct",
+        &[(Test::PutLatency, Some(TestChannel::Memory)), (Test::PutBandwidth, Some(TestChannel::Memory))],
+    ),
+    (
+        "proxied",
+        &[(Test::PutLatency, Some(TestChannel::Port)), (Test::PutBandwidth, Some(TestChannel::Port))],
+    ),
+    ("overlap", &[(Test::Overlap, Some(TestChannel::Memory)), (Test::Overlap, Some(TestChannel::Port))]),
 ];
 
 /// Measures both channels at every size.
@@ -39,7 +46,7 @@ pub(crate) fn measure(args: &CompareArgs) -> Result<CompareReport> {
     let one_core = jobs::share_a_core(&args.job)?;
     jobs::note_shared_core(one_core);
     let progress = output::progress((JOBS.len() * 2 * sizes.len()) as u64);
-    let mut report = Report { machine: Machine::detect(), rows: Vec::new() };
+    let mut report = PerfReport { machine: MachineInfo::detect(), rows: Vec::new() };
     for (name, tests) in JOBS {
         progress.set_message(name);
         let plan = Plan {
@@ -63,7 +70,7 @@ pub(crate) fn measure(args: &CompareArgs) -> Result<CompareReport> {
     note_spread(&report.rows);
     let point = |&bytes: &u64| {
         let side = |channel| side(&report.rows, channel, bytes);
-        Ok(Point { bytes, direct: side(Channel::Memory)?, proxied: side(Channel::Port)? })
+        Ok(Point { bytes, direct: side(TestChannel::Memory)?, proxied: side(TestChannel::Port)? })
     };
     let points = sizes.iter().map(point).collect::<Result<_>>()?;
     let overlap_place = report
@@ -75,7 +82,7 @@ pub(crate) fn measure(args: &CompareArgs) -> Result<CompareReport> {
 }
 
 /// Puts together what the tests found for one channel at one size.
-fn side(rows: &[Row], channel: Channel, bytes: u64) -> Result<Side> {
+fn side(rows: &[PerfRow], channel: TestChannel, bytes: u64) -> Result<Side> {
     let find = |test: Test| {
         let row =
             rows.iter().find(|row| (row.test, row.channel, row.bytes) == (test, Some(channel), Some(bytes)));

@@ -8,10 +8,9 @@ use plotters::prelude::*;
 use plotters::series::{DashedLineSeries, LineSeries};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::machine::Machine;
+use crate::machine::MachineInfo;
 use crate::plot::{self, Area, Drawn, GREY, centred};
-use crate::sizes::format_about;
-use crate::units::{three_digits, without_zeros};
+use crate::units::{format_about, three_digits, without_zeros};
 
 const SIZE: (u32, u32) = (1280, 980);
 
@@ -20,7 +19,7 @@ pub(super) struct Page<'a> {
     /// What is plotted.
     pub(super) title: &'a str,
     /// Where it was measured.
-    pub(super) machine: &'a Machine,
+    pub(super) machine: &'a MachineInfo,
     /// Below all panels.
     pub(super) footer: String,
     /// What the horizontal axes measure.

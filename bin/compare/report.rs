@@ -4,17 +4,18 @@ use serde::Serialize;
 
 use super::crossing::Crossing;
 use super::verdict::Verdict;
-use crate::args::{Channel, ProxyMode, Test};
-use crate::machine::Machine;
-use crate::row::Row;
+use crate::flags::ProxyPlace;
+use crate::machine::MachineInfo;
+use crate::perf::report::PerfRow;
+use crate::perf::test::{Test, TestChannel};
 
 /// Direct against proxied over sizes, on one machine in one run.
 #[derive(Clone, Debug)]
 pub(crate) struct CompareReport {
     /// Where it ran.
-    pub(crate) machine: Machine,
+    pub(crate) machine: MachineInfo,
     /// Where the proxies ran.
-    pub(crate) proxy: ProxyMode,
+    pub(crate) proxy: ProxyPlace,
     /// Where the proxy ran while overlap was measured.
     pub(crate) overlap_place: Option<String>,
     /// One point per size, in rising order.
@@ -78,14 +79,14 @@ pub(crate) struct Side {
 /// The file `compare.json`.
 #[derive(Debug, Serialize)]
 pub(crate) struct CompareFile {
-    machine: Machine,
-    proxy: ProxyMode,
+    machine: MachineInfo,
+    proxy: ProxyPlace,
     /// Where the proxy ran while overlap was measured, which is not where it ran for all other figures.
     overlap_place: Option<String>,
     /// Null when there was too little to conclude from.
     crossover: Option<Crossovers>,
     summary: Vec<String>,
-    rows: Vec<Row>,
+    rows: Vec<PerfRow>,
 }
 
 #[derive(Debug, Serialize)]
@@ -124,14 +125,14 @@ impl CompareReport {
 }
 
 impl Point {
-    fn rows(&self) -> [Row; 2] {
-        [self.direct.row(self.bytes, Channel::Memory), self.proxied.row(self.bytes, Channel::Port)]
+    fn rows(&self) -> [PerfRow; 2] {
+        [self.direct.row(self.bytes, TestChannel::Memory), self.proxied.row(self.bytes, TestChannel::Port)]
     }
 }
 
 impl Side {
-    fn row(&self, bytes: u64, channel: Channel) -> Row {
-        Row {
+    fn row(&self, bytes: u64, channel: TestChannel) -> PerfRow {
+        PerfRow {
             channel: Some(channel),
             bytes: Some(bytes),
             iterations: self.iterations,
@@ -154,7 +155,7 @@ impl Side {
             pushes: self.pushes,
             stalls: self.stalls,
             wrong: self.wrong,
-            ..Row::new(Test::PutLatency, 2)
+            ..PerfRow::new(Test::PutLatency, 2)
         }
     }
 }

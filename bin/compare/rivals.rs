@@ -16,10 +16,11 @@ mod view;
 
 use anyhow::Result;
 
+use super::flags::{CompareArgs, Files};
 use super::write_files;
-use crate::args::{CompareArgs, Files, Test};
 use crate::failure;
 use crate::output::{self, Look};
+use crate::perf::test::Test;
 
 /// Measures and presents the operation of `test`.
 ///

@@ -6,8 +6,7 @@ use plotters::style::RGBColor;
 use super::panel::{Line, Page, Panel};
 use super::report::{CompareReport, Side};
 use super::verdict::Verdict;
-use crate::sizes::format_about;
-use crate::units::{format_ns, percent, three_digits};
+use crate::units::{format_about, format_ns, percent, three_digits};
 
 pub(super) const DIRECT: RGBColor = RGBColor(0, 99, 163);
 pub(super) const PROXIED: RGBColor = RGBColor(196, 78, 0);

@@ -1,9 +1,9 @@
 use super::report::{CompareReport, Point, Side};
 use super::verdict::Verdict;
 use super::*;
-use crate::args::ProxyMode;
-use crate::machine::Machine;
-use crate::sizes::ladder;
+use crate::flags::ProxyPlace;
+use crate::machine::MachineInfo;
+use crate::units::ladder;
 
 /// Numbers as a model has them: a direct put costs 130 ns and 0.1 ns per byte, a proxied one `trigger_ns` more; the device pays
 /// for the whole direct put, and 60 ns for a trigger.
@@ -34,7 +34,7 @@ fn modelled(trigger_ns: f64, cores: usize, overlap: f64) -> CompareReport {
             ..side(bytes as f64, trigger_ns, 60.0, overlap)
         },
     };
-    let machine = Machine {
+    let machine = MachineInfo {
         cores,
         siblings_seen: false,
         sibling_slices: Some(0.0),
@@ -42,11 +42,11 @@ fn modelled(trigger_ns: f64, cores: usize, overlap: f64) -> CompareReport {
         kernel: "6.18".to_owned(),
         commit: None,
         optimised: true,
-        ..Machine::detect()
+        ..MachineInfo::detect()
     };
     CompareReport {
         machine,
-        proxy: ProxyMode::Thread,
+        proxy: ProxyPlace::Thread,
         overlap_place: Some("proxy on other cores".to_owned()),
         points: ladder(8, 64 << 20, 4).into_iter().map(point).collect(),
     }

@@ -2,9 +2,8 @@
 
 use super::crossing::{Cost, Crossing, LEVEL};
 use super::report::{CompareReport, Point, Side};
-use crate::args::ProxyMode;
-use crate::sizes::{format_about, format_size};
-use crate::units::{format_ns, percent, three_digits};
+use crate::flags::ProxyPlace;
+use crate::units::{format_about, format_ns, format_size, percent, three_digits};
 
 /// Sizes below this number show no trend.
 const FEWEST_SIZES: usize = 3;
@@ -263,8 +262,8 @@ fn hides(report: &CompareReport) -> bool {
 /// Whether two devices and their proxies had to share cores.
 fn crowded(report: &CompareReport) -> bool {
     let proxies = match report.proxy {
-        ProxyMode::Thread => 2,
-        ProxyMode::Process => 1,
+        ProxyPlace::Thread => 2,
+        ProxyPlace::Process => 1,
     };
     report.machine.cores < 2 + proxies
 }

@@ -6,12 +6,11 @@ use shmccl::heap::layout::FIFO_SLOTS;
 use super::chart::{self, Chart, Series};
 use super::report::{CompareReport, Point, Side};
 use super::verdict::Verdict;
-use crate::args::ProxyMode;
-use crate::fit::Grid;
+use crate::flags::ProxyPlace;
 use crate::output::Look;
-use crate::row::share_of_stalls;
-use crate::sizes::format_size;
-use crate::units::{fine_percent, format_ns, or_dash, percent, three_digits};
+use crate::perf::report::share_of_stalls;
+use crate::table::TextTable;
+use crate::units::{fine_percent, format_ns, format_size, or_dash, percent, three_digits};
 
 /// Everything that goes to stdout.
 pub(crate) fn text(look: Look, report: &CompareReport) -> String {
@@ -25,8 +24,8 @@ pub(crate) fn text(look: Look, report: &CompareReport) -> String {
 
 fn head(report: &CompareReport) -> String {
     let place = match report.proxy {
-        ProxyMode::Thread => "a thread beside the device",
-        ProxyMode::Process => "a service process",
+        ProxyPlace::Thread => "a thread beside the device",
+        ProxyPlace::Process => "a service process",
     };
     format!(
         "{}\n\n\
@@ -207,7 +206,7 @@ fn grid<'a, const N: usize>(
     head: &[&'a str; N],
     report: &CompareReport,
     row: impl Fn(&Point) -> [String; N],
-) -> Grid<'a> {
+) -> TextTable<'a> {
     let rows = report.points.iter().map(|point| (row(point).to_vec(), false)).collect();
-    Grid { head: head.to_vec(), words: 0, rows }
+    TextTable { head: head.to_vec(), words: 0, rows }
 }

@@ -1,12 +1,12 @@
 //! Cores: how many, whether they are whole ones, where they are, and whether they suffice for those who spin.
 
 use super::{Finding, Job};
-use crate::args::ProxyMode;
-use crate::host::Host;
+use crate::flags::ProxyPlace;
+use crate::host::HostFiles;
 use crate::units::three_digits;
 
 /// Looks at cores, siblings, NUMA nodes, spinners and the clock.
-pub(super) fn examine(host: &Host, job: Job) -> Vec<Finding> {
+pub(super) fn examine(host: &HostFiles, job: Job) -> Vec<Finding> {
     let allowed = host.allowed_cpus();
     let quota = host.cgroup_limits().cpus;
     vec![
@@ -36,7 +36,7 @@ fn cores(allowed: &[usize], online: usize, quota: Option<f64>) -> Finding {
     }
 }
 
-fn siblings(host: &Host, allowed: &[usize]) -> Finding {
+fn siblings(host: &HostFiles, allowed: &[usize]) -> Finding {
     let topic = "hyper-threads";
     let groups = host.siblings_among(allowed);
     if groups.is_empty() && host.is_virtual() {
@@ -57,7 +57,7 @@ fn siblings(host: &Host, allowed: &[usize]) -> Finding {
     )
 }
 
-fn numa(host: &Host, allowed: &[usize]) -> Finding {
+fn numa(host: &HostFiles, allowed: &[usize]) -> Finding {
     let topic = "NUMA";
     let nodes = host.numa_nodes(allowed);
     match nodes.as_slice() {
@@ -79,8 +79,8 @@ fn spinners(cores: usize, quota: Option<f64>, job: Job) -> Finding {
     let topic = "spinners";
     let ranks = job.ranks as usize;
     let (proxies, which) = match job.proxy {
-        ProxyMode::Thread => (ranks, "a proxy thread each"),
-        ProxyMode::Process => (1, "one proxy service"),
+        ProxyPlace::Thread => (ranks, "a proxy thread each"),
+        ProxyPlace::Process => (1, "one proxy service"),
     };
     let room = quota.map_or(count(cores), |quota| quota.min(count(cores)));
     let found = format!("{ranks} ranks with {which} on {cores} cores: {} spinners", ranks + proxies);
@@ -101,7 +101,7 @@ fn spinners(cores: usize, quota: Option<f64>, job: Job) -> Finding {
     Finding::ok(topic, found)
 }
 
-fn clock(host: &Host) -> Finding {
+fn clock(host: &HostFiles) -> Finding {
     let topic = "clock";
     let source = host.read("/sys/devices/system/clocksource/clocksource0/current_clocksource");
     match source.as_deref() {
@@ -141,7 +141,7 @@ mod tests {
     use crate::doctor::Verdict;
     use crate::host::tests::Layout;
 
-    fn job(ranks: u32, proxy: ProxyMode) -> Job {
+    fn job(ranks: u32, proxy: ProxyPlace) -> Job {
         Job { ranks, proxy, heap: 1 << 20 }
     }
 
@@ -153,12 +153,12 @@ mod tests {
 
     #[test]
     fn a_job_whose_spinners_have_a_core_each_is_ok() {
-        assert_eq!(spinners(4, None, job(2, ProxyMode::Thread)).verdict, Verdict::Ok);
-        assert_eq!(spinners(3, None, job(2, ProxyMode::Process)).verdict, Verdict::Ok);
-        let shared = spinners(2, None, job(2, ProxyMode::Thread));
+        assert_eq!(spinners(4, None, job(2, ProxyPlace::Thread)).verdict, Verdict::Ok);
+        assert_eq!(spinners(3, None, job(2, ProxyPlace::Process)).verdict, Verdict::Ok);
+        let shared = spinners(2, None, job(2, ProxyPlace::Thread));
         assert!(shared.verdict == Verdict::Warn && shared.found.contains("4 spinners"));
-        assert!(spinners(2, None, job(8, ProxyMode::Thread)).advice.unwrap().contains("fewer ranks"));
-        assert_eq!(spinners(4, Some(1.5), job(2, ProxyMode::Thread)).verdict, Verdict::Warn);
+        assert!(spinners(2, None, job(8, ProxyPlace::Thread)).advice.unwrap().contains("fewer ranks"));
+        assert_eq!(spinners(4, Some(1.5), job(2, ProxyPlace::Thread)).verdict, Verdict::Warn);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
 use super::{Finding, Job};
-use crate::sizes::format_size;
+use crate::units::format_size;
 
 /// Looks at the limits on descriptors, address space, file size and locked memory.
 pub(super) fn examine(job: Job) -> Vec<Finding> {
@@ -80,10 +80,10 @@ fn unlimited(limit: Option<u64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::ProxyMode;
     use crate::doctor::Verdict;
+    use crate::flags::ProxyPlace;
 
-    const JOB: Job = Job { ranks: 8, proxy: ProxyMode::Thread, heap: 256 << 20 };
+    const JOB: Job = Job { ranks: 8, proxy: ProxyPlace::Thread, heap: 256 << 20 };
 
     #[test]
     fn limits_below_what_the_job_needs_are_bad_and_name_the_command() {

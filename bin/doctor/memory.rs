@@ -3,11 +3,11 @@
 use nix::sys::statvfs::statvfs;
 
 use super::{Finding, Job};
-use crate::host::{Host, chosen};
-use crate::sizes::{format_about, format_size};
+use crate::host::{HostFiles, chosen};
+use crate::units::{format_about, format_size};
 
 /// Looks at memory, the control group, `/dev/shm` and huge pages.
-pub(super) fn examine(host: &Host, job: Job) -> Vec<Finding> {
+pub(super) fn examine(host: &HostFiles, job: Job) -> Vec<Finding> {
     vec![memory(host, job), control_group(host, job), dev_shm(shm_space()), huge_pages(host)]
 }
 
@@ -20,7 +20,7 @@ fn heaps(job: Job) -> String {
     format!("{} heaps of {}", job.ranks, format_size(job.heap))
 }
 
-fn memory(host: &Host, job: Job) -> Finding {
+fn memory(host: &HostFiles, job: Job) -> Finding {
     let topic = "memory";
     let (Some(total), Some(available)) = (host.meminfo("MemTotal"), host.meminfo("MemAvailable")) else {
         return Finding::ok(topic, "unknown");
@@ -36,7 +36,7 @@ fn memory(host: &Host, job: Job) -> Finding {
     Finding::ok(topic, found)
 }
 
-fn control_group(host: &Host, job: Job) -> Finding {
+fn control_group(host: &HostFiles, job: Job) -> Finding {
     let topic = "control group";
     let Some(memory) = host.cgroup_limits().memory else {
         return Finding::ok(topic, "no memory limit");
@@ -77,7 +77,7 @@ fn dev_shm(space: Option<(u64, u64)>) -> Finding {
     Finding::ok(topic, found)
 }
 
-fn huge_pages(host: &Host) -> Finding {
+fn huge_pages(host: &HostFiles) -> Finding {
     let topic = "huge pages";
     let base = "/sys/kernel/mm/transparent_hugepage";
     let choice = |path: &str| host.read(path).and_then(|text| chosen(&text).map(str::to_owned));
@@ -108,12 +108,12 @@ fn about(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::ProxyMode;
     use crate::doctor::Verdict;
+    use crate::flags::ProxyPlace;
     use crate::host::tests::Layout;
 
     fn job(ranks: u32, heap: u64) -> Job {
-        Job { ranks, proxy: ProxyMode::Thread, heap }
+        Job { ranks, proxy: ProxyPlace::Thread, heap }
     }
 
     #[test]

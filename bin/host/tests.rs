@@ -14,8 +14,8 @@ impl Layout {
         Self(root)
     }
 
-    pub(crate) fn host(&self) -> Host {
-        Host::at(&self.0)
+    pub(crate) fn host(&self) -> HostFiles {
+        HostFiles::at(&self.0)
     }
 }
 

@@ -1,9 +1,9 @@
 //! The barrier of the communicator beside a bare one.
 
 use shmccl::heap::{HeapOffset, Region};
-use shmccl::shm::{CellRef, HostKernel, Span};
-use shmccl::sync::bare::{BareBarrier, BareFlag};
+use shmccl::shm::{CellRef, Span};
 use shmccl::{Communicator, Rank, Result};
+use shmccl_limits::flags::{BareBarrier, BareFlag};
 
 use super::clock::now_ns;
 use super::lane::Lane;
@@ -15,7 +15,6 @@ pub(crate) struct Ensemble {
     n_ranks: u32,
     barrier: BareBarrier<CellRef<BareFlag>>,
     number: Span,
-    kernel: HostKernel,
 }
 
 impl Ensemble {
@@ -29,7 +28,6 @@ impl Ensemble {
             n_ranks: comm.n_ranks(),
             barrier: BareBarrier::new(comm.cell(leader, region.offset)?, comm.n_ranks()),
             number: comm.span(leader, number)?,
-            kernel: HostKernel::detect(),
         })
     }
 
@@ -48,9 +46,9 @@ impl Ensemble {
         if self.leads {
             self.number.write(0, value)?;
         }
-        self.barrier.meet(&self.kernel);
+        self.barrier.meet();
         let shared = self.number.read(0)?;
-        self.barrier.meet(&self.kernel);
+        self.barrier.meet();
         Ok(shared)
     }
 }
@@ -85,7 +83,6 @@ impl Lane for CommBarrier<'_> {
 #[derive(Debug)]
 pub(crate) struct YieldBarrier {
     barrier: BareBarrier<CellRef<BareFlag>>,
-    kernel: HostKernel,
     per_sample: u64,
 }
 
@@ -95,14 +92,14 @@ impl YieldBarrier {
         let region = fresh(comm, 128)?;
         let counter = comm.cell(Rank::new(0, comm.n_ranks())?, region.offset)?;
         let barrier = BareBarrier::new(counter, comm.n_ranks());
-        Ok(Self { barrier, kernel: HostKernel::detect(), per_sample })
+        Ok(Self { barrier, per_sample })
     }
 }
 
 impl Lane for YieldBarrier {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
         means(ops, self.per_sample, samples, || {
-            self.barrier.meet(&self.kernel);
+            self.barrier.meet();
             Ok(())
         })
     }

@@ -3,7 +3,6 @@
 use shmccl::Result;
 use shmccl::channel::Channel;
 use shmccl::heap::HeapOffset;
-use shmccl::shm::HostKernel;
 
 use super::clock::now_ns;
 use super::ends::FlagEnd;
@@ -35,12 +34,12 @@ pub(crate) struct Completion<C> {
 }
 
 impl<C: Channel> Completion<C> {
-    fn put(&mut self, kernel: &HostKernel) -> Result<f64> {
+    fn put(&mut self) -> Result<f64> {
         self.outgoing.rewrite(self.seq);
         let start = now_ns();
         self.channel.put_with_signal_and_flush(self.target, self.source, self.outgoing.span().len())?;
         let took = now_ns() - start;
-        self.answer.mine.spin_yielding(kernel, self.seq);
+        self.answer.mine.spin_yielding(self.seq);
         Ok(took as f64)
     }
 
@@ -54,11 +53,10 @@ impl<C: Channel> Completion<C> {
 
 impl<C: Channel> Lane for Completion<C> {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
-        let kernel = HostKernel::detect();
         for _ in 0..ops {
             self.seq += 1;
             if self.leads {
-                samples.push(self.put(&kernel)?);
+                samples.push(self.put()?);
             } else {
                 self.take()?;
             }

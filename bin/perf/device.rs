@@ -4,7 +4,7 @@
 macro_rules! with_channel {
     ($bench:expr, $peer:expr, $channel:ident => $body:expr) => {
         match $bench.channel {
-            Some($crate::args::Channel::Port) => {
+            Some($crate::perf::test::TestChannel::Port) => {
                 let $channel: shmccl::channel::PortChannel = $bench.comm.port_channel($peer)?;
                 $body
             }
@@ -45,9 +45,9 @@ use super::rate::{BareStream, MESSAGE, PutStream, Rate, WINDOW};
 use super::stage::Stage;
 use super::transfer::flood::{self, Counters, Level};
 use super::transfer::{Direction, Mover, PlainCopy, Put, Transfer};
-use crate::args::{Channel, Test};
 use crate::output;
-use crate::row::Row;
+use crate::perf::report::PerfRow;
+use crate::perf::test::{Test, TestChannel};
 
 /// Runs as a member of a measuring job; `false` when the process was not started as one.
 ///
@@ -89,7 +89,7 @@ struct Bench<'a> {
     comm: &'a mut Communicator,
     plan: &'a Plan,
     test: Test,
-    channel: Option<Channel>,
+    channel: Option<TestChannel>,
     pair: Pair,
     /// What of a matrix is measured.
     figure: Option<Figure>,
@@ -125,7 +125,7 @@ impl Bench<'_> {
         sizes: &[u64],
         measure: impl Fn(&mut Self, &mut Duet, &Stage) -> Result<()>,
     ) -> Result<()> {
-        let yields = self.channel == Some(Channel::Port) || self.comm.n_ranks() > 2;
+        let yields = self.channel == Some(TestChannel::Port) || self.comm.n_ranks() > 2;
         for &len in sizes {
             let stage = Stage::set(self.comm, self.pair, len, self.test, self.plan)?;
             if let Some(duet) = duet.as_deref_mut() {
@@ -158,7 +158,7 @@ impl Bench<'_> {
         outcome: &Outcome,
         bytes: Option<u64>,
         limit: &str,
-        adjust: impl Fn(&mut Row),
+        adjust: impl Fn(&mut PerfRow),
     ) -> Result<()> {
         if !leads {
             return Ok(());
@@ -180,7 +180,7 @@ impl Bench<'_> {
     }
 
     /// What tells the row of a matrix from the others.
-    fn note_place(&self, row: &mut Row) {
+    fn note_place(&self, row: &mut PerfRow) {
         let Some(figure) = self.figure else { return };
         row.variant = Some(figure.name().to_owned());
         let settings = self.plan.matrix.as_ref().filter(|_| figure != Figure::AllToAll);
@@ -188,8 +188,8 @@ impl Bench<'_> {
     }
 
     /// Notes how much was pushed since the last row, and how often into a full fifo.
-    fn note_fifo(&self, row: &mut Row) -> Result<()> {
-        if self.channel == Some(Channel::Port) {
+    fn note_fifo(&self, row: &mut PerfRow) -> Result<()> {
+        if self.channel == Some(TestChannel::Port) {
             let all = Counters::of(self.comm)?;
             row.set_pushes(all.since(self.counted.replace(all)));
         }
@@ -199,8 +199,8 @@ impl Bench<'_> {
     /// The name of a limit of what goes over the channel under test, with two hand-offs or without.
     fn beside_proxy(&self, limit: &str, hands_off: bool) -> String {
         match (self.channel, hands_off) {
-            (Some(Channel::Port), true) => format!("{limit} + 2 yield hand-offs"),
-            (Some(Channel::Port), false) => format!("{limit}, without a proxy"),
+            (Some(TestChannel::Port), true) => format!("{limit} + 2 yield hand-offs"),
+            (Some(TestChannel::Port), false) => format!("{limit}, without a proxy"),
             _ => limit.to_owned(),
         }
     }
@@ -350,7 +350,7 @@ impl Bench<'_> {
         test: &mut Transfer<M>,
         outcome: &Outcome,
     ) -> Result<(Option<Level>, u64)> {
-        if self.channel != Some(Channel::Port) || !flood::can_flood(len) {
+        if self.channel != Some(TestChannel::Port) || !flood::can_flood(len) {
             return Ok((None, 0));
         }
         let put_ns = outcome.verdicts.first().map_or(0.0, |verdict| verdict.test.p50_ns);
@@ -370,7 +370,6 @@ impl Bench<'_> {
             source: outgoing.clone(),
             target: stage.remote(self.comm)?,
             flags: stage.flags(self.comm, 0)?,
-            kernel: shmccl::shm::HostKernel::detect(),
         };
         let mut limit = Rate::new(bare, stage.leads(), outgoing, incoming, stage.flags(self.comm, 1)?);
         let (outgoing, incoming) = spans(self)?;

@@ -1,9 +1,9 @@
 //! Two ranks between two slices: they meet, agree on a number, and probe their cores, over bare flags.
 
 use shmccl::heap::{HeapOffset, Region};
-use shmccl::shm::{CellRef, HostKernel, Span};
-use shmccl::sync::bare::BareFlag;
+use shmccl::shm::{CellRef, Span};
 use shmccl::{Communicator, Result};
+use shmccl_limits::flags::BareFlag;
 
 use super::clock::now_ns;
 use super::pair::Pair;
@@ -24,7 +24,6 @@ pub(crate) struct Duet {
     theirs: CellRef<BareFlag>,
     number: Span,
     turn: u64,
-    kernel: HostKernel,
     one_core: bool,
     yields: bool,
 }
@@ -45,7 +44,6 @@ impl Duet {
             theirs: comm.cell(pair.peer_of(comm.rank()), region.offset)?,
             number: comm.span(pair.leader, number)?,
             turn: 0,
-            kernel: HostKernel::detect(),
             one_core: pair.one_core,
             yields: true,
         }))
@@ -66,7 +64,7 @@ impl Duet {
         self.turn += 1;
         self.theirs.set(self.turn);
         if self.yields {
-            self.mine.spin_yielding(&self.kernel, self.turn);
+            self.mine.spin_yielding(self.turn);
         } else {
             self.mine.spin(self.turn);
         }

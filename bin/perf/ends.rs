@@ -7,8 +7,8 @@ use shmccl::Result;
 use shmccl::channel::{Channel, MemoryChannel};
 use shmccl::heap::HeapOffset;
 use shmccl::shm::packet::{Flag, PacketKind};
-use shmccl::shm::{CellRef, CopyKernel, HostKernel, Span};
-use shmccl::sync::bare::BareFlag;
+use shmccl::shm::{CellRef, CopyKernel, Span};
+use shmccl_limits::flags::BareFlag;
 
 use super::lane::{End, Received};
 use super::payload::Payload;
@@ -86,8 +86,8 @@ pub(crate) struct FlagEnd {
     pub(crate) mine: CellRef<BareFlag>,
     /// The flag that the peer waits for.
     pub(crate) theirs: CellRef<BareFlag>,
-    /// What to give way by between two looks, where both ranks share a core.
-    pub(crate) yields: Option<HostKernel>,
+    /// Whether a wait gives way between two looks, since both ranks share a core.
+    pub(crate) yields: bool,
 }
 
 impl Link for FlagEnd {
@@ -99,9 +99,10 @@ impl Link for FlagEnd {
 
     #[inline]
     fn receive(&mut self, seq: u64) -> Result<()> {
-        match &self.yields {
-            None => self.mine.spin(seq),
-            Some(kernel) => self.mine.spin_yielding(kernel, seq),
+        if self.yields {
+            self.mine.spin_yielding(seq);
+        } else {
+            self.mine.spin(seq);
         }
         Ok(())
     }
@@ -207,8 +208,8 @@ pub(crate) struct RawPacketLink {
     pub(crate) packets: [Span; 2],
     /// Where the unpacked message goes.
     pub(crate) unpacked: Span,
-    /// What to give way by, where both ranks share a core.
-    pub(crate) yields: Option<HostKernel>,
+    /// Whether a wait gives way, since both ranks share a core.
+    pub(crate) yields: bool,
 }
 
 /// Packets of the library and of its limit meet in one memory, and are told apart by their flags.
@@ -226,10 +227,7 @@ impl Link for RawPacketLink {
         let (half, flag) = PacketLink::flag(OTHER_FLAGS + seq);
         let (packets, len, mut done) = (&self.packets[half], self.unpacked.len(), 0);
         while !packets.unpack_to(self.kind, 0, &self.unpacked, 0, len, flag, &mut done)? {
-            match &self.yields {
-                None => std::hint::spin_loop(),
-                Some(_) => std::thread::yield_now(),
-            }
+            if self.yields { std::thread::yield_now() } else { std::hint::spin_loop() }
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use shmccl::proxy::{BATCH, Fifo, FifoHeader, Owner, Push, Refusal, Service, Slot, Transfer, Trigger};
-use shmccl::sync::bare::{BareConsumer, BareFlag, BareProducer, BareSlot};
+use shmccl_limits::flags::{BareConsumer, BareFlag, BareProducer, BareSlot};
 
 use super::clock::now_ns;
 use super::contest::Effort;
@@ -16,8 +16,8 @@ use super::cores::{affinity, pin};
 use super::figures::row_of;
 use super::slices::Slices;
 use super::stats::ENOUGH_FOR_P99;
-use crate::args::Test;
-use crate::row::Row;
+use crate::perf::report::PerfRow;
+use crate::perf::test::Test;
 
 /// Slots of every ring, as in a rank's segment.
 const SLOTS: usize = 512;
@@ -80,7 +80,7 @@ const SETUPS: [Setup; 5] = [
 ///
 /// # Errors
 /// When a thread cannot be pinned, or nothing has come out of a fifo for `patience`.
-pub(crate) fn measure(effort: Effort, patience: Duration) -> Result<Vec<Row>> {
+pub(crate) fn measure(effort: Effort, patience: Duration) -> Result<Vec<PerfRow>> {
     let mask = affinity()?;
     let cores = ends_of(&mask)?;
     let rows = SETUPS.iter().map(|setup| measure_one(*setup, cores, effort, patience)).collect();
@@ -89,7 +89,7 @@ pub(crate) fn measure(effort: Effort, patience: Duration) -> Result<Vec<Row>> {
     rows
 }
 
-fn measure_one(setup: Setup, cores: Cores, effort: Effort, patience: Duration) -> Result<Row> {
+fn measure_one(setup: Setup, cores: Cores, effort: Effort, patience: Duration) -> Result<PerfRow> {
     let mut slices = Slices::of_means(SLICE.into());
     let mut wrong = 0;
     let started = now_ns();

@@ -4,18 +4,18 @@ use super::contest::{Outcome, Yardstick};
 use super::slices::{Kind, UNPROBED, Verdict};
 use super::stats::{Summary, median};
 use super::transfer::flood::{Counters, Level};
-use crate::args::{Channel, Test};
-use crate::row::Row;
+use crate::perf::report::PerfRow;
+use crate::perf::test::{Test, TestChannel};
 
 /// A row with the times of a test, and how they compare to a limit of this name.
 pub(crate) fn row_of(
     test: Test,
-    channel: Option<Channel>,
+    channel: Option<TestChannel>,
     ranks: u32,
     verdict: &Verdict,
     limit: &str,
-) -> Row {
-    let mut row = Row::new(test, ranks);
+) -> PerfRow {
+    let mut row = PerfRow::new(test, ranks);
     row.channel = channel;
     row.set_times(Some(verdict.test));
     row.p50_all_ns = Some(verdict.p50_all_ns);
@@ -86,7 +86,7 @@ impl Outcome {
     }
 }
 
-impl Row {
+impl PerfRow {
     /// Fills in the times of an operation.
     pub(crate) fn set_times(&mut self, times: Option<Summary>) {
         if let Some(times) = times {

@@ -1,8 +1,7 @@
 //! The same-core yield hand-off: two threads on one core pass a flag to each other by giving way.
 
 use shmccl::Result;
-use shmccl::shm::HostKernel;
-use shmccl::sync::bare::BareFlag;
+use shmccl_limits::flags::BareFlag;
 
 use super::clock::now_ns;
 use super::lane::{BATCH, Lane, timed_together};
@@ -11,7 +10,6 @@ use super::lane::{BATCH, Lane, timed_together};
 #[derive(Debug)]
 pub(crate) struct YieldHandoff {
     leads: bool,
-    kernel: HostKernel,
     /// Hand-offs there and back in one sample.
     together: u64,
 }
@@ -19,7 +17,7 @@ pub(crate) struct YieldHandoff {
 impl YieldHandoff {
     /// On the core of the calling thread, if the process is pinned.
     pub(crate) fn new(leads: bool) -> Self {
-        Self { leads, kernel: HostKernel::detect(), together: BATCH }
+        Self { leads, together: BATCH }
     }
 }
 
@@ -29,11 +27,11 @@ impl Lane for YieldHandoff {
             return Ok(());
         }
         let (here, there) = (BareFlag::new(0), BareFlag::new(0));
-        let (kernel, together) = (&self.kernel, self.together);
+        let together = self.together;
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for turn in 0..=ops / together * together {
-                    there.spin_yielding(kernel, turn + 1);
+                    there.spin_yielding(turn + 1);
                     here.set(turn + 1);
                 }
             });
@@ -41,7 +39,7 @@ impl Lane for YieldHandoff {
             let mut pass = || {
                 turn += 1;
                 there.set(turn);
-                here.spin_yielding(kernel, turn);
+                here.spin_yielding(turn);
             };
             pass(); // the thread has started
             for _ in 0..ops / together {

@@ -11,11 +11,12 @@ use shmccl::launch::{Launch, Observer, OutputLine, OutputStream, Program};
 
 use super::complaints::Complaints;
 use super::plan::{Plan, VARIABLE};
-use crate::args::{JobArgs, Test};
 use crate::failure::UsageError;
-use crate::host::Host;
+use crate::flags::JobArgs;
+use crate::host::HostFiles;
 use crate::output;
-use crate::row::Row;
+use crate::perf::report::PerfRow;
+use crate::perf::test::Test;
 
 /// The hidden command that device processes run.
 pub(crate) const DEVICE_COMMAND: &str = "perf-device";
@@ -41,7 +42,7 @@ pub(crate) fn cores(n_ranks: u32, args: &JobArgs) -> Result<Vec<Option<u32>>> {
 pub(crate) fn share_a_core(args: &JobArgs) -> Result<bool> {
     Ok(match cores(2, args)?.as_slice() {
         [Some(first), Some(second)] => first == second,
-        _ => Host::new().allowed_cpus().len() < 2,
+        _ => HostFiles::new().allowed_cpus().len() < 2,
     })
 }
 
@@ -58,7 +59,7 @@ pub(crate) fn note_shared_core(one_core: bool) {
 #[derive(Debug)]
 pub(crate) struct Finished {
     /// What rank 0 reported.
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<PerfRow>,
     /// Time from the start until all ranks were ready.
     pub(crate) ready_after: Option<Duration>,
 }
@@ -67,10 +68,15 @@ pub(crate) struct Finished {
 ///
 /// # Errors
 /// The first cause when a process fails; a row that cannot be read.
-pub(crate) fn run(plan: &Plan, ranks: u32, args: &JobArgs, on_row: &mut dyn FnMut(&Row)) -> Result<Finished> {
+pub(crate) fn run(
+    plan: &Plan,
+    ranks: u32,
+    args: &JobArgs,
+    on_row: &mut dyn FnMut(&PerfRow),
+) -> Result<Finished> {
     let mut rows = Vec::new();
     let ready_after = supervise(plan, ranks, args, &mut |line| {
-        let row: Row = serde_json::from_str(line).context("reading a row")?;
+        let row: PerfRow = serde_json::from_str(line).context("reading a row")?;
         on_row(&row);
         rows.push(row);
         Ok(())

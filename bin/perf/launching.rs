@@ -12,8 +12,9 @@ use super::jobs;
 use super::plan::Plan;
 use super::slices::{Slices, UNPROBED};
 use super::stats::ENOUGH_FOR_P99;
-use crate::args::{JobArgs, Test};
-use crate::row::Row;
+use crate::flags::JobArgs;
+use crate::perf::report::PerfRow;
+use crate::perf::test::Test;
 
 /// Jobs that are started for one figure, unless the user says how many: enough for a 99th percentile, where that does not take long.
 const JOBS: [u64; 2] = [20, ENOUGH_FOR_P99];
@@ -26,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// Whatever keeps a job from starting.
-pub(crate) fn measure(ranks: u32, iters: Option<u64>, args: &JobArgs) -> Result<Row> {
+pub(crate) fn measure(ranks: u32, iters: Option<u64>, args: &JobArgs) -> Result<PerfRow> {
     let plan = Plan::of_nothing();
     let mut slices = Slices::new();
     let [fewest, most] = iters.map_or(JOBS, |iters| [iters; 2]);

@@ -20,9 +20,10 @@ use indicatif::ProgressBar;
 
 use super::jobs;
 use super::plan::Plan;
-use crate::args::{Channel, PerfArgs, Test};
-use crate::host::Host;
-use crate::row::Row;
+use crate::host::HostFiles;
+use crate::perf::flags::PerfArgs;
+use crate::perf::report::PerfRow;
+use crate::perf::test::{Test, TestChannel};
 use settings::Settings;
 
 pub(crate) use heat::text as svg;
@@ -35,8 +36,13 @@ const MOST_RANKS: usize = 8;
 ///
 /// # Errors
 /// Bad sizes, a job that fails.
-pub(crate) fn run(args: &PerfArgs, channel: Channel, plan: Plan, progress: &ProgressBar) -> Result<Vec<Row>> {
-    let cores = Host::new().allowed_cpus().len();
+pub(crate) fn run(
+    args: &PerfArgs,
+    channel: TestChannel,
+    plan: Plan,
+    progress: &ProgressBar,
+) -> Result<Vec<PerfRow>> {
+    let cores = HostFiles::new().allowed_cpus().len();
     let n_ranks = match args.ranks {
         Some(n_ranks) => n_ranks,
         None => u32::try_from(cores.clamp(2, MOST_RANKS))?,
@@ -53,7 +59,7 @@ pub(crate) fn run(args: &PerfArgs, channel: Channel, plan: Plan, progress: &Prog
         matrix: Some(settings),
         ..plan
     };
-    let mut tell = |row: &Row| {
+    let mut tell = |row: &PerfRow| {
         if let Some(place) = &row.place {
             progress.set_message(format!("p2p {}: {} to {}", channel.name(), place.from, place.to));
         }

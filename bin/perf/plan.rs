@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::collective::settings::Settings;
 use super::contest::Effort;
 use super::matrix;
-use crate::args::{Channel, ProxyMode, Test};
+use crate::flags::ProxyPlace;
+use crate::perf::test::{Test, TestChannel};
 
 /// The environment variable that carries the plan, as JSON.
 pub(crate) const VARIABLE: &str = "SHMCCL_PERF_PLAN";
@@ -19,7 +20,7 @@ const PROXIES_ASLEEP_AFTER: Duration = Duration::from_millis(3);
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Plan {
     /// What to measure, and over which channel.
-    pub(crate) tests: Vec<(Test, Option<Channel>)>,
+    pub(crate) tests: Vec<(Test, Option<TestChannel>)>,
     /// Sizes, for the tests that have them.
     pub(crate) sizes: Vec<u64>,
     /// Operations to time per figure, where the user said how many.
@@ -37,7 +38,7 @@ pub(crate) struct Plan {
     /// The only test that is given so long, where the percentiles of one only are shown.
     pub(crate) patient: Option<Test>,
     /// Where proxies run.
-    pub(crate) proxy: ProxyMode,
+    pub(crate) proxy: ProxyPlace,
     /// What collective tests are to measure.
     pub(crate) collective: Option<Settings>,
     /// What a matrix is to show.
@@ -57,7 +58,7 @@ impl Plan {
             figure_ms: 0,
             patience_ms: 0,
             patient: None,
-            proxy: ProxyMode::Thread,
+            proxy: ProxyPlace::Thread,
             collective: None,
             matrix: None,
         }
@@ -77,9 +78,9 @@ impl Plan {
     }
 
     /// How much to measure for one figure.
-    pub(crate) fn effort(&self, test: Test, channel: Option<Channel>) -> Effort {
+    pub(crate) fn effort(&self, test: Test, channel: Option<TestChannel>) -> Effort {
         let is_patient = self.patient.is_none_or(|patient| patient == test);
-        let rest = if channel == Some(Channel::Port) { PROXIES_ASLEEP_AFTER } else { Duration::ZERO };
+        let rest = if channel == Some(TestChannel::Port) { PROXIES_ASLEEP_AFTER } else { Duration::ZERO };
         Effort {
             iters: self.iters,
             warmup: self.warmup,

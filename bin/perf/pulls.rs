@@ -8,7 +8,6 @@ use std::hint::black_box;
 use shmccl::Result;
 use shmccl::channel::MemoryChannel;
 use shmccl::heap::HeapOffset;
-use shmccl::shm::HostKernel;
 
 use super::clock::now_ns;
 use super::ends::FlagEnd;
@@ -60,7 +59,6 @@ pub(crate) struct Pulls<P> {
     outgoing: Vec<Payload>,
     incoming: Vec<Payload>,
     flags: FlagEnd,
-    kernel: HostKernel,
     turn: u64,
     seq: u64,
     wrong: u64,
@@ -75,8 +73,7 @@ impl<P: Pull> Pulls<P> {
         incoming: Vec<Payload>,
         flags: FlagEnd,
     ) -> Self {
-        let kernel = HostKernel::detect();
-        Self { pull, leads, outgoing, incoming, flags, kernel, turn: 0, seq: 0, wrong: 0 }
+        Self { pull, leads, outgoing, incoming, flags, turn: 0, seq: 0, wrong: 0 }
     }
 
     fn count(&self) -> u64 {
@@ -86,7 +83,7 @@ impl<P: Pull> Pulls<P> {
     fn meet(&mut self) {
         self.turn += 1;
         self.flags.theirs.set(self.turn);
-        self.flags.mine.spin_yielding(&self.kernel, self.turn);
+        self.flags.mine.spin_yielding(self.turn);
     }
 
     fn exchange(&mut self) -> Result<Option<f64>> {

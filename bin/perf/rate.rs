@@ -3,7 +3,7 @@
 use shmccl::Result;
 use shmccl::channel::Channel;
 use shmccl::heap::HeapOffset;
-use shmccl::shm::{HostKernel, Span};
+use shmccl::shm::Span;
 
 use super::clock::now_ns;
 use super::ends::FlagEnd;
@@ -33,8 +33,6 @@ pub(crate) struct BareStream {
     pub(crate) target: Span,
     /// Set after each message.
     pub(crate) flags: FlagEnd,
-    /// To give way by.
-    pub(crate) kernel: HostKernel,
 }
 
 impl Stream for BareStream {
@@ -46,7 +44,7 @@ impl Stream for BareStream {
     }
 
     fn receive_window(&mut self, count: u64) -> Result<()> {
-        self.flags.mine.spin_yielding(&self.kernel, count);
+        self.flags.mine.spin_yielding(count);
         Ok(())
     }
 }
@@ -83,7 +81,6 @@ pub(crate) struct Rate<S> {
     incoming: Span,
     /// Says that a window was read.
     answer: FlagEnd,
-    kernel: HostKernel,
     windows: u64,
     wrong: u64,
 }
@@ -91,7 +88,7 @@ pub(crate) struct Rate<S> {
 impl<S: Stream> Rate<S> {
     /// Sends `outgoing` into the peer's `incoming`, message by message.
     pub(crate) fn new(stream: S, leads: bool, outgoing: Span, incoming: Span, answer: FlagEnd) -> Self {
-        Self { stream, leads, outgoing, incoming, answer, kernel: HostKernel::detect(), windows: 0, wrong: 0 }
+        Self { stream, leads, outgoing, incoming, answer, windows: 0, wrong: 0 }
     }
 
     fn send_window(&mut self) -> Result<f64> {
@@ -102,7 +99,7 @@ impl<S: Stream> Rate<S> {
         for slot in 0..WINDOW {
             self.stream.send(slot * MESSAGE, (self.windows - 1) * WINDOW + slot + 1)?;
         }
-        self.answer.mine.spin_yielding(&self.kernel, self.windows);
+        self.answer.mine.spin_yielding(self.windows);
         Ok((now_ns() - start) as f64 / WINDOW as f64)
     }
 

@@ -1,9 +1,8 @@
 //! A warning where what was measured differs too much from itself.
 
 use crate::output;
-use crate::row::Row;
-use crate::sizes::format_size;
-use crate::units::three_digits;
+use crate::perf::report::PerfRow;
+use crate::units::{format_size, three_digits};
 
 /// Where a tenth of the slices take this many times as long as another tenth, held against the limit in the same slices, something
 /// else than the test has changed meanwhile.
@@ -13,13 +12,13 @@ const TOO_WIDE: f64 = 3.0;
 const LEAST_SAMPLES: u64 = 100;
 
 /// Tells in one line, if there is reason to.
-pub(crate) fn note_spread(rows: &[Row]) {
+pub(crate) fn note_spread(rows: &[PerfRow]) {
     if let Some(line) = warning(rows) {
         output::note(&line);
     }
 }
 
-fn warning(rows: &[Row]) -> Option<String> {
+fn warning(rows: &[PerfRow]) -> Option<String> {
     let settled = rows.iter().filter(|row| row.samples.is_some_and(|samples| samples >= LEAST_SAMPLES));
     let spreads: Vec<_> = settled.filter_map(|row| Some((row, row.ratio_p10?, row.ratio_p90?))).collect();
     let width = |low: f64, high: f64| high / low.max(f64::MIN_POSITIVE);
@@ -43,17 +42,17 @@ fn warning(rows: &[Row]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Channel, Test};
+    use crate::perf::test::{Test, TestChannel};
 
-    fn row(bytes: u64, spread: Option<(f64, f64)>) -> Row {
+    fn row(bytes: u64, spread: Option<(f64, f64)>) -> PerfRow {
         let (ratio_p10, ratio_p90) = spread.unzip();
-        Row {
+        PerfRow {
             bytes: Some(bytes),
             samples: Some(100),
-            channel: Some(Channel::Memory),
+            channel: Some(TestChannel::Memory),
             ratio_p10,
             ratio_p90,
-            ..Row::new(Test::PutLatency, 2)
+            ..PerfRow::new(Test::PutLatency, 2)
         }
     }
 
@@ -71,6 +70,6 @@ mod tests {
         );
         assert!(!line.contains('\n'));
         assert!(warning(&[row(8, Some((0.0, 1.0)))]).is_some());
-        assert_eq!(warning(&[Row { samples: Some(99), ..row(8, Some((0.0, 1.0))) }]), None);
+        assert_eq!(warning(&[PerfRow { samples: Some(99), ..row(8, Some((0.0, 1.0))) }]), None);
     }
 }

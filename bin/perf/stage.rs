@@ -3,7 +3,7 @@
 use shmccl::channel::{Channel, MemoryChannel};
 use shmccl::heap::{HeapOffset, Region};
 use shmccl::shm::packet::PacketKind;
-use shmccl::shm::{CopyKernel, HostKernel, Span};
+use shmccl::shm::{CopyKernel, Span};
 use shmccl::{Communicator, Rank, Result};
 
 use super::ends::{CopyFlagLink, FlagEnd, Link, Messages, PacketLink, PutLink, RawPacketLink};
@@ -11,7 +11,7 @@ use super::pair::Pair;
 use super::payload::Payload;
 use super::plan::Plan;
 use super::transfer::{BURST_BYTES, MOST_IN_BURST};
-use crate::args::Test;
+use crate::perf::test::Test;
 
 /// From this size on messages carry stamps: the clock takes a few per cent of what it times at most.
 const STAMPED_FROM: u64 = 1024;
@@ -152,7 +152,7 @@ impl Stage {
         let flags = FlagEnd {
             mine: comm.cell(self.rank, offset)?,
             theirs: comm.cell(self.peer(), offset)?,
-            yields: self.pair.one_core.then(HostKernel::detect),
+            yields: self.pair.one_core,
         };
         flags.mine.set(0);
         Ok(flags)
@@ -207,7 +207,7 @@ impl Stage {
             remote: halves(self.peer())?,
             packets: halves(self.rank)?,
             unpacked: self.incoming(comm)?.span().clone(),
-            yields: self.pair.one_core.then(HostKernel::detect),
+            yields: self.pair.one_core,
         };
         self.messages(comm, link)
     }

@@ -6,7 +6,7 @@ use shmccl::Result;
 use shmccl::channel::{Channel, MemoryChannel, PortChannel};
 use shmccl::heap::HeapOffset;
 use shmccl::heap::layout::FIFO_SLOTS;
-use shmccl::shm::{CopyKernel, HostKernel, Span};
+use shmccl::shm::{CopyKernel, Span};
 
 use super::clock::{now_ns, thread_cpu_ns};
 use super::ends::FlagEnd;
@@ -116,7 +116,6 @@ pub(crate) struct Transfer<M> {
     outgoing: Payload,
     incoming: Payload,
     flags: FlagEnd,
-    kernel: HostKernel,
     turn: u64,
     seq: u64,
     wrong: u64,
@@ -169,7 +168,6 @@ impl<M: Mover> Transfer<M> {
         flags: FlagEnd,
     ) -> Self {
         let burst = (BURST_BYTES / outgoing.span().len().max(1)).clamp(1, MOST_IN_BURST);
-        let kernel = HostKernel::detect();
         Self {
             mover,
             direction,
@@ -178,7 +176,6 @@ impl<M: Mover> Transfer<M> {
             outgoing,
             incoming,
             flags,
-            kernel,
             turn: 0,
             seq: 0,
             wrong: 0,
@@ -189,7 +186,7 @@ impl<M: Mover> Transfer<M> {
     fn meet(&mut self) {
         self.turn += 1;
         self.flags.theirs.set(self.turn);
-        self.flags.mine.spin_yielding(&self.kernel, self.turn);
+        self.flags.mine.spin_yielding(self.turn);
     }
 
     fn rewrites(&self) -> bool {
@@ -234,7 +231,7 @@ impl<M: Mover> Transfer<M> {
 
     /// Whether both move, but on one core, so that one has to wait until the other is done.
     fn takes_turns(&self) -> bool {
-        self.direction == Direction::Both && self.flags.yields.is_some()
+        self.direction == Direction::Both && self.flags.yields
     }
 
     /// The rest of such an exchange. The leader's sample begins before the other may and ends when both are done, or it would be
@@ -245,7 +242,7 @@ impl<M: Mover> Transfer<M> {
         if self.leads {
             self.flags.theirs.set(self.turn);
         } else {
-            self.flags.mine.spin_yielding(&self.kernel, self.turn);
+            self.flags.mine.spin_yielding(self.turn);
         }
         self.time()?;
         self.meet();

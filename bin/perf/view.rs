@@ -1,13 +1,12 @@
 //! The report of `shmccl perf` as a table: a line per row, a column per figure that any row has.
 
-use crate::args::Test;
-use crate::fit::Grid;
 use crate::output::Look;
-use crate::row::{Report, Row, share_of_stalls};
-use crate::sizes::format_size;
-use crate::units::{fine_percent, format_ns, percent, three_digits};
+use crate::perf::report::{PerfReport, PerfRow, share_of_stalls};
+use crate::perf::test::Test;
+use crate::table::TextTable;
+use crate::units::{fine_percent, format_ns, format_size, percent, three_digits};
 
-type Column = (&'static str, fn(&Row) -> Option<String>);
+type Column = (&'static str, fn(&PerfRow) -> Option<String>);
 
 /// How many columns, from the first, hold words and not figures.
 const WORDS: usize = 3;
@@ -61,7 +60,7 @@ const EXPENDABLE: [&str; 13] = [
 
 /// The head line and the table; rows with wrong data are red where there is colour. Where the terminal is too narrow for one
 /// table, each test gets its own.
-pub(crate) fn text(look: Look, report: &Report) -> String {
+pub(crate) fn text(look: Look, report: &PerfReport) -> String {
     let whole = grid(&report.rows.iter().collect::<Vec<_>>());
     let head = report.machine.line();
     if whole.fits(look) {
@@ -78,8 +77,8 @@ pub(crate) fn text(look: Look, report: &Report) -> String {
 }
 
 /// What percentiles are of, where an operation is no sample: the clock is too slow for one, or one has no time of its own.
-fn note(report: &Report) -> &'static str {
-    let is_mean = |row: &Row| row.operations_per_sample.is_some_and(|count| count > 1);
+fn note(report: &PerfReport) -> &'static str {
+    let is_mean = |row: &PerfRow| row.operations_per_sample.is_some_and(|count| count > 1);
     if report.rows.iter().any(is_mean) {
         "ops/sample: operations that were timed together; min, p50, p99 and max are\n\
          then those of their means (2: there and back, halved).\n"
@@ -89,14 +88,14 @@ fn note(report: &Report) -> &'static str {
 }
 
 /// The columns that any of the rows needs.
-fn grid(rows: &[&Row]) -> Grid<'static> {
+fn grid(rows: &[&PerfRow]) -> TextTable<'static> {
     let used = |column: &&Column| rows.iter().any(|row| (column.1)(row).is_some());
     let columns: Vec<&Column> = COLUMNS.iter().filter(used).collect();
-    let line = |row: &&Row| {
+    let line = |row: &&PerfRow| {
         let text = |column: &&Column| (column.1)(row).unwrap_or_else(|| "-".to_owned());
         (columns.iter().map(text).collect(), row.wrong.is_some_and(|wrong| wrong > 0))
     };
-    Grid {
+    TextTable {
         head: columns.iter().map(|(name, _)| *name).collect(),
         words: COLUMNS[..WORDS].iter().filter(used).count(),
         rows: rows.iter().map(line).collect(),
@@ -104,13 +103,13 @@ fn grid(rows: &[&Row]) -> Grid<'static> {
 }
 
 /// By how much what is noted takes longer than what is not.
-fn cost(row: &Row) -> Option<String> {
+fn cost(row: &PerfRow) -> Option<String> {
     let ratio = row.ratio.filter(|_| row.test == Test::TraceCost)?;
     Some(format!("{:+.1} %", 100.0 * (ratio - 1.0)))
 }
 
 /// Where a tenth of the slices lie below and above.
-fn spread(row: &Row) -> Option<String> {
+fn spread(row: &PerfRow) -> Option<String> {
     let (low, high) = row.ratio_p10.zip(row.ratio_p90)?;
     Some(format!("({}..{})", three_digits(low), three_digits(high)))
 }
@@ -118,23 +117,23 @@ fn spread(row: &Row) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Channel;
-    use crate::machine::Machine;
+    use crate::machine::MachineInfo;
+    use crate::perf::test::TestChannel;
 
     #[test]
     fn only_columns_that_some_row_needs_are_shown() {
-        let put = Row {
-            channel: Some(Channel::Memory),
+        let put = PerfRow {
+            channel: Some(TestChannel::Memory),
             bytes: Some(8),
             p50_ns: Some(134.0),
             ratio: Some(1.05),
             ratio_p10: Some(1.02),
             ratio_p90: Some(1.11),
             wrong: Some(0),
-            ..Row::new(Test::PutLatency, 2)
+            ..PerfRow::new(Test::PutLatency, 2)
         };
-        let barrier = Row { p50_ns: Some(1500.0), ..Row::new(Test::Barrier, 8) };
-        let report = Report { machine: Machine::detect(), rows: vec![put, barrier] };
+        let barrier = PerfRow { p50_ns: Some(1500.0), ..PerfRow::new(Test::Barrier, 8) };
+        let report = PerfReport { machine: MachineInfo::detect(), rows: vec![put, barrier] };
         let text = text(Look::plain(), &report);
         let lines: Vec<Vec<&str>> =
             text.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
@@ -150,10 +149,10 @@ mod tests {
     }
 
     /// Every column that any test fills, in figures of full length.
-    fn full(test: Test, variant: &str) -> Row {
+    fn full(test: Test, variant: &str) -> PerfRow {
         let (ns, ratio) = (Some(123_000.0), Some(0.123));
-        Row {
-            channel: Some(Channel::Memory),
+        PerfRow {
+            channel: Some(TestChannel::Memory),
             variant: Some(variant.to_owned()),
             bytes: Some(512 << 10),
             min_ns: ns,
@@ -173,16 +172,16 @@ mod tests {
             ratio_p10: ratio,
             ratio_p90: ratio,
             wrong: Some(0),
-            ..Row::new(test, 64)
+            ..PerfRow::new(test, 64)
         }
     }
 
     #[test]
     fn a_terminal_of_eighty_columns_gets_a_table_per_test_and_no_line_is_longer() {
         let longest = full(Test::FifoRate, "4 producers, 4 fifos, exclusive");
-        let longest = Row { bytes: None, gb_per_s: None, ..longest };
+        let longest = PerfRow { bytes: None, gb_per_s: None, ..longest };
         let rows = vec![full(Test::PutLatency, "LL8"), full(Test::PutLatency, "LL16"), longest];
-        let report = Report { machine: Machine::detect(), rows };
+        let report = PerfReport { machine: MachineInfo::detect(), rows };
         let text = text(Look { width: Some(80), ..Look::plain() }, &report);
         let lines: Vec<&str> = text.lines().skip(2).collect();
         for line in &lines {
@@ -194,16 +193,17 @@ mod tests {
 
     #[test]
     fn a_table_of_means_says_so() {
-        let row = |count| Row { operations_per_sample: Some(count), ..Row::new(Test::PutLatency, 2) };
-        let text =
-            |count| text(Look::plain(), &Report { machine: Machine::detect(), rows: vec![row(count)] });
+        let row = |count| PerfRow { operations_per_sample: Some(count), ..PerfRow::new(Test::PutLatency, 2) };
+        let text = |count| {
+            text(Look::plain(), &PerfReport { machine: MachineInfo::detect(), rows: vec![row(count)] })
+        };
         assert!(text(32).ends_with("(2: there and back, halved).\n") && text(32).contains("ops/sample"));
         assert!(!text(1).contains("halved"));
     }
 
     #[test]
     fn a_report_without_rows_is_a_head_line() {
-        let report = Report { machine: Machine::detect(), rows: vec![] };
+        let report = PerfReport { machine: MachineInfo::detect(), rows: vec![] };
         assert!(text(Look::plain(), &report).starts_with(&report.machine.line()));
     }
 }

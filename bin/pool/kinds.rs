@@ -10,7 +10,7 @@ use serde::Deserialize;
 use shmccl::coordinator::{DeviceKind, MAX_DEVICES};
 use toml::Spanned;
 
-use crate::args::parse_memory;
+use super::flags::parse_memory;
 use crate::units::parse_timeout;
 
 #[derive(Deserialize)]

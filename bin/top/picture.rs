@@ -5,9 +5,9 @@ use shmccl::observe::RankReport;
 use shmccl::sync::LifeStatus;
 
 use super::rates::{Done, Rate};
-use crate::output::{self, Look};
-use crate::sizes::format_about;
-use crate::units::{format_ns, or_dash, percent, three_digits};
+use crate::output::Look;
+use crate::table;
+use crate::units::{format_about, format_ns, or_dash, percent, three_digits};
 
 const HEAD: [&str; 12] = [
     "job",
@@ -51,7 +51,7 @@ fn lay_out(look: Look, rows: Vec<Vec<Cell>>) -> String {
         let cells = cells.into_iter().enumerate();
         cells.filter(|(column, _)| kept.contains(column)).map(|(_, cell)| cell).collect()
     });
-    output::table(look, &head, left, rows)
+    table::lay_out(look, &head, left, rows)
 }
 
 /// The columns that fit into so many characters beside each other, as none is to be broken into lines.
@@ -72,7 +72,7 @@ fn room_for(columns: &[usize], rows: &[Vec<Cell>]) -> usize {
         let cells = rows.iter().filter_map(|row| row.get(*column)).map(|cell| cell.content().chars().count());
         cells.chain([HEAD[*column].len()]).max().unwrap_or(0)
     };
-    columns.iter().map(longest).sum::<usize>() + output::room_between(columns.len())
+    columns.iter().map(longest).sum::<usize>() + table::room_between(columns.len())
 }
 
 /// The first `height` lines of a picture, the last of which says how many there were beyond, and of each as much as fits into `width`. There

@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 use shmccl::collective::tuning::BufferKind;
 use shmccl::collective::{Algorithm, Operation};
 
-use crate::args::Channel;
 use crate::perf::collective::layout::Layout;
 use crate::perf::collective::ways::ways;
+use crate::perf::test::TestChannel;
 
 /// The environment variable that carries the plan, as JSON.
 pub(crate) const VARIABLE: &str = "SHMCCL_TUNE_PLAN";
@@ -71,7 +71,7 @@ impl Plan {
 impl Course {
     /// The algorithms that race among `n_ranks`; each way of doing it once.
     pub(crate) fn algorithms(&self, n_ranks: u32) -> Vec<Algorithm> {
-        ways(self.operation, Channel::Memory, n_ranks, self.len)
+        ways(self.operation, TestChannel::Memory, n_ranks, self.len)
     }
 }
 

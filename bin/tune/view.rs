@@ -2,11 +2,10 @@
 
 use super::plan::Figure;
 use super::verdict::{Ruling, noise};
-use crate::fit::Grid;
 use crate::output::Look;
 use crate::perf::stats::quantile;
-use crate::sizes::format_size;
-use crate::units::{format_ns, percent, three_digits};
+use crate::table::TextTable;
+use crate::units::{format_ns, format_size, percent, three_digits};
 
 /// From this much noise on the user is told what to do about it.
 const NOISY: f64 = 0.05;
@@ -32,7 +31,7 @@ pub(super) fn text(look: Look, rulings: &[Ruling]) -> String {
     if rows.is_empty() {
         return "the built-in choice is as good as any other here, at all sizes\n".to_owned();
     }
-    Grid { head, words: 6, rows }.text(look, &["(best size)", "p50", "built-in"])
+    TextTable { head, words: 6, rows }.text(look, &["(best size)", "p50", "built-in"])
 }
 
 fn row(run: &[Ruling]) -> Vec<String> {

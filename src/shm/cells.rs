@@ -6,7 +6,6 @@ use std::ptr::NonNull;
 use super::header::SegmentHeader;
 use super::mapping::Owned;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
-use crate::sync::bare::{BareFlag, BareSlot};
 use crate::sync::regroup::{OfferCell, RoundCell};
 use crate::sync::{
     ActivityCell, AgreementCell, BarrierCell, BeatCell, CursorCell, LifeCell, ParkCell, PostCell,
@@ -36,10 +35,6 @@ unsafe impl SharedLayout for OfferCell {}
 unsafe impl SharedLayout for RoundCell {}
 // SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
 unsafe impl SharedLayout for CursorCell {}
-// SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included.
-unsafe impl SharedLayout for BareFlag {}
-// SAFETY: `repr(C)` and atomic integers throughout.
-unsafe impl SharedLayout for BareSlot {}
 // SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field table).
 unsafe impl SharedLayout for BarrierCell {}
 // SAFETY: `repr(C)`, an atomic integer, and padding at the end.

@@ -21,8 +21,7 @@
 //! [`Segment`] (what there is: a descriptor with pages behind it) -> [`Mapping`] (where it is in this process), alone or
 //! at its place in a [`Window`] -> [`CellRef`] (control words) and [`Span`] (payload), which keep the mapping alive.
 //! `copy` holds the copy kernels and the rule that picks one, `reduce` the kernels that combine elements, `packet` data that carry their own flag, `header` what
-//! the first bytes of a segment say about it; `janitor` removes names when nobody else can; `yardstick` is what reductions
-//! are measured against.
+//! the first bytes of a segment say about it; `janitor` removes names when nobody else can.
 #![allow(unsafe_code, reason = "this directory is where the engine's unsafe code is confined")]
 
 #[cfg(not(loom))]
@@ -57,13 +56,11 @@ pub mod segment;
 #[cfg(not(loom))]
 pub(crate) mod system;
 #[cfg(not(loom))]
-pub(crate) mod ticks;
+pub mod ticks;
 #[cfg(not(loom))]
 pub mod view;
 #[cfg(not(loom))]
 pub mod window;
-#[cfg(not(loom))]
-pub mod yardstick;
 
 #[cfg(not(loom))]
 pub use self::{

@@ -10,7 +10,7 @@ use crate::sync::plain::nanos;
 
 /// Which clock ticks are of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TickSource {
+pub enum TickSource {
     /// The system's monotonic clock, in nanoseconds.
     System,
     /// The processor's counter.
@@ -18,9 +18,9 @@ pub(crate) enum TickSource {
 }
 
 impl TickSource {
-    /// The best one on this machine.
-    #[cfg(feature = "trace")]
-    pub(crate) fn best() -> Self {
+    /// Returns the best one on this machine.
+    #[must_use]
+    pub fn best() -> Self {
         if has_even_counter() { Self::Counter } else { Self::System }
     }
 
@@ -34,18 +34,19 @@ impl TickSource {
         if code == Self::Counter as u64 { Self::Counter } else { Self::System }
     }
 
-    /// The ticks so far.
+    /// Returns the ticks so far.
     #[inline]
-    pub(crate) fn now(self) -> u64 {
+    #[must_use]
+    pub fn now(self) -> u64 {
         match self {
             Self::Counter => counter(),
             Self::System => system(),
         }
     }
 
-    /// Ticks and nanoseconds of the system's monotonic clock at the same moment, as nearly as can be had.
-    #[cfg(feature = "trace")]
-    pub(crate) fn pair(self) -> (u64, u64) {
+    /// Returns ticks and nanoseconds of the system's monotonic clock at the same moment, as nearly as can be had.
+    #[must_use]
+    pub fn pair(self) -> (u64, u64) {
         let attempt = || {
             let (before, time, after) = (self.now(), system(), self.now());
             (after.saturating_sub(before), before.midpoint(after), time)
@@ -76,7 +77,7 @@ fn counter() -> u64 {
 }
 
 /// Whether the counter runs at one pace whatever the cores do: what the system goes by as well, where it trusts it.
-#[cfg(all(feature = "trace", target_arch = "x86_64"))]
+#[cfg(target_arch = "x86_64")]
 fn has_even_counter() -> bool {
     const LEAF: u32 = 0x8000_0007;
     const INVARIANT: u32 = 1 << 8;
@@ -84,13 +85,13 @@ fn has_even_counter() -> bool {
     cpuid(0x8000_0000).eax >= LEAF && cpuid(LEAF).edx & INVARIANT != 0 && is_trusted()
 }
 
-#[cfg(all(feature = "trace", not(target_arch = "x86_64")))]
+#[cfg(not(target_arch = "x86_64"))]
 fn has_even_counter() -> bool {
     false
 }
 
 /// Whether the system's own clock is made of the counter: it looks whether cores differ.
-#[cfg(all(feature = "trace", target_arch = "x86_64"))]
+#[cfg(target_arch = "x86_64")]
 fn is_trusted() -> bool {
     let source = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
     source.is_ok_and(|name| ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"].contains(&name.trim()))

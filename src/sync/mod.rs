@@ -20,7 +20,6 @@
 //! | [`record`] | a ring in which a thread notes what it does | none |
 //! | [`wait`] | the one waiting loop of the engine | none of its own |
 //! | [`latch`] | a word that opens once | T1 |
-//! | [`bare`] | the machine's yardsticks, for measuring only | Y1 to Y4 |
 //!
 //! `Ordering` appears in this module, in the proxy crate and in the hand-over of the segment header, and nowhere
 //! else. A site that orders names its edge at the end of the line; the table at the head of each file says what
@@ -29,7 +28,6 @@
 pub mod activity;
 pub mod agreement;
 pub mod atomic;
-pub mod bare;
 pub mod barrier;
 pub mod beat;
 pub mod kernel;

@@ -30,7 +30,6 @@ mod parking;
 mod posts;
 mod regroup;
 mod signals;
-mod yardsticks;
 
 /// Gives up the processor at every failed poll; never gets as far as sleeping within a model.
 const POLL: WaitPolicy = WaitPolicy { spins: 0, park_after: Duration::MAX };

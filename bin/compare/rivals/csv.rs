@@ -2,9 +2,9 @@
 
 use super::report::{RivalReport, name};
 use crate::compare::csv::number;
-use crate::row::Row;
+use crate::perf::report::PerfRow;
 
-type Column = (&'static str, fn(&Row) -> Option<String>);
+type Column = (&'static str, fn(&PerfRow) -> Option<String>);
 
 const COLUMNS: [Column; 14] = [
     ("bytes", |row| row.bytes.map(|bytes| bytes.to_string())),

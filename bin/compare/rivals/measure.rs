@@ -4,21 +4,22 @@ use anyhow::{Context, Result};
 use shmccl::collective::Operation;
 
 use super::report::RivalReport;
-use crate::args::{Channel, CompareArgs, Test};
-use crate::machine::Machine;
+use crate::compare::flags::CompareArgs;
+use crate::machine::MachineInfo;
 use crate::output;
 use crate::perf::collective::layout::{Layout, blocks};
-use crate::perf::collective::settings::{Average, Memory, Message, Settings, operation};
+use crate::perf::collective::settings::{Average, Memory, Message, Settings};
 use crate::perf::collective::ways::ways;
 use crate::perf::plan::Plan;
+use crate::perf::report::PerfReport;
+use crate::perf::test::{Test, TestChannel};
 use crate::perf::{jobs, note_siblings, note_spread};
-use crate::row::Report;
 
 /// Ranks where the user does not say how many.
 const RANKS: u32 = 2;
 
 /// The kinds of channels, in the order in which they are measured.
-const CHANNELS: [Channel; 2] = [Channel::Memory, Channel::Port];
+const CHANNELS: [TestChannel; 2] = [TestChannel::Memory, TestChannel::Port];
 
 /// What elements are, and how they are reduced.
 const ELEMENT: &str = "float";
@@ -31,7 +32,7 @@ const OPERATOR: &str = "sum";
 /// # Errors
 /// Bad sizes, a job that fails.
 pub(super) fn measure(args: &CompareArgs, test: Test) -> Result<RivalReport> {
-    let operation = operation(test).context("no collective operation")?;
+    let operation = test.operation().context("no collective operation")?;
     let n_ranks = args.ranks.unwrap_or(RANKS);
     let sizes = whole_blocks(&args.sweep.sizes()?, operation, n_ranks);
     let one_core = jobs::share_a_core(&args.job)?;
@@ -42,7 +43,7 @@ pub(super) fn measure(args: &CompareArgs, test: Test) -> Result<RivalReport> {
     let figures: usize = races.iter().map(|(_, _, rivals)| rivals.len()).sum();
     let progress = output::progress(figures as u64);
     progress.set_message(test.name());
-    let mut report = Report { machine: Machine::detect(), rows: Vec::new() };
+    let mut report = PerfReport { machine: MachineInfo::detect(), rows: Vec::new() };
     for (bytes, channel, rivals) in races {
         let plan = Plan {
             tests: vec![(test, None)],
@@ -73,7 +74,7 @@ pub(super) fn measure(args: &CompareArgs, test: Test) -> Result<RivalReport> {
     Ok(RivalReport { machine: report.machine, proxy: args.job.proxy, test, n_ranks, rows: report.rows })
 }
 
-fn settings(operation: Operation, channel: Channel, rivals: &[Option<String>]) -> Settings {
+fn settings(operation: Operation, channel: TestChannel, rivals: &[Option<String>]) -> Settings {
     Settings {
         algorithm: None,
         channel,
@@ -88,7 +89,7 @@ fn settings(operation: Operation, channel: Channel, rivals: &[Option<String>]) -
 }
 
 /// What the library does by itself, and every algorithm that does it in its own way.
-fn rivals(operation: Operation, channel: Channel, n_ranks: u32, bytes: u64) -> Vec<Option<String>> {
+fn rivals(operation: Operation, channel: TestChannel, n_ranks: u32, bytes: u64) -> Vec<Option<String>> {
     let size = size_of::<f32>() as u64;
     let len = Layout::new(operation, bytes, size, n_ranks.into()).send() * size;
     let named = ways(operation, channel, n_ranks, len).into_iter().map(|way| Some(way.name().to_owned()));
@@ -123,9 +124,9 @@ mod tests {
             let rivals = rivals(operation, channel, n_ranks, bytes);
             rivals.into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>()
         };
-        let named = |operation, n_ranks, bytes| over(Channel::Memory, operation, n_ranks, bytes);
+        let named = |operation, n_ranks, bytes| over(TestChannel::Memory, operation, n_ranks, bytes);
         assert_eq!(named(Operation::Gather, 2, 64), ["", "one_shot", "two_shot"]);
-        assert_eq!(over(Channel::Port, Operation::Gather, 2, 64), ["", "one_shot"]);
+        assert_eq!(over(TestChannel::Port, Operation::Gather, 2, 64), ["", "one_shot"]);
         assert_eq!(named(Operation::AllReduce, 3, 64).len(), 9);
         for operation in [Operation::Send, Operation::AllToAllV] {
             assert_eq!(CHANNELS.map(|channel| over(channel, operation, 2, 64)), [[""]; 2]);

@@ -3,11 +3,12 @@
 use serde::Serialize;
 
 use super::verdict::{Lead, Verdict};
-use crate::args::{Channel, ProxyMode, Test};
 use crate::compare::crossing::Crossing;
-use crate::machine::Machine;
+use crate::flags::ProxyPlace;
+use crate::machine::MachineInfo;
+use crate::perf::report::PerfRow;
 use crate::perf::slices::APART;
-use crate::row::Row;
+use crate::perf::test::{Test, TestChannel};
 
 /// What the library does where nobody chooses.
 pub(super) const BY_DEFAULT: &str = "default";
@@ -16,28 +17,28 @@ pub(super) const BY_DEFAULT: &str = "default";
 #[derive(Clone, Debug)]
 pub(crate) struct RivalReport {
     /// Where it ran.
-    pub(crate) machine: Machine,
+    pub(crate) machine: MachineInfo,
     /// Where the proxies ran.
-    pub(crate) proxy: ProxyMode,
+    pub(crate) proxy: ProxyPlace,
     /// The operation.
     pub(crate) test: Test,
     /// How many ranks did it.
     pub(crate) n_ranks: u32,
     /// A row for each way at each size.
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<PerfRow>,
 }
 
 /// The file `compare.json`.
 #[derive(Debug, Serialize)]
 pub(crate) struct RivalFile {
-    machine: Machine,
-    proxy: ProxyMode,
+    machine: MachineInfo,
+    proxy: ProxyPlace,
     op: Test,
     ranks: u32,
     /// Null when there was too little to conclude from.
     crossover: Option<Crossovers>,
     summary: Vec<String>,
-    rows: Vec<Row>,
+    rows: Vec<PerfRow>,
 }
 
 #[derive(Debug, Serialize)]
@@ -71,7 +72,7 @@ impl RivalReport {
     }
 
     /// Those of them that were measured over `channel`.
-    pub(super) fn algorithms_over(&self, channel: Channel) -> Vec<&str> {
+    pub(super) fn algorithms_over(&self, channel: TestChannel) -> Vec<&str> {
         let is_there = |algorithm: &&str| {
             self.rows.iter().any(|row| row.channel == Some(channel) && name(row) == *algorithm)
         };
@@ -84,13 +85,13 @@ impl RivalReport {
     }
 
     /// What `algorithm` took at a size over `channel`.
-    pub(super) fn row(&self, bytes: u64, channel: Channel, algorithm: &str) -> Option<&Row> {
+    pub(super) fn row(&self, bytes: u64, channel: TestChannel, algorithm: &str) -> Option<&PerfRow> {
         self.at(bytes, channel).find(|row| name(row) == algorithm)
     }
 
     /// The quickest algorithm at a size over `channel`; what the library does by itself where there is none with a name.
-    pub(super) fn quickest(&self, bytes: u64, channel: Channel) -> Option<&Row> {
-        let is_nameless = |row: &Row| row.variant.is_none();
+    pub(super) fn quickest(&self, bytes: u64, channel: TestChannel) -> Option<&PerfRow> {
+        let is_nameless = |row: &PerfRow| row.variant.is_none();
         self.at(bytes, channel)
             .min_by(|a, b| is_nameless(a).cmp(&is_nameless(b)).then(time(a).total_cmp(&time(b))))
     }
@@ -99,7 +100,7 @@ impl RivalReport {
     /// [compared](Self::is_even).
     pub(super) fn factor(&self, bytes: u64) -> Option<f64> {
         let best = |channel| self.quickest(bytes, channel).map(time);
-        let (direct, proxied) = (best(Channel::Memory)?, best(Channel::Port)?);
+        let (direct, proxied) = (best(TestChannel::Memory)?, best(TestChannel::Port)?);
         self.is_even(bytes).then(|| proxied / direct.max(1e-3))
     }
 
@@ -107,13 +108,13 @@ impl RivalReport {
     /// hyper-thread siblings into separate cores and back between the two.
     pub(super) fn is_even(&self, bytes: u64) -> bool {
         let probed = |channel| self.at(bytes, channel).find_map(|row| row.probe_ns);
-        match (probed(Channel::Memory), probed(Channel::Port)) {
+        match (probed(TestChannel::Memory), probed(TestChannel::Port)) {
             (Some(direct), Some(proxied)) => direct.max(proxied) < direct.min(proxied) * APART,
             _ => true,
         }
     }
 
-    fn at(&self, bytes: u64, channel: Channel) -> impl Iterator<Item = &Row> {
+    fn at(&self, bytes: u64, channel: TestChannel) -> impl Iterator<Item = &PerfRow> {
         self.rows.iter().filter(move |row| (row.bytes, row.channel) == (Some(bytes), Some(channel)))
     }
 
@@ -147,11 +148,11 @@ impl RivalReport {
 }
 
 /// The algorithm of a row.
-pub(super) fn name(row: &Row) -> &str {
+pub(super) fn name(row: &PerfRow) -> &str {
     row.variant.as_deref().unwrap_or(BY_DEFAULT)
 }
 
 /// The median time of a row in nanoseconds.
-pub(super) fn time(row: &Row) -> f64 {
+pub(super) fn time(row: &PerfRow) -> f64 {
     row.p50_ns.unwrap_or(f64::INFINITY)
 }

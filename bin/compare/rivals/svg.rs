@@ -5,13 +5,12 @@ use plotters::style::RGBColor;
 
 use super::report::{BY_DEFAULT, RivalReport};
 use super::verdict::Verdict;
-use crate::args::Channel;
 use crate::compare::panel::{Line, Page, Panel};
 use crate::compare::svg::{DIRECT, PROXIED};
+use crate::perf::report::PerfRow;
+use crate::perf::test::TestChannel;
 use crate::plot::GREY;
-use crate::row::Row;
-use crate::sizes::format_about;
-use crate::units::{format_ns, three_digits};
+use crate::units::{format_about, format_ns, three_digits};
 
 /// One for each algorithm: colours that most eyes tell apart, and printers too.
 const COLOURS: [RGBColor; 8] = [
@@ -60,17 +59,17 @@ fn footer(verdict: &Verdict, has_choice: bool) -> String {
 }
 
 fn panels<'a>(report: &'a RivalReport, sizes: &[u64], verdict: &Verdict) -> [Panel<'a>; 4] {
-    let time = |row: &Row| row.p50_ns;
+    let time = |row: &PerfRow| row.p50_ns;
     let mark = verdict.too_few.is_none().then(|| verdict.overtaking.mark()).flatten();
-    let both = |value: fn(&Row) -> Option<f64>| {
+    let both = |value: fn(&PerfRow) -> Option<f64>| {
         let best = |channel| move |bytes| report.quickest(bytes, channel).and_then(value);
         vec![
-            line("direct", DIRECT, false, sizes, best(Channel::Memory)),
-            line("proxied", PROXIED, false, sizes, best(Channel::Port)),
+            line("direct", DIRECT, false, sizes, best(TestChannel::Memory)),
+            line("proxied", PROXIED, false, sizes, best(TestChannel::Port)),
         ]
     };
     let mut quickest = both(time);
-    let limit = |bytes| report.quickest(bytes, Channel::Memory).and_then(|row| row.limit_p50_ns);
+    let limit = |bytes| report.quickest(bytes, TestChannel::Memory).and_then(|row| row.limit_p50_ns);
     quickest.push(line("limit", GREY, true, sizes, limit));
     let [times, bandwidths] = match report.has_choice() {
         true => ["The quickest of each", "Bandwidth of the quickest"],
@@ -79,15 +78,15 @@ fn panels<'a>(report: &'a RivalReport, sizes: &[u64], verdict: &Verdict) -> [Pan
     let panel =
         |title, y_label, write, lines, mark| Panel { title, y_label, write, logarithmic: true, lines, mark };
     [
-        panel("Direct", "time", format_ns, algorithms(report, sizes, Channel::Memory), None),
-        panel("Proxied", "time", format_ns, algorithms(report, sizes, Channel::Port), None),
+        panel("Direct", "time", format_ns, algorithms(report, sizes, TestChannel::Memory), None),
+        panel("Proxied", "time", format_ns, algorithms(report, sizes, TestChannel::Port), None),
         panel(times, "time", format_ns, quickest, mark),
         panel(bandwidths, "GB/s", three_digits, both(|row| row.gb_per_s), None),
     ]
 }
 
 /// A line for each algorithm, in the same colour over both channels; that of the default is dashed beside others.
-fn algorithms<'a>(report: &'a RivalReport, sizes: &[u64], channel: Channel) -> Vec<Line<'a>> {
+fn algorithms<'a>(report: &'a RivalReport, sizes: &[u64], channel: TestChannel) -> Vec<Line<'a>> {
     let of = |name: &'a str, colour| {
         let value = |bytes| report.row(bytes, channel, name).and_then(|row| row.p50_ns);
         line(name, colour, name == BY_DEFAULT && report.has_choice(), sizes, value)

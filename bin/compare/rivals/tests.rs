@@ -1,11 +1,12 @@
 use super::report::RivalReport;
 use super::verdict::Verdict;
 use super::*;
-use crate::args::{Channel, ProxyMode};
 use crate::compare::crossing::Crossing;
-use crate::machine::Machine;
-use crate::row::Row;
-use crate::sizes::ladder;
+use crate::flags::ProxyPlace;
+use crate::machine::MachineInfo;
+use crate::perf::report::PerfRow;
+use crate::perf::test::TestChannel;
+use crate::units::ladder;
 
 /// Numbers as a model has them: so many nanoseconds, and so many per byte, for each algorithm; a proxy adds some.
 const MODEL: [(Option<&str>, f64, f64); 4] = [
@@ -17,9 +18,9 @@ const MODEL: [(Option<&str>, f64, f64); 4] = [
 
 fn modelled(proxy_ns: f64, proxy_per_byte: f64) -> RivalReport {
     let row = |bytes: u64, channel, (name, fixed, per_byte): (Option<&str>, f64, f64)| {
-        let proxied = if channel == Channel::Port { (proxy_ns, proxy_per_byte) } else { (0.0, 1.0) };
+        let proxied = if channel == TestChannel::Port { (proxy_ns, proxy_per_byte) } else { (0.0, 1.0) };
         let ns = fixed + proxied.0 + bytes as f64 * per_byte * proxied.1;
-        Row {
+        PerfRow {
             channel: Some(channel),
             variant: name.map(str::to_owned),
             bytes: Some(bytes),
@@ -30,18 +31,18 @@ fn modelled(proxy_ns: f64, proxy_per_byte: f64) -> RivalReport {
             limit_p50_ns: Some(ns / 2.0),
             ratio: Some(2.0),
             wrong: Some(0),
-            ..Row::new(Test::AllReduce, 4)
+            ..PerfRow::new(Test::AllReduce, 4)
         }
     };
     let mut rows = Vec::new();
     for bytes in ladder(8, 64 << 20, 4) {
-        for channel in [Channel::Port, Channel::Memory] {
+        for channel in [TestChannel::Port, TestChannel::Memory] {
             rows.extend(MODEL.map(|way| row(bytes, channel, way)));
         }
     }
     let machine =
-        Machine { cpu: "Example CPU".to_owned(), commit: None, optimised: true, ..Machine::detect() };
-    RivalReport { machine, proxy: ProxyMode::Thread, test: Test::AllReduce, n_ranks: 4, rows }
+        MachineInfo { cpu: "Example CPU".to_owned(), commit: None, optimised: true, ..MachineInfo::detect() };
+    RivalReport { machine, proxy: ProxyPlace::Thread, test: Test::AllReduce, n_ranks: 4, rows }
 }
 
 fn sentences(report: &RivalReport) -> String {
@@ -91,7 +92,7 @@ fn direct_and_proxied_are_compared_only_where_the_cores_were_alike() {
     }
     let (even, told) = (Verdict::of(&report), sentences(&report));
     assert!(!told.contains("hyper-thread"), "{told}");
-    let turned = |row: &&mut Row| row.channel == Some(Channel::Port) && row.bytes == Some(8);
+    let turned = |row: &&mut PerfRow| row.channel == Some(TestChannel::Port) && row.bytes == Some(8);
     report.rows.iter_mut().filter(turned).for_each(|row| row.probe_ns = Some(30.0));
     assert_eq!((report.factor(8), report.factor(32).is_some()), (None, true));
     assert_eq!(Verdict::of(&report).overtaking, even.overtaking);
@@ -102,7 +103,7 @@ fn direct_and_proxied_are_compared_only_where_the_cores_were_alike() {
         assert!(told.contains(part), "{part}\n{told}");
     }
     for row in &mut report.rows {
-        row.probe_ns = Some(if row.channel == Some(Channel::Port) { 30.0 } else { 130.0 });
+        row.probe_ns = Some(if row.channel == Some(TestChannel::Port) { 30.0 } else { 130.0 });
     }
     let told = sentences(&report);
     assert!(!told.contains("overtakes") && told.contains("64 MiB: between the two"), "{told}");
@@ -176,7 +177,7 @@ fn where_there_is_no_choice_the_default_is_held_against_itself_by_proxy() {
     let mut report = modelled(3000.0, 1.0);
     report.rows.retain(|row| row.variant.is_none());
     report.test = Test::SendRecv;
-    assert_eq!(report.quickest(8, Channel::Port).and_then(|row| row.p50_ns), Some(4050.84));
+    assert_eq!(report.quickest(8, TestChannel::Port).and_then(|row| row.p50_ns), Some(4050.84));
     let told = sentences(&report);
     assert!(told.starts_with("Proxied never overtakes direct: it takes 3.85 x as long at 8 B"), "{told}");
     assert!(told.contains("Against the machine's limit direct takes from 2.00 x"), "{told}");
@@ -194,10 +195,10 @@ fn where_there_is_no_choice_the_default_is_held_against_itself_by_proxy() {
 #[test]
 fn an_algorithm_is_shown_for_a_channel_where_it_was_measured_over_it() {
     let mut report = modelled(3000.0, 1.0);
-    let is_proxied = |row: &Row| row.channel == Some(Channel::Port);
+    let is_proxied = |row: &PerfRow| row.channel == Some(TestChannel::Port);
     report.rows.retain(|row| !is_proxied(row) || row.variant.as_deref() != Some("two_shot"));
-    assert!(report.algorithms_over(Channel::Memory).contains(&"two_shot"));
-    assert_eq!(report.algorithms_over(Channel::Port), ["default", "one_shot", "ring"]);
+    assert!(report.algorithms_over(TestChannel::Memory).contains(&"two_shot"));
+    assert_eq!(report.algorithms_over(TestChannel::Port), ["default", "one_shot", "ring"]);
     let proxied = Verdict::of(&report).proxied;
     assert!(proxied.iter().all(|lead| lead.algorithm != "two_shot"), "{proxied:?}");
     let seen = view::text(Look::plain(), &report);

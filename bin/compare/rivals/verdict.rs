@@ -3,12 +3,11 @@
 use serde::Serialize;
 
 use super::report::{BY_DEFAULT, RivalReport, time};
-use crate::args::Channel;
 use crate::compare::crossing::{Cost, Crossing, LEVEL};
 use crate::compare::verdict::{FEWEST_SAMPLES, between, more_of};
-use crate::row::Row;
-use crate::sizes::{format_about, format_size};
-use crate::units::{percent, three_digits};
+use crate::perf::report::PerfRow;
+use crate::perf::test::TestChannel;
+use crate::units::{format_about, format_size, percent, three_digits};
 
 /// A change of the lead has to gain so much, over all sizes that it is for, multiplied up.
 const CHANGE: f64 = 1.2;
@@ -50,12 +49,12 @@ impl Verdict {
         let pair = |&bytes: &u64| {
             report.factor(bytes)?;
             let best = |channel| report.quickest(bytes, channel).map(time);
-            Some(Cost { bytes, holder: best(Channel::Memory)?, challenger: best(Channel::Port)? })
+            Some(Cost { bytes, holder: best(TestChannel::Memory)?, challenger: best(TestChannel::Port)? })
         };
         let costs: Vec<Cost> = sizes.iter().filter_map(pair).collect();
         Self {
-            direct: leads(report, &sizes, Channel::Memory),
-            proxied: leads(report, &sizes, Channel::Port),
+            direct: leads(report, &sizes, TestChannel::Memory),
+            proxied: leads(report, &sizes, TestChannel::Port),
             overtaking: Crossing::below(&costs, 1.0 - LEVEL),
             level: Crossing::below(&costs, 1.0 + LEVEL),
             compared: costs.first().zip(costs.last()).map(|(first, last)| (first.bytes, last.bytes)),
@@ -73,7 +72,7 @@ impl Verdict {
             return vec![reason.clone()];
         }
         let mut sentences = Vec::new();
-        for (leads, channel) in [(&self.direct, Channel::Memory), (&self.proxied, Channel::Port)] {
+        for (leads, channel) in [(&self.direct, TestChannel::Memory), (&self.proxied, TestChannel::Port)] {
             // Where nobody leads there is nothing to hold the default against.
             let Some(led) = lead_sentence(report, &sizes, channel, leads) else { continue };
             let told = [Some(led), default_sentence(report, &sizes, channel)];
@@ -129,13 +128,13 @@ impl Verdict {
 }
 
 /// Whether there are too few samples for the median of a row to tell anything.
-pub(super) fn is_thin(row: &Row) -> bool {
+pub(super) fn is_thin(row: &PerfRow) -> bool {
     row.samples.is_some_and(|samples| samples < FEWEST_SAMPLES)
 }
 
 /// Who leads over `channel`: of all ways to change the lead from size to size, the one that loses least to the quickest, where
 /// a change costs as much as [`CHANGE`] at one size. So noise changes no lead.
-fn leads(report: &RivalReport, sizes: &[u64], channel: Channel) -> Vec<Lead> {
+fn leads(report: &RivalReport, sizes: &[u64], channel: TestChannel) -> Vec<Lead> {
     let names = report.algorithms_over(channel);
     let names: Vec<&str> = names.into_iter().filter(|name| *name != BY_DEFAULT).collect();
     let lost = |bytes: u64, name: &str| {
@@ -173,10 +172,15 @@ fn leads(report: &RivalReport, sizes: &[u64], channel: Channel) -> Vec<Lead> {
 }
 
 /// Who leads, and how far it is behind the quickest at most.
-fn lead_sentence(report: &RivalReport, sizes: &[u64], channel: Channel, leads: &[Lead]) -> Option<String> {
+fn lead_sentence(
+    report: &RivalReport,
+    sizes: &[u64],
+    channel: TestChannel,
+    leads: &[Lead],
+) -> Option<String> {
     let word = match channel {
-        Channel::Memory => "Direct",
-        Channel::Port => "Proxied",
+        TestChannel::Memory => "Direct",
+        TestChannel::Port => "Proxied",
     };
     let (first, others) = leads.split_first()?;
     let lost = |&bytes: &u64| {
@@ -195,7 +199,7 @@ fn lead_sentence(report: &RivalReport, sizes: &[u64], channel: Channel, leads: &
 }
 
 /// How far what the library does by itself is behind the quickest.
-fn default_sentence(report: &RivalReport, sizes: &[u64], channel: Channel) -> Option<String> {
+fn default_sentence(report: &RivalReport, sizes: &[u64], channel: TestChannel) -> Option<String> {
     let lost = |&bytes: &u64| {
         let ratio = time(report.row(bytes, channel, BY_DEFAULT)?) / time(report.quickest(bytes, channel)?);
         Some((bytes, ratio))
@@ -222,7 +226,7 @@ fn uneven_sentence(report: &RivalReport, sizes: &[u64]) -> Option<String> {
 }
 
 fn limit_sentence(report: &RivalReport, sizes: &[u64]) -> Option<String> {
-    let ratio = |&bytes: &u64| Some((bytes, report.quickest(bytes, Channel::Memory)?.ratio?));
+    let ratio = |&bytes: &u64| Some((bytes, report.quickest(bytes, TestChannel::Memory)?.ratio?));
     let ratios: Vec<(u64, f64)> = sizes.iter().filter_map(ratio).collect();
     let least = ratios.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1))?;
     let most = ratios.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1))?;

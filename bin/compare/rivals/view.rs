@@ -4,13 +4,12 @@ use anstyle::AnsiColor;
 
 use super::report::{RivalReport, name};
 use super::verdict::{Verdict, is_thin};
-use crate::args::Channel;
 use crate::compare::chart::{self, Chart, Series};
-use crate::fit::Grid;
 use crate::output::Look;
-use crate::row::Row;
-use crate::sizes::format_size;
-use crate::units::{format_ns, or_dash, three_digits};
+use crate::perf::report::PerfRow;
+use crate::perf::test::TestChannel;
+use crate::table::TextTable;
+use crate::units::{format_ns, format_size, or_dash, three_digits};
 
 /// What a narrow terminal goes without in the table of the quickest.
 const EXPENDABLE: [&str; 4] = ["limit", "wrong", "GB/s", "direct/limit"];
@@ -20,8 +19,8 @@ pub(super) fn text(look: Look, report: &RivalReport) -> String {
     let verdict = Verdict::of(report);
     let mut parts = vec![head(report), quickest(look, report)];
     if report.has_choice() {
-        parts.push(by_algorithm(look, report, "Direct", Channel::Memory));
-        parts.push(by_algorithm(look, report, "Proxied", Channel::Port));
+        parts.push(by_algorithm(look, report, "Direct", TestChannel::Memory));
+        parts.push(by_algorithm(look, report, "Proxied", TestChannel::Port));
     }
     parts.extend(drawing(look, report, &verdict));
     parts.push(verdict.sentences(report).join("\n") + "\n");
@@ -47,9 +46,9 @@ fn quickest(look: Look, report: &RivalReport) -> String {
     let has_choice = report.has_choice();
     let row = |bytes: u64| {
         let of = |channel| report.quickest(bytes, channel);
-        let (direct, proxied) = (of(Channel::Memory), of(Channel::Port));
-        let told = |row: Option<&Row>| or_dash(row.and_then(|row| row.p50_ns), format_ns);
-        let named = |row: Option<&Row>| has_choice.then(|| or_dash(row, |row| name(row).to_owned()));
+        let (direct, proxied) = (of(TestChannel::Memory), of(TestChannel::Port));
+        let told = |row: Option<&PerfRow>| or_dash(row.and_then(|row| row.p50_ns), format_ns);
+        let named = |row: Option<&PerfRow>| has_choice.then(|| or_dash(row, |row| name(row).to_owned()));
         let times = |value: f64| format!("{} x", three_digits(value));
         let texts = [
             Some(format_size(bytes)),
@@ -80,13 +79,13 @@ fn quickest(look: Look, report: &RivalReport) -> String {
     ];
     let head = head.into_iter().flatten().collect();
     let rows = report.sizes().into_iter().map(row).collect();
-    let table = Grid { head, words: 0, rows }.text(look, &EXPENDABLE);
+    let table = TextTable { head, words: 0, rows }.text(look, &EXPENDABLE);
     let title = if has_choice { "The quickest algorithm of each kind" } else { "Direct and proxied" };
     format!("{title}; bandwidth and limit are those of direct\n{table}")
 }
 
 /// Median times, a column for each algorithm; an asterisk marks the quickest, where there are samples enough of it to tell.
-fn by_algorithm(look: Look, report: &RivalReport, word: &str, channel: Channel) -> String {
+fn by_algorithm(look: Look, report: &RivalReport, word: &str, channel: TestChannel) -> String {
     let algorithms = report.algorithms_over(channel);
     let row = |bytes: u64| {
         let best = report.quickest(bytes, channel).filter(|row| !is_thin(row)).map(name);
@@ -98,7 +97,7 @@ fn by_algorithm(look: Look, report: &RivalReport, word: &str, channel: Channel) 
         let texts = [format_size(bytes)].into_iter().chain(algorithms.iter().map(cell));
         (texts.collect(), false)
     };
-    let grid = Grid {
+    let grid = TextTable {
         head: ["size"].into_iter().chain(algorithms.iter().copied()).collect(),
         words: 0,
         rows: report.sizes().into_iter().map(row).collect(),
@@ -115,8 +114,8 @@ fn drawing(look: Look, report: &RivalReport, verdict: &Verdict) -> Option<String
         values: sizes.iter().map(|bytes| report.quickest(*bytes, channel)?.p50_ns).collect(),
     };
     let series = [
-        series("direct", '●', AnsiColor::Cyan, Channel::Memory),
-        series("proxied", '◇', AnsiColor::Magenta, Channel::Port),
+        series("direct", '●', AnsiColor::Cyan, TestChannel::Memory),
+        series("proxied", '◇', AnsiColor::Magenta, TestChannel::Port),
     ];
     let mark = verdict.too_few.is_none().then(|| verdict.overtaking.mark()).flatten();
     let title = if report.has_choice() { "Time of the quickest (p50) by size" } else { "Time (p50) by size" };

@@ -2,8 +2,8 @@
 
 use shmccl::Result;
 use shmccl::collective::Operation;
-use shmccl::shm::yardstick::{self, SumKernel};
 use shmccl::shm::{CopyKernel, Span};
+use shmccl_limits::sum::{self, SumKernel};
 
 use super::gathering::Gathering;
 use super::places::{Places, SIZE, moving};
@@ -81,7 +81,7 @@ impl Share {
     /// What is done between two meetings.
     fn work(&self) -> Result<()> {
         match self {
-            Self::Sum { kernel, sources, targets, .. } => yardstick::add(*kernel, sources, targets),
+            Self::Sum { kernel, sources, targets, .. } => sum::add(*kernel, sources, targets),
             Self::Copies { kernel, pairs, .. } => {
                 pairs.iter().try_for_each(|(source, target)| source.copy_with(*kernel, target))
             }

@@ -10,8 +10,8 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 use shmccl::collective::{ChannelKind, Operation};
 use shmccl::reduce::{DataType, ReduceOp};
-use shmccl::shm::yardstick::Stopwatch;
 use shmccl::{Communicator, Rank};
+use shmccl_limits::stopwatch::Stopwatch;
 
 use super::super::barrier::{BARRIERS, Ensemble, YieldBarrier};
 use super::super::contest::{FEWEST_SLICES, Field, Outcome};
@@ -34,8 +34,8 @@ use super::settings::{Memory, Message, Seat, Settings};
 use super::staged::{Cut, Staged, stage_len};
 use super::trial::{BATCH_BYTES, ByLibrary, Trial, Way};
 use super::workload::{Ground, Task, Workload, is_defined};
-use crate::args::{Channel, Test};
 use crate::output;
+use crate::perf::test::{Test, TestChannel};
 use beside::Beside;
 use rivals::Rivalry;
 use turns::race;
@@ -49,12 +49,12 @@ const BARE_HAND_OVER: u64 = 64;
 /// Whatever the job fails with.
 pub(crate) fn run(comm: &mut Communicator, plan: &Plan, test: Test, duet: Option<&mut Duet>) -> Result<()> {
     let settings = plan.collective.as_ref().context("the plan does not say what to measure")?;
-    let operation = super::settings::operation(test).context("no collective operation")?;
+    let operation = test.operation().context("no collective operation")?;
     send(&Message::Seat(seat(comm)?))?;
     comm.set_algorithm(settings.algorithm.as_deref().map(str::parse).transpose()?);
     comm.set_channel_kind(match settings.channel {
-        Channel::Memory => ChannelKind::Memory,
-        Channel::Port => ChannelKind::Port,
+        TestChannel::Memory => ChannelKind::Memory,
+        TestChannel::Port => ChannelKind::Port,
     })?;
     let largest = plan.sizes.iter().copied().max().unwrap_or(0);
     let mail = mail_len(comm.n_ranks());

@@ -2,7 +2,7 @@
 //!
 //! Each function is one `printf` of nccl-tests. Columns of our own come behind theirs, and only where they are asked for.
 
-use crate::row::Row;
+use crate::perf::report::PerfRow;
 use crate::units::three_digits;
 
 use super::figures::Figures;
@@ -103,11 +103,11 @@ impl Extras {
     }
 
     /// Our columns of one place.
-    fn cells(self, row: &Row) -> String {
+    fn cells(self, row: &PerfRow) -> String {
         let us = |ns: Option<f64>| ns.map_or_else(|| "N/A".to_owned(), |ns| time(ns).trim_start().to_owned());
         let mut cells = Vec::new();
         if self.percentiles {
-            let columns: [fn(&Row) -> Option<f64>; 4] =
+            let columns: [fn(&PerfRow) -> Option<f64>; 4] =
                 [|row| row.min_ns, |row| row.p50_ns, |row| row.p99_ns, |row| row.max_ns];
             cells.extend(columns.map(|of| us(of(row))));
         }
@@ -127,7 +127,7 @@ impl Extras {
 }
 
 /// One size: out of place and in place.
-pub(crate) fn row(apart: &Row, in_place: &Row, extras: Extras) -> String {
+pub(crate) fn row(apart: &PerfRow, in_place: &PerfRow, extras: Extras) -> String {
     let head = apart.collective.as_ref().map(|figures| {
         let Figures { count, data_type, redop, root, .. } = figures;
         format!("{:12}  {count:12}  {data_type:>8}  {redop:>6}  {root:>6}", apart.bytes.unwrap_or(0))
@@ -142,14 +142,14 @@ pub(crate) fn row(apart: &Row, in_place: &Row, extras: Extras) -> String {
     )
 }
 
-fn place(row: &Row) -> String {
+fn place(row: &PerfRow) -> String {
     let (algbw, busbw) = row.collective.as_ref().map_or((0.0, 0.0), |figures| (figures.algbw, figures.busbw));
     let wrong = row.wrong.map_or_else(|| "N/A".to_owned(), |wrong| general(wrong as f64));
     format!("  {:>7}  {algbw:>6.2}  {busbw:>6.2}  {wrong:>5}", time(row.p50_ns.unwrap_or(0.0)))
 }
 
 /// What stands below the rows: how many have wrong data, and the mean bus bandwidth.
-pub(crate) fn foot(test: &str, rows: &[Row]) -> String {
+pub(crate) fn foot(test: &str, rows: &[PerfRow]) -> String {
     let wrong = rows.iter().filter(|row| row.wrong.is_some_and(|wrong| wrong > 0)).count();
     let busbw: Vec<f64> = rows.iter().filter_map(|row| Some(row.collective.as_ref()?.busbw)).collect();
     let mean = busbw.iter().sum::<f64>() / busbw.len().max(1) as f64;
@@ -190,12 +190,12 @@ fn general(value: f64) -> String {
 mod tests {
     use super::super::settings::Memory;
     use super::*;
-    use crate::args::Test;
+    use crate::perf::test::Test;
 
     const PLAIN: Extras = Extras { percentiles: false, bound: false, heap: false };
 
-    fn measured(us: f64, wrong: Option<u64>) -> Row {
-        Row {
+    fn measured(us: f64, wrong: Option<u64>) -> PerfRow {
+        PerfRow {
             bytes: Some(1024),
             p50_ns: Some(us * 1e3),
             limit_p50_ns: Some(1e3),
@@ -213,7 +213,7 @@ mod tests {
                 heap_p50_ns: Some(500.0),
                 heap_ratio: Some(2.0),
             }),
-            ..Row::new(Test::AllReduce, 4)
+            ..PerfRow::new(Test::AllReduce, 4)
         }
     }
 

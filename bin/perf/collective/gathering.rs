@@ -1,10 +1,10 @@
 //! All ranks between operations: they meet over bare flags, and put their times together.
 
 use shmccl::heap::{HeapOffset, Region};
-use shmccl::shm::yardstick::Stopwatch;
-use shmccl::shm::{CellRef, HostKernel, Span};
-use shmccl::sync::bare::{BareBarrier, BareFlag};
+use shmccl::shm::{CellRef, Span};
 use shmccl::{Communicator, Rank, Result};
+use shmccl_limits::flags::{BareBarrier, BareFlag};
+use shmccl_limits::stopwatch::Stopwatch;
 
 use super::super::barrier::fresh;
 use super::super::ends::{FlagEnd, Link};
@@ -20,7 +20,7 @@ enum Gate {
     /// looks at the last.
     Pair { flags: [FlagEnd; 2], turn: u64 },
     /// A counter, polled between yields.
-    All { barrier: BareBarrier<CellRef<BareFlag>>, kernel: HostKernel },
+    All(BareBarrier<CellRef<BareFlag>>),
 }
 
 /// A rank among all.
@@ -49,7 +49,7 @@ impl Gathering {
             n_ranks => {
                 let region = fresh(comm, 128)?;
                 let counter = comm.cell(Rank::new(0, n_ranks)?, region.offset)?;
-                Gate::All { barrier: BareBarrier::new(counter, n_ranks), kernel: HostKernel::detect() }
+                Gate::All(BareBarrier::new(counter, n_ranks))
             }
         };
         Ok(Self { gate, ledgers, rank: comm.rank().index(), average, one_by_one: false, stopwatch: None })
@@ -85,8 +85,8 @@ impl Gathering {
                 flags.send(*turn)?;
                 flags.receive(*turn)
             }
-            Gate::All { barrier, kernel } => {
-                barrier.meet(kernel);
+            Gate::All(barrier) => {
+                barrier.meet();
                 Ok(())
             }
         }
@@ -138,6 +138,6 @@ pub(crate) fn flags(comm: &mut Communicator, one_core: bool) -> Result<FlagEnd> 
     Ok(FlagEnd {
         mine: cell(comm, comm.rank(), offset)?,
         theirs: cell(comm, comm.right(), offset)?,
-        yields: one_core.then(HostKernel::detect),
+        yields: one_core,
     })
 }

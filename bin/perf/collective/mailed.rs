@@ -10,10 +10,10 @@
 
 use shmccl::collective::Operation;
 use shmccl::heap::Region;
-use shmccl::shm::yardstick::{self, SumKernel};
-use shmccl::shm::{CellRef, CopyKernel, HostKernel, Span};
-use shmccl::sync::bare::BareFlag;
+use shmccl::shm::{CellRef, CopyKernel, Span};
 use shmccl::{Communicator, Rank, Result};
+use shmccl_limits::flags::BareFlag;
+use shmccl_limits::sum::{self, SumKernel};
 
 use super::gathering::Gathering;
 use super::places::{Places, SIZE, moving};
@@ -99,8 +99,8 @@ pub(super) struct Mailed {
     tells_after: u64,
     /// Whether the lines of the next letters are brought here while these are under way.
     ahead: bool,
-    /// What to give way by, where ranks share cores.
-    yields: Option<HostKernel>,
+    /// Whether a wait gives way, since ranks share cores.
+    yields: bool,
 }
 
 /// What the letters of a rank take up in its heap, for inputs of up to [`BATCH_BYTES`], in both ways.
@@ -148,16 +148,17 @@ impl Mailed {
             number: 0,
             tells_after: n_turns / 2,
             ahead,
-            yields: crowded.then(HostKernel::detect),
+            yields: crowded,
         }))
     }
 
     /// Waits until `flag` shows `number`.
     #[inline]
     fn wait(&self, flag: &BareFlag, number: u64) {
-        match &self.yields {
-            None => flag.spin(number),
-            Some(kernel) => flag.spin_yielding(kernel, number),
+        if self.yields {
+            flag.spin_yielding(number);
+        } else {
+            flag.spin(number);
         }
     }
 }
@@ -193,7 +194,7 @@ impl Way<f32> for Mailed {
         }
         if let Some(sum) = &self.sum {
             let [kernel, _] = SumKernel::by_widest();
-            yardstick::add(kernel, &turn.summands, std::slice::from_ref(sum))?;
+            sum::add(kernel, &turn.summands, std::slice::from_ref(sum))?;
         }
         if let Some(told) = &self.told
             && number.is_multiple_of(self.tells_after)

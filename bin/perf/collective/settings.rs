@@ -3,10 +3,9 @@
 use anyhow::Result;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use shmccl::collective::Operation;
 
-use crate::args::{Channel, Test};
-use crate::row::Row;
+use crate::perf::report::PerfRow;
+use crate::perf::test::TestChannel;
 
 /// What to measure, besides the sizes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -14,7 +13,7 @@ pub(crate) struct Settings {
     /// The name of the algorithm; `None` for what suits the size.
     pub(crate) algorithm: Option<String>,
     /// The kind of channel that data go over.
-    pub(crate) channel: Channel,
+    pub(crate) channel: TestChannel,
     /// Names of element types.
     pub(crate) types: Vec<String>,
     /// Names of operators, as the table has them where the operation only moves.
@@ -76,24 +75,13 @@ pub(crate) enum Memory {
     Ordinary,
 }
 
-/// The operation that a test measures, if it measures a collective one. A send stands for one of every rank to the next, and for
-/// what the one before it sends.
-pub(crate) fn operation(test: Test) -> Option<Operation> {
-    match test {
-        Test::SendRecv => Some(Operation::Send),
-        _ => Operation::ALL
-            .into_iter()
-            .find(|operation| *operation != Operation::Barrier && operation.name() == test.name()),
-    }
-}
-
 /// A line that a device process prints.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Message {
     /// Where a rank is.
     Seat(Seat),
     /// A figure, from rank 0.
-    Figure(Box<Row>),
+    Figure(Box<PerfRow>),
 }
 
 /// A rank and its process.

@@ -7,15 +7,15 @@
 //! way it is done: peers cannot reach ordinary memory where it lies. Buffers of the heap they can, but then each rank reads and writes those
 //! of all others, while here most of that is in the cache.
 //!
-//! Nothing of it is the library's but the flags over which ranks meet: the loops are those of `shmccl::shm::yardstick`. In which
+//! Nothing of it is the library's but the flags over which ranks meet: the loops are those of `shmccl-limits`. In which
 //! pieces it goes, and whether sums go past the cache, is tried out in all ways; the quickest is the limit.
 
 use std::ops::Range;
 
 use shmccl::heap::Region;
 use shmccl::shm::Span;
-use shmccl::shm::yardstick::{Own, add_returning, turn_over};
 use shmccl::{Collectives, Communicator, Rank, Result};
+use shmccl_limits::staged::{Own, add_returning, turn_over};
 
 use super::gathering::Gathering;
 use super::trial::Way;

@@ -4,16 +4,16 @@ use anyhow::Result;
 
 use super::format::{self, Extras, Head};
 use super::settings::{Memory, Message, Seat};
-use crate::args::{PerfArgs, Test};
-use crate::fit::Grid;
-use crate::machine::Machine;
+use crate::machine::MachineInfo;
 use crate::output::{self, Look};
 use crate::perf::contest::FEWEST_SLICES;
+use crate::perf::flags::PerfArgs;
 use crate::perf::plan::Plan;
+use crate::perf::report::PerfRow;
+use crate::perf::test::Test;
 use crate::perf::{PATIENCE_MS, jobs};
-use crate::row::Row;
-use crate::sizes::format_size;
-use crate::units::{format_ns, or_dash, three_digits};
+use crate::table::TextTable;
+use crate::units::{format_ns, format_size, or_dash, three_digits};
 
 /// Ranks where the user does not say how many.
 const RANKS: u32 = 2;
@@ -53,13 +53,13 @@ fn n_ranks(args: &PerfArgs) -> u32 {
 ///
 /// # Errors
 /// Those of [`plan`], a job that fails, a table that cannot be printed.
-pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<Row>> {
+pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<PerfRow>> {
     let (n_ranks, plan) = (n_ranks(args), plan(args, test)?);
     let is_ordinary = plan.collective.as_ref().is_some_and(|settings| settings.memory == Memory::Ordinary);
     let bound = args.collective.bound;
     let extras = Extras { percentiles: args.collective.percentiles, bound, heap: bound && is_ordinary };
     let host = nix::sys::utsname::uname()?.nodename().to_string_lossy().into_owned();
-    let processor = Machine::detect().cpu;
+    let processor = MachineInfo::detect().cpu;
     let head = Head {
         test: test.nccl_tests_name(),
         n_ranks,
@@ -86,7 +86,7 @@ struct Table<'a> {
     head: Head<'a>,
     extras: Extras,
     seats: Vec<Seat>,
-    rows: Vec<Row>,
+    rows: Vec<PerfRow>,
     /// Rows of [`Table::rows`] that stand in the table.
     printed: usize,
     begun: bool,
@@ -123,11 +123,12 @@ impl Table<'_> {
 }
 
 /// The rows beside the machine's limits, and beside the same in the heap where it was measured.
-fn limits(rows: &[Row]) -> String {
-    let heap =
-        |row: &Row| row.collective.as_ref().and_then(|figures| figures.heap_p50_ns.zip(figures.heap_ratio));
+fn limits(rows: &[PerfRow]) -> String {
+    let heap = |row: &PerfRow| {
+        row.collective.as_ref().and_then(|figures| figures.heap_p50_ns.zip(figures.heap_ratio))
+    };
     let with_heap = rows.iter().any(|row| heap(row).is_some());
-    let line = |row: &Row| {
+    let line = |row: &PerfRow| {
         let (kind, place) = row.collective.as_ref().map_or_else(Default::default, |figures| {
             let place = if figures.in_place { "in place" } else { "out of place" };
             (format!("{} {}", figures.data_type, figures.redop), place)
@@ -154,6 +155,6 @@ fn limits(rows: &[Row]) -> String {
     if with_heap {
         head.extend(["heap p50", "time/heap"]);
     }
-    let grid = Grid { head, words: 4, rows: rows.iter().map(line).collect() };
+    let grid = TextTable { head, words: 4, rows: rows.iter().map(line).collect() };
     grid.text(Look::plain(), &[])
 }

@@ -8,8 +8,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use shmccl::shm::yardstick::Stopwatch;
 use shmccl::{Communicator, Result};
+use shmccl_limits::stopwatch::Stopwatch;
 
 use super::super::clock::now_ns;
 use super::super::lane::Lane;

@@ -3,13 +3,13 @@
 use shmccl::collective::tuning::ONE_SHOT_LEN;
 use shmccl::collective::{Algorithm, Operation};
 
-use crate::args::Channel;
+use crate::perf::test::TestChannel;
 
 /// The algorithms that do `operation` over `channel` among `n_ranks` each in its own way, where a rank contributes `len` bytes.
-pub(crate) fn ways(operation: Operation, channel: Channel, n_ranks: u32, len: u64) -> Vec<Algorithm> {
+pub(crate) fn ways(operation: Operation, channel: TestChannel, n_ranks: u32, len: u64) -> Vec<Algorithm> {
     use Algorithm::{HalvingDoubling, Naive, OneShot, RecursiveDoubling, Ring, TwoShot};
     use Operation::{AllGather, AllReduce, Broadcast, Reduce, ReduceScatter};
-    let is_direct = channel == Channel::Memory;
+    let is_direct = channel == TestChannel::Memory;
     let differs = |algorithm: &Algorithm| match (algorithm, operation) {
         // Between two there is one tree: a chain is that, and so is a star.
         (Ring, Broadcast) | (Naive, _) if n_ranks == 2 => false,
@@ -31,14 +31,14 @@ mod tests {
     const SHORT: u64 = ONE_SHOT_LEN;
     const LONG: u64 = ONE_SHOT_LEN + 1;
 
-    fn names(operation: Operation, channel: Channel, n_ranks: u32, len: u64) -> String {
+    fn names(operation: Operation, channel: TestChannel, n_ranks: u32, len: u64) -> String {
         let names = ways(operation, channel, n_ranks, len).into_iter().map(Algorithm::name);
         names.collect::<Vec<_>>().join(" ")
     }
 
     #[test]
     fn what_would_be_left_to_another_is_no_way_of_its_own() {
-        let direct = |operation, n_ranks, len| names(operation, Channel::Memory, n_ranks, len);
+        let direct = |operation, n_ranks, len| names(operation, TestChannel::Memory, n_ranks, len);
         assert_eq!(direct(Operation::ReduceScatter, 4, LONG), "one_shot two_shot ring halving_doubling");
         assert_eq!(direct(Operation::ReduceScatter, 3, LONG), "one_shot two_shot ring");
         assert_eq!(direct(Operation::AllGather, 4, LONG), "one_shot two_shot ring recursive_doubling");
@@ -47,15 +47,15 @@ mod tests {
         assert_eq!(direct(Operation::Reduce, 3, LONG), "two_shot tree naive");
         assert_eq!(direct(Operation::Broadcast, 3, SHORT), "one_shot two_shot ring tree naive");
         assert_eq!(direct(Operation::Broadcast, 3, LONG), "two_shot ring tree naive");
-        assert_eq!(ways(Operation::AllReduce, Channel::Memory, 3, LONG), Algorithm::ALL);
+        assert_eq!(ways(Operation::AllReduce, TestChannel::Memory, 3, LONG), Algorithm::ALL);
         assert_eq!(direct(Operation::Gather, 2, 8), "one_shot two_shot");
     }
 
     #[test]
     fn over_ports_both_shots_are_one_but_for_an_all_reduce_and_naive_where_there_is_a_tree() {
         for len in [SHORT, LONG] {
-            let proxied = |operation, n_ranks| names(operation, Channel::Port, n_ranks, len);
-            assert_eq!(ways(Operation::AllReduce, Channel::Port, 3, len), Algorithm::ALL);
+            let proxied = |operation, n_ranks| names(operation, TestChannel::Port, n_ranks, len);
+            assert_eq!(ways(Operation::AllReduce, TestChannel::Port, 3, len), Algorithm::ALL);
             assert_eq!(proxied(Operation::AllGather, 4), "one_shot ring recursive_doubling");
             assert_eq!(proxied(Operation::ReduceScatter, 4), "one_shot ring halving_doubling");
             assert_eq!(proxied(Operation::Reduce, 3), "tree naive");
@@ -68,13 +68,13 @@ mod tests {
 
     #[test]
     fn between_two_ranks_there_is_one_tree() {
-        let direct = |operation, len| names(operation, Channel::Memory, 2, len);
+        let direct = |operation, len| names(operation, TestChannel::Memory, 2, len);
         assert_eq!(direct(Operation::Reduce, SHORT), "one_shot two_shot tree");
         assert_eq!(direct(Operation::Broadcast, LONG), "two_shot tree");
         for operation in [Operation::Reduce, Operation::Broadcast] {
-            assert_eq!(names(operation, Channel::Port, 2, SHORT), "tree");
+            assert_eq!(names(operation, TestChannel::Port, 2, SHORT), "tree");
         }
-        for channel in [Channel::Memory, Channel::Port] {
+        for channel in [TestChannel::Memory, TestChannel::Port] {
             let all_but_naive = &Algorithm::ALL[..Algorithm::ALL.len() - 1];
             assert_eq!(ways(Operation::AllReduce, channel, 2, SHORT), all_but_naive);
         }
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn what_goes_by_messages_has_no_algorithms() {
-        for channel in [Channel::Memory, Channel::Port] {
+        for channel in [TestChannel::Memory, TestChannel::Port] {
             assert!(ways(Operation::Send, channel, 2, 8).is_empty());
             assert!(ways(Operation::AllToAllV, channel, 3, 8).is_empty());
         }

@@ -5,8 +5,8 @@ use std::ops::Range;
 use shmccl::collective::Operation;
 use shmccl::heap::{DeviceBuffer, Region};
 use shmccl::reduce::ReduceOp;
-use shmccl::shm::yardstick::Own;
 use shmccl::{Blocks, Collectives, Communicator, Group, Rank, Result};
+use shmccl_limits::staged::Own;
 
 use super::layout::Layout;
 use super::number::Number;

@@ -8,7 +8,6 @@ use shmccl::Rank;
 use shmccl::shm::CopyKernel;
 
 use super::Bench;
-use crate::args::Channel;
 use crate::perf::barrier::Ensemble;
 use crate::perf::collective::gathering::Gathering;
 use crate::perf::collective::settings::Average;
@@ -19,6 +18,7 @@ use crate::perf::lane::Lane;
 use crate::perf::matrix::exchange::{Exchange, Ground, others};
 use crate::perf::matrix::figure::Figure;
 use crate::perf::matrix::settings::Settings;
+use crate::perf::test::TestChannel;
 use crate::perf::transfer::{Mover, PlainCopy, Put};
 
 impl Bench<'_> {
@@ -38,7 +38,7 @@ impl Bench<'_> {
         self.figure = Some(Figure::AllToAll);
         let ground = Ground::new(self.comm, settings.block(), self.plan.check)?;
         match self.channel {
-            Some(Channel::Port) => {
+            Some(TestChannel::Port) => {
                 let puts = self.to_all(ground, |bench, peer| Ok(bench.comm.port_channel(peer)?));
                 self.all_at_once(ground, puts?)
             }

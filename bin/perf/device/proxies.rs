@@ -4,7 +4,7 @@ use anyhow::Result;
 use shmccl::shm::CopyKernel;
 
 use super::Bench;
-use crate::args::{Channel, ProxyMode};
+use crate::flags::ProxyPlace;
 use crate::perf::completion::Completion;
 use crate::perf::contest::{Outcome, second};
 use crate::perf::cores;
@@ -14,11 +14,14 @@ use crate::perf::handoff::YieldHandoff;
 use crate::perf::lane::{Lane, PingPong};
 use crate::perf::overlap::Scene;
 use crate::perf::stage::Stage;
+use crate::perf::test::TestChannel;
 
 impl Bench<'_> {
     /// Whether what is measured is handed to a proxy on the device's own core, and back.
     pub(super) fn hands_off(&self) -> Result<bool> {
-        Ok(self.channel == Some(Channel::Port) && self.plan.proxy == ProxyMode::Thread && cores::is_pinned()?)
+        Ok(self.channel == Some(TestChannel::Port)
+            && self.plan.proxy == ProxyPlace::Thread
+            && cores::is_pinned()?)
     }
 
     /// Two rows: one way to the peer, and until the rank that has pushed knows that it is done.
@@ -75,11 +78,11 @@ impl Bench<'_> {
         let is_pinned = cores::is_pinned()?;
         let core = cores::step_aside()?;
         let place = match (self.plan.proxy, core.has_moved()) {
-            _ if self.channel != Some(Channel::Port) => None,
-            (ProxyMode::Process, _) => Some("service process"),
-            (ProxyMode::Thread, true) => Some("proxy on other cores"),
-            (ProxyMode::Thread, false) if is_pinned => Some("proxy on the device's core"),
-            (ProxyMode::Thread, false) => Some("proxy on any core"),
+            _ if self.channel != Some(TestChannel::Port) => None,
+            (ProxyPlace::Process, _) => Some("service process"),
+            (ProxyPlace::Thread, true) => Some("proxy on other cores"),
+            (ProxyPlace::Thread, false) if is_pinned => Some("proxy on the device's core"),
+            (ProxyPlace::Thread, false) => Some("proxy on any core"),
         };
         with_channel!(self, stage.peer(), channel => {
             core.back()?;

@@ -1,10 +1,9 @@
 //! Rows of pairs, put in order of their ranks.
 
 use super::figure::Figure;
-use crate::args::Channel;
-use crate::row::Row;
-use crate::sizes::format_size;
-use crate::units::three_digits;
+use crate::perf::report::PerfRow;
+use crate::perf::test::TestChannel;
+use crate::units::{format_size, three_digits};
 
 /// From here on latencies are told in microseconds.
 const LONG_NS: f64 = 10_000.0;
@@ -15,7 +14,7 @@ pub(crate) struct Matrix {
     /// What was measured.
     pub(crate) figure: Figure,
     /// Over which channel.
-    pub(crate) channel: Channel,
+    pub(crate) channel: TestChannel,
     /// Bytes of a put.
     pub(crate) bytes: u64,
     /// The core of each rank; `None` where the scheduler decides.
@@ -46,23 +45,23 @@ impl Cell {
 
 impl Matrix {
     /// The matrices of these rows, in the order in which they were measured.
-    pub(crate) fn all(rows: &[Row]) -> Vec<Self> {
+    pub(crate) fn all(rows: &[PerfRow]) -> Vec<Self> {
         let mut channels: Vec<_> = rows.iter().filter_map(|row| row.channel).collect();
         channels.dedup();
         let of = |channel| Figure::OF_PAIRS.map(|figure| Self::of(rows, channel, figure));
         channels.into_iter().flat_map(of).flatten().collect()
     }
 
-    fn of(rows: &[Row], channel: Channel, figure: Figure) -> Option<Self> {
-        let is_of = |row: &&Row| {
+    fn of(rows: &[PerfRow], channel: TestChannel, figure: Figure) -> Option<Self> {
+        let is_of = |row: &&PerfRow| {
             row.channel == Some(channel)
                 && row.variant.as_deref() == Some(figure.name())
                 && row.place.is_some()
         };
-        let rows: Vec<&Row> = rows.iter().filter(is_of).collect();
+        let rows: Vec<&PerfRow> = rows.iter().filter(is_of).collect();
         let first = rows.first()?;
         let n_ranks = first.ranks as usize;
-        let value = |row: &Row| if figure == Figure::Latency { row.p50_ns } else { row.gb_per_s };
+        let value = |row: &PerfRow| if figure == Figure::Latency { row.p50_ns } else { row.gb_per_s };
         let longest = rows.iter().filter_map(|row| value(row)).fold(0.0, f64::max);
         let (unit, scale) = match figure {
             Figure::Latency if longest >= LONG_NS => ("us", 1e-3),

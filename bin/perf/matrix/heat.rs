@@ -6,10 +6,9 @@ use plotters::style::text_anchor::HPos;
 
 use super::cells::{Cell, Matrix};
 use super::figure::Figure;
+use crate::perf::report::{PerfReport, PerfRow};
 use crate::plot::{self, Area, Drawn, GREY, anchored, centred};
-use crate::row::{Report, Row};
-use crate::sizes::format_size;
-use crate::units::{or_dash, three_digits, without_zeros};
+use crate::units::{format_size, or_dash, three_digits, without_zeros};
 
 /// The darkest colour of a scale whose lightest is white.
 const DARK: RGBColor = RGBColor(0, 70, 130);
@@ -40,7 +39,7 @@ struct Board {
 ///
 /// # Errors
 /// When the drawing library refuses.
-pub(crate) fn text(report: &Report) -> Result<String> {
+pub(crate) fn text(report: &PerfReport) -> Result<String> {
     let matrices = Matrix::all(&report.rows);
     let n_ranks = i32::try_from(matrices.first().map_or(1, Matrix::n_ranks))?;
     let board = Board { side: (400 / n_ranks).clamp(46, 110), n_ranks };
@@ -64,7 +63,7 @@ pub(crate) fn text(report: &Report) -> Result<String> {
 }
 
 /// What the marks mean, and what all ranks at once came to.
-fn footer(matrices: &[Matrix], rows: &[Row]) -> Vec<String> {
+fn footer(matrices: &[Matrix], rows: &[PerfRow]) -> Vec<String> {
     let shared = matrices.first().and_then(Matrix::shared);
     let shared = shared.map_or_else(String::new, |ranks| format!("; * both ranks share a core: {ranks}"));
     let mut lines = vec![format!("Second line of a square: time over the machine's limit{shared}")];
@@ -75,7 +74,7 @@ fn footer(matrices: &[Matrix], rows: &[Row]) -> Vec<String> {
     lines
 }
 
-fn at_once(row: &Row) -> Option<String> {
+fn at_once(row: &PerfRow) -> Option<String> {
     if row.variant.as_deref() != Some(Figure::AllToAll.name()) {
         return None;
     }

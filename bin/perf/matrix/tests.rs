@@ -1,8 +1,8 @@
 use super::figure::{Figure, Place};
 use super::*;
-use crate::machine::Machine;
+use crate::machine::MachineInfo;
 use crate::output::Look;
-use crate::row::Report;
+use crate::perf::report::PerfReport;
 use crate::units::three_digits;
 
 /// What a pair of a modelled matrix came to: no two alike.
@@ -16,10 +16,10 @@ fn value(figure: Figure, from: u32, to: u32) -> f64 {
 }
 
 /// A matrix of `n_ranks` ranks on `n_cores` cores.
-fn modelled(n_ranks: u32, n_cores: Option<u32>) -> Report {
+fn modelled(n_ranks: u32, n_cores: Option<u32>) -> PerfReport {
     let core = |rank: u32| n_cores.map(|n_cores| rank % n_cores);
-    let row = |figure: Figure| Row {
-        channel: Some(Channel::Memory),
+    let row = |figure: Figure| PerfRow {
+        channel: Some(TestChannel::Memory),
         variant: Some(figure.name().to_owned()),
         bytes: Some(8),
         p50_ns: Some(123_456.0),
@@ -28,12 +28,12 @@ fn modelled(n_ranks: u32, n_cores: Option<u32>) -> Report {
         ratio_p10: Some(0.999),
         ratio_p90: Some(12.3),
         wrong: Some(0),
-        ..Row::new(Test::P2p, n_ranks)
+        ..PerfRow::new(Test::P2p, n_ranks)
     };
     let mut rows = Vec::new();
     for from in 0..n_ranks {
         for to in (0..n_ranks).filter(|to| *to != from) {
-            rows.extend(Figure::OF_PAIRS.map(|figure| Row {
+            rows.extend(Figure::OF_PAIRS.map(|figure| PerfRow {
                 p50_ns: Some(value(figure, from, to)),
                 gb_per_s: Some(value(figure, from, to)),
                 place: Some(Place { from, to, from_core: core(from), to_core: core(to) }),
@@ -41,9 +41,9 @@ fn modelled(n_ranks: u32, n_cores: Option<u32>) -> Report {
             }));
         }
     }
-    rows.push(Row { gb_per_s: Some(40.0), ..row(Figure::AllToAll) });
-    let machine = Machine { cpu: "Example CPU".to_owned(), commit: None, ..Machine::detect() };
-    Report { machine, rows }
+    rows.push(PerfRow { gb_per_s: Some(40.0), ..row(Figure::AllToAll) });
+    let machine = MachineInfo { cpu: "Example CPU".to_owned(), commit: None, ..MachineInfo::detect() };
+    PerfReport { machine, rows }
 }
 
 fn narrow() -> Look {

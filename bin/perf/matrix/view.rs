@@ -2,18 +2,17 @@
 
 use super::cells::{Cell, Matrix};
 use super::figure::Figure;
-use crate::args::Channel;
-use crate::fit::Grid;
 use crate::output::Look;
-use crate::row::{Report, Row};
-use crate::sizes::format_size;
-use crate::units::{format_ns, or_dash, three_digits};
+use crate::perf::report::{PerfReport, PerfRow};
+use crate::perf::test::TestChannel;
+use crate::table::TextTable;
+use crate::units::{format_ns, format_size, or_dash, three_digits};
 
 /// What a narrow terminal goes without in the table of all ranks at once.
 const EXPENDABLE: [&str; 3] = ["limit", "(p10..p90)", "time"];
 
 /// Everything that goes to stdout.
-pub(crate) fn text(look: Look, report: &Report) -> String {
+pub(crate) fn text(look: Look, report: &PerfReport) -> String {
     let matrices = Matrix::all(&report.rows);
     let mut parts = vec![format!("{}\n", report.machine.line())];
     let mut channel = None;
@@ -31,8 +30,8 @@ pub(crate) fn text(look: Look, report: &Report) -> String {
 
 fn head(matrix: &Matrix) -> String {
     let kind = match matrix.channel {
-        Channel::Memory => "Memory channel (direct)",
-        Channel::Port => "Port channel (proxied)",
+        TestChannel::Memory => "Memory channel (direct)",
+        TestChannel::Port => "Port channel (proxied)",
     };
     let shared = match matrix.shared() {
         Some(ranks) => format!("* both ranks share a core: {ranks}"),
@@ -65,12 +64,12 @@ fn grid<'a>(
     names: &'a [String],
     first: &dyn Fn(usize) -> Vec<String>,
     write: &dyn Fn(&Cell) -> String,
-) -> Grid<'a> {
+) -> TextTable<'a> {
     let row = |from: usize| {
         let cells = (0..matrix.n_ranks()).map(|to| or_dash(matrix.cell(from, to), write));
         (first(from).into_iter().chain(cells).collect(), false)
     };
-    Grid {
+    TextTable {
         head: head.iter().copied().chain(names.iter().map(String::as_str)).collect(),
         words: 0,
         rows: (0..matrix.n_ranks()).map(row).collect(),
@@ -78,10 +77,10 @@ fn grid<'a>(
 }
 
 /// All ranks at once, a row for each channel.
-fn at_once(look: Look, rows: &[Row]) -> String {
-    let all: Vec<&Row> =
+fn at_once(look: Look, rows: &[PerfRow]) -> String {
+    let all: Vec<&PerfRow> =
         rows.iter().filter(|row| row.variant.as_deref() == Some(Figure::AllToAll.name())).collect();
-    let line = |row: &&Row| {
+    let line = |row: &&PerfRow| {
         let per_rank = row.gb_per_s.map(|whole| whole / f64::from(row.ranks));
         let spread = row.ratio_p10.zip(row.ratio_p90);
         let texts = vec![
@@ -98,12 +97,12 @@ fn at_once(look: Look, rows: &[Row]) -> String {
     };
     let head =
         vec!["channel", "block", "time", "GB/s in all", "per rank", "limit", "time/limit", "(p10..p90)"];
-    let grid = Grid { head, words: 1, rows: all.iter().map(line).collect() };
+    let grid = TextTable { head, words: 1, rows: all.iter().map(line).collect() };
     format!("all to all: every rank puts a block to every other at once\n{}", grid.text(look, &EXPENDABLE))
 }
 
 /// Whether the data were right, and where they were not.
-fn faults(rows: &[Row]) -> String {
+fn faults(rows: &[PerfRow]) -> String {
     let Some(wrong) = rows.iter().map(|row| row.wrong).sum::<Option<u64>>() else {
         return "The data were not checked.\n".to_owned();
     };

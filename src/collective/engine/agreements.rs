@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use super::Engine;
 use crate::channel::{MemoryChannel, SetAside};
-use crate::collective::again::Kept;
-use crate::collective::algorithm::{ChannelKind, Manner};
-use crate::collective::custom::{CustomAlgorithm, Registration};
-use crate::collective::noting;
-use crate::collective::operation::{Operation, Summary};
-use crate::collective::seating;
-use crate::collective::tuning::{Choices, Table, Tuning};
+use crate::collective::call::{ChannelKind, Manner, Operation, Summary};
+use crate::collective::execute::cached::Kept;
+use crate::collective::execute::custom::{CustomAlgorithm, Registration};
+use crate::collective::plan::tuning::{Choices, Table, Tuning};
+use crate::collective::rendezvous::trace;
+use crate::collective::transport::agree_slots;
 use crate::error::{Error, Result};
 
 impl Engine {
@@ -64,7 +63,7 @@ impl Engine {
 
     /// How many messages this member has sent, less those that it has received: see [`Pipework::balance`].
     ///
-    /// [`Pipework::balance`]: crate::collective::pipework::Pipework::balance
+    /// [`Pipework::balance`]: crate::collective::transport::Pipework::balance
     pub(crate) fn balance(&self) -> u64 {
         self.pipework.balance()
     }
@@ -88,7 +87,7 @@ impl Engine {
 
     /// Does `run`, and notes it as `operation`.
     fn noted<T>(&mut self, operation: Operation, run: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        let begun = noting::begin_operation(&self.team, operation);
+        let begun = trace::begin_operation(&self.team, operation);
         let done = run(self);
         begun.end(&self.team, Manner::default(), done)
     }
@@ -125,7 +124,7 @@ impl Engine {
         ready: Result<()>,
     ) -> Result<Vec<MemoryChannel>> {
         let team = &mut self.team;
-        let seats = seating::take(team, operation, Summary::new(operation), ready)?;
+        let seats = agree_slots::take(team, operation, Summary::new(operation), ready)?;
         let open = |seat: SetAside| MemoryChannel::sit(team.board.fabric(), seat.take());
         let opened = seats.into_iter().flatten().map(open).collect::<Result<_>>();
         opened.inspect_err(|_| team.board.revoke())
@@ -193,7 +192,7 @@ pub(super) const NONE_TO_BEGIN_WITH: &str = "none when all ranks make a call ove
 /// Refuses what must not find messages left in pipes, after all members have told their `balances` ([`Pipework::balance`]): all of
 /// them do.
 ///
-/// [`Pipework::balance`]: crate::collective::pipework::Pipework::balance
+/// [`Pipework::balance`]: crate::collective::transport::Pipework::balance
 pub(super) fn check_balance(balances: impl Iterator<Item = u64>, expected: &'static str) -> Result<()> {
     let name = "the number of messages that were sent and not received";
     match balances.fold(0, u64::wrapping_add) {

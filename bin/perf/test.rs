@@ -1,0 +1,183 @@
+//! What `shmccl perf` can measure, and over which channels.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use shmccl::collective::{Algorithm, Operation};
+
+/// The tests of `shmccl perf`, in the order in which they run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Serialize, Deserialize)]
+#[value(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Test {
+    /// What the machine can do at best: the yardsticks of all others
+    Limits,
+    /// signal to wait, one way
+    SignalLatency,
+    /// put_with_signal to wait, one way, by size
+    PutLatency,
+    /// put_packets to unpack_packets, one way, by size
+    PacketLatency,
+    /// get, by size
+    GetLatency,
+    /// put in one direction, by size
+    PutBandwidth,
+    /// put in both directions at once, by size
+    PutBidirectional,
+    /// Small puts with signal per second
+    MessageRate,
+    /// Triggers pushed and served per second, by producers and fifos
+    FifoRate,
+    /// Push of a trigger until the peer has its data, one way, and until the device that pushed knows it is done
+    ProxyRoundTrip,
+    /// barrier, by ranks: the mean of 8 in a row, from return to return on rank 0
+    Barrier,
+    /// From starting processes to all ranks ready
+    Launch,
+    /// How much of a transfer hides behind computation, with the proxy on another core; below 0, both together take longer
+    Overlap,
+    /// What a trace costs: operations that are noted against those that are not
+    TraceCost,
+    /// Every rank to every other: a matrix of bandwidths and latencies
+    P2p,
+    /// The reduction of all inputs, everywhere
+    AllReduce,
+    /// The reduction of all inputs, at the root
+    Reduce,
+    /// The root's input, everywhere
+    Broadcast,
+    /// All inputs, everywhere
+    AllGather,
+    /// The reduction of all inputs, divided among the ranks
+    ReduceScatter,
+    /// A block of each input for each rank
+    #[value(alias = "alltoall")]
+    AllToAll,
+    /// The same with blocks of several lengths: of n ranks, r sends s as many as 1 + (r + s) mod n of n (n + 1) / 2 parts
+    #[value(alias = "alltoallv")]
+    AllToAllV,
+    /// All inputs, at the root
+    Gather,
+    /// The root's input, divided among the ranks
+    Scatter,
+    /// The input of the rank before: each sends to the next
+    #[value(name = "sendrecv")]
+    #[serde(rename = "sendrecv")]
+    SendRecv,
+}
+
+impl Test {
+    /// The name, as on the command line and in reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Limits => "limits",
+            Self::SignalLatency => "signal_latency",
+            Self::PutLatency => "put_latency",
+            Self::PacketLatency => "packet_latency",
+            Self::GetLatency => "get_latency",
+            Self::PutBandwidth => "put_bandwidth",
+            Self::PutBidirectional => "put_bidirectional",
+            Self::MessageRate => "message_rate",
+            Self::FifoRate => "fifo_rate",
+            Self::ProxyRoundTrip => "proxy_round_trip",
+            Self::Barrier => "barrier",
+            Self::Launch => "launch",
+            Self::Overlap => "overlap",
+            Self::TraceCost => "trace_cost",
+            Self::P2p => "p2p",
+            Self::AllReduce => "all_reduce",
+            Self::Reduce => "reduce",
+            Self::Broadcast => "broadcast",
+            Self::AllGather => "all_gather",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AllToAll => "all_to_all",
+            Self::AllToAllV => "all_to_all_v",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::SendRecv => "sendrecv",
+        }
+    }
+
+    /// The name of the program of nccl-tests, or of rccl-tests, that measures the same, without `_perf`.
+    pub(crate) fn nccl_tests_name(self) -> &'static str {
+        match self {
+            Self::AllToAll => "alltoall",
+            Self::AllToAllV => "alltoallv",
+            _ => self.name(),
+        }
+    }
+
+    /// Whether it measures an operation that all ranks call together, and prints the table of nccl-tests.
+    pub(crate) fn is_collective(self) -> bool {
+        self >= Self::AllReduce
+    }
+
+    /// Whether it is done by device processes: all but the fifo between threads of the launcher.
+    pub(crate) fn starts_processes(self) -> bool {
+        self != Self::FifoRate
+    }
+
+    /// Whether it runs only where it is named: it prints a table of its own, or takes long.
+    pub(crate) fn is_on_request(self) -> bool {
+        self >= Self::TraceCost
+    }
+
+    /// Whether its rows go into the table of all tests.
+    pub(crate) fn is_in_table(self) -> bool {
+        self < Self::P2p
+    }
+
+    /// Whether there is a choice of algorithms for what it measures: not where ranks send each other messages, of whose lengths only the two
+    /// ends know, so that all could not choose alike.
+    pub(crate) fn has_algorithms(self) -> bool {
+        let supported = |operation| Algorithm::ALL.into_iter().any(|algorithm| algorithm.supports(operation));
+        self.operation().is_some_and(supported)
+    }
+
+    /// The channels that the test can use; none for a test that uses no channel.
+    pub(crate) fn channels(self) -> &'static [TestChannel] {
+        match self {
+            Self::Limits | Self::FifoRate | Self::Barrier | Self::Launch | Self::TraceCost => &[],
+            Self::PacketLatency | Self::GetLatency => &[TestChannel::Memory],
+            Self::ProxyRoundTrip => &[TestChannel::Port],
+            Self::SignalLatency
+            | Self::PutLatency
+            | Self::PutBandwidth
+            | Self::PutBidirectional
+            | Self::MessageRate
+            | Self::Overlap
+            | Self::P2p => &[TestChannel::Memory, TestChannel::Port],
+            _ => &[],
+        }
+    }
+
+    /// The operation that the test measures, if it measures a collective one. A send stands for one of every rank to the next, and for
+    /// what the one before it sends.
+    pub(crate) fn operation(self) -> Option<Operation> {
+        match self {
+            Self::SendRecv => Some(Operation::Send),
+            _ => Operation::ALL
+                .into_iter()
+                .find(|operation| *operation != Operation::Barrier && operation.name() == self.name()),
+        }
+    }
+}
+
+/// Who moves the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum TestChannel {
+    /// The device thread itself: direct
+    Memory,
+    /// A proxy, told by a trigger: proxied
+    Port,
+}
+
+impl TestChannel {
+    /// The name, as on the command line and in reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Port => "port",
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What a member stages of its own input, and where: it depends on the call and on the member's own buffers, and on nothing that others
+//! tell.
+//!
+//! # Staging before a call is posted
+//!
+//! Who knows that its input will be needed in its scratch stages the first pieces *ahead*, before it posts. Nobody touches its scratch
+//! then: each operation ends when all that is read or written in it has been. Where all members have, the post tells of the first steps,
+//! and nobody waits for these apart: one hand-over of three is saved where all is one piece, which is most of what a short call takes,
+//! above all where members take turns on their cores.
+//!
+//! Who stages ahead follows from what is posted, and from what all members know before: so all know of each other whether they have. It
+//! is in vain where others turn out to have their buffers elsewhere: in place in the heap, or where a table has another algorithm for
+//! all. Calls in which some members are in place and others are not pay for that each time.
+
+use std::ops::Range;
+
+use super::slots::{Piece, Slots, returns};
+use super::{Part, damage_staged};
+use crate::collective::call::{Call, Input, Operation, shifted};
+use crate::collective::execute::zero_copy::share;
+use crate::collective::rendezvous::buffers::{behind_line, places};
+use crate::collective::rendezvous::members::Team;
+use crate::error::Result;
+use crate::heap::Region;
+
+/// How a call is staged: the same on all members.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Staging {
+    pub(super) slots: Slots,
+    /// Bytes of an element.
+    pub(super) size: u64,
+    /// Whether results go through the scratch, too.
+    pub(super) returns: bool,
+}
+
+impl Staging {
+    /// How members of `team` stage `call`; `crowded` ones share cores.
+    pub(super) fn new(call: &Call<'_>, team: &Team, crowded: bool) -> Self {
+        let slots = Slots::new(call.operation, call.data_type, call.count, team.n_members() as u64, crowded);
+        Self { slots, size: call.data_type.size() as u64, returns: returns(call.operation) }
+    }
+
+    /// By how many bytes the slots of a member whose buffers are at these `places` begin behind a line.
+    pub(super) fn behind(&self, [input, _]: [u64; 2]) -> u64 {
+        if self.returns { behind_line(input) } else { 0 }
+    }
+
+    /// Where `part` is in the scratch of `member`, whose slots begin so far `behind` a line.
+    pub(super) fn slot(&self, team: &Team, member: usize, behind: u64, part: &Part) -> Region {
+        let at = self.slots.place(part.piece, part.block) + behind + part.bytes.start;
+        Region::new(shifted(team.scratch(member).offset, at), part.len())
+    }
+
+    /// The bytes of a piece that `member` combines, of those whose results are returned.
+    pub(super) fn share(&self, team: &Team, member: usize, piece: Piece) -> Range<u64> {
+        share(piece.count, self.size, member, team.n_members())
+    }
+
+    /// The bytes of a piece that this member leaves to others to combine.
+    pub(super) fn others_shares(&self, team: &Team, piece: Piece) -> [Range<u64>; 2] {
+        let mine = self.share(team, team.me(), piece);
+        [0..mine.start, mine.end..piece.len]
+    }
+
+    /// Copies what others need of piece `number` of this member's input, if there is that piece, into its scratch.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`] for a buffer that is not allocated.
+    pub(super) fn stage(&self, team: &Team, call: &Call<'_>, number: u64) -> Result<()> {
+        let piece = self.slots.piece(number).filter(|_| !matches!(call.input, Input::None));
+        let Some(piece) = piece else { return Ok(()) };
+        if self.returns {
+            let parts = self.others_shares(team, piece);
+            parts
+                .into_iter()
+                .try_for_each(|bytes| self.stage_part(team, call, &Part::new(piece, 0, bytes)))?;
+            return if team.checksums { self.tell_shares(team, call, piece) } else { Ok(()) };
+        }
+        let blocks = call.operation.blocks(team.n_members() as u64).0;
+        let own = unshared_block(team, call);
+        (0..team.n_members()).zip(0..blocks).filter(|&(_, block)| Some(block) != own).try_for_each(
+            |(index, block)| {
+                let part = Part::new(piece, block, 0..piece.len);
+                self.stage_part(team, call, &part)?;
+                if team.checksums { self.tell_staged(team, call, &part, index) } else { Ok(()) }
+            },
+        )
+    }
+
+    fn stage_part(&self, team: &Team, call: &Call<'_>, part: &Part) -> Result<()> {
+        let target = self.slot(team, team.me(), self.behind(places(call)), part);
+        let at = part.block * call.block_len()? + part.start();
+        let span = team.heap_of(team.me(), target)?;
+        // Lines into which results return stay with this member, if it is to have some; others are read by its peers and written to
+        // by nobody else.
+        if self.returns {
+            call.give_input(team.view(), at, span, target)?;
+        } else {
+            call.copy_input(team.view(), at, span, target)?;
+        }
+        damage_staged(team, team.me(), target);
+        Ok(())
+    }
+}
+
+/// The block of this member's input that nobody else needs.
+fn unshared_block(team: &Team, call: &Call<'_>) -> Option<u64> {
+    match call.operation {
+        Operation::ReduceScatter | Operation::Scatter | Operation::AllToAll => Some(team.me() as u64),
+        Operation::Gather if call.root == team.me() => Some(0),
+        _ => None,
+    }
+}
+
+/// Which members have staged the first pieces before they posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ahead {
+    /// Not this one.
+    NotMe,
+    /// This one, but not all.
+    MeToo,
+    All,
+}
+
+/// Stages the first pieces of `call`, which this member has not posted yet; `crowded` ones share cores.
+///
+/// # Errors
+/// [`crate::Error::OutOfRange`] for a buffer that is not allocated.
+pub(crate) fn stage_ahead(call: &Call<'_>, team: &Team, crowded: bool) -> Result<()> {
+    let staging = Staging::new(call, team, crowded);
+    (0..staging.slots.lag).try_for_each(|number| staging.stage(team, call, number))
+}

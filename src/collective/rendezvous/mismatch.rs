@@ -1,0 +1,224 @@
+//! What a member finds out, and says, when members are in different calls.
+
+use super::board::{Board, Post, index};
+use super::history::Mark;
+use crate::collective::call::{Operation, Summary};
+use crate::collective::region::LAP;
+use crate::error::{Error, Result};
+use crate::observe::Report;
+use crate::rank::Rank;
+use crate::sync::PostCell;
+
+impl Board {
+    /// The error of a wait in the call `mine`, or, where the epoch was ended because members disagree, or the deadline has passed while
+    /// they do, what it is that they disagree on.
+    #[cold]
+    pub(crate) fn explain(&self, mine: Summary, error: Error) -> Error {
+        let found = match &error {
+            Error::Revoked { .. } => self.told(mine),
+            Error::Timeout { .. } => self.complaints.find(mine),
+            _ => return error,
+        };
+        found.or_else(|| self.absence()).or_else(|| self.circle(mine, &error)).unwrap_or(error)
+    }
+
+    /// What members are known to disagree on when the epoch has ended: what all have posted tells of it, or else what another member has
+    /// complained of about this one, which is in the call `mine`.
+    #[cold]
+    pub(crate) fn told(&self, mine: Summary) -> Option<Error> {
+        self.disagreement().or_else(|| self.complaints.find(mine))
+    }
+
+    /// The circle in which this member, in the call `mine`, and others have waited for each other, as it seems, until the deadline of one of
+    /// them. A message that was lost looks the same: none is, unless that is asked for.
+    fn circle(&self, mine: Summary, error: &Error) -> Option<Error> {
+        let fabric = &self.fabric;
+        if fabric.is_faulty() {
+            return None;
+        }
+        let circle = |report: &Report| report.circle(fabric.rank());
+        let (rank, theirs) = match error {
+            Error::Timeout { report, .. } => circle(report.as_deref()?)?,
+            _ => circle(&Report::of(fabric.world()).ok().filter(Report::has_timed_out)?)?,
+        };
+        (theirs != mine).then_some(Error::CallMismatch { mine, rank, theirs })
+    }
+
+    /// Ends the epoch, since this member is in the call `mine`, and `sender` has sent what does not answer it.
+    #[cold]
+    pub(crate) fn complain(&self, sender: usize, mine: Summary, theirs: Summary) -> Error {
+        self.complaints.lodge(sender, mine, theirs);
+        self.revoke();
+        Error::CallMismatch { mine, rank: self.members[sender], theirs }
+    }
+
+    /// Ends the epoch, since this member is in the call `mine`, and others wait for it in another one. All are told.
+    #[cold]
+    pub(crate) fn object(&self, mine: Summary) {
+        for member in (0..self.members.len()).filter(|&member| member != self.me) {
+            let theirs = self.awaited_in(member).unwrap_or(Summary::NONE);
+            self.complaints.lodge(member, mine, theirs);
+        }
+        self.revoke();
+    }
+
+    /// The call in which `member` waits for this one, which has not come to it: an operation, or a meeting of all ranks.
+    ///
+    /// # Ordering
+    /// When there is one, acquires everything that member did before (C1, C2, B1).
+    pub(crate) fn awaited_in(&self, member: usize) -> Option<Summary> {
+        let posted = |ahead| {
+            let sequence = self.sequence.wrapping_add(ahead);
+            let cell = &self.posts[member][index(sequence)];
+            cell.shows(sequence).then(|| Post(cell).mark().summary())
+        };
+        let waits = self.awaits.tells(member, self.sequence.wrapping_add(1));
+        // Not every step is posted.
+        let operation = || waits.then(|| (1..LAP).rev().find_map(posted)).flatten();
+        operation().or_else(|| self.elsewhere.as_ref()?.call_of(self.members[member]))
+    }
+
+    /// Ends the epoch, since this member and `member` are in different calls, or have been.
+    #[cold]
+    pub(super) fn disagree(&self, member: usize, turn: usize) -> Error {
+        let (rank, theirs) = (self.members[member], Post(&self.posts[member][turn]).mark().summary());
+        self.convict(rank, self.mine[turn].summary(), theirs)
+    }
+
+    /// Ends the epoch, since this member, in the call `mine`, has found `rank` in the call `theirs`; or since some member differs from
+    /// this one before that. All members are told, who may be in messages still; a rank need not be one.
+    #[cold]
+    pub(crate) fn convict(&self, rank: Rank, mine: Summary, theirs: Summary) -> Error {
+        let (mine, rank, theirs) = self.first_difference().unwrap_or((mine, rank, theirs));
+        if let Some(odd) = self.members.iter().position(|&member| member == rank) {
+            self.complaints.lodge(odd, mine, theirs);
+            let others = (0..self.members.len()).filter(|&other| other != self.me && other != odd);
+            others.for_each(|other| self.complaints.pass_on(other, odd, theirs));
+        }
+        self.revoke();
+        Error::CallMismatch { mine, rank, theirs }
+    }
+
+    /// The error of the first operation in which some member did something else than this one, as far back as the ring goes.
+    #[cold]
+    pub(crate) fn disagreement(&self) -> Option<Error> {
+        self.first_difference().map(|(mine, rank, theirs)| Error::CallMismatch { mine, rank, theirs })
+    }
+
+    /// What this member did there, and which rank did what else.
+    fn first_difference(&self) -> Option<(Summary, Rank, Summary)> {
+        let last = (0..LAP).map(|ago| self.sequence.wrapping_sub(ago)).take_while(|&sequence| sequence != 0);
+        let both = last.flat_map(|sequence| (0..self.members.len()).map(move |member| (sequence, member)));
+        both.filter_map(|(sequence, member)| self.difference(sequence, member)).last()
+    }
+
+    /// What the posts of this member and of `member` for `sequence` say, if they are up and differ.
+    fn difference(&self, sequence: u64, member: usize) -> Option<(Summary, Rank, Summary)> {
+        shown(&self.posts[self.me], sequence)?;
+        let mine = self.mine[index(sequence)].summary();
+        let theirs = kept(&self.posts[member], sequence)?.summary();
+        (theirs != mine).then_some((mine, self.members[member], theirs))
+    }
+
+    /// The error that a member is elsewhere, if one is.
+    fn absence(&self) -> Option<Error> {
+        let mine = self.last_posted();
+        self.absent().map(|(rank, theirs)| Error::CallMismatch { mine, rank, theirs })
+    }
+
+    pub(super) fn last_posted(&self) -> Summary {
+        self.mine[index(self.posted)].summary()
+    }
+
+    /// A member that is elsewhere, and in which call, before it has come to what this one has posted last.
+    pub(super) fn absent(&self) -> Option<(Rank, Summary)> {
+        let (elsewhere, posted) = (self.elsewhere.as_ref()?, self.posted);
+        self.members.iter().zip(&self.posts).find_map(|(&rank, posts)| {
+            let call = elsewhere.call_of(rank)?;
+            (!posts[index(posted)].shows(posted)).then_some((rank, call))
+        })
+    }
+
+    /// Looks, when all members have come to the end, whether they have done the same until then. Who waited for nobody in its last
+    /// operations, as the root of a broadcast, has not been told yet.
+    ///
+    /// # Errors
+    /// [`Error::CallMismatch`]; each member has it, as each sees what all have posted.
+    pub(crate) fn check_end(&self) -> Result<()> {
+        if let Some(error) = self.disagreement() {
+            return Err(error);
+        }
+        let end = Summary::new(Operation::Finalize);
+        if let Some((rank, theirs)) = self.gone_on().next() {
+            return Err(Error::CallMismatch { mine: end, rank, theirs });
+        }
+        let turn = index(self.posted);
+        let mut others = self.members.iter().zip(&self.posts);
+        match others.find(|(_, posts)| self.posted != 0 && !posts[turn].shows(self.posted)) {
+            Some((&rank, _)) => {
+                Err(Error::CallMismatch { mine: self.mine[turn].summary(), rank, theirs: end })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The members that have gone on to an operation that this one has not come to, and what each does there.
+    pub(crate) fn gone_on(&self) -> impl Iterator<Item = (Rank, Summary)> {
+        let next = self.sequence.wrapping_add(1);
+        let posts = self.members.iter().zip(&self.posts);
+        // They stay up: only who has seen a later post of this member would write over them.
+        posts
+            .filter(move |(_, posts)| posts[index(next)].shows(next))
+            .map(move |(&rank, posts)| (rank, Post(&posts[index(next)]).mark().summary()))
+    }
+}
+
+/// The mark of the post for `sequence` in the ring of a member, if it is up there.
+fn shown(posts: &[PostCell], sequence: u64) -> Option<Mark> {
+    let cell = &posts[index(sequence)];
+    (cell.shows(sequence) && !cell.shows(sequence.wrapping_add(1))).then(|| Post(cell).mark())
+}
+
+/// The same of a post that is no longer the current one, and that its owner may be writing over: it may be a lap ahead if it has waited
+/// for nobody since. What it has posted next tells of the calls before, and not of what is half written. On processors on which stores overtake
+/// each other that may not be up yet: then an error may name half of another call.
+fn kept(posts: &[PostCell], sequence: u64) -> Option<Mark> {
+    let mark = shown(posts, sequence)?;
+    let next = || (1..LAP).find_map(|ahead| shown(posts, sequence.wrapping_add(ahead)));
+    // Its owner may have posted twice while the first look passed from one slot to the next. Whoever sees one post sees those before.
+    let is_kept = next().is_none() || next().is_some_and(|next| mark.precedes(next));
+    is_kept.then_some(mark)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collective::region::TURNS;
+
+    #[test]
+    fn a_post_that_is_being_written_over_tells_of_no_call() {
+        let posts: [PostCell; TURNS] = std::array::from_fn(|_| PostCell::new());
+        let (broadcast, reduce) = (Summary::new(Operation::Broadcast), Summary::new(Operation::Reduce));
+        let mut history = 0;
+        for sequence in 1..=LAP {
+            // A number in between is that of a step.
+            if sequence != 3 {
+                let mark = Mark::new(broadcast.rooted(0), history);
+                posts[index(sequence)].post(sequence, mark.0, &[]);
+                history = mark.mixed();
+            }
+            let is_kept =
+                |number| kept(&posts, number).is_some_and(|mark| mark.summary() == broadcast.rooted(0));
+            assert!((1..=sequence).all(|number| is_kept(number) == (number != 3)), "{sequence}");
+        }
+        let [first_word, _] = Mark::new(reduce, history).0;
+        posts[index(1)].fetch(first_word);
+        assert_ne!(shown(&posts, 1).map(Mark::summary), Some(broadcast.rooted(0)), "half of the next one");
+        assert_eq!(kept(&posts, 1), None);
+        posts[index(1)].post(1 + LAP, Mark::new(reduce, history).0, &[]);
+        assert_eq!((kept(&posts, 1), kept(&posts, 1 + LAP).map(Mark::summary)), (None, Some(reduce)));
+        posts[index(2)].fetch(first_word);
+        assert_eq!(kept(&posts, 2), None, "half of what is to follow");
+        assert_eq!(kept(&posts, 4).map(Mark::summary), Some(broadcast.rooted(0)), "untouched");
+    }
+}

@@ -1,0 +1,109 @@
+//! Opens the pipes of a communicator, all of one kind at a time.
+//!
+//! Direct pipes have semaphores in the members' regions, and need no agreement: the first call that moves data over them opens
+//! them. Proxied ones need seats, as triggers name semaphores by seat: members take these together (`seating.rs`) when they choose
+//! proxied channels together.
+
+pub(crate) mod agree_slots;
+pub(crate) mod checksum;
+pub(crate) mod pipe;
+
+use std::sync::Arc;
+
+use crate::channel::{MemoryChannel, Port, PortChannel, SetAside};
+use crate::collective::call::{ChannelKind, Operation, Summary};
+use crate::collective::rendezvous::members::Team;
+use crate::error::{Error, Result};
+use pipe::End;
+
+/// What opens proxied channels for pipes.
+pub(crate) trait OpenPorts: std::fmt::Debug + Send + Sync {
+    /// A place to push triggers for one channel.
+    ///
+    /// # Errors
+    /// [`Error::Exhausted`] when there are no more producers of a fifo; [`Error::Os`] when the proxy cannot be started.
+    fn open_port(&self) -> Result<Port>;
+}
+
+/// One member's pipes.
+#[derive(Debug)]
+pub(crate) struct Pipework {
+    opener: Arc<dyn OpenPorts>,
+    pub(crate) ends: Vec<Option<End>>,
+    pub(crate) memory: Vec<Option<MemoryChannel>>,
+    pub(crate) ports: Vec<Option<PortChannel>>,
+}
+
+impl Pipework {
+    /// No pipes yet; `opener` is asked for those that need a proxy.
+    pub(crate) fn new(opener: Arc<dyn OpenPorts>) -> Self {
+        Self { opener, ends: Vec::new(), memory: Vec::new(), ports: Vec::new() }
+    }
+
+    /// Sees to it that the pipes of `kind` are open, as far as this member can do it alone.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for regions that are not allocated; [`Error::Unavailable`] for proxied ones that nobody has opened.
+    #[inline]
+    pub(crate) fn require(&mut self, team: &Team, kind: ChannelKind) -> Result<()> {
+        match kind {
+            ChannelKind::Memory if self.memory.is_empty() => self.open_memory(team),
+            ChannelKind::Port if self.ports.is_empty() => Err(Error::Unavailable {
+                operation: "a call over proxied channels",
+                needs: "all ranks to have called set_channel_kind",
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn open_memory(&mut self, team: &Team) -> Result<()> {
+        self.open_ends(team)?;
+        self.memory = each_other(team, |peer| team.memory_channel(peer))?;
+        Ok(())
+    }
+
+    fn open_ends(&mut self, team: &Team) -> Result<()> {
+        if self.ends.is_empty() {
+            self.ends = each_other(team, |peer| End::new(team, peer))?;
+        }
+        Ok(())
+    }
+
+    /// Opens the channels of `kind` that need an agreement with the peers, unless they are open, within the call `summary` of
+    /// [`Operation::SetChannelKind`]. All members call it.
+    ///
+    /// # Errors
+    /// What kept this member from opening its own; [`Error::FailedElsewhere`]: nobody has opened any then. Otherwise those of
+    /// [`Team::exchange`]; what fails afterwards ends the epoch.
+    pub(crate) fn open(&mut self, team: &mut Team, summary: Summary, kind: ChannelKind) -> Result<()> {
+        if kind != ChannelKind::Port || !self.ports.is_empty() {
+            return Ok(());
+        }
+        let ports = self.open_ends(team).and_then(|()| each_other(team, |_| self.opener.open_port()));
+        let (ports, ready) = match ports {
+            Ok(ports) => (ports, Ok(())),
+            Err(error) => (Vec::new(), Err(error)),
+        };
+        let seats = agree_slots::take(team, Operation::SetChannelKind, summary, ready)?;
+        let open = |(port, seat): (Option<Port>, Option<SetAside>)| {
+            let both = port.zip(seat);
+            both.map(|(port, seat)| PortChannel::open_in(team.board.fabric(), seat.take(), port)).transpose()
+        };
+        let opened = ports.into_iter().zip(seats).map(open).collect::<Result<_>>();
+        self.ports = opened.inspect_err(|_| team.board.revoke())?;
+        Ok(())
+    }
+
+    /// How many messages of parcels this member has sent, less those that it has received, modulo 2^64. Over all members, each at
+    /// the same point in the order of its calls, these add up to the number of those that are left in pipes.
+    pub(crate) fn balance(&self) -> u64 {
+        self.ends.iter().flatten().map(End::balance).fold(0, u64::wrapping_add)
+    }
+}
+
+/// What `make` makes for each member but this one.
+fn each_other<T>(team: &Team, make: impl Fn(usize) -> Result<T>) -> Result<Vec<Option<T>>> {
+    let one = |member| if member == team.me() { Ok(None) } else { make(member).map(Some) };
+    (0..team.n_members()).map(one).collect()
+}
