@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::Engine;
+use super::trace::CallSpan;
 use crate::channel::{MemoryChannel, SetAside};
 use crate::collective::call::{ChannelKind, Manner, Operation, Summary};
 use crate::collective::execute::cached::Kept;
 use crate::collective::execute::custom::{CustomAlgorithm, Registration};
 use crate::collective::plan::tuning::{Choices, Table, Tuning};
-use crate::collective::rendezvous::trace;
 use crate::collective::transport::agree_slots;
 use crate::error::{Error, Result};
 
@@ -87,7 +87,7 @@ impl Engine {
 
     /// Does `run`, and notes it as `operation`.
     fn noted<T>(&mut self, operation: Operation, run: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        let begun = trace::begin_operation(&self.team, operation);
+        let begun = CallSpan::of_operation(&self.team, operation);
         let done = run(self);
         begun.end(&self.team, Manner::default(), done)
     }

@@ -3,6 +3,7 @@
 pub(crate) mod agreements;
 pub(crate) mod group;
 pub(crate) mod meet;
+pub(crate) mod trace;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -24,7 +25,6 @@ use crate::collective::region::lease::{Landlord, Lease};
 use crate::collective::rendezvous::at_barrier::Elsewhere;
 use crate::collective::rendezvous::buffers;
 use crate::collective::rendezvous::members::Team;
-use crate::collective::rendezvous::trace::{self, Together};
 use crate::collective::transport::{OpenPorts, Pipework};
 use crate::error::{Error, Result};
 use crate::heap::HeapOffset;
@@ -34,6 +34,7 @@ use crate::sync::ProgressCell;
 use agreements::{NONE_TO_BEGIN_WITH, check_balance};
 use group::Share;
 use meet::Outset;
+use trace::{CallSpan, Together};
 
 /// What runs the collective calls of one member, one after the other.
 #[derive(Debug)]
@@ -189,23 +190,11 @@ impl Engine {
     /// [`crate::Error::Panicked`] when an operator of the program's own did. All but those of the arguments end the epoch.
     #[inline]
     pub(crate) fn run(&mut self, call: &mut Call<'_>, manner: Manner) -> Result<()> {
-        let is_noted = self.begin_note(call, manner);
-        let done = self.run_guarded(call, manner);
-        if is_noted {
-            trace::end(&mut self.team, call, self.taken, done.is_err());
-        }
-        done
-    }
-
-    /// Begins to note `call`, if it is to be: what is done by messages between all is noted as these are delivered.
-    #[inline]
-    fn begin_note(&mut self, call: &Call<'_>, manner: Manner) -> bool {
-        if !trace::begin(&mut self.team, call.operation) {
-            return false;
-        }
+        let span = CallSpan::of_call(&self.team, call);
         let simple = Manner { algorithm: None, channel: manner.channel };
         self.taken = if call.operation.has_peer() { simple } else { Way::Small.manner() };
-        true
+        let done = self.run_guarded(call, manner);
+        span.end(&self.team, self.taken, done)
     }
 
     fn run_guarded(&mut self, call: &mut Call<'_>, manner: Manner) -> Result<()> {
@@ -222,7 +211,6 @@ impl Engine {
     #[inline]
     fn execute(&mut self, call: &mut Call<'_>, manner: Manner) -> Result<()> {
         if call.operation.has_peer() {
-            trace::clock_in(&mut self.team);
             return self.deliver(call, manner.channel);
         }
         if call.operation.is_by_messages() {
@@ -305,7 +293,6 @@ impl Engine {
     #[inline(never)]
     fn run_large(&mut self, call: &mut Call<'_>, summary: Summary, len: u64, way: Way) -> Result<()> {
         let Self { team, pipework, .. } = self;
-        trace::clock_in(team);
         if let Way::Piped(_, kind) | Way::Custom(kind) = way {
             pipework.require(team, kind)?;
         }

@@ -12,8 +12,8 @@ use arrayvec::ArrayVec;
 
 use super::eager::WORD_LEN;
 use crate::collective::call::{Algorithm, Call, ChannelKind, Input, Manner, Operation, Output, Summary};
+use crate::collective::engine::trace::CallSpan;
 use crate::collective::rendezvous::members::Team;
-use crate::collective::rendezvous::trace;
 use crate::error::Result;
 use crate::heap::HeapOffset;
 use crate::rank::MAX_RANKS;
@@ -148,7 +148,7 @@ impl Repeat<'_> {
     #[inline(never)]
     fn run_noted(self) -> Result<()> {
         let Self { again, team } = self;
-        let begun = trace::begin_word(team, again.len);
+        let begun = CallSpan::of_word(team, again.len);
         let done = again.run(team);
         let manner = Manner { algorithm: Some(Algorithm::OneShot), channel: ChannelKind::Memory };
         let done = begun.end(team, manner, done);

@@ -19,7 +19,6 @@ use crate::collective::call::{Call, Input, Operation, Output, Summary, part, par
 use crate::collective::region::MAIL_LEN;
 use crate::collective::rendezvous::board::INLINE_WORDS;
 use crate::collective::rendezvous::members::{PerMember, Team};
-use crate::collective::rendezvous::trace;
 use crate::error::Result;
 use crate::rank::MAX_RANKS;
 use crate::reduce::{Source, SourcePlace};
@@ -29,9 +28,6 @@ pub(crate) const INLINE_LEN: u64 = INLINE_WORDS as u64 * 8;
 
 /// The most bytes that a word holds.
 pub(crate) const WORD_LEN: u64 = 8;
-
-/// Up to so many bytes of its heap a member posts before it reads the clock for a trace: a few tens of nanoseconds.
-const SWIFT_LEN: u64 = 4 << 10;
 
 /// The most bytes that a member contributes to `call` among `n_members`.
 ///
@@ -49,9 +45,6 @@ pub(crate) fn input_len(call: &Call<'_>, n_members: usize) -> Result<u64> {
 /// Those of [`crate::collective::rendezvous::board::Board::await_post`]; [`crate::Error::OutOfRange`] for buffers that are not allocated.
 #[inline]
 pub(crate) fn run(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64) -> Result<()> {
-    if trace::is_unclocked(team) && !posts_at_once(team, call, len) {
-        trace::clock_in(team);
-    }
     team.board.begin(call.operation)?;
     let is_word = len <= WORD_LEN && matches!(call.operation, Operation::AllReduce | Operation::Reduce);
     if is_word && !team.is_watched() && !call.is_scaled() {
@@ -68,9 +61,6 @@ pub(crate) fn run_telling(
     len: u64,
     told: u64,
 ) -> Result<()> {
-    if trace::is_unclocked(team) {
-        trace::clock_in(team);
-    }
     team.board.begin(call.operation)?;
     exchange(team, call, summary, len, &[told])
 }
@@ -85,7 +75,6 @@ fn exchange(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64, to
     } else {
         post_mail(team, call, summary, len, told)?;
     }
-    trace::prepare(team, call);
     if matches!(call.output, Output::None) {
         return Ok(());
     }
@@ -101,7 +90,6 @@ fn exchange(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64, to
 fn reduce_word(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64) -> Result<()> {
     let word = call.input_word(team.view(), len)?;
     team.board.post(summary, [0; 2], &[word]);
-    trace::prepare(team, call);
     if matches!(call.output, Output::None) {
         return Ok(());
     }
@@ -136,17 +124,6 @@ fn post_mail(team: &mut Team, call: &Call<'_>, summary: Summary, len: u64, told:
     }
     team.board.post(summary, [0, combine::own_scalar(call)], told);
     Ok(())
-}
-
-/// Whether this member has next to nothing to do before it posts, and waits for others then.
-fn posts_at_once(team: &Team, call: &Call<'_>, len: u64) -> bool {
-    let awaits_none =
-        matches!(call.operation, Operation::Broadcast | Operation::Scatter) && call.root == team.me();
-    len <= SWIFT_LEN
-        && matches!(call.input, Input::Heap(_) | Input::None)
-        && !(matches!(call.output, Output::None) || awaits_none)
-        && !team.is_watched()
-        && team.board.has_room()
 }
 
 /// Waits for the members whose input this one needs.

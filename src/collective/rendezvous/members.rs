@@ -5,7 +5,6 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 
 use super::board::Board;
-use super::trace::Draft;
 use crate::channel::{Fabric, MemoryChannel};
 use crate::collective::call::{Operation, Summary};
 use crate::collective::region::lease::{Landlord, Lease};
@@ -30,8 +29,6 @@ pub(crate) struct Team {
     parks: Vec<CellRef<ParkCell>>,
     /// Whether what goes through pipes, stages and posts is checked.
     pub(crate) checksums: bool,
-    /// What is noted of the call that it is in.
-    pub(crate) draft: Draft,
     pub(crate) board: Board,
 }
 
@@ -59,10 +56,7 @@ impl Team {
         let board = Board::new(fabric, &members, &bases, me, lease.departures().clone())?;
         let parks = members.iter().map(|&rank| fabric.world().cells(rank).message_park()).collect();
         let (view, checksums) = (fabric.heap().view().clone(), fabric.takes_checksums());
-        Ok((
-            Self { members, me, bases, layout, view, parks, checksums, draft: Draft::default(), board },
-            lease,
-        ))
+        Ok((Self { members, me, bases, layout, view, parks, checksums, board }, lease))
     }
 
     /// How many members there are.

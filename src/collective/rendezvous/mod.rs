@@ -9,5 +9,4 @@ pub(crate) mod members;
 pub(crate) mod mismatch;
 pub(crate) mod mismatch_report;
 pub(crate) mod progress;
-pub(crate) mod trace;
 pub(crate) mod waiting;

@@ -31,7 +31,7 @@
 //! too long, both ways of an all-reduce on ordinary memory are tried out ([`detour`](crate::collective::plan::measured)). In place lines are in the cache, and
 //! results go there.
 
-pub(crate) mod checksum;
+pub(crate) mod checked;
 pub(crate) mod slots;
 pub(crate) mod staging;
 
@@ -40,12 +40,12 @@ use std::ops::Range;
 use super::combine;
 use crate::collective::call::{Call, Operation, Output, part_mut, shifted};
 use crate::collective::rendezvous::members::{PerMember, Team, fill};
-use crate::error::{Error, Result};
-use crate::faults::STAGE;
-use crate::heap::{Place, Region};
+use crate::error::Result;
+use crate::heap::Region;
 use crate::reduce::{Source, SourcePlace, Target};
 use crate::shm::copy::fills_cache;
 use crate::shm::{ReadSoon, Span};
+use checked::Checked;
 use slots::Piece;
 use staging::Staging;
 pub(crate) use staging::{Ahead, stage_ahead};
@@ -85,6 +85,37 @@ impl Part {
     }
 }
 
+/// Moves bytes between buffers and the scratches of members, from one step to the next.
+trait MovePieces {
+    /// Copies what others need of piece `number` of this member's input, if there is that piece,
+    /// into its scratch.
+    fn stage(&self, team: &Team, call: &Call<'_>, number: u64) -> Result<()>;
+
+    /// Copies block `block` of what `member` has staged to block `to` of this member's output, if
+    /// it has one. A member takes its own where that lies.
+    fn take(
+        &self,
+        team: &Team,
+        call: &mut Call<'_>,
+        piece: Piece,
+        member: usize,
+        block: usize,
+        to: u64,
+    ) -> Result<()>;
+
+    /// Combines `part` of all inputs, this member's own where it lies, into its output and the
+    /// scratches of the members that get the result.
+    fn reduce(&self, team: &Team, call: &mut Call<'_>, part: &Part) -> Result<()>;
+
+    /// Copies the results that others have left in this member's scratch into its output, if it
+    /// has one.
+    fn take_results(&self, team: &Team, call: &mut Call<'_>, piece: Piece) -> Result<()>;
+
+    /// Takes the results of `done` out of the slot in which it stages `next`, of which it is as
+    /// long.
+    fn exchange(&self, team: &Team, call: &mut Call<'_>, done: Piece, next: Piece) -> Result<()>;
+}
+
 impl Pipeline {
     /// The way to execute `call`, which all members of `team` have posted; `crowded` ones share cores. Whether results are `read_soon`
     /// goes by their length if it is not said.
@@ -101,19 +132,35 @@ impl Pipeline {
     /// Executes `call` after all members have posted, and some have staged `ahead`.
     ///
     /// # Errors
-    /// Those of [`crate::collective::rendezvous::board::Board::await_post`]; [`crate::Error::OutOfRange`] for buffers that are not allocated.
+    /// Those of [`crate::collective::rendezvous::board::Board::await_post`];
+    /// [`crate::Error::OutOfRange`] for buffers that are not allocated.
     pub(crate) fn run(&self, team: &mut Team, call: &mut Call<'_>, ahead: Ahead) -> Result<()> {
+        if team.is_watched() {
+            self.take_steps(&Checked::new(self), team, call, ahead)
+        } else {
+            self.take_steps(self, team, call, ahead)
+        }
+    }
+
+    /// Takes all steps of `call`, in which `moves` moves the bytes.
+    fn take_steps(
+        &self,
+        moves: &impl MovePieces,
+        team: &mut Team,
+        call: &mut Call<'_>,
+        ahead: Ahead,
+    ) -> Result<()> {
         let slots = self.staging.slots;
-        let first = self.begin(team, call, ahead)?;
+        let first = self.begin(moves, team, call, ahead)?;
         let n_told = if ahead == Ahead::All { slots.lag } else { 0 };
         for number in 0..slots.pieces + slots.lag {
             if number >= n_told {
                 team.board.await_step(first.wrapping_add(number), call.operation)?;
             }
             if let Some(piece) = slots.piece(number) {
-                self.work(team, call, piece)?;
+                self.work(moves, team, call, piece)?;
             }
-            self.turn_over(team, call, number)?;
+            self.turn_over(moves, team, call, number)?;
             if number < slots.pieces {
                 team.board.step();
             }
@@ -122,7 +169,7 @@ impl Pipeline {
     }
 
     /// Takes the steps before which nothing has to be waited for; returns the first.
-    fn begin(&self, team: &mut Team, call: &Call<'_>, ahead: Ahead) -> Result<u64> {
+    fn begin(&self, moves: &impl MovePieces, team: &mut Team, call: &Call<'_>, ahead: Ahead) -> Result<u64> {
         let lag = self.staging.slots.lag;
         if ahead == Ahead::All {
             return Ok(team.board.skip_steps(lag));
@@ -130,7 +177,7 @@ impl Pipeline {
         let mut last = 0;
         for number in 0..lag {
             if ahead == Ahead::NotMe {
-                self.staging.stage(team, call, number)?;
+                moves.stage(team, call, number)?;
             }
             last = team.board.step();
         }
@@ -138,105 +185,46 @@ impl Pipeline {
     }
 
     /// Takes the results of the piece before `number` whose slot is free then, and stages the next one there.
-    fn turn_over(&self, team: &Team, call: &mut Call<'_>, number: u64) -> Result<()> {
+    fn turn_over(
+        &self,
+        moves: &impl MovePieces,
+        team: &Team,
+        call: &mut Call<'_>,
+        number: u64,
+    ) -> Result<()> {
         let slots = self.staging.slots;
         let later = number + slots.lag;
         let done = number.checked_sub(slots.lag).and_then(|number| slots.piece(number));
         match (done.filter(|_| self.staging.returns), slots.piece(later)) {
-            (Some(done), Some(next)) if done.count == next.count => self.exchange(team, call, done, next),
+            (Some(done), Some(next)) if done.count == next.count => moves.exchange(team, call, done, next),
             (Some(done), _) => {
-                self.take_results(team, call, done)?;
-                self.staging.stage(team, call, later)
+                moves.take_results(team, call, done)?;
+                moves.stage(team, call, later)
             }
-            (None, _) => self.staging.stage(team, call, later),
+            (None, _) => moves.stage(team, call, later),
         }
     }
 
-    /// Takes the results of `done` out of the slot in which it stages `next`, of which it is as long.
-    fn exchange(&self, team: &Team, call: &mut Call<'_>, done: Piece, next: Piece) -> Result<()> {
-        if team.checksums {
-            self.check_results(team, call, done)?;
+    /// Uses the inputs that all have staged.
+    fn work(&self, moves: &impl MovePieces, team: &Team, call: &mut Call<'_>, piece: Piece) -> Result<()> {
+        let (me, n) = (team.me(), team.n_members());
+        match call.operation {
+            Operation::AllReduce | Operation::Reduce => {
+                moves.reduce(team, call, &Part::new(piece, 0, self.staging.share(team, me, piece)))
+            }
+            Operation::ReduceScatter => moves.reduce(team, call, &Part::new(piece, me as u64, 0..piece.len)),
+            Operation::Broadcast => moves.take(team, call, piece, call.root, 0, 0),
+            Operation::Scatter => moves.take(team, call, piece, call.root, me, 0),
+            Operation::AllToAll => {
+                (0..n).try_for_each(|member| moves.take(team, call, piece, member, me, member as u64))
+            }
+            _ => (0..n).try_for_each(|member| moves.take(team, call, piece, member, 0, member as u64)),
         }
-        self.staging.others_shares(team, done).into_iter().try_for_each(|bytes| {
-            let part = Part::new(done, 0, bytes);
-            let region = self.slot(team, team.me(), &part);
-            let span = team.heap_of(team.me(), region)?;
-            let input_at = next.start + part.bytes.start;
-            call.exchange(team.view(), part.start(), input_at, span, region, self.read_soon)?;
-            damage_staged(team, team.me(), region);
-            Ok::<_, Error>(())
-        })?;
-        if team.checksums { self.staging.tell_shares(team, call, next) } else { Ok(()) }
     }
 
     /// Where `part` is in the scratch of `member`.
     fn slot(&self, team: &Team, member: usize, part: &Part) -> Region {
         self.staging.slot(team, member, self.behind[member], part)
-    }
-
-    /// Uses the inputs that all have staged.
-    fn work(&self, team: &Team, call: &mut Call<'_>, piece: Piece) -> Result<()> {
-        let (me, n) = (team.me(), team.n_members());
-        match call.operation {
-            Operation::AllReduce | Operation::Reduce => {
-                self.reduce(team, call, &Part::new(piece, 0, self.staging.share(team, me, piece)))
-            }
-            Operation::ReduceScatter => self.reduce(team, call, &Part::new(piece, me as u64, 0..piece.len)),
-            Operation::Broadcast => self.take(team, call, piece, call.root, 0, 0),
-            Operation::Scatter => self.take(team, call, piece, call.root, me, 0),
-            Operation::AllToAll => {
-                (0..n).try_for_each(|member| self.take(team, call, piece, member, me, member as u64))
-            }
-            _ => (0..n).try_for_each(|member| self.take(team, call, piece, member, 0, member as u64)),
-        }
-    }
-
-    /// Copies block `block` of what `member` has staged to block `to` of this member's output, if it has one; what is its own it takes
-    /// where it lies.
-    fn take(
-        &self,
-        team: &Team,
-        call: &mut Call<'_>,
-        piece: Piece,
-        member: usize,
-        block: usize,
-        to: u64,
-    ) -> Result<()> {
-        let part = Part::new(piece, block as u64, 0..piece.len);
-        let at = to * call.block_len()? + piece.start;
-        if member == team.me() {
-            let input_at = part.block * call.block_len()? + piece.start;
-            return call.keep(team.view(), input_at, at, piece.len);
-        }
-        if team.checksums && !matches!(call.output, Output::None) {
-            self.check_staged(team, call, member, &part, block)?;
-        }
-        let source = self.slot(team, member, &part);
-        let span = team.heap_of(member, source)?;
-        call.output.copy(team.view(), at, span, source.offset.get(), source.len)
-    }
-
-    /// Combines `part` of all inputs, this member's own where it lies, into its output and the scratches of those who need the
-    /// result.
-    fn reduce(&self, team: &Team, call: &mut Call<'_>, part: &Part) -> Result<()> {
-        if part.len() == 0 {
-            return Ok(());
-        }
-        let (me, members) = (team.me(), 0..team.n_members());
-        if team.checksums {
-            let mut others = members.clone().filter(|&member| member != me);
-            others.try_for_each(|member| self.check_staged(team, call, member, part, me))?;
-        }
-        let receivers = receivers(call.operation, call.root, members.end);
-        self.combine(team, call, part, receivers.clone())?;
-        if team.checksums {
-            self.tell_result(team, call, part)?;
-        }
-        if team.board.fabric().is_faulty() {
-            let others = receivers.filter(|&member| member != me);
-            others.for_each(|member| damage_staged(team, member, self.slot(team, member, part)));
-        }
-        Ok(())
     }
 
     /// Combines `part` of all inputs into the output and the scratches of `receivers`.
@@ -297,17 +285,56 @@ impl Pipeline {
         let region = self.slot(team, member, part);
         Ok((team.heap_of(member, region)?, region.offset.get()))
     }
+}
 
-    /// Copies the results that others have left in this member's scratch into its output, if it has one.
-    fn take_results(&self, team: &Team, call: &mut Call<'_>, piece: Piece) -> Result<()> {
-        if team.checksums {
-            self.check_results(team, call, piece)?;
+impl MovePieces for Pipeline {
+    fn stage(&self, team: &Team, call: &Call<'_>, number: u64) -> Result<()> {
+        self.staging.stage(team, call, number)
+    }
+
+    fn take(
+        &self,
+        team: &Team,
+        call: &mut Call<'_>,
+        piece: Piece,
+        member: usize,
+        block: usize,
+        to: u64,
+    ) -> Result<()> {
+        let part = Part::new(piece, block as u64, 0..piece.len);
+        let at = to * call.block_len()? + piece.start;
+        if member == team.me() {
+            let input_at = part.block * call.block_len()? + piece.start;
+            return call.keep(team.view(), input_at, at, piece.len);
         }
+        let (span, offset) = self.staged(team, member, &part)?;
+        call.output.copy(team.view(), at, span, offset, part.len())
+    }
+
+    fn reduce(&self, team: &Team, call: &mut Call<'_>, part: &Part) -> Result<()> {
+        if part.len() == 0 {
+            return Ok(());
+        }
+        let receivers = receivers(call.operation, call.root, team.n_members());
+        self.combine(team, call, part, receivers)
+    }
+
+    fn take_results(&self, team: &Team, call: &mut Call<'_>, piece: Piece) -> Result<()> {
         self.staging.others_shares(team, piece).into_iter().try_for_each(|bytes| {
             let part = Part::new(piece, 0, bytes);
             let source = self.slot(team, team.me(), &part);
             let span = team.heap_of(team.me(), source)?;
             call.take_result(team.view(), part.start(), span, source, self.read_soon)
+        })
+    }
+
+    fn exchange(&self, team: &Team, call: &mut Call<'_>, done: Piece, next: Piece) -> Result<()> {
+        self.staging.others_shares(team, done).into_iter().try_for_each(|bytes| {
+            let part = Part::new(done, 0, bytes);
+            let region = self.slot(team, team.me(), &part);
+            let span = team.heap_of(team.me(), region)?;
+            let input_at = next.start + part.bytes.start;
+            call.exchange(team.view(), part.start(), input_at, span, region, self.read_soon)
         })
     }
 }
@@ -319,15 +346,6 @@ fn by_length(call: &Call<'_>, n_members: u64) -> ReadSoon {
     let n_outputs = if call.operation == Operation::Reduce { 1 } else { n_members };
     // By half, as a copy reads as much as it writes.
     if fills_cache(len.saturating_mul(n_members + n_outputs) / 2) { ReadSoon::No } else { ReadSoon::Yes }
-}
-
-/// Has faults strike what this member has written to `region` of the heap of `member`.
-#[inline]
-fn damage_staged(team: &Team, member: usize, region: Region) {
-    let fabric = team.board.fabric();
-    if fabric.is_faulty() {
-        fabric.damage(STAGE, Place { rank: team.members()[member], offset: region.offset }, region.len);
-    }
 }
 
 /// The members in whose scratch the results of `operation` are left.

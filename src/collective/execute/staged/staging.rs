@@ -15,7 +15,7 @@
 use std::ops::Range;
 
 use super::slots::{Piece, Slots, returns};
-use super::{Part, damage_staged};
+use super::{Part, checked};
 use crate::collective::call::{Call, Input, Operation, shifted};
 use crate::collective::execute::zero_copy::share;
 use crate::collective::rendezvous::buffers::{behind_line, places};
@@ -67,39 +67,51 @@ impl Staging {
     /// # Errors
     /// [`crate::Error::OutOfRange`] for a buffer that is not allocated.
     pub(super) fn stage(&self, team: &Team, call: &Call<'_>, number: u64) -> Result<()> {
-        let piece = self.slots.piece(number).filter(|_| !matches!(call.input, Input::None));
-        let Some(piece) = piece else { return Ok(()) };
+        let Some(piece) = self.own_piece(call, number) else { return Ok(()) };
+        self.each_part(team, call, piece, |_, part| self.stage_part(team, call, part))
+    }
+
+    /// Piece `number` of this member's input, if there is one.
+    pub(super) fn own_piece(&self, call: &Call<'_>, number: u64) -> Option<Piece> {
+        self.slots.piece(number).filter(|_| !matches!(call.input, Input::None))
+    }
+
+    /// Hands `visit` each part of `piece` that this member stages, with its number among them.
+    pub(super) fn each_part(
+        &self,
+        team: &Team,
+        call: &Call<'_>,
+        piece: Piece,
+        mut visit: impl FnMut(usize, &Part) -> Result<()>,
+    ) -> Result<()> {
         if self.returns {
-            let parts = self.others_shares(team, piece);
-            parts
-                .into_iter()
-                .try_for_each(|bytes| self.stage_part(team, call, &Part::new(piece, 0, bytes)))?;
-            return if team.checksums { self.tell_shares(team, call, piece) } else { Ok(()) };
+            let mut parts = self.others_shares(team, piece).into_iter().enumerate();
+            return parts.try_for_each(|(index, bytes)| visit(index, &Part::new(piece, 0, bytes)));
         }
         let blocks = call.operation.blocks(team.n_members() as u64).0;
         let own = unshared_block(team, call);
-        (0..team.n_members()).zip(0..blocks).filter(|&(_, block)| Some(block) != own).try_for_each(
-            |(index, block)| {
-                let part = Part::new(piece, block, 0..piece.len);
-                self.stage_part(team, call, &part)?;
-                if team.checksums { self.tell_staged(team, call, &part, index) } else { Ok(()) }
-            },
-        )
+        (0..team.n_members())
+            .zip(0..blocks)
+            .filter(|&(_, block)| Some(block) != own)
+            .try_for_each(|(index, block)| visit(index, &Part::new(piece, block, 0..piece.len)))
+    }
+
+    /// Where `part` of this member's input is staged.
+    pub(super) fn own_slot(&self, team: &Team, call: &Call<'_>, part: &Part) -> Region {
+        self.slot(team, team.me(), self.behind(places(call)), part)
     }
 
     fn stage_part(&self, team: &Team, call: &Call<'_>, part: &Part) -> Result<()> {
-        let target = self.slot(team, team.me(), self.behind(places(call)), part);
+        let target = self.own_slot(team, call, part);
         let at = part.block * call.block_len()? + part.start();
         let span = team.heap_of(team.me(), target)?;
         // Lines into which results return stay with this member, if it is to have some; others are read by its peers and written to
         // by nobody else.
         if self.returns {
-            call.give_input(team.view(), at, span, target)?;
+            call.give_input(team.view(), at, span, target)
         } else {
-            call.copy_input(team.view(), at, span, target)?;
+            call.copy_input(team.view(), at, span, target)
         }
-        damage_staged(team, team.me(), target);
-        Ok(())
     }
 }
 
@@ -128,5 +140,12 @@ pub(crate) enum Ahead {
 /// [`crate::Error::OutOfRange`] for a buffer that is not allocated.
 pub(crate) fn stage_ahead(call: &Call<'_>, team: &Team, crowded: bool) -> Result<()> {
     let staging = Staging::new(call, team, crowded);
-    (0..staging.slots.lag).try_for_each(|number| staging.stage(team, call, number))
+    let is_watched = team.is_watched();
+    (0..staging.slots.lag).try_for_each(|number| {
+        if is_watched {
+            checked::stage(&staging, team, call, number)
+        } else {
+            staging.stage(team, call, number)
+        }
+    })
 }
