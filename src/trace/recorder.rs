@@ -45,12 +45,6 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// The same, done in `manner`; see [`Note::done_in`].
-    #[inline]
-    pub(crate) fn done_in(self, manner: u8) -> Self {
-        Self { note: self.note.done_in(manner), ..self }
-    }
-
     /// The same, of something that has failed, if it has.
     #[inline]
     pub(crate) fn failing(self, has_failed: bool) -> Self {

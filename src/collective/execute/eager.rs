@@ -79,7 +79,7 @@ fn exchange(team: &mut Team, call: &mut Call<'_>, summary: Summary, len: u64, to
         return Ok(());
     }
     await_inputs(team, call)?;
-    if team.checksums {
+    if team.is_watched() {
         eager_checked::check_inputs(team, call, len)?;
     }
     deliver(team, call, len, &mine)

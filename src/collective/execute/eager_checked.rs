@@ -62,6 +62,9 @@ pub(super) fn post_mail(
 #[cold]
 #[inline(never)]
 pub(super) fn check_inputs(team: &Team, call: &Call<'_>, len: u64) -> Result<()> {
+    if !team.checksums {
+        return Ok(());
+    }
     let is_inline = len <= INLINE_LEN;
     // What is inline this member knows of itself; its mail it reads as the others do.
     for member in contributors(team, call).filter(|member| !is_inline || *member != team.me()) {

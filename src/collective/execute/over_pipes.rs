@@ -3,10 +3,12 @@
 use super::algorithms::{self, Worker};
 use super::chunked::Form;
 use super::custom::{self, CustomAlgorithm};
-use crate::channel::Channel;
+use crate::channel::{MemoryChannel, PortChannel};
 use crate::collective::call::{Algorithm, Call, ChannelKind};
 use crate::collective::rendezvous::members::Team;
 use crate::collective::transport::Pipework;
+use crate::collective::transport::checked::Checked;
+use crate::collective::transport::link::{Bare, Link};
 use crate::collective::transport::pipe::Pipes;
 use crate::error::Result;
 
@@ -31,7 +33,7 @@ impl Doer<'_> {
         }
     }
 
-    fn run<C: Channel>(self, worker: &mut Worker<'_, C>) -> Result<()> {
+    fn run<L: Link>(self, worker: &mut Worker<'_, L>) -> Result<()> {
         match self {
             Self::BuiltIn(algorithm) => algorithms::run(worker, algorithm),
             Self::Custom(algorithm) => custom::run(worker, algorithm),
@@ -53,13 +55,21 @@ impl Pipework {
     ) -> Result<()> {
         let Self { ends, memory, ports, .. } = self;
         let operation = call.operation;
-        match kind {
-            ChannelKind::Memory => {
-                let pipes = Pipes { team, operation, ends, channels: memory };
+        match (kind, team.is_watched()) {
+            (ChannelKind::Memory, false) => {
+                let pipes = Pipes::<Bare<MemoryChannel>> { team, operation, ends, channels: memory };
                 doer.run(&mut Worker { pipes, call })
             }
-            ChannelKind::Port => {
-                let pipes = Pipes { team, operation, ends, channels: ports };
+            (ChannelKind::Port, false) => {
+                let pipes = Pipes::<Bare<PortChannel>> { team, operation, ends, channels: ports };
+                doer.run(&mut Worker { pipes, call })
+            }
+            (ChannelKind::Memory, true) => {
+                let pipes = Pipes::<Checked<MemoryChannel>> { team, operation, ends, channels: memory };
+                doer.run(&mut Worker { pipes, call })
+            }
+            (ChannelKind::Port, true) => {
+                let pipes = Pipes::<Checked<PortChannel>> { team, operation, ends, channels: ports };
                 doer.run(&mut Worker { pipes, call })
             }
         }

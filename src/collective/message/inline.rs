@@ -14,9 +14,9 @@
 
 use super::in_place::Replaced;
 use super::state::{Course, Stage};
-use crate::channel::Channel;
 use crate::collective::call::{ChannelKind, Input, Output, Summary, part, part_mut};
 use crate::collective::rendezvous::members::Team;
+use crate::collective::transport::link::Link;
 use crate::collective::transport::pipe::Pipes;
 use crate::error::Result;
 use crate::heap::HeapView;
@@ -59,15 +59,14 @@ impl Course {
     /// # Errors
     /// [`crate::Error::OutOfRange`] for elements that are not allocated.
     #[inline]
-    pub(super) fn post_card<C: Channel>(
+    pub(super) fn post_card<L: Link>(
         &mut self,
         input: &Input<'_>,
-        pipes: &mut Pipes<'_, C>,
+        pipes: &mut Pipes<'_, L>,
         kind: ChannelKind,
     ) -> Result<bool> {
         let team = pipes.team;
-        let may_be = self.len <= MOST && kind == ChannelKind::Memory;
-        if !may_be || team.checksums || team.board.fabric().is_faulty() {
+        if self.len > MOST || kind != ChannelKind::Memory || !L::HAS_INLINE {
             return Ok(false);
         }
         let words = words(input, team.view(), self.len)?;
@@ -84,10 +83,10 @@ impl Course {
     /// # Errors
     /// Those of [`super::Parcel::advance`].
     #[inline]
-    pub(super) fn take_card<C: Channel>(
+    pub(super) fn take_card<L: Link>(
         &mut self,
         output: &mut Output<'_>,
-        pipes: &mut Pipes<'_, C>,
+        pipes: &mut Pipes<'_, L>,
     ) -> Result<bool> {
         let Some(card) = self.card(pipes)? else { return Ok(false) };
         self.unpack(card, output, pipes.team)?;
@@ -99,10 +98,10 @@ impl Course {
     ///
     /// # Errors
     /// Those of [`super::Parcel::advance`].
-    pub(super) fn take_card_over<C: Channel>(
+    pub(super) fn take_card_over<L: Link>(
         &mut self,
         replaced: &Replaced<'_>,
-        pipes: &mut Pipes<'_, C>,
+        pipes: &mut Pipes<'_, L>,
     ) -> Result<bool> {
         let Some(card) = self.card(pipes)? else { return Ok(false) };
         if replaced.has_given(self.len) {
@@ -114,7 +113,7 @@ impl Course {
 
     /// The card that has come, which is what was called for.
     #[inline]
-    fn card<'p, C: Channel>(&self, pipes: &'p Pipes<'_, C>) -> Result<Option<&'p PostCell>> {
+    fn card<'p, L: Link>(&self, pipes: &'p Pipes<'_, L>) -> Result<Option<&'p PostCell>> {
         let come = if self.stage == Stage::Fresh { pipes.card_of(self.peer) } else { None };
         let Some(card) = come else { return Ok(None) };
         let theirs = Summary::from_words([card.word(0), card.word(1)]);

@@ -7,9 +7,12 @@ use arrayvec::ArrayVec;
 
 use super::progress::Batch;
 use super::{Parcel, Replaced};
+use crate::channel::{MemoryChannel, PortChannel};
 use crate::collective::call::{ChannelKind, Operation};
 use crate::collective::rendezvous::members::Team;
 use crate::collective::transport::Pipework;
+use crate::collective::transport::checked::Checked;
+use crate::collective::transport::link::Bare;
 use crate::collective::transport::pipe::Pipes;
 use crate::error::Result;
 use crate::rank::MAX_RANKS;
@@ -145,12 +148,22 @@ impl Pipework {
     ) -> Result<bool> {
         let Self { ends, memory, ports, .. } = self;
         let operation = Operation::Send;
-        match kind {
-            ChannelKind::Memory => {
-                parcel.advance(replaced, &mut Pipes { team, operation, ends, channels: memory }, kind)
+        match (kind, team.is_watched()) {
+            (ChannelKind::Memory, false) => {
+                let mut pipes = Pipes::<Bare<MemoryChannel>> { team, operation, ends, channels: memory };
+                parcel.advance(replaced, &mut pipes, kind)
             }
-            ChannelKind::Port => {
-                parcel.advance(replaced, &mut Pipes { team, operation, ends, channels: ports }, kind)
+            (ChannelKind::Port, false) => {
+                let mut pipes = Pipes::<Bare<PortChannel>> { team, operation, ends, channels: ports };
+                parcel.advance(replaced, &mut pipes, kind)
+            }
+            (ChannelKind::Memory, true) => {
+                let mut pipes = Pipes::<Checked<MemoryChannel>> { team, operation, ends, channels: memory };
+                parcel.advance(replaced, &mut pipes, kind)
+            }
+            (ChannelKind::Port, true) => {
+                let mut pipes = Pipes::<Checked<PortChannel>> { team, operation, ends, channels: ports };
+                parcel.advance(replaced, &mut pipes, kind)
             }
         }
     }
@@ -166,7 +179,8 @@ impl Pipework {
             // What a member's own core has moved is there, and the peers are awake.
             ChannelKind::Memory => Ok(()),
             ChannelKind::Port => {
-                Pipes { team, operation: Operation::Send, ends, channels: ports }.flush_and_wake()
+                let operation = Operation::Send;
+                Pipes::<Bare<PortChannel>> { team, operation, ends, channels: ports }.flush_and_wake()
             }
         }
     }

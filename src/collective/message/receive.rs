@@ -2,14 +2,12 @@
 
 use super::in_place::{Kept, Replaced};
 use super::state::{Course, HEADER_LEN, HERE, Stage, body_at, capacity};
-use crate::channel::Channel;
 use crate::collective::call::{Output, shifted};
 use crate::collective::rendezvous::members::Team;
-use crate::collective::transport::checksum;
+use crate::collective::transport::link::Link;
 use crate::collective::transport::pipe::{Arrival, Pipes};
 use crate::error::Result;
-use crate::faults::MESSAGE;
-use crate::heap::{HeapOffset, Place, Region};
+use crate::heap::{HeapOffset, Region};
 
 impl Course {
     /// Takes what has come into `output`.
@@ -17,10 +15,10 @@ impl Course {
     /// # Errors
     /// Those of [`super::Parcel::advance`].
     #[inline]
-    pub(super) fn receive<C: Channel>(
+    pub(super) fn receive<L: Link>(
         &mut self,
         output: &mut Output<'_>,
-        pipes: &mut Pipes<'_, C>,
+        pipes: &mut Pipes<'_, L>,
     ) -> Result<()> {
         while self.stage != Stage::Done {
             pipes.look_for_signal(self.peer);
@@ -28,12 +26,8 @@ impl Course {
                 return Ok(());
             }
             let Some((number, at)) = pipes.take_signal(self.peer) else { return Ok(()) };
-            if pipes.team.checksums {
-                pipes.check(self.arrival(number), at)?;
-                self.open_checked(output, pipes, number, at)?;
-            } else {
-                self.open(output, pipes.team, number, at)?;
-            }
+            L::arrived(pipes, self.arrival(number), at)?;
+            self.open(output, pipes, number, at)?;
             pipes.give_back(self.peer);
         }
         Ok(())
@@ -44,11 +38,7 @@ impl Course {
     /// # Errors
     /// Those of [`super::Parcel::advance`].
     #[inline(never)]
-    pub(super) fn take<C: Channel>(
-        &mut self,
-        replaced: &Replaced<'_>,
-        pipes: &mut Pipes<'_, C>,
-    ) -> Result<()> {
+    pub(super) fn take<L: Link>(&mut self, replaced: &Replaced<'_>, pipes: &mut Pipes<'_, L>) -> Result<()> {
         while self.stage != Stage::Done {
             pipes.look_for_signal(self.peer);
             if self.take_card_over(replaced, pipes)? {
@@ -56,21 +46,17 @@ impl Course {
             }
             let Some((number, at)) = self.take_signal_over(replaced, pipes)? else { return Ok(()) };
             let block = &mut *replaced.block().borrow_mut();
-            if pipes.team.checksums {
-                self.open_checked(block, pipes, number, at)?;
-            } else {
-                self.open(block, pipes.team, number, at)?;
-            }
+            self.open(block, pipes, number, at)?;
             pipes.give_back(self.peer);
         }
         Ok(())
     }
 
     /// The next message, if its signal was found and what it is copied over was given.
-    fn take_signal_over<C: Channel>(
+    fn take_signal_over<L: Link>(
         &self,
         replaced: &Replaced<'_>,
-        pipes: &mut Pipes<'_, C>,
+        pipes: &mut Pipes<'_, L>,
     ) -> Result<Option<(u64, HeapOffset)>> {
         let message = match replaced.kept() {
             Some(kept) => kept,
@@ -83,11 +69,9 @@ impl Course {
     }
 
     /// What has to be given before the message numbered `number` may be opened, which is what was sent and called for.
-    fn look_at<C: Channel>(&self, pipes: &Pipes<'_, C>, number: u64, at: HeapOffset) -> Result<Kept> {
+    fn look_at<L: Link>(&self, pipes: &Pipes<'_, L>, number: u64, at: HeapOffset) -> Result<Kept> {
         let team = pipes.team;
-        if team.checksums {
-            pipes.check(self.arrival(number), at)?;
-        }
+        L::arrived(pipes, self.arrival(number), at)?;
         let needed = match self.place(team, number, at)? {
             HERE => self.len.min(self.moved + capacity(team)),
             _ => self.len,
@@ -99,25 +83,16 @@ impl Course {
         Arrival { operation: self.operation, member: self.peer, number }
     }
 
-    /// The same as [`Course::open`], of a message that is what was sent.
-    #[cold]
-    fn open_checked<C: Channel>(
+    /// Takes what is in the message numbered `number`, at `at` of this member's heap.
+    #[inline]
+    fn open<L: Link>(
         &mut self,
         output: &mut Output<'_>,
-        pipes: &Pipes<'_, C>,
+        pipes: &Pipes<'_, L>,
         number: u64,
         at: HeapOffset,
     ) -> Result<()> {
-        if !self.open(output, pipes.team, number, at)? {
-            return Ok(());
-        }
-        let arrival = self.arrival(number);
-        checksum::check_lent(pipes.team, pipes.checks_of(arrival), output, self.len, arrival)
-    }
-
-    /// Takes what is in the message numbered `number`, at `at` of this member's heap; whether that was lent.
-    #[inline]
-    fn open(&mut self, output: &mut Output<'_>, team: &Team, number: u64, at: HeapOffset) -> Result<bool> {
+        let team = pipes.team;
         let place = self.place(team, number, at)?;
         if place == HERE {
             let len = (self.len - self.moved).min(capacity(team));
@@ -127,9 +102,10 @@ impl Course {
             self.moved += len;
         } else {
             self.take_lent(output, team, HeapOffset::new(place))?;
+            L::fetched(pipes, self.arrival(number), output, self.len)?;
         }
         self.stage = if self.moved == self.len { Stage::Done } else { Stage::Begun };
-        Ok(place != HERE)
+        Ok(())
     }
 
     /// Where the elements are that come by message `number` at `at`, or [`HERE`].
@@ -148,10 +124,6 @@ impl Course {
         let heap = team.heap_of(self.peer, Region::new(place, self.len))?;
         output.copy(team.view(), 0, heap, place.get(), self.len)?;
         self.moved = self.len;
-        if let (&mut Output::Heap(offset), true) = (output, team.board.fabric().is_faulty()) {
-            let place = Place { rank: team.members()[team.me()], offset };
-            team.board.fabric().damage(MESSAGE, place, self.len);
-        }
         Ok(())
     }
 }
