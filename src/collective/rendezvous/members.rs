@@ -180,7 +180,7 @@ impl Team {
         self.view.cells(self.members[receiver], at, PIPE_SLOTS)
     }
 
-    /// Where the checksums are of part `index` of what `member` stages, by slots (`pipeline/sums.rs`).
+    /// Where the checksums are of part `index` of what `member` stages, by slots (`execute/staged/checked.rs`).
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a region that is not allocated.
