@@ -105,7 +105,7 @@ impl Verdict {
     fn crossover_sentence(&self, report: &CompareReport, first: &Point) -> String {
         let what =
             if self.device_time.is_some() { "costs the device thread less time" } else { "is quicker" };
-        let who = match (hides(report), crowded(report)) {
+        let who = match (hides(report), oversubscribed(report)) {
             (true, _) => {
                 "a device with other work to do is better off with the proxy, one that only waits is not"
             }
@@ -260,7 +260,7 @@ fn hides(report: &CompareReport) -> bool {
 }
 
 /// Whether two devices and their proxies had to share cores.
-fn crowded(report: &CompareReport) -> bool {
+fn oversubscribed(report: &CompareReport) -> bool {
     let proxies = match report.proxy {
         ProxyPlace::Thread => 2,
         ProxyPlace::Process => 1,

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-use shmccl::proxy::{BATCH, Fifo, FifoHeader, Owner, Push, Refusal, Service, Slot, Transfer, Trigger};
+use shmccl::proxy::{
+    BATCH, Fifo, FifoHeader, ProducerOwner, Push, Service, Slot, Transfer, Trigger, TriggerRefusal,
+};
 use shmccl_limits::flags::{BareConsumer, BareFlag, BareProducer, BareSlot};
 
 use super::clock::now_ns;
@@ -144,25 +146,25 @@ fn fifo(setup: Setup, cores: Cores, patience: Duration) -> Result<(f64, u64)> {
     let mut service = Service::new(fifos.iter().map(Fifo::consumer));
     let share = SLICE / setup.producers;
     let mut ledger = Ledger::new(setup.producers);
-    let mut handler = |_: usize, trigger: &Trigger| -> Result<(), Refusal> {
+    let mut handler = |_: usize, trigger: &Trigger| -> Result<(), TriggerRefusal> {
         ledger.note(trigger);
         Ok(())
     };
     let start_line = Barrier::new(setup.producers as usize + 1);
-    let crowded = setup.producers > 1 || cores.is_one();
+    let oversubscribed = setup.producers > 1 || cores.is_one();
     // Shown when nobody serves any more, however full the fifos are.
     let given_up = BareFlag::new(0);
     let took = std::thread::scope(|scope| {
         let mut handles = Vec::new();
         for producer in 0..setup.producers {
             let fifo = &fifos[(producer % setup.fifos) as usize];
-            let run = Run { producer, share, crowded, start_line: &start_line, given_up: &given_up };
+            let run = Run { producer, share, oversubscribed, start_line: &start_line, given_up: &given_up };
             handles.push(scope.spawn(move || -> Result<()> {
                 pin(cores.producers)?;
                 if setup.exclusive {
                     produce(fifo.producer()?, run);
                 } else {
-                    let owner = Owner::new(NonZeroU32::MIN.saturating_add(producer));
+                    let owner = ProducerOwner::new(NonZeroU32::MIN.saturating_add(producer));
                     produce(fifo.shared_producer(owner)?, run);
                 }
                 Ok(())
@@ -220,7 +222,7 @@ fn serve(
 struct Run<'r> {
     producer: u32,
     share: u32,
-    crowded: bool,
+    oversubscribed: bool,
     start_line: &'r Barrier,
     given_up: &'r BareFlag,
 }
@@ -228,7 +230,7 @@ struct Run<'r> {
 /// Pushes a share of triggers that tell who pushed them and in which order, unless nobody takes them any more.
 fn produce(end: impl Push, run: Run<'_>) {
     run.start_line.wait();
-    if run.crowded {
+    if run.oversubscribed {
         push_all(end, run, std::thread::yield_now);
     } else {
         push_all(end, run, std::hint::spin_loop);
@@ -252,9 +254,9 @@ fn push_all(end: impl Push, run: Run<'_>, give_way: impl Fn()) {
 
 /// Tries until it works. Threads that share a core give way in between; one that has it spins.
 #[inline]
-fn insist(crowded: bool, mut attempt: impl FnMut() -> bool) {
+fn insist(oversubscribed: bool, mut attempt: impl FnMut() -> bool) {
     while !attempt() {
-        if crowded { std::thread::yield_now() } else { std::hint::spin_loop() }
+        if oversubscribed { std::thread::yield_now() } else { std::hint::spin_loop() }
     }
 }
 

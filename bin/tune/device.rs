@@ -40,7 +40,7 @@ pub(crate) fn run() -> Result<()> {
 /// Where races take place.
 struct Track<'c> {
     comm: &'c mut Communicator,
-    crowded: bool,
+    oversubscribed: bool,
     ground: Ground,
     gathering: Rc<RefCell<Gathering>>,
     ensemble: Ensemble,
@@ -52,11 +52,11 @@ impl<'c> Track<'c> {
         let len = elements.unwrap_or(0) * size_of::<f32>() as u64;
         let mut region = |len| comm.alloc_region(len, 4096);
         let ground = Ground { send: region(len)?, recv: region(len)?, mail: region(128)?, stage: region(0)? };
-        let crowded = comm.is_crowded()?;
+        let oversubscribed = comm.is_oversubscribed()?;
         // An operation is over when it is over everywhere.
-        let gathering = Rc::new(RefCell::new(Gathering::new(comm, Average::Most, crowded)?));
+        let gathering = Rc::new(RefCell::new(Gathering::new(comm, Average::Most, oversubscribed)?));
         let ensemble = Ensemble::new(comm)?;
-        Ok(Self { comm, crowded, ground, gathering, ensemble })
+        Ok(Self { comm, oversubscribed, ground, gathering, ensemble })
     }
 
     /// All races of the plan, with as much time for each as is left for all.
@@ -77,9 +77,10 @@ impl<'c> Track<'c> {
 
     /// One race; the figure on rank 0.
     fn race(&mut self, course: Course, time: Duration) -> Result<Option<Figure>> {
-        let (n_ranks, crowded, leads) = (self.comm.n_ranks(), self.crowded, self.ensemble.leads());
+        let (n_ranks, oversubscribed, leads) =
+            (self.comm.n_ranks(), self.oversubscribed, self.ensemble.leads());
         let built_in =
-            Table::default().algorithm(course.operation, n_ranks, crowded, course.buffers, course.len);
+            Table::default().algorithm(course.operation, n_ranks, oversubscribed, course.buffers, course.len);
         let mut algorithms = vec![built_in, built_in];
         algorithms.extend(course.algorithms(n_ranks).into_iter().filter(|other| *other != built_in));
         let workload = self.workload(course)?;
@@ -92,7 +93,7 @@ impl<'c> Track<'c> {
         Ok(leads.then(|| Figure {
             operation: course.operation.name().to_owned(),
             ranks: n_ranks,
-            crowded,
+            oversubscribed,
             buffers: course.buffers,
             bytes: course.len,
             built_in,

@@ -163,13 +163,13 @@ pub const CORES: &str = "SHMCCL_CORES";
 /// How many cores [`CORES`] tells the ranks of a job to count on (one or more; nothing where they are to be counted).
 ///
 /// With n ranks on k cores, n / k of them (rounded up) share one. Where that is one, ranks that wait spin, and operations are done as is
-/// best among ranks with a core each; otherwise they yield, and are done as is best among crowded ones
-/// ([`Communicator::is_crowded`](crate::Communicator::is_crowded)). By themselves ranks count the cores on which they may run: of a
+/// best among ranks with a core each; otherwise they yield, and are done as is best among oversubscribed ones
+/// ([`Communicator::is_oversubscribed`](crate::Communicator::is_oversubscribed)). By themselves ranks count the cores on which they may run: of a
 /// quota of processor time, or of other jobs on the same cores, they know nothing, and can be told by this. Told of more cores than there
 /// are, they go the ways of a larger machine; what is measured then is not what that machine does.
 ///
 /// Proxies are counted as before, and nobody is moved. Ranks that are told different numbers go together all the same: the ways on
-/// which they have to agree are those of crowded ranks, if any counts itself crowded.
+/// which they have to agree are those of oversubscribed ranks, if any counts itself oversubscribed.
 ///
 /// # Errors
 /// [`Error::Setting`] for another value.

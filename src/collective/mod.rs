@@ -14,7 +14,7 @@
 //! What is in `algorithms` is written once, over *pipes* of either kind of channel (`pipe`, `pipework`). The first three ways are for
 //! direct channels only: there, `one_shot` and `two_shot` are not the loops that a proxy's triggers do.
 //!
-//! What goes from one rank to one other are *parcels* (`parcel`, `delivery`), which use the same pipes. Calls that were put
+//! What goes from one rank to one other are *messages* (`message`, `delivery`), which use the same pipes. Calls that were put
 //! together in a group are run by `group`; small ones among them are done as one (`fused`).
 //!
 //! Ranks meet on the board, where each posts what it is about to do; those that disagree find out there.
@@ -34,16 +34,18 @@ mod region;
 mod rendezvous;
 mod transport;
 
-pub use call::{Algorithm, Call, ChannelKind, Operation, Summary, UnknownAlgorithm, UnknownChannelKind};
-pub(crate) use call::{Block, Input, Layout, Manner, Output};
+pub use call::{
+    Algorithm, Call, CallSignature, ChannelKind, Operation, UnknownAlgorithm, UnknownChannelKind,
+};
+pub(crate) use call::{BlockLayout, CallBlock, Choice, Input, Output};
 pub(crate) use engine::{Engine, group};
 pub use execute::cached::{Arguments, Repeat};
 pub use execute::custom::{CustomAlgorithm, Place, Registration, Steps};
 pub(crate) use execute::zero_copy::share as share_of;
 pub use plan::tuning;
-pub(crate) use region::lease::{GONE, LEFT, Landlord};
-pub(crate) use region::{LAP, RegionLayout, TURNS};
+pub(crate) use region::lease::{GONE, LEFT, RegionOwner};
+pub(crate) use region::{CommLayout, LAP, TURNS};
 pub(crate) use rendezvous::at_barrier::{call_met, call_proposed, can_agree, proposed};
-pub(crate) use rendezvous::board::post_summary;
+pub(crate) use rendezvous::board::posted_signature;
 pub(crate) use rendezvous::members::{PerMember, fill};
 pub(crate) use transport::OpenPorts;

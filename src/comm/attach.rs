@@ -19,7 +19,7 @@ use super::supervision::{Number, Supervision};
 use super::workspace::Workspace;
 use crate::bootstrap::{Joining, ProxyMode, Pulse, SegmentBacking, Shared, join_from_env};
 use crate::channel::{Control, Era, Fabric, World, serve_all};
-use crate::collective::Manner;
+use crate::collective::Choice;
 use crate::error::{Error, Result};
 use crate::heap::MemoryRegistrar;
 use crate::heap::layout::HeapShape;
@@ -256,7 +256,7 @@ impl Seat {
             meeting: Some(meeting),
             engine: None,
             loan: Loan::default(),
-            manner: Manner::default(),
+            choice: Choice::default(),
             membership: Arc::new(membership),
         })
     }

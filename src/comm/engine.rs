@@ -6,7 +6,7 @@ use super::Communicator;
 use super::submit::{Standing, Submit};
 use crate::collective::tuning::{BufferKind, Table};
 use crate::collective::{
-    Algorithm, Arguments, Call, ChannelKind, CustomAlgorithm, Engine, Operation, Repeat, Summary,
+    Algorithm, Arguments, Call, CallSignature, ChannelKind, CustomAlgorithm, Engine, Operation, Repeat,
 };
 use crate::error::Result;
 
@@ -16,7 +16,7 @@ impl Communicator {
     /// A call of an operation that the algorithm cannot do ([`Algorithm::supports`]) returns [`crate::Error::InvalidArgument`] at once, and
     /// one in which ranks have chosen differently [`crate::Error::CallMismatch`].
     pub fn set_algorithm(&mut self, algorithm: Option<Algorithm>) {
-        self.manner.algorithm = algorithm;
+        self.choice.algorithm = algorithm;
     }
 
     /// Has the data of all calls moved by channels of `kind` from now on: by each rank's own core, as at the start, or by its
@@ -31,8 +31,8 @@ impl Communicator {
     /// differently; otherwise those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
     pub fn set_channel_kind(&mut self, kind: ChannelKind) -> Result<()> {
         self.fabric().enter(Operation::SetChannelKind.name())?;
-        self.engine_for(|| Summary::new(Operation::SetChannelKind))?.choose_channels(kind)?;
-        self.manner.channel = kind;
+        self.engine_for(|| CallSignature::new(Operation::SetChannelKind))?.choose_channels(kind)?;
+        self.choice.channel = kind;
         Ok(())
     }
 
@@ -50,7 +50,8 @@ impl Communicator {
         algorithm: Arc<dyn CustomAlgorithm>,
     ) -> Result<()> {
         self.fabric().enter(Operation::RegisterAlgorithm.name())?;
-        self.engine_for(|| Summary::new(Operation::RegisterAlgorithm))?.register(operation, Some(algorithm))
+        self.engine_for(|| CallSignature::new(Operation::RegisterAlgorithm))?
+            .register(operation, Some(algorithm))
     }
 
     /// Has `operation` done as if nothing had been registered for it. Collective.
@@ -59,7 +60,7 @@ impl Communicator {
     /// Those of [`Communicator::register_algorithm`].
     pub fn unregister_algorithm(&mut self, operation: Operation) -> Result<()> {
         self.fabric().enter(Operation::RegisterAlgorithm.name())?;
-        self.engine_for(|| Summary::new(Operation::RegisterAlgorithm))?.register(operation, None)
+        self.engine_for(|| CallSignature::new(Operation::RegisterAlgorithm))?.register(operation, None)
     }
 
     /// Chooses algorithms by `table` from now on, where [`Communicator::set_algorithm`] has not. Called by all ranks, with the same
@@ -72,12 +73,12 @@ impl Communicator {
         self.fabric().can_call(Operation::SetTuning.name())?;
         self.reclaim_engine();
         if self.engine.is_none() {
-            let call = Summary::new(Operation::SetTuning);
+            let call = CallSignature::new(Operation::SetTuning);
             self.engine = Some(Box::new(self.first_engine(call, Ok(table))?));
             return Ok(());
         }
-        let crowded = self.fabric().crowded();
-        self.engine()?.tune(Ok(table), crowded)
+        let oversubscribed = self.fabric().oversubscribed();
+        self.engine()?.tune(Ok(table), oversubscribed)
     }
 
     /// What does an operation to which no rank contributes more than `len` bytes, over direct channels, unless
@@ -93,7 +94,7 @@ impl Communicator {
         buffers: BufferKind,
         len: u64,
     ) -> Result<Algorithm> {
-        Ok(self.engine()?.choice(operation, buffers, len))
+        Ok(self.engine()?.algorithm_for(operation, buffers, len))
     }
 
     /// Whether some rank shares its core with another, or with the proxy service: those that wait then give way. The first call is
@@ -101,8 +102,8 @@ impl Communicator {
     ///
     /// # Errors
     /// Those of [`Communicator::algorithm_for`].
-    pub fn is_crowded(&mut self) -> Result<bool> {
-        Ok(self.engine()?.tuning().crowded)
+    pub fn is_oversubscribed(&mut self) -> Result<bool> {
+        Ok(self.engine()?.tuning().oversubscribed)
     }
 
     /// Returns when all ranks have called it. Acquires everything that any of them did before.
@@ -141,12 +142,12 @@ impl Communicator {
     /// What runs the collectives of this communicator.
     #[inline]
     pub(super) fn engine(&mut self) -> Result<&mut Engine> {
-        self.engine_for(|| Summary::new(Operation::Prepare))
+        self.engine_for(|| CallSignature::new(Operation::Prepare))
     }
 
     /// The same for `call` of the caller's: the first one makes it, and onlookers are told that this rank is in that call meanwhile.
     #[inline]
-    pub(super) fn engine_for(&mut self, call: impl FnOnce() -> Summary) -> Result<&mut Engine> {
+    pub(super) fn engine_for(&mut self, call: impl FnOnce() -> CallSignature) -> Result<&mut Engine> {
         if self.engine.is_none() {
             self.make_engine(call())?;
         }
@@ -154,7 +155,7 @@ impl Communicator {
     }
 
     #[cold]
-    fn make_engine(&mut self, call: Summary) -> Result<()> {
+    fn make_engine(&mut self, call: CallSignature) -> Result<()> {
         self.reclaim_engine();
         if self.engine.is_none() {
             self.engine = Some(Box::new(self.first_engine(call, Table::load())?));
@@ -168,7 +169,7 @@ impl Communicator {
         operation: Operation,
         run: impl FnOnce(&mut Self) -> Result<R>,
     ) -> Result<R> {
-        let call = Summary::new(operation);
+        let call = CallSignature::new(operation);
         self.engine_for(|| call)?.begin_several(call);
         let done = run(self);
         if let Some(engine) = &mut self.engine {
@@ -195,13 +196,13 @@ impl<'a> Submit<'a> for Communicator {
 
     #[inline]
     fn submit(&mut self, mut call: Call<'a>) -> Result<()> {
-        let manner = self.manner;
+        let choice = self.choice;
         self.fabric().enter(call.operation.name())?;
-        self.engine_for(|| call.summary().in_manner(manner))?.run(&mut call, manner)
+        self.engine_for(|| call.signature().with_choice(choice))?.run(&mut call, choice)
     }
 
     #[inline]
     fn repeat(&mut self, arguments: Arguments) -> Option<Repeat<'_>> {
-        self.engine.as_mut()?.repeat(&arguments.in_manner(self.manner))
+        self.engine.as_mut()?.repeat(&arguments.with_choice(self.choice))
     }
 }

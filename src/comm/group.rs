@@ -6,7 +6,7 @@ use super::Communicator;
 use super::membership::Membership;
 use super::stream::Stream;
 use super::submit::{Standing, Submit};
-use crate::collective::group::{self, Share};
+use crate::collective::group::{self, GroupShare};
 use crate::collective::{Call, Operation};
 use crate::error::{Error, Result};
 
@@ -82,11 +82,11 @@ pub struct OnGroup<'g, 'c, 'b> {
 
 impl<'b> Party<'_, 'b> {
     /// Its calls and what executes them.
-    fn share(&mut self) -> Result<Share<'_, 'b>> {
+    fn share(&mut self) -> Result<GroupShare<'_, 'b>> {
         let Self { comm, calls } = self;
-        let manner = comm.manner;
-        let engine = comm.engine_for(|| group::summary(calls, manner))?;
-        Ok(Share { engine, manner, calls: std::mem::take(calls) })
+        let choice = comm.choice;
+        let engine = comm.engine_for(|| group::signature(calls, choice))?;
+        Ok(GroupShare { engine, choice, calls: std::mem::take(calls) })
     }
 }
 
@@ -239,7 +239,7 @@ impl<'b> Submit<'b> for OnGroup<'_, '_, 'b> {
 
     fn submit(&mut self, call: Call<'b>) -> Result<()> {
         let party = self.group.parties.get_mut(self.joined.index).ok_or(ENDED)?;
-        call.check_manner(party.comm.manner)?;
+        call.check_choice(party.comm.choice)?;
         group::put(&mut party.calls, call)
     }
 }

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::channel::{MAX_CHANNELS_PER_PEER, World};
-use crate::collective::{RegionLayout, TURNS};
+use crate::collective::{CommLayout, TURNS};
 use crate::error::{DeviceName, Result};
 use crate::heap::HeapOffset;
 use crate::heap::layout::N_FIFOS;
 use crate::logs::EPOCH;
 use crate::rank::Rank;
-use crate::shm::{HostKernel, Vital};
+use crate::shm::{HostKernel, LifeObserver};
 use crate::sync::{PostCell, ProgressCell, Revocation};
 
 /// The time from beat to beat.
@@ -65,15 +65,15 @@ impl Heart {
     fn add_board(&self, done: &mut Mixed, offset: u64) -> Result<()> {
         let at = |part: u64| HeapOffset::new(offset.saturating_add(part));
         let view = self.world.view(self.rank);
-        let progress = view.cell::<ProgressCell>(self.rank, at(RegionLayout::PROGRESS))?;
+        let progress = view.cell::<ProgressCell>(self.rank, at(CommLayout::PROGRESS))?;
         [progress.done(), progress.delivered()].into_iter().for_each(|word| done.add(word));
-        let posts = view.cells::<PostCell>(self.rank, at(RegionLayout::POSTS), TURNS as u64)?;
+        let posts = view.cells::<PostCell>(self.rank, at(CommLayout::POSTS), TURNS as u64)?;
         posts.iter().for_each(|post| done.add(post.sequence()));
         Ok(())
     }
 }
 
-impl Vital for Heart {
+impl LifeObserver for Heart {
     fn on_loss(&mut self, lost: Rank) {
         tracing::warn!(target: EPOCH, rank = %self.rank, %lost, "a peer was lost");
         self.world.control().revoke(self.world.kernel(), Revocation::PeerLost(lost));

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use super::watch::BarrierWatch;
 use crate::channel::{Fabric, World};
-use crate::collective::{Engine, Operation, Summary, call_proposed, can_agree, proposed};
+use crate::collective::{CallSignature, Engine, Operation, call_proposed, can_agree, proposed};
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{
-    AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, ParkCell, ProgressCell, Purpose, Waiting,
+    AGREEMENT_WORDS, Agreement, AgreementCell, Barrier, BarrierCell, BarrierPurpose, ParkCell, ProgressCell,
+    Waiting,
 };
 use crate::trace::{Note, Recorder, Verb};
 
@@ -30,7 +31,7 @@ pub(super) struct Meeting {
 /// A call of the program's within which ranks meet.
 #[derive(Clone, Copy, Debug)]
 struct Within {
-    call: Summary,
+    call: CallSignature,
     /// How often all had met when it began.
     since: u64,
 }
@@ -58,7 +59,7 @@ impl Meeting {
     }
 
     /// Counts no meeting until [`Meeting::end_within`]: this rank has told that it is in `call`, which errors name, here and on others.
-    pub(super) fn begin_within(&mut self, call: Summary) {
+    pub(super) fn begin_within(&mut self, call: CallSignature) {
         self.within.get_or_insert(Within { call, since: self.barrier.generation() });
     }
 
@@ -70,8 +71,8 @@ impl Meeting {
     }
 
     /// The call of the program's that is in `operation`.
-    fn call(&self, operation: Operation) -> Summary {
-        self.within.map_or(Summary::new(operation), |within| within.call)
+    fn call(&self, operation: Operation) -> CallSignature {
+        self.within.map_or(CallSignature::new(operation), |within| within.call)
     }
 
     /// By what word this rank proposes `operation`.
@@ -155,7 +156,8 @@ impl Meeting {
     #[inline]
     fn pass(&mut self, operation: Operation, engine: Option<&Engine>) -> Result<()> {
         // Who proposes something passes with those only that do: a barrier passes by barriers alone.
-        let purpose = if operation == Operation::Barrier { Purpose::Meet } else { Purpose::Hear };
+        let purpose =
+            if operation == Operation::Barrier { BarrierPurpose::Meet } else { BarrierPurpose::Hear };
         self.barrier.arrive_to(purpose, self.fabric.kernel());
         if self.barrier.poll() { Ok(()) } else { self.meet_slowly(operation, engine) }
     }
@@ -179,7 +181,7 @@ impl Meeting {
         match engine {
             // Whoever waited here may have found, while this rank was on its way, that it was in another call, and ended it by that.
             Some(engine) if has_ended => {
-                let told = engine.told(Summary::new(Operation::Finalize)).map_or(Ok(()), Err);
+                let told = engine.known_mismatch(CallSignature::new(Operation::Finalize)).map_or(Ok(()), Err);
                 told.inspect_err(|_| self.revoke())
             }
             Some(engine) => {
@@ -223,8 +225,8 @@ impl Meeting {
 
 /// The `error` of a wait in the call `mine`; or, where the epoch was ended because ranks are in different calls, which these are. What
 /// they have disagreed on before goes before what they are in now.
-fn explained(mine: Summary, error: Error, watch: &BarrierWatch<'_>) -> Error {
-    let before = || watch.engine.and_then(Engine::disagreement);
+fn explained(mine: CallSignature, error: Error, watch: &BarrierWatch<'_>) -> Error {
+    let before = || watch.engine.and_then(Engine::first_mismatch);
     let differs = |(rank, theirs)| Error::CallMismatch { mine, rank, theirs };
     let now = || watch.beside().or_else(|| watch.astray()).map(differs);
     let found = if matches!(error, Error::Revoked { .. }) { before().or_else(now) } else { None };

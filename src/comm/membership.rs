@@ -8,7 +8,7 @@ use super::recovery::Herald;
 use super::supervision::{Number, Supervision, Tidings, has_service};
 use super::workspace::Workspace;
 use crate::channel::{Blamed, Fabric};
-use crate::collective::Landlord;
+use crate::collective::RegionOwner;
 use crate::error::DeviceName;
 use crate::heap::{MemoryRegistrar, Region};
 use crate::rank::Rank;
@@ -85,7 +85,7 @@ impl Membership {
     }
 }
 
-impl Landlord for Membership {
+impl RegionOwner for Membership {
     fn take_back(&self, region: Region, departures: CellSlice<ProgressCell>) {
         self.workspace.retire(region, departures);
     }

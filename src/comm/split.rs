@@ -16,7 +16,7 @@ use super::Communicator;
 use super::stream::Loan;
 use super::workspace::{ALIGN, Workspace};
 use crate::collective::tuning::{Table, Tuning};
-use crate::collective::{ChannelKind, Engine, LAP, Operation, RegionLayout, Summary};
+use crate::collective::{CallSignature, ChannelKind, CommLayout, Engine, LAP, Operation};
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, Region};
 use crate::rank::Rank;
@@ -74,7 +74,7 @@ impl Communicator {
         }
         let bases = self.take_regions(operation, group.len() as u64)?;
         let derived = self.make_derived(&group, &bases).inspect_err(|_| self.revoke())?;
-        match self.manner.channel {
+        match self.choice.channel {
             ChannelKind::Memory => Ok(derived),
             ChannelKind::Port => self.open_ports(operation, derived),
         }
@@ -95,7 +95,7 @@ impl Communicator {
             meeting: None,
             engine: Some(Box::new(engine.with_customs(customs))),
             loan: Loan::default(),
-            manner: self.manner,
+            choice: self.choice,
             membership: self.membership.clone(),
         }))
     }
@@ -136,7 +136,7 @@ impl Communicator {
         let mut told = self.engine()?.exchange(operation, &offer(&taken))?;
         let all_ready = |told: &[Vec<u64>]| told.iter().all(|words| words[0] == READY);
         if !all_ready(&told) && self.has_all_ranks() {
-            let call = Summary::new(operation);
+            let call = CallSignature::new(operation);
             let grown = self.within_another(call, |comm| comm.grow_workspace(operation));
             let part = grown.inspect_err(|_| self.give_back(&taken))?;
             if taken.is_err() {
@@ -181,7 +181,7 @@ impl Communicator {
     /// # Errors
     /// Those of [`Communicator::alloc`]; whatever fails afterwards ends the epoch.
     #[cold]
-    pub(super) fn first_engine(&mut self, call: Summary, table: Result<Table>) -> Result<Engine> {
+    pub(super) fn first_engine(&mut self, call: CallSignature, table: Result<Table>) -> Result<Engine> {
         let operation = call.operation().unwrap_or(Operation::Prepare);
         self.fabric().activity().begin_operation(call.words(), 1);
         let made = self.within_another(call.as_first(), |comm| {
@@ -197,7 +197,12 @@ impl Communicator {
         made
     }
 
-    fn make_first_engine(&mut self, call: Summary, table: Result<Table>, part: Region) -> Result<Engine> {
+    fn make_first_engine(
+        &mut self,
+        call: CallSignature,
+        table: Result<Table>,
+        part: Region,
+    ) -> Result<Engine> {
         let n_members = self.members.len() as u64;
         // At the same place on all ranks, as nobody else takes from it.
         let mine = self.membership.workspace.take_from(part, n_members)?;
@@ -210,16 +215,16 @@ impl Communicator {
         let mut engine = Engine::new(self.fabric(), self.members.clone(), bases, host, built_in)?;
         if let Some(meeting) = &mut self.meeting {
             meeting.watch_departures(engine.departures().clone());
-            engine.watch_meeting();
+            engine.watch_barrier();
         }
         engine.begin_several(call);
-        engine.tune(table, self.fabric().crowded())?;
+        engine.tune(table, self.fabric().oversubscribed())?;
         engine.count_as_none();
         Ok(engine)
     }
 
     /// Does `run` in a call that this rank has told of already: where all ranks of the job meet for it counts for nothing.
-    fn within_another<R>(&mut self, call: Summary, run: impl FnOnce(&mut Self) -> R) -> R {
+    fn within_another<R>(&mut self, call: CallSignature, run: impl FnOnce(&mut Self) -> R) -> R {
         if let Some(meeting) = &mut self.meeting {
             meeting.begin_within(call);
         }
@@ -244,7 +249,7 @@ impl Communicator {
     /// the first calls would wait for otherwise, and take their ways for slow ones.
     fn clear(&self, region: Region, n_members: u64) -> Result<()> {
         let heap = self.heap().view();
-        let len = RegionLayout::new(n_members).mail(LAP);
+        let len = CommLayout::new(n_members).eager_slot(LAP);
         heap.span(heap.rank(), region.part(0, len)?)?.fill(0, len, 0)
     }
 }

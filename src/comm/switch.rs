@@ -14,12 +14,12 @@ use std::sync::Arc;
 use super::Communicator;
 use super::operand::{Recv, RecvBuffer, Send, SendBuffer};
 use crate::channel::{Channel, Fabric, MemoryChannel};
-use crate::collective::{Operation, PerMember, Summary, fill, share_of};
+use crate::collective::{CallSignature, Operation, PerMember, fill, share_of};
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapOffset, Region};
 use crate::rank::Rank;
 use crate::reduce::{Element, ReduceOp, Reducer, Source, SourcePlace, Target};
-use crate::shm::{ReadSoon, Span};
+use crate::shm::{CacheHint, Span};
 
 /// The heap of a member, and where in it its elements are.
 type Place<'a> = (&'a Span, u64);
@@ -52,7 +52,7 @@ impl Communicator {
     pub fn switch_channel<T: Element>(&mut self, buffer: &DeviceBuffer<T>) -> Result<SwitchChannel<T>> {
         let operation = Operation::SwitchChannel;
         self.fabric().enter(operation.name())?;
-        self.engine_for(|| Summary::new(operation))?;
+        self.engine_for(|| CallSignature::new(operation))?;
         let (region, code) = (buffer.region(), u64::from(T::DATA_TYPE.code()));
         let mine = [buffer.len() as u64, code, region.offset.get()];
         let told = self.engine()?.exchange(operation, &mine)?;
@@ -150,12 +150,12 @@ impl<T: Element> SwitchChannel<T> {
                 let (source, start) =
                     (self.fabric.heap().reach(self.fabric.rank(), region)?, region.offset.get());
                 targets.try_for_each(|(span, offset)| {
-                    source.copy_to(start, span, *offset, region.len, ReadSoon::Yes)
+                    source.copy_to(start, span, *offset, region.len, CacheHint::Keep)
                 })
             }
             Send::Slice(slice) => {
                 let bytes = bytemuck::cast_slice(slice);
-                targets.try_for_each(|(span, offset)| span.copy_in_for(*offset, bytes, ReadSoon::Yes))
+                targets.try_for_each(|(span, offset)| span.copy_in_for(*offset, bytes, CacheHint::Keep))
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::channel::{Fabric, PREPARING, occupation_code};
-use crate::collective::{Engine, LEFT, Operation, Summary, call_met};
+use crate::collective::{CallSignature, Engine, LEFT, Operation, call_met};
 use crate::rank::{Rank, RankSet};
 use crate::shm::CellSlice;
 use crate::sync::{BarrierCell, LifeStatus, ProgressCell, SleepWord, Stop, WaitingIn, Watch};
@@ -29,7 +29,7 @@ impl BarrierWatch<'_> {
     ///
     /// Where `mine` tells that this rank is to hear what others propose, and theirs that they only meet, or the other way
     /// round, nobody passes; so all find each other here, and what they find stays.
-    pub(super) fn beside(&self) -> Option<(Rank, Summary)> {
+    pub(super) fn beside(&self) -> Option<(Rank, CallSignature)> {
         let mine = self.cells[self.fabric.rank().index()].purpose(self.target);
         let differs =
             |cell: &BarrierCell| cell.purpose(self.target).is_some_and(|theirs| Some(theirs) != mine);
@@ -39,7 +39,7 @@ impl BarrierWatch<'_> {
     }
 
     /// A rank that is in an operation which this one has not come to, and what it does there.
-    pub(super) fn astray(&self) -> Option<(Rank, Summary)> {
+    pub(super) fn astray(&self) -> Option<(Rank, CallSignature)> {
         // The cell is read after the post: who arrived and went on is not astray.
         self.engine?.gone_on().find(|(rank, _)| !self.cells[rank.index()].has_reached(self.target))
     }
@@ -49,7 +49,7 @@ impl BarrierWatch<'_> {
         let ranks = Rank::of_each(self.cells.iter());
         let missing = ranks.filter(|(_, cell)| !cell.has_reached(self.target)).map(|(rank, _)| rank);
         WaitingIn {
-            call: self.number.map(|number| (Summary::new(self.operation).words(), number)),
+            call: self.number.map(|number| (CallSignature::new(self.operation).words(), number)),
             kind: if self.number.is_none() { occupation_code(PREPARING) } else { 0 },
             step: 0,
             awaited: missing.collect::<RankSet>().bits(),
@@ -73,7 +73,7 @@ impl Watch for BarrierWatch<'_> {
         (0..).zip(&**self.cells).find_map(gone).or_else(|| {
             let (rank, theirs) = self.beside().or_else(|| self.astray())?;
             if let Some(engine) = self.engine {
-                engine.convict(rank, Summary::new(self.operation), theirs);
+                engine.end_by_mismatch(rank, CallSignature::new(self.operation), theirs);
             }
             self.fabric.abort();
             world.revocation().check()

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::copy::copy_of;
 use super::rank::{RankReport, Wait};
 use crate::channel::{CONTROL_LEN, Control, Standing, World, knot, stragglers};
-use crate::collective::Summary;
+use crate::collective::CallSignature;
 use crate::error::{DeviceName, Error, Result};
 use crate::faults::Told;
 use crate::rank::Rank;
@@ -104,13 +104,13 @@ impl Report {
 
     /// A rank for which `rank` waits, and in which call that is, where they and others wait in a circle in calls of one communicator: each
     /// shows no more than that one, so that each has one thread that waits in calls.
-    pub(crate) fn circle(&self, rank: Rank) -> Option<(Rank, Summary)> {
+    pub(crate) fn circle(&self, rank: Rank) -> Option<(Rank, CallSignature)> {
         let knot = self.knot();
         if !knot.contains(&rank) || !knot.iter().all(|rank| self.ranks[rank.index()].waits_in_only_call()) {
             return None;
         }
         let next = self.ranks[rank.index()].awaits().into_iter().find(|next| knot.contains(next))?;
-        Some((next, self.ranks[next.index()].call?.summary))
+        Some((next, self.ranks[next.index()].call?.signature))
     }
 
     /// Whether the deadline of some rank's last long wait has passed.

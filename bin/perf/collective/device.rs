@@ -62,7 +62,7 @@ pub(crate) fn run(comm: &mut Communicator, plan: &Plan, test: Test, duet: Option
     let stage = if operation == Operation::AllReduce { stage_len(largest) } else { 0 };
     let ground =
         Ground { send: region(largest)?, recv: region(largest)?, mail: region(mail)?, stage: region(stage)? };
-    let is_long = plan.one_core || comm.is_crowded()?;
+    let is_long = plan.one_core || comm.is_oversubscribed()?;
     let gathering = Gathering::new(comm, settings.average, plan.one_core)?;
     let gathering = gathering.timing_one_by_one(settings.percentiles && is_long);
     let is_brief = settings.percentiles && !is_long;
@@ -224,11 +224,11 @@ impl Bench<'_> {
         let in_place = wanted.in_place && !self.is_apart(wanted);
         let op = self.operation.reduces().then_some(ReduceOp::Sum);
         let task = self.task(Wanted { in_place, ..wanted }, op, SIZE)?;
-        let crowded = self.plan.one_core || self.comm.is_crowded()?;
+        let oversubscribed = self.plan.one_core || self.comm.is_oversubscribed()?;
         let places = Places { comm: self.comm, task: &task, ground: self.ground };
         let mut lanes = Vec::new();
         for (name, ahead) in [("bare loop, mailed", false), ("bare loop, mailed, fetched ahead", true)] {
-            let mailed = Mailed::new(&places, &mut self.gathering.borrow_mut(), crowded, ahead)?;
+            let mailed = Mailed::new(&places, &mut self.gathering.borrow_mut(), oversubscribed, ahead)?;
             if let Some(mailed) = mailed {
                 lanes.push((name.to_owned(), self.bare_lane(mailed, &task, wanted.bytes)?));
             }

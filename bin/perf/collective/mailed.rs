@@ -117,7 +117,7 @@ impl Mailed {
     pub(super) fn new(
         places: &Places<'_>,
         gathering: &mut Gathering,
-        crowded: bool,
+        oversubscribed: bool,
         ahead: bool,
     ) -> Result<Option<Self>> {
         let comm = places.comm;
@@ -148,7 +148,7 @@ impl Mailed {
             number: 0,
             tells_after: n_turns / 2,
             ahead,
-            yields: crowded,
+            yields: oversubscribed,
         }))
     }
 

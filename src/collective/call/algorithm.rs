@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 /// | algorithm | over direct channels | over proxied channels |
 /// |---|---|---|
 /// | one_shot | what is up to 8 KiB goes with each rank's announcement of the call, without a channel; more in messages | messages |
-/// | two_shot | ranks read and write each other's buffers in the heap, and ordinary memory through each rank's scratch; without a channel | messages |
+/// | two_shot | ranks read and write each other's buffers in the heap, and ordinary memory through each rank's staging area; without a channel | messages |
 /// | all others | messages | messages |
 ///
 /// So a comparison of the two kinds of channel by these two compares two bodies of code; by the others, one.
@@ -36,7 +36,7 @@ use crate::error::{Error, Result};
 ///
 /// Which elements are in which block of the ring, or in which half of the double tree, depends on the number of ranks, the count and the
 /// length of an element; and on whether *all* ranks have their buffers in the heap: otherwise, and where elements are widened, the call is
-/// done in pieces of as much as the scratch holds, each of which is cut for itself. So these two may give other bits in the heap than
+/// done in pieces of as much as the staging area holds, each of which is cut for itself. So these two may give other bits in the heap than
 /// in ordinary memory. The other algorithms do with each element what they do with the first.
 ///
 /// Which algorithm it is where the caller has not chosen one follows from the [tuning table](crate::collective::plan::tuning) that the ranks have agreed
@@ -51,7 +51,7 @@ pub enum Algorithm {
     /// Every rank gives what it has to whoever needs it, who combines it: one hop.
     OneShot = 1,
     /// Every rank combines its share of the elements for all: two hops for an all-reduce. Where buffers lie, if they lie in the heap; an
-    /// all-reduce out of place by way of the scratch, where that turns out to be quicker.
+    /// all-reduce out of place by way of the staging area, where that turns out to be quicker.
     TwoShot,
     /// Data go round from each rank to the next.
     Ring,
@@ -238,13 +238,13 @@ impl std::str::FromStr for ChannelKind {
 
 /// How operations are to be done, as far as the caller has said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Manner {
+pub(crate) struct Choice {
     /// `None`: whatever suits the call.
     pub(crate) algorithm: Option<Algorithm>,
     pub(crate) channel: ChannelKind,
 }
 
-impl Manner {
+impl Choice {
     /// The bit of a code that says port.
     const PORT: u8 = 0x80;
 
@@ -272,7 +272,7 @@ impl Manner {
     }
 }
 
-impl std::fmt::Display for Manner {
+impl std::fmt::Display for Choice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.algorithm {
             Some(algorithm) => write!(f, "{algorithm} over {} channels", self.channel),
@@ -307,12 +307,12 @@ mod tests {
     #[test]
     fn every_manner_has_a_code_of_its_own() {
         for code in 0..=u8::MAX {
-            match Manner::from_code(code) {
-                Some(manner) => assert_eq!(manner.code(), code),
+            match Choice::from_code(code) {
+                Some(choice) => assert_eq!(choice.code(), code),
                 None => assert!(code & 0x7f > 8),
             }
         }
-        assert_eq!(Manner::default().code(), 0);
+        assert_eq!(Choice::default().code(), 0);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, HeapView, Region};
 use crate::reduce::SourcePlace;
-use crate::shm::{Given, ReadSoon, Span, Taken};
+use crate::shm::{CacheHint, GivenBytes, Span, TakenBytes};
 
 /// Where a rank's input is.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl<'a> Input<'a> {
             Input::Heap(offset) => {
                 let region = Region::new(shifted(*offset, at), len);
                 let mine = view.reach(view.rank(), region)?;
-                mine.copy_to(region.offset.get(), span, target.offset.get(), len, ReadSoon::Yes)
+                mine.copy_to(region.offset.get(), span, target.offset.get(), len, CacheHint::Keep)
             }
             Input::Memory(bytes) => span.copy_in(target.offset.get(), part(bytes, at, len)?),
             Input::InOutput(_) | Input::None => Ok(()),
@@ -135,7 +135,7 @@ impl Output<'_> {
             Output::Heap(offset) => {
                 let region = Region::new(shifted(*offset, at), len);
                 let mine = view.reach(view.rank(), region)?;
-                span.copy_to(source, mine, region.offset.get(), len, ReadSoon::Yes)
+                span.copy_to(source, mine, region.offset.get(), len, CacheHint::Keep)
             }
             Output::Memory(bytes) => span.copy_out(source, part_mut(bytes, at, len)?),
             Output::Within(bytes, start) => {
@@ -147,15 +147,15 @@ impl Output<'_> {
 }
 
 /// The bytes at `offset` of this rank's heap, to be put into a place that is shared.
-pub(super) fn given_in_heap(view: &HeapView, offset: HeapOffset, len: u64) -> Result<Given<'_>> {
+pub(super) fn given_in_heap(view: &HeapView, offset: HeapOffset, len: u64) -> Result<GivenBytes<'_>> {
     let region = Region::new(offset, len);
-    Ok(Given::Shared { span: view.reach(view.rank(), region)?, offset: offset.get(), len })
+    Ok(GivenBytes::Shared { span: view.reach(view.rank(), region)?, offset: offset.get(), len })
 }
 
 /// The same bytes, as the place that a result is taken to.
-pub(super) fn taken_in_heap(view: &HeapView, offset: HeapOffset, len: u64) -> Result<Taken<'_>> {
+pub(super) fn taken_in_heap(view: &HeapView, offset: HeapOffset, len: u64) -> Result<TakenBytes<'_>> {
     let region = Region::new(offset, len);
-    Ok(Taken::Shared { span: view.reach(view.rank(), region)?, offset: offset.get(), len })
+    Ok(TakenBytes::Shared { span: view.reach(view.rank(), region)?, offset: offset.get(), len })
 }
 
 /// `offset` and `bytes` more; what is past all addresses is found out of range by whoever uses it.

@@ -8,27 +8,27 @@ mod signature;
 use crate::error::{Error, Result};
 use crate::heap::{HeapView, Region};
 use crate::reduce::{DataType, Reducer};
-use crate::shm::{Given, ReadSoon, Span, Taken};
+use crate::shm::{CacheHint, GivenBytes, Span, TakenBytes};
 use buffers::{given_in_heap, move_within, range, taken_in_heap};
 
-pub(crate) use algorithm::Manner;
+pub(crate) use algorithm::Choice;
 pub use algorithm::{Algorithm, ChannelKind, UnknownAlgorithm, UnknownChannelKind};
 pub(crate) use buffers::{Input, Output, part, part_mut, shifted};
 pub use operation::Operation;
-pub use signature::Summary;
+pub use signature::CallSignature;
 
 /// Some elements of a buffer: where the first is, and how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Block {
+pub(crate) struct CallBlock {
     pub(crate) at: u64,
     pub(crate) count: u64,
 }
 
 /// The blocks of both buffers of a call, by the members that they go to and come from. Those that come lie apart.
 #[derive(Debug)]
-pub(crate) struct Layout {
-    pub(crate) sent: Vec<Block>,
-    pub(crate) received: Vec<Block>,
+pub(crate) struct BlockLayout {
+    pub(crate) sent: Vec<CallBlock>,
+    pub(crate) received: Vec<CallBlock>,
 }
 
 /// A collective call of one rank, as far as it can be checked alone.
@@ -44,7 +44,7 @@ pub struct Call<'a> {
     /// How elements are combined, where they are.
     pub(crate) reducer: Option<Reducer>,
     /// Where blocks are whose lengths differ; `count` says nothing then.
-    pub(crate) layout: Option<Box<Layout>>,
+    pub(crate) layout: Option<Box<BlockLayout>>,
     pub(crate) input: Input<'a>,
     pub(crate) output: Output<'a>,
 }
@@ -68,12 +68,12 @@ impl Call<'_> {
         Call { layout: None, reducer: None, input: Input::None, output: Output::None, ..*self }
     }
 
-    /// Refuses what cannot be done in `manner`.
+    /// Refuses what cannot be done in `choice`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when the algorithm cannot do the operation.
-    pub(crate) fn check_manner(&self, manner: Manner) -> Result<()> {
-        match manner.algorithm {
+    pub(crate) fn check_choice(&self, choice: Choice) -> Result<()> {
+        match choice.algorithm {
             Some(algorithm) if !self.operation.is_by_messages() => algorithm.check(self.operation),
             _ => Ok(()),
         }
@@ -133,12 +133,12 @@ impl Call<'_> {
 
     /// What all ranks have to agree on.
     #[inline]
-    pub(crate) fn summary(&self) -> Summary {
+    pub(crate) fn signature(&self) -> CallSignature {
         let root = u8::try_from(self.root).expect("there are at most 64 members");
-        let summary = Summary::new(self.operation).of(self.count, self.data_type).rooted(root);
+        let signature = CallSignature::new(self.operation).of(self.count, self.data_type).rooted(root);
         match &self.reducer {
-            Some(reducer) => summary.by(reducer.code()),
-            None => summary,
+            Some(reducer) => signature.by(reducer.code()),
+            None => signature,
         }
     }
 
@@ -238,7 +238,7 @@ impl Call<'_> {
 
     /// Copies `region` of the heap `span` to `output_at` of the output ([`take_result`](Self::take_result)), and then the bytes of
     /// the input from `input_at` on, which lies behind that, over the same region ([`give_input`](Self::give_input)): in one pass
-    /// if it can, and past the cache if the output is another buffer that is not `read_soon`.
+    /// if it can, and past the cache if the output is another buffer that is not `cache_hint`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
@@ -249,26 +249,26 @@ impl Call<'_> {
         input_at: u64,
         span: &Span,
         region: Region,
-        read_soon: ReadSoon,
+        cache_hint: CacheHint,
     ) -> Result<()> {
-        let (offset, len, read_soon) = (region.offset.get(), region.len, self.read_soon(read_soon));
+        let (offset, len, cache_hint) = (region.offset.get(), region.len, self.cache_hint(cache_hint));
         match (&self.input, &mut self.output) {
             (Input::Memory(input), Output::Memory(output)) => {
                 let (output, input) = (part_mut(output, output_at, len)?, part(input, input_at, len)?);
-                span.exchange(offset, output, input, read_soon)
+                span.exchange(offset, output, input, cache_hint)
             }
             (Input::InOutput(start), Output::Memory(both)) => {
                 let middle = range(both.len(), start.saturating_add(input_at), len)?.start;
                 let (output, input) = both.split_at_mut(middle);
-                span.exchange(offset, part_mut(output, output_at, len)?, part(input, 0, len)?, read_soon)
+                span.exchange(offset, part_mut(output, output_at, len)?, part(input, 0, len)?, cache_hint)
             }
             (Input::Heap(from), Output::Heap(to)) => {
                 let taken = taken_in_heap(view, shifted(*to, output_at), len)?;
                 let given = given_in_heap(view, shifted(*from, input_at), len)?;
-                span.exchange_any(offset, taken, given, read_soon)
+                span.exchange_any(offset, taken, given, cache_hint)
             }
             _ => {
-                self.take_result(view, output_at, span, region, read_soon)?;
+                self.take_result(view, output_at, span, region, cache_hint)?;
                 self.give_input(view, input_at, span, region)
             }
         }
@@ -283,10 +283,10 @@ impl Call<'_> {
     pub(crate) fn give_input(&self, view: &HeapView, at: u64, span: &Span, target: Region) -> Result<()> {
         let given = match (&self.input, &self.output) {
             (Input::Memory(input), Output::Memory(_) | Output::Heap(_)) => {
-                Given::Slice(part(input, at, target.len)?)
+                GivenBytes::Slice(part(input, at, target.len)?)
             }
             (Input::InOutput(start), Output::Memory(both)) => {
-                Given::Slice(part(both, start.saturating_add(at), target.len)?)
+                GivenBytes::Slice(part(both, start.saturating_add(at), target.len)?)
             }
             (Input::Heap(from), Output::Memory(_) | Output::Heap(_)) => {
                 given_in_heap(view, shifted(*from, at), target.len)?
@@ -306,22 +306,22 @@ impl Call<'_> {
         at: u64,
         span: &Span,
         source: Region,
-        read_soon: ReadSoon,
+        cache_hint: CacheHint,
     ) -> Result<()> {
-        let read_soon = self.read_soon(read_soon);
+        let cache_hint = self.cache_hint(cache_hint);
         let taken = match &mut self.output {
-            Output::Memory(output) => Taken::Slice(part_mut(output, at, source.len)?),
+            Output::Memory(output) => TakenBytes::Slice(part_mut(output, at, source.len)?),
             Output::Heap(offset) => taken_in_heap(view, shifted(*offset, at), source.len)?,
             output => return output.copy(view, at, span, source.offset.get(), source.len),
         };
-        span.take(source.offset.get(), taken, read_soon)
+        span.take(source.offset.get(), taken, cache_hint)
     }
 
     /// How soon results are read that go to the output: in place its lines are in the cache, and they go there.
-    fn read_soon(&self, apart: ReadSoon) -> ReadSoon {
+    fn cache_hint(&self, apart: CacheHint) -> CacheHint {
         match (&self.input, &self.output) {
-            (Input::InOutput(_), _) => ReadSoon::Yes,
-            (Input::Heap(from), Output::Heap(to)) if from == to => ReadSoon::Yes,
+            (Input::InOutput(_), _) => CacheHint::Keep,
+            (Input::Heap(from), Output::Heap(to)) if from == to => CacheHint::Keep,
             _ => apart,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Algorithm, ChannelKind, Manner, Operation};
+use super::{Algorithm, ChannelKind, Choice, Operation};
 use crate::reduce::{DataType, F8E4M3, F8E5M2, ReduceOp, Reducer, Scalar};
 
 /// What all ranks have to agree on in a collective call, as one rank posts it; or the two ends of a message.
@@ -10,12 +10,12 @@ use crate::reduce::{DataType, F8E4M3, F8E5M2, ReduceOp, Reducer, Scalar};
 /// In shared memory it is two words: the operation in bits 0..8, the type's code + 1 in 8..16, the root or the peer in 16..24,
 /// the algorithm and the kind of channel in 24..32, the operator's code in 32..64; then the count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Summary {
-    signature: u64,
+pub struct CallSignature {
+    head: u64,
     count: u64,
 }
 
-impl Summary {
+impl CallSignature {
     /// No count has more bits: there is not as much memory. What stands for a count keeps to them, too.
     pub(crate) const COUNT_BITS: u32 = 48;
     const COUNT_MASK: u64 = (1 << Self::COUNT_BITS) - 1;
@@ -24,11 +24,11 @@ impl Summary {
     const FIRST: u64 = 1 << 63;
 
     /// No call at all.
-    pub(crate) const NONE: Self = Self { signature: 0, count: 0 };
+    pub(crate) const NONE: Self = Self { head: 0, count: 0 };
 
     #[inline]
     pub(crate) const fn new(operation: Operation) -> Self {
-        Self { signature: operation as u64, count: 0 }
+        Self { head: operation as u64, count: 0 }
     }
 
     /// All of `calls` at once. Two of these are alike if all their calls are, and in the same order.
@@ -42,7 +42,7 @@ impl Summary {
             }
             n_calls += 1;
         }
-        group.signature |= (n_calls & 0xff) << 16;
+        group.head |= (n_calls & 0xff) << 16;
         // The other bits of the word are somebody else's where it is posted.
         group.count &= Self::COUNT_MASK;
         group
@@ -52,14 +52,14 @@ impl Summary {
     #[inline]
     #[must_use]
     pub(crate) fn of(mut self, count: u64, data_type: DataType) -> Self {
-        self.signature |= (u64::from(data_type.code()) + 1) << 8;
+        self.head |= (u64::from(data_type.code()) + 1) << 8;
         self.count = count;
         self
     }
 
     /// The same, in which each member tells the others so many words.
     #[must_use]
-    pub(crate) const fn telling(mut self, n_words: usize) -> Self {
+    pub(crate) const fn of_words(mut self, n_words: usize) -> Self {
         self.count = n_words as u64;
         self
     }
@@ -68,7 +68,7 @@ impl Summary {
     #[inline]
     #[must_use]
     pub(crate) const fn rooted(mut self, root: u8) -> Self {
-        self.signature |= (root as u64) << 16;
+        self.head |= (root as u64) << 16;
         self
     }
 
@@ -76,15 +76,15 @@ impl Summary {
     #[inline]
     #[must_use]
     pub(crate) const fn by(mut self, operator: u32) -> Self {
-        self.signature |= (operator as u64) << 32;
+        self.head |= (operator as u64) << 32;
         self
     }
 
-    /// The same, done in `manner`.
+    /// The same, done in `choice`.
     #[must_use]
     #[inline]
-    pub(crate) const fn in_manner(mut self, manner: Manner) -> Self {
-        self.signature |= (manner.code() as u64) << 24;
+    pub(crate) const fn with_choice(mut self, choice: Choice) -> Self {
+        self.head |= (choice.code() as u64) << 24;
         self
     }
 
@@ -107,25 +107,25 @@ impl Summary {
             Some(Operation::Recv) => Some(Operation::Send),
             other => other,
         };
-        let type_code = |summary: Self| summary.signature >> 8 & 0xff;
+        let type_code = |signature: Self| signature.head >> 8 & 0xff;
         sent.operation() == counterpart && sent.count == self.count && type_code(sent) == type_code(self)
     }
 
     /// The words that are posted.
     #[inline]
     pub(crate) const fn words(self) -> [u64; 2] {
-        [self.signature, self.count]
+        [self.head, self.count]
     }
 
     #[inline]
     pub(crate) const fn from_words(words: [u64; 2]) -> Self {
-        Self { signature: words[0], count: words[1] & Self::COUNT_MASK }
+        Self { head: words[0], count: words[1] & Self::COUNT_MASK }
     }
 
     /// The operation; `None` when a peer has posted what is none.
     #[must_use]
     pub fn operation(self) -> Option<Operation> {
-        Operation::from_code(self.signature & 0xff)
+        Operation::from_code(self.head & 0xff)
     }
 
     /// How many elements.
@@ -137,28 +137,26 @@ impl Summary {
     /// The type of the elements, where there are any.
     #[must_use]
     pub fn data_type(self) -> Option<DataType> {
-        let code = (self.signature >> 8 & 0xff).checked_sub(1)?;
+        let code = (self.head >> 8 & 0xff).checked_sub(1)?;
         DataType::ALL.into_iter().find(|data_type| u64::from(data_type.code()) == code)
     }
 
     /// The root, where the operation has one.
     #[must_use]
     pub fn root(self) -> Option<u64> {
-        self.operation().filter(|operation| operation.has_root()).map(|_| self.signature >> 16 & 0xff)
+        self.operation().filter(|operation| operation.has_root()).map(|_| self.head >> 16 & 0xff)
     }
 
     /// The other end of a message.
     #[must_use]
     pub fn peer(self) -> Option<u64> {
-        self.operation().filter(|operation| operation.has_peer()).map(|_| self.signature >> 16 & 0xff)
+        self.operation().filter(|operation| operation.has_peer()).map(|_| self.head >> 16 & 0xff)
     }
 
     /// How many calls it has, where it is a group.
     #[must_use]
     pub fn calls(self) -> Option<u64> {
-        self.operation()
-            .filter(|operation| *operation == Operation::Group)
-            .map(|_| self.signature >> 16 & 0xff)
+        self.operation().filter(|operation| *operation == Operation::Group).map(|_| self.head >> 16 & 0xff)
     }
 
     /// What it reduces by, where it does: a built-in operator by its name, another one as
@@ -171,17 +169,17 @@ impl Summary {
     /// The algorithm that the caller wants; `None` where any will do.
     #[must_use]
     pub fn algorithm(self) -> Option<Algorithm> {
-        self.manner()?.algorithm
+        self.choice()?.algorithm
     }
 
     /// The kind of channels that it goes over; `None` when a peer has posted what is none.
     #[must_use]
     pub fn channel_kind(self) -> Option<ChannelKind> {
-        self.manner().map(|manner| manner.channel)
+        self.choice().map(|choice| choice.channel)
     }
 
     fn operator(self) -> Option<u32> {
-        let code = u32::try_from(self.signature >> 32).expect("32 bits are left");
+        let code = u32::try_from(self.head >> 32).expect("32 bits are left");
         self.operation().filter(|operation| operation.reduces()).map(|_| code)
     }
 
@@ -190,9 +188,9 @@ impl Summary {
     }
 
     /// How it is done; `None` when a peer has posted what is no manner.
-    fn manner(self) -> Option<Manner> {
-        let [_, _, _, code, ..] = self.signature.to_le_bytes();
-        Manner::from_code(code)
+    fn choice(self) -> Option<Choice> {
+        let [_, _, _, code, ..] = self.head.to_le_bytes();
+        Choice::from_code(code)
     }
 }
 
@@ -235,10 +233,10 @@ fn one_of(data_type: DataType) -> Scalar {
     }
 }
 
-impl fmt::Display for Summary {
+impl fmt::Display for CallSignature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(operation) = self.operation() else {
-            return write!(f, "an unknown operation ({:#x})", self.signature);
+            return write!(f, "an unknown operation ({:#x})", self.head);
         };
         write!(f, "{operation}")?;
         if let Some(calls) = self.calls() {
@@ -257,9 +255,9 @@ impl fmt::Display for Summary {
             let preposition = if operation == Operation::Send { "to" } else { "from" };
             write!(f, " {preposition} rank {peer}")?;
         }
-        match self.manner() {
-            Some(manner) if manner == Manner::default() => {}
-            Some(manner) => write!(f, " by {manner}")?,
+        match self.choice() {
+            Some(choice) if choice == Choice::default() => {}
+            Some(choice) => write!(f, " by {choice}")?,
             None => write!(f, " by an unknown algorithm")?,
         }
         if self.is_first() {
@@ -278,7 +276,7 @@ mod tests {
     fn an_operator_is_named_by_its_code_and_the_type_of_its_elements() {
         let name = |data_type, op: &ReduceOp| {
             let code = Reducer::new(data_type, op, 4).unwrap().code();
-            Summary::new(Operation::AllReduce).of(4, data_type).by(code).operator_name().unwrap()
+            CallSignature::new(Operation::AllReduce).of(4, data_type).by(code).operator_name().unwrap()
         };
         for data_type in DataType::ALL {
             assert_eq!(name(data_type, &ReduceOp::PreMulSum(one_of(data_type))), "mulsum");
@@ -288,7 +286,7 @@ mod tests {
         let own = name(DataType::F32, &ReduceOp::Custom(CustomOp::new::<f32>("mulsum", |_, _| ())));
         assert!(own.starts_with("an operator of the program's own (0x"), "{own}");
         let of_another_type = Reducer::new(DataType::F64, &ReduceOp::PreMulSum(Scalar::new(1.0)), 4).unwrap();
-        let odd = Summary::new(Operation::AllReduce).of(4, DataType::F32).by(of_another_type.code());
+        let odd = CallSignature::new(Operation::AllReduce).of(4, DataType::F32).by(of_another_type.code());
         assert_ne!(odd.operator_name().unwrap(), "mulsum");
     }
 }

@@ -12,10 +12,10 @@
 
 use super::Engine;
 use super::trace::Together;
-use crate::collective::call::{Call, Manner, Operation, Summary};
-use crate::collective::message::progress::{self, Batch};
-use crate::collective::message::{Parcel, Replaced, all_to_all_v};
-use crate::collective::rendezvous::members::Team;
+use crate::collective::call::{Call, CallSignature, Choice, Operation};
+use crate::collective::message::progress::{self, MessageBatch};
+use crate::collective::message::{InPlaceBlock, MessageEnd, all_to_all_v};
+use crate::collective::rendezvous::members::Members;
 use crate::error::{Error, Result};
 
 /// The most calls of one communicator that are put together.
@@ -35,31 +35,31 @@ pub(crate) fn put<'a>(calls: &mut Vec<Call<'a>>, call: Call<'a>) -> Result<()> {
 
 /// The calls of one communicator, in their order.
 #[derive(Debug)]
-pub(crate) struct Share<'e, 'a> {
+pub(crate) struct GroupShare<'e, 'a> {
     pub(crate) engine: &'e mut Engine,
-    pub(crate) manner: Manner,
+    pub(crate) choice: Choice,
     pub(crate) calls: Vec<Call<'a>>,
 }
 
 /// The messages of one communicator.
 #[derive(Debug, Default)]
-struct Messages<'a> {
+struct GroupMessages<'a> {
     /// To and from others: those of operations of all ranks first, which every rank puts there.
-    parcels: Vec<Parcel<'a>>,
+    ends: Vec<MessageEnd<'a>>,
     /// The blocks that two of them share.
-    replaced: Vec<Replaced<'a>>,
-    /// The operations of all ranks that they belong to. What differs between blocks is left to the parcels.
+    in_place: Vec<InPlaceBlock<'a>>,
+    /// The operations of all ranks that they belong to. What differs between blocks is left to the messages.
     announced: Vec<Operation>,
     /// What this member sends to itself, and where it goes.
-    own: Vec<(Parcel<'a>, Parcel<'a>)>,
+    own: Vec<(MessageEnd<'a>, MessageEnd<'a>)>,
 }
 
-/// What onlookers are told of `calls`, done in `manner`, before they are executed.
-pub(crate) fn summary(calls: &[Call<'_>], manner: Manner) -> Summary {
-    let of = |call: &Call<'_>| call.summary().in_manner(manner);
+/// What onlookers are told of `calls`, done in `choice`, before they are executed.
+pub(crate) fn signature(calls: &[Call<'_>], choice: Choice) -> CallSignature {
+    let of = |call: &Call<'_>| call.signature().with_choice(choice);
     match calls {
         [call] => of(call),
-        calls => Summary::of_group(calls.iter().map(of)),
+        calls => CallSignature::of_group(calls.iter().map(of)),
     }
 }
 
@@ -68,18 +68,18 @@ pub(crate) fn summary(calls: &[Call<'_>], manner: Manner) -> Summary {
 /// # Errors
 /// [`Error::InvalidArgument`] when what goes from this rank to itself is not both sent and received, before anything has
 /// moved; those of [`Engine::run`] and of [`progress::run`].
-pub(crate) fn run(shares: &mut [Share<'_, '_>]) -> Result<()> {
+pub(crate) fn run(shares: &mut [GroupShare<'_, '_>]) -> Result<()> {
     let has_messages =
         shares.iter().any(|share| share.calls.iter().any(|call| call.operation.is_by_messages()));
-    if let ([Share { engine, manner, calls }], false) = (&mut *shares, has_messages) {
-        return engine.run_all(calls, *manner);
+    if let ([GroupShare { engine, choice, calls }], false) = (&mut *shares, has_messages) {
+        return engine.run_all(calls, *choice);
     }
     if let [share] = shares {
-        let mut messages = Messages::of(share)?;
+        let mut messages = GroupMessages::of(share)?;
         share.run_all(&messages)?;
         return deliver_noted(shares, std::slice::from_mut(&mut messages));
     }
-    let mut messages: Vec<_> = shares.iter_mut().map(Messages::of).collect::<Result<_>>()?;
+    let mut messages: Vec<_> = shares.iter_mut().map(GroupMessages::of).collect::<Result<_>>()?;
     let mut order: Vec<usize> = (0..shares.len()).collect();
     order.sort_by_key(|&index| shares[index].engine.identity());
     for index in order {
@@ -88,77 +88,80 @@ pub(crate) fn run(shares: &mut [Share<'_, '_>]) -> Result<()> {
     deliver_noted(shares, &mut messages)
 }
 
-impl Share<'_, '_> {
+impl GroupShare<'_, '_> {
     /// Executes the operations that are among all members, and announces those that are done by `messages`.
-    fn run_all(&mut self, messages: &Messages<'_>) -> Result<()> {
-        let Self { engine, manner, calls } = self;
+    fn run_all(&mut self, messages: &GroupMessages<'_>) -> Result<()> {
+        let Self { engine, choice, calls } = self;
         // Whatever fails here, members of other communicators wait for what does not come any more.
-        let done = engine.run_all(calls, *manner);
-        engine.team().board.or_revoke(done)?;
+        let done = engine.run_all(calls, *choice);
+        engine.members().board.or_revoke(done)?;
         for &operation in &messages.announced {
-            engine.announce(Summary::new(operation).in_manner(*manner), operation)?;
+            engine.announce(CallSignature::new(operation).with_choice(*choice), operation)?;
         }
         Ok(())
     }
 }
 
 /// Delivers `messages`, in the order of `shares`, and notes them if this rank notes what it does.
-fn deliver_noted(shares: &mut [Share<'_, '_>], messages: &mut [Messages<'_>]) -> Result<()> {
-    let is_noted = shares.iter().any(|share| share.engine.team().board.fabric().recorder().is_some());
+fn deliver_noted(shares: &mut [GroupShare<'_, '_>], messages: &mut [GroupMessages<'_>]) -> Result<()> {
+    let is_noted = shares.iter().any(|share| share.engine.members().board.fabric().recorder().is_some());
     if !is_noted {
         return deliver(shares, messages);
     }
     let begun: Vec<_> = shares.iter().zip(&*messages).map(|(share, messages)| messages.note(share)).collect();
     let done = deliver(shares, messages);
     for (share, begun) in shares.iter().zip(begun) {
-        let manner = Manner { algorithm: None, channel: share.manner.channel };
-        begun.end(share.engine.team(), manner, done.is_err());
+        let choice = Choice { algorithm: None, channel: share.choice.channel };
+        begun.end(share.engine.members(), choice, done.is_err());
     }
     done
 }
 
-impl<'a> Messages<'a> {
+impl<'a> GroupMessages<'a> {
     /// Takes the calls out of `share` that are done by messages.
-    fn of(share: &mut Share<'_, 'a>) -> Result<Self> {
-        let me = share.engine.team().me();
-        let mut messages = Self { parcels: Vec::with_capacity(share.calls.len()), ..Self::default() };
+    fn of(share: &mut GroupShare<'_, 'a>) -> Result<Self> {
+        let me = share.engine.members().me();
+        let mut messages = Self { ends: Vec::with_capacity(share.calls.len()), ..Self::default() };
         // All ranks put these in one order, but each puts sends and receives between them as it likes.
         for call in share.calls.iter_mut().filter(|call| call.operation == Operation::AllToAllV) {
             messages.announced.push(call.operation);
-            let parcels = all_to_all_v::parcels(call, me, &mut messages.replaced)?;
-            messages.parcels.extend(parcels);
+            let ends = all_to_all_v::messages(call, me, &mut messages.in_place)?;
+            messages.ends.extend(ends);
         }
         for call in share.calls.iter_mut().filter(|call| call.operation.has_peer()) {
-            messages.parcels.push(Parcel::of(call)?);
+            messages.ends.push(MessageEnd::of(call)?);
         }
         share.calls.retain(|call| !call.operation.is_by_messages());
-        if messages.parcels.iter().any(|parcel| parcel.peer() == me) {
-            messages.own = pair(messages.parcels.extract_if(.., |parcel| parcel.peer() == me))?;
+        if messages.ends.iter().any(|message| message.peer() == me) {
+            messages.own = pair(messages.ends.extract_if(.., |message| message.peer() == me))?;
         }
         Ok(messages)
     }
 
     /// What delivers those that go between members, if there are any, over what `share` has.
-    fn batch<'s>(&'s mut self, share: &'s mut Share<'_, '_>) -> Option<Result<Batch<'s, 's, 'a>>> {
-        let Self { parcels, replaced, .. } = self;
-        let is_empty = parcels.is_empty();
-        (!is_empty).then(|| share.engine.batch(share.manner.channel, parcels, replaced))
+    fn batch<'s>(
+        &'s mut self,
+        share: &'s mut GroupShare<'_, '_>,
+    ) -> Option<Result<MessageBatch<'s, 's, 'a>>> {
+        let Self { ends, in_place, .. } = self;
+        let is_empty = ends.is_empty();
+        (!is_empty).then(|| share.engine.batch(share.choice.channel, ends, in_place))
     }
 
     /// Begins to note them as those of `share`.
-    fn note(&self, share: &Share<'_, '_>) -> Together {
-        let team = share.engine.team();
-        let mut begun = Together::begin(team, &[]);
+    fn note(&self, share: &GroupShare<'_, '_>) -> Together {
+        let members = share.engine.members();
+        let mut begun = Together::begin(members, &[]);
         self.announced.iter().for_each(|operation| begun.add_operation(*operation));
         let own = self.own.iter().flat_map(|(sent, received)| [sent, received]);
-        self.parcels.iter().chain(own).for_each(|parcel| begun.add_message(team, parcel));
+        self.ends.iter().chain(own).for_each(|message| begun.add_message(members, message));
         begun
     }
 }
 
-/// Each parcel that is sent among `own` with the one that receives it.
-fn pair<'a>(own: impl Iterator<Item = Parcel<'a>>) -> Result<Vec<(Parcel<'a>, Parcel<'a>)>> {
-    let (sent, received): (Vec<_>, Vec<_>) = own.partition(Parcel::is_sent);
+/// Each message that is sent among `own` with the one that receives it.
+fn pair<'a>(own: impl Iterator<Item = MessageEnd<'a>>) -> Result<Vec<(MessageEnd<'a>, MessageEnd<'a>)>> {
+    let (sent, received): (Vec<_>, Vec<_>) = own.partition(MessageEnd::is_sent);
     if sent.len() != received.len() {
         return Err(Error::InvalidArgument {
             name: "the number of messages that a rank sends to itself in a group",
@@ -170,11 +173,11 @@ fn pair<'a>(own: impl Iterator<Item = Parcel<'a>>) -> Result<Vec<(Parcel<'a>, Pa
 }
 
 /// Delivers `messages`, in the order of `shares`.
-fn deliver(shares: &mut [Share<'_, '_>], messages: &mut [Messages<'_>]) -> Result<()> {
-    for (share, Messages { own, .. }) in shares.iter_mut().zip(&mut *messages) {
-        let team: &Team = share.engine.team();
-        let copied = own.iter_mut().try_for_each(|(sent, received)| sent.copy_to(team, received));
-        team.board.or_revoke(copied)?;
+fn deliver(shares: &mut [GroupShare<'_, '_>], messages: &mut [GroupMessages<'_>]) -> Result<()> {
+    for (share, GroupMessages { own, .. }) in shares.iter_mut().zip(&mut *messages) {
+        let members: &Members = share.engine.members();
+        let copied = own.iter_mut().try_for_each(|(sent, received)| sent.copy_to(members, received));
+        members.board.or_revoke(copied)?;
     }
     if let ([share], [messages]) = (&mut *shares, &mut *messages) {
         return messages.batch(share).map_or(Ok(()), |batch| deliver_batches(&mut [batch?]));
@@ -183,10 +186,10 @@ fn deliver(shares: &mut [Share<'_, '_>], messages: &mut [Messages<'_>]) -> Resul
     deliver_batches(&mut batches.collect::<Result<Vec<_>>>()?)
 }
 
-fn deliver_batches(batches: &mut [Batch<'_, '_, '_>]) -> Result<()> {
+fn deliver_batches(batches: &mut [MessageBatch<'_, '_, '_>]) -> Result<()> {
     let done = progress::run(batches);
     match batches.first() {
-        Some(Batch { team, .. }) => team.board.or_revoke(done),
+        Some(MessageBatch { members, .. }) => members.board.or_revoke(done),
         None => done,
     }
 }

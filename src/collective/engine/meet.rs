@@ -2,13 +2,13 @@
 //! the others have.
 
 use super::{Engine, Way, by_table};
-use crate::collective::call::{Algorithm, Call, ChannelKind, Manner, Operation, Summary};
+use crate::collective::call::{Algorithm, Call, CallSignature, ChannelKind, Choice, Operation};
 use crate::collective::execute::combine;
-use crate::collective::execute::staged::{Ahead, stage_ahead};
+use crate::collective::execute::staged::{Prestaged, prestage};
 use crate::collective::plan::measured::Route;
-use crate::collective::plan::tuning::Choices;
+use crate::collective::plan::tuning::CommTable;
 use crate::collective::rendezvous::buffers;
-use crate::collective::rendezvous::members::Team;
+use crate::collective::rendezvous::members::Members;
 use crate::error::Result;
 
 /// What all members know of a call before anything is posted.
@@ -22,18 +22,23 @@ pub(super) struct Outset {
 }
 
 impl Outset {
-    /// Which members of `team` have staged ahead, now that all have told where their buffers are.
-    pub(super) fn who_is_ahead(self, team: &Team, call: &Call<'_>, choices: &Choices) -> Ahead {
-        let has = |member| self.stages_ahead(call, choices, team.board.post_of(member).places());
-        if (0..team.n_members()).all(has) {
-            return Ahead::All;
+    /// Which members of `members` have staged ahead, now that all have told where their buffers are.
+    pub(super) fn who_has_prestaged(
+        self,
+        members: &Members,
+        call: &Call<'_>,
+        table: &CommTable,
+    ) -> Prestaged {
+        let has = |member| self.prestages(call, table, members.board.post_of(member).places());
+        if (0..members.n_members()).all(has) {
+            return Prestaged::All;
         }
-        if has(team.me()) { Ahead::MeToo } else { Ahead::NotMe }
+        if has(members.me()) { Prestaged::MeToo } else { Prestaged::NotMe }
     }
 
     /// Whether a member whose buffers are at these `places` stages ahead: all members know it of each other.
-    fn stages_ahead(self, call: &Call<'_>, choices: &Choices, places: [u64; 2]) -> bool {
-        self.stages(call.operation, places, |in_heap| by_table(choices, call, self.len, in_heap))
+    fn prestages(self, call: &Call<'_>, table: &CommTable, places: [u64; 2]) -> bool {
+        self.stages(call.operation, places, |in_heap| by_table(table, call, self.len, in_heap))
     }
 
     /// Whether a member whose buffers are at these `places` stages ahead, where the table has this algorithm for such an `operation` in the
@@ -48,44 +53,49 @@ impl Outset {
         let is_worked_on = in_heap && buffers::is_in_place(places);
         let takes_scratch = !in_heap || self.route == Some(Route::Second) && !is_worked_on;
         match self.way {
-            Way::Small | Way::Piped(..) | Way::Custom(_) => false,
+            Way::Eager | Way::OverPipes(..) | Way::Custom(_) => false,
             Way::Short => !is_worked_on,
-            Way::Direct => takes_scratch,
+            Way::ZeroCopy => takes_scratch,
             Way::AsTabled => takes_scratch && by_table(in_heap) == Algorithm::TwoShot,
         }
     }
 }
 
 impl Engine {
-    /// Stages ahead what will be needed in this member's scratch, where it can tell; tells the other members which call this is, where its
+    /// Stages ahead what will be needed in this member's staging area, where it can tell; tells the other members which call this is, where its
     /// buffers are, the balance of its pipes, what its input is multiplied by, and how long calls took; waits until they have told the same
     /// call, and looks whether it still counts.
     ///
     /// Returns how it is done, as far as this member knows.
-    pub(super) fn meet(&mut self, call: &Call<'_>, summary: Summary, outset: Outset) -> Result<Manner> {
+    pub(super) fn meet(
+        &mut self,
+        call: &Call<'_>,
+        signature: CallSignature,
+        outset: Outset,
+    ) -> Result<Choice> {
         let Outset { way, len, .. } = outset;
-        let stages = outset.stages_ahead(call, &self.choices, buffers::places(call));
+        let stages = outset.prestages(call, &self.table, buffers::places(call));
         let mut presumed = None;
-        if stages || !self.team.board.has_room() {
+        if stages || !self.members.board.has_room() {
             // It works or waits before it posts, and tells in what.
-            let manner = *presumed.insert(self.presumed(call, len, way));
-            self.team.board.tell_operation(summary.in_manner(manner));
+            let choice = *presumed.insert(self.presumed(call, len, way));
+            self.members.board.report_call(signature.with_choice(choice));
         }
-        let begun = self.team.board.begin(call.operation);
-        self.team.board.or_revoke(begun)?;
+        let begun = self.members.board.begin(call.operation);
+        self.members.board.or_revoke(begun)?;
         if stages {
             let staged = self.stage_own(call, outset);
-            self.team.board.or_revoke(staged)?;
+            self.members.board.or_revoke(staged)?;
         }
-        let Self { team, pipework, detours, shorts, .. } = self;
-        let is_watched = team.is_watched();
-        let short = shorts.told(is_watched);
-        let words = [pipework.balance(), combine::own_scalar(call), detours.told(is_watched), short];
-        team.board.post_first(summary, buffers::places(call), &words);
+        let Self { members, pipework, routes, shorts, .. } = self;
+        let is_watched = members.is_watched();
+        let short = shorts.last_duration(is_watched);
+        let words = [pipework.balance(), combine::own_scalar(call), routes.last_duration(is_watched), short];
+        members.board.post_first(signature, buffers::places(call), &words);
         // What the others do not wait for.
         let presumed = presumed.unwrap_or_else(|| self.presumed(call, len, way));
-        let board = &mut self.team.board;
-        board.tell_posted(summary.in_manner(presumed), len);
+        let board = &mut self.members.board;
+        board.report_posted(signature.with_choice(presumed), len);
         // Who comes last has waited for nobody, and is about to write where others may have given up.
         let met = board.await_posts(call.operation).and_then(|()| board.check_epoch(call.operation));
         board.or_revoke(met)?;
@@ -96,12 +106,12 @@ impl Engine {
     }
 
     fn stage_own(&mut self, call: &Call<'_>, outset: Outset) -> Result<()> {
-        let Self { team, detours, tuning, .. } = self;
-        let stage = || stage_ahead(call, team, tuning.crowded);
+        let Self { members, routes, tuning, .. } = self;
+        let stage = || prestage(call, members, tuning.oversubscribed);
         match outset.route {
             Some(Route::Second) => {
-                let sharing = team.board.fabric().sharing().min(team.n_members() as u64);
-                detours.time_ahead(sharing, stage)
+                let sharing = members.board.fabric().sharing().min(members.n_members() as u64);
+                routes.time_prestage(sharing, stage)
             }
             _ => stage(),
         }
@@ -109,12 +119,12 @@ impl Engine {
 
     /// How `call` is done as far as this member knows by itself, for whoever looks on while it waits for the others: unless some of them
     /// have their buffers elsewhere.
-    fn presumed(&self, call: &Call<'_>, len: u64, way: Way) -> Manner {
+    fn presumed(&self, call: &Call<'_>, len: u64, way: Way) -> Choice {
         if way != Way::AsTabled {
-            return way.manner();
+            return way.choice();
         }
         let in_heap = buffers::is_in_heap(buffers::places(call), call.operation);
-        Manner { algorithm: Some(by_table(&self.choices, call, len, in_heap)), channel: ChannelKind::Memory }
+        Choice { algorithm: Some(by_table(&self.table, call, len, in_heap)), channel: ChannelKind::Memory }
     }
 }
 
@@ -134,7 +144,7 @@ mod tests {
     #[test]
     fn who_will_need_its_scratch_for_certain_stages_ahead_and_nobody_else() {
         let (first, second, usual) = (Some(Route::First), Some(Route::Second), [Algorithm::TwoShot; 2]);
-        for way in [Way::Direct, Way::AsTabled] {
+        for way in [Way::ZeroCopy, Way::AsTabled] {
             assert_eq!(staging(way, None, usual), [false, false, true]);
             assert_eq!(staging(way, first, usual), [false, false, true]);
             assert_eq!(staging(way, second, usual), [true, false, true]);
@@ -147,10 +157,10 @@ mod tests {
             staging(Way::AsTabled, second, [Algorithm::TwoShot, Algorithm::Ring]),
             [true, false, false]
         );
-        assert_eq!(staging(Way::Direct, second, [Algorithm::Ring; 2]), [true, false, true]);
+        assert_eq!(staging(Way::ZeroCopy, second, [Algorithm::Ring; 2]), [true, false, true]);
         assert_eq!(staging(Way::Short, None, usual), [true, false, true]);
         for way in
-            [Way::Small, Way::Custom(ChannelKind::Memory), Way::Piped(Algorithm::Ring, ChannelKind::Port)]
+            [Way::Eager, Way::Custom(ChannelKind::Memory), Way::OverPipes(Algorithm::Ring, ChannelKind::Port)]
         {
             assert_eq!(staging(way, second, usual), [false; 3]);
         }

@@ -2,9 +2,9 @@
 //!
 //! Nothing below the engine knows of traces.
 
-use crate::collective::call::{Call, ChannelKind, Manner, Operation};
-use crate::collective::message::Parcel;
-use crate::collective::rendezvous::members::Team;
+use crate::collective::call::{Call, ChannelKind, Choice, Operation};
+use crate::collective::message::MessageEnd;
+use crate::collective::rendezvous::members::Members;
 use crate::error::Result;
 use crate::trace::{Note, PORT, Recorder, Verb};
 
@@ -16,34 +16,34 @@ pub(crate) struct CallSpan(Option<(u64, Note)>);
 impl CallSpan {
     /// Begins `call`. A call that is done by messages between all is traced as these are delivered.
     #[inline]
-    pub(super) fn of_call(team: &Team, call: &Call<'_>) -> Self {
-        match team.board.fabric().recorder() {
+    pub(super) fn of_call(members: &Members, call: &Call<'_>) -> Self {
+        match members.board.fabric().recorder() {
             Some(recorder) if call.operation != Operation::AllToAllV => {
-                Self(Some((recorder.now(), note_of(team, call, next_number(team)))))
+                Self(Some((recorder.now(), note_of(members, call, next_number(members)))))
             }
             _ => Self(None),
         }
     }
 
     /// Begins `operation`, which moves no data of the program's.
-    pub(super) fn of_operation(team: &Team, operation: Operation) -> Self {
-        let note = Note::of(Verb::operation(operation as u8)).numbered(next_number(team));
-        Self(team.board.fabric().recorder().map(|recorder| (recorder.now(), note)))
+    pub(super) fn of_operation(members: &Members, operation: Operation) -> Self {
+        let note = Note::of(Verb::operation(operation as u8)).numbered(next_number(members));
+        Self(members.board.fabric().recorder().map(|recorder| (recorder.now(), note)))
     }
 
     /// Begins an all-reduce of a word of `len` bytes.
     #[inline]
-    pub(crate) fn of_word(team: &Team, len: u64) -> Self {
-        let Self(begun) = Self::of_operation(team, Operation::AllReduce);
+    pub(crate) fn of_word(members: &Members, len: u64) -> Self {
+        let Self(begun) = Self::of_operation(members, Operation::AllReduce);
         Self(begun.map(|(begun, note)| (begun, note.of_bytes(len))))
     }
 
-    /// Ends the span of what was done in `manner`, and hands on what came of it.
+    /// Ends the span of what was done in `choice`, and hands on what came of it.
     #[inline(always)]
-    pub(crate) fn end<T>(self, team: &Team, manner: Manner, done: Result<T>) -> Result<T> {
-        match (self.0, team.board.fabric().any_recorder()) {
+    pub(crate) fn end<T>(self, members: &Members, choice: Choice, done: Result<T>) -> Result<T> {
+        match (self.0, members.board.fabric().any_recorder()) {
             (Some((begun, note)), Some(recorder)) => {
-                recorder.ended(begun, note.done_in(code_of(manner)), done)
+                recorder.ended(begun, note.done_in(code_of(choice)), done)
             }
             _ => done,
         }
@@ -59,9 +59,10 @@ pub(crate) struct Together {
 
 impl Together {
     /// Begins `calls`.
-    pub(crate) fn begin(team: &Team, calls: &[Call<'_>]) -> Self {
-        let begun = team.board.fabric().recorder().map(Recorder::now);
-        let notes = begun.map(|_| calls.iter().map(|call| note_of(team, call, next_number(team))).collect());
+    pub(crate) fn begin(members: &Members, calls: &[Call<'_>]) -> Self {
+        let begun = members.board.fabric().recorder().map(Recorder::now);
+        let notes =
+            begun.map(|_| calls.iter().map(|call| note_of(members, call, next_number(members))).collect());
         Self { begun, notes: notes.unwrap_or_default() }
     }
 
@@ -72,52 +73,52 @@ impl Together {
         }
     }
 
-    /// Adds `parcel`, if it is a message of its own.
-    pub(crate) fn add_message(&mut self, team: &Team, parcel: &Parcel<'_>) {
-        if self.begun.is_some() && parcel.operation().has_peer() {
-            let peer = team.members().get(parcel.peer()).copied();
-            let note = Note::of(Verb::operation(parcel.operation() as u8)).of_bytes(parcel.len());
+    /// Adds `message`, if it is a message of its own.
+    pub(crate) fn add_message(&mut self, members: &Members, message: &MessageEnd<'_>) {
+        if self.begun.is_some() && message.operation().has_peer() {
+            let peer = members.ranks().get(message.peer()).copied();
+            let note = Note::of(Verb::operation(message.operation() as u8)).of_bytes(message.len());
             self.notes.push(peer.map_or(note, |peer| note.with(peer)));
         }
     }
 
-    /// Ends all of them at once, done in `manner`.
-    pub(crate) fn end(self, team: &Team, manner: Manner, has_failed: bool) {
-        if let (Some(begun), Some(recorder)) = (self.begun, team.board.fabric().recorder()) {
+    /// Ends all of them at once, done in `choice`.
+    pub(crate) fn end(self, members: &Members, choice: Choice, has_failed: bool) {
+        if let (Some(begun), Some(recorder)) = (self.begun, members.board.fabric().recorder()) {
             let ended = recorder.now();
             for note in self.notes {
-                recorder.note_until(begun, ended, note.done_in(code_of(manner)).failing(has_failed));
+                recorder.note_until(begun, ended, note.done_in(code_of(choice)).failing(has_failed));
             }
         }
     }
 }
 
 #[inline]
-fn note_of(team: &Team, call: &Call<'_>, number: u64) -> Note {
+fn note_of(members: &Members, call: &Call<'_>, number: u64) -> Note {
     let operation = call.operation;
-    let note = Note::of(Verb::operation(operation as u8)).of_bytes(bytes_of(team, call));
+    let note = Note::of(Verb::operation(operation as u8)).of_bytes(bytes_of(members, call));
     let note = if operation.has_peer() { note } else { note.numbered(number) };
     if !(operation.has_peer() || operation.has_root()) {
         return note;
     }
-    team.members().get(call.root).map_or(note, |peer| note.with(*peer))
+    members.ranks().get(call.root).map_or(note, |peer| note.with(*peer))
 }
 
 /// How many bytes this member contributes to `call`; as good as none where they cannot be counted, and the call fails.
 #[inline]
-fn bytes_of(team: &Team, call: &Call<'_>) -> u64 {
-    let (blocks, _) = call.operation.blocks(team.n_members() as u64);
+fn bytes_of(members: &Members, call: &Call<'_>) -> u64 {
+    let (blocks, _) = call.operation.blocks(members.n_members() as u64);
     let block = call.count.checked_mul(call.data_type.size() as u64);
     block.unwrap_or(0).saturating_mul(blocks)
 }
 
 /// The number that the next operation gets.
-fn next_number(team: &Team) -> u64 {
-    team.board.sequence().wrapping_add(1)
+fn next_number(members: &Members) -> u64 {
+    members.board.sequence().wrapping_add(1)
 }
 
 #[inline]
-fn code_of(manner: Manner) -> u8 {
-    let algorithm = manner.algorithm.map_or(0, |algorithm| algorithm as u8);
-    algorithm | if manner.channel == ChannelKind::Port { PORT } else { 0 }
+fn code_of(choice: Choice) -> u8 {
+    let algorithm = choice.algorithm.map_or(0, |algorithm| algorithm as u8);
+    algorithm | if choice.channel == ChannelKind::Port { PORT } else { 0 }
 }

@@ -11,9 +11,11 @@
 use arrayvec::ArrayVec;
 
 use super::eager::WORD_LEN;
-use crate::collective::call::{Algorithm, Call, ChannelKind, Input, Manner, Operation, Output, Summary};
+use crate::collective::call::{
+    Algorithm, Call, CallSignature, ChannelKind, Choice, Input, Operation, Output,
+};
 use crate::collective::engine::trace::CallSpan;
-use crate::collective::rendezvous::members::Team;
+use crate::collective::rendezvous::members::Members;
 use crate::error::Result;
 use crate::heap::HeapOffset;
 use crate::rank::MAX_RANKS;
@@ -29,7 +31,7 @@ const KEPT: usize = 8;
 /// The arguments of an all-reduce of a word, or half a one, of the symmetric heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arguments {
-    summary: Summary,
+    signature: CallSignature,
     input: HeapOffset,
     output: HeapOffset,
 }
@@ -55,7 +57,7 @@ pub(crate) struct Kept {
 #[derive(Debug)]
 pub struct Repeat<'e> {
     again: &'e Again,
-    team: &'e mut Team,
+    members: &'e mut Members,
 }
 
 impl Arguments {
@@ -70,25 +72,25 @@ impl Arguments {
         let (&Input::Heap(input), &Output::Heap(output)) = (input, output) else { return None };
         let size = data_type.size() as u64;
         let is_word = count == WORD_LEN / size || count == HALF_LEN / size && size <= HALF_LEN;
-        let summary = Summary::new(Operation::AllReduce).of(count, data_type).by(op.plain_code()?);
-        is_word.then_some(Self { summary, input, output })
+        let signature = CallSignature::new(Operation::AllReduce).of(count, data_type).by(op.plain_code()?);
+        is_word.then_some(Self { signature, input, output })
     }
 
-    /// The same of a call that is done in `manner`.
+    /// The same of a call that is done in `choice`.
     #[inline]
-    pub(crate) fn in_manner(self, manner: Manner) -> Self {
-        Self { summary: self.summary.in_manner(manner), ..self }
+    pub(crate) fn with_choice(self, choice: Choice) -> Self {
+        Self { signature: self.signature.with_choice(choice), ..self }
     }
 }
 
 impl Again {
-    /// `call`, to which each member contributed `len` bytes in its post, if it can be repeated; the members compared `summary`.
+    /// `call`, to which each member contributed `len` bytes in its post, if it can be repeated; the members compared `signature`.
     #[inline]
-    pub(crate) fn of(call: &Call<'_>, summary: Summary, len: u64) -> Option<Self> {
+    pub(crate) fn of(call: &Call<'_>, signature: CallSignature, len: u64) -> Option<Self> {
         let (Operation::AllReduce, WORD_LEN | HALF_LEN) = (call.operation, len) else { return None };
         let (&Input::Heap(input), &Output::Heap(output)) = (&call.input, &call.output) else { return None };
         let reducer = call.reducer.as_ref().filter(|reducer| reducer.is_plain())?;
-        Some(Self { arguments: Arguments { summary, input, output }, len, reducer: reducer.clone() })
+        Some(Self { arguments: Arguments { signature, input, output }, len, reducer: reducer.clone() })
     }
 }
 
@@ -104,11 +106,15 @@ impl Kept {
         }
     }
 
-    /// The call that had these `arguments`, for `team` to repeat it.
+    /// The call that had these `arguments`, for `members` to repeat it.
     #[inline]
-    pub(crate) fn repeat<'e>(&'e self, team: &'e mut Team, arguments: &Arguments) -> Option<Repeat<'e>> {
+    pub(crate) fn repeat<'e>(
+        &'e self,
+        members: &'e mut Members,
+        arguments: &Arguments,
+    ) -> Option<Repeat<'e>> {
         let again = self.calls.iter().find(|call| call.arguments == *arguments)?;
-        Some(Repeat { again, team })
+        Some(Repeat { again, members })
     }
 }
 
@@ -116,11 +122,11 @@ impl Repeat<'_> {
     /// Executes the call.
     ///
     /// # Errors
-    /// Those of [`crate::collective::rendezvous::board::Board::await_post`], which end the epoch.
+    /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`], which end the epoch.
     // Not in line: the result goes straight to where the caller's goes. To copy it costs as much as all the rest.
     #[inline(never)]
     pub(crate) fn run(self) -> Result<()> {
-        if !self.team.board.fabric().is_plain() {
+        if !self.members.board.fabric().is_plain() {
             return self.run_watched();
         }
         self.run_plain()
@@ -128,17 +134,17 @@ impl Repeat<'_> {
 
     #[inline(always)]
     fn run_plain(self) -> Result<()> {
-        let Self { again, team } = self;
-        match again.run(team) {
+        let Self { again, members } = self;
+        match again.run(members) {
             Ok(()) => Ok(()),
-            failed => team.board.or_revoke(failed),
+            failed => members.board.or_revoke(failed),
         }
     }
 
     /// Executes the call of a rank that has failed in one before, or notes what it does.
     #[inline(never)]
     fn run_watched(self) -> Result<()> {
-        let fabric = self.team.board.fabric();
+        let fabric = self.members.board.fabric();
         fabric.can_call(Operation::AllReduce.name())?;
         if fabric.recorder().is_some() { self.run_noted() } else { self.run_plain() }
     }
@@ -147,23 +153,23 @@ impl Repeat<'_> {
 impl Repeat<'_> {
     #[inline(never)]
     fn run_noted(self) -> Result<()> {
-        let Self { again, team } = self;
-        let begun = CallSpan::of_word(team, again.len);
-        let done = again.run(team);
-        let manner = Manner { algorithm: Some(Algorithm::OneShot), channel: ChannelKind::Memory };
-        let done = begun.end(team, manner, done);
-        team.board.or_revoke(done)
+        let Self { again, members } = self;
+        let begun = CallSpan::of_word(members, again.len);
+        let done = again.run(members);
+        let choice = Choice { algorithm: Some(Algorithm::OneShot), channel: ChannelKind::Memory };
+        let done = begun.end(members, choice, done);
+        members.board.or_revoke(done)
     }
 }
 
 impl Again {
     #[inline(always)]
-    fn run(&self, team: &mut Team) -> Result<()> {
-        let Arguments { summary, input, output } = self.arguments;
-        let (heap, board) = team.heap_and_board();
+    fn run(&self, members: &mut Members) -> Result<()> {
+        let Arguments { signature, input, output } = self.arguments;
+        let (heap, board) = members.heap_and_board();
         board.begin(Operation::AllReduce)?;
         let word = self.read(heap, input)?;
-        board.post_first(summary, [0; 2], &[word]);
+        board.post_first(signature, [0; 2], &[word]);
         board.fetch_next();
         let mut words = ArrayVec::<u64, { MAX_RANKS as usize }>::new();
         board.await_each(Operation::AllReduce, |post| words.push(post.map_or(word, |post| post.data(0))))?;

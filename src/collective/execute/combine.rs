@@ -6,7 +6,7 @@
 
 use crate::collective::call::{Call, Output, part_mut};
 use crate::collective::rendezvous::board::Post;
-use crate::collective::rendezvous::members::{PerMember, Team};
+use crate::collective::rendezvous::members::{Members, PerMember};
 use crate::error::Result;
 use crate::heap::Region;
 use crate::reduce::{Reducer, Source, Target};
@@ -22,21 +22,22 @@ pub(crate) fn own_scalar(call: &Call<'_>) -> u64 {
 /// multiplied. Each is found in its post by `told`.
 #[inline]
 pub(crate) fn gather_scalars(
-    team: &Team,
+    members: &Members,
     call: &Call<'_>,
     scalars: &mut PerMember<u64>,
     told: impl Fn(Post<'_>) -> u64,
 ) {
     if call.is_scaled() {
-        let of_member =
-            |member| if member == team.me() { own_scalar(call) } else { told(team.board.post_of(member)) };
-        scalars.extend((0..team.n_members()).map(of_member));
+        let of_member = |member| {
+            if member == members.me() { own_scalar(call) } else { told(members.board.post_of(member)) }
+        };
+        scalars.extend((0..members.n_members()).map(of_member));
     }
 }
 
 /// The scalar in the post of a small call.
 #[inline]
-pub(crate) fn scalar_of_small(post: Post<'_>) -> u64 {
+pub(crate) fn scalar_of_eager(post: Post<'_>) -> u64 {
     post.places()[1]
 }
 
@@ -53,10 +54,15 @@ impl Call<'_> {
     /// # Errors
     /// [`Error::OutOfRange`] for bytes that are not allocated.
     #[inline]
-    pub(crate) fn combine(&mut self, team: &Team, scalars: &[u64], sources: &[Source<'_>]) -> Result<()> {
+    pub(crate) fn combine(
+        &mut self,
+        members: &Members,
+        scalars: &[u64],
+        sources: &[Source<'_>],
+    ) -> Result<()> {
         let len = self.block_len()?;
         let reducer = self.reducer.as_ref().expect("an operation that reduces has a reducer");
-        let view = team.view();
+        let view = members.view();
         let target = match &mut self.output {
             Output::Heap(offset) => {
                 let region = Region::new(*offset, len);

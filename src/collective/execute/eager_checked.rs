@@ -8,50 +8,50 @@
 
 use super::combine;
 use super::eager::{INLINE_LEN, contributors, words_of};
-use crate::collective::call::{Call, Input, Summary};
+use crate::collective::call::{Call, CallSignature, Input};
 use crate::collective::rendezvous::board::INLINE_WORDS;
-use crate::collective::rendezvous::members::Team;
+use crate::collective::rendezvous::members::Members;
 use crate::collective::transport::checksum;
-use crate::collective::transport::pipe::Arrival;
+use crate::collective::transport::pipe::FragmentArrival;
 use crate::error::Result;
 use crate::faults::POST;
-use crate::heap::{Place, Region};
+use crate::heap::{HeapPlace, Region};
 
 /// Posts `words` with their checksum.
 #[cold]
 #[inline(never)]
-pub(super) fn post_words(team: &mut Team, call: &Call<'_>, summary: Summary, words: &[u64]) {
-    let places = places(team, call, crc32c::crc32c(bytemuck::cast_slice(words)));
+pub(super) fn post_words(members: &mut Members, call: &Call<'_>, signature: CallSignature, words: &[u64]) {
+    let places = places(members, call, crc32c::crc32c(bytemuck::cast_slice(words)));
     // This member's own copy stays as it is.
     let mut posted = [0; INLINE_WORDS];
     let posted = &mut posted[..words.len()];
     posted.copy_from_slice(words);
-    team.board.fabric().spoil(POST, bytemuck::cast_slice_mut(posted));
-    team.board.post(summary, places, posted);
+    members.board.fabric().spoil(POST, bytemuck::cast_slice_mut(posted));
+    members.board.post(signature, places, posted);
 }
 
-/// Posts that the input of `call` is in `mail`, with its checksum and what this member has `told`.
+/// Posts that the input of `call` is in `slot`, with its checksum and what this member has `told`.
 ///
 /// # Errors
 /// [`crate::Error::OutOfRange`] for a buffer that is not there.
 #[cold]
 #[inline(never)]
-pub(super) fn post_mail(
-    team: &mut Team,
+pub(super) fn post_in_slot(
+    members: &mut Members,
     call: &Call<'_>,
-    summary: Summary,
-    mail: Region,
+    signature: CallSignature,
+    slot: Region,
     told: &[u64],
 ) -> Result<()> {
     if matches!(call.input, Input::None) {
-        team.board.post(summary, [0, combine::own_scalar(call)], told);
+        members.board.post(signature, [0, combine::own_scalar(call)], told);
         return Ok(());
     }
-    let crc = if team.checksums { checksum::of_call(team, call, 0, mail.len)? } else { 0 };
-    let fabric = team.board.fabric();
-    fabric.damage(POST, Place { rank: fabric.rank(), offset: mail.offset }, mail.len);
-    let places = places(team, call, crc);
-    team.board.post(summary, places, told);
+    let crc = if members.checksums { checksum::of_call(members, call, 0, slot.len)? } else { 0 };
+    let fabric = members.board.fabric();
+    fabric.damage(POST, HeapPlace { rank: fabric.rank(), offset: slot.offset }, slot.len);
+    let places = places(members, call, crc);
+    members.board.post(signature, places, told);
     Ok(())
 }
 
@@ -61,27 +61,27 @@ pub(super) fn post_mail(
 /// Those of [`checksum::compare`].
 #[cold]
 #[inline(never)]
-pub(super) fn check_inputs(team: &Team, call: &Call<'_>, len: u64) -> Result<()> {
-    if !team.checksums {
+pub(super) fn check_inputs(members: &Members, call: &Call<'_>, len: u64) -> Result<()> {
+    if !members.checksums {
         return Ok(());
     }
     let is_inline = len <= INLINE_LEN;
     // What is inline this member knows of itself; its mail it reads as the others do.
-    for member in contributors(team, call).filter(|member| !is_inline || *member != team.me()) {
-        let post = team.board.post_of(member);
+    for member in contributors(members, call).filter(|member| !is_inline || *member != members.me()) {
+        let post = members.board.post_of(member);
         let found = if is_inline {
             let words: [u64; INLINE_WORDS] = std::array::from_fn(|index| post.data(index));
             crc32c::crc32c(bytemuck::cast_slice(&words[..words_of(len)]))
         } else {
-            let mail = team.mail(member, len)?;
-            team.heap_of(member, mail)?.crc32c(0, mail.offset.get(), mail.len)?
+            let slot = members.eager_slot(member, len)?;
+            members.heap_of(member, slot)?.crc32c(0, slot.offset.get(), slot.len)?
         };
-        let from = Arrival { operation: call.operation, member, number: team.board.sequence() };
-        checksum::compare(team, from, post.places()[0], found)?;
+        let from = FragmentArrival { operation: call.operation, member, number: members.board.sequence() };
+        checksum::compare(members, from, post.places()[0], found)?;
     }
     Ok(())
 }
 
-fn places(team: &Team, call: &Call<'_>, crc: u32) -> [u64; 2] {
-    [if team.checksums { checksum::told(crc) } else { 0 }, combine::own_scalar(call)]
+fn places(members: &Members, call: &Call<'_>, crc: u32) -> [u64; 2] {
+    [if members.checksums { checksum::told(crc) } else { 0 }, combine::own_scalar(call)]
 }

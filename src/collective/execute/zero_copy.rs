@@ -12,11 +12,11 @@
 use super::combine;
 use crate::collective::call::{Call, Operation, Output, shifted};
 use crate::collective::rendezvous::board::Post;
-use crate::collective::rendezvous::members::{PerMember, Team, fill};
+use crate::collective::rendezvous::members::{Members, PerMember, fill};
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
 use crate::reduce::{Source, SourcePlace, Target};
-use crate::shm::ReadSoon;
+use crate::shm::CacheHint;
 
 /// Shares of an operation, and those of a switch channel, end at multiples of this many bytes, so that no two members write the same cache line pair.
 const SHARE_ALIGN: u64 = 128;
@@ -24,31 +24,31 @@ const SHARE_ALIGN: u64 = 128;
 /// Executes `call` after all members have posted and [`applies`] says yes.
 ///
 /// # Errors
-/// Those of [`crate::collective::rendezvous::board::Board::await_post`]; [`crate::Error::OutOfRange`] for buffers that are not allocated.
-pub(crate) fn run(team: &Team, call: &Call<'_>) -> Result<()> {
-    work(team, call)?;
-    team.board.done();
-    team.board.await_all_done(call.operation)
+/// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`]; [`crate::Error::OutOfRange`] for buffers that are not allocated.
+pub(crate) fn run(members: &Members, call: &Call<'_>) -> Result<()> {
+    work(members, call)?;
+    members.board.done();
+    members.board.await_all_done(call.operation)
 }
 
-fn work(team: &Team, call: &Call<'_>) -> Result<()> {
+fn work(members: &Members, call: &Call<'_>) -> Result<()> {
     let block = call.block_len()?;
-    let (me, n) = (team.me(), team.n_members());
+    let (me, n) = (members.me(), members.n_members());
     let mine = me as u64 * block;
     let gets = !matches!(call.output, Output::None);
     match call.operation {
-        Operation::AllReduce => reduce_share(team, call, 0..n),
-        Operation::Reduce => reduce_share(team, call, call.root..call.root + 1),
-        Operation::ReduceScatter => reduce(team, call, 0..call.count, call.count, mine, me..me + 1, 0),
-        Operation::Broadcast if gets => pull(team, call.root, 0, 0, block),
+        Operation::AllReduce => reduce_share(members, call, 0..n),
+        Operation::Reduce => reduce_share(members, call, call.root..call.root + 1),
+        Operation::ReduceScatter => reduce(members, call, 0..call.count, call.count, mine, me..me + 1, 0),
+        Operation::Broadcast if gets => pull(members, call.root, 0, 0, block),
         Operation::AllGather => {
-            each_from(me, n).try_for_each(|member| pull(team, member, 0, member as u64 * block, block))
+            each_from(me, n).try_for_each(|member| pull(members, member, 0, member as u64 * block, block))
         }
         Operation::AllToAll => {
-            each_from(me, n).try_for_each(|member| pull(team, member, mine, member as u64 * block, block))
+            each_from(me, n).try_for_each(|member| pull(members, member, mine, member as u64 * block, block))
         }
-        Operation::Gather => push(team, call.root, 0, mine, block),
-        Operation::Scatter if gets => pull(team, call.root, mine, 0, block),
+        Operation::Gather => push(members, call.root, 0, mine, block),
+        Operation::Scatter if gets => pull(members, call.root, mine, 0, block),
         _ => Ok(()),
     }
 }
@@ -67,11 +67,11 @@ fn output_of(post: Post<'_>, at: u64, len: u64) -> Region {
 }
 
 /// Combines this member's share of the elements of all inputs into the outputs of `receivers`.
-fn reduce_share(team: &Team, call: &Call<'_>, receivers: std::ops::Range<usize>) -> Result<()> {
+fn reduce_share(members: &Members, call: &Call<'_>, receivers: std::ops::Range<usize>) -> Result<()> {
     let size = call.data_type.size() as u64;
-    let share_of = |member| share(call.count, size, member, team.n_members());
-    let (bytes, most) = (share_of(team.me()), share_of(0).end / size);
-    reduce(team, call, bytes.start / size..bytes.end / size, most, 0, receivers, bytes.start)
+    let share_of = |member| share(call.count, size, member, members.n_members());
+    let (bytes, most) = (share_of(members.me()), share_of(0).end / size);
+    reduce(members, call, bytes.start / size..bytes.end / size, most, 0, receivers, bytes.start)
 }
 
 /// The bytes of `count` elements of `size` that are the share of `member`.
@@ -84,7 +84,7 @@ pub(crate) fn share(count: u64, size: u64, member: usize, n_members: usize) -> s
 /// Combines `elements` of all inputs, `input_at` bytes into them, into the outputs of `receivers`, `output_at` bytes into those. Some
 /// member combines `most`.
 fn reduce(
-    team: &Team,
+    members: &Members,
     call: &Call<'_>,
     elements: std::ops::Range<u64>,
     most: u64,
@@ -98,43 +98,49 @@ fn reduce(
         return Ok(());
     }
     let source = |member| {
-        let region = input_of(team.board.post_of(member), input_at + elements.start * size, len);
-        let place = SourcePlace::Shared(team.heap_of(member, region)?, region.offset.get());
+        let region = input_of(members.board.post_of(member), input_at + elements.start * size, len);
+        let place = SourcePlace::Shared(members.heap_of(member, region)?, region.offset.get());
         Ok(Source { place, fresh: true })
     };
     let target = |member| {
-        let region = output_of(team.board.post_of(member), output_at, len);
-        Ok(Target::Shared(team.heap_of(member, region)?, region.offset.get()))
+        let region = output_of(members.board.post_of(member), output_at, len);
+        Ok(Target::Shared(members.heap_of(member, region)?, region.offset.get()))
     };
     let (mut sources, mut targets) = (PerMember::new(), PerMember::new());
-    fill(&mut sources, (0..team.n_members()).map(source))?;
+    fill(&mut sources, (0..members.n_members()).map(source))?;
     // This member's own comes first: from there it may be copied to the others.
     fill(
         &mut targets,
-        each_from(team.me(), team.n_members()).filter(|to| receivers.contains(to)).map(target),
+        each_from(members.me(), members.n_members()).filter(|to| receivers.contains(to)).map(target),
     )?;
     let mut scalars = PerMember::new();
-    combine::gather_scalars(team, call, &mut scalars, combine::scalar_of_large);
+    combine::gather_scalars(members, call, &mut scalars, combine::scalar_of_large);
     let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
     reducer.combine_for_all(&scalars, &sources, &mut targets, count, most)
 }
 
 /// Copies `len` bytes at `input_at` of the input of `member` to `output_at` of this member's output.
-fn pull(team: &Team, member: usize, input_at: u64, output_at: u64, len: u64) -> Result<()> {
-    transfer(team, (member, input_at), (team.me(), output_at), len)
+fn pull(members: &Members, member: usize, input_at: u64, output_at: u64, len: u64) -> Result<()> {
+    transfer(members, (member, input_at), (members.me(), output_at), len)
 }
 
 /// Copies `len` bytes at `input_at` of this member's input to `output_at` of the output of `member`.
-fn push(team: &Team, member: usize, input_at: u64, output_at: u64, len: u64) -> Result<()> {
-    transfer(team, (team.me(), input_at), (member, output_at), len)
+fn push(members: &Members, member: usize, input_at: u64, output_at: u64, len: u64) -> Result<()> {
+    transfer(members, (members.me(), input_at), (member, output_at), len)
 }
 
-fn transfer(team: &Team, from: (usize, u64), to: (usize, u64), len: u64) -> Result<()> {
-    let source = input_of(team.board.post_of(from.0), from.1, len);
-    let target = output_of(team.board.post_of(to.0), to.1, len);
+fn transfer(members: &Members, from: (usize, u64), to: (usize, u64), len: u64) -> Result<()> {
+    let source = input_of(members.board.post_of(from.0), from.1, len);
+    let target = output_of(members.board.post_of(to.0), to.1, len);
     if from.0 == to.0 && source == target {
         return Ok(());
     }
-    let span = team.heap_of(from.0, source)?;
-    span.copy_to(source.offset.get(), team.heap_of(to.0, target)?, target.offset.get(), len, ReadSoon::Yes)
+    let span = members.heap_of(from.0, source)?;
+    span.copy_to(
+        source.offset.get(),
+        members.heap_of(to.0, target)?,
+        target.offset.get(),
+        len,
+        CacheHint::Keep,
+    )
 }

@@ -1,62 +1,62 @@
-//! The parcels of a call in which every rank sends every other a block of its own length.
+//! The messages of a call in which every rank sends every other a block of its own length.
 
-use super::{Contents, Parcel, Replaced};
-use crate::collective::call::{Block, Call, Input, Layout, Output, Summary, part, shifted};
+use super::{InPlaceBlock, MessageContents, MessageEnd};
+use crate::collective::call::{BlockLayout, Call, CallBlock, CallSignature, Input, Output, part, shifted};
 use crate::error::{Error, Result};
 use crate::heap::HeapOffset;
 
-/// The parcels of `call`, whose buffers they take, of member `me`: two for each member, also where blocks are empty, as both ends
+/// The messages of `call`, whose buffers they take, of member `me`: two for each member, also where blocks are empty, as both ends
 /// have to learn when they disagree about that; none for what it keeps in its place. Blocks that are replaced join those of other calls
 /// in `replaced`.
 ///
 /// # Errors
 /// [`Error::OutOfRange`] for blocks that are not in the buffers.
-pub(crate) fn parcels<'a>(
+pub(crate) fn messages<'a>(
     call: &mut Call<'a>,
     me: usize,
-    replaced: &mut Vec<Replaced<'a>>,
-) -> Result<Vec<Parcel<'a>>> {
+    in_place: &mut Vec<InPlaceBlock<'a>>,
+) -> Result<Vec<MessageEnd<'a>>> {
     let Some(layout) = call.layout.take() else { return Ok(Vec::new()) };
-    let Layout { sent, received } = *layout;
+    let BlockLayout { sent, received } = *layout;
     let (n, size) = (sent.len(), call.data_type.size() as u64);
-    let in_place: Vec<_> = (0..n).map(|peer| is_in_place(call, sent[peer], received[peer], size)).collect();
+    let stays: Vec<_> = (0..n).map(|peer| is_in_place(call, sent[peer], received[peer], size)).collect();
     let mut outputs = outputs(std::mem::replace(&mut call.output, Output::None), &received, size)?;
     let mut take = |peer: usize| std::mem::replace(&mut outputs[peer], Output::None);
     let mut share = |peer: usize| {
-        replaced.push(Replaced::new(take(peer)));
-        replaced.len() - 1
+        in_place.push(InPlaceBlock::new(take(peer)));
+        in_place.len() - 1
     };
-    let shared: Vec<_> = (0..n).map(|peer| in_place[peer].then(|| share(peer))).collect();
-    let summary = |block: Block| Summary::new(call.operation).of(block.count, call.data_type);
-    let mut parcels = Vec::with_capacity(2 * n);
-    let mut put = |block: Block, peer: usize, contents| {
-        parcels.push(Parcel::new(call.operation, summary(block), peer, block.count * size, contents));
+    let shared: Vec<_> = (0..n).map(|peer| stays[peer].then(|| share(peer))).collect();
+    let signature = |block: CallBlock| CallSignature::new(call.operation).of(block.count, call.data_type);
+    let mut messages = Vec::with_capacity(2 * n);
+    let mut put = |block: CallBlock, peer: usize, contents| {
+        messages.push(MessageEnd::new(call.operation, signature(block), peer, block.count * size, contents));
     };
     // What a member keeps in its place goes nowhere.
-    let first = usize::from(in_place[me]);
+    let first = usize::from(stays[me]);
     for distance in first..n {
         // Each begins with the next one, so that they do not all begin with the same.
         let (to, from) = ((me + distance) % n, (me + n - distance) % n);
         let source = match shared[to] {
-            Some(block) => Contents::Given(block),
-            None => Contents::Sent(input(&call.input, sent[to], size)?),
+            Some(block) => MessageContents::SentInPlace(block),
+            None => MessageContents::Sent(input(&call.input, sent[to], size)?),
         };
         put(sent[to], to, source);
         let target = match shared[from] {
-            Some(block) => Contents::Taken(block),
-            None => Contents::Received(take(from)),
+            Some(block) => MessageContents::ReceivedInPlace(block),
+            None => MessageContents::Received(take(from)),
         };
         put(received[from], from, target);
     }
-    Ok(parcels)
+    Ok(messages)
 }
 
 /// Whether the block that is `received` from a member takes the place of the one that is `sent` to it.
-fn is_in_place(call: &Call<'_>, sent: Block, received: Block, size: u64) -> bool {
+fn is_in_place(call: &Call<'_>, sent: CallBlock, received: CallBlock, size: u64) -> bool {
     match (&call.input, &call.output) {
         (Input::InOutput(_), _) => true,
         (Input::Heap(source), Output::Heap(target)) => {
-            let place = |offset: HeapOffset, block: Block| shifted(offset, block.at.saturating_mul(size));
+            let place = |offset: HeapOffset, block: CallBlock| shifted(offset, block.at.saturating_mul(size));
             sent.count > 0 && sent.count == received.count && place(*source, sent) == place(*target, received)
         }
         _ => false,
@@ -64,7 +64,7 @@ fn is_in_place(call: &Call<'_>, sent: Block, received: Block, size: u64) -> bool
 }
 
 /// `block` of `input`, where elements have `size` bytes.
-fn input<'a>(input: &Input<'a>, block: Block, size: u64) -> Result<Input<'a>> {
+fn input<'a>(input: &Input<'a>, block: CallBlock, size: u64) -> Result<Input<'a>> {
     let (at, len) = (block.at.saturating_mul(size), block.count.saturating_mul(size));
     Ok(match *input {
         Input::Heap(offset) => Input::Heap(shifted(offset, at)),
@@ -74,7 +74,7 @@ fn input<'a>(input: &Input<'a>, block: Block, size: u64) -> Result<Input<'a>> {
 }
 
 /// `output` in pieces: each of `blocks`, which lie apart.
-fn outputs<'a>(output: Output<'a>, blocks: &[Block], size: u64) -> Result<Vec<Output<'a>>> {
+fn outputs<'a>(output: Output<'a>, blocks: &[CallBlock], size: u64) -> Result<Vec<Output<'a>>> {
     let mut memory = match output {
         Output::Heap(offset) => {
             return Ok(blocks.iter().map(|block| Output::Heap(shifted(offset, block.at * size))).collect());
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn an_output_is_cut_into_blocks_in_any_order_with_gaps_between_them() {
-        let block = |at, count| Block { at, count };
+        let block = |at, count| CallBlock { at, count };
         let mut bytes: Vec<u8> = (0..20).collect();
         let blocks = [block(5, 2), block(0, 0), block(0, 2), block(8, 1)];
         let pieces = outputs(Output::Memory(&mut bytes), &blocks, 2).unwrap();
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn blocks_that_overlap_or_reach_past_the_output_are_refused() {
-        let block = |at, count| Block { at, count };
+        let block = |at, count| CallBlock { at, count };
         for blocks in
             [[block(0, 3), block(2, 2)], [block(0, 3), block(9, 2)], [block(0, 1), block(u64::MAX, 2)]]
         {

@@ -2,13 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 
-use super::queues::Queues;
-use crate::collective::call::Summary;
-use crate::collective::rendezvous::deadlock::Direction;
+use super::queues::MessageQueues;
+use crate::collective::call::CallSignature;
+use crate::collective::rendezvous::deadlock::MessageDirection;
 
 /// What one wait knows of those that it is for.
 #[derive(Debug, Default)]
-pub(super) struct Opposition {
+pub(super) struct PairDeadlock {
     /// How often the wait has turned out long: first at a look at the clock, then before each sleep.
     begun: Cell<u32>,
     /// Notices of others that were there at an earlier look: the number of a batch, of a peer, of its notice. Messages were
@@ -17,89 +17,91 @@ pub(super) struct Opposition {
 }
 
 /// A peer with which messages of one direction are left, and what the first of them was called for.
-struct Faced {
+struct WaitingPeer {
     peer: usize,
-    direction: Direction,
-    call: Summary,
+    direction: MessageDirection,
+    call: CallSignature,
 }
 
-impl Opposition {
+impl PairDeadlock {
     /// Hears that the wait is long, and puts up notices before its first sleep.
-    pub(super) fn begin(&self, batches: &[Queues<'_, '_>]) {
+    pub(super) fn begin(&self, batches: &[MessageQueues<'_, '_>]) {
         let begun = self.begun.get().saturating_add(1);
         self.begun.set(begun);
         if begun != 2 {
             return;
         }
         for batch in batches {
-            for faced in faced(batch) {
-                batch.team.board.notices().put_up(faced.peer, faced.call, faced.direction);
-                wake(batch, faced.peer);
+            for waiting in one_way_peers(batch) {
+                batch.members.board.notices().post(waiting.peer, waiting.call, waiting.direction);
+                wake(batch, waiting.peer);
                 // As if there were a message: it looks at their notices before it sleeps.
-                wake(batch, batch.team.me());
+                wake(batch, batch.members.me());
             }
         }
     }
 
     /// Takes down what it has put up.
-    pub(super) fn end(&self, batches: &[Queues<'_, '_>]) {
+    pub(super) fn end(&self, batches: &[MessageQueues<'_, '_>]) {
         if self.begun.get() < 2 {
             return;
         }
         for batch in batches {
-            let peers = (0..batch.team.n_members()).filter(|&peer| peer != batch.team.me());
-            peers.for_each(|peer| batch.team.board.notices().take_down(peer));
+            let peers = (0..batch.members.n_members()).filter(|&peer| peer != batch.members.me());
+            peers.for_each(|peer| batch.members.board.notices().withdraw(peer));
         }
     }
 
     /// Complains when a peer certainly waits for this member, which waits for it; nothing can have moved since [`Self::begin`].
-    pub(super) fn look(&self, batches: &[Queues<'_, '_>]) -> Option<()> {
+    pub(super) fn look(&self, batches: &[MessageQueues<'_, '_>]) -> Option<()> {
         if self.begun.get() < 2 {
             return None;
         }
         let mut all = batches.iter().enumerate();
-        all.find_map(|(number, batch)| faced(batch).find_map(|faced| self.face(number, batch, &faced)))
+        all.find_map(|(number, batch)| {
+            one_way_peers(batch).find_map(|waiting| self.confirm(number, batch, &waiting))
+        })
     }
 
-    fn face(&self, number: usize, batch: &Queues<'_, '_>, faced: &Faced) -> Option<()> {
-        let notices = batch.team.board.notices();
-        let theirs = notices.opposed(faced.peer, faced.direction)?;
-        let known = (number, faced.peer, theirs.number);
+    fn confirm(&self, number: usize, batch: &MessageQueues<'_, '_>, waiting: &WaitingPeer) -> Option<()> {
+        let notices = batch.members.board.notices();
+        let theirs = notices.opposing(waiting.peer, waiting.direction)?;
+        let known = (number, waiting.peer, theirs.number);
         if !self.known.borrow().contains(&known) {
             self.known.borrow_mut().push(known);
-            wake(batch, batch.team.me());
+            wake(batch, batch.members.me());
             return None;
         }
-        if notices.tell_seen(faced.peer, theirs.number) {
-            wake(batch, faced.peer);
+        if notices.tell_seen(waiting.peer, theirs.number) {
+            wake(batch, waiting.peer);
         }
-        if !notices.is_seen(faced.peer, theirs) {
+        if !notices.is_seen(waiting.peer, theirs) {
             return None;
         }
         // The error is made of the complaint, on both sides.
-        let _told = batch.team.board.complain(faced.peer, faced.call, theirs.call);
+        let _told = batch.members.board.report_mismatch(waiting.peer, waiting.call, theirs.call);
         Some(())
     }
 }
 
 /// Has `member` look around.
-fn wake(batch: &Queues<'_, '_>, member: usize) {
-    batch.team.message_park(member).wake(batch.team.board.fabric().kernel());
+fn wake(batch: &MessageQueues<'_, '_>, member: usize) {
+    batch.members.message_park(member).wake(batch.members.board.fabric().kernel());
 }
 
 /// The peers with which messages of one direction only are left in `batch`.
-fn faced(batch: &Queues<'_, '_>) -> impl Iterator<Item = Faced> {
+fn one_way_peers(batch: &MessageQueues<'_, '_>) -> impl Iterator<Item = WaitingPeer> {
     let bits = |is_sent| {
-        let open = batch.open().filter(move |parcel| parcel.is_sent() == is_sent);
-        open.fold(0_u64, |bits, parcel| bits | 1 << parcel.peer())
+        let open = batch.open().filter(move |message| message.is_sent() == is_sent);
+        open.fold(0_u64, |bits, message| bits | 1 << message.peer())
     };
     let one_way = bits(true) ^ bits(false);
     let mut found = 0_u64;
-    batch.open().filter_map(move |parcel| {
-        let (peer, bit) = (parcel.peer(), 1 << parcel.peer());
+    batch.open().filter_map(move |message| {
+        let (peer, bit) = (message.peer(), 1 << message.peer());
         let is_first = one_way & !found & bit != 0;
         found |= bit;
-        let direction = if parcel.is_sent() { Direction::Sent } else { Direction::Received };
-        is_first.then_some(Faced { peer, direction, call: parcel.summary() })
+        let direction = if message.is_sent() { MessageDirection::Sent } else { MessageDirection::Received };
+        is_first.then_some(WaitingPeer { peer, direction, call: message.signature() })
     })
 }

@@ -1,34 +1,34 @@
-//! Cards: short parcels that take no slot.
+//! Inline messages: short messages that take no slot.
 //!
 //! Elements in a slot lie in one cache line and the semaphore that tells of them in another, and both have to come from core to core: of a
-//! parcel of a few bytes that is most of its time. So such a parcel is posted like a small operation ([`crate::sync::PostCell`]): a stamp,
-//! and behind it the sender's summary and the elements. Up to 40 bytes all of it is one line, up to [`MOST`] the pair of a line.
+//! message of a few bytes that is most of its time. So such a message is posted like a small operation ([`crate::sync::PostCell`]): a stamp,
+//! and behind it the sender's signature and the elements. Up to 40 bytes all of it is one line, up to [`MOST`] the pair of a line.
 //!
-//! The stamp is the number of the message and one. A card takes its turn among the messages of the pipe, is given back as a slot is, and
+//! The stamp is the number of the message and one. An inline message takes its turn among the messages of the pipe, is given back as a slot is, and
 //! its sender is as far ahead as with slots. Its semaphore is not raised: whoever receives looks for both, at words that stay in its
-//! cache until something comes. So it finds out, too, when the other end has called for more or less than fits on a card. It looks at the
-//! semaphore first: of a signal that it finds then the message may be behind a card, which it sees by that signal (S1; model in
+//! cache until something comes. So it finds out, too, when the other end has called for more or less than fits on an inline message. It looks at the
+//! semaphore first: of a signal that it finds then the message may be behind an inline message, which it sees by that signal (S1; model in
 //! `src/sync/models/cards.rs`).
 //!
-//! Over proxied channels, with checksums, and where faults are planned, which strike slots, there are no cards.
+//! Over proxied channels, with checksums, and where faults are planned, which strike slots, there are no inline messages.
 
-use super::in_place::Replaced;
-use super::state::{Course, Stage};
-use crate::collective::call::{ChannelKind, Input, Output, Summary, part, part_mut};
-use crate::collective::rendezvous::members::Team;
+use super::in_place::InPlaceBlock;
+use super::state::{MessageStage, MessageState};
+use crate::collective::call::{CallSignature, ChannelKind, Input, Output, part, part_mut};
+use crate::collective::rendezvous::members::Members;
 use crate::collective::transport::link::Link;
 use crate::collective::transport::pipe::Pipes;
 use crate::error::Result;
 use crate::heap::HeapView;
 use crate::sync::{POST_WORDS, PostCell};
 
-/// The most bytes of elements on a card.
+/// The most bytes of elements on an inline message.
 const MOST: u64 = 64;
 
 /// Words that hold as many.
 const WORDS: usize = 8;
 
-/// Words of the summary, which come first.
+/// Words of the signature, which come first.
 const HEAD: usize = 2;
 
 const _: () = assert!(HEAD + WORDS <= POST_WORDS && MOST == 8 * WORDS as u64);
@@ -53,91 +53,91 @@ fn words(input: &Input<'_>, view: &HeapView, len: u64) -> Result<[u64; WORDS]> {
     Ok(words)
 }
 
-impl Course {
-    /// Sends all of `input` on a card, for which there is room, if it may go on one; whether it did.
+impl MessageState {
+    /// Sends all of `input` as an inline message, for which there is room, if it may go as one; whether it did.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`] for elements that are not allocated.
     #[inline]
-    pub(super) fn post_card<L: Link>(
+    pub(super) fn send_inline<L: Link>(
         &mut self,
         input: &Input<'_>,
         pipes: &mut Pipes<'_, L>,
         kind: ChannelKind,
     ) -> Result<bool> {
-        let team = pipes.team;
+        let members = pipes.members;
         if self.len > MOST || kind != ChannelKind::Memory || !L::HAS_INLINE {
             return Ok(false);
         }
-        let words = words(input, team.view(), self.len)?;
-        let (card, shown) = pipes.card_to(self.peer);
-        card.post(shown, self.summary.words(), &words[..words_of(self.len)]);
+        let words = words(input, members.view(), self.len)?;
+        let (inline, shown) = pipes.inline_to(self.peer);
+        inline.post(shown, self.signature.words(), &words[..words_of(self.len)]);
         pipes.count_sent(self.peer);
         pipes.wake(self.peer);
-        (self.moved, self.stage) = (self.len, Stage::Done);
+        (self.moved, self.stage) = (self.len, MessageStage::Done);
         Ok(true)
     }
 
-    /// Takes the next message into `output` if it is a card that has come; whether it was.
+    /// Takes the next message into `output` if it is an inline message that has come; whether it was.
     ///
     /// # Errors
-    /// Those of [`super::Parcel::advance`].
+    /// Those of [`super::MessageEnd::advance`].
     #[inline]
-    pub(super) fn take_card<L: Link>(
+    pub(super) fn receive_inline<L: Link>(
         &mut self,
         output: &mut Output<'_>,
         pipes: &mut Pipes<'_, L>,
     ) -> Result<bool> {
-        let Some(card) = self.card(pipes)? else { return Ok(false) };
-        self.unpack(card, output, pipes.team)?;
+        let Some(inline) = self.inline(pipes)? else { return Ok(false) };
+        self.unpack(inline, output, pipes.members)?;
         pipes.give_back(self.peer);
         Ok(true)
     }
 
-    /// The same over a block, once that was given; whether the next message is a card.
+    /// The same over a block, once that was given; whether the next message is an inline message.
     ///
     /// # Errors
-    /// Those of [`super::Parcel::advance`].
-    pub(super) fn take_card_over<L: Link>(
+    /// Those of [`super::MessageEnd::advance`].
+    pub(super) fn receive_inline_over<L: Link>(
         &mut self,
-        replaced: &Replaced<'_>,
+        in_place: &InPlaceBlock<'_>,
         pipes: &mut Pipes<'_, L>,
     ) -> Result<bool> {
-        let Some(card) = self.card(pipes)? else { return Ok(false) };
-        if replaced.has_given(self.len) {
-            self.unpack(card, &mut replaced.block().borrow_mut(), pipes.team)?;
+        let Some(inline) = self.inline(pipes)? else { return Ok(false) };
+        if in_place.was_copied_out(self.len) {
+            self.unpack(inline, &mut in_place.block().borrow_mut(), pipes.members)?;
             pipes.give_back(self.peer);
         }
         Ok(true)
     }
 
-    /// The card that has come, which is what was called for.
+    /// The inline message that has come, which is what was called for.
     #[inline]
-    fn card<'p, L: Link>(&self, pipes: &'p Pipes<'_, L>) -> Result<Option<&'p PostCell>> {
-        let come = if self.stage == Stage::Fresh { pipes.card_of(self.peer) } else { None };
-        let Some(card) = come else { return Ok(None) };
-        let theirs = Summary::from_words([card.word(0), card.word(1)]);
-        if self.summary.answers(theirs) && self.len <= MOST {
-            Ok(Some(card))
+    fn inline<'p, L: Link>(&self, pipes: &'p Pipes<'_, L>) -> Result<Option<&'p PostCell>> {
+        let come = if self.stage == MessageStage::Fresh { pipes.inline_from(self.peer) } else { None };
+        let Some(inline) = come else { return Ok(None) };
+        let theirs = CallSignature::from_words([inline.word(0), inline.word(1)]);
+        if self.signature.answers(theirs) && self.len <= MOST {
+            Ok(Some(inline))
         } else {
-            Err(pipes.team.board.complain(self.peer, self.summary, theirs))
+            Err(pipes.members.board.report_mismatch(self.peer, self.signature, theirs))
         }
     }
 
-    /// Copies the elements of `card` to where they belong.
+    /// Copies the elements of `inline` to where they belong.
     #[inline]
-    fn unpack(&mut self, card: &PostCell, output: &mut Output<'_>, team: &Team) -> Result<()> {
+    fn unpack(&mut self, inline: &PostCell, output: &mut Output<'_>, members: &Members) -> Result<()> {
         let mut words = [0; WORDS];
         for (index, word) in words.iter_mut().enumerate().take(words_of(self.len)) {
-            *word = card.word(HEAD + index);
+            *word = inline.word(HEAD + index);
         }
         let bytes: &[u8] = bytemuck::cast_slice(&words);
         match self.len {
-            8 => output.write(team.view(), 0, &bytes[..8])?,
-            4 => output.write(team.view(), 0, &bytes[..4])?,
-            len => output.write(team.view(), 0, part(bytes, 0, len)?)?,
+            8 => output.write(members.view(), 0, &bytes[..8])?,
+            4 => output.write(members.view(), 0, &bytes[..4])?,
+            len => output.write(members.view(), 0, part(bytes, 0, len)?)?,
         }
-        (self.moved, self.stage) = (self.len, Stage::Done);
+        (self.moved, self.stage) = (self.len, MessageStage::Done);
         Ok(())
     }
 }

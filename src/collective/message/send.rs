@@ -1,18 +1,18 @@
-//! The sending end of a parcel: its elements go into messages, or are lent: where that takes less than to copy them
+//! The sending end of a message: its elements go into fragments, or are lent: where that takes less than to copy them
 //! twice, the wait of their sender included.
 
-use super::in_place::Replaced;
-use super::state::{Course, HEADER_LEN, Stage, body_at, capacity};
+use super::in_place::InPlaceBlock;
+use super::state::{HEADER_LEN, MessageStage, MessageState, body_at, capacity};
 use crate::channel::Channel;
 use crate::collective::call::{ChannelKind, Input, shifted};
 use crate::collective::region::PIPE_SLOTS;
-use crate::collective::rendezvous::members::Team;
+use crate::collective::rendezvous::members::Members;
 use crate::collective::transport::link::{Link, Outgoing};
 use crate::collective::transport::pipe::Pipes;
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
 
-/// The shortest parcel in the heap that is lent by who has a core of its own. One that is lent is copied once and not twice, but its
+/// The shortest message in the heap that is lent by who has a core of its own. One that is lent is copied once and not twice, but its
 /// sender waits until it is told that it was taken.
 ///
 /// Lent from 1 KiB on against never, medians one way in microseconds, of `shmccl perf sendrecv -g N -b 1K -e 256K -f 2` on two cores:
@@ -27,17 +27,17 @@ use crate::heap::{HeapOffset, Region};
 /// | 64 | 1.50 | 2.29 | 2.90 | 4.35 | 5.5 | 4.6 | 13 | 6.9 | 22 | 22 |
 /// | 128 | 2.52 | 4.11 | 4.66 | 7.97 | 7.3 | 7.9 | 20 | 20 | 30 | 43 |
 /// | 256 | 4.86 | 8.32 | 8.97 | 15.8 | 12 | 21 | 35 | 42 | 56 | 87 |
-const LENT_FROM: u64 = 16 << 10;
+const GET_FROM: u64 = 16 << 10;
 
-/// The longest parcel in the heap that is copied by who shares its core, which it has to give away to be told of anything: so only if
+/// The longest message in the heap that is copied by who shares its core, which it has to give away to be told of anything: so only if
 /// its pipe holds all of it at once.
 const COPIED_UP_TO: u64 = 64 << 10;
 
-/// Whether a parcel of `len` bytes in the heap is lent.
+/// Whether a message of `len` bytes in the heap is lent.
 #[inline]
-fn is_lent(team: &Team, len: u64) -> bool {
-    let is_crowded = team.board.fabric().crowded();
-    len >= LENT_FROM && (!is_crowded || len > COPIED_UP_TO.min(PIPE_SLOTS * capacity(team)))
+fn uses_get(members: &Members, len: u64) -> bool {
+    let is_oversubscribed = members.board.fabric().oversubscribed();
+    len >= GET_FROM && (!is_oversubscribed || len > COPIED_UP_TO.min(PIPE_SLOTS * capacity(members)))
 }
 
 /// What becomes of the elements when they have been sent.
@@ -46,14 +46,14 @@ enum Afterwards {
     /// They stay as they are until the call is done.
     Kept,
     /// They are soon written over.
-    Replaced,
+    InPlaceBlock,
 }
 
-impl Course {
+impl MessageState {
     /// Sends what has room of `input`.
     ///
     /// # Errors
-    /// Those of [`super::Parcel::advance`].
+    /// Those of [`super::MessageEnd::advance`].
     #[inline]
     pub(super) fn send<L: Link>(
         &mut self,
@@ -67,16 +67,16 @@ impl Course {
     /// The same of a block that is soon written over.
     ///
     /// # Errors
-    /// Those of [`super::Parcel::advance`].
+    /// Those of [`super::MessageEnd::advance`].
     #[inline(never)]
-    pub(super) fn give<L: Link>(
+    pub(super) fn send_in_place<L: Link>(
         &mut self,
-        replaced: &Replaced<'_>,
+        in_place: &InPlaceBlock<'_>,
         pipes: &mut Pipes<'_, L>,
         kind: ChannelKind,
     ) -> Result<()> {
-        let sent = replaced.read(|input| self.send_all(input, Afterwards::Replaced, pipes, kind));
-        replaced.give(self.moved);
+        let sent = in_place.read(|input| self.send_all(input, Afterwards::InPlaceBlock, pipes, kind));
+        in_place.count_copied_out(self.moved);
         sent
     }
 
@@ -89,9 +89,9 @@ impl Course {
         pipes: &mut Pipes<'_, L>,
         kind: ChannelKind,
     ) -> Result<()> {
-        if let Stage::Lent(number) = self.stage {
+        if let MessageStage::AwaitsGet(number) = self.stage {
             if pipes.was_taken(self.peer, number) {
-                self.stage = Stage::Done;
+                self.stage = MessageStage::Done;
             }
             return Ok(());
         }
@@ -101,7 +101,7 @@ impl Course {
         Ok(())
     }
 
-    /// Sends the next message, which has room.
+    /// Sends the next fragment, which has room.
     #[inline(always)]
     fn post<L: Link>(
         &mut self,
@@ -110,38 +110,38 @@ impl Course {
         pipes: &mut Pipes<'_, L>,
         kind: ChannelKind,
     ) -> Result<()> {
-        if self.post_card(input, pipes, kind)? {
+        if self.send_inline(input, pipes, kind)? {
             return Ok(());
         }
         let (number, _) = pipes.next_to(self.peer);
-        let may_be_lent = kind == ChannelKind::Memory && afterwards == Afterwards::Kept;
-        let lent = match *input {
-            Input::Heap(offset) if may_be_lent && is_lent(pipes.team, self.len) => Some(offset),
+        let may_use_get = kind == ChannelKind::Memory && afterwards == Afterwards::Kept;
+        let exposed = match *input {
+            Input::Heap(offset) if may_use_get && uses_get(pipes.members, self.len) => Some(offset),
             _ => None,
         };
-        let len = match lent {
+        let len = match exposed {
             Some(_) => 0,
-            None => (self.len - self.moved).min(capacity(pipes.team)),
+            None => (self.len - self.moved).min(capacity(pipes.members)),
         };
-        let (header, body) = (self.header(lent, number), body_at(self.len));
-        let letter = Letter { to: self.peer, header, body, input, at: self.moved, len, afterwards };
-        L::before_send(pipes, self.peer, &letter.outgoing(lent.map(|_| self.len)))?;
+        let (header, body) = (self.header(exposed, number), body_at(self.len));
+        let fragment = Fragment { to: self.peer, header, body, input, at: self.moved, len, afterwards };
+        L::before_send(pipes, self.peer, &fragment.outgoing(exposed.map(|_| self.len)))?;
         match kind {
-            ChannelKind::Memory => letter.write(pipes)?,
-            ChannelKind::Port => letter.hand_over(pipes)?,
+            ChannelKind::Memory => fragment.write(pipes)?,
+            ChannelKind::Port => fragment.hand_over(pipes)?,
         }
         self.moved += len;
-        self.stage = match lent {
-            Some(_) => Stage::Lent(number),
-            None if self.moved == self.len => Stage::Done,
-            None => Stage::Begun,
+        self.stage = match exposed {
+            Some(_) => MessageStage::AwaitsGet(number),
+            None if self.moved == self.len => MessageStage::Done,
+            None => MessageStage::Begun,
         };
         Ok(())
     }
 }
 
-/// One message of a parcel: `len` bytes of `input` from `at` on.
-struct Letter<'p, 'a> {
+/// One fragment of a message: `len` bytes of `input` from `at` on.
+struct Fragment<'p, 'a> {
     to: usize,
     header: Option<[u64; 4]>,
     /// Where the elements go in the slot.
@@ -152,8 +152,8 @@ struct Letter<'p, 'a> {
     afterwards: Afterwards,
 }
 
-impl Letter<'_, '_> {
-    /// The message as its link hears of it: the receiver fetches `fetched` bytes by itself.
+impl Fragment<'_, '_> {
+    /// The fragment as its link hears of it: the receiver fetches `fetched` bytes by itself.
     #[inline(always)]
     fn outgoing(&self, fetched: Option<u64>) -> Outgoing<'_, '_> {
         let &Self { header, body, input, at, len, .. } = self;
@@ -164,7 +164,7 @@ impl Letter<'_, '_> {
     #[inline]
     fn write<L: Link>(self, pipes: &mut Pipes<'_, L>) -> Result<()> {
         let (_, slot) = pipes.next_to(self.to);
-        self.lay_out(pipes.team, self.to, slot)?;
+        self.lay_out(pipes.members, self.to, slot)?;
         L::stored(pipes, self.to, shifted(slot, self.body), self.len);
         pipes.channel(self.to).signal()?;
         pipes.count_sent(self.to);
@@ -174,19 +174,20 @@ impl Letter<'_, '_> {
 
     /// Has the proxy write it: from where it is, if that is in the heap and stays as it is.
     fn hand_over<L: Link>(self, pipes: &mut Pipes<'_, L>) -> Result<()> {
-        let team = pipes.team;
+        let members = pipes.members;
         let (number, slot) = pipes.next_to(self.to);
-        let desk = team.place(team.me(), team.layout().desk(self.to as u64, number % PIPE_SLOTS));
+        let bounce =
+            members.place(members.me(), members.layout().bounce(self.to as u64, number % PIPE_SLOTS));
         let channel = pipes.channel(self.to);
         if let (Input::Heap(source), Afterwards::Kept) = (self.input, self.afterwards) {
-            Letter { len: 0, ..self }.lay_out(team, team.me(), desk)?;
+            Fragment { len: 0, ..self }.lay_out(members, members.me(), bounce)?;
             if self.header.is_some() {
-                channel.put(slot, desk, HEADER_LEN)?;
+                channel.put(slot, bounce, HEADER_LEN)?;
             }
             channel.put_with_signal(shifted(slot, self.body), shifted(*source, self.at), self.len)?;
         } else {
-            self.lay_out(team, team.me(), desk)?;
-            channel.put_with_signal(slot, desk, self.body + self.len)?;
+            self.lay_out(members, members.me(), bounce)?;
+            channel.put_with_signal(slot, bounce, self.body + self.len)?;
         }
         pipes.count_sent(self.to);
         Ok(())
@@ -194,11 +195,11 @@ impl Letter<'_, '_> {
 
     /// Writes header and elements as they are to lie in a slot, to `place` of the heap of `member`.
     #[inline]
-    fn lay_out(&self, team: &Team, member: usize, place: HeapOffset) -> Result<()> {
-        let target = team.heap_of(member, Region::new(place, self.body + self.len))?;
+    fn lay_out(&self, members: &Members, member: usize, place: HeapOffset) -> Result<()> {
+        let target = members.heap_of(member, Region::new(place, self.body + self.len))?;
         if let Some(header) = self.header {
             target.write(place.get(), header)?;
         }
-        self.input.copy(team.view(), self.at, target, Region::new(shifted(place, self.body), self.len))
+        self.input.copy(members.view(), self.at, target, Region::new(shifted(place, self.body), self.len))
     }
 }

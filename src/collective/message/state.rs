@@ -1,7 +1,7 @@
-//! How far a parcel is at one of its ends, and what that end was called for: all of it but the elements.
+//! How far a message is at one of its ends, and what that end was called for: all of it but the elements.
 
-use crate::collective::call::{Operation, Summary};
-use crate::collective::rendezvous::members::Team;
+use crate::collective::call::{CallSignature, Operation};
+use crate::collective::rendezvous::members::Members;
 use crate::error::Result;
 use crate::heap::HeapOffset;
 
@@ -11,26 +11,26 @@ pub(super) const HEADER_LEN: u64 = 32;
 /// The length of a cache line in bytes.
 const LINE: u64 = 64;
 
-/// The place of a parcel whose elements are in the slots themselves.
+/// The place of a message whose elements are in the slots themselves.
 pub(super) const HERE: u64 = u64::MAX;
 
-/// The most bytes of elements in one message.
+/// The most bytes of elements in one fragment.
 #[inline]
-pub(super) fn capacity(team: &Team) -> u64 {
-    team.layout().letter_len() - LINE
+pub(super) fn capacity(members: &Members) -> u64 {
+    members.layout().fragment_len() - LINE
 }
 
-/// Where the elements start in the messages of a parcel of `len` bytes.
+/// Where the elements start in the fragments of a message of `len` bytes.
 #[inline]
 pub(super) fn body_at(len: u64) -> u64 {
     if len <= LINE - HEADER_LEN { HEADER_LEN } else { LINE }
 }
 
-/// One end of a parcel, whatever its elements are in.
+/// One end of a message, whatever its elements are in.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Course {
+pub(super) struct MessageState {
     /// What this member has called.
-    pub(super) summary: Summary,
+    pub(super) signature: CallSignature,
     pub(super) operation: Operation,
     /// The member at the other end.
     pub(super) peer: usize,
@@ -38,48 +38,48 @@ pub(super) struct Course {
     pub(super) len: u64,
     /// Bytes that have gone into the pipe, or come out of it.
     pub(super) moved: u64,
-    pub(super) stage: Stage,
+    pub(super) stage: MessageStage,
 }
 
-/// How far a parcel is.
+/// How far a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// No message yet.
+pub(super) enum MessageStage {
+    /// No fragment yet.
     Fresh,
-    /// Some messages.
+    /// Some fragments.
     Begun,
-    /// Its only message, of this number, is in the pipe.
-    Lent(u64),
+    /// Its only fragment, of this number, is in the pipe.
+    AwaitsGet(u64),
     Done,
 }
 
-impl Course {
+impl MessageState {
     /// Whether nothing more of it will be sent.
     #[inline]
     pub(super) fn is_in_pipe(&self) -> bool {
-        matches!(self.stage, Stage::Lent(_) | Stage::Done)
+        matches!(self.stage, MessageStage::AwaitsGet(_) | MessageStage::Done)
     }
 
-    /// The header of the message numbered `number`, if it has one, where the elements are `lent` from.
+    /// The header of the fragment numbered `number`, if it has one, where the elements are `lent` from.
     #[inline]
-    pub(super) fn header(&self, lent: Option<HeapOffset>, number: u64) -> Option<[u64; 4]> {
-        let [signature, count] = self.summary.words();
-        let place = lent.map_or(HERE, HeapOffset::get);
-        (self.stage == Stage::Fresh).then_some([signature, count, place, number])
+    pub(super) fn header(&self, exposed: Option<HeapOffset>, number: u64) -> Option<[u64; 4]> {
+        let [signature, count] = self.signature.words();
+        let place = exposed.map_or(HERE, HeapOffset::get);
+        (self.stage == MessageStage::Fresh).then_some([signature, count, place, number])
     }
 
-    /// Holds the header of message `number` against what was called for, and returns where the elements are.
+    /// Holds the header of fragment `number` against what was called for, and returns where the elements are.
     ///
     /// # Errors
     /// [`crate::Error::CallMismatch`].
     #[inline]
-    pub(super) fn check(&self, team: &Team, header: [u64; 4], number: u64) -> Result<u64> {
+    pub(super) fn check(&self, members: &Members, header: [u64; 4], number: u64) -> Result<u64> {
         let [signature, count, place, sent_as] = header;
-        let theirs = Summary::from_words([signature, count]);
-        if self.summary.answers(theirs) && sent_as == number {
+        let theirs = CallSignature::from_words([signature, count]);
+        if self.signature.answers(theirs) && sent_as == number {
             Ok(place)
         } else {
-            Err(team.board.complain(self.peer, self.summary, theirs))
+            Err(members.board.report_mismatch(self.peer, self.signature, theirs))
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Which of two ways an all-reduce of 4 to 8 KiB between two ranks with a core each goes: with its announcement ([`small`]), or as longer ones
-//! do, where buffers of the heap lie if some are in place, and by the scratch otherwise.
+//! do, where buffers of the heap lie if some are in place, and by the staging area otherwise.
 //!
 //! With its announcement twice as many lines move, and are stored where the peer has read, but there is one hand-over and not three. Of 8 KiB
 //! that takes 1.5 us for 1.1 (0.7 in place in the heap) where cores share a cache, and 1.7 for 2.6 where they do not (AMD Zen 4).
@@ -32,26 +32,26 @@ pub(crate) struct Shorts {
     /// Which call of its run is the next one.
     turn: u8,
     /// How many nanoseconds the timed call took this member, and how many bytes it contributed.
-    took: u64,
+    last_duration: u64,
     len: u64,
 }
 
 impl Default for Shorts {
     fn default() -> Self {
         let trials = Trials::new(Lengths { first: 4, other: 3, counting: 2 });
-        Self { trials, turn: 0, took: 0, len: 1 }
+        Self { trials, turn: 0, last_duration: 0, len: 1 }
     }
 }
 
 impl Shorts {
     /// Whether the next call goes with its announcement.
-    pub(crate) fn is_mailed(&self) -> bool {
+    pub(crate) fn is_eager(&self) -> bool {
         self.trials.route() == Route::First
     }
 
     /// What this member posts with it; `is_watched` where it counts or checks what it posts: then nothing is tried out.
-    pub(crate) fn told(&self, is_watched: bool) -> u64 {
-        if is_watched { UNTRIED } else { self.took }
+    pub(crate) fn last_duration(&self, is_watched: bool) -> u64 {
+        if is_watched { UNTRIED } else { self.last_duration }
     }
 
     /// Begins the next call; when, if that is to be told.
@@ -62,7 +62,7 @@ impl Shorts {
     /// Ends the call, of `len` bytes, that has `begun`.
     pub(crate) fn end(&mut self, begun: Option<Instant>, len: u64) {
         if let Some(begun) = begun {
-            self.took = since(begun).min(UNTRIED - 1);
+            self.last_duration = since(begun).min(UNTRIED - 1);
             self.len = len;
         }
     }
@@ -91,16 +91,16 @@ mod tests {
     fn live(members: &mut [Shorts; 2], n: usize, cost_of: impl Fn(bool) -> u64) -> usize {
         let mut mailed = 0;
         for call in 0..n {
-            let [one, other] = [0, 1].map(|member| members[member].is_mailed());
+            let [one, other] = [0, 1].map(|member| members[member].is_eager());
             assert_eq!(one, other, "both go the same way");
             mailed += usize::from(one);
-            let told = [0, 1].map(|member| members[member].told(false));
+            let told = [0, 1].map(|member| members[member].last_duration(false));
             for (index, member) in members.iter_mut().enumerate() {
                 let turn = member.turn;
                 member.note(told);
                 if turn == TIMED {
                     let late = if call % 2 == index { 5000 } else { 0 };
-                    (member.took, member.len) = (cost_of(one) + late, 8192);
+                    (member.last_duration, member.len) = (cost_of(one) + late, 8192);
                 }
             }
         }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     fn costs(mailed: u64, staged: u64) -> impl Fn(bool) -> u64 {
-        move |is_mailed| if is_mailed { mailed } else { staged }
+        move |is_eager| if is_eager { mailed } else { staged }
     }
 
     #[test]
@@ -130,8 +130,8 @@ mod tests {
     fn nothing_is_tried_out_where_a_member_says_so() {
         let mut shorts = Shorts::default();
         for _ in 0..100 {
-            assert!(shorts.is_mailed());
-            shorts.note([shorts.told(true), 100]);
+            assert!(shorts.is_eager());
+            shorts.note([shorts.last_duration(true), 100]);
         }
     }
 

@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use super::RegionLayout;
+use super::CommLayout;
 use crate::channel::Fabric;
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
@@ -30,7 +30,7 @@ pub(crate) const LEFT: u64 = 1;
 pub(crate) const GONE: u64 = 2;
 
 /// Who a region is taken from, and given back to.
-pub(crate) trait Landlord: std::fmt::Debug + Send + Sync {
+pub(crate) trait RegionOwner: std::fmt::Debug + Send + Sync {
     /// Takes back `region` of this rank, for use when all `departures` in it say [`GONE`].
     fn take_back(&self, region: Region, departures: CellSlice<ProgressCell>);
 }
@@ -39,7 +39,7 @@ pub(crate) trait Landlord: std::fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct Lease {
     fabric: Arc<Fabric>,
-    landlord: Arc<dyn Landlord>,
+    owner: Arc<dyn RegionOwner>,
     region: Region,
     park: CellRef<ParkCell>,
     /// What the members sleep on when they wait for messages.
@@ -57,25 +57,25 @@ impl Lease {
     /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a region can be.
     pub(crate) fn new(
         fabric: &Arc<Fabric>,
-        members: &[Rank],
+        ranks: &[Rank],
         bases: &[HeapOffset],
         me: usize,
-        landlord: Arc<dyn Landlord>,
+        owner: Arc<dyn RegionOwner>,
     ) -> Result<Self> {
-        let n_members = members.len() as u64;
-        let layout = RegionLayout::new(n_members);
+        let n_members = ranks.len() as u64;
+        let layout = CommLayout::new(n_members);
         let view = fabric.heap().view();
         let word = |leaver, base| Ok(layout.part(base, layout.departure(leaver), 128)?.offset);
-        let mine = members.iter().zip(bases).map(|(&rank, &base)| view.cell(rank, word(me as u64, base)?));
-        let park = layout.part(bases[0], RegionLayout::PARK, 128)?.offset;
+        let mine = ranks.iter().zip(bases).map(|(&rank, &base)| view.cell(rank, word(me as u64, base)?));
+        let park = layout.part(bases[0], CommLayout::PARK, 128)?.offset;
         Ok(Self {
             mine: mine.collect::<Result<_>>()?,
-            theirs: view.cells(members[me], word(0, bases[me])?, n_members)?,
-            park: view.cell(members[0], park)?,
-            message_parks: members.iter().map(|&rank| fabric.world().cells(rank).message_park()).collect(),
+            theirs: view.cells(ranks[me], word(0, bases[me])?, n_members)?,
+            park: view.cell(ranks[0], park)?,
+            message_parks: ranks.iter().map(|&rank| fabric.world().cells(rank).message_park()).collect(),
             region: Region::new(bases[me], layout.len()),
             fabric: Arc::clone(fabric),
-            landlord,
+            owner,
         })
     }
 
@@ -95,6 +95,6 @@ impl Drop for Lease {
         self.park.wake(self.fabric.kernel());
         self.message_parks.iter().for_each(|park| park.wake(self.fabric.kernel()));
         self.mine.iter().for_each(|word| word.publish(GONE));
-        self.landlord.take_back(self.region, self.theirs.clone());
+        self.owner.take_back(self.region, self.theirs.clone());
     }
 }

@@ -15,11 +15,11 @@
 //! | awaits, one per member: the last operation in which the member waited for it | n x 128 | the member |
 //! | notices, one per member: it waits for messages of that one alone (`standoff`) | n x 128 | the member |
 //! | checks, one per member: checksums of what lies in its inbox (`checks`), and of one part of what is staged (`pipeline`) | n x (64 + 64) | that member; it and the member |
-//! | cards of pipes: short messages, [`PIPE_SLOTS`] per member (`parcel/card.rs`) | n x slots x 128 | that member |
-//! | mail: data of small operations, one slot per post | [`LAP`] x [`MAIL_LEN`] | the member |
+//! | inline messages of pipes: short messages, [`PIPE_SLOTS`] per member (`message/inline message.rs`) | n x slots x 128 | that member |
+//! | mail: data of small operations, one slot per post | [`LAP`] x [`EAGER_LEN`] | the member |
 //! | inboxes of pipes: [`PIPE_SLOTS`] slots per member | n x slots x slot length | that member |
-//! | bench: what is made to be sent, [`PIPE_SLOTS`] slots | slots x slot length | the member |
-//! | scratch: what is staged | [`SCRATCH_LEN`] | the member; results of an all-reduce or a reduce (`pipeline`) all members |
+//! | send staging: what is made to be sent, [`PIPE_SLOTS`] slots | slots x slot length | the member |
+//! | scratch: what is staged | [`STAGING_LEN`] | the member; results of an all-reduce or a reduce (`pipeline`) all members |
 
 pub(crate) mod lease;
 
@@ -35,24 +35,24 @@ pub(crate) const LAP: u64 = TURNS as u64;
 pub(crate) const TURNS: usize = 8;
 
 /// The most bytes that one operation may leave in the mail.
-pub(crate) const MAIL_LEN: u64 = 8 << 10;
+pub(crate) const EAGER_LEN: u64 = 8 << 10;
 
 /// Slots of a pipe's inbox.
 pub(crate) const PIPE_SLOTS: u64 = 4;
 
-/// The scratch of a member, in bytes: some more than the pieces of staged data, which do not begin where a line does.
-pub(crate) const SCRATCH_LEN: u64 = (1 << 20) + (4 << 10);
+/// The staging area of a member, in bytes: some more than the pieces of staged data, which do not begin where a line does.
+pub(crate) const STAGING_LEN: u64 = (1 << 20) + (4 << 10);
 
 /// A pair of cache lines: what one writer writes shares its pair with nobody.
 const CELL: u64 = 128;
 
 /// The parts of a region in a communicator of a given size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RegionLayout {
+pub(crate) struct CommLayout {
     n_members: u64,
 }
 
-impl RegionLayout {
+impl CommLayout {
     pub(crate) const fn new(n_members: u64) -> Self {
         Self { n_members }
     }
@@ -64,7 +64,7 @@ impl RegionLayout {
     /// Where the posts start.
     pub(crate) const POSTS: u64 = 2 * CELL;
     /// The most that an operation takes which is not counted where ranks tell what they do.
-    pub(crate) const SMALL: u64 = MAIL_LEN;
+    pub(crate) const EAGER: u64 = EAGER_LEN;
     const SEMAPHORES: u64 = Self::POSTS + LAP * CELL;
 
     /// Where the semaphore is that `sender` raises when it has filled a slot of its inbox.
@@ -83,18 +83,18 @@ impl RegionLayout {
     }
 
     /// Where the member complains about a message of `sender`.
-    pub(crate) const fn complaint(self, sender: u64) -> u64 {
+    pub(crate) const fn mismatch_report(self, sender: u64) -> u64 {
         self.departure(self.n_members) + sender * CELL
     }
 
     /// Where the member tells that it waits for `awaited`.
-    pub(crate) const fn awaits(self, awaited: u64) -> u64 {
-        self.complaint(self.n_members) + awaited * CELL
+    pub(crate) const fn waits_for(self, awaited: u64) -> u64 {
+        self.mismatch_report(self.n_members) + awaited * CELL
     }
 
     /// Where the member puts up its notice for `reader`.
     pub(crate) const fn notice(self, reader: u64) -> u64 {
-        self.awaits(self.n_members) + reader * CELL
+        self.waits_for(self.n_members) + reader * CELL
     }
 
     /// Where `sender` tells the checksums of what it has put into its inbox.
@@ -107,18 +107,18 @@ impl RegionLayout {
         self.checks(index) + CELL / 2
     }
 
-    /// Where the cards of `sender` are.
-    pub(crate) const fn cards(self, sender: u64) -> u64 {
+    /// Where the inline messages of `sender` are.
+    pub(crate) const fn inline_messages(self, sender: u64) -> u64 {
         self.checks(self.n_members) + sender * PIPE_SLOTS * CELL
     }
 
-    const fn mail_start(self) -> u64 {
-        self.cards(self.n_members).next_multiple_of(4096)
+    const fn eager_start(self) -> u64 {
+        self.inline_messages(self.n_members).next_multiple_of(4096)
     }
 
     /// Where the mail of post number `turn` of the ring is.
-    pub(crate) const fn mail(self, turn: u64) -> u64 {
-        self.mail_start() + turn * MAIL_LEN
+    pub(crate) const fn eager_slot(self, turn: u64) -> u64 {
+        self.eager_start() + turn * EAGER_LEN
     }
 
     /// The length of a slot of a pipe in bytes: smaller where there are many members.
@@ -133,41 +133,41 @@ impl RegionLayout {
         }
     }
 
-    /// The most bytes of a parcel in one message, its header included. So many of them can be made in the scratch that each
+    /// The most bytes of a message in one message, its header included. So many of them can be made in the staging area that each
     /// slot of each pipe has a place of its own there.
-    pub(crate) const fn letter_len(self) -> u64 {
-        let fair = SCRATCH_LEN / (self.n_members * PIPE_SLOTS) / CELL * CELL;
+    pub(crate) const fn fragment_len(self) -> u64 {
+        let fair = STAGING_LEN / (self.n_members * PIPE_SLOTS) / CELL * CELL;
         if fair < self.slot_len() { fair } else { self.slot_len() }
     }
 
-    /// Where the letter for slot number `slot` of the inbox of `receiver` is made, where it has to be made in this member's heap.
-    pub(crate) const fn desk(self, receiver: u64, slot: u64) -> u64 {
-        self.scratch() + (receiver * PIPE_SLOTS + slot) * self.letter_len()
+    /// Where the fragment for slot number `slot` of the inbox of `receiver` is made, where it has to be made in this member's heap.
+    pub(crate) const fn bounce(self, receiver: u64, slot: u64) -> u64 {
+        self.staging() + (receiver * PIPE_SLOTS + slot) * self.fragment_len()
     }
 
     /// Where slot number `slot` of the inbox for `sender` is.
     pub(crate) const fn slot(self, sender: u64, slot: u64) -> u64 {
-        self.mail(LAP) + (sender * PIPE_SLOTS + slot) * self.slot_len()
+        self.eager_slot(LAP) + (sender * PIPE_SLOTS + slot) * self.slot_len()
     }
 
-    /// Where the bench starts.
-    pub(crate) const fn bench(self) -> u64 {
+    /// Where the send staging starts.
+    pub(crate) const fn send_staging(self) -> u64 {
         self.slot(self.n_members, 0)
     }
 
-    /// The length of the bench in bytes.
-    pub(crate) const fn bench_len(self) -> u64 {
+    /// The length of the send staging in bytes.
+    pub(crate) const fn send_staging_len(self) -> u64 {
         PIPE_SLOTS * self.slot_len()
     }
 
-    /// Where the scratch starts.
-    pub(crate) const fn scratch(self) -> u64 {
-        self.bench() + self.bench_len()
+    /// Where the staging area starts.
+    pub(crate) const fn staging(self) -> u64 {
+        self.send_staging() + self.send_staging_len()
     }
 
     /// The length of the region in bytes.
     pub(crate) const fn len(self) -> u64 {
-        self.scratch() + SCRATCH_LEN
+        self.staging() + STAGING_LEN
     }
 
     /// `len` bytes at `at` of the region that starts at `base`.
@@ -183,17 +183,17 @@ impl RegionLayout {
 /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a region can be.
 pub(crate) fn cells_between<T: SharedLayout>(
     view: &HeapView,
-    members: &[Rank],
+    ranks: &[Rank],
     bases: &[HeapOffset],
     me: usize,
-    at: impl Fn(RegionLayout, u64) -> u64,
+    at: impl Fn(CommLayout, u64) -> u64,
 ) -> Result<[Vec<CellRef<T>>; 2]> {
-    let layout = RegionLayout::new(members.len() as u64);
+    let layout = CommLayout::new(ranks.len() as u64);
     let cell = |keeper: usize, other: usize| {
         let place = layout.part(bases[keeper], at(layout, other as u64), CELL)?;
-        view.cell(members[keeper], place.offset)
+        view.cell(ranks[keeper], place.offset)
     };
-    let all = || 0..members.len();
+    let all = || 0..ranks.len();
     Ok([
         all().map(|member| cell(me, member)).collect::<Result<_>>()?,
         all().map(|member| cell(member, me)).collect::<Result<_>>()?,
@@ -207,23 +207,23 @@ mod tests {
     #[test]
     fn the_parts_follow_each_other_and_none_overlaps() {
         for n in [1, 2, 3, 8, 64] {
-            let layout = RegionLayout::new(n);
+            let layout = CommLayout::new(n);
             let starts = [
-                RegionLayout::PARK,
-                RegionLayout::PROGRESS,
-                RegionLayout::POSTS,
+                CommLayout::PARK,
+                CommLayout::PROGRESS,
+                CommLayout::POSTS,
                 layout.semaphore(0),
                 layout.credit(0),
                 layout.departure(0),
-                layout.complaint(0),
-                layout.awaits(0),
+                layout.mismatch_report(0),
+                layout.waits_for(0),
                 layout.notice(0),
                 layout.checks(0),
-                layout.cards(0),
-                layout.mail(0),
+                layout.inline_messages(0),
+                layout.eager_slot(0),
                 layout.slot(0, 0),
-                layout.bench(),
-                layout.scratch(),
+                layout.send_staging(),
+                layout.staging(),
                 layout.len(),
             ];
             assert!(
@@ -232,16 +232,16 @@ mod tests {
             );
             assert_eq!(layout.semaphore(n), layout.credit(0));
             assert_eq!(layout.credit(n), layout.departure(0));
-            assert_eq!(layout.departure(n), layout.complaint(0));
-            assert_eq!(layout.complaint(n), layout.awaits(0));
-            assert_eq!(layout.awaits(n), layout.notice(0));
+            assert_eq!(layout.departure(n), layout.mismatch_report(0));
+            assert_eq!(layout.mismatch_report(n), layout.waits_for(0));
+            assert_eq!(layout.waits_for(n), layout.notice(0));
             assert_eq!(layout.notice(n), layout.checks(0));
-            assert_eq!(layout.checks(n), layout.cards(0));
-            assert!(layout.cards(n) <= layout.mail(0));
-            assert!(layout.desk(n, 0) <= layout.len() && layout.letter_len() >= 4 << 10);
-            assert_eq!(layout.mail(LAP), layout.slot(0, 0));
-            assert_eq!(layout.slot(n - 1, PIPE_SLOTS), layout.bench());
-            assert_eq!(layout.bench() + layout.bench_len(), layout.scratch());
+            assert_eq!(layout.checks(n), layout.inline_messages(0));
+            assert!(layout.inline_messages(n) <= layout.eager_slot(0));
+            assert!(layout.bounce(n, 0) <= layout.len() && layout.fragment_len() >= 4 << 10);
+            assert_eq!(layout.eager_slot(LAP), layout.slot(0, 0));
+            assert_eq!(layout.slot(n - 1, PIPE_SLOTS), layout.send_staging());
+            assert_eq!(layout.send_staging() + layout.send_staging_len(), layout.staging());
             assert!(layout.len() < 4 << 20, "{n}: {} bytes", layout.len());
         }
     }

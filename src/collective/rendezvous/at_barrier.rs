@@ -13,27 +13,27 @@
 //! that it has begun are done, wherever they are executed.
 
 use crate::channel::Fabric;
-use crate::collective::call::{Operation, Summary};
+use crate::collective::call::{CallSignature, Operation};
 use crate::rank::Rank;
 use crate::shm::CellSlice;
 use crate::sync::{AgreementCell, BarrierCell};
 
 /// What all ranks have put up at the meeting, as one of them reads it.
 #[derive(Debug)]
-pub(crate) struct Elsewhere {
+pub(crate) struct AtBarrier {
     arrivals: CellSlice<BarrierCell>,
     proposals: CellSlice<AgreementCell>,
     me: Rank,
 }
 
-impl Elsewhere {
+impl AtBarrier {
     pub(crate) fn new(fabric: &Fabric) -> Self {
         let control = fabric.world().control();
         Self { arrivals: control.barrier().0, proposals: control.agreement(), me: fabric.rank() }
     }
 
     /// The call in which `rank` has arrived at the meeting that this rank comes to next.
-    pub(crate) fn call_of(&self, rank: Rank) -> Option<Summary> {
+    pub(crate) fn call_of(&self, rank: Rank) -> Option<CallSignature> {
         let generation = self.arrivals[self.me.index()].arrivals();
         if !self.arrivals[rank.index()].shows(generation.wrapping_add(1)) {
             return None;
@@ -43,21 +43,21 @@ impl Elsewhere {
 }
 
 /// The call in which the rank that has put up `proposal` has arrived at the meeting after number `generation`.
-pub(crate) fn call_met(proposal: &AgreementCell, generation: u64) -> Summary {
+pub(crate) fn call_met(proposal: &AgreementCell, generation: u64) -> CallSignature {
     call_proposed(proposal.proposal(generation).map_or(Operation::Barrier as u64, |words| words[0]))
 }
 
 /// The word by which a rank proposes `operation`, which it is in on its own account or within the call `around`.
-pub(crate) fn proposed(operation: Operation, around: Option<Summary>) -> u64 {
-    let word = |call: Summary| call.words()[0] & 0xff | u64::from(call.is_first()) << 8;
+pub(crate) fn proposed(operation: Operation, around: Option<CallSignature>) -> u64 {
+    let word = |call: CallSignature| call.words()[0] & 0xff | u64::from(call.is_first()) << 8;
     operation as u64 | around.map_or(0, word) << 8
 }
 
 /// The call of the program's that `word` was proposed in.
-pub(crate) fn call_proposed(word: u64) -> Summary {
+pub(crate) fn call_proposed(word: u64) -> CallSignature {
     let [own, around, is_first, ..] = word.to_le_bytes();
-    let summary = Summary::from_words([if around == 0 { own } else { around }.into(), 0]);
-    if is_first == 0 { summary } else { summary.as_first() }
+    let signature = CallSignature::from_words([if around == 0 { own } else { around }.into(), 0]);
+    if is_first == 0 { signature } else { signature.as_first() }
 }
 
 /// Whether ranks that have proposed these words can agree: all in the same operation, within calls or not. What calls those are is not
@@ -74,9 +74,9 @@ mod tests {
     #[test]
     fn what_is_proposed_names_the_call_of_the_program_and_is_compared_without() {
         let (send, recv) =
-            (Summary::new(Operation::Send).as_first(), Summary::new(Operation::Recv).as_first());
+            (CallSignature::new(Operation::Send).as_first(), CallSignature::new(Operation::Recv).as_first());
         let words = [None, Some(send), Some(recv)].map(|around| proposed(Operation::Alloc, around));
-        assert_eq!(words.map(call_proposed), [Summary::new(Operation::Alloc), send, recv]);
+        assert_eq!(words.map(call_proposed), [CallSignature::new(Operation::Alloc), send, recv]);
         assert!(can_agree(words[1], words[2]) && !can_agree(words[0], words[1]));
         assert!(!can_agree(words[0], proposed(Operation::Free, None)));
     }

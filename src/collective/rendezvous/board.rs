@@ -1,6 +1,6 @@
 //! Where the ranks of a communicator tell each other which operation they are in.
 //!
-//! Every collective operation begins with a *post* of each member: what it is about to do ([`Summary`]), where its
+//! Every collective operation begins with a *post* of each member: what it is about to do ([`CallSignature`]), where its
 //! buffers are, and, if the operation is small, the data themselves. Before its post a member touches nothing but what is
 //! its own. Who needs a member's part waits for its post and compares the summaries, so that ranks which disagree find out
 //! before they touch each other's memory. An operation in which members read or write each other's buffers ends with a
@@ -17,21 +17,21 @@
 
 use std::sync::Arc;
 
-use super::at_barrier::Elsewhere;
-use super::deadlock::Notices;
-use super::history::Mark;
-use super::mismatch_report::Complaints;
-use super::waiting::Awaits;
+use super::at_barrier::AtBarrier;
+use super::deadlock::DeadlockNotices;
+use super::history::CallWithHistory;
+use super::mismatch_report::MismatchReports;
+use super::waiting::WaitsFor;
 use crate::channel::Fabric;
-use crate::collective::call::{Operation, Summary};
-use crate::collective::region::{LAP, RegionLayout, TURNS};
+use crate::collective::call::{CallSignature, Operation};
+use crate::collective::region::{CommLayout, LAP, TURNS};
 use crate::error::Result;
 use crate::heap::HeapOffset;
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{ParkCell, PostCell, ProgressCell, spin_until};
 
-/// The words of a post that come before its data: summary, and where the input and the output are.
+/// The words of a post that come before its data: signature, and where the input and the output are.
 const HEAD: usize = 4;
 
 /// The words of a post that can hold data.
@@ -42,8 +42,8 @@ pub(crate) const INLINE_WORDS: usize = crate::sync::POST_WORDS - HEAD;
 pub(crate) struct Post<'a>(pub(super) &'a PostCell);
 
 impl Post<'_> {
-    pub(super) fn mark(self) -> Mark {
-        Mark([self.0.word(0), self.0.word(1)])
+    pub(super) fn call(self) -> CallWithHistory {
+        CallWithHistory([self.0.word(0), self.0.word(1)])
     }
 
     /// The two words about its buffers, whatever the operation takes them for. To be checked before use.
@@ -61,19 +61,19 @@ impl Post<'_> {
 
 /// One member's side of the board.
 #[derive(Debug)]
-pub(crate) struct Board {
+pub(crate) struct CallBoard {
     pub(super) fabric: Arc<Fabric>,
-    pub(super) members: Arc<[Rank]>,
+    pub(super) ranks: Arc<[Rank]>,
     pub(super) me: usize,
     pub(super) posts: Vec<CellSlice<PostCell>>,
     pub(super) progress: Vec<CellRef<ProgressCell>>,
     /// Which members have left.
     pub(super) departures: CellSlice<ProgressCell>,
-    pub(super) complaints: Complaints,
-    pub(super) awaits: Awaits,
-    pub(super) notices: Notices,
+    pub(super) mismatch_reports: MismatchReports,
+    pub(super) waits_for: WaitsFor,
+    pub(super) notices: DeadlockNotices,
     /// Where the members may be instead, in the communicator of which some calls do not go by the board.
-    pub(super) elsewhere: Option<Elsewhere>,
+    pub(super) at_barrier: Option<AtBarrier>,
     /// What waiting members sleep on.
     pub(super) park: CellRef<ParkCell>,
     /// The operation that this member is in, or was in last.
@@ -81,20 +81,20 @@ pub(crate) struct Board {
     /// The last one that it has posted: not every step of an operation is.
     pub(super) posted: u64,
     /// Every member is known to have posted this one.
-    pub(super) floor: u64,
+    pub(super) posted_by_all: u64,
     /// What this member posted in each turn of the ring.
-    pub(super) mine: [Mark; TURNS],
+    pub(super) mine: [CallWithHistory; TURNS],
     /// Mixed of all calls that this member has posted.
     pub(super) history: u16,
     /// Where this member's region starts.
     pub(super) base: HeapOffset,
     /// Which of the caller's operations this member has told of, while it is in one of which it tells.
-    pub(super) large: Option<u64>,
+    pub(super) reported_call: Option<u64>,
     /// How many of the numbers so far were those of steps within an operation: the same as this member's progress tells.
-    pub(super) aside: u64,
+    pub(super) inner_steps: u64,
 }
 
-impl Board {
+impl CallBoard {
     /// The board of `members`, whose regions start at `bases`, for the member `me`, who learns from `departures` which of them
     /// have left.
     ///
@@ -102,55 +102,55 @@ impl Board {
     /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base that is not where a region can be.
     pub(crate) fn new(
         fabric: &Arc<Fabric>,
-        members: &Arc<[Rank]>,
+        ranks: &Arc<[Rank]>,
         bases: &[HeapOffset],
         me: usize,
         departures: CellSlice<ProgressCell>,
     ) -> Result<Self> {
-        let layout = RegionLayout::new(members.len() as u64);
+        let layout = CommLayout::new(ranks.len() as u64);
         let view = fabric.heap().view();
-        let both = || members.iter().zip(bases);
+        let both = || ranks.iter().zip(bases);
         let at = |base: HeapOffset, at, len| layout.part(base, at, len).map(|region| region.offset);
         let posts = both()
-            .map(|(&rank, &base)| view.cells(rank, at(base, RegionLayout::POSTS, LAP * 128)?, LAP))
+            .map(|(&rank, &base)| view.cells(rank, at(base, CommLayout::POSTS, LAP * 128)?, LAP))
             .collect::<Result<_>>()?;
         let progress = both()
-            .map(|(&rank, &base)| view.cell(rank, at(base, RegionLayout::PROGRESS, 128)?))
+            .map(|(&rank, &base)| view.cell(rank, at(base, CommLayout::PROGRESS, 128)?))
             .collect::<Result<_>>()?;
-        let park = view.cell(members[0], at(bases[0], RegionLayout::PARK, 8)?)?;
-        let complaints = Complaints::new(view, members, bases, me)?;
-        let awaits = Awaits::new(fabric, members, bases, me)?;
-        let notices = Notices::new(view, members, bases, me)?;
+        let park = view.cell(ranks[0], at(bases[0], CommLayout::PARK, 8)?)?;
+        let mismatch_reports = MismatchReports::new(view, ranks, bases, me)?;
+        let waits_for = WaitsFor::new(fabric, ranks, bases, me)?;
+        let notices = DeadlockNotices::new(view, ranks, bases, me)?;
         // Last, since what is shown is to be hidden again by drop.
         let held = fabric.world().hold_boards();
         fabric.activity().show_board(bases[me].get());
         drop(held);
         Ok(Self {
             fabric: Arc::clone(fabric),
-            members: Arc::clone(members),
+            ranks: Arc::clone(ranks),
             me,
             posts,
             progress,
             departures,
-            complaints,
-            awaits,
+            mismatch_reports,
+            waits_for,
             notices,
-            elsewhere: None,
+            at_barrier: None,
             park,
             sequence: 0,
             posted: 0,
-            floor: 0,
-            mine: [Mark([0; 2]); TURNS],
+            posted_by_all: 0,
+            mine: [CallWithHistory([0; 2]); TURNS],
             history: 0,
             base: bases[me],
-            large: None,
-            aside: 0,
+            reported_call: None,
+            inner_steps: 0,
         })
     }
 
-    /// Looks from now on whether members are `elsewhere`.
-    pub(crate) fn look_elsewhere(&mut self, elsewhere: Elsewhere) {
-        self.elsewhere = Some(elsewhere);
+    /// Looks from now on whether members are `at_barrier`.
+    pub(crate) fn watch_barrier(&mut self, at_barrier: AtBarrier) {
+        self.at_barrier = Some(at_barrier);
     }
 
     /// The number of the current operation, or of the last one.
@@ -167,7 +167,7 @@ impl Board {
     /// Begins the next operation: waits until its slot can be used.
     ///
     /// # Errors
-    /// Those of [`Board::await_post`].
+    /// Those of [`CallBoard::await_post`].
     #[inline]
     pub(crate) fn begin(&mut self, operation: Operation) -> Result<()> {
         let has_room = self.has_room();
@@ -178,7 +178,7 @@ impl Board {
     /// Whether the slot of the next operation can be used at once.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
-        self.sequence.wrapping_add(1).wrapping_sub(self.floor) < LAP
+        self.sequence.wrapping_add(1).wrapping_sub(self.posted_by_all) < LAP
     }
 
     /// Waits until every member has posted all but the newest operations that a ring holds.
@@ -186,58 +186,58 @@ impl Board {
     fn make_room(&mut self, operation: Operation) -> Result<()> {
         // The nearest that will do would have this called at every operation; half a lap on, at every fourth.
         let goal = self.sequence.wrapping_sub(LAP / 2);
-        for member in 0..self.members.len() {
+        for member in 0..self.ranks.len() {
             self.await_sequence(member, goal, operation)?;
         }
-        self.floor = goal;
+        self.posted_by_all = goal;
         Ok(())
     }
 
     /// Begins the next operation, posts what this member does, and waits until all members have posted the same call.
     ///
     /// # Errors
-    /// Those of [`Board::await_post`].
+    /// Those of [`CallBoard::await_post`].
     pub(crate) fn meet(
         &mut self,
-        summary: Summary,
+        signature: CallSignature,
         operation: Operation,
         places: [u64; 2],
         data: &[u64],
     ) -> Result<()> {
         self.begin(operation)?;
-        self.post(summary, places, data);
+        self.post(signature, places, data);
         self.await_posts(operation)
     }
 
-    /// Posts what this member does: `summary`, where its buffers are, and `data`.
+    /// Posts what this member does: `signature`, where its buffers are, and `data`.
     // In line whoever calls it: how many words there are is known there as a rule.
     #[inline(always)]
-    pub(crate) fn post(&mut self, summary: Summary, places: [u64; 2], data: &[u64]) {
-        let mark = Mark::new(summary, self.history);
-        self.keep(mark);
-        self.put_up(mark, places, data);
+    pub(crate) fn post(&mut self, signature: CallSignature, places: [u64; 2], data: &[u64]) {
+        let call = CallWithHistory::new(signature, self.history);
+        self.keep(call);
+        self.put_up(call, places, data);
     }
 
-    /// Posts as [`Board::post`] does, and keeps its own books only when the others can read it: quicker where they all wait for
+    /// Posts as [`CallBoard::post`] does, and keeps its own books only when the others can read it: quicker where they all wait for
     /// it, slower where one of them goes on at once.
     #[inline(always)]
-    pub(crate) fn post_first(&mut self, summary: Summary, places: [u64; 2], data: &[u64]) {
-        let mark = Mark::new(summary, self.history);
-        self.put_up(mark, places, data);
-        self.keep(mark);
+    pub(crate) fn post_first(&mut self, signature: CallSignature, places: [u64; 2], data: &[u64]) {
+        let call = CallWithHistory::new(signature, self.history);
+        self.put_up(call, places, data);
+        self.keep(call);
     }
 
     /// Keeps what the posts of others are compared with.
     #[inline(always)]
-    fn keep(&mut self, mark: Mark) {
-        self.history = mark.mixed();
-        self.mine[self.turn_index()] = mark;
+    fn keep(&mut self, call: CallWithHistory) {
+        self.history = call.mixed();
+        self.mine[self.turn_index()] = call;
         self.posted = self.sequence;
     }
 
     #[inline(always)]
-    fn put_up(&self, mark: Mark, places: [u64; 2], data: &[u64]) {
-        let head: [u64; HEAD] = [mark.0[0], mark.0[1], places[0], places[1]];
+    fn put_up(&self, call: CallWithHistory, places: [u64; 2], data: &[u64]) {
+        let head: [u64; HEAD] = [call.0[0], call.0[1], places[0], places[1]];
         self.posts[self.me][self.turn_index()].post(self.sequence, head, data);
         self.park.wake(self.fabric.kernel());
     }
@@ -269,13 +269,13 @@ impl Board {
             self.await_sequence(member, self.sequence, operation)?;
         }
         let post = Post(cell);
-        if post.mark() == self.mine[turn] { Ok(post) } else { Err(self.disagree(member, turn)) }
+        if post.call() == self.mine[turn] { Ok(post) } else { Err(self.mismatch_at(member, turn)) }
     }
 
     /// Waits for the posts of all members and compares them with this member's.
     ///
     /// # Errors
-    /// Those of [`Board::await_post`].
+    /// Those of [`CallBoard::await_post`].
     #[inline]
     pub(crate) fn await_posts(&mut self, operation: Operation) -> Result<()> {
         self.await_each(operation, |_| ())
@@ -286,17 +286,17 @@ impl Board {
     /// It knows what it has posted. Looking it up would fetch the cache line back from the core that is reading it.
     ///
     /// # Errors
-    /// Those of [`Board::await_post`].
+    /// Those of [`CallBoard::await_post`].
     #[inline]
     pub(crate) fn await_each(
         &mut self,
         operation: Operation,
         mut visit: impl FnMut(Option<Post<'_>>),
     ) -> Result<()> {
-        for member in 0..self.members.len() {
+        for member in 0..self.ranks.len() {
             visit(if member == self.me { None } else { Some(self.await_post(member, operation)?) });
         }
-        self.floor = self.sequence;
+        self.posted_by_all = self.sequence;
         Ok(())
     }
 
@@ -317,7 +317,7 @@ impl Board {
     /// several steps count on where they began, all members alike.
     pub(crate) fn step(&mut self) -> u64 {
         self.sequence = self.sequence.wrapping_add(1);
-        self.set_aside(1);
+        self.count_inner_steps(1);
         self.done();
         self.sequence
     }
@@ -327,33 +327,33 @@ impl Board {
         let first = self.sequence.wrapping_add(1);
         self.sequence = self.sequence.wrapping_add(n);
         // Told with the first step that is taken: until then this member's progress says nothing of these.
-        self.aside = self.aside.wrapping_add(n);
+        self.inner_steps = self.inner_steps.wrapping_add(n);
         first
     }
 
     /// Waits until all members have taken step number `step`.
     ///
     /// # Errors
-    /// Those of [`Board::await_post`].
+    /// Those of [`CallBoard::await_post`].
     ///
     /// # Ordering
     /// Acquires everything they did until then (C2).
     pub(crate) fn await_step(&mut self, step: u64, operation: Operation) -> Result<()> {
-        for member in 0..self.members.len() {
+        for member in 0..self.ranks.len() {
             let cell = &self.progress[member];
             if !cell.has_reached(step) {
                 self.wait(member, operation, || cell.has_reached(step))?;
             }
         }
         // Who has come so far has posted the operation, and reads no older post.
-        self.floor = step;
+        self.posted_by_all = step;
         Ok(())
     }
 
     /// Waits until `member` is done with the current operation.
     ///
     /// # Errors
-    /// Those of [`Board::await_post`].
+    /// Those of [`CallBoard::await_post`].
     ///
     /// # Ordering
     /// Acquires everything the member did until then (C2).
@@ -370,10 +370,10 @@ impl Board {
     /// Waits until all members are done with the current operation.
     ///
     /// # Errors
-    /// Those of [`Board::await_post`].
+    /// Those of [`CallBoard::await_post`].
     #[inline]
     pub(crate) fn await_all_done(&self, operation: Operation) -> Result<()> {
-        (0..self.members.len()).try_for_each(|member| self.await_done(member, operation))
+        (0..self.ranks.len()).try_for_each(|member| self.await_done(member, operation))
     }
 
     /// Wakes the members that wait.
@@ -383,7 +383,7 @@ impl Board {
     }
 
     /// What this member and others tell each other of waits for messages between them.
-    pub(crate) fn notices(&self) -> &Notices {
+    pub(crate) fn notices(&self) -> &DeadlockNotices {
         &self.notices
     }
 
@@ -419,8 +419,8 @@ impl Board {
 }
 
 /// The call that a notice is about, whatever it says.
-pub(crate) fn post_summary(cell: &PostCell) -> Summary {
-    Post(cell).mark().summary()
+pub(crate) fn posted_signature(cell: &PostCell) -> CallSignature {
+    Post(cell).call().signature()
 }
 
 /// The slot of `sequence` in a ring.

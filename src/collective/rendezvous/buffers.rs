@@ -1,6 +1,6 @@
 //! Where members' buffers are, as they post it.
 
-use super::members::Team;
+use super::members::Members;
 use crate::collective::call::{Call, Input, Operation, Output};
 
 /// A member posts this as the place of a buffer that is in no heap, less the bytes by which that begins behind a cache line, and less a
@@ -44,8 +44,8 @@ fn is_elsewhere(place: u64) -> bool {
 }
 
 /// Whether the input of some member, as posted, is its output or a part of that.
-pub(crate) fn some_are_in_place(team: &Team) -> bool {
-    (0..team.n_members()).any(|member| is_in_place(team.board.post_of(member).places()))
+pub(crate) fn some_are_in_place(members: &Members) -> bool {
+    (0..members.n_members()).any(|member| is_in_place(members.board.post_of(member).places()))
 }
 
 /// Whether the input at these `places`, one member's, is its output or a part of that.
@@ -59,8 +59,8 @@ pub(crate) fn behind_line(place: u64) -> u64 {
 }
 
 /// Whether all members' buffers, as posted, can be worked on where they lie.
-pub(crate) fn applies(team: &Team, operation: Operation) -> bool {
-    (0..team.n_members()).all(|member| is_in_heap(team.board.post_of(member).places(), operation))
+pub(crate) fn applies(members: &Members, operation: Operation) -> bool {
+    (0..members.n_members()).all(|member| is_in_heap(members.board.post_of(member).places(), operation))
 }
 
 /// Whether the buffers at these `places`, one member's, can be worked on where they lie.

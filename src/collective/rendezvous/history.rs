@@ -3,23 +3,23 @@
 //! Some operations do not wait for all members, and then nobody may look at the post of the one that differs. So a post also
 //! tells of all the calls before it, and the next one that anybody looks at gives the difference away.
 
-use crate::collective::call::Summary;
+use crate::collective::call::CallSignature;
 
-/// The words of a summary, with a mixture of all the calls before in the bits that no count has.
+/// The words of a signature, with a mixture of all the calls before in the bits that no count has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mark(pub(super) [u64; 2]);
+pub(super) struct CallWithHistory(pub(super) [u64; 2]);
 
-impl Mark {
-    /// That of a post of `summary` after the calls that `history` is mixed of; 0 for none.
+impl CallWithHistory {
+    /// That of a post of `signature` after the calls that `history` is mixed of; 0 for none.
     #[inline]
-    pub(super) fn new(summary: Summary, history: u16) -> Self {
-        let [signature, count] = summary.words();
-        Self([signature, count | u64::from(history) << Summary::COUNT_BITS])
+    pub(super) fn new(signature: CallSignature, history: u16) -> Self {
+        let [signature, count] = signature.words();
+        Self([signature, count | u64::from(history) << CallSignature::COUNT_BITS])
     }
 
     /// The call.
-    pub(super) fn summary(self) -> Summary {
-        Summary::from_words(self.0)
+    pub(super) fn signature(self) -> CallSignature {
+        CallSignature::from_words(self.0)
     }
 
     /// The history after it.
@@ -34,7 +34,7 @@ impl Mark {
     /// Whether a member that posts `next` can have posted this one before it, and nothing between them: by one chance in 65,536 when it
     /// has not.
     pub(super) fn precedes(self, next: Self) -> bool {
-        next.0[1] >> Summary::COUNT_BITS == u64::from(self.mixed())
+        next.0[1] >> CallSignature::COUNT_BITS == u64::from(self.mixed())
     }
 }
 
@@ -46,31 +46,35 @@ mod tests {
 
     #[test]
     fn calls_that_differ_are_told_apart_afterwards_and_their_order_is() {
-        let [one, two] = [Operation::Reduce, Operation::Broadcast].map(Summary::new);
-        let after =
-            |calls: &[Summary]| calls.iter().fold(0, |history, &call| Mark::new(call, history).mixed());
+        let [one, two] = [Operation::Reduce, Operation::Broadcast].map(CallSignature::new);
+        let after = |calls: &[CallSignature]| {
+            calls.iter().fold(0, |history, &call| CallWithHistory::new(call, history).mixed())
+        };
         let histories = [after(&[]), after(&[one]), after(&[two]), after(&[one, two]), after(&[two, one])];
         for (index, history) in histories.iter().enumerate() {
             assert!(!histories[..index].contains(history), "{histories:x?}");
-            let mark = Mark::new(one.rooted(3), *history);
-            assert_eq!(mark.summary(), one.rooted(3));
+            let call = CallWithHistory::new(one.rooted(3), *history);
+            assert_eq!(call.signature(), one.rooted(3));
         }
     }
 
     #[test]
     fn a_group_hides_no_difference_before_it() {
         let group = |count| {
-            Summary::of_group([Summary::new(Operation::AllReduce).of(count, DataType::F32); 2].into_iter())
+            CallSignature::of_group(
+                [CallSignature::new(Operation::AllReduce).of(count, DataType::F32); 2].into_iter(),
+            )
         };
-        for mark in (1..1000).map(|count| Mark::new(group(count), 0)) {
-            assert_eq!(mark.0[1] >> Summary::COUNT_BITS, 0, "{mark:x?}");
-            assert_eq!(mark.summary().words(), mark.0);
+        for call in (1..1000).map(|count| CallWithHistory::new(group(count), 0)) {
+            assert_eq!(call.0[1] >> CallSignature::COUNT_BITS, 0, "{call:x?}");
+            assert_eq!(call.signature().words(), call.0);
         }
         for bit in 0..16 {
-            let [plain, differs] = [0x5a3c, 0x5a3c ^ 1 << bit].map(|history| Mark::new(group(7), history));
+            let [plain, differs] =
+                [0x5a3c, 0x5a3c ^ 1 << bit].map(|history| CallWithHistory::new(group(7), history));
             assert_ne!(plain, differs);
             assert_ne!(plain.mixed(), differs.mixed());
-            assert_eq!(plain.summary(), differs.summary());
+            assert_eq!(plain.signature(), differs.signature());
         }
         assert_ne!(group(7), group(8));
     }

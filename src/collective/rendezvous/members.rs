@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 
-use super::board::Board;
+use super::board::CallBoard;
 use crate::channel::{Fabric, MemoryChannel};
-use crate::collective::call::{Operation, Summary};
-use crate::collective::region::lease::{Landlord, Lease};
-use crate::collective::region::{MAIL_LEN, PIPE_SLOTS, RegionLayout, SCRATCH_LEN};
+use crate::collective::call::{CallSignature, Operation};
+use crate::collective::region::lease::{Lease, RegionOwner};
+use crate::collective::region::{CommLayout, EAGER_LEN, PIPE_SLOTS, STAGING_LEN};
 use crate::collective::transport::checksum;
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, HeapView, Region};
@@ -19,50 +19,50 @@ use crate::sync::{ParkCell, PostCell, ProgressCell};
 
 /// One member's side of a communicator's common state.
 #[derive(Debug)]
-pub(crate) struct Team {
-    members: Arc<[Rank]>,
+pub(crate) struct Members {
+    ranks: Arc<[Rank]>,
     me: usize,
     bases: Vec<HeapOffset>,
-    layout: RegionLayout,
+    layout: CommLayout,
     view: HeapView,
     /// What each member sleeps on when it waits for messages.
     parks: Vec<CellRef<ParkCell>>,
     /// Whether what goes through pipes, stages and posts is checked.
     pub(crate) checksums: bool,
-    pub(crate) board: Board,
+    pub(crate) board: CallBoard,
 }
 
-impl Team {
-    /// The team of `members`, ranks of the job in the order of their numbers in the team, whose zeroed regions start at `bases`.
-    /// This rank has to be one of them. With it comes the hold on those regions, to be dropped after the team; it ends with
-    /// `landlord`.
+impl Members {
+    /// The communicator of `ranks` of the job in the order of their numbers in the communicator, whose zeroed regions start at `bases`.
+    /// This rank has to be one of them. With it comes the hold on those regions, to be dropped after the communicator; it ends with
+    /// `owner`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base where there can be no region; [`Error::InvalidArgument`]
     /// when this rank is not a member.
     pub(crate) fn new(
         fabric: &Arc<Fabric>,
-        members: Arc<[Rank]>,
+        ranks: Arc<[Rank]>,
         bases: Vec<HeapOffset>,
-        landlord: Arc<dyn Landlord>,
+        owner: Arc<dyn RegionOwner>,
     ) -> Result<(Self, Lease)> {
-        let me = members.iter().position(|&rank| rank == fabric.rank()).ok_or(Error::InvalidArgument {
+        let me = ranks.iter().position(|&rank| rank == fabric.rank()).ok_or(Error::InvalidArgument {
             name: "rank",
             value: fabric.rank().get().into(),
             expected: "a member of the communicator",
         })?;
-        let layout = RegionLayout::new(members.len() as u64);
-        let lease = Lease::new(fabric, &members, &bases, me, landlord)?;
-        let board = Board::new(fabric, &members, &bases, me, lease.departures().clone())?;
-        let parks = members.iter().map(|&rank| fabric.world().cells(rank).message_park()).collect();
+        let layout = CommLayout::new(ranks.len() as u64);
+        let lease = Lease::new(fabric, &ranks, &bases, me, owner)?;
+        let board = CallBoard::new(fabric, &ranks, &bases, me, lease.departures().clone())?;
+        let parks = ranks.iter().map(|&rank| fabric.world().cells(rank).message_park()).collect();
         let (view, checksums) = (fabric.heap().view().clone(), fabric.takes_checksums());
-        Ok((Self { members, me, bases, layout, view, parks, checksums, board }, lease))
+        Ok((Self { ranks, me, bases, layout, view, parks, checksums, board }, lease))
     }
 
     /// How many members there are.
     #[inline]
     pub(crate) fn n_members(&self) -> usize {
-        self.members.len()
+        self.ranks.len()
     }
 
     /// Whether somebody looks at what this member does, or strikes it: checksums are taken, or faults planned.
@@ -72,17 +72,17 @@ impl Team {
     }
 
     /// Tells all members `words`, at most [`super::board::INLINE_WORDS`] of them, and returns what each has told: as many.
-    /// `summary` says what they agree on by this; how many words there are is compared, too, as nobody has written more.
+    /// `signature` says what they agree on by this; how many words there are is compared, too, as nobody has written more.
     ///
     /// # Errors
-    /// Those of [`Board::await_post`].
+    /// Those of [`CallBoard::await_post`].
     pub(crate) fn exchange(
         &mut self,
         operation: Operation,
-        summary: Summary,
+        signature: CallSignature,
         words: &[u64],
     ) -> Result<Vec<Vec<u64>>> {
-        let met = self.board.meet(summary.telling(words.len()), operation, [0; 2], words);
+        let met = self.board.meet(signature.of_words(words.len()), operation, [0; 2], words);
         self.board.or_revoke(met)?;
         let told = |member| (0..words.len()).map(|index| self.board.post_of(member).data(index)).collect();
         Ok((0..self.n_members()).map(told).collect())
@@ -95,8 +95,8 @@ impl Team {
     }
 
     /// The members, by their ranks in the job.
-    pub(crate) fn members(&self) -> &Arc<[Rank]> {
-        &self.members
+    pub(crate) fn ranks(&self) -> &Arc<[Rank]> {
+        &self.ranks
     }
 
     /// The heaps.
@@ -107,7 +107,7 @@ impl Team {
 
     /// This member's own heap, of which only what was found to be memory is to be touched, and the board.
     #[inline]
-    pub(crate) fn heap_and_board(&mut self) -> (&Span, &mut Board) {
+    pub(crate) fn heap_and_board(&mut self) -> (&Span, &mut CallBoard) {
         (self.view.mine(), &mut self.board)
     }
 
@@ -117,28 +117,28 @@ impl Team {
     /// [`Error::OutOfRange`].
     #[inline]
     pub(crate) fn heap_of(&self, member: usize, region: Region) -> Result<&Span> {
-        self.view.reach(self.members[member], region)
+        self.view.reach(self.ranks[member], region)
     }
 
     /// The mail of `member` for the current operation.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for more than [`MAIL_LEN`].
+    /// [`Error::OutOfRange`] for more than [`EAGER_LEN`].
     #[inline]
-    pub(crate) fn mail(&self, member: usize, len: u64) -> Result<Region> {
-        let at = self.layout.mail(self.board.turn());
-        Region::new(HeapOffset::new(self.bases[member].get() + at), MAIL_LEN).part(0, len)
+    pub(crate) fn eager_slot(&self, member: usize, len: u64) -> Result<Region> {
+        let at = self.layout.eager_slot(self.board.turn());
+        Region::new(HeapOffset::new(self.bases[member].get() + at), EAGER_LEN).part(0, len)
     }
 
     /// The scratch of `member`.
     #[inline]
-    pub(crate) fn scratch(&self, member: usize) -> Region {
-        Region::new(HeapOffset::new(self.bases[member].get() + self.layout.scratch()), SCRATCH_LEN)
+    pub(crate) fn staging(&self, member: usize) -> Region {
+        Region::new(HeapOffset::new(self.bases[member].get() + self.layout.staging()), STAGING_LEN)
     }
 
     /// Where things are in each member's region.
     #[inline]
-    pub(crate) fn layout(&self) -> RegionLayout {
+    pub(crate) fn layout(&self) -> CommLayout {
         self.layout
     }
 
@@ -159,7 +159,7 @@ impl Team {
     /// [`Error::OutOfRange`] for a region that is not allocated.
     pub(crate) fn credit(&self, receiver: usize, sender: usize) -> Result<CellRef<ProgressCell>> {
         let at = self.place(receiver, self.layout.credit(sender as u64));
-        self.view.cell(self.members[receiver], at)
+        self.view.cell(self.ranks[receiver], at)
     }
 
     /// Where `sender` tells `receiver` the checksums of what it has put into its inbox.
@@ -168,16 +168,16 @@ impl Team {
     /// [`Error::OutOfRange`] for a region that is not allocated.
     pub(crate) fn checks(&self, receiver: usize, sender: usize) -> Result<CellSlice<AtomicU64>> {
         let at = self.place(receiver, self.layout.checks(sender as u64));
-        self.view.cells(self.members[receiver], at, PIPE_SLOTS * checksum::WORDS as u64)
+        self.view.cells(self.ranks[receiver], at, PIPE_SLOTS * checksum::WORDS as u64)
     }
 
     /// What `sender` leaves for `receiver` without a slot.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a region that is not allocated.
-    pub(crate) fn cards(&self, receiver: usize, sender: usize) -> Result<CellSlice<PostCell>> {
-        let at = self.place(receiver, self.layout.cards(sender as u64));
-        self.view.cells(self.members[receiver], at, PIPE_SLOTS)
+    pub(crate) fn inline_messages(&self, receiver: usize, sender: usize) -> Result<CellSlice<PostCell>> {
+        let at = self.place(receiver, self.layout.inline_messages(sender as u64));
+        self.view.cells(self.ranks[receiver], at, PIPE_SLOTS)
     }
 
     /// Where the checksums are of part `index` of what `member` stages, by slots (`execute/staged/checked.rs`).
@@ -186,10 +186,10 @@ impl Team {
     /// [`Error::OutOfRange`] for a region that is not allocated.
     pub(crate) fn staged_checks(&self, member: usize, index: usize) -> Result<CellSlice<AtomicU64>> {
         let at = self.place(member, self.layout.staged_checks(index as u64));
-        self.view.cells(self.members[member], at, checksum::PARTS as u64)
+        self.view.cells(self.ranks[member], at, checksum::PARTS as u64)
     }
 
-    /// What `member` sleeps on when it waits for messages, or for room for them: the same in all its teams.
+    /// What `member` sleeps on when it waits for messages, or for room for them: the same in all its communicators.
     #[inline]
     pub(crate) fn message_park(&self, member: usize) -> &ParkCell {
         &self.parks[member]
@@ -202,10 +202,10 @@ impl Team {
     pub(crate) fn memory_channel(&self, member: usize) -> Result<MemoryChannel> {
         let semaphore = |receiver: usize, sender: usize| {
             let at = self.place(receiver, self.layout.semaphore(sender as u64));
-            self.view.cell(self.members[receiver], at)
+            self.view.cell(self.ranks[receiver], at)
         };
         let (outbound, inbound) = (semaphore(member, self.me)?, semaphore(self.me, member)?);
-        Ok(MemoryChannel::over(self.board.fabric(), self.members[member], outbound, inbound))
+        Ok(MemoryChannel::over(self.board.fabric(), self.ranks[member], outbound, inbound))
     }
 }
 

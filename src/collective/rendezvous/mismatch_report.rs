@@ -10,8 +10,8 @@
 
 use std::sync::Arc;
 
-use crate::collective::call::Summary;
-use crate::collective::region::{RegionLayout, cells_between};
+use crate::collective::call::CallSignature;
+use crate::collective::region::{CommLayout, cells_between};
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, HeapView};
 use crate::rank::Rank;
@@ -20,40 +20,35 @@ use crate::sync::PostCell;
 
 /// The complaints that concern one member, by the numbers of the others.
 #[derive(Debug)]
-pub(crate) struct Complaints {
-    members: Arc<[Rank]>,
+pub(crate) struct MismatchReports {
+    ranks: Arc<[Rank]>,
     me: usize,
     about_me: Vec<CellRef<PostCell>>,
     mine: Vec<CellRef<PostCell>>,
 }
 
-impl Complaints {
+impl MismatchReports {
     /// Those of the member `me` of `members`, whose regions start at `bases`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base that is not where a region can be.
-    pub(crate) fn new(
-        view: &HeapView,
-        members: &Arc<[Rank]>,
-        bases: &[HeapOffset],
-        me: usize,
-    ) -> Result<Self> {
-        let [mine, about_me] = cells_between(view, members, bases, me, RegionLayout::complaint)?;
-        Ok(Self { members: Arc::clone(members), me, about_me, mine })
+    pub(crate) fn new(view: &HeapView, ranks: &Arc<[Rank]>, bases: &[HeapOffset], me: usize) -> Result<Self> {
+        let [mine, about_me] = cells_between(view, ranks, bases, me, CommLayout::mismatch_report)?;
+        Ok(Self { ranks: Arc::clone(ranks), me, about_me, mine })
     }
 
     /// Tells `member` that this one is in the call `mine`, which `theirs` does not answer. The first complaint stays.
-    pub(crate) fn lodge(&self, member: usize, mine: Summary, theirs: Summary) {
-        self.post(member, Complaint { who: self.me, call: mine, called: theirs });
+    pub(crate) fn report(&self, member: usize, mine: CallSignature, theirs: CallSignature) {
+        self.post(member, MismatchReport { who: self.me, call: mine, called: theirs });
     }
 
     /// Tells `member`, whatever it is in, that `odd` is in the call `theirs`, which is not what others are in.
-    pub(crate) fn pass_on(&self, member: usize, odd: usize, theirs: Summary) {
-        self.post(member, Complaint { who: odd, call: theirs, called: Summary::NONE });
+    pub(crate) fn forward(&self, member: usize, odd: usize, theirs: CallSignature) {
+        self.post(member, MismatchReport { who: odd, call: theirs, called: CallSignature::NONE });
     }
 
-    fn post(&self, member: usize, complaint: Complaint) {
-        let Complaint { who, call, called } = complaint;
+    fn post(&self, member: usize, report: MismatchReport) {
+        let MismatchReport { who, call, called } = report;
         if !self.mine[member].shows(1) {
             let [first, second] = called.words();
             self.mine[member].post(1, call.words(), &[first, second, who as u64]);
@@ -61,40 +56,40 @@ impl Complaints {
     }
 
     /// The complaint of some member about this one, which is in the call `mine`, or of this one.
-    pub(crate) fn find(&self, mine: Summary) -> Option<Error> {
-        let about_me = Self::complaints(&self.about_me).map(|(_, complaint)| {
-            let mine = if complaint.called == Summary::NONE { mine } else { complaint.called };
-            (mine, complaint.who, complaint.call)
+    pub(crate) fn find(&self, mine: CallSignature) -> Option<Error> {
+        let about_me = Self::mismatch_reports(&self.about_me).map(|(_, report)| {
+            let mine = if report.called == CallSignature::NONE { mine } else { report.called };
+            (mine, report.who, report.call)
         });
-        let is_own = |complaint: &Complaint| complaint.who == self.me && complaint.called != Summary::NONE;
-        let own = Self::complaints(&self.mine).filter(|(_, complaint)| is_own(complaint));
-        let of_mine = own.map(|(member, complaint)| (complaint.call, member, complaint.called));
+        let is_own = |report: &MismatchReport| report.who == self.me && report.called != CallSignature::NONE;
+        let own = Self::mismatch_reports(&self.mine).filter(|(_, report)| is_own(report));
+        let of_mine = own.map(|(member, report)| (report.call, member, report.called));
         let mut differing = about_me.chain(of_mine).filter(|(mine, _, theirs)| mine != theirs);
         differing.find_map(|(mine, member, theirs)| {
-            Some(Error::CallMismatch { mine, rank: *self.members.get(member)?, theirs })
+            Some(Error::CallMismatch { mine, rank: *self.ranks.get(member)?, theirs })
         })
     }
 
     /// The complaints in `cells`, by the number of the other member.
-    fn complaints(cells: &[CellRef<PostCell>]) -> impl Iterator<Item = (usize, Complaint)> {
+    fn mismatch_reports(cells: &[CellRef<PostCell>]) -> impl Iterator<Item = (usize, MismatchReport)> {
         let lodged = cells.iter().enumerate().filter(|(_, cell)| cell.shows(1));
-        lodged.map(|(member, cell)| (member, Complaint::read(cell)))
+        lodged.map(|(member, cell)| (member, MismatchReport::read(cell)))
     }
 }
 
 /// What a member is told.
 #[derive(Clone, Copy, Debug)]
-struct Complaint {
+struct MismatchReport {
     /// Who is in the call that is told of.
     who: usize,
-    call: Summary,
-    /// What the member that is told has called itself; [`Summary::NONE`] where only it knows.
-    called: Summary,
+    call: CallSignature,
+    /// What the member that is told has called itself; [`CallSignature::NONE`] where only it knows.
+    called: CallSignature,
 }
 
-impl Complaint {
+impl MismatchReport {
     fn read(cell: &PostCell) -> Self {
-        let call = |word| Summary::from_words([cell.word(word), cell.word(word + 1)]);
+        let call = |word| CallSignature::from_words([cell.word(word), cell.word(word + 1)]);
         let who = usize::try_from(cell.word(4)).unwrap_or(usize::MAX);
         Self { who, call: call(0), called: call(2) }
     }

@@ -3,82 +3,82 @@
 //! Of a small operation it tells when a wait in it has turned out long, and otherwise nothing: its post is there to be read. Larger ones
 //! take microseconds, so that a few words of the member's own cost nothing: it tells when they begin and when they are over.
 
-use super::board::Board;
-use crate::collective::call::{Operation, Summary};
+use super::board::CallBoard;
+use crate::collective::call::{CallSignature, Operation};
 use crate::rank::RankSet;
 use crate::sync::WaitingIn;
 
-impl Board {
-    /// Tells that this member is in the call `summary`, the next one.
-    pub(crate) fn tell_operation(&mut self, summary: Summary) {
-        self.tell_operation_as(self.number().wrapping_add(1), summary);
+impl CallBoard {
+    /// Tells that this member is in the call `signature`, the next one.
+    pub(crate) fn report_call(&mut self, signature: CallSignature) {
+        self.report_as(self.number().wrapping_add(1), signature);
     }
 
-    /// Tells that this member is in the call `summary`, which it has just posted and puts `len` bytes into, and how that is done as far
+    /// Tells that this member is in the call `signature`, which it has just posted and puts `len` bytes into, and how that is done as far
     /// as it knows.
-    pub(crate) fn tell_posted(&mut self, summary: Summary, len: u64) {
-        self.tell_again(summary);
+    pub(crate) fn report_posted(&mut self, signature: CallSignature, len: u64) {
+        self.report_choice(signature);
         self.fabric.activity().count_operation(len);
     }
 
     /// Tells that this member has delivered all messages of a batch.
     #[inline]
-    pub(crate) fn tell_delivered(&self) {
+    pub(crate) fn report_delivered(&self) {
         self.progress[self.me].count_delivery();
     }
 
     /// Tells the same when all members know better.
-    pub(crate) fn tell_again(&mut self, summary: Summary) {
-        self.tell_operation_as(self.number(), summary);
+    pub(crate) fn report_choice(&mut self, signature: CallSignature) {
+        self.report_as(self.number(), signature);
     }
 
-    fn tell_operation_as(&mut self, number: u64, summary: Summary) {
-        let number = *self.large.get_or_insert(number);
-        self.fabric.activity().begin_operation(summary.words(), number);
+    fn report_as(&mut self, number: u64, signature: CallSignature) {
+        let number = *self.reported_call.get_or_insert(number);
+        self.fabric.activity().begin_operation(signature.words(), number);
     }
 
     /// How many operations the caller has begun here.
     pub(crate) fn number(&self) -> u64 {
-        self.sequence.wrapping_sub(self.aside)
+        self.sequence.wrapping_sub(self.inner_steps)
     }
 
     /// Takes `n` numbers, of the past or the next ones, for steps within an operation that is counted as one.
-    pub(crate) fn set_aside(&mut self, n: u64) {
-        self.aside = self.aside.wrapping_add(n);
-        self.progress[self.me].tell_aside(self.aside);
+    pub(crate) fn count_inner_steps(&mut self, n: u64) {
+        self.inner_steps = self.inner_steps.wrapping_add(n);
+        self.progress[self.me].set_inner_steps(self.inner_steps);
     }
 
     /// Tells that the operation is over.
-    pub(crate) fn tell_done(&mut self) {
-        if self.large.take().is_some() {
+    pub(crate) fn report_done(&mut self) {
+        if self.reported_call.take().is_some() {
             self.fabric.activity().end_operation();
         }
     }
 
-    /// Tells that the operation, which has taken several numbers and no [`Board::step`], is over: it counts as one.
-    pub(crate) fn tell_end_of_several(&mut self, is_done: bool) {
-        let Some(number) = self.large else { return };
-        self.set_aside(self.number().saturating_sub(number));
+    /// Tells that the operation, which has taken several numbers and no [`CallBoard::step`], is over: it counts as one.
+    pub(crate) fn report_end_of_several(&mut self, is_done: bool) {
+        let Some(number) = self.reported_call else { return };
+        self.count_inner_steps(self.number().saturating_sub(number));
         match (is_done, self.fabric.world().revocation().read()) {
             (true, _) => {
                 self.fabric.activity().count_operation(0);
-                self.tell_done();
+                self.report_done();
             }
-            (false, None) => self.tell_refused(),
+            (false, None) => self.report_refused(),
             // What the wait that was given up was about stays.
-            (false, Some(_)) => self.large = None,
+            (false, Some(_)) => self.reported_call = None,
         }
     }
 
     /// Tells that all numbers so far were those of steps.
-    pub(crate) fn tell_as_none(&mut self) {
-        self.set_aside(self.number());
-        self.tell_refused();
+    pub(crate) fn report_none(&mut self) {
+        self.count_inner_steps(self.number());
+        self.report_refused();
     }
 
     /// Tells that all members have refused the operation.
-    pub(crate) fn tell_refused(&mut self) {
-        if self.large.take().is_some() {
+    pub(crate) fn report_refused(&mut self) {
+        if self.reported_call.take().is_some() {
             self.fabric.activity().drop_operation();
         }
     }
@@ -87,15 +87,15 @@ impl Board {
     pub(super) fn waiting_in(&self, operation: Operation, awaited: RankSet) -> WaitingIn {
         let small = || (self.call(operation).words(), self.number());
         WaitingIn {
-            call: self.large.is_none().then(small),
+            call: self.reported_call.is_none().then(small),
             kind: 0,
-            step: self.large.map_or(0, |_| self.sequence.wrapping_sub(self.posted)),
+            step: self.reported_call.map_or(0, |_| self.sequence.wrapping_sub(self.posted)),
             awaited: awaited.bits(),
         }
     }
 }
 
-impl Drop for Board {
+impl Drop for CallBoard {
     fn drop(&mut self) {
         let _held = self.fabric.world().hold_boards();
         self.fabric.activity().hide_board(self.base.get(), self.number());

@@ -19,9 +19,9 @@
 use std::sync::Arc;
 
 use crate::channel::{Fabric, MAX_CHANNELS_PER_PEER, SetAside};
-use crate::collective::call::{Operation, Summary};
+use crate::collective::call::{CallSignature, Operation};
 use crate::collective::rendezvous::board::INLINE_WORDS;
-use crate::collective::rendezvous::members::Team;
+use crate::collective::rendezvous::members::Members;
 use crate::error::Result;
 use crate::rank::Rank;
 
@@ -33,37 +33,37 @@ const PER_WORD: usize = 64 / SEAT_BITS;
 const SEAT_WORDS: usize = 64 / PER_WORD;
 
 /// What a member tells at a meeting: 1 if nothing has failed here, and the numbers towards all members.
-type Notice = [u64; 1 + SEAT_WORDS];
+type SlotNotice = [u64; 1 + SEAT_WORDS];
 
 const _: () = assert!(SEAT_WORDS < INLINE_WORDS);
 
-/// Takes a seat towards each other member, within `operation`, in which all members call this as `summary` says. A member that is not
+/// Takes a seat towards each other member, within `operation`, in which all members call this as `signature` says. A member that is not
 /// `ready` to go on takes part all the same, to say so.
 ///
 /// # Errors
 /// What kept this member from being ready; [`crate::Error::Exhausted`] when a seat is not to be had, and
-/// [`crate::Error::FailedElsewhere`] on the other members: nobody has taken anything then. Otherwise those of [`Team::exchange`].
+/// [`crate::Error::FailedElsewhere`] on the other members: nobody has taken anything then. Otherwise those of [`Members::exchange`].
 pub(crate) fn take(
-    team: &mut Team,
+    members: &mut Members,
     operation: Operation,
-    summary: Summary,
+    signature: CallSignature,
     ready: Result<()>,
 ) -> Result<Vec<Option<SetAside>>> {
-    let mut table = Table::new(team);
+    let mut agreement = SlotAgreement::new(members);
     let mut outcome = ready;
     loop {
-        outcome = outcome.and_then(|()| table.offer());
-        let offers = table.tell(team, operation, summary, &mut outcome)?;
-        outcome = table.follow(&offers);
-        let answers = table.tell(team, operation, summary, &mut outcome)?;
+        outcome = outcome.and_then(|()| agreement.offer());
+        let offers = agreement.tell(members, operation, signature, &mut outcome)?;
+        outcome = agreement.follow(&offers);
+        let answers = agreement.tell(members, operation, signature, &mut outcome)?;
         if are_alike(&answers) {
             break;
         }
-        table.step_down(&answers);
+        agreement.step_down(&answers);
     }
-    let fresh = table.seats.iter_mut().flatten().try_for_each(SetAside::start_afresh);
-    table.tell(team, operation, summary, &mut fresh.map(drop))?;
-    Ok(table.seats)
+    let fresh = agreement.seats.iter_mut().flatten().try_for_each(SetAside::start_afresh);
+    agreement.tell(members, operation, signature, &mut fresh.map(drop))?;
+    Ok(agreement.seats)
 }
 
 /// Whether any two members name the same seat.
@@ -80,22 +80,22 @@ fn number(notice: &[u64], member: usize) -> u32 {
 
 /// One member's side.
 #[derive(Debug)]
-struct Table {
+struct SlotAgreement {
     fabric: Arc<Fabric>,
-    members: Arc<[Rank]>,
+    ranks: Arc<[Rank]>,
     me: usize,
     seats: Vec<Option<SetAside>>,
     /// What this member tells of its seat towards each member.
     numbers: Vec<u32>,
 }
 
-impl Table {
-    fn new(team: &Team) -> Self {
-        let n_members = team.n_members();
+impl SlotAgreement {
+    fn new(members: &Members) -> Self {
+        let n_members = members.n_members();
         Self {
-            fabric: Arc::clone(team.board.fabric()),
-            members: Arc::clone(team.members()),
-            me: team.me(),
+            fabric: Arc::clone(members.board.fabric()),
+            ranks: Arc::clone(members.ranks()),
+            me: members.me(),
             seats: (0..n_members).map(|_| None).collect(),
             numbers: vec![MAX_CHANNELS_PER_PEER; n_members],
         }
@@ -103,19 +103,19 @@ impl Table {
 
     /// Members towards which this one has no seat yet: those for which it decides, or those whom it follows.
     fn unseated(&self, deciding: bool) -> Vec<usize> {
-        let own = self.members[self.me];
-        let is_meant = |member: &usize| match self.members[*member] {
+        let own = self.ranks[self.me];
+        let is_meant = |member: &usize| match self.ranks[*member] {
             rank if rank == own => false,
             rank => self.seats[*member].is_none() && (own < rank) == deciding,
         };
-        (0..self.members.len()).filter(is_meant).collect()
+        (0..self.ranks.len()).filter(is_meant).collect()
     }
 
     /// Sets aside the highest seats that are free here, below those that were refused.
     fn offer(&mut self) -> Result<()> {
         for member in self.unseated(true) {
             let limit = self.numbers[member];
-            let seat = SetAside::highest_below(&self.fabric, self.members[member], limit)?;
+            let seat = SetAside::highest_below(&self.fabric, self.ranks[member], limit)?;
             self.numbers[member] = seat.number();
             self.seats[member] = Some(seat);
         }
@@ -125,7 +125,7 @@ impl Table {
     /// Sets aside what was offered to this member, or finds out what it has below.
     fn follow(&mut self, offers: &[Vec<u64>]) -> Result<()> {
         for member in self.unseated(false) {
-            let (rank, offered) = (self.members[member], number(&offers[member], self.me));
+            let (rank, offered) = (self.ranks[member], number(&offers[member], self.me));
             self.seats[member] = SetAside::exactly(&self.fabric, rank, offered);
             self.numbers[member] = match self.seats[member] {
                 Some(_) => offered,
@@ -137,8 +137,8 @@ impl Table {
 
     /// Gives back what was refused.
     fn step_down(&mut self, answers: &[Vec<u64>]) {
-        let own = self.members[self.me];
-        for member in (0..self.members.len()).filter(|member| own < self.members[*member]) {
+        let own = self.ranks[self.me];
+        for member in (0..self.ranks.len()).filter(|member| own < self.ranks[*member]) {
             let (mine, theirs) = (self.numbers[member], number(&answers[member], self.me));
             if mine != theirs {
                 self.seats[member] = None;
@@ -151,24 +151,24 @@ impl Table {
     /// Tells all members the numbers of this one, or that it has failed, and returns what they have told if none has.
     fn tell(
         &self,
-        team: &mut Team,
+        members: &mut Members,
         operation: Operation,
-        summary: Summary,
+        signature: CallSignature,
         outcome: &mut Result<()>,
     ) -> Result<Vec<Vec<u64>>> {
-        let mut notice: Notice = [0; 1 + SEAT_WORDS];
+        let mut notice: SlotNotice = [0; 1 + SEAT_WORDS];
         notice[0] = u64::from(outcome.is_ok());
         for (member, seat) in self.numbers.iter().enumerate() {
             let number = u64::from(seat % MAX_CHANNELS_PER_PEER);
             notice[1 + member / PER_WORD] |= number << (member % PER_WORD * SEAT_BITS);
         }
         // The call was counted as its members came to it.
-        team.board.set_aside(1);
-        let told = team.exchange(operation, summary, &notice)?;
+        members.board.count_inner_steps(1);
+        let told = members.exchange(operation, signature, &notice)?;
         std::mem::replace(outcome, Ok(()))?;
         match told.iter().position(|words| words[0] == 0) {
             None => Ok(told),
-            Some(failed) => Err(self.fabric.failed_elsewhere(operation.name(), self.members[failed])),
+            Some(failed) => Err(self.fabric.failed_elsewhere(operation.name(), self.ranks[failed])),
         }
     }
 }

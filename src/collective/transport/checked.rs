@@ -3,14 +3,14 @@
 
 use std::marker::PhantomData;
 
-use super::checksum::{self, Message};
+use super::checksum::{self, FragmentCheck};
 use super::link::{Link, Outgoing};
-use super::pipe::{Arrival, Pipes};
+use super::pipe::{FragmentArrival, Pipes};
 use crate::channel::Channel;
 use crate::collective::call::Output;
 use crate::error::Result;
 use crate::faults::MESSAGE;
-use crate::heap::{HeapOffset, Place};
+use crate::heap::{HeapOffset, HeapPlace};
 
 /// A link by channels of one kind.
 #[derive(Debug)]
@@ -24,43 +24,48 @@ impl<C: Channel + std::fmt::Debug> Link for Checked<C> {
 
     #[cold]
     fn before_send(pipes: &Pipes<'_, Self>, to: usize, message: &Outgoing<'_, '_>) -> Result<()> {
-        let team = pipes.team;
-        if !team.checksums {
+        let members = pipes.members;
+        if !members.checksums {
             return Ok(());
         }
         let &Outgoing { header, body, input, at, len, fetched } = message;
-        let fetched = fetched.map(|len| checksum::of_input(team, input, 0, 0, len)).transpose()?;
+        let fetched = fetched.map(|len| checksum::of_input(members, input, 0, 0, len)).transpose()?;
         let of_header = header.map_or(0, |header| crc32c::crc32c(bytemuck::bytes_of(&header)));
-        let crc = checksum::of_input(team, input, of_header, at, len)?;
-        let told = Message { has_header: header.is_some(), body, len, crc };
+        let crc = checksum::of_input(members, input, of_header, at, len)?;
+        let told = FragmentCheck { has_header: header.is_some(), body, len, crc };
         told.tell(pipes.words_of_next(to), fetched);
         Ok(())
     }
 
     #[cold]
     fn stored(pipes: &Pipes<'_, Self>, to: usize, at: HeapOffset, len: u64) {
-        let place = Place { rank: pipes.team.members()[to], offset: at };
-        pipes.team.board.fabric().damage(MESSAGE, place, len);
+        let place = HeapPlace { rank: pipes.members.ranks()[to], offset: at };
+        pipes.members.board.fabric().damage(MESSAGE, place, len);
     }
 
     #[cold]
-    fn arrived(pipes: &Pipes<'_, Self>, arrival: Arrival, at: HeapOffset) -> Result<()> {
-        if !pipes.team.checksums {
+    fn arrived(pipes: &Pipes<'_, Self>, arrival: FragmentArrival, at: HeapOffset) -> Result<()> {
+        if !pipes.members.checksums {
             return Ok(());
         }
-        checksum::check_message(pipes.team, pipes.words_of_arrival(arrival), at, arrival)
+        checksum::check_message(pipes.members, pipes.words_of_arrival(arrival), at, arrival)
     }
 
     #[cold]
-    fn fetched(pipes: &Pipes<'_, Self>, arrival: Arrival, output: &Output<'_>, len: u64) -> Result<()> {
-        let team = pipes.team;
+    fn fetched(
+        pipes: &Pipes<'_, Self>,
+        arrival: FragmentArrival,
+        output: &Output<'_>,
+        len: u64,
+    ) -> Result<()> {
+        let members = pipes.members;
         if let &Output::Heap(offset) = output {
-            let place = Place { rank: team.members()[team.me()], offset };
-            team.board.fabric().damage(MESSAGE, place, len);
+            let place = HeapPlace { rank: members.ranks()[members.me()], offset };
+            members.board.fabric().damage(MESSAGE, place, len);
         }
-        if !team.checksums {
+        if !members.checksums {
             return Ok(());
         }
-        checksum::check_lent(team, pipes.words_of_arrival(arrival), output, len, arrival)
+        checksum::check_got(members, pipes.words_of_arrival(arrival), output, len, arrival)
     }
 }

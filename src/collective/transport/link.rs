@@ -4,7 +4,7 @@
 
 use std::marker::PhantomData;
 
-use super::pipe::{Arrival, Pipes};
+use super::pipe::{FragmentArrival, Pipes};
 use crate::channel::Channel;
 use crate::collective::call::{Input, Output};
 use crate::error::Result;
@@ -37,7 +37,7 @@ pub(crate) trait Link: Sized {
     /// # Errors
     /// [`crate::Error::Corrupted`]; [`crate::Error::Mismatch`] when its sender does not check.
     #[inline(always)]
-    fn arrived(_pipes: &Pipes<'_, Self>, _arrival: Arrival, _at: HeapOffset) -> Result<()> {
+    fn arrived(_pipes: &Pipes<'_, Self>, _arrival: FragmentArrival, _at: HeapOffset) -> Result<()> {
         Ok(())
     }
 
@@ -46,7 +46,12 @@ pub(crate) trait Link: Sized {
     /// # Errors
     /// [`crate::Error::Corrupted`].
     #[inline(always)]
-    fn fetched(_pipes: &Pipes<'_, Self>, _arrival: Arrival, _output: &Output<'_>, _len: u64) -> Result<()> {
+    fn fetched(
+        _pipes: &Pipes<'_, Self>,
+        _arrival: FragmentArrival,
+        _output: &Output<'_>,
+        _len: u64,
+    ) -> Result<()> {
         Ok(())
     }
 }

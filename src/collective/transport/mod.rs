@@ -13,10 +13,10 @@ pub(crate) mod pipe;
 use std::sync::Arc;
 
 use crate::channel::{MemoryChannel, Port, PortChannel, SetAside};
-use crate::collective::call::{ChannelKind, Operation, Summary};
-use crate::collective::rendezvous::members::Team;
+use crate::collective::call::{CallSignature, ChannelKind, Operation};
+use crate::collective::rendezvous::members::Members;
 use crate::error::{Error, Result};
-use pipe::End;
+use pipe::PipeEnd;
 
 /// What opens proxied channels for pipes.
 pub(crate) trait OpenPorts: std::fmt::Debug + Send + Sync {
@@ -31,7 +31,7 @@ pub(crate) trait OpenPorts: std::fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct Pipework {
     opener: Arc<dyn OpenPorts>,
-    pub(crate) ends: Vec<Option<End>>,
+    pub(crate) ends: Vec<Option<PipeEnd>>,
     pub(crate) memory: Vec<Option<MemoryChannel>>,
     pub(crate) ports: Vec<Option<PortChannel>>,
 }
@@ -47,9 +47,9 @@ impl Pipework {
     /// # Errors
     /// [`Error::OutOfRange`] for regions that are not allocated; [`Error::Unavailable`] for proxied ones that nobody has opened.
     #[inline]
-    pub(crate) fn require(&mut self, team: &Team, kind: ChannelKind) -> Result<()> {
+    pub(crate) fn require(&mut self, members: &Members, kind: ChannelKind) -> Result<()> {
         match kind {
-            ChannelKind::Memory if self.memory.is_empty() => self.open_memory(team),
+            ChannelKind::Memory if self.memory.is_empty() => self.open_memory(members),
             ChannelKind::Port if self.ports.is_empty() => Err(Error::Unavailable {
                 operation: "a call over proxied channels",
                 needs: "all ranks to have called set_channel_kind",
@@ -59,53 +59,59 @@ impl Pipework {
     }
 
     #[cold]
-    fn open_memory(&mut self, team: &Team) -> Result<()> {
-        self.open_ends(team)?;
-        self.memory = each_other(team, |peer| team.memory_channel(peer))?;
+    fn open_memory(&mut self, members: &Members) -> Result<()> {
+        self.open_ends(members)?;
+        self.memory = each_other(members, |peer| members.memory_channel(peer))?;
         Ok(())
     }
 
-    fn open_ends(&mut self, team: &Team) -> Result<()> {
+    fn open_ends(&mut self, members: &Members) -> Result<()> {
         if self.ends.is_empty() {
-            self.ends = each_other(team, |peer| End::new(team, peer))?;
+            self.ends = each_other(members, |peer| PipeEnd::new(members, peer))?;
         }
         Ok(())
     }
 
-    /// Opens the channels of `kind` that need an agreement with the peers, unless they are open, within the call `summary` of
+    /// Opens the channels of `kind` that need an agreement with the peers, unless they are open, within the call `signature` of
     /// [`Operation::SetChannelKind`]. All members call it.
     ///
     /// # Errors
     /// What kept this member from opening its own; [`Error::FailedElsewhere`]: nobody has opened any then. Otherwise those of
-    /// [`Team::exchange`]; what fails afterwards ends the epoch.
-    pub(crate) fn open(&mut self, team: &mut Team, summary: Summary, kind: ChannelKind) -> Result<()> {
+    /// [`Members::exchange`]; what fails afterwards ends the epoch.
+    pub(crate) fn open(
+        &mut self,
+        members: &mut Members,
+        signature: CallSignature,
+        kind: ChannelKind,
+    ) -> Result<()> {
         if kind != ChannelKind::Port || !self.ports.is_empty() {
             return Ok(());
         }
-        let ports = self.open_ends(team).and_then(|()| each_other(team, |_| self.opener.open_port()));
+        let ports = self.open_ends(members).and_then(|()| each_other(members, |_| self.opener.open_port()));
         let (ports, ready) = match ports {
             Ok(ports) => (ports, Ok(())),
             Err(error) => (Vec::new(), Err(error)),
         };
-        let seats = agree_slots::take(team, Operation::SetChannelKind, summary, ready)?;
+        let seats = agree_slots::take(members, Operation::SetChannelKind, signature, ready)?;
         let open = |(port, seat): (Option<Port>, Option<SetAside>)| {
             let both = port.zip(seat);
-            both.map(|(port, seat)| PortChannel::open_in(team.board.fabric(), seat.take(), port)).transpose()
+            both.map(|(port, seat)| PortChannel::open_in(members.board.fabric(), seat.take(), port))
+                .transpose()
         };
         let opened = ports.into_iter().zip(seats).map(open).collect::<Result<_>>();
-        self.ports = opened.inspect_err(|_| team.board.revoke())?;
+        self.ports = opened.inspect_err(|_| members.board.revoke())?;
         Ok(())
     }
 
-    /// How many messages of parcels this member has sent, less those that it has received, modulo 2^64. Over all members, each at
+    /// How many fragments of messages this member has sent, less those that it has received, modulo 2^64. Over all members, each at
     /// the same point in the order of its calls, these add up to the number of those that are left in pipes.
     pub(crate) fn balance(&self) -> u64 {
-        self.ends.iter().flatten().map(End::balance).fold(0, u64::wrapping_add)
+        self.ends.iter().flatten().map(PipeEnd::balance).fold(0, u64::wrapping_add)
     }
 }
 
 /// What `make` makes for each member but this one.
-fn each_other<T>(team: &Team, make: impl Fn(usize) -> Result<T>) -> Result<Vec<Option<T>>> {
-    let one = |member| if member == team.me() { Ok(None) } else { make(member).map(Some) };
-    (0..team.n_members()).map(one).collect()
+fn each_other<T>(members: &Members, make: impl Fn(usize) -> Result<T>) -> Result<Vec<Option<T>>> {
+    let one = |member| if member == members.me() { Ok(None) } else { make(member).map(Some) };
+    (0..members.n_members()).map(one).collect()
 }

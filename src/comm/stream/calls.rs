@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::Stream;
 use super::line::{Loan, Ticket};
 use crate::channel::Fabric;
-use crate::collective::group::{self, Share};
-use crate::collective::{Call, Manner, Operation, Summary};
+use crate::collective::group::{self, GroupShare};
+use crate::collective::{Call, CallSignature, Choice, Operation};
 use crate::comm::Communicator;
 use crate::comm::submit::{Standing, Submit};
 use crate::error::Result;
@@ -43,16 +43,16 @@ impl Submit<'static> for OnStream<'_> {
     }
 
     fn submit(&mut self, mut call: Call<'static>) -> Result<()> {
-        let manner = self.comm.manner;
-        call.check_manner(manner)?;
+        let choice = self.comm.choice;
+        call.check_choice(choice)?;
         call.check_peer(self.comm.rank.index())?;
         self.stream.check_room()?;
-        let mut ticket = self.comm.ticket(|| call.summary().in_manner(manner))?;
+        let mut ticket = self.comm.ticket(|| call.signature().with_choice(choice))?;
         let (operation, fabric) = (call.operation.name(), Arc::clone(ticket.fabric()));
         self.stream.enqueue_call(operation, &fabric, move |fabric| {
             let engine = ticket.redeem();
             enter(fabric, operation)?;
-            engine.run(&mut call, manner)
+            engine.run(&mut call, choice)
         })
     }
 }
@@ -60,14 +60,18 @@ impl Submit<'static> for OnStream<'_> {
 /// The calls of one communicator in a group, and its right to make them.
 struct Due {
     ticket: Ticket,
-    manner: Manner,
+    choice: Choice,
     calls: Vec<Call<'static>>,
 }
 
 impl Due {
     /// What executes the calls, when its turn has come.
-    fn share(&mut self) -> Share<'_, 'static> {
-        Share { engine: self.ticket.redeem(), manner: self.manner, calls: std::mem::take(&mut self.calls) }
+    fn share(&mut self) -> GroupShare<'_, 'static> {
+        GroupShare {
+            engine: self.ticket.redeem(),
+            choice: self.choice,
+            calls: std::mem::take(&mut self.calls),
+        }
     }
 }
 
@@ -91,9 +95,9 @@ impl Stream {
         parties: impl Iterator<Item = (&'c mut Communicator, Vec<Call<'static>>)>,
     ) -> Result<()> {
         let due = |(comm, calls): (&mut Communicator, Vec<_>)| {
-            let manner = comm.manner;
-            let ticket = comm.ticket(|| group::summary(&calls, manner))?;
-            Ok(Due { ticket, manner, calls })
+            let choice = comm.choice;
+            let ticket = comm.ticket(|| group::signature(&calls, choice))?;
+            Ok(Due { ticket, choice, calls })
         };
         let mut parties = parties.map(due).collect::<Result<Vec<_>>>()?;
         let Some(first) = parties.first() else { return Ok(()) };
@@ -126,7 +130,7 @@ impl Stream {
 
 impl Communicator {
     /// The ticket of `call`, which is enqueued now; lends the engine with the first.
-    fn ticket(&mut self, call: impl FnOnce() -> Summary) -> Result<Ticket> {
+    fn ticket(&mut self, call: impl FnOnce() -> CallSignature) -> Result<Ticket> {
         if let Some(ticket) = self.loan.ticket() {
             return Ok(ticket);
         }

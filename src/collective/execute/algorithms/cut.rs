@@ -1,4 +1,4 @@
-//! How bytes are cut into messages.
+//! How bytes are cut into fragments.
 
 /// The ends of pieces are multiples of so many bytes: of elements, and of pairs of cache lines.
 pub(super) const ALIGN: u64 = 128;
@@ -11,12 +11,12 @@ pub(super) const WORTH_SENDING: u64 = 4 << 10;
 
 /// Bytes in a row, cut into pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cut {
+pub(super) struct PieceCut {
     total: u64,
     piece: u64,
 }
 
-impl Cut {
+impl PieceCut {
     /// Cuts `total` bytes into pieces of `piece`.
     pub(super) fn into_pieces_of(total: u64, piece: u64) -> Self {
         Self { total, piece }
@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn pieces_cover_everything_once() {
         for total in [0, 1, 4095, 4096, 4097, 65536, 1 << 20, (1 << 20) + 4] {
-            let cut = Cut::for_pipeline(total, 16 << 10);
+            let cut = PieceCut::for_pipeline(total, 16 << 10);
             let mut end = 0;
             for index in 0..cut.n() {
                 let (start, len) = cut.piece(index);

@@ -7,12 +7,12 @@
 //!
 //! For an all-gather, what a member has doubles in every round; only where the number of members is a power of two.
 
-use super::exchange::{Arrival, Core, Pieces, exchange, in_order};
-use super::{Operand, Worker};
+use super::exchange::{ArrivedPiece, Core, PieceRun, exchange, in_order};
+use super::{Operand, PipeWorker};
 use crate::collective::transport::link::Link;
 use crate::error::Result;
 
-pub(super) fn all_reduce<L: Link>(worker: &mut Worker<'_, L>) -> Result<()> {
+pub(super) fn all_reduce<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> {
     let (me, len) = (worker.me(), worker.call.block_len()?);
     let core = Core::new(worker.n());
     if let Some(mut mine) = core.fold(worker, len)? {
@@ -29,15 +29,15 @@ pub(super) fn all_reduce<L: Link>(worker: &mut Worker<'_, L>) -> Result<()> {
 
 /// Exchanges `mine` with `peer` and leaves both, combined, in the output.
 fn swap<L: Link>(
-    worker: &mut Worker<'_, L>,
+    worker: &mut PipeWorker<'_, L>,
     peer: usize,
     mine: Operand,
     theirs_fresh: bool,
     finish: bool,
 ) -> Result<()> {
     let me = worker.me();
-    let pieces = Pieces::in_a_row(worker, mine.at, worker.call.block_len()?);
-    exchange(worker, peer, pieces, pieces.cut, |worker, Arrival { slot, at, len, .. }| {
+    let pieces = PieceRun::in_a_row(worker, mine.at, worker.call.block_len()?);
+    exchange(worker, peer, pieces, pieces.cut, |worker, ArrivedPiece { slot, at, len, .. }| {
         if mine.at == worker.output(0) {
             // What is about to be written was sent just now, perhaps by a proxy that has not come to it yet.
             worker.pipes.flush(peer)?;
@@ -48,15 +48,15 @@ fn swap<L: Link>(
     })
 }
 
-pub(super) fn all_gather<L: Link>(worker: &mut Worker<'_, L>) -> Result<()> {
+pub(super) fn all_gather<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> {
     let (me, block) = (worker.me(), worker.call.block_len()?);
     worker.copy(worker.input(0), worker.output(me as u64 * block), block)?;
     for round in 0..worker.n().ilog2() {
         let (size, mine) = (1 << round, me >> round << round);
         let theirs = (mine ^ size) as u64 * block;
         let start = worker.output(mine as u64 * block);
-        let pieces = Pieces::in_a_row(worker, start, size as u64 * block);
-        exchange(worker, me ^ size, pieces, pieces.cut, |worker, Arrival { slot, at, len, .. }| {
+        let pieces = PieceRun::in_a_row(worker, start, size as u64 * block);
+        exchange(worker, me ^ size, pieces, pieces.cut, |worker, ArrivedPiece { slot, at, len, .. }| {
             worker.copy(slot, worker.output(theirs + at), len)
         })?;
     }

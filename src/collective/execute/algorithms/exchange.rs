@@ -5,25 +5,25 @@
 //! In an exchange, piece k is sent at time k and received at time k + 1; exchanges follow each other in the same order at both
 //! members, and each pair meets in the same ones. So the rule of the [`pipes`](crate::collective::transport::pipe) holds, with times (exchange, k).
 
-use super::cut::Cut;
-use super::{Operand, Worker};
+use super::cut::PieceCut;
+use super::{Operand, PipeWorker};
 use crate::collective::call::shifted;
 use crate::collective::transport::link::Link;
 use crate::error::Result;
 use crate::heap::HeapOffset;
 
-/// Pieces at equal distances in this member's heap.
+/// PieceRun at equal distances in this member's heap.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pieces {
+pub(super) struct PieceRun {
     pub(super) start: HeapOffset,
     pub(super) stride: u64,
-    pub(super) cut: Cut,
+    pub(super) cut: PieceCut,
 }
 
-impl Pieces {
+impl PieceRun {
     /// The `len` bytes at `start`, cut for a pipeline; the peer cuts alike.
-    pub(super) fn in_a_row<L: Link>(worker: &Worker<'_, L>, start: HeapOffset, len: u64) -> Self {
-        let cut = Cut::for_pipeline(len, worker.pipes.slot_len());
+    pub(super) fn in_a_row<L: Link>(worker: &PipeWorker<'_, L>, start: HeapOffset, len: u64) -> Self {
+        let cut = PieceCut::for_pipeline(len, worker.pipes.slot_len());
         Self { start, stride: cut.piece(0).1, cut }
     }
 
@@ -32,8 +32,8 @@ impl Pieces {
     }
 }
 
-/// A message that has come: where it lies, which piece it is, and where the bytes of it start among those of all pieces.
-pub(super) struct Arrival {
+/// A fragment that has come: where it lies, which piece it is, and where the bytes of it start among those of all pieces.
+pub(super) struct ArrivedPiece {
     pub(super) slot: HeapOffset,
     pub(super) index: u64,
     pub(super) at: u64,
@@ -42,11 +42,11 @@ pub(super) struct Arrival {
 
 /// Sends `sent` to `peer` and receives pieces cut as `received` says, each of which is handed to `take`.
 pub(super) fn exchange<L: Link>(
-    worker: &mut Worker<'_, L>,
+    worker: &mut PipeWorker<'_, L>,
     peer: usize,
-    sent: Pieces,
-    received: Cut,
-    mut take: impl FnMut(&mut Worker<'_, L>, Arrival) -> Result<()>,
+    sent: PieceRun,
+    received: PieceCut,
+    mut take: impl FnMut(&mut PipeWorker<'_, L>, ArrivedPiece) -> Result<()>,
 ) -> Result<()> {
     for time in 0..=sent.cut.n().max(received.n()) {
         let (source, len) = sent.piece(time);
@@ -57,7 +57,7 @@ pub(super) fn exchange<L: Link>(
         let (at, len) = received.piece(index);
         if len > 0 {
             let slot = worker.pipes.receive(peer)?;
-            take(worker, Arrival { slot, index, at, len })?;
+            take(worker, ArrivedPiece { slot, index, at, len })?;
             worker.pipes.release(peer);
         }
     }
@@ -89,10 +89,10 @@ impl Core {
 
     /// Moves the inputs of the extras, `len` bytes each, into the core: combined, own first, in the output of their
     /// stand-ins. Returns what this member starts from, or nothing for an extra.
-    pub(super) fn fold<L: Link>(self, worker: &mut Worker<'_, L>, len: u64) -> Result<Option<Operand>> {
+    pub(super) fn fold<L: Link>(self, worker: &mut PipeWorker<'_, L>, len: u64) -> Result<Option<Operand>> {
         let (me, mine) = (worker.me(), Operand { at: worker.input(0), fresh: true });
-        let pieces = Pieces::in_a_row(worker, mine.at, len);
-        let nothing = Cut::into_pieces_of(0, 1);
+        let pieces = PieceRun::in_a_row(worker, mine.at, len);
+        let nothing = PieceCut::into_pieces_of(0, 1);
         if me >= self.size {
             exchange(worker, me - self.size, pieces, nothing, |_, _| Ok(()))?;
             return Ok(None);
@@ -100,24 +100,34 @@ impl Core {
         if !self.stands_in(me) {
             return Ok(Some(mine));
         }
-        let silent = Pieces { cut: nothing, ..pieces };
-        exchange(worker, me + self.size, silent, pieces.cut, |worker, Arrival { slot, at, len, .. }| {
-            let theirs = Operand { at: slot, fresh: true };
-            worker.combine(&[mine.shifted(at), theirs], worker.output(at), len, false)
-        })?;
+        let silent = PieceRun { cut: nothing, ..pieces };
+        exchange(
+            worker,
+            me + self.size,
+            silent,
+            pieces.cut,
+            |worker, ArrivedPiece { slot, at, len, .. }| {
+                let theirs = Operand { at: slot, fresh: true };
+                worker.combine(&[mine.shifted(at), theirs], worker.output(at), len, false)
+            },
+        )?;
         Ok(Some(Operand { at: worker.output(0), fresh: false }))
     }
 
     /// Brings the result, `len` bytes, from the outputs of stand-ins to those of the extras.
-    pub(super) fn unfold<L: Link>(self, worker: &mut Worker<'_, L>, len: u64) -> Result<()> {
+    pub(super) fn unfold<L: Link>(self, worker: &mut PipeWorker<'_, L>, len: u64) -> Result<()> {
         let me = worker.me();
-        let pieces = Pieces::in_a_row(worker, worker.output(0), len);
-        let nothing = Cut::into_pieces_of(0, 1);
+        let pieces = PieceRun::in_a_row(worker, worker.output(0), len);
+        let nothing = PieceCut::into_pieces_of(0, 1);
         if me >= self.size {
-            let silent = Pieces { cut: nothing, ..pieces };
-            exchange(worker, me - self.size, silent, pieces.cut, |worker, Arrival { slot, at, len, .. }| {
-                worker.copy(slot, worker.output(at), len)
-            })
+            let silent = PieceRun { cut: nothing, ..pieces };
+            exchange(
+                worker,
+                me - self.size,
+                silent,
+                pieces.cut,
+                |worker, ArrivedPiece { slot, at, len, .. }| worker.copy(slot, worker.output(at), len),
+            )
         } else if self.stands_in(me) {
             exchange(worker, me + self.size, pieces, nothing, |_, _| Ok(()))
         } else {

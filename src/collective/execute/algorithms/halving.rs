@@ -8,14 +8,14 @@
 //! are folded in and out ([`Core`]).
 //!
 //! What was given away is not written before the result for it comes back, from the partner that had it; so nothing has to be
-//! flushed in an all-reduce. A reduce-scatter keeps its partial results on the bench, and goes over the blocks
-//! in passes of as much as has room there; it flushes before the bench is used again. It needs a power of two.
+//! flushed in an all-reduce. A reduce-scatter keeps its partial results on the send staging, and goes over the blocks
+//! in passes of as much as has room there; it flushes before the send staging is used again. It needs a power of two.
 
 use std::ops::Range;
 
-use super::cut::{ALIGN, Cut};
-use super::exchange::{Arrival, Core, Pieces, exchange, in_order};
-use super::{Operand, Worker};
+use super::cut::{ALIGN, PieceCut};
+use super::exchange::{ArrivedPiece, Core, PieceRun, exchange, in_order};
+use super::{Operand, PipeWorker};
 use crate::collective::call::shifted;
 use crate::collective::transport::link::Link;
 use crate::error::Result;
@@ -27,7 +27,7 @@ fn halves(range: &Range<usize>, me: usize, distance: usize) -> (Range<usize>, Ra
     if me & distance == 0 { (low, high) } else { (high, low) }
 }
 
-pub(super) fn all_reduce<L: Link>(worker: &mut Worker<'_, L>) -> Result<()> {
+pub(super) fn all_reduce<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> {
     let len = worker.call.block_len()?;
     let core = Core::new(worker.n());
     if let Some(mine) = core.fold(worker, len)? {
@@ -45,7 +45,12 @@ fn bytes_of(blocks: &Range<usize>, core: Core, len: u64) -> (u64, u64) {
 }
 
 /// Leaves the result for this member's block in the output, beginning with `mine`.
-fn reduce_halves<L: Link>(worker: &mut Worker<'_, L>, core: Core, mut mine: Operand, len: u64) -> Result<()> {
+fn reduce_halves<L: Link>(
+    worker: &mut PipeWorker<'_, L>,
+    core: Core,
+    mut mine: Operand,
+    len: u64,
+) -> Result<()> {
     let (me, mut blocks) = (worker.me(), 0..core.size());
     for round in (0..core.size().ilog2()).rev() {
         let distance = 1 << round;
@@ -53,10 +58,10 @@ fn reduce_halves<L: Link>(worker: &mut Worker<'_, L>, core: Core, mut mine: Oper
         let (kept, given) = halves(&blocks, me, distance);
         let (kept_at, kept_len) = bytes_of(&kept, core, len);
         let (given_at, given_len) = bytes_of(&given, core, len);
-        let sent = Pieces::in_a_row(worker, shifted(mine.at, given_at), given_len);
-        let received = Cut::for_pipeline(kept_len, worker.pipes.slot_len());
+        let sent = PieceRun::in_a_row(worker, shifted(mine.at, given_at), given_len);
+        let received = PieceCut::for_pipeline(kept_len, worker.pipes.slot_len());
         let theirs_fresh = distance * 2 == core.size() && !core.stands_in(peer);
-        exchange(worker, peer, sent, received, |worker, Arrival { slot, at, len, .. }| {
+        exchange(worker, peer, sent, received, |worker, ArrivedPiece { slot, at, len, .. }| {
             let theirs = Operand { at: slot, fresh: theirs_fresh };
             let operands = in_order(me, mine.shifted(kept_at + at), peer, theirs);
             worker.combine(&operands, worker.output(kept_at + at), len, distance == 1)
@@ -68,26 +73,26 @@ fn reduce_halves<L: Link>(worker: &mut Worker<'_, L>, core: Core, mut mine: Oper
 }
 
 /// Collects the result from the blocks that each member of the core has in its output.
-fn gather_halves<L: Link>(worker: &mut Worker<'_, L>, core: Core, len: u64) -> Result<()> {
+fn gather_halves<L: Link>(worker: &mut PipeWorker<'_, L>, core: Core, len: u64) -> Result<()> {
     let me = worker.me();
     for round in 0..core.size().ilog2() {
         let (size, first) = (1 << round, me >> round << round);
         let (mine_at, mine_len) = bytes_of(&(first..first + size), core, len);
         let (theirs_at, theirs_len) = bytes_of(&(first ^ size..(first ^ size) + size), core, len);
-        let sent = Pieces::in_a_row(worker, worker.output(mine_at), mine_len);
-        let received = Cut::for_pipeline(theirs_len, worker.pipes.slot_len());
-        exchange(worker, me ^ size, sent, received, |worker, Arrival { slot, at, len, .. }| {
+        let sent = PieceRun::in_a_row(worker, worker.output(mine_at), mine_len);
+        let received = PieceCut::for_pipeline(theirs_len, worker.pipes.slot_len());
+        exchange(worker, me ^ size, sent, received, |worker, ArrivedPiece { slot, at, len, .. }| {
             worker.copy(slot, worker.output(theirs_at + at), len)
         })?;
     }
     Ok(())
 }
 
-pub(super) fn reduce_scatter<L: Link>(worker: &mut Worker<'_, L>) -> Result<()> {
+pub(super) fn reduce_scatter<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> {
     let (block, n) = (worker.call.block_len()?, worker.n() as u64);
-    let layout = worker.pipes.team.layout();
-    let share = layout.bench_len() / (n / 2) / ALIGN * ALIGN;
-    let passes = Cut::into_pieces_of(block, share.min(layout.slot_len()));
+    let layout = worker.pipes.members.layout();
+    let share = layout.send_staging_len() / (n / 2) / ALIGN * ALIGN;
+    let passes = PieceCut::into_pieces_of(block, share.min(layout.slot_len()));
     for pass in 0..passes.n() {
         let (at, len) = passes.piece(pass);
         reduce_pass(worker, at, len)?;
@@ -98,40 +103,44 @@ pub(super) fn reduce_scatter<L: Link>(worker: &mut Worker<'_, L>) -> Result<()> 
 
 /// Where the pieces of some blocks are, at equal distances.
 #[derive(Clone, Copy)]
-struct Places {
+struct BlockPlaces {
     /// That of block `base`.
     start: HeapOffset,
     base: usize,
     stride: u64,
 }
 
-impl Places {
+impl BlockPlaces {
     fn of(self, block: usize) -> HeapOffset {
         shifted(self.start, (block - self.base) as u64 * self.stride)
     }
 }
 
 /// Does the `len` bytes at `at` of every block.
-fn reduce_pass<L: Link>(worker: &mut Worker<'_, L>, at: u64, len: u64) -> Result<()> {
-    let (me, n, team) = (worker.me(), worker.n(), worker.pipes.team);
+fn reduce_pass<L: Link>(worker: &mut PipeWorker<'_, L>, at: u64, len: u64) -> Result<()> {
+    let (me, n, members) = (worker.me(), worker.n(), worker.pipes.members);
     // The half of the blocks that is kept in the first round has its places there for all rounds.
-    let bench = Places { start: team.place(me, team.layout().bench()), base: me & (n / 2), stride: len };
-    let mut mine = Places { start: worker.input(at), base: 0, stride: worker.call.block_len()? };
+    let send_staging = BlockPlaces {
+        start: members.place(me, members.layout().send_staging()),
+        base: me & (n / 2),
+        stride: len,
+    };
+    let mut mine = BlockPlaces { start: worker.input(at), base: 0, stride: worker.call.block_len()? };
     let (mut blocks, mut fresh) = (0..n, true);
     for round in (0..n.ilog2()).rev() {
         let distance = 1 << round;
         let peer = me ^ distance;
         let (kept, given) = halves(&blocks, me, distance);
-        let cut = Cut::into_pieces_of(len * distance as u64, len);
-        let sent = Pieces { start: mine.of(given.start), stride: mine.stride, cut };
-        exchange(worker, peer, sent, cut, |worker, Arrival { slot, index, len, .. }| {
+        let cut = PieceCut::into_pieces_of(len * distance as u64, len);
+        let sent = PieceRun { start: mine.of(given.start), stride: mine.stride, cut };
+        exchange(worker, peer, sent, cut, |worker, ArrivedPiece { slot, index, len, .. }| {
             // There are fewer pieces than members.
             let block = kept.start + usize::try_from(index).unwrap_or(0);
             let (own, theirs) = (Operand { at: mine.of(block), fresh }, Operand { at: slot, fresh });
-            let target = if distance == 1 { worker.output(at) } else { bench.of(block) };
+            let target = if distance == 1 { worker.output(at) } else { send_staging.of(block) };
             worker.combine(&in_order(me, own, peer, theirs), target, len, distance == 1)
         })?;
-        (mine, blocks, fresh) = (bench, kept, false);
+        (mine, blocks, fresh) = (send_staging, kept, false);
     }
     Ok(())
 }

@@ -13,11 +13,11 @@
 //!
 //! Every element of a result is made by one member for all, or alike by the two that exchange, so that all ranks get the same
 //! bits; and the order depends on the number of ranks, the count, the length of an element and the root only, so they are the same
-//! in every run. (What goes through the scratch in several pieces is several operations in this respect, which shows where elements
+//! in every run. (What goes through the staging area in several pieces is several operations in this respect, which shows where elements
 //! of one operation go different ways: in the ring and in the double tree.)
 //!
-//! A [`Worker`] is one member in one operation: all that an algorithm touches besides pipes is its own heap, where its
-//! buffers, its inbox and its bench are. Messages of no bytes are not sent; both ends know their lengths.
+//! A [`PipeWorker`] is one member in one operation: all that an algorithm touches besides pipes is its own heap, where its
+//! buffers, its inbox and its send staging are. Fragments of no bytes are not sent; both ends know their lengths.
 
 pub(crate) mod cut;
 pub(crate) mod doubling;
@@ -28,21 +28,21 @@ pub(crate) mod ring;
 pub(crate) mod tree;
 
 use crate::collective::call::{Algorithm, Call, Input, Operation, Output, shifted};
-use crate::collective::rendezvous::members::{PerMember, Team, fill};
+use crate::collective::rendezvous::members::{Members, PerMember, fill};
 use crate::collective::transport::link::Link;
 use crate::collective::transport::pipe::Pipes;
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
 use crate::reduce::{Source, SourcePlace, Target};
-use crate::shm::ReadSoon;
+use crate::shm::CacheHint;
 use tree::{Numbering, Shape};
 
 /// Executes the worker's call by `algorithm`, which can do it, among two members or more.
 ///
 /// # Errors
-/// Those of [`crate::collective::rendezvous::board::Board::await_post`]; [`crate::Error::OutOfRange`] for buffers that are not allocated. The pipes
+/// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`]; [`crate::Error::OutOfRange`] for buffers that are not allocated. The pipes
 /// are of no further use then.
-pub(crate) fn run<L: Link>(worker: &mut Worker<'_, L>, algorithm: Algorithm) -> Result<()> {
+pub(crate) fn run<L: Link>(worker: &mut PipeWorker<'_, L>, algorithm: Algorithm) -> Result<()> {
     let (operation, root) = (worker.call.operation, Numbering::From(worker.call.root));
     let is_power = worker.n().is_power_of_two();
     let has_tree = matches!(operation, Operation::Broadcast | Operation::Reduce);
@@ -65,7 +65,7 @@ pub(crate) fn run<L: Link>(worker: &mut Worker<'_, L>, algorithm: Algorithm) -> 
 
 /// One member in one operation.
 #[derive(Debug)]
-pub(crate) struct Worker<'a, L: Link> {
+pub(crate) struct PipeWorker<'a, L: Link> {
     pub(crate) pipes: Pipes<'a, L>,
     /// What is to be done, on buffers in the heap.
     pub(crate) call: &'a Call<'a>,
@@ -86,13 +86,13 @@ impl Operand {
     }
 }
 
-impl<L: Link> Worker<'_, L> {
+impl<L: Link> PipeWorker<'_, L> {
     fn me(&self) -> usize {
-        self.pipes.team.me()
+        self.pipes.members.me()
     }
 
     fn n(&self) -> usize {
-        self.pipes.team.n_members()
+        self.pipes.members.n_members()
     }
 
     /// The place `at` bytes into the input.
@@ -113,12 +113,12 @@ impl<L: Link> Worker<'_, L> {
 
     /// Combines `len` bytes of each of `operands`, in this order, at `target`; `finish` with the last step of the operator.
     fn combine(&self, operands: &[Operand], target: HeapOffset, len: u64, finish: bool) -> Result<()> {
-        combine(self.pipes.team, self.call, operands.iter().copied(), Region::new(target, len), finish)
+        combine(self.pipes.members, self.call, operands.iter().copied(), Region::new(target, len), finish)
     }
 
     /// Copies `len` bytes within this member's heap, unless they are there already.
     fn copy(&self, source: HeapOffset, target: HeapOffset, len: u64) -> Result<()> {
-        copy(self.pipes.team, source, Region::new(target, len))
+        copy(self.pipes.members, source, Region::new(target, len))
     }
 }
 
@@ -128,13 +128,13 @@ impl<L: Link> Worker<'_, L> {
 /// # Errors
 /// [`crate::Error::OutOfRange`] for bytes of this member's heap that are not allocated; those of [`crate::reduce::Reducer::combine`].
 pub(crate) fn combine(
-    team: &Team,
+    members: &Members,
     call: &Call<'_>,
     operands: impl Iterator<Item = Operand>,
     target: Region,
     finish: bool,
 ) -> Result<()> {
-    let heap = |at| team.heap_of(team.me(), Region::new(at, target.len));
+    let heap = |at| members.heap_of(members.me(), Region::new(at, target.len));
     let source = |operand: Operand| {
         let place = SourcePlace::Shared(heap(operand.at)?, operand.at.get());
         Ok(Source { place, fresh: operand.fresh })
@@ -150,11 +150,11 @@ pub(crate) fn combine(
 ///
 /// # Errors
 /// [`crate::Error::OutOfRange`] for bytes that are not allocated.
-pub(crate) fn copy(team: &Team, source: HeapOffset, target: Region) -> Result<()> {
+pub(crate) fn copy(members: &Members, source: HeapOffset, target: Region) -> Result<()> {
     if source == target.offset {
         return Ok(());
     }
-    let heap = team.heap_of(team.me(), Region::new(source, target.len))?;
-    team.heap_of(team.me(), target)?;
-    heap.copy_to(source.get(), heap, target.offset.get(), target.len, ReadSoon::Yes)
+    let heap = members.heap_of(members.me(), Region::new(source, target.len))?;
+    members.heap_of(members.me(), target)?;
+    heap.copy_to(source.get(), heap, target.offset.get(), target.len, CacheHint::Keep)
 }

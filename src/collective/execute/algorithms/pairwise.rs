@@ -7,33 +7,34 @@
 //! # No deadlock
 //! Times are pieces: at time k a member sends its k-th pieces to all others, one after the other from the next one on, and
 //! receives those numbered k - 1 from all others. In two shots it sends shares k, receives shares k - 1 and sends their
-//! result, and receives results k - 2: two messages to each peer at a time, received at the next time in the same order, of
+//! result, and receives results k - 2: two fragments to each peer at a time, received at the next time in the same order, of
 //! which the slots of a pipe hold more than those of one time.
 
-use super::cut::{ALIGN, Cut};
-use super::{Operand, PerMember, Worker};
+use super::cut::{ALIGN, PieceCut};
+use super::{Operand, PerMember, PipeWorker};
 use crate::collective::call::Operation;
 use crate::collective::region::PIPE_SLOTS;
 use crate::collective::transport::link::Link;
 use crate::error::Result;
 use crate::heap::HeapOffset;
 
-/// Messages to one peer at a time, at most.
+/// Fragments to one peer at a time, at most.
 const AT_A_TIME: u64 = 2;
 
 const _: () = assert!(AT_A_TIME < PIPE_SLOTS);
 
 /// The other members, the next one first: so they do not all begin with the same one.
-fn others<L: Link>(worker: &Worker<'_, L>) -> impl Iterator<Item = usize> + use<L> {
-    let (me, n) = (worker.pipes.team.me(), worker.pipes.team.n_members());
+fn others<L: Link>(worker: &PipeWorker<'_, L>) -> impl Iterator<Item = usize> + use<L> {
+    let (me, n) = (worker.pipes.members.me(), worker.pipes.members.n_members());
     (1..n).map(move |distance| (me + distance) % n)
 }
 
 /// Does any operation but those of two shots and those that are done on a star.
-pub(super) fn one_shot<L: Link>(worker: &mut Worker<'_, L>) -> Result<()> {
+pub(super) fn one_shot<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> {
     let block = worker.call.block_len()?;
-    let plan = Plan { operation: worker.call.operation, me: worker.me(), root: worker.call.root, block };
-    let cut = Cut::for_pipeline(block, worker.pipes.slot_len());
+    let plan =
+        PairwisePlan { operation: worker.call.operation, me: worker.me(), root: worker.call.root, block };
+    let cut = PieceCut::for_pipeline(block, worker.pipes.slot_len());
     for time in 0..=cut.n() {
         let (at, len) = cut.piece(time);
         if len > 0 {
@@ -53,7 +54,7 @@ pub(super) fn one_shot<L: Link>(worker: &mut Worker<'_, L>) -> Result<()> {
 
 /// Who sends what to whom in one shot.
 #[derive(Clone, Copy)]
-struct Plan {
+struct PairwisePlan {
     operation: Operation,
     me: usize,
     root: usize,
@@ -61,7 +62,7 @@ struct Plan {
     block: u64,
 }
 
-impl Plan {
+impl PairwisePlan {
     /// Where the block of the input is that goes from `from` to `to`; nothing if there is none.
     fn input_at(self, from: usize, to: usize) -> Option<u64> {
         match self.operation {
@@ -78,7 +79,7 @@ impl Plan {
         if self.operation == Operation::Scatter { 0 } else { from as u64 * self.block }
     }
 
-    fn send<L: Link>(self, worker: &mut Worker<'_, L>, at: u64, len: u64) -> Result<()> {
+    fn send<L: Link>(self, worker: &mut PipeWorker<'_, L>, at: u64, len: u64) -> Result<()> {
         for peer in others(worker) {
             if let Some(block_at) = self.input_at(self.me, peer) {
                 let source = worker.input(block_at + at);
@@ -89,7 +90,7 @@ impl Plan {
     }
 
     /// Copies this member's own part to its place, if it has one.
-    fn keep<L: Link>(self, worker: &Worker<'_, L>, at: u64, len: u64) -> Result<()> {
+    fn keep<L: Link>(self, worker: &PipeWorker<'_, L>, at: u64, len: u64) -> Result<()> {
         match self.input_at(self.me, self.me) {
             Some(block_at) if !self.operation.reduces() => {
                 let target = worker.output(self.output_at(self.me) + at);
@@ -100,7 +101,7 @@ impl Plan {
     }
 
     /// Takes the pieces that all members have sent here, and copies each to its place.
-    fn collect<L: Link>(self, worker: &mut Worker<'_, L>, at: u64, len: u64) -> Result<()> {
+    fn collect<L: Link>(self, worker: &mut PipeWorker<'_, L>, at: u64, len: u64) -> Result<()> {
         for peer in others(worker) {
             if self.input_at(peer, self.me).is_some() {
                 let slot = worker.pipes.receive(peer)?;
@@ -112,7 +113,7 @@ impl Plan {
     }
 
     /// Takes the pieces that all members have sent here, and combines them with this member's own.
-    fn combine<L: Link>(self, worker: &mut Worker<'_, L>, at: u64, len: u64) -> Result<()> {
+    fn combine<L: Link>(self, worker: &mut PipeWorker<'_, L>, at: u64, len: u64) -> Result<()> {
         let own = worker.input(self.input_at(self.me, self.me).unwrap_or(0) + at);
         let target = worker.output(at);
         if self.operation == Operation::AllReduce && own == target {
@@ -123,9 +124,9 @@ impl Plan {
     }
 }
 
-/// Combines the next message of every other member with `own`, in the order of the members, at `target`.
+/// Combines the next fragment of every other member with `own`, in the order of the members, at `target`.
 fn combine_all<L: Link>(
-    worker: &mut Worker<'_, L>,
+    worker: &mut PipeWorker<'_, L>,
     own: HeapOffset,
     target: HeapOffset,
     len: u64,
@@ -142,7 +143,7 @@ fn combine_all<L: Link>(
 }
 
 /// Does an all-reduce in two shots.
-pub(super) fn two_shot<L: Link>(worker: &mut Worker<'_, L>) -> Result<()> {
+pub(super) fn two_shot<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> {
     let shares = Shares::new(worker)?;
     for time in 0..shares.passes + 2 {
         shares.spread(worker, time)?;
@@ -161,16 +162,16 @@ pub(super) fn two_shot<L: Link>(worker: &mut Worker<'_, L>) -> Result<()> {
 struct Shares {
     n: u64,
     passes: u64,
-    cut: Cut,
+    cut: PieceCut,
 }
 
 impl Shares {
-    fn new<L: Link>(worker: &Worker<'_, L>) -> Result<Self> {
+    fn new<L: Link>(worker: &PipeWorker<'_, L>) -> Result<Self> {
         let (n, total) = (worker.n() as u64, worker.call.block_len()?);
-        let each = Cut::for_pipeline(total.div_ceil(n), worker.pipes.slot_len());
+        let each = PieceCut::for_pipeline(total.div_ceil(n), worker.pipes.slot_len());
         let share = total.div_ceil(n * each.n().max(1)).next_multiple_of(ALIGN);
         let share = share.clamp(ALIGN, worker.pipes.slot_len());
-        let cut = Cut::into_pieces_of(total, share);
+        let cut = PieceCut::into_pieces_of(total, share);
         Ok(Self { n, passes: cut.n().div_ceil(n), cut })
     }
 
@@ -180,7 +181,7 @@ impl Shares {
     }
 
     /// Sends each member its share of this one's input.
-    fn spread<L: Link>(self, worker: &mut Worker<'_, L>, pass: u64) -> Result<()> {
+    fn spread<L: Link>(self, worker: &mut PipeWorker<'_, L>, pass: u64) -> Result<()> {
         for peer in others(worker) {
             let (at, len) = self.of(peer, pass);
             if len > 0 {
@@ -192,7 +193,7 @@ impl Shares {
     }
 
     /// Combines this member's share, and sends it to all.
-    fn reduce<L: Link>(self, worker: &mut Worker<'_, L>, pass: u64) -> Result<()> {
+    fn reduce<L: Link>(self, worker: &mut PipeWorker<'_, L>, pass: u64) -> Result<()> {
         let (at, len) = self.of(worker.me(), pass);
         if len == 0 {
             return Ok(());
@@ -203,7 +204,7 @@ impl Shares {
     }
 
     /// Copies the other members' shares of the result to their places.
-    fn collect<L: Link>(self, worker: &mut Worker<'_, L>, pass: u64) -> Result<()> {
+    fn collect<L: Link>(self, worker: &mut PipeWorker<'_, L>, pass: u64) -> Result<()> {
         for peer in others(worker) {
             let (at, len) = self.of(peer, pass);
             if len > 0 {

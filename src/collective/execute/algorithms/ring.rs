@@ -7,18 +7,18 @@
 //! optimal all-reduce algorithms for clusters of workstations, 2009).
 //!
 //! # Order
-//! Block b is combined as ((b + 1) op (b + 2)) op ... op b, modulo n: on each member what has come first, its own second.
+//! CallBlock b is combined as ((b + 1) op (b + 2)) op ... op b, modulo n: on each member what has come first, its own second.
 //!
 //! # No deadlock
 //! A block goes in passes of [`LANES`] pieces. Times are (pass, step, lane); in one step of a lane a member receives, combines
-//! and sends on. The message of a step is received [`LANES`] times after it was sent, which is less than the slots of a pipe.
+//! and sends on. The fragment of a step is received [`LANES`] times after it was sent, which is less than the slots of a pipe.
 //!
 //! # Overwriting
-//! Partial results are made on the bench, as they all go to one peer. What is sent from the input is overwritten, in a call in
+//! Partial results are made on the send staging, as they all go to one peer. What is sent from the input is overwritten, in a call in
 //! place, only by the result for it, which has gone round the ring after it.
 
 use super::cut::{ALIGN, WORTH_SENDING};
-use super::{Operand, Worker};
+use super::{Operand, PipeWorker};
 use crate::collective::call::Operation;
 use crate::collective::region::PIPE_SLOTS;
 use crate::collective::transport::link::Link;
@@ -31,8 +31,8 @@ const LANES: u64 = 2;
 const _: () = assert!(LANES < PIPE_SLOTS);
 
 /// Does an all-reduce, an all-gather or a reduce-scatter.
-pub(super) fn run<L: Link>(worker: &mut Worker<'_, L>) -> Result<()> {
-    let ring = Ring::new(worker)?;
+pub(super) fn run<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> {
+    let ring = RingWalk::new(worker)?;
     for pass in 0..ring.passes {
         for step in ring.first..=ring.last {
             for lane in 0..ring.lanes {
@@ -45,7 +45,7 @@ pub(super) fn run<L: Link>(worker: &mut Worker<'_, L>) -> Result<()> {
 
 /// One turn of a call around the ring.
 #[derive(Clone, Copy, Debug)]
-struct Ring {
+struct RingWalk {
     operation: Operation,
     n: u64,
     /// The length of what is cut into pieces: the vector of an all-reduce, the block of another operation.
@@ -61,14 +61,14 @@ struct Ring {
 }
 
 /// Where a piece is: in the input, and in the output.
-struct Piece {
+struct RingPiece {
     input_at: u64,
     output_at: u64,
     len: u64,
 }
 
-impl Ring {
-    fn new<L: Link>(worker: &Worker<'_, L>) -> Result<Self> {
+impl RingWalk {
+    fn new<L: Link>(worker: &PipeWorker<'_, L>) -> Result<Self> {
         let (operation, n, len) = (worker.call.operation, worker.n() as u64, worker.call.block_len()?);
         let (first, last) = match operation {
             Operation::ReduceScatter => (0, n - 1),
@@ -84,7 +84,7 @@ impl Ring {
     }
 
     /// The piece of `block` that travels in `lane` of `pass`; nothing past the end.
-    fn piece(&self, pass: u64, block: u64, lane: u64) -> Piece {
+    fn piece(&self, pass: u64, block: u64, lane: u64) -> RingPiece {
         let row = pass * self.lanes + lane;
         let at = match self.operation {
             Operation::AllReduce => ((pass * self.n + block) * self.lanes + lane) * self.piece,
@@ -93,13 +93,13 @@ impl Ring {
         let at = at.min(self.len);
         let len = self.piece.min(self.len - at);
         match self.operation {
-            Operation::ReduceScatter => Piece { input_at: block * self.len + at, output_at: at, len },
-            Operation::AllGather => Piece { input_at: at, output_at: block * self.len + at, len },
-            _ => Piece { input_at: at, output_at: at, len },
+            Operation::ReduceScatter => RingPiece { input_at: block * self.len + at, output_at: at, len },
+            Operation::AllGather => RingPiece { input_at: at, output_at: block * self.len + at, len },
+            _ => RingPiece { input_at: at, output_at: at, len },
         }
     }
 
-    fn step<L: Link>(&self, worker: &mut Worker<'_, L>, pass: u64, step: u64, lane: u64) -> Result<()> {
+    fn step<L: Link>(&self, worker: &mut PipeWorker<'_, L>, pass: u64, step: u64, lane: u64) -> Result<()> {
         let (me, n) = (worker.me() as u64, self.n);
         let piece = self.piece(pass, (me + 2 * n - 1 - step) % n, lane);
         if piece.len == 0 {
@@ -117,7 +117,7 @@ impl Ring {
     }
 
     /// What this member sends of its own.
-    fn start<L: Link>(&self, worker: &Worker<'_, L>, piece: &Piece) -> Result<Option<HeapOffset>> {
+    fn start<L: Link>(&self, worker: &PipeWorker<'_, L>, piece: &RingPiece) -> Result<Option<HeapOffset>> {
         let source = worker.input(piece.input_at);
         if self.operation == Operation::AllGather {
             worker.copy(source, worker.output(piece.output_at), piece.len)?;
@@ -128,16 +128,16 @@ impl Ring {
     /// Receives `piece` and does what is to be done to it; returns what to send on.
     fn pass_on<L: Link>(
         &self,
-        worker: &mut Worker<'_, L>,
-        piece: &Piece,
+        worker: &mut PipeWorker<'_, L>,
+        piece: &RingPiece,
         step: u64,
     ) -> Result<Option<HeapOffset>> {
         let (left, len) = (left(worker), piece.len);
         let slot = worker.pipes.receive(left)?;
         let done = if step < self.n - 1 {
-            let bench = worker.pipes.reserve(right(worker))?;
-            self.combine(worker, piece, slot, step, bench)?;
-            bench
+            let send_staging = worker.pipes.reserve(right(worker))?;
+            self.combine(worker, piece, slot, step, send_staging)?;
+            send_staging
         } else {
             let output = worker.output(piece.output_at);
             if step == self.n - 1 {
@@ -154,8 +154,8 @@ impl Ring {
     /// Combines what has come in `step` with this member's own.
     fn combine<L: Link>(
         &self,
-        worker: &Worker<'_, L>,
-        piece: &Piece,
+        worker: &PipeWorker<'_, L>,
+        piece: &RingPiece,
         slot: HeapOffset,
         step: u64,
         target: HeapOffset,
@@ -166,10 +166,10 @@ impl Ring {
     }
 }
 
-fn right<L: Link>(worker: &Worker<'_, L>) -> usize {
+fn right<L: Link>(worker: &PipeWorker<'_, L>) -> usize {
     (worker.me() + 1) % worker.n()
 }
 
-fn left<L: Link>(worker: &Worker<'_, L>) -> usize {
+fn left<L: Link>(worker: &PipeWorker<'_, L>) -> usize {
     (worker.me() + worker.n() - 1) % worker.n()
 }

@@ -17,16 +17,16 @@
 //! # No deadlock
 //! Pieces go in a pipeline. With D the depth of the tree, a node at depth d sends piece k up at time k + D - d, after it has
 //! received it from its children, and takes it down at time k + D + d. So what is sent at one time is received at the next. On
-//! the two trees there are at most two messages to one peer at a time, which both ends take in the order of the trees.
+//! the two trees there are at most two fragments to one peer at a time, which both ends take in the order of the trees.
 //!
 //! # Overwriting
-//! Partial results are made on the bench: all of them go to one peer, as nobody is an inner node twice (a test says so). What a
+//! Partial results are made on the send staging: all of them go to one peer, as nobody is an inner node twice (a test says so). What a
 //! leaf sends from its input is overwritten only by the result for it, and what goes down, not at all.
 
 use arrayvec::ArrayVec;
 
-use super::cut::Cut;
-use super::{Operand, PerMember, Worker};
+use super::cut::PieceCut;
+use super::{Operand, PerMember, PipeWorker};
 use crate::collective::call::Operation;
 use crate::collective::transport::link::Link;
 use crate::error::Result;
@@ -118,19 +118,19 @@ impl Tree {
 }
 
 /// Does a reduce, a broadcast or an all-reduce on one tree.
-pub(super) fn run<L: Link>(worker: &mut Worker<'_, L>, shape: Shape, numbering: Numbering) -> Result<()> {
+pub(super) fn run<L: Link>(worker: &mut PipeWorker<'_, L>, shape: Shape, numbering: Numbering) -> Result<()> {
     let tree = Tree::new(shape, numbering, worker.n(), worker.me());
-    let whole = Part::new(worker, tree, 0, worker.call.block_len()?);
+    let whole = TreePart::new(worker, tree, 0, worker.call.block_len()?);
     run_parts(worker, &[whole])
 }
 
 /// Does an all-reduce on two trees.
-pub(super) fn run_double<L: Link>(worker: &mut Worker<'_, L>) -> Result<()> {
+pub(super) fn run_double<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> {
     let (me, n, len) = (worker.me(), worker.n(), worker.call.block_len()?);
     let size = worker.call.data_type.size() as u64;
     let half = worker.call.count.div_ceil(2) * size;
     let tree = |which| Tree::new(Shape::Binary, numbering_of(which, n), n, me);
-    let parts = [Part::new(worker, tree(0), 0, half), Part::new(worker, tree(1), half, len - half)];
+    let parts = [TreePart::new(worker, tree(0), 0, half), TreePart::new(worker, tree(1), half, len - half)];
     run_parts(worker, &parts)
 }
 
@@ -143,8 +143,8 @@ fn numbering_of(which: usize, n: usize) -> Numbering {
     }
 }
 
-fn run_parts<L: Link>(worker: &mut Worker<'_, L>, parts: &[Part]) -> Result<()> {
-    let end = parts.iter().map(Part::end).max().unwrap_or(0);
+fn run_parts<L: Link>(worker: &mut PipeWorker<'_, L>, parts: &[TreePart]) -> Result<()> {
+    let end = parts.iter().map(TreePart::end).max().unwrap_or(0);
     for time in 0..end {
         for part in parts {
             part.at(worker, time)?;
@@ -155,17 +155,17 @@ fn run_parts<L: Link>(worker: &mut Worker<'_, L>, parts: &[Part]) -> Result<()> 
 
 /// A part of the data, and the tree that it goes over.
 #[derive(Debug)]
-struct Part {
+struct TreePart {
     tree: Tree,
     start: u64,
-    cut: Cut,
+    cut: PieceCut,
     goes_up: bool,
     goes_down: bool,
 }
 
-impl Part {
-    fn new<L: Link>(worker: &Worker<'_, L>, tree: Tree, start: u64, len: u64) -> Self {
-        let cut = Cut::for_pipeline(len, worker.pipes.slot_len());
+impl TreePart {
+    fn new<L: Link>(worker: &PipeWorker<'_, L>, tree: Tree, start: u64, len: u64) -> Self {
+        let cut = PieceCut::for_pipeline(len, worker.pipes.slot_len());
         let operation = worker.call.operation;
         let (goes_up, goes_down) = (operation != Operation::Broadcast, operation != Operation::Reduce);
         Self { tree, start, cut, goes_up, goes_down }
@@ -177,7 +177,7 @@ impl Part {
     }
 
     /// Does what this member has to do at `time`.
-    fn at<L: Link>(&self, worker: &mut Worker<'_, L>, time: u64) -> Result<()> {
+    fn at<L: Link>(&self, worker: &mut PipeWorker<'_, L>, time: u64) -> Result<()> {
         let Tree { depth, height, .. } = self.tree;
         if self.goes_up {
             self.piece(time, height - depth).map_or(Ok(()), |(at, len)| self.up(worker, at, len))?;
@@ -195,13 +195,13 @@ impl Part {
     }
 
     /// Combines `len` bytes at `at` of what the children have with this member's own, and sends them to the parent.
-    fn up<L: Link>(&self, worker: &mut Worker<'_, L>, at: u64, len: u64) -> Result<()> {
+    fn up<L: Link>(&self, worker: &mut PipeWorker<'_, L>, at: u64, len: u64) -> Result<()> {
         let source = match self.tree.parent {
             Some(_) if self.tree.children.is_empty() => worker.input(at),
             Some(parent) => {
-                let bench = worker.pipes.reserve(parent)?;
-                self.combine(worker, at, len, bench)?;
-                bench
+                let send_staging = worker.pipes.reserve(parent)?;
+                self.combine(worker, at, len, send_staging)?;
+                send_staging
             }
             None => {
                 let output = worker.output(at);
@@ -213,7 +213,7 @@ impl Part {
 
     fn combine<L: Link>(
         &self,
-        worker: &mut Worker<'_, L>,
+        worker: &mut PipeWorker<'_, L>,
         at: u64,
         len: u64,
         target: HeapOffset,
@@ -233,7 +233,7 @@ impl Part {
     }
 
     /// Takes `len` bytes at `at` of the result from the parent, and sends them to the children.
-    fn down<L: Link>(&self, worker: &mut Worker<'_, L>, at: u64, len: u64) -> Result<()> {
+    fn down<L: Link>(&self, worker: &mut PipeWorker<'_, L>, at: u64, len: u64) -> Result<()> {
         let output = worker.output(at);
         if let Some(parent) = self.tree.parent {
             let slot = worker.pipes.receive(parent)?;

@@ -7,8 +7,8 @@
 use super::CustomAlgorithm;
 use super::place::Place;
 use crate::collective::call::{Call, Input, Operation, Output};
-use crate::collective::execute::algorithms::{self, Operand, Worker};
-use crate::collective::rendezvous::members::Team;
+use crate::collective::execute::algorithms::{self, Operand, PipeWorker};
+use crate::collective::rendezvous::members::Members;
 use crate::collective::transport::link::Link;
 use crate::collective::transport::pipe::Pipes;
 use crate::error::{Error, Result};
@@ -57,16 +57,16 @@ impl<L: Link> Transport for Pipes<'_, L> {
 /// # Errors
 /// Whatever the algorithm returns; those of [`Pipes`]. These are of no further use then.
 pub(in crate::collective) fn run<L: Link>(
-    worker: &mut Worker<'_, L>,
+    worker: &mut PipeWorker<'_, L>,
     algorithm: &dyn CustomAlgorithm,
 ) -> Result<()> {
     if worker.call.count == 0 {
         return Ok(());
     }
-    let (team, call) = (worker.pipes.team, worker.call);
-    let mut steps = Steps { pipes: &mut worker.pipes, team, call, held: 0, sent_to: 0 };
+    let (members, call) = (worker.pipes.members, worker.call);
+    let mut steps = Steps { pipes: &mut worker.pipes, members, call, held: 0, sent_to: 0 };
     // Unwinding past here would leave messages for the next call to find.
-    let guard = EndsEpoch(team);
+    let guard = EndsEpoch(members);
     let done = algorithm.run(&mut steps);
     std::mem::forget(guard);
     done?;
@@ -74,7 +74,7 @@ pub(in crate::collective) fn run<L: Link>(
 }
 
 /// Ends the epoch when it is dropped.
-struct EndsEpoch<'a>(&'a Team);
+struct EndsEpoch<'a>(&'a Members);
 
 impl Drop for EndsEpoch<'_> {
     fn drop(&mut self) {
@@ -89,7 +89,7 @@ impl Drop for EndsEpoch<'_> {
 /// why nobody waits in a circle; ranks that all send one message before they receive one do not.
 pub struct Steps<'a> {
     pipes: &'a mut dyn Transport,
-    team: &'a Team,
+    members: &'a Members,
     call: &'a Call<'a>,
     /// Ranks, by bits, whose last message was not given back.
     held: u64,
@@ -101,13 +101,13 @@ impl Steps<'_> {
     /// This rank.
     #[must_use]
     pub fn rank(&self) -> Rank {
-        Rank::known(u32::try_from(self.team.me()).expect("at most 64 members"))
+        Rank::known(u32::try_from(self.members.me()).expect("at most 64 members"))
     }
 
     /// How many ranks there are: at least two.
     #[must_use]
     pub fn n_ranks(&self) -> u32 {
-        u32::try_from(self.team.n_members()).expect("at most 64 members")
+        u32::try_from(self.members.n_members()).expect("at most 64 members")
     }
 
     /// The rank after this one, in a ring.
@@ -150,7 +150,7 @@ impl Steps<'_> {
     /// The longest message in bytes: at least 8 KiB, and a multiple of every element's size.
     #[must_use]
     pub fn longest_message(&self) -> u64 {
-        self.team.layout().slot_len()
+        self.members.layout().slot_len()
     }
 
     /// The input of this rank; empty where it has none.
@@ -229,11 +229,12 @@ impl Steps<'_> {
     ///
     /// # Errors
     /// Those of [`Steps::send`].
-    pub fn bench(&mut self, to: Rank, len: u64) -> Result<Place> {
+    pub fn send_staging(&mut self, to: Rank, len: u64) -> Result<Place> {
         let peer = self.peer(to)?;
         self.check_message(len)?;
         // What was made for another rank may lie in the same place, and be on its way by a proxy.
-        for other in (0..self.team.n_members()).filter(|other| self.sent_to & !(1 << peer) & 1 << other != 0)
+        for other in
+            (0..self.members.n_members()).filter(|other| self.sent_to & !(1 << peer) & 1 << other != 0)
         {
             self.pipes.flush(other)?;
         }
@@ -277,7 +278,7 @@ impl Steps<'_> {
             return Ok(());
         }
         let operands = operands.iter().map(|place| Operand { at: place.region.offset, fresh: place.fresh });
-        algorithms::combine(self.team, self.call, operands, target.region, finish)
+        algorithms::combine(self.members, self.call, operands, target.region, finish)
     }
 
     /// Copies `source` to `target`, which is as long, unless it is there already.
@@ -289,7 +290,7 @@ impl Steps<'_> {
         if source.is_empty() {
             Ok(())
         } else {
-            algorithms::copy(self.team, source.region.offset, target.region)
+            algorithms::copy(self.members, source.region.offset, target.region)
         }
     }
 
@@ -312,12 +313,12 @@ impl Steps<'_> {
 
     /// Gives all messages back, and waits until others have done so with this rank's.
     fn finish(&mut self) -> Result<()> {
-        for peer in 0..self.team.n_members() {
+        for peer in 0..self.members.n_members() {
             if self.held >> peer & 1 == 1 {
                 self.pipes.release(peer);
             }
         }
-        for peer in (0..self.team.n_members()).filter(|peer| self.sent_to >> peer & 1 == 1) {
+        for peer in (0..self.members.n_members()).filter(|peer| self.sent_to >> peer & 1 == 1) {
             self.pipes.flush(peer)?;
             self.pipes.await_taken(peer)?;
         }

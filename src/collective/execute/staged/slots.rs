@@ -1,8 +1,8 @@
-//! How a call is cut into pieces, and where in a scratch each of them is staged.
+//! How a call is cut into pieces, and where in a staging area each of them is staged.
 //!
 //! Members with cores of their own may be two pieces apart, so that none holds another up. Members that share cores take turns
 //! anyway, and each turn costs them time: where results are returned, which takes most turns, they are one piece apart, pieces are
-//! as long as the scratch allows, and what fits into the whole scratch is one.
+//! as long as the staging area allows, and what fits into the whole staging area is one.
 //!
 //! So it is with two members on whatever cores: who combines needs nobody but the one that it is close to, and few long pieces are
 //! worth more than a piece in hand. Against pieces of 128 KiB two apart, an all-reduce of 512 KiB to 64 MiB took 8 % to 21 % less
@@ -10,19 +10,19 @@
 //! cache); pieces of 16 KiB and 32 KiB took longer still. More members on cores of their own were not measured.
 
 use crate::collective::call::Operation;
-use crate::collective::region::SCRATCH_LEN;
+use crate::collective::region::STAGING_LEN;
 use crate::reduce::DataType;
 
 /// By how many pieces members may be apart that are not close.
 const LAG: u64 = 2;
 
-/// What the slots of a scratch hold together, in bytes: the rest of it is for slots that begin behind a line.
+/// What the slots of a staging area hold together, in bytes: the rest of it is for slots that begin behind a line.
 const SLOTS_LEN: u64 = 1 << 20;
 
 /// Blocks of a piece begin at multiples of so many bytes in a slot, which itself begins less than that behind its place.
 const ALIGN: u64 = 128;
 
-const _: () = assert!(SLOTS_LEN + 2 * LAG * ALIGN <= SCRATCH_LEN, "slots may begin anywhere in a line");
+const _: () = assert!(SLOTS_LEN + 2 * LAG * ALIGN <= STAGING_LEN, "slots may begin anywhere in a line");
 
 /// The cut of a call: the same on all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(super) fn returns(operation: Operation) -> bool {
 
 /// A part of every block of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct StagedPiece {
     pub(super) number: u64,
     /// Where it begins in each block, in bytes.
     pub(super) start: u64,
@@ -58,16 +58,16 @@ pub(super) struct Piece {
 }
 
 impl Slots {
-    /// The cut of `operation` on blocks of `count` elements among `n_members`, which share cores where they are `crowded`.
+    /// The cut of `operation` on blocks of `count` elements among `n_members`, which share cores where they are `oversubscribed`.
     pub(super) fn new(
         operation: Operation,
         data_type: DataType,
         count: u64,
         n_members: u64,
-        crowded: bool,
+        oversubscribed: bool,
     ) -> Self {
         let (size, blocks) = (data_type.size() as u64, operation.blocks(n_members).0);
-        let is_close = returns(operation) && (crowded || n_members == 2);
+        let is_close = returns(operation) && (oversubscribed || n_members == 2);
         let lag = if is_close { 1 } else { LAG };
         let slot_len = SLOTS_LEN / (2 * lag);
         // There are at most 64 members and so 64 blocks: more than ALIGN each.
@@ -81,18 +81,18 @@ impl Slots {
         Self { lag, pieces, elements, count, size, stride: slot_len + ALIGN }
     }
 
-    /// Piece `number`, if there are so many.
-    pub(super) fn piece(&self, number: u64) -> Option<Piece> {
+    /// StagedPiece `number`, if there are so many.
+    pub(super) fn piece(&self, number: u64) -> Option<StagedPiece> {
         if number >= self.pieces {
             return None;
         }
         let first = number * self.elements;
         let count = self.elements.min(self.count - first);
-        Some(Piece { number, start: first * self.size, count, len: count * self.size })
+        Some(StagedPiece { number, start: first * self.size, count, len: count * self.size })
     }
 
     /// Where in a scratch block number `block` of `piece` is staged, where slots begin at their places.
-    pub(super) fn place(&self, piece: Piece, block: u64) -> u64 {
+    pub(super) fn place(&self, piece: StagedPiece, block: u64) -> u64 {
         piece.number % (2 * self.lag) * self.stride + block * self.elements * self.size
     }
 }
@@ -113,15 +113,15 @@ mod tests {
     }
 
     /// The bytes of a scratch that `piece` may take up there: its slot may begin anywhere in a line.
-    fn taken(slots: &Slots, piece: Piece, blocks: u64) -> std::ops::Range<u64> {
+    fn taken(slots: &Slots, piece: StagedPiece, blocks: u64) -> std::ops::Range<u64> {
         slots.place(piece, 0)..slots.place(piece, blocks - 1) + piece.len + 63
     }
 
     #[test]
     fn pieces_that_are_staged_at_a_time_lie_apart_and_within_the_scratch() {
         for (operation, n) in OPERATIONS.into_iter().flat_map(|op| [2, 3, 8, 64].map(|n| (op, n))) {
-            for (count, crowded) in counts(n).flat_map(|count| [(count, false), (count, true)]) {
-                let slots = Slots::new(operation, DataType::U8, count, n, crowded);
+            for (count, oversubscribed) in counts(n).flat_map(|count| [(count, false), (count, true)]) {
+                let slots = Slots::new(operation, DataType::U8, count, n, oversubscribed);
                 let blocks = operation.blocks(n).0;
                 let pieces: Vec<_> = (0..slots.pieces).map_while(|number| slots.piece(number)).collect();
                 assert_eq!(pieces.iter().map(|piece| piece.count).sum::<u64>(), count);
@@ -130,7 +130,7 @@ mod tests {
                         together.iter().map(|&piece| taken(&slots, piece, blocks)).collect();
                     all.sort_unstable_by_key(|range| range.start);
                     assert!(all.windows(2).all(|pair| pair[0].end <= pair[1].start), "{slots:?} {all:?}");
-                    assert!(all.last().is_none_or(|last| last.end <= SCRATCH_LEN), "{slots:?}");
+                    assert!(all.last().is_none_or(|last| last.end <= STAGING_LEN), "{slots:?}");
                 }
             }
         }
@@ -138,18 +138,20 @@ mod tests {
 
     #[test]
     fn members_that_share_cores_take_fewer_and_longer_pieces_where_results_are_returned() {
-        let slots = |count, crowded| Slots::new(Operation::AllReduce, DataType::F32, count, 4, crowded);
+        let slots =
+            |count, oversubscribed| Slots::new(Operation::AllReduce, DataType::F32, count, 4, oversubscribed);
         assert_eq!((slots(1 << 18, false).pieces, slots(1 << 18, true).pieces), (4, 1));
         assert_eq!((slots(1 << 20, false).pieces, slots(1 << 20, true).pieces), (16, 8));
         assert_eq!(slots(0, true).piece(0).map(|piece| piece.len), Some(0));
-        let gathered = |crowded| Slots::new(Operation::AllGather, DataType::F32, 1 << 20, 4, crowded);
+        let gathered =
+            |oversubscribed| Slots::new(Operation::AllGather, DataType::F32, 1 << 20, 4, oversubscribed);
         assert_eq!(gathered(true), gathered(false), "no results are returned");
     }
 
     #[test]
     fn two_members_take_long_pieces_on_whatever_cores_where_results_are_returned() {
-        let slots = |operation, crowded| {
-            let of = |count| Slots::new(operation, DataType::F32, count, 2, crowded);
+        let slots = |operation, oversubscribed| {
+            let of = |count| Slots::new(operation, DataType::F32, count, 2, oversubscribed);
             (of(1 << 18), of(1 << 20))
         };
         for operation in [Operation::AllReduce, Operation::Reduce] {

@@ -3,7 +3,7 @@
 //!
 //! # Staging before a call is posted
 //!
-//! Who knows that its input will be needed in its scratch stages the first pieces *ahead*, before it posts. Nobody touches its scratch
+//! Who knows that its input will be needed in its staging area stages the first pieces *ahead*, before it posts. Nobody touches its staging area
 //! then: each operation ends when all that is read or written in it has been. Where all members have, the post tells of the first steps,
 //! and nobody waits for these apart: one hand-over of three is saved where all is one piece, which is most of what a short call takes,
 //! above all where members take turns on their cores.
@@ -14,12 +14,12 @@
 
 use std::ops::Range;
 
-use super::slots::{Piece, Slots, returns};
-use super::{Part, checked};
+use super::slots::{Slots, StagedPiece, returns};
+use super::{StagedPart, checked};
 use crate::collective::call::{Call, Input, Operation, shifted};
 use crate::collective::execute::zero_copy::share;
 use crate::collective::rendezvous::buffers::{behind_line, places};
-use crate::collective::rendezvous::members::Team;
+use crate::collective::rendezvous::members::Members;
 use crate::error::Result;
 use crate::heap::Region;
 
@@ -29,14 +29,20 @@ pub(super) struct Staging {
     pub(super) slots: Slots,
     /// Bytes of an element.
     pub(super) size: u64,
-    /// Whether results go through the scratch, too.
+    /// Whether results go through the staging area, too.
     pub(super) returns: bool,
 }
 
 impl Staging {
-    /// How members of `team` stage `call`; `crowded` ones share cores.
-    pub(super) fn new(call: &Call<'_>, team: &Team, crowded: bool) -> Self {
-        let slots = Slots::new(call.operation, call.data_type, call.count, team.n_members() as u64, crowded);
+    /// How members of `members` stage `call`; `oversubscribed` ones share cores.
+    pub(super) fn new(call: &Call<'_>, members: &Members, oversubscribed: bool) -> Self {
+        let slots = Slots::new(
+            call.operation,
+            call.data_type,
+            call.count,
+            members.n_members() as u64,
+            oversubscribed,
+        );
         Self { slots, size: call.data_type.size() as u64, returns: returns(call.operation) }
     }
 
@@ -46,19 +52,19 @@ impl Staging {
     }
 
     /// Where `part` is in the scratch of `member`, whose slots begin so far `behind` a line.
-    pub(super) fn slot(&self, team: &Team, member: usize, behind: u64, part: &Part) -> Region {
+    pub(super) fn slot(&self, members: &Members, member: usize, behind: u64, part: &StagedPart) -> Region {
         let at = self.slots.place(part.piece, part.block) + behind + part.bytes.start;
-        Region::new(shifted(team.scratch(member).offset, at), part.len())
+        Region::new(shifted(members.staging(member).offset, at), part.len())
     }
 
     /// The bytes of a piece that `member` combines, of those whose results are returned.
-    pub(super) fn share(&self, team: &Team, member: usize, piece: Piece) -> Range<u64> {
-        share(piece.count, self.size, member, team.n_members())
+    pub(super) fn share(&self, members: &Members, member: usize, piece: StagedPiece) -> Range<u64> {
+        share(piece.count, self.size, member, members.n_members())
     }
 
     /// The bytes of a piece that this member leaves to others to combine.
-    pub(super) fn others_shares(&self, team: &Team, piece: Piece) -> [Range<u64>; 2] {
-        let mine = self.share(team, team.me(), piece);
+    pub(super) fn others_shares(&self, members: &Members, piece: StagedPiece) -> [Range<u64>; 2] {
+        let mine = self.share(members, members.me(), piece);
         [0..mine.start, mine.end..piece.len]
     }
 
@@ -66,67 +72,67 @@ impl Staging {
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`] for a buffer that is not allocated.
-    pub(super) fn stage(&self, team: &Team, call: &Call<'_>, number: u64) -> Result<()> {
+    pub(super) fn stage(&self, members: &Members, call: &Call<'_>, number: u64) -> Result<()> {
         let Some(piece) = self.own_piece(call, number) else { return Ok(()) };
-        self.each_part(team, call, piece, |_, part| self.stage_part(team, call, part))
+        self.each_part(members, call, piece, |_, part| self.stage_part(members, call, part))
     }
 
-    /// Piece `number` of this member's input, if there is one.
-    pub(super) fn own_piece(&self, call: &Call<'_>, number: u64) -> Option<Piece> {
+    /// StagedPiece `number` of this member's input, if there is one.
+    pub(super) fn own_piece(&self, call: &Call<'_>, number: u64) -> Option<StagedPiece> {
         self.slots.piece(number).filter(|_| !matches!(call.input, Input::None))
     }
 
     /// Hands `visit` each part of `piece` that this member stages, with its number among them.
     pub(super) fn each_part(
         &self,
-        team: &Team,
+        members: &Members,
         call: &Call<'_>,
-        piece: Piece,
-        mut visit: impl FnMut(usize, &Part) -> Result<()>,
+        piece: StagedPiece,
+        mut visit: impl FnMut(usize, &StagedPart) -> Result<()>,
     ) -> Result<()> {
         if self.returns {
-            let mut parts = self.others_shares(team, piece).into_iter().enumerate();
-            return parts.try_for_each(|(index, bytes)| visit(index, &Part::new(piece, 0, bytes)));
+            let mut parts = self.others_shares(members, piece).into_iter().enumerate();
+            return parts.try_for_each(|(index, bytes)| visit(index, &StagedPart::new(piece, 0, bytes)));
         }
-        let blocks = call.operation.blocks(team.n_members() as u64).0;
-        let own = unshared_block(team, call);
-        (0..team.n_members())
+        let blocks = call.operation.blocks(members.n_members() as u64).0;
+        let own = unshared_block(members, call);
+        (0..members.n_members())
             .zip(0..blocks)
             .filter(|&(_, block)| Some(block) != own)
-            .try_for_each(|(index, block)| visit(index, &Part::new(piece, block, 0..piece.len)))
+            .try_for_each(|(index, block)| visit(index, &StagedPart::new(piece, block, 0..piece.len)))
     }
 
     /// Where `part` of this member's input is staged.
-    pub(super) fn own_slot(&self, team: &Team, call: &Call<'_>, part: &Part) -> Region {
-        self.slot(team, team.me(), self.behind(places(call)), part)
+    pub(super) fn own_slot(&self, members: &Members, call: &Call<'_>, part: &StagedPart) -> Region {
+        self.slot(members, members.me(), self.behind(places(call)), part)
     }
 
-    fn stage_part(&self, team: &Team, call: &Call<'_>, part: &Part) -> Result<()> {
-        let target = self.own_slot(team, call, part);
+    fn stage_part(&self, members: &Members, call: &Call<'_>, part: &StagedPart) -> Result<()> {
+        let target = self.own_slot(members, call, part);
         let at = part.block * call.block_len()? + part.start();
-        let span = team.heap_of(team.me(), target)?;
+        let span = members.heap_of(members.me(), target)?;
         // Lines into which results return stay with this member, if it is to have some; others are read by its peers and written to
         // by nobody else.
         if self.returns {
-            call.give_input(team.view(), at, span, target)
+            call.give_input(members.view(), at, span, target)
         } else {
-            call.copy_input(team.view(), at, span, target)
+            call.copy_input(members.view(), at, span, target)
         }
     }
 }
 
 /// The block of this member's input that nobody else needs.
-fn unshared_block(team: &Team, call: &Call<'_>) -> Option<u64> {
+fn unshared_block(members: &Members, call: &Call<'_>) -> Option<u64> {
     match call.operation {
-        Operation::ReduceScatter | Operation::Scatter | Operation::AllToAll => Some(team.me() as u64),
-        Operation::Gather if call.root == team.me() => Some(0),
+        Operation::ReduceScatter | Operation::Scatter | Operation::AllToAll => Some(members.me() as u64),
+        Operation::Gather if call.root == members.me() => Some(0),
         _ => None,
     }
 }
 
 /// Which members have staged the first pieces before they posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ahead {
+pub(crate) enum Prestaged {
     /// Not this one.
     NotMe,
     /// This one, but not all.
@@ -134,18 +140,18 @@ pub(crate) enum Ahead {
     All,
 }
 
-/// Stages the first pieces of `call`, which this member has not posted yet; `crowded` ones share cores.
+/// Stages the first pieces of `call`, which this member has not posted yet; `oversubscribed` ones share cores.
 ///
 /// # Errors
 /// [`crate::Error::OutOfRange`] for a buffer that is not allocated.
-pub(crate) fn stage_ahead(call: &Call<'_>, team: &Team, crowded: bool) -> Result<()> {
-    let staging = Staging::new(call, team, crowded);
-    let is_watched = team.is_watched();
+pub(crate) fn prestage(call: &Call<'_>, members: &Members, oversubscribed: bool) -> Result<()> {
+    let staging = Staging::new(call, members, oversubscribed);
+    let is_watched = members.is_watched();
     (0..staging.slots.lag).try_for_each(|number| {
         if is_watched {
-            checked::stage(&staging, team, call, number)
+            checked::stage(&staging, members, call, number)
         } else {
-            staging.stage(team, call, number)
+            staging.stage(members, call, number)
         }
     })
 }

@@ -12,9 +12,9 @@ const CODES: usize = Operation::ALL.len() + 1;
 
 /// What one communicator takes.
 #[derive(Debug)]
-pub(crate) struct Choices {
+pub(crate) struct CommTable {
     /// By operation: shorter contributions travel with the announcement.
-    one_shot_below: [u64; CODES],
+    eager_below: [u64; CODES],
     /// By operation and kind of buffers.
     steps: [[Box<[Step]>; 2]; CODES],
     /// Whether it is left to measurement how short all-reduces go.
@@ -24,24 +24,25 @@ pub(crate) struct Choices {
 /// All-reduces of more bytes, of those that travel with the announcement, may be left to measurement.
 const OPEN_ABOVE: u64 = 4 << 10;
 
-impl Choices {
+impl CommTable {
     /// Those among `n_members`.
     pub(crate) fn new(tuning: &Tuning, n_members: usize) -> Self {
         // Alone there is nothing to choose.
         let tuning = if n_members > 1 { tuning } else { &Tuning::default() };
         let n_ranks = u32::try_from(n_members).unwrap_or(u32::MAX);
-        let steps_of = |operation, buffers| tuning.table.steps(operation, n_ranks, tuning.crowded, buffers);
+        let steps_of =
+            |operation, buffers| tuning.table.steps(operation, n_ranks, tuning.oversubscribed, buffers);
         let mut choices = Self {
-            one_shot_below: [0; CODES],
+            eager_below: [0; CODES],
             steps: std::array::from_fn(|_| Default::default()),
             is_open: n_members == 2
-                && !tuning.crowded
-                && !tuning.table.has_case(Operation::AllReduce, tuning.crowded),
+                && !tuning.oversubscribed
+                && !tuning.table.has_case(Operation::AllReduce, tuning.oversubscribed),
         };
         for operation in Operation::ALL {
             let both = BufferKind::ALL.map(|buffers| steps_of(operation, buffers));
             let code = operation as usize;
-            choices.one_shot_below[code] = both.into_iter().map(one_shot_below).min().unwrap_or(0);
+            choices.eager_below[code] = both.into_iter().map(eager_below).min().unwrap_or(0);
             choices.steps[code] = both.map(Box::from);
         }
         choices
@@ -49,8 +50,8 @@ impl Choices {
 
     /// Whether data of an `operation` to which no rank contributes more than `len` bytes travel with its announcement.
     #[inline]
-    pub(crate) fn is_small(&self, operation: Operation, len: u64) -> bool {
-        len < self.one_shot_below[operation as usize]
+    pub(crate) fn is_eager(&self, operation: Operation, len: u64) -> bool {
+        len < self.eager_below[operation as usize]
     }
 
     /// Whether an `operation` to which no rank contributes more than `len` bytes travels with its announcement only where that is
@@ -67,7 +68,7 @@ impl Choices {
 }
 
 /// Where `steps` leave the one shot that travels with the announcement.
-fn one_shot_below(steps: &[Step]) -> u64 {
+fn eager_below(steps: &[Step]) -> u64 {
     let leading = steps.iter().take_while(|step| step.algorithm == Algorithm::OneShot);
     leading.last().map_or(0, |step| step.up_to.unwrap_or(u64::MAX).min(ONE_SHOT_LEN) + 1)
 }

@@ -6,7 +6,7 @@
 //! [[case]]
 //! operation = "all_reduce"
 //! ranks = 4
-//! crowded = true
+//! oversubscribed = true
 //! buffers = "heap"
 //! up_to = [8192, 131072]
 //! algorithms = ["one_shot", "two_shot", "ring"]
@@ -27,22 +27,22 @@ use crate::rank::MAX_RANKS;
 pub(super) const VERSION: u32 = 1;
 
 /// What is wrong, and in which line of the text, counted from 1.
-pub(super) type Finding = (Option<usize>, TuningFault);
+pub(super) type TableFault = (Option<usize>, TuningFault);
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Whole {
     version: Spanned<u32>,
     #[serde(default)]
-    case: Vec<Entry>,
+    case: Vec<TableEntry>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct TableEntry {
     operation: Spanned<String>,
     ranks: Spanned<u32>,
-    crowded: bool,
+    oversubscribed: bool,
     buffers: BufferKind,
     up_to: Spanned<Vec<u64>>,
     algorithms: Vec<Spanned<String>>,
@@ -52,7 +52,7 @@ struct Entry {
 ///
 /// # Errors
 /// The first fault and its line.
-pub(super) fn parse(content: &str) -> Result<Table, Finding> {
+pub(super) fn parse(content: &str) -> Result<Table, TableFault> {
     let whole: Whole = toml::from_str(content).map_err(|error| {
         let line = error.span().map(|span| line_of(content, span.start));
         // What is between lines of a longer message is for a terminal.
@@ -75,7 +75,7 @@ pub(super) fn parse(content: &str) -> Result<Table, Finding> {
     Ok(Table::of(cases))
 }
 
-impl Entry {
+impl TableEntry {
     fn new(case: &Case) -> Self {
         // What is written has no place yet.
         fn placed<T>(value: T) -> Spanned<T> {
@@ -84,7 +84,7 @@ impl Entry {
         Self {
             operation: placed(case.operation.name().to_owned()),
             ranks: placed(case.n_ranks),
-            crowded: case.crowded,
+            oversubscribed: case.oversubscribed,
             buffers: case.buffers,
             up_to: placed(case.steps.iter().filter_map(|step| step.up_to).collect()),
             algorithms: case.steps.iter().map(|step| placed(step.algorithm.name().to_owned())).collect(),
@@ -99,7 +99,7 @@ impl Entry {
             return Err((self.ranks.span().start, TuningFault::Ranks { found: n_ranks }));
         }
         let steps = self.steps(operation)?;
-        Ok(Case { operation, n_ranks, crowded: self.crowded, buffers: self.buffers, steps })
+        Ok(Case { operation, n_ranks, oversubscribed: self.oversubscribed, buffers: self.buffers, steps })
     }
 
     fn operation(&self) -> Result<Operation, TuningFault> {
@@ -151,7 +151,8 @@ impl fmt::Display for Table {
 }
 
 fn write(cases: &[Case]) -> String {
-    let whole = Whole { version: Spanned::new(0..0, VERSION), case: cases.iter().map(Entry::new).collect() };
+    let whole =
+        Whole { version: Spanned::new(0..0, VERSION), case: cases.iter().map(TableEntry::new).collect() };
     toml::to_string(&whole).expect("numbers, names and lists of them are TOML")
 }
 

@@ -7,7 +7,7 @@
 //! | `text`, `fault` | the table as TOML, and what can be wrong with it |
 //! | `choices` | the part of a table that matters to one communicator, made for quick lookup |
 //!
-//! A table has a *case* for each operation, number of ranks, kind of buffers, and crowded or not: sizes and algorithms. `shmccl
+//! A table has a *case* for each operation, number of ranks, kind of buffers, and oversubscribed or not: sizes and algorithms. `shmccl
 //! tune` measures one and writes it. As a program starts, it is read from the file that `SHMCCL_TUNING` names, or else from
 //! `$XDG_CONFIG_HOME/shmccl/tuning.toml` or `~/.config/shmccl/tuning.toml`; where there is no such file, and where `SHMCCL_TUNING`
 //! is empty, the built-in table is taken. The file is a regular one of at most 1 MiB. A table serves direct channels; over proxied
@@ -41,7 +41,7 @@ pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use choices::Choices;
+pub(crate) use choices::CommTable;
 pub use file::{VARIABLE, usual_file};
 pub use table::{BufferKind, Case, ONE_SHOT_LEN, Step, Table, TuningFault};
 
@@ -50,5 +50,5 @@ pub use table::{BufferKind, Case, ONE_SHOT_LEN, Step, Table, TuningFault};
 pub(crate) struct Tuning {
     pub(crate) table: Table,
     /// Whether some rank shares its core.
-    pub(crate) crowded: bool,
+    pub(crate) oversubscribed: bool,
 }

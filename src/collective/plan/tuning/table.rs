@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use crate::collective::call::{Algorithm, Operation};
-use crate::collective::region::MAIL_LEN;
+use crate::collective::region::EAGER_LEN;
 use crate::rank::MAX_RANKS;
 
 /// Up to this many bytes `one_shot` sends data along with the announcement of the call, before anybody knows where the
 /// buffers of the other ranks are. That happens where it is the choice for both kinds of buffers.
-pub const ONE_SHOT_LEN: u64 = MAIL_LEN;
+pub const ONE_SHOT_LEN: u64 = EAGER_LEN;
 
 /// Where the buffers of a call are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -51,7 +51,7 @@ pub struct Case {
     /// How many ranks it was measured with.
     pub n_ranks: u32,
     /// Whether ranks shared cores, so that who waits gives way to others.
-    pub crowded: bool,
+    pub oversubscribed: bool,
     /// Where the buffers were.
     pub buffers: BufferKind,
     /// By ascending size; the last one has no limit.
@@ -85,11 +85,18 @@ impl Table {
     }
 
     /// The steps for `operation` among `n_ranks`: those of the case whose number of ranks is nearest by factor, the smaller one
-    /// of two that are equally near. Where there is none that is as `crowded`, the built-in ones.
+    /// of two that are equally near. Where there is none that is as `oversubscribed`, the built-in ones.
     #[must_use]
-    pub fn steps(&self, operation: Operation, n_ranks: u32, crowded: bool, buffers: BufferKind) -> &[Step] {
-        let fits =
-            |case: &&Case| case.operation == operation && case.crowded == crowded && case.buffers == buffers;
+    pub fn steps(
+        &self,
+        operation: Operation,
+        n_ranks: u32,
+        oversubscribed: bool,
+        buffers: BufferKind,
+    ) -> &[Step] {
+        let fits = |case: &&Case| {
+            case.operation == operation && case.oversubscribed == oversubscribed && case.buffers == buffers
+        };
         // Cases come by ascending numbers of ranks, and the first of equals is taken.
         let nearest = self.cases.iter().filter(fits).min_by(|one, other| {
             f64::total_cmp(&factor(one.n_ranks, n_ranks), &factor(other.n_ranks, n_ranks))
@@ -97,9 +104,9 @@ impl Table {
         nearest.map_or(&BUILT_IN, |case| &case.steps)
     }
 
-    /// Whether there is a case for `operation` where ranks are as `crowded`.
-    pub(super) fn has_case(&self, operation: Operation, crowded: bool) -> bool {
-        self.cases.iter().any(|case| case.operation == operation && case.crowded == crowded)
+    /// Whether there is a case for `operation` where ranks are as `oversubscribed`.
+    pub(super) fn has_case(&self, operation: Operation, oversubscribed: bool) -> bool {
+        self.cases.iter().any(|case| case.operation == operation && case.oversubscribed == oversubscribed)
     }
 
     /// The algorithm for an `operation` among `n_ranks` to which none contributes more than `len` bytes.
@@ -108,11 +115,11 @@ impl Table {
         &self,
         operation: Operation,
         n_ranks: u32,
-        crowded: bool,
+        oversubscribed: bool,
         buffers: BufferKind,
         len: u64,
     ) -> Algorithm {
-        at(self.steps(operation, n_ranks, crowded, buffers), len)
+        at(self.steps(operation, n_ranks, oversubscribed, buffers), len)
     }
 
     /// A number that tables of different content hardly share (FNV-1a over their values).
@@ -120,7 +127,8 @@ impl Table {
     pub fn checksum(&self) -> u64 {
         let built_in = BUILT_IN.iter().flat_map(words_of_step);
         let cases = self.cases.iter().flat_map(|case| {
-            let head = [case.operation as u64, case.n_ranks.into(), case.crowded.into(), case.buffers as u64];
+            let head =
+                [case.operation as u64, case.n_ranks.into(), case.oversubscribed.into(), case.buffers as u64];
             head.into_iter().chain([case.steps.len() as u64]).chain(case.steps.iter().flat_map(words_of_step))
         });
         let bytes = built_in.chain(cases).flat_map(u64::to_le_bytes);
@@ -145,7 +153,7 @@ fn factor(one: u32, other: u32) -> f64 {
 
 /// What tells a case from others, in the order of cases.
 pub(super) fn key(case: &Case) -> (u8, bool, BufferKind, u32) {
-    (case.operation as u8, case.crowded, case.buffers, case.n_ranks)
+    (case.operation as u8, case.oversubscribed, case.buffers, case.n_ranks)
 }
 
 /// Why a tuning table cannot be used.

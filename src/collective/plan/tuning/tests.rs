@@ -9,11 +9,11 @@ use crate::error::Error;
 fn case(n_ranks: u32, buffers: BufferKind, steps: &[(u64, Algorithm)], last: Algorithm) -> Case {
     let limited = steps.iter().map(|&(most, algorithm)| Step { up_to: Some(most), algorithm });
     let steps = limited.chain([Step { up_to: None, algorithm: last }]).collect();
-    Case { operation: Operation::AllReduce, n_ranks, crowded: false, buffers, steps }
+    Case { operation: Operation::AllReduce, n_ranks, oversubscribed: false, buffers, steps }
 }
 
-fn choices(cases: &[Case], n_members: usize) -> Choices {
-    Choices::new(&Tuning { table: Table::new(cases).unwrap(), crowded: false }, n_members)
+fn choices(cases: &[Case], n_members: usize) -> CommTable {
+    CommTable::new(&Tuning { table: Table::new(cases).unwrap(), oversubscribed: false }, n_members)
 }
 
 #[test]
@@ -24,7 +24,7 @@ fn a_size_belongs_to_the_first_step_that_reaches_it() {
     assert_eq!([0, 1, 100].map(at), [Algorithm::Naive; 3]);
     assert_eq!([101, 4096].map(at), [Algorithm::Ring; 2]);
     assert_eq!([4097, u64::MAX].map(at), [Algorithm::Tree; 2]);
-    assert!(!choices.is_small(Operation::AllReduce, 0));
+    assert!(!choices.is_eager(Operation::AllReduce, 0));
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn one_shot_travels_with_the_announcement_where_both_kinds_of_buffers_have_it() 
     let ordinary = |steps: &[_], last| case(2, BufferKind::Ordinary, steps, last);
     let largest = |cases: &[Case]| {
         let choices = choices(cases, 2);
-        let small = |len: &u64| choices.is_small(Operation::AllReduce, *len);
+        let small = |len: &u64| choices.is_eager(Operation::AllReduce, *len);
         (0..=ONE_SHOT_LEN + 1).filter(small).max()
     };
     assert_eq!(largest(&[]), Some(ONE_SHOT_LEN));
@@ -48,8 +48,12 @@ fn one_shot_travels_with_the_announcement_where_both_kinds_of_buffers_have_it() 
 #[test]
 fn what_has_no_case_is_as_built_in() {
     let table = Table::new(&[case(2, BufferKind::Heap, &[], Algorithm::Ring)]).unwrap();
-    let steps = |table: &Table, crowded, buffers, operation| {
-        table.steps(operation, 2, crowded, buffers).iter().map(|step| step.algorithm).collect::<Vec<_>>()
+    let steps = |table: &Table, oversubscribed, buffers, operation| {
+        table
+            .steps(operation, 2, oversubscribed, buffers)
+            .iter()
+            .map(|step| step.algorithm)
+            .collect::<Vec<_>>()
     };
     let built_in = vec![Algorithm::OneShot, Algorithm::TwoShot];
     assert_eq!(steps(&table, false, BufferKind::Heap, Operation::AllReduce), [Algorithm::Ring]);
@@ -73,7 +77,7 @@ fn the_number_of_ranks_that_is_nearest_by_factor_counts() {
 #[test]
 fn a_rank_alone_goes_by_no_table() {
     let choices = choices(&[case(2, BufferKind::Heap, &[], Algorithm::Ring)], 1);
-    assert!(choices.is_small(Operation::AllReduce, ONE_SHOT_LEN));
+    assert!(choices.is_eager(Operation::AllReduce, ONE_SHOT_LEN));
     assert_eq!(choices.algorithm(Operation::AllReduce, BufferKind::Heap, 1 << 20), Algorithm::TwoShot);
 }
 
@@ -84,16 +88,16 @@ fn a_table_is_read_as_it_was_written_and_the_order_of_its_cases_does_not_matter(
         case(2, BufferKind::Ordinary, &[], Algorithm::DoubleTree),
         Case {
             operation: Operation::Gather,
-            crowded: true,
+            oversubscribed: true,
             ..case(3, BufferKind::Heap, &[], Algorithm::OneShot)
         },
     ];
     let table = Table::new(&cases).unwrap();
-    let again = text::parse(&table.to_string()).unwrap();
+    let again = format::parse(&table.to_string()).unwrap();
     assert_eq!((&again, again.checksum()), (&table, table.checksum()));
     cases.reverse();
     assert_eq!(Table::new(&cases).unwrap().checksum(), table.checksum());
-    assert_eq!(text::parse("version = 1").unwrap(), Table::default());
+    assert_eq!(format::parse("version = 1").unwrap(), Table::default());
 }
 
 #[test]
@@ -101,7 +105,7 @@ fn tables_that_differ_in_anything_have_different_checksums() {
     let base = case(4, BufferKind::Heap, &[(64, Algorithm::Ring)], Algorithm::Tree);
     let different = [
         Case { n_ranks: 5, ..base.clone() },
-        Case { crowded: true, ..base.clone() },
+        Case { oversubscribed: true, ..base.clone() },
         Case { buffers: BufferKind::Ordinary, ..base.clone() },
         case(4, BufferKind::Heap, &[(65, Algorithm::Ring)], Algorithm::Tree),
         case(4, BufferKind::Heap, &[(64, Algorithm::Naive)], Algorithm::Tree),
@@ -124,7 +128,7 @@ fn table_with(line: &str) -> String {
         "[[case]]",
         "operation = \"reduce\"",
         "ranks = 2",
-        "crowded = false",
+        "oversubscribed = false",
         "buffers = \"heap\"",
         "up_to = [8, 64]",
         "algorithms = [\"one_shot\", \"tree\", \"naive\"]",
@@ -155,13 +159,13 @@ fn whatever_is_wrong_with_a_table_is_told_with_its_line() {
         (table_with("algorithms = [\"one_shot\", \"rings\", \"naive\"]"), 9, no_algorithm),
         (table_with("algorithms = [\"one_shot\", \"tree\", \"ring\"]"), 9, "ring cannot do reduce"),
     ] {
-        let (found, fault) = text::parse(&text).expect_err(&text);
+        let (found, fault) = format::parse(&text).expect_err(&text);
         let told = fault.to_string();
         assert!(told.contains(words) && !told.contains('\n'), "{text}: {told}");
         assert_eq!(found, Some(line), "{text}: {told}");
     }
     let twice = format!("{}{}", table_with("ranks = 2"), &table_with("ranks = 2")["version = 1\n".len()..]);
-    let (line, fault) = text::parse(&twice).unwrap_err();
+    let (line, fault) = format::parse(&twice).unwrap_err();
     assert!(matches!(fault, TuningFault::Twice) && line == Some(12), "{line:?}: {fault}");
 }
 
