@@ -10,7 +10,7 @@ pub use ending::{DeviceName, ExitCause};
 use words::InLine;
 use words::{Awaited, By, Held, HeldUp, SignalName};
 
-use crate::rank::Rank;
+use crate::rank::{EXPECTED_RANKS, Rank, RankError};
 
 /// What the operations of this crate return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -323,10 +323,10 @@ pub enum Error {
     },
     /// This rank, a thread, was killed by a fault that was injected. A rank that is a process is killed outright.
     #[cfg(not(loom))]
-    #[error("rank {} was killed by an injected fault: {strike}", strike.rank)]
+    #[error("rank {} was killed by an injected fault: {hit}", hit.rank)]
     FaultInjected {
         /// The fault.
-        strike: crate::faults::Strike,
+        hit: crate::faults::FaultHit,
     },
     /// A checkpoint cannot be written or read. See [`Communicator::checkpoint`](crate::Communicator::checkpoint) and
     /// [`restore`](crate::Communicator::restore) for what counts then.
@@ -365,13 +365,6 @@ pub enum Error {
         /// The rank. Its [`fifo_snapshots`](crate::Communicator::fifo_snapshots) name the trigger, as one that was refused.
         rank: Rank,
     },
-    /// A coordinator, or the way to it, is not as it should be; or it refuses what is asked.
-    #[cfg(all(feature = "coordinator", not(loom)))]
-    #[error(transparent)]
-    Coordinator {
-        /// What is wrong.
-        fault: crate::coordinator::Fault,
-    },
     /// A device process ended before its work was done: the first one that did.
     #[error("{device} {cause}")]
     DeviceFailed {
@@ -407,9 +400,21 @@ impl std::fmt::Debug for Error {
     }
 }
 
+impl From<RankError> for Error {
+    #[inline]
+    fn from(error: RankError) -> Self {
+        match error {
+            RankError::NoSuchRank { rank, n_ranks } => Self::InvalidRank { rank, n_ranks },
+            RankError::Count { n_ranks } => {
+                Self::InvalidArgument { name: "n_ranks", value: n_ranks.into(), expected: EXPECTED_RANKS }
+            }
+        }
+    }
+}
+
 impl Error {
     /// That of taking back lost ranks where there is one that the launcher does not start again.
-    pub(crate) const fn forsaken() -> Self {
+    pub(crate) const fn not_restarted() -> Self {
         let needs = "a restart that is left for every lost rank; go on without them, by shrink";
         Self::Unavailable { operation: "recover", needs }
     }

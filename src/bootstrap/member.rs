@@ -3,15 +3,15 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use super::channel::{Channel, expect};
-use super::link::Link;
+use super::control_channel::WaitGuard;
+use super::control_channel::{ControlChannel, expect};
+use super::link::ControlLink;
 use super::message::{
-    self, CONTRIBUTION_LEN, Contribution, Gathered, Go, Hello, Invite, LAYOUT_VERSION, Message, Ready,
+    self, CONTRIBUTION_LEN, Contribution, ControlMessage, Gathered, Go, Hello, Invite, LAYOUT_VERSION, Ready,
     Welcome,
 };
 use super::options::{Options, Placement, ProxyMode, SegmentBacking};
-use super::socket::{Deadline, Line, has_hung_up, resource_error};
-use super::vigil::Vigil;
+use super::socket::{ControlSocket, Deadline, has_hung_up, resource_error};
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::{Rank, check_n_ranks};
 
@@ -20,7 +20,7 @@ use crate::rank::{Rank, check_n_ranks};
 /// Dropping it hangs up, which every other member sees as the loss of this one.
 #[derive(Debug)]
 pub struct Joining {
-    channel: Channel,
+    channel: ControlChannel,
     device: DeviceName,
     epoch: u64,
     options: Options,
@@ -46,38 +46,38 @@ pub struct Shared {
 /// A member of a job that is up: all members have attached to all segments.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Membership {
-    /// Which member this process is.
+pub struct ReadyMember {
+    /// The member that this process is.
     pub device: DeviceName,
-    /// How many ranks there are.
+    /// The number of ranks.
     pub n_ranks: u32,
-    /// The incarnation of the communicator.
+    /// The epoch of the communicator.
     pub epoch: u64,
     /// Tells this job from all others of the machine.
     pub job_id: u64,
-    /// What the launcher decided for all.
+    /// The options that the launcher has decided for all.
     pub options: Options,
-    /// Where this process runs.
+    /// The core of this process, and what shares it.
     pub placement: Placement,
     /// The control segment, made by the launcher.
     pub control: OwnedFd,
-    /// The segments in order of rank, this member's own among them.
+    /// The segments in order of rank, this member's own included.
     pub segments: Vec<OwnedFd>,
     /// The live socket to the launcher.
-    pub link: Link,
+    pub link: ControlLink,
 }
 
-impl Membership {
-    /// The rank of this process; `None` for the proxy service.
+impl ReadyMember {
+    /// Returns the rank of this process, or `None` for the proxy service.
     #[must_use]
     pub fn rank(&self) -> Option<Rank> {
         rank_of(self.device)
     }
 }
 
-/// What one rank gave to an all-gather.
+/// One rank's contribution to an all-gather.
 #[derive(Debug)]
-pub struct Gift {
+pub struct RankContribution {
     /// Its bytes, padded with zeros.
     pub bytes: [u8; CONTRIBUTION_LEN],
     /// Its descriptor, if it sent one.
@@ -85,11 +85,13 @@ pub struct Gift {
 }
 
 impl Joining {
-    /// Says Hello over `socket` as `device` of job `job_id` and takes the Welcome.
+    /// Sends Hello over `socket` as `device` of job `job_id`, and takes the Welcome.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] or [`Error::ProxyLost`] when another member was lost meanwhile, [`Error::Layout`] when
-    /// launcher and program do not fit, [`Error::Revoked`] when the launcher is gone, [`Error::Timeout`].
+    /// - [`Error::PeerLost`] or [`Error::ProxyLost`] when another member was lost meanwhile.
+    /// - [`Error::Layout`] when launcher and program do not fit.
+    /// - [`Error::Revoked`] when the launcher is gone.
+    /// - [`Error::Timeout`].
     pub(crate) fn begin(
         socket: OwnedFd,
         device: DeviceName,
@@ -97,7 +99,7 @@ impl Joining {
         job_id: u64,
         timeout: Duration,
     ) -> Result<Self> {
-        let channel = Channel { socket: Line::new(socket), job_id, n_ranks, vigil: None };
+        let channel = ControlChannel { socket: ControlSocket::new(socket), job_id, n_ranks, guard: None };
         Self::begin_over(channel, device, timeout)
     }
 
@@ -105,11 +107,11 @@ impl Joining {
     ///
     /// # Errors
     /// Those of [`Joining::begin`].
-    pub(super) fn begin_over(channel: Channel, device: DeviceName, timeout: Duration) -> Result<Self> {
+    pub(super) fn begin_over(channel: ControlChannel, device: DeviceName, timeout: Duration) -> Result<Self> {
         let n_ranks = channel.n_ranks;
         channel.say(
             &Hello {
-                head: Hello::head(channel.job_id),
+                header: Hello::header(channel.job_id),
                 layout_version: LAYOUT_VERSION,
                 pid: std::process::id(),
                 member: message::member_code(device),
@@ -159,25 +161,25 @@ impl Joining {
         self
     }
 
-    /// Which member this process is.
+    /// Returns the member that this process is.
     #[must_use]
     pub fn device(&self) -> DeviceName {
         self.device
     }
 
-    /// The rank of this process; `None` for the proxy service.
+    /// Returns the rank of this process, or `None` for the proxy service.
     #[must_use]
     pub fn rank(&self) -> Option<Rank> {
         rank_of(self.device)
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn n_ranks(&self) -> u32 {
         self.channel.n_ranks
     }
 
-    /// The incarnation of the communicator.
+    /// Returns the epoch of the communicator.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
@@ -189,48 +191,48 @@ impl Joining {
         self.channel.job_id
     }
 
-    /// What the launcher decided for all.
+    /// Returns the options that the launcher has decided for all.
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// Where this process runs.
+    /// Returns the core of this process, and what shares it.
     #[must_use]
     pub fn placement(&self) -> Placement {
         self.placement
     }
 
-    /// What it keeps an eye on while it waits, if anything.
-    pub(crate) fn vigil(&self) -> Option<&Vigil> {
-        self.channel.vigil.as_ref()
+    /// Returns the guard of its waits, if it has one.
+    pub(crate) fn guard(&self) -> Option<&WaitGuard> {
+        self.channel.guard.as_ref()
     }
 
-    /// The control segment, made by the launcher.
+    /// Returns the control segment, made by the launcher.
     #[must_use]
     pub fn control(&self) -> BorrowedFd<'_> {
         self.control.as_fd()
     }
 
-    /// How often the launcher has started this rank again. When it is not 0 the others have been on their way, and this process
-    /// comes back to them.
+    /// Returns how often the launcher has restarted this rank. A restarted process comes back to
+    /// the others, which are on their way already.
     #[must_use]
     pub fn restarts(&self) -> u32 {
         self.restarts
     }
 
-    /// Whether the launcher starts ranks again that die.
+    /// Returns whether the launcher restarts ranks that die.
     #[must_use]
     pub fn is_restarting(&self) -> bool {
         self.restarting
     }
 
-    /// Where this member is to note what it does, if it is.
+    /// Returns the trace rings of this member, if it is traced.
     pub(crate) fn rings(&self) -> Option<BorrowedFd<'_>> {
         self.rings.as_ref().map(AsFd::as_fd)
     }
 
-    /// How often the launcher wants this member to beat.
+    /// Returns how often this member has to beat for the launcher, if it has to.
     pub(crate) fn beat(&self) -> Option<Duration> {
         self.beat
     }
@@ -239,10 +241,10 @@ impl Joining {
     ///
     /// # Errors
     /// [`Error::ResourceLimit`].
-    pub(crate) fn launcher_vigil(&self) -> Result<Vigil> {
+    pub(crate) fn launcher_guard(&self) -> Result<WaitGuard> {
         let line = self.channel.socket.try_clone();
         let line = line.map_err(|error| resource_error("duplicating the control socket", error))?;
-        Ok(Vigil::new(|| None).unless(move || has_hung_up(&line)))
+        Ok(WaitGuard::new(|| None).unless(move || has_hung_up(&line)))
     }
 
     /// Waits until the others say where they are to be met; returns the token of the id.
@@ -254,50 +256,56 @@ impl Joining {
     }
 
     /// Says that this member is back among the others.
-    pub(crate) fn come_back(self) -> Result<Link> {
-        self.channel.say(&Ready { head: Ready::head(self.channel.job_id) }, &[])?;
-        let Channel { socket, job_id, n_ranks, .. } = self.channel;
-        Ok(Link::new(socket.into_socket(), job_id, n_ranks))
+    pub(crate) fn come_back(self) -> Result<ControlLink> {
+        self.channel.say(&Ready { header: Ready::header(self.channel.job_id) }, &[])?;
+        let ControlChannel { socket, job_id, n_ranks, .. } = self.channel;
+        Ok(ControlLink::new(socket.into_socket(), job_id, n_ranks))
     }
 
-    /// What this process is to have a duplicate of for as long as it has a named segment: the launcher's janitor
-    /// removes names when nobody has one any more.
+    /// Returns the descriptor that this process holds for as long as it has a named segment. The
+    /// launcher's janitor removes names when nobody holds it any more.
     pub(crate) fn hold(&self) -> Option<BorrowedFd<'_>> {
         self.hold.as_ref().map(AsFd::as_fd)
     }
 
-    /// Creates this rank's segment by `create` and gives everyone everyone's.
+    /// Creates this rank's segment by `create`, and gives every member the segments of all ranks.
     ///
-    /// The proxy service has no segment of its own: `create` is not called there.
+    /// The proxy service has no segment, so it does not call `create`.
     ///
     /// # Errors
-    /// What `create` returns, and [`Error::PeerLost`] on every other member then; [`Error::PeerLost`],
-    /// [`Error::ProxyLost`], [`Error::Revoked`], [`Error::Timeout`]; [`Error::ResourceLimit`] when this process may
-    /// not open so many files.
+    /// - Those of `create`, and [`Error::PeerLost`] on every other member then.
+    /// - [`Error::PeerLost`], [`Error::ProxyLost`], [`Error::Revoked`], [`Error::Timeout`].
+    /// - [`Error::ResourceLimit`] when this process may not open so many files.
     pub fn share(mut self, create: impl FnOnce(&Self) -> Result<OwnedFd>) -> Result<Shared> {
         let own = match self.device {
             DeviceName::Rank(_) => Some(create(&self)?),
             DeviceName::Proxy => None,
         };
-        let gifts = self.all_gather(&[], own.as_ref().map(AsFd::as_fd))?;
-        let segments: Vec<_> = gifts.into_iter().filter_map(|gift| gift.descriptor).collect();
+        let contributions = self.all_gather(&[], own.as_ref().map(AsFd::as_fd))?;
+        let segments: Vec<_> =
+            contributions.into_iter().filter_map(|contribution| contribution.descriptor).collect();
         expect("number of segments", self.n_ranks().into(), segments.len() as u64)?;
         Ok(Shared { joining: self, segments })
     }
 
-    /// Gives `bytes` and a descriptor, and gets those of all ranks in order of rank. Collective: every member calls
-    /// it the same number of times. What the proxy service gives is not passed on.
+    /// Gives `bytes` and a descriptor, and returns those of all ranks in order of rank. Collective:
+    /// every member calls it equally often. The contribution of the proxy service is not passed on.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for more than [`CONTRIBUTION_LEN`] bytes; otherwise as [`Joining::share`].
-    pub fn all_gather(&mut self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<Vec<Gift>> {
+    /// [`Error::OutOfRange`] for more than [`CONTRIBUTION_LEN`] bytes; otherwise as
+    /// [`Joining::share`].
+    pub fn all_gather(
+        &mut self,
+        bytes: &[u8],
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<Vec<RankContribution>> {
         let mut padded = [0; CONTRIBUTION_LEN];
         let (len, limit) = (bytes.len() as u64, CONTRIBUTION_LEN as u64);
         let space = padded.get_mut(..bytes.len());
         let out_of_range = Error::OutOfRange { what: "contribution to an all-gather", offset: 0, len, limit };
         space.ok_or(out_of_range)?.copy_from_slice(bytes);
-        let head = Contribution::head(self.job_id());
-        let contribution = Contribution { head, round: self.round, reserved: 0, bytes: padded };
+        let header = Contribution::header(self.job_id());
+        let contribution = Contribution { header, round: self.round, reserved: 0, bytes: padded };
         self.channel.say(&contribution, descriptor.as_slice())?;
         let deadline = Deadline::after(self.options.timeout);
         let (gathered, descriptors) =
@@ -311,22 +319,22 @@ impl Joining {
         )?;
         self.round += 1;
         let mut descriptors = descriptors.into_iter();
-        let gift = |rank: usize| Gift {
+        let contribution = |rank: usize| RankContribution {
             bytes: gathered.bytes[rank],
             descriptor: (gathered.with_descriptor >> rank & 1 == 1).then(|| descriptors.next()).flatten(),
         };
-        Ok((0..self.n_ranks() as usize).map(gift).collect())
+        Ok((0..self.n_ranks() as usize).map(contribution).collect())
     }
 }
 
 impl Shared {
-    /// What was decided at the Welcome.
+    /// Returns what the Welcome decided.
     #[must_use]
     pub fn joining(&self) -> &Joining {
         &self.joining
     }
 
-    /// The segments in order of rank, this member's own among them.
+    /// Returns the segments in order of rank, this member's own included.
     #[must_use]
     pub fn segments(&self) -> &[OwnedFd] {
         &self.segments
@@ -336,14 +344,14 @@ impl Shared {
     ///
     /// # Errors
     /// As [`Joining::share`].
-    pub fn ready(self) -> Result<Membership> {
+    pub fn ready(self) -> Result<ReadyMember> {
         let Self { joining, segments } = self;
         let Joining { channel, device, epoch, options, placement, control, .. } = joining;
-        channel.say(&Ready { head: Ready::head(channel.job_id) }, &[])?;
+        channel.say(&Ready { header: Ready::header(channel.job_id) }, &[])?;
         channel.hear::<Go>(Deadline::after(options.timeout), "joining the job (ready)")?;
-        let Channel { socket, job_id, n_ranks, .. } = channel;
-        let link = Link::new(socket.into_socket(), job_id, n_ranks);
-        Ok(Membership { device, n_ranks, epoch, job_id, options, placement, control, segments, link })
+        let ControlChannel { socket, job_id, n_ranks, .. } = channel;
+        let link = ControlLink::new(socket.into_socket(), job_id, n_ranks);
+        Ok(ReadyMember { device, n_ranks, epoch, job_id, options, placement, control, segments, link })
     }
 }
 
@@ -354,7 +362,7 @@ fn rank_of(device: DeviceName) -> Option<Rank> {
     }
 }
 
-/// The decisions in a Welcome, each checked.
+/// Reads the decisions in a Welcome, and checks each.
 fn decode(welcome: &Welcome) -> Result<(Options, Placement)> {
     check_n_ranks(welcome.n_ranks)?;
     let unknown = |what, found: u32| Error::Layout { what, expected: 0, found: found.into() };

@@ -1,9 +1,10 @@
-//! The messages of the control socket: fixed-size records, plain bytes, every field checked by the reader.
+//! The messages of the control socket: fixed-size records of plain bytes. The reader checks every
+//! field.
 //!
-//! | field of [`Head`] | bytes | meaning |
+//! | field of [`MessageHeader`] | bytes | meaning |
 //! |---|---|---|
 //! | magic | 4 | [`MAGIC`] |
-//! | version | 4 | [`VERSION`]; the head itself is the same in every version |
+//! | version | 4 | [`VERSION`]; the header itself is the same in every version |
 //! | kind | 4 | one of the `KIND` constants |
 //! | reserved | 4 | zero |
 //! | job id | 8 | zero in a Hello whose sender does not know it |
@@ -12,7 +13,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::error::DeviceName;
 use crate::rank::{MAX_RANKS, Rank};
-pub(crate) use crate::shm::header::LAYOUT_VERSION;
+pub(crate) use crate::sync::header::LAYOUT_VERSION;
 
 /// Bytes that a member can contribute to one all-gather.
 pub const CONTRIBUTION_LEN: usize = 64;
@@ -23,22 +24,22 @@ pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"SMCB");
 /// Version of these messages.
 pub(crate) const VERSION: u32 = 5;
 
-/// The longest message, in bytes: what a receiver's buffer has to hold.
+/// The longest message in bytes, which a receiver's buffer has to hold.
 pub(crate) const MAX_MESSAGE: usize = size_of::<Gathered>();
 
-/// The number that stands for the proxy service where a rank is expected.
+/// The number of the proxy service where a rank is expected.
 pub(crate) const PROXY: u32 = u32::MAX;
 
-/// The number that a newcomer gives who takes whatever rank there is for it.
+/// The number of a joiner, which takes any rank that is for joiners.
 pub(crate) const ANY_RANK: u32 = u32::MAX;
 
-/// The number that stands for no core.
+/// The number for no core.
 pub(crate) const NO_CPU: u32 = u32::MAX;
 
-/// What starts every message.
+/// The header of every message.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-pub(crate) struct Head {
+pub(crate) struct MessageHeader {
     pub(crate) magic: u32,
     pub(crate) version: u32,
     pub(crate) kind: u32,
@@ -47,13 +48,13 @@ pub(crate) struct Head {
 }
 
 /// A record that can be sent.
-pub(crate) trait Message: Pod {
+pub(crate) trait ControlMessage: Pod {
     /// Tells it from the others.
     const KIND: u32;
 
-    /// Its head.
-    fn head(job_id: u64) -> Head {
-        Head { magic: MAGIC, version: VERSION, kind: Self::KIND, reserved: 0, job_id }
+    /// Its header.
+    fn header(job_id: u64) -> MessageHeader {
+        MessageHeader { magic: MAGIC, version: VERSION, kind: Self::KIND, reserved: 0, job_id }
     }
 }
 
@@ -65,11 +66,11 @@ macro_rules! messages {
         #[derive(Clone, Copy, Debug, Pod, Zeroable)]
         #[repr(C)]
         pub(crate) struct $name {
-            pub(crate) head: Head,
+            pub(crate) header: MessageHeader,
             $($(#[$field_doc])* pub(crate) $field: $type,)*
         }
 
-        impl Message for $name {
+        impl ControlMessage for $name {
             const KIND: u32 = $kind;
         }
 
@@ -82,14 +83,14 @@ messages! {
     Hello = 1, 40 bytes {
         /// [`LAYOUT_VERSION`] of the sender.
         layout_version: u32,
-        /// The sender's process id as it sees it itself.
+        /// The sender's process id, as the sender sees it.
         pid: u32,
-        /// The rank it believes to have, or [`PROXY`].
+        /// The rank that it believes to have, or [`PROXY`].
         member: u32,
         reserved: u32,
     }
-    /// Root to member: who it is and what was decided, with the control segment, the rings of a trace where there is one,
-    /// and the hold on the job's names where there is a janitor of them.
+    /// Root to member: its rank and the decisions for all. The control segment comes along, and
+    /// where they exist the trace rings and the hold on the job's names.
     Welcome = 2, 360 bytes {
         epoch: u64,
         heap_len: u64,
@@ -99,7 +100,7 @@ messages! {
         n_ranks: u32,
         proxy_mode: u32,
         backing: u32,
-        /// The core it was pinned to, or [`NO_CPU`].
+        /// The core to which it was pinned, or [`NO_CPU`].
         cpu: u32,
         /// Device threads on that core.
         devices: u32,
@@ -107,11 +108,12 @@ messages! {
         proxies: u32,
         backing_name_len: u32,
         backing_name: [u8; 256],
-        /// How often the launcher has started this member again; then it waits for an Invite.
+        /// How often the launcher has restarted this member. If that is not 0, it waits for an
+        /// Invite.
         restarts: u32,
         /// 1 when the launcher starts dead ranks again.
         restarting: u32,
-        /// How often it is to beat, in microseconds; 0 for not at all.
+        /// The period of its heartbeat in microseconds; 0 for none.
         beat_us: u64,
         /// 1 when the rings of a trace come behind the control segment.
         traced: u32,
@@ -119,7 +121,7 @@ messages! {
     }
     /// Root to member: it cannot take part.
     Refused = 3, 48 bytes {
-        /// A [`Refusal`].
+        /// A [`MemberRefusal`].
         reason: u32,
         reserved: u32,
         expected: u64,
@@ -147,14 +149,14 @@ messages! {
     Lost = 8, 40 bytes {
         /// The rank, or [`PROXY`].
         member: u32,
-        /// How often it had been started again.
+        /// How often it had been restarted.
         restarts: u32,
         /// 1 when it may live: it hangs.
         hangs: u32,
         reserved: u32,
     }
-    /// Root to member: nobody is started for one that was lost, and that might have been started again: there is no restart left.
-    Forsaken = 16, 32 bytes {
+    /// Root to member: a lost member is not restarted, because no restart is left.
+    NotRestarted = 16, 32 bytes {
         /// The rank.
         member: u32,
         reserved: u32,
@@ -163,53 +165,55 @@ messages! {
     Report = 9, 32 bytes {
         /// The rank, or [`PROXY`].
         member: u32,
-        /// How often it had been started again.
+        /// How often it had been restarted.
         restarts: u32,
     }
     /// Member to root: should it fail, that is because of another one, which lives, or has left.
     Blame = 15, 40 bytes {
         /// The rank.
         member: u32,
-        /// How often it had been started again.
+        /// How often it had been restarted.
         restarts: u32,
-        /// 1 where that one has held others up until the sender's deadline had passed; 0 where it had left when the sender still needed it.
+        /// 1 if that one held others up until the sender's deadline had passed; 0 if it had left
+        /// when the sender still needed it.
         is_late: u32,
         reserved: u32,
     }
     /// Member to root: it leaves, its work done.
     Bye = 10, 24 bytes {}
     /// Process to root: it comes to a meeting, since no launcher started it.
-    Knock = 11, 64 bytes {
+    JoinRequest = 11, 64 bytes {
         /// [`LAYOUT_VERSION`] of the sender.
         layout_version: u32,
-        /// The rank that it claims; [`ANY_RANK`] of a newcomer, which leaves all numbers but the timeout to the others.
+        /// The claimed rank, or [`ANY_RANK`] for a joiner, which leaves all numbers but the timeout
+        /// zero.
         rank: u32,
         n_ranks: u32,
-        /// How many of them are claimed; the ranks behind are for newcomers.
+        /// How many ranks are claimed. The ranks behind are for joiners.
         n_members: u32,
-        /// Which kind of memory its segment will be of.
+        /// The kind of memory of its segment.
         backing: u32,
         reserved: u32,
         heap_len: u64,
-        /// How long it will wait for the others.
+        /// How long it waits for the others.
         timeout_ms: u64,
     }
     /// Root to member: all have come; what follows is as with a launcher, from the Hello on.
     Met = 12, 32 bytes {
-        /// The rank of whom it is sent to.
+        /// The rank of the receiver.
         rank: u32,
         n_ranks: u32,
     }
     /// Root to member: the meeting has failed, for everybody.
-    Dismissed = 13, 48 bytes {
-        /// A [`Dismissal`](super::dismissal::Dismissal).
+    Rejected = 13, 48 bytes {
+        /// A [`Rejection`](super::join_request::Rejection).
         reason: u32,
-        /// The rank that it is about.
+        /// The rank that the reason is about.
         rank: u32,
         mine: u64,
         theirs: u64,
     }
-    /// Member to root, and root to members that were started again: where they meet those who have survived.
+    /// Member to root, and root to restarted members: the meeting with the survivors.
     Invite = 14, 48 bytes {
         /// Of the id of the meeting.
         token: [u64; 2],
@@ -220,7 +224,7 @@ messages! {
 
 /// Why a member was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum MemberRefusal {
     /// Its messages have another version.
     Version,
     /// Its shared layouts have another version.
@@ -229,14 +233,14 @@ pub(crate) enum Refusal {
     Job,
     /// It runs as another user.
     User,
-    /// It takes itself for another member.
+    /// It names another member than its socket.
     Member,
 }
 
-impl Refusal {
+impl MemberRefusal {
     const ALL: [Self; 5] = [Self::Version, Self::Layout, Self::Job, Self::User, Self::Member];
 
-    /// What differs, for an error.
+    /// Returns the name of the differing value, for an error.
     pub(crate) const fn what(self) -> &'static str {
         match self {
             Self::Version => "bootstrap version",
@@ -256,20 +260,20 @@ impl Refusal {
     }
 }
 
-/// The head of `bytes`, if they are long enough and carry the magic.
-pub(crate) fn head_of(bytes: &[u8]) -> Option<Head> {
-    let head: Head = bytemuck::pod_read_unaligned(bytes.get(..size_of::<Head>())?);
-    (head.magic == MAGIC).then_some(head)
+/// Returns the header of `bytes`, if they are long enough and carry the magic.
+pub(crate) fn header_of(bytes: &[u8]) -> Option<MessageHeader> {
+    let header: MessageHeader = bytemuck::pod_read_unaligned(bytes.get(..size_of::<MessageHeader>())?);
+    (header.magic == MAGIC).then_some(header)
 }
 
 /// Reads `bytes` as an `M`: magic, version, kind and length have to be right.
-pub(crate) fn read<M: Message>(bytes: &[u8]) -> Option<M> {
-    let head = head_of(bytes)?;
-    let right = head.version == VERSION && head.kind == M::KIND && bytes.len() == size_of::<M>();
+pub(crate) fn read<M: ControlMessage>(bytes: &[u8]) -> Option<M> {
+    let header = header_of(bytes)?;
+    let right = header.version == VERSION && header.kind == M::KIND && bytes.len() == size_of::<M>();
     right.then(|| bytemuck::pod_read_unaligned(bytes))
 }
 
-/// The number of a member in messages.
+/// Returns the number of a member in messages.
 pub(crate) fn member_code(device: DeviceName) -> u32 {
     match device {
         DeviceName::Rank(rank) => rank.get(),
@@ -277,7 +281,7 @@ pub(crate) fn member_code(device: DeviceName) -> u32 {
     }
 }
 
-/// The member behind a number, if there is one in a job of `n_ranks`.
+/// Returns the member with that number, if a job of `n_ranks` has it.
 pub(crate) fn member_from_code(code: u32, n_ranks: u32) -> Option<DeviceName> {
     if code == PROXY { Some(DeviceName::Proxy) } else { Rank::new(code, n_ranks).ok().map(DeviceName::Rank) }
 }

@@ -32,14 +32,14 @@ mod message;
 mod plan;
 mod region;
 mod rendezvous;
+pub mod semantics;
 mod transport;
 
 pub use call::{
-    Algorithm, Call, CallSignature, ChannelKind, Operation, UnknownAlgorithm, UnknownChannelKind,
+    Algorithm, Call, CallSignature, ChannelKind, Operation, Request, UnknownAlgorithm, UnknownChannelKind,
 };
 pub(crate) use call::{BlockLayout, CallBlock, Choice, Input, Output};
 pub(crate) use engine::{Engine, group};
-pub use execute::cached::{Arguments, Repeat};
 pub use execute::custom::{CustomAlgorithm, Place, Registration, Steps};
 pub(crate) use execute::zero_copy::share as share_of;
 pub use plan::tuning;

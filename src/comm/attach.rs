@@ -1,4 +1,5 @@
-//! How a process becomes a member of a job: it joins, creates its segment, maps everybody's, and says that it is ready.
+//! Makes a process a member of a job: it joins, creates its segment, maps all segments, and becomes
+//! ready.
 
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, OwnedFd};
@@ -6,21 +7,25 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::Communicator;
-use super::crowd::Cores;
-use super::formation::Formation;
-use super::heart::Heart;
-use super::meeting::Meeting;
-use super::membership::Membership;
-use super::plan::Wishes;
+use super::epoch_commit::EpochCommit;
+use super::heartbeat::Heartbeat;
+use super::job_barrier::JobBarrier;
+use super::launcher_link::{Incarnation, LauncherLink};
+use super::membership::JobMembership;
+use super::oversubscription::CoreSet;
 use super::ports::Ports;
 use super::recovery::come_back;
-use super::stream::Loan;
-use super::supervision::{Number, Supervision};
+use super::stream::EngineLoan;
 use super::workspace::Workspace;
-use crate::bootstrap::{Joining, ProxyMode, Pulse, SegmentBacking, Shared, join_from_env};
-use crate::channel::{Control, Era, Fabric, World, serve_all};
+use crate::bootstrap::{
+    Joining, MemberHeartbeat, Options, ProxyMode, SegmentBacking, Shared, checksums_from_env, cores_from_env,
+    join_from_env,
+};
+use crate::channel::{Control, EpochMapping, RankContext, serve_all};
 use crate::collective::Choice;
+use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
+use crate::faults::{FaultHit, Faults, Injector};
 use crate::heap::MemoryRegistrar;
 use crate::heap::layout::HeapShape;
 use crate::heap::registered::heap_windows;
@@ -29,12 +34,12 @@ use crate::rank::Rank;
 use crate::shm::{LifeLock, Segment};
 use crate::trace::{Recorder, Rings};
 
-/// What a process is in the job that it was started for.
+/// The part of a process in the job that it was started for.
 #[derive(Debug)]
-pub enum Member {
+pub enum JoinedAs {
     /// A device, with its communicator.
     Device(Box<Communicator>),
-    /// The proxy service. It has served until the job ended: nothing is left to do.
+    /// The proxy service. It has served until the job ended, and nothing is left to do.
     Proxy,
 }
 
@@ -42,11 +47,12 @@ impl Communicator {
     /// Joins the job that `shmccl run` started this process for.
     ///
     /// # Errors
-    /// [`Error::Environment`] when no launcher started this process; otherwise those of [`join_job`].
+    /// [`Error::Environment`] when no launcher started this process; otherwise those of
+    /// [`join_job`].
     pub fn from_env() -> Result<Self> {
         match join_job()? {
-            Some(Member::Device(comm)) => Ok(*comm),
-            Some(Member::Proxy) | None => Err(Error::Environment {
+            Some(JoinedAs::Device(comm)) => Ok(*comm),
+            Some(JoinedAs::Proxy) | None => Err(Error::Environment {
                 variable: "SHMCCL_SOCKET",
                 expected: "expected the control socket of a launcher",
             }),
@@ -54,90 +60,93 @@ impl Communicator {
     }
 }
 
-/// Joins the job that this process was started for; `None` when no launcher started it.
+/// Joins the job that this process was started for. Returns `None` when no launcher started it.
 ///
-/// In the proxy service process it serves until the job ends and then returns [`Member::Proxy`]. In a rank that the launcher has
-/// started again ([`Launch::restart`](crate::launch::Launch::restart)) it waits until the others take this rank back
-/// ([`Communicator::recover`]): see [`Communicator::on_recovery`].
+/// The proxy service process serves until the job ends, and then returns [`JoinedAs::Proxy`]. A
+/// restarted rank ([`Launch::restart`](crate::launch::Launch::restart)) waits until the others take
+/// it back ([`Communicator::recover`]): see [`Communicator::on_recovery`].
 ///
 /// # Errors
-/// Those of [`join_from_env`], of creating and mapping segments, and [`Error::PeerLost`] when a rank is lost meanwhile.
-pub fn join_job() -> Result<Option<Member>> {
+/// Those of [`join_from_env`], of creating and mapping segments, and [`Error::PeerLost`] when a
+/// rank is lost meanwhile.
+pub fn join_job() -> Result<Option<JoinedAs>> {
     let Some(joining) = join_from_env()? else { return Ok(None) };
     if joining.restarts() > 0 {
-        return Ok(Some(Member::Device(Box::new(come_back(joining)?))));
+        return Ok(Some(JoinedAs::Device(Box::new(come_back(joining)?))));
     }
     let (restarting, beat, device) = (joining.is_restarting(), joining.beat(), joining.device());
-    let wishes = Wishes::of(joining.options())?;
+    let overrides = Overrides::of(joining.options())?;
     let rings = rings_of(&joining)?;
-    let Entrance { shared, world, own } = Entrance::of(joining)?;
-    let pulse = beat.map(|every| Pulse::new(world.control().beat(device), every));
+    let AttachedMember { shared, mapped, own } = AttachedMember::of(joining)?;
+    let pulse = beat.map(|every| MemberHeartbeat::new(mapped.control().beat(device), every));
     let Some(rank) = shared.joining().rank() else {
         let membership = shared.ready()?;
         // It hears from the devices when the job is over.
         let _beating = membership.link.watch(pulse, |_| {})?;
         let spinners = membership.placement.devices + membership.placement.proxies;
-        serve_all(&world, spinners, (&wishes.faults, wishes.checksums), rings.as_ref())?;
-        return Ok(Some(Member::Proxy));
+        serve_all(&mapped, spinners, (&overrides.faults, overrides.checksums), rings.as_ref())?;
+        return Ok(Some(JoinedAs::Proxy));
     };
-    let seat = Seat::take(&world, rank)?;
+    let live = LiveRank::announce(&mapped, rank)?;
     let membership = shared.ready()?;
-    let terms = Terms {
+    let terms = JoinParams {
         mode: membership.options.proxy,
         spinners: membership.placement.devices,
-        cores: wishes.cores,
+        cores: overrides.cores,
         beside_service: is_beside_service(membership.options.proxy, membership.placement.proxies),
         timeout: membership.options.timeout,
     };
-    let numbers = Number::first(world.n_ranks());
-    let line = Supervision::begin(membership.link, pulse, restarting, &world, numbers)?;
-    let comm = seat.sit(&world, &terms, Some(line), own)?;
-    comm.plan(&wishes, false);
+    let incarnations = Incarnation::first(mapped.n_ranks());
+    let line = LauncherLink::begin(membership.link, pulse, restarting, &mapped, incarnations)?;
+    let comm = live.join(&mapped, &terms, Some(line), own)?;
+    comm.apply(&overrides, false);
     comm.record_in(rings.as_ref(), rank);
-    Ok(Some(Member::Device(Box::new(comm))))
+    Ok(Some(JoinedAs::Device(Box::new(comm))))
 }
 
-/// The rings in which a member is to note what it does, if it is.
+/// Returns the trace rings of a member, if it is traced.
 pub(super) fn rings_of(joining: &Joining) -> Result<Option<Rings>> {
-    let era = Era { job: joining.job_id(), epoch: joining.epoch() };
-    joining.rings().map(|rings| Rings::attach(duplicate(&rings)?, era)).transpose()
+    let epoch_id = EpochId { job: joining.job_id(), epoch: joining.epoch() };
+    joining.rings().map(|rings| Rings::attach(duplicate(&rings)?, epoch_id)).transpose()
 }
 
 impl Communicator {
     /// Notes what this rank does from now on in `rings`, where it is known as `rank`.
     pub(super) fn record_in(&self, rings: Option<&Rings>, rank: Rank) {
-        let fabric = self.fabric();
-        let recorder = rings.and_then(|rings| Recorder::new(rings, rank, fabric.world().era().epoch));
-        recorder.into_iter().for_each(|recorder| fabric.record(recorder));
+        let context = self.context();
+        let recorder = rings.and_then(|rings| Recorder::new(rings, rank, context.mapped().epoch_id().epoch));
+        recorder.into_iter().for_each(|recorder| context.set_recorder(recorder));
     }
 }
 
-/// Joins those whom this process has met without a launcher.
+/// Joins the ranks that this process has met without a launcher.
 ///
-/// Nobody needs the host of the meeting from here on, so the line to it is closed. What a launcher would tell, the life
-/// locks tell. Where this rank was `told` how many cores there are, it does not go by who shares its own.
+/// The host of the meeting is not needed from here on, so its line is closed. Life locks show what
+/// a launcher would report. A number of cores that this rank was `told` takes the place of
+/// counting.
 ///
 /// # Errors
 /// Those of [`join_job`].
-pub(super) fn join_met(mut joining: Joining, told: Option<NonZeroU32>) -> Result<Communicator> {
+pub(super) fn join_assembled(mut joining: Joining, told: Option<NonZeroU32>) -> Result<Communicator> {
     let rank = joining.rank().expect("only ranks meet");
-    let cores = Cores::own();
+    let cores = CoreSet::own();
     let all: Vec<_> = joining.all_gather(cores.bytes(), None)?.into_iter().map(|gift| gift.bytes).collect();
     let timeout = joining.options().timeout;
-    let terms = Terms {
+    let terms = JoinParams {
         mode: ProxyMode::Thread,
         spinners: cores.spinners(&all),
         cores: told,
         beside_service: false,
         timeout,
     };
-    let Entrance { shared, world, own } = Entrance::of(joining)?;
-    let seat = Seat::take(&world, rank)?;
-    let formation = Formation::new(&world, rank, terms.spinners, timeout, shared.joining().vigil().cloned());
+    let AttachedMember { shared, mapped, own } = AttachedMember::of(joining)?;
+    let live = LiveRank::announce(&mapped, rank)?;
+    let epoch_commit =
+        EpochCommit::new(&mapped, rank, terms.spinners, timeout, shared.joining().guard().cloned());
     // The host is not needed from here on.
-    shared.ready().map(drop).map_err(|error| formation.abandon(error))?;
-    let comm = seat.sit(&world, &terms, None, own).map_err(|error| formation.abandon(error))?;
-    formation.complete()?;
+    shared.ready().map(drop).map_err(|error| epoch_commit.abandon(error))?;
+    let comm = live.join(&mapped, &terms, None, own).map_err(|error| epoch_commit.abandon(error))?;
+    epoch_commit.complete()?;
     step("with the others");
     Ok(comm)
 }
@@ -147,25 +156,26 @@ pub(super) fn join_met(mut joining: Joining, told: Option<NonZeroU32>) -> Result
 /// # Errors
 /// Those of creating and mapping segments.
 pub(super) fn attach_threads(
-    era: Era,
+    epoch_id: EpochId,
     shape: HeapShape,
     backing: &SegmentBacking,
-    terms: &Terms,
-    wishes: &Wishes,
+    terms: &JoinParams,
+    overrides: &Overrides,
 ) -> Result<Vec<Communicator>> {
-    let (control, _segment) = Control::create(shape.n_ranks(), era)?;
+    let (control, _segment) = Control::create(shape.n_ranks(), epoch_id)?;
     let ranks = || (0..shape.n_ranks()).map(Rank::known);
-    let create = |rank| World::create_segment(era, rank, shape, backing);
+    let create = |rank| EpochMapping::create_segment(epoch_id, rank, shape, backing);
     let segments = ranks().map(|rank| create(rank).map(Arc::new)).collect::<Result<_>>()?;
-    let world = Arc::new(World::over(shape, control, segments)?);
-    let seats = ranks().map(|rank| Seat::take(&world, rank)).collect::<Result<Vec<_>>>()?;
-    let sit = |seat: Seat| seat.sit(&world, terms, None, None).inspect(|comm| comm.plan(wishes, true));
-    seats.into_iter().map(sit).collect()
+    let mapped = Arc::new(EpochMapping::over(shape, control, segments)?);
+    let all_live = ranks().map(|rank| LiveRank::announce(&mapped, rank)).collect::<Result<Vec<_>>>()?;
+    let join =
+        |live: LiveRank| live.join(&mapped, terms, None, None).inspect(|comm| comm.apply(overrides, true));
+    all_live.into_iter().map(join).collect()
 }
 
-/// What a job has decided for its ranks.
+/// The decisions of a job for its ranks.
 #[derive(Clone, Debug)]
-pub(super) struct Terms {
+pub(super) struct JoinParams {
     pub(super) mode: ProxyMode,
     /// How many threads that may spin share a core, proxies left aside.
     pub(super) spinners: u32,
@@ -177,21 +187,21 @@ pub(super) struct Terms {
 }
 
 /// A member that everybody's segments are mapped into, and its own into everybody.
-struct Entrance {
+struct AttachedMember {
     shared: Shared,
-    world: Arc<World>,
+    mapped: Arc<EpochMapping>,
     own: Option<OwnSegment>,
 }
 
-impl Entrance {
+impl AttachedMember {
     fn of(joining: Joining) -> Result<Self> {
         let shape = HeapShape::new(joining.n_ranks(), joining.options().heap_len)?;
-        let era = Era { job: joining.job_id(), epoch: joining.epoch() };
+        let epoch_id = EpochId { job: joining.job_id(), epoch: joining.epoch() };
         let mut own = None;
-        let shared = joining.share(|joining| create_segment(joining, era, shape, &mut own))?;
-        let world = attach(&shared, era, shape)?;
+        let shared = joining.share(|joining| create_segment(joining, epoch_id, shape, &mut own))?;
+        let mapped = attach(&shared, epoch_id, shape)?;
         step("attached to all segments");
-        Ok(Self { shared, world, own })
+        Ok(Self { shared, mapped, own })
     }
 }
 
@@ -204,58 +214,58 @@ pub(super) struct OwnSegment {
 }
 
 /// A rank that peers see alive, and that has nothing to do with them yet.
-pub(super) struct Seat {
+pub(super) struct LiveRank {
     rank: Rank,
     life: LifeLock,
     registrar: MemoryRegistrar,
 }
 
-impl Seat {
-    pub(super) fn take(world: &Arc<World>, rank: Rank) -> Result<Self> {
-        let mut registrar = MemoryRegistrar::new(world.memory_table(rank)?);
-        heap_windows(&mut registrar, world.windows())?;
-        let heart = Heart::new(Arc::clone(world), rank);
-        let life = LifeLock::take(*world.kernel(), world.control().lives(), rank, heart)?;
+impl LiveRank {
+    pub(super) fn announce(mapped: &Arc<EpochMapping>, rank: Rank) -> Result<Self> {
+        let mut registrar = MemoryRegistrar::new(mapped.memory_table(rank)?);
+        heap_windows(&mut registrar, mapped.windows())?;
+        let heart = Heartbeat::new(Arc::clone(mapped), rank);
+        let life = LifeLock::take(*mapped.kernel(), mapped.control().lives(), rank, heart)?;
         step("seen alive");
         Ok(Self { rank, life, registrar })
     }
 
-    pub(super) fn sit(
+    pub(super) fn join(
         self,
-        world: &Arc<World>,
-        terms: &Terms,
-        supervision: Option<Supervision>,
+        mapped: &Arc<EpochMapping>,
+        terms: &JoinParams,
+        launcher: Option<LauncherLink>,
         own: Option<OwnSegment>,
     ) -> Result<Communicator> {
         let Self { rank, life, registrar } = self;
-        let fabric = Fabric::new(Arc::clone(world), rank, terms.spinners, terms.timeout)?;
-        let fabric = match terms.cores {
-            Some(cores) => fabric.counting_on(cores),
-            None => fabric,
+        let context = RankContext::new(Arc::clone(mapped), rank, terms.spinners, terms.timeout)?;
+        let context = match terms.cores {
+            Some(cores) => context.counting_on(cores),
+            None => context,
         };
-        let fabric = Arc::new(if terms.beside_service { fabric.beside_service() } else { fabric });
-        let (era, n_ranks) = (world.era(), world.n_ranks());
-        let job = format_args!("{:016x}", era.job);
-        tracing::info!(target: EPOCH, %job, epoch = era.epoch, %rank, n_ranks, "in an epoch");
-        let meeting = Meeting::new(&fabric);
-        let membership = Membership {
-            fabric,
+        let context = Arc::new(if terms.beside_service { context.beside_service() } else { context });
+        let (epoch_id, n_ranks) = (mapped.epoch_id(), mapped.n_ranks());
+        let job = format_args!("{:016x}", epoch_id.job);
+        tracing::info!(target: EPOCH, %job, epoch = epoch_id.epoch, %rank, n_ranks, "in an epoch");
+        let job_barrier = JobBarrier::new(&context);
+        let membership = JobMembership {
+            context,
             ports: Ports::new(terms.mode, n_ranks),
             registrar: Mutex::new(registrar),
             workspace: Workspace::default(),
             life: Some(life),
-            supervision: supervision.map(Arc::new),
-            numbers: Number::first(world.n_ranks()),
+            launcher: launcher.map(Arc::new),
+            incarnations: Incarnation::first(mapped.n_ranks()),
             was_restarted: false,
-            herald: Mutex::default(),
+            recovery_callbacks: Mutex::default(),
             _own: own,
         };
         Ok(Communicator {
             rank,
-            members: (0..world.n_ranks()).map(Rank::known).collect(),
-            meeting: Some(meeting),
+            members: (0..mapped.n_ranks()).map(Rank::known).collect(),
+            job_barrier: Some(job_barrier),
             engine: None,
-            loan: Loan::default(),
+            loan: EngineLoan::default(),
             choice: Choice::default(),
             membership: Arc::new(membership),
         })
@@ -264,12 +274,12 @@ impl Seat {
 
 fn create_segment(
     joining: &Joining,
-    era: Era,
+    epoch_id: EpochId,
     shape: HeapShape,
     own: &mut Option<OwnSegment>,
 ) -> Result<OwnedFd> {
     let rank = joining.rank().expect("only devices create segments");
-    let segment = World::create_segment(era, rank, shape, &joining.options().backing)?;
+    let segment = EpochMapping::create_segment(epoch_id, rank, shape, &joining.options().backing)?;
     let hold = joining.hold().map(|hold| duplicate(&hold)).transpose()?;
     let descriptor = duplicate(&segment)?;
     step("made a segment");
@@ -277,14 +287,14 @@ fn create_segment(
     Ok(descriptor)
 }
 
-fn attach(shared: &Shared, era: Era, shape: HeapShape) -> Result<Arc<World>> {
+fn attach(shared: &Shared, epoch_id: EpochId, shape: HeapShape) -> Result<Arc<EpochMapping>> {
     let joining = shared.joining();
-    let control = Control::attach(duplicate(&joining.control())?, joining.n_ranks(), era)?;
+    let control = Control::attach(duplicate(&joining.control())?, joining.n_ranks(), epoch_id)?;
     let segments = shared.segments().iter().map(duplicate).collect::<Result<Vec<_>>>()?;
-    World::attach(era, shape, control, segments, &joining.options().backing).map(Arc::new)
+    EpochMapping::attach(epoch_id, shape, control, segments, &joining.options().backing).map(Arc::new)
 }
 
-/// Whether the service process is among the `proxies` on a device's core.
+/// Returns whether the service process is among the `proxies` on a device's core.
 fn is_beside_service(mode: ProxyMode, proxies: u32) -> bool {
     mode == ProxyMode::Process && proxies > 0
 }
@@ -292,4 +302,44 @@ fn is_beside_service(mode: ProxyMode, proxies: u32) -> bool {
 fn duplicate(descriptor: &impl AsFd) -> Result<OwnedFd> {
     let copy = descriptor.as_fd().try_clone_to_owned();
     copy.map_err(|source| crate::bootstrap::resource_error("duplicating a descriptor", source))
+}
+
+/// The settings that options, or else the environment, ask for.
+#[derive(Debug)]
+pub(super) struct Overrides {
+    pub(super) faults: Faults,
+    pub(super) checksums: bool,
+    pub(super) cores: Option<NonZeroU32>,
+}
+
+impl Overrides {
+    /// # Errors
+    /// [`crate::Error::FaultPlan`], [`crate::Error::Setting`] for what the environment says.
+    pub(super) fn of(options: &Options) -> Result<Self> {
+        let checksums = options.checksums || checksums_from_env()?;
+        let cores = options.cores.map_or_else(cores_from_env, |cores| Ok(Some(cores)))?;
+        Ok(Self { faults: options.faults.or_from_env()?, checksums, cores })
+    }
+}
+
+impl Communicator {
+    /// Returns the faults that were injected into this rank in this process, in order, up to the
+    /// first thousand. See [`crate::faults`].
+    #[must_use]
+    pub fn fault_hits(&self) -> Vec<FaultHit> {
+        self.context().injector().map_or_else(Vec::new, |injector| injector.fault_hits())
+    }
+
+    /// Applies the settings to this new communicator, and plans the faults of its rank. The rank
+    /// may be a thread among others of its process.
+    pub(super) fn apply(&self, overrides: &Overrides, is_thread: bool) {
+        if overrides.checksums {
+            self.context().take_checksums();
+        }
+        let context = self.context();
+        if let Some(injector) = Injector::new(&overrides.faults, context.rank(), is_thread) {
+            let told = context.mapped().control().faults(context.rank());
+            context.plan_faults(Arc::new(injector.telling(told)));
+        }
+    }
 }

@@ -1,47 +1,40 @@
-//! What takes collective calls, and what of their arguments a rank can check alone.
+//! Takes collective calls, and checks those of their arguments that a rank can check alone.
 
-use super::blocks::overlap;
-use super::operand::{RecvBuffer, SendBuffer};
-use crate::collective::{Arguments, BlockLayout, Call, Input, Operation, Output, Repeat};
+use super::buffers::{RecvBuffer, SendBuffer};
+use crate::collective::{BlockLayout, Input, Operation, Output, Request};
 use crate::error::{Error, Result};
-use crate::heap::Region;
 use crate::rank::Rank;
-use crate::reduce::{Element, ReduceOp, Reducer};
+use crate::reduce::{Element, ReduceOp};
 
-/// Who makes a call: a rank, among so many.
+/// The caller of a collective call: a rank among a number of ranks.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing {
+pub struct Caller {
     pub(super) rank: Rank,
     pub(super) n_ranks: u32,
 }
 
-/// What takes collective calls, whose arguments have been checked: to execute them at once, or later.
+/// Takes collective calls, to execute them at once or later.
 ///
-/// It is this crate's to implement.
+/// Only this crate implements it.
 pub trait Submit<'a> {
-    /// Who calls.
-    fn standing(&self) -> Standing;
+    /// Returns the caller.
+    fn caller(&self) -> Caller;
 
-    /// Takes `call`.
+    /// Checks what `request` asks for, and takes the call.
     ///
     /// # Errors
-    /// Those of the call, where it is executed at once.
-    fn submit(&mut self, call: Call<'a>) -> Result<()>;
-
-    /// One of the last calls that can be repeated, if it had these `arguments`, and is to be executed at once.
-    #[inline]
-    fn repeat(&mut self, _arguments: Arguments) -> Option<Repeat<'_>> {
-        None
-    }
+    /// [`Error::InvalidArgument`] for an operator of another type, and for buffers that overlap in
+    /// part; those of the call, where it is executed at once.
+    fn submit(&mut self, request: Request<'a, '_>) -> Result<()>;
 }
 
-impl Standing {
-    /// The elements of as many blocks of `count` as there are ranks.
+impl Caller {
+    /// Returns the number of elements in a block of `count` for each rank.
     pub(super) fn blocks(self, count: u64) -> u64 {
         count.saturating_mul(self.n_ranks.into())
     }
 
-    /// The input that only `root` has, of `count` elements.
+    /// Returns the input of `count` elements that only `root` has.
     #[inline]
     pub(super) fn input_at<'a, T: Element>(
         &self,
@@ -56,7 +49,7 @@ impl Standing {
         Ok(send.input())
     }
 
-    /// The output that only `root` has, of `count` elements.
+    /// Returns the output of `count` elements that only `root` has.
     #[inline]
     pub(super) fn output_at<'a, T: Element>(
         &self,
@@ -71,21 +64,21 @@ impl Standing {
         Ok(recv.output())
     }
 
-    /// Whether this is `root`, a rank of the communicator.
+    /// Returns whether this is `root`, a rank of the communicator.
     #[inline]
     pub(super) fn is_root(&self, root: Rank) -> Result<bool> {
         Rank::new(root.get(), self.n_ranks)?;
         Ok(self.rank == root)
     }
 
-    /// The elements of one of as many blocks as there are ranks, of `total` elements `T` together, and how many bytes come before this
-    /// rank's.
+    /// Divides `total` elements `T` into a block for each rank. Returns the elements of a block,
+    /// and the bytes before this rank's.
     pub(super) fn own_block<T: Element>(&self, total: u64) -> Result<(u64, u64)> {
         let count = self.block_of(total)?;
         Ok((count, count * u64::from(self.rank.get()) * size_of::<T>() as u64))
     }
 
-    /// The block of which `total` elements are one for each rank.
+    /// Returns the elements of one block, when `total` elements are a block for each rank.
     #[inline]
     pub(super) fn block_of(&self, total: u64) -> Result<u64> {
         let n_ranks = u64::from(self.n_ranks);
@@ -97,29 +90,10 @@ impl Standing {
     }
 }
 
-/// Has `taker` do an all-reduce, which may be one that it has done before.
-///
-/// # Errors
-/// Those of [`Submit::submit`].
-#[inline]
-pub(super) fn all_reduce<'a, T: Element, S: Submit<'a> + ?Sized>(
-    taker: &mut S,
-    count: u64,
-    op: &ReduceOp,
-    input: Input<'a>,
-    output: Output<'a>,
-) -> Result<()> {
-    let arguments = Arguments::new((count, T::DATA_TYPE), op, &input, &output);
-    match arguments.and_then(|arguments| taker.repeat(arguments)) {
-        Some(repeat) => repeat.run(),
-        None => submit::<T, _>(taker, Operation::AllReduce, count, 0, Some(op), input, output),
-    }
-}
-
 /// Has `taker` do a call.
 ///
 /// # Errors
-/// Those of [`Submit::submit`]; [`Error::InvalidArgument`] for an operator of another type, and for buffers that overlap in part.
+/// Those of [`Submit::submit`].
 #[inline]
 pub(super) fn submit<'a, T: Element, S: Submit<'a> + ?Sized>(
     taker: &mut S,
@@ -130,43 +104,8 @@ pub(super) fn submit<'a, T: Element, S: Submit<'a> + ?Sized>(
     input: Input<'a>,
     output: Output<'a>,
 ) -> Result<()> {
-    let n_ranks = taker.standing().n_ranks;
-    // Written out: a reducer that goes through `Option::transpose` is copied twice, which costs as much as the rest.
-    let reducer = match op {
-        Some(op) => Some(Reducer::new(T::DATA_TYPE, op, n_ranks)?),
-        None => None,
-    };
-    let layout = None;
-    check_places(taker.standing(), operation, count.saturating_mul(size_of::<T>() as u64), &input, &output)?;
-    taker.submit(Call { operation, data_type: T::DATA_TYPE, count, root, reducer, layout, input, output })
-}
-
-/// Refuses buffers of the heap that overlap, unless the call is in place: what is read of one would be written meanwhile.
-#[inline]
-fn check_places(
-    standing: Standing,
-    operation: Operation,
-    block: u64,
-    input: &Input<'_>,
-    output: &Output<'_>,
-) -> Result<()> {
-    let (&Input::Heap(input), &Output::Heap(output)) = (input, output) else { return Ok(()) };
-    let (sent, received) = operation.blocks(standing.n_ranks.into());
-    let (sent, received) =
-        (Region::new(input, sent.saturating_mul(block)), Region::new(output, received.saturating_mul(block)));
-    if sent == received || !overlap(sent, received) || is_own_block(standing, block, sent, received) {
-        return Ok(());
-    }
-    let expected =
-        "one apart from what is sent, or the call's form in place: the same, or the block of this rank";
-    Err(Error::InvalidArgument { name: "the offset of what is received", value: output.get(), expected })
-}
-
-/// Whether the shorter one of two buffers is the block of this rank in the longer one.
-fn is_own_block(standing: Standing, block: u64, sent: Region, received: Region) -> bool {
-    let (whole, part) = if sent.len > received.len { (sent, received) } else { (received, sent) };
-    let before = block.saturating_mul(standing.rank.get().into());
-    whole.len > part.len && whole.offset.get().checked_add(before) == Some(part.offset.get())
+    let (data_type, layout) = (T::DATA_TYPE, None);
+    taker.submit(Request { operation, data_type, count, root, op, layout, input, output })
 }
 
 /// Has `taker` exchange the blocks of `layout`.
@@ -179,18 +118,8 @@ pub(super) fn submit_blocks<'a, T: Element, S: Submit<'a> + ?Sized>(
     input: Input<'a>,
     output: Output<'a>,
 ) -> Result<()> {
-    let operation = Operation::AllToAllV;
-    let layout = Some(Box::new(layout));
-    taker.submit(Call {
-        operation,
-        data_type: T::DATA_TYPE,
-        count: 0,
-        root: 0,
-        reducer: None,
-        layout,
-        input,
-        output,
-    })
+    let (operation, data_type, layout) = (Operation::AllToAllV, T::DATA_TYPE, Some(Box::new(layout)));
+    taker.submit(Request { operation, data_type, count: 0, root: 0, op: None, layout, input, output })
 }
 
 /// `count`, if it is what is `expected`.

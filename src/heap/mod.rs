@@ -1,4 +1,5 @@
-//! The symmetric heap and its kin: which bytes of a segment belong to whom, and how a rank names them.
+//! The symmetric heap and its kin: which bytes of a segment belong to whom, and how a rank names
+//! them.
 //!
 //! | module | what |
 //! |---|---|
@@ -18,7 +19,6 @@ pub mod allocator;
 pub mod buffer;
 pub mod device;
 pub mod layout;
-mod ledger;
 pub mod offset;
 pub mod registered;
 pub mod symmetric;

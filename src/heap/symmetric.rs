@@ -1,17 +1,33 @@
 //! The symmetric heap of one rank: allocation, step by step.
 //!
 //! Allocation is collective. Each rank runs [`plan`](SymmetricHeap::plan), looks whether there is
-//! [room](SymmetricHeap::check_room) for all and, when all have found it, runs [`commit`](SymmetricHeap::commit); the
-//! communicator then has the ranks compare their regions and results, and calls [`confirm`](SymmetricHeap::confirm)
-//! on all or [`abandon`](SymmetricHeap::abandon) on all. Freed memory keeps its pages and its old contents, and is
-//! handed out again.
+//! [room](SymmetricHeap::check_room) for all and, when all have found it, runs
+//! [`commit`](SymmetricHeap::commit). The communicator then has the ranks compare their regions and
+//! results, and calls [`confirm`](SymmetricHeap::confirm) on all or
+//! [`abandon`](SymmetricHeap::abandon) on all. Freed memory keeps its pages and its old contents,
+//! and is handed out again.
+//!
+//! Ranks allocate together or not at all, and only the layer above can make them agree. So a region
+//! goes through states, which the `HeapLedger` keeps:
+//!
+//! | state | left by | meaning |
+//! |---|---|---|
+//! | planned | `backed`, `abandon` | the allocator has set it aside on this rank |
+//! | backed | `confirm`, `abandon` | this rank has memory behind it |
+//! | live | `free` | every rank has memory behind it |
+//!
+//! Memory is backed from the start of the heap up to a *watermark* that only rises, in chunks of
+//! `CHUNK`: an allocator that prefers low offsets leaves no holes worth tracking. There are two
+//! watermarks. `backed` is this rank's own. `agreed` follows when an allocation is confirmed:
+//! everything below it is backed on *every* rank and may be touched there without a check of the
+//! peer. An abandoned allocation raises the first only.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::heap::allocator::{Allocator, GRANULE};
 use crate::heap::layout::{HEAP, HeapShape};
-use crate::heap::ledger::HeapLedger;
 use crate::heap::offset::Region;
 use crate::heap::view::HeapView;
 use crate::rank::Rank;
@@ -41,7 +57,8 @@ pub struct SymmetricHeap {
 }
 
 impl SymmetricHeap {
-    /// Looks at the heaps in `window` as `rank`, whose own part of the window is `segment`. The heap is empty.
+    /// Looks at the heaps in `window` as `rank`. `segment` is the rank's own part of the window.
+    /// The heap is empty.
     ///
     /// There is one such object per rank, in the process of that rank.
     ///
@@ -52,13 +69,13 @@ impl SymmetricHeap {
         Ok(Self { view, segment, ledger: Mutex::new(HeapLedger::new(shape.len())?) })
     }
 
-    /// The way to the bytes, without the right to allocate.
+    /// Returns the way to the bytes, without the right to allocate.
     #[must_use]
     pub fn view(&self) -> &HeapView {
         &self.view
     }
 
-    /// What the heap holds now.
+    /// Returns what the heap holds now.
     #[must_use]
     pub fn usage(&self) -> HeapUsage {
         let ledger = self.ledger();
@@ -72,27 +89,28 @@ impl SymmetricHeap {
         }
     }
 
-    /// What is allocated and was not freed, in the order of offsets; the same on all ranks that allocate and free alike. Regions that
-    /// communicators keep for themselves are among them.
+    /// Returns what is allocated and was not freed, in the order of offsets; the same on all ranks
+    /// that allocate and free alike. Regions that communicators keep for themselves are among them.
     #[must_use]
     pub fn regions(&self) -> Vec<Region> {
         self.ledger().allocator().regions().collect()
     }
 
-    /// First step of an allocation: sets `len` bytes aside at a multiple of `align`, on this rank.
+    /// Sets `len` bytes aside at a multiple of `align`, on this rank: the first step of an
+    /// allocation.
     ///
-    /// Ranks that take the same steps in the same order get the same region. `len` may be zero. The address is
-    /// aligned as the offset is.
+    /// Ranks that take the same steps in the same order get the same region. `len` may be zero. The
+    /// address is aligned as the offset is.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless `align` is a power of two up to 2 MiB;
-    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory). Nothing has changed then.
+    /// [`Error::InvalidArgument`] unless `align` is a power of two up to 2 MiB;
+    /// [`Error::OutOfMemory`]. Nothing has changed then.
     pub fn plan(&self, len: u64, align: u64) -> Result<Region> {
         self.ledger().plan(len, align)
     }
 
-    /// Between the first step and the second: whether there is memory for all ranks to commit `region`. Takes none, so
-    /// every rank sees the same as long as none has committed.
+    /// Checks that there is memory for all ranks to commit `region`, between the first step and the
+    /// second. Takes none, so every rank sees the same as long as none has committed.
     ///
     /// # Errors
     /// Those of [`commit`](Self::commit), when there is not.
@@ -102,12 +120,12 @@ impl SymmetricHeap {
         self.segment.check_room(HEAP + missing.start, len, self.view.shape().n_ranks())
     }
 
-    /// Second step: puts memory behind a planned region, on this rank.
+    /// Puts memory behind a planned region, on this rank: the second step.
     ///
     /// # Errors
-    /// [`Error::ResourceLimit`](crate::Error::ResourceLimit) or [`Error::Os`](crate::Error::Os) when the system has
+    /// [`Error::ResourceLimit`] or [`Error::Os`] when the system has
     /// none; the region is still planned then, and is to be abandoned.
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when it was not planned.
+    /// [`Error::InvalidArgument`] when it was not planned.
     pub fn commit(&self, region: Region) -> Result<()> {
         let mut ledger = self.ledger();
         let missing = ledger.missing(region)?;
@@ -117,20 +135,20 @@ impl SymmetricHeap {
         ledger.backed(region)
     }
 
-    /// Last step when **every** rank has committed `region`: makes it usable.
+    /// Makes `region` usable: the last step when **every** rank has committed it.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when it was not committed on this rank.
+    /// [`Error::InvalidArgument`] when it was not committed on this rank.
     pub fn confirm(&self, region: Region) -> Result<()> {
         let mut ledger = self.ledger();
         self.view.raise(ledger.confirm(region)?);
         Ok(())
     }
 
-    /// Last step when some rank failed, or the ranks disagree: gives a planned region back.
+    /// Gives a planned region back: the last step when some rank failed, or the ranks disagree.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when it was not planned, or is confirmed already.
+    /// [`Error::InvalidArgument`] when it was not planned, or is confirmed already.
     pub fn abandon(&self, region: Region) -> Result<()> {
         self.ledger().abandon(region)
     }
@@ -138,14 +156,15 @@ impl SymmetricHeap {
     /// Gives a usable region back. Every rank does, after the last access of every rank to it.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when the region is not usable as it stands: freed
+    /// [`Error::InvalidArgument`] when the region is not usable as it stands: freed
     /// before, or never allocated.
     pub fn free(&self, region: Region) -> Result<()> {
         self.ledger().free(region)
     }
 
     fn ledger(&self) -> MutexGuard<'_, HeapLedger> {
-        // A panic cannot leave the ledger half changed: each of its steps checks first and changes last.
+        // A panic cannot leave the ledger half changed: each of its steps checks first and changes
+        // last.
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -156,6 +175,110 @@ impl Deref for SymmetricHeap {
     fn deref(&self) -> &HeapView {
         &self.view
     }
+}
+
+/// Memory is committed in multiples of this many bytes: a huge page.
+pub(super) const CHUNK: u64 = 2 << 20;
+
+/// The strictest alignment that an allocation can ask for, in bytes: that of the heap itself.
+pub(super) const MAX_ALIGN: u64 = CHUNK;
+
+/// The steps of all allocations of one rank.
+#[derive(Debug)]
+pub(crate) struct HeapLedger {
+    allocator: Allocator,
+    pending: Vec<Pending>,
+    backed: u64,
+    agreed: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    region: Region,
+    backed: bool,
+}
+
+impl HeapLedger {
+    pub(crate) fn new(heap_len: u64) -> Result<Self> {
+        Ok(Self { allocator: Allocator::new(heap_len)?, pending: Vec::new(), backed: 0, agreed: 0 })
+    }
+
+    /// Sets a region aside.
+    pub(crate) fn plan(&mut self, len: u64, align: u64) -> Result<Region> {
+        if align > MAX_ALIGN {
+            let expected = "a power of two up to 2 MiB";
+            return Err(Error::InvalidArgument { name: "align", value: align, expected });
+        }
+        let region = self.allocator.allocate(len, align)?;
+        self.pending.push(Pending { region, backed: false });
+        Ok(region)
+    }
+
+    /// Returns the bytes that need memory before `region` is backed; empty when it has all of it
+    /// already.
+    pub(crate) fn missing(&self, region: Region) -> Result<Range<u64>> {
+        self.find(region)?;
+        Ok(self.backed..self.backed.max(self.chunk_end(region)))
+    }
+
+    /// Takes note that [`HeapLedger::missing`] has got its memory.
+    pub(crate) fn backed(&mut self, region: Region) -> Result<()> {
+        let index = self.find(region)?;
+        self.pending[index].backed = true;
+        self.backed = self.backed.max(self.chunk_end(region));
+        Ok(())
+    }
+
+    /// Makes a backed region live and returns the agreed watermark.
+    pub(crate) fn confirm(&mut self, region: Region) -> Result<u64> {
+        let index = self.find(region)?;
+        if !self.pending[index].backed {
+            return Err(refused(region, "a region that has been committed"));
+        }
+        self.pending.swap_remove(index);
+        self.agreed = self.agreed.max(self.chunk_end(region));
+        Ok(self.agreed)
+    }
+
+    /// Gives back a region that is not live yet. The memory behind it stays.
+    pub(crate) fn abandon(&mut self, region: Region) -> Result<()> {
+        let index = self.find(region)?;
+        self.pending.swap_remove(index);
+        self.allocator.free(region)
+    }
+
+    /// Gives back a live region. The memory behind it stays.
+    pub(crate) fn free(&mut self, region: Region) -> Result<()> {
+        if self.find(region).is_ok() {
+            return Err(refused(region, "a confirmed region; this one can only be abandoned"));
+        }
+        self.allocator.free(region)
+    }
+
+    pub(crate) fn allocator(&self) -> &Allocator {
+        &self.allocator
+    }
+
+    /// Returns bytes that this rank has memory behind.
+    pub(crate) fn backed_bytes(&self) -> u64 {
+        self.backed
+    }
+
+    fn find(&self, region: Region) -> Result<usize> {
+        let position = self.pending.iter().position(|pending| pending.region == region);
+        position.ok_or_else(|| refused(region, "a planned region that was neither confirmed nor abandoned"))
+    }
+
+    /// Returns where the last chunk ends that `region` touches. An empty region still owns a
+    /// granule.
+    fn chunk_end(&self, region: Region) -> u64 {
+        let end = region.offset.get() + region.len.max(GRANULE);
+        end.checked_next_multiple_of(CHUNK).map_or(self.allocator.len(), |end| end.min(self.allocator.len()))
+    }
+}
+
+fn refused(region: Region, expected: &'static str) -> Error {
+    Error::InvalidArgument { name: "region at offset", value: region.offset.get(), expected }
 }
 
 #[cfg(test)]

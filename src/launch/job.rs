@@ -1,18 +1,21 @@
 //! Whole jobs in one call: as processes of the running executable, or as threads of this process.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::names::Names;
-use super::output::OutputLine;
-use super::{Launch, Observer, Outcome, spawn_threads, supervise};
+use super::names::ClaimedNames;
+use super::observer::OutputLine;
+use super::{JobOutcome, Launch, Observer, supervise};
 use crate::bootstrap::{Options, ProxyMode, checksums_from_env, cores_from_env};
-use crate::channel::{Control, Era};
-use crate::comm::{Communicator, Member, init_threads, join_job};
+use crate::channel::Control;
+use crate::comm::{Communicator, JoinedAs, init_threads, join_job};
+use crate::epoch_id::{EpochId, fresh_job_id};
 use crate::error::{DeviceName, Error, ExitCause, Result};
-use crate::faults::{FaultKind, Told};
+use crate::faults::{FaultCounters, FaultKind};
 #[cfg(feature = "trace")]
 use crate::logs::LAUNCH;
 use crate::rank::{Rank, check_n_ranks};
@@ -21,38 +24,40 @@ use crate::sync::Revocation;
 #[cfg(feature = "trace")]
 use crate::trace::{TraceFile, from_environment};
 
-/// What the process that returns from [`launch`] was in the job.
+/// The part that the process returning from [`launch`] had in the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// The launcher: all devices have ended well.
-    Launcher(Outcome),
+pub enum LaunchedAs {
+    /// The launcher. All devices have ended well.
+    Launcher(JobOutcome),
     /// A device: its body has returned.
     Device,
-    /// The proxy service: the job is over.
+    /// The proxy service. The job is over.
     Proxy,
 }
 
 /// Runs `body` in `n_ranks` device processes of the running executable.
 ///
-/// The executable is started again, with the arguments it was given, once per rank; the call returns in every process,
-/// and tells which it was. Under `shmccl run` the process is a device already, and the number of ranks that `run`
-/// was given counts.
+/// The executable is started again once per rank, with its own arguments. The call returns in every
+/// process and says which one it was. Under `shmccl run` the process is a device already, and the
+/// number of ranks given to `run` counts.
 ///
 /// # Errors
-/// In a device, those of the body and of joining and leaving the job; in the launcher, those of [`Launch::supervise`].
+/// In a device, those of the body and of joining and leaving the job. In the launcher, those of
+/// [`Launch::supervise`].
 pub fn launch<E: From<Error>>(
     n_ranks: u32,
     body: impl FnOnce(&mut Communicator) -> Result<(), E>,
-) -> Result<Role, E> {
+) -> Result<LaunchedAs, E> {
     Launch::new(n_ranks)?.run(body)
 }
 
-/// Runs `body` in `n_ranks` threads of this process, with a heap each and the same memory behind them, and returns what the
-/// bodies return in order of rank.
+/// Runs `body` in `n_ranks` threads of this process, each with a heap of its own. Returns the
+/// results in the order of the ranks.
 ///
 /// # Errors
-/// The first cause of those that fail: see [`spawn_threads`]. [`Error::Unavailable`] for [`ProxyMode::Process`]: the proxies
-/// of threads are threads. [`Error::NameInUse`] and those of making segments.
+/// - The first cause of those that fail: see [`spawn_threads`].
+/// - [`Error::Unavailable`] for [`ProxyMode::Process`]: the proxies of threads are threads.
+/// - [`Error::NameInUse`], and those of creating segments.
 pub fn launch_threads<R: Send>(
     n_ranks: u32,
     options: &Options,
@@ -62,8 +67,8 @@ pub fn launch_threads<R: Send>(
         return Err(Error::Unavailable { operation: "launch_threads", needs: "proxies that are threads" });
     }
     check_n_ranks(n_ranks)?;
-    let job = super::fresh_job_id();
-    let _names = Names::claim(&options.backing, n_ranks, job, &mut |_, _| {})?;
+    let job = fresh_job_id();
+    let _names = ClaimedNames::claim(&options.backing, n_ranks, job, &mut |_, _| {})?;
     spawn_threads(init_threads(job, n_ranks, options)?, |_, mut comm| {
         let result = body(&mut comm)?;
         comm.finalize()?;
@@ -79,38 +84,44 @@ impl Launch {
     pub fn run<E: From<Error>>(
         &self,
         body: impl FnOnce(&mut Communicator) -> Result<(), E>,
-    ) -> Result<Role, E> {
+    ) -> Result<LaunchedAs, E> {
         match join_job()? {
-            Some(Member::Device(mut comm)) => {
+            Some(JoinedAs::Device(mut comm)) => {
                 body(&mut comm)?;
                 comm.finalize()?;
-                Ok(Role::Device)
+                Ok(LaunchedAs::Device)
             }
-            Some(Member::Proxy) => Ok(Role::Proxy),
-            None => Ok(Role::Launcher(self.supervise(&mut Silent)?)),
+            Some(JoinedAs::Proxy) => Ok(LaunchedAs::Proxy),
+            None => Ok(LaunchedAs::Launcher(self.supervise(&mut Silent)?)),
         }
     }
 
-    /// Starts the job's processes, as the launcher, and returns when the last one has ended; tells `observer` what happens.
+    /// Starts the job's processes as the launcher, tells `observer` about them, and returns when
+    /// the last one has ended.
     ///
     /// # Errors
-    /// Those of [`Launch::spawn_and_supervise`], and of making the control segment.
-    pub fn supervise(&self, observer: &mut dyn Observer) -> Result<Outcome> {
-        self.options().faults.check_for(self.n_ranks(), self.options().proxy)?;
+    /// Those of [`Launch::spawn_and_supervise`], and of creating the control segment.
+    pub fn supervise(&self, observer: &mut dyn Observer) -> Result<JobOutcome> {
+        self.options().check_faults(self.n_ranks())?;
         checksums_from_env()?;
         cores_from_env()?;
-        let era = Era { job: self.job_id(), epoch: self.epoch() };
-        let (control, segment) = Control::create(self.n_ranks(), era)?;
-        let names = Names::claim(&self.options().backing, self.n_ranks(), era.job, &mut |name, creator| {
-            observer.on_stale_name(name, creator);
-        })?;
-        let naming = Naming { control: control.clone(), named: Vec::new() };
+        let epoch_id = EpochId { job: self.job_id(), epoch: self.epoch() };
+        let (control, segment) = Control::create(self.n_ranks(), epoch_id)?;
+        let names = ClaimedNames::claim(
+            &self.options().backing,
+            self.n_ranks(),
+            epoch_id.job,
+            &mut |name, creator| {
+                observer.on_stale_name(name, creator);
+            },
+        )?;
+        let naming = FaultNaming { control: control.clone(), named: Vec::new() };
         let (kernel, restarted) = (HostKernel::detect(), Vec::new());
         let mut revoking = Revoking { control, kernel, naming, restarted, observer };
         let run = |rings: Option<BorrowedFd<'_>>| {
             supervise::run(self, segment.as_fd(), names.hold(), rings, &mut revoking)
         };
-        let outcome = self.run_traced(era, run);
+        let outcome = self.run_traced(epoch_id, run);
         let Revoking { mut naming, restarted, .. } = revoking;
         match outcome {
             Err(Error::DeviceFailed { device, cause }) => {
@@ -127,22 +138,23 @@ impl Launch {
 }
 
 impl Launch {
-    /// Calls `run` with where ranks are to note what they do, and writes that afterwards, where it is asked for.
+    /// Calls `run` with the trace rings of the job, and writes the trace afterwards. Passes `None`
+    /// where no trace is asked for.
     fn run_traced(
         &self,
-        era: Era,
-        run: impl FnOnce(Option<BorrowedFd<'_>>) -> Result<Outcome>,
-    ) -> Result<Outcome> {
+        epoch_id: EpochId,
+        run: impl FnOnce(Option<BorrowedFd<'_>>) -> Result<JobOutcome>,
+    ) -> Result<JobOutcome> {
         #[cfg(feature = "trace")]
         if let Some(path) = self.trace.clone().or_else(from_environment) {
-            let trace = TraceFile::create(&path, era, 0, self.n_ranks(), self.trace_records)?;
+            let trace = TraceFile::create(&path, epoch_id, 0, self.n_ranks(), self.trace_records)?;
             let outcome = run(Some(trace.descriptor()));
-            // What has failed is what one wants to see most.
+            // A failed job is the one whose trace matters most.
             let written =
                 trace.write().inspect_err(|error| tracing::warn!(target: LAUNCH, %error, "a trace is lost"));
             return outcome.and_then(|outcome| written.map(|()| outcome));
         }
-        let _untraced = era;
+        let _untraced = epoch_id;
         run(None)
     }
 }
@@ -158,27 +170,27 @@ impl Observer for Silent {
 struct Revoking<'a> {
     control: Control,
     kernel: HostKernel,
-    naming: Naming,
-    /// Who was started again, and by what it had died, by its name.
+    naming: FaultNaming,
+    /// The restarted members in order, each with the cause of its death by name.
     restarted: Vec<(DeviceName, ExitCause)>,
     observer: &'a mut dyn Observer,
 }
 
-/// Names the faults that have killed devices, of which these tell in the first epoch: each once, as a rank that was started again
-/// suffers none.
-struct Naming {
+/// Names the injected faults that killed devices of the first epoch. Each is named once, because a
+/// restarted rank suffers no faults.
+struct FaultNaming {
     control: Control,
     named: Vec<Rank>,
 }
 
-impl Naming {
-    /// The cause by its name, where it was a fault.
+impl FaultNaming {
+    /// Returns the fault behind `cause`, or `cause` itself.
     fn name(&mut self, device: DeviceName, cause: ExitCause) -> ExitCause {
         if cause != ExitCause::Signal(Signal::SIGKILL as i32) {
             return cause;
         }
         let killed = |rank, kind| {
-            let told = Told::read(&self.control.faults(rank))?;
+            let told = FaultCounters::read(&self.control.faults(rank))?;
             (told.last.kind == kind).then_some(ExitCause::Injected(told.last))
         };
         match device {
@@ -239,11 +251,69 @@ impl Observer for Revoking<'_> {
     }
 }
 
+/// Runs `body` in one thread per argument; the argument's index is the rank. Returns the results in
+/// the order of the ranks.
+///
+/// # Errors
+/// All threads have ended when it returns one of these:
+/// - The first cause when some threads fail. A panic ([`Error::DeviceFailed`]) comes before any
+///   error, and a rank's own failure before one that only reports the loss or failure of another
+///   rank.
+/// - [`Error::InvalidArgument`] for a number of arguments out of range.
+/// - [`Error::ResourceLimit`] when a thread cannot be started.
+pub fn spawn_threads<A: Send, R: Send>(
+    arguments: Vec<A>,
+    body: impl Fn(Rank, A) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let n_ranks = u32::try_from(arguments.len()).unwrap_or(u32::MAX);
+    check_n_ranks(n_ranks)?;
+    let failures = Mutex::new(Vec::new());
+    let run = |rank: Rank, argument: A| {
+        let result = catch_unwind(AssertUnwindSafe(|| body(rank, argument))).unwrap_or_else(|_| {
+            Err(Error::DeviceFailed { device: DeviceName::Rank(rank), cause: ExitCause::Panicked })
+        });
+        let note = |error| failures.lock().unwrap_or_else(PoisonError::into_inner).push(error);
+        result.map_err(note).ok()
+    };
+    let results: Vec<Option<R>> = std::thread::scope(|scope| {
+        let run = &run;
+        let mut threads = Vec::new();
+        for (rank, argument) in (0..n_ranks).map(Rank::known).zip(arguments) {
+            let builder = std::thread::Builder::new().name(format!("rank {rank}"));
+            match builder.spawn_scoped(scope, move || run(rank, argument)) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    let error = crate::bootstrap::resource_error("starting a thread", error);
+                    failures.lock().unwrap_or_else(PoisonError::into_inner).push(error);
+                    break;
+                }
+            }
+        }
+        threads.into_iter().map(|thread| thread.join().ok().flatten()).collect()
+    });
+    let failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match failures.into_iter().min_by_key(remoteness) {
+        Some(error) => Err(error),
+        None => Ok(results.into_iter().flatten().collect()),
+    }
+}
+
+/// Returns how far an error is from the cause. Of equal ones the earlier counts.
+fn remoteness(error: &Error) -> u8 {
+    match error.origin() {
+        Error::DeviceFailed { cause: ExitCause::Panicked, .. } => 0,
+        Error::PeerLost { .. } | Error::ProxyLost | Error::Revoked { .. } | Error::FailedElsewhere { .. } => {
+            2
+        }
+        _ => 1,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::bootstrap::SegmentBacking;
-    use crate::faults::Strike;
+    use crate::faults::FaultHit;
 
     fn names_of_ranks(options: &Options) -> Result<Vec<bool>> {
         let SegmentBacking::Named(prefix) = &options.backing else { panic!("{options:?}") };
@@ -277,15 +347,15 @@ mod tests {
 
     #[test]
     fn the_death_of_a_rank_by_a_fault_names_no_other() {
-        let (control, _segment) = Control::create(2, Era { job: 1, epoch: 1 }).unwrap();
-        let mut naming = Naming { control: control.clone(), named: Vec::new() };
+        let (control, _segment) = Control::create(2, EpochId { job: 1, epoch: 1 }).unwrap();
+        let mut naming = FaultNaming { control: control.clone(), named: Vec::new() };
         let (killed, rank) = (ExitCause::Signal(Signal::SIGKILL as i32), Rank::known(1));
-        let strike = |kind, at: &'static str| {
-            let strike = Strike { kind, rank, counted: at, number: 3, at, seed: 7 };
-            strike.tell(&control.faults(rank));
-            ExitCause::Injected(strike)
+        let hit = |kind, at: &'static str| {
+            let hit = FaultHit { kind, rank, counted: at, number: 3, at, seed: 7 };
+            hit.tell(&control.faults(rank));
+            ExitCause::Injected(hit)
         };
-        let kill = strike(FaultKind::Kill, "wait");
+        let kill = hit(FaultKind::Kill, "wait");
         assert_eq!(naming.name(DeviceName::Proxy, killed), killed, "killed by somebody else");
         assert_eq!(naming.name(DeviceName::Rank(Rank::known(0)), killed), killed);
         assert_eq!(naming.name(DeviceName::Rank(rank), ExitCause::Code(1)), ExitCause::Code(1));
@@ -293,10 +363,10 @@ mod tests {
         assert_eq!(naming.name(DeviceName::Rank(rank), killed), killed, "its successor");
         let at = "trigger";
         let stop =
-            Strike { kind: FaultKind::Stop, rank: Rank::known(0), counted: at, number: 3, at, seed: 7 };
+            FaultHit { kind: FaultKind::Stop, rank: Rank::known(0), counted: at, number: 3, at, seed: 7 };
         stop.tell(&control.faults(stop.rank));
         // Its rank goes on until it learns of it, and may be struck.
-        Strike { kind: FaultKind::Delay, ..stop }.tell(&control.faults(stop.rank));
+        FaultHit { kind: FaultKind::Delay, ..stop }.tell(&control.faults(stop.rank));
         assert_eq!(naming.name(DeviceName::Proxy, killed), ExitCause::Injected(stop));
     }
 
@@ -305,5 +375,33 @@ mod tests {
         let options = Options { proxy: ProxyMode::Process, ..Options::default() };
         let refused = launch_threads(2, &options, |_| Ok(())).unwrap_err();
         assert_eq!(refused.to_string(), "launch_threads needs proxies that are threads");
+    }
+
+    #[test]
+    fn threads_return_in_order_of_rank() {
+        let doubled = spawn_threads(vec![3, 4, 5], |rank, value| Ok((rank.get(), value * 2))).unwrap();
+        assert_eq!(doubled, [(0, 6), (1, 8), (2, 10)]);
+    }
+
+    #[test]
+    fn a_panic_counts_before_the_errors_it_causes() {
+        let barrier = std::sync::Barrier::new(2);
+        let error = spawn_threads(vec![(), ()], |rank, ()| {
+            if rank.get() == 1 {
+                // The error is recorded first or last; the panic is named in both cases.
+                barrier.wait();
+                panic!("on purpose");
+            }
+            barrier.wait();
+            Err::<(), _>(Error::PeerLost { rank: Rank::known(1) })
+        })
+        .unwrap_err();
+        assert_eq!(error.to_string(), "rank 1 panicked");
+    }
+
+    #[test]
+    fn no_ranks_or_too_many_are_refused() {
+        assert!(spawn_threads(Vec::<()>::new(), |_, ()| Ok(())).is_err());
+        assert!(spawn_threads(vec![(); 65], |_, ()| Ok(())).is_err());
     }
 }

@@ -1,11 +1,12 @@
-//! What dead jobs have left in `/dev/shm`, found and removed.
+//! Finds and removes what dead jobs have left in `/dev/shm`.
 //!
-//! Normal operation needs it never: ranks, launcher and janitor remove the names of a job, whichever of them is killed, as long as
-//! not all of them are. What is left then says whose it was: a segment by its header, with the process that has made it and when that
-//! had started; the file of a claim by what is written in it.
+//! Normal operation never needs it. Ranks, launcher and janitor remove the names of a job, as long
+//! as not all of them are killed. A leftover says whose it was: the header of a segment has its
+//! creator and the creator's start time, and the file of a claim has the launcher's process id.
 //!
-//! Invariant: nothing of a living job is touched. A name is removed only when nobody has its prefix locked, its creator is
-//! dead, and no process has it open. It is removed under the lock of its prefix, so that nobody can have taken it anew meanwhile.
+//! Invariant: nothing of a living job is touched. A name is removed only when its prefix is not
+//! locked, its creator is dead, and no process has it open. Removing happens under the lock of the
+//! prefix, so nobody can have taken the name anew meanwhile.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -17,39 +18,41 @@ use nix::fcntl::{Flock, OFlag, open};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 use nix::unistd::unlink;
 
-use super::lock::{link, lock, signer, unnamed};
 use super::names::path;
+use super::names::{link, lock, signer, unnamed};
 use crate::error::{Error, Result};
 use crate::rank::MAX_RANKS;
 use crate::shm::{SegmentHeader, check_name};
 
-/// What errors say was being done.
+/// The action that errors name.
 const CLEANING: &str = "removing what dead jobs have left";
 
 /// A name that a dead process has left in `/dev/shm`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leftover {
-    /// The name.
+    /// Its name.
     pub name: String,
     /// Of which job, where that can be told.
     pub job: Option<u64>,
-    /// Who has made it, where that can be told.
+    /// The process that made it, where that is known.
     pub creator: Option<u64>,
 }
 
-/// Finds what dead jobs of this user have left, removes it unless this is a `dry_run`, and tells `on_found` of each name, after
-/// that was removed. Where `only` is given, jobs whose names have another prefix are passed over.
+/// Finds what dead jobs of this user have left, and calls `on_found` for each name. Removes the
+/// name before that call, unless this is a `dry_run`. `only` limits it to jobs whose names have
+/// that prefix.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] when `only` can begin no name, such as one that leads elsewhere: nothing is looked for then. [`Error::Os`]
-/// when `/dev/shm` cannot be read, or a name in it not be removed.
+/// - [`Error::InvalidArgument`] when no name can begin with `only`, such as a path: nothing is
+///   searched.
+/// - [`Error::Os`] when `/dev/shm` cannot be read, or a name in it cannot be removed.
 pub fn clean(only: Option<&str>, dry_run: bool, on_found: &mut dyn FnMut(&Leftover)) -> Result<()> {
     only.map_or(Ok(()), check_name)?;
     let open_files = open_files();
     let wanted = |prefix: &str| only.is_none_or(|only| only == prefix);
     for (prefix, names) in candidates()?.into_iter().filter(|(prefix, _)| wanted(prefix)) {
-        let Some(claim) = Claim::take(&prefix, dry_run)? else { continue };
+        let Some(claim) = SweepClaim::take(&prefix, dry_run)? else { continue };
         let gone = |name: &String| claim.leftover(name, &open_files);
         let left: Vec<_> = names.iter().filter_map(gone).chain(claim.own()).collect();
         for leftover in left {
@@ -62,7 +65,7 @@ pub fn clean(only: Option<&str>, dry_run: bool, on_found: &mut dyn FnMut(&Leftov
     Ok(())
 }
 
-/// The names that look like a job's, by their prefixes.
+/// Returns the names that look like a job's, by prefix.
 fn candidates() -> Result<BTreeMap<String, Vec<String>>> {
     let entries = std::fs::read_dir("/dev/shm").map_err(|error| Error::os(CLEANING, error))?;
     let mut candidates: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -79,7 +82,7 @@ fn candidates() -> Result<BTreeMap<String, Vec<String>>> {
     Ok(candidates)
 }
 
-/// What stands in front of the rank in the name of a segment.
+/// Returns the part of a segment's name in front of the rank.
 fn prefix_of(name: &str) -> Option<&str> {
     let (prefix, rank) = name.rsplit_once('.')?;
     let is_rank = rank.parse().is_ok_and(|number: u32| number < MAX_RANKS && number.to_string() == rank);
@@ -87,18 +90,19 @@ fn prefix_of(name: &str) -> Option<&str> {
 }
 
 /// The lock of a prefix that nobody else has.
-struct Claim {
+struct SweepClaim {
     /// Held while this lives; `None` where nobody has left a file, and none is needed.
     _lock: Option<Flock<File>>,
     name: String,
     /// The dead process that had claimed the prefix.
     signer: Option<u64>,
-    /// Whether the file was made for this.
+    /// Whether the file was made for this claim.
     is_new: bool,
 }
 
-impl Claim {
-    /// Takes the prefix; `None` when somebody else has it, or has the file of that name for something else.
+impl SweepClaim {
+    /// Takes the prefix. Returns `None` when another process has it, or uses the file of that name
+    /// for something else.
     fn take(prefix: &str, dry_run: bool) -> Result<Option<Self>> {
         let name = format!("{prefix}.lock");
         let Some((mut file, _)) = open_own(&name) else {
@@ -106,7 +110,8 @@ impl Claim {
         };
         let mut text = String::new();
         let signer = file.read_to_string(&mut text).ok().and_then(|_| signer(&text));
-        // Who had been killed between making a claim and signing it has left nothing of his own, but is in the way of others.
+        // A process killed between making a claim and signing it left an empty file, which is in
+        // the way.
         if signer.is_none() && !text.is_empty() {
             return Ok(None);
         }
@@ -126,8 +131,8 @@ impl Claim {
         Ok(is_ours.then_some(Self { _lock: Some(file), name, signer: None, is_new: true }))
     }
 
-    /// What `name` is, if it was left: a segment whose creator is dead, or what a rank that died before it had written a header has
-    /// left under the claim of a dead launcher.
+    /// Returns the leftover called `name`, if it is one. It is a segment whose creator is dead, or
+    /// one without a header under the claim of a dead launcher.
     fn leftover(&self, name: &str, open_files: &HashSet<(u64, u64)>) -> Option<Leftover> {
         let (mut file, stat) = open_own(name)?;
         if open_files.contains(&(stat.st_dev, stat.st_ino)) {
@@ -143,14 +148,14 @@ impl Claim {
         Some(Leftover { name: name.to_owned(), job, creator })
     }
 
-    /// The file of the claim itself, where a dead launcher has left it.
+    /// Returns the claim file itself, where a dead launcher has left it.
     fn own(&self) -> Option<Leftover> {
         let creator = self.signer?;
         Some(Leftover { name: self.name.clone(), job: None, creator: Some(creator) })
     }
 }
 
-impl Drop for Claim {
+impl Drop for SweepClaim {
     fn drop(&mut self) {
         if self.is_new {
             let _ = unlink(path(&self.name).as_c_str());
@@ -178,7 +183,8 @@ fn remove(name: &str) -> Result<()> {
     }
 }
 
-/// The files that processes of this user have open, or mapped with a descriptor to them, by file system and number.
+/// Returns the files that processes of this user have open or mapped with a descriptor, by file
+/// system and inode.
 fn open_files() -> HashSet<(u64, u64)> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let descriptors = processes.filter_map(|process| std::fs::read_dir(process.path().join("fd")).ok());
@@ -195,17 +201,17 @@ fn open_files() -> HashSet<(u64, u64)> {
 mod tests {
     use std::process::Command;
 
-    use super::super::names::Names;
+    use super::super::names::ClaimedNames;
     use super::*;
     use crate::bootstrap::SegmentBacking;
-    use crate::shm::header::Creator;
     use crate::shm::{Backing, Identity, Segment};
+    use crate::sync::header::Creator;
 
     fn prefix(test: &str) -> String {
         format!("shmccl-left-{test}-{}", std::process::id())
     }
 
-    /// What is found of one prefix; what others have left meanwhile is theirs to look at.
+    /// Finds the leftovers of one prefix only, since other tests leave some of their own.
     fn found(prefix: &str, dry_run: bool) -> Vec<Leftover> {
         let mut found = Vec::new();
         clean(Some(prefix), dry_run, &mut |left| found.push(left.clone())).unwrap();
@@ -213,8 +219,8 @@ mod tests {
         found
     }
 
-    /// The same without removing anything, when there are `n` of them: for a moment a process that another test has just forked has what
-    /// this one had open.
+    /// Waits until there are `n` leftovers, and removes nothing. A process that another test has
+    /// just forked keeps this test's files open for a moment.
     fn found_in_time(prefix: &str, n: usize) -> Vec<Leftover> {
         let began = std::time::Instant::now();
         loop {
@@ -276,7 +282,8 @@ mod tests {
     fn names_of_the_living_stay_be_it_by_lock_by_creator_or_by_use() {
         let prefixes = ["claimed", "created", "used"].map(prefix);
         let names = prefixes.each_ref().map(|prefix| format!("{prefix}.0"));
-        let claim = Names::claim(&SegmentBacking::Named(prefixes[0].clone()), 1, 7, &mut |_, _| {}).unwrap();
+        let claim =
+            ClaimedNames::claim(&SegmentBacking::Named(prefixes[0].clone()), 1, 7, &mut |_, _| {}).unwrap();
         let pid = dead();
         leave_segment(&names[0], Creator { pid, start: 1 });
         leave_segment(&names[1], Creator::this_process());
@@ -305,9 +312,9 @@ mod tests {
             |_: &str| std::fs::write(format!("/dev/shm/{prefix}.lock"), format!("shmccl {}", dead()));
         for leave in [&(|_: &str| Ok(())) as &dyn Fn(&str) -> std::io::Result<()>, &dead_claim] {
             leave(&prefix).unwrap();
-            let sweeping = Claim::take(&prefix, false).unwrap().unwrap();
+            let sweeping = SweepClaim::take(&prefix, false).unwrap().unwrap();
             let backing = SegmentBacking::Named(prefix.clone());
-            let starting = std::thread::spawn(move || Names::claim(&backing, 1, 7, &mut |_, _| {}));
+            let starting = std::thread::spawn(move || ClaimedNames::claim(&backing, 1, 7, &mut |_, _| {}));
             let began = std::time::Instant::now();
             while !starting.is_finished() && began.elapsed() < std::time::Duration::from_millis(30) {
                 std::thread::yield_now();

@@ -1,6 +1,9 @@
-//! The type of elements, as a value that ranks can compare and users can name.
+//! The type of elements: as a value that ranks can compare and users can name, and as a Rust type.
 
+use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
+
+use super::{F8E4M3, F8E5M2};
 
 /// The type of the elements that a collective moves or reduces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -50,7 +53,7 @@ impl DataType {
         Self::F8E5M2,
     ];
 
-    /// Bytes of one element.
+    /// Returns bytes of one element.
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
@@ -61,37 +64,38 @@ impl DataType {
         }
     }
 
-    /// Its name, as nccl-tests spells it.
+    /// Returns its name, as nccl-tests spells it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.names()[0]
     }
 
-    /// The number that stands for it between ranks; never changes.
+    /// Returns the number that stands for it between ranks; never changes.
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8
     }
 
-    /// The type of that code.
+    /// Returns the type of that code.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code)).copied()
     }
 
-    /// Whether its elements are integers.
+    /// Returns whether its elements are integers.
     #[must_use]
     pub const fn is_integer(self) -> bool {
         matches!(self, Self::I8 | Self::U8 | Self::I32 | Self::U32 | Self::I64 | Self::U64)
     }
 
-    /// Whether it is computed in a wider type, and rounded when it is stored: floats of 16 bits and fewer.
+    /// Returns whether it is computed in a wider type, and rounded when it is stored: floats of 16
+    /// bits and fewer.
     #[must_use]
     pub const fn is_short_float(self) -> bool {
         matches!(self, Self::F16 | Self::Bf16 | Self::F8E4M3 | Self::F8E5M2)
     }
 
-    /// Its name, then its synonyms.
+    /// Returns its name, then its synonyms.
     const fn names(self) -> &'static [&'static str] {
         match self {
             Self::I8 => &["int8", "i8", "char"],
@@ -132,6 +136,37 @@ impl std::str::FromStr for DataType {
         let is_named = |dtype: &Self| dtype.names().iter().any(|known| known.eq_ignore_ascii_case(name));
         Self::ALL.into_iter().find(is_named).ok_or(UnknownDataType)
     }
+}
+
+/// A type whose values can be reduced.
+pub trait Element: bytemuck::Pod + Send + Sync {
+    /// The type as a value.
+    const DATA_TYPE: DataType;
+}
+
+macro_rules! elements {
+    ($($element:ty: $dtype:ident),* $(,)?) => {$(
+        impl Element for $element {
+            const DATA_TYPE: DataType = DataType::$dtype;
+        }
+
+        const _: () = assert!(size_of::<$element>() == DataType::$dtype.size());
+    )*};
+}
+
+elements! {
+    i8: I8,
+    u8: U8,
+    i32: I32,
+    u32: U32,
+    i64: I64,
+    u64: U64,
+    f16: F16,
+    bf16: Bf16,
+    f32: F32,
+    f64: F64,
+    F8E4M3: F8E4M3,
+    F8E5M2: F8E5M2,
 }
 
 #[cfg(test)]

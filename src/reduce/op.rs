@@ -1,6 +1,9 @@
-//! The operators of a reduction.
+//! The operators of a reduction, those included that are functions of the user's.
 
-use super::{CustomOp, DataType, Element};
+use std::sync::Arc;
+
+use super::{DataType, Element};
+use crate::shm::reduce::OperandAddresses;
 
 /// How the data of several ranks become one.
 ///
@@ -19,8 +22,9 @@ pub enum ReduceOp {
     Max,
     /// Adds, and divides by the number of ranks.
     Avg,
-    /// Multiplies each rank's input by a scalar of that rank, then adds. Where one rank does all of it, as
-    /// [`SwitchChannel::reduce`](crate::comm::SwitchChannel::reduce) does, it multiplies the inputs of all by the scalar that it was called with.
+    /// Multiplies each rank's input by a scalar of that rank, then adds. Where one rank does all of
+    /// it, as [`SwitchChannel::reduce`](crate::comm::SwitchChannel::reduce) does, it multiplies the
+    /// inputs of all by the scalar that it was called with.
     PreMulSum(Scalar),
     /// Calls a function of the user's.
     Custom(CustomOp),
@@ -42,13 +46,13 @@ impl Scalar {
         Self { dtype: T::DATA_TYPE, bytes }
     }
 
-    /// Its type.
+    /// Returns its type.
     #[must_use]
     pub const fn data_type(self) -> DataType {
         self.dtype
     }
 
-    /// Its bytes, then zeros.
+    /// Returns its bytes, then zeros.
     #[must_use]
     pub const fn bytes(self) -> [u8; 8] {
         self.bytes
@@ -59,7 +63,7 @@ impl ReduceOp {
     /// The operators that need nothing but their name.
     pub const PLAIN: [Self; 5] = [Self::Sum, Self::Prod, Self::Min, Self::Max, Self::Avg];
 
-    /// Its name, as nccl-tests spells it; a custom operator's own.
+    /// Returns its name, as nccl-tests spells it; a custom operator's own.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -73,10 +77,11 @@ impl ReduceOp {
         }
     }
 
-    /// A number that ranks compare to see whether they mean the same operator; never changes.
+    /// Returns a number that ranks compare to see whether they mean the same operator; never
+    /// changes.
     ///
-    /// It covers the type of a scalar, which is each rank's own, and of a custom operator the name and the type (but not what the
-    /// function does).
+    /// It covers the type of a scalar, which is each rank's own, and of a custom operator the name
+    /// and the type (but not what the function does).
     #[inline]
     #[must_use]
     pub fn code(&self) -> u64 {
@@ -91,7 +96,7 @@ impl ReduceOp {
         }
     }
 
-    /// The code of an operator that needs nothing but its name.
+    /// Returns the code of an operator that needs nothing but its name.
     #[inline]
     pub(crate) const fn plain_code(&self) -> Option<u32> {
         match self {
@@ -104,7 +109,7 @@ impl ReduceOp {
         }
     }
 
-    /// The bytes of the scalar, where there is one; otherwise zeros.
+    /// Returns the bytes of the scalar, where there is one; otherwise zeros.
     #[inline]
     pub(super) fn scalar_bytes(&self) -> [u8; 8] {
         match self {
@@ -114,7 +119,7 @@ impl ReduceOp {
     }
 }
 
-/// FNV-1a, with the top bit set so that no plain operator's code comes out.
+/// Hashes by FNV-1a, with the top bit set so that no plain operator's code comes out.
 #[cold]
 fn hash(kind: &[u8], dtype: DataType, value: &[u8]) -> u64 {
     const OFFSET: u64 = 0xCBF2_9CE4_8422_2325;
@@ -141,6 +146,97 @@ impl std::str::FromStr for ReduceOp {
     /// Accepts the names of the [`PLAIN`](Self::PLAIN) operators, in either case.
     fn from_str(name: &str) -> Result<Self, UnknownOp> {
         Self::PLAIN.into_iter().find(|op| op.name().eq_ignore_ascii_case(name)).ok_or(UnknownOp)
+    }
+}
+
+/// Bytes that are handed to the function at once: small beside a first-level cache.
+const CHUNK: usize = 2048;
+
+/// Memory for a chunk of any element: aligned for the widest.
+type Chunk = [u64; CHUNK / size_of::<u64>()];
+
+type Function = dyn Fn(&mut [u8], &[u8]) + Send + Sync;
+
+/// An operator that is a function over slices: `accumulator[i] = accumulator[i] op other[i]`.
+///
+/// The function must be associative, and treat each index by itself: slices are cut into chunks. It
+/// need not be commutative. Inputs are combined in the order of the ranks, unless the program has
+/// chosen an [algorithm](crate::collective::Algorithm) that does not keep to that, or registered
+/// one of its own. The function sees copies, never shared memory. Ranks take two custom operators
+/// for the same when name and type agree.
+///
+/// It is one pointer, so that an enum that may hold one is no larger for it.
+#[derive(Clone)]
+pub struct CustomOp(Arc<Definition>);
+
+struct Definition {
+    name: Box<str>,
+    dtype: DataType,
+    function: Box<Function>,
+}
+
+impl CustomOp {
+    /// Makes an operator on elements `T`.
+    pub fn new<T: Element>(name: &str, function: impl Fn(&mut [T], &[T]) + Send + Sync + 'static) -> Self {
+        let function = move |accumulator: &mut [u8], other: &[u8]| {
+            function(bytemuck::cast_slice_mut(accumulator), bytemuck::cast_slice(other));
+        };
+        Self(Arc::new(Definition { name: name.into(), dtype: T::DATA_TYPE, function: Box::new(function) }))
+    }
+
+    /// Returns its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Returns the type of element that it takes.
+    #[must_use]
+    pub fn data_type(&self) -> DataType {
+        self.0.dtype
+    }
+
+    /// Combines all sources into all targets, chunk by chunk.
+    pub(super) fn combine(&self, places: &OperandAddresses<'_>) {
+        let (mut accumulator, mut other): (Chunk, Chunk) = bytemuck::Zeroable::zeroed();
+        for start in (0..places.len()).step_by(CHUNK) {
+            let len = (places.len() - start).min(CHUNK);
+            let accumulator = &mut bytemuck::bytes_of_mut(&mut accumulator)[..len];
+            let other = &mut bytemuck::bytes_of_mut(&mut other)[..len];
+            places.load(0, start, accumulator);
+            for index in 1..places.n_sources() {
+                places.load(index, start, other);
+                (self.0.function)(accumulator, other);
+            }
+            places.store(start, accumulator);
+        }
+    }
+
+    /// Combines the elements in the first `len` bytes of each of `words`, of which there is one at
+    /// least.
+    pub(super) fn combine_words(&self, words: &[u64], len: usize) -> u64 {
+        let (mut accumulator, others) = (words[0], &words[1..]);
+        for other in others {
+            let accumulator = &mut bytemuck::bytes_of_mut(&mut accumulator)[..len];
+            (self.0.function)(accumulator, &bytemuck::bytes_of(other)[..len]);
+        }
+        accumulator
+    }
+}
+
+/// Whether both are clones of one operator.
+impl PartialEq for CustomOp {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl std::fmt::Debug for CustomOp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CustomOp")
+            .field("name", &self.0.name)
+            .field("dtype", &self.0.dtype)
+            .finish_non_exhaustive()
     }
 }
 

@@ -3,6 +3,7 @@
 mod algorithm;
 mod buffers;
 mod operation;
+mod request;
 mod signature;
 
 use crate::error::{Error, Result};
@@ -15,6 +16,7 @@ pub(crate) use algorithm::Choice;
 pub use algorithm::{Algorithm, ChannelKind, UnknownAlgorithm, UnknownChannelKind};
 pub(crate) use buffers::{Input, Output, part, part_mut, shifted};
 pub use operation::Operation;
+pub use request::Request;
 pub use signature::CallSignature;
 
 /// Some elements of a buffer: where the first is, and how many there are.
@@ -106,16 +108,6 @@ impl Call<'_> {
         self.reducer.as_ref().is_some_and(Reducer::is_scaled)
     }
 
-    /// What does it where a table says `algorithm`: another one, where it matters that this passes partial results on: to operators that
-    /// need an order, and to elements that would have to be widened, of whose cost a table knows nothing.
-    pub(crate) fn by_table(&self, algorithm: Algorithm) -> Algorithm {
-        let is_touchy = |reducer: &Reducer| reducer.is_custom() || reducer.data_type().is_short_float();
-        if !algorithm.keeps_rank_order() && self.reducer.as_ref().is_some_and(is_touchy) {
-            return Algorithm::TwoShot;
-        }
-        algorithm
-    }
-
     /// The length of a block in bytes.
     ///
     /// # Errors
@@ -129,6 +121,16 @@ impl Call<'_> {
             len: self.count,
             limit: u64::MAX / size,
         })
+    }
+
+    /// Returns the most bytes that one of `n_members` contributes.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] when it cannot be counted.
+    #[inline]
+    pub(crate) fn input_len(&self, n_members: usize) -> Result<u64> {
+        let (blocks, _) = self.operation.blocks(n_members as u64);
+        Ok(self.block_len()?.saturating_mul(blocks))
     }
 
     /// What all ranks have to agree on.

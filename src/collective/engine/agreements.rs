@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::trace::CallSpan;
-use crate::channel::{MemoryChannel, SetAside};
+use crate::channel::{MemoryChannel, ReservedSlot};
 use crate::collective::call::{CallSignature, ChannelKind, Choice, Operation};
-use crate::collective::execute::cached::Kept;
 use crate::collective::execute::custom::{CustomAlgorithm, Registration};
-use crate::collective::plan::tuning::{CommTable, Table, Tuning};
-use crate::collective::transport::agree_slots;
+use crate::collective::plan::tuning::{Table, Tuning};
+use crate::collective::transport::{NONE_LEFT, NONE_TO_BEGIN_WITH, agree_slots, check_balance};
 use crate::error::{Error, Result};
 
 impl Engine {
@@ -19,7 +18,7 @@ impl Engine {
     /// Those of [`Engine::run`].
     pub(crate) fn announce(&mut self, signature: CallSignature, operation: Operation) -> Result<()> {
         let board = &mut self.members.board;
-        let met = board.meet(signature, operation, [0; 2], &[]);
+        let met = board.meet(signature, operation, &[]);
         board.or_revoke(met)
     }
 
@@ -77,7 +76,7 @@ impl Engine {
         check_balance(told.iter().map(|words| words[0]), NONE_LEFT)
     }
 
-    /// Tells all members `words`, at most [`super::board::INLINE_WORDS`] of them, and returns what each has told: as many.
+    /// Tells all members `words`, at most [`INLINE_WORDS`](crate::collective::rendezvous::post::INLINE_WORDS) of them, and returns what each has told: as many.
     ///
     /// # Errors
     /// Those of [`Engine::run`].
@@ -126,9 +125,9 @@ impl Engine {
         ready: Result<()>,
     ) -> Result<Vec<MemoryChannel>> {
         let members = &mut self.members;
-        let seats = agree_slots::take(members, operation, CallSignature::new(operation), ready)?;
-        let open = |seat: SetAside| MemoryChannel::sit(members.board.fabric(), seat.take());
-        let opened = seats.into_iter().flatten().map(open).collect::<Result<_>>();
+        let slots = agree_slots::take(members, operation, CallSignature::new(operation), ready)?;
+        let open = |slot: ReservedSlot| MemoryChannel::open_at(members.board.context(), slot.take());
+        let opened = slots.into_iter().flatten().map(open).collect::<Result<_>>();
         opened.inspect_err(|_| members.board.revoke())
     }
 
@@ -139,9 +138,7 @@ impl Engine {
     /// [`Engine::run`]. All end the epoch.
     pub(crate) fn tune(&mut self, table: Result<Table>, oversubscribed: bool) -> Result<()> {
         let agreed = self.agree(table, oversubscribed);
-        self.again = Kept::default();
-        self.tuning = agreed.inspect_err(|_| self.members.board.revoke())?;
-        self.table = CommTable::new(&self.tuning, self.members.n_members());
+        self.planner.set_tuning(agreed.inspect_err(|_| self.members.board.revoke())?);
         Ok(())
     }
 
@@ -179,26 +176,7 @@ impl Engine {
                 return Err(Error::AlgorithmMismatch { mine, rank, theirs });
             }
         }
-        self.again = Kept::default();
-        self.customs.set(operation, algorithm);
+        self.planner.register(operation, algorithm);
         Ok(())
-    }
-}
-
-/// What is to hold when all members have come to the end.
-const NONE_LEFT: &str = "none when all ranks leave";
-
-/// What is to hold where all members begin a call over pipes.
-pub(super) const NONE_TO_BEGIN_WITH: &str = "none when all ranks make a call over the same channels";
-
-/// Refuses what must not find messages left in pipes, after all members have told their `balances` ([`Pipework::balance`]): all of
-/// them do.
-///
-/// [`Pipework::balance`]: crate::collective::transport::Pipework::balance
-pub(super) fn check_balance(balances: impl Iterator<Item = u64>, expected: &'static str) -> Result<()> {
-    let name = "the number of messages that were sent and not received";
-    match balances.fold(0, u64::wrapping_add) {
-        0 => Ok(()),
-        value => Err(Error::InvalidArgument { name, value, expected }),
     }
 }

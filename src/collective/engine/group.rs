@@ -104,7 +104,7 @@ impl GroupShare<'_, '_> {
 
 /// Delivers `messages`, in the order of `shares`, and notes them if this rank notes what it does.
 fn deliver_noted(shares: &mut [GroupShare<'_, '_>], messages: &mut [GroupMessages<'_>]) -> Result<()> {
-    let is_noted = shares.iter().any(|share| share.engine.members().board.fabric().recorder().is_some());
+    let is_noted = shares.iter().any(|share| share.engine.members().board.context().recorder().is_some());
     if !is_noted {
         return deliver(shares, messages);
     }

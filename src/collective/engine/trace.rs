@@ -6,20 +6,20 @@ use crate::collective::call::{Call, ChannelKind, Choice, Operation};
 use crate::collective::message::MessageEnd;
 use crate::collective::rendezvous::members::Members;
 use crate::error::Result;
-use crate::trace::{Note, PORT, Recorder, Verb};
+use crate::trace::{PORT, Recorder, TraceSpan, Verb};
 
 /// One call, or one operation that moves no data, while it is executed; nothing where this rank
 /// traces none.
 #[derive(Debug)]
-pub(crate) struct CallSpan(Option<(u64, Note)>);
+pub(crate) struct CallSpan(Option<(u64, TraceSpan)>);
 
 impl CallSpan {
     /// Begins `call`. A call that is done by messages between all is traced as these are delivered.
     #[inline]
     pub(super) fn of_call(members: &Members, call: &Call<'_>) -> Self {
-        match members.board.fabric().recorder() {
+        match members.board.context().recorder() {
             Some(recorder) if call.operation != Operation::AllToAllV => {
-                Self(Some((recorder.now(), note_of(members, call, next_number(members)))))
+                Self(Some((recorder.now(), span_of(members, call, next_number(members)))))
             }
             _ => Self(None),
         }
@@ -27,23 +27,23 @@ impl CallSpan {
 
     /// Begins `operation`, which moves no data of the program's.
     pub(super) fn of_operation(members: &Members, operation: Operation) -> Self {
-        let note = Note::of(Verb::operation(operation as u8)).numbered(next_number(members));
-        Self(members.board.fabric().recorder().map(|recorder| (recorder.now(), note)))
+        let span = TraceSpan::of(Verb::operation(operation as u8)).numbered(next_number(members));
+        Self(members.board.context().recorder().map(|recorder| (recorder.now(), span)))
     }
 
     /// Begins an all-reduce of a word of `len` bytes.
     #[inline]
     pub(crate) fn of_word(members: &Members, len: u64) -> Self {
         let Self(begun) = Self::of_operation(members, Operation::AllReduce);
-        Self(begun.map(|(begun, note)| (begun, note.of_bytes(len))))
+        Self(begun.map(|(begun, span)| (begun, span.of_bytes(len))))
     }
 
     /// Ends the span of what was done in `choice`, and hands on what came of it.
     #[inline(always)]
     pub(crate) fn end<T>(self, members: &Members, choice: Choice, done: Result<T>) -> Result<T> {
-        match (self.0, members.board.fabric().any_recorder()) {
-            (Some((begun, note)), Some(recorder)) => {
-                recorder.ended(begun, note.done_in(code_of(choice)), done)
+        match (self.0, members.board.context().any_recorder()) {
+            (Some((begun, span)), Some(recorder)) => {
+                recorder.ended(begun, span.done_in(code_of(choice)), done)
             }
             _ => done,
         }
@@ -54,22 +54,22 @@ impl CallSpan {
 #[derive(Debug)]
 pub(crate) struct Together {
     begun: Option<u64>,
-    notes: Vec<Note>,
+    spans: Vec<TraceSpan>,
 }
 
 impl Together {
     /// Begins `calls`.
     pub(crate) fn begin(members: &Members, calls: &[Call<'_>]) -> Self {
-        let begun = members.board.fabric().recorder().map(Recorder::now);
-        let notes =
-            begun.map(|_| calls.iter().map(|call| note_of(members, call, next_number(members))).collect());
-        Self { begun, notes: notes.unwrap_or_default() }
+        let begun = members.board.context().recorder().map(Recorder::now);
+        let spans =
+            begun.map(|_| calls.iter().map(|call| span_of(members, call, next_number(members))).collect());
+        Self { begun, spans: spans.unwrap_or_default() }
     }
 
     /// Adds an operation that is done by messages.
     pub(crate) fn add_operation(&mut self, operation: Operation) {
         if self.begun.is_some() {
-            self.notes.push(Note::of(Verb::operation(operation as u8)));
+            self.spans.push(TraceSpan::of(Verb::operation(operation as u8)));
         }
     }
 
@@ -77,31 +77,31 @@ impl Together {
     pub(crate) fn add_message(&mut self, members: &Members, message: &MessageEnd<'_>) {
         if self.begun.is_some() && message.operation().has_peer() {
             let peer = members.ranks().get(message.peer()).copied();
-            let note = Note::of(Verb::operation(message.operation() as u8)).of_bytes(message.len());
-            self.notes.push(peer.map_or(note, |peer| note.with(peer)));
+            let span = TraceSpan::of(Verb::operation(message.operation() as u8)).of_bytes(message.len());
+            self.spans.push(peer.map_or(span, |peer| span.with(peer)));
         }
     }
 
     /// Ends all of them at once, done in `choice`.
     pub(crate) fn end(self, members: &Members, choice: Choice, has_failed: bool) {
-        if let (Some(begun), Some(recorder)) = (self.begun, members.board.fabric().recorder()) {
+        if let (Some(begun), Some(recorder)) = (self.begun, members.board.context().recorder()) {
             let ended = recorder.now();
-            for note in self.notes {
-                recorder.note_until(begun, ended, note.done_in(code_of(choice)).failing(has_failed));
+            for span in self.spans {
+                recorder.record_until(begun, ended, span.done_in(code_of(choice)).failing(has_failed));
             }
         }
     }
 }
 
 #[inline]
-fn note_of(members: &Members, call: &Call<'_>, number: u64) -> Note {
+fn span_of(members: &Members, call: &Call<'_>, number: u64) -> TraceSpan {
     let operation = call.operation;
-    let note = Note::of(Verb::operation(operation as u8)).of_bytes(bytes_of(members, call));
-    let note = if operation.has_peer() { note } else { note.numbered(number) };
+    let span = TraceSpan::of(Verb::operation(operation as u8)).of_bytes(bytes_of(members, call));
+    let span = if operation.has_peer() { span } else { span.numbered(number) };
     if !(operation.has_peer() || operation.has_root()) {
-        return note;
+        return span;
     }
-    members.ranks().get(call.root).map_or(note, |peer| note.with(*peer))
+    members.ranks().get(call.root).map_or(span, |peer| span.with(*peer))
 }
 
 /// How many bytes this member contributes to `call`; as good as none where they cannot be counted, and the call fails.

@@ -9,6 +9,7 @@
 
 use super::widened::{self, widened};
 use crate::collective::call::{Call, Input, Output, shifted};
+use crate::collective::plan::ElementForm;
 use crate::collective::rendezvous::members::Members;
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
@@ -42,15 +43,6 @@ pub(crate) fn run(
         done += chunk.count;
     }
     Ok(())
-}
-
-/// How elements lie in the staging area.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ElementForm {
-    /// As they are.
-    Own,
-    /// As `f32`, where that is what their type is accumulated in.
-    Widened,
 }
 
 /// What is executed of a call, in the staging area.

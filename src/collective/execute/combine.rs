@@ -5,8 +5,8 @@
 //! partial results on know no scalars but their own; what they add is multiplied before ([`staged`](super::chunked)).
 
 use crate::collective::call::{Call, Output, part_mut};
-use crate::collective::rendezvous::board::Post;
 use crate::collective::rendezvous::members::{Members, PerMember};
+use crate::collective::rendezvous::post::Post;
 use crate::error::Result;
 use crate::heap::Region;
 use crate::reduce::{Reducer, Source, Target};
@@ -33,18 +33,6 @@ pub(crate) fn gather_scalars(
         };
         scalars.extend((0..members.n_members()).map(of_member));
     }
-}
-
-/// The scalar in the post of a small call.
-#[inline]
-pub(crate) fn scalar_of_eager(post: Post<'_>) -> u64 {
-    post.places()[1]
-}
-
-/// The scalar in the post of a call that is not small.
-#[inline]
-pub(crate) fn scalar_of_large(post: Post<'_>) -> u64 {
-    post.data(1)
 }
 
 impl Call<'_> {

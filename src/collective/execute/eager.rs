@@ -16,28 +16,16 @@ use arrayvec::ArrayVec;
 
 use super::{combine, eager_checked};
 use crate::collective::call::{Call, CallSignature, Input, Operation, Output, part, part_mut};
+use crate::collective::plan::WORD_LEN;
 use crate::collective::region::EAGER_LEN;
-use crate::collective::rendezvous::board::INLINE_WORDS;
 use crate::collective::rendezvous::members::{Members, PerMember};
+use crate::collective::rendezvous::post::{EagerPost, INLINE_WORDS};
 use crate::error::Result;
 use crate::rank::MAX_RANKS;
 use crate::reduce::{Source, SourcePlace};
 
 /// The most bytes of input that fit into a post.
 pub(crate) const INLINE_LEN: u64 = INLINE_WORDS as u64 * 8;
-
-/// The most bytes that a word holds.
-pub(crate) const WORD_LEN: u64 = 8;
-
-/// The most bytes that a member contributes to `call` among `n_members`.
-///
-/// # Errors
-/// [`crate::Error::OutOfRange`] when it cannot be counted.
-#[inline]
-pub(crate) fn input_len(call: &Call<'_>, n_members: usize) -> Result<u64> {
-    let (blocks, _) = call.operation.blocks(n_members as u64);
-    Ok(call.block_len()?.saturating_mul(blocks))
-}
 
 /// Executes `call`, to which no member contributes more than `len` bytes, at most [`EAGER_LEN`].
 ///
@@ -59,7 +47,7 @@ pub(crate) fn run(
 }
 
 /// The same for a `call` that goes by mail, with which this member posts what it has `told` the others.
-pub(crate) fn run_telling(
+pub(crate) fn run_on_trial(
     members: &mut Members,
     call: &mut Call<'_>,
     signature: CallSignature,
@@ -100,12 +88,14 @@ fn exchange(
 #[inline]
 fn reduce_word(members: &mut Members, call: &mut Call<'_>, signature: CallSignature, len: u64) -> Result<()> {
     let word = call.input_word(members.view(), len)?;
-    members.board.post(signature, [0; 2], &[word]);
+    members.board.post(signature, EagerPost::of(&[word]));
     if matches!(call.output, Output::None) {
         return Ok(());
     }
     let mut words = ArrayVec::<u64, { MAX_RANKS as usize }>::new();
-    members.board.await_each(call.operation, |post| words.push(post.map_or(word, |post| post.data(0))))?;
+    members
+        .board
+        .await_each(call.operation, |post| words.push(post.map_or(word, |post| post.eager().data(0))))?;
     let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
     let result = reducer.combine_words(&words, usize::try_from(len).unwrap_or(0));
     call.write_word(members.view(), result, len)
@@ -125,7 +115,8 @@ fn post_inline(
     if members.is_watched() {
         eager_checked::post_words(members, call, signature, &words[..words_of(len)]);
     } else {
-        members.board.post(signature, [0, combine::own_scalar(call)], &words[..words_of(len)]);
+        let scalar = combine::own_scalar(call);
+        members.board.post(signature, EagerPost { checksum: 0, scalar, data: &words[..words_of(len)] });
     }
     Ok(words)
 }
@@ -144,7 +135,7 @@ fn post_in_slot(
     if members.is_watched() {
         return eager_checked::post_in_slot(members, call, signature, slot, told);
     }
-    members.board.post(signature, [0, combine::own_scalar(call)], told);
+    members.board.post(signature, EagerPost { checksum: 0, scalar: combine::own_scalar(call), data: told });
     Ok(())
 }
 
@@ -204,7 +195,7 @@ fn deliver_among<const N: usize>(
     let sources = &sources[..contributors.len()];
     if call.operation.reduces() {
         let mut scalars = PerMember::new();
-        combine::gather_scalars(members, call, &mut scalars, combine::scalar_of_eager);
+        combine::gather_scalars(members, call, &mut scalars, |post| post.eager().scalar());
         call.combine(members, &scalars, sources)
     } else {
         distribute(members, call, sources.iter().map(|source| source.place), block)
@@ -221,7 +212,7 @@ fn read_posts(
     words: &mut [[u64; INLINE_WORDS]],
 ) {
     for (words, member) in words.iter_mut().zip(contributors) {
-        let post = members.board.post_of(member);
+        let post = members.board.post_of(member).eager();
         let word = |index: usize| if member == members.me() { mine[index] } else { post.data(index) };
         (0..words_of(len)).for_each(|index| words[index] = word(index));
     }

@@ -9,8 +9,8 @@
 use super::combine;
 use super::eager::{INLINE_LEN, contributors, words_of};
 use crate::collective::call::{Call, CallSignature, Input};
-use crate::collective::rendezvous::board::INLINE_WORDS;
 use crate::collective::rendezvous::members::Members;
+use crate::collective::rendezvous::post::{EagerPost, INLINE_WORDS};
 use crate::collective::transport::checksum;
 use crate::collective::transport::pipe::FragmentArrival;
 use crate::error::Result;
@@ -21,13 +21,13 @@ use crate::heap::{HeapPlace, Region};
 #[cold]
 #[inline(never)]
 pub(super) fn post_words(members: &mut Members, call: &Call<'_>, signature: CallSignature, words: &[u64]) {
-    let places = places(members, call, crc32c::crc32c(bytemuck::cast_slice(words)));
+    let checksum = checksum_word(members, crc32c::crc32c(bytemuck::cast_slice(words)));
     // This member's own copy stays as it is.
     let mut posted = [0; INLINE_WORDS];
     let posted = &mut posted[..words.len()];
     posted.copy_from_slice(words);
-    members.board.fabric().spoil(POST, bytemuck::cast_slice_mut(posted));
-    members.board.post(signature, places, posted);
+    members.board.context().spoil(POST, bytemuck::cast_slice_mut(posted));
+    members.board.post(signature, EagerPost { checksum, scalar: combine::own_scalar(call), data: posted });
 }
 
 /// Posts that the input of `call` is in `slot`, with its checksum and what this member has `told`.
@@ -44,14 +44,16 @@ pub(super) fn post_in_slot(
     told: &[u64],
 ) -> Result<()> {
     if matches!(call.input, Input::None) {
-        members.board.post(signature, [0, combine::own_scalar(call)], told);
+        members
+            .board
+            .post(signature, EagerPost { checksum: 0, scalar: combine::own_scalar(call), data: told });
         return Ok(());
     }
     let crc = if members.checksums { checksum::of_call(members, call, 0, slot.len)? } else { 0 };
-    let fabric = members.board.fabric();
-    fabric.damage(POST, HeapPlace { rank: fabric.rank(), offset: slot.offset }, slot.len);
-    let places = places(members, call, crc);
-    members.board.post(signature, places, told);
+    let context = members.board.context();
+    context.damage(POST, HeapPlace { rank: context.rank(), offset: slot.offset }, slot.len);
+    let checksum = checksum_word(members, crc);
+    members.board.post(signature, EagerPost { checksum, scalar: combine::own_scalar(call), data: told });
     Ok(())
 }
 
@@ -68,7 +70,7 @@ pub(super) fn check_inputs(members: &Members, call: &Call<'_>, len: u64) -> Resu
     let is_inline = len <= INLINE_LEN;
     // What is inline this member knows of itself; its mail it reads as the others do.
     for member in contributors(members, call).filter(|member| !is_inline || *member != members.me()) {
-        let post = members.board.post_of(member);
+        let post = members.board.post_of(member).eager();
         let found = if is_inline {
             let words: [u64; INLINE_WORDS] = std::array::from_fn(|index| post.data(index));
             crc32c::crc32c(bytemuck::cast_slice(&words[..words_of(len)]))
@@ -77,11 +79,12 @@ pub(super) fn check_inputs(members: &Members, call: &Call<'_>, len: u64) -> Resu
             members.heap_of(member, slot)?.crc32c(0, slot.offset.get(), slot.len)?
         };
         let from = FragmentArrival { operation: call.operation, member, number: members.board.sequence() };
-        checksum::compare(members, from, post.places()[0], found)?;
+        checksum::compare(members, from, post.checksum(), found)?;
     }
     Ok(())
 }
 
-fn places(members: &Members, call: &Call<'_>, crc: u32) -> [u64; 2] {
-    [if members.checksums { checksum::told(crc) } else { 0 }, combine::own_scalar(call)]
+/// Returns the word of the checksum `crc`, where checksums are taken.
+fn checksum_word(members: &Members, crc: u32) -> u64 {
+    if members.checksums { checksum::told(crc) } else { 0 }
 }

@@ -8,11 +8,12 @@
 
 use arrayvec::ArrayVec;
 
-use super::eager::{INLINE_LEN, WORD_LEN, contributors, distribute, input_len, skipped};
+use super::eager::{INLINE_LEN, contributors, distribute, skipped};
 use crate::collective::call::{Call, CallSignature, Choice, Input, Operation, Output, part, part_mut};
+use crate::collective::plan::WORD_LEN;
 use crate::collective::region::EAGER_LEN;
-use crate::collective::rendezvous::board::{INLINE_WORDS, Post};
 use crate::collective::rendezvous::members::{Members, PerMember, fill};
+use crate::collective::rendezvous::post::{EagerPost, INLINE_WORDS, Post};
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, Region};
 use crate::rank::Rank;
@@ -40,7 +41,7 @@ pub(crate) fn fitting(calls: &[Call<'_>], n_members: usize, oversubscribed: bool
     let data_limit = if n_members > 2 || oversubscribed { EAGER_LEN } else { INLINE_LEN };
     let mut end = 0;
     for (index, call) in (0..).zip(calls.iter().take(MOST)) {
-        end += input_len(call, n_members)?.min(EAGER_LEN).next_multiple_of(ALIGN);
+        end += call.input_len(n_members)?.min(EAGER_LEN).next_multiple_of(ALIGN);
         if end > data_limit || end + (index + 1) * SUMMARY_LEN > EAGER_LEN {
             return Ok(usize::try_from(index).unwrap_or(MOST));
         }
@@ -69,7 +70,7 @@ pub(crate) fn run(members: &mut Members, calls: &mut [Call<'_>], choice: Choice)
     let is_inline = len <= INLINE_LEN;
     let met = members.board.await_each(Operation::Group, |post| {
         if is_inline {
-            let told = |post: Post<'_>| std::array::from_fn(|word| post.data(word));
+            let told = |post: Post<'_>| std::array::from_fn(|word| post.eager().data(word));
             posted.push(post.map_or(mine_inline, told));
         }
     });
@@ -79,7 +80,7 @@ pub(crate) fn run(members: &mut Members, calls: &mut [Call<'_>], choice: Choice)
 
 /// The length of all inputs together.
 fn fused_len(calls: &[Call<'_>], n_members: usize) -> Result<u64> {
-    calls.iter().try_fold(0, |end, call| Ok(end + input_len(call, n_members)?.next_multiple_of(ALIGN)))
+    calls.iter().try_fold(0, |end, call| Ok(end + call.input_len(n_members)?.next_multiple_of(ALIGN)))
 }
 
 /// Where the mail of `member` starts.
@@ -106,7 +107,7 @@ fn post_inline(
     let mut words = [0; INLINE_WORDS];
     let mut at = 0;
     for call in calls {
-        let len = input_len(call, members.n_members())?;
+        let len = call.input_len(members.n_members())?;
         match call.input {
             Input::None => {}
             // A word costs a load and a store only.
@@ -117,7 +118,7 @@ fn post_inline(
         }
         at += len.next_multiple_of(ALIGN);
     }
-    members.board.post(group, [0; 2], &words);
+    members.board.post(group, EagerPost::of(&words));
     Ok(words)
 }
 
@@ -125,13 +126,13 @@ fn post_in_slot(members: &mut Members, calls: &[Call<'_>], group: CallSignature,
     let slot = members.eager_slot(members.me(), EAGER_LEN)?;
     let mut at = data_at;
     for call in calls {
-        let len = input_len(call, members.n_members())?;
+        let len = call.input_len(members.n_members())?;
         if !matches!(call.input, Input::None) {
             call.copy_input(members.view(), 0, members.heap_of(members.me(), slot)?, slot.part(at, len)?)?;
         }
         at += len.next_multiple_of(ALIGN);
     }
-    members.board.post(group, [0; 2], &[]);
+    members.board.post(group, EagerPost::of(&[]));
     Ok(())
 }
 
@@ -144,7 +145,7 @@ fn deliver(
 ) -> Result<()> {
     let mut at = 0;
     for call in calls {
-        let (start, len) = (at, input_len(call, members.n_members())?);
+        let (start, len) = (at, call.input_len(members.n_members())?);
         at += len.next_multiple_of(ALIGN);
         match (&call.output, &call.reducer) {
             (Output::None, _) => {}

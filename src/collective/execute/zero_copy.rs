@@ -11,10 +11,10 @@
 
 use super::combine;
 use crate::collective::call::{Call, Operation, Output, shifted};
-use crate::collective::rendezvous::board::Post;
 use crate::collective::rendezvous::members::{Members, PerMember, fill};
+use crate::collective::rendezvous::post::PostedLarge;
 use crate::error::Result;
-use crate::heap::{HeapOffset, Region};
+use crate::heap::Region;
 use crate::reduce::{Source, SourcePlace, Target};
 use crate::shm::CacheHint;
 
@@ -58,12 +58,12 @@ fn each_from(me: usize, n: usize) -> impl Iterator<Item = usize> {
     (me..n).chain(0..me)
 }
 
-fn input_of(post: Post<'_>, at: u64, len: u64) -> Region {
-    Region::new(shifted(HeapOffset::new(post.places()[0]), at), len)
+fn input_of(post: PostedLarge<'_>, at: u64, len: u64) -> Region {
+    Region::new(shifted(post.input(), at), len)
 }
 
-fn output_of(post: Post<'_>, at: u64, len: u64) -> Region {
-    Region::new(shifted(HeapOffset::new(post.places()[1]), at), len)
+fn output_of(post: PostedLarge<'_>, at: u64, len: u64) -> Region {
+    Region::new(shifted(post.output(), at), len)
 }
 
 /// Combines this member's share of the elements of all inputs into the outputs of `receivers`.
@@ -98,12 +98,12 @@ fn reduce(
         return Ok(());
     }
     let source = |member| {
-        let region = input_of(members.board.post_of(member), input_at + elements.start * size, len);
+        let region = input_of(members.board.post_of(member).large(), input_at + elements.start * size, len);
         let place = SourcePlace::Shared(members.heap_of(member, region)?, region.offset.get());
         Ok(Source { place, fresh: true })
     };
     let target = |member| {
-        let region = output_of(members.board.post_of(member), output_at, len);
+        let region = output_of(members.board.post_of(member).large(), output_at, len);
         Ok(Target::Shared(members.heap_of(member, region)?, region.offset.get()))
     };
     let (mut sources, mut targets) = (PerMember::new(), PerMember::new());
@@ -114,7 +114,7 @@ fn reduce(
         each_from(members.me(), members.n_members()).filter(|to| receivers.contains(to)).map(target),
     )?;
     let mut scalars = PerMember::new();
-    combine::gather_scalars(members, call, &mut scalars, combine::scalar_of_large);
+    combine::gather_scalars(members, call, &mut scalars, |post| post.large().scalar());
     let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
     reducer.combine_for_all(&scalars, &sources, &mut targets, count, most)
 }
@@ -130,8 +130,8 @@ fn push(members: &Members, member: usize, input_at: u64, output_at: u64, len: u6
 }
 
 fn transfer(members: &Members, from: (usize, u64), to: (usize, u64), len: u64) -> Result<()> {
-    let source = input_of(members.board.post_of(from.0), from.1, len);
-    let target = output_of(members.board.post_of(to.0), to.1, len);
+    let source = input_of(members.board.post_of(from.0).large(), from.1, len);
+    let target = output_of(members.board.post_of(to.0).large(), to.1, len);
     if from.0 == to.0 && source == target {
         return Ok(());
     }

@@ -86,7 +86,7 @@ impl PairDeadlock {
 
 /// Has `member` look around.
 fn wake(batch: &MessageQueues<'_, '_>, member: usize) {
-    batch.members.message_park(member).wake(batch.members.board.fabric().kernel());
+    batch.members.message_park(member).wake(batch.members.board.context().kernel());
 }
 
 /// The peers with which messages of one direction only are left in `batch`.

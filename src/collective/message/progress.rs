@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use super::{InPlaceBlock, MessageEnd};
-use crate::channel::Fabric;
+use crate::channel::RankContext;
 use crate::collective::call::{CallSignature, ChannelKind};
 use crate::collective::rendezvous::members::Members;
 use crate::collective::transport::Pipework;
@@ -73,7 +73,7 @@ fn deliver_all(batches: &mut [MessageQueues<'_, '_>]) -> Result<()> {
 /// Waits until something has moved. A short wait is spent right here: the way into a long one and back takes as long as a message.
 #[inline]
 fn await_move(batches: &mut [MessageQueues<'_, '_>]) -> Result<()> {
-    let Some(policy) = batches.first().map(|batch| batch.members.board.fabric().policy()) else {
+    let Some(policy) = batches.first().map(|batch| batch.members.board.context().policy()) else {
         return Ok(());
     };
     let mut failed = Ok(());
@@ -101,18 +101,18 @@ fn wait(batches: &mut [MessageQueues<'_, '_>]) -> Result<()> {
     let first = batches.iter().find_map(|batch| batch.first().map(|message| (batch.members, message)));
     let Some((members, message)) = first else { return Ok(()) };
     let operation = message.operation();
-    let (peer, fabric) = (members.ranks()[message.peer()], members.board.fabric());
+    let (peer, context) = (members.ranks()[message.peer()], members.board.context());
     let batches = RefCell::new(batches);
     let deadlock = PairDeadlock::default();
-    let watch = PeersWatch { fabric, batches: &batches, suspect: Cell::new(None), deadlock: &deadlock };
-    let waiting: Waiting<'_, _, _> = fabric.waiting(&watch);
+    let watch = PeersWatch { context, batches: &batches, suspect: Cell::new(None), deadlock: &deadlock };
+    let waiting: Waiting<'_, _, _> = context.waiting(&watch);
     let poll = || match advance(&mut batches.borrow_mut()) {
         Ok(false) => None,
         moved => Some(moved.map(drop)),
     };
     let waited = wait_until(&waiting, members.message_park(members.me()), poll);
     deadlock.end(&batches.borrow());
-    waited.unwrap_or_else(|stop| Err(fabric.error(&waiting, stop, operation.name(), Some(peer))))
+    waited.unwrap_or_else(|stop| Err(context.error(&waiting, stop, operation.name(), Some(peer))))
 }
 
 /// What `error` is about, if it is about a disagreement in any communicator.
@@ -125,7 +125,7 @@ fn explain(batches: &[MessageQueues<'_, '_>], error: Error) -> Error {
 /// Watches the epoch, and whether the peers of all messages that are not done live, have not left, and are not in another call
 /// in which they wait for this member in turn.
 struct PeersWatch<'w, 'b, 'r, 'a> {
-    fabric: &'w Fabric,
+    context: &'w RankContext,
     /// Borrowed by turns: the wait looks at its watch when it does not poll.
     batches: &'w RefCell<&'b mut [MessageQueues<'r, 'a>]>,
     /// The number of a batch, and of a peer that was found in another call at the last look.
@@ -148,11 +148,11 @@ impl PeersWatch<'_, '_, '_, '_> {
         let (_, batch, message) = found?;
         if self.suspect.replace(suspect) != suspect {
             // As if there were a message.
-            batch.members.message_park(batch.members.me()).wake(self.fabric.kernel());
+            batch.members.message_park(batch.members.me()).wake(self.context.kernel());
             return None;
         }
         batch.members.board.report_to_all(message.signature());
-        self.fabric.watch(None).check()
+        self.context.watch(None).check()
     }
 }
 
@@ -160,7 +160,7 @@ impl PeersWatch<'_, '_, '_, '_> {
     /// Ends the epoch when a peer waits for a message of this member that waits for one of that peer.
     fn deadlocked(&self) -> Option<Stop> {
         self.deadlock.look(&self.batches.borrow())?;
-        self.fabric.watch(None).check()
+        self.context.watch(None).check()
     }
 }
 
@@ -174,7 +174,7 @@ impl Watch for PeersWatch<'_, '_, '_, '_> {
             open.find_map(|message| board.check_member(message.peer())).or_else(at_barrier)
         };
         let peers = || self.batches.borrow().iter().find_map(of_batch);
-        self.fabric
+        self.context
             .watch(None)
             .check()
             .or_else(peers)
@@ -183,16 +183,16 @@ impl Watch for PeersWatch<'_, '_, '_, '_> {
     }
 
     fn bell(&self) -> Option<SleepWord<'_>> {
-        Some(self.fabric.world().revocation().bell())
+        Some(self.context.mapped().revocation().bell())
     }
 
     fn begin(&self, since: Duration) {
         self.deadlock.begin(&self.batches.borrow());
-        self.fabric.activity().begin_wait(&self.wait(), since);
+        self.context.activity().begin_wait(&self.wait(), since);
     }
 
     fn end(&self, since: Duration, stop: Option<Stop>) {
-        self.fabric.tell_end(&self.wait(), since, stop);
+        self.context.tell_end(&self.wait(), since, stop);
     }
 }
 

@@ -36,7 +36,7 @@ const COPIED_UP_TO: u64 = 64 << 10;
 /// Whether a message of `len` bytes in the heap is lent.
 #[inline]
 fn uses_get(members: &Members, len: u64) -> bool {
-    let is_oversubscribed = members.board.fabric().oversubscribed();
+    let is_oversubscribed = members.board.context().oversubscribed();
     len >= GET_FROM && (!is_oversubscribed || len > COPIED_UP_TO.min(PIPE_SLOTS * capacity(members)))
 }
 

@@ -26,14 +26,10 @@
 
 use std::time::Instant;
 
-pub(crate) use super::short::Shorts;
-pub(crate) use super::trials::Route;
-use super::trials::{Lengths, Trials};
+use super::trials::{Lengths, Route, Trials};
 use arrayvec::ArrayVec;
 
 use crate::collective::call::{Call, CallSignature, Operation};
-use crate::collective::rendezvous::buffers;
-use crate::collective::rendezvous::members::Members;
 use crate::shm::CacheHint;
 use crate::shm::copy::fills_cache;
 
@@ -138,37 +134,39 @@ impl MeasuredRoutes {
         known.map_or(Route::First, |kind| kind.trials.route())
     }
 
-    /// Whether `call`, which all members have posted with buffers in the heap and [`foreseen`](Self::foresee), takes the scratch; `None`
-    /// where nothing is tried out.
-    pub(crate) fn pick(
+    /// Picks the route of a call with buffers in the heap, of which `route` was foreseen and the members' durations are at most `longest`;
+    /// `None` where nothing is tried out.
+    pub(super) fn pick(
         &mut self,
-        members: &Members,
         foreseen: Option<Route>,
         signature: CallSignature,
         len: u64,
-    ) -> Option<bool> {
+        longest: impl FnOnce() -> Option<u64>,
+    ) -> Option<Route> {
         let foreseen = foreseen?;
         let class = CallClass::new(RoutePair::Heap, signature, len);
-        Some(self.next_of(members, class, len, Some(foreseen))? == Route::Second)
+        self.next(class, len, longest()?, Some(foreseen))
     }
 
-    /// Whether results of `call`, of which all members know that not all of its buffers are in the heap, and to which all contribute `len`
-    /// bytes, will be read before they are driven out of the cache; `None` where nothing is tried out.
-    pub(crate) fn pick_results(
+    /// Picks how results of `call` are stored, of which all members know that not all of its buffers are in the heap, and to which all `n`
+    /// contribute `len` bytes; `None` where nothing is tried out.
+    pub(super) fn pick_hint(
         &mut self,
-        members: &Members,
         call: &Call<'_>,
         signature: CallSignature,
         len: u64,
+        n: u64,
+        longest: impl FnOnce() -> Option<u64>,
     ) -> Option<CacheHint> {
-        let all = len.saturating_mul(members.n_members() as u64);
+        let all = len.saturating_mul(n);
         if call.operation != Operation::AllReduce || !TRIED.contains(&all) {
             return None;
         }
         // Nothing of it is staged in one way or the other.
         self.prestaged = 0;
         // Counted on all members alike, whatever each of them knows of its caches.
-        let route = self.next_of(members, CallClass::new(RoutePair::Ordinary, signature, len), len, None)?;
+        let class = CallClass::new(RoutePair::Ordinary, signature, len);
+        let route = self.next(class, len, longest()?, None)?;
         Some(results(all, route, fills_cache))
     }
 
@@ -180,28 +178,9 @@ impl MeasuredRoutes {
         done
     }
 
-    /// Does `work`, the call that was picked, and keeps how long it takes.
-    pub(crate) fn time<T>(&mut self, work: impl FnOnce() -> T) -> T {
-        let start = Instant::now();
-        let done = work();
-        self.last_duration = since(start).saturating_add(self.prestaged).min(UNTRIED - 1);
-        done
-    }
-
-    /// The route of a call of `len` bytes, which all have posted. In place there is only one.
-    fn next_of(
-        &mut self,
-        members: &Members,
-        class: CallClass,
-        len: u64,
-        foreseen: Option<Route>,
-    ) -> Option<Route> {
-        if members.n_members() == 1 || buffers::some_are_in_place(members) {
-            return None;
-        }
-        let longest =
-            (0..members.n_members()).map(|member| members.board.post_of(member).data(TOLD)).max()?;
-        self.next(class, len, longest, foreseen)
+    /// Keeps how long the call took that was picked, which began `then`.
+    pub(super) fn keep_duration(&mut self, then: Instant) {
+        self.last_duration = since(then).saturating_add(self.prestaged).min(UNTRIED - 1);
     }
 
     /// The route of a call of `len` bytes, when the last one took `longest`: what was foreseen before that was known, if it was.
@@ -268,9 +247,6 @@ fn results(all: u64, route: Route, fills_cache: impl Fn(u64) -> bool) -> CacheHi
     let is_past = fills_cache(all) && (fills_cache(all / SURELY) || route == Route::First);
     if is_past { CacheHint::Bypass } else { CacheHint::Keep }
 }
-
-/// The word of a post's data that tells how long the last call took.
-const TOLD: usize = 2;
 
 #[cfg(test)]
 mod tests {

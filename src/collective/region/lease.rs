@@ -16,7 +16,7 @@
 use std::sync::Arc;
 
 use super::CommLayout;
-use crate::channel::Fabric;
+use crate::channel::RankContext;
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
 use crate::rank::Rank;
@@ -38,7 +38,7 @@ pub(crate) trait RegionOwner: std::fmt::Debug + Send + Sync {
 /// One member's hold on the regions of all. To be dropped after everything that may touch them.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    fabric: Arc<Fabric>,
+    context: Arc<RankContext>,
     owner: Arc<dyn RegionOwner>,
     region: Region,
     park: CellRef<ParkCell>,
@@ -56,7 +56,7 @@ impl Lease {
     /// # Errors
     /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a region can be.
     pub(crate) fn new(
-        fabric: &Arc<Fabric>,
+        context: &Arc<RankContext>,
         ranks: &[Rank],
         bases: &[HeapOffset],
         me: usize,
@@ -64,17 +64,18 @@ impl Lease {
     ) -> Result<Self> {
         let n_members = ranks.len() as u64;
         let layout = CommLayout::new(n_members);
-        let view = fabric.heap().view();
-        let word = |leaver, base| Ok(layout.part(base, layout.departure(leaver), 128)?.offset);
+        let view = context.heap().view();
+        let word =
+            |leaver, base| layout.part(base, layout.departure(leaver), 128).map(|region| region.offset);
         let mine = ranks.iter().zip(bases).map(|(&rank, &base)| view.cell(rank, word(me as u64, base)?));
         let park = layout.part(bases[0], CommLayout::PARK, 128)?.offset;
         Ok(Self {
             mine: mine.collect::<Result<_>>()?,
             theirs: view.cells(ranks[me], word(0, bases[me])?, n_members)?,
             park: view.cell(ranks[0], park)?,
-            message_parks: ranks.iter().map(|&rank| fabric.world().cells(rank).message_park()).collect(),
+            message_parks: ranks.iter().map(|&rank| context.mapped().cells(rank).message_park()).collect(),
             region: Region::new(bases[me], layout.len()),
-            fabric: Arc::clone(fabric),
+            context: Arc::clone(context),
             owner,
         })
     }
@@ -88,12 +89,12 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.fabric.world().life(self.fabric.rank()).mark_lost(self.fabric.kernel());
+            self.context.mapped().life(self.context.rank()).mark_lost(self.context.kernel());
             return;
         }
         self.mine.iter().for_each(|word| word.publish(LEFT));
-        self.park.wake(self.fabric.kernel());
-        self.message_parks.iter().for_each(|park| park.wake(self.fabric.kernel()));
+        self.park.wake(self.context.kernel());
+        self.message_parks.iter().for_each(|park| park.wake(self.context.kernel()));
         self.mine.iter().for_each(|word| word.publish(GONE));
         self.owner.take_back(self.region, self.theirs.clone());
     }

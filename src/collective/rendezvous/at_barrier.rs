@@ -12,7 +12,7 @@
 //! Ranks call the same in the same order, so either is a mistake for certain. It takes that a rank arrives only when all operations
 //! that it has begun are done, wherever they are executed.
 
-use crate::channel::Fabric;
+use crate::channel::RankContext;
 use crate::collective::call::{CallSignature, Operation};
 use crate::rank::Rank;
 use crate::shm::CellSlice;
@@ -27,9 +27,9 @@ pub(crate) struct AtBarrier {
 }
 
 impl AtBarrier {
-    pub(crate) fn new(fabric: &Fabric) -> Self {
-        let control = fabric.world().control();
-        Self { arrivals: control.barrier().0, proposals: control.agreement(), me: fabric.rank() }
+    pub(crate) fn new(context: &RankContext) -> Self {
+        let control = context.mapped().control();
+        Self { arrivals: control.barrier().0, proposals: control.agreement(), me: context.rank() }
     }
 
     /// The call in which `rank` has arrived at the meeting that this rank comes to next.

@@ -21,8 +21,9 @@ use super::at_barrier::AtBarrier;
 use super::deadlock::DeadlockNotices;
 use super::history::CallWithHistory;
 use super::mismatch_report::MismatchReports;
+use super::post::{EagerPost, HEAD, LargePost, Post};
 use super::waiting::WaitsFor;
-use crate::channel::Fabric;
+use crate::channel::RankContext;
 use crate::collective::call::{CallSignature, Operation};
 use crate::collective::region::{CommLayout, LAP, TURNS};
 use crate::error::Result;
@@ -31,38 +32,10 @@ use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{ParkCell, PostCell, ProgressCell, spin_until};
 
-/// The words of a post that come before its data: signature, and where the input and the output are.
-const HEAD: usize = 4;
-
-/// The words of a post that can hold data.
-pub(crate) const INLINE_WORDS: usize = crate::sync::POST_WORDS - HEAD;
-
-/// What one member has posted.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Post<'a>(pub(super) &'a PostCell);
-
-impl Post<'_> {
-    pub(super) fn call(self) -> CallWithHistory {
-        CallWithHistory([self.0.word(0), self.0.word(1)])
-    }
-
-    /// The two words about its buffers, whatever the operation takes them for. To be checked before use.
-    #[inline]
-    pub(crate) fn places(self) -> [u64; 2] {
-        [self.0.word(2), self.0.word(3)]
-    }
-
-    /// Word number `index` of the data.
-    #[inline]
-    pub(crate) fn data(self, index: usize) -> u64 {
-        self.0.word(HEAD + index)
-    }
-}
-
 /// One member's side of the board.
 #[derive(Debug)]
 pub(crate) struct CallBoard {
-    pub(super) fabric: Arc<Fabric>,
+    pub(super) context: Arc<RankContext>,
     pub(super) ranks: Arc<[Rank]>,
     pub(super) me: usize,
     pub(super) posts: Vec<CellSlice<PostCell>>,
@@ -101,14 +74,14 @@ impl CallBoard {
     /// # Errors
     /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base that is not where a region can be.
     pub(crate) fn new(
-        fabric: &Arc<Fabric>,
+        context: &Arc<RankContext>,
         ranks: &Arc<[Rank]>,
         bases: &[HeapOffset],
         me: usize,
         departures: CellSlice<ProgressCell>,
     ) -> Result<Self> {
         let layout = CommLayout::new(ranks.len() as u64);
-        let view = fabric.heap().view();
+        let view = context.heap().view();
         let both = || ranks.iter().zip(bases);
         let at = |base: HeapOffset, at, len| layout.part(base, at, len).map(|region| region.offset);
         let posts = both()
@@ -119,14 +92,14 @@ impl CallBoard {
             .collect::<Result<_>>()?;
         let park = view.cell(ranks[0], at(bases[0], CommLayout::PARK, 8)?)?;
         let mismatch_reports = MismatchReports::new(view, ranks, bases, me)?;
-        let waits_for = WaitsFor::new(fabric, ranks, bases, me)?;
+        let waits_for = WaitsFor::new(context, ranks, bases, me)?;
         let notices = DeadlockNotices::new(view, ranks, bases, me)?;
         // Last, since what is shown is to be hidden again by drop.
-        let held = fabric.world().hold_boards();
-        fabric.activity().show_board(bases[me].get());
+        let held = context.mapped().hold_boards();
+        context.activity().show_board(bases[me].get());
         drop(held);
         Ok(Self {
-            fabric: Arc::clone(fabric),
+            context: Arc::clone(context),
             ranks: Arc::clone(ranks),
             me,
             posts,
@@ -193,7 +166,7 @@ impl CallBoard {
         Ok(())
     }
 
-    /// Begins the next operation, posts what this member does, and waits until all members have posted the same call.
+    /// Begins the next operation, posts `words`, and waits until all members have posted the same call.
     ///
     /// # Errors
     /// Those of [`CallBoard::await_post`].
@@ -201,29 +174,39 @@ impl CallBoard {
         &mut self,
         signature: CallSignature,
         operation: Operation,
-        places: [u64; 2],
-        data: &[u64],
+        words: &[u64],
     ) -> Result<()> {
         self.begin(operation)?;
-        self.post(signature, places, data);
+        self.post(signature, EagerPost::of(words));
         self.await_posts(operation)
     }
 
-    /// Posts what this member does: `signature`, where its buffers are, and `data`.
+    /// Posts an eager call.
     // In line whoever calls it: how many words there are is known there as a rule.
     #[inline(always)]
-    pub(crate) fn post(&mut self, signature: CallSignature, places: [u64; 2], data: &[u64]) {
+    pub(crate) fn post(&mut self, signature: CallSignature, post: EagerPost<'_>) {
         let call = CallWithHistory::new(signature, self.history);
+        let (head, data) = post.to_words();
         self.keep(call);
-        self.put_up(call, places, data);
+        self.put_up(call, head, data);
     }
 
     /// Posts as [`CallBoard::post`] does, and keeps its own books only when the others can read it: quicker where they all wait for
     /// it, slower where one of them goes on at once.
     #[inline(always)]
-    pub(crate) fn post_first(&mut self, signature: CallSignature, places: [u64; 2], data: &[u64]) {
+    pub(crate) fn post_first(&mut self, signature: CallSignature, post: EagerPost<'_>) {
         let call = CallWithHistory::new(signature, self.history);
-        self.put_up(call, places, data);
+        let (head, data) = post.to_words();
+        self.put_up(call, head, data);
+        self.keep(call);
+    }
+
+    /// Posts a call that is not eager, and keeps its own books afterwards.
+    #[inline(always)]
+    pub(crate) fn post_large(&mut self, signature: CallSignature, post: LargePost) {
+        let call = CallWithHistory::new(signature, self.history);
+        let (head, data) = post.to_words();
+        self.put_up(call, head, &data);
         self.keep(call);
     }
 
@@ -236,10 +219,10 @@ impl CallBoard {
     }
 
     #[inline(always)]
-    fn put_up(&self, call: CallWithHistory, places: [u64; 2], data: &[u64]) {
-        let head: [u64; HEAD] = [call.0[0], call.0[1], places[0], places[1]];
+    fn put_up(&self, call: CallWithHistory, own: [u64; 2], data: &[u64]) {
+        let head: [u64; HEAD] = [call.0[0], call.0[1], own[0], own[1]];
         self.posts[self.me][self.turn_index()].post(self.sequence, head, data);
-        self.park.wake(self.fabric.kernel());
+        self.park.wake(self.context.kernel());
     }
 
     /// Has the cache line of the next post brought here while the answer to this one is under way: worth it where the next operation
@@ -265,7 +248,7 @@ impl CallBoard {
         let cell = &self.posts[member][turn];
         // A short wait is spent right here: the way back out of a long one takes as long as a post takes to arrive.
         let shows = || cell.shows(self.sequence);
-        if !shows() && !spin_until(self.fabric.policy(), shows) {
+        if !shows() && !spin_until(self.context.policy(), shows) {
             self.await_sequence(member, self.sequence, operation)?;
         }
         let post = Post(cell);
@@ -310,7 +293,7 @@ impl CallBoard {
     #[inline]
     pub(crate) fn done(&self) {
         self.progress[self.me].publish(self.sequence);
-        self.park.wake(self.fabric.kernel());
+        self.park.wake(self.context.kernel());
     }
 
     /// Tells that this member has taken a step of the current operation, and returns the step's number: operations in
@@ -361,7 +344,7 @@ impl CallBoard {
     pub(crate) fn await_done(&self, member: usize, operation: Operation) -> Result<()> {
         let cell = &self.progress[member];
         let is_done = || cell.has_reached(self.sequence);
-        if is_done() || spin_until(self.fabric.policy(), is_done) {
+        if is_done() || spin_until(self.context.policy(), is_done) {
             return Ok(());
         }
         self.wait(member, operation, is_done)
@@ -379,7 +362,7 @@ impl CallBoard {
     /// Wakes the members that wait.
     #[inline]
     pub(crate) fn wake(&self) {
-        self.park.wake(self.fabric.kernel());
+        self.park.wake(self.context.kernel());
     }
 
     /// What this member and others tell each other of waits for messages between them.
@@ -388,8 +371,8 @@ impl CallBoard {
     }
 
     /// What the channels of this member stand on.
-    pub(crate) fn fabric(&self) -> &Arc<Fabric> {
-        &self.fabric
+    pub(crate) fn context(&self) -> &Arc<RankContext> {
+        &self.context
     }
 
     /// Ends the epoch when `done` is an error: peers that come later would take what this member has posted for valid, and what
@@ -409,7 +392,7 @@ impl CallBoard {
     /// Ends the epoch: the members cannot go on together.
     #[cold]
     pub(crate) fn revoke(&self) {
-        self.fabric.abort();
+        self.context.abort();
     }
 
     #[inline]

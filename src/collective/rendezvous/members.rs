@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 
 use super::board::CallBoard;
-use crate::channel::{Fabric, MemoryChannel};
+use crate::channel::{MemoryChannel, RankContext};
 use crate::collective::call::{CallSignature, Operation};
 use crate::collective::region::lease::{Lease, RegionOwner};
 use crate::collective::region::{CommLayout, EAGER_LEN, PIPE_SLOTS, STAGING_LEN};
@@ -41,21 +41,21 @@ impl Members {
     /// [`Error::OutOfRange`] and [`Error::Misaligned`] for a base where there can be no region; [`Error::InvalidArgument`]
     /// when this rank is not a member.
     pub(crate) fn new(
-        fabric: &Arc<Fabric>,
+        context: &Arc<RankContext>,
         ranks: Arc<[Rank]>,
         bases: Vec<HeapOffset>,
         owner: Arc<dyn RegionOwner>,
     ) -> Result<(Self, Lease)> {
-        let me = ranks.iter().position(|&rank| rank == fabric.rank()).ok_or(Error::InvalidArgument {
+        let me = ranks.iter().position(|&rank| rank == context.rank()).ok_or(Error::InvalidArgument {
             name: "rank",
-            value: fabric.rank().get().into(),
+            value: context.rank().get().into(),
             expected: "a member of the communicator",
         })?;
         let layout = CommLayout::new(ranks.len() as u64);
-        let lease = Lease::new(fabric, &ranks, &bases, me, owner)?;
-        let board = CallBoard::new(fabric, &ranks, &bases, me, lease.departures().clone())?;
-        let parks = ranks.iter().map(|&rank| fabric.world().cells(rank).message_park()).collect();
-        let (view, checksums) = (fabric.heap().view().clone(), fabric.takes_checksums());
+        let lease = Lease::new(context, &ranks, &bases, me, owner)?;
+        let board = CallBoard::new(context, &ranks, &bases, me, lease.departures().clone())?;
+        let parks = ranks.iter().map(|&rank| context.mapped().cells(rank).message_park()).collect();
+        let (view, checksums) = (context.heap().view().clone(), context.takes_checksums());
         Ok((Self { ranks, me, bases, layout, view, parks, checksums, board }, lease))
     }
 
@@ -68,10 +68,10 @@ impl Members {
     /// Whether somebody looks at what this member does, or strikes it: checksums are taken, or faults planned.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
-        self.checksums || self.board.fabric().is_faulty()
+        self.checksums || self.board.context().is_faulty()
     }
 
-    /// Tells all members `words`, at most [`super::board::INLINE_WORDS`] of them, and returns what each has told: as many.
+    /// Tells all members `words`, at most [`super::post::INLINE_WORDS`] of them, and returns what each has told: as many.
     /// `signature` says what they agree on by this; how many words there are is compared, too, as nobody has written more.
     ///
     /// # Errors
@@ -82,9 +82,9 @@ impl Members {
         signature: CallSignature,
         words: &[u64],
     ) -> Result<Vec<Vec<u64>>> {
-        let met = self.board.meet(signature.of_words(words.len()), operation, [0; 2], words);
+        let met = self.board.meet(signature.of_words(words.len()), operation, words);
         self.board.or_revoke(met)?;
-        let told = |member| (0..words.len()).map(|index| self.board.post_of(member).data(index)).collect();
+        let told = |member| (0..words.len()).map(|index| self.board.post_of(member).word(index)).collect();
         Ok((0..self.n_members()).map(told).collect())
     }
 
@@ -205,7 +205,7 @@ impl Members {
             self.view.cell(self.ranks[receiver], at)
         };
         let (outbound, inbound) = (semaphore(member, self.me)?, semaphore(self.me, member)?);
-        Ok(MemoryChannel::over(self.board.fabric(), self.ranks[member], outbound, inbound))
+        Ok(MemoryChannel::over(self.board.context(), self.ranks[member], outbound, inbound))
     }
 }
 

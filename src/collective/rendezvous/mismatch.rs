@@ -1,7 +1,8 @@
 //! What a member finds out, and says, when members are in different calls.
 
-use super::board::{CallBoard, Post, index};
+use super::board::{CallBoard, index};
 use super::history::CallWithHistory;
+use super::post::Post;
 use crate::collective::call::{CallSignature, Operation};
 use crate::collective::region::LAP;
 use crate::error::{Error, Result};
@@ -32,14 +33,14 @@ impl CallBoard {
     /// The circle in which this member, in the call `mine`, and others have waited for each other, as it seems, until the deadline of one of
     /// them. A message that was lost looks the same: none is, unless that is asked for.
     fn circle(&self, mine: CallSignature, error: &Error) -> Option<Error> {
-        let fabric = &self.fabric;
-        if fabric.is_faulty() {
+        let context = &self.context;
+        if context.is_faulty() {
             return None;
         }
-        let circle = |report: &Report| report.circle(fabric.rank());
+        let circle = |report: &Report| report.circle(context.rank());
         let (rank, theirs) = match error {
             Error::Timeout { report, .. } => circle(report.as_deref()?)?,
-            _ => circle(&Report::of(fabric.world()).ok().filter(Report::has_timed_out)?)?,
+            _ => circle(&Report::of(context.mapped()).ok().filter(Report::has_timed_out)?)?,
         };
         (theirs != mine).then_some(Error::CallMismatch { mine, rank, theirs })
     }

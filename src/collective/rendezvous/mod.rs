@@ -8,5 +8,6 @@ pub(crate) mod history;
 pub(crate) mod members;
 pub(crate) mod mismatch;
 pub(crate) mod mismatch_report;
+pub(crate) mod post;
 pub(crate) mod progress;
 pub(crate) mod waiting;

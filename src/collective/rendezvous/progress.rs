@@ -18,7 +18,7 @@ impl CallBoard {
     /// as it knows.
     pub(crate) fn report_posted(&mut self, signature: CallSignature, len: u64) {
         self.report_choice(signature);
-        self.fabric.activity().count_operation(len);
+        self.context.activity().count_operation(len);
     }
 
     /// Tells that this member has delivered all messages of a batch.
@@ -34,7 +34,7 @@ impl CallBoard {
 
     fn report_as(&mut self, number: u64, signature: CallSignature) {
         let number = *self.reported_call.get_or_insert(number);
-        self.fabric.activity().begin_operation(signature.words(), number);
+        self.context.activity().begin_operation(signature.words(), number);
     }
 
     /// How many operations the caller has begun here.
@@ -51,7 +51,7 @@ impl CallBoard {
     /// Tells that the operation is over.
     pub(crate) fn report_done(&mut self) {
         if self.reported_call.take().is_some() {
-            self.fabric.activity().end_operation();
+            self.context.activity().end_operation();
         }
     }
 
@@ -59,9 +59,9 @@ impl CallBoard {
     pub(crate) fn report_end_of_several(&mut self, is_done: bool) {
         let Some(number) = self.reported_call else { return };
         self.count_inner_steps(self.number().saturating_sub(number));
-        match (is_done, self.fabric.world().revocation().read()) {
+        match (is_done, self.context.mapped().revocation().read()) {
             (true, _) => {
-                self.fabric.activity().count_operation(0);
+                self.context.activity().count_operation(0);
                 self.report_done();
             }
             (false, None) => self.report_refused(),
@@ -79,7 +79,7 @@ impl CallBoard {
     /// Tells that all members have refused the operation.
     pub(crate) fn report_refused(&mut self) {
         if self.reported_call.take().is_some() {
-            self.fabric.activity().drop_operation();
+            self.context.activity().drop_operation();
         }
     }
 
@@ -97,7 +97,7 @@ impl CallBoard {
 
 impl Drop for CallBoard {
     fn drop(&mut self) {
-        let _held = self.fabric.world().hold_boards();
-        self.fabric.activity().hide_board(self.base.get(), self.number());
+        let _held = self.context.mapped().hold_boards();
+        self.context.activity().hide_board(self.base.get(), self.number());
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::board::{CallBoard, index};
-use crate::channel::Fabric;
+use crate::channel::RankContext;
 use crate::collective::call::{CallSignature, Operation};
 use crate::collective::region::lease::LEFT;
 use crate::collective::region::{CommLayout, cells_between};
@@ -46,9 +46,9 @@ impl CallBoard {
         let rank = self.ranks[member];
         let watch = self.watch(member, operation);
         watch.unannounced.set(Some(sequence));
-        let waiting: Waiting<'_, _, _> = self.fabric.waiting(&watch);
+        let waiting: Waiting<'_, _, _> = self.context.waiting(&watch);
         wait_until(&waiting, &self.park, || poll().then_some(())).map_err(|stop| {
-            let error = self.fabric.error(&waiting, stop, operation.name(), Some(rank));
+            let error = self.context.error(&waiting, stop, operation.name(), Some(rank));
             self.explain(self.call(operation), error)
         })
     }
@@ -58,7 +58,7 @@ impl CallBoard {
     /// # Errors
     /// Those of [`CallBoard::await_post`], as a wait that began now would have them.
     pub(crate) fn check_epoch(&self, operation: Operation) -> Result<()> {
-        let checked = self.fabric.check(operation.name());
+        let checked = self.context.check(operation.name());
         checked.map_err(|error| self.explain(self.call(operation), error))
     }
 
@@ -66,14 +66,14 @@ impl CallBoard {
     pub(crate) fn check_member(&self, member: usize) -> Option<Stop> {
         let rank = self.ranks[member];
         let left = || self.departures[member].has_reached(LEFT).then_some(Stop::PeerLost(rank));
-        self.fabric.watch(Some(rank)).check().or_else(left)
+        self.context.watch(Some(rank)).check().or_else(left)
     }
 
     /// Why a wait for any member is in vain, if one is elsewhere: the epoch ends then.
     pub(crate) fn check_barrier(&self) -> Option<Stop> {
         let (rank, theirs) = self.member_at_barrier()?;
         self.end_by_mismatch(rank, self.last_posted(), theirs);
-        self.fabric.watch(None).check()
+        self.context.watch(None).check()
     }
 
     fn watch(&self, member: usize, operation: Operation) -> MemberWatch<'_> {
@@ -107,15 +107,15 @@ impl Watch for MemberWatch<'_> {
     }
 
     fn bell(&self) -> Option<SleepWord<'_>> {
-        Some(self.board.fabric.world().revocation().bell())
+        Some(self.board.context.mapped().revocation().bell())
     }
 
     fn begin(&self, since: Duration) {
-        self.board.fabric.activity().begin_wait(&self.wait(), since);
+        self.board.context.activity().begin_wait(&self.wait(), since);
     }
 
     fn end(&self, since: Duration, stop: Option<Stop>) {
-        self.board.fabric.tell_end(&self.wait(), since, stop);
+        self.board.context.tell_end(&self.wait(), since, stop);
     }
 }
 
@@ -128,7 +128,7 @@ impl MemberWatch<'_> {
 /// What concerns one member, by the numbers of the others.
 #[derive(Debug)]
 pub(crate) struct WaitsFor {
-    fabric: Arc<Fabric>,
+    context: Arc<RankContext>,
     of_mine: Vec<CellRef<ProgressCell>>,
     for_me: Vec<CellRef<ProgressCell>>,
     /// What each member sleeps on for want of messages.
@@ -140,17 +140,22 @@ impl WaitsFor {
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`] and [`crate::Error::Misaligned`] for a base that is not where a region can be.
-    pub(crate) fn new(fabric: &Arc<Fabric>, ranks: &[Rank], bases: &[HeapOffset], me: usize) -> Result<Self> {
-        let view = fabric.heap().view();
+    pub(crate) fn new(
+        context: &Arc<RankContext>,
+        ranks: &[Rank],
+        bases: &[HeapOffset],
+        me: usize,
+    ) -> Result<Self> {
+        let view = context.heap().view();
         let [of_mine, for_me] = cells_between(view, ranks, bases, me, CommLayout::waits_for)?;
-        let parks = ranks.iter().map(|&rank| fabric.world().cells(rank).message_park()).collect();
-        Ok(Self { fabric: Arc::clone(fabric), of_mine, for_me, parks })
+        let parks = ranks.iter().map(|&rank| context.mapped().cells(rank).message_park()).collect();
+        Ok(Self { context: Arc::clone(context), of_mine, for_me, parks })
     }
 
     /// Tells that this member waits for what `member` does in the operation numbered `sequence`.
     pub(crate) fn announce(&self, member: usize, sequence: u64) {
         self.of_mine[member].publish(sequence);
-        self.parks[member].wake(self.fabric.kernel());
+        self.parks[member].wake(self.context.kernel());
     }
 
     /// Whether `member` waits, or has waited, for what this one does in the operation numbered `sequence` or a later one.

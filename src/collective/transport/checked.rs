@@ -40,7 +40,7 @@ impl<C: Channel + std::fmt::Debug> Link for Checked<C> {
     #[cold]
     fn stored(pipes: &Pipes<'_, Self>, to: usize, at: HeapOffset, len: u64) {
         let place = HeapPlace { rank: pipes.members.ranks()[to], offset: at };
-        pipes.members.board.fabric().damage(MESSAGE, place, len);
+        pipes.members.board.context().damage(MESSAGE, place, len);
     }
 
     #[cold]
@@ -61,7 +61,7 @@ impl<C: Channel + std::fmt::Debug> Link for Checked<C> {
         let members = pipes.members;
         if let &Output::Heap(offset) = output {
             let place = HeapPlace { rank: members.ranks()[members.me()], offset };
-            members.board.fabric().damage(MESSAGE, place, len);
+            members.board.context().damage(MESSAGE, place, len);
         }
         if !members.checksums {
             return Ok(());

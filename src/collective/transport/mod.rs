@@ -1,7 +1,7 @@
 //! Opens the pipes of a communicator, all of one kind at a time.
 //!
 //! Direct pipes have semaphores in the members' regions, and need no agreement: the first call that moves data over them opens
-//! them. Proxied ones need seats, as triggers name semaphores by seat: members take these together (`seating.rs`) when they choose
+//! them. Proxied ones need slots, as triggers name semaphores by slot: members take these together (`seating.rs`) when they choose
 //! proxied channels together.
 
 pub(crate) mod agree_slots;
@@ -12,7 +12,7 @@ pub(crate) mod pipe;
 
 use std::sync::Arc;
 
-use crate::channel::{MemoryChannel, Port, PortChannel, SetAside};
+use crate::channel::{MemoryChannel, Port, PortChannel, ReservedSlot};
 use crate::collective::call::{CallSignature, ChannelKind, Operation};
 use crate::collective::rendezvous::members::Members;
 use crate::error::{Error, Result};
@@ -92,13 +92,13 @@ impl Pipework {
             Ok(ports) => (ports, Ok(())),
             Err(error) => (Vec::new(), Err(error)),
         };
-        let seats = agree_slots::take(members, Operation::SetChannelKind, signature, ready)?;
-        let open = |(port, seat): (Option<Port>, Option<SetAside>)| {
-            let both = port.zip(seat);
-            both.map(|(port, seat)| PortChannel::open_in(members.board.fabric(), seat.take(), port))
+        let slots = agree_slots::take(members, Operation::SetChannelKind, signature, ready)?;
+        let open = |(port, slot): (Option<Port>, Option<ReservedSlot>)| {
+            let both = port.zip(slot);
+            both.map(|(port, slot)| PortChannel::open_in(members.board.context(), slot.take(), port))
                 .transpose()
         };
-        let opened = ports.into_iter().zip(seats).map(open).collect::<Result<_>>();
+        let opened = ports.into_iter().zip(slots).map(open).collect::<Result<_>>();
         self.ports = opened.inspect_err(|_| members.board.revoke())?;
         Ok(())
     }
@@ -114,4 +114,20 @@ impl Pipework {
 fn each_other<T>(members: &Members, make: impl Fn(usize) -> Result<T>) -> Result<Vec<Option<T>>> {
     let one = |member| if member == members.me() { Ok(None) } else { make(member).map(Some) };
     (0..members.n_members()).map(one).collect()
+}
+
+/// What is to hold when all members have come to the end.
+pub(crate) const NONE_LEFT: &str = "none when all ranks leave";
+
+/// What is to hold where all members begin a call over pipes.
+pub(crate) const NONE_TO_BEGIN_WITH: &str = "none when all ranks make a call over the same channels";
+
+/// Refuses what must not find messages left in pipes, after all members have told their `balances` ([`Pipework::balance`]): all of
+/// them do.
+pub(crate) fn check_balance(balances: impl Iterator<Item = u64>, expected: &'static str) -> Result<()> {
+    let name = "the number of messages that were sent and not received";
+    match balances.fold(0, u64::wrapping_add) {
+        0 => Ok(()),
+        value => Err(Error::InvalidArgument { name, value, expected }),
+    }
 }

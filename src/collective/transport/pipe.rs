@@ -343,7 +343,7 @@ impl<L: Link> Pipes<'_, L> {
     /// Wakes `member` if it waits for fragments, or for room for them.
     #[inline]
     pub(crate) fn wake(&self, member: usize) {
-        self.members.message_park(member).wake(self.members.board.fabric().kernel());
+        self.members.message_park(member).wake(self.members.board.context().kernel());
     }
 
     /// Returns when all fragments of messages have left this member's heap, and wakes those that they are for: a proxy, which

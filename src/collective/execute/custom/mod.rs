@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::collective::call::Operation;
-use crate::collective::rendezvous::board::INLINE_WORDS;
+use crate::collective::rendezvous::post::INLINE_WORDS;
 use crate::error::{Error, Result};
 
 pub use place::Place;

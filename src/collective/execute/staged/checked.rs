@@ -141,7 +141,7 @@ pub(super) fn stage(staging: &Staging, members: &Members, call: &Call<'_>, numbe
 /// Has faults strike what this member has written to `region` of the heap of `member`.
 fn damage(members: &Members, member: usize, region: Region) {
     let place = HeapPlace { rank: members.ranks()[member], offset: region.offset };
-    members.board.fabric().damage(STAGE, place, region.len);
+    members.board.context().damage(STAGE, place, region.len);
 }
 
 impl Staging {

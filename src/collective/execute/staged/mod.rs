@@ -39,16 +39,16 @@ use std::ops::Range;
 
 use super::combine;
 use crate::collective::call::{Call, Operation, Output, part_mut, shifted};
+use crate::collective::plan::Prestaged;
 use crate::collective::rendezvous::members::{Members, PerMember, fill};
 use crate::error::Result;
 use crate::heap::Region;
 use crate::reduce::{Source, SourcePlace, Target};
-use crate::shm::copy::fills_cache;
 use crate::shm::{CacheHint, Span};
 use checked::Checked;
 use slots::StagedPiece;
 use staging::Staging;
-pub(crate) use staging::{Prestaged, prestage};
+pub(crate) use staging::prestage;
 
 /// How a call is executed: the same on all members.
 #[derive(Clone, Debug)]
@@ -129,14 +129,13 @@ impl StagedCall {
         call: &Call<'_>,
         members: &Members,
         oversubscribed: bool,
-        cache_hint: Option<CacheHint>,
+        cache_hint: CacheHint,
     ) -> Self {
         let staging = Staging::new(call, members, oversubscribed);
-        let cache_hint = cache_hint.unwrap_or_else(|| by_length(call, members.n_members() as u64));
-        let behind_of = |member| staging.behind(members.board.post_of(member).places());
+        let behind_of = |member| staging.behind(members.board.post_of(member).large().buffers());
         let behind = (0..members.n_members()).map(behind_of).collect();
         let mut scalars = PerMember::new();
-        combine::gather_scalars(members, call, &mut scalars, combine::scalar_of_large);
+        combine::gather_scalars(members, call, &mut scalars, |post| post.large().scalar());
         Self { staging, behind, scalars, cache_hint }
     }
 
@@ -375,19 +374,6 @@ impl MovePieces for StagedCall {
             let input_at = next.start + part.bytes.start;
             call.exchange(members.view(), part.start(), input_at, span, region, self.cache_hint)
         })
-    }
-}
-
-/// Whether results of `call` are read before what all members read and write has driven them out of the cache: as where a copy goes past
-/// it, a store through it would first read what it overwrites.
-fn by_length(call: &Call<'_>, n_members: u64) -> CacheHint {
-    let len = call.count.saturating_mul(call.data_type.size() as u64);
-    let n_outputs = if call.operation == Operation::Reduce { 1 } else { n_members };
-    // By half, as a copy reads as much as it writes.
-    if fills_cache(len.saturating_mul(n_members + n_outputs) / 2) {
-        CacheHint::Bypass
-    } else {
-        CacheHint::Keep
     }
 }
 

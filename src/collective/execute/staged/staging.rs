@@ -18,7 +18,7 @@ use super::slots::{Slots, StagedPiece, returns};
 use super::{StagedPart, checked};
 use crate::collective::call::{Call, Input, Operation, shifted};
 use crate::collective::execute::zero_copy::share;
-use crate::collective::rendezvous::buffers::{behind_line, places};
+use crate::collective::rendezvous::buffers::Buffers;
 use crate::collective::rendezvous::members::Members;
 use crate::error::Result;
 use crate::heap::Region;
@@ -46,9 +46,9 @@ impl Staging {
         Self { slots, size: call.data_type.size() as u64, returns: returns(call.operation) }
     }
 
-    /// By how many bytes the slots of a member whose buffers are at these `places` begin behind a line.
-    pub(super) fn behind(&self, [input, _]: [u64; 2]) -> u64 {
-        if self.returns { behind_line(input) } else { 0 }
+    /// By how many bytes the slots of a member whose `buffers` are there begin behind a line.
+    pub(super) fn behind(&self, buffers: Buffers) -> u64 {
+        if self.returns { buffers.input.behind_line() } else { 0 }
     }
 
     /// Where `part` is in the scratch of `member`, whose slots begin so far `behind` a line.
@@ -104,7 +104,7 @@ impl Staging {
 
     /// Where `part` of this member's input is staged.
     pub(super) fn own_slot(&self, members: &Members, call: &Call<'_>, part: &StagedPart) -> Region {
-        self.slot(members, members.me(), self.behind(places(call)), part)
+        self.slot(members, members.me(), self.behind(Buffers::of(call)), part)
     }
 
     fn stage_part(&self, members: &Members, call: &Call<'_>, part: &StagedPart) -> Result<()> {
@@ -128,16 +128,6 @@ fn unshared_block(members: &Members, call: &Call<'_>) -> Option<u64> {
         Operation::Gather if call.root == members.me() => Some(0),
         _ => None,
     }
-}
-
-/// Which members have staged the first pieces before they posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Prestaged {
-    /// Not this one.
-    NotMe,
-    /// This one, but not all.
-    MeToo,
-    All,
 }
 
 /// Stages the first pieces of `call`, which this member has not posted yet; `oversubscribed` ones share cores.

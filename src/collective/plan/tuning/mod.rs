@@ -33,7 +33,7 @@
 //! Ranks that chose differently would wait for each other in different algorithms. So the ranks of a job compare checksums
 //! of their tables in front of the first collective operation, and derived communicators inherit what was agreed upon.
 
-pub(crate) mod choices;
+pub(crate) mod comm_table;
 pub(crate) mod file;
 pub(crate) mod format;
 pub(crate) mod table;
@@ -41,7 +41,7 @@ pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use choices::CommTable;
+pub(crate) use comm_table::CommTable;
 pub use file::{VARIABLE, usual_file};
 pub use table::{BufferKind, Case, ONE_SHOT_LEN, Step, Table, TuningFault};
 
