@@ -40,7 +40,7 @@ pub use call::{
     UnknownChannelKind,
 };
 pub(crate) use call::{BlockLayout, CallBlock, Choice, Input, Output};
-pub(crate) use engine::{Engine, group};
+pub(crate) use engine::{CALL_NAMES, Engine, group};
 pub use execute::custom::{AlgorithmMismatch, CustomAlgorithm, Place, Registration, Steps};
 pub(crate) use execute::zero_copy::share as share_of;
 pub use plan::tuning;
@@ -49,5 +49,4 @@ pub(crate) use region::{CommLayout, LAP, TURNS};
 pub(crate) use rendezvous::at_barrier::{call_met, call_proposed, can_agree, proposed};
 pub(crate) use rendezvous::board::posted_signature;
 pub(crate) use rendezvous::members::{PerMember, fill};
-pub(crate) use rendezvous::trace::CALL_NAMES;
 pub(crate) use transport::OpenPorts;

@@ -36,7 +36,7 @@ mod rings;
 mod verb;
 
 pub(crate) use file::{TraceFile, from_environment, recorders};
-pub(crate) use recorder::{PORT, Recorder, ReservedSpan, TraceRing, TraceSpan};
+pub(crate) use recorder::{PORT, Recorder, TraceRing, TraceSpan};
 pub(crate) use rings::Rings;
 pub(crate) use verb::{CallNames, Verb};
 

@@ -114,8 +114,14 @@ mod tests {
         assert_eq!(name(Verb::PUT_REGISTERED), Some(("put_registered", "verb")));
         assert_eq!(name(Verb::LONG_WAIT), Some(("long wait", "wait")));
         assert_eq!(name(Verb::operation(2)), Some(("all_reduce", "operation")));
-        assert_eq!(name(Verb::trigger(TriggerKind::DATA | TriggerKind::SIGNAL)), Some(("data, signal", "trigger")));
-        assert_eq!(name(Verb::trigger(TriggerKind::SIGNAL | TriggerKind::FLUSH)), Some(("signal, flush", "trigger")));
+        assert_eq!(
+            name(Verb::trigger(TriggerKind::DATA | TriggerKind::SIGNAL)),
+            Some(("data, signal", "trigger"))
+        );
+        assert_eq!(
+            name(Verb::trigger(TriggerKind::SIGNAL | TriggerKind::FLUSH)),
+            Some(("signal, flush", "trigger"))
+        );
         assert_eq!([0, 127, 191, 255].map(|code| name(Verb::from_code(code))), [None; 4]);
     }
 }
