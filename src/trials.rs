@@ -194,7 +194,7 @@ mod tests {
         ways
     }
 
-    /// Returns what an owner does that tries all ways, two calls each.
+    /// Does what an owner does that tries all ways, two calls each.
     fn try_all(roads: &mut Roads, cost_of: impl Fn(Road) -> f32) -> bool {
         for way in ALL {
             roads.begin(*way, 2);

@@ -99,7 +99,8 @@ impl PacketKind {
         len.div_ceil(self.data_bytes())
     }
 
-    /// Returns words that carry `len` bytes of data; `None` past the end of the integers.
+    /// Returns the number of words that carry `len` bytes of data; `None` past the end of the
+    /// integers.
     const fn words(self, len: u64) -> Option<u64> {
         self.count(len).checked_mul(self.bytes() / 8)
     }

@@ -183,7 +183,7 @@ impl SegmentHeader {
         Ok(())
     }
 
-    /// Returns length of the segment as its creator wrote it. Meaningful after
+    /// Returns the length of the segment as its creator wrote it. Meaningful after
     /// [`check`](Self::check); still to be checked against what is mapped.
     #[must_use]
     pub fn len(&self) -> u64 {

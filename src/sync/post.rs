@@ -173,7 +173,7 @@ impl ProgressCell {
         self.inner_steps.store(inner_steps, Ordering::Relaxed); // Relaxed: nothing is read because of it
     }
 
-    /// Returns what was told so last, now or a moment ago.
+    /// Returns how many numbers so far were those of inner steps, now or a moment ago.
     #[must_use]
     pub fn inner_steps(&self) -> u64 {
         self.inner_steps.load(Ordering::Relaxed) // Relaxed: nothing is read because of it
